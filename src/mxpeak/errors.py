@@ -1,0 +1,68 @@
+"""Everything that can go wrong, as a tree, and everything that can come out, as a value.
+
+    MxpeakError                 exit code
+    ├── UsageError              2   a request that is malformed or cannot be met
+    ├── ResourceError           5   not enough memory, or no such device
+    └── GuardError              6   a guard stopped the run
+
+Users' mistakes raise, on every rank, before any communication.  Numerical outcomes (a residual that fails, a
+singular matrix) are values of `Outcome`: the run ended, and its result says how.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum, StrEnum
+
+
+class ExitCode(IntEnum):
+    """What the process says to the shell; the same on every rank."""
+
+    VALID = 0
+    BUG = 1
+    USAGE = 2
+    FAILED = 3
+    BELOW_TARGET = 4
+    RESOURCE = 5
+    GUARD = 6
+
+
+class MxpeakError(Exception):
+    """Base of every error that mxpeak raises on purpose; its text is meant for the user."""
+
+    exit_code: ExitCode = ExitCode.BUG
+
+
+class UsageError(MxpeakError):
+    """A request that is malformed or cannot be met; the message shows the arithmetic and what to type instead."""
+
+    exit_code = ExitCode.USAGE
+
+
+class ResourceError(MxpeakError):
+    """Memory or a device that the request needs is not there; found before anything is allocated."""
+
+    exit_code = ExitCode.RESOURCE
+
+
+class GuardError(MxpeakError):
+    """A guard stopped a run that could no longer reach its aim."""
+
+    exit_code = ExitCode.GUARD
+
+
+class Outcome(StrEnum):
+    """How a solve ended.  The values are the advice that goes to the user."""
+
+    SOLVED = "solved"
+    SINGULAR = (
+        "the matrix is singular to working precision: a whole column of candidates for the pivot is zero; "
+        "check the matrix, or regularise it"
+    )
+    NOT_FINITE = (
+        "the result is not finite: the input holds NaN or Inf, or the elimination overflowed; "
+        "check the input, and the hardware if the input is clean"
+    )
+    INACCURATE = (
+        "the residual is above the threshold: the arithmetic went wrong somewhere; "
+        "try --threads 1 or another BLAS, and test the memory"
+    )

@@ -1,0 +1,45 @@
+"""The floating-point formats: bytes, unit roundoff, range, and the format that accumulates their products."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mxpeak.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Precision:
+    """One format with p significand bits: unit roundoff u = 2^-p, largest and smallest normal number."""
+
+    name: str
+    bytes: int
+    p: int
+    largest: float
+    smallest: float
+    accumulate: str
+
+    @property
+    def u(self) -> float:
+        """Unit roundoff 2^-p: the largest relative error of one rounding to nearest."""
+        return 2.0**-self.p
+
+
+PRECISIONS: dict[str, Precision] = {
+    f.name: f
+    for f in (
+        Precision("fp64", 8, 53, 1.7976931348623157e308, 2.0**-1022, "fp64"),
+        Precision("fp32", 4, 24, 3.4028234663852886e38, 2.0**-126, "fp32"),
+        Precision("tf32", 4, 11, 3.4011621342146535e38, 2.0**-126, "fp32"),
+        Precision("bf16", 2, 8, 3.3895313892515355e38, 2.0**-126, "fp32"),
+        Precision("fp16", 2, 11, 65504.0, 2.0**-14, "fp32"),
+        Precision("fp8", 1, 4, 448.0, 2.0**-6, "fp32"),
+    )
+}
+
+
+def precision(name: str) -> Precision:
+    """The format called `name`; an unknown name is an error that lists the known ones."""
+    try:
+        return PRECISIONS[name]
+    except KeyError:
+        raise UsageError(f"unknown precision {name!r}; choose one of {', '.join(PRECISIONS)}") from None
