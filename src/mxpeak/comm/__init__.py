@@ -1,1 +1,1 @@
-"""mxpeak.comm"""
+"""How ranks talk: one protocol, several carriers."""

@@ -1,1 +1,1 @@
-"""mxpeak.dist"""
+"""Distributed matrices: a layout and this rank's part."""

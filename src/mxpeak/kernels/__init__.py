@@ -1,1 +1,1 @@
-"""mxpeak.kernels"""
+"""The same operations in every backend, side by side; `contract` says what each does and overwrites."""

@@ -1,1 +1,1 @@
-"""mxpeak.layout"""
+"""Who owns what: pure integers, no arrays and no communication."""

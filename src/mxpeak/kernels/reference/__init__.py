@@ -1,1 +1,1 @@
-"""mxpeak.kernels.reference"""
+"""The oracle: every kernel as its formula, in plain NumPy; small sizes, one thread."""

@@ -1,0 +1,99 @@
+"""Exchanges along a process column: the pivot's combined reduction, and the row swaps' scatterv and allgatherv.
+
+Several row swaps may be under way at once, and ranks drive them in different orders: each takes its own three tags.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from mxpeak.comm.base import Buffer, Communicator, Request, Steps, all_of
+
+TAG = 7100
+
+
+def allreduce_by(comm: Communicator, mine: Buffer, theirs: Buffer, combine: Callable[[Buffer, Buffer], None]) -> None:
+    """Reduce `mine` in place over all ranks by combine(mine, theirs), in log2 P exchanges of the whole buffer.
+
+    A butterfly over the largest power of two; the ranks beyond it hand theirs in before and get the result after.
+    `combine` must not depend on the order.  Collective over comm; blocking.
+    """
+    rank, size = comm.rank, comm.size
+    full = 1 << (size.bit_length() - 1)
+    if rank >= full:
+        comm.isend(mine, rank - full, TAG).wait()
+        comm.irecv(mine, rank - full, TAG + 1).wait()
+        return
+    if rank + full < size:
+        comm.irecv(theirs, rank + full, TAG).wait()
+        combine(mine, theirs)
+    distance = 1
+    while distance < full:
+        receive = comm.irecv(theirs, rank ^ distance, TAG + 2)
+        send = comm.isend(mine, rank ^ distance, TAG + 2)
+        receive.wait()
+        send.wait()
+        combine(mine, theirs)
+        distance *= 2
+    if rank + full < size:
+        comm.isend(mine, rank + full, TAG + 1).wait()
+
+
+def scatter(comm: Communicator, pieces: Sequence[Buffer], mine: Buffer, root: int, tag: int) -> Steps:
+    """Piece i of the root goes to rank i; the root keeps its own where it is.  Empty pieces are not sent."""
+    if comm.rank == root:
+        yield from all_of(
+            [comm.isend(piece, i, tag) for i, piece in enumerate(pieces) if i != root and piece.shape[0]]
+        )
+    elif mine.shape[0]:
+        yield comm.irecv(mine, root, tag)
+
+
+def gather_everywhere_ring(comm: Communicator, pieces: Sequence[Buffer], tag: int) -> Steps:
+    """Spread and roll: piece i starts on rank i; P-1 rolls to the right bring every piece everywhere.
+
+    Every rank sends and receives each byte about once, whatever P: HPL's "long" swap.
+    """
+    rank, size = comm.rank, comm.size
+    left, right = (rank - 1) % size, (rank + 1) % size
+    for roll in range(size - 1):
+        out, into = pieces[(rank - roll) % size], pieces[(rank - 1 - roll) % size]
+        under_way: list[Request] = []
+        if into.shape[0]:
+            under_way.append(comm.irecv(into, left, tag + 1))
+        if out.shape[0]:
+            under_way.append(comm.isend(out, right, tag + 1))
+        yield from all_of(under_way)
+
+
+def gather_everywhere_binary(comm: Communicator, pieces: Sequence[Buffer], tag: int) -> Steps:
+    """Binary exchange: in log2 P rounds, partners swap all they hold; ranks beyond a power of two hand in and get back.
+
+    Few messages, for narrow swaps: HPL's "binary-exchange".
+    """
+    rank, size = comm.rank, comm.size
+    full = 1 << (size.bit_length() - 1)
+    held = [{r, r + full} if r + full < size else {r} for r in range(full)]
+    if rank >= full:
+        yield from all_of(_send(comm, pieces, {rank}, rank - full, tag))
+        yield from all_of(_receive(comm, pieces, set(range(size)) - {rank}, rank - full, tag))
+        return
+    if rank + full < size:
+        yield from all_of(_receive(comm, pieces, {rank + full}, rank + full, tag))
+    distance = 1
+    while distance < full:
+        partner = rank ^ distance
+        receives = _receive(comm, pieces, held[partner], partner, tag)
+        yield from all_of(receives + _send(comm, pieces, held[rank], partner, tag))
+        held = [held[r] | held[r ^ distance] for r in range(full)]
+        distance *= 2
+    if rank + full < size:
+        yield from all_of(_send(comm, pieces, set(range(size)) - {rank + full}, rank + full, tag))
+
+
+def _send(comm: Communicator, pieces: Sequence[Buffer], which: set[int], dest: int, tag: int) -> list[Request]:
+    return [comm.isend(pieces[i], dest, tag + 2) for i in sorted(which) if pieces[i].shape[0]]
+
+
+def _receive(comm: Communicator, pieces: Sequence[Buffer], which: set[int], source: int, tag: int) -> list[Request]:
+    return [comm.irecv(pieces[i], source, tag + 2) for i in sorted(which) if pieces[i].shape[0]]

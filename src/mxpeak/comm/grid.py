@@ -1,0 +1,37 @@
+"""A process grid at work: this rank's place in it, and the groups of its row, its column and all.
+
+    row      the Q ranks of this rank's process row, numbered by process column
+    column   the P ranks of its process column, numbered by process row
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mxpeak.comm.base import Communicator
+from mxpeak.layout.grid import ProcessGrid
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """This rank at (p, q) of a P×Q grid."""
+
+    P: int
+    Q: int
+    p: int
+    q: int
+    all: Communicator
+    row: Communicator
+    column: Communicator
+
+
+def make_grid(shape: ProcessGrid, comm: Communicator) -> Grid | None:
+    """Build the grid from the first P·Q ranks; None on those left over.  Collective over comm."""
+    inside = comm.rank < shape.size
+    everybody = comm.split(0 if inside else None, comm.rank)
+    p, q = shape.coords(comm.rank) if inside else (-1, -1)
+    row = comm.split(p if inside else None, q)
+    column = comm.split(q if inside else None, p)
+    if everybody is None or row is None or column is None:
+        return None
+    return Grid(shape.P, shape.Q, p, q, everybody, row, column)

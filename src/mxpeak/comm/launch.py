@@ -1,0 +1,127 @@
+"""Who started us, with how many ranks, on which cores: settled before BLAS or Numba start their threads."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from mxpeak.comm.base import Communicator
+from mxpeak.comm.solo import Solo
+from mxpeak.errors import UsageError
+
+#: Variables by which launchers tell a process its rank and the number of ranks, in order of trust.
+LAUNCHERS = {
+    "mpiexec (PMI)": ("PMI_RANK", "PMI_SIZE"),
+    "mpiexec (Open MPI)": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    "mpiexec (PMIx)": ("PMIX_RANK", "PMIX_SIZE"),
+    "srun": ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
+}
+
+
+def launcher(environ: Mapping[str, str] = os.environ) -> tuple[str, int, int] | None:
+    """The launcher's name, our rank and the number of ranks; None if nobody but a shell started us."""
+    for name, (rank, size) in LAUNCHERS.items():
+        if environ.get(rank, "").isdecimal() and environ.get(size, "").isdecimal():
+            return name, int(environ[rank]), int(environ[size])
+    return None
+
+
+def launched() -> bool:
+    """Whether a launcher such as mpiexec or srun started this process as one of several."""
+    found = launcher()
+    return found is not None and found[2] > 1
+
+
+def _mpiexec() -> str:
+    """The mpiexec that belongs to this Python (the mpich wheel puts it there), else the one on the path."""
+    beside = Path(sysconfig.get_path("scripts")) / "mpiexec"
+    found = str(beside) if beside.exists() else shutil.which("mpiexec")
+    if found is None:
+        raise UsageError(
+            "--ranks needs mpiexec, and there is none beside this Python or on the PATH; "
+            "type: pip install 'mxpeak[mpich]' (or load the site's MPI module)"
+        )
+    return found
+
+
+def respawn(ranks: int, argv: list[str]) -> int:
+    """Start `ranks` local ranks of this very command under mpiexec and return their exit code."""
+    if importlib.util.find_spec("mpi4py") is None:
+        raise UsageError(f"--ranks {ranks} needs MPI for Python; type: pip install 'mxpeak[mpich]'")
+    command = [_mpiexec(), "-n", str(ranks), sys.executable, "-m", "mxpeak", *argv]
+    child = subprocess.Popen(command)
+
+    def forward(number: int, frame: object) -> None:
+        child.send_signal(number)
+
+    before = {number: signal.signal(number, forward) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        code = child.wait()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    return code if code >= 0 else 128 - code
+
+
+def start(comm: str = "auto", ranks: int | None = None, threads: int | None = None) -> Communicator:
+    """The communicator of all ranks, with this rank's share of the cores bound.  Collective over all ranks.
+
+    `threads` (default: this rank's share) only bounds how many cores the rank is bound to.
+    """
+    group = _connect(comm)
+    if ranks is not None and ranks != group.size:
+        group.barrier()
+        raise UsageError(
+            f"--ranks {ranks} was asked for, but {group.size} rank{'s were' if group.size > 1 else ' was'} started; "
+            f"type: mpiexec -n {ranks} mxpeak …, or leave --ranks out under a launcher"
+        )
+    return group
+
+
+def _connect(comm: str) -> Communicator:
+    if comm == "solo":
+        if launched():
+            raise UsageError(f"--comm solo runs one rank, but {launcher()[2]} were started; type: --comm mpi")  # type: ignore[index]
+        return Solo()
+    if comm == "auto" and not launched():
+        return Solo()
+    if importlib.util.find_spec("mpi4py") is None:
+        raise UsageError("this run needs MPI for Python, which is not installed; type: pip install 'mxpeak[mpi]'")
+    from mxpeak.comm import mpi
+
+    group = mpi.world()
+    found = launcher()
+    if found is not None and found[2] != group.size:
+        raise UsageError(
+            f"{found[0]} started {found[2]} ranks, but MPI for Python sees {group.size}: it was built for another MPI; "
+            "type: pip install --force-reinstall mpi4py, with this launcher's MPI loaded"
+        )
+    return group
+
+
+def local_ranks(comm: Communicator) -> tuple[list[int], int]:
+    """The ranks on this rank's node, in order, and this rank's place among them.  Collective over comm."""
+    nodes = comm.bcast_object(comm.gather_objects(os.uname().nodename))
+    mine = [rank for rank, node in enumerate(nodes) if node == nodes[comm.rank]]
+    return mine, mine.index(comm.rank)
+
+
+def bind(cores: list[int]) -> None:
+    """Bind this process to `cores`; threads started later inherit it, so call it before BLAS or Numba start any."""
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, cores)
+
+
+def mpi_facts() -> dict[str, Any]:
+    """What `doctor` says about MPI; raises ImportError where MPI for Python or its library is missing."""
+    from mxpeak.comm import mpi
+
+    return {**mpi.facts(), "mpiexec": _mpiexec()}

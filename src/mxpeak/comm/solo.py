@@ -1,0 +1,64 @@
+"""A communicator of one rank: nothing to send, nobody to wait for."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+from mxpeak.comm.base import Buffer, Communicator, Request
+
+
+class Done:
+    """A request that was complete from the start."""
+
+    def test(self) -> bool:
+        """Yes."""
+        return True
+
+    def wait(self) -> None:
+        """Return at once."""
+
+
+class Solo:
+    """The group of the calling process alone."""
+
+    rank = 0
+    size = 1
+
+    def isend(self, buffer: Buffer, dest: int, tag: int = 0) -> Request:
+        """Never called by a correct algorithm: there is nobody else."""
+        raise AssertionError("a rank that is alone has nobody to send to")
+
+    irecv = isend
+
+    def ibcast(self, buffer: Buffer, root: int) -> Request:
+        """The only rank has it already."""
+        return Done()
+
+    def allreduce(self, buffer: Buffer, op: str) -> None:
+        """The only contribution is the result."""
+
+    def barrier(self) -> None:
+        """Everybody is here."""
+
+    def bcast_object(self, obj: Any, root: int = 0) -> Any:
+        """The object itself."""
+        return obj
+
+    def gather_objects(self, obj: Any, root: int = 0) -> list[Any] | None:
+        """The list of the one object."""
+        return [obj]
+
+    def split(self, color: int | None, key: int) -> Communicator | None:
+        """The same group, or none."""
+        return None if color is None else Solo()
+
+    def agree(self, ok: bool) -> bool:
+        """What the only rank says."""
+        return ok
+
+    def abort(self, code: int) -> None:
+        """End the process at once."""
+        sys.stderr.flush()
+        os._exit(code)

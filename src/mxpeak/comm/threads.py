@@ -1,0 +1,173 @@
+"""Virtual ranks: P ranks as threads of one process, for tests of whole algorithms without MPI.  Never timed.
+
+Messages are copied when sent, and delivered in order per (source, destination, tag).
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import defaultdict, deque
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from mxpeak.comm.base import Buffer, Communicator, Request, reducer
+from mxpeak.comm.solo import Done
+
+#: A rank that waits longer than this for a message will never get it: the test fails instead of hanging.
+PATIENCE_S = 60.0
+
+
+class _Post:
+    """The mail between all virtual ranks, and what they have agreed on."""
+
+    def __init__(self) -> None:
+        self.arrived = threading.Condition()
+        self.boxes: dict[tuple[Any, ...], deque[Any]] = defaultdict(deque)
+        self.failed = False
+
+    def put(self, address: tuple[Any, ...], message: Any) -> None:
+        with self.arrived:
+            self.boxes[address].append(message)
+            self.arrived.notify_all()
+
+    def has(self, address: tuple[Any, ...]) -> bool:
+        with self.arrived:
+            return bool(self.boxes[address])
+
+    def take(self, address: tuple[Any, ...]) -> Any:
+        with self.arrived:
+            came = self.arrived.wait_for(lambda: self.boxes[address] or self.failed, PATIENCE_S)
+            if not self.boxes[address]:
+                raise RuntimeError("another rank failed" if came else f"no message came to {address}")
+            return self.boxes[address].popleft()
+
+
+class _Receive:
+    """A receive: complete once a message lies in the box and has been copied out."""
+
+    def __init__(self, post: _Post, address: tuple[Any, ...], buffer: Buffer):
+        self._post, self._address, self._buffer, self._done = post, address, buffer, False
+
+    def test(self) -> bool:
+        """Whether the message is here."""
+        if not self._done and self._post.has(self._address):
+            self.wait()
+        return self._done
+
+    def wait(self) -> None:
+        """Take the message and copy it to where it belongs."""
+        if not self._done:
+            _flat(self._buffer)[:] = self._post.take(self._address)
+            self._done = True
+
+
+def _flat(buffer: Buffer) -> Any:
+    """The buffer's memory as one flat view; a non-contiguous buffer is a mistake that MPI would not forgive."""
+    array = np.asarray(buffer)
+    flat = array.reshape(-1, order="A")
+    assert np.shares_memory(flat, array) or array.size == 0, "a communication buffer must be contiguous"
+    return flat
+
+
+class Threads:
+    """One virtual rank's view of a group."""
+
+    def __init__(self, post: _Post, group: tuple[Any, ...], rank: int, size: int):
+        self._post, self._group, self.rank, self.size = post, group, rank, size
+        self._count = 0
+
+    def isend(self, buffer: Buffer, dest: int, tag: int = 0) -> Request:
+        """Copy the buffer into the receiver's box."""
+        self._post.put((self._group, self.rank, dest, tag), _flat(buffer).copy())
+        return Done()
+
+    def irecv(self, buffer: Buffer, source: int, tag: int = 0) -> Request:
+        """Receive when the message comes."""
+        return _Receive(self._post, (self._group, source, self.rank, tag), buffer)
+
+    def ibcast(self, buffer: Buffer, root: int) -> Request:
+        """The root posts to everybody."""
+        tag = self._next("bcast")
+        if self.rank != root:
+            return _Receive(self._post, (self._group, root, self.rank, tag), buffer)
+        for dest in range(self.size):
+            if dest != root:
+                self._post.put((self._group, root, dest, tag), _flat(buffer).copy())
+        return Done()
+
+    def allreduce(self, buffer: Buffer, op: str) -> None:
+        """Everybody combines everybody's contribution in the order of ranks."""
+        combine = reducer(op)
+        flat = _flat(buffer)
+        parts = self._exchange(flat.copy())
+        flat[:] = parts[0]
+        for part in parts[1:]:
+            combine(flat, part)
+
+    def barrier(self) -> None:
+        """Nobody goes on before everybody has posted."""
+        self._exchange(None)
+
+    def bcast_object(self, obj: Any, root: int = 0) -> Any:
+        """What the root posted."""
+        return self._exchange(obj)[root]
+
+    def gather_objects(self, obj: Any, root: int = 0) -> list[Any] | None:
+        """What everybody posted, for the root."""
+        parts = self._exchange(obj)
+        return parts if self.rank == root else None
+
+    def split(self, color: int | None, key: int) -> Communicator | None:
+        """Those that posted the same color, by (key, rank)."""
+        parts = self._exchange((color, key, self.rank))
+        if color is None:
+            return None
+        members = [rank for c, _, rank in sorted((c, k, r) for c, k, r in parts if c == color)]
+        group = (*self._group, self._count, color)
+        return Threads(self._post, group, members.index(self.rank), len(members))
+
+    def agree(self, ok: bool) -> bool:
+        """Whether all posted yes."""
+        return all(self._exchange(ok))
+
+    def abort(self, code: int) -> None:
+        """End the process, and with it all virtual ranks."""
+        os._exit(code)
+
+    def _next(self, kind: str) -> tuple[str, int]:
+        self._count += 1
+        return kind, self._count
+
+    def _exchange(self, obj: Any) -> list[Any]:
+        tag = self._next("exchange")
+        for dest in range(self.size):
+            self._post.put((self._group, self.rank, dest, tag), obj)
+        return [self._post.take((self._group, source, self.rank, tag)) for source in range(self.size)]
+
+
+def run_ranks(size: int, body: Callable[[Communicator], Any]) -> list[Any]:
+    """Run `body(comm)` on `size` virtual ranks and return what each returned; the first failure is raised here."""
+    post = _Post()
+    results: list[Any] = [None] * size
+    errors: list[tuple[int, BaseException]] = []
+
+    def main(rank: int) -> None:
+        try:
+            results[rank] = body(Threads(post, (), rank, size))
+        except BaseException as error:
+            with post.arrived:
+                errors.append((rank, error))
+                post.failed = True
+                post.arrived.notify_all()
+
+    threads = [threading.Thread(target=main, args=(rank,), name=f"rank {rank}") for rank in range(size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0][1]
+    return results

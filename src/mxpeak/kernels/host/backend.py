@@ -1,0 +1,215 @@
+"""The host backend: `kernels.contract.Kernels` on NumPy arrays."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from mxpeak.kernels.contract import Exchange, Panel, PanelOutcome
+from mxpeak.kernels.host import blas, generate, norms, panel, rows
+from mxpeak.kernels.host.native import SYNC, sched_yield_address
+from mxpeak.kernels.host.team import Team
+from mxpeak.layout import lcg
+from mxpeak.layout.block_cyclic import BlockCyclic
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+_VARIANTS = {"right": panel.RIGHT, "left": panel.LEFT, "crout": panel.CROUT}
+_Callback = ctypes.CFUNCTYPE(ctypes.c_int32)
+
+
+def leading_dimension(rows: int) -> int:
+    """Rows rounded up to whole cache lines, and away from multiples of 4 KiB, which would share cache sets."""
+    ld = -(-max(rows, 1) // 8) * 8
+    return ld + 8 if ld % 512 == 0 else ld
+
+
+class HostKernels:
+    """Tuned BLAS and compiled loops on `threads` cores.  `poison` fills new arrays with NaN (tests)."""
+
+    name = "host"
+
+    def __init__(self, threads: int = 1, *, poison: bool = False):
+        self.threads = threads
+        self._team = Team(threads)
+        self._poison = poison
+        self._plans: dict[int, Array] = {}
+        self._yield = sched_yield_address()
+        self._gemm, self._trsm = blas.address("dgemm"), blas.address("dtrsm")
+        blas.set_threads(threads)
+
+    # --- arrays
+
+    def matrix(self, rows: int, columns: int) -> Array:
+        ld = leading_dimension(rows)
+        return self._fresh(ld * columns).reshape((ld, columns), order="F")[:rows]
+
+    def vector(self, size: int) -> Array:
+        return self._fresh(size)
+
+    def _fresh(self, size: int) -> Array:
+        array = np.empty(size)
+        if self._poison:
+            array.fill(np.nan)
+        return array
+
+    def zeros(self, size: int) -> Array:
+        return np.zeros(size)
+
+    def shaped(self, vector: Array, rows: int, columns: int) -> Array:
+        return vector[: rows * columns].reshape((rows, columns), order="F")
+
+    def indices(self, values: Sequence[int]) -> Array:
+        return np.array(values, dtype=np.int64)
+
+    def integers(self, vector: Array) -> list[int]:
+        return [int(value) for value in vector.tolist()]
+
+    def assign(self, target: Array, values: Sequence[float]) -> None:
+        target[:] = values
+
+    def floats(self, vector: Array) -> list[float]:
+        return [float(value) for value in vector.tolist()]
+
+    def copy(self, source: Array, target: Array) -> None:
+        self._team.run(rows.copy_block, self.threads, source, target)
+
+    # --- generation
+
+    def generate_lcg(self, A: Array, rows: BlockCyclic, cols: BlockCyclic, seed: int) -> None:
+        if A.size == 0:
+            return
+        jumps = [lcg.jump(k) for k in range(min(rows.nb, rows.n))]
+        first = lcg.state(seed, 1 + rows.to_global(0))
+        starts = []
+        for jl in range(A.shape[1]):
+            a, c = lcg.jump(cols.to_global(jl) * rows.n)
+            starts.append((a * first + c) & lcg.MASK)
+        tables = [np.array(column, dtype=np.uint64) for column in (*zip(*jumps), starts)]
+        to_block = np.array(lcg.jump(rows.P * rows.nb), dtype=np.uint64)
+        self._team.run(generate.lcg_fill, self.threads, A, rows.nb, to_block, *tables)
+
+    # --- panel
+
+    def factor_panel(self, work: Panel, exchange: Exchange | None) -> PanelOutcome:
+        jb = work.L1.shape[0]
+        tiles = -(-work.A.shape[0] // work.rows.nb)
+        threads = self.threads if tiles > 1 else 1
+        mine = self.candidate(jb)
+        failure: list[BaseException] = []
+
+        def call_exchange() -> int:
+            try:
+                assert exchange is not None
+                exchange(mine)
+                return 0
+            except BaseException as error:
+                failure.append(error)  # raised again below: an exception cannot cross compiled code
+                return 1
+
+        callback = _Callback(call_exchange)
+        into_python = ctypes.cast(callback, ctypes.c_void_p).value or 0
+        calls = np.array([self._gemm, self._trsm, into_python, self._yield], dtype=np.int64)
+        geometry = np.array([work.il0, work.rows.nb, work.rows.p, work.rows.P], dtype=np.int64)
+        state, sync = np.zeros(8, dtype=np.int64), np.zeros(SYNC, dtype=np.int64)
+        best, where = np.zeros(8 * threads), np.zeros(8 * threads, dtype=np.int64)
+        arguments = (
+            threads, work.A, work.L1, self._plan(work), _VARIANTS[work.pfact], work.top, work.pivots, geometry, mine,
+            state, best, where, sync, calls,
+        )  # fmt: skip
+
+        begin = perf_counter()
+        if threads == 1:
+            panel.factor_panel(0, *arguments)
+        else:
+            blas.set_threads(1)  # the team's threads call BLAS each for its own tiles
+            self._team.run(panel.factor_panel, *arguments)
+            blas.set_threads(self.threads)
+        elapsed = perf_counter() - begin
+        if failure:
+            raise failure[0]
+        per_cycle = elapsed / max(1, int(state[panel.ALL_CYCLES]))
+        return PanelOutcome(
+            int(state[panel.SINGULAR]),
+            float(state[panel.LEAF_CYCLES]) * per_cycle,
+            float(state[panel.SWAP_CYCLES]) * per_cycle,
+        )
+
+    def _plan(self, work: Panel) -> Array:
+        if work.plan not in self._plans:
+            self._plans[work.plan] = np.array(work.plan, dtype=np.int64).reshape(-1, 7)
+        return self._plans[work.plan]
+
+    def candidate(self, jb: int) -> Array:
+        return np.zeros(panel.HEAD + 2 * jb)
+
+    def better_candidate(self, mine: Array, theirs: Array) -> None:
+        body = (len(mine) - panel.HEAD) // 2 + panel.HEAD
+        value, other = mine[panel.VALUE], theirs[panel.VALUE]
+        if other > value or (other == value and 0 <= theirs[panel.ROW] < mine[panel.ROW]):
+            mine[: panel.HAS_TOP] = theirs[: panel.HAS_TOP]
+            mine[panel.HEAD : body] = theirs[panel.HEAD : body]
+        if theirs[panel.HAS_TOP]:
+            mine[panel.HAS_TOP] = 1.0
+            mine[body:] = theirs[body:]
+
+    # --- rows
+
+    def permute_rows(self, A: Array, block: int, sources: Array, targets: Array, block_rows: Array) -> None:
+        self._team.run(rows.permute_rows, self.threads, A, block, sources, targets, block_rows)
+
+    def gather_rows(self, A: Array, indices: Array, out: Array) -> None:
+        self._team.run(rows.gather_rows, self.threads, A, indices, out)
+
+    def scatter_rows(self, source: Array, indices: Array, A: Array) -> None:
+        self._team.run(rows.scatter_rows, self.threads, source, indices, A)
+
+    # --- matrix products and solves
+
+    def solve_unit_lower(self, L: Array, B: Array) -> None:
+        blas.trsm_unit_lower(L, B)
+
+    def subtract_product(self, C: Array, A: Array, B: Array) -> None:
+        blas.gemm(-1.0, A, B, C)
+
+    def solve_upper(self, U: Array, x: Array) -> None:
+        blas.trsv_upper(U, x)
+
+    def add_matvec(self, y: Array, A: Array, x: Array) -> None:
+        blas.gemv(1.0, A, x, y)
+
+    def subtract(self, y: Array, x: Array) -> None:
+        np.subtract(y, x, out=y)
+
+    # --- norms
+
+    def abs_sums(self, A: Array, by_row: Array, by_column: Array) -> None:
+        partial = self.matrix(A.shape[0], self.threads)
+        self._team.run(norms.abs_sums, self.threads, A, partial, by_column)
+        np.sum(partial, axis=1, out=by_row)
+
+    def max_abs(self, x: Array) -> float:
+        return float(np.max(np.abs(x))) if x.size else 0.0
+
+    def sum_abs(self, x: Array) -> float:
+        return float(np.sum(np.abs(x)))
+
+    # --- limits and facts
+
+    def gemm_rate(self, m: int, n: int, k: int, repeats: int) -> float:
+        C, A, B = self.matrix(m, n), self.matrix(m, k), self.matrix(k, n)
+        for block in (C, A, B):
+            block[:] = 1.0 / 3.0
+        best = 0.0
+        for _ in range(repeats):
+            begin = perf_counter()
+            self.subtract_product(C, A, B)
+            best = max(best, 2.0 * m * n * k / (perf_counter() - begin))
+        return best
+
+    def facts(self) -> dict[str, Any]:
+        return {"kernels": self.name, "blas": blas.blas_facts()}

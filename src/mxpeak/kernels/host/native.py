@@ -1,0 +1,175 @@
+"""What compiled code needs beyond Numba: BLAS by address, atomics, a spin barrier, a call back into Python.
+
+Addresses are run-time arguments, never constants in the code: so what Numba compiled can be cached on disk and loaded
+by another process, in which the libraries lie elsewhere.
+"""
+
+from __future__ import annotations
+
+import ctypes
+
+import numpy as np
+from llvmlite import ir
+from numba import carray, njit, types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+_I8, _I32, _I64 = ir.IntType(8), ir.IntType(32), ir.IntType(64)
+
+#: Failed looks at the barrier before a thread gives its core away: about a microsecond of polling.
+SPINS = 2000
+
+
+def _reference(builder, value):
+    """The address of a stack slot that holds `value`: Fortran takes everything by reference."""
+    return cgutils.alloca_once_value(builder, value)
+
+
+def _letter(builder, char):
+    return _reference(builder, ir.Constant(_I8, ord(char)))
+
+
+def _call(builder, address, arguments):
+    """Call the void function at `address`."""
+    function_type = ir.FunctionType(ir.VoidType(), [a.type for a in arguments])
+    builder.call(builder.inttoptr(address, function_type.as_pointer()), arguments)
+
+
+@intrinsic
+def gemm_at(typingctx, address, m, n, k, alpha, a, lda, b, ldb, c, ldc):
+    """C[m×n] += alpha · A[m×k] · B[k×n] by the xGEMM at `address`; a, b, c are addresses of column-major blocks."""
+    signature = types.void(types.int64, *[types.int64] * 3, alpha, *[types.int64] * 6)
+
+    def codegen(context, builder, signature, args):
+        address, m, n, k, alpha, a, lda, b, ldb, c, ldc = args
+        real = alpha.type
+        count = [_reference(builder, builder.trunc(value, _I32)) for value in (m, n, k, lda, ldb, ldc)]
+        block = [builder.inttoptr(value, real.as_pointer()) for value in (a, b, c)]
+        one = _reference(builder, ir.Constant(real, 1.0))
+        no = _letter(builder, "N")
+        _call(
+            builder, address,
+            [no, no, *count[:3], _reference(builder, alpha), block[0], count[3], block[1], count[4], one, block[2],
+             count[5]],
+        )  # fmt: skip
+        return context.get_dummy_value()
+
+    return signature, codegen
+
+
+@intrinsic
+def trsm_at(typingctx, address, m, n, one, a, lda, b, ldb):
+    """B[m×n] = L^-1 · B, with L the unit lower triangle of A[m×m], by the xTRSM at `address`."""
+    signature = types.void(types.int64, types.int64, types.int64, one, *[types.int64] * 4)
+
+    def codegen(context, builder, signature, args):
+        address, m, n, one, a, lda, b, ldb = args
+        count = [_reference(builder, builder.trunc(value, _I32)) for value in (m, n, lda, ldb)]
+        block = [builder.inttoptr(value, one.type.as_pointer()) for value in (a, b)]
+        left, lower, no, unit = (_letter(builder, char) for char in "LLNU")
+        _call(
+            builder, address,
+            [left, lower, no, unit, count[0], count[1], _reference(builder, one), block[0], count[2], block[1],
+             count[3]],
+        )  # fmt: skip
+        return context.get_dummy_value()
+
+    return signature, codegen
+
+
+@intrinsic
+def call_at(typingctx, address):
+    """Call the function at `address`: nothing in, an int32 out (sched_yield, or a callback into Python)."""
+
+    def codegen(context, builder, signature, args):
+        function_type = ir.FunctionType(_I32, [])
+        return builder.call(builder.inttoptr(args[0], function_type.as_pointer()), [])
+
+    return types.int32(types.int64), codegen
+
+
+@intrinsic
+def _pointer(typingctx, address):
+    """The address as a pointer."""
+
+    def codegen(context, builder, signature, args):
+        return builder.inttoptr(args[0], _I8.as_pointer())
+
+    return types.voidptr(types.int64), codegen
+
+
+@njit(nogil=True, cache=True, inline="always")
+def address_of(A, i, j):
+    """The address of A[i, j], also where i or j is one past the end."""
+    return np.int64(A.ctypes.data) + i * np.int64(A.strides[0]) + j * np.int64(A.strides[1])
+
+
+@njit(nogil=True, cache=True, inline="always")
+def column(A, j, r0, r1):
+    """A[r0:r1, j] of a column-major block as an array that the compiler knows to be contiguous: so it vectorizes."""
+    return carray(_pointer(address_of(A, r0, j)), (r1 - r0,), A.dtype)
+
+
+@intrinsic
+def cycles(typingctx):
+    """The processor's time stamp counter."""
+
+    def codegen(context, builder, signature, args):
+        function = cgutils.get_or_insert_function(builder.module, ir.FunctionType(_I64, []), "llvm.readcyclecounter")
+        return builder.call(function, [])
+
+    return types.int64(), codegen
+
+
+def _slot(context, builder, array_type, array, index):
+    """The address of array[index] of a one-dimensional int64 array."""
+    data = context.make_array(array_type)(context, builder, array).data
+    return builder.gep(data, [index])
+
+
+@intrinsic
+def atomic_add(typingctx, array, index, value):
+    """array[index] += value as one indivisible step; the value before."""
+
+    def codegen(context, builder, signature, args):
+        slot = _slot(context, builder, signature.args[0], args[0], args[1])
+        return builder.atomic_rmw("add", slot, args[2], "seq_cst")
+
+    return types.int64(array, types.int64, types.int64), codegen
+
+
+@intrinsic
+def atomic_load(typingctx, array, index):
+    """array[index] as other threads left it."""
+
+    def codegen(context, builder, signature, args):
+        slot = _slot(context, builder, signature.args[0], args[0], args[1])
+        return builder.load_atomic(slot, "seq_cst", 8)
+
+    return types.int64(array, types.int64), codegen
+
+
+@njit(nogil=True, cache=True)
+def barrier(sync, threads, yield_address):
+    """Return once all threads have come here.  sync[0] counts arrivals, sync[8] the barriers passed."""
+    if threads == 1:
+        return
+    passed = atomic_load(sync, 8)
+    if atomic_add(sync, 0, 1) == threads - 1:
+        atomic_add(sync, 0, -threads)
+        atomic_add(sync, 8, 1)
+        return
+    spins = 0
+    while atomic_load(sync, 8) == passed:
+        spins += 1
+        if spins > SPINS:
+            call_at(yield_address)
+
+
+#: Length of the array that a barrier works on: two cache lines, so that arrivals do not disturb those who wait.
+SYNC = 16
+
+
+def sched_yield_address() -> int:
+    """The address of the C library's sched_yield."""
+    return ctypes.cast(ctypes.CDLL(None).sched_yield, ctypes.c_void_p).value or 0

@@ -1,0 +1,54 @@
+"""The block-cyclic distribution of one dimension: index ig lies in block ig // NB, block b on process b mod P.
+
+A matrix takes one `BlockCyclic` for its rows (over P process rows) and one for its columns (over Q columns).
+Local indices number a process's own entries in increasing global order, without gaps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+def numroc(n: int, nb: int, p: int, P: int) -> int:
+    """How many of n entries process p owns: full rounds of NB, plus its part of the last round.
+
+    The name is ScaLAPACK's: NUMber of Rows Or Columns.
+    """
+    blocks, ragged = divmod(n, nb)
+    rounds, extra = divmod(blocks, P)
+    return rounds * nb + (nb if p < extra else ragged if p == extra else 0)
+
+
+@dataclass(frozen=True, slots=True)
+class BlockCyclic:
+    """n entries in blocks of NB dealt over P processes, as process p sees them."""
+
+    n: int
+    nb: int
+    p: int
+    P: int
+
+    @property
+    def local_size(self) -> int:
+        """The number of entries that process p owns."""
+        return numroc(self.n, self.nb, self.p, self.P)
+
+    def owner(self, ig: int) -> int:
+        """The process that owns global index ig."""
+        return ig // self.nb % self.P
+
+    def to_local(self, ig: int) -> int:
+        """The local index, on its owner, of global index ig."""
+        return ig // self.nb // self.P * self.nb + ig % self.nb
+
+    def to_global(self, il: int) -> int:
+        """The global index of local index il of process p."""
+        return (il // self.nb * self.P + self.p) * self.nb + il % self.nb
+
+    def local_start(self, ig: int) -> int:
+        """The number of entries before global index ig that process p owns: where `ig:` begins locally."""
+        return numroc(ig, self.nb, self.p, self.P)
+
+    def local_range(self, begin: int, end: int) -> slice:
+        """The local indices of process p that hold global begin:end (contiguous, since order is kept)."""
+        return slice(self.local_start(begin), self.local_start(end))

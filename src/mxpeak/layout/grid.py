@@ -1,0 +1,178 @@
+"""Process grids: which rank stands where, in 2-D for dense matrices and in 3-D for stencils."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mxpeak.errors import UsageError
+from mxpeak.records import squarest
+
+#: Rows and columns of a map worth printing; a larger grid is cut, and says so.
+MAP_ROWS, MAP_COLUMNS = 32, 16
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessGrid:
+    """A P x Q grid of ranks, filled by rows or by columns, in blocks of one node where a node grid is given.
+
+    Without a node grid, row order puts rank r at (r div Q, r mod Q) and column order at (r mod P, r div P).
+    With a node grid p x q, each p*q consecutive ranks form one p x q block, and the blocks tile the grid; the order
+    holds inside a block and among the blocks.  The panel's column then meets more ranks of the same node, and less
+    traffic leaves it (rocHPL's -p and -q; Chalmers et al. 2023, III-B).
+    """
+
+    P: int
+    Q: int
+    order: str = "row"
+    node_grid: tuple[int, int] | None = None
+
+    def __post_init__(self) -> None:
+        if self.P < 1 or self.Q < 1:
+            raise UsageError(f"a process grid needs P, Q >= 1, but {self.P}x{self.Q} was asked for; try --grid 1x1")
+        if self.order not in ("row", "column"):
+            raise UsageError(f"--order {self.order!r} is unknown; choose row or column")
+        if self.node_grid is not None:
+            _check_node_grid(self.P, self.Q, *self.node_grid)
+
+    @property
+    def size(self) -> int:
+        """The number of ranks in the grid, P*Q."""
+        return self.P * self.Q
+
+    def check_ranks(self, ranks: int, idle: bool = False) -> None:
+        """Raise unless the grid uses exactly `ranks` ranks; with `idle`, it may leave some without work."""
+        if self.size == ranks or (idle and self.size < ranks):
+            return
+        P, Q = squarest(ranks)
+        raise UsageError(
+            f"the grid {self.P}x{self.Q} needs P*Q = {self.P}*{self.Q} = {self.size} ranks, "
+            f"but there {'is' if ranks == 1 else 'are'} {ranks}; try --grid {P}x{Q}, or start {self.size} ranks"
+        )
+
+    def coords(self, rank: int) -> tuple[int, int]:
+        """The process row and column (p, q) of `rank`."""
+        if not 0 <= rank < self.size:
+            raise IndexError(f"rank {rank} is outside the grid {self.P}x{self.Q} of {self.size} ranks")
+        p, q = self._block
+        node, inner = divmod(rank, p * q)
+        node_row, node_column = _place(node, self.P // p, self.Q // q, self.order)
+        row, column = _place(inner, p, q, self.order)
+        return node_row * p + row, node_column * q + column
+
+    def rank(self, p: int, q: int) -> int:
+        """The rank at process row `p` and column `q`: the inverse of `coords`."""
+        if not (0 <= p < self.P and 0 <= q < self.Q):
+            raise IndexError(f"({p}, {q}) is outside the grid {self.P}x{self.Q}")
+        block_P, block_Q = self._block
+        node = _index(p // block_P, q // block_Q, self.P // block_P, self.Q // block_Q, self.order)
+        return node * block_P * block_Q + _index(p % block_P, q % block_Q, block_P, block_Q, self.order)
+
+    def row_ranks(self, p: int) -> tuple[int, ...]:
+        """The ranks of process row `p`, by process column."""
+        return tuple(self.rank(p, q) for q in range(self.Q))
+
+    def column_ranks(self, q: int) -> tuple[int, ...]:
+        """The ranks of process column `q`, by process row."""
+        return tuple(self.rank(p, q) for p in range(self.P))
+
+    def render(self, node_of_rank: Sequence[int] | None = None) -> str:
+        """A map of the ranks, as text: one line a process row, rules where two neighbours are on different nodes.
+
+        Nodes are those of `node_of_rank` (a node number for each rank), else those of the node grid.
+        """
+        rows, columns = min(self.P, MAP_ROWS), min(self.Q, MAP_COLUMNS)
+        node = [[self._node(p, q, node_of_rank) for q in range(columns)] for p in range(rows)]
+        width = len(str(self.size - 1))
+        lines = [self._title()]
+        for p in range(rows):
+            if p and node[p] != node[p - 1]:
+                lines.append(_rule(node[p - 1], node[p], width))
+            lines.append(_map_row([self.rank(p, q) for q in range(columns)], node[p], width))
+        if (rows, columns) != (self.P, self.Q):
+            lines.append(f"  (only {rows} of {self.P} process rows and {columns} of {self.Q} columns are shown)")
+        return "\n".join(line.rstrip() for line in lines)
+
+    @property
+    def _block(self) -> tuple[int, int]:
+        return self.node_grid if self.node_grid is not None else (self.P, self.Q)
+
+    def _node(self, p: int, q: int, node_of_rank: Sequence[int] | None) -> int:
+        rank = self.rank(p, q)
+        if node_of_rank is not None:
+            return node_of_rank[rank]
+        block_P, block_Q = self._block
+        return rank // (block_P * block_Q)
+
+    def _title(self) -> str:
+        title = f"process grid {self.P}x{self.Q}, {self.order} order"
+        if self.node_grid is not None:
+            title += f", node grid {self.node_grid[0]}x{self.node_grid[1]}"
+        return title
+
+
+def factor3(ranks: int) -> tuple[int, int, int]:
+    """The box npx >= npy >= npz of `ranks` ranks that is nearest to a cube.
+
+    Of all npx*npy*npz = ranks it is the one of least surface npx*npy + npx*npz + npy*npz, so that with equal local
+    boxes the least data crosses between ranks.
+    """
+    if ranks < 1:
+        raise UsageError(f"a box of ranks needs at least one rank, but {ranks} were asked for")
+    boxes = [
+        (ranks // (npy * npz), npy, npz)
+        for npz in _divisors(ranks)
+        if npz**3 <= ranks
+        for npy in _divisors(ranks // npz)
+        if npz <= npy <= ranks // (npy * npz)
+    ]
+    return min(boxes, key=lambda b: (b[0] * b[1] + b[0] * b[2] + b[1] * b[2], b))
+
+
+def _place(index: int, rows: int, columns: int, order: str) -> tuple[int, int]:
+    if order == "row":
+        return divmod(index, columns)
+    return index % rows, index // rows
+
+
+def _index(row: int, column: int, rows: int, columns: int, order: str) -> int:
+    return row * columns + column if order == "row" else column * rows + row
+
+
+def _check_node_grid(P: int, Q: int, p: int, q: int) -> None:
+    if p >= 1 and q >= 1 and P % p == 0 and Q % q == 0:
+        return
+    raise UsageError(
+        f"the node grid {p}x{q} does not tile the grid {P}x{Q}: {_division(P, p)}, {_division(Q, q)}; "
+        f"try --node-grid {' or '.join(f'{a}x{b}' for a, b in nearest_node_grids(P, Q, p, q))}"
+    )
+
+
+def _division(whole: int, part: int) -> str:
+    if part < 1:
+        return f"{part} is less than 1"
+    return f"{whole} / {part} leaves {whole % part}"
+
+
+def nearest_node_grids(P: int, Q: int, p: int, q: int, count: int = 3) -> list[tuple[int, int]]:
+    """The node grids nearest to p x q that tile P x Q: those with as many ranks a node come first."""
+    tiling = [(a, b) for a in _divisors(P) for b in _divisors(Q)]
+    return sorted(tiling, key=lambda ab: (ab[0] * ab[1] != p * q, abs(ab[0] - p) + abs(ab[1] - q), ab))[:count]
+
+
+def _divisors(n: int) -> list[int]:
+    small = [d for d in range(1, math.isqrt(n) + 1) if n % d == 0]
+    return small + [n // d for d in reversed(small) if d * d != n]
+
+
+def _map_row(ranks: Sequence[int], node: Sequence[int], width: int) -> str:
+    text = f"  {ranks[0]:>{width}}"
+    for q in range(1, len(ranks)):
+        text += f" {' ' if node[q] == node[q - 1] else '|'} {ranks[q]:>{width}}"
+    return text
+
+
+def _rule(above: Sequence[int], below: Sequence[int], width: int) -> str:
+    cells = [("-" if a != b else " ") * width for a, b in zip(above, below)]
+    return "  " + "   ".join(cells)

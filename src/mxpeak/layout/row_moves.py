@@ -1,0 +1,83 @@
+"""A panel's sequential row swaps as one permutation, and who sends which row to whom.
+
+LU with partial pivoting exchanges row j0+i with row pivots[i], for i = 0, 1, …, jb-1 in turn.  Applied to the rest of
+the matrix in one go, that takes rows into the block row j0 : j0+jb (they become U) and rows of the block row out to
+the places whose rows left (rocHPL §II, phase RS).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mxpeak.layout.block_cyclic import BlockCyclic
+
+
+@dataclass(frozen=True, slots=True)
+class RowMoves:
+    """The net effect of one panel's swaps.
+
+    into_u[i]     the global row whose content becomes row j0+i
+    out_to[t]     the global row, outside the block, that receives …
+    out_from[t]   … the content that block row j0 + out_from[t] had before
+    """
+
+    into_u: list[int]
+    out_to: list[int]
+    out_from: list[int]
+
+
+def row_moves(j0: int, pivots: Sequence[int]) -> RowMoves:
+    """Follow the contents through the swaps j0+i <-> pivots[i], i = 0, 1, ….
+
+    `at[r]` is the original row whose content lies in row r now; only touched rows are held.
+    """
+    jb = len(pivots)
+    at: dict[int, int] = {}
+    for i, pivot in enumerate(pivots):
+        row = j0 + i
+        at[row], at[pivot] = at.get(pivot, pivot), at.get(row, row)
+    outside = sorted(row for row in at if row >= j0 + jb)
+    return RowMoves(
+        into_u=[at.get(j0 + i, j0 + i) for i in range(jb)],
+        out_to=[row for row in outside if at[row] != row],
+        out_from=[at[row] - j0 for row in outside if at[row] != row],
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class LocalMoves:
+    """The part of `RowMoves` that concerns one process row, as local row indices.
+
+    u_rows[p]      rows of U (0 … jb-1) whose content process row p holds, in increasing order
+    my_sources     local rows that hold the contents of u_rows[me]
+    out_rows[p]    block rows (0 … jb-1) whose content goes to process row p
+    my_targets     local rows that receive the contents of out_rows[me], in the same order
+    block          local rows of the block row itself, on the process row that owns it; empty elsewhere
+    """
+
+    u_rows: list[list[int]]
+    my_sources: list[int]
+    out_rows: list[list[int]]
+    my_targets: list[int]
+    block: slice
+
+
+def local_moves(moves: RowMoves, j0: int, rows: BlockCyclic) -> LocalMoves:
+    """Deal the moves over the process rows; process row rows.p learns its own local rows."""
+    jb, P, me = len(moves.into_u), rows.P, rows.p
+    u_rows: list[list[int]] = [[] for _ in range(P)]
+    my_sources: list[int] = []
+    for i, source in enumerate(moves.into_u):
+        p = rows.owner(source)
+        u_rows[p].append(i)
+        if p == me:
+            my_sources.append(rows.to_local(source))
+    out_rows: list[list[int]] = [[] for _ in range(P)]
+    my_targets: list[int] = []
+    for target, block_row in zip(moves.out_to, moves.out_from):
+        p = rows.owner(target)
+        out_rows[p].append(block_row)
+        if p == me:
+            my_targets.append(rows.to_local(target))
+    return LocalMoves(u_rows, my_sources, out_rows, my_targets, rows.local_range(j0, j0 + jb))

@@ -1,0 +1,114 @@
+"""FACT and LBCAST: factor a panel in its process column, and bring it to everybody's row (rocHPL §II, fig. 2a and 2b)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+from mxpeak.comm.base import Task
+from mxpeak.comm.broadcast import start_broadcast
+from mxpeak.comm.exchange import allreduce_by
+from mxpeak.dist.matrix import DistMatrix
+from mxpeak.kernels.contract import Kernels, Panel
+from mxpeak.layout.panel_plan import panel_plan
+from mxpeak.layout.row_moves import LocalMoves, local_moves, row_moves
+from mxpeak.layout.schedule import LuStep
+from mxpeak.spans import Spans
+
+
+@dataclass(frozen=True, slots=True)
+class PanelOptions:
+    """How panels are factored and broadcast: HPL's PFACT, RFACT, NBMIN, NDIV and BCAST."""
+
+    pfact: str = "right"
+    rfact: str = "right"
+    nbmin: int = 8
+    ndiv: int = 2
+    bcast: str = "1ringM"
+
+
+class FactoredPanel:
+    """A panel on its way to this rank, and once it is here: L11 (with U11), L21_row and the row moves.
+
+    One message holds it all: L21 (this process row's rows below the block row), the jb×jb block L1, the pivots, and a
+    flag for a singular column.
+    """
+
+    def __init__(self, A: DistMatrix, step: LuStep, buffer: Any, kernels: Kernels):
+        self.step = step
+        self._A, self._kernels = A, kernels
+        jb, m2 = step.jb, A.rows.local_size - A.rows.local_start(step.j1)
+        size = m2 * jb
+        self.L21_row = kernels.shaped(buffer, m2, jb)
+        self.L11 = kernels.shaped(buffer[size : size + jb * jb], jb, jb)
+        self._tail = buffer[size + jb * jb : size + jb * jb + jb + 1]
+        self._message = buffer[: size + jb * jb + jb + 1]
+        self._broadcast: Task | None = None
+        self._moves: LocalMoves | None = None
+
+    @staticmethod
+    def buffer_size(A: DistMatrix) -> int:
+        """Numbers in the longest message of this rank: L21 of the first step, L1, pivots, flag."""
+        return A.rows.local_size * A.nb + A.nb * A.nb + A.nb + 1
+
+    def factor(self, options: PanelOptions, spans: Spans) -> None:
+        """Factor the panel where it lies and fill the message.  Collective over the process column that owns it.
+
+        Overwrites the panel in A: L21 below the block row, and L11 with U11 in the block row.
+        """
+        A, step, kernels = self._A, self.step, self._kernels
+        i0 = A.rows.local_start(step.j0)
+        A_panel = A[step.j0 :, step.j0 : step.j1]
+        top = step.jb if A.grid.p == step.p else 0
+        pivots = kernels.indices([0] * step.jb)
+        column = A.grid.column
+        theirs = kernels.candidate(step.jb)
+
+        def exchange(mine: Any) -> None:
+            allreduce_by(column, mine, theirs, kernels.better_candidate)
+
+        plan = panel_plan(step.jb, options.nbmin, options.ndiv, options.rfact)
+        panel = Panel(A_panel, self.L11, pivots, A.rows, i0, top, plan, options.pfact)
+        begin = perf_counter()
+        outcome = kernels.factor_panel(panel, exchange if column.size > 1 else None)
+        spans.add("rfact", perf_counter() - begin)
+        spans.add("pfact", outcome.leaf_s)
+        spans.add("mxswp", outcome.swap_s)
+
+        if top:
+            kernels.copy(self.L11, A[step.j0 : step.j1, step.j0 : step.j1])
+        if A.grid.Q > 1:
+            kernels.copy(A_panel[top:], self.L21_row)
+        else:
+            self.L21_row = A_panel[top:]
+        kernels.assign(self._tail, [*kernels.integers(pivots), outcome.singular])
+
+    def start_broadcast(self, options: PanelOptions) -> None:
+        """Send the panel on its way along the process rows.  Collective over all ranks."""
+        if self._A.grid.Q > 1:
+            self._broadcast = start_broadcast(options.bcast, self._A.grid.row, self._message, self.step.q)
+
+    def progress(self) -> bool:
+        """Drive the broadcast a little; whether it has ended here."""
+        return self._broadcast is None or self._broadcast.progress()
+
+    def wait(self, spans: Spans) -> None:
+        """Have the panel here."""
+        if self._broadcast is not None and not self._broadcast.done:
+            with spans("bcast"):
+                self._broadcast.wait()
+
+    @property
+    def singular(self) -> int:
+        """1 + the global column that had no non-zero pivot; 0 if all had one."""
+        column = self._kernels.integers(self._tail)[-1]
+        return self.step.j0 + column if column else 0
+
+    @property
+    def moves(self) -> LocalMoves:
+        """The panel's row swaps as this process row sees them; worked out once the panel is here."""
+        if self._moves is None:
+            pivots = self._kernels.integers(self._tail)[:-1]
+            self._moves = local_moves(row_moves(self.step.j0, pivots), self.step.j0, self._A.rows)
+        return self._moves

@@ -1,0 +1,62 @@
+"""The norms of HPL's check, on a regenerated [A | b]: independent of everything the factorization left behind."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from mxpeak.dist.matrix import DistMatrix
+from mxpeak.kernels.contract import Kernels
+
+
+@dataclass(frozen=True, slots=True)
+class ResidualNorms:
+    """||Ax-b||_inf and the norms that scale it; NaN where the solution is not finite."""
+
+    residual: float
+    A_inf: float
+    A_one: float
+    x_inf: float
+    x_one: float
+    b_inf: float
+
+    def scaled(self, n: int, u: float) -> float:
+        """||Ax-b|| / (u · (||x|| ||A|| + ||b||) · N), all in the infinity norm; 0 for N = 0."""
+        if n == 0:
+            return 0.0
+        return self.residual / (u * (self.x_inf * self.A_inf + self.b_inf) * n)
+
+
+def residual_norms(A: DistMatrix, x: Any, kernels: Kernels) -> ResidualNorms:
+    """Norms of A x - b, A, x and b for the augmented matrix [A | b] and a solution held by columns.
+
+    x: the entries of this rank's own columns, as `triangular.solve_upper` returns them.  Overwrites nothing.
+    Collective over the grid; 4·N² flops and two passes over A.
+    """
+    grid, N = A.grid, A.rows.n
+    own = slice(0, A.cols.local_start(N))
+    body = A.local[:, own]
+    by_row, by_column = kernels.zeros(A.rows.local_size), kernels.zeros(own.stop)
+    kernels.abs_sums(body, by_row, by_column)
+    grid.row.allreduce(by_row, "sum")
+    grid.column.allreduce(by_column, "sum")
+
+    r = kernels.zeros(A.rows.local_size)
+    b_inf = 0.0
+    if grid.q == A.cols.owner(N):
+        b = A.local[:, A.cols.to_local(N)]
+        kernels.subtract(r, b)
+        b_inf = kernels.max_abs(b)
+    kernels.add_matvec(r, body, x)
+    grid.row.allreduce(r, "sum")
+
+    largest = kernels.zeros(5)
+    kernels.assign(
+        largest, [kernels.max_abs(v) for v in (r, by_row, by_column, x)] + [b_inf]
+    )  # fmt: skip
+    grid.all.allreduce(largest, "max")
+    x_one = kernels.zeros(1)
+    kernels.assign(x_one, [kernels.sum_abs(x)])
+    grid.row.allreduce(x_one, "sum")
+    residual, A_inf, A_one, x_inf, b_inf = kernels.floats(largest)
+    return ResidualNorms(residual, A_inf, A_one, x_inf, kernels.floats(x_one)[0], b_inf)
