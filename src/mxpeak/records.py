@@ -156,12 +156,21 @@ def options(config: type) -> list[Option]:
     ]
 
 
+#: Where a value can come from, the weakest source first.
+ORIGINS = ("default", "HPL.dat", "file", "variable", "flag")
+
+
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A resolved value and where it came from: flag, variable, file, HPL.dat or default."""
+    """A resolved value and where it came from: one of ORIGINS."""
 
     value: Any
     origin: str
+
+    @property
+    def strength(self) -> int:
+        """The place of its origin in the order of precedence."""
+        return ORIGINS.index(self.origin)
 
 
 def resolve(
@@ -171,9 +180,10 @@ def resolve(
     file: Mapping[str, Any],
     dat: Mapping[str, Any] | None = None,
 ) -> dict[str, Setting]:
-    """Every option's value by precedence: flag > variable > --config file > HPL.dat > default.
+    """Every field's value by precedence: flag > variable > --config file > HPL.dat > default.
 
     `flags` holds the raw texts that were typed; `dat` values are parsed already.  A bad value names its source.
+    Fields without a flag are those that only HPL.dat can say.
     """
     known = {o.name for o in options(config)}
     for name in file:
@@ -191,7 +201,14 @@ def resolve(
             settings[o.name] = Setting(dat[o.name], "HPL.dat")
         else:
             settings[o.name] = Setting(o.default, "default")
+    for f in dataclasses.fields(config):
+        if "flags" not in f.metadata:
+            settings[f.name] = _setting_without_flag(f, dat or {})
     return settings
+
+
+def _setting_without_flag(f: dataclasses.Field[Any], dat: Mapping[str, Any]) -> Setting:
+    return Setting(dat[f.name], "HPL.dat") if f.name in dat else Setting(f.default, "default")
 
 
 def _parsed(o: Option, text: str, source: str) -> Any:
@@ -216,12 +233,18 @@ def _as_text(value: Any) -> str:
 class RunConfig:
     """Where a benchmark runs, what is measured, and where its results go: the same in every benchmark."""
 
-    device: str = option("auto", "--device", help="auto, cpu", parse=one_of("auto", "cpu"), group="where")
+    device: str = option(
+        "auto", "--device", help="where it computes", metavar="{auto,cpu}", parse=one_of("auto", "cpu"),
+        group="where",
+    )  # fmt: skip
     kernels: str = option(
         "auto", "--kernels", help="which kernels compute: the fast host ones, or the reference oracle",
-        parse=one_of("auto", "reference", "host"), group="where",
+        metavar="{auto,reference,host}", parse=one_of("auto", "reference", "host"), group="where",
     )  # fmt: skip
-    comm: str = option("auto", "--comm", help="how ranks talk", parse=one_of("auto", "solo", "mpi"), group="where")
+    comm: str = option(
+        "auto", "--comm", help="how ranks talk", metavar="{auto,solo,mpi}", parse=one_of("auto", "solo", "mpi"),
+        group="where",
+    )  # fmt: skip
     ranks: int | None = option(
         None, "--ranks", help="start R local ranks (mpiexec is started for you)", metavar="R",
         parse=integer(1, 4096), group="where",
@@ -241,12 +264,50 @@ class RunConfig:
     )  # fmt: skip
     warmup: str = option(
         "gemm", "--warmup", help="what runs before the clock: nothing, a GEMM (which also measures the limit), or a "
-        "whole small run", parse=one_of("none", "gemm", "full"), group="measuring",
+        "whole small run", metavar="{none,gemm,full}", parse=one_of("none", "gemm", "full"), group="measuring",
     )  # fmt: skip
     min_gflops: float | None = option(
         None, "--min-gflops", help="exit with 4 when the best rate is below X GFLOP/s", metavar="X",
         parse=real(0.0), group="measuring",
     )  # fmt: skip
+
+    @staticmethod
+    def settle(settings: Mapping[str, Setting]) -> dict[str, Setting]:
+        """The settings after those that say the same thing twice have been made one; here there are none."""
+        return dict(settings)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputConfig:
+    """What a run shows and where its files go: the same for every benchmark, and no part of its configuration."""
+
+    out: str | None = option(
+        None, "--out", help="folder of the result files (default: a new one in mxpeak-out/)", metavar="DIR",
+        parse=str, group="output",
+    )  # fmt: skip
+    json: str | None = option(
+        None, "--json", help="also write the result as JSON to FILE; - is stdout, which then holds nothing else",
+        metavar="FILE", parse=str, group="output",
+    )  # fmt: skip
+    format: str | None = option(
+        None, "--format", help="what goes to stdout (default: text; hpl with --dat)", metavar="{text,hpl}",
+        parse=one_of("text", "hpl"), group="output",
+    )  # fmt: skip
+    progress: str = option(
+        "auto", "--progress", help="show progress on stderr; auto: where a run takes more than two seconds",
+        metavar="{auto,always,never}", parse=one_of("auto", "always", "never"), group="output",
+    )  # fmt: skip
+    color: str = option(
+        "auto", "--color", help="colour on terminals", metavar="{auto,always,never}",
+        parse=one_of("auto", "always", "never"), group="output",
+    )  # fmt: skip
+    verbose: bool = option(False, "-v", "--verbose", help="show where the time went", parse=boolean, group="output")
+    quiet: bool = option(
+        False, "--quiet", help="one line a result, no progress, no notes", parse=boolean, group="output"
+    )
+    dry_run: bool = option(
+        False, "--dry-run", help="show configuration, grid and memory, and run nothing", parse=boolean, group="output"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -286,36 +347,43 @@ class HplConfig(RunConfig):
     """All that `mxpeak run hpl` can be told; lists run every combination, in HPL's order."""
 
     n: tuple[int, ...] | None = option(
-        None, "-N", "--n", help="order of the matrix (default: what --mem allows, or --quick)", metavar="N,…",
+        None, "-N", "--n", help="order of the matrix (default: what --mem allows, or --quick)", metavar="N,...",
         parse=listed(integer(0)), group="problem",
     )  # fmt: skip
     nb: tuple[int, ...] = option(
-        (192,), "--nb", help="block size", metavar="NB,…", parse=listed(integer(1)), group="problem"
+        (192,), "--nb", help="block size", metavar="NB,...", parse=listed(integer(1)), group="problem"
     )
-    seed: int = option(100, "--seed", help="seed of the matrix", parse=integer(0, 2**31 - 1), group="problem")
+    seed: int = option(
+        100, "--seed", help="seed of the matrix", metavar="S", parse=integer(0, 2**31 - 1), group="problem"
+    )
     P: tuple[int, ...] | None = option(
-        None, "-P", help="process rows", metavar="P,…", parse=listed(integer(1)), group="grid"
+        None, "-P", help="process rows", metavar="P,...", parse=listed(integer(1)), group="grid"
     )
     Q: tuple[int, ...] | None = option(
-        None, "-Q", help="process columns", metavar="Q,…", parse=listed(integer(1)), group="grid"
+        None, "-Q", help="process columns", metavar="Q,...", parse=listed(integer(1)), group="grid"
     )
     grid: tuple[tuple[int, int], ...] | None = option(
-        None, "--grid", help="process grid, instead of -P and -Q", metavar="PxQ,…", parse=listed(grid_shape),
+        None, "--grid", help="process grid, instead of -P and -Q", metavar="PxQ,...", parse=listed(grid_shape),
         group="grid",
     )  # fmt: skip
     order: str = option(
-        "row", "--order", help="ranks fill the grid by rows or by columns", parse=one_of(*ORDERS), group="grid"
+        "row",
+        "--order",
+        help="ranks fill the grid by rows or by columns",
+        metavar="{row,column}",
+        parse=one_of(*ORDERS),
+        group="grid",
     )
     node_grid: tuple[int, int] | None = option(
         None, "--node-grid", help="the part of the grid that one node holds", metavar="PxQ", parse=grid_shape,
         group="grid",
     )  # fmt: skip
     bcast: tuple[str, ...] = option(
-        ("1ringM",), "--bcast", help="panel broadcast: " + ", ".join(BCASTS), metavar="NAME,…",
+        ("1ringM",), "--bcast", help="panel broadcast: " + ", ".join(BCASTS), metavar="NAME,...",
         parse=listed(one_of(*BCASTS, digits=True)), group="grid",
     )  # fmt: skip
     depth: tuple[int, ...] = option(
-        (1,), "--depth", help="look-ahead, 0 or 1 (deeper runs as 1)", metavar="D,…", parse=listed(integer(0, 99)),
+        (1,), "--depth", help="look-ahead, 0 or 1 (deeper runs as 1)", metavar="D,...", parse=listed(integer(0, 99)),
         group="grid",
     )  # fmt: skip
     split: float = option(
@@ -323,38 +391,72 @@ class HplConfig(RunConfig):
         parse=real(0.0, 1.0), group="grid",
     )  # fmt: skip
     pfact: tuple[str, ...] = option(
-        ("right",), "--pfact", help="panel factorization: left, crout, right", metavar="NAME,…",
+        ("right",), "--pfact", help="panel factorization: left, crout, right", metavar="NAME,...",
         parse=listed(one_of(*FACTS, digits=True)), group="grid",
     )  # fmt: skip
     rfact: tuple[str, ...] = option(
-        ("right",), "--rfact", help="recursive panel factorization: left, crout, right", metavar="NAME,…",
+        ("right",), "--rfact", help="recursive panel factorization: left, crout, right", metavar="NAME,...",
         parse=listed(one_of(*FACTS, digits=True)), group="grid",
     )  # fmt: skip
     nbmin: tuple[int, ...] = option(
-        (8,), "--nbmin", help="columns at which the recursion stops", metavar="K,…", parse=listed(integer(1)),
+        (8,), "--nbmin", help="columns at which the recursion stops", metavar="K,...", parse=listed(integer(1)),
         group="grid",
     )  # fmt: skip
     ndiv: tuple[int, ...] = option(
-        (2,), "--ndiv", help="parts of a panel in the recursion", metavar="K,…", parse=listed(integer(2)),
+        (2,), "--ndiv", help="parts of a panel in the recursion", metavar="K,...", parse=listed(integer(2)),
         group="grid",
     )  # fmt: skip
     swap: str = option(
         "mix", "--swap", help="row swaps: bin (binary exchange), long (spread and roll), mix",
-        parse=one_of(*SWAPS, digits=True), group="grid",
+        metavar="{bin,long,mix}", parse=one_of(*SWAPS, digits=True), group="grid",
     )  # fmt: skip
     swap_threshold: int = option(
-        64, "--swap-threshold", help="columns up to which mix takes bin", parse=integer(0), group="grid"
+        64, "--swap-threshold", help="columns up to which mix takes bin", metavar="K", parse=integer(0), group="grid"
     )
     threshold: float = option(
         16.0, "--threshold", help="scaled residuals below it pass; 0 or less: no check", metavar="X",
         parse=real(), group="problem",
     )  # fmt: skip
 
+    # What only HPL.dat can say.  The forms, the equilibration and the alignment change no number that this code
+    # computes: they stand in the report, as the file asked.
+    l1_form: str = "transposed"
+    u_form: str = "transposed"
+    equilibration: bool = True
+    alignment: int = 8
+    output_file: str = "HPL.out"
+    device_out: int = 6
+    idle_ranks: bool = False
+
+    @staticmethod
+    def settle(settings: Mapping[str, Setting]) -> dict[str, Setting]:
+        """Let the grid's strongest source win: --grid displaces the P and Q of a file, and the other way round."""
+        settled = dict(settings)
+        one, two = settled["grid"].strength, max(settled["P"].strength, settled["Q"].strength)
+        if one > two:
+            settled["P"] = settled["Q"] = Setting(None, "default")
+        elif two > one:
+            settled["grid"] = Setting(None, "default")
+        if max(one, two) != ORIGINS.index("HPL.dat"):
+            settled["idle_ranks"] = Setting(False, "default")
+        return settled
+
     def grids(self, ranks: int) -> tuple[tuple[int, int], ...]:
         """The process grids to run on `ranks` ranks: as asked for, completed, or the squarest P <= Q.
 
         An explicit grid must use all ranks, except that HPL.dat's several grids may leave some idle.
         """
+        shapes = self._shapes(ranks)
+        for P, Q in shapes:
+            taken = P * Q
+            if taken > ranks or (taken < ranks and not self.idle_ranks):
+                raise UsageError(
+                    f"grid {P}x{Q} takes {P}*{Q} = {taken} ranks, but there {_are(ranks)}; "
+                    f"give --ranks {taken}, or --grid {'x'.join(map(str, squarest(ranks)))}"
+                )
+        return shapes
+
+    def _shapes(self, ranks: int) -> tuple[tuple[int, int], ...]:
         if self.grid is not None:
             if self.P is not None or self.Q is not None:
                 raise UsageError("--grid says it all: leave out -P and -Q, or leave out --grid")
@@ -367,8 +469,7 @@ class HplConfig(RunConfig):
             return tuple((p, _cofactor("-P", p, ranks)) for p in self.P)
         if self.Q is not None:
             return tuple((_cofactor("-Q", q, ranks), q) for q in self.Q)
-        P = max(p for p in range(1, math.isqrt(ranks) + 1) if ranks % p == 0)
-        return ((P, ranks // P),)
+        return (squarest(ranks),)
 
     def cases(self, ranks: int, n: Sequence[int] | None = None) -> Iterator[HplCase]:
         """Every combination of the lists, in HPL's loop order; `n` stands in where the config leaves N open."""
@@ -386,10 +487,44 @@ class HplConfig(RunConfig):
             )  # fmt: skip
 
 
+def squarest(ranks: int) -> tuple[int, int]:
+    """The grid P <= Q of all ranks whose sides differ least."""
+    P = max(p for p in range(1, math.isqrt(ranks) + 1) if ranks % p == 0)
+    return P, ranks // P
+
+
+def _are(ranks: int) -> str:
+    return "is 1" if ranks == 1 else f"are {ranks}"
+
+
 def _cofactor(flag: str, part: int, ranks: int) -> int:
     if ranks % part:
         raise UsageError(f"{flag} {part} does not divide {ranks} ranks: {ranks} / {part} leaves {ranks % part}")
     return ranks // part
+
+
+# --- numbers for people -----------------------------------------------------------------------------------------
+
+
+def three_digits(value: float | None) -> str:
+    """A number as people read it: three significant digits, no exponent between a thousandth and a million."""
+    if value is None or not math.isfinite(value):
+        return "none"
+    if value and not 1e-3 <= abs(value) < 1e6:
+        return f"{value:.2e}"
+    rounded = float(f"{value:.3g}")
+    digits = max(0, 2 - math.floor(math.log10(abs(rounded)))) if rounded else 0
+    return f"{rounded:.{digits}f}"
+
+
+def rate_text(rate_flops: float | None) -> str:
+    """A rate in GFLOP/s, or in the larger SI unit that fits it."""
+    if rate_flops is None:
+        return "no rate"
+    for unit, size in (("EFLOP/s", 1e18), ("PFLOP/s", 1e15), ("TFLOP/s", 1e12)):
+        if rate_flops >= 0.9995 * size:
+            return f"{three_digits(rate_flops / size)} {unit}"
+    return f"{three_digits(rate_flops / 1e9)} GFLOP/s"
 
 
 # --- what comes out ---------------------------------------------------------------------------------------------
@@ -402,6 +537,13 @@ class Caution:
     code: str
     text: str
     hint: str = ""
+
+
+def mark(status: str, threshold: float | None) -> str:
+    """The word for a status; with a threshold of 0 or less nothing was checked."""
+    if status == "valid" and threshold is not None and threshold <= 0:
+        return "UNCHECKED"
+    return {"valid": "PASSED", "invalid": "FAILED"}.get(status, "ABORTED")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -428,6 +570,11 @@ class Result:
         """Whether the validation passed."""
         return self.status == "valid"
 
+    @property
+    def mark(self) -> str:
+        """The status as people read it; a result that was not checked neither passed nor failed."""
+        return mark(self.status, self.validation.get("threshold"))
+
     def as_dict(self) -> dict[str, Any]:
         """The result as plain data, ready for JSON: no NaN, no infinity; each one found becomes null and a warning."""
         lost: list[str] = []
@@ -449,9 +596,9 @@ def _finite(value: Any, path: str, lost: list[str]) -> Any:
     return value
 
 
-def document(results: Sequence[Result]) -> dict[str, Any]:
-    """The content of a result file: the one result, or the list of several."""
-    if len(results) == 1:
+def document(results: Sequence[Result], *, several: bool = False) -> dict[str, Any]:
+    """The content of a result file: the one result, or the list of several (with `several`, also of one)."""
+    if len(results) == 1 and not several:
         return results[0].as_dict()
     return {"schema": SCHEMA_RESULTS, "results": [r.as_dict() for r in results]}
 

@@ -1,1 +1,1 @@
-"""mxpeak.cli"""
+"""The command line: flags in, text and files and an exit code out."""

@@ -59,7 +59,7 @@ def _both(comm: Communicator, buffer: Buffer, root: int, first: list[int], secon
 
 
 def long(comm: Communicator, buffer: Buffer, root: int) -> Steps:
-    """Spread and roll: the root deals out Q pieces, then every rank passes pieces round the ring (bandwidth-optimal)."""
+    """Spread and roll: the root deals out Q pieces, then all pass pieces round the ring (bandwidth-optimal)."""
     yield from _spread_and_roll(comm, buffer, root, list(range(comm.size)))
 
 

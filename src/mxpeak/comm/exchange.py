@@ -42,9 +42,7 @@ def allreduce_by(comm: Communicator, mine: Buffer, theirs: Buffer, combine: Call
 def scatter(comm: Communicator, pieces: Sequence[Buffer], mine: Buffer, root: int, tag: int) -> Steps:
     """Piece i of the root goes to rank i; the root keeps its own where it is.  Empty pieces are not sent."""
     if comm.rank == root:
-        yield from all_of(
-            [comm.isend(piece, i, tag) for i, piece in enumerate(pieces) if i != root and piece.shape[0]]
-        )
+        yield from all_of([comm.isend(piece, i, tag) for i, piece in enumerate(pieces) if i != root and piece.shape[0]])
     elif mine.shape[0]:
         yield comm.irecv(mine, root, tag)
 

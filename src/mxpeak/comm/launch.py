@@ -114,10 +114,13 @@ def local_ranks(comm: Communicator) -> tuple[list[int], int]:
     return mine, mine.index(comm.rank)
 
 
-def bind(cores: list[int]) -> None:
-    """Bind this process to `cores`; threads started later inherit it, so call it before BLAS or Numba start any."""
-    if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, cores)
+def bind(cores: list[int]) -> list[int]:
+    """Bind the calling thread, and those it starts later, to `cores`; return the cores it had before."""
+    if not hasattr(os, "sched_setaffinity"):
+        return cores
+    before = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, cores)
+    return before
 
 
 def mpi_facts() -> dict[str, Any]:

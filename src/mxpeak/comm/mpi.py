@@ -40,7 +40,7 @@ class _Pending:
 class Mpi:
     """A group of MPI ranks."""
 
-    def __init__(self, comm: MPI.Intracomm, crowded: bool = False):
+    def __init__(self, comm: Any, crowded: bool = False):
         self._comm = comm
         self.rank: int = comm.Get_rank()
         self.size: int = comm.Get_size()

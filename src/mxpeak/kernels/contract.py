@@ -107,9 +107,7 @@ class Kernels(Protocol):
         The larger |pivot| wins; on ties the upper row, so that the grid does not change the choice.
         """
 
-    def permute_rows(
-        self, A: Matrix, block: int, sources: Indices, targets: Indices, block_rows: Indices
-    ) -> None:
+    def permute_rows(self, A: Matrix, block: int, sources: Indices, targets: Indices, block_rows: Indices) -> None:
         """A[block+i] = A[sources[i]] and A[targets[t]] = A[block+block_rows[t]], all from the rows as they were."""
 
     def gather_rows(self, A: Matrix, rows: Indices, out: Matrix) -> None:
@@ -142,15 +140,18 @@ class Kernels(Protocol):
     def sum_abs(self, x: Vector) -> float:
         """Σ |x_i|."""
 
-    def gemm_rate(self, m: int, n: int, k: int, repeats: int) -> float:
-        """The best of `repeats` rates of subtract_product on blocks of this shape, in flop/s."""
+    def gemm_probe(self, m: int, n: int, k: int) -> Callable[[], None]:
+        """One subtract_product on blocks of this shape, to be called and timed: the limit of an LU's update."""
 
     def facts(self) -> dict[str, Any]:
         """Libraries and versions that compute, for the result."""
 
 
-def choose(name: str, device: str, threads: int) -> Kernels:
-    """The backend `name` (auto, host, reference) for `device` with so many threads; decided before any timing."""
+def choose(name: str, device: str, threads: int, cores: Sequence[int] = ()) -> Kernels:
+    """The backend `name` (auto, host, reference) for `device`; decided before any timing.
+
+    `threads` of them compute, thread t on core cores[t] if cores are given.
+    """
     if device not in ("auto", "cpu"):
         raise UsageError(f"--device {device}: this installation computes on the cpu only; type: --device cpu")
     if name == "reference":
@@ -160,5 +161,5 @@ def choose(name: str, device: str, threads: int) -> Kernels:
     if name in ("auto", "host"):
         from mxpeak.kernels.host.backend import HostKernels
 
-        return HostKernels(threads)
+        return HostKernels(threads, cores)
     raise UsageError(f"unknown kernels {name!r}; choose one of auto, host, reference")

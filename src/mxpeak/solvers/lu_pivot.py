@@ -22,7 +22,6 @@ from mxpeak.solvers.row_swap import RowSwap, SwapBuffers, SwapOptions, swap_buff
 from mxpeak.spans import Spans
 
 
-
 class UnderWay(Protocol):
     """Communication that goes on during an update: a broadcast, or row swaps."""
 

@@ -1,4 +1,4 @@
-"""FACT and LBCAST: factor a panel in its process column, and bring it to everybody's row (rocHPL §II, fig. 2a and 2b)."""
+"""FACT and LBCAST: factor a panel in its process column, bring it to all of its row (rocHPL §II, fig. 2a and 2b)."""
 
 from __future__ import annotations
 

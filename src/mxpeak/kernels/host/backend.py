@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Any
 
@@ -15,6 +15,7 @@ from mxpeak.kernels.host.native import SYNC, sched_yield_address
 from mxpeak.kernels.host.team import Team
 from mxpeak.layout import lcg
 from mxpeak.layout.block_cyclic import BlockCyclic
+from mxpeak.layout.panel_plan import PanelOp
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -33,14 +34,14 @@ class HostKernels:
 
     name = "host"
 
-    def __init__(self, threads: int = 1, *, poison: bool = False):
+    def __init__(self, threads: int = 1, cores: Sequence[int] = (), *, poison: bool = False):
         self.threads = threads
-        self._team = Team(threads)
+        self._team = Team(threads, cores)
         self._poison = poison
-        self._plans: dict[int, Array] = {}
+        self._plans: dict[tuple[PanelOp, ...], Array] = {}
         self._yield = sched_yield_address()
         self._gemm, self._trsm = blas.address("dgemm"), blas.address("dtrsm")
-        blas.set_threads(threads)
+        blas.set_threads(1)  # the team's threads call BLAS, each for its own block: no second pool competes with them
 
     # --- arrays
 
@@ -126,9 +127,7 @@ class HostKernels:
         if threads == 1:
             panel.factor_panel(0, *arguments)
         else:
-            blas.set_threads(1)  # the team's threads call BLAS each for its own tiles
             self._team.run(panel.factor_panel, *arguments)
-            blas.set_threads(self.threads)
         elapsed = perf_counter() - begin
         if failure:
             raise failure[0]
@@ -171,16 +170,32 @@ class HostKernels:
     # --- matrix products and solves
 
     def solve_unit_lower(self, L: Array, B: Array) -> None:
-        blas.trsm_unit_lower(L, B)
+        self._team.run(self._solve_part, L, B)
+
+    def _solve_part(self, tid: int, L: Array, B: Array) -> None:
+        columns = B.shape[1]
+        blas.trsm_unit_lower(L, B[:, columns * tid // self.threads : columns * (tid + 1) // self.threads])
 
     def subtract_product(self, C: Array, A: Array, B: Array) -> None:
-        blas.gemm(-1.0, A, B, C)
+        self._team.run(self._product_part, C, A, B)
+
+    def _product_part(self, tid: int, C: Array, A: Array, B: Array) -> None:
+        (m, n), (down, across) = C.shape, self._team.shape(*C.shape)
+        i, j = tid % down, tid // down
+        rows = slice(m * i // down, m * (i + 1) // down)
+        columns = slice(n * j // across, n * (j + 1) // across)
+        blas.gemm(-1.0, A[rows], B[:, columns], C[rows, columns])
 
     def solve_upper(self, U: Array, x: Array) -> None:
         blas.trsv_upper(U, x)
 
     def add_matvec(self, y: Array, A: Array, x: Array) -> None:
-        blas.gemv(1.0, A, x, y)
+        self._team.run(self._matvec_part, y, A, x)
+
+    def _matvec_part(self, tid: int, y: Array, A: Array, x: Array) -> None:
+        m = A.shape[0]
+        rows = slice(m * tid // self.threads, m * (tid + 1) // self.threads)
+        blas.gemv(1.0, A[rows], x, y[rows])
 
     def subtract(self, y: Array, x: Array) -> None:
         np.subtract(y, x, out=y)
@@ -200,16 +215,11 @@ class HostKernels:
 
     # --- limits and facts
 
-    def gemm_rate(self, m: int, n: int, k: int, repeats: int) -> float:
+    def gemm_probe(self, m: int, n: int, k: int) -> Callable[[], None]:
         C, A, B = self.matrix(m, n), self.matrix(m, k), self.matrix(k, n)
         for block in (C, A, B):
             block[:] = 1.0 / 3.0
-        best = 0.0
-        for _ in range(repeats):
-            begin = perf_counter()
-            self.subtract_product(C, A, B)
-            best = max(best, 2.0 * m * n * k / (perf_counter() - begin))
-        return best
+        return lambda: self.subtract_product(C, A, B)
 
     def facts(self) -> dict[str, Any]:
         return {"kernels": self.name, "blas": blas.blas_facts()}

@@ -10,13 +10,8 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+import scipy.linalg.cython_blas as cython_blas
 from threadpoolctl import ThreadpoolController
-
-from mxpeak.kernels.host.core_type import prefer_core_type
-
-CORE_TYPE = prefer_core_type()
-
-import scipy.linalg.cython_blas as cython_blas  # noqa: E402  (OpenBLAS chooses its kernels while this loads)
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -56,7 +51,8 @@ def leading(A: Array) -> int:
     """The leading dimension of a column-major block; a block of another order is a mistake of the caller."""
     rows, columns = A.shape
     step = A.strides[1] // A.itemsize if columns > 1 else max(rows, 1)
-    assert (rows <= 1 or A.strides[0] == A.itemsize) and step >= max(rows, 1), f"not column-major: {A.strides}"
+    column_major = (rows <= 1 or A.strides[0] == A.itemsize) and step >= max(rows, 1)
+    assert column_major, f"a block of shape {A.shape} with strides {A.strides} is not column-major"
     return step
 
 
@@ -128,6 +124,5 @@ def blas_facts() -> dict[str, Any]:
                 "version": info["version"],
                 "architecture": info.get("architecture"),
                 "threads": info["num_threads"],
-                "core_type_asked": CORE_TYPE,
             }
-    return {"library": None, "version": None, "architecture": None, "threads": None, "core_type_asked": CORE_TYPE}
+    return {"library": None, "version": None, "architecture": None, "threads": None}

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from mxpeak.kernels.host.jit import INT, MATRIX, WORDS, jit
 from mxpeak.kernels.host.native import column
 
 
-@njit(nogil=True, cache=True)
+@jit(INT, INT, MATRIX, INT, WORDS, WORDS, WORDS, WORDS)
 def lcg_fill(tid, threads, out, nb, to_block, a_table, c_table, starts):
     """out[il, jl] = 1/2 - X/2^64 for the blocks of rows that this rank owns, columns shared among the threads.
 

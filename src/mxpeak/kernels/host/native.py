@@ -10,9 +10,11 @@ import ctypes
 
 import numpy as np
 from llvmlite import ir
-from numba import carray, njit, types
+from numba import carray, types
 from numba.core import cgutils
 from numba.extending import intrinsic
+
+from mxpeak.kernels.host.jit import jit
 
 _I8, _I32, _I64 = ir.IntType(8), ir.IntType(32), ir.IntType(64)
 
@@ -98,13 +100,13 @@ def _pointer(typingctx, address):
     return types.voidptr(types.int64), codegen
 
 
-@njit(nogil=True, cache=True, inline="always")
+@jit(inline="always")
 def address_of(A, i, j):
     """The address of A[i, j], also where i or j is one past the end."""
     return np.int64(A.ctypes.data) + i * np.int64(A.strides[0]) + j * np.int64(A.strides[1])
 
 
-@njit(nogil=True, cache=True, inline="always")
+@jit(inline="always")
 def column(A, j, r0, r1):
     """A[r0:r1, j] of a column-major block as an array that the compiler knows to be contiguous: so it vectorizes."""
     return carray(_pointer(address_of(A, r0, j)), (r1 - r0,), A.dtype)
@@ -149,7 +151,7 @@ def atomic_load(typingctx, array, index):
     return types.int64(array, types.int64), codegen
 
 
-@njit(nogil=True, cache=True)
+@jit()
 def barrier(sync, threads, yield_address):
     """Return once all threads have come here.  sync[0] counts arrivals, sync[8] the barriers passed."""
     if threads == 1:

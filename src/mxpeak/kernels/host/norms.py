@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from numba import njit
-
+from mxpeak.kernels.host.jit import INT, MATRIX, VECTOR, jit
 from mxpeak.kernels.host.native import column
 
 
-@njit(nogil=True, cache=True, fastmath={"contract", "reassoc"})
+@jit(fastmath={"contract", "reassoc"})
 def _abs_sum(a):
     """Σ |a_i|; reassociation lets it vectorize, and only tightens the bound n·u."""
     total = 0.0
@@ -16,7 +15,7 @@ def _abs_sum(a):
     return total
 
 
-@njit(nogil=True, cache=True)
+@jit(INT, INT, MATRIX, MATRIX, VECTOR)
 def abs_sums(tid, threads, A, by_row, by_column):
     """by_column[j] = Σ_i |a_ij|, and by_row[i, tid] the part of Σ_j |a_ij| that thread tid's columns make."""
     m, n = A.shape

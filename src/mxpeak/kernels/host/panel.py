@@ -11,8 +11,8 @@ the pivot, and after thread 0 has found the best over threads and ranks, and mov
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from mxpeak.kernels.host.jit import INT, INTEGERS, MATRIX, TABLE, VECTOR, jit
 from mxpeak.kernels.host.native import address_of, barrier, call_at, column, cycles, gemm_at, trsm_at
 
 RIGHT, LEFT, CROUT = range(3)
@@ -24,13 +24,13 @@ SINGULAR, BROKEN, LEAF_CYCLES, SWAP_CYCLES, ALL_CYCLES = range(5)
 VALUE, ROW, HAS_TOP, HEAD = 0, 1, 2, 4
 
 
-@njit(nogil=True, cache=True)
+@jit()
 def _tile_rows(t, tile, first, rows):
     """The active rows of tile t."""
     return max(t * tile, first), min((t + 1) * tile, rows)
 
 
-@njit(nogil=True, cache=True, fastmath={"contract"})
+@jit(fastmath={"contract"})
 def _finish_column(A, L1, j, c0, c1, r0, r1, variant, reciprocal):
     """Rows r0:r1 after pivot j is known: scale column j, then bring up to date what this variant needs next.
 
@@ -56,7 +56,7 @@ def _finish_column(A, L1, j, c0, c1, r0, r1, variant, reciprocal):
                 a_next[r] -= l_k[r] * u
 
 
-@njit(nogil=True, cache=True)
+@jit()
 def _search(A, j, r0, r1, best, where, tid):
     """Thread tid's largest |A[r, j]| so far, and its row; on ties the upper row; a NaN never wins."""
     largest, at = best[tid * 8], where[tid * 8]
@@ -69,12 +69,12 @@ def _search(A, j, r0, r1, best, where, tid):
     best[tid * 8], where[tid * 8] = largest, at
 
 
-@njit(nogil=True, cache=True)
+@jit()
 def _to_global(il, nb, p, P):
     return (il // nb * P + p) * nb + il % nb
 
 
-@njit(nogil=True, cache=True)
+@jit()
 def _move_rows(A, L1, j, top, pivots, geometry, mine, state, best, where, threads, exchange):
     """Thread 0: the best candidate of all threads and ranks becomes row j of L1; row j goes where it came from.
 
@@ -120,7 +120,7 @@ def _move_rows(A, L1, j, top, pivots, geometry, mine, state, best, where, thread
             A[at, c] = mine[HEAD + jb + c]
 
 
-@njit(nogil=True, cache=True)
+@jit()
 def _row_of_u(L1, j, c0, c1, variant):
     """Thread 0: what left and Crout need of U beside the pivot row itself.
 
@@ -137,7 +137,7 @@ def _row_of_u(L1, j, c0, c1, variant):
                 L1[j, c] -= L1[j, k] * L1[k, c]
 
 
-@njit(nogil=True, cache=True)
+@jit()
 def _leaf(tid, threads, A, L1, c0, c1, top, variant, pivots, geometry, mine, state, best, where, sync, exchange, give):
     """Factor columns c0:c1 one by one."""
     rows, tile = A.shape[0], geometry[1]
@@ -167,7 +167,7 @@ def _leaf(tid, threads, A, L1, c0, c1, top, variant, pivots, geometry, mine, sta
                 _search(A, j + 1, r0, r1, best, where, tid)
 
 
-@njit(nogil=True, cache=True)
+@jit()
 def _update(tid, threads, A, L1, op, top, tile, gemm):
     """A[r0:, c0:c1] -= A[r0:, k0:k1] · L1[k0:k1, c0:c1], each thread its own tiles; one thread: all rows at once."""
     rows = A.shape[0]
@@ -186,7 +186,23 @@ def _update(tid, threads, A, L1, op, top, tile, gemm):
             )  # fmt: skip
 
 
-@njit(nogil=True, cache=True)
+@jit(
+    INT,
+    INT,
+    MATRIX,
+    MATRIX,
+    TABLE,
+    INT,
+    INT,
+    INTEGERS,
+    INTEGERS,
+    VECTOR,
+    INTEGERS,
+    VECTOR,
+    INTEGERS,
+    INTEGERS,
+    INTEGERS,
+)
 def factor_panel(tid, threads, A, L1, plan, variant, top, pivots, geometry, mine, state, best, where, sync, calls):
     """Execute the panel plan as thread tid of `threads`; every thread calls this with the same arguments.
 
@@ -221,8 +237,8 @@ def factor_panel(tid, threads, A, L1, plan, variant, top, pivots, geometry, mine
             else:
                 r0, r1 = op[1], op[2]
                 gemm_at(
-                    gemm, r1 - r0, c1 - c0, k1 - k0, minus_one, address_of(L1, r0, k0), ld1, address_of(L1, k0, c0), ld1,
-                    address_of(L1, r0, c0), ld1,
+                    gemm, r1 - r0, c1 - c0, k1 - k0, minus_one, address_of(L1, r0, k0), ld1,
+                    address_of(L1, k0, c0), ld1, address_of(L1, r0, c0), ld1,
                 )  # fmt: skip
     barrier(sync, threads, give)
     if tid == 0:

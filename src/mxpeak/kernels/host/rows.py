@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from mxpeak.kernels.host.jit import INT, INTEGERS, MATRIX, jit
 from mxpeak.kernels.host.native import column
 
 
-@njit(nogil=True, cache=True)
+@jit()
 def _part(tid, threads, columns):
     """The columns of thread tid: a contiguous share."""
     return columns * tid // threads, columns * (tid + 1) // threads
 
 
-@njit(nogil=True, cache=True)
+@jit(INT, INT, MATRIX, INTEGERS, MATRIX)
 def gather_rows(tid, threads, A, rows, out):
     """out[k, :] = A[rows[k], :]."""
     c0, c1 = _part(tid, threads, out.shape[1])
@@ -25,7 +25,7 @@ def gather_rows(tid, threads, A, rows, out):
             o[k] = a[rows[k]]
 
 
-@njit(nogil=True, cache=True)
+@jit(INT, INT, MATRIX, INTEGERS, MATRIX)
 def scatter_rows(tid, threads, source, rows, A):
     """A[rows[k], :] = source[k, :]."""
     c0, c1 = _part(tid, threads, source.shape[1])
@@ -36,7 +36,7 @@ def scatter_rows(tid, threads, source, rows, A):
             a[rows[k]] = s[k]
 
 
-@njit(nogil=True, cache=True)
+@jit(INT, INT, MATRIX, INT, INTEGERS, INTEGERS, INTEGERS)
 def permute_rows(tid, threads, A, block, sources, targets, block_rows):
     """A[block+i, :] = A[sources[i], :] and A[targets[t], :] = A[block+block_rows[t], :], as the rows were before."""
     c0, c1 = _part(tid, threads, A.shape[1])
@@ -54,7 +54,7 @@ def permute_rows(tid, threads, A, block, sources, targets, block_rows):
             a[targets[t]] = outgoing[t]
 
 
-@njit(nogil=True, cache=True)
+@jit(INT, INT, MATRIX, MATRIX)
 def copy_block(tid, threads, source, target):
     """target = source, both column-major blocks."""
     c0, c1 = _part(tid, threads, source.shape[1])

@@ -4,32 +4,40 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from typing import Any
 
 
 class Team:
-    """T threads: the caller is thread 0, the others wait for work.
+    """T threads: the caller is thread 0, the others wait for work, each on its own core where `cores` are given.
 
     Numba's own parallel loops are not used: two of them at once (virtual ranks) abort the process, and a barrier inside
     a loop, which FACT needs once per column, has no place there.
     """
 
-    def __init__(self, threads: int):
+    def __init__(self, threads: int, cores: Sequence[int] = ()):
         self.threads = threads
+        self._cores = list(cores)
         self._work: list[SimpleQueue[Any]] = [SimpleQueue() for _ in range(threads - 1)]
         self._done: SimpleQueue[BaseException | None] = SimpleQueue()
         self._pid = 0
 
+    def shape(self, m: int, n: int) -> tuple[int, int]:
+        """How to cut an m×n block for all threads, (down, across): each thread's part as square as possible."""
+        cuts = [(down, self.threads // down) for down in range(1, self.threads + 1) if self.threads % down == 0]
+        return min(cuts, key=lambda cut: m / cut[0] + n / cut[1])
+
     def _start(self) -> None:
-        """Start the threads on first use, so that a rank's core binding, made before, is inherited."""
+        """Start the threads on first use, in this process: a fork has none of them."""
         if self._pid != os.getpid():
             self._pid = os.getpid()
             for tid, work in enumerate(self._work, start=1):
                 threading.Thread(target=self._serve, args=(tid, work), daemon=True, name=f"team {tid}").start()
 
     def _serve(self, tid: int, work: SimpleQueue[Any]) -> None:
+        if self._cores and hasattr(os, "sched_setaffinity"):
+            os.sched_setaffinity(threading.get_native_id(), [self._cores[tid % len(self._cores)]])
         while True:
             function, args = work.get()
             try:
@@ -43,11 +51,12 @@ class Team:
         self._start()
         for work in self._work:
             work.put((function, args))
-        errors: list[BaseException] = []
+        failures: list[BaseException | None] = [None]
         try:
             function(0, *args)
         except BaseException as error:
-            errors.append(error)
-        errors += [error for _ in self._work if (error := self._done.get()) is not None]
-        if errors:
-            raise errors[0]
+            failures[0] = error
+        failures += [self._done.get() for _ in self._work]
+        for failure in failures:
+            if failure is not None:
+                raise failure

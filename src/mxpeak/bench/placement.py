@@ -1,0 +1,91 @@
+"""Where this rank computes: its cores, its threads, and the kernels that are compiled before any clock starts."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+from mxpeak.comm.base import Communicator
+from mxpeak.comm.launch import bind, launcher, local_ranks
+from mxpeak.kernels.contract import Kernels, choose
+from mxpeak.layout.cores import core_masks, core_ranges, oversubscribed
+from mxpeak.perf.host import one_core_each
+from mxpeak.records import Caution
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """The cores and threads of this rank; `ranks_here` ranks share its node.
+
+    The calling thread is bound to cores[0] until `release`; thread t of the kernels' team binds itself to cores[t].
+    """
+
+    cores: list[int]
+    threads: int
+    ranks_here: int
+    crowded: bool
+    before: list[int]
+
+    def release(self) -> None:
+        """Give the calling thread back the cores that it had before."""
+        bind(self.before)
+
+    @property
+    def cautions(self) -> list[Caution]:
+        """What a reader of the result should know about it."""
+        found = []
+        if self.crowded:
+            text = f"{self.ranks_here} ranks share fewer cores on a node: rates are lower than the machine's"
+            found.append(Caution("oversubscribed", text, "start at most one rank per core"))
+        elif self.threads > len(self.cores):
+            text = f"{self.threads} threads a rank on {len(self.cores)} cores"
+            found.append(Caution("oversubscribed", text, f"use --threads {len(self.cores)}"))
+        if pinned := os.environ.get("OPENBLAS_CORETYPE"):
+            text = f"OPENBLAS_CORETYPE={pinned} is set: OpenBLAS uses those kernels, whatever the processor could do"
+            found.append(Caution("core-type", text, "unset OPENBLAS_CORETYPE to let OpenBLAS choose"))
+        return found
+
+
+def place(comm: Communicator, threads: int | None) -> Placement:
+    """Settle this rank's share of the node's cores and its threads, and bind it.  Collective over comm.
+
+    Call it before anything loads BLAS: libraries start as many threads as they see cores, and none but the team's are
+    wanted.  A launcher that has bound the ranks of a node to different cores is left alone.
+    """
+    mine = one_core_each()
+    here, place_here = local_ranks(comm)
+    masks = comm.bcast_object(comm.gather_objects(mine))
+    bound_already = len({tuple(masks[rank]) for rank in here}) > 1
+    cores = mine
+    crowded = oversubscribed(mine, len(here)) and not bound_already
+    if len(here) > 1 and not bound_already:
+        cores = core_masks(mine, (1, len(here)), None, share=False)[place_here]
+    before = bind(cores[:1])
+    return Placement(cores, threads or len(cores), len(here), crowded, before)
+
+
+def load_kernels(name: str, device: str, placement: Placement, comm: Communicator) -> Kernels:
+    """The kernels, compiled (on first use) by one rank per cache folder and loaded by the others.  Collective."""
+    from mxpeak.kernels.host.compiled import cache_directory, is_cached
+
+    folder = cache_directory()
+    # A shared file system shows the same folder under the same inode on every node.
+    folders = comm.bcast_object(comm.gather_objects((str(folder), folder.stat().st_ino, None)))
+    leader = folders.index(folders[comm.rank]) == comm.rank
+    if comm.rank == 0 and name != "reference" and not is_cached():
+        print(f"first use: compiling kernels into {folder} (about ten seconds)", file=sys.stderr, flush=True)
+    kernels = choose(name, device, placement.threads, placement.cores) if leader else None
+    comm.barrier()
+    return kernels or choose(name, device, placement.threads, placement.cores)
+
+
+def launch_facts(comm: Communicator, placement: Placement) -> dict[str, Any]:
+    """Who started the run, and what each rank got.  Collective over comm; whole on rank 0."""
+    found = launcher()
+    ranks = comm.gather_objects(
+        {"rank": comm.rank, "host": os.uname().nodename, "cores": core_ranges(placement.cores),
+         "threads": placement.threads}
+    )  # fmt: skip
+    return {"launcher": found[0] if found and comm.size > 1 else "shell", "ranks": comm.size, "binding": ranks}

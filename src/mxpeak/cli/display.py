@@ -1,0 +1,87 @@
+"""What rank 0 shows of a run as its cases end: HPL's report, the verdict for people, warnings."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from mxpeak.cli.output import Steady
+from mxpeak.cli.request import Request
+from mxpeak.records import HplCase, HplConfig, Result
+from mxpeak.report.hpl_text import HplText
+from mxpeak.report.text import cautions, headline, verdict
+from mxpeak.watch.progress import Progress
+
+
+@dataclass
+class Display:
+    """Follows one benchmark's run on rank 0; `on_case` is called as each case ends."""
+
+    request: Request
+    ranks: int
+    progress: Progress
+    stdout: Steady
+    stderr: Steady
+    color: bool
+    results: list[Result] = field(default_factory=list)
+    skipped: int = 0
+    _report: io.StringIO = field(default_factory=io.StringIO)
+    _texts: list[HplText] = field(default_factory=list)
+
+    @property
+    def report(self) -> str:
+        """HPL's report, for its file; empty if no case ended or the benchmark is another."""
+        return self._report.getvalue()
+
+    def on_case(self, case: HplCase, result: Result | None) -> None:
+        """Show a case that has just ended, or that was skipped because it did not fit into memory."""
+        if not self._texts:
+            self._open_texts(case)
+        if result is None:
+            self._skip(case)
+        else:
+            result.telemetry.setdefault("progress", list(self.progress.samples))
+            self.results.append(result)
+            for text in self._texts:
+                text.case(case, result)
+            self._show(result)
+
+    def close(self) -> None:
+        """End the reports."""
+        passed = sum(r.passed for r in self.results)
+        for text in self._texts:
+            text.footer(passed, len(self.results) - passed, self.skipped)
+
+    def _open_texts(self, case: HplCase) -> None:
+        config = self.request.config
+        if not isinstance(config, HplConfig):
+            return
+        sizes: Sequence[int] = (case.n,) if config.n is None else config.n
+        for stream in self._streams():
+            text = HplText(stream, config.threshold)
+            text.header(config, sizes, config.grids(self.ranks))
+            self._texts.append(text)
+
+    def _streams(self) -> list[Steady]:
+        streams = [Steady(self._report)]
+        if self.request.output.json != "-" and self.request.stdout_format == "hpl":
+            streams.append(self.stdout)
+        if self.request.from_dat and self.request.device_out == 7:
+            streams.append(self.stderr)
+        return streams
+
+    def _skip(self, case: HplCase) -> None:
+        self.skipped += 1
+        self.stderr.say(f"mxpeak: skipped N={case.n} NB={case.nb} {case.P}x{case.Q}: it does not fit into memory\n")
+        for text in self._texts:
+            text.skipped()
+
+    def _show(self, result: Result) -> None:
+        output = self.request.output
+        if output.json != "-" and self.request.stdout_format == "text":
+            one_line = headline(result, color=self.color) + "\n"
+            full = verdict(result, verbose=output.verbose, color=self.color)
+            self.stdout.say(one_line if output.quiet else full)
+        if not output.quiet:
+            self.stderr.say(cautions(result.warnings))

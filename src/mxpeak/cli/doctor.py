@@ -1,0 +1,98 @@
+"""mxpeak doctor: what was found on this machine, and what to install for what was not."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from mxpeak.errors import ExitCode, MxpeakError
+from mxpeak.records import integer, squarest, three_digits
+
+if TYPE_CHECKING:
+    from mxpeak.cli.session import Session
+
+EXAMPLE = """\
+example:
+  mxpeak doctor --ranks 4
+"""
+
+
+def add_verb(verbs: Any) -> None:
+    """Add `doctor` to the command line."""
+    parser = verbs.add_parser(
+        "doctor", help="what is there on this machine, and what to install", epilog=EXAMPLE, allow_abbrev=False,
+        description="Show processor, memory, BLAS and MPI as mxpeak finds them; 0 if a run on the CPU is possible.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    parser.add_argument(
+        "--ranks", type=integer(1, 4096), default=1, metavar="R", help="show the cores that R ranks would use"
+    )
+    parser.set_defaults(action=doctor)
+
+
+def doctor(args: argparse.Namespace, argv: list[str], session: Session) -> int:
+    """Look at each part; what the CPU runs cannot do without decides the exit code."""
+    if session.rank != 0:
+        return ExitCode.VALID
+    able = [
+        _section("host", _host_facts, "the /proc and /sys of Linux"),
+        _section("BLAS", _blas_facts, "pip install --force-reinstall mxpeak"),
+    ]
+    _section("MPI", _mpi_facts, "pip install 'mxpeak[mpich]'; without it runs have one rank")
+    _section("cores", lambda: _core_facts(args.ranks), f"fewer --ranks than {args.ranks}")
+    print("\na run on the CPU is " + ("possible: type mxpeak" if all(able) else "NOT possible yet"))
+    return ExitCode.VALID if all(able) else ExitCode.RESOURCE
+
+
+def _section(title: str, facts: Callable[[], Mapping[str, Any]], remedy: str) -> bool:
+    """Print one section; False, with the remedy, if its facts cannot be had."""
+    print(f"\n{title}")
+    try:
+        found = facts()
+    except (ImportError, OSError, MxpeakError) as error:
+        print(f"  missing: {error}\n  to mend it: {remedy}")
+        return False
+    for name, value in found.items():
+        print(f"  {name:<20} {_shown(name, value)}")
+    sys.stdout.flush()
+    return True
+
+
+def _shown(name: str, value: Any) -> str:
+    if value is None:
+        return "unknown"
+    if name.endswith("_bytes"):
+        return f"{three_digits(value / 2**30)} GiB" if value >= 2**30 else f"{three_digits(value / 2**20)} MiB"
+    return str(value)
+
+
+def _host_facts() -> Mapping[str, Any]:
+    from mxpeak.layout.cores import core_ranges
+    from mxpeak.perf.host import host_facts
+
+    facts = host_facts()
+    nodes = facts["numa_nodes"] or []
+    return {**facts, "cores_allowed": core_ranges(facts["cores_allowed"]), "numa_nodes": len(nodes) or None}
+
+
+def _blas_facts() -> Mapping[str, Any]:
+    from mxpeak.kernels.host.blas import blas_facts
+
+    return blas_facts()
+
+
+def _mpi_facts() -> Mapping[str, Any]:
+    from mxpeak.comm.launch import mpi_facts
+
+    return mpi_facts()
+
+
+def _core_facts(ranks: int) -> Mapping[str, Any]:
+    """The cores of each local rank, on the squarest grid."""
+    from mxpeak.layout.cores import core_masks, core_ranges
+    from mxpeak.perf.host import one_core_each
+
+    masks = core_masks(one_core_each(), squarest(ranks), None, share=False)
+    return {f"rank {rank}": core_ranges(mask) for rank, mask in enumerate(masks)}

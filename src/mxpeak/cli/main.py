@@ -1,0 +1,104 @@
+"""mxpeak VERB …: reads the command line, runs the verb, and answers with an exit code.
+
+Nothing heavy is imported here: `--help` must answer at once, on nine thousand nodes too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from mxpeak import __version__
+from mxpeak.cli import doctor, run
+from mxpeak.cli.session import Interrupted, Session, interruptible
+from mxpeak.errors import MxpeakError, UsageError
+
+NO_ARGUMENTS = ["run", "all", "--quick"]
+
+EPILOG = """\
+mxpeak alone is `mxpeak run all --quick`.
+
+examples:
+  mxpeak run hpl --ranks 4
+  mpiexec -n 4 mxpeak run hpl --dat HPL.dat
+  mxpeak doctor
+
+where a setting comes from, the strongest first:
+  flag, variable MXPEAK_<NAME>, --config FILE.toml, --dat FILE, default
+
+exit codes:
+  0      valid
+  1      bug
+  2      usage, or a configuration that cannot be
+  3      ran, but the validation FAILED
+  4      valid, but below --min-gflops, or a regression
+  5      not enough memory or disk, or no such device
+  6      stopped by the guard
+  128+n  ended by signal n
+"""
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose mistakes are UsageErrors, and whose help comes from rank 0 only."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise, instead of printing on every rank."""
+        raise UsageError(f"{message}; see {self.prog} --help")
+
+    def print_help(self, file: Any = None) -> None:
+        """Print the help, once."""
+        if Session().rank == 0:
+            super().print_help(file)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The whole command line."""
+    top = Parser(
+        prog="mxpeak", description="Supercomputer benchmarks: HPL and its friends, from a laptop to a machine room.",
+        epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False,
+    )  # fmt: skip
+    top.add_argument("--version", action="version", version=f"mxpeak {__version__}")
+    verbs = top.add_subparsers(dest="verb", metavar="VERB", required=True, parser_class=Parser)
+    for verb in VERBS:
+        verb(verbs)
+    return top
+
+
+def parsed(argv: list[str]) -> argparse.Namespace:
+    """The command line as values; what no parser knows is an error that points to the verb's own help."""
+    args, unknown = parser().parse_known_args(argv)
+    if unknown:
+        verb = " ".join(filter(None, ["mxpeak", args.verb, getattr(args, "benchmark", None)]))
+        raise UsageError(f"{verb} does not know {' '.join(unknown)}; see {verb} --help")
+    return args
+
+
+#: Each adds its verb's parser, with the function that runs it as the default of `action`.
+VERBS: tuple[Callable[[argparse._SubParsersAction[Parser]], None], ...] = (run.add_verb, doctor.add_verb)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command line and return its exit code, the same on every rank."""
+    argv = (sys.argv[1:] if argv is None else argv) or NO_ARGUMENTS
+    session = Session()
+    try:
+        with interruptible():
+            args = parsed(argv)
+            return int(args.action(args, argv, session))
+    except SystemExit as answered:
+        return int(answered.code or 0)
+    except MxpeakError as error:
+        session.say(f"mxpeak: error: {error}")
+        return int(error.exit_code)
+    except Interrupted as interrupted:
+        session.say(f"mxpeak: ended by signal {interrupted.number}")
+        return session.end(128 + interrupted.number)
+    except Exception:
+        return session.crash()
+
+
+def entry() -> None:
+    """The console script."""
+    sys.exit(main())

@@ -1,0 +1,122 @@
+"""Where a run's results go: a folder whose files appear whole or not at all, and streams that may break."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TextIO
+
+from mxpeak.errors import UsageError
+
+
+def new_folder(out: str | None, benchmark: str, names: Sequence[str]) -> Folder:
+    """The folder `out`, or a new one in mxpeak-out/, ready to take files of these names."""
+    if out is None:
+        stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+        out = f"mxpeak-out/{stamp}-{benchmark}-{secrets.token_hex(3)}"
+    path = Path(out)
+    missing = [p for p in (path, *path.parents) if not p.exists()]
+    refuse_existing(path / name for name in names)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        _try_to_write(path)
+    except OSError as error:
+        raise UsageError(f"cannot write to the folder {out}: {error.strerror}; give another --out DIR") from None
+    return Folder(path, tuple(missing))
+
+
+def refuse_existing(paths: Iterable[Path]) -> None:
+    """Stop if one of the files is there: results are never overwritten."""
+    for path in paths:
+        if os.path.lexists(path):
+            raise UsageError(f"{path} exists, and results are never overwritten; give another --out or --json")
+
+
+def check_file(path: Path) -> None:
+    """Stop if a new file cannot be made at `path`."""
+    refuse_existing([path])
+    try:
+        _try_to_write(path.parent)
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}; give another --json FILE") from None
+
+
+def _try_to_write(folder: Path) -> None:
+    probe = folder / f".mxpeak-{os.getpid()}-{secrets.token_hex(3)}"
+    probe.touch(exist_ok=False)
+    probe.unlink()
+
+
+def write_new(path: Path, text: str) -> None:
+    """Write a new file that appears whole or not at all."""
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with part.open("x", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        if os.path.lexists(path):
+            raise FileExistsError(17, "another run has written it meanwhile", str(path))
+        part.rename(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """A folder of results, and those folders on its path that had to be made for it."""
+
+    path: Path
+    made: tuple[Path, ...]
+
+    def write(self, name: str, text: str) -> None:
+        """Write one new file."""
+        write_new(self.path / name, text)
+
+    def remove_if_empty(self) -> None:
+        """Leave no trace of a run that wrote nothing."""
+        for path in self.made:
+            with suppress(OSError):
+                path.rmdir()
+
+
+class Steady:
+    """A stream that keeps its first error instead of raising it: a full disk must not end a run others wait for."""
+
+    def __init__(self, stream: TextIO):
+        self.error: OSError | None = None
+        self._stream = stream
+
+    def write(self, text: str) -> None:
+        """Write, unless it failed before."""
+        if self.error is None:
+            try:
+                self._stream.write(text)
+            except OSError as error:
+                self._give_up(error)
+
+    def flush(self) -> None:
+        """Flush, unless it failed before."""
+        if self.error is None:
+            try:
+                self._stream.flush()
+            except OSError as error:
+                self._give_up(error)
+
+    def say(self, text: str) -> None:
+        """Write at once."""
+        self.write(text)
+        self.flush()
+
+    def _give_up(self, error: OSError) -> None:
+        self.error = error
+        # What is still in the buffer would fail again when Python exits: let it go where it does no harm.
+        with suppress(OSError, ValueError):
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self._stream.fileno())
+            os.close(nowhere)

@@ -1,0 +1,140 @@
+"""From flags, MXPEAK_* variables, --config and --dat to what one benchmark shall do, each value with its origin."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mxpeak.cli.benchmarks import BENCHMARKS, Benchmark
+from mxpeak.errors import UsageError
+from mxpeak.records import HplConfig, Option, OutputConfig, RunConfig, Setting, options, resolve
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One benchmark, its configuration with the origin of each value, and what to show of it."""
+
+    benchmark: str
+    config: RunConfig
+    settings: dict[str, Setting]
+    output: OutputConfig
+    from_dat: bool
+
+    @property
+    def stdout_format(self) -> str:
+        """What goes to stdout: as asked for, else HPL's report where HPL.dat sends it there, else text."""
+        if self.output.format is not None:
+            return self.output.format
+        return "hpl" if self.from_dat and self.device_out == 6 else "text"
+
+    @property
+    def device_out(self) -> int:
+        """Line 4 of HPL.dat: 6 stdout, 7 stderr, anything else the file of line 3."""
+        return self.config.device_out if isinstance(self.config, HplConfig) else 6
+
+    @property
+    def report_name(self) -> str:
+        """The name of HPL's report in the folder of results."""
+        if isinstance(self.config, HplConfig) and self.device_out not in (6, 7):
+            return Path(self.config.output_file).name or "HPL.out"
+        return "HPL.out"
+
+
+def add_options(parser: argparse.ArgumentParser, config: type) -> None:
+    """A flag for each option of a config class, in the groups that its fields name."""
+    groups: dict[str, Any] = {}
+    for o in options(config):
+        group = groups.setdefault(o.group, parser.add_argument_group(o.group))
+        kind: dict[str, Any] = {"metavar": o.metavar or o.name.upper()}
+        if isinstance(o.default, bool):
+            kind = {"action": "store_const", "const": "yes"}
+        group.add_argument(*o.flags, dest=o.name, default=argparse.SUPPRESS, help=_help(o), **kind)
+
+
+def _help(o: Option) -> str:
+    if o.default is None or isinstance(o.default, bool) or "(default" in o.help:
+        return o.help
+    default = ",".join(map(str, o.default)) if isinstance(o.default, tuple) else str(o.default)
+    return f"{o.help} (default: {default.replace('%', '%%')})"
+
+
+def requests(args: argparse.Namespace, environ: Mapping[str, str]) -> list[Request]:
+    """What the command line asks for, one request a benchmark; files are read here."""
+    names = list(BENCHMARKS) if args.benchmark == "all" else [args.benchmark]
+    file = _read_toml(args.config) if args.config else {}
+    dat = _read_dat(args.dat) if getattr(args, "dat", None) else None
+    made = [_request(BENCHMARKS[name], vars(args), environ, file, dat) for name in names]
+    _check_streams(made[0].output)
+    return made
+
+
+def _request(
+    benchmark: Benchmark,
+    typed: Mapping[str, Any],
+    environ: Mapping[str, str],
+    file: Mapping[str, Any],
+    dat: Mapping[str, Any] | None,
+) -> Request:
+    values = _values_for(benchmark, file)
+    shown = {o.name for o in options(OutputConfig)}
+    output = resolve(OutputConfig, typed, environ, {k: v for k, v in values.items() if k in shown})
+    settings = resolve(benchmark.config, typed, environ, {k: v for k, v in values.items() if k not in shown}, dat)
+    settings = benchmark.config.settle(settings)
+    return Request(
+        benchmark=benchmark.name, config=benchmark.config(**{name: s.value for name, s in settings.items()}),
+        settings=settings, output=OutputConfig(**{name: s.value for name, s in output.items()}),
+        from_dat=dat is not None,
+    )  # fmt: skip
+
+
+def _values_for(benchmark: Benchmark, file: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys that stand alone in a TOML file, and over them those of the table named as the benchmark."""
+    alone = {key: value for key, value in file.items() if not isinstance(value, dict)}
+    return {key.replace("-", "_"): value for key, value in {**alone, **file.get(benchmark.name, {})}.items()}
+
+
+def _read_toml(path: str) -> dict[str, Any]:
+    import tomllib
+
+    try:
+        found = tomllib.loads(_read(path, "--config"))
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"--config {path} is not TOML: {error}") from None
+    for name, value in found.items():
+        if isinstance(value, dict) and name not in BENCHMARKS:
+            raise UsageError(f"--config {path}: unknown table [{name}]; the tables are {', '.join(BENCHMARKS)}")
+    return found
+
+
+def _read_dat(path: str) -> dict[str, Any]:
+    from mxpeak.bench.hpl_dat import read_dat
+
+    return read_dat(_read(path, "--dat"), path)
+
+
+def _read(path: str, flag: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise UsageError(f"cannot read {flag} {path}: {error.strerror}") from None
+
+
+def _check_streams(output: OutputConfig) -> None:
+    if output.json == "-" and output.format is not None:
+        raise UsageError(f"--json - and --format {output.format} both want stdout; write --json FILE, or drop --format")
+
+
+def settings_table(settings: Mapping[str, Setting]) -> str:
+    """The resolved configuration, each value with its origin."""
+    rows: Sequence[tuple[str, str, str]] = [
+        (name, "auto" if s.value is None else _shown(s.value), s.origin) for name, s in settings.items()
+    ]
+    widths = [max(len(row[k]) for row in rows) for k in range(2)]
+    return "".join(f"  {name:<{widths[0]}}  {value:<{widths[1]}}  {origin}\n" for name, value, origin in rows)
+
+
+def _shown(value: Any) -> str:
+    return ", ".join(map(_shown, value)) if isinstance(value, tuple) else str(value)

@@ -1,0 +1,205 @@
+"""mxpeak run BENCHMARK: resolve the request, start the ranks, run, show, write, and say how it went."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from contextlib import closing
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mxpeak.cli.benchmarks import BENCHMARKS
+from mxpeak.cli.request import Request, add_options, requests, settings_table
+from mxpeak.errors import ExitCode, MxpeakError, UsageError
+from mxpeak.records import OutputConfig, Result, RunConfig, document, to_json
+
+if TYPE_CHECKING:
+    from mxpeak.cli.display import Display
+    from mxpeak.cli.output import Folder, Steady
+    from mxpeak.cli.session import Session
+
+EXAMPLES = """\
+examples:
+  mxpeak run all --quick
+  mxpeak run hpl -N 20000 --nb 256 --ranks 4
+  mpiexec -n 4 mxpeak run hpl --dat HPL.dat --out results
+"""
+
+RESULT, PAGE = "result.json", "report.html"
+
+
+def add_verb(verbs: Any) -> None:
+    """Add `run` and its benchmarks to the command line."""
+    run_parser = verbs.add_parser(
+        "run", help="run a benchmark, or all", description="Run a benchmark and prove its result.", epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False,
+    )  # fmt: skip
+    choices = run_parser.add_subparsers(dest="benchmark", metavar="BENCHMARK", required=True)
+    for benchmark in BENCHMARKS.values():
+        parser = _add_benchmark(choices, benchmark.name, benchmark.summary, benchmark.example, benchmark.config)
+        if benchmark.name == "hpl":
+            parser.add_argument("--dat", metavar="FILE", help="read an HPL.dat; flags win over it")
+    _add_benchmark(choices, "all", "every benchmark, one scoreboard", "mxpeak run all --quick", RunConfig)
+
+
+def _add_benchmark(choices: Any, name: str, summary: str, example: str, config: type) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = choices.add_parser(
+        name, help=summary, description=f"{name}: {summary}.", epilog=f"example:\n  {example}\n",
+        formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False,
+    )  # fmt: skip
+    add_options(parser, config)
+    add_options(parser, OutputConfig)
+    parser.add_argument("--config", metavar="FILE", help="read settings from a TOML file; flags and variables win")
+    parser.set_defaults(action=run)
+    return parser
+
+
+def run(args: argparse.Namespace, argv: list[str], session: Session) -> int:
+    """Run what the command line asks for.  Collective over all ranks, once they are there."""
+    from mxpeak.comm.launch import launched, respawn, start
+
+    first = _request_before_ranks(args, launched())
+    if first.ranks is not None and first.ranks > 1 and not launched():
+        return respawn(first.ranks, argv)
+    session.comm = start(first.comm, first.ranks, first.threads)
+    wanted = session.on_root(lambda: requests(args, os.environ))
+    if wanted[0].output.dry_run:
+        return _dry_run(wanted, session)
+    folder = session.on_root(lambda: _prepare_files(args.benchmark, wanted))
+    try:
+        return _run_all(args.benchmark, wanted, folder, argv, session)
+    finally:
+        if session.rank == 0:
+            folder.remove_if_empty()
+
+
+def _request_before_ranks(args: argparse.Namespace, launched: bool) -> RunConfig:
+    """The configuration as this rank reads it, for how to start; rank 0's is the one that counts."""
+    try:
+        return requests(args, os.environ)[0].config
+    except UsageError:
+        if launched:
+            return RunConfig()  # rank 0 says what is wrong, once all are there to hear it
+        raise
+
+
+def _prepare_files(benchmark: str, wanted: list[Request]) -> Folder:
+    """Find out before the run whether its results can be written."""
+    from mxpeak.cli.output import check_file, new_folder
+
+    output = wanted[0].output
+    if output.json not in (None, "-"):
+        check_file(Path(output.json or ""))
+    names = [RESULT, PAGE, *(r.report_name for r in wanted if r.benchmark == "hpl")]
+    return new_folder(output.out, benchmark, names)
+
+
+def _dry_run(wanted: list[Request], session: Session) -> int:
+    for request in wanted:
+        text = import_module(BENCHMARKS[request.benchmark].module).dry_run(request.config, session.comm)
+        if session.rank == 0:
+            print(f"{request.benchmark}\n{settings_table(request.settings)}{text}")
+    return ExitCode.VALID
+
+
+def _run_all(name: str, wanted: list[Request], folder: Folder, argv: list[str], session: Session) -> int:
+    from mxpeak.cli.output import Steady
+
+    stdout, stderr = Steady(sys.stdout), Steady(sys.stderr)
+    displays: list[Display] = []
+    codes: list[int] = []
+    for request in wanted:
+        display, code = _run_one(request, argv, session, stdout, stderr)
+        displays.append(display)
+        codes.append(code)
+    if session.rank == 0:
+        codes.append(_finish(name, displays, folder, session, stdout))
+    assert session.comm is not None
+    return int(session.comm.bcast_object(_worst(codes)))
+
+
+def _run_one(
+    request: Request, argv: list[str], session: Session, stdout: Steady, stderr: Steady
+) -> tuple[Display, int]:
+    """Run one benchmark; an error that all ranks raise ends it, and not the benchmarks after it."""
+    from mxpeak.cli.display import Display
+    from mxpeak.watch.progress import Progress, is_terminal
+
+    assert session.comm is not None
+    output = request.output
+    color = output.color == "always" or (output.color == "auto" and is_terminal(sys.stdout, os.environ))
+    mode = "never" if output.quiet or session.rank != 0 else output.progress
+    progress = Progress(sys.stderr, os.environ, mode)
+    display = Display(request, session.comm.size, progress, stdout, stderr, color)
+    try:
+        with closing(progress):
+            import_module(BENCHMARKS[request.benchmark].module).run(
+                request.config, session.comm, settings=request.settings,
+                observers=[progress] if session.rank == 0 else [], on_case=display.on_case, argv=argv,
+            )  # fmt: skip
+        code = _verdict_code(display.results, display.skipped, request.config.min_gflops)
+    except MxpeakError as error:
+        session.say(f"mxpeak: error: {error}")
+        code = int(error.exit_code)
+    display.close()
+    return display, code
+
+
+def _verdict_code(results: list[Result], skipped: int, min_gflops: float | None) -> int:
+    """How a run that came to its end went, as rank 0 sees it."""
+    if any(r.status == "aborted" for r in results):
+        return ExitCode.GUARD
+    if any(not r.passed for r in results):
+        return ExitCode.FAILED
+    if skipped:
+        return ExitCode.RESOURCE
+    best = max((r.result.get("rate_flops") or 0.0 for r in results), default=0.0)
+    return ExitCode.BELOW_TARGET if min_gflops is not None and best < min_gflops * 1e9 else ExitCode.VALID
+
+
+def _worst(codes: list[int]) -> int:
+    """The code of several runs: a bug or a mistake before a failed check before a slow run before a good one."""
+    order = (ExitCode.BUG, ExitCode.USAGE, ExitCode.FAILED, ExitCode.GUARD, ExitCode.RESOURCE, ExitCode.BELOW_TARGET)
+    return next((code for code in order if code in codes), ExitCode.VALID)
+
+
+def _finish(name: str, displays: list[Display], folder: Folder, session: Session, stdout: Steady) -> int:
+    """Show the whole and write the files; what cannot be written is said, and stands on stdout all the same."""
+    from mxpeak.report.html import html_report
+    from mxpeak.report.text import scoreboard
+
+    results = [r for display in displays for r in display.results]
+    if not results and not any(display.skipped for display in displays):
+        return ExitCode.VALID
+    output = displays[0].request.output
+    body = document(results, several=name == "all" or len(results) > 1)
+    if output.json == "-":
+        stdout.say(to_json(body))
+    elif displays[0].request.stdout_format == "text" and "results" in body and not output.quiet:
+        stdout.say("\n" + scoreboard(results, color=displays[0].color))
+    files = {RESULT: to_json(body)}
+    files |= {display.request.report_name: display.report for display in displays if display.report}
+    files[PAGE] = html_report(body)
+    return _write(folder, files, output, session, stdout)
+
+
+def _write(folder: Folder, files: dict[str, str], output: OutputConfig, session: Session, stdout: Steady) -> int:
+    from mxpeak.cli.output import write_new
+
+    try:
+        for file, text in files.items():
+            folder.write(file, text)
+        if output.json not in (None, "-"):
+            write_new(Path(output.json or ""), files[RESULT])
+    except OSError as error:
+        session.say(f"mxpeak: error: cannot write {error.filename or folder.path}: {error.strerror}; "
+                    "the result stands on stdout only")  # fmt: skip
+        return ExitCode.RESOURCE
+    if not output.quiet:
+        session.say(f"results in {folder.path}/")
+    if stdout.error is not None:
+        session.say(f"mxpeak: error: cannot write to stdout: {stdout.error.strerror}; see {folder.path}/{RESULT}")
+        return ExitCode.RESOURCE
+    return ExitCode.VALID

@@ -1,0 +1,93 @@
+"""One process among its ranks: who speaks, how a mistake of one becomes everybody's, and how all of them end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import TYPE_CHECKING, TypeVar
+
+from mxpeak.errors import ExitCode, MxpeakError
+
+if TYPE_CHECKING:
+    from mxpeak.comm.base import Communicator
+
+T = TypeVar("T")
+
+
+class Interrupted(BaseException):
+    """A signal asks this process to end; no BaseException handler on the way out may mistake it for an error."""
+
+    def __init__(self, number: int):
+        super().__init__(number)
+        self.number = number
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Turn SIGINT and SIGTERM into Interrupted, so that whatever is half done is undone on the way out."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise Interrupted(number)
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class Session:
+    """This process, before and after it knows its communicator."""
+
+    def __init__(self) -> None:
+        self.comm: Communicator | None = None
+
+    @property
+    def rank(self) -> int:
+        """The rank: by the communicator, or as the launcher's variables say while there is none."""
+        if self.comm is not None:
+            return self.comm.rank
+        from mxpeak.comm.launch import launcher
+
+        found = launcher()
+        return 0 if found is None else found[1]
+
+    def say(self, text: str) -> None:
+        """A line on stderr, from rank 0 only."""
+        if self.rank == 0:
+            print(text, file=sys.stderr, flush=True)
+
+    def on_root(self, action: Callable[[], T]) -> T:
+        """What `action` gives on rank 0, told to everybody; its error becomes everybody's.  Collective."""
+        assert self.comm is not None
+        answer: T | MxpeakError | None = None
+        if self.comm.rank == 0:
+            try:
+                answer = action()
+            except MxpeakError as error:
+                answer = error
+        answer = self.comm.bcast_object(answer)
+        if isinstance(answer, MxpeakError):
+            raise answer
+        return answer
+
+    def end(self, code: int) -> int:
+        """End all ranks with `code`; the others cannot be told, because nobody knows where they are."""
+        sys.stdout.flush()
+        sys.stderr.flush()
+        if self.comm is not None and self.comm.size > 1:
+            self.comm.abort(code)
+        return code
+
+    def crash(self) -> int:
+        """Show the traceback under the name of this rank, and end all ranks."""
+        prefix = f"[rank {self.rank} {os.uname().nodename}] "
+        lines = traceback.format_exc().splitlines()
+        print("".join(f"{prefix}{line}\n" for line in lines), end="", file=sys.stderr, flush=True)
+        return self.end(ExitCode.BUG)

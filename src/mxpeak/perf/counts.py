@@ -1,0 +1,88 @@
+"""Official counts of flops and bytes, each with its source.  Rates are counts over seconds, so they stand here once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from mxpeak.errors import ResourceError, UsageError
+from mxpeak.layout.block_cyclic import numroc
+
+FP64_BYTES = 8
+
+
+def hpl_flops(n: int) -> float:
+    """The flops HPL credits for solving a system of order n, however it was solved: 2/3 n^3 + 3/2 n^2.
+
+    Source: Netlib HPL 2.3, testing/ptest/HPL_pdtest.c.  LU and two triangular solves of
+    n^2 flops each make 2/3 n^3 + 3/2 n^2 - n/6; HPL leaves the last term out.
+    """
+    return n * n * (2.0 / 3.0 * n + 1.5)
+
+
+def lu_flops(n: int) -> float:
+    """The flops of an LU factorization of order n: 2/3 n^3 - 1/2 n^2 - 1/6 n."""
+    return lu_flops_done(n, 0)
+
+
+def lu_flops_done(n: int, remaining: int) -> float:
+    """The flops of an LU of order n once r = `remaining` columns are left.
+
+    2/3 (n^3 - r^3) - 1/2 (n^2 - r^2) - 1/6 (n - r): the whole less that of order r.  Column k of n costs n-k
+    divisions and 2 (n-k)^2 flops of update.  rocHPL's progress table counts the same.
+    """
+    r = remaining
+    return 2.0 / 3.0 * (n**3 - r**3) - 0.5 * (n**2 - r**2) - (n - r) / 6.0
+
+
+def hpl_bytes(n: int) -> int:
+    """The bytes of HPL's matrix with its right-hand side appended, in fp64: 8 n (n + 1)."""
+    return FP64_BYTES * n * (n + 1)
+
+
+def hpl_memory_bytes(n: int, nb: int, P: int, Q: int) -> dict[str, int]:
+    """The bytes an HPL run needs over all P x Q ranks, each counted as the rank that owns most.
+
+    With m x k the largest local part of the n x (n+1) matrix, every rank holds, in fp64,
+      the matrix   m k,
+      two panels   2 m nb          (the one in use, and the one that look-ahead factors),
+      row swaps    3 nb k          (rows to send, rows received, and U).
+
+    Single nb x nb blocks and the padding of columns are left out: parts in a thousand where n is large.
+    """
+    m, k = numroc(n, nb, 0, P), numroc(n + 1, nb, 0, Q)
+    matrix = P * Q * FP64_BYTES * m * k
+    buffers = P * Q * FP64_BYTES * (2 * m * nb + 3 * nb * k)
+    return {"matrix": matrix, "buffers": buffers, "total": matrix + buffers}
+
+
+def largest_n(budget_bytes: int, nb: int, P: int = 1, Q: int = 1) -> int:
+    """The largest order n whose HPL run fits `budget_bytes` over all ranks; a multiple of nb once n >= nb.
+
+    About sqrt(budget / 8), less what the buffers of `hpl_memory_bytes` take.
+    """
+    if nb < 1:
+        raise UsageError(f"--nb {nb} is less than 1; try --nb 192")
+    blocks = _largest(math.isqrt(max(0, budget_bytes) // FP64_BYTES) // nb, lambda b: b * nb, budget_bytes, nb, P, Q)
+    if blocks:
+        return blocks * nb
+    n = _largest(nb - 1, lambda n: n, budget_bytes, nb, P, Q)
+    if not n:
+        need = hpl_memory_bytes(1, nb, P, Q)["total"]
+        raise ResourceError(
+            f"no matrix fits: even N = 1 with NB = {nb} on {P}x{Q} ranks takes {need} bytes "
+            f"of buffers and matrix, but the budget is {budget_bytes}; raise --mem or lower --nb"
+        )
+    return n
+
+
+def _largest(most: int, n_of: Callable[[int], int], budget: int, nb: int, P: int, Q: int) -> int:
+    # The largest k in [0, most] whose n fits: bisection, for the need never falls as n grows.
+    low, high = 0, most
+    while low < high:
+        middle = (low + high + 1) // 2
+        if hpl_memory_bytes(n_of(middle), nb, P, Q)["total"] <= budget:
+            low = middle
+        else:
+            high = middle - 1
+    return low

@@ -1,0 +1,263 @@
+"""Facts about this host and its software, read from /proc and /sys; what a system does not tell is None.
+
+Every reader takes the `root` under which proc/ and sys/ stand, so that tests can invent machines.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+PACKAGES = (
+    "numpy", "scipy", "numba", "llvmlite", "threadpoolctl", "ml_dtypes", "rich", "mpi4py", "mpich", "torch", "triton",
+    "nvidia-ml-py", "matplotlib",
+)  # fmt: skip
+
+ALLOWED_VARIABLES = (
+    "OMP_*", "OPENBLAS_*", "MKL_*", "BLIS_*", "NUMBA_*", "MPICH_*", "OMPI_*", "UCX_*", "NCCL_*", "SLURM_JOB_*",
+    "SLURM_N*", "MXPEAK_*",
+)  # fmt: skip
+#: Names that are never recorded, even where the list above allows them: a result file is meant to be shared.
+SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|COOKIE|_KEY$|_AUTH", re.IGNORECASE)
+
+#: cgroup v1 writes a page-rounded 2^63 for "no limit"; nothing real comes near it.
+NO_LIMIT = 2**60
+
+
+def host_facts(root: str | Path = "/", affinity: Sequence[int] | None = None) -> dict[str, Any]:
+    """What this host is: processor, cores this process may use, caches, memory, kernel; unknown facts are None."""
+    root = Path(root)
+    allowed = allowed_cores(affinity)
+    cpuinfo = _cpuinfo(root)
+    flags = set(cpuinfo.get("flags", cpuinfo.get("Features", "")).split())
+    first = allowed[0] if allowed else 0
+    return {
+        "hostname": platform.node() or None,
+        "kernel": _text(root / "proc/sys/kernel/osrelease") or platform.release() or None,
+        "architecture": platform.machine() or None,
+        "cpu_model": cpuinfo.get("model name"),
+        "sockets": _sockets(root),
+        "physical_cores": _physical_cores(root),
+        "logical_cores_allowed": len(allowed),
+        "cores_allowed": allowed,
+        "numa_nodes": _numa_nodes(root),
+        "l2_bytes": _cache_bytes(root, first, 2),
+        "l3_bytes": _cache_bytes(root, first, 3),
+        "avx2": "avx2" in flags if flags else None,
+        "avx512": "avx512f" in flags if flags else None,
+        "memory_total_bytes": total_memory_bytes(root),
+        "memory_available_bytes": available_memory_bytes(root),
+        "governor": _text(root / f"sys/devices/system/cpu/cpu{first}/cpufreq/scaling_governor"),
+    }
+
+
+def software_facts() -> dict[str, Any]:
+    """Versions of Python, mxpeak and the libraries it can use, found without importing any; absent ones are None."""
+    return {
+        "python": platform.python_version(),
+        "implementation": platform.python_implementation(),
+        "mxpeak": getattr(sys.modules.get("mxpeak"), "__version__", None),
+        "git_revision": None,
+        **{name: _version(name) for name in PACKAGES},
+    }
+
+
+def environment(allow: Sequence[str] = ALLOWED_VARIABLES, environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The environment variables that may change a result, by allow-list; never the whole environment."""
+    environ = os.environ if environ is None else environ
+    return {
+        name: environ[name]
+        for name in sorted(environ)
+        if any(fnmatchcase(name, pattern) for pattern in allow) and not SECRET.search(name)
+    }
+
+
+# --- cores ------------------------------------------------------------------------------------------------------
+
+
+def allowed_cores(affinity: Sequence[int] | None = None) -> list[int]:
+    """The logical cores this process may run on: its affinity mask, or all cores where there are no masks."""
+    if affinity is not None:
+        return sorted(affinity)
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
+
+
+def one_core_each(root: str | Path = "/", affinity: Sequence[int] | None = None) -> list[int]:
+    """The allowed logical cores, one for each physical core: a second hardware thread adds nothing to a GEMM."""
+    seen: set[tuple[int, ...]] = set()
+    chosen = []
+    for core in allowed_cores(affinity):
+        siblings = tuple(_siblings(Path(root), core) or [core])
+        if siblings not in seen:
+            seen.add(siblings)
+            chosen.append(core)
+    return chosen
+
+
+def core_domains(root: str | Path = "/", affinity: Sequence[int] | None = None) -> list[list[int]]:
+    """The allowed physical cores in groups that share an L3 cache, else a NUMA node, else all in one group."""
+    root = Path(root)
+    cores = one_core_each(root, affinity)
+    numa = {core: node["node"] for node in _numa_nodes(root) or [] for core in node["cores"]}
+    groups: dict[Any, list[int]] = {}
+    for core in cores:
+        shared = _cache(root, core, 3, "shared_cpu_list")
+        groups.setdefault(("L3", shared) if shared else ("numa", numa.get(core)), []).append(core)
+    return list(groups.values())
+
+
+def core_list(text: str) -> list[int]:
+    """The numbers of a kernel list such as 0-3,8,10-11."""
+    cores: list[int] = []
+    for part in filter(None, text.strip().split(",")):
+        first, _, last = part.partition("-")
+        cores.extend(range(int(first), int(last or first) + 1))
+    return cores
+
+
+def _cpu_directories(root: Path) -> list[Path]:
+    return [path for path in _glob(root / "sys/devices/system/cpu", "cpu*") if re.fullmatch(r"cpu\d+", path.name)]
+
+
+def _siblings(root: Path, core: int) -> list[int] | None:
+    topology = root / f"sys/devices/system/cpu/cpu{core}/topology"
+    text = _text(topology / "core_cpus_list") or _text(topology / "thread_siblings_list")
+    return core_list(text) if text else None
+
+
+def _physical_cores(root: Path) -> int | None:
+    siblings = {tuple(_siblings(root, int(path.name[3:])) or ()) for path in _cpu_directories(root)} - {()}
+    return len(siblings) or None
+
+
+def _sockets(root: Path) -> int | None:
+    packages = {_text(path / "topology/physical_package_id") for path in _cpu_directories(root)} - {None}
+    return len(packages) or None
+
+
+def _numa_nodes(root: Path) -> list[dict[str, Any]] | None:
+    nodes = [path for path in _glob(root / "sys/devices/system/node", "node*") if path.name[4:].isdecimal()]
+    found = [
+        {"node": int(path.name[4:]), "cores": core_list(_text(path / "cpulist") or "")}
+        for path in sorted(nodes, key=lambda path: int(path.name[4:]))
+    ]
+    return found or None
+
+
+def _cache(root: Path, core: int, level: int, fact: str) -> str | None:
+    for index in _glob(root / f"sys/devices/system/cpu/cpu{core}/cache", "index*"):
+        if _text(index / "level") == str(level) and _text(index / "type") != "Instruction":
+            return _text(index / fact)
+    return None
+
+
+def _cache_bytes(root: Path, core: int, level: int) -> int | None:
+    match = re.fullmatch(r"(\d+)([KMG]?)", _cache(root, core, level, "size") or "")
+    return int(match[1]) * {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}[match[2]] if match else None
+
+
+def _cpuinfo(root: Path) -> dict[str, str]:
+    # The first processor speaks for all.
+    block = (_text(root / "proc/cpuinfo") or "").split("\n\n")[0]
+    pairs = (line.partition(":") for line in block.splitlines())
+    return {key.strip(): value.strip() for key, _, value in pairs}
+
+
+# --- memory -----------------------------------------------------------------------------------------------------
+
+
+def total_memory_bytes(root: str | Path = "/") -> int | None:
+    """The memory this process may ever have: the least of the host's memory and the limits of its cgroups."""
+    root = Path(root)
+    host = _meminfo(root, "MemTotal")
+    if host is None and root == Path("/"):
+        host = _sysconf_bytes()
+    return _least([host, *(limit for limit, _ in _cgroup_memory(root))])
+
+
+def available_memory_bytes(root: str | Path = "/") -> int | None:
+    """The memory this process could have now without swapping: the host's, and what its cgroups leave.
+
+    Of a cgroup's use, file cache that nobody touched lately counts as free: the kernel drops it first.
+    """
+    root = Path(root)
+    return _least([_meminfo(root, "MemAvailable"), *(max(0, limit - used) for limit, used in _cgroup_memory(root))])
+
+
+def _cgroup_memory(root: Path) -> list[tuple[int, int]]:
+    # (limit, bytes in use) of every limited cgroup from the process's own up to the root: each of them binds.
+    found: list[tuple[int, int]] = []
+    for line in (_text(root / "proc/self/cgroup") or "").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            mounts = [root / "sys/fs/cgroup", root / "sys/fs/cgroup/unified"]
+            names = ("memory.max", "memory.current", "inactive_file")
+        elif "memory" in controllers.split(","):
+            mounts = [root / "sys/fs/cgroup/memory"]
+            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+        else:
+            continue
+        for mount in mounts:
+            found.extend(entry for level in _levels(mount, path) if (entry := _cgroup_level(level, *names)))
+    return found
+
+
+def _levels(mount: Path, path: str) -> list[Path]:
+    # Inside a container the path may be the host's and not exist here; its mount's own root then holds the limits.
+    own = mount / path.lstrip("/")
+    return [own, *(parent for parent in own.parents if parent == mount or mount in parent.parents)]
+
+
+def _cgroup_level(level: Path, limit_name: str, usage_name: str, cache_name: str) -> tuple[int, int] | None:
+    limit = _text(level / limit_name)
+    if limit is None or not limit.isdecimal() or int(limit) >= NO_LIMIT:
+        return None
+    usage = int(_text(level / usage_name) or 0)
+    match = re.search(rf"^{cache_name} (\d+)$", _text(level / "memory.stat") or "", re.MULTILINE)
+    return int(limit), max(0, usage - (int(match[1]) if match else 0))
+
+
+def _meminfo(root: Path, name: str) -> int | None:
+    match = re.search(rf"^{name}:\s+(\d+) kB$", _text(root / "proc/meminfo") or "", re.MULTILINE)
+    return int(match[1]) * 1024 if match else None
+
+
+def _sysconf_bytes() -> int | None:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return None
+
+
+# --- small readers ----------------------------------------------------------------------------------------------
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").strip() or None
+    except OSError:
+        return None
+
+
+def _glob(directory: Path, pattern: str) -> list[Path]:
+    return sorted(directory.glob(pattern)) if directory.is_dir() else []
+
+
+def _least(values: Sequence[int | None]) -> int | None:
+    return min((value for value in values if value is not None), default=None)
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None

@@ -1,0 +1,210 @@
+"""The report of Netlib HPL 2.3, byte for byte, so that every script which reads HPL's output reads this one.
+
+One header, one block a case, one footer.  A broadcast that HPL does not know (lib, ilib) shows as digit 6 or 7.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from mxpeak.records import HplCase, HplConfig, Result
+
+DOUBLE_RULE = "=" * 80
+RULE = "-" * 80
+TIMING_RULE = "--" + "VVV--" * 14 + "VVV-"
+
+#: What HPL calls the relative machine precision: 2^-53.
+EPSILON = 2.0**-53
+
+HEAD = f"""\
+{DOUBLE_RULE}
+HPLinpack 2.3  --  High-Performance Linpack benchmark  --   December 2, 2018
+Written by A. Petitet and R. Clint Whaley,  Innovative Computing Laboratory, UTK
+Modified by Piotr Luszczek, Innovative Computing Laboratory, UTK
+Modified by Julien Langou, University of Colorado Denver
+{DOUBLE_RULE}
+
+An explanation of the input/output parameters follows:
+T/V    : Wall time / encoded variant.
+N      : The order of the coefficient matrix A.
+NB     : The partitioning blocking factor.
+P      : The number of process rows.
+Q      : The number of process columns.
+Time   : Time in seconds to solve the linear system.
+Gflops : Rate of execution for solving the linear system.
+
+The following parameter values will be used:
+
+"""
+
+CASE_HEAD = f"""\
+{DOUBLE_RULE}
+T/V                N    NB     P     Q               Time                 Gflops
+{RULE}
+"""
+
+FACT_NAMES = {"left": "    Left ", "crout": "   Crout ", "right": "   Right "}
+BCAST_NAMES = {
+    "1ring": "   1ring ", "1ringM": "  1ringM ", "2ring": "   2ring ", "2ringM": "  2ringM ",
+    "long": "   Blong ", "longM": "  BlongM ", "lib": "     lib ", "ilib": "    ilib ",
+}  # fmt: skip
+
+PHASES = (
+    ("rfact", "Max aggregated wall time rfact . . . : "),
+    ("pfact", "+ Max aggregated wall time pfact . . : "),
+    ("mxswp", "+ Max aggregated wall time mxswp . . : "),
+    ("update", "Max aggregated wall time update  . . : "),
+    ("laswp", "+ Max aggregated wall time laswp . . : "),
+    ("ptrsv", "Max aggregated wall time up tr sv  . : "),
+)
+
+NORMS = (
+    ("residual", "||Ax-b||_oo  . . . . . . . . . . . . . . . . . = "),
+    ("A_inf", "||A||_oo . . . . . . . . . . . . . . . . . . . = "),
+    ("A_one", "||A||_1  . . . . . . . . . . . . . . . . . . . = "),
+    ("x_inf", "||x||_oo . . . . . . . . . . . . . . . . . . . = "),
+    ("x_one", "||x||_1  . . . . . . . . . . . . . . . . . . . = "),
+    ("b_inf", "||b||_oo . . . . . . . . . . . . . . . . . . . = "),
+)
+
+
+class Stream(Protocol):
+    """Where a report goes."""
+
+    def write(self, text: str, /) -> object:
+        """Take some more of it."""
+
+    def flush(self) -> None:
+        """Let readers see it."""
+
+
+@dataclass(slots=True)
+class HplText:
+    """Writes the report of one run to a stream; a threshold of 0 or less means unchecked, in HPL's own layout."""
+
+    stream: Stream
+    threshold: float
+    _headed: bool = False
+
+    @property
+    def checks(self) -> bool:
+        """Whether solutions are checked."""
+        return self.threshold > 0
+
+    def header(self, config: HplConfig, n: Sequence[int], grids: Sequence[tuple[int, int]]) -> None:
+        """What will be run: the lists of the configuration, with the orders and grids that it left open."""
+        self._write(HEAD + _parameters(config, n, grids) + "\n")
+        if self.checks:
+            self._write(
+                f"{RULE}\n\n"
+                "- The matrix A is randomly generated for each test.\n"
+                "- The following scaled residual check will be computed:\n"
+                "      ||Ax-b||_oo / ( eps * ( || x ||_oo * || A ||_oo + || b ||_oo ) * N )\n"
+                f"- The relative machine precision (eps) is taken to be      {EPSILON:21.6e}\n"
+                "- Computational tests pass if scaled residuals are less than         "
+                f"{self.threshold:11.1f}\n\n"
+            )
+
+    def case(self, case: HplCase, result: Result) -> None:
+        """The block of one case: rate, times of day, time by phase, residual."""
+        block = CASE_HEAD if self.checks or not self._headed else ""
+        self._headed = True
+        block += _result_line(case, result) + _phase_lines(result)
+        self._write(block + (_residual_lines(result) if self.checks else f"{DOUBLE_RULE}\n"))
+
+    def skipped(self) -> None:
+        """The block of a case that did not fit into memory."""
+        self._write(
+            "HPL ERROR from process # 0, on line 173, of function HPL_pdtest:\n"
+            ">>> [0,0] Memory allocation failed for A, x and b. Skip. <<<\n\n"
+        )
+
+    def footer(self, passed: int, failed: int, skipped: int) -> None:
+        """How many cases passed, failed and were skipped; without checking the first two are one number."""
+        lines = [f"\nFinished {passed + failed + skipped:6d} tests with the following results:"]
+        if self.checks:
+            lines.insert(0, DOUBLE_RULE)
+            lines.append(f"         {passed:6d} tests completed and passed residual checks,")
+            lines.append(f"         {failed:6d} tests completed and failed residual checks,")
+        else:
+            lines.append(f"         {passed + failed:6d} tests completed without checking,")
+        lines.append(f"         {skipped:6d} tests skipped because of illegal input values.")
+        self._write("\n".join([*lines, RULE, "\nEnd of Tests.", DOUBLE_RULE]) + "\n")
+
+    def _write(self, text: str) -> None:
+        self.stream.write(text)
+        self.stream.flush()
+
+
+def _parameters(config: HplConfig, n: Sequence[int], grids: Sequence[tuple[int, int]]) -> str:
+    swaps = {
+        "bin": "Binary-exchange",
+        "long": "Spread-roll (long)",
+        "mix": f"Mix (threshold = {config.swap_threshold})",
+    }
+    rows = (
+        ("N", _numbers(n)),
+        ("NB", _numbers(config.nb)),
+        ("PMAP", f" {'Row' if config.order == 'row' else 'Column'}-major process mapping"),
+        ("P", _numbers([P for P, _ in grids])),
+        ("Q", _numbers([Q for _, Q in grids])),
+        ("PFACT", _wrapped([FACT_NAMES[fact] for fact in config.pfact])),
+        ("NBMIN", _numbers(config.nbmin)),
+        ("NDIV", _numbers(config.ndiv)),
+        ("RFACT", _wrapped([FACT_NAMES[fact] for fact in config.rfact])),
+        ("BCAST", _wrapped([BCAST_NAMES[bcast] for bcast in config.bcast])),
+        ("DEPTH", _numbers(config.depth)),
+        ("SWAP", f" {swaps[config.swap]}"),
+        ("L1", f" {config.l1_form} form"),
+        ("U", f" {config.u_form} form"),
+        ("EQUIL", " yes" if config.equilibration else " no"),
+        ("ALIGN", f" {config.alignment} double precision words"),
+    )
+    return "".join(f"{label:7}:{value}\n" for label, value in rows)
+
+
+def _numbers(values: Sequence[int]) -> str:
+    return _wrapped([f"{value:8d} " for value in values])
+
+
+def _wrapped(cells: Sequence[str]) -> str:
+    """Eight cells a line; HPL never breaks a line after the sixteenth again."""
+    lines = [cells[:8], cells[8:16], cells[16:]]
+    return "\n        ".join("".join(line) for line in lines if line)
+
+
+def _result_line(case: HplCase, result: Result) -> str:
+    time_s, rate = result.result.get("time_s"), result.result.get("rate_flops")
+    if not time_s or rate is None:
+        return ""
+    return (
+        f"{case.tag}{case.n:12d} {case.nb:5d} {case.P:5d} {case.Q:5d} {time_s:18.2f}    {rate / 1e9:19.4e}\n"
+        f"HPL_pdgesv() start time {time.ctime(result.run.get('start_unix'))}\n\n"
+        f"HPL_pdgesv() end time   {time.ctime(result.run.get('end_unix'))}\n\n"
+    )
+
+
+def _phase_lines(result: Result) -> str:
+    times = ((label, result.phases.get(key, {}).get("max_s") or 0.0) for key, label in PHASES)
+    return f"{TIMING_RULE}\n" + "".join(f"{label}{time_s:18.2f}\n" for label, time_s in times if time_s > 0)
+
+
+def _residual_lines(result: Result) -> str:
+    residual = _number(result.validation.get("residual"))
+    verdict = "PASSED" if result.validation.get("passed") else "FAILED"
+    text = (
+        f"{RULE}\n||Ax-b||_oo/(eps*(||A||_oo*||x||_oo+||b||_oo)*N)= {residual:16.8e} ...... {verdict}\n"
+    )  # fmt: skip
+    if verdict == "PASSED" or math.isnan(residual):
+        return text
+    norms = result.validation.get("norms") or {}
+    return text + "".join(f"{label}{_number(norms.get(key)):18.6f}\n" for key, label in NORMS)
+
+
+def _number(value: Any) -> float:
+    """A number as C prints it: one that is not known is nan."""
+    return math.nan if value is None else float(value)

@@ -1,0 +1,174 @@
+"""The result as one HTML file that needs no network: style, drawings and the JSON itself are inside.
+
+It takes the content of a result file, so that any result.json, also an old one, can be shown again.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from mxpeak.records import mark, rate_text, three_digits
+
+STYLE = """
+:root { color-scheme: light dark; --ink: #1b1f24; --paper: #fff; --faint: #6a737d; --line: #d8dee4; --bar: #3b7ddd;
+  --good: #1a7f37; --bad: #cf222e; }
+@media (prefers-color-scheme: dark) { :root { --ink: #e6edf3; --paper: #0d1117; --faint: #8b949e; --line: #30363d;
+  --bar: #58a6ff; --good: #3fb950; --bad: #f85149; } }
+body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); max-width: 60rem;
+  margin: 2rem auto; padding: 0 1rem; }
+h1 { font-size: 1.6rem; } h2 { font-size: 1.25rem; margin-top: 2.5rem; border-top: 1px solid var(--line);
+  padding-top: 1rem; } h3 { font-size: 1rem; margin-bottom: .3rem; }
+table { border-collapse: collapse; } td, th { padding: .15rem .9rem .15rem 0; text-align: left; vertical-align: top;
+  border-bottom: 1px solid var(--line); overflow-wrap: anywhere; }
+th { color: var(--faint); font-weight: 500; } .number { text-align: right; font-variant-numeric: tabular-nums; }
+.PASSED { color: var(--good); font-weight: 700; } .FAILED, .ABORTED, .UNCHECKED { color: var(--bad); font-weight: 700; }
+.big { font-size: 2rem; margin: .2rem 0; } .faint { color: var(--faint); }
+svg text { fill: var(--ink); font: 12px system-ui, sans-serif; } svg .bar { fill: var(--bar); }
+svg .curve { fill: none; stroke: var(--bar); stroke-width: 2; } svg .axis { stroke: var(--line); }
+"""
+
+
+def html_report(document: Mapping[str, Any]) -> str:
+    """The page of a result file's content, of one result or of several."""
+    results = document.get("results", [document])
+    title = "mxpeak: " + (", ".join(dict.fromkeys(str(r.get("benchmark")) for r in results)) or "no results")
+    body = [f"<h1>{_text(title)}</h1>", _scoreboard(results), *(_section(r) for r in results), _embedded(document)]
+    return (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{_text(title)}</title><style>{STYLE}</style></head><body>\n" + "\n".join(body) + "\n</body></html>\n"
+    )
+
+
+def _text(value: Any) -> str:
+    """Anything as escaped text; what is not known is a dash."""
+    if value is None:
+        return "–"
+    return html.escape(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str))
+
+
+def _part(result: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    return result.get(name) or {}
+
+
+def _mark(result: Mapping[str, Any]) -> str:
+    word = mark(str(result.get("status")), _part(result, "validation").get("threshold"))
+    return f'<span class="{word}">{word}</span>'
+
+
+def _share(result: Mapping[str, Any]) -> str:
+    fraction = _part(result, "result").get("fraction_of_limit")
+    return "–" if fraction is None else f"{three_digits(100 * fraction)} %"
+
+
+def _scoreboard(results: Sequence[Mapping[str, Any]]) -> str:
+    head = "<tr><th>benchmark</th><th>rate</th><th>share of limit</th><th>time</th><th>validation</th></tr>"
+    rows = [
+        f"<tr><td>{_text(r.get('benchmark'))}</td>"
+        f'<td class="number">{_text(rate_text(_part(r, "result").get("rate_flops")))}</td>'
+        f'<td class="number">{_share(r)}</td>'
+        f'<td class="number">{three_digits(_part(r, "result").get("time_s"))} s</td><td>{_mark(r)}</td></tr>'
+        for r in results
+    ]
+    return f"<table>{head}{''.join(rows)}</table>"
+
+
+def _section(result: Mapping[str, Any]) -> str:
+    problem = ", ".join(f"{name} {value}" for name, value in _part(result, "problem").items())
+    config = [(name, *_setting(value)) for name, value in _part(result, "config").items()]
+    parts = [
+        f"<h2>{_text(result.get('benchmark'))} {_mark(result)}</h2>",
+        f'<p class="big">{_text(rate_text(_part(result, "result").get("rate_flops")))}</p>',
+        f'<p class="faint">{_text(_limit(result))}</p>',
+        f"<p>{_text(_validation(result))}</p><p>{_text(problem)}</p>",
+        _warnings(result.get("warnings") or []),
+        _titled("Where the time went", _phase_bars(_part(result, "phases"))),
+        _titled("Rate over the run", _rate_curve(_part(result, "telemetry").get("progress") or [])),
+        _titled("Configuration", _table(("setting", "value", "from"), config)),
+        *(_titled(name.capitalize(), _table(("", ""), _part(result, name).items()))
+          for name in ("machine", "software", "launch", "run")),
+    ]  # fmt: skip
+    return "\n".join(part for part in parts if part)
+
+
+def _setting(value: Any) -> tuple[Any, Any]:
+    return (value.get("value"), value.get("origin")) if isinstance(value, Mapping) else (value, None)
+
+
+def _limit(result: Mapping[str, Any]) -> str:
+    limit = _part(result, "result").get("limit")
+    if not limit:
+        return "no limit was measured"
+    return f"{_share(result)} of {limit.get('name')}, measured at {rate_text(limit.get('rate_flops'))} in this process"
+
+
+def _validation(result: Mapping[str, Any]) -> str:
+    validation = _part(result, "validation")
+    residual, threshold = validation.get("residual"), validation.get("threshold")
+    return f"scaled residual {three_digits(residual)}, threshold {three_digits(threshold)}: {validation.get('formula')}"
+
+
+def _titled(title: str, content: str) -> str:
+    return f"<h3>{_text(title)}</h3>{content}" if content else ""
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    lines = ["<tr>" + "".join(f"<td>{_text(cell)}</td>" for cell in row) + "</tr>" for row in rows]
+    if not lines:
+        return ""
+    titles = "<tr>" + "".join(f"<th>{_text(cell)}</th>" for cell in head) + "</tr>" if any(head) else ""
+    return f"<table>{titles}{''.join(lines)}</table>"
+
+
+def _warnings(warnings: Sequence[Mapping[str, Any]]) -> str:
+    items = [
+        f"<li>{_text(w.get('text'))}"
+        + (f' <span class="faint">{_text(w["hint"])}</span>' if w.get("hint") else "")
+        + "</li>"
+        for w in warnings
+    ]
+    return _titled("Warnings", f"<ul>{''.join(items)}</ul>" if items else "")
+
+
+def _phase_bars(phases: Mapping[str, Mapping[str, Any]]) -> str:
+    """One bar a phase, the longest first, of its mean time; the slowest rank's time stands beside it."""
+    bars = sorted(((p.get("time_s") or 0.0, name, p.get("max_s")) for name, p in phases.items()), reverse=True)
+    longest = max((time_s for time_s, _, _ in bars), default=0.0)
+    if not longest:
+        return ""
+    rows = []
+    for k, (time_s, name, max_s) in enumerate(bars):
+        y, width = 22 * k, 420 * time_s / longest
+        label = f"{three_digits(time_s)} s (slowest rank {three_digits(max_s)} s)"
+        rows.append(
+            f'<text x="110" y="{y + 14}" text-anchor="end">{_text(name)}</text>'
+            f'<rect class="bar" x="118" y="{y + 2}" width="{width:.1f}" height="16" rx="2"/>'
+            f'<text x="{124 + width:.1f}" y="{y + 14}">{label}</text>'
+        )
+    return f'<svg viewBox="0 0 760 {22 * len(bars)}" role="img" aria-label="time by phase">{"".join(rows)}</svg>'
+
+
+def _rate_curve(samples: Sequence[Sequence[float]]) -> str:
+    """Overall rate at each sample, over the share of the work that was done by then."""
+    points = [(flops, flops / elapsed_s) for elapsed_s, flops in samples if elapsed_s > 0 and flops > 0]
+    if len(points) < 2:
+        return ""
+    total, peak = points[-1][0], max(rate for _, rate in points)
+    line = " ".join(f"{20 + 700 * flops / total:.1f},{180 - 150 * rate / peak:.1f}" for flops, rate in points)
+    return (
+        '<svg viewBox="0 0 760 210" role="img" aria-label="rate over progress">'
+        '<line class="axis" x1="20" y1="180" x2="720" y2="180"/><line class="axis" x1="20" y1="30" x2="720" y2="30"/>'
+        f'<polyline class="curve" points="{line}"/><text x="20" y="22">{_text(rate_text(peak))}</text>'
+        '<text x="20" y="198">0 %</text><text x="720" y="198" text-anchor="end">100 % of the work</text></svg>'
+    )
+
+
+def _embedded(document: Mapping[str, Any]) -> str:
+    """The JSON itself; with < > & as \\u escapes no text in it can end the script element."""
+    text = json.dumps(document, allow_nan=False, ensure_ascii=True)
+    for character in "<>&":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return f'<script type="application/json" id="mxpeak-result">{text}</script>'

@@ -1,0 +1,112 @@
+"""What a person reads: the verdict of one result, the scoreboard of several, warnings with what mends them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from mxpeak.records import Caution, Result, rate_text, three_digits
+
+GREEN, RED, BOLD, PLAIN = "\x1b[32m", "\x1b[31m", "\x1b[1m", "\x1b[0m"
+
+
+def verdict(result: Result, *, verbose: bool = False, color: bool = False) -> str:
+    """Did it pass, how fast, what share of the limit, how accurate: a few lines; where the time went if `verbose`."""
+    lines = [headline(result, color=color), _accuracy(result), _problem(result)]
+    text = "\n".join(line for line in lines if line) + "\n"
+    return text + phase_table(result) if verbose else text
+
+
+def headline(result: Result, *, color: bool = False) -> str:
+    """One line: validity and rate in the same breath."""
+    words = [_painted(result.mark, color), result.benchmark, rate_text(result.result.get("rate_flops"))]
+    share = share_text(result)
+    return "  ".join([*words, f"({share} of {_limit_text(result)})"] if share else words)
+
+
+def share_text(result: Result) -> str:
+    """The share of the limit that was measured in the same process; empty where none was."""
+    fraction = result.result.get("fraction_of_limit")
+    return "" if fraction is None else f"{three_digits(100 * fraction)} %"
+
+
+def phase_table(result: Result) -> str:
+    """Time by phase, the longest first: mean over the ranks, slowest rank, share of the whole, rate."""
+    total = result.result.get("time_s") or 0.0
+    phases = sorted(result.phases.items(), key=lambda item: -(item[1].get("time_s") or 0.0))
+    rows = [("phase", "mean s", "max s", "share", "rate", "calls")]
+    for name, phase in phases:
+        time_s = phase.get("time_s") or 0.0
+        flops = phase.get("flops") or 0.0
+        rows.append((
+            name, three_digits(time_s), three_digits(phase.get("max_s")),
+            f"{three_digits(100 * time_s / total)} %" if total else "",
+            rate_text(flops / time_s) if flops and time_s else "", str(phase.get("calls", "")),
+        ))  # fmt: skip
+    return _table(rows) if phases else ""
+
+
+def scoreboard(results: Sequence[Result], *, color: bool = False) -> str:
+    """One row a result: rate, share of the measured limit, validity."""
+    rows = [("benchmark", "rate", "of limit", "residual", "case", "validation")]
+    for r in results:
+        residual = three_digits(r.validation.get("residual"))
+        rows.append((
+            r.benchmark, rate_text(r.result.get("rate_flops")), share_text(r), residual, _size(r), r.mark,
+        ))  # fmt: skip
+    table = _table(rows)
+    for mark in {r.mark for r in results}:
+        table = table.replace(mark, _painted(mark, color))
+    return table
+
+
+def cautions(warnings: Iterable[Caution]) -> str:
+    """Each warning on a line of its own, and under it what would mend it."""
+    lines = []
+    for warning in warnings:
+        lines.append(f"warning: {warning.text} [{warning.code}]")
+        if warning.hint:
+            lines.append(f"    hint: {warning.hint}")
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _painted(mark: str, color: bool) -> str:
+    return f"{BOLD}{GREEN if mark == 'PASSED' else RED}{mark}{PLAIN}" if color else mark
+
+
+def _limit_text(result: Result) -> str:
+    limit = result.result.get("limit") or {}
+    return f"{limit.get('name', 'the limit')} at {rate_text(limit.get('rate_flops'))}"
+
+
+def _accuracy(result: Result) -> str:
+    residual, threshold = result.validation.get("residual"), result.validation.get("threshold")
+    if threshold is None or threshold <= 0:
+        return "  not checked: the threshold is 0 or less"
+    relation = "<" if result.passed else "is not below"
+    return f"  scaled residual {three_digits(residual)} {relation} threshold {three_digits(threshold)}"
+
+
+def _size(result: Result) -> str:
+    problem = result.problem
+    parts = [f"N={problem['n']}"] if "n" in problem else []
+    parts += [f"NB={problem['nb']}"] if "nb" in problem else []
+    if "P" in problem and "Q" in problem:
+        parts.append(f"{problem['P']}x{problem['Q']}")
+    return " ".join(parts)
+
+
+def _problem(result: Result) -> str:
+    time_s = result.result.get("time_s")
+    parts = [_size(result).replace("=", " "), "" if time_s is None else f"time {three_digits(time_s)} s"]
+    text = ", ".join(part for part in parts if part)
+    return f"  {text}" if text else ""
+
+
+def _table(rows: Sequence[Sequence[str]]) -> str:
+    """Columns as wide as their widest cell; the first to the left, the others to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    lines = []
+    for first, *others in rows:
+        cells = [first.ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(others, widths[1:]))]
+        lines.append("  " + "  ".join(cells).rstrip())
+    return "\n".join(lines) + "\n"

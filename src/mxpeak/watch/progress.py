@@ -1,0 +1,125 @@
+"""How far a run has come, how fast it goes now and on the whole, and how long it will still take.
+
+One live line on a terminal, plain lines elsewhere: one every 5 % or 60 s, and none for what ends within two seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, TextIO
+
+from mxpeak.records import rate_text, three_digits
+from mxpeak.spans import Step
+
+if TYPE_CHECKING:
+    from rich.live import Live
+
+MOST_SAMPLES = 200
+QUIET_S = 2.0
+LINE_S, LINE_SHARE = 60.0, 0.05
+LIVE_S = 0.25
+
+
+def is_terminal(stream: TextIO, environ: Mapping[str, str]) -> bool:
+    """Whether `stream` is a terminal that can redraw a line: NO_COLOR and TERM=dumb say that it shall not."""
+    return stream.isatty() and not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
+
+
+class Progress:
+    """An observer of spans that shows progress on `stream` and keeps up to 200 samples (elapsed_s, done_flops)."""
+
+    def __init__(self, stream: TextIO, environ: Mapping[str, str], mode: str = "auto"):
+        self.samples: list[tuple[float, float]] = []
+        self._stream = stream
+        self._mode = mode
+        self._show_live = mode != "never" and is_terminal(stream, environ)
+        self._live: Live | None = None
+        self._reset()
+        if self._show_live:
+            import rich.live  # noqa: F401  (its import must not fall into a timed run)
+
+    def start(self, label: str, total_flops: float) -> None:
+        """A computation of `total_flops` flops called `label` begins."""
+        self._reset()
+
+    def step(self, step: Step) -> None:
+        """One more step is done: keep a sample, and show a line where one is due."""
+        self._last = (step.elapsed_s, step.done_flops)
+        self._sample()
+        if self._mode != "never" and self._due(step):
+            text = self._line(step)
+            self._mark = self._last
+            if self._show_live:
+                self._draw(text)
+            else:
+                print(text, file=self._stream, flush=True)
+
+    def finish(self, label: str, elapsed_s: float) -> None:
+        """The computation ended: the live line goes, the last sample stays."""
+        if self._last[0] and (not self.samples or self.samples[-1] != self._last):
+            self.samples.append(self._last)
+        self.close()
+
+    def close(self) -> None:
+        """Take the live line away and give the terminal its cursor back, also after an error."""
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def _reset(self) -> None:
+        self.samples = []
+        self._stride = 1
+        self._count = 0
+        self._mark = (0.0, 0.0)
+        self._last = (0.0, 0.0)
+
+    def _sample(self) -> None:
+        """Keep every stride-th step; when there are too many, drop every other one and double the stride."""
+        if self._count % self._stride == 0:
+            self.samples.append(self._last)
+        self._count += 1
+        if len(self.samples) >= MOST_SAMPLES:
+            del self.samples[1::2]
+            self._stride *= 2
+
+    def _due(self, step: Step) -> bool:
+        elapsed_s, done_flops = self._mark
+        if self._mode == "auto" and step.elapsed_s < QUIET_S:
+            return False
+        if self._show_live:
+            return step.elapsed_s - elapsed_s >= LIVE_S
+        share = (step.done_flops - done_flops) / step.total_flops if step.total_flops else 0.0
+        return share >= LINE_SHARE or step.elapsed_s - elapsed_s >= LINE_S
+
+    def _line(self, step: Step) -> str:
+        elapsed_s, done_flops = self._mark
+        overall = step.done_flops / step.elapsed_s if step.elapsed_s else 0.0
+        now = (step.done_flops - done_flops) / max(step.elapsed_s - elapsed_s, 1e-9)
+        share = step.done_flops / step.total_flops if step.total_flops else 0.0
+        left = (step.total_flops - step.done_flops) / overall if overall else 0.0
+        return (
+            f"{step.label}  {100 * share:3.0f} %  {duration(step.elapsed_s)}  "
+            f"now {rate_text(now)}  overall {rate_text(overall)}  {duration(left)} left"
+        )
+
+    def _draw(self, text: str) -> None:
+        from rich.console import Console
+        from rich.live import Live
+        from rich.text import Text
+
+        if self._live is None:
+            console = Console(file=self._stream, force_terminal=True)
+            # No refresh thread: it would take time from the cores that compute.
+            self._live = Live(console=console, auto_refresh=False, transient=True)
+            self._live.start()
+        self._live.update(Text(text, no_wrap=True, overflow="ellipsis"), refresh=True)
+
+
+def duration(seconds: float) -> str:
+    """Seconds as people say them: 8.25 s, 3 min 20 s, 5 h 02 min."""
+    if seconds < 60:
+        return f"{three_digits(seconds)} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s"
+    return f"{minutes // 60} h {minutes % 60:02d} min"

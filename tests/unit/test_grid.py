@@ -1,0 +1,165 @@
+"""Process grids: a bijection of ranks and places, whatever the order and the node grid."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mxpeak.errors import UsageError
+from mxpeak.layout.grid import ProcessGrid, factor3, nearest_node_grids
+from mxpeak.records import squarest
+
+SIZES = [(P, Q) for P in range(1, 9) for Q in range(1, 9)]
+
+
+def node_grids(P, Q):
+    return [None, *((p, q) for p in range(1, P + 1) if P % p == 0 for q in range(1, Q + 1) if Q % q == 0)]
+
+
+@pytest.mark.parametrize("order", ["row", "column"])
+def test_coords_and_rank_are_inverse_for_every_small_grid_order_and_node_grid(order):
+    for P, Q in SIZES:
+        for node_grid in node_grids(P, Q):
+            grid = ProcessGrid(P, Q, order, node_grid)
+            places = [grid.coords(rank) for rank in range(P * Q)]
+            assert sorted(places) == [(p, q) for p in range(P) for q in range(Q)]
+            assert [grid.rank(p, q) for p, q in places] == list(range(P * Q))
+
+
+@pytest.mark.parametrize("order", ["row", "column"])
+def test_consecutive_ranks_of_a_node_fill_one_block_of_the_grid(order):
+    for P, Q in SIZES:
+        for p, q in filter(None, node_grids(P, Q)):
+            grid = ProcessGrid(P, Q, order, (p, q))
+            for first in range(0, P * Q, p * q):
+                places = [grid.coords(rank) for rank in range(first, first + p * q)]
+                top, left = min(places)
+                assert top % p == 0
+                assert left % q == 0
+                assert sorted(places) == [(top + i, left + j) for i in range(p) for j in range(q)]
+
+
+def test_row_and_column_order_are_those_of_hpl():
+    row, column = ProcessGrid(2, 3), ProcessGrid(2, 3, "column")
+    assert [row.coords(r) for r in range(6)] == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)]
+    assert [column.coords(r) for r in range(6)] == [(0, 0), (1, 0), (0, 1), (1, 1), (0, 2), (1, 2)]
+
+
+@pytest.mark.parametrize("order", ["row", "column"])
+def test_a_node_grid_of_the_whole_grid_or_of_one_rank_changes_nothing(order):
+    for P, Q in SIZES:
+        plain = ProcessGrid(P, Q, order)
+        for node_grid in [(P, Q), (1, 1)]:
+            other = ProcessGrid(P, Q, order, node_grid)
+            assert [other.coords(r) for r in range(P * Q)] == [plain.coords(r) for r in range(P * Q)]
+
+
+@given(st.integers(1, 12), st.integers(1, 12), st.sampled_from(["row", "column"]), st.data())
+def test_rows_and_columns_partition_the_ranks(P, Q, order, data):
+    grid = ProcessGrid(P, Q, order, data.draw(st.sampled_from(node_grids(P, Q))))
+    rows = [grid.row_ranks(p) for p in range(P)]
+    columns = [grid.column_ranks(q) for q in range(Q)]
+    assert sorted(sum(rows, ())) == sorted(sum(columns, ())) == list(range(grid.size))
+    assert all(rows[p][q] == columns[q][p] for p in range(P) for q in range(Q))
+
+
+def test_a_node_grid_that_does_not_tile_is_refused_with_the_nearest_that_do():
+    with pytest.raises(UsageError, match=r"3x4 does not tile the grid 4x8: 4 / 3 leaves 1, 8 / 4 leaves 0; try ") as e:
+        ProcessGrid(4, 8, node_grid=(3, 4))
+    assert "--node-grid 2x4 or 4x4" in str(e.value)
+    assert nearest_node_grids(4, 8, 3, 4)[0] == (2, 4)
+
+
+def test_node_grids_with_as_many_ranks_a_node_are_suggested_first():
+    assert nearest_node_grids(4, 4, 8, 1)[:2] == [(4, 2), (2, 4)]
+
+
+@pytest.mark.parametrize(("P", "Q"), [(0, 4), (4, 0), (-1, 1)])
+def test_an_empty_grid_is_refused(P, Q):
+    with pytest.raises(UsageError, match="P, Q >= 1"):
+        ProcessGrid(P, Q)
+
+
+def test_an_unknown_order_and_a_node_grid_of_nothing_are_refused():
+    with pytest.raises(UsageError, match="choose row or column"):
+        ProcessGrid(1, 1, "diagonal")
+    with pytest.raises(UsageError, match="0 is less than 1"):
+        ProcessGrid(2, 2, node_grid=(0, 1))
+
+
+def test_a_grid_that_does_not_match_the_ranks_shows_the_arithmetic_and_a_grid_that_does():
+    with pytest.raises(UsageError, match=r"P\*Q = 3\*4 = 12 ranks, but there are 8; try --grid 2x4, or start 12 ranks"):
+        ProcessGrid(3, 4).check_ranks(8)
+    with pytest.raises(UsageError, match="but there is 1;"):
+        ProcessGrid(2, 2).check_ranks(1, idle=True)
+    ProcessGrid(2, 4).check_ranks(8)
+
+
+def test_ranks_may_stay_idle_only_where_that_is_allowed():
+    ProcessGrid(1, 3).check_ranks(4, idle=True)
+    with pytest.raises(UsageError):
+        ProcessGrid(1, 3).check_ranks(4)
+
+
+def test_places_outside_the_grid_are_an_index_error():
+    grid = ProcessGrid(2, 3)
+    for rank in (-1, 6):
+        with pytest.raises(IndexError):
+            grid.coords(rank)
+    for p, q in [(2, 0), (0, 3), (-1, 0)]:
+        with pytest.raises(IndexError):
+            grid.rank(p, q)
+
+
+def test_the_map_shows_each_rank_at_its_place_and_rules_between_nodes():
+    assert ProcessGrid(4, 4, "row", (2, 2)).render().splitlines() == [
+        "process grid 4x4, row order, node grid 2x2",
+        "   0    1 |  4    5",
+        "   2    3 |  6    7",
+        "  --   --   --   --",
+        "   8    9 | 12   13",
+        "  10   11 | 14   15",
+    ]
+
+
+def test_the_map_follows_the_nodes_it_is_given():
+    assert ProcessGrid(2, 2).render([0, 1, 0, 1]).splitlines()[1:] == ["  0 | 1", "  2 | 3"]
+    assert ProcessGrid(2, 2).render([0, 0, 1, 0]).splitlines()[1:] == ["  0   1", "  -", "  2 | 3"]
+    assert ProcessGrid(2, 2).render().splitlines()[1:] == ["  0   1", "  2   3"]
+
+
+def test_a_large_map_is_cut_and_says_so():
+    lines = ProcessGrid(40, 20).render().splitlines()
+    assert len(lines) == 34
+    assert lines[-1] == "  (only 32 of 40 process rows and 16 of 20 columns are shown)"
+
+
+def test_squarest_has_the_right_product_and_no_squarer_pair_exists():
+    for ranks in range(1, 200):
+        P, Q = squarest(ranks)
+        assert ranks == P * Q
+        assert not any(ranks % p == 0 for p in range(P + 1, Q) if p * p <= ranks)
+
+
+def test_factor3_is_the_box_of_least_surface():
+    for ranks in range(1, 150):
+        x, y, z = factor3(ranks)
+        assert x * y * z == ranks
+        assert x >= y >= z
+        boxes = [
+            (a, b, ranks // a // b) for a in range(1, ranks + 1) for b in range(1, ranks + 1) if not ranks % (a * b)
+        ]
+        assert x * y + y * z + x * z == min(a * b + b * c + a * c for a, b, c in boxes)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "box"), [(1, (1, 1, 1)), (8, (2, 2, 2)), (12, (3, 2, 2)), (7, (7, 1, 1)), (9408, (28, 21, 16))]
+)
+def test_factor3_of_known_sizes(ranks, box):
+    assert factor3(ranks) == box
+
+
+def test_factor3_needs_a_rank():
+    with pytest.raises(UsageError, match="at least one rank"):
+        factor3(0)

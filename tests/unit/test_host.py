@@ -1,0 +1,173 @@
+"""Host facts from invented /proc and /sys trees, and from the machine at hand."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+from mxpeak.perf import host
+
+MEMINFO = "MemTotal:       1048576 kB\nMemFree:         200000 kB\nMemAvailable:    524288 kB\n"
+GiB = 2**30
+
+
+def put(root, files):
+    for path, text in files.items():
+        target = root / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text)
+    return root
+
+
+def machine(root, sockets=2, cores=4, threads=2):
+    """Two sockets, four cores each in two L3 groups, two threads a core: numbered as Linux does, siblings last."""
+    total = sockets * cores
+    cpu = "sys/devices/system/cpu/cpu{}/"
+    files = {
+        "proc/cpuinfo": "processor\t: 0\nmodel name\t: Invented 9000\nflags\t\t: fpu sse2 avx2\n\nprocessor\t: 1\n",
+        "proc/sys/kernel/osrelease": "6.1.0-invented\n",
+        "proc/meminfo": MEMINFO,
+    }
+    for logical in range(total * threads):
+        core = logical % total
+        siblings = ",".join(str(core + t * total) for t in range(threads))
+        base = cpu.format(logical)
+        first = core - core % 2
+        files |= {
+            base + "topology/thread_siblings_list": siblings,
+            base + "topology/physical_package_id": str(core // cores),
+            base + "cache/index0/level": "1",
+            base + "cache/index0/type": "Data",
+            base + "cache/index1/level": "1",
+            base + "cache/index1/type": "Instruction",
+            base + "cache/index2/level": "2",
+            base + "cache/index2/type": "Unified",
+            base + "cache/index2/size": "512K",
+            base + "cache/index3/level": "3",
+            base + "cache/index3/type": "Unified",
+            base + "cache/index3/size": "32M",
+            base + "cache/index3/shared_cpu_list": f"{first}-{first + 1},{first + total}-{first + 1 + total}",
+        }
+    for node in range(sockets):
+        cpus = f"{node * cores}-{node * cores + cores - 1}"
+        files[f"sys/devices/system/node/node{node}/cpulist"] = cpus
+    files["sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"] = "performance\n"
+    files["sys/devices/system/cpu/cpufreq/ignored"] = "not a core"
+    return put(root, files)
+
+
+def test_a_two_socket_machine_is_read_whole(tmp_path):
+    facts = host.host_facts(machine(tmp_path), affinity=range(16))
+    assert facts["cpu_model"] == "Invented 9000"
+    assert facts["kernel"] == "6.1.0-invented"
+    assert (facts["sockets"], facts["physical_cores"], facts["logical_cores_allowed"]) == (2, 8, 16)
+    assert facts["numa_nodes"] == [{"node": 0, "cores": [0, 1, 2, 3]}, {"node": 1, "cores": [4, 5, 6, 7]}]
+    assert (facts["l2_bytes"], facts["l3_bytes"]) == (512 * 1024, 32 * 2**20)
+    assert (facts["avx2"], facts["avx512"]) == (True, False)
+    assert (facts["memory_total_bytes"], facts["memory_available_bytes"]) == (GiB, GiB // 2)
+    assert facts["governor"] == "performance"
+
+
+def test_facts_are_plain_data_for_json_on_this_machine_too(tmp_path):
+    for facts in (host.host_facts(), host.host_facts(tmp_path), host.software_facts(), host.environment()):
+        json.dumps(facts, allow_nan=False)
+
+
+def test_without_proc_and_sys_facts_are_none_and_nothing_fails(tmp_path):
+    facts = host.host_facts(tmp_path, affinity=[0])
+    unknown = ("cpu_model", "sockets", "physical_cores", "numa_nodes", "l2_bytes", "l3_bytes", "avx2", "avx512")
+    assert {facts[name] for name in unknown} == {None}
+    assert {facts[name] for name in ("memory_total_bytes", "memory_available_bytes", "governor")} == {None}
+
+
+def test_hardware_threads_of_a_core_count_once(tmp_path):
+    assert host.one_core_each(machine(tmp_path), range(16)) == list(range(8))
+    assert host.one_core_each(tmp_path, [3, 11, 12]) == [3, 12]
+
+
+def test_domains_are_the_cores_that_share_an_l3_cache(tmp_path):
+    assert host.core_domains(machine(tmp_path), range(16)) == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    assert host.core_domains(tmp_path, [1, 2, 6]) == [[1], [2], [6]]
+
+
+def test_domains_fall_back_to_numa_nodes_and_then_to_one_group(tmp_path):
+    assert host.core_domains(tmp_path, [0, 1, 2]) == [[0, 1, 2]]
+    put(tmp_path, {"sys/devices/system/node/node0/cpulist": "0-1", "sys/devices/system/node/node1/cpulist": "2"})
+    assert host.core_domains(tmp_path, [0, 1, 2]) == [[0, 1], [2]]
+
+
+def test_a_cgroup_v2_limit_binds_total_and_available_memory(tmp_path):
+    level = "sys/fs/cgroup/job/"
+    put(tmp_path, {
+        "proc/meminfo": MEMINFO, "proc/self/cgroup": "0::/job/step\n", level + "memory.max": str(GiB // 4),
+        level + "memory.current": str(GiB // 8), level + "memory.stat": f"anon 1\ninactive_file {GiB // 16}\n",
+        level + "step/memory.max": "max\n",
+    })  # fmt: skip
+    assert host.total_memory_bytes(tmp_path) == GiB // 4
+    assert host.available_memory_bytes(tmp_path) == GiB // 4 - GiB // 16
+
+
+def test_a_cgroup_v1_limit_binds_too_and_its_no_limit_does_not(tmp_path):
+    level = "sys/fs/cgroup/memory/"
+    put(tmp_path, {
+        "proc/meminfo": MEMINFO, "proc/self/cgroup": "9:name=systemd:/\n4:cpu,memory:/slurm/job_7\n0::/\n",
+        level + "memory.limit_in_bytes": "9223372036854771712\n",
+        level + "slurm/job_7/memory.limit_in_bytes": str(GiB // 2), level + "slurm/job_7/memory.usage_in_bytes": "4096",
+    })  # fmt: skip
+    assert host.total_memory_bytes(tmp_path) == GiB // 2
+    assert host.available_memory_bytes(tmp_path) == GiB // 2 - 4096
+
+
+def test_in_a_container_that_does_not_see_its_cgroup_path_the_limit_of_the_mount_holds(tmp_path):
+    put(tmp_path, {
+        "proc/meminfo": MEMINFO, "proc/self/cgroup": "0::/docker/abc\n", "sys/fs/cgroup/memory.max": str(GiB // 8),
+        "sys/fs/cgroup/memory.current": str(GiB),
+    })  # fmt: skip
+    assert host.total_memory_bytes(tmp_path) == GiB // 8
+    assert host.available_memory_bytes(tmp_path) == 0  # in use beyond the limit is not negative memory
+
+
+def test_a_limit_above_the_memory_does_not_add_memory(tmp_path):
+    put(tmp_path, {
+        "proc/meminfo": MEMINFO, "proc/self/cgroup": "0::/\n", "sys/fs/cgroup/memory.max": str(8 * GiB),
+        "sys/fs/cgroup/memory.current": "0",
+    })  # fmt: skip
+    assert host.total_memory_bytes(tmp_path) == GiB
+    assert host.available_memory_bytes(tmp_path) == GiB // 2
+
+
+def test_kernel_lists_of_cores_are_read():
+    assert host.core_list("0-3,8,10-11\n") == [0, 1, 2, 3, 8, 10, 11]
+    assert host.core_list("") == []
+
+
+def test_without_affinity_masks_all_cores_are_allowed(monkeypatch):
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    assert host.allowed_cores() == list(range(os.cpu_count() or 1))
+
+
+def test_this_machine_has_memory_and_cores():
+    assert host.total_memory_bytes() > 0
+    assert len(host.allowed_cores()) >= 1
+    assert sum(map(len, host.core_domains())) == len(host.one_core_each())
+
+
+def test_software_versions_are_found_and_absent_packages_are_none(monkeypatch):
+    monkeypatch.setattr(host, "PACKAGES", ("numpy", "no-such-package-as-this"))
+    facts = host.software_facts()
+    assert facts["numpy"]
+    assert facts["no-such-package-as-this"] is None
+    assert facts["python"] == ".".join(map(str, sys.version_info[:3]))
+    assert facts["mxpeak"] == sys.modules["mxpeak"].__version__
+
+
+def test_only_listed_variables_are_recorded_and_never_secrets():
+    environ = {
+        "OMP_NUM_THREADS": "4", "SLURM_JOB_ID": "7", "SLURM_NNODES": "2", "MXPEAK_NB": "192", "HOME": "/x",
+        "AWS_SECRET_ACCESS_KEY": "s", "MXPEAK_TOKEN": "s", "OMPI_MCA_auth_secret": "s", "NOT_OMP_X": "1", "omp_x": "1",
+    }  # fmt: skip
+    assert host.environment(environ=environ) == {
+        "MXPEAK_NB": "192", "OMP_NUM_THREADS": "4", "SLURM_JOB_ID": "7", "SLURM_NNODES": "2",
+    }  # fmt: skip
+    assert host.environment(allow=("HOME",), environ=environ) == {"HOME": "/x"}

@@ -1,0 +1,107 @@
+"""Progress: plain lines where a terminal cannot redraw, silence for short runs, at most 200 samples."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from mxpeak.spans import Step
+from mxpeak.watch.progress import MOST_SAMPLES, Progress, duration, is_terminal
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def follow(progress: Progress, seconds: float, steps: int = 1000) -> None:
+    """A computation of 1e12 flops at an even pace."""
+    progress.start("hpl", 1e12)
+    for k in range(1, steps + 1):
+        progress.step(Step("hpl", k, steps, 1e12 * k / steps, 1e12, seconds * k / steps))
+    progress.finish("hpl", seconds)
+
+
+def shown(seconds: float, mode: str = "auto", steps: int = 1000) -> list[str]:
+    stream = io.StringIO()
+    follow(Progress(stream, {}, mode), seconds, steps)
+    assert "\r" not in stream.getvalue()
+    assert "\x1b" not in stream.getvalue()
+    return stream.getvalue().splitlines()
+
+
+def test_a_plain_line_says_share_time_rates_and_what_is_left():
+    assert shown(100.0)[3] == "hpl   20 %  20.0 s  now 10.0 GFLOP/s  overall 10.0 GFLOP/s  1 min 20 s left"
+
+
+def test_plain_lines_come_every_five_percent():
+    assert 19 <= len(shown(100.0)) <= 20
+
+
+def test_in_a_long_run_plain_lines_come_every_minute():
+    assert 95 <= len(shown(6000.0)) <= 100
+
+
+def test_what_ends_within_two_seconds_shows_nothing():
+    assert shown(1.9) == []
+
+
+def test_always_shows_short_runs_too_and_never_shows_none():
+    assert len(shown(1.9, "always")) > 10
+    assert shown(1000.0, "never") == []
+
+
+@pytest.mark.parametrize("environ", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
+def test_no_color_and_dumb_terminals_get_plain_lines(environ: dict[str, str]):
+    stream = Terminal()
+    follow(Progress(stream, environ), 100.0)
+    assert "\r" not in stream.getvalue()
+    assert "\x1b" not in stream.getvalue()
+    assert len(stream.getvalue().splitlines()) > 10
+
+
+def test_a_terminal_gets_one_live_line_that_is_gone_in_the_end():
+    stream = Terminal()
+    assert is_terminal(stream, {"TERM": "xterm"})
+    follow(Progress(stream, {"TERM": "xterm"}), 10.0)
+    text = stream.getvalue()
+    assert "GFLOP/s" in text
+    assert text.endswith("\x1b[2K") or text.rstrip().endswith("\x1b[?25h") or "\x1b[2K" in text.split("GFLOP/s")[-1]
+
+
+def test_a_run_that_breaks_off_gives_the_terminal_its_cursor_back():
+    stream = Terminal()
+    progress = Progress(stream, {"TERM": "xterm"})
+    progress.start("hpl", 1e12)
+    progress.step(Step("hpl", 1, 2, 5e11, 1e12, 5.0))
+    progress.close()
+    assert stream.getvalue().count("\x1b[?25l") == stream.getvalue().count("\x1b[?25h") == 1
+
+
+@pytest.mark.parametrize("steps", [1, 7, 199, 200, 201, 12345])
+def test_at_most_two_hundred_samples_stay_and_the_last_is_among_them(steps: int):
+    progress = Progress(io.StringIO(), {}, "never")
+    follow(progress, 50.0, steps)
+    assert len(progress.samples) <= MOST_SAMPLES
+    assert progress.samples[-1] == (50.0, 1e12)
+    assert progress.samples == sorted(progress.samples)
+
+
+def test_each_computation_starts_its_samples_anew():
+    progress = Progress(io.StringIO(), {}, "never")
+    follow(progress, 50.0, 10)
+    follow(progress, 5.0, 3)
+    assert len(progress.samples) == 3
+
+
+def test_a_computation_without_flops_or_steps_is_no_trouble():
+    progress = Progress(io.StringIO(), {}, "always")
+    progress.start("empty", 0.0)
+    progress.step(Step("empty", 1, 1, 0.0, 0.0, 0.0))
+    progress.finish("empty", 0.0)
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(8.25, "8.25 s"), (200, "3 min 20 s"), (18120, "5 h 02 min")])
+def test_durations_read_as_people_say_them(seconds: float, text: str):
+    assert duration(seconds) == text
