@@ -13,7 +13,7 @@ from mxpeak.layout.schedule import LuStep
 
 @dataclass(frozen=True, slots=True)
 class DistMatrix:
-    """An m×n matrix in NB×NB blocks on a P×Q grid; `local` is this rank's part, column-major."""
+    """An m×n matrix in NB×NB blocks on a P×Q grid; `local` is this rank's part, row-major."""
 
     grid: Grid
     rows: BlockCyclic

@@ -1,8 +1,10 @@
 """What every backend provides: signature, what is overwritten, error bound, flops.
 
-Matrices are column-major blocks of a backend's own arrays, cut by slicing (`A[i0:i1, j0:j1]` is a view); vectors are
-contiguous.  Solvers hold them, cut them and hand them back, and know nothing else about them: so the same solver runs
-on NumPy arrays and on a device's tensors.  u is the unit roundoff of the type; bounds are to first order and normwise.
+Matrices are row-major blocks of a backend's own arrays, cut by slicing (`A[i0:i1, j0:j1]` is a view): pivoting moves
+rows, and a row-major row is one contiguous piece.  Panels are column-major: the factorization goes down their columns.
+Vectors are contiguous.  Solvers hold them, cut them and hand them back, and know nothing else about them: so the same
+solver runs on NumPy arrays and on a device's tensors.  u is the unit roundoff of the type; bounds are to first order
+and normwise.
 """
 
 from __future__ import annotations
@@ -62,7 +64,7 @@ class Kernels(Protocol):
     threads: int
 
     def matrix(self, rows: int, columns: int) -> Matrix:
-        """An uninitialised column-major fp64 matrix whose leading dimension suits the caches."""
+        """An uninitialised row-major fp64 matrix whose leading dimension suits the caches."""
 
     def vector(self, size: int) -> Vector:
         """An uninitialised contiguous fp64 vector."""
@@ -71,6 +73,9 @@ class Kernels(Protocol):
         """A contiguous fp64 vector of zeros."""
 
     def shaped(self, vector: Vector, rows: int, columns: int) -> Matrix:
+        """The first rows·columns entries of a vector as a row-major matrix: a view."""
+
+    def panel(self, vector: Vector, rows: int, columns: int) -> Matrix:
         """The first rows·columns entries of a vector as a column-major matrix: a view."""
 
     def indices(self, values: Sequence[int]) -> Indices:
@@ -86,7 +91,7 @@ class Kernels(Protocol):
         """A short vector as Python floats."""
 
     def copy(self, source: Matrix, target: Matrix) -> None:
-        """target = source."""
+        """target = source, in whatever orders they lie."""
 
     def generate_lcg(self, A: Matrix, rows: BlockCyclic, cols: BlockCyclic, seed: int) -> None:
         """A = this rank's part of HPL's matrix, exactly: a_ij = 1/2 - X(1 + i + j·rows.n)/2^64."""
@@ -117,10 +122,10 @@ class Kernels(Protocol):
         """A[rows[k]] = source[k]."""
 
     def solve_unit_lower(self, L: Matrix, B: Matrix) -> None:
-        """B = L^-1 B in place, L the unit lower triangle; |ΔL| <= m·u·|L|; m²·n flops."""
+        """B = L^-1 B in place, L the unit lower triangle of a panel's block; |ΔL| <= m·u·|L|; m²·n flops."""
 
     def subtract_product(self, C: Matrix, A: Matrix, B: Matrix) -> None:
-        """C -= A B in place; error <= (k+1)·u·|A||B| + u·|C|; 2·m·n·k flops."""
+        """C -= A B in place, A and B matrices or panels; error <= (k+1)·u·|A||B| + u·|C|; 2·m·n·k flops."""
 
     def solve_upper(self, U: Matrix, x: Vector) -> None:
         """x = U^-1 x in place, U the upper triangle; |ΔU| <= n·u·|U|; n² flops."""

@@ -29,8 +29,9 @@ class UnderWay(Protocol):
         """Drive it a little; whether it has ended here."""
 
 
-#: Columns, in blocks, that are updated between two looks at communication under way.
-CHUNK_BLOCKS = 4
+#: An update that hides communication is cut into so many chunks of columns (of 4 blocks at least), with a look at the
+#: communication between them.  Each chunk packs L21 anew, so more of them cost more than they hide.
+CHUNKS, CHUNK_BLOCKS = 3, 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +175,7 @@ class _PivotedLu:
         waiting = [task for task in under_way if task is not None and not task.progress()]
         with self.spans("gemm", flops=2.0 * m2 * n2 * jb):
             done = 0
-            for j0, j1 in chunks(0, n2, CHUNK_BLOCKS * self.A.nb):
+            for j0, j1 in chunks(0, n2, max(-(-n2 // CHUNKS), CHUNK_BLOCKS * self.A.nb)):
                 if not waiting:
                     break
                 kernels.subtract_product(A22[:, j0:j1], L21_row, U[:, j0:j1])

@@ -31,19 +31,21 @@ class PanelOptions:
 class FactoredPanel:
     """A panel on its way to this rank, and once it is here: L11 (with U11), L21_row and the row moves.
 
-    One message holds it all: L21 (this process row's rows below the block row), the jb×jb block L1, the pivots, and a
-    flag for a singular column.
+    One message holds it all: the jb×jb block L1, the pivots, a flag for a singular column, and the panel's rows of this
+    process row, column by column.  Their first jb on the owner of the block row are dead; L21 is what lies below.
     """
 
     def __init__(self, A: DistMatrix, step: LuStep, buffer: Any, kernels: Kernels):
         self.step = step
         self._A, self._kernels = A, kernels
-        jb, m2 = step.jb, A.rows.local_size - A.rows.local_start(step.j1)
-        size = m2 * jb
-        self.L21_row = kernels.shaped(buffer, m2, jb)
-        self.L11 = kernels.shaped(buffer[size : size + jb * jb], jb, jb)
-        self._tail = buffer[size + jb * jb : size + jb * jb + jb + 1]
-        self._message = buffer[: size + jb * jb + jb + 1]
+        jb, m = step.jb, A.rows.local_size - A.rows.local_start(step.j0)
+        square, head = jb * jb, jb * jb + jb + 1
+        self._top = jb if A.grid.p == step.p else 0
+        self.L11 = kernels.panel(buffer, jb, jb)
+        self._tail = buffer[square:head]
+        self._rows = kernels.panel(buffer[head:], m, jb)
+        self.L21_row = self._rows[self._top :]
+        self._message = buffer[: head + m * jb]
         self._broadcast: Task | None = None
         self._moves: LocalMoves | None = None
 
@@ -53,14 +55,13 @@ class FactoredPanel:
         return A.rows.local_size * A.nb + A.nb * A.nb + A.nb + 1
 
     def factor(self, options: PanelOptions, spans: Spans) -> None:
-        """Factor the panel where it lies and fill the message.  Collective over the process column that owns it.
+        """Copy the panel into the message, factor it there.  Collective over the process column that owns it.
 
-        Overwrites the panel in A: L21 below the block row, and L11 with U11 in the block row.
+        Overwrites the block row in A by L11 and U11; L21 is not needed there again.
         """
         A, step, kernels = self._A, self.step, self._kernels
-        i0 = A.rows.local_start(step.j0)
-        A_panel = A[step.j0 :, step.j0 : step.j1]
-        top = step.jb if A.grid.p == step.p else 0
+        with spans("copy"):
+            kernels.copy(A[step.j0 :, step.j0 : step.j1], self._rows)
         pivots = kernels.indices([0] * step.jb)
         column = A.grid.column
         theirs = kernels.candidate(step.jb)
@@ -69,19 +70,16 @@ class FactoredPanel:
             allreduce_by(column, mine, theirs, kernels.better_candidate)
 
         plan = panel_plan(step.jb, options.nbmin, options.ndiv, options.rfact)
-        panel = Panel(A_panel, self.L11, pivots, A.rows, i0, top, plan, options.pfact)
+        il0 = A.rows.local_start(step.j0)
+        panel = Panel(self._rows, self.L11, pivots, A.rows, il0, self._top, plan, options.pfact)
         begin = perf_counter()
         outcome = kernels.factor_panel(panel, exchange if column.size > 1 else None)
         spans.add("rfact", perf_counter() - begin)
         spans.add("pfact", outcome.leaf_s)
         spans.add("mxswp", outcome.swap_s)
 
-        if top:
+        if self._top:
             kernels.copy(self.L11, A[step.j0 : step.j1, step.j0 : step.j1])
-        if A.grid.Q > 1:
-            kernels.copy(A_panel[top:], self.L21_row)
-        else:
-            self.L21_row = A_panel[top:]
         kernels.assign(self._tail, [*kernels.integers(pivots), outcome.singular])
 
     def start_broadcast(self, options: PanelOptions) -> None:

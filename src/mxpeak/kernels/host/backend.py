@@ -23,9 +23,9 @@ _VARIANTS = {"right": panel.RIGHT, "left": panel.LEFT, "crout": panel.CROUT}
 _Callback = ctypes.CFUNCTYPE(ctypes.c_int32)
 
 
-def leading_dimension(rows: int) -> int:
-    """Rows rounded up to whole cache lines, and away from multiples of 4 KiB, which would share cache sets."""
-    ld = -(-max(rows, 1) // 8) * 8
+def leading_dimension(columns: int) -> int:
+    """Columns rounded up to whole cache lines, and away from multiples of 4 KiB, which would share cache sets."""
+    ld = -(-max(columns, 1) // 8) * 8
     return ld + 8 if ld % 512 == 0 else ld
 
 
@@ -46,8 +46,8 @@ class HostKernels:
     # --- arrays
 
     def matrix(self, rows: int, columns: int) -> Array:
-        ld = leading_dimension(rows)
-        return self._fresh(ld * columns).reshape((ld, columns), order="F")[:rows]
+        ld = leading_dimension(columns)
+        return self._fresh(rows * ld).reshape((rows, ld))[:, :columns]
 
     def vector(self, size: int) -> Array:
         return self._fresh(size)
@@ -62,6 +62,9 @@ class HostKernels:
         return np.zeros(size)
 
     def shaped(self, vector: Array, rows: int, columns: int) -> Array:
+        return vector[: rows * columns].reshape((rows, columns))
+
+    def panel(self, vector: Array, rows: int, columns: int) -> Array:
         return vector[: rows * columns].reshape((rows, columns), order="F")
 
     def indices(self, values: Sequence[int]) -> Array:
@@ -84,20 +87,19 @@ class HostKernels:
     def generate_lcg(self, A: Array, rows: BlockCyclic, cols: BlockCyclic, seed: int) -> None:
         if A.size == 0:
             return
-        jumps = [lcg.jump(k) for k in range(min(rows.nb, rows.n))]
-        first = lcg.state(seed, 1 + rows.to_global(0))
-        starts = []
-        for jl in range(A.shape[1]):
-            a, c = lcg.jump(cols.to_global(jl) * rows.n)
-            starts.append((a * first + c) & lcg.MASK)
+        n = rows.n
+        jumps = [lcg.jump(k * n) for k in range(min(cols.nb, cols.n))]
+        first = 1 + cols.to_global(0) * n
+        starts = [lcg.state(seed, first + rows.to_global(il)) for il in range(A.shape[0])]
         tables = [np.array(column, dtype=np.uint64) for column in (*zip(*jumps), starts)]
-        to_block = np.array(lcg.jump(rows.P * rows.nb), dtype=np.uint64)
-        self._team.run(generate.lcg_fill, self.threads, A, rows.nb, to_block, *tables)
+        to_block = np.array(lcg.jump(cols.P * cols.nb * n), dtype=np.uint64)
+        self._team.run(generate.lcg_fill, self.threads, A, cols.nb, to_block, *tables)
 
     # --- panel
 
     def factor_panel(self, work: Panel, exchange: Exchange | None) -> PanelOutcome:
         jb = work.L1.shape[0]
+        assert work.A.strides[0] == work.L1.strides[0] == 8 or work.A.shape[0] <= 1, "panels are column-major"
         tiles = -(-work.A.shape[0] // work.rows.nb)
         threads = self.threads if tiles > 1 else 1
         mine = self.candidate(jb)
@@ -203,9 +205,9 @@ class HostKernels:
     # --- norms
 
     def abs_sums(self, A: Array, by_row: Array, by_column: Array) -> None:
-        partial = self.matrix(A.shape[0], self.threads)
-        self._team.run(norms.abs_sums, self.threads, A, partial, by_column)
-        np.sum(partial, axis=1, out=by_row)
+        partial = self.matrix(self.threads, A.shape[1])
+        self._team.run(norms.abs_sums, self.threads, A, by_row, partial)
+        np.sum(partial, axis=0, out=by_column)
 
     def max_abs(self, x: Array) -> float:
         return float(np.max(np.abs(x))) if x.size else 0.0

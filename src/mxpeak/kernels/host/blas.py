@@ -1,6 +1,6 @@
 """SciPy's BLAS, called through the pointers of its Cython interface: in place, with leading dimensions, no copies.
 
-A is always column-major: element (i, j) lies at address + (i + j·ld)·itemsize, so every block A[i0:i1, j0:j1] is one.
+BLAS knows column-major blocks; matrices here are row-major, so it is given their transposes.
 """
 
 from __future__ import annotations
@@ -40,65 +40,69 @@ def _routine(name: str, arguments: int) -> Any:
     return _routines[name]
 
 
-_N, _L, _U, _R = (ctypes.c_char_p(letter) for letter in (b"N", b"L", b"U", b"R"))
+_RIGHT, _LOWER, _TRANSPOSED, _PLAIN, _UNIT = (ctypes.c_char_p(letter) for letter in (b"R", b"L", b"T", b"N", b"U"))
 
 
 def _int(value: int) -> Any:
     return ctypes.byref(ctypes.c_int(value))
 
 
-def leading(A: Array) -> int:
-    """The leading dimension of a column-major block; a block of another order is a mistake of the caller."""
-    rows, columns = A.shape
-    step = A.strides[1] // A.itemsize if columns > 1 else max(rows, 1)
-    column_major = (rows <= 1 or A.strides[0] == A.itemsize) and step >= max(rows, 1)
-    assert column_major, f"a block of shape {A.shape} with strides {A.strides} is not column-major"
-    return step
+def order(A: Array) -> tuple[bytes, int]:
+    """How BLAS reads the transpose of a block: N and its leading dimension if row-major, T if column-major."""
+    (rows, columns), (down, across) = A.shape, (stride // A.itemsize for stride in A.strides)
+    if columns == 1 or across == 1:
+        return b"N", max(down, columns, 1) if rows > 1 else max(columns, 1)
+    assert down == 1 or rows == 1, f"a block of shape {A.shape} with strides {A.strides} is in neither order"
+    return b"T", max(across, rows, 1)
 
 
 def gemm(alpha: float, A: Array, B: Array, C: Array) -> None:
-    """C += alpha · A · B, in place; 2·m·n·k flops."""
+    """C += alpha · A · B, in place, C row-major: BLAS forms C^T += alpha · B^T · A^T; 2·m·n·k flops."""
     (m, k), n = A.shape, B.shape[1]
     if m == 0 or n == 0 or k == 0:
         return
     letter, real = TYPES[C.dtype]
+    (of_A, lda), (of_B, ldb), (of_C, ldc) = order(A), order(B), order(C)
+    assert of_C == b"N", "the result of a product must be row-major"
     _routine(f"{letter}gemm", 13)(
-        _N, _N, _int(m), _int(n), _int(k), ctypes.byref(real(alpha)), A.ctypes.data, _int(leading(A)),
-        B.ctypes.data, _int(leading(B)), ctypes.byref(real(1.0)), C.ctypes.data, _int(leading(C)),
+        ctypes.c_char_p(of_B), ctypes.c_char_p(of_A), _int(n), _int(m), _int(k), ctypes.byref(real(alpha)),
+        B.ctypes.data, _int(ldb), A.ctypes.data, _int(lda), ctypes.byref(real(1.0)), C.ctypes.data, _int(ldc),
     )  # fmt: skip
 
 
 def trsm_unit_lower(L: Array, B: Array) -> None:
-    """B = L^-1 · B in place, L the unit lower triangle of a square block; m²·n flops."""
+    """B = L^-1 · B in place, L the unit lower triangle of a column-major block: B^T = B^T · L^-T; m²·n flops."""
     m, n = B.shape
     if m == 0 or n == 0:
         return
     letter, real = TYPES[B.dtype]
+    (of_L, ldl), (of_B, ldb) = order(L), order(B)
+    assert of_B == b"N" and (of_L == b"T" or m == 1), "L must be column-major, and B row-major"  # noqa: PT018
     _routine(f"{letter}trsm", 11)(
-        _L, _L, _N, _U, _int(m), _int(n), ctypes.byref(real(1.0)), L.ctypes.data, _int(leading(L)), B.ctypes.data,
-        _int(leading(B)),
+        _RIGHT, _LOWER, _TRANSPOSED, _UNIT, _int(n), _int(m), ctypes.byref(real(1.0)), L.ctypes.data, _int(ldl),
+        B.ctypes.data, _int(ldb),
     )  # fmt: skip
 
 
 def trsv_upper(U: Array, x: Array) -> None:
-    """x = U^-1 · x in place, U the upper triangle of a square block; n² flops."""
+    """x = U^-1 · x in place, U the upper triangle of a row-major block, x contiguous; n² flops."""
     if x.shape[0] == 0:
         return
     letter, _ = TYPES[x.dtype]
     _routine(f"{letter}trsv", 8)(
-        _U, _N, _N, _int(x.shape[0]), U.ctypes.data, _int(leading(U)), x.ctypes.data, _int(1)
+        _LOWER, _TRANSPOSED, _PLAIN, _int(x.shape[0]), U.ctypes.data, _int(order(U)[1]), x.ctypes.data, _int(1)
     )  # fmt: skip
 
 
 def gemv(alpha: float, A: Array, x: Array, y: Array) -> None:
-    """y += alpha · A · x in place, x and y contiguous; 2·m·n flops."""
+    """y += alpha · A · x in place, A row-major, x and y contiguous; 2·m·n flops."""
     m, n = A.shape
     if m == 0 or n == 0:
         return
     letter, real = TYPES[y.dtype]
     _routine(f"{letter}gemv", 11)(
-        _N, _int(m), _int(n), ctypes.byref(real(alpha)), A.ctypes.data, _int(leading(A)), x.ctypes.data, _int(1),
-        ctypes.byref(real(1.0)), y.ctypes.data, _int(1),
+        _TRANSPOSED, _int(n), _int(m), ctypes.byref(real(alpha)), A.ctypes.data, _int(order(A)[1]), x.ctypes.data,
+        _int(1), ctypes.byref(real(1.0)), y.ctypes.data, _int(1),
     )  # fmt: skip
 
 

@@ -112,6 +112,26 @@ def column(A, j, r0, r1):
     return carray(_pointer(address_of(A, r0, j)), (r1 - r0,), A.dtype)
 
 
+@jit(inline="always")
+def row(A, i, c0, c1):
+    """A[i, c0:c1] of a row-major block as an array that the compiler knows to be contiguous."""
+    return carray(_pointer(address_of(A, i, c0)), (c1 - c0,), A.dtype)
+
+
+@intrinsic
+def prefetch(typingctx, address):
+    """Ask for the cache line at `address`, to be read and written soon."""
+
+    def codegen(context, builder, signature, args):
+        function_type = ir.FunctionType(ir.VoidType(), [_I8.as_pointer(), _I32, _I32, _I32])
+        function = cgutils.get_or_insert_function(builder.module, function_type, "llvm.prefetch.p0")
+        write, keep, data = (ir.Constant(_I32, value) for value in (1, 3, 1))
+        builder.call(function, [builder.inttoptr(args[0], _I8.as_pointer()), write, keep, data])
+        return context.get_dummy_value()
+
+    return types.void(types.int64), codegen
+
+
 @intrinsic
 def cycles(typingctx):
     """The processor's time stamp counter."""

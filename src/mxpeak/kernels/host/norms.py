@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mxpeak.kernels.host.jit import INT, MATRIX, VECTOR, jit
-from mxpeak.kernels.host.native import column
+from mxpeak.kernels.host.native import row
 
 
 @jit(fastmath={"contract", "reassoc"})
@@ -15,15 +15,15 @@ def _abs_sum(a):
     return total
 
 
-@jit(INT, INT, MATRIX, MATRIX, VECTOR)
+@jit(INT, INT, MATRIX, VECTOR, MATRIX)
 def abs_sums(tid, threads, A, by_row, by_column):
-    """by_column[j] = Σ_i |a_ij|, and by_row[i, tid] the part of Σ_j |a_ij| that thread tid's columns make."""
+    """by_row[i] = Σ_j |a_ij|, and by_column[tid, j] the part of Σ_i |a_ij| that thread tid's rows make."""
     m, n = A.shape
-    mine = column(by_row, tid, 0, m)
-    for i in range(m):
-        mine[i] = 0.0
-    for j in range(n * tid // threads, n * (tid + 1) // threads):
-        a = column(A, j, 0, m)
-        by_column[j] = _abs_sum(a)
-        for i in range(m):
-            mine[i] += abs(a[i])
+    mine = row(by_column, tid, 0, n)
+    for j in range(n):
+        mine[j] = 0.0
+    for i in range(m * tid // threads, m * (tid + 1) // threads):
+        a = row(A, i, 0, n)
+        by_row[i] = _abs_sum(a)
+        for j in range(n):
+            mine[j] += abs(a[j])

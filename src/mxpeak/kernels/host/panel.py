@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from mxpeak.kernels.host.jit import INT, INTEGERS, MATRIX, TABLE, VECTOR, jit
-from mxpeak.kernels.host.native import address_of, barrier, call_at, column, cycles, gemm_at, trsm_at
+from mxpeak.kernels.host.native import address_of, barrier, call_at, column, cycles, gemm_at, prefetch, trsm_at
 
 RIGHT, LEFT, CROUT = range(3)
 LEAF, SOLVE, TOP, UPDATE = range(4)
@@ -92,6 +92,8 @@ def _move_rows(A, L1, j, top, pivots, geometry, mine, state, best, where, thread
         largest = 0.0
     if P == 1:
         pivots[j] = _to_global(il0 + at, nb, p, P)
+        for c in range(jb):  # each is a cache line, maybe another thread's: ask for all before waiting for one
+            prefetch(address_of(A, at, c))
         for c in range(jb):
             L1[j, c] = A[at, c]
             A[at, c] = A[j, c]

@@ -1,65 +1,69 @@
-"""Moving rows of a column-major matrix: column by column, each column's moves at once (phase RS of rocHPL §II)."""
+"""Moving rows of a row-major matrix: contiguous pieces, in strips of columns that stay in the cache (phase RS)."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from mxpeak.kernels.host.jit import INT, INTEGERS, MATRIX, jit
-from mxpeak.kernels.host.native import column
+from mxpeak.kernels.host.native import row
+
+#: Columns of a strip: two panels' worth of rows of it fit in half a megabyte.
+STRIP = 128
 
 
 @jit()
-def _part(tid, threads, columns):
-    """The columns of thread tid: a contiguous share."""
-    return columns * tid // threads, columns * (tid + 1) // threads
+def _part(tid, threads, count):
+    """The share of thread tid of 0:count: contiguous."""
+    return count * tid // threads, count * (tid + 1) // threads
+
+
+@jit()
+def _move(source, target):
+    for c in range(target.shape[0]):
+        target[c] = source[c]
 
 
 @jit(INT, INT, MATRIX, INTEGERS, MATRIX)
 def gather_rows(tid, threads, A, rows, out):
     """out[k, :] = A[rows[k], :]."""
     c0, c1 = _part(tid, threads, out.shape[1])
-    m, count = A.shape[0], rows.shape[0]
-    for c in range(c0, c1):
-        a, o = column(A, c, 0, m), column(out, c, 0, count)
-        for k in range(count):
-            o[k] = a[rows[k]]
+    for k in range(rows.shape[0]):
+        _move(row(A, rows[k], c0, c1), row(out, k, c0, c1))
 
 
 @jit(INT, INT, MATRIX, INTEGERS, MATRIX)
 def scatter_rows(tid, threads, source, rows, A):
     """A[rows[k], :] = source[k, :]."""
     c0, c1 = _part(tid, threads, source.shape[1])
-    m, count = A.shape[0], rows.shape[0]
-    for c in range(c0, c1):
-        a, s = column(A, c, 0, m), column(source, c, 0, count)
-        for k in range(count):
-            a[rows[k]] = s[k]
+    for k in range(rows.shape[0]):
+        _move(row(source, k, c0, c1), row(A, rows[k], c0, c1))
 
 
 @jit(INT, INT, MATRIX, INT, INTEGERS, INTEGERS, INTEGERS)
 def permute_rows(tid, threads, A, block, sources, targets, block_rows):
     """A[block+i, :] = A[sources[i], :] and A[targets[t], :] = A[block+block_rows[t], :], as the rows were before."""
-    c0, c1 = _part(tid, threads, A.shape[1])
-    m, jb, outs = A.shape[0], sources.shape[0], targets.shape[0]
-    incoming, outgoing = np.empty(jb, A.dtype), np.empty(outs, A.dtype)
-    for c in range(c0, c1):
-        a = column(A, c, 0, m)
+    begin, end = _part(tid, threads, A.shape[1])
+    jb, outs = sources.shape[0], targets.shape[0]
+    incoming, outgoing = np.empty((jb, STRIP), A.dtype), np.empty((outs, STRIP), A.dtype)
+    for c0 in range(begin, end, STRIP):
+        c1 = min(c0 + STRIP, end)
         for i in range(jb):
-            incoming[i] = a[sources[i]]
+            _move(row(A, sources[i], c0, c1), row(incoming, i, 0, c1 - c0))
         for t in range(outs):
-            outgoing[t] = a[block + block_rows[t]]
+            _move(row(A, block + block_rows[t], c0, c1), row(outgoing, t, 0, c1 - c0))
         for i in range(jb):
-            a[block + i] = incoming[i]
+            _move(row(incoming, i, 0, c1 - c0), row(A, block + i, c0, c1))
         for t in range(outs):
-            a[targets[t]] = outgoing[t]
+            _move(row(outgoing, t, 0, c1 - c0), row(A, targets[t], c0, c1))
 
 
 @jit(INT, INT, MATRIX, MATRIX)
 def copy_block(tid, threads, source, target):
-    """target = source, both column-major blocks."""
-    c0, c1 = _part(tid, threads, source.shape[1])
-    m = source.shape[0]
-    for c in range(c0, c1):
-        s, t = column(source, c, 0, m), column(target, c, 0, m)
-        for i in range(m):
-            t[i] = s[i]
+    """target = source, in whatever orders they lie: tile by tile, so that a cache line is used up while it is there."""
+    tile = 16
+    r0, r1 = _part(tid, threads, source.shape[0])
+    for i0 in range(r0, r1, tile):
+        for j0 in range(0, source.shape[1], tile):
+            for j in range(j0, min(j0 + tile, source.shape[1])):
+                for i in range(i0, min(i0 + tile, r1)):
+                    target[i, j] = source[i, j]

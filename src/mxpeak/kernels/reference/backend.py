@@ -22,7 +22,7 @@ class ReferenceKernels:
     threads = 1
 
     def matrix(self, rows: int, columns: int) -> Array:
-        return np.full((rows, columns), np.nan, order="F")
+        return np.full((rows, columns), np.nan)
 
     def vector(self, size: int) -> Array:
         return np.full(size, np.nan)
@@ -31,6 +31,9 @@ class ReferenceKernels:
         return np.zeros(size)
 
     def shaped(self, vector: Array, rows: int, columns: int) -> Array:
+        return vector[: rows * columns].reshape((rows, columns))
+
+    def panel(self, vector: Array, rows: int, columns: int) -> Array:
         return vector[: rows * columns].reshape((rows, columns), order="F")
 
     def indices(self, values: Sequence[int]) -> Array:

@@ -1,0 +1,106 @@
+"""mxpeak's HPL beside Netlib HPL: same BLAS library, ranks, threads and N, runs interleaved, best and median of each.
+
+    python benchmarks/hpl_vs_netlib.py --xhpl /path/to/xhpl -N 10000 --nb 128,160,192 --repeat 3 --out result.json
+
+xhpl is a Netlib HPL 2.3 that the user has built; link it to the OpenBLAS that SciPy brings, so that both call the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from mxpeak.bench.hpl_dat import write_dat
+from mxpeak.perf.host import host_facts, software_facts
+from mxpeak.records import HplConfig
+
+RESULT_LINE = re.compile(r"^W[RC]\S+\s+\d+\s+\d+\s+\d+\s+\d+\s+(\d+\.\d+)\s+(\S+)$", re.MULTILINE)
+MPIEXEC = str(Path(sysconfig.get_path("scripts")) / "mpiexec")
+
+
+def netlib(xhpl: str, config: HplConfig, ranks: int, threads: int) -> float:
+    """One run of xhpl; its rate in flop/s."""
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "HPL.dat").write_text(write_dat(config))
+        environ = {**os.environ, "OPENBLAS_NUM_THREADS": str(threads)}
+        run = subprocess.run([MPIEXEC, "-n", str(ranks), xhpl], cwd=folder, env=environ, text=True, capture_output=True)
+    if "PASSED" not in run.stdout:
+        sys.exit(f"xhpl failed:\n{run.stdout[-2000:]}\n{run.stderr[-2000:]}")
+    match = RESULT_LINE.search(run.stdout)
+    assert match, run.stdout
+    return float(match[2]) * 1e9
+
+
+def ours(config: HplConfig, ranks: int, threads: int) -> dict[str, Any]:
+    """One run of mxpeak; its result file."""
+    (P, Q), (n,), (nb,), (depth,) = (config.grid or ((1, 1),))[0], config.n or (0,), config.nb, config.depth
+    command = [sys.executable, "-m", "mxpeak", "run", "hpl", "-N", str(n), "--nb", str(nb), "--grid", f"{P}x{Q}"]
+    command += ["--threads", str(threads), "--depth", str(depth), "--json", "-", "--quiet"]
+    with tempfile.TemporaryDirectory() as folder:
+        launched = [*command, "--out", folder + "/out"]
+        run = subprocess.run([MPIEXEC, "-n", str(ranks), *launched], text=True, capture_output=True, cwd=folder)
+    if run.returncode:
+        sys.exit(f"mxpeak ended with {run.returncode}:\n{run.stderr[-2000:]}")
+    return json.loads(run.stdout)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--xhpl", required=True)
+    parser.add_argument("-N", "--n", type=int, required=True)
+    parser.add_argument("--nb", default="128,160,192,224")
+    parser.add_argument("--grid", default="1x2")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--depth", type=int, default=1)
+    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--out", type=Path)
+    args = parser.parse_args()
+    P, Q = map(int, args.grid.split("x"))
+    rows: list[dict[str, Any]] = []
+    for repeat in range(args.repeat):
+        for nb in map(int, args.nb.split(",")):
+            config = HplConfig(n=(args.n,), nb=(nb,), P=(P,), Q=(Q,), depth=(args.depth,))
+            theirs = netlib(args.xhpl, config, P * Q, args.threads)
+            mine = ours(HplConfig(n=(args.n,), nb=(nb,), grid=((P, Q),), depth=(args.depth,)), P * Q, args.threads)
+            row = {
+                "repeat": repeat, "nb": nb, "netlib_flops": theirs, "mxpeak_flops": mine["result"]["rate_flops"],
+                "fraction_of_dgemm": mine["result"]["fraction_of_limit"],
+                "dgemm_flops": mine["result"]["limit"]["rate_flops"], "phases": mine["phases"],
+                "residual": mine["validation"]["residual"], "memory_bytes": mine["problem"]["memory_bytes"],
+                "peak_rss_bytes": mine["problem"]["peak_rss_bytes"],
+            }  # fmt: skip
+            rows.append(row)
+            print(f"NB {nb:4d}  netlib {theirs / 1e9:7.2f}  mxpeak {row['mxpeak_flops'] / 1e9:7.2f} GFLOP/s  "
+                  f"ratio {row['mxpeak_flops'] / theirs:.3f}  of DGEMM {row['fraction_of_dgemm']:.3f}", flush=True)  # fmt: skip
+    summary = {}
+    for who in ("netlib", "mxpeak"):
+        by_nb: dict[int, list[float]] = {}
+        for row in rows:
+            by_nb.setdefault(row["nb"], []).append(row[f"{who}_flops"])
+        medians = {nb: statistics.median(rates) for nb, rates in by_nb.items()}
+        best = max(medians, key=lambda nb: medians[nb])
+        summary[who] = {"nb": best, "median_flops": medians[best], "best_flops": max(by_nb[best])}
+    summary["ratio_of_medians"] = summary["mxpeak"]["median_flops"] / summary["netlib"]["median_flops"]
+    summary["ratio_of_bests"] = summary["mxpeak"]["best_flops"] / summary["netlib"]["best_flops"]
+    print(json.dumps(summary, indent=1))
+    if args.out:
+        pinned = os.environ.get("OPENBLAS_CORETYPE")
+        facts = {
+            "command": " ".join(["python", *sys.argv]), "n": args.n, "grid": args.grid, "threads": args.threads,
+            "openblas_coretype": pinned, "machine": host_facts(), "software": software_facts(),
+        }  # fmt: skip
+        facts["command"] = re.sub(r"--xhpl \S+", "--xhpl xhpl", str(facts["command"]))
+        args.out.write_text(json.dumps({**facts, "summary": summary, "runs": rows}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
