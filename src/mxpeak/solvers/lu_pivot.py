@@ -31,7 +31,7 @@ class UnderWay(Protocol):
 
 #: An update that hides communication is cut into so many chunks of columns (of 4 blocks at least), with a look at the
 #: communication between them.  Each chunk packs L21 anew, so more of them cost more than they hide.
-CHUNKS, CHUNK_BLOCKS = 3, 4
+CHUNKS, CHUNK_BLOCKS = 2, 4
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,212 @@
+"""HPL under real mpiexec: same numbers as on one process, the documented ends, and no hang when a rank dies."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import sysconfig
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+MPIEXEC = Path(sysconfig.get_path("scripts")) / "mpiexec"
+PYTHON = [sys.executable, "-m", "mxpeak"]
+
+pytest.importorskip("mpi4py", reason="MPI for Python is not installed")
+pytestmark = pytest.mark.skipif(not MPIEXEC.exists(), reason="there is no mpiexec beside this Python")
+
+
+def mpiexec(ranks: int, *arguments: str, cwd: Path, timeout: float = 120.0) -> subprocess.CompletedProcess[str]:
+    command = [str(MPIEXEC), "-n", str(ranks), *PYTHON, *arguments]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=timeout)
+
+
+def run_json(ranks: int, *arguments: str, cwd: Path) -> dict[str, Any]:
+    run = mpiexec(ranks, "run", "hpl", *arguments, "--warmup", "none", "--json", "-", cwd=cwd)
+    assert run.returncode == 0, run.stderr
+    return json.loads(run.stdout)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "grid", "extra"),
+    [
+        (2, "1x2", ["--bcast", "2ring"]),
+        (2, "2x1", ["--swap", "long"]),
+        (4, "2x2", ["--split", "0.5", "--swap", "bin"]),
+        (4, "4x1", ["--depth", "0"]),
+        (4, "1x4", ["--bcast", "longM", "--order", "column"]),
+        (4, "2x2", ["--node-grid", "1x2", "--bcast", "ilib"]),
+    ],
+)
+def test_every_grid_solves_a_ragged_system(tmp_path: Path, ranks: int, grid: str, extra: list[str]) -> None:
+    body = run_json(ranks, "-N", "397", "--nb", "24", "--grid", grid, *extra, cwd=tmp_path)
+    assert body["status"] == "valid"
+    assert body["launch"]["ranks"] == ranks
+    norms = body["validation"]["norms"]
+    alone = subprocess.run(
+        [*PYTHON, "run", "hpl", "-N", "397", "--nb", "24", "--json", "-", "--out", "alone"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=120, check=True,
+    )  # fmt: skip
+    same = json.loads(alone.stdout)["validation"]["norms"]
+    # The matrix is the same to the last bit, so its maximum norms are, up to the order of 397 additions.
+    assert norms["A_inf"] == pytest.approx(same["A_inf"], rel=397 * 2.0**-53)
+    assert norms["b_inf"] == same["b_inf"]
+    assert norms["x_inf"] == pytest.approx(same["x_inf"], rel=1e-9)  # condition of this matrix: about 1e4
+
+
+def test_ranks_flag_starts_mpiexec_itself(tmp_path: Path) -> None:
+    command = [*PYTHON, "run", "hpl", "-N", "200", "--ranks", "2", "--json", "-"]
+    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert run.returncode == 0, run.stderr
+    assert json.loads(run.stdout)["launch"]["ranks"] == 2
+
+
+def test_a_failed_check_is_exit_code_3_from_all_ranks(tmp_path: Path) -> None:
+    run = mpiexec(2, "run", "hpl", "-N", "200", "--threshold", "1e-9", "--json", "-", cwd=tmp_path)
+    assert run.returncode == 3, run.stderr
+    body = json.loads(run.stdout)
+    assert (body["status"], body["validation"]["passed"]) == ("invalid", False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--grid", "3x3"], "3*3 = 9"),
+        (["--grid", "2x2", "--node-grid", "3x1"], "node"),
+        (["--ranks", "8"], "--ranks 8"),
+    ],
+)
+def test_impossible_requests_end_all_ranks_with_2_and_the_arithmetic(
+    tmp_path: Path, arguments: list[str], says: str
+) -> None:
+    run = mpiexec(4, "run", "hpl", "-N", "100", *arguments, cwd=tmp_path)
+    assert run.returncode == 2
+    assert says in run.stderr
+    assert run.stderr.count("error:") == 1, "only rank 0 speaks"
+    assert "Traceback" not in run.stderr
+
+
+def test_a_matrix_that_does_not_fit_is_refused_with_the_largest_that_does(tmp_path: Path) -> None:
+    run = mpiexec(2, "run", "hpl", "-N", "9000000", cwd=tmp_path)
+    assert run.returncode == 5
+    assert "largest N that fits" in run.stderr
+
+
+def test_a_rank_that_raises_ends_all_within_ten_seconds(tmp_path: Path) -> None:
+    (tmp_path / "crash.py").write_text(
+        "import sys\n"
+        "from mxpeak.solvers import panel\n"
+        "from mxpeak.comm.launch import launcher\n"
+        "from mxpeak.cli.main import main\n"
+        "def broken(self, *args): raise FloatingPointError('a made-up fault')\n"
+        "if launcher()[1] == 1: panel.FactoredPanel.factor = broken\n"
+        "sys.exit(main(['run', 'hpl', '-N', '3000', '--grid', '1x2']))\n"
+    )
+    begin = time.monotonic()
+    run = subprocess.run(
+        [str(MPIEXEC), "-n", "2", sys.executable, "crash.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
+    assert run.returncode not in (0, 2, 3)
+    assert "[rank 1" in run.stderr
+    assert "a made-up fault" in run.stderr
+    assert time.monotonic() - begin < 30  # start-up included; the abort itself takes well under a second
+
+
+def test_a_killed_rank_ends_all_within_ten_seconds(tmp_path: Path) -> None:
+    command = [str(MPIEXEC), "-n", "2", *PYTHON, "run", "hpl", "-N", "12000", "--grid", "1x2", "--warmup", "none"]
+    run = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    victim = None
+    deadline = time.monotonic() + 60
+    while victim is None and time.monotonic() < deadline:
+        time.sleep(0.5)
+        victim = next((pid for pid in ranks_below(run.pid) if resident(pid) > 300e6), None)
+    assert victim is not None, "the ranks never started"
+    os.kill(victim, signal.SIGKILL)
+    begin = time.monotonic()
+    code = run.wait(timeout=20)
+    assert time.monotonic() - begin < 10
+    assert code != 0
+    run.communicate()
+
+
+def ranks_below(parent: int) -> list[int]:
+    """The processes below mpiexec that run mxpeak."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            try:
+                status = (entry / "stat").read_text().rsplit(")", 1)[1].split()
+                command = (entry / "cmdline").read_bytes()
+            except (OSError, IndexError):
+                continue
+            if b"mxpeak" in command and b"mpiexec" not in command and int(status[1]) != 1:
+                found.append(int(entry.name))
+    return [pid for pid in found if parent in ancestors(pid)]
+
+
+def ancestors(pid: int) -> list[int]:
+    line = []
+    while pid > 1:
+        try:
+            pid = int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
+        except OSError:
+            break
+        line.append(pid)
+    return line
+
+
+def resident(pid: int) -> float:
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return 0.0
+
+
+HPL_DAT = """HPLinpack benchmark input file
+Innovative Computing Laboratory, University of Tennessee
+HPL.out      output file name (if any)
+6            device out (6=stdout,7=stderr,file)
+2            # of problems sizes (N)
+29 35        Ns
+2            # of NBs
+1 4          NBs
+0            PMAP process mapping (0=Row-,1=Column-major)
+3            # of process grids (P x Q)
+2 1 3        Ps
+2 4 1        Qs
+16.0         threshold
+3            # of panel fact
+0 1 2        PFACTs (0=left, 1=Crout, 2=Right)
+2            # of recursive stopping criterium
+2 4          NBMINs (>= 1)
+1            # of panels in recursion
+2            NDIVs
+3            # of recursive panel fact.
+0 1 2        RFACTs (0=left, 1=Crout, 2=Right)
+1            # of broadcast
+0            BCASTs (0=1rg,1=1rM,2=2rg,3=2rM,4=Lng,5=LnM)
+1            # of lookahead depth
+0            DEPTHs (>=0)
+2            SWAP (0=bin-exch,1=long,2=mix)
+64           swapping threshold
+0            L1 in (0=transposed,1=no-transposed) form
+0            U  in (0=transposed,1=no-transposed) form
+1            Equilibration (0=no,1=yes)
+8            memory alignment in double (> 0)
+"""
+
+
+def test_an_hpl_dat_runs_every_combination_and_reports_as_hpl_does(tmp_path: Path) -> None:
+    (tmp_path / "HPL.dat").write_text(HPL_DAT)
+    run = mpiexec(4, "run", "hpl", "--dat", "HPL.dat", cwd=tmp_path)
+    assert run.returncode == 0, run.stderr
+    # 2 N × 2 NB × 3 grids (the last leaves a rank idle) × 3 PFACT × 2 NBMIN × 3 RFACT
+    assert "Finished    216 tests with the following results:" in run.stdout
+    assert "            216 tests completed and passed residual checks," in run.stdout
+    assert run.stdout.count("WR00") == 216
+    assert run.stdout.rstrip().endswith("=" * 80)
