@@ -79,8 +79,9 @@ def main() -> None:
                 "peak_rss_bytes": mine["problem"]["peak_rss_bytes"],
             }  # fmt: skip
             rows.append(row)
-            print(f"NB {nb:4d}  netlib {theirs / 1e9:7.2f}  mxpeak {row['mxpeak_flops'] / 1e9:7.2f} GFLOP/s  "
-                  f"ratio {row['mxpeak_flops'] / theirs:.3f}  of DGEMM {row['fraction_of_dgemm']:.3f}", flush=True)  # fmt: skip
+            ratio, share = row["mxpeak_flops"] / theirs, row["fraction_of_dgemm"]
+            print(f"NB {nb:4d}  netlib {theirs / 1e9:7.2f}  mxpeak {row['mxpeak_flops'] / 1e9:7.2f} GFLOP/s", end="  ")
+            print(f"ratio {ratio:.3f}  of DGEMM {share:.3f}", flush=True)
     summary = {}
     for who in ("netlib", "mxpeak"):
         by_nb: dict[int, list[float]] = {}

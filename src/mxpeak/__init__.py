@@ -1,3 +1,20 @@
-"""mxpeak: the supercomputer benchmarks and their mixed-precision solvers, from a laptop to thousands of GPUs."""
+"""mxpeak: the supercomputer benchmarks and their mixed-precision solvers, from a laptop to thousands of GPUs.
+
+import mxpeak as mx
+result = mx.run.hpl(n=5000, ranks=4, grid=(2, 2))
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
 
 __version__ = "0.1.0"
+__all__ = ["__version__", "run"]
+
+
+def __getattr__(name: str) -> Any:
+    """Bind public names when they are first used: `import mxpeak` loads no array library."""
+    if name == "run":
+        return import_module("mxpeak.run")
+    raise AttributeError(f"module 'mxpeak' has no attribute {name!r}")

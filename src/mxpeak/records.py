@@ -196,7 +196,7 @@ def resolve(
         elif environ.get(o.variable):
             settings[o.name] = Setting(_parsed(o, environ[o.variable], o.variable), "variable")
         elif o.name in file:
-            settings[o.name] = Setting(_parsed(o, _as_text(file[o.name]), f"--config key {o.name}"), "file")
+            settings[o.name] = Setting(_parsed(o, as_text(file[o.name]), f"--config key {o.name}"), "file")
         elif dat is not None and o.name in dat:
             settings[o.name] = Setting(dat[o.name], "HPL.dat")
         else:
@@ -218,11 +218,12 @@ def _parsed(o: Option, text: str, source: str) -> Any:
         raise UsageError(f"{source}: {error}") from None
 
 
-def _as_text(value: Any) -> str:
+def as_text(value: Any) -> str:
+    """A value as its flag would be typed: yes and no, commas between the items of a list."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list | tuple):
-        return ",".join(_as_text(item) for item in value)
+        return ",".join(as_text(item) for item in value)
     return str(value)
 
 
@@ -539,10 +540,8 @@ class Caution:
     hint: str = ""
 
 
-def mark(status: str, threshold: float | None) -> str:
-    """The word for a status; with a threshold of 0 or less nothing was checked."""
-    if status == "valid" and threshold is not None and threshold <= 0:
-        return "UNCHECKED"
+def mark(status: str) -> str:
+    """The word for a status."""
     return {"valid": "PASSED", "invalid": "FAILED"}.get(status, "ABORTED")
 
 
@@ -572,8 +571,15 @@ class Result:
 
     @property
     def mark(self) -> str:
-        """The status as people read it; a result that was not checked neither passed nor failed."""
-        return mark(self.status, self.validation.get("threshold"))
+        """The status as people read it."""
+        return mark(self.status)
+
+    @classmethod
+    def from_dict(cls, body: Mapping[str, Any]) -> Result:
+        """The result that `as_dict` wrote; keys of a later schema are left out."""
+        known = {f.name for f in dataclasses.fields(cls)} & set(body)
+        warnings = [Caution(w["code"], w["text"], w.get("hint", "")) for w in body.get("warnings", [])]
+        return cls(**{**{name: body[name] for name in known}, "warnings": warnings})
 
     def as_dict(self) -> dict[str, Any]:
         """The result as plain data, ready for JSON: no NaN, no infinity; each one found becomes null and a warning."""

@@ -15,7 +15,7 @@ from mxpeak.layout.row_moves import local_moves, row_moves
 from mxpeak.layout.schedule import lu_steps, split_columns
 
 
-@pytest.mark.parametrize(("n", "nb", "P"), product(range(14), (1, 2, 3, 5, 20), (1, 2, 3, 4)))
+@pytest.mark.parametrize(("n", "nb", "P"), list(product(range(14), (1, 2, 3, 5, 20), (1, 2, 3, 4))))
 def test_every_index_has_one_owner_and_one_place(n: int, nb: int, P: int) -> None:
     parts = [BlockCyclic(n, nb, p, P) for p in range(P)]
     assert sum(part.local_size for part in parts) == n

@@ -104,11 +104,9 @@ def test_the_verdict_of_a_failed_run_says_so_first():
     assert "4.50e+08 is not below threshold 16.0" in verdict(failed)
 
 
-def test_an_unchecked_run_says_that_it_is_unchecked():
-    unchecked = hpl_result(validation={"threshold": 0.0, "passed": None})
-    assert verdict(unchecked).startswith("UNCHECKED  hpl")
-    assert "not checked" in verdict(unchecked)
-    assert "UNCHECKED" in html_report(document([unchecked]))
+def test_a_result_survives_its_own_json():
+    result = hpl_result()
+    assert Result.from_dict(json.loads(json.dumps(result.as_dict()))).as_dict() == result.as_dict()
 
 
 def test_without_a_limit_no_share_is_shown():

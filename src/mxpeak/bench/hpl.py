@@ -47,6 +47,8 @@ FORMULA = "||Ax-b||_oo / ( eps * ( || x ||_oo * || A ||_oo + || b ||_oo ) * N )"
 THRESHOLD = 16.0
 #: --quick: seconds that one run should take, and the orders between which it is chosen.
 QUICK_S, QUICK_LEAST, QUICK_MOST = 8.0, 1000, 20000
+#: The phases that make up a run; "other" is what they leave: Python, and whatever has no name.
+PARTS = ("rfact", "copy", "bcast", "laswp", "trsm", "gemm", "ptrsv")
 #: Largest block whose DGEMM rate is measured; beyond it the rate no longer changes.
 GEMM_BLOCK = 4096
 #: Seconds over which the limit is looked for.
@@ -325,6 +327,7 @@ def _solve(case: HplCase, grid: Grid, kernels: Kernels, spans: Spans) -> _Run:
         with spans("ptrsv", flops=float(case.n) ** 2):
             solution.append(solve_upper(A, kernels))
         spans.finish()
+        spans.add("other", spans.active_s - sum(spans.phases[p].time_s for p in PARTS if p in spans.phases))
 
     grid.all.barrier()
     start = time.time()

@@ -26,6 +26,7 @@ class Display:
     color: bool
     results: list[Result] = field(default_factory=list)
     skipped: int = 0
+    _warned: set[str] = field(default_factory=set)
     _report: io.StringIO = field(default_factory=io.StringIO)
     _texts: list[HplText] = field(default_factory=list)
 
@@ -84,4 +85,6 @@ class Display:
             full = verdict(result, verbose=output.verbose, color=self.color)
             self.stdout.say(one_line if output.quiet else full)
         if not output.quiet:
-            self.stderr.say(cautions(result.warnings))
+            new = [warning for warning in result.warnings if warning.text not in self._warned]
+            self._warned.update(warning.text for warning in new)  # hundreds of cases may share one warning
+            self.stderr.say(cautions(new))

@@ -24,7 +24,7 @@ h1 { font-size: 1.6rem; } h2 { font-size: 1.25rem; margin-top: 2.5rem; border-to
 table { border-collapse: collapse; } td, th { padding: .15rem .9rem .15rem 0; text-align: left; vertical-align: top;
   border-bottom: 1px solid var(--line); overflow-wrap: anywhere; }
 th { color: var(--faint); font-weight: 500; } .number { text-align: right; font-variant-numeric: tabular-nums; }
-.PASSED { color: var(--good); font-weight: 700; } .FAILED, .ABORTED, .UNCHECKED { color: var(--bad); font-weight: 700; }
+.PASSED { color: var(--good); font-weight: 700; } .FAILED, .ABORTED { color: var(--bad); font-weight: 700; }
 .big { font-size: 2rem; margin: .2rem 0; } .faint { color: var(--faint); }
 svg text { fill: var(--ink); font: 12px system-ui, sans-serif; } svg .bar { fill: var(--bar); }
 svg .curve { fill: none; stroke: var(--bar); stroke-width: 2; } svg .axis { stroke: var(--line); }
@@ -55,7 +55,7 @@ def _part(result: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def _mark(result: Mapping[str, Any]) -> str:
-    word = mark(str(result.get("status")), _part(result, "validation").get("threshold"))
+    word = mark(str(result.get("status")))
     return f'<span class="{word}">{word}</span>'
 
 

@@ -10,10 +10,10 @@ GREEN, RED, BOLD, PLAIN = "\x1b[32m", "\x1b[31m", "\x1b[1m", "\x1b[0m"
 
 
 def verdict(result: Result, *, verbose: bool = False, color: bool = False) -> str:
-    """Did it pass, how fast, what share of the limit, how accurate: a few lines; where the time went if `verbose`."""
+    """Did it pass, how fast, what share of the limit, how accurate; if `verbose`, where the time went, and who ran."""
     lines = [headline(result, color=color), _accuracy(result), _problem(result)]
     text = "\n".join(line for line in lines if line) + "\n"
-    return text + phase_table(result) if verbose else text
+    return text + phase_table(result) + placement(result) if verbose else text
 
 
 def headline(result: Result, *, color: bool = False) -> str:
@@ -43,6 +43,15 @@ def phase_table(result: Result) -> str:
             rate_text(flops / time_s) if flops and time_s else "", str(phase.get("calls", "")),
         ))  # fmt: skip
     return _table(rows) if phases else ""
+
+
+def placement(result: Result) -> str:
+    """The map of ranks to the process grid, and of ranks to hosts, cores and threads."""
+    lines = str(result.launch.get("grid") or "").splitlines()
+    for rank in result.launch.get("binding") or ():
+        threads = f"{rank['threads']} thread{'s' if rank['threads'] > 1 else ''}"
+        lines.append(f"rank {rank['rank']:>4} on {rank['host']}: {threads} on cores {rank['cores']}")
+    return "".join(f"  {line}\n" for line in lines)
 
 
 def scoreboard(results: Sequence[Result], *, color: bool = False) -> str:
@@ -80,8 +89,6 @@ def _limit_text(result: Result) -> str:
 
 def _accuracy(result: Result) -> str:
     residual, threshold = result.validation.get("residual"), result.validation.get("threshold")
-    if threshold is None or threshold <= 0:
-        return "  not checked: the threshold is 0 or less"
     relation = "<" if result.passed else "is not below"
     return f"  scaled residual {three_digits(residual)} {relation} threshold {three_digits(threshold)}"
 

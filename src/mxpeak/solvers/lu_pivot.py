@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from mxpeak.dist.matrix import DistMatrix
-from mxpeak.kernels.contract import Kernels
+from mxpeak.kernels.contract import Kernels, Matrix
 from mxpeak.layout.schedule import LuStep, chunks, lu_steps, split_columns
 from mxpeak.perf.counts import lu_flops_done
 from mxpeak.solvers.panel import FactoredPanel, PanelOptions
@@ -92,13 +92,11 @@ class _PivotedLu:
         for step, following in zip(self.steps, [*self.steps[1:], None]):
             assert panel is not None
             panel.wait(self.spans)
-            begin, ahead = self.trailing(step), self.trailing(following or step)
             if following and self.splits(step):
-                panel, right = self.split_update(panel, right, begin, ahead, following)
+                panel, right = self.split_update(panel, right, following)
             else:
-                self.swap_and_update(panel, begin, ahead, self._ahead)
-                upcoming = self.next_panel(following) if following else None
-                self.swap_and_update(panel, ahead, self.end, self._left, upcoming)
+                upcoming = self.next_panel(following, panel) if following else None
+                self.swap_and_update(panel, self.trailing(following or step), self.end, self._left, upcoming)
                 self.report(panel)
                 panel = upcoming
 
@@ -108,7 +106,7 @@ class _PivotedLu:
         return following is not None and self.trailing(following) <= self.split_at < self.end
 
     def split_update(
-        self, panel: FactoredPanel, right: RowSwap | None, begin: int, ahead: int, following: LuStep
+        self, panel: FactoredPanel, right: RowSwap | None, following: LuStep
     ) -> tuple[FactoredPanel, RowSwap | None]:
         """Fig. 6: the left section's rows travel while the right is updated, and the right's while the left is.
 
@@ -116,10 +114,10 @@ class _PivotedLu:
         """
         if right is None:
             right = self.begin_swap(panel, self.split_at, self.end, self._right)
+        ahead = self.trailing(following)
         left = RowSwap(self.A, panel, ahead, self.split_at, self._left, self.kernels)
         left.gather(self.spans)
-        self.swap_and_update(panel, begin, ahead, self._ahead)
-        upcoming = self.next_panel(following)
+        upcoming = self.next_panel(following, panel)
 
         left.start(self.options.swap)
         self.update(panel, right, self.split_at, upcoming, left)  # UPDATE2 hides FACT, LBCAST and RS1
@@ -137,19 +135,31 @@ class _PivotedLu:
         """Where the columns behind a step's panel begin locally."""
         return self.A.cols.local_start(step.j1)
 
-    def next_panel(self, step: LuStep) -> FactoredPanel:
-        """FACT in the process column that owns the panel, and LBCAST begun along every process row."""
+    def next_panel(self, step: LuStep, before: FactoredPanel | None = None) -> FactoredPanel:
+        """FACT in the process column that owns the panel, and LBCAST begun along every process row.
+
+        With `before`, the panel of the step before, the new panel's columns are brought up to date first, on their way
+        into the message: A is not written, for only the panel needs them.
+        """
         panel = FactoredPanel(self.A, step, self._panels[step.k % len(self._panels)], self.kernels)
         if self.A.grid.q == step.q:
+            columns = self.A.cols.local_range(step.j0, step.j1)
+            if before is not None:
+                swap = self.begin_swap(before, columns.start, columns.stop, self._ahead)
+                self.solve_for_u(before, swap)
+            panel.load(self.spans)
+            if before is not None:
+                self.subtract(panel.rows, before.L21_row, swap.U)
             panel.factor(self.options.panel, self.spans)
         panel.start_broadcast(self.options.panel)
         return panel
 
     def begin_swap(self, panel: FactoredPanel, c0: int, c1: int, buffers: SwapBuffers | None) -> RowSwap:
         """RS on local columns c0:c1, as far as the rows being on their way."""
-        swap = RowSwap(self.A, panel, c0, c1, buffers, self.kernels)
-        swap.gather(self.spans)
-        swap.start(self.options.swap)
+        with self.spans("update"):
+            swap = RowSwap(self.A, panel, c0, c1, buffers, self.kernels)
+            swap.gather(self.spans)
+            swap.start(self.options.swap)
         return swap
 
     def swap_and_update(
@@ -164,25 +174,32 @@ class _PivotedLu:
 
         U12 = L11^-1 (P A)12,   A22 -= L21 U12
         """
-        begin = self.spans.clock()
-        kernels, U, rows = self.kernels, swap.U, self.A.rows.local_start(panel.step.j1)
-        swap.finish(self.spans)
-        jb, m2, n2 = panel.step.jb, self.A.rows.local_size - rows, swap.columns
-        with self.spans("trsm", flops=float(jb * jb * n2)):
-            kernels.solve_unit_lower(panel.L11, U)
-        swap.store(self.spans)
-        A22, L21_row = self.A.local[rows:, c0 : c0 + n2], panel.L21_row
+        self.solve_for_u(panel, swap)
+        n2, rows = swap.columns, self.A.rows.local_start(panel.step.j1)
+        A22, L21_row, U = self.A.local[rows:, c0 : c0 + n2], panel.L21_row, swap.U
         waiting = [task for task in under_way if task is not None and not task.progress()]
-        with self.spans("gemm", flops=2.0 * m2 * n2 * jb):
-            done = 0
-            for j0, j1 in chunks(0, n2, max(-(-n2 // CHUNKS), CHUNK_BLOCKS * self.A.nb)):
-                if not waiting:
-                    break
-                kernels.subtract_product(A22[:, j0:j1], L21_row, U[:, j0:j1])
-                done = j1
-                waiting = [task for task in waiting if not task.progress()]
-            kernels.subtract_product(A22[:, done:], L21_row, U[:, done:])
-        self.spans.add("update", self.spans.clock() - begin)
+        done = 0
+        for j0, j1 in chunks(0, n2, max(-(-n2 // CHUNKS), CHUNK_BLOCKS * self.A.nb)):
+            if not waiting:
+                break
+            self.subtract(A22[:, j0:j1], L21_row, U[:, j0:j1])
+            done = j1
+            waiting = [task for task in waiting if not task.progress()]
+        self.subtract(A22[:, done:], L21_row, U[:, done:])
+
+    def solve_for_u(self, panel: FactoredPanel, swap: RowSwap) -> None:
+        """U12 = L11^-1 (P A)12, once the rows are here; kept in A where the block row lies."""
+        with self.spans("update"):
+            swap.finish(self.spans)
+            with self.spans("trsm", flops=float(panel.step.jb**2 * swap.columns)):
+                self.kernels.solve_unit_lower(panel.L11, swap.U)
+            swap.store(self.spans)
+
+    def subtract(self, C: Matrix, L21_row: Matrix, U: Matrix) -> None:
+        """C -= L21 U."""
+        (m, jb), n = L21_row.shape, U.shape[1]
+        with self.spans("update"), self.spans("gemm", flops=2.0 * m * n * jb):
+            self.kernels.subtract_product(C, L21_row, U)
 
     def report(self, panel: FactoredPanel) -> None:
         """Note a singular column, and tell the observers how far we are."""

@@ -43,6 +43,10 @@ def _routine(name: str, arguments: int) -> Any:
 _RIGHT, _LOWER, _TRANSPOSED, _PLAIN, _UNIT = (ctypes.c_char_p(letter) for letter in (b"R", b"L", b"T", b"N", b"U"))
 
 
+#: The transpose of a transpose: how BLAS reads a block itself, where `order` says how it reads its transpose.
+_OTHER = {b"N": b"T", b"T": b"N"}
+
+
 def _int(value: int) -> Any:
     return ctypes.byref(ctypes.c_int(value))
 
@@ -57,16 +61,22 @@ def order(A: Array) -> tuple[bytes, int]:
 
 
 def gemm(alpha: float, A: Array, B: Array, C: Array) -> None:
-    """C += alpha · A · B, in place, C row-major: BLAS forms C^T += alpha · B^T · A^T; 2·m·n·k flops."""
+    """C += alpha · A · B, in place, each in either order; 2·m·n·k flops.
+
+    A row-major C is the column-major C^T, so BLAS forms C^T += alpha · B^T · A^T; a column-major C is formed as it is.
+    """
     (m, k), n = A.shape, B.shape[1]
     if m == 0 or n == 0 or k == 0:
         return
     letter, real = TYPES[C.dtype]
     (of_A, lda), (of_B, ldb), (of_C, ldc) = order(A), order(B), order(C)
-    assert of_C == b"N", "the result of a product must be row-major"
+    left, right = (of_B, n, B, ldb), (of_A, m, A, lda)
+    if of_C == b"T":
+        left, right = (_OTHER[of_A], m, A, lda), (_OTHER[of_B], n, B, ldb)
     _routine(f"{letter}gemm", 13)(
-        ctypes.c_char_p(of_B), ctypes.c_char_p(of_A), _int(n), _int(m), _int(k), ctypes.byref(real(alpha)),
-        B.ctypes.data, _int(ldb), A.ctypes.data, _int(lda), ctypes.byref(real(1.0)), C.ctypes.data, _int(ldc),
+        ctypes.c_char_p(left[0]), ctypes.c_char_p(right[0]), _int(left[1]), _int(right[1]), _int(k),
+        ctypes.byref(real(alpha)), left[2].ctypes.data, _int(left[3]), right[2].ctypes.data, _int(right[3]),
+        ctypes.byref(real(1.0)), C.ctypes.data, _int(ldc),
     )  # fmt: skip
 
 

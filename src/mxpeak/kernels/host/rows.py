@@ -60,7 +60,7 @@ def permute_rows(tid, threads, A, block, sources, targets, block_rows):
 @jit(INT, INT, MATRIX, MATRIX)
 def copy_block(tid, threads, source, target):
     """target = source, in whatever orders they lie: tile by tile, so that a cache line is used up while it is there."""
-    tile = 16
+    tile = 8
     r0, r1 = _part(tid, threads, source.shape[0])
     for i0 in range(r0, r1, tile):
         for j0 in range(0, source.shape[1], tile):

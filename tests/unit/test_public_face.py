@@ -1,0 +1,49 @@
+"""The public face: what `import mxpeak` offers, and what it does not load."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import mxpeak as mx
+from mxpeak.errors import UsageError
+
+
+def test_importing_the_package_loads_no_heavy_library() -> None:
+    code = (
+        "import sys, mxpeak; "
+        "print([m for m in ('numpy', 'scipy', 'numba', 'mpi4py', 'rich', 'torch') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_run_hpl_returns_a_result() -> None:
+    result = mx.run.hpl(n=150, nb=16, threads=1, warmup="none")
+    assert result.passed
+    assert result.problem["n"] == 150
+    assert result.config["nb"] == {"value": (16,), "origin": "flag"}
+
+
+def test_run_hpl_on_ranks_returns_a_result() -> None:
+    pytest.importorskip("mpi4py", reason="MPI for Python is not installed")
+    result = mx.run.hpl(n=150, nb=16, ranks=2, grid=(2, 1), threads=1, warmup="none")
+    assert result.passed
+    assert (result.problem["P"], result.problem["Q"]) == (2, 1)
+
+
+def test_run_hpl_with_lists_returns_a_list() -> None:
+    results = mx.run.hpl(n=(50, 60), nb=(8, 16), threads=1, warmup="none")
+    assert [(r.problem["n"], r.problem["nb"]) for r in results] == [(50, 8), (50, 16), (60, 8), (60, 16)]
+
+
+def test_a_setting_that_is_not_there_is_named() -> None:
+    with pytest.raises(UsageError, match="no setting 'blocksize'"):
+        mx.run.hpl(blocksize=3)
+
+
+def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'walk'"):
+        mx.walk  # noqa: B018
