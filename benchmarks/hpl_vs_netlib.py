@@ -76,7 +76,7 @@ def main() -> None:
                 "fraction_of_dgemm": mine["result"]["fraction_of_limit"],
                 "dgemm_flops": mine["result"]["limit"]["rate_flops"], "phases": mine["phases"],
                 "residual": mine["validation"]["residual"], "memory_bytes": mine["problem"]["memory_bytes"],
-                "peak_rss_bytes": mine["problem"]["peak_rss_bytes"],
+                "process_peak_rss_bytes": mine["problem"]["process_peak_rss_bytes"],
             }  # fmt: skip
             rows.append(row)
             ratio, share = row["mxpeak_flops"] / theirs, row["fraction_of_dgemm"]

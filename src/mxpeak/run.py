@@ -1,4 +1,7 @@
-"""The benchmarks as functions: the command line's mirror, `mxpeak.run.hpl(n=20000, ranks=4)`."""
+"""The benchmarks as functions: the command line's mirror, `mxpeak.run.hpl(n=20000, ranks=4)`.
+
+Each runs in processes of its own, as typed: cores are bound and BLAS is set to one thread there, not in the caller's.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,12 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from mxpeak.errors import MxpeakError, UsageError
-from mxpeak.records import HplConfig, Result, Setting, as_text, options
+from mxpeak.comm.launch import launched
+from mxpeak.errors import MxpeakError, ResourceError, UsageError
+from mxpeak.records import HplConfig, Option, Result, as_text, options
+
+#: What an exit code of the command line is raised as.
+ERRORS: dict[int, type[MxpeakError]] = {2: UsageError, 5: ResourceError}
 
 
 def hpl(**settings: Any) -> Result | list[Result]:
@@ -27,45 +34,30 @@ def hpl(**settings: Any) -> Result | list[Result]:
     for name in settings:
         if name not in known:
             raise UsageError(f"hpl has no setting {name!r}; the settings are {', '.join(known)}")
-    texts = {name: _text(name, value) for name, value in settings.items() if value is not None}
-    values = {name: known[name].parse(text) for name, text in texts.items()}
-    ranks = values.get("ranks") or 1
-    results = _under_mpiexec(known, texts) if ranks > 1 else _here(values)
-    return results[0] if len(results) == 1 else results
-
-
-def _text(name: str, value: Any) -> str:
-    """The value as its flag would be typed; a grid may be a pair (P, Q)."""
-    if name in ("grid", "node_grid") and isinstance(value, tuple) and all(isinstance(side, int) for side in value):
-        return "x".join(map(str, value))
-    return as_text(value)
-
-
-def _here(values: dict[str, Any]) -> list[Result]:
-    """In this process, on one rank."""
-    from mxpeak.bench import hpl as bench
-    from mxpeak.comm.solo import Solo
-
-    config = HplConfig(**values)
-    settings = {
-        o.name: Setting(getattr(config, o.name), "flag" if o.name in values else "default") for o in options(HplConfig)
-    }
-    return bench.run(config, Solo(), settings=settings)
-
-
-def _under_mpiexec(known: dict[str, Any], texts: dict[str, str]) -> list[Result]:
-    """In ranks of their own, which the command line starts."""
-    flags = [part for name, text in texts.items() for part in _flag(known[name], text)]
+    if launched():
+        raise UsageError("mxpeak.run starts its own ranks; under a launcher type: mpiexec -n R mxpeak run hpl ...")
+    flags = [part for name, value in settings.items() if value is not None for part in _flag(known[name], name, value)]
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "mxpeak", "run", "hpl", *flags, "--out", str(Path(folder) / "out"), "--quiet"]
         done = subprocess.run([*command, "--json", "-"], capture_output=True, text=True)
     if not done.stdout.strip():
-        raise MxpeakError(f"mxpeak run hpl ended with exit code {done.returncode}:\n{done.stderr.strip()}")
+        message = done.stderr.strip().removeprefix("mxpeak: error: ")
+        raise ERRORS.get(done.returncode, MxpeakError)(message or f"mxpeak ended with exit code {done.returncode}")
     body = json.loads(done.stdout)
-    return [Result.from_dict(one) for one in body.get("results", [body])]
+    results = [Result.from_dict(one) for one in body.get("results", [body])]
+    return results if "results" in body else results[0]
 
 
-def _flag(option: Any, text: str) -> list[str]:
+def _flag(option: Option, name: str, value: Any) -> list[str]:
+    """A setting as it would be typed; a grid may be a pair (P, Q), or a list of pairs."""
+    text = _grids(value) if name in ("grid", "node_grid") else as_text(value)
     if option.default is False:
         return [option.flags[-1]] if text == "yes" else []
     return [option.flags[-1], text]
+
+
+def _grids(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    pairs = [value] if all(isinstance(side, int) for side in value) else value
+    return ",".join(f"{P}x{Q}" for P, Q in pairs)

@@ -80,7 +80,10 @@ def test_panel_is_the_reference_panel(
 
 @pytest.mark.parametrize("make", [lambda: HostKernels(1), lambda: HostKernels(2), ReferenceKernels])
 @pytest.mark.parametrize("P", [2, 3, 5])
-def test_panel_over_a_process_column_has_the_pivots_of_one_process(make: Callable[[], Kernels], P: int) -> None:
+@pytest.mark.parametrize("fact", FACTS)
+def test_panel_over_a_process_column_has_the_pivots_of_one_process(
+    make: Callable[[], Kernels], P: int, fact: str
+) -> None:
     n, nb, jb = 97, 8, 8
     matrix = np.random.default_rng(7).random((n, jb)) - 0.5
 
@@ -93,8 +96,8 @@ def test_panel_over_a_process_column_has_the_pivots_of_one_process(make: Callabl
         def exchange(candidate: Any) -> None:
             allreduce_by(comm, candidate, theirs, kernels.better_candidate)
 
-        panel = Panel(A, L1, pivots, rows, 0, jb if comm.rank == 0 else 0, panel_plan(jb, 2, 2, "right"), "right")
-        kernels.factor_panel(panel, exchange if P > 1 else None)
+        panel = Panel(A, L1, pivots, rows, 0, jb if comm.rank == 0 else 0, panel_plan(jb, 4, 2, fact), fact)
+        kernels.factor_panel(panel, exchange)
         return list(pivots), L1
 
     alone = ReferenceKernels()

@@ -17,8 +17,9 @@ import pytest
 MPIEXEC = Path(sysconfig.get_path("scripts")) / "mpiexec"
 PYTHON = [sys.executable, "-m", "mxpeak"]
 
-pytest.importorskip("mpi4py", reason="MPI for Python is not installed")
-pytestmark = pytest.mark.skipif(not MPIEXEC.exists(), reason="there is no mpiexec beside this Python")
+if not os.environ.get("CI"):  # there, a missing MPI is a failure
+    pytest.importorskip("mpi4py", reason="MPI for Python is not installed")
+    pytestmark = pytest.mark.skipif(not MPIEXEC.exists(), reason="there is no mpiexec beside this Python")
 
 
 def mpiexec(ranks: int, *arguments: str, cwd: Path, timeout: float = 120.0) -> subprocess.CompletedProcess[str]:
@@ -103,18 +104,34 @@ def test_a_rank_that_raises_ends_all_within_ten_seconds(tmp_path: Path) -> None:
         "from mxpeak.solvers import panel\n"
         "from mxpeak.comm.launch import launcher\n"
         "from mxpeak.cli.main import main\n"
-        "def broken(self, *args): raise FloatingPointError('a made-up fault')\n"
+        "def broken(self, *args):\n"
+        "    print('the fault', flush=True)\n"
+        "    raise FloatingPointError('a made-up fault')\n"
         "if launcher()[1] == 1: panel.FactoredPanel.factor = broken\n"
         "sys.exit(main(['run', 'hpl', '-N', '3000', '--grid', '1x2']))\n"
     )
+    command = [str(MPIEXEC), "-n", "2", sys.executable, "crash.py"]
+    run = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert run.stdout is not None
+    assert run.stdout.readline() == "the fault\n"
     begin = time.monotonic()
-    run = subprocess.run(
-        [str(MPIEXEC), "-n", "2", sys.executable, "crash.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60
-    )
-    assert run.returncode not in (0, 2, 3)
-    assert "[rank 1" in run.stderr
-    assert "a made-up fault" in run.stderr
-    assert time.monotonic() - begin < 30  # start-up included; the abort itself takes well under a second
+    _, err = run.communicate(timeout=30)
+    assert time.monotonic() - begin < 10
+    assert run.returncode == 1
+    assert "[rank 1" in err
+    assert "a made-up fault" in err
+
+
+def test_a_terminated_run_ends_with_128_plus_the_signal_and_leaves_no_file(tmp_path: Path) -> None:
+    command = [*PYTHON, "run", "hpl", "-N", "12000", "--ranks", "2", "--warmup", "none", "--out", "results"]
+    run = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while not any(resident(pid) > 300e6 for pid in ranks_below(run.pid)) and time.monotonic() < deadline:
+        time.sleep(0.5)
+    run.send_signal(signal.SIGTERM)
+    run.communicate(timeout=20)
+    assert run.returncode == 128 + signal.SIGTERM
+    assert list(tmp_path.glob("results/*")) == []
 
 
 def test_a_killed_rank_ends_all_within_ten_seconds(tmp_path: Path) -> None:
@@ -171,13 +188,13 @@ HPL_DAT = """HPLinpack benchmark input file
 Innovative Computing Laboratory, University of Tennessee
 HPL.out      output file name (if any)
 6            device out (6=stdout,7=stderr,file)
-2            # of problems sizes (N)
-29 35        Ns
-2            # of NBs
-1 4          NBs
+4            # of problems sizes (N)
+29 30 34 35  Ns
+4            # of NBs
+1 2 3 4      NBs
 0            PMAP process mapping (0=Row-,1=Column-major)
 3            # of process grids (P x Q)
-2 1 3        Ps
+2 1 4        Ps
 2 4 1        Qs
 16.0         threshold
 3            # of panel fact
@@ -201,12 +218,19 @@ HPL.out      output file name (if any)
 """
 
 
-def test_an_hpl_dat_runs_every_combination_and_reports_as_hpl_does(tmp_path: Path) -> None:
+def test_hpls_own_file_of_864_tests_passes_on_ranks_that_share_cores(tmp_path: Path) -> None:
     (tmp_path / "HPL.dat").write_text(HPL_DAT)
     run = mpiexec(4, "run", "hpl", "--dat", "HPL.dat", cwd=tmp_path)
     assert run.returncode == 0, run.stderr
-    # 2 N × 2 NB × 3 grids (the last leaves a rank idle) × 3 PFACT × 2 NBMIN × 3 RFACT
-    assert "Finished    216 tests with the following results:" in run.stdout
-    assert "            216 tests completed and passed residual checks," in run.stdout
-    assert run.stdout.count("WR00") == 216
+    # 4 N × 4 NB × 3 grids × 3 PFACT × 2 NBMIN × 3 RFACT
+    assert "Finished    864 tests with the following results:" in run.stdout
+    assert "            864 tests completed and passed residual checks," in run.stdout
+    assert run.stdout.count("WR00") == 864
     assert run.stdout.rstrip().endswith("=" * 80)
+
+
+def test_a_grid_of_hpl_dat_may_leave_ranks_idle(tmp_path: Path) -> None:
+    (tmp_path / "HPL.dat").write_text(HPL_DAT.replace("2 1 4        Ps", "2 1 3        Ps"))
+    run = mpiexec(4, "run", "hpl", "--dat", "HPL.dat", "-N", "31", "--nb", "4", "--nbmin", "2", cwd=tmp_path)
+    assert run.returncode == 0, run.stderr
+    assert "             27 tests completed and passed residual checks," in run.stdout

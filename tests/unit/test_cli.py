@@ -61,7 +61,7 @@ class Bench:
             results += [result] if result else []
         return results
 
-    def dry_run(self, config: Any, comm: Any) -> str:
+    def dry_run(self, config: Any, comm: Any, settings: object) -> str:
         return "memory 8 MiB a rank\n"
 
 
@@ -90,7 +90,7 @@ def bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, comm: Comm) -> Bench:
     fake = Bench()
     launch = SimpleNamespace(
         launched=lambda: comm.size > 1, launcher=lambda: ("fake", comm.rank, comm.size),
-        start=lambda *wish: comm, respawn=lambda ranks, argv: 100 + ranks,
+        start=lambda *wish: comm, confirm=lambda *wish: None, respawn=lambda ranks, argv: 100 + ranks,
     )  # fmt: skip
     monkeypatch.setitem(sys.modules, "mxpeak.bench.hpl", fake)
     monkeypatch.setitem(sys.modules, "mxpeak.comm.launch", launch)

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 import mxpeak as mx
-from mxpeak.errors import UsageError
+from mxpeak.errors import ResourceError, UsageError
 
 
 def test_importing_the_package_loads_no_heavy_library() -> None:
@@ -24,7 +24,7 @@ def test_run_hpl_returns_a_result() -> None:
     result = mx.run.hpl(n=150, nb=16, threads=1, warmup="none")
     assert result.passed
     assert result.problem["n"] == 150
-    assert result.config["nb"] == {"value": (16,), "origin": "flag"}
+    assert result.config["nb"] == {"value": [16], "origin": "flag"}
 
 
 def test_run_hpl_on_ranks_returns_a_result() -> None:
@@ -37,6 +37,13 @@ def test_run_hpl_on_ranks_returns_a_result() -> None:
 def test_run_hpl_with_lists_returns_a_list() -> None:
     results = mx.run.hpl(n=(50, 60), nb=(8, 16), threads=1, warmup="none")
     assert [(r.problem["n"], r.problem["nb"]) for r in results] == [(50, 8), (50, 16), (60, 8), (60, 16)]
+
+
+def test_a_request_that_cannot_be_met_raises_what_the_command_line_says() -> None:
+    with pytest.raises(UsageError, match="--nb"):
+        mx.run.hpl(n=10, nb=0)
+    with pytest.raises(ResourceError, match="largest N that fits"):
+        mx.run.hpl(n=9_000_000)
 
 
 def test_a_setting_that_is_not_there_is_named() -> None:

@@ -14,18 +14,22 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from math import isfinite
 from typing import Any
 
 from mxpeak.bench.placement import Placement, launch_facts, load_kernels, place
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.grid import Grid, make_grid
+from mxpeak.comm.launch import hosts
 from mxpeak.dist.matrix import dist_matrix
 from mxpeak.errors import Outcome, ResourceError
 from mxpeak.kernels.contract import Kernels
+from mxpeak.layout.block_cyclic import BlockCyclic
 from mxpeak.layout.grid import ProcessGrid
-from mxpeak.perf.counts import hpl_flops, hpl_memory_bytes, largest_n
+from mxpeak.layout.schedule import split_columns
+from mxpeak.perf.counts import hpl_bytes, hpl_flops, hpl_memory_bytes, largest_n
 from mxpeak.perf.host import (
     available_memory_bytes,
     environment,
@@ -47,6 +51,10 @@ FORMULA = "||Ax-b||_oo / ( eps * ( || x ||_oo * || A ||_oo + || b ||_oo ) * N )"
 THRESHOLD = 16.0
 #: --quick: seconds that one run should take, and the orders between which it is chosen.
 QUICK_S, QUICK_LEAST, QUICK_MOST = 8.0, 1000, 20000
+#: Share of the free memory that may be planned for: Python, MPI and the padding of rows come on top.
+MARGIN = 0.95
+#: Pieces of an update that hides communication, with a look at the communication before each.
+LOOKS = 8
 #: The phases that make up a run; "other" is what they leave: Python, and whatever has no name.
 PARTS = ("rfact", "copy", "bcast", "laswp", "trsm", "gemm", "ptrsv")
 #: Largest block whose DGEMM rate is measured; beyond it the rate no longer changes.
@@ -90,20 +98,53 @@ def run(
         placement.release()
 
 
-def dry_run(config: HplConfig, comm: Communicator) -> str:
+def dry_run(config: HplConfig, comm: Communicator, settings: dict[str, Setting] | None = None) -> str:
     """What a run would do: grid, sizes and memory of each case, nothing run.  Collective over comm."""
     grids = _check_grids(config, comm)
     lines = [ProcessGrid(*shape, config.order, config.node_grid).render() for shape in dict.fromkeys(grids)]
-    budget = memory_bytes(config.mem, total_memory_bytes() or 0)
-    sizes = config.n if config.n is not None else (largest_n(budget, max(config.nb), *grids[0]),)
+    budget = memory_budget(config, settings or {}, comm)
+    names = hosts(comm)
+    ranks_a_node = max(names.count(name) for name in names)
+    sizes = config.n
+    if sizes is None:
+        sizes = (default_n(config, budget, ranks_a_node, *grids[0]),)
+        if config.quick:
+            lines.append(
+                f"--quick: DGEMM is measured, then N is chosen between {QUICK_LEAST} and {QUICK_MOST}; at most:"
+            )
     for case in config.cases(comm.size, sizes):
         need = hpl_memory_bytes(case.n, case.nb, case.P, case.Q)
+        a_node = need["total"] * min(ranks_a_node, case.P * case.Q) // (case.P * case.Q)
+        if a_node > budget.most:
+            lines.append(f"does NOT fit, a node can give {budget.most / 2**30:.3g} GiB:")
         lines.append(
             f"{case.tag}  N {case.n}  NB {case.nb}  grid {case.P}x{case.Q}: matrix {need['matrix'] / 2**30:.3g} GiB "
             f"and buffers {need['buffers'] / 2**30:.3g} GiB, "
             f"{need['total'] / case.P / case.Q / 2**30:.3g} GiB a rank; {hpl_flops(case.n):.3g} flops"
         )
     return "\n".join(lines)
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """Bytes that the poorest node can give: at most, and to a problem whose size was left open."""
+
+    most: int
+    default: int
+
+
+def memory_budget(config: HplConfig, settings: dict[str, Setting], comm: Communicator) -> Budget:
+    """What is free now, less a margin for all that is not counted; an explicit --mem caps it.  Collective over comm."""
+    total, free = total_memory_bytes() or 2**63, available_memory_bytes() or 2**63
+    asked, free = memory_bytes(config.mem, total), int(MARGIN * free)
+    explicit = settings.get("mem", Setting("", "default")).origin != "default"
+    budgets = comm.bcast_object(comm.gather_objects((min(free, asked) if explicit else free, min(free, asked))))
+    return Budget(*(min(column) for column in zip(*budgets)))
+
+
+def default_n(config: HplConfig, budget: Budget, ranks_a_node: int, P: int, Q: int) -> int:
+    """The largest order that the budget of all nodes holds."""
+    return largest_n(budget.default * P * Q // min(ranks_a_node, P * Q), max(config.nb), P, Q)
 
 
 def _check_grids(config: HplConfig, comm: Communicator) -> tuple[tuple[int, int], ...]:
@@ -131,53 +172,40 @@ class _Bench:
         self.observers, self.argv = observers, argv
         self.config_facts = {name: {"value": s.value, "origin": s.origin} for name, s in settings.items()}
         self.launch = launch_facts(comm, placement)
-        self.machine = {**host_facts(), "nodes": comm.size // placement.ranks_here}
+        self.machine = {**host_facts(), "nodes": placement.nodes}
         self.software = {**software_facts(), **kernels.facts(), "environment": environment()}
-        self.node_budget = self._node_budget(settings)
+        self.budget = memory_budget(config, settings, comm)
         self.grid = lru_cache(maxsize=None)(self._grid)
         self.limit = lru_cache(maxsize=None)(self._limit)
 
     # --- sizes
 
-    def _node_budget(self, settings: dict[str, Setting]) -> int:
-        """Bytes a node can give: what is free now, and no more than an explicit --mem.  Collective; the least node."""
-        total, free = total_memory_bytes() or 2**63, available_memory_bytes() or 2**63
-        budget = free
-        if settings.get("mem", Setting("", "default")).origin != "default":
-            budget = min(budget, memory_bytes(self.config.mem, total))
-        budgets = self.comm.gather_objects((budget, min(free, memory_bytes(self.config.mem, total))))
-        least, self.default_budget = self.comm.bcast_object(
-            [min(column) for column in zip(*budgets)] if budgets else None
-        )
-        return int(least)
-
     def default_n(self, P: int, Q: int) -> int:
         """The order where none was asked for: what fills --mem, or, with --quick, what takes a few seconds."""
         nb = max(self.config.nb)
-        share = self.default_budget * P * Q // self.placement.ranks_here
-        n = largest_n(share, nb, P, Q)
+        n = default_n(self.config, self.budget, self.placement.ranks_a_node, P, Q)
         if self.config.quick:
             rate = 0.7 * self.limit(P, Q, nb, QUICK_LEAST)
             n = min(n, max(QUICK_LEAST, min(QUICK_MOST, int((1.5 * rate * QUICK_S) ** (1 / 3)))))
             n = max(1, n // nb) * nb if n >= nb else n
-        return int(self.comm.bcast_object(n))
+        return n
 
     def need(self, case: HplCase) -> int:
         """Bytes that a case needs on a full node."""
         total = hpl_memory_bytes(case.n, case.nb, case.P, case.Q)["total"]
-        return total * min(self.placement.ranks_here, case.P * case.Q) // (case.P * case.Q)
+        return total * min(self.placement.ranks_a_node, case.P * case.Q) // (case.P * case.Q)
 
     def fits(self, case: HplCase) -> bool:
         """Whether every node has room for a case."""
-        return self.comm.agree(self.need(case) <= self.node_budget)
+        return self.comm.agree(self.need(case) <= self.budget.most)
 
     def too_large(self, case: HplCase) -> str:
         """Why a case does not fit, and what would."""
         ranks = case.P * case.Q
-        most = largest_n(self.node_budget * ranks // min(self.placement.ranks_here, ranks), case.nb, case.P, case.Q)
+        most = largest_n(self.budget.most * ranks // min(self.placement.ranks_a_node, ranks), case.nb, case.P, case.Q)
         return (
-            f"N = {case.n} takes 8*N*(N+1) = {8 * case.n * (case.n + 1) / 2**30:.1f} GiB and buffers, "
-            f"{self.need(case) / 2**30:.1f} GiB a node, but a node has {self.node_budget / 2**30:.1f} GiB free; "
+            f"N = {case.n} takes 8*N*(N+1) = {hpl_bytes(case.n) / 2**30:.1f} GiB and buffers, "
+            f"{self.need(case) / 2**30:.1f} GiB a node, but a node has {self.budget.most / 2**30:.1f} GiB free; "
             f"the largest N that fits is {most}: type -N {most}"
         )
 
@@ -214,15 +242,18 @@ class _Bench:
             limit = self.limit(case.P, case.Q, case.nb, min(case.n, GEMM_BLOCK * max(case.P, case.Q)))
         if grid is None:
             return self.comm.bcast_object(None)  # type: ignore[no-any-return]
+        # On one node with Q <= 2 nobody forwards and memory carries the message: no look is worth a cut.
+        looks = LOOKS if self.placement.nodes > 1 or case.Q > 2 or case.P > 1 else 1
         if self.config.warmup == "full":
-            _solve(replace(case, n=min(case.n, 4 * case.nb * max(case.P, case.Q))), grid, self.kernels, Spans())
+            _solve(replace(case, n=min(case.n, 4 * case.nb * max(case.P, case.Q))), grid, self.kernels, Spans(), looks)
         runs = [
-            _solve(case, grid, self.kernels, Spans(self.observers if grid.all.rank == 0 else ()))
+            _solve(case, grid, self.kernels, Spans(self.observers if grid.all.rank == 0 else ()), looks)
             for _ in range(self.config.repeat)
         ]
         best = min(runs, key=lambda one: one.time_s)
         phases = _phases(grid, best.spans)
-        rss = grid.all.gather_objects(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+        unit = 1 if sys.platform == "darwin" else 1024  # ru_maxrss
+        rss = grid.all.gather_objects(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit)
         result = None
         if grid.all.rank == 0:
             result = self._result(case, runs, best, limit, phases, sum(rss or []))
@@ -258,7 +289,7 @@ class _Bench:
                 "variant": case.tag,
                 "split": case.split,
                 "memory_bytes": hpl_memory_bytes(case.n, case.nb, case.P, case.Q),
-                "peak_rss_bytes": rss,
+                "process_peak_rss_bytes": rss,
                 "flops": hpl_flops(case.n),
             },
             result={
@@ -283,7 +314,7 @@ class _Bench:
                     "x_one": worst.norms.x_one,
                     "b_inf": worst.norms.b_inf,
                 },
-                "residual_hex": float(worst.scaled).hex(),
+                "residual_hex": worst.scaled.hex() if isfinite(worst.scaled) else None,
             },
             samples_s=[one.time_s for one in runs],
             phases=phases,
@@ -309,7 +340,7 @@ class _Run:
         self.scaled = norms.scaled(n, precision("fp64").u)
 
 
-def _solve(case: HplCase, grid: Grid, kernels: Kernels, spans: Spans) -> _Run:
+def _solve(case: HplCase, grid: Grid, kernels: Kernels, spans: Spans, looks: int) -> _Run:
     """Generate [A | b], time its solution, regenerate it and check.  Collective over the grid."""
     A = dist_matrix(grid, case.n, case.n + 1, case.nb, kernels)
     kernels.generate_lcg(A.local, A.rows, A.cols, case.seed)
@@ -318,6 +349,7 @@ def _solve(case: HplCase, grid: Grid, kernels: Kernels, spans: Spans) -> _Run:
         SwapOptions(case.swap, case.swap_threshold),
         min(case.depth, 1),
         case.split,
+        looks,
     )
 
     solution: list[Any] = []
@@ -380,7 +412,7 @@ def _outcome(run: _Run, passed: bool) -> str:
         return Outcome.SOLVED
     if run.singular:
         return Outcome.SINGULAR
-    return Outcome.INACCURATE if run.scaled == run.scaled else Outcome.NOT_FINITE
+    return Outcome.INACCURATE if isfinite(run.scaled) else Outcome.NOT_FINITE
 
 
 def _cautions(case: HplCase) -> list[Caution]:
@@ -391,10 +423,20 @@ def _cautions(case: HplCase) -> list[Caution]:
     if case.split > 0 and (case.depth == 0 or case.P == 1):
         reason = "there is one process row, whose rows move without messages" if case.P == 1 else "it needs look-ahead"
         cautions.append(Caution("split", f"--split {case.split:g} had no effect: {reason}", "use P > 1 and --depth 1"))
+    elif case.split > 0 and not _ever_splits(case):
+        text = f"--split {case.split:g} had no effect: N = {case.n} leaves no left section of NB = {case.nb} columns"
+        cautions.append(Caution("split", text, "use a larger N, a smaller --nb, or a --split nearer to 0.5"))
     if case.threshold <= 0:
         text = f"threshold {case.threshold:g} asks for no check; the residual was checked against {THRESHOLD:g}"
         cautions.append(Caution("threshold", text, "give the threshold of the rules, 16"))
     return cautions
+
+
+def _ever_splits(case: HplCase) -> bool:
+    """Whether the first step of the process column that owns the first panel has a left and a right section."""
+    columns = BlockCyclic(case.n + 1, case.nb, 0, case.Q)
+    n2 = split_columns(columns.local_size, case.split, case.nb)
+    return 0 < n2 <= columns.local_size - columns.local_start(2 * case.nb)
 
 
 def _utc(unix: float) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mxpeak.comm.base import Communicator
-from mxpeak.comm.launch import bind, launcher, local_ranks
+from mxpeak.comm.launch import bind, hosts, launcher
 from mxpeak.kernels.contract import Kernels, choose
 from mxpeak.layout.cores import core_masks, core_ranges, oversubscribed
 from mxpeak.perf.host import one_core_each
@@ -17,14 +17,15 @@ from mxpeak.records import Caution
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """The cores and threads of this rank; `ranks_here` ranks share its node.
+    """The cores and threads of this rank; `ranks_a_node` ranks share the fullest of the nodes.
 
     The calling thread is bound to cores[0] until `release`; thread t of the kernels' team binds itself to cores[t].
     """
 
     cores: list[int]
     threads: int
-    ranks_here: int
+    ranks_a_node: int
+    nodes: int
     crowded: bool
     before: list[int]
 
@@ -37,7 +38,7 @@ class Placement:
         """What a reader of the result should know about it."""
         found = []
         if self.crowded:
-            text = f"{self.ranks_here} ranks share fewer cores on a node: rates are lower than the machine's"
+            text = f"{self.ranks_a_node} ranks share fewer cores on a node: rates are lower than the machine's"
             found.append(Caution("oversubscribed", text, "start at most one rank per core"))
         elif self.threads > len(self.cores):
             text = f"{self.threads} threads a rank on {len(self.cores)} cores"
@@ -55,7 +56,9 @@ def place(comm: Communicator, threads: int | None) -> Placement:
     wanted.  A launcher that has bound the ranks of a node to different cores is left alone.
     """
     mine = one_core_each()
-    here, place_here = local_ranks(comm)
+    nodes = hosts(comm)
+    here = [rank for rank, node in enumerate(nodes) if node == nodes[comm.rank]]
+    place_here = here.index(comm.rank)
     masks = comm.bcast_object(comm.gather_objects(mine))
     bound_already = len({tuple(masks[rank]) for rank in here}) > 1
     cores = mine
@@ -63,19 +66,19 @@ def place(comm: Communicator, threads: int | None) -> Placement:
     if len(here) > 1 and not bound_already:
         cores = core_masks(mine, (1, len(here)), None, share=False)[place_here]
     before = bind(cores[:1])
-    return Placement(cores, threads or len(cores), len(here), crowded, before)
+    most = max(nodes.count(node) for node in nodes)
+    return Placement(cores, threads or len(cores), most, len(set(nodes)), crowded, before)
 
 
 def load_kernels(name: str, device: str, placement: Placement, comm: Communicator) -> Kernels:
     """The kernels, compiled (on first use) by one rank per cache folder and loaded by the others.  Collective."""
-    from mxpeak.kernels.host.compiled import cache_directory, is_cached
+    from mxpeak.kernels.host.compiled import cache_directory, is_cached, token
 
-    folder = cache_directory()
-    # A shared file system shows the same folder under the same inode on every node.
-    folders = comm.bcast_object(comm.gather_objects((str(folder), folder.stat().st_ino, None)))
+    folders = comm.bcast_object(comm.gather_objects(token()))
     leader = folders.index(folders[comm.rank]) == comm.rank
     if comm.rank == 0 and name != "reference" and not is_cached():
-        print(f"first use: compiling kernels into {folder} (about ten seconds)", file=sys.stderr, flush=True)
+        where = cache_directory()
+        print(f"first use: compiling kernels into {where} (about ten seconds)", file=sys.stderr, flush=True)
     kernels = choose(name, device, placement.threads, placement.cores) if leader else None
     comm.barrier()
     return kernels or choose(name, device, placement.threads, placement.cores)

@@ -84,7 +84,14 @@ class Display:
             one_line = headline(result, color=self.color) + "\n"
             full = verdict(result, verbose=output.verbose, color=self.color)
             self.stdout.say(one_line if output.quiet else full)
+        if not output.quiet and not output.verbose and result.problem.get("node_grid"):
+            self._once(result.launch["grid"])  # ranks were remapped: show where they went
         if not output.quiet:
             new = [warning for warning in result.warnings if warning.text not in self._warned]
             self._warned.update(warning.text for warning in new)  # hundreds of cases may share one warning
             self.stderr.say(cautions(new))
+
+    def _once(self, text: str) -> None:
+        if text not in self._warned:
+            self._warned.add(text)
+            self.stderr.say(text + "\n")

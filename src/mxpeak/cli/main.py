@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 from mxpeak import __version__
 from mxpeak.cli import doctor, run
 from mxpeak.cli.session import Interrupted, Session, interruptible
-from mxpeak.errors import MxpeakError, UsageError
+from mxpeak.errors import ExitCode, MxpeakError, UsageError
 
 NO_ARGUMENTS = ["run", "all", "--quick"]
 
@@ -47,10 +47,10 @@ class Parser(argparse.ArgumentParser):
         """Raise, instead of printing on every rank."""
         raise UsageError(f"{message}; see {self.prog} --help")
 
-    def print_help(self, file: Any = None) -> None:
-        """Print the help, once."""
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """Print help and version once, not on every rank."""
         if Session().rank == 0:
-            super().print_help(file)
+            super()._print_message(message, file)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -92,6 +92,9 @@ def main(argv: list[str] | None = None) -> int:
     except MxpeakError as error:
         session.say(f"mxpeak: error: {error}")
         return int(error.exit_code)
+    except MemoryError as error:
+        session.say(f"mxpeak: error: out of memory: {error}; give a smaller -N, or a smaller --mem")
+        return session.end(ExitCode.RESOURCE)
     except Interrupted as interrupted:
         session.say(f"mxpeak: ended by signal {interrupted.number}")
         return session.end(128 + interrupted.number)

@@ -20,12 +20,13 @@ def new_folder(out: str | None, benchmark: str, names: Sequence[str]) -> Folder:
         stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
         out = f"mxpeak-out/{stamp}-{benchmark}-{secrets.token_hex(3)}"
     path = Path(out)
-    missing = [p for p in (path, *path.parents) if not p.exists()]
+    missing = [p for p in (path, *path.parents) if not os.path.exists(p)]
     refuse_existing(path / name for name in names)
     try:
         path.mkdir(parents=True, exist_ok=True)
         _try_to_write(path)
     except OSError as error:
+        Folder(path, tuple(missing)).remove_if_empty()
         raise UsageError(f"cannot write to the folder {out}: {error.strerror}; give another --out DIR") from None
     return Folder(path, tuple(missing))
 
@@ -37,9 +38,11 @@ def refuse_existing(paths: Iterable[Path]) -> None:
             raise UsageError(f"{path} exists, and results are never overwritten; give another --out or --json")
 
 
-def check_file(path: Path) -> None:
-    """Stop if a new file cannot be made at `path`."""
+def check_file(path: Path, taken: Iterable[Path] = ()) -> None:
+    """Stop if a new file cannot be made at `path`, or if another result will be written there."""
     refuse_existing([path])
+    if path.absolute() in [other.absolute() for other in taken]:
+        raise UsageError(f"--json {path} is a file that the run writes anyway; leave --json out, or name another file")
     try:
         _try_to_write(path.parent)
     except OSError as error:

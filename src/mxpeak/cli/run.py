@@ -58,13 +58,17 @@ def _add_benchmark(choices: Any, name: str, summary: str, example: str, config: 
 
 def run(args: argparse.Namespace, argv: list[str], session: Session) -> int:
     """Run what the command line asks for.  Collective over all ranks, once they are there."""
-    from mxpeak.comm.launch import launched, respawn, start
+    from mxpeak.comm.launch import confirm, launched, respawn, start
 
-    first = _request_before_ranks(args, launched())
-    if first.ranks is not None and first.ranks > 1 and not launched():
-        return respawn(first.ranks, argv)
-    session.comm = start(first.comm, first.ranks, first.threads)
+    comm = "auto"
+    if not launched():  # else rank 0 reads the request, once all ranks are there to hear what is wrong with it
+        first = requests(args, os.environ)[0].config
+        if first.ranks is not None and first.ranks > 1:
+            return respawn(first.ranks, argv)
+        comm = first.comm
+    session.comm = start(comm)
     wanted = session.on_root(lambda: requests(args, os.environ))
+    confirm(wanted[0].config.comm, wanted[0].config.ranks, session.comm)
     if wanted[0].output.dry_run:
         return _dry_run(wanted, session)
     folder = session.on_root(lambda: _prepare_files(args.benchmark, wanted))
@@ -75,30 +79,29 @@ def run(args: argparse.Namespace, argv: list[str], session: Session) -> int:
             folder.remove_if_empty()
 
 
-def _request_before_ranks(args: argparse.Namespace, launched: bool) -> RunConfig:
-    """The configuration as this rank reads it, for how to start; rank 0's is the one that counts."""
-    try:
-        return requests(args, os.environ)[0].config
-    except UsageError:
-        if launched:
-            return RunConfig()  # rank 0 says what is wrong, once all are there to hear it
-        raise
-
-
 def _prepare_files(benchmark: str, wanted: list[Request]) -> Folder:
     """Find out before the run whether its results can be written."""
     from mxpeak.cli.output import check_file, new_folder
 
     output = wanted[0].output
-    if output.json not in (None, "-"):
-        check_file(Path(output.json or ""))
     names = [RESULT, PAGE, *(r.report_name for r in wanted if r.benchmark == "hpl")]
-    return new_folder(output.out, benchmark, names)
+    if len(set(names)) < len(names):
+        raise UsageError(f"HPL.dat wants its report in {names[-1]}, which is another result file; change its line 3")
+    folder = new_folder(output.out, benchmark, names)
+    try:
+        if output.json not in (None, "-"):
+            check_file(Path(output.json or ""), taken=[folder.path / name for name in names])
+    except UsageError:
+        folder.remove_if_empty()
+        raise
+    return folder
 
 
 def _dry_run(wanted: list[Request], session: Session) -> int:
     for request in wanted:
-        text = import_module(BENCHMARKS[request.benchmark].module).dry_run(request.config, session.comm)
+        text = import_module(BENCHMARKS[request.benchmark].module).dry_run(
+            request.config, session.comm, request.settings
+        )
         if session.rank == 0:
             print(f"{request.benchmark}\n{settings_table(request.settings)}{text}")
     return ExitCode.VALID
@@ -174,7 +177,8 @@ def _finish(name: str, displays: list[Display], folder: Folder, session: Session
     if not results and not any(display.skipped for display in displays):
         return ExitCode.VALID
     output = displays[0].request.output
-    body = document(results, several=name == "all" or len(results) > 1)
+    cases = len(results) + sum(display.skipped for display in displays)
+    body = document(results, several=name == "all" or cases > 1)
     if output.json == "-":
         stdout.say(to_json(body))
     elif displays[0].request.stdout_format == "text" and "results" in body and not output.quiet:

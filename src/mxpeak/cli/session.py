@@ -7,7 +7,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import TYPE_CHECKING, TypeVar
 
@@ -61,7 +61,8 @@ class Session:
     def say(self, text: str) -> None:
         """A line on stderr, from rank 0 only."""
         if self.rank == 0:
-            print(text, file=sys.stderr, flush=True)
+            with suppress(OSError):  # a broken stderr must not end a run
+                print(text, file=sys.stderr, flush=True)
 
     def on_root(self, action: Callable[[], T]) -> T:
         """What `action` gives on rank 0, told to everybody; its error becomes everybody's.  Collective."""

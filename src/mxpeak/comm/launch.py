@@ -1,4 +1,4 @@
-"""Who started us, with how many ranks, on which cores: settled before BLAS or Numba start their threads."""
+"""Who started us, with how many ranks, and how a thread is bound to cores."""
 
 from __future__ import annotations
 
@@ -71,27 +71,20 @@ def respawn(ranks: int, argv: list[str]) -> int:
     return code if code >= 0 else 128 - code
 
 
-def start(comm: str = "auto", ranks: int | None = None, threads: int | None = None) -> Communicator:
-    """The communicator of all ranks, with this rank's share of the cores bound.  Collective over all ranks.
-
-    `threads` (default: this rank's share) only bounds how many cores the rank is bound to.
-    """
-    group = _connect(comm)
+def confirm(comm: str, ranks: int | None, group: Communicator) -> None:
+    """Raise if what was asked for is not what was started; asked of the same values, it raises on all ranks alike."""
+    if comm == "solo" and group.size > 1:
+        raise UsageError(f"--comm solo runs one rank, but {group.size} were started; type: --comm mpi")
     if ranks is not None and ranks != group.size:
-        group.barrier()
         raise UsageError(
             f"--ranks {ranks} was asked for, but {group.size} rank{'s were' if group.size > 1 else ' was'} started; "
-            f"type: mpiexec -n {ranks} mxpeak …, or leave --ranks out under a launcher"
+            f"type: mpiexec -n {ranks} mxpeak ..., or leave --ranks out under a launcher"
         )
-    return group
 
 
-def _connect(comm: str) -> Communicator:
-    if comm == "solo":
-        if launched():
-            raise UsageError(f"--comm solo runs one rank, but {launcher()[2]} were started; type: --comm mpi")  # type: ignore[index]
-        return Solo()
-    if comm == "auto" and not launched():
+def start(comm: str = "auto") -> Communicator:
+    """The communicator of all ranks: MPI where a launcher started several, or where it is asked for.  Collective."""
+    if not launched() and comm != "mpi":
         return Solo()
     if importlib.util.find_spec("mpi4py") is None:
         raise UsageError("this run needs MPI for Python, which is not installed; type: pip install 'mxpeak[mpi]'")
@@ -107,11 +100,9 @@ def _connect(comm: str) -> Communicator:
     return group
 
 
-def local_ranks(comm: Communicator) -> tuple[list[int], int]:
-    """The ranks on this rank's node, in order, and this rank's place among them.  Collective over comm."""
-    nodes = comm.bcast_object(comm.gather_objects(os.uname().nodename))
-    mine = [rank for rank, node in enumerate(nodes) if node == nodes[comm.rank]]
-    return mine, mine.index(comm.rank)
+def hosts(comm: Communicator) -> list[str]:
+    """The host of every rank.  Collective over comm."""
+    return list(comm.bcast_object(comm.gather_objects(os.uname().nodename)))
 
 
 def bind(cores: list[int]) -> list[int]:
@@ -125,6 +116,14 @@ def bind(cores: list[int]) -> list[int]:
 
 def mpi_facts() -> dict[str, Any]:
     """What `doctor` says about MPI; raises ImportError where MPI for Python or its library is missing."""
-    from mxpeak.comm import mpi
+    import mpi4py
 
-    return {**mpi.facts(), "mpiexec": _mpiexec()}
+    # Looking must not start MPI: under a launcher it would wait for ranks that have nothing to look at.
+    mpi4py.rc.initialize = False
+    from mpi4py import MPI
+
+    return {
+        "library": MPI.Get_library_version().splitlines()[0].strip("\0 "),
+        "standard": ".".join(map(str, MPI.Get_version())),
+        "mpiexec": _mpiexec(),
+    }

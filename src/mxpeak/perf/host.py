@@ -64,7 +64,6 @@ def software_facts() -> dict[str, Any]:
         "python": platform.python_version(),
         "implementation": platform.python_implementation(),
         "mxpeak": getattr(sys.modules.get("mxpeak"), "__version__", None),
-        "git_revision": None,
         **{name: _version(name) for name in PACKAGES},
     }
 

@@ -29,23 +29,26 @@ class UnderWay(Protocol):
         """Drive it a little; whether it has ended here."""
 
 
-#: An update that hides communication is cut into so many chunks of columns (of 4 blocks at least), with a look at the
-#: communication between them.  Each chunk packs L21 anew, so more of them cost more than they hide.
-CHUNKS, CHUNK_BLOCKS = 2, 4
+#: The least width of a piece of the update, in blocks: each piece packs L21 anew, which narrow ones do not pay for.
+PIECE_BLOCKS = 4
 
 
 @dataclass(frozen=True, slots=True)
 class LuOptions:
-    """What does not change the result beyond rounding: variants, look-ahead (0 or 1), the split update's fraction."""
+    """What does not change the result beyond rounding: variants, look-ahead (0 or 1), the split update's fraction.
+
+    looks: the pieces into which an update is cut while communication is under way, to drive it before each.
+    """
 
     panel: PanelOptions = field(default_factory=PanelOptions)
     swap: SwapOptions = field(default_factory=SwapOptions)
     lookahead: int = 1
     split: float = 0.0
+    looks: int = 8
 
 
 def factorize(A: DistMatrix, options: LuOptions, kernels: Kernels, spans: Spans) -> int:
-    """Overwrite [A | b] (N×(N+1)) by U above the diagonal and b̂ in the last column; L is left unpermuted, unused.
+    """Overwrite [A | b] (N×(N+1)) by U above the diagonal and b̂ in the last column; below it stay old numbers.
 
     Returns 0, or 1 + the first column for which no non-zero pivot was left.  Collective over the grid.
     |ΔA| <= N·u·|L||U|; 2/3 N³ flops.
@@ -179,7 +182,7 @@ class _PivotedLu:
         A22, L21_row, U = self.A.local[rows:, c0 : c0 + n2], panel.L21_row, swap.U
         waiting = [task for task in under_way if task is not None and not task.progress()]
         done = 0
-        for j0, j1 in chunks(0, n2, max(-(-n2 // CHUNKS), CHUNK_BLOCKS * self.A.nb)):
+        for j0, j1 in chunks(0, n2, max(-(-n2 // self.options.looks), PIECE_BLOCKS * self.A.nb)):
             if not waiting:
                 break
             self.subtract(A22[:, j0:j1], L21_row, U[:, j0:j1])

@@ -19,7 +19,7 @@ def solve_upper(A: DistMatrix, kernels: Kernels) -> Any:
     grid, N = A.grid, A.rows.n
     last = A.cols.owner(N)  # the process column that holds b̂
     x = kernels.zeros(A.cols.local_start(N))
-    # s = b̂ - Σ U x, in parts: each rank holds what its own columns contribute, and b̂ counts as a column.
+    # s = Σ U x - b̂, in parts: each rank holds what its own columns contribute, and b̂ counts as a column of x = -1.
     s = kernels.zeros(A.rows.local_size)
     if grid.q == last:
         kernels.subtract(s, A.local[:, A.cols.to_local(N)])
@@ -31,7 +31,6 @@ def solve_upper(A: DistMatrix, kernels: Kernels) -> Any:
             continue
         x_k = x[cols]
         if grid.p == step.p:
-            # s carries -(b̂ - Σ U x)
             kernels.subtract(x_k, s[rows])
             kernels.solve_upper(A.local[rows, cols], x_k)
         grid.column.ibcast(x_k, step.p).wait()

@@ -6,6 +6,7 @@ One live line on a terminal, plain lines elsewhere: one every 5 % or 60 s, and n
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, TextIO
 
 from mxpeak.records import rate_text, three_digits
@@ -52,7 +53,8 @@ class Progress:
             if self._show_live:
                 self._draw(text)
             else:
-                print(text, file=self._stream, flush=True)
+                with suppress(OSError):  # a broken stderr must not end a run
+                    print(text, file=self._stream, flush=True)
 
     def finish(self, label: str, elapsed_s: float) -> None:
         """The computation ended: the live line goes, the last sample stays."""

@@ -6,19 +6,40 @@ region; the machine code is cached on disk, so that happens once per machine.
 
 from __future__ import annotations
 
+import hashlib
 import os
+import secrets
 import tempfile
+from contextlib import suppress
+from functools import cache
+from importlib import metadata
 from pathlib import Path
 
 #: Set by whoever wants the machine code elsewhere; a node-local folder spares a shared file system.
 VARIABLE = "MXPEAK_CACHE_DIR"
 
 
+@cache
 def cache_directory() -> Path:
-    """The first of these that can be written to: $MXPEAK_CACHE_DIR, $XDG_CACHE_HOME, ~/.cache, the temporary folder.
+    """A folder for this version of the kernels, in the first place that can be written to.
 
-    Never the package's own folder: an installation may be read-only, or shared by users.
+    $MXPEAK_CACHE_DIR, $XDG_CACHE_HOME, ~/.cache, the temporary folder; never the package's own folder: an installation
+    may be read-only, or shared by users.
     """
+    folder = _writable_place() / _version()
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+def _version() -> str:
+    """A fingerprint of all kernel sources: Numba looks at the file of a function only, not at what it calls."""
+    digest = hashlib.sha256(metadata.version("numba").encode())
+    for source in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(source.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def _writable_place() -> Path:
     wanted = os.environ.get(VARIABLE)
     home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     candidates = [Path(wanted)] if wanted else []
@@ -34,6 +55,14 @@ def cache_directory() -> Path:
                   f"set {VARIABLE}")  # fmt: skip
 
 
+def token() -> str:
+    """A word that names the folder: two ranks that read the same one share it, on one node or over the network."""
+    path = cache_directory() / "token"
+    with suppress(FileExistsError), path.open("x") as file:
+        file.write(secrets.token_hex(8))
+    return path.read_text()
+
+
 def is_cached() -> bool:
-    """Whether some earlier run left compiled kernels (they are checked against the source when loaded)."""
+    """Whether some earlier run left these kernels compiled."""
     return any(cache_directory().glob("**/panel.factor_panel-*.nbi"))

@@ -54,8 +54,8 @@ class Team:
         failures: list[BaseException | None] = [None]
         try:
             function(0, *args)
-        except BaseException as error:
-            failures[0] = error
+        except Exception as error:
+            failures[0] = error  # an interrupt is not waited with: it ends the process, and the threads with it
         failures += [self._done.get() for _ in self._work]
         for failure in failures:
             if failure is not None:
