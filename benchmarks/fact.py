@@ -2,7 +2,7 @@
 
     python benchmarks/fact.py --nb 192 --threads 1,2 --out fact.json
 
-Beside each rate stands that of the whole-panel DGEMM on the same threads, measured in the same process.
+Beside each rate stands that of a DGEMM with inner dimension NB on the same threads, measured in the same process.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from mxpeak.perf.host import host_facts, one_core_each, software_facts
 def fact_rate(kernels: HostKernels, m: int, nb: int, plan: Any, pfact: str, repeat: int) -> float:
     """Median rate of factoring an m×NB panel of random numbers, in flop/s: m·NB² - NB³/3 over the time."""
     values = np.random.default_rng(1).random((m, nb)) - 0.5
-    A = kernels.panel(kernels.vector(m * nb), m, nb)
-    L1 = kernels.panel(kernels.vector(nb * nb), nb, nb)
+    A = kernels.panel(kernels.vector(kernels.panel_size(m, nb)), m, nb)
+    L1 = kernels.panel(kernels.vector(kernels.panel_size(nb, nb)), nb, nb)
     pivots = kernels.indices([0] * nb)
     times = []
     for _ in range(repeat):

@@ -32,14 +32,14 @@ def fill(kernels: Kernels, values: Any) -> Any:
 def column_major(kernels: Kernels, values: Any) -> Any:
     """A panel of the backend with the given values, cut out of a taller one so that ld > rows."""
     rows, columns = values.shape
-    A = kernels.panel(kernels.vector((rows + 5) * columns), rows + 5, columns)[2 : rows + 2]
+    A = kernels.panel(kernels.vector(kernels.panel_size(rows + 5, columns)), rows + 5, columns)[2 : rows + 2]
     A[:] = values
     return A
 
 
 def square(kernels: Kernels, jb: int) -> Any:
     """An uninitialised jb×jb block of a panel."""
-    return kernels.panel(kernels.vector(jb * jb), jb, jb)
+    return kernels.panel(kernels.vector(kernels.panel_size(jb, jb)), jb, jb)
 
 
 @pytest.mark.parametrize("P", [1, 2, 3])

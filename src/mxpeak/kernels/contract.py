@@ -76,7 +76,13 @@ class Kernels(Protocol):
         """The first rows·columns entries of a vector as a row-major matrix: a view."""
 
     def panel(self, vector: Vector, rows: int, columns: int) -> Matrix:
-        """The first rows·columns entries of a vector as a column-major matrix: a view."""
+        """The first `panel_size` entries of a vector as a column-major matrix: a view, its columns padded.
+
+        Unpadded, columns of a multiple of 4 KiB would put all entries of a row into one set of the cache.
+        """
+
+    def panel_size(self, rows: int, columns: int) -> int:
+        """How many entries of a vector a panel of this shape takes."""
 
     def indices(self, values: Sequence[int]) -> Indices:
         """Row numbers in the form that the row-moving kernels take."""

@@ -28,6 +28,11 @@ class PanelOptions:
     bcast: str = "1ringM"
 
 
+def _whole_lines(size: int) -> int:
+    """A size rounded up to whole cache lines, so that what follows begins on one."""
+    return -(-size // 8) * 8
+
+
 class FactoredPanel:
     """A panel on its way to this rank, and once it is here: L11 (with U11), L21_row and the row moves.
 
@@ -39,20 +44,22 @@ class FactoredPanel:
         self.step = step
         self._A, self._kernels = A, kernels
         jb, m = step.jb, A.rows.local_size - A.rows.local_start(step.j0)
-        square, head = jb * jb, jb * jb + jb + 1
+        square = kernels.panel_size(jb, jb)
+        head = square + _whole_lines(jb + 1)
         self._top = jb if A.grid.p == step.p else 0
         self.L11 = kernels.panel(buffer, jb, jb)
-        self._tail = buffer[square:head]
+        self._tail = buffer[square : square + jb + 1]
         self.rows = kernels.panel(buffer[head:], m, jb)
         self.L21_row = self.rows[self._top :]
-        self._message = buffer[: head + m * jb]
+        self._message = buffer[: head + kernels.panel_size(m, jb)]
         self._broadcast: Task | None = None
         self._moves: LocalMoves | None = None
 
     @staticmethod
-    def buffer_size(A: DistMatrix) -> int:
-        """Numbers in the longest message of this rank: L21 of the first step, L1, pivots, flag."""
-        return A.rows.local_size * A.nb + A.nb * A.nb + A.nb + 1
+    def buffer_size(A: DistMatrix, kernels: Kernels) -> int:
+        """Numbers in the longest message of this rank: L1, pivots, flag, and the rows of the first step."""
+        jb = min(A.nb, A.rows.n)
+        return kernels.panel_size(jb, jb) + _whole_lines(jb + 1) + kernels.panel_size(A.rows.local_size, jb)
 
     def load(self, spans: Spans) -> None:
         """Copy the panel's columns of A into the message, where they are factored; local to its process column."""

@@ -23,9 +23,9 @@ _VARIANTS = {"right": panel.RIGHT, "left": panel.LEFT, "crout": panel.CROUT}
 _Callback = ctypes.CFUNCTYPE(ctypes.c_int32)
 
 
-def leading_dimension(columns: int) -> int:
-    """Columns rounded up to whole cache lines, and away from multiples of 4 KiB, which would share cache sets."""
-    ld = -(-max(columns, 1) // 8) * 8
+def leading_dimension(length: int) -> int:
+    """A row's (a panel's column's) length in whole cache lines, and no multiple of 4 KiB, which shares cache sets."""
+    ld = -(-max(length, 1) // 8) * 8
     return ld + 8 if ld % 512 == 0 else ld
 
 
@@ -65,7 +65,11 @@ class HostKernels:
         return vector[: rows * columns].reshape((rows, columns))
 
     def panel(self, vector: Array, rows: int, columns: int) -> Array:
-        return vector[: rows * columns].reshape((rows, columns), order="F")
+        size = self.panel_size(rows, columns)
+        return vector[:size].reshape((size // max(columns, 1), columns), order="F")[:rows]
+
+    def panel_size(self, rows: int, columns: int) -> int:
+        return leading_dimension(rows) * columns
 
     def indices(self, values: Sequence[int]) -> Array:
         return np.array(values, dtype=np.int64)

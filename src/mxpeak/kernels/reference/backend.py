@@ -36,6 +36,9 @@ class ReferenceKernels:
     def panel(self, vector: Array, rows: int, columns: int) -> Array:
         return vector[: rows * columns].reshape((rows, columns), order="F")
 
+    def panel_size(self, rows: int, columns: int) -> int:
+        return rows * columns
+
     def indices(self, values: Sequence[int]) -> Array:
         return np.array(values, dtype=np.int64)
 
