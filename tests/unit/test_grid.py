@@ -88,20 +88,6 @@ def test_an_unknown_order_and_a_node_grid_of_nothing_are_refused():
         ProcessGrid(2, 2, node_grid=(0, 1))
 
 
-def test_a_grid_that_does_not_match_the_ranks_shows_the_arithmetic_and_a_grid_that_does():
-    with pytest.raises(UsageError, match=r"P\*Q = 3\*4 = 12 ranks, but there are 8; try --grid 2x4, or start 12 ranks"):
-        ProcessGrid(3, 4).check_ranks(8)
-    with pytest.raises(UsageError, match="but there is 1;"):
-        ProcessGrid(2, 2).check_ranks(1, idle=True)
-    ProcessGrid(2, 4).check_ranks(8)
-
-
-def test_ranks_may_stay_idle_only_where_that_is_allowed():
-    ProcessGrid(1, 3).check_ranks(4, idle=True)
-    with pytest.raises(UsageError):
-        ProcessGrid(1, 3).check_ranks(4)
-
-
 def test_places_outside_the_grid_are_an_index_error():
     grid = ProcessGrid(2, 3)
     for rank in (-1, 6):

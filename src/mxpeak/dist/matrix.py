@@ -8,7 +8,6 @@ from typing import Any
 from mxpeak.comm.grid import Grid
 from mxpeak.kernels.contract import Kernels, Matrix
 from mxpeak.layout.block_cyclic import BlockCyclic
-from mxpeak.layout.schedule import LuStep
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +30,6 @@ class DistMatrix:
         rows = self.rows.local_range(i.start or 0, self.rows.n if i.stop is None else i.stop)
         cols = self.cols.local_range(j.start or 0, self.cols.n if j.stop is None else j.stop)
         return self.local[rows, cols]
-
-    def partition(self, step: LuStep) -> tuple[Any, Any, Any, Any]:
-        """A11, A21, A12, A22 around a step's diagonal block, as local views."""
-        j0, j1 = step.j0, step.j1
-        return self[j0:j1, j0:j1], self[j1:, j0:j1], self[j0:j1, j1:], self[j1:, j1:]
 
 
 def dist_matrix(grid: Grid, m: int, n: int, nb: int, kernels: Kernels) -> DistMatrix:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mxpeak.errors import UsageError
-from mxpeak.records import squarest
 
 #: Rows and columns of a map worth printing; a larger grid is cut, and says so.
 MAP_ROWS, MAP_COLUMNS = 32, 16
@@ -40,16 +39,6 @@ class ProcessGrid:
     def size(self) -> int:
         """The number of ranks in the grid, P*Q."""
         return self.P * self.Q
-
-    def check_ranks(self, ranks: int, idle: bool = False) -> None:
-        """Raise unless the grid uses exactly `ranks` ranks; with `idle`, it may leave some without work."""
-        if self.size == ranks or (idle and self.size < ranks):
-            return
-        P, Q = squarest(ranks)
-        raise UsageError(
-            f"the grid {self.P}x{self.Q} needs P*Q = {self.P}*{self.Q} = {self.size} ranks, "
-            f"but there {'is' if ranks == 1 else 'are'} {ranks}; try --grid {P}x{Q}, or start {self.size} ranks"
-        )
 
     def coords(self, rank: int) -> tuple[int, int]:
         """The process row and column (p, q) of `rank`."""
