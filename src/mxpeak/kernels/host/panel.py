@@ -1,7 +1,7 @@
 """FACT: the panel factorization with partial pivoting, whole in compiled code, all threads in step (rocHPL §III-A).
 
-The rank's rows of the panel are cut into tiles of NB rows, dealt round-robin to the threads; a tile is touched by its
-own thread only, except that thread 0 moves pivot rows.  Per column there are two barriers: after everybody's search for
+The rank's rows of the panel are cut into tiles of a multiple of NB rows, dealt round-robin to the threads; a tile is
+touched by its own thread only, except that thread 0 moves pivot rows.  Per column there are two barriers: after everybody's search for
 the pivot, and after thread 0 has found the best over threads and ranks, and moved the rows.
 
     active rows    those not finished: on the process row that owns the diagonal block, row j and below for column j
@@ -142,7 +142,7 @@ def _row_of_u(L1, j, c0, c1, variant):
 @jit()
 def _leaf(tid, threads, A, L1, c0, c1, top, variant, pivots, geometry, mine, state, best, where, sync, exchange, give):
     """Factor columns c0:c1 one by one."""
-    rows, tile = A.shape[0], geometry[1]
+    rows, tile = A.shape[0], geometry[4]
     tiles = (rows + tile - 1) // tile
     for t in range(tid, tiles, threads):
         r0, r1 = _tile_rows(t, tile, c0 if top > 0 else 0, rows)
@@ -232,7 +232,7 @@ def factor_panel(tid, threads, A, L1, plan, variant, top, pivots, geometry, mine
                 state[LEAF_CYCLES] += cycles() - leaf_begin
         elif op[0] == UPDATE:
             barrier(sync, threads, give)
-            _update(tid, threads, A, L1, op, top, geometry[1], gemm)
+            _update(tid, threads, A, L1, op, top, geometry[4], gemm)
         elif tid == 0:
             if op[0] == SOLVE:
                 trsm_at(trsm, k1 - k0, c1 - c0, one, address_of(L1, k0, k0), ld1, address_of(L1, k0, c0), ld1)
