@@ -1,8 +1,8 @@
 """FACT: the panel factorization with partial pivoting, whole in compiled code, all threads in step (rocHPL §III-A).
 
 The rank's rows of the panel are cut into tiles of a multiple of NB rows, dealt round-robin to the threads; a tile is
-touched by its own thread only, except that thread 0 moves pivot rows.  Per column there are two barriers: after everybody's search for
-the pivot, and after thread 0 has found the best over threads and ranks, and moved the rows.
+touched by its own thread only, except that thread 0 moves pivot rows.  Per column there are two barriers: after
+everybody's search for the pivot, and after thread 0 has found the best over threads and ranks, and moved the rows.
 
     active rows    those not finished: on the process row that owns the diagonal block, row j and below for column j
     L1             the jb×jb block of finished rows (L11 and U11), the same on every rank of the process column
