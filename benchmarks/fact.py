@@ -76,7 +76,8 @@ def main() -> None:
             print(f"threads {threads:3d}  rows {m:7d}  FACT {rate / 1e9:7.2f} GFLOP/s  "
                   f"{rate / limit:5.1%} of DGEMM {limit / 1e9:.1f}", flush=True)  # fmt: skip
     if args.out:
-        facts = {"command": " ".join(["python", *sys.argv]), "nb": args.nb, "machine": host_facts()}
+        command = " ".join(["python", *sys.argv[: sys.argv.index("--out")]])
+        facts = {"command": command, "nb": args.nb, "machine": host_facts()}
         args.out.write_text(json.dumps({**facts, "software": software_facts(), "runs": rows}, indent=1) + "\n")
 
 

@@ -99,7 +99,7 @@ def main() -> None:
             "command": " ".join(["python", *sys.argv]), "n": args.n, "grid": args.grid, "threads": args.threads,
             "openblas_coretype": pinned, "machine": host_facts(), "software": software_facts(),
         }  # fmt: skip
-        facts["command"] = re.sub(r"--xhpl \S+", "--xhpl xhpl", str(facts["command"]))
+        facts["command"] = re.sub(r"--xhpl \S+", "--xhpl xhpl", re.sub(r" --out \S+", "", str(facts["command"])))
         args.out.write_text(json.dumps({**facts, "summary": summary, "runs": rows}, indent=1) + "\n")
 
 
