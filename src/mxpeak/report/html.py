@@ -65,9 +65,11 @@ def _share(result: Mapping[str, Any]) -> str:
 
 
 def _scoreboard(results: Sequence[Mapping[str, Any]]) -> str:
-    head = "<tr><th>benchmark</th><th>rate</th><th>share of limit</th><th>time</th><th>validation</th></tr>"
+    head = (
+        "<tr><th>benchmark</th><th>case</th><th>rate</th><th>share of limit</th><th>time</th><th>validation</th></tr>"
+    )
     rows = [
-        f"<tr><td>{_text(r.get('benchmark'))}</td>"
+        f"<tr><td>{_text(r.get('benchmark'))}</td><td>{_text(_size(_part(r, 'problem')))}</td>"
         f'<td class="number">{_text(rate_text(_part(r, "result").get("rate_flops")))}</td>'
         f'<td class="number">{_share(r)}</td>'
         f'<td class="number">{three_digits(_part(r, "result").get("time_s"))} s</td><td>{_mark(r)}</td></tr>'
@@ -77,13 +79,14 @@ def _scoreboard(results: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _section(result: Mapping[str, Any]) -> str:
-    problem = ", ".join(f"{name} {value}" for name, value in _part(result, "problem").items())
+    problem = _part(result, "problem")
     config = [(name, *_setting(value)) for name, value in _part(result, "config").items()]
     parts = [
         f"<h2>{_text(result.get('benchmark'))} {_mark(result)}</h2>",
         f'<p class="big">{_text(rate_text(_part(result, "result").get("rate_flops")))}</p>',
         f'<p class="faint">{_text(_limit(result))}</p>',
-        f"<p>{_text(_validation(result))}</p><p>{_text(problem)}</p>",
+        f"<p>{_text(_validation(result))}</p>",
+        f"<p>{_text(_size(problem))}{_text(_memory(problem))}</p>",
         _warnings(result.get("warnings") or []),
         _titled("Where the time went", _phase_bars(_part(result, "phases"))),
         _titled("Rate over the run", _rate_curve(_part(result, "telemetry").get("progress") or [])),
@@ -92,6 +95,23 @@ def _section(result: Mapping[str, Any]) -> str:
           for name in ("machine", "software", "launch", "run")),
     ]  # fmt: skip
     return "\n".join(part for part in parts if part)
+
+
+def _size(problem: Mapping[str, Any]) -> str:
+    """The size of a case in one line."""
+    names = {"n": "N", "nb": "NB"}
+    parts = [f"{shown} {problem[name]}" for name, shown in names.items() if name in problem]
+    parts += [f"grid {problem['P']}x{problem['Q']}"] if {"P", "Q"} <= set(problem) else []
+    return ", ".join([*parts, *([str(problem["variant"])] if "variant" in problem else [])])
+
+
+def _memory(problem: Mapping[str, Any]) -> str:
+    memory = problem.get("memory_bytes") or {}
+    if not isinstance(memory, Mapping) or "matrix" not in memory:
+        return ""
+    return (
+        f"; matrix {three_digits(memory['matrix'] / 2**30)} GiB of {three_digits(memory['total'] / 2**30)} GiB in all"
+    )
 
 
 def _setting(value: Any) -> tuple[Any, Any]:
