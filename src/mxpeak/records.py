@@ -86,6 +86,13 @@ def boolean(text: str) -> bool:
     raise UsageError(f"{text!r} is neither yes nor no")
 
 
+def device(text: str) -> str:
+    """A parser of devices: auto, cpu, cuda, or one of several as cuda:0."""
+    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", text):
+        raise UsageError(f"{text!r} is no device; choose auto, cpu, cuda or cuda:0")
+    return text
+
+
 def grid_shape(text: str) -> tuple[int, int]:
     """A parser of grids written PxQ."""
     match = re.fullmatch(r"(\d+)[xX×](\d+)", text)
@@ -235,7 +242,7 @@ class RunConfig:
     """Where a benchmark runs, what is measured, and where its results go: the same in every benchmark."""
 
     device: str = option(
-        "auto", "--device", help="where it computes", metavar="{auto,cpu}", parse=one_of("auto", "cpu"),
+        "auto", "--device", help="where it computes", metavar="{auto,cpu,cuda,cuda:0,...}", parse=device,
         group="where",
     )  # fmt: skip
     kernels: str = option(
@@ -415,8 +422,8 @@ class HplConfig(RunConfig):
         64, "--swap-threshold", help="columns up to which mix takes bin", metavar="K", parse=integer(0), group="grid"
     )
     threshold: float = option(
-        16.0, "--threshold", help="scaled residuals below it pass; 0 or less: no check", metavar="X",
-        parse=real(), group="problem",
+        16.0, "--threshold", help="scaled residuals below it pass; 0 or less: HPL's report without a check",
+        metavar="X", parse=real(), group="problem",
     )  # fmt: skip
 
     # What only HPL.dat can say.  The forms, the equilibration and the alignment change no number that this code
@@ -453,7 +460,8 @@ class HplConfig(RunConfig):
             if taken > ranks or (taken < ranks and not self.idle_ranks):
                 raise UsageError(
                     f"grid {P}x{Q} takes {P}*{Q} = {taken} ranks, but there {_are(ranks)}; "
-                    f"give --ranks {taken}, or --grid {'x'.join(map(str, squarest(ranks)))}"
+                    f"start {taken} ranks (--ranks {taken}, or mpiexec -n {taken}), "
+                    f"or give --grid {'x'.join(map(str, squarest(ranks)))}"
                 )
         return shapes
 
@@ -500,7 +508,11 @@ def _are(ranks: int) -> str:
 
 def _cofactor(flag: str, part: int, ranks: int) -> int:
     if ranks % part:
-        raise UsageError(f"{flag} {part} does not divide {ranks} ranks: {ranks} / {part} leaves {ranks % part}")
+        raise UsageError(
+            f"{flag} {part} does not divide the number of ranks: {ranks} / {part} leaves {ranks % part}; "
+            f"leave {flag} out for the grid {'x'.join(map(str, squarest(ranks)))}, "
+            f"or start {part * (ranks // part + 1)} ranks"
+        )
     return ranks // part
 
 

@@ -172,7 +172,9 @@ def test_the_verdict_is_on_stdout_and_notes_are_on_stderr(bench: Bench, capsys: 
 def test_quiet_is_one_line_a_result(bench: Bench, capsys: pytest.CaptureFixture[str]):
     assert cli.main(["run", "hpl", "-N", "1000,2000", "--quiet"]) == 0
     out, err = capsys.readouterr()
-    assert out.splitlines() == ["PASSED  hpl  2.00 GFLOP/s"] * 2
+    lines = out.splitlines()
+    assert [line.split("  N=")[0] for line in lines] == ["PASSED  hpl  2.00 GFLOP/s"] * 2
+    assert ["N=1000" in lines[0], "N=2000" in lines[1]] == [True, True], "each line says which case it is"
     assert err == ""
 
 
@@ -301,16 +303,24 @@ def test_only_folders_that_were_made_are_taken_away_again(tmp_path: Path):
     assert list((tmp_path / "mine").iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("error", "code", "says"),
+    [
+        (BrokenPipeError(32, "Broken pipe"), 0, ""),
+        (OSError(28, "No space left"), 5, "cannot write to stdout"),
+    ],
+)
 def test_a_broken_stdout_does_not_end_the_run(
-    bench: Bench, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-):
+    bench: Bench, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, error: OSError, code: int,
+    says: str,
+):  # fmt: skip
     class Broken(io.StringIO):
         def write(self, text: str) -> int:
-            raise BrokenPipeError(32, "Broken pipe")
+            raise error
 
     monkeypatch.setattr(sys, "stdout", Broken())
-    assert cli.main(["run", "hpl", "-N", "10,20"]) == 5
-    assert "cannot write to stdout: Broken pipe" in capsys.readouterr().err
+    assert cli.main(["run", "hpl", "-N", "10,20"]) == code
+    assert says in capsys.readouterr().err
     assert len(json.loads((only_folder() / "result.json").read_text())["results"]) == 2
 
 
@@ -372,7 +382,7 @@ def test_cases_that_do_not_fit_are_counted_and_said(bench: Bench, capsys: pytest
         (["run", "hpl", "--bcast", "3ring"], "--bcast: '3ring' is unknown; choose one of 1ring"),
         (["run", "hpl", "--threshold", "nan"], "--threshold: 'nan' is not a finite number"),
         (["run", "hpl", "--thresh", "3"], "mxpeak run hpl does not know --thresh 3; see mxpeak run hpl --help"),
-        (["run", "hpl", "--grid", "2x2"], "grid 2x2 takes 2*2 = 4 ranks, but there is 1; give --ranks 4"),
+        (["run", "hpl", "--grid", "2x2"], "grid 2x2 takes 2*2 = 4 ranks, but there is 1; start 4 ranks"),
         (["run", "hpl", "--dat", "none.dat"], "cannot read --dat none.dat: No such file or directory"),
         (["run", "hpl", "--dat", "."], "cannot read --dat .: Is a directory"),
         (["run", "hpl", "--dat", "cut.dat"], "cut.dat line 3 (output file name): the file ends after line 2"),
@@ -498,3 +508,20 @@ def test_doctor_without_blas_says_that_no_run_is_possible(
 def test_doctor_refuses_a_number_of_ranks_that_makes_no_sense(capsys: pytest.CaptureFixture[str]):
     assert cli.main(["doctor", "--ranks", "0"]) == 2
     assert "out of range" in capsys.readouterr().err
+
+
+def test_a_variable_that_nothing_reads_is_an_error(
+    bench: Bench, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("MXPEAK_NBB", "3")
+    assert cli.main(["run", "hpl", "-N", "10"]) == 2
+    assert "MXPEAK_NBB is unknown" in capsys.readouterr().err
+
+
+def test_the_configuration_file_may_be_named_by_a_variable(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "mine.toml").write_text("nb = 77\n")
+    monkeypatch.setenv("MXPEAK_CONFIG", str(tmp_path / "mine.toml"))
+    assert cli.main(["run", "hpl", "-N", "10"]) == 0
+    assert bench.calls[0].config.nb == (77,)

@@ -135,9 +135,20 @@ def test_one_side_of_the_grid_completes_the_other():
 @pytest.mark.parametrize(
     ("wish", "message"),
     [
-        (HplConfig(grid=((2, 3),)), "grid 2x3 takes 2*3 = 6 ranks, but there are 4; give --ranks 6, or --grid 2x2"),
-        (HplConfig(P=(1,), Q=(2,)), "grid 1x2 takes 1*2 = 2 ranks, but there are 4; give --ranks 2, or --grid 2x2"),
-        (HplConfig(P=(3,)), "-P 3 does not divide 4 ranks: 4 / 3 leaves 1"),
+        (
+            HplConfig(grid=((2, 3),)),
+            "grid 2x3 takes 2*3 = 6 ranks, but there are 4; "
+            "start 6 ranks (--ranks 6, or mpiexec -n 6), or give --grid 2x2",
+        ),
+        (
+            HplConfig(P=(1,), Q=(2,)),
+            "grid 1x2 takes 1*2 = 2 ranks, but there are 4; "
+            "start 2 ranks (--ranks 2, or mpiexec -n 2), or give --grid 2x2",
+        ),
+        (
+            HplConfig(P=(3,)),
+            "-P 3 does not divide the number of ranks: 4 / 3 leaves 1; leave -P out for the grid 2x2, or start 6 ranks",
+        ),
         (HplConfig(P=(2, 1), Q=(2,)), "-P has 2 values but -Q 1; they are read in pairs"),
         (HplConfig(grid=((2, 2),), P=(2,)), "--grid says it all: leave out -P and -Q, or leave out --grid"),
     ],

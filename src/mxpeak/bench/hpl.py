@@ -174,7 +174,7 @@ class _Bench:
         self.observers, self.argv = observers, argv
         self.config_facts = {name: {"value": s.value, "origin": s.origin} for name, s in settings.items()}
         self.launch = launch_facts(comm, placement)
-        self.machine = {**host_facts(), "nodes": placement.nodes}
+        self.machine = {**host_facts(affinity=placement.before), "nodes": placement.nodes}
         self.software = {**software_facts(), **kernels.facts(), "environment": environment()}
         self.budget = memory_budget(config, settings, comm)
         self.grid = lru_cache(maxsize=None)(self._grid)
@@ -207,7 +207,8 @@ class _Bench:
         most = largest_n(self.budget.most * ranks // min(self.placement.ranks_a_node, ranks), case.nb, case.P, case.Q)
         return (
             f"N = {case.n} takes 8*N*(N+1) = {hpl_bytes(case.n) / 2**30:.1f} GiB and buffers, "
-            f"{self.need(case) / 2**30:.1f} GiB a node, but a node has {self.budget.most / 2**30:.1f} GiB free; "
+            f"{self.need(case) / 2**30:.3g} GiB a node, but {self.budget.most / 2**30:.3g} GiB of a node can be "
+            f"planned for (what is free less {1 - MARGIN:.0%}, or --mem); "
             f"the largest N that fits is {most}: type -N {most}"
         )
 
@@ -329,7 +330,7 @@ class _Bench:
             machine=self.machine,
             software=self.software,
             launch={**self.launch, "grid": grid_text},
-            warnings=[*self.placement.cautions, *_cautions(case)],
+            warnings=[*self.placement.cautions, *_cautions(case, rate, limit)],
         )
 
 
@@ -422,7 +423,7 @@ def _outcome(run: _Run, passed: bool) -> str:
     return Outcome.INACCURATE if isfinite(run.scaled) else Outcome.NOT_FINITE
 
 
-def _cautions(case: HplCase) -> list[Caution]:
+def _cautions(case: HplCase, rate: float, limit: float | None) -> list[Caution]:
     cautions = []
     if case.depth > 1:
         text = f"look-ahead depth {case.depth} was asked for and ran as 1"
@@ -432,7 +433,12 @@ def _cautions(case: HplCase) -> list[Caution]:
         cautions.append(Caution("split", f"--split {case.split:g} had no effect: {reason}", "use P > 1 and --depth 1"))
     elif case.split > 0 and not _ever_splits(case):
         text = f"--split {case.split:g} had no effect: N = {case.n} leaves no left section of NB = {case.nb} columns"
-        cautions.append(Caution("split", text, "use a larger N, a smaller --nb, or a --split nearer to 0.5"))
+        cautions.append(Caution("split", text, "use a larger N, a smaller --nb, or another --split"))
+    if limit is not None and rate > limit:
+        text = (
+            f"the rate is above the limit ({rate / 1e9:.1f} of {limit / 1e9:.1f} GFLOP/s): the machine's speed changed"
+        )
+        cautions.append(Caution("drift", text, "run again when nothing else runs, or with --repeat 3"))
     if case.threshold <= 0:
         text = f"threshold {case.threshold:g} asks for no check; the residual was checked against {THRESHOLD:g}"
         cautions.append(Caution("threshold", text, "give the threshold of the rules, 16"))

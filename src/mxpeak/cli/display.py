@@ -10,7 +10,7 @@ from mxpeak.cli.output import Steady
 from mxpeak.cli.request import Request
 from mxpeak.records import HplCase, HplConfig, Result
 from mxpeak.report.hpl_text import HplText
-from mxpeak.report.text import cautions, headline, verdict
+from mxpeak.report.text import cautions, headline, size_text, verdict
 from mxpeak.watch.progress import Progress
 
 
@@ -81,7 +81,7 @@ class Display:
     def _show(self, result: Result) -> None:
         output = self.request.output
         if output.json != "-" and self.request.stdout_format == "text":
-            one_line = headline(result, color=self.color) + "\n"
+            one_line = f"{headline(result, color=self.color)}  {size_text(result)}\n"
             full = verdict(result, verbose=output.verbose, color=self.color)
             self.stdout.say(one_line if output.quiet else full)
         if not output.quiet and not output.verbose and result.problem.get("node_grid"):

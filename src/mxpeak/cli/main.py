@@ -6,8 +6,12 @@ Nothing heavy is imported here: `--help` must answer at once, on nine thousand n
 from __future__ import annotations
 
 import argparse
+import errno
+import os
+import signal
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, NoReturn
 
 from mxpeak import __version__
@@ -92,6 +96,15 @@ def main(argv: list[str] | None = None) -> int:
     except MxpeakError as error:
         session.say(f"mxpeak: error: {error}")
         return int(error.exit_code)
+    except BrokenPipeError:
+        with suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is still buffered has no reader
+        return 128 + signal.SIGPIPE
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            return session.crash()
+        session.say(f"mxpeak: error: {error.strerror}: {error.filename or 'stdout'}")
+        return int(ExitCode.RESOURCE)
     except MemoryError as error:
         session.say(f"mxpeak: error: out of memory: {error}; give a smaller -N, or a smaller --mem")
         return session.end(ExitCode.RESOURCE)
@@ -103,5 +116,8 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def entry() -> None:
-    """The console script."""
+    """The console script; a daemon may have closed the standard streams."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115  (it lives as long as the process)
     sys.exit(main())

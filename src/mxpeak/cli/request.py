@@ -12,6 +12,9 @@ from mxpeak.cli.benchmarks import BENCHMARKS, Benchmark
 from mxpeak.errors import UsageError
 from mxpeak.records import HplConfig, Option, OutputConfig, RunConfig, Setting, options, resolve
 
+#: Variables beside those of the options: MXPEAK_CONFIG, ...
+OTHER_VARIABLES = ("CONFIG", "DAT", "CACHE_DIR")
+
 
 @dataclass(frozen=True, slots=True)
 class Request:
@@ -64,11 +67,23 @@ def _help(o: Option) -> str:
 def requests(args: argparse.Namespace, environ: Mapping[str, str]) -> list[Request]:
     """What the command line asks for, one request a benchmark; files are read here."""
     names = list(BENCHMARKS) if args.benchmark == "all" else [args.benchmark]
-    file = _read_toml(args.config) if args.config else {}
-    dat = _read_dat(args.dat) if getattr(args, "dat", None) else None
+    _check_variables(environ)
+    config_file = args.config or environ.get("MXPEAK_CONFIG")
+    dat_file = getattr(args, "dat", None) or (environ.get("MXPEAK_DAT") if names == ["hpl"] else None)
+    file = _read_toml(config_file) if config_file else {}
+    dat = _read_dat(dat_file) if dat_file else None
     made = [_request(BENCHMARKS[name], vars(args), environ, file, dat) for name in names]
     _check_streams(made[0].output)
     return made
+
+
+def _check_variables(environ: Mapping[str, str]) -> None:
+    """Stop at an MXPEAK_* variable that nothing reads: it would be ignored."""
+    configs: list[type] = [OutputConfig, *(benchmark.config for benchmark in BENCHMARKS.values())]
+    known = {o.variable for config in configs for o in options(config)} | {f"MXPEAK_{name}" for name in OTHER_VARIABLES}
+    for name in environ:
+        if name.startswith("MXPEAK_") and name not in known:
+            raise UsageError(f"the variable {name} is unknown; the variables are {', '.join(sorted(known))}")
 
 
 def _request(
@@ -123,6 +138,8 @@ def _read(path: str, flag: str) -> str:
 
 
 def _check_streams(output: OutputConfig) -> None:
+    if output.dry_run and output.json is not None:
+        raise UsageError("--dry-run runs nothing, so there is no result to write; leave --json out")
     if output.json == "-" and output.format is not None:
         raise UsageError(f"--json - and --format {output.format} both want stdout; write --json FILE, or drop --format")
 

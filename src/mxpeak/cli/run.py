@@ -60,14 +60,15 @@ def run(args: argparse.Namespace, argv: list[str], session: Session) -> int:
     """Run what the command line asks for.  Collective over all ranks, once they are there."""
     from mxpeak.comm.launch import confirm, launched, respawn, start
 
-    comm = "auto"
-    if not launched():  # else rank 0 reads the request, once all ranks are there to hear what is wrong with it
-        first = requests(args, os.environ)[0].config
-        if first.ranks is not None and first.ranks > 1:
-            return respawn(first.ranks, argv)
-        comm = first.comm
-    session.comm = start(comm)
-    wanted = session.on_root(lambda: requests(args, os.environ))
+    if launched():  # rank 0 reads the request, once all ranks are there to hear what is wrong with it
+        session.comm = start()
+        wanted = session.on_root(lambda: requests(args, os.environ))
+    else:
+        wanted = requests(args, os.environ)
+        ranks = wanted[0].config.ranks
+        if ranks is not None and ranks > 1:
+            return respawn(ranks, argv)
+        session.comm = start(wanted[0].config.comm)
     confirm(wanted[0].config.comm, wanted[0].config.ranks, session.comm)
     if wanted[0].output.dry_run:
         return _dry_run(wanted, session)
@@ -143,6 +144,8 @@ def _run_one(
                 observers=[progress] if session.rank == 0 else [], on_case=display.on_case, argv=argv,
             )  # fmt: skip
         code = _verdict_code(display.results, display.skipped, request.config.min_gflops)
+        if code == ExitCode.BELOW_TARGET:
+            session.say(f"mxpeak: the best rate is below --min-gflops {request.config.min_gflops:g}")
     except MxpeakError as error:
         session.say(f"mxpeak: error: {error}")
         code = int(error.exit_code)
@@ -203,6 +206,8 @@ def _write(folder: Folder, files: dict[str, str], output: OutputConfig, session:
         return ExitCode.RESOURCE
     if not output.quiet:
         session.say(f"results in {folder.path}/")
+    if isinstance(stdout.error, BrokenPipeError):
+        return ExitCode.VALID  # the reader has seen enough; the files are whole
     if stdout.error is not None:
         session.say(f"mxpeak: error: cannot write to stdout: {stdout.error.strerror}; see {folder.path}/{RESULT}")
         return ExitCode.RESOURCE

@@ -62,7 +62,8 @@ def respawn(ranks: int, argv: list[str]) -> int:
     def forward(number: int, frame: object) -> None:
         child.send_signal(number)
 
-    before = {number: signal.signal(number, forward) for number in (signal.SIGINT, signal.SIGTERM)}
+    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, forward) for number in signals}
     try:
         code = child.wait()
     finally:
@@ -87,7 +88,7 @@ def start(comm: str = "auto") -> Communicator:
     if not launched() and comm != "mpi":
         return Solo()
     if importlib.util.find_spec("mpi4py") is None:
-        raise UsageError("this run needs MPI for Python, which is not installed; type: pip install 'mxpeak[mpi]'")
+        raise UsageError("this run needs MPI for Python, which is not installed; type: pip install 'mxpeak[mpich]'")
     from mxpeak.comm import mpi
 
     group = mpi.world()

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from mxpeak.errors import UsageError
+from mxpeak.errors import ResourceError, UsageError
 from mxpeak.layout.block_cyclic import BlockCyclic
 from mxpeak.layout.panel_plan import PanelOp
 
@@ -164,7 +164,7 @@ def choose(name: str, device: str, threads: int, cores: Sequence[int] = ()) -> K
     `threads` of them compute, thread t on core cores[t] if cores are given.
     """
     if device not in ("auto", "cpu"):
-        raise UsageError(f"--device {device}: this installation computes on the cpu only; type: --device cpu")
+        raise ResourceError(f"--device {device}: there are no kernels for GPUs yet; type: --device cpu")
     if name == "reference":
         from mxpeak.kernels.reference.backend import ReferenceKernels
 

@@ -60,7 +60,7 @@ def scoreboard(results: Sequence[Result], *, color: bool = False) -> str:
     for r in results:
         residual = three_digits(r.validation.get("residual"))
         rows.append((
-            r.benchmark, rate_text(r.result.get("rate_flops")), share_text(r), residual, _size(r), r.mark,
+            r.benchmark, rate_text(r.result.get("rate_flops")), share_text(r), residual, size_text(r), r.mark,
         ))  # fmt: skip
     table = _table(rows)
     for mark in {r.mark for r in results}:
@@ -93,7 +93,8 @@ def _accuracy(result: Result) -> str:
     return f"  scaled residual {three_digits(residual)} {relation} threshold {three_digits(threshold)}"
 
 
-def _size(result: Result) -> str:
+def size_text(result: Result) -> str:
+    """The size of a case, such as N=1000 NB=192 2x2."""
     problem = result.problem
     parts = [f"N={problem['n']}"] if "n" in problem else []
     parts += [f"NB={problem['nb']}"] if "nb" in problem else []
@@ -104,7 +105,7 @@ def _size(result: Result) -> str:
 
 def _problem(result: Result) -> str:
     time_s = result.result.get("time_s")
-    parts = [_size(result).replace("=", " "), "" if time_s is None else f"time {three_digits(time_s)} s"]
+    parts = [size_text(result).replace("=", " "), "" if time_s is None else f"time {three_digits(time_s)} s"]
     text = ", ".join(part for part in parts if part)
     return f"  {text}" if text else ""
 
