@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -80,7 +81,9 @@ def _host_facts() -> Mapping[str, Any]:
 def _blas_facts() -> Mapping[str, Any]:
     from mxpeak.kernels.host.blas import blas_facts
 
-    return blas_facts()
+    facts = blas_facts()
+    pinned = os.environ.get("OPENBLAS_CORETYPE")
+    return facts if pinned is None else {**facts, "warning": f"OPENBLAS_CORETYPE={pinned} is set; unset it to compare"}
 
 
 def _mpi_facts() -> Mapping[str, Any]:
@@ -95,4 +98,8 @@ def _core_facts(ranks: int) -> Mapping[str, Any]:
     from mxpeak.perf.host import one_core_each
 
     masks = core_masks(one_core_each(), squarest(ranks), None, share=False)
-    return {f"rank {rank}": core_ranges(mask) for rank, mask in enumerate(masks)}
+    users = [core for mask in masks for core in mask]
+    return {
+        f"rank {rank}": core_ranges(mask) + ("  (shared with another rank)" if users.count(mask[0]) > 1 else "")
+        for rank, mask in enumerate(masks)
+    }

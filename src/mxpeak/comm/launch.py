@@ -124,7 +124,7 @@ def mpi_facts() -> dict[str, Any]:
     from mpi4py import MPI
 
     return {
-        "library": MPI.Get_library_version().splitlines()[0].strip("\0 "),
+        "library": " ".join(MPI.Get_library_version().splitlines()[0].strip("\0").split()),
         "standard": ".".join(map(str, MPI.Get_version())),
         "mpiexec": _mpiexec(),
     }
