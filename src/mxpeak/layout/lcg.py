@@ -2,7 +2,7 @@
 
 X(0) is the seed and X(d) = a·X(d-1) + c mod 2^64.  k steps at once are again of that form, X(d+k) = A_k·X(d) + C_k, so
 any number is reached in O(log d), and a whole block with one multiply-add an entry.  Entry (i, j) of the N-row
-augmented matrix is draw 1 + i + j·N, and its value 1/2 - X/2^64 (research: Netlib HPL 2.3, HPL_pdmatgen, HPL_rand).
+augmented matrix is draw 1 + i + j·N, and its value 1/2 - X/2^64 (Netlib HPL 2.3, HPL_pdmatgen, HPL_rand).
 """
 
 from __future__ import annotations
