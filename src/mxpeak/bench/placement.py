@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mxpeak.comm.base import Communicator
-from mxpeak.comm.launch import bind, hosts, launcher
+from mxpeak.comm.launch import bind, hosts, launcher, ranks_a_node
 from mxpeak.kernels.contract import Kernels, choose
 from mxpeak.layout.cores import core_masks, core_ranges, oversubscribed
 from mxpeak.perf.host import one_core_each
@@ -66,8 +66,7 @@ def place(comm: Communicator, threads: int | None) -> Placement:
     if len(here) > 1 and not bound_already:
         cores = core_masks(mine, (1, len(here)), None, share=False)[place_here]
     before = bind(cores[:1])
-    most = max(nodes.count(node) for node in nodes)
-    return Placement(cores, threads or len(cores), most, len(set(nodes)), crowded, before)
+    return Placement(cores, threads or len(cores), ranks_a_node(nodes), len(set(nodes)), crowded, before)
 
 
 def load_kernels(name: str, device: str, placement: Placement, comm: Communicator) -> Kernels:

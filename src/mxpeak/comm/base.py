@@ -7,7 +7,7 @@ reads as two lines, and works over MPI, threads and torch.distributed alike.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Generator, Iterable
 from typing import Any, Protocol
 
 #: A contiguous buffer (array or tensor): communicators send its bytes as they lie in memory.
@@ -109,14 +109,3 @@ def in_turn(*algorithms: Steps) -> Steps:
 def all_of(requests: Iterable[Request]) -> Steps:
     """Wait for every one of several requests that are under way together."""
     yield from list(requests)
-
-
-def reducer(op: str) -> Callable[[Any, Any], Any]:
-    """The function that combines two buffers in place into the first, for op sum or max; NaN wins in max."""
-    import numpy as np
-
-    if op == "sum":
-        return lambda into, other: np.add(into, other, out=into)
-    if op == "max":
-        return lambda into, other: np.maximum(into, other, out=into)
-    raise ValueError(f"unknown reduction {op!r}; choose sum or max")

@@ -106,6 +106,11 @@ def hosts(comm: Communicator) -> list[str]:
     return list(comm.bcast_object(comm.gather_objects(os.uname().nodename)))
 
 
+def ranks_a_node(names: list[str]) -> int:
+    """How many ranks the fullest host holds."""
+    return max(names.count(name) for name in names)
+
+
 def bind(cores: list[int]) -> list[int]:
     """Bind the calling thread, and those it starts later, to `cores`; return the cores it had before."""
     if not hasattr(os, "sched_setaffinity"):

@@ -30,6 +30,16 @@ def state(seed: int, draw: int) -> int:
     return (A * seed + C) & MASK
 
 
+def states(seed: int, draw: int, count: int) -> list[int]:
+    """X(draw), X(draw+1), …: so many in a row."""
+    x = state(seed, draw)
+    found = [x]
+    for _ in range(count - 1):
+        x = (A1 * x + C1) & MASK
+        found.append(x)
+    return found
+
+
 def value(x: int) -> float:
     """The number in (-1/2, 1/2] that belongs to state x; x is first rounded to a double, as HPL's sums round it."""
     return 0.5 - float(x) * 2.0**-64

@@ -99,7 +99,9 @@ class HostKernels:
         n = rows.n
         jumps = [lcg.jump(k * n) for k in range(min(cols.nb, cols.n))]
         first = 1 + cols.to_global(0) * n
-        starts = [lcg.state(seed, first + rows.to_global(il)) for il in range(A.shape[0])]
+        starts: list[int] = []
+        for i0 in range(0, A.shape[0], rows.nb):  # one jump a block; within it, draws follow each other
+            starts += lcg.states(seed, first + rows.to_global(i0), min(rows.nb, A.shape[0] - i0))
         tables = [np.array(column, dtype=np.uint64) for column in (*zip(*jumps), starts)]
         to_block = np.array(lcg.jump(cols.P * cols.nb * n), dtype=np.uint64)
         self._team.run(generate.lcg_fill, self.threads, A, cols.nb, to_block, *tables)

@@ -1,0 +1,182 @@
+"""What HPL's runs of one case become: the result, with its phases, outcome and cautions."""
+
+from __future__ import annotations
+
+import sys
+import time
+import uuid
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any
+
+from mxpeak.comm.grid import Grid
+from mxpeak.errors import Outcome
+from mxpeak.layout.block_cyclic import BlockCyclic
+from mxpeak.layout.grid import ProcessGrid
+from mxpeak.layout.schedule import split_columns
+from mxpeak.perf.counts import hpl_flops, hpl_memory_bytes
+from mxpeak.records import Caution, HplCase, Result
+from mxpeak.solvers.residual import ResidualNorms
+from mxpeak.spans import Spans
+
+FORMULA = "||Ax-b||_oo / ( eps * ( || x ||_oo * || A ||_oo + || b ||_oo ) * N )"
+#: HPL's bound on the scaled residual, for files that ask for no check: every rate is checked here.
+THRESHOLD = 16.0
+
+
+@dataclass(frozen=True, slots=True)
+class Solve:
+    """One timed solve and its check."""
+
+    time_s: float
+    start_unix: float
+    end_unix: float
+    norms: ResidualNorms
+    scaled: float
+    singular: int
+    spans: Spans
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What all cases of one run share in the result file."""
+
+    argv: list[str]
+    config: dict[str, Any]
+    machine: dict[str, Any]
+    software: dict[str, Any]
+    launch: dict[str, Any]
+    cautions: list[Caution]
+
+
+def hpl_result(
+    case: HplCase, runs: list[Solve], best: Solve, limit: float | None, phases: dict[str, Any], rss: int, facts: Facts
+) -> Result:
+    """The result of the runs of one case: the best one's time, the worst one's check."""
+    worst = max(runs, key=lambda one: _badness(one.scaled))
+    threshold = case.threshold if case.threshold > 0 else THRESHOLD
+    passed = worst.scaled < threshold  # a NaN is not below anything
+    rate = hpl_flops(case.n) / best.time_s if best.time_s > 0 else 0.0
+    grid_text = ProcessGrid(case.P, case.Q, case.order, case.node_grid).render()
+    return Result(
+        benchmark="hpl",
+        status="valid" if passed else "invalid",
+        run={
+            "id": str(uuid.uuid4()),
+            "argv": facts.argv,
+            "start_unix": best.start_unix,
+            "end_unix": best.end_unix,
+            "start": _utc(best.start_unix),
+            "end": _utc(best.end_unix),
+        },
+        problem={
+            "n": case.n,
+            "nb": case.nb,
+            "P": case.P,
+            "Q": case.Q,
+            "order": case.order,
+            "seed": case.seed,
+            "node_grid": case.node_grid,
+            "variant": case.tag,
+            "split": case.split,
+            "memory_bytes": hpl_memory_bytes(case.n, case.nb, case.P, case.Q),
+            "process_peak_rss_bytes": rss,
+            "flops": hpl_flops(case.n),
+        },
+        result={
+            "rate_flops": rate,
+            "time_s": best.time_s,
+            "fraction_of_limit": rate / limit if limit else None,
+            "limit": {"name": f"DGEMM, inner dimension {case.nb}", "rate_flops": limit},
+            "emulated": False,
+        },
+        validation={
+            "passed": passed,
+            "residual": worst.scaled,
+            "threshold": threshold,
+            "formula": FORMULA,
+            "iterations": None,
+            "outcome": _outcome(worst, passed),
+            "norms": {
+                "residual": worst.norms.residual,
+                "A_inf": worst.norms.A_inf,
+                "A_one": worst.norms.A_one,
+                "x_inf": worst.norms.x_inf,
+                "x_one": worst.norms.x_one,
+                "b_inf": worst.norms.b_inf,
+            },
+            "residual_hex": worst.scaled.hex() if isfinite(worst.scaled) else None,
+        },
+        samples_s=[one.time_s for one in runs],
+        phases=phases,
+        config=facts.config,
+        machine=facts.machine,
+        software=facts.software,
+        launch={**facts.launch, "grid": grid_text},
+        warnings=[*facts.cautions, *_cautions(case, rate, limit)],
+    )
+
+
+def phase_table(grid: Grid, spans: Spans) -> dict[str, dict[str, Any]]:
+    """Mean, largest and smallest time of each phase over the ranks; sums of flops, bytes, calls.  Whole on rank 0."""
+    everybody = grid.all.gather_objects(
+        {name: (p.time_s, p.flops, p.bytes, p.calls) for name, p in spans.phases.items()}
+    )
+    table: dict[str, dict[str, Any]] = {}
+    for name in dict.fromkeys(name for phases in everybody or [] for name in phases):
+        parts = [phases.get(name, (0.0, 0.0, 0.0, 0)) for phases in everybody or []]
+        times, flops, moved, calls = zip(*parts)
+        table[name] = {
+            "time_s": sum(times) / len(times),
+            "max_s": max(times),
+            "min_s": min(times),
+            "flops": sum(flops),
+            "bytes": sum(moved),
+            "calls": sum(calls),
+        }
+    return table
+
+
+def _badness(scaled: float) -> float:
+    return scaled if scaled == scaled else sys.float_info.max
+
+
+def _outcome(run: Solve, passed: bool) -> str:
+    if passed:
+        return Outcome.SOLVED
+    if run.singular:
+        return Outcome.SINGULAR
+    return Outcome.INACCURATE if isfinite(run.scaled) else Outcome.NOT_FINITE
+
+
+def _cautions(case: HplCase, rate: float, limit: float | None) -> list[Caution]:
+    cautions = []
+    if case.depth > 1:
+        text = f"look-ahead depth {case.depth} was asked for and ran as 1"
+        cautions.append(Caution("depth", text, "a deeper look-ahead gains nothing here; use --depth 1"))
+    if case.split > 0 and (case.depth == 0 or case.P == 1):
+        reason = "there is one process row, whose rows move without messages" if case.P == 1 else "it needs look-ahead"
+        cautions.append(Caution("split", f"--split {case.split:g} had no effect: {reason}", "use P > 1 and --depth 1"))
+    elif case.split > 0 and not _ever_splits(case):
+        text = f"--split {case.split:g} had no effect: N = {case.n} leaves no left section of NB = {case.nb} columns"
+        cautions.append(Caution("split", text, "use a larger N, a smaller --nb, or another --split"))
+    if limit is not None and rate > limit:
+        text = (
+            f"the rate is above the limit ({rate / 1e9:.1f} of {limit / 1e9:.1f} GFLOP/s): the machine's speed changed"
+        )
+        cautions.append(Caution("drift", text, "run again when nothing else runs, or with --repeat 3"))
+    if case.threshold <= 0:
+        text = f"threshold {case.threshold:g} asks for no check; the residual was checked against {THRESHOLD:g}"
+        cautions.append(Caution("threshold", text, "give the threshold of the rules, 16"))
+    return cautions
+
+
+def _ever_splits(case: HplCase) -> bool:
+    """Whether the first step of the process column that owns the first panel has a left and a right section."""
+    columns = BlockCyclic(case.n + 1, case.nb, 0, case.Q)
+    n2 = split_columns(columns.local_size, case.split, case.nb)
+    return 0 < n2 <= columns.local_size - columns.local_start(2 * case.nb)
+
+
+def _utc(unix: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(unix))

@@ -1,0 +1,61 @@
+"""How large a problem may be: what each node can give, what a case needs there, and what fits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mxpeak.comm.base import Communicator
+from mxpeak.perf.counts import hpl_bytes, hpl_memory_bytes, largest_n
+from mxpeak.perf.host import available_memory_bytes, total_memory_bytes
+from mxpeak.records import HplCase, HplConfig, Setting, memory_bytes
+
+#: Share of the free memory that may be planned for: Python, MPI and the padding of rows come on top.
+MARGIN = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """Bytes that the poorest node can give: at most, and to a problem whose size was left open.
+
+    Nodes are counted as if each held `ranks_a_node` ranks, as the fullest does.
+    """
+
+    most: int
+    default: int
+    ranks_a_node: int
+
+    def need(self, case: HplCase) -> int:
+        """Bytes that a case needs on a full node."""
+        total, ranks = hpl_memory_bytes(case.n, case.nb, case.P, case.Q)["total"], case.P * case.Q
+        return total * min(self.ranks_a_node, ranks) // ranks
+
+    def fits(self, case: HplCase) -> bool:
+        """Whether every node has room for a case; the same answer on every rank."""
+        return self.need(case) <= self.most
+
+    def default_n(self, nb: int, P: int, Q: int) -> int:
+        """The largest order for a problem whose size was left open."""
+        return self._largest(self.default, nb, P, Q)
+
+    def too_large(self, case: HplCase) -> str:
+        """Why a case does not fit, and what would."""
+        most = self._largest(self.most, case.nb, case.P, case.Q)
+        return (
+            f"N = {case.n} takes 8*N*(N+1) = {hpl_bytes(case.n) / 2**30:.1f} GiB and buffers, "
+            f"{self.need(case) / 2**30:.3g} GiB a node, but {self.most / 2**30:.3g} GiB of a node can be "
+            f"planned for (what is free less {1 - MARGIN:.0%}, or --mem); "
+            f"the largest N that fits is {most}: type -N {most}"
+        )
+
+    def _largest(self, node_bytes: int, nb: int, P: int, Q: int) -> int:
+        return largest_n(node_bytes * P * Q // min(self.ranks_a_node, P * Q), nb, P, Q)
+
+
+def memory_budget(config: HplConfig, settings: dict[str, Setting], comm: Communicator, ranks_a_node: int) -> Budget:
+    """What is free now, less a margin for all that is not counted; an explicit --mem caps it.  Collective over comm."""
+    total, free = total_memory_bytes() or 2**63, available_memory_bytes() or 2**63
+    asked, free = memory_bytes(config.mem, total), int(MARGIN * free)
+    explicit = settings.get("mem", Setting("", "default")).origin != "default"
+    budgets = comm.bcast_object(comm.gather_objects((min(free, asked) if explicit else free, min(free, asked))))
+    most, default = (min(column) for column in zip(*budgets))
+    return Budget(most, default, ranks_a_node)
