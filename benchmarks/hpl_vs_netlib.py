@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from mxpeak.bench.hpl_dat import write_dat
+from mxpeak.configs import HplConfig
 from mxpeak.perf.host import host_facts, software_facts
-from mxpeak.records import HplConfig
 
 RESULT_LINE = re.compile(r"^W[RC]\S+\s+\d+\s+\d+\s+\d+\s+\d+\s+(\d+\.\d+)\s+(\S+)$", re.MULTILINE)
 MPIEXEC = str(Path(sysconfig.get_path("scripts")) / "mpiexec")

@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from mxpeak.comm.launch import launched
+from mxpeak.configs import HplConfig
 from mxpeak.errors import MxpeakError, ResourceError, UsageError
-from mxpeak.records import HplConfig, Option, Result, as_text, options
+from mxpeak.options import Option, as_text, options
+from mxpeak.records import Result
 
 #: What an exit code of the command line is raised as.
 ERRORS: dict[int, type[MxpeakError]] = {2: UsageError, 5: ResourceError}

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from mxpeak.bench.hpl_dat import LINES, read_dat, write_dat
+from mxpeak.configs import HplConfig
 from mxpeak.errors import UsageError
-from mxpeak.records import HplConfig
 
 LISTS = Path(__file__).with_name("lists.dat").read_text()
 

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from mxpeak.bench.hpl_dat import read_dat
-from mxpeak.records import HplCase, HplConfig, Result
+from mxpeak.configs import HplCase, HplConfig
+from mxpeak.records import Result
 from mxpeak.report.hpl_text import HplText
 
 HERE = Path(__file__).parent

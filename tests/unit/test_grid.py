@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mxpeak.configs import squarest
 from mxpeak.errors import UsageError
 from mxpeak.layout.grid import ProcessGrid, factor3, nearest_node_grids
-from mxpeak.records import squarest
 
 SIZES = [(P, Q) for P in range(1, 9) for Q in range(1, 9)]
 

@@ -8,23 +8,10 @@ from typing import Any
 
 import pytest
 
+from mxpeak.configs import BCASTS, HplConfig, OutputConfig, squarest
 from mxpeak.errors import UsageError
-from mxpeak.records import (
-    BCASTS,
-    Caution,
-    HplConfig,
-    OutputConfig,
-    Result,
-    Setting,
-    document,
-    memory_bytes,
-    options,
-    rate_text,
-    resolve,
-    squarest,
-    three_digits,
-    to_json,
-)
+from mxpeak.options import Setting, memory_bytes, options, resolve
+from mxpeak.records import Caution, Result, document, rate_text, three_digits, to_json
 
 
 def settled(flags: dict[str, str] | None = None, **sources: Any) -> dict[str, Setting]:

@@ -23,14 +23,16 @@ from mxpeak.bench.placement import Placement, launch_facts, load_kernels, place
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.grid import Grid, make_grid
 from mxpeak.comm.launch import hosts, ranks_a_node
+from mxpeak.configs import HplCase, HplConfig
 from mxpeak.dist.matrix import dist_matrix
 from mxpeak.errors import ResourceError
 from mxpeak.kernels.contract import Kernels
 from mxpeak.layout.grid import ProcessGrid
+from mxpeak.options import Setting
 from mxpeak.perf.counts import hpl_flops, hpl_memory_bytes
 from mxpeak.perf.host import environment, host_facts, software_facts
 from mxpeak.precision import precision
-from mxpeak.records import HplCase, HplConfig, Result, Setting
+from mxpeak.records import Result
 from mxpeak.solvers.lu_pivot import LuOptions, factorize
 from mxpeak.solvers.panel import PanelOptions
 from mxpeak.solvers.residual import residual_norms

@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from mxpeak.configs import BCASTS, FACTS, ORDERS, SWAPS, HplConfig
 from mxpeak.errors import UsageError
-from mxpeak.records import BCASTS, FACTS, LARGEST_N, ORDERS, SWAPS, HplConfig, integer, real
+from mxpeak.options import LARGEST_N, integer, real
 
 LINES = 31
 MOST_VALUES = 20

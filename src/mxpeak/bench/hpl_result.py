@@ -10,12 +10,13 @@ from math import isfinite
 from typing import Any
 
 from mxpeak.comm.grid import Grid
+from mxpeak.configs import HplCase
 from mxpeak.errors import Outcome
 from mxpeak.layout.block_cyclic import BlockCyclic
 from mxpeak.layout.grid import ProcessGrid
 from mxpeak.layout.schedule import split_columns
 from mxpeak.perf.counts import hpl_flops, hpl_memory_bytes
-from mxpeak.records import Caution, HplCase, Result
+from mxpeak.records import Caution, Result
 from mxpeak.solvers.residual import ResidualNorms
 from mxpeak.spans import Spans
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mxpeak.comm.base import Communicator
+from mxpeak.configs import HplCase, HplConfig
+from mxpeak.options import Setting, memory_bytes
 from mxpeak.perf.counts import hpl_bytes, hpl_memory_bytes, largest_n
 from mxpeak.perf.host import available_memory_bytes, total_memory_bytes
-from mxpeak.records import HplCase, HplConfig, Setting, memory_bytes
 
 #: Share of the free memory that may be planned for: Python, MPI and the padding of rows come on top.
 MARGIN = 0.95

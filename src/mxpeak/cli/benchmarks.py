@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mxpeak.records import HplConfig, RunConfig
+from mxpeak.configs import HplConfig, RunConfig
 
 
 @dataclass(frozen=True, slots=True)

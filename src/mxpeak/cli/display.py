@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 
 from mxpeak.cli.output import Steady
 from mxpeak.cli.request import Request
-from mxpeak.records import HplCase, HplConfig, Result
+from mxpeak.configs import HplCase, HplConfig
+from mxpeak.records import Result
 from mxpeak.report.hpl_text import HplText
 from mxpeak.report.text import cautions, headline, size_text, verdict
 from mxpeak.watch.progress import Progress

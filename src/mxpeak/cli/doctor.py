@@ -8,8 +8,10 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from mxpeak.configs import squarest
 from mxpeak.errors import ExitCode, MxpeakError
-from mxpeak.records import integer, squarest, three_digits
+from mxpeak.options import integer
+from mxpeak.records import three_digits
 
 if TYPE_CHECKING:
     from mxpeak.cli.session import Session

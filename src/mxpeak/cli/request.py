@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from mxpeak.cli.benchmarks import BENCHMARKS, Benchmark
+from mxpeak.configs import HplConfig, OutputConfig, RunConfig
 from mxpeak.errors import UsageError
-from mxpeak.records import HplConfig, Option, OutputConfig, RunConfig, Setting, options, resolve
+from mxpeak.options import Option, Setting, options, resolve
 
 #: Variables beside those of the options: MXPEAK_CONFIG, ...
 OTHER_VARIABLES = ("CONFIG", "DAT", "CACHE_DIR")

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from mxpeak.cli.benchmarks import BENCHMARKS
 from mxpeak.cli.request import Request, add_options, requests, settings_table
+from mxpeak.configs import OutputConfig, RunConfig
 from mxpeak.errors import ExitCode, MxpeakError, UsageError
-from mxpeak.records import OutputConfig, Result, RunConfig, document, to_json
+from mxpeak.records import Result, document, to_json
 
 if TYPE_CHECKING:
     from mxpeak.cli.display import Display

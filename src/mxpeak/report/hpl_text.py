@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from mxpeak.records import HplCase, HplConfig, Result
+from mxpeak.configs import HplCase, HplConfig
+from mxpeak.records import Result
 
 DOUBLE_RULE = "=" * 80
 RULE = "-" * 80

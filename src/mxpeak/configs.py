@@ -1,0 +1,421 @@
+"""What each benchmark can be told: its configuration, and the cases that the lists of it make."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+from mxpeak.errors import UsageError
+from mxpeak.options import (
+    ORIGINS,
+    Setting,
+    boolean,
+    device,
+    grid_shape,
+    integer,
+    listed,
+    memory_budget,
+    one_of,
+    option,
+    real,
+)
+from mxpeak.precision import PRECISIONS
+
+BCASTS = ("1ring", "1ringM", "2ring", "2ringM", "long", "longM", "lib", "ilib")
+FACTS = ("left", "crout", "right")
+SWAPS = ("bin", "long", "mix")
+ORDERS = ("row", "column")
+GENERATORS = ("sqrt-n", "ddd", "fasi-higham", "gaussian", "dominant-n", "icl", "hpl")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """Where a benchmark runs, what is measured, and where its results go: the same in every benchmark."""
+
+    device: str = option(
+        "auto", "--device", help="where it computes", metavar="{auto,cpu,cuda,cuda:0,...}", parse=device,
+        group="where",
+    )  # fmt: skip
+    kernels: str = option(
+        "auto", "--kernels", help="which kernels compute: the fast host ones, or the reference oracle",
+        metavar="{auto,reference,host}", parse=one_of("auto", "reference", "host"), group="where",
+    )  # fmt: skip
+    comm: str = option(
+        "auto", "--comm", help="how ranks talk", metavar="{auto,solo,mpi}", parse=one_of("auto", "solo", "mpi"),
+        group="where",
+    )  # fmt: skip
+    ranks: int | None = option(
+        None, "--ranks", help="start R local ranks (mpiexec is started for you)", metavar="R",
+        parse=integer(1, 4096), group="where",
+    )  # fmt: skip
+    threads: int | None = option(
+        None, "--threads", help="threads of a rank (default: its share of the cores)", metavar="T",
+        parse=integer(1, 4096), group="where",
+    )  # fmt: skip
+    mem: str = option(
+        "80%", "--mem", help="memory to plan for: a share (80%%) or a size (64GiB) of each node",
+        parse=memory_budget, group="where",
+    )  # fmt: skip
+    quick: bool = option(False, "--quick", help="a size that takes seconds", parse=boolean, group="measuring")
+    repeat: int = option(
+        1, "--repeat", help="run each case this often; the best counts, all are kept", metavar="K",
+        parse=integer(1, 10_000), group="measuring",
+    )  # fmt: skip
+    warmup: str = option(
+        "gemm", "--warmup", help="what runs before the clock: nothing, a GEMM (which also measures the limit), or a "
+        "whole small run", metavar="{none,gemm,full}", parse=one_of("none", "gemm", "full"), group="measuring",
+    )  # fmt: skip
+    min_gflops: float | None = option(
+        None, "--min-gflops", help="exit with 4 when the best rate is below X GFLOP/s", metavar="X",
+        parse=real(0.0), group="measuring",
+    )  # fmt: skip
+
+    @staticmethod
+    def settle(settings: Mapping[str, Setting]) -> dict[str, Setting]:
+        """The settings after those that say the same thing twice have been made one; here there are none."""
+        return dict(settings)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputConfig:
+    """What a run shows and where its files go: the same for every benchmark, and no part of its configuration."""
+
+    out: str | None = option(
+        None, "--out", help="folder of the result files (default: a new one in mxpeak-out/)", metavar="DIR",
+        parse=str, group="output",
+    )  # fmt: skip
+    json: str | None = option(
+        None, "--json", help="also write the result as JSON to FILE; - is stdout, which then holds nothing else",
+        metavar="FILE", parse=str, group="output",
+    )  # fmt: skip
+    format: str | None = option(
+        None, "--format", help="what goes to stdout (default: text; hpl with --dat)", metavar="{text,hpl}",
+        parse=one_of("text", "hpl"), group="output",
+    )  # fmt: skip
+    progress: str = option(
+        "auto", "--progress", help="show progress on stderr; auto: where a run takes more than two seconds",
+        metavar="{auto,always,never}", parse=one_of("auto", "always", "never"), group="output",
+    )  # fmt: skip
+    color: str = option(
+        "auto", "--color", help="colour on terminals", metavar="{auto,always,never}",
+        parse=one_of("auto", "always", "never"), group="output",
+    )  # fmt: skip
+    verbose: bool = option(False, "-v", "--verbose", help="show where the time went", parse=boolean, group="output")
+    quiet: bool = option(
+        False, "--quiet", help="one line a result, no progress, no notes", parse=boolean, group="output"
+    )
+    dry_run: bool = option(
+        False, "--dry-run", help="show configuration, grid and memory, and run nothing", parse=boolean, group="output"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class GridConfig(RunConfig):
+    """A benchmark on a P×Q process grid: the grid, and how panels travel over it."""
+
+    P: tuple[int, ...] | None = option(
+        None, "-P", help="process rows", metavar="P,...", parse=listed(integer(1)), group="grid"
+    )
+    Q: tuple[int, ...] | None = option(
+        None, "-Q", help="process columns", metavar="Q,...", parse=listed(integer(1)), group="grid"
+    )
+    grid: tuple[tuple[int, int], ...] | None = option(
+        None, "--grid", help="process grid, instead of -P and -Q", metavar="PxQ,...", parse=listed(grid_shape),
+        group="grid",
+    )  # fmt: skip
+    order: str = option(
+        "row",
+        "--order",
+        help="ranks fill the grid by rows or by columns",
+        metavar="{row,column}",
+        parse=one_of(*ORDERS),
+        group="grid",
+    )
+    node_grid: tuple[int, int] | None = option(
+        None, "--node-grid", help="the part of the grid that one node holds", metavar="PxQ", parse=grid_shape,
+        group="grid",
+    )  # fmt: skip
+    bcast: tuple[str, ...] = option(
+        ("1ringM",), "--bcast", help="panel broadcast: " + ", ".join(BCASTS), metavar="NAME,...",
+        parse=listed(one_of(*BCASTS, digits=True)), group="grid",
+    )  # fmt: skip
+    depth: tuple[int, ...] = option(
+        (1,), "--depth", help="look-ahead, 0 or 1 (deeper runs as 1)", metavar="D,...", parse=listed(integer(0, 99)),
+        group="grid",
+    )  # fmt: skip
+    idle_ranks: bool = False
+
+    @staticmethod
+    def settle(settings: Mapping[str, Setting]) -> dict[str, Setting]:
+        """Let the grid's strongest source win: --grid displaces the P and Q of a file, and the other way round."""
+        settled = dict(settings)
+        one, two = settled["grid"].strength, max(settled["P"].strength, settled["Q"].strength)
+        if one > two:
+            settled["P"] = settled["Q"] = Setting(None, "default")
+        elif two > one:
+            settled["grid"] = Setting(None, "default")
+        if max(one, two) != ORIGINS.index("HPL.dat"):
+            settled["idle_ranks"] = Setting(False, "default")
+        return settled
+
+    def grids(self, ranks: int) -> tuple[tuple[int, int], ...]:
+        """The process grids to run on `ranks` ranks: as asked for, completed, or the squarest P <= Q.
+
+        An explicit grid must use all ranks, except that HPL.dat's several grids may leave some idle.
+        """
+        shapes = self._shapes(ranks)
+        for P, Q in shapes:
+            taken = P * Q
+            if taken > ranks or (taken < ranks and not self.idle_ranks):
+                raise UsageError(
+                    f"grid {P}x{Q} takes {P}*{Q} = {taken} ranks, but there {_are(ranks)}; "
+                    f"start {taken} ranks (--ranks {taken}, or mpiexec -n {taken}), "
+                    f"or give --grid {'x'.join(map(str, squarest(ranks)))}"
+                )
+        return shapes
+
+    def _shapes(self, ranks: int) -> tuple[tuple[int, int], ...]:
+        if self.grid is not None:
+            if self.P is not None or self.Q is not None:
+                raise UsageError("--grid says it all: leave out -P and -Q, or leave out --grid")
+            return self.grid
+        if self.P is not None and self.Q is not None:
+            if len(self.P) != len(self.Q):
+                raise UsageError(f"-P has {len(self.P)} values but -Q {len(self.Q)}; they are read in pairs")
+            return tuple(zip(self.P, self.Q))
+        if self.P is not None:
+            return tuple((p, _cofactor("-P", p, ranks)) for p in self.P)
+        if self.Q is not None:
+            return tuple((_cofactor("-Q", q, ranks), q) for q in self.Q)
+        return (squarest(ranks),)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HplCase:
+    """One HPL run: one choice out of each list of its config."""
+
+    n: int
+    nb: int
+    P: int
+    Q: int
+    order: str = "row"
+    node_grid: tuple[int, int] | None = None
+    pfact: str = "right"
+    nbmin: int = 8
+    ndiv: int = 2
+    rfact: str = "right"
+    bcast: str = "1ringM"
+    depth: int = 1
+    swap: str = "mix"
+    swap_threshold: int = 64
+    split: float = 0.0
+    seed: int = 100
+    threshold: float = 16.0
+
+    @property
+    def tag(self) -> str:
+        """HPL's encoded variant, such as WR11C2R4; a broadcast that HPL does not know shows as its digit 6 or 7."""
+        letter = {"left": "L", "crout": "C", "right": "R"}
+        return (
+            f"W{'R' if self.order == 'row' else 'C'}{self.depth}{BCASTS.index(self.bcast)}"
+            f"{letter[self.rfact]}{self.ndiv}{letter[self.pfact]}{self.nbmin}"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class HplConfig(GridConfig):
+    """All that `mxpeak run hpl` can be told; lists run every combination, in HPL's order."""
+
+    n: tuple[int, ...] | None = option(
+        None, "-N", "--n", help="order of the matrix (default: what --mem allows, or --quick)", metavar="N,...",
+        parse=listed(integer(0)), group="problem",
+    )  # fmt: skip
+    nb: tuple[int, ...] = option(
+        (192,), "--nb", help="block size", metavar="NB,...", parse=listed(integer(1)), group="problem"
+    )
+    seed: int = option(
+        100, "--seed", help="seed of the matrix", metavar="S", parse=integer(0, 2**31 - 1), group="problem"
+    )
+    split: float = option(
+        0.0, "--split", help="share of the columns whose update hides the others' row swaps", metavar="FRACTION",
+        parse=real(0.0, 1.0), group="grid",
+    )  # fmt: skip
+    pfact: tuple[str, ...] = option(
+        ("right",), "--pfact", help="panel factorization: left, crout, right", metavar="NAME,...",
+        parse=listed(one_of(*FACTS, digits=True)), group="grid",
+    )  # fmt: skip
+    rfact: tuple[str, ...] = option(
+        ("right",), "--rfact", help="recursive panel factorization: left, crout, right", metavar="NAME,...",
+        parse=listed(one_of(*FACTS, digits=True)), group="grid",
+    )  # fmt: skip
+    nbmin: tuple[int, ...] = option(
+        (8,), "--nbmin", help="columns at which the recursion stops", metavar="K,...", parse=listed(integer(1)),
+        group="grid",
+    )  # fmt: skip
+    ndiv: tuple[int, ...] = option(
+        (2,), "--ndiv", help="parts of a panel in the recursion", metavar="K,...", parse=listed(integer(2)),
+        group="grid",
+    )  # fmt: skip
+    swap: str = option(
+        "mix", "--swap", help="row swaps: bin (binary exchange), long (spread and roll), mix",
+        metavar="{bin,long,mix}", parse=one_of(*SWAPS, digits=True), group="grid",
+    )  # fmt: skip
+    swap_threshold: int = option(
+        64, "--swap-threshold", help="columns up to which mix takes bin", metavar="K", parse=integer(0), group="grid"
+    )
+    threshold: float = option(
+        16.0, "--threshold", help="scaled residuals below it pass; 0 or less: HPL's report without a check",
+        metavar="X", parse=real(), group="problem",
+    )  # fmt: skip
+
+    # What only HPL.dat can say.  The forms, the equilibration and the alignment change no number that this code
+    # computes: they stand in the report, as the file asked.
+    l1_form: str = "transposed"
+    u_form: str = "transposed"
+    equilibration: bool = True
+    alignment: int = 8
+    output_file: str = "HPL.out"
+    device_out: int = 6
+
+    def cases(self, ranks: int, n: Sequence[int] | None = None) -> Iterator[HplCase]:
+        """Every combination of the lists, in HPL's loop order; `n` stands in where the config leaves N open."""
+        sizes = self.n if self.n is not None else n
+        if sizes is None:
+            raise UsageError("no order of the matrix: give -N")
+        lists = (
+            self.grids(ranks), sizes, self.nb, self.depth, self.bcast, self.rfact, self.pfact, self.nbmin, self.ndiv,
+        )  # fmt: skip
+        for (P, Q), n_, nb, depth, bcast, rfact, pfact, nbmin, ndiv in product(*lists):
+            yield HplCase(
+                n=n_, nb=nb, P=P, Q=Q, order=self.order, node_grid=self.node_grid, pfact=pfact, nbmin=nbmin,
+                ndiv=ndiv, rfact=rfact, bcast=bcast, depth=depth, swap=self.swap,
+                swap_threshold=self.swap_threshold, split=self.split, seed=self.seed, threshold=self.threshold,
+            )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HplMxpCase:
+    """One HPL-MxP run: one choice out of each list of its config."""
+
+    n: int
+    nb: int
+    P: int
+    Q: int
+    order: str = "row"
+    node_grid: tuple[int, int] | None = None
+    bcast: str = "1ringM"
+    depth: int = 1
+    precision: str = "fp32"
+    generator: str = "sqrt-n"
+    diagonal_scale: float | None = None
+    condition: float = 1000.0
+    seed: int = 100
+    refine: str = "gmres"
+    restart: int = 50
+    scaling: str = "none"
+    threshold: float = 16.0
+    mode: str = "official"
+
+    @property
+    def tag(self) -> str:
+        """A variant in the manner of HPL's: mapping and broadcast, such as WR1; precision and generator follow."""
+        return f"W{'R' if self.order == 'row' else 'C'}{BCASTS.index(self.bcast)}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class HplMxpConfig(GridConfig):
+    """All that `mxpeak run hpl-mxp` can be told; lists run every combination."""
+
+    n: tuple[int, ...] | None = option(
+        None, "-N", "--n", help="order of the matrix (default: what --mem allows, or --quick)", metavar="N,...",
+        parse=listed(integer(1)), group="problem",
+    )  # fmt: skip
+    nb: tuple[int, ...] = option(
+        (256,), "--nb", help="block size", metavar="NB,...", parse=listed(integer(1)), group="problem"
+    )
+    seed: int = option(
+        100, "--seed", help="seed of the matrix", metavar="S", parse=integer(0, 2**31 - 1), group="problem"
+    )
+    generator: tuple[str, ...] = option(
+        ("sqrt-n",), "--generator", help="the matrix: " + ", ".join(GENERATORS), metavar="NAME,...",
+        parse=listed(one_of(*GENERATORS)), group="problem",
+    )  # fmt: skip
+    diagonal_scale: tuple[float, ...] | None = option(
+        None, "--diagonal-scale", help="c of the diagonal c*sqrt(N) (sqrt-n and gaussian; default: 0.625), or theta of "
+        "theta*sum|a_ij| (ddd; default: 1.25/sqrt(N))", metavar="C,...", parse=listed(real(0.0)), group="problem",
+    )  # fmt: skip
+    condition: float = option(
+        1000.0, "--condition", help="condition number of fasi-higham in the infinity norm", metavar="K",
+        parse=real(1.5, 1e15), group="problem",
+    )  # fmt: skip
+    scaling: str = option(
+        "none", "--scaling", help="balance rows and columns by powers of two before the LU; timed, and undone",
+        metavar="{none,auto}", parse=one_of("none", "auto"), group="problem",
+    )  # fmt: skip
+    threshold: float = option(
+        16.0, "--threshold", help="scaled backward errors below it pass", metavar="X", parse=real(0.0), group="problem"
+    )
+    precision: tuple[str, ...] | None = option(
+        None, "--precision", help="operands of the update: " + ", ".join(PRECISIONS) + " (default: fp32 on a CPU)",
+        metavar="NAME,...", parse=listed(one_of(*PRECISIONS)), group="precision and rules",
+    )  # fmt: skip
+    refine: str = option(
+        "gmres", "--refine", help="refinement: GMRES preconditioned by the factors, or classical",
+        metavar="{gmres,classical}", parse=one_of("gmres", "classical"), group="precision and rules",
+    )  # fmt: skip
+    restart: int = option(
+        50, "--restart", help="steps after which GMRES starts anew", metavar="K", parse=integer(1, 1000),
+        group="precision and rules",
+    )  # fmt: skip
+    mode: str = option(
+        "official", "--mode", help="official: by the published rules, each broken one is named; explore: fp8 too, "
+        "and never ADMISSIBLE", metavar="{official,explore}", parse=one_of("official", "explore"),
+        group="precision and rules",
+    )  # fmt: skip
+    submit: str | None = option(
+        None, "--submit", help="write the fields of the HPL-MxP list's form into DIR, filled from the machine",
+        metavar="DIR", parse=str, group="output",
+    )  # fmt: skip
+
+    # What only HPL-MxP.dat can say.
+    output_file: str = "HPL-MxP.out"
+    device_out: int = 6
+
+    def cases(self, ranks: int, n: Sequence[int] | None = None) -> Iterator[HplMxpCase]:
+        """Every combination of the lists; `n` stands in where the config leaves N open."""
+        sizes = self.n if self.n is not None else n
+        if sizes is None:
+            raise UsageError("no order of the matrix: give -N")
+        lists = (
+            self.grids(ranks), sizes, self.nb, self.depth, self.bcast, self.generator,
+            self.diagonal_scale or (None,), self.precision or ("fp32",),
+        )  # fmt: skip
+        for (P, Q), n_, nb, depth, bcast, generator, scale, precision in product(*lists):
+            yield HplMxpCase(
+                n=n_, nb=nb, P=P, Q=Q, order=self.order, node_grid=self.node_grid, bcast=bcast, depth=depth,
+                precision=precision, generator=generator, diagonal_scale=scale, condition=self.condition,
+                seed=self.seed, refine=self.refine, restart=self.restart, scaling=self.scaling,
+                threshold=self.threshold, mode=self.mode,
+            )  # fmt: skip
+
+
+def squarest(ranks: int) -> tuple[int, int]:
+    """The grid P <= Q of all ranks whose sides differ least."""
+    P = max(p for p in range(1, math.isqrt(ranks) + 1) if ranks % p == 0)
+    return P, ranks // P
+
+
+def _are(ranks: int) -> str:
+    return "is 1" if ranks == 1 else f"are {ranks}"
+
+
+def _cofactor(flag: str, part: int, ranks: int) -> int:
+    if ranks % part:
+        raise UsageError(
+            f"{flag} {part} does not divide the number of ranks: {ranks} / {part} leaves {ranks % part}; "
+            f"leave {flag} out for the grid {'x'.join(map(str, squarest(ranks)))}, "
+            f"or start {part * (ranks // part + 1)} ranks"
+        )
+    return ranks // part

@@ -1,0 +1,224 @@
+"""Options: how a flag, a variable or a key of a file becomes a value, and which of them wins.
+
+A config's fields carry their own flag, help and unit: the command line is built from them, and so are the
+`MXPEAK_*` variables and the keys of a TOML file.  A value's origin (flag, variable, file, default) travels with it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from mxpeak.errors import UsageError
+
+#: Largest N, NB and thread count worth parsing: beyond them 8 N^2 exceeds any machine, so it is a slip of the finger.
+LARGEST_N = 100_000_000
+
+
+# --- how one flag's text becomes a value ------------------------------------------------------------------------
+
+
+def integer(least: int, most: int = LARGEST_N) -> Callable[[str], int]:
+    """A parser of whole numbers in [least, most]; it says which bound was broken."""
+
+    def parse(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            raise UsageError(f"{text!r} is not a whole number") from None
+        if not least <= value <= most:
+            raise UsageError(f"{value} is out of range: the least is {least}, the most {most}")
+        return value
+
+    return parse
+
+
+def real(least: float = -math.inf, most: float = math.inf) -> Callable[[str], float]:
+    """A parser of finite numbers in [least, most]."""
+
+    def parse(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            raise UsageError(f"{text!r} is not a number") from None
+        if not math.isfinite(value):
+            raise UsageError(f"{text!r} is not a finite number")
+        if not least <= value <= most:
+            raise UsageError(f"{value:g} is out of range: the least is {least:g}, the most {most:g}")
+        return value
+
+    return parse
+
+
+def one_of(*choices: str, digits: bool = False) -> Callable[[str], str]:
+    """A parser of one word out of `choices`; with `digits`, HPL's number for it (0, 1, …) is taken too."""
+
+    def parse(text: str) -> str:
+        if digits and text.isdecimal() and int(text) < len(choices):
+            return choices[int(text)]
+        if text not in choices:
+            raise UsageError(f"{text!r} is unknown; choose one of {', '.join(choices)}")
+        return text
+
+    return parse
+
+
+def boolean(text: str) -> bool:
+    """A parser of yes and no as variables and files write them."""
+    if text.lower() in ("1", "true", "yes", "on"):
+        return True
+    if text.lower() in ("0", "false", "no", "off"):
+        return False
+    raise UsageError(f"{text!r} is neither yes nor no")
+
+
+def device(text: str) -> str:
+    """A parser of devices: auto, cpu, cuda, or one of several as cuda:0."""
+    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", text):
+        raise UsageError(f"{text!r} is no device; choose auto, cpu, cuda or cuda:0")
+    return text
+
+
+def grid_shape(text: str) -> tuple[int, int]:
+    """A parser of grids written PxQ."""
+    match = re.fullmatch(r"(\d+)[xX×](\d+)", text)
+    if not match or int(match[1]) < 1 or int(match[2]) < 1:
+        raise UsageError(f"{text!r} is not a grid; write it PxQ with P, Q >= 1, for example 2x4")
+    return int(match[1]), int(match[2])
+
+
+def listed(parse: Callable[[str], Any]) -> Callable[[str], tuple[Any, ...]]:
+    """A parser of comma-separated lists whose items `parse` takes."""
+
+    def parse_list(text: str) -> tuple[Any, ...]:
+        items = [item for item in re.split(r"[,\s]+", text.strip()) if item]
+        if not items:
+            raise UsageError("an empty list; give at least one value")
+        return tuple(parse(item) for item in items)
+
+    return parse_list
+
+
+def memory_budget(text: str) -> str:
+    """Check a memory budget, a share (80%) or a size with its unit (64GiB); it is kept as text until used."""
+    memory_bytes(text, total=2**40)
+    return text
+
+
+def memory_bytes(text: str, total: int) -> int:
+    """The budget `text` in bytes, of `total` bytes present: 80% is a share, 64GiB or 64GB a size."""
+    units = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40, "kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(%|[KMGT]iB|[kMGT]B)", text.strip())
+    if not match or float(match[1]) <= 0 or (match[2] == "%" and float(match[1]) > 100):
+        raise UsageError(f"{text!r} is not a memory budget; write a share such as 80% or a size such as 64GiB")
+    value = float(match[1])
+    return int(total * value / 100) if match[2] == "%" else int(value * units[match[2]])
+
+
+# --- fields that carry their flag -------------------------------------------------------------------------------
+
+
+def option(default: Any, *flags: str, help: str, parse: Callable[[str], Any], group: str, metavar: str = "") -> Any:
+    """A dataclass field that is also a flag: its names, help, parser, and the group of `--help` it stands in."""
+    metadata = {"flags": flags, "help": help, "parse": parse, "group": group, "metavar": metavar}
+    return field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One field of a config, as the command line, the environment and a TOML file see it."""
+
+    name: str
+    flags: tuple[str, ...]
+    help: str
+    parse: Callable[[str], Any]
+    group: str
+    metavar: str
+    default: Any
+
+    @property
+    def variable(self) -> str:
+        """The environment variable that sets it."""
+        return "MXPEAK_" + self.name.upper()
+
+
+def options(config: type) -> list[Option]:
+    """The options of a config class, in the order of its fields."""
+    return [
+        Option(f.name, default=f.default, **f.metadata) for f in dataclasses.fields(config) if "flags" in f.metadata
+    ]
+
+
+#: Where a value can come from, the weakest source first.
+ORIGINS = ("default", "HPL.dat", "file", "variable", "flag")
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A resolved value and where it came from: one of ORIGINS."""
+
+    value: Any
+    origin: str
+
+    @property
+    def strength(self) -> int:
+        """The place of its origin in the order of precedence."""
+        return ORIGINS.index(self.origin)
+
+
+def resolve(
+    config: type,
+    flags: Mapping[str, str],
+    environ: Mapping[str, str],
+    file: Mapping[str, Any],
+    dat: Mapping[str, Any] | None = None,
+) -> dict[str, Setting]:
+    """Every field's value by precedence: flag > variable > --config file > HPL.dat > default.
+
+    `flags` holds the raw texts that were typed; `dat` values are parsed already.  A bad value names its source.
+    Fields without a flag are those that only HPL.dat can say.
+    """
+    known = {o.name for o in options(config)}
+    for name in file:
+        if name not in known:
+            raise UsageError(f"--config: unknown key {name!r}; the keys are {', '.join(sorted(known))}")
+    settings: dict[str, Setting] = {}
+    for o in options(config):
+        if o.name in flags:
+            settings[o.name] = Setting(_parsed(o, flags[o.name], "/".join(o.flags)), "flag")
+        elif environ.get(o.variable):
+            settings[o.name] = Setting(_parsed(o, environ[o.variable], o.variable), "variable")
+        elif o.name in file:
+            settings[o.name] = Setting(_parsed(o, as_text(file[o.name]), f"--config key {o.name}"), "file")
+        elif dat is not None and o.name in dat:
+            settings[o.name] = Setting(dat[o.name], "HPL.dat")
+        else:
+            settings[o.name] = Setting(o.default, "default")
+    for f in dataclasses.fields(config):
+        if "flags" not in f.metadata:
+            settings[f.name] = _setting_without_flag(f, dat or {})
+    return settings
+
+
+def _setting_without_flag(f: dataclasses.Field[Any], dat: Mapping[str, Any]) -> Setting:
+    return Setting(dat[f.name], "HPL.dat") if f.name in dat else Setting(f.default, "default")
+
+
+def _parsed(o: Option, text: str, source: str) -> Any:
+    try:
+        return o.parse(text)
+    except UsageError as error:
+        raise UsageError(f"{source}: {error}") from None
+
+
+def as_text(value: Any) -> str:
+    """A value as its flag would be typed: yes and no, commas between the items of a list."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list | tuple):
+        return ",".join(as_text(item) for item in value)
+    return str(value)
