@@ -91,8 +91,8 @@ class OutputConfig:
         metavar="FILE", parse=str, group="output",
     )  # fmt: skip
     format: str | None = option(
-        None, "--format", help="what goes to stdout (default: text; hpl with --dat)", metavar="{text,hpl}",
-        parse=one_of("text", "hpl"), group="output",
+        None, "--format", help="what goes to stdout: text, or hpl's or hpl-mxp's own report (default: text; with --dat "
+        "what line 4 says)", metavar="{text,hpl,mxp}", parse=one_of("text", "hpl", "mxp"), group="output",
     )  # fmt: skip
     progress: str = option(
         "auto", "--progress", help="show progress on stderr; auto: where a run takes more than two seconds",

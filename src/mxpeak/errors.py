@@ -3,9 +3,10 @@
     MxpeakError                 exit code
     ├── UsageError              2   a request that is malformed or cannot be met
     ├── ResourceError           5   not enough memory, or no such device
+    ├── SingularError           3   a matrix of the user's own has no inverse
     └── GuardError              6   a guard stopped the run
 
-Users' mistakes raise, on every rank, before any communication.  Numerical outcomes (a residual that fails, a
+Users' mistakes raise, on every rank, before any communication.  Numerical outcomes of a run (a residual that fails, a
 singular matrix) are values of `Outcome`: the run ended, and its result says how.
 """
 
@@ -44,6 +45,12 @@ class ResourceError(MxpeakError):
     exit_code = ExitCode.RESOURCE
 
 
+class SingularError(MxpeakError):
+    """A matrix that was to be solved with is exactly singular."""
+
+    exit_code = ExitCode.FAILED
+
+
 class GuardError(MxpeakError):
     """A guard stopped a run that could no longer reach its aim."""
 
@@ -61,6 +68,17 @@ class Outcome(StrEnum):
     NOT_FINITE = (
         "the result is not finite: the input holds NaN or Inf, or the elimination overflowed; "
         "check the input, and the hardware if the input is clean"
+    )
+    ZERO_PIVOT = (
+        "a pivot is zero: this matrix has no LU factorization without pivoting; take a generator that needs none"
+    )
+    UNPROVEN = (
+        "the solution is accurate, but the factors are not those of an LU of the matrix: something computed wrongly, "
+        "and refinement made up for it; test the memory, the processor or device, and its libraries"
+    )
+    NOT_CONVERGED = (
+        "refinement did not reach the accuracy asked for in the steps allowed: the factors are too coarse for this "
+        "matrix; try a higher --precision, or a better conditioned matrix"
     )
     INACCURATE = (
         "the residual is above the threshold: the arithmetic went wrong somewhere; "

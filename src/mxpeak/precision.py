@@ -23,6 +23,11 @@ class Precision:
         """Unit roundoff 2^-p: the largest relative error of one rounding to nearest."""
         return 2.0**-self.p
 
+    @property
+    def spacing(self) -> float:
+        """The least distance between two numbers: that of the subnormal ones."""
+        return self.smallest * 2.0 ** (1 - self.p)
+
 
 PRECISIONS: dict[str, Precision] = {
     f.name: f

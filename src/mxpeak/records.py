@@ -64,6 +64,7 @@ class Result:
     problem: dict[str, Any] = field(default_factory=dict)
     result: dict[str, Any] = field(default_factory=dict)
     validation: dict[str, Any] = field(default_factory=dict)
+    rules: dict[str, Any] = field(default_factory=dict)  # of a list of results, such as HPL-MxP's; else empty
     samples_s: list[float] = field(default_factory=list)
     phases: dict[str, dict[str, Any]] = field(default_factory=dict)
     config: dict[str, Any] = field(default_factory=dict)

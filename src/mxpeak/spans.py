@@ -78,6 +78,10 @@ class Spans:
         phase.bytes += bytes
         phase.calls += 1
 
+    def time_of(self, name: str) -> float:
+        """The seconds of a phase; 0 if it did not occur."""
+        return self.phases[name].time_s if name in self.phases else 0.0
+
     @property
     def active_s(self) -> float:
         """Seconds since `start`."""

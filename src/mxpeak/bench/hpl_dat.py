@@ -1,111 +1,45 @@
-"""HPL.dat, the input file of Netlib HPL: 31 lines of which only the leading words count.
-
-Words are split on any white space, which accepts every file that HPL reads as its author meant it; where HPL would
-silently put a value of its own (an unknown broadcast becomes 1ringM), reading stops with an error.
-"""
+"""HPL.dat, the input file of Netlib HPL: 31 lines of which only the leading words count."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+from mxpeak.bench.dat import MOST_VALUES, Dat, numbered
 from mxpeak.configs import BCASTS, FACTS, ORDERS, SWAPS, HplConfig
 from mxpeak.errors import UsageError
 from mxpeak.options import LARGEST_N, integer, real
 
 LINES = 31
-MOST_VALUES = 20
 FORMS = ("transposed", "no-transposed")
-
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(nan|inf(inity)?)", re.IGNORECASE)
 
 
 def read_dat(text: str, source: str) -> dict[str, Any]:
     """The values of an HPL.dat, keyed as the fields of HplConfig; `source` names the file in errors."""
-    dat = _Dat(source, re.split(r"\r\n|\n|\r", text))
+    dat = Dat.of(text, source, LINES)
     return {
         "output_file": dat.word(3, "output file name"),
         "device_out": dat.one(4, "device out", integer(-LARGEST_N)),
         "n": dat.many(5, "Ns", integer(0)),
         "nb": dat.many(7, "NBs", integer(1)),
-        "order": dat.one(9, "PMAP process mapping", _numbered(ORDERS)),
+        "order": dat.one(9, "PMAP process mapping", numbered(ORDERS)),
         "P": dat.many(10, "Ps", integer(1)),
         "Q": dat.many(10, "Qs", integer(1), below=2),
         "threshold": dat.one(13, "threshold", real()),
-        "pfact": dat.many(14, "PFACTs", _numbered(FACTS)),
+        "pfact": dat.many(14, "PFACTs", numbered(FACTS)),
         "nbmin": dat.many(16, "NBMINs", integer(1)),
         "ndiv": dat.many(18, "NDIVs", integer(2)),
-        "rfact": dat.many(20, "RFACTs", _numbered(FACTS)),
-        "bcast": dat.many(22, "BCASTs", _numbered(BCASTS)),
+        "rfact": dat.many(20, "RFACTs", numbered(FACTS)),
+        "bcast": dat.many(22, "BCASTs", numbered(BCASTS)),
         "depth": dat.many(24, "DEPTHs", integer(0)),
-        "swap": dat.one(26, "SWAP", _numbered(SWAPS)),
+        "swap": dat.one(26, "SWAP", numbered(SWAPS)),
         "swap_threshold": max(0, dat.one(27, "swapping threshold", integer(-LARGEST_N))),
-        "l1_form": dat.one(28, "form of L1", _numbered(FORMS)),
-        "u_form": dat.one(29, "form of U", _numbered(FORMS)),
-        "equilibration": dat.one(30, "equilibration", _numbered((False, True))),
+        "l1_form": dat.one(28, "form of L1", numbered(FORMS)),
+        "u_form": dat.one(29, "form of U", numbered(FORMS)),
+        "equilibration": dat.one(30, "equilibration", numbered((False, True))),
         "alignment": dat.one(31, "memory alignment", integer(1)),
         "idle_ranks": True,
     }
-
-
-def _numbered(choices: Sequence[Any]) -> Callable[[str], Any]:
-    """A parser of HPL's number for one of `choices`."""
-
-    def parse(text: str) -> Any:
-        if not text.isdecimal() or int(text) >= len(choices):
-            known = ", ".join(f"{k} {choice}" for k, choice in enumerate(choices))
-            raise UsageError(f"{text!r} is unknown; expected one of {known}")
-        return choices[int(text)]
-
-    return parse
-
-
-@dataclass(frozen=True, slots=True)
-class _Dat:
-    """The lines of one file, numbered from 1 as in every error."""
-
-    source: str
-    lines: Sequence[str]
-
-    def word(self, number: int, name: str) -> str:
-        """The first word of a line."""
-        words = self._line(number, name).split()
-        if not words:
-            raise self._error(number, name, "the line is empty, a value was expected")
-        return words[0]
-
-    def one(self, number: int, name: str, parse: Callable[[str], Any]) -> Any:
-        """The value that starts a line."""
-        return self._value(number, name, self.word(number, name), parse)
-
-    def many(self, number: int, name: str, parse: Callable[[str], Any], below: int = 1) -> tuple[Any, ...]:
-        """The list that stands `below` the line that says how many values it has."""
-        count = self.one(number, f"number of {name}", integer(1, MOST_VALUES))
-        words = self._line(number + below, name).split()[:count]
-        found = next((k for k, word in enumerate(words) if not _NUMBER.fullmatch(word)), len(words))
-        if found < count:
-            asked = f"{count} {'value' if count == 1 else 'values'} asked for by line {number}, found {found}"
-            raise self._error(number + below, name, asked)
-        return tuple(self._value(number + below, name, word, parse) for word in words)
-
-    def _line(self, number: int, name: str) -> str:
-        count = len(self.lines) if self.lines[-1].strip() else len(self.lines) - 1
-        if number > count:
-            raise UsageError(
-                f"{self.source} line {number} ({name}): the file ends after line {count}; expected {LINES} lines"
-            )
-        return self.lines[number - 1]
-
-    def _value(self, number: int, name: str, word: str, parse: Callable[[str], Any]) -> Any:
-        try:
-            return parse(word)
-        except UsageError as error:
-            raise self._error(number, name, str(error)) from None
-
-    def _error(self, number: int, name: str, what: str) -> UsageError:
-        return UsageError(f"{self.source} line {number} ({name}): {what}: '{self.lines[number - 1].strip()}'")
 
 
 def write_dat(config: HplConfig) -> str:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import sys
-import time
-import uuid
 from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
-from mxpeak.comm.grid import Grid
+from mxpeak.bench.facts import Facts
 from mxpeak.configs import HplCase
 from mxpeak.errors import Outcome
 from mxpeak.layout.block_cyclic import BlockCyclic
@@ -38,23 +36,11 @@ class Solve:
     spans: Spans
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """What all cases of one run share in the result file."""
-
-    argv: list[str]
-    config: dict[str, Any]
-    machine: dict[str, Any]
-    software: dict[str, Any]
-    launch: dict[str, Any]
-    cautions: list[Caution]
-
-
 def hpl_result(
     case: HplCase, runs: list[Solve], best: Solve, limit: float | None, phases: dict[str, Any], rss: int, facts: Facts
 ) -> Result:
     """The result of the runs of one case: the best one's time, the worst one's check."""
-    worst = max(runs, key=lambda one: _badness(one.scaled))
+    worst = max(runs, key=lambda one: badness(one.scaled))
     threshold = case.threshold if case.threshold > 0 else THRESHOLD
     passed = worst.scaled < threshold  # a NaN is not below anything
     rate = hpl_flops(case.n) / best.time_s if best.time_s > 0 else 0.0
@@ -62,14 +48,7 @@ def hpl_result(
     return Result(
         benchmark="hpl",
         status="valid" if passed else "invalid",
-        run={
-            "id": str(uuid.uuid4()),
-            "argv": facts.argv,
-            "start_unix": best.start_unix,
-            "end_unix": best.end_unix,
-            "start": _utc(best.start_unix),
-            "end": _utc(best.end_unix),
-        },
+        run=facts.run_section(best.start_unix, best.end_unix),
         problem={
             "n": case.n,
             "nb": case.nb,
@@ -118,27 +97,8 @@ def hpl_result(
     )
 
 
-def phase_table(grid: Grid, spans: Spans) -> dict[str, dict[str, Any]]:
-    """Mean, largest and smallest time of each phase over the ranks; sums of flops, bytes, calls.  Whole on rank 0."""
-    everybody = grid.all.gather_objects(
-        {name: (p.time_s, p.flops, p.bytes, p.calls) for name, p in spans.phases.items()}
-    )
-    table: dict[str, dict[str, Any]] = {}
-    for name in dict.fromkeys(name for phases in everybody or [] for name in phases):
-        parts = [phases.get(name, (0.0, 0.0, 0.0, 0)) for phases in everybody or []]
-        times, flops, moved, calls = zip(*parts)
-        table[name] = {
-            "time_s": sum(times) / len(times),
-            "max_s": max(times),
-            "min_s": min(times),
-            "flops": sum(flops),
-            "bytes": sum(moved),
-            "calls": sum(calls),
-        }
-    return table
-
-
-def _badness(scaled: float) -> float:
+def badness(scaled: float) -> float:
+    """The residual as something to be compared: what is not a number is worse than any that is."""
     return scaled if scaled == scaled else sys.float_info.max
 
 
@@ -177,7 +137,3 @@ def _ever_splits(case: HplCase) -> bool:
     columns = BlockCyclic(case.n + 1, case.nb, 0, case.Q)
     n2 = split_columns(columns.local_size, case.split, case.nb)
     return 0 < n2 <= columns.local_size - columns.local_start(2 * case.nb)
-
-
-def _utc(unix: float) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(unix))

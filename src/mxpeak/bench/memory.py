@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mxpeak.comm.base import Communicator
-from mxpeak.configs import HplCase, HplConfig
+from mxpeak.configs import RunConfig
 from mxpeak.options import Setting, memory_bytes
-from mxpeak.perf.counts import hpl_bytes, hpl_memory_bytes, largest_n
+from mxpeak.perf.counts import Footprint, largest_n
 from mxpeak.perf.host import available_memory_bytes, total_memory_bytes
 
 #: Share of the free memory that may be planned for: Python, MPI and the padding of rows come on top.
@@ -25,34 +25,35 @@ class Budget:
     default: int
     ranks_a_node: int
 
-    def need(self, case: HplCase) -> int:
+    def need(self, footprint: Footprint, n: int, nb: int, P: int, Q: int) -> int:
         """Bytes that a case needs on a full node."""
-        total, ranks = hpl_memory_bytes(case.n, case.nb, case.P, case.Q)["total"], case.P * case.Q
+        total, ranks = footprint(n, nb, P, Q)["total"], P * Q
         return total * min(self.ranks_a_node, ranks) // ranks
 
-    def fits(self, case: HplCase) -> bool:
+    def fits(self, footprint: Footprint, n: int, nb: int, P: int, Q: int) -> bool:
         """Whether every node has room for a case; the same answer on every rank."""
-        return self.need(case) <= self.most
+        return self.need(footprint, n, nb, P, Q) <= self.most
 
-    def default_n(self, nb: int, P: int, Q: int) -> int:
+    def default_n(self, footprint: Footprint, nb: int, P: int, Q: int) -> int:
         """The largest order for a problem whose size was left open."""
-        return self._largest(self.default, nb, P, Q)
+        return self._largest(self.default, footprint, nb, P, Q)
 
-    def too_large(self, case: HplCase) -> str:
+    def too_large(self, footprint: Footprint, n: int, nb: int, P: int, Q: int) -> str:
         """Why a case does not fit, and what would."""
-        most = self._largest(self.most, case.nb, case.P, case.Q)
+        parts = footprint(n, nb, P, Q)
+        most = self._largest(self.most, footprint, nb, P, Q)
         return (
-            f"N = {case.n} takes 8*N*(N+1) = {hpl_bytes(case.n) / 2**30:.1f} GiB and buffers, "
-            f"{self.need(case) / 2**30:.3g} GiB a node, but {self.most / 2**30:.3g} GiB of a node can be "
-            f"planned for (what is free less {1 - MARGIN:.0%}, or --mem); "
+            f"N = {n} takes {parts['matrix'] / 2**30:.1f} GiB for the matrix ({parts['matrix'] / n**2:.3g}*N*N bytes) "
+            f"and buffers, {self.need(footprint, n, nb, P, Q) / 2**30:.3g} GiB a node, but {self.most / 2**30:.3g} GiB "
+            f"of a node can be planned for (what is free less {1 - MARGIN:.0%}, or --mem); "
             f"the largest N that fits is {most}: type -N {most}"
         )
 
-    def _largest(self, node_bytes: int, nb: int, P: int, Q: int) -> int:
-        return largest_n(node_bytes * P * Q // min(self.ranks_a_node, P * Q), nb, P, Q)
+    def _largest(self, node_bytes: int, footprint: Footprint, nb: int, P: int, Q: int) -> int:
+        return largest_n(node_bytes * P * Q // min(self.ranks_a_node, P * Q), nb, P, Q, footprint)
 
 
-def memory_budget(config: HplConfig, settings: dict[str, Setting], comm: Communicator, ranks_a_node: int) -> Budget:
+def memory_budget(config: RunConfig, settings: dict[str, Setting], comm: Communicator, ranks_a_node: int) -> Budget:
     """What is free now, less a margin for all that is not counted; an explicit --mem caps it.  Collective over comm."""
     total, free = total_memory_bytes() or 2**63, available_memory_bytes() or 2**63
     asked, free = memory_bytes(config.mem, total), int(MARGIN * free)

@@ -32,8 +32,8 @@ class DistMatrix:
         return self.local[rows, cols]
 
 
-def dist_matrix(grid: Grid, m: int, n: int, nb: int, kernels: Kernels) -> DistMatrix:
+def dist_matrix(grid: Grid, m: int, n: int, nb: int, kernels: Kernels, precision: str = "fp64") -> DistMatrix:
     """An uninitialised m×n matrix on the grid."""
     rows = BlockCyclic(m, nb, grid.p, grid.P)
     cols = BlockCyclic(n, nb, grid.q, grid.Q)
-    return DistMatrix(grid, rows, cols, kernels.matrix(rows.local_size, cols.local_size))
+    return DistMatrix(grid, rows, cols, kernels.matrix(rows.local_size, cols.local_size, precision))

@@ -2,7 +2,9 @@
 
 Matrices are row-major blocks of a backend's own arrays, cut by slicing (`A[i0:i1, j0:j1]` is a view): pivoting moves
 rows, and a row-major row is one contiguous piece.  Panels are column-major: the factorization goes down their columns.
-Vectors are contiguous.  Solvers hold them, cut them and hand them back, and know nothing else about them: so the same
+Vectors are contiguous.  A precision is that in which an array is stored, fp64 unless said; an operand is what products
+take: stored in its precision where products of it exist, else rounded to it and stored in a wider one.
+Solvers hold arrays, cut them and hand them back, and know nothing else about them: so the same
 solver runs on NumPy arrays and on a device's tensors.  u is the unit roundoff of the type; bounds are to first order
 and normwise.
 """
@@ -15,6 +17,7 @@ from typing import Any, Protocol
 
 from mxpeak.errors import ResourceError, UsageError
 from mxpeak.layout.block_cyclic import BlockCyclic
+from mxpeak.layout.entries import Entries
 from mxpeak.layout.panel_plan import PanelOp
 
 Matrix = Any
@@ -58,16 +61,25 @@ Exchange = Callable[[Vector], None]
 
 
 class Kernels(Protocol):
-    """The operations of HPL.  All are local to the rank."""
+    """The operations of HPL and HPL-MxP.  All are local to the rank.
+
+    What is said of fp64 matrices holds for fp32 ones with their u, unless the type is named.
+    """
 
     name: str
     threads: int
 
-    def matrix(self, rows: int, columns: int) -> Matrix:
-        """An uninitialised row-major fp64 matrix whose leading dimension suits the caches."""
+    def matrix(self, rows: int, columns: int, precision: str = "fp64") -> Matrix:
+        """An uninitialised row-major matrix, fp64 or fp32, whose leading dimension suits the caches."""
 
-    def vector(self, size: int) -> Vector:
-        """An uninitialised contiguous fp64 vector."""
+    def vector(self, size: int, precision: str = "fp64") -> Vector:
+        """An uninitialised contiguous vector, fp64 or fp32."""
+
+    def operand(self, size: int, precision: str) -> Vector:
+        """An uninitialised vector of entries in the form in which `subtract_product` takes operands of a precision."""
+
+    def emulates(self, precision: str) -> bool:
+        """Whether operands of this precision are rounded to it but multiplied in a wider one."""
 
     def zeros(self, size: int) -> Vector:
         """A contiguous fp64 vector of zeros."""
@@ -81,8 +93,8 @@ class Kernels(Protocol):
         Unpadded, columns of a multiple of 4 KiB would put all entries of a row into one set of the cache.
         """
 
-    def panel_size(self, rows: int, columns: int) -> int:
-        """How many entries of a vector a panel of this shape takes."""
+    def panel_size(self, rows: int, columns: int, precision: str = "fp64") -> int:
+        """How many entries of a vector of this precision a panel of this shape takes."""
 
     def indices(self, values: Sequence[int]) -> Indices:
         """Row numbers in the form that the row-moving kernels take."""
@@ -90,8 +102,8 @@ class Kernels(Protocol):
     def integers(self, vector: Vector) -> list[int]:
         """A vector of whole numbers as Python integers."""
 
-    def assign(self, target: Vector, values: Sequence[float]) -> None:
-        """target[:] = values, few of them."""
+    def assign(self, target: Vector, values: Sequence[float] | float) -> None:
+        """target[:] = values, few of them; one number: all entries."""
 
     def floats(self, vector: Vector) -> list[float]:
         """A short vector as Python floats."""
@@ -99,8 +111,27 @@ class Kernels(Protocol):
     def copy(self, source: Matrix, target: Matrix) -> None:
         """target = source, in whatever orders they lie."""
 
-    def generate_lcg(self, A: Matrix, rows: BlockCyclic, cols: BlockCyclic, seed: int) -> None:
-        """A = this rank's part of HPL's matrix, exactly: a_ij = 1/2 - X(1 + i + j·rows.n)/2^64."""
+    def generate(self, A: Matrix, rows: BlockCyclic, cols: BlockCyclic, entries: Entries, diagonal: Vector) -> None:
+        """A = this rank's part of a generated matrix, rounded once to A's type: a_ij = entries.value(i, j).
+
+        Where `diagonal` (fp64, an entry a local row) is not empty, a_ii is the one of row i instead.
+        """
+
+    def generated_matvec(
+        self, y: Vector, rows: BlockCyclic, cols: BlockCyclic, entries: Entries, diagonal: Vector, x: Vector
+    ) -> None:
+        """y = A x in fp64, A as `generate` would make it, never stored; error <= n·u·|A||x|; 2·m·n flops."""
+
+    def generated_row_sums(
+        self, sums: Vector, squares: Vector, rows: BlockCyclic, cols: BlockCyclic, entries: Entries, diagonal: Vector
+    ) -> None:
+        """sums = Σ_j |a_ij| and squares = Σ_j a_ij², A as `generate` would make it in fp64, never stored."""
+
+    def signs(self, v: Vector, cols: BlockCyclic, seed: int) -> None:
+        """v_j = +1 or -1, by the highest bit of X(1 + j): a pure function of (seed, global j)."""
+
+    def cast(self, source: Matrix, target: Matrix, precision: str) -> None:
+        """target = source rounded to nearest even in a precision; beyond its largest number: inf (fp8: NaN)."""
 
     def factor_panel(self, panel: Panel, exchange: Exchange | None) -> PanelOutcome:
         """P A = L U for one panel, by its plan; |PA - LU| <= jb·u·|L||U|; m·jb² - jb³/3 flops over all ranks.
@@ -127,20 +158,67 @@ class Kernels(Protocol):
     def scatter_rows(self, source: Matrix, rows: Indices, A: Matrix) -> None:
         """A[rows[k]] = source[k]."""
 
+    def factor_block(self, D: Matrix) -> int:
+        """D = L U without pivoting, in place, D a square panel; |ΔD| <= n·u·|L||U|; 2/3·n³ flops.
+
+        Returns 0, or 1 + the first column whose pivot is zero.
+        """
+
     def solve_unit_lower(self, L: Matrix, B: Matrix) -> None:
         """B = L^-1 B in place, L the unit lower triangle of a panel's block; |ΔL| <= m·u·|L|; m²·n flops."""
+
+    def solve_right_upper(self, B: Matrix, U: Matrix) -> None:
+        """B = B U^-1 in place, U the upper triangle of a panel's block; |ΔU| <= n·u·|U|; m·n² flops."""
 
     def subtract_product(self, C: Matrix, A: Matrix, B: Matrix) -> None:
         """C -= A B in place, A and B matrices or panels; error <= (k+1)·u·|A||B| + u·|C|; 2·m·n·k flops."""
 
-    def solve_upper(self, U: Matrix, x: Vector) -> None:
-        """x = U^-1 x in place, U the upper triangle; |ΔU| <= n·u·|U|; n² flops."""
+    def solve_upper(self, U: Matrix, x: Vector, *, transposed: bool = False) -> None:
+        """x = U^-1 x (U^-T x) in place, U the upper triangle of an fp32 or fp64 matrix, x fp64; |ΔU| <= n·u·|U|.
 
-    def add_matvec(self, y: Vector, A: Matrix, x: Vector) -> None:
-        """y += A x in place; error <= (n+1)·u·|A||x|; 2·m·n flops."""
+        u is that of fp64 in this and the next three, whatever the matrix is stored in; n² flops.
+        """
 
-    def subtract(self, y: Vector, x: Vector) -> None:
-        """y -= x in place."""
+    def solve_lower(self, L: Matrix, x: Vector, *, transposed: bool = False) -> None:
+        """x = L^-1 x (L^-T x) in place, L the unit lower triangle of an fp32 or fp64 matrix, x fp64; n² flops."""
+
+    def add_matvec(self, y: Vector, A: Matrix, x: Vector, *, transposed: bool = False) -> None:
+        """y += A x (A^T x) in place, A fp32 or fp64, x and y fp64; error <= (n+1)·u·|A||x|; 2·m·n flops."""
+
+    def add_triangle_matvec(
+        self, y: Vector, A: Matrix, x: Vector, rows: BlockCyclic, cols: BlockCyclic, part: str, *, squared: bool = False
+    ) -> None:
+        """y += T x (or (T∘T) x), T the strictly `lower` (global j < i) or the `upper` (j >= i) part of A.
+
+        A is fp32 or fp64; m·n flops on average.
+        """
+
+    def max_abs_upper(self, A: Matrix, rows: BlockCyclic, cols: BlockCyclic) -> float:
+        """max |a_ij| over global j >= i, NaN if there is one, 0 where there are none."""
+
+    def row_max(self, A: Matrix, by_row: Vector) -> None:
+        """by_row_i = max_j |a_ij|, NaN if there is one; by_row fp64."""
+
+    def column_max(self, A: Matrix, by_column: Vector) -> None:
+        """by_column_j = max_i |a_ij|, NaN if there is one; by_column fp64."""
+
+    def reciprocal_powers(self, powers: Vector, x: Vector) -> None:
+        """powers_i = 2^-k with 2^(k-1) < x_i <= 2^k: x_i · powers_i lies in (1/2, 1]; 1 where x_i is 0, inf or NaN."""
+
+    def scale_rows_columns(self, A: Matrix, by_row: Vector, by_column: Vector) -> None:
+        """a_ij = by_row_i · a_ij · by_column_j in place; the factors are fp64, and powers of two make it exact."""
+
+    def add_scaled(self, y: Vector, factor: float, x: Vector) -> None:
+        """y += factor · x in place."""
+
+    def multiply(self, y: Vector, x: Vector) -> None:
+        """y_i = x_i · y_i in place."""
+
+    def power(self, x: Vector, exponent: float) -> None:
+        """x_i = x_i^exponent in place; zeros become inf where the exponent is negative."""
+
+    def sum_squares(self, x: Vector) -> float:
+        """Σ x_i²."""
 
     def abs_sums(self, A: Matrix, by_row: Vector, by_column: Vector) -> None:
         """by_row = Σ_j |a_ij| and by_column = Σ_i |a_ij|, overwritten, in one pass over A."""
@@ -151,8 +229,11 @@ class Kernels(Protocol):
     def sum_abs(self, x: Vector) -> float:
         """Σ |x_i|."""
 
-    def gemm_probe(self, m: int, n: int, k: int) -> Callable[[], None]:
-        """One subtract_product on blocks of this shape, to be called and timed: the limit of an LU's update."""
+    def gemm_probe(self, m: int, n: int, k: int, precision: str = "fp64") -> Callable[[], None]:
+        """One subtract_product on blocks of this shape, to be called and timed: the limit of an LU's update.
+
+        Operands of the given precision; C is fp64 for fp64 operands, else fp32.
+        """
 
     def facts(self) -> dict[str, Any]:
         """Libraries and versions that compute, for the result."""

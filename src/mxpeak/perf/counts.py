@@ -56,32 +56,54 @@ def hpl_memory_bytes(n: int, nb: int, P: int, Q: int) -> dict[str, int]:
     return {"matrix": matrix, "buffers": buffers, "total": matrix + buffers}
 
 
-def largest_n(budget_bytes: int, nb: int, P: int = 1, Q: int = 1) -> int:
-    """The largest order n whose HPL run fits `budget_bytes` over all ranks; a multiple of nb once n >= nb.
+#: The bytes of a run of order n with blocks of nb on P×Q ranks, in parts and in "total".
+Footprint = Callable[[int, int, int, int], dict[str, int]]
 
-    About sqrt(budget / 8), less what the buffers of `hpl_memory_bytes` take.
+
+def mxp_memory_bytes(n: int, nb: int, P: int, Q: int, stored: int = 4, operand: int = 4) -> dict[str, int]:
+    """The bytes an HPL-MxP run needs over all P×Q ranks, each counted as the rank that owns most.
+
+    With m×k the largest local part of the n×n matrix, every rank holds
+      the matrix   stored·m·k,
+      panels       operand·2·(m + k)·nb     (L_row and U_col, of the step in use and of the one that look-ahead makes),
+      vectors      8·32·(m + k)             (fp64: the right-hand side, the diagonal, Krylov vectors, tables).
+    """
+    m, k = numroc(n, nb, 0, P), numroc(n, nb, 0, Q)
+    matrix = P * Q * stored * m * k
+    buffers = P * Q * (operand * 2 * (m + k) * nb + FP64_BYTES * 32 * (m + k))
+    return {"matrix": matrix, "buffers": buffers, "total": matrix + buffers}
+
+
+def largest_n(budget_bytes: int, nb: int, P: int = 1, Q: int = 1, footprint: Footprint = hpl_memory_bytes) -> int:
+    """The largest order n whose run fits `budget_bytes` over all ranks; a multiple of nb once n >= nb.
+
+    About sqrt(budget / bytes of an entry), less what the buffers of the footprint take.
     """
     if nb < 1:
         raise UsageError(f"--nb {nb} is less than 1; try --nb 192")
-    blocks = _largest(math.isqrt(max(0, budget_bytes) // FP64_BYTES) // nb, lambda b: b * nb, budget_bytes, nb, P, Q)
+
+    def need(n: int) -> int:
+        return footprint(n, nb, P, Q)["total"]
+
+    most = math.isqrt(max(0, budget_bytes))  # an entry takes a byte or more
+    blocks = _largest(most // nb, lambda b: need(b * nb), budget_bytes)
     if blocks:
         return blocks * nb
-    n = _largest(nb - 1, lambda n: n, budget_bytes, nb, P, Q)
+    n = _largest(nb - 1, need, budget_bytes)
     if not n:
-        need = hpl_memory_bytes(1, nb, P, Q)["total"]
         raise ResourceError(
-            f"no matrix fits: even N = 1 with NB = {nb} on {P}x{Q} ranks takes {need} bytes "
+            f"no matrix fits: even N = 1 with NB = {nb} on {P}x{Q} ranks takes {need(1)} bytes "
             f"of buffers and matrix, but the budget is {budget_bytes}; raise --mem or lower --nb"
         )
     return n
 
 
-def _largest(most: int, n_of: Callable[[int], int], budget: int, nb: int, P: int, Q: int) -> int:
-    # The largest k in [0, most] whose n fits: bisection, for the need never falls as n grows.
+def _largest(most: int, need: Callable[[int], int], budget: int) -> int:
+    # The largest k in [0, most] that fits: bisection, for the need never falls as k grows.
     low, high = 0, most
     while low < high:
         middle = (low + high + 1) // 2
-        if hpl_memory_bytes(n_of(middle), nb, P, Q)["total"] <= budget:
+        if need(middle) <= budget:
             low = middle
         else:
             high = middle - 1

@@ -30,7 +30,7 @@ class ResidualNorms:
 def residual_norms(A: DistMatrix, x: Any, kernels: Kernels) -> ResidualNorms:
     """Norms of A x - b, A, x and b for the augmented matrix [A | b] and a solution held by columns.
 
-    x: the entries of this rank's own columns, as `triangular.solve_upper` returns them.  Overwrites nothing.
+    x: the entries of this rank's own columns, as `triangular.solve_augmented` returns them.  Overwrites nothing.
     Collective over the grid; 4·N² flops and two passes over A.
     """
     grid, N = A.grid, A.rows.n
@@ -45,7 +45,7 @@ def residual_norms(A: DistMatrix, x: Any, kernels: Kernels) -> ResidualNorms:
     b_inf = 0.0
     if grid.q == A.cols.owner(N):
         b = A.local[:, A.cols.to_local(N)]
-        kernels.subtract(r, b)
+        kernels.add_scaled(r, -1.0, b)
         b_inf = kernels.max_abs(b)
     kernels.add_matvec(r, body, x)
     grid.row.allreduce(r, "sum")

@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 
 from mxpeak.kernels.contract import Exchange, Panel, PanelOutcome
-from mxpeak.kernels.host import blas, generate, norms, panel, rows
+from mxpeak.kernels.host import blas, block, cast, generate, norms, panel, rows, triangle
 from mxpeak.kernels.host.native import SYNC, sched_yield_address
 from mxpeak.kernels.host.team import Team
 from mxpeak.layout import lcg
 from mxpeak.layout.block_cyclic import BlockCyclic
+from mxpeak.layout.entries import Entries
 from mxpeak.layout.panel_plan import PanelOp
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -23,10 +24,20 @@ _VARIANTS = {"right": panel.RIGHT, "left": panel.LEFT, "crout": panel.CROUT}
 _Callback = ctypes.CFUNCTYPE(ctypes.c_int32)
 
 
-def leading_dimension(length: int) -> int:
+#: The NumPy type of each precision that the processor computes in.
+STORED: dict[str, np.dtype[Any]] = {"fp64": np.dtype(np.float64), "fp32": np.dtype(np.float32)}
+
+
+def leading_dimension(length: int, itemsize: int = 8) -> int:
     """A row's (a panel's column's) length in whole cache lines, and no multiple of 4 KiB, which shares cache sets."""
-    ld = -(-max(length, 1) // 8) * 8
-    return ld + 8 if ld % 512 == 0 else ld
+    line = 64 // itemsize
+    ld = -(-max(length, 1) // line) * line
+    return ld + line if ld * itemsize % 4096 == 0 else ld
+
+
+def _places(rows: BlockCyclic, cols: BlockCyclic) -> Array:
+    """Two distributions as compiled code takes them."""
+    return np.array([rows.nb, rows.p, rows.P, cols.nb, cols.p, cols.P], dtype=np.int64)
 
 
 #: About how many tiles a thread has in FACT: taller ones (multiples of NB rows) make better products, and a row's
@@ -50,15 +61,18 @@ class HostKernels:
 
     # --- arrays
 
-    def matrix(self, rows: int, columns: int) -> Array:
-        ld = leading_dimension(columns)
-        return self._fresh(rows * ld).reshape((rows, ld))[:, :columns]
+    def matrix(self, rows: int, columns: int, precision: str = "fp64") -> Array:
+        ld = leading_dimension(columns, STORED[precision].itemsize)
+        return self.vector(rows * ld, precision).reshape((rows, ld))[:, :columns]
 
-    def vector(self, size: int) -> Array:
-        return self._fresh(size)
+    def operand(self, size: int, precision: str) -> Array:
+        return self.vector(size, "fp32" if self.emulates(precision) else precision)
 
-    def _fresh(self, size: int) -> Array:
-        array = np.empty(size)
+    def emulates(self, precision: str) -> bool:
+        return precision not in STORED
+
+    def vector(self, size: int, precision: str = "fp64") -> Array:
+        array = np.empty(size, STORED[precision])
         if self._poison:
             array.fill(np.nan)
         return array
@@ -70,11 +84,11 @@ class HostKernels:
         return vector[: rows * columns].reshape((rows, columns))
 
     def panel(self, vector: Array, rows: int, columns: int) -> Array:
-        size = self.panel_size(rows, columns)
-        return vector[:size].reshape((size // max(columns, 1), columns), order="F")[:rows]
+        ld = leading_dimension(rows, vector.itemsize)
+        return vector[: ld * columns].reshape((ld, columns), order="F")[:rows]
 
-    def panel_size(self, rows: int, columns: int) -> int:
-        return leading_dimension(rows) * columns
+    def panel_size(self, rows: int, columns: int, precision: str = "fp64") -> int:
+        return leading_dimension(rows, STORED[precision].itemsize) * columns
 
     def indices(self, values: Sequence[int]) -> Array:
         return np.array(values, dtype=np.int64)
@@ -82,7 +96,7 @@ class HostKernels:
     def integers(self, vector: Array) -> list[int]:
         return [int(value) for value in vector.tolist()]
 
-    def assign(self, target: Array, values: Sequence[float]) -> None:
+    def assign(self, target: Array, values: Sequence[float] | float) -> None:
         target[:] = values
 
     def floats(self, vector: Array) -> list[float]:
@@ -93,18 +107,44 @@ class HostKernels:
 
     # --- generation
 
-    def generate_lcg(self, A: Array, rows: BlockCyclic, cols: BlockCyclic, seed: int) -> None:
-        if A.size == 0:
-            return
-        n = rows.n
-        jumps = [lcg.jump(k * n) for k in range(min(cols.nb, cols.n))]
-        first = 1 + cols.to_global(0) * n
-        starts: list[int] = []
-        for i0 in range(0, A.shape[0], rows.nb):  # one jump a block; within it, draws follow each other
-            starts += lcg.states(seed, first + rows.to_global(i0), min(rows.nb, A.shape[0] - i0))
-        tables = [np.array(column, dtype=np.uint64) for column in (*zip(*jumps), starts)]
-        to_block = np.array(lcg.jump(cols.P * cols.nb * n), dtype=np.uint64)
-        self._team.run(generate.lcg_fill, self.threads, A, cols.nb, to_block, *tables)
+    def generate(self, A: Array, rows: BlockCyclic, cols: BlockCyclic, entries: Entries, diagonal: Array) -> None:
+        none = np.empty(0)
+        self._generated(generate.STORE, A, none, none, none, rows, cols, entries, diagonal)
+
+    def generated_matvec(
+        self, y: Array, rows: BlockCyclic, cols: BlockCyclic, entries: Entries, diagonal: Array, x: Array
+    ) -> None:
+        nothing, none = np.empty((0, 0)), np.empty(0)
+        self._generated(generate.MULTIPLY, nothing, y, none, x, rows, cols, entries, diagonal)
+
+    def generated_row_sums(
+        self, sums: Array, squares: Array, rows: BlockCyclic, cols: BlockCyclic, entries: Entries, diagonal: Array
+    ) -> None:
+        nothing, none = np.empty((0, 0)), np.empty(0)
+        self._generated(generate.SUM, nothing, sums, squares, none, rows, cols, entries, diagonal)
+
+    def _generated(
+        self, task: int, out: Array, first: Array, second: Array, x: Array, rows: BlockCyclic, cols: BlockCyclic,
+        entries: Entries, diagonal: Array,
+    ) -> None:  # fmt: skip
+        recipe = generate.recipe(rows, cols, entries)
+        self._team.run(
+            generate.generated, self.threads, task, out, first, second, x, diagonal, *recipe, cols.local_size
+        )
+
+    def signs(self, v: Array, cols: BlockCyclic, seed: int) -> None:
+        jumps = [lcg.jump(k) for k in range(min(cols.nb, cols.n))]
+        a, c = (np.array(table, dtype=np.uint64) for table in (zip(*jumps) if jumps else ((), ())))
+        for j0 in range(0, len(v), cols.nb):
+            x = np.uint64(lcg.state(seed, 1 + cols.to_global(j0)))
+            block = v[j0 : j0 + cols.nb]
+            block[:] = np.where((a * x + c)[: len(block)] >> np.uint64(63), -1.0, 1.0)
+
+    def cast(self, source: Array, target: Array, precision: str) -> None:
+        if self.emulates(precision):
+            self._team.run(cast.round_block, self.threads, source, target, *cast.FORMATS[precision])
+        else:
+            self._team.run(cast.copy_rows, self.threads, source, target)
 
     # --- panel
 
@@ -183,6 +223,19 @@ class HostKernels:
 
     # --- matrix products and solves
 
+    def factor_block(self, D: Array) -> int:
+        singular = np.zeros(1, dtype=np.int64)
+        letter, _ = blas.TYPES[D.dtype]
+        block.factor_block(D, singular, blas.address(f"{letter}gemm"), blas.address(f"{letter}trsm"))
+        return int(singular[0])
+
+    def solve_right_upper(self, B: Array, U: Array) -> None:
+        self._team.run(self._solve_right_part, B, U)
+
+    def _solve_right_part(self, tid: int, B: Array, U: Array) -> None:
+        rows = B.shape[0]
+        blas.trsm_right_upper(B[rows * tid // self.threads : rows * (tid + 1) // self.threads], U)
+
     def solve_unit_lower(self, L: Array, B: Array) -> None:
         self._team.run(self._solve_part, L, B)
 
@@ -200,19 +253,27 @@ class HostKernels:
         columns = slice(n * j // across, n * (j + 1) // across)
         blas.gemm(-1.0, A[rows], B[:, columns], C[rows, columns])
 
-    def solve_upper(self, U: Array, x: Array) -> None:
-        blas.trsv_upper(U, x)
+    def solve_upper(self, U: Array, x: Array, *, transposed: bool = False) -> None:
+        triangle.solve_upper(U, x, transposed)
 
-    def add_matvec(self, y: Array, A: Array, x: Array) -> None:
-        self._team.run(self._matvec_part, y, A, x)
+    def solve_lower(self, L: Array, x: Array, *, transposed: bool = False) -> None:
+        triangle.solve_lower(L, x, transposed)
 
-    def _matvec_part(self, tid: int, y: Array, A: Array, x: Array) -> None:
-        m = A.shape[0]
-        rows = slice(m * tid // self.threads, m * (tid + 1) // self.threads)
-        blas.gemv(1.0, A[rows], x, y[rows])
+    def add_matvec(self, y: Array, A: Array, x: Array, *, transposed: bool = False) -> None:
+        self._team.run(triangle.add_matvec, self.threads, y, A, x, transposed)
 
-    def subtract(self, y: Array, x: Array) -> None:
-        np.subtract(y, x, out=y)
+    def add_triangle_matvec(
+        self, y: Array, A: Array, x: Array, rows: BlockCyclic, cols: BlockCyclic, part: str, *, squared: bool = False
+    ) -> None:
+        self._team.run(
+            triangle.add_triangle_matvec, self.threads, y, A, x, _places(rows, cols), part == "lower", squared
+        )
+
+    def add_scaled(self, y: Array, factor: float, x: Array) -> None:
+        y += factor * x
+
+    def multiply(self, y: Array, x: Array) -> None:
+        y *= x
 
     # --- norms
 
@@ -227,12 +288,42 @@ class HostKernels:
     def sum_abs(self, x: Array) -> float:
         return float(np.sum(np.abs(x)))
 
+    def power(self, x: Array, exponent: float) -> None:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            np.power(x, exponent, out=x)
+
+    def sum_squares(self, x: Array) -> float:
+        return float(np.dot(x, x))
+
+    def max_abs_upper(self, A: Array, rows: BlockCyclic, cols: BlockCyclic) -> float:
+        best = np.zeros(self.threads)
+        self._team.run(triangle.max_abs_upper, self.threads, best, A, _places(rows, cols))
+        return float(np.max(best))
+
+    def row_max(self, A: Array, by_row: Array) -> None:
+        self._team.run(triangle.row_max, self.threads, A, by_row)
+
+    def column_max(self, A: Array, by_column: Array) -> None:
+        self._team.run(triangle.column_max, self.threads, A, by_column)
+
+    def reciprocal_powers(self, powers: Array, x: Array) -> None:
+        usable = np.isfinite(x) & (x > 0)
+        powers[:] = 1.0
+        mantissa, exponent = np.frexp(x[usable])  # x = mantissa · 2^exponent, mantissa in [1/2, 1)
+        powers[usable] = np.ldexp(1.0, np.where(mantissa == 0.5, 1, 0) - exponent)
+
+    def scale_rows_columns(self, A: Array, by_row: Array, by_column: Array) -> None:
+        self._team.run(triangle.scale_rows_columns, self.threads, A, by_row, by_column)
+
     # --- limits and facts
 
-    def gemm_probe(self, m: int, n: int, k: int) -> Callable[[], None]:
-        C, A, B = self.matrix(m, n), self.matrix(m, k), self.matrix(k, n)
-        for block in (C, A, B):
-            block[:] = 1.0 / 3.0
+    def gemm_probe(self, m: int, n: int, k: int, precision: str = "fp64") -> Callable[[], None]:
+        stored = "fp32" if self.emulates(precision) else precision
+        C, A, B = (self.matrix(*shape, stored) for shape in ((m, n), (m, k), (k, n)))
+        for matrix in (C, A, B):
+            matrix[:] = 1.0 / 3.0
+        for operand in (A, B):
+            self.cast(operand, operand, precision)
         return lambda: self.subtract_product(C, A, B)
 
     def facts(self) -> dict[str, Any]:

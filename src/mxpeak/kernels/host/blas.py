@@ -40,7 +40,7 @@ def _routine(name: str, arguments: int) -> Any:
     return _routines[name]
 
 
-_RIGHT, _LOWER, _TRANSPOSED, _PLAIN, _UNIT = (ctypes.c_char_p(letter) for letter in (b"R", b"L", b"T", b"N", b"U"))
+_LEFT, _RIGHT, _LOWER, _UPPER, _TRANSPOSED, _PLAIN, _UNIT = (ctypes.c_char_p(c.encode()) for c in "LRLUTNU")
 
 
 #: The transpose of a transpose: how BLAS reads a block itself, where `order` says how it reads its transpose.
@@ -94,13 +94,17 @@ def trsm_unit_lower(L: Array, B: Array) -> None:
     )  # fmt: skip
 
 
-def trsv_upper(U: Array, x: Array) -> None:
-    """x = U^-1 · x in place, U the upper triangle of a row-major block, x contiguous; n² flops."""
-    if x.shape[0] == 0:
+def trsm_right_upper(B: Array, U: Array) -> None:
+    """B = B · U^-1 in place, U the upper triangle of a column-major block: B^T = U^-T · B^T; m·n² flops."""
+    m, n = B.shape
+    if m == 0 or n == 0:
         return
-    letter, _ = TYPES[x.dtype]
-    _routine(f"{letter}trsv", 8)(
-        _LOWER, _TRANSPOSED, _PLAIN, _int(x.shape[0]), U.ctypes.data, _int(order(U)[1]), x.ctypes.data, _int(1)
+    letter, real = TYPES[B.dtype]
+    (of_U, ldu), (of_B, ldb) = order(U), order(B)
+    assert of_B == b"N" and (of_U == b"T" or n == 1), "U must be column-major, and B row-major"  # noqa: PT018
+    _routine(f"{letter}trsm", 11)(
+        _LEFT, _UPPER, _TRANSPOSED, _PLAIN, _int(n), _int(m), ctypes.byref(real(1.0)), U.ctypes.data, _int(ldu),
+        B.ctypes.data, _int(ldb),
     )  # fmt: skip
 
 

@@ -1,27 +1,141 @@
-"""Generation of HPL's matrix: jump to a block, then one 64-bit multiply-add and one conversion an entry."""
+"""Generated matrices: jump to a block, then one 64-bit multiply-add and one conversion an entry (`layout.entries`).
+
+A row's entries are made a block of NB at a time into a buffer that stays in the first cache; from there they are
+stored, multiplied or summed.  So a product with a matrix that is nowhere stored costs less than reading a stored one.
+"""
 
 from __future__ import annotations
 
+from functools import lru_cache
+from typing import NamedTuple
+
 import numpy as np
 
-from mxpeak.kernels.host.jit import INT, MATRIX, WORDS, jit
-from mxpeak.kernels.host.native import row
+from mxpeak.kernels.host.jit import INT, INTEGERS, MATRIX, MATRIX32, VECTOR, WORDS, jit
+from mxpeak.layout import lcg
+from mxpeak.layout.block_cyclic import BlockCyclic
+from mxpeak.layout.entries import MIX, Entries
+
+LCG, GAUSSIAN, UNIT_FACTORS = range(3)
+KINDS = {"lcg": LCG, "gaussian": GAUSSIAN, "unit-factors": UNIT_FACTORS}
+#: What becomes of the entries.
+STORE, MULTIPLY, SUM = range(3)
+
+_MIX = np.uint64(MIX)
+_LOW = np.uint64(0xFFFFFFFF)
+_32, _29 = np.uint64(32), np.uint64(29)
 
 
-@jit(INT, INT, MATRIX, INT, WORDS, WORDS, WORDS, WORDS)
-def lcg_fill(tid, threads, out, nb, to_block, a_table, c_table, starts):
-    """out[il, jl] = 1/2 - X/2^64 for the blocks of columns that this rank owns, rows shared among the threads.
+class Recipe(NamedTuple):
+    """`Entries` as compiled code takes them, for one rank's rows and columns.
 
-    starts[il]           X of the rank's first entry in local row il
-    a_table, c_table     the jumps by 0 … NB-1 columns
-    to_block             the jump from one own block of columns to the next, as (A, C)
+    integers        kind; NB, p, P of the rows and of the columns
+    reals           scale, shift, alpha, beta
+    starts          X of the rank's first entry in each local row
+    a, c            the jumps by 0 … NB-1 columns
+    to_block        the jump from one own block of columns to the next, as (A, C)
     """
-    rows, columns = out.shape
-    A_block, C_block = to_block[0], to_block[1]
+
+    integers: np.ndarray
+    reals: np.ndarray
+    starts: np.ndarray
+    a: np.ndarray
+    c: np.ndarray
+    to_block: np.ndarray
+
+
+@lru_cache(maxsize=16)
+def recipe(rows: BlockCyclic, cols: BlockCyclic, entries: Entries) -> Recipe:
+    """The tables for these rows and columns; kept, for a solve asks for them again and again."""
+    first = entries.first + cols.to_global(0) * entries.n
+    starts: list[int] = []
+    for i0 in range(0, rows.local_size, rows.nb):  # one jump a block; within it, draws follow each other
+        starts += lcg.states(entries.seed, first + rows.to_global(i0), min(rows.nb, rows.local_size - i0))
+    jumps = [lcg.jump(k * entries.n) for k in range(min(cols.nb, cols.n))]
+    to_block = lcg.jump(cols.P * cols.nb * entries.n)
+    a, c = zip(*jumps) if jumps else ((), ())
+    integers = [KINDS[entries.kind], rows.nb, rows.p, rows.P, cols.nb, cols.p, cols.P]
+    words = (np.array(table, dtype=np.uint64) for table in (starts, a, c, to_block))
+    reals = np.array([entries.scale, entries.shift, entries.alpha, entries.beta])
+    return Recipe(np.array(integers, dtype=np.int64), reals, *words)
+
+
+@jit()
+def _fill(buffer, count, kind, i, j0, x, reals, a_table, c_table):
+    """buffer[:count] = entries (i, j0) … (i, j0+count-1); X of the first is x."""
+    scale, shift, alpha, beta = reals[0], reals[1], reals[2], reals[3]
+    if kind == LCG:
+        for j in range(count):
+            buffer[j] = shift + scale * (np.float64(a_table[j] * x + c_table[j]) * 5.421010862427522e-20)
+    elif kind == GAUSSIAN:
+        for j in range(count):
+            z = a_table[j] * x + c_table[j]
+            z = (z ^ (z >> _32)) * _MIX
+            z = z ^ (z >> _29)
+            u = (np.float64(z >> _32) + 0.5) * 2.3283064365386963e-10
+            v = (np.float64(z & _LOW) + 0.5) * 2.3283064365386963e-10
+            buffer[j] = scale * (np.sqrt(-2.0 * np.log(u)) * np.cos(2.0 * np.pi * v))
+    else:
+        for j in range(count):
+            common = np.float64(min(i, j0 + j)) * alpha * beta
+            buffer[j] = common + (1.0 if i == j0 + j else -beta if i < j0 + j else -alpha)
+
+
+@jit(fastmath={"contract", "reassoc"})
+def _dot(buffer, x, count):
+    total = 0.0
+    for j in range(count):
+        total += buffer[j] * x[j]
+    return total
+
+
+@jit(fastmath={"contract", "reassoc"})
+def _sums(buffer, count):
+    total, square = 0.0, 0.0
+    for j in range(count):
+        total += abs(buffer[j])
+        square += buffer[j] * buffer[j]
+    return total, square
+
+
+@jit(
+    INT, INT, INT, MATRIX, VECTOR, VECTOR, VECTOR, VECTOR, INTEGERS, VECTOR, WORDS, WORDS, WORDS, WORDS, INT,
+    also=(
+        INT, INT, INT, MATRIX32, VECTOR, VECTOR, VECTOR, VECTOR, INTEGERS, VECTOR, WORDS, WORDS, WORDS, WORDS, INT,
+    ),
+)  # fmt: skip
+def generated(
+    tid, threads, task, out, first, second, x, diagonal, integers, reals, starts, a_table, c_table, to_block, columns
+):
+    """Make the entries of this thread's rows, and by `task`:
+
+    STORE      out = A
+    MULTIPLY   first = A x
+    SUM        first_i = Σ_j |a_ij|, second_i = Σ_j a_ij²
+    """
+    kind, nb, p, P, cnb, q, Q = (
+        integers[0], integers[1], integers[2], integers[3], integers[4], integers[5], integers[6],
+    )  # fmt: skip
+    rows, A_block, C_block = starts.shape[0], to_block[0], to_block[1]
+    buffer = np.empty(cnb)
     for il in range(rows * tid // threads, rows * (tid + 1) // threads):
-        x = starts[il]
-        for j0 in range(0, columns, nb):
-            block = row(out, il, j0, min(j0 + nb, columns))
-            for j in range(block.shape[0]):
-                block[j] = 0.5 - np.float64(a_table[j] * x + c_table[j]) * 5.421010862427522e-20
-            x = A_block * x + C_block
+        i, state = (il // nb * P + p) * nb + il % nb, starts[il]
+        total, square = 0.0, 0.0
+        for l0 in range(0, columns, cnb):
+            j0, count = (l0 // cnb * Q + q) * cnb, min(cnb, columns - l0)
+            _fill(buffer, count, kind, i, j0, state, reals, a_table, c_table)
+            if diagonal.shape[0] > 0 and j0 <= i < j0 + count:
+                buffer[i - j0] = diagonal[il]
+            if task == STORE:
+                for j in range(count):
+                    out[il, l0 + j] = buffer[j]
+            elif task == MULTIPLY:
+                total += _dot(buffer, x[l0:], count)
+            else:
+                part, part_square = _sums(buffer, count)
+                total, square = total + part, square + part_square
+            state = A_block * state + C_block
+        if task != STORE:
+            first[il] = total
+        if task == SUM:
+            second[il] = square

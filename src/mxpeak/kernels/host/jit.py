@@ -11,23 +11,30 @@ from numba import types
 from mxpeak.kernels.host.compiled import cache_directory
 
 MATRIX = types.Array(types.float64, 2, "A")
+MATRIX32 = types.Array(types.float32, 2, "A")
 VECTOR = types.float64[::1]
 INTEGERS = types.int64[::1]
 TABLE = types.int64[:, ::1]
 WORDS = types.uint64[::1]
 INT = types.int64
+FLAG = types.boolean
 
 
-def jit(*signature: Any, fastmath: Any = False, inline: str = "never") -> Callable[[Callable[..., Any]], Any]:
-    """Compile now for the given argument types (an entry point), or when first used by compiled code (none given)."""
-    types_given = [types.void(*signature)] if signature else []
+def jit(
+    *signature: Any, also: tuple[Any, ...] = (), fastmath: Any = False, inline: str = "never"
+) -> Callable[[Callable[..., Any]], Any]:
+    """Compile now for the given argument types (an entry point), or when first used by compiled code (none given).
+
+    `also`: the argument types of a second form of the same function.
+    """
+    types_given = [types.void(*form) for form in (signature, also) if form]
 
     def compile_(function: Callable[..., Any]) -> Any:
         before = numba.config.CACHE_DIR
         numba.config.CACHE_DIR = str(cache_directory())  # of this function only: the user's own keep theirs
         try:
-            return numba.njit(*([types_given] if signature else []), nogil=True, cache=True, fastmath=fastmath,
-                              inline=inline)(function)  # fmt: skip
+            return numba.njit(*([types_given] if types_given else []), nogil=True, cache=True, fastmath=fastmath,
+                              inline=inline, error_model="numpy")(function)  # fmt: skip
         finally:
             numba.config.CACHE_DIR = before
 

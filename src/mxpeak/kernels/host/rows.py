@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from mxpeak.kernels.host.jit import INT, INTEGERS, MATRIX, jit
+from mxpeak.kernels.host.jit import INT, INTEGERS, MATRIX, MATRIX32, jit
 from mxpeak.kernels.host.native import row
 
 #: Columns of a strip: two panels' worth of rows of it fit in half a megabyte.
@@ -12,7 +12,7 @@ STRIP = 128
 
 
 @jit()
-def _part(tid, threads, count):
+def part_of(tid, threads, count):
     """The share of thread tid of 0:count: contiguous."""
     return count * tid // threads, count * (tid + 1) // threads
 
@@ -26,7 +26,7 @@ def _move(source, target):
 @jit(INT, INT, MATRIX, INTEGERS, MATRIX)
 def gather_rows(tid, threads, A, rows, out):
     """out[k, :] = A[rows[k], :]."""
-    c0, c1 = _part(tid, threads, out.shape[1])
+    c0, c1 = part_of(tid, threads, out.shape[1])
     for k in range(rows.shape[0]):
         _move(row(A, rows[k], c0, c1), row(out, k, c0, c1))
 
@@ -34,7 +34,7 @@ def gather_rows(tid, threads, A, rows, out):
 @jit(INT, INT, MATRIX, INTEGERS, MATRIX)
 def scatter_rows(tid, threads, source, rows, A):
     """A[rows[k], :] = source[k, :]."""
-    c0, c1 = _part(tid, threads, source.shape[1])
+    c0, c1 = part_of(tid, threads, source.shape[1])
     for k in range(rows.shape[0]):
         _move(row(source, k, c0, c1), row(A, rows[k], c0, c1))
 
@@ -42,7 +42,7 @@ def scatter_rows(tid, threads, source, rows, A):
 @jit(INT, INT, MATRIX, INT, INTEGERS, INTEGERS, INTEGERS)
 def permute_rows(tid, threads, A, block, sources, targets, block_rows):
     """A[block+i, :] = A[sources[i], :] and A[targets[t], :] = A[block+block_rows[t], :], as the rows were before."""
-    begin, end = _part(tid, threads, A.shape[1])
+    begin, end = part_of(tid, threads, A.shape[1])
     jb, outs = sources.shape[0], targets.shape[0]
     incoming, outgoing = np.empty((jb, STRIP), A.dtype), np.empty((outs, STRIP), A.dtype)
     for c0 in range(begin, end, STRIP):
@@ -57,11 +57,11 @@ def permute_rows(tid, threads, A, block, sources, targets, block_rows):
             _move(row(outgoing, t, 0, c1 - c0), row(A, targets[t], c0, c1))
 
 
-@jit(INT, INT, MATRIX, MATRIX)
+@jit(INT, INT, MATRIX, MATRIX, also=(INT, INT, MATRIX32, MATRIX32))
 def copy_block(tid, threads, source, target):
     """target = source, in whatever orders they lie: tile by tile, so that a cache line is used up while it is there."""
     tile = 8
-    r0, r1 = _part(tid, threads, source.shape[0])
+    r0, r1 = part_of(tid, threads, source.shape[0])
     for i0 in range(r0, r1, tile):
         for j0 in range(0, source.shape[1], tile):
             for j in range(j0, min(j0 + tile, source.shape[1])):

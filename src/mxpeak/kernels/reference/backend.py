@@ -11,8 +11,48 @@ import numpy as np
 from mxpeak.kernels.contract import Exchange, Panel, PanelOutcome
 from mxpeak.layout import lcg
 from mxpeak.layout.block_cyclic import BlockCyclic
+from mxpeak.layout.entries import Entries
+from mxpeak.precision import PRECISIONS
 
 Array = np.ndarray[Any, np.dtype[Any]]
+
+#: The types that are stored as they are; every other precision is emulated, its numbers held in fp32.
+TYPES: dict[str, type] = {"fp64": np.float64, "fp32": np.float32}
+
+
+def quiet() -> np.errstate:
+    """What overflows or is no number becomes inf or NaN without a warning: whoever solves tests for that."""
+    return np.errstate(all="ignore")
+
+
+def rounded(x: Array, precision: str) -> Array:
+    """Every x to the nearest number of a format, on ties the even one; beyond the largest: inf, or NaN for fp8.
+
+    With p bits the numbers of [2^e, 2^(e+1)) lie 2^(e-p+1) apart; below the smallest normal number they lie as just
+    above it.  All of it is exact in fp64 except rint, which is the rounding: so also an fp64 is rounded only once.
+    """
+    format_ = PRECISIONS[precision]
+    _, above = np.frexp(np.maximum(np.abs(x), format_.smallest))  # |x| < 2^above = 2^(e+1)
+    spacing = np.ldexp(1.0, above - format_.p)
+    nearest: Array = np.rint(x / spacing) * spacing
+    overflow = np.nan if precision == "fp8" else np.copysign(np.inf, x)
+    return np.where(np.abs(nearest) > format_.largest, overflow, nearest)
+
+
+def global_indices(A: Array, rows: BlockCyclic, cols: BlockCyclic) -> tuple[Array, Array]:
+    """i as a column and j as a row: the global indices of a local matrix."""
+    i = np.array([rows.to_global(il) for il in range(A.shape[0])], dtype=np.int64)
+    j = np.array([cols.to_global(jl) for jl in range(A.shape[1])], dtype=np.int64)
+    return i[:, None], j[None, :]
+
+
+def generated(shape: tuple[int, int], rows: BlockCyclic, cols: BlockCyclic, entries: Entries, diagonal: Array) -> Array:
+    """A rank's part of a generated matrix in fp64."""
+    A = np.empty(shape)
+    for il, jl in np.ndindex(shape):
+        i, j = rows.to_global(il), cols.to_global(jl)
+        A[il, jl] = diagonal[il] if i == j and len(diagonal) else entries.value(i, j)
+    return A
 
 
 class ReferenceKernels:
@@ -21,11 +61,17 @@ class ReferenceKernels:
     name = "reference"
     threads = 1
 
-    def matrix(self, rows: int, columns: int) -> Array:
-        return np.full((rows, columns), np.nan)
+    def matrix(self, rows: int, columns: int, precision: str = "fp64") -> Array:
+        return np.full((rows, columns), np.nan, dtype=TYPES[precision])
 
-    def vector(self, size: int) -> Array:
-        return np.full(size, np.nan)
+    def vector(self, size: int, precision: str = "fp64") -> Array:
+        return np.full(size, np.nan, dtype=TYPES[precision])
+
+    def operand(self, size: int, precision: str) -> Array:
+        return self.vector(size, "fp32" if self.emulates(precision) else precision)
+
+    def emulates(self, precision: str) -> bool:
+        return precision not in TYPES
 
     def zeros(self, size: int) -> Array:
         return np.zeros(size)
@@ -36,7 +82,7 @@ class ReferenceKernels:
     def panel(self, vector: Array, rows: int, columns: int) -> Array:
         return vector[: rows * columns].reshape((rows, columns), order="F")
 
-    def panel_size(self, rows: int, columns: int) -> int:
+    def panel_size(self, rows: int, columns: int, precision: str = "fp64") -> int:
         return rows * columns
 
     def indices(self, values: Sequence[int]) -> Array:
@@ -45,7 +91,7 @@ class ReferenceKernels:
     def integers(self, vector: Array) -> list[int]:
         return [int(value) for value in vector]
 
-    def assign(self, target: Array, values: Sequence[float]) -> None:
+    def assign(self, target: Array, values: Sequence[float] | float) -> None:
         target[:] = values
 
     def floats(self, vector: Array) -> list[float]:
@@ -54,11 +100,30 @@ class ReferenceKernels:
     def copy(self, source: Array, target: Array) -> None:
         target[:] = source
 
-    def generate_lcg(self, A: Array, rows: BlockCyclic, cols: BlockCyclic, seed: int) -> None:
-        for jl in range(A.shape[1]):
-            for il in range(A.shape[0]):
-                draw = 1 + rows.to_global(il) + cols.to_global(jl) * rows.n
-                A[il, jl] = lcg.value(lcg.state(seed, draw))
+    def generate(self, A: Array, rows: BlockCyclic, cols: BlockCyclic, entries: Entries, diagonal: Array) -> None:
+        A[:] = generated(A.shape, rows, cols, entries, diagonal)
+
+    def generated_matvec(
+        self, y: Array, rows: BlockCyclic, cols: BlockCyclic, entries: Entries, diagonal: Array, x: Array
+    ) -> None:
+        with quiet():
+            y[:] = generated((len(y), len(x)), rows, cols, entries, diagonal) @ x
+
+    def generated_row_sums(
+        self, sums: Array, squares: Array, rows: BlockCyclic, cols: BlockCyclic, entries: Entries, diagonal: Array
+    ) -> None:
+        A = generated((len(sums), cols.local_size), rows, cols, entries, diagonal)
+        sums[:] = np.abs(A).sum(axis=1)
+        squares[:] = (A * A).sum(axis=1)
+
+    def signs(self, v: Array, cols: BlockCyclic, seed: int) -> None:
+        for jl in range(len(v)):
+            highest = lcg.state(seed, 1 + cols.to_global(jl)) >> 63
+            v[jl] = -1.0 if highest else 1.0
+
+    def cast(self, source: Array, target: Array, precision: str) -> None:
+        with quiet():
+            target[:] = rounded(source.astype(np.float64), precision)
 
     def factor_panel(self, panel: Panel, exchange: Exchange | None) -> PanelOutcome:
         """Column by column, right-looking; plan and variant change rounding only, so the oracle ignores them."""
@@ -116,22 +181,98 @@ class ReferenceKernels:
     def scatter_rows(self, source: Array, rows: Array, A: Array) -> None:
         A[rows] = source
 
+    def factor_block(self, D: Array) -> int:
+        singular = 0
+        with quiet():
+            for j in range(D.shape[0]):
+                if D[j, j] == 0.0:
+                    singular = singular or j + 1
+                else:
+                    D[j + 1 :, j] /= D[j, j]
+                D[j + 1 :, j + 1 :] -= np.outer(D[j + 1 :, j], D[j, j + 1 :])
+        return singular
+
     def solve_unit_lower(self, L: Array, B: Array) -> None:
-        for i in range(B.shape[0]):
-            B[i] -= L[i, :i] @ B[:i]
+        with quiet():
+            for i in range(B.shape[0]):
+                B[i] -= L[i, :i] @ B[:i]
+
+    def solve_right_upper(self, B: Array, U: Array) -> None:
+        with quiet():
+            for j in range(B.shape[1]):
+                B[:, j] = (B[:, j] - B[:, :j] @ U[:j, j]) / U[j, j]
 
     def subtract_product(self, C: Array, A: Array, B: Array) -> None:
-        C -= A @ B
+        with quiet():
+            C -= A @ B
 
-    def solve_upper(self, U: Array, x: Array) -> None:
-        for i in reversed(range(len(x))):
-            x[i] = (x[i] - U[i, i + 1 :] @ x[i + 1 :]) / U[i, i]
+    def solve_upper(self, U: Array, x: Array, *, transposed: bool = False) -> None:
+        with quiet():
+            if transposed:
+                for i in range(len(x)):
+                    x[i] = (x[i] - U[:i, i] @ x[:i]) / U[i, i]
+            else:
+                for i in reversed(range(len(x))):
+                    x[i] = (x[i] - U[i, i + 1 :] @ x[i + 1 :]) / U[i, i]
 
-    def add_matvec(self, y: Array, A: Array, x: Array) -> None:
-        y += A @ x
+    def solve_lower(self, L: Array, x: Array, *, transposed: bool = False) -> None:
+        with quiet():
+            if transposed:
+                for i in reversed(range(len(x))):
+                    x[i] -= L[i + 1 :, i] @ x[i + 1 :]
+            else:
+                for i in range(len(x)):
+                    x[i] -= L[i, :i] @ x[:i]
 
-    def subtract(self, y: Array, x: Array) -> None:
-        y -= x
+    def add_matvec(self, y: Array, A: Array, x: Array, *, transposed: bool = False) -> None:
+        with quiet():
+            y += (A.T if transposed else A) @ x
+
+    def add_triangle_matvec(
+        self, y: Array, A: Array, x: Array, rows: BlockCyclic, cols: BlockCyclic, part: str, *, squared: bool = False
+    ) -> None:
+        i, j = global_indices(A, rows, cols)
+        inside = {"lower": j < i, "upper": j >= i}[part]
+        with quiet():
+            for il in range(A.shape[0]):
+                t = A[il, inside[il]].astype(np.float64)
+                y[il] += (t * t if squared else t) @ x[inside[il]]
+
+    def max_abs_upper(self, A: Array, rows: BlockCyclic, cols: BlockCyclic) -> float:
+        i, j = global_indices(A, rows, cols)
+        return float(np.abs(A[j >= i]).max(initial=0.0))
+
+    def row_max(self, A: Array, by_row: Array) -> None:
+        by_row[:] = np.abs(A).max(axis=1, initial=0.0)
+
+    def column_max(self, A: Array, by_column: Array) -> None:
+        by_column[:] = np.abs(A).max(axis=0, initial=0.0)
+
+    def reciprocal_powers(self, powers: Array, x: Array) -> None:
+        fraction, k = np.frexp(x)  # x = fraction·2^k, fraction in [1/2, 1)
+        with quiet():
+            power = np.ldexp(1.0, -np.where(fraction == 0.5, k - 1, k))
+        powers[:] = np.where((x == 0) | ~np.isfinite(x), 1.0, power)
+
+    def scale_rows_columns(self, A: Array, by_row: Array, by_column: Array) -> None:
+        with quiet():
+            A[:] = by_row[:, None] * A * by_column
+
+    def add_scaled(self, y: Array, factor: float, x: Array) -> None:
+        with quiet():
+            y += factor * x
+
+    def multiply(self, y: Array, x: Array) -> None:
+        with quiet():
+            y *= x
+
+    def power(self, x: Array, exponent: float) -> None:
+        with quiet():
+            x[:] = x**exponent
+
+    def sum_squares(self, x: Array) -> float:
+        with quiet():
+            return float((x * x).sum())
 
     def abs_sums(self, A: Array, by_row: Array, by_column: Array) -> None:
         by_row[:] = np.abs(A).sum(axis=1)
@@ -143,8 +284,13 @@ class ReferenceKernels:
     def sum_abs(self, x: Array) -> float:
         return float(np.abs(x).sum())
 
-    def gemm_probe(self, m: int, n: int, k: int) -> Callable[[], None]:
-        C, A, B = np.ones((m, n)), np.ones((m, k)), np.ones((k, n))
+    def gemm_probe(self, m: int, n: int, k: int, precision: str = "fp64") -> Callable[[], None]:
+        A, B = (
+            self.shaped(self.operand(size, precision), *shape) for size, shape in ((m * k, (m, k)), (k * n, (k, n)))
+        )
+        C = self.matrix(m, n, "fp64" if precision == "fp64" else "fp32")
+        for block in (C, A, B):
+            block[:] = 1.0
         return lambda: self.subtract_product(C, A, B)
 
     def facts(self) -> dict[str, Any]:

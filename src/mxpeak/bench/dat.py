@@ -1,0 +1,84 @@
+"""Positional input files, HPL.dat and its kin: numbered lines of which only the leading words count.
+
+Words are split on any white space, which accepts every file that HPL reads as its author meant it; where HPL would
+silently put a value of its own (an unknown broadcast becomes 1ringM), reading stops with an error.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mxpeak.errors import UsageError
+from mxpeak.options import integer
+
+MOST_VALUES = 20
+
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(nan|inf(inity)?)", re.IGNORECASE)
+
+
+def numbered(choices: Sequence[Any]) -> Callable[[str], Any]:
+    """A parser of HPL's number for one of `choices`."""
+
+    def parse(text: str) -> Any:
+        if not text.isdecimal() or int(text) >= len(choices):
+            known = ", ".join(f"{k} {choice}" for k, choice in enumerate(choices))
+            raise UsageError(f"{text!r} is unknown; expected one of {known}")
+        return choices[int(text)]
+
+    return parse
+
+
+@dataclass(frozen=True, slots=True)
+class Dat:
+    """The lines of one file, numbered from 1 as in every error; `expected` of them make the file whole."""
+
+    source: str
+    lines: Sequence[str]
+    expected: int
+
+    @classmethod
+    def of(cls, text: str, source: str, expected: int) -> Dat:
+        """The lines of a text, whatever ends them."""
+        return cls(source, re.split(r"\r\n|\n|\r", text), expected)
+
+    def word(self, number: int, name: str) -> str:
+        """The first word of a line."""
+        words = self._line(number, name).split()
+        if not words:
+            raise self._error(number, name, "the line is empty, a value was expected")
+        return words[0]
+
+    def one(self, number: int, name: str, parse: Callable[[str], Any]) -> Any:
+        """The value that starts a line."""
+        return self._value(number, name, self.word(number, name), parse)
+
+    def many(self, number: int, name: str, parse: Callable[[str], Any], below: int = 1) -> tuple[Any, ...]:
+        """The list that stands `below` the line that says how many values it has."""
+        count = self.one(number, f"number of {name}", integer(1, MOST_VALUES))
+        words = self._line(number + below, name).split()[:count]
+        found = next((k for k, word in enumerate(words) if not _NUMBER.fullmatch(word)), len(words))
+        if found < count:
+            asked = f"{count} {'value' if count == 1 else 'values'} asked for by line {number}, found {found}"
+            raise self._error(number + below, name, asked)
+        return tuple(self._value(number + below, name, word, parse) for word in words)
+
+    def _line(self, number: int, name: str) -> str:
+        count = len(self.lines) if self.lines[-1].strip() else len(self.lines) - 1
+        if number > count:
+            raise UsageError(
+                f"{self.source} line {number} ({name}): the file ends after line {count}; "
+                f"expected {self.expected} lines"
+            )
+        return self.lines[number - 1]
+
+    def _value(self, number: int, name: str, word: str, parse: Callable[[str], Any]) -> Any:
+        try:
+            return parse(word)
+        except UsageError as error:
+            raise self._error(number, name, str(error)) from None
+
+    def _error(self, number: int, name: str, what: str) -> UsageError:
+        return UsageError(f"{self.source} line {number} ({name}): {what}: '{self.lines[number - 1].strip()}'")

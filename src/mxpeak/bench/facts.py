@@ -1,0 +1,59 @@
+"""What all cases of one run share in the result file, and the phases of a run over its ranks."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from dataclasses import dataclass
+from typing import Any
+
+from mxpeak.comm.grid import Grid
+from mxpeak.records import Caution
+from mxpeak.spans import Spans
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What all cases of one run share in the result file."""
+
+    argv: list[str]
+    config: dict[str, Any]
+    machine: dict[str, Any]
+    software: dict[str, Any]
+    launch: dict[str, Any]
+    cautions: list[Caution]
+
+    def run_section(self, start_unix: float, end_unix: float) -> dict[str, Any]:
+        """Who asked for the run, and when it was."""
+        return {
+            "id": str(uuid.uuid4()),
+            "argv": self.argv,
+            "start_unix": start_unix,
+            "end_unix": end_unix,
+            "start": _utc(start_unix),
+            "end": _utc(end_unix),
+        }
+
+
+def _utc(unix: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(unix))
+
+
+def phase_table(grid: Grid, spans: Spans) -> dict[str, dict[str, Any]]:
+    """Mean, largest and smallest time of each phase over the ranks; sums of flops, bytes, calls.  Whole on rank 0."""
+    everybody = grid.all.gather_objects(
+        {name: (p.time_s, p.flops, p.bytes, p.calls) for name, p in spans.phases.items()}
+    )
+    table: dict[str, dict[str, Any]] = {}
+    for name in dict.fromkeys(name for phases in everybody or [] for name in phases):
+        parts = [phases.get(name, (0.0, 0.0, 0.0, 0)) for phases in everybody or []]
+        times, flops, moved, calls = zip(*parts)
+        table[name] = {
+            "time_s": sum(times) / len(times),
+            "max_s": max(times),
+            "min_s": min(times),
+            "flops": sum(flops),
+            "bytes": sum(moved),
+            "calls": sum(calls),
+        }
+    return table

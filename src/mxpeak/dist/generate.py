@@ -1,0 +1,87 @@
+"""A generated system A x = b on a process grid: of A only the diagonal is kept, all else is made anew when needed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mxpeak.comm.grid import Grid
+from mxpeak.dist.matrix import DistMatrix
+from mxpeak.kernels.contract import Kernels, Vector
+from mxpeak.layout.block_cyclic import BlockCyclic
+from mxpeak.layout.generators import Generator
+
+
+class GeneratedSystem:
+    """A and b of a generator, dealt in NB×NB blocks.  Making it is collective over the grid: a row-sum diagonal is
+    built here, once, by everybody.
+
+    Vectors over the rows are the same along every process row, those over the columns along every process column.
+    """
+
+    def __init__(self, grid: Grid, n: int, nb: int, generator: Generator, kernels: Kernels):
+        self.grid, self.n = grid, n
+        self.rows, self.cols = BlockCyclic(n, nb, grid.p, grid.P), BlockCyclic(n, nb, grid.q, grid.Q)
+        self._generator, self._kernels = generator, kernels
+        self._diagonal = self._make_diagonal()
+        b = kernels.matrix(self.rows.local_size, 1)
+        kernels.generate(b, self.rows, BlockCyclic(1, 1, 0, 1), generator.right_side, kernels.zeros(0))
+        self.b = kernels.zeros(self.rows.local_size)
+        kernels.add_scaled(self.b, 1.0, b[:, 0])
+
+    def _make_diagonal(self) -> Vector:
+        """The diagonal over the rows: constant, theta · Σ_{j≠i} |a_ij|, or none (as drawn)."""
+        kernels, m, given = self._kernels, self.rows.local_size, self._generator
+        if given.row_sum is not None:
+            sums, squares = kernels.zeros(m), kernels.zeros(m)
+            zero_diagonal = kernels.zeros(m)
+            kernels.generated_row_sums(sums, squares, self.rows, self.cols, given.entries, zero_diagonal)
+            self.grid.row.allreduce(sums, "sum")
+            d = kernels.zeros(m)
+            kernels.add_scaled(d, given.row_sum, sums)
+            return d
+        if given.diagonal is None:
+            return kernels.zeros(0)
+        d = kernels.vector(m)
+        kernels.assign(d, given.diagonal)
+        return d
+
+    def store(self, A: DistMatrix) -> None:
+        """A = the generated matrix, rounded once to what A is stored in."""
+        self._kernels.generate(A.local, self.rows, self.cols, self._generator.entries, self._diagonal)
+
+    def multiply(self, x: Vector) -> Vector:
+        """A x over the rows, for x over the columns; in fp64, one reduction.  Collective over the grid."""
+        y = self._kernels.zeros(self.rows.local_size)
+        self._kernels.generated_matvec(y, self.rows, self.cols, self._generator.entries, self._diagonal, x)
+        self.grid.row.allreduce(y, "sum")
+        return y
+
+    def row_sums(self) -> tuple[Vector, Vector]:
+        """Σ_j |a_ij| and Σ_j a_ij² over the rows.  Collective over the grid."""
+        sums, squares = (self._kernels.zeros(self.rows.local_size) for _ in range(2))
+        self._kernels.generated_row_sums(sums, squares, self.rows, self.cols, self._generator.entries, self._diagonal)
+        self.grid.row.allreduce(sums, "sum")
+        self.grid.row.allreduce(squares, "sum")
+        return sums, squares
+
+
+def on_columns(system: GeneratedSystem, r: Vector, kernels: Kernels) -> Any:
+    """A vector over the rows as one over the columns: through the whole vector, so for what is not timed.
+
+    Collective over the grid.
+    """
+    whole = kernels.zeros(system.n)
+    if system.grid.q == 0:
+        _blocks(system.rows, lambda mine, all_: kernels.add_scaled(whole[all_], 1.0, r[mine]))
+    system.grid.all.allreduce(whole, "sum")
+    x = kernels.zeros(system.cols.local_size)
+    _blocks(system.cols, lambda mine, all_: kernels.add_scaled(x[mine], 1.0, whole[all_]))
+    return x
+
+
+def _blocks(layout: BlockCyclic, visit: Any) -> None:
+    """Call visit(local range, global range) for each block that this process owns."""
+    for begin in range(0, layout.local_size, layout.nb):
+        end = min(begin + layout.nb, layout.local_size)
+        first = layout.to_global(begin)
+        visit(slice(begin, end), slice(first, first + end - begin))

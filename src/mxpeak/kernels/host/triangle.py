@@ -1,0 +1,149 @@
+"""Triangles of FP32 (or FP64) matrices applied to FP64 vectors, in FP64: each entry is widened as it is read."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mxpeak.kernels.host.jit import FLAG, INT, INTEGERS, MATRIX, MATRIX32, VECTOR, jit
+from mxpeak.kernels.host.native import row
+from mxpeak.kernels.host.rows import part_of
+
+
+@jit(fastmath={"contract", "reassoc"})
+def _dot(a, x):
+    total = 0.0
+    for j in range(a.shape[0]):
+        total += np.float64(a[j]) * x[j]
+    return total
+
+
+@jit(fastmath={"contract", "reassoc"})
+def _dot_squared(a, x):
+    total = 0.0
+    for j in range(a.shape[0]):
+        value = np.float64(a[j])
+        total += value * value * x[j]
+    return total
+
+
+@jit(fastmath={"contract"})
+def _add(y, factor, a):
+    for j in range(a.shape[0]):
+        y[j] += factor * np.float64(a[j])
+
+
+@jit(MATRIX, VECTOR, FLAG, also=(MATRIX32, VECTOR, FLAG))
+def solve_upper(U, x, transposed):
+    """x = U^-1 x, by rows from the last; or x = U^-T x, by columns of U^T, which are rows of U."""
+    n = x.shape[0]
+    for k in range(n):
+        i = k if transposed else n - 1 - k
+        right = row(U, i, i + 1, n)
+        if transposed:
+            x[i] /= np.float64(U[i, i])
+            _add(x[i + 1 :], -x[i], right)
+        else:
+            x[i] = (x[i] - _dot(right, x[i + 1 :])) / np.float64(U[i, i])
+
+
+@jit(MATRIX, VECTOR, FLAG, also=(MATRIX32, VECTOR, FLAG))
+def solve_lower(L, x, transposed):
+    """x = L^-1 x with L's unit lower triangle, by rows; or x = L^-T x, by columns of L^T from the last."""
+    n = x.shape[0]
+    for k in range(n):
+        i = n - 1 - k if transposed else k
+        left = row(L, i, 0, i)
+        if transposed:
+            _add(x[:i], -x[i], left)
+        else:
+            x[i] -= _dot(left, x)
+
+
+@jit(INT, INT, VECTOR, MATRIX, VECTOR, FLAG, also=(INT, INT, VECTOR, MATRIX32, VECTOR, FLAG))
+def add_matvec(tid, threads, y, A, x, transposed):
+    """y += A x, a thread some rows; or y += A^T x, a thread some columns of A."""
+    m, n = A.shape
+    if transposed:
+        c0, c1 = part_of(tid, threads, n)
+        for i in range(m):
+            _add(y[c0:c1], x[i], row(A, i, c0, c1))
+    else:
+        r0, r1 = part_of(tid, threads, m)
+        for i in range(r0, r1):
+            y[i] += _dot(row(A, i, 0, n), x)
+
+
+@jit()
+def _columns_before(ig, nb, q, Q):
+    """How many of the global columns before ig process column q owns."""
+    blocks, ragged = ig // nb, ig % nb
+    rounds, extra = blocks // Q, blocks % Q
+    return rounds * nb + (nb if q < extra else ragged if q == extra else 0)
+
+
+@jit(
+    INT, INT, VECTOR, MATRIX, VECTOR, INTEGERS, FLAG, FLAG,
+    also=(INT, INT, VECTOR, MATRIX32, VECTOR, INTEGERS, FLAG, FLAG),
+)  # fmt: skip
+def add_triangle_matvec(tid, threads, y, A, x, places, lower, squared):
+    """y += T x or (T∘T) x, T the part of A strictly below the diagonal, or the part from it on.
+
+    places: NB, p, P of the rows, and of the columns
+    """
+    nb, p, P, cnb, q, Q = places[0], places[1], places[2], places[3], places[4], places[5]
+    r0, r1 = part_of(tid, threads, A.shape[0])
+    for il in range(r0, r1):
+        split = min(_columns_before((il // nb * P + p) * nb + il % nb, cnb, q, Q), A.shape[1])
+        c0, c1 = (0, split) if lower else (split, A.shape[1])
+        y[il] += _dot_squared(row(A, il, c0, c1), x[c0:c1]) if squared else _dot(row(A, il, c0, c1), x[c0:c1])
+
+
+@jit()
+def _greater(best, value):
+    """The greater of both, NaN if one of them is."""
+    return value if value > best or value != value else best
+
+
+@jit(INT, INT, VECTOR, MATRIX, INTEGERS, also=(INT, INT, VECTOR, MATRIX32, INTEGERS))
+def max_abs_upper(tid, threads, best, A, places):
+    """best[tid] = max |a_ij| over j >= i in this thread's rows."""
+    nb, p, P, cnb, q, Q = places[0], places[1], places[2], places[3], places[4], places[5]
+    r0, r1 = part_of(tid, threads, A.shape[0])
+    found = 0.0
+    for il in range(r0, r1):
+        split = min(_columns_before((il // nb * P + p) * nb + il % nb, cnb, q, Q), A.shape[1])
+        for j in range(split, A.shape[1]):
+            found = _greater(found, abs(np.float64(A[il, j])))
+    best[tid] = found
+
+
+@jit(INT, INT, MATRIX, VECTOR, also=(INT, INT, MATRIX32, VECTOR))
+def row_max(tid, threads, A, by_row):
+    """by_row_i = max_j |a_ij|."""
+    r0, r1 = part_of(tid, threads, A.shape[0])
+    for i in range(r0, r1):
+        a, found = row(A, i, 0, A.shape[1]), 0.0
+        for j in range(a.shape[0]):
+            found = _greater(found, abs(np.float64(a[j])))
+        by_row[i] = found
+
+
+@jit(INT, INT, MATRIX, VECTOR, also=(INT, INT, MATRIX32, VECTOR))
+def column_max(tid, threads, A, by_column):
+    """by_column_j = max_i |a_ij|, a thread some columns."""
+    c0, c1 = part_of(tid, threads, A.shape[1])
+    by_column[c0:c1] = 0.0
+    for i in range(A.shape[0]):
+        a = row(A, i, c0, c1)
+        for j in range(a.shape[0]):
+            by_column[c0 + j] = _greater(by_column[c0 + j], abs(np.float64(a[j])))
+
+
+@jit(INT, INT, MATRIX, VECTOR, VECTOR, also=(INT, INT, MATRIX32, VECTOR, VECTOR))
+def scale_rows_columns(tid, threads, A, by_row, by_column):
+    """a_ij = by_row_i · a_ij · by_column_j."""
+    r0, r1 = part_of(tid, threads, A.shape[0])
+    for i in range(r0, r1):
+        a = row(A, i, 0, A.shape[1])
+        for j in range(a.shape[0]):
+            a[j] = np.float64(a[j]) * by_row[i] * by_column[j]

@@ -1,0 +1,174 @@
+"""HPL-MxP's matrices by name: how their entries are drawn, and what stands on the diagonal.
+
+    name          off the diagonal         on it
+    sqrt-n        U[-1, 1]                 c·√n, c = 5/8                  mild scaling (Dongarra and Luszczek 2025)
+    gaussian      N(0, 1/3)                c·√n, c = 5/8                  the same variance, another distribution
+    ddd           U[-1, 1]                 theta·Σ|a_ij|, theta = 5/(4√n)  departure from diagonal dominance
+    fasi-higham   A = L(alpha) U(beta)     1 + i·alpha·beta               cond(A) in the infinity norm as asked
+    dominant-n    U[-1, 1]                 n                              for debugging
+    icl           U[-1/2, 1/2]             Σ|a_ij|                        the first reference code's; for tests
+    hpl           U[-1/2, 1/2]             as drawn                       Netlib HPL's: needs pivoting
+
+Sums go over j != i.  U(beta) is unit upper triangular with -beta above its diagonal, L(alpha) unit lower with -alpha
+below, so A is what no elimination has to compute: its LU is known, and its condition number too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import expm1, floor, inf, isfinite, log1p, sqrt
+
+from mxpeak.configs import GENERATORS
+from mxpeak.errors import UsageError
+from mxpeak.layout.entries import Entries
+
+#: c of the diagonal c·√n: the smallest multiple of √n that is a good estimate of the pivots a pivoted LU finds.
+SQRT_SCALE = 0.625
+#: alpha = RATIO·beta in fasi-higham.
+RATIO = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Generator:
+    """A named matrix of one order, and its right-hand side."""
+
+    name: str
+    entries: Entries
+    right_side: Entries  # b_i = right_side.value(i, 0)
+    diagonal: float | None  # every a_ii, where constant
+    row_sum: float | None  # theta of a_ii = theta·Σ_{j != i} |a_ij|; where both are None, a_ii is as drawn
+
+
+def generator(
+    name: str, n: int, *, seed: int = 100, scale: float | None = None, condition: float = 1000.0
+) -> Generator:
+    """The generator of this name for order n; `scale` is c or theta, `condition` that of fasi-higham.
+
+    b is column n of the same sequence (icl: a sequence of its own; fasi-higham: U[-1, 1]).
+    """
+    if name not in GENERATORS:
+        raise UsageError(f"unknown generator {name!r}; choose one of {', '.join(GENERATORS)}")
+    if name in ("sqrt-n", "gaussian"):
+        return _scaled_by_root(name, n, seed, SQRT_SCALE if scale is None else scale)
+    if name == "ddd":
+        return _departed(n, seed, scale)
+    if scale is not None:
+        raise UsageError(
+            f"{name} has no diagonal to scale, but --diagonal-scale {scale:g} is given; "
+            "leave it out, or choose --generator sqrt-n, gaussian or ddd"
+        )
+    if name == "dominant-n":
+        return Generator(name, *_uniform(n, seed), diagonal=float(n), row_sum=None)
+    if name == "icl":
+        # Dominance without excess can be singular, as a 2×2 matrix is whose a_12 and a_21 have one sign.  With these
+        # seeds orders 1 to 3 are, and only those: they keep the diagonal as drawn.
+        A, b = (Entries("lcg", n, seed=own, scale=1.0, shift=-0.5) for own in (1, 2))
+        return Generator(name, A, b, diagonal=None, row_sum=1.0 if n > 3 else None)
+    if name == "hpl":
+        A = Entries("lcg", n, seed=seed, scale=-1.0, shift=0.5)
+        return Generator(name, A, _next_column(A), diagonal=None, row_sum=None)
+    beta = unit_factors_beta(n, condition)
+    A = Entries("unit-factors", n, alpha=RATIO * beta, beta=beta)
+    return Generator(name, A, _uniform(n, seed)[1], diagonal=None, row_sum=None)
+
+
+def _uniform(n: int, seed: int) -> tuple[Entries, Entries]:
+    """U[-1, 1] for A, and the column after it for b."""
+    A = Entries("lcg", n, seed=seed, scale=-2.0, shift=1.0)
+    return A, _next_column(A)
+
+
+def _next_column(A: Entries) -> Entries:
+    return Entries(A.kind, A.n, seed=A.seed, first=1 + A.n * A.n, scale=A.scale, shift=A.shift)
+
+
+def _scaled_by_root(name: str, n: int, seed: int, c: float) -> Generator:
+    if not 0.0 < c < inf:
+        raise UsageError(f"--diagonal-scale {c:g}: the first pivot is c*sqrt(N) and must be above 0; try {SQRT_SCALE}")
+    if name == "gaussian":
+        A = Entries("gaussian", n, seed=seed, scale=1.0 / sqrt(3.0))
+        return Generator(name, A, _next_column(A), diagonal=c * sqrt(n), row_sum=None)
+    return Generator(name, *_uniform(n, seed), diagonal=c * sqrt(n), row_sum=None)
+
+
+def _departed(n: int, seed: int, theta: float | None) -> Generator:
+    """The diagonal as a share theta of what dominance would take.
+
+    Σ|a_ij| is about n/2, so theta = 2·(5/8)/√n puts about (5/8)·√n there.
+    """
+    if theta is None:
+        theta = 2.0 * SQRT_SCALE / sqrt(n)
+    elif not 0.0 < theta < 1.0:
+        wanted = "the first pivot would be 0" if theta <= 0.0 else "the matrix would be diagonally dominant"
+        raise UsageError(
+            f"--diagonal-scale {theta:g}: with a_ii = theta*sum|a_ij| {wanted}; give 0 < theta < 1, for N={n} about "
+            f"{2.0 * SQRT_SCALE / sqrt(max(n, 2)):.3g}, or --generator dominant-n"
+        )
+    # A single entry has no others, whose sum 0 would make A singular: it stays as drawn.
+    return Generator("ddd", *_uniform(n, seed), diagonal=None, row_sum=theta if n > 1 else None)
+
+
+# --- the condition number of A = L(alpha) U(beta), alpha = beta/2 ------------------------------------------------
+
+
+def unit_factors_beta(n: int, condition: float) -> float:
+    """Beta for which cond(A) is `condition`, by bisection: cond is 1 at beta = 0, and grows without bound.
+
+    n = 1 leaves nothing to choose: A = (1).
+    """
+    if n == 1:
+        return 0.0
+    if not (isfinite(condition) and condition > 1.0):
+        raise UsageError(
+            f"--condition {condition:g}: cond(A) = |A|·|A^-1| >= |A·A^-1| = 1, and 1 would need A = I; give more than 1"
+        )
+    low, high = 0.0, 1.0 / n
+    while unit_factors_condition(n, high) < condition:
+        low, high = high, 2.0 * high
+    while low < (middle := 0.5 * (low + high)) < high:
+        low, high = (middle, high) if unit_factors_condition(n, middle) < condition else (low, middle)
+    return high
+
+
+def unit_factors_condition(n: int, beta: float) -> float:
+    """||A||·||A^-1|| in the infinity norm, in O(1)."""
+    return unit_factors_norm(n, beta) * unit_factors_inverse_norm(n, beta)
+
+
+def unit_factors_inverse_norm(n: int, beta: float) -> float:
+    """||A^-1|| = 1 + beta·(1 + alpha)·(q^(n-1) - 1)/(q - 1), q = (1 + alpha)(1 + beta).
+
+    Both inverse factors are nonnegative, so the norm is the largest entry of x = U^-1 y with y = L^-1 e, that is
+    y_i = (1 + alpha)^i.  It is x_0, since x_i - x_{i+1} = beta·x_{i+1} - alpha·y_i >= 0 for beta >= alpha; and
+    x_0 = 1 + beta·Σ_{i>0} x_i = 1 + beta·Σ_{i>0} (1 + alpha)^i (1 + beta)^(i-1).
+    """
+    alpha = RATIO * beta
+    q_less_1 = alpha + beta + alpha * beta
+    exponent = (n - 1) * log1p(q_less_1)
+    if exponent > 700.0:  # e^709 is the largest double; no condition that can be asked for is near
+        return inf
+    return 1.0 + beta * (1.0 + alpha) * expm1(exponent) / q_less_1 if q_less_1 else 1.0
+
+
+def unit_factors_norm(n: int, beta: float) -> float:
+    """||A||: the largest row sum.
+
+    As a function of i the sums are quadratic between i = 1/beta and i = 1/alpha: convex before 1/alpha, and after it
+    concave with their vertex at n - 1/2 + 1/beta, beyond the last row.  So the largest is at a break or at an end.
+    """
+    breaks = (min(1.0 / part, float(n)) if part else float(n) for part in (beta, RATIO * beta))
+    rows = {0, n - 1} | {min(floor(x) + k, n - 1) for x in breaks for k in (0, 1, 2)}
+    return max(_row_sum(n, beta, i) for i in rows)
+
+
+def _row_sum(n: int, beta: float, i: int) -> float:
+    """alpha·Σ_{j<i} |1 - j·beta| + 1 + i·alpha·beta + (n-1-i)·beta·|1 - i·alpha|."""
+    alpha = RATIO * beta
+    positive = i if i * beta <= 1.0 else floor(1.0 / beta) + 1  # how many of the terms 1 - j·beta are not below 0
+    below = 2.0 * _partial(positive, beta) - _partial(i, beta)
+    return alpha * below + 1.0 + i * alpha * beta + (n - 1 - i) * beta * abs(1.0 - i * alpha)
+
+
+def _partial(count: int, beta: float) -> float:
+    """Σ (1 - j·beta) over 0 <= j < count."""
+    return count - 0.5 * beta * count * (count - 1)

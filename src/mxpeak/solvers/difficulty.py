@@ -1,0 +1,78 @@
+"""How hard a generated system is: the condition of A, and how well GMRES does without the factors.
+
+Neither is part of a benchmark's time; both stand beside its result, so that a reader sees what was solved.
+"""
+
+from __future__ import annotations
+
+from mxpeak.dist.generate import GeneratedSystem, on_columns
+from mxpeak.kernels.contract import Kernels, Vector
+from mxpeak.solvers.krylov import Arnoldi
+from mxpeak.solvers.mxp_system import MxpSystem
+
+#: Steps of unpreconditioned GMRES over which its factor is measured, after the first ones, which differ.
+FIRST, STEPS = 2, 8
+#: Pairs of solves that the condition estimator may take; two or three are usual.
+MOST_PAIRS = 5
+
+
+def unpreconditioned_factor(system: GeneratedSystem, kernels: Kernels, mxp: MxpSystem) -> float | None:
+    """What GMRES without a preconditioner gains a step: (||r_8|| / ||r_2||)^(1/6).  None where it ended before.
+
+    8 products with A.  Collective over the grid.
+    """
+    steps = min(STEPS, system.n - 1)
+    krylov = Arnoldi(mxp.unknowns, on_columns(system, system.b, kernels), max(steps, 1))
+    norms = []
+    for _ in range(steps):
+        if not krylov.step(on_columns(system, system.multiply(krylov.v), kernels)):
+            return None
+        norms.append(krylov.residual)
+    if steps < STEPS or not norms[FIRST - 1] > 0.0:
+        return None
+    return float((norms[-1] / norms[FIRST - 1]) ** (1.0 / (STEPS - FIRST)))
+
+
+def condition_estimate(mxp: MxpSystem, kernels: Kernels) -> float:
+    """||A||_inf · ||A^-1||_inf, the second by Hager's estimator with the factors for A: a lower bound, rarely far off.
+
+    ||A^-1||_inf = ||B||_1 with B = A^-T: climb from vertex to vertex of the unit ball, x = e_j (Higham 1988).
+    2·N² flops a solve, two a pair.  Collective over the grid.
+    """
+    n = mxp.n
+    columns, rows = mxp.unknowns.size, mxp.equations.size
+    x = kernels.zeros(columns)
+    kernels.assign(x, 1.0 / n)
+    best, vertex = 0.0, -1
+    for _ in range(MOST_PAIRS):
+        y = mxp.precondition_transposed(x)
+        size = mxp.equations.sum_of([kernels.sum_abs(y)])[0]
+        if not size > best:  # also where it is not a number
+            return mxp.A_inf * (best if size == size else size)
+        best = size
+        signs = kernels.zeros(rows)
+        kernels.assign(signs, [1.0 if value >= 0.0 else -1.0 for value in kernels.floats(y)])
+        z = mxp.precondition(signs)
+        largest, place = _largest(mxp, z, kernels)
+        if place == vertex or not largest > mxp.unknowns.sum_of([_dot(z, x, kernels)])[0]:
+            break
+        vertex = place
+        kernels.assign(x, 0.0)
+        local = mxp.local_column(place)
+        if local is not None:
+            kernels.assign(x[local : local + 1], 1.0)
+    return mxp.A_inf * best
+
+
+def _dot(z: Vector, x: Vector, kernels: Kernels) -> float:
+    return sum(a * b for a, b in zip(kernels.floats(z), kernels.floats(x)))
+
+
+def _largest(mxp: MxpSystem, z: Vector, kernels: Kernels) -> tuple[float, int]:
+    """max |z_j|, and the first global j that has it; the same on every rank."""
+    largest = mxp.unknowns.max_abs(z)
+    mine = [mxp.global_column(jl) for jl, value in enumerate(kernels.floats(z)) if abs(value) == largest]
+    first = kernels.zeros(1)
+    kernels.assign(first, -float(min(mine, default=mxp.n)))
+    mxp.unknowns.everybody.allreduce(first, "max")
+    return largest, -int(kernels.floats(first)[0])

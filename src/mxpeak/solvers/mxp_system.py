@@ -1,0 +1,120 @@
+"""HPL-MxP's system as refinement sees it: A made anew for every product, M^-1 = U^-1 L^-1 from the factors.
+
+With balancing, the factors are those of R A C (R and C diagonal), so that M^-1 = C (LU)^-1 R.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mxpeak.dist.generate import GeneratedSystem
+from mxpeak.dist.matrix import DistMatrix
+from mxpeak.dist.vectors import DistSpace
+from mxpeak.kernels.contract import Kernels, Vector
+from mxpeak.solvers.triangular import solve_factored, solve_factored_transposed
+from mxpeak.spans import Spans
+
+
+@dataclass(frozen=True, slots=True)
+class Balance:
+    """Powers of two by which rows and columns were multiplied: R over the rows, C over the columns."""
+
+    R: Vector
+    C: Vector
+
+
+class MxpSystem:
+    """`refine.System` for a generated matrix and its factors on a P×Q grid."""
+
+    def __init__(
+        self, system: GeneratedSystem, factors: DistMatrix, A_inf: float, kernels: Kernels, spans: Spans,
+        balance: Balance | None = None,
+    ):  # fmt: skip
+        self._system, self._factors, self._kernels, self.spans = system, factors, kernels, spans
+        self._balance = balance
+        grid = system.grid
+        self.n, self.b = system.n, system.b
+        self.unknowns = DistSpace(kernels, grid.all, system.cols.local_size, counts=grid.p == 0)
+        self.equations = DistSpace(kernels, grid.all, system.rows.local_size, counts=grid.q == 0)
+        self.A_inf = A_inf
+        self.b_inf = self.equations.max_abs(self.b)
+
+    def multiply(self, v: Vector) -> Vector:
+        """A v over the rows."""
+        with self.spans("matvec", flops=2.0 * self._system.rows.local_size * self._system.cols.local_size):
+            return self._system.multiply(v)
+
+    def residual(self, x: Vector) -> Vector:
+        """b - A x over the rows."""
+        return self.subtract(self.b, self.multiply(x))
+
+    def precondition(self, r: Vector) -> Vector:
+        """C U^-1 L^-1 R r over the columns."""
+        with self.spans("ptrsv", flops=2.0 * self._system.rows.local_size * self._system.cols.local_size):
+            if self._balance is None:
+                return solve_factored(self._factors, r, self._kernels)
+            z = solve_factored(self._factors, self._scaled(r, self._balance.R), self._kernels)
+            self._kernels.multiply(z, self._balance.C)
+            return z
+
+    def precondition_transposed(self, c: Vector) -> Vector:
+        """R L^-T U^-T C c over the rows, for c over the columns."""
+        if self._balance is None:
+            return solve_factored_transposed(self._factors, c, self._kernels)
+        z = solve_factored_transposed(self._factors, self._scaled(c, self._balance.C), self._kernels)
+        self._kernels.multiply(z, self._balance.R)
+        return z
+
+    def _scaled(self, r: Vector, factors: Vector) -> Vector:
+        scaled = self._kernels.zeros(len(r))
+        self._kernels.add_scaled(scaled, 1.0, r)
+        self._kernels.multiply(scaled, factors)
+        return scaled
+
+    def global_column(self, local: int) -> int:
+        """The unknown that this rank's entry `local` of a vector over the columns is."""
+        return self._system.cols.to_global(local)
+
+    def local_column(self, column: int) -> int | None:
+        """Where this rank holds an unknown; None if others do."""
+        cols = self._system.cols
+        return cols.to_local(column) if cols.owner(column) == cols.p else None
+
+    def add(self, x: Vector, d: Vector) -> None:
+        """x += d."""
+        self._kernels.add_scaled(x, 1.0, d)
+
+    def subtract(self, r: Vector, d: Vector) -> Vector:
+        """r - d."""
+        difference = self._kernels.zeros(len(r))
+        self._kernels.add_scaled(difference, 1.0, r)
+        self._kernels.add_scaled(difference, -1.0, d)
+        return difference
+
+
+def balance(A: DistMatrix, kernels: Kernels) -> Balance:
+    """Scale A's rows, then its columns, by powers of two to largest entries in (1/2, 1]; A is overwritten by R A C.
+
+    Exact, for powers of two only move exponents (short of under- and overflow).  Collective over the grid; 4·N² flops.
+    """
+    rows, columns = kernels.zeros(A.rows.local_size), kernels.zeros(A.cols.local_size)
+    kernels.row_max(A.local, rows)
+    A.grid.row.allreduce(rows, "max")
+    R = _reciprocal_powers(rows, kernels)
+    ones = kernels.zeros(A.cols.local_size)
+    kernels.assign(ones, 1.0)
+    kernels.scale_rows_columns(A.local, R, ones)
+    kernels.column_max(A.local, columns)
+    A.grid.column.allreduce(columns, "max")
+    C = _reciprocal_powers(columns, kernels)
+    ones = kernels.zeros(A.rows.local_size)
+    kernels.assign(ones, 1.0)
+    kernels.scale_rows_columns(A.local, ones, C)
+    return Balance(R, C)
+
+
+def _reciprocal_powers(largest: Vector, kernels: Kernels) -> Vector:
+    """2^-ceil(log2 of each entry), and 1 where it is zero or not finite."""
+    powers = kernels.zeros(len(largest))
+    kernels.reciprocal_powers(powers, largest)
+    return powers

@@ -1,0 +1,159 @@
+"""The proof that an LU was done: (A - LU) v for random signs v, against what rounding can have made of it.
+
+Every product of the update is formed from two operands with independent rounding errors: relative ones of variance
+u_low²/6 (to nearest, significands spread evenly), or at the lower end of the format's range, absolute ones of variance
+q²/12 (q its least spacing).  For v of random signs, entry i of (A - LU) v is then a sum of independent terms of variance
+
+    sigma_i² = u_low²/3·s_i + q²/12·Σ_k t_k + [u_32²·(NB/6 + N/(3·NB)) + u_64²·N]·(s_i + t_i)
+    t_k = Σ_{j>=k} u_kj²             s_i = Σ_{k<i} l_ik² t_k
+
+so that two passes over the factors, t = (U∘U) 1 and s = (L∘L) t, give every sigma_i exactly.  In the brackets stand the
+sums in FP32 (in each of N/NB updates an entry is rounded once, and NB products are added up one after the other), and
+the evaluation of the proof itself in FP64.
+
+A bound of the form N·u_low·||L||·||U|| would allow everything: N·u_low exceeds 1 for fp16 from N = 2048 on.  This one
+does not grow: with s_i ~ 0.7·t_i and ||A v||_i² ~ t_i, as for sqrt-n at any N, 8·sigma is 8·0.58·0.83·2^-11 = 0.19 % of
+||A v|| for fp16, and at N = 10^6, NB = 1024 the FP32 term is 8·1.3·2^-24·sqrt(171 + 326) = 0.0014 %.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf, isfinite, nan, sqrt
+
+from mxpeak.dist.generate import GeneratedSystem, on_columns
+from mxpeak.dist.matrix import DistMatrix
+from mxpeak.dist.vectors import DistSpace
+from mxpeak.kernels.contract import Kernels, Vector
+from mxpeak.precision import precision as format_of
+from mxpeak.solvers.mxp_system import Balance
+
+#: Random vectors that are tried.
+PROBES = 3
+#: How many sigma an entry may be off: of 10^8 normal numbers one exceeds 5.7, of 10^12 one exceeds 7.1.
+SIGMAS = 8.0
+
+
+#: Rows whose deviations are averaged, and the mean of (deviation / sigma)² that is still rounding.  Measured means lie
+#: between 0.01 and 0.6, up to 1.8 where all entries of a factor are alike (fasi-higham) and so err together.
+GROUP, MEAN_SQUARE = 64, 4.0
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """How (A - LU) v compares with what rounding explains; it fails unless error, worst and spread are within bounds.
+
+    error    ||(A - LU) v||_2 / ||A v||_2, of the worst probe
+    bound    SIGMAS·||sigma||_2 / ||A v||_2, of the best; at 1 or above it would prove nothing
+    worst    max_i |((A - LU) v)_i| / (SIGMAS·sigma_i); the limit is 1
+    spread   mean of (((A - LU) v)_i / sigma_i)² over 64 rows, of the worst 64, relative to its limit; the limit is 1
+    """
+
+    passed: bool
+    error: float
+    bound: float
+    worst: float
+    spread: float
+    probes: int
+
+
+def prove(
+    system: GeneratedSystem, factors: DistMatrix, low: str, kernels: Kernels, balance: Balance | None, seed: int
+) -> Proof:
+    """Probe A - LU (R A C - LU where rows and columns were balanced).  About 10·N² flops.  Collective over the grid."""
+    prover = _Prover(system, factors, kernels, balance)
+    variance = prover.variance(low)
+    weights = prover.copied(variance)
+    kernels.power(weights, -0.5)
+    equations = prover.equations
+    sigma = sqrt(equations.sum_of([kernels.sum_abs(variance)])[0])
+    errors, bounds, deviations = [], [], []
+    squares = kernels.zeros(system.rows.local_size)
+    for probe in range(PROBES):
+        v = kernels.zeros(system.cols.local_size)
+        kernels.signs(v, system.cols, seed + probe)
+        Av = prover.times_A(v)
+        e = prover.copied(Av)
+        kernels.add_scaled(e, -1.0, prover.times_LU(v))
+        norm = equations.norm(Av)
+        errors.append(equations.norm(e) / norm if norm else nan)
+        bounds.append(SIGMAS * sigma / norm if norm else nan)
+        kernels.multiply(e, weights)  # from here in units of sigma
+        deviations.append(equations.max_abs(e) / SIGMAS)
+        kernels.multiply(e, e)
+        kernels.add_scaled(squares, 1.0 / PROBES, e)
+    spread = prover.spread(squares)
+    finite = all(map(isfinite, [*errors, *bounds, *deviations, spread]))
+    error, bound, worst = (max(errors), min(bounds), max(deviations)) if finite else (nan, nan, nan)
+    passed = finite and error <= bound < 1.0 and worst <= 1.0 and spread <= 1.0
+    return Proof(passed, error, bound, worst, spread, PROBES)
+
+
+class _Prover:
+    """The passes over L and U; vectors lie over the rows or over the columns, as everywhere."""
+
+    def __init__(self, system: GeneratedSystem, factors: DistMatrix, kernels: Kernels, balance: Balance | None):
+        self.system, self.factors, self.kernels, self.balance = system, factors, kernels, balance
+        self.equations = DistSpace(kernels, system.grid.all, system.rows.local_size, counts=system.grid.q == 0)
+
+    def variance(self, low: str) -> Vector:
+        """sigma² over the rows."""
+        kernels, n, nb = self.kernels, self.system.n, self.factors.nb
+        ones = kernels.zeros(self.system.cols.local_size)
+        kernels.assign(ones, 1.0)
+        t = self.triangle("upper", ones, squared=True)
+        s = self.triangle("lower", on_columns(self.system, t, kernels), squared=True)
+        rounds = low not in ("fp32", "fp64")
+        u_low = format_of(low).u if rounds else 0.0
+        q = format_of(low).spacing if rounds else 0.0
+        u_sum, u_64 = format_of("fp64" if low == "fp64" else "fp32").u, format_of("fp64").u
+        sums = u_sum**2 * (nb / 6.0 + n / (3.0 * nb)) + u_64**2 * n
+        variance = kernels.zeros(self.system.rows.local_size)
+        kernels.assign(variance, q**2 / 12.0 * self.equations.sum_of([kernels.sum_abs(t)])[0])
+        kernels.add_scaled(variance, u_low**2 / 3.0 + sums, s)
+        kernels.add_scaled(variance, sums, t)
+        return variance
+
+    def times_A(self, v: Vector) -> Vector:
+        """A v, or R A C v."""
+        if self.balance is None:
+            return self.system.multiply(v)
+        scaled = self.copied(v)
+        self.kernels.multiply(scaled, self.balance.C)
+        y = self.system.multiply(scaled)
+        self.kernels.multiply(y, self.balance.R)
+        return y
+
+    def times_LU(self, v: Vector) -> Vector:
+        """L U v = w + (L - I) w with w = U v."""
+        w = self.triangle("upper", v)
+        y = self.triangle("lower", on_columns(self.system, w, self.kernels))
+        self.kernels.add_scaled(y, 1.0, w)
+        return y
+
+    def triangle(self, part: str, x: Vector, *, squared: bool = False) -> Vector:
+        """T x or (T∘T) x over the rows, T = U or L - I."""
+        y = self.kernels.zeros(self.system.rows.local_size)
+        rows, cols = self.system.rows, self.system.cols
+        self.kernels.add_triangle_matvec(y, self.factors.local, x, rows, cols, part, squared=squared)
+        self.system.grid.row.allreduce(y, "sum")
+        return y
+
+    def spread(self, squares: Vector) -> float:
+        """The worst mean of a group of rows, as a share of what is allowed: few terms scatter more."""
+        values = self.kernels.floats(squares)
+        worst = 0.0
+        for begin in range(0, len(values), GROUP):
+            group = values[begin : begin + GROUP]
+            most = MEAN_SQUARE * (1.0 + 3.0 / sqrt(PROBES * len(group)))
+            worst = max(worst, sum(group) / len(group) / most, key=lambda x: x if x == x else inf)
+        largest = self.kernels.zeros(1)
+        self.kernels.assign(largest, worst)
+        self.system.grid.all.allreduce(largest, "max")
+        return self.kernels.floats(largest)[0]
+
+    def copied(self, x: Vector) -> Vector:
+        """A copy."""
+        y = self.kernels.zeros(len(x))
+        self.kernels.add_scaled(y, 1.0, x)
+        return y
