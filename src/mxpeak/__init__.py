@@ -2,6 +2,7 @@
 
 import mxpeak as mx
 result = mx.run.hpl(n=5000, ranks=4, grid=(2, 2))
+x, info = mx.solve(A, b)
 """
 
 from __future__ import annotations
@@ -10,11 +11,13 @@ from importlib import import_module
 from typing import Any
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "run"]
+__all__ = ["__version__", "lu_factor", "run", "solve"]
 
 
 def __getattr__(name: str) -> Any:
     """Bind public names when they are first used: `import mxpeak` loads no array library."""
     if name == "run":
         return import_module("mxpeak.run")
+    if name in ("solve", "lu_factor"):
+        return getattr(import_module("mxpeak.dense"), name)
     raise AttributeError(f"module 'mxpeak' has no attribute {name!r}")

@@ -9,11 +9,12 @@ import json
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from mxpeak.comm.launch import launched
-from mxpeak.configs import HplConfig
+from mxpeak.configs import HplConfig, HplMxpConfig
 from mxpeak.errors import MxpeakError, ResourceError, UsageError
 from mxpeak.options import Option, as_text, options
 from mxpeak.records import Result
@@ -25,23 +26,36 @@ ERRORS: dict[int, type[MxpeakError]] = {2: UsageError, 5: ResourceError}
 def hpl(**settings: Any) -> Result | list[Result]:
     """Run HPL and return its result, or the list of results where lists or several cases were asked for.
 
-    Settings are those of `mxpeak run hpl`, by the names of `records.HplConfig`: n, nb, grid=(2, 2), ranks, threads, …
+    Settings are those of `mxpeak run hpl`, by the names of `configs.HplConfig`: n, nb, grid=(2, 2), ranks, threads, …
     A result that fails its check is returned all the same (`result.passed`); a request that cannot be met raises.
 
     >>> import mxpeak as mx
     >>> mx.run.hpl(n=500).passed
     True
     """
-    known = {o.name: o for o in options(HplConfig)}
+    return _run("hpl", HplConfig, settings)
+
+
+def hpl_mxp(**settings: Any) -> Result | list[Result]:
+    """Run HPL-MxP, as `hpl` runs HPL; settings by the names of `configs.HplMxpConfig`: n, precision, generator, …
+
+    `result.rules` says whether the list would take the result, and which rules it breaks.
+    """
+    return _run("hpl-mxp", HplMxpConfig, settings)
+
+
+def _run(benchmark: str, config: type, settings: Mapping[str, Any]) -> Result | list[Result]:
+    known = {o.name: o for o in options(config)}
     for name in settings:
         if name not in known:
-            raise UsageError(f"hpl has no setting {name!r}; the settings are {', '.join(known)}")
+            raise UsageError(f"{benchmark} has no setting {name!r}; the settings are {', '.join(known)}")
     if launched():
-        raise UsageError("mxpeak.run starts its own ranks; under a launcher type: mpiexec -n R mxpeak run hpl ...")
+        asked = f"mpiexec -n R mxpeak run {benchmark} ..."
+        raise UsageError(f"mxpeak.run starts its own ranks; under a launcher type: {asked}")
     flags = [part for name, value in settings.items() if value is not None for part in _flag(known[name], name, value)]
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "mxpeak", "run", "hpl", *flags, "--out", str(Path(folder) / "out"), "--quiet"]
-        done = subprocess.run([*command, "--json", "-"], capture_output=True, text=True)
+        command = [sys.executable, "-m", "mxpeak", "run", benchmark, *flags, "--out", str(Path(folder) / "out")]
+        done = subprocess.run([*command, "--quiet", "--json", "-"], capture_output=True, text=True)
     if not done.stdout.strip():
         message = done.stderr.strip().removeprefix("mxpeak: error: ")
         raise ERRORS.get(done.returncode, MxpeakError)(message or f"mxpeak ended with exit code {done.returncode}")

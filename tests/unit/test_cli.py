@@ -93,6 +93,7 @@ def bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, comm: Comm) -> Bench:
         start=lambda *wish: comm, confirm=lambda *wish: None, respawn=lambda ranks, argv: 100 + ranks,
     )  # fmt: skip
     monkeypatch.setitem(sys.modules, "mxpeak.bench.hpl", fake)
+    monkeypatch.setitem(sys.modules, "mxpeak.bench.hpl_mxp", fake)
     monkeypatch.setitem(sys.modules, "mxpeak.comm.launch", launch)
     return fake
 

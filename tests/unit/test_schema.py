@@ -39,6 +39,28 @@ def hpl_result(**values: Any) -> Result:
     return Result(**{**sections, **values})
 
 
+def mxp_result(**values: Any) -> Result:
+    sections: dict[str, Any] = {
+        "benchmark": "hpl-mxp", "status": "valid",
+        "problem": {"n": 20000, "nb": 256, "P": 2, "Q": 2, "precision": "fp16", "generator": "sqrt-n",
+                    "unpreconditioned_factor": 0.9238, "predicted_unpreconditioned_steps": 198, "growth": 1.5,
+                    "condition": 120.0},
+        "result": {"rate_flops": 142.4e9, "time_s": 37.5, "lu_rate_flops": 152e9, "lu_time_s": 35.1,
+                   "refine_time_s": 2.25, "fraction_of_limit": 0.9,
+                   "limit": {"name": "SGEMM", "rate_flops": 158.2e9}, "emulated": False},
+        "validation": {"passed": True, "residual": 0.0321, "threshold": 16.0, "formula": "||Ax-b||/…",
+                       "iterations": 2, "history": [4.1e6, 310.0, 0.0321],
+                       "lu_proof": {"passed": True, "error": 1.2e-4, "bound": 9.8e-3, "probes": 4, "worst": 3}},
+        "rules": {"mode": "official", "admissible": True, "violations": []},
+        "samples_s": [37.5],
+    }  # fmt: skip
+    return Result(**{**sections, **values})
+
+
+VIOLATION = {"rule": "lu-needed", "text": "about 43 <steps> & no more"}
+BROKEN = {"mode": "official", "admissible": False, "violations": [VIOLATION]}
+
+
 def test_the_schema_itself_is_valid():
     jsonschema.Draft202012Validator.check_schema(SCHEMA)
 
@@ -47,6 +69,7 @@ def test_one_result_and_several_and_none_are_accepted():
     VALIDATOR.validate(document([hpl_result()]))
     VALIDATOR.validate(document([hpl_result(), hpl_result(status="invalid")]))
     VALIDATOR.validate(document([]))
+    VALIDATOR.validate(document([hpl_result(), mxp_result(), mxp_result(rules=BROKEN, status="invalid")]))
 
 
 def test_keys_may_be_added_to_sections():
@@ -77,6 +100,30 @@ def test_a_promised_key_must_be_there(path: str):
 
 
 @pytest.mark.parametrize(
+    "path",
+    [
+        "rules", "rules.admissible", "rules.violations", "rules.violations.0.rule", "rules.violations.0.text",
+        "result.lu_rate_flops", "result.refine_time_s", "result.emulated", "validation.history", "validation.lu_proof",
+        "validation.lu_proof.passed", "validation.lu_proof.error", "validation.lu_proof.bound", "validation.iterations",
+    ],
+)  # fmt: skip
+def test_a_promised_key_of_hpl_mxp_must_be_there(path: str):
+    body = json.loads(json.dumps(mxp_result(rules=BROKEN).as_dict()))
+    *way, last = path.split(".")
+    section = body
+    for name in way:
+        section = section[int(name) if name.isdecimal() else name]
+    VALIDATOR.validate(body)
+    del section[last]
+    with pytest.raises(jsonschema.ValidationError):
+        VALIDATOR.validate(body)
+
+
+def test_hpl_has_no_rules_of_a_list():
+    assert hpl_result().as_dict()["rules"] == {}
+
+
+@pytest.mark.parametrize(
     ("section", "values"),
     [("status", "fine"), ("result", {"rate_flops": -1.0}), ("validation", {"iterations": -1}), ("benchmark", "hpx")],
 )
@@ -104,9 +151,64 @@ def test_the_verdict_of_a_failed_run_says_so_first():
     assert "4.50e+08 is not below threshold 16.0" in verdict(failed)
 
 
+def test_the_verdict_of_a_mixed_run_says_rules_proof_and_how_hard_the_system_was():
+    assert verdict(mxp_result()).splitlines() == [
+        "PASSED  hpl-mxp  142 GFLOP/s  (90.0 % of SGEMM at 158 GFLOP/s)  ADMISSIBLE",
+        "  scaled backward error 0.0321 < threshold 16.0 after 2 steps of refinement",
+        "  the LU is proven: error 1.20e-04 within its bound 0.00980",
+        "  N 20000 NB 256 2x2 fp16 sqrt-n, time 37.5 s",
+        "  LU 35.1 s at 152 GFLOP/s, refinement 2.25 s",
+        "  the system: GMRES without the LU gains 0.924 a step and needs about 198, growth 1.50, condition 120",
+    ]
+
+
+def test_each_broken_rule_stands_under_a_verdict_that_says_not_admissible():
+    lines = verdict(mxp_result(rules=BROKEN)).splitlines()
+    assert lines[0].endswith("  NOT ADMISSIBLE")
+    assert lines[-1] == f"  broken rule lu-needed: {VIOLATION['text']}"
+
+
+def test_an_emulated_rate_is_labelled_in_the_same_line_and_explained_under_it():
+    emulated = mxp_result(result={**mxp_result().result, "emulated": True})
+    lines = verdict(emulated).splitlines()
+    assert lines[0].endswith("  emulated")
+    assert lines[1] == "  fp16 rounded in software: convergence counts, the rate is FP32's"
+
+
+def test_an_lu_that_is_not_proven_says_so_with_its_bound():
+    check = {**mxp_result().validation, "lu_proof": {"passed": False, "error": 0.5, "bound": 0.01}}
+    assert "  the LU is NOT proven: error 0.500 beyond its bound 0.0100" in verdict(mxp_result(validation=check))
+    assert "the LU is NOT proven" in html_report(document([mxp_result(validation=check)]))
+
+
+def test_a_run_that_is_invalid_for_another_reason_does_not_call_a_small_residual_large():
+    assert "0.0321 < threshold 16.0" in verdict(mxp_result(status="invalid"))
+
+
+def test_the_scoreboard_shows_rules_where_a_benchmark_has_some():
+    rows = scoreboard([hpl_result(), mxp_result(), mxp_result(rules=BROKEN)]).splitlines()
+    assert [row.split("PASSED")[-1].strip() for row in rows[1:]] == ["", "ADMISSIBLE", "NOT ADMISSIBLE"]
+    assert "rules" in rows[0]
+    assert "rules" not in scoreboard([hpl_result()])
+
+
+def test_the_page_draws_the_history_and_names_the_broken_rules():
+    page = html_report(document([mxp_result(rules=BROKEN)]))
+    assert 'aria-label="backward error by step"' in page
+    assert "NOT ADMISSIBLE" in page
+    assert "lu-needed: about 43 &lt;steps&gt; &amp; no more" in page
+    assert "2 steps of refinement" in page
+
+
+@pytest.mark.parametrize("history", [[], [0.5], [0.0, 0.0], [16.0, 16.0], [None, 3.0]])
+def test_a_history_that_makes_no_curve_has_none(history: list[float | None]):
+    check = {**mxp_result().validation, "history": history}
+    assert "backward error by step" not in html_report(document([mxp_result(validation=check)]))
+
+
 def test_a_result_survives_its_own_json():
-    result = hpl_result()
-    assert Result.from_dict(json.loads(json.dumps(result.as_dict()))).as_dict() == result.as_dict()
+    for result in (hpl_result(), mxp_result(rules=BROKEN)):
+        assert Result.from_dict(json.loads(json.dumps(result.as_dict()))).as_dict() == result.as_dict()
 
 
 def test_without_a_limit_no_share_is_shown():
@@ -156,7 +258,7 @@ def test_every_element_of_the_page_is_closed():
         def handle_endtag(self, tag: str) -> None:
             assert open_tags.pop() == tag
 
-    Checker().feed(html_report(document([hpl_result(), hpl_result(status="invalid")])))
+    Checker().feed(html_report(document([hpl_result(), mxp_result(), mxp_result(status="invalid", rules=BROKEN)])))
     assert open_tags == []
 
 

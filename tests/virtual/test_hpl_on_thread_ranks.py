@@ -16,12 +16,13 @@ from mxpeak.kernels.contract import Kernels
 from mxpeak.kernels.host.backend import HostKernels
 from mxpeak.kernels.reference.backend import ReferenceKernels
 from mxpeak.layout import lcg
+from mxpeak.layout.generators import generator
 from mxpeak.layout.grid import ProcessGrid
 from mxpeak.solvers.lu_pivot import LuOptions, factorize
 from mxpeak.solvers.panel import PanelOptions
 from mxpeak.solvers.residual import ResidualNorms, residual_norms
 from mxpeak.solvers.row_swap import SwapOptions
-from mxpeak.solvers.triangular import solve_upper
+from mxpeak.solvers.triangular import solve_augmented
 from mxpeak.spans import Spans
 from tests.conftest import U
 
@@ -48,12 +49,12 @@ def solve(
         grid = make_grid(shape, comm)
         assert grid is not None
         A = dist_matrix(grid, n, n + 1, nb, kernels)
-        kernels.generate_lcg(A.local, A.rows, A.cols, 100)
+        kernels.generate(A.local, A.rows, A.cols, generator("hpl", n).entries, kernels.zeros(0))
         if edit is not None:
             edit(A, kernels)
         singular = factorize(A, options, kernels, Spans())
-        x = solve_upper(A, kernels)
-        kernels.generate_lcg(A.local, A.rows, A.cols, 100)
+        x = solve_augmented(A, kernels)
+        kernels.generate(A.local, A.rows, A.cols, generator("hpl", n).entries, kernels.zeros(0))
         if edit is not None:
             edit(A, kernels)
         norms = residual_norms(A, x, kernels)

@@ -26,6 +26,7 @@ from typing import Any
 
 from mxpeak.configs import HplMxpCase
 from mxpeak.errors import UsageError
+from mxpeak.layout.generators import SQRT_SCALE
 from mxpeak.precision import precision
 from mxpeak.solvers.refine import MOST_STEPS, U
 
@@ -33,8 +34,6 @@ from mxpeak.solvers.refine import MOST_STEPS, U
 THRESHOLD = 16.0
 #: Bits of the narrowest format that the rules allow.
 LEAST_BITS = 16
-#: c of the diagonal c·sqrt(n): of the largest pivots that partial pivoting finds in such matrices, the typical one.
-DIAGONAL_SCALE = 0.625
 #: Generators whose results the rules take, and why they do not take the others'.
 ADMISSIBLE = ("sqrt-n", "ddd", "fasi-higham", "gaussian")
 INADMISSIBLE = {
@@ -65,7 +64,7 @@ def diagonal_scale(case: HplMxpCase) -> float:
     """The case's c (or theta), as asked for or by default: theta = 2c/sqrt(n), the same diagonal on average."""
     if case.diagonal_scale is not None:
         return case.diagonal_scale
-    return 2.0 * DIAGONAL_SCALE / sqrt(case.n) if case.generator == "ddd" else DIAGONAL_SCALE
+    return 2.0 * SQRT_SCALE / sqrt(case.n) if case.generator == "ddd" else SQRT_SCALE
 
 
 def convergence_factor(case: HplMxpCase) -> float | None:

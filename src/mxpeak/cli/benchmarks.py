@@ -1,27 +1,43 @@
-"""The benchmarks that `mxpeak run` knows: one line each.  Their modules are imported only when they run."""
+"""The benchmarks that `mxpeak run` knows: one entry each.  Their modules are imported only when they run."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mxpeak.configs import HplConfig, RunConfig
+from mxpeak.configs import HplConfig, HplMxpConfig, RunConfig
 
 
 @dataclass(frozen=True, slots=True)
 class Benchmark:
-    """A benchmark by name: what it is, what it can be told, where its run() and dry_run() live, how to type it."""
+    """A benchmark by name: what it is, what it can be told, where its run() and dry_run() live, how to type it.
+
+    `dat` is its positional input file and `dat_module` has that file's read_dat(); `format` is what --format calls its
+    own report, `report` the name of that report's file.
+    """
 
     name: str
     summary: str
     config: type[RunConfig]
     module: str
     example: str
+    dat: str
+    dat_module: str
+    format: str
+    report: str
 
 
 BENCHMARKS = {
     b.name: b
     for b in (
-        Benchmark("hpl", "FP64 LU with partial pivoting", HplConfig, "mxpeak.bench.hpl",
-                  "mxpeak run hpl -N 20000 --nb 256 --ranks 4"),
+        Benchmark(
+            name="hpl", summary="FP64 LU with partial pivoting", config=HplConfig, module="mxpeak.bench.hpl",
+            example="mxpeak run hpl -N 20000 --nb 256 --ranks 4",
+            dat="HPL.dat", dat_module="mxpeak.bench.hpl_dat", format="hpl", report="HPL.out",
+        ),
+        Benchmark(
+            name="hpl-mxp", summary="mixed-precision LU without pivoting, refined to FP64", config=HplMxpConfig,
+            module="mxpeak.bench.hpl_mxp", example="mxpeak run hpl-mxp -N 20000 --precision fp16 --submit submission",
+            dat="HPL-MxP.dat", dat_module="mxpeak.bench.mxp_dat", format="mxp", report="HPL-MxP.out",
+        ),
     )
 }  # fmt: skip

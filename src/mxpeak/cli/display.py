@@ -1,18 +1,36 @@
-"""What rank 0 shows of a run as its cases end: HPL's report, the verdict for people, warnings."""
+"""What rank 0 shows of a run as its cases end: the benchmark's own report, the verdict for people, warnings."""
 
 from __future__ import annotations
 
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from mxpeak.cli.output import Steady
 from mxpeak.cli.request import Request
-from mxpeak.configs import HplCase, HplConfig
+from mxpeak.configs import HplCase, HplConfig, HplMxpCase, HplMxpConfig
 from mxpeak.records import Result
 from mxpeak.report.hpl_text import HplText
+from mxpeak.report.mxp_text import MxpText
 from mxpeak.report.text import cautions, headline, size_text, verdict
 from mxpeak.watch.progress import Progress
+
+
+class Report(Protocol):
+    """A benchmark's own report, written as its cases end; each takes the config and the cases of its benchmark."""
+
+    def header(self, config: Any, n: Sequence[int], grids: Sequence[tuple[int, int]]) -> None:
+        """Begin it."""
+
+    def case(self, case: Any, result: Result) -> None:
+        """One case."""
+
+    def skipped(self) -> None:
+        """A case that did not fit into memory."""
+
+    def footer(self, passed: int, failed: int, skipped: int) -> None:
+        """End it."""
 
 
 @dataclass
@@ -29,14 +47,14 @@ class Display:
     skipped: int = 0
     _warned: set[str] = field(default_factory=set)
     _report: io.StringIO = field(default_factory=io.StringIO)
-    _texts: list[HplText] = field(default_factory=list)
+    _texts: list[Report] = field(default_factory=list)
 
     @property
     def report(self) -> str:
-        """HPL's report, for its file; empty if no case ended or the benchmark is another."""
+        """The benchmark's own report, for its file; empty if no case ended."""
         return self._report.getvalue()
 
-    def on_case(self, case: HplCase, result: Result | None) -> None:
+    def on_case(self, case: HplCase | HplMxpCase, result: Result | None) -> None:
         """Show a case that has just ended, or that was skipped because it did not fit into memory."""
         if not self._texts:
             self._open_texts(case)
@@ -55,25 +73,25 @@ class Display:
         for text in self._texts:
             text.footer(passed, len(self.results) - passed, self.skipped)
 
-    def _open_texts(self, case: HplCase) -> None:
+    def _open_texts(self, case: HplCase | HplMxpCase) -> None:
         config = self.request.config
-        if not isinstance(config, HplConfig):
+        if not isinstance(config, HplConfig | HplMxpConfig):
             return
         sizes: Sequence[int] = (case.n,) if config.n is None else config.n
         for stream in self._streams():
-            text = HplText(stream, config.threshold)
+            text: Report = HplText(stream, config.threshold) if isinstance(config, HplConfig) else MxpText(stream)
             text.header(config, sizes, config.grids(self.ranks))
             self._texts.append(text)
 
     def _streams(self) -> list[Steady]:
         streams = [Steady(self._report)]
-        if self.request.output.json != "-" and self.request.stdout_format == "hpl":
+        if self.request.output.json != "-" and self.request.stdout_format == self.request.own_format:
             streams.append(self.stdout)
         if self.request.from_dat and self.request.device_out == 7:
             streams.append(self.stderr)
         return streams
 
-    def _skip(self, case: HplCase) -> None:
+    def _skip(self, case: HplCase | HplMxpCase) -> None:
         self.skipped += 1
         self.stderr.say(f"mxpeak: skipped N={case.n} NB={case.nb} {case.P}x{case.Q}: it does not fit into memory\n")
         for text in self._texts:

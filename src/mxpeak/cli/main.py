@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import Any, NoReturn
 
 from mxpeak import __version__
-from mxpeak.cli import doctor, run
+from mxpeak.cli import doctor, run, study
 from mxpeak.cli.session import Interrupted, Session, interruptible
 from mxpeak.errors import ExitCode, MxpeakError, UsageError
 
@@ -80,7 +80,11 @@ def parsed(argv: list[str]) -> argparse.Namespace:
 
 
 #: Each adds its verb's parser, with the function that runs it as the default of `action`.
-VERBS: tuple[Callable[[argparse._SubParsersAction[Parser]], None], ...] = (run.add_verb, doctor.add_verb)
+VERBS: tuple[Callable[[argparse._SubParsersAction[Parser]], None], ...] = (
+    run.add_verb,
+    study.add_verb,
+    doctor.add_verb,
+)
 
 
 def main(argv: list[str] | None = None) -> int:

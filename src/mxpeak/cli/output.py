@@ -19,16 +19,33 @@ def new_folder(out: str | None, benchmark: str, names: Sequence[str]) -> Folder:
     if out is None:
         stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
         out = f"mxpeak-out/{stamp}-{benchmark}-{secrets.token_hex(3)}"
-    path = Path(out)
-    missing = [p for p in (path, *path.parents) if not os.path.exists(p)]
-    refuse_existing(path / name for name in names)
+    refuse_existing(Path(out) / name for name in names)
+    return _made(out, "--out")
+
+
+def empty_folder(name: str, flag: str, not_in: Path) -> Folder:
+    """The folder that a flag names: new or empty, and not the one that holds the results."""
+    path = Path(name)
+    if path.absolute() == not_in.absolute():
+        raise UsageError(f"{flag} {name} is the folder of the results; give another {flag} DIR")
+    folder = _made(name, flag)
+    if any(path.iterdir()):
+        folder.remove_if_empty()
+        raise UsageError(f"{flag} {name} is not empty, and nothing is ever overwritten; give another {flag} DIR")
+    return folder
+
+
+def _made(name: str, flag: str) -> Folder:
+    """A folder that is there, made where it was not, and can be written to."""
+    path = Path(name)
+    folder = Folder(path, tuple(p for p in (path, *path.parents) if not os.path.exists(p)))
     try:
         path.mkdir(parents=True, exist_ok=True)
         _try_to_write(path)
     except OSError as error:
-        Folder(path, tuple(missing)).remove_if_empty()
-        raise UsageError(f"cannot write to the folder {out}: {error.strerror}; give another --out DIR") from None
-    return Folder(path, tuple(missing))
+        folder.remove_if_empty()
+        raise UsageError(f"cannot write to the folder {name}: {error.strerror}; give another {flag} DIR") from None
+    return folder
 
 
 def refuse_existing(paths: Iterable[Path]) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from mxpeak.cli.benchmarks import BENCHMARKS, Benchmark
-from mxpeak.configs import HplConfig, OutputConfig, RunConfig
+from mxpeak.configs import HplConfig, HplMxpConfig, OutputConfig, RunConfig
 from mxpeak.errors import UsageError
 from mxpeak.options import Option, Setting, options, resolve
 
@@ -28,23 +29,34 @@ class Request:
     from_dat: bool
 
     @property
+    def own_format(self) -> str:
+        """What --format calls the benchmark's own report."""
+        return BENCHMARKS[self.benchmark].format
+
+    @property
     def stdout_format(self) -> str:
-        """What goes to stdout: as asked for, else HPL's report where HPL.dat sends it there, else text."""
+        """What goes to stdout: as asked for, else the benchmark's own report where a .dat sends it there, else text."""
         if self.output.format is not None:
             return self.output.format
-        return "hpl" if self.from_dat and self.device_out == 6 else "text"
+        return self.own_format if self.from_dat and self.device_out == 6 else "text"
 
     @property
     def device_out(self) -> int:
-        """Line 4 of HPL.dat: 6 stdout, 7 stderr, anything else the file of line 3."""
-        return self.config.device_out if isinstance(self.config, HplConfig) else 6
+        """Line 4 of a .dat: 6 stdout, 7 stderr, anything else the file of line 3."""
+        return self.config.device_out if isinstance(self.config, HplConfig | HplMxpConfig) else 6
 
     @property
     def report_name(self) -> str:
-        """The name of HPL's report in the folder of results."""
-        if isinstance(self.config, HplConfig) and self.device_out not in (6, 7):
-            return Path(self.config.output_file).name or "HPL.out"
-        return "HPL.out"
+        """The name of the benchmark's own report in the folder of results."""
+        usual = BENCHMARKS[self.benchmark].report
+        if isinstance(self.config, HplConfig | HplMxpConfig) and self.device_out not in (6, 7):
+            return Path(self.config.output_file).name or usual
+        return usual
+
+    @property
+    def submit(self) -> str | None:
+        """The folder for the fields of the list's form, where one was asked for."""
+        return self.config.submit if isinstance(self.config, HplMxpConfig) else None
 
 
 def add_options(parser: argparse.ArgumentParser, config: type) -> None:
@@ -70,11 +82,12 @@ def requests(args: argparse.Namespace, environ: Mapping[str, str]) -> list[Reque
     names = list(BENCHMARKS) if args.benchmark == "all" else [args.benchmark]
     _check_variables(environ)
     config_file = args.config or environ.get("MXPEAK_CONFIG")
-    dat_file = getattr(args, "dat", None) or (environ.get("MXPEAK_DAT") if names == ["hpl"] else None)
+    dat_file = getattr(args, "dat", None) or (environ.get("MXPEAK_DAT") if len(names) == 1 else None)
     file = _read_toml(config_file) if config_file else {}
-    dat = _read_dat(dat_file) if dat_file else None
+    dat = _read_dat(BENCHMARKS[names[0]], dat_file) if dat_file else None
     made = [_request(BENCHMARKS[name], vars(args), environ, file, dat) for name in names]
     _check_streams(made[0].output)
+    _check_format(args.benchmark, made)
     return made
 
 
@@ -98,7 +111,10 @@ def _request(
     shown = {o.name for o in options(OutputConfig)}
     output = resolve(OutputConfig, typed, environ, {k: v for k, v in values.items() if k in shown})
     settings = resolve(benchmark.config, typed, environ, {k: v for k, v in values.items() if k not in shown}, dat)
-    settings = benchmark.config.settle(settings)
+    settings = {
+        name: Setting(s.value, benchmark.dat) if s.origin == "HPL.dat" else s
+        for name, s in benchmark.config.settle(settings).items()
+    }
     return Request(
         benchmark=benchmark.name, config=benchmark.config(**{name: s.value for name, s in settings.items()}),
         settings=settings, output=OutputConfig(**{name: s.value for name, s in output.items()}),
@@ -125,10 +141,9 @@ def _read_toml(path: str) -> dict[str, Any]:
     return found
 
 
-def _read_dat(path: str) -> dict[str, Any]:
-    from mxpeak.bench.hpl_dat import read_dat
-
-    return read_dat(_read(path, "--dat"), path)
+def _read_dat(benchmark: Benchmark, path: str) -> dict[str, Any]:
+    found: dict[str, Any] = import_module(benchmark.dat_module).read_dat(_read(path, "--dat"), path)
+    return found
 
 
 def _read(path: str, flag: str) -> str:
@@ -143,6 +158,14 @@ def _check_streams(output: OutputConfig) -> None:
         raise UsageError("--dry-run runs nothing, so there is no result to write; leave --json out")
     if output.json == "-" and output.format is not None:
         raise UsageError(f"--json - and --format {output.format} both want stdout; write --json FILE, or drop --format")
+
+
+def _check_format(name: str, made: Sequence[Request]) -> None:
+    """Stop at a report that one of the benchmarks does not have."""
+    wanted = made[0].output.format
+    if wanted not in (None, "text") and any(request.own_format != wanted for request in made):
+        fits = f"text or {made[0].own_format}" if len(made) == 1 else "text"
+        raise UsageError(f"run {name} has no --format {wanted}; choose {fits}")
 
 
 def settings_table(settings: Mapping[str, Setting]) -> str:

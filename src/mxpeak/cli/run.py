@@ -26,6 +26,7 @@ examples:
   mxpeak run all --quick
   mxpeak run hpl -N 20000 --nb 256 --ranks 4
   mpiexec -n 4 mxpeak run hpl --dat HPL.dat --out results
+  mxpeak run hpl-mxp -N 20000 --precision fp16 --submit submission
 """
 
 RESULT, PAGE = "result.json", "report.html"
@@ -40,8 +41,7 @@ def add_verb(verbs: Any) -> None:
     choices = run_parser.add_subparsers(dest="benchmark", metavar="BENCHMARK", required=True)
     for benchmark in BENCHMARKS.values():
         parser = _add_benchmark(choices, benchmark.name, benchmark.summary, benchmark.example, benchmark.config)
-        if benchmark.name == "hpl":
-            parser.add_argument("--dat", metavar="FILE", help="read an HPL.dat; flags win over it")
+        parser.add_argument("--dat", metavar="FILE", help=f"read an {benchmark.dat}; flags win over it")
     _add_benchmark(choices, "all", "every benchmark, one scoreboard", "mxpeak run all --quick", RunConfig)
 
 
@@ -73,30 +73,37 @@ def run(args: argparse.Namespace, argv: list[str], session: Session) -> int:
     confirm(wanted[0].config.comm, wanted[0].config.ranks, session.comm)
     if wanted[0].output.dry_run:
         return _dry_run(wanted, session)
-    folder = session.on_root(lambda: _prepare_files(args.benchmark, wanted))
+    folders = session.on_root(lambda: _prepare_files(args.benchmark, wanted))
     try:
-        return _run_all(args.benchmark, wanted, folder, argv, session)
+        return _run_all(args.benchmark, wanted, folders, argv, session)
     finally:
         if session.rank == 0:
-            folder.remove_if_empty()
+            _remove_if_empty(folders)
 
 
-def _prepare_files(benchmark: str, wanted: list[Request]) -> Folder:
-    """Find out before the run whether its results can be written."""
-    from mxpeak.cli.output import check_file, new_folder
+def _prepare_files(benchmark: str, wanted: list[Request]) -> list[Folder]:
+    """Find out before the run whether its results can be written: the folder of results, and of a submission."""
+    from mxpeak.cli.output import check_file, empty_folder, new_folder
 
     output = wanted[0].output
-    names = [RESULT, PAGE, *(r.report_name for r in wanted if r.benchmark == "hpl")]
+    names = [RESULT, PAGE, *(r.report_name for r in wanted)]
     if len(set(names)) < len(names):
-        raise UsageError(f"HPL.dat wants its report in {names[-1]}, which is another result file; change its line 3")
-    folder = new_folder(output.out, benchmark, names)
+        dat = BENCHMARKS[wanted[-1].benchmark].dat
+        raise UsageError(f"{dat} wants its report in {names[-1]}, which is another result file; change its line 3")
+    folders = [new_folder(output.out, benchmark, names)]
     try:
         if output.json not in (None, "-"):
-            check_file(Path(output.json or ""), taken=[folder.path / name for name in names])
+            check_file(Path(output.json or ""), taken=[folders[0].path / name for name in names])
+        folders += [empty_folder(r.submit, "--submit", not_in=folders[0].path) for r in wanted if r.submit is not None]
     except UsageError:
-        folder.remove_if_empty()
+        _remove_if_empty(folders)
         raise
-    return folder
+    return folders
+
+
+def _remove_if_empty(folders: list[Folder]) -> None:
+    for folder in reversed(folders):  # one may stand in the other
+        folder.remove_if_empty()
 
 
 def _dry_run(wanted: list[Request], session: Session) -> int:
@@ -109,7 +116,7 @@ def _dry_run(wanted: list[Request], session: Session) -> int:
     return ExitCode.VALID
 
 
-def _run_all(name: str, wanted: list[Request], folder: Folder, argv: list[str], session: Session) -> int:
+def _run_all(name: str, wanted: list[Request], folders: list[Folder], argv: list[str], session: Session) -> int:
     from mxpeak.cli.output import Steady
 
     stdout, stderr = Steady(sys.stdout), Steady(sys.stderr)
@@ -120,7 +127,7 @@ def _run_all(name: str, wanted: list[Request], folder: Folder, argv: list[str], 
         displays.append(display)
         codes.append(code)
     if session.rank == 0:
-        codes.append(_finish(name, displays, folder, session, stdout))
+        codes.append(_finish(name, displays, folders, session, stdout))
     assert session.comm is not None
     return int(session.comm.bcast_object(_worst(codes)))
 
@@ -172,7 +179,7 @@ def _worst(codes: list[int]) -> int:
     return next((code for code in order if code in codes), ExitCode.VALID)
 
 
-def _finish(name: str, displays: list[Display], folder: Folder, session: Session, stdout: Steady) -> int:
+def _finish(name: str, displays: list[Display], folders: list[Folder], session: Session, stdout: Steady) -> int:
     """Show the whole and write the files; what cannot be written is said, and stands on stdout all the same."""
     from mxpeak.report.html import html_report
     from mxpeak.report.text import scoreboard
@@ -190,7 +197,30 @@ def _finish(name: str, displays: list[Display], folder: Folder, session: Session
     files = {RESULT: to_json(body)}
     files |= {display.request.report_name: display.report for display in displays if display.report}
     files[PAGE] = html_report(body)
-    return _write(folder, files, output, session, stdout)
+    code = _write(folders[0], files, output, session, stdout)
+    for folder in folders[1:]:
+        code = _worst([code, _submit(folder, files, displays, session)])
+    return code
+
+
+def _submit(folder: Folder, files: dict[str, str], displays: list[Display], session: Session) -> int:
+    """Write the fields of the list's form, and beside them the files of the run that they speak of."""
+    from mxpeak.report.submission import submission_files
+
+    display = next(display for display in displays if display.request.submit is not None)
+    if not display.results:
+        return ExitCode.VALID
+    others = [r for one in displays for r in one.results if one is not display]
+    files = {**files, **submission_files(display.results, others, display.request.report_name)}
+    try:
+        for file, text in files.items():
+            folder.write(file, text)
+    except OSError as error:
+        session.say(f"mxpeak: error: cannot write {error.filename or folder.path}: {error.strerror}")
+        return ExitCode.RESOURCE
+    if not display.request.output.quiet:
+        session.say(f"submission in {folder.path}/")
+    return ExitCode.VALID
 
 
 def _write(folder: Folder, files: dict[str, str], output: OutputConfig, session: Session, stdout: Steady) -> int:

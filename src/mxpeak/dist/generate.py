@@ -28,6 +28,11 @@ class GeneratedSystem:
         self.b = kernels.zeros(self.rows.local_size)
         kernels.add_scaled(self.b, 1.0, b[:, 0])
 
+    @property
+    def random(self) -> bool:
+        """Whether the entries off the diagonal are random numbers."""
+        return self._generator.entries.kind != "unit-factors"
+
     def _make_diagonal(self) -> Vector:
         """The diagonal over the rows: constant, theta · Σ_{j≠i} |a_ij|, or none (as drawn)."""
         kernels, m, given = self._kernels, self.rows.local_size, self._generator

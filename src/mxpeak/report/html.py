@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import html
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -66,13 +67,15 @@ def _share(result: Mapping[str, Any]) -> str:
 
 def _scoreboard(results: Sequence[Mapping[str, Any]]) -> str:
     head = (
-        "<tr><th>benchmark</th><th>case</th><th>rate</th><th>share of limit</th><th>time</th><th>validation</th></tr>"
+        "<tr><th>benchmark</th><th>case</th><th>rate</th><th>share of limit</th><th>time</th><th>validation</th>"
+        "<th>rules</th></tr>"
     )
     rows = [
         f"<tr><td>{_text(r.get('benchmark'))}</td><td>{_text(_size(_part(r, 'problem')))}</td>"
         f'<td class="number">{_text(rate_text(_part(r, "result").get("rate_flops")))}</td>'
         f'<td class="number">{_share(r)}</td>'
-        f'<td class="number">{three_digits(_part(r, "result").get("time_s"))} s</td><td>{_mark(r)}</td></tr>'
+        f'<td class="number">{three_digits(_part(r, "result").get("time_s"))} s</td><td>{_mark(r)}</td>'
+        f"<td>{_admissible(r)}</td></tr>"
         for r in results
     ]
     return f"<table>{head}{''.join(rows)}</table>"
@@ -86,10 +89,12 @@ def _section(result: Mapping[str, Any]) -> str:
         f'<p class="big">{_text(rate_text(_part(result, "result").get("rate_flops")))}</p>',
         f'<p class="faint">{_text(_limit(result))}</p>',
         f"<p>{_text(_validation(result))}</p>",
+        _rules(_part(result, "rules")),
         f"<p>{_text(_size(problem))}{_text(_memory(problem))}</p>",
         _warnings(result.get("warnings") or []),
         _titled("Where the time went", _phase_bars(_part(result, "phases"))),
         _titled("Rate over the run", _rate_curve(_part(result, "telemetry").get("progress") or [])),
+        _titled("Backward error by step of refinement", _history_curve(_part(result, "validation"))),
         _titled("Configuration", _table(("setting", "value", "from"), config)),
         *(_titled(name.capitalize(), _table(("", ""), _part(result, name).items()))
           for name in ("machine", "software", "launch", "run")),
@@ -128,7 +133,29 @@ def _limit(result: Mapping[str, Any]) -> str:
 def _validation(result: Mapping[str, Any]) -> str:
     validation = _part(result, "validation")
     residual, threshold = validation.get("residual"), validation.get("threshold")
-    return f"scaled residual {three_digits(residual)}, threshold {three_digits(threshold)}: {validation.get('formula')}"
+    text = f"scaled residual {three_digits(residual)}, threshold {three_digits(threshold)}: {validation.get('formula')}"
+    if (steps := validation.get("iterations")) is not None:
+        text += f"; {steps} {'step' if steps == 1 else 'steps'} of refinement"
+    if proof := validation.get("lu_proof"):
+        error, bound = three_digits(proof.get("error")), three_digits(proof.get("bound"))
+        text += f"; the LU is {'proven' if proof.get('passed') else 'NOT proven'}: error {error}, bound {bound}"
+    return text
+
+
+def _admissible(result: Mapping[str, Any]) -> str:
+    rules = _part(result, "rules")
+    return "" if not rules else "ADMISSIBLE" if rules.get("admissible") else "NOT ADMISSIBLE"
+
+
+def _rules(rules: Mapping[str, Any]) -> str:
+    if not rules:
+        return ""
+    if rules.get("admissible"):
+        return "<p>ADMISSIBLE: no rule of the list is broken</p>"
+    items = "".join(
+        f"<li>{_text(one.get('rule'))}: {_text(one.get('text'))}</li>" for one in rules.get("violations") or ()
+    )
+    return f"<p>NOT ADMISSIBLE</p><ul>{items}</ul>"
 
 
 def _titled(title: str, content: str) -> str:
@@ -183,6 +210,30 @@ def _rate_curve(samples: Sequence[Sequence[float]]) -> str:
         '<line class="axis" x1="20" y1="180" x2="720" y2="180"/><line class="axis" x1="20" y1="30" x2="720" y2="30"/>'
         f'<polyline class="curve" points="{line}"/><text x="20" y="22">{_text(rate_text(peak))}</text>'
         '<text x="20" y="198">0 %</text><text x="720" y="198" text-anchor="end">100 % of the work</text></svg>'
+    )
+
+
+def _history_curve(validation: Mapping[str, Any]) -> str:
+    """The scaled backward error of the start and after each step, on a logarithmic scale, with the threshold."""
+    history = [eta for eta in validation.get("history") or [] if eta is not None and eta > 0.0]
+    threshold = validation.get("threshold")
+    if len(history) < 2 or not threshold:
+        return ""
+    low, high = (math.log10(pick([*history, threshold])) for pick in (min, max))
+    if high == low:
+        return ""
+
+    def y(eta: float) -> float:
+        return 30 + 150 * (high - math.log10(eta)) / (high - low)
+
+    steps = len(history) - 1
+    line = " ".join(f"{20 + 700 * k / steps:.1f},{y(eta):.1f}" for k, eta in enumerate(history))
+    return (
+        '<svg viewBox="0 0 760 210" role="img" aria-label="backward error by step">'
+        f'<line class="axis" x1="20" y1="{y(threshold):.1f}" x2="720" y2="{y(threshold):.1f}"/>'
+        f'<text x="720" y="{y(threshold) - 4:.1f}" text-anchor="end">threshold {three_digits(threshold)}</text>'
+        f'<polyline class="curve" points="{line}"/><text x="20" y="22">{three_digits(history[0])}</text>'
+        f'<text x="720" y="198" text-anchor="end">{three_digits(history[-1])} after step {steps}</text></svg>'
     )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from mxpeak.records import Caution, Result, rate_text, three_digits
 
@@ -11,16 +12,25 @@ GREEN, RED, BOLD, PLAIN = "\x1b[32m", "\x1b[31m", "\x1b[1m", "\x1b[0m"
 
 def verdict(result: Result, *, verbose: bool = False, color: bool = False) -> str:
     """Did it pass, how fast, what share of the limit, how accurate; if `verbose`, where the time went, and who ran."""
-    lines = [headline(result, color=color), _accuracy(result), _problem(result)]
+    lines = [headline(result, color=color), _emulation(result), _accuracy(result), _proof(result), _problem(result),
+             _stages(result), _difficulty(result), *_broken_rules(result)]  # fmt: skip
     text = "\n".join(line for line in lines if line) + "\n"
     return text + phase_table(result) + placement(result) if verbose else text
 
 
 def headline(result: Result, *, color: bool = False) -> str:
-    """One line: validity and rate in the same breath."""
+    """One line: validity, rate, and what a list's rules say of them in the same breath."""
     words = [_painted(result.mark, color), result.benchmark, rate_text(result.result.get("rate_flops"))]
-    share = share_text(result)
-    return "  ".join([*words, f"({share} of {_limit_text(result)})"] if share else words)
+    words += [f"({share} of {_limit_text(result)})"] if (share := share_text(result)) else []
+    words += [rules] if (rules := rules_text(result)) else []
+    return "  ".join([*words, "emulated"] if result.result.get("emulated") else words)
+
+
+def rules_text(result: Result) -> str:
+    """Whether a list would take the result; empty where the benchmark has no list's rules."""
+    if not result.rules:
+        return ""
+    return "ADMISSIBLE" if result.rules.get("admissible") else "NOT ADMISSIBLE"
 
 
 def share_text(result: Result) -> str:
@@ -55,13 +65,16 @@ def placement(result: Result) -> str:
 
 
 def scoreboard(results: Sequence[Result], *, color: bool = False) -> str:
-    """One row a result: rate, share of the measured limit, validity."""
-    rows = [("benchmark", "rate", "of limit", "residual", "case", "validation")]
+    """One row a result: rate, share of the measured limit, validity, and the rules where one of them has some."""
+    rows = [["benchmark", "rate", "of limit", "residual", "case", "validation"]]
     for r in results:
         residual = three_digits(r.validation.get("residual"))
-        rows.append((
+        rows.append([
             r.benchmark, rate_text(r.result.get("rate_flops")), share_text(r), residual, size_text(r), r.mark,
-        ))  # fmt: skip
+        ])  # fmt: skip
+    if any(r.rules for r in results):
+        for row, cell in zip(rows, ["rules", *map(rules_text, results)]):
+            row.append(cell)
     table = _table(rows)
     for mark in {r.mark for r in results}:
         table = table.replace(mark, _painted(mark, color))
@@ -88,18 +101,72 @@ def _limit_text(result: Result) -> str:
 
 
 def _accuracy(result: Result) -> str:
-    residual, threshold = result.validation.get("residual"), result.validation.get("threshold")
-    relation = "<" if result.passed else "is not below"
-    return f"  scaled residual {three_digits(residual)} {relation} threshold {three_digits(threshold)}"
+    check = result.validation
+    residual, threshold, steps = check.get("residual"), check.get("threshold"), check.get("iterations")
+    below = residual is not None and threshold is not None and residual < threshold
+    what = "scaled residual" if steps is None else "scaled backward error"
+    after = "" if steps is None else f" after {steps} {'step' if steps == 1 else 'steps'} of refinement"
+    return (
+        f"  {what} {three_digits(residual)} {'<' if below else 'is not below'} threshold "
+        f"{three_digits(threshold)}{after}"
+    )
+
+
+def _emulation(result: Result) -> str:
+    if not result.result.get("emulated"):
+        return ""
+    low = result.problem.get("precision", "low precision")
+    return f"  {low} rounded in software: convergence counts, the rate is FP32's"
+
+
+def _proof(result: Result) -> str:
+    """Whether the factors are those of an LU: the largest error of (A - LU) v against what rounding allows."""
+    proof = result.validation.get("lu_proof")
+    if not proof:
+        return ""
+    error, bound = three_digits(proof.get("error")), three_digits(proof.get("bound"))
+    if proof.get("passed"):
+        return f"  the LU is proven: error {error} within its bound {bound}"
+    return f"  the LU is NOT proven: error {error} beyond its bound {bound}"
+
+
+def _stages(result: Result) -> str:
+    lu_s, refine_s = result.result.get("lu_time_s"), result.result.get("refine_time_s")
+    if lu_s is None:
+        return ""
+    lu = f"  LU {three_digits(lu_s)} s at {rate_text(result.result.get('lu_rate_flops'))}"
+    return lu if refine_s is None else f"{lu}, refinement {three_digits(refine_s)} s"
+
+
+def _difficulty(result: Result) -> str:
+    """How hard the system was: GMRES without the factors, growth of the LU, condition."""
+    problem = result.problem
+    parts = []
+    if (factor := problem.get("unpreconditioned_factor")) is not None:
+        parts.append(f"GMRES without the LU gains {three_digits(factor)} a step{_predicted(problem)}")
+    for name in ("growth", "condition"):
+        if problem.get(name) is not None:
+            parts.append(f"{name} {three_digits(problem[name])}")
+    return f"  the system: {', '.join(parts)}" if parts else ""
+
+
+def _predicted(problem: Mapping[str, Any]) -> str:
+    steps = problem.get("predicted_unpreconditioned_steps")
+    return "" if steps is None else f" and needs about {steps:.0f}"
+
+
+def _broken_rules(result: Result) -> list[str]:
+    return [f"  broken rule {one['rule']}: {one['text']}" for one in result.rules.get("violations") or ()]
 
 
 def size_text(result: Result) -> str:
-    """The size of a case, such as N=1000 NB=192 2x2."""
+    """The size of a case, such as N=1000 NB=192 2x2, and where there is a choice its precision and generator."""
     problem = result.problem
     parts = [f"N={problem['n']}"] if "n" in problem else []
     parts += [f"NB={problem['nb']}"] if "nb" in problem else []
     if "P" in problem and "Q" in problem:
         parts.append(f"{problem['P']}x{problem['Q']}")
+    parts += [str(problem[name]) for name in ("precision", "generator") if name in problem]
     return " ".join(parts)
 
 

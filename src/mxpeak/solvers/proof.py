@@ -2,14 +2,16 @@
 
 Every product of the update is formed from two operands with independent rounding errors: relative ones of variance
 u_low²/6 (to nearest, significands spread evenly), or at the lower end of the format's range, absolute ones of variance
-q²/12 (q its least spacing).  For v of random signs, entry i of (A - LU) v is then a sum of independent terms of variance
+q²/12 (q its least spacing).  For v of random signs, entry i of (A - LU) v is then a sum of independent terms, and its
+variance
 
     sigma_i² = u_low²/3·s_i + q²/12·Σ_k t_k + [u_32²·(NB/6 + N/(3·NB)) + u_64²·N]·(s_i + t_i)
     t_k = Σ_{j>=k} u_kj²             s_i = Σ_{k<i} l_ik² t_k
 
 so that two passes over the factors, t = (U∘U) 1 and s = (L∘L) t, give every sigma_i exactly.  In the brackets stand the
 sums in FP32 (in each of N/NB updates an entry is rounded once, and NB products are added up one after the other), and
-the evaluation of the proof itself in FP64.
+the evaluation of the proof itself in FP64.  Where the entries are not random, equal ones err alike, and updates err
+in the same direction again and again: then s_i = (Σ_{k<i} |l_ik| sqrt(t_k))², and N/NB becomes (N/NB)².
 
 A bound of the form N·u_low·||L||·||U|| would allow everything: N·u_low exceeds 1 for fp16 from N = 2048 on.  This one
 does not grow: with s_i ~ 0.7·t_i and ||A v||_i² ~ t_i, as for sqrt-n at any N, 8·sigma is 8·0.58·0.83·2^-11 = 0.19 % of
@@ -102,17 +104,27 @@ class _Prover:
         ones = kernels.zeros(self.system.cols.local_size)
         kernels.assign(ones, 1.0)
         t = self.triangle("upper", ones, squared=True)
-        s = self.triangle("lower", on_columns(self.system, t, kernels), squared=True)
+        s = self.products(on_columns(self.system, t, kernels))
         rounds = low not in ("fp32", "fp64")
         u_low = format_of(low).u if rounds else 0.0
         q = format_of(low).spacing if rounds else 0.0
         u_sum, u_64 = format_of("fp64" if low == "fp64" else "fp32").u, format_of("fp64").u
-        sums = u_sum**2 * (nb / 6.0 + n / (3.0 * nb)) + u_64**2 * n
+        updates = (n / nb) ** (1 if self.system.random else 2)
+        sums = u_sum**2 * (nb / 6.0 + updates / 3.0) + u_64**2 * n
         variance = kernels.zeros(self.system.rows.local_size)
         kernels.assign(variance, q**2 / 12.0 * self.equations.sum_of([kernels.sum_abs(t)])[0])
         kernels.add_scaled(variance, u_low**2 / 3.0 + sums, s)
         kernels.add_scaled(variance, sums, t)
         return variance
+
+    def products(self, t: Vector) -> Vector:
+        """s over the rows, for t over the columns."""
+        if self.system.random:
+            return self.triangle("lower", t, squared=True)
+        self.kernels.power(t, 0.5)
+        s = self.triangle("lower", t)  # the entries of L below the diagonal have one sign
+        self.kernels.multiply(s, s)
+        return s
 
     def times_A(self, v: Vector) -> Vector:
         """A v, or R A C v."""

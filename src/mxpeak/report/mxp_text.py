@@ -1,0 +1,125 @@
+"""HPL-MxP's result block, in the lines that scripts written for NVIDIA's benchmark look for; and what these leave out.
+
+EPS is the 2^-53 of the rules.  `per GPU` is per rank, on a processor too.  Such scripts take the word FAILED anywhere
+after the first block for the verdict, and a number before GFLOPS for the rate: neither stands where it would mislead.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mxpeak.configs import HplMxpCase, HplMxpConfig
+from mxpeak.precision import precision
+from mxpeak.records import Result
+from mxpeak.report.hpl_text import EPSILON, Stream
+
+BANNER = " ****** HPL MxP Result    ****** \n"
+DOTS = "    . . . . . . . . . . . . . . . . .          ="
+
+HEAD = """\
+HPL-MxP by mxpeak
+Rate: 2/3 N^3 + 3/2 N^2 over the time of scaling, factorization and refinement.  Per GPU: per rank.
+
+"""
+
+
+@dataclass(slots=True)
+class MxpText:
+    """Writes the report of one run to a stream: a head, a block a case, a last line."""
+
+    stream: Stream
+    _cases: int = 0
+
+    def header(self, config: HplMxpConfig, n: Sequence[int], grids: Sequence[tuple[int, int]]) -> None:
+        """What the numbers are."""
+        self._write(HEAD)
+
+    def case(self, case: HplMxpCase, result: Result) -> None:
+        """One case: what was run, where its time went, the result block, the rules."""
+        self._write(
+            f"{self._name(case, result)}{_seconds(result)}{_history(result)}\n"
+            f"{BANNER}{_check(result)}{_rates(case, result)}{BANNER}{_rules(result)}\n"
+        )
+
+    def skipped(self) -> None:
+        """A case that did not fit into memory."""
+        self._cases += 1
+        self._write(f"test {self._cases}: skipped, it does not fit into memory\n\n")
+
+    def footer(self, passed: int, failed: int, skipped: int) -> None:
+        """How many cases passed."""
+        self._write(f"{passed} of {passed + failed + skipped} tests PASSED\n")
+
+    def _name(self, case: HplMxpCase, result: Result) -> str:
+        self._cases += 1
+        low = f"{case.precision} (rounded in software: the rate is FP32's)" if result.result.get("emulated") \
+            else case.precision  # fmt: skip
+        return (
+            f"test {self._cases}: {case.tag}, {low}, generator {case.generator}, refinement {case.refine}, "
+            f"seed {case.seed}\n"
+        )
+
+    def _write(self, text: str) -> None:
+        self.stream.write(text)
+        self.stream.flush()
+
+
+def _seconds(result: Result) -> str:
+    """Seconds of the slowest rank."""
+    rows = (
+        ("RNG", result.problem.get("generate_time_s")),
+        ("LU", result.result.get("lu_time_s")),
+        ("Iterative Solver", result.result.get("refine_time_s")),
+    )
+    return "".join(f"{label} seconds: MAX = {time_s:.6f}\n" for label, time_s in rows if time_s is not None)
+
+
+def _history(result: Result) -> str:
+    lines = enumerate(result.validation.get("history") or [])
+    return "".join(f"Solver iteration {k:2d}, scaled backward error = {_number(eta):.8e}\n" for k, eta in lines)
+
+
+def _check(result: Result) -> str:
+    check = result.validation
+    norms = check.get("norms") or {}
+    rows = (
+        ("    EPS       ", EPSILON),
+        ("    Threshold ", check.get("threshold")),
+        ("  ||Ax-b||_oo ", norms.get("residual")),
+        ("  ||A   ||_oo ", norms.get("A_inf")),
+        ("  ||x   ||_oo ", norms.get("x_inf")),
+        ("  ||b   ||_oo ", norms.get("b_inf")),
+    )
+    verdict = "PASSED" if check.get("passed") else "FAILED"
+    return "".join(f"{label}{DOTS} {_number(value):15.6E}\n" for label, value in rows) + (
+        f"  ||Ax-b||_oo / (EPS * (||A||_oo * ||x||_oo + ||b||_oo) * N) = {_number(check.get('residual')):15.6E} "
+        f"...... {verdict}\n"
+    )
+
+
+def _rates(case: HplMxpCase, result: Result) -> str:
+    sloppy = precision(case.precision).bytes
+    text = f"    N = {case.n}, NB = {case.nb}, NPROW = {case.P}, NPCOL = {case.Q}, SLOPPY-TYPE = {sloppy}\n"
+    rows = (
+        ("       GFLOPS", "rate_flops", "The HPL-MxP performance to report"),
+        ("    LU GFLOPS", "lu_rate_flops", "The performance excluding the iterative solver part"),
+    )
+    for label, key, meaning in rows:
+        if (rate := result.result.get(key)) is not None:
+            gflops = rate / 1e9
+            text += f"{label} = {gflops:.4e}, per GPU = {gflops / (case.P * case.Q):10.2f} ------ {meaning}\n"
+    return text
+
+
+def _rules(result: Result) -> str:
+    if result.rules.get("admissible"):
+        return "ADMISSIBLE\n"
+    broken = result.rules.get("violations") or []
+    return "NOT ADMISSIBLE\n" + "".join(f"  {one['rule']}: {one['text']}\n" for one in broken)
+
+
+def _number(value: Any) -> float:
+    return math.nan if value is None else float(value)

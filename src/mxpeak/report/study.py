@@ -1,0 +1,177 @@
+"""The studies of `mxpeak study` for people: tables for the terminal, and figures on one self-contained page."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from mxpeak.records import three_digits
+from mxpeak.report.figure import FIGURE_STYLE, Series, loglog
+from mxpeak.report.html import STYLE
+
+# --- tables -----------------------------------------------------------------------------------------------------
+
+Row = Sequence[str]
+
+
+def tables(body: Mapping[str, Any]) -> str:
+    """Each study as a table of a row an order (or a c), and a sentence that sums it up."""
+    parts = []
+    for name, table in TABLES.items():
+        if name in body:
+            rows, words = table(body[name])
+            widths = [max(map(len, column)) for column in zip(*rows)]
+            lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
+            parts.append(f"{name}: {words}\n" + "".join(f"  {line}\n" for line in lines))
+    return "\n".join(parts)
+
+
+def _by_order(cases: Sequence[Mapping[str, Any]]) -> dict[int, list[Mapping[str, Any]]]:
+    groups: dict[int, list[Mapping[str, Any]]] = {}
+    for case in cases:
+        groups.setdefault(case["n"], []).append(case)
+    return groups
+
+
+def _middle(cases: Sequence[Mapping[str, Any]], key: str) -> float | None:
+    """The median over the cases that have a number there."""
+    values = sorted(case[key] for case in cases if case[key] is not None)
+    if not values:
+        return None
+    half = len(values) // 2
+    return float(values[half] if len(values) % 2 else (values[half - 1] + values[half]) / 2)
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
+
+
+def _pivot_table(part: Mapping[str, Any]) -> tuple[list[Row], str]:
+    rows: list[Row] = [("N", "largest pivot", "sqrt(N)", "5/8 sqrt(N)", "N^0.45", "/sqrt(N)", "at", "late/sqrt(N)")]
+    for n, cases in _by_order(part["cases"]).items():
+        numbers = (_middle(cases, "largest"), n**0.5, 0.625 * n**0.5, n**0.45, _middle(cases, "over_sqrt_n"))
+        at = _percent(_middle(cases, "position") or 0.0)
+        rows.append((str(n), *map(three_digits, numbers), at, three_digits(_middle(cases, "late_over_sqrt_n"))))
+    summary = part["summary"]
+    return rows, (
+        "the largest pivot that partial pivoting selects in random matrices; medians over the seeds\n"
+        "  at: its place among the columns; late: the median pivot in the last tenth of them\n"
+        f"  of {len(part['cases'])} matrices {_percent(summary['last_tenth'])} have it in the last tenth of the "
+        f"columns, {_percent(summary['last_percent'])} in the last hundredth; it is above sqrt(N) in "
+        f"{_percent(summary['above_sqrt_n'])}"
+    )
+
+
+def _norm_table(part: Mapping[str, Any]) -> tuple[list[Row], str]:
+    names = ("norm_1", "norm_2", "norm_inf")
+    rows: list[Row] = [("N", "1-norm", "2-norm", "inf-norm", "without: 1-norm", "2-norm", "inf-norm", "passed")]
+    for n, cases in _by_order(part["cases"]).items():
+        with_, without = ([case for case in cases if case["pivoting"] is wanted] for wanted in (True, False))
+        cells = [f"{value:.1e}" if (value := _middle(chosen, name)) is not None else "none"
+                 for chosen in (with_, without) for name in names]  # fmt: skip
+        rows.append((str(n), *cells, f"{sum(case['passed'] for case in without)} of {len(without)}"))
+    lost = part["summary"]["norm_inf"]["decades_lost"]
+    words = (
+        "norms of b - Ax with partial pivoting and without it; medians over the seeds\n"
+        "  passed: matrices that pass HPL's check without pivoting"
+    )
+    if lost is not None:
+        least, median, most = (f"{lost[key]:.1f}" for key in ("least", "median", "most"))
+        words += f"\n  without it the inf-norm is 10^{median} times as large: least 10^{least}, most 10^{most}"
+    return rows, words
+
+
+def _gmres_table(part: Mapping[str, Any]) -> tuple[list[Row], str]:
+    groups = _by_order(part["cases"])
+    rows: list[Row] = [("c", *(f"N={n}" for n in groups), "factor 1/(c sqrt(3))", "predicted steps")]
+    largest = list(groups.values())[-1]
+    for c in sorted({case["diagonal_scale"] for case in part["cases"]}):
+        steps = [_middle([case for case in cases if case["diagonal_scale"] == c], "steps") for cases in groups.values()]
+        last = [case for case in largest if case["diagonal_scale"] == c]
+        predicted = _middle(last, "predicted_steps")
+        rows.append((
+            f"{c:g}", *(f"{s:g}" if s is not None else "> N" for s in steps),
+            three_digits(last[0]["predicted_factor"]), f"{predicted:.0f}" if predicted is not None else "none",
+        ))  # fmt: skip
+    return rows, (
+        "steps of GMRES without a preconditioner until HPL's check passes; the diagonal is c*sqrt(N)\n"
+        "  predicted: by the circular law, for the same reduction of the residual at the largest N"
+    )
+
+
+TABLES: dict[str, Callable[[Mapping[str, Any]], tuple[list[Row], str]]] = {
+    "pivots": _pivot_table,
+    "norms": _norm_table,
+    "gmres": _gmres_table,
+}
+
+
+# --- the page ---------------------------------------------------------------------------------------------------
+
+
+def page(body: Mapping[str, Any]) -> str:
+    """Figures and tables as one HTML file that needs no network."""
+    parts = [f"<h2>{name}</h2>{figure(body[name])}" for name, figure in FIGURES.items() if name in body]
+    machine, software = body["machine"], body["software"]
+    facts = ", ".join(
+        str(fact) for fact in (
+            machine["cpu_model"], f"{machine['logical_cores_allowed']} cores", f"Python {software['python']}",
+            f"NumPy {software['numpy']}", f"SciPy {software['scipy']}",
+        ) if fact
+    )  # fmt: skip
+    return (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1"><title>mxpeak study</title>'
+        f"<style>{STYLE}{FIGURE_STYLE}</style></head><body>\n<h1>What HPL-MxP's rules rest on</h1>"
+        f'<p class="faint">{html.escape(facts)}; FP64, entries U[-1, 1]</p>\n' + "\n".join(parts)
+        + f"<h2>Tables</h2><pre>{html.escape(tables(body))}</pre>\n</body></html>\n"
+    )  # fmt: skip
+
+
+def _pivot_figure(part: Mapping[str, Any]) -> str:
+    orders = list(_by_order(part["cases"]))
+    series = [
+        Series("largest pivot", [(case["n"], case["largest"]) for case in part["cases"]]),
+        Series("late, median", [(n, (_middle(cases, "late_over_sqrt_n") or 0.0) * n**0.5)
+                                for n, cases in _by_order(part["cases"]).items()]),
+        Series("√N", [(n, n**0.5) for n in orders], joined=True),
+        Series("5/8·√N", [(n, 0.625 * n**0.5) for n in orders], joined=True),
+        Series("N^0.45", [(n, n**0.45) for n in orders], joined=True),
+    ]  # fmt: skip
+    caption = "Largest |u_ii| that partial pivoting selects; late: the median pivot of the last tenth of the columns."
+    return loglog("largest pivots", "order N", "pivot", series, caption=caption)
+
+
+def _norm_figures(part: Mapping[str, Any]) -> str:
+    names = {"norm_1": "1-norm", "norm_2": "2-norm", "norm_inf": "inf-norm"}
+    both = [case[name] for case in part["cases"] for name in names if case[name]]
+    figures = []
+    for pivoting, caption in ((True, "With partial pivoting."), (False, "Without pivoting, on the same scale.")):
+        chosen = [case for case in part["cases"] if case["pivoting"] is pivoting]
+        series = [Series(label, [(case["n"], case[name]) for case in chosen]) for name, label in names.items()]
+        title = f"norms of the residual {'with' if pivoting else 'without'} pivoting"
+        figures.append(loglog(title, "order N", "norm of b - Ax", series, y_values=both, caption=caption))
+    return "".join(figures)
+
+
+def _gmres_figure(part: Mapping[str, Any]) -> str:
+    groups = _by_order(part["cases"])
+    series = [
+        Series(f"N = {n}", [(case["diagonal_scale"], case["steps"]) for case in cases])
+        for n, cases in list(groups.items())[-4:]
+    ]
+    largest = sorted(list(groups.values())[-1], key=lambda case: float(case["diagonal_scale"]))
+    curve = [(case["diagonal_scale"], case["predicted_steps"]) for case in largest]
+    series.append(Series("circular law", curve, joined=True))
+    scales = [case["diagonal_scale"] for case in part["cases"]]
+    series.append(Series("50 steps", [(min(scales), 50.0), (max(scales), 50.0)], joined=True))
+    caption = "Steps until HPL's check passes without a preconditioner; a refinement may take 50 with one."
+    return loglog("steps of unpreconditioned GMRES", "c of the diagonal c·√N", "steps", series, caption=caption)
+
+
+FIGURES: dict[str, Callable[[Mapping[str, Any]], str]] = {
+    "pivots": _pivot_figure,
+    "norms": _norm_figures,
+    "gmres": _gmres_figure,
+}

@@ -1,0 +1,177 @@
+"""The upload form of the HPL-MxP list (hpl-mxp.org), its fields filled from a result; what no machine knows stays null.
+
+The keys are the names that the fields have in the form.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mxpeak.precision import precision
+from mxpeak.records import Result, rate_text, three_digits, to_json
+
+SCHEMA_SUBMISSION = "mxpeak.submission/1"
+JSON_NAME, TEXT_NAME = "submission.json", "submission.txt"
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One field of the form: its name there, what it asks for, and how a result answers it (None: only people can)."""
+
+    name: str
+    label: str
+    answer: Callable[[Result], Any] = lambda result: None
+
+
+def submission_files(results: Sequence[Result], others: Sequence[Result], report: str) -> dict[str, str]:
+    """The files of a submission: the fastest of the results that the rules take, else the fastest one.
+
+    `others` are results of other benchmarks of the same run, `report` is the name of HPL-MxP's own report.
+    """
+    result = max(results, key=lambda r: (_admissible(r), r.result.get("rate_flops") or 0.0))
+    body = submission(result, others, report)
+    return {JSON_NAME: to_json(body), TEXT_NAME: submission_text(body)}
+
+
+def submission(result: Result, others: Sequence[Result], report: str) -> dict[str, Any]:
+    """What the form asks for, by its own names, and whether the list would take it."""
+    fields = {field.name: field.answer(result) for field in FORM}
+    fields |= {"outputFile": report, "hplgflops": _hpl_gflops(others)}
+    violations = result.rules.get("violations") or []
+    return {
+        "schema": SCHEMA_SUBMISSION,
+        "list": "HPL-MxP",
+        "admissible": _admissible(result),
+        "validation": result.mark,
+        "violations": [f"{one['rule']}: {one['text']}" for one in violations],
+        "run": result.run.get("id"),
+        "fields": fields,
+        "to_be_filled_in_by_you": [name for name, value in fields.items() if value is None],
+        "algorithm": _algorithm(result),
+    }
+
+
+def submission_text(body: dict[str, Any]) -> str:
+    """The same for people: first whether to submit it at all, then the fields, what is missing, the algorithm."""
+    admissible = body["admissible"]
+    lines = [
+        f"{body['validation']}, {'ADMISSIBLE' if admissible else 'NOT ADMISSIBLE: the list does not take this run'}",
+        *(f"  {text}" for text in body["violations"]),
+        "",
+        f"Form of the {body['list']} list, for run {body['run']}",
+        "",
+    ]
+    labels = {field.name: field.label for field in FORM}
+    fields = body["fields"].items()
+    width = max(len(labels[name]) for name, value in fields if value is not None)
+    lines += [f"  {labels[name]:<{width}}  {value}" for name, value in fields if value is not None]
+    lines += ["", "To be filled in by you", "", *(f"  {labels[name]}" for name, value in fields if value is None)]
+    return "\n".join([*lines, "", "Algorithm", "", f"  {body['algorithm']}", ""])
+
+
+def _admissible(result: Result) -> bool:
+    return result.passed and bool(result.rules.get("admissible"))
+
+
+def _hpl_gflops(others: Sequence[Result]) -> float | None:
+    rates = [r.result.get("rate_flops") for r in others if r.benchmark == "hpl" and r.passed]
+    return max((rate / 1e9 for rate in rates if rate is not None), default=None)
+
+
+def _gflops(result: Result) -> float | None:
+    rate = result.result.get("rate_flops")
+    return None if rate is None else rate / 1e9
+
+
+def _clock_ghz(result: Result) -> float | None:
+    """The nominal clock, where the processor's name tells it."""
+    found = re.search(r"@ *([\d.]+) *GHz", result.machine.get("cpu_model") or "")
+    return float(found[1]) if found else None
+
+
+def _cores_a_socket(result: Result) -> int | None:
+    cores, sockets = result.machine.get("physical_cores"), result.machine.get("sockets")
+    return cores // sockets if cores and sockets and cores % sockets == 0 else None
+
+
+def _memory(result: Result) -> str | None:
+    total = result.machine.get("memory_total_bytes")
+    return None if total is None else f"{three_digits(total / 2**30)} GiB"
+
+
+def _implementation(result: Result) -> str:
+    return f"The mxpeak authors, mxpeak {result.software.get('mxpeak') or ''}".rstrip()
+
+
+def _system(result: Result) -> str | None:
+    kernel = result.machine.get("kernel")
+    return f"Linux {kernel}" if kernel else None
+
+
+def _compiler(result: Result) -> str | None:
+    names = {"numba": "Numba", "llvmlite": "llvmlite (LLVM)"}
+    parts = [f"{name} {result.software[key]}" for key, name in names.items() if result.software.get(key)]
+    return ", ".join(parts) or None
+
+
+def _math_library(result: Result) -> str | None:
+    blas = result.software.get("blas") or {}
+    words = [blas[key] for key in ("library", "version", "architecture") if blas.get(key)]
+    return " ".join(map(str, words)) or None
+
+
+def _mpi_library(result: Result) -> str | None:
+    if result.launch.get("ranks") == 1:
+        return "none, there is one rank"
+    return f"MPICH {result.software['mpich']}" if result.software.get("mpich") else None
+
+
+def _algorithm(result: Result) -> str:
+    """What the rules want said of a submission: how the factors were made, and how they were used."""
+    problem, low = result.problem, result.problem.get("precision", "fp32")
+    rounded = ", rounded in software and multiplied in fp32" if result.result.get("emulated") else ""
+    way = {"classical": "classical refinement"}.get(problem.get("refine", ""), "GMRES from the left")
+    lu_rate, lu_s = result.result.get("lu_rate_flops"), result.result.get("lu_time_s")
+    return (
+        f"Matrix {problem.get('generator')} of order {problem.get('n')}, seed {problem.get('seed')}, generated before "
+        f"the clock.  Blocked right-looking LU without pivoting, NB = {problem.get('nb')}, on a {problem.get('P')}x"
+        f"{problem.get('Q')} grid, the operands of its update in {low}{rounded}, accumulated in "
+        f"{precision(low).accumulate}: {three_digits(lu_s)} s, {rate_text(lu_rate)}.  The factors precondition {way} "
+        f"in fp64, steps: {result.validation.get('iterations')}, to a scaled backward error of "
+        f"{three_digits(result.validation.get('residual'))}."
+    )
+
+
+FORM = (
+    Field("firstName", "First name"),
+    Field("lastName", "Last name"),
+    Field("email", "Email"),
+    Field("sitename", "Site name"),
+    Field("segment", "Segment (Academic, Classified, Government, Industry, Research, Vendor, Other)"),
+    Field("city", "City"),
+    Field("country", "Country"),
+    Field("sysname", "System name"),
+    Field("integrator", "Integrator"),
+    Field("model", "Computer model"),
+    Field("processor", "Processor name and model", lambda result: result.machine.get("cpu_model")),
+    Field("procfreq", "Processor frequency (GHz)", _clock_ghz),
+    Field("proccores", "Processor cores per socket", _cores_a_socket),
+    Field("sockets", "Sockets per node", lambda result: result.machine.get("sockets")),
+    Field("nodemem", "Memory per node", _memory),
+    Field("accelerator", "Accelerator vendor and model"),
+    Field("accelcores", "Accelerator cores"),
+    Field("accelcount", "Accelerators per node"),
+    Field("interconnect", "Interconnect vendor, model, connections"),
+    Field("nodes", "Node count", lambda result: result.machine.get("nodes")),
+    Field("hplaigflops", "HPL-MxP score (Gflop/s)", _gflops),
+    Field("hplaiimpl", "HPL-MxP implementation author and version", _implementation),
+    Field("hplgflops", "HPL score (Gflop/s, in FP64)"),
+    Field("outputFile", "HPL-MxP output file"),
+    Field("osname", "Operating system", _system),
+    Field("compiler", "Compiler", _compiler),
+    Field("mathlib", "Math libraries", _math_library),
+    Field("mpilib", "MPI library", _mpi_library),
+)

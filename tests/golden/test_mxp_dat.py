@@ -1,0 +1,75 @@
+"""HPL-MxP.dat: the 14 lines of rocHPL-MxP are read, and what is wrong is said with its line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mxpeak.bench.mxp_dat import LINES, read_dat
+from mxpeak.configs import HplMxpConfig
+from mxpeak.errors import UsageError
+
+DAT = Path(__file__).with_name("mxp.dat").read_text()
+
+
+def edited(number: int, line: str) -> str:
+    lines = DAT.splitlines()
+    lines[number - 1] = line
+    return "\n".join(lines) + "\n"
+
+
+def test_all_14_lines_are_read():
+    assert len(DAT.splitlines()) == LINES
+    assert read_dat(DAT, "HPL-MxP.dat") == {
+        "output_file": "mixed.out", "device_out": 6, "n": (1000, 2000), "nb": (64, 128), "order": "column", "P": (2,),
+        "Q": (3,), "threshold": 16.0, "bcast": ("1ring", "1ringM", "longM"), "idle_ranks": True,
+    }  # fmt: skip
+
+
+def test_what_is_read_makes_a_config_whose_grid_may_leave_ranks_idle():
+    config = HplMxpConfig(**read_dat(DAT, "HPL-MxP.dat"))
+    cases = list(config.cases(7))
+    assert len(cases) == 2 * 2 * 3
+    assert (cases[0].P, cases[0].Q, cases[0].tag) == (2, 3, "WC0")
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n", "\r"])
+def test_any_line_ending_reads_the_same(newline: str):
+    assert read_dat(DAT.replace("\n", newline), "HPL-MxP.dat") == read_dat(DAT, "HPL-MxP.dat")
+
+
+@pytest.mark.parametrize(
+    ("number", "line", "message"),
+    [
+        (5, "21", "HPL-MxP.dat line 5 (number of Ns): 21 is out of range: the least is 1, the most 20: '21'"),
+        (6, "1000 Ns", "HPL-MxP.dat line 6 (Ns): 2 values asked for by line 5, found 1: '1000 Ns'"),
+        (6, "0 2000", "HPL-MxP.dat line 6 (Ns): 0 is out of range: the least is 1, the most 100000000: '0 2000'"),
+        (9, "2", "HPL-MxP.dat line 9 (PMAP process mapping): '2' is unknown; expected one of 0 row, 1 column: '2'"),
+        (10, "P", "HPL-MxP.dat line 10 (P): 'P' is not a whole number: 'P'"),
+        (11, "0 Q", "HPL-MxP.dat line 11 (Q): 0 is out of range: the least is 1, the most 100000000: '0 Q'"),
+        (12, "-1.0 t", "HPL-MxP.dat line 12 (threshold): -1 asks for no check, but a mixed-precision result is worth "
+         "its check; write 16.0: '-1.0 t'"),
+        (12, "nan", "HPL-MxP.dat line 12 (threshold): 'nan' is not a finite number: 'nan'"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_said_with_its_line(number: int, line: str, message: str):
+    with pytest.raises(UsageError) as caught:
+        read_dat(edited(number, line), "HPL-MxP.dat")
+    assert str(caught.value) == message
+
+
+def test_an_unknown_broadcast_is_an_error_that_names_the_known_ones():
+    with pytest.raises(UsageError, match=r"line 14 \(BCASTs\): '8' is unknown; expected one of 0 1ring, .*7 ilib"):
+        read_dat(edited(14, "0 1 8"), "HPL-MxP.dat")
+
+
+@pytest.mark.parametrize("kept", range(LINES))
+def test_a_file_cut_short_anywhere_says_where_it_ends(kept: int):
+    with pytest.raises(UsageError, match=f"the file ends after line {kept}; expected 14 lines"):
+        read_dat("".join(f"{line}\n" for line in DAT.splitlines()[:kept]), "HPL-MxP.dat")
+
+
+def test_an_hpl_dat_in_its_place_is_noticed():
+    with pytest.raises(UsageError, match=r"line 13 \(number of BCASTs\): '16\.0' is not a whole number"):
+        read_dat((Path(__file__).with_name("lists.dat")).read_text(), "HPL.dat")

@@ -1,0 +1,255 @@
+"""`mxpeak study`: what it measures is what it says, what the rules conclude from it holds, and files come out whole."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from mxpeak.bench import study
+from mxpeak.bench.study import Plan, draw, gmres, largest_pivot, lu_without_pivoting, residual_norms, uniform_system
+from mxpeak.cli import main as cli
+from mxpeak.configs import GENERATORS
+from mxpeak.errors import ResourceError
+from mxpeak.layout.entries import Entries
+from mxpeak.layout.generators import generator
+from mxpeak.report.figure import Axis, Series, loglog, number
+
+U = 2.0**-53
+
+
+# --- what is measured -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("n", "columns", "first"), [(1, 1, 1), (1, 5, 1), (7, 3, 50), (16, 16, 1), (33, 33, 1090)])
+def test_drawn_matrices_are_the_entries_bit_by_bit(n, columns, first):
+    entries = Entries("lcg", n, seed=42, first=first, scale=-2.0, shift=1.0)
+    expected = [[entries.value(i, j) for j in range(columns)] for i in range(n)]
+    assert np.array_equal(draw(entries, columns), expected)
+
+
+@pytest.mark.parametrize("n", [1, 2, 30, 101])
+def test_the_largest_pivot_is_that_of_gaussian_elimination_with_row_interchanges(n):
+    A, _ = uniform_system(n, 100)
+    S, pivots = A.copy(), []
+    for k in range(n):
+        at = k + int(np.argmax(np.abs(S[k:, k])))
+        S[[k, at]] = S[[at, k]]
+        S[k + 1 :, k + 1 :] -= np.outer(S[k + 1 :, k] / S[k, k], S[k, k + 1 :])
+        pivots.append(abs(S[k, k]))
+    found = largest_pivot(A)
+    # two orders of the same sums: n roundings of numbers that grow by less than n
+    assert found["largest"] == pytest.approx(max(pivots), rel=n * n * U * 100)
+    assert found["position"] == (int(np.argmax(pivots)) + 1) / n
+    assert found["late_over_sqrt_n"] == pytest.approx(np.median(pivots[n * 9 // 10 :]) / n**0.5)
+
+
+@pytest.mark.parametrize("n", [1, 63, 64, 65, 150])
+def test_lu_without_pivoting_gives_factors_of_the_matrix_itself(n):
+    A, _ = uniform_system(n, 3)
+    np.fill_diagonal(A, n)
+    LU = lu_without_pivoting(A)
+    L, R = np.tril(LU, -1) + np.eye(n), np.triu(LU)
+    # the bound of the elimination, n·u·|L||U|, and once more for the product here
+    assert (np.abs(L @ R - A) <= 2 * n * U * (np.abs(L) @ np.abs(R))).all()
+
+
+def test_residuals_without_pivoting_are_larger_and_with_it_pass():
+    A, b = uniform_system(300, 100)
+    kept, lost = residual_norms(A, b, pivoting=True), residual_norms(A, b, pivoting=False)
+    assert kept["passed"]
+    assert kept["norm_inf"] <= kept["norm_2"] <= kept["norm_1"]
+    for name in ("norm_1", "norm_2", "norm_inf"):
+        assert lost[name] > 10 * kept[name]
+
+
+def test_a_zero_pivot_without_pivoting_is_reported_as_no_number():
+    A, b = np.array([[0.0, 1.0], [1.0, 0.0]]), np.array([1.0, 2.0])
+    assert residual_norms(A, b, pivoting=True)["norm_1"] == 0.0
+    assert residual_norms(A, b, pivoting=False) == {
+        "norm_1": None, "norm_2": None, "norm_inf": None, "scaled_residual": None, "passed": False,
+    }  # fmt: skip
+
+
+# --- GMRES ------------------------------------------------------------------------------------------------------
+
+
+def test_gmres_needs_one_step_for_each_distinct_eigenvalue(rng):
+    b = rng.uniform(-1, 1, 60)
+    for k in (1, 2, 5):
+        went = gmres(np.diag(1.0 + np.arange(60) % k), b)
+        assert went.steps == k
+        assert went.scaled_residual < 16.0
+
+
+def test_gmres_needs_all_n_steps_for_a_cyclic_shift():
+    n = 20
+    assert gmres(np.roll(np.eye(n), 1, axis=0), np.eye(n)[0]).steps == n
+
+
+def test_gmres_that_cannot_succeed_says_so():
+    nothing = gmres(np.zeros((3, 3)), np.ones(3))
+    assert (nothing.steps, nothing.reduction) == (None, 1.0)
+
+
+def test_gmres_steps_follow_the_circular_law_where_the_disc_is_away_from_zero():
+    A, b = uniform_system(400, 100)
+    for c in (1.0, 1.5):
+        np.fill_diagonal(A, c * 20.0)
+        case = study.gmres_case(A, b, c)
+        assert case["steps"] == pytest.approx(case["predicted_steps"], rel=0.1)
+
+
+def drawn_system(name: str, n: int) -> tuple[np.ndarray, np.ndarray]:
+    made = generator(name, n)
+    A = np.array([[made.entries.value(i, j) for j in range(n)] for i in range(n)])
+    if made.diagonal is not None:
+        np.fill_diagonal(A, made.diagonal)
+    if made.row_sum is not None:
+        np.fill_diagonal(A, 0.0)
+        np.fill_diagonal(A, made.row_sum * np.abs(A).sum(axis=1))
+    return A, np.array([made.right_side.value(i, 0) for i in range(n)])
+
+
+@pytest.mark.parametrize("name", GENERATORS)
+def test_a_mildly_scaled_diagonal_makes_a_preconditioner_necessary(name):
+    steps = gmres(*drawn_system(name, 200)).steps
+    # dominant matrices, and fasi-higham with its eigenvalues in one cluster, are solved without any factors
+    easy = name in ("dominant-n", "icl", "fasi-higham")
+    assert steps < 20 if easy else steps > 100
+
+
+# --- the whole ----------------------------------------------------------------------------------------------------
+
+
+def test_a_run_holds_every_case_and_no_nan():
+    heard: list[tuple[str, int, int]] = []
+    plan = Plan(("pivots", "norms", "gmres"), orders=(30, 1, 2, 30), seeds=2, scales=(0.7, 2.0))
+    body = study.run(plan, argv=["study"], on_case=lambda *news: heard.append(news))
+    assert json.loads(json.dumps(body, allow_nan=False))["schema"] == "mxpeak.study/1"
+    assert heard[-1] == ("gmres", 6, 6)
+    assert len(heard) == 18
+    assert [(c["n"], c["seed"]) for c in body["pivots"]["cases"]] == [(n, s) for n in (1, 2, 30) for s in (100, 101)]
+    assert [c["pivoting"] for c in body["norms"]["cases"]] == [True, False] * 6
+    assert {c["diagonal_scale"] for c in body["gmres"]["cases"]} == {0.7, 2.0}
+    assert all(c["steps"] <= c["n"] for c in body["gmres"]["cases"])
+
+
+def test_the_trend_is_the_exponent_of_a_power():
+    exponent, spread = study._trend([(n, 3.0 * n**0.45) for n in (10, 100, 1000)])
+    assert exponent == pytest.approx(0.45)
+    assert spread == pytest.approx(0.0, abs=1e-12)
+    assert study._trend([(10, 1.0), (10, 2.0)]) == (None, None)
+
+
+def test_an_order_that_does_not_fit_is_refused_with_the_arithmetic(monkeypatch):
+    monkeypatch.setattr(study, "available_memory_bytes", lambda: 2**30)
+    with pytest.raises(ResourceError, match=r"N=20000 needs 4 matrices of 8·N² bytes = 11.9 GiB, but 1 GiB.*-N 5700"):
+        study.run(Plan(("pivots",), orders=(100, 20000)))
+
+
+# --- the command line ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+SMALL = ["-N", "20,40", "--seeds", "2"]
+
+
+def test_study_shows_tables_and_writes_json_and_figures(here, capsys):
+    assert cli.main(["study", *SMALL, "--diagonal-scale", "0.625,1"]) == 0
+    out, err = capsys.readouterr()
+    assert [line.split(":")[0] for line in out.splitlines() if line and line[0] != " "] == ["pivots", "norms", "gmres"]
+    (folder,) = (here / "mxpeak-out").iterdir()
+    assert err.splitlines()[-1] == f"results in mxpeak-out/{folder.name}/"
+    body = json.loads((folder / "study.json").read_text())
+    assert body["argv"] == ["study", *SMALL, "--diagonal-scale", "0.625,1"]
+    page = (folder / "study.html").read_text()
+    assert page.count("<svg") == 4
+    assert "http" not in page.replace("http://www.w3.org", "")
+
+
+def test_only_the_studies_asked_for_run(here, capsys):
+    assert cli.main(["study", "norms", "pivots", *SMALL, "--json", "-", "--out", "here"]) == 0
+    body = json.loads(capsys.readouterr().out)
+    assert {"pivots", "norms", "gmres"} & set(body) == {"pivots", "norms"}
+    assert body == json.loads((here / "here" / "study.json").read_text())
+
+
+def test_json_goes_to_a_file_too(here, capsys):
+    assert cli.main(["study", "pivots", *SMALL, "--json", "copy.json"]) == 0
+    assert json.loads((here / "copy.json").read_text())["schema"] == "mxpeak.study/1"
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["spectra"], "study: 'spectra' is unknown; choose one of pivots, norms, gmres"),
+        (["pivots", "-N", "0"], "-N: 0 is out of range"),
+        (["pivots", "-N", "ten"], "-N: 'ten' is not a whole number"),
+        (["--seeds", "0"], "--seeds: 0 is out of range"),
+        (["gmres", "--diagonal-scale", "nan"], "--diagonal-scale: 'nan' is not a finite number"),
+        (["pivots", "--diagonal-scale", "1"], "--diagonal-scale is for gmres; pivots leaves the diagonal as drawn"),
+        (["pivots", "--json", "no/such/file"], "cannot write no/such/file"),
+        (["pivots", "--nb", "8"], "mxpeak study does not know --nb 8"),
+    ],
+)
+def test_what_cannot_be_is_refused_and_leaves_nothing_behind(here, capsys, argv, message):
+    assert cli.main(["study", *argv]) == 2
+    assert message in capsys.readouterr().err
+    assert list(here.iterdir()) == []
+
+
+def test_results_are_never_overwritten(here, capsys):
+    (here / "study.html").write_text("mine")
+    assert cli.main(["study", "pivots", *SMALL, "--out", "."]) == 2
+    assert "never overwritten" in capsys.readouterr().err
+    assert (here / "study.html").read_text() == "mine"
+
+
+# --- figures ------------------------------------------------------------------------------------------------------
+
+
+def parsed(figure: str) -> Any:
+    return ElementTree.fromstring(figure)
+
+
+def test_a_figure_has_a_mark_a_point_and_leaves_out_what_has_no_place_on_it():
+    points = [(1.0, 10.0), (10.0, None), (100.0, 0.0), (100.0, -1.0), (100.0, float("inf")), (1000.0, 1e4)]
+    drawn = parsed(loglog("t", "x", "y", [Series("dots", points), Series("line", points, joined=True)]))
+    dots = drawn.findall(".//circle")
+    assert len(dots) == 2 + 1  # and one in the legend
+    line, _ = drawn.findall(".//polyline")
+    assert line.get("points") == " ".join(f"{d.get('cx')},{d.get('cy')}" for d in dots[:2])
+    assert float(dots[0].get("cy")) > float(dots[1].get("cy"))
+    assert loglog("t", "x", "y", [Series("nothing", [(1.0, None)])]) == ""
+
+
+def test_texts_in_a_figure_are_escaped():
+    drawn = parsed(loglog('a "<b>', "x < y", "R & D", [Series("<i>", [(1.0, 1.0)])], caption="a > b"))
+    texts = [element.text for element in drawn.iter("text")]
+    assert {"x < y", "R & D", "<i>"} <= set(texts)
+    assert drawn.find("figcaption").text == "a > b"
+
+
+def test_an_axis_places_equal_ratios_equally_far_apart():
+    axis = Axis(1.0, 100.0, 0.0, 200.0)
+    assert [round(axis.place(v)) for v in (1, 10, 100)] == [0, 100, 200]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "ticks"),
+    [(1.0, 1000.0, ["1", "10", "100", "1000"]), (90.0, 1700.0, ["100", "200", "500", "1000"]),
+     (0.58, 0.82, ["0.6", "0.7", "0.8"]), (1e-9, 1e-7, ["10⁻⁹", "10⁻⁸", "10⁻⁷"])],
+)  # fmt: skip
+def test_ticks_are_round_numbers_few_and_inside(low, high, ticks):
+    assert [number(t) for t in Axis(low, high, 0, 1).ticks()] == ticks
+    assert len(Axis(1e-16, 1e6, 0, 1).ticks()) <= 12

@@ -1,0 +1,109 @@
+"""The form of the HPL-MxP list: what the machine knows is filled in, what only people know is listed as missing."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from mxpeak.records import Result
+from mxpeak.report.submission import FORM, submission, submission_files, submission_text
+
+MACHINE = {
+    "cpu_model": "Intel(R) Xeon(R) CPU E5-2692 v2 @ 2.20GHz", "sockets": 2, "physical_cores": 24, "kernel": "6.1.0",
+    "memory_total_bytes": 64 * 2**30, "nodes": 3,
+}  # fmt: skip
+SOFTWARE = {
+    "mxpeak": "0.1.0", "numba": "0.60", "llvmlite": "0.43", "mpich": "5.0.2",
+    "blas": {"library": "openblas", "version": "0.3.30", "architecture": "Haswell", "threads": 1},
+}  # fmt: skip
+
+
+def result_of(rate: float = 142.4e9, *, admissible: bool = True, **sections: Any) -> Result:
+    violations = [] if admissible else [{"rule": "mode", "text": "--mode explore is for looking around"}]
+    made: dict[str, Any] = {
+        "benchmark": "hpl-mxp", "status": "valid", "run": {"id": "abc"},
+        "problem": {"n": 20000, "nb": 256, "P": 2, "Q": 3, "precision": "fp16", "generator": "sqrt-n", "seed": 100,
+                    "refine": "gmres"},
+        "result": {"rate_flops": rate, "lu_rate_flops": 1.1 * rate, "lu_time_s": 35.0, "emulated": False},
+        "validation": {"passed": True, "residual": 0.5, "iterations": 2},
+        "rules": {"mode": "official", "admissible": admissible, "violations": violations},
+        "machine": MACHINE, "software": SOFTWARE, "launch": {"ranks": 6},
+    }  # fmt: skip
+    return Result(**{**made, **sections})
+
+
+def test_the_fields_are_those_of_the_form_under_its_own_names():
+    assert [field.name for field in FORM] == [
+        "firstName", "lastName", "email", "sitename", "segment", "city", "country", "sysname", "integrator", "model",
+        "processor", "procfreq", "proccores", "sockets", "nodemem", "accelerator", "accelcores", "accelcount",
+        "interconnect", "nodes", "hplaigflops", "hplaiimpl", "hplgflops", "outputFile", "osname", "compiler",
+        "mathlib", "mpilib",
+    ]  # fmt: skip
+
+
+def test_what_the_machine_knows_is_filled_in():
+    fields = submission(result_of(), [], "HPL-MxP.out")["fields"]
+    assert {name: value for name, value in fields.items() if value is not None} == {
+        "processor": MACHINE["cpu_model"], "procfreq": 2.2, "proccores": 12, "sockets": 2, "nodemem": "64.0 GiB",
+        "nodes": 3, "hplaigflops": 142.4, "hplaiimpl": "The mxpeak authors, mxpeak 0.1.0", "outputFile": "HPL-MxP.out",
+        "osname": "Linux 6.1.0", "compiler": "Numba 0.60, llvmlite (LLVM) 0.43", "mathlib": "openblas 0.3.30 Haswell",
+        "mpilib": "MPICH 5.0.2",
+    }  # fmt: skip
+
+
+def test_what_only_people_know_is_null_and_listed():
+    body = submission(result_of(), [], "HPL-MxP.out")
+    missing = body["to_be_filled_in_by_you"]
+    assert missing == [name for name, value in body["fields"].items() if value is None]
+    assert {"email", "sitename", "interconnect", "accelerator", "hplgflops"} <= set(missing)
+    text = submission_text(body)
+    below = text.split("To be filled in by you")[1]
+    assert "  Interconnect vendor, model, connections\n" in below
+    assert "Node count" not in below
+
+
+def test_nothing_is_guessed_where_the_machine_is_unknown():
+    body = submission(result_of(machine={}, software={}, launch={}), [], "HPL-MxP.out")
+    known = {name for name, value in body["fields"].items() if value is not None}
+    assert known == {"hplaigflops", "hplaiimpl", "outputFile"}
+
+
+def test_one_rank_needs_no_mpi_and_a_clock_that_the_name_does_not_tell_is_unknown():
+    result = result_of(launch={"ranks": 1}, machine={**MACHINE, "cpu_model": "AMD EPYC"})
+    fields = submission(result, [], "HPL-MxP.out")["fields"]
+    assert fields["mpilib"] == "none, there is one rank"
+    assert fields["procfreq"] is None
+
+
+def test_hpls_score_is_taken_from_the_same_run_where_it_passed():
+    hpl = Result(benchmark="hpl", status="valid", result={"rate_flops": 70e9})
+    failed = Result(benchmark="hpl", status="invalid", result={"rate_flops": 99e9})
+    assert submission(result_of(), [hpl, failed], "HPL-MxP.out")["fields"]["hplgflops"] == 70.0
+
+
+def test_the_first_line_says_whether_to_submit_at_all():
+    assert submission_text(submission(result_of(), [], "x")).startswith("PASSED, ADMISSIBLE\n")
+    text = submission_text(submission(result_of(admissible=False), [], "x"))
+    assert text.splitlines()[:2] == [
+        "PASSED, NOT ADMISSIBLE: the list does not take this run",
+        "  mode: --mode explore is for looking around",
+    ]
+    assert submission_text(submission(result_of(status="invalid"), [], "x")).startswith("FAILED, NOT ADMISSIBLE")
+
+
+def test_the_fastest_admissible_result_is_submitted_not_a_faster_one_that_is_not():
+    results = [result_of(1e9), result_of(9e9, admissible=False), result_of(2e9), result_of(3e9, status="invalid")]
+    files = submission_files(results, [], "HPL-MxP.out")
+    assert sorted(files) == ["submission.json", "submission.txt"]
+    assert json.loads(files["submission.json"])["fields"]["hplaigflops"] == 2.0
+
+
+def test_the_algorithm_is_explained_as_the_rules_ask():
+    assert submission(result_of(), [], "x")["algorithm"] == (
+        "Matrix sqrt-n of order 20000, seed 100, generated before the clock.  Blocked right-looking LU without "
+        "pivoting, NB = 256, on a 2x3 grid, the operands of its update in fp16, accumulated in fp32: 35.0 s, "
+        "157 GFLOP/s.  The factors precondition GMRES from the left in fp64, steps: 2, to a scaled backward error of "
+        "0.500."
+    )
+    emulated = result_of(result={"rate_flops": 1e9, "emulated": True})
+    assert "in fp16, rounded in software and multiplied in fp32" in submission(emulated, [], "x")["algorithm"]
