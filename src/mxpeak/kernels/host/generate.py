@@ -12,18 +12,15 @@ from typing import NamedTuple
 import numpy as np
 
 from mxpeak.kernels.host.jit import INT, INTEGERS, MATRIX, MATRIX32, VECTOR, WORDS, jit
+from mxpeak.kernels.host.normal import normal
 from mxpeak.layout import lcg
 from mxpeak.layout.block_cyclic import BlockCyclic
-from mxpeak.layout.entries import MIX, Entries
+from mxpeak.layout.entries import Entries
 
 LCG, GAUSSIAN, UNIT_FACTORS = range(3)
 KINDS = {"lcg": LCG, "gaussian": GAUSSIAN, "unit-factors": UNIT_FACTORS}
 #: What becomes of the entries.
 STORE, MULTIPLY, SUM = range(3)
-
-_MIX = np.uint64(MIX)
-_LOW = np.uint64(0xFFFFFFFF)
-_32, _29 = np.uint64(32), np.uint64(29)
 
 
 class Recipe(NamedTuple):
@@ -69,12 +66,7 @@ def _fill(buffer, count, kind, i, j0, x, reals, a_table, c_table):
             buffer[j] = shift + scale * (np.float64(a_table[j] * x + c_table[j]) * 5.421010862427522e-20)
     elif kind == GAUSSIAN:
         for j in range(count):
-            z = a_table[j] * x + c_table[j]
-            z = (z ^ (z >> _32)) * _MIX
-            z = z ^ (z >> _29)
-            u = (np.float64(z >> _32) + 0.5) * 2.3283064365386963e-10
-            v = (np.float64(z & _LOW) + 0.5) * 2.3283064365386963e-10
-            buffer[j] = scale * (np.sqrt(-2.0 * np.log(u)) * np.cos(2.0 * np.pi * v))
+            buffer[j] = scale * normal(a_table[j] * x + c_table[j])
     else:
         for j in range(count):
             common = np.float64(min(i, j0 + j)) * alpha * beta

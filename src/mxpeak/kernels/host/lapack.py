@@ -25,7 +25,7 @@ LETTERS = {
     np.dtype(np.complex128): "z",
 }
 #: Columns of a panel of the LU with rounded operands: within a panel the arithmetic is fp32.
-NB = 128
+NB = 64
 
 _routines: dict[str, Any] = {}
 
