@@ -19,19 +19,21 @@ from mxpeak.comm.base import Task
 from mxpeak.comm.broadcast import library_nonblocking, start_broadcast
 from mxpeak.dist.matrix import DistMatrix
 from mxpeak.kernels.contract import Kernels, Matrix
-from mxpeak.layout.schedule import LuStep, chunks, lu_steps
+from mxpeak.layout.schedule import LuStep, lu_steps
 from mxpeak.perf.counts import lu_flops_done
 from mxpeak.spans import Spans
 
-#: The least width of a piece of the update, in blocks: each piece packs L_row anew, which narrow ones do not pay for.
-PIECE_BLOCKS = 4
+#: The pieces into which an update is cut while something is under way, and their least width in blocks: each piece
+#: packs L_row anew, which narrow ones do not pay for.
+LOOKS, PIECE_BLOCKS = 8, 4
 
 
 @dataclass(frozen=True, slots=True)
 class LuOptions:
     """The precision of the update's operands; and what does not change the result beyond rounding.
 
-    looks: the pieces into which an update is cut while panels are on their way, to drive them before each.
+    looks: above 1, the update is cut into pieces until the next panels have arrived; 1: only until this rank's part of
+    them is made, for where nobody forwards, memory carries them.
     """
 
     precision: str = "fp32"
@@ -92,8 +94,7 @@ class _Lu:
         panels = self.begin(self.steps[0]) if self.steps else None
         for step, following in zip(self.steps, [*self.steps[1:], None]):
             assert panels is not None
-            with self.spans("bcast"):
-                panels.wait()
+            panels.wait(self.spans)
             upcoming = None
             if following and self.options.lookahead:
                 self.update_ahead(panels, following)
@@ -108,10 +109,12 @@ class _Lu:
             panels = upcoming
 
     def begin(self, step: LuStep) -> StepPanels:
-        """Factor and send step's panels, as far as this rank has a part in them.  Collective over the grid."""
+        """Start step's panels: made at once on the diagonal block's owner, elsewhere as soon as the block is there.
+
+        Collective over the grid.
+        """
         panels = StepPanels(self.A, step, self.buffers[step.k % len(self.buffers)], self.options, self.kernels)
-        panels.factor_diagonal(self.spans)
-        panels.solve_and_send(self.spans)
+        panels.start(self.spans)
         return panels
 
     def update_ahead(self, panels: StepPanels, following: LuStep) -> None:
@@ -123,16 +126,18 @@ class _Lu:
             self.subtract(panels, (following.j0, following.j1), (following.j1, None))
 
     def update(self, panels: StepPanels, i: int, j: int, under_way: StepPanels | None = None) -> None:
-        """A22 -= L_row U_col on rows from i and columns from j, driving the panels that are under way."""
-        cols, pieces = self.A.cols, self.options.looks
-        c0, c1 = cols.local_start(j), cols.local_size
-        if under_way is None or under_way.progress():
-            pieces = 1
-        width = max(-(-(c1 - c0) // pieces), PIECE_BLOCKS * self.A.nb, 1)
-        for begin, end in chunks(c0, c1, width if pieces > 1 else max(1, c1 - c0)):
-            self.subtract_local(panels, self.A.rows.local_start(i), self.A.rows.local_size, begin, end)
-            if under_way is not None:
-                under_way.progress()
+        """A22 -= L_row U_col on rows from i and columns from j, with a look at the panels that are under way before
+        each piece: a rank that waits for the diagonal block makes its panels when it comes, and others may wait for it.
+        """
+        rows, cols = self.A.rows, self.A.cols
+        begin, end = cols.local_start(j), cols.local_size
+        piece = max(-(-(end - begin) // LOOKS), PIECE_BLOCKS * self.A.nb)
+        while begin < end:
+            arrived = under_way is None or under_way.progress(self.spans)
+            alone = arrived or (self.options.looks == 1 and under_way is not None and under_way.made)
+            upto = end if alone else min(end, begin + piece)
+            self.subtract_local(panels, rows.local_start(i), rows.local_size, begin, upto)
+            begin = upto
 
     def subtract(self, panels: StepPanels, i: tuple[int, int | None], j: tuple[int, int | None]) -> None:
         """A -= L_row U_col on global rows i and columns j; None: to the end."""
@@ -167,6 +172,8 @@ class StepPanels:
         self._L_message, self._U_message = buffers.L[: m * jb], buffers.U[: jb * n]
         self.L_row: Matrix = kernels.shaped(buffers.L, m, jb)
         self.U_col: Matrix = kernels.shaped(buffers.U, jb, n)
+        self.made = False  # this rank's part of the panels
+        self._block: list[Task] = []  # the diagonal block on its way to here
         self._tasks: list[Task] = []
 
     @property
@@ -177,53 +184,67 @@ class StepPanels:
     def _in_column(self) -> bool:
         return self._A.grid.q == self.step.q
 
-    def factor_diagonal(self, spans: Spans) -> None:
-        """A11 = L11 U11 on its owner, then to the process row and column that hold the panels (lines 7-9)."""
-        A, step, grid = self._A, self.step, self._A.grid
-        if self._in_row and self._in_column:
-            A11 = A[step.j0 : step.j1, step.j0 : step.j1]
-            with spans("factor", flops=2.0 / 3.0 * step.jb**3):
-                self._kernels.copy(A11, self.D)
-                column = self._kernels.factor_block(self.D)
-                self._kernels.copy(self.D, A11)
-            self.singular = step.j0 + column if column else 0
-        sent = []
+    def start(self, spans: Spans) -> None:
+        """Factor the diagonal block where it lies, send or await it, and await the panels that others make."""
+        grid, step, low = self._A.grid, self.step, self._options
+        owner = self._in_row and self._in_column
+        if owner:
+            self._factor_diagonal(spans)
         if self._in_row and grid.Q > 1:
-            sent.append(Task(library_nonblocking(grid.row, self._D_message, step.q)))
+            self._block.append(Task(library_nonblocking(grid.row, self._D_message, step.q)))
         if self._in_column and grid.P > 1:
-            sent.append(Task(library_nonblocking(grid.column, self._D_message, step.p)))
-        if self._in_row and self._in_column:
-            self._tasks += sent  # its owner goes on, and looks after the sending later
-            return
-        with spans("bcast"):
-            for task in sent:
-                task.wait()
+            self._block.append(Task(library_nonblocking(grid.column, self._D_message, step.p)))
+        if owner:
+            self._tasks, self._block = self._block, []  # it goes on, and looks after the sending later
+        if not self._in_column and grid.Q > 1:
+            self._tasks.append(start_broadcast(low.bcast, grid.row, self._L_message, step.q))
+        if not self._in_row and grid.P > 1:
+            self._tasks.append(start_broadcast(low.bcast, grid.column, self._U_message, step.p))
+        self.progress(spans)
 
-    def solve_and_send(self, spans: Spans) -> None:
+    def _factor_diagonal(self, spans: Spans) -> None:
+        """A11 = L11 U11 (lines 7-9)."""
+        A, step, kernels = self._A, self.step, self._kernels
+        A11 = A[step.j0 : step.j1, step.j0 : step.j1]
+        with spans("factor", flops=2.0 / 3.0 * step.jb**3):
+            kernels.copy(A11, self.D)
+            column = kernels.factor_block(self.D)
+            kernels.copy(self.D, A11)
+        self.singular = step.j0 + column if column else 0
+
+    def _make(self, spans: Spans) -> None:
         """L21 = A21 U11^-1 and U12 = L11^-1 A12, rounded for the update, on their way (lines 11-28)."""
-        A, step, kernels, low = self._A, self.step, self._kernels, self._options.precision
+        A, step, kernels, low = self._A, self.step, self._kernels, self._options
         if self._in_column:
             L21 = A[step.j1 :, step.j0 : step.j1]
             with spans("trsm", flops=float(L21.shape[0] * step.jb**2)):
                 kernels.solve_right_upper(L21, self.D)
             with spans("cast"):
-                kernels.cast(L21, self.L_row, low)
-        if A.grid.Q > 1:
-            self._tasks.append(start_broadcast(self._options.bcast, A.grid.row, self._L_message, step.q))
+                kernels.cast(L21, self.L_row, low.precision)
+            if A.grid.Q > 1:
+                self._tasks.append(start_broadcast(low.bcast, A.grid.row, self._L_message, step.q))
         if self._in_row:
             U12 = A[step.j0 : step.j1, step.j1 :]
             with spans("trsm", flops=float(U12.shape[1] * step.jb**2)):
                 kernels.solve_unit_lower(self.D, U12)
             with spans("cast"):
-                kernels.cast(U12, self.U_col, low)
-        if A.grid.P > 1:
-            self._tasks.append(start_broadcast(self._options.bcast, A.grid.column, self._U_message, step.p))
+                kernels.cast(U12, self.U_col, low.precision)
+            if A.grid.P > 1:
+                self._tasks.append(start_broadcast(low.bcast, A.grid.column, self._U_message, step.p))
 
-    def progress(self) -> bool:
-        """Drive what is on its way a little; whether all of it has arrived."""
-        return all([task.progress() for task in self._tasks])
+    def progress(self, spans: Spans) -> bool:
+        """Make this rank's part once the diagonal block is here, and drive what is on its way; whether all is here."""
+        if not self.made and all([task.progress() for task in self._block]):
+            self.made = True
+            self._make(spans)
+        return all([task.progress() for task in self._tasks]) and self.made
 
-    def wait(self) -> None:
+    def wait(self, spans: Spans) -> None:
         """Have both panels here."""
-        for task in self._tasks:
-            task.wait()
+        with spans("bcast"):
+            for task in self._block:
+                task.wait()
+        self.progress(spans)
+        with spans("bcast"):
+            for task in self._tasks:
+                task.wait()
