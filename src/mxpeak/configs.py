@@ -344,7 +344,7 @@ class HplMxpConfig(GridConfig):
     )  # fmt: skip
     diagonal_scale: tuple[float, ...] | None = option(
         None, "--diagonal-scale", help="c of the diagonal c*sqrt(N) (sqrt-n and gaussian; default: 0.625), or theta of "
-        "theta*sum|a_ij| (ddd; default: 1.25/sqrt(N))", metavar="C,...", parse=listed(real(0.0)), group="problem",
+        "theta*sum|a_ij| (ddd; default: 1.25/sqrt(N))", metavar="C,...", parse=listed(real(0.0, 1e6)), group="problem",
     )  # fmt: skip
     condition: float = option(
         1000.0, "--condition", help="condition number of fasi-higham in the infinity norm", metavar="K",

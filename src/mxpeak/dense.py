@@ -13,15 +13,18 @@ spread of A asks for it (Higham, Pranesh, Zounon 2019), and all below runs on th
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import cached_property
 from math import isfinite
 from typing import Any
 
 import numpy as np
 
 from mxpeak.errors import Outcome, ResourceError, SingularError, UsageError
-from mxpeak.kernels.host import lapack
+from mxpeak.kernels.host import blas, lapack
 from mxpeak.precision import PRECISIONS
 from mxpeak.solvers import refine
 from mxpeak.solvers.krylov import Basis, Space
@@ -30,11 +33,16 @@ from mxpeak.spans import Spans
 Array = np.ndarray[Any, np.dtype[Any]]
 
 #: Below this order an fp64 LU is so quick that refining a fp32 one would not pay.
-FP32_FROM = 200
-#: fp32 pays while there are n / this many right-hand sides: refining each costs about 9·n² more, the LU saves n³/3.
-ORDERS_PER_SIDE = 16
+FP32_FROM = 250
+#: fp32 pays while there are n / this many right-hand sides: refining each costs some 9·n² flops, mostly slow ones, and
+#: the LU saves the time of n³/3.
+ORDERS_PER_SIDE = 64
 #: Entries that are worked on at a time: their copies stay in the second-level cache.
-CACHED = 1 << 16
+CACHED = 1 << 17
+#: Bytes from which the factors lie in pages of their own, first written by several threads.
+LARGE = 1 << 25
+#: A step of GMRES takes about the time of an fp64 LU by n / this.
+ORDERS_PER_STEP = 64
 #: A is scaled if the sums of its rows, or of its columns, spread by more, or lie farther from 1, than this.
 SPREAD, RANGE = 2.0**10, 2.0**60
 #: Classical refinement goes on while each step gains at least this factor, and for so many steps.
@@ -43,8 +51,11 @@ GAIN, CLASSICAL_STEPS = 4.0, 10
 RESTART = 8
 #: Beyond this condition·u, u the factors' roundoff, 50 steps of GMRES were never enough (experiments with n = 300).
 HOPELESS = 2.0**10
+#: Signs of an ill-conditioned matrix, upon which the condition is estimated at once: pivots of so different size, or
+#: corrections so large beside the solution.
+DOUBT = 2.0**-16
 #: The backward error eta of plain LU is seldom above this or above 4/n, whichever is larger.
-PLAIN_LU = 2.0**-8
+PLAIN_LU = 2.0**-7
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +68,10 @@ class SolveInfo:
     emulated        their products' operands were rounded in software: right numbers, but fp32's speed
     condition       estimate of the one-norm condition number of A, as scaled
     growth          max |u_ij| / max |a_ij|, as scaled
+                    (both are computed when first asked for; until then this object keeps the factors)
     scaled          rows and columns were scaled before the factorization
     fallback        the precision asked for did not do, and A was factored again in fp64
-    times           seconds by phase: equilibrate, factor, condition, refine
+    times           seconds by phase: equilibrate, factor, refine
     history         the worst backward error at the start and after each step, of the scaled system
     """
 
@@ -70,13 +82,22 @@ class SolveInfo:
     emulated: bool
     iterations: int
     backward_error: float
-    condition: float
-    growth: float
     scaled: bool
     fallback: bool
     message: str
     times: dict[str, float] = field(repr=False)
     history: tuple[float, ...] = field(repr=False)
+    _estimates: Estimates = field(repr=False, compare=False)
+
+    @property
+    def condition(self) -> float:
+        """An estimate by Higham's method, from a few solves with the factors; rarely 3 times too small."""
+        return self._estimates.values()[0]
+
+    @property
+    def growth(self) -> float:
+        """How much larger than A's entries the elimination made them."""
+        return self._estimates.values()[1]
 
     @property
     def solved(self) -> bool:
@@ -124,8 +145,9 @@ def lu_factor(A: Any, *, precision: str = "auto", device: str = "auto") -> LUFac
 class LUFactors:
     """A and its factors.  A is needed for residuals and must not be changed while these are used."""
 
-    def __init__(self, A: Array, factors: Factors, spans: Spans, notes: tuple[str, ...]):
+    def __init__(self, A: Array, factors: Factors, spans: Spans, notes: tuple[str, ...], most: int):
         self.A = A
+        self._most = most  # steps of GMRES
         self._factors = factors
         self._notes = notes
         self._spans = spans
@@ -137,12 +159,12 @@ class LUFactors:
 
     @property
     def condition(self) -> float:
-        """Estimate of the one-norm condition number of A, as scaled."""
+        """Estimate of the one-norm condition number of A, as scaled; computed when first asked for."""
         return self._factors.condition
 
     def __repr__(self) -> str:
         n = self.A.shape[0]
-        return f"LUFactors({n}x{n} {self.A.dtype}, precision={self.precision!r}, condition={self.condition:.2e})"
+        return f"LUFactors({n}x{n} {self.A.dtype}, precision={self.precision!r})"
 
     def solve(self, b: Any) -> tuple[Array, SolveInfo]:
         """Solve A x = b, b (n,) or (n, k), in A's precision.
@@ -154,12 +176,12 @@ class LUFactors:
         # The factorization's time belongs to the first solve.
         spans, self._spans = self._spans, Spans()
         B = _block(b, self.A.dtype)
-        done = _refined(self.A, self._factors, B, spans)
+        done = _refined(self.A, self._factors, B, spans, self._most)
         if done.outcome is not Outcome.SOLVED and self.precision != "fp64":
             note = _note_of_fallback(self.precision, done, self._factors)
             self._factors = _factor_in_fp64(self.A, spans)
             self._notes += (note,)
-            done = _refined(self.A, self._factors, B, spans)
+            done = _refined(self.A, self._factors, B, spans, self._most)
         x = done.X[:, : _columns(b)]
         if _only_b_is_complex(self.A, b):
             x = x + 1j * done.X[:, _columns(b) :]
@@ -168,14 +190,14 @@ class LUFactors:
     def _info(self, done: Refined, spans: Spans, rhs: int) -> SolveInfo:
         factors = self._factors
         notes = self._notes
-        if factors.condition * _u(self.A.dtype) >= 1.0:
+        if done.doubtful and factors.condition * _u(self.A.dtype) >= 1.0:
             notes += (_note_of_singularity(factors.condition, self.A.dtype),)
         return SolveInfo(
             outcome=done.outcome, n=self.A.shape[0], rhs=rhs, precision=factors.precision,
-            emulated=factors.precision not in ("fp64", "fp32"), iterations=done.steps,
-            backward_error=done.eta, condition=factors.condition, growth=factors.growth,
+            emulated=factors.precision not in ("fp64", "fp32"), iterations=done.steps, backward_error=done.eta,
             scaled=factors.scaling is not None, fallback=bool(self._notes), message="\n".join(notes),
             times={name: phase.time_s for name, phase in spans.phases.items()}, history=tuple(done.history),
+            _estimates=Estimates(factors),
         )  # fmt: skip
 
 
@@ -190,8 +212,8 @@ def _check_device(device: str) -> None:
     raise UsageError(f'unknown device "{device}"; choose one of auto, cpu')
 
 
-def _matrix(A: Any) -> Array:
-    A = _numbers(A, "A")
+def _matrix(values: Any) -> Array:
+    A = _numbers(values, "A")
     if A.ndim != 2 or A.shape[0] != A.shape[1]:
         raise UsageError(f"A has shape {A.shape}; solve takes square matrices (for least squares: numpy.linalg.lstsq)")
     if A.size == 0:
@@ -200,8 +222,8 @@ def _matrix(A: Any) -> Array:
     return A if _by_rows(A) or _by_rows(A.T) else np.ascontiguousarray(A)
 
 
-def _right_hand_side(b: Any) -> Array:
-    b = _numbers(b, "b")
+def _right_hand_side(values: Any) -> Array:
+    b = _numbers(values, "b")
     if b.ndim not in (1, 2):
         raise UsageError(f"b has shape {b.shape}; give one right-hand side as (n,), k of them as (n, k)")
     _check_finite(b, "b")
@@ -292,29 +314,46 @@ class Scaling:
     A_inf: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Factors:
-    """P A_s = L U, or P A_s^T = L U where A lies by rows; A_inf = ||A_s||_inf; singular: the zero pivot, from 1."""
+    """P A_s = L U, or P A_s^T = L U where A lies by rows; singular: the first zero pivot, from 1."""
 
     precision: str
     LU: Array
     pivots: Array
     transposed: bool
     scaling: Scaling | None
-    A_inf: float
-    condition: float
-    growth: float
+    sizes: Sizes  # of A_s^T
     singular: int
 
     @property
-    def usable(self) -> bool:
-        """Whether there is an inverse to apply."""
-        return not self.singular and isfinite(self.growth)
+    def A_inf(self) -> float:
+        """||A_s||_inf."""
+        return self.sizes.norms[0 if self.transposed else 1]
+
+    @cached_property
+    def condition(self) -> float:
+        """||A_s||_1·||A_s^-1||_1, the latter estimated by a few solves."""
+        if self.singular:
+            return float("inf")
+        A_one = self.sizes.norms[1 if self.transposed else 0]
+        return A_one * lapack.inverse_norm(self.LU, self.pivots, infinity=self.transposed)
+
+    @cached_property
+    def growth(self) -> float:
+        """max |u_ij| / max |a_ij|."""
+        return _largest_of_upper(self.LU) / self.sizes.largest if self.sizes.largest else 1.0
 
     @property
     def fit(self) -> bool:
         """Whether GMRES has a chance with them."""
         return self.condition * PRECISIONS[self.precision].u <= HOPELESS
+
+    @property
+    def even(self) -> bool:
+        """Whether U's diagonal shows no sign of singularity; not all singular matrices show one there."""
+        diagonal = np.abs(self.LU.diagonal())
+        return bool(diagonal.min() >= DOUBT * diagonal.max())
 
     def apply(self, R: Array) -> Array:
         """A_s^-1 R, each column brought near 1 for the factors' range; a new block of R's type."""
@@ -330,16 +369,34 @@ class Factors:
             return np.asfortranarray(np.divide(low, scale, dtype=R.dtype))
 
 
+class Estimates:
+    """Condition and growth of factors, which are let go once these are known."""
+
+    def __init__(self, factors: Factors):
+        self._factors: Factors | None = factors
+        self._values = (0.0, 0.0)
+
+    def values(self) -> tuple[float, float]:
+        """Condition and growth."""
+        factors = self._factors
+        if factors is not None:
+            self._values = factors.condition, factors.growth
+            self._factors = None
+        return self._values
+
+
 def _factored(A: Array, name: str, sides: int) -> LUFactors:
     """A's factors in a precision, or in fp64 where that one fails altogether."""
     chosen = _chosen(A, name, sides)
     spans = Spans()
     notes: tuple[str, ...] = ()
     factors = _factor_in_fp64(A, spans) if chosen == "fp64" else _factor(A, chosen, spans)
-    if not factors.usable and chosen != "fp64":
-        notes = (f"the LU in {chosen} broke down: {_reason(factors)}; A was factored again in fp64",)
+    if factors.singular and chosen != "fp64":
+        notes = (f"the LU in {chosen} broke down: pivot {factors.singular} is zero; A was factored again in fp64",)
         factors = _factor_in_fp64(A, spans)
-    return LUFactors(A, factors, spans, notes)
+    # Where fp64 may be had for the asking, GMRES must not cost more than its LU would.
+    most = refine.MOST_STEPS if name != "auto" else min(refine.MOST_STEPS, A.shape[0] // ORDERS_PER_STEP)
+    return LUFactors(A, factors, spans, notes, most)
 
 
 def _factor_in_fp64(A: Array, spans: Spans) -> Factors:
@@ -370,23 +427,20 @@ def _factor(A: Array, name: str, spans: Spans) -> Factors:
     transposed = R is A
     wide = name == "fp64"
     low = _typed(A.dtype.kind == "c", wide=wide)
-    W = np.empty(R.shape, low)
+    W = _room(R.shape, low)
     with spans("equilibrate"):
         scaling = None
         sizes = _fill(W, R, None)
         if PRECISIONS[name].bytes < 4 or not sizes.balanced:
             _check_finite(A, "A")
-            scaling, scales = _equilibration(R, transposed)
+            scales = _equilibration(R)
+            scaling = Scaling(*(scales if transposed else scales[::-1]), _inf_norm(R, transposed))
             sizes = _fill(W, R, scales)
     LU, pivots = W.T, np.empty(A.shape[0], np.int32)
     with spans("factor"):
         rounding = name not in ("fp64", "fp32")
         singular = lapack.getrf_rounded(LU, pivots, name) if rounding else lapack.getrf(LU, pivots)
-    A_inf, A_one = sizes.norms if transposed else sizes.norms[::-1]
-    with spans("condition"):
-        growth = _largest_of_upper(LU) / sizes.largest if sizes.largest else 1.0
-        inverse = float("inf") if singular else lapack.inverse_norm(LU, pivots, infinity=transposed)
-    return Factors(name, LU, pivots, transposed, scaling, A_inf, A_one * inverse, growth, singular)
+    return Factors(name, LU, pivots, transposed, scaling, sizes, singular)
 
 
 @dataclass(frozen=True, slots=True)
@@ -412,38 +466,96 @@ class Sizes:
         return all(float(s.max()) <= SPREAD * float(s.min()) for s in sums)
 
 
+def _room(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """An uninitialised matrix; a large one in ordinary pages.
+
+    NumPy asks for huge ones.  On virtual machines whose host reclaims free memory these are rarely at hand: a first
+    touch then took 0.6 s for 256 MB, more than a third of the LU, against 0.09 s in the pages that others just freed.
+    """
+    size = int(np.prod(shape)) * dtype.itemsize
+    if size < LARGE or not hasattr(mmap, "MAP_ANONYMOUS"):
+        return np.empty(shape, dtype)
+    pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return np.frombuffer(pages, dtype).reshape(shape)
+
+
 def _fill(W: Array, R: Array, scales: tuple[Array, Array] | None) -> Sizes:
+    """W = R, scaled and cast; where W is large by BLAS's number of threads, since the system clears its pages."""
+    threads = (blas.blas_facts()["threads"] or 1) if W.nbytes >= LARGE else 1
+    if threads == 1:
+        return _fill_rows(W, R, scales)
+
+    def fill(rows: slice) -> Sizes:
+        return _fill_rows(W[rows], R[rows], None if scales is None else (scales[0][rows], scales[1]))
+
+    n = R.shape[0]
+    with ThreadPoolExecutor(threads) as pool:
+        parts = list(pool.map(fill, [slice(n * t // threads, n * (t + 1) // threads) for t in range(threads)]))
+    return Sizes(
+        np.concatenate([part.row_sums for part in parts]),
+        np.sum([part.column_sums for part in parts], axis=0),
+        max(part.largest for part in parts),
+    )
+
+
+def _fill_rows(W: Array, R: Array, scales: tuple[Array, Array] | None) -> Sizes:
     """W = R, scaled and cast; summed up while each piece is in the cache, so that R is read once."""
-    sizes = Sizes(np.empty(R.shape[0]), np.zeros(R.shape[1]), 0.0)
-    largest = 0.0
+    row_sums, column_sums, largest = np.empty(R.shape[0]), np.zeros(R.shape[1]), 0.0
+    room = np.empty((_rows_at_a_time(R), R.shape[1]), W.real.dtype)
     with np.errstate(all="ignore"):  # what overflows is seen in the sums
         for piece in _pieces(R):
             if scales is None:
                 W[piece] = R[piece]
             else:
-                W[piece] = R[piece] * scales[0][piece, None] * scales[1]
-            found = np.abs(W[piece])
-            sizes.row_sums[piece] = found.sum(axis=1)
-            sizes.column_sums[:] += found.sum(axis=0)
-            largest = max(largest, float(found.max()))
-    return replace(sizes, largest=largest)
-
-
-def _equilibration(R: Array, transposed: bool) -> tuple[Scaling, tuple[Array, Array]]:
-    """Powers of two for R's rows, largest entries to [1/2, 1), then for the columns of what that gives; as D_r, D_c."""
-    by_row, column_max = np.empty(R.shape[0]), np.zeros(R.shape[1])
-    row_sums, column_sums = np.empty(R.shape[0]), np.zeros(R.shape[1])
-    with np.errstate(over="ignore"):
-        for piece in _pieces(R):
-            found = np.abs(R[piece]).astype(np.float64, copy=False)
+                W[piece] = R[piece] * (scales[0][piece, None] * scales[1])
+            found = np.abs(W[piece], out=room[: len(W[piece])])
             row_sums[piece] = found.sum(axis=1)
             column_sums += found.sum(axis=0)
-            by_row[piece] = _power(found.max(axis=1))
-            np.maximum(column_max, (found * by_row[piece, None]).max(axis=0), out=column_max)
+            largest = max(largest, float(found.max()))
+    return Sizes(row_sums, column_sums, largest)
+
+
+def _equilibration(R: Array) -> tuple[Array, Array]:
+    """Powers of two for R's rows and columns: one kind by its largest entries, then the other by what that leaves.
+
+    First comes the kind whose largest entries spread more.  Were rows of different scale dealt with by columns first,
+    the one largest row would set every column's scale, and the others could underflow.
+    """
+    by_row, by_column = np.ones(R.shape[0]), np.ones(R.shape[1])
+    row_max, column_max = _largest(R, by_row, by_column)
+    if _spread(row_max) >= _spread(column_max):
+        by_row = _power(row_max)
+        return by_row, _power(_largest(R, by_row, by_column)[1])
     by_column = _power(column_max)
-    if transposed:
-        return Scaling(by_row, by_column, float(row_sums.max())), (by_row, by_column)
-    return Scaling(by_column, by_row, float(column_sums.max())), (by_row, by_column)
+    return _power(_largest(R, by_row, by_column)[0]), by_column
+
+
+def _largest(R: Array, by_row: Array, by_column: Array) -> tuple[Array, Array]:
+    """The largest entries of the rows and of the columns of |R|, scaled."""
+    row_max, column_max = np.empty(R.shape[0]), np.zeros(R.shape[1])
+    for piece in _pieces(R):
+        sizes = np.abs(R[piece]) * by_row[piece, None] * by_column
+        row_max[piece] = sizes.max(axis=1)
+        np.maximum(column_max, sizes.max(axis=0), out=column_max)
+    return row_max, column_max
+
+
+def _spread(largest: Array) -> int:
+    """How many powers of two lie between the numbers other than zero."""
+    exponents = np.frexp(largest[largest > 0])[1]
+    return int(np.ptp(exponents)) if exponents.size else 0
+
+
+def _inf_norm(R: Array, by_rows: bool) -> float:
+    """||R||_inf, or that of R^T."""
+    sums = np.zeros(R.shape[0])
+    with np.errstate(over="ignore"):
+        for piece in _pieces(R):
+            if by_rows:
+                sums[piece] = np.abs(R[piece]).sum(axis=1)
+            else:
+                sums += np.abs(R[piece]).sum(axis=0)
+    return float(sums.max())
 
 
 def _power(largest: Array) -> Array:
@@ -451,8 +563,12 @@ def _power(largest: Array) -> Array:
     return np.asarray(np.ldexp(1.0, np.clip(-np.frexp(largest)[1], -1000, 1000)))
 
 
+def _rows_at_a_time(A: Array) -> int:
+    return int(min(max(1, CACHED // A.shape[1]), A.shape[0]))
+
+
 def _pieces(A: Array) -> Iterator[slice]:
-    rows = max(1, CACHED // A.shape[1])
+    rows = _rows_at_a_time(A)
     return (slice(i, i + rows) for i in range(0, A.shape[0], rows))
 
 
@@ -468,10 +584,6 @@ def _largest_of_upper(LU: Array) -> float:
             return float("inf")
         largest = max(largest, found)
     return largest
-
-
-def _reason(factors: Factors) -> str:
-    return f"pivot {factors.singular} is zero" if factors.singular else "its numbers overflowed"
 
 
 def _note_of_fallback(name: str, done: Refined, factors: Factors) -> str:
@@ -493,13 +605,14 @@ def _note_of_singularity(condition: float, dtype: np.dtype[Any]) -> str:
 
 @dataclass(slots=True)
 class Refined:
-    """Solutions X of A X = B; eta: the worst backward error in the terms of A itself."""
+    """Solutions X of A X = B; eta: the worst backward error; doubtful: A may be singular to working precision."""
 
     X: Array
     eta: float
     outcome: Outcome
     steps: int
     history: list[float]
+    doubtful: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -509,6 +622,12 @@ class Equations:
     A: Array
     factors: Factors
     B: Array
+
+    def of(self, columns: Array) -> Equations:
+        """Those of some right-hand sides."""
+        if len(columns) == self.B.shape[1]:
+            return self
+        return Equations(self.A, self.factors, np.asfortranarray(self.B[:, columns]))
 
     def times(self, Y: Array) -> Array:
         """A_s Y."""
@@ -532,7 +651,7 @@ class Equations:
 def _minus_product(B: Array, A: Array, Y: Array) -> Array:
     """B - A Y as a new block."""
     R = B.copy(order="F")
-    lapack.subtract_product(R, A, Y)
+    lapack.subtract_product(R, A, np.asfortranarray(Y))
     return R
 
 
@@ -548,16 +667,17 @@ def _by(diagonal: Array, X: Array) -> Array:
     return np.asarray(np.multiply(X, diagonal[:, None], dtype=X.dtype, casting="same_kind"))
 
 
-def _refined(A: Array, factors: Factors, B: Array, spans: Spans) -> Refined:
+def _refined(A: Array, factors: Factors, B: Array, spans: Spans, most: int) -> Refined:
     """Solve A X = B: classical refinement of all columns, then GMRES for those that it leaves."""
     with spans("refine"), np.errstate(all="ignore"):
         scaling = factors.scaling
         equations = Equations(A, factors, B if scaling is None else _by(scaling.rows, B))
         enough = max(4.0 / A.shape[0], PLAIN_LU)
-        Y, etas, history = _classical(equations, enough)
+        Y, etas, history, doubtful = _classical(equations, enough)
         steps = len(history) - 1
-        for j in np.flatnonzero(~(etas <= enough)) if factors.fit else ():
-            done = _gmres(equations, int(j), enough)
+        left = np.flatnonzero(~(etas <= enough))
+        for j in left if left.size and factors.fit else ():
+            done = _gmres(equations, int(j), enough, most)
             steps, history = max(steps, done.steps), [*history, *done.history]
             Y[:, j], etas[j] = done.x[:, 0], done.eta
             if not done.eta <= enough:
@@ -569,31 +689,45 @@ def _refined(A: Array, factors: Factors, B: Array, spans: Spans) -> Refined:
         outcome = Outcome.SOLVED if eta <= enough else Outcome.NOT_CONVERGED
         if not np.isfinite(X).all():
             outcome = Outcome.NOT_FINITE
-        return Refined(X, eta, outcome, steps, history)
+        return Refined(X, eta, outcome, steps, history, doubtful)
 
 
-def _classical(equations: Equations, enough: float) -> tuple[Array, Array, list[float]]:
-    """Y = Y + A_s^-1 (B_s - A_s Y) while that pays; Y, the backward error of its columns, and the worst of each step.
+def _classical(equations: Equations, enough: float) -> tuple[Array, Array, list[float], bool]:
+    """Y = Y + A_s^-1 (B_s - A_s Y) while that pays; Y, its columns' backward errors, each step's worst, and any doubt.
 
     Factors in the input's own precision are refined to what plain LU reaches; coarser ones to a residual of one
-    roundoff, u·(||A||·||x|| + ||b||), which costs a step more and beats plain LU.
+    roundoff, u·(||A||·||x|| + ||b||), which costs a step more and beats plain LU.  That coarse factors get there proves
+    that condition·u is far below 1; for the others, one correction tells.
     """
     same = equations.factors.LU.dtype == equations.A.dtype
     aim = enough if same else 1.0 / equations.A.shape[0]
-    Y = equations.factors.apply(equations.B)
+    factors = equations.factors
+    Y = factors.apply(equations.B)
     R = equations.residual(Y)
     etas = equations.eta(R, Y)
     history = [_worst(etas)]
-    while history[-1] > aim and len(history) <= CLASSICAL_STEPS:
-        new = Y + equations.factors.apply(R)
-        R = equations.residual(new)
-        found = equations.eta(R, new)
-        better = found < etas
-        Y[:, better], etas[better] = new[:, better], found[better]
+    doubtful = same and _signs_of_singularity(factors, R, Y)
+    pending = np.flatnonzero(~(etas <= aim))
+    while pending.size and len(history) <= CLASSICAL_STEPS:
+        part = equations.of(pending)
+        new = Y[:, pending] + factors.apply(R[:, pending] if len(history) == 1 else R)
+        R = part.residual(new)
+        found = part.eta(R, new)
+        better = found < etas[pending]
+        Y[:, pending[better]], etas[pending[better]] = new[:, better], found[better]
         history.append(_worst(etas))
         if not GAIN * history[-1] <= history[-2]:
             break
-    return Y, etas, history
+        left = ~(found <= aim)
+        pending, R = pending[left], R[:, left]
+    return Y, etas, history, doubtful if same else not history[-1] <= enough
+
+
+def _signs_of_singularity(factors: Factors, R: Array, Y: Array) -> bool:
+    """Whether pivots, or the correction of one column, hint at a condition near 1/u."""
+    j = int(np.argmax(np.abs(R).max(axis=0)))
+    correction = factors.apply(R[:, j : j + 1])
+    return not (factors.even and np.abs(correction).max() <= DOUBT * np.abs(Y[:, j]).max())
 
 
 def _worst(etas: Array) -> float:
@@ -602,14 +736,14 @@ def _worst(etas: Array) -> float:
     return worst if isfinite(worst) else float("inf")
 
 
-def _gmres(equations: Equations, j: int, enough: float) -> refine.Refinement:
+def _gmres(equations: Equations, j: int, enough: float, most: int) -> refine.Refinement:
     """GMRES for one column, from the start: its residual falls faster than that of any classical refinement.
 
     `refine` counts in fp64's roundoff; other types have their own.
     """
     unit = _u(equations.A.dtype) / refine.U
     column = Equations(equations.A, equations.factors, equations.B[:, j : j + 1])
-    done = refine.refine(OneColumn(column), restart=RESTART, target=enough * unit)
+    done = refine.refine(OneColumn(column), restart=RESTART, most=most, target=enough * unit)
     done.eta /= unit
     done.history = [eta / unit for eta in done.history]
     return done

@@ -74,7 +74,8 @@ class Outcome(StrEnum):
     )
     UNPROVEN = (
         "the solution is accurate, but the factors are not those of an LU of the matrix: something computed wrongly, "
-        "and refinement made up for it; test the memory, the processor or device, and its libraries"
+        "and refinement made up for it; test the memory, the processor or device, and its libraries (where the bound "
+        "of the proof is 1 or more, the precision is too coarse for this matrix to prove anything)"
     )
     NOT_CONVERGED = (
         "refinement did not reach the accuracy asked for in the steps allowed: the factors are too coarse for this "

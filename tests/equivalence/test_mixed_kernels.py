@@ -457,21 +457,21 @@ def test_products_with_a_vector_have_the_error_of_fp64(
 
 
 @pytest.mark.parametrize("precision", STORED)
-@pytest.mark.parametrize("squared", [False, True])
+@pytest.mark.parametrize("form", ["plain", "absolute", "squared"])
 @pytest.mark.parametrize("part", ["lower", "upper"])
 @pytest.mark.parametrize(("n", "nb", "P", "Q"), [(0, 4, 2, 2), *GRIDS])
 def test_a_triangle_times_a_vector_reads_only_the_triangle(
-    kernels: Kernels, rng: Any, n: int, nb: int, P: int, Q: int, part: str, squared: bool, precision: str
+    kernels: Kernels, rng: Any, n: int, nb: int, P: int, Q: int, part: str, form: str, precision: str
 ) -> None:
     A = stored(rng.random((n, n)) - 0.5, precision)
     keep = lower(n) if part == "lower" else ~lower(n)
-    T = np.where(keep, A, 0).astype(WIDE) ** (2 if squared else 1)
+    T = {"plain": lambda T: T, "absolute": np.abs, "squared": np.square}[form](np.where(keep, A, 0).astype(WIDE))
     x, y = rng.random(n) - 0.5, rng.random(n) - 0.5
     for rows, cols in parts(n, nb, P, Q):
         i, j = globals_of(rows), globals_of(cols)
         mine, found = np.ix_(i, j), y[i]
         local = fill(kernels, poisoned(A, keep)[mine], precision)
-        kernels.add_triangle_matvec(found, local, x[j], rows, cols, part, squared=squared)
+        kernels.add_triangle_matvec(found, local, x[j], rows, cols, part, form)
         size = np.abs(T[mine]) @ np.abs(x[j])
         # n products and sums; squaring is one rounding more.
         assert within(found, y[i] + T[mine] @ x[j], 2 * U * ((len(j) + 2) * size + np.abs(y[i])))

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mxpeak as mx
+from mxpeak import dense
 from mxpeak.errors import ExitCode, Outcome, ResourceError, SingularError, UsageError
 from mxpeak.kernels.host import lapack
 from mxpeak.precision import PRECISIONS
@@ -39,11 +40,11 @@ def eta(A: Any, x: Any, b: Any) -> float:
 
 
 def enough(n: int) -> float:
-    """What counts as solved: about the backward error of plain LU, 2^-8 at large n, a few roundings at small n.
+    """What counts as solved: about the backward error of plain LU, 2^-7 at large n, a few roundings at small n.
 
     Three times the solver's own bound, since here the residual is that of exact products.
     """
-    return 3 * max(4 / n, 2**-8)
+    return 3 * max(4 / n, 2**-7)
 
 
 # --- what comes in -------------------------------------------------------------------------------------------------
@@ -202,7 +203,7 @@ def test_every_precision_solves_and_says_what_it_did(name: str, dtype: Any) -> N
     assert eta(A, x, b) <= enough(n)
     assert info.backward_error == pytest.approx(eta(A, x, b), abs=1 / n)
     assert len(info.history) == info.iterations + 1
-    assert set(info.times) == {"equilibrate", "factor", "condition", "refine"}
+    assert set(info.times) == {"equilibrate", "factor", "refine"}
     exact = np.linalg.cond(A, 1)
     # Higham's estimate is a lower bound up to rounding, and rarely 3 times too small.
     if not info.scaled:
@@ -255,7 +256,7 @@ def test_many_right_hand_sides_are_each_solved(precision: str) -> None:
     # So many sides cost more to refine than the fp32 LU saves.
     assert info.precision == ("fp64" if precision == "auto" else "fp32")
     assert max(eta(A, X[:, j], B[:, j]) for j in range(k)) <= enough(n)
-    assert info.backward_error <= max(4 / n, 2**-8)
+    assert info.backward_error <= max(4 / n, 2**-7)
 
 
 def test_auto_takes_fp32_where_it_pays() -> None:
@@ -268,10 +269,10 @@ def test_auto_takes_fp32_where_it_pays() -> None:
 
 
 def test_factors_solve_again_and_again() -> None:
-    n = 220
+    n = 260
     A = random((n, n))
     F = mx.lu_factor(A)
-    assert repr(F).startswith("LUFactors(220x220 float64, precision='fp32'")
+    assert repr(F) == "LUFactors(260x260 float64, precision='fp32')"
     for seed in range(3):
         b = random(n, seed=seed)
         x, info = F.solve(b)
@@ -317,6 +318,19 @@ def test_threads_may_share_factors() -> None:
     assert max(found.values()) <= enough(n)
 
 
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_large_matrices_take_pages_and_threads_of_their_own(order: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    n = 333
+    A, b = np.array(random((n, n)) * np.logspace(-8, 8, n), order=order), random(n)
+    small = mx.solve(A, b, precision="fp32")
+    monkeypatch.setattr(dense, "LARGE", 1)
+    monkeypatch.setattr(dense.blas, "blas_facts", lambda: {"threads": 3})
+    x, info = mx.solve(A, b, precision="fp32")
+    assert np.array_equal(x, small[0])
+    assert (info.scaled, info.growth) == (True, small[1].growth)  # the same factors; norms are summed in another order
+    assert info.condition == pytest.approx(small[1].condition, rel=n * 2.0**-24)
+
+
 def test_solving_compiles_nothing() -> None:
     code = (
         "import sys, mxpeak; mxpeak.solve([[2.0]], [1.0]); print([m for m in ('numba', 'torch') if m in sys.modules])"
@@ -357,9 +371,8 @@ def test_tf32_keeps_eleven_bits() -> None:
     assert np.abs(R - A).max() <= 2.0**-11 * np.abs(A).max()
     mantissas = np.frexp(R.astype(np.float64))[0] * 2.0**11
     assert np.array_equal(mantissas, np.round(mantissas))
-    assert lapack.rounded(np.array([[np.float32(1 + 2.0**-11), np.float32(1 + 3 * 2.0**-11), np.inf]], np.float32), "tf32").tolist() == [
-        [1.0, 1 + 2.0**-9, np.inf]
-    ]  # fmt: skip
+    halves = np.array([[1 + 2.0**-11, 1 + 3 * 2.0**-11, np.inf]], np.float32)
+    assert lapack.rounded(halves, "tf32").tolist() == [[1.0, 1 + 2.0**-9, np.inf]]
     C = random((4, 3), np.complex64)
     assert np.array_equal(lapack.rounded(C, "tf32").imag, lapack.rounded(np.ascontiguousarray(C.imag), "tf32"))
 

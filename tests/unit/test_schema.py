@@ -158,7 +158,7 @@ def test_the_verdict_of_a_mixed_run_says_rules_proof_and_how_hard_the_system_was
         "  the LU is proven: error 1.20e-04 within its bound 0.00980",
         "  N 20000 NB 256 2x2 fp16 sqrt-n, time 37.5 s",
         "  LU 35.1 s at 152 GFLOP/s, refinement 2.25 s",
-        "  the system: GMRES without the LU gains 0.924 a step and needs about 198, growth 1.50, condition 120",
+        "  the system: GMRES without the LU leaves 0.924 of a residual a step and needs about 198, growth 1.50, condition 120",
     ]
 
 
@@ -176,8 +176,18 @@ def test_an_emulated_rate_is_labelled_in_the_same_line_and_explained_under_it():
 
 
 def test_an_lu_that_is_not_proven_says_so_with_its_bound():
-    check = {**mxp_result().validation, "lu_proof": {"passed": False, "error": 0.5, "bound": 0.01}}
-    assert "  the LU is NOT proven: error 0.500 beyond its bound 0.0100" in verdict(mxp_result(validation=check))
+    proof = {"passed": False, "error": 0.5, "bound": 0.01, "worst": 0.5, "spread": 0.5}
+    for changed, says in (
+        ({}, "error 0.500 beyond its bound 0.0100"),
+        ({"worst": 3.0}, "an entry of (A - LU) v is 3.00 times what rounding explains"),
+        ({"spread": 2.0}, "the mean square of (A - LU) v is 2.00 times"),
+        ({"bound": 1.5}, "too wide to prove anything"),
+        ({"error": None}, "not finite"),
+    ):
+        check = {**mxp_result().validation, "lu_proof": {**proof, **changed}}
+        text = verdict(mxp_result(validation=check))
+        assert "  the LU is NOT proven: " in text
+        assert says in text
     assert "the LU is NOT proven" in html_report(document([mxp_result(validation=check)]))
 
 

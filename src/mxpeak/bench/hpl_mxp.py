@@ -1,17 +1,18 @@
 """HPL-MxP: solve A x = b to FP64 accuracy by a low-precision LU and refinement; the rules in one screen.
 
-generated   A (no pivoting needed) and b from the seed, in FP32 for the LU, before the clock
-timed       balancing, LU without pivoting, casts, refinement, undoing the balancing: from a barrier to the slowest
-            rank's end
+generated   b and A's diagonal from the seed, before the clock; A itself is nowhere stored in FP64
+timed       making A in FP32 (that is, its cast), balancing, LU without pivoting, casts to the low precision,
+            refinement, undoing the balancing: from a barrier to the slowest rank's end
 counted     2/3 N³ + 3/2 N² flops, whatever was executed
-verified    after the clock: ||Ax-b|| / ((||A||·||x|| + ||b||)·N·u) < 16 in the infinity norm, u = 2^-53, by a product
-            of its own with A made anew in FP64; and the factors, by the proof of LU
+verified    after the clock: ||Ax-b|| / ((||A||·||x|| + ||b||)·N·u) < 16 in the infinity norm, u = 2^-53, with A, b
+            and ||A|| made anew; and the factors, by the proof of LU, whose random vectors are drawn only then
 limit       GEMM of the same precision with inner dimension NB on all ranks at once, in the same process
 admissible  what `mxp_rules` says
 """
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -20,7 +21,7 @@ from typing import Any
 from mxpeak.bench.facts import phase_table
 from mxpeak.bench.hpl_mxp_result import Check, MxpSolve, hpl_mxp_result
 from mxpeak.bench.lu_bench import LuBench, Problem, dry_run_text, run_cases, slowest
-from mxpeak.bench.mxp_rules import refused
+from mxpeak.bench.mxp_rules import THRESHOLD, foreseen, refused
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.grid import Grid
 from mxpeak.configs import HplMxpCase, HplMxpConfig
@@ -36,13 +37,11 @@ from mxpeak.solvers.difficulty import condition_estimate, unpreconditioned_facto
 from mxpeak.solvers.lu import LuOptions, factorize, storage
 from mxpeak.solvers.mxp_system import Balance, MxpSystem, balance
 from mxpeak.solvers.proof import prove
-from mxpeak.solvers.refine import Refinement, backward_error, refine
+from mxpeak.solvers.refine import TARGET, Refinement, backward_error, refine
 from mxpeak.spans import Observer, Spans
 
 #: The phases that make up a run; "other" is what they leave: Python, vectors, and whatever has no name.
-PARTS = ("balance", "factor", "trsm", "cast", "bcast", "gemm", "matvec", "ptrsv")
-#: The random signs of the proof are drawn from this on: no seed of a matrix that a user would give.
-PROOF_SEED = 0x5EED_0F_1
+PARTS = ("store", "balance", "factor", "trsm", "cast", "bcast", "gemm", "matvec", "ptrsv")
 
 
 def run(
@@ -65,7 +64,19 @@ def run(
 def dry_run(config: HplMxpConfig, comm: Communicator, settings: dict[str, Setting] | None = None) -> str:
     """What a run would do: grid, sizes and memory of each case, nothing run.  Collective over comm."""
     _check(config, comm)
-    return dry_run_text(config, _problem(config, comm), comm, settings)
+    text = dry_run_text(config, _problem(config, comm), comm, settings)
+    return "\n".join([text, *forewarnings(config, comm)])
+
+
+def forewarnings(config: HplMxpConfig, comm: Communicator) -> list[str]:
+    """Which cases will not be ADMISSIBLE however their runs go, and why: better known before a run than after it."""
+    if config.n is None or config.mode != "official":
+        return []
+    return [
+        f"N {case.n} {case.generator} {case.precision} will not be ADMISSIBLE: {broken.rule}: {broken.text}"
+        for case in config.cases(comm.size)
+        for broken in foreseen(case)
+    ]
 
 
 def _check(config: HplMxpConfig, comm: Communicator) -> None:
@@ -98,15 +109,15 @@ def run_case(bench: LuBench, case: HplMxpCase, grid: Grid) -> Result | None:
 
     Collective over the grid; the result is whole on its rank 0.
     """
-    kernels, config, looks = bench.kernels, bench.config, bench.looks(case)
+    kernels, config, forwards = bench.kernels, bench.config, bench.looks(case) > 1
     runs: list[MxpSolve] = []
 
     def solve_all() -> float:
         if config.warmup == "full":
-            _solve(replace(case, n=min(case.n, 4 * case.nb * max(case.P, case.Q))), grid, kernels, Spans(), looks)
+            _solve(replace(case, n=min(case.n, 4 * case.nb * max(case.P, case.Q))), grid, kernels, Spans(), forwards)
         for _ in range(config.repeat):
             spans = Spans(bench.observers if grid.all.rank == 0 else ())
-            runs.append(_solve(case, grid, kernels, spans, looks))
+            runs.append(_solve(case, grid, kernels, spans, forwards))
         return min(one.time_s for one in runs)
 
     limit = bench.limits(case, case.precision, solve_all)
@@ -121,35 +132,52 @@ def run_case(bench: LuBench, case: HplMxpCase, grid: Grid) -> Result | None:
     )
 
 
-def _solve(case: HplMxpCase, grid: Grid, kernels: Kernels, spans: Spans, looks: int) -> MxpSolve:
-    """One timed solve, and after its clock the check, the proof of LU, and how hard the system was."""
+def _solve(case: HplMxpCase, grid: Grid, kernels: Kernels, spans: Spans, forwards: bool) -> MxpSolve:
+    """One timed solve, and what follows after its clock."""
     begin = time.perf_counter()
     system = GeneratedSystem(grid, case.n, case.nb, _generator(case), kernels)
     A = dist_matrix(grid, case.n, case.n, case.nb, kernels, storage(case.precision))
-    system.store(A)
-    largest_a = _largest(grid, [_max_abs(A, kernels)], kernels)[0]
+    system.store(A)  # for its memory to be there, and its largest entry known; made once more inside the clock
+    timed = _Timed(case, grid, system, A, kernels, spans, forwards)
     grid.all.barrier()
     generate_s = time.perf_counter() - begin
-
-    timed = _Timed(case, grid, system, A, kernels, spans, looks)
     start = time.time()
     spans.start(f"HPL-MxP N={case.n} {case.precision}", hpl_flops(case.n))
     elapsed_s = slowest(grid, kernels, timed.solve)
     end = time.time()
-    lu_s = timed.slowest_lu_s()
-    mxp, done = timed.mxp, timed.done
-    assert mxp is not None
-    assert done is not None
+    del system
+    return _after_the_clock(timed, elapsed_s, start, end, generate_s)
 
-    mxp.spans = Spans()  # what follows belongs to no phase
-    check = _check_solution(mxp, done, kernels)
-    proof = prove(system, A, case.precision, kernels, timed.balance, PROOF_SEED)
-    largest_u = _largest(grid, [kernels.max_abs_upper(A.local, A.rows, A.cols)], kernels)[0]
-    growth = largest_u / (1.0 if timed.balance else largest_a)  # balancing brings the largest entry to 1
+
+def _after_the_clock(timed: _Timed, elapsed_s: float, start: float, end: float, generate_s: float) -> MxpSolve:
+    """Check the solution, prove the LU, see how hard the system was: of the run, only x and the factors are used."""
+    case, grid, A, kernels, done = timed.case, timed.grid, timed.A, timed.kernels, timed.done
+    assert done is not None
+    system = GeneratedSystem(grid, case.n, case.nb, _generator(case), kernels)
+    mxp = MxpSystem(system, A, _norm(system, kernels), kernels, Spans(), timed.balance)
+    residual = mxp.equations.max_abs(mxp.residual(done.x))
+    check = Check(backward_error(mxp, residual, done.x), residual, mxp.A_inf, mxp.unknowns.max_abs(done.x), mxp.b_inf)
+    seed = int(grid.all.bcast_object(secrets.randbits(62)))
+    lu_s, largest_a, largest_u = largest(
+        grid, [timed.lu_s, timed.largest_a, kernels.max_abs_upper(A.local, A.rows, A.cols)], kernels
+    )
     return MxpSolve(
-        elapsed_s, lu_s, start, end, generate_s, check, proof, done.steps, done.history, done.outcome, timed.singular,
-        growth, condition_estimate(mxp, kernels), unpreconditioned_factor(system, kernels, mxp), spans,
-    )  # fmt: skip
+        time_s=elapsed_s,
+        lu_time_s=lu_s,
+        start_unix=start,
+        end_unix=end,
+        generate_s=generate_s,
+        check=check,
+        proof=prove(system, A, case.precision, kernels, timed.balance, seed),
+        iterations=done.steps,
+        history=done.history,
+        outcome=done.outcome,
+        singular=timed.singular,
+        growth=largest_u / largest_a if largest_a else 0.0,
+        condition=condition_estimate(mxp, kernels),
+        unpreconditioned_factor=unpreconditioned_factor(system, mxp),
+        spans=timed.spans,
+    )
 
 
 class _Timed:
@@ -157,47 +185,43 @@ class _Timed:
 
     def __init__(
         self, case: HplMxpCase, grid: Grid, system: GeneratedSystem, A: DistMatrix, kernels: Kernels, spans: Spans,
-        looks: int,
+        forwards: bool,
     ):  # fmt: skip
         self.case, self.grid, self.system, self.A = case, grid, system, A
-        self.kernels, self.spans, self.looks = kernels, spans, looks
+        self.kernels, self.spans, self.forwards = kernels, spans, forwards
         self.balance: Balance | None = None
-        self.mxp: MxpSystem | None = None
         self.done: Refinement | None = None
         self.singular = 0
-        self._lu_s = 0.0
+        self.largest_a = _max_abs(A, kernels)  # of this rank's part
+        self.lu_s = 0.0
 
     def solve(self) -> None:
-        """Balance, factor, refine."""
+        """Make A in FP32, balance, factor, refine."""
+        case, kernels, spans = self.case, self.kernels, self.spans
+        with spans("store"):
+            self.system.store(self.A)
         begin = time.perf_counter()
-        if self.case.scaling == "auto":
-            with self.spans("balance"):
-                self.balance = balance(self.A, self.kernels)
-        options = LuOptions(self.case.precision, self.case.bcast, min(self.case.depth, 1), self.looks)
-        self.singular = factorize(self.A, options, self.kernels, self.spans)
-        self._lu_s = time.perf_counter() - begin
+        if case.scaling == "auto":
+            with spans("balance"):
+                self.balance = balance(self.A, kernels)
+                self.largest_a = 1.0  # what balancing brings the largest entry to
+        options = LuOptions(case.precision, case.bcast, min(case.depth, 1), self.forwards)
+        self.singular = factorize(self.A, options, kernels, spans)
+        self.lu_s = time.perf_counter() - begin
 
-        with self.spans("matvec"):
-            A_inf = self._norm()
-        self.mxp = MxpSystem(self.system, self.A, A_inf, self.kernels, self.spans, self.balance)
-        self.done = refine(self.mxp, self.case.refine, restart=self.case.restart)
-        self.spans.finish()
-        self.spans.add("other", self.spans.active_s - sum(map(self.spans.time_of, PARTS)))
-
-    def _norm(self) -> float:
-        """||A||_inf, which the stopping test needs."""
-        sums, _ = self.system.row_sums()
-        return _largest(self.grid, [self.kernels.max_abs(sums)], self.kernels)[0]
-
-    def slowest_lu_s(self) -> float:
-        """Seconds of balancing and LU on the slowest rank.  Collective."""
-        return _largest(self.grid, [self._lu_s], self.kernels)[0]
+        with spans("matvec"):
+            A_inf = _norm(self.system, kernels)
+        mxp = MxpSystem(self.system, self.A, A_inf, kernels, spans, self.balance)
+        target = min(TARGET, case.threshold * TARGET / THRESHOLD)
+        self.done = refine(mxp, case.refine, restart=case.restart, target=target)
+        spans.finish()
+        spans.add("other", spans.active_s - sum(map(spans.time_of, PARTS)))
 
 
-def _check_solution(mxp: MxpSystem, done: Refinement, kernels: Kernels) -> Check:
-    """The backward error by a product of its own; nothing that refinement computed is used but x."""
-    residual = mxp.equations.max_abs(mxp.residual(done.x))
-    return Check(backward_error(mxp, residual, done.x), residual, mxp.A_inf, mxp.unknowns.max_abs(done.x), mxp.b_inf)
+def _norm(system: GeneratedSystem, kernels: Kernels) -> float:
+    """||A||_inf.  Collective."""
+    sums, _ = system.row_sums()
+    return largest(system.grid, [kernels.max_abs(sums)], kernels)[0]
 
 
 def _max_abs(A: DistMatrix, kernels: Kernels) -> float:
@@ -207,9 +231,9 @@ def _max_abs(A: DistMatrix, kernels: Kernels) -> float:
     return kernels.max_abs(by_row)
 
 
-def _largest(grid: Grid, values: list[float], kernels: Kernels) -> list[float]:
+def largest(grid: Grid, values: list[float], kernels: Kernels) -> list[float]:
     """The largest of everybody's, entry by entry.  Collective over the grid."""
-    largest = kernels.zeros(len(values))
-    kernels.assign(largest, values)
-    grid.all.allreduce(largest, "max")
-    return kernels.floats(largest)
+    found = kernels.zeros(len(values))
+    kernels.assign(found, values)
+    grid.all.allreduce(found, "max")
+    return kernels.floats(found)

@@ -20,7 +20,7 @@ from mxpeak.spans import Spans
 
 FORMULA = "||Ax-b||_oo / ( ( ||A||_oo * ||x||_oo + ||b||_oo ) * N * 2^-53 )"
 
-#: At this gain a step, fifty steps without the LU reach the backward error of FP64.
+#: What GMRES without the LU may leave of a residual a step at most, if the rules' fifty steps are to reach 2^-50 of it.
 EASY = 0.5
 
 
@@ -76,7 +76,7 @@ def hpl_mxp_result(
     rate = hpl_flops(case.n) / best.time_s
     broken = violations(
         case, iterations=worst.iterations, residual=worst.check.scaled, passed=worst.check.scaled < case.threshold,
-        proof_passed=worst.proof.passed,
+        proof_passed=worst.proof.passed, growth=worst.growth,
     )  # fmt: skip
     return Result(
         benchmark="hpl-mxp",
@@ -168,7 +168,7 @@ def _cautions(case: HplMxpCase, run: MxpSolve, rate: float, limit: float | None,
         cautions.append(Caution("depth", text, "a deeper look-ahead gains nothing here; use --depth 1"))
     easy = run.unpreconditioned_factor
     if case.generator == "fasi-higham" and easy is not None and easy < EASY:
-        text = f"GMRES without the LU gains {easy:.2f} a step on this system: it hardly needs its factors"
+        text = f"GMRES without the LU shrinks the residual to {easy:.2f} of itself a step: the LU is hardly needed"
         cautions.append(Caution("easy-system", text, "sqrt-n, ddd and gaussian need the LU"))
     if run.singular:
         text = f"column {run.singular} had a zero pivot: this matrix has no LU without pivoting"

@@ -34,6 +34,8 @@ from mxpeak.solvers.refine import MOST_STEPS, U
 THRESHOLD = 16.0
 #: Bits of the narrowest format that the rules allow.
 LEAST_BITS = 16
+#: The condition that Fasi and Higham's generator has by default: below it, their matrix nears the identity.
+LEAST_CONDITION = 1000.0
 #: Generators whose results the rules take, and why they do not take the others'.
 ADMISSIBLE = ("sqrt-n", "ddd", "fasi-higham", "gaussian")
 INADMISSIBLE = {
@@ -97,10 +99,16 @@ def foreseen(case: HplMxpCase) -> list[Violation]:
 
 
 def violations(
-    case: HplMxpCase, *, iterations: int, residual: float, passed: bool, proof_passed: bool
+    case: HplMxpCase, *, iterations: int, residual: float, passed: bool, proof_passed: bool, growth: float = 1.0
 ) -> list[Violation]:
     """The rules that a run broke; none: its result is ADMISSIBLE."""
     broken = foreseen(case)
+    if growth > sqrt(case.n):
+        text = (
+            f"the LU grew to {growth:.3g} times the matrix, more than sqrt(N) = {sqrt(case.n):.3g}, as "
+            "far as pivots of random matrices grow with pivoting: it is not stable without"
+        )
+        broken.append(Violation("generator", text))
     if iterations > MOST_STEPS:
         text = f"refinement took {iterations} steps, and the rules end it after {MOST_STEPS}; use a wider --precision"
         broken.append(Violation("iterations", text))
@@ -142,7 +150,14 @@ def _precision(case: HplMxpCase) -> list[Violation]:
 
 def _generator(case: HplMxpCase) -> list[Violation]:
     if case.generator in ADMISSIBLE:
-        return []
+        rho, usual = convergence_factor(case), diagonal_scale(replace(case, diagonal_scale=None))
+        if rho is None or rho < 1.0:
+            return []
+        text = (
+            f"with --diagonal-scale {diagonal_scale(case):.3g} zero lies in the disc of eigenvalues (rho = {rho:.3g}): "
+            f"no stable LU without pivoting is to be expected; the default is {usual:.3g}"
+        )
+        return [Violation("generator", text)]
     text = f"{case.generator}: {INADMISSIBLE[case.generator]}; use --generator {', '.join(ADMISSIBLE[:-1])} or " \
         f"{ADMISSIBLE[-1]}"  # fmt: skip
     return [Violation("generator", text)]
@@ -152,12 +167,15 @@ def _lu_needed(case: HplMxpCase) -> list[Violation]:
     if case.n <= MOST_STEPS:
         text = f"N = {case.n}: GMRES ends after N steps at the latest, factors or not; use an N above {MOST_STEPS}"
         return [Violation("lu-needed", text)]
+    if case.generator == "fasi-higham" and case.condition < LEAST_CONDITION:
+        text = f"fasi-higham of condition {case.condition:g} nears the identity; use --condition {LEAST_CONDITION:g}"
+        return [Violation("lu-needed", text)]
     steps = predicted_steps(case)
     if steps is None or steps > MOST_STEPS:
         return []
     text = (
-        f"at N = {case.n} GMRES without the factors gains rho = {convergence_factor(case):.3g} a step and is through "
-        f"after about {steps}, but the rules want a system that takes it more than {MOST_STEPS}"
+        f"at N = {case.n} GMRES without the factors shrinks the residual to rho = {convergence_factor(case):.3g} of "
+        f"itself a step and is through after about {steps}; the rules want a system that takes more than {MOST_STEPS}"
     )
     return [Violation("lu-needed", text + _remedy(case))]
 

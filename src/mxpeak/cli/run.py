@@ -146,8 +146,12 @@ def _run_one(
     progress = Progress(sys.stderr, os.environ, mode)
     display = Display(request, session.comm.size, progress, stdout, stderr, color)
     try:
+        module = import_module(BENCHMARKS[request.benchmark].module)
+        if not output.quiet and hasattr(module, "forewarnings"):
+            for line in module.forewarnings(request.config, session.comm):
+                session.say(f"note: {line}")
         with closing(progress):
-            import_module(BENCHMARKS[request.benchmark].module).run(
+            module.run(
                 request.config, session.comm, settings=request.settings,
                 observers=[progress] if session.rank == 0 else [], on_case=display.on_case, argv=argv,
             )  # fmt: skip

@@ -7,7 +7,8 @@ reads as two lines, and works over MPI, threads and torch.distributed alike.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Sequence
+from os import sched_yield
 from typing import Any, Protocol
 
 #: A contiguous buffer (array or tensor): communicators send its bytes as they lie in memory.
@@ -98,6 +99,14 @@ class Task:
         while self._pending is not None:
             self._pending.wait()
             self._advance()
+
+
+def wait_for(tasks: Sequence[Task], others: Sequence[Task] = ()) -> None:
+    """Go to the end of all tasks, driving them and `others` in turn: what has arrived is passed on meanwhile."""
+    while not all([task.progress() for task in tasks]):
+        for task in others:
+            task.progress()
+        sched_yield()
 
 
 def in_turn(*algorithms: Steps) -> Steps:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
 
 from mxpeak.comm.grid import Grid
 from mxpeak.dist.matrix import DistMatrix
@@ -69,24 +69,25 @@ class GeneratedSystem:
         self.grid.row.allreduce(squares, "sum")
         return sums, squares
 
+    def on_columns(self, r: Vector) -> Vector:
+        """A vector over the rows as one over the columns: through the whole vector, so for what is not timed.
 
-def on_columns(system: GeneratedSystem, r: Vector, kernels: Kernels) -> Any:
-    """A vector over the rows as one over the columns: through the whole vector, so for what is not timed.
+        Collective over the grid; 8·N bytes a rank.
+        """
+        kernels = self._kernels
+        whole, x = kernels.zeros(self.n), kernels.zeros(self.cols.local_size)
+        if self.grid.q == 0:
+            for mine, all_ in _blocks(self.rows):
+                kernels.add_scaled(whole[all_], 1.0, r[mine])
+        self.grid.all.allreduce(whole, "sum")
+        for mine, all_ in _blocks(self.cols):
+            kernels.add_scaled(x[mine], 1.0, whole[all_])
+        return x
 
-    Collective over the grid.
-    """
-    whole = kernels.zeros(system.n)
-    if system.grid.q == 0:
-        _blocks(system.rows, lambda mine, all_: kernels.add_scaled(whole[all_], 1.0, r[mine]))
-    system.grid.all.allreduce(whole, "sum")
-    x = kernels.zeros(system.cols.local_size)
-    _blocks(system.cols, lambda mine, all_: kernels.add_scaled(x[mine], 1.0, whole[all_]))
-    return x
 
-
-def _blocks(layout: BlockCyclic, visit: Any) -> None:
-    """Call visit(local range, global range) for each block that this process owns."""
+def _blocks(layout: BlockCyclic) -> Iterator[tuple[slice, slice]]:
+    """(Local range, global range) of each block that this process owns."""
     for begin in range(0, layout.local_size, layout.nb):
         end = min(begin + layout.nb, layout.local_size)
         first = layout.to_global(begin)
-        visit(slice(begin, end), slice(first, first + end - begin))
+        yield slice(begin, end), slice(first, first + end - begin)

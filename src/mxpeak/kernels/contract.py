@@ -186,9 +186,11 @@ class Kernels(Protocol):
         """y += A x (A^T x) in place, A fp32 or fp64, x and y fp64; error <= (n+1)·u·|A||x|; 2·m·n flops."""
 
     def add_triangle_matvec(
-        self, y: Vector, A: Matrix, x: Vector, rows: BlockCyclic, cols: BlockCyclic, part: str, *, squared: bool = False
+        self, y: Vector, A: Matrix, x: Vector, rows: BlockCyclic, cols: BlockCyclic, part: str, form: str = "plain"
     ) -> None:
-        """y += T x (or (T∘T) x), T the strictly `lower` (global j < i) or the `upper` (j >= i) part of A.
+        """y += T x (`plain`), |T| x (`absolute`) or (T∘T) x (`squared`).
+
+        T is the strictly `lower` (global j < i) or the `upper` (j >= i) part of A.
 
         A is fp32 or fp64; m·n flops on average.
         """
@@ -207,6 +209,9 @@ class Kernels(Protocol):
 
     def scale_rows_columns(self, A: Matrix, by_row: Vector, by_column: Vector) -> None:
         """a_ij = by_row_i · a_ij · by_column_j in place; the factors are fp64, and powers of two make it exact."""
+
+    def copied(self, x: Vector) -> Vector:
+        """A copy of an fp64 vector."""
 
     def add_scaled(self, y: Vector, factor: float, x: Vector) -> None:
         """y += factor · x in place."""

@@ -1,9 +1,9 @@
 """Entries of generated matrices: pure functions of (seed, i, j), so that any block can be made anywhere, in any order.
 
-    lcg           a_ij = shift + scale·X(first + i + j·n)/2^64                  uniform (Netlib HPL's, and others')
-    gaussian      a_ij = scale·sqrt(-2 ln u)·cos(2 pi v), u and v from the two halves of the mixed X    (Box and Muller)
-    unit-factors  A = L U, L unit lower with -alpha below, U unit upper with -beta above:        (Fasi and Higham 2021)
-                  a_ij = min(i, j)·alpha·beta + (-beta if i < j; 1 if i = j; -alpha if i > j)
+lcg           a_ij = shift + scale·X(first + i + j·n)/2^64                  uniform (Netlib HPL's, and others')
+gaussian      a_ij = scale·sqrt(-2 ln u)·cos(2 pi v), u and v from the two halves of the mixed X    (Box and Muller)
+unit-factors  A = L U, L unit lower with -alpha below, U unit upper with -beta above:        (Fasi and Higham 2021)
+              a_ij = min(i, j)·alpha·beta + (-beta if i < j; 1 if i = j; -alpha if i > j)
 """
 
 from __future__ import annotations

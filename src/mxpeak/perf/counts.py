@@ -66,11 +66,11 @@ def mxp_memory_bytes(n: int, nb: int, P: int, Q: int, stored: int = 4, operand: 
     With m×k the largest local part of the n×n matrix, every rank holds
       the matrix   stored·m·k,
       panels       operand·2·(m + k)·nb     (L_row and U_col, of the step in use and of the one that look-ahead makes),
-      vectors      8·32·(m + k)             (fp64: the right-hand side, the diagonal, Krylov vectors, tables).
+      vectors      8·(64·(m + k) + 2·n)     (fp64: Krylov vectors, right-hand side, diagonal; a whole vector, twice).
     """
     m, k = numroc(n, nb, 0, P), numroc(n, nb, 0, Q)
     matrix = P * Q * stored * m * k
-    buffers = P * Q * (operand * 2 * (m + k) * nb + FP64_BYTES * 32 * (m + k))
+    buffers = P * Q * (operand * 2 * (m + k) * nb + FP64_BYTES * (64 * (m + k) + 2 * n))
     return {"matrix": matrix, "buffers": buffers, "total": matrix + buffers}
 
 

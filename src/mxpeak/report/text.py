@@ -127,7 +127,21 @@ def _proof(result: Result) -> str:
     error, bound = three_digits(proof.get("error")), three_digits(proof.get("bound"))
     if proof.get("passed"):
         return f"  the LU is proven: error {error} within its bound {bound}"
-    return f"  the LU is NOT proven: error {error} beyond its bound {bound}"
+    return f"  the LU is NOT proven: {_why_unproven(proof)}"
+
+
+def _why_unproven(proof: Mapping[str, Any]) -> str:
+    """The first of the proof's conditions that is broken."""
+    error, bound, worst, spread = (proof.get(key) for key in ("error", "bound", "worst", "spread"))
+    if error is None or bound is None or worst is None or spread is None:
+        return "(A - LU) v is not finite"
+    if bound >= 1.0:
+        return f"its bound, {three_digits(bound)} of ||Av||, is too wide to prove anything; use a wider --precision"
+    if worst > 1.0:
+        return f"an entry of (A - LU) v is {three_digits(worst)} times what rounding explains"
+    if spread > 1.0:
+        return f"in some 64 rows the mean square of (A - LU) v is {three_digits(spread)} times what rounding explains"
+    return f"error {three_digits(error)} beyond its bound {three_digits(bound)}"
 
 
 def _stages(result: Result) -> str:
@@ -143,7 +157,7 @@ def _difficulty(result: Result) -> str:
     problem = result.problem
     parts = []
     if (factor := problem.get("unpreconditioned_factor")) is not None:
-        parts.append(f"GMRES without the LU gains {three_digits(factor)} a step{_predicted(problem)}")
+        parts.append(f"GMRES without the LU leaves {three_digits(factor)} of a residual a step{_predicted(problem)}")
     for name in ("growth", "condition"):
         if problem.get(name) is not None:
             parts.append(f"{name} {three_digits(problem[name])}")

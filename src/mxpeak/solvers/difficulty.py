@@ -5,7 +5,7 @@ Neither is part of a benchmark's time; both stand beside its result, so that a r
 
 from __future__ import annotations
 
-from mxpeak.dist.generate import GeneratedSystem, on_columns
+from mxpeak.dist.generate import GeneratedSystem
 from mxpeak.kernels.contract import Kernels, Vector
 from mxpeak.solvers.krylov import Arnoldi
 from mxpeak.solvers.mxp_system import MxpSystem
@@ -16,16 +16,16 @@ FIRST, STEPS = 2, 8
 MOST_PAIRS = 5
 
 
-def unpreconditioned_factor(system: GeneratedSystem, kernels: Kernels, mxp: MxpSystem) -> float | None:
+def unpreconditioned_factor(system: GeneratedSystem, mxp: MxpSystem) -> float | None:
     """What GMRES without a preconditioner gains a step: (||r_8|| / ||r_2||)^(1/6).  None where it ended before.
 
     8 products with A.  Collective over the grid.
     """
     steps = min(STEPS, system.n - 1)
-    krylov = Arnoldi(mxp.unknowns, on_columns(system, system.b, kernels), max(steps, 1))
+    krylov = Arnoldi(mxp.unknowns, system.on_columns(system.b), max(steps, 1))
     norms = []
     for _ in range(steps):
-        if not krylov.step(on_columns(system, system.multiply(krylov.v), kernels)):
+        if not krylov.step(system.on_columns(system.multiply(krylov.v))):
             return None
         norms.append(krylov.residual)
     if steps < STEPS or not norms[FIRST - 1] > 0.0:

@@ -7,6 +7,7 @@ GMRES takes y = argmin || ||z|| e_1 - H y ||, found by Givens rotations that mak
 
 from __future__ import annotations
 
+from math import hypot
 from typing import Any, Protocol
 
 Vector = Any
@@ -91,7 +92,7 @@ class LeastSquares:
     def append(self, h: list[Scalar], below: float) -> None:
         """Take in the next column of H: h above, `below` under it.
 
-        The rotation (c, s), c real, takes (h_k, below) to (rho, 0):  c = |h_k|/rho·…, so that s·conj(s) + c² = 1.
+        All rotations so far are applied to it, then one more that takes (h_k, below) to (rho, 0).
         """
         column = list(h)
         for k, (c, s) in enumerate(self._rotations):
@@ -116,7 +117,7 @@ class LeastSquares:
 
 def _rotation(a: Scalar, b: float) -> tuple[float, Scalar, Scalar]:
     """(c, s, rho) with c·a + s·b = rho and -conj(s)·a + c·b = 0, b real and not negative."""
-    size = (abs(a) ** 2 + b * b) ** 0.5
+    size = hypot(abs(a), b)
     if size == 0.0:
         return 1.0, 0.0, 0.0
     if abs(a) == 0.0:

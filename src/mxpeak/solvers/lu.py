@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from mxpeak.comm.base import Task
+from mxpeak.comm.base import Task, wait_for
 from mxpeak.comm.broadcast import library_nonblocking, start_broadcast
 from mxpeak.dist.matrix import DistMatrix
 from mxpeak.kernels.contract import Kernels, Matrix
@@ -32,14 +32,14 @@ LOOKS, PIECE_BLOCKS = 8, 4
 class LuOptions:
     """The precision of the update's operands; and what does not change the result beyond rounding.
 
-    looks: above 1, the update is cut into pieces until the next panels have arrived; 1: only until this rank's part of
-    them is made, for where nobody forwards, memory carries them.
+    forwards: whether ranks pass panels on to others: then the update is cut into pieces until the next panels have
+    arrived, so that they are passed on soon; else only until this rank's part of them is made.
     """
 
     precision: str = "fp32"
     bcast: str = "1ringM"
     lookahead: int = 1
-    looks: int = 8
+    forwards: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +134,7 @@ class _Lu:
         piece = max(-(-(end - begin) // LOOKS), PIECE_BLOCKS * self.A.nb)
         while begin < end:
             arrived = under_way is None or under_way.progress(self.spans)
-            alone = arrived or (self.options.looks == 1 and under_way is not None and under_way.made)
+            alone = arrived or (not self.options.forwards and under_way is not None and under_way.made)
             upto = end if alone else min(end, begin + piece)
             self.subtract_local(panels, rows.local_start(i), rows.local_size, begin, upto)
             begin = upto
@@ -190,12 +190,12 @@ class StepPanels:
         owner = self._in_row and self._in_column
         if owner:
             self._factor_diagonal(spans)
+        # The block's owner goes on, and looks after the sending later; the others can make nothing before they have it.
+        block = self._tasks if owner else self._block
         if self._in_row and grid.Q > 1:
-            self._block.append(Task(library_nonblocking(grid.row, self._D_message, step.q)))
+            block.append(Task(library_nonblocking(grid.row, self._D_message, step.q)))
         if self._in_column and grid.P > 1:
-            self._block.append(Task(library_nonblocking(grid.column, self._D_message, step.p)))
-        if owner:
-            self._tasks, self._block = self._block, []  # it goes on, and looks after the sending later
+            block.append(Task(library_nonblocking(grid.column, self._D_message, step.p)))
         if not self._in_column and grid.Q > 1:
             self._tasks.append(start_broadcast(low.bcast, grid.row, self._L_message, step.q))
         if not self._in_row and grid.P > 1:
@@ -242,9 +242,7 @@ class StepPanels:
     def wait(self, spans: Spans) -> None:
         """Have both panels here."""
         with spans("bcast"):
-            for task in self._block:
-                task.wait()
+            wait_for(self._block, self._tasks)
         self.progress(spans)
         with spans("bcast"):
-            for task in self._tasks:
-                task.wait()
+            wait_for(self._tasks)

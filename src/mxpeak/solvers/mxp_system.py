@@ -66,8 +66,7 @@ class MxpSystem:
         return z
 
     def _scaled(self, r: Vector, factors: Vector) -> Vector:
-        scaled = self._kernels.zeros(len(r))
-        self._kernels.add_scaled(scaled, 1.0, r)
+        scaled = self._kernels.copied(r)
         self._kernels.multiply(scaled, factors)
         return scaled
 
@@ -86,8 +85,7 @@ class MxpSystem:
 
     def subtract(self, r: Vector, d: Vector) -> Vector:
         """r - d."""
-        difference = self._kernels.zeros(len(r))
-        self._kernels.add_scaled(difference, 1.0, r)
+        difference = self._kernels.copied(r)
         self._kernels.add_scaled(difference, -1.0, d)
         return difference
 

@@ -86,10 +86,16 @@ def refine(
     r = system.residual(x)
     eta = backward_error(system, system.equations.max_abs(r), x)
     done = Refinement(x, eta, Outcome.NOT_CONVERGED, 0, [eta])
-    cycle = _gmres_cycle if method == "gmres" else _classical_step
     while isfinite(done.eta) and done.eta > target and done.steps < most:
-        r = cycle(system, done, r, min(restart, most - done.steps), target)
-        done.eta = done.history[-1] = backward_error(system, system.equations.max_abs(r), done.x)
+        if method == "gmres":
+            _gmres_cycle(system, done, r, min(restart, most - done.steps), target)
+            done.history.pop()  # a prediction, for which the true value follows
+        else:
+            system.add(done.x, system.precondition(r))
+            done.steps += 1
+        r = system.residual(done.x)
+        done.eta = backward_error(system, system.equations.max_abs(r), done.x)
+        done.history.append(done.eta)
     if not isfinite(done.eta):
         done.outcome = Outcome.NOT_FINITE
     elif done.eta <= target:
@@ -97,16 +103,8 @@ def refine(
     return done
 
 
-def _classical_step(system: System, done: Refinement, r: Vector, steps: int, target: float) -> Vector:
-    """x += M^-1 r; the new residual."""
-    system.add(done.x, system.precondition(r))
-    done.steps += 1
-    done.history.append(done.eta)
-    return system.residual(done.x)
-
-
-def _gmres_cycle(system: System, done: Refinement, r: Vector, steps: int, target: float) -> Vector:
-    """x += V y with V, y from up to so many steps of GMRES on M^-1 A d = M^-1 r; the new residual.
+def _gmres_cycle(system: System, done: Refinement, r: Vector, steps: int, target: float) -> None:
+    """x += V y with V, y from up to so many steps of GMRES on M^-1 A d = M^-1 r.
 
     The products A v_k are kept: r - (A V) y predicts the true residual, unpreconditioned, without another pass over A.
     """
@@ -122,4 +120,3 @@ def _gmres_cycle(system: System, done: Refinement, r: Vector, steps: int, target
         if not more or not done.history[-1] > SAFETY * target:  # a NaN ends the cycle too
             break
     system.add(done.x, krylov.solution())
-    return system.residual(done.x)

@@ -54,7 +54,8 @@ def solve_factored_transposed(A: DistMatrix, c: Vector, kernels: Kernels) -> Any
 def _solve(A: DistMatrix, s: Vector, x: Vector, kernels: Kernels, *, lower: bool, transposed: bool = False) -> None:
     """x = T^-1 (x - Σ s), T the unit lower or the upper triangle of A, or its transpose; s is used up.
 
-    s lies over T's rows, in parts that add up along the process rows; x over its columns.
+    s lies over T's rows, in parts that add up along the process rows; x over its columns.  Of T_ik x_k the rows of the
+    next block come first: its reduction can begin, and the other rows follow while the next x_k is made elsewhere.
     """
     grid = A.grid
     over, under, along, across = A.rows, A.cols, grid.row, grid.column
@@ -62,24 +63,32 @@ def _solve(A: DistMatrix, s: Vector, x: Vector, kernels: Kernels, *, lower: bool
     if transposed:
         over, under, along, across, me = under, over, across, along, me[::-1]
     solve = kernels.solve_lower if lower else kernels.solve_upper
-    forward = lower != transposed
     steps = lu_steps(A.rows.n, A.nb, grid.P, grid.Q)
-    for step in steps if forward else reversed(steps):
+    if lower == transposed:
+        steps.reverse()
+
+    def add_product(rows: slice, columns: slice) -> None:
+        T = A.local[columns, rows] if transposed else A.local[rows, columns]
+        kernels.add_matvec(s[rows], T, x[columns], transposed=transposed)
+
+    left_over: tuple[slice, slice] | None = None
+    for step, following in zip(steps, [*steps[1:], None]):
         place = (step.q, step.p) if transposed else (step.p, step.q)
         mine, own = over.local_range(step.j0, step.j1), under.local_range(step.j0, step.j1)
         if me[0] == place[0]:
             along.allreduce(s[mine], "sum")
-        if me[1] != place[1]:
-            continue
-        x_k = x[own]
-        if me == place:
-            kernels.add_scaled(x_k, -1.0, s[mine])
-            solve(A.local[own, mine] if transposed else A.local[mine, own], x_k, transposed=transposed)
-        across.ibcast(x_k, place[0]).wait()
-        rest = (
-            slice(over.local_start(step.j1), over.local_start(A.rows.n))
-            if forward
-            else slice(0, over.local_start(step.j0))
-        )
-        T = A.local[own, rest] if transposed else A.local[rest, own]
-        kernels.add_matvec(s[rest], T, x_k, transposed=transposed)
+        arriving = None
+        if me[1] == place[1]:
+            if me == place:
+                kernels.add_scaled(x[own], -1.0, s[mine])
+                solve(A.local[own, mine] if transposed else A.local[mine, own], x[own], transposed=transposed)
+            arriving = across.ibcast(x[own], place[0])
+        if left_over is not None:
+            add_product(*left_over)
+            left_over = None
+        if arriving is not None:
+            arriving.wait()
+            if following is not None:
+                add_product(over.local_range(following.j0, following.j1), own)
+                beyond = (following.j1, A.rows.n) if following.j0 > step.j0 else (0, following.j0)
+                left_over = over.local_range(*beyond), own

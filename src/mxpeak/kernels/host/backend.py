@@ -263,17 +263,21 @@ class HostKernels:
         self._team.run(triangle.add_matvec, self.threads, y, A, x, transposed)
 
     def add_triangle_matvec(
-        self, y: Array, A: Array, x: Array, rows: BlockCyclic, cols: BlockCyclic, part: str, *, squared: bool = False
+        self, y: Array, A: Array, x: Array, rows: BlockCyclic, cols: BlockCyclic, part: str, form: str = "plain"
     ) -> None:
-        self._team.run(
-            triangle.add_triangle_matvec, self.threads, y, A, x, _places(rows, cols), part == "lower", squared
-        )
+        places, lower = _places(rows, cols), part == "lower"
+        self._team.run(triangle.add_triangle_matvec, self.threads, y, A, x, places, lower, triangle.FORMS[form])
+
+    def copied(self, x: Array) -> Array:
+        return x.copy()
 
     def add_scaled(self, y: Array, factor: float, x: Array) -> None:
-        y += factor * x
+        with np.errstate(all="ignore"):
+            y += factor * x
 
     def multiply(self, y: Array, x: Array) -> None:
-        y *= x
+        with np.errstate(all="ignore"):
+            y *= x
 
     # --- norms
 
@@ -289,11 +293,12 @@ class HostKernels:
         return float(np.sum(np.abs(x)))
 
     def power(self, x: Array, exponent: float) -> None:
-        with np.errstate(divide="ignore", invalid="ignore"):
+        with np.errstate(all="ignore"):
             np.power(x, exponent, out=x)
 
     def sum_squares(self, x: Array) -> float:
-        return float(np.dot(x, x))
+        with np.errstate(all="ignore"):
+            return float(np.dot(x, x))
 
     def max_abs_upper(self, A: Array, rows: BlockCyclic, cols: BlockCyclic) -> float:
         best = np.zeros(self.threads)

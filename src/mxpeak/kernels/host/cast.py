@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 from numba.core import types
-from numba.extending import intrinsic
 
 from mxpeak.kernels.host.jit import INT, MATRIX, MATRIX32, jit
-from mxpeak.kernels.host.native import row
+from mxpeak.kernels.host.native import bits_of, float_of, row
 from mxpeak.kernels.host.rows import part_of
 from mxpeak.precision import PRECISIONS
 
@@ -17,26 +16,6 @@ FORMATS = {
     for name, f in PRECISIONS.items()
     if name not in ("fp64", "fp32")
 }
-
-
-@intrinsic
-def _bits(typingctx, value):
-    """The bits of a float32."""
-
-    def codegen(context, builder, signature, args):
-        return builder.bitcast(args[0], context.get_value_type(types.uint32))
-
-    return types.uint32(types.float32), codegen
-
-
-@intrinsic
-def _float(typingctx, bits):
-    """The float32 of these bits."""
-
-    def codegen(context, builder, signature, args):
-        return builder.bitcast(args[0], context.get_value_type(types.float32))
-
-    return types.float32(types.uint32), codegen
 
 
 @jit(INT, INT, MATRIX32, MATRIX32, INT, types.float32, types.float32, types.float32)
@@ -56,10 +35,10 @@ def round_block(tid, threads, source, target, p, largest, smallest, beyond):
         a, out = row(source, i, 0, source.shape[1]), row(target, i, 0, source.shape[1])
         for j in range(a.shape[0]):
             x = a[j]
-            bits = _bits(x)
-            rounded = _float((bits + half + ((bits >> cut) & one)) & keep)
+            bits = bits_of(x)
+            rounded = float_of(np.uint32((bits + half + ((bits >> cut) & one)) & keep))
             if tiny and abs(x) < smallest:
-                rounded = _float(_bits(np.float32(np.float32(x + magic) - magic)) | (bits & sign))
+                rounded = float_of(np.uint32(bits_of(np.float32(np.float32(x + magic) - magic)) | (bits & sign)))
             if abs(rounded) > largest:
                 rounded = beyond if x > np.float32(0.0) else -beyond
             out[j] = rounded if x == x else x

@@ -63,7 +63,7 @@ def _fill(buffer, count, kind, i, j0, x, reals, a_table, c_table):
     scale, shift, alpha, beta = reals[0], reals[1], reals[2], reals[3]
     if kind == LCG:
         for j in range(count):
-            buffer[j] = shift + scale * (np.float64(a_table[j] * x + c_table[j]) * 5.421010862427522e-20)
+            buffer[j] = shift + scale * (np.float64(a_table[j] * x + c_table[j]) * 2.0**-64)
     elif kind == GAUSSIAN:
         for j in range(count):
             buffer[j] = scale * normal(a_table[j] * x + c_table[j])

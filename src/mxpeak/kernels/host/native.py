@@ -171,6 +171,28 @@ def atomic_load(typingctx, array, index):
     return types.int64(array, types.int64), codegen
 
 
+@intrinsic
+def bits_of(typingctx, value):
+    """The bits of a float32 or float64 as an unsigned integer of its width."""
+    word = types.uint32 if value == types.float32 else types.uint64
+
+    def codegen(context, builder, signature, args):
+        return builder.bitcast(args[0], context.get_value_type(word))
+
+    return word(value), codegen
+
+
+@intrinsic
+def float_of(typingctx, bits):
+    """The float32 or float64 of these bits."""
+    real = types.float32 if bits == types.uint32 else types.float64
+
+    def codegen(context, builder, signature, args):
+        return builder.bitcast(args[0], context.get_value_type(real))
+
+    return real(bits), codegen
+
+
 @jit()
 def barrier(sync, threads, yield_address):
     """Return once all threads have come here.  sync[0] counts arrivals, sync[8] the barriers passed."""

@@ -11,10 +11,9 @@ from __future__ import annotations
 from math import factorial, log, pi
 
 import numpy as np
-from numba.core import types
-from numba.extending import intrinsic
 
 from mxpeak.kernels.host.jit import jit
+from mxpeak.kernels.host.native import bits_of, float_of
 from mxpeak.layout.entries import MIX
 
 _MIX = np.uint64(MIX)
@@ -24,26 +23,6 @@ _LN2, _SQRT2, _TURN = log(2.0), 2.0**0.5, 2.0 * pi
 _ARTANH = tuple(1.0 / (2 * k + 1) for k in range(11))
 _COS = tuple((-1.0) ** k / factorial(2 * k) for k in range(9))
 _SIN = tuple((-1.0) ** k / factorial(2 * k + 1) for k in range(9))
-
-
-@intrinsic
-def _bits(typingctx, value):
-    """The bits of a float64."""
-
-    def codegen(context, builder, signature, args):
-        return builder.bitcast(args[0], context.get_value_type(types.uint64))
-
-    return types.uint64(types.float64), codegen
-
-
-@intrinsic
-def _float(typingctx, bits):
-    """The float64 of these bits."""
-
-    def codegen(context, builder, signature, args):
-        return builder.bitcast(args[0], context.get_value_type(types.float64))
-
-    return types.float64(types.uint64), codegen
 
 
 @jit(inline="always")
@@ -61,14 +40,14 @@ def normal(x):
     z = (x ^ (x >> _32)) * _MIX
     z = z ^ (z >> _29)
     odd = np.float64(((z >> _32) << _1) | _1)  # u = odd / 2^33
-    bits = _bits(odd)
-    e, m = np.float64(np.int64(bits >> _52) - 1023 - 33), _float((bits & _SIGNIFICAND) | _ONE)
+    bits = bits_of(odd)
+    e, m = np.float64(np.int64(bits >> _52) - 1023 - 33), float_of((bits & _SIGNIFICAND) | _ONE)
     high = m > _SQRT2
     m, e = (0.5 * m if high else m), (e + 1.0 if high else e)
     s = (m - 1.0) / (m + 1.0)
     log_u = e * _LN2 + 2.0 * s * _horner(_ARTANH, s * s)
 
-    v = (np.float64(z & _LOW) + 0.5) * 2.3283064365386963e-10
+    v = (np.float64(z & _LOW) + 0.5) * 2.0**-32
     quarters = np.floor(4.0 * v + 0.5)
     angle = _TURN * (v - 0.25 * quarters)
     turn = np.int64(quarters) & 3

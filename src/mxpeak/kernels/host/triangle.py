@@ -8,6 +8,9 @@ from mxpeak.kernels.host.jit import FLAG, INT, INTEGERS, MATRIX, MATRIX32, VECTO
 from mxpeak.kernels.host.native import row
 from mxpeak.kernels.host.rows import part_of
 
+PLAIN, ABSOLUTE, SQUARED = range(3)
+FORMS = {"plain": PLAIN, "absolute": ABSOLUTE, "squared": SQUARED}
+
 
 @jit(fastmath={"contract", "reassoc"})
 def _dot(a, x):
@@ -23,6 +26,14 @@ def _dot_squared(a, x):
     for j in range(a.shape[0]):
         value = np.float64(a[j])
         total += value * value * x[j]
+    return total
+
+
+@jit(fastmath={"contract", "reassoc"})
+def _dot_absolute(a, x):
+    total = 0.0
+    for j in range(a.shape[0]):
+        total += abs(np.float64(a[j])) * x[j]
     return total
 
 
@@ -82,11 +93,11 @@ def _columns_before(ig, nb, q, Q):
 
 
 @jit(
-    INT, INT, VECTOR, MATRIX, VECTOR, INTEGERS, FLAG, FLAG,
-    also=(INT, INT, VECTOR, MATRIX32, VECTOR, INTEGERS, FLAG, FLAG),
+    INT, INT, VECTOR, MATRIX, VECTOR, INTEGERS, FLAG, INT,
+    also=(INT, INT, VECTOR, MATRIX32, VECTOR, INTEGERS, FLAG, INT),
 )  # fmt: skip
-def add_triangle_matvec(tid, threads, y, A, x, places, lower, squared):
-    """y += T x or (T∘T) x, T the part of A strictly below the diagonal, or the part from it on.
+def add_triangle_matvec(tid, threads, y, A, x, places, lower, form):
+    """y += T x, |T| x or (T∘T) x, T the part of A strictly below the diagonal, or the part from it on.
 
     places: NB, p, P of the rows, and of the columns
     """
@@ -95,7 +106,13 @@ def add_triangle_matvec(tid, threads, y, A, x, places, lower, squared):
     for il in range(r0, r1):
         split = min(_columns_before((il // nb * P + p) * nb + il % nb, cnb, q, Q), A.shape[1])
         c0, c1 = (0, split) if lower else (split, A.shape[1])
-        y[il] += _dot_squared(row(A, il, c0, c1), x[c0:c1]) if squared else _dot(row(A, il, c0, c1), x[c0:c1])
+        a = row(A, il, c0, c1)
+        if form == PLAIN:
+            y[il] += _dot(a, x[c0:c1])
+        elif form == ABSOLUTE:
+            y[il] += _dot_absolute(a, x[c0:c1])
+        else:
+            y[il] += _dot_squared(a, x[c0:c1])
 
 
 @jit()

@@ -229,14 +229,14 @@ class ReferenceKernels:
             y += (A.T if transposed else A) @ x
 
     def add_triangle_matvec(
-        self, y: Array, A: Array, x: Array, rows: BlockCyclic, cols: BlockCyclic, part: str, *, squared: bool = False
+        self, y: Array, A: Array, x: Array, rows: BlockCyclic, cols: BlockCyclic, part: str, form: str = "plain"
     ) -> None:
         i, j = global_indices(A, rows, cols)
         inside = {"lower": j < i, "upper": j >= i}[part]
         with quiet():
             for il in range(A.shape[0]):
                 t = A[il, inside[il]].astype(np.float64)
-                y[il] += (t * t if squared else t) @ x[inside[il]]
+                y[il] += {"plain": t, "absolute": np.abs(t), "squared": t * t}[form] @ x[inside[il]]
 
     def max_abs_upper(self, A: Array, rows: BlockCyclic, cols: BlockCyclic) -> float:
         i, j = global_indices(A, rows, cols)
@@ -257,6 +257,9 @@ class ReferenceKernels:
     def scale_rows_columns(self, A: Array, by_row: Array, by_column: Array) -> None:
         with quiet():
             A[:] = by_row[:, None] * A * by_column
+
+    def copied(self, x: Array) -> Array:
+        return x.copy()
 
     def add_scaled(self, y: Array, factor: float, x: Array) -> None:
         with quiet():
