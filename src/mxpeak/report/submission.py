@@ -135,12 +135,13 @@ def _algorithm(result: Result) -> str:
     rounded = ", rounded in software and multiplied in fp32" if result.result.get("emulated") else ""
     way = {"classical": "classical refinement"}.get(problem.get("refine", ""), "GMRES from the left")
     lu_rate, lu_s = result.result.get("lu_rate_flops"), result.result.get("lu_time_s")
+    balanced = ", balanced" if problem.get("scaling") == "auto" else ""
     return (
-        f"Matrix {problem.get('generator')} of order {problem.get('n')}, seed {problem.get('seed')}, made in "
-        f"fp32 inside the clock, balancing: {problem.get('scaling')}.  Blocked right-looking LU without pivoting, NB = {problem.get('nb')}, on a {problem.get('P')}x"
-        f"{problem.get('Q')} grid, panels in fp32, the operands of its update in {low}{rounded}, accumulated in "
-        f"{precision(low).accumulate}: {three_digits(lu_s)} s, {rate_text(lu_rate)}.  The factors precondition {way} "
-        f"in fp64, steps: {result.validation.get('iterations')}, to a scaled backward error of "
+        f"Matrix {problem.get('generator')} of order {problem.get('n')}, seed {problem.get('seed')}, made in fp32"
+        f"{balanced} inside the clock.  Blocked right-looking LU without pivoting, NB = {problem.get('nb')}, on a "
+        f"{problem.get('P')}x{problem.get('Q')} grid, panels in fp32, the operands of its update in {low}{rounded}, "
+        f"accumulated in {precision(low).accumulate}: {three_digits(lu_s)} s, {rate_text(lu_rate)}.  The factors "
+        f"precondition {way} in fp64, steps: {result.validation.get('iterations')}, to a scaled backward error of "
         f"{three_digits(result.validation.get('residual'))}."
     )
 
