@@ -333,7 +333,7 @@ class HplMxpConfig(GridConfig):
         parse=listed(integer(1)), group="problem",
     )  # fmt: skip
     nb: tuple[int, ...] = option(
-        (256,), "--nb", help="block size", metavar="NB,...", parse=listed(integer(1)), group="problem"
+        (320,), "--nb", help="block size", metavar="NB,...", parse=listed(integer(1)), group="problem"
     )
     seed: int = option(
         100, "--seed", help="seed of the matrix", metavar="S", parse=integer(0, 2**31 - 1), group="problem"

@@ -102,8 +102,8 @@ def test_the_algorithm_is_explained_as_the_rules_ask():
     assert submission(result_of(), [], "x")["algorithm"] == (
         "Matrix sqrt-n of order 20000, seed 100, made in fp32 inside the clock.  Blocked right-looking LU without "
         "pivoting, NB = 256, on a 2x3 grid, panels in fp32, the operands of its update in fp16, accumulated in fp32: "
-        "35.0 s, 157 GFLOP/s.  The factors precondition GMRES from the left in fp64, steps: 2, to a scaled backward error of "
-        "0.500."
+        "35.0 s, 157 GFLOP/s.  The factors precondition GMRES from the left in fp64, steps: 2, to a scaled backward "
+        "error of 0.500."
     )
     emulated = result_of(result={"rate_flops": 1e9, "emulated": True})
     assert "in fp16, rounded in software and multiplied in fp32" in submission(emulated, [], "x")["algorithm"]

@@ -158,12 +158,14 @@ def _after_the_clock(timed: _Timed, elapsed_s: float, start: float, end: float, 
     residual = mxp.equations.max_abs(mxp.residual(done.x))
     check = Check(backward_error(mxp, residual, done.x), residual, mxp.A_inf, mxp.unknowns.max_abs(done.x), mxp.b_inf)
     seed = int(grid.all.bcast_object(secrets.randbits(62)))
-    lu_s, largest_a, largest_u = largest(
-        grid, [timed.lu_s, timed.largest_a, kernels.max_abs_upper(A.local, A.rows, A.cols)], kernels
+    largest_u = kernels.max_abs_upper(A.local, A.rows, A.cols)
+    lu_s, refine_s, largest_a, largest_u = largest(
+        grid, [timed.lu_s, timed.refine_s, timed.largest_a, largest_u], kernels
     )
     return MxpSolve(
         time_s=elapsed_s,
         lu_time_s=lu_s,
+        refine_time_s=refine_s,
         start_unix=start,
         end_unix=end,
         generate_s=generate_s,
@@ -193,7 +195,7 @@ class _Timed:
         self.done: Refinement | None = None
         self.singular = 0
         self.largest_a = _max_abs(A, kernels)  # of this rank's part
-        self.lu_s = 0.0
+        self.lu_s = self.refine_s = 0.0
 
     def solve(self) -> None:
         """Make A in FP32, balance, factor, refine."""
@@ -209,11 +211,13 @@ class _Timed:
         self.singular = factorize(self.A, options, kernels, spans)
         self.lu_s = time.perf_counter() - begin
 
+        begin = time.perf_counter()
         with spans("matvec"):
             A_inf = _norm(self.system, kernels)
         mxp = MxpSystem(self.system, self.A, A_inf, kernels, spans, self.balance)
         target = min(TARGET, case.threshold * TARGET / THRESHOLD)
         self.done = refine(mxp, case.refine, restart=case.restart, target=target)
+        self.refine_s = time.perf_counter() - begin
         spans.finish()
         spans.add("other", spans.active_s - sum(map(spans.time_of, PARTS)))
 
