@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mxpeak as mx
-from mxpeak import dense
+from mxpeak.dense import factors
 from mxpeak.errors import ExitCode, Outcome, ResourceError, SingularError, UsageError
 from mxpeak.kernels.host import lapack
 from mxpeak.precision import PRECISIONS
@@ -323,8 +323,8 @@ def test_large_matrices_take_pages_and_threads_of_their_own(order: Any, monkeypa
     n = 333
     A, b = np.array(random((n, n)) * np.logspace(-8, 8, n), order=order), random(n)
     small = mx.solve(A, b, precision="fp32")
-    monkeypatch.setattr(dense, "LARGE", 1)
-    monkeypatch.setattr(dense.blas, "blas_facts", lambda: {"threads": 3})
+    monkeypatch.setattr(factors, "LARGE", 1)
+    monkeypatch.setattr(factors.blas, "blas_facts", lambda: {"threads": 3})
     x, info = mx.solve(A, b, precision="fp32")
     assert np.array_equal(x, small[0])
     assert (info.scaled, info.growth) == (True, small[1].growth)  # the same factors; norms are summed in another order
