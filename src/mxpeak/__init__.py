@@ -21,3 +21,8 @@ def __getattr__(name: str) -> Any:
     if name in ("solve", "lu_factor"):
         return getattr(import_module("mxpeak.dense"), name)
     raise AttributeError(f"module 'mxpeak' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """The public names: also those that are not bound yet."""
+    return __all__

@@ -19,6 +19,7 @@ from mxpeak.options import (
     memory_budget,
     one_of,
     option,
+    positive,
     real,
 )
 from mxpeak.precision import PRECISIONS
@@ -355,7 +356,7 @@ class HplMxpConfig(GridConfig):
         metavar="{none,auto}", parse=one_of("none", "auto"), group="problem",
     )  # fmt: skip
     threshold: float = option(
-        16.0, "--threshold", help="scaled backward errors below it pass", metavar="X", parse=real(0.0), group="problem"
+        16.0, "--threshold", help="scaled backward errors below it pass", metavar="X", parse=positive, group="problem"
     )
     precision: tuple[str, ...] | None = option(
         None, "--precision", help="operands of the update: " + ", ".join(PRECISIONS) + " (default: fp32 on a CPU)",

@@ -79,7 +79,7 @@ class Outcome(StrEnum):
     )
     NOT_CONVERGED = (
         "refinement did not reach the accuracy asked for in the steps allowed: the factors are too coarse for this "
-        "matrix; try a higher --precision, or a better conditioned matrix"
+        "matrix; try a wider precision, or a better conditioned matrix"
     )
     INACCURATE = (
         "the residual is above the threshold: the arithmetic went wrong somewhere; "

@@ -54,6 +54,14 @@ def real(least: float = -math.inf, most: float = math.inf) -> Callable[[str], fl
     return parse
 
 
+def positive(text: str) -> float:
+    """A parser of finite numbers above 0."""
+    value = real()(text)
+    if value <= 0.0:
+        raise UsageError(f"{value:g} would check nothing: give a number above 0, such as the rules' 16")
+    return value
+
+
 def one_of(*choices: str, digits: bool = False) -> Callable[[str], str]:
     """A parser of one word out of `choices`; with `digits`, HPL's number for it (0, 1, …) is taken too."""
 

@@ -37,6 +37,11 @@ def rate_text(rate_flops: float | None) -> str:
     return f"{three_digits(rate_flops / 1e9)} GFLOP/s"
 
 
+def size_text(size_bytes: float) -> str:
+    """A size in GiB, or in MiB below one."""
+    return f"{size_bytes / 2**30:.4g} GiB" if size_bytes >= 2**30 else f"{size_bytes / 2**20:.3g} MiB"
+
+
 # --- what comes out ---------------------------------------------------------------------------------------------
 
 
@@ -54,7 +59,7 @@ def mark(status: str) -> str:
     return {"valid": "PASSED", "invalid": "FAILED"}.get(status, "ABORTED")
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, repr=False)
 class Result:
     """What one run of one case gave, in the sections of the result file."""
 
@@ -73,6 +78,11 @@ class Result:
     launch: dict[str, Any] = field(default_factory=dict)
     telemetry: dict[str, Any] = field(default_factory=dict)
     warnings: list[Caution] = field(default_factory=list)
+
+    def __repr__(self) -> str:
+        known = [key for key in ("n", "nb", "P", "Q", "precision") if key in self.problem]
+        size = ", ".join(f"{key}={self.problem[key]}" for key in known)
+        return f"Result({self.benchmark}, {self.status}, {rate_text(self.result.get('rate_flops'))}, {size})"
 
     @property
     def passed(self) -> bool:

@@ -301,6 +301,14 @@ def test_the_proof_accepts_ill_conditioned_factors_that_are_all_alike(low: str, 
     assert solve_lu_only(n, 32, low, "fasi-higham", 3, condition).passed
 
 
+@pytest.mark.parametrize("nb", [64, 320, 512])
+@pytest.mark.parametrize("condition", [2.0, 12.0, 1000.0, 1e6])
+def test_the_proof_accepts_sums_that_err_in_one_direction(nb: int, condition: float) -> None:
+    """In a large block the diagonal, near 1, loses the same small number hundreds of times."""
+    for n in (600, 850):
+        assert solve_lu_only(n, nb, "fp32", "fasi-higham", 1, condition).passed
+
+
 def test_the_proof_is_not_fooled_by_factors_that_fit_other_vectors() -> None:
     """U = the upper triangle of A, and L such that L U v = A v for three known v: other v see through it."""
 

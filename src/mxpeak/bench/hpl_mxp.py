@@ -72,6 +72,7 @@ def forewarnings(config: HplMxpConfig, comm: Communicator) -> list[str]:
     """Which cases will not be ADMISSIBLE however their runs go, and why: better known before a run than after it."""
     if config.n is None or config.mode != "official":
         return []
+    _check(config, comm)
     return [
         f"N {case.n} {case.generator} {case.precision} will not be ADMISSIBLE: {broken.rule}: {broken.text}"
         for case in config.cases(comm.size)

@@ -9,6 +9,7 @@ from mxpeak.configs import RunConfig
 from mxpeak.options import Setting, memory_bytes
 from mxpeak.perf.counts import Footprint, largest_n
 from mxpeak.perf.host import available_memory_bytes, total_memory_bytes
+from mxpeak.records import size_text
 
 #: Share of the free memory that may be planned for: Python, MPI and the padding of rows come on top.
 MARGIN = 0.95
@@ -43,8 +44,8 @@ class Budget:
         parts = footprint(n, nb, P, Q)
         most = self._largest(self.most, footprint, nb, P, Q)
         return (
-            f"N = {n} takes {parts['matrix'] / 2**30:.1f} GiB for the matrix ({parts['matrix'] / n**2:.3g}*N*N bytes) "
-            f"and buffers, {self.need(footprint, n, nb, P, Q) / 2**30:.3g} GiB a node, but {self.most / 2**30:.3g} GiB "
+            f"N = {n} takes {size_text(parts['matrix'])} for the matrix ({parts['matrix'] / n**2:.3g}*N*N bytes) "
+            f"and buffers, {size_text(self.need(footprint, n, nb, P, Q))} a node, but {size_text(self.most)} "
             f"of a node can be planned for (what is free less {1 - MARGIN:.0%}, or --mem); "
             f"the largest N that fits is {most}: type -N {most}"
         )

@@ -13,13 +13,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import isfinite, log, log10, sqrt
+from math import isfinite, log10, sqrt
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 from scipy.linalg import LinAlgError, lu_factor, lu_solve, solve_triangular
 
+from mxpeak.bench.mxp_rules import convergence_factor, predicted_steps
+from mxpeak.configs import HplMxpCase
 from mxpeak.errors import ResourceError
 from mxpeak.layout import lcg
 from mxpeak.layout.entries import Entries
@@ -291,20 +293,16 @@ def _rotate(h: Array, below: float, rotations: list[tuple[float, float]], column
 
 
 def gmres_case(A: Array, b: Array, c: float) -> dict[str, Any]:
-    """Steps measured, and those that the circular law predicts for the same reduction of the residual.
-
-    The off-diagonal part's eigenvalues fill a disc of radius √(n/3) about 0, so ||r|| falls by 1/(c·√3) a step.
-    """
+    """Steps measured, and those that the circular law predicts, as the rules of HPL-MxP count them."""
     went = gmres(A, b)
-    factor = 1.0 / (c * sqrt(3.0))
-    known = factor < 1.0 and went.steps is not None and 0.0 < went.reduction < 1.0
+    case = HplMxpCase(n=len(b), nb=1, P=1, Q=1, diagonal_scale=c)
     return {
         "steps": went.steps,
         "scaled_residual": _finite(went.scaled_residual),
         "reduction": _finite(went.reduction),
         "factor": _finite(went.reduction ** (1.0 / (went.steps or len(b)))),
-        "predicted_factor": factor,
-        "predicted_steps": log(went.reduction) / log(factor) if known else None,
+        "predicted_factor": convergence_factor(case),
+        "predicted_steps": predicted_steps(case),
     }
 
 

@@ -61,7 +61,7 @@ class Request:
 
 def add_options(parser: argparse.ArgumentParser, config: type) -> None:
     """A flag for each option of a config class, in the groups that its fields name."""
-    groups: dict[str, Any] = {}
+    groups: dict[str, Any] = {str(group.title): group for group in parser._action_groups}
     for o in options(config):
         group = groups.setdefault(o.group, parser.add_argument_group(o.group))
         kind: dict[str, Any] = {"metavar": o.metavar or o.name.upper()}

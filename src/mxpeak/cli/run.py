@@ -147,7 +147,7 @@ def _run_one(
     display = Display(request, session.comm.size, progress, stdout, stderr, color)
     try:
         module = import_module(BENCHMARKS[request.benchmark].module)
-        if not output.quiet and hasattr(module, "forewarnings"):
+        if not output.quiet and hasattr(module, "forewarnings"):  # of rules that the run will break
             for line in module.forewarnings(request.config, session.comm):
                 session.say(f"note: {line}")
         with closing(progress):

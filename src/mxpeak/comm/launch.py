@@ -57,10 +57,13 @@ def respawn(ranks: int, argv: list[str]) -> int:
     if importlib.util.find_spec("mpi4py") is None:
         raise UsageError(f"--ranks {ranks} needs MPI for Python; type: pip install 'mxpeak[mpich]'")
     command = [_mpiexec(), "-n", str(ranks), sys.executable, "-m", "mxpeak", *argv]
-    child = subprocess.Popen(command)
+    # In a group of its own, so that a Ctrl-C comes here alone: mpiexec, told twice, would fall over itself.
+    child = subprocess.Popen(command, start_new_session=True)
+    told: list[int] = []
 
     def forward(number: int, frame: object) -> None:
-        child.send_signal(number)
+        told.append(number)
+        child.terminate()
 
     signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = {number: signal.signal(number, forward) for number in signals}
@@ -69,6 +72,8 @@ def respawn(ranks: int, argv: list[str]) -> int:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+    if told:
+        return 128 + told[0]
     return code if code >= 0 else 128 - code
 
 

@@ -51,7 +51,14 @@ def check_shapes(A: Array, b: Array) -> None:
 
 def _numbers(values: Any, name: str) -> Array:
     """An array of one of the four types that LAPACK knows; copied only where the type changes."""
-    array: Array = np.asarray(values)
+    if hasattr(values, "tocsr"):
+        raise UsageError(f"{name} is sparse; use scipy.sparse.linalg.spsolve, or {name}.toarray()")
+    if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
+        raise UsageError(f"{name} has masked entries, which no system can be solved with; fill them: {name}.filled(0)")
+    try:
+        array: Array = np.asarray(values)
+    except ValueError as error:
+        raise UsageError(f"{name} is no array of numbers: {error}") from None
     if array.dtype.kind in "biu":
         return array.astype(np.float64)
     if array.dtype.name in ("float16", "bfloat16"):

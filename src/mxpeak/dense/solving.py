@@ -86,6 +86,7 @@ class SolveInfo:
         verdict = "solved" if self.solved else "NOT SOLVED"
         sides = "" if self.rhs == 1 else f", {self.rhs} right-hand sides"
         emulated = " (emulated)" if self.emulated else ""
+        emulated += ", after a coarser one failed" if self.fallback else ""
         steps = f"{self.iterations} refinement step{'' if self.iterations == 1 else 's'}"
         times = ", ".join(f"{name} {time_s:.3g} s" for name, time_s in self.times.items())
         lines = [
@@ -95,6 +96,8 @@ class SolveInfo:
             f"  growth          {self.growth:.2e}",
             f"  time            {times}",
         ]
+        if self.scaled:
+            lines.append("  rows and columns were scaled by powers of two")
         if not self.solved:
             lines.append(f"  {self.outcome}")
         return "\n".join([*lines, *(f"  {line}" for line in self.message.splitlines())])
@@ -105,6 +108,16 @@ def solve(A: Any, b: Any, *, precision: str = "auto", device: str = "auto") -> t
 
     A: n×n, in any memory order; b: (n,) or (n, k).  Integers become fp64, 16-bit numbers fp32; the result has the
     type that A and b promote to.  `precision` is that of the factors: auto, fp64, fp32, tf32, bf16, fp16 or fp8.
+    Where factors in a low precision do not lead to the accuracy of plain LU in the input's type, A is factored again in
+    fp64, and `info` says so; it also holds outcome, backward error, condition, steps and times: print(info).
+
+    Raises UsageError for what is not square, finite or numeric, and SingularError for a pivot that is exactly zero.
+    docs/solving.md explains the rest.
+
+    >>> import mxpeak as mx
+    >>> x, info = mx.solve([[2.0, 0.0], [0.0, 4.0]], [2.0, 4.0])
+    >>> x, info.solved
+    (array([1., 1.]), True)
     """
     check_device(device)
     A, b = matrix(A), right_hand_side(b)
@@ -169,7 +182,7 @@ class LUFactors:
         factors = self._factors
         notes = self._notes
         if done.doubtful and factors.condition * roundoff(self.A.dtype) >= 1.0:
-            notes += (_note_of_singularity(factors.condition, self.A.dtype),)
+            notes += (_note_of_singularity(factors.condition, self.A.dtype, done.outcome),)
         return SolveInfo(
             outcome=done.outcome, n=self.A.shape[0], rhs=rhs, precision=factors.precision,
             emulated=factors.precision not in ("fp64", "fp32"), iterations=done.steps, backward_error=done.eta,
@@ -205,14 +218,16 @@ def _chosen(A: Array, name: str, sides: int) -> str:
 
 
 def _note_of_fallback(name: str, done: Refined, factors: Factors) -> str:
+    steps = f"{done.steps} step{'' if done.steps == 1 else 's'}"
     return (
-        f"the LU in {name} was too coarse: steps {done.steps}, backward error {done.eta:.1e} "
-        f"(condition {factors.condition:.1e}, growth {factors.growth:.1e}); A was factored again in fp64"
+        f"the LU in {name} was too coarse: after {steps} the backward error was {done.eta:.1e} (by these factors the "
+        f"condition is {factors.condition:.1e}, the growth {factors.growth:.1e}); A was factored again in fp64"
     )
 
 
-def _note_of_singularity(condition: float, dtype: np.dtype[Any]) -> str:
+def _note_of_singularity(condition: float, dtype: np.dtype[Any], outcome: Outcome) -> str:
+    small = "the residual is small, but " if outcome is Outcome.SOLVED else ""
     return (
         f"A is numerically singular: condition {condition:.1e} >= 1/u = {1 / roundoff(dtype):.1e}; "
-        "the residual is small, but x may have no correct digit"
+        f"{small}x may have no correct digit"
     )

@@ -32,7 +32,7 @@ def lu_flops_done(n: int, remaining: int) -> float:
     divisions and 2 (n-k)^2 flops of update.  rocHPL's progress table counts the same.
     """
     r = remaining
-    return 2.0 / 3.0 * (n**3 - r**3) - 0.5 * (n**2 - r**2) - (n - r) / 6.0
+    return (4 * (n**3 - r**3) - 3 * (n**2 - r**2) - (n - r)) / 6.0  # one rounding: 0, not less, for n = 1
 
 
 def hpl_bytes(n: int) -> int:

@@ -50,6 +50,7 @@ def submission(result: Result, others: Sequence[Result], report: str) -> dict[st
         "run": result.run.get("id"),
         "fields": fields,
         "to_be_filled_in_by_you": [name for name, value in fields.items() if value is None],
+        "emulated": bool(result.result.get("emulated")),
         "algorithm": _algorithm(result),
     }
 
@@ -57,9 +58,15 @@ def submission(result: Result, others: Sequence[Result], report: str) -> dict[st
 def submission_text(body: dict[str, Any]) -> str:
     """The same for people: first whether to submit it at all, then the fields, what is missing, the algorithm."""
     admissible = body["admissible"]
+    emulated = ["  EMULATED: the precision was rounded in software; the score is not one of it"]
     lines = [
         f"{body['validation']}, {'ADMISSIBLE' if admissible else 'NOT ADMISSIBLE: the list does not take this run'}",
         *(f"  {text}" for text in body["violations"]),
+        *(
+            ["  EMULATED: the precision was rounded in software; the score is not one of it"]
+            if body["emulated"]
+            else []
+        ),
         "",
         f"Form of the {body['list']} list, for run {body['run']}",
         "",
@@ -67,9 +74,13 @@ def submission_text(body: dict[str, Any]) -> str:
     labels = {field.name: field.label for field in FORM}
     fields = body["fields"].items()
     width = max(len(labels[name]) for name, value in fields if value is not None)
-    lines += [f"  {labels[name]:<{width}}  {value}" for name, value in fields if value is not None]
+    lines += [f"  {labels[name]:<{width}}  {_shown(value)}" for name, value in fields if value is not None]
     lines += ["", "To be filled in by you", "", *(f"  {labels[name]}" for name, value in fields if value is None)]
     return "\n".join([*lines, "", "Algorithm", "", f"  {body['algorithm']}", ""])
+
+
+def _shown(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def _admissible(result: Result) -> bool:

@@ -10,8 +10,9 @@ variance
 
 so that two passes over the factors, t = (U∘U) 1 and s = (L∘L) t, give every sigma_i.  In the brackets stand the
 sums in FP32 (in each of N/NB updates an entry is rounded once, and NB products are added up one after the other), and
-the evaluation of the proof itself in FP64.  Where the entries are not random, equal ones err alike, and updates err
-in the same direction again and again: then s_i = (Σ_{k<i} |l_ik| sqrt(t_k))², and N/NB becomes (N/NB)².
+the evaluation of the proof itself in FP64.  Where the entries are not random, equal ones err alike, and sums err in
+the same direction again and again: then s_i = (Σ_{k<i} |l_ik| sqrt(t_k))², and (NB² + (N/NB)²)/3 takes the place of
+NB/6 + N/(3·NB).
 
 A bound of the form N·u_low·||L||·||U|| would allow everything: N·u_low exceeds 1 for fp16 from N = 2048 on.  This one
 does not grow: with s_i ~ 0.7·t_i and ||A v||_i² ~ t_i, as for sqrt-n at any N, 8·sigma is 8·0.58·0.83·2^-11 = 0.19 % of
@@ -117,8 +118,8 @@ class _Prover:
         u_low = format_of(low).u if rounds else 0.0
         q = format_of(low).spacing if rounds else 0.0
         u_sum, u_64 = format_of("fp64" if low == "fp64" else "fp32").u, format_of("fp64").u
-        updates = (n / nb) ** (1 if self.system.random else 2)
-        sums = u_sum**2 * (nb / 6.0 + updates / 3.0) + u_64**2 * n
+        roundings = nb / 6.0 + n / (3.0 * nb) if self.system.random else (nb**2 + (n / nb) ** 2) / 3.0
+        sums = u_sum**2 * roundings + u_64**2 * n
         variance = kernels.zeros(self.system.rows.local_size)
         kernels.assign(variance, q**2 / 12.0 * self.equations.sum_of([kernels.sum_abs(t)])[0])
         kernels.add_scaled(variance, u_low**2 / 3.0 + sums, s)
