@@ -62,11 +62,7 @@ def submission_text(body: dict[str, Any]) -> str:
     lines = [
         f"{body['validation']}, {'ADMISSIBLE' if admissible else 'NOT ADMISSIBLE: the list does not take this run'}",
         *(f"  {text}" for text in body["violations"]),
-        *(
-            ["  EMULATED: the precision was rounded in software; the score is not one of it"]
-            if body["emulated"]
-            else []
-        ),
+        *(emulated if body["emulated"] else []),
         "",
         f"Form of the {body['list']} list, for run {body['run']}",
         "",
