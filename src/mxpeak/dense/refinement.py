@@ -64,8 +64,10 @@ class Equations:
         b_inf, y_inf = (np.abs(V).max(axis=0) for V in (self.B, Y))
         scale = y_inf + b_inf / (self.factors.A_inf or 1.0)
         signs = np.random.default_rng(Y.shape[1]).choice((-1.0, 1.0), Y.shape[1])
-        w = (signs / np.where(scale > 0, scale, 1.0)).astype(self.B.real.dtype)[:, None]
-        return Mixture(self.A, self.factors, np.asfortranarray(self.B @ w), np.asfortranarray(Y @ w), Y.shape[1])
+        w = (signs / np.where(scale > 0, scale, 1.0)).astype(self.B.dtype)[:, None]
+        # Not @: NumPy's BLAS has threads of its own, which go on spinning for a while and hinder SciPy's.
+        b, y = (_minus_product(np.zeros((V.shape[0], 1), V.dtype, order="F"), V, -w) for V in (self.B, Y))
+        return Mixture(self.A, self.factors, b, y, Y.shape[1])
 
     def times(self, Y: Array) -> Array:
         """A_s Y."""
@@ -124,7 +126,8 @@ def refined(A: Array, factors: Factors, B: Array, spans: Spans, most: int) -> Re
     with spans("refine"), np.errstate(all="ignore"):
         scaling = factors.scaling
         equations = Equations(A, factors, B if scaling is None else _by(scaling.rows, B))
-        enough = max(4.0 / A.shape[0], PLAIN_LU)
+        # The worst of many right-hand sides scatters more than a single one.
+        enough = max(4.0 / A.shape[0], PLAIN_LU) * (2.0 if B.shape[1] > SAMPLED else 1.0)
         Y, etas, history, doubtful = _classical(equations, enough)
         steps = len(history) - 1
         left = np.flatnonzero(~(etas <= enough))
@@ -160,7 +163,7 @@ def _classical(equations: Equations, enough: float) -> tuple[Array, Array, list[
         R = mixture.residual(mixture.Y)
         eta = float(mixture.eta(R, mixture.Y)[0])
         if eta <= enough:
-            return Y, np.full(Y.shape[1], eta), [eta], _signs_of_singularity(factors, R, mixture.Y)
+            return Y, np.full(Y.shape[1], eta), [eta], not factors.even
     R = equations.residual(Y)
     etas = equations.eta(R, Y)
     history = [_worst(etas)]

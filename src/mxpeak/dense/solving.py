@@ -30,7 +30,7 @@ from mxpeak.spans import Spans
 FP32_FROM = 250
 #: fp32 pays while there are n / this many right-hand sides: refining each costs some 9·n² flops, mostly slow ones, and
 #: the LU saves the time of n³/3.
-ORDERS_PER_SIDE = 64
+ORDERS_PER_SIDE = 128
 #: A step of GMRES takes about the time of an fp64 LU by n / this.
 ORDERS_PER_STEP = 64
 
