@@ -129,7 +129,7 @@ def test_the_range_of_the_factors_does_not_matter(power: int, precision: str) ->
 
 
 def test_a_hermitian_system_is_solved() -> None:
-    n = 250
+    n = 260
     G = random((n, n), np.complex128)
     A, b = G + G.conj().T, random((n, 2), np.complex128)
     x, info = mx.solve(A, b)
