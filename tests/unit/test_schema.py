@@ -158,8 +158,8 @@ def test_the_verdict_of_a_mixed_run_says_rules_proof_and_how_hard_the_system_was
         "  the LU is proven: error 1.20e-04 within its bound 0.00980",
         "  N 20000 NB 256 2x2 fp16 sqrt-n, time 37.5 s",
         "  LU 35.1 s at 152 GFLOP/s, refinement 2.25 s",
-        "  the system: GMRES without the LU leaves 0.924 of a residual a step and needs about 198, growth 1.50, "
-        "condition 120",
+        "  the system: without the LU a GMRES step leaves 0.924 of the residual and about 198 are needed, "
+        "growth 1.50, condition 120",
     ]
 
 

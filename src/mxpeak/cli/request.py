@@ -171,7 +171,7 @@ def _check_format(name: str, made: Sequence[Request]) -> None:
 def settings_table(settings: Mapping[str, Setting]) -> str:
     """The resolved configuration, each value with its origin."""
     rows: Sequence[tuple[str, str, str]] = [
-        (name, "auto" if s.value is None else _shown(s.value), s.origin) for name, s in settings.items()
+        (name, "-" if s.value is None else _shown(s.value), s.origin) for name, s in settings.items()
     ]
     widths = [max(len(row[k]) for row in rows) for k in range(2)]
     return "".join(f"  {name:<{widths[0]}}  {value:<{widths[1]}}  {origin}\n" for name, value, origin in rows)

@@ -14,7 +14,7 @@ from mxpeak.cli.benchmarks import BENCHMARKS
 from mxpeak.cli.request import Request, add_options, requests, settings_table
 from mxpeak.configs import OutputConfig, RunConfig
 from mxpeak.errors import ExitCode, MxpeakError, UsageError
-from mxpeak.records import Result, document, to_json
+from mxpeak.records import Result, document, rate_text, to_json
 
 if TYPE_CHECKING:
     from mxpeak.cli.display import Display
@@ -157,7 +157,8 @@ def _run_one(
             )  # fmt: skip
         code = _verdict_code(display.results, display.skipped, request.config.min_gflops)
         if code == ExitCode.BELOW_TARGET:
-            session.say(f"mxpeak: the best rate is below --min-gflops {request.config.min_gflops:g}")
+            best = max(r.result.get("rate_flops") or 0.0 for r in display.results)
+            session.say(f"mxpeak: {rate_text(best)} is below --min-gflops {request.config.min_gflops:g}")
     except MxpeakError as error:
         session.say(f"mxpeak: error: {error}")
         code = int(error.exit_code)

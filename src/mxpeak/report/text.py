@@ -157,7 +157,7 @@ def _difficulty(result: Result) -> str:
     problem = result.problem
     parts = []
     if (factor := problem.get("unpreconditioned_factor")) is not None:
-        parts.append(f"GMRES without the LU leaves {three_digits(factor)} of a residual a step{_predicted(problem)}")
+        parts.append(f"without the LU a GMRES step leaves {three_digits(factor)} of the residual{_predicted(problem)}")
     for name in ("growth", "condition"):
         if problem.get(name) is not None:
             parts.append(f"{name} {three_digits(problem[name])}")
@@ -166,7 +166,7 @@ def _difficulty(result: Result) -> str:
 
 def _predicted(problem: Mapping[str, Any]) -> str:
     steps = problem.get("predicted_unpreconditioned_steps")
-    return "" if steps is None else f" and needs about {steps:.0f}"
+    return "" if steps is None else f" and about {steps:.0f} are needed"
 
 
 def _broken_rules(result: Result) -> list[str]:
