@@ -96,7 +96,7 @@ def _gmres_table(part: Mapping[str, Any]) -> tuple[list[Row], str]:
         ))  # fmt: skip
     return rows, (
         "steps of GMRES without a preconditioner until HPL's check passes; the diagonal is c*sqrt(N)\n"
-        "  predicted: by the circular law, for the same reduction of the residual at the largest N"
+        "  predicted: by the circular law, at the largest N, as the rules of HPL-MxP count"
     )
 
 
