@@ -103,3 +103,18 @@ def test_a_rank_that_computes_wrongly_is_found_by_the_proof(tmp_path: Path) -> N
     body = json.loads(run.stdout)
     assert not body["validation"]["lu_proof"]["passed"]
     assert body["validation"]["residual"] < 16, "refinement made up for it: the residual alone would have passed"
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        (["--condition", "10"], "--generator fasi-higham"),
+        (["--restart", "3", "--refine", "classical"], "--refine gmres"),
+        (["--threshold", "0"], "above 0"),
+        (["--generator", "fasi-higham", "--diagonal-scale", "2"], "--diagonal-scale"),
+    ],
+)
+def test_what_would_be_ignored_is_refused(tmp_path: Path, asked: list[str], says: str) -> None:
+    run = subprocess.run([*PYTHON, *SYSTEM, *asked], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert run.returncode == 2
+    assert says in run.stderr

@@ -27,6 +27,7 @@ from mxpeak.comm.grid import Grid
 from mxpeak.configs import HplMxpCase, HplMxpConfig
 from mxpeak.dist.generate import GeneratedSystem
 from mxpeak.dist.matrix import DistMatrix, dist_matrix
+from mxpeak.errors import UsageError
 from mxpeak.kernels.contract import Kernels
 from mxpeak.layout.generators import generator
 from mxpeak.options import Setting
@@ -81,7 +82,12 @@ def forewarnings(config: HplMxpConfig, comm: Communicator) -> list[str]:
 
 
 def _check(config: HplMxpConfig, comm: Communicator) -> None:
-    """Stop at what no case can be run with, before anything is."""
+    """Stop at what no case can be run with, or would be ignored, before anything is run."""
+    if config.condition != HplMxpConfig.condition and "fasi-higham" not in config.generator:
+        asked = ", ".join(config.generator)
+        raise UsageError(f"--condition is of --generator fasi-higham, but {asked} was asked for; leave one of them out")
+    if config.restart != HplMxpConfig.restart and config.refine == "classical":
+        raise UsageError("--restart is of --refine gmres; leave it out with --refine classical")
     for case in config.cases(comm.size, config.n or [1000]):
         refused(case)
         _generator(case)
