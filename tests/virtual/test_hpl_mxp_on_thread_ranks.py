@@ -84,7 +84,7 @@ def solve(
         singular = factorize(A, LuOptions(low, **(options or {})), kernels, Spans())
         if spoil_after is not None:
             spoil_after(A, kernels)
-        sums, _ = system.row_sums()
+        sums = system.row_sums()
         mxp = MxpSystem(system, A, 1.0, kernels, Spans(), balanced)
         mxp.A_inf = mxp.equations.max_abs(sums)
         done = refine(mxp, method, restart=restart)

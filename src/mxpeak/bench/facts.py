@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 import uuid
 from dataclasses import dataclass
@@ -57,3 +58,20 @@ def phase_table(grid: Grid, spans: Spans) -> dict[str, dict[str, Any]]:
             "calls": sum(calls),
         }
     return table
+
+
+def badness(scaled: float) -> float:
+    """The residual as something to be compared: what is not a number is worse than any that is."""
+    return scaled if scaled == scaled else sys.float_info.max
+
+
+def depth_caution(depth: int) -> Caution:
+    """What to know of a look-ahead deeper than one step."""
+    text = f"look-ahead depth {depth} was asked for and ran as 1"
+    return Caution("depth", text, "a deeper look-ahead gains nothing here; use --depth 1")
+
+
+def drift_caution(rate: float, limit: float) -> Caution:
+    """What to know of a rate above its limit."""
+    text = f"the rate is above the limit ({rate / 1e9:.1f} of {limit / 1e9:.1f} GFLOP/s): the machine's speed changed"
+    return Caution("drift", text, "run again when nothing else runs, or with --repeat 3")

@@ -27,6 +27,7 @@ from mxpeak.comm.grid import Grid
 from mxpeak.configs import HplMxpCase, HplMxpConfig
 from mxpeak.dist.generate import GeneratedSystem
 from mxpeak.dist.matrix import DistMatrix, dist_matrix
+from mxpeak.dist.vectors import largest
 from mxpeak.errors import UsageError
 from mxpeak.kernels.contract import Kernels
 from mxpeak.layout.generators import generator
@@ -116,7 +117,7 @@ def run_case(bench: LuBench, case: HplMxpCase, grid: Grid) -> Result | None:
 
     Collective over the grid; the result is whole on its rank 0.
     """
-    kernels, config, forwards = bench.kernels, bench.config, bench.looks(case) > 1
+    kernels, config, forwards = bench.kernels, bench.config, bench.forwards(case)
     runs: list[MxpSolve] = []
 
     def solve_all() -> float:
@@ -152,7 +153,6 @@ def _solve(case: HplMxpCase, grid: Grid, kernels: Kernels, spans: Spans, forward
     spans.start(f"HPL-MxP N={case.n} {case.precision}", hpl_flops(case.n))
     elapsed_s = slowest(grid, kernels, timed.solve)
     end = time.time()
-    del system
     return _after_the_clock(timed, elapsed_s, start, end, generate_s)
 
 
@@ -167,7 +167,7 @@ def _after_the_clock(timed: _Timed, elapsed_s: float, start: float, end: float, 
     seed = int(grid.all.bcast_object(secrets.randbits(62)))
     largest_u = kernels.max_abs_upper(A.local, A.rows, A.cols)
     lu_s, refine_s, largest_a, largest_u = largest(
-        grid, [timed.lu_s, timed.refine_s, timed.largest_a, largest_u], kernels
+        kernels, grid.all, [timed.lu_s, timed.refine_s, timed.largest_a, largest_u]
     )
     return MxpSolve(
         time_s=elapsed_s,
@@ -180,7 +180,6 @@ def _after_the_clock(timed: _Timed, elapsed_s: float, start: float, end: float, 
         proof=prove(system, A, case.precision, kernels, timed.balance, seed),
         iterations=done.steps,
         history=done.history,
-        outcome=done.outcome,
         singular=timed.singular,
         growth=largest_u / largest_a if largest_a else 0.0,
         condition=condition_estimate(mxp, kernels),
@@ -231,8 +230,7 @@ class _Timed:
 
 def _norm(system: GeneratedSystem, kernels: Kernels) -> float:
     """||A||_inf.  Collective."""
-    sums, _ = system.row_sums()
-    return largest(system.grid, [kernels.max_abs(sums)], kernels)[0]
+    return largest(kernels, system.grid.all, [kernels.max_abs(system.row_sums())])[0]
 
 
 def _max_abs(A: DistMatrix, kernels: Kernels) -> float:
@@ -240,11 +238,3 @@ def _max_abs(A: DistMatrix, kernels: Kernels) -> float:
     by_row = kernels.zeros(A.rows.local_size)
     kernels.row_max(A.local, by_row)
     return kernels.max_abs(by_row)
-
-
-def largest(grid: Grid, values: list[float], kernels: Kernels) -> list[float]:
-    """The largest of everybody's, entry by entry.  Collective over the grid."""
-    found = kernels.zeros(len(values))
-    kernels.assign(found, values)
-    grid.all.allreduce(found, "max")
-    return kernels.floats(found)

@@ -6,8 +6,7 @@ from dataclasses import asdict, dataclass
 from math import isfinite
 from typing import Any
 
-from mxpeak.bench.facts import Facts
-from mxpeak.bench.hpl_result import badness
+from mxpeak.bench.facts import Facts, badness, depth_caution, drift_caution
 from mxpeak.bench.mxp_rules import diagonal_scale, predicted_steps, rules_section, violations
 from mxpeak.configs import HplMxpCase
 from mxpeak.errors import Outcome
@@ -49,7 +48,6 @@ class MxpSolve:
     proof: Proof
     iterations: int
     history: list[float]
-    outcome: Outcome
     singular: int
     growth: float
     condition: float
@@ -165,8 +163,7 @@ def _cautions(case: HplMxpCase, run: MxpSolve, rate: float, limit: float | None,
         text = f"{case.precision} was rounded in software: its convergence counts, its rate is that of FP32"
         cautions.append(Caution("emulated", text, f"a rate in {case.precision} needs a device that has it"))
     if case.depth > 1:
-        text = f"look-ahead depth {case.depth} was asked for and ran as 1"
-        cautions.append(Caution("depth", text, "a deeper look-ahead gains nothing here; use --depth 1"))
+        cautions.append(depth_caution(case.depth))
     easy = run.unpreconditioned_factor
     if case.generator == "fasi-higham" and easy is not None and easy < EASY:
         text = f"GMRES without the LU shrinks the residual to {easy:.2f} of itself a step: the LU is hardly needed"
@@ -175,8 +172,5 @@ def _cautions(case: HplMxpCase, run: MxpSolve, rate: float, limit: float | None,
         text = f"column {run.singular} had a zero pivot: this matrix has no LU without pivoting"
         cautions.append(Caution("pivot", text, "use --generator sqrt-n, ddd, gaussian or fasi-higham"))
     if limit is not None and rate > limit:
-        text = (
-            f"the rate is above the limit ({rate / 1e9:.1f} of {limit / 1e9:.1f} GFLOP/s): the machine's speed changed"
-        )
-        cautions.append(Caution("drift", text, "run again when nothing else runs, or with --repeat 3"))
+        cautions.append(drift_caution(rate, limit))
     return cautions

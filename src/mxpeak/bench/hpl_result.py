@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
-from mxpeak.bench.facts import Facts
+from mxpeak.bench.facts import Facts, badness, depth_caution, drift_caution
 from mxpeak.configs import HplCase
 from mxpeak.errors import Outcome
 from mxpeak.layout.block_cyclic import BlockCyclic
@@ -97,11 +96,6 @@ def hpl_result(
     )
 
 
-def badness(scaled: float) -> float:
-    """The residual as something to be compared: what is not a number is worse than any that is."""
-    return scaled if scaled == scaled else sys.float_info.max
-
-
 def _outcome(run: Solve, passed: bool) -> str:
     if passed:
         return Outcome.SOLVED
@@ -113,8 +107,7 @@ def _outcome(run: Solve, passed: bool) -> str:
 def _cautions(case: HplCase, rate: float, limit: float | None) -> list[Caution]:
     cautions = []
     if case.depth > 1:
-        text = f"look-ahead depth {case.depth} was asked for and ran as 1"
-        cautions.append(Caution("depth", text, "a deeper look-ahead gains nothing here; use --depth 1"))
+        cautions.append(depth_caution(case.depth))
     if case.split > 0 and (case.depth == 0 or case.P == 1):
         reason = "there is one process row, whose rows move without messages" if case.P == 1 else "it needs look-ahead"
         cautions.append(Caution("split", f"--split {case.split:g} had no effect: {reason}", "use P > 1 and --depth 1"))
@@ -122,10 +115,7 @@ def _cautions(case: HplCase, rate: float, limit: float | None) -> list[Caution]:
         text = f"--split {case.split:g} had no effect: N = {case.n} leaves no left section of NB = {case.nb} columns"
         cautions.append(Caution("split", text, "use a larger N, a smaller --nb, or another --split"))
     if limit is not None and rate > limit:
-        text = (
-            f"the rate is above the limit ({rate / 1e9:.1f} of {limit / 1e9:.1f} GFLOP/s): the machine's speed changed"
-        )
-        cautions.append(Caution("drift", text, "run again when nothing else runs, or with --repeat 3"))
+        cautions.append(drift_caution(rate, limit))
     if case.threshold <= 0:
         text = f"threshold {case.threshold:g} asks for no check; the residual was checked against {THRESHOLD:g}"
         cautions.append(Caution("threshold", text, "give the threshold of the rules, 16"))

@@ -17,6 +17,7 @@ from mxpeak.comm.base import Communicator
 from mxpeak.comm.grid import Grid, make_grid
 from mxpeak.comm.launch import hosts, ranks_a_node
 from mxpeak.configs import HplConfig, HplMxpConfig
+from mxpeak.dist.vectors import largest
 from mxpeak.errors import ResourceError
 from mxpeak.kernels.contract import Kernels
 from mxpeak.layout.grid import ProcessGrid
@@ -28,8 +29,6 @@ from mxpeak.spans import Observer
 
 #: --quick: seconds that one run should take, and the orders between which it is chosen.
 QUICK_S, QUICK_LEAST, QUICK_MOST = 8.0, 1000, 20000
-#: Pieces of an update that hides communication, with a look at the communication before each.
-LOOKS = 8
 #: Largest block whose GEMM rate is measured; beyond it the rate no longer changes.
 GEMM_BLOCK = 4096
 #: Seconds over which the limit is looked for.
@@ -110,12 +109,12 @@ class LuBench:
             n = max(1, n // nb) * nb if n >= nb else n
         return int(self.comm.bcast_object(n))
 
-    def looks(self, case: Case) -> int:
-        """How often an update looks at the communication that it hides.
+    def forwards(self, case: Case) -> bool:
+        """Whether ranks pass panels on, or networks want to be driven: then an update looks at what it hides.
 
         On one node with Q <= 2 nobody forwards and memory carries the message: no look is worth a cut.
         """
-        return LOOKS if self.placement.nodes > 1 or case.Q > 2 or case.P > 1 else 1
+        return self.placement.nodes > 1 or case.Q > 2 or case.P > 1
 
     def _grid(self, P: int, Q: int) -> Grid | None:
         return make_grid(ProcessGrid(P, Q, self.config.order, self.config.node_grid), self.comm)
@@ -253,7 +252,4 @@ def slowest(grid: Grid, kernels: Kernels, work: Callable[[], None]) -> float:
     """Do the work and return the seconds that the slowest rank took.  Collective over the grid."""
     begin = time.perf_counter()
     work()
-    elapsed = kernels.zeros(1)
-    kernels.assign(elapsed, [time.perf_counter() - begin])
-    grid.all.allreduce(elapsed, "max")
-    return kernels.floats(elapsed)[0]
+    return largest(kernels, grid.all, [time.perf_counter() - begin])[0]

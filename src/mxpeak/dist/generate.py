@@ -25,8 +25,7 @@ class GeneratedSystem:
         self._diagonal = self._make_diagonal()
         b = kernels.matrix(self.rows.local_size, 1)
         kernels.generate(b, self.rows, BlockCyclic(1, 1, 0, 1), generator.right_side, kernels.zeros(0))
-        self.b = kernels.zeros(self.rows.local_size)
-        kernels.add_scaled(self.b, 1.0, b[:, 0])
+        self.b = kernels.copied(b[:, 0])
 
     @property
     def random(self) -> bool:
@@ -37,12 +36,8 @@ class GeneratedSystem:
         """The diagonal over the rows: constant, theta · Σ_{j≠i} |a_ij|, or none (as drawn)."""
         kernels, m, given = self._kernels, self.rows.local_size, self._generator
         if given.row_sum is not None:
-            sums, squares = kernels.zeros(m), kernels.zeros(m)
-            zero_diagonal = kernels.zeros(m)
-            kernels.generated_row_sums(sums, squares, self.rows, self.cols, given.entries, zero_diagonal)
-            self.grid.row.allreduce(sums, "sum")
             d = kernels.zeros(m)
-            kernels.add_scaled(d, given.row_sum, sums)
+            kernels.add_scaled(d, given.row_sum, self._row_sums(kernels.zeros(m)))
             return d
         if given.diagonal is None:
             return kernels.zeros(0)
@@ -61,13 +56,15 @@ class GeneratedSystem:
         self.grid.row.allreduce(y, "sum")
         return y
 
-    def row_sums(self) -> tuple[Vector, Vector]:
-        """Σ_j |a_ij| and Σ_j a_ij² over the rows.  Collective over the grid."""
+    def row_sums(self) -> Vector:
+        """Σ_j |a_ij| over the rows.  Collective over the grid."""
+        return self._row_sums(self._diagonal)
+
+    def _row_sums(self, diagonal: Vector) -> Vector:
         sums, squares = (self._kernels.zeros(self.rows.local_size) for _ in range(2))
-        self._kernels.generated_row_sums(sums, squares, self.rows, self.cols, self._generator.entries, self._diagonal)
+        self._kernels.generated_row_sums(sums, squares, self.rows, self.cols, self._generator.entries, diagonal)
         self.grid.row.allreduce(sums, "sum")
-        self.grid.row.allreduce(squares, "sum")
-        return sums, squares
+        return sums
 
     def on_columns(self, r: Vector) -> Vector:
         """A vector over the rows as one over the columns: through the whole vector, so for what is not timed.

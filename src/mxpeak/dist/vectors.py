@@ -12,6 +12,14 @@ from mxpeak.comm.base import Communicator
 from mxpeak.kernels.contract import Kernels, Vector
 
 
+def largest(kernels: Kernels, everybody: Communicator, values: list[float]) -> list[float]:
+    """The largest of everybody's values, entry by entry, NaN if there is one.  Collective."""
+    found = kernels.zeros(len(values))
+    kernels.assign(found, values)
+    everybody.allreduce(found, "max")
+    return kernels.floats(found)
+
+
 class DistSpace:
     """Vectors of which this rank holds `size` entries; `counts`: whether it is this rank's copy that enters sums."""
 
@@ -19,8 +27,8 @@ class DistSpace:
         self.kernels, self.everybody, self.size, self.counts = kernels, everybody, size, counts
 
     def basis(self, most: int) -> DistBasis:
-        """Room for so many vectors.  Not collective."""
-        return DistBasis(self, most)
+        """Room for as many vectors as are appended, whatever `most` is.  Not collective."""
+        return DistBasis(self)
 
     def norm(self, w: Vector) -> float:
         """||w||_2.  Collective."""
@@ -28,10 +36,7 @@ class DistSpace:
 
     def max_abs(self, w: Vector) -> float:
         """||w||_inf, NaN if there is one.  Collective."""
-        largest = self.kernels.zeros(1)
-        self.kernels.assign(largest, [self.kernels.max_abs(w)])
-        self.everybody.allreduce(largest, "max")
-        return self.kernels.floats(largest)[0]
+        return largest(self.kernels, self.everybody, [self.kernels.max_abs(w)])[0]
 
     def sum_of(self, parts: list[float]) -> list[float]:
         """Sums over the ranks whose copies count.  Collective."""
@@ -48,8 +53,8 @@ class DistBasis:
     #: Rows that are allocated at a time: a solve that ends after three steps shall not hold fifty vectors.
     CHUNK = 8
 
-    def __init__(self, space: DistSpace, most: int):
-        self._space, self._most = space, most
+    def __init__(self, space: DistSpace):
+        self._space = space
         self._chunks: list[Vector] = []
         self._used = 0
 

@@ -211,7 +211,7 @@ class Kernels(Protocol):
         """a_ij = by_row_i · a_ij · by_column_j in place; the factors are fp64, and powers of two make it exact."""
 
     def copied(self, x: Vector) -> Vector:
-        """A copy of an fp64 vector."""
+        """A contiguous copy of an fp64 vector, which may be a column of a matrix."""
 
     def add_scaled(self, y: Vector, factor: float, x: Vector) -> None:
         """y += factor · x in place."""

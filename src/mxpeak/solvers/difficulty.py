@@ -6,6 +6,7 @@ Neither is part of a benchmark's time; both stand beside its result, so that a r
 from __future__ import annotations
 
 from mxpeak.dist.generate import GeneratedSystem
+from mxpeak.dist.vectors import largest
 from mxpeak.kernels.contract import Kernels, Vector
 from mxpeak.solvers.krylov import Arnoldi
 from mxpeak.solvers.mxp_system import MxpSystem
@@ -53,8 +54,8 @@ def condition_estimate(mxp: MxpSystem, kernels: Kernels) -> float:
         signs = kernels.zeros(rows)
         kernels.assign(signs, [1.0 if value >= 0.0 else -1.0 for value in kernels.floats(y)])
         z = mxp.precondition(signs)
-        largest, place = _largest(mxp, z, kernels)
-        if place == vertex or not largest > mxp.unknowns.sum_of([_dot(z, x, kernels)])[0]:
+        z_inf, place = _largest(mxp, z, kernels)
+        if place == vertex or not z_inf > mxp.unknowns.sum_of([_dot(z, x, kernels)])[0]:
             break
         vertex = place
         kernels.assign(x, 0.0)
@@ -70,9 +71,7 @@ def _dot(z: Vector, x: Vector, kernels: Kernels) -> float:
 
 def _largest(mxp: MxpSystem, z: Vector, kernels: Kernels) -> tuple[float, int]:
     """max |z_j|, and the first global j that has it; the same on every rank."""
-    largest = mxp.unknowns.max_abs(z)
-    mine = [mxp.global_column(jl) for jl, value in enumerate(kernels.floats(z)) if abs(value) == largest]
-    first = kernels.zeros(1)
-    kernels.assign(first, -float(min(mine, default=mxp.n)))
-    mxp.unknowns.everybody.allreduce(first, "max")
-    return largest, -int(kernels.floats(first)[0])
+    z_inf = mxp.unknowns.max_abs(z)
+    mine = [mxp.global_column(jl) for jl, value in enumerate(kernels.floats(z)) if abs(value) == z_inf]
+    first = largest(kernels, mxp.unknowns.everybody, [-float(min(mine, default=mxp.n))])
+    return z_inf, -int(first[0])

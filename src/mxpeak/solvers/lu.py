@@ -18,6 +18,7 @@ from typing import Any
 from mxpeak.comm.base import Task, wait_for
 from mxpeak.comm.broadcast import library_nonblocking, start_broadcast
 from mxpeak.dist.matrix import DistMatrix
+from mxpeak.dist.vectors import largest
 from mxpeak.kernels.contract import Kernels, Matrix
 from mxpeak.layout.schedule import LuStep, lu_steps
 from mxpeak.perf.counts import lu_flops_done
@@ -63,10 +64,8 @@ def factorize(A: DistMatrix, options: LuOptions, kernels: Kernels, spans: Spans)
     """
     lu = _Lu(A, options, kernels, spans)
     lu.run()
-    found = kernels.zeros(1)
-    kernels.assign(found, [-float(lu.singular or A.rows.n + 1)])  # the first column is the largest of the negatives
-    A.grid.all.allreduce(found, "max")
-    first = -int(kernels.floats(found)[0])
+    # The first column is the largest of the negatives.
+    first = -int(largest(kernels, A.grid.all, [-float(lu.singular or A.rows.n + 1)])[0])
     return first if first <= A.rows.n else 0
 
 

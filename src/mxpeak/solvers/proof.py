@@ -26,7 +26,7 @@ from math import inf, isfinite, nan, sqrt
 
 from mxpeak.dist.generate import GeneratedSystem
 from mxpeak.dist.matrix import DistMatrix
-from mxpeak.dist.vectors import DistSpace
+from mxpeak.dist.vectors import DistSpace, largest
 from mxpeak.kernels.contract import Kernels, Vector
 from mxpeak.precision import precision as format_of
 from mxpeak.solvers.mxp_system import Balance
@@ -168,7 +168,4 @@ class _Prover:
             group = values[begin : begin + GROUP]
             most = MEAN_SQUARE * (1.0 + 3.0 / sqrt(PROBES * len(group)))
             worst = max(worst, sum(group) / len(group) / most, key=lambda x: x if x == x else inf)
-        largest = self.kernels.zeros(1)
-        self.kernels.assign(largest, worst)
-        self.system.grid.all.allreduce(largest, "max")
-        return self.kernels.floats(largest)[0]
+        return largest(self.kernels, self.system.grid.all, [worst])[0]

@@ -82,42 +82,25 @@ def gemm(alpha: float, A: Array, B: Array, C: Array) -> None:
 
 def trsm_unit_lower(L: Array, B: Array) -> None:
     """B = L^-1 · B in place, L the unit lower triangle of a column-major block: B^T = B^T · L^-T; m²·n flops."""
-    m, n = B.shape
-    if m == 0 or n == 0:
-        return
-    letter, real = TYPES[B.dtype]
-    (of_L, ldl), (of_B, ldb) = order(L), order(B)
-    assert of_B == b"N" and (of_L == b"T" or m == 1), "L must be column-major, and B row-major"  # noqa: PT018
-    _routine(f"{letter}trsm", 11)(
-        _RIGHT, _LOWER, _TRANSPOSED, _UNIT, _int(n), _int(m), ctypes.byref(real(1.0)), L.ctypes.data, _int(ldl),
-        B.ctypes.data, _int(ldb),
-    )  # fmt: skip
+    _trsm((_RIGHT, _LOWER, _TRANSPOSED, _UNIT), L, B)
 
 
 def trsm_right_upper(B: Array, U: Array) -> None:
     """B = B · U^-1 in place, U the upper triangle of a column-major block: B^T = U^-T · B^T; m·n² flops."""
+    _trsm((_LEFT, _UPPER, _TRANSPOSED, _PLAIN), U, B)
+
+
+def _trsm(how: tuple[Any, ...], T: Array, B: Array) -> None:
+    """xTRSM on the transpose of a row-major B, with a column-major triangle T."""
     m, n = B.shape
     if m == 0 or n == 0:
         return
     letter, real = TYPES[B.dtype]
-    (of_U, ldu), (of_B, ldb) = order(U), order(B)
-    assert of_B == b"N" and (of_U == b"T" or n == 1), "U must be column-major, and B row-major"  # noqa: PT018
+    (of_T, ldt), (of_B, ldb) = order(T), order(B)
+    assert of_B == b"N" and (of_T == b"T" or T.shape[0] == 1), "T must be column-major, B row-major"  # noqa: PT018
     _routine(f"{letter}trsm", 11)(
-        _LEFT, _UPPER, _TRANSPOSED, _PLAIN, _int(n), _int(m), ctypes.byref(real(1.0)), U.ctypes.data, _int(ldu),
-        B.ctypes.data, _int(ldb),
-    )  # fmt: skip
-
-
-def gemv(alpha: float, A: Array, x: Array, y: Array) -> None:
-    """y += alpha · A · x in place, A row-major, x and y contiguous; 2·m·n flops."""
-    m, n = A.shape
-    if m == 0 or n == 0:
-        return
-    letter, real = TYPES[y.dtype]
-    _routine(f"{letter}gemv", 11)(
-        _TRANSPOSED, _int(n), _int(m), ctypes.byref(real(alpha)), A.ctypes.data, _int(order(A)[1]), x.ctypes.data,
-        _int(1), ctypes.byref(real(1.0)), y.ctypes.data, _int(1),
-    )  # fmt: skip
+        *how, _int(n), _int(m), ctypes.byref(real(1.0)), T.ctypes.data, _int(ldt), B.ctypes.data, _int(ldb)
+    )
 
 
 @lru_cache(maxsize=1)

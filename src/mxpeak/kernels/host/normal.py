@@ -17,7 +17,7 @@ from mxpeak.kernels.host.native import bits_of, float_of
 from mxpeak.layout.entries import MIX
 
 _MIX = np.uint64(MIX)
-_LOW, _1, _3, _29, _32, _52 = (np.uint64(word) for word in (0xFFFFFFFF, 1, 3, 29, 32, 52))
+_LOW, _1, _29, _32, _52 = (np.uint64(word) for word in (0xFFFFFFFF, 1, 29, 32, 52))
 _SIGNIFICAND, _ONE = np.uint64(2**52 - 1), np.uint64(1023 << 52)
 _LN2, _SQRT2, _TURN = log(2.0), 2.0**0.5, 2.0 * pi
 _ARTANH = tuple(1.0 / (2 * k + 1) for k in range(11))
