@@ -19,6 +19,8 @@ from mxpeak.errors import ResourceError, UsageError
 from mxpeak.layout.block_cyclic import BlockCyclic
 from mxpeak.layout.entries import Entries
 from mxpeak.layout.panel_plan import PanelOp
+from mxpeak.layout.places import Places
+from mxpeak.layout.structure import Band
 
 Matrix = Any
 Vector = Any
@@ -54,6 +56,36 @@ class PanelOutcome:
     singular: int
     leaf_s: float
     swap_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """A piece of a matrix, anywhere in memory, of any strides: A[a, b] is its entry (rows, cols) at (a, b).
+
+    What is summed up of it by rows is added at row0 + a, by columns at col0 + b.
+    """
+
+    A: Matrix
+    rows: Places
+    cols: Places
+    row0: int
+    col0: int
+
+
+@dataclass(frozen=True, slots=True)
+class NormParts:
+    """What one pass over tiles gives; what was not asked for is 0 or empty.
+
+    top         max |a_ij|, NaN if there is one
+    squares     Σ |a_ij|² in three sums: as they are, of large numbers scaled by 2^-538, of small ones by 2^600
+    by_row      Σ_j |a_ij|
+    by_column   Σ_i |a_ij|
+    """
+
+    top: float
+    squares: Vector
+    by_row: Vector
+    by_column: Vector
 
 
 #: Combines the candidate in the given vector over the process column (see `Kernels.better_candidate`), in place.

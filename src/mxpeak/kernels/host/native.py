@@ -91,7 +91,7 @@ def call_at(typingctx, address):
 
 
 @intrinsic
-def _pointer(typingctx, address):
+def pointer(typingctx, address):
     """The address as a pointer."""
 
     def codegen(context, builder, signature, args):
@@ -109,13 +109,13 @@ def address_of(A, i, j):
 @jit(inline="always")
 def column(A, j, r0, r1):
     """A[r0:r1, j] of a column-major block as an array that the compiler knows to be contiguous: so it vectorizes."""
-    return carray(_pointer(address_of(A, r0, j)), (r1 - r0,), A.dtype)
+    return carray(pointer(address_of(A, r0, j)), (r1 - r0,), A.dtype)
 
 
 @jit(inline="always")
 def row(A, i, c0, c1):
     """A[i, c0:c1] of a row-major block as an array that the compiler knows to be contiguous."""
-    return carray(_pointer(address_of(A, i, c0)), (c1 - c0,), A.dtype)
+    return carray(pointer(address_of(A, i, c0)), (c1 - c0,), A.dtype)
 
 
 @intrinsic

@@ -1,0 +1,392 @@
+"""One pass over the tiles of a matrix: the largest |a_ij|, sums of |a_ij| by row and by column, the sum of squares.
+
+A tile is a number of lines, each contiguous if it can be: rows of a row-major tile, columns of a column-major one.
+Four lines go together, so that the sums across lines are loaded and stored once for four entries; a line that is
+missing is a line of zeros.  Sums are fp64 and blocked: a segment along a line, a chunk of lines across.
+
+Squares are kept in three sums (Blue 1978; Anderson 2017): of numbers as they are, of large ones scaled down and of
+small ones scaled up.  Each of them can be added over threads and ranks; together they neither over- nor underflow.  A
+segment whose squares might is found by its sum, or by its largest part, and is read once more, from the cache, scaled.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numba import carray
+
+from mxpeak.kernels.host.jit import jit
+from mxpeak.kernels.host.magnitude import (
+    key,
+    largest_part,
+    least_key,
+    magnitude,
+    magnitude_may_overflow,
+    of_key,
+    safe_magnitude,
+    scaled_square,
+    square,
+    square_may_overflow,
+)
+from mxpeak.kernels.host.native import bits_of, float_of, pointer
+
+#: Entries of a line that are worked on at a time: four lines of them, and their sums, stay in the first cache.
+SEGMENT = 2048
+#: What is wanted of a pass, to be combined; of a tile whose lines are its rows, sums along them are sums by row.
+MAX, SQUARES, ALONG, ACROSS = 1, 2, 4, 8
+ROWS, COLUMNS = ALONG, ACROSS
+#: The columns of the table of tiles; strides are in bytes, and `turned` says that lines are columns.
+(
+    ADDRESS, LINES, LENGTH, LINE_STRIDE, STRIDE, LINE0, PLACE0, TURNED, LINE_FIRST, LINE_NB, LINE_JUMP, FIRST, NB, JUMP,
+    BACK, AHEAD, CHUNK, PIECE,
+) = range(18)  # fmt: skip
+ENTRIES_OF_TABLE = 18
+#: A band edge beyond which there is none.
+ENDLESS = 2**62
+#: Factors of large and of small numbers before they are squared; the largest numbers that need which.
+DOWN, UP = 2.0**-538, 2.0**600
+LEAST, MOST = 2.0**-450, 2.0**480
+#: Sums of squares between these are right as they are.
+LEAST_SUM, MOST_SUM = 2.0**-900, 2.0**960
+#: The results of a thread: the bits of the largest, alone in a cache line; the three sums of squares in another.
+APART = 8
+
+_FAST = {"reassoc", "contract"}
+_INF = np.int64(0x7FF0000000000000)
+
+
+# --- one segment of one line, or of four ------------------------------------------------------------------------
+
+
+@jit()
+def _largest(a):
+    top = least_key(a[0])
+    for j in range(a.shape[0]):
+        top = max(top, key(a[j]))
+    return of_key(top, a[0])
+
+
+@jit(fastmath=_FAST)
+def _squares(a):
+    total = 0.0
+    for j in range(a.shape[0]):
+        total += square(a[j])
+    return total
+
+
+@jit(fastmath=_FAST)
+def _sum(a):
+    total = 0.0
+    for j in range(a.shape[0]):
+        total += magnitude(a[j])
+    return total
+
+
+@jit(fastmath=_FAST)
+def _add_four(a, b, c, d, across):
+    for j in range(a.shape[0]):
+        across[j] += (magnitude(a[j]) + magnitude(b[j])) + (magnitude(c[j]) + magnitude(d[j]))
+
+
+@jit(fastmath=_FAST)
+def _sum_four(a, b, c, d, across):
+    """Sums along the lines, returned, and across them."""
+    s0 = s1 = s2 = s3 = 0.0
+    for j in range(a.shape[0]):
+        x0, x1, x2, x3 = magnitude(a[j]), magnitude(b[j]), magnitude(c[j]), magnitude(d[j])
+        s0 += x0
+        s1 += x1
+        s2 += x2
+        s3 += x3
+        across[j] += (x0 + x1) + (x2 + x3)
+    return s0, s1, s2, s3
+
+
+@jit(fastmath=_FAST)
+def _all_four(a, b, c, d, across):
+    """Sums along the lines and across them; the largest, and the sum of squares."""
+    s0 = s1 = s2 = s3 = q0 = q1 = 0.0
+    top = least_key(a[0])
+    for j in range(a.shape[0]):
+        x0, x1, x2, x3 = magnitude(a[j]), magnitude(b[j]), magnitude(c[j]), magnitude(d[j])
+        top = max(top, max(max(key(a[j]), key(b[j])), max(key(c[j]), key(d[j]))))
+        s0 += x0
+        s1 += x1
+        s2 += x2
+        s3 += x3
+        q0 += square(a[j]) + square(b[j])
+        q1 += square(c[j]) + square(d[j])
+        across[j] += (x0 + x1) + (x2 + x3)
+    return s0, s1, s2, s3, of_key(top, a[0]), q0 + q1
+
+
+# --- the same where fp64's range is too small -------------------------------------------------------------------
+
+
+@jit()
+def _peak(a):
+    """The largest real or imaginary part, NaN if there is one."""
+    top = np.int64(0)
+    for j in range(a.shape[0]):
+        top = max(top, largest_part(a[j]))
+    return float_of(np.uint64(top))
+
+
+@jit()
+def _safe(a, across):
+    """Σ |a| and max |a|, and across += |a|."""
+    total, top = 0.0, np.int64(0)
+    for j in range(a.shape[0]):
+        x = safe_magnitude(a[j])
+        total += x
+        top = max(top, np.int64(bits_of(x)))
+        across[j] += x
+    return total, float_of(np.uint64(top))
+
+
+@jit()
+def _add_squares(a, total, squares):
+    """Book the squares of a segment, of which `total` is the plain sum."""
+    if not square_may_overflow(a[0]) or LEAST_SUM <= total <= MOST_SUM:
+        squares[0] += total
+        return
+    peak = _peak(a)
+    if peak == 0.0 or not peak < np.inf:
+        squares[0] += peak
+        return
+    e = math.frexp(peak)[1]
+    e += e & 1  # peak <= 2^e
+    factor, small = math.ldexp(1.0, -e // 2), 0.0
+    for j in range(a.shape[0]):
+        small += scaled_square(a[j], factor)
+    if peak > MOST:
+        squares[1] += small * (math.ldexp(1.0, e // 2) * DOWN * math.ldexp(1.0, e // 2)) ** 2
+    elif peak < LEAST:
+        squares[2] += small * (math.ldexp(1.0, e // 2) * UP * math.ldexp(1.0, e // 2)) ** 2
+    else:
+        squares[0] += small * math.ldexp(1.0, e) ** 2
+
+
+# --- a group of up to four lines --------------------------------------------------------------------------------
+
+
+@jit()
+def _raise_to(tops, x):
+    tops[0] = max(tops[0], np.int64(bits_of(x)))
+
+
+@jit()
+def _one_line(want, a, waste, tops, squares):
+    """The sum along a segment; the largest and the squares booked."""
+    if want & MAX:
+        top = _largest(a)
+        if magnitude_may_overflow(a[0]) and not (LEAST <= top <= MOST):
+            top = _safe(a, waste)[1]
+        _raise_to(tops, top)
+    if want & SQUARES:
+        _add_squares(a, _squares(a), squares)
+    if not want & ALONG:
+        return 0.0
+    total = _sum(a)
+    if magnitude_may_overflow(a[0]) and not (LEAST <= total <= MOST):
+        total = _safe(a, waste)[0]
+    return total
+
+
+@jit()
+def _four_fast(want, a, b, c, d, across):
+    """Sums across; along too, the largest and the sum of squares, where wanted."""
+    if want & (MAX | SQUARES):
+        return _all_four(a, b, c, d, across)
+    if want & ALONG:
+        s0, s1, s2, s3 = _sum_four(a, b, c, d, across)
+        return s0, s1, s2, s3, 0.0, 0.0
+    _add_four(a, b, c, d, across)
+    return 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
+
+
+@jit()
+def _four_lines(want, a, b, c, d, across, waste, tops, squares):
+    """Sums across, and along, returned, where wanted; the largest and the squares booked."""
+    if magnitude_may_overflow(a[0]):  # find out before anything is added
+        waste[:] = 0.0
+        s0, s1, s2, s3, top, total = _four_fast(want, a, b, c, d, waste)
+        if not (LEAST <= _sum(waste) <= MOST):
+            return _four_safely(a, b, c, d, across, tops, squares)
+        for j in range(a.shape[0]):
+            across[j] += waste[j]
+    else:
+        s0, s1, s2, s3, top, total = _four_fast(want, a, b, c, d, across)
+    if want & MAX:
+        _raise_to(tops, top)
+    if want & SQUARES:
+        if not square_may_overflow(a[0]) or LEAST_SUM <= total <= MOST_SUM:
+            squares[0] += total
+        else:
+            for x in (a, b, c, d):
+                _add_squares(x, _squares(x), squares)
+    return s0, s1, s2, s3
+
+
+@jit()
+def _four_safely(a, b, c, d, across, tops, squares):
+    """The same where |x|² may leave fp64's range."""
+    if max(max(_peak(a), _peak(b)), max(_peak(c), _peak(d))) == 0.0:
+        return 0.0, 0.0, 0.0, 0.0
+    s0, top0 = _safe(a, across)
+    s1, top1 = _safe(b, across)
+    s2, top2 = _safe(c, across)
+    s3, top3 = _safe(d, across)
+    for x, top in ((a, top0), (b, top1), (c, top2), (d, top3)):
+        _raise_to(tops, top)
+        _add_squares(x, _squares(x), squares)
+    return s0, s1, s2, s3
+
+
+@jit()
+def segment(tile, line, begin, end, sample, room):
+    """Entries begin … end-1 of a line, as they lie, or, where they lie apart, copied to the address `room`."""
+    address = tile[ADDRESS] + line * tile[LINE_STRIDE] + begin * tile[STRIDE]
+    if tile[STRIDE] == sample.itemsize:
+        return carray(pointer(address), (end - begin,), sample.dtype)
+    copied = carray(pointer(room), (end - begin,), sample.dtype)
+    for j in range(end - begin):
+        copied[j] = carray(pointer(address + j * tile[STRIDE]), (1,), sample.dtype)[0]
+    return copied
+
+
+@jit()
+def _four_stretches(want, tile, line, count, begin, end, origin, sample, room, across, waste, tops, squares):
+    """Entries begin … end-1 of `count` <= 4 lines; those that are missing are zeros.  `origin` is at across[0]."""
+    s0 = s1 = s2 = s3 = 0.0
+    size = SEGMENT * sample.itemsize
+    for s in range(begin, end, SEGMENT):
+        e = min(end, s + SEGMENT)
+        zeros = carray(pointer(room + 4 * size), (e - s,), sample.dtype)
+        a = segment(tile, line, s, e, sample, room)
+        b = segment(tile, line + 1, s, e, sample, room + size) if count > 1 else zeros
+        c = segment(tile, line + 2, s, e, sample, room + 2 * size) if count > 2 else zeros
+        d = segment(tile, line + 3, s, e, sample, room + 3 * size) if count > 3 else zeros
+        to = carray(pointer(across + (s - origin) * 8), (e - s,), np.float64)
+        t0, t1, t2, t3 = _four_lines(want, a, b, c, d, to, waste[: e - s], tops, squares)
+        s0, s1, s2, s3 = s0 + t0, s1 + t1, s2 + t2, s3 + t3
+    return s0, s1, s2, s3
+
+
+@jit()
+def _one_stretch(want, tile, line, begin, end, sample, room, waste, tops, squares):
+    """Entries begin … end-1 of one line, where no sums across are wanted."""
+    total = 0.0
+    for s in range(begin, end, SEGMENT):
+        a = segment(tile, line, s, min(end, s + SEGMENT), sample, room)
+        total += _one_line(want, a, waste, tops, squares)
+    return total
+
+
+# --- tiles ------------------------------------------------------------------------------------------------------
+
+
+@jit()
+def chunks(tile):
+    """Into how many chunks a tile is cut."""
+    return -(-tile[LINES] // tile[CHUNK]) * -(-tile[LENGTH] // tile[PIECE])
+
+
+@jit()
+def cut(tile, c):
+    """Chunk c: its lines, and its entries of each."""
+    pieces = -(-tile[LENGTH] // tile[PIECE])
+    line0, begin = c // pieces * tile[CHUNK], c % pieces * tile[PIECE]
+    return line0, min(tile[LINES], line0 + tile[CHUNK]), begin, min(tile[LENGTH], begin + tile[PIECE])
+
+
+@jit()
+def _before(tile, place):
+    """How many of a line's entries lie globally before `place`."""
+    t = place - tile[FIRST]
+    rounds = t // tile[JUMP]
+    return min(max(rounds * tile[NB] + min(t - rounds * tile[JUMP], tile[NB]), 0), tile[LENGTH])
+
+
+@jit()
+def reach(tile, line, begin, end):
+    """The part of begin:end of a line that lies inside the band."""
+    low, high = begin, end
+    if tile[BACK] < ENDLESS or tile[AHEAD] < ENDLESS:
+        g = tile[LINE_FIRST] + line // tile[LINE_NB] * tile[LINE_JUMP] + line % tile[LINE_NB]
+        if tile[BACK] < ENDLESS:
+            low = max(begin, _before(tile, g - tile[BACK]))
+        if tile[AHEAD] < ENDLESS:
+            high = min(end, _before(tile, g + tile[AHEAD] + 1))
+    return low, max(low, high)
+
+
+@jit()
+def _chunk_across(want, tile, line0, line1, begin, end, sample, room, across, along_out, waste, tops, squares):
+    """Lines line0 … line1-1 of a tile, their entries begin … end-1, four lines together in what all four have."""
+    lows, highs, sums = np.empty(4, np.int64), np.empty(4, np.int64), np.empty(4)
+    for line in range(line0, line1, 4):
+        count = min(4, line1 - line)
+        low, high = begin, end
+        for k in range(count):
+            lows[k], highs[k] = reach(tile, line + k, begin, end)
+            low, high = max(low, lows[k]), min(high, highs[k])
+        if low >= high:  # they have nothing in common
+            low = high = end
+        sums[0], sums[1], sums[2], sums[3] = _four_stretches(
+            want, tile, line, count, low, high, begin, sample, room, across, waste, tops, squares
+        )
+        for k in range(count):
+            if lows[k] < min(low, highs[k]):
+                sums[k] += _four_stretches(want, tile, line + k, 1, lows[k], min(low, highs[k]), begin, sample, room,
+                                           across, waste, tops, squares)[0]  # fmt: skip
+            if max(high, lows[k]) < highs[k]:
+                sums[k] += _four_stretches(want, tile, line + k, 1, max(high, lows[k]), highs[k], begin, sample, room,
+                                           across, waste, tops, squares)[0]  # fmt: skip
+            if want & ALONG:
+                along_out[tile[LINE0] + line + k] += sums[k]
+
+
+@jit()
+def _chunk_along(want, tile, line0, line1, begin, end, sample, room, along_out, waste, tops, squares):
+    """The same where no sums across are wanted: line by line."""
+    for line in range(line0, line1):
+        low, high = reach(tile, line, begin, end)
+        total = _one_stretch(want, tile, line, low, high, sample, room, waste, tops, squares)
+        if want & ALONG:
+            along_out[tile[LINE0] + line] += total
+
+
+@jit()
+def norm_pass(tid, threads, want, sample, tiles, rooms, across, by_row, by_column, tops, squares):
+    """Thread tid's chunks of all tiles.
+
+    sample          an array of the entries' type
+    rooms           for each thread five segments of that type, the last one of zeros
+    across          for each thread room for the sums across one chunk
+    by_row, -column sums, += ; one copy for all threads, or one for each
+    tops, squares   for each thread the bits of the largest so far, and the three sums of squares
+    """
+    number = 0
+    mine, room = across[tid], np.int64(rooms.ctypes.data) + tid * rooms.shape[1] * sample.itemsize
+    mine_at = np.int64(mine.ctypes.data)
+    tops, squares, waste = tops[tid * APART :], squares[tid], np.empty(SEGMENT)
+    for t in range(tiles.shape[0]):
+        tile = tiles[t]
+        turned = tile[TURNED] != 0
+        swapped = (want & ALONG) << 1 | (want & ACROSS) >> 1 if turned else want & (ALONG | ACROSS)
+        asked = want & (MAX | SQUARES) | swapped
+        by_line = by_column[tid % by_column.shape[0]] if turned else by_row[tid % by_row.shape[0]]
+        by_place = by_row[tid % by_row.shape[0]] if turned else by_column[tid % by_column.shape[0]]
+        for c in range((tid - number) % threads, chunks(tile), threads):
+            line0, line1, begin, end = cut(tile, c)
+            if not asked & ACROSS:
+                _chunk_along(asked, tile, line0, line1, begin, end, sample, room, by_line, waste, tops, squares)
+                continue
+            mine[: end - begin] = 0.0
+            _chunk_across(asked, tile, line0, line1, begin, end, sample, room, mine_at, by_line, waste, tops, squares)
+            place = tile[PLACE0] + begin
+            for j in range(end - begin):
+                by_place[place + j] += mine[j]
+        number += chunks(tile)

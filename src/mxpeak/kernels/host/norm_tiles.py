@@ -1,0 +1,149 @@
+"""Norms on the host: tiles as a table that compiled code goes through, shared out among a team of threads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import numpy as np
+
+from mxpeak.kernels.contract import NormParts, Tile
+from mxpeak.kernels.host import norm_folds
+from mxpeak.kernels.host import norm_pass as compiled
+from mxpeak.kernels.host.team import Team
+from mxpeak.layout.structure import WHOLE, Band
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+#: As what compiled code gets the types that it does not know.
+DISGUISED = {"bfloat16": np.dtype(np.int16), "float16": np.dtype(np.uint16)}
+WANTS = {"max": compiled.MAX, "squares": compiled.SQUARES, "rows": compiled.ROWS, "columns": compiled.COLUMNS}
+#: Lines that one thread takes at a time, and how many such chunks each should at least have; entries of a piece of a
+#: line where there are too few lines.
+LINES, CHUNKS, PIECE = 128, 4, 16384
+#: Fewer bytes than this are not worth waking a thread for.
+ALONE = 2**18
+
+
+class Norms:
+    """The norm kernels of `kernels.contract` on the threads of a team."""
+
+    def __init__(self, team: Team):
+        self._team = team
+
+    def norm_pass(
+        self, tiles: Sequence[Tile], band: Band, wants: Collection[str], rows: int, columns: int
+    ) -> NormParts:
+        """See `kernels.contract`."""
+        job = _Job(tiles, band, wants, self._team.threads)
+        by_row, by_column = np.zeros(job.rows(rows)), np.zeros(job.columns(columns))
+        across = np.zeros((job.threads, job.width))
+        tops, squares = np.zeros(job.threads * compiled.APART, np.int64), np.zeros((job.threads, compiled.APART))
+        self._run(job, compiled.norm_pass, job.want, *job.tiles, across, by_row, by_column, tops, squares)
+        return NormParts(
+            float(tops.max().view(np.float64)), squares[:, :3].sum(axis=0), _total(by_row), _total(by_column)
+        )
+
+    def row_column_max(
+        self, tiles: Sequence[Tile], band: Band, wants: Collection[str], rows: int, columns: int
+    ) -> tuple[Array, Array]:
+        """See `kernels.contract`."""
+        job = _Job(tiles, band, wants, self._team.threads)
+        tops = [np.zeros((job.threads, *shape[1:]), np.int64) for shape in (job.rows(rows), job.columns(columns))]
+        self._run(job, norm_folds.maxima, job.want, *job.tiles, *tops)
+        by_row, by_column = (copies.max(axis=0).view(np.float64) for copies in tops)
+        return by_row, by_column
+
+    def folded_sums(
+        self, tiles: Sequence[Tile], band: Band, wants: Collection[str], squared: bool, sigmas: Sequence[float],
+        row_factors: Array, column_factors: Array,
+    ) -> tuple[Array, Array]:  # fmt: skip
+        """See `kernels.contract`."""
+        job, folds = _Job(tiles, band, wants, self._team.threads), len(sigmas)
+        by_row = np.zeros((job.threads, folds, len(row_factors)))
+        by_column = np.zeros((job.threads, folds, len(column_factors)))
+        self._run(
+            job, norm_folds.folded_sums, job.want, squared, *job.tiles, np.array(sigmas), row_factors, column_factors,
+            by_row, by_column,
+        )  # fmt: skip
+        return by_row.sum(axis=0), by_column.sum(axis=0)  # exact, in any order
+
+    def _run(self, job: _Job, kernel: Callable[..., None], *arguments: Any) -> None:
+        if job.threads == 1:
+            kernel(0, 1, *arguments)
+        else:
+            self._team.run(kernel, job.threads, *arguments)
+
+
+class _Job:
+    """The tiles of one pass as compiled code takes them, and how many threads are worth it."""
+
+    def __init__(self, tiles: Sequence[Tile], band: Band, wants: Collection[str], threads: int):
+        self.want = sum(WANTS[name] for name in wants)
+        self._arrays = [_known(tile.A) for tile in tiles]  # the table holds addresses only: keep them alive
+        self.threads = threads if sum(array.nbytes for array in self._arrays) > ALONE else 1
+        entries = [_entry(tile, A, band, self.want, self.threads) for tile, A in zip(tiles, self._arrays)]
+        self._table = np.array(entries, np.int64).reshape(-1, compiled.ENTRIES_OF_TABLE)
+
+    @property
+    def tiles(self) -> tuple[Array, Array, Array]:
+        """An entry of the type, the table of tiles, and room for what lies apart."""
+        sample = np.zeros(1, self._arrays[0].dtype if self._arrays else np.float64)
+        return sample, self._table, np.zeros((self.threads, 5 * compiled.SEGMENT), sample.dtype)
+
+    @property
+    def width(self) -> int:
+        """The longest piece of a line, at least a segment."""
+        return max(compiled.SEGMENT, int(self._table[:, compiled.PIECE].max(initial=0)))
+
+    def rows(self, rows: int) -> tuple[int, int]:
+        """The shape of the sums by row."""
+        return (self._copies(turned=False), rows) if self.want & compiled.ROWS else (1, 0)
+
+    def columns(self, columns: int) -> tuple[int, int]:
+        """The shape of the sums by column."""
+        return (self._copies(turned=True), columns) if self.want & compiled.COLUMNS else (1, 0)
+
+    def _copies(self, *, turned: bool) -> int:
+        """One for all threads where no two add to the sum along the same line: in one tile cut only between lines."""
+        if len(self._table) != 1 or self._table[0, compiled.PIECE] < self._table[0, compiled.LENGTH]:
+            return self.threads
+        return 1 if bool(self._table[0, compiled.TURNED]) == turned else self.threads
+
+
+def _total(copies: Array) -> Array:
+    return np.asarray(copies[0] if len(copies) == 1 else copies.sum(axis=0))
+
+
+def _known(A: Array) -> Array:
+    """A with a type that compiled code knows."""
+    disguise = DISGUISED.get(A.dtype.name)
+    return A if disguise is None else A.view(disguise)
+
+
+def _entry(tile: Tile, A: Array, band: Band, want: int, threads: int) -> tuple[int, ...]:
+    """A tile's row of the table, see `norm_pass`."""
+    (m, n), (down, right) = A.shape, A.strides
+    turned = _turned(m, n, down, right, A.itemsize)
+    lines, length, line_stride, stride = (n, m, right, down) if turned else (m, n, down, right)
+    line0, place0 = (tile.col0, tile.row0) if turned else (tile.row0, tile.col0)
+    by_line, by_place = (tile.cols, tile.rows) if turned else (tile.rows, tile.cols)
+    back, ahead = (band.above, band.below) if turned else (band.below, band.above)
+    sums = want & (compiled.ROWS | compiled.COLUMNS)
+    if not sums and band == WHOLE and stride == A.itemsize and line_stride == length * stride:
+        lines, length = 1, lines * length  # what has no gaps is one line
+    chunk = max(4, min(LINES, -(-lines // (CHUNKS * threads))))
+    piece = max(length, 1)
+    if lines < CHUNKS * threads * 4:
+        piece = max(PIECE, -(-length // (CHUNKS * threads)))
+    return (
+        A.ctypes.data, lines, length, line_stride, stride, line0, place0, turned, by_line.first, by_line.nb,
+        by_line.jump, by_place.first, by_place.nb, by_place.jump, back, ahead, chunk, piece,
+    )  # fmt: skip
+
+
+def _turned(m: int, n: int, down: int, right: int, itemsize: int) -> bool:
+    """Whether columns are the lines: where they alone are contiguous, or the longer of two, or lie closer."""
+    if (right == itemsize) != (down == itemsize):
+        return down == itemsize
+    return m > n if right == down == itemsize else abs(down) < abs(right)

@@ -1,0 +1,41 @@
+"""Where a line of local indices lies globally: blocks of NB entries, `jump` apart, the first at `first`.
+
+    global(l) = first + (l // NB)·jump + l mod NB
+
+A whole matrix, a tile of one, and a block-cyclic part of one are all of this form.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mxpeak.layout.block_cyclic import BlockCyclic
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """`size` local indices in blocks of NB, `jump` apart."""
+
+    size: int
+    first: int
+    nb: int
+    jump: int
+
+    def to_global(self, il: int) -> int:
+        """The global index of local index il."""
+        return self.first + il // self.nb * self.jump + il % self.nb
+
+    def before(self, ig: int) -> int:
+        """How many of the local indices lie globally before ig."""
+        rounds, rest = divmod(ig - self.first, self.jump)
+        return min(max(rounds * self.nb + min(rest, self.nb), 0), self.size)
+
+
+def consecutive(size: int, first: int = 0) -> Places:
+    """`size` indices one after the other from `first` on."""
+    return Places(size, first, max(size, 1), max(size, 1))
+
+
+def dealt(part: BlockCyclic) -> Places:
+    """The indices that process p owns of a block-cyclic distribution."""
+    return Places(part.local_size, part.p * part.nb, part.nb, part.P * part.nb)

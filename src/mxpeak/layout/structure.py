@@ -1,0 +1,152 @@
+"""Which entries of a matrix are read, and what the others are: triangles, bands and symmetries as integers.
+
+Every structure is a band, -below <= j - i <= above, with three ways to treat what is not in it:
+
+    general          all entries                        trapezoid, triangular   j <= i (lower) or j >= i (upper), else 0
+    band             -kl <= j - i <= ku, else 0         hessenberg              j >= i - 1, else 0
+    symmetric        one triangle; the other by a_ji = a_ij
+    hermitian        the same in absolute values; of the diagonal only the real part is read
+    hermitian-band   one triangle of a band of kl = ku
+
+What lies outside the band is never read: it may hold anything.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mxpeak.errors import UsageError
+
+STRUCTURES = (
+    "general", "trapezoid", "triangular", "symmetric", "hermitian", "band", "hermitian-band", "hessenberg",
+)  # fmt: skip
+UPLOS = ("lower", "upper")
+DIAGS = ("nonunit", "unit")
+#: The structures that each option belongs to.
+WITH_UPLO = ("trapezoid", "triangular", "symmetric", "hermitian", "hermitian-band")
+WITH_DIAG = ("trapezoid", "triangular")
+WITH_WIDTHS = ("band", "hermitian-band")
+SQUARE = ("triangular", "symmetric", "hermitian", "hermitian-band")
+#: A band without an edge: wider than any matrix.
+ENDLESS = 2**62
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """The entries with -below <= j - i <= above; a negative `below` or `above` leaves the diagonal out."""
+
+    below: int = ENDLESS
+    above: int = ENDLESS
+
+    @property
+    def transposed(self) -> Band:
+        """The same entries of the transposed matrix."""
+        return Band(self.above, self.below)
+
+    def holds(self, i: int, j: int) -> bool:
+        """Whether entry (i, j) is one of them."""
+        return -self.below <= j - i <= self.above
+
+    def entries(self, m: int, n: int) -> int:
+        """How many there are in an m×n matrix."""
+        return _under(m, n, self.above) - _under(m, n, -self.below - 1)
+
+
+#: The diagonal alone, and every entry.
+DIAGONAL, WHOLE = Band(0, 0), Band()
+
+
+def _under(m: int, n: int, above: int) -> int:
+    """How many entries of an m×n matrix have j - i <= above: Σ_i min(n, max(0, i + above + 1))."""
+    begin = max(0, -above)  # the first row that has one
+    full = min(m, max(begin, n - above - 1))  # the first row in which all n are
+    ragged = max(0, full - begin)
+    return ragged * (begin + above + 1) + ragged * (ragged - 1) // 2 + max(0, m - max(full, begin)) * n
+
+
+@dataclass(frozen=True, slots=True)
+class Structure:
+    """How the entries of an m×n matrix follow from those that are read.
+
+    band       the entries that are read and stand for themselves (mirrored: and for a_ji)
+    mirrored   whether a_ji = a_ij in absolute value; the diagonal is then read apart, and counts once
+    ones       whether the diagonal is 1 and not read
+    real       whether only the real part of the diagonal is read
+    """
+
+    name: str
+    m: int
+    n: int
+    band: Band
+    mirrored: bool = False
+    ones: bool = False
+    real: bool = False
+
+    @property
+    def transposed(self) -> Structure:
+        """The structure of the transposed matrix."""
+        return Structure(self.name, self.n, self.m, self.band.transposed, self.mirrored, self.ones, self.real)
+
+    @property
+    def diagonal(self) -> int:
+        """The length of the diagonal."""
+        return min(self.m, self.n)
+
+    @property
+    def entries(self) -> int:
+        """How many entries are read."""
+        return self.band.entries(self.m, self.n) + (self.diagonal if self.mirrored else 0)
+
+
+def structure(
+    name: str,
+    m: int,
+    n: int,
+    *,
+    uplo: str | None = None,
+    diag: str | None = None,
+    kl: int | None = None,
+    ku: int | None = None,
+) -> Structure:
+    """The structure called `name` of an m×n matrix; `uplo` is lower and `diag` nonunit where they are left open."""
+    _check(name, m, n, uplo, diag, kl, ku)
+    lower, unit = uplo != "upper", diag == "unit"
+    if name == "general":
+        return Structure(name, m, n, WHOLE)
+    if name == "hessenberg":
+        return Structure(name, m, n, Band(1, ENDLESS))
+    if name == "band":
+        assert kl is not None
+        assert ku is not None
+        return Structure(name, m, n, Band(kl, ku))
+    if name in WITH_DIAG:
+        edge = -1 if unit else 0  # a diagonal of ones is not read
+        return Structure(name, m, n, Band(ENDLESS, edge) if lower else Band(edge, ENDLESS), ones=unit)
+    width = ENDLESS if name != "hermitian-band" else kl if kl is not None else ku
+    assert width is not None
+    strict = Band(width, -1) if lower else Band(-1, width)
+    return Structure(name, m, n, strict, mirrored=True, real=name != "symmetric")
+
+
+def _check(name: str, m: int, n: int, uplo: str | None, diag: str | None, kl: int | None, ku: int | None) -> None:
+    if name not in STRUCTURES:
+        raise UsageError(f"unknown structure {name!r}; choose one of {', '.join(STRUCTURES)}")
+    for option, value, choices, users in (("uplo", uplo, UPLOS, WITH_UPLO), ("diag", diag, DIAGS, WITH_DIAG)):
+        if value is not None and value not in choices:
+            raise UsageError(f"unknown {option} {value!r}; choose one of {', '.join(choices)}")
+        if value is not None and name not in users:
+            raise UsageError(f"structure {name!r} has no {option}; leave it out, or choose one of {', '.join(users)}")
+    if name in SQUARE and m != n:
+        instead = "trapezoid" if name == "triangular" else "band" if name == "hermitian-band" else "general"
+        raise UsageError(f"a {name} matrix is square, but this one is {m}x{n}; structure {instead!r} takes any shape")
+    for option, value in (("kl", kl), ("ku", ku)):
+        if value is not None and name not in WITH_WIDTHS:
+            raise UsageError(f"structure {name!r} has no {option}; leave it out, or choose band or hermitian-band")
+        if value is not None and value < 0:
+            raise UsageError(f"{option} = {value}: a band has 0 or more diagonals beside the main one")
+    if name == "band" and (kl is None or ku is None):
+        raise UsageError("structure 'band' needs kl and ku, the numbers of diagonals below and above the main one")
+    if name == "hermitian-band" and kl is None and ku is None:
+        raise UsageError("structure 'hermitian-band' needs kl (or ku), the number of diagonals beside the main one")
+    if name == "hermitian-band" and None not in (kl, ku) and kl != ku:
+        raise UsageError(f"a hermitian band has as many diagonals below as above, but kl = {kl} and ku = {ku}")
