@@ -3,6 +3,7 @@
 import mxpeak as mx
 result = mx.run.hpl(n=5000, ranks=4, grid=(2, 2))
 x, info = mx.solve(A, b)
+mx.norm(A, "one")
 """
 
 from __future__ import annotations
@@ -11,15 +12,29 @@ from importlib import import_module
 from typing import Any
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "lu_factor", "run", "solve"]
+__all__ = [
+    "__version__",
+    "column_norms",
+    "from_band",
+    "from_scalapack",
+    "from_tiles",
+    "lu_factor",
+    "norm",
+    "norms",
+    "row_norms",
+    "run",
+    "solve",
+]
+#: The module of each public function.
+_HOMES = {"solve": "mxpeak.dense", "lu_factor": "mxpeak.dense"}
 
 
 def __getattr__(name: str) -> Any:
     """Bind public names when they are first used: `import mxpeak` loads no array library."""
     if name == "run":
         return import_module("mxpeak.run")
-    if name in ("solve", "lu_factor"):
-        return getattr(import_module("mxpeak.dense"), name)
+    if name in __all__:
+        return getattr(import_module(_HOMES.get(name, "mxpeak.matrix_norms")), name)
     raise AttributeError(f"module 'mxpeak' has no attribute {name!r}")
 
 

@@ -6,19 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from mxpeak.errors import ResourceError, UsageError
+from mxpeak.errors import UsageError
+from mxpeak.inputs import as_array
 from mxpeak.kernels.host import lapack
 
 Array = np.ndarray[Any, np.dtype[Any]]
-
-
-def check_device(device: str) -> None:
-    """Stop at a device that is not there."""
-    if device in ("auto", "cpu"):
-        return
-    if device.split(":")[0] == "cuda":
-        raise ResourceError(f'device="{device}": there are no kernels for GPUs yet; say device="cpu"')
-    raise UsageError(f'unknown device "{device}"; choose one of auto, cpu')
 
 
 def matrix(values: Any) -> Array:
@@ -51,14 +43,7 @@ def check_shapes(A: Array, b: Array) -> None:
 
 def _numbers(values: Any, name: str) -> Array:
     """An array of one of the four types that LAPACK knows; copied only where the type changes."""
-    if hasattr(values, "tocsr"):
-        raise UsageError(f"{name} is sparse; use scipy.sparse.linalg.spsolve, or {name}.toarray()")
-    if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
-        raise UsageError(f"{name} has masked entries, which no system can be solved with; fill them: {name}.filled(0)")
-    try:
-        array: Array = np.asarray(values)
-    except ValueError as error:
-        raise UsageError(f"{name} is no array of numbers: {error}") from None
+    array = as_array(values, name, sparse="scipy.sparse.linalg.spsolve", masked="which no system can be solved with")
     if array.dtype.kind in "biu":
         return array.astype(np.float64)
     if array.dtype.name in ("float16", "bfloat16"):

@@ -11,7 +11,6 @@ from mxpeak.dense.factors import Estimates, Factors, factor, factor_in_fp64
 from mxpeak.dense.inputs import (
     Array,
     block,
-    check_device,
     check_shapes,
     columns,
     matrix,
@@ -22,6 +21,7 @@ from mxpeak.dense.inputs import (
 )
 from mxpeak.dense.refinement import Refined, refined
 from mxpeak.errors import Outcome, UsageError
+from mxpeak.inputs import check_device
 from mxpeak.precision import PRECISIONS
 from mxpeak.solvers import refine
 from mxpeak.spans import Spans

@@ -11,7 +11,7 @@ and normwise.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -100,6 +100,10 @@ class Kernels(Protocol):
 
     name: str
     threads: int
+
+    @property
+    def norms(self) -> NormKernels:
+        """The operations of norms, on the same threads."""
 
     def matrix(self, rows: int, columns: int, precision: str = "fp64") -> Matrix:
         """An uninitialised row-major matrix, fp64 or fp32, whose leading dimension suits the caches."""
@@ -274,6 +278,74 @@ class Kernels(Protocol):
 
     def facts(self) -> dict[str, Any]:
         """Libraries and versions that compute, for the result."""
+
+
+class NormKernels(Protocol):
+    """The operations of norms.  `rows` and `columns` are the lengths of what is given by row and by column.
+
+    Tiles hold fp64, fp32, fp16 or bf16, real or complex, all of one type; sums are fp64.
+    """
+
+    def norm_pass(
+        self, tiles: Sequence[Tile], band: Band, wants: Collection[str], rows: int, columns: int
+    ) -> NormParts:
+        """The wanted of `max`, `squares`, `rows` and `columns`, of the entries in the band, in one pass over memory.
+
+        Sums are blocked: error <= (b + n/b)·u·Σ|a_ij| with b in the hundreds; the largest is exact if A is real.
+        """
+
+    def row_column_max(
+        self, tiles: Sequence[Tile], band: Band, wants: Collection[str], rows: int, columns: int
+    ) -> tuple[Vector, Vector]:
+        """max_j |a_ij| and max_i |a_ij|, where `rows` and `columns` want them; the same bits however A is cut."""
+
+    def folded_sums(
+        self, tiles: Sequence[Tile], band: Band, wants: Collection[str], squared: bool, sigmas: Sequence[float],
+        row_factors: Vector, column_factors: Vector,
+    ) -> tuple[Matrix, Matrix]:  # fmt: skip
+        """Σ_j |f_i·f_i·a_ij| and Σ_i |f_j·f_j·a_ij|, or of the squares, cut into folds that add up without rounding.
+
+        Fold k is the sum of what is rounded to multiples of 2^-52·sigmas[k]; what is left goes to fold k + 1.
+        """
+
+    def half_powers(self, maxima: Vector) -> Vector:
+        """f = 2^-(e/2), e the least even number with maximum <= 2^e: f·f·x <= 1; 1 where it is 0, inf or NaN."""
+
+    def real_part(self, tile: Tile) -> Tile:
+        """The tile without its imaginary parts: a view."""
+
+    def places(self, places: Places) -> Indices:
+        """Where a line of local indices lies globally."""
+
+    def spread(self, values: Vector, places: Indices, size: int) -> Vector:
+        """A vector (or a matrix of such rows) of `size` zeros in which values stand at their places."""
+
+    def taken(self, values: Vector, places: Indices) -> Vector:
+        """values[places]."""
+
+    def below(self, places: Indices, end: int) -> Vector:
+        """1 where a place is before `end`, else 0."""
+
+    def meeting(self, by_row: Vector, row_places: Indices, by_column: Vector, column_places: Indices) -> Vector:
+        """The sums of those entries of both vectors that have the same place."""
+
+    def larger(self, x: Vector, y: Vector) -> Vector:
+        """max(x_i, y_i), NaN if one of them is."""
+
+    def largest(self, x: Vector) -> float:
+        """max x_i, NaN if there is one, 0 for an empty vector."""
+
+    def vector_of(self, values: Sequence[float]) -> Vector:
+        """A short fp64 vector."""
+
+    def floats(self, vector: Vector) -> list[float]:
+        """A vector as Python floats."""
+
+    def unfolded(self, folds: Matrix, factors: Vector, maxima: Vector, squared: bool) -> Vector:
+        """Σ_k folds_k / f², or sqrt(Σ_k folds_k) / f²; where the maximum is 0, inf or NaN: that."""
+
+    def hypot(self, x: Vector, y: Vector) -> Vector:
+        """sqrt(x_i² + y_i²), without overflow on the way."""
 
 
 def choose(name: str, device: str, threads: int, cores: Sequence[int] = ()) -> Kernels:

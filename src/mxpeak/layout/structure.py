@@ -43,6 +43,10 @@ class Band:
         """The same entries of the transposed matrix."""
         return Band(self.above, self.below)
 
+    def within(self, other: Band) -> bool:
+        """Whether all of its entries are entries of the other band."""
+        return self.below <= other.below and self.above <= other.above
+
     def holds(self, i: int, j: int) -> bool:
         """Whether entry (i, j) is one of them."""
         return -self.below <= j - i <= self.above
@@ -139,11 +143,11 @@ def _check(name: str, m: int, n: int, uplo: str | None, diag: str | None, kl: in
     if name in SQUARE and m != n:
         instead = "trapezoid" if name == "triangular" else "band" if name == "hermitian-band" else "general"
         raise UsageError(f"a {name} matrix is square, but this one is {m}x{n}; structure {instead!r} takes any shape")
-    for option, value in (("kl", kl), ("ku", ku)):
-        if value is not None and name not in WITH_WIDTHS:
+    for option, width in (("kl", kl), ("ku", ku)):
+        if width is not None and name not in WITH_WIDTHS:
             raise UsageError(f"structure {name!r} has no {option}; leave it out, or choose band or hermitian-band")
-        if value is not None and value < 0:
-            raise UsageError(f"{option} = {value}: a band has 0 or more diagonals beside the main one")
+        if width is not None and width < 0:
+            raise UsageError(f"{option} = {width}: a band has 0 or more diagonals beside the main one")
     if name == "band" and (kl is None or ku is None):
         raise UsageError("structure 'band' needs kl and ku, the numbers of diagonals below and above the main one")
     if name == "hermitian-band" and kl is None and ku is None:

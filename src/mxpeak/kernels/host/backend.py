@@ -12,6 +12,7 @@ import numpy as np
 from mxpeak.kernels.contract import Exchange, Panel, PanelOutcome
 from mxpeak.kernels.host import blas, block, cast, generate, norms, panel, rows, triangle
 from mxpeak.kernels.host.native import SYNC, sched_yield_address
+from mxpeak.kernels.host.norm_tiles import Norms
 from mxpeak.kernels.host.team import Team
 from mxpeak.layout import lcg
 from mxpeak.layout.block_cyclic import BlockCyclic
@@ -53,6 +54,7 @@ class HostKernels:
     def __init__(self, threads: int = 1, cores: Sequence[int] = (), *, poison: bool = False):
         self.threads = threads
         self._team = Team(threads, cores)
+        self.norms = Norms(self._team)
         self._poison = poison
         self._plans: dict[tuple[PanelOp, ...], Array] = {}
         self._yield = sched_yield_address()

@@ -96,7 +96,10 @@ def _safe_magnitude(x):
             return float_of(larger)
         # Scale by a power of two, made from the larger one's exponent: what underflows then is too small to count.
         exponent = min(max(larger >> np.uint64(52), np.uint64(1)), np.uint64(2045))
-        down, up = float_of(np.uint64((np.uint64(2046) - exponent) << np.uint64(52))), float_of(exponent << np.uint64(52))
+        down, up = (
+            float_of(np.uint64((np.uint64(2046) - exponent) << np.uint64(52))),
+            float_of(exponent << np.uint64(52)),
+        )
         a, b = x.real * down, x.imag * down
         return math.sqrt(a * a + b * b) * up
 

@@ -101,7 +101,9 @@ def _fold_along(values, sigmas, lanes, sums, at):
 
 
 @jit()
-def folded_sums(tid, threads, want, squared, sample, tiles, rooms, sigmas, row_factors, column_factors, by_row, by_column):
+def folded_sums(
+    tid, threads, want, squared, sample, tiles, rooms, sigmas, row_factors, column_factors, by_row, by_column
+):
     """Σ_j and Σ_i of the scaled entries, or of their squares, fold by fold, into this thread's copy."""
     number, room = 0, np.int64(rooms.ctypes.data) + tid * rooms.shape[1] * sample.itemsize
     lanes, values = np.zeros(LANES), np.zeros(SEGMENT)

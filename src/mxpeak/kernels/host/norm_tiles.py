@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from mxpeak.kernels.contract import NormParts, Tile
 from mxpeak.kernels.host import norm_folds
 from mxpeak.kernels.host import norm_pass as compiled
 from mxpeak.kernels.host.team import Team
+from mxpeak.layout.places import Places
 from mxpeak.layout.structure import WHOLE, Band
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -67,6 +69,70 @@ class Norms:
             by_row, by_column,
         )  # fmt: skip
         return by_row.sum(axis=0), by_column.sum(axis=0)  # exact, in any order
+
+    def half_powers(self, maxima: Array) -> Array:
+        """See `kernels.contract`."""
+        usable = np.isfinite(maxima) & (maxima > 0)
+        _, e = np.frexp(np.where(usable, maxima, 1.0))  # maximum <= 2^e; half of e, rounded up
+        return np.where(usable, np.ldexp(1.0, -((e + 1) // 2)), 1.0)
+
+    def unfolded(self, folds: Array, factors: Array, maxima: Array, squared: bool) -> Array:
+        """See `kernels.contract`."""
+        total = np.zeros(folds.shape[1])
+        with np.errstate(all="ignore"):
+            for fold in folds[::-1]:  # the finest first
+                total = total + fold
+            values = (np.sqrt(total) if squared else total) / factors / factors
+        return np.where(np.isfinite(maxima) & (maxima > 0), values, maxima)
+
+    def real_part(self, tile: Tile) -> Tile:
+        """See `kernels.contract`."""
+        return replace(tile, A=tile.A.real) if tile.A.dtype.kind == "c" else tile
+
+    def places(self, places: Places) -> Array:
+        """See `kernels.contract`."""
+        il = np.arange(places.size)
+        return places.first + il // places.nb * places.jump + il % places.nb
+
+    def spread(self, values: Array, places: Array, size: int) -> Array:
+        """See `kernels.contract`."""
+        full = np.zeros((*values.shape[:-1], size))
+        full[..., places] = values
+        return full
+
+    def taken(self, values: Array, places: Array) -> Array:
+        """See `kernels.contract`."""
+        return values[places]
+
+    def below(self, places: Array, end: int) -> Array:
+        """See `kernels.contract`."""
+        return (places < end).astype(np.float64)
+
+    def meeting(self, by_row: Array, row_places: Array, by_column: Array, column_places: Array) -> Array:
+        """See `kernels.contract`."""
+        _, rows, columns = np.intersect1d(row_places, column_places, assume_unique=True, return_indices=True)
+        return np.asarray(by_row[rows] + by_column[columns])
+
+    def larger(self, x: Array, y: Array) -> Array:
+        """See `kernels.contract`."""
+        return np.maximum(x, y)
+
+    def largest(self, x: Array) -> float:
+        """See `kernels.contract`."""
+        return float(x.max(initial=0.0))
+
+    def vector_of(self, values: Sequence[float]) -> Array:
+        """See `kernels.contract`."""
+        return np.array(values, dtype=np.float64)
+
+    def floats(self, vector: Array) -> list[float]:
+        """See `kernels.contract`."""
+        return list(map(float, vector.tolist()))
+
+    def hypot(self, x: Array, y: Array) -> Array:
+        """See `kernels.contract`."""
+        with np.errstate(all="ignore"):
+            return np.where(np.isnan(x) | np.isnan(y), np.nan, np.hypot(x, y))
 
     def _run(self, job: _Job, kernel: Callable[..., None], *arguments: Any) -> None:
         if job.threads == 1:
