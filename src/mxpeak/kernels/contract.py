@@ -88,6 +88,24 @@ class NormParts:
     by_column: Vector
 
 
+@dataclass(frozen=True, slots=True)
+class ExtendedParts:
+    """What norms are checked against: sums as matrices of two rows, high and low, whose sum they are.
+
+    top         max |a_ij|
+    squares     Σ |a_ij|², two rows of one column
+    by_row      Σ_j |a_ij|
+    by_column   Σ_i |a_ij|
+    entries     how many entries were read
+    """
+
+    top: float
+    squares: Matrix
+    by_row: Matrix
+    by_column: Matrix
+    entries: int
+
+
 #: Combines the candidate in the given vector over the process column (see `Kernels.better_candidate`), in place.
 Exchange = Callable[[Vector], None]
 
@@ -308,6 +326,9 @@ class NormKernels(Protocol):
         Fold k is the sum of what is rounded to multiples of 2^-52·sigmas[k]; what is left goes to fold k + 1.
         """
 
+    def read_all(self, tiles: Sequence[Tile]) -> None:
+        """Read every byte of the tiles and do nothing else with it: the limit of what a norm can be."""
+
     def half_powers(self, maxima: Vector) -> Vector:
         """f = 2^-(e/2), e the least even number with maximum <= 2^e: f·f·x <= 1; 1 where it is 0, inf or NaN."""
 
@@ -346,6 +367,18 @@ class NormKernels(Protocol):
 
     def hypot(self, x: Vector, y: Vector) -> Vector:
         """sqrt(x_i² + y_i²), without overflow on the way."""
+
+    def empty(self, rows: int, columns: int, dtype: str, order: str) -> Matrix:
+        """An uninitialised matrix of a type of `configs.DTYPES`, without gaps, by rows (C) or by columns (F)."""
+
+    def put(self, target: Matrix, real: Matrix, imaginary: Matrix | None) -> None:
+        """target = real + i·imaginary, fp64 matrices rounded to the target's type."""
+
+    def extended_pass(self, tiles: Sequence[Tile], band: Band, rows: int, columns: int) -> ExtendedParts:
+        """The sums of `norm_pass` in doubled precision, by other means; squares within fp64's range, no NaN."""
+
+    def paired_sum(self, terms: Sequence[Matrix]) -> Matrix:
+        """The sum of all rows of matrices as two rows, high and low, in doubled precision; high is it rounded once."""
 
 
 def choose(name: str, device: str, threads: int, cores: Sequence[int] = ()) -> Kernels:

@@ -79,10 +79,13 @@ def _passes(A: NormMatrix, S: Structure, wants: set[str], kernels: NormKernels) 
     column are both needed, and its row sums are their sum.
     """
     rows, columns = A.row_places.size, A.column_places.size
-    both = {"rows", "columns"} if S.mirrored and wants & {"rows", "columns"} else set()
-    parts = kernels.norm_pass(A.tiles, S.band, wants | both, rows, columns)
-    apart = (wants | both) - {"columns"} if S.mirrored else set()
-    return parts, kernels.norm_pass(diagonal_tiles(A, S, kernels), DIAGONAL, apart, rows, columns)
+    if S.mirrored and wants & {"rows", "columns"}:
+        wants = wants | {"rows", "columns"}
+    parts = kernels.norm_pass(A.tiles, S.band, wants, rows, columns)
+    if not S.mirrored:
+        nothing = kernels.vector_of([])
+        return parts, NormParts(0.0, kernels.vector_of([0.0, 0.0, 0.0]), nothing, nothing)
+    return parts, kernels.norm_pass(diagonal_tiles(A, S, kernels), DIAGONAL, wants - {"columns"}, rows, columns)
 
 
 def diagonal_tiles(A: NormMatrix, S: Structure, kernels: NormKernels) -> Sequence[Tile]:

@@ -15,7 +15,7 @@ import numpy as np
 from numba import types
 from numba.extending import overload
 
-from mxpeak.kernels.host.native import bits_of, float_of
+from mxpeak.kernels.host.native import HAS_FP16, bits_of, float_of, widened_fp16
 
 #: The types as compiled code gets them.
 BF16, FP16 = types.int16, types.uint16
@@ -32,6 +32,9 @@ def widened(x):
 def _widened(x):
     if x == BF16:  # the upper half of an fp32
         return lambda x: float_of(np.uint32(np.uint32(x & np.int16(0x7FFF)) << np.uint32(16)))
+
+    if HAS_FP16:
+        return lambda x: widened_fp16(x & np.uint16(0x7FFF))
 
     def from_fp16(x):  # fp16's exponent in fp32's place is too small by 127 - 15; Inf and NaN come out as 2^16 or more
         bits = np.uint32(np.uint32(x & np.uint16(0x7FFF)) << np.uint32(13))

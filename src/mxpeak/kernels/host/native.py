@@ -7,9 +7,11 @@ by another process, in which the libraries lie elsewhere.
 from __future__ import annotations
 
 import ctypes
+from platform import machine
 
 import numpy as np
 from llvmlite import ir
+from llvmlite.binding import get_host_cpu_features
 from numba import carray, types
 from numba.core import cgutils
 from numba.extending import intrinsic
@@ -191,6 +193,20 @@ def float_of(typingctx, bits):
         return builder.bitcast(args[0], context.get_value_type(real))
 
     return real(bits), codegen
+
+
+#: Whether the processor widens fp16 by itself.
+HAS_FP16 = bool(get_host_cpu_features().get("f16c", False)) or machine() in ("aarch64", "arm64")
+
+
+@intrinsic
+def widened_fp16(typingctx, bits):
+    """The fp16 number of these 16 bits as fp32; only where HAS_FP16."""
+
+    def codegen(context, builder, signature, args):
+        return builder.fpext(builder.bitcast(args[0], ir.HalfType()), ir.FloatType())
+
+    return types.float32(types.uint16), codegen
 
 
 @jit()

@@ -177,7 +177,7 @@ def _raise_to(tops, x):
 
 
 @jit()
-def _one_line(want, a, waste, tops, squares):
+def one_line(want, a, waste, tops, squares):
     """The sum along a segment; the largest and the squares booked."""
     if want & MAX:
         top = _largest(a)
@@ -207,7 +207,7 @@ def _four_fast(want, a, b, c, d, across):
 
 
 @jit()
-def _four_lines(want, a, b, c, d, across, waste, tops, squares):
+def four_lines(want, a, b, c, d, across, waste, tops, squares):
     """Sums across, and along, returned, where wanted; the largest and the squares booked."""
     if magnitude_may_overflow(a[0]):  # find out before anything is added
         waste[:] = 0.0
@@ -269,7 +269,7 @@ def _four_stretches(want, tile, line, count, begin, end, origin, sample, room, a
         c = segment(tile, line + 2, s, e, sample, room + 2 * size) if count > 2 else zeros
         d = segment(tile, line + 3, s, e, sample, room + 3 * size) if count > 3 else zeros
         to = carray(pointer(across + (s - origin) * 8), (e - s,), np.float64)
-        t0, t1, t2, t3 = _four_lines(want, a, b, c, d, to, waste[: e - s], tops, squares)
+        t0, t1, t2, t3 = four_lines(want, a, b, c, d, to, waste[: e - s], tops, squares)
         s0, s1, s2, s3 = s0 + t0, s1 + t1, s2 + t2, s3 + t3
     return s0, s1, s2, s3
 
@@ -280,7 +280,7 @@ def _one_stretch(want, tile, line, begin, end, sample, room, waste, tops, square
     total = 0.0
     for s in range(begin, end, SEGMENT):
         a = segment(tile, line, s, min(end, s + SEGMENT), sample, room)
-        total += _one_line(want, a, waste, tops, squares)
+        total += one_line(want, a, waste, tops, squares)
     return total
 
 
@@ -389,4 +389,28 @@ def norm_pass(tid, threads, want, sample, tiles, rooms, across, by_row, by_colum
             place = tile[PLACE0] + begin
             for j in range(end - begin):
                 by_place[place + j] += mine[j]
+        number += chunks(tile)
+
+
+@jit()
+def _read(words):
+    """The union of all bits: as little as can be done with them."""
+    seen = np.uint64(0)
+    for j in range(words.shape[0]):
+        seen |= words[j]
+    return seen
+
+
+@jit()
+def read_all(tid, threads, sample, tiles, seen):
+    """Read every byte of thread tid's chunks of all tiles; of entries that lie apart, also what lies between."""
+    number = 0
+    for t in range(tiles.shape[0]):
+        tile = tiles[t]
+        for c in range((tid - number) % threads, chunks(tile), threads):
+            line0, line1, begin, end = cut(tile, c)
+            for line in range(line0, line1):
+                address = tile[ADDRESS] + line * tile[LINE_STRIDE] + begin * tile[STRIDE]
+                words = carray(pointer(address), ((end - begin) * abs(tile[STRIDE]) // 8,), np.uint64)
+                seen[tid * APART] |= _read(words)
         number += chunks(tile)

@@ -6,10 +6,13 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
+import ml_dtypes
 import numpy as np
+from numba import types
+from numba.np.numpy_support import from_dtype
 
-from mxpeak.kernels.contract import NormParts, Tile
-from mxpeak.kernels.host import norm_folds
+from mxpeak.kernels.contract import ExtendedParts, NormParts, Tile
+from mxpeak.kernels.host import norm_check, norm_folds, norm_small
 from mxpeak.kernels.host import norm_pass as compiled
 from mxpeak.kernels.host.team import Team
 from mxpeak.layout.places import Places
@@ -17,14 +20,41 @@ from mxpeak.layout.structure import WHOLE, Band
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-#: As what compiled code gets the types that it does not know.
-DISGUISED = {"bfloat16": np.dtype(np.int16), "float16": np.dtype(np.uint16)}
+#: The types of entries, and as what compiled code gets them.
+KNOWN = {np.dtype(name): np.dtype(name) for name in ("float64", "float32", "complex128", "complex64")} | {
+    np.dtype(ml_dtypes.bfloat16): np.dtype(np.int16),
+    np.dtype(np.float16): np.dtype(np.uint16),
+}
 WANTS = {"max": compiled.MAX, "squares": compiled.SQUARES, "rows": compiled.ROWS, "columns": compiled.COLUMNS}
 #: Lines that one thread takes at a time, and how many such chunks each should at least have; entries of a piece of a
 #: line where there are too few lines.
 LINES, CHUNKS, PIECE = 128, 4, 16384
 #: Fewer bytes than this are not worth waking a thread for.
 ALONE = 2**18
+#: Up to here one thread by itself is as quick as several that must be woken.
+SMALL = 2**20
+
+
+def small_norm(A: Array, want: str) -> float | None:
+    """One norm of a small general matrix, by what is wanted of a pass; None where it takes a pass."""
+    dtype = KNOWN.get(A.dtype)
+    if dtype is None or A.ndim != 2 or not A.flags.aligned:
+        return None
+    if dtype not in _ready:
+        _make_ready(dtype)
+    found: float = norm_small.small_norm(A if A.dtype is dtype else A.view(dtype), WANTS[want])
+    return None if found == norm_small.THE_LONG_WAY else found
+
+
+_ready: set[np.dtype[Any]] = set()
+
+
+def _make_ready(dtype: np.dtype[Any]) -> None:
+    """Compile for arrays of this type of any layout, once, so that no layout has to be compiled for by itself."""
+    norm_small.small_norm.disable_compile(False)
+    norm_small.small_norm.compile((types.Array(from_dtype(dtype), 2, "A"), types.int64))
+    norm_small.small_norm.disable_compile()
+    _ready.add(dtype)
 
 
 class Norms:
@@ -69,6 +99,12 @@ class Norms:
             by_row, by_column,
         )  # fmt: skip
         return by_row.sum(axis=0), by_column.sum(axis=0)  # exact, in any order
+
+    def read_all(self, tiles: Sequence[Tile]) -> None:
+        """See `kernels.contract`."""
+        job = _Job(tiles, WHOLE, ("max",), self._team.threads)
+        sample, table, _ = job.tiles
+        self._run(job, compiled.read_all, sample, table, np.zeros(job.threads * compiled.APART, np.uint64))
 
     def half_powers(self, maxima: Array) -> Array:
         """See `kernels.contract`."""
@@ -134,6 +170,39 @@ class Norms:
         with np.errstate(all="ignore"):
             return np.where(np.isnan(x) | np.isnan(y), np.nan, np.hypot(x, y))
 
+    def empty(self, rows: int, columns: int, dtype: str, order: str) -> Array:
+        """See `kernels.contract`."""
+        return np.empty((rows, columns), np.dtype(getattr(ml_dtypes, dtype, dtype)), "F" if order == "F" else "C")
+
+    def put(self, target: Array, real: Array, imaginary: Array | None) -> None:
+        """See `kernels.contract`."""
+        self._team.run(self._put_part, target, real, imaginary)
+
+    def _put_part(self, tid: int, target: Array, real: Array, imaginary: Array | None) -> None:
+        rows, threads = target.shape[0], self._team.threads
+        mine = slice(rows * tid // threads, rows * (tid + 1) // threads)
+        if imaginary is None:
+            target[mine] = real[mine]
+        else:
+            target.real[mine], target.imag[mine] = real[mine], imaginary[mine]
+
+    def extended_pass(self, tiles: Sequence[Tile], band: Band, rows: int, columns: int) -> ExtendedParts:
+        """See `kernels.contract`."""
+        job = _Job(tiles, band, ("rows", "columns"), self._team.threads)
+        values = norm_check.values_of(tiles[0].A.dtype) if tiles else np.zeros(0)
+        by_row, by_column = np.zeros((job.threads, 2, rows)), np.zeros((job.threads, 2, columns))
+        squares = np.zeros((job.threads, 2, norm_check.LANES))
+        tops, counts = np.zeros(job.threads), np.zeros(job.threads, np.int64)
+        self._run(job, norm_check.extended_pass, *job.tiles, values, by_row, by_column, tops, squares, counts)
+        return ExtendedParts(
+            float(tops.max()), self.paired_sum([squares.reshape(-1, 1)]), self.paired_sum(list(by_row)),
+            self.paired_sum(list(by_column)), int(counts.sum()),
+        )  # fmt: skip
+
+    def paired_sum(self, terms: Sequence[Array]) -> Array:
+        """See `kernels.contract`."""
+        return norm_check.paired_sum(terms)
+
     def _run(self, job: _Job, kernel: Callable[..., None], *arguments: Any) -> None:
         if job.threads == 1:
             kernel(0, 1, *arguments)
@@ -183,8 +252,8 @@ def _total(copies: Array) -> Array:
 
 def _known(A: Array) -> Array:
     """A with a type that compiled code knows."""
-    disguise = DISGUISED.get(A.dtype.name)
-    return A if disguise is None else A.view(disguise)
+    dtype = KNOWN[A.dtype]
+    return A if dtype == A.dtype else A.view(dtype)
 
 
 def _entry(tile: Tile, A: Array, band: Band, want: int, threads: int) -> tuple[int, ...]:

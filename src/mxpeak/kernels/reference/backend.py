@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from mxpeak.kernels.contract import Exchange, Panel, PanelOutcome
+from mxpeak.kernels.reference.norms import ReferenceNorms
 from mxpeak.layout import lcg
 from mxpeak.layout.block_cyclic import BlockCyclic
 from mxpeak.layout.entries import Entries
@@ -60,6 +61,7 @@ class ReferenceKernels:
 
     name = "reference"
     threads = 1
+    norms = ReferenceNorms()
 
     def matrix(self, rows: int, columns: int, precision: str = "fp64") -> Array:
         return np.full((rows, columns), np.nan, dtype=TYPES[precision])

@@ -1,0 +1,164 @@
+"""What norms are checked against: the sums of `norm_pass` once more, in doubled precision and without its shortcuts.
+
+Every number is an unevaluated sum of two fp64 numbers, high + low.  Sums and products of two fp64 numbers are split
+into what is rounded and what is rounded off, without error (Knuth; Dekker 1971; Ogita, Rump and Oishi 2005):
+
+    s = x + y,  t = s - x,  rest = (x - (s - t)) + (y - t)               x + y = s + rest
+    p = x·x,    x = h + l (26 bits each),  rest = ((h·h - p) + 2·h·l) + l·l       x·x = p + rest
+
+so that sums of n terms are right to about (n·2^-53)² of their value.  A modulus is the root of |z|², mended by a step
+of Newton's.  Squares must stay within fp64's range, as those of generated entries do.  Nothing here may be reassociated
+or contracted, so these functions are compiled without fast-math.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numba import types
+from numba.extending import overload
+
+from mxpeak.kernels.host.jit import jit
+from mxpeak.kernels.host.native import bits_of, float_of
+from mxpeak.kernels.host.norm_pass import LINE0, PLACE0, SEGMENT, TURNED, chunks, cut, reach, segment
+
+#: Partial sums along a line that are kept side by side, so that they go by vectors.
+LANES = 256
+#: Cuts an fp64 number into halves of 26 bits.
+HALVES = 2.0**27 + 1.0
+
+
+@jit()
+def _squared(x):
+    """x·x as p + rest."""
+    p, c = x * x, HALVES * x
+    h = c - (c - x)
+    l = x - h  # noqa: E741
+    return p, ((h * h - p) + 2.0 * h * l) + l * l
+
+
+@jit()
+def _modulus(re, im):
+    """|z| and |z|², each as high and low."""
+    p, p_rest = _squared(re)
+    q, q_rest = _squared(im)
+    s = p + q
+    t = s - p
+    rest = ((p - (s - t)) + (q - t)) + (p_rest + q_rest)
+    root = math.sqrt(s)
+    again, again_rest = _squared(root)
+    mend = (((s - again) - again_rest) + rest) / max(root + root, 2.0**-1000)
+    x = root + mend
+    return x, mend - (x - root), s, rest
+
+
+def expand(a, values, x, y, q, r):
+    """x_j + y_j = |a_j| and q_j + r_j = |a_j|²; `values` are those of 16-bit entries, by their bits."""
+
+
+@overload(expand)
+def _expand(a, values, x, y, q, r):
+    if a.dtype in (types.complex64, types.complex128):
+
+        def of_complex(a, values, x, y, q, r):
+            for j in range(a.shape[0]):
+                x[j], y[j], q[j], r[j] = _modulus(np.float64(a[j].real), np.float64(a[j].imag))
+
+        return of_complex
+    if a.dtype in (types.int16, types.uint16):
+
+        def of_bits(a, values, x, y, q, r):
+            for j in range(a.shape[0]):
+                x[j], y[j] = values[np.uint16(a[j])], 0.0
+                q[j], r[j] = _squared(x[j])
+
+        return of_bits
+
+    def of_real(a, values, x, y, q, r):
+        for j in range(a.shape[0]):
+            x[j], y[j] = abs(np.float64(a[j])), 0.0
+            q[j], r[j] = _squared(x[j])
+
+    return of_real
+
+
+@jit()
+def _add(x, y, high, low):
+    """high_j + low_j += x_j + y_j."""
+    for j in range(x.shape[0]):
+        s = high[j] + x[j]
+        t = s - high[j]
+        low[j] += ((high[j] - (s - t)) + (x[j] - t)) + y[j]
+        high[j] = s
+
+
+@jit()
+def _add_along(x, y, lanes):
+    """The same, into sums that stand side by side."""
+    for j in range(0, x.shape[0], LANES):
+        count = min(LANES, x.shape[0] - j)
+        _add(x[j : j + count], y[j : j + count], lanes[0, :count], lanes[1, :count])
+
+
+@jit()
+def _largest(x):
+    top = np.int64(0)
+    for j in range(x.shape[0]):
+        top = max(top, np.int64(bits_of(x[j])))
+    return float_of(np.uint64(top))
+
+
+@jit()
+def extended_pass(tid, threads, sample, tiles, rooms, values, by_row, by_column, tops, squares, counts):
+    """Thread tid's chunks of all tiles (see `norm_pass`), into this thread's copies.
+
+    by_row, by_column   Σ|a_ij|, high and low
+    tops, counts        the largest |a_ij|, and how many entries were read
+    squares             Σ|a_ij|², high and low, in lanes to be added up
+    """
+    number, room = 0, np.int64(rooms.ctypes.data) + tid * rooms.shape[1] * sample.itemsize
+    buffers, lanes = np.empty((4, SEGMENT)), np.empty((2, LANES))
+    for t in range(tiles.shape[0]):
+        tile = tiles[t]
+        turned = tile[TURNED] != 0
+        by_line, by_place = (by_column[tid], by_row[tid]) if turned else (by_row[tid], by_column[tid])
+        for c in range((tid - number) % threads, chunks(tile), threads):
+            line0, line1, begin, end = cut(tile, c)
+            for line in range(line0, line1):
+                low, high = reach(tile, line, begin, end)
+                lanes[:] = 0.0
+                for s in range(low, high, SEGMENT):
+                    a = segment(tile, line, s, min(high, s + SEGMENT), sample, room)
+                    count, at = a.shape[0], tile[PLACE0] + s
+                    x, y, q, r = buffers[0, :count], buffers[1, :count], buffers[2, :count], buffers[3, :count]
+                    expand(a, values, x, y, q, r)
+                    tops[tid], counts[tid] = max(tops[tid], _largest(x)), counts[tid] + count
+                    _add(x, y, by_place[0, at : at + count], by_place[1, at : at + count])
+                    _add_along(x, y, lanes)
+                    _add_along(q, r, squares[tid])
+                at = tile[LINE0] + line
+                for lane in range(LANES):
+                    _add(lanes[0, lane : lane + 1], lanes[1, lane : lane + 1], by_line[0, at : at + 1],
+                         by_line[1, at : at + 1])  # fmt: skip
+        number += chunks(tile)
+
+
+def values_of(dtype):
+    """The absolute values of all 16-bit numbers of a type, by their bits; nothing for wider types."""
+    if dtype.itemsize > 2:
+        return np.zeros(0)
+    with np.errstate(all="ignore"):  # some of them are NaN
+        return np.abs(np.arange(2**16, dtype=np.uint16).view(dtype).astype(np.float64))
+
+
+def paired_sum(terms):
+    """The sum of all rows of matrices, high and low."""
+    high, low = np.zeros(terms[0].shape[1]), np.zeros(terms[0].shape[1])
+    for x in (row for term in terms for row in term):
+        s = high + x
+        t = s - high
+        low += (high - (s - t)) + (x - t)
+        high = s
+    total = high + low
+    return np.stack([total, low - (total - high)])

@@ -1,0 +1,251 @@
+"""The reference kernels of norms: `kernels.contract.NormKernels`, each operation written as its definition says."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
+from decimal import Decimal, localcontext
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from mxpeak.kernels.contract import ExtendedParts, NormParts, Tile
+from mxpeak.layout.places import Places
+from mxpeak.layout.structure import Band
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+#: From where on numbers are large or small, and their factors before they are squared.
+LARGE, SMALL = 2.0**480, 2.0**-450
+DOWN, UP = 2.0**-538, 2.0**600
+#: Decimal digits of what norms are checked against.
+DIGITS = 60
+
+
+def quiet() -> np.errstate:
+    """What overflows or is no number becomes inf or NaN without a warning."""
+    return np.errstate(all="ignore")
+
+
+def entries(tile: Tile, band: Band) -> Array:
+    """The tile in fp64 or complex128, 0 where it is outside the band: neutral in all that follows."""
+    found = np.zeros(tile.A.shape, np.complex128 if tile.A.dtype.kind == "c" else np.float64)
+    columns = [tile.cols.to_global(b) for b in range(found.shape[1])]
+    for a in range(found.shape[0]):
+        i = tile.rows.to_global(a)
+        inside = np.array([band.holds(i, j) for j in columns], bool)
+        found[a, inside] = tile.A[a, inside]
+    return found
+
+
+def magnitude(x: Array) -> Array:
+    """|x|; where a part is NaN: NaN, although the other be Inf."""
+    with quiet():
+        return np.where(np.isnan(x), np.nan, np.hypot(x.real, x.imag) if x.dtype.kind == "c" else np.abs(x))
+
+
+def total(terms: Iterable[float]) -> float:
+    """The sum of |x|s, correctly rounded."""
+    known = list(terms)
+    if any(math.isnan(term) for term in known):
+        return math.nan
+    try:
+        return math.fsum(known)
+    except OverflowError:
+        return math.inf
+
+
+def squares(x: Array) -> list[float]:
+    """Σ |x|² in three sums: of real and imaginary parts as they are, of large ones, of small ones."""
+    parts = np.abs(np.concatenate([x.real, x.imag]) if x.dtype.kind == "c" else x)
+    large, small = parts > LARGE, parts < SMALL
+    return [total(part**2) for part in (parts[~large & ~small], parts[large] * DOWN, parts[small] * UP)]
+
+
+def lines(tiles: Sequence[Tile], by: str, band: Band, size: int) -> list[Array]:
+    """What is read of each row or column (`by`) of a matrix, from all tiles."""
+    found: list[list[Array]] = [[np.zeros(0)] for _ in range(size)]
+    for tile in tiles:
+        first, A = (tile.row0, entries(tile, band)) if by == "rows" else (tile.col0, entries(tile, band).T)
+        for line, x in enumerate(A):
+            found[first + line].append(x)
+    return [np.concatenate(parts) for parts in found]
+
+
+def exact(line: Array) -> list[Decimal]:
+    """Each |x| to so many digits."""
+    with localcontext(prec=DIGITS):
+        return [(Decimal(x.real) ** 2 + Decimal(x.imag) ** 2).sqrt() for x in line.tolist()]
+
+
+def pairs(values: Sequence[Decimal]) -> Array:
+    """Each number as the fp64 next to it, and below that what is left of it."""
+    with localcontext(prec=DIGITS):
+        return np.array([(float(x), float(x - Decimal(float(x)))) for x in values], np.float64).reshape(-1, 2).T
+
+
+class ReferenceNorms:
+    """Definitions, not algorithms: every sum correctly rounded, and easy to check by eye."""
+
+    def norm_pass(
+        self, tiles: Sequence[Tile], band: Band, wants: Collection[str], rows: int, columns: int
+    ) -> NormParts:
+        """See `kernels.contract`."""
+        x = np.concatenate([np.zeros(0), *(entries(tile, band).ravel() for tile in tiles)])
+        return NormParts(
+            top=float(magnitude(x).max(initial=0.0)) if "max" in wants else 0.0,
+            squares=np.array(squares(x) if "squares" in wants else [0.0, 0.0, 0.0]),
+            by_row=self._sums(tiles, "rows", band, wants, rows),
+            by_column=self._sums(tiles, "columns", band, wants, columns),
+        )
+
+    def _sums(self, tiles: Sequence[Tile], by: str, band: Band, wants: Collection[str], size: int) -> Array:
+        if by not in wants:
+            return np.zeros(0)
+        return np.array([total(magnitude(line)) for line in lines(tiles, by, band, size)])
+
+    def row_column_max(
+        self, tiles: Sequence[Tile], band: Band, wants: Collection[str], rows: int, columns: int
+    ) -> tuple[Array, Array]:
+        """See `kernels.contract`."""
+        return self._maxima(tiles, "rows", band, wants, rows), self._maxima(tiles, "columns", band, wants, columns)
+
+    def _maxima(self, tiles: Sequence[Tile], by: str, band: Band, wants: Collection[str], size: int) -> Array:
+        if by not in wants:
+            return np.zeros(0)
+        return np.array([magnitude(line).max(initial=0.0) for line in lines(tiles, by, band, size)])
+
+    def folded_sums(
+        self, tiles: Sequence[Tile], band: Band, wants: Collection[str], squared: bool, sigmas: Sequence[float],
+        row_factors: Array, column_factors: Array,
+    ) -> tuple[Array, Array]:  # fmt: skip
+        """See `kernels.contract`."""
+        return (
+            self._folds(tiles, "rows", band, wants, squared, sigmas, row_factors),
+            self._folds(tiles, "columns", band, wants, squared, sigmas, column_factors),
+        )
+
+    def _folds(
+        self, tiles: Sequence[Tile], by: str, band: Band, wants: Collection[str], squared: bool,
+        sigmas: Sequence[float], factors: Array,
+    ) -> Array:  # fmt: skip
+        found = np.zeros((len(sigmas), len(factors)))
+        if by not in wants:
+            return found
+        with quiet():
+            for at, (line, f) in enumerate(zip(lines(tiles, by, band, len(factors)), factors)):
+                re, im = line.real * f * f, line.imag * f * f
+                # |x| as the roots of sums of squares have it, rounded once an operation: what follows is exact.
+                left = re * re + im * im if squared else np.sqrt(re * re + im * im) if im.any() else np.abs(re)
+                for k, sigma in enumerate(sigmas):
+                    spacing = np.spacing(sigma)
+                    nearest = np.rint(left / spacing) * spacing
+                    found[k, at] = nearest.sum()
+                    left = left - nearest
+        return found
+
+    def read_all(self, tiles: Sequence[Tile]) -> None:
+        """See `kernels.contract`."""
+        for tile in tiles:
+            tile.A.copy()
+
+    def half_powers(self, maxima: Array) -> Array:
+        """See `kernels.contract`."""
+        return np.array([_half_power(float(maximum)) for maximum in maxima])
+
+    def unfolded(self, folds: Array, factors: Array, maxima: Array, squared: bool) -> Array:
+        """See `kernels.contract`."""
+        found = maxima.copy()
+        with quiet():
+            for at in np.flatnonzero((maxima > 0) & (maxima < np.inf)):
+                value = math.fsum(folds[:, at])
+                found[at] = np.float64(math.sqrt(value) if squared else value) / factors[at] / factors[at]
+        return found
+
+    def real_part(self, tile: Tile) -> Tile:
+        """See `kernels.contract`."""
+        return replace(tile, A=tile.A.real) if tile.A.dtype.kind == "c" else tile
+
+    def places(self, places: Places) -> Array:
+        """See `kernels.contract`."""
+        return np.array([places.to_global(il) for il in range(places.size)], np.int64)
+
+    def spread(self, values: Array, places: Array, size: int) -> Array:
+        """See `kernels.contract`."""
+        full = np.zeros((*values.shape[:-1], size))
+        for at, place in enumerate(places):
+            full[..., place] = values[..., at]
+        return full
+
+    def taken(self, values: Array, places: Array) -> Array:
+        """See `kernels.contract`."""
+        return np.array([values[place] for place in places], np.float64)
+
+    def below(self, places: Array, end: int) -> Array:
+        """See `kernels.contract`."""
+        return np.array([1.0 if place < end else 0.0 for place in places])
+
+    def meeting(self, by_row: Array, row_places: Array, by_column: Array, column_places: Array) -> Array:
+        """See `kernels.contract`."""
+        column_at = {int(place): at for at, place in enumerate(column_places)}
+        both = [(at, column_at[int(place)]) for at, place in enumerate(row_places) if int(place) in column_at]
+        return np.array([by_row[i] + by_column[j] for i, j in both], np.float64)
+
+    def larger(self, x: Array, y: Array) -> Array:
+        """See `kernels.contract`."""
+        return np.maximum(x, y)
+
+    def largest(self, x: Array) -> float:
+        """See `kernels.contract`."""
+        return float(x.max(initial=0.0))
+
+    def vector_of(self, values: Sequence[float]) -> Array:
+        """See `kernels.contract`."""
+        return np.array(values, np.float64)
+
+    def floats(self, vector: Array) -> list[float]:
+        """See `kernels.contract`."""
+        return [float(value) for value in vector]
+
+    def hypot(self, x: Array, y: Array) -> Array:
+        """See `kernels.contract`."""
+        with quiet():
+            return np.where(np.isnan(x) | np.isnan(y), np.nan, np.hypot(x, y))
+
+    def empty(self, rows: int, columns: int, dtype: str, order: str) -> Array:
+        """See `kernels.contract`."""
+        return np.empty((rows, columns), np.dtype(getattr(ml_dtypes, dtype, dtype)), "F" if order == "F" else "C")
+
+    def put(self, target: Array, real: Array, imaginary: Array | None) -> None:
+        """See `kernels.contract`."""
+        target[:] = (real if imaginary is None else real + 1j * imaginary).astype(target.dtype)
+
+    def extended_pass(self, tiles: Sequence[Tile], band: Band, rows: int, columns: int) -> ExtendedParts:
+        """See `kernels.contract`."""
+        by_row, by_column = ([exact(x) for x in lines(tiles, by, band, size)]
+                             for by, size in (("rows", rows), ("columns", columns)))  # fmt: skip
+        with localcontext(prec=DIGITS):
+            squares = [sum((x * x for x in line), Decimal(0)) for line in by_row]
+            sums = [[sum(line, Decimal(0)) for line in by] for by in (by_row, by_column)]
+            total = sum(squares, Decimal(0))
+        inside = [band.holds(t.rows.to_global(a), t.cols.to_global(b)) for t in tiles for a, b in np.ndindex(t.A.shape)]
+        top = max((float(x) for line in by_row for x in line), default=0.0)
+        return ExtendedParts(top, pairs([total]), pairs(sums[0]), pairs(sums[1]), sum(inside))
+
+    def paired_sum(self, terms: Sequence[Array]) -> Array:
+        """See `kernels.contract`."""
+        columns = zip(*(row.tolist() for term in terms for row in term))
+        with localcontext(prec=DIGITS):
+            return pairs([sum(map(Decimal, column), Decimal(0)) for column in columns])
+
+
+def _half_power(maximum: float) -> float:
+    """2^-(e/2), e the least even number with maximum <= 2^e."""
+    if not 0.0 < maximum < math.inf:
+        return 1.0
+    fraction, e = math.frexp(maximum)  # maximum = fraction·2^e, fraction in [1/2, 1)
+    if fraction == 0.5:
+        e -= 1
+    return math.ldexp(1.0, -(e + e % 2) // 2)
