@@ -1,6 +1,6 @@
 """Matrices as their norms see them: one array, block-cyclic parts, or tiles that lie anywhere.
 
-Nothing is copied: a tile is an array of any strides wherever it lies (SLATE Working Note 9, §2).
+Nothing is copied: a tile is an array of any strides wherever it lies (SLATE, Parallel Norms Performance Report, §2).
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ class Band:
 
     def entries(self, m: int, n: int) -> int:
         """How many there are in an m×n matrix."""
-        return _under(m, n, self.above) - _under(m, n, -self.below - 1)
+        return max(0, _under(m, n, self.above) - _under(m, n, -self.below - 1))
 
 
 #: The diagonal alone, and every entry.

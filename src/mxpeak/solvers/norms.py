@@ -1,4 +1,4 @@
-"""Matrix norms in the four stages of SLATE (Kurzak et al., SLATE Working Note 9, §2.1), for any structure.
+"""Matrix norms in the four stages of SLATE (Parallel Norms Performance Report, 2018, §2.1), for any structure.
 
 (1) a kernel goes over each tile; (2) what it gives is summed up within the process, whatever computed it; (3) sums are
 completed along process rows or columns only; (4) the largest is found over the grid.

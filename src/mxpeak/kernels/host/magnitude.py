@@ -15,6 +15,7 @@ import numpy as np
 from numba import types
 from numba.extending import overload
 
+from mxpeak.kernels.host.jit import jit
 from mxpeak.kernels.host.native import HAS_FP16, bits_of, float_of, widened_fp16
 
 #: The types as compiled code gets them.
@@ -22,6 +23,12 @@ BF16, FP16 = types.int16, types.uint16
 
 _SIGN32, _SIGN64 = np.uint32(0x7FFFFFFF), np.uint64(0x7FFFFFFFFFFFFFFF)
 _INF64 = np.uint64(0x7FF0000000000000)
+
+
+@jit(inline="always")
+def ordered(x):
+    """The bits of an fp64 |x| as an integer, NaN above Inf whatever the sign of the NaN."""
+    return np.int64(bits_of(x) & _SIGN64)
 
 
 def widened(x):
@@ -116,14 +123,14 @@ def key(x):
 @overload(key, inline="always")
 def _key(x):
     if x == types.float64:
-        return lambda x: np.int64(bits_of(x) & _SIGN64)
+        return lambda x: ordered(x)
     if x == types.float32:
         return lambda x: np.int32(bits_of(x) & _SIGN32)
     if x == BF16:
         return lambda x: np.int16(x & np.int16(0x7FFF))
     if x == FP16:
         return lambda x: np.int16(x & np.uint16(0x7FFF))
-    return lambda x: np.int64(bits_of(square(x)))
+    return lambda x: ordered(square(x))
 
 
 def least_key(x):
@@ -205,7 +212,7 @@ def _largest_part(x):
             return np.int64(max(bits_of(x.real) & _SIGN64, bits_of(x.imag) & _SIGN64))
 
         return of_complex
-    return lambda x: np.int64(bits_of(magnitude(x)))
+    return lambda x: ordered(magnitude(x))
 
 
 def square_may_overflow(x):

@@ -11,8 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from mxpeak.kernels.host.jit import jit
-from mxpeak.kernels.host.magnitude import safe_magnitude, scaled, scaled_square
-from mxpeak.kernels.host.native import bits_of
+from mxpeak.kernels.host.magnitude import ordered, safe_magnitude, scaled, scaled_square
 from mxpeak.kernels.host.norm_pass import COLUMNS, LINE0, PLACE0, ROWS, SEGMENT, TURNED, chunks, cut, reach, segment
 
 #: Partial sums along a line that are kept side by side, so that they go by vectors.
@@ -22,14 +21,14 @@ LANES = 64
 @jit()
 def _largest_across(a, tops):
     for j in range(a.shape[0]):
-        tops[j] = max(tops[j], np.int64(bits_of(safe_magnitude(a[j]))))
+        tops[j] = max(tops[j], ordered(safe_magnitude(a[j])))
 
 
 @jit()
 def _largest_along(a):
     top = np.int64(0)
     for j in range(a.shape[0]):
-        top = max(top, np.int64(bits_of(safe_magnitude(a[j]))))
+        top = max(top, ordered(safe_magnitude(a[j])))
     return top
 
 

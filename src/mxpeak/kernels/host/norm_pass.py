@@ -24,12 +24,13 @@ from mxpeak.kernels.host.magnitude import (
     magnitude,
     magnitude_may_overflow,
     of_key,
+    ordered,
     safe_magnitude,
     scaled_square,
     square,
     square_may_overflow,
 )
-from mxpeak.kernels.host.native import bits_of, float_of, pointer
+from mxpeak.kernels.host.native import float_of, pointer, prefetch_read
 
 #: Entries of a line that are worked on at a time: four lines of them, and their sums, stay in the first cache.
 SEGMENT = 2048
@@ -42,6 +43,8 @@ ROWS, COLUMNS = ALONG, ACROSS
     BACK, AHEAD, CHUNK, PIECE,
 ) = range(18)  # fmt: skip
 ENTRIES_OF_TABLE = 18
+#: Bytes of the next line that are asked for ahead of time.
+NEAR = 1024
 #: A band edge beyond which there is none.
 ENDLESS = 2**62
 #: Factors of large and of small numbers before they are squared; the largest numbers that need which.
@@ -140,7 +143,7 @@ def _safe(a, across):
     for j in range(a.shape[0]):
         x = safe_magnitude(a[j])
         total += x
-        top = max(top, np.int64(bits_of(x)))
+        top = max(top, ordered(x))
         across[j] += x
     return total, float_of(np.uint64(top))
 
@@ -173,7 +176,7 @@ def _add_squares(a, total, squares):
 
 @jit()
 def _raise_to(tops, x):
-    tops[0] = max(tops[0], np.int64(bits_of(x)))
+    tops[0] = max(tops[0], ordered(x))
 
 
 @jit()
@@ -213,7 +216,7 @@ def four_lines(want, a, b, c, d, across, waste, tops, squares):
         waste[:] = 0.0
         s0, s1, s2, s3, top, total = _four_fast(want, a, b, c, d, waste)
         if not (LEAST <= _sum(waste) <= MOST):
-            return _four_safely(a, b, c, d, across, tops, squares)
+            return _four_safely(want, a, b, c, d, across, tops, squares)
         for j in range(a.shape[0]):
             across[j] += waste[j]
     else:
@@ -230,17 +233,19 @@ def four_lines(want, a, b, c, d, across, waste, tops, squares):
 
 
 @jit()
-def _four_safely(a, b, c, d, across, tops, squares):
+def _four_safely(want, a, b, c, d, across, tops, squares):
     """The same where |x|² may leave fp64's range."""
-    if max(max(_peak(a), _peak(b)), max(_peak(c), _peak(d))) == 0.0:
+    if _peak(a) == _peak(b) == _peak(c) == _peak(d) == 0.0:
         return 0.0, 0.0, 0.0, 0.0
     s0, top0 = _safe(a, across)
     s1, top1 = _safe(b, across)
     s2, top2 = _safe(c, across)
     s3, top3 = _safe(d, across)
     for x, top in ((a, top0), (b, top1), (c, top2), (d, top3)):
-        _raise_to(tops, top)
-        _add_squares(x, _squares(x), squares)
+        if want & MAX:
+            _raise_to(tops, top)
+        if want & SQUARES:
+            _add_squares(x, _squares(x), squares)
     return s0, s1, s2, s3
 
 
@@ -305,6 +310,8 @@ def cut(tile, c):
 def _before(tile, place):
     """How many of a line's entries lie globally before `place`."""
     t = place - tile[FIRST]
+    if tile[NB] >= tile[LENGTH]:  # one block, and no division
+        return min(max(t, 0), tile[LENGTH])
     rounds = t // tile[JUMP]
     return min(max(rounds * tile[NB] + min(t - rounds * tile[JUMP], tile[NB]), 0), tile[LENGTH])
 
@@ -314,7 +321,9 @@ def reach(tile, line, begin, end):
     """The part of begin:end of a line that lies inside the band."""
     low, high = begin, end
     if tile[BACK] < ENDLESS or tile[AHEAD] < ENDLESS:
-        g = tile[LINE_FIRST] + line // tile[LINE_NB] * tile[LINE_JUMP] + line % tile[LINE_NB]
+        g = tile[LINE_FIRST] + line
+        if tile[LINE_NB] < tile[LINES]:
+            g += line // tile[LINE_NB] * (tile[LINE_JUMP] - tile[LINE_NB])
         if tile[BACK] < ENDLESS:
             low = max(begin, _before(tile, g - tile[BACK]))
         if tile[AHEAD] < ENDLESS:
@@ -323,11 +332,22 @@ def reach(tile, line, begin, end):
 
 
 @jit()
+def _ask_for(tile, line, begin, end):
+    """Have the start of a line of the band brought near: no prefetcher of the processor knows where it begins."""
+    low, high = reach(tile, line, begin, end)
+    address = tile[ADDRESS] + line * tile[LINE_STRIDE] + low * tile[STRIDE]
+    for k in range(0, min((high - low) * abs(tile[STRIDE]), NEAR), 64):
+        prefetch_read(address + k)
+
+
+@jit()
 def _chunk_across(want, tile, line0, line1, begin, end, sample, room, across, along_out, waste, tops, squares):
     """Lines line0 … line1-1 of a tile, their entries begin … end-1, four lines together in what all four have."""
     lows, highs, sums = np.empty(4, np.int64), np.empty(4, np.int64), np.empty(4)
     for line in range(line0, line1, 4):
         count = min(4, line1 - line)
+        for k in range(min(4, line1 - line - 4)):
+            _ask_for(tile, line + 4 + k, begin, end)
         low, high = begin, end
         for k in range(count):
             lows[k], highs[k] = reach(tile, line + k, begin, end)
@@ -352,6 +372,8 @@ def _chunk_across(want, tile, line0, line1, begin, end, sample, room, across, al
 def _chunk_along(want, tile, line0, line1, begin, end, sample, room, along_out, waste, tops, squares):
     """The same where no sums across are wanted: line by line."""
     for line in range(line0, line1):
+        if line + 1 < line1:
+            _ask_for(tile, line + 1, begin, end)
         low, high = reach(tile, line, begin, end)
         total = _one_stretch(want, tile, line, low, high, sample, room, waste, tops, squares)
         if want & ALONG:

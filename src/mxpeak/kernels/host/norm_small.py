@@ -11,7 +11,8 @@ import numpy as np
 from numba import carray
 
 from mxpeak.kernels.host.jit import jit
-from mxpeak.kernels.host.native import bits_of, float_of, pointer
+from mxpeak.kernels.host.magnitude import ordered
+from mxpeak.kernels.host.native import float_of, pointer
 from mxpeak.kernels.host.norm_pass import ACROSS, ALONG, COLUMNS, MAX, ROWS, SEGMENT, SQUARES, four_lines, one_line
 
 #: The answer to a matrix that has no contiguous lines, or squares outside fp64's range.
@@ -43,7 +44,7 @@ def small_norm(A, want):
             a = carray(at, (min(SEGMENT, length - s),), A.dtype)
             total += one_line(asked, a, waste, tops, squares)
         if asked == ALONG:
-            tops[0] = max(tops[0], np.int64(bits_of(total)))
+            tops[0] = max(tops[0], ordered(total))
     if asked != SQUARES:
         return float_of(np.uint64(tops[0]))
     return math.sqrt(squares[0]) if squares[1] == 0.0 and squares[2] == 0.0 else THE_LONG_WAY
@@ -63,5 +64,5 @@ def _across(A, address, lines, length, stride, waste, tops, squares):
             four_lines(ACROSS, a, b, c, d, sums[s : s + size], waste[:size], tops, squares)
     top = np.int64(0)
     for j in range(length):
-        top = max(top, np.int64(bits_of(sums[j])))
+        top = max(top, ordered(sums[j]))
     return float_of(np.uint64(top))

@@ -109,7 +109,8 @@ class Norms:
     def half_powers(self, maxima: Array) -> Array:
         """See `kernels.contract`."""
         usable = np.isfinite(maxima) & (maxima > 0)
-        _, e = np.frexp(np.where(usable, maxima, 1.0))  # maximum <= 2^e; half of e, rounded up
+        fraction, e = np.frexp(np.where(usable, maxima, 1.0))  # maximum = fraction·2^e, fraction in [1/2, 1)
+        e = np.where(fraction == 0.5, e - 1, e)
         return np.where(usable, np.ldexp(1.0, -((e + 1) // 2)), 1.0)
 
     def unfolded(self, folds: Array, factors: Array, maxima: Array, squared: bool) -> Array:
