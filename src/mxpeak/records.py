@@ -37,6 +37,23 @@ def rate_text(rate_flops: float | None) -> str:
     return f"{three_digits(rate_flops / 1e9)} GFLOP/s"
 
 
+def bytes_rate_text(rate_bytes: float | None) -> str:
+    """A rate in GB/s, or in the larger SI unit that fits it."""
+    if rate_bytes is None:
+        return "no rate"
+    for unit, size in (("PB/s", 1e15), ("TB/s", 1e12)):
+        if rate_bytes >= 0.9995 * size:
+            return f"{three_digits(rate_bytes / size)} {unit}"
+    return f"{three_digits(rate_bytes / 1e9)} GB/s"
+
+
+def figure_text(figures: Mapping[str, Any]) -> str:
+    """The rate of a result, or of its limit, in flops or in bytes a second, whichever it has."""
+    if "rate_bytes" in figures:
+        return bytes_rate_text(figures["rate_bytes"])
+    return rate_text(figures.get("rate_flops"))
+
+
 def size_text(size_bytes: float) -> str:
     """A size in GiB, or in MiB below one."""
     return f"{size_bytes / 2**30:.4g} GiB" if size_bytes >= 2**30 else f"{size_bytes / 2**20:.3g} MiB"
@@ -80,9 +97,11 @@ class Result:
     warnings: list[Caution] = field(default_factory=list)
 
     def __repr__(self) -> str:
-        known = [key for key in ("n", "nb", "P", "Q", "precision") if key in self.problem]
+        known = [
+            key for key in ("kind", "structure", "dtype", "m", "n", "nb", "P", "Q", "precision") if key in self.problem
+        ]
         size = ", ".join(f"{key}={self.problem[key]}" for key in known)
-        return f"Result({self.benchmark}, {self.status}, {rate_text(self.result.get('rate_flops'))}, {size})"
+        return f"Result({self.benchmark}, {self.status}, {figure_text(self.result)}, {size})"
 
     @property
     def passed(self) -> bool:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from mxpeak.comm.launch import launched
-from mxpeak.configs import HplConfig, HplMxpConfig
+from mxpeak.configs import HplConfig, HplMxpConfig, NormsConfig
 from mxpeak.errors import MxpeakError, ResourceError, UsageError
 from mxpeak.options import Option, as_text, options
 from mxpeak.records import Result
@@ -42,6 +42,18 @@ def hpl_mxp(**settings: Any) -> Result | list[Result]:
     `result.rules` says whether the list would take the result, and which rules it breaks.
     """
     return _run("hpl-mxp", HplMxpConfig, settings)
+
+
+def norms(**settings: Any) -> Result | list[Result]:
+    """Measure norms, as `hpl` runs HPL; settings by the names of `configs.NormsConfig`: n, m, kind, structure, dtype, …
+
+    `result.result` has `rate_bytes` and the norm's `value`.  All kinds are measured where none is named.
+
+    >>> import mxpeak as mx
+    >>> mx.run.norms(n=1000, kind="one", dtype="float32").passed
+    True
+    """
+    return _run("norms", NormsConfig, settings)
 
 
 def _run(benchmark: str, config: type, settings: Mapping[str, Any]) -> Result | list[Result]:

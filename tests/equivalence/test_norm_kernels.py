@@ -570,11 +570,12 @@ def agree_in_doubled_precision(found: Any, exact: Any, terms: int) -> None:
 @pytest.mark.usefixtures("busy")
 @pytest.mark.parametrize("name", TYPES)
 def test_extended_passes_are_right_to_twice_as_many_digits(rng: Any, name: str) -> None:
-    for band, layout in product((WHOLE, Band(ENDLESS, 0), Band(2, 3), Band(0, -1)), ("by columns", "strided")):
-        for m, n in ((31, 17), (2, 2503), (0, 3)):
+    bands = (WHOLE, Band(ENDLESS, 0), Band(2, 3), Band(0, -1))
+    for (m, n), band in product(((31, 17), (2, 2203), (0, 3)), bands):
+        for layout in ("by columns", "strided") if n < 100 else ("by rows",):
             tiles = [one_tile(random_values(rng, (m, n), TYPES[name]), band, layout)]
             exact = ORACLE.extended_pass(tiles, band, m, n)
-            for norms in TEAMS:
+            for norms in TEAMS if n < 100 else TEAMS[-1:]:
                 found = norms.extended_pass(tiles, band, m, n)
                 assert found.entries == exact.entries == band.entries(m, n)
                 agree(found.top, exact.top, tiles, terms=1)

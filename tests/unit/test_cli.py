@@ -94,6 +94,7 @@ def bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, comm: Comm) -> Bench:
     )  # fmt: skip
     monkeypatch.setitem(sys.modules, "mxpeak.bench.hpl", fake)
     monkeypatch.setitem(sys.modules, "mxpeak.bench.hpl_mxp", fake)
+    monkeypatch.setitem(sys.modules, "mxpeak.bench.norms", fake)
     monkeypatch.setitem(sys.modules, "mxpeak.comm.launch", launch)
     return fake
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mxpeak.configs import HplConfig, HplMxpConfig, RunConfig
+from mxpeak.configs import HplConfig, HplMxpConfig, NormsConfig, RunConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,7 +12,8 @@ class Benchmark:
     """A benchmark by name: what it is, what it can be told, where its run() and dry_run() live, how to type it.
 
     `dat` is its positional input file and `dat_module` has that file's read_dat(); `format` is what --format calls its
-    own report, `report` the name of that report's file.
+    own report, `report` the name of that report's file.  All of that is empty where a benchmark has none.  `in_flops`:
+    whether its rate is one of flops.
     """
 
     name: str
@@ -20,10 +21,11 @@ class Benchmark:
     config: type[RunConfig]
     module: str
     example: str
-    dat: str
-    dat_module: str
-    format: str
-    report: str
+    dat: str = ""
+    dat_module: str = ""
+    format: str = ""
+    report: str = ""
+    in_flops: bool = True
 
 
 BENCHMARKS = {
@@ -38,6 +40,11 @@ BENCHMARKS = {
             name="hpl-mxp", summary="mixed-precision LU without pivoting, refined to FP64", config=HplMxpConfig,
             module="mxpeak.bench.hpl_mxp", example="mxpeak run hpl-mxp -N 20000 --precision fp16 --submit submission",
             dat="HPL-MxP.dat", dat_module="mxpeak.bench.mxp_dat", format="mxp", report="HPL-MxP.out",
+        ),
+        Benchmark(
+            name="norms", summary="max, one, infinity and Frobenius norms of any matrix, at the rate of memory",
+            config=NormsConfig, module="mxpeak.bench.norms",
+            example="mxpeak run norms -N 20000 --structure general,symmetric --dtype float64,bfloat16", in_flops=False,
         ),
     )
 }  # fmt: skip

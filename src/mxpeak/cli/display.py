@@ -7,14 +7,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from mxpeak.cli.benchmarks import BENCHMARKS
 from mxpeak.cli.output import Steady
 from mxpeak.cli.request import Request
-from mxpeak.configs import HplCase, HplConfig, HplMxpCase, HplMxpConfig
+from mxpeak.configs import HplCase, HplConfig, HplMxpCase, HplMxpConfig, NormsCase
 from mxpeak.records import Result
 from mxpeak.report.hpl_text import HplText
 from mxpeak.report.mxp_text import MxpText
 from mxpeak.report.text import cautions, headline, size_text, verdict
-from mxpeak.watch.progress import Progress
+from mxpeak.spans import Step
+from mxpeak.watch.progress import Progress, duration
+
+Case = HplCase | HplMxpCase | NormsCase
 
 
 class Report(Protocol):
@@ -31,6 +35,15 @@ class Report(Protocol):
 
     def footer(self, passed: int, failed: int, skipped: int) -> None:
         """End it."""
+
+
+class PlainProgress(Progress):
+    """Progress of work that is not counted in flops: how far, and how long still."""
+
+    def _line(self, step: Step) -> str:
+        share = step.done_flops / step.total_flops if step.total_flops else 0.0
+        left = step.elapsed_s * (1.0 / share - 1.0) if share else 0.0
+        return f"{step.label}  {100 * share:3.0f} %  {duration(step.elapsed_s)}  {duration(left)} left"
 
 
 @dataclass
@@ -54,14 +67,15 @@ class Display:
         """The benchmark's own report, for its file; empty if no case ended."""
         return self._report.getvalue()
 
-    def on_case(self, case: HplCase | HplMxpCase, result: Result | None) -> None:
+    def on_case(self, case: Case, result: Result | None) -> None:
         """Show a case that has just ended, or that was skipped because it did not fit into memory."""
         if not self._texts:
             self._open_texts(case)
         if result is None:
             self._skip(case)
         else:
-            result.telemetry.setdefault("progress", list(self.progress.samples))
+            if BENCHMARKS[self.request.benchmark].in_flops:
+                result.telemetry.setdefault("progress", list(self.progress.samples))
             self.results.append(result)
             for text in self._texts:
                 text.case(case, result)
@@ -73,7 +87,7 @@ class Display:
         for text in self._texts:
             text.footer(passed, len(self.results) - passed, self.skipped)
 
-    def _open_texts(self, case: HplCase | HplMxpCase) -> None:
+    def _open_texts(self, case: Case) -> None:
         config = self.request.config
         if not isinstance(config, HplConfig | HplMxpConfig):
             return
@@ -91,9 +105,11 @@ class Display:
             streams.append(self.stderr)
         return streams
 
-    def _skip(self, case: HplCase | HplMxpCase) -> None:
+    def _skip(self, case: Case) -> None:
         self.skipped += 1
-        self.stderr.say(f"mxpeak: skipped N={case.n} NB={case.nb} {case.P}x{case.Q}: it does not fit into memory\n")
+        what = f"{case.tag} M={case.m} " if isinstance(case, NormsCase) else ""
+        size = f"{what}N={case.n} NB={case.nb} {case.P}x{case.Q}"
+        self.stderr.say(f"mxpeak: skipped {size}: it does not fit into memory\n")
         for text in self._texts:
             text.skipped()
 

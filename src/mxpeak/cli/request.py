@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ class Request:
 
     @property
     def own_format(self) -> str:
-        """What --format calls the benchmark's own report."""
+        """What --format calls the benchmark's own report; empty where it has none."""
         return BENCHMARKS[self.benchmark].format
 
     @property
@@ -47,7 +47,7 @@ class Request:
 
     @property
     def report_name(self) -> str:
-        """The name of the benchmark's own report in the folder of results."""
+        """The name of the benchmark's own report in the folder of results; empty where it has none."""
         usual = BENCHMARKS[self.benchmark].report
         if isinstance(self.config, HplConfig | HplMxpConfig) and self.device_out not in (6, 7):
             return Path(self.config.output_file).name or usual
@@ -82,10 +82,12 @@ def requests(args: argparse.Namespace, environ: Mapping[str, str]) -> list[Reque
     names = list(BENCHMARKS) if args.benchmark == "all" else [args.benchmark]
     _check_variables(environ)
     config_file = args.config or environ.get("MXPEAK_CONFIG")
-    dat_file = getattr(args, "dat", None) or (environ.get("MXPEAK_DAT") if len(names) == 1 else None)
+    has_dat = len(names) == 1 and BENCHMARKS[names[0]].dat
+    dat_file = getattr(args, "dat", None) or (environ.get("MXPEAK_DAT") if has_dat else None)
     file = _read_toml(config_file) if config_file else {}
     dat = _read_dat(BENCHMARKS[names[0]], dat_file) if dat_file else None
     made = [_request(BENCHMARKS[name], vars(args), environ, file, dat) for name in names]
+    made = [_without_flops(one) if len(names) > 1 and not BENCHMARKS[one.benchmark].in_flops else one for one in made]
     _check_streams(made[0].output)
     _check_format(args.benchmark, made)
     return made
@@ -120,6 +122,12 @@ def _request(
         settings=settings, output=OutputConfig(**{name: s.value for name, s in output.items()}),
         from_dat=dat is not None,
     )  # fmt: skip
+
+
+def _without_flops(request: Request) -> Request:
+    """One of several benchmarks without the floor that was set for the rates of the others."""
+    settings = {**request.settings, "min_gflops": Setting(None, "default")}
+    return replace(request, config=replace(request.config, min_gflops=None), settings=settings)
 
 
 def _values_for(benchmark: Benchmark, file: Mapping[str, Any]) -> dict[str, Any]:
@@ -164,7 +172,7 @@ def _check_format(name: str, made: Sequence[Request]) -> None:
     """Stop at a report that one of the benchmarks does not have."""
     wanted = made[0].output.format
     if wanted not in (None, "text") and any(request.own_format != wanted for request in made):
-        fits = f"text or {made[0].own_format}" if len(made) == 1 else "text"
+        fits = f"text or {made[0].own_format}" if len(made) == 1 and made[0].own_format else "text"
         raise UsageError(f"run {name} has no --format {wanted}; choose {fits}")
 
 

@@ -27,6 +27,7 @@ examples:
   mxpeak run hpl -N 20000 --nb 256 --ranks 4
   mpiexec -n 4 mxpeak run hpl --dat HPL.dat --out results
   mxpeak run hpl-mxp -N 20000 --precision fp16 --submit submission
+  mxpeak run norms -N 20000 --kind one,fro --structure general,symmetric
 """
 
 RESULT, PAGE = "result.json", "report.html"
@@ -41,7 +42,8 @@ def add_verb(verbs: Any) -> None:
     choices = run_parser.add_subparsers(dest="benchmark", metavar="BENCHMARK", required=True)
     for benchmark in BENCHMARKS.values():
         parser = _add_benchmark(choices, benchmark.name, benchmark.summary, benchmark.example, benchmark.config)
-        parser.add_argument("--dat", metavar="FILE", help=f"read an {benchmark.dat}; flags win over it")
+        if benchmark.dat:
+            parser.add_argument("--dat", metavar="FILE", help=f"read an {benchmark.dat}; flags win over it")
     _add_benchmark(choices, "all", "every benchmark, one scoreboard", "mxpeak run all --quick", RunConfig)
 
 
@@ -86,7 +88,7 @@ def _prepare_files(benchmark: str, wanted: list[Request]) -> list[Folder]:
     from mxpeak.cli.output import check_file, empty_folder, new_folder
 
     output = wanted[0].output
-    names = [RESULT, PAGE, *(r.report_name for r in wanted)]
+    names = [RESULT, PAGE, *(r.report_name for r in wanted if r.report_name)]
     if len(set(names)) < len(names):
         dat = BENCHMARKS[wanted[-1].benchmark].dat
         raise UsageError(f"{dat} wants its report in {names[-1]}, which is another result file; change its line 3")
@@ -136,14 +138,15 @@ def _run_one(
     request: Request, argv: list[str], session: Session, stdout: Steady, stderr: Steady
 ) -> tuple[Display, int]:
     """Run one benchmark; an error that all ranks raise ends it, and not the benchmarks after it."""
-    from mxpeak.cli.display import Display
+    from mxpeak.cli.display import Display, PlainProgress
     from mxpeak.watch.progress import Progress, is_terminal
 
     assert session.comm is not None
     output = request.output
     color = output.color == "always" or (output.color == "auto" and is_terminal(sys.stdout, os.environ))
     mode = "never" if output.quiet or session.rank != 0 else output.progress
-    progress = Progress(sys.stderr, os.environ, mode)
+    kind = Progress if BENCHMARKS[request.benchmark].in_flops else PlainProgress
+    progress = kind(sys.stderr, os.environ, mode)
     display = Display(request, session.comm.size, progress, stdout, stderr, color)
     try:
         module = import_module(BENCHMARKS[request.benchmark].module)

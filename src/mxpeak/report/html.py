@@ -11,7 +11,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from mxpeak.records import mark, rate_text, three_digits
+from mxpeak.records import figure_text, mark, rate_text, three_digits
+from mxpeak.report.text import norms_case_text
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1b1f24; --paper: #fff; --faint: #6a737d; --line: #d8dee4; --bar: #3b7ddd;
@@ -72,7 +73,7 @@ def _scoreboard(results: Sequence[Mapping[str, Any]]) -> str:
     )
     rows = [
         f"<tr><td>{_text(r.get('benchmark'))}</td><td>{_text(_size(_part(r, 'problem')))}</td>"
-        f'<td class="number">{_text(rate_text(_part(r, "result").get("rate_flops")))}</td>'
+        f'<td class="number">{_text(figure_text(_part(r, "result")))}</td>'
         f'<td class="number">{_share(r)}</td>'
         f'<td class="number">{three_digits(_part(r, "result").get("time_s"))} s</td><td>{_mark(r)}</td>'
         f"<td>{_admissible(r)}</td></tr>"
@@ -86,7 +87,7 @@ def _section(result: Mapping[str, Any]) -> str:
     config = [(name, *_setting(value)) for name, value in _part(result, "config").items()]
     parts = [
         f"<h2>{_text(result.get('benchmark'))} {_mark(result)}</h2>",
-        f'<p class="big">{_text(rate_text(_part(result, "result").get("rate_flops")))}</p>',
+        f'<p class="big">{_text(figure_text(_part(result, "result")))}</p>',
         f'<p class="faint">{_text(_limit(result))}</p>',
         f"<p>{_text(_validation(result))}</p>",
         _rules(_part(result, "rules")),
@@ -104,6 +105,8 @@ def _section(result: Mapping[str, Any]) -> str:
 
 def _size(problem: Mapping[str, Any]) -> str:
     """The size of a case in one line."""
+    if "structure" in problem:
+        return norms_case_text(problem)
     names = {"n": "N", "nb": "NB"}
     parts = [f"{shown} {problem[name]}" for name, shown in names.items() if name in problem]
     parts += [f"grid {problem['P']}x{problem['Q']}"] if {"P", "Q"} <= set(problem) else []
@@ -127,13 +130,15 @@ def _limit(result: Mapping[str, Any]) -> str:
     limit = _part(result, "result").get("limit")
     if not limit:
         return "no limit was measured"
-    return f"{_share(result)} of {limit.get('name')}, measured at {rate_text(limit.get('rate_flops'))} in this process"
+    return f"{_share(result)} of {limit.get('name')}, measured at {figure_text(limit)} in this process"
 
 
 def _validation(result: Mapping[str, Any]) -> str:
     validation = _part(result, "validation")
     residual, threshold = validation.get("residual"), validation.get("threshold")
     text = f"scaled residual {three_digits(residual)}, threshold {three_digits(threshold)}: {validation.get('formula')}"
+    if (norm := validation.get("value", validation.get("values"))) is not None:
+        text += f"; found {norm}, expected {validation.get('expected')}"
     if (steps := validation.get("iterations")) is not None:
         text += f"; {steps} {'step' if steps == 1 else 'steps'} of refinement"
     if proof := validation.get("lu_proof"):

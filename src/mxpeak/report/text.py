@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from mxpeak.records import Caution, Result, rate_text, three_digits
+from mxpeak.records import Caution, Result, bytes_rate_text, figure_text, rate_text, three_digits
 
 GREEN, RED, BOLD, PLAIN = "\x1b[32m", "\x1b[31m", "\x1b[1m", "\x1b[0m"
 
@@ -20,7 +20,7 @@ def verdict(result: Result, *, verbose: bool = False, color: bool = False) -> st
 
 def headline(result: Result, *, color: bool = False) -> str:
     """One line: validity, rate, and what a list's rules say of them in the same breath."""
-    words = [_painted(result.mark, color), result.benchmark, rate_text(result.result.get("rate_flops"))]
+    words = [_painted(result.mark, color), result.benchmark, figure_text(result.result)]
     words += [f"({share} of {_limit_text(result)})"] if (share := share_text(result)) else []
     words += [rules] if (rules := rules_text(result)) else []
     return "  ".join([*words, "emulated"] if result.result.get("emulated") else words)
@@ -40,19 +40,30 @@ def share_text(result: Result) -> str:
 
 
 def phase_table(result: Result) -> str:
-    """Time by phase, the longest first: mean over the ranks, slowest rank, share of the whole, rate."""
+    """Time by phase, the longest first: mean over the ranks, slowest rank, share of the whole, rate.
+
+    The whole is the time that was measured; of a norm, which is taken many times, it is that of all phases together.
+    """
     total = result.result.get("time_s") or 0.0
+    if "rate_bytes" in result.result:
+        total = sum(phase.get("time_s") or 0.0 for phase in result.phases.values())
     phases = sorted(result.phases.items(), key=lambda item: -(item[1].get("time_s") or 0.0))
     rows = [("phase", "mean s", "max s", "share", "rate", "calls")]
     for name, phase in phases:
         time_s = phase.get("time_s") or 0.0
-        flops = phase.get("flops") or 0.0
         rows.append((
             name, three_digits(time_s), three_digits(phase.get("max_s")),
-            f"{three_digits(100 * time_s / total)} %" if total else "",
-            rate_text(flops / time_s) if flops and time_s else "", str(phase.get("calls", "")),
+            f"{three_digits(100 * time_s / total)} %" if total else "", _phase_rate(phase), str(phase.get("calls", "")),
         ))  # fmt: skip
     return _table(rows) if phases else ""
+
+
+def _phase_rate(phase: Mapping[str, Any]) -> str:
+    """The rate of a phase: in flops where some were counted, else in bytes."""
+    time_s, flops, moved = (phase.get(key) or 0.0 for key in ("time_s", "flops", "bytes"))
+    if not time_s or not (flops or moved):
+        return ""
+    return rate_text(flops / time_s) if flops else bytes_rate_text(moved / time_s)
 
 
 def placement(result: Result) -> str:
@@ -70,7 +81,7 @@ def scoreboard(results: Sequence[Result], *, color: bool = False) -> str:
     for r in results:
         residual = three_digits(r.validation.get("residual"))
         rows.append([
-            r.benchmark, rate_text(r.result.get("rate_flops")), share_text(r), residual, size_text(r), r.mark,
+            r.benchmark, figure_text(r.result), share_text(r), residual, size_text(r), r.mark,
         ])  # fmt: skip
     if any(r.rules for r in results):
         for row, cell in zip(rows, ["rules", *map(rules_text, results)]):
@@ -97,11 +108,13 @@ def _painted(mark: str, color: bool) -> str:
 
 def _limit_text(result: Result) -> str:
     limit = result.result.get("limit") or {}
-    return f"{limit.get('name', 'the limit')} at {rate_text(limit.get('rate_flops'))}"
+    return f"{limit.get('name', 'the limit')} at {figure_text(limit)}"
 
 
 def _accuracy(result: Result) -> str:
     check = result.validation
+    if result.benchmark == "norms":
+        return _norm_error(result)
     residual, threshold, steps = check.get("residual"), check.get("threshold"), check.get("iterations")
     below = residual is not None and threshold is not None and residual < threshold
     what = "scaled residual" if steps is None else "scaled backward error"
@@ -110,6 +123,21 @@ def _accuracy(result: Result) -> str:
         f"  {what} {three_digits(residual)} {'<' if below else 'is not below'} threshold "
         f"{three_digits(threshold)}{after}"
     )
+
+
+def _norm_error(result: Result) -> str:
+    """How far a norm is from its reference, and the norm itself, where it is one."""
+    check, kind = result.validation, result.problem.get("kind")
+    residual, threshold = check.get("residual"), check.get("threshold")
+    passes = residual is not None and threshold is not None and residual <= threshold
+    error = f"scaled error {three_digits(residual)} {'<=' if passes else 'is not within'} {three_digits(threshold)} eps"
+    if threshold == 0.0:
+        error = "exact" if passes else f"off by {three_digits(residual)} eps: the max of real entries must be exact"
+    if check.get("entries") != result.problem.get("entries"):
+        error += f"; {check.get('entries')} entries were read of {result.problem.get('entries')}"
+    values = result.result.get("values") or {kind: result.result.get("value")}
+    shown = [f"{name} {value:.10g}" for name, value in values.items() if value is not None]
+    return f"  {'; '.join([error, *([', '.join(shown)] if shown else [])])}"
 
 
 def _emulation(result: Result) -> str:
@@ -176,12 +204,25 @@ def _broken_rules(result: Result) -> list[str]:
 def size_text(result: Result) -> str:
     """The size of a case, such as N=1000 NB=192 2x2, and where there is a choice its precision and generator."""
     problem = result.problem
+    if result.benchmark == "norms":
+        return norms_case_text(problem)
     parts = [f"N={problem['n']}"] if "n" in problem else []
     parts += [f"NB={problem['nb']}"] if "nb" in problem else []
     if "P" in problem and "Q" in problem:
         parts.append(f"{problem['P']}x{problem['Q']}")
     parts += [str(problem[name]) for name in ("precision", "generator") if name in problem]
     return " ".join(parts)
+
+
+def norms_case_text(problem: Mapping[str, Any]) -> str:
+    """A case of norms, such as: one general float64 C 10240x10240; the grid and its blocks where there are several."""
+    names = ["kind", "structure", "uplo", "diag", "kl", "ku", "dtype", "layout"]
+    known = {name: problem[name] for name in names if problem.get(name) not in (None, "nonunit")}
+    parts = [f"{name}={value}" if name in ("kl", "ku") else str(value) for name, value in known.items()]
+    parts += [f"{problem['m']}x{problem['n']}"] if "m" in problem and "n" in problem else []
+    if problem.get("P", 1) * problem.get("Q", 1) > 1 or problem.get("layout") == "tiles":
+        parts.append(f"NB={problem.get('nb')} {problem.get('P')}x{problem.get('Q')}")
+    return " ".join([*parts, *(["deterministic"] if problem.get("deterministic") else [])])
 
 
 def _problem(result: Result) -> str:

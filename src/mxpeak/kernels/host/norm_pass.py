@@ -174,12 +174,12 @@ def _add_squares(a, total, squares):
 # --- a group of up to four lines --------------------------------------------------------------------------------
 
 
-@jit()
+@jit(forceinline=True)
 def _raise_to(tops, x):
     tops[0] = max(tops[0], ordered(x))
 
 
-@jit()
+@jit(forceinline=True)
 def one_line(want, a, waste, tops, squares):
     """The sum along a segment; the largest and the squares booked."""
     if want & MAX:
@@ -249,7 +249,7 @@ def _four_safely(want, a, b, c, d, across, tops, squares):
     return s0, s1, s2, s3
 
 
-@jit()
+@jit(forceinline=True)
 def segment(tile, line, begin, end, sample, room):
     """Entries begin … end-1 of a line, as they lie, or, where they lie apart, copied to the address `room`."""
     address = tile[ADDRESS] + line * tile[LINE_STRIDE] + begin * tile[STRIDE]
@@ -279,7 +279,7 @@ def _four_stretches(want, tile, line, count, begin, end, origin, sample, room, a
     return s0, s1, s2, s3
 
 
-@jit()
+@jit(forceinline=True)
 def _one_stretch(want, tile, line, begin, end, sample, room, waste, tops, squares):
     """Entries begin … end-1 of one line, where no sums across are wanted."""
     total = 0.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from decimal import Decimal, localcontext
 from typing import Any
@@ -46,15 +46,12 @@ def magnitude(x: Array) -> Array:
         return np.where(np.isnan(x), np.nan, np.hypot(x.real, x.imag) if x.dtype.kind == "c" else np.abs(x))
 
 
-def total(terms: Iterable[float]) -> float:
+def total(sizes: Array) -> float:
     """The sum of |x|s, correctly rounded."""
-    known = list(terms)
-    if any(math.isnan(term) for term in known):
-        return math.nan
     try:
-        return math.fsum(known)
-    except OverflowError:
-        return math.inf
+        return math.fsum(sizes)
+    except OverflowError:  # of numbers, but NaN may come after them
+        return math.nan if np.isnan(sizes).any() else math.inf
 
 
 def squares(x: Array) -> list[float]:
@@ -64,14 +61,33 @@ def squares(x: Array) -> list[float]:
     return [total(part**2) for part in (parts[~large & ~small], parts[large] * DOWN, parts[small] * UP)]
 
 
-def lines(tiles: Sequence[Tile], by: str, band: Band, size: int) -> list[Array]:
-    """What is read of each row or column (`by`) of a matrix, from all tiles."""
+def lines(tiles: Sequence[Tile], values: Sequence[Array], by: str, size: int) -> list[Array]:
+    """The values of each row or column (`by`) of a matrix, from all tiles."""
     found: list[list[Array]] = [[np.zeros(0)] for _ in range(size)]
-    for tile in tiles:
-        first, A = (tile.row0, entries(tile, band)) if by == "rows" else (tile.col0, entries(tile, band).T)
+    for tile, A in zip(tiles, values):
+        first, A = (tile.row0, A) if by == "rows" else (tile.col0, A.T)
         for line, x in enumerate(A):
             found[first + line].append(x)
     return [np.concatenate(parts) for parts in found]
+
+
+def terms(line: Array, f: float, squared: bool) -> Array:
+    """|f·f·x| or its square, rounded once an operation: all that follows of it is exact."""
+    with quiet():
+        re, im = line.real * f * f, line.imag * f * f
+        square = re * re + im * im
+        return square if squared else np.sqrt(square) if line.dtype.kind == "c" else np.abs(re)
+
+
+def folded(x: Array, sigmas: Sequence[float]) -> list[float]:
+    """For each sigma the sum of what is rounded to multiples of the spacing of numbers there."""
+    found = []
+    with quiet():
+        for spacing in map(np.spacing, sigmas):
+            nearest = np.rint(x / spacing) * spacing
+            found.append(float(nearest.sum()))
+            x = x - nearest
+    return found
 
 
 def exact(line: Array) -> list[Decimal]:
@@ -93,58 +109,39 @@ class ReferenceNorms:
         self, tiles: Sequence[Tile], band: Band, wants: Collection[str], rows: int, columns: int
     ) -> NormParts:
         """See `kernels.contract`."""
-        x = np.concatenate([np.zeros(0), *(entries(tile, band).ravel() for tile in tiles)])
+        values = [entries(tile, band) for tile in tiles]
+        sizes = [magnitude(x) for x in values]
+        everything = np.concatenate([np.zeros(0), *(x.ravel() for x in values)])
+        by_row, by_column = ([total(line) for line in lines(tiles, sizes, by, size)] if by in wants else []
+                             for by, size in (("rows", rows), ("columns", columns)))  # fmt: skip
         return NormParts(
-            top=float(magnitude(x).max(initial=0.0)) if "max" in wants else 0.0,
-            squares=np.array(squares(x) if "squares" in wants else [0.0, 0.0, 0.0]),
-            by_row=self._sums(tiles, "rows", band, wants, rows),
-            by_column=self._sums(tiles, "columns", band, wants, columns),
+            top=float(magnitude(everything).max(initial=0.0)) if "max" in wants else 0.0,
+            squares=np.array(squares(everything) if "squares" in wants else [0.0, 0.0, 0.0]),
+            by_row=np.array(by_row, np.float64),
+            by_column=np.array(by_column, np.float64),
         )
-
-    def _sums(self, tiles: Sequence[Tile], by: str, band: Band, wants: Collection[str], size: int) -> Array:
-        if by not in wants:
-            return np.zeros(0)
-        return np.array([total(magnitude(line)) for line in lines(tiles, by, band, size)])
 
     def row_column_max(
         self, tiles: Sequence[Tile], band: Band, wants: Collection[str], rows: int, columns: int
     ) -> tuple[Array, Array]:
         """See `kernels.contract`."""
-        return self._maxima(tiles, "rows", band, wants, rows), self._maxima(tiles, "columns", band, wants, columns)
-
-    def _maxima(self, tiles: Sequence[Tile], by: str, band: Band, wants: Collection[str], size: int) -> Array:
-        if by not in wants:
-            return np.zeros(0)
-        return np.array([magnitude(line).max(initial=0.0) for line in lines(tiles, by, band, size)])
+        sizes = [magnitude(entries(tile, band)) for tile in tiles]
+        by_row, by_column = ([line.max(initial=0.0) for line in lines(tiles, sizes, by, size)] if by in wants else []
+                             for by, size in (("rows", rows), ("columns", columns)))  # fmt: skip
+        return np.array(by_row, np.float64), np.array(by_column, np.float64)
 
     def folded_sums(
         self, tiles: Sequence[Tile], band: Band, wants: Collection[str], squared: bool, sigmas: Sequence[float],
         row_factors: Array, column_factors: Array,
     ) -> tuple[Array, Array]:  # fmt: skip
         """See `kernels.contract`."""
-        return (
-            self._folds(tiles, "rows", band, wants, squared, sigmas, row_factors),
-            self._folds(tiles, "columns", band, wants, squared, sigmas, column_factors),
-        )
-
-    def _folds(
-        self, tiles: Sequence[Tile], by: str, band: Band, wants: Collection[str], squared: bool,
-        sigmas: Sequence[float], factors: Array,
-    ) -> Array:  # fmt: skip
-        found = np.zeros((len(sigmas), len(factors)))
-        if by not in wants:
-            return found
-        with quiet():
-            for at, (line, f) in enumerate(zip(lines(tiles, by, band, len(factors)), factors)):
-                re, im = line.real * f * f, line.imag * f * f
-                # |x| as the roots of sums of squares have it, rounded once an operation: what follows is exact.
-                left = re * re + im * im if squared else np.sqrt(re * re + im * im) if im.any() else np.abs(re)
-                for k, sigma in enumerate(sigmas):
-                    spacing = np.spacing(sigma)
-                    nearest = np.rint(left / spacing) * spacing
-                    found[k, at] = nearest.sum()
-                    left = left - nearest
-        return found
+        values = [entries(tile, band) for tile in tiles]
+        by_row, by_column = (np.zeros((len(sigmas), len(factors))) for factors in (row_factors, column_factors))
+        for by, folds, factors in (("rows", by_row, row_factors), ("columns", by_column, column_factors)):
+            if by in wants:
+                for at, line in enumerate(lines(tiles, values, by, len(factors))):
+                    folds[:, at] = folded(terms(line, factors[at], squared), sigmas)
+        return by_row, by_column
 
     def read_all(self, tiles: Sequence[Tile]) -> None:
         """See `kernels.contract`."""
@@ -224,7 +221,8 @@ class ReferenceNorms:
 
     def extended_pass(self, tiles: Sequence[Tile], band: Band, rows: int, columns: int) -> ExtendedParts:
         """See `kernels.contract`."""
-        by_row, by_column = ([exact(x) for x in lines(tiles, by, band, size)]
+        values = [entries(tile, band) for tile in tiles]
+        by_row, by_column = ([exact(x) for x in lines(tiles, values, by, size)]
                              for by, size in (("rows", rows), ("columns", columns)))  # fmt: skip
         with localcontext(prec=DIGITS):
             squares = [sum((x * x for x in line), Decimal(0)) for line in by_row]
