@@ -21,11 +21,7 @@ FLAG = types.boolean
 
 
 def jit(
-    *signature: Any,
-    also: tuple[Any, ...] = (),
-    fastmath: Any = False,
-    inline: str = "never",
-    forceinline: bool = False,
+    *signature: Any, also: tuple[Any, ...] = (), fastmath: Any = False, inline: str = "never"
 ) -> Callable[[Callable[..., Any]], Any]:
     """Compile now for the given argument types (an entry point), or when first used by compiled code (none given).
 
@@ -38,7 +34,7 @@ def jit(
         numba.config.CACHE_DIR = str(cache_directory())  # of this function only: the user's own keep theirs
         try:
             return numba.njit(*([types_given] if types_given else []), nogil=True, cache=True, fastmath=fastmath,
-                              inline=inline, forceinline=forceinline, error_model="numpy")(function)  # fmt: skip
+                              inline=inline, error_model="numpy")(function)  # fmt: skip
         finally:
             numba.config.CACHE_DIR = before
 

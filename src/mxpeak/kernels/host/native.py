@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 from platform import machine
 
+import numba
 import numpy as np
 from llvmlite import ir
 from llvmlite.binding import get_host_cpu_features
@@ -120,30 +121,15 @@ def row(A, i, c0, c1):
     return carray(pointer(address_of(A, i, c0)), (c1 - c0,), A.dtype)
 
 
-def _prefetch(builder, address, write):
-    function_type = ir.FunctionType(ir.VoidType(), [_I8.as_pointer(), _I32, _I32, _I32])
-    function = cgutils.get_or_insert_function(builder.module, function_type, "llvm.prefetch.p0")
-    keep, data = ir.Constant(_I32, 3), ir.Constant(_I32, 1)
-    builder.call(function, [builder.inttoptr(address, _I8.as_pointer()), ir.Constant(_I32, write), keep, data])
-
-
 @intrinsic
 def prefetch(typingctx, address):
     """Ask for the cache line at `address`, to be read and written soon."""
 
     def codegen(context, builder, signature, args):
-        _prefetch(builder, args[0], 1)
-        return context.get_dummy_value()
-
-    return types.void(types.int64), codegen
-
-
-@intrinsic
-def prefetch_read(typingctx, address):
-    """Ask for the cache line at `address`, to be read soon."""
-
-    def codegen(context, builder, signature, args):
-        _prefetch(builder, args[0], 0)
+        function_type = ir.FunctionType(ir.VoidType(), [_I8.as_pointer(), _I32, _I32, _I32])
+        function = cgutils.get_or_insert_function(builder.module, function_type, "llvm.prefetch.p0")
+        write, keep, data = (ir.Constant(_I32, value) for value in (1, 3, 1))
+        builder.call(function, [builder.inttoptr(args[0], _I8.as_pointer()), write, keep, data])
         return context.get_dummy_value()
 
     return types.void(types.int64), codegen
@@ -210,8 +196,10 @@ def float_of(typingctx, bits):
     return real(bits), codegen
 
 
-#: Whether the processor widens fp16 by itself.
-HAS_FP16 = bool(get_host_cpu_features().get("f16c", False)) or machine() in ("aarch64", "arm64")
+#: Whether the processor that Numba compiles for, this one unless it was told otherwise, widens fp16 by itself.
+HAS_FP16 = not numba.config.CPU_NAME and (
+    machine() in ("aarch64", "arm64") or bool(get_host_cpu_features().get("f16c", False))
+)
 
 
 @intrinsic

@@ -30,7 +30,7 @@ from mxpeak.kernels.host.magnitude import (
     square,
     square_may_overflow,
 )
-from mxpeak.kernels.host.native import float_of, pointer, prefetch_read
+from mxpeak.kernels.host.native import float_of, pointer
 
 #: Entries of a line that are worked on at a time: four lines of them, and their sums, stay in the first cache.
 SEGMENT = 2048
@@ -43,8 +43,6 @@ ROWS, COLUMNS = ALONG, ACROSS
     BACK, AHEAD, CHUNK, PIECE,
 ) = range(18)  # fmt: skip
 ENTRIES_OF_TABLE = 18
-#: Bytes of the next line that are asked for ahead of time.
-NEAR = 1024
 #: A band edge beyond which there is none.
 ENDLESS = 2**62
 #: Factors of large and of small numbers before they are squared; the largest numbers that need which.
@@ -174,12 +172,12 @@ def _add_squares(a, total, squares):
 # --- a group of up to four lines --------------------------------------------------------------------------------
 
 
-@jit(forceinline=True)
+@jit()
 def _raise_to(tops, x):
     tops[0] = max(tops[0], ordered(x))
 
 
-@jit(forceinline=True)
+@jit()
 def one_line(want, a, waste, tops, squares):
     """The sum along a segment; the largest and the squares booked."""
     if want & MAX:
@@ -249,7 +247,7 @@ def _four_safely(want, a, b, c, d, across, tops, squares):
     return s0, s1, s2, s3
 
 
-@jit(forceinline=True)
+@jit()
 def segment(tile, line, begin, end, sample, room):
     """Entries begin … end-1 of a line, as they lie, or, where they lie apart, copied to the address `room`."""
     address = tile[ADDRESS] + line * tile[LINE_STRIDE] + begin * tile[STRIDE]
@@ -279,7 +277,7 @@ def _four_stretches(want, tile, line, count, begin, end, origin, sample, room, a
     return s0, s1, s2, s3
 
 
-@jit(forceinline=True)
+@jit()
 def _one_stretch(want, tile, line, begin, end, sample, room, waste, tops, squares):
     """Entries begin … end-1 of one line, where no sums across are wanted."""
     total = 0.0
@@ -332,22 +330,11 @@ def reach(tile, line, begin, end):
 
 
 @jit()
-def _ask_for(tile, line, begin, end):
-    """Have the start of a line of the band brought near: no prefetcher of the processor knows where it begins."""
-    low, high = reach(tile, line, begin, end)
-    address = tile[ADDRESS] + line * tile[LINE_STRIDE] + low * tile[STRIDE]
-    for k in range(0, min((high - low) * abs(tile[STRIDE]), NEAR), 64):
-        prefetch_read(address + k)
-
-
-@jit()
 def _chunk_across(want, tile, line0, line1, begin, end, sample, room, across, along_out, waste, tops, squares):
     """Lines line0 … line1-1 of a tile, their entries begin … end-1, four lines together in what all four have."""
     lows, highs, sums = np.empty(4, np.int64), np.empty(4, np.int64), np.empty(4)
     for line in range(line0, line1, 4):
         count = min(4, line1 - line)
-        for k in range(min(4, line1 - line - 4)):
-            _ask_for(tile, line + 4 + k, begin, end)
         low, high = begin, end
         for k in range(count):
             lows[k], highs[k] = reach(tile, line + k, begin, end)
@@ -372,8 +359,6 @@ def _chunk_across(want, tile, line0, line1, begin, end, sample, room, across, al
 def _chunk_along(want, tile, line0, line1, begin, end, sample, room, along_out, waste, tops, squares):
     """The same where no sums across are wanted: line by line."""
     for line in range(line0, line1):
-        if line + 1 < line1:
-            _ask_for(tile, line + 1, begin, end)
         low, high = reach(tile, line, begin, end)
         total = _one_stretch(want, tile, line, low, high, sample, room, waste, tops, squares)
         if want & ALONG:

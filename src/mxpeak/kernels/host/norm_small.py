@@ -15,8 +15,10 @@ from mxpeak.kernels.host.magnitude import ordered
 from mxpeak.kernels.host.native import float_of, pointer
 from mxpeak.kernels.host.norm_pass import ACROSS, ALONG, COLUMNS, MAX, ROWS, SEGMENT, SQUARES, four_lines, one_line
 
-#: The answer to a matrix that has no contiguous lines, or squares outside fp64's range.
+#: The answer to a matrix that has no contiguous lines, or many short ones, or squares outside fp64's range.
 THE_LONG_WAY = -1.0
+#: So many lines of so few entries take as long as the way to threads.
+SHORT, MANY = 64, 1024
 
 
 @jit()
@@ -29,6 +31,8 @@ def small_norm(A, want):
     if turned and A.strides[0] != A.itemsize:
         return THE_LONG_WAY
     lines, length, stride = (n, m, A.strides[1]) if turned else (m, n, A.strides[0])
+    if length < SHORT and lines > MANY and want & (ROWS | COLUMNS):
+        return THE_LONG_WAY
     asked = want
     if want & (MAX | SQUARES) and stride == length * A.itemsize:
         lines, length = 1, lines * length  # what has no gaps is one line

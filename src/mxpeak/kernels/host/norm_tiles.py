@@ -28,7 +28,9 @@ KNOWN = {np.dtype(name): np.dtype(name) for name in ("float64", "float32", "comp
 WANTS = {"max": compiled.MAX, "squares": compiled.SQUARES, "rows": compiled.ROWS, "columns": compiled.COLUMNS}
 #: Lines that one thread takes at a time, and how many such chunks each should at least have; entries of a piece of a
 #: line where there are too few lines.
-LINES, CHUNKS, PIECE = 128, 4, 16384
+LINES, CHUNKS, PIECE = 128, 4, 2**16
+#: The least that a piece is cut to; lines of fewer entries are short.
+LEAST_PIECE, SHORT = 4096, 64
 #: Fewer bytes than this are not worth waking a thread for.
 ALONE = 2**18
 #: Up to here one thread by itself is as quick as several that must be woken.
@@ -217,7 +219,7 @@ class _Job:
     def __init__(self, tiles: Sequence[Tile], band: Band, wants: Collection[str], threads: int):
         self.want = sum(WANTS[name] for name in wants)
         self._arrays = [_known(tile.A) for tile in tiles]  # the table holds addresses only: keep them alive
-        self.threads = threads if sum(array.nbytes for array in self._arrays) > ALONE else 1
+        self.threads = threads if sum(_bytes_in(band, array) for array in self._arrays) > ALONE else 1
         entries = [_entry(tile, A, band, self.want, self.threads) for tile, A in zip(tiles, self._arrays)]
         self._table = np.array(entries, np.int64).reshape(-1, compiled.ENTRIES_OF_TABLE)
 
@@ -241,14 +243,22 @@ class _Job:
         return (self._copies(turned=True), columns) if self.want & compiled.COLUMNS else (1, 0)
 
     def _copies(self, *, turned: bool) -> int:
-        """One for all threads where no two add to the sum along the same line: in one tile cut only between lines."""
-        if len(self._table) != 1 or self._table[0, compiled.PIECE] < self._table[0, compiled.LENGTH]:
+        """One for all threads where no two add to the same sum: of one tile, cut between lines only or across them."""
+        if len(self._table) != 1:
             return self.threads
-        return 1 if bool(self._table[0, compiled.TURNED]) == turned else self.threads
+        along = bool(self._table[0, compiled.TURNED]) == turned
+        whole, cut = (compiled.LENGTH, compiled.PIECE) if along else (compiled.LINES, compiled.CHUNK)
+        return 1 if self._table[0, whole] <= self._table[0, cut] else self.threads
 
 
 def _total(copies: Array) -> Array:
     return np.asarray(copies[0] if len(copies) == 1 else copies.sum(axis=0))
+
+
+def _bytes_in(band: Band, A: Array) -> int:
+    """About how many bytes of a tile lie in the band."""
+    width = max(0, min(band.below + band.above + 1, *A.shape))
+    return min(max(A.shape) * width * A.itemsize, A.nbytes)
 
 
 def _known(A: Array) -> Array:
@@ -265,13 +275,12 @@ def _entry(tile: Tile, A: Array, band: Band, want: int, threads: int) -> tuple[i
     line0, place0 = (tile.col0, tile.row0) if turned else (tile.row0, tile.col0)
     by_line, by_place = (tile.cols, tile.rows) if turned else (tile.rows, tile.cols)
     back, ahead = (band.above, band.below) if turned else (band.below, band.above)
-    sums = want & (compiled.ROWS | compiled.COLUMNS)
-    if not sums and band == WHOLE and stride == A.itemsize and line_stride == length * stride:
-        lines, length = 1, lines * length  # what has no gaps is one line
-    chunk = max(4, min(LINES, -(-lines // (CHUNKS * threads))))
-    piece = max(length, 1)
-    if lines < CHUNKS * threads * 4:
-        piece = max(PIECE, -(-length // (CHUNKS * threads)))
+    no_gaps = A.flags.c_contiguous or A.flags.f_contiguous
+    if not want & (compiled.ROWS | compiled.COLUMNS) and band == WHOLE and no_gaps:
+        lines, length, stride = 1, A.size, A.itemsize  # where it is cut into lines makes no difference
+    few = lines < CHUNKS * threads * 4
+    chunk = max(1, lines) if few else max(4, min(LINES, -(-lines // (CHUNKS * threads))))
+    piece = max(LEAST_PIECE, PIECE // max(1, lines)) if few else max(1, length)
     return (
         A.ctypes.data, lines, length, line_stride, stride, line0, place0, turned, by_line.first, by_line.nb,
         by_line.jump, by_place.first, by_place.nb, by_place.jump, back, ahead, chunk, piece,
@@ -279,7 +288,11 @@ def _entry(tile: Tile, A: Array, band: Band, want: int, threads: int) -> tuple[i
 
 
 def _turned(m: int, n: int, down: int, right: int, itemsize: int) -> bool:
-    """Whether columns are the lines: where they alone are contiguous, or the longer of two, or lie closer."""
-    if (right == itemsize) != (down == itemsize):
-        return down == itemsize
-    return m > n if right == down == itemsize else abs(down) < abs(right)
+    """Whether columns are the lines: where they are contiguous, or the longer of two, or lie closer.
+
+    Contiguous lines that are short cost more than long ones whose entries lie apart.
+    """
+    by_rows, by_columns = right == itemsize, down == itemsize
+    if by_rows == by_columns:
+        return m > n if by_rows else abs(down) < abs(right)
+    return (by_columns and not m < SHORT < n) or (by_rows and n < SHORT < m)
