@@ -34,7 +34,8 @@ def __getattr__(name: str) -> Any:
     if name == "run":
         return import_module("mxpeak.run")
     if name in __all__:
-        return getattr(import_module(_HOMES.get(name, "mxpeak.matrix_norms")), name)
+        value = globals()[name] = getattr(import_module(_HOMES.get(name, "mxpeak.matrix_norms")), name)
+        return value
     raise AttributeError(f"module 'mxpeak' has no attribute {name!r}")
 
 

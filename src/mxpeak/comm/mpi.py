@@ -132,6 +132,20 @@ class Mpi:
         self._comm.Abort(code)
 
 
+@cache
+def _attribute() -> int:
+    return MPI.Comm.Create_keyval()
+
+
+def of_user(comm: Any) -> Mpi:
+    """A duplicate of somebody's communicator, made once and kept with it: MPI has a limited number.  Collective."""
+    known = comm.Get_attr(_attribute())
+    if known is None:
+        known = Mpi(comm.Dup())
+        comm.Set_attr(_attribute(), known)
+    return known  # type: ignore[no-any-return]
+
+
 def world() -> Mpi:
     """All ranks that the launcher started."""
     if not MPI.Is_initialized():

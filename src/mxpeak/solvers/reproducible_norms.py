@@ -53,11 +53,25 @@ def reproducible_norms(A: NormMatrix, S: Structure, kinds: Collection[str], kern
     """Each kind of norm of A from those of its columns or rows.  Collective over A's ranks."""
     found: dict[str, float] = {}
     for kind in kinds:
-        by = "rows" if kind == "inf" else "columns"
-        values = vector_norms(A, S, "one" if kind == "inf" else kind, by, kernels)
-        largest = kernels.largest(values)
-        found[kind] = math.hypot(*kernels.floats(values)) if kind == "fro" and math.isfinite(largest) else largest
+        if kind == "fro":
+            found[kind] = _fro(A, S, kernels)
+        else:
+            by = "rows" if kind == "inf" else "columns"
+            found[kind] = kernels.largest(vector_norms(A, S, "max" if kind == "max" else "one", by, kernels))
     return found
+
+
+def _fro(A: NormMatrix, S: Structure, kernels: NormKernels) -> float:
+    """The norm of the vector of the columns' norms, those scaled so that the largest entry of A is about 1."""
+    by = "rows" if S.mirrored else "columns"
+    maxima = _maxima(A, S, by, kernels)
+    top = kernels.largest(maxima)
+    ones = math.sqrt(S.diagonal) if S.ones else 0.0
+    if not 0.0 < top < math.inf:
+        return top + ones
+    factors, (f,) = kernels.half_powers(maxima), kernels.floats(kernels.half_powers(kernels.vector_of([top])))
+    lengths = kernels.unfolded(_folds(A, S, by, True, factors, kernels), factors / f, maxima, True)
+    return math.hypot(math.sqrt(math.fsum(x * x for x in kernels.floats(lengths))) / f / f, ones)
 
 
 def _maxima(A: NormMatrix, S: Structure, by: str, kernels: NormKernels) -> Vector:

@@ -391,7 +391,11 @@ def norm_pass(tid, threads, want, sample, tiles, rooms, across, by_row, by_colum
             if not asked & ACROSS:
                 _chunk_along(asked, tile, line0, line1, begin, end, sample, room, by_line, waste, tops, squares)
                 continue
-            mine[: end - begin] = 0.0
+            begin, end = (
+                reach(tile, line0, begin, end)[0],
+                reach(tile, line1 - 1, begin, end)[1],
+            )  # all that is read of it
+            mine[: max(0, end - begin)] = 0.0
             _chunk_across(asked, tile, line0, line1, begin, end, sample, room, mine_at, by_line, waste, tops, squares)
             place = tile[PLACE0] + begin
             for j in range(end - begin):
@@ -417,7 +421,8 @@ def read_all(tid, threads, sample, tiles, seen):
         for c in range((tid - number) % threads, chunks(tile), threads):
             line0, line1, begin, end = cut(tile, c)
             for line in range(line0, line1):
-                address = tile[ADDRESS] + line * tile[LINE_STRIDE] + begin * tile[STRIDE]
+                lowest = begin if tile[STRIDE] > 0 else end - 1
+                address = tile[ADDRESS] + line * tile[LINE_STRIDE] + lowest * tile[STRIDE]
                 words = carray(pointer(address), ((end - begin) * abs(tile[STRIDE]) // 8,), np.uint64)
                 seen[tid * APART] |= _read(words)
         number += chunks(tile)

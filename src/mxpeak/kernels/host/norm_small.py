@@ -27,7 +27,7 @@ def small_norm(A, want):
     m, n = A.shape
     if m == 0 or n == 0:
         return 0.0
-    turned = A.strides[1] != A.itemsize
+    turned = A.strides[1] != A.itemsize or (m > n and A.strides[0] == A.itemsize)
     if turned and A.strides[0] != A.itemsize:
         return THE_LONG_WAY
     lines, length, stride = (n, m, A.strides[1]) if turned else (m, n, A.strides[0])

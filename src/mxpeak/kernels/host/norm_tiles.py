@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
+from functools import partial
+from threading import Lock
 from typing import Any
 
 import ml_dtypes
@@ -40,21 +42,24 @@ SMALL = 2**20
 def small_norm(A: Array, want: str) -> float | None:
     """One norm of a small general matrix, by what is wanted of a pass; None where it takes a pass."""
     dtype = KNOWN.get(A.dtype)
+    A = A[:, None] if A.ndim == 1 else A
     if dtype is None or A.ndim != 2 or not A.flags.aligned:
         return None
     if dtype not in _ready:
-        _make_ready(dtype)
+        with _making_ready:
+            _make_ready(dtype)
     found: float = norm_small.small_norm(A if A.dtype is dtype else A.view(dtype), WANTS[want])
     return None if found == norm_small.THE_LONG_WAY else found
 
 
 _ready: set[np.dtype[Any]] = set()
+_making_ready = Lock()
 
 
 def _make_ready(dtype: np.dtype[Any]) -> None:
     """Compile for arrays of this type of any layout, once, so that no layout has to be compiled for by itself."""
     norm_small.small_norm.disable_compile(False)
-    norm_small.small_norm.compile((types.Array(from_dtype(dtype), 2, "A"), types.int64))
+    norm_small.small_norm.compile((types.Array(from_dtype(dtype), 2, "A", readonly=True), types.int64))
     norm_small.small_norm.disable_compile()
     _ready.add(dtype)
 
@@ -64,6 +69,7 @@ class Norms:
 
     def __init__(self, team: Team):
         self._team = team
+        self._busy = Lock()  # a team does one thing at a time
 
     def norm_pass(
         self, tiles: Sequence[Tile], band: Band, wants: Collection[str], rows: int, columns: int
@@ -210,7 +216,8 @@ class Norms:
         if job.threads == 1:
             kernel(0, 1, *arguments)
         else:
-            self._team.run(kernel, job.threads, *arguments)
+            with self._busy:
+                self._team.run(partial(_on_thread, kernel, job), job.threads, *arguments)
 
 
 class _Job:
@@ -249,6 +256,11 @@ class _Job:
         along = bool(self._table[0, compiled.TURNED]) == turned
         whole, cut = (compiled.LENGTH, compiled.PIECE) if along else (compiled.LINES, compiled.CHUNK)
         return 1 if self._table[0, whole] <= self._table[0, cut] else self.threads
+
+
+def _on_thread(kernel: Callable[..., None], job: _Job, tid: int, *arguments: Any) -> None:
+    """The kernel on one thread; `job` keeps the arrays, of which the kernel knows the addresses, while it runs."""
+    kernel(tid, *arguments)
 
 
 def _total(copies: Array) -> Array:

@@ -20,7 +20,6 @@ class Team:
         self.threads = threads
         self._cores = list(cores)
         self._work: list[SimpleQueue[Any]] = [SimpleQueue() for _ in range(threads - 1)]
-        self._done: SimpleQueue[BaseException | None] = SimpleQueue()
         self._pid = 0
 
     def shape(self, m: int, n: int) -> tuple[int, int]:
@@ -39,24 +38,26 @@ class Team:
         if self._cores and hasattr(os, "sched_setaffinity"):
             os.sched_setaffinity(threading.get_native_id(), [self._cores[tid % len(self._cores)]])
         while True:
-            function, args = work.get()
+            function, args, done = work.get()
             try:
                 function(tid, *args)
-                self._done.put(None)
+                done.put(None)
             except BaseException as error:
-                self._done.put(error)
+                done.put(error)
+            del function, args, done  # what they hold would else live until the next piece of work
 
     def run(self, function: Callable[..., None], *args: Any) -> None:
         """Run function(tid, *args) on every thread; return when all have; raise what any of them raised."""
         self._start()
+        done: SimpleQueue[BaseException | None] = SimpleQueue()  # of this run: an interrupted one leaves nothing behind
         for work in self._work:
-            work.put((function, args))
+            work.put((function, args, done))
         failures: list[BaseException | None] = [None]
         try:
             function(0, *args)
         except Exception as error:
-            failures[0] = error  # an interrupt is not waited with: it ends the process, and the threads with it
-        failures += [self._done.get() for _ in self._work]
+            failures[0] = error  # an interrupt is not waited with: the threads may wait for this one
+        failures += [done.get() for _ in self._work]
         for failure in failures:
             if failure is not None:
                 raise failure

@@ -1,0 +1,162 @@
+"""Norms of matrices over real MPI ranks: the checks of the virtual ones, with a user's mpi4py communicator."""
+
+from __future__ import annotations
+
+import math
+import os
+import subprocess
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mxpeak as mx
+from mxpeak.errors import UsageError
+from mxpeak.layout.grid import ProcessGrid
+from mxpeak.layout.structure import STRUCTURES
+from tests.conftest import U
+from tests.mpi.test_hpl_under_mpi import MPIEXEC
+from tests.numerics.test_norms import TYPES, cases, poisoned, random_matrix
+from tests.virtual.test_norms_on_thread_ranks import (
+    all_norms,
+    blocks,
+    check,
+    laid,
+    scalapack_array,
+    scalapack_part,
+    size_of,
+)
+
+pytestmark = pytest.mark.skipif(
+    not MPIEXEC.exists() and not os.environ.get("CI"), reason="there is no mpiexec beside this Python"
+)
+
+
+def check_scalapack(comm: Any) -> None:
+    """Every structure on every grid of these ranks, from ScaLAPACK's layout with any source process."""
+    rng, size = np.random.default_rng(20261121), comm.Get_size()
+    for P in (P for P in range(1, size + 1) if size % P == 0):
+        Q, order = size // P, "column" if P == 2 else "row"
+        for turn, name in enumerate(STRUCTURES):
+            options = cases(name, True)[turn % len(cases(name, True))]
+            dtype = TYPES[("float64", "complex64", "bfloat16")[turn % 3]]
+            A = poisoned(random_matrix(rng, size_of(name), dtype), name, **options)
+            desc = [1, 0, *A.shape, 3, 2, P - 1, Q // 2, 20]
+            part = scalapack_part(A, desc, (P, Q), *ProcessGrid(P, Q, order).coords(comm.Get_rank()))
+            local = scalapack_array(part, 20, flat=comm.Get_rank() == 0)
+            M = mx.from_scalapack(local, desc, grid=(P, Q), comm=comm, order=order)
+            check(comm.allgather(all_norms(M, structure=name, **options)), A, name, **options)
+
+
+def check_tiles(comm: Any) -> None:
+    """Every structure, from tiles that lie on any rank."""
+    rng, rank, size = np.random.default_rng(20261121), comm.Get_rank(), comm.Get_size()
+    for turn, name in enumerate(STRUCTURES):
+        m, n = size_of(name)
+        heights, widths = (5, 1, 0, m - 6), (2, n - 6, 4)
+        options = cases(name, True)[-1]
+        dtype = TYPES[("complex64", "bfloat16", "float64")[turn % 3]]
+        A = poisoned(random_matrix(rng, (m, n), dtype), name, **options)
+        owners = rng.integers(size, size=(4, 3))
+        mine = {at: laid(tile, turn + rank) for at, tile in blocks(A, heights, widths).items() if owners[at] == rank}
+        M = mx.from_tiles(mine, heights, widths, comm=comm)
+        check(comm.allgather(all_norms(M, structure=name, **options)), A, name, **options)
+
+
+def check_ends_of_the_range(comm: Any) -> None:
+    """Large numbers on one rank and small ones on another; NaN on one and Inf on another; nothing at all."""
+    rank, size = comm.Get_rank(), comm.Get_size()
+
+    def stacked(value: float) -> Any:
+        return mx.from_tiles({(rank, 0): np.full((1, 1), value)}, [1] * size, [1], comm=comm)
+
+    for deterministic in (False, True):
+        asked: dict[str, Any] = {"deterministic": deterministic, "threads": 1}
+        large = mx.norm(stacked(3e300 if rank == 0 else 4e300 if rank == 1 else 1e-300), "fro", **asked)
+        assert large == pytest.approx(5e300, rel=8 * U)  # square, sum and root of a few numbers
+        small = mx.norm(stacked(1e-300), "fro", **asked)
+        assert small == pytest.approx(math.sqrt(size) * 1e-300, rel=8 * U)
+        for culprit in range(size):
+            odd = stacked(np.nan if rank == culprit else -np.inf if rank == (culprit + 1) % size else 1.0)
+            assert all(map(math.isnan, mx.norms(odd, **asked)))
+            odd = stacked(np.inf if rank == culprit else 1.0)
+            assert all(map(math.isinf, mx.norms(odd, **asked)))
+    for m, n in ((0, 0), (0, 3), (3, 0)):
+        norms, same, by_row, by_column = all_norms(mx.from_tiles({}, [m], [n], comm=comm))
+        assert norms == same == (0.0, 0.0, 0.0, 0.0)
+        assert (len(by_row), len(by_column)) == (m, n)
+
+
+def check_mistakes(comm: Any) -> None:
+    """A mistake on the last rank ends the call on all of them."""
+    rank, size = comm.Get_rank(), comm.Get_size()
+    last = rank == size - 1
+    with pytest.raises(UsageError) as error:
+        mx.from_tiles({(rank, 0): np.ones((3 if last else 2, 2))}, [2] * size, [2], comm=comm)
+    assert ("another rank" in str(error.value)) != last
+    local = np.ones((1, 1) if last else (2, 2))
+    with pytest.raises(UsageError) as error:
+        mx.from_scalapack(local, [1, 0, 2 * size, 2, 2, 2, 0, 0, 2], grid=(size, 1), comm=comm)
+    assert ("another rank" in str(error.value)) != last
+    with pytest.raises(UsageError, match=f"the communicator has {size}"):
+        mx.from_scalapack(np.ones((2, 2)), [1, 0, 2, 2, 2, 2, 0, 0, 2], grid=(size, 2), comm=comm)
+
+
+def check_many(comm: Any) -> None:
+    """A matrix in every step of a long computation: MPI has some thousand communicators and no more."""
+    size = comm.Get_size()
+    for _ in range(700):
+        M = mx.from_scalapack(np.ones((2, 2)), [1, 0, 2 * size, 2, 2, 2, 0, 0, 2], grid=(size, 1), comm=comm)
+        assert mx.norm(M, "one", threads=1) == 2 * size
+        T = mx.from_tiles({(comm.Get_rank(), 0): np.ones((1, 3))}, [1] * size, [3], comm=comm)
+        assert mx.norm(T, "inf", threads=1) == 3.0
+
+
+CHECKS = {
+    function.__name__: function
+    for function in (check_scalapack, check_tiles, check_ends_of_the_range, check_mistakes, check_many)
+}
+
+
+def main(*names: str) -> None:
+    """Run checks as one rank of MPI's world; a failure on one rank ends all."""
+    from mpi4py import MPI
+
+    try:
+        for name in names:
+            CHECKS[name](MPI.COMM_WORLD)
+    except BaseException:
+        traceback.print_exc()
+        MPI.COMM_WORLD.Abort(1)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled() -> None:
+    """Compile for all types once, here, so that not every rank does the same."""
+    for dtype in TYPES.values():
+        all_norms(np.ones((2, 2), dtype), structure="hermitian")
+
+
+def on_ranks(size: int, *names: str) -> None:
+    """Run checks on so many MPI ranks."""
+    code = f"from tests.mpi.test_norms_under_mpi import main; main(*{names})"
+    command = [str(MPIEXEC), "-n", str(size), sys.executable, "-c", code]
+    run = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=120)
+    assert run.returncode == 0, run.stderr[-3000:]
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_distributed_matrices_have_the_norms_of_the_whole(size: int) -> None:
+    on_ranks(size, "check_scalapack", "check_tiles")
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_strange_numbers_and_mistakes_reach_all_ranks(size: int) -> None:
+    on_ranks(size, "check_ends_of_the_range", "check_mistakes")
+
+
+def test_matrices_do_not_use_up_mpis_communicators() -> None:
+    on_ranks(2, "check_many")

@@ -1,0 +1,105 @@
+"""Norms in the middle of real programs: interrupts, threads, arrays that may not be written to."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import mxpeak as mx
+from mxpeak.kernels.host import norm_small, norm_tiles
+
+TYPES = [np.float64, np.float32, np.complex128, np.complex64, np.float16, ml_dtypes.bfloat16]
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("shape", [(3, 5), (700, 500)])
+def test_read_only_arrays_are_taken(dtype: Any, shape: tuple[int, int]) -> None:
+    A = np.ones(shape, dtype)
+    A.flags.writeable = False
+    m, n = shape
+    assert mx.norm(A, "one") == m
+    assert mx.norms(A)[:3] == (1.0, m, n)
+    assert mx.norm(np.broadcast_to(A[:1], shape), "inf") == n
+
+
+def test_an_interrupted_norm_leaves_the_next_ones_right() -> None:
+    def interrupt(signum: int, frame: Any) -> None:
+        raise KeyboardInterrupt
+
+    A, seen = np.ones((4000, 1500)), 0
+    assert mx.norm(A, "one", threads=2) == 4000.0
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        for k in range(20):
+            try:
+                signal.setitimer(signal.ITIMER_REAL, 0.0005 + 0.0005 * k)
+                mx.norm(A, "one", threads=2, deterministic=True)
+                signal.setitimer(signal.ITIMER_REAL, 0.0)
+            except KeyboardInterrupt:
+                seen += 1
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)
+    assert seen, "no interrupt came while a norm was taken"
+    assert [mx.norm(A, "one", threads=2) for _ in range(10)] == [4000.0] * 10
+
+
+def _at_once(works: list[Callable[[], None]]) -> list[BaseException]:
+    """What goes wrong when all works begin together, each in a thread."""
+    begin, failures = threading.Barrier(len(works)), []
+
+    def run(work: Callable[[], None]) -> None:
+        begin.wait()
+        try:
+            work()
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=run, args=(work,)) for work in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return failures
+
+
+def test_first_norms_of_all_types_may_come_at_once() -> None:
+    def first(dtype: Any) -> Callable[[], None]:
+        def work() -> None:
+            assert mx.norm(np.ones((5, 5), dtype), "one") == 5.0
+
+        return work
+
+    norm_tiles._ready.clear()
+    norm_small.small_norm.disable_compile(False)
+    assert _at_once([first(dtype) for dtype in TYPES]) == []
+
+
+def test_threads_of_a_program_may_share_a_team() -> None:
+    A = np.ones((600, 500))
+
+    def work() -> None:
+        for _ in range(20):
+            assert mx.norm(A, "one", threads=2) == 600.0
+
+    assert _at_once([work] * 3) == []
+
+
+def test_sums_that_overflow_are_infinite_and_say_nothing() -> None:
+    A = np.full((60, 60), 1e307)
+    with np.errstate(all="raise"):
+        for deterministic in (False, True):
+            found = mx.norms(A, structure="symmetric", deterministic=deterministic)
+            assert found == (1e307, np.inf, np.inf, pytest.approx(6e308 / 10))
+
+
+def test_subnormal_numbers_alone_have_their_norm() -> None:
+    tiny = 5e-324
+    for deterministic in (False, True):
+        assert mx.norm(np.full((2, 10000), tiny), deterministic=deterministic) == 141 * tiny  # sqrt(20000) = 141.4
