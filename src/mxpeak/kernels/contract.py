@@ -323,7 +323,7 @@ class NormKernels(Protocol):
     ) -> tuple[Matrix, Matrix]:  # fmt: skip
         """Σ_j |f_i·f_i·a_ij| and Σ_i |f_j·f_j·a_ij|, or of the squares, cut into folds that add up without rounding.
 
-        Fold k is the sum of what is rounded to multiples of 2^-52·sigmas[k]; what is left goes to fold k + 1.
+        Fold k is the sum of what is rounded to multiples of the spacing at sigmas[k]; the rest goes to fold k + 1.
         """
 
     def read_all(self, tiles: Sequence[Tile]) -> None:

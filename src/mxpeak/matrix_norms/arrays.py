@@ -41,12 +41,17 @@ def numbers(values: Any, name: str) -> Array:
     return np.asarray(np.require(array, native, "A"))
 
 
-def whole_numbers(values: Sequence[Any], name: str) -> list[int]:
-    """Sizes as Python integers, 0 or more."""
+def integers(values: Sequence[Any], name: str) -> list[int]:
+    """Values as Python integers."""
     try:
-        found = [index(value) for value in values]
+        return [index(value) for value in values]
     except TypeError:
         raise UsageError(f"{name} = {values!r}: give whole numbers") from None
+
+
+def whole_numbers(values: Sequence[Any], name: str) -> list[int]:
+    """Sizes as Python integers, 0 or more."""
+    found = integers(values, name)
     if any(value < 0 for value in found):
         raise UsageError(f"{name} = {values!r}: a size is 0 or more")
     return found

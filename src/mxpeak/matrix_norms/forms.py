@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from mxpeak.inputs import Array
 from mxpeak.layout.grid import ProcessGrid
 from mxpeak.layout.places import consecutive
 from mxpeak.layout.structure import Band
-from mxpeak.matrix_norms.arrays import numbers, whole_numbers
+from mxpeak.matrix_norms.arrays import integers, numbers, whole_numbers
 from mxpeak.matrix_norms.ranks import communicator, grid_of, on_all
 
 
@@ -38,6 +39,8 @@ def from_tiles(
         given = dict(tiles) if isinstance(tiles, Mapping) else _placed(tiles)
         arrays = {place: numbers(A, f"tile {place}") for place, A in given.items() if A is not None}
         for place, A in arrays.items():
+            if not (isinstance(place, tuple) and len(place) == 2 and all(isinstance(k, Integral) for k in place)):
+                raise UsageError(f"{place!r} is no place of a tile; write (I, J), its block row and block column")
             if A.ndim != 2:
                 raise UsageError(f"tile {place} has {A.ndim} dimensions; a tile has two")
         if len(types := {A.dtype.name for A in arrays.values()}) > 1:
@@ -47,6 +50,7 @@ def from_tiles(
         return tile_matrix(arrays, down, across, everybody)
 
     made: TileMatrix = on_all(build, everybody, lambda M: M.shape)
+    _check_owners(made)
     return made
 
 
@@ -60,7 +64,9 @@ def from_scalapack(
     everybody = communicator(comm)
 
     def shape() -> ProcessGrid:
-        P, Q = whole_numbers(grid, "grid")
+        if len(whole_numbers(grid, "grid")) != 2:
+            raise UsageError(f"grid = {grid!r}: give P and Q")
+        P, Q = grid
         if everybody.size != P * Q:
             raise UsageError(f"grid {P}x{Q} takes {P}*{Q} = {P * Q} ranks, but the communicator has {everybody.size}")
         return ProcessGrid(P, Q, order)
@@ -70,10 +76,10 @@ def from_scalapack(
     def build() -> CyclicMatrix:
         if not isinstance(desc, Sequence | np.ndarray):
             raise UsageError(f"desc = {desc!r} is no descriptor: give ScaLAPACK's nine integers")
-        rows, cols, lld = scalapack_parts(desc, place)
+        rows, cols, lld = scalapack_parts(integers(desc, "desc"), place)
         return CyclicMatrix(place, rows, cols, _fortran(numbers(local, "local"), lld, rows.local_size, cols.local_size))
 
-    made: CyclicMatrix = on_all(build, everybody, lambda M: (M.rows.n, M.rows.nb, M.cols.n, M.cols.nb))
+    made: CyclicMatrix = on_all(build, everybody, lambda M: [int(value) for value in (*desc[2:8],)])
     return made
 
 
@@ -94,6 +100,20 @@ def from_band(AB: Any, kl: int, ku: int, m: int | None = None) -> TileMatrix:
     # The address of a_ij is that of AB[ku + i - j, j] for all i, j; only those in the band are ever read.
     view = np.lib.stride_tricks.as_strided(array[ku:], (m, n), (down, right - down), writeable=False)
     return TileMatrix(whole(view).tiles, consecutive(m), consecutive(n), Solo(), Band(kl, ku))
+
+
+def _check_owners(M: TileMatrix) -> None:
+    """Stop where two ranks give the same tile.  Collective."""
+    mine = [(tile.row0, tile.col0) for tile in M.tiles if tile.A.size]
+    everybody = M.everybody.gather_objects(mine)
+    owners: dict[tuple[int, int], int] = {}
+    twice = ""
+    for rank, places in enumerate(everybody or []):
+        for place in places:
+            if owners.setdefault(place, rank) != rank:
+                twice = f"ranks {owners[place]} and {rank} both give the tile that begins at {place}"
+    if twice := M.everybody.bcast_object(twice):
+        raise UsageError(f"{twice}: each tile belongs to one rank")
 
 
 def _placed(rows: Sequence[Sequence[Any]]) -> dict[tuple[int, int], Any]:

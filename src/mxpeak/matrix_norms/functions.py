@@ -170,7 +170,8 @@ def _width(value: Any, name: str) -> int:
 def _as_stored(S: Structure, stored: Band) -> Structure:
     """The structure where only a band is stored: what lies outside is 0, unless it mirrors what is not stored."""
     band = Band(min(S.band.below, stored.below), min(S.band.above, stored.above))
-    if S.mirrored and max(band.below, band.above) <= 0 < max(S.band.below, S.band.above):
+    lost = max(band.below, band.above) <= 0 < max(S.band.below, S.band.above)
+    if S.mirrored and lost and max(stored.below, stored.above) > 0:
         side = ("upper", "lower") if S.band.above > 0 else ("lower", "upper")
         raise UsageError(
             f"uplo = '{side[0]}' asks for a triangle that is not stored: the band has kl = {stored.below} and "
@@ -180,7 +181,7 @@ def _as_stored(S: Structure, stored: Band) -> Structure:
 
 
 def _check_tiles(M: Matrix, S: Structure) -> None:
-    """Stop where tiles that the structure reads are missing, or given twice.  Collective."""
+    """Stop where tiles that the structure reads are missing.  Collective."""
     if not isinstance(M, TileMatrix) or M.stored != WHOLE:
         return
     band = Band(max(S.band.below, 0), max(S.band.above, 0)) if S.mirrored else S.band
@@ -190,7 +191,7 @@ def _check_tiles(M: Matrix, S: Structure) -> None:
     if held[0] != needed:
         raise UsageError(
             f"the tiles hold {held[0]:.0f} of the {needed} entries that structure {S.name!r} reads: give every tile of "
-            f"them, and each on one rank only; or say which structure, uplo or band is stored"
+            f"them, or say which structure, uplo or band is stored"
         )
 
 
