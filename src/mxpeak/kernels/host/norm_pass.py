@@ -33,7 +33,7 @@ from mxpeak.kernels.host.magnitude import (
 from mxpeak.kernels.host.native import float_of, pointer
 
 #: Entries of a line that are worked on at a time: four lines of them, and their sums, stay in the first cache.
-SEGMENT = 2048
+SEGMENT = 1024
 #: What is wanted of a pass, to be combined; of a tile whose lines are its rows, sums along them are sums by row.
 MAX, SQUARES, ALONG, ACROSS = 1, 2, 4, 8
 ROWS, COLUMNS = ALONG, ACROSS
@@ -82,6 +82,36 @@ def _sum(a):
     for j in range(a.shape[0]):
         total += magnitude(a[j])
     return total
+
+
+@jit()
+def _largest_four(a, b, c, d):
+    top = least_key(a[0])
+    for j in range(a.shape[0]):
+        top = max(top, max(max(key(a[j]), key(b[j])), max(key(c[j]), key(d[j]))))
+    return of_key(top, a[0])
+
+
+@jit(fastmath=_FAST)
+def _squares_four(a, b, c, d):
+    s0 = s1 = s2 = s3 = 0.0
+    for j in range(a.shape[0]):
+        s0 += square(a[j])
+        s1 += square(b[j])
+        s2 += square(c[j])
+        s3 += square(d[j])
+    return (s0 + s1) + (s2 + s3)
+
+
+@jit(fastmath=_FAST)
+def _along_four(a, b, c, d):
+    s0 = s1 = s2 = s3 = 0.0
+    for j in range(a.shape[0]):
+        s0 += magnitude(a[j])
+        s1 += magnitude(b[j])
+        s2 += magnitude(c[j])
+        s3 += magnitude(d[j])
+    return s0, s1, s2, s3
 
 
 @jit(fastmath=_FAST)
@@ -196,6 +226,37 @@ def one_line(want, a, waste, tops, squares):
 
 
 @jit()
+def _four_apart(want, a, b, c, d, waste, tops, squares):
+    """Four lines without sums across: the sums along them; the largest and the squares booked."""
+    if want & MAX:
+        top = _largest_four(a, b, c, d)
+        if magnitude_may_overflow(a[0]) and not (LEAST <= top <= MOST):
+            for x in (a, b, c, d):
+                one_line(MAX, x, waste, tops, squares)
+        else:
+            _raise_to(tops, top)
+    if want & SQUARES:
+        _book_squares(_squares_four(a, b, c, d), a, b, c, d, squares)
+    if not want & ALONG:
+        return 0.0, 0.0, 0.0, 0.0
+    s0, s1, s2, s3 = _along_four(a, b, c, d)
+    if magnitude_may_overflow(a[0]) and not (LEAST <= s0 + s1 + s2 + s3 <= MOST):
+        s0, s1 = one_line(ALONG, a, waste, tops, squares), one_line(ALONG, b, waste, tops, squares)
+        s2, s3 = one_line(ALONG, c, waste, tops, squares), one_line(ALONG, d, waste, tops, squares)
+    return s0, s1, s2, s3
+
+
+@jit()
+def _book_squares(total, a, b, c, d, squares):
+    """The squares of four segments, of which `total` is the plain sum."""
+    if not square_may_overflow(a[0]) or LEAST_SUM <= total <= MOST_SUM:
+        squares[0] += total
+    else:
+        for x in (a, b, c, d):
+            _add_squares(x, _squares(x), squares)
+
+
+@jit()
 def _four_fast(want, a, b, c, d, across):
     """Sums across; along too, the largest and the sum of squares, where wanted."""
     if want & (MAX | SQUARES):
@@ -210,6 +271,8 @@ def _four_fast(want, a, b, c, d, across):
 @jit()
 def four_lines(want, a, b, c, d, across, waste, tops, squares):
     """Sums across, and along, returned, where wanted; the largest and the squares booked."""
+    if not want & ACROSS:
+        return _four_apart(want, a, b, c, d, waste, tops, squares)
     if magnitude_may_overflow(a[0]):  # find out before anything is added
         waste[:] = 0.0
         s0, s1, s2, s3, top, total = _four_fast(want, a, b, c, d, waste)
@@ -222,11 +285,7 @@ def four_lines(want, a, b, c, d, across, waste, tops, squares):
     if want & MAX:
         _raise_to(tops, top)
     if want & SQUARES:
-        if not square_may_overflow(a[0]) or LEAST_SUM <= total <= MOST_SUM:
-            squares[0] += total
-        else:
-            for x in (a, b, c, d):
-                _add_squares(x, _squares(x), squares)
+        _book_squares(total, a, b, c, d, squares)
     return s0, s1, s2, s3
 
 
@@ -330,7 +389,7 @@ def reach(tile, line, begin, end):
 
 
 @jit()
-def _chunk_across(want, tile, line0, line1, begin, end, sample, room, across, along_out, waste, tops, squares):
+def _chunk_by_four(want, tile, line0, line1, begin, end, sample, room, across, along_out, waste, tops, squares):
     """Lines line0 … line1-1 of a tile, their entries begin … end-1, four lines together in what all four have."""
     lows, highs, sums = np.empty(4, np.int64), np.empty(4, np.int64), np.empty(4)
     for line in range(line0, line1, 4):
@@ -357,7 +416,7 @@ def _chunk_across(want, tile, line0, line1, begin, end, sample, room, across, al
 
 @jit()
 def _chunk_along(want, tile, line0, line1, begin, end, sample, room, along_out, waste, tops, squares):
-    """The same where no sums across are wanted: line by line."""
+    """The same of whole lines where no sums across are wanted: one by one."""
     for line in range(line0, line1):
         low, high = reach(tile, line, begin, end)
         total = _one_stretch(want, tile, line, low, high, sample, room, waste, tops, squares)
@@ -388,17 +447,16 @@ def norm_pass(tid, threads, want, sample, tiles, rooms, across, by_row, by_colum
         by_place = by_row[tid % by_row.shape[0]] if turned else by_column[tid % by_column.shape[0]]
         for c in range((tid - number) % threads, chunks(tile), threads):
             line0, line1, begin, end = cut(tile, c)
-            if not asked & ACROSS:
+            if not asked & ACROSS and tile[BACK] >= ENDLESS and tile[AHEAD] >= ENDLESS:
                 _chunk_along(asked, tile, line0, line1, begin, end, sample, room, by_line, waste, tops, squares)
                 continue
-            begin, end = (
-                reach(tile, line0, begin, end)[0],
-                reach(tile, line1 - 1, begin, end)[1],
-            )  # all that is read of it
-            mine[: max(0, end - begin)] = 0.0
-            _chunk_across(asked, tile, line0, line1, begin, end, sample, room, mine_at, by_line, waste, tops, squares)
+            # All that is read of these lines lies between the start of the first one and the end of the last one.
+            begin, end = reach(tile, line0, begin, end)[0], reach(tile, line1 - 1, begin, end)[1]
+            length = max(0, end - begin) if asked & ACROSS else 0
+            mine[:length] = 0.0
+            _chunk_by_four(asked, tile, line0, line1, begin, end, sample, room, mine_at, by_line, waste, tops, squares)
             place = tile[PLACE0] + begin
-            for j in range(end - begin):
+            for j in range(length):
                 by_place[place + j] += mine[j]
         number += chunks(tile)
 
