@@ -36,7 +36,7 @@ LEAST_PIECE, SHORT = 4096, 64
 #: Fewer bytes than this are not worth waking a thread for.
 ALONE = 2**18
 #: Up to here one thread by itself is as quick as several that must be woken.
-SMALL = 2**20
+SMALL = 2**22
 
 
 def small_norm(A: Array, want: str) -> float | None:
