@@ -34,6 +34,8 @@ from mxpeak.kernels.host.native import float_of, pointer
 
 #: Entries of a line that are worked on at a time: four lines of them, and their sums, stay in the first cache.
 SEGMENT = 1024
+#: The same of a line by itself; it fits into the room of four segments.
+LONG = 4 * SEGMENT
 #: What is wanted of a pass, to be combined; of a tile whose lines are its rows, sums along them are sums by row.
 MAX, SQUARES, ALONG, ACROSS = 1, 2, 4, 8
 ROWS, COLUMNS = ALONG, ACROSS
@@ -340,8 +342,8 @@ def _four_stretches(want, tile, line, count, begin, end, origin, sample, room, a
 def _one_stretch(want, tile, line, begin, end, sample, room, waste, tops, squares):
     """Entries begin … end-1 of one line, where no sums across are wanted."""
     total = 0.0
-    for s in range(begin, end, SEGMENT):
-        a = segment(tile, line, s, min(end, s + SEGMENT), sample, room)
+    for s in range(begin, end, LONG):
+        a = segment(tile, line, s, min(end, s + LONG), sample, room)
         total += one_line(want, a, waste, tops, squares)
     return total
 
@@ -437,7 +439,7 @@ def norm_pass(tid, threads, want, sample, tiles, rooms, across, by_row, by_colum
     number = 0
     mine, room = across[tid], np.int64(rooms.ctypes.data) + tid * rooms.shape[1] * sample.itemsize
     mine_at = np.int64(mine.ctypes.data)
-    tops, squares, waste = tops[tid * APART :], squares[tid], np.empty(SEGMENT)
+    tops, squares, waste = tops[tid * APART :], squares[tid], np.empty(LONG)
     for t in range(tiles.shape[0]):
         tile = tiles[t]
         turned = tile[TURNED] != 0
