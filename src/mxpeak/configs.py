@@ -576,7 +576,7 @@ class NormsConfig(GridConfig):
         for name in self.structure:
             takes = STRUCTURES[name]
             lists = (getattr(self, one) if one in takes else (None,) for one in ("uplo", "diag", "kl", "ku"))
-            yield from product((name,), *lists, self.kind)
+            yield from product((name,), *lists, dict.fromkeys(self.kind))  # a kind named twice is one
 
 
 def squarest(ranks: int) -> tuple[int, int]:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import mxpeak as mx
+from mxpeak.errors import UsageError
 from mxpeak.kernels.host import norm_small, norm_tiles
 
 TYPES = [np.float64, np.float32, np.complex128, np.complex64, np.float16, ml_dtypes.bfloat16]
@@ -104,3 +105,20 @@ def test_subnormal_numbers_alone_have_their_norm() -> None:
     tiny = 5e-324
     for deterministic in (False, True):
         assert mx.norm(np.full((2, 10000), tiny), deterministic=deterministic) == 141 * tiny  # sqrt(20000) = 141.4
+
+
+def test_showing_a_band_matrix_reads_nothing_of_it() -> None:
+    M = mx.from_band(np.ones((6, 200_000)), 3, 2)
+    assert repr(M) == "TileMatrix(200000x200000, 1 of its tiles here)"
+    assert "A=" not in repr(M.tiles[0])
+
+
+def test_what_is_no_communicator_is_refused() -> None:
+    with pytest.raises(UsageError, match="comm = 3 is no communicator"):
+        mx.from_tiles([[np.ones((2, 2))]], [2], [2], comm=3)
+
+
+def test_ragged_rows_of_tiles_are_refused() -> None:
+    A = np.ones((2, 2))
+    with pytest.raises(UsageError, match="block rows of 1 and of 2 tiles"):
+        mx.from_tiles([[A, A], [A]])

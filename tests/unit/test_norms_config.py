@@ -201,3 +201,8 @@ def test_many_tiles_take_memory_of_their_own():
 def test_every_field_of_a_case_is_an_option_or_follows_from_one():
     known = {o.name for o in options(configs.NormsConfig)}
     assert {f.name for f in fields(NormsCase)} <= known
+
+
+def test_a_kind_named_twice_is_measured_once() -> None:
+    cases = NormsConfig(n=(4,), kind=("one", "one", "fro")).cases(1)
+    assert [case.kind for case in cases] == ["one", "fro"]

@@ -372,6 +372,24 @@ def test_a_tile_that_two_ranks_hold_stops_all() -> None:
     run_ranks(2, body)
 
 
+def test_tiles_of_different_types_on_different_ranks_stop_all() -> None:
+    def body(comm: Any) -> None:
+        tile = np.ones((2, 3), np.float32 if comm.rank else np.float64)
+        with pytest.raises(UsageError, match="one dtype, but these have float64 on rank 0, float32 on rank 1"):
+            mx.from_tiles({(comm.rank, 0): tile}, [2, 2], [3], comm=comm)
+
+    run_ranks(2, body)
+
+
+def test_all_ranks_hear_which_rank_asks_for_something_else() -> None:
+    def body(comm: Any) -> None:
+        M = mx.from_tiles({(comm.rank, 0): np.ones((2, 3))}, [2, 2, 2], [3], comm=comm)
+        with pytest.raises(UsageError, match=r"rank 0 for norm one of .* rank 2 for norm inf of"):
+            mx.norm(M, "inf" if comm.rank == 2 else "one", threads=1)
+
+    run_ranks(3, body)
+
+
 def test_ranks_that_see_different_source_processes_are_told() -> None:
     def body(comm: Any) -> None:
         for rsrc, csrc, grid in ((comm.rank, 0, (2, 1)), (0, comm.rank, (1, 2))):

@@ -16,11 +16,11 @@ from mxpeak.dist.matrix import DistMatrix
 from mxpeak.errors import UsageError
 from mxpeak.kernels.contract import Matrix, Tile, Vector
 from mxpeak.layout.block_cyclic import BlockCyclic
-from mxpeak.layout.structure import WHOLE, Band
 from mxpeak.layout.places import Places, consecutive, dealt
+from mxpeak.layout.structure import WHOLE, Band
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class TileMatrix:
     """An m×n matrix in tiles, those of this rank at their places; sums are completed over all ranks.
 
@@ -33,6 +33,10 @@ class TileMatrix:
     column_places: Places
     everybody: Communicator
     stored: Band = WHOLE
+
+    def __repr__(self) -> str:
+        m, n = self.shape
+        return f"TileMatrix({m}x{n}, {len(self.tiles)} of its tiles here)"
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -54,7 +58,7 @@ class TileMatrix:
         self.everybody.allreduce(by_column, "sum")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class CyclicMatrix:
     """A matrix dealt block-cyclically, rows over process rows and columns over process columns; `local` of any strides.
 
@@ -65,6 +69,10 @@ class CyclicMatrix:
     rows: BlockCyclic
     cols: BlockCyclic
     local: Matrix
+
+    def __repr__(self) -> str:
+        m, n = self.shape
+        return f"CyclicMatrix({m}x{n} on {self.grid.P}x{self.grid.Q} ranks)"
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -145,7 +153,7 @@ DESCRIPTOR = ("DTYPE", "CTXT", "M", "N", "MB", "NB", "RSRC", "CSRC", "LLD")
 
 
 def scalapack_parts(desc: Sequence[int], grid: Grid) -> tuple[BlockCyclic, BlockCyclic, int]:
-    """This rank's rows and columns of the matrix that a descriptor describes, and the leading dimension of its array."""
+    """This rank's rows and columns of the matrix that a descriptor describes, and its array's leading dimension."""
     if len(desc) != len(DESCRIPTOR) or desc[0] != 1:
         raise UsageError(
             f"a descriptor of a dense matrix has {len(DESCRIPTOR)} entries, {', '.join(DESCRIPTOR)}, the first of them "

@@ -12,7 +12,7 @@ and normwise.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from mxpeak.errors import ResourceError, UsageError
@@ -65,7 +65,7 @@ class Tile:
     What is summed up of it by rows is added at row0 + a, by columns at col0 + b.
     """
 
-    A: Matrix
+    A: Matrix = field(repr=False)  # of a band it shows memory that is not the matrix's
     rows: Places
     cols: Places
     row0: int

@@ -103,21 +103,31 @@ def from_band(AB: Any, kl: int, ku: int, m: int | None = None) -> TileMatrix:
 
 
 def _check_owners(M: TileMatrix) -> None:
-    """Stop where two ranks give the same tile.  Collective."""
-    mine = [(tile.row0, tile.col0) for tile in M.tiles if tile.A.size]
-    everybody = M.everybody.gather_objects(mine)
+    """Stop where two ranks give the same tile, or tiles of different types.  Collective."""
+    mine = {(tile.row0, tile.col0): tile.A.dtype.name for tile in M.tiles if tile.A.size}
+    everybody = M.everybody.gather_objects(mine) or []
     owners: dict[tuple[int, int], int] = {}
-    twice = ""
-    for rank, places in enumerate(everybody or []):
-        for place in places:
+    types: dict[str, int] = {}
+    mistake = ""
+    for rank, tiles in enumerate(everybody):
+        for place, dtype in tiles.items():
+            types.setdefault(dtype, rank)
             if owners.setdefault(place, rank) != rank:
-                twice = f"ranks {owners[place]} and {rank} both give the tile that begins at {place}"
-    if twice := M.everybody.bcast_object(twice):
-        raise UsageError(f"{twice}: each tile belongs to one rank")
+                both = f"ranks {owners[place]} and {rank} both give the tile that begins at {place}"
+                mistake = f"{both}: each tile belongs to one rank"
+    if len(types) > 1:
+        given = ", ".join(f"{dtype} on rank {rank}" for dtype, rank in types.items())
+        mistake = f"tiles of one matrix have one dtype, but these have {given}"
+    if mistake := M.everybody.bcast_object(mistake):
+        raise UsageError(mistake)
 
 
 def _placed(rows: Sequence[Sequence[Any]]) -> dict[tuple[int, int], Any]:
     """Rows of tiles as {(I, J): tile}."""
+    if len(lengths := {len(row) for row in rows}) > 1:
+        raise UsageError(
+            f"block rows of {min(lengths)} and of {max(lengths)} tiles; write None for one that is not stored"
+        )
     return {(k, j): A for k, row in enumerate(rows) for j, A in enumerate(row)}
 
 

@@ -138,14 +138,7 @@ class _Asked:
 
     def _checked(self) -> tuple[Matrix, Structure, list[str], HostNorms]:
         check_device(self.device)
-        A = self.A
-        M = (
-            A
-            if isinstance(A, TileMatrix | CyclicMatrix)
-            else cyclic(A)
-            if isinstance(A, DistMatrix)
-            else whole(two_dimensional(A))
-        )
+        M = _as_matrix(self.A)
         kl, ku = (None if w is None else _width(w, name) for w, name in ((self.kl, "kl"), (self.ku, "ku")))
         S = structure_of(self.structure, *M.shape, uplo=self.uplo, diag=self.diag, kl=kl, ku=ku)
         if isinstance(M, TileMatrix):

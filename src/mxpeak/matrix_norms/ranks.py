@@ -21,6 +21,8 @@ def communicator(comm: Any) -> Communicator:
         from mxpeak.comm.mpi import of_user
 
         return of_user(comm)
+    if not hasattr(comm, "agree"):
+        raise UsageError(f"comm = {comm!r} is no communicator; give one of mpi4py, such as MPI.COMM_WORLD")
     return comm  # type: ignore[no-any-return]
 
 
@@ -48,11 +50,11 @@ def on_all(build: Callable[[], Any], everybody: Communicator, essence: Callable[
     except Exception as error:
         mistake = error
     if everybody.agree(mistake is None):
-        mine = str(essence(made))
-        theirs = everybody.bcast_object(mine)
-        if everybody.agree(mine == theirs):
+        asked = everybody.gather_objects(str(essence(made))) or []
+        odd = next((rank for rank, what in enumerate(asked) if what != asked[0]), 0)
+        mistaken = everybody.bcast_object(odd and (asked[0], odd, asked[odd]))
+        if not mistaken:
             return made
-        mistake = UsageError(
-            f"the ranks ask for different things: rank 0 for {theirs}, rank {everybody.rank} for {mine}"
-        )
+        first, rank, other = mistaken
+        mistake = UsageError(f"the ranks ask for different things: rank 0 for {first}, rank {rank} for {other}")
     raise mistake or UsageError("another rank of this matrix was given something that it cannot take")
