@@ -92,7 +92,7 @@ def test_a_band_is_within_those_that_hold_all_of_its_entries() -> None:
 # --- structures -------------------------------------------------------------------------------------------------
 
 
-def definition(name: str, uplo: str, k: int, l: int) -> Inside:  # noqa: E741
+def definition(name: str, uplo: str, k: int, l: int) -> Inside:
     """Which entries of a structure are given, the diagonal among them."""
     lower = uplo == "lower"
     return {
@@ -116,7 +116,7 @@ def read(S: Structure) -> set[tuple[int, int]]:
 
 @pytest.mark.parametrize("name", STRUCTURES)
 def test_a_structure_reads_what_its_definition_says(name: str) -> None:
-    for (m, n), uplo, diag, k, l in product(SHAPES, UPLOS, DIAGS, (0, 1, 3, 9), (0, 2, 9)):  # noqa: E741
+    for (m, n), uplo, diag, k, l in product(SHAPES, UPLOS, DIAGS, (0, 1, 3, 9), (0, 2, 9)):
         if name in SQUARE and m != n:
             continue
         options: dict[str, Any] = {"uplo": uplo} if name in WITH_UPLO else {}

@@ -34,7 +34,7 @@ def _squared(x):
     """x·x as p + rest."""
     p, c = x * x, HALVES * x
     h = c - (c - x)
-    l = x - h  # noqa: E741
+    l = x - h
     return p, ((h * h - p) + 2.0 * h * l) + l * l
 
 
