@@ -579,6 +579,149 @@ class NormsConfig(GridConfig):
             yield from product((name,), *lists, dict.fromkeys(self.kind))  # a kind named twice is one
 
 
+#: Formats of HPG-MxP's matrices, and of the vectors of its inner iteration.
+SPARSE_PRECISIONS = ("fp64", "fp32", "bf16", "fp16", "fp8")
+VECTOR_PRECISIONS = SPARSE_PRECISIONS[:-1]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SparseConfig(RunConfig):
+    """A benchmark of the 27-point problem, whose ranks own a box of points each: one case, no lists."""
+
+    nx: int | None = option(
+        None, "--nx", help="points of a rank's box in x, and in y and z where they are not given (default: 104, or "
+        "what --mem allows, or --quick)", metavar="NX", parse=integer(1), group="problem",
+    )  # fmt: skip
+    ny: int | None = option(
+        None, "--ny", help="points of a rank's box in y (default: as in x)", metavar="NY", parse=integer(1),
+        group="problem",
+    )  # fmt: skip
+    nz: int | None = option(
+        None, "--nz", help="points of a rank's box in z (default: as in x)", metavar="NZ", parse=integer(1),
+        group="problem",
+    )  # fmt: skip
+    npx: int | None = option(
+        None, "--npx", help="ranks in x (default: as near to a cube of ranks as those given allow)", metavar="PX",
+        parse=integer(1), group="grid",
+    )  # fmt: skip
+    npy: int | None = option(None, "--npy", help="ranks in y", metavar="PY", parse=integer(1), group="grid")
+    npz: int | None = option(None, "--npz", help="ranks in z", metavar="PZ", parse=integer(1), group="grid")
+    storage: str = option(
+        "auto", "--storage", help="how matrices are stored: ell (rows padded to one length), sell (padded in slices), "
+        "packed (with short column numbers)", metavar="{auto,ell,sell,packed}",
+        parse=one_of("auto", "ell", "sell", "packed"), group="precision and rules",
+    )  # fmt: skip
+    smoother: str = option(
+        "coloured", "--smoother", help="order of Gauss-Seidel: coloured, where the rows of a colour do not depend on "
+        "each other; or natural, the reference's", metavar="{coloured,natural}", parse=one_of("coloured", "natural"),
+        group="precision and rules",
+    )  # fmt: skip
+    colouring: str = option(
+        "greedy", "--colouring", help="how --smoother coloured finds its colours: greedy, row by row; or jpl, Jones, "
+        "Plassmann and Luby's", metavar="{greedy,jpl}", parse=one_of("greedy", "jpl"), group="precision and rules",
+    )  # fmt: skip
+    mode: str = option(
+        "official", "--mode", help="official: by the published rules; explore: beyond them, and its results say so",
+        metavar="{official,explore}", parse=one_of("official", "explore"), group="precision and rules",
+    )  # fmt: skip
+    rt: float | None = option(
+        None, "--rt", help="seconds to measure for (default: 60; the rules ask for 1800)", metavar="SECONDS",
+        parse=real(0.0), group="measuring",
+    )  # fmt: skip
+    trace: str | None = option(
+        None, "--trace", help="also write every timed span to FILE", metavar="FILE", parse=str, group="output"
+    )
+
+    # What this is of a benchmark whose limit is that of memory.
+    warmup: str = option(
+        "gemm", "--warmup", help="none: the read bandwidth, which is the limit, is not measured; the others: it is",
+        metavar="{none,gemm,full}", parse=one_of("none", "gemm", "full"), group="measuring",
+    )  # fmt: skip
+
+    @staticmethod
+    def settle(settings: Mapping[str, Setting]) -> dict[str, Setting]:
+        """Let the strongest source win: --nx displaces ny and nz of a file, any of --npx, --npy, --npz its grid."""
+        settled = dict(settings)
+        x, grid = settled["nx"].strength, max(settled[name].strength for name in ("npx", "npy", "npz"))
+        for name, least in (("ny", x), ("nz", x), ("npx", grid), ("npy", grid), ("npz", grid)):
+            if settled[name].strength < least:
+                settled[name] = Setting(None, "default")
+        return settled
+
+    @property
+    def shape(self) -> tuple[int, int, int] | None:
+        """The points of a rank's box in x, y, z; None where they were left open."""
+        if self.nx is not None:
+            return self.nx, self.ny or self.nx, self.nz or self.nx
+        for flag, n in (("--ny", self.ny), ("--nz", self.nz)):
+            if n is not None:
+                raise UsageError(f"{flag} {n} was given without --nx, which --ny and --nz follow; type --nx {n} too")
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class HpcgConfig(SparseConfig):
+    """All that `mxpeak run hpcg` can be told."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HpgMxpConfig(SparseConfig):
+    """All that `mxpeak run hpg-mxp` can be told."""
+
+    nonsymmetric: bool = option(
+        False, "--nonsymmetric", help="the non-symmetric matrix: -1.5 for the neighbour below in z, -0.5 for the one "
+        "above", parse=boolean, group="problem",
+    )  # fmt: skip
+    matrix: str | None = option(
+        None, "--matrix", help="a matrix of your own in Matrix Market's format, instead of the 27-point one",
+        metavar="FILE.mtx", parse=str, group="problem",
+    )  # fmt: skip
+    threshold: float = option(
+        1e-9, "--threshold", help="relative residual at which the solves of the validation end", metavar="X",
+        parse=real(1e-15, 1.0), group="problem",
+    )  # fmt: skip
+    iterations: int = option(
+        300, "--iterations", help="iterations of a timed solve", metavar="K", parse=integer(1), group="problem"
+    )
+    precision: str = option(
+        "auto", "--precision", help="format of the inner iteration's matrices: " + ", ".join(SPARSE_PRECISIONS) + "; "
+        "auto: the narrowest that holds every value exactly", metavar="NAME",
+        parse=one_of("auto", *SPARSE_PRECISIONS), group="precision and rules",
+    )  # fmt: skip
+    mg_precision: tuple[str, ...] | None = option(
+        None, "--mg-precision", help="format of multigrid's matrices, one for all levels or one each, finest first "
+        "(default: that of --precision)", metavar="NAME,...", parse=listed(one_of("auto", *SPARSE_PRECISIONS)),
+        group="precision and rules",
+    )  # fmt: skip
+    krylov_precision: str = option(
+        "fp32", "--krylov-precision", help="format of the inner iteration's vectors: " + ", ".join(VECTOR_PRECISIONS),
+        metavar="NAME", parse=one_of(*VECTOR_PRECISIONS), group="precision and rules",
+    )  # fmt: skip
+    value_tolerance: float = option(
+        0.0, "--value-tolerance", help="relative error that --mode explore allows a stored value", metavar="X",
+        parse=real(0.0, 1.0), group="precision and rules",
+    )  # fmt: skip
+    restart: int = option(
+        30, "--restart", help="steps after which GMRES starts anew", metavar="K", parse=integer(1, 1000),
+        group="precision and rules",
+    )  # fmt: skip
+    validation: str = option(
+        "standard", "--validation", help="where the mixed solver is held against the double one: standard, on a "
+        "few ranks; fullscale, on all of them", metavar="{standard,fullscale}", parse=one_of("standard", "fullscale"),
+        group="precision and rules",
+    )  # fmt: skip
+
+    def mg_precisions(self, levels: int) -> tuple[str, ...]:
+        """The format of each level's matrix."""
+        asked = self.mg_precision or (self.precision,)
+        if len(asked) not in (1, levels):
+            raise UsageError(
+                f"--mg-precision {','.join(asked)} has {len(asked)} formats for {levels} levels; "
+                f"give one for all, or {levels}"
+            )
+        return asked if len(asked) == levels else asked * levels
+
+
 def squarest(ranks: int) -> tuple[int, int]:
     """The grid P <= Q of all ranks whose sides differ least."""
     P = max(p for p in range(1, math.isqrt(ranks) + 1) if ranks % p == 0)

@@ -97,10 +97,10 @@ class Result:
     warnings: list[Caution] = field(default_factory=list)
 
     def __repr__(self) -> str:
-        known = [
-            key for key in ("kind", "structure", "dtype", "m", "n", "nb", "P", "Q", "precision") if key in self.problem
-        ]
-        size = ", ".join(f"{key}={self.problem[key]}" for key in known)
+        names = ("kind", "structure", "dtype", "m", "n", "nb", "P", "Q", "matrix", "nx", "ny", "nz", "npx", "npy",
+                 "npz", "storage", "precision")  # fmt: skip
+        known = {key: value for key in names if isinstance(value := self.problem.get(key), int | str)}
+        size = ", ".join(f"{key}={value}" for key, value in known.items())
         return f"Result({self.benchmark}, {self.status}, {figure_text(self.result)}, {size})"
 
     @property

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from mxpeak.records import figure_text, mark, rate_text, three_digits
+from mxpeak.report.sparse_text import SPARSE, check_lines, figure_lines, memory_text, motif_rows, sparse_case_text
 from mxpeak.report.text import norms_case_text
 
 STYLE = """
@@ -29,7 +30,8 @@ th { color: var(--faint); font-weight: 500; } .number { text-align: right; font-
 .PASSED { color: var(--good); font-weight: 700; } .FAILED, .ABORTED { color: var(--bad); font-weight: 700; }
 .big { font-size: 2rem; margin: .2rem 0; } .faint { color: var(--faint); }
 svg text { fill: var(--ink); font: 12px system-ui, sans-serif; } svg .bar { fill: var(--bar); }
-svg .curve { fill: none; stroke: var(--bar); stroke-width: 2; } svg .axis { stroke: var(--line); }
+svg .curve { fill: none; stroke: var(--bar); stroke-width: 2; } svg .k1 { stroke: var(--faint); stroke-dasharray: 7 4; }
+svg .axis { stroke: var(--line); }
 """
 
 
@@ -89,13 +91,14 @@ def _section(result: Mapping[str, Any]) -> str:
         f"<h2>{_text(result.get('benchmark'))} {_mark(result)}</h2>",
         f'<p class="big">{_text(figure_text(_part(result, "result")))}</p>',
         f'<p class="faint">{_text(_limit(result))}</p>',
-        f"<p>{_text(_validation(result))}</p>",
+        *(f"<p>{_text(line)}</p>" for line in _found(result)),
         _rules(_part(result, "rules")),
         f"<p>{_text(_size(problem))}{_text(_memory(problem))}</p>",
         _warnings(result.get("warnings") or []),
         _titled("Where the time went", _phase_bars(_part(result, "phases"))),
+        _titled("Mixed against double, by motif", _motifs(result)),
         _titled("Rate over the run", _rate_curve(_part(result, "telemetry").get("progress") or [])),
-        _titled("Backward error by step of refinement", _history_curve(_part(result, "validation"))),
+        _history(result),
         _titled("Configuration", _table(("setting", "value", "from"), config)),
         *(_titled(name.capitalize(), _table(("", ""), _part(result, name).items()))
           for name in ("machine", "software", "launch", "run")),
@@ -107,6 +110,8 @@ def _size(problem: Mapping[str, Any]) -> str:
     """The size of a case in one line."""
     if "structure" in problem:
         return norms_case_text(problem)
+    if "levels" in problem:
+        return sparse_case_text(problem)
     names = {"n": "N", "nb": "NB"}
     parts = [f"{shown} {problem[name]}" for name, shown in names.items() if name in problem]
     parts += [f"grid {problem['P']}x{problem['Q']}"] if {"P", "Q"} <= set(problem) else []
@@ -116,7 +121,7 @@ def _size(problem: Mapping[str, Any]) -> str:
 def _memory(problem: Mapping[str, Any]) -> str:
     memory = problem.get("memory_bytes") or {}
     if not isinstance(memory, Mapping) or "matrix" not in memory:
-        return ""
+        return f"; {text}" if isinstance(memory, Mapping) and (text := memory_text(problem)) else ""
     return (
         f"; matrix {three_digits(memory['matrix'] / 2**30)} GiB of {three_digits(memory['total'] / 2**30)} GiB in all"
     )
@@ -131,6 +136,14 @@ def _limit(result: Mapping[str, Any]) -> str:
     if not limit:
         return "no limit was measured"
     return f"{_share(result)} of {limit.get('name')}, measured at {figure_text(limit)} in this process"
+
+
+def _found(result: Mapping[str, Any]) -> list[str]:
+    """What the validation found, and the other rates where a benchmark has some."""
+    benchmark, validation = str(result.get("benchmark")), _part(result, "validation")
+    if benchmark not in SPARSE:
+        return [_validation(result)]
+    return [*check_lines(benchmark, validation), *figure_lines(benchmark, _part(result, "result"))]
 
 
 def _validation(result: Mapping[str, Any]) -> str:
@@ -203,6 +216,11 @@ def _phase_bars(phases: Mapping[str, Mapping[str, Any]]) -> str:
     return f'<svg viewBox="0 0 760 {22 * len(bars)}" role="img" aria-label="time by phase">{"".join(rows)}</svg>'
 
 
+def _motifs(result: Mapping[str, Any]) -> str:
+    head, *rows = motif_rows(_part(result, "result"), _part(result, "phases")) or [()]
+    return _table(head, rows)
+
+
 def _rate_curve(samples: Sequence[Sequence[float]]) -> str:
     """Overall rate at each sample, over the share of the work that was done by then."""
     points = [(flops, flops / elapsed_s) for elapsed_s, flops in samples if elapsed_s > 0 and flops > 0]
@@ -218,28 +236,46 @@ def _rate_curve(samples: Sequence[Sequence[float]]) -> str:
     )
 
 
-def _history_curve(validation: Mapping[str, Any]) -> str:
-    """The scaled backward error of the start and after each step, on a logarithmic scale, with the threshold."""
-    history = [eta for eta in validation.get("history") or [] if eta is not None and eta > 0.0]
-    threshold = validation.get("threshold")
-    if len(history) < 2 or not threshold:
+def _history(result: Mapping[str, Any]) -> str:
+    sparse = result.get("benchmark") in SPARSE
+    name, of = ("Residual", "the validation") if sparse else ("Backward error", "refinement")
+    return _titled(f"{name} by step of {of}", _history_curve(name, _part(result, "validation")))
+
+
+def _history_curve(name: str, validation: Mapping[str, Any]) -> str:
+    """The residual at the start and after each step, on a logarithmic scale, with the threshold: a curve a solver."""
+    curves, threshold = _histories(validation), validation.get("threshold")
+    values = [eta for history in curves.values() for eta in history]
+    if not curves or not threshold:
         return ""
-    low, high = (math.log10(pick([*history, threshold])) for pick in (min, max))
+    low, high = (math.log10(pick([*values, threshold])) for pick in (min, max))
     if high == low:
         return ""
 
     def y(eta: float) -> float:
         return 30 + 150 * (high - math.log10(eta)) / (high - low)
 
-    steps = len(history) - 1
-    line = " ".join(f"{20 + 700 * k / steps:.1f},{y(eta):.1f}" for k, eta in enumerate(history))
+    most = max(map(len, curves.values())) - 1
+    lines, ends = "", []
+    for k, (solver, history) in enumerate(curves.items()):
+        points = " ".join(f"{20 + 700 * step / most:.1f},{y(eta):.1f}" for step, eta in enumerate(history))
+        lines += f'<polyline class="curve k{k}" points="{points}"/>'
+        ends.append(f"{solver} {three_digits(history[-1])} after step {len(history) - 1}".strip())
     return (
-        '<svg viewBox="0 0 760 210" role="img" aria-label="backward error by step">'
+        f'<svg viewBox="0 0 760 210" role="img" aria-label="{name.lower()} by step">'
         f'<line class="axis" x1="20" y1="{y(threshold):.1f}" x2="720" y2="{y(threshold):.1f}"/>'
         f'<text x="720" y="{y(threshold) - 4:.1f}" text-anchor="end">threshold {three_digits(threshold)}</text>'
-        f'<polyline class="curve" points="{line}"/><text x="20" y="22">{three_digits(history[0])}</text>'
-        f'<text x="720" y="198" text-anchor="end">{three_digits(history[-1])} after step {steps}</text></svg>'
+        f'{lines}<text x="20" y="22">{three_digits(values[0])}</text>'
+        f'<text x="720" y="198" text-anchor="end">{_text("; ".join(ends))}</text></svg>'
     )
+
+
+def _histories(validation: Mapping[str, Any]) -> dict[str, list[float]]:
+    """The residuals by solver; of a solver that stands alone, under no name.  What makes no curve is left out."""
+    found = validation.get("history") or []
+    named = found if isinstance(found, Mapping) else {"": found}
+    kept = {name: [eta for eta in etas or [] if eta is not None and eta > 0.0] for name, etas in named.items()}
+    return {name: etas for name, etas in kept.items() if len(etas) >= 2}
 
 
 def _embedded(document: Mapping[str, Any]) -> str:

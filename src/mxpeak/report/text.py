@@ -6,16 +6,25 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from mxpeak.records import Caution, Result, bytes_rate_text, figure_text, rate_text, three_digits
+from mxpeak.report.sparse_text import (
+    SPARSE,
+    check_lines,
+    figure_lines,
+    memory_text,
+    motif_rows,
+    problem_text,
+    sparse_case_text,
+)
 
 GREEN, RED, BOLD, PLAIN = "\x1b[32m", "\x1b[31m", "\x1b[1m", "\x1b[0m"
 
 
 def verdict(result: Result, *, verbose: bool = False, color: bool = False) -> str:
     """Did it pass, how fast, what share of the limit, how accurate; if `verbose`, where the time went, and who ran."""
-    lines = [headline(result, color=color), _emulation(result), _accuracy(result), _proof(result), _problem(result),
-             _stages(result), _difficulty(result), *_broken_rules(result)]  # fmt: skip
+    about = _sparse_lines(result) if result.benchmark in SPARSE else _dense_lines(result)
+    lines = [headline(result, color=color), _emulation(result), *about, *_broken_rules(result)]
     text = "\n".join(line for line in lines if line) + "\n"
-    return text + phase_table(result) + placement(result) if verbose else text
+    return text + phase_table(result) + motif_table(result) + placement(result) if verbose else text
 
 
 def headline(result: Result, *, color: bool = False) -> str:
@@ -35,8 +44,7 @@ def rules_text(result: Result) -> str:
 
 def share_text(result: Result) -> str:
     """The share of the limit that was measured in the same process; empty where none was."""
-    fraction = result.result.get("fraction_of_limit")
-    return "" if fraction is None else f"{three_digits(100 * fraction)} %"
+    return _percent(result.result.get("fraction_of_limit"))
 
 
 def phase_table(result: Result) -> str:
@@ -48,14 +56,27 @@ def phase_table(result: Result) -> str:
     if "rate_bytes" in result.result:
         total = sum(phase.get("time_s") or 0.0 for phase in result.phases.values())
     phases = sorted(result.phases.items(), key=lambda item: -(item[1].get("time_s") or 0.0))
-    rows = [("phase", "mean s", "max s", "share", "rate", "calls")]
+    rows = [["phase", "mean s", "max s", "share", "rate", "calls"]]
     for name, phase in phases:
         time_s = phase.get("time_s") or 0.0
-        rows.append((
+        rows.append([
             name, three_digits(time_s), three_digits(phase.get("max_s")),
-            f"{three_digits(100 * time_s / total)} %" if total else "", _phase_rate(phase), str(phase.get("calls", "")),
-        ))  # fmt: skip
+            _percent(time_s / total) if total else "", _phase_rate(phase), str(phase.get("calls", "")),
+        ])  # fmt: skip
+    if any(phase.get("share_of_limit") is not None for _, phase in phases):
+        for row, cell in zip(rows, ["of limit", *(_percent(phase.get("share_of_limit")) for _, phase in phases)]):
+            row.append(cell)
     return _table(rows) if phases else ""
+
+
+def motif_table(result: Result) -> str:
+    """Mixed against double by motif; empty where double was not measured."""
+    rows = motif_rows(result.result, result.phases)
+    return _table(rows) if rows else ""
+
+
+def _percent(share: float | None) -> str:
+    return "" if share is None else f"{three_digits(100 * share)} %"
 
 
 def _phase_rate(phase: Mapping[str, Any]) -> str:
@@ -109,6 +130,20 @@ def _painted(mark: str, color: bool) -> str:
 def _limit_text(result: Result) -> str:
     limit = result.result.get("limit") or {}
     return f"{limit.get('name', 'the limit')} at {figure_text(limit)}"
+
+
+def _dense_lines(result: Result) -> list[str]:
+    """How accurate, how large, and of a mixed LU where its time went and how hard the system was."""
+    return [_accuracy(result), _proof(result), _problem(result), _stages(result), _difficulty(result)]
+
+
+def _sparse_lines(result: Result) -> list[str]:
+    """How accurate, how large, and what the rate is in other countings, in double, and plainly stored."""
+    lines = [
+        *check_lines(result.benchmark, result.validation), problem_text(result.problem, result.result.get("time_s")),
+        memory_text(result.problem), *figure_lines(result.benchmark, result.result),
+    ]  # fmt: skip
+    return [f"  {line}" for line in lines if line]
 
 
 def _accuracy(result: Result) -> str:
@@ -206,6 +241,8 @@ def size_text(result: Result) -> str:
     problem = result.problem
     if result.benchmark == "norms":
         return norms_case_text(problem)
+    if result.benchmark in SPARSE:
+        return sparse_case_text(problem)
     parts = [f"N={problem['n']}"] if "n" in problem else []
     parts += [f"NB={problem['nb']}"] if "nb" in problem else []
     if "P" in problem and "Q" in problem:

@@ -121,6 +121,12 @@ def row(A, i, c0, c1):
     return carray(pointer(address_of(A, i, c0)), (c1 - c0,), A.dtype)
 
 
+@jit(inline="always")
+def piece(a, first, count):
+    """a[first : first+count] of a contiguous vector, without the counting of references that a slice costs."""
+    return carray(pointer(np.int64(a.ctypes.data) + first * np.int64(a.itemsize)), (count,), a.dtype)
+
+
 @intrinsic
 def prefetch(typingctx, address):
     """Ask for the cache line at `address`, to be read and written soon."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,6 +14,9 @@ from mxpeak.layout import lcg
 from mxpeak.layout.block_cyclic import BlockCyclic
 from mxpeak.layout.entries import Entries
 from mxpeak.precision import PRECISIONS
+
+if TYPE_CHECKING:
+    from mxpeak.kernels.reference.sparse import ReferenceSparse
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -62,6 +65,12 @@ class ReferenceKernels:
     name = "reference"
     threads = 1
     norms = ReferenceNorms()
+
+    @property
+    def sparse(self) -> ReferenceSparse:
+        from mxpeak.kernels.reference.sparse import ReferenceSparse  # which rounds as this file does
+
+        return ReferenceSparse()
 
     def matrix(self, rows: int, columns: int, precision: str = "fp64") -> Array:
         return np.full((rows, columns), np.nan, dtype=TYPES[precision])

@@ -1,0 +1,155 @@
+"""Which box of the 27-point problem each rank has: sizes, process grid, rules, and what fits into memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+from mxpeak.bench.memory import MARGIN, Budget
+from mxpeak.configs import SparseConfig, squarest
+from mxpeak.errors import ResourceError, UsageError
+from mxpeak.layout.stencil import LEAST_SIDE, LEVELS, STENCIL, Box, Triple, check_box, largest_cube, process_grid, times
+from mxpeak.records import Caution, size_text
+
+#: A rank's box where none was asked for: the reference's, and with --quick.
+DEFAULT_NX, QUICK_NX = 104, 32
+#: Bytes of a 32-bit column number, and of an entry while the matrix is made: a double and its column number.
+INDEX_BYTES, SETUP_BYTES = 4, 12
+FP64_BYTES = 8
+
+
+# --- the box ----------------------------------------------------------------------------------------------------
+
+
+def box_of(config: SparseConfig, rank: int, ranks: int, levels: int = LEVELS) -> Box:
+    """The box of `rank`; what no box can be had for raises here, on every rank alike, before anything runs."""
+    nx = QUICK_NX if config.quick else DEFAULT_NX
+    box = Box.of(rank, config.shape or (nx, nx, nx), completed_grid(config, ranks))
+    check_box(box, levels, rules=config.mode == "official")
+    return box
+
+
+def completed_grid(config: SparseConfig, ranks: int) -> Triple:
+    """The process grid: what was given of it, and the rest as near to a cube as that allows."""
+    asked = {name: n for name in ("npx", "npy", "npz") if (n := getattr(config, name)) is not None}
+    if not asked:
+        return process_grid(ranks)
+    taken = prod(asked.values())
+    if ranks % taken or (len(asked) == 3 and taken != ranks):
+        raise UsageError(_misfit(asked, ranks))
+    rest = ranks // taken
+    open_sides = iter((rest,) if len(asked) == 2 else squarest(rest))
+    npx, npy, npz = (asked[name] if name in asked else next(open_sides) for name in ("npx", "npy", "npz"))
+    return npx, npy, npz
+
+
+def _misfit(asked: dict[str, int], ranks: int) -> str:
+    """Why the sides asked for make no process grid of all ranks, and what to type instead."""
+    taken, factors = prod(asked.values()), "*".join(map(str, asked.values()))
+    flags = " ".join(f"--{name} {n}" for name, n in asked.items())
+    if len(asked) == 3:
+        why = f"{flags} takes {factors} = {taken} ranks, but there {'is' if ranks == 1 else 'are'} {ranks}"
+    else:
+        given = f"{factors} = {taken}, and " if len(asked) == 2 else ""
+        why = f"{flags} does not divide the number of ranks: {given}{ranks} / {taken} leaves {ranks % taken}"
+    start = taken if len(asked) == 3 else taken * max(1, round(ranks / taken))
+    return (
+        f"{why}; start {start} ranks (--ranks {start}, or mpiexec -n {start}), or leave {flags} out "
+        f"for the grid {times(process_grid(ranks))}"
+    )
+
+
+# --- memory -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Hierarchy:
+    """What one solver keeps: a matrix a level, vectors for multigrid, and a Krylov basis.
+
+    value_bytes    bytes of a stored value, a level
+    vector_bytes   bytes of a vector's entry
+    basis          vectors of the Krylov basis
+    index_bytes    bytes of a stored column number
+    """
+
+    value_bytes: tuple[int, ...]
+    vector_bytes: int
+    basis: int = 0
+    index_bytes: int = INDEX_BYTES
+
+
+def memory_need(box: Box, hierarchies: Sequence[Hierarchy]) -> dict[str, int]:
+    """The most bytes that a rank holds at a time, the fullest: one with neighbours all around.
+
+    With n_l rows and h_l halo points a level, N = n_0, of each hierarchy, at 27 entries a row,
+      matrix    Σ 27·n_l·(value + index)
+      vectors   Σ 3·(n_l + h_l)·vector             r, x and what comes of A x; and 5·8·(N + h_0) for the outer solver
+      halo      Σ 2·h_l·vector                     sent, received
+      basis     the largest basis·N·vector         solves follow one another
+      setup     12·27·N                            the finest matrix as it is made
+    total       matrix + vectors + halo + the larger of basis and setup: the first solve follows the last matrix.
+    """
+    box = replace(box, px=box.npx // 2, py=box.npy // 2, pz=box.npz // 2)
+    parts = dict.fromkeys(("matrix", "vectors", "halo"), 0)
+    for one in hierarchies:
+        for level, value_bytes in zip(box.levels(len(one.value_bytes)), one.value_bytes):
+            parts["matrix"] += STENCIL * level.rows * (value_bytes + one.index_bytes)
+            parts["vectors"] += 3 * (level.rows + level.halo) * one.vector_bytes
+            parts["halo"] += 2 * level.halo * one.vector_bytes
+    parts["vectors"] += 5 * (box.rows + box.halo) * FP64_BYTES
+    basis = max(one.basis * one.vector_bytes for one in hierarchies) * box.rows
+    setup = SETUP_BYTES * STENCIL * box.rows
+    return {**parts, "basis": basis, "setup": setup, "total": sum(parts.values()) + max(basis, setup)}
+
+
+def fitted(
+    box: Box, config: SparseConfig, hierarchies: Sequence[Hierarchy], budget: Budget
+) -> tuple[Box, Caution | None]:
+    """The box, if every node has room for it; one smaller, with a caution, if its size was left open."""
+    need, given = _node_need(box, hierarchies, budget), config.shape is not None
+    node_bytes = budget.most if given else budget.default
+    if need <= node_bytes:
+        return box, None
+    nx = largest_fitting(box, hierarchies, budget, node_bytes)
+    if given or not nx:
+        raise ResourceError(_too_large(box, memory_need(box, hierarchies), need, node_bytes, nx))
+    text = (
+        f"local boxes of {times(box.shape)} would take {size_text(need)} a node, but {size_text(node_bytes)} of a "
+        f"node can be planned for: {times((nx, nx, nx))} instead"
+    )
+    return replace(box, nx=nx, ny=nx, nz=nx), Caution("size", text, "give --nx, or a larger --mem")
+
+
+def largest_fitting(box: Box, hierarchies: Sequence[Hierarchy], budget: Budget, node_bytes: int) -> int:
+    """The side of the largest cubic box, on the same ranks, for which `node_bytes` of a node suffice; 0: none."""
+    levels = max(len(one.value_bytes) for one in hierarchies)
+    step = 2 ** (levels - 1)
+    cubes = (replace(box, nx=n, ny=n, nz=n) for n in range(largest_cube(levels), LEAST_SIDE - 1, -step))
+    return next((cube.nx for cube in cubes if _node_need(cube, hierarchies, budget) <= node_bytes), 0)
+
+
+def line(box: Box, hierarchies: Sequence[Hierarchy], budget: Budget) -> str:
+    """The problem and its memory, for a dry run."""
+    parts = memory_need(box, hierarchies)
+    text = (
+        f"local {times(box.shape)}  ranks {times(box.grid)}  global {times(box.global_shape)}: {box.global_rows} rows, "
+        f"{box.global_nnz} entries; matrices {size_text(parts['matrix'])} and {size_text(parts['total'])} in all a rank"
+    )
+    fits = _node_need(box, hierarchies, budget) <= budget.most
+    return text if fits else f"{text}; does NOT fit, a node can give {size_text(budget.most)}"
+
+
+def _node_need(box: Box, hierarchies: Sequence[Hierarchy], budget: Budget) -> int:
+    total = box.ranks * memory_need(box, hierarchies)["total"]
+    return budget.need(lambda n, nb, P, Q: {"total": total}, box.global_rows, 1, box.ranks, 1)
+
+
+def _too_large(box: Box, parts: dict[str, int], need: int, node_bytes: int, most: int) -> str:
+    what = ", ".join(f"{name} {size_text(parts[name])}" for name in ("matrix", "vectors", "halo", "basis", "setup"))
+    advice = f"the largest cube that fits is --nx {most}: type that" if most else f"not even --nx {LEAST_SIDE} fits"
+    return (
+        f"a local box of {times(box.shape)} takes {what}; with the larger of the last two {size_text(parts['total'])} "
+        f"a rank and {size_text(need)} a node, but {size_text(node_bytes)} of a node can be planned for (what is free "
+        f"less {1 - MARGIN:.0%}, or --mem); {advice}"
+    )

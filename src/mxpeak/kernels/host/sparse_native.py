@@ -1,0 +1,155 @@
+"""Sums over slots of a sparse matrix in vector instructions: what Numba's loops would not keep in registers.
+
+A slot is one stored entry of each of the LANES rows of a chunk.  Its values lie one after the other, in any of these
+formats, and are widened to the vectors' type as they are loaded:
+
+    float64, float32     as they are
+    int16                bf16: the upper half of an fp32
+    uint16               fp16
+    uint8                fp8 (E4M3): 2^120 · (the seven bits put into an fp32's place), which holds for subnormals too
+"""
+
+from __future__ import annotations
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from mxpeak.kernels.host.native import HAS_FP16
+
+#: Rows of a chunk.
+LANES = 64
+#: Bytes of the vectors that are summed up at a time: four 64-byte or eight 32-byte registers.
+WIDTH = 256
+
+_I8, _I16, _I32, _I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
+_F32, _F64 = ir.FloatType(), ir.DoubleType()
+
+
+def _splat(element, count, value):
+    return ir.Constant(ir.VectorType(element, count), [value] * count)
+
+
+def _widened(builder, format_, real, bits, count):
+    """A vector of stored values as one of the type that is computed in."""
+    if format_ in (types.float64, types.float32):
+        value = bits
+    elif format_ == types.int16:
+        words = builder.zext(bits, ir.VectorType(_I32, count))
+        value = builder.bitcast(builder.shl(words, _splat(_I32, count, 16)), ir.VectorType(_F32, count))
+    elif format_ == types.uint16:
+        value = _from_fp16(builder, bits, count)
+    else:
+        value = _from_fp8(builder, bits, count)
+    stored = value.type.element
+    if stored == real:
+        return value
+    wide = ir.VectorType(real, count)
+    return builder.fpext(value, wide) if real == _F64 else builder.fptrunc(value, wide)
+
+
+def _from_fp16(builder, bits, count):
+    if HAS_FP16:
+        halves = builder.bitcast(bits, ir.VectorType(ir.HalfType(), count))
+        return builder.fpext(halves, ir.VectorType(_F32, count))
+    return _rebiased(builder, bits, count, sign=0x8000, rest=0x7FFF, to_sign=16, to_rest=13, factor=2.0**112)
+
+
+def _from_fp8(builder, bits, count):
+    return _rebiased(builder, bits, count, sign=0x80, rest=0x7F, to_sign=24, to_rest=20, factor=2.0**120)
+
+
+def _rebiased(builder, bits, count, *, sign, rest, to_sign, to_rest, factor):
+    """Finite numbers of a small format: exponent and fraction in fp32's place, times what their biases differ by."""
+    words = builder.zext(bits, ir.VectorType(_I32, count))
+    size = builder.shl(builder.and_(words, _splat(_I32, count, rest)), _splat(_I32, count, to_rest))
+    minus = builder.shl(builder.and_(words, _splat(_I32, count, sign)), _splat(_I32, count, to_sign))
+    fp32 = ir.VectorType(_F32, count)
+    value = builder.fmul(builder.bitcast(size, fp32), _splat(_F32, count, factor))
+    return builder.bitcast(builder.or_(builder.bitcast(value, ir.VectorType(_I32, count)), minus), fp32)
+
+
+_STORED = {types.float64: _F64, types.float32: _F32, types.int16: _I16, types.uint16: _I16, types.uint8: _I8}
+
+
+def _fma(builder, wide, real, count):
+    """The function a·b + c, rounded once, on vectors."""
+    name = f"llvm.fma.v{count}{'f64' if real == _F64 else 'f32'}"
+    return cgutils.get_or_insert_function(builder.module, ir.FunctionType(wide, [wide] * 3), name)
+
+
+@intrinsic
+def widened_value(typingctx, value, like):
+    """One stored value in the type of `like`."""
+
+    def codegen(context, builder, signature, args):
+        format_, real = signature.args[0], context.get_value_type(signature.args[1])
+        element = _STORED[format_]
+        one = builder.insert_element(ir.Constant(ir.VectorType(element, 1), [ir.Undefined]), args[0], _I32(0))
+        return builder.extract_element(_widened(builder, format_, real, one, 1), _I32(0))
+
+    return like(value, like), codegen
+
+
+@intrinsic
+def sum_runs(typingctx, values, value0, bases, base0, slots, x, row, lane0, out, fresh):
+    """out[lane0:lane0+W] = Σ_s values[value0 + s·LANES + lane] · x[bases[base0 + s] + row + lane]; += if not fresh.
+
+    All arrays are contiguous; W lanes at a time, as many as WIDTH bytes of x's type are.  The sum stays in registers.
+    """
+    signature = types.void(
+        values, types.int64, bases, types.int64, types.int64, x, types.int64, types.int64, out, types.boolean
+    )
+
+    def codegen(context, builder, signature, args):
+        values, value0, bases, base0, slots, x, row, lane0, out, fresh = args
+        format_, real = signature.args[0].dtype, context.get_value_type(signature.args[5].dtype)
+        count = WIDTH // (8 if real == _F64 else 4)
+
+        def data(position, value):
+            return context.make_array(signature.args[position])(context, builder, value).data
+
+        values_p, bases_p, x_p, out_p = data(0, values), data(2, bases), data(5, x), data(8, out)
+        wide, stored = ir.VectorType(real, count), ir.VectorType(_STORED[format_], count)
+        out_p = builder.bitcast(builder.gep(out_p, [lane0]), wide.as_pointer())
+        size = 8 if real == _F64 else 4
+        with builder.if_else(builder.trunc(fresh, ir.IntType(1))) as (clean, dirty):
+            with clean:
+                clean_block = builder.block
+            with dirty:
+                loaded = builder.load(out_p, align=size)
+                dirty_block = builder.block
+        before = builder.phi(wide)
+        before.add_incoming(_splat(real, count, 0.0), clean_block)
+        before.add_incoming(loaded, dirty_block)
+        x_p = builder.gep(x_p, [builder.add(row, lane0)])
+        values_p = builder.gep(values_p, [builder.add(value0, lane0)])
+        bases_p = builder.gep(bases_p, [base0])
+        entry, loop, done = builder.block, builder.append_basic_block("slots"), builder.append_basic_block("summed")
+        builder.cbranch(builder.icmp_signed(">", slots, _I64(0)), loop, done)
+        builder.position_at_end(loop)
+        s, total = builder.phi(_I64), builder.phi(wide)
+        s.add_incoming(_I64(0), entry)
+        total.add_incoming(before, entry)
+        value_p = builder.gep(values_p, [builder.mul(s, _I64(LANES))])
+        bits = builder.load(builder.bitcast(value_p, stored.as_pointer()), align=_STORED_BYTES[format_])
+        base = builder.sext(builder.load(builder.gep(bases_p, [s])), _I64)
+        terms = builder.load(builder.bitcast(builder.gep(x_p, [base]), wide.as_pointer()), align=size)
+        fma = _fma(builder, wide, real, count)
+        next_total = builder.call(fma, [_widened(builder, format_, real, bits, count), terms, total])
+        next_s = builder.add(s, _I64(1))
+        s.add_incoming(next_s, loop)
+        total.add_incoming(next_total, loop)
+        builder.cbranch(builder.icmp_signed("<", next_s, slots), loop, done)
+        builder.position_at_end(done)
+        result = builder.phi(wide)
+        result.add_incoming(before, entry)
+        result.add_incoming(next_total, loop)
+        builder.store(result, out_p, align=size)
+        return context.get_dummy_value()
+
+    return signature, codegen
+
+
+_STORED_BYTES = {types.float64: 8, types.float32: 4, types.int16: 2, types.uint16: 2, types.uint8: 1}

@@ -1,0 +1,289 @@
+"""A sparse matrix cut into chunks of rows whose columns are told in as few bytes as they allow, in compiled code.
+
+A chunk is up to LANES successive rows of one group; groups are sets of rows without entries between them.  It has two
+parts, the entries in columns of earlier groups (L) and those of later ones (U); the diagonal is kept apart, and so is
+what belongs to other ranks.  A part is a list of slots, each one entry of every row, with values one after the other:
+
+    run    columns base + row:  one number for the slot; rows without such an entry hold a zero
+    near   columns base + a 16-bit number for each row
+    far    a 32-bit column for each row
+
+Which a slot is follows from the columns alone.  A stencil's rows of one colour have nothing but runs.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mxpeak.kernels.host.jit import jit
+from mxpeak.kernels.host.sparse_native import LANES
+
+#: Columns of the table of chunks: first row, rows, first slot, first near and far slot, then the counts of L and of U.
+ROW, ROWS, SLOT, NEAR, FAR, L_PART, U_PART = 0, 1, 2, 3, 4, 5, 8
+TABLE = 11
+#: Ways to tell columns: 32-bit numbers, as many slots for all chunks of a group (ELLPACK), or for each (sliced); any.
+ELL, SELL, PACKED = 0, 1, 2
+#: Differences column - row that are looked at in one part of a chunk; more of them are no runs.
+MOST = 64
+#: A difference is a run from this share of a chunk's rows on: then its zeros cost less than columns would.
+SHARE = 4
+#: Rows from which on a chunk ends where the differences change.
+LEAST = LANES // 4
+#: How far apart the columns of a near slot may be.
+NEAR_SPAN = 2**16
+
+
+@jit()
+def cut_rows(first, end, places, inverse, indptr, indices, adaptive, chunk_row):
+    """chunk_row = the first rows of the chunks of rows first:end, all of one group; returns how many there are.
+
+    A chunk ends after LANES rows, or, from LEAST on, at a row most of whose differences column - row are new.
+    """
+    n = inverse.shape[0]
+    known = np.empty(2 * MOST, np.int64)
+    count, size, rows = 0, 0, 0
+    for r in range(first, end):
+        i = places[r]
+        if adaptive and LEAST <= rows < LANES:
+            same, entries = 0, 0
+            for k in range(indptr[i], indptr[i + 1]):
+                j = indices[k]
+                if j < n and j != i:
+                    entries += 1
+                    if _find(known, size, inverse[j] - r, entries - 1) >= 0:
+                        same += 1
+            if 4 * same < 3 * min(entries, size):
+                rows = LANES
+        if rows == LANES or rows == 0:
+            chunk_row[count] = r
+            count += 1
+            rows, size = 0, 0
+        rows += 1
+        if adaptive:
+            hint = 0
+            for k in range(indptr[i], indptr[i + 1]):
+                j = indices[k]
+                if j < n and j != i:
+                    at = _find(known, size, inverse[j] - r, hint)
+                    if at < 0 and size < known.shape[0]:
+                        at = size
+                        known[size] = inverse[j] - r
+                        size += 1
+                    hint = at + 1
+    return count
+
+
+@jit(inline="always")
+def _find(known, size, value, hint):
+    """The place of a value among the first `size`; the one hinted at is looked at first.  -1 if it is not there."""
+    if 0 <= hint < size and known[hint] == value:
+        return hint
+    for k in range(size):
+        if known[k] == value:
+            return k
+    return -1
+
+
+@jit()
+def _differences(row0, rows, upper, places, inverse, indptr, indices, start, known, count, columns, storage):
+    """The differences of one part of a chunk that become runs: known[:size], in order of first sight; returns size."""
+    n = inverse.shape[0]
+    size = 0
+    if storage != PACKED:
+        return 0
+    for r in range(row0, row0 + rows):
+        i, hint = places[r], 0
+        for k in range(indptr[i], indptr[i + 1]):
+            j = indices[k]
+            if j >= n or j == i or (inverse[j] >= start) != upper:
+                continue
+            at = _find(known, size, inverse[j] - r, hint)
+            if at < 0 and size < MOST:
+                at = size
+                known[at], count[at] = inverse[j] - r, 0
+                size += 1
+            if at >= 0:
+                count[at] += 1
+            hint = at + 1
+    kept = 0
+    for k in range(size):
+        # rows without the entry read there all the same, so it must exist; x has LANES numbers beyond its last
+        if SHARE * count[k] >= rows and row0 + known[k] >= 0 and row0 + known[k] <= columns:
+            known[kept] = known[k]
+            kept += 1
+    return kept
+
+
+@jit()
+def _leftover(row0, rows, upper, places, inverse, indptr, indices, start, known, runs, low, high):
+    """Entries that are in no run, the s-th of a row in slot s: low[s] and high[s] bound its columns; returns how many.
+
+    Slots beyond the room in `low` are not bounded: they are far.
+    """
+    n = inverse.shape[0]
+    slots = 0
+    for r in range(row0, row0 + rows):
+        i, s, hint = places[r], 0, 0
+        for k in range(indptr[i], indptr[i + 1]):
+            j = indices[k]
+            if j >= n or j == i or (inverse[j] >= start) != upper:
+                continue
+            at = _find(known, runs, inverse[j] - r, hint)
+            if at >= 0:
+                hint = at + 1
+                continue
+            if s < low.shape[0]:
+                if s >= slots:
+                    low[s] = high[s] = inverse[j]
+                low[s], high[s] = min(low[s], inverse[j]), max(high[s], inverse[j])
+            s += 1
+            slots = max(slots, s)
+    return slots
+
+
+@jit()
+def count_slots(
+    tid, threads, places, inverse, indptr, indices, chunk_row, chunk_end, chunk_start, columns, storage, table
+):
+    """Rows and counts of every chunk; a share of the chunks for each thread."""
+    chunks = chunk_row.shape[0]
+    known, count = np.empty(MOST, np.int64), np.empty(MOST, np.int64)
+    low, high = np.empty(4 * MOST, np.int64), np.empty(4 * MOST, np.int64)
+    for c in range(chunks * tid // threads, chunks * (tid + 1) // threads):
+        row0, rows = chunk_row[c], chunk_end[c] - chunk_row[c]
+        table[c, ROW], table[c, ROWS] = row0, rows
+        for upper in (False, True):
+            part = U_PART if upper else L_PART
+            runs = _differences(
+                row0, rows, upper, places, inverse, indptr, indices, chunk_start[c], known, count, columns, storage
+            )
+            slots = _leftover(
+                row0, rows, upper, places, inverse, indptr, indices, chunk_start[c], known, runs, low, high
+            )
+            near = 0
+            if storage == PACKED:
+                for s in range(min(slots, low.shape[0])):
+                    near += 1 if high[s] - low[s] < NEAR_SPAN else 0
+            table[c, part], table[c, part + 1], table[c, part + 2] = runs, near, slots - near
+
+
+@jit()
+def fill_slots(
+    tid, threads, places, inverse, indptr, indices, data, chunk_start, columns, storage, table, bases, near, far, values
+):
+    """Bases, columns and values of every slot; a share of the chunks for each thread.  All arrays come as zeros."""
+    n, chunks = inverse.shape[0], table.shape[0]
+    known, count = np.empty(MOST, np.int64), np.empty(MOST, np.int64)
+    low, high, to = np.empty(4 * MOST, np.int64), np.empty(4 * MOST, np.int64), np.empty(4 * MOST, np.int64)
+    for c in range(chunks * tid // threads, chunks * (tid + 1) // threads):
+        row0, rows, start = table[c, ROW], table[c, ROWS], chunk_start[c]
+        slot, near0, far0 = np.int64(table[c, SLOT]), np.int64(table[c, NEAR]), np.int64(table[c, FAR])
+        for upper in (False, True):
+            part = U_PART if upper else L_PART
+            runs = _differences(
+                row0, rows, upper, places, inverse, indptr, indices, start, known, count, columns, storage
+            )
+            slots = _leftover(row0, rows, upper, places, inverse, indptr, indices, start, known, runs, low, high)
+            for k in range(runs):
+                bases[slot + k] = known[k]
+            nears, fars = 0, 0
+            for s in range(min(slots, to.shape[0])):
+                if storage == PACKED and high[s] - low[s] < NEAR_SPAN:
+                    to[s] = nears
+                    bases[slot + runs + nears] = low[s]
+                    nears += 1
+            for s in range(min(slots, to.shape[0])):
+                if storage != PACKED or high[s] - low[s] >= NEAR_SPAN:
+                    to[s] = table[c, part + 1] + fars
+                    fars += 1
+            for r in range(row0, row0 + rows):
+                i, lane, s, hint = places[r], r - row0, 0, 0
+                for k in range(indptr[i], indptr[i + 1]):
+                    j = indices[k]
+                    if j >= n or j == i or (inverse[j] >= start) != upper:
+                        continue
+                    at = _find(known, runs, inverse[j] - r, hint)
+                    if at >= 0:
+                        hint = at + 1
+                        values[(slot + at) * LANES + lane] = data[k]
+                        continue
+                    place = to[s] if s < to.shape[0] else table[c, part + 1] + s - nears
+                    s += 1
+                    values[(slot + runs + place) * LANES + lane] = data[k]
+                    if place < nears:
+                        near[(near0 + place) * LANES + lane] = inverse[j] - bases[slot + runs + place]
+                    else:
+                        far[(far0 + place - nears) * LANES + lane] = inverse[j]
+            slot += runs + table[c, part + 1] + table[c, part + 2]
+            near0 += table[c, part + 1]
+            far0 += table[c, part + 2]
+
+
+@jit()
+def outside_entries(places, indptr, indices, data, n, rows, pointer, columns, values):
+    """The entries of other ranks' columns, for the rows (new numbers, ascending) that have some; columns from 0 on."""
+    at = 0
+    for s in range(rows.shape[0]):
+        i = places[rows[s]]
+        pointer[s] = at
+        for k in range(indptr[i], indptr[i + 1]):
+            if indices[k] >= n:
+                columns[at], values[at] = indices[k] - n, data[k]
+                at += 1
+    pointer[rows.shape[0]] = at
+
+
+@jit()
+def count_outside(places, surface, indptr, indices, n, rows):
+    """rows = the new numbers of rows with other ranks' columns; returns (how many rows, how many entries)."""
+    found, entries = 0, 0
+    for r in range(n):
+        if surface[places[r]]:
+            rows[found] = r
+            found += 1
+            for k in range(indptr[places[r]], indptr[places[r] + 1]):
+                entries += 1 if indices[k] >= n else 0
+    return found, entries
+
+
+@jit()
+def mark_late(places, inverse, surface, indptr, indices, chunk_row, chunk_end, chunk_of, late):
+    """late[c] = whether chunk c must wait for other ranks in a sweep, group after group.
+
+    It must if one of its rows has an entry from there, or a neighbour in an earlier group that is itself late: that one
+    comes after all of the early ones.  With a symmetric pattern the neighbours that it must precede are late too.
+    """
+    n = inverse.shape[0]
+    for c in range(chunk_row.shape[0]):
+        for r in range(chunk_row[c], chunk_end[c]):
+            if surface[places[r]]:
+                late[c] = True
+        if late[c]:
+            for r in range(chunk_row[c], chunk_end[c]):
+                i = places[r]
+                for k in range(indptr[i], indptr[i + 1]):
+                    j = indices[k]
+                    if j < n and inverse[j] > r:
+                        late[chunk_of[inverse[j]]] = True
+
+
+@jit()
+def diagonal_of(tid, threads, places, indptr, indices, data, diagonal):
+    """diagonal = a_ii, in the order of the chunks."""
+    n = places.shape[0]
+    for r in range(n * tid // threads, n * (tid + 1) // threads):
+        i = places[r]
+        for k in range(indptr[i], indptr[i + 1]):
+            if indices[k] == i:
+                diagonal[r] = data[k]
+
+
+@jit()
+def row_sums(tid, threads, places, indptr, data, sums):
+    """sums = Σ_j a_ij, in the order of the chunks."""
+    n = places.shape[0]
+    for r in range(n * tid // threads, n * (tid + 1) // threads):
+        total = 0.0
+        for k in range(indptr[places[r]], indptr[places[r] + 1]):
+            total += data[k]
+        sums[r] = total

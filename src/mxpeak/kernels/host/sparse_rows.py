@@ -1,0 +1,240 @@
+"""The 27-point problem's rows, and independent sets of any sparse matrix's rows, in compiled code.
+
+Rows are compressed (indptr, indices, data); column n + h is entry h of what comes from other ranks.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mxpeak.kernels.host.jit import jit
+
+
+@jit()
+def stencil_counts(tid, threads, box, first, indptr):
+    """indptr[1 + i] = entries of row i: (3 - sides without a neighbour) multiplied over the three directions.
+
+    box = nx, ny, nz, gnx, gny, gnz; first = the global coordinates of the first point.
+    """
+    nx, ny, nz = box[0], box[1], box[2]
+    for z in range(nz * tid // threads, nz * (tid + 1) // threads):
+        deep = _around(first[2] + z, box[5])
+        for y in range(ny):
+            flat = deep * _around(first[1] + y, box[4])
+            for x in range(nx):
+                indptr[1 + (z * ny + y) * nx + x] = flat * _around(first[0] + x, box[3])
+
+
+@jit(inline="always")
+def _around(x, end):
+    """How many of x-1, x, x+1 lie in 0 … end-1."""
+    return 1 + (1 if x > 0 else 0) + (1 if x + 1 < end else 0)
+
+
+@jit()
+def stencil_rows(tid, threads, box, first, halo, weights, indptr, indices, data):
+    """Fill in the columns and values of the rows, neighbours in the order of their global numbers.
+
+    halo[d] = (offset, x0, y0, z0, width, height) of direction d = (dx+1) + 3(dy+1) + 9(dz+1): the point (x, y, z)
+    outside of the box is halo entry offset + ((z - z0)·height + y - y0)·width + x - x0.  weights[d] is the stencil.
+    """
+    nx, ny, nz = box[0], box[1], box[2]
+    for z in range(nz * tid // threads, nz * (tid + 1) // threads):
+        for y in range(ny):
+            for x in range(nx):
+                at = indptr[(z * ny + y) * nx + x]
+                for dz in range(-1, 2):
+                    if not 0 <= first[2] + z + dz < box[5]:
+                        continue
+                    for dy in range(-1, 2):
+                        if not 0 <= first[1] + y + dy < box[4]:
+                            continue
+                        for dx in range(-1, 2):
+                            if not 0 <= first[0] + x + dx < box[3]:
+                                continue
+                            indices[at] = _column(box, halo, x + dx, y + dy, z + dz)
+                            data[at] = weights[dx + 1 + 3 * (dy + 1) + 9 * (dz + 1)]
+                            at += 1
+
+
+@jit(inline="always")
+def _column(box, halo, x, y, z):
+    nx, ny, nz = box[0], box[1], box[2]
+    sx, sy, sz = _side(x, nx), _side(y, ny), _side(z, nz)
+    if sx == 0 and sy == 0 and sz == 0:
+        return (z * ny + y) * nx + x
+    h = halo[sx + 1 + 3 * (sy + 1) + 9 * (sz + 1)]
+    return nx * ny * nz + h[0] + ((z - h[3]) * h[5] + y - h[2]) * h[4] + x - h[1]
+
+
+@jit(inline="always")
+def _side(x, end):
+    """-1 before 0, 1 from `end` on, else 0."""
+    return -1 if x < 0 else (1 if x >= end else 0)
+
+
+@jit()
+def check_rows(indptr, indices, data, n, columns, found):
+    """Look for what no solver can use; found = (kind, row), kind 0 nothing, 1 column out of range, 2 not finite,
+    3 no entries, 4 no diagonal, 5 a zero on the diagonal, 6 a column twice."""
+    seen = np.full(columns, -1, np.int64)
+    for i in range(n):
+        diagonal = 0.0
+        here = False
+        for k in range(indptr[i], indptr[i + 1]):
+            j = indices[k]
+            if j < 0 or j >= columns:
+                found[0], found[1] = 1, i
+                return
+            if not np.isfinite(data[k]):
+                found[0], found[1] = 2, i
+                return
+            if seen[j] == i:
+                found[0], found[1] = 6, i
+                return
+            seen[j] = i
+            if j == i:
+                diagonal, here = data[k], True
+        if indptr[i] == indptr[i + 1]:
+            found[0], found[1] = 3, i
+            return
+        if not here or diagonal == 0.0:
+            found[0], found[1] = 5 if here else 4, i
+            return
+
+
+@jit()
+def greedy_colours(indptr, indices, n, colour):
+    """colour[i] = the least that no neighbour with a smaller number has (Saad, section 3.3.3); returns how many.
+
+    The pattern has to be symmetric.
+    """
+    taken = np.full(n + 1, -1, np.int64)
+    most = 0
+    for i in range(n):
+        for k in range(indptr[i], indptr[i + 1]):
+            j = indices[k]
+            if j < i:
+                taken[colour[j]] = i
+        c = 0
+        while taken[c] == i:
+            c += 1
+        colour[i] = c
+        most = max(most, c + 1)
+    return most
+
+
+@jit()
+def levels(indptr, indices, n, level):
+    """level[i] = 1 + the largest of neighbours with a smaller number, 0 without any; returns how many there are.
+
+    Rows of one level are independent, and taking level after level gives what row after row would.
+    """
+    most = 0
+    for i in range(n):
+        found = 0
+        for k in range(indptr[i], indptr[i + 1]):
+            j = indices[k]
+            if j < i:
+                found = max(found, level[j] + 1)
+        level[i] = found
+        most = max(most, found + 1)
+    return most
+
+
+@jit(inline="always")
+def _weight(i):
+    """A number without order: the same of a row wherever it is asked for (splitmix64)."""
+    z = np.uint64(i) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(0x9E3779B97F4A7C15)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
+
+
+@jit()
+def jpl_round(tid, threads, indptr, indices, n, longest, colour, before, left):
+    """One round of Jones, Plassmann and Luby: rows that outweigh all uncoloured neighbours take the least free colour.
+
+    `before` is colour as the round found it, -1 where there is none; left[tid] = rows of this thread still without one.
+    No row has more than `longest` entries, so no colour needs to be larger.
+    """
+    mine, taken = 0, np.full(longest + 1, -1, np.int64)
+    for i in range(n * tid // threads, n * (tid + 1) // threads):
+        if before[i] >= 0:
+            continue
+        heaviest, weight = True, _weight(i)
+        for k in range(indptr[i], indptr[i + 1]):
+            j = indices[k]
+            if j < n and j != i and before[j] < 0 and _weight(j) > weight:
+                heaviest = False
+                break
+        if not heaviest:
+            mine += 1
+            continue
+        for k in range(indptr[i], indptr[i + 1]):
+            j = indices[k]
+            if j < n and j != i and 0 <= before[j] <= longest:
+                taken[before[j]] = i
+        c = 0
+        while taken[c] == i:
+            c += 1
+        colour[i] = c
+    left[tid] = mine
+
+
+@jit()
+def group_rows(group, surface, groups, places, starts, inside):
+    """Sort rows by group, within one those without entries from other ranks first: places[new] = old.
+
+    starts[g] = the first of group g; inside[g] = the first of its rows that need other ranks.
+    """
+    n = group.shape[0]
+    count = np.zeros((groups + 1, 2), np.int64)
+    for i in range(n):
+        count[group[i], 1 if surface[i] else 0] += 1
+    at = 0
+    for g in range(groups):
+        starts[g] = at
+        inside[g] = at + count[g, 0]
+        end = inside[g] + count[g, 1]
+        count[g, 0], count[g, 1] = at, inside[g]
+        at = end
+    starts[groups] = at
+    for i in range(n):
+        part = 1 if surface[i] else 0
+        places[count[group[i], part]] = i
+        count[group[i], part] += 1
+
+
+@jit()
+def touches_halo(tid, threads, indptr, indices, n, surface):
+    """surface[i] = whether row i has an entry from another rank."""
+    for i in range(n * tid // threads, n * (tid + 1) // threads):
+        surface[i] = False
+        for k in range(indptr[i], indptr[i + 1]):
+            if indices[k] >= n:
+                surface[i] = True
+
+
+@jit()
+def pattern_is_symmetric(tid, threads, indptr, indices, n, found):
+    """found[tid] = 1 if some local entry (i, j) of this thread's rows has no (j, i); columns of a row ascend."""
+    found[tid] = 0
+    for i in range(n * tid // threads, n * (tid + 1) // threads):
+        for k in range(indptr[i], indptr[i + 1]):
+            j = indices[k]
+            if j < n and not _has(indptr, indices, j, i):
+                found[tid] = 1
+                return
+
+
+@jit()
+def _has(indptr, indices, i, j):
+    low, high = indptr[i], indptr[i + 1]
+    while low < high:
+        middle = (low + high) // 2
+        if indices[middle] < j:
+            low = middle + 1
+        else:
+            high = middle
+    return low < indptr[i + 1] and indices[low] == j

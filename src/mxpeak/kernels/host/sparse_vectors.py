@@ -1,0 +1,191 @@
+"""Vectors of Krylov methods, fp32 and fp64, block by block: a basis is read once for two things done with it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mxpeak.kernels.host.jit import jit
+
+#: Rows that are taken at a time: of a basis of 30 fp32 vectors they fit a core's second cache.
+BLOCK = 2048
+#: Rows summed up in the vectors' own type before fp64 takes the sum over: bounds the error by SHORT·u, not n·u.
+SHORT = 512
+_SUM = {"contract", "reassoc"}
+
+
+@jit(inline="always")
+def _share(n, tid, threads):
+    """First and last row of a thread's blocks."""
+    blocks = (n + BLOCK - 1) // BLOCK
+    return BLOCK * (blocks * tid // threads), min(n, BLOCK * (blocks * (tid + 1) // threads))
+
+
+@jit(fastmath=_SUM)
+def _dot(x, y):
+    total = x.dtype.type(0)
+    for i in range(x.shape[0]):
+        total += x[i] * y[i]
+    return total
+
+
+@jit(fastmath=_SUM)
+def _dot4(q0, q1, q2, q3, w):
+    zero = w.dtype.type(0)
+    a, b, c, d = zero, zero, zero, zero
+    for i in range(w.shape[0]):
+        a += q0[i] * w[i]
+        b += q1[i] * w[i]
+        c += q2[i] * w[i]
+        d += q3[i] * w[i]
+    return a, b, c, d
+
+
+@jit(fastmath={"contract"})
+def _subtract4(w, q0, q1, q2, q3, a, b, c, d):
+    for i in range(w.shape[0]):
+        w[i] -= (q0[i] * a + q1[i] * b) + (q2[i] * c + q3[i] * d)
+
+
+@jit(fastmath={"contract"})
+def _subtract(w, q, a):
+    for i in range(w.shape[0]):
+        w[i] -= q[i] * a
+
+
+@jit(inline="always")
+def _dots(Q, k, first, end, w, h):
+    """h_j += Σ q_j w over some rows."""
+    for at in range(first, end, SHORT):
+        to = min(at + SHORT, end)
+        piece, j = w[at:to], 0
+        while j + 4 <= k:
+            a, b, c, d = _dot4(Q[j, at:to], Q[j + 1, at:to], Q[j + 2, at:to], Q[j + 3, at:to], piece)
+            h[j] += a
+            h[j + 1] += b
+            h[j + 2] += c
+            h[j + 3] += d
+            j += 4
+        while j < k:
+            h[j] += _dot(Q[j, at:to], piece)
+            j += 1
+
+
+@jit(inline="always")
+def _subtract_all(Q, k, first, end, w, h):
+    """w -= Σ h_j q_j over some rows; h has the vectors' type."""
+    piece, j = w[first:end], 0
+    while j + 4 <= k:
+        _subtract4(piece, Q[j, first:end], Q[j + 1, first:end], Q[j + 2, first:end], Q[j + 3, first:end],
+                   h[j], h[j + 1], h[j + 2], h[j + 3])  # fmt: skip
+        j += 4
+    while j < k:
+        _subtract(piece, Q[j, first:end], h[j])
+        j += 1
+
+
+@jit()
+def project(tid, threads, Q, k, w, sums):
+    """sums[tid] = this thread's part of Q^T w, of the first k vectors (rows of Q)."""
+    mine = sums[tid]
+    mine[:k] = 0.0
+    first, end = _share(w.shape[0], tid, threads)
+    for at in range(first, end, BLOCK):
+        _dots(Q, k, at, min(at + BLOCK, end), w, mine)
+
+
+@jit()
+def subtract_and_project(tid, threads, Q, k, w, h, sums):
+    """w -= Q h, and sums[tid] = this thread's part of Q^T w of the new w: Q is read once."""
+    mine = sums[tid]
+    mine[:k] = 0.0
+    first, end = _share(w.shape[0], tid, threads)
+    for at in range(first, end, BLOCK):
+        to = min(at + BLOCK, end)
+        _subtract_all(Q, k, at, to, w, h)
+        _dots(Q, k, at, to, w, mine)
+
+
+@jit()
+def subtract_and_square(tid, threads, Q, k, w, h, sums):
+    """w -= Q h, and sums[tid, 0] = this thread's part of w^T w of the new w."""
+    first, end = _share(w.shape[0], tid, threads)
+    total = 0.0
+    for at in range(first, end, BLOCK):
+        to = min(at + BLOCK, end)
+        _subtract_all(Q, k, at, to, w, h)
+        for s in range(at, to, SHORT):
+            piece = w[s : min(s + SHORT, to)]
+            total += _dot(piece, piece)
+    sums[tid, 0] = total
+
+
+@jit()
+def combine(tid, threads, Q, k, y, out):
+    """out = Q y, of the first k vectors; y has the vectors' type, out may be of another."""
+    first, end = _share(out.shape[0], tid, threads)
+    piece = np.empty(BLOCK, Q.dtype)
+    for at in range(first, end, BLOCK):
+        to = min(at + BLOCK, end)
+        piece[:] = 0
+        for j in range(k):
+            _subtract(piece[: to - at], Q[j, at:to], -y[j])
+        for i in range(to - at):
+            out[at + i] = piece[i]
+
+
+@jit()
+def dot(tid, threads, x, y, sums):
+    """sums[tid, 0] = this thread's part of Σ x_i y_i."""
+    first, end = _share(x.shape[0], tid, threads)
+    total = 0.0
+    for at in range(first, end, SHORT):
+        to = min(at + SHORT, end)
+        total += _dot(x[at:to], y[at:to])
+    sums[tid, 0] = total
+
+
+@jit(fastmath={"contract"})
+def scaled(tid, threads, x, factor, out):
+    """out = factor · x, rounded to out's type."""
+    first, end = _share(x.shape[0], tid, threads)
+    for i in range(first, end):
+        out[i] = factor * x[i]
+
+
+@jit(fastmath={"contract"})
+def add_scaled(tid, threads, y, factor, x):
+    """y += factor · x; x may be of a narrower type."""
+    first, end = _share(y.shape[0], tid, threads)
+    for i in range(first, end):
+        y[i] += factor * x[i]
+
+
+@jit(fastmath={"contract"})
+def scale_and_add(tid, threads, y, factor, x):
+    """y = x + factor · y."""
+    first, end = _share(y.shape[0], tid, threads)
+    for i in range(first, end):
+        y[i] = x[i] + factor * y[i]
+
+
+@jit(fastmath=_SUM)
+def subtract_from(tid, threads, b, y, sums):
+    """y = b - y, and sums[tid, 0] = this thread's part of Σ y_i² of the new y."""
+    first, end = _share(y.shape[0], tid, threads)
+    total = 0.0
+    for i in range(first, end):
+        y[i] = b[i] - y[i]
+        total += y[i] * y[i]
+    sums[tid, 0] = total
+
+
+@jit()
+def distance(tid, threads, x, value, sums):
+    """sums[tid, 0] = this thread's part of max |x_i - value|, NaN if there is one."""
+    first, end = _share(x.shape[0], tid, threads)
+    most = 0.0
+    for i in range(first, end):
+        gap = abs(x[i] - value)
+        if not gap <= most:  # also where it is NaN, which then stays
+            most = gap if most == most else most
+    sums[tid, 0] = most

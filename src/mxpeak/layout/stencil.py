@@ -1,0 +1,326 @@
+"""The 27-point problem's points: which a rank owns, which its neighbours need, and which boxes are good ones.
+
+Ranks stand in an npx×npy×npz grid, rank = (pz·npy + py)·npx + px, and each owns an nx×ny×nz box of the global
+gnx×gny×gnz points, numbered with x fastest: (z·ny + y)·nx + x.  A point is coupled with those at most one step away in
+every direction, inside the domain.  So the couplings of a box are a product of three sums, one a dimension,
+
+    nnz = (3·gnx - 2)·(3·gny - 2)·(3·gnz - 2)   for the whole domain, whose first and last points lack a neighbour,
+
+and what a rank needs of others is the layer of points around its box: faces, edges and corners, one a neighbour.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from itertools import product
+from math import prod
+
+from mxpeak.errors import UsageError
+from mxpeak.layout.grid import factor3
+
+Triple = tuple[int, int, int]
+
+#: Entries of a row inside the domain, and the multigrid levels of HPCG and HPG-MxP.
+STENCIL, LEVELS = 27, 4
+#: Rules of both benchmarks: points of a local dimension, and shortest over longest side of boxes and process grids.
+LEAST_SIDE, LEAST_ASPECT = 16, 0.125
+#: The largest place of an entry that a 32-bit integer can say.
+INT32_MAX = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbour:
+    """A rank next to this one, and what the two exchange: a face, edge or corner of either's box.
+
+    direction     where it lies: -1, 0 or 1 in x, y, z
+    shape         points in x, y, z of what is sent to it, and of what comes back
+    first         the first point sent, in this box's coordinates; x is fastest
+    recv_offset   where what comes from it stands in the halo, in the same order
+    """
+
+    rank: int
+    direction: Triple
+    shape: Triple
+    first: Triple
+    recv_offset: int
+
+    @property
+    def count(self) -> int:
+        """How many points are sent, and received."""
+        return prod(self.shape)
+
+    @property
+    def first_received(self) -> Triple:
+        """The first point received, in this box's coordinates: just outside it."""
+        return _triple(at + d for at, d in zip(self.first, self.direction))
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """One rank's nx×ny×nz points, and its place (px, py, pz) in the process grid."""
+
+    nx: int
+    ny: int
+    nz: int
+    npx: int = 1
+    npy: int = 1
+    npz: int = 1
+    px: int = 0
+    py: int = 0
+    pz: int = 0
+
+    def __post_init__(self) -> None:
+        if min(self.shape) < 1 or min(self.grid) < 1:
+            raise UsageError(
+                f"a box needs a point and a rank in every dimension, but {times(self.shape)} points on "
+                f"{times(self.grid)} ranks were asked for"
+            )
+        if not all(0 <= p < n for p, n in zip(self.place, self.grid)):
+            raise IndexError(f"{self.place} is outside the process grid {times(self.grid)}")
+
+    @classmethod
+    def of(cls, rank: int, shape: Triple, grid: Triple) -> Box:
+        """The box of `rank`, of this local shape, in this process grid."""
+        npx, npy, npz = grid
+        if not 0 <= rank < prod(grid):
+            raise IndexError(f"rank {rank} is outside the process grid {times(grid)} of {prod(grid)} ranks")
+        return cls(*shape, npx, npy, npz, rank % npx, rank // npx % npy, rank // (npx * npy))
+
+    @property
+    def shape(self) -> Triple:
+        """Local points in x, y, z."""
+        return self.nx, self.ny, self.nz
+
+    @property
+    def grid(self) -> Triple:
+        """Ranks in x, y, z."""
+        return self.npx, self.npy, self.npz
+
+    @property
+    def place(self) -> Triple:
+        """Where this rank stands among them."""
+        return self.px, self.py, self.pz
+
+    @property
+    def _last(self) -> Triple:
+        return self.npx - 1, self.npy - 1, self.npz - 1
+
+    @property
+    def rank(self) -> int:
+        """(pz·npy + py)·npx + px."""
+        return (self.pz * self.npy + self.py) * self.npx + self.px
+
+    @property
+    def ranks(self) -> int:
+        """How many ranks there are."""
+        return prod(self.grid)
+
+    @property
+    def rows(self) -> int:
+        """Local points, which are this rank's rows."""
+        return prod(self.shape)
+
+    @property
+    def gnx(self) -> int:
+        """Global points in x."""
+        return self.nx * self.npx
+
+    @property
+    def gny(self) -> int:
+        """Global points in y."""
+        return self.ny * self.npy
+
+    @property
+    def gnz(self) -> int:
+        """Global points in z."""
+        return self.nz * self.npz
+
+    @property
+    def global_shape(self) -> Triple:
+        """Global points in x, y, z."""
+        return self.gnx, self.gny, self.gnz
+
+    @property
+    def global_rows(self) -> int:
+        """Points of the whole domain."""
+        return prod(self.global_shape)
+
+    @property
+    def global_nnz(self) -> int:
+        """Entries of the whole matrix: (3·gnx - 2)·(3·gny - 2)·(3·gnz - 2)."""
+        return prod(3 * n - 2 for n in self.global_shape)
+
+    @property
+    def global_coarse_nnz(self) -> int:
+        """Entries of the rows at even points, which are the coarser level's: Π (3·gn/2 - 1), no side being odd."""
+        self.coarser()
+        return prod(3 * n // 2 - 1 for n in self.global_shape)
+
+    @property
+    def local_nnz(self) -> int:
+        """Entries of this rank's rows: Π (3·n - [first box of its line] - [last box of its line])."""
+        return prod(3 * n - (p == 0) - (p == last) for n, p, last in zip(self.shape, self.place, self._last))
+
+    @property
+    def origin(self) -> Triple:
+        """The global coordinates of its first point."""
+        return self.px * self.nx, self.py * self.ny, self.pz * self.nz
+
+    @property
+    def halo(self) -> int:
+        """Points received from all neighbours."""
+        return sum(neighbour.count for neighbour in self.neighbours())
+
+    def neighbours(self) -> tuple[Neighbour, ...]:
+        """The up to 26 ranks around this one, by rank: what comes from them fills the halo in this order."""
+        found: list[Neighbour] = []
+        offset = 0
+        for dz, dy, dx in product((-1, 0, 1), repeat=3):
+            direction = dx, dy, dz
+            place = [p + d for p, d in zip(self.place, direction)]
+            if direction == (0, 0, 0) or not all(0 <= p < n for p, n in zip(place, self.grid)):
+                continue
+            rank = (place[2] * self.npy + place[1]) * self.npx + place[0]
+            shape = _triple(1 if d else n for d, n in zip(direction, self.shape))
+            first = _triple(n - 1 if d > 0 else 0 for d, n in zip(direction, self.shape))
+            found.append(Neighbour(rank, direction, shape, first, offset))
+            offset += found[-1].count
+        return tuple(found)
+
+    def coarser(self) -> Box:
+        """The box of every second point."""
+        for name, n in zip("xyz", self.shape):
+            if n % 2:
+                raise UsageError(f"the box {times(self.shape)} has no coarser one: n{name} / 2 = {n} / 2 leaves 1")
+        return replace(self, nx=self.nx // 2, ny=self.ny // 2, nz=self.nz // 2)
+
+    def levels(self, count: int = LEVELS) -> list[Box]:
+        """This box and the coarser ones, `count` in all."""
+        boxes = [self]
+        while len(boxes) < count:
+            boxes.append(boxes[-1].coarser())
+        return boxes
+
+
+# --- process grids ----------------------------------------------------------------------------------------------
+
+
+def process_grid(ranks: int) -> Triple:
+    """The grid npx <= npy <= npz of `ranks` ranks that is nearest to a cube: of least surface between the boxes.
+
+    Its longest side is z, for there a face is one contiguous piece of the vector.
+    """
+    npz, npy, npx = factor3(ranks)
+    return npx, npy, npz
+
+
+def aspect(shape: Triple) -> float:
+    """Shortest over longest side: 1 for a cube."""
+    return min(shape) / max(shape)
+
+
+def good_ranks(ranks: int) -> tuple[int, ...]:
+    """The nearest rank counts, below and above, whose process grid keeps the rule on its sides; itself if it does."""
+    if _good(ranks):
+        return (ranks,)
+    below = next(fewer for fewer in range(ranks - 1, 0, -1) if _good(fewer))
+    above = next(more for more in range(ranks + 1, 2 * ranks + 2) if _good(more))  # below a power of 2
+    return below, above
+
+
+def _good(ranks: int) -> bool:
+    return aspect(process_grid(ranks)) >= LEAST_ASPECT
+
+
+# --- local sizes ------------------------------------------------------------------------------------------------
+
+
+def good_sizes(n: int, levels: int = LEVELS) -> tuple[int, ...]:
+    """The nearest sides, below and above, that can be halved levels - 1 times; n itself if it can."""
+    step = 2 ** (levels - 1)
+    below = n // step * step
+    return (n,) if below == n else tuple(size for size in (below, below + step) if size)
+
+
+def largest_cube(levels: int = LEVELS) -> int:
+    """The side of the largest cubic box whose entries a 32-bit integer can count: 27·n³ <= 2^31 - 1."""
+    step: int = 2 ** (levels - 1)
+    n = step
+    while STENCIL * (n + step) ** 3 <= INT32_MAX:
+        n += step
+    return n
+
+
+def check_box(box: Box, levels: int = LEVELS, rules: bool = True) -> None:
+    """Stop at a box that cannot be used, or, with `rules`, that HPCG's and HPG-MxP's rules do not take."""
+    _check_halving(box.shape, levels, LEAST_SIDE if rules else 1)
+    if rules:
+        _check_sides(box.shape)
+        _check_local_aspect(box.shape)
+        _check_grid_aspect(box.grid)
+    if STENCIL * box.rows > INT32_MAX:
+        raise UsageError(
+            f"a local box of {times(box.shape)} has {STENCIL} entries a row, {STENCIL}*{'*'.join(map(str, box.shape))} "
+            f"= {STENCIL * box.rows}, more than 2^31-1 = {INT32_MAX}, the most that 32-bit places can say; "
+            f"the largest cube is --nx {largest_cube(levels)}: type that, and start more ranks"
+        )
+
+
+def _check_halving(shape: Triple, levels: int, least: int) -> None:
+    step = 2 ** (levels - 1)
+    for name, n in zip("xyz", shape):
+        if n % step:
+            sizes = dict.fromkeys(max(size, least) for size in good_sizes(n, levels))
+            good = " or ".join(f"--n{name} {size}" for size in sizes)
+            raise UsageError(
+                f"--n{name} {n}: {levels} levels of multigrid halve it {levels - 1} times, but {n} / {step} "
+                f"leaves {n % step}; type {good}"
+            )
+
+
+def _check_sides(shape: Triple) -> None:
+    for name, n in zip("xyz", shape):
+        if n < LEAST_SIDE:
+            raise UsageError(
+                f"--n{name} {n} is less than {LEAST_SIDE}, the least that the rules allow; "
+                f"type --n{name} {LEAST_SIDE}, or --mode explore"
+            )
+
+
+def _check_local_aspect(shape: Triple) -> None:
+    if aspect(shape) < LEAST_ASPECT:
+        least, most = int(max(shape) * LEAST_ASPECT), int(min(shape) / LEAST_ASPECT)
+        raise UsageError(
+            f"{_ratio('the local box', shape)}; type sides of {good_sizes(least)[-1]} or more, or of {most} or less, "
+            f"or --mode explore"
+        )
+
+
+def _check_grid_aspect(grid: Triple) -> None:
+    if aspect(grid) >= LEAST_ASPECT:
+        return
+    ranks, best = prod(grid), process_grid(prod(grid))
+    if _good(ranks):
+        advice = "type " + " ".join(f"--np{name} {n}" for name, n in zip("xyz", best))
+    else:
+        counts = " or ".join(f"{count} ({times(process_grid(count))})" for count in good_ranks(ranks))
+        advice = f"{ranks} ranks have no better grid than {times(best)}: start {counts} ranks"
+    raise UsageError(f"{_ratio('the process grid', grid)}; {advice}, or type --mode explore")
+
+
+def _ratio(what: str, shape: Triple) -> str:
+    return (
+        f"{what} {times(shape)} is too far from a cube: shortest over longest side is {min(shape)}/{max(shape)} = "
+        f"{aspect(shape):.3g}, less than {LEAST_ASPECT}, the least that the rules allow"
+    )
+
+
+def times(shape: Triple) -> str:
+    """Three numbers as they are written: 2x2x4."""
+    return "x".join(map(str, shape))
+
+
+def _triple(values: Iterable[int]) -> Triple:
+    x, y, z = values
+    return x, y, z

@@ -1,0 +1,248 @@
+"""Counts of HPG-MxP and HPCG, each with its source: credited flops, nominal and least bytes, memory.
+
+A multigrid call on levels 0 … L-1 smooths before and after on all but the coarsest, which is smoothed once.  n_l and
+nnz_l are a level's rows and entries over all ranks, N = n_0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mxpeak.errors import UsageError
+from mxpeak.layout.stencil import LEVELS, STENCIL, Box
+
+FP64_BYTES, INT32_BYTES, INT64_BYTES, POINTER_BYTES = 8, 4, 8, 8
+
+#: The motifs of HPG-MxP and of HPCG by which flops are counted.
+HPG_MXP_MOTIFS = ("gs", "spmv", "ortho", "restriction", "prolongation", "update")
+HPCG_MOTIFS = ("ddot", "waxpby", "spmv", "mg")
+#: The two countings of HPG-MxP's multigrid.
+COUNTINGS = ("reference", "ornl")
+
+
+@dataclass(frozen=True, slots=True)
+class Levels:
+    """The sizes of a multigrid hierarchy over all ranks, finest level first.
+
+    coarse_nnz   entries of a level's rows at those points that the next level has; 0 for the coarsest
+    """
+
+    rows: tuple[int, ...]
+    nnz: tuple[int, ...]
+    coarse_nnz: tuple[int, ...]
+
+
+def stencil_levels(box: Box, count: int = LEVELS) -> Levels:
+    """The sizes of the 27-point problem, of which `box` is one rank's part."""
+    boxes = box.levels(count)
+    return Levels(
+        rows=tuple(one.global_rows for one in boxes),
+        nnz=tuple(one.global_nnz for one in boxes),
+        coarse_nnz=(*(one.global_coarse_nnz for one in boxes[:-1]), 0),
+    )
+
+
+# --- flops credited ---------------------------------------------------------------------------------------------
+
+
+def hpg_mxp_flops(levels: Levels, cycles: Sequence[int], counting: str = "reference") -> dict[str, int]:
+    """The flops of one solve whose restart cycles took `cycles` steps each, by motif and in "total".
+
+    Source: HPG-MxP reference code, GMRES_IR.cpp; all precisions count alike, the projected problem not at all.
+      gs       a multigrid call a step, and one a cycle for the update (see `reference_mg_flops`, `ornl_mg_flops`)
+      spmv     2·nnz_0 a step, and a cycle for the residual
+      ortho    step k: CGS2 8·k·N, norm 2·N, scaling N; so N·(4·m·(m + 1) + 3·m) for a cycle of m steps
+      update   a cycle: b - A x and its norm 4·N, scaling N, Q t 2·m·N, x + z 2·N
+    """
+    if counting not in COUNTINGS:
+        raise UsageError(f"counting {counting!r} is unknown; choose one of {', '.join(COUNTINGS)}")
+    N, calls = levels.rows[0], sum(cycles) + len(cycles)
+    mg = reference_mg_flops(levels) if counting == "reference" else ornl_mg_flops(levels)
+    flops = {motif: calls * count for motif, count in mg.items()}
+    flops["spmv"] = calls * 2 * levels.nnz[0]
+    flops["ortho"] = sum(N * (4 * m * (m + 1) + 3 * m) for m in cycles)
+    flops["update"] = sum(N * (7 + 2 * m) for m in cycles)
+    return _with_total({motif: flops[motif] for motif in HPG_MXP_MOTIFS})
+
+
+def reference_mg_flops(levels: Levels) -> dict[str, int]:
+    """The flops of a multigrid call as the reference counts them: 2·(1 + 1 + 1)·Σ nnz_l, all under smoothing.
+
+    Source: HPG-MxP reference code, GMRES_IR.cpp: residual, one sweep before and one after, as if every level had
+    them, the coarsest too, and no sweep started from zero; restriction and prolongation count nothing.
+    """
+    return {"gs": 6 * sum(levels.nnz), "restriction": 0, "prolongation": 0}
+
+
+def ornl_mg_flops(levels: Levels) -> dict[str, int]:
+    """The flops of a multigrid call as it is done in ORNL's optimised code (arXiv 2507.11512, §3.2).
+
+      gs             nnz_l for the sweep from zero, 2·nnz_l for the one after; 2·nnz on the coarsest level
+      restriction    the residual at coarse points only: 2·(entries of their rows)
+      prolongation   n_{l+1}
+
+    ORNL's code takes the coarse matrix's entries for those of the coarse points' rows: less by 2/gnx or so.
+    """
+    return {
+        "gs": 3 * sum(levels.nnz[:-1]) + 2 * levels.nnz[-1],
+        "restriction": 2 * sum(levels.coarse_nnz[:-1]),
+        "prolongation": sum(levels.rows[1:]),
+    }
+
+
+def hpcg_flops(levels: Levels, iterations: int, sets: int = 1) -> dict[str, int]:
+    """The flops of `sets` CG solves of `iterations` iterations in all, by motif and in "total".
+
+    Source: HPCG 3.1, ReportResults.cpp.
+      ddot, waxpby   (3·iterations + sets)·2·N each
+      spmv           (iterations + sets)·2·nnz_0
+      mg             an iteration: (4 + 2 + 4)·nnz_l, 4·nnz on the coarsest level: symmetric sweeps, one residual
+    """
+    vectors = (3 * iterations + sets) * 2 * levels.rows[0]
+    return _with_total(
+        {
+            "ddot": vectors,
+            "waxpby": vectors,
+            "spmv": (iterations + sets) * 2 * levels.nnz[0],
+            "mg": iterations * (10 * sum(levels.nnz[:-1]) + 4 * levels.nnz[-1]),
+        }
+    )
+
+
+def hpcg_bytes(levels: Levels, iterations: int, sets: int = 1) -> dict[str, int]:
+    """The nominal bytes that HPCG's GB/s are made of: "read", "write" and "total", whatever was moved.
+
+    Source: HPCG 3.1, ReportResults.cpp.  An entry is 12 bytes, a symmetric sweep reads all of them twice:
+      ddot     (3·iterations + sets) times 2·8·N read, 8 written in all
+      waxpby   as often, 2·8·N read, 8·N written
+      spmv     (iterations + sets) times 12·nnz_0 + 8·N read, 8·N written
+      mg       an iteration and level: two symmetric sweeps and a residual read 5·12·nnz_l + 3·8·n_l, and write
+               8·n_l + 2·8·nnz_l (HPCG counts nnz_l where n_l are written); coarsest: one sweep, 24·nnz + 8·n, 8·n
+    """
+    w, entry, N = FP64_BYTES, FP64_BYTES + INT32_BYTES, levels.rows[0]
+    vectors, products = 3 * iterations + sets, iterations + sets
+    fine = list(zip(levels.rows[:-1], levels.nnz[:-1]))
+    mg_read = sum(5 * entry * nnz + 3 * w * n for n, nnz in fine) + 2 * entry * levels.nnz[-1] + w * levels.rows[-1]
+    mg_write = sum(w * n + 2 * w * nnz for n, nnz in fine) + w * levels.rows[-1]
+    read = vectors * 4 * w * N + products * (entry * levels.nnz[0] + w * N) + iterations * mg_read
+    write = vectors * w * (1 + N) + products * w * N + iterations * mg_write
+    return _with_total({"read": read, "write": write})
+
+
+def _with_total(parts: dict[str, int]) -> dict[str, int]:
+    return {**parts, "total": sum(parts.values())}
+
+
+# --- memory -----------------------------------------------------------------------------------------------------
+
+
+def memory_bytes(box: Box, restart: int | None = None, count: int = LEVELS) -> tuple[int, ...]:
+    """The bytes that HPCG's report, or with `restart` HPG-MxP's, says each level takes over all ranks.
+
+    Source: ReportResults.cpp of HPCG 3.1 and of HPG-MxP's reference code, which counts in fp64 alone.  With n rows and
+    c columns, halo included, over all ranks, each rank taken for rank 0, a level's
+      matrix    n·(1 + 4·8 + 27·(4 + 8 + 8))                    row lengths, four pointers, columns twice, values
+      vectors   n·(3 + 2)·8 + c·2·8, and n·(restart + 1)·8      finest level: b, x, exact x, r, Ap; z, p; basis
+                n·(4 + 8) + c·2·8                               others: map to finer points, rc; xc, Axf
+      buffers   (8 + 4)·halo + 12·neighbours, of rank 0         others alone
+    A few hundred bytes of structures are left out.
+    """
+    first = Box.of(0, box.shape, box.grid)
+    finest, *coarser = first.levels(count)
+    basis = 0 if restart is None else restart + 1
+    vectors = (5 + basis) * FP64_BYTES * finest.global_rows + 2 * FP64_BYTES * _columns(finest)
+    return (_matrix_bytes(finest) + vectors, *map(_coarse_level_bytes, coarser))
+
+
+def _matrix_bytes(box: Box) -> int:
+    return box.global_rows * (1 + 4 * POINTER_BYTES + STENCIL * (INT32_BYTES + FP64_BYTES + INT64_BYTES))
+
+
+def _coarse_level_bytes(box: Box) -> int:
+    vectors = (INT32_BYTES + FP64_BYTES) * box.global_rows + 2 * FP64_BYTES * _columns(box)
+    buffers = (FP64_BYTES + INT32_BYTES) * box.halo + 3 * INT32_BYTES * len(box.neighbours())
+    return _matrix_bytes(box) + vectors + buffers
+
+
+def _columns(box: Box) -> int:
+    return box.ranks * (box.rows + box.halo)
+
+
+# --- least traffic: every array that a kernel needs crosses the memory bus once ----------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A stored matrix as memory sees it.
+
+    rows           its rows
+    values         its stored values, padding included
+    value_bytes    bytes of one
+    index_bytes    bytes of all its index arrays
+    vector_bytes   bytes of an entry of the vectors it meets
+    """
+
+    rows: int
+    values: int
+    value_bytes: int
+    index_bytes: int
+    vector_bytes: int
+
+    def part(self, values: int) -> int:
+        """The bytes of `values` of its entries with their share of the indices."""
+        return values * self.value_bytes + self.index_bytes * values // self.values
+
+
+def product_bytes(A: Stored) -> int:
+    """y = A x: the matrix, x read and y written, so matrix + 2·n·w."""
+    return A.part(A.values) + 2 * A.rows * A.vector_bytes
+
+
+def sweep_bytes(A: Stored) -> int:
+    """A Gauss–Seidel sweep: the matrix, r and x read and x written, so matrix + 3·n·w."""
+    return A.part(A.values) + 3 * A.rows * A.vector_bytes
+
+
+def zero_sweep_bytes(A: Stored, lower: int) -> int:
+    """A sweep from x = 0: `lower` entries, those of colours already done and the diagonal, and 2·n·w.
+
+    Entries of later colours meet zeros and are not read, nor is x, which is only written.
+    """
+    return A.part(lower) + 2 * A.rows * A.vector_bytes
+
+
+def coarse_residual_bytes(A: Stored, coarse_rows: int, coarse_values: int) -> int:
+    """r - A x at coarse points: the entries of their rows, all of x, and n_c·(2·w + 4): r, what is written, the map."""
+    return A.part(coarse_values) + A.rows * A.vector_bytes + coarse_rows * (2 * A.vector_bytes + INT32_BYTES)
+
+
+def prolongation_bytes(coarse_rows: int, vector_bytes: int) -> int:
+    """x += x_c at coarse points: n_c·(3·w + 4): x_c and x read, x written, the map."""
+    return coarse_rows * (3 * vector_bytes + INT32_BYTES)
+
+
+def cgs2_bytes(rows: int, k: int, vector_bytes: int) -> int:
+    """CGS2 of w against k vectors, and w's scaling: n·(3·k + 7)·w, for the basis is read three times.
+
+    h = Qᵀw reads w; w -= Q h with the second Qᵀw, w -= Q h with the norm, and the scaling each read and write it.
+    """
+    return rows * (3 * k + 7) * vector_bytes
+
+
+def update_bytes(rows: int, m: int, vector_bytes: int, wide_bytes: int = FP64_BYTES) -> int:
+    """A cycle of m steps around its multigrid calls and products: n·(6·W + (m + 3)·w), W wide and w narrow.
+
+    r = b - A x with its norm: 3·W; q = r/||r|| rounded: W + w; Q t: (m + 1)·w; x += z: 2·W + w.
+    """
+    return rows * (6 * wide_bytes + (m + 3) * vector_bytes)
+
+
+def dot_bytes(rows: int, vectors: int = 2, vector_bytes: int = FP64_BYTES) -> int:
+    """xᵀy: 2·n·w, or n·w for one vector with itself."""
+    return rows * vectors * vector_bytes
+
+
+def waxpby_bytes(rows: int, vector_bytes: int = FP64_BYTES) -> int:
+    """w = a·x + b·y: 3·n·w."""
+    return rows * 3 * vector_bytes

@@ -1,0 +1,235 @@
+"""The text of HPCG-Benchmark_3.1_<date>.txt: lines of Section::Sub::Key=value, by the names that the reference writes.
+
+What the reference measures and this suite does not has no line.  Numbers have all their digits; a G is 10^9.
+A last section of our own says who wrote the file, and which rules the run breaks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any
+
+from mxpeak.records import Result
+from mxpeak.report.text import rules_text
+
+#: The least execution time of an official result, in seconds.
+OFFICIAL_S = 1800
+SYMMETRY = "Departure from Symmetry |x'Ay-y'Ax|/(2*||x||*||A||*||y||)/epsilon"
+
+Section = Mapping[str, Any]
+Rows = Iterable[tuple[str, Any]]
+
+
+def hpcg_name(now: datetime) -> str:
+    """The name of the file: HPCG-Benchmark_3.1_YYYY-MM-DD_HH-MM-SS.txt."""
+    return f"HPCG-Benchmark_3.1_{now:%Y-%m-%d_%H-%M-%S}.txt"
+
+
+def hpcg_report(result: Result, now: datetime) -> str:
+    """HPCG's report of one result."""
+    return "".join([
+        opening("HPCG-Benchmark", "3.1", result.problem), _tests(result.validation), _iterations(result),
+        _times(result), _flops(result), _bandwidths(result), _rates(result), overheads(result.problem),
+        _allreduces(result.result), _final(result), written_by(result, now),
+    ])  # fmt: skip
+
+
+# --- what HPG-MxP's report shares -------------------------------------------------------------------------------
+
+
+def section(name: str, rows: Rows) -> str:
+    """The lines of one section; what is not known has none."""
+    return "".join(f"{name}::{key}={value}\n" for key, value in rows if value is not None)
+
+
+def opening(name: str, version: str, problem: Section) -> str:
+    """Machine, dimensions, system, multigrid, memory: the part that both reports begin with."""
+    machine = (("Distributed Processes", problem.get("ranks")), ("Threads per processes", problem.get("threads")))
+    return "".join([
+        f"{name}\nversion={version}\n", section("Machine Summary", machine), _dimensions(problem),
+        section("Setup Information", [("Setup Time", problem.get("setup_s"))]),
+        section("Linear System Information", _system(problem)), _multigrid(problem), _memory(problem),
+    ])  # fmt: skip
+
+
+def _dimensions(problem: Section) -> str:
+    """The mesh of all ranks, the grid of ranks, and the box of one, all of which are as high as the first."""
+    highest = None if problem.get("npz") is None else problem["npz"] - 1
+    local = (
+        ("nx", problem.get("nx")), ("ny", problem.get("ny")),
+        ("Lower ipz", None if highest is None else 0), ("Upper ipz", highest), ("nz", problem.get("nz")),
+    )  # fmt: skip
+    return (
+        section("Global Problem Dimensions", [(f"Global n{axis}", problem.get(f"gn{axis}")) for axis in "xyz"])
+        + section("Processor Dimensions", [(f"np{axis}", problem.get(f"np{axis}")) for axis in "xyz"])
+        + section("Local Domain Dimensions", local)
+    )
+
+
+def _system(of: Section) -> Rows:
+    return [("Number of Equations", of.get("rows")), ("Number of Nonzero Terms", of.get("nnz"))]
+
+
+def _multigrid(problem: Section) -> str:
+    """The coarse levels; every level is smoothed once before and once after the correction."""
+    if not problem.get("levels"):
+        return ""
+    coarse = problem["levels"][1:]
+    steps = [("Number of Presmoother Steps", 1), ("Number of Postsmoother Steps", 1)]
+    return section("Multigrid Information", [("Number of coarse grid levels", len(coarse))]) + "".join(
+        section("Multigrid Information::Coarse Grids", [("Grid Level", k), *_system(level), *steps])
+        for k, level in enumerate(coarse, 1)
+    )
+
+
+def _memory(problem: Section) -> str:
+    """The memory by the reference's own formula, which takes every number for fp64, however it is stored."""
+    total, rows = (problem.get("memory_bytes") or {}).get("reference_formula"), problem.get("rows")
+    return section("Memory Use Information", [
+        ("Total memory used for data (Gbytes)", giga(total)),
+        ("Bytes per equation (Total memory / Number of Equations)", ratio(total, rows)),
+    ])  # fmt: skip
+
+
+def overheads(problem: Section) -> str:
+    """What making the data ready took, once."""
+    return section("User Optimization Overheads", [("Optimization phase time (sec)", problem.get("optimize_s"))])
+
+
+def final_summary(name: str, result: Result, ratings: Rows) -> str:
+    """VALID with its ratings, or INVALID; and whether it ran as long as an official result must."""
+    if not result.passed:
+        return section("Final Summary", [(f"{name} result is", "INVALID.")])
+    time_s = result.result.get("time_s")
+    short = time_s is not None and time_s < OFFICIAL_S
+    remarks = [
+        ("Results are valid but execution time (sec) is", time_s),
+        ("Official results execution time (sec) must be at least", OFFICIAL_S),
+    ]
+    return section("Final Summary", [*ratings, *(remarks if short else [])])
+
+
+def written_by(result: Result, now: datetime) -> str:
+    """Who wrote the file and when, and what the rules say of the run."""
+    broken = result.rules.get("violations") or []
+    return section("Written by mxpeak", [
+        ("Version", result.software.get("mxpeak")), ("Date", f"{now:%Y-%m-%d %H:%M:%S}"),
+        ("Rules", rules_text(result) or None), *(("Broken rule", f"{one['rule']}: {one['text']}") for one in broken),
+    ])  # fmt: skip
+
+
+def time_of(phases: Mapping[str, Section], *names: str) -> float | None:
+    """The seconds of some phases together, mean over the ranks; None where none of them was measured."""
+    known = [time_s for name in names if (time_s := (phases.get(name) or {}).get("time_s")) is not None]
+    return sum(known) if known else None
+
+
+def giga(amount: float | None) -> float | None:
+    """An amount in units of 10^9."""
+    return None if amount is None else amount / 1e9
+
+
+def ratio(amount: float | None, of: float | None) -> float | None:
+    """A quotient of two figures, where both are known."""
+    return amount / of if amount is not None and of else None
+
+
+# --- HPCG's own -------------------------------------------------------------------------------------------------
+
+
+def _word(passed: bool | None) -> str | None:
+    return None if passed is None else "PASSED" if passed else "FAILED"
+
+
+def _tests(check: Section) -> str:
+    """CG on a matrix whose number of steps is known, and the symmetry of product and preconditioner."""
+    cg, symmetry = check.get("cg") or {}, check.get("symmetry") or {}
+    text = section("Spectral Convergence Tests", [("Result", _word(cg.get("passed")))])
+    for name in ("unpreconditioned", "preconditioned"):
+        way = cg.get(name) or {}
+        counts = (
+            ("Maximum iteration count", way.get("iterations")), ("Expected iteration count", way.get("expected")),
+        )  # fmt: skip
+        text += section(f"Spectral Convergence Tests::{name.capitalize()}", counts)
+    return text + section(SYMMETRY, [
+        ("Result", _word(symmetry.get("passed"))), ("Departure for SpMV", symmetry.get("spmv")),
+        ("Departure for MG", symmetry.get("mg")),
+    ])  # fmt: skip
+
+
+def _iterations(result: Result) -> str:
+    """How many iterations a set takes to be as accurate as the reference, and how reproducible the sets are."""
+    figures, check = result.result, result.validation
+    norms, residual, threshold = check.get("norms") or {}, check.get("residual"), check.get("threshold")
+    reached = None if residual is None or threshold is None else residual <= threshold
+    return section("Iteration Count Information", [
+        ("Result", _word(reached)),
+        ("Reference CG iterations per set", figures.get("reference_iterations_per_set")),
+        ("Optimized CG iterations per set", figures.get("optimized_iterations_per_set")),
+        ("Total number of reference iterations", figures.get("total_reference_iterations")),
+        ("Total number of optimized iterations", figures.get("total_optimized_iterations")),
+    ]) + section("Reproducibility Information", [
+        ("Result", _word(norms.get("passed"))), ("Scaled residual mean", norms.get("mean")),
+        ("Scaled residual variance", norms.get("variance")),
+    ])  # fmt: skip
+
+
+MOTIFS = (("DDOT", "ddot"), ("WAXPBY", "waxpby"), ("SpMV", "spmv"), ("MG", "mg"))
+
+
+def _times(result: Result) -> str:
+    motifs = [(name, time_of(result.phases, phase)) for name, phase in MOTIFS]
+    return section("Benchmark Time Summary", [
+        ("Optimization phase", result.problem.get("optimize_s")), *motifs, ("Total", result.result.get("time_s")),
+    ])  # fmt: skip
+
+
+def _flops(result: Result) -> str:
+    """The flops that were done; beyond the reference's iterations none are credited."""
+    raw, figures = result.result.get("raw") or {}, result.result
+    credited = ratio(figures.get("reference_iterations_per_set"), figures.get("optimized_iterations_per_set"))
+    total = raw.get("total")
+    return section("Floating Point Operations Summary", [
+        *((f"Raw {name}", raw.get(phase)) for name, phase in MOTIFS), ("Total", total),
+        ("Total with convergence overhead", None if total is None or credited is None else total * credited),
+    ])  # fmt: skip
+
+
+def _bandwidths(result: Result) -> str:
+    """The nominal bytes of the reference's algorithm a second, and of these the share that the rating has of the raw.
+
+    They can exceed what the memory gives: they are not the bytes that were moved.
+    """
+    figures, moved = result.result, result.result.get("bytes") or {}
+    time_s, read, write = figures.get("time_s"), giga(moved.get("read")), giga(moved.get("write"))
+    total = None if read is None or write is None else ratio(read + write, time_s)
+    share = ratio(figures.get("rate_flops"), figures.get("raw_rate_flops"))
+    return section("GB/s Summary", [
+        ("Raw Read B/W", ratio(read, time_s)), ("Raw Write B/W", ratio(write, time_s)), ("Raw Total B/W", total),
+        ("Total with convergence and optimization phase overhead",
+         None if total is None or share is None else total * share),
+    ])  # fmt: skip
+
+
+def _rates(result: Result) -> str:
+    raw, figures = result.result.get("raw") or {}, result.result
+    motifs = [(f"Raw {name}", ratio(giga(raw.get(key)), time_of(result.phases, key))) for name, key in MOTIFS]
+    return section("GFLOP/s Summary", [
+        *motifs, ("Raw Total", giga(figures.get("raw_rate_flops"))),
+        ("Total with convergence overhead", giga(figures.get("rate_flops_with_convergence"))),
+        ("Total with convergence and optimization phase overhead", giga(figures.get("rate_flops"))),
+    ])  # fmt: skip
+
+
+def _allreduces(figures: Section) -> str:
+    waits = figures.get("dot_allreduce_s") or {}
+    names = (("Min", "min"), ("Max", "max"), ("Avg", "mean"))
+    return section("DDOT Timing Variations", [(f"{n} DDOT MPI_Allreduce time", waits.get(key)) for n, key in names])
+
+
+def _final(result: Result) -> str:
+    return final_summary("HPCG", result, [
+        ("HPCG result is VALID with a GFLOP/s rating of", giga(result.result.get("rate_flops"))),
+        ("HPCG 2.4 rating for historical reasons is", giga(result.result.get("rate_flops_2_4"))),
+    ])  # fmt: skip

@@ -1,0 +1,135 @@
+"""The text of HPGMP-Benchmark_0.1_<date>.txt, by the names that the reference writes, its misspelled ones among them.
+
+`(benchmark)` is the mixed solver that is rated, `(reference)` the double one.  The flops are the reference's counting.
+The validation's type and penalty stand as ORNL's code adds them.  The rest is as in `hpcg_text`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from mxpeak.records import Result
+from mxpeak.report.hpcg_text import (
+    OFFICIAL_S,
+    final_summary,
+    giga,
+    opening,
+    overheads,
+    ratio,
+    section,
+    time_of,
+    written_by,
+)
+
+Section = Mapping[str, Any]
+
+#: The phases that make an application of multigrid.
+MULTIGRID = ("gs", "restriction", "prolongation")
+
+
+def hpgmp_name(now: datetime) -> str:
+    """The name of the file: HPGMP-Benchmark_0.1_YYYY-MM-DD_HH-MM-SS.txt."""
+    return f"HPGMP-Benchmark_0.1_{now:%Y-%m-%d_%H-%M-%S}.txt"
+
+
+def hpgmp_report(result: Result, now: datetime) -> str:
+    """HPG-MxP's report of one result."""
+    return "".join([
+        opening("HPGMP-Benchmark", "0.1", result.problem), _iterations(result), _times(result), _flops(result),
+        _rates(result), overheads(result.problem), _final(result), written_by(result, now),
+    ])  # fmt: skip
+
+
+def _iterations(result: Result) -> str:
+    """The validation: both solvers from x = 0, each with the norms of its residual before and after."""
+    check = result.validation
+    return section("Iteration Count Information", [
+        ("Number of processes (validation)", check.get("ranks")),
+        ("Restart length (validation)", result.problem.get("restart")),
+        ("Convergence tolerance (validation)", check.get("threshold")),
+        *_solver("reference", "double", check),
+        *_solver("optimized", "mixed", check),
+        ("Validation type", check.get("type")),
+        ("Penalty factor (validation)", check.get("penalty")),
+    ])  # fmt: skip
+
+
+def _solver(name: str, key: str, check: Section) -> list[tuple[str, Any]]:
+    """One solver's iterations and norms; its residual is relative to the one that it began with."""
+    first, residual = check.get(f"{key}_initial"), check.get(f"{key}_residual")
+    return [
+        (f"Number of {name} iterations (validation)", check.get(f"{key}_iterations")),
+        (f"Initial residual norm of {name} iterations (validation)", first),
+        (f"Final residual norm of {name} iterations (validation)",
+         None if first is None or residual is None else first * residual),
+    ]  # fmt: skip
+
+
+def _times(result: Result) -> str:
+    """Seconds by motif, of the mixed solver and then of the double one."""
+    problem, figures = result.problem, result.result
+    mixed = [
+        ("Run time requested (benchmark)", problem.get("rt_s")),
+        ("Min run time required (benchmark)", OFFICIAL_S),
+        ("Number of GMRES calls (benchmark)", figures.get("solves")),
+        ("Mximum number of iterations (benchmark)", problem.get("max_iterations")),
+        ("Optimization phase", problem.get("optimize_s")),
+        *_motif_times(result.phases, problem.get("ranks")),
+        ("Total", figures.get("time_s")),
+    ]
+    double = [
+        ("Number of GMRES calls", figures.get("double_solves")),
+        ("Mximum number of iterations", problem.get("max_iterations")),
+        *_motif_times(figures.get("double_phases") or {}, problem.get("ranks")),
+        ("Total", figures.get("double_time_s")),
+    ]
+    measured = figures.get("double_time_s") is not None
+    reference = [(f"{key} (reference)", value) for key, value in double] if measured else []
+    return section("Benchmark Time Summary", [*mixed, *reference])
+
+
+def _motif_times(phases: Mapping[str, Section], ranks: int | None) -> list[tuple[str, Any]]:
+    calls = (phases.get("spmv") or {}).get("calls")  # of all ranks together; the reference counts those of one
+    return [
+        ("Num SpMVs", None if calls is None or not ranks else calls // ranks),
+        ("Ortho", time_of(phases, "ortho")),
+        ("SpMV", time_of(phases, "spmv")),
+        ("MG", time_of(phases, *MULTIGRID)),
+        ("SpTRSV", time_of(phases, "gs")),
+        ("Restic", time_of(phases, "restriction")),
+        ("Prlong", time_of(phases, "prolongation")),
+        ("VecUpdate", time_of(phases, "update")),
+    ]
+
+
+def _motif_flops(result: Result) -> dict[str, float | None]:
+    """The flops of orthogonalization, SpMV and multigrid, the last with all that an application of it counts."""
+    flops = result.result.get("flops") or {}
+    known = [flops[name] for name in MULTIGRID if flops.get(name) is not None]
+    return {"ortho": flops.get("ortho"), "spmv": flops.get("spmv"), "mg": sum(known) if known else None}
+
+
+def _flops(result: Result) -> str:
+    flops = _motif_flops(result)
+    return section("Floating Point Operations Summary", [
+        ("Raw Ortho", flops["ortho"]), ("Raw SpMV", flops["spmv"]), ("Raw MG", flops["mg"]),
+        ("Total", (result.result.get("flops") or {}).get("total")),
+    ])  # fmt: skip
+
+
+def _rates(result: Result) -> str:
+    flops, phases = _motif_flops(result), result.phases
+    return section("GFLOP/s Summary", [
+        ("Raw Orho", ratio(giga(flops["ortho"]), time_of(phases, "ortho"))),
+        ("Raw SpMV", ratio(giga(flops["spmv"]), time_of(phases, "spmv"))),
+        ("Raw MG", ratio(giga(flops["mg"]), time_of(phases, *MULTIGRID))),
+        ("Raw Total", giga(result.result.get("raw_rate_flops"))),
+        ("Total for benchmark", giga(result.result.get("rate_flops"))),
+    ])  # fmt: skip
+
+
+def _final(result: Result) -> str:
+    rating = ("HPGMP result is VALID with a GFLOP/s rating of", giga(result.result.get("rate_flops")))
+    return final_summary("HPGMP", result, [rating])

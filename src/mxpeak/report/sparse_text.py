@@ -1,0 +1,221 @@
+"""Lines for people about HPG-MxP and HPCG: what was solved, how well, and how fast in which counting."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mxpeak.records import rate_text, size_text, three_digits
+
+#: The benchmarks that solve the 27-point problem, or a sparse matrix of one's own.
+SPARSE = ("hpg-mxp", "hpcg")
+#: The motifs that the time and the flops of HPG-MxP are told by.
+MOTIFS = ("gs", "spmv", "ortho", "restriction", "prolongation", "update")
+
+Section = Mapping[str, Any]
+
+
+# --- what was solved --------------------------------------------------------------------------------------------
+
+
+def sparse_case_text(problem: Section) -> str:
+    """A case in a few words, such as: 104x104x104 1x1x2 fp16/fp32 packed."""
+    parts = [problem["matrix"]] if problem.get("matrix") else [_box(problem, "n"), _box(problem, "np")]
+    formats = _formats(problem.get("precision"))
+    parts += ["/".join(dict.fromkeys(name for names in formats.values() for name in names)), *_choices(problem)]
+    return " ".join(part for part in parts if part)
+
+
+def problem_text(problem: Section, time_s: float | None) -> str:
+    """The same in words, with the number of rows and the time that was measured."""
+    local, grid = _box(problem, "n"), _box(problem, "np")
+    if problem.get("matrix"):
+        parts = [problem["matrix"]]
+    else:
+        parts = [f"{local} a rank" if local else "", f"{grid} ranks" if grid else ""]
+    parts += [rows_text(problem["rows"])] if problem.get("rows") is not None else []
+    parts += [precision_text(problem.get("precision")), *_choices(problem)]
+    parts += ["" if time_s is None else f"time {three_digits(time_s)} s"]
+    return ", ".join(part for part in parts if part)
+
+
+def rows_text(rows: int) -> str:
+    """A number of rows as people read it: 2197 rows, 2.25 million rows."""
+    for word, size in (("trillion", 1e12), ("billion", 1e9), ("million", 1e6)):
+        if rows >= 0.9995 * size:
+            return f"{three_digits(rows / size)} {word} rows"
+    return f"{rows} rows"
+
+
+def precision_text(precision: Any) -> str:
+    """The formats by part, such as: mg fp16/fp32 krylov fp32; one word where all are the same."""
+    formats = {part: "/".join(names) for part, names in _formats(precision).items()}
+    if len(set(formats.values())) == 1:
+        return next(iter(formats.values()))
+    return " ".join(f"{part} {names}" for part, names in formats.items())
+
+
+def _formats(precision: Any) -> dict[str, list[str]]:
+    """The formats of each part, each named once; those of a precision that is one word stand under no name."""
+    parts = precision if isinstance(precision, Mapping) else {"": precision}
+    lists = {part: [names] if isinstance(names, str) else names or [] for part, names in parts.items()}
+    return {part: list(dict.fromkeys(names)) for part, names in lists.items() if names}
+
+
+def memory_text(problem: Section) -> str:
+    """What the mixed solver takes, and how large a cube double alone could hold in it; empty where it is not known."""
+    mixed, larger = (problem.get("memory_bytes") or {}).get("mixed"), problem.get("larger_mesh")
+    if mixed is None:
+        return ""
+    cube = "" if larger is None else f", in which double alone could hold {larger}x{larger}x{larger} a rank"
+    return f"memory {size_text(mixed)}{cube}"
+
+
+def _box(problem: Section, prefix: str) -> str:
+    sides = [problem.get(prefix + axis) for axis in "xyz"]
+    return "" if None in sides else "x".join(map(str, sides))
+
+
+def _choices(problem: Section) -> list[str]:
+    """How the matrix is stored, and whether it is the one that is not symmetric."""
+    return [problem.get("storage") or "", "nonsymmetric" if problem.get("nonsymmetric") else ""]
+
+
+# --- how well ---------------------------------------------------------------------------------------------------
+
+
+def check_lines(benchmark: str, check: Section) -> list[str]:
+    """What the validation found: of HPG-MxP both solvers and the penalty, of HPCG the residual and its tests."""
+    return [_solvers(check)] if benchmark == "hpg-mxp" else [_cg_sets(check), _tests(check)]
+
+
+def _solvers(check: Section) -> str:
+    """Iterations of both solvers, and what becomes of the rate: penalty = min(1, n_d / n_ir)."""
+    text = (
+        f"{_solver('mixed', check, always=True)}, {_solver('double', check)}: "
+        f"penalty {three_digits(check.get('penalty'))}"
+    )
+    if (error := check.get("max_error")) is not None:
+        text += f"; max |x - 1| {three_digits(error)}"
+    if (ranks := check.get("ranks")) is not None:
+        text += f" ({check.get('type')} validation on {ranks} {'rank' if ranks == 1 else 'ranks'})"
+    return text
+
+
+def _solver(name: str, check: Section, *, always: bool = False) -> str:
+    """A solver's iterations; the residual they came to `always`, or where it is above the threshold."""
+    steps, threshold = _count(check.get(f"{name}_iterations")), check.get("threshold")
+    residual = check.get(f"{name}_residual")
+    if residual is None or threshold is None or not residual <= threshold:
+        return f"{name} {steps} iterations only to {three_digits(residual)}, not to {three_digits(threshold)}"
+    return f"{name} {steps} iterations to {three_digits(residual)}" if always else f"{name} {steps}"
+
+
+def _cg_sets(check: Section) -> str:
+    residual, threshold = check.get("residual"), check.get("threshold")
+    below = residual is not None and threshold is not None and residual <= threshold
+    return (
+        f"scaled residual {three_digits(residual)} {'<=' if below else 'is not within'} threshold "
+        f"{three_digits(threshold)} after {_count(check.get('iterations'))} iterations"
+    )
+
+
+def _tests(check: Section) -> str:
+    """HPCG's own tests: CG on a matrix with a known number of steps, symmetry, the same residual in every set."""
+    cg, symmetry, norms = (check.get(name) or {} for name in ("cg", "symmetry", "norms"))
+    steps = [
+        f"{_count(way.get('iterations'))} of {_count(way.get('expected'))}"
+        for way in (cg.get(name) or {} for name in ("unpreconditioned", "preconditioned"))
+    ]
+    departures = [f"{name} {three_digits(symmetry.get(name))}" for name in ("spmv", "mg")]
+    return (
+        f"tests: CG {_mark(cg)} ({steps[0]} steps, preconditioned {steps[1]}), "
+        f"symmetry {_mark(symmetry)} ({', '.join(departures)}), "
+        f"norms {_mark(norms)} (variance {three_digits(norms.get('variance'))})"
+    )
+
+
+def _mark(test: Section) -> str:
+    passed = test.get("passed")
+    return "not run" if passed is None else "PASSED" if passed else "FAILED"
+
+
+def _count(value: int | None) -> str:
+    return "unknown" if value is None else str(value)
+
+
+# --- how fast ---------------------------------------------------------------------------------------------------
+
+
+def figure_lines(benchmark: str, figures: Section) -> list[str]:
+    """The other rates beside the headline's: of double, in both countings, of the plain storage and precision."""
+    lines = [_speedup(figures), _countings(figures)] if benchmark == "hpg-mxp" else [_ratings(figures)]
+    return [line for line in [*lines, _plain(figures)] if line]
+
+
+def motif_rows(figures: Section, phases: Mapping[str, Section]) -> list[tuple[str, ...]]:
+    """Mixed against double by motif: seconds of a solve of each, and by how much mixed is faster, penalty included.
+
+    The first row is the head; there is none where double was not measured.
+    """
+    double = figures.get("double_phases") or {}
+    speedups = figures.get("speedup_by_motif") or {}
+    rows = [
+        (name, _a_solve(phases.get(name), figures.get("solves")), _a_solve(double[name], figures.get("double_solves")),
+         three_digits(speedups.get(name)))
+        for name in MOTIFS if name in double
+    ]  # fmt: skip
+    return [("motif", "mixed s a solve", "double s a solve", "speed-up"), *rows] if rows else []
+
+
+def _a_solve(phase: Section | None, solves: int | None) -> str:
+    time_s = (phase or {}).get("time_s")
+    return three_digits(time_s / solves) if time_s is not None and solves else "none"
+
+
+def _speedup(figures: Section) -> str:
+    if figures.get("speedup") is None:
+        return ""
+    by_motif = figures.get("speedup_by_motif") or {}
+    parts = [f"{name} {three_digits(by_motif[name])}" for name in MOTIFS if by_motif.get(name) is not None]
+    return (
+        f"{three_digits(figures['speedup'])} times double's {rate_text(figures.get('double_rate_flops'))}"
+        f"{': ' if parts else ''}{', '.join(parts)}"
+    )
+
+
+def _countings(figures: Section) -> str:
+    """Both countings with their raw rates: the reference code counts about 1.85 times ORNL's flops in multigrid."""
+    raw_reference, raw_ornl = figures.get("raw_rate_flops"), figures.get("raw_rate_flops_ornl")
+    parts = [
+        f"{name} {rate_text(figures[key])}{'' if raw is None else f' (raw {rate_text(raw)})'}"
+        for name, key, raw in (
+            ("of the reference code", "rate_flops_reference", raw_reference),
+            ("of ORNL", "rate_flops_ornl", raw_ornl),
+        )
+        if figures.get(key) is not None
+    ]
+    return f"in the counting {', '.join(parts)}" if parts else ""
+
+
+def _ratings(figures: Section) -> str:
+    """HPCG's other ratings: raw, with the iterations beyond the reference's taken off, and without the set-up."""
+    names = (
+        ("raw", "raw_rate_flops"),
+        ("with convergence overhead", "rate_flops_with_convergence"),
+        ("HPCG 2.4 rating", "rate_flops_2_4"),
+    )
+    return ", ".join(f"{name} {rate_text(figures[key])}" for name, key in names if figures.get(key) is not None)
+
+
+def _plain(figures: Section) -> str:
+    """The figure of the plain storage and precision, where the headline's is that of others."""
+    plain = figures.get("official")
+    if not plain:
+        return ""
+    how: Sequence[str] = [plain.get("storage") or "", precision_text(plain.get("precision"))]
+    raw = plain.get("raw_rate_flops")
+    return (
+        f"the plain figure{''.join(f', {part}' for part in how if part)}: {rate_text(plain.get('rate_flops'))}"
+        f"{'' if raw is None else f' (raw {rate_text(raw)})'}"
+    )
