@@ -2,14 +2,14 @@
 
 The reference rounds a row's sum once; the host rounds every product and every sum.  Where both are compared, a row of m
 entries may differ by 2(m + 4)·u·(|b| + Σ|a||x|): m products, m sums, the values read, the difference from b, the
-quotient and its rounding, u each at most, and twice that since both sides round.  What memory nobody may read or write
-holds NaN: whoever reads it shows.
+quotient and its rounding, u each at most, and twice that since both sides round.  Memory that nobody may read or write
+holds NaN, and what x must not be asked for a number that is far off: whoever reads it shows.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cache
 from itertools import product
 from typing import Any
@@ -32,6 +32,8 @@ STORAGES = ("ell", "sell", "packed")
 KINDS = ("greedy", "jpl", "natural")
 #: Formats of a matrix and of the vectors that it multiplies.
 FORMATS = [(values, vectors) for vectors in ("fp64", "fp32") for values in ("fp64", "fp32", "bf16", "fp16", "fp8")]
+#: What stands where nothing has been received yet.
+FAR_OFF = 1e30
 #: Numbers on either side of a vector that nobody may touch.
 GUARD = 80
 
@@ -122,10 +124,13 @@ def oracle_matrix(name: str, kind: str, values: str, vectors: str) -> ReferenceM
     return ORACLE.store(rows_of(ORACLE, name), order_of(ORACLE, name, kind), values, vectors, "")
 
 
-def all_stored(name: str, kind: str, values: str, vectors: str) -> Iterator[tuple[Any, Any]]:
+@cache
+def all_stored(name: str, kind: str, values: str, vectors: str) -> list[tuple[Any, Any]]:
     """The matrix in every storage, for every host."""
-    for host, storage in product(HOSTS, STORAGES):
-        yield host, host.store(rows_of(host, name), order_of(host, name, kind), values, vectors, storage)
+    return [
+        (host, host.store(rows_of(host, name), order_of(host, name, kind), values, vectors, storage))
+        for host, storage in product(HOSTS, STORAGES)
+    ]
 
 
 def cases() -> list[tuple[str, str, str, str]]:
@@ -358,20 +363,25 @@ def test_a_stored_matrix_says_what_it_is(name: str, kind: str, values: str, vect
     assert R.nnz == rows_of(ORACLE, name).indptr[-1]
     for _, A in all_stored(name, kind, values, vectors):
         assert (A.n, A.halo, A.values, A.vectors, A.nnz) == (R.n, R.halo, values, vectors, R.nnz)
+        assert A.storage in STORAGES
         assert A.lower >= R.lower
         assert A.upper >= R.upper
         assert 0 <= A.index_bytes <= A.bytes - PRECISIONS[values].bytes * (A.lower + A.upper)
 
 
 @every_host
-def test_packed_the_stencils_columns_take_less_than_two_hundredths_of_its_values(host: Any) -> None:
+@pytest.mark.parametrize("place", PLACES)
+def test_packed_the_stencil_is_runs_alone_whose_columns_take_two_hundredths_of_its_values(
+    host: Any, place: str
+) -> None:
     """Of 64 rows a slot has 64·8 bytes of values and a base of 4, which is 0.8 %; the rest tells of the chunks."""
-    rows = host.stencil_rows(Box(16, 16, 16), CLASSIC)
-    for kind in ("greedy",):
-        A = host.store(rows, host.order(rows, kind), "fp64", "fp64", "packed")
-        assert A.index_bytes < 0.02 * 8 * A.nnz
-        ell = host.store(rows, host.order(rows, kind), "fp64", "fp64", "ell")
-        assert ell.index_bytes >= 4 * (A.nnz - A.n)
+    rows = host.stencil_rows(Box(16, 16, 16, *PLACES[place]), CLASSIC)
+    order = host.order(rows, "greedy")
+    A, ell = (host.store(rows, order, "fp64", "fp64", storage) for storage in ("packed", "ell"))
+    local = int((rows.indices < rows.n).sum()) - rows.n
+    assert A.index_bytes < 0.02 * 8 * local
+    assert A.lower + A.upper < 1.2 * local
+    assert ell.index_bytes >= 4 * local
 
 
 @every_host
@@ -386,7 +396,7 @@ def test_row_sums_and_row_numbers_are_in_the_new_order(host: Any, name: str) -> 
 
 
 @every_host
-@pytest.mark.parametrize("kinds", product(KINDS, KINDS))
+@pytest.mark.parametrize("kinds", list(product(KINDS, KINDS)))
 def test_coarse_rows_are_every_second_point(host: Any, kinds: tuple[str, str]) -> None:
     box = BOXES["(8, 6, 10) in the middle"]
     fine, coarse = host.stencil_rows(box, CLASSIC), host.stencil_rows(box.coarser(), CLASSIC)
@@ -473,8 +483,8 @@ def test_vectors_of_two_types_meet(host: Any, n: int, rng: Any) -> None:
     ORACLE.scaled(y, 1 / 3, exact)
     near(narrow.checked(), exact, 2 * unit("fp32") * np.abs(exact))
     wider = Guarded(n, "fp64")
-    host.scaled(x, 0.25, wider.inner)
-    assert (wider.checked() == 0.25 * wide(x)).all()
+    host.scaled(x, 1 / 3, wider.inner)
+    near(wider.checked(), wide(x) / 3, 2 * unit("fp64"))
 
 
 @every_host
@@ -613,21 +623,11 @@ def test_a_sweep_from_zero_is_one_on_zero(name: str, kind: str, values: str, vec
     ORACLE.relax(s.R, s.b, exact)
     exact = exact[: s.R.n]
     for host, A in all_stored(name, kind, values, vectors):
-        for before in (0.0, s.x):
+        for before in (0.0, s.x, FAR_OFF):
             x, b = s.fresh(host, A, before), s.right_side()
             host.relax(A, b.inner, x, from_zero=True)
             near(own(host, A, x), exact, s.bound(exact))
             assert (b.checked() == s.b).all()
-
-
-@every_case
-def test_what_x_was_does_not_matter_when_it_is_taken_for_zero(name: str, kind: str, values: str, vectors: str) -> None:
-    s = Sweep(name, kind, values, vectors)
-    for host, A in all_stored(name, kind, values, vectors):
-        clean, poisoned = host.operand(A), operand(host, A, np.nan, np.nan)
-        for x in (clean, poisoned):
-            host.relax(A, s.b, x, from_zero=True)
-        assert own(host, A, poisoned).tolist() == own(host, A, clean).tolist()
 
 
 @every_case
@@ -669,15 +669,50 @@ def test_two_halves_are_a_sweep_and_the_first_reads_nothing_of_other_ranks(
 ) -> None:
     s = Sweep(name, kind, values, vectors)
     for host, A in all_stored(name, kind, values, vectors):
-        whole, x, keep, kept = s.fresh(host, A), s.fresh(host, A), Guarded(A.n, vectors), Guarded(A.n, vectors)
-        host.relax(A, s.b, whole, keep=kept.inner)
+        for backward in (False, True):
+            whole, x = s.fresh(host, A), s.fresh(host, A)
+            kept, keep = (None if backward else Guarded(A.n, vectors) for _ in range(2))
+            host.relax(A, s.b, whole, backward=backward, keep=kept and kept.inner)
+            host.assign(host.halo(A, x), FAR_OFF)
+            host.relax(A, s.b, x, late=False, backward=backward, keep=keep and keep.inner)
+            host.assign(host.halo(A, x), s.halo)
+            host.relax(A, s.b, x, late=True, backward=backward, keep=keep and keep.inner)
+            assert x.tolist() == whole.tolist()
+            if keep and kept:
+                assert keep.checked().tolist() == kept.checked().tolist()
+
+
+@pytest.mark.parametrize("storage", STORAGES)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", ["(5, 7, 3) in a corner", "(16, 8, 8) in the middle", "irregular rows"])
+def test_not_even_nan_matters_where_nothing_is_read(name: str, kind: str, storage: str) -> None:
+    """What an earlier solve that broke down has left must not spoil the next: 0·NaN is NaN."""
+    s = Sweep(name, kind, "fp32", "fp32")
+    for host in HOSTS:
+        A = host.store(rows_of(host, name), order_of(host, name, kind), "fp32", "fp32", storage)
+        rows, broken = host.indices(list(range(A.n))), operand(host, A, np.nan, np.nan)
+        host.relax(A, s.b, broken, from_zero=True)
+        assert np.isfinite(own(host, A, broken)).all()
+        x, y, r = s.fresh(host, A), host.vector(A.n, "fp32"), host.vector(A.n, "fp32")
         host.assign(host.halo(A, x), np.nan)
-        host.relax(A, s.b, x, late=False, keep=keep.inner)
-        assert np.isfinite(own(host, A, x)).all()
-        host.assign(host.halo(A, x), s.halo)
-        host.relax(A, s.b, x, late=True, keep=keep.inner)
-        assert x.tolist() == whole.tolist()
-        assert keep.checked().tolist() == kept.checked().tolist()
+        host.multiply(A, x, y, outside=False)
+        host.residual_at(A, s.b, x, rows, r, swept=False, outside=False)
+        host.relax(A, s.b, x, late=False)
+        assert np.isfinite([*y, *r, *own(host, A, x)]).all()
+
+
+@every_case
+def test_threads_do_not_change_a_bit(name: str, kind: str, values: str, vectors: str) -> None:
+    s = Sweep(name, kind, values, vectors)
+    stored = all_stored(name, kind, values, vectors)
+    for (one, A), (three, B) in zip(stored, stored[len(STORAGES) :]):
+        results = []
+        for host, matrix in ((one, A), (three, B)):
+            x, y = s.fresh(host, matrix), host.vector(s.R.n, vectors)
+            host.relax(matrix, s.b, x)
+            host.multiply(matrix, x, y)
+            results.append([*x.tolist(), *y.tolist()])
+        assert results[0] == results[1]
 
 
 #: In a dimension, ranks and this one's place: no neighbour, one after it, one before it, both.
@@ -686,7 +721,7 @@ SIDES = ((1, 0), (2, 0), (2, 1), (3, 1))
 EXACT = tuple(32.0 if d == 13 else (-1.0, 0.5, 1.0, -0.5)[d % 4] for d in range(27))
 
 
-@pytest.mark.parametrize("sides", product(SIDES, repeat=3))
+@pytest.mark.parametrize("sides", list(product(SIDES, repeat=3)))
 def test_overlapped_sweeps_are_exact_whatever_the_neighbours(sides: tuple[tuple[int, int], ...]) -> None:
     """Early rows before anything is received, late ones after it: to the bit what one row after the other gives."""
     ranks, places = zip(*sides)
@@ -721,7 +756,7 @@ def test_products_are_the_references_in_two_halves_and_in_one(name: str, kind: s
         x, y, z = s.fresh(host, A), Guarded(A.n, vectors), Guarded(A.n, vectors)
         host.multiply(A, x, y.inner)
         near(y.checked(), whole, bound)
-        host.assign(host.halo(A, x), np.nan)
+        host.assign(host.halo(A, x), FAR_OFF)
         host.multiply(A, x, z.inner, outside=False)
         near(z.checked(), inside, bound)
         host.assign(host.halo(A, x), s.halo)
@@ -746,7 +781,7 @@ def test_residuals_at_some_rows_are_the_references_in_two_halves_and_in_one(
             whole, halves = Guarded(len(picked), vectors), Guarded(len(picked), vectors)
             host.residual_at(A, b.inner, x, rows, whole.inner, swept=False)
             near(whole.checked(), exact, bound)
-            host.assign(host.halo(A, x), np.nan)
+            host.assign(host.halo(A, x), FAR_OFF)
             host.residual_at(A, b.inner, x, rows, halves.inner, swept=False, outside=False)
             host.assign(host.halo(A, x), s.halo)
             host.residual_at(A, b.inner, x, rows, halves.inner, swept=False, outside=True)
@@ -783,6 +818,7 @@ def test_the_same_matrix_in_two_types_of_vectors_gives_what_two_matrices_give(ho
                 x = operand(host, A, x0, halo)
                 host.relax(A, b, x)
                 results.append((x.tolist(), A.values, A.vectors, A.nnz))
+                assert A.bytes_beside(first) == A.bytes if like is None else A.bytes_beside(first) <= A.bytes
             assert results[0] == results[1]
 
 
@@ -884,6 +920,6 @@ def test_reading_a_matrix_changes_nothing() -> None:
         x, y, again = kernels.operand(A), *(kernels.vector(A.n, "fp32") for _ in range(2))
         kernels.assign(kernels.own(A, x), 1.0)
         kernels.multiply(A, x, y)
-        kernels.read_all(A)
+        assert 0 <= kernels.read_all(A) <= A.bytes
         kernels.multiply(A, x, again)
         assert y.tolist() == again.tolist()

@@ -109,7 +109,7 @@ def figures_of(**values: Any) -> dict[str, Any]:
         "reference_iterations_per_set": 50, "optimized_iterations_per_set": 55, "total_reference_iterations": 300,
         "total_optimized_iterations": 330, "fraction_of_limit": 0.6125,
         "limit": {"name": "read bandwidth", "rate_bytes": 2.05e10}, "bytes": {"read": 1.2e12, "write": 9e10},
-        "dot_allreduce_s": {"min": 0.5, "max": 0.75, "mean": 0.625}, "official": None, "emulated": False, **values,
+        "dot_allreduce_s": {"min": 0.5, "max": 0.75, "mean": 0.625}, "beside": [], "emulated": False, **values,
     }  # fmt: skip
 
 
@@ -325,7 +325,7 @@ def test_the_schema_takes_results_that_passed_and_that_failed():
     "path",
     [
         "result.rate_flops", "result.raw_rate_flops", "result.raw.mg", "result.rate_flops_2_4", "result.time_s",
-        "result.optimized_iterations_per_set", "result.official", "validation.residual", "validation.cg.passed",
+        "result.optimized_iterations_per_set", "result.beside", "validation.residual", "validation.cg.passed",
         "validation.cg.preconditioned.expected", "validation.symmetry.mg", "validation.norms.variance", "phases.mg",
         "problem.gnz", "problem.levels.0.rows", "problem.optimize_s",
     ],

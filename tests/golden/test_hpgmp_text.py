@@ -130,7 +130,9 @@ def figures_of(**values: Any) -> dict[str, Any]:
             **{name: penalty * 1.2 * DOUBLE_S[name] / MIXED_S[name] for name in MIXED_S},
             "total": raw * penalty / double,
         },
-        "official": {"storage": "ell", "precision": "fp32", "rate_flops": 3.9e10, "raw_rate_flops": 4.03e10},
+        "beside": [
+            {"label": "official", "storage": "ell", "precision": "fp32", "rate_flops": 3.9e10, "raw_rate_flops": 4.03e10}
+        ],
         "dot_allreduce_s": {"min": 0.5, "max": 0.75, "mean": 0.625}, **values,
     }  # fmt: skip
 
@@ -371,7 +373,7 @@ def test_formats_are_told_once_where_all_are_the_same(precision: Any, text: str)
 
 
 def test_the_limit_may_be_missing():
-    bare = result_of(result=figures_of(fraction_of_limit=None, limit=None, official=None))
+    bare = result_of(result=figures_of(fraction_of_limit=None, limit=None, beside=[]))
     VALIDATOR.validate(document([bare]))
     assert headline(bare) == "PASSED  hpg-mxp  48.6 GFLOP/s  ADMISSIBLE"
     assert "plain figure" not in verdict(bare)
@@ -437,7 +439,7 @@ def test_a_promised_key_must_be_there(path: str):
     ("section", "changed"),
     [("validation", {"penalty": 1.5}), ("validation", {"type": "none"}), ("validation", {"history": [1.0, 1e-9]}),
      ("validation", {"mixed_iterations": 2.5}), ("problem", {"levels": []}), ("problem", {"rows": -1}),
-     ("result", {"solves": -1}), ("result", {"official": {}})],
+     ("result", {"solves": -1}), ("result", {"beside": [{}]})],
 )  # fmt: skip
 def test_values_out_of_their_range_are_refused(section: str, changed: dict[str, Any]):
     body = result_of().as_dict()

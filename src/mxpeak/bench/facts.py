@@ -8,7 +8,7 @@ import uuid
 from dataclasses import dataclass
 from typing import Any
 
-from mxpeak.comm.grid import Grid
+from mxpeak.comm.base import Communicator
 from mxpeak.records import Caution
 from mxpeak.spans import Spans
 
@@ -40,11 +40,9 @@ def _utc(unix: float) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(unix))
 
 
-def phase_table(grid: Grid, spans: Spans) -> dict[str, dict[str, Any]]:
+def phase_table(comm: Communicator, spans: Spans) -> dict[str, dict[str, Any]]:
     """Mean, largest and smallest time of each phase over the ranks; sums of flops, bytes, calls.  Whole on rank 0."""
-    everybody = grid.all.gather_objects(
-        {name: (p.time_s, p.flops, p.bytes, p.calls) for name, p in spans.phases.items()}
-    )
+    everybody = comm.gather_objects({name: (p.time_s, p.flops, p.bytes, p.calls) for name, p in spans.phases.items()})
     table: dict[str, dict[str, Any]] = {}
     for name in dict.fromkeys(name for phases in everybody or [] for name in phases):
         parts = [phases.get(name, (0.0, 0.0, 0.0, 0)) for phases in everybody or []]

@@ -88,7 +88,7 @@ def run_case(bench: LuBench, case: HplCase, grid: Grid) -> Result | None:
 
     limit = bench.limits(case, "fp64", solve_all)
     best = min(runs, key=lambda one: one.time_s)
-    phases = phase_table(grid, best.spans)
+    phases = phase_table(grid.all, best.spans)
     rss = bench.peak_rss(grid)
     return hpl_result(case, runs, best, limit, phases, rss, bench.facts) if grid.all.rank == 0 else None
 

@@ -130,7 +130,7 @@ def run_case(bench: LuBench, case: HplMxpCase, grid: Grid) -> Result | None:
 
     limit = bench.limits(case, case.precision, solve_all)
     best = min(runs, key=lambda one: one.time_s)
-    phases = phase_table(grid, best.spans)
+    phases = phase_table(grid.all, best.spans)
     rss = bench.peak_rss(grid)
     if grid.all.rank != 0:
         return None

@@ -12,11 +12,8 @@ limit       read bandwidth: every byte of the same matrix read by all ranks at o
 
 from __future__ import annotations
 
-import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from functools import lru_cache
 from itertools import groupby
 
@@ -27,7 +24,7 @@ from mxpeak.bench.norms_check import Reference, reference_norms
 from mxpeak.bench.norms_matrix import StoredMatrix, empty_matrix, generate
 from mxpeak.bench.norms_result import Runs, norms_result
 from mxpeak.bench.norms_sizes import Sizes, check, matrix_bytes, matrix_of, read_bytes, structure_of, without_effect
-from mxpeak.bench.placement import Placement, launch_facts, load_kernels, place
+from mxpeak.bench.placement import Placement, compile_in_turn, launch_facts, load_kernels, place
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.grid import Grid, make_grid
 from mxpeak.comm.launch import hosts, ranks_a_node
@@ -48,8 +45,6 @@ from mxpeak.spans import Observer, Spans
 NORM_S, MOST_RUNS = 0.3, 50
 #: Seconds over which the limit is looked for, before a norm and after it.
 LIMIT_S = 0.1
-#: Seconds after which a first use that compiles says so.
-SILENT_S = 1.0
 
 
 def run(
@@ -158,7 +153,7 @@ class NormBench:
         limits = self._bandwidth(case, A, spans)
         runs = self._timed(case, A, S, spans)
         limits += self._bandwidth(case, A, spans)
-        phases = phase_table(A.grid, spans)
+        phases = phase_table(A.grid.all, spans)
         if reference is None:
             return None
         limit = max(limits, default=None)
@@ -212,16 +207,8 @@ class NormBench:
         return grid
 
     def _make_ready(self, dtype: str) -> None:
-        """Compile what a type needs: one rank a cache folder first, the others load what it made.  Collective."""
-        from mxpeak.kernels.host.compiled import token
-
-        folders = self._comm.bcast_object(self._comm.gather_objects(token()))
-        leads = folders.index(folders[self._comm.rank]) == self._comm.rank
-        with _said_if_slow(f"first use of {dtype}: compiling its kernels (about ten seconds)", self._comm.rank):
-            for turn in (True, False):
-                if leads == turn:
-                    self._try_all(dtype)
-                self._comm.barrier()
+        """Compile what a type needs.  Collective."""
+        compile_in_turn(self._comm, f"first use of {dtype}", lambda: self._try_all(dtype))
 
     def _try_all(self, dtype: str) -> None:
         """Everything that happens to a matrix, to a tiny one on this rank; real parts are those of Hermitian ones."""
@@ -234,15 +221,3 @@ class NormBench:
         reference_norms(A, S, kernels, Spans())
         kernels.read_all(A.tiles)
         (reproducible_norms if self._config.deterministic else norms)(A, S, case.kinds, kernels)
-
-
-@contextmanager
-def _said_if_slow(text: str, rank: int) -> Iterator[None]:
-    """Say on rank 0 what is going on, where it does not end at once."""
-    timer = threading.Timer(SILENT_S, lambda: print(text, file=sys.stderr, flush=True))
-    if rank == 0:
-        timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +15,9 @@ from mxpeak.kernels.contract import Kernels, choose
 from mxpeak.layout.cores import core_masks, core_ranges, oversubscribed
 from mxpeak.perf.host import one_core_each
 from mxpeak.records import Caution
+
+#: Seconds after which a first use that compiles says so.
+SILENT_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +86,28 @@ def load_kernels(name: str, device: str, placement: Placement, comm: Communicato
     kernels = choose(name, device, placement.threads, placement.cores) if leader else None
     comm.barrier()
     return kernels or choose(name, device, placement.threads, placement.cores)
+
+
+def compile_in_turn(comm: Communicator, what: str, use: Callable[[], None]) -> None:
+    """Use kernels that compile when first used: one rank a cache folder first, the others load what it made.
+
+    Says so on rank 0 where it does not end at once.  Collective over comm.
+    """
+    from mxpeak.kernels.host.compiled import token
+
+    folders = comm.bcast_object(comm.gather_objects(token()))
+    leads = folders.index(folders[comm.rank]) == comm.rank
+    text = f"{what}: compiling its kernels (about ten seconds)"
+    timer = threading.Timer(SILENT_S, lambda: print(text, file=sys.stderr, flush=True))
+    if comm.rank == 0:
+        timer.start()
+    try:
+        for turn in (True, False):
+            if leads == turn:
+                use()
+            comm.barrier()
+    finally:
+        timer.cancel()
 
 
 def launch_facts(comm: Communicator, placement: Placement) -> dict[str, Any]:

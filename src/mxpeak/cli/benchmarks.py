@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mxpeak.configs import HplConfig, HplMxpConfig, NormsConfig, RunConfig
+from mxpeak.configs import HpgMxpConfig, HplConfig, HplMxpConfig, NormsConfig, RunConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,11 @@ BENCHMARKS = {
             name="hpl-mxp", summary="mixed-precision LU without pivoting, refined to FP64", config=HplMxpConfig,
             module="mxpeak.bench.hpl_mxp", example="mxpeak run hpl-mxp -N 20000 --precision fp16 --submit submission",
             dat="HPL-MxP.dat", dat_module="mxpeak.bench.mxp_dat", format="mxp", report="HPL-MxP.out",
+        ),
+        Benchmark(
+            name="hpg-mxp", summary="GMRES with multigrid on a sparse matrix, mixed against double precision",
+            config=HpgMxpConfig, module="mxpeak.bench.hpg_mxp",
+            example="mxpeak run hpg-mxp --nx 104 --rt 60 --ranks 2",
         ),
         Benchmark(
             name="norms", summary="max, one, infinity and Frobenius norms of any matrix, at the rate of memory",

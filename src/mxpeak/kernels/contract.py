@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from mxpeak.errors import ResourceError, UsageError
+from mxpeak.kernels.sparse_contract import SparseKernels
 from mxpeak.layout.block_cyclic import BlockCyclic
 from mxpeak.layout.entries import Entries
 from mxpeak.layout.panel_plan import PanelOp
@@ -122,6 +123,10 @@ class Kernels(Protocol):
     @property
     def norms(self) -> NormKernels:
         """The operations of norms, on the same threads."""
+
+    @property
+    def sparse(self) -> SparseKernels:
+        """The operations of sparse solvers, on the same threads."""
 
     def matrix(self, rows: int, columns: int, precision: str = "fp64") -> Matrix:
         """An uninitialised row-major matrix, fp64 or fp32, whose leading dimension suits the caches."""

@@ -21,6 +21,8 @@ from mxpeak.layout.stencil import Box
 Vector = Any
 Indices = Any
 Basis = Any
+#: A matrix as its backend stores it: a `Stored`.
+Matrix = Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +70,15 @@ class Stored(Protocol):
     halo: int
     values: str
     vectors: str
+    storage: str
     bytes: int
     index_bytes: int
     lower: int
     upper: int
     nnz: int
+
+    def bytes_beside(self, other: Any) -> int:
+        """What it takes beside another form of the same matrix, with which it may share."""
 
 
 class SparseKernels(Protocol):
@@ -104,8 +110,8 @@ class SparseKernels(Protocol):
         """max |fl(a) - a| / |a| over all entries; inf where one overflows.  0: the format holds the matrix exactly."""
 
     def store(
-        self, rows: Rows, order: Order, values: str, vectors: str, storage: str, like: Stored | None = None
-    ) -> Stored:
+        self, rows: Rows, order: Order, values: str, vectors: str, storage: str, like: Matrix | None = None
+    ) -> Matrix:
         """The matrix with its values in one precision, for vectors of another; `ell`, `sell` or `packed`.
 
         `like` is the same matrix in the same storage: what is equal in both is kept once.
@@ -125,16 +131,16 @@ class SparseKernels(Protocol):
 
     # --- vectors
 
-    def operand(self, A: Stored) -> Vector:
+    def operand(self, A: Matrix) -> Vector:
         """A vector that A can multiply, zero."""
 
     def vector(self, n: int, precision: str) -> Vector:
         """A vector of zeros."""
 
-    def own(self, A: Stored, x: Vector) -> Vector:
+    def own(self, A: Matrix, x: Vector) -> Vector:
         """The rank's own part of a vector that A multiplies: a view."""
 
-    def halo(self, A: Stored, x: Vector) -> Vector:
+    def halo(self, A: Matrix, x: Vector) -> Vector:
         """The part that other ranks send: a view."""
 
     def assign(self, x: Vector, values: Any) -> None:
@@ -187,7 +193,7 @@ class SparseKernels(Protocol):
     # --- the matrix
 
     def relax(
-        self, A: Stored, b: Vector, x: Vector, *, late: bool | None = None, from_zero: bool = False,
+        self, A: Matrix, b: Vector, x: Vector, *, late: bool | None = None, from_zero: bool = False,
         backward: bool = False, keep: Vector | None = None,
     ) -> None:  # fmt: skip
         """One Gauss-Seidel sweep, x_i = (b_i - Σ_{j≠i} a_ij x_j) / a_ii, group after group, on 2·nnz flops.
@@ -199,13 +205,13 @@ class SparseKernels(Protocol):
                     and reads U alone, since L x stays as it is until a row is reached
         """
 
-    def multiply(self, A: Stored, x: Vector, y: Vector, *, outside: bool | None = None) -> None:
+    def multiply(self, A: Matrix, x: Vector, y: Vector, *, outside: bool | None = None) -> None:
         """y = A x without H (outside False), y += H x (True), or both (None); 2·nnz flops."""
 
     def residual_at(
-        self, A: Stored, b: Vector, x: Vector, rows: Indices, r: Vector, *, swept: bool, outside: bool | None = None
+        self, A: Matrix, b: Vector, x: Vector, rows: Indices, r: Vector, *, swept: bool, outside: bool | None = None
     ) -> None:
         """r_k = (b - A x)[rows_k], in two halves as `multiply`; swept: x is (D + L)^-1 b, so b - (D + L) x is zero."""
 
-    def read_all(self, A: Stored) -> None:
-        """Read every byte of the values: the limit of what a product can be."""
+    def read_all(self, A: Matrix) -> int:
+        """Read the values and do nothing else with them; returns how many bytes: the limit of what a product can be."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from mxpeak.records import rate_text, size_text, three_digits
@@ -148,9 +148,9 @@ def _count(value: int | None) -> str:
 
 
 def figure_lines(benchmark: str, figures: Section) -> list[str]:
-    """The other rates beside the headline's: of double, in both countings, of the plain storage and precision."""
+    """The other rates beside the headline's: of double, in both countings, of other storages."""
     lines = [_speedup(figures), _countings(figures)] if benchmark == "hpg-mxp" else [_ratings(figures)]
-    return [line for line in [*lines, _plain(figures)] if line]
+    return [line for line in [*lines, *_beside(figures)] if line]
 
 
 def motif_rows(figures: Section, phases: Mapping[str, Section]) -> list[tuple[str, ...]]:
@@ -208,14 +208,13 @@ def _ratings(figures: Section) -> str:
     return ", ".join(f"{name} {rate_text(figures[key])}" for name, key in names if figures.get(key) is not None)
 
 
-def _plain(figures: Section) -> str:
-    """The figure of the plain storage and precision, where the headline's is that of others."""
-    plain = figures.get("official")
-    if not plain:
-        return ""
-    how: Sequence[str] = [plain.get("storage") or "", precision_text(plain.get("precision"))]
-    raw = plain.get("raw_rate_flops")
-    return (
-        f"the plain figure{''.join(f', {part}' for part in how if part)}: {rate_text(plain.get('rate_flops'))}"
-        f"{'' if raw is None else f' (raw {rate_text(raw)})'}"
-    )
+def _beside(figures: Section) -> list[str]:
+    """The figures of other storages, each with what the rules make of it."""
+    lines = []
+    for other in figures.get("beside") or ():
+        how = "/".join(part for part in (other.get("storage"), precision_text(other.get("precision"))) if part)
+        text = f"beside it, {other.get('label')}, {how}: {rate_text(other.get('rate_flops'))}"
+        raw, speedup = other.get("raw_rate_flops"), other.get("speedup")
+        text += "" if raw is None else f" (raw {rate_text(raw)})"
+        lines.append(text if speedup is None else f"{text}, {three_digits(speedup)} times double")
+    return lines

@@ -13,6 +13,7 @@ from mxpeak.kernels.contract import Exchange, Panel, PanelOutcome
 from mxpeak.kernels.host import blas, block, cast, generate, norms, panel, rows, triangle
 from mxpeak.kernels.host.native import SYNC, sched_yield_address
 from mxpeak.kernels.host.norm_tiles import Norms
+from mxpeak.kernels.host.sparse import HostSparse
 from mxpeak.kernels.host.team import Team
 from mxpeak.layout import lcg
 from mxpeak.layout.block_cyclic import BlockCyclic
@@ -56,10 +57,17 @@ class HostKernels:
         self._team = Team(threads, cores)
         self.norms = Norms(self._team)
         self._poison = poison
+        self._sparse: HostSparse | None = None
         self._plans: dict[tuple[PanelOp, ...], Array] = {}
         self._yield = sched_yield_address()
         self._gemm, self._trsm = blas.address("dgemm"), blas.address("dtrsm")
         blas.set_threads(1)  # the team's threads call BLAS, each for its own block: no second pool competes with them
+
+    @property
+    def sparse(self) -> HostSparse:
+        if self._sparse is None:
+            self._sparse = HostSparse(self._team)
+        return self._sparse
 
     # --- arrays
 

@@ -9,6 +9,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from mxpeak.kernels.contract import Tile
 from mxpeak.kernels.host import sparse_pack as pack
 from mxpeak.kernels.host import sparse_rows as setup
 from mxpeak.kernels.host import sparse_sweep as sweep
@@ -17,7 +18,6 @@ from mxpeak.kernels.host.native import SYNC, sched_yield_address
 from mxpeak.kernels.host.norm_tiles import Norms
 from mxpeak.kernels.host.sparse_native import LANES
 from mxpeak.kernels.host.team import Team
-from mxpeak.kernels.contract import Tile
 from mxpeak.kernels.sparse_contract import Order, Rows
 from mxpeak.layout.places import consecutive
 from mxpeak.layout.stencil import Box
@@ -32,7 +32,7 @@ FORMATS: dict[str, tuple[Any, Any]] = {
     "fp16": (np.dtype(np.float16), np.dtype(np.uint16)),
     "fp8": (np.dtype(ml_dtypes.float8_e4m3fn), np.dtype(np.uint8)),
 }
-VECTORS = {"fp64": np.dtype(np.float64), "fp32": np.dtype(np.float32)}
+VECTORS: dict[str, np.dtype[Any]] = {"fp64": np.dtype(np.float64), "fp32": np.dtype(np.float32)}
 STORAGES = {"ell": pack.ELL, "sell": pack.SELL, "packed": pack.PACKED}
 MISTAKES = {
     0: "", 1: "a column outside of the matrix", 2: "an entry that is not finite", 3: "no entries",
@@ -40,8 +40,12 @@ MISTAKES = {
 }  # fmt: skip
 #: Entries that are rounded at a time, so that no second array as large as the matrix comes to be.
 PIECE = 2**22
+#: Numbers that one thread goes through by itself in the time that waking another takes.
+ALONE = 2**18
 #: Bytes of a cache line.
 LINE = 64
+#: Numbers of a line as the values are read for nothing.
+READ = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +94,11 @@ class HostMatrix:
     coarse: list[tuple[Array, Array, Array, Array]] = field(default_factory=list)
 
     @property
+    def storage(self) -> str:
+        """How its columns are told."""
+        return self.pattern.storage
+
+    @property
     def bytes(self) -> int:
         """Of everything."""
         pattern = self.pattern
@@ -100,6 +109,11 @@ class HostMatrix:
     def index_bytes(self) -> int:
         """Of what tells the columns."""
         return self.pattern.bytes
+
+    def bytes_beside(self, other: HostMatrix) -> int:
+        """What it takes beside another form, with which it may share columns and values."""
+        shared = other.pattern.bytes + other.entries.nbytes if self.entries is other.entries else 0
+        return self.bytes - shared
 
     @property
     def lower(self) -> int:
@@ -117,12 +131,21 @@ class HostSparse:
 
     def __init__(self, team: Team):
         self._team, self.threads = team, team.threads
+        self._norms = Norms(team)
         self._sync, self._yield = np.zeros(SYNC, np.int64), sched_yield_address()
         self._sums = np.zeros((team.threads, 1024))
         self._scratch = {dtype: _aligned(team.threads * LANES, dtype) for dtype in VECTORS.values()}
 
     def _run(self, function: Any, *args: Any) -> None:
         self._team.run(function, self.threads, *args)
+
+    def _run_on(self, numbers: int, function: Any, *args: Any) -> int:
+        """Run on all threads, or on this one alone where there is too little to wake the others for; on how many."""
+        if numbers < ALONE:
+            function(0, 1, *args)
+            return 1
+        self._team.run(function, self.threads, *args)
+        return self.threads
 
     # --- set-up
 
@@ -349,38 +372,38 @@ class HostSparse:
 
     def take(self, x: Array, places: Array, out: Array) -> None:
         """See `kernels.sparse_contract`."""
-        self._run(sweep.take, places, x, out)
+        self._run_on(places.size, sweep.take, places, x, out)
 
     def add_at(self, x: Array, places: Array, y: Array) -> None:
         """See `kernels.sparse_contract`."""
-        self._run(sweep.add_at, places, y, x)
+        self._run_on(places.size, sweep.add_at, places, y, x)
 
     def dot(self, x: Array, y: Array) -> float:
         """See `kernels.sparse_contract`."""
-        self._run(vectors.dot, x, y, self._sums)
-        return float(self._sums[:, 0].sum())
+        used = self._run_on(x.size, vectors.dot, x, y, self._sums)
+        return float(self._sums[:used, 0].sum())
 
     def scaled(self, x: Array, factor: float, out: Array) -> None:
         """See `kernels.sparse_contract`."""
-        self._run(vectors.scaled, x, x.dtype.type(factor), out)
+        self._run_on(x.size, vectors.scaled, x, x.dtype.type(factor), out)
 
     def add_scaled(self, y: Array, factor: float, x: Array) -> None:
         """See `kernels.sparse_contract`."""
-        self._run(vectors.add_scaled, y, y.dtype.type(factor), x)
+        self._run_on(y.size, vectors.add_scaled, y, y.dtype.type(factor), x)
 
     def scale_and_add(self, y: Array, factor: float, x: Array) -> None:
         """See `kernels.sparse_contract`."""
-        self._run(vectors.scale_and_add, y, y.dtype.type(factor), x)
+        self._run_on(y.size, vectors.scale_and_add, y, y.dtype.type(factor), x)
 
     def subtract_from(self, b: Array, y: Array) -> float:
         """See `kernels.sparse_contract`."""
-        self._run(vectors.subtract_from, b, y, self._sums)
-        return float(self._sums[:, 0].sum())
+        used = self._run_on(b.size, vectors.subtract_from, b, y, self._sums)
+        return float(self._sums[:used, 0].sum())
 
     def distance(self, x: Array, value: float) -> float:
         """See `kernels.sparse_contract`."""
-        self._run(vectors.distance, x, x.dtype.type(value), self._sums)
-        return float(self._sums[:, 0].max())
+        used = self._run_on(x.size, vectors.distance, x, x.dtype.type(value), self._sums)
+        return float(self._sums[:used, 0].max())
 
     # --- bases
 
@@ -396,22 +419,22 @@ class HostSparse:
 
     def project(self, Q: Array, k: int, w: Array) -> Array:
         """See `kernels.sparse_contract`."""
-        self._run(vectors.project, Q, k, w, self._room(k))
-        return self._sums[:, :k].sum(axis=0)
+        used = self._run_on(k * w.size, vectors.project, Q, k, w, self._room(k))
+        return self._sums[:used, :k].sum(axis=0)
 
     def subtract_and_project(self, Q: Array, k: int, w: Array, h: Array) -> Array:
         """See `kernels.sparse_contract`."""
-        self._run(vectors.subtract_and_project, Q, k, w, h.astype(w.dtype), self._room(k))
-        return self._sums[:, :k].sum(axis=0)
+        used = self._run_on(k * w.size, vectors.subtract_and_project, Q, k, w, h.astype(w.dtype), self._room(k))
+        return self._sums[:used, :k].sum(axis=0)
 
     def subtract_and_square(self, Q: Array, k: int, w: Array, h: Array) -> float:
         """See `kernels.sparse_contract`."""
-        self._run(vectors.subtract_and_square, Q, k, w, h.astype(w.dtype), self._sums)
-        return float(self._sums[:, 0].sum())
+        used = self._run_on(k * w.size, vectors.subtract_and_square, Q, k, w, h.astype(w.dtype), self._sums)
+        return float(self._sums[:used, 0].sum())
 
     def combine(self, Q: Array, y: Sequence[float], out: Array) -> None:
         """See `kernels.sparse_contract`."""
-        self._run(vectors.combine, Q, len(y), np.array(y, Q.dtype), out)
+        self._run_on(len(y) * out.size, vectors.combine, Q, len(y), np.array(y, Q.dtype), out)
 
     def _room(self, k: int) -> Array:
         if self._sums.shape[1] < k:
@@ -442,9 +465,9 @@ class HostSparse:
         before = b[A.pattern.outside_rows] if borrowed else None
         if borrowed:
             self._outside_of(A, x, A.pattern.outside_rows, b)
-        self._run(
-            sweep.relax, self._sync, self._yield, groups[::-1].copy() if backward else groups, first, chunks,
-            *A.pattern.arrays, A.entries, A.diagonal, b, x, kept, parts, self._scratch[x.dtype],
+        self._run_on(
+            A.entries.size, sweep.relax, self._sync, self._yield, groups[::-1].copy() if backward else groups, first,
+            chunks, *A.pattern.arrays, A.entries, A.diagonal, b, x, kept, parts, self._scratch[x.dtype],
         )  # fmt: skip
         if borrowed:
             b[A.pattern.outside_rows] = before
@@ -452,19 +475,21 @@ class HostSparse:
     def _outside_of(self, A: HostMatrix, x: Array, targets: Array, y: Array) -> None:
         """y[targets_s] -= (H x)_s."""
         pattern = A.pattern
-        self._run(
-            sweep.subtract_outside, pattern.outside_rows, pattern.outside_first, pattern.outside_columns, A.outside,
-            self.halo(A, x), targets, y,
+        self._run_on(
+            A.outside.size, sweep.subtract_outside, pattern.outside_rows, pattern.outside_first,
+            pattern.outside_columns, A.outside, self.halo(A, x), targets, y,
         )  # fmt: skip
 
     def multiply(self, A: HostMatrix, x: Array, y: Array, *, outside: bool | None = None) -> None:
         """See `kernels.sparse_contract`."""
         if outside is not True:
-            self._run(sweep.multiply, *A.pattern.arrays, A.entries, A.diagonal, x, y, self._scratch[x.dtype])
+            self._run_on(
+                A.entries.size, sweep.multiply, *A.pattern.arrays, A.entries, A.diagonal, x, y, self._scratch[x.dtype]
+            )
         if outside is not False and A.pattern.outside_rows.size:
-            self._run(
-                sweep.add_outside, A.pattern.outside_rows, A.pattern.outside_first, A.pattern.outside_columns,
-                A.outside, self.halo(A, x), y,
+            self._run_on(
+                A.outside.size, sweep.add_outside, A.pattern.outside_rows, A.pattern.outside_first,
+                A.pattern.outside_columns, A.outside, self.halo(A, x), y,
             )  # fmt: skip
 
     def residual_at(
@@ -473,8 +498,8 @@ class HostSparse:
         """See `kernels.sparse_contract`."""
         _, targets, chunks, outside_targets = self._coarse(A, rows)
         if outside is not True:
-            self._run(
-                sweep.residual, chunks, targets, *A.pattern.arrays, A.entries, A.diagonal, b, x, r,
+            self._run_on(
+                27 * rows.size, sweep.residual, chunks, targets, *A.pattern.arrays, A.entries, A.diagonal, b, x, r,
                 sweep.UPPER if swept else sweep.BOTH, self._scratch[x.dtype],
             )  # fmt: skip
         if outside is not False and A.pattern.outside_rows.size:
@@ -492,13 +517,15 @@ class HostSparse:
         A.coarse.append((rows, targets, chunks, targets[A.pattern.outside_rows]))
         return A.coarse[-1]
 
-    def read_all(self, A: HostMatrix) -> None:
+    def read_all(self, A: HostMatrix) -> int:
         """See `kernels.sparse_contract`."""
-        words = A.entries.view(np.float64 if A.entries.nbytes % 8 == 0 else np.uint8)
-        lines = words[: words.size // 64 * 64].reshape(-1, 64) if words.dtype == np.float64 else None
-        if lines is not None and lines.size:
-            tile = Tile(lines, consecutive(lines.shape[0]), consecutive(64), 0, 0)
-            Norms(self._team).read_all([tile])
+        lines = A.entries.view(np.float64).reshape(-1, LANES // 8)  # a slot of the narrowest values is that long
+        if not lines.size:
+            return 0
+        width = lines.size if lines.size % READ else READ
+        lines = lines.reshape(-1, width)
+        self._norms.read_all([Tile(lines, consecutive(lines.shape[0]), consecutive(width), 0, 0)])
+        return int(lines.nbytes)
 
 
 def _aligned(size: int, dtype: Any) -> Array:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from mxpeak.kernels.host.jit import jit
+from mxpeak.kernels.host.native import piece, row
 
 #: Rows that are taken at a time: of a basis of 30 fp32 vectors they fit a core's second cache.
-BLOCK = 2048
+BLOCK = 1024
 #: Rows summed up in the vectors' own type before fp64 takes the sum over: bounds the error by SHORT·u, not n·u.
 SHORT = 512
 _SUM = {"contract", "reassoc"}
@@ -57,29 +58,33 @@ def _dots(Q, k, first, end, w, h):
     """h_j += Σ q_j w over some rows."""
     for at in range(first, end, SHORT):
         to = min(at + SHORT, end)
-        piece, j = w[at:to], 0
+        w_here, j = piece(w, at, to - at), 0
         while j + 4 <= k:
-            a, b, c, d = _dot4(Q[j, at:to], Q[j + 1, at:to], Q[j + 2, at:to], Q[j + 3, at:to], piece)
+            a, b, c, d = _dot4(
+                row(Q, j, at, to), row(Q, j + 1, at, to), row(Q, j + 2, at, to), row(Q, j + 3, at, to), w_here
+            )
             h[j] += a
             h[j + 1] += b
             h[j + 2] += c
             h[j + 3] += d
             j += 4
         while j < k:
-            h[j] += _dot(Q[j, at:to], piece)
+            h[j] += _dot(row(Q, j, at, to), w_here)
             j += 1
 
 
 @jit(inline="always")
 def _subtract_all(Q, k, first, end, w, h):
     """w -= Σ h_j q_j over some rows; h has the vectors' type."""
-    piece, j = w[first:end], 0
+    w_here, j = piece(w, first, end - first), 0
     while j + 4 <= k:
-        _subtract4(piece, Q[j, first:end], Q[j + 1, first:end], Q[j + 2, first:end], Q[j + 3, first:end],
-                   h[j], h[j + 1], h[j + 2], h[j + 3])  # fmt: skip
+        _subtract4(
+            w_here, row(Q, j, first, end), row(Q, j + 1, first, end), row(Q, j + 2, first, end),
+            row(Q, j + 3, first, end), h[j], h[j + 1], h[j + 2], h[j + 3],
+        )  # fmt: skip
         j += 4
     while j < k:
-        _subtract(piece, Q[j, first:end], h[j])
+        _subtract(w_here, row(Q, j, first, end), h[j])
         j += 1
 
 
@@ -114,8 +119,8 @@ def subtract_and_square(tid, threads, Q, k, w, h, sums):
         to = min(at + BLOCK, end)
         _subtract_all(Q, k, at, to, w, h)
         for s in range(at, to, SHORT):
-            piece = w[s : min(s + SHORT, to)]
-            total += _dot(piece, piece)
+            w_here = piece(w, s, min(SHORT, to - s))
+            total += _dot(w_here, w_here)
     sums[tid, 0] = total
 
 
@@ -123,14 +128,14 @@ def subtract_and_square(tid, threads, Q, k, w, h, sums):
 def combine(tid, threads, Q, k, y, out):
     """out = Q y, of the first k vectors; y has the vectors' type, out may be of another."""
     first, end = _share(out.shape[0], tid, threads)
-    piece = np.empty(BLOCK, Q.dtype)
+    room = np.empty(BLOCK, Q.dtype)
     for at in range(first, end, BLOCK):
         to = min(at + BLOCK, end)
-        piece[:] = 0
+        room[:] = 0
         for j in range(k):
-            _subtract(piece[: to - at], Q[j, at:to], -y[j])
+            _subtract(piece(room, 0, to - at), row(Q, j, at, to), -y[j])
         for i in range(to - at):
-            out[at + i] = piece[i]
+            out[at + i] = room[i]
 
 
 @jit()
@@ -139,8 +144,8 @@ def dot(tid, threads, x, y, sums):
     first, end = _share(x.shape[0], tid, threads)
     total = 0.0
     for at in range(first, end, SHORT):
-        to = min(at + SHORT, end)
-        total += _dot(x[at:to], y[at:to])
+        count = min(SHORT, end - at)
+        total += _dot(piece(x, at, count), piece(y, at, count))
     sums[tid, 0] = total
 
 

@@ -51,6 +51,7 @@ class ReferenceMatrix:
     halo: int
     values: str
     vectors: str
+    storage: str
     rows: tuple[Row, ...]
 
     @property
@@ -77,6 +78,10 @@ class ReferenceMatrix:
     def bytes(self) -> int:
         """Of the columns and of the values, which are held in fp64."""
         return self.index_bytes + 8 * self.nnz
+
+    def bytes_beside(self, other: Any) -> int:
+        """What it takes beside another form of the same matrix: all, for nothing is shared."""
+        return self.bytes
 
 
 def entries_of(rows: Rows, i: int) -> list[tuple[int, float]]:
@@ -218,9 +223,8 @@ class ReferenceSparse:
         self, rows: Rows, order: Order, values: str, vectors: str, storage: str, like: Stored | None = None
     ) -> ReferenceMatrix:
         """See `kernels.sparse_contract`; whatever the storage, rows are kept as they are, and nothing is shared."""
-        return ReferenceMatrix(
-            rows.n, rows.halo, values, vectors, tuple(_stored_row(rows, order, r, values) for r in range(rows.n))
-        )
+        stored = tuple(_stored_row(rows, order, r, values) for r in range(rows.n))
+        return ReferenceMatrix(rows.n, rows.halo, values, vectors, storage, stored)
 
     def row_sums(self, rows: Rows, order: Order) -> Array:
         """See `kernels.sparse_contract`."""
@@ -381,11 +385,10 @@ class ReferenceSparse:
                 total = float(r[k]) if outside is True else inside
                 r[k] = total - (0.0 if outside is False else row.outside.times(self.halo(A, x)))
 
-    def read_all(self, A: Any) -> None:
+    def read_all(self, A: Any) -> int:
         """See `kernels.sparse_contract`."""
-        for row in A.rows:
-            for part in (row.lower, row.upper, row.outside):
-                part.values.copy()
+        parts = [part for row in A.rows for part in (row.lower, row.upper, row.outside)]
+        return sum(part.values.copy().nbytes for part in parts)
 
 
 def _points(first: tuple[int, int, int], shape: tuple[int, int, int]) -> list[tuple[int, int, int]]:

@@ -1,0 +1,224 @@
+"""HPG-MxP: GMRES-IR with multigrid on the 27-point problem, mixed against double; the rules in one screen.
+
+problem     27 points a row, 26 and -1 (--nonsymmetric: -1.5 below and -0.5 above in z), b = A·1, x = 0 at first;
+            four levels made by the same stencil; one forward Gauss-Seidel sweep before, after and on the coarsest
+validation  double GMRES to 1e-9 in n_d iterations, GMRES-IR to the same in n_ir; penalty = min(1, n_d/n_ir)
+            standard: on up to 8 ranks; fullscale: on all, and IR has to reach what double did in 10,000 iterations
+mixed       solves of 300 iterations from x = 0 until --rt is over, after one that does not count
+double      the same in fp64, as the reference
+counted     flops by the reference's formula, whatever was skipped; also by ORNL's; a motif's own flops and least bytes
+figure      (flops of the mixed solves / their time) · penalty
+limit       read bandwidth: the values of the matrix read by all ranks at once, in the same process
+
+Source: Yamazaki et al. 2022; Kashi et al. 2025 (arXiv 2507.11512); the benchmark's reference code and its slides.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from mxpeak.bench.facts import phase_table
+from mxpeak.bench.hpg_mxp_result import Measured, Solves, Validated, Validation, hpg_mxp_result
+from mxpeak.bench.hpg_mxp_rules import check, foreseen, forms, storages
+from mxpeak.bench.memory import memory_budget
+from mxpeak.bench.placement import load_kernels, place
+from mxpeak.bench.sparse_bench import SparseBench, held, seconds_for
+from mxpeak.bench.stencil_sizes import box_of, line
+from mxpeak.comm.base import Communicator
+from mxpeak.comm.launch import hosts, ranks_a_node
+from mxpeak.comm.solo import Solo
+from mxpeak.configs import HpgMxpConfig
+from mxpeak.dist.sparse_system import MixedSystem
+from mxpeak.dist.stencil import Hierarchy, Made, weights
+from mxpeak.options import Setting
+from mxpeak.perf.sparse_counts import hpg_mxp_flops, stencil_levels
+from mxpeak.records import Result
+from mxpeak.solvers.gmres_ir import Solve, gmres_ir
+from mxpeak.solvers.multigrid import cycle
+from mxpeak.spans import Observer, Spans
+
+#: Ranks of the standard validation, iterations that a validation may take, and those that IR may take at full scale.
+FEW, MOST, MOST_IR = 8, 10_000, 100_000
+#: Share of the time that the figure beside the first one gets.
+BESIDE = 0.25
+
+
+def run(
+    config: HpgMxpConfig,
+    comm: Communicator,
+    *,
+    settings: dict[str, Setting] | None = None,
+    observers: Sequence[Observer] = (),
+    on_case: Callable[[HpgMxpConfig, Result | None], None] = lambda case, result: None,
+    argv: Sequence[str] = (),
+) -> list[Result]:
+    """Run the benchmark; `on_case` hears of the result on rank 0.
+
+    Mistakes raise on every rank before anything runs.  Collective over comm.
+    """
+    check(config, comm.rank, comm.size)
+    placement = place(comm, config.threads)
+    try:
+        kernels = load_kernels(config.kernels, config.device, placement, comm)
+        bench = SparseBench(config, comm, placement, kernels, settings or {}, observers, argv)
+        result = comm.bcast_object(HpgMxp(bench, config).result())
+        if comm.rank == 0:
+            on_case(config, result)
+        return [result]
+    finally:
+        placement.release()
+
+
+def dry_run(config: HpgMxpConfig, comm: Communicator, settings: dict[str, Setting] | None = None) -> str:
+    """What a run would do: boxes, grid and memory, nothing run.  Collective over comm."""
+    check(config, comm.rank, comm.size)
+    budget = memory_budget(config, settings or {}, comm, ranks_a_node(hosts(comm)))
+    box = box_of(config, comm.rank, comm.size)
+    lines = [
+        f"{storage}: {line(box, held(forms(config, storage), config.restart + 1), budget)}"
+        for storage in storages(config)
+    ]
+    return "\n".join([*lines, *forewarnings(config, comm)])
+
+
+def forewarnings(config: HpgMxpConfig, comm: Communicator) -> list[str]:
+    """Which rules the run will break: better known before than after."""
+    if config.mode != "official":
+        return []
+    broken = foreseen(config, seconds_for(config), storages(config)[0])
+    return [f"the result will not be ADMISSIBLE: {one.rule}: {one.text}" for one in broken]
+
+
+@dataclass(slots=True)
+class Watch:
+    """Shows the cycles of solves as steps; `before` is what earlier solves have done."""
+
+    spans: Spans
+    label: str
+    most: int
+    flops_a_step: float
+    before: int = 0
+
+    def start(self) -> None:
+        """The first solve begins."""
+        self.spans.start(self.label, self.most * self.flops_a_step)
+
+    def __call__(self, done: Solve) -> None:
+        """A cycle is done."""
+        steps = self.before + done.steps
+        self.spans.step(steps, self.most, steps * self.flops_a_step)
+
+
+class HpgMxp:
+    """One run: the problem in its forms, and the three phases on them."""
+
+    def __init__(self, bench: SparseBench, config: HpgMxpConfig):
+        self._bench, self._config, self._comm = bench, config, bench.comm
+        self._stencil = weights(nonsymmetric=config.nonsymmetric)
+        self._box = bench.box(forms(config, storages(config)[0]), config.restart + 1)
+        flops = hpg_mxp_flops(stencil_levels(self._box), [config.restart])["total"]
+        self._flops_a_step = flops / config.restart
+
+    def result(self) -> Result | None:
+        """The result on rank 0, None elsewhere.  Collective."""
+        start = time.time()
+        first, *beside = storages(self._config)
+        for storage in (first, *beside):
+            self._bench.make_ready(forms(self._config, storage), self._stencil, self._use)
+        found = [self._measured(first, self._bench.rt)]
+        found += [self._measured(storage, BESIDE * self._bench.rt) for storage in beside]
+        rss = self._bench.peak_rss()
+        if self._comm.rank:
+            return None
+        return hpg_mxp_result(self._config, self._bench, self._box, found, rss, start, time.time())
+
+    def _use(self, made: Made) -> None:
+        """Everything that happens to a problem, so that nothing is compiled while a clock runs."""
+        for hierarchy in made.hierarchies:
+            system = self._system(made, hierarchy, Solo(), 3)
+            gmres_ir(system, system.norm_of_b(), restart=3, most=4, tolerance=0.0)
+            system.max_error(1.0)
+            self._bench.kernels.sparse.read_all(hierarchy.outer.A)
+
+    def _measured(self, storage: str, rt: float) -> Measured:
+        """All three phases with one storage.  Collective."""
+        bench, config = self._bench, self._config
+        begin = time.perf_counter()
+        made = bench.make(self._box, forms(config, storage), self._stencil, self._comm)
+        setup_s = time.perf_counter() - begin
+        double, mixed = made.hierarchies
+        limits = [bench.bandwidth(double.outer)]
+        validation = self._validate(made, storage)
+        timed = self._solves(made, mixed, f"{storage}: mixed", rt)
+        reference = self._solves(made, double, f"{storage}: double", rt)
+        limits.append(bench.bandwidth(double.outer))
+        held_bytes = [bench.bytes_of(made, k, config.restart + 1) for k in range(2)]
+        return Measured(
+            storage, made.described(self._box, 1), validation, timed, reference,
+            max((rate for rate in limits if rate), default=None), setup_s, made.optimize_s, held_bytes,
+            int(bench.total(made.setup_bytes)),
+        )  # fmt: skip
+
+    def _validate(self, made: Made, storage: str) -> Validation:
+        """Both solvers to the same residual, on a few ranks or on all.  Collective."""
+        comm = self._comm
+        if self._config.validation == "fullscale" or comm.size <= FEW:
+            return self._solve_both(made, comm)
+        group = comm.split(0 if comm.rank < FEW else None, comm.rank)
+        found = None
+        if group is not None:
+            box = box_of(self._config, group.rank, group.size)
+            problem = self._bench.make(box, forms(self._config, storage), self._stencil, group)
+            found = self._solve_both(problem, group)
+        return comm.bcast_object(found)  # type: ignore[no-any-return]
+
+    def _solve_both(self, made: Made, comm: Communicator) -> Validation:
+        config, fullscale = self._config, self._config.validation == "fullscale"
+        double = self._validated(made, made.hierarchies[0], comm, MOST, config.threshold, "validation, double")
+        reach = max(config.threshold, double.solve.residual) if fullscale else config.threshold
+        most = MOST_IR if fullscale else MOST
+        mixed = self._validated(made, made.hierarchies[1], comm, most, reach, "validation, mixed")
+        return Validation(double, mixed, reach, config.validation, comm.size)
+
+    def _validated(
+        self, made: Made, hierarchy: Hierarchy, comm: Communicator, most: int, tolerance: float, label: str
+    ) -> Validated:
+        """One solver, to the tolerance.  Collective over comm."""
+        restart, system = self._config.restart, self._system(made, hierarchy, comm, self._config.restart)
+        watch = Watch(self._bench.spans, label, most, self._flops_a_step)
+        watch.start()
+        done = gmres_ir(system, system.norm_of_b(), restart=restart, most=most, tolerance=tolerance, watch=watch)
+        self._bench.spans.finish()
+        return Validated(done, system.max_error(1.0))
+
+    def _solves(self, made: Made, hierarchy: Hierarchy, label: str, rt: float) -> Solves:
+        """Solves of all iterations from zero until `rt` seconds are over, after one that does not count; collective."""
+        config, bench = self._config, self._bench
+        system = self._system(made, hierarchy, self._comm, config.restart)
+        b_norm, last = system.norm_of_b(), Solve()
+
+        def solve(watch: Watch) -> None:
+            nonlocal last
+            system.restart_from_zero()
+            last = gmres_ir(system, b_norm, restart=config.restart, most=config.iterations, tolerance=0.0, watch=watch)
+
+        watch = Watch(bench.spans, label, config.iterations, self._flops_a_step)
+        watch.start()
+        expected = bench.slowest(partial(solve, watch))
+        watch = replace(watch, most=config.iterations * max(1, round(rt / expected)))
+        watch.start()
+        samples: list[float] = []
+        while sum(samples) < rt or not samples:
+            samples.append(bench.slowest(partial(solve, replace(watch, before=config.iterations * len(samples)))))
+        bench.spans.finish()
+        return Solves(samples, last.cycles, phase_table(bench.comm, bench.spans), last.residual)
+
+    def _system(self, made: Made, hierarchy: Hierarchy, comm: Communicator, restart: int) -> MixedSystem:
+        top = hierarchy.top
+        return MixedSystem(
+            self._bench.kernels.sparse, comm, hierarchy.outer, top.A, made.b, lambda q: cycle(top, q), restart,
+            self._bench.spans,
+        )  # fmt: skip

@@ -1,0 +1,156 @@
+"""What HPG-MxP and HPCG share: sizes, memory, the problem in its forms, the limit, and solves that are watched."""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from mxpeak.bench.facts import Facts
+from mxpeak.bench.memory import memory_budget
+from mxpeak.bench.placement import Placement, compile_in_turn, launch_facts
+from mxpeak.bench.stencil_sizes import Hierarchy as Held
+from mxpeak.bench.stencil_sizes import box_of, fitted
+from mxpeak.comm.base import Communicator
+from mxpeak.comm.solo import Solo
+from mxpeak.configs import SparseConfig
+from mxpeak.dist.sparse import SparseMatrix
+from mxpeak.dist.stencil import Form, Made, make_stencil
+from mxpeak.kernels.contract import Kernels
+from mxpeak.layout.stencil import LEVELS, Box
+from mxpeak.options import Setting
+from mxpeak.perf.host import environment, host_facts, software_facts
+from mxpeak.precision import PRECISIONS
+from mxpeak.records import Caution
+from mxpeak.spans import Observer, Spans
+
+#: Seconds to measure for where none were asked for, with --quick, and by the rules.
+DEFAULT_RT, QUICK_RT, OFFICIAL_RT = 60.0, 2.0, 1800.0
+#: Seconds over which the limit is looked for.
+LIMIT_S = 0.3
+#: Share of the machine's memory that the rules ask a problem to take.
+OFFICIAL_SHARE = 0.25
+#: Points a side of the box on which everything is used once before any clock.
+TINY = 8
+
+
+def seconds_for(config: SparseConfig) -> float:
+    """Seconds to measure for."""
+    if config.rt is not None:
+        return config.rt
+    return QUICK_RT if config.quick else DEFAULT_RT
+
+
+def held(forms: Sequence[Form], basis: int) -> list[Held]:
+    """What forms of the problem need, as `stencil_sizes` counts it."""
+    return [
+        Held(
+            tuple(PRECISIONS[values].bytes for values in form.values), PRECISIONS[form.vectors].bytes, basis,
+            1 if form.storage == "packed" else 4,
+        )
+        for form in forms
+    ]  # fmt: skip
+
+
+class SparseBench:
+    """What all phases of one run share."""
+
+    def __init__(
+        self, config: SparseConfig, comm: Communicator, placement: Placement, kernels: Kernels,
+        settings: dict[str, Setting], observers: Sequence[Observer], argv: Sequence[str],
+    ):  # fmt: skip
+        self.config, self.comm, self.placement, self.kernels = config, comm, placement, kernels
+        self.spans = Spans(observers if comm.rank == 0 else ())
+        self.cautions: list[Caution] = []
+        self.facts = Facts(
+            argv=list(argv),
+            config={name: {"value": s.value, "origin": s.origin} for name, s in settings.items()},
+            machine={**host_facts(affinity=placement.before), "nodes": placement.nodes},
+            software={**software_facts(), **kernels.facts(), "environment": environment()},
+            launch=launch_facts(comm, placement),
+            cautions=placement.cautions,
+        )
+        self.budget = memory_budget(config, settings, comm, placement.ranks_a_node)
+
+    @property
+    def rt(self) -> float:
+        """Seconds to measure for."""
+        return seconds_for(self.config)
+
+    @property
+    def order(self) -> str:
+        """The order in which sweeps take rows."""
+        return "natural" if self.config.smoother == "natural" else self.config.colouring
+
+    def box(self, forms: Sequence[Form], basis: int) -> Box:
+        """This rank's box, if what it needs fits into memory; collective, and the same answer everywhere."""
+        asked = box_of(self.config, self.comm.rank, self.comm.size)
+        box, caution = fitted(asked, self.config, held(forms, basis), self.budget)
+        if caution is not None:
+            self.cautions.append(caution)
+        return box
+
+    def make(self, box: Box, forms: Sequence[Form], stencil: Sequence[float], comm: Communicator) -> Made:
+        """The problem on `comm`, in every form.  Collective over it."""
+        return make_stencil(self.kernels.sparse, comm, box.levels(LEVELS), forms, self.order, stencil, self.spans)
+
+    def make_ready(self, forms: Sequence[Form], stencil: Sequence[float], use: Callable[[Made], None]) -> None:
+        """Compile what these forms take, by using all of it on a tiny box.  Collective."""
+
+        def on_a_tiny_box() -> None:
+            tiny = Box(TINY, TINY, TINY)
+            use(self.make(tiny, forms, stencil, Solo()))
+            side = replace(tiny, npz=2, pz=0)  # with entries of another rank, none of which is ever asked for
+            rows = self.kernels.sparse.stencil_rows(side, stencil)
+            self.kernels.sparse.order(rows, self.order)
+
+        compile_in_turn(self.comm, "first use of these precisions", on_a_tiny_box)
+
+    def bandwidth(self, A: SparseMatrix) -> float | None:
+        """The rate at which all ranks at once read the values of a matrix; None with --warmup none.  Collective."""
+        if self.config.warmup == "none":
+            return None
+        samples: list[float] = []
+        while len(samples) < 3 or (sum(samples) < LIMIT_S and len(samples) < 50):
+            self.comm.barrier()
+            begin = time.perf_counter()
+            moved = self.kernels.sparse.read_all(A.A)
+            self.comm.barrier()
+            samples.append(time.perf_counter() - begin)
+        fastest = self.kernels.sparse.vector(2, "fp64")
+        self.kernels.sparse.assign(fastest, [moved / min(samples), 0.0])
+        self.comm.allreduce(fastest, "sum")
+        return float(fastest[0])
+
+    def slowest(self, work: Callable[[], None]) -> float:
+        """Do the work and return the seconds of the slowest rank, from a barrier on.  Collective."""
+        self.comm.barrier()
+        begin = time.perf_counter()
+        work()
+        elapsed = self.kernels.sparse.vector(1, "fp64")
+        self.kernels.sparse.assign(elapsed, time.perf_counter() - begin)
+        self.comm.allreduce(elapsed, "max")
+        return float(elapsed[0])
+
+    def total(self, value: float) -> float:
+        """The sum of everybody's value.  Collective."""
+        found = self.kernels.sparse.vector(1, "fp64")
+        self.kernels.sparse.assign(found, value)
+        self.comm.allreduce(found, "sum")
+        return float(found[0])
+
+    def bytes_of(self, made: Made, k: int, basis: int) -> int:
+        """Bytes that one solver of the problem holds, over all ranks: matrices, vectors, basis.  Collective."""
+        top, outer = made.hierarchies[k].top.A, made.hierarchies[k].outer
+        levels = made.levels(k)
+        mine = sum(level.A.A.bytes for level in levels) + (0 if outer is top else outer.extra_bytes(top))
+        width = [PRECISIONS[level.A.A.vectors].bytes for level in levels]
+        vectors = sum(w * (2 * level.A.n + level.A.A.halo) for w, level in zip(width, levels))
+        return int(self.total(float(mine + vectors + width[0] * basis * top.n + 3 * 8 * top.n)))
+
+    def peak_rss(self) -> int:
+        """The most memory that the processes have had, in bytes; whole on rank 0.  Collective."""
+        unit = 1 if sys.platform == "darwin" else 1024  # ru_maxrss
+        return sum(self.comm.gather_objects(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit) or [])
