@@ -3,6 +3,7 @@
 import mxpeak as mx
 result = mx.run.hpl(n=5000, ranks=4, grid=(2, 2))
 x, info = mx.solve(A, b)
+x, info = mx.gmres(A_sparse, b)
 mx.norm(A, "one")
 """
 
@@ -18,6 +19,7 @@ __all__ = [
     "from_band",
     "from_scalapack",
     "from_tiles",
+    "gmres",
     "lu_factor",
     "norm",
     "norms",
@@ -26,7 +28,7 @@ __all__ = [
     "solve",
 ]
 #: The module of each public function.
-_HOMES = {"solve": "mxpeak.dense", "lu_factor": "mxpeak.dense"}
+_HOMES = {"solve": "mxpeak.dense", "lu_factor": "mxpeak.dense", "gmres": "mxpeak.sparse_solve"}
 
 
 def __getattr__(name: str) -> Any:

@@ -81,6 +81,11 @@ class Outcome(StrEnum):
         "refinement did not reach the accuracy asked for in the steps allowed: the factors are too coarse for this "
         "matrix; try a wider precision, or a better conditioned matrix"
     )
+    UNREACHED = (
+        "GMRES did not reach the tolerance; x is the best that it found. Raise max_iterations and restart, try another "
+        "preconditioner (amg, or a factorization such as scipy.sparse.linalg.spilu), or solve directly with "
+        "scipy.sparse.linalg.spsolve"
+    )
     INACCURATE = (
         "the residual is above the threshold: the arithmetic went wrong somewhere; "
         "try --threads 1 or another BLAS, and test the memory"

@@ -218,6 +218,7 @@ class HpgMxp:
 
     def _system(self, made: Made, hierarchy: Hierarchy, comm: Communicator, restart: int) -> MixedSystem:
         top = hierarchy.top
+        hierarchy.clear(self._bench.kernels.sparse)
         return MixedSystem(
             self._bench.kernels.sparse, comm, hierarchy.outer, top.A, made.b, lambda q: cycle(top, q), restart,
             self._bench.spans,

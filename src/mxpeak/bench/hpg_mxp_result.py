@@ -118,7 +118,7 @@ def hpg_mxp_result(
     one, *beside = found
     check, rates = one.validation, one.rates(box)
     broken = foreseen(config, bench.rt, one.storage)
-    broken += of_memory(one.held_bytes[1], bench.facts.machine.get("memory_bytes"))
+    broken += of_memory(one.held_bytes[1], bench.facts.machine)
     passed = check.passed and all(other.validation.passed for other in beside)
     limit, motion = one.limit, one.mixed.least_bytes / one.mixed.time_s
     phases = {**{motif: EMPTY for motif in HPG_MXP_MOTIFS}, **one.mixed.phases}

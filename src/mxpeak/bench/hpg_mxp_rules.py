@@ -13,6 +13,9 @@ matrix, so an official run takes a wider one.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from mxpeak.bench.mxp_rules import Violation
 from mxpeak.bench.sparse_bench import OFFICIAL_RT, OFFICIAL_SHARE
 from mxpeak.bench.stencil_sizes import box_of
@@ -73,9 +76,10 @@ def foreseen(config: HpgMxpConfig, rt: float, storage: str) -> list[Violation]:
     return found
 
 
-def of_memory(used: int, present: int | None) -> list[Violation]:
-    """The rule about memory, where the machine says how much it has."""
-    if present is None or used >= OFFICIAL_SHARE * present:
+def of_memory(used: int, machine: Mapping[str, Any]) -> list[Violation]:
+    """The rule about memory, where the machine says how much each node has."""
+    present = (machine.get("memory_total_bytes") or 0) * machine["nodes"]
+    if not present or used >= OFFICIAL_SHARE * present:
         return []
     share = three_digits(100 * used / present)
     text = f"the problem takes {size_text(used)}, {share} % of {size_text(present)}; the rules ask for a quarter"

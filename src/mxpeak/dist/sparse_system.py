@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from math import sqrt
 from typing import Any
 
 from mxpeak.comm.base import Communicator
 from mxpeak.dist.sparse import SparseMatrix
-from mxpeak.kernels.sparse_contract import SparseKernels, Vector
+from mxpeak.kernels.sparse_contract import SparseKernels, Stored, Vector
 from mxpeak.perf import sparse_counts as counts
 from mxpeak.precision import PRECISIONS
 from mxpeak.spans import Spans
@@ -139,3 +140,96 @@ class MixedSystem:
         self._kernels.assign(total, value)
         self._comm.allreduce(total, "sum")
         return float(total[0])
+
+
+class CgSystem:
+    """A x = b as conjugate gradients see it, all of it in fp64: every operation is one that HPCG counts.
+
+    Timed as ddot, waxpby, spmv and mg; what the sweeps book is in mg once more, and reductions in ddot.
+    """
+
+    def __init__(
+        self, kernels: SparseKernels, comm: Communicator, A: SparseMatrix, b: Vector,
+        precondition: Preconditioner | None, spans: Spans,
+    ):  # fmt: skip
+        self._kernels, self._comm, self._A, self._spans = kernels, comm, A, spans
+        self._b, self._precondition = b, precondition
+        self._r, self._Ap = kernels.vector(A.n, "fp64"), kernels.vector(A.n, "fp64")
+        self._z, self._p = self._r, A.operand()
+        self.x = A.operand()
+
+    @property
+    def solution(self) -> Vector:
+        """The rank's own part of x."""
+        return self._A.own(self.x)
+
+    @property
+    def direction(self) -> Vector:
+        """The rank's own part of p."""
+        return self._A.own(self._p)
+
+    def restart_from_zero(self) -> None:
+        """x = 0."""
+        self._kernels.assign(self.x, 0.0)
+
+    def residual(self) -> float:
+        """r = b - A x; ||r||, which takes no pass of its own."""
+        self._A.multiply(self.x, self._r)
+        with self._waxpby(also=2.0 * self._A.n):
+            square = self._kernels.subtract_from(self._b, self._r)
+        return sqrt(self._sum(square))
+
+    def precondition(self) -> float:
+        """z = M^-1 r, or r where there is no M; rᵀz."""
+        if self._precondition is not None:
+            with self._spans("mg"):
+                self._z = self._A.own(self._precondition(self._r))
+        return self._dot(self._r, self._z)
+
+    def turn(self, beta: float) -> None:
+        """p = z + β p; with β = 0 a copy."""
+        with self._waxpby():
+            if beta == 0.0:
+                self._kernels.scaled(self._z, 1.0, self.direction)
+            else:
+                self._kernels.scale_and_add(self.direction, beta, self._z)
+
+    def curvature(self) -> float:
+        """A p; pᵀA p."""
+        self._A.multiply(self._p, self._Ap)
+        return self._dot(self.direction, self._Ap)
+
+    def advance(self, alpha: float) -> float:
+        """x += α p, r -= α A p; ||r||."""
+        with self._waxpby():
+            self._kernels.add_scaled(self.solution, alpha, self.direction)
+        with self._waxpby():
+            self._kernels.add_scaled(self._r, -alpha, self._Ap)
+        return sqrt(self._dot(self._r, self._r))
+
+    def max_error(self, value: float) -> float:
+        """max |x_i - value|.  Collective."""
+        most = self._kernels.vector(1, "fp64")
+        self._kernels.assign(most, self._kernels.distance(self.solution, value))
+        self._comm.allreduce(most, "max")
+        return float(most[0])
+
+    def _waxpby(self, also: float = 0.0) -> AbstractContextManager[None]:
+        return self._spans("waxpby", flops=2.0 * self._A.n + also, bytes=float(counts.waxpby_bytes(self._A.n)))
+
+    def _dot(self, x: Vector, y: Vector) -> float:
+        vectors = 1 if x is y else 2
+        with self._spans("ddot", flops=2.0 * self._A.n, bytes=float(counts.dot_bytes(self._A.n, vectors))):
+            return self._sum(self._kernels.dot(x, y))
+
+    def _sum(self, value: float) -> float:
+        total = self._kernels.vector(1, "fp64")
+        self._kernels.assign(total, value)
+        with self._spans("allreduce"):
+            self._comm.allreduce(total, "sum")
+        return float(total[0])
+
+
+def with_entries(A: SparseMatrix, stored: Stored) -> SparseMatrix:
+    """Another matrix with A's pattern and order, over the same ranks."""
+    return SparseMatrix(A._kernels, stored, A._exchange, A._spans)

@@ -10,7 +10,7 @@ from typing import Any
 
 from mxpeak.comm.base import Communicator
 from mxpeak.dist.sparse import Exchange, Level, Neighbour, SparseMatrix
-from mxpeak.kernels.sparse_contract import Order, Rows, SparseKernels, Vector
+from mxpeak.kernels.sparse_contract import Matrix, Order, Rows, SparseKernels, Vector
 from mxpeak.layout.stencil import Box
 from mxpeak.spans import Spans
 
@@ -55,6 +55,13 @@ class Hierarchy:
 
     top: Level
     outer: SparseMatrix
+
+    def clear(self, kernels: SparseKernels) -> None:
+        """All that an earlier solve left, which may not be finite: 0."""
+        level: Level | None = self.top
+        while level is not None:
+            kernels.assign(level.x, 0.0)
+            level = level.coarser
 
 
 @dataclass(slots=True)
@@ -112,13 +119,14 @@ def make_stencil(
         if b is None:
             b, setup_bytes = kernels.row_sums(rows, orders[0]), int(rows.indptr[-1]) * 12 + box.rows * 8
         for k, form in enumerate(forms):
-            level = _level(kernels, comm, box, rows, orders[depth], form, depth, spans)
+            values, exact = _settled(kernels, comm, rows, form.values[depth], form.tolerance)
+            same = next((other[depth].A.A for other in made[:k] if other[depth].A.A.storage == form.storage), None)
+            level = _level(kernels, comm, box, rows, orders[depth], form, values, same, spans)
             if depth:
                 _join(kernels, made[k][-1], level, orders, boxes)
             elif form.mixed:
-                exact = _rounding(kernels, comm, rows, level.A.A.values) == 0.0
-                values = level.A.A.values if exact else "fp64"  # residuals are those of the matrix itself
-                stored = kernels.store(rows, orders[0], values, "fp64", form.storage, like=level.A.A)
+                values = values if exact else "fp64"  # residuals are those of the matrix itself
+                stored = kernels.store(rows, orders[0], values, "fp64", form.storage, like=level.A.A if exact else same)
                 outers[k] = SparseMatrix(kernels, stored, _exchange(kernels, comm, box, orders[0], "fp64"), spans)
             made[k].append(level)
         generate_s += generated - begin
@@ -128,20 +136,26 @@ def make_stencil(
 
 
 def _level(
-    kernels: SparseKernels, comm: Communicator, box: Box, rows: Rows, order: Order, form: Form, depth: int, spans: Spans
-) -> Level:
-    values = _settled(kernels, comm, rows, form.values[depth], form.tolerance)
+    kernels: SparseKernels, comm: Communicator, box: Box, rows: Rows, order: Order, form: Form, values: str,
+    same: Matrix | None, spans: Spans,
+) -> Level:  # fmt: skip
     vectors = "fp64" if values == "fp64" else form.vectors
-    stored = kernels.store(rows, order, values, vectors, form.storage)
+    stored = kernels.store(rows, order, values, vectors, form.storage, like=same)
     A = SparseMatrix(kernels, stored, _exchange(kernels, comm, box, order, vectors), spans)
     keep = kernels.vector(box.rows, vectors) if form.symmetric else None
     return Level(A, A.operand(), keep)
 
 
-def _settled(kernels: SparseKernels, comm: Communicator, rows: Rows, asked: str, tolerance: float) -> str:
-    """The format asked for, or the next wider one in which every value is right to the tolerance.  Collective."""
-    wider = WIDER[WIDER.index(asked) :]
-    return next(name for name in wider if name == "fp64" or _rounding(kernels, comm, rows, name) <= tolerance)
+def _settled(kernels: SparseKernels, comm: Communicator, rows: Rows, asked: str, tolerance: float) -> tuple[str, bool]:
+    """The format asked for, or the next wider one in which every value is right to the tolerance; whether it is exact.
+
+    Collective.
+    """
+    for name in WIDER[WIDER.index(asked) : -1]:
+        error = _rounding(kernels, comm, rows, name)
+        if error <= tolerance:
+            return name, error == 0.0
+    return "fp64", True
 
 
 def _rounding(kernels: SparseKernels, comm: Communicator, rows: Rows, precision: str) -> float:

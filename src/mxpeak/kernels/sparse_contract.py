@@ -6,8 +6,10 @@ Other vectors have n entries.  Matrices are stored in an order of their own, gro
 without entries between them (colours, or levels of the natural order), and a sweep takes them one after the other.  All
 vectors are in that order; `places` leads back.
 
-L and U are the entries in columns of earlier and later groups, D the diagonal, H the columns of other ranks.  u is the
-unit roundoff of the vectors' type.
+L and U are the entries in columns of earlier and later groups, D the diagonal, H the columns of other ranks.  Values of
+L and U are stored in a format of their own, those of D and H in the vectors'.  u is the unit roundoff of the vectors'
+type.  Every number of a vector that a matrix multiplies has to be finite, also where this rank has no entry: stored
+zeros meet them.
 """
 
 from __future__ import annotations
@@ -43,13 +45,12 @@ class Rows:
 class Order:
     """An order of the rows: places[new] = old and inverse[old] = new; group g is new rows starts[g] … starts[g+1]-1.
 
-    In each group the rows without columns of other ranks come first, up to inside[g].
+    Inside a group rows stand as they stood before.
     """
 
     places: Indices
     inverse: Indices
     starts: Indices
-    inside: Indices
     kind: str
 
     @property
@@ -198,7 +199,7 @@ class SparseKernels(Protocol):
     ) -> None:  # fmt: skip
         """One Gauss-Seidel sweep, x_i = (b_i - Σ_{j≠i} a_ij x_j) / a_ii, group after group, on 2·nnz flops.
 
-        late        None: all rows, without H; False: those that need nothing from other ranks; True: the rest, with H
+        late        None: all rows, with H; False: those that need nothing from other ranks; True: the rest, with H
         from_zero   x is taken for zero: only L is read; D x + L x = b afterwards
         backward    from the last group to the first
         keep        with a forward sweep: keep_i = b_i - (L x + H x)_i is stored; a backward one then takes it for b,

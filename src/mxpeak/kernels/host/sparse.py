@@ -169,10 +169,13 @@ class HostSparse:
 
     def rows_of(self, indptr: Any, indices: Any, data: Any, n: int, halo: int) -> Rows:
         """See `kernels.sparse_contract`."""
-        return Rows(
-            n, halo, np.ascontiguousarray(indptr, np.int64), np.ascontiguousarray(indices, np.int32),
-            np.ascontiguousarray(data, np.float64),
-        )  # fmt: skip
+        start = np.ascontiguousarray(indptr, np.int64)
+        column, value = np.ascontiguousarray(indices, np.int32), np.ascontiguousarray(data, np.float64)
+        row = np.repeat(np.arange(n, dtype=np.int32), np.diff(start))
+        if ((np.diff(column) < 0) & (row[1:] == row[:-1])).any():
+            ascending = np.lexsort((column, row))
+            column, value = column[ascending], value[ascending]
+        return Rows(n, halo, start, column, value)
 
     def check(self, rows: Rows) -> tuple[str, int]:
         """See `kernels.sparse_contract`."""
@@ -211,13 +214,11 @@ class HostSparse:
             groups = compute(rows.indptr, rows.indices, rows.n, group)
         else:
             groups = 0
-        surface = np.zeros(rows.n, np.bool_)
-        self._run(setup.touches_halo, rows.indptr, rows.indices, rows.n, surface)
         places, inverse = np.empty(rows.n, np.int32), np.empty(rows.n, np.int32)
-        starts, inside = np.zeros(groups + 1, np.int64), np.zeros(groups, np.int64)
-        setup.group_rows(group, surface, groups, places, starts, inside)
+        starts = np.zeros(groups + 1, np.int64)
+        setup.group_rows(group, groups, places, starts)
         inverse[places] = np.arange(rows.n, dtype=np.int32)
-        return Order(places, inverse, starts, inside, kind)
+        return Order(places, inverse, starts, kind)
 
     def _jpl(self, rows: Rows, colour: Array) -> int:
         colour[:] = -1
@@ -230,22 +231,21 @@ class HostSparse:
 
     def rounding(self, rows: Rows, precision: str) -> float:
         """See `kernels.sparse_contract`."""
-        worst, dtype = 0.0, FORMATS[precision][0]
-        with np.errstate(all="ignore"):
-            for k in range(0, rows.data.size, PIECE):
-                a = rows.data[k : k + PIECE]
-                error = np.abs(a.astype(dtype).astype(np.float64) - a)
-                if not np.isfinite(error).all():
-                    return float("inf")
-                worst = max(worst, float(np.max(error / np.where(a, np.abs(a), 1.0), initial=0.0)))
-        return worst
+        worst = np.zeros(self.threads)
+        for k in range(0, rows.data.size, PIECE):
+            a = rows.data[k : k + PIECE]
+            with np.errstate(all="ignore"):
+                near = self._narrowed(a, precision).view(FORMATS[precision][0])
+            self._run(setup.largest_error, a, near.astype(np.float64), worst)
+        return float(worst.max())
 
     def store(
         self, rows: Rows, order: Order, values: str, vectors: str, storage: str, like: HostMatrix | None = None
     ) -> HostMatrix:
         """See `kernels.sparse_contract`."""
-        if like is not None and like.values == values and like.pattern.storage == storage:
-            pattern, entries = like.pattern, like.entries
+        if like is not None and like.pattern.storage == storage and like.values in (values, "fp64"):
+            pattern = like.pattern
+            entries = like.entries if like.values == values else self._narrowed(like.entries, values)
         else:
             pattern, entries = self._packed(rows, order, values, storage)
         real = VECTORS[vectors]
@@ -259,6 +259,16 @@ class HostSparse:
         nnz = int(rows.indptr[-1])
         return HostMatrix(rows.n, rows.halo, nnz, values, vectors, pattern, entries, diagonal, outside)
 
+    def _narrowed(self, data: Array, precision: str) -> Array:
+        """fp64 numbers in another format, rounded to nearest even, once, as compiled code takes them."""
+        dtype, compiled = FORMATS[precision]
+        out = _aligned(data.size, compiled)
+        if precision == "bf16":
+            self._run(setup.to_bf16, data, out)
+        else:
+            out[:] = _rounded(data, dtype).view(compiled)
+        return out
+
     def _packed(self, rows: Rows, order: Order, values: str, storage: str) -> tuple[Pattern, Array]:
         """Where the entries stand, and their values in that order."""
         chunk_row, chunk_end, chunk_group = self._chunks(rows, order, storage)
@@ -267,7 +277,9 @@ class HostSparse:
         table = np.zeros((chunk_row.size, pack.TABLE), np.int32)
         where = (order.places, order.inverse, rows.indptr, rows.indices)
         rule = STORAGES[storage]
-        self._run(pack.count_slots, *where, chunk_row, chunk_end, start, columns, rule, table)
+        length = np.diff(rows.indptr)[order.places]
+        longest = int(np.add.reduceat(length, chunk_row).max()) if chunk_row.size else 0
+        self._run(pack.count_slots, *where, chunk_row, chunk_end, start, columns, rule, longest, table)
         if rule == pack.ELL:
             for part in (pack.L_PART + 2, pack.U_PART + 2):
                 widest = np.zeros(order.groups, np.int32)
@@ -276,10 +288,9 @@ class HostSparse:
         slots, nears, fars = self._number(table)
         bases, near = np.zeros(slots, np.int32), np.zeros(nears * LANES, np.uint16)
         far = np.zeros(fars * LANES, np.int32)
-        dtype, compiled = FORMATS[values]
-        entries = _aligned(slots * LANES, compiled)
-        data = _rounded(rows.data, dtype).view(compiled)
-        self._run(pack.fill_slots, *where, data, start, columns, rule, table, bases, near, far, entries)
+        entries = _aligned(slots * LANES, FORMATS[values][1])
+        data = self._narrowed(rows.data, values) if values != "fp64" else rows.data
+        self._run(pack.fill_slots, *where, data, start, columns, rule, longest, table, bases, near, far, entries)
         surface = np.zeros(rows.n, np.bool_)
         self._run(setup.touches_halo, rows.indptr, rows.indices, rows.n, surface)
         outside_rows, outside_first, outside_columns = self._outside(rows, order, surface)
@@ -295,19 +306,13 @@ class HostSparse:
         return pattern, entries
 
     def _chunks(self, rows: Rows, order: Order, storage: str) -> tuple[Array, Array, Array]:
-        """First row, end and group of every chunk: inside a group, and not across its rows that need other ranks."""
-        firsts, groups = [], []
-        room = np.empty(rows.n // pack.LEAST + 2, np.int64)
-        for g in range(order.groups):
-            for first, end in ((order.starts[g], order.inside[g]), (order.inside[g], order.starts[g + 1])):
-                if first < end:
-                    count = pack.cut_rows(
-                        first, end, order.places, order.inverse, rows.indptr, rows.indices, storage == "packed", room
-                    )
-                    firsts.append(room[:count].copy())
-                    groups += [g] * count
-        chunk_row = np.concatenate([*firsts, np.empty(0, np.int64)]).astype(np.int64)
-        return chunk_row, np.append(chunk_row[1:], rows.n), np.array(groups, np.int64)
+        """First row, end and group of every chunk."""
+        room, counts = np.empty(rows.n, np.int64), np.zeros(order.groups, np.int64)
+        where = (order.places, order.inverse, rows.indptr, rows.indices)
+        self._run(pack.cut_rows, order.starts, *where, storage == "packed", room, counts)
+        parts = [room[first : first + count] for first, count in zip(order.starts, counts)]
+        chunk_row = np.concatenate([*parts, np.empty(0, np.int64)]).astype(np.int64)
+        return chunk_row, np.append(chunk_row[1:], rows.n), np.repeat(np.arange(order.groups), counts)
 
     def _number(self, table: Array) -> tuple[int, int, int]:
         """Where each chunk's slots begin; how many there are, how many near ones and how many far ones."""
@@ -385,7 +390,7 @@ class HostSparse:
 
     def scaled(self, x: Array, factor: float, out: Array) -> None:
         """See `kernels.sparse_contract`."""
-        self._run_on(x.size, vectors.scaled, x, x.dtype.type(factor), out)
+        self._run_on(x.size, vectors.scaled, x, np.result_type(x, out).type(factor), out)
 
     def add_scaled(self, y: Array, factor: float, x: Array) -> None:
         """See `kernels.sparse_contract`."""
@@ -448,29 +453,37 @@ class HostSparse:
         backward: bool = False, keep: Array | None = None,
     ) -> None:  # fmt: skip
         """See `kernels.sparse_contract`."""
-        if late is None and A.pattern.outside_rows.size and not from_zero:
-            for half in (False, True):
-                self.relax(A, b, x, late=half, backward=backward, keep=keep)
-            return
-        everything = from_zero or not A.pattern.outside_rows.size
-        chunks, first = A.pattern.every if everything else (A.pattern.late if late else A.pattern.early)
-        if everything and late:
-            return  # the early half was all of it
+        pattern, kept_for_b = A.pattern, backward and keep is not None
+        if from_zero or not pattern.outside_rows.size:  # nothing to wait for: the early half is all of it
+            halves = [] if late else [(pattern.every, False)]
+        elif backward:  # no row can be early: its late neighbours come first
+            halves = [] if late is False else [(pattern.every, not kept_for_b)]
+        else:
+            both = [(pattern.early, False), (pattern.late, True)]
+            halves = both if late is None else [both[late]]
+        for chunks, meets_halo in halves:
+            if kept_for_b:
+                self._sweep(A, chunks, keep, x, None, sweep.UPPER, backward=True)
+                continue
+            given = b[pattern.outside_rows] if meets_halo else None
+            if meets_halo:
+                self._outside_of(A, x, pattern.outside_rows, b)  # b - H x, for as long as the sweep takes
+            self._sweep(A, chunks, b, x, keep, sweep.LOWER if from_zero else sweep.BOTH, backward=backward)
+            if meets_halo:
+                b[pattern.outside_rows] = given
+
+    def _sweep(
+        self, A: HostMatrix, chunks: tuple[Array, Array], b: Any, x: Array, keep: Array | None, parts: int, *,
+        backward: bool,
+    ) -> None:  # fmt: skip
+        """Groups of chunks, one after the other."""
+        numbers, first = chunks
         groups = np.arange(first.size - 1)
-        kept = keep if keep is not None else np.empty(0, x.dtype)
-        parts = sweep.LOWER if from_zero else sweep.BOTH
-        if backward and keep is not None:
-            b, kept, parts = keep, kept[:0], sweep.UPPER
-        borrowed = late and not (backward and keep is not None)
-        before = b[A.pattern.outside_rows] if borrowed else None
-        if borrowed:
-            self._outside_of(A, x, A.pattern.outside_rows, b)
         self._run_on(
             A.entries.size, sweep.relax, self._sync, self._yield, groups[::-1].copy() if backward else groups, first,
-            chunks, *A.pattern.arrays, A.entries, A.diagonal, b, x, kept, parts, self._scratch[x.dtype],
+            numbers, *A.pattern.arrays, A.entries, A.diagonal, b, x, np.empty(0, x.dtype) if keep is None else keep,
+            parts, self._scratch[x.dtype],
         )  # fmt: skip
-        if borrowed:
-            b[A.pattern.outside_rows] = before
 
     def _outside_of(self, A: HostMatrix, x: Array, targets: Array, y: Array) -> None:
         """y[targets_s] -= (H x)_s."""
@@ -537,14 +550,27 @@ def _aligned(size: int, dtype: Any) -> Array:
 
 
 def _rounded(data: Array, dtype: Any) -> Array:
-    """Values in a format, rounded to nearest even."""
+    """Values in a format, rounded to nearest even, once."""
     if data.dtype == dtype:
         return data
     out = np.empty(data.size, dtype)
     with np.errstate(all="ignore"):
         for k in range(0, data.size, PIECE):
-            out[k : k + PIECE] = data[k : k + PIECE]
+            part = data[k : k + PIECE]
+            out[k : k + PIECE] = _odd(part) if dtype.kind == "V" else part
     return out
+
+
+def _odd(a: Array) -> Array:
+    """fp64 numbers cut off to fp32, the last bit set where something was lost: rounded once more, they are right.
+
+    ml_dtypes' formats are made of fp32, and two roundings to nearest are not one.
+    """
+    near = a.astype(np.float32)
+    bits = near.view(np.int32)
+    bits -= np.abs(near.astype(np.float64)) > np.abs(a)  # towards zero
+    bits |= (near.astype(np.float64) != a) & np.isfinite(near)
+    return near
 
 
 def _by_group(chosen: Array, chunk_group: Array, groups: int) -> tuple[Array, Array]:

@@ -34,43 +34,42 @@ NEAR_SPAN = 2**16
 
 
 @jit()
-def cut_rows(first, end, places, inverse, indptr, indices, adaptive, chunk_row):
-    """chunk_row = the first rows of the chunks of rows first:end, all of one group; returns how many there are.
+def cut_rows(tid, threads, starts, places, inverse, indptr, indices, adaptive, chunk_row, counts):
+    """The first rows of the chunks of each group g, at chunk_row[starts[g]] and on; counts[g] = how many there are.
 
     A chunk ends after LANES rows, or, from LEAST on, at a row most of whose differences column - row are new.
     """
-    n = inverse.shape[0]
-    known = np.empty(2 * MOST, np.int64)
-    count, size, rows = 0, 0, 0
-    for r in range(first, end):
-        i = places[r]
-        if adaptive and LEAST <= rows < LANES:
-            same, entries = 0, 0
-            for k in range(indptr[i], indptr[i + 1]):
-                j = indices[k]
-                if j < n and j != i:
-                    entries += 1
-                    if _find(known, size, inverse[j] - r, entries - 1) >= 0:
-                        same += 1
-            if 4 * same < 3 * min(entries, size):
-                rows = LANES
-        if rows == LANES or rows == 0:
-            chunk_row[count] = r
-            count += 1
-            rows, size = 0, 0
-        rows += 1
-        if adaptive:
-            hint = 0
-            for k in range(indptr[i], indptr[i + 1]):
-                j = indices[k]
-                if j < n and j != i:
-                    at = _find(known, size, inverse[j] - r, hint)
-                    if at < 0 and size < known.shape[0]:
-                        at = size
-                        known[size] = inverse[j] - r
-                        size += 1
-                    hint = at + 1
-    return count
+    n, known = inverse.shape[0], np.empty(2 * MOST, np.int64)
+    for g in range(tid, counts.shape[0], threads):
+        count, size, rows = 0, 0, 0
+        for r in range(starts[g], starts[g + 1]):
+            i = places[r]
+            if adaptive and LEAST <= rows < LANES:
+                same, entries = 0, 0
+                for k in range(indptr[i], indptr[i + 1]):
+                    j = indices[k]
+                    if j < n and j != i:
+                        same += 1 if _find(known, size, inverse[j] - r, entries) >= 0 else 0
+                        entries += 1
+                if 4 * same < 3 * min(entries, size):
+                    rows = LANES
+            if rows == LANES or rows == 0:
+                chunk_row[starts[g] + count] = r
+                count += 1
+                rows, size = 0, 0
+            rows += 1
+            if adaptive and rows <= LEAST:
+                hint = 0
+                for k in range(indptr[i], indptr[i + 1]):
+                    j = indices[k]
+                    if j < n and j != i:
+                        at = _find(known, size, inverse[j] - r, hint)
+                        if at < 0 and size < known.shape[0]:
+                            at = size
+                            known[size] = inverse[j] - r
+                            size += 1
+                        hint = at + 1
+        counts[g] = count
 
 
 @jit(inline="always")
@@ -85,26 +84,37 @@ def _find(known, size, value, hint):
 
 
 @jit()
-def _differences(row0, rows, upper, places, inverse, indptr, indices, start, known, count, columns, storage):
-    """The differences of one part of a chunk that become runs: known[:size], in order of first sight; returns size."""
-    n = inverse.shape[0]
-    size = 0
-    if storage != PACKED:
-        return 0
+def _gather(row0, rows, upper, places, inverse, indptr, indices, start, column, lane, entry):
+    """One part of a chunk, row after row: column (new number), lane, place in `indices`; returns how many entries."""
+    n, count = inverse.shape[0], 0
     for r in range(row0, row0 + rows):
-        i, hint = places[r], 0
+        i = places[r]
         for k in range(indptr[i], indptr[i + 1]):
             j = indices[k]
-            if j >= n or j == i or (inverse[j] >= start) != upper:
-                continue
-            at = _find(known, size, inverse[j] - r, hint)
-            if at < 0 and size < MOST:
-                at = size
-                known[at], count[at] = inverse[j] - r, 0
-                size += 1
-            if at >= 0:
-                count[at] += 1
-            hint = at + 1
+            if j < n and j != i and (inverse[j] >= start) == upper:
+                column[count], lane[count], entry[count] = inverse[j], r - row0, k
+                count += 1
+    return count
+
+
+@jit()
+def _differences(row0, rows, entries, column, lane, known, count, columns, storage):
+    """The differences of one part of a chunk that become runs: known[:size], in order of first sight; returns size."""
+    size, hint = 0, 0
+    if storage != PACKED:
+        return 0
+    for e in range(entries):
+        if e and lane[e] != lane[e - 1]:
+            hint = 0
+        difference = column[e] - row0 - lane[e]
+        at = _find(known, size, difference, hint)
+        if at < 0 and size < MOST:
+            at = size
+            known[at], count[at] = difference, 0
+            size += 1
+        if at >= 0:
+            count[at] += 1
+        hint = at + 1
     kept = 0
     for k in range(size):
         # rows without the entry read there all the same, so it must exist; x has LANES numbers beyond its last
@@ -115,51 +125,48 @@ def _differences(row0, rows, upper, places, inverse, indptr, indices, start, kno
 
 
 @jit()
-def _leftover(row0, rows, upper, places, inverse, indptr, indices, start, known, runs, low, high):
-    """Entries that are in no run, the s-th of a row in slot s: low[s] and high[s] bound its columns; returns how many.
+def _place(row0, entries, column, lane, known, runs, low, high, slot):
+    """slot[e] = the run of an entry, or -1 - s for the s-th of its row that is in none; returns how many such slots.
 
-    Slots beyond the room in `low` are not bounded: they are far.
+    low[s] and high[s] bound the columns of such a slot, as far as there is room in them.
     """
-    n = inverse.shape[0]
-    slots = 0
-    for r in range(row0, row0 + rows):
-        i, s, hint = places[r], 0, 0
-        for k in range(indptr[i], indptr[i + 1]):
-            j = indices[k]
-            if j >= n or j == i or (inverse[j] >= start) != upper:
-                continue
-            at = _find(known, runs, inverse[j] - r, hint)
-            if at >= 0:
-                hint = at + 1
-                continue
-            if s < low.shape[0]:
-                if s >= slots:
-                    low[s] = high[s] = inverse[j]
-                low[s], high[s] = min(low[s], inverse[j]), max(high[s], inverse[j])
-            s += 1
-            slots = max(slots, s)
+    slots, s, hint = 0, 0, 0
+    for e in range(entries):
+        if e and lane[e] != lane[e - 1]:
+            s, hint = 0, 0
+        at = _find(known, runs, column[e] - row0 - lane[e], hint)
+        slot[e] = at
+        if at >= 0:
+            hint = at + 1
+            continue
+        slot[e] = -1 - s
+        if s < low.shape[0]:
+            if s >= slots:
+                low[s] = high[s] = column[e]
+            low[s], high[s] = min(low[s], column[e]), max(high[s], column[e])
+        s += 1
+        slots = max(slots, s)
     return slots
 
 
 @jit()
 def count_slots(
-    tid, threads, places, inverse, indptr, indices, chunk_row, chunk_end, chunk_start, columns, storage, table
+    tid, threads, places, inverse, indptr, indices, chunk_row, chunk_end, chunk_start, columns, storage, longest, table
 ):
-    """Rows and counts of every chunk; a share of the chunks for each thread."""
+    """Rows and counts of every chunk; none has more than `longest` entries.  A share of them for each thread."""
     chunks = chunk_row.shape[0]
     known, count = np.empty(MOST, np.int64), np.empty(MOST, np.int64)
     low, high = np.empty(4 * MOST, np.int64), np.empty(4 * MOST, np.int64)
+    column, lane, slot = np.empty(longest, np.int32), np.empty(longest, np.int32), np.empty(longest, np.int32)
+    entry = np.empty(longest, np.int64)
     for c in range(chunks * tid // threads, chunks * (tid + 1) // threads):
         row0, rows = chunk_row[c], chunk_end[c] - chunk_row[c]
         table[c, ROW], table[c, ROWS] = row0, rows
         for upper in (False, True):
             part = U_PART if upper else L_PART
-            runs = _differences(
-                row0, rows, upper, places, inverse, indptr, indices, chunk_start[c], known, count, columns, storage
-            )
-            slots = _leftover(
-                row0, rows, upper, places, inverse, indptr, indices, chunk_start[c], known, runs, low, high
-            )
+            entries = _gather(row0, rows, upper, places, inverse, indptr, indices, chunk_start[c], column, lane, entry)
+            runs = _differences(row0, rows, entries, column, lane, known, count, columns, storage)
+            slots = _place(row0, entries, column, lane, known, runs, low, high, slot)
             near = 0
             if storage == PACKED:
                 for s in range(min(slots, low.shape[0])):
@@ -169,52 +176,47 @@ def count_slots(
 
 @jit()
 def fill_slots(
-    tid, threads, places, inverse, indptr, indices, data, chunk_start, columns, storage, table, bases, near, far, values
-):
+    tid, threads, places, inverse, indptr, indices, data, chunk_start, columns, storage, longest, table, bases, near,
+    far, values,
+):  # fmt: skip
     """Bases, columns and values of every slot; a share of the chunks for each thread.  All arrays come as zeros."""
-    n, chunks = inverse.shape[0], table.shape[0]
+    chunks = table.shape[0]
     known, count = np.empty(MOST, np.int64), np.empty(MOST, np.int64)
     low, high, to = np.empty(4 * MOST, np.int64), np.empty(4 * MOST, np.int64), np.empty(4 * MOST, np.int64)
+    column, lane, slot = np.empty(longest, np.int32), np.empty(longest, np.int32), np.empty(longest, np.int32)
+    entry = np.empty(longest, np.int64)
     for c in range(chunks * tid // threads, chunks * (tid + 1) // threads):
-        row0, rows, start = table[c, ROW], table[c, ROWS], chunk_start[c]
-        slot, near0, far0 = np.int64(table[c, SLOT]), np.int64(table[c, NEAR]), np.int64(table[c, FAR])
+        row0, rows = np.int64(table[c, ROW]), np.int64(table[c, ROWS])
+        slot0, near0, far0 = np.int64(table[c, SLOT]), np.int64(table[c, NEAR]), np.int64(table[c, FAR])
         for upper in (False, True):
             part = U_PART if upper else L_PART
-            runs = _differences(
-                row0, rows, upper, places, inverse, indptr, indices, start, known, count, columns, storage
-            )
-            slots = _leftover(row0, rows, upper, places, inverse, indptr, indices, start, known, runs, low, high)
+            entries = _gather(row0, rows, upper, places, inverse, indptr, indices, chunk_start[c], column, lane, entry)
+            runs = _differences(row0, rows, entries, column, lane, known, count, columns, storage)
+            slots = _place(row0, entries, column, lane, known, runs, low, high, slot)
             for k in range(runs):
-                bases[slot + k] = known[k]
+                bases[slot0 + k] = known[k]
             nears, fars = 0, 0
             for s in range(min(slots, to.shape[0])):
                 if storage == PACKED and high[s] - low[s] < NEAR_SPAN:
                     to[s] = nears
-                    bases[slot + runs + nears] = low[s]
+                    bases[slot0 + runs + nears] = low[s]
                     nears += 1
             for s in range(min(slots, to.shape[0])):
                 if storage != PACKED or high[s] - low[s] >= NEAR_SPAN:
-                    to[s] = table[c, part + 1] + fars
+                    to[s] = nears + fars
                     fars += 1
-            for r in range(row0, row0 + rows):
-                i, lane, s, hint = places[r], r - row0, 0, 0
-                for k in range(indptr[i], indptr[i + 1]):
-                    j = indices[k]
-                    if j >= n or j == i or (inverse[j] >= start) != upper:
-                        continue
-                    at = _find(known, runs, inverse[j] - r, hint)
-                    if at >= 0:
-                        hint = at + 1
-                        values[(slot + at) * LANES + lane] = data[k]
-                        continue
-                    place = to[s] if s < to.shape[0] else table[c, part + 1] + s - nears
-                    s += 1
-                    values[(slot + runs + place) * LANES + lane] = data[k]
-                    if place < nears:
-                        near[(near0 + place) * LANES + lane] = inverse[j] - bases[slot + runs + place]
-                    else:
-                        far[(far0 + place - nears) * LANES + lane] = inverse[j]
-            slot += runs + table[c, part + 1] + table[c, part + 2]
+            for e in range(entries):
+                if slot[e] >= 0:
+                    values[(slot0 + slot[e]) * LANES + lane[e]] = data[entry[e]]
+                    continue
+                s = -1 - slot[e]
+                place = to[s] if s < to.shape[0] else s
+                values[(slot0 + runs + place) * LANES + lane[e]] = data[entry[e]]
+                if place < nears:
+                    near[(near0 + place) * LANES + lane[e]] = column[e] - bases[slot0 + runs + place]
+                else:
+                    far[(far0 + place - nears) * LANES + lane[e]] = column[e]
+            slot0 += runs + table[c, part + 1] + table[c, part + 2]
             near0 += table[c, part + 1]
             far0 += table[c, part + 2]
 
@@ -276,6 +278,7 @@ def diagonal_of(tid, threads, places, indptr, indices, data, diagonal):
         for k in range(indptr[i], indptr[i + 1]):
             if indices[k] == i:
                 diagonal[r] = data[k]
+                break
 
 
 @jit()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from mxpeak.kernels.host.jit import jit
+from mxpeak.kernels.host.native import bits_of
 
 
 @jit()
@@ -183,27 +184,18 @@ def jpl_round(tid, threads, indptr, indices, n, longest, colour, before, left):
 
 
 @jit()
-def group_rows(group, surface, groups, places, starts, inside):
-    """Sort rows by group, within one those without entries from other ranks first: places[new] = old.
-
-    starts[g] = the first of group g; inside[g] = the first of its rows that need other ranks.
-    """
+def group_rows(group, groups, places, starts):
+    """Sort rows by group, as they stood inside of one: places[new] = old; starts[g] = the first of group g."""
     n = group.shape[0]
-    count = np.zeros((groups + 1, 2), np.int64)
+    count = np.zeros(groups + 1, np.int64)
     for i in range(n):
-        count[group[i], 1 if surface[i] else 0] += 1
-    at = 0
+        count[group[i] + 1] += 1
     for g in range(groups):
-        starts[g] = at
-        inside[g] = at + count[g, 0]
-        end = inside[g] + count[g, 1]
-        count[g, 0], count[g, 1] = at, inside[g]
-        at = end
-    starts[groups] = at
+        count[g + 1] += count[g]
+    starts[:] = count
     for i in range(n):
-        part = 1 if surface[i] else 0
-        places[count[group[i], part]] = i
-        count[group[i], part] += 1
+        places[count[group[i]]] = i
+        count[group[i]] += 1
 
 
 @jit()
@@ -238,3 +230,31 @@ def _has(indptr, indices, i, j):
         else:
             high = middle
     return low < indptr[i + 1] and indices[low] == j
+
+
+@jit()
+def to_bf16(tid, threads, a, out):
+    """out = a in bf16, rounded to nearest even, once.
+
+    First to fp32 by cutting off, with the last bit set where something was lost: it decides what looks like a tie.
+    """
+    n = a.shape[0]
+    for i in range(n * tid // threads, n * (tid + 1) // threads):
+        near = np.float32(a[i])
+        bits = np.int64(bits_of(near))
+        if np.float64(near) != a[i] and np.isfinite(near):
+            bits = (bits - (1 if abs(np.float64(near)) > abs(a[i]) else 0)) | 1
+        if near == near:
+            bits += 0x7FFF + ((bits >> 16) & 1)
+        out[i] = np.int16(bits >> 16)
+
+
+@jit()
+def largest_error(tid, threads, a, near, worst):
+    """worst[tid] = the largest |near_i - a_i| / |a_i| so far, inf where near_i is no number."""
+    n, most = a.shape[0], worst[tid]
+    for i in range(n * tid // threads, n * (tid + 1) // threads):
+        if near[i] != a[i]:
+            error = abs(near[i] - a[i]) / abs(a[i])
+            most = max(most, error) if error == error else np.inf
+    worst[tid] = most

@@ -203,13 +203,10 @@ class ReferenceSparse:
             group = levels(rows)
         else:
             group = colours(rows, sorted(natural, key=weight, reverse=True) if kind == "jpl" else natural)
-        surface = [any(j >= rows.n for j, _ in entries_of(rows, i)) for i in natural]
-        places = np.array(sorted(natural, key=lambda i: (group[i], surface[i], i)), np.int64)
-        groups = max(group, default=-1) + 1
-        sizes, inner = Counter(group), Counter(group[i] for i in natural if not surface[i])
+        places = np.array(sorted(natural, key=lambda i: (group[i], i)), np.int64)
+        groups, sizes = max(group, default=-1) + 1, Counter(group)
         starts = np.cumsum([0, *(sizes[g] for g in range(groups))])
-        inside = starts[:-1] + np.array([inner[g] for g in range(groups)], np.int64)
-        return Order(places, np.argsort(places), starts, inside, kind)
+        return Order(places, np.argsort(places), starts, kind)
 
     def rounding(self, rows: Rows, precision: str) -> float:
         """See `kernels.sparse_contract`."""
@@ -223,7 +220,7 @@ class ReferenceSparse:
         self, rows: Rows, order: Order, values: str, vectors: str, storage: str, like: Stored | None = None
     ) -> ReferenceMatrix:
         """See `kernels.sparse_contract`; whatever the storage, rows are kept as they are, and nothing is shared."""
-        stored = tuple(_stored_row(rows, order, r, values) for r in range(rows.n))
+        stored = tuple(_stored_row(rows, order, r, values, vectors) for r in range(rows.n))
         return ReferenceMatrix(rows.n, rows.halo, values, vectors, storage, stored)
 
     def row_sums(self, rows: Rows, order: Order) -> Array:
@@ -397,16 +394,16 @@ def _points(first: tuple[int, int, int], shape: tuple[int, int, int]) -> list[tu
     return [(x0 + x, y0 + y, z0 + z) for z, y, x in product(range(nz), range(ny), range(nx))]
 
 
-def _stored_row(rows: Rows, order: Order, r: int, values: str) -> Row:
+def _stored_row(rows: Rows, order: Order, r: int, values: str, vectors: str) -> Row:
     """Row r of the new order; between rows of one group there are no entries, so L is what comes before the row."""
     i = order.places[r]
     entries = entries_of(rows, i)
     local = [(int(order.inverse[j]), a) for j, a in entries if j < rows.n and j != i]
     return Row(
         lower=_rounded_entries([(j, a) for j, a in local if j < r], values),
-        diagonal=float(rounded(np.array(dict(entries)[i]), values)),
+        diagonal=float(rounded(np.array(dict(entries)[i]), vectors)),
         upper=_rounded_entries([(j, a) for j, a in local if j > r], values),
-        outside=_rounded_entries([(j - rows.n, a) for j, a in entries if j >= rows.n], values),
+        outside=_rounded_entries([(j - rows.n, a) for j, a in entries if j >= rows.n], vectors),
     )
 
 

@@ -1,0 +1,176 @@
+"""HPCG's own tests of an optimised code: a matrix with a known number of steps, symmetry, the same result each time.
+
+spectral      the finest diagonal times 10^6, of the first nine rows times 2·10^6 … 10·10^6, and b likewise: next to
+              that the rest is nothing, so CG has ten eigenvalues to deal with: 12 steps to 1e-12 may be taken, and 2 of
+              them with the preconditioner, whose coarser levels stay as they are; each twice, from x = 0
+symmetry      |xᵀA y - yᵀA x| / (2·52·xᵀx·yᵀy·ε) <= 1 with ε = 2^-52 and random entries of x and y in [1, 2]; the same
+              of the preconditioner M^-1
+norms         the variance of the sets' scaled residuals is below 1e-6
+
+Source: HPCG 3.1, TestCG.cpp, TestSymmetry.cpp, TestNorms.cpp.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from math import isfinite
+from random import Random
+
+from mxpeak.comm.base import Communicator
+from mxpeak.dist.sparse import Level, SparseMatrix
+from mxpeak.dist.sparse_system import CgSystem, Preconditioner, with_entries
+from mxpeak.dist.stencil import weights
+from mxpeak.kernels.sparse_contract import SparseKernels, Vector
+from mxpeak.layout.stencil import Box
+from mxpeak.solvers.cg import conjugate_gradients
+from mxpeak.solvers.multigrid import cycle
+from mxpeak.spans import Spans
+
+#: The spectral test: the factor of the diagonal, the rows with a factor of their own, and what is allowed.
+LARGE, SPECIAL = 1e6, 9
+MOST, TOLERANCE, EXPECTED, EXPECTED_PRECONDITIONED, CALLS = 50, 1e-12, 12, 2, 2
+#: What the symmetry test takes for the norm of A, and ε.
+NORM_OF_A, EPSILON = 2 * 26.0, 2.0**-52
+#: Seed of its vectors, and how many entries are drawn at a time.
+SEED, PIECE = 20261121, 1 << 16
+#: The variance of residuals that is too large.
+VARIANCE = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Spectral:
+    """The most steps that CG took on the matrix with the large diagonal."""
+
+    unpreconditioned: int
+    preconditioned: int
+
+    @property
+    def passed(self) -> bool:
+        """Whether they are as few as they should be."""
+        return self.unpreconditioned <= EXPECTED and self.preconditioned <= EXPECTED_PRECONDITIONED
+
+
+@dataclass(frozen=True, slots=True)
+class Symmetry:
+    """How far product and preconditioner are from symmetric, in units of what is allowed."""
+
+    spmv: float
+    mg: float
+
+    @property
+    def passed(self) -> bool:
+        """Whether both are symmetric; a NaN is not."""
+        return self.spmv <= 1.0 and self.mg <= 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Norms:
+    """The scaled residuals of all sets."""
+
+    samples: list[float]
+
+    @property
+    def mean(self) -> float:
+        """Their mean."""
+        return sum(self.samples) / len(self.samples)
+
+    @property
+    def variance(self) -> float:
+        """Σ (sample - mean)² / samples."""
+        return sum((sample - self.mean) ** 2 for sample in self.samples) / len(self.samples)
+
+    @property
+    def passed(self) -> bool:
+        """Whether they are numbers, and the same but for rounding."""
+        return all(map(isfinite, self.samples)) and self.variance < VARIANCE
+
+
+# --- spectral ---------------------------------------------------------------------------------------------------
+
+
+def spectral_test(
+    kernels: SparseKernels, comm: Communicator, top: Level, box: Box, order: str, spans: Spans
+) -> Spectral:
+    """CG without and with multigrid on the matrix with the large diagonal.  Collective."""
+    level, b = with_large_diagonal(kernels, top, box, order)
+    most = []
+    for precondition in (None, partial(cycle, level)):
+        system = CgSystem(kernels, comm, level.A, b, precondition, spans)
+        most.append(max(_steps(system) for _ in range(CALLS)))
+    return Spectral(*most)
+
+
+def _steps(system: CgSystem) -> int:
+    system.restart_from_zero()
+    return conjugate_gradients(system, most=MOST, tolerance=TOLERANCE).steps
+
+
+def with_large_diagonal(kernels: SparseKernels, top: Level, box: Box, order: str) -> tuple[Level, Vector]:
+    """The finest level with another matrix, on vectors and coarser levels of its own; and the b that goes with it."""
+    rows = kernels.stencil_rows(box, weights())
+    places = kernels.order(rows, order)
+    b = kernels.row_sums(rows, places)
+    stencil = weights()
+    stencil[13] *= LARGE
+    rows = kernels.stencil_rows(box, stencil)
+    kernels.scaled(b, LARGE, b)
+    for i, number in special_rows(box):
+        diagonal = next(k for k in range(rows.indptr[i], rows.indptr[i + 1]) if rows.indices[k] == i)
+        rows.data[diagonal] *= number + 2
+        b[places.inverse[i]] *= number + 2
+    A = top.A.A
+    stored = kernels.store(rows, places, A.values, A.vectors, A.storage)
+    return replace(top, A=with_entries(top.A, stored)), b
+
+
+def special_rows(box: Box) -> list[tuple[int, int]]:
+    """This rank's rows among the first nine of the whole matrix, each with its global number."""
+    found = []
+    for number in range(SPECIAL):
+        x, y, z = (
+            at - first
+            for at, first in zip(
+                (number % box.gnx, number // box.gnx % box.gny, number // (box.gnx * box.gny)), box.origin
+            )
+        )
+        if all(0 <= at < n for at, n in zip((x, y, z), box.shape)):
+            found.append(((z * box.ny + y) * box.nx + x, number))
+    return found
+
+
+# --- symmetry ---------------------------------------------------------------------------------------------------
+
+
+def symmetry_test(
+    kernels: SparseKernels, comm: Communicator, A: SparseMatrix, precondition: Preconditioner
+) -> Symmetry:
+    """How symmetric A and M^-1 are.  Collective."""
+    x, y, out = A.operand(), A.operand(), kernels.vector(A.n, "fp64")
+    draw = Random(SEED + comm.rank)
+    for vector in (x, y):
+        _randomise(kernels, A.own(vector), draw)
+
+    def dot(v: Vector, w: Vector) -> float:
+        total = kernels.vector(1, "fp64")
+        kernels.assign(total, kernels.dot(v, w))
+        comm.allreduce(total, "sum")
+        return float(total[0])
+
+    def product(v: Vector, w: Vector) -> float:
+        A.multiply(w, out)
+        return dot(A.own(v), out)
+
+    def preconditioned(v: Vector, w: Vector) -> float:
+        return dot(A.own(v), A.own(precondition(A.own(w))))
+
+    allowed = 2.0 * NORM_OF_A * dot(A.own(x), A.own(x)) * dot(A.own(y), A.own(y)) * EPSILON
+    spmv, mg = (abs(form(x, y) - form(y, x)) / allowed for form in (product, preconditioned))
+    return Symmetry(spmv, mg)
+
+
+def _randomise(kernels: SparseKernels, x: Vector, draw: Random) -> None:
+    """Entries in [1, 2]."""
+    for first in range(0, len(x), PIECE):
+        piece = x[first : first + PIECE]
+        kernels.assign(piece, [1.0 + draw.random() for _ in range(len(piece))])

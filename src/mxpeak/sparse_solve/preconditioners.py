@@ -1,0 +1,157 @@
+"""M^-1 r, one sweep or one cycle, as vectors that the matrix it stands before multiplies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from mxpeak.comm.solo import Solo
+from mxpeak.dist.sparse import Exchange, Level, SparseMatrix
+from mxpeak.errors import UsageError
+from mxpeak.kernels.sparse_contract import Order, Rows, SparseKernels, Stored, Vector
+from mxpeak.layout.stencil import Box
+from mxpeak.solvers.multigrid import Level as AnyLevel
+from mxpeak.solvers.multigrid import cycle
+from mxpeak.spans import Spans
+from mxpeak.sparse_solve.inputs import Array
+from mxpeak.sparse_solve.scaling import Scaling
+
+
+class Workshop:
+    """Stores matrices and brings them into order, all in the same way: kernels, smoother, storage, spans."""
+
+    def __init__(self, kernels: SparseKernels, smoother: str, storage: str, spans: Spans):
+        self.kernels, self.storage, self.spans = kernels, storage, spans
+        self._kind = "greedy" if smoother == "coloured" else "natural"
+
+    def ordered(self, rows: Rows) -> tuple[Rows, Order]:
+        """The rows with a symmetric pattern, and an order for sweeps."""
+        if not self.kernels.is_symmetric_pattern(rows):
+            rows = self.kernels.with_symmetric_pattern(rows)
+        return rows, self.kernels.order(rows, self._kind)
+
+    def store(self, rows: Rows, order: Order, values: str, vectors: str, like: Stored | None = None) -> SparseMatrix:
+        """The matrix as solvers see it."""
+        A = self.kernels.store(rows, order, values, vectors, like.storage if like else self._storage(), like)
+        if like is None and self.storage == "auto" and A.lower + A.upper > rows.indices.size:
+            sliced = self.kernels.store(rows, order, values, vectors, "sell")  # no runs to speak of
+            A = sliced if sliced.bytes < A.bytes else A
+        alone = Exchange(self.kernels, Solo(), [], self.kernels.indices([]), vectors)
+        return SparseMatrix(self.kernels, A, alone, self.spans)
+
+    def _storage(self) -> str:
+        return "packed" if self.storage == "auto" else self.storage
+
+
+def one_group(n: int) -> Order:
+    """The rows as they stand, in one group: for what takes no sweeps."""
+    places = np.arange(n, dtype=np.int32)
+    return Order(places=places, inverse=places, starts=np.array([0, n], np.int64), kind="none")
+
+
+class Sweep:
+    """One forward Gauss-Seidel sweep from zero; of a matrix whose rows are one group it is Jacobi, r_i / a_ii."""
+
+    def __init__(self, A: SparseMatrix):
+        self._A, self._x = A, A.operand()
+        self.bytes = int(self._x.nbytes)
+
+    def __call__(self, r: Vector) -> Vector:
+        """(D + L)^-1 r."""
+        self._A.relax_from_zero(r, self._x)
+        return self._x
+
+
+class SymmetricSweep:
+    """A forward and a backward sweep."""
+
+    def __init__(self, kernels: SparseKernels, A: SparseMatrix):
+        self._A, self._x = A, A.operand()
+        self._keep = kernels.vector(A.n, A.A.vectors)
+        self.bytes = int(self._x.nbytes + self._keep.nbytes)
+
+    def __call__(self, r: Vector) -> Vector:
+        """(D + U)^-1 D (D + L)^-1 r."""
+        self._A.relax_from_zero(r, self._x, self._keep)
+        self._A.relax_backward(r, self._x, self._keep)
+        return self._x
+
+
+class Identity:
+    """No preconditioner."""
+
+    def __init__(self, kernels: SparseKernels, A: SparseMatrix):
+        self._kernels, self._A, self._x = kernels, A, A.operand()
+        self.bytes = int(self._x.nbytes)
+
+    def __call__(self, r: Vector) -> Vector:
+        """The vector r."""
+        self._kernels.assign(self._A.own(self._x), r)
+        return self._x
+
+
+class Users:
+    """A user's function r -> M^-1 r, for vectors of the user's own, unscaled system."""
+
+    def __init__(self, A: SparseMatrix, function: Callable[[Array], Any], scaling: Scaling, spans: Spans):
+        self._A, self._function, self._scaling, self._spans = A, function, scaling, spans
+        self._x = A.operand()
+        self.bytes = int(self._x.nbytes)
+
+    def __call__(self, r: Vector) -> Vector:
+        """D_c^-1 M^-1 D_r^-1 r."""
+        scaling, x = self._scaling, self._A.own(self._x)
+        with self._spans("preconditioner"):
+            z = self._checked(
+                self._function(np.ldexp(r.astype(np.float64), -scaling.rows) if scaling.active else r.copy())
+            )
+            with np.errstate(over="ignore"):  # beyond fp32: the solver sees it and goes on in fp64
+                x[:] = np.ldexp(z, -scaling.columns) if scaling.active else z
+        return self._x
+
+    def _checked(self, z: Any) -> Array:
+        n = self._A.n
+        found = np.asarray(z)
+        if found.size != n or found.dtype.kind not in "biuf":
+            raise UsageError(
+                f"the preconditioner returned {found.dtype} of shape {found.shape} for a vector of shape ({n},); "
+                f"it has to return M^-1 r, {n} real numbers"
+            )
+        found = found.reshape(n)
+        if not np.isfinite(found).all():
+            i = int(np.argmin(np.isfinite(found)))
+            raise UsageError(
+                f"the preconditioner returned {found[i]} at [{i}] for a finite vector; it has to return finite numbers"
+            )
+        return found
+
+
+class Multigrid:
+    """One cycle of multigrid from zero."""
+
+    def __init__(self, top: AnyLevel, levels: int, bytes: int):
+        self._top, self.levels, self.bytes = top, levels, bytes
+
+    def __call__(self, r: Vector) -> Vector:
+        """A cycle's correction."""
+        return cycle(self._top, r)
+
+
+def stencil_multigrid(
+    workshop: Workshop, A: SparseMatrix, order: Order, box: Box, stencil: Sequence[float]
+) -> Multigrid:
+    """The benchmarks' multigrid, down to the coarsest box there is: each level the same stencil on half the points."""
+    kernels, vectors = workshop.kernels, A.A.vectors
+    top = level = Level(A, A.operand())
+    total, count = 0, 1
+    while not any(side % 2 for side in box.shape):
+        rows, coarse_order = workshop.ordered(kernels.stencil_rows(box.coarser(), stencil))
+        coarse = workshop.store(rows, coarse_order, A.A.values, vectors)
+        level.points = kernels.coarse_rows(order, coarse_order, box)
+        level.r = kernels.vector(coarse.n, vectors)
+        level.coarser = Level(coarse, coarse.operand())
+        level, order, box = level.coarser, coarse_order, box.coarser()
+        total, count = total + coarse.A.bytes, count + 1
+    return Multigrid(top, count, total)

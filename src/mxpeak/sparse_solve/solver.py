@@ -1,0 +1,186 @@
+"""One matrix set up, and rounds of GMRES for one right-hand side after the other."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field, replace
+from math import isfinite, log, sqrt
+from typing import Any
+
+import numpy as np
+
+from mxpeak.errors import UsageError
+from mxpeak.kernels.host.sparse import HostSparse
+from mxpeak.precision import PRECISIONS
+from mxpeak.solvers.gmres_ir import STALL, STALL_CYCLES, Solve, gmres_ir
+from mxpeak.spans import Spans
+from mxpeak.sparse_solve import choosing
+from mxpeak.sparse_solve.amg import COMPLEXITY, Grid, complexity, hierarchy, scaled
+from mxpeak.sparse_solve.choosing import Choice, Formats
+from mxpeak.sparse_solve.inputs import Array, Csr, with_diagonal
+from mxpeak.sparse_solve.scaling import Scaling, balanced, equilibration
+from mxpeak.sparse_solve.system import Plan, Problem, make_ready_for
+
+#: A round of steps in a low precision must gain this share of the digits that it promised, else fp64 takes over.
+WORTHWHILE = 0.25
+#: No residual is asked for below this, relative to the right-hand side as scaled.
+LEAST = 2.0**-52
+#: A residual of so many roundings of the largest terms in b - A x is as small as fp64 makes it.
+ROUNDINGS = 8.0
+
+
+@dataclass(slots=True)
+class Column:
+    """One right-hand side's solution; `note` says why it is not better."""
+
+    x: Array
+    residual: float = 0.0
+    steps: int = 0
+    cycles: int = 0
+    history: list[float] = field(default_factory=list)
+    note: str = ""
+
+    def add(self, done: Solve) -> None:
+        """Take in a round."""
+        self.history += done.history[1:] if self.history else done.history
+        self.steps += done.steps
+        self.cycles += len(done.cycles)
+
+
+class Solver:
+    """One matrix, set up for any number of right-hand sides."""
+
+    def __init__(
+        self, kernels: HostSparse, A: Csr, precision: str, preconditioner: Any, storage: str, smoother: str,
+        restart: int,
+    ):  # fmt: skip
+        begin = time.perf_counter()
+        self.spans, self.notes, self.fallback = Spans(), list[str](), False
+        self.nnz, self._A, self._restart = A.nnz, A, restart
+        choice = choosing.preconditioner(kernels, A, preconditioner)
+        with self.spans("scale"):
+            scaling = _scaling(kernels, A, precision)
+            A_s = scaling.matrix(A)
+        if choice.name == "amg":
+            with self.spans("hierarchy"):
+                choice, grids = _hierarchy(A, choice, preconditioner == "auto")
+        grids = scaled(grids, A_s, scaling) if choice.name == "amg" else []
+        if choice.name not in choosing.DIVIDING:
+            A_s = with_diagonal(A_s)
+        self._formats = choosing.formats(kernels, _rows(kernels, A_s), precision)
+        self.notes += [self._formats.note] if self._formats.note else []
+        self.plan = Plan(choice, smoother, storage, restart, scaling, tuple(grids))
+        make_ready_for(self.plan, self._formats)
+        self.problem = Problem(kernels, A_s, self.plan, self._formats, self.spans)
+        self.setup_s = time.perf_counter() - begin
+
+    def solve(self, b: Array, x0: Array, tol: float, most: int) -> Column:
+        """x for one right-hand side, or the best x so far."""
+        if not b.any():
+            return Column(np.zeros_like(b), history=[0.0])
+        scaling, order = self.plan.scaling, self.problem.order
+        b_s, k = scaling.right_hand_side(b)
+        b_s, done = b_s[order.places], Column(x0)
+        self.problem.system.begin(b_s, scaling.start(x0, k)[order.places])
+        ended = self._rounds(done, b_s, tol, most)
+        if ended == "coarse":
+            self._widen(done, b_s)
+            ended = self._rounds(done, b_s, tol, most)
+        y, r = self.problem.system.best()
+        done.residual = self._relative(r, b_s)
+        done.x = scaling.solution(y[order.inverse], k)
+        if not done.residual <= tol:
+            done.note = self._why(done, ended, b, most)
+        if ended == "not finite":
+            self.problem.begin_anew()
+        return done
+
+    def _rounds(self, done: Column, b: Array, tol: float, most: int) -> str:
+        """Go on from the system's x; returns how it ended: converged, steps, stalled, coarse or not finite."""
+        system, low, restart = self.problem.system, self._formats.vectors != "fp64", self._restart
+        b_norm, target, first = system.norm_of_b(), tol, len(done.history)
+        while done.steps < most:
+            before = system.residual() / b_norm
+            aim = max(target, self._formats.gain * before)
+            made = gmres_ir(system, b_norm, restart=restart, most=min(restart, most - done.steps), tolerance=aim)
+            done.add(made)
+            if not isfinite(made.residual):
+                return "coarse" if low else "not finite"
+            if made.residual <= target:
+                unscaled = self._relative(system.residual_vector, b)
+                if unscaled <= tol:
+                    return "converged"
+                if target <= LEAST:
+                    return "stalled"
+                target = max(LEAST, 0.5 * target * min(1.0, tol / unscaled))
+            elif low and not _worthwhile(before, made):
+                return "coarse"
+            elif _stalled(done.history[first:]):
+                return "coarse" if low else "stalled"
+        return "steps"
+
+    def _relative(self, r: Array, b: Array) -> float:
+        """||b - A x|| / ||b|| of the system as the user gave it, from the scaled ones in their order."""
+        inverse = self.problem.order.inverse
+        return self.plan.scaling.relative(r[inverse], b[inverse])
+
+    def _widen(self, done: Column, b: Array) -> None:
+        """Go on in fp64 from the best x so far; right-hand sides to come begin there."""
+        was = f"values in {self._formats.values} and vectors in {self._formats.vectors}"
+        y, _ = self.problem.system.best()
+        best = min(done.history)
+        self.notes.append(f"{was} were too coarse: after {done.steps} iterations the residual was {best:.1e}; "
+                          "fp64 took over")  # fmt: skip
+        self._formats = Formats(self.problem.outer.A.values, "fp64", True)
+        self.fallback = True
+        make_ready_for(self.plan, self._formats)
+        self.problem.widen()
+        self.problem.system.begin(b, y)
+
+    def _why(self, done: Column, ended: str, b: Array, most: int) -> str:
+        terms = np.linalg.norm(abs(self._A) @ np.abs(done.x) + np.abs(b)) / np.linalg.norm(b)
+        if done.residual <= ROUNDINGS * PRECISIONS["fp64"].u * terms:
+            return (
+                f"the residual is as small as fp64 makes it for this x, whose terms |A||x| are {terms:.1e} times b: "
+                f"ask for tol={2 * done.residual:.0e} or more"
+            )
+        return {
+            "steps": f"max_iterations={most} were used up",
+            "stalled": f"{STALL_CYCLES} cycles gained less than {1 - STALL:.1%}",
+            "not finite": "numbers beyond the range of fp64 came up",
+        }[ended]
+
+
+def _worthwhile(before: float, made: Solve) -> bool:
+    """Whether a round gained enough of what it promised, in digits."""
+    promised = made.estimates[-1]
+    if not promised > 0:
+        return made.residual < before
+    return log(before / made.residual) >= WORTHWHILE * log(before / promised)
+
+
+def _stalled(history: list[float]) -> bool:
+    return len(history) > STALL_CYCLES and history[-1] > STALL * history[-1 - STALL_CYCLES]
+
+
+def _rows(kernels: HostSparse, A: Csr) -> Any:
+    return kernels.rows_of(A.indptr, A.indices, A.data, A.shape[0], 0)
+
+
+def _scaling(kernels: HostSparse, A: Csr, precision: str) -> Scaling:
+    """Powers of two where sums of rows or columns ask for them, or a 16-bit format."""
+    if balanced(A) and not choosing.out_of_range(kernels, _rows(kernels, A), precision):
+        return Scaling()
+    return equilibration(A)
+
+
+def _hierarchy(A: Csr, choice: Choice, automatic: bool) -> tuple[Choice, list[Grid]]:
+    """PyAMG's levels; where they will not do, `auto` takes Gauss-Seidel."""
+    grids, problem = hierarchy(A)
+    if automatic and grids and complexity(grids) > COMPLEXITY:
+        problem = f"PyAMG's levels have {complexity(grids):.1f} times the entries of A"
+    if not problem:
+        return choice, grids
+    if not automatic:
+        raise UsageError(f'preconditioner="amg" cannot be used: {problem}; type preconditioner="gs"')
+    return replace(choice, name="gs", reason=problem), []

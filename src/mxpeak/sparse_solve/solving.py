@@ -1,0 +1,156 @@
+"""gmres: which precision and preconditioner, what to do where they fail, and what to tell."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from mxpeak.errors import Outcome, UsageError
+from mxpeak.inputs import check_device
+from mxpeak.sparse_solve import choosing, inputs, team
+from mxpeak.sparse_solve.inputs import Array
+from mxpeak.sparse_solve.solver import Column, Solver
+
+STORAGES = ("auto", "ell", "sell", "packed")
+SMOOTHERS = ("coloured", "natural")
+
+
+@dataclass(frozen=True, slots=True)
+class GmresInfo:
+    """How a solve went, and how far its result can be trusted.
+
+    residual        ||b - A x|| / ||b|| of what was returned, in fp64; the worst right-hand side
+    iterations      steps of GMRES, of the right-hand side that took most, as are cycles and history
+    history         the relative residual at the start and after each cycle, of the scaled system if there is one
+    values          the format of the matrix in the inner iteration in the end; `vectors` that of its vectors
+    reason          why this preconditioner
+    levels          of multigrid, else 1
+    colours         groups of rows that a sweep takes one after the other
+    scaled          rows and columns were scaled by powers of two
+    fallback        the precision asked for did not do, and fp64 took over
+    bytes           of matrices, preconditioner and basis
+    setup_s, times  seconds before the first step, and seconds by phase
+    """
+
+    outcome: Outcome
+    n: int
+    nnz: int
+    rhs: int
+    tol: float
+    residual: float
+    iterations: int
+    cycles: int
+    values: str
+    vectors: str
+    preconditioner: str
+    reason: str
+    levels: int
+    storage: str
+    colours: int
+    scaled: bool
+    fallback: bool
+    message: str
+    bytes: int
+    setup_s: float
+    times: dict[str, float] = field(repr=False)
+    history: tuple[float, ...] = field(repr=False)
+
+    @property
+    def converged(self) -> bool:
+        """Whether the residual is as small as was asked for."""
+        return self.outcome is Outcome.SOLVED
+
+    def __str__(self) -> str:
+        verdict = "converged" if self.converged else "NOT CONVERGED"
+        sides = "" if self.rhs == 1 else f", {self.rhs} right-hand sides"
+        levels = f", {self.levels} levels" if self.levels > 1 else ""
+        times = ", ".join(f"{name} {time_s:.3g} s" for name, time_s in self.times.items())
+        lines = [
+            f"{verdict}: n = {self.n}, {self.nnz} entries{sides}, {_count(self.iterations, 'iteration')} "
+            f"in {_count(self.cycles, 'cycle')}",
+            f"  residual        {self.residual:.2e} (asked for: {self.tol:.0e})",
+            f"  precision       values {self.values}, vectors {self.vectors}, residuals fp64",
+            f"  preconditioner  {self.preconditioner}{levels} ({self.reason})",
+            f"  storage         {self.storage}, {_count(self.colours, 'colour')}, {self.bytes / 2**20:.3g} MiB",
+            f"  time            set-up {self.setup_s:.3g} s; {times}",
+        ]
+        if self.scaled:
+            lines.append("  rows and columns were scaled by powers of two")
+        if not self.converged:
+            lines.append(f"  {self.outcome}")
+        return "\n".join([*lines, *(f"  {line}" for line in self.message.splitlines())])
+
+
+def _count(number: int, name: str) -> str:
+    return f"{number} {name}{'' if number == 1 else 's'}"
+
+
+def gmres(
+    A: Any, b: Any, precision: str = "mixed", *, x0: Any = None, tol: float = 1e-9, restart: int = 30,
+    max_iterations: int = 10_000, preconditioner: Any = "auto", storage: str = "auto", smoother: str = "coloured",
+    threads: int | None = None, device: str = "auto",
+) -> tuple[Array, GmresInfo]:  # fmt: skip
+    """Solve A x = b to ||b - A x|| <= tol·||b||; A is sparse, and neither A nor b is changed.
+
+    A: n×n, any sparse matrix or array of SciPy, of any real type; b: (n,) or (n, k).  `precision` is that of the inner
+    iteration: mixed (the narrowest format that holds every value exactly), fp64, fp32, bf16 or fp16; residuals and x
+    are fp64.  `preconditioner`: auto, stencil, amg, gs, sgs, jacobi, none, or a function r -> M^-1 r.
+    Where the inner iteration's precision does not do, fp64 takes over, and `info` says so; it also holds outcome,
+    residual, iterations, history and times: print(info).  What does not converge is no error: x is the best so far.
+
+    Raises UsageError for what is not square, finite or real, and SingularError for a row or column of zeros.
+    docs/gmres.md explains the rest.
+
+    >>> import mxpeak as mx, scipy.sparse as sp
+    >>> x, info = mx.gmres(sp.csr_array([[2.0, 0.0], [0.0, 4.0]]), [2.0, 4.0])
+    >>> x, info.converged
+    (array([1., 1.]), True)
+    """
+    check_device(device)
+    _check_options(precision, tol, restart, max_iterations, storage, smoother)
+    A = inputs.matrix(A)
+    B = inputs.vectors(b, "b", A.shape[0])
+    X0 = inputs.start(x0, B)
+    kernels = team.kernels(threads, A.nnz)
+    with team.TURN:
+        solver = Solver(kernels, A, precision, preconditioner, storage, smoother, min(restart, A.shape[0]))
+        done = [
+            solver.solve(column, start, tol, max_iterations)
+            for column, start in zip(B.reshape(len(B), -1).T, X0.reshape(len(B), -1).T)
+        ]
+    x = np.stack([one.x for one in done], axis=1).reshape(B.shape)
+    return x, _info(solver, done, tol)
+
+
+def _info(solver: Solver, done: list[Column], tol: float) -> GmresInfo:
+    problem, choice = solver.problem, solver.plan.choice
+    longest = max(done, key=lambda one: one.steps)
+    residual = max(one.residual for one in done)
+    notes = dict.fromkeys([*solver.notes, *(one.note for one in done if one.note)])
+    return GmresInfo(
+        outcome=Outcome.SOLVED if residual <= tol else Outcome.UNREACHED, n=problem.inner.n, nnz=solver.nnz,
+        rhs=len(done), tol=tol, residual=residual, iterations=longest.steps, cycles=longest.cycles,
+        values=problem.inner.A.values, vectors=problem.inner.A.vectors, preconditioner=choice.name,
+        reason=choice.reason, levels=problem.levels, storage=problem.inner.A.storage, colours=problem.colours,
+        scaled=solver.plan.scaling.active, fallback=solver.fallback, message="\n".join(notes), bytes=problem.bytes,
+        setup_s=solver.setup_s, times={name: phase.time_s for name, phase in solver.spans.phases.items()},
+        history=tuple(longest.history),
+    )  # fmt: skip
+
+
+def _check_options(
+    precision: str, tol: float, restart: int, max_iterations: int, storage: str, smoother: str
+) -> None:  # fmt: skip
+    for name, value, choices in (
+        ("precision", precision, choosing.PRECISION_NAMES), ("storage", storage, STORAGES),
+        ("smoother", smoother, SMOOTHERS),
+    ):  # fmt: skip
+        if value not in choices:
+            raise UsageError(f"unknown {name} {value!r}; choose one of {', '.join(choices)}")
+    for name, count in (("restart", restart), ("max_iterations", max_iterations)):
+        if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 1:
+            raise UsageError(f"{name}={count!r}: give a whole number from 1 on")
+    if not 0.0 < tol < 1.0:
+        raise UsageError(f"tol={tol!r}: give a relative residual between 0 and 1, such as 1e-9")

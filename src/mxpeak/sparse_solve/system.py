@@ -1,0 +1,167 @@
+"""A x = b in the forms in which it is solved: the order of its rows, how values are stored, and what stands before."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mxpeak.dist.sparse_system import MixedSystem
+from mxpeak.kernels.sparse_contract import Vector
+from mxpeak.sparse_solve.amg import Grid
+from mxpeak.sparse_solve.choosing import Choice
+from mxpeak.sparse_solve.inputs import Array
+from mxpeak.sparse_solve.scaling import Scaling
+
+#: Points of the one-dimensional system on which everything is used once, and rows of its coarsest level.
+TINY, TINY_COARSEST = 24, 6
+#: Preconditioners that sweep over the matrix's rows.
+SWEEPING = ("gs", "sgs", "stencil", "amg")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All that was decided before anything is stored.
+
+    grids   algebraic multigrid's levels, below the matrix as scaled
+    """
+
+    choice: Choice
+    smoother: str
+    storage: str
+    restart: int
+    scaling: Scaling
+    grids: tuple[Grid, ...] = ()
+
+
+class Problem:
+    """The scaled matrix in one order, and the system that is being iterated on: low at first, in fp64 once widened."""
+
+    def __init__(self, kernels: HostSparse, A: Csr, plan: Plan, formats: Formats, spans: Spans):
+        self._kernels, self._plan, self._spans = kernels, plan, spans
+        self._workshop = Workshop(kernels, plan.smoother, plan.storage, spans)
+        rows = kernels.rows_of(A.indptr, A.indices, A.data, A.shape[0], 0)
+        with spans("order"):
+            self.order = one_group(rows.n)
+            if plan.choice.name in SWEEPING:
+                rows, self.order = self._workshop.ordered(rows)
+        with spans("store"):
+            self.inner = self.outer = self._workshop.store(rows, self.order, formats.values, formats.vectors)
+            if formats.vectors != "fp64":
+                values = formats.values if formats.exact else "fp64"
+                self.outer = self._workshop.store(rows, self.order, values, "fp64", like=self.inner.A)
+        self.begin_anew()
+
+    @property
+    def colours(self) -> int:
+        """Groups of rows that sweeps take one after the other; 1 where there are none."""
+        return self.order.groups
+
+    @property
+    def levels(self) -> int:
+        """Of multigrid; 1 of what has no others."""
+        return self._preconditioner.levels if isinstance(self._preconditioner, Multigrid) else 1
+
+    @property
+    def bytes(self) -> int:
+        """Of matrices, preconditioner and basis."""
+        beside = 0 if self.outer is self.inner else self.outer.A.bytes_beside(self.inner.A)
+        basis = (self._plan.restart + 1) * self.inner.n * PRECISIONS[self.inner.A.vectors].bytes
+        return int(self.inner.A.bytes + beside + self._preconditioner.bytes + basis)
+
+    def widen(self) -> None:
+        """From now on everything in fp64."""
+        self.inner = self.outer
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
+        """Make preconditioner and system, all of whose vectors are new: none holds what is not finite."""
+        with self._spans("preconditioner set-up"):
+            self._preconditioner = self._made()
+            self.system = Continued(
+                self._kernels, Solo(), self.outer, self.inner, self._kernels.vector(self.inner.n, "fp64"),
+                self._preconditioner, self._plan.restart, self._spans,
+            )  # fmt: skip
+
+    def _made(self) -> Any:
+        kernels, A, choice = self._kernels, self.inner, self._plan.choice
+        if choice.user is not None:
+            return Users(A, choice.user, self._plan.scaling, self._spans)
+        if choice.name == "none":
+            return Identity(kernels, A)
+        if choice.name == "sgs":
+            return SymmetricSweep(kernels, A)
+        if choice.name == "amg":
+            return amg_multigrid(self._workshop, A, self.order, self._plan.grids)
+        if choice.box is not None:
+            return stencil_multigrid(self._workshop, A, self.order, choice.box, choice.stencil)
+        return Sweep(A)
+
+
+class Continued(MixedSystem):
+    """A system whose solution goes on from where it was, and that keeps the best one."""
+
+    def __init__(self, *args: Any):
+        super().__init__(*args)
+        self._best, self._best_x = inf, np.zeros(self._A.n)
+        self._known: float | None = None
+
+    def begin(self, b: Array, x: Array) -> None:
+        """Take another right-hand side, and where to begin."""
+        self._kernels.assign(self._b, b)
+        self._kernels.assign(self.solution, x)
+        self._best, self._known = inf, None
+
+    def residual(self) -> float:
+        """||b - A x||, computed once for every x."""
+        if self._known is None:
+            self._known = super().residual()
+            if self._known < self._best:
+                self._best, self._best_x[:] = self._known, self.solution
+        return self._known
+
+    def update(self, Qt: Vector) -> None:
+        """x += M^-1 Q t."""
+        super().update(Qt)
+        self._known = None
+
+    def best(self) -> tuple[Array, Array]:
+        """The x of the least residual so far, to which it returns, and that residual."""
+        if self._known is None or not self._known <= self._best:
+            self._kernels.assign(self.solution, self._best_x)
+            self._known = None
+            self.residual()
+        return self._best_x.copy(), self.residual_vector
+
+    @property
+    def residual_vector(self) -> Array:
+        """b - A x as `residual` last computed it."""
+        return np.asarray(self._r)
+
+
+def make_ready_for(plan: Plan, formats: Formats) -> None:
+    """Use on a tiny system all that this plan will use in these formats, so that it is compiled."""
+    key = (plan.choice.name, plan.smoother, formats.values, formats.vectors)
+
+    def use() -> None:
+        A, choice, grids = _tiny(plan.choice)
+        problem = Problem(kernels(1, 0), A, replace(plan, choice=choice, grids=grids, restart=2, scaling=Scaling()),
+                          formats, Spans())  # fmt: skip
+        problem.system.begin(np.ones(A.shape[0]), np.zeros(A.shape[0]))
+        gmres_ir(problem.system, 1.0, restart=2, most=3, tolerance=1e-15)
+
+    make_ready(f"{formats.values} values and {formats.vectors} vectors", key, use)
+
+
+def _tiny(choice: Choice) -> tuple[Csr, Choice, tuple[Grid, ...]]:
+    """A system of the kind, and its preconditioner."""
+    if choice.box is not None:
+        box = Box(4, 4, 4)
+        rows = kernels(1, 0).stencil_rows(box, choice.stencil)
+        return csr_array((rows.data, rows.indices, rows.indptr)), replace(choice, box=box), ()
+    off, n = -np.ones(TINY - 1), TINY
+    A = csr_array(diags_array([off, np.full(n, 2.0), off], offsets=[-1, 0, 1]))
+    if choice.user is not None:
+        return A, replace(choice, user=lambda r: r), ()
+    return A, choice, tuple(hierarchy(A, TINY_COARSEST)[0]) if choice.name == "amg" else ()
