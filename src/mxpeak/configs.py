@@ -122,8 +122,8 @@ class OutputConfig:
         metavar="FILE", parse=str, group="output",
     )  # fmt: skip
     format: str | None = option(
-        None, "--format", help="what goes to stdout: text, or hpl's or hpl-mxp's own report (default: text; with --dat "
-        "what line 4 says)", metavar="{text,hpl,mxp}", parse=one_of("text", "hpl", "mxp"), group="output",
+        None, "--format", help="what goes to stdout: text, or the benchmark's own report, hpl, mxp or hpcg (default: text; with --dat "
+        "what line 4 says)", metavar="{text,hpl,mxp,hpcg}", parse=one_of("text", "hpl", "mxp", "hpcg"), group="output",
     )  # fmt: skip
     progress: str = option(
         "auto", "--progress", help="show progress on stderr; auto: where a run takes more than two seconds",
@@ -581,7 +581,7 @@ class NormsConfig(GridConfig):
 
 #: Formats of HPG-MxP's matrices, and of the vectors of its inner iteration.
 SPARSE_PRECISIONS = ("fp64", "fp32", "bf16", "fp16", "fp8")
-VECTOR_PRECISIONS = SPARSE_PRECISIONS[:-1]
+VECTOR_PRECISIONS = ("fp64", "fp32")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from mxpeak.comm.launch import launched
-from mxpeak.configs import HplConfig, HplMxpConfig, NormsConfig
+from mxpeak.configs import HpcgConfig, HpgMxpConfig, HplConfig, HplMxpConfig, NormsConfig
 from mxpeak.errors import MxpeakError, ResourceError, UsageError
 from mxpeak.options import Option, as_text, options
 from mxpeak.records import Result
@@ -42,6 +42,19 @@ def hpl_mxp(**settings: Any) -> Result | list[Result]:
     `result.rules` says whether the list would take the result, and which rules it breaks.
     """
     return _run("hpl-mxp", HplMxpConfig, settings)
+
+
+def hpg_mxp(**settings: Any) -> Result | list[Result]:
+    """Run HPG-MxP, as `hpl` runs HPL; settings by the names of `configs.HpgMxpConfig`: nx, rt, precision, storage, …
+
+    `result.result["speedup"]` is mixed over double, penalty included.
+    """
+    return _run("hpg-mxp", HpgMxpConfig, settings)
+
+
+def hpcg(**settings: Any) -> Result | list[Result]:
+    """Run HPCG, as `hpl` runs HPL; settings by the names of `configs.HpcgConfig`: nx, rt, storage, …"""
+    return _run("hpcg", HpcgConfig, settings)
 
 
 def norms(**settings: Any) -> Result | list[Result]:

@@ -35,6 +35,16 @@ class Step:
     elapsed_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One span by itself, for a timeline: begin and end by the clock, on one of several lanes."""
+
+    name: str
+    begin: float
+    end: float
+    lane: str = "compute"
+
+
 class Observer(Protocol):
     """Somebody who watches a run: called on rank 0 only, never inside a kernel."""
 
@@ -50,11 +60,12 @@ class Observer(Protocol):
 
 @dataclass(slots=True)
 class Spans:
-    """Phase totals of one rank, and the observers that look on."""
+    """Phase totals of one rank, and the observers that look on; single events too, where `events` is a list."""
 
     observers: Sequence[Observer] = ()
     clock: Callable[[], float] = perf_counter
     phases: dict[str, Phase] = field(default_factory=dict)
+    events: list[Event] | None = None
     _label: str = ""
     _total_flops: float = 0.0
     _started: float = 0.0
@@ -77,6 +88,14 @@ class Spans:
         phase.flops += flops
         phase.bytes += bytes
         phase.calls += 1
+        if self.events is not None:
+            end = self.clock()
+            self.events.append(Event(name, end - time_s, end))
+
+    def travelled(self, name: str, begin: float) -> None:
+        """Note what has been under way since `begin`, by the clock, beside what was computed meanwhile."""
+        if self.events is not None:
+            self.events.append(Event(name, begin, self.clock(), "halo"))
 
     def time_of(self, name: str) -> float:
         """The seconds of a phase; 0 if it did not occur."""

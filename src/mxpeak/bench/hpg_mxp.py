@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 from mxpeak.bench.facts import phase_table
 from mxpeak.bench.hpg_mxp_result import Measured, Solves, Validated, Validation, hpg_mxp_result
@@ -155,12 +156,19 @@ class HpgMxp:
         timed = self._solves(made, mixed, f"{storage}: mixed", rt)
         reference = self._solves(made, double, f"{storage}: double", rt)
         limits.append(bench.bandwidth(double.outer))
+        trace = self._trace(made, mixed) if config.trace is not None and storage == storages(config)[0] else []
         held_bytes = [bench.bytes_of(made, k, config.restart + 1) for k in range(2)]
         return Measured(
             storage, made.described(self._box, 1), validation, timed, reference,
             max((rate for rate in limits if rate), default=None), setup_s, made.optimize_s, held_bytes,
-            int(bench.total(made.setup_bytes)),
+            int(bench.total(made.setup_bytes)), trace,
         )  # fmt: skip
+
+    def _trace(self, made: Made, hierarchy: Hierarchy) -> list[dict[str, Any]]:
+        """Every span of one restart cycle (paper, fig. 9).  Collective."""
+        restart, system = self._config.restart, self._system(made, hierarchy, self._comm, self._config.restart)
+        b_norm = system.norm_of_b()
+        return self._bench.traced(lambda: gmres_ir(system, b_norm, restart=restart, most=restart, tolerance=0.0))
 
     def _validate(self, made: Made, storage: str) -> Validation:
         """Both solvers to the same residual, on a few ranks or on all.  Collective."""

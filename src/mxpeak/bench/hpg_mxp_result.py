@@ -81,6 +81,7 @@ class Measured:
     optimize_s: float
     held_bytes: list[int]
     setup_bytes: int
+    trace: list[dict[str, Any]]
 
     def rates(self, box: Box) -> dict[str, Any]:
         """The figure and what it is made of, in both countings."""
@@ -151,6 +152,7 @@ def hpg_mxp_result(
         machine=bench.facts.machine,
         software=bench.facts.software,
         launch=bench.facts.launch,
+        telemetry={"trace": one.trace} if one.trace else {},
         warnings=[*bench.facts.cautions, *bench.cautions, *_raised(config, one)],
     )
 

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from mxpeak.bench.facts import Facts
 from mxpeak.bench.memory import memory_budget
@@ -133,6 +134,21 @@ class SparseBench:
         self.kernels.sparse.assign(elapsed, time.perf_counter() - begin)
         self.comm.allreduce(elapsed, "max")
         return float(elapsed[0])
+
+    def traced(self, work: Callable[[], Any]) -> list[dict[str, Any]]:
+        """Every span of some work on all ranks, seconds from a barrier on; whole on rank 0.  Collective."""
+        self.comm.barrier()
+        begin, self.spans.events = self.spans.clock(), []
+        try:
+            work()
+            mine = [
+                {"name": e.name, "rank": self.comm.rank, "lane": e.lane, "begin_s": e.begin - begin,
+                 "time_s": e.end - e.begin}
+                for e in self.spans.events
+            ]  # fmt: skip
+        finally:
+            self.spans.events = None
+        return [event for events in self.comm.gather_objects(mine) or [] for event in events]
 
     def total(self, value: float) -> float:
         """The sum of everybody's value.  Collective."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mxpeak.configs import HpgMxpConfig, HplConfig, HplMxpConfig, NormsConfig, RunConfig
+from mxpeak.configs import HpcgConfig, HpgMxpConfig, HplConfig, HplMxpConfig, NormsConfig, RunConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,7 +12,8 @@ class Benchmark:
     """A benchmark by name: what it is, what it can be told, where its run() and dry_run() live, how to type it.
 
     `dat` is its positional input file and `dat_module` has that file's read_dat(); `format` is what --format calls its
-    own report, `report` the name of that report's file.  All of that is empty where a benchmark has none.  `in_flops`:
+    own report, `report` the name of that report's file, into which the time is put.  All of that is empty where a
+    benchmark has none.  `in_flops`:
     whether its rate is one of flops.
     """
 
@@ -45,6 +46,12 @@ BENCHMARKS = {
             name="hpg-mxp", summary="GMRES with multigrid on a sparse matrix, mixed against double precision",
             config=HpgMxpConfig, module="mxpeak.bench.hpg_mxp",
             example="mxpeak run hpg-mxp --nx 104 --rt 60 --ranks 2",
+            format="hpcg", report="HPGMP-Benchmark_0.1_{:%Y-%m-%d_%H-%M-%S}.txt",
+        ),
+        Benchmark(
+            name="hpcg", summary="conjugate gradients with multigrid on a sparse matrix, in double precision",
+            config=HpcgConfig, module="mxpeak.bench.hpcg", example="mxpeak run hpcg --nx 104 --rt 60 --ranks 2",
+            format="hpcg", report="HPCG-Benchmark_3.1_{:%Y-%m-%d_%H-%M-%S}.txt",
         ),
         Benchmark(
             name="norms", summary="max, one, infinity and Frobenius norms of any matrix, at the rate of memory",

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 from mxpeak.cli.benchmarks import BENCHMARKS
 from mxpeak.cli.output import Steady
 from mxpeak.cli.request import Request
-from mxpeak.configs import HplCase, HplConfig, HplMxpCase, HplMxpConfig, NormsCase
+from mxpeak.configs import HpgMxpConfig, HplCase, HplConfig, HplMxpCase, HplMxpConfig, NormsCase, SparseConfig
 from mxpeak.records import Result
+from mxpeak.report.hpcg_text import hpcg_report
+from mxpeak.report.hpgmp_text import hpgmp_report
 from mxpeak.report.hpl_text import HplText
 from mxpeak.report.mxp_text import MxpText
 from mxpeak.report.text import cautions, headline, size_text, verdict
@@ -35,6 +38,27 @@ class Report(Protocol):
 
     def footer(self, passed: int, failed: int, skipped: int) -> None:
         """End it."""
+
+
+@dataclass(frozen=True)
+class SparseText:
+    """HPCG's report or HPG-MxP's: all of it is written with the one result that there is."""
+
+    stream: Any
+    write: Callable[[Result], str]
+
+    def header(self, config: Any, n: Sequence[int], grids: Sequence[tuple[int, int]]) -> None:
+        """Nothing comes before."""
+
+    def case(self, case: Any, result: Result) -> None:
+        """The report."""
+        self.stream.write(self.write(result))
+
+    def skipped(self) -> None:
+        """There is one case, and it is not skipped."""
+
+    def footer(self, passed: int, failed: int, skipped: int) -> None:
+        """Nothing comes after."""
 
 
 class PlainProgress(Progress):
@@ -67,7 +91,7 @@ class Display:
         """The benchmark's own report, for its file; empty if no case ended."""
         return self._report.getvalue()
 
-    def on_case(self, case: Case, result: Result | None) -> None:
+    def on_case(self, case: Any, result: Result | None) -> None:
         """Show a case that has just ended, or that was skipped because it did not fit into memory."""
         if not self._texts:
             self._open_texts(case)
@@ -87,8 +111,11 @@ class Display:
         for text in self._texts:
             text.footer(passed, len(self.results) - passed, self.skipped)
 
-    def _open_texts(self, case: Case) -> None:
+    def _open_texts(self, case: Any) -> None:
         config = self.request.config
+        if isinstance(config, SparseConfig):
+            write = hpgmp_report if isinstance(config, HpgMxpConfig) else hpcg_report
+            self._texts = [SparseText(stream, partial(write, now=self.request.begun)) for stream in self._streams()]
         if not isinstance(config, HplConfig | HplMxpConfig):
             return
         sizes: Sequence[int] = (case.n,) if config.n is None else config.n

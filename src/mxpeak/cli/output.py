@@ -55,15 +55,15 @@ def refuse_existing(paths: Iterable[Path]) -> None:
             raise UsageError(f"{path} exists, and results are never overwritten; give another --out or --json")
 
 
-def check_file(path: Path, taken: Iterable[Path] = ()) -> None:
+def check_file(path: Path, taken: Iterable[Path] = (), flag: str = "--json") -> None:
     """Stop if a new file cannot be made at `path`, or if another result will be written there."""
     refuse_existing([path])
     if path.absolute() in [other.absolute() for other in taken]:
-        raise UsageError(f"--json {path} is a file that the run writes anyway; leave --json out, or name another file")
+        raise UsageError(f"{flag} {path} is a file that the run writes anyway; leave {flag} out, or name another file")
     try:
         _try_to_write(path.parent)
     except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}; give another --json FILE") from None
+        raise UsageError(f"cannot write {path}: {error.strerror}; give another {flag} FILE") from None
 
 
 def _try_to_write(folder: Path) -> None:

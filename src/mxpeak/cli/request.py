@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ class Request:
     settings: dict[str, Setting]
     output: OutputConfig
     from_dat: bool
+    begun: datetime
 
     @property
     def own_format(self) -> str:
@@ -48,7 +50,7 @@ class Request:
     @property
     def report_name(self) -> str:
         """The name of the benchmark's own report in the folder of results; empty where it has none."""
-        usual = BENCHMARKS[self.benchmark].report
+        usual = BENCHMARKS[self.benchmark].report.format(self.begun)
         if isinstance(self.config, HplConfig | HplMxpConfig) and self.device_out not in (6, 7):
             return Path(self.config.output_file).name or usual
         return usual
@@ -120,7 +122,7 @@ def _request(
     return Request(
         benchmark=benchmark.name, config=benchmark.config(**{name: s.value for name, s in settings.items()}),
         settings=settings, output=OutputConfig(**{name: s.value for name, s in output.items()}),
-        from_dat=dat is not None,
+        from_dat=dat is not None, begun=datetime.now(),
     )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from mxpeak.cli.benchmarks import BENCHMARKS
 from mxpeak.cli.request import Request, add_options, requests, settings_table
-from mxpeak.configs import OutputConfig, RunConfig
+from mxpeak.configs import OutputConfig, RunConfig, SparseConfig
 from mxpeak.errors import ExitCode, MxpeakError, UsageError
 from mxpeak.records import Result, document, rate_text, to_json
 
@@ -94,8 +94,12 @@ def _prepare_files(benchmark: str, wanted: list[Request]) -> list[Folder]:
         raise UsageError(f"{dat} wants its report in {names[-1]}, which is another result file; change its line 3")
     folders = [new_folder(output.out, benchmark, names)]
     try:
+        taken = [folders[0].path / name for name in names]
         if output.json not in (None, "-"):
-            check_file(Path(output.json or ""), taken=[folders[0].path / name for name in names])
+            check_file(Path(output.json or ""), taken=taken)
+        for request in wanted:
+            if isinstance(request.config, SparseConfig) and request.config.trace is not None:
+                check_file(Path(request.config.trace), taken=taken, flag="--trace")
         folders += [empty_folder(r.submit, "--submit", not_in=folders[0].path) for r in wanted if r.submit is not None]
     except UsageError:
         _remove_if_empty(folders)
@@ -197,6 +201,7 @@ def _finish(name: str, displays: list[Display], folders: list[Folder], session: 
         return ExitCode.VALID
     output = displays[0].request.output
     cases = len(results) + sum(display.skipped for display in displays)
+    traces = _traces(displays)
     body = document(results, several=name == "all" or cases > 1)
     if output.json == "-":
         stdout.say(to_json(body))
@@ -205,10 +210,35 @@ def _finish(name: str, displays: list[Display], folders: list[Folder], session: 
     files = {RESULT: to_json(body)}
     files |= {display.request.report_name: display.report for display in displays if display.report}
     files[PAGE] = html_report(body)
-    code = _write(folders[0], files, output, session, stdout)
+    code = _worst([_write(folders[0], files, output, session, stdout), _write_traces(traces, session)])
     for folder in folders[1:]:
         code = _worst([code, _submit(folder, files, displays, session)])
     return code
+
+
+def _traces(displays: list[Display]) -> dict[str, list[Any]]:
+    """The timelines, by the files that they go to; they are no part of the result file."""
+    found = {}
+    for display in displays:
+        config = display.request.config
+        for result in display.results:
+            events = result.telemetry.pop("trace", [])
+            if isinstance(config, SparseConfig) and config.trace is not None:
+                found[config.trace] = events
+    return found
+
+
+def _write_traces(traces: dict[str, list[Any]], session: Session) -> int:
+    from mxpeak.cli.output import write_new
+    from mxpeak.report.trace import chrome_trace
+
+    for path, events in traces.items():
+        try:
+            write_new(Path(path), chrome_trace(events))
+        except OSError as error:
+            session.say(f"mxpeak: error: cannot write --trace {path}: {error.strerror}")
+            return ExitCode.RESOURCE
+    return ExitCode.VALID
 
 
 def _submit(folder: Folder, files: dict[str, str], displays: list[Display], session: Session) -> int:

@@ -61,7 +61,7 @@ class SparseMatrix:
 
     def __init__(self, kernels: SparseKernels, A: Stored, exchange: Exchange, spans: Spans):
         self._kernels, self.A, self._exchange, self._spans = kernels, A, exchange, spans
-        self._lower, self._upper = A.lower, A.upper
+        self._lower, self._upper, self._begun = A.lower, A.upper, 0.0
         w = PRECISIONS[A.vectors].bytes
         self._memory = counts.Stored(A.n, self._lower + self._upper + A.n, PRECISIONS[A.values].bytes, A.index_bytes, w)
 
@@ -138,6 +138,7 @@ class SparseMatrix:
         return (self.A.nnz - self.A.n) * part / stored if stored else 0.0
 
     def _begin(self, x: Vector) -> Task | None:
+        self._begun = self._spans.clock()
         return self._exchange.begin(self.own(x), self._kernels.halo(self.A, x))
 
     def _wait(self, travel: Task | None) -> bool:
@@ -146,6 +147,7 @@ class SparseMatrix:
             return False
         with self._spans("halo"):
             travel.wait()
+        self._spans.travelled("halo under way", self._begun)
         return True
 
 

@@ -1,14 +1,17 @@
 """Algebraic multigrid: PyAMG's hierarchy (Ruge and Stüben's), with its levels smoothed and coupled by our kernels.
 
-x   = (D + L)^-1 b            one coloured sweep from zero
-r   = R (b - A x)
-x  += P x_coarse
-x   a sweep from x            the coarsest level is solved
+    x   = (D + L)^-1 b            one coloured sweep from zero
+    r   = R (b - A x)             solved on the coarser level: x_coarse
+    x  += P x_coarse
+    x   = a sweep from x
+
+The coarsest level is solved by its inverse.
 """
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,7 +80,7 @@ def _unfit(grid: Grid) -> str:
 
 def complexity(grids: list[Grid]) -> float:
     """Entries of all levels over those of the finest."""
-    return sum(grid.A.nnz for grid in grids) / grids[0].A.nnz
+    return float(sum(grid.A.nnz for grid in grids) / grids[0].A.nnz)
 
 
 class Transfer:
@@ -158,7 +161,7 @@ def scaled(grids: list[Grid], A: Csr, scaling: Scaling) -> list[Grid]:
     return [Grid(A, P, R), *grids[1:]]
 
 
-def amg_multigrid(workshop: Workshop, A: SparseMatrix, order: Order, grids: list[Grid]) -> Multigrid:
+def amg_multigrid(workshop: Workshop, A: SparseMatrix, order: Order, grids: Sequence[Grid]) -> Multigrid:
     """A cycle on these levels, the finest of which is stored as A already."""
     kernels, vectors = workshop.kernels, A.A.vectors
     matrices, orders = [A], [order]

@@ -56,7 +56,7 @@ class Formats:
 
 
 def preconditioner(kernels: SparseKernels, A: Csr, asked: Any) -> Choice:
-    """The preconditioner that was asked for, if it can be had for this matrix; auto: the first of those that suit it."""
+    """The preconditioner that was asked for, if it can be had for this matrix; auto: the first that suits it."""
     if callable(asked):
         return Choice("user", "as asked", asked)
     if asked not in PRECONDITIONERS:

@@ -39,11 +39,11 @@ class Scaling:
 
     def start(self, x: Array, k: int) -> Array:
         """y = 2^k D_c^-1 x."""
-        return np.ldexp(x, k - self.columns)
+        return np.asarray(np.ldexp(x, k - self.columns))
 
     def solution(self, y: Array, k: int) -> Array:
         """x = 2^-k D_c y."""
-        return np.ldexp(y, self.columns - k)
+        return np.asarray(np.ldexp(y, self.columns - k))
 
     def relative(self, r: Array, b: Array) -> float:
         """||D_r^-1 r|| / ||D_r^-1 b||: what a residual of the scaled system is to the unscaled one."""
@@ -87,7 +87,7 @@ def equilibration(A: Csr) -> Scaling:
 
 def _exponents(A: Csr) -> Array:
     """The least e with |a| < 2^e of each entry; far below all others for a zero."""
-    exponents = np.frexp(A.data)[1]
+    exponents: Array = np.frexp(A.data)[1]
     exponents[A.data == 0] = -(2**20)
     return exponents
 

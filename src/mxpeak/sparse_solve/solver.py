@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field, replace
-from math import isfinite, log, sqrt
+from math import isfinite, log
 from typing import Any
 
 import numpy as np

@@ -2,17 +2,36 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import inf
 from typing import Any
 
 import numpy as np
+from scipy.sparse import csr_array, diags_array
 
+from mxpeak.comm.solo import Solo
 from mxpeak.dist.sparse_system import MixedSystem
+from mxpeak.kernels.host.sparse import HostSparse
 from mxpeak.kernels.sparse_contract import Vector
-from mxpeak.sparse_solve.amg import Grid
-from mxpeak.sparse_solve.choosing import Choice
-from mxpeak.sparse_solve.inputs import Array
+from mxpeak.layout.stencil import Box
+from mxpeak.precision import PRECISIONS
+from mxpeak.solvers.gmres_ir import gmres_ir
+from mxpeak.spans import Spans
+from mxpeak.sparse_solve.amg import Grid, amg_multigrid, hierarchy
+from mxpeak.sparse_solve.choosing import Choice, Formats
+from mxpeak.sparse_solve.inputs import Array, Csr
+from mxpeak.sparse_solve.preconditioners import (
+    Identity,
+    Multigrid,
+    Sweep,
+    SymmetricSweep,
+    Users,
+    Workshop,
+    one_group,
+    stencil_multigrid,
+)
 from mxpeak.sparse_solve.scaling import Scaling
+from mxpeak.sparse_solve.team import kernels, make_ready
 
 #: Points of the one-dimensional system on which everything is used once, and rows of its coarsest level.
 TINY, TINY_COARSEST = 24, 6

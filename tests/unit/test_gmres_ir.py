@@ -1,0 +1,336 @@
+"""GMRES-IR on small dense systems: what it minimizes, when it stops, and what it never does."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mxpeak.errors import Outcome
+from mxpeak.solvers.gmres_ir import STALL, STALL_CYCLES, Solve, gmres_ir
+from tests.conftest import U
+
+Array = np.ndarray[Any, np.dtype[Any]]
+#: Unit roundoff of fp32.
+U32 = 2.0**-24
+
+
+class DenseBasis:
+    """q_1 … q_k as rows of an array, in the inner precision."""
+
+    def __init__(self, q: Array, most: int):
+        self._Q, self._k = np.full((most, q.size), np.nan, q.dtype), 1
+        self._Q[0] = q
+
+    @property
+    def last(self) -> Array:
+        return self._Q[self._k - 1]
+
+    def orthogonalize(self, w: Array) -> tuple[list[Any], float]:
+        Q = self._Q[: self._k]
+        h = Q @ w
+        w = w - h @ Q
+        again = Q @ w
+        w = w - again @ Q
+        norm = float(np.linalg.norm(w))
+        self._Q[self._k] = w / norm if norm > 0 else 0.0
+        self._k += 1
+        return (h + again).tolist(), norm
+
+    def combine(self, t: list[Any]) -> Array:
+        return np.array(t, self._Q.dtype) @ self._Q[: len(t)]
+
+
+class DenseSystem:
+    """A x = b with M^-1 from the right; products and basis in `inner`, residuals and x in fp64."""
+
+    def __init__(self, A: Array, b: Array, inverse: Array | None = None, inner: Any = np.float64, restart: int = 50):
+        self.A, self.b, self.x, self.restart = A, b, np.zeros(b.size), restart
+        self.B, self.inverse = A.astype(inner), (np.eye(b.size) if inverse is None else inverse).astype(inner)
+        self.r = b
+
+    def residual(self) -> float:
+        self.r = self.b - self.A @ self.x
+        return float(np.linalg.norm(self.r))
+
+    def basis(self, rho: float) -> DenseBasis:
+        return DenseBasis((self.r / rho).astype(self.B.dtype), self.restart + 1)
+
+    def step(self, q: Array) -> Array:
+        return self.B @ (self.inverse @ q)
+
+    def update(self, Qt: Array) -> None:
+        self.x = self.x + (self.inverse @ Qt).astype(np.float64)
+
+    def solve(self, **asked: Any) -> Solve:
+        given = {"restart": self.restart, "most": 200, "tolerance": 0.0, **asked}
+        return gmres_ir(self, float(np.linalg.norm(self.b)), **given)
+
+
+class ScriptedSystem:
+    """Residuals as told, the last one from then on; steps that compute nothing."""
+
+    def __init__(self, residuals: Sequence[float]):
+        self._left, self._k = list(residuals), 0
+
+    def residual(self) -> float:
+        return self._left.pop(0) if len(self._left) > 1 else self._left[0]
+
+    def basis(self, rho: float) -> ScriptedSystem:
+        self._k = 0
+        return self
+
+    last = None
+
+    def step(self, q: None) -> None:
+        pass
+
+    def orthogonalize(self, w: None) -> tuple[list[float], float]:
+        self._k += 1
+        return [0.5] * self._k, 1.0
+
+    def combine(self, t: list[float]) -> None:
+        pass
+
+    def update(self, Qt: None) -> None:
+        pass
+
+
+def well_conditioned(rng: Any, n: int) -> tuple[Array, Array]:
+    """A non-symmetric system whose condition is below 10: I + a random matrix of norm about 0.6, and b."""
+    return np.eye(n) + 0.3 * rng.standard_normal((n, n)) / math.sqrt(n), rng.standard_normal(n)
+
+
+def best_residual(A: Array, r: Array, k: int) -> float:
+    """min ||r - A v|| over v in span(r, A r, …, A^(k-1) r): what GMRES is defined by."""
+    vectors = [r / np.linalg.norm(r)]
+    for _ in range(k):
+        w = A @ vectors[-1]
+        for _ in range(2):
+            for v in vectors:
+                w = w - (v @ w) * v
+        vectors.append(w / np.linalg.norm(w))
+    K = np.array(vectors[:k]).T
+    return float(np.linalg.norm(r - A @ K @ np.linalg.lstsq(A @ K, r)[0]))
+
+
+def cyclic(n: int) -> tuple[Array, Array]:
+    """The shift e_1 → e_2 → … → e_n → e_1 and b = e_1: no n - 1 steps of GMRES gain anything, the n-th gains all."""
+    b = np.zeros(n)
+    b[0] = 1.0
+    return np.roll(np.eye(n), 1, axis=0), b
+
+
+# --- what it computes -------------------------------------------------------------------------------------------
+
+
+def test_every_step_has_the_smallest_residual_of_its_krylov_space(rng: Any) -> None:
+    n = 23
+    A, b = well_conditioned(rng, n)
+    done = DenseSystem(A, b).solve(most=n - 3)
+    scale = float(np.linalg.norm(b))
+    for k, estimate in enumerate(done.estimates, start=1):
+        # Products, bases and least squares of both sides are good to about n·u·||A||·||x|| each: 10 covers them.
+        assert estimate == pytest.approx(best_residual(A, b, k) / scale, abs=10 * n * U)
+    assert done.residual == pytest.approx(done.estimates[-1], abs=10 * n * U)
+
+
+def test_a_system_of_n_unknowns_is_solved_in_n_steps(rng: Any) -> None:
+    n = 23
+    A, b = well_conditioned(rng, n)
+    system = DenseSystem(A, b)
+    done = system.solve(tolerance=100 * n * U)
+    assert (done.outcome, done.cycles) == (Outcome.SOLVED, [done.steps])
+    assert done.steps <= n
+    # ||x - x*|| <= ||A^-1||·||r||, and lstsq's own error is of the order of cond·n·u, cond < 10.
+    error = np.linalg.norm(system.x - np.linalg.solve(A, b)) / np.linalg.norm(b)
+    assert error < np.linalg.norm(np.linalg.inv(A), 2) * (done.residual + 100 * n * U)
+
+
+def test_restarts_begin_with_the_residual_that_is_left(rng: Any) -> None:
+    n, m = 31, 4
+    A, b = well_conditioned(rng, n)
+    done = DenseSystem(A, b, restart=m).solve(restart=m, most=5 * m)
+    assert done.cycles == [m] * 5
+    x = np.zeros(n)
+    for k in range(5):
+        r = b - A @ x
+        K = np.array([np.linalg.matrix_power(A, j) @ r for j in range(m)]).T
+        x = x + K @ np.linalg.lstsq(A @ K, r)[0]
+        # Powers of A, whose condition is below 10, lose at most 10^m of n·u before the least-squares problem.
+        wanted = np.linalg.norm(b - A @ x) / np.linalg.norm(b)
+        assert done.history[k + 1] == pytest.approx(wanted, abs=10**m * n * U)
+
+
+def test_the_preconditioner_stands_on_the_right(rng: Any) -> None:
+    """So the residuals are those of A x = b itself; with M = A one step solves it."""
+    n = 17
+    A, b = well_conditioned(rng, n)
+    rough = np.linalg.inv(np.triu(A))
+    done = DenseSystem(A, b, inverse=rough).solve(most=6)
+    # x = M^-1 Q t, and A M^-1 is the operator whose Krylov space is searched.
+    wanted = best_residual(A @ rough, b, 6) / np.linalg.norm(b)
+    assert done.residual == pytest.approx(wanted, abs=100 * n * U)
+    exact = DenseSystem(A, b, inverse=np.linalg.inv(A)).solve(tolerance=100 * n * U)
+    assert (exact.outcome, exact.steps) == (Outcome.SOLVED, 1)
+
+
+def test_an_fp32_inner_iteration_reaches_fp64s_accuracy(rng: Any) -> None:
+    n = 29
+    A, b = well_conditioned(rng, n)
+    tolerance = 20 * n * U  # a product of A and its difference from b: n·u·(||A||·||x|| + ||b||), ||A||·||x|| < 10·||b||
+    done = DenseSystem(A, b, inner=np.float32).solve(tolerance=tolerance)
+    assert done.outcome == Outcome.SOLVED
+    assert len(done.cycles) >= 2, "the first cycle ends where fp32 does"
+    assert tolerance < done.history[1] < 100 * n * U32
+    narrow = DenseSystem(A.astype(np.float32), b, inner=np.float32)
+    assert np.linalg.norm(b - A @ narrow.x) > U32, "a system that is solved is that with A in fp64"
+
+
+def test_a_cycle_ends_with_the_first_estimate_that_will_do(rng: Any) -> None:
+    A, b = well_conditioned(rng, 31)
+    tolerance = 1e-6
+    done = DenseSystem(A, b).solve(tolerance=tolerance)
+    assert done.outcome == Outcome.SOLVED
+    assert done.estimates[-1] <= tolerance < done.estimates[-2]
+    assert done.residual <= tolerance
+    assert len(done.estimates) == done.steps == sum(done.cycles)
+
+
+# --- when it stops ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("restart", "most", "cycles"),
+    [(30, 300, [30] * 10), (40, 300, [40] * 7 + [20]), (30, 31, [30, 1]), (30, 7, [7]), (1, 5, [1] * 5), (30, 0, [])],
+)
+def test_the_most_steps_are_taken_and_not_one_more(restart: int, most: int, cycles: list[int]) -> None:
+    done = gmres_ir(ScriptedSystem([1.0]), 1.0, restart=restart, most=most, tolerance=0.0)
+    assert done.cycles == cycles
+    assert done.steps == sum(cycles) == most
+    assert done.outcome == Outcome.NOT_CONVERGED
+    assert len(done.history) == len(cycles) + 1
+
+
+@pytest.mark.parametrize("tolerance", [0.0, 1e-9])
+def test_a_right_hand_side_of_zeros_is_solved_by_x_equal_to_zero(tolerance: float) -> None:
+    system = DenseSystem(np.eye(5), np.zeros(5))
+    done = system.solve(tolerance=tolerance)
+    assert done == Solve(outcome=Outcome.SOLVED, history=[0.0])
+    assert not system.x.any()
+
+
+def test_zero_is_the_only_solution_that_will_do_where_b_is_zero() -> None:
+    system = DenseSystem(2.0 * np.eye(4), np.zeros(4))
+    system.x[:] = 8.0
+    done = system.solve(tolerance=1e-9)
+    assert (done.outcome, done.steps, done.residual) == (Outcome.SOLVED, 1, 0.0)
+    assert done.initial == done.history[0] == 32.0, "not divided by ||b||"
+
+
+def test_what_was_solved_before_takes_no_step(rng: Any) -> None:
+    A, b = well_conditioned(rng, 9)
+    system = DenseSystem(A, b)
+    system.x = np.linalg.solve(A, b)
+    done = system.solve(tolerance=100 * 9 * U)
+    assert (done.outcome, done.steps, done.cycles, done.estimates) == (Outcome.SOLVED, 0, [], [])
+
+
+def test_a_space_that_is_exhausted_ends_the_cycle_with_the_solution_in_it() -> None:
+    """b is in a space of three of A's eigenvectors, all numbers powers of two: the fourth vector is exactly zero."""
+    A, b = np.diag([1.0, 2.0, 4.0, 2.0, 1.0, 4.0, 8.0]), np.zeros(7)
+    b[1] = 2.0
+    one = DenseSystem(A, b)
+    done = one.solve()
+    assert (done.steps, done.residual, done.outcome) == (1, 0.0, Outcome.SOLVED)
+    assert one.x.tolist() == [0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0]
+    b[:] = [1, 1, 1, 1, 1, 1, 0]
+    three = DenseSystem(A, b)
+    done = three.solve(tolerance=10 * 7 * U)
+    assert (done.steps, done.outcome) == (3, Outcome.SOLVED)
+
+
+def test_only_the_last_of_n_steps_gains_anything_on_a_cycle_of_unit_vectors() -> None:
+    A, b = cyclic(8)
+    done = DenseSystem(A, b).solve(most=8)
+    assert done.estimates[:-1] == [1.0] * 7
+    assert done.estimates[-1] == done.residual == 0.0
+    assert done.outcome == Outcome.SOLVED
+
+
+def test_a_solve_that_gains_nothing_over_ten_cycles_is_given_up() -> None:
+    A, b = cyclic(8)
+    done = DenseSystem(A, b).solve(restart=3, most=10_000, tolerance=1e-9)
+    assert done.outcome == Outcome.NOT_CONVERGED
+    assert done.cycles == [3] * STALL_CYCLES
+    assert done.history == [1.0] * (STALL_CYCLES + 1)
+
+
+def test_a_solve_that_shall_take_all_steps_is_not_given_up() -> None:
+    A, b = cyclic(8)
+    done = DenseSystem(A, b).solve(restart=3, most=100)
+    assert done.steps == 100
+    assert done.outcome == Outcome.NOT_CONVERGED
+
+
+@pytest.mark.parametrize(("factor", "cycles"), [(STALL**0.08, STALL_CYCLES), (STALL**0.12, 100)])
+def test_ten_cycles_have_to_gain_a_thousandth(factor: float, cycles: int) -> None:
+    system = ScriptedSystem([factor**k for k in range(200)])
+    done = gmres_ir(system, 1.0, restart=2, most=200, tolerance=1e-9)
+    assert len(done.cycles) == cycles
+
+
+def test_a_singular_matrix_ends_and_leaves_x_finite() -> None:
+    A, b = np.zeros((4, 4)), np.ones(4)
+    system = DenseSystem(A, b)
+    done = system.solve(tolerance=1e-9)
+    assert (done.outcome, done.cycles) == (Outcome.NOT_CONVERGED, [1] * STALL_CYCLES)
+    assert not system.x.any()
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_what_is_not_finite_ends_the_solve_at_once(bad: float) -> None:
+    at_first = gmres_ir(ScriptedSystem([bad]), 1.0, restart=3, most=300, tolerance=1e-9)
+    assert (at_first.outcome, at_first.steps) == (Outcome.NOT_FINITE, 0)
+    later = gmres_ir(ScriptedSystem([1.0, 0.5, bad]), 1.0, restart=3, most=300, tolerance=0.0)
+    assert (later.outcome, later.cycles) == (Outcome.NOT_FINITE, [3, 3])
+    assert later.history[:2] == [1.0, 0.5]
+
+
+@pytest.mark.parametrize("where", ["A", "inverse", "b"])
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_nan_or_inf_in_the_system_is_an_outcome_and_no_error(rng: Any, where: str, bad: float) -> None:
+    A, b = well_conditioned(rng, 9)
+    parts = {"A": A, "b": b, "inverse": np.eye(9)}
+    parts[where].flat[3] = bad
+    with np.errstate(invalid="ignore"):
+        system = DenseSystem(**parts)
+        done = gmres_ir(system, 3.0, restart=5, most=300, tolerance=1e-9)
+    assert done.outcome == Outcome.NOT_FINITE
+    assert done.steps <= 5
+
+
+# --- what others see of it --------------------------------------------------------------------------------------
+
+
+def test_whoever_watches_sees_every_cycle(rng: Any) -> None:
+    A, b = well_conditioned(rng, 31)
+    seen: list[tuple[int, float]] = []
+    done = DenseSystem(A, b, restart=4).solve(
+        restart=4, most=18, watch=lambda solve: seen.append((solve.steps, solve.residual))
+    )
+    assert [steps for steps, _ in seen] == [4, 8, 12, 16, 18]
+    assert [residual for _, residual in seen] == done.history[1:]
+
+
+def test_residuals_are_told_relative_to_b_and_the_first_one_as_it_is(rng: Any) -> None:
+    A, b = well_conditioned(rng, 11)
+    done = DenseSystem(A, 1024.0 * b).solve(tolerance=1e-9)
+    same = DenseSystem(A, b).solve(tolerance=1e-9)
+    assert done.initial == 1024.0 * same.initial, "powers of two change no rounding"
+    assert done.history == same.history
+    assert done.estimates == same.estimates
+    assert done.history[0] == 1.0
