@@ -180,14 +180,12 @@ def test_the_preconditioner_stands_on_the_right(rng: Any) -> None:
 
 def test_an_fp32_inner_iteration_reaches_fp64s_accuracy(rng: Any) -> None:
     n = 29
-    A, b = well_conditioned(rng, n)
+    A, b = well_conditioned(rng, n)  # whose entries are no fp32 numbers
     tolerance = 20 * n * U  # a product of A and its difference from b: n·u·(||A||·||x|| + ||b||), ||A||·||x|| < 10·||b||
     done = DenseSystem(A, b, inner=np.float32).solve(tolerance=tolerance)
     assert done.outcome == Outcome.SOLVED
     assert len(done.cycles) >= 2, "the first cycle ends where fp32 does"
     assert tolerance < done.history[1] < 100 * n * U32
-    narrow = DenseSystem(A.astype(np.float32), b, inner=np.float32)
-    assert np.linalg.norm(b - A @ narrow.x) > U32, "a system that is solved is that with A in fp64"
 
 
 def test_a_cycle_ends_with_the_first_estimate_that_will_do(rng: Any) -> None:

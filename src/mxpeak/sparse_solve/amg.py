@@ -24,12 +24,14 @@ from mxpeak.spans import Spans
 from mxpeak.sparse_solve.choosing import narrowest
 from mxpeak.sparse_solve.inputs import Array, Csr, rows_of_entries
 from mxpeak.sparse_solve.preconditioners import Multigrid, Workshop, one_group
-from mxpeak.sparse_solve.scaling import Scaling
+from mxpeak.sparse_solve.scaling import Scaling, largest_exponent
 
 #: Rows up to which a level is the coarsest, and up to which that is solved by its inverse and not smoothed.
 COARSEST, DENSE = 200, 2000
 #: `auto` takes no hierarchy whose matrices have more entries in all than so many times those of A.
 COMPLEXITY = 4.0
+#: Powers of two over which the scales of rows or columns may spread: PyAMG works with the unscaled matrix.
+MOST_RANGE = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,21 +44,31 @@ class Grid:
 
 
 def hierarchy(A: Csr, coarsest: int = COARSEST) -> tuple[list[Grid], str]:
-    """The levels of A, the finest first, or none and why there are none."""
+    """The levels of A, the finest first, or none and why there are none.
+
+    PyAMG gets 2^k A with its largest entry near 1, since it takes numbers below 1e-15 for zeros; R is multiplied by 2^k.
+    """
+    if A.shape[0] <= coarsest:
+        return [Grid(A)], ""
     import pyamg
 
+    k = -largest_exponent(A.data)
+    near_one = sparse.csr_matrix((np.ldexp(A.data, k), A.indices, A.indptr), shape=A.shape)
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
         try:
-            made = pyamg.ruge_stuben_solver(sparse.csr_matrix(A), max_coarse=coarsest)
+            made = pyamg.ruge_stuben_solver(near_one, max_coarse=coarsest)
         except (ValueError, ArithmeticError, IndexError, RuntimeError, np.linalg.LinAlgError) as error:
             return [], f"PyAMG made no hierarchy: {error}"
     grids = [Grid(*(_fp64(getattr(level, name, None)) for name in "APR")) for level in made.levels]
     grids[-1] = Grid(grids[-1].A)
-    for depth, grid in enumerate(grids[1:], start=1):
-        bad = _unfit(grid)
-        if bad:
-            return [], f"PyAMG's level {depth + 1} {bad}"
+    if len(grids) == 1:
+        return [], "PyAMG found no coarser level"
+    grids[0].R.data *= 2.0**k
+    grids[0] = Grid(A, grids[0].P, grids[0].R)
+    for depth, grid in enumerate(grids[1:], start=2):
+        if bad := _unfit(grid):
+            return [], f"PyAMG's level {depth} {bad}"
     return grids, ""
 
 

@@ -108,13 +108,13 @@ def has_pyamg() -> bool:
 
 
 def opposite_share(A: Csr) -> float:
-    """Σ |a_ij| over i ≠ j with the sign other than a_ii's, over the sum of all; 1 of a diagonal matrix."""
+    """Σ |a_ij| over i ≠ j with the sign other than a_ii's, over the sum of all; 0 of a diagonal matrix."""
     i = rows_of_entries(A)
     beside = i != A.indices
     signs = np.sign(A.diagonal())[i]
     size = np.abs(A.data)
     total = float(size[beside].sum())
-    return float(size[beside & (A.data * signs < 0)].sum()) / total if total else 1.0
+    return float(size[beside & (A.data * signs < 0)].sum()) / total if total else 0.0
 
 
 # --- the benchmarks' own matrix --------------------------------------------------------------------------------------

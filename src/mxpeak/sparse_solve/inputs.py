@@ -37,7 +37,9 @@ def matrix(values: Any) -> Csr:
         A = A.copy()
         A.sum_duplicates()
     # Compiled code knows two types of arrays, those that may be written and others, and is compiled for the former.
-    A.data, A.indices, A.indptr = (np.require(part, requirements=["C", "A", "W"]) for part in (A.data, A.indices, A.indptr))
+    A.data, A.indices, A.indptr = (
+        np.require(part, requirements=["C", "A", "W"]) for part in (A.data, A.indices, A.indptr)
+    )
     _check_finite(A)
     _check_entries(A)
     return A

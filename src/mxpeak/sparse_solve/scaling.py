@@ -11,6 +11,8 @@ from mxpeak.sparse_solve.inputs import Array, Csr, rows_of_entries
 
 #: A is scaled if the sums of its rows, or of its columns, spread by more, or lie farther from 1, than this.
 SPREAD, RANGE = 2.0**10, 2.0**60
+#: Rounds of means over rows and columns; what neighbours have in common would take more, and matters less.
+SWEEPS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,11 @@ class Scaling:
         r, b = (np.ldexp(v, shift - self.rows) for v in (r, b))
         return float(np.linalg.norm(r) / np.linalg.norm(b))
 
+    @property
+    def range(self) -> int:
+        """How many powers of two the factors of the rows spread over, or those of the columns."""
+        return max(int(np.ptp(self.rows)), int(np.ptp(self.columns)))
+
 
 def largest_exponent(v: Array, shift: Any = 0) -> int:
     """The least e with |v_i|·2^shift_i < 2^e for all i; v is not zero."""
@@ -71,28 +78,29 @@ def balanced(A: Csr) -> bool:
 
 
 def equilibration(A: Csr) -> Scaling:
-    """Bring the largest entry of every row and column near 1: one kind first, then the other by what that leaves.
+    """Bring entries near 1 in the geometric mean of every row and column, then the largest of each to 1 or below.
 
-    First comes the kind whose largest entries spread more.  Were rows of different scale dealt with by columns first,
-    the one largest row would set every column's scale, and the others could underflow.
+    The means are taken in turns, as in Curtis and Reid's scaling (1972), which finds D_r and D_c even where both are
+    wild: maxima alone would let the largest column set the scale of all rows.
     """
-    exponents, i = _exponents(A), rows_of_entries(A)
-    by_row, by_column = _largest(exponents, i, A.shape[0]), _largest(exponents, A.indices, A.shape[1])
-    if np.ptp(by_row) >= np.ptp(by_column):
-        by_column = _largest(exponents - by_row[i], A.indices, A.shape[1])
-    else:
-        by_row = _largest(exponents - by_column[A.indices], i, A.shape[0])
-    return Scaling(-by_row, -by_column)
+    there = A.data != 0
+    i, j = rows_of_entries(A)[there], A.indices[there]
+    exponents = np.frexp(A.data[there])[1]
+    by_row, by_column = (np.zeros(A.shape[0]) for _ in range(2))
+    for _ in range(SWEEPS):
+        by_row = _means(exponents - by_column[j], i, A.shape[0])
+        by_column = _means(exponents - by_row[i], j, A.shape[0])
+    rows, columns = (np.rint(means).astype(np.int64) for means in (by_row, by_column))
+    rows += _largest(exponents - rows[i] - columns[j], i, A.shape[0])
+    columns += _largest(exponents - rows[i] - columns[j], j, A.shape[0])
+    return Scaling(-rows, -columns)
 
 
-def _exponents(A: Csr) -> Array:
-    """The least e with |a| < 2^e of each entry; far below all others for a zero."""
-    exponents: Array = np.frexp(A.data)[1]
-    exponents[A.data == 0] = -(2**20)
-    return exponents
+def _means(exponents: Array, places: Array, n: int) -> Array:
+    return np.asarray(np.bincount(places, exponents, n) / np.bincount(places, minlength=n))
 
 
 def _largest(exponents: Array, places: Array, n: int) -> Array:
-    largest = np.full(n, -(2**20), exponents.dtype)
+    largest = np.full(n, np.iinfo(np.int64).min)
     np.maximum.at(largest, places, exponents)
     return largest

@@ -15,7 +15,7 @@ from mxpeak.precision import PRECISIONS
 from mxpeak.solvers.gmres_ir import STALL, STALL_CYCLES, Solve, gmres_ir
 from mxpeak.spans import Spans
 from mxpeak.sparse_solve import choosing
-from mxpeak.sparse_solve.amg import COMPLEXITY, Grid, complexity, hierarchy, scaled
+from mxpeak.sparse_solve.amg import COMPLEXITY, MOST_RANGE, Grid, complexity, hierarchy, scaled
 from mxpeak.sparse_solve.choosing import Choice, Formats
 from mxpeak.sparse_solve.inputs import Array, Csr, with_diagonal
 from mxpeak.sparse_solve.scaling import Scaling, balanced, equilibration
@@ -63,7 +63,7 @@ class Solver:
             A_s = scaling.matrix(A)
         if choice.name == "amg":
             with self.spans("hierarchy"):
-                choice, grids = _hierarchy(A, choice, preconditioner == "auto")
+                choice, grids = _hierarchy(A, choice, scaling, preconditioner == "auto")
         grids = scaled(grids, A_s, scaling) if choice.name == "amg" else []
         if choice.name not in choosing.DIVIDING:
             A_s = with_diagonal(A_s)
@@ -126,11 +126,11 @@ class Solver:
 
     def _widen(self, done: Column, b: Array) -> None:
         """Go on in fp64 from the best x so far; right-hand sides to come begin there."""
-        was = f"values in {self._formats.values} and vectors in {self._formats.vectors}"
         y, _ = self.problem.system.best()
-        best = min(done.history)
-        self.notes.append(f"{was} were too coarse: after {done.steps} iterations the residual was {best:.1e}; "
-                          "fp64 took over")  # fmt: skip
+        self.notes.append(
+            f"with values in {self._formats.values} and vectors in {self._formats.vectors} it went no further: after "
+            f"{done.steps} iterations the residual was {min(done.history):.1e}; fp64 took over"
+        )
         self._formats = Formats(self.problem.outer.A.values, "fp64", True)
         self.fallback = True
         make_ready_for(self.plan, self._formats)
@@ -141,8 +141,8 @@ class Solver:
         terms = np.linalg.norm(abs(self._A) @ np.abs(done.x) + np.abs(b)) / np.linalg.norm(b)
         if done.residual <= ROUNDINGS * PRECISIONS["fp64"].u * terms:
             return (
-                f"the residual is as small as fp64 makes it for this x, whose terms |A||x| are {terms:.1e} times b: "
-                f"ask for tol={2 * done.residual:.0e} or more"
+                f"the residual is as small as fp64 makes it for this x: |A||x| + |b| is {terms:.1e} times b; ask for no "
+                f"less than about tol={2 * done.residual:.0e}, or scale the rows of A and b so that all count alike"
             )
         return {
             "steps": f"max_iterations={most} were used up",
@@ -174,13 +174,17 @@ def _scaling(kernels: HostSparse, A: Csr, precision: str) -> Scaling:
     return equilibration(A)
 
 
-def _hierarchy(A: Csr, choice: Choice, automatic: bool) -> tuple[Choice, list[Grid]]:
+def _hierarchy(A: Csr, choice: Choice, scaling: Scaling, automatic: bool) -> tuple[Choice, list[Grid]]:
     """PyAMG's levels; where they will not do, `auto` takes Gauss-Seidel."""
-    grids, problem = hierarchy(A)
+    grids: list[Grid] = []
+    if scaling.active and scaling.range > MOST_RANGE:
+        problem = f"the scales of its rows or columns spread over 2^{scaling.range}, too far for algebraic multigrid"
+    else:
+        grids, problem = hierarchy(A)
     if automatic and grids and complexity(grids) > COMPLEXITY:
         problem = f"PyAMG's levels have {complexity(grids):.1f} times the entries of A"
     if not problem:
         return choice, grids
     if not automatic:
-        raise UsageError(f'preconditioner="amg" cannot be used: {problem}; type preconditioner="gs"')
+        raise UsageError(f'preconditioner="amg" cannot be had for this matrix: {problem}; type preconditioner="gs"')
     return replace(choice, name="gs", reason=problem), []
