@@ -15,7 +15,7 @@ import jsonschema
 import numpy as np
 import pytest
 
-from mxpeak.bench import hpcg, hpcg_result
+from mxpeak.bench import hpcg
 from mxpeak.bench.hpcg_check import (
     Norms,
     Spectral,
@@ -306,6 +306,7 @@ def test_every_rank_has_the_same_result_of_a_run() -> None:
 
 def test_rt_is_obeyed() -> None:
     long = run(rt=0.3)
+    assert long.result["time_s"] >= 0.3
     assert long.result["sets"] == len(long.samples_s) == len(long.validation["norms"]["samples"]) > 1
     assert long.result["total_reference_iterations"] == 50 * long.result["sets"]
 
@@ -420,8 +421,7 @@ def test_progress_is_shown_of_every_phase() -> None:
             assert label == self.labels[-1]
 
     seen = Seen()
-    result = run(observers=[seen], rt=0.1)
+    run(observers=[seen])
     assert seen.labels == ["reference", "sell: convergence", "sell: sets"]
     assert seen.last["reference"] == (50, 50)
-    assert seen.last["sell: sets"] == (result.result["total_optimized_iterations"],) * 2
-    assert hpcg_result.REFERENCE_STEPS == 50
+    assert seen.last["sell: sets"][0] == seen.last["sell: sets"][1]

@@ -46,7 +46,7 @@ class Grid:
 def hierarchy(A: Csr, coarsest: int = COARSEST) -> tuple[list[Grid], str]:
     """The levels of A, the finest first, or none and why there are none.
 
-    PyAMG gets 2^k A with its largest entry near 1, since it takes numbers below 1e-15 for zeros; R is multiplied by 2^k.
+    PyAMG gets 2^k A with its largest entry near 1, since it takes numbers below 1e-15 for zeros; 2^k goes into R.
     """
     if A.shape[0] <= coarsest:
         return [Grid(A)], ""

@@ -141,8 +141,8 @@ class Solver:
         terms = np.linalg.norm(abs(self._A) @ np.abs(done.x) + np.abs(b)) / np.linalg.norm(b)
         if done.residual <= ROUNDINGS * PRECISIONS["fp64"].u * terms:
             return (
-                f"the residual is as small as fp64 makes it for this x: |A||x| + |b| is {terms:.1e} times b; ask for no "
-                f"less than about tol={2 * done.residual:.0e}, or scale the rows of A and b so that all count alike"
+                f"the residual is as small as fp64 makes it for this x: |A||x| + |b| is {terms:.1e} times b; ask "
+                f"for no less than tol={2 * done.residual:.0e}, or scale the rows of A and b so that all count alike"
             )
         return {
             "steps": f"max_iterations={most} were used up",

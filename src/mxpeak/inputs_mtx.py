@@ -1,0 +1,195 @@
+"""Matrices from Matrix Market files, for solvers: square, real, sparse; what is wrong is named by its line or row.
+
+    %%MatrixMarket matrix coordinate real general
+    % comments
+    rows columns entries
+    i j value                       counted from 1; one line an entry, of symmetric ones those on or below the diagonal
+
+SciPy parses the entries; only where it fails are the lines gone through, to find the one at fault.
+"""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import scipy.io
+import scipy.sparse as sparse
+
+from mxpeak.errors import UsageError
+
+FIELDS = ("real", "double", "integer", "pattern")
+SYMMETRIES = ("general", "symmetric", "skew-symmetric")
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """A file's first lines: the field and symmetry, n, how many entries follow, and on which line the sizes stand."""
+
+    field: str
+    symmetry: str
+    n: int
+    entries: int
+    line: int
+
+
+def read_matrix(path: str | Path) -> Any:
+    """The matrix in a Matrix Market file (.mtx or .mtx.gz) as a scipy.sparse.csr_array of fp64, entries summed.
+
+    A UsageError for what cannot be solved with: no square sparse real matrix, NaN, Inf, empty rows, a zero diagonal.
+    """
+    path = Path(path)
+    header = _opened(path, lambda lines: _header(path, lines))
+    try:
+        found = scipy.io.mmread(str(path))
+    except (ValueError, TypeError, OverflowError, OSError, EOFError) as error:
+        _opened(path, lambda lines: _find_mistake(path, header, lines))
+        raise UsageError(f"{path}: it cannot be read as a Matrix Market file: {error}") from None
+    A = sparse.csr_array(found).astype(np.float64)
+    A.sum_duplicates()
+    _check(path, header, A)
+    return A
+
+
+def _opened(path: Path, use: Any) -> Any:
+    """What `use` makes of the file's lines."""
+    open_file = gzip.open if path.suffix == ".gz" else open
+    try:
+        with open_file(path, "rt", encoding="latin-1") as file:
+            return use(file)
+    except FileNotFoundError:
+        raise UsageError(f"{path}: there is no such file in {path.absolute().parent}; check the path") from None
+    except (OSError, EOFError, zlib.error) as error:
+        raise UsageError(f"{path} cannot be read: {error}") from None
+
+
+# --- the header ------------------------------------------------------------------------------------------------------
+
+
+def _header(path: Path, file: IO[str]) -> Header:
+    """The banner and the sizes, both checked."""
+    field, symmetry = _banner(path, file.readline(1024))
+    line, number = "%", 1
+    while line.lstrip().startswith("%") or (line and not line.strip()):
+        line, number = file.readline(), number + 1
+    words = line.split()
+    if not line:
+        raise UsageError(f"{path}: it ends on line {number - 1}, before the sizes; get the whole file again")
+    if len(words) != 3 or not all(word.isdecimal() for word in words):
+        raise UsageError(
+            f"{path}, line {number}: {_shown(line)} should be three sizes: rows, columns, entries, as in 100 100 460"
+        )
+    rows, columns, entries = map(int, words)
+    if rows != columns:
+        raise UsageError(
+            f"{path}, line {number}: the matrix is {rows}x{columns}, but only square ones can be solved with"
+        )
+    if rows == 0:
+        raise UsageError(f"{path}, line {number}: the matrix is empty, 0x0: there is nothing to solve")
+    return Header(field, symmetry, rows, entries, number)
+
+
+def _banner(path: Path, line: str) -> tuple[str, str]:
+    words = line.lower().split()
+    if line.split(maxsplit=1)[:1] != ["%%MatrixMarket"]:
+        raise UsageError(
+            f"{path}, line 1: {_shown(line)} is no Matrix Market banner; a file of a sparse matrix begins with "
+            "%%MatrixMarket matrix coordinate real general (scipy.io.mmwrite writes such files)"
+        )
+    if len(words) != 5 or words[1] != "matrix":
+        raise UsageError(f"{path}, line 1: {_shown(line)} should be %%MatrixMarket matrix coordinate FIELD SYMMETRY")
+    if words[2] != "coordinate":
+        raise UsageError(
+            f"{path}, line 1: the format is {words[2]}, a dense matrix; only coordinate files hold sparse ones: "
+            "mxpeak.solve takes dense matrices, scipy.io.mmwrite(file, scipy.sparse.coo_array(A)) writes sparse ones"
+        )
+    _check_kind(path, words[3], FIELDS, "field", "write the real matrix [[Re A, -Im A], [Im A, Re A]] instead")
+    _check_kind(path, words[4], SYMMETRIES, "symmetry", "write it as general")
+    return words[3], words[4]
+
+
+def _check_kind(path: Path, word: str, known: tuple[str, ...], what: str, instead: str) -> None:
+    if word not in known:
+        raise UsageError(f"{path}, line 1: the {what} is {word}, but only {', '.join(known)} can be read; {instead}")
+
+
+def _shown(line: str) -> str:
+    text = line.rstrip("\n")
+    return repr(text if len(text) <= 60 else text[:60] + "…")
+
+
+# --- what is wrong with the entries ----------------------------------------------------------------------------------
+
+
+def _find_mistake(path: Path, header: Header, file: IO[str]) -> None:
+    """Raise what the first bad line has wrong; return if none has."""
+    count = 0
+    for number, line in enumerate(file, start=1):
+        words = line.split()
+        if number <= header.line or not words:
+            continue
+        count += 1
+        where = f"{path}, line {number}: {_shown(line)}"
+        if count > header.entries:
+            raise UsageError(f"{where} is entry {count}, but line {header.line} says that there are {header.entries}")
+        for problem in _problems(words, header):
+            raise UsageError(f"{where} {problem}")
+    if count < header.entries:
+        raise UsageError(
+            f"{path}: it ends after {count} of the {header.entries} entries that line {header.line} says; "
+            "get the whole file again"
+        )
+
+
+def _problems(words: list[str], header: Header) -> Iterator[str]:
+    """What is wrong with one entry."""
+    wanted = 2 if header.field == "pattern" else 3
+    if len(words) != wanted:
+        yield f"has {len(words)} numbers, but an entry of a {header.field} matrix has {wanted}"
+    for name, word in zip(("row", "column"), words):
+        if not word.isdecimal():
+            yield f"has no whole number for its {name}"
+        elif not 1 <= int(word) <= header.n:
+            yield f"is in {name} {word}, but the {name}s are 1 to {header.n}"
+    if wanted == 3 and not _is_number(words[2], whole=header.field == "integer"):
+        yield f"has no {header.field} number for its value"
+
+
+def _is_number(word: str, *, whole: bool) -> bool:
+    try:
+        int(word) if whole else float(word)
+    except ValueError:
+        return False
+    return True
+
+
+def _check(path: Path, header: Header, A: Any) -> None:
+    """Stop at what a solver cannot use; rows are counted from 1, as in the file."""
+    finite = np.isfinite(A.data)
+    if not finite.all():
+        k = int(np.argmin(finite))
+        i = int(np.searchsorted(A.indptr, k, side="right"))
+        bad = A.nnz - int(finite.sum())
+        raise UsageError(
+            f"{path}: the entry in row {i}, column {A.indices[k] + 1} is {A.data[k]}, one of {bad} not finite ones; "
+            "mend the program that wrote the file"
+        )
+    empty = np.flatnonzero(np.diff(A.indptr) == 0)
+    if empty.size:
+        raise UsageError(
+            f"{path}: row {empty[0] + 1} has no entries, as have {empty.size} of {header.n}: the matrix is singular; "
+            "leave out the unknowns that no equation has, or put 1 on their diagonal"
+        )
+    zeros = np.flatnonzero(A.diagonal() == 0)
+    if zeros.size:
+        always = "; of a skew-symmetric matrix all of them are" if header.symmetry == "skew-symmetric" else ""
+        raise UsageError(
+            f"{path}: the diagonal entry of row {zeros[0] + 1} is zero or missing, as are {zeros.size} of {header.n}, "
+            f"by which Gauss-Seidel divides{always}; reorder the rows (scipy.sparse.csgraph."
+            "maximum_bipartite_matching finds how), or read the file with scipy.io.mmread and call mxpeak.gmres"
+        )
