@@ -34,6 +34,7 @@ from mxpeak.comm.solo import Solo
 from mxpeak.configs import HpcgConfig
 from mxpeak.dist.sparse_system import CgSystem
 from mxpeak.dist.stencil import Made, make_stencil, weights
+from mxpeak.errors import Outcome
 from mxpeak.layout.stencil import LEVELS, Box
 from mxpeak.options import Setting
 from mxpeak.perf.sparse_counts import hpcg_flops, stencil_levels
@@ -149,6 +150,8 @@ class Hpcg:
         symmetry = symmetry_test(kernels, comm, top.A, partial(cycle, top))
         system = self._system(made, comm)
         converged, slowest_s = self._converged(system, storage, aim)
+        if converged.outcome != Outcome.SOLVED:
+            rt = 0.0  # one set will do for a run that failed
         sets = self._sets(system, storage, max(REFERENCE_STEPS, converged.steps), int(rt / slowest_s) + 1, rt)
         limits.append(bench.bandwidth(top.A))
         return Measured(

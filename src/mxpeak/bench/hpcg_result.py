@@ -6,7 +6,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from mxpeak.bench.hpcg_check import EXPECTED, EXPECTED_PRECONDITIONED, Norms, Spectral, Symmetry
-from mxpeak.bench.hpcg_rules import PLAIN, foreseen, of_memory
+from mxpeak.bench.hpcg_rules import foreseen
+from mxpeak.bench.hpg_mxp_rules import PLAIN, of_memory
 from mxpeak.bench.sparse_bench import SparseBench
 from mxpeak.configs import HpcgConfig
 from mxpeak.errors import Outcome
@@ -129,8 +130,7 @@ def hpcg_result(
     """The result of the first of `found`, the others beside it."""
     one, *beside = found
     machine = bench.facts.machine
-    present = machine["nodes"] * machine["memory_total_bytes"] if machine.get("memory_total_bytes") else None
-    broken = [*foreseen(config, one.sets.time_s, one.storage), *of_memory(one.held_bytes, present)]
+    broken = [*foreseen(config, one.sets.time_s, one.storage), *of_memory(one.held_bytes, machine)]
     others = [_beside(other, box) for other in beside]
     waits = one.sets.phases.get("allreduce", EMPTY)
     return Result(

@@ -10,15 +10,16 @@ Orders of one's own, other storages, and padding are allowed; the steps that the
 
 from __future__ import annotations
 
+from mxpeak.bench.hpg_mxp_rules import PLAIN
 from mxpeak.bench.mxp_rules import Violation
-from mxpeak.bench.sparse_bench import OFFICIAL_RT, OFFICIAL_SHARE
+from mxpeak.bench.sparse_bench import OFFICIAL_RT
 from mxpeak.configs import HpcgConfig
 from mxpeak.dist.stencil import Form
 from mxpeak.layout.stencil import LEVELS
-from mxpeak.records import size_text, three_digits
+from mxpeak.records import three_digits
 
-#: How the reference phase is stored, and the storages whose columns are 32-bit numbers.
-REFERENCE, PLAIN = "sell", ("ell", "sell")
+#: How the reference phase is stored.
+REFERENCE = "sell"
 
 
 def storages(config: HpcgConfig) -> tuple[str, ...]:
@@ -52,15 +53,3 @@ def foreseen(config: HpcgConfig, seconds: float, storage: str) -> list[Violation
             Violation("time", f"{three_digits(seconds)} s of sets: the rules ask for --rt {OFFICIAL_RT:g} or more")
         )
     return found
-
-
-def of_memory(used: int, present: int | None) -> list[Violation]:
-    """The rule about memory, where the machine says how much it has."""
-    if present is None or used >= OFFICIAL_SHARE * present:
-        return []
-    share = three_digits(100 * used / present)
-    text = (
-        f"the problem takes {size_text(used)}, {share} % of {size_text(present)}; the rules ask for a quarter: "
-        f"type a larger --nx"
-    )
-    return [Violation("memory", text)]

@@ -15,6 +15,7 @@ from mxpeak.kernels.sparse_contract import Rows, SparseKernels
 from mxpeak.layout.stencil import Box, times
 from mxpeak.precision import PRECISIONS
 from mxpeak.sparse_solve.inputs import Array, Csr, rows_of_entries
+from mxpeak.sparse_solve.team import make_ready
 
 PRECISION_NAMES = ("mixed", "fp64", "fp32", "bf16", "fp16")
 PRECONDITIONERS = ("auto", "stencil", "amg", "gs", "sgs", "jacobi", "none")
@@ -59,10 +60,11 @@ def preconditioner(kernels: SparseKernels, A: Csr, asked: Any) -> Choice:
     """The preconditioner that was asked for, if it can be had for this matrix; auto: the first that suits it."""
     if callable(asked):
         return Choice("user", "as asked", asked)
-    if asked not in PRECONDITIONERS:
+    if not isinstance(asked, str) or asked not in PRECONDITIONERS:
         solve = "; of a factorization pass its method: preconditioner=ilu.solve" if hasattr(asked, "solve") else ""
+        shown = repr(asked) if isinstance(asked, str) else f"an object of type {type(asked).__name__}"
         raise UsageError(
-            f"preconditioner={asked!r} is unknown; choose one of {', '.join(PRECONDITIONERS)}, or pass a function "
+            f"preconditioner={shown} is unknown; choose one of {', '.join(PRECONDITIONERS)}, or pass a function "
             f"that returns M^-1 r for a vector r{solve}"
         )
     zeros = np.flatnonzero(A.diagonal() == 0)
@@ -139,6 +141,7 @@ def _stencil(kernels: SparseKernels, A: Csr) -> Choice | None:
     if any(side % 2 for side in box.shape) or A.nnz != box.global_nnz:
         return None
     stencil = weights(nonsymmetric=bool(A.data[4] != -1.0))
+    make_ready("the 27-point matrix", ("rows",), lambda: kernels.stencil_rows(Box(2, 2, 2), stencil))
     rows = kernels.stencil_rows(box, stencil)
     same = ((A.indptr, rows.indptr), (A.indices, rows.indices), (A.data, rows.data))
     if not all(np.array_equal(a, b) for a, b in same):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field, replace
-from math import isfinite, log
+from math import inf, isfinite, log
 from typing import Any
 
 import numpy as np
@@ -86,10 +86,15 @@ class Solver:
         if ended == "coarse":
             self._widen(done, b_s)
             ended = self._rounds(done, b_s, tol, most)
-        y, r = self.problem.system.best()
-        done.residual = self._relative(r, b_s)
-        done.x = scaling.solution(y[order.inverse], k)
-        if not done.residual <= tol:
+        system = self.problem.system
+        if ended != "converged":
+            system.go_back()
+        done.residual = self._relative(system.residual_vector, b_s)
+        with np.errstate(over="ignore"):
+            done.x = scaling.solution(system.solution[order.inverse], k)
+        if not np.isfinite(done.x).all():
+            done.residual, done.note = inf, "x is beyond the range of fp64: scale A up, or b down"
+        elif not done.residual <= tol:
             done.note = self._why(done, ended, b, most)
         if ended == "not finite":
             self.problem.begin_anew()
@@ -126,7 +131,7 @@ class Solver:
 
     def _widen(self, done: Column, b: Array) -> None:
         """Go on in fp64 from the best x so far; right-hand sides to come begin there."""
-        y, _ = self.problem.system.best()
+        y = self.problem.system.go_back()
         self.notes.append(
             f"with values in {self._formats.values} and vectors in {self._formats.vectors} it went no further: after "
             f"{done.steps} iterations the residual was {min(done.history):.1e}; fp64 took over"
@@ -138,8 +143,9 @@ class Solver:
         self.problem.system.begin(b, y)
 
     def _why(self, done: Column, ended: str, b: Array, most: int) -> str:
-        terms = np.linalg.norm(abs(self._A) @ np.abs(done.x) + np.abs(b)) / np.linalg.norm(b)
-        if done.residual <= ROUNDINGS * PRECISIONS["fp64"].u * terms:
+        with np.errstate(all="ignore"):
+            terms = np.linalg.norm(abs(self._A) @ np.abs(done.x) + np.abs(b)) / np.linalg.norm(b)
+        if isfinite(terms) and done.residual <= ROUNDINGS * PRECISIONS["fp64"].u * terms:
             return (
                 f"the residual is as small as fp64 makes it for this x: |A||x| + |b| is {terms:.1e} times b; ask "
                 f"for no less than tol={2 * done.residual:.0e}, or scale the rows of A and b so that all count alike"

@@ -145,13 +145,12 @@ class Continued(MixedSystem):
         super().update(Qt)
         self._known = None
 
-    def best(self) -> tuple[Array, Array]:
-        """The x of the least residual so far, to which it returns, and that residual."""
-        if self._known is None or not self._known <= self._best:
-            self._kernels.assign(self.solution, self._best_x)
-            self._known = None
-            self.residual()
-        return self._best_x.copy(), self.residual_vector
+    def go_back(self) -> Array:
+        """Return to the x of the least residual so far, and a copy of it."""
+        self._kernels.assign(self.solution, self._best_x)
+        self._known = None
+        self.residual()
+        return self._best_x.copy()
 
     @property
     def residual_vector(self) -> Array:
@@ -170,7 +169,7 @@ def make_ready_for(plan: Plan, formats: Formats) -> None:
         problem.system.begin(np.ones(A.shape[0]), np.zeros(A.shape[0]))
         gmres_ir(problem.system, 1.0, restart=2, most=3, tolerance=1e-15)
 
-    make_ready(f"{formats.values} values and {formats.vectors} vectors", key, use)
+    make_ready(f"{plan.choice.name} with {formats.values} values and {formats.vectors} vectors", key, use)
 
 
 def _tiny(choice: Choice) -> tuple[Csr, Choice, tuple[Grid, ...]]:

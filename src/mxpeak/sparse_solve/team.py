@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from functools import cache
+from typing import Any
 
 from mxpeak.bench.placement import compile_in_turn
 from mxpeak.comm.solo import Solo
@@ -41,7 +42,7 @@ def _cores() -> int:
     return max(1, len(one_core_each()))
 
 
-def make_ready(what: str, key: tuple[object, ...], use: Callable[[], None]) -> None:
+def make_ready(what: str, key: tuple[object, ...], use: Callable[[], Any]) -> None:
     """Use kernels once on something tiny, so that they are compiled; it says so if that takes more than a second."""
     if key not in _ready:
         _ready.add(key)

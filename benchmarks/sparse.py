@@ -1,0 +1,167 @@
+"""The kernels of HPG-MxP and HPCG beside the read bandwidth: every format and storage, in one process.
+
+    python benchmarks/sparse.py --nx 104,128 --out result.json
+
+A kernel runs right after a reading of the matrix's values (of the basis for cgs2) by the same threads.  Rates are those
+of the best round after one that is not counted; a share is the kernel's least bytes over its time, in the reading's
+bytes over its time: of bests, and the median of the rounds' own.  `setup` is what making and storing the finest level
+takes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from mxpeak.comm.solo import Solo
+from mxpeak.dist.sparse import Exchange, SparseMatrix
+from mxpeak.dist.sparse_system import SparseBasis
+from mxpeak.dist.stencil import weights
+from mxpeak.kernels.contract import Tile
+from mxpeak.kernels.host.norm_tiles import Norms
+from mxpeak.kernels.host.sparse import HostSparse
+from mxpeak.kernels.host.team import Team
+from mxpeak.layout.places import consecutive
+from mxpeak.layout.stencil import Box
+from mxpeak.perf.host import environment, host_facts, one_core_each, software_facts
+from mxpeak.spans import Spans
+
+#: Formats of values, of vectors, and storages.
+FORMS = (
+    ("fp64", "fp64", "packed"), ("fp32", "fp32", "packed"), ("bf16", "fp32", "packed"), ("fp16", "fp32", "packed"),
+    ("fp8", "fp32", "packed"), ("bf16", "fp64", "packed"), ("fp64", "fp64", "sell"), ("fp32", "fp32", "sell"),
+    ("bf16", "fp32", "sell"),
+)  # fmt: skip
+BASIS = (8, 15, 30)
+Row = dict[str, Any]
+
+
+def beside(call: Callable[[], None], read: Callable[[], float], spans: Spans, name: str, repeat: int) -> Row:
+    """Times of a call that books its least bytes as `name`, each right after a reading that returns its bytes."""
+    rates, reads, times = [], [], []
+    for round_ in range(repeat + 1):
+        begin = time.perf_counter()
+        moved = read()
+        reads.append(moved / (time.perf_counter() - begin))
+        spans.phases.clear()
+        call()
+        phase = spans.phases[name]
+        times.append(phase.time_s)
+        rates.append(phase.bytes / phase.time_s)
+        flops = phase.flops
+        if not round_:
+            rates, reads, times = [], [], []
+    return {
+        "time_s": min(times), "flops_s": flops / min(times), "bytes_s": max(rates), "read_bytes_s": max(reads),
+        "share": max(rates) / max(reads), "share_median": statistics.median(a / b for a, b in zip(rates, reads)),
+    }  # fmt: skip
+
+
+def kernels(n: int, args: argparse.Namespace) -> Iterator[Row]:
+    k, spans = HostSparse(Team(args.threads)), Spans()
+    begin = time.perf_counter()
+    rows = k.stencil_rows(Box(n, n, n), weights())
+    made = time.perf_counter()
+    order = k.order(rows, "greedy")
+    ordered = time.perf_counter()
+    last: dict[str, Any] = {}
+    for values, vectors, storage in FORMS:
+        first = time.perf_counter()
+        A = k.store(rows, order, values, vectors, storage, like=last.get(storage))
+        stored = time.perf_counter()
+        last.setdefault(storage, A)
+        matrix = SparseMatrix(k, A, Exchange(k, Solo(), [], k.indices([]), vectors), spans)
+        x, b, y = matrix.operand(), k.vector(A.n, vectors), k.vector(A.n, vectors)
+        k.assign(b, k.row_sums(rows, order))
+        even = range(0, n, 2)
+        points = k.reordered(order, k.indices([(z * n + y) * n + x for z in even for y in even for x in even]))
+        r = k.vector(len(points), vectors)
+        row: Row = {
+            "nx": n, "values": values, "vectors": vectors, "storage": storage, "bytes": A.bytes,
+            "index_bytes": A.index_bytes, "stored_per_entry": (A.lower + A.upper + A.n) / A.nnz,
+            "store_s": stored - first, "generate_s": made - begin, "order_s": ordered - made,
+        }  # fmt: skip
+        for name, phase, call in (
+            ("sweep", "gs", partial(matrix.relax, b, x)), ("sweep from zero", "gs", partial(matrix.relax_from_zero, b, x)),
+            ("product", "spmv", partial(matrix.multiply, x, y)),
+            ("residual", "restriction", partial(matrix.residual_at, b, x, points, r, swept=True)),
+        ):  # fmt: skip
+            row[name] = beside(call, partial(k.read_all, A), spans, phase, args.repeat)
+        show(f"{n} {values}/{vectors} {storage}", row, ("sweep", "sweep from zero", "product", "residual"))
+        yield row
+
+
+def orthogonalization(n: int, args: argparse.Namespace) -> Iterator[Row]:
+    for vectors in ("fp64", "fp32"):
+        row: Row = {"nx": n, "vectors": vectors}
+        for count in BASIS:
+            row[f"cgs2 {count}"] = cgs2(n, count, vectors, args)
+        show(f"{n} {vectors}", row, [f"cgs2 {count}" for count in BASIS])
+        yield row
+
+
+def cgs2(n: int, count: int, vectors: str, args: argparse.Namespace) -> Row:
+    """One more vector made orthogonal to so many."""
+    team, spans = Team(args.threads), Spans()
+    kernels = HostSparse(team)
+    Q, norms = SparseBasis(kernels, Solo(), n**3, count + 1, vectors, spans), Norms(team)
+    kernels.assign(Q.next, 1.0)
+    Q.start(Q.next, 1.0)
+    for _ in range(count - 1):
+        Q.orthogonalize(Q.next)
+    lines = Q._Q[:count]
+    tile = Tile(lines, consecutive(count), consecutive(lines.shape[1]), 0, 0)
+
+    def read() -> float:
+        norms.read_all([tile])
+        return float(lines.nbytes)
+
+    def call() -> None:
+        Q._k = count
+        kernels.assign(Q.next, 1.0)
+        Q.orthogonalize(Q.next)
+
+    return beside(call, read, spans, "ortho", args.repeat)
+
+
+def show(head: str, row: Row, names: Any) -> None:
+    cells = [
+        f"{name} {row[name]['flops_s'] / 1e9:5.1f} GF/s {row[name]['bytes_s'] / 1e9:5.1f} GB/s "
+        f"({row[name]['share']:.2f} {row[name]['share_median']:.2f})"
+        for name in names
+    ]
+    print(f"{head:24}", "  ".join(cells), flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--nx", default="104,128")
+    parser.add_argument("--threads", type=int, default=len(one_core_each()))
+    parser.add_argument("--repeat", type=int, default=7)
+    parser.add_argument("--out", type=Path)
+    args = parser.parse_args()
+    sizes = [int(n) for n in args.nx.split(",")]
+    facts = {
+        "command": re.sub(r" --out \S+", "", " ".join(["python", *sys.argv])), "threads": args.threads,
+        "repeat": args.repeat, "load_average": os.getloadavg(), "environment": environment(),
+        "machine": host_facts(), "software": software_facts(),
+    }  # fmt: skip
+    found = {
+        "kernels": [row for n in sizes for row in kernels(n, args)],
+        "orthogonalization": [row for n in sizes for row in orthogonalization(n, args)],
+    }
+    if args.out:
+        args.out.write_text(json.dumps({**facts, **found}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
