@@ -300,7 +300,7 @@ def test_the_verdict_says_accuracy_size_speed_up_both_countings_and_the_plain_fi
         "update 1.74",
         "  in the counting of the reference code 48.6 GFLOP/s (raw 50.2 GFLOP/s), of ORNL 37.4 GFLOP/s "
         "(raw 38.7 GFLOP/s)",
-        "  the plain figure, ell, fp32: 39.0 GFLOP/s (raw 40.3 GFLOP/s)",
+        "  beside it, official, ell/fp32: 39.0 GFLOP/s (raw 40.3 GFLOP/s)",
     ]
 
 
@@ -376,7 +376,7 @@ def test_the_limit_may_be_missing():
     bare = result_of(result=figures_of(fraction_of_limit=None, limit=None, beside=[]))
     VALIDATOR.validate(document([bare]))
     assert headline(bare) == "PASSED  hpg-mxp  48.6 GFLOP/s  ADMISSIBLE"
-    assert "plain figure" not in verdict(bare)
+    assert "beside it" not in verdict(bare)
 
 
 # --- the page and the schema ------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from random import Random
 
 from mxpeak.comm.base import Communicator
 from mxpeak.dist.sparse import Level, SparseMatrix
-from mxpeak.dist.sparse_system import CgSystem, Preconditioner, with_entries
+from mxpeak.dist.sparse_system import CgSystem, Preconditioner
 from mxpeak.dist.stencil import weights
 from mxpeak.kernels.sparse_contract import SparseKernels, Vector
 from mxpeak.layout.stencil import Box
@@ -121,7 +121,7 @@ def with_large_diagonal(kernels: SparseKernels, top: Level, box: Box, order: str
         b[places.inverse[i]] *= number + 2
     A = top.A.A
     stored = kernels.store(rows, places, A.values, A.vectors, A.storage)
-    return replace(top, A=with_entries(top.A, stored)), b
+    return replace(top, A=top.A.of_entries(stored)), b
 
 
 def special_rows(box: Box) -> list[tuple[int, int]]:

@@ -103,11 +103,24 @@ class SparseBench:
         def on_a_tiny_box() -> None:
             tiny = Box(TINY, TINY, TINY)
             use(self.make(tiny, forms, stencil, Solo()))
-            side = replace(tiny, npz=2, pz=0)  # with entries of another rank, none of which is ever asked for
-            rows = self.kernels.sparse.stencil_rows(side, stencil)
-            self.kernels.sparse.order(rows, self.order)
+            for form in forms:
+                self._use_halo(replace(tiny, npz=2), form, stencil)
 
         compile_in_turn(self.comm, "first use of these precisions", on_a_tiny_box)
+
+    def _use_halo(self, box: Box, form: Form, stencil: Sequence[float]) -> None:
+        """What only happens to a matrix with entries from another rank; nobody is asked for them here."""
+        kernels = self.kernels.sparse
+        rows = kernels.stencil_rows(box, stencil)
+        order = kernels.order(rows, self.order)
+        for values, vectors in {(name, "fp64" if name == "fp64" else form.vectors) for name in form.values}:
+            A = kernels.store(rows, order, values, vectors, form.storage)
+            b, x, r = kernels.vector(A.n, vectors), kernels.operand(A), kernels.vector(1, vectors)
+            first = kernels.indices([0])
+            kernels.take(kernels.own(A, x), first, r)
+            kernels.multiply(A, x, b)
+            kernels.relax(A, b, x)
+            kernels.residual_at(A, b, x, first, r, swept=True)
 
     def bandwidth(self, A: SparseMatrix) -> float | None:
         """The rate at which all ranks at once read the values of a matrix; None with --warmup none.  Collective."""

@@ -74,6 +74,10 @@ class SparseMatrix:
         """What this form of a matrix takes beside another one of it."""
         return self.A.bytes_beside(other.A)
 
+    def of_entries(self, A: Stored) -> SparseMatrix:
+        """Another matrix with this one's pattern and order, over the same ranks."""
+        return SparseMatrix(self._kernels, A, self._exchange, self._spans)
+
     def operand(self) -> Vector:
         """A vector that A multiplies, zero."""
         return self._kernels.operand(self.A)

@@ -9,7 +9,7 @@ from typing import Any
 
 from mxpeak.comm.base import Communicator
 from mxpeak.dist.sparse import SparseMatrix
-from mxpeak.kernels.sparse_contract import SparseKernels, Stored, Vector
+from mxpeak.kernels.sparse_contract import SparseKernels, Vector
 from mxpeak.perf import sparse_counts as counts
 from mxpeak.precision import PRECISIONS
 from mxpeak.spans import Spans
@@ -228,8 +228,3 @@ class CgSystem:
         with self._spans("allreduce"):
             self._comm.allreduce(total, "sum")
         return float(total[0])
-
-
-def with_entries(A: SparseMatrix, stored: Stored) -> SparseMatrix:
-    """Another matrix with A's pattern and order, over the same ranks."""
-    return SparseMatrix(A._kernels, stored, A._exchange, A._spans)

@@ -79,7 +79,9 @@ def _check_finite(A: Csr) -> None:
 
 
 def _check_entries(A: Csr) -> None:
-    """Stop where a row or a column has nothing but zeros."""
+    """Stop where a row or a column has nothing but zeros; none has if the diagonal is full."""
+    if A.diagonal().all():
+        return
     there = A.data != 0
     columns = np.zeros(A.shape[1], bool)
     columns[A.indices[there]] = True

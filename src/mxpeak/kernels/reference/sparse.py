@@ -347,10 +347,11 @@ class ReferenceSparse:
     ) -> None:  # fmt: skip
         """See `kernels.sparse_contract`.
 
-        No row is taken before all has come from other ranks: late=False does nothing, late=True everything.  An x that
-        is taken for zero is zero on them too: H is not read then.
+        Where there are other ranks no row is taken before all has come from them: late=False does nothing, late=True
+        everything.  An x that is taken for zero is zero on them too: H is not read then.
         """
-        if late is False:
+        waits = A.halo > 0 and not from_zero
+        if late is not None and late is not waits:
             return
         with quiet():
             for r in reversed(range(A.n)) if backward else range(A.n):
