@@ -122,8 +122,8 @@ class OutputConfig:
         metavar="FILE", parse=str, group="output",
     )  # fmt: skip
     format: str | None = option(
-        None, "--format", help="what goes to stdout: text, or the benchmark's own report, hpl, mxp or hpcg (default: text; with --dat "
-        "what line 4 says)", metavar="{text,hpl,mxp,hpcg}", parse=one_of("text", "hpl", "mxp", "hpcg"), group="output",
+        None, "--format", help="what goes to stdout: text, or the benchmark's own report: hpl, mxp, hpcg (default: "
+        "text; with --dat what line 4 says)", metavar="{text,hpl,mxp,hpcg}", parse=one_of("text", "hpl", "mxp", "hpcg"), group="output",
     )  # fmt: skip
     progress: str = option(
         "auto", "--progress", help="show progress on stderr; auto: where a run takes more than two seconds",

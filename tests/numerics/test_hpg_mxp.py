@@ -1,8 +1,8 @@
 """HPG-MxP's solver against the theory: the same steps as the matrices say, x = 1 as near as it has to be, any format.
 
 The oracle is the same multigrid on sparse matrices of the whole domain: ranks are sets of rows between which a sweep
-sees the x of before it (block Jacobi), and in a rank groups of rows follow each other.  It has no kernel, no halo and no
-layout in common with the solver.
+sees the x of before it (block Jacobi), and in a rank groups of rows follow each other.  It has no kernel, no halo and
+no layout in common with the solver.
 """
 
 from __future__ import annotations
@@ -66,7 +66,10 @@ def local_groups(shape: Triple, kind: str) -> Array:
 
 
 class BlockLevel:
-    """One level over all ranks: x += M^-1 (b - A x), M block diagonal over the ranks, D + L in each."""
+    """One level over all ranks: x += M^-1 (b - A x), M block diagonal over the ranks, D + L in each.
+
+    `lower` is how many entries M has, `points` are the next level's.
+    """
 
     def __init__(self, shape: Triple, grid: Triple, kind: str, nonsymmetric: bool, dtype: Any):
         A = global_matrix(shape, nonsymmetric)
@@ -81,6 +84,7 @@ class BlockLevel:
         self._outside, self._D = (A - within).tocsr().astype(dtype), A.diagonal().astype(dtype)
         rows = [np.flatnonzero(group == g) for g in range(group.max() + 1)]
         self._groups = [(g, (within - sp.diags(A.diagonal())).tocsr()[g].astype(dtype)) for g in rows]
+        self.lower = int((inside & (group[entries.col] < group[entries.row])).sum()) + A.shape[0]
         self.points = np.flatnonzero((x % 2 == 0) & (y % 2 == 0) & (z % 2 == 0))
 
     def sweep(self, b: Array, x: Array) -> Array:

@@ -181,7 +181,9 @@ def test_the_preconditioner_stands_on_the_right(rng: Any) -> None:
 def test_an_fp32_inner_iteration_reaches_fp64s_accuracy(rng: Any) -> None:
     n = 29
     A, b = well_conditioned(rng, n)  # whose entries are no fp32 numbers
-    tolerance = 20 * n * U  # a product of A and its difference from b: n·u·(||A||·||x|| + ||b||), ||A||·||x|| < 10·||b||
+    tolerance = (
+        20 * n * U
+    )  # a product of A and its difference from b: n·u·(||A||·||x|| + ||b||), ||A||·||x|| < 10·||b||
     done = DenseSystem(A, b, inner=np.float32).solve(tolerance=tolerance)
     assert done.outcome == Outcome.SOLVED
     assert len(done.cycles) >= 2, "the first cycle ends where fp32 does"
@@ -211,6 +213,13 @@ def test_the_most_steps_are_taken_and_not_one_more(restart: int, most: int, cycl
     assert done.steps == sum(cycles) == most
     assert done.outcome == Outcome.NOT_CONVERGED
     assert len(done.history) == len(cycles) + 1
+
+
+@pytest.mark.parametrize(("last", "solved"), [(1e-9, True), (1.001e-9, False)])
+def test_a_true_residual_of_the_tolerance_will_do_and_no_larger_one(last: float, solved: bool) -> None:
+    done = gmres_ir(ScriptedSystem([1.0, 2e-9, last]), 1.0, restart=3, most=6, tolerance=1e-9)
+    assert done.cycles == [3, 3]
+    assert (done.outcome == Outcome.SOLVED) == solved
 
 
 @pytest.mark.parametrize("tolerance", [0.0, 1e-9])

@@ -12,8 +12,8 @@ import scipy.sparse as sparse
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mxpeak.bench.matrix_market import read_matrix
 from mxpeak.errors import UsageError
-from mxpeak.inputs_mtx import read_matrix
 
 REAL = "%%MatrixMarket matrix coordinate real general\n"
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -98,7 +97,7 @@ def test_boxes_need_not_be_cubes() -> None:
 
 def test_more_ranks_cost_some_steps_and_not_many() -> None:
     """Between ranks a sweep is one of Jacobi's, which is less than Gauss-Seidel's: here by up to a third."""
-    steps = {grid: check_solves(WHOLE, grid, "greedy", nonsymmetric=False) for grid in SPLITS}
+    steps = {grid: check_solves(WHOLE, grid, "greedy", nonsymmetric=False) for grid in (SPLITS[0], SPLITS[-1])}
     one = steps[1, 1, 1]
     for double, mixed in steps.values():
         assert one[0] <= double <= 4 / 3 * one[0] + 1
@@ -134,23 +133,23 @@ def test_a_number_on_one_rank_that_is_not_finite_ends_the_solve_on_all(culprit: 
     assert run_ranks(3, body) == [(Outcome.NOT_FINITE, 0)] * 3
 
 
-def test_a_solve_after_one_that_broke_down_is_as_if_it_were_the_first() -> None:
-    """What an earlier solve left in the levels' vectors meets stored zeros, and may not be NaN."""
+def test_a_solve_does_not_see_what_an_earlier_one_left() -> None:
+    """Even NaN: zeros that fill slots meet every number of a vector."""
 
     def body(comm: Communicator) -> tuple[Any, Any]:
         kernels, box = HostKernels(1).sparse, Box.of(comm.rank, (8, 8, 8), (1, 1, 2))
         forms = [mixed_form("bf16", storage="ell")]
         made = make_stencil(kernels, comm, box.levels(LEVELS), forms, "greedy", weights(), Spans())
-        (hierarchy,) = made.hierarchies
-        found = []
-        for x in (0.0, math.nan, 0.0):
-            hierarchy.clear(kernels)
-            system = system_of(kernels, comm, made, hierarchy, 30)
-            kernels.assign(system.solution, x)
-            system.update(kernels.vector(box.rows, "fp32")) if x == 0.0 else kernels.assign(hierarchy.top.x, math.nan)
-            found.append(gmres_ir(system, system.norm_of_b(), restart=30, most=300, tolerance=TOLERANCE))
-        assert found[1].outcome == Outcome.NOT_FINITE
-        return found[0], found[2]
+
+        def solve() -> Any:
+            made.hierarchies[0].clear(kernels)
+            system = system_of(kernels, comm, made, made.hierarchies[0], 30)
+            return gmres_ir(system, system.norm_of_b(), restart=30, most=300, tolerance=TOLERANCE)
+
+        first = solve()
+        for level in made.levels(0):
+            kernels.assign(level.x, math.nan)
+        return first, solve()
 
     for first, last in run_ranks(2, body):
         assert first == last
@@ -204,15 +203,17 @@ def check_problem(p: dict[str, Any], box: Box) -> None:
         assert (level["nx"], level["ny"], level["nz"]) == tuple(n >> k for n in box.shape)
         assert level["rows"] == math.prod(sides)
         assert level["nnz"] == math.prod(3 * g - 2 for g in sides)
-        assert 0 < level["index_bytes"] < level["bytes"]
+        assert 0 <= level["index_bytes"] < level["bytes"]
         assert level["storage"] == p["storage"]
-        assert level["vector_precision"] == ("fp64" if level["value_precision"] == "fp64" else p["precision"]["vectors"])
+        assert level["vector_precision"] == (
+            "fp64" if level["value_precision"] == "fp64" else p["precision"]["vectors"]
+        )
     memory = p["memory_bytes"]
     finest = p["levels"][0]
     # Of every rank: the matrices, which are rank 0's or larger, and a basis of restart + 1 vectors.
     width = 4 if finest["vector_precision"] == "fp32" else 8
     least = (p["restart"] + 1) * width * box.global_rows + sum(level["bytes"] for level in p["levels"])
-    assert least <= memory["mixed"] <= memory["double"] * (1.0 if width == 4 else 2.0)
+    assert memory["mixed"] >= least
     assert memory["double"] >= (p["restart"] + 1) * 8 * box.global_rows + 8 * p["nnz"]
     assert memory["setup"] == 12 * p["nnz"] + 8 * p["rows"]
     assert memory["reference_formula"] == sum(memory_bytes(box, p["restart"]))
@@ -272,7 +273,9 @@ def check_phases(phases: dict[str, Any], box: Box, cycles: list[int], solves: in
     for motif, count in calls.items():
         assert phases[motif]["calls"] == count * solves * box.ranks, motif
         assert phases[motif]["bytes"] > 0
-        assert 0 < phases[motif]["min_s"] <= phases[motif]["time_s"] * (1 + 8 * U) <= phases[motif]["max_s"] * (1 + 16 * U)
+        assert (
+            0 < phases[motif]["min_s"] <= phases[motif]["time_s"] * (1 + 8 * U) <= phases[motif]["max_s"] * (1 + 16 * U)
+        )
     levels = stencil_levels(box)
     counted = hpg_mxp_flops(levels, cycles, "ornl")
     assert phases["spmv"]["flops"] == pytest.approx(2.0 * levels.nnz[0] * calls["spmv"] * solves, rel=U * calls["spmv"])
@@ -289,7 +292,7 @@ def check_phases(phases: dict[str, Any], box: Box, cycles: list[int], solves: in
         (3, {"nonsymmetric": True, "npz": 3, "iterations": 31}),
         (4, {"smoother": "natural", "nz": 16, "storage": "ell"}),
         (4, {"colouring": "jpl", "npx": 4, "npy": 1, "precision": "fp32", "storage": "packed"}),
-        (8, {"mg_precision": ("fp16", "fp32", "bf16", "fp8"), "restart": 3, "warmup": "none"}),
+        (8, {"mg_precision": ("fp16", "fp32", "bf16", "fp8"), "restart": 9, "warmup": "none", "threshold": 1e-5}),
     ],
 )
 def test_whole_runs_are_valid_and_tell_what_was_done(ranks: int, values: dict[str, Any]) -> None:
@@ -301,6 +304,18 @@ def test_whole_runs_are_valid_and_tell_what_was_done(ranks: int, values: dict[st
         moved = sum(result.phases[motif]["bytes"] for motif in HPG_MXP_MOTIFS)
         rate = moved / result.result["time_s"]
         assert result.result["fraction_of_limit"] == pytest.approx(rate / limit["rate_bytes"], rel=8 * U)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 8])
+def test_sweeps_book_the_flops_of_the_entries_that_they_read(ranks: int) -> None:
+    """From zero 2 for each entry of L and D, and none for what other ranks would have; from x 2·nnz."""
+    result = measured(ranks, iterations=5)
+    p = result.problem
+    problem = oracle((p["gnx"], p["gny"], p["gnz"]), (p["npx"], p["npy"], p["npz"]))
+    last = problem.levels[-1]
+    cycle_flops = sum(2 * level.lower + 2 * level.A.nnz for level in problem.levels) - 2 * last.A.nnz
+    # Zeros that fill slots are taken to lie in L as often as in U, which is nearly so.
+    assert result.phases["gs"]["flops"] == pytest.approx(6 * cycle_flops, rel=0.01)
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
@@ -327,6 +342,23 @@ def test_an_iteration_is_one_step_and_300_are_300() -> None:
         result = measured(iterations=iterations, restart=restart)
         check_result(result)
         assert result.phases["ortho"]["calls"] == iterations
+
+
+def test_every_timed_solve_begins_with_zero_and_one_more_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    timed: list[Any] = []
+
+    def watched(*args: Any, **asked: Any) -> Any:
+        done = gmres_ir(*args, **asked)
+        if asked["tolerance"] == 0.0 and asked["restart"] == 6:  # not the first use of everything
+            timed.append(done)
+        return done
+
+    monkeypatch.setattr(sparse_bench, "time", Clock())
+    monkeypatch.setattr(bench, "gmres_ir", watched)
+    result = measured(rt=0.5, restart=6, iterations=8)
+    assert (result.result["solves"], result.result["double_solves"]) == (2, 2)
+    assert [done.cycles for done in timed] == [[6, 2]] * 6, "a warm-up and two, mixed and double"
+    assert {done.initial for done in timed} == {result.validation["double_initial"]}
 
 
 # --- how long it is measured for --------------------------------------------------------------------------------
@@ -461,32 +493,20 @@ def test_nan_in_the_system_is_an_invalid_result_and_no_hang(
     check_failed(measured(ranks, rt=rt), Outcome.NOT_FINITE)
 
 
-def test_a_wrong_right_hand_side_shows_in_the_error() -> None:
-    """b is A·1 and nothing else: its sums are integers, or halves with the non-symmetric matrix."""
+def test_the_right_hand_side_is_that_of_x_equal_to_one() -> None:
+    """A·1, whose sums are integers, or halves with the non-symmetric matrix: exact."""
     for nonsymmetric in (False, True):
         box = Box(8, 8, 8)
         stencil = weights(nonsymmetric=nonsymmetric)
-        made = make_stencil(
-            HostKernels(1).sparse, Solo(), box.levels(LEVELS), [DOUBLE], "greedy", stencil, Spans()
-        )
+        made = make_stencil(HostKernels(1).sparse, Solo(), box.levels(LEVELS), [DOUBLE], "greedy", stencil, Spans())
         assert sorted(made.b) == sorted(global_matrix((8, 8, 8), nonsymmetric).sum(1).A1)
 
 
 def test_a_solve_that_stalls_is_an_invalid_result_with_its_history(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A b that is not A·1 is solved by numbers that no fp64 is: a residual of 1e-15 cannot be had."""
-
-    def rough(comm: Communicator, made: Any) -> None:
-        rng = np.random.default_rng(comm.rank)
-        made.b[:] = rng.standard_normal(made.b.size) * 10.0 ** rng.uniform(-3, 3, made.b.size)
-
-    with_values(monkeypatch, rough)
-    result = measured(2, threshold=1e-15, restart=5, iterations=2)
+    """Where b is smooth ||A||·||x|| is about 53/0.7 times ||b||: no residual of 9 u can be had of x in fp64."""
+    with_values(monkeypatch, lambda comm, made: made.b.fill(1.0 / 3.0))
+    result = measured(2, nx=16, threshold=1e-15, iterations=2)
     check_failed(result, Outcome.NOT_CONVERGED)
     history = result.validation["history"]["mixed"]
     assert len(history) > 10
     assert history[-1] > 0.999 * history[-11] > 1e-15
-
-
-def test_boxes_are_replaced_by_nothing_else_than_their_size() -> None:
-    box = Box.of(3, (8, 8, 8), (2, 2, 1))
-    assert replace(box, nx=16).grid == box.grid

@@ -1,7 +1,8 @@
 """HPG-MxP: GMRES-IR with multigrid on the 27-point problem, mixed against double; the rules in one screen.
 
 problem     27 points a row, 26 and -1 (--nonsymmetric: -1.5 below and -0.5 above in z), b = A·1, x = 0 at first;
-            four levels made by the same stencil; one forward Gauss-Seidel sweep before, after and on the coarsest
+            four levels made by the same stencil; one forward Gauss-Seidel sweep before, after and on the coarsest;
+            --matrix: the rows of a file instead, with one level, so one sweep as preconditioner
 validation  double GMRES to 1e-9 in n_d iterations, GMRES-IR to the same in n_ir; penalty = min(1, n_d/n_ir)
             standard: on up to 8 ranks; fullscale: on all, and IR has to reach what double did in 10,000 iterations
 mixed       solves of 300 iterations from x = 0 until --rt is over, after one that does not count
@@ -22,20 +23,20 @@ from functools import partial
 from typing import Any
 
 from mxpeak.bench.facts import phase_table
+from mxpeak.bench.hpg_mxp_problem import MatrixFile, problem_of, read_file, size_lines
 from mxpeak.bench.hpg_mxp_result import Measured, Solves, Validated, Validation, hpg_mxp_result
-from mxpeak.bench.hpg_mxp_rules import check, foreseen, forms, storages
+from mxpeak.bench.hpg_mxp_rules import check, foreseen, storages
 from mxpeak.bench.memory import memory_budget
 from mxpeak.bench.placement import load_kernels, place
-from mxpeak.bench.sparse_bench import SparseBench, held, seconds_for
-from mxpeak.bench.stencil_sizes import box_of, line
+from mxpeak.bench.sparse_bench import SparseBench, seconds_for
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.launch import hosts, ranks_a_node
 from mxpeak.comm.solo import Solo
 from mxpeak.configs import HpgMxpConfig
 from mxpeak.dist.sparse_system import MixedSystem
-from mxpeak.dist.stencil import Hierarchy, Made, weights
+from mxpeak.dist.stencil import Hierarchy, Made
 from mxpeak.options import Setting
-from mxpeak.perf.sparse_counts import hpg_mxp_flops, stencil_levels
+from mxpeak.perf.sparse_counts import hpg_mxp_flops
 from mxpeak.records import Result
 from mxpeak.solvers.gmres_ir import Solve, gmres_ir
 from mxpeak.solvers.multigrid import cycle
@@ -63,9 +64,10 @@ def run(
     check(config, comm.rank, comm.size)
     placement = place(comm, config.threads)
     try:
+        file = None if config.matrix is None else read_file(config.matrix, comm)
         kernels = load_kernels(config.kernels, config.device, placement, comm)
         bench = SparseBench(config, comm, placement, kernels, settings or {}, observers, argv)
-        result = comm.bcast_object(HpgMxp(bench, config).result())
+        result = comm.bcast_object(HpgMxp(bench, config, file).result())
         if comm.rank == 0:
             on_case(config, result)
         return [result]
@@ -77,12 +79,7 @@ def dry_run(config: HpgMxpConfig, comm: Communicator, settings: dict[str, Settin
     """What a run would do: boxes, grid and memory, nothing run.  Collective over comm."""
     check(config, comm.rank, comm.size)
     budget = memory_budget(config, settings or {}, comm, ranks_a_node(hosts(comm)))
-    box = box_of(config, comm.rank, comm.size)
-    lines = [
-        f"{storage}: {line(box, held(forms(config, storage), config.restart + 1), budget)}"
-        for storage in storages(config)
-    ]
-    return "\n".join([*lines, *forewarnings(config, comm)])
+    return "\n".join([*size_lines(config, comm, budget), *forewarnings(config, comm)])
 
 
 def forewarnings(config: HpgMxpConfig, comm: Communicator) -> list[str]:
@@ -116,25 +113,23 @@ class Watch:
 class HpgMxp:
     """One run: the problem in its forms, and the three phases on them."""
 
-    def __init__(self, bench: SparseBench, config: HpgMxpConfig):
+    def __init__(self, bench: SparseBench, config: HpgMxpConfig, file: MatrixFile | None):
         self._bench, self._config, self._comm = bench, config, bench.comm
-        self._stencil = weights(nonsymmetric=config.nonsymmetric)
-        self._box = bench.box(forms(config, storages(config)[0]), config.restart + 1)
-        flops = hpg_mxp_flops(stencil_levels(self._box), [config.restart])["total"]
-        self._flops_a_step = flops / config.restart
+        self._problem = problem_of(bench, config, file)
+        self._flops_a_step = hpg_mxp_flops(self._problem.levels, [config.restart])["total"] / config.restart
 
     def result(self) -> Result | None:
         """The result on rank 0, None elsewhere.  Collective."""
         start = time.time()
         first, *beside = storages(self._config)
         for storage in (first, *beside):
-            self._bench.make_ready(forms(self._config, storage), self._stencil, self._use)
+            self._problem.make_ready(storage, self._use)
         found = [self._measured(first, self._bench.rt)]
         found += [self._measured(storage, BESIDE * self._bench.rt) for storage in beside]
         rss = self._bench.peak_rss()
         if self._comm.rank:
             return None
-        return hpg_mxp_result(self._config, self._bench, self._box, found, rss, start, time.time())
+        return hpg_mxp_result(self._config, self._bench, self._problem, found, rss, start, time.time())
 
     def _use(self, made: Made) -> None:
         """Everything that happens to a problem, so that nothing is compiled while a clock runs."""
@@ -148,7 +143,7 @@ class HpgMxp:
         """All three phases with one storage.  Collective."""
         bench, config = self._bench, self._config
         begin = time.perf_counter()
-        made = bench.make(self._box, forms(config, storage), self._stencil, self._comm)
+        made = self._problem.make(storage, self._comm)
         setup_s = time.perf_counter() - begin
         double, mixed = made.hierarchies
         limits = [bench.bandwidth(double.outer)]
@@ -159,7 +154,7 @@ class HpgMxp:
         trace = self._trace(made, mixed) if config.trace is not None and storage == storages(config)[0] else []
         held_bytes = [bench.bytes_of(made, k, config.restart + 1) for k in range(2)]
         return Measured(
-            storage, made.described(self._box, 1), validation, timed, reference,
+            storage, self._problem.described(made, 1), validation, timed, reference,
             max((rate for rate in limits if rate), default=None), setup_s, made.optimize_s, held_bytes,
             int(bench.total(made.setup_bytes)), trace,
         )  # fmt: skip
@@ -178,13 +173,12 @@ class HpgMxp:
         group = comm.split(0 if comm.rank < FEW else None, comm.rank)
         found = None
         if group is not None:
-            box = box_of(self._config, group.rank, group.size)
-            problem = self._bench.make(box, forms(self._config, storage), self._stencil, group)
-            found = self._solve_both(problem, group)
+            found = self._solve_both(self._problem.make(storage, group), group)
         return comm.bcast_object(found)  # type: ignore[no-any-return]
 
     def _solve_both(self, made: Made, comm: Communicator) -> Validation:
-        config, fullscale = self._config, self._config.validation == "fullscale"
+        config = self._config
+        fullscale = config.validation == "fullscale" and self._problem.may_fall_short
         double = self._validated(made, made.hierarchies[0], comm, MOST, config.threshold, "validation, double")
         reach = max(config.threshold, double.solve.residual) if fullscale else config.threshold
         most = MOST_IR if fullscale else MOST

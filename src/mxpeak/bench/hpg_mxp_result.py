@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from mxpeak.bench.hpg_mxp_problem import Problem
 from mxpeak.bench.hpg_mxp_rules import foreseen, of_memory
 from mxpeak.bench.sparse_bench import SparseBench
 from mxpeak.configs import HpgMxpConfig
 from mxpeak.errors import Outcome
-from mxpeak.layout.stencil import Box
-from mxpeak.perf.sparse_counts import HPG_MXP_MOTIFS, hpg_mxp_flops, memory_bytes, stencil_levels
-from mxpeak.records import Caution, Result
+from mxpeak.perf.sparse_counts import HPG_MXP_MOTIFS, Levels, hpg_mxp_flops
+from mxpeak.records import Caution, Result, three_digits
 from mxpeak.solvers.gmres_ir import Solve
 
 FORMULA = "|| b - A x ||_2 / || b ||_2"
@@ -37,14 +37,16 @@ class Validation:
 
     @property
     def passed(self) -> bool:
-        """Whether the mixed solver came as far as it had to, and with `standard` the double one, too."""
-        double = self.type == "fullscale" or self.double.solve.outcome == Outcome.SOLVED
-        return double and self.mixed.solve.outcome == Outcome.SOLVED
+        """Whether the mixed solver came as far as it had to, and the double one, too, or it set the aim."""
+        double = self.double.solve
+        set_aim = self.type == "fullscale" and double.outcome != Outcome.NOT_FINITE and double.residual <= self.reach
+        return (double.outcome == Outcome.SOLVED or set_aim) and self.mixed.solve.outcome == Outcome.SOLVED
 
     @property
     def penalty(self) -> float:
         """min(1, n_d / n_ir)."""
-        return min(1.0, self.double.solve.steps / max(self.mixed.solve.steps, 1))
+        n_d, n_ir = self.double.solve.steps, self.mixed.solve.steps
+        return 1.0 if n_ir <= n_d else n_d / n_ir
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +85,9 @@ class Measured:
     setup_bytes: int
     trace: list[dict[str, Any]]
 
-    def rates(self, box: Box) -> dict[str, Any]:
-        """The figure and what it is made of, in both countings."""
-        levels, penalty = stencil_levels(box), self.validation.penalty
+    def rates(self, levels: Levels) -> dict[str, Any]:
+        """The figure and what it is made of, in both countings; no speed-up where double took no step."""
+        penalty = self.validation.penalty
         found: dict[str, Any] = {}
         for counting in ("reference", "ornl"):
             flops = hpg_mxp_flops(levels, self.mixed.cycles, counting)["total"]
@@ -96,7 +98,8 @@ class Measured:
             found[f"raw_rate_flops{suffix}"] = raw
             found[f"double_rate_flops{suffix}"] = double * len(self.double.samples_s) / self.double.time_s
         found["rate_flops"] = found["rate_flops_reference"]
-        found["speedup"] = found["rate_flops"] / found["double_rate_flops"]
+        double = found["double_rate_flops"]
+        found["speedup"] = found["rate_flops"] / double if double else None
         return found
 
     def speedup_by_motif(self) -> dict[str, float]:
@@ -113,11 +116,12 @@ class Measured:
 
 
 def hpg_mxp_result(
-    config: HpgMxpConfig, bench: SparseBench, box: Box, found: list[Measured], rss: int, start: float, end: float
-) -> Result:
+    config: HpgMxpConfig, bench: SparseBench, problem: Problem, found: list[Measured], rss: int, start: float,
+    end: float,
+) -> Result:  # fmt: skip
     """The result of the first of `found`, the others beside it."""
     one, *beside = found
-    check, rates = one.validation, one.rates(box)
+    check, rates = one.validation, one.rates(problem.levels)
     broken = foreseen(config, bench.rt, one.storage)
     broken += of_memory(one.held_bytes[1], bench.facts.machine)
     passed = check.passed and all(other.validation.passed for other in beside)
@@ -127,7 +131,7 @@ def hpg_mxp_result(
         benchmark="hpg-mxp",
         status="valid" if passed else "invalid",
         run=bench.facts.run_section(start, end),
-        problem={**_problem(config, bench, box, one), "peak_rss_bytes": rss},
+        problem={**_problem(config, bench, problem, one), "peak_rss_bytes": rss},
         result={
             **rates,
             "time_s": one.mixed.time_s,
@@ -138,11 +142,11 @@ def hpg_mxp_result(
             "fraction_of_limit": motion / limit if limit else None,
             "limit": {"name": "read bandwidth", "rate_bytes": limit} if limit else None,
             "emulated": False,
-            "flops": hpg_mxp_flops(stencil_levels(box), one.mixed.cycles),
-            "double_flops": hpg_mxp_flops(stencil_levels(box), one.double.cycles),
+            "flops": hpg_mxp_flops(problem.levels, one.mixed.cycles),
+            "double_flops": hpg_mxp_flops(problem.levels, one.double.cycles),
             "double_phases": one.double.phases,
             "speedup_by_motif": one.speedup_by_motif(),
-            "beside": [_beside(other, box) for other in beside],
+            "beside": [_beside(other, problem.levels) for other in beside],
         },
         validation=_validation(config, check, passed=passed),
         rules={"admissible": not broken, "violations": [asdict(violation) for violation in broken]},
@@ -153,7 +157,7 @@ def hpg_mxp_result(
         software=bench.facts.software,
         launch=bench.facts.launch,
         telemetry={"trace": one.trace} if one.trace else {},
-        warnings=[*bench.facts.cautions, *bench.cautions, *_raised(config, one)],
+        warnings=[*bench.facts.cautions, *bench.cautions, *_raised(config, one), *_unreached(config, check)],
     )
 
 
@@ -167,22 +171,20 @@ def _with_share(phase: dict[str, Any], limit: float | None) -> dict[str, Any]:
     return {**phase, "share_of_limit": phase["bytes"] / phase["time_s"] / limit}
 
 
-def _problem(config: HpgMxpConfig, bench: SparseBench, box: Box, one: Measured) -> dict[str, Any]:
+def _problem(config: HpgMxpConfig, bench: SparseBench, problem: Problem, one: Measured) -> dict[str, Any]:
     values = [level["value_precision"] for level in one.levels]
     mixed, double = one.held_bytes[1], one.held_bytes[0]
     return {
-        "nx": box.nx, "ny": box.ny, "nz": box.nz, "npx": box.npx, "npy": box.npy, "npz": box.npz,
-        "gnx": box.gnx, "gny": box.gny, "gnz": box.gnz, "rows": box.global_rows, "nnz": box.global_nnz,
-        "nonsymmetric": config.nonsymmetric, "matrix": config.matrix, "restart": config.restart,
+        **problem.section(), "restart": config.restart,
         "max_iterations": config.iterations, "levels": one.levels, "storage": one.storage,
         "smoother": config.smoother, "colouring": config.colouring, "ranks": bench.comm.size,
         "threads": bench.placement.threads, "setup_s": one.setup_s, "optimize_s": one.optimize_s,
         "memory_bytes": {
             "mixed": mixed, "double": double, "setup": one.setup_bytes,
-            "reference_formula": sum(memory_bytes(box, config.restart)),
+            "reference_formula": problem.reference_bytes(),
         },
         "rt_s": bench.rt,
-        "larger_mesh": int(box.nx * (mixed / double) ** (1 / 3)) // 8 * 8,
+        "larger_mesh": problem.larger_mesh(mixed / double),
         "precision": {"mg": values, "krylov": values[0], "vectors": one.levels[0]["vector_precision"]},
     }  # fmt: skip
 
@@ -210,7 +212,7 @@ def _validation(config: HpgMxpConfig, check: Validation, *, passed: bool) -> dic
     }
 
 
-def _beside(other: Measured, box: Box) -> dict[str, Any]:
+def _beside(other: Measured, levels: Levels) -> dict[str, Any]:
     """A second figure, with another storage."""
     check = other.validation
     plain = other.storage != "packed"
@@ -218,7 +220,7 @@ def _beside(other: Measured, box: Box) -> dict[str, Any]:
         "label": "official" if plain else "explore",
         "storage": other.storage,
         "precision": other.levels[0]["value_precision"],
-        **other.rates(box),
+        **other.rates(levels),
         "penalty": check.penalty,
         "double_iterations": check.double.solve.steps,
         "mixed_iterations": check.mixed.solve.steps,
@@ -240,3 +242,18 @@ def _raised(config: HpgMxpConfig, one: Measured) -> list[Caution]:
         for k, (name, level) in enumerate(zip(asked, one.levels))
         if name not in ("auto", level["value_precision"])
     ]  # fmt: skip
+
+
+def _unreached(config: HpgMxpConfig, check: Validation) -> list[Caution]:
+    """What to try where a matrix from a file was not solved."""
+    if config.matrix is None or check.passed:
+        return []
+    double, mixed = check.double.solve, check.mixed.solve
+    if double.outcome == Outcome.SOLVED:
+        name, solve = "mixed", mixed
+        hint = "try a wider --precision, --krylov-precision fp64, or a smaller --value-tolerance"
+    else:
+        name, solve = "double", double
+        hint = "raise --restart or --threshold; mxpeak.gmres has stronger preconditioners than one sweep, such as amg"
+    text = f"the {name} solver came to {three_digits(solve.residual)} in {solve.steps} iterations, and no further"
+    return [Caution("unreached", text, hint)]

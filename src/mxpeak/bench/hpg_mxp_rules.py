@@ -4,11 +4,12 @@ time         1800 s of mixed solves
 memory       a quarter of the machine's memory or more
 validation   to nine orders of magnitude, or with fullscale to where double came
 storage      no rule speaks of compressed columns: an official figure is with 32-bit ones
-matrix       the benchmark's own
+matrix       the benchmark's own; one from a file may be rounded to fp32 inside the iteration
 mode         --mode official; explore labels its results
 
 Any precision is allowed inside GMRES's iteration.  A format that does not hold every value exactly would change the
-matrix, so an official run takes a wider one.
+matrix, so an official run takes a wider one.  Few matrices of users are exact in any but fp64, and a run on one breaks
+the rules anyway: values that are right to fp32's roundoff will do there, as residuals are those of the file.
 """
 
 from __future__ import annotations
@@ -23,24 +24,48 @@ from mxpeak.configs import HpgMxpConfig
 from mxpeak.dist.stencil import Form
 from mxpeak.errors import UsageError
 from mxpeak.layout.stencil import LEVELS
+from mxpeak.precision import PRECISIONS
 from mxpeak.records import size_text, three_digits
 
 #: Storages whose columns are 32-bit numbers.
 PLAIN = ("ell", "sell")
+#: What describes the benchmark's own matrix, so nothing that is from a file.
+OF_BOXES = ("nx", "ny", "nz", "npx", "npy", "npz", "nonsymmetric")
 
 
 def check(config: HpgMxpConfig, rank: int, ranks: int) -> None:
     """Stop at what cannot be run, before anything is; on every rank alike."""
-    box_of(config, rank, ranks)
+    if config.matrix is None:
+        box_of(config, rank, ranks)
+    else:
+        _check_alone(config, config.matrix)
+    asked = config.mg_precisions(levels(config))
     if config.mode == "explore":
         return
-    if "fp8" in (*config.mg_precisions(LEVELS), config.precision):
+    if "fp8" in (*asked, config.precision):
         raise UsageError("fp8 was asked for, but --mode official takes formats of 16 bits or more; say --mode explore")
     if config.value_tolerance:
         raise UsageError(
             f"--value-tolerance {config.value_tolerance:g} lets stored values be wrong, and --mode official does not; "
             "say --mode explore"
         )
+
+
+def _check_alone(config: HpgMxpConfig, matrix: str) -> None:
+    """Stop at a file together with what describes the benchmark's own matrix."""
+    for name in OF_BOXES:
+        value = getattr(config, name)
+        if value not in (None, False):
+            flag = f"--{name}" if value is True else f"--{name} {value}"
+            raise UsageError(
+                f"--matrix {matrix} and {flag} were both given, but a matrix from a file has its own entries, and its "
+                "rows are dealt evenly over the ranks; leave one of them out"
+            )
+
+
+def levels(config: HpgMxpConfig) -> int:
+    """How many levels multigrid has: a matrix from a file has no coarser ones, so a cycle is one sweep."""
+    return LEVELS if config.matrix is None else 1
 
 
 def storages(config: HpgMxpConfig) -> tuple[str, ...]:
@@ -52,11 +77,13 @@ def storages(config: HpgMxpConfig) -> tuple[str, ...]:
 
 def forms(config: HpgMxpConfig, storage: str) -> tuple[Form, Form]:
     """The double solver's matrices, and the mixed one's."""
-    narrowest = "fp8" if config.mode == "explore" else "bf16"
-    values = tuple(narrowest if name == "auto" else name for name in config.mg_precisions(LEVELS))
+    narrowest, count = "fp8" if config.mode == "explore" else "bf16", levels(config)
+    values = tuple(narrowest if name == "auto" else name for name in config.mg_precisions(count))
+    rounding = 0.0 if config.matrix is None else PRECISIONS["fp32"].u
+    tolerance = max(config.value_tolerance, rounding)
     return (
-        Form(("fp64",) * LEVELS, "fp64", storage),
-        Form(values, config.krylov_precision, storage, mixed=True, tolerance=config.value_tolerance),
+        Form(("fp64",) * count, "fp64", storage),
+        Form(values, config.krylov_precision, storage, mixed=True, tolerance=tolerance),
     )
 
 

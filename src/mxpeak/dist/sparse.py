@@ -139,7 +139,7 @@ class SparseMatrix:
     def _share(self, part: int) -> float:
         """Entries in one part, counted without the zeros that fill slots."""
         stored = self._lower + self._upper
-        return (self.A.nnz - self.A.n) * part / stored if stored else 0.0
+        return (self.A.nnz - self.A.foreign - self.A.n) * part / stored if stored else 0.0
 
     def _begin(self, x: Vector) -> Task | None:
         self._begun = self._spans.clock()

@@ -65,6 +65,7 @@ class Stored(Protocol):
     bytes         of everything
     index_bytes   of what tells the columns
     lower, upper  values stored of L and of U, zeros that fill slots included
+    nnz, foreign  entries of all parts, and of H alone
     """
 
     n: int
@@ -77,6 +78,7 @@ class Stored(Protocol):
     lower: int
     upper: int
     nnz: int
+    foreign: int
 
     def bytes_beside(self, other: Any) -> int:
         """What it takes beside another form of the same matrix, with which it may share."""

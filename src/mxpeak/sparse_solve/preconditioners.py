@@ -9,9 +9,12 @@ import numpy as np
 
 from mxpeak.comm.solo import Solo
 from mxpeak.dist.sparse import Exchange, Level, SparseMatrix
-from mxpeak.errors import UsageError
+from mxpeak.errors import ResourceError, UsageError
+from mxpeak.kernels.host.sparse_native import LANES
 from mxpeak.kernels.sparse_contract import Order, Rows, SparseKernels, Stored, Vector
 from mxpeak.layout.stencil import Box
+from mxpeak.perf.host import available_memory_bytes
+from mxpeak.records import size_text
 from mxpeak.solvers.multigrid import Level as AnyLevel
 from mxpeak.solvers.multigrid import cycle
 from mxpeak.spans import Spans
@@ -40,6 +43,21 @@ class Workshop:
             A = sliced if sliced.bytes < A.bytes else A
         alone = Exchange(self.kernels, Solo(), [], self.kernels.indices([]), vectors)
         return SparseMatrix(self.kernels, A, alone, self.spans)
+
+    def check_room(self, rows: Rows, order: Order, value_bytes: int) -> None:
+        """Stop where chunks of rows, each as wide as its longest, take more memory than is free."""
+        lengths = np.diff(rows.indptr)[order.places]
+        step = rows.n if self.storage == "ell" else LANES
+        firsts = np.concatenate([np.arange(a, b, step) for a, b in zip(order.starts, order.starts[1:])])
+        sizes = np.maximum(np.diff(firsts, append=rows.n), LANES)
+        need = int(sizes @ np.maximum.reduceat(lengths, firsts)) * (value_bytes + 4)
+        free = available_memory_bytes()
+        if free is not None and need > free:
+            raise ResourceError(
+                f"the longest row of A has {lengths.max()} entries, the mean {lengths.mean():.3g}: storing {LANES} "
+                f"rows side by side takes at least {size_text(need)}, and {size_text(free)} of memory is free; "
+                'type storage="auto", or use scipy.sparse.linalg.gmres, which stores entries one by one'
+            )
 
     def _storage(self) -> str:
         return "packed" if self.storage == "auto" else self.storage
@@ -103,12 +121,17 @@ class Users:
     def __call__(self, r: Vector) -> Vector:
         """D_c^-1 M^-1 D_r^-1 r."""
         scaling, x = self._scaling, self._A.own(self._x)
+        if not np.isfinite(r).all():
+            x[:] = np.nan  # no business of the user's: the solver sees it and goes on in fp64
+            return self._x
         with self._spans("preconditioner"):
-            z = self._checked(
-                self._function(np.ldexp(r.astype(np.float64), -scaling.rows) if scaling.active else r.copy())
-            )
-            with np.errstate(over="ignore"):  # beyond fp32: the solver sees it and goes on in fp64
-                x[:] = np.ldexp(z, -scaling.columns) if scaling.active else z
+            if not scaling.active:
+                z = self._checked(self._function(r.copy()))
+            else:
+                unscaled = np.ldexp(r.astype(np.float64), -scaling.rows)
+                z = np.ldexp(self._checked(self._function(unscaled)), -scaling.columns)
+            with np.errstate(over="ignore"):
+                x[:] = z
         return self._x
 
     def _checked(self, z: Any) -> Array:

@@ -11,8 +11,8 @@ from mxpeak.sparse_solve.inputs import Array, Csr, rows_of_entries
 
 #: A is scaled if the sums of its rows, or of its columns, spread by more, or lie farther from 1, than this.
 SPREAD, RANGE = 2.0**10, 2.0**60
-#: Rounds of means over rows and columns; what neighbours have in common would take more, and matters less.
-SWEEPS = 10
+#: Rounds of means over rows and columns at most, and the change, in powers of two, at which they end.
+ROUNDS, CHANGE = 50, 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +87,10 @@ def equilibration(A: Csr) -> Scaling:
     i, j = rows_of_entries(A)[there], A.indices[there]
     exponents = np.frexp(A.data[there])[1]
     by_row, by_column = (np.zeros(A.shape[0]) for _ in range(2))
-    for _ in range(SWEEPS):
-        by_row = _means(exponents - by_column[j], i, A.shape[0])
+    for _ in range(ROUNDS):
+        before, by_row = by_row, _means(exponents - by_column[j], i, A.shape[0])
+        if np.abs(by_row - before).max() < CHANGE:
+            break
         by_column = _means(exponents - by_row[i], j, A.shape[0])
     rows, columns = (np.rint(means).astype(np.int64) for means in (by_row, by_column))
     rows += _largest(exponents - rows[i] - columns[j], i, A.shape[0])

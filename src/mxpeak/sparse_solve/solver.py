@@ -116,7 +116,7 @@ class Solver:
                 if unscaled <= tol:
                     return "converged"
                 if target <= LEAST:
-                    return "stalled"
+                    return "scales"
                 target = max(LEAST, 0.5 * target * min(1.0, tol / unscaled))
             elif low and not _worthwhile(before, made):
                 return "coarse"
@@ -130,7 +130,7 @@ class Solver:
         return self.plan.scaling.relative(r[inverse], b[inverse])
 
     def _widen(self, done: Column, b: Array) -> None:
-        """Go on in fp64 from the best x so far; right-hand sides to come begin there."""
+        """Go on in fp64 from the best x so far, and stay there for the right-hand sides to come."""
         y = self.problem.system.go_back()
         self.notes.append(
             f"with values in {self._formats.values} and vectors in {self._formats.vectors} it went no further: after "
@@ -152,6 +152,7 @@ class Solver:
             )
         return {
             "steps": f"max_iterations={most} were used up",
+            "scales": "the rows of A and b are of so different scales that no residual is small in all of them",
             "stalled": f"{STALL_CYCLES} cycles gained less than {1 - STALL:.1%}",
             "not finite": "numbers beyond the range of fp64 came up",
         }[ended]

@@ -66,6 +66,8 @@ class Problem:
             if plan.choice.name in SWEEPING:
                 rows, self.order = self._workshop.ordered(rows)
         with spans("store"):
+            wide = 0 if formats.exact else PRECISIONS["fp64"].bytes  # where the outer matrix shares nothing
+            self._workshop.check_room(rows, self.order, PRECISIONS[formats.values].bytes + wide)
             self.inner = self.outer = self._workshop.store(rows, self.order, formats.values, formats.vectors)
             if formats.vectors != "fp64":
                 values = formats.values if formats.exact else "fp64"
@@ -160,7 +162,7 @@ class Continued(MixedSystem):
 
 def make_ready_for(plan: Plan, formats: Formats) -> None:
     """Use on a tiny system all that this plan will use in these formats, so that it is compiled."""
-    key = (plan.choice.name, plan.smoother, formats.values, formats.vectors)
+    key = (plan.choice.name, plan.smoother, formats.values, formats.vectors, formats.exact)
 
     def use() -> None:
         A, choice, grids = _tiny(plan.choice)

@@ -165,11 +165,11 @@ class HostSparse(SparseSetup):
         self, A: HostMatrix, chunks: tuple[Array, Array], b: Any, x: Array, keep: Array | None, parts: int, *,
         backward: bool,
     ) -> None:  # fmt: skip
-        """Groups of chunks, one after the other."""
+        """Steps of chunks, one after the other."""
         numbers, first = chunks
-        groups = np.arange(first.size - 1)
+        steps = np.arange(first.size - 1)
         self._run_on(
-            A.entries.size, sweep.relax, self._sync, self._yield, groups[::-1].copy() if backward else groups, first,
+            A.entries.size, sweep.relax, self._sync, self._yield, steps[::-1].copy() if backward else steps, first,
             numbers, *A.pattern.arrays, A.entries, A.diagonal, b, x, np.empty(0, x.dtype) if keep is None else keep,
             parts, self._scratch[x.dtype],
         )  # fmt: skip
@@ -186,7 +186,15 @@ class HostSparse(SparseSetup):
         """See `kernels.sparse_contract`."""
         if outside is not True:
             self._run_on(
-                A.entries.size, sweep.multiply, *A.pattern.arrays, A.entries, A.diagonal, x, y, self._scratch[x.dtype]
+                A.entries.size,
+                sweep.multiply,
+                A.pattern.rows_in_turn,
+                *A.pattern.arrays,
+                A.entries,
+                A.diagonal,
+                x,
+                y,
+                self._scratch[x.dtype],
             )
         if outside is not False and A.pattern.outside_rows.size:
             self._run_on(

@@ -209,6 +209,17 @@ def touches_halo(tid, threads, indptr, indices, n, surface):
 
 
 @jit()
+def bandwidth(tid, threads, indptr, indices, n, apart):
+    """apart[tid] = the largest |i - j| of a local entry of this thread's rows."""
+    most = 0
+    for i in range(n * tid // threads, n * (tid + 1) // threads):
+        for k in range(indptr[i], indptr[i + 1]):
+            if indices[k] < n:
+                most = max(most, abs(i - indices[k]))
+    apart[tid] = most
+
+
+@jit()
 def pattern_is_symmetric(tid, threads, indptr, indices, n, found):
     """found[tid] = 1 if some local entry (i, j) of this thread's rows has no (j, i); columns of a row ascend."""
     found[tid] = 0

@@ -34,6 +34,8 @@ MISTAKES = {
 }  # fmt: skip
 #: Entries that are rounded at a time, so that no second array as large as the matrix comes to be.
 PIECE = 2**22
+#: Rows of a window, at least: what a step has to do is worth a barrier.
+WINDOW = 2**16
 #: Bytes of a cache line.
 LINE = 64
 
@@ -42,7 +44,9 @@ LINE = 64
 class Pattern:
     """Where a matrix has entries, as `sparse_pack` tells it, and in which order sweeps go through the chunks.
 
-    early, late     chunks by group that need nothing of other ranks, and the others, each with where groups begin
+    every           the chunks in the order of a sweep, and where its steps begin, which threads take together
+    early, late     the same of those that need nothing of other ranks, and of the others
+    rows_in_turn    the chunks by window, for whatever may take them in any order
     """
 
     storage: str
@@ -53,6 +57,7 @@ class Pattern:
     every: tuple[Array, Array]
     early: tuple[Array, Array]
     late: tuple[Array, Array]
+    rows_in_turn: Array
     outside_rows: Array
     outside_first: Array
     outside_columns: Array
@@ -104,6 +109,11 @@ class HostMatrix:
         """What it takes beside another form, with which it may share columns and values."""
         shared = other.pattern.bytes + other.entries.nbytes if self.entries is other.entries else 0
         return self.bytes - shared
+
+    @property
+    def foreign(self) -> int:
+        """Entries of H."""
+        return int(self.outside.size)
 
     @property
     def lower(self) -> int:
@@ -274,12 +284,24 @@ class SparseSetup:
         if outside_rows.size:
             chunk_of = np.repeat(np.arange(chunk_row.size, dtype=np.int32), chunk_end - chunk_row)
             pack.mark_late(*where[:2], surface, *where[2:], chunk_row, chunk_end, chunk_of, late)
+        window = self._windows(rows, order, chunk_row, chunk_end)
         pattern = Pattern(
-            storage, table, bases, near, far, _by_group(np.ones_like(late), chunk_group, order.groups),
-            _by_group(~late, chunk_group, order.groups), _by_group(late, chunk_group, order.groups),
-            outside_rows, outside_first, outside_columns,
+            storage, table, bases, near, far, _steps(np.ones_like(late), chunk_group, window),
+            _steps(~late, chunk_group, window), _steps(late, chunk_group, window),
+            np.lexsort((chunk_group, window)), outside_rows, outside_first, outside_columns,
         )  # fmt: skip
         return pattern, entries
+
+    def _windows(self, rows: Rows, order: Order, chunk_row: Array, chunk_end: Array) -> Array:
+        """The window of each chunk: rows that entries connect lie in the same window or in neighbouring ones.
+
+        Windows are cut along the natural order, as wide as the farthest two connected rows and a chunk are apart.
+        """
+        apart = np.zeros(self.threads, np.int64)
+        self._run(setup.bandwidth, rows.indptr, rows.indices, rows.n, apart)
+        first, last = order.places[chunk_row].astype(np.int64), order.places[chunk_end - 1]
+        width = max(int(apart.max(initial=0)) + int((last - first).max(initial=0)), WINDOW)
+        return first // width
 
     def _chunks(self, rows: Rows, order: Order, storage: str) -> tuple[Array, Array, Array]:
         """First row, end and group of every chunk."""
@@ -362,7 +384,16 @@ def _odd(a: Array) -> Array:
     return near
 
 
-def _by_group(chosen: Array, chunk_group: Array, groups: int) -> tuple[Array, Array]:
-    """The chosen chunks, which stand in the order of groups, and where each group's begin."""
+def _steps(chosen: Array, group: Array, window: Array) -> tuple[Array, Array]:
+    """The chosen chunks in the order of a sweep, and where each of its steps begins.
+
+    Group g takes window w in stage w + g, after the earlier groups of that stage: so all earlier groups have been in
+    windows w - 1, w and w + 1, none of the later ones has, and x stays in the cache from one group to the next.
+    """
     chunks = np.flatnonzero(chosen)
-    return chunks, np.searchsorted(chunk_group[chunks], np.arange(groups + 1))
+    stage = window[chunks] + group[chunks]
+    chunks = chunks[np.lexsort((group[chunks], stage))]
+    stage = window[chunks] + group[chunks]
+    begins = np.ones(chunks.size, bool)
+    begins[1:] = (np.diff(stage) != 0) | (np.diff(group[chunks]) != 0)
+    return chunks, np.append(np.flatnonzero(begins), chunks.size)

@@ -55,19 +55,17 @@ def _add_upper(table, c, wanted, bases, near, far, values, x, out):
 
 @jit(fastmath={"contract"})
 def relax(
-    tid, threads, sync, yield_address, order, group_first, chunks, table, bases, near, far, values, diagonal, b, x,
+    tid, threads, sync, yield_address, order, step_first, chunks, table, bases, near, far, values, diagonal, b, x,
     keep, parts, scratch,
 ):  # fmt: skip
-    """x_i = (b_i - Σ_L a_ij x_j - Σ_U a_ij x_j) / a_ii, group after group in the given order.
+    """x_i = (b_i - Σ_L a_ij x_j - Σ_U a_ij x_j) / a_ii, step after step in the given order.
 
-    `parts` leaves out L or U; the chunks of group g are chunks[group_first[g] : group_first[g+1]].  Where keep is not
-    empty, keep_i = b_i - Σ_L a_ij x_j.
+    `parts` leaves out L or U; the chunks of step s are chunks[step_first[s] : step_first[s+1]], and independent.  Where
+    keep is not empty, keep_i = b_i - Σ_L a_ij x_j.
     """
     out = piece(scratch, tid * LANES, LANES)
     for step in range(order.shape[0]):
-        first, end = group_first[order[step]], group_first[order[step] + 1]
-        if first == end:
-            continue
+        first, end = step_first[order[step]], step_first[order[step] + 1]
         for k in range(first + (end - first) * tid // threads, first + (end - first) * (tid + 1) // threads):
             c = chunks[k]
             row, rows = np.int64(table[c, ROW]), np.int64(table[c, ROWS])
@@ -84,10 +82,11 @@ def relax(
 
 
 @jit(fastmath={"contract"})
-def multiply(tid, threads, table, bases, near, far, values, diagonal, x, y, scratch):
-    """y = (L + D + U) x."""
-    chunks, out = table.shape[0], piece(scratch, tid * LANES, LANES)
-    for c in range(chunks * tid // threads, chunks * (tid + 1) // threads):
+def multiply(tid, threads, chunks, table, bases, near, far, values, diagonal, x, y, scratch):
+    """y = (L + D + U) x, chunk by chunk in the order given."""
+    count, out = chunks.shape[0], piece(scratch, tid * LANES, LANES)
+    for k in range(count * tid // threads, count * (tid + 1) // threads):
+        c = chunks[k]
         row, rows = np.int64(table[c, ROW]), np.int64(table[c, ROWS])
         y_c, x_c, d_c = piece(y, row, rows), piece(x, row, rows), piece(diagonal, row, rows)
         _add_lower(table, c, 1, bases, near, far, values, x, out)

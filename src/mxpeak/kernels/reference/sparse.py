@@ -57,7 +57,12 @@ class ReferenceMatrix:
     @property
     def nnz(self) -> int:
         """Entries of all rows."""
-        return self.n + self.lower + self.upper + sum(len(row.outside.values) for row in self.rows)
+        return self.n + self.lower + self.upper + self.foreign
+
+    @property
+    def foreign(self) -> int:
+        """Entries of H."""
+        return sum(len(row.outside.values) for row in self.rows)
 
     @property
     def lower(self) -> int:
