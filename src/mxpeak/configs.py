@@ -123,7 +123,8 @@ class OutputConfig:
     )  # fmt: skip
     format: str | None = option(
         None, "--format", help="what goes to stdout: text, or the benchmark's own report: hpl, mxp, hpcg (default: "
-        "text; with --dat what line 4 says)", metavar="{text,hpl,mxp,hpcg}", parse=one_of("text", "hpl", "mxp", "hpcg"), group="output",
+        "text; with --dat what line 4 says)", metavar="{text,hpl,mxp,hpcg}",
+        parse=one_of("text", "hpl", "mxp", "hpcg"), group="output",
     )  # fmt: skip
     progress: str = option(
         "auto", "--progress", help="show progress on stderr; auto: where a run takes more than two seconds",
@@ -628,10 +629,6 @@ class SparseConfig(RunConfig):
         None, "--rt", help="seconds to measure for (default: 60; the rules ask for 1800)", metavar="SECONDS",
         parse=real(0.0), group="measuring",
     )  # fmt: skip
-    trace: str | None = option(
-        None, "--trace", help="also write every timed span to FILE", metavar="FILE", parse=str, group="output"
-    )
-
     # What this is of a benchmark whose limit is that of memory.
     warmup: str = option(
         "gemm", "--warmup", help="none: the read bandwidth, which is the limit, is not measured; the others: it is",
@@ -709,6 +706,10 @@ class HpgMxpConfig(SparseConfig):
         "standard", "--validation", help="where the mixed solver is held against the double one: standard, on a "
         "few ranks; fullscale, on all of them", metavar="{standard,fullscale}", parse=one_of("standard", "fullscale"),
         group="precision and rules",
+    )  # fmt: skip
+    trace: str | None = option(
+        None, "--trace", help="also write every span of one restart cycle to FILE, for chrome://tracing",
+        metavar="FILE", parse=str, group="output",
     )  # fmt: skip
 
     def mg_precisions(self, levels: int) -> tuple[str, ...]:

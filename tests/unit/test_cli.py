@@ -49,7 +49,8 @@ class Bench:
     def run(self, config: Any, comm: Any, *, settings: Any, observers: Any, on_case: Any, argv: Any) -> list[Result]:
         self.calls.append(SimpleNamespace(config=config, settings=settings, argv=argv))
         results = []
-        for case in config.cases(comm.size, n=[1000]):
+        # of HPG-MxP and HPCG nothing is shown here: their results hold more than this one
+        for case in config.cases(comm.size, n=[1000]) if hasattr(config, "cases") else ():
             spans = Spans(observers=observers)
             spans.start(case.tag, 1e9)
             spans.step(1, 1, 1e9)
@@ -92,9 +93,8 @@ def bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, comm: Comm) -> Bench:
         launched=lambda: comm.size > 1, launcher=lambda: ("fake", comm.rank, comm.size),
         start=lambda *wish: comm, confirm=lambda *wish: None, respawn=lambda ranks, argv: 100 + ranks,
     )  # fmt: skip
-    monkeypatch.setitem(sys.modules, "mxpeak.bench.hpl", fake)
-    monkeypatch.setitem(sys.modules, "mxpeak.bench.hpl_mxp", fake)
-    monkeypatch.setitem(sys.modules, "mxpeak.bench.norms", fake)
+    for name in ("hpl", "hpl_mxp", "hpg_mxp", "hpcg", "norms"):
+        monkeypatch.setitem(sys.modules, f"mxpeak.bench.{name}", fake)
     monkeypatch.setitem(sys.modules, "mxpeak.comm.launch", launch)
     return fake
 

@@ -97,7 +97,7 @@ class Hpcg:
     def __init__(self, bench: SparseBench, config: HpcgConfig):
         self._bench, self._config, self._comm = bench, config, bench.comm
         self._kernels = bench.kernels.sparse
-        self._box = bench.box(forms(REFERENCE), 0)
+        self._box = bench.box([forms(storage) for storage in (REFERENCE, *storages(config))], 0)
         self._flops_a_step = hpcg_flops(stencil_levels(self._box), REFERENCE_STEPS)["total"] / REFERENCE_STEPS
 
     def result(self) -> Result | None:

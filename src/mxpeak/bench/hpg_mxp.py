@@ -117,6 +117,7 @@ class HpgMxp:
         self._bench, self._config, self._comm = bench, config, bench.comm
         self._problem = problem_of(bench, config, file)
         self._flops_a_step = hpg_mxp_flops(self._problem.levels, [config.restart])["total"] / config.restart
+        self._few = bench.comm.split(0 if bench.comm.rank < FEW else None, bench.comm.rank)  # for the validation
 
     def result(self) -> Result | None:
         """The result on rank 0, None elsewhere.  Collective."""
@@ -142,12 +143,14 @@ class HpgMxp:
     def _measured(self, storage: str, rt: float) -> Measured:
         """All three phases with one storage.  Collective."""
         bench, config = self._bench, self._config
+        few = config.validation == "standard" and self._comm.size > FEW
+        validation = self._validate_on_few(storage) if few else None  # before: both problems at once may not fit
         begin = time.perf_counter()
         made = self._problem.make(storage, self._comm)
         setup_s = time.perf_counter() - begin
         double, mixed = made.hierarchies
         limits = [bench.bandwidth(double.outer)]
-        validation = self._validate(made, storage)
+        validation = validation or self._solve_both(made, self._comm)
         timed = self._solves(made, mixed, f"{storage}: mixed", rt)
         reference = self._solves(made, double, f"{storage}: double", rt)
         limits.append(bench.bandwidth(double.outer))
@@ -165,16 +168,10 @@ class HpgMxp:
         b_norm = system.norm_of_b()
         return self._bench.traced(lambda: gmres_ir(system, b_norm, restart=restart, most=restart, tolerance=0.0))
 
-    def _validate(self, made: Made, storage: str) -> Validation:
-        """Both solvers to the same residual, on a few ranks or on all.  Collective."""
-        comm = self._comm
-        if self._config.validation == "fullscale" or comm.size <= FEW:
-            return self._solve_both(made, comm)
-        group = comm.split(0 if comm.rank < FEW else None, comm.rank)
-        found = None
-        if group is not None:
-            found = self._solve_both(self._problem.make(storage, group), group)
-        return comm.bcast_object(found)  # type: ignore[no-any-return]
+    def _validate_on_few(self, storage: str) -> Validation:
+        """Both solvers to the same residual, on the first few ranks.  Collective."""
+        found = self._solve_both(self._problem.make(storage, self._few), self._few) if self._few is not None else None
+        return self._comm.bcast_object(found)  # type: ignore[no-any-return]
 
     def _solve_both(self, made: Made, comm: Communicator) -> Validation:
         config = self._config
@@ -200,23 +197,25 @@ class HpgMxp:
         """Solves of all iterations from zero until `rt` seconds are over, after one that does not count; collective."""
         config, bench = self._config, self._bench
         system = self._system(made, hierarchy, self._comm, config.restart)
-        b_norm, last = system.norm_of_b(), Solve()
+        b_norm, done = system.norm_of_b(), list[Solve]()
 
         def solve(watch: Watch) -> None:
-            nonlocal last
             system.restart_from_zero()
-            last = gmres_ir(system, b_norm, restart=config.restart, most=config.iterations, tolerance=0.0, watch=watch)
+            done.append(
+                gmres_ir(system, b_norm, restart=config.restart, most=config.iterations, tolerance=0.0, watch=watch)
+            )
 
         watch = Watch(bench.spans, label, config.iterations, self._flops_a_step)
         watch.start()
         expected = bench.slowest(partial(solve, watch))
         watch = replace(watch, most=config.iterations * max(1, round(rt / expected)))
         watch.start()
+        done.clear()
         samples: list[float] = []
         while sum(samples) < rt or not samples:
             samples.append(bench.slowest(partial(solve, replace(watch, before=config.iterations * len(samples)))))
         bench.spans.finish()
-        return Solves(samples, last.cycles, phase_table(bench.comm, bench.spans), last.residual)
+        return Solves(samples, done, phase_table(bench.comm, bench.spans))
 
     def _system(self, made: Made, hierarchy: Hierarchy, comm: Communicator, restart: int) -> MixedSystem:
         top = hierarchy.top

@@ -20,7 +20,7 @@ from mxpeak.bench.stencil_sizes import box_of, line
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.solo import Solo
 from mxpeak.configs import HpgMxpConfig
-from mxpeak.dist.stencil import Form, Made, _settled, weights
+from mxpeak.dist.stencil import Form, Made, settled, weights
 from mxpeak.errors import MxpeakError, ResourceError, UsageError
 from mxpeak.layout.stencil import LEVELS, Box, process_grid
 from mxpeak.perf.sparse_counts import FP64_BYTES, Levels, memory_bytes, stencil_levels
@@ -29,8 +29,9 @@ from mxpeak.records import size_text, three_digits
 
 #: ||b|| outside of these is refused: squares of its entries, and of residuals, have to be numbers of fp64.
 LEAST_B, MOST_B = 1e-100, 1e100
-#: Bytes of an entry on rank 0, which keeps the file's matrix, and, at the most, of one while rows are made ready.
-KEPT_BYTES, MAKING_BYTES = 12, 64
+#: Bytes of an entry on rank 0, which keeps the file's matrix; at the most of one while rows are ordered and stored;
+#: and of one while a pattern is filled up, at the most, which takes i, j, value and place of entries and of zeros.
+KEPT_BYTES, MAKING_BYTES, FILLING_BYTES = 12, 64, 176
 
 
 class Problem(Protocol):
@@ -93,7 +94,7 @@ class Boxes:
     def __init__(self, bench: SparseBench, config: HpgMxpConfig):
         self._bench, self._config = bench, config
         self._stencil = weights(nonsymmetric=config.nonsymmetric)
-        self._box = bench.box(self.forms(storages(config)[0]), config.restart + 1)
+        self._box = bench.box([self.forms(storage) for storage in storages(config)], config.restart + 1)
         self.levels = stencil_levels(self._box)
 
     def forms(self, storage: str) -> tuple[Form, Form]:
@@ -130,7 +131,7 @@ class Boxes:
 
     def larger_mesh(self, share: float) -> int | None:
         """See `Problem`."""
-        return int(self._box.nx * share ** (1 / 3)) // 8 * 8
+        return int((share * self._box.rows) ** (1 / 3)) // 8 * 8 or None
 
 
 # --- a file -----------------------------------------------------------------------------------------------------
@@ -138,11 +139,15 @@ class Boxes:
 
 @dataclass(frozen=True, slots=True)
 class MatrixFile:
-    """A matrix from a file as all ranks know it; its entries, compressed rows, are on rank 0 alone."""
+    """A matrix from a file as all ranks know it; its entries, compressed rows, are on rank 0 alone.
+
+    filled   entries and the zeros that make its pattern symmetric
+    """
 
     name: str
     n: int
     nnz: int
+    filled: int
     nonsymmetric: bool
     entries: Any = None
 
@@ -162,23 +167,25 @@ class MatrixFile:
     def memory_need(self, hierarchies: Sequence[Held]) -> dict[str, int]:
         """The bytes that all ranks hold at a time, padding and halos left out; n rows, nnz entries, of each solver
 
-          matrix    nnz·(value + index)
+          matrix    filled·(value + index)
           vectors   3·n·vector, and 5·8·n for the outer solver
           basis     the largest basis·n·vector      solves follow one another
           making    64·nnz at most                  rows as they are dealt and ordered
+          filling   176·nnz at most                 of a pattern that is not symmetric, before anything is stored
           kept      12·nnz                          the file's matrix, on rank 0
-        total       matrix + vectors + kept + the larger of basis and making.
+        total       kept + the larger of filling and matrix + vectors + the larger of basis and making.
         """
         n, nnz = self.n, self.nnz
         parts = {
-            "matrix": sum(nnz * (one.value_bytes[0] + one.index_bytes) for one in hierarchies),
+            "matrix": sum(self.filled * (one.value_bytes[0] + one.index_bytes) for one in hierarchies),
             "vectors": 5 * FP64_BYTES * n + sum(3 * n * one.vector_bytes for one in hierarchies),
             "basis": max(one.basis * n * one.vector_bytes for one in hierarchies),
             "making": MAKING_BYTES * nnz,
+            "filling": FILLING_BYTES * nnz if self.filled > nnz else 0,
             "kept": KEPT_BYTES * nnz,
         }
-        total = parts["matrix"] + parts["vectors"] + parts["kept"] + max(parts["basis"], parts["making"])
-        return {**parts, "total": total}
+        stored = parts["matrix"] + parts["vectors"] + max(parts["basis"], parts["making"])
+        return {**parts, "total": parts["kept"] + max(stored, parts["filling"])}
 
     def node_need(self, parts: dict[str, int], ranks: int, budget: Budget) -> int:
         """The bytes that rank 0's node holds."""
@@ -216,7 +223,14 @@ def _read(path: str, ranks: int) -> tuple[Any, MatrixFile]:
         )
     _check_sums(path, A)
     difference = A - A.T
-    return A, MatrixFile(Path(path).name, n, int(A.nnz), bool(difference.count_nonzero()))
+    return A, MatrixFile(Path(path).name, n, int(A.nnz), _filled(A), bool(difference.count_nonzero()))
+
+
+def _filled(A: Any) -> int:
+    """Entries of A and A^T together: those of A's pattern as sweeps need it."""
+    there = A.astype(bool)
+    there.data[:] = True  # zeros that are stored are entries
+    return int((there + there.T).nnz)
 
 
 def _check_sums(path: str, A: Any) -> None:
@@ -258,7 +272,7 @@ class FileProblem:
         if bench.comm.rank == 0:
             kernels, mixed = bench.kernels.sparse, forms(self._config, "sell")[1]
             rows = kernels.rows_of(A.indptr, A.indices, A.data, self._file.n, 0)
-            name, _ = _settled(kernels, Solo(), rows, mixed.values[0], mixed.tolerance)
+            name, _ = settled(kernels, Solo(), rows, mixed.values[0], mixed.tolerance)
         return str(bench.comm.bcast_object(name))
 
     def forms(self, storage: str) -> tuple[Form, Form]:
@@ -312,9 +326,10 @@ class FileProblem:
 
 
 def _too_large(file: MatrixFile, parts: dict[str, int], need: int, node_bytes: int) -> str:
-    what = ", ".join(f"{name} {size_text(parts[name])}" for name in ("matrix", "vectors", "kept", "basis", "making"))
+    names = ("matrix", "vectors", "basis", "making", "filling", "kept")
+    what = ", ".join(f"{name} {size_text(parts[name])}" for name in names)
     return (
-        f"{file.name} with {file.n} rows and {file.nnz} entries takes {what}; with the larger of the last two "
-        f"{size_text(need)} on the first node, but {size_text(node_bytes)} of a node can be planned for (what is free "
+        f"{file.name} with {file.n} rows and {file.nnz} entries takes {what}, though not all at a time: at "
+        f"most {size_text(need)} on the first node, but {size_text(node_bytes)} of a node can be planned for (what is free "
         f"less {1 - MARGIN:.0%}, or --mem); start it on more nodes, or give a smaller --restart or a larger --mem"
     )

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from math import isfinite
 from typing import Any
 
 from mxpeak.bench.hpg_mxp_problem import Problem
 from mxpeak.bench.hpg_mxp_rules import foreseen, of_memory
-from mxpeak.bench.sparse_bench import SparseBench
+from mxpeak.bench.sparse_bench import OFFICIAL_RT, SparseBench
 from mxpeak.configs import HpgMxpConfig
 from mxpeak.errors import Outcome
 from mxpeak.perf.sparse_counts import HPG_MXP_MOTIFS, Levels, hpg_mxp_flops
@@ -51,12 +52,21 @@ class Validation:
 
 @dataclass(frozen=True, slots=True)
 class Solves:
-    """Timed solves: seconds of each, the restart cycles of one, the phases of all."""
+    """Timed solves: seconds of each, how each went, the phases of all."""
 
     samples_s: list[float]
-    cycles: list[int]
+    solves: list[Solve]
     phases: dict[str, Any]
-    residual: float
+
+    @property
+    def cycles(self) -> list[int]:
+        """The steps of every restart cycle of all of them."""
+        return [steps for solve in self.solves for steps in solve.cycles]
+
+    @property
+    def finite(self) -> bool:
+        """Whether none of them broke down."""
+        return all(isfinite(solve.residual) for solve in self.solves)
 
     @property
     def time_s(self) -> float:
@@ -85,6 +95,11 @@ class Measured:
     setup_bytes: int
     trace: list[dict[str, Any]]
 
+    @property
+    def passed(self) -> bool:
+        """Whether the validation passed, and no timed solve broke down."""
+        return self.validation.passed and self.mixed.finite and self.double.finite
+
     def rates(self, levels: Levels) -> dict[str, Any]:
         """The figure and what it is made of, in both countings; no speed-up where double took no step."""
         penalty = self.validation.penalty
@@ -92,11 +107,11 @@ class Measured:
         for counting in ("reference", "ornl"):
             flops = hpg_mxp_flops(levels, self.mixed.cycles, counting)["total"]
             double = hpg_mxp_flops(levels, self.double.cycles, counting)["total"]
-            raw = flops * len(self.mixed.samples_s) / self.mixed.time_s
+            raw = flops / self.mixed.time_s
             suffix = "" if counting == "reference" else "_ornl"
             found[f"rate_flops_{counting}"] = raw * penalty
             found[f"raw_rate_flops{suffix}"] = raw
-            found[f"double_rate_flops{suffix}"] = double * len(self.double.samples_s) / self.double.time_s
+            found[f"double_rate_flops{suffix}"] = double / self.double.time_s
         found["rate_flops"] = found["rate_flops_reference"]
         double = found["double_rate_flops"]
         found["speedup"] = found["rate_flops"] / double if double else None
@@ -124,12 +139,11 @@ def hpg_mxp_result(
     check, rates = one.validation, one.rates(problem.levels)
     broken = foreseen(config, bench.rt, one.storage)
     broken += of_memory(one.held_bytes[1], bench.facts.machine)
-    passed = check.passed and all(other.validation.passed for other in beside)
     limit, motion = one.limit, one.mixed.least_bytes / one.mixed.time_s
     phases = {**{motif: EMPTY for motif in HPG_MXP_MOTIFS}, **one.mixed.phases}
     return Result(
         benchmark="hpg-mxp",
-        status="valid" if passed else "invalid",
+        status="valid" if one.passed else "invalid",
         run=bench.facts.run_section(start, end),
         problem={**_problem(config, bench, problem, one), "peak_rss_bytes": rss},
         result={
@@ -138,7 +152,7 @@ def hpg_mxp_result(
             "double_time_s": one.double.time_s,
             "solves": len(one.mixed.samples_s),
             "double_solves": len(one.double.samples_s),
-            "iterations": sum(one.mixed.cycles) * len(one.mixed.samples_s),
+            "iterations": sum(one.mixed.cycles),
             "fraction_of_limit": motion / limit if limit else None,
             "limit": {"name": "read bandwidth", "rate_bytes": limit} if limit else None,
             "emulated": False,
@@ -146,9 +160,9 @@ def hpg_mxp_result(
             "double_flops": hpg_mxp_flops(problem.levels, one.double.cycles),
             "double_phases": one.double.phases,
             "speedup_by_motif": one.speedup_by_motif(),
-            "beside": [_beside(other, problem.levels) for other in beside],
+            "beside": [_beside(config, other, problem.levels) for other in beside],
         },
-        validation=_validation(config, check, passed=passed),
+        validation=_validation(check, passed=one.passed),
         rules={"admissible": not broken, "violations": [asdict(violation) for violation in broken]},
         samples_s=one.mixed.samples_s,
         phases={name: _with_share(phase, limit) for name, phase in phases.items()},
@@ -157,8 +171,11 @@ def hpg_mxp_result(
         software=bench.facts.software,
         launch=bench.facts.launch,
         telemetry={"trace": one.trace} if one.trace else {},
-        warnings=[*bench.facts.cautions, *bench.cautions, *_raised(config, one), *_unreached(config, check)],
-    )
+        warnings=[
+            *bench.facts.cautions, *bench.cautions, *_raised(config, one), *_unreached(config, check),
+            *_failed(beside),
+        ],
+    )  # fmt: skip
 
 
 #: A motif that did not occur.
@@ -189,7 +206,7 @@ def _problem(config: HpgMxpConfig, bench: SparseBench, problem: Problem, one: Me
     }  # fmt: skip
 
 
-def _validation(config: HpgMxpConfig, check: Validation, *, passed: bool) -> dict[str, Any]:
+def _validation(check: Validation, *, passed: bool) -> dict[str, Any]:
     double, mixed = check.double.solve, check.mixed.solve
     return {
         "passed": passed,
@@ -212,12 +229,11 @@ def _validation(config: HpgMxpConfig, check: Validation, *, passed: bool) -> dic
     }
 
 
-def _beside(other: Measured, levels: Levels) -> dict[str, Any]:
+def _beside(config: HpgMxpConfig, other: Measured, levels: Levels) -> dict[str, Any]:
     """A second figure, with another storage."""
     check = other.validation
-    plain = other.storage != "packed"
     return {
-        "label": "official" if plain else "explore",
+        "label": "explore" if foreseen(config, OFFICIAL_RT, other.storage) else "official",
         "storage": other.storage,
         "precision": other.levels[0]["value_precision"],
         **other.rates(levels),
@@ -242,6 +258,12 @@ def _raised(config: HpgMxpConfig, one: Measured) -> list[Caution]:
         for k, (name, level) in enumerate(zip(asked, one.levels))
         if name not in ("auto", level["value_precision"])
     ]  # fmt: skip
+
+
+def _failed(beside: list[Measured]) -> list[Caution]:
+    """Figures beside the first that were not validated."""
+    text = "{}: its solvers did not come to the residual that they had to, so its figure does not count"
+    return [Caution("beside", text.format(one.storage), "see result.beside") for one in beside if not one.passed]
 
 
 def _unreached(config: HpgMxpConfig, check: Validation) -> list[Caution]:

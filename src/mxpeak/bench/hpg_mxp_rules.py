@@ -3,6 +3,7 @@
 time         1800 s of mixed solves
 memory       a quarter of the machine's memory or more
 validation   to nine orders of magnitude, or with fullscale to where double came
+solver       300 iterations a timed solve, restarted after 30 (ORNL's code) or 40 (the reference's)
 storage      no rule speaks of compressed columns: an official figure is with 32-bit ones
 matrix       the benchmark's own; one from a file may be rounded to fp32 inside the iteration
 mode         --mode official; explore labels its results
@@ -29,6 +30,8 @@ from mxpeak.records import size_text, three_digits
 
 #: Storages whose columns are 32-bit numbers.
 PLAIN = ("ell", "sell")
+#: Iterations of a timed solve, and the restarts of the published codes.
+ITERATIONS, RESTARTS = 300, (30, 40)
 #: What describes the benchmark's own matrix, so nothing that is from a file.
 OF_BOXES = ("nx", "ny", "nz", "npx", "npy", "npz", "nonsymmetric")
 
@@ -98,6 +101,11 @@ def foreseen(config: HpgMxpConfig, rt: float, storage: str) -> list[Violation]:
         found.append(Violation("time", f"--rt {rt:g}: the rules ask for {OFFICIAL_RT:g} s"))
     if config.matrix is not None:
         found.append(Violation("matrix", f"{config.matrix} is not the benchmark's matrix"))
+    if config.iterations != ITERATIONS:
+        found.append(Violation("solver", f"--iterations {config.iterations}: a timed solve has {ITERATIONS}"))
+    if config.restart not in RESTARTS:
+        allowed = " or ".join(map(str, RESTARTS))
+        found.append(Violation("solver", f"--restart {config.restart}: the solver's restart is {allowed}"))
     if config.threshold > 1e-9:
         found.append(Violation("validation", f"--threshold {config.threshold:g} is above 1e-9"))
     return found

@@ -17,7 +17,7 @@ from mxpeak.bench.stencil_sizes import box_of, fitted
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.solo import Solo
 from mxpeak.configs import SparseConfig
-from mxpeak.dist.sparse import SparseMatrix
+from mxpeak.dist.sparse import SparseMatrix, reduced
 from mxpeak.dist.stencil import Form, Made, make_stencil
 from mxpeak.kernels.contract import Kernels
 from mxpeak.layout.stencil import LEVELS, Box
@@ -85,12 +85,13 @@ class SparseBench:
         """The order in which sweeps take rows."""
         return "natural" if self.config.smoother == "natural" else self.config.colouring
 
-    def box(self, forms: Sequence[Form], basis: int) -> Box:
-        """This rank's box, if what it needs fits into memory; collective, and the same answer everywhere."""
-        asked = box_of(self.config, self.comm.rank, self.comm.size)
-        box, caution = fitted(asked, self.config, held(forms, basis), self.budget)
-        if caution is not None:
-            self.cautions.append(caution)
+    def box(self, kinds: Sequence[Sequence[Form]], basis: int) -> Box:
+        """This rank's box, if each kind of forms fits into memory by itself; collective, the same answer everywhere."""
+        box = box_of(self.config, self.comm.rank, self.comm.size)
+        for forms in kinds:
+            box, caution = fitted(box, self.config, held(forms, basis), self.budget)
+            if caution is not None:
+                self.cautions.append(caution)
         return box
 
     def make(self, box: Box, forms: Sequence[Form], stencil: Sequence[float], comm: Communicator) -> Made:
@@ -126,27 +127,23 @@ class SparseBench:
         """The rate at which all ranks at once read the values of a matrix; None with --warmup none.  Collective."""
         if self.config.warmup == "none":
             return None
-        samples: list[float] = []
-        while len(samples) < 3 or (sum(samples) < LIMIT_S and len(samples) < 50):
-            self.comm.barrier()
-            begin = time.perf_counter()
+        moved = 0
+
+        def read() -> None:
+            nonlocal moved
             moved = self.kernels.sparse.read_all(A.A)
-            self.comm.barrier()
-            samples.append(time.perf_counter() - begin)
-        fastest = self.kernels.sparse.vector(2, "fp64")
-        self.kernels.sparse.assign(fastest, [moved / min(samples), 0.0])
-        self.comm.allreduce(fastest, "sum")
-        return float(fastest[0])
+
+        samples: list[float] = []  # the same on every rank, so all leave together
+        while len(samples) < 3 or (sum(samples) < LIMIT_S and len(samples) < 50):
+            samples.append(self.slowest(read))
+        return self.total(float(moved)) / min(samples)
 
     def slowest(self, work: Callable[[], None]) -> float:
         """Do the work and return the seconds of the slowest rank, from a barrier on.  Collective."""
         self.comm.barrier()
         begin = time.perf_counter()
         work()
-        elapsed = self.kernels.sparse.vector(1, "fp64")
-        self.kernels.sparse.assign(elapsed, time.perf_counter() - begin)
-        self.comm.allreduce(elapsed, "max")
-        return float(elapsed[0])
+        return reduced(self.kernels.sparse, self.comm, time.perf_counter() - begin, "max")
 
     def traced(self, work: Callable[[], Any]) -> list[dict[str, Any]]:
         """Every span of some work on all ranks, seconds from a barrier on; whole on rank 0.  Collective."""
@@ -165,10 +162,7 @@ class SparseBench:
 
     def total(self, value: float) -> float:
         """The sum of everybody's value.  Collective."""
-        found = self.kernels.sparse.vector(1, "fp64")
-        self.kernels.sparse.assign(found, value)
-        self.comm.allreduce(found, "sum")
-        return float(found[0])
+        return reduced(self.kernels.sparse, self.comm, value, "sum")
 
     def bytes_of(self, made: Made, k: int, basis: int) -> int:
         """Bytes that one solver of the problem holds, over all ranks: matrices, vectors, basis.  Collective."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from mxpeak.cli.benchmarks import BENCHMARKS
 from mxpeak.cli.request import Request, add_options, requests, settings_table
-from mxpeak.configs import OutputConfig, RunConfig, SparseConfig
+from mxpeak.configs import HpgMxpConfig, OutputConfig, RunConfig
 from mxpeak.errors import ExitCode, MxpeakError, UsageError
 from mxpeak.records import Result, document, rate_text, to_json
 
@@ -97,8 +97,9 @@ def _prepare_files(benchmark: str, wanted: list[Request]) -> list[Folder]:
         taken = [folders[0].path / name for name in names]
         if output.json not in (None, "-"):
             check_file(Path(output.json or ""), taken=taken)
+            taken.append(Path(output.json or ""))
         for request in wanted:
-            if isinstance(request.config, SparseConfig) and request.config.trace is not None:
+            if isinstance(request.config, HpgMxpConfig) and request.config.trace is not None:
                 check_file(Path(request.config.trace), taken=taken, flag="--trace")
         folders += [empty_folder(r.submit, "--submit", not_in=folders[0].path) for r in wanted if r.submit is not None]
     except UsageError:
@@ -223,7 +224,7 @@ def _traces(displays: list[Display]) -> dict[str, list[Any]]:
         config = display.request.config
         for result in display.results:
             events = result.telemetry.pop("trace", [])
-            if isinstance(config, SparseConfig) and config.trace is not None:
+            if isinstance(config, HpgMxpConfig) and config.trace is not None:
                 found[config.trace] = events
     return found
 

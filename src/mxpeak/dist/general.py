@@ -16,7 +16,7 @@ import numpy as np
 
 from mxpeak.comm.base import Communicator, Task, all_of
 from mxpeak.dist.sparse import Exchange, Level, Neighbour, SparseMatrix
-from mxpeak.dist.stencil import Form, Hierarchy, Made, _settled
+from mxpeak.dist.stencil import Form, Hierarchy, Made, settled
 from mxpeak.kernels.sparse_contract import Order, Rows, SparseKernels
 from mxpeak.spans import Spans
 
@@ -79,9 +79,10 @@ def deal(comm: Communicator, whole: Any) -> Block:
         plan = starts, [int(whole.indptr[row]) for row in starts]
     starts, places = comm.bcast_object(plan)
     if comm.rank == 0:
-        blocks = [_part(whole, starts, places, rank) for rank in range(comm.size)]
-        Task(all_of([comm.isend(one, block.rank) for block in blocks[1:] for one in block.arrays])).wait()
-        return blocks[0]
+        for rank in range(1, comm.size):  # one at a time: all together would be a second copy of the columns
+            block = _part(whole, starts, places, rank)
+            Task(all_of([comm.isend(one, rank) for one in block.arrays])).wait()
+        return _part(whole, starts, places, 0)
     n, nnz = starts[comm.rank + 1] - starts[comm.rank], places[comm.rank + 1] - places[comm.rank]
     mine = Block(starts, comm.rank, np.empty(n + 1, np.int64), np.empty(nnz, np.int64), np.empty(nnz))
     Task(all_of([comm.irecv(buffer, 0) for buffer in mine.arrays])).wait()
@@ -151,7 +152,7 @@ def make_general(
     ordered = kernels.order(rows, order)
     found: list[Hierarchy] = []
     for form in forms:
-        values, exact = _settled(kernels, comm, rows, form.values[0], form.tolerance)
+        values, exact = settled(kernels, comm, rows, form.values[0], form.tolerance)
         vectors = "fp64" if values == "fp64" else form.vectors
         same = next((one.top.A.A for one in found if one.top.A.A.storage == form.storage), None)
         stored = kernels.store(rows, ordered, values, vectors, form.storage, like=same)

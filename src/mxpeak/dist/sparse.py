@@ -16,6 +16,14 @@ from mxpeak.precision import PRECISIONS
 from mxpeak.spans import Spans
 
 
+def reduced(kernels: SparseKernels, comm: Communicator, value: float, op: str) -> float:
+    """The sum or the largest of everybody's value, NaN if there is one.  Collective."""
+    found = kernels.vector(1, "fp64")
+    kernels.assign(found, value)
+    comm.allreduce(found, op)
+    return float(found[0])
+
+
 @dataclass(frozen=True, slots=True)
 class Neighbour:
     """A rank to talk to: which rows it needs, and where in the halo stands what comes from it."""
@@ -151,7 +159,7 @@ class SparseMatrix:
             return False
         with self._spans("halo"):
             travel.wait()
-        self._spans.travelled("halo under way", self._begun)
+        self._spans.travelled("halo, posted to complete", self._begun)
         return True
 
 

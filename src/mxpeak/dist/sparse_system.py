@@ -8,7 +8,7 @@ from math import sqrt
 from typing import Any
 
 from mxpeak.comm.base import Communicator
-from mxpeak.dist.sparse import SparseMatrix
+from mxpeak.dist.sparse import SparseMatrix, reduced
 from mxpeak.kernels.sparse_contract import SparseKernels, Vector
 from mxpeak.perf import sparse_counts as counts
 from mxpeak.precision import PRECISIONS
@@ -67,10 +67,7 @@ class SparseBasis:
         return h
 
     def _sum(self, value: float) -> float:
-        total = self._kernels.vector(1, "fp64")
-        self._kernels.assign(total, value)
-        self._comm.allreduce(total, "sum")
-        return float(total[0])
+        return reduced(self._kernels, self._comm, value, "sum")
 
 
 class MixedSystem:
@@ -130,16 +127,10 @@ class MixedSystem:
 
     def max_error(self, value: float) -> float:
         """max |x_i - value|.  Collective."""
-        most = self._kernels.vector(1, "fp64")
-        self._kernels.assign(most, self._kernels.distance(self.solution, value))
-        self._comm.allreduce(most, "max")
-        return float(most[0])
+        return reduced(self._kernels, self._comm, self._kernels.distance(self.solution, value), "max")
 
     def _sum(self, value: float) -> float:
-        total = self._kernels.vector(1, "fp64")
-        self._kernels.assign(total, value)
-        self._comm.allreduce(total, "sum")
-        return float(total[0])
+        return reduced(self._kernels, self._comm, value, "sum")
 
 
 class CgSystem:
@@ -209,10 +200,7 @@ class CgSystem:
 
     def max_error(self, value: float) -> float:
         """max |x_i - value|.  Collective."""
-        most = self._kernels.vector(1, "fp64")
-        self._kernels.assign(most, self._kernels.distance(self.solution, value))
-        self._comm.allreduce(most, "max")
-        return float(most[0])
+        return reduced(self._kernels, self._comm, self._kernels.distance(self.solution, value), "max")
 
     def _waxpby(self, also: float = 0.0) -> AbstractContextManager[None]:
         return self._spans("waxpby", flops=2.0 * self._A.n + also, bytes=float(counts.waxpby_bytes(self._A.n)))
@@ -223,8 +211,5 @@ class CgSystem:
             return self._sum(self._kernels.dot(x, y))
 
     def _sum(self, value: float) -> float:
-        total = self._kernels.vector(1, "fp64")
-        self._kernels.assign(total, value)
         with self._spans("allreduce"):
-            self._comm.allreduce(total, "sum")
-        return float(total[0])
+            return reduced(self._kernels, self._comm, value, "sum")

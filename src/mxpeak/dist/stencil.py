@@ -9,7 +9,7 @@ from time import perf_counter
 from typing import Any
 
 from mxpeak.comm.base import Communicator
-from mxpeak.dist.sparse import Exchange, Level, Neighbour, SparseMatrix
+from mxpeak.dist.sparse import Exchange, Level, Neighbour, SparseMatrix, reduced
 from mxpeak.kernels.sparse_contract import Matrix, Order, Rows, SparseKernels, Vector
 from mxpeak.layout.stencil import Box
 from mxpeak.spans import Spans
@@ -119,7 +119,7 @@ def make_stencil(
         if b is None:
             b, setup_bytes = kernels.row_sums(rows, orders[0]), int(rows.indptr[-1]) * 12 + box.rows * 8
         for k, form in enumerate(forms):
-            values, exact = _settled(kernels, comm, rows, form.values[depth], form.tolerance)
+            values, exact = settled(kernels, comm, rows, form.values[depth], form.tolerance)
             same = next((other[depth].A.A for other in made[:k] if other[depth].A.A.storage == form.storage), None)
             level = _level(kernels, comm, box, rows, orders[depth], form, values, same, spans)
             if depth:
@@ -146,7 +146,7 @@ def _level(
     return Level(A, A.operand(), keep)
 
 
-def _settled(kernels: SparseKernels, comm: Communicator, rows: Rows, asked: str, tolerance: float) -> tuple[str, bool]:
+def settled(kernels: SparseKernels, comm: Communicator, rows: Rows, asked: str, tolerance: float) -> tuple[str, bool]:
     """The format asked for, or the next wider one in which every value is right to the tolerance; whether it is exact.
 
     Collective.
@@ -160,10 +160,7 @@ def _settled(kernels: SparseKernels, comm: Communicator, rows: Rows, asked: str,
 
 def _rounding(kernels: SparseKernels, comm: Communicator, rows: Rows, precision: str) -> float:
     """The largest relative error of a value in this format.  Collective."""
-    worst = kernels.vector(1, "fp64")
-    kernels.assign(worst, kernels.rounding(rows, precision))
-    comm.allreduce(worst, "max")
-    return float(worst[0])
+    return reduced(kernels, comm, kernels.rounding(rows, precision), "max")
 
 
 def _join(kernels: SparseKernels, fine: Level, coarse: Level, orders: Sequence[Order], boxes: Sequence[Box]) -> None:

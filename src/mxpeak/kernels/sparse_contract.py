@@ -117,7 +117,8 @@ class SparseKernels(Protocol):
     ) -> Matrix:
         """The matrix with its values in one precision, for vectors of another; `ell`, `sell` or `packed`.
 
-        `like` is the same matrix in the same storage: what is equal in both is kept once.
+        `like` is the same matrix in the same storage: what is equal in both is kept once.  No value may be beyond the
+        format (`rounding` finite).
         """
 
     def row_sums(self, rows: Rows, order: Order) -> Vector:
@@ -201,6 +202,7 @@ class SparseKernels(Protocol):
     ) -> None:  # fmt: skip
         """One Gauss-Seidel sweep, x_i = (b_i - Σ_{j≠i} a_ij x_j) / a_ii, group after group, on 2·nnz flops.
 
+        b has to be writable: H x is taken off it for as long as a sweep lasts.
         late        None: all rows, with H; False: those that need nothing from other ranks; True: the rest, with H
         from_zero   x is taken for zero: only L is read; D x + L x = b afterwards
         backward    from the last group to the first

@@ -43,13 +43,14 @@ class Grid:
     R: Csr = None
 
 
-def hierarchy(A: Csr, coarsest: int = COARSEST) -> tuple[list[Grid], str]:
-    """The levels of A, the finest first, or none and why there are none.
+def hierarchy(A: Csr, A_s: Csr, scaling: Scaling, coarsest: int = COARSEST) -> tuple[list[Grid], str]:
+    """The levels of A below A_s = D_r A D_c, the finest first, or none and why there are none.
 
-    PyAMG gets 2^k A with its largest entry near 1, since it takes numbers below 1e-15 for zeros; 2^k goes into R.
+    PyAMG gets 2^k A with its largest entry near 1, since it takes numbers below 1e-15 for zeros.  Its P and R become
+    D_c^-1 P and 2^k R D_r^-1, in one step: either factor alone may be beyond fp64.
     """
     if A.shape[0] <= coarsest:
-        return [Grid(A)], ""
+        return [Grid(A_s)], ""
     import pyamg
 
     k = -largest_exponent(A.data)
@@ -64,9 +65,13 @@ def hierarchy(A: Csr, coarsest: int = COARSEST) -> tuple[list[Grid], str]:
     grids[-1] = Grid(grids[-1].A)
     if len(grids) == 1:
         return [], "PyAMG found no coarser level"
-    grids[0].R.data *= 2.0**k
-    grids[0] = Grid(A, grids[0].P, grids[0].R)
-    for depth, grid in enumerate(grids[1:], start=2):
+    P, R = grids[0].P, grids[0].R
+    with np.errstate(over="ignore"):
+        R.data = np.ldexp(R.data, k - (scaling.rows[R.indices] if scaling.active else 0))
+        if scaling.active:
+            P.data = np.ldexp(P.data, -scaling.columns[rows_of_entries(P)])
+    grids[0] = Grid(A_s, P, R)
+    for depth, grid in enumerate(grids, start=1):
         if bad := _unfit(grid):
             return [], f"PyAMG's level {depth} {bad}"
     return grids, ""
@@ -81,7 +86,7 @@ def _fp64(T: Any) -> Csr:
 
 
 def _unfit(grid: Grid) -> str:
-    """What keeps a coarse level from being smoothed or solved."""
+    """What keeps a level from being smoothed or solved."""
     if not all(np.isfinite(T.data).all() for T in (grid.A, grid.P, grid.R) if T is not None):
         return "has entries that are not finite"
     smoothed = grid.P is not None or grid.A.shape[0] > DENSE
@@ -118,10 +123,11 @@ class Transfer:
 class AmgLevel:
     """A level with a coarser one below."""
 
-    def __init__(self, kernels: SparseKernels, A: SparseMatrix, P: Transfer, R: Transfer, coarser: Any, spans: Spans):
-        self._kernels, self.A, self._P, self._R, self.coarser, self._spans = kernels, A, P, R, coarser, spans
-        self.x, self.r = A.operand(), kernels.vector(coarser.A.n, A.A.vectors)
-        self._everywhere = np.arange(A.n, dtype=np.int32)
+    def __init__(self, workshop: Workshop, A: SparseMatrix, P: Transfer, R: Transfer, coarser: Any):
+        self._kernels, self._spans = workshop.kernels, workshop.spans
+        self.A, self._P, self._R, self.coarser = A, P, R, coarser
+        self.x, self.r = A.operand(), self._kernels.vector(coarser.A.n, A.A.vectors)
+        self._everywhere = workshop.points(A.n, lambda: np.arange(A.n, dtype=np.int32))
 
     def presmooth(self, b: Vector) -> None:
         """x = (D + L)^-1 b."""
@@ -162,17 +168,6 @@ class Coarsest:
             np.matmul(self._inverse, b, out=self.A.own(self.x))
 
 
-def scaled(grids: list[Grid], A: Csr, scaling: Scaling) -> list[Grid]:
-    """The hierarchy of the unscaled matrix below the scaled one, A: P is D_c^-1 P there, and R is R D_r^-1."""
-    first = grids[0]
-    if not scaling.active or first.P is None:
-        return [Grid(A, first.P, first.R), *grids[1:]]
-    P, R = first.P.copy(), first.R.copy()
-    P.data = np.ldexp(P.data, -scaling.columns[rows_of_entries(P)])
-    R.data = np.ldexp(R.data, -scaling.rows[R.indices])
-    return [Grid(A, P, R), *grids[1:]]
-
-
 def amg_multigrid(workshop: Workshop, A: SparseMatrix, order: Order, grids: Sequence[Grid]) -> Multigrid:
     """A cycle on these levels, the finest of which is stored as A already."""
     kernels, vectors = workshop.kernels, A.A.vectors
@@ -187,7 +182,7 @@ def amg_multigrid(workshop: Workshop, A: SparseMatrix, order: Order, grids: Sequ
     for depth in reversed(range(len(grids) - 1)):
         P = Transfer(kernels, grids[depth].P, orders[depth], orders[depth + 1], vectors)
         R = Transfer(kernels, grids[depth].R, orders[depth + 1], orders[depth], vectors)
-        level = AmgLevel(kernels, matrices[depth], P, R, level, workshop.spans)
+        level = AmgLevel(workshop, matrices[depth], P, R, level)
         total += P.bytes + R.bytes
     return Multigrid(level, len(grids), total)
 

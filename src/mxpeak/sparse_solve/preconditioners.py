@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from mxpeak.comm.solo import Solo
 from mxpeak.dist.sparse import Exchange, Level, SparseMatrix
 from mxpeak.errors import ResourceError, UsageError
 from mxpeak.kernels.host.sparse_native import LANES
-from mxpeak.kernels.sparse_contract import Order, Rows, SparseKernels, Stored, Vector
+from mxpeak.kernels.sparse_contract import Indices, Order, Rows, SparseKernels, Stored, Vector
 from mxpeak.layout.stencil import Box
 from mxpeak.perf.host import available_memory_bytes
 from mxpeak.records import size_text
@@ -22,16 +23,28 @@ from mxpeak.sparse_solve.inputs import Array
 from mxpeak.sparse_solve.scaling import Scaling
 
 
+#: Bytes an entry while a pattern is filled up to be symmetric, and of a column as such, untold by runs.
+FILLING_BYTES, COLUMN_BYTES = 132, 4
+
+
 class Workshop:
     """Stores matrices and brings them into order, all in the same way: kernels, smoother, storage, spans."""
 
     def __init__(self, kernels: SparseKernels, smoother: str, storage: str, spans: Spans):
         self.kernels, self.storage, self.spans = kernels, storage, spans
         self._kind = "greedy" if smoother == "coloured" else "natural"
+        self._points: dict[int, Indices] = {}
+
+    def points(self, n: int, make: Callable[[], Indices]) -> Indices:
+        """The rows at which a level of n rows has residuals restricted: made once, as matrices keep a table for each."""
+        if n not in self._points:
+            self._points[n] = make()
+        return self._points[n]
 
     def ordered(self, rows: Rows) -> tuple[Rows, Order]:
         """The rows with a symmetric pattern, and an order for sweeps."""
         if not self.kernels.is_symmetric_pattern(rows):
+            _check_filling(rows.indices.size)
             rows = self.kernels.with_symmetric_pattern(rows)
         return rows, self.kernels.order(rows, self._kind)
 
@@ -44,23 +57,49 @@ class Workshop:
         alone = Exchange(self.kernels, Solo(), [], self.kernels.indices([]), vectors)
         return SparseMatrix(self.kernels, A, alone, self.spans)
 
-    def check_room(self, rows: Rows, order: Order, value_bytes: int) -> None:
-        """Stop where chunks of rows, each as wide as its longest, take more memory than is free."""
-        lengths = np.diff(rows.indptr)[order.places]
-        step = rows.n if self.storage == "ell" else LANES
-        firsts = np.concatenate([np.arange(a, b, step) for a, b in zip(order.starts, order.starts[1:])])
-        sizes = np.maximum(np.diff(firsts, append=rows.n), LANES)
-        need = int(sizes @ np.maximum.reduceat(lengths, firsts)) * (value_bytes + 4)
+    def check_room(self, rows: Rows, order: Order | None, value_bytes: Sequence[int], basis: int) -> None:
+        """Stop where chunks of rows, each as wide as its longest, and the basis take more memory than is free.
+
+        value_bytes   of a value in each form of the matrix
+        order         None while there is none: then as in the best of all, with rows of like length together
+
+        Of packed columns, most often a few bytes a chunk, nothing is counted.
+        """
+        lengths = np.diff(rows.indptr)
+        column = 0 if self._storage() == "packed" else COLUMN_BYTES
+        matrix = self._slots(lengths, order) * sum(one + column for one in value_bytes)
         free = available_memory_bytes()
-        if free is not None and need > free:
-            raise ResourceError(
-                f"the longest row of A has {lengths.max()} entries, the mean {lengths.mean():.3g}: storing {LANES} "
-                f"rows side by side takes at least {size_text(need)}, and {size_text(free)} of memory is free; "
-                'type storage="auto", or use scipy.sparse.linalg.gmres, which stores entries one by one'
-            )
+        if free is None or matrix + basis <= free:
+            return
+        use = "use scipy.sparse.linalg.gmres, which stores entries one by one"
+        instead = f'type storage="auto", or {use}' if self.storage == "ell" else use
+        raise ResourceError(
+            f"the longest row of A has {lengths.max()} entries, the mean {lengths.mean():.3g}: storing {LANES} rows side "
+            f"by side takes about {size_text(matrix)}, and the basis {size_text(basis)}, but {size_text(free)} of memory "
+            f"is free; {'give a smaller restart' if basis > matrix else instead}"
+        )
+
+    def _slots(self, lengths: Array, order: Order | None) -> int:
+        """Values with the zeros that fill up short rows."""
+        if order is None:
+            return LANES * int(-np.sort(-lengths)[::LANES].sum())
+        step = lengths.size if self.storage == "ell" else LANES
+        firsts = np.concatenate([np.arange(a, b, step) for a, b in zip(order.starts, order.starts[1:])])
+        sizes = np.maximum(np.diff(firsts, append=lengths.size), LANES)
+        return int(sizes @ np.maximum.reduceat(lengths[order.places], firsts))
 
     def _storage(self) -> str:
         return "packed" if self.storage == "auto" else self.storage
+
+
+def _check_filling(nnz: int) -> None:
+    """Stop where a symmetric pattern takes more memory than is free."""
+    need, free = FILLING_BYTES * nnz, available_memory_bytes()
+    if free is not None and need > free:
+        raise ResourceError(
+            f"sweeps need a symmetric pattern, and filling up that of {nnz} entries takes about {size_text(need)}, but "
+            f'{size_text(free)} of memory is free; type preconditioner="jacobi", which takes none'
+        )
 
 
 def one_group(n: int) -> Order:
@@ -172,7 +211,8 @@ def stencil_multigrid(
     while not any(side % 2 for side in box.shape):
         rows, coarse_order = workshop.ordered(kernels.stencil_rows(box.coarser(), stencil))
         coarse = workshop.store(rows, coarse_order, A.A.values, vectors)
-        level.points = kernels.coarse_rows(order, coarse_order, box)
+        make = partial(kernels.coarse_rows, order, coarse_order, box)
+        level.points = workshop.points(level.A.n, make)
         level.r = kernels.vector(coarse.n, vectors)
         level.coarser = Level(coarse, coarse.operand())
         level, order, box = level.coarser, coarse_order, box.coarser()

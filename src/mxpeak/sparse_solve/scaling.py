@@ -1,4 +1,8 @@
-"""Powers of two for rows and columns: nothing is rounded by them, and all that follows stays in range."""
+"""Powers of two for rows and columns: nothing is rounded by them, and all that follows stays in range.
+
+Save what falls below 2^-1022, where fp64 has fewer digits and then none: entries of A that are by so much smaller than
+the largest of their column when all are scaled, and likewise of b and x.
+"""
 
 from __future__ import annotations
 

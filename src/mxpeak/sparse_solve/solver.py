@@ -15,7 +15,7 @@ from mxpeak.precision import PRECISIONS
 from mxpeak.solvers.gmres_ir import STALL, STALL_CYCLES, Solve, gmres_ir
 from mxpeak.spans import Spans
 from mxpeak.sparse_solve import choosing
-from mxpeak.sparse_solve.amg import COMPLEXITY, MOST_RANGE, Grid, complexity, hierarchy, scaled
+from mxpeak.sparse_solve.amg import COMPLEXITY, MOST_RANGE, Grid, complexity, hierarchy
 from mxpeak.sparse_solve.choosing import Choice, Formats
 from mxpeak.sparse_solve.inputs import Array, Csr, with_diagonal
 from mxpeak.sparse_solve.scaling import Scaling, balanced, equilibration
@@ -61,10 +61,10 @@ class Solver:
         with self.spans("scale"):
             scaling = _scaling(kernels, A, precision)
             A_s = scaling.matrix(A)
+        grids: list[Grid] = []
         if choice.name == "amg":
             with self.spans("hierarchy"):
-                choice, grids = _hierarchy(A, choice, scaling, preconditioner == "auto")
-        grids = scaled(grids, A_s, scaling) if choice.name == "amg" else []
+                choice, grids = _hierarchy(A, A_s, choice, scaling, preconditioner == "auto")
         if choice.name not in choosing.DIVIDING:
             A_s = with_diagonal(A_s)
         self._formats = choosing.formats(kernels, _rows(kernels, A_s), precision)
@@ -181,13 +181,13 @@ def _scaling(kernels: HostSparse, A: Csr, precision: str) -> Scaling:
     return equilibration(A)
 
 
-def _hierarchy(A: Csr, choice: Choice, scaling: Scaling, automatic: bool) -> tuple[Choice, list[Grid]]:
+def _hierarchy(A: Csr, A_s: Csr, choice: Choice, scaling: Scaling, automatic: bool) -> tuple[Choice, list[Grid]]:
     """PyAMG's levels; where they will not do, `auto` takes Gauss-Seidel."""
     grids: list[Grid] = []
     if scaling.active and scaling.range > MOST_RANGE:
         problem = f"the scales of its rows or columns spread over 2^{scaling.range}, too far for algebraic multigrid"
     else:
-        grids, problem = hierarchy(A)
+        grids, problem = hierarchy(A, A_s, scaling)
     if automatic and grids and complexity(grids) > COMPLEXITY:
         problem = f"PyAMG's levels have {complexity(grids):.1f} times the entries of A"
     if not problem:

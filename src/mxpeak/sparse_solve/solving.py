@@ -127,7 +127,7 @@ def gmres(
 def _info(solver: Solver, done: list[Column], tol: float) -> GmresInfo:
     problem, choice = solver.problem, solver.plan.choice
     longest = max(done, key=lambda one: one.steps)
-    residual = max(one.residual for one in done)
+    residual = float(np.max([one.residual for one in done]))  # NaN where one is, which max would pass over
     notes = dict.fromkeys([*solver.notes, *(one.note for one in done if one.note)])
     return GmresInfo(
         outcome=Outcome.SOLVED if residual <= tol else Outcome.UNREACHED, n=problem.inner.n, nnz=solver.nnz,

@@ -61,13 +61,17 @@ class Problem:
         self._kernels, self._plan, self._spans = kernels, plan, spans
         self._workshop = Workshop(kernels, plan.smoother, plan.storage, spans)
         rows = kernels.rows_of(A.indptr, A.indices, A.data, A.shape[0], 0)
+        basis = self._basis_bytes(rows.n, formats.vectors)
+        value_bytes = [PRECISIONS[formats.values].bytes]
+        if not formats.exact:
+            value_bytes.append(PRECISIONS["fp64"].bytes)  # the outer matrix shares nothing
+        self._workshop.check_room(rows, None, value_bytes, basis)
         with spans("order"):
             self.order = one_group(rows.n)
             if plan.choice.name in SWEEPING:
                 rows, self.order = self._workshop.ordered(rows)
         with spans("store"):
-            wide = 0 if formats.exact else PRECISIONS["fp64"].bytes  # where the outer matrix shares nothing
-            self._workshop.check_room(rows, self.order, PRECISIONS[formats.values].bytes + wide)
+            self._workshop.check_room(rows, self.order, value_bytes, basis)
             self.inner = self.outer = self._workshop.store(rows, self.order, formats.values, formats.vectors)
             if formats.vectors != "fp64":
                 values = formats.values if formats.exact else "fp64"
@@ -88,8 +92,11 @@ class Problem:
     def bytes(self) -> int:
         """Of matrices, preconditioner and basis."""
         beside = 0 if self.outer is self.inner else self.outer.A.bytes_beside(self.inner.A)
-        basis = (self._plan.restart + 1) * self.inner.n * PRECISIONS[self.inner.A.vectors].bytes
+        basis = self._basis_bytes(self.inner.n, self.inner.A.vectors)
         return int(self.inner.A.bytes + beside + self._preconditioner.bytes + basis)
+
+    def _basis_bytes(self, n: int, vectors: str) -> int:
+        return (self._plan.restart + 1) * n * PRECISIONS[vectors].bytes
 
     def widen(self) -> None:
         """From now on everything in fp64."""
@@ -133,6 +140,7 @@ class Continued(MixedSystem):
         self._kernels.assign(self._b, b)
         self._kernels.assign(self.solution, x)
         self._best, self._known = inf, None
+        self._best_x[:] = x  # to go back to where no residual is a finite number
 
     def residual(self) -> float:
         """||b - A x||, computed once for every x."""
@@ -184,4 +192,4 @@ def _tiny(choice: Choice) -> tuple[Csr, Choice, tuple[Grid, ...]]:
     A = csr_array(diags_array([off, np.full(n, 2.0), off], offsets=[-1, 0, 1]))
     if choice.user is not None:
         return A, replace(choice, user=lambda r: r), ()
-    return A, choice, tuple(hierarchy(A, TINY_COARSEST)[0]) if choice.name == "amg" else ()
+    return A, choice, tuple(hierarchy(A, A, Scaling(), TINY_COARSEST)[0]) if choice.name == "amg" else ()

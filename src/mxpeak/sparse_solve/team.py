@@ -7,12 +7,14 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
+import numpy as np
+
 from mxpeak.bench.placement import compile_in_turn
 from mxpeak.comm.solo import Solo
 from mxpeak.errors import UsageError
 from mxpeak.kernels.host.sparse import HostSparse
 from mxpeak.kernels.host.team import Team
-from mxpeak.perf.host import one_core_each
+from mxpeak.perf.host import allowed_cores, one_core_each
 
 #: Entries from which on more than one thread is quicker: waking a team costs some ten microseconds a kernel.
 MANY = 200_000
@@ -27,9 +29,15 @@ def kernels(threads: int | None, nnz: int) -> HostSparse:
     """The kernels with so many threads; None: as many as there are cores, one where A is small."""
     if threads is None:
         return _kernels(_cores() if nnz >= MANY else 1)
-    if isinstance(threads, bool) or not isinstance(threads, int) or threads < 1:
+    if isinstance(threads, bool) or not isinstance(threads, int | np.integer) or threads < 1:
         raise UsageError(f"threads={threads!r}: give a whole number from 1 on, or None for one a core")
-    return _kernels(threads)
+    most = len(allowed_cores())
+    if threads > most:
+        raise UsageError(
+            f"threads={threads}, but there are {most} cores for this process, and threads that work in step need one "
+            f"each; give at most {most}, or None for one a core"
+        )
+    return _kernels(int(threads))
 
 
 @cache

@@ -25,7 +25,7 @@ READ = 4096
 
 
 class HostSparse(SparseSetup):
-    """Compiled loops over chunks of rows, on the threads of a team."""
+    """Compiled loops over chunks of rows, on the threads of a team; one caller at a time, for its sums are its own."""
 
     def __init__(self, team: Team):
         super().__init__(team)
@@ -157,9 +157,11 @@ class HostSparse(SparseSetup):
             given = b[pattern.outside_rows] if meets_halo else None
             if meets_halo:
                 self._outside_of(A, x, pattern.outside_rows, b)  # b - H x, for as long as the sweep takes
-            self._sweep(A, chunks, b, x, keep, sweep.LOWER if from_zero else sweep.BOTH, backward=backward)
-            if meets_halo:
-                b[pattern.outside_rows] = given
+            try:
+                self._sweep(A, chunks, b, x, keep, sweep.LOWER if from_zero else sweep.BOTH, backward=backward)
+            finally:
+                if meets_halo:
+                    b[pattern.outside_rows] = given
 
     def _sweep(
         self, A: HostMatrix, chunks: tuple[Array, Array], b: Any, x: Array, keep: Array | None, parts: int, *,
