@@ -21,9 +21,11 @@ from mxpeak.errors import ExitCode, Outcome, ResourceError, SingularError, Usage
 from mxpeak.kernels.host.sparse import HostSparse
 from mxpeak.kernels.host.team import Team
 from mxpeak.layout.stencil import Box
-from mxpeak.sparse_solve import choosing, team
+from mxpeak.sparse_solve import choosing, solving, team
+from mxpeak.sparse_solve.amg import hierarchy
 from mxpeak.sparse_solve.inputs import matrix
 from mxpeak.sparse_solve.scaling import Scaling, balanced, equilibration
+from mxpeak.sparse_solve.solver import Column, Solver
 
 U = 2.0**-53
 PRECISIONS = ("mixed", "fp64", "fp32", "bf16", "fp16")
@@ -285,6 +287,12 @@ def test_wrong_options_are_named(options: dict[str, Any], message: str) -> None:
         mx.gmres(line(3), np.ones(3), **options)
 
 
+def test_more_threads_than_cores_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(team, "allowed_cores", lambda: [0, 1])
+    with pytest.raises(UsageError, match="threads=100000, but there are 2 cores .* give at most 2, or None"):
+        mx.gmres(line(3), np.ones(3), threads=100_000)
+
+
 def test_a_gpu_is_not_there_yet() -> None:
     with pytest.raises(ResourceError, match="no kernels for GPUs"):
         mx.gmres(line(3), np.ones(3), device="cuda")
@@ -356,20 +364,51 @@ def test_storage_follows_the_pattern() -> None:
     assert mx.gmres(A, np.ones(1500))[1].storage == "sell"
 
 
-@pytest.mark.parametrize("storage", ["auto", "ell"])
-def test_rows_too_unlike_to_be_stored_side_by_side_are_refused(storage: str, monkeypatch: pytest.MonkeyPatch) -> None:
+FREE = "mxpeak.sparse_solve.preconditioners.available_memory_bytes"
+
+
+@pytest.mark.parametrize(
+    ("storage", "advice"), [("auto", "free; use scipy"), ("sell", "free; use scipy"), ("ell", 'type storage="auto"')]
+)
+def test_rows_too_unlike_to_be_stored_side_by_side_are_refused(
+    storage: str, advice: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     arrow = sparse.eye_array(900, format="lil") * 1000
     arrow[0, :], arrow[:, 0] = 1, 1
     arrow[0, 0] = 1000
     A, b = sparse.csr_array(arrow), vector(900)
     assert reached(A, mx.gmres(A, b, storage=storage)[0], b, 1e-9)
-    monkeypatch.setattr("mxpeak.sparse_solve.preconditioners.available_memory_bytes", lambda: 300_000)
-    with pytest.raises(ResourceError, match="the longest row of A has 900 entries, the mean 3: storing 64 rows side"):
+    monkeypatch.setattr(FREE, lambda: 200_000)
+    says = "the longest row of A has 900 entries, the mean 3: storing 64 rows side.*" + advice
+    with pytest.raises(ResourceError, match=says):
         mx.gmres(A, b, storage=storage)
 
 
-@pytest.mark.parametrize("threads", [1, 3])
-def test_the_number_of_threads_changes_rounding_alone(threads: int) -> None:
+def test_what_fits_is_not_refused_and_a_basis_that_does_not_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    A, b = stencil(8, 8, 8), np.ones(512)
+    _, info = mx.gmres(A, b)
+    monkeypatch.setattr(FREE, lambda: info.bytes)  # packed columns take next to nothing
+    assert mx.gmres(A, b)[1].converged
+    with pytest.raises(ResourceError, match=r"the basis 1 MiB, but .* is free; give a smaller restart"):
+        mx.gmres(A, b, restart=512)
+
+
+@pytest.mark.parametrize("smoother", ["coloured", "natural"])
+def test_a_pattern_that_cannot_be_made_symmetric_for_lack_of_memory_is_refused_before(
+    smoother: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    A, b = random(400), vector(400)
+    monkeypatch.setattr(FREE, lambda: 131 * A.nnz)
+    with pytest.raises(ResourceError, match=f"filling up that of {A.nnz} entries .*preconditioner=\"jacobi\""):
+        mx.gmres(A, b, preconditioner="gs", smoother=smoother)
+    x, info = mx.gmres(A, b, preconditioner="jacobi")
+    assert info.converged
+    assert reached(A, x, b, 1e-9)
+
+
+@pytest.mark.parametrize("threads", [1, 3, np.int64(2)])
+def test_the_number_of_threads_changes_rounding_alone(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(team, "allowed_cores", lambda: [0, 1, 2])
     A, b = poisson(15, 15), vector(225)
     x, info = mx.gmres(A, b, threads=threads, preconditioner="gs", tol=1e-12)
     assert info.converged
@@ -425,6 +464,35 @@ def test_algebraic_multigrid_solves_poisson_in_a_few_steps(precision: str) -> No
     assert info.levels >= 2
     assert info.iterations <= 20  # sweeps alone take some 80
     assert reached(A, x, b, 1e-11)
+
+
+@needs_pyamg
+@pytest.mark.parametrize("size", [1e-310, 1e300])
+def test_algebraic_multigrid_solves_matrices_at_both_ends_of_fp64(size: float) -> None:
+    A, b = poisson(18, 18) * size, vector(324) * size
+    x, info = mx.gmres(A, b, preconditioner="amg")
+    assert (info.converged, info.preconditioner) == (True, "amg")
+    assert info.iterations <= 20
+    _, k = np.frexp(size)
+    assert reached(sparse.csr_array((np.ldexp(A.data, -k), A.indices, A.indptr)), x, np.ldexp(b, -k), 1e-9)
+
+
+@needs_pyamg
+def test_what_leads_to_coarser_levels_has_to_be_finite() -> None:
+    A = poisson(18, 18)
+    n = A.shape[0]
+    grids, why = hierarchy(A, A, Scaling(np.full(n, -1100), np.zeros(n, int)))
+    assert (grids, why) == ([], "PyAMG's level 1 has entries that are not finite")
+
+
+@pytest.mark.parametrize("preconditioner", ["stencil", pytest.param("amg", marks=needs_pyamg)])
+def test_a_problem_begun_anew_adds_no_tables_to_its_matrix(preconditioner: str) -> None:
+    A = stencil(8, 8, 8)
+    solver = Solver(team.kernels(1, 0), A, "mixed", preconditioner, "auto", "coloured", 30)
+    for seed in range(3):
+        assert solver.solve(vector(512, seed), np.zeros(512), 1e-9, 100).residual <= 1e-9
+        solver.problem.begin_anew()
+    assert len(solver.problem.inner.A.coarse) == 1  # type: ignore[attr-defined]
 
 
 @needs_pyamg
@@ -602,6 +670,26 @@ def test_a_preconditioner_beyond_fp32_is_gone_on_with_in_fp64() -> None:
     assert reached(A, x, b, 1e-9)
 
 
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_start_beyond_fp64_spoils_its_own_column_alone_and_is_said_not_to_converge(first: int) -> None:
+    A, B, X0 = poisson(9, 9), np.stack([vector(81, 3), vector(81, 4)], axis=1), np.zeros((81, 2))
+    X0[:, first] = 1e300
+    X, info = mx.gmres(A, B, x0=X0, preconditioner="gs")
+    assert not info.converged
+    assert not info.residual <= 1e-9
+    assert "beyond the range of fp64" in info.message
+    assert np.array_equal(X[:, first], X0[:, first])
+    assert reached(A, X[:, 1 - first], B[:, 1 - first], 1e-9)
+
+
+@pytest.mark.parametrize("residuals", [(1e-10, np.nan), (np.nan, 1e-10)])
+def test_one_residual_that_is_no_number_is_the_worst(residuals: tuple[float, float]) -> None:
+    solver = Solver(team.kernels(1, 0), line(3), "fp64", "gs", "auto", "coloured", 3)
+    info = solving._info(solver, [Column(np.ones(3), residual) for residual in residuals], 1e-9)
+    assert np.isnan(info.residual)
+    assert not info.converged
+
+
 def test_a_solution_beyond_fp64_is_said_to_be_so() -> None:
     A = sparse.eye_array(5, format="csr") * 1e-200
     _, info = mx.gmres(A, np.full(5, 1e200))
@@ -665,7 +753,8 @@ def test_scaling_brings_the_largest_of_each_row_and_column_near_one_without_roun
 # --- many callers --------------------------------------------------------------------------------------------------
 
 
-def test_callers_in_several_threads_take_turns() -> None:
+def test_callers_in_several_threads_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(team, "allowed_cores", lambda: [0, 1])
     A, found = poisson(15, 15), {}
 
     def call(seed: int) -> None:

@@ -26,7 +26,7 @@ from mxpeak.bench.hpcg_result import MOST, REFERENCE_STEPS, SLACK, Measured, Set
 from mxpeak.bench.hpcg_rules import REFERENCE, foreseen, form, forms, storages
 from mxpeak.bench.memory import memory_budget
 from mxpeak.bench.placement import load_kernels, place
-from mxpeak.bench.sparse_bench import TINY, SparseBench, held, seconds_for
+from mxpeak.bench.sparse_bench import TINY, SparseBench, held, seconds_for, without_effect
 from mxpeak.bench.stencil_sizes import box_of, line
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.launch import hosts, ranks_a_node
@@ -84,11 +84,12 @@ def dry_run(config: HpcgConfig, comm: Communicator, settings: dict[str, Setting]
 
 
 def forewarnings(config: HpcgConfig, comm: Communicator) -> list[str]:
-    """Which rules the run will break: better known before than after."""
+    """What will be ignored, and which rules the run will break: better known before than after."""
+    ignored = without_effect(config)
     if config.mode != "official":
-        return []
+        return ignored
     broken = foreseen(config, seconds_for(config), storages(config)[0])
-    return [f"the result will not be ADMISSIBLE: {one.rule}: {one.text}" for one in broken]
+    return [*ignored, *(f"the result will not be ADMISSIBLE: {one.rule}: {one.text}" for one in broken)]
 
 
 class Hpcg:

@@ -28,7 +28,7 @@ from mxpeak.bench.hpg_mxp_result import Measured, Solves, Validated, Validation,
 from mxpeak.bench.hpg_mxp_rules import check, foreseen, storages
 from mxpeak.bench.memory import memory_budget
 from mxpeak.bench.placement import load_kernels, place
-from mxpeak.bench.sparse_bench import SparseBench, seconds_for
+from mxpeak.bench.sparse_bench import SparseBench, seconds_for, without_effect
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.launch import hosts, ranks_a_node
 from mxpeak.comm.solo import Solo
@@ -83,11 +83,12 @@ def dry_run(config: HpgMxpConfig, comm: Communicator, settings: dict[str, Settin
 
 
 def forewarnings(config: HpgMxpConfig, comm: Communicator) -> list[str]:
-    """Which rules the run will break: better known before than after."""
+    """What will be ignored, and which rules the run will break: better known before than after."""
+    ignored = without_effect(config)
     if config.mode != "official":
-        return []
+        return ignored
     broken = foreseen(config, seconds_for(config), storages(config)[0])
-    return [f"the result will not be ADMISSIBLE: {one.rule}: {one.text}" for one in broken]
+    return [*ignored, *(f"the result will not be ADMISSIBLE: {one.rule}: {one.text}" for one in broken)]
 
 
 @dataclass(slots=True)

@@ -44,6 +44,13 @@ def seconds_for(config: SparseConfig) -> float:
     return QUICK_RT if config.quick else DEFAULT_RT
 
 
+def without_effect(config: SparseConfig) -> list[str]:
+    """What was asked for and will be ignored."""
+    if config.repeat == 1:
+        return []
+    return [f"--repeat {config.repeat} has no effect here: a run takes as many solves as --rt has room for"]
+
+
 def held(forms: Sequence[Form], basis: int) -> list[Held]:
     """What forms of the problem need, as `stencil_sizes` counts it."""
     return [

@@ -44,8 +44,9 @@ class Scaling:
         return np.ldexp(b, self.rows + k), k
 
     def start(self, x: Array, k: int) -> Array:
-        """y = 2^k D_c^-1 x."""
-        return np.asarray(np.ldexp(x, k - self.columns))
+        """y = 2^k D_c^-1 x, which may be beyond fp64: its residual then tells."""
+        with np.errstate(over="ignore"):
+            return np.asarray(np.ldexp(x, k - self.columns))
 
     def solution(self, y: Array, k: int) -> Array:
         """x = 2^-k D_c y."""
@@ -54,8 +55,9 @@ class Scaling:
     def relative(self, r: Array, b: Array) -> float:
         """||D_r^-1 r|| / ||D_r^-1 b||: what a residual of the scaled system is to the unscaled one."""
         shift = -largest_exponent(b, -self.rows)
-        r, b = (np.ldexp(v, shift - self.rows) for v in (r, b))
-        return float(np.linalg.norm(r) / np.linalg.norm(b))
+        with np.errstate(over="ignore"):
+            r, b = (np.ldexp(v, shift - self.rows) for v in (r, b))
+            return float(np.linalg.norm(r) / np.linalg.norm(b))
 
     @property
     def range(self) -> int:
