@@ -289,7 +289,7 @@ def test_wrong_options_are_named(options: dict[str, Any], message: str) -> None:
 
 def test_more_threads_than_cores_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(team, "allowed_cores", lambda: [0, 1])
-    with pytest.raises(UsageError, match="threads=100000, but there are 2 cores .* give at most 2, or None"):
+    with pytest.raises(UsageError, match=r"threads=100000, but there are 2 cores .* give at most 2, or None"):
         mx.gmres(line(3), np.ones(3), threads=100_000)
 
 
@@ -399,7 +399,7 @@ def test_a_pattern_that_cannot_be_made_symmetric_for_lack_of_memory_is_refused_b
 ) -> None:
     A, b = random(400), vector(400)
     monkeypatch.setattr(FREE, lambda: 131 * A.nnz)
-    with pytest.raises(ResourceError, match=f"filling up that of {A.nnz} entries .*preconditioner=\"jacobi\""):
+    with pytest.raises(ResourceError, match=f'filling up that of {A.nnz} entries .*preconditioner="jacobi"'):
         mx.gmres(A, b, preconditioner="gs", smoother=smoother)
     x, info = mx.gmres(A, b, preconditioner="jacobi")
     assert info.converged

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import tracemalloc
 from collections.abc import Callable
 from datetime import datetime
 from itertools import pairwise
@@ -21,6 +22,8 @@ from scipy.sparse.linalg import spsolve_triangular
 
 from mxpeak.bench import hpg_mxp as bench
 from mxpeak.bench import sparse_bench
+from mxpeak.bench.hpg_mxp_problem import FILLING_BYTES, MatrixFile, _filled
+from mxpeak.bench.stencil_sizes import Hierarchy as Held
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.solo import Solo
 from mxpeak.comm.threads import run_ranks
@@ -421,6 +424,43 @@ def test_a_matrix_that_does_not_fit_is_refused_with_the_arithmetic(tmp_path: Pat
     refused(2, config, ResourceError, says, lambda config, comm: bench.run(config, comm, settings=typed))
     text = bench.dry_run(config, Solo(), typed)
     assert "does NOT fit" in text
+
+
+BIDIAGONAL, SCATTERED = tridiagonal(20_000, 2.5, -1.0, 0.0), random_matrix(300, 0.2, 4)
+
+
+@pytest.mark.parametrize("A", [BIDIAGONAL, SCATTERED], ids=["bidiagonal", "scattered"])
+def test_filling_up_a_pattern_takes_no_more_memory_than_is_planned_for(A: Any) -> None:
+    """The block that a rank has of the matrix included: columns of 8 bytes and values of 8, and its row pointers."""
+    A = sp.csr_array(A)
+    A.eliminate_zeros()
+    kernels = KERNELS["host"]()
+
+    def fill() -> int:
+        block = deal(Solo(), A)
+        rows, _ = localised(kernels, Solo(), block)
+        return int(rows.indices.size)
+
+    filled, nnz = fill(), A.nnz
+    tracemalloc.start()
+    try:
+        fill()
+        peak = tracemalloc.get_traced_memory()[1] + A.data.nbytes  # other ranks receive what the first has already
+    finally:
+        tracemalloc.stop()
+    assert filled == _filled(A) > nnz
+    assert peak <= FILLING_BYTES * nnz
+    file = MatrixFile("A.mtx", A.shape[0], nnz, filled, nonsymmetric=True)
+    parts = file.memory_need([Held((8,), 8)])
+    assert parts["matrix"] == 12 * filled
+    assert parts["total"] >= parts["filling"] >= peak
+
+
+def test_a_symmetric_pattern_of_zeros_and_others_is_not_filled_up() -> None:
+    A = sp.csr_array(tridiagonal(9, 2.5, -1.0, -0.5))
+    A.data[A.data == -0.5] = 0.0  # stored all the same
+    assert _filled(A) == A.nnz
+    assert MatrixFile("A.mtx", 9, A.nnz, A.nnz, nonsymmetric=True).memory_need([Held((8,), 8)])["filling"] == 0
 
 
 def test_a_dry_run_tells_rows_entries_and_memory(tmp_path: Path) -> None:

@@ -330,6 +330,6 @@ def _too_large(file: MatrixFile, parts: dict[str, int], need: int, node_bytes: i
     what = ", ".join(f"{name} {size_text(parts[name])}" for name in names)
     return (
         f"{file.name} with {file.n} rows and {file.nnz} entries takes {what}, though not all at a time: at "
-        f"most {size_text(need)} on the first node, but {size_text(node_bytes)} of a node can be planned for (what is free "
-        f"less {1 - MARGIN:.0%}, or --mem); start it on more nodes, or give a smaller --restart or a larger --mem"
+        f"most {size_text(need)} on the first node, but {size_text(node_bytes)} of a node can be planned for (what is "
+        f"free less {1 - MARGIN:.0%}, or --mem); start it on more nodes, or give a smaller --restart or a larger --mem"
     )

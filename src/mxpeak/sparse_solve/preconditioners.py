@@ -22,8 +22,7 @@ from mxpeak.spans import Spans
 from mxpeak.sparse_solve.inputs import Array
 from mxpeak.sparse_solve.scaling import Scaling
 
-
-#: Bytes an entry while a pattern is filled up to be symmetric, and of a column as such, untold by runs.
+#: Bytes an entry while a pattern is filled up to be symmetric, and of a column that is told by itself.
 FILLING_BYTES, COLUMN_BYTES = 132, 4
 
 
@@ -36,7 +35,7 @@ class Workshop:
         self._points: dict[int, Indices] = {}
 
     def points(self, n: int, make: Callable[[], Indices]) -> Indices:
-        """The rows at which a level of n rows has residuals restricted: made once, as matrices keep a table for each."""
+        """Where a level of n rows has residuals restricted: made once, as its matrix keeps a table for each array."""
         if n not in self._points:
             self._points[n] = make()
         return self._points[n]
@@ -74,9 +73,9 @@ class Workshop:
         use = "use scipy.sparse.linalg.gmres, which stores entries one by one"
         instead = f'type storage="auto", or {use}' if self.storage == "ell" else use
         raise ResourceError(
-            f"the longest row of A has {lengths.max()} entries, the mean {lengths.mean():.3g}: storing {LANES} rows side "
-            f"by side takes about {size_text(matrix)}, and the basis {size_text(basis)}, but {size_text(free)} of memory "
-            f"is free; {'give a smaller restart' if basis > matrix else instead}"
+            f"the longest row of A has {lengths.max()} entries, the mean {lengths.mean():.3g}: storing {LANES} rows "
+            f"side by side takes about {size_text(matrix)}, and the basis {size_text(basis)}, but {size_text(free)} of "
+            f"memory is free; {'give a smaller restart' if basis > matrix else instead}"
         )
 
     def _slots(self, lengths: Array, order: Order | None) -> int:
