@@ -91,7 +91,8 @@ def kernels(n: int, args: argparse.Namespace) -> Iterator[Row]:
             "store_s": stored - first, "generate_s": made - begin, "order_s": ordered - made,
         }  # fmt: skip
         for name, phase, call in (
-            ("sweep", "gs", partial(matrix.relax, b, x)), ("sweep from zero", "gs", partial(matrix.relax_from_zero, b, x)),
+            ("sweep", "gs", partial(matrix.relax, b, x)),
+            ("sweep from zero", "gs", partial(matrix.relax_from_zero, b, x)),
             ("product", "spmv", partial(matrix.multiply, x, y)),
             ("residual", "restriction", partial(matrix.residual_at, b, x, points, r, swept=True)),
         ):  # fmt: skip

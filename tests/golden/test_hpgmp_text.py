@@ -131,7 +131,8 @@ def figures_of(**values: Any) -> dict[str, Any]:
             "total": raw * penalty / double,
         },
         "beside": [
-            {"label": "official", "storage": "ell", "precision": "fp32", "rate_flops": 3.9e10, "raw_rate_flops": 4.03e10}
+            {"label": "official", "storage": "ell", "precision": "fp32", "rate_flops": 3.9e10,
+             "raw_rate_flops": 4.03e10},
         ],
         "dot_allreduce_s": {"min": 0.5, "max": 0.75, "mean": 0.625}, **values,
     }  # fmt: skip

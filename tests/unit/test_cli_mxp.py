@@ -55,7 +55,8 @@ def mxp(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, hpl: Bench) -> Bench:
     )  # fmt: skip
     monkeypatch.setitem(sys.modules, "mxpeak.bench.hpl", hpl)
     monkeypatch.setitem(sys.modules, "mxpeak.bench.hpl_mxp", fake)
-    monkeypatch.setitem(sys.modules, "mxpeak.bench.norms", SimpleNamespace(run=lambda *wish, **others: []))
+    for name in ("hpg_mxp", "hpcg", "norms"):
+        monkeypatch.setitem(sys.modules, f"mxpeak.bench.{name}", SimpleNamespace(run=lambda *wish, **others: []))
     monkeypatch.setitem(sys.modules, "mxpeak.comm.launch", launch)
     return fake
 

@@ -5,12 +5,16 @@ from __future__ import annotations
 import sys
 import time
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from mxpeak.comm.base import Communicator
-from mxpeak.records import Caution
+from mxpeak.records import Caution, bytes_rate_text, size_text
 from mxpeak.spans import Spans
+
+#: From which share of the limit on a rate needs an explanation.
+ABOVE = 1.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +71,18 @@ def depth_caution(depth: int) -> Caution:
     """What to know of a look-ahead deeper than one step."""
     text = f"look-ahead depth {depth} was asked for and ran as 1"
     return Caution("depth", text, "a deeper look-ahead gains nothing here; use --depth 1")
+
+
+def above_caution(rate_bytes: float, limit: float | None, touched: float, machine: Mapping[str, Any]) -> list[Caution]:
+    """What to know of a rate of bytes above its limit, which was taken on `touched` bytes."""
+    if limit is None or rate_bytes <= ABOVE * limit:
+        return []
+    cache = machine.get("l3_bytes") or machine.get("l2_bytes") or 0
+    ratio = f"the rate is above the limit ({bytes_rate_text(rate_bytes)} of {bytes_rate_text(limit)})"
+    if touched <= cache * machine["nodes"]:
+        text = f"{ratio}: {size_text(touched)} stay in the caches, or are too few to be timed"
+        return [Caution("cached", text, "use a larger problem to measure memory")]
+    return [Caution("drift", f"{ratio}: the machine's speed changed", "run again when nothing else runs")]
 
 
 def drift_caution(rate: float, limit: float) -> Caution:

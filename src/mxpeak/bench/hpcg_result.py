@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from mxpeak.bench.facts import above_caution
 from mxpeak.bench.hpcg_check import EXPECTED, EXPECTED_PRECONDITIONED, Norms, Spectral, Symmetry
 from mxpeak.bench.hpcg_rules import foreseen
 from mxpeak.bench.hpg_mxp_rules import PLAIN, of_memory
@@ -104,11 +105,15 @@ class Measured:
             **self._against_the_limit(),
         }
 
+    @property
+    def least_rate(self) -> float:
+        """Bytes that all motifs have to move at least, a second."""
+        return float(sum(self.sets.motif(name)["bytes"] for name in HPCG_MOTIFS)) / self.sets.time_s
+
     def _against_the_limit(self) -> dict[str, Any]:
         """The bytes that all motifs have to move at least, a second, over what reading alone comes to."""
-        moved = sum(self.sets.motif(name)["bytes"] for name in HPCG_MOTIFS) / self.sets.time_s
         return {
-            "fraction_of_limit": moved / self.limit if self.limit else None,
+            "fraction_of_limit": self.least_rate / self.limit if self.limit else None,
             "limit": {"name": "read bandwidth", "rate_bytes": self.limit} if self.limit else None,
         }
 
@@ -154,7 +159,12 @@ def hpcg_result(
         machine=machine,
         software=bench.facts.software,
         launch=bench.facts.launch,
-        warnings=[*bench.facts.cautions, *bench.cautions, *_failed(beside)],
+        warnings=[
+            *bench.facts.cautions,
+            *bench.cautions,
+            *_failed(beside),
+            *above_caution(one.least_rate, one.limit, one.held_bytes, machine),
+        ],
     )
 
 

@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from math import ceil
 from typing import Any
 
 from mxpeak.bench.facts import phase_table
@@ -107,7 +108,7 @@ class Watch:
 
     def __call__(self, done: Solve) -> None:
         """A cycle is done."""
-        steps = self.before + done.steps
+        steps = min(self.before + done.steps, self.most)
         self.spans.step(steps, self.most, steps * self.flops_a_step)
 
 
@@ -209,7 +210,7 @@ class HpgMxp:
         watch = Watch(bench.spans, label, config.iterations, self._flops_a_step)
         watch.start()
         expected = bench.slowest(partial(solve, watch))
-        watch = replace(watch, most=config.iterations * max(1, round(rt / expected)))
+        watch = replace(watch, most=config.iterations * max(1, ceil(rt / expected)))
         watch.start()
         done.clear()
         samples: list[float] = []

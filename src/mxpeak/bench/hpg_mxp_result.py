@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from math import isfinite
 from typing import Any
 
+from mxpeak.bench.facts import above_caution
 from mxpeak.bench.hpg_mxp_problem import Problem
 from mxpeak.bench.hpg_mxp_rules import foreseen, of_memory
 from mxpeak.bench.sparse_bench import OFFICIAL_RT, SparseBench
@@ -15,6 +16,8 @@ from mxpeak.perf.sparse_counts import HPG_MXP_MOTIFS, Levels, hpg_mxp_flops
 from mxpeak.records import Caution, Result, three_digits
 from mxpeak.solvers.gmres_ir import Solve
 
+#: The largest max |x - 1| that needs no word.
+WRONG = 1e-3
 FORMULA = "|| b - A x ||_2 / || b ||_2"
 
 
@@ -173,7 +176,7 @@ def hpg_mxp_result(
         telemetry={"trace": one.trace} if one.trace else {},
         warnings=[
             *bench.facts.cautions, *bench.cautions, *_raised(config, one), *_unreached(config, check),
-            *_failed(beside),
+            *_failed(beside), *above_caution(motion, limit, one.held_bytes[1], bench.facts.machine), *_wrong(check),
         ],
     )  # fmt: skip
 
@@ -258,6 +261,14 @@ def _raised(config: HpgMxpConfig, one: Measured) -> list[Caution]:
         for k, (name, level) in enumerate(zip(asked, one.levels))
         if name not in ("auto", level["value_precision"])
     ]  # fmt: skip
+
+
+def _wrong(check: Validation) -> list[Caution]:
+    """Where a small residual does not mean a right solution."""
+    if not check.passed or check.mixed.max_error <= WRONG:
+        return []
+    text = f"the residual is as small as asked for, but max |x - 1| is {three_digits(check.mixed.max_error)}"
+    return [Caution("error", f"{text}: the matrix is badly conditioned or scaled", "scale its rows and columns")]
 
 
 def _failed(beside: list[Measured]) -> list[Caution]:

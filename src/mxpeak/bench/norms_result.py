@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from mxpeak.bench.facts import Facts, badness
+from mxpeak.bench.facts import Facts, above_caution, badness
 from mxpeak.bench.norms_check import Reference, scaled_error, threshold
 from mxpeak.configs import NormsCase
 from mxpeak.layout.grid import ProcessGrid
 from mxpeak.layout.structure import Structure
-from mxpeak.records import Caution, Result, bytes_rate_text, size_text
+from mxpeak.records import Caution, Result
 
 FORMULAS = {
     "max": "| norm - reference | / ( reference * eps )",
@@ -20,8 +20,6 @@ FORMULAS = {
     "all": "the largest of | norm - reference | / ( reference * s * eps ); max: s = 1, one: s = sqrt( m ), "
     "inf: s = sqrt( n ), fro: s = sqrt( m * n )",
 }
-#: From which share of the limit on a rate needs an explanation.
-ABOVE = 1.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +134,7 @@ def norms_result(
         machine=facts.machine,
         software=facts.software,
         launch={**facts.launch, "grid": ProcessGrid(case.P, case.Q, case.order, case.node_grid).render()},
-        warnings=[*facts.cautions, *_idle(case), *_above(read_bytes, rate, limit, facts)],
+        warnings=[*facts.cautions, *_idle(case), *above_caution(rate, limit, read_bytes, facts.machine)],
     )
 
 
@@ -147,14 +145,3 @@ def _idle(case: NormsCase) -> list[Caution]:
     blocks = f"{case.m}x{case.n} in blocks of {case.nb} is {down}x{across} blocks"
     text = f"{blocks} for {case.P}x{case.Q} ranks: some have none"
     return [Caution("idle", text, f"use --nb {max(1, min(case.m // case.P, case.n // case.Q))} or less")]
-
-
-def _above(read_bytes: int, rate: float, limit: float | None, facts: Facts) -> list[Caution]:
-    if limit is None or rate <= ABOVE * limit:
-        return []
-    cache = facts.machine.get("l3_bytes") or facts.machine.get("l2_bytes") or 0
-    ratio = f"the rate is above the limit ({bytes_rate_text(rate)} of {bytes_rate_text(limit)})"
-    if read_bytes <= cache * facts.machine["nodes"]:
-        text = f"{ratio}: the {size_text(read_bytes)} that are read stay in the caches"
-        return [Caution("cached", text, "use a larger -N to measure memory")]
-    return [Caution("drift", f"{ratio}: the machine's speed changed", "run again when nothing else runs")]

@@ -177,7 +177,7 @@ def _speedup(figures: Section) -> str:
     if figures.get("speedup") is None:
         return ""
     by_motif = figures.get("speedup_by_motif") or {}
-    parts = [f"{name} {three_digits(by_motif[name])}" for name in MOTIFS if by_motif.get(name) is not None]
+    parts = [f"{name} {three_digits(by_motif[name])}" for name in MOTIFS if by_motif.get(name)]
     return (
         f"{three_digits(figures['speedup'])} times double's {rate_text(figures.get('double_rate_flops'))}"
         f"{': ' if parts else ''}{', '.join(parts)}"

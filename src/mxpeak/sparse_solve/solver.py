@@ -146,9 +146,10 @@ class Solver:
         with np.errstate(all="ignore"):
             terms = np.linalg.norm(abs(self._A) @ np.abs(done.x) + np.abs(b)) / np.linalg.norm(b)
         if isfinite(terms) and done.residual <= ROUNDINGS * PRECISIONS["fp64"].u * terms:
+            least = f"ask for no less than tol={2 * done.residual:.0e}, or " if 2 * done.residual < 1.0 else ""
             return (
-                f"the residual is as small as fp64 makes it for this x: |A||x| + |b| is {terms:.1e} times b; ask "
-                f"for no less than tol={2 * done.residual:.0e}, or scale the rows of A and b so that all count alike"
+                f"the residual is as small as fp64 makes it for this x: |A||x| + |b| is {terms:.1e} times b; {least}"
+                f"scale the rows of A and b so that all count alike"
             )
         return {
             "steps": f"max_iterations={most} were used up",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -152,5 +153,5 @@ def _check_options(
     for name, count in (("restart", restart), ("max_iterations", max_iterations)):
         if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 1:
             raise UsageError(f"{name}={count!r}: give a whole number from 1 on")
-    if not 0.0 < tol < 1.0:
+    if not isinstance(tol, Real) or not 0.0 < tol < 1.0:
         raise UsageError(f"tol={tol!r}: give a relative residual between 0 and 1, such as 1e-9")

@@ -310,7 +310,7 @@ class SparseSetup:
         self._run(pack.cut_rows, order.starts, *where, storage == "packed", room, counts)
         parts = [room[first : first + count] for first, count in zip(order.starts, counts)]
         chunk_row = np.concatenate([*parts, np.empty(0, np.int64)]).astype(np.int64)
-        return chunk_row, np.append(chunk_row[1:], rows.n), np.repeat(np.arange(order.groups), counts)
+        return chunk_row, np.append(chunk_row, rows.n)[1:], np.repeat(np.arange(order.groups), counts)
 
     def _number(self, table: Array) -> tuple[int, int, int]:
         """Where each chunk's slots begin; how many there are, how many near ones and how many far ones."""
