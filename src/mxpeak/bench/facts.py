@@ -62,6 +62,17 @@ def phase_table(comm: Communicator, spans: Spans) -> dict[str, dict[str, Any]]:
     return table
 
 
+#: A phase that did not occur.
+NO_PHASE: dict[str, Any] = {"time_s": 0.0, "max_s": 0.0, "min_s": 0.0, "flops": 0.0, "bytes": 0.0, "calls": 0}
+
+
+def with_share(phase: dict[str, Any], limit: float | None) -> dict[str, Any]:
+    """A phase, and where it moves bytes its share of the rate that they can be read at."""
+    if not limit or not phase["time_s"] or not phase["bytes"]:
+        return phase
+    return {**phase, "share_of_limit": phase["bytes"] / phase["time_s"] / limit}
+
+
 def badness(scaled: float) -> float:
     """The residual as something to be compared: what is not a number is worse than any that is."""
     return scaled if scaled == scaled else sys.float_info.max

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from mxpeak.bench.facts import above_caution
+from mxpeak.bench.facts import NO_PHASE, above_caution, with_share
 from mxpeak.bench.hpcg_check import EXPECTED, EXPECTED_PRECONDITIONED, Norms, Spectral, Symmetry
 from mxpeak.bench.hpcg_rules import foreseen
 from mxpeak.bench.hpg_mxp_rules import PLAIN, of_memory
@@ -49,15 +49,11 @@ class Sets:
 
     def motif(self, name: str) -> dict[str, Any]:
         """The phase of a motif; of multigrid with the flops and bytes of its parts."""
-        phase: dict[str, Any] = self.phases.get(name, EMPTY)
+        phase: dict[str, Any] = self.phases.get(name, NO_PHASE)
         if name != "mg":
             return phase
-        parts = [self.phases.get(part, EMPTY) for part in MG_PARTS]
+        parts = [self.phases.get(part, NO_PHASE) for part in MG_PARTS]
         return {**phase, **{key: sum(part[key] for part in parts) for key in ("flops", "bytes")}}
-
-
-#: A motif that did not occur.
-EMPTY: dict[str, Any] = {"time_s": 0.0, "max_s": 0.0, "min_s": 0.0, "flops": 0.0, "bytes": 0.0, "calls": 0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,13 +115,7 @@ class Measured:
 
     def table(self, *names: str) -> dict[str, Any]:
         """Phases, each with its share of the limit."""
-        return {name: _with_share(self.sets.motif(name), self.limit) for name in names}
-
-
-def _with_share(phase: dict[str, Any], limit: float | None) -> dict[str, Any]:
-    if not limit or not phase["time_s"] or not phase["bytes"]:
-        return phase
-    return {**phase, "share_of_limit": phase["bytes"] / phase["time_s"] / limit}
+        return {name: with_share(self.sets.motif(name), self.limit) for name in names}
 
 
 def hpcg_result(
@@ -137,7 +127,7 @@ def hpcg_result(
     machine = bench.facts.machine
     broken = [*foreseen(config, one.sets.time_s, one.storage), *of_memory(one.held_bytes, machine)]
     others = [_beside(other, box) for other in beside]
-    waits = one.sets.phases.get("allreduce", EMPTY)
+    waits = one.sets.phases.get("allreduce", NO_PHASE)
     return Result(
         benchmark="hpcg",
         status="valid" if one.passed else "invalid",

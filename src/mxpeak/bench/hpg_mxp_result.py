@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from math import isfinite
 from typing import Any
 
-from mxpeak.bench.facts import above_caution
+from mxpeak.bench.facts import NO_PHASE, above_caution, with_share
 from mxpeak.bench.hpg_mxp_problem import Problem
 from mxpeak.bench.hpg_mxp_rules import foreseen, of_memory
 from mxpeak.bench.sparse_bench import OFFICIAL_RT, SparseBench
@@ -143,7 +143,7 @@ def hpg_mxp_result(
     broken = foreseen(config, bench.rt, one.storage)
     broken += of_memory(one.held_bytes[1], bench.facts.machine)
     limit, motion = one.limit, one.mixed.least_bytes / one.mixed.time_s
-    phases = {**{motif: EMPTY for motif in HPG_MXP_MOTIFS}, **one.mixed.phases}
+    phases = {**{motif: NO_PHASE for motif in HPG_MXP_MOTIFS}, **one.mixed.phases}
     return Result(
         benchmark="hpg-mxp",
         status="valid" if one.passed else "invalid",
@@ -168,7 +168,7 @@ def hpg_mxp_result(
         validation=_validation(check, passed=one.passed),
         rules={"admissible": not broken, "violations": [asdict(violation) for violation in broken]},
         samples_s=one.mixed.samples_s,
-        phases={name: _with_share(phase, limit) for name, phase in phases.items()},
+        phases={name: with_share(phase, limit) for name, phase in phases.items()},
         config=bench.facts.config,
         machine=bench.facts.machine,
         software=bench.facts.software,
@@ -179,16 +179,6 @@ def hpg_mxp_result(
             *_failed(beside), *above_caution(motion, limit, one.held_bytes[1], bench.facts.machine), *_wrong(check),
         ],
     )  # fmt: skip
-
-
-#: A motif that did not occur.
-EMPTY = {"time_s": 0.0, "max_s": 0.0, "min_s": 0.0, "flops": 0.0, "bytes": 0.0, "calls": 0}
-
-
-def _with_share(phase: dict[str, Any], limit: float | None) -> dict[str, Any]:
-    if not limit or not phase["time_s"] or not phase["bytes"]:
-        return phase
-    return {**phase, "share_of_limit": phase["bytes"] / phase["time_s"] / limit}
 
 
 def _problem(config: HpgMxpConfig, bench: SparseBench, problem: Problem, one: Measured) -> dict[str, Any]:

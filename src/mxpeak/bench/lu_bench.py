@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Generic, Protocol, TypeVar
 
-from mxpeak.bench.facts import Facts
 from mxpeak.bench.memory import memory_budget
-from mxpeak.bench.placement import Placement, launch_facts, load_kernels, place
+from mxpeak.bench.placement import Placement, facts_of, load_kernels, place
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.grid import Grid, make_grid
 from mxpeak.comm.launch import hosts, ranks_a_node
@@ -23,7 +22,6 @@ from mxpeak.kernels.contract import Kernels
 from mxpeak.layout.grid import ProcessGrid
 from mxpeak.options import Setting
 from mxpeak.perf.counts import Footprint, hpl_flops
-from mxpeak.perf.host import environment, host_facts, software_facts
 from mxpeak.records import Result
 from mxpeak.spans import Observer
 
@@ -88,14 +86,7 @@ class LuBench:
     ):
         self.config, self.comm, self.placement, self.kernels = config, comm, placement, kernels
         self.observers = observers
-        self.facts = Facts(
-            argv=list(argv),
-            config={name: {"value": s.value, "origin": s.origin} for name, s in settings.items()},
-            machine={**host_facts(affinity=placement.before), "nodes": placement.nodes},
-            software={**software_facts(), **kernels.facts(), "environment": environment()},
-            launch=launch_facts(comm, placement),
-            cautions=placement.cautions,
-        )
+        self.facts = facts_of(argv, settings, comm, placement, kernels)
         self.budget = memory_budget(config, settings, comm, placement.ranks_a_node)
         self.grid = lru_cache(maxsize=None)(self._grid)
         self.limit = lru_cache(maxsize=None)(self.measure_limit)

@@ -17,14 +17,14 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from itertools import groupby
 
-from mxpeak.bench.facts import Facts, phase_table
+from mxpeak.bench.facts import phase_table
 from mxpeak.bench.lu_bench import slowest
 from mxpeak.bench.memory import memory_budget
 from mxpeak.bench.norms_check import Reference, reference_norms
 from mxpeak.bench.norms_matrix import StoredMatrix, empty_matrix, generate
 from mxpeak.bench.norms_result import Runs, norms_result
 from mxpeak.bench.norms_sizes import Sizes, check, matrix_bytes, matrix_of, read_bytes, structure_of, without_effect
-from mxpeak.bench.placement import Placement, compile_in_turn, launch_facts, load_kernels, place
+from mxpeak.bench.placement import Placement, compile_in_turn, facts_of, load_kernels, place
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.grid import Grid, make_grid
 from mxpeak.comm.launch import hosts, ranks_a_node
@@ -35,7 +35,7 @@ from mxpeak.kernels.contract import Kernels
 from mxpeak.layout.grid import ProcessGrid
 from mxpeak.layout.structure import Structure
 from mxpeak.options import Setting
-from mxpeak.perf.host import environment, host_facts, one_core_each, software_facts
+from mxpeak.perf.host import one_core_each
 from mxpeak.records import Result, size_text
 from mxpeak.solvers.norms import norms
 from mxpeak.solvers.reproducible_norms import reproducible_norms
@@ -107,14 +107,8 @@ class NormBench:
         self._sizes = Sizes(
             config, comm, memory_budget(config, settings, comm, placement.ranks_a_node), placement.threads
         )
-        self._facts = Facts(
-            argv=list(argv),
-            config={name: {"value": s.value, "origin": s.origin} for name, s in settings.items()},
-            machine={**host_facts(affinity=placement.before), "nodes": placement.nodes},
-            software={**software_facts(), **kernels.facts(), "environment": environment()},
-            launch=launch_facts(comm, placement),
-            cautions=[*placement.cautions, *self._sizes.cautions],
-        )
+        self._facts = facts_of(argv, settings, comm, placement, kernels)
+        self._facts.cautions.extend(self._sizes.cautions)
         self._grid = lru_cache(maxsize=None)(self._make_grid)
         self._ready = lru_cache(maxsize=None)(self._make_ready)
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from mxpeak.bench.facts import Facts
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.launch import bind, hosts, launcher, ranks_a_node
 from mxpeak.kernels.contract import Kernels, choose
 from mxpeak.layout.cores import core_masks, core_ranges, oversubscribed
-from mxpeak.perf.host import one_core_each
+from mxpeak.options import Setting
+from mxpeak.perf.host import environment, host_facts, one_core_each, software_facts
 from mxpeak.records import Caution
 
 #: Seconds after which a first use that compiles says so.
@@ -108,6 +110,20 @@ def compile_in_turn(comm: Communicator, what: str, use: Callable[[], None]) -> N
             comm.barrier()
     finally:
         timer.cancel()
+
+
+def facts_of(
+    argv: Sequence[str], settings: Mapping[str, Setting], comm: Communicator, placement: Placement, kernels: Kernels
+) -> Facts:
+    """What all cases of one run share in the result file.  Collective over comm."""
+    return Facts(
+        argv=list(argv),
+        config={name: {"value": s.value, "origin": s.origin} for name, s in settings.items()},
+        machine={**host_facts(affinity=placement.before), "nodes": placement.nodes},
+        software={**software_facts(), **kernels.facts(), "environment": environment()},
+        launch=launch_facts(comm, placement),
+        cautions=placement.cautions,
+    )
 
 
 def launch_facts(comm: Communicator, placement: Placement) -> dict[str, Any]:

@@ -9,9 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from mxpeak.bench.facts import Facts
 from mxpeak.bench.memory import memory_budget
-from mxpeak.bench.placement import Placement, compile_in_turn, launch_facts
+from mxpeak.bench.placement import Placement, compile_in_turn, facts_of
 from mxpeak.bench.stencil_sizes import Hierarchy as Held
 from mxpeak.bench.stencil_sizes import box_of, fitted
 from mxpeak.comm.base import Communicator
@@ -22,7 +21,6 @@ from mxpeak.dist.stencil import Form, Made, make_stencil
 from mxpeak.kernels.contract import Kernels
 from mxpeak.layout.stencil import LEVELS, Box
 from mxpeak.options import Setting
-from mxpeak.perf.host import environment, host_facts, software_facts
 from mxpeak.precision import PRECISIONS
 from mxpeak.records import Caution
 from mxpeak.spans import Observer, Spans
@@ -75,14 +73,7 @@ class SparseBench:
         self.config, self.comm, self.placement, self.kernels = config, comm, placement, kernels
         self.spans = Spans(observers if comm.rank == 0 else ())
         self.cautions: list[Caution] = []
-        self.facts = Facts(
-            argv=list(argv),
-            config={name: {"value": s.value, "origin": s.origin} for name, s in settings.items()},
-            machine={**host_facts(affinity=placement.before), "nodes": placement.nodes},
-            software={**software_facts(), **kernels.facts(), "environment": environment()},
-            launch=launch_facts(comm, placement),
-            cautions=placement.cautions,
-        )
+        self.facts = facts_of(argv, settings, comm, placement, kernels)
         self.budget = memory_budget(config, settings, comm, placement.ranks_a_node)
 
     @property

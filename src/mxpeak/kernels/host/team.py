@@ -30,9 +30,9 @@ class Team:
     def _start(self) -> None:
         """Start the threads on first use, in this process: a fork has none of them."""
         if self._pid != os.getpid():
-            self._pid = os.getpid()
             for tid, work in enumerate(self._work, start=1):
                 threading.Thread(target=self._serve, args=(tid, work), daemon=True, name=f"team {tid}").start()
+            self._pid = os.getpid()  # once all of them are there
 
     def _serve(self, tid: int, work: SimpleQueue[Any]) -> None:
         if self._cores and hasattr(os, "sched_setaffinity"):
