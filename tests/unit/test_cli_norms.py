@@ -216,7 +216,7 @@ def test_without_a_warmup_no_limit_is_measured():
 @pytest.mark.parametrize(("cache", "code"), [(2**20, "cached"), (100, "drift")])
 def test_a_rate_above_the_limit_is_explained(monkeypatch: pytest.MonkeyPatch, cache: int, code: str):
     monkeypatch.setattr(bench.NormBench, "_bandwidth", lambda *asked: [1.0])
-    monkeypatch.setattr(bench, "host_facts", lambda **asked: {"l3_bytes": cache})
+    monkeypatch.setattr("mxpeak.bench.placement.host_facts", lambda **asked: {"l3_bytes": cache})
     (found,) = measured(kind=("one",))
     assert found.passed
     assert [w.code for w in found.warnings] == [code]
