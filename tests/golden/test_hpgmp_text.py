@@ -13,8 +13,9 @@ from typing import Any
 import jsonschema
 import pytest
 
+from mxpeak.cli.benchmarks import BENCHMARKS
 from mxpeak.records import Result, document
-from mxpeak.report.hpgmp_text import hpgmp_name, hpgmp_report
+from mxpeak.report.hpgmp_text import hpgmp_report
 from mxpeak.report.html import html_report
 from mxpeak.report.sparse_text import precision_text, rows_text, sparse_case_text
 from mxpeak.report.text import headline, phase_table, scoreboard, verdict
@@ -197,7 +198,7 @@ def test_the_keys_are_the_references_in_its_order_but_for_what_is_not_measured()
 
 
 def test_the_file_is_named_by_version_and_time():
-    assert hpgmp_name(NOW) == "HPGMP-Benchmark_0.1_2025-03-07_14-05-09.txt"
+    assert BENCHMARKS["hpg-mxp"].report.format(NOW) == "HPGMP-Benchmark_0.1_2025-03-07_14-05-09.txt"
 
 
 def test_numbers_have_all_their_digits():

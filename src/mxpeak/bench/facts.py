@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import sys
 import time
 import uuid
@@ -38,6 +39,12 @@ class Facts:
             "start": _utc(start_unix),
             "end": _utc(end_unix),
         }
+
+
+def peak_rss(comm: Communicator) -> int:
+    """The most memory that the processes of a group have had, in bytes; whole on rank 0.  Collective over comm."""
+    unit = 1 if sys.platform == "darwin" else 1024  # ru_maxrss
+    return sum(comm.gather_objects(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit) or [])
 
 
 def _utc(unix: float) -> str:

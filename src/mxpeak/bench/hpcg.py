@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from mxpeak.bench.facts import phase_table
+from mxpeak.bench.facts import peak_rss, phase_table
 from mxpeak.bench.hpcg_check import Norms, spectral_test, symmetry_test
 from mxpeak.bench.hpcg_result import MOST, REFERENCE_STEPS, SLACK, Measured, Sets, hpcg_result
 from mxpeak.bench.hpcg_rules import REFERENCE, foreseen, form, forms, storages
@@ -111,7 +111,7 @@ class Hpcg:
         aim = reference.residual * SLACK
         found = [self._measured(first, aim, self._bench.rt)]
         found += [self._measured(storage, aim, BESIDE * self._bench.rt) for storage in beside]
-        rss = self._bench.peak_rss()
+        rss = peak_rss(self._comm)
         if self._comm.rank:
             return None
         return hpcg_result(self._config, self._bench, self._box, reference, found, rss, start, time.time())

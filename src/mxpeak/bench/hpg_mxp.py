@@ -23,7 +23,7 @@ from functools import partial
 from math import ceil
 from typing import Any
 
-from mxpeak.bench.facts import phase_table
+from mxpeak.bench.facts import peak_rss, phase_table
 from mxpeak.bench.hpg_mxp_problem import MatrixFile, problem_of, read_file, size_lines
 from mxpeak.bench.hpg_mxp_result import Measured, Solves, Validated, Validation, hpg_mxp_result
 from mxpeak.bench.hpg_mxp_rules import check, foreseen, storages
@@ -129,7 +129,7 @@ class HpgMxp:
             self._problem.make_ready(storage, self._use)
         found = [self._measured(first, self._bench.rt)]
         found += [self._measured(storage, BESIDE * self._bench.rt) for storage in beside]
-        rss = self._bench.peak_rss()
+        rss = peak_rss(self._comm)
         if self._comm.rank:
             return None
         return hpg_mxp_result(self._config, self._bench, self._problem, found, rss, start, time.time())

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from mxpeak.bench.facts import phase_table
+from mxpeak.bench.facts import peak_rss, phase_table
 from mxpeak.bench.hpl_result import Solve, hpl_result
 from mxpeak.bench.lu_bench import LuBench, Problem, dry_run_text, run_cases, slowest
 from mxpeak.comm.base import Communicator
@@ -89,7 +89,7 @@ def run_case(bench: LuBench, case: HplCase, grid: Grid) -> Result | None:
     limit = bench.limits(case, "fp64", solve_all)
     best = min(runs, key=lambda one: one.time_s)
     phases = phase_table(grid.all, best.spans)
-    rss = bench.peak_rss(grid)
+    rss = peak_rss(grid.all)
     return hpl_result(case, runs, best, limit, phases, rss, bench.facts) if grid.all.rank == 0 else None
 
 

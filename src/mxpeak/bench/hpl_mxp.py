@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from mxpeak.bench.facts import phase_table
+from mxpeak.bench.facts import peak_rss, phase_table
 from mxpeak.bench.hpl_mxp_result import Check, MxpSolve, hpl_mxp_result
 from mxpeak.bench.lu_bench import LuBench, Problem, dry_run_text, run_cases, slowest
 from mxpeak.bench.mxp_rules import THRESHOLD, foreseen, refused
@@ -131,7 +131,7 @@ def run_case(bench: LuBench, case: HplMxpCase, grid: Grid) -> Result | None:
     limit = bench.limits(case, case.precision, solve_all)
     best = min(runs, key=lambda one: one.time_s)
     phases = phase_table(grid.all, best.spans)
-    rss = bench.peak_rss(grid)
+    rss = peak_rss(grid.all)
     if grid.all.rank != 0:
         return None
     memory = _footprint(case)(case.n, case.nb, case.P, case.Q)

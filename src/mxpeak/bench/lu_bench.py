@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import resource
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -144,11 +142,6 @@ class LuBench:
         if limit is not None and elapsed > LIMIT_AGAIN_S:
             limit = max(limit, self.measure_limit(*probed))
         return limit
-
-    def peak_rss(self, grid: Grid) -> int:
-        """The most memory that the processes of a grid have had, in bytes; whole on rank 0."""
-        unit = 1 if sys.platform == "darwin" else 1024  # ru_maxrss
-        return sum(grid.all.gather_objects(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit) or [])
 
 
 def run_cases(

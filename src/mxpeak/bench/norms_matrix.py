@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mxpeak.comm.base import Communicator
 from mxpeak.comm.grid import Grid
 from mxpeak.configs import NormsCase
-from mxpeak.kernels.contract import Kernels, Matrix, NormKernels, Tile, Vector
+from mxpeak.dist.norm_matrix import DealtMatrix
+from mxpeak.kernels.contract import Kernels, Matrix, NormKernels, Tile
 from mxpeak.layout.block_cyclic import BlockCyclic, numroc
 from mxpeak.layout.entries import Entries
 from mxpeak.layout.places import Places, consecutive, dealt
@@ -21,37 +21,11 @@ IMAGINARY = 2**31
 TILE_BYTES = 600
 
 
-@dataclass(frozen=True, slots=True)
-class StoredMatrix:
-    """A matrix dealt block-cyclically over a grid; this rank's part is one tile, or each of its blocks is one."""
+@dataclass(frozen=True, slots=True, repr=False)
+class StoredMatrix(DealtMatrix):
+    """One whose part of a rank is one tile, or each of its blocks is one."""
 
-    grid: Grid
-    rows: BlockCyclic
-    cols: BlockCyclic
     tiles: Sequence[Tile]
-
-    @property
-    def row_places(self) -> Places:
-        """Where the local rows lie."""
-        return dealt(self.rows)
-
-    @property
-    def column_places(self) -> Places:
-        """Where the local columns lie."""
-        return dealt(self.cols)
-
-    @property
-    def everybody(self) -> Communicator:
-        """All ranks of the grid."""
-        return self.grid.all
-
-    def sum_rows(self, by_row: Vector) -> None:
-        """Over the process row.  Collective over it."""
-        self.grid.row.allreduce(by_row, "sum")
-
-    def sum_columns(self, by_column: Vector) -> None:
-        """Over the process column.  Collective over it."""
-        self.grid.column.allreduce(by_column, "sum")
 
 
 def empty_matrix(case: NormsCase, grid: Grid, kernels: NormKernels) -> StoredMatrix:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import resource
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -173,8 +171,3 @@ class SparseBench:
         width = [PRECISIONS[level.A.A.vectors].bytes for level in levels]
         vectors = sum(w * (2 * level.A.n + level.A.A.halo) for w, level in zip(width, levels))
         return int(self.total(float(mine + vectors + width[0] * basis * top.n + 3 * 8 * top.n)))
-
-    def peak_rss(self) -> int:
-        """The most memory that the processes have had, in bytes; whole on rank 0.  Collective."""
-        unit = 1 if sys.platform == "darwin" else 1024  # ru_maxrss
-        return sum(self.comm.gather_objects(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit) or [])

@@ -59,8 +59,8 @@ class TileMatrix:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class CyclicMatrix:
-    """A matrix dealt block-cyclically, rows over process rows and columns over process columns; `local` of any strides.
+class DealtMatrix:
+    """A matrix dealt block-cyclically, rows over process rows and columns over process columns.
 
     Blocks need not be square, as ScaLAPACK's are not.
     """
@@ -68,21 +68,15 @@ class CyclicMatrix:
     grid: Grid
     rows: BlockCyclic
     cols: BlockCyclic
-    local: Matrix
 
     def __repr__(self) -> str:
         m, n = self.shape
-        return f"CyclicMatrix({m}x{n} on {self.grid.P}x{self.grid.Q} ranks)"
+        return f"{type(self).__name__}({m}x{n} on {self.grid.P}x{self.grid.Q} ranks)"
 
     @property
     def shape(self) -> tuple[int, int]:
         """Rows and columns of the whole matrix."""
         return self.rows.n, self.cols.n
-
-    @property
-    def tiles(self) -> Sequence[Tile]:
-        """The local array is one tile, whatever it holds."""
-        return [Tile(self.local, self.row_places, self.column_places, 0, 0)]
 
     @property
     def row_places(self) -> Places:
@@ -99,12 +93,6 @@ class CyclicMatrix:
         """All ranks of the grid."""
         return self.grid.all
 
-    @property
-    def T(self) -> CyclicMatrix:
-        """The transposed matrix on the transposed grid: a view."""
-        g = self.grid
-        return CyclicMatrix(Grid(g.Q, g.P, g.q, g.p, g.all, g.column, g.row), self.cols, self.rows, self.local.T)
-
     def sum_rows(self, by_row: Vector) -> None:
         """Over the process row.  Collective over it."""
         self.grid.row.allreduce(by_row, "sum")
@@ -112,6 +100,24 @@ class CyclicMatrix:
     def sum_columns(self, by_column: Vector) -> None:
         """Over the process column.  Collective over it."""
         self.grid.column.allreduce(by_column, "sum")
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class CyclicMatrix(DealtMatrix):
+    """One whose part of a rank is a single array, of any strides."""
+
+    local: Matrix
+
+    @property
+    def tiles(self) -> Sequence[Tile]:
+        """The local array is one tile, whatever it holds."""
+        return [Tile(self.local, self.row_places, self.column_places, 0, 0)]
+
+    @property
+    def T(self) -> CyclicMatrix:
+        """The transposed matrix on the transposed grid: a view."""
+        g = self.grid
+        return CyclicMatrix(Grid(g.Q, g.P, g.q, g.p, g.all, g.column, g.row), self.cols, self.rows, self.local.T)
 
 
 def whole(A: Matrix) -> TileMatrix:

@@ -21,11 +21,6 @@ Section = Mapping[str, Any]
 Rows = Iterable[tuple[str, Any]]
 
 
-def hpcg_name(now: datetime) -> str:
-    """The name of the file: HPCG-Benchmark_3.1_YYYY-MM-DD_HH-MM-SS.txt."""
-    return f"HPCG-Benchmark_3.1_{now:%Y-%m-%d_%H-%M-%S}.txt"
-
-
 def hpcg_report(result: Result, now: datetime) -> str:
     """HPCG's report of one result."""
     return "".join([

@@ -29,11 +29,6 @@ Section = Mapping[str, Any]
 MULTIGRID = ("gs", "restriction", "prolongation")
 
 
-def hpgmp_name(now: datetime) -> str:
-    """The name of the file: HPGMP-Benchmark_0.1_YYYY-MM-DD_HH-MM-SS.txt."""
-    return f"HPGMP-Benchmark_0.1_{now:%Y-%m-%d_%H-%M-%S}.txt"
-
-
 def hpgmp_report(result: Result, now: datetime) -> str:
     """HPG-MxP's report of one result."""
     return "".join([
