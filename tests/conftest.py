@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import os
+
+# Triton's kernels are interpreted, on the CPU, unless whoever starts the tests says otherwise: it is read when they are
+# decorated, so before anything imports them.
+os.environ.setdefault("TRITON_INTERPRET", "1")
+
 import numpy as np
 import pytest
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
+from typing import Any, ClassVar
 
 from mxpeak.errors import UsageError
 from mxpeak.options import (
@@ -70,11 +71,12 @@ class RunConfig:
         group="where",
     )  # fmt: skip
     kernels: str = option(
-        "auto", "--kernels", help="which kernels compute: the fast host ones, or the reference oracle",
-        metavar="{auto,reference,host}", parse=one_of("auto", "reference", "host"), group="where",
+        "auto", "--kernels", help="which kernels compute: the host's, torch's on any device, or the reference oracle",
+        metavar="{auto,reference,host,torch}", parse=one_of("auto", "reference", "host", "torch"), group="where",
     )  # fmt: skip
     comm: str = option(
-        "auto", "--comm", help="how ranks talk", metavar="{auto,solo,mpi}", parse=one_of("auto", "solo", "mpi"),
+        "auto", "--comm", help="how ranks talk", metavar="{auto,solo,mpi,torch}",
+        parse=one_of("auto", "solo", "mpi", "torch"),
         group="where",
     )  # fmt: skip
     ranks: int | None = option(
@@ -102,6 +104,14 @@ class RunConfig:
         None, "--min-gflops", help="exit with 4 when the best rate is below X GFLOP/s", metavar="X",
         parse=real(0.0), group="measuring",
     )  # fmt: skip
+
+    #: What is another default on a GPU.
+    GPU_DEFAULTS: ClassVar[Mapping[str, Any]] = {}
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether it computes on a GPU, once `auto` is settled."""
+        return self.device.startswith("cuda")
 
     @staticmethod
     def settle(settings: Mapping[str, Setting]) -> dict[str, Setting]:
@@ -266,13 +276,16 @@ class HplCase:
 class HplConfig(PanelConfig):
     """All that `mxpeak run hpl` can be told; lists run every combination, in HPL's order."""
 
+    GPU_DEFAULTS = {"nb": (512,)}  # noqa: RUF012  (nobody writes into it)
+
     n: tuple[int, ...] | None = option(
         None, "-N", "--n", help="order of the matrix (default: what --mem allows, or --quick)", metavar="N,...",
         parse=listed(integer(0)), group="problem",
     )  # fmt: skip
     nb: tuple[int, ...] = option(
-        (192,), "--nb", help="block size", metavar="NB,...", parse=listed(integer(1)), group="problem"
-    )
+        (192,), "--nb", help="block size (default: 192, on a GPU 512)", metavar="NB,...", parse=listed(integer(1)),
+        group="problem",
+    )  # fmt: skip
     seed: int = option(
         100, "--seed", help="seed of the matrix", metavar="S", parse=integer(0, 2**31 - 1), group="problem"
     )
@@ -366,13 +379,16 @@ class HplMxpCase:
 class HplMxpConfig(PanelConfig):
     """All that `mxpeak run hpl-mxp` can be told; lists run every combination."""
 
+    GPU_DEFAULTS = {"nb": (1024,), "precision": ("fp16",)}  # noqa: RUF012
+
     n: tuple[int, ...] | None = option(
         None, "-N", "--n", help="order of the matrix (default: what --mem allows, or --quick)", metavar="N,...",
         parse=listed(integer(1)), group="problem",
     )  # fmt: skip
     nb: tuple[int, ...] = option(
-        (320,), "--nb", help="block size", metavar="NB,...", parse=listed(integer(1)), group="problem"
-    )
+        (320,), "--nb", help="block size (default: 320, on a GPU 1024)", metavar="NB,...", parse=listed(integer(1)),
+        group="problem",
+    )  # fmt: skip
     seed: int = option(
         100, "--seed", help="seed of the matrix", metavar="S", parse=integer(0, 2**31 - 1), group="problem"
     )
@@ -396,8 +412,8 @@ class HplMxpConfig(PanelConfig):
         16.0, "--threshold", help="scaled backward errors below it pass", metavar="X", parse=positive, group="problem"
     )
     precision: tuple[str, ...] | None = option(
-        None, "--precision", help="operands of the update: " + ", ".join(PRECISIONS) + " (default: fp32 on a CPU)",
-        metavar="NAME,...", parse=listed(one_of(*PRECISIONS)), group="precision and rules",
+        None, "--precision", help="operands of the update: " + ", ".join(PRECISIONS) + " (default: fp32, on a GPU "
+        "fp16)", metavar="NAME,...", parse=listed(one_of(*PRECISIONS)), group="precision and rules",
     )  # fmt: skip
     refine: str = option(
         "gmres", "--refine", help="refinement: GMRES preconditioned by the factors, or classical",

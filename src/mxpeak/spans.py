@@ -2,6 +2,9 @@
 
 A solver opens `with spans("update", flops=...)`; the totals become the phase table of the result, and observers
 (progress, forecast, guard, power) see each finished step.  A span costs about a microsecond.
+
+On a device work goes on in the background: a span is then from mark to mark in the order of the work, its length is
+looked up when somebody asks, and what runs beside something else is counted in both.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Protocol
+from typing import Any, Protocol
 
 
 @dataclass(slots=True)
@@ -45,6 +48,40 @@ class Event:
     lane: str = "compute"
 
 
+class Stopwatch(Protocol):
+    """A clock of work that may go on in the background.
+
+    lag    how many steps of a computation may have been begun before the first of them has to have ended
+    """
+
+    lag: int
+
+    def mark(self) -> Any:
+        """Now, in the order of the work."""
+
+    def seconds(self, begin: Any, end: Any) -> float:
+        """The time between two marks; waits for the later one."""
+
+
+class HostClock:
+    """The clock of work that is done once it has been asked for."""
+
+    lag = 0
+
+    def mark(self) -> float:
+        """Now."""
+        return perf_counter()
+
+    def seconds(self, begin: float, end: float) -> float:
+        """Their difference."""
+        return end - begin
+
+
+HOST = HostClock()
+#: Marks that may wait for somebody to ask before they are looked up.
+MOST_WAITING = 4096
+
+
 class Observer(Protocol):
     """Somebody who watches a run: called on rank 0 only, never inside a kernel."""
 
@@ -63,34 +100,81 @@ class Spans:
     """Phase totals of one rank, and the observers that look on; single events too, where `events` is a list."""
 
     observers: Sequence[Observer] = ()
-    clock: Callable[[], float] = perf_counter
-    phases: dict[str, Phase] = field(default_factory=dict)
+    stopwatch: Stopwatch = HOST
     events: list[Event] | None = None
+    clock: Callable[[], float] = perf_counter
+    _phases: dict[str, Phase] = field(default_factory=dict)
+    _waiting: list[tuple[str, Any, Any]] = field(default_factory=list)
+    _begun: list[tuple[Any, int, int, float]] = field(default_factory=list)
     _label: str = ""
     _total_flops: float = 0.0
     _started: float = 0.0
+    _start: Any = 0.0
 
     @contextmanager
     def __call__(self, name: str, *, flops: float = 0.0, bytes: float = 0.0) -> Iterator[None]:
         """Time the body of a `with` statement as one call of phase `name`."""
-        begin = self.clock()
+        begin = self.stopwatch.mark()
         try:
             yield
         finally:
-            self.add(name, self.clock() - begin, flops=flops, bytes=bytes)
+            end = self.stopwatch.mark()
+            self._count(name, flops, bytes)
+            if self.stopwatch.lag:
+                self._waiting.append((name, begin, end))
+                if len(self._waiting) > MOST_WAITING:
+                    self._look_up()
+            else:
+                self._book(name, begin, end)
 
     def add(self, name: str, time_s: float, *, flops: float = 0.0, bytes: float = 0.0) -> None:
         """Book `time_s` seconds, measured elsewhere, as one call of phase `name`."""
-        phase = self.phases.get(name)
-        if phase is None:
-            phase = self.phases[name] = Phase()
-        phase.time_s += time_s
-        phase.flops += flops
-        phase.bytes += bytes
-        phase.calls += 1
+        self._count(name, flops, bytes).time_s += time_s
         if self.events is not None:
             end = self.clock()
             self.events.append(Event(name, end - time_s, end))
+
+    def _count(self, name: str, flops: float, bytes: float) -> Phase:
+        """One more call of a phase."""
+        phase = self._phases.get(name)
+        if phase is None:
+            phase = self._phases[name] = Phase()
+        phase.flops += flops
+        phase.bytes += bytes
+        phase.calls += 1
+        return phase
+
+    def _book(self, name: str, begin: Any, end: Any) -> None:
+        """The time between two marks belongs to a phase."""
+        time_s = self.stopwatch.seconds(begin, end)
+        self._phases[name].time_s += time_s
+        if self.events is not None:
+            at = self._started + self.stopwatch.seconds(self._start, begin)
+            self.events.append(Event(name, at, at + time_s))
+
+    def _look_up(self) -> None:
+        """Book all marks that wait."""
+        for name, begin, end in self._waiting:
+            self._book(name, begin, end)
+        self._waiting.clear()
+
+    @property
+    def phases(self) -> dict[str, Phase]:
+        """The totals of each phase so far."""
+        self._look_up()
+        return self._phases
+
+    def record(self) -> float:
+        """Begin to keep single events; returns the time by the clock."""
+        self.events = []
+        self._started, self._start = self.clock(), self.stopwatch.mark()
+        return self._started
+
+    def recorded(self) -> list[Event]:
+        """The events since `record`, of which no more are kept."""
+        self._look_up()
+        events, self.events = self.events or [], None
+        return events
 
     def travelled(self, name: str, begin: float) -> None:
         """Note what has been under way since `begin`, by the clock, beside what was computed meanwhile."""
@@ -99,7 +183,8 @@ class Spans:
 
     def time_of(self, name: str) -> float:
         """The seconds of a phase; 0 if it did not occur."""
-        return self.phases[name].time_s if name in self.phases else 0.0
+        phase = self.phases.get(name)
+        return phase.time_s if phase else 0.0
 
     @property
     def active_s(self) -> float:
@@ -108,20 +193,36 @@ class Spans:
 
     def start(self, label: str, total_flops: float) -> None:
         """Begin a computation of `total_flops`: forget the phases of the one before, tell the observers."""
-        self.phases.clear()
+        self._waiting.clear()
+        self._begun.clear()
+        self._phases.clear()
         self._label, self._total_flops, self._started = label, total_flops, self.clock()
+        self._start = self.stopwatch.mark()
         for observer in self.observers:
             observer.start(label, total_flops)
 
     def step(self, index: int, count: int, done_flops: float) -> None:
-        """Tell the observers that step `index` of `count` is done."""
-        if self.observers:
+        """Step `index` of `count` has been begun: tell the observers of those that are done.
+
+        It waits for the one `lag` steps before, so that what they see is done, and the work does not pile up.
+        """
+        if self.observers or self.stopwatch.lag:
+            self._begun.append((self.stopwatch.mark(), index, count, done_flops))
+        self._tell(self.stopwatch.lag)
+
+    def _tell(self, lag: int) -> None:
+        while len(self._begun) > lag:
+            mark, index, count, done_flops = self._begun.pop(0)
+            self.stopwatch.seconds(mark, mark)  # waits for it
             step = Step(self._label, index, count, done_flops, self._total_flops, self.active_s)
             for observer in self.observers:
                 observer.step(step)
 
     def finish(self) -> None:
-        """Tell the observers that the computation ended."""
+        """Wait for what has been begun, and tell the observers that the computation ended."""
+        self._tell(0)
+        end = self.stopwatch.mark()
+        self.stopwatch.seconds(end, end)
         elapsed_s = self.active_s
         for observer in self.observers:
             observer.finish(self._label, elapsed_s)

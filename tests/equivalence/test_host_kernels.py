@@ -67,9 +67,9 @@ def test_panel_is_the_reference_panel(
     plan = panel_plan(jb, nbmin, ndiv, rfact)
     found = []
     for kernels in (host, reference):
-        A, L1, pivots = column_major(kernels, values), square(kernels, jb), kernels.indices([-1] * jb)
-        outcome = kernels.factor_panel(Panel(A, L1, pivots, BlockCyclic(m, jb, 0, 1), 0, jb, plan, pfact), None)
-        assert outcome.singular == 0
+        A, L1, pivots = column_major(kernels, values), square(kernels, jb), kernels.vector(jb + 1)
+        kernels.factor_panel(Panel(A, L1, pivots, BlockCyclic(m, jb, 0, 1), 0, jb, plan, pfact), None)
+        assert pivots[jb] == 0
         found.append((A[jb:].copy(), L1.copy(), list(pivots)))
     (L21, L1, pivots), (L21_ref, L1_ref, pivots_ref) = found
     assert pivots == pivots_ref
@@ -91,7 +91,7 @@ def test_panel_over_a_process_column_has_the_pivots_of_one_process(
     def factor(comm: Any) -> tuple[list[int], Any]:
         kernels, rows = make(), BlockCyclic(n, nb, comm.rank, P)
         mine = [rows.to_global(il) for il in range(rows.local_size)]
-        A, L1, pivots = column_major(kernels, matrix[mine]), square(kernels, jb), kernels.indices([-1] * jb)
+        A, L1, pivots = column_major(kernels, matrix[mine]), square(kernels, jb), kernels.vector(jb + 1)
         theirs = kernels.candidate(jb)
 
         def exchange(candidate: Any) -> None:
@@ -102,7 +102,7 @@ def test_panel_over_a_process_column_has_the_pivots_of_one_process(
         return list(pivots), L1
 
     alone = ReferenceKernels()
-    A, L1, pivots = column_major(alone, matrix), square(alone, jb), alone.indices([-1] * jb)
+    A, L1, pivots = column_major(alone, matrix), square(alone, jb), alone.vector(jb + 1)
     alone.factor_panel(
         Panel(A, L1, pivots, BlockCyclic(n, nb, 0, 1), 0, jb, panel_plan(jb, jb, 2, "right"), "right"), None
     )
@@ -114,16 +114,17 @@ def test_panel_over_a_process_column_has_the_pivots_of_one_process(
 def test_a_column_of_zeros_is_named(host: HostKernels, reference: Any) -> None:
     for kernels in (host, reference):
         values = np.ones((9, 3)) * [1.0, 2.0, 0.5]  # columns 1 and 2 vanish once column 0 is eliminated
-        A, L1, pivots = column_major(kernels, values), square(kernels, 3), kernels.indices([0] * 3)
+        A, L1, pivots = column_major(kernels, values), square(kernels, 3), kernels.vector(4)
         panel = Panel(A, L1, pivots, BlockCyclic(9, 3, 0, 1), 0, 3, panel_plan(3, 2, 2, "right"), "right")
-        assert kernels.factor_panel(panel, None).singular == 2
+        kernels.factor_panel(panel, None)
+        assert pivots[3] == 2
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_what_is_not_finite_reaches_the_factors(host: HostKernels, rng: Any, value: float) -> None:
     values = rng.random((40, 6)) - 0.5
     values[11, 2] = value
-    A, L1, pivots = column_major(host, values), square(host, 6), host.indices([0] * 6)
+    A, L1, pivots = column_major(host, values), square(host, 6), host.vector(7)
     host.factor_panel(Panel(A, L1, pivots, BlockCyclic(40, 6, 0, 1), 0, 6, panel_plan(6, 2, 2, "right"), "right"), None)
     assert not (np.isfinite(A[6:]).all() and np.isfinite(L1).all())
 
@@ -132,7 +133,7 @@ def test_a_failed_exchange_is_raised_and_not_swallowed(host: HostKernels, rng: A
     def exchange(candidate: Any) -> None:
         raise ConnectionError("the other rank is gone")
 
-    A, L1, pivots = column_major(host, rng.random((40, 4))), square(host, 4), host.indices([0] * 4)
+    A, L1, pivots = column_major(host, rng.random((40, 4))), square(host, 4), host.vector(5)
     panel = Panel(A, L1, pivots, BlockCyclic(80, 4, 0, 2), 0, 4, panel_plan(4, 2, 2, "right"), "right")
     with pytest.raises(ConnectionError, match="is gone"):
         host.factor_panel(panel, exchange)

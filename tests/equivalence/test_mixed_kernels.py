@@ -56,6 +56,13 @@ def fill(kernels: Kernels, values: Any, precision: str = "fp64") -> Any:
     return A
 
 
+def zero_pivot(kernels: Kernels, D: Any) -> int:
+    """Factor a block; 0, or 1 + the first column whose pivot is zero."""
+    singular = kernels.vector(1)
+    kernels.factor_block(D, singular)
+    return int(kernels.floats(singular)[0])
+
+
 def column_major(kernels: Kernels, values: Any, precision: str = "fp64") -> Any:
     """A panel of the backend with the given values, cut out of a taller one of NaN."""
     rows, columns = values.shape
@@ -310,7 +317,7 @@ def test_factors_of_a_block_multiply_back_to_it(
     _, u = STORED[precision]
     values = stored(diagonally_heavy(rng, n), precision)
     D, D_ref = column_major(kernels, values, precision), column_major(reference, values, precision)
-    assert kernels.factor_block(D) == reference.factor_block(D_ref) == 0
+    assert zero_pivot(kernels, D) == zero_pivot(reference, D_ref) == 0
     L, T = unit_lower_and_upper(D)
     # n steps of a product and a difference; the quotients may come from a reciprocal, one rounding more.
     backward = 2 * (n + 1) * u * (np.abs(L) @ np.abs(T))
@@ -333,7 +340,7 @@ def test_a_zero_pivot_is_reported_and_its_column_left_as_it_is(
     values = L @ T
     values[j + 1 :, j] += below
     D = column_major(kernels, values, precision)
-    assert kernels.factor_block(D) == 1 + j
+    assert zero_pivot(kernels, D) == 1 + j
     assert np.array_equal(D[:, :j], (np.tril(L, -1) + T)[:, :j])
     assert np.array_equal(D[:j], (np.tril(L, -1) + T)[:j])
     assert D[j, j] == 0.0
@@ -343,7 +350,7 @@ def test_a_zero_pivot_is_reported_and_its_column_left_as_it_is(
 @pytest.mark.parametrize("precision", STORED)
 def test_the_first_zero_pivot_counts(kernels: Kernels, precision: str) -> None:
     for n in (1, 5, 40):
-        assert kernels.factor_block(column_major(kernels, np.zeros((n, n)), precision)) == 1
+        assert zero_pivot(kernels, column_major(kernels, np.zeros((n, n)), precision)) == 1
 
 
 @pytest.mark.parametrize("precision", STORED)
@@ -352,7 +359,7 @@ def test_what_is_not_finite_reaches_the_factors(kernels: Kernels, rng: Any, valu
     values = diagonally_heavy(rng, 40)
     values[4, 3] = value
     D = column_major(kernels, values, precision)
-    assert kernels.factor_block(D) == 0
+    assert zero_pivot(kernels, D) == 0
     assert not np.isfinite(D[4, 3:]).any()  # l_43, and with it all that it is multiplied by
 
 

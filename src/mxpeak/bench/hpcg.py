@@ -25,11 +25,10 @@ from mxpeak.bench.hpcg_check import Norms, spectral_test, symmetry_test
 from mxpeak.bench.hpcg_result import MOST, REFERENCE_STEPS, SLACK, Measured, Sets, hpcg_result
 from mxpeak.bench.hpcg_rules import REFERENCE, foreseen, form, forms, storages
 from mxpeak.bench.memory import memory_budget
-from mxpeak.bench.placement import load_kernels, place
+from mxpeak.bench.placement import load_kernels, on_device, place
 from mxpeak.bench.sparse_bench import TINY, SparseBench, held, seconds_for, without_effect
 from mxpeak.bench.stencil_sizes import box_of, line
 from mxpeak.comm.base import Communicator
-from mxpeak.comm.launch import hosts, ranks_a_node
 from mxpeak.comm.solo import Solo
 from mxpeak.configs import HpcgConfig
 from mxpeak.dist.sparse_system import CgSystem
@@ -62,11 +61,12 @@ def run(
 
     Mistakes raise on every rank before anything runs.  Collective over comm.
     """
+    config, settings = on_device(config, settings or {})
     box_of(config, comm.rank, comm.size)
     placement = place(comm, config.threads)
     try:
-        kernels = load_kernels(config.kernels, config.device, placement, comm)
-        bench = SparseBench(config, comm, placement, kernels, settings or {}, observers, argv)
+        kernels, comm = load_kernels(config, placement, comm)
+        bench = SparseBench(config, comm, placement, kernels, settings, observers, argv)
         result = comm.bcast_object(Hpcg(bench, config).result())
         if comm.rank == 0:
             on_case(config, result)
@@ -77,8 +77,9 @@ def run(
 
 def dry_run(config: HpcgConfig, comm: Communicator, settings: dict[str, Setting] | None = None) -> str:
     """What a run would do: boxes, grid and memory, nothing run.  Collective over comm."""
+    config, settings = on_device(config, settings or {})
     box = box_of(config, comm.rank, comm.size)
-    budget = memory_budget(config, settings or {}, comm, ranks_a_node(hosts(comm)))
+    budget = memory_budget(config, settings, comm)
     lines = [f"{storage}: {line(box, held(forms(storage), 0), budget)}" for storage in storages(config)]
     return "\n".join([*lines, *forewarnings(config, comm)])
 

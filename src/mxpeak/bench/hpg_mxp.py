@@ -28,10 +28,9 @@ from mxpeak.bench.hpg_mxp_problem import MatrixFile, problem_of, read_file, size
 from mxpeak.bench.hpg_mxp_result import Measured, Solves, Validated, Validation, hpg_mxp_result
 from mxpeak.bench.hpg_mxp_rules import check, foreseen, storages
 from mxpeak.bench.memory import memory_budget
-from mxpeak.bench.placement import load_kernels, place
+from mxpeak.bench.placement import load_kernels, on_device, place
 from mxpeak.bench.sparse_bench import SparseBench, seconds_for, without_effect
 from mxpeak.comm.base import Communicator
-from mxpeak.comm.launch import hosts, ranks_a_node
 from mxpeak.comm.solo import Solo
 from mxpeak.configs import HpgMxpConfig
 from mxpeak.dist.sparse_system import MixedSystem
@@ -62,12 +61,13 @@ def run(
 
     Mistakes raise on every rank before anything runs.  Collective over comm.
     """
+    config, settings = on_device(config, settings or {})
     check(config, comm.rank, comm.size)
     placement = place(comm, config.threads)
     try:
         file = None if config.matrix is None else read_file(config.matrix, comm)
-        kernels = load_kernels(config.kernels, config.device, placement, comm)
-        bench = SparseBench(config, comm, placement, kernels, settings or {}, observers, argv)
+        kernels, comm = load_kernels(config, placement, comm)
+        bench = SparseBench(config, comm, placement, kernels, settings, observers, argv)
         result = comm.bcast_object(HpgMxp(bench, config, file).result())
         if comm.rank == 0:
             on_case(config, result)
@@ -78,8 +78,9 @@ def run(
 
 def dry_run(config: HpgMxpConfig, comm: Communicator, settings: dict[str, Setting] | None = None) -> str:
     """What a run would do: boxes, grid and memory, nothing run.  Collective over comm."""
+    config, settings = on_device(config, settings or {})
     check(config, comm.rank, comm.size)
-    budget = memory_budget(config, settings or {}, comm, ranks_a_node(hosts(comm)))
+    budget = memory_budget(config, settings, comm)
     return "\n".join([*size_lines(config, comm, budget), *forewarnings(config, comm)])
 
 

@@ -17,6 +17,7 @@ from typing import Any
 from mxpeak.bench.facts import peak_rss, phase_table
 from mxpeak.bench.hpl_result import Solve, hpl_result
 from mxpeak.bench.lu_bench import LuBench, Problem, dry_run_text, run_cases, slowest
+from mxpeak.bench.placement import on_device
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.grid import Grid
 from mxpeak.configs import HplCase, HplConfig
@@ -53,11 +54,13 @@ def run(
 
     Mistakes raise on every rank before anything runs.  Collective over comm.
     """
-    return run_cases(config, _problem(config, comm), comm, settings or {}, observers, on_case, argv)
+    config, settings = on_device(config, settings or {})
+    return run_cases(config, _problem(config, comm), comm, settings, observers, on_case, argv)
 
 
 def dry_run(config: HplConfig, comm: Communicator, settings: dict[str, Setting] | None = None) -> str:
     """What a run would do: grid, sizes and memory of each case, nothing run.  Collective over comm."""
+    config, settings = on_device(config, settings or {})
     return dry_run_text(config, _problem(config, comm), comm, settings)
 
 
@@ -82,7 +85,7 @@ def run_case(bench: LuBench, case: HplCase, grid: Grid) -> Result | None:
         if config.warmup == "full":
             _solve(replace(case, n=min(case.n, 4 * case.nb * max(case.P, case.Q))), grid, kernels, Spans(), looks)
         for _ in range(config.repeat):
-            spans = Spans(bench.observers if grid.all.rank == 0 else ())
+            spans = Spans(bench.observers if grid.all.rank == 0 else (), kernels.stopwatch)
             runs.append(_solve(case, grid, kernels, spans, looks))
         return min(one.time_s for one in runs)
 
@@ -112,7 +115,7 @@ def _solve(case: HplCase, grid: Grid, kernels: Kernels, spans: Spans, looks: int
         with spans("ptrsv", flops=float(case.n) ** 2):
             solution.append(solve_augmented(A, kernels))
         spans.finish()
-        spans.add("other", spans.active_s - sum(map(spans.time_of, PARTS)))
+        spans.add("other", max(0.0, spans.active_s - sum(map(spans.time_of, PARTS))))
 
     grid.all.barrier()
     start = time.time()

@@ -22,6 +22,7 @@ from mxpeak.bench.facts import peak_rss, phase_table
 from mxpeak.bench.hpl_mxp_result import Check, MxpSolve, hpl_mxp_result
 from mxpeak.bench.lu_bench import LuBench, Problem, dry_run_text, run_cases, slowest
 from mxpeak.bench.mxp_rules import THRESHOLD, foreseen, refused
+from mxpeak.bench.placement import on_device
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.grid import Grid
 from mxpeak.configs import HplMxpCase, HplMxpConfig
@@ -59,12 +60,14 @@ def run(
 
     Mistakes raise on every rank before anything runs.  Collective over comm.
     """
+    config, settings = on_device(config, settings or {})
     _check(config, comm)
-    return run_cases(config, _problem(config, comm), comm, settings or {}, observers, on_case, argv)
+    return run_cases(config, _problem(config, comm), comm, settings, observers, on_case, argv)
 
 
 def dry_run(config: HplMxpConfig, comm: Communicator, settings: dict[str, Setting] | None = None) -> str:
     """What a run would do: grid, sizes and memory of each case, nothing run.  Collective over comm."""
+    config, settings = on_device(config, settings or {})
     _check(config, comm)
     text = dry_run_text(config, _problem(config, comm), comm, settings)
     return "\n".join([text, *forewarnings(config, comm)])
@@ -74,6 +77,7 @@ def forewarnings(config: HplMxpConfig, comm: Communicator) -> list[str]:
     """Which cases will not be ADMISSIBLE however their runs go, and why: better known before a run than after it."""
     if config.n is None or config.mode != "official":
         return []
+    config, _ = on_device(config, {})
     _check(config, comm)
     return [
         f"N {case.n} {case.generator} {case.precision} will not be ADMISSIBLE: {broken.rule}: {broken.text}"
@@ -124,7 +128,7 @@ def run_case(bench: LuBench, case: HplMxpCase, grid: Grid) -> Result | None:
         if config.warmup == "full":
             _solve(replace(case, n=min(case.n, 4 * case.nb * max(case.P, case.Q))), grid, kernels, Spans(), forwards)
         for _ in range(config.repeat):
-            spans = Spans(bench.observers if grid.all.rank == 0 else ())
+            spans = Spans(bench.observers if grid.all.rank == 0 else (), kernels.stopwatch)
             runs.append(_solve(case, grid, kernels, spans, forwards))
         return min(one.time_s for one in runs)
 
@@ -208,6 +212,7 @@ class _Timed:
         case, kernels, spans = self.case, self.kernels, self.spans
         with spans("store"):
             self.system.store(self.A)
+        kernels.wait()
         begin = time.perf_counter()
         if case.scaling == "auto":
             with spans("balance"):
@@ -215,6 +220,7 @@ class _Timed:
                 self.largest_a = 1.0  # what balancing brings the largest entry to
         options = LuOptions(case.precision, case.bcast, min(case.depth, 1), self.forwards)
         self.singular = factorize(self.A, options, kernels, spans)
+        kernels.wait()
         self.lu_s = time.perf_counter() - begin
 
         begin = time.perf_counter()
@@ -225,7 +231,7 @@ class _Timed:
         self.done = refine(mxp, case.refine, restart=case.restart, target=target)
         self.refine_s = time.perf_counter() - begin
         spans.finish()
-        spans.add("other", spans.active_s - sum(map(spans.time_of, PARTS)))
+        spans.add("other", max(0.0, spans.active_s - sum(map(spans.time_of, PARTS))))
 
 
 def _norm(system: GeneratedSystem, kernels: Kernels) -> float:

@@ -12,7 +12,6 @@ from mxpeak.bench.memory import memory_budget
 from mxpeak.bench.placement import Placement, facts_of, load_kernels, place
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.grid import Grid, make_grid
-from mxpeak.comm.launch import hosts, ranks_a_node
 from mxpeak.configs import HplConfig, HplMxpConfig
 from mxpeak.dist.vectors import largest
 from mxpeak.errors import ResourceError
@@ -24,9 +23,9 @@ from mxpeak.records import Result
 from mxpeak.spans import Observer
 
 #: --quick: seconds that one run should take, and the orders between which it is chosen.
-QUICK_S, QUICK_LEAST, QUICK_MOST = 8.0, 1000, 20000
+QUICK_S, QUICK_LEAST, QUICK_MOST, GPU_QUICK_MOST = 8.0, 1000, 20000, 80000
 #: Largest block whose GEMM rate is measured; beyond it the rate no longer changes.
-GEMM_BLOCK = 4096
+GEMM_BLOCK, GPU_GEMM_BLOCK = 4096, 16384
 #: Seconds over which the limit is looked for.
 LIMIT_S = 0.3
 #: Seconds of a run after which the limit is measured once more.
@@ -85,7 +84,8 @@ class LuBench:
         self.config, self.comm, self.placement, self.kernels = config, comm, placement, kernels
         self.observers = observers
         self.facts = facts_of(argv, settings, comm, placement, kernels)
-        self.budget = memory_budget(config, settings, comm, placement.ranks_a_node)
+        self.budget = memory_budget(config, settings, comm)
+        self.gemm_block = GPU_GEMM_BLOCK if config.on_gpu else GEMM_BLOCK
         self.grid = lru_cache(maxsize=None)(self._grid)
         self.limit = lru_cache(maxsize=None)(self.measure_limit)
 
@@ -94,7 +94,8 @@ class LuBench:
         n = self.budget.default_n(footprint, nb, P, Q)
         if self.config.quick:
             rate = 0.7 * self.limit(P, Q, nb, QUICK_LEAST, precision)
-            n = min(n, max(QUICK_LEAST, min(QUICK_MOST, int((1.5 * rate * QUICK_S) ** (1 / 3)))))
+            most = GPU_QUICK_MOST if self.config.on_gpu else QUICK_MOST
+            n = min(n, max(QUICK_LEAST, min(most, int((1.5 * rate * QUICK_S) ** (1 / 3)))))
             n = max(1, n // nb) * nb if n >= nb else n
         return int(self.comm.bcast_object(n))
 
@@ -116,11 +117,12 @@ class LuBench:
         grid = self.grid(P, Q)
         if grid is None:
             return 0.0
-        m, k = (max(64, min(GEMM_BLOCK, n // side)) for side in (P, Q))
+        m, k = (max(64, min(self.gemm_block, n // side)) for side in (P, Q))
         probe = self.kernels.gemm_probe(m, k, nb, precision)
 
         def multiply() -> None:
             probe()
+            self.kernels.wait()
             grid.all.barrier()  # ranks that share a core work one after the other: wait for the last
 
         best, spent, repeats = 0.0, 0.0, 0
@@ -136,7 +138,8 @@ class LuBench:
 
         Machines drift: the better of both counts.  Cases of like size share the first measurement.
         """
-        probed = case.P, case.Q, case.nb, min(1 << case.n.bit_length(), GEMM_BLOCK * max(case.P, case.Q)), precision
+        size = min(1 << case.n.bit_length(), self.gemm_block * max(case.P, case.Q))
+        probed = case.P, case.Q, case.nb, size, precision
         limit = self.limit(*probed) if self.config.warmup != "none" else None
         elapsed = run()
         if limit is not None and elapsed > LIMIT_AGAIN_S:
@@ -160,7 +163,7 @@ def run_cases(
     check_grids(config, comm)
     placement = place(comm, config.threads)
     try:
-        kernels = load_kernels(config.kernels, config.device, placement, comm)
+        kernels, comm = load_kernels(config, placement, comm)
         bench = LuBench(config, comm, placement, kernels, settings, observers, argv)
         cases = list(problem.cases(_sizes(problem, bench)))
 
@@ -204,13 +207,14 @@ def dry_run_text(
     """What a run would do: grid, sizes and memory of each case, nothing run.  Collective over comm."""
     grids = check_grids(config, comm)
     lines = [ProcessGrid(*shape, config.order, config.node_grid).render() for shape in dict.fromkeys(grids)]
-    budget = memory_budget(config, settings or {}, comm, ranks_a_node(hosts(comm)))
+    budget = memory_budget(config, settings or {}, comm)
     sizes = config.n
     if sizes is None:
         first = next(problem.cases([1]))
         sizes = (budget.default_n(problem.footprint(first), max(config.nb), first.P, first.Q),)
         if config.quick:
-            lines.append(f"--quick: N is chosen after GEMM is measured, {QUICK_LEAST} to {QUICK_MOST}; at most:")
+            most = GPU_QUICK_MOST if config.on_gpu else QUICK_MOST
+            lines.append(f"--quick: N is chosen after GEMM is measured, {QUICK_LEAST} to {most}; at most:")
     for case in problem.cases(sizes):
         footprint = problem.footprint(case)
         need = footprint(case.n, case.nb, case.P, case.Q)
@@ -236,4 +240,5 @@ def slowest(grid: Grid, kernels: Kernels, work: Callable[[], None]) -> float:
     """Do the work and return the seconds that the slowest rank took.  Collective over the grid."""
     begin = time.perf_counter()
     work()
+    kernels.wait()
     return largest(kernels, grid.all, [time.perf_counter() - begin])[0]

@@ -24,7 +24,7 @@ from mxpeak.bench.norms_check import Reference, reference_norms
 from mxpeak.bench.norms_matrix import StoredMatrix, empty_matrix, generate
 from mxpeak.bench.norms_result import Runs, norms_result
 from mxpeak.bench.norms_sizes import Sizes, check, matrix_bytes, matrix_of, read_bytes, structure_of, without_effect
-from mxpeak.bench.placement import Placement, compile_in_turn, facts_of, load_kernels, place
+from mxpeak.bench.placement import Placement, compile_in_turn, facts_of, load_kernels, on_device, place
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.grid import Grid, make_grid
 from mxpeak.comm.launch import hosts, ranks_a_node
@@ -60,11 +60,12 @@ def run(
 
     Mistakes raise on every rank before anything runs.  Collective over comm.
     """
+    config, settings = on_device(config, settings or {})
     check(config, comm)
     placement = place(comm, config.threads)
     try:
-        kernels = load_kernels(config.kernels, config.device, placement, comm)
-        bench = NormBench(config, comm, placement, kernels, settings or {}, observers, argv)
+        kernels, comm = load_kernels(config, placement, comm)
+        bench = NormBench(config, comm, placement, kernels, settings, observers, argv)
         results = []
         for case, result in bench.results():
             if comm.rank == 0:
@@ -78,11 +79,12 @@ def run(
 
 def dry_run(config: NormsConfig, comm: Communicator, settings: dict[str, Setting] | None = None) -> str:
     """What a run would do: grid, sizes and memory of each case, nothing run.  Collective over comm."""
+    config, settings = on_device(config, settings or {})
     grids = check(config, comm)
     lines = [ProcessGrid(*shape, config.order, config.node_grid).render() for shape in dict.fromkeys(grids)]
     ranks_here = ranks_a_node(hosts(comm))
     threads = config.threads or max(1, len(one_core_each()) // ranks_here)
-    sizes = Sizes(config, comm, memory_budget(config, settings or {}, comm, ranks_here), threads)
+    sizes = Sizes(config, comm, memory_budget(config, settings, comm), threads)
     for _, group in groupby(sizes.cases(), matrix_of):
         cases = list(group)
         lines.append(sizes.line(cases[0]))
@@ -104,9 +106,7 @@ class NormBench:
     ):  # fmt: skip
         self._config, self._comm, self._kernels = config, comm, kernels
         self._observers = observers
-        self._sizes = Sizes(
-            config, comm, memory_budget(config, settings, comm, placement.ranks_a_node), placement.threads
-        )
+        self._sizes = Sizes(config, comm, memory_budget(config, settings, comm), placement.threads)
         self._facts = facts_of(argv, settings, comm, placement, kernels)
         self._facts.cautions.extend(self._sizes.cautions)
         self._grid = lru_cache(maxsize=None)(self._make_grid)
@@ -126,7 +126,7 @@ class NormBench:
 
     def _of_one_matrix(self, cases: Sequence[NormsCase]) -> Iterator[tuple[NormsCase, Result]]:
         """All that is asked of one matrix: it is made once, and freed when the last result is out."""
-        first, spans = cases[0], Spans()
+        first, spans = cases[0], Spans((), self._kernels.stopwatch)
         self._ready(first.dtype)
         with spans("generate", bytes=self._once(matrix_bytes(first))):
             A = empty_matrix(first, self._grid(first.P, first.Q), self._kernels.norms)
@@ -138,7 +138,7 @@ class NormBench:
             for case in same:
                 result = self._measured(case, A, S, reference, spans)
                 yield case, self._comm.bcast_object(result)
-                spans = Spans()  # what several cases share is booked with the first of them
+                spans = Spans((), self._kernels.stopwatch)  # what several cases share is booked with the first of them
 
     def _measured(
         self, case: NormsCase, A: StoredMatrix, S: Structure, reference: Reference | None, spans: Spans
@@ -193,7 +193,7 @@ class NormBench:
 
     def _watched(self) -> Spans:
         """Spans that show progress."""
-        return Spans(self._observers if self._comm.rank == 0 else ())
+        return Spans(self._observers if self._comm.rank == 0 else (), self._kernels.stopwatch)
 
     def _make_grid(self, P: int, Q: int) -> Grid:
         grid = make_grid(ProcessGrid(P, Q, self._config.order, self._config.node_grid), self._comm)

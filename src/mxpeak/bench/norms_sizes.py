@@ -16,6 +16,7 @@ from mxpeak.records import Caution, size_text
 
 #: The size where none was asked for, and the bytes of the largest matrix with --quick.
 DEFAULT_N, QUICK_BYTES = 10240, 256 * 10**6
+GPU_N, GPU_QUICK_BYTES = 40960, 8 * 10**9
 
 
 def check(config: NormsConfig, comm: Communicator) -> tuple[tuple[int, int], ...]:
@@ -112,11 +113,13 @@ class Sizes:
 
     def _default_n(self) -> int:
         """The default size, or what --mem holds of it in the widest type; with --quick what is read in no time."""
-        config, models = self._config, list(self._config.cases(self._ranks, [DEFAULT_N]))
+        config = self._config
+        wanted, quick = (GPU_N, GPU_QUICK_BYTES) if config.on_gpu else (DEFAULT_N, QUICK_BYTES)
+        models = list(config.cases(self._ranks, [wanted]))
         model = max(models, key=lambda one: self.memory(one)["total"])
-        wanted, nb = DEFAULT_N, max(config.nb)
+        nb = max(config.nb)
         if config.quick:
-            n = isqrt(QUICK_BYTES // model.itemsize)
+            n = isqrt(quick // model.itemsize)
             wanted = n // nb * nb or n
         most = self._budget.default_n(self._footprint(model), nb, model.P, model.Q)
         if most < wanted:

@@ -6,17 +6,21 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 from mxpeak.bench.facts import Facts
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.launch import bind, hosts, launcher, ranks_a_node
-from mxpeak.kernels.contract import Kernels, choose
+from mxpeak.configs import RunConfig
+from mxpeak.errors import MxpeakError
+from mxpeak.kernels.contract import Kernels, choose, settled
 from mxpeak.layout.cores import core_masks, core_ranges, oversubscribed
 from mxpeak.options import Setting
 from mxpeak.perf.host import environment, host_facts, one_core_each, software_facts
 from mxpeak.records import Caution
+
+AnyConfig = TypeVar("AnyConfig", bound=RunConfig)
 
 #: Seconds after which a first use that compiles says so.
 SILENT_S = 1.0
@@ -31,6 +35,7 @@ class Placement:
 
     cores: list[int]
     threads: int
+    local_rank: int
     ranks_a_node: int
     nodes: int
     crowded: bool
@@ -73,21 +78,55 @@ def place(comm: Communicator, threads: int | None) -> Placement:
     if len(here) > 1 and not bound_already:
         cores = core_masks(mine, (1, len(here)), None, share=False)[place_here]
     before = bind(cores[:1])
-    return Placement(cores, threads or len(cores), ranks_a_node(nodes), len(set(nodes)), crowded, before)
+    return Placement(cores, threads or len(cores), place_here, ranks_a_node(nodes), len(set(nodes)), crowded, before)
 
 
-def load_kernels(name: str, device: str, placement: Placement, comm: Communicator) -> Kernels:
-    """The kernels, compiled (on first use) by one rank per cache folder and loaded by the others.  Collective."""
+def on_device(config: AnyConfig, settings: Mapping[str, Setting]) -> tuple[AnyConfig, dict[str, Setting]]:
+    """The configuration with kernels and device settled, and with what is another default there."""
+    name, device = settled(config.kernels, config.device)
+    changed: dict[str, Any] = {"kernels": name, "device": device}
+    if device != "cpu":
+        asked = {key for key, setting in settings.items() if setting.origin != "default"}
+        changed |= {key: value for key, value in config.GPU_DEFAULTS.items() if key not in asked and _open(config, key)}
+    new = {key: Setting(value, "auto") for key, value in changed.items() if getattr(config, key) != value}
+    return replace(config, **changed), {**settings, **new}
+
+
+def _open(config: RunConfig, name: str) -> bool:
+    """Whether a setting has the value that it has where nobody says anything."""
+    return bool(getattr(config, name) == type(config).__dataclass_fields__[name].default)
+
+
+def load_kernels(config: RunConfig, placement: Placement, comm: Communicator) -> tuple[Kernels, Communicator]:
+    """The kernels, and the ranks as these talk to each other with the kernels' arrays.
+
+    Compiled (on first use) by one rank per cache folder and loaded by the others; a device that one rank has not is
+    an error on all.  Collective.
+    """
     from mxpeak.kernels.host.compiled import cache_directory, is_cached, token
 
     folders = comm.bcast_object(comm.gather_objects(token()))
     leader = folders.index(folders[comm.rank]) == comm.rank
-    if comm.rank == 0 and name != "reference" and not is_cached():
+    if comm.rank == 0 and config.kernels != "reference" and not is_cached():
         where = cache_directory()
         print(f"first use: compiling kernels into {where} (about ten seconds)", file=sys.stderr, flush=True)
-    kernels = choose(name, device, placement.threads, placement.cores) if leader else None
-    comm.barrier()
-    return kernels or choose(name, device, placement.threads, placement.cores)
+    kernels: Kernels | None = None
+    mistake: MxpeakError | None = None
+    for turn in (True, False):
+        if leader == turn:
+            try:
+                kernels = choose(
+                    config.kernels, config.device, placement.threads, placement.cores, placement.local_rank
+                )
+            except MxpeakError as error:
+                mistake = error
+        comm.barrier()
+    mistakes = comm.bcast_object(comm.gather_objects(mistake))
+    for rank, wrong in enumerate(mistakes):
+        if wrong is not None:
+            raise wrong if comm.size == 1 else type(wrong)(f"rank {rank}: {wrong}")
+    assert kernels is not None
+    return kernels, comm if kernels.carrier is None else comm.carried(kernels.carrier)
 
 
 def compile_in_turn(comm: Communicator, what: str, use: Callable[[], None]) -> None:
@@ -119,18 +158,18 @@ def facts_of(
     return Facts(
         argv=list(argv),
         config={name: {"value": s.value, "origin": s.origin} for name, s in settings.items()},
-        machine={**host_facts(affinity=placement.before), "nodes": placement.nodes},
+        machine={**host_facts(affinity=placement.before), "nodes": placement.nodes, **kernels.place()},
         software={**software_facts(), **kernels.facts(), "environment": environment()},
-        launch=launch_facts(comm, placement),
+        launch=launch_facts(comm, placement, kernels),
         cautions=placement.cautions,
     )
 
 
-def launch_facts(comm: Communicator, placement: Placement) -> dict[str, Any]:
+def launch_facts(comm: Communicator, placement: Placement, kernels: Kernels) -> dict[str, Any]:
     """Who started the run, and what each rank got.  Collective over comm; whole on rank 0."""
     found = launcher()
     ranks = comm.gather_objects(
         {"rank": comm.rank, "host": os.uname().nodename, "cores": core_ranges(placement.cores),
-         "threads": placement.threads}
+         "threads": placement.threads, **kernels.place()}
     )  # fmt: skip
     return {"launcher": found[0] if found and comm.size > 1 else "shell", "ranks": comm.size, "binding": ranks}

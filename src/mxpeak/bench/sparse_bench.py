@@ -69,10 +69,10 @@ class SparseBench:
         settings: dict[str, Setting], observers: Sequence[Observer], argv: Sequence[str],
     ):  # fmt: skip
         self.config, self.comm, self.placement, self.kernels = config, comm, placement, kernels
-        self.spans = Spans(observers if comm.rank == 0 else ())
+        self.spans = Spans(observers if comm.rank == 0 else (), kernels.stopwatch)
         self.cautions: list[Caution] = []
         self.facts = facts_of(argv, settings, comm, placement, kernels)
-        self.budget = memory_budget(config, settings, comm, placement.ranks_a_node)
+        self.budget = memory_budget(config, settings, comm)
 
     @property
     def rt(self) -> float:
@@ -142,21 +142,22 @@ class SparseBench:
         self.comm.barrier()
         begin = time.perf_counter()
         work()
+        self.kernels.wait()
         return reduced(self.kernels.sparse, self.comm, time.perf_counter() - begin, "max")
 
     def traced(self, work: Callable[[], Any]) -> list[dict[str, Any]]:
         """Every span of some work on all ranks, seconds from a barrier on; whole on rank 0.  Collective."""
         self.comm.barrier()
-        begin, self.spans.events = self.spans.clock(), []
+        begin = self.spans.record()
         try:
             work()
-            mine = [
-                {"name": e.name, "rank": self.comm.rank, "lane": e.lane, "begin_s": e.begin - begin,
-                 "time_s": e.end - e.begin}
-                for e in self.spans.events
-            ]  # fmt: skip
         finally:
-            self.spans.events = None
+            events = self.spans.recorded()
+        mine = [
+            {"name": e.name, "rank": self.comm.rank, "lane": e.lane, "begin_s": e.begin - begin,
+             "time_s": e.end - e.begin}
+            for e in events
+        ]  # fmt: skip
         return [event for events in self.comm.gather_objects(mine) or [] for event in events]
 
     def total(self, value: float) -> float:

@@ -12,8 +12,9 @@ from mxpeak.errors import ResourceError, UsageError
 from mxpeak.layout.stencil import LEAST_SIDE, LEVELS, STENCIL, Box, Triple, check_box, largest_cube, process_grid, times
 from mxpeak.records import Caution, size_text
 
-#: A rank's box where none was asked for: the reference's, and with --quick.
+#: A rank's box where none was asked for, and with --quick: on the host the reference's, and what fills a GPU.
 DEFAULT_NX, QUICK_NX = 104, 32
+GPU_NX, GPU_QUICK_NX = 256, 128
 #: Bytes of a 32-bit column number, and of an entry while the matrix is made: a double and its column number.
 INDEX_BYTES, SETUP_BYTES = 4, 12
 FP64_BYTES = 8
@@ -24,7 +25,8 @@ FP64_BYTES = 8
 
 def box_of(config: SparseConfig, rank: int, ranks: int, levels: int = LEVELS) -> Box:
     """The box of `rank`; what no box can be had for raises here, on every rank alike, before anything runs."""
-    nx = QUICK_NX if config.quick else DEFAULT_NX
+    default, quick = (GPU_NX, GPU_QUICK_NX) if config.on_gpu else (DEFAULT_NX, QUICK_NX)
+    nx = quick if config.quick else default
     box = Box.of(rank, config.shape or (nx, nx, nx), completed_grid(config, ranks))
     check_box(box, levels, rules=config.mode == "official")
     return box

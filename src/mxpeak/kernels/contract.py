@@ -4,15 +4,21 @@ Matrices are row-major blocks of a backend's own arrays, cut by slicing (`A[i0:i
 rows, and a row-major row is one contiguous piece.  Panels are column-major: the factorization goes down their columns.
 Vectors are contiguous.  A precision is that in which an array is stored, fp64 unless said; an operand is what products
 take: stored in its precision where products of it exist, else rounded to it and stored in a wider one.
-Solvers hold arrays, cut them and hand them back, and know nothing else about them: so the same
-solver runs on NumPy arrays and on a device's tensors.  u is the unit roundoff of the type; bounds are to first order
+Solvers hold arrays, cut them and hand them back, and know nothing else about them: so the same solver runs on NumPy
+arrays and on a device's tensors.  On a device operations are begun in order and go on in the background; one that
+returns Python numbers waits for what these depend on.  u is the unit roundoff of the type; bounds are to first order
 and normwise.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, Protocol
 
 from mxpeak.errors import ResourceError, UsageError
@@ -22,10 +28,16 @@ from mxpeak.layout.entries import Entries
 from mxpeak.layout.panel_plan import PanelOp
 from mxpeak.layout.places import Places
 from mxpeak.layout.structure import Band
+from mxpeak.spans import Stopwatch
 
 Matrix = Any
 Vector = Any
 Indices = Any
+
+#: What --kernels may name.
+BACKENDS = ("auto", "reference", "host", "torch")
+#: Where drivers of NVIDIA's and AMD's GPUs show themselves.
+DRIVERS = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg", "/dev/kfd", "/proc/driver/nvidia")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +46,8 @@ class Panel:
 
     A         this rank's rows of the panel from the block row down; overwritten by L21 (rows of the block row: dead)
     L1        jb×jb; overwritten by L11 and U11, the same on every rank of the process column
-    pivots    jb integers; overwritten by the global row that each column's pivot came from
+    pivots    jb + 1 numbers; overwritten by the global row that each column's pivot came from, and by 1 + the first
+              column without a non-zero pivot (0: none)
     rows      the distribution of the matrix's rows, with this rank's process row
     il0       local row of A's first row
     top       how many rows of A belong to the block row: jb on the process row that owns it, else 0
@@ -52,9 +65,8 @@ class Panel:
 
 @dataclass(frozen=True, slots=True)
 class PanelOutcome:
-    """How a panel went: 1 + the first column without a non-zero pivot (0: none), and where its time went."""
+    """Where a panel's time went, as far as that is known once it has been begun."""
 
-    singular: int
     leaf_s: float
     swap_s: float
 
@@ -121,6 +133,19 @@ class Kernels(Protocol):
     threads: int
 
     @property
+    def stopwatch(self) -> Stopwatch:
+        """The clock of the work that these operations begin."""
+
+    def wait(self) -> None:
+        """Return once everything that was begun has ended."""
+
+    def beside(self) -> AbstractContextManager[None]:
+        """What is begun inside begins after all that was begun before, and may run beside what is begun afterwards."""
+
+    def join(self) -> None:
+        """What is begun from here on begins after all that was begun beside."""
+
+    @property
     def norms(self) -> NormKernels:
         """The operations of norms, on the same threads."""
 
@@ -136,6 +161,15 @@ class Kernels(Protocol):
 
     def operand(self, size: int, precision: str) -> Vector:
         """An uninitialised vector of entries in the form in which `subtract_product` takes operands of a precision."""
+
+    def operand_size(self, rows: int, columns: int, precision: str, side: str) -> int:
+        """How many entries of such a vector the `left` (or the `right`) operand of a product takes."""
+
+    def left_operand(self, vector: Vector, rows: int, columns: int) -> Matrix:
+        """The first `operand_size` entries of an operand's vector as the A of A B: a view, as products like it best."""
+
+    def right_operand(self, vector: Vector, rows: int, columns: int) -> Matrix:
+        """The same as the B of A B."""
 
     def emulates(self, precision: str) -> bool:
         """Whether operands of this precision are rounded to it but multiplied in a wider one."""
@@ -158,8 +192,8 @@ class Kernels(Protocol):
     def indices(self, values: Sequence[int]) -> Indices:
         """Row numbers in the form that the row-moving kernels take."""
 
-    def integers(self, vector: Vector) -> list[int]:
-        """A vector of whole numbers as Python integers."""
+    def fetch(self, vector: Vector) -> Callable[[], list[float]]:
+        """Begin to bring a short vector to the host; calling what comes back waits for it."""
 
     def assign(self, target: Vector, values: Sequence[float] | float) -> None:
         """target[:] = values, few of them; one number: all entries."""
@@ -199,7 +233,7 @@ class Kernels(Protocol):
         """
 
     def candidate(self, jb: int) -> Vector:
-        """Room for one pivot candidate: 4 + 2·jb numbers."""
+        """Room for one pivot candidate, in the host's memory: 4 + 2·jb numbers."""
 
     def better_candidate(self, mine: Vector, theirs: Vector) -> None:
         """Leave in `mine` the better pivot of two candidates, and the block row's own row from whoever has it.
@@ -217,10 +251,10 @@ class Kernels(Protocol):
     def scatter_rows(self, source: Matrix, rows: Indices, A: Matrix) -> None:
         """A[rows[k]] = source[k]."""
 
-    def factor_block(self, D: Matrix) -> int:
+    def factor_block(self, D: Matrix, singular: Vector) -> None:
         """D = L U without pivoting, in place, D a square panel; |ΔD| <= n·u·|L||U|; 2/3·n³ flops.
 
-        Returns 0, or 1 + the first column whose pivot is zero.
+        `singular`, one fp64 number, is overwritten by 0, or by 1 + the first column whose pivot is zero.
         """
 
     def solve_unit_lower(self, L: Matrix, B: Matrix) -> None:
@@ -301,6 +335,13 @@ class Kernels(Protocol):
 
     def facts(self) -> dict[str, Any]:
         """Libraries and versions that compute, for the result."""
+
+    def place(self) -> dict[str, Any]:
+        """The device that computes, for the result; empty for the host."""
+
+    @property
+    def carrier(self) -> Any:
+        """How arrays of these kernels become messages: a `comm.base.Carrier`; None: as they are."""
 
 
 class NormKernels(Protocol):
@@ -386,19 +427,73 @@ class NormKernels(Protocol):
         """The sum of all rows of matrices as two rows, high and low, in doubled precision; high is it rounded once."""
 
 
-def choose(name: str, device: str, threads: int, cores: Sequence[int] = ()) -> Kernels:
-    """The backend `name` (auto, host, reference) for `device`; decided before any timing.
+def settled(name: str, device: str) -> tuple[str, str]:
+    """The kernels and the device that are meant where either is `auto`; decided before any timing.
 
-    `threads` of them compute, thread t on core cores[t] if cores are given.
+    The device is a GPU where there is one that torch can use; the kernels are those that are fastest there.
     """
-    if device not in ("auto", "cpu"):
-        raise ResourceError(f"--device {device}: there are no kernels for GPUs yet; type: --device cpu")
+    if name not in BACKENDS:
+        raise UsageError(f"unknown kernels {name!r}; choose one of {', '.join(BACKENDS)}")
+    if device == "auto":
+        device = "cuda" if name in ("auto", "torch") and has_gpu() else "cpu"
+    if name == "auto":
+        name = "host" if device == "cpu" else "torch"
+    if name != "torch" and device != "cpu":
+        raise UsageError(f"--kernels {name} compute on the CPU, not on --device {device}; type: --kernels torch")
+    return name, device
+
+
+def gpu_driver() -> bool:
+    """Whether a GPU's driver is there."""
+    return any(Path(path).exists() for path in DRIVERS)
+
+
+@cache
+def has_gpu() -> bool:
+    """Whether there is a GPU that torch can use; where no driver is, torch is not even imported."""
+    if not gpu_driver() or find_spec("torch") is None:
+        return False
+    from mxpeak.kernels.torch.device import count
+
+    return count() > 0
+
+
+def open_device(device: str, local_rank: int = 0) -> Any:
+    """The torch device called cpu, cuda or cuda:N; of several GPUs each rank of a node takes its own."""
+    if find_spec("torch") is None:
+        raise ResourceError(
+            f"--device {device} needs torch, which is not installed; type: pip install 'mxpeak[gpu]', or --device cpu"
+        )
+    from mxpeak.kernels.torch import device as devices
+
+    return devices.open_device(device, local_rank)
+
+
+def choose(name: str, device: str, threads: int, cores: Sequence[int] = (), local_rank: int = 0) -> Kernels:
+    """The backend `name` on `device`, both as `settled`.
+
+    `threads` of the host compute, thread t on core cores[t] if cores are given.
+    """
     if name == "reference":
         from mxpeak.kernels.reference.backend import ReferenceKernels
 
         return ReferenceKernels()
-    if name in ("auto", "host"):
-        from mxpeak.kernels.host.backend import HostKernels
+    from mxpeak.kernels.host.backend import HostKernels
 
-        return HostKernels(threads, cores)
-    raise UsageError(f"unknown kernels {name!r}; choose one of auto, host, reference")
+    host = HostKernels(threads, cores)
+    if name == "host":
+        return host
+    where = open_device(device, local_rank)
+    from mxpeak.kernels.torch.backend import TorchKernels
+
+    return TorchKernels(where, host)
+
+
+def device_failure(error: BaseException) -> str | None:
+    """What happened to a device, if that is what an error tells: it ran out of memory, or is gone."""
+    text = " ".join(str(error).split())
+    if type(error).__name__ == "OutOfMemoryError":
+        return f"the device ran out of memory: {text}; give a smaller problem, or a smaller --mem"
+    if isinstance(error, RuntimeError) and re.search(r"\b(CUDA|HIP|NCCL|RCCL|CUBLAS|cuBLAS|CUSOLVER|cusolver)\b", text):
+        return f"the device failed: {text}; see the system's log (dmesg) and nvidia-smi or rocm-smi, and run again"
+    return None

@@ -19,7 +19,7 @@ from mxpeak.comm.base import Task, wait_for
 from mxpeak.comm.broadcast import library_nonblocking, start_broadcast
 from mxpeak.dist.matrix import DistMatrix
 from mxpeak.dist.vectors import largest
-from mxpeak.kernels.contract import Kernels, Matrix
+from mxpeak.kernels.contract import Kernels, Matrix, Vector
 from mxpeak.layout.schedule import LuStep, lu_steps
 from mxpeak.perf.counts import lu_flops_done
 from mxpeak.spans import Spans
@@ -65,7 +65,7 @@ def factorize(A: DistMatrix, options: LuOptions, kernels: Kernels, spans: Spans)
     lu = _Lu(A, options, kernels, spans)
     lu.run()
     # The first column is the largest of the negatives.
-    first = -int(largest(kernels, A.grid.all, [-float(lu.singular or A.rows.n + 1)])[0])
+    first = -int(largest(kernels, A.grid.all, [-float(lu.singular() or A.rows.n + 1)])[0])
     return first if first <= A.rows.n else 0
 
 
@@ -74,8 +74,8 @@ class _Lu:
 
     def __init__(self, A: DistMatrix, options: LuOptions, kernels: Kernels, spans: Spans):
         self.A, self.options, self.kernels, self.spans = A, options, kernels, spans
-        self.singular = 0
         self.steps = lu_steps(A.rows.n, A.nb, A.grid.P, A.grid.Q)
+        self.zero_pivots = kernels.zeros(len(self.steps))  # looked at when all is done: until then nobody waits
         self.buffers = [self._buffers() for _ in range(min(2, options.lookahead + 1))]
 
     def _buffers(self) -> StepBuffers:
@@ -84,12 +84,15 @@ class _Lu:
         stored = storage(low)
         return StepBuffers(
             kernels.vector(kernels.panel_size(jb, jb, stored), stored),
-            kernels.operand(A.rows.local_size * jb, low),
-            kernels.operand(jb * A.cols.local_size, low),
+            kernels.operand(kernels.operand_size(A.rows.local_size, jb, low, "left"), low),
+            kernels.operand(kernels.operand_size(jb, A.cols.local_size, low, "right"), low),
         )
 
     def run(self) -> None:
-        """All steps; with look-ahead the next one's panels are made and sent while this one's update goes on."""
+        """All steps; with look-ahead the next one's panels are made and sent while this one's update goes on.
+
+        On a device they are made beside it.
+        """
         panels = self.begin(self.steps[0]) if self.steps else None
         for step, following in zip(self.steps, [*self.steps[1:], None]):
             assert panels is not None
@@ -97,12 +100,12 @@ class _Lu:
             upcoming = None
             if following and self.options.lookahead:
                 self.update_ahead(panels, following)
-                upcoming = self.begin(following)
+                with self.kernels.beside():
+                    upcoming = self.begin(following)
                 self.update(panels, following.j1, following.j1, upcoming)
             else:
                 self.update(panels, step.j1, step.j1)
                 upcoming = self.begin(following) if following else None
-            self.singular = self.singular or panels.singular
             n = self.A.rows.n
             self.spans.step(step.k + 1, len(self.steps), lu_flops_done(n, n - step.j1))
             panels = upcoming
@@ -112,9 +115,15 @@ class _Lu:
 
         Collective over the grid.
         """
-        panels = StepPanels(self.A, step, self.buffers[step.k % len(self.buffers)], self.options, self.kernels)
+        buffers, zero_pivot = self.buffers[step.k % len(self.buffers)], self.zero_pivots[step.k : step.k + 1]
+        panels = StepPanels(self.A, step, buffers, zero_pivot, self.options, self.kernels)
         panels.start(self.spans)
         return panels
+
+    def singular(self) -> int:
+        """1 + the first column for which this rank found a zero pivot; 0 if there is none."""
+        found = self.kernels.floats(self.zero_pivots)
+        return next((step.j0 + int(column) for step, column in zip(self.steps, found) if column), 0)
 
     def update_ahead(self, panels: StepPanels, following: LuStep) -> None:
         """The next step's block column, on its process column, and the rest of its block row, on its process row."""
@@ -160,17 +169,22 @@ class _Lu:
 class StepPanels:
     """A step's diagonal block and panels: made where they lie, on their way, and once here L_row and U_col."""
 
-    def __init__(self, A: DistMatrix, step: LuStep, buffers: StepBuffers, options: LuOptions, kernels: Kernels):
-        self.step, self.singular = step, 0
+    def __init__(
+        self, A: DistMatrix, step: LuStep, buffers: StepBuffers, zero_pivot: Vector, options: LuOptions,
+        kernels: Kernels,
+    ):  # fmt: skip
+        self.step, self._zero_pivot = step, zero_pivot
         self._A, self._options, self._kernels = A, options, kernels
         jb = step.jb
         self.first_row, self.first_column = A.rows.local_start(step.j1), A.cols.local_start(step.j1)
         m, n = A.rows.local_size - self.first_row, A.cols.local_size - self.first_column
         self.D: Matrix = kernels.panel(buffers.D, jb, jb)
         self._D_message = buffers.D[: kernels.panel_size(jb, jb, storage(options.precision))]
-        self._L_message, self._U_message = buffers.L[: m * jb], buffers.U[: jb * n]
-        self.L_row: Matrix = kernels.shaped(buffers.L, m, jb)
-        self.U_col: Matrix = kernels.shaped(buffers.U, jb, n)
+        low = options.precision
+        self._L_message = buffers.L[: kernels.operand_size(m, jb, low, "left")]
+        self._U_message = buffers.U[: kernels.operand_size(jb, n, low, "right")]
+        self.L_row: Matrix = kernels.left_operand(buffers.L, m, jb)
+        self.U_col: Matrix = kernels.right_operand(buffers.U, jb, n)
         self.made = False  # this rank's part of the panels
         self._block: list[Task] = []  # the diagonal block on its way to here
         self._tasks: list[Task] = []
@@ -207,9 +221,8 @@ class StepPanels:
         A11 = A[step.j0 : step.j1, step.j0 : step.j1]
         with spans("factor", flops=2.0 / 3.0 * step.jb**3):
             kernels.copy(A11, self.D)
-            column = kernels.factor_block(self.D)
+            kernels.factor_block(self.D, self._zero_pivot)
             kernels.copy(self.D, A11)
-        self.singular = step.j0 + column if column else 0
 
     def _make(self, spans: Spans) -> None:
         """L21 = A21 U11^-1 and U12 = L11^-1 A12, rounded for the update, on their way (lines 11-28)."""
@@ -235,7 +248,8 @@ class StepPanels:
         """Make this rank's part once the diagonal block is here, and drive what is on its way; whether all is here."""
         if not self.made and all([task.progress() for task in self._block]):
             self.made = True
-            self._make(spans)
+            with self._kernels.beside():
+                self._make(spans)
         return all([task.progress() for task in self._tasks]) and self.made
 
     def wait(self, spans: Spans) -> None:
@@ -245,3 +259,4 @@ class StepPanels:
         self.progress(spans)
         with spans("bcast"):
             wait_for(self._tasks)
+        self._kernels.join()

@@ -97,10 +97,12 @@ class _PivotedLu:
         for step, following in zip(self.steps, [*self.steps[1:], None]):
             assert panel is not None
             panel.wait(self.spans)
+            self.kernels.join()
             if following and self.splits(step):
                 panel, right = self.split_update(panel, right, following)
             else:
-                upcoming = self.next_panel(following, panel) if following else None
+                with self.kernels.beside():
+                    upcoming = self.next_panel(following, panel) if following else None
                 self.swap_and_update(panel, self.trailing(following or step), self.end, self._left, upcoming)
                 self.report(panel)
                 panel = upcoming
@@ -122,11 +124,13 @@ class _PivotedLu:
         ahead = self.trailing(following)
         left = RowSwap(self.A, panel, ahead, self.split_at, self._left, self.kernels)
         left.gather(self.spans)
-        upcoming = self.next_panel(following, panel)
+        with self.kernels.beside():
+            upcoming = self.next_panel(following, panel)
 
         left.start(self.options.swap)
         self.update(panel, right, self.split_at, upcoming, left)  # UPDATE2 hides FACT, LBCAST and RS1
         upcoming.wait(self.spans)
+        self.kernels.join()
         right = None
         if self.splits(following):
             right = self.begin_swap(upcoming, self.split_at, self.end, self._right)
@@ -156,6 +160,7 @@ class _PivotedLu:
             if before is not None:
                 self.subtract(panel.rows, before.L21_row, swap.U)
             panel.factor(self.options.panel, self.spans)
+            panel.fetch_pivots()
         panel.start_broadcast(self.options.panel)
         return panel
 

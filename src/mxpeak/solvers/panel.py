@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from time import perf_counter
 from typing import Any
 
 from mxpeak.comm.base import Task
@@ -53,6 +53,7 @@ class FactoredPanel:
         self.L21_row = self.rows[self._top :]
         self._message = buffer[: head + kernels.panel_size(m, jb)]
         self._broadcast: Task | None = None
+        self._pivots: Callable[[], list[float]] | None = None
         self._moves: LocalMoves | None = None
 
     @staticmethod
@@ -72,7 +73,6 @@ class FactoredPanel:
         Overwrites the block row in A by L11 and U11; L21 is not needed there again.
         """
         A, step, kernels = self._A, self.step, self._kernels
-        pivots = kernels.indices([0] * step.jb)
         column = A.grid.column
         theirs = kernels.candidate(step.jb)
 
@@ -81,16 +81,14 @@ class FactoredPanel:
 
         plan = panel_plan(step.jb, options.nbmin, options.ndiv, options.rfact)
         il0 = A.rows.local_start(step.j0)
-        panel = Panel(self.rows, self.L11, pivots, A.rows, il0, self._top, plan, options.pfact)
-        begin = perf_counter()
-        outcome = kernels.factor_panel(panel, exchange if column.size > 1 else None)
-        spans.add("rfact", perf_counter() - begin)
+        panel = Panel(self.rows, self.L11, self._tail, A.rows, il0, self._top, plan, options.pfact)
+        with spans("rfact"):
+            outcome = kernels.factor_panel(panel, exchange if column.size > 1 else None)
         spans.add("pfact", outcome.leaf_s)
         spans.add("mxswp", outcome.swap_s)
 
         if self._top:
             kernels.copy(self.L11, A[step.j0 : step.j1, step.j0 : step.j1])
-        kernels.assign(self._tail, [*kernels.integers(pivots), outcome.singular])
 
     def start_broadcast(self, options: PanelOptions) -> None:
         """Send the panel on its way along the process rows.  Collective over all ranks."""
@@ -106,17 +104,28 @@ class FactoredPanel:
         if self._broadcast is not None and not self._broadcast.done:
             with spans("bcast"):
                 self._broadcast.wait()
+        if self._pivots is None:
+            self.fetch_pivots()
+
+    def fetch_pivots(self) -> None:
+        """Begin to bring the pivots to the host, which needs them while the device is already busy with other work."""
+        self._pivots = self._kernels.fetch(self._tail)
+
+    @property
+    def pivots(self) -> list[int]:
+        """The rows that the pivots came from, and 1 + the first column of the panel without one."""
+        assert self._pivots is not None, "the panel is here"
+        return [int(row) for row in self._pivots()]
 
     @property
     def singular(self) -> int:
         """1 + the global column that had no non-zero pivot; 0 if all had one."""
-        column = self._kernels.integers(self._tail)[-1]
+        column = self.pivots[-1]
         return self.step.j0 + column if column else 0
 
     @property
     def moves(self) -> LocalMoves:
         """The panel's row swaps as this process row sees them; worked out once the panel is here."""
         if self._moves is None:
-            pivots = self._kernels.integers(self._tail)[:-1]
-            self._moves = local_moves(row_moves(self.step.j0, pivots), self.step.j0, self._A.rows)
+            self._moves = local_moves(row_moves(self.step.j0, self.pivots[:-1]), self.step.j0, self._A.rows)
         return self._moves

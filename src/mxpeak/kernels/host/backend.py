@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from time import perf_counter
 from typing import Any
 
@@ -19,6 +20,7 @@ from mxpeak.layout import lcg
 from mxpeak.layout.block_cyclic import BlockCyclic
 from mxpeak.layout.entries import Entries
 from mxpeak.layout.panel_plan import PanelOp
+from mxpeak.spans import HOST
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -51,6 +53,7 @@ class HostKernels:
     """Tuned BLAS and compiled loops on `threads` cores.  `poison` fills new arrays with NaN (tests)."""
 
     name = "host"
+    stopwatch = HOST
 
     def __init__(self, threads: int = 1, cores: Sequence[int] = (), *, poison: bool = False):
         self.threads = threads
@@ -62,6 +65,15 @@ class HostKernels:
         self._yield = sched_yield_address()
         self._gemm, self._trsm = blas.address("dgemm"), blas.address("dtrsm")
         blas.set_threads(1)  # the team's threads call BLAS, each for its own block: no second pool competes with them
+
+    def wait(self) -> None:
+        pass
+
+    def beside(self) -> nullcontext[None]:
+        return nullcontext()
+
+    def join(self) -> None:
+        pass
 
     @property
     def sparse(self) -> HostSparse:
@@ -77,6 +89,15 @@ class HostKernels:
 
     def operand(self, size: int, precision: str) -> Array:
         return self.vector(size, "fp32" if self.emulates(precision) else precision)
+
+    def operand_size(self, rows: int, columns: int, precision: str, side: str) -> int:
+        return rows * columns
+
+    def left_operand(self, vector: Array, rows: int, columns: int) -> Array:
+        return self.shaped(vector, rows, columns)
+
+    def right_operand(self, vector: Array, rows: int, columns: int) -> Array:
+        return self.shaped(vector, rows, columns)
 
     def emulates(self, precision: str) -> bool:
         return precision not in STORED
@@ -103,8 +124,9 @@ class HostKernels:
     def indices(self, values: Sequence[int]) -> Array:
         return np.array(values, dtype=np.int64)
 
-    def integers(self, vector: Array) -> list[int]:
-        return [int(value) for value in vector.tolist()]
+    def fetch(self, vector: Array) -> Callable[[], list[float]]:
+        numbers = self.floats(vector)
+        return lambda: numbers
 
     def assign(self, target: Array, values: Sequence[float] | float) -> None:
         target[:] = values
@@ -181,9 +203,10 @@ class HostKernels:
         tile = work.rows.nb * max(1, tiles // (TILES * threads))
         geometry = np.array([work.il0, work.rows.nb, work.rows.p, work.rows.P, tile], dtype=np.int64)
         state, sync = np.zeros(8, dtype=np.int64), np.zeros(SYNC, dtype=np.int64)
+        pivots = np.empty(jb, dtype=np.int64)
         best, where = np.zeros(8 * threads), np.zeros(8 * threads, dtype=np.int64)
         arguments = (
-            threads, work.A, work.L1, self._plan(work), _VARIANTS[work.pfact], work.top, work.pivots, geometry, mine,
+            threads, work.A, work.L1, self._plan(work), _VARIANTS[work.pfact], work.top, pivots, geometry, mine,
             state, best, where, sync, calls,
         )  # fmt: skip
 
@@ -195,9 +218,9 @@ class HostKernels:
         elapsed = perf_counter() - begin
         if failure:
             raise failure[0]
+        work.pivots[:jb], work.pivots[jb] = pivots, state[panel.SINGULAR]
         per_cycle = elapsed / max(1, int(state[panel.ALL_CYCLES]))
         return PanelOutcome(
-            int(state[panel.SINGULAR]),
             float(state[panel.LEAF_CYCLES]) * per_cycle,
             float(state[panel.SWAP_CYCLES]) * per_cycle,
         )
@@ -233,11 +256,11 @@ class HostKernels:
 
     # --- matrix products and solves
 
-    def factor_block(self, D: Array) -> int:
-        singular = np.zeros(1, dtype=np.int64)
+    def factor_block(self, D: Array, singular: Array) -> None:
+        first = np.zeros(1, dtype=np.int64)
         letter, _ = blas.TYPES[D.dtype]
-        block.factor_block(D, singular, blas.address(f"{letter}gemm"), blas.address(f"{letter}trsm"))
-        return int(singular[0])
+        block.factor_block(D, first, blas.address(f"{letter}gemm"), blas.address(f"{letter}trsm"))
+        singular[0] = first[0]
 
     def solve_right_upper(self, B: Array, U: Array) -> None:
         self._team.run(self._solve_right_part, B, U)
@@ -340,6 +363,13 @@ class HostKernels:
         for operand in (A, B):
             self.cast(operand, operand, precision)
         return lambda: self.subtract_product(C, A, B)
+
+    def place(self) -> dict[str, Any]:
+        return {}
+
+    @property
+    def carrier(self) -> None:
+        return None
 
     def facts(self) -> dict[str, Any]:
         return {"kernels": self.name, "blas": blas.blas_facts()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from mxpeak.layout import lcg
 from mxpeak.layout.block_cyclic import BlockCyclic
 from mxpeak.layout.entries import Entries
 from mxpeak.precision import PRECISIONS
+from mxpeak.spans import HOST
 
 if TYPE_CHECKING:
     from mxpeak.kernels.reference.sparse import ReferenceSparse
@@ -64,7 +66,17 @@ class ReferenceKernels:
 
     name = "reference"
     threads = 1
+    stopwatch = HOST
     norms = ReferenceNorms()
+
+    def wait(self) -> None:
+        pass
+
+    def beside(self) -> nullcontext[None]:
+        return nullcontext()
+
+    def join(self) -> None:
+        pass
 
     @property
     def sparse(self) -> ReferenceSparse:
@@ -80,6 +92,15 @@ class ReferenceKernels:
 
     def operand(self, size: int, precision: str) -> Array:
         return self.vector(size, "fp32" if self.emulates(precision) else precision)
+
+    def operand_size(self, rows: int, columns: int, precision: str, side: str) -> int:
+        return rows * columns
+
+    def left_operand(self, vector: Array, rows: int, columns: int) -> Array:
+        return self.shaped(vector, rows, columns)
+
+    def right_operand(self, vector: Array, rows: int, columns: int) -> Array:
+        return self.shaped(vector, rows, columns)
 
     def emulates(self, precision: str) -> bool:
         return precision not in TYPES
@@ -99,8 +120,9 @@ class ReferenceKernels:
     def indices(self, values: Sequence[int]) -> Array:
         return np.array(values, dtype=np.int64)
 
-    def integers(self, vector: Array) -> list[int]:
-        return [int(value) for value in vector]
+    def fetch(self, vector: Array) -> Callable[[], list[float]]:
+        numbers = self.floats(vector)
+        return lambda: numbers
 
     def assign(self, target: Array, values: Sequence[float] | float) -> None:
         target[:] = values
@@ -168,7 +190,8 @@ class ReferenceKernels:
             else:
                 A[below, j] /= L1[j, j]
             A[below, j + 1 :] -= np.outer(A[below, j], L1[j, j + 1 :])
-        return PanelOutcome(singular, perf_counter() - begin - swap_s, swap_s)
+        panel.pivots[jb] = singular
+        return PanelOutcome(perf_counter() - begin - swap_s, swap_s)
 
     def candidate(self, jb: int) -> Array:
         return np.zeros(4 + 2 * jb)
@@ -192,16 +215,15 @@ class ReferenceKernels:
     def scatter_rows(self, source: Array, rows: Array, A: Array) -> None:
         A[rows] = source
 
-    def factor_block(self, D: Array) -> int:
-        singular = 0
+    def factor_block(self, D: Array, singular: Array) -> None:
+        singular[0] = 0
         with quiet():
             for j in range(D.shape[0]):
                 if D[j, j] == 0.0:
-                    singular = singular or j + 1
+                    singular[0] = singular[0] or j + 1
                 else:
                     D[j + 1 :, j] /= D[j, j]
                 D[j + 1 :, j + 1 :] -= np.outer(D[j + 1 :, j], D[j, j + 1 :])
-        return singular
 
     def solve_unit_lower(self, L: Array, B: Array) -> None:
         with quiet():
@@ -306,6 +328,13 @@ class ReferenceKernels:
         for block in (C, A, B):
             block[:] = 1.0
         return lambda: self.subtract_product(C, A, B)
+
+    def place(self) -> dict[str, Any]:
+        return {}
+
+    @property
+    def carrier(self) -> None:
+        return None
 
     def facts(self) -> dict[str, Any]:
         return {"kernels": self.name, "blas": None}

@@ -1,0 +1,1 @@
+"""Any device that torch knows: library calls, and Triton kernels for what libraries lack."""

@@ -1,0 +1,154 @@
+"""Where tensors live: one device, its two queues of work, its clock and its memory.
+
+Work is begun in order and goes on in the background.  What is begun `beside` may run at the same time as what is begun
+after it: the critical path of an LU then hides under its update.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from time import perf_counter
+from typing import Any
+
+from mxpeak.errors import ResourceError
+
+# Products and sums are contracted to FMAs unless a kernel asks otherwise; said aloud, for Triton warns where it is not.
+os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
+
+import torch
+
+#: The type of each precision that tensors have; tf32 is a way to multiply fp32 numbers.
+TYPES: dict[str, torch.dtype] = {
+    "fp64": torch.float64, "fp32": torch.float32, "tf32": torch.float32, "fp16": torch.float16,
+    "bf16": torch.bfloat16, "fp8": torch.float8_e4m3fn,
+}  # fmt: skip
+#: CUDA and ROCm devices are both called cuda by torch.
+GPU = "cuda"
+
+
+@dataclass(slots=True, eq=False)
+class Device:
+    """A device that kernels compute on.
+
+    triton    whether Triton kernels do what libraries lack; otherwise forms made of torch's own operations
+    poison    whether new tensors are filled with NaN (tests)
+    lag       how many steps of a computation may be under way at a time (`spans.Stopwatch`)
+    """
+
+    where: torch.device
+    triton: bool
+    poison: bool = False
+    lag: int = 2
+    _side: Any = field(default=None, repr=False)
+
+    @property
+    def is_gpu(self) -> bool:
+        """Whether work goes on in the background."""
+        return str(self.where.type) == GPU
+
+    # --- the order of work
+
+    def wait(self) -> None:
+        """Return once everything that was begun has ended."""
+        if self.is_gpu:
+            torch.cuda.synchronize(self.where)
+
+    @contextmanager
+    def beside(self) -> Iterator[None]:
+        """What is begun inside begins after all that was begun before, and runs beside what is begun afterwards."""
+        if not self.is_gpu:
+            yield
+            return
+        if self._side is None:
+            self._side = torch.cuda.Stream(self.where, priority=-1)
+        self._side.wait_stream(torch.cuda.current_stream(self.where))
+        with torch.cuda.stream(self._side):
+            yield
+
+    def join(self) -> None:
+        """What is begun from here on begins after all that was begun beside."""
+        if self._side is not None:
+            torch.cuda.current_stream(self.where).wait_stream(self._side)
+
+    # --- its clock
+
+    def mark(self) -> Any:
+        """Now, in the order of the work."""
+        if not self.is_gpu:
+            return perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record(torch.cuda.current_stream(self.where))
+        return event
+
+    def seconds(self, begin: Any, end: Any) -> float:
+        """The time between two marks, once the later one is past."""
+        if not self.is_gpu:
+            return float(end - begin)
+        end.synchronize()
+        return float(begin.elapsed_time(end)) / 1e3
+
+    # --- its memory
+
+    def memory(self) -> tuple[int, int]:
+        """Bytes that a GPU has, and those that could be had now; of the host's others know."""
+        if not self.is_gpu:
+            return 2**63, 2**63
+        free, total = torch.cuda.mem_get_info(self.where)
+        cached = torch.cuda.memory_reserved(self.where) - torch.cuda.memory_allocated(self.where)
+        return int(total), int(free + cached)
+
+    # --- tensors
+
+    def empty(self, *shape: int, dtype: torch.dtype = torch.float64) -> torch.Tensor:
+        """A new tensor, uninitialised; full of NaN where poisoned."""
+        made = torch.empty(shape, dtype=dtype, device=self.where)
+        if self.poison and dtype.is_floating_point:
+            made.view(torch.uint8).fill_(0xFF)  # NaN in every format
+        return made
+
+    def zeros(self, *shape: int, dtype: torch.dtype = torch.float64) -> torch.Tensor:
+        """A new tensor of zeros."""
+        return torch.zeros(shape, dtype=dtype, device=self.where)
+
+    def tensor(self, values: Any, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """A few numbers, or a NumPy array, as a tensor here."""
+        return torch.as_tensor(values, dtype=dtype).to(self.where)
+
+
+def count() -> int:
+    """How many GPUs torch can use."""
+    return torch.cuda.device_count() if torch.cuda.is_available() else 0
+
+
+def open_device(name: str, local_rank: int = 0) -> Device:
+    """The device called `name`: cpu, cuda (of several, this rank's), cuda:0 …
+
+    A machine without it, or a driver that does not fit, is an error that says what is there.
+    """
+    if name == "cpu":
+        return Device(torch.device("cpu"), triton=False)
+    found = count()
+    if not found:
+        raise ResourceError(f"--device {name}: {_why_none()}; type: --device cpu")
+    index = local_rank % found if name == GPU else int(name.split(":")[1])
+    if index >= found:
+        there = "cuda:0" if found == 1 else f"cuda:0 to cuda:{found - 1}"
+        raise ResourceError(f"--device {name}: this machine has {found} GPU{'s' * (found > 1)}; type: --device {there}")
+    where = torch.device(GPU, index)
+    torch.cuda.set_device(where)
+    return Device(where, triton=find_spec("triton") is not None)
+
+
+def _why_none() -> str:
+    """Why torch sees no GPU."""
+    if torch.version.cuda is None and torch.version.hip is None:
+        return f"torch {torch.__version__} is a build for CPUs; install one for CUDA or ROCm: pip install 'mxpeak[gpu]'"
+    try:
+        torch.cuda.init()
+    except (RuntimeError, AssertionError) as error:  # a driver that is missing, or too old for this torch
+        return " ".join(str(error).split())
+    return "torch finds no GPU (is CUDA_VISIBLE_DEVICES or HIP_VISIBLE_DEVICES set to none?)"
