@@ -91,7 +91,7 @@ def bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, comm: Comm) -> Bench:
     fake = Bench()
     launch = SimpleNamespace(
         launched=lambda: comm.size > 1, launcher=lambda: ("fake", comm.rank, comm.size),
-        start=lambda *wish: comm, confirm=lambda *wish: None, respawn=lambda ranks, argv: 100 + ranks,
+        start=lambda *wish: comm, confirm=lambda *wish: None, respawn=lambda ranks, argv, comm: 100 + ranks,
     )  # fmt: skip
     for name in ("hpl", "hpl_mxp", "hpg_mxp", "hpcg", "norms"):
         monkeypatch.setitem(sys.modules, f"mxpeak.bench.{name}", fake)

@@ -11,12 +11,14 @@ from typing import Any, TypeVar
 
 from mxpeak.bench.facts import Facts
 from mxpeak.comm.base import Communicator
+from mxpeak.comm.devices import check_device_messages
 from mxpeak.comm.launch import bind, hosts, launcher, ranks_a_node
 from mxpeak.configs import RunConfig
 from mxpeak.errors import MxpeakError
 from mxpeak.kernels.contract import Kernels, choose, settled
 from mxpeak.layout.cores import core_masks, core_ranges, oversubscribed
 from mxpeak.options import Setting
+from mxpeak.perf.devices import cross_socket, map_lines, rank_place
 from mxpeak.perf.host import environment, host_facts, one_core_each, software_facts
 from mxpeak.records import Caution
 
@@ -126,7 +128,24 @@ def load_kernels(config: RunConfig, placement: Placement, comm: Communicator) ->
         if wrong is not None:
             raise wrong if comm.size == 1 else type(wrong)(f"rank {rank}: {wrong}")
     assert kernels is not None
-    return kernels, comm if kernels.carrier is None else comm.carried(kernels.carrier)
+    if kernels.carrier is None:
+        return kernels, comm
+    if not config.on_gpu:
+        return kernels, comm.carried(kernels.carrier)
+    return kernels, check_device_messages(comm, kernels.carrier)
+
+
+def gpu_cautions(comm: Communicator, placement: Placement, place: Mapping[str, Any]) -> list[Caution]:
+    """Where ranks compute beside another socket than their GPU's; rank 0 shows who has which.  Collective over comm."""
+    if "device_bus" not in place:
+        return []
+    host = os.uname().nodename
+    mine = rank_place(comm.rank, host, placement.cores, place["device"], place["device_bus"])
+    ranks = comm.gather_objects(mine) or []
+    if len(ranks) > 1:
+        print("\n".join(map_lines(ranks)), file=sys.stderr, flush=True)
+    crossed = list(filter(None, map(cross_socket, ranks)))
+    return [Caution("cross-socket", text, "let the launcher bind ranks beside their GPUs") for text in crossed]
 
 
 def compile_in_turn(comm: Communicator, what: str, use: Callable[[], None]) -> None:
@@ -161,7 +180,7 @@ def facts_of(
         machine={**host_facts(affinity=placement.before), "nodes": placement.nodes, **kernels.place()},
         software={**software_facts(), **kernels.facts(), "environment": environment()},
         launch=launch_facts(comm, placement, kernels),
-        cautions=placement.cautions,
+        cautions=[*placement.cautions, *gpu_cautions(comm, placement, kernels.place())],
     )
 
 

@@ -115,8 +115,11 @@ def main(argv: list[str] | None = None) -> int:
     except Interrupted as interrupted:
         session.say(f"mxpeak: ended by signal {interrupted.number}")
         return session.end(128 + interrupted.number)
-    except Exception:
-        return session.crash()
+    except Exception as error:
+        from mxpeak.kernels.contract import device_failure
+
+        failure = device_failure(error)
+        return session.crash() if failure is None else session.fail(failure, ExitCode.RESOURCE)
 
 
 def entry() -> None:

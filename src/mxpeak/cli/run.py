@@ -64,13 +64,13 @@ def run(args: argparse.Namespace, argv: list[str], session: Session) -> int:
     from mxpeak.comm.launch import confirm, launched, respawn, start
 
     if launched():  # rank 0 reads the request, once all ranks are there to hear what is wrong with it
-        session.comm = start()
+        session.comm = start(getattr(args, "comm", os.environ.get("MXPEAK_COMM", "auto")))
         wanted = session.on_root(lambda: requests(args, os.environ))
     else:
         wanted = requests(args, os.environ)
         ranks = wanted[0].config.ranks
         if ranks is not None and ranks > 1:
-            return respawn(ranks, argv)
+            return respawn(ranks, argv, wanted[0].config.comm)
         session.comm = start(wanted[0].config.comm)
     confirm(wanted[0].config.comm, wanted[0].config.ranks, session.comm)
     if wanted[0].output.dry_run:
@@ -165,7 +165,7 @@ def _run_one(
             )  # fmt: skip
         code = _verdict_code(display.results, display.skipped, request.config.min_gflops)
         if code == ExitCode.BELOW_TARGET:
-            best = max(r.result.get("rate_flops") or 0.0 for r in display.results)
+            best = max((r.result.get("rate_flops") or 0.0 for r in display.results), default=0.0)
             session.say(f"mxpeak: {rate_text(best)} is below --min-gflops {request.config.min_gflops:g}")
     except MxpeakError as error:
         session.say(f"mxpeak: error: {error}")

@@ -86,6 +86,12 @@ class Session:
             self.comm.abort(code)
         return code
 
+    def fail(self, text: str, code: int) -> int:
+        """Say what happened to this rank, and end all ranks."""
+        who = "" if self.comm is None or self.comm.size == 1 else f"[rank {self.rank} {os.uname().nodename}] "
+        print(f"{who}mxpeak: error: {text}", file=sys.stderr, flush=True)
+        return self.end(code)
+
     def crash(self) -> int:
         """Show the traceback under the name of this rank, and end all ranks."""
         prefix = f"[rank {self.rank} {os.uname().nodename}] "

@@ -7,12 +7,79 @@ reads as two lines, and works over MPI, threads and torch.distributed alike.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from os import sched_yield
 from typing import Any, Protocol
 
 #: A contiguous buffer (array or tensor): communicators send its bytes as they lie in memory.
 Buffer = Any
+
+#: Tags 3k, 3k + 1, 3k + 2 are a family: what one rank sends another with them is received in the order it was sent in.
+#: So a library without tags needs an order of its own for each family, and no more.
+FAMILY = 3
+
+#: Brings to its buffer what message passing has received, or combined, elsewhere.
+Landing = Callable[[], None]
+
+
+class Carrier(Protocol):
+    """How a backend's buffers become what message passing reads and writes, and come back.
+
+    Buffers of another kind (NumPy arrays, where tensors are carried) are handed on as they are.
+    """
+
+    name: str
+
+    def sent(self, buffer: Buffer) -> Any:
+        """The buffer's content as message passing may read it from now on."""
+
+    def room(self, buffer: Buffer) -> tuple[Any, Landing | None]:
+        """Where message passing may write from now on, and what brings it to the buffer once it has come."""
+
+    def numbers(self, buffer: Buffer) -> tuple[Any, Landing | None]:
+        """The buffer's fp64 numbers as an array on the host, to be combined in place, and what brings them back."""
+
+
+class Arrays:
+    """Buffers that message passing reads and writes where they are: NumPy arrays."""
+
+    name = "arrays"
+
+    def sent(self, buffer: Buffer) -> Any:
+        """The buffer itself."""
+        return buffer
+
+    def room(self, buffer: Buffer) -> tuple[Any, Landing | None]:
+        """The buffer itself."""
+        return buffer, None
+
+    numbers = room
+
+
+ARRAYS = Arrays()
+
+
+class DeviceCarrier(Carrier, Protocol):
+    """A carrier of buffers that lie in the memory of a device, and are handed to message passing there.
+
+    kind    cuda or hip: whose device it is
+    place   which of the host's devices it is
+    """
+
+    kind: str
+    place: str
+
+    def staged(self) -> Carrier:
+        """The same through host memory."""
+
+    def known(self, number: int) -> Buffer:
+        """A new device buffer, whose content depends on `number`."""
+
+    def unknown(self) -> Buffer:
+        """A new device buffer of the same size, of other content."""
+
+    def equal(self, a: Buffer, b: Buffer) -> bool:
+        """Whether two such buffers have the same content."""
 
 
 class Request(Protocol):
@@ -26,10 +93,22 @@ class Request(Protocol):
 
 
 class Communicator(Protocol):
-    """A group of ranks 0 … size-1 that talk to each other.  All methods but isend and irecv are collective."""
+    """A group of ranks 0 … size-1 that talk to each other.  All methods but isend, irecv, carried are collective.
 
+    name       what carries its messages: solo, threads, mpi or torch
+    carrier    how buffers become messages; groups that are split off have the same
+    """
+
+    name: str
     rank: int
     size: int
+    carrier: Carrier
+
+    def carried(self, carrier: Carrier) -> Communicator:
+        """This very group, with buffers that become messages by `carrier`."""
+
+    def direct(self, carrier: DeviceCarrier) -> Communicator | None:
+        """This group with a device's own buffers as messages; None where the library does not say that it can."""
 
     def isend(self, buffer: Buffer, dest: int, tag: int = 0) -> Request:
         """Begin to send `buffer`, which must stay as it is until the request is complete."""
@@ -60,6 +139,38 @@ class Communicator(Protocol):
 
     def abort(self, code: int) -> None:
         """End all ranks of the whole program at once with exit code `code`."""
+
+
+class Arrival:
+    """A receive whose message lies elsewhere when it has come, and is brought to its buffer then."""
+
+    __slots__ = ("_land", "_request")
+
+    def __init__(self, request: Request, land: Landing):
+        self._request = request
+        self._land: Landing | None = land
+
+    def test(self) -> bool:
+        """Whether it has come; brings it home."""
+        if self._land is not None and self._request.test():
+            self._bring()
+        return self._land is None
+
+    def wait(self) -> None:
+        """Wait for it, and bring it home."""
+        if self._land is not None:
+            self._request.wait()
+            self._bring()
+
+    def _bring(self) -> None:
+        assert self._land is not None
+        self._land()
+        self._land = None
+
+
+def arrival(request: Request, land: Landing | None) -> Request:
+    """A receive, with what is to be done once its message has come."""
+    return request if land is None else Arrival(request, land)
 
 
 #: A communication algorithm: yields each request that it waits for.
@@ -118,3 +229,30 @@ def in_turn(*algorithms: Steps) -> Steps:
 def all_of(requests: Iterable[Request]) -> Steps:
     """Wait for every one of several requests that are under way together."""
     yield from list(requests)
+
+
+def passing_on(
+    comm: Communicator,
+    buffers: Sequence[Buffer],
+    mine: Iterable[int],
+    algorithm: Callable[[Communicator, list[Any]], Steps],
+) -> Steps:
+    """An algorithm that passes messages on, over buffers each of which crosses to or from message passing once.
+
+    `mine` are the numbers of the buffers whose content comes from here; they are read now, not when the steps begin.
+    What came from elsewhere is sent on from where it came to, and not fetched back from a device.
+    """
+    here = set(mine)
+    crossed = [
+        (comm.carrier.sent(buffer), None) if i in here else comm.carrier.room(buffer)
+        for i, buffer in enumerate(buffers)
+    ]
+    bare = comm if comm.carrier is ARRAYS else comm.carried(ARRAYS)
+    steps = algorithm(bare, [memory for memory, _ in crossed])
+    return _landing(steps, [land for _, land in crossed if land is not None])
+
+
+def _landing(steps: Steps, landings: list[Landing]) -> Steps:
+    yield from steps
+    for land in landings:
+        land()

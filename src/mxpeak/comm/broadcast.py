@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mxpeak.comm.base import Buffer, Communicator, Request, Steps, Task, all_of
+from mxpeak.comm.base import Buffer, Communicator, Request, Steps, Task, all_of, passing_on
 
-TAG = 7001
+TAG = 7002  # a multiple of FAMILY
 
 
 def chain(comm: Communicator, buffer: Buffer, root: int, places: list[int], tag: int = TAG) -> Steps:
@@ -90,9 +90,9 @@ def _spread_and_roll(comm: Communicator, buffer: Buffer, root: int, places: list
         send: list[Request] = []
         # The root has every piece already: nothing is sent to it, and it receives nothing.
         if (me + 1) % size != 0:
-            send = [comm.isend(piece[(me - roll) % size], right, TAG + 1 + roll)]
+            send = [comm.isend(piece[(me - roll) % size], right, TAG + 1)]
         if me != 0:
-            yield comm.irecv(piece[(me - 1 - roll) % size], left, TAG + 1 + roll)
+            yield comm.irecv(piece[(me - 1 - roll) % size], left, TAG + 1)
         yield from all_of(send)
 
 
@@ -121,4 +121,8 @@ BROADCASTS: dict[str, Callable[[Communicator, Buffer, int], Steps]] = {
 
 def start_broadcast(name: str, comm: Communicator, buffer: Buffer, root: int) -> Task:
     """Begin broadcast `name` of a one-dimensional contiguous buffer.  Collective over comm."""
-    return Task(BROADCASTS[name](comm, buffer, root))
+
+    def algorithm(bare: Communicator, memory: list[Buffer]) -> Steps:
+        return BROADCASTS[name](bare, memory[0], root)
+
+    return Task(passing_on(comm, [buffer], [0] if comm.rank == root else [], algorithm))

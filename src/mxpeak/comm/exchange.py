@@ -1,15 +1,15 @@
 """Exchanges along a process column: the pivot's combined reduction, and the row swaps' scatterv and allgatherv.
 
-Several row swaps may be under way at once, and ranks drive them in different orders: each takes its own three tags.
+Several row swaps may be under way at once, and ranks drive them in different orders: each takes its own family of tags.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from mxpeak.comm.base import Buffer, Communicator, Request, Steps, all_of
+from mxpeak.comm.base import Buffer, Communicator, Request, Steps, all_of, passing_on
 
-TAG = 7100
+TAG = 7101  # a multiple of FAMILY
 
 
 def allreduce_by(comm: Communicator, mine: Buffer, theirs: Buffer, combine: Callable[[Buffer, Buffer], None]) -> None:
@@ -42,9 +42,14 @@ def allreduce_by(comm: Communicator, mine: Buffer, theirs: Buffer, combine: Call
 def scatter(comm: Communicator, pieces: Sequence[Buffer], mine: Buffer, root: int, tag: int) -> Steps:
     """Piece i of the root goes to rank i; the root keeps its own where it is.  Empty pieces are not sent."""
     if comm.rank == root:
-        yield from all_of([comm.isend(piece, i, tag) for i, piece in enumerate(pieces) if i != root and piece.shape[0]])
-    elif mine.shape[0]:
-        yield comm.irecv(mine, root, tag)
+        going = [i for i, piece in enumerate(pieces) if i != root and piece.shape[0]]
+        sent = [pieces[i] for i in going]
+        return passing_on(
+            comm, sent, range(len(sent)),
+            lambda bare, memory: all_of([bare.isend(piece, i, tag) for i, piece in zip(going, memory)]),
+        )  # fmt: skip
+    coming = [mine] if mine.shape[0] else []
+    return passing_on(comm, coming, [], lambda bare, memory: all_of([bare.irecv(piece, root, tag) for piece in memory]))
 
 
 def gather_everywhere_ring(comm: Communicator, pieces: Sequence[Buffer], tag: int) -> Steps:
@@ -52,6 +57,10 @@ def gather_everywhere_ring(comm: Communicator, pieces: Sequence[Buffer], tag: in
 
     Every rank sends and receives each byte about once, whatever P: HPL's "long" swap.
     """
+    return passing_on(comm, pieces, [comm.rank], lambda bare, memory: _ring(bare, memory, tag))
+
+
+def _ring(comm: Communicator, pieces: Sequence[Buffer], tag: int) -> Steps:
     rank, size = comm.rank, comm.size
     left, right = (rank - 1) % size, (rank + 1) % size
     for roll in range(size - 1):
@@ -69,6 +78,10 @@ def gather_everywhere_binary(comm: Communicator, pieces: Sequence[Buffer], tag: 
 
     Few messages, for narrow swaps: HPL's "binary-exchange".
     """
+    return passing_on(comm, pieces, [comm.rank], lambda bare, memory: _binary(bare, memory, tag))
+
+
+def _binary(comm: Communicator, pieces: Sequence[Buffer], tag: int) -> Steps:
     rank, size = comm.rank, comm.size
     full = 1 << (size.bit_length() - 1)
     held = [{r, r + full} if r + full < size else {r} for r in range(full)]

@@ -17,25 +17,46 @@ from mxpeak.comm.base import Communicator
 from mxpeak.comm.solo import Solo
 from mxpeak.errors import UsageError
 
+TORCHRUN = "torchrun"
+
 #: Variables by which launchers tell a process its rank and the number of ranks, in order of trust.
 LAUNCHERS = {
+    TORCHRUN: ("RANK", "WORLD_SIZE"),
     "mpiexec (PMI)": ("PMI_RANK", "PMI_SIZE"),
     "mpiexec (Open MPI)": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
     "mpiexec (PMIx)": ("PMIX_RANK", "PMIX_SIZE"),
     "srun": ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
+}
+#: RANK is a name that anything may have; torchrun sets one of these too.
+TORCHRUN_MARKS = ("TORCHELASTIC_RUN_ID", "LOCAL_WORLD_SIZE")
+#: Variables by which they tell it its number among the ranks of its node.
+LOCAL_RANKS = {
+    TORCHRUN: "LOCAL_RANK",
+    "mpiexec (PMI)": "MPI_LOCALRANKID",
+    "mpiexec (Open MPI)": "OMPI_COMM_WORLD_LOCAL_RANK",
+    "srun": "SLURM_LOCALID",
+}
+
+
+#: How several ranks of each communicator are started.
+COMMANDS = {
+    "mpi": "mpiexec -n {ranks} mxpeak ...",
+    "torch": "torchrun --nproc-per-node {ranks} -m mxpeak ...",
 }
 
 
 def launcher(environ: Mapping[str, str] = os.environ) -> tuple[str, int, int] | None:
     """The launcher's name, our rank and the number of ranks; None if nobody but a shell started us."""
     for name, (rank, size) in LAUNCHERS.items():
+        if name == TORCHRUN and not any(mark in environ for mark in TORCHRUN_MARKS):
+            continue
         if environ.get(rank, "").isdecimal() and environ.get(size, "").isdecimal():
             return name, int(environ[rank]), int(environ[size])
     return None
 
 
 def launched() -> bool:
-    """Whether a launcher such as mpiexec or srun started this process as one of several."""
+    """Whether a launcher such as mpiexec, srun or torchrun started this process as one of several."""
     found = launcher()
     return found is not None and found[2] > 1
 
@@ -52,9 +73,30 @@ def _mpiexec() -> str:
     return found
 
 
-def respawn(ranks: int, argv: list[str]) -> int:
-    """Start `ranks` local ranks of this very command under mpiexec and return their exit code."""
-    if importlib.util.find_spec("mpi4py") is None:
+def _has(package: str) -> bool:
+    return importlib.util.find_spec(package) is not None
+
+
+def _need_torch(what: str) -> None:
+    if not _has("torch"):
+        raise UsageError(f"{what} needs PyTorch, which is not installed; type: pip install 'mxpeak[gpu]'")
+
+
+def respawn(ranks: int, argv: list[str], comm: str = "auto") -> int:
+    """Start `ranks` local ranks of this very command and return their exit code.
+
+    By torchrun where torch is asked for, or is all there is; else by mpiexec.
+    """
+    if comm == "torch" or (comm == "auto" and not _has("mpi4py") and _has("torch")):
+        _need_torch(f"--ranks {ranks} --comm torch")
+        from mxpeak.comm.torchdist import run_ranks
+
+        return run_ranks(ranks, argv)
+    return _mpi_ranks(ranks, argv)
+
+
+def _mpi_ranks(ranks: int, argv: list[str]) -> int:
+    if not _has("mpi4py"):
         raise UsageError(f"--ranks {ranks} needs MPI for Python; type: pip install 'mxpeak[mpich]'")
     command = [_mpiexec(), "-n", str(ranks), sys.executable, "-m", "mxpeak", *argv]
     # In a group of its own, so that a Ctrl-C comes here alone: mpiexec, told twice, would fall over itself.
@@ -80,30 +122,75 @@ def respawn(ranks: int, argv: list[str]) -> int:
 def confirm(comm: str, ranks: int | None, group: Communicator) -> None:
     """Raise if what was asked for is not what was started; asked of the same values, it raises on all ranks alike."""
     if comm == "solo" and group.size > 1:
-        raise UsageError(f"--comm solo runs one rank, but {group.size} were started; type: --comm mpi")
+        known = group.name if group.name in COMMANDS else "mpi"
+        raise UsageError(f"--comm solo runs one rank, but {group.size} were started; type: --comm {known}")
+    if comm in COMMANDS and group.name in COMMANDS and comm != group.name:
+        raise UsageError(
+            f"--comm {comm} was asked for, but {group.size} ranks of {group.name} were started; "
+            f"type: {COMMANDS[comm].format(ranks=group.size)}, or leave --comm out"
+        )
     if ranks is not None and ranks != group.size:
         raise UsageError(
             f"--ranks {ranks} was asked for, but {group.size} rank{'s were' if group.size > 1 else ' was'} started; "
-            f"type: mpiexec -n {ranks} mxpeak ..., or leave --ranks out under a launcher"
+            f"type: {COMMANDS.get(group.name, COMMANDS['mpi']).format(ranks=ranks)}, "
+            "or leave --ranks out under a launcher"
         )
 
 
 def start(comm: str = "auto") -> Communicator:
-    """The communicator of all ranks: MPI where a launcher started several, or where it is asked for.  Collective."""
-    if not launched() and comm != "mpi":
+    """The communicator of all ranks: torch.distributed under torchrun, MPI under other launchers, or what is asked for.
+
+    Without a launcher, or where it started one rank only, and with nothing asked for, this process is alone.
+    torchrun ends with code 1 whatever its ranks end with; mxpeak's own --ranks passes their code on.  Collective.
+    """
+    found = launcher()
+    if not launched() and comm not in COMMANDS:
         return Solo()
-    if importlib.util.find_spec("mpi4py") is None:
+    if comm == "torch" or (comm != "mpi" and found is not None and found[0] == TORCHRUN):
+        return _start_torch(found)
+    return _start_mpi(found)
+
+
+def _start_torch(found: tuple[str, int, int] | None) -> Communicator:
+    _need_torch("--comm torch")
+    name, rank, size = found or ("shell", 0, 1)
+    missing = [variable for variable in ("MASTER_ADDR", "MASTER_PORT") if not os.environ.get(variable)]
+    if size > 1 and missing:
+        raise UsageError(
+            f"--comm torch under {name}: the {size} ranks meet at MASTER_ADDR:MASTER_PORT, and {' and '.join(missing)} "
+            f"{'is' if len(missing) == 1 else 'are'} not set; type: {COMMANDS['torch'].format(ranks=size)}"
+        )
+    from mxpeak.comm import torchdist
+
+    return torchdist.world(rank, size)
+
+
+def _start_mpi(found: tuple[str, int, int] | None) -> Communicator:
+    if found is not None and found[0] == TORCHRUN:
+        raise UsageError(
+            f"--comm mpi under torchrun: it starts no MPI; type: {COMMANDS['mpi'].format(ranks=found[2])}, "
+            "or leave --comm out"
+        )
+    if not _has("mpi4py"):
         raise UsageError("this run needs MPI for Python, which is not installed; type: pip install 'mxpeak[mpich]'")
     from mxpeak.comm import mpi
 
     group = mpi.world()
-    found = launcher()
     if found is not None and found[2] != group.size:
         raise UsageError(
             f"{found[0]} started {found[2]} ranks, but MPI for Python sees {group.size}: it was built for another MPI; "
             "type: pip install --force-reinstall mpi4py, with this launcher's MPI loaded"
         )
     return group
+
+
+def local_rank(comm: Communicator, environ: Mapping[str, str] = os.environ) -> int:
+    """This rank's number among those of its node: as its own launcher says, else counted.  Collective over comm."""
+    found = launcher(environ)
+    said = environ.get(LOCAL_RANKS.get(found[0], ""), "") if found is not None else ""
+    if said.isdecimal():
+        return int(said)
+    return hosts(comm)[: comm.rank].count(os.uname().nodename)
 
 
 def hosts(comm: Communicator) -> list[str]:

@@ -7,9 +7,12 @@ less than a microsecond by it.
 
 from __future__ import annotations
 
+import ctypes
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from copy import copy
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import mpi4py
@@ -19,7 +22,8 @@ mpi4py.rc.thread_level = "funneled"  # only the main thread communicates; it spa
 import numpy as np  # noqa: E402
 from mpi4py import MPI  # noqa: E402
 
-from mxpeak.comm.base import Buffer, Communicator, Request  # noqa: E402
+from mxpeak.comm.base import ARRAYS, Buffer, Carrier, Communicator, DeviceCarrier, Request, arrival  # noqa: E402
+from mxpeak.errors import UsageError  # noqa: E402
 
 
 def _max_with_nan(inbuf: Any, inoutbuf: Any, datatype: MPI.Datatype) -> None:
@@ -59,29 +63,47 @@ class _Pending:
 class Mpi:
     """A group of MPI ranks."""
 
-    def __init__(self, comm: Any):
+    name = "mpi"
+
+    def __init__(self, comm: Any, carrier: Carrier = ARRAYS):
         self._comm = comm
+        self.carrier = carrier
         self.rank: int = comm.Get_rank()
         self.size: int = comm.Get_size()
         # MPI errors become exceptions, so that the traceback of the rank that failed is seen.
         comm.Set_errhandler(MPI.ERRORS_RETURN)
 
+    def carried(self, carrier: Carrier) -> Communicator:
+        """This group with another carrier."""
+        other = copy(self)
+        other.carrier = carrier
+        return other
+
+    def direct(self, carrier: DeviceCarrier) -> Communicator | None:
+        """This group with device buffers handed to MPI, where MPI says everywhere that it takes them."""
+        return self.carried(carrier) if self.agree(takes_devices(carrier.kind)) else None
+
     def isend(self, buffer: Buffer, dest: int, tag: int = 0) -> Request:
         """MPI_Isend."""
-        return _Pending(self._comm.Isend(buffer, dest, tag))
+        return _Pending(self._comm.Isend(self.carrier.sent(buffer), dest, tag))
 
     def irecv(self, buffer: Buffer, source: int, tag: int = 0) -> Request:
         """MPI_Irecv."""
-        return _Pending(self._comm.Irecv(buffer, source, tag))
+        memory, land = self.carrier.room(buffer)
+        return arrival(_Pending(self._comm.Irecv(memory, source, tag)), land)
 
     def ibcast(self, buffer: Buffer, root: int) -> Request:
         """MPI_Ibcast."""
-        return _Pending(self._comm.Ibcast(buffer, root))
+        memory, land = (self.carrier.sent(buffer), None) if self.rank == root else self.carrier.room(buffer)
+        return arrival(_Pending(self._comm.Ibcast(memory, root)), land)
 
     def allreduce(self, buffer: Buffer, op: str) -> None:
-        """MPI_Iallreduce of fp64 numbers in place, waited for politely."""
+        """MPI_Iallreduce of fp64 numbers in place on the host, waited for politely: they are few."""
         if self.size > 1:
-            _Pending(self._comm.Iallreduce(MPI.IN_PLACE, buffer, _op(op))).wait()
+            numbers, land = self.carrier.numbers(buffer)
+            _Pending(self._comm.Iallreduce(MPI.IN_PLACE, numbers, _op(op))).wait()
+            if land is not None:
+                land()
 
     def barrier(self) -> None:
         """MPI_Ibarrier, waited for politely."""
@@ -93,10 +115,10 @@ class Mpi:
 
         message = bytearray(dumps(obj)) if self.rank == root else bytearray()
         length = bytearray(len(message).to_bytes(8, "little"))
-        self.ibcast(length, root).wait()
+        _Pending(self._comm.Ibcast(length, root)).wait()
         if self.rank != root:
             message = bytearray(int.from_bytes(length, "little"))
-        self.ibcast(message, root).wait()
+        _Pending(self._comm.Ibcast(message, root)).wait()
         return obj if self.rank == root else loads(bytes(message))
 
     def gather_objects(self, obj: Any, root: int = 0) -> list[Any] | None:
@@ -119,7 +141,7 @@ class Mpi:
     def split(self, color: int | None, key: int) -> Communicator | None:
         """MPI_Comm_split; those with no color get no group."""
         part = self._comm.Split(MPI.UNDEFINED if color is None else color, key)
-        return None if part == MPI.COMM_NULL else Mpi(part)
+        return None if part == MPI.COMM_NULL else Mpi(part, self.carrier)
 
     def agree(self, ok: bool) -> bool:
         """One reduction of a flag."""
@@ -130,6 +152,45 @@ class Mpi:
     def abort(self, code: int) -> None:
         """MPI_Abort: every rank of the program ends with `code`."""
         self._comm.Abort(code)
+
+
+#: The functions by which MPI libraries say that they read and write the memory of a kind of device.
+QUERIES = {
+    "cuda": ("MPIX_Query_cuda_support",),
+    "hip": ("MPIX_Query_rocm_support", "MPIX_Query_hip_support"),  # Open MPI's name, MPICH's name
+}
+
+
+def takes_devices(kind: str, environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether this MPI says that it takes buffers in the memory of a device of this kind (cuda, hip).
+
+    An MPI that does not may die of such a buffer, so nothing is tried without its word, or the user's.
+    """
+    asked = environ.get("MXPEAK_GPU_AWARE_MPI")
+    if asked is not None:
+        if asked not in ("yes", "no"):
+            raise UsageError(f"MXPEAK_GPU_AWARE_MPI={asked} says nothing; set it to yes or no, or unset it")
+        return asked == "yes"
+    if environ.get("MPIR_CVAR_ENABLE_GPU", "1").lower() in ("0", "no", "off", "false"):
+        return False
+    if "CRAY MPICH" in MPI.Get_library_version().upper():
+        return environ.get("MPICH_GPU_SUPPORT_ENABLED") == "1"
+    return any(_answers(library, name) for library in _libraries() for name in QUERIES[kind])
+
+
+def _libraries() -> set[str]:
+    """The files of the MPI libraries that this process has loaded."""
+    maps = Path("/proc/self/maps")
+    lines = maps.read_text().splitlines() if maps.exists() else []
+    return {line.split()[-1] for line in lines if "libmpi" in line.rpartition("/")[2]}
+
+
+def _answers(library: str, name: str) -> bool:
+    """Whether the library has a function of this name that says yes."""
+    try:
+        return bool(getattr(ctypes.CDLL(library), name)())
+    except (AttributeError, OSError):
+        return False
 
 
 @cache

@@ -6,7 +6,7 @@ import os
 import sys
 from typing import Any
 
-from mxpeak.comm.base import Buffer, Communicator, Request
+from mxpeak.comm.base import ARRAYS, Buffer, Carrier, Communicator, DeviceCarrier, Request
 
 
 class Done:
@@ -23,8 +23,20 @@ class Done:
 class Solo:
     """The group of the calling process alone."""
 
+    name = "solo"
     rank = 0
     size = 1
+
+    def __init__(self, carrier: Carrier = ARRAYS):
+        self.carrier = carrier
+
+    def carried(self, carrier: Carrier) -> Communicator:
+        """The same rank; nothing is ever carried."""
+        return Solo(carrier)
+
+    def direct(self, carrier: DeviceCarrier) -> Communicator | None:
+        """The same rank; nothing is ever carried."""
+        return Solo(carrier)
 
     def isend(self, buffer: Buffer, dest: int, tag: int = 0) -> Request:
         """Never called by a correct algorithm: there is nobody else."""
@@ -52,7 +64,7 @@ class Solo:
 
     def split(self, color: int | None, key: int) -> Communicator | None:
         """The same group, or none."""
-        return None if color is None else Solo()
+        return None if color is None else Solo(self.carrier)
 
     def agree(self, ok: bool) -> bool:
         """What the only rank says."""

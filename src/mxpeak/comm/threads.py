@@ -9,11 +9,13 @@ import os
 import threading
 from collections import defaultdict, deque
 from collections.abc import Callable
+from copy import copy
+from itertools import count
 from typing import Any
 
 import numpy as np
 
-from mxpeak.comm.base import Buffer, Communicator, Request
+from mxpeak.comm.base import ARRAYS, Buffer, Carrier, Communicator, DeviceCarrier, Request, arrival
 from mxpeak.comm.solo import Done
 
 #: A rank that waits longer than this for a message will never get it: the test fails instead of hanging.
@@ -75,37 +77,58 @@ def _flat(buffer: Buffer) -> Any:
 class Threads:
     """One virtual rank's view of a group."""
 
-    def __init__(self, post: _Post, group: tuple[Any, ...], rank: int, size: int):
+    name = "threads"
+
+    def __init__(self, post: _Post, group: tuple[Any, ...], rank: int, size: int, carrier: Carrier = ARRAYS):
         self._post, self._group, self.rank, self.size = post, group, rank, size
-        self._count = 0
+        self.carrier = carrier
+        self._count = count(1)  # of what all have done together; also by this group with another carrier
+
+    def carried(self, carrier: Carrier) -> Communicator:
+        """This group with another carrier."""
+        other = copy(self)
+        other.carrier = carrier
+        return other
+
+    def direct(self, carrier: DeviceCarrier) -> Communicator | None:
+        """Messages are copied by NumPy, which reads no device."""
+        return None
 
     def isend(self, buffer: Buffer, dest: int, tag: int = 0) -> Request:
         """Copy the buffer into the receiver's box."""
-        self._post.put((self._group, self.rank, dest, tag), _flat(buffer).copy())
+        self._post.put((self._group, self.rank, dest, tag), _flat(self.carrier.sent(buffer)).copy())
         return Done()
 
     def irecv(self, buffer: Buffer, source: int, tag: int = 0) -> Request:
         """Receive when the message comes."""
-        return _Receive(self._post, (self._group, source, self.rank, tag), buffer)
+        return self._receive(buffer, (self._group, source, self.rank, tag))
+
+    def _receive(self, buffer: Buffer, address: tuple[Any, ...]) -> Request:
+        memory, land = self.carrier.room(buffer)
+        return arrival(_Receive(self._post, address, memory), land)
 
     def ibcast(self, buffer: Buffer, root: int) -> Request:
         """The root posts to everybody."""
         tag = self._next("bcast")
         if self.rank != root:
-            return _Receive(self._post, (self._group, root, self.rank, tag), buffer)
+            return self._receive(buffer, (self._group, root, self.rank, tag))
+        message = _flat(self.carrier.sent(buffer)).copy()
         for dest in range(self.size):
             if dest != root:
-                self._post.put((self._group, root, dest, tag), _flat(buffer).copy())
+                self._post.put((self._group, root, dest, tag), message)
         return Done()
 
     def allreduce(self, buffer: Buffer, op: str) -> None:
         """Everybody combines everybody's contribution in the order of ranks."""
         combine = _reducer(op)
-        flat = _flat(buffer)
+        memory, land = self.carrier.numbers(buffer)
+        flat = _flat(memory)
         parts = self._exchange(flat.copy())
         flat[:] = parts[0]
         for part in parts[1:]:
             combine(flat, part)
+        if land is not None:
+            land()
 
     def barrier(self) -> None:
         """Nobody goes on before everybody has posted."""
@@ -123,11 +146,12 @@ class Threads:
     def split(self, color: int | None, key: int) -> Communicator | None:
         """Those that posted the same color, by (key, rank)."""
         parts = self._exchange((color, key, self.rank))
+        number = next(self._count)
         if color is None:
             return None
         members = [rank for c, _, rank in sorted((c, k, r) for c, k, r in parts if c == color)]
-        group = (*self._group, self._count, color)
-        return Threads(self._post, group, members.index(self.rank), len(members))
+        group = (*self._group, number, color)
+        return Threads(self._post, group, members.index(self.rank), len(members), self.carrier)
 
     def agree(self, ok: bool) -> bool:
         """Whether all posted yes."""
@@ -138,8 +162,7 @@ class Threads:
         os._exit(code)
 
     def _next(self, kind: str) -> tuple[str, int]:
-        self._count += 1
-        return kind, self._count
+        return kind, next(self._count)
 
     def _exchange(self, obj: Any) -> list[Any]:
         tag = self._next("exchange")

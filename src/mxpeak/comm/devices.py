@@ -1,0 +1,67 @@
+"""Device buffers as messages: tried at start with a known buffer both ways, and staged where that fails."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import suppress
+from os import sched_yield
+from time import monotonic
+
+from mxpeak.comm.base import Communicator, DeviceCarrier, Request
+
+#: A message of the test that takes longer will never come.
+PATIENCE_S = 30.0
+TAG = 6900  # a multiple of FAMILY
+
+#: Messages that failed their test: the library may still write to them.
+_abandoned: list[object] = []
+
+
+def check_device_messages(comm: Communicator, carrier: DeviceCarrier, patience_s: float = PATIENCE_S) -> Communicator:
+    """The group with device buffers as messages, or with the same staged through host memory where they do not work.
+
+    Neighbours in a ring exchange a known buffer both ways, where the library says that it can.  What is done instead is
+    said in one sentence by rank 0.  Collective over comm.
+    """
+    staged = comm.carried(carrier.staged())
+    if comm.size == 1:
+        return staged
+    direct = comm.direct(carrier)
+    if direct is None:
+        _say(comm, carrier, f"{comm.name} does not say that it reads the memory of these devices ({carrier.kind})")
+        return staged
+    if not comm.agree(_works(direct, carrier, patience_s)):
+        _say(comm, carrier, f"{comm.name} says that it reads the memory of these devices, but a known buffer was lost")
+        return staged
+    return direct
+
+
+def _say(comm: Communicator, carrier: DeviceCarrier, why: str) -> None:
+    remedy = "; if it can, set MXPEAK_GPU_AWARE_MPI=yes" if comm.name == "mpi" and "does not say" in why else ""
+    if comm.rank == 0:
+        with suppress(OSError):  # a broken stderr must not end a run
+            text = f"note: messages are staged through {carrier.staged().name}: {why}{remedy}"
+            print(text, file=sys.stderr, flush=True)
+
+
+def _works(comm: Communicator, carrier: DeviceCarrier, patience_s: float) -> bool:
+    """Whether what the neighbours sent is here, from either side; an error of the library is a no."""
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    mine, from_left, from_right = carrier.known(comm.rank), carrier.unknown(), carrier.unknown()
+    under_way: list[Request] = []
+    try:
+        for dest, into, source in ((right, from_left, left), (left, from_right, right)):
+            under_way.append(comm.irecv(into, source, TAG))
+            under_way.append(comm.isend(mine, dest, TAG))
+            _wait(under_way, monotonic() + patience_s)
+        return carrier.equal(from_left, carrier.known(left)) and carrier.equal(from_right, carrier.known(right))
+    except Exception:  # whatever it is, these messages do not work
+        _abandoned.extend([mine, from_left, from_right, *under_way])
+        return False
+
+
+def _wait(under_way: list[Request], until: float) -> None:
+    while not all([request.test() for request in under_way]):
+        if monotonic() > until:
+            raise TimeoutError
+        sched_yield()

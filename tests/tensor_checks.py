@@ -1,0 +1,168 @@
+"""What every communicator must do with tensors; run by thread ranks, under mpiexec and under torchrun."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from mxpeak.comm.base import ARRAYS, Task, all_of
+from mxpeak.comm.broadcast import BROADCASTS, start_broadcast
+from mxpeak.comm.exchange import allreduce_by, gather_everywhere_binary, gather_everywhere_ring, scatter
+from mxpeak.kernels.torch.carrier import HostTensors
+from mxpeak.kernels.torch.device import TYPES
+
+#: fp8 has no numbers above 448 and none between 16 and 18: these are exact in every format.
+NUMBERS = [0.0, 1.0, -2.0, 3.0, 0.5, -8.0, 12.0, 1.5, 6.0, -0.25, 7.0]
+
+
+def numbers(dtype: torch.dtype, first: int) -> torch.Tensor:
+    """Eleven numbers, others for each `first`."""
+    turn = first % len(NUMBERS)
+    return torch.tensor(NUMBERS[turn:] + NUMBERS[:turn]).to(dtype)
+
+
+def nothing(dtype: torch.dtype, *shape: int) -> torch.Tensor:
+    """A tensor of NaN."""
+    made = torch.empty(shape or (len(NUMBERS),), dtype=dtype)
+    made.view(torch.uint8).fill_(0xFF)
+    return made
+
+
+def same(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return torch.equal(a.to(torch.float64), b.to(torch.float64))
+
+
+def check_tensors(group: Any) -> None:
+    """Every operation on tensors of every type, with its result known in advance."""
+    comm = group.carried(HostTensors())
+    for dtype in dict.fromkeys(TYPES.values()):
+        _check_messages(comm, dtype)
+        _check_algorithms(comm, dtype)
+    _check_reductions(comm)
+    _check_columns(comm)
+    part = comm.split(comm.rank % 2, comm.rank)
+    assert part.carrier is comm.carrier, "a group that is split off has the same carrier"
+    _check_messages(part, torch.bfloat16)
+    assert group.carrier is ARRAYS, "another carrier makes another group"
+
+
+def _check_messages(comm: Any, dtype: torch.dtype) -> None:
+    rank, size = comm.rank, comm.size
+    right, left = (rank + 1) % size, (rank - 1) % size
+    if size > 1:
+        into = nothing(dtype)
+        Task(all_of([comm.irecv(into, left, 3), comm.isend(numbers(dtype, rank), right, 3)])).wait()
+        assert same(into, numbers(dtype, left))
+    for root in range(size):
+        message = numbers(dtype, root) if rank == root else nothing(dtype)
+        comm.ibcast(message, root).wait()
+        assert same(message, numbers(dtype, root))
+
+
+def _check_algorithms(comm: Any, dtype: torch.dtype) -> None:
+    rank, size = comm.rank, comm.size
+    for name in BROADCASTS:
+        message = numbers(dtype, 5) if rank == size - 1 else nothing(dtype)
+        task = start_broadcast(name, comm, message, size - 1)
+        task.progress()
+        task.wait()
+        assert same(message, numbers(dtype, 5)), name
+    for gather in (gather_everywhere_ring, gather_everywhere_binary):
+        pieces = [numbers(dtype, r)[:r] if r == rank else nothing(dtype)[:r] for r in range(size)]
+        Task(gather(comm, pieces, 60)).wait()
+        assert all(same(piece, numbers(dtype, r)[:r]) for r, piece in enumerate(pieces))
+    parts = [numbers(dtype, r)[: r + 1] if rank == 0 else nothing(dtype)[: r + 1] for r in range(size)]
+    Task(scatter(comm, parts, parts[rank], 0, 63)).wait()
+    assert same(parts[rank], numbers(dtype, rank)[: rank + 1])
+
+
+def _check_reductions(comm: Any) -> None:
+    rank, size = comm.rank, comm.size
+    total = torch.tensor([1.0, float(rank)], dtype=torch.float64)
+    comm.allreduce(total, "sum")
+    assert total.tolist() == [size, size * (size - 1) / 2]
+    for odd_one in range(size):
+        values = [float(-rank), torch.nan if rank == odd_one else 1.0, -torch.inf, torch.inf if rank == odd_one else 0]
+        largest = torch.tensor(values, dtype=torch.float64)
+        comm.allreduce(largest[1:], "max")
+        assert largest[0] == -rank, "what lies beside is left alone"
+        assert largest[1].isnan(), "a NaN on one rank must reach all"
+        assert largest[2:].tolist() == [-torch.inf, torch.inf]
+    array = np.array([float(rank)])  # a NumPy array goes as it is
+    comm.allreduce(array, "max")
+    assert array[0] == size - 1
+    mine, theirs = torch.tensor([float(rank)]), torch.empty(1)
+    allreduce_by(comm, mine, theirs, lambda a, b: a.add_(b))
+    assert mine[0] == size * (size - 1) / 2
+
+
+def _check_columns(comm: Any) -> None:
+    """A column-major panel travels as it lies."""
+    panel = torch.arange(12.0).view(4, 3).t() if comm.rank == 0 else nothing(torch.float32, 4, 3).t()
+    comm.ibcast(panel, 0).wait()
+    assert torch.equal(panel, torch.arange(12.0).view(4, 3).t())
+
+
+class Device:
+    """A carrier whose device memory is the host's: what message passing does with it can be made to fail.
+
+    fault    wrong: what is sent differs; raises: the library refuses it; silent: it never comes
+    """
+
+    name, kind, place = "made-up device memory", "cuda", "0"
+
+    def __init__(self, fault: str = ""):
+        self.fault = fault
+        self.stages = Staged()
+
+    def sent(self, buffer: Any) -> Any:
+        if self.fault == "raises":
+            raise RuntimeError("a made-up refusal")
+        return buffer.numpy() + 1 if self.fault == "wrong" else buffer.numpy()
+
+    def room(self, buffer: Any) -> Any:
+        if self.fault == "silent":
+            return np.empty_like(buffer.numpy()), None
+        return buffer.numpy(), None
+
+    def numbers(self, buffer: Any) -> Any:
+        return self.stages.numbers(buffer)
+
+    def staged(self) -> Staged:
+        return self.stages
+
+    def known(self, number: int) -> torch.Tensor:
+        return torch.arange(1001.0) + number
+
+    def unknown(self) -> torch.Tensor:
+        return torch.zeros(1001)
+
+    def equal(self, a: torch.Tensor, b: torch.Tensor) -> bool:
+        return torch.equal(a, b)
+
+
+class Staged:
+    """Messages through copies, which are counted."""
+
+    name = "made-up host memory"
+
+    def __init__(self) -> None:
+        self.down = self.up = 0
+
+    def sent(self, buffer: Any) -> Any:
+        self.down += 1
+        return buffer.numpy().copy()
+
+    def room(self, buffer: Any) -> Any:
+        memory = np.full_like(buffer.numpy(), np.nan)
+        return memory, lambda: self._land(memory, buffer)
+
+    def numbers(self, buffer: Any) -> Any:
+        memory = self.sent(buffer)
+        return memory, lambda: self._land(memory, buffer)
+
+    def _land(self, memory: Any, buffer: Any) -> None:
+        self.up += 1
+        buffer.copy_(torch.from_numpy(memory))
