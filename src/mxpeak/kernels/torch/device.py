@@ -91,6 +91,12 @@ class Device:
         end.synchronize()
         return float(begin.elapsed_time(end)) / 1e3
 
+    @property
+    def bus(self) -> str:
+        """A GPU's address on the PCI bus."""
+        chip = torch.cuda.get_device_properties(self.where)
+        return f"{chip.pci_domain_id:04x}:{chip.pci_bus_id:02x}:{chip.pci_device_id:02x}.0"
+
     # --- its memory
 
     def memory(self) -> tuple[int, int]:

@@ -1,0 +1,116 @@
+"""Rounding copies in one pass: tile by tile, turned on the way where the target lies by columns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+Tensor = Any
+
+VERSION: str = triton.__version__
+#: A tile: whole lines of 128 bytes and more in both directions, 16 numbers a thread.
+ROWS, COLUMNS, WARPS = 64, 64, 8
+
+KEEP, FP8, BF16, AS_TF32 = (tl.constexpr(k) for k in range(4))
+
+
+@triton.jit
+def _fp8_bits(x):
+    """x, fp32, as the bits of an e4m3 number: 1 sign, 4 of the exponent (bias 7), 3 of the fraction.
+
+    In integers, for only some devices convert, and those saturate.  At and above 2^-6, 20 bits of the fraction are
+    rounded off and the bias changed; below, numbers are multiples of 2^-9, to which adding 1.5·2^23 rounds.
+    """
+    bits = x.to(tl.int32, bitcast=True)
+    size = bits & 0x7FFFFFFF
+    normal = ((size + 0x7FFFF + ((size >> 20) & 1)) >> 20) - 960
+    magic = size.to(tl.float32, bitcast=True) * 512.0 + 12582912.0
+    small = magic.to(tl.int32, bitcast=True) - 0x4B400000
+    code = tl.where(size < 0x3C800000, small, normal)
+    code = tl.where(size > 0x43E80000, 0x7F, code)  # above 464, inf and NaN
+    return (code | ((bits >> 24) & 0x80)).to(tl.uint8)
+
+
+@triton.jit
+def _bf16_bits(x):
+    """x, fp32, as the bits of a bf16 number, its upper half; in integers, for Triton's interpreter does not round."""
+    bits = x.to(tl.int32, bitcast=True)
+    nearest = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
+    return tl.where(x == x, nearest, 0x7FC0).to(tl.int16)
+
+
+@triton.jit
+def _tf32(x):
+    """x, fp32, with 13 bits rounded off."""
+    bits = x.to(tl.int32, bitcast=True)
+    nearest = (bits + 0x0FFF + ((bits >> 13) & 1)) & -8192
+    return tl.where(x == x, nearest.to(tl.float32, bitcast=True), x)
+
+
+@triton.jit
+def cast_kernel(
+    source, target, m, n, source_ld, target_ld, HOW: tl.constexpr, TURNED: tl.constexpr, BM: tl.constexpr,
+    BN: tl.constexpr,
+):  # fmt: skip
+    """target[i, j] = source[i, j], a tile a program; the target by columns (TURNED) or by rows."""
+    i = (tl.program_id(0) * BM + tl.arange(0, BM)).to(tl.int64)
+    j = (tl.program_id(1) * BN + tl.arange(0, BN)).to(tl.int64)
+    x = tl.load(source + i[:, None] * source_ld + j[None, :], (i < m)[:, None] & (j < n)[None, :], other=0.0)
+    if HOW == FP8:
+        value = _fp8_bits(x.to(tl.float32))
+    elif HOW == BF16:
+        value = _bf16_bits(x.to(tl.float32))
+    elif HOW == AS_TF32:
+        value = _tf32(x.to(tl.float32))
+    else:
+        value = x.to(target.dtype.element_ty)
+    if TURNED:
+        place = target + j[:, None] * target_ld + i[None, :]
+        tl.store(place, tl.trans(value), (j < n)[:, None] & (i < m)[None, :])
+    else:
+        tl.store(target + i[:, None] * target_ld + j[None, :], value, (i < m)[:, None] & (j < n)[None, :])
+
+
+def launch_cast(source: Tensor, target: Tensor, precision: str) -> None:
+    """target = source, by rows, rounded to a precision."""
+    how, held = {"fp8": (FP8, torch.uint8), "bf16": (BF16, torch.int16), "tf32": (AS_TF32, torch.float32)}.get(
+        precision, (KEEP, target.dtype)
+    )
+    _launch(source, target.view(held), how)
+
+
+def launch_copy(source: Tensor, target: Tensor) -> None:
+    """target = source, one by rows and the other by columns."""
+    if source.stride(1) == 1:
+        _launch(source, target, KEEP)
+    else:
+        _launch(source.T, target.T, KEEP)
+
+
+def _launch(source: Tensor, target: Tensor, how: tl.constexpr) -> None:
+    m, n = source.shape
+    turned = target.stride(1) != 1 and n > 1
+    grid = (triton.cdiv(m, ROWS), triton.cdiv(n, COLUMNS))
+    target_ld = target.stride(1) if turned else target.stride(0)
+    cast_kernel[grid](
+        source, target, m, n, source.stride(0), target_ld, HOW=how, TURNED=turned, BM=ROWS, BN=COLUMNS,
+        num_warps=WARPS,
+    )  # fmt: skip
+
+
+def _compiled(source: str, target: str, how: int, turned: bool) -> tuple[object, dict[str, str], dict[str, object]]:
+    signature = {"source": source, "target": target, "m": "i32", "n": "i32", "source_ld": "i64", "target_ld": "i64",
+                 "HOW": "constexpr", "TURNED": "constexpr", "BM": "constexpr", "BN": "constexpr"}  # fmt: skip
+    return cast_kernel, signature, {"HOW": how, "TURNED": turned, "BM": ROWS, "BN": COLUMNS}
+
+
+COMPILED = [
+    _compiled(source, target, how, turned)
+    for turned in (False, True)
+    for source, target, how in (
+        ("*fp32", "*fp16", 0), ("*fp32", "*u8", 1), ("*fp32", "*i16", 2), ("*fp32", "*fp32", 3), ("*fp64", "*fp64", 0),
+    )
+]  # fmt: skip

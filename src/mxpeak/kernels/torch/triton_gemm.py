@@ -1,0 +1,91 @@
+"""C -= A B for operands of 8 and 16 bits and C in FP32, in place: what libraries have not, or not on every device.
+
+Tiles of C are dealt in groups of neighbouring rows, so that what is running at one time shares operands in the L2.
+Hopper's tensor cores add products of FP8 numbers in about 14 bits, which is 2^-9 of what rounding the operands does; to
+add them in FP32 would take twice the registers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+Tensor = Any
+
+#: Rows and columns of a tile of C, and the stages of its operands in shared memory: Hopper's and later chips' have room
+#: for a large tile, others' local memory for two stages of a small one.
+LARGE, SMALL = (128, 256, 3), (128, 128, 2)
+#: Bytes of K in a stage: 64 numbers of 16 bits, 128 of 8; half of that where there is little room.
+STAGE_BYTES = 128
+#: Rows of tiles in a group, and the warps of a tile.
+GROUP, WARPS = 8, 8
+#: A tile in tests on the CPU, where the masked part of a whole one would cost minutes.
+TINY = 16
+
+
+@triton.jit
+def gemm_kernel(
+    C, A, B, m, n, k, c_ld, a_ld, b_k, b_n, EVEN_K: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+    BK: tl.constexpr, GROUP: tl.constexpr,
+):  # fmt: skip
+    """A tile of C -= A B; B[k, n] at b_k·k + b_n·n."""
+    across, down = tl.cdiv(n, BN), tl.cdiv(m, BM)
+    group = tl.program_id(0) // (GROUP * across)
+    height = tl.minimum(down - group * GROUP, GROUP)
+    place = tl.program_id(0) % (GROUP * across)
+    row, column = group * GROUP + place % height, place // height
+
+    i, j, inner = tl.arange(0, BM), tl.arange(0, BN), tl.arange(0, BK)
+    # Beyond the edge the first rows are read again: that needs no mask, and their products are not stored.
+    a_at = A + ((row * BM + i) % m).to(tl.int64)[:, None] * a_ld + inner[None, :]
+    b_at = B + ((column * BN + j) % n).to(tl.int64)[None, :] * b_n + inner[:, None] * b_k
+    total = tl.zeros((BM, BN), tl.float32)
+    for k0 in range(0, k, BK):
+        if EVEN_K:
+            a, b = tl.load(a_at), tl.load(b_at)
+        else:
+            a = tl.load(a_at, (inner < k - k0)[None, :], other=0.0)
+            b = tl.load(b_at, (inner < k - k0)[:, None], other=0.0)
+        total = tl.dot(a, b, total)
+        a_at += BK
+        b_at += BK * b_k
+    corner = C + (row * BM).to(tl.int64) * c_ld + column * BN
+    c_at = corner + i[:, None] * c_ld + j[None, :]
+    inside = (row * BM + i < m)[:, None] & (column * BN + j < n)[None, :]
+    tl.store(c_at, tl.load(c_at, inside, other=0.0) - total, inside)
+
+
+def launch_subtract_product(C: Tensor, A: Tensor, B: Tensor) -> None:
+    """C -= A B, C and A by rows."""
+    (m, k), n = A.shape, B.shape[1]
+    BM, BN, BK, stages = tile_of(A)
+    grid = (triton.cdiv(m, BM) * triton.cdiv(n, BN),)
+    gemm_kernel[grid](
+        C, A, B, m, n, k, C.stride(0), A.stride(0), B.stride(0), B.stride(1), EVEN_K=k % BK == 0, BM=BM, BN=BN, BK=BK,
+        GROUP=GROUP, num_warps=WARPS, num_stages=stages,
+    )  # fmt: skip
+
+
+def tile_of(A: Tensor) -> tuple[int, int, int, int]:
+    """Rows, columns and K of a tile, and its stages, for the device where A lies."""
+    if not A.is_cuda:
+        return TINY, TINY, TINY, 1
+    depth = STAGE_BYTES // A.element_size()
+    if torch.version.hip is None and torch.cuda.get_device_capability(A.device)[0] >= 9:
+        return LARGE[0], LARGE[1], depth, LARGE[2]
+    return SMALL[0], SMALL[1], depth // 2, SMALL[2]
+
+
+def _compiled(operand: str, tile: tuple[int, int, int], depth: int) -> tuple[Any, dict[str, str], dict[str, Any]]:
+    constants = {"EVEN_K": True, "BM": tile[0], "BN": tile[1], "BK": depth, "GROUP": GROUP, "b_k": 1}
+    signature = {"C": "*fp32", "A": operand, "B": operand,
+                 **dict.fromkeys(("m", "n", "k", "c_ld", "a_ld"), "i32"), "b_k": "constexpr", "b_n": "i32"}  # fmt: skip
+    return gemm_kernel, signature | dict.fromkeys(constants, "constexpr"), constants
+
+
+COMPILED = [_compiled(*entry) for entry in (("*fp16", SMALL, 32), ("*bf16", SMALL, 32))]
+#: The same for chips that know FP8 numbers: NVIDIA's before sm_89 do not.
+COMPILED_FP8 = [_compiled("*fp8e4nv", SMALL, 64)]
