@@ -1,0 +1,285 @@
+"""Sums over chunks of a sparse matrix in one pass: every stored value is read once, a slot's 64 lanes by one warp.
+
+A program is one warp with some successive chunks: their tables, bases and much of their x share cache lines.  A thread
+has two neighbouring lanes, so its loads of x, which may begin anywhere, lie beside those of its neighbours.  fp8 comes
+as integers, since few devices know the format: put into an fp16's place they are 2^-8 times what they mean.
+Sums are of the vectors' type, each lane's over its slots in an order that never changes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+from mxpeak.kernels.host import sparse_native, sparse_sweep
+from mxpeak.kernels.host import sparse_pack as pack
+from mxpeak.kernels.torch import sparse_matrix
+from mxpeak.kernels.torch.device import Device
+from mxpeak.kernels.torch.sparse_matrix import Coarse, Steps, Surface, Tensor, TorchMatrix, parts_of
+from mxpeak.kernels.torch.triton_vectors import units
+
+LANES = tl.constexpr(sparse_native.LANES)
+TABLE, ROW, ROWS = tl.constexpr(pack.TABLE), tl.constexpr(pack.ROW), tl.constexpr(pack.ROWS)
+SLOT, NEAR, FAR = tl.constexpr(pack.SLOT), tl.constexpr(pack.NEAR), tl.constexpr(pack.FAR)
+L_PART, U_PART = tl.constexpr(pack.L_PART), tl.constexpr(pack.U_PART)
+LOWER, UPPER = tl.constexpr(sparse_sweep.LOWER), tl.constexpr(sparse_sweep.UPPER)
+RUNS, NEARS, FARS = (tl.constexpr(kind) for kind in (sparse_matrix.RUNS, sparse_matrix.NEARS, sparse_matrix.FARS))
+
+#: Slots that are on their way at a time: a kilobyte of 16-bit values for each warp; interpreted, it gains nothing.
+SLOTS, INTERPRETED = 8, 2
+#: Chunks that a program takes at the most, and programs that one of a GPU's units holds at a time.
+MOST, HELD = 4, 32
+#: Entries from other ranks that are read at a time: of so many rows, so many of each.
+SURFACE, WIDTH = 32, 8
+
+
+@triton.jit
+def _widened(a, REAL: tl.constexpr):
+    """Stored values in the vectors' type."""
+    if a.dtype == tl.uint8:
+        bits = a.to(tl.uint16)
+        half = ((bits & 0x80) << 8) | ((bits & 0x7F) << 7)
+        wide = (half.to(tl.float16, bitcast=True).to(tl.float32) * 256.0).to(REAL)
+    elif a.dtype == tl.float64:
+        wide = a.to(REAL)
+    else:
+        wide = a.to(tl.float32).to(REAL)
+    return wide
+
+
+@triton.jit
+def _add(total, x, row, values, bases, columns, count, KIND: tl.constexpr, SLOTS: tl.constexpr):
+    """total += values · x of `count` slots of one kind, SLOTS of which are on their way at a time."""
+    lane = tl.arange(0, LANES)
+    for first in range(0, count, SLOTS):
+        for k in tl.static_range(SLOTS):
+            s = first + k
+            inside = s < count
+            there = tl.zeros([LANES], tl.int32) + s < count  # the interpreter takes no single truth for many lanes
+            at = s * LANES + lane
+            a = tl.load(values + at, mask=there, other=0, eviction_policy="evict_first")  # nobody reads it again
+            if KIND == RUNS:
+                column = tl.load(bases + s, mask=inside, other=0) + row + lane
+            elif KIND == NEARS:
+                near = tl.load(columns + at, mask=there, other=0, eviction_policy="evict_first")
+                column = tl.load(bases + s, mask=inside, other=0) + (near.to(tl.int32) & 0xFFFF)
+            else:
+                column = tl.load(columns + at, mask=there, other=0, eviction_policy="evict_first")
+            total += _widened(a, total.dtype) * tl.load(x + column, mask=there, other=0.0)
+    return total
+
+
+@triton.jit
+def _add_part(total, chunk, x, bases, near, far, values, PART: tl.constexpr, KINDS: tl.constexpr, SLOTS: tl.constexpr):
+    """total += L x or U x of a chunk's rows."""
+    row = tl.load(chunk + ROW)
+    slot = tl.load(chunk + SLOT).to(tl.int64)
+    near0, far0 = tl.load(chunk + NEAR).to(tl.int64), tl.load(chunk + FAR).to(tl.int64)
+    runs, nears, fars = tl.load(chunk + L_PART), tl.load(chunk + L_PART + 1), tl.load(chunk + L_PART + 2)
+    if PART == UPPER:
+        slot, near0, far0 = slot + (runs + nears + fars), near0 + nears, far0 + fars
+        runs, nears, fars = tl.load(chunk + U_PART), tl.load(chunk + U_PART + 1), tl.load(chunk + U_PART + 2)
+    if RUNS & KINDS:
+        total = _add(total, x, row, values + slot * LANES, bases + slot, bases, runs, RUNS, SLOTS)
+    slot += runs
+    if NEARS & KINDS:
+        total = _add(total, x, row, values + slot * LANES, bases + slot, near + near0 * LANES, nears, NEARS, SLOTS)
+    slot += nears
+    if FARS & KINDS:
+        total = _add(total, x, row, values + slot * LANES, bases + slot, far + far0 * LANES, fars, FARS, SLOTS)
+    return total
+
+
+@triton.jit(do_not_specialize=["first", "end", "each"])
+def sweep_kernel(
+    table, first, end, each, bases, near, far, values, diagonal, b, outside, x, keep, PARTS: tl.constexpr,
+    OUTSIDE: tl.constexpr, KEEP: tl.constexpr, KINDS: tl.constexpr, SLOTS: tl.constexpr,
+):  # fmt: skip
+    """x_i = (b_i - outside_i - Σ_L a_ij x_j - Σ_U a_ij x_j) / a_ii of chunks first … end-1, which are independent.
+
+    `each` of them for a program.  PARTS leaves out L or U.  KEEP: keep_i = b_i - outside_i - Σ_L a_ij x_j.
+    """
+    real: tl.constexpr = x.dtype.element_ty
+    lane = tl.arange(0, LANES)
+    begin = first + tl.program_id(0) * each
+    for c in range(begin, tl.minimum(begin + each, end)):
+        chunk = table + c * TABLE
+        rows = tl.load(chunk + ROW) + lane
+        there = lane < tl.load(chunk + ROWS)
+        left = tl.load(b + rows, mask=there, other=0.0)
+        d = tl.load(diagonal + rows, mask=there, other=1.0)
+        if OUTSIDE:
+            left -= tl.load(outside + rows, mask=there, other=0.0)
+        total = tl.zeros([LANES], real)
+        if LOWER & PARTS:
+            total = _add_part(total, chunk, x, bases, near, far, values, LOWER, KINDS, SLOTS)
+        if KEEP:
+            left -= total
+            total = tl.zeros([LANES], real)
+            tl.store(keep + rows, left, mask=there)
+        if UPPER & PARTS:
+            total = _add_part(total, chunk, x, bases, near, far, values, UPPER, KINDS, SLOTS)
+        tl.store(x + rows, (left - total) / d, mask=there)
+
+
+@triton.jit(do_not_specialize=["end", "each"])
+def multiply_kernel(
+    table, end, each, bases, near, far, values, diagonal, x, y, KINDS: tl.constexpr, SLOTS: tl.constexpr
+):
+    """y = (L + D + U) x of chunks 0 … end-1, `each` of them for a program."""
+    lane = tl.arange(0, LANES)
+    begin = tl.program_id(0) * each
+    for c in range(begin, tl.minimum(begin + each, end)):
+        chunk = table + c * TABLE
+        rows = tl.load(chunk + ROW) + lane
+        there = lane < tl.load(chunk + ROWS)
+        own = tl.load(diagonal + rows, mask=there, other=0.0) * tl.load(x + rows, mask=there, other=0.0)
+        total = tl.zeros([LANES], x.dtype.element_ty)
+        total = _add_part(total, chunk, x, bases, near, far, values, LOWER, KINDS, SLOTS)
+        total = _add_part(total, chunk, x, bases, near, far, values, UPPER, KINDS, SLOTS)
+        tl.store(y + rows, total + own, mask=there)
+
+
+@triton.jit(do_not_specialize=["end", "each"])
+def residual_kernel(
+    table, end, each, bases, near, far, values, diagonal, b, x, targets, r, PARTS: tl.constexpr, KINDS: tl.constexpr,
+    SLOTS: tl.constexpr,
+):  # fmt: skip
+    """r[targets_i] = b_i - (L + D + U) x where targets_i >= 0, of chunks 0 … end-1; with UPPER alone, -U x."""
+    lane = tl.arange(0, LANES)
+    begin = tl.program_id(0) * each
+    for c in range(begin, tl.minimum(begin + each, end)):
+        chunk = table + c * TABLE
+        rows = tl.load(chunk + ROW) + lane
+        target = tl.load(targets + rows, mask=lane < tl.load(chunk + ROWS), other=-1)
+        there = target >= 0
+        left = tl.zeros([LANES], x.dtype.element_ty)
+        total = tl.zeros([LANES], x.dtype.element_ty)
+        if LOWER & PARTS:
+            own = tl.load(diagonal + rows, mask=there, other=0.0) * tl.load(x + rows, mask=there, other=0.0)
+            left = tl.load(b + rows, mask=there, other=0.0) - own
+            total = _add_part(total, chunk, x, bases, near, far, values, LOWER, KINDS, SLOTS)
+        total = _add_part(total, chunk, x, bases, near, far, values, UPPER, KINDS, SLOTS)
+        tl.store(r + target, left - total, mask=there)
+
+
+@triton.jit(do_not_specialize=["count"])
+def outside_kernel(
+    numbers, targets, count, pointer, columns, values, halo, y, FACTOR: tl.constexpr, KEEP: tl.constexpr,
+    ROWS_AT_ONCE: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    """y[targets_k] = FACTOR·Σ_h a_sh halo_h, s = numbers_k; added to what is there with KEEP."""
+    k = tl.program_id(0) * ROWS_AT_ONCE + tl.arange(0, ROWS_AT_ONCE)
+    there = k < count
+    s = tl.load(numbers + k, mask=there, other=0)
+    first = tl.load(pointer + s, mask=there, other=0)
+    entries = (tl.load(pointer + s + 1, mask=there, other=0) - first).to(tl.int32)
+    place = tl.arange(0, WIDTH)[None, :]
+    total = tl.zeros([ROWS_AT_ONCE, WIDTH], y.dtype.element_ty)
+    for at in range(0, tl.max(entries, axis=0), WIDTH):
+        inside = at + place < entries[:, None]
+        entry = first[:, None] + (at + place)
+        column = tl.load(columns + entry, mask=inside, other=0)
+        a = tl.load(values + entry, mask=inside, other=0.0)
+        total += a * tl.load(halo + column, mask=inside, other=0.0)
+    to = y + tl.load(targets + k, mask=there, other=0)
+    found = FACTOR * tl.sum(total, axis=1)
+    if KEEP:
+        found += tl.load(to, mask=there, other=0.0)
+    tl.store(to, found, mask=there)
+
+
+# --- launches ---------------------------------------------------------------------------------------------------
+
+
+def _shares(device: Device, chunks: int) -> tuple[int, tuple[int]]:
+    """How many chunks a program takes, and the grid: all programs at once where there are few chunks."""
+    each = max(1, min(MOST, chunks // (HELD * units(device.where)))) if device.is_gpu else 2
+    return each, (-(-chunks // each),)
+
+
+def _arrays(A: TorchMatrix) -> tuple[Tensor, ...]:
+    """Columns, values and diagonal as the kernels take them."""
+    entries = A.entries.view(torch.uint8) if A.values == "fp8" else A.entries
+    return A.pattern.bases, A.pattern.near, A.pattern.far, entries, A.diagonal
+
+
+def _options(device: Device, A: TorchMatrix) -> dict[str, Any]:
+    return {"KINDS": A.pattern.kinds, "SLOTS": SLOTS if device.is_gpu else INTERPRETED, "num_warps": 1}
+
+
+def sweep(
+    device: Device, A: TorchMatrix, steps: Steps, b: Tensor, outside: Tensor | None, x: Tensor, keep: Tensor | None,
+    parts: int, *, backward: bool,
+) -> None:  # fmt: skip
+    """See `sparse_plain`."""
+    for step in parts_of(steps, backward=backward):
+        first, end = steps.bounds[step : step + 2]
+        each, grid = _shares(device, end - first)
+        sweep_kernel[grid](
+            steps.table, first, end, each, *_arrays(A), b, x if outside is None else outside, x,
+            x if keep is None else keep, PARTS=parts, OUTSIDE=outside is not None, KEEP=keep is not None,
+            **_options(device, A),
+        )  # fmt: skip
+
+
+def multiply(device: Device, A: TorchMatrix, x: Tensor, y: Tensor) -> None:
+    """See `sparse_plain`."""
+    table = A.pattern.every.table
+    each, grid = _shares(device, len(table))
+    multiply_kernel[grid](table, len(table), each, *_arrays(A), x, y, **_options(device, A))
+
+
+def residual(device: Device, A: TorchMatrix, coarse: Coarse, b: Tensor, x: Tensor, r: Tensor, parts: int) -> None:
+    """See `sparse_plain`."""
+    table = coarse.steps.table
+    each, grid = _shares(device, len(table))
+    residual_kernel[grid](
+        table, len(table), each, *_arrays(A), b, x, coarse.targets, r, PARTS=parts, **_options(device, A)
+    )
+
+
+def outside(
+    device: Device, A: TorchMatrix, halo: Tensor, surface: Surface, y: Tensor, *, keep: bool, factor: float
+) -> None:
+    """See `sparse_plain`."""
+    count, pattern = surface.numbers.numel(), A.pattern
+    outside_kernel[(-(-count // SURFACE),)](
+        surface.numbers, surface.targets, count, pattern.outside_first, pattern.outside_columns, A.outside, halo, y,
+        FACTOR=factor, KEEP=keep, ROWS_AT_ONCE=SURFACE, WIDTH=WIDTH, num_warps=1,
+    )  # fmt: skip
+
+
+# --- what is compiled without a device, to see that it can be -----------------------------------------------------
+
+
+def _sample(kernel: Any, types: tuple[str, str], ints: str, **constants: int) -> tuple[Any, dict[str, str], Any]:
+    """One kernel for a format of values and a type of vectors; `ints` are those of its arguments that are no arrays."""
+    values, real = types
+    constants |= {"KINDS": RUNS.value | NEARS.value | FARS.value, "SLOTS": SLOTS}
+    known = {"table": "*i32", "bases": "*i32", "near": "*i16", "far": "*i32", "values": values, "targets": "*i32"}
+    known |= dict.fromkeys(ints.split(), "i32") | dict.fromkeys(constants, "constexpr")
+    return kernel, {name: known.get(name, real) for name in kernel.arg_names}, constants
+
+
+COMPILED = [
+    *(
+        _sample(sweep_kernel, types, "first end each", PARTS=3, OUTSIDE=1, KEEP=1)
+        for types in (("*bf16", "*fp32"), ("*u8", "*fp32"), ("*fp16", "*fp64"), ("*fp64", "*fp64"))
+    ),
+    _sample(multiply_kernel, ("*bf16", "*fp64"), "end each"),
+    _sample(residual_kernel, ("*fp32", "*fp32"), "end each", PARTS=3),
+    *(
+        (
+            outside_kernel,
+            {"numbers": "*i32", "targets": "*i32", "count": "i32", "pointer": "*i64", "columns": "*i32",
+             "values": real, "halo": real, "y": real, "FACTOR": "constexpr", "KEEP": "constexpr",
+             "ROWS_AT_ONCE": "constexpr", "WIDTH": "constexpr"},
+            {"FACTOR": -1.0, "KEEP": True, "ROWS_AT_ONCE": SURFACE, "WIDTH": WIDTH},
+        )
+        for real in ("*fp32", "*fp64")
+    ),
+]  # fmt: skip
