@@ -179,7 +179,7 @@ def test_an_exactly_singular_matrix_is_an_error(A: Any, precision: str) -> None:
 
 def test_devices_and_precisions_that_are_not_there_are_refused() -> None:
     for call in (lambda **how: mx.solve(np.eye(2), np.ones(2), **how), lambda **how: mx.lu_factor(np.eye(2), **how)):
-        with pytest.raises(ResourceError, match='no kernels for GPUs yet; say device="cpu"'):
+        with pytest.raises(ResourceError, match="device cuda:0: "):
             call(device="cuda:0")
         with pytest.raises(UsageError, match='unknown device "tpu"'):
             call(device="tpu")

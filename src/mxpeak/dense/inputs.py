@@ -1,110 +1,91 @@
-"""What a user hands in, as LAPACK can take it: checked, and copied only where it must be."""
+"""What a user hands in: numbers of a type and a shape that can be solved with, or a clear refusal."""
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import numpy as np
 
+from mxpeak.dense.arrays import Array, Arrays, type_of
 from mxpeak.errors import UsageError
-from mxpeak.inputs import as_array
+from mxpeak.inputs import as_array, is_tensor
 from mxpeak.kernels.host import lapack
 
-Array = np.ndarray[Any, np.dtype[Any]]
 
-
-def matrix(values: Any) -> Array:
-    """A as it lies, if BLAS can take it so, else a copy; square and not empty."""
+def matrix(values: Any) -> Any:
+    """A as an array or a tensor, as it lies; square and not empty."""
     A = _numbers(values, "A")
-    if A.ndim != 2 or A.shape[0] != A.shape[1]:
-        raise UsageError(f"A has shape {A.shape}; solve takes square matrices (for least squares: numpy.linalg.lstsq)")
-    if A.size == 0:
+    shape = tuple(A.shape)
+    if len(shape) != 2 or shape[0] != shape[1]:
+        raise UsageError(f"A has shape {shape}; solve takes square matrices (for least squares: numpy.linalg.lstsq)")
+    if prod(shape) == 0:
         raise UsageError("A is empty, of shape (0, 0): there is nothing to solve")
-    # Rows or columns must be contiguous and go upwards, as BLAS needs them; anything else is copied.
-    return A if by_rows(A) or by_rows(A.T) else np.ascontiguousarray(A)
+    return A
 
 
-def right_hand_side(values: Any) -> Array:
-    """b, finite, as (n,) or (n, k)."""
+def right_hand_side(arrays: Arrays, values: Any) -> Any:
+    """b, finite, as (n,) or (n, k), in the type of its own that is solved in."""
     b = _numbers(values, "b")
-    if b.ndim not in (1, 2):
-        raise UsageError(f"b has shape {b.shape}; give one right-hand side as (n,), k of them as (n, k)")
-    check_finite(b, "b")
+    if len(b.shape) not in (1, 2):
+        raise UsageError(f"b has shape {tuple(b.shape)}; give one right-hand side as (n,), k of them as (n, k)")
+    b = arrays.take(b, working_type(b))
+    check_finite(arrays, b, "b")
     return b
 
 
-def check_shapes(A: Array, b: Array) -> None:
+def check_shapes(A: Any, b: Any) -> None:
     """Stop where A and b do not fit together."""
-    if b.shape[0] != A.shape[0]:
-        raise UsageError(f"A is {A.shape[0]}x{A.shape[1]}, but b has shape {b.shape}: it needs {A.shape[0]} rows")
-    if b.size == 0:
-        raise UsageError(f"b is empty, of shape {b.shape}: there is nothing to solve")
+    n, shape = A.shape[0], tuple(b.shape)
+    if shape[0] != n:
+        raise UsageError(f"A is {n}x{n}, but b has shape {shape}: it needs {n} rows")
+    if prod(shape) == 0:
+        raise UsageError(f"b is empty, of shape {shape}: there is nothing to solve")
 
 
-def _numbers(values: Any, name: str) -> Array:
-    """An array of one of the four types that LAPACK knows; copied only where the type changes."""
-    array = as_array(values, name, sparse="scipy.sparse.linalg.spsolve", masked="which no system can be solved with")
-    if array.dtype.kind in "biu":
-        return array.astype(np.float64)
-    if array.dtype.name in ("float16", "bfloat16"):
-        return array.astype(np.float32)
-    native = array.dtype.newbyteorder("=")
-    if native not in lapack.LETTERS:
-        raise UsageError(
-            f"{name} has dtype {array.dtype}; solve takes float16 to float64, bfloat16, complex64, complex128 and "
-            f"integers; convert it, for example {name}.astype(float)"
+def _numbers(values: Any, name: str) -> Any:
+    """An array or a tensor of numbers that can be solved with, not copied."""
+    if is_tensor(values):
+        from mxpeak.kernels.torch.solve import numbers_of
+
+        numbers = numbers_of(values, name)
+    else:
+        numbers = as_array(
+            values, name, sparse="scipy.sparse.linalg.spsolve", masked="which no system can be solved with"
         )
-    return np.asarray(np.require(array, native, "A"))
+    if working_type(numbers) not in lapack.LETTERS:
+        raise UsageError(
+            f"{name} has dtype {numbers.dtype}; solve takes float16 to float64, bfloat16, complex64, complex128 and "
+            f"integers; convert it, for example {name}.{'double()' if is_tensor(values) else 'astype(float)'}"
+        )
+    return numbers
 
 
-def check_finite(array: Array, name: str) -> None:
+def working_type(numbers: Any) -> np.dtype[Any]:
+    """The type in which these are solved with: their own, fp64 for integers, fp32 for 16-bit numbers."""
+    dtype = type_of(numbers)
+    if dtype.kind in "biu":
+        return np.dtype(np.float64)
+    if dtype.name in ("float16", "bfloat16"):
+        return np.dtype(np.float32)
+    return dtype.newbyteorder("=")
+
+
+def check_finite(arrays: Arrays, numbers: Any, name: str) -> None:
     """Stop at NaN and Inf, and say where the first is."""
-    finite = np.isfinite(array)
-    if finite.all():
+    found = arrays.not_finite(numbers)
+    if found is None:
         return
-    index = tuple(int(i) for i in np.unravel_index(int(np.argmin(finite)), array.shape))
-    where = ", ".join(map(str, index))
-    raise UsageError(f"{name}[{where}] is {array[index]}: {array.size - int(finite.sum())} of {array.size} entries of "
-                     f"{name} are not finite")  # fmt: skip
+    index, count = found
+    where, size = ", ".join(map(str, index)), prod(tuple(numbers.shape))
+    raise UsageError(f"{name}[{where}] is {numbers[index].item()}: {count} of {size} entries of {name} are not finite")
 
 
-def by_rows(A: Array) -> bool:
-    """Whether BLAS can take A as it lies: contiguous rows, one after the other with or without a gap."""
-    down, across = A.strides
-    n = A.shape[1]
-    return n == 1 or (across == A.itemsize and down >= n * A.itemsize and down % A.itemsize == 0)
-
-
-def columns(b: Array) -> int:
+def columns(b: Any) -> int:
     """How many right-hand sides b holds."""
-    return 1 if b.ndim == 1 else b.shape[1]
+    return 1 if len(b.shape) == 1 else int(b.shape[1])
 
 
 def only_b_is_complex(A: Array, b: Array) -> bool:
     """Whether b must be solved for in two real parts."""
-    return b.dtype.kind == "c" and A.dtype.kind != "c"
-
-
-def block(b: Array, dtype: np.dtype[Any]) -> Array:
-    """b as a column-major block of A's type; for a real A, real and imaginary parts are columns of their own."""
-    columns = b.reshape(b.shape[0], -1)
-    if columns.dtype.kind == "c" and dtype.kind != "c":
-        columns = np.concatenate([columns.real, columns.imag], axis=1)
-    return np.asarray(columns, dtype=dtype, order="F")
-
-
-def with_precision_of(dtype: np.dtype[Any], other: np.dtype[Any]) -> np.dtype[Any]:
-    """dtype's field, real or complex, in the other's precision."""
-    return typed(dtype.kind == "c", wide=roundoff(other) < 2.0**-24)
-
-
-def typed(is_complex: bool, *, wide: bool) -> np.dtype[Any]:
-    """The type of this field, of 64-bit parts if wide, else of 32-bit ones."""
-    if is_complex:
-        return np.dtype(np.complex128 if wide else np.complex64)
-    return np.dtype(np.float64 if wide else np.float32)
-
-
-def roundoff(dtype: np.dtype[Any]) -> float:
-    """Unit roundoff of a type."""
-    return float(np.finfo(dtype).eps) / 2
+    return type_of(b).kind == "c" and type_of(A).kind != "c"

@@ -462,7 +462,7 @@ def open_device(device: str, local_rank: int = 0) -> Any:
     """The torch device called cpu, cuda or cuda:N; of several GPUs each rank of a node takes its own."""
     if find_spec("torch") is None:
         raise ResourceError(
-            f"--device {device} needs torch, which is not installed; type: pip install 'mxpeak[gpu]', or --device cpu"
+            f"device {device} needs torch, which is not installed; type: pip install 'mxpeak[gpu]', or --device cpu"
         )
     from mxpeak.kernels.torch import device as devices
 

@@ -109,24 +109,7 @@ class TorchKernels:
         return self.left_operand(vector, columns, rows).T
 
     def emulates(self, precision: str) -> bool:
-        if precision in ("fp64", "fp32"):
-            return False
-        return not self.device.is_gpu or not self._multiplies(precision)
-
-    def _multiplies(self, precision: str) -> bool:
-        """Whether the tensor cores take numbers of this format, and we have a product that uses them."""
-        if precision == "fp8" and not self.device.triton:
-            return False
-        if torch.version.hip is not None:
-            # Before gfx950, AMD's FP8 is another format; and its library multiplies FP32 numbers in full only.
-            return precision in ("fp16", "bf16") or (precision == "fp8" and "gfx95" in str(self._chip.gcnArchName))
-        least = {"fp16": (7, 0), "bf16": (8, 0), "tf32": (8, 0), "fp8": (8, 9)}[precision]
-        return (int(self._chip.major), int(self._chip.minor)) >= least
-
-    @property
-    def _chip(self) -> Any:
-        """What torch knows about the device."""
-        return torch.cuda.get_device_properties(self.device.where)
+        return precision not in ("fp64", "fp32") and not self.device.multiplies(precision)
 
     def zeros(self, size: int) -> Tensor:
         return self.device.zeros(size)
@@ -320,7 +303,7 @@ class TorchKernels:
     def place(self) -> dict[str, Any]:
         if not self.device.is_gpu:
             return {"device": str(self.device.where)}
-        chip = self._chip
+        chip = self.device.chip
         return {
             "device": str(self.device.where),
             "device_bus": self.device.bus,

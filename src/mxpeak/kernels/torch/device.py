@@ -50,6 +50,21 @@ class Device:
         """Whether work goes on in the background."""
         return str(self.where.type) == GPU
 
+    @property
+    def chip(self) -> Any:
+        """What torch knows of a GPU."""
+        return torch.cuda.get_device_properties(self.where)
+
+    def multiplies(self, precision: str) -> bool:
+        """Whether a GPU's matrix units take numbers of this format, and there is a product that uses them."""
+        if not self.is_gpu or (precision == "fp8" and not self.triton):
+            return False
+        if torch.version.hip is not None:
+            # Before gfx950, AMD's FP8 is another format; and its library multiplies FP32 numbers in full only.
+            return precision in ("fp16", "bf16") or (precision == "fp8" and "gfx95" in str(self.chip.gcnArchName))
+        least = {"fp16": (7, 0), "bf16": (8, 0), "tf32": (8, 0), "fp8": (8, 9)}[precision]
+        return (int(self.chip.major), int(self.chip.minor)) >= least
+
     # --- the order of work
 
     def wait(self) -> None:
@@ -94,8 +109,7 @@ class Device:
     @property
     def bus(self) -> str:
         """A GPU's address on the PCI bus."""
-        chip = torch.cuda.get_device_properties(self.where)
-        return f"{chip.pci_domain_id:04x}:{chip.pci_bus_id:02x}:{chip.pci_device_id:02x}.0"
+        return f"{self.chip.pci_domain_id:04x}:{self.chip.pci_bus_id:02x}:{self.chip.pci_device_id:02x}.0"
 
     # --- its memory
 
@@ -139,11 +153,11 @@ def open_device(name: str, local_rank: int = 0) -> Device:
         return Device(torch.device("cpu"), triton=False)
     found = count()
     if not found:
-        raise ResourceError(f"--device {name}: {_why_none()}; type: --device cpu")
+        raise ResourceError(f"device {name}: {_why_none()}; type --device cpu, or say device=\"cpu\"")
     index = local_rank % found if name == GPU else int(name.split(":")[1])
     if index >= found:
         there = "cuda:0" if found == 1 else f"cuda:0 to cuda:{found - 1}"
-        raise ResourceError(f"--device {name}: this machine has {found} GPU{'s' * (found > 1)}; type: --device {there}")
+        raise ResourceError(f"device {name}: this machine has {found} GPU{'s' * (found > 1)}: {there}")
     where = torch.device(GPU, index)
     torch.cuda.set_device(where)
     return Device(where, triton=find_spec("triton") is not None)
