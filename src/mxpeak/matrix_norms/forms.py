@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from numbers import Integral
 from typing import Any
 
@@ -11,11 +12,11 @@ import numpy as np
 from mxpeak.comm.solo import Solo
 from mxpeak.dist.norm_matrix import CyclicMatrix, TileMatrix, scalapack_parts, tile_matrix, whole
 from mxpeak.errors import UsageError
-from mxpeak.inputs import Array
+from mxpeak.inputs import is_tensor
 from mxpeak.layout.grid import ProcessGrid
 from mxpeak.layout.places import consecutive
 from mxpeak.layout.structure import Band
-from mxpeak.matrix_norms.arrays import integers, numbers, whole_numbers
+from mxpeak.matrix_norms.arrays import integers, numbers, type_name, whole_numbers
 from mxpeak.matrix_norms.ranks import communicator, grid_of, on_all
 
 
@@ -43,7 +44,7 @@ def from_tiles(
                 raise UsageError(f"{place!r} is no place of a tile; write (I, J), its block row and block column")
             if A.ndim != 2:
                 raise UsageError(f"tile {place} has {A.ndim} dimensions; a tile has two")
-        if len(types := {A.dtype.name for A in arrays.values()}) > 1:
+        if len(types := set(map(type_name, arrays.values()))) > 1:
             raise UsageError(f"tiles of one matrix have one dtype, but these have {', '.join(sorted(types))}")
         down = _lengths(arrays, given, 0) if heights is None else whole_numbers(heights, "heights")
         across = _lengths(arrays, given, 1) if widths is None else whole_numbers(widths, "widths")
@@ -96,15 +97,30 @@ def from_band(AB: Any, kl: int, ku: int, m: int | None = None) -> TileMatrix:
         raise UsageError(f"AB has shape {array.shape}; a band of kl = {kl} and ku = {ku} takes {kl + ku + 1} rows")
     n = array.shape[1]
     (m,) = whole_numbers((n if m is None else m,), "m")
+    if is_tensor(array):
+        return _band_of_tensor(array, kl, ku, m)
     down, right = array.strides
     # The address of a_ij is that of AB[ku + i - j, j] for all i, j; only those in the band are ever read.
     view = np.lib.stride_tricks.as_strided(array[ku:], (m, n), (down, right - down), writeable=False)
     return TileMatrix(whole(view).tiles, consecutive(m), consecutive(n), Solo(), Band(kl, ku))
 
 
+def _band_of_tensor(AB: Any, kl: int, ku: int, m: int) -> TileMatrix:
+    """The same view of a tensor, which has no negative strides: of one that lies by rows a copy that lies by columns.
+
+    A view of the n + kl rows in which the band has entries; it ends where the storage does.
+    """
+    n = AB.shape[1]
+    if AB.stride(1) < AB.stride(0):
+        AB = AB.T.contiguous().T
+    down, right = AB.stride()
+    view = AB[ku:].as_strided((min(m, n + kl), n), (down, right - down))
+    return replace(whole(view), row_places=consecutive(m), stored=Band(kl, ku))
+
+
 def _check_owners(M: TileMatrix) -> None:
     """Stop where two ranks give the same tile, or tiles of different types.  Collective."""
-    mine = {(tile.row0, tile.col0): tile.A.dtype.name for tile in M.tiles if tile.A.size}
+    mine = {(tile.row0, tile.col0): type_name(tile.A) for tile in M.tiles if 0 not in tile.A.shape}
     everybody = M.everybody.gather_objects(mine) or []
     owners: dict[tuple[int, int], int] = {}
     types: dict[str, int] = {}
@@ -131,7 +147,7 @@ def _placed(rows: Sequence[Sequence[Any]]) -> dict[tuple[int, int], Any]:
     return {(k, j): A for k, row in enumerate(rows) for j, A in enumerate(row)}
 
 
-def _lengths(arrays: Mapping[tuple[int, int], Array], given: Mapping[tuple[int, int], Any], axis: int) -> list[int]:
+def _lengths(arrays: Mapping[tuple[int, int], Any], given: Mapping[tuple[int, int], Any], axis: int) -> list[int]:
     """The heights (widths) of the block rows (columns), each from the first tile that is there."""
     found: list[int] = []
     for k in range(1 + max((place[axis] for place in given), default=-1)):
@@ -143,14 +159,16 @@ def _lengths(arrays: Mapping[tuple[int, int], Array], given: Mapping[tuple[int, 
     return found
 
 
-def _fortran(local: Array, lld: int, rows: int, columns: int) -> Array:
+def _fortran(local: Any, lld: int, rows: int, columns: int) -> Any:
     """The rows×columns part of a column-major array with leading dimension LLD: a view."""
     if local.ndim == 1:
         need = lld * (columns - 1) + rows if columns and rows else 0
-        if local.size < need:
+        if len(local) < need:
             raise UsageError(
-                f"the local array has {local.size} entries; {columns} columns with LLD = {lld} take {need}"
+                f"the local array has {len(local)} entries; {columns} columns with LLD = {lld} take {need}"
             )
+        if is_tensor(local):
+            return local.as_strided((rows, columns), (local.stride(0), local.stride(0) * lld))
         step = local.strides[0]
         return np.lib.stride_tricks.as_strided(local, (rows, columns), (step, step * lld), writeable=False)
     if local.ndim != 2 or local.shape[0] < rows or local.shape[1] < columns:

@@ -15,14 +15,15 @@ import numpy as np
 from mxpeak.dist.matrix import DistMatrix
 from mxpeak.dist.norm_matrix import CyclicMatrix, TileMatrix, cyclic, whole
 from mxpeak.errors import UsageError
-from mxpeak.inputs import Array, check_device
-from mxpeak.kernels.contract import Tile
+from mxpeak.inputs import is_tensor
+from mxpeak.kernels.contract import NormKernels, Tile
 from mxpeak.kernels.host.norm_tiles import SMALL, small_norm
 from mxpeak.kernels.host.norm_tiles import Norms as HostNorms
 from mxpeak.kernels.host.team import Team
 from mxpeak.layout.structure import ENDLESS, WHOLE, Band, Structure
 from mxpeak.layout.structure import structure as structure_of
 from mxpeak.matrix_norms.arrays import two_dimensional
+from mxpeak.matrix_norms.devices import Placed, on_host, placed
 from mxpeak.matrix_norms.ranks import on_all
 from mxpeak.perf.host import one_core_each
 from mxpeak.solvers import norms as four_stages
@@ -56,11 +57,19 @@ def norm(
 
     `deterministic`: the same bits for the same matrix on any grid, in any storage, with any number of threads; about
     two to four times the cost.  Collective over the ranks of a distributed A.
+
+    A may be an array or a tensor of torch.  `device`: auto (where A lies), cpu, cuda or cuda:N (A is copied there if it
+    lies on the CPU).  `threads` are those of the CPU.
     """
+    if type(A) is not np.ndarray and is_tensor(A) and device in ("auto", "cpu"):
+        A = on_host(A)
     if type(A) is np.ndarray and A.nbytes <= SMALL and structure == "general" and not deterministic:
         name = _kind(kind)
-        check_device(device)
-        if (uplo, diag, kl, ku, threads) == (None,) * 5 and (found := small_norm(A, NEEDS[name][0])) is not None:
+        if (
+            (uplo, diag, kl, ku, threads) == (None,) * 5
+            and device in ("auto", "cpu")
+            and (found := small_norm(A, NEEDS[name][0])) is not None
+        ):
             return found
     asked = _Asked(A, (kind,), structure, uplo, diag, kl, ku, deterministic, threads, device)
     return next(iter(asked.norms().values()))
@@ -77,10 +86,11 @@ def norms(
 def column_norms(
     A: Any, kind: Any = "fro", *, structure: str = "general", uplo: str | None = None, diag: str | None = None,
     kl: int | None = None, ku: int | None = None, threads: int | None = None, device: str = "auto",
-) -> Array:  # fmt: skip
+) -> Any:  # fmt: skip
     """The norm of every column of A, each taken as a vector: its `max` (or `inf`), its sum `one`, or its length `fro`.
 
-    In float64, one entry a column, on every rank; the same bits on any grid.  For the rest see `norm`.
+    In float64, one entry a column, on every rank; the same bits on any grid.  An array, or of tensors a tensor where A
+    lies.  For the rest see `norm`.
     """
     return _Asked(A, (kind,), structure, uplo, diag, kl, ku, True, threads, device).vector_norms("columns")
 
@@ -88,7 +98,7 @@ def column_norms(
 def row_norms(
     A: Any, kind: Any = "fro", *, structure: str = "general", uplo: str | None = None, diag: str | None = None,
     kl: int | None = None, ku: int | None = None, threads: int | None = None, device: str = "auto",
-) -> Array:  # fmt: skip
+) -> Any:  # fmt: skip
     """The norm of every row of A; see `column_norms`."""
     return _Asked(A, (kind,), structure, uplo, diag, kl, ku, True, threads, device).vector_norms("rows")
 
@@ -110,40 +120,40 @@ class _Asked:
 
     def norms(self) -> dict[str, float]:
         """Each kind of norm, by its name.  Collective over A's ranks."""
-        M, S, kinds, kernels = self._settled("norm")
+        S, kinds, at = self._settled("norm")
         with np.errstate(all="ignore"):  # what overflows is Inf, and says so
-            return (reproducible_norms if self.deterministic else four_stages.norms)(M, S, kinds, kernels)
+            return (reproducible_norms if self.deterministic else four_stages.norms)(at.matrix, S, kinds, at.kernels)
 
-    def vector_norms(self, by: str) -> Array:
+    def vector_norms(self, by: str) -> Any:
         """The norm of every row or column.  Collective over A's ranks."""
-        M, S, (kind,), kernels = self._settled(by)
+        S, (kind,), at = self._settled(by)
         with np.errstate(all="ignore"):
-            return np.asarray(vector_norms(M, S, kind, by, kernels))
+            return at.given_back(vector_norms(at.matrix, S, kind, by, at.kernels))
 
-    def _settled(self, what: str) -> tuple[Matrix, Structure, list[str], HostNorms]:
-        """Matrix, structure, kinds and kernels, on all ranks alike."""
+    def _settled(self, what: str) -> tuple[Structure, list[str], Placed]:
+        """Structure, kinds, and matrix and kernels on their device, on all ranks alike."""
         A = self.A
         if not isinstance(A, TileMatrix | CyclicMatrix | DistMatrix):
             return self._checked()
         everybody = A.grid.all if isinstance(A, DistMatrix) else A.everybody
         found = on_all(self._checked, everybody, self._essence(what))
-        _check_tiles(*found[:2])
+        _check_tiles(found[2].matrix, found[0])
         return found  # type: ignore[no-any-return]
 
     def _essence(self, what: str) -> Callable[[Any], Any]:
         """What must be the same on all ranks."""
         options = {name: getattr(self, name) for name in ("uplo", "diag", "kl", "ku", "deterministic")}
         given = ", ".join(f"{name}={value}" for name, value in options.items() if value)
-        return lambda made: f"{what} {'/'.join(made[2])} of {made[1].m}x{made[1].n} {made[1].name} {given}".strip()
+        return lambda made: f"{what} {'/'.join(made[1])} of {made[0].m}x{made[0].n} {made[0].name} {given}".strip()
 
-    def _checked(self) -> tuple[Matrix, Structure, list[str], HostNorms]:
-        check_device(self.device)
+    def _checked(self) -> tuple[Structure, list[str], Placed]:
         M = _as_matrix(self.A)
         kl, ku = (None if w is None else _width(w, name) for w, name in ((self.kl, "kl"), (self.ku, "ku")))
         S = structure_of(self.structure, *M.shape, uplo=self.uplo, diag=self.diag, kl=kl, ku=ku)
         if isinstance(M, TileMatrix):
             S = _as_stored(S, M.stored)
-        return M, S, list(map(_kind, self.kinds)), _team(_threads(self.threads, M.everybody.size))
+        threads = _threads(self.threads, M.everybody.size)
+        return S, list(map(_kind, self.kinds)), placed(M, self.device, lambda: _team(threads))
 
 
 def _as_matrix(A: Any) -> Matrix:
@@ -219,5 +229,5 @@ def _cores() -> int:
 
 
 @cache
-def _team(threads: int) -> HostNorms:
+def _team(threads: int) -> NormKernels:
     return HostNorms(Team(threads))

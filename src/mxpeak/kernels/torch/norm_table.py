@@ -1,0 +1,212 @@
+"""Tiles as a table that a kernel goes through, and the blocks in which it does so: integers only.
+
+A tile is a number of lines, each contiguous if it can be: rows of a row-major tile, columns of a column-major one.  A
+program takes a strip of lines, C places wide, and goes down it R lines at a time.  What it has of each line and of each
+place at the end is a partial sum; these stand in slots, no two of the same line (place) in one slot, so that summing up
+the slots gives the same bits every time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+
+import torch
+
+from mxpeak.kernels.contract import Tile
+from mxpeak.layout.places import Places
+from mxpeak.layout.structure import WHOLE, Band
+
+#: The columns of the table; strides are in real numbers.
+(
+    ADDRESS, LINES, LENGTH, LINE_STRIDE, STRIDE, LINE0, PLACE0, LINE_SLOT, PLACE_SLOT, LINE_FIRST, LINE_NB, LINE_JUMP,
+    FIRST, NB, JUMP, BACK, AHEAD,
+) = range(17)  # fmt: skip
+COLUMNS = 17
+#: Tiles of one launch: the device computes on them while the next are put into a table.
+BATCH = 512
+#: Bytes that a thread loads at once; threads of a program, so many of them along a line; bytes of a line in a block.
+VECTOR, THREADS, LANES, WIDTH = 16, 128, 32, 1024
+#: Such loads of a thread in a step: where there is little to keep of each entry, and where there is much.
+MANY, FEW = 4, 2
+#: Warps of a program; AMD's are of 64 threads.
+WARPS = THREADS // (64 if torch.version.hip else 32)
+#: Programs that fill a large device, and lines that a program takes at most.
+PROGRAMS, MOST_LINES = 4096, 1024
+#: A band edge beyond which there is none, such that sums with it are integers of 64 bits.
+FAR = 2**61
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """The entries of a step: U·BL lines, K·BP places; lanes go along BP, warps along BL, K and U are a thread's own."""
+
+    U: int
+    K: int
+    BL: int
+    BP: int
+
+    @property
+    def lines(self) -> int:
+        """R."""
+        return self.U * self.BL
+
+    @property
+    def places(self) -> int:
+        """C."""
+        return self.K * self.BP
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A tile as lines; `turned`: they are its columns."""
+
+    A: torch.Tensor
+    turned: bool
+    line0: int
+    place0: int
+    by_line: Places
+    by_place: Places
+    line_stride: int
+    stride: int
+    band: Band  # of lines as rows
+
+    @property
+    def kind(self) -> tuple[bool, bool, bool]:
+        """Whether it is turned, its lines are contiguous, and they begin where vectors can be loaded."""
+        step = self.line_stride * self.A.element_size()
+        aligned = self.A.data_ptr() % VECTOR == 0 and (step % VECTOR == 0 or self.by_line.size == 1)
+        return self.turned, self.stride == 1, self.stride == 1 and aligned
+
+    def row(self, line_slot: int, place_slot: int) -> tuple[int, ...]:
+        """Its row of the table."""
+        line, place, parts = self.by_line, self.by_place, 2 if self.A.is_complex() else 1
+        return (
+            self.A.data_ptr(), line.size, place.size, parts * self.line_stride, parts * self.stride, self.line0,
+            self.place0, line_slot, place_slot, line.first, line.nb, line.jump, place.first, place.nb, place.jump,
+            min(self.band.below, FAR), min(self.band.above, FAR),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Pieces of one kind, as one launch takes them.
+
+    strip            lines of a program
+    strips, wide     programs down and across the largest piece, in so far as they can meet the band
+    by_line          first and last line + 1 of the sums along lines, and their slots; by_place the same across them
+    """
+
+    pieces: list[Piece]
+    rows: list[tuple[int, ...]]
+    block: Block
+    turned: bool
+    unit: bool
+    aligned: bool
+    banded: bool
+    strip: int
+    strips: int
+    wide: int
+    deep: int
+    by_line: tuple[int, int, int]
+    by_place: tuple[int, int, int]
+
+
+def batches(tiles: Sequence[Tile], band: Band, loads: int) -> Iterator[Batch]:
+    """What meets the band, in the order of rows and columns, a launch at a time."""
+    pieces = [as_lines(tile, band) for tile in sorted(tiles, key=lambda tile: (tile.row0, tile.col0))
+              if meets(tile, band)]  # fmt: skip
+    for kind, same in groupby(sorted(pieces, key=lambda piece: piece.kind), key=lambda piece: piece.kind):
+        group = list(same)
+        for k in range(0, len(group), BATCH):
+            yield batch(group[k : k + BATCH], kind, band != WHOLE, loads)
+
+
+def meets(tile: Tile, band: Band) -> bool:
+    """Whether a tile can have an entry in the band: its corners say so."""
+    (m, n), rows, cols = tile.A.shape, tile.rows, tile.cols
+    if not m or not n:
+        return False
+    return (
+        cols.to_global(n - 1) - rows.first >= -band.below and cols.first - rows.to_global(m - 1) <= band.above
+    )  # fmt: skip
+
+
+def as_lines(tile: Tile, band: Band) -> Piece:
+    """The tile's rows or columns as lines: of which one is contiguous, the longer ones of two, else the closer ones."""
+    (m, n), (down, right) = tile.A.shape, tile.A.stride()
+    apart = (right if n > 1 else FAR, down if m > 1 else FAR)  # the stride of a single entry means nothing
+    turned = apart[1] < apart[0] if apart[0] != apart[1] else m > n
+    if turned:
+        return Piece(tile.A, True, tile.col0, tile.row0, tile.cols, tile.rows, right, down if m > 1 else 1,
+                     band.transposed)  # fmt: skip
+    return Piece(tile.A, False, tile.row0, tile.col0, tile.rows, tile.cols, down, right if n > 1 else 1, band)
+
+
+def batch(pieces: list[Piece], kind: tuple[bool, bool, bool], banded: bool, loads: int) -> Batch:
+    """Pieces of one kind, cut into programs, each with slots of its own for its partial sums."""
+    turned, unit, aligned = kind
+    most_lines, longest = (max(size) for size in zip(*((p.by_line.size, p.by_place.size) for p in pieces)))
+    block = block_of(pieces[0].A, most_lines, longest, aligned, loads)
+    C, strip = block.places, strip_of(pieces, block)
+    wide = max(_reached(p.by_place, C, p.by_line, strip, p.band) for p in pieces)
+    deep = max(_reached(p.by_line, strip, p.by_place, C, p.band) for p in pieces)
+    line_slots = slots([(p.line0, p.by_line.size) for p in pieces])
+    place_slots = slots([(p.place0, p.by_place.size) for p in pieces])
+    rows = [p.row(line * wide, place * deep) for p, line, place in zip(pieces, line_slots, place_slots)]
+    lines = min(p.line0 for p in pieces), max(p.line0 + p.by_line.size for p in pieces)
+    places = min(p.place0 for p in pieces), max(p.place0 + p.by_place.size for p in pieces)
+    return Batch(
+        pieces, rows, block, turned, unit, aligned, banded, strip, -(-most_lines // strip), wide, deep,
+        (*lines, wide * (max(line_slots) + 1)), (*places, deep * (max(place_slots) + 1)),
+    )  # fmt: skip
+
+
+def block_of(A: torch.Tensor, lines: int, length: int, aligned: bool, loads: int) -> Block:
+    """The block of a step, for lines of a type so many and so long."""
+    size = A.element_size()
+    vector = VECTOR // size if aligned and not A.is_complex() else 1
+    entries = THREADS * loads * VECTOR // size
+    C = min(WIDTH // size, _power(length))
+    R = min(entries // C, _power(lines))
+    C = min(entries // R, _power(length))
+    BP = min(LANES * vector, C)
+    BL = min(R, max(1, THREADS * vector // BP))
+    return Block(R // BL, C // BP, BL, BP)
+
+
+def strip_of(pieces: Sequence[Piece], block: Block) -> int:
+    """How many lines a program takes, a multiple of R."""
+    entries = sum(p.by_line.size * p.by_place.size for p in pieces)
+    wanted = min(MOST_LINES, entries // (PROGRAMS * block.places))
+    return max(1, wanted // block.lines) * block.lines
+
+
+def slots(spans: Sequence[tuple[int, int]]) -> list[int]:
+    """A slot for each (first, size), such that those that overlap have not the same."""
+    once = sorted(set(spans))
+    if any(first + size > following for (first, size), (following, _) in pairwise(once)):
+        return list(range(len(spans)))
+    used: dict[int, int] = {}
+    found = []
+    for first, _ in spans:
+        found.append(used.get(first, 0))
+        used[first] = found[-1] + 1
+    return found
+
+
+def _reached(places: Places, size: int, others: Places, count: int, band: Band) -> int:
+    """At most how many blocks of `size` of these places `count` consecutive ones of the others meet in the band."""
+    blocks = -(-places.size // size)
+    return min(blocks, (_span(others, count) + max(0, band.below + band.above)) // size + 2)
+
+
+def _span(places: Places, count: int) -> int:
+    """At most how far apart the first and the last of so many places are."""
+    return count + -(-count // places.nb) * (places.jump - places.nb)
+
+
+def _power(size: int) -> int:
+    """The least power of two that is not below."""
+    return 1 << (size - 1).bit_length()

@@ -1,0 +1,57 @@
+"""Compile every Triton kernel for GPUs that need not be there:  python -m tests.triton.compile_kernels [TARGET...]
+
+Each file kernels/torch/triton_*.py names the signatures and constants that its kernels are used with.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+import sys
+from importlib import import_module
+from typing import Any
+
+import mxpeak.kernels.torch as backend
+
+#: The GPUs: NVIDIA A100, H100 and H200; AMD MI250 and MI300.
+TARGETS = {
+    "sm_80": ("cuda", 80, 32), "sm_90": ("cuda", 90, 32), "gfx90a": ("hip", "gfx90a", 64),
+    "gfx942": ("hip", "gfx942", 64),
+}  # fmt: skip
+
+
+def kernels() -> list[tuple[str, Any, dict[str, str], dict[str, Any]]]:
+    """Every kernel with its file, a signature and its constants."""
+    found = []
+    for module in pkgutil.iter_modules(backend.__path__):
+        if module.name.startswith("triton_"):
+            table = import_module(f"{backend.__name__}.{module.name}").COMPILED
+            assert table, f"{module.name} has no kernel"
+            found += [(module.name, *entry) for entry in table]
+    return found
+
+
+def compile_for(name: str) -> list[str]:
+    """Compile all kernels for one target; what went wrong."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+
+    wrong = []
+    for file, fn, signature, constants in kernels():
+        source = triton.compiler.ASTSource(fn=fn, signature=signature, constexprs=constants)
+        try:
+            made = triton.compile(source, target=GPUTarget(*TARGETS[name]))
+            binary = "cubin" if name.startswith("sm") else "hsaco"
+            if not made.asm.get(binary):
+                wrong.append(f"{name} {file}.{fn.__name__}: no {binary}")
+        except Exception as error:
+            wrong.append(f"{name} {file}.{fn.__name__} {signature} {constants}: {error}")
+    return wrong
+
+
+if __name__ == "__main__":
+    for target in sys.argv[1:] or TARGETS:
+        mistakes = compile_for(target)
+        print(f"{target}: {len(kernels()) - len(mistakes)} kernels compiled")
+        print("\n".join(mistakes), file=sys.stderr)
+        if mistakes:
+            sys.exit(1)
