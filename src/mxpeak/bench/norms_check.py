@@ -8,7 +8,7 @@ types that of fp32, in which others would sum them up.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal, localcontext
 from math import inf, isfinite, sqrt
@@ -48,7 +48,8 @@ def reference_norms(A: StoredMatrix, S: Structure, kernels: NormKernels, spans: 
     spans.finish()
     rows = _complete(_sum(band.by_row, apart.by_row, kernels), A.grid.row, A.grid.column, A.row_places, S.m, kernels)
     columns = _complete(band.by_column, A.grid.column, A.grid.row, A.column_places, S.n, kernels)
-    rest = A.everybody.gather_objects((band.top, apart.top, band.squares, apart.squares, band.entries + apart.entries))
+    parts = _rows(band.squares, kernels), _rows(apart.squares, kernels)
+    rest = A.everybody.gather_objects((band.top, apart.top, *parts, band.entries + apart.entries))
     if rest is None:
         return None
     if S.mirrored:
@@ -56,9 +57,7 @@ def reference_norms(A: StoredMatrix, S: Structure, kernels: NormKernels, spans: 
     if S.ones:
         rows, columns = (_sum(x, _ones(x, S.diagonal, kernels), kernels) for x in (rows, columns))
     with localcontext(prec=DIGITS):
-        squares = sum(
-            ((2 if S.mirrored else 1) * _number(part[2][:, 0]) + _number(part[3][:, 0]) for part in rest), Decimal(0)
-        )
+        squares = sum(((2 if S.mirrored else 1) * _first(part[2]) + _first(part[3]) for part in rest), Decimal(0))
         ones = S.diagonal if S.ones else 0
         values = {
             "max": Decimal(max([min(ones, 1), *(part[0] for part in rest), *(part[1] for part in rest)])),
@@ -112,11 +111,27 @@ def _complete(
     mine: Matrix, across: Communicator, along: Communicator, places: Places, size: int, kernels: NormKernels
 ) -> Any:
     """Sums over the ranks of `across`, each put at its place among those of `along`; whole on the grid's first rank."""
-    terms = across.gather_objects(mine)
-    parts = along.gather_objects((places, kernels.paired_sum(terms)) if terms is not None else None)
+    terms = across.gather_objects(_rows(mine, kernels))
+    parts = along.gather_objects(terms and (places, _rows(_total(terms, kernels), kernels)))
     if terms is None or parts is None:
         return None
-    return kernels.paired_sum([kernels.spread(part, kernels.places(places), size) for places, part in parts])
+    return kernels.paired_sum(
+        [
+            kernels.spread(kernels.vector_of(row).reshape(1, -1), kernels.places(places), size)
+            for places, rows in parts
+            for row in rows
+        ]
+    )
+
+
+def _rows(sums: Matrix, kernels: NormKernels) -> list[list[float]]:
+    """Sums as other ranks, with devices of their own, can have them."""
+    return [kernels.floats(row) for row in sums]
+
+
+def _total(terms: Sequence[Sequence[Sequence[float]]], kernels: NormKernels) -> Matrix:
+    """The sum of everybody's."""
+    return kernels.paired_sum([kernels.vector_of(row).reshape(1, -1) for rows in terms for row in rows])
 
 
 def _sum(x: Matrix, y: Matrix, kernels: NormKernels) -> Matrix:
@@ -132,6 +147,10 @@ def _largest(sums: Matrix) -> Decimal:
     return _number(sums[:, sums[0].argmax()])
 
 
-def _number(pair: Any) -> Decimal:
+def _first(rows: Sequence[Sequence[float]]) -> Decimal:
+    return _number(row[0] for row in rows)
+
+
+def _number(pair: Iterable[Any]) -> Decimal:
     """High and low as one number."""
     return sum((Decimal(float(x)) for x in pair), Decimal(0))

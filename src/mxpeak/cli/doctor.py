@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from mxpeak.configs import squarest
-from mxpeak.errors import ExitCode, MxpeakError
+from mxpeak.errors import ExitCode, MxpeakError, ResourceError
 from mxpeak.options import integer
 from mxpeak.records import three_digits
 
@@ -26,7 +26,7 @@ def add_verb(verbs: Any) -> None:
     """Add `doctor` to the command line."""
     parser = verbs.add_parser(
         "doctor", help="what is there on this machine, and what to install", epilog=EXAMPLE, allow_abbrev=False,
-        description="Show processor, memory, BLAS and MPI as mxpeak finds them; 0 if a run on the CPU is possible.",
+        description="Show processor, memory, BLAS, MPI and GPUs as they are found; 0 if a run on the CPU is possible.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     parser.add_argument(
@@ -44,6 +44,7 @@ def doctor(args: argparse.Namespace, argv: list[str], session: Session) -> int:
         _section("BLAS", _blas_facts, "pip install --force-reinstall mxpeak"),
     ]
     _section("MPI", _mpi_facts, "pip install 'mxpeak[mpich]'; without it runs have one rank")
+    _section("GPU", _gpu_facts, "a driver, and: pip install 'mxpeak[gpu]'; without them runs are on the CPU")
     _section("cores", lambda: _core_facts(args.ranks), f"fewer --ranks than {args.ranks}")
     print("\na run on the CPU is " + ("possible: type mxpeak" if all(able) else "NOT possible yet"))
     return ExitCode.VALID if all(able) else ExitCode.RESOURCE
@@ -92,6 +93,24 @@ def _mpi_facts() -> Mapping[str, Any]:
     from mxpeak.comm.launch import mpi_facts
 
     return mpi_facts()
+
+
+def _gpu_facts() -> Mapping[str, Any]:
+    """The GPUs that torch can use, where they lie, and the adapters beside them."""
+    from mxpeak.kernels.contract import gpu_driver
+    from mxpeak.perf.devices import gpu_place, nics
+
+    if not gpu_driver():
+        raise ResourceError("there is no driver of a GPU (/dev/nvidia0, /dev/kfd)")
+    from mxpeak.kernels.torch.device import count, open_device
+
+    found: dict[str, Any] = {}
+    for index in range(count()) or [0]:
+        gpu = open_device(f"cuda:{index}")  # says why, where there is none
+        place, chip = gpu_place(gpu.bus), gpu.chip
+        found[f"cuda:{index}"] = f"{chip.name}, {three_digits(gpu.memory()[0] / 2**30)} GiB, at {gpu.bus}"
+        found[f"cuda:{index} node"] = place.node
+    return found | {f"adapter {name}": f"NUMA node {node}" for name, node in nics().items()}
 
 
 def _core_facts(ranks: int) -> Mapping[str, Any]:
