@@ -1,0 +1,336 @@
+"""The torch backend's kernels on a GPU beside its limits, copy bandwidth and GEMM, in one process.
+
+    python benchmarks/gpu.py --sections limits,dense,sparse,norms --out result.json
+    python benchmarks/gpu.py --sections solve --out solve.json
+
+Times are medians over several calls between the device's own marks, after one call that is not counted; a share is the
+kernel's least bytes (or its flops) over its time, in those of the limit.  Sizes fill a large GPU; --small takes a
+hundredth of them, to see that everything runs (on the CPU too: --device cpu).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import mxpeak as mx
+from mxpeak.comm.solo import Solo
+from mxpeak.dist.sparse import Exchange, SparseMatrix
+from mxpeak.dist.sparse_system import SparseBasis
+from mxpeak.dist.stencil import weights
+from mxpeak.kernels.contract import Panel, Tile, choose, settled
+from mxpeak.kernels.torch.backend import TorchKernels
+from mxpeak.layout.block_cyclic import BlockCyclic
+from mxpeak.layout.entries import Entries
+from mxpeak.layout.panel_plan import panel_plan
+from mxpeak.layout.places import consecutive
+from mxpeak.layout.stencil import Box
+from mxpeak.layout.structure import WHOLE, structure
+from mxpeak.perf.host import host_facts, one_core_each, software_facts
+from mxpeak.spans import Spans
+
+Row = dict[str, Any]
+#: The forms of HPG-MxP's matrix: values, vectors, storage.
+FORMS = (
+    ("fp64", "fp64", "packed"), ("fp32", "fp32", "packed"), ("bf16", "fp32", "packed"), ("fp8", "fp32", "packed"),
+    ("fp64", "fp64", "sell"), ("fp32", "fp32", "sell"), ("bf16", "fp32", "sell"),
+)  # fmt: skip
+
+
+class Bench:
+    """The kernels, the sizes, and the two limits once they are known."""
+
+    def __init__(self, device: str, small: bool, repeat: int):
+        name, device = settled("torch", device)
+        cores = one_core_each()
+        kernels = choose(name, device, len(cores), cores)
+        assert isinstance(kernels, TorchKernels)
+        self.kernels, self.repeat, self.rows = kernels, repeat, list[Row]()
+        self.n, self.nb, self.nx = (1024, 128, 32) if small else (65536, 1024, 256)
+        self.copy_bytes, self.gemm = 0.0, dict[str, float]()
+
+    def seconds(self, call: Callable[[], Any]) -> float:
+        """The median time of a call."""
+        device, times = self.kernels.device, []
+        call()
+        for _ in range(self.repeat):
+            begin = device.mark()
+            call()
+            times.append(device.seconds(begin, device.mark()))
+        return statistics.median(times)
+
+    def note(
+        self, section: str, name: str, time_s: float, *, flops: float = 0.0, bytes: float = 0.0, **more: Any
+    ) -> None:
+        """Keep a row, and show it."""
+        row: Row = {"section": section, "name": name, "time_s": time_s, **more}
+        if flops:
+            row["rate_flops"] = flops / time_s
+        if bytes:
+            row["rate_bytes"] = bytes / time_s
+            row["share_of_copy"] = bytes / time_s / self.copy_bytes if self.copy_bytes else None
+        self.rows.append(row)
+        shown = " ".join(f"{key} {value:.4g}" for key, value in row.items() if isinstance(value, float))
+        print(f"{section:8} {name:44} {shown}", flush=True)
+
+    def fresh(self, rows: int, columns: int, precision: str) -> torch.Tensor:
+        """A matrix of random numbers: zeros would be multiplied faster."""
+        A = self.kernels.matrix(rows, columns, precision)
+        A.copy_(torch.rand(rows, columns, device=A.device) - 0.5)
+        return A
+
+
+def limits(bench: Bench) -> None:
+    """Copy bandwidth, and every GEMM on a large square and with the inner dimension of an LU."""
+    kernels, n = bench.kernels, bench.n
+    a, b = (kernels.vector(n * n // 4) for _ in range(2))
+    a.fill_(1.0)
+    time_s = bench.seconds(partial(b.copy_, a))
+    bench.copy_bytes = 2.0 * 8 * a.numel() / time_s
+    bench.note("limits", "copy", time_s, bytes=2.0 * 8 * a.numel())
+    del a, b
+    side = n // 4
+    for precision in ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8"):
+        for k in (bench.nb // 2, bench.nb, 2 * bench.nb, side // 2):
+            time_s = bench.seconds(kernels.gemm_probe(side, side, k, precision))
+            flops = 2.0 * side * side * k
+            bench.gemm[precision] = max(bench.gemm.get(precision, 0.0), flops / time_s)
+            bench.note("limits", f"gemm {precision} {side}x{side}x{k}", time_s, flops=flops)
+
+
+def dense(bench: Bench) -> None:
+    """What an LU is made of: panels, solves, casts, rows, and A made anew."""
+    kernels, n, nb = bench.kernels, bench.n, bench.nb
+    rows, cols = BlockCyclic(n, nb, 0, 1), BlockCyclic(n // 2, nb, 0, 1)
+    entries, none = Entries("lcg", n, seed=100, scale=1.0, shift=-0.5), kernels.zeros(0)
+    A = kernels.matrix(n, n // 2, "fp32")
+    generate = partial(kernels.generate, A, rows, cols, entries, none)
+    bench.note("dense", "generate fp32", bench.seconds(generate), bytes=4.0 * n * n / 2)
+    x, y = kernels.zeros(n // 2), kernels.zeros(n)
+    matvec = partial(kernels.generated_matvec, y, rows, cols, entries, none, x)
+    bench.note("dense", "generated matvec", bench.seconds(matvec), flops=float(n) * n)
+    bench.note("dense", "matvec fp32 x fp64", bench.seconds(partial(kernels.add_matvec, y, A, x)), bytes=2.0 * n * n)
+    transposed = partial(kernels.add_matvec, x, A, y, transposed=True)
+    bench.note("dense", "transposed matvec", bench.seconds(transposed), bytes=2.0 * n * n)
+
+    D = kernels.panel(kernels.vector(kernels.panel_size(nb, nb, "fp32"), "fp32"), nb, nb)
+    flag, identity = kernels.vector(1), torch.eye(nb, device=D.device) * nb
+
+    def factor_block() -> None:
+        D.copy_(identity)
+        kernels.factor_block(D, flag)
+
+    bench.note("dense", f"factor block {nb}", bench.seconds(factor_block), flops=2 / 3 * nb**3)
+    for way in ("library", "inverse"):
+        kernels.trsm = way
+        right, left = A[:, :nb], A[:nb]
+        time_s = bench.seconds(partial(kernels.solve_right_upper, right, D))
+        bench.note("dense", f"L21 = A21 U11^-1 by {way}", time_s, flops=float(n * nb**2))
+        time_s = bench.seconds(partial(kernels.solve_unit_lower, D, left))
+        bench.note("dense", f"U12 = L11^-1 A12 by {way}", time_s, flops=float(n // 2 * nb**2))
+    for precision in ("fp16", "bf16", "fp8"):
+        L = kernels.left_operand(kernels.operand(kernels.operand_size(n, nb, precision, "left"), precision), n, nb)
+        U = kernels.right_operand(
+            kernels.operand(kernels.operand_size(nb, n // 2, precision, "right"), precision), nb, n // 2
+        )
+        size = 4.0 + (1.0 if precision == "fp8" else 2.0)
+        time_s = bench.seconds(partial(kernels.cast, A[:, :nb], L, precision))
+        bench.note("dense", f"cast of L21 to {precision}", time_s, bytes=size * n * nb)
+        time_s = bench.seconds(partial(kernels.cast, A[:nb], U, precision))
+        bench.note("dense", f"transposing cast of U12 to {precision}", time_s, bytes=size * n / 2 * nb)
+        for way in ("library", "triton") if precision != "fp8" else ("triton",):
+            kernels.gemm = way
+            time_s = bench.seconds(partial(kernels.subtract_product, A, L, U))
+            bench.note("dense", f"A22 -= L21 U12 {precision} by {way}", time_s, flops=1.0 * n * n * nb)
+    del A, L, U
+    _panels(bench)
+    _refinement(bench)
+
+
+def _panels(bench: Bench) -> None:
+    """HPL's panels, by the device and by the host, and its row moves."""
+    kernels, n = bench.kernels, bench.n
+    jb = bench.nb // 2
+    values = torch.rand(jb, n, dtype=torch.float64, device=kernels.device.where).T - 0.5
+    A = kernels.panel(kernels.vector(kernels.panel_size(n, jb)), n, jb)
+    L1 = kernels.panel(kernels.vector(kernels.panel_size(jb, jb)), jb, jb)
+    panel = Panel(
+        A, L1, kernels.vector(jb + 1), BlockCyclic(n, jb, 0, 1), 0, jb, panel_plan(jb, 8, 2, "right"), "right"
+    )
+
+    def factor() -> None:
+        A.copy_(values)
+        kernels.factor_panel(panel, None)
+
+    for where in ("device", "host"):
+        kernels.panel_on = where
+        bench.note("dense", f"panel {n}x{jb} on the {where}", bench.seconds(factor), flops=float(n) * jb**2)
+    B = bench.fresh(n, n // 8, "fp64")
+    rng = np.random.default_rng(1)
+    far = kernels.indices(sorted(rng.choice(np.arange(jb, n), jb, replace=False).tolist()))
+    near = kernels.indices(list(range(jb)))
+    move = partial(kernels.permute_rows, B, 0, far, far, near)
+    bench.note("dense", "row swaps", bench.seconds(move), bytes=4.0 * 8 * jb * n / 8)
+
+
+def _refinement(bench: Bench) -> None:
+    """A triangular solve with one diagonal block, of which a refinement takes two a block of the matrix."""
+    kernels, nb = bench.kernels, bench.nb
+    T, x = bench.fresh(nb, nb, "fp32"), kernels.zeros(nb)
+    T.diagonal().add_(float(nb))
+    x.fill_(1.0)
+    bench.note("dense", f"solve with an upper block {nb}", bench.seconds(partial(kernels.solve_upper, T, x)))
+    bench.note("dense", f"solve with a lower block {nb}", bench.seconds(partial(kernels.solve_lower, T, x)))
+
+
+def sparse(bench: Bench) -> None:
+    """The motifs of HPG-MxP by their least bytes, beside a copy and beside reading the values."""
+    kernels, nx = bench.kernels.sparse, bench.nx
+    box = Box(nx, nx, nx)
+    rows = kernels.stencil_rows(box, weights())
+    order = kernels.order(rows, "greedy")
+    for values, vectors, storage in FORMS:
+        spans = Spans((), bench.kernels.stopwatch)
+        stored = kernels.store(rows, order, values, vectors, storage)
+        A = SparseMatrix(kernels, stored, Exchange(kernels, Solo(), [], kernels.indices([]), vectors), spans)
+        name = f"{values}/{vectors} {storage}"
+        time_s = bench.seconds(partial(kernels.read_all, stored))
+        bench.note("sparse", f"{name} reading", time_s, bytes=float(kernels.read_all(stored)))
+        x, y, b = A.operand(), kernels.vector(A.n, vectors), kernels.vector(A.n, vectors)
+        kernels.assign(b, 1.0)
+        calls: dict[str, tuple[str, Callable[[], Any]]] = {
+            "sweep": ("gs", partial(A.relax, b, x)), "sweep from zero": ("gs", partial(A.relax_from_zero, b, x)),
+            "product": ("spmv", partial(A.multiply, x, y)),
+        }  # fmt: skip
+        half = kernels.stencil_rows(box.coarser(), weights())
+        points = kernels.coarse_rows(order, kernels.order(half, "greedy"), box)
+        r = kernels.vector(len(points), vectors)
+        calls["residual at coarse points"] = ("restriction", partial(A.residual_at, b, x, points, r, swept=True))
+        for motif, (phase, call) in calls.items():
+            _motif(bench, spans, f"{name} {motif}", phase, call)
+        del A, stored, x, y, b, r
+    _bases(bench, box.rows)
+
+
+def _bases(bench: Bench, n: int) -> None:
+    for precision in ("fp64", "fp32"):
+        spans = Spans((), bench.kernels.stopwatch)
+        for k in (8, 30):
+            basis = SparseBasis(bench.kernels.sparse, Solo(), n, k + 2, precision, spans)
+            first = bench.kernels.sparse.vector(n, precision)
+            bench.kernels.sparse.assign(first, 1.0)
+            basis.start(first, 1.0)
+
+            def step(basis: SparseBasis = basis, k: int = k) -> None:
+                basis._k = k
+                bench.kernels.sparse.assign(basis.next, 1.0)
+                basis.orthogonalize(basis.next)
+
+            _motif(bench, spans, f"cgs2 {precision} k={k}", "ortho", step)
+            del basis, first
+
+
+def _motif(bench: Bench, spans: Spans, name: str, phase: str, call: Callable[[], Any]) -> None:
+    """A call that books its own least bytes."""
+    call()
+    spans.start("", 0.0)
+    for _ in range(bench.repeat):
+        call()
+    found = spans.phases[phase]
+    calls = found.calls or 1
+    bench.note("sparse", name, found.time_s / calls, flops=found.flops / calls, bytes=found.bytes / calls)
+
+
+def norms(bench: Bench) -> None:
+    """One pass for each norm and for all four, of every type, both orders and a triangle."""
+    kernels, side = bench.kernels.norms, bench.n // 2
+    for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.complex64):
+        A = torch.randn(side, side, dtype=dtype, device=bench.kernels.device.where)
+        for order, given in (("C", A), ("F", A.T)):
+            places = consecutive(side)
+            tiles = [Tile(given, places, places, 0, 0)]
+            bench.note(
+                "norms",
+                f"{dtype} {order} reading",
+                bench.seconds(partial(kernels.read_all, tiles)),
+                bytes=1.0 * A.nbytes,
+            )
+            for wants in (("max",), ("columns",), ("rows",), ("squares",), ("max", "columns", "rows", "squares")):
+                call = partial(kernels.norm_pass, tiles, WHOLE, wants, side, side)
+                bench.note("norms", f"{dtype} {order} {'+'.join(wants)}", bench.seconds(call), bytes=1.0 * A.nbytes)
+        lower = structure("triangular", side, side, uplo="lower").band
+        tiles = [Tile(A, consecutive(side), consecutive(side), 0, 0)]
+        time_s = bench.seconds(partial(kernels.norm_pass, tiles, lower, ("squares",), side, side))
+        bench.note("norms", f"{dtype} C lower triangle squares", time_s, bytes=A.nbytes / 2)
+        del A, tiles, given
+
+
+def solve(bench: Bench) -> None:
+    """mx.solve beside torch.linalg.solve in fp64, on random and on diagonally dominant matrices."""
+    n, where = bench.n // 2, bench.kernels.device.where
+    for name, shift in (("random", 0.0), ("dominant", float(n))):
+        A = torch.randn(n, n, dtype=torch.float64, device=where)
+        A.diagonal().add_(shift)
+        b = torch.randn(n, dtype=torch.float64, device=where)
+        torch_s = bench.seconds(partial(torch.linalg.solve, A, b))
+        eta = _backward_error(A, torch.linalg.solve(A, b), b)
+        bench.note("solve", f"torch.linalg.solve fp64 {name} n={n}", torch_s, flops=2 / 3 * n**3, backward_error=eta)
+        for precision in ("auto", "fp16", "bf16", "tf32", "fp32", "fp64"):
+            x, info = mx.solve(A, b, precision=precision)
+            time_s = bench.seconds(partial(mx.solve, A, b, precision=precision))
+            bench.note(
+                "solve", f"mx.solve {precision} {name} n={n}", time_s, flops=2 / 3 * n**3,
+                backward_error=_backward_error(A, x, b), iterations=info.iterations, fallback=info.fallback,
+                used=info.precision, times_faster=torch_s / time_s,
+            )  # fmt: skip
+        del A, b, x
+
+
+def _backward_error(A: torch.Tensor, x: torch.Tensor, b: torch.Tensor) -> float:
+    """||b - Ax|| / ((||A||·||x|| + ||b||)·n·u)."""
+    r = (b - A @ x).abs().max()
+    scale = A.abs().sum(dim=1).max() * x.abs().max() + b.abs().max()
+    return float(r / (scale * len(b) * 2.0**-53))
+
+
+SECTIONS: dict[str, Callable[[Bench], None]] = {
+    "limits": limits, "dense": dense, "sparse": sparse, "norms": norms, "solve": solve,
+}  # fmt: skip
+
+
+def main() -> int:
+    """Run the sections; what one of them raises is kept, and the others run."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sections", default="limits,dense,sparse,norms", help=", ".join(SECTIONS))
+    parser.add_argument("--device", default="cuda", help="cuda, cuda:1, cpu (default: cuda)")
+    parser.add_argument("--small", action="store_true", help="sizes that take seconds anywhere")
+    parser.add_argument("--repeat", type=int, default=5, help="calls of which the median counts")
+    parser.add_argument("--out", type=Path, help="write the rows as JSON")
+    args = parser.parse_args()
+    bench, wrong = Bench(args.device, args.small, args.repeat), dict[str, str]()
+    for name in args.sections.split(","):
+        try:
+            SECTIONS[name](bench)
+        except Exception as error:
+            wrong[name] = f"{type(error).__name__}: {error}"
+            print(f"{name} FAILED: {wrong[name]}", file=sys.stderr, flush=True)
+        if args.out:
+            body = {
+                "command": sys.argv, "machine": {**host_facts(), **bench.kernels.place()},
+                "software": {**software_facts(), **bench.kernels.facts()}, "rows": bench.rows, "failed": wrong,
+            }  # fmt: skip
+            args.out.write_text(json.dumps(body, indent=1, default=str) + "\n")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

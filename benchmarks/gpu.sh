@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# What only a GPU can prove, in one call of under ten minutes:  benchmarks/gpu.sh [FOLDER]
+# The kernels' tests on the GPU, the kernels beside its limits, then every benchmark, each with its limit measured in
+# the same process.  JSON and logs go into FOLDER (default gpu-results); nothing need be installed but the
+# dependencies.  Every part has a time of its own, and one that fails does not keep the others from running.
+#   PYTHON   the interpreter (default python3)      PARTS   which parts (default all): tests kernels hpl-mxp …
+set -uo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+out=$(mkdir -p "${1:-gpu-results}" && cd "${1:-gpu-results}" && pwd)
+python=${PYTHON:-python3}
+export PYTHONPATH="$PWD/src:$PWD${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1 NO_COLOR=1 TRITON_INTERPRET=0
+export MXPEAK_CACHE_DIR="${MXPEAK_CACHE_DIR:-$(mktemp -d)}"
+parts=${PARTS:-environment tests kernels hpl-mxp hpl hpg-mxp hpcg norms solve}
+begin=$SECONDS failed=()
+
+# part NAME SECONDS COMMAND...: run it within its time, if it is wanted; its output goes to a log, the end of it here too
+part() {
+    local name=$1 limit=$2 start=$SECONDS status=0
+    shift 2
+    [[ " $parts " == *" $name "* ]] || return 0
+    timeout --kill-after=10 "$limit" "$@" >"$out/$name.log" 2>&1 </dev/null || status=$?
+    printf '== %s: status %s, %s s\n' "$name" "$status" $((SECONDS - start))
+    tail -n 40 "$out/$name.log"
+    ((status == 0)) || failed+=("$name")
+}
+
+run() { "$python" -m mxpeak run "$1" --device cuda --progress never --out "$out/$1-files" --json "$out/$1.json" "${@:2}"; }
+export -f run
+export out python
+
+part environment 60 "$python" -m mxpeak doctor
+part tests 150 "$python" -m pytest -q -x -p no:cacheprovider tests/equivalence -k torch
+part kernels 90 "$python" benchmarks/gpu.py --out "$out/kernels.json"
+part hpl-mxp 75 bash -c 'run hpl-mxp --precision fp16'
+part hpl 75 bash -c 'run hpl -N 100000'
+part hpg-mxp 60 bash -c 'run hpg-mxp --mode explore --rt 5'
+part hpcg 30 bash -c 'run hpcg --rt 5'
+part norms 30 bash -c 'run norms -N 40000 --dtype float32,float64'
+part solve 45 "$python" benchmarks/gpu.py --sections solve --out "$out/solve.json"
+
+printf '\n%s s; failed: %s\n' $((SECONDS - begin)) "${failed[*]:-none}"
+((${#failed[@]} == 0))
