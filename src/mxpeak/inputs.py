@@ -62,15 +62,6 @@ def _opened(name: str) -> Any:
     return device_named(name)
 
 
-def check_device(device: str) -> None:
-    """Stop at a device that is not there."""
-    if device in ("auto", "cpu"):
-        return
-    if device.split(":")[0] == "cuda":
-        raise ResourceError(f'device="{device}": there are no kernels for GPUs yet; say device="cpu"')
-    raise UsageError(f'unknown device "{device}"; choose one of auto, cpu')
-
-
 def as_array(values: Any, name: str, *, sparse: str, masked: str) -> Array:
     """The values as an array, not copied if they are one; `sparse` and `masked` say what to use instead."""
     if hasattr(values, "tocsr"):

@@ -21,10 +21,11 @@ import scipy.sparse as sparse
 from mxpeak.dist.sparse import SparseMatrix
 from mxpeak.kernels.sparse_contract import Order, SparseKernels, Vector
 from mxpeak.spans import Spans
+from mxpeak.sparse_solve.arrays import HOST, Arrays
 from mxpeak.sparse_solve.choosing import narrowest
-from mxpeak.sparse_solve.inputs import Array, Csr, rows_of_entries
+from mxpeak.sparse_solve.inputs import Csr, rows_of_entries
 from mxpeak.sparse_solve.preconditioners import Multigrid, Workshop, one_group
-from mxpeak.sparse_solve.scaling import Scaling, largest_exponent
+from mxpeak.sparse_solve.scaling import Scaling
 
 #: Rows up to which a level is the coarsest, and up to which that is solved by its inverse and not smoothed.
 COARSEST, DENSE = 200, 2000
@@ -53,7 +54,7 @@ def hierarchy(A: Csr, A_s: Csr, scaling: Scaling, coarsest: int = COARSEST) -> t
         return [Grid(A_s)], ""
     import pyamg
 
-    k = -largest_exponent(A.data)
+    k = -HOST.largest_exponent(A.data, 0)
     near_one = sparse.csr_matrix((np.ldexp(A.data, k), A.indices, A.indptr), shape=A.shape)
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
@@ -127,7 +128,8 @@ class AmgLevel:
         self._kernels, self._spans = workshop.kernels, workshop.spans
         self.A, self._P, self._R, self.coarser = A, P, R, coarser
         self.x, self.r = A.operand(), self._kernels.vector(coarser.A.n, A.A.vectors)
-        self._everywhere = workshop.points(A.n, lambda: np.arange(A.n, dtype=np.int32))
+        everywhere: Any = np.arange(A.n)
+        self._everywhere = workshop.points(A.n, lambda: self._kernels.indices(everywhere))
 
     def presmooth(self, b: Vector) -> None:
         """x = (D + L)^-1 b."""
@@ -156,8 +158,8 @@ class Coarsest:
 
     coarser = r = None
 
-    def __init__(self, A: SparseMatrix, inverse: Array | None, spans: Spans):
-        self.A, self.x, self._inverse, self._spans = A, A.operand(), inverse, spans
+    def __init__(self, A: SparseMatrix, inverse: Any, arrays: Arrays, spans: Spans):
+        self.A, self.x, self._inverse, self._arrays, self._spans = A, A.operand(), inverse, arrays, spans
 
     def presmooth(self, b: Vector) -> None:
         """x = A^-1 b."""
@@ -165,7 +167,7 @@ class Coarsest:
             self.A.relax_from_zero(b, self.x)
             return
         with self._spans("coarsest"):
-            np.matmul(self._inverse, b, out=self.A.own(self.x))
+            self._arrays.multiply(self._inverse, b, self.A.own(self.x))
 
 
 def amg_multigrid(workshop: Workshop, A: SparseMatrix, order: Order, grids: Sequence[Grid]) -> Multigrid:
@@ -176,8 +178,8 @@ def amg_multigrid(workshop: Workshop, A: SparseMatrix, order: Order, grids: Sequ
         B, coarse_order = _stored(workshop, grid, vectors)
         matrices.append(B)
         orders.append(coarse_order)
-    inverse = _inverse(grids[-1].A, orders[-1], matrices[-1])
-    level: Any = Coarsest(matrices[-1], inverse, workshop.spans)
+    inverse = _inverse(workshop.arrays, grids[-1].A, orders[-1], matrices[-1])
+    level: Any = Coarsest(matrices[-1], inverse, workshop.arrays, workshop.spans)
     total = sum(B.A.bytes for B in matrices[1:]) + (0 if inverse is None else int(inverse.nbytes))
     for depth in reversed(range(len(grids) - 1)):
         P = Transfer(kernels, grids[depth].P, orders[depth], orders[depth + 1], vectors)
@@ -197,9 +199,9 @@ def _stored(workshop: Workshop, grid: Grid, vectors: str) -> tuple[SparseMatrix,
     return workshop.store(rows, order, narrowest(kernels, rows) or vectors, vectors), order
 
 
-def _inverse(A: Csr, order: Order, stored: SparseMatrix) -> Array | None:
+def _inverse(arrays: Arrays, A: Csr, order: Order, stored: SparseMatrix) -> Any:
     """The coarsest matrix's inverse, in its order; a pseudo-inverse, since of a Neumann problem it is singular."""
     if A.shape[0] > DENSE:
         return None
     inverse = np.linalg.pinv(A.toarray())[np.ix_(order.places, order.places)]
-    return np.ascontiguousarray(inverse, stored.operand().dtype)
+    return arrays.matrix(inverse, like=stored.operand())

@@ -14,7 +14,8 @@ from mxpeak.errors import UsageError
 from mxpeak.kernels.sparse_contract import Rows, SparseKernels
 from mxpeak.layout.stencil import Box, times
 from mxpeak.precision import PRECISIONS
-from mxpeak.sparse_solve.inputs import Array, Csr, rows_of_entries
+from mxpeak.sparse_solve.arrays import Array
+from mxpeak.sparse_solve.inputs import Csr, rows_of_entries
 from mxpeak.sparse_solve.team import make_ready
 
 PRECISION_NAMES = ("mixed", "fp64", "fp32", "bf16", "fp16")

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sparse
 
 from mxpeak.errors import SingularError, UsageError
-from mxpeak.inputs import as_array
+from mxpeak.inputs import as_array, device_for, is_tensor
+from mxpeak.sparse_solve.arrays import HOST, Array, Arrays
 
-Array = np.ndarray[Any, np.dtype[Any]]
 #: A scipy.sparse.csr_array of fp64.
 Csr = Any
 
@@ -18,9 +19,24 @@ Csr = Any
 MOST_ROWS = 2**31 - 1024
 
 
+def place_for(device: str, A: Any, b: Any, x0: Any) -> Arrays:
+    """Where to solve: on the GPU that is asked for or that has the tensors, else on the host."""
+    given = (A, b) if x0 is None else (A, b, x0)
+    found = device_for(device, *(one if is_tensor(one) else np.empty(0) for one in given))
+    return HOST if found is None else place_on(found)
+
+
+def place_on(device: Any) -> Arrays:
+    """A `kernels.torch.device.Device`, be it a CPU."""
+    from mxpeak.kernels.torch.convert import DeviceArrays
+
+    arrays: Arrays = DeviceArrays(device)
+    return arrays
+
+
 def matrix(values: Any) -> Csr:
     """A by rows in fp64, columns ascending, none twice; it shares memory with A wherever A is so already."""
-    if not sparse.issparse(values):
+    if not (sparse.issparse(values) or is_tensor(values)):
         raise UsageError(
             f"A is {type(values).__name__}, no sparse matrix of SciPy; type scipy.sparse.csr_array(A), "
             "or mxpeak.solve(A, b) for a dense one"
@@ -28,7 +44,7 @@ def matrix(values: Any) -> Csr:
     _check_shape(values)
     _check_type(values.dtype, "A")
     try:
-        A = values.astype(np.float64, copy=False).tocsr()
+        A = _scipys(values).astype(np.float64, copy=False).tocsr()
         A = sparse.csr_array((A.data, A.indices, A.indptr), shape=A.shape)  # the user's object stays as it was
         A.check_format(full_check=True)
     except ValueError as error:
@@ -45,6 +61,15 @@ def matrix(values: Any) -> Csr:
     return A
 
 
+def _scipys(values: Any) -> Any:
+    """A tensor as SciPy has it, on the host, where all is set up."""
+    if not is_tensor(values):
+        return values
+    from mxpeak.kernels.torch.convert import sparse_matrix
+
+    return sparse_matrix(values)
+
+
 def _check_shape(A: Any) -> None:
     if len(A.shape) != 2 or A.shape[0] != A.shape[1]:
         raise UsageError(
@@ -56,17 +81,29 @@ def _check_shape(A: Any) -> None:
         raise UsageError(f"A has {A.shape[0]} rows, more than the {MOST_ROWS} that 32-bit columns can tell apart")
 
 
-def _check_type(dtype: np.dtype[Any], name: str) -> None:
-    if dtype.kind == "c":
+def _check_type(dtype: Any, name: str) -> None:
+    kind = kind_of(dtype)
+    if kind == "complex":
         raise UsageError(
             f"{name} is complex ({dtype}); gmres takes real numbers: solve [[Re A, -Im A], [Im A, Re A]] for the real "
             "and imaginary parts, or use scipy.sparse.linalg.gmres"
         )
-    if dtype.kind not in "biuf" or dtype.itemsize > 8:
+    if kind != "real" or dtype.itemsize > 8:
+        how = "astype(float)" if isinstance(dtype, np.dtype) else "double()"
         raise UsageError(
             f"{name} has dtype {dtype}; gmres takes float16 to float64 and integers; convert it, for example "
-            f"{name}.astype(float)"
+            f"{name}.{how}"
         )
+
+
+def kind_of(dtype: Any) -> str:
+    """`real` or `complex` of numbers that can be computed with, be the type NumPy's or torch's; else nothing."""
+    if isinstance(dtype, np.dtype):
+        return "complex" if dtype.kind == "c" else "real" if dtype.kind in "biuf" else ""
+    if dtype.is_complex:
+        return "complex"
+    whole = str(dtype).startswith(("torch.bool", "torch.int", "torch.uint"))
+    return "real" if whole or (dtype.is_floating_point and dtype.itemsize > 1) else ""
 
 
 def _check_finite(A: Csr) -> None:
@@ -122,31 +159,36 @@ def rows_of_entries(A: Csr) -> Array:
     return np.repeat(np.arange(A.shape[0], dtype=A.indices.dtype), np.diff(A.indptr))
 
 
-def vectors(values: Any, name: str, n: int) -> Array:
-    """One vector as (n,), or k of them as (n, k), in fp64 and finite."""
-    array = as_array(values, name, sparse=f"{name}.toarray()", masked="which no system can be solved with")
-    _check_type(array.dtype, name)
-    if array.ndim not in (1, 2):
-        raise UsageError(f"{name} has shape {array.shape}; give one vector as (n,), k of them as (n, k)")
-    if array.shape[0] != n:
-        raise UsageError(f"A is {n}x{n}, but {name} has shape {array.shape}: it needs {n} rows")
-    if array.size == 0:
-        raise UsageError(f"{name} is empty, of shape {array.shape}: there is nothing to solve")
-    finite = np.isfinite(array)
-    if not finite.all():
-        index = tuple(int(i) for i in np.unravel_index(int(np.argmin(finite)), array.shape))
+def vectors(arrays: Arrays, values: Any, name: str, n: int) -> Any:
+    """One vector as (n,), or k of them as (n, k), in fp64 and finite, where they are solved for."""
+    numbers = values
+    if not is_tensor(values):
+        numbers = as_array(values, name, sparse=f"{name}.toarray()", masked="which no system can be solved with")
+    elif str(values.layout) != "torch.strided":
+        raise UsageError(f"{name} is sparse; use {name}.to_dense()")
+    _check_type(numbers.dtype, name)
+    shape = tuple(numbers.shape)
+    if len(shape) not in (1, 2):
+        raise UsageError(f"{name} has shape {shape}; give one vector as (n,), k of them as (n, k)")
+    if shape[0] != n:
+        raise UsageError(f"A is {n}x{n}, but {name} has shape {shape}: it needs {n} rows")
+    if prod(shape) == 0:
+        raise UsageError(f"{name} is empty, of shape {shape}: there is nothing to solve")
+    X = arrays.taken(numbers)
+    if found := arrays.not_finite(X):
+        index, count = found
         raise UsageError(
-            f"{name}[{', '.join(map(str, index))}] is {array[index]}: {array.size - int(finite.sum())} of {array.size} "
-            f"entries of {name} are not finite"
+            f"{name}[{', '.join(map(str, index))}] is {float(X[index])}: {count} of {prod(shape)} entries of {name} "
+            "are not finite"
         )
-    return array.astype(np.float64, copy=False)
+    return X
 
 
-def start(values: Any, b: Array) -> Array:
+def start(arrays: Arrays, values: Any, b: Any) -> Any:
     """x0 in b's shape; zeros where there is none."""
     if values is None:
-        return np.zeros_like(b)
-    x0 = vectors(values, "x0", b.shape[0])
+        return arrays.zeros_like(b)
+    x0 = vectors(arrays, values, "x0", b.shape[0])
     if x0.shape != b.shape:
-        raise UsageError(f"x0 has shape {x0.shape}, but b has shape {b.shape}; they need the same")
+        raise UsageError(f"x0 has shape {tuple(x0.shape)}, but b has shape {tuple(b.shape)}; they need the same")
     return x0

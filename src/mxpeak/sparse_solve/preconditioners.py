@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from math import nan, prod
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,8 @@ from mxpeak.records import size_text
 from mxpeak.solvers.multigrid import Level as AnyLevel
 from mxpeak.solvers.multigrid import cycle
 from mxpeak.spans import Spans
-from mxpeak.sparse_solve.inputs import Array
+from mxpeak.sparse_solve.arrays import Array, Arrays
+from mxpeak.sparse_solve.inputs import kind_of
 from mxpeak.sparse_solve.scaling import Scaling
 
 #: Bytes an entry while a pattern is filled up to be symmetric, and of a column that is told by itself.
@@ -27,10 +29,10 @@ FILLING_BYTES, COLUMN_BYTES = 132, 4
 
 
 class Workshop:
-    """Stores matrices and brings them into order, all in the same way: kernels, smoother, storage, spans."""
+    """Stores matrices and brings them into order, all in the same way: kernels, place, smoother, storage, spans."""
 
-    def __init__(self, kernels: SparseKernels, smoother: str, storage: str, spans: Spans):
-        self.kernels, self.storage, self.spans = kernels, storage, spans
+    def __init__(self, kernels: SparseKernels, arrays: Arrays, smoother: str, storage: str, spans: Spans):
+        self.kernels, self.arrays, self.storage, self.spans = kernels, arrays, storage, spans
         self._kind = "greedy" if smoother == "coloured" else "natural"
         self._points: dict[int, Indices] = {}
 
@@ -67,15 +69,24 @@ class Workshop:
         lengths = np.diff(rows.indptr)
         column = 0 if self._storage() == "packed" else COLUMN_BYTES
         matrix = self._slots(lengths, order) * sum(one + column for one in value_bytes)
-        free = available_memory_bytes()
-        if free is None or matrix + basis <= free:
-            return
+        for free, need, where in self._rooms(matrix, basis):
+            if free is not None and need > free:
+                self._refuse(lengths, matrix, basis, f"{size_text(free)} of {where}")
+
+    def _rooms(self, matrix: int, basis: int) -> list[tuple[int | None, int, str]]:
+        """What is free, what is needed of it, and where: a device's matrix is made on the host."""
+        host, device = available_memory_bytes(), self.arrays.free_bytes()
+        if device is None:
+            return [(host, matrix + basis, "memory")]
+        return [(host, matrix, "the host's memory"), (device, matrix + basis, f"the memory of {self.arrays.name}")]
+
+    def _refuse(self, lengths: Array, matrix: int, basis: int, free: str) -> None:
         use = "use scipy.sparse.linalg.gmres, which stores entries one by one"
         instead = f'type storage="auto", or {use}' if self.storage == "ell" else use
         raise ResourceError(
             f"the longest row of A has {lengths.max()} entries, the mean {lengths.mean():.3g}: storing {LANES} rows "
-            f"side by side takes about {size_text(matrix)}, and the basis {size_text(basis)}, but {size_text(free)} of "
-            f"memory is free; {'give a smaller restart' if basis > matrix else instead}"
+            f"side by side takes about {size_text(matrix)}, and the basis {size_text(basis)}, but {free} "
+            f"is free; {'give a smaller restart' if basis > matrix else instead}"
         )
 
     def _slots(self, lengths: Array, order: Order | None) -> int:
@@ -151,40 +162,45 @@ class Identity:
 class Users:
     """A user's function r -> M^-1 r, for vectors of the user's own, unscaled system."""
 
-    def __init__(self, A: SparseMatrix, function: Callable[[Array], Any], scaling: Scaling, spans: Spans):
-        self._A, self._function, self._scaling, self._spans = A, function, scaling, spans
+    def __init__(
+        self, workshop: Workshop, A: SparseMatrix, function: Callable[[Vector], Any], scaling: Scaling
+    ):  # fmt: skip
+        self._kernels, self._arrays, self._spans = workshop.kernels, workshop.arrays, workshop.spans
+        self._A, self._function, self._scaling = A, function, scaling
         self._x = A.operand()
         self.bytes = int(self._x.nbytes)
 
     def __call__(self, r: Vector) -> Vector:
         """D_c^-1 M^-1 D_r^-1 r."""
-        scaling, x = self._scaling, self._A.own(self._x)
-        if not np.isfinite(r).all():
-            x[:] = np.nan  # no business of the user's: the solver sees it and goes on in fp64
+        arrays, scaling, x = self._arrays, self._scaling, self._A.own(self._x)
+        if arrays.not_finite(r):
+            self._kernels.assign(x, nan)  # no business of the user's: the solver sees it and goes on in fp64
             return self._x
         with self._spans("preconditioner"):
             if not scaling.active:
-                z = self._checked(self._function(r.copy()))
+                z = self._checked(self._function(arrays.copied(r)))
             else:
-                unscaled = np.ldexp(r.astype(np.float64), -scaling.rows)
-                z = np.ldexp(self._checked(self._function(unscaled)), -scaling.columns)
+                unscaled = arrays.ldexp(arrays.taken(r), -scaling.rows)
+                z = arrays.ldexp(arrays.taken(self._checked(self._function(unscaled))), -scaling.columns)
             with np.errstate(over="ignore"):
-                x[:] = z
+                self._kernels.assign(x, z)
         return self._x
 
-    def _checked(self, z: Any) -> Array:
+    def _checked(self, z: Any) -> Vector:
         n = self._A.n
-        found = np.asarray(z)
-        if found.size != n or found.dtype.kind not in "biuf":
+        found = self._arrays.returned(z)
+        shape = tuple(found.shape)
+        if prod(shape) != n or kind_of(found.dtype) != "real":
             raise UsageError(
-                f"the preconditioner returned {found.dtype} of shape {found.shape} for a vector of shape ({n},); "
+                f"the preconditioner returned {found.dtype} of shape {shape} for a vector of shape ({n},); "
                 f"it has to return M^-1 r, {n} real numbers"
             )
         found = found.reshape(n)
-        if not np.isfinite(found).all():
-            i = int(np.argmin(np.isfinite(found)))
+        if wrong := self._arrays.not_finite(found):
+            (i,), _ = wrong
             raise UsageError(
-                f"the preconditioner returned {found[i]} at [{i}] for a finite vector; it has to return finite numbers"
+                f"the preconditioner returned {float(found[i])} at [{i}] for a finite vector; it has to return finite "
+                "numbers"
             )
         return found
 

@@ -6,12 +6,14 @@ the largest of their column when all are scaled, and likewise of b and x.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from mxpeak.sparse_solve.inputs import Array, Csr, rows_of_entries
+from mxpeak.kernels.sparse_contract import Vector
+from mxpeak.sparse_solve.arrays import HOST, Array, Arrays
+from mxpeak.sparse_solve.inputs import Csr, rows_of_entries
 
 #: A is scaled if the sums of its rows, or of its columns, spread by more, or lie farther from 1, than this.
 SPREAD, RANGE = 2.0**10, 2.0**60
@@ -21,10 +23,20 @@ ROUNDS, CHANGE = 50, 0.5
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """The exponents of D_r and D_c, an entry a row and a column; two zeros where nothing is scaled."""
+    """The exponents of D_r and D_c, an entry a row and a column; two zeros where nothing is scaled.
+
+    Matrices are scaled on the host, vectors where the exponents are.
+    """
 
     rows: Any = 0
     columns: Any = 0
+    arrays: Arrays = HOST
+
+    def on(self, arrays: Arrays) -> Scaling:
+        """The same for vectors in another place."""
+        if not self.active:
+            return replace(self, arrays=arrays)
+        return Scaling(arrays.indices(self.rows), arrays.indices(self.columns), arrays)
 
     @property
     def active(self) -> bool:
@@ -38,38 +50,32 @@ class Scaling:
         exponents = self.rows[rows_of_entries(A)] + self.columns[A.indices]
         return type(A)((np.ldexp(A.data, exponents), A.indices, A.indptr), shape=A.shape)
 
-    def right_hand_side(self, b: Array) -> tuple[Array, int]:
+    def right_hand_side(self, b: Vector) -> tuple[Vector, int]:
         """2^k D_r b with its largest entry in [1/2, 1), and k; b is not zero."""
-        k = -largest_exponent(b, self.rows)
-        return np.ldexp(b, self.rows + k), k
+        k = -self.arrays.largest_exponent(b, self.rows)
+        return self.arrays.ldexp(b, self.rows + k), k
 
-    def start(self, x: Array, k: int) -> Array:
+    def start(self, x: Vector, k: int) -> Vector:
         """y = 2^k D_c^-1 x, which may be beyond fp64: its residual then tells."""
         with np.errstate(over="ignore"):
-            return np.asarray(np.ldexp(x, k - self.columns))
+            return self.arrays.ldexp(x, k - self.columns)
 
-    def solution(self, y: Array, k: int) -> Array:
+    def solution(self, y: Vector, k: int) -> Vector:
         """x = 2^-k D_c y."""
-        return np.asarray(np.ldexp(y, self.columns - k))
+        return self.arrays.ldexp(y, self.columns - k)
 
-    def relative(self, r: Array, b: Array) -> float:
+    def relative(self, r: Vector, b: Vector) -> float:
         """||D_r^-1 r|| / ||D_r^-1 b||: what a residual of the scaled system is to the unscaled one."""
-        shift = -largest_exponent(b, -self.rows)
+        arrays = self.arrays
+        shift = -arrays.largest_exponent(b, -self.rows)
         with np.errstate(over="ignore"):
-            r, b = (np.ldexp(v, shift - self.rows) for v in (r, b))
-            return float(np.linalg.norm(r) / np.linalg.norm(b))
+            r, b = (arrays.ldexp(v, shift - self.rows) for v in (r, b))
+            return arrays.norm(r) / arrays.norm(b)
 
     @property
     def range(self) -> int:
         """How many powers of two the factors of the rows spread over, or those of the columns."""
         return max(int(np.ptp(self.rows)), int(np.ptp(self.columns)))
-
-
-def largest_exponent(v: Array, shift: Any = 0) -> int:
-    """The least e with |v_i|·2^shift_i < 2^e for all i; v is not zero."""
-    there = v != 0
-    exponents = np.frexp(v)[1] + shift
-    return int(exponents[there].max())
 
 
 def balanced(A: Csr) -> bool:

@@ -10,14 +10,15 @@ from typing import Any
 import numpy as np
 
 from mxpeak.errors import UsageError
-from mxpeak.kernels.host.sparse import HostSparse
+from mxpeak.kernels.sparse_contract import SparseKernels, Vector
 from mxpeak.precision import PRECISIONS
 from mxpeak.solvers.gmres_ir import STALL, STALL_CYCLES, Solve, gmres_ir
 from mxpeak.spans import Spans
 from mxpeak.sparse_solve import choosing
 from mxpeak.sparse_solve.amg import COMPLEXITY, MOST_RANGE, Grid, complexity, hierarchy
+from mxpeak.sparse_solve.arrays import HOST, Arrays
 from mxpeak.sparse_solve.choosing import Choice, Formats
-from mxpeak.sparse_solve.inputs import Array, Csr, with_diagonal
+from mxpeak.sparse_solve.inputs import Csr, with_diagonal
 from mxpeak.sparse_solve.scaling import Scaling, balanced, equilibration
 from mxpeak.sparse_solve.system import Plan, Problem, make_ready_for
 
@@ -33,7 +34,7 @@ ROUNDINGS = 8.0
 class Column:
     """One right-hand side's solution; `note` says why it is not better."""
 
-    x: Array
+    x: Vector
     residual: float = 0.0
     steps: int = 0
     cycles: int = 0
@@ -51,12 +52,12 @@ class Solver:
     """One matrix, set up for any number of right-hand sides."""
 
     def __init__(
-        self, kernels: HostSparse, A: Csr, precision: str, preconditioner: Any, storage: str, smoother: str,
-        restart: int,
+        self, kernels: SparseKernels, A: Csr, precision: str, preconditioner: Any, storage: str, smoother: str,
+        restart: int, arrays: Arrays = HOST,
     ):  # fmt: skip
         begin = time.perf_counter()
-        self.spans, self.notes, self.fallback = Spans(), list[str](), False
-        self.nnz, self._A, self._restart = A.nnz, A, restart
+        self.spans, self.notes, self.fallback = Spans(stopwatch=arrays.stopwatch), list[str](), False
+        self.nnz, self.arrays, self._A, self._restart = A.nnz, arrays, A, restart
         choice = choosing.preconditioner(kernels, A, preconditioner)
         with self.spans("scale"):
             scaling = _scaling(kernels, A, precision)
@@ -69,19 +70,19 @@ class Solver:
             A_s = with_diagonal(A_s)
         self._formats = choosing.formats(kernels, _rows(kernels, A_s), precision)
         self.notes += [self._formats.note] if self._formats.note else []
-        self.plan = Plan(choice, smoother, storage, restart, scaling, tuple(grids))
-        make_ready_for(self.plan, self._formats)
-        self.problem = Problem(kernels, A_s, self.plan, self._formats, self.spans)
+        self.plan = Plan(choice, smoother, storage, restart, scaling.on(arrays), tuple(grids))
+        make_ready_for(arrays, self.plan, self._formats)
+        self.problem = Problem(kernels, arrays, A_s, self.plan, self._formats, self.spans)
         self.setup_s = time.perf_counter() - begin
 
-    def solve(self, b: Array, x0: Array, tol: float, most: int) -> Column:
+    def solve(self, b: Vector, x0: Vector, tol: float, most: int) -> Column:
         """x for one right-hand side, or the best x so far."""
         if not b.any():
-            return Column(np.zeros_like(b), history=[0.0])
-        scaling, order = self.plan.scaling, self.problem.order
+            return Column(self.arrays.zeros_like(b), history=[0.0])
+        scaling, problem = self.plan.scaling, self.problem
         b_s, k = scaling.right_hand_side(b)
-        b_s, done = b_s[order.places], Column(x0)
-        self.problem.system.begin(b_s, scaling.start(x0, k)[order.places])
+        b_s, done = problem.ordered(b_s), Column(x0)
+        problem.system.begin(b_s, problem.ordered(scaling.start(x0, k)))
         ended = self._rounds(done, b_s, tol, most)
         if ended == "coarse":
             self._widen(done, b_s)
@@ -91,8 +92,8 @@ class Solver:
             system.go_back()
         done.residual = self._relative(system.residual_vector, b_s)
         with np.errstate(over="ignore"):
-            done.x = scaling.solution(system.solution[order.inverse], k)
-        if not np.isfinite(done.x).all():
+            done.x = scaling.solution(problem.as_given(system.solution), k)
+        if self.arrays.not_finite(done.x):
             done.residual, done.note = inf, "x is beyond the range of fp64: scale A up, or b down"
         elif not done.residual <= tol:
             done.note = self._why(done, ended, b, most)
@@ -100,7 +101,7 @@ class Solver:
             self.problem.begin_anew()
         return done
 
-    def _rounds(self, done: Column, b: Array, tol: float, most: int) -> str:
+    def _rounds(self, done: Column, b: Vector, tol: float, most: int) -> str:
         """Go on from the system's x; returns how it ended: converged, steps, stalled, coarse or not finite."""
         system, low, restart = self.problem.system, self._formats.vectors != "fp64", self._restart
         b_norm, target, first = system.norm_of_b(), tol, len(done.history)
@@ -124,12 +125,12 @@ class Solver:
                 return "coarse" if low else "stalled"
         return "steps"
 
-    def _relative(self, r: Array, b: Array) -> float:
+    def _relative(self, r: Vector, b: Vector) -> float:
         """||b - A x|| / ||b|| of the system as the user gave it, from the scaled ones in their order."""
-        inverse = self.problem.order.inverse
-        return self.plan.scaling.relative(r[inverse], b[inverse])
+        as_given = self.problem.as_given
+        return self.plan.scaling.relative(as_given(r), as_given(b))
 
-    def _widen(self, done: Column, b: Array) -> None:
+    def _widen(self, done: Column, b: Vector) -> None:
         """Go on in fp64 from the best x so far, and stay there for the right-hand sides to come."""
         y = self.problem.system.go_back()
         self.notes.append(
@@ -138,13 +139,14 @@ class Solver:
         )
         self._formats = Formats(self.problem.outer.A.values, "fp64", True)
         self.fallback = True
-        make_ready_for(self.plan, self._formats)
+        make_ready_for(self.arrays, self.plan, self._formats)
         self.problem.widen()
         self.problem.system.begin(b, y)
 
-    def _why(self, done: Column, ended: str, b: Array, most: int) -> str:
+    def _why(self, done: Column, ended: str, given: Vector, most: int) -> str:
+        x, b = self.arrays.to_host(done.x), self.arrays.to_host(given)
         with np.errstate(all="ignore"):
-            terms = np.linalg.norm(abs(self._A) @ np.abs(done.x) + np.abs(b)) / np.linalg.norm(b)
+            terms = np.linalg.norm(abs(self._A) @ np.abs(x) + np.abs(b)) / np.linalg.norm(b)
         if isfinite(terms) and done.residual <= ROUNDINGS * PRECISIONS["fp64"].u * terms:
             least = f"ask for no less than tol={2 * done.residual:.0e}, or " if 2 * done.residual < 1.0 else ""
             return (
@@ -171,11 +173,11 @@ def _stalled(history: list[float]) -> bool:
     return len(history) > STALL_CYCLES and history[-1] > STALL * history[-1 - STALL_CYCLES]
 
 
-def _rows(kernels: HostSparse, A: Csr) -> Any:
+def _rows(kernels: SparseKernels, A: Csr) -> Any:
     return kernels.rows_of(A.indptr, A.indices, A.data, A.shape[0], 0)
 
 
-def _scaling(kernels: HostSparse, A: Csr, precision: str) -> Scaling:
+def _scaling(kernels: SparseKernels, A: Csr, precision: str) -> Scaling:
     """Powers of two where sums of rows or columns ask for them, or a 16-bit format."""
     if balanced(A) and not choosing.out_of_range(kernels, _rows(kernels, A), precision):
         return Scaling()

@@ -11,15 +11,15 @@ from scipy.sparse import csr_array, diags_array
 
 from mxpeak.comm.solo import Solo
 from mxpeak.dist.sparse_system import MixedSystem
-from mxpeak.kernels.host.sparse import HostSparse
-from mxpeak.kernels.sparse_contract import Vector
+from mxpeak.kernels.sparse_contract import SparseKernels, Vector
 from mxpeak.layout.stencil import Box
 from mxpeak.precision import PRECISIONS
 from mxpeak.solvers.gmres_ir import gmres_ir
 from mxpeak.spans import Spans
 from mxpeak.sparse_solve.amg import Grid, amg_multigrid, hierarchy
+from mxpeak.sparse_solve.arrays import Arrays
 from mxpeak.sparse_solve.choosing import Choice, Formats
-from mxpeak.sparse_solve.inputs import Array, Csr
+from mxpeak.sparse_solve.inputs import Csr
 from mxpeak.sparse_solve.preconditioners import (
     Identity,
     Multigrid,
@@ -57,9 +57,11 @@ class Plan:
 class Problem:
     """The scaled matrix in one order, and the system that is being iterated on: low at first, in fp64 once widened."""
 
-    def __init__(self, kernels: HostSparse, A: Csr, plan: Plan, formats: Formats, spans: Spans):
-        self._kernels, self._plan, self._spans = kernels, plan, spans
-        self._workshop = Workshop(kernels, plan.smoother, plan.storage, spans)
+    def __init__(
+        self, kernels: SparseKernels, arrays: Arrays, A: Csr, plan: Plan, formats: Formats, spans: Spans
+    ):  # fmt: skip
+        self._kernels, self._arrays, self._plan, self._spans = kernels, arrays, plan, spans
+        self._workshop = Workshop(kernels, arrays, plan.smoother, plan.storage, spans)
         rows = kernels.rows_of(A.indptr, A.indices, A.data, A.shape[0], 0)
         basis = self._basis_bytes(rows.n, formats.vectors)
         value_bytes = [PRECISIONS[formats.values].bytes]
@@ -70,6 +72,7 @@ class Problem:
             self.order = one_group(rows.n)
             if plan.choice.name in SWEEPING:
                 rows, self.order = self._workshop.ordered(rows)
+            self._places, self._inverse = (arrays.indices(one) for one in (self.order.places, self.order.inverse))
         with spans("store"):
             self._workshop.check_room(rows, self.order, value_bytes, basis)
             self.inner = self.outer = self._workshop.store(rows, self.order, formats.values, formats.vectors)
@@ -77,6 +80,14 @@ class Problem:
                 values = formats.values if formats.exact else "fp64"
                 self.outer = self._workshop.store(rows, self.order, values, "fp64", like=self.inner.A)
         self.begin_anew()
+
+    def ordered(self, x: Vector) -> Vector:
+        """A vector of the user's order in the matrix's."""
+        return self._arrays.permuted(x, self._places)
+
+    def as_given(self, x: Vector) -> Vector:
+        """And back."""
+        return self._arrays.permuted(x, self._inverse)
 
     @property
     def colours(self) -> int:
@@ -115,7 +126,7 @@ class Problem:
     def _made(self) -> Any:
         kernels, A, choice = self._kernels, self.inner, self._plan.choice
         if choice.user is not None:
-            return Users(A, choice.user, self._plan.scaling, self._spans)
+            return Users(self._workshop, A, choice.user, self._plan.scaling)
         if choice.name == "none":
             return Identity(kernels, A)
         if choice.name == "sgs":
@@ -132,22 +143,23 @@ class Continued(MixedSystem):
 
     def __init__(self, *args: Any):
         super().__init__(*args)
-        self._best, self._best_x = inf, np.zeros(self._A.n)
+        self._best, self._best_x = inf, self._kernels.vector(self._A.n, "fp64")
         self._known: float | None = None
 
-    def begin(self, b: Array, x: Array) -> None:
+    def begin(self, b: Vector, x: Vector) -> None:
         """Take another right-hand side, and where to begin."""
         self._kernels.assign(self._b, b)
         self._kernels.assign(self.solution, x)
         self._best, self._known = inf, None
-        self._best_x[:] = x  # to go back to where no residual is a finite number
+        self._kernels.assign(self._best_x, x)  # to go back to where no residual is a finite number
 
     def residual(self) -> float:
         """||b - A x||, computed once for every x."""
         if self._known is None:
             self._known = super().residual()
             if self._known < self._best:
-                self._best, self._best_x[:] = self._known, self.solution
+                self._best = self._known
+                self._kernels.assign(self._best_x, self.solution)
         return self._known
 
     def update(self, Qt: Vector) -> None:
@@ -155,27 +167,27 @@ class Continued(MixedSystem):
         super().update(Qt)
         self._known = None
 
-    def go_back(self) -> Array:
-        """Return to the x of the least residual so far, and a copy of it."""
+    def go_back(self) -> Vector:
+        """Return to the x of the least residual so far, which the next one overwrites."""
         self._kernels.assign(self.solution, self._best_x)
         self._known = None
         self.residual()
-        return self._best_x.copy()
+        return self._best_x
 
     @property
-    def residual_vector(self) -> Array:
+    def residual_vector(self) -> Vector:
         """b - A x as `residual` last computed it."""
-        return np.asarray(self._r)
+        return self._r
 
 
-def make_ready_for(plan: Plan, formats: Formats) -> None:
+def make_ready_for(arrays: Arrays, plan: Plan, formats: Formats) -> None:
     """Use on a tiny system all that this plan will use in these formats, so that it is compiled."""
-    key = (plan.choice.name, plan.smoother, formats.values, formats.vectors, formats.exact)
+    key = (arrays, plan.choice.name, plan.smoother, formats.values, formats.vectors, formats.exact)
 
     def use() -> None:
         A, choice, grids = _tiny(plan.choice)
-        problem = Problem(kernels(1, 0), A, replace(plan, choice=choice, grids=grids, restart=2, scaling=Scaling()),
-                          formats, Spans())  # fmt: skip
+        small = replace(plan, choice=choice, grids=grids, restart=2, scaling=Scaling())
+        problem = Problem(arrays.kernels(kernels(1, 0)), arrays, A, small, formats, Spans())
         problem.system.begin(np.ones(A.shape[0]), np.zeros(A.shape[0]))
         gmres_ir(problem.system, 1.0, restart=2, most=3, tolerance=1e-15)
 
