@@ -423,6 +423,18 @@ def test_a_crash_shows_its_rank_and_ends_all_ranks(bench: Bench, comm: Comm, cap
     assert comm.aborted == [1]
 
 
+@pytest.mark.usefixtures("other_rank")
+def test_a_device_that_disappears_is_named_by_its_rank_and_ends_all_ranks(
+    bench: Bench, comm: Comm, capsys: pytest.CaptureFixture[str]
+):
+    bench.outcome = lambda case: RuntimeError("CUDA error: an illegal memory access was encountered")
+    assert cli.main(["run", "hpl"]) == 5
+    assert capsys.readouterr().err.startswith(
+        f"[rank 2 {os.uname().nodename}] mxpeak: error: the device failed: CUDA error: an illegal memory access"
+    )
+    assert comm.aborted == [5]
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_with_128_and_its_number_and_leaves_nothing_half_written(
     bench: Bench, comm: Comm, number: signal.Signals
