@@ -101,15 +101,15 @@ def _check(config: HplMxpConfig, comm: Communicator) -> None:
 def _problem(config: HplMxpConfig, comm: Communicator) -> Problem[HplMxpCase]:
     return Problem(
         cases=lambda sizes: config.cases(comm.size, sizes),
-        footprint=_footprint,
+        footprint=lambda case: _footprint(case, config.on_gpu),
         precision=lambda case: case.precision,
         run=run_case,
     )
 
 
-def _footprint(case: HplMxpCase) -> Footprint:
+def _footprint(case: HplMxpCase, on_gpu: bool) -> Footprint:
     stored = precision(storage(case.precision)).bytes
-    return lambda n, nb, P, Q: mxp_memory_bytes(n, nb, P, Q, stored, stored)
+    return lambda n, nb, P, Q: mxp_memory_bytes(n, nb, P, Q, stored, stored, inverses=on_gpu)
 
 
 def _generator(case: HplMxpCase) -> Any:
@@ -138,7 +138,7 @@ def run_case(bench: LuBench, case: HplMxpCase, grid: Grid) -> Result | None:
     rss = peak_rss(grid.all)
     if grid.all.rank != 0:
         return None
-    memory = _footprint(case)(case.n, case.nb, case.P, case.Q)
+    memory = _footprint(case, bench.config.on_gpu)(case.n, case.nb, case.P, case.Q)
     return hpl_mxp_result(
         case, runs, best, limit, phases, {**memory, "peak_rss": rss}, bench.facts, kernels.emulates(case.precision)
     )

@@ -119,6 +119,13 @@ class ExtendedParts:
     entries: int
 
 
+class BlockSolver(Protocol):
+    """A triangle that is ready for many solves."""
+
+    def __call__(self, x: Vector, *, transposed: bool = False) -> None:
+        """x = T^-1 x (T^-T x) in place, x fp64."""
+
+
 #: Combines the candidate in the given vector over the process column (see `Kernels.better_candidate`), in place.
 Exchange = Callable[[Vector], None]
 
@@ -274,6 +281,13 @@ class Kernels(Protocol):
 
     def solve_lower(self, L: Matrix, x: Vector, *, transposed: bool = False) -> None:
         """x = L^-1 x (L^-T x) in place, L the unit lower triangle of an fp32 or fp64 matrix, x fp64; n² flops."""
+
+    def block_solver(self, T: Matrix, part: str) -> BlockSolver:
+        """What solves with the `lower` (unit) or `upper` triangle of a block of the diagonal again and again.
+
+        Where solves have no parallelism to speak of it keeps the inverse, in fp64:
+        |x - T^-1 b| <= 2n·u·|T^-1||T||T^-1||b|.
+        """
 
     def add_matvec(self, y: Vector, A: Matrix, x: Vector, *, transposed: bool = False) -> None:
         """y += A x (A^T x) in place, A fp32 or fp64, x and y fp64; error <= (n+1)·u·|A||x|; 2·m·n flops."""

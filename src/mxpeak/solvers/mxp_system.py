@@ -11,7 +11,7 @@ from mxpeak.dist.generate import GeneratedSystem
 from mxpeak.dist.matrix import DistMatrix
 from mxpeak.dist.vectors import DistSpace
 from mxpeak.kernels.contract import Kernels, Vector
-from mxpeak.solvers.triangular import solve_factored, solve_factored_transposed
+from mxpeak.solvers.triangular import Factored
 from mxpeak.spans import Spans
 
 
@@ -30,7 +30,7 @@ class MxpSystem:
         self, system: GeneratedSystem, factors: DistMatrix, A_inf: float, kernels: Kernels, spans: Spans,
         balance: Balance | None = None,
     ):  # fmt: skip
-        self._system, self._factors, self._kernels, self.spans = system, factors, kernels, spans
+        self._system, self._factors, self._kernels, self.spans = system, Factored(factors, kernels), kernels, spans
         self._balance = balance
         grid = system.grid
         self.n, self.b = system.n, system.b
@@ -52,16 +52,16 @@ class MxpSystem:
         """C U^-1 L^-1 R r over the columns."""
         with self.spans("ptrsv", flops=2.0 * self._system.rows.local_size * self._system.cols.local_size):
             if self._balance is None:
-                return solve_factored(self._factors, r, self._kernels)
-            z = solve_factored(self._factors, self._scaled(r, self._balance.R), self._kernels)
+                return self._factors.solve(r)
+            z = self._factors.solve(self._scaled(r, self._balance.R))
             self._kernels.multiply(z, self._balance.C)
             return z
 
     def precondition_transposed(self, c: Vector) -> Vector:
         """R L^-T U^-T C c over the rows, for c over the columns."""
         if self._balance is None:
-            return solve_factored_transposed(self._factors, c, self._kernels)
-        z = solve_factored_transposed(self._factors, self._scaled(c, self._balance.C), self._kernels)
+            return self._factors.solve_transposed(c)
+        z = self._factors.solve_transposed(self._scaled(c, self._balance.C))
         self._kernels.multiply(z, self._balance.R)
         return z
 

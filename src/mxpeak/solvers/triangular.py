@@ -7,11 +7,18 @@ T_ik x_k to its part of the sums.  With T^T the roles of process rows and column
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 from mxpeak.dist.matrix import DistMatrix
-from mxpeak.kernels.contract import Kernels, Vector
-from mxpeak.layout.schedule import lu_steps
+from mxpeak.kernels.contract import BlockSolver, Kernels, Matrix, Vector
+from mxpeak.layout.schedule import LuStep, lu_steps
+
+
+class Diagonal(Protocol):
+    """What solves with the diagonal blocks of a triangle."""
+
+    def __call__(self, step: LuStep, T: Matrix, x: Vector, *, transposed: bool) -> None:
+        """x = T^-1 x (T^-T x) in place, T the block of a step."""
 
 
 def solve_augmented(A: DistMatrix, kernels: Kernels) -> Any:
@@ -24,34 +31,57 @@ def solve_augmented(A: DistMatrix, kernels: Kernels) -> Any:
     s, x = kernels.zeros(A.rows.local_size), kernels.zeros(A.cols.local_start(N))
     if A.grid.q == A.cols.owner(N):
         kernels.add_scaled(s, -1.0, A.local[:, A.cols.to_local(N)])
-    _solve(A, s, x, kernels, lower=False)
+
+    def solve(step: LuStep, T: Matrix, x: Vector, *, transposed: bool) -> None:
+        kernels.solve_upper(T, x, transposed=transposed)
+
+    _solve(A, s, x, kernels, solve, lower=False)
     return x
 
 
-def solve_factored(A: DistMatrix, r: Vector, kernels: Kernels) -> Any:
-    """U^-1 L^-1 r for A = [L\\U] and r over the rows (the same along every process row); the result over the columns.
+class Factored:
+    """[L\\U] on a grid, its diagonal blocks made ready by the first solve for those that follow."""
 
-    2·N² flops in fp64.  Collective over the grid.
-    """
-    s, x = kernels.zeros(A.rows.local_size), kernels.zeros(A.cols.local_size)
-    if A.grid.q == 0:
-        kernels.add_scaled(s, -1.0, r)
-    _solve(A, s, x, kernels, lower=True)
-    _solve(A, kernels.zeros(A.rows.local_size), x, kernels, lower=False)
-    return x
+    def __init__(self, A: DistMatrix, kernels: Kernels):
+        self._A, self._kernels = A, kernels
+        self._ready: dict[tuple[str, int], BlockSolver] = {}
+
+    def solve(self, r: Vector) -> Any:
+        """U^-1 L^-1 r for r over the rows (the same along every process row); the result over the columns.
+
+        2·N² flops in fp64.  Collective over the grid.
+        """
+        A, kernels = self._A, self._kernels
+        s, x = kernels.zeros(A.rows.local_size), kernels.zeros(A.cols.local_size)
+        if A.grid.q == 0:
+            kernels.add_scaled(s, -1.0, r)
+        _solve(A, s, x, kernels, self._diagonal("lower"), lower=True)
+        _solve(A, kernels.zeros(A.rows.local_size), x, kernels, self._diagonal("upper"), lower=False)
+        return x
+
+    def solve_transposed(self, c: Vector) -> Any:
+        """L^-T U^-T c for c over the columns (the same along every process column); over the rows."""
+        A, kernels = self._A, self._kernels
+        s, x = kernels.zeros(A.cols.local_size), kernels.zeros(A.rows.local_size)
+        if A.grid.p == 0:
+            kernels.add_scaled(s, -1.0, c)
+        _solve(A, s, x, kernels, self._diagonal("upper"), lower=False, transposed=True)
+        _solve(A, kernels.zeros(A.cols.local_size), x, kernels, self._diagonal("lower"), lower=True, transposed=True)
+        return x
+
+    def _diagonal(self, part: str) -> Diagonal:
+        def solve(step: LuStep, T: Matrix, x: Vector, *, transposed: bool) -> None:
+            key = part, step.k
+            if key not in self._ready:
+                self._ready[key] = self._kernels.block_solver(T, part)
+            self._ready[key](x, transposed=transposed)
+
+        return solve
 
 
-def solve_factored_transposed(A: DistMatrix, c: Vector, kernels: Kernels) -> Any:
-    """L^-T U^-T c for A = [L\\U] and c over the columns (the same along every process column); over the rows."""
-    s, x = kernels.zeros(A.cols.local_size), kernels.zeros(A.rows.local_size)
-    if A.grid.p == 0:
-        kernels.add_scaled(s, -1.0, c)
-    _solve(A, s, x, kernels, lower=False, transposed=True)
-    _solve(A, kernels.zeros(A.cols.local_size), x, kernels, lower=True, transposed=True)
-    return x
-
-
-def _solve(A: DistMatrix, s: Vector, x: Vector, kernels: Kernels, *, lower: bool, transposed: bool = False) -> None:
+def _solve(
+    A: DistMatrix, s: Vector, x: Vector, kernels: Kernels, solve: Diagonal, *, lower: bool, transposed: bool = False
+) -> None:
     """x = T^-1 (x - Σ s), T the unit lower or the upper triangle of A, or its transpose; s is used up.
 
     s lies over T's rows, in parts that add up along the process rows; x over its columns.  Of T_ik x_k the rows of the
@@ -62,7 +92,6 @@ def _solve(A: DistMatrix, s: Vector, x: Vector, kernels: Kernels, *, lower: bool
     me = grid.p, grid.q
     if transposed:
         over, under, along, across, me = under, over, across, along, me[::-1]
-    solve = kernels.solve_lower if lower else kernels.solve_upper
     steps = lu_steps(A.rows.n, A.nb, grid.P, grid.Q)
     if lower == transposed:
         steps.reverse()
@@ -81,7 +110,8 @@ def _solve(A: DistMatrix, s: Vector, x: Vector, kernels: Kernels, *, lower: bool
         if me[1] == place[1]:
             if me == place:
                 kernels.add_scaled(x[own], -1.0, s[mine])
-                solve(A.local[own, mine] if transposed else A.local[mine, own], x[own], transposed=transposed)
+                T = A.local[own, mine] if transposed else A.local[mine, own]
+                solve(step, T, x[own], transposed=transposed)
             arriving = across.ibcast(x[own], place[0])
         if left_over is not None:
             add_product(*left_over)

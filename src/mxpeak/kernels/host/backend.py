@@ -5,12 +5,13 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from functools import partial
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 
-from mxpeak.kernels.contract import Exchange, Panel, PanelOutcome
+from mxpeak.kernels.contract import BlockSolver, Exchange, Panel, PanelOutcome
 from mxpeak.kernels.host import blas, block, cast, generate, norms, panel, rows, triangle
 from mxpeak.kernels.host.native import SYNC, sched_yield_address
 from mxpeak.kernels.host.norm_tiles import Norms
@@ -291,6 +292,9 @@ class HostKernels:
 
     def solve_lower(self, L: Array, x: Array, *, transposed: bool = False) -> None:
         triangle.solve_lower(L, x, transposed)
+
+    def block_solver(self, T: Array, part: str) -> BlockSolver:
+        return partial(self.solve_lower if part == "lower" else self.solve_upper, T)
 
     def add_matvec(self, y: Array, A: Array, x: Array, *, transposed: bool = False) -> None:
         self._team.run(triangle.add_matvec, self.threads, y, A, x, transposed)

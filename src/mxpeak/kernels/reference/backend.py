@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mxpeak.kernels.contract import Exchange, Panel, PanelOutcome
+from mxpeak.kernels.contract import BlockSolver, Exchange, Panel, PanelOutcome
 from mxpeak.kernels.reference.norms import ReferenceNorms
 from mxpeak.layout import lcg
 from mxpeak.layout.block_cyclic import BlockCyclic
@@ -256,6 +257,9 @@ class ReferenceKernels:
             else:
                 for i in range(len(x)):
                     x[i] -= L[i, :i] @ x[:i]
+
+    def block_solver(self, T: Array, part: str) -> BlockSolver:
+        return partial(self.solve_lower if part == "lower" else self.solve_upper, T)
 
     def add_matvec(self, y: Array, A: Array, x: Array, *, transposed: bool = False) -> None:
         with quiet():

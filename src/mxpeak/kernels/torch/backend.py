@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from mxpeak.kernels.contract import Exchange, NormKernels, Panel, PanelOutcome
+from mxpeak.kernels.contract import BlockSolver, Exchange, NormKernels, Panel, PanelOutcome
 from mxpeak.kernels.sparse_contract import SparseKernels
 from mxpeak.kernels.torch import blas, cast, generate, panel, rows, triangle
 from mxpeak.kernels.torch.device import TYPES, Device
@@ -224,6 +224,9 @@ class TorchKernels:
 
     def solve_lower(self, L: Tensor, x: Tensor, *, transposed: bool = False) -> None:
         triangle.solve_lower(L, x, transposed=transposed)
+
+    def block_solver(self, T: Tensor, part: str) -> BlockSolver:
+        return triangle.block_solver(T, part)
 
     def add_matvec(self, y: Tensor, A: Tensor, x: Tensor, *, transposed: bool = False) -> None:
         triangle.add_matvec(self.device, y, A, x, transposed=transposed)

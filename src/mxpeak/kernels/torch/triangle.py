@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from mxpeak.kernels.contract import BlockSolver
 from mxpeak.kernels.torch.device import Device
 from mxpeak.kernels.torch.generate import places
 from mxpeak.layout.block_cyclic import BlockCyclic
@@ -79,6 +80,19 @@ def solve_upper(U: Tensor, x: Tensor, *, transposed: bool) -> None:
 def solve_lower(L: Tensor, x: Tensor, *, transposed: bool) -> None:
     """x = L^-1 x, or L^-T x, L with a unit diagonal."""
     _solve(L, x, transposed, upper=False)
+
+
+def block_solver(T: Tensor, part: str) -> BlockSolver:
+    """The inverse of a triangle in fp64: a product with it takes a launch, where a solve takes a step a row."""
+    identity = torch.eye(T.shape[0], dtype=torch.float64, device=T.device)
+    inverse = torch.linalg.solve_triangular(
+        T.to(torch.float64), identity, upper=part == "upper", unitriangular=part == "lower"
+    )
+
+    def solve(x: Tensor, *, transposed: bool = False) -> None:
+        x.copy_(torch.mv(inverse.T if transposed else inverse, x))
+
+    return solve
 
 
 def _solve(T: Tensor, x: Tensor, transposed: bool, *, upper: bool) -> None:
