@@ -6,16 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from mxpeak.kernels.contract import Kernels
 from mxpeak.kernels.host.backend import HostKernels
 from mxpeak.kernels.reference.backend import ReferenceKernels
-from tests.conftest import U
-
-torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-
 from mxpeak.kernels.torch.backend import TorchKernels
 from mxpeak.kernels.torch.device import Device
+from tests.conftest import U
 
 
 @pytest.fixture(scope="module", params=["host", "reference", "torch"])
