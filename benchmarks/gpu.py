@@ -1,6 +1,6 @@
 """The torch backend's kernels on a GPU beside its limits, copy bandwidth and GEMM, in one process.
 
-    python benchmarks/gpu.py --sections limits,dense,sparse,norms --out result.json
+    python benchmarks/gpu.py --sections limits,dense,lu,sparse,norms --out result.json
     python benchmarks/gpu.py --sections solve --out solve.json
 
 Times are medians over several calls between the device's own marks, after one call that is not counted; a share is the
@@ -16,6 +16,7 @@ import statistics
 import sys
 from collections.abc import Callable
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,10 @@ import numpy as np
 import torch
 
 import mxpeak as mx
+from mxpeak.comm.grid import make_grid
 from mxpeak.comm.solo import Solo
+from mxpeak.dist.generate import GeneratedSystem
+from mxpeak.dist.matrix import dist_matrix
 from mxpeak.dist.sparse import Exchange, SparseMatrix
 from mxpeak.dist.sparse_system import SparseBasis
 from mxpeak.dist.stencil import weights
@@ -31,11 +35,17 @@ from mxpeak.kernels.contract import Panel, Tile, choose, settled
 from mxpeak.kernels.torch.backend import TorchKernels
 from mxpeak.layout.block_cyclic import BlockCyclic
 from mxpeak.layout.entries import Entries
+from mxpeak.layout.generators import generator
+from mxpeak.layout.grid import ProcessGrid
 from mxpeak.layout.panel_plan import panel_plan
 from mxpeak.layout.places import consecutive
 from mxpeak.layout.stencil import Box
 from mxpeak.layout.structure import WHOLE, structure
 from mxpeak.perf.host import host_facts, one_core_each, software_facts
+from mxpeak.solvers.lu import LuOptions, factorize
+from mxpeak.solvers.lu_pivot import LuOptions as PivotedOptions
+from mxpeak.solvers.lu_pivot import factorize as factorize_with_pivots
+from mxpeak.solvers.proof import Proof, prove
 from mxpeak.spans import Spans
 
 Row = dict[str, Any]
@@ -130,13 +140,14 @@ def dense(bench: Bench) -> None:
         kernels.factor_block(D, flag)
 
     bench.note("dense", f"factor block {nb}", bench.seconds(factor_block), flops=2 / 3 * nb**3)
-    for way in ("library", "inverse"):
+    for way in ("library", "inverse", "tf32"):
         kernels.trsm = way
         right, left = A[:, :nb], A[:nb]
         time_s = bench.seconds(partial(kernels.solve_right_upper, right, D))
         bench.note("dense", f"L21 = A21 U11^-1 by {way}", time_s, flops=float(n * nb**2))
         time_s = bench.seconds(partial(kernels.solve_unit_lower, D, left))
         bench.note("dense", f"U12 = L11^-1 A12 by {way}", time_s, flops=float(n // 2 * nb**2))
+    generate()  # what was solved with again and again has become zeros, and zeros are multiplied faster
     for precision in ("fp16", "bf16", "fp8"):
         L = kernels.left_operand(kernels.operand(kernels.operand_size(n, nb, precision, "left"), precision), n, nb)
         U = kernels.right_operand(
@@ -190,6 +201,62 @@ def _refinement(bench: Bench) -> None:
     x.fill_(1.0)
     bench.note("dense", f"solve with an upper block {nb}", bench.seconds(partial(kernels.solve_upper, T, x)))
     bench.note("dense", f"solve with a lower block {nb}", bench.seconds(partial(kernels.solve_lower, T, x)))
+
+
+def lu(bench: Bench) -> None:
+    """Whole factorizations, each choice by itself against the usual one, with the proof of LU where there is one."""
+    for name, choices in LU_CHOICES.items():
+        time_s, proof = _mixed_lu(bench, **choices)
+        more = {"proof_passed": proof.passed, "proof_error": proof.error, "proof_bound": proof.bound}
+        bench.note("lu", f"fp16 n={bench.n} {name}", time_s, flops=2 / 3 * bench.n**3, **more)
+    n = bench.n * 5 // 8
+    for nb, where in product((bench.nb // 4, bench.nb // 2, bench.nb), ("device", "host")):
+        time_s = _pivoted_lu(bench, n, nb, where)
+        bench.note("lu", f"fp64 n={n} nb={nb}, panels on the {where}", time_s, flops=2 / 3 * n**3)
+
+
+#: What is changed, one thing at a time.
+LU_CHOICES: dict[str, dict[str, Any]] = {
+    "for nothing": {}, "as usual": {}, "no look-ahead": {"lookahead": 0}, "trsm inverse": {"trsm": "inverse"},
+    "trsm tf32": {"trsm": "tf32"}, "gemm triton": {"gemm": "triton"},
+    "gemm triton, trsm tf32": {"gemm": "triton", "trsm": "tf32"}, "nb doubled": {"blocks": 2},
+    "nb doubled, trsm tf32": {"blocks": 2, "trsm": "tf32"}, "nb halved": {"blocks": 0.5},
+}  # fmt: skip
+
+
+def _mixed_lu(
+    bench: Bench, *, lookahead: int = 1, trsm: str = "library", gemm: str = "library", blocks: float = 1.0
+) -> tuple[float, Proof]:
+    """HPL-MxP's factorization in fp16."""
+    kernels, n, nb = bench.kernels, bench.n, int(bench.nb * blocks)
+    before = kernels.trsm, kernels.gemm
+    kernels.trsm, kernels.gemm = trsm, gemm
+    grid = make_grid(ProcessGrid(1, 1, "row", None), Solo())
+    assert grid is not None
+    A = dist_matrix(grid, n, n, nb, kernels, "fp32")
+    system = GeneratedSystem(grid, n, nb, generator("sqrt-n", n), kernels)
+    system.store(A)
+    begin = kernels.device.mark()
+    factorize(A, LuOptions("fp16", lookahead=lookahead, forwards=False), kernels, Spans((), kernels.stopwatch))
+    time_s = kernels.device.seconds(begin, kernels.device.mark())
+    proof = prove(system, A, "fp16", kernels, None, 4711)
+    kernels.trsm, kernels.gemm = before
+    return time_s, proof
+
+
+def _pivoted_lu(bench: Bench, n: int, nb: int, where: str) -> float:
+    """HPL's factorization."""
+    kernels = bench.kernels
+    before, kernels.panel_on = kernels.panel_on, where
+    grid = make_grid(ProcessGrid(1, 1, "row", None), Solo())
+    assert grid is not None
+    A = dist_matrix(grid, n, n + 1, nb, kernels)
+    kernels.generate(A.local, A.rows, A.cols, generator("hpl", n).entries, kernels.zeros(0))
+    begin = kernels.device.mark()
+    factorize_with_pivots(A, PivotedOptions(), kernels, Spans((), kernels.stopwatch))
+    time_s = kernels.device.seconds(begin, kernels.device.mark())
+    kernels.panel_on = before
+    return time_s
 
 
 def sparse(bench: Bench) -> None:
@@ -303,14 +370,14 @@ def _backward_error(A: torch.Tensor, x: torch.Tensor, b: torch.Tensor) -> float:
 
 
 SECTIONS: dict[str, Callable[[Bench], None]] = {
-    "limits": limits, "dense": dense, "sparse": sparse, "norms": norms, "solve": solve,
+    "limits": limits, "dense": dense, "lu": lu, "sparse": sparse, "norms": norms, "solve": solve,
 }  # fmt: skip
 
 
 def main() -> int:
     """Run the sections; what one of them raises is kept, and the others run."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sections", default="limits,dense,sparse,norms", help=", ".join(SECTIONS))
+    parser.add_argument("--sections", default="limits,dense,lu,sparse,norms", help=", ".join(SECTIONS))
     parser.add_argument("--device", default="cuda", help="cuda, cuda:1, cpu (default: cuda)")
     parser.add_argument("--small", action="store_true", help="sizes that take seconds anywhere")
     parser.add_argument("--repeat", type=int, default=5, help="calls of which the median counts")

@@ -123,7 +123,7 @@ class Spans:
             if self.stopwatch.lag:
                 self._waiting.append((name, begin, end))
                 if len(self._waiting) > MOST_WAITING:
-                    self._look_up()
+                    self._look_up(MOST_WAITING // 2)
             else:
                 self._book(name, begin, end)
 
@@ -152,11 +152,11 @@ class Spans:
             at = self._started + self.stopwatch.seconds(self._start, begin)
             self.events.append(Event(name, at, at + time_s))
 
-    def _look_up(self) -> None:
-        """Book all marks that wait."""
-        for name, begin, end in self._waiting:
+    def _look_up(self, most: int | None = None) -> None:
+        """Book the marks that wait: all, or the oldest, which are past and need not be waited for."""
+        for name, begin, end in self._waiting[:most]:
             self._book(name, begin, end)
-        self._waiting.clear()
+        del self._waiting[:most]
 
     @property
     def phases(self) -> dict[str, Phase]:

@@ -82,8 +82,8 @@ def run_case(bench: LuBench, case: HplCase, grid: Grid) -> Result | None:
     runs: list[Solve] = []
 
     def solve_all() -> float:
-        if config.warmup == "full":
-            _solve(replace(case, n=min(case.n, 4 * case.nb * max(case.P, case.Q))), grid, kernels, Spans(), looks)
+        if n := bench.warm_up_n(case):
+            _solve(replace(case, n=n), grid, kernels, Spans((), kernels.stopwatch), looks)
         for _ in range(config.repeat):
             spans = Spans(bench.observers if grid.all.rank == 0 else (), kernels.stopwatch)
             runs.append(_solve(case, grid, kernels, spans, looks))
@@ -117,6 +117,7 @@ def _solve(case: HplCase, grid: Grid, kernels: Kernels, spans: Spans, looks: int
         spans.finish()
         spans.add("other", max(0.0, spans.active_s - sum(map(spans.time_of, PARTS))))
 
+    kernels.wait()
     grid.all.barrier()
     start = time.time()
     spans.start(f"HPL N={case.n}", hpl_flops(case.n))

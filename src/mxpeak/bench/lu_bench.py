@@ -26,6 +26,10 @@ from mxpeak.spans import Observer
 QUICK_S, QUICK_LEAST, QUICK_MOST, GPU_QUICK_MOST = 8.0, 1000, 20000, 80000
 #: Largest block whose GEMM rate is measured; beyond it the rate no longer changes.
 GEMM_BLOCK, GPU_GEMM_BLOCK = 4096, 16384
+#: Products that a GPU makes between two looks at the clock: a single one is hardly longer than the look.
+GPU_PROBES = 8
+#: The order of a run before the clock on a GPU, at least: kernels have other forms for few rows.
+GPU_WARM_N = 24 * 1024
 #: Seconds over which the limit is looked for.
 LIMIT_S = 0.3
 #: Seconds of a run after which the limit is measured once more.
@@ -106,6 +110,17 @@ class LuBench:
         """
         return self.placement.nodes > 1 or case.Q > 2 or case.P > 1
 
+    def warm_up_n(self, case: Case) -> int:
+        """The order of the run that comes before the clock; 0: none.
+
+        On a device always one, for libraries begin and kernels compile when first used, unless --warmup none.  It ends
+        with a block of the same size as the case itself: kernels are compiled for what divides their sizes.
+        """
+        if self.config.warmup != "full" and (not self.config.on_gpu or self.config.warmup == "none"):
+            return 0
+        least = max(4 * case.nb * max(case.P, case.Q), GPU_WARM_N if self.config.on_gpu else 0)
+        return case.n if case.n <= least else least + (case.n - least) % case.nb
+
     def _grid(self, P: int, Q: int) -> Grid | None:
         return make_grid(ProcessGrid(P, Q, self.config.order, self.config.node_grid), self.comm)
 
@@ -118,10 +133,11 @@ class LuBench:
         if grid is None:
             return 0.0
         m, k = (max(64, min(self.gemm_block, n // side)) for side in (P, Q))
-        probe = self.kernels.gemm_probe(m, k, nb, precision)
+        probe, times = self.kernels.gemm_probe(m, k, nb, precision), GPU_PROBES if self.config.on_gpu else 1
 
         def multiply() -> None:
-            probe()
+            for _ in range(times):
+                probe()
             self.kernels.wait()
             grid.all.barrier()  # ranks that share a core work one after the other: wait for the last
 
@@ -129,7 +145,7 @@ class LuBench:
         while repeats < 3 or (spent < LIMIT_S and repeats < 100):
             grid.all.barrier()
             elapsed = slowest(grid, self.kernels, multiply)
-            best = max(best, P * Q * 2.0 * m * k * nb / elapsed)
+            best = max(best, times * P * Q * 2.0 * m * k * nb / elapsed)
             spent, repeats = spent + elapsed, repeats + 1
         return best
 

@@ -21,8 +21,9 @@ PACKAGES = (
 )  # fmt: skip
 
 ALLOWED_VARIABLES = (
-    "OMP_*", "OPENBLAS_*", "MKL_*", "BLIS_*", "NUMBA_*", "MPICH_*", "OMPI_*", "UCX_*", "NCCL_*", "SLURM_JOB_*",
-    "SLURM_N*", "MXPEAK_*",
+    "OMP_*", "OPENBLAS_*", "MKL_*", "BLIS_*", "NUMBA_*", "MPICH_*", "OMPI_*", "UCX_*", "NCCL_*", "RCCL_*", "CUDA_*",
+    "HIP_*", "ROCR_*", "CUBLAS_*", "ROCBLAS_*", "NVIDIA_TF32_OVERRIDE", "PYTORCH_*", "TORCH_*", "TRITON_*",
+    "SLURM_JOB_*", "SLURM_N*", "MXPEAK_*",
 )  # fmt: skip
 #: Names that are never recorded, even where the list above allows them: a result file is meant to be shared.
 SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|COOKIE|_KEY$|_AUTH", re.IGNORECASE)

@@ -38,7 +38,7 @@ class TorchKernels:
 
     Three choices of equal results, of which a device may like either:
 
-    trsm        solves with the diagonal block by the `library`, or by products with its `inverse`
+    trsm        solves with the diagonal block by the `library`, or by products with its `inverse`, in FP32 or as `tf32`
     gemm        products of 16-bit operands by the `library`, or by `triton`
     panel_on    where one rank has a whole panel: it is factored on the `device`, or on the `host`
     """

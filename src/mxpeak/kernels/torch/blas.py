@@ -6,6 +6,7 @@ through a buffer, in strips: it costs a copy, and little room beside a matrix th
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -35,6 +36,23 @@ def fp32_products(how: str) -> Iterator[None]:
         yield
     finally:
         setting.fp32_precision = before
+
+
+@contextmanager
+def by_cusolver(A: Tensor) -> Iterator[None]:
+    """Factorizations by cuSOLVER: left to itself torch takes a tall panel for many small matrices."""
+    if not A.is_cuda or torch.version.hip is not None:
+        yield
+        return
+    prefer = torch.backends.cuda.preferred_linalg_library
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # that this is experimental
+        before = prefer()
+        prefer("cusolver")
+        try:
+            yield
+        finally:
+            prefer(before)
 
 
 # --- products
@@ -76,20 +94,20 @@ def _subtract(C: Tensor, A: Tensor, B: Tensor, how: str) -> None:
 
 def solve_right_upper(B: Tensor, U: Tensor, trsm: str) -> None:
     """B = B U^-1."""
-    inverse = _inverse(U, upper=True) if trsm == "inverse" else None
+    inverse = _inverse(U, upper=True) if trsm != "library" else None
     for part in _strips(B, B.shape[1]):
         room = torch.empty(part.shape, dtype=B.dtype, device=B.device)
         with fp32_products("ieee"):
             if inverse is None:
                 torch.linalg.solve_triangular(U, part, upper=True, left=False, out=room)
             else:
-                torch.mm(part, inverse, out=room)
+                _multiply(part, inverse, room, trsm)
         part.copy_(room)
 
 
 def solve_unit_lower(L: Tensor, B: Tensor, trsm: str) -> None:
     """B = L^-1 B."""
-    inverse = _inverse(L, upper=False) if trsm == "inverse" else None
+    inverse = _inverse(L, upper=False) if trsm != "library" else None
     for turned in _strips(B.T, B.shape[0]):
         part = turned.T
         room = torch.empty(part.shape, dtype=B.dtype, device=B.device)
@@ -97,8 +115,14 @@ def solve_unit_lower(L: Tensor, B: Tensor, trsm: str) -> None:
             if inverse is None:
                 torch.linalg.solve_triangular(L, part, upper=False, unitriangular=True, out=room)
             else:
-                torch.mm(inverse, part, out=room)
+                _multiply(inverse, part, room, trsm)
         part.copy_(room)
+
+
+def _multiply(A: Tensor, B: Tensor, out: Tensor, trsm: str) -> None:
+    """out = A B; `tf32` rounds both to TF32, whose roundoff is FP16's."""
+    with fp32_products("tf32" if trsm == "tf32" else "ieee"):
+        torch.mm(A, B, out=out)
 
 
 def _inverse(T: Tensor, *, upper: bool) -> Tensor:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from mxpeak.kernels.contract import Exchange, Panel, PanelOutcome
+from mxpeak.kernels.torch.blas import by_cusolver
 from mxpeak.kernels.torch.device import Device
 
 if TYPE_CHECKING:
@@ -26,7 +27,8 @@ def factor_here(panel: Panel) -> None:
     Among entries of one size, and where a NaN stands, the library chooses as it likes.
     """
     jb, rows = panel.L1.shape[0], panel.rows
-    LU, pivots, info = torch.linalg.lu_factor_ex(panel.A)
+    with by_cusolver(panel.A):
+        LU, pivots, info = torch.linalg.lu_factor_ex(panel.A)
     panel.L1.copy_(LU[:jb])
     panel.A[jb:] = LU[jb:]
     local = panel.il0 - 1 + pivots.to(torch.int64)  # LAPACK counts from 1

@@ -37,7 +37,8 @@ def factor_whole(A: Tensor) -> tuple[Tensor, Tensor]:
     n = A.shape[0]
     pivots = torch.empty(n, dtype=torch.int32, device=A.device)
     singular = torch.empty((), dtype=torch.int32, device=A.device)
-    torch.linalg.lu_factor_ex(A, out=(A, pivots, singular))
+    with blas.by_cusolver(A):
+        torch.linalg.lu_factor_ex(A, out=(A, pivots, singular))
     rows = torch.arange(n, device=A.device)
     targets, sources = moves(pivots, n)
     return rows.index_copy(0, targets, rows[sources]), singular
@@ -134,7 +135,8 @@ class _Lu:
     def _factor_panel(self, j0: int) -> None:
         panel, pivots = self._panel_of(j0)
         self._copy(self.A[j0:, j0 : j0 + panel.shape[1]], panel)
-        torch.linalg.lu_factor_ex(panel, out=(panel, pivots, self._zeros[j0 // self.width]))
+        with blas.by_cusolver(panel):
+            torch.linalg.lu_factor_ex(panel, out=(panel, pivots, self._zeros[j0 // self.width]))
 
     def _move_rows(self, j0: int, j1: int) -> None:
         """A's rows by the panel's pivots, on both sides of it; the factored panel into its place."""

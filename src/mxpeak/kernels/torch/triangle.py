@@ -42,12 +42,12 @@ def add_matvec(device: Device, y: Tensor, A: Tensor, x: Tensor, *, transposed: b
     """y += A x, or y += A^T x."""
     if A.numel() == 0:
         return
-    if A.dtype == torch.float64:
-        y.addmv_(A.T if transposed else A, x)
-    elif device.triton and transposed:
+    if device.triton and transposed:  # FP64 too: libraries' products with a vector may count entries in 32 bits
         _kernels().launch_columns(device, A, x, y, "plain", add=True)
     elif device.triton:
         _kernels().launch_rows(device, A, x, y, "plain", add=True)
+    elif A.dtype == torch.float64:
+        y.addmv_(A.T if transposed else A, x)
     else:
         for part in _strips(A):
             wide = A[part].to(torch.float64)
