@@ -9,6 +9,7 @@ looked up when somebody asks, and what runs beside something else is counted in 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -104,7 +105,7 @@ class Spans:
     events: list[Event] | None = None
     clock: Callable[[], float] = perf_counter
     _phases: dict[str, Phase] = field(default_factory=dict)
-    _waiting: list[tuple[str, Any, Any]] = field(default_factory=list)
+    _waiting: deque[tuple[str, Any, Any]] = field(default_factory=deque)
     _begun: list[tuple[Any, int, int, float]] = field(default_factory=list)
     _label: str = ""
     _total_flops: float = 0.0
@@ -122,8 +123,8 @@ class Spans:
             self._count(name, flops, bytes)
             if self.stopwatch.lag:
                 self._waiting.append((name, begin, end))
-                if len(self._waiting) > MOST_WAITING:
-                    self._look_up(MOST_WAITING // 2)
+                for _ in range(2 if len(self._waiting) > MOST_WAITING else 0):  # past long since: nobody waits
+                    self._book(*self._waiting.popleft())
             else:
                 self._book(name, begin, end)
 
@@ -152,11 +153,10 @@ class Spans:
             at = self._started + self.stopwatch.seconds(self._start, begin)
             self.events.append(Event(name, at, at + time_s))
 
-    def _look_up(self, most: int | None = None) -> None:
-        """Book the marks that wait: all, or the oldest, which are past and need not be waited for."""
-        for name, begin, end in self._waiting[:most]:
-            self._book(name, begin, end)
-        del self._waiting[:most]
+    def _look_up(self) -> None:
+        """Book all marks that wait."""
+        while self._waiting:
+            self._book(*self._waiting.popleft())
 
     @property
     def phases(self) -> dict[str, Phase]:

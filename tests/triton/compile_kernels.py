@@ -19,15 +19,22 @@ TARGETS = {
 }  # fmt: skip
 
 
-def kernels() -> list[tuple[str, Any, dict[str, str], dict[str, Any]]]:
-    """Every kernel with its file, a signature and its constants."""
+def kernels(target: str) -> list[tuple[str, Any, dict[str, str], dict[str, Any]]]:
+    """Every kernel with its file, a signature and its constants; some have more for some targets."""
     found = []
     for module in pkgutil.iter_modules(backend.__path__):
         if module.name.startswith("triton_"):
-            table = import_module(f"{backend.__name__}.{module.name}").COMPILED
-            assert table, f"{module.name} has no kernel"
+            file = import_module(f"{backend.__name__}.{module.name}")
+            assert file.COMPILED, f"{module.name} has no kernel"
+            table = [*file.COMPILED, *getattr(file, "COMPILED_FOR", {}).get(target, [])]
             found += [(module.name, *entry) for entry in table]
     return found
+
+
+def options_of(file: str) -> dict[str, Any]:
+    """With how many warps a file's kernels are launched."""
+    module = import_module(f"{backend.__name__}.{file}")
+    return {"num_warps": getattr(module, "WARPS", 4)}
 
 
 def compile_for(name: str) -> list[str]:
@@ -36,10 +43,10 @@ def compile_for(name: str) -> list[str]:
     from triton.backends.compiler import GPUTarget
 
     wrong = []
-    for file, fn, signature, constants in kernels():
+    for file, fn, signature, constants in kernels(name):
         source = triton.compiler.ASTSource(fn=fn, signature=signature, constexprs=constants)
         try:
-            made = triton.compile(source, target=GPUTarget(*TARGETS[name]))
+            made = triton.compile(source, target=GPUTarget(*TARGETS[name]), options=options_of(file))
             binary = "cubin" if name.startswith("sm") else "hsaco"
             if not made.asm.get(binary):
                 wrong.append(f"{name} {file}.{fn.__name__}: no {binary}")
@@ -51,7 +58,7 @@ def compile_for(name: str) -> list[str]:
 if __name__ == "__main__":
     for target in sys.argv[1:] or TARGETS:
         mistakes = compile_for(target)
-        print(f"{target}: {len(kernels()) - len(mistakes)} kernels compiled")
+        print(f"{target}: {len(kernels(target)) - len(mistakes)} kernels compiled")
         print("\n".join(mistakes), file=sys.stderr)
         if mistakes:
             sys.exit(1)

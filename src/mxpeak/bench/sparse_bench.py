@@ -10,7 +10,7 @@ from typing import Any
 from mxpeak.bench.memory import memory_budget
 from mxpeak.bench.placement import Placement, compile_in_turn, facts_of
 from mxpeak.bench.stencil_sizes import Hierarchy as Held
-from mxpeak.bench.stencil_sizes import box_of, fitted
+from mxpeak.bench.stencil_sizes import box_of, check_host_memory, fitted
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.solo import Solo
 from mxpeak.configs import HpgMxpConfig, SparseConfig
@@ -27,6 +27,8 @@ from mxpeak.spans import Observer, Spans
 DEFAULT_RT, QUICK_RT, OFFICIAL_RT = 60.0, 1.0, 1800.0
 #: Seconds over which the limit is looked for.
 LIMIT_S = 0.3
+#: Readings that a GPU makes between two looks at the clock: a single one is hardly longer than the look.
+GPU_READS = 8
 #: Share of the machine's memory that the rules ask a problem to take.
 OFFICIAL_SHARE = 0.25
 #: Points a side of the box on which everything is used once before any clock.
@@ -91,6 +93,8 @@ class SparseBench:
             box, caution = fitted(box, self.config, held(forms, basis), self.budget)
             if caution is not None:
                 self.cautions.append(caution)
+        if self.config.on_gpu:
+            check_host_memory(box, [one for forms in kinds for one in held(forms, basis)], self.comm)
         return box
 
     def make(self, box: Box, forms: Sequence[Form], stencil: Sequence[float], comm: Communicator) -> Made:
@@ -126,11 +130,11 @@ class SparseBench:
         """The rate at which all ranks at once read the values of a matrix; None with --warmup none.  Collective."""
         if self.config.warmup == "none":
             return None
-        moved = 0
+        moved, times = 0, GPU_READS if self.config.on_gpu else 1
 
         def read() -> None:
             nonlocal moved
-            moved = self.kernels.sparse.read_all(A.A)
+            moved = sum(self.kernels.sparse.read_all(A.A) for _ in range(times))
 
         samples: list[float] = []  # the same on every rank, so all leave together
         while len(samples) < 3 or (sum(samples) < LIMIT_S and len(samples) < 50):

@@ -7,9 +7,12 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from mxpeak.bench.memory import MARGIN, Budget
+from mxpeak.comm.base import Communicator
+from mxpeak.comm.launch import hosts
 from mxpeak.configs import SparseConfig, squarest
 from mxpeak.errors import ResourceError, UsageError
 from mxpeak.layout.stencil import LEAST_SIDE, LEVELS, STENCIL, Box, Triple, check_box, largest_cube, process_grid, times
+from mxpeak.perf.host import available_memory_bytes
 from mxpeak.records import Caution, size_text
 
 #: A rank's box where none was asked for, and with --quick: on the host the reference's, and what fills a GPU.
@@ -103,6 +106,23 @@ def memory_need(box: Box, hierarchies: Sequence[Hierarchy]) -> dict[str, int]:
     basis = max(one.basis * one.vector_bytes for one in hierarchies) * box.rows
     setup = SETUP_BYTES * STENCIL * box.rows
     return {**parts, "basis": basis, "setup": setup, "total": sum(parts.values()) + max(basis, setup)}
+
+
+def check_host_memory(box: Box, hierarchies: Sequence[Hierarchy], comm: Communicator) -> None:
+    """Stop where the hosts cannot make what GPUs are to hold: the finest matrix, and once more as it is packed.
+
+    Collective over comm.
+    """
+    nodes = hosts(comm)
+    widest = max(one.value_bytes[0] + one.index_bytes for one in hierarchies)
+    need = STENCIL * box.rows * (SETUP_BYTES + widest) * nodes.count(nodes[comm.rank])
+    free = int(MARGIN * (available_memory_bytes() or 2**63))
+    if not comm.agree(need <= free):
+        raise ResourceError(
+            f"a local box of {times(box.shape)} is made in the host's memory first, which takes {size_text(need)} for "
+            f"the ranks of a node, and one has {size_text(free)} (what is free less {1 - MARGIN:.0%}) or less; give a "
+            "smaller --nx, or start fewer ranks a node"
+        )
 
 
 def fitted(

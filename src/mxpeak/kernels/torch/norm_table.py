@@ -30,6 +30,7 @@ BATCH = 512
 VECTOR, THREADS, LANES, WIDTH = 16, 128, 32, 1024
 #: Such loads of a thread in a step: where there is little to keep of each entry, and where there is much.
 MANY, FEW = 4, 2
+MOST_PLACES = 256
 #: Warps of a program; AMD's are of 64 threads.
 WARPS = THREADS // (64 if torch.version.hip else 32)
 #: Programs that fill a large device, and lines that a program takes at most.
@@ -168,7 +169,7 @@ def block_of(A: torch.Tensor, lines: int, length: int, aligned: bool, loads: int
     size = A.element_size()
     vector = VECTOR // size if aligned and not A.is_complex() else 1
     entries = THREADS * loads * VECTOR // size
-    C = min(WIDTH // size, _power(length))
+    C = min(WIDTH // size, MOST_PLACES, _power(length))
     R = min(entries // C, _power(lines))
     C = min(entries // R, _power(length))
     BP = min(LANES * vector, C)

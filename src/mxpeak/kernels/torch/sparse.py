@@ -13,15 +13,20 @@ from typing import Any
 import numpy as np
 import torch
 
+from mxpeak.kernels.contract import Tile
 from mxpeak.kernels.host.sparse import HostSparse
 from mxpeak.kernels.host.sparse_sweep import BOTH, LOWER, UPPER
 from mxpeak.kernels.torch import sparse_plain, sparse_vectors
 from mxpeak.kernels.torch.device import TYPES, Device
+from mxpeak.kernels.torch.norms import TorchNorms
 from mxpeak.kernels.torch.sparse_matrix import Coarse, Steps, Tensor, TorchMatrix, coarse_of
 from mxpeak.kernels.torch.sparse_setup import SparseSetup
+from mxpeak.layout.places import consecutive
 
 #: Entries of a vector of a basis are a multiple of so many apart, so that each begins with whole vector loads.
 APART = 64
+#: Numbers of a line as the values are read for nothing.
+READ = 4096
 
 
 class TorchSparse(SparseSetup):
@@ -30,6 +35,7 @@ class TorchSparse(SparseSetup):
     def __init__(self, device: Device, host: HostSparse):
         super().__init__(device, host)
         self._sums, self._vectors = _forms(device)
+        self._norms = TorchNorms(device)
 
     # --- vectors
 
@@ -180,9 +186,12 @@ class TorchSparse(SparseSetup):
 
     def read_all(self, A: TorchMatrix) -> int:
         """See `kernels.sparse_contract`."""
-        words = A.entries.view(torch.int64)
-        words.sum()
-        self.device.wait()
+        words = A.entries.view(torch.float64)  # a slot of the narrowest values is eight of them
+        whole = words.numel() // READ * READ
+        lines = words[:whole].view(-1, READ), words[whole:].view(1, -1)
+        self._norms.read_all(
+            [Tile(part, consecutive(part.shape[0]), consecutive(part.shape[1]), 0, 0) for part in lines if part.numel()]
+        )
         return int(words.numel() * words.element_size())
 
 

@@ -71,6 +71,7 @@ class TorchPattern:
     """Where a matrix has entries.
 
     every, early, late   the chunks, those that need nothing of other ranks, the others
+    in_turn              the chunks by their rows' natural order, for a product, which then reads x once
     kinds                which kinds of slots there are: RUNS, NEARS, FARS
     columns              every slot's columns, where no Triton kernel makes them out of bases, near and far
     outside              what the host has to know of the pattern to store other values in it
@@ -81,6 +82,7 @@ class TorchPattern:
     near: Tensor
     far: Tensor
     every: Steps
+    in_turn: Tensor
     early: Steps
     late: Steps
     lower: int
@@ -211,6 +213,7 @@ def pattern_of(device: Device, pattern: Pattern, order: Order) -> TorchPattern:
     group = np.searchsorted(order.starts, table[:, pack.ROW], side="right") - 1
     every = steps_of(device, table, group)
     early = late = every
+    in_turn = device.tensor(table[np.argsort(order.places[table[:, pack.ROW]])])
     if pattern.outside_rows.size:
         early, late = (
             steps_of(device, table[chunks], group[chunks])
@@ -220,8 +223,8 @@ def pattern_of(device: Device, pattern: Pattern, order: Order) -> TorchPattern:
     kinds = sum(kind for kind, k in ((RUNS, 0), (NEARS, 1), (FARS, 2)) if counts[k] + counts[k + 3])
     return TorchPattern(
         pattern.storage, device.tensor(pattern.bases), device.tensor(pattern.near.view(np.int16)),
-        device.tensor(pattern.far), every, early, late, LANES * sum(counts[:3]), LANES * sum(counts[3:]), kinds,
-        None if device.triton else device.tensor(columns_of(pattern)),
+        device.tensor(pattern.far), every, in_turn, early, late, LANES * sum(counts[:3]), LANES * sum(counts[3:]),
+        kinds, None if device.triton else device.tensor(columns_of(pattern)),
         surface_of(device, pattern.outside_rows), device.tensor(pattern.outside_first),
         device.tensor(pattern.outside_columns), table, _without_columns(pattern),
     )  # fmt: skip
@@ -244,7 +247,12 @@ def _without_columns(pattern: Pattern) -> Pattern:
 
 
 def steps_of(device: Device, table: Array, group: Array, targets: Array | None = None) -> Steps:
-    """Chunks, one step for each of the ascending groups that they are of; of some rows where targets are given."""
+    """Chunks, one step for each of the ascending groups that they are of; of some rows where targets are given.
+
+    Every other group goes backwards through its rows: what the group before it met last is still in the cache.
+    """
+    turn = np.arange(len(table))
+    table = table[np.lexsort((np.where(group % 2, -turn, turn), group))]
     bounds = [0, *(np.flatnonzero(np.diff(group)) + 1).tolist(), len(table)] if len(table) else [0]
     pairs = [] if device.triton else list(pairwise(bounds))
     return Steps(device.tensor(table), bounds, [chunks_of(device, table[first:end], targets) for first, end in pairs])

@@ -1,6 +1,6 @@
 """Norms as Triton kernels: one pass over the blocks that meet the band; partial sums in slots, no atomics.
 
-A block of entries is [U, K, BL, BP]: lines u·BL + b, places k·BP + p.  Lanes go along BP and load vectors, warps go
+A block of entries is [BL, U, K, BP]: lines u·BL + b, places k·BP + p.  Lanes go along BP and load vectors, warps go
 along BL, so that sums along a line stay in a warp and those over U and K in a thread.  See `norm_table` for the rest.
 
 Absolute values are compared as integers: the bits of a non-negative number grow with it, those of Inf are above all
@@ -97,11 +97,11 @@ def _add_squares(x, plain, large, small, WIDE: tl.constexpr):
         is_large, is_small = x > LARGE, x < SMALL
         middle = tl.where(is_large | is_small, 0.0, x)
         high, low = tl.where(is_large, x, 0.0) * DOWN, tl.where(is_small, x, 0.0) * UP
-        plain += tl.sum(middle * middle, axis=0)
-        large += tl.sum(high * high, axis=0)
-        small += tl.sum(low * low, axis=0)
+        plain += tl.sum(middle * middle, axis=1)
+        large += tl.sum(high * high, axis=1)
+        small += tl.sum(low * low, axis=1)
     else:
-        plain += tl.sum(x * x, axis=0)
+        plain += tl.sum(x * x, axis=1)
     return plain, large, small
 
 
@@ -168,8 +168,8 @@ def _in_band(row, lines, places):
 
 @triton.jit
 def _lines_of(U: tl.constexpr, BL: tl.constexpr):
-    """The lines of a block, [U, BL]."""
-    return tl.arange(0, U)[:, None] * BL + tl.arange(0, BL)[None, :]
+    """The lines of a block, [BL, U]."""
+    return tl.arange(0, BL)[:, None] + tl.arange(0, U)[None, :] * BL
 
 
 @triton.jit
@@ -193,8 +193,8 @@ def _block(
     ALIGNED: tl.constexpr, U: tl.constexpr, K: tl.constexpr, BL: tl.constexpr, BP: tl.constexpr,
 ):  # fmt: skip
     """Real and imaginary parts of the block at a line: fp64, but fp32 of entries that are real and narrow."""
-    lines = (line + _lines_of(U, BL))[:, None, :, None]
-    places = (place0 + _places_of(K, BP))[None, :, None, :]
+    lines = (line + _lines_of(U, BL))[:, :, None, None]
+    places = (place0 + _places_of(K, BP))[None, None, :, :]
     at = base + lines * line_stride + places * stride
     mask = lines < end
     if COMPLEX:
@@ -244,11 +244,11 @@ def pass_kernel(
     line0, end, place0, d, w, inside = _region(row, strip, wide, K * BP, BANDED)
     base, line_stride, stride = _memory(row, COMPLEX, TYPE, UNIT)
     line_sums = by_line + (tl.load(row + 7) + w) * line_size + (tl.load(row + 5) - line_origin)
-    top = tl.zeros([K, BL, BP], KEY)
-    across = tl.zeros([K, BL, BP], SUM)
-    plain = tl.zeros([K, BL, BP], tl.float64)
-    large = tl.zeros([K, BL, BP], tl.float64)
-    small = tl.zeros([K, BL, BP], tl.float64)
+    top = tl.zeros([BL, K, BP], KEY)
+    across = tl.zeros([BL, K, BP], SUM)
+    plain = tl.zeros([BL, K, BP], tl.float64)
+    large = tl.zeros([BL, K, BP], tl.float64)
+    small = tl.zeros([BL, K, BP], tl.float64)
 
     for line in range(line0, end, U * BL):
         re, im = _block(
@@ -258,15 +258,15 @@ def pass_kernel(
         if SIZES:
             x = _modulus(re, im, WIDE) if COMPLEX else tl.abs(re.to(tl.float64))
         if MAX:
-            top = tl.maximum(top, tl.max(_key(x, re, im, COMPLEX, WIDE), axis=0))
+            top = tl.maximum(top, tl.max(_key(x, re, im, COMPLEX, WIDE), axis=1))
         if SQUARES:
             plain, large, small = _add_squares(tl.abs(re.to(tl.float64)), plain, large, small, WIDE)
             if COMPLEX:
                 plain, large, small = _add_squares(tl.abs(im), plain, large, small, WIDE)
         if ACROSS:
-            across = tl.maximum(across, tl.max(_bits(x), axis=0)) if LARGEST else across + tl.sum(x, axis=0)
+            across = tl.maximum(across, tl.max(_bits(x), axis=1)) if LARGEST else across + tl.sum(x, axis=1)
         if ALONG:
-            along = tl.max(tl.max(_bits(x), axis=1), axis=2) if LARGEST else tl.sum(tl.sum(x, axis=1), axis=2)
+            along = tl.max(tl.max(_bits(x), axis=2), axis=2) if LARGEST else tl.sum(tl.sum(x, axis=2), axis=2)
             lines = line + _lines_of(U, BL)
             tl.store(line_sums + lines, along, mask=lines < end)
 
@@ -277,11 +277,11 @@ def pass_kernel(
         if WIDE:
             tl.store(squares + 3 * program + 1, tl.sum(large))
             tl.store(squares + 3 * program + 2, tl.sum(small))
-    if ACROSS:  # noqa: SIM102 (known when it is compiled; the other is not)
+    if ACROSS:
         if end > line0:
             places = place0 + _places_of(K, BP)
             slot = by_place + (tl.load(row + 8) + d % deep) * place_size
-            total = tl.max(across, axis=1) if LARGEST else tl.sum(across, axis=1)
+            total = tl.max(across, axis=0) if LARGEST else tl.sum(across, axis=0)
             tl.store(slot + (tl.load(row + 6) - place_origin) + places, total, mask=places < tl.load(row + 2))
 
 
@@ -321,52 +321,52 @@ def fold_kernel(
     f_place = tl.zeros([K, BP], tl.float64)
     if ACROSS:
         f_place = tl.load(place_factors + first_place + places, mask=known, other=0.0)
-    sums0 = tl.zeros([K, BL, BP], tl.float64)
-    sums1 = tl.zeros([K, BL, BP], tl.float64)
-    sums2 = tl.zeros([K, BL, BP], tl.float64)
-    sums3 = tl.zeros([K, BL, BP], tl.float64)
+    sums0 = tl.zeros([BL, K, BP], tl.float64)
+    sums1 = tl.zeros([BL, K, BP], tl.float64)
+    sums2 = tl.zeros([BL, K, BP], tl.float64)
+    sums3 = tl.zeros([BL, K, BP], tl.float64)
 
     for line in range(line0, end, U * BL):
         re, im = _block(
             row, base, line_stride, stride, line, end, place0, inside, BANDED, COMPLEX, ALIGNED, U, K, BL, BP
         )  # fmt: skip
         if ACROSS:
-            x = _term(re, im, f_place[None, :, None, :], SQUARED, COMPLEX)
+            x = _term(re, im, f_place[None, None, :, :], SQUARED, COMPLEX)
             for k in tl.static_range(SKIP + FOLDED):
                 sigma = tl.load(sigmas + k)
                 q = (sigma + x) - sigma
                 x -= q
                 if k == SKIP:
-                    sums0 += tl.sum(q, axis=0)
+                    sums0 += tl.sum(q, axis=1)
                 if k == SKIP + 1:
-                    sums1 += tl.sum(q, axis=0)
+                    sums1 += tl.sum(q, axis=1)
                 if k == SKIP + 2:
-                    sums2 += tl.sum(q, axis=0)
+                    sums2 += tl.sum(q, axis=1)
                 if k == SKIP + 3:
-                    sums3 += tl.sum(q, axis=0)
+                    sums3 += tl.sum(q, axis=1)
         if ALONG:
             lines = line + _lines_of(U, BL)
             f = tl.load(line_factors + first_line + lines, mask=lines < end, other=0.0)
-            x = _term(re, im, f[:, None, :, None], SQUARED, COMPLEX)
+            x = _term(re, im, f[:, :, None, None], SQUARED, COMPLEX)
             for k in tl.static_range(SKIP + FOLDED):
                 sigma = tl.load(sigmas + k)
                 q = (sigma + x) - sigma
                 x -= q
                 if k >= SKIP:
-                    along = tl.sum(tl.sum(q, axis=1), axis=2)
+                    along = tl.sum(tl.sum(q, axis=2), axis=2)
                     at = line_sums + (k - SKIP) * fold_of_lines + lines
                     tl.store(at, along, mask=lines < end)
 
-    if ACROSS:  # noqa: SIM102 (known when it is compiled; the other is not)
+    if ACROSS:
         if end > line0:
             slot = by_place + (tl.load(row + 8) + d % deep) * place_size + (first_place - place_origin)
-            tl.store(slot + places, tl.sum(sums0, axis=1), mask=known)
+            tl.store(slot + places, tl.sum(sums0, axis=0), mask=known)
             if FOLDED > 1:
-                tl.store(slot + fold_of_places + places, tl.sum(sums1, axis=1), mask=known)
+                tl.store(slot + fold_of_places + places, tl.sum(sums1, axis=0), mask=known)
             if FOLDED > 2:
-                tl.store(slot + 2 * fold_of_places + places, tl.sum(sums2, axis=1), mask=known)
+                tl.store(slot + 2 * fold_of_places + places, tl.sum(sums2, axis=0), mask=known)
             if FOLDED > 3:
-                tl.store(slot + 3 * fold_of_places + places, tl.sum(sums3, axis=1), mask=known)
+                tl.store(slot + 3 * fold_of_places + places, tl.sum(sums3, axis=0), mask=known)
 
 
 # --- launches ---------------------------------------------------------------------------------------------------

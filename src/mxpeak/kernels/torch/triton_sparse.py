@@ -32,17 +32,22 @@ RUNS, NEARS, FARS = (tl.constexpr(kind) for kind in (sparse_matrix.RUNS, sparse_
 SLOTS, INTERPRETED = 8, 2
 #: Chunks that a program takes at the most, and programs that one of a GPU's units holds at a time.
 MOST, HELD = 4, 32
+#: Warps of a program.
+WARPS = 1
 #: Entries from other ranks that are read at a time: of so many rows, so many of each.
 SURFACE, WIDTH = 32, 8
 
 
 @triton.jit
-def _widened(a, REAL: tl.constexpr):
+def _widened(a, REAL: tl.constexpr, E4M3: tl.constexpr):
     """Stored values in the vectors' type."""
     if a.dtype == tl.uint8:
-        bits = a.to(tl.uint16)
-        half = ((bits & 0x80) << 8) | ((bits & 0x7F) << 7)
-        wide = (half.to(tl.float16, bitcast=True).to(tl.float32) * 256.0).to(REAL)
+        if E4M3:
+            wide = a.to(tl.float8e4nv, bitcast=True).to(tl.float32).to(REAL)
+        else:
+            bits = a.to(tl.uint16)
+            half = ((bits & 0x80) << 8) | ((bits & 0x7F) << 7)
+            wide = (half.to(tl.float16, bitcast=True).to(tl.float32) * 256.0).to(REAL)
     elif a.dtype == tl.float64:
         wide = a.to(REAL)
     else:
@@ -51,29 +56,64 @@ def _widened(a, REAL: tl.constexpr):
 
 
 @triton.jit
-def _add(total, x, row, values, bases, columns, count, KIND: tl.constexpr, SLOTS: tl.constexpr):
-    """total += values · x of `count` slots of one kind, SLOTS of which are on their way at a time."""
-    lane = tl.arange(0, LANES)
-    for first in range(0, count, SLOTS):
-        for k in tl.static_range(SLOTS):
-            s = first + k
-            inside = s < count
-            there = tl.zeros([LANES], tl.int32) + s < count  # the interpreter takes no single truth for many lanes
-            at = s * LANES + lane
-            a = tl.load(values + at, mask=there, other=0, eviction_policy="evict_first")  # nobody reads it again
-            if KIND == RUNS:
-                column = tl.load(bases + s, mask=inside, other=0) + row + lane
-            elif KIND == NEARS:
-                near = tl.load(columns + at, mask=there, other=0, eviction_policy="evict_first")
-                column = tl.load(bases + s, mask=inside, other=0) + (near.to(tl.int32) & 0xFFFF)
-            else:
-                column = tl.load(columns + at, mask=there, other=0, eviction_policy="evict_first")
-            total += _widened(a, total.dtype) * tl.load(x + column, mask=there, other=0.0)
+def _batch(total, x, values, bases, columns, KIND: tl.constexpr, E4M3: tl.constexpr, N: tl.constexpr):
+    """total += values · x of N slots: all that tells columns is asked for first, then all values, then all of x."""
+    base, column, a, y = (), (), (), ()
+    if KIND != FARS:
+        for k in tl.static_range(N):
+            base = base + (tl.load(bases + k),)
+    if KIND != RUNS:
+        for k in tl.static_range(N):
+            column = column + (tl.load(columns + k * LANES, eviction_policy="evict_first"),)
+    for k in tl.static_range(N):
+        a = a + (tl.load(values + k * LANES, eviction_policy="evict_first"),)  # nobody reads it again
+    for k in tl.static_range(N):
+        if KIND == RUNS:
+            y = y + (tl.load(x + base[k]),)
+        elif KIND == NEARS:
+            y = y + (tl.load(x + (base[k] + (column[k].to(tl.int32) & 0xFFFF))),)
+        else:
+            y = y + (tl.load(x + column[k]),)
+    for k in tl.static_range(N):
+        total += _widened(a[k], total.dtype, E4M3) * y[k]
     return total
 
 
 @triton.jit
-def _add_part(total, chunk, x, bases, near, far, values, PART: tl.constexpr, KINDS: tl.constexpr, SLOTS: tl.constexpr):
+def _add(total, x, row, values, bases, columns, count, KIND: tl.constexpr, E4M3: tl.constexpr, SLOTS: tl.constexpr):
+    """total += values · x of `count` slots of one kind: SLOTS at a time, then the rest by powers of two."""
+    lane = tl.arange(0, LANES)
+    values += lane
+    columns += lane
+    if KIND == RUNS:
+        x += row + lane
+    for _ in range(0, count // SLOTS):
+        total = _batch(total, x, values, bases, columns, KIND, E4M3, SLOTS)
+        values += SLOTS * LANES
+        columns += SLOTS * LANES
+        bases += SLOTS
+    if SLOTS > 4:
+        if count & 4:
+            total = _batch(total, x, values, bases, columns, KIND, E4M3, 4)
+            values += 4 * LANES
+            columns += 4 * LANES
+            bases += 4
+    if SLOTS > 2:
+        if count & 2:
+            total = _batch(total, x, values, bases, columns, KIND, E4M3, 2)
+            values += 2 * LANES
+            columns += 2 * LANES
+            bases += 2
+    if count & 1:
+        total = _batch(total, x, values, bases, columns, KIND, E4M3, 1)
+    return total
+
+
+@triton.jit
+def _add_part(
+    total, chunk, x, bases, near, far, values, PART: tl.constexpr, KINDS: tl.constexpr, E4M3: tl.constexpr,
+    SLOTS: tl.constexpr,
+):  # fmt: skip
     """total += L x or U x of a chunk's rows."""
     row = tl.load(chunk + ROW)
     slot = tl.load(chunk + SLOT).to(tl.int64)
@@ -83,20 +123,22 @@ def _add_part(total, chunk, x, bases, near, far, values, PART: tl.constexpr, KIN
         slot, near0, far0 = slot + (runs + nears + fars), near0 + nears, far0 + fars
         runs, nears, fars = tl.load(chunk + U_PART), tl.load(chunk + U_PART + 1), tl.load(chunk + U_PART + 2)
     if RUNS & KINDS:
-        total = _add(total, x, row, values + slot * LANES, bases + slot, bases, runs, RUNS, SLOTS)
+        total = _add(total, x, row, values + slot * LANES, bases + slot, bases, runs, RUNS, E4M3, SLOTS)
     slot += runs
     if NEARS & KINDS:
-        total = _add(total, x, row, values + slot * LANES, bases + slot, near + near0 * LANES, nears, NEARS, SLOTS)
+        total = _add(
+            total, x, row, values + slot * LANES, bases + slot, near + near0 * LANES, nears, NEARS, E4M3, SLOTS
+        )
     slot += nears
     if FARS & KINDS:
-        total = _add(total, x, row, values + slot * LANES, bases + slot, far + far0 * LANES, fars, FARS, SLOTS)
+        total = _add(total, x, row, values + slot * LANES, bases + slot, far + far0 * LANES, fars, FARS, E4M3, SLOTS)
     return total
 
 
 @triton.jit(do_not_specialize=["first", "end", "each"])
 def sweep_kernel(
     table, first, end, each, bases, near, far, values, diagonal, b, outside, x, keep, PARTS: tl.constexpr,
-    OUTSIDE: tl.constexpr, KEEP: tl.constexpr, KINDS: tl.constexpr, SLOTS: tl.constexpr,
+    OUTSIDE: tl.constexpr, KEEP: tl.constexpr, KINDS: tl.constexpr, E4M3: tl.constexpr, SLOTS: tl.constexpr,
 ):  # fmt: skip
     """x_i = (b_i - outside_i - Σ_L a_ij x_j - Σ_U a_ij x_j) / a_ii of chunks first … end-1, which are independent.
 
@@ -115,20 +157,21 @@ def sweep_kernel(
             left -= tl.load(outside + rows, mask=there, other=0.0)
         total = tl.zeros([LANES], real)
         if LOWER & PARTS:
-            total = _add_part(total, chunk, x, bases, near, far, values, LOWER, KINDS, SLOTS)
+            total = _add_part(total, chunk, x, bases, near, far, values, LOWER, KINDS, E4M3, SLOTS)
         if KEEP:
             left -= total
             total = tl.zeros([LANES], real)
             tl.store(keep + rows, left, mask=there)
         if UPPER & PARTS:
-            total = _add_part(total, chunk, x, bases, near, far, values, UPPER, KINDS, SLOTS)
+            total = _add_part(total, chunk, x, bases, near, far, values, UPPER, KINDS, E4M3, SLOTS)
         tl.store(x + rows, (left - total) / d, mask=there)
 
 
 @triton.jit(do_not_specialize=["end", "each"])
 def multiply_kernel(
-    table, end, each, bases, near, far, values, diagonal, x, y, KINDS: tl.constexpr, SLOTS: tl.constexpr
-):
+    table, end, each, bases, near, far, values, diagonal, x, y, KINDS: tl.constexpr, E4M3: tl.constexpr,
+    SLOTS: tl.constexpr,
+):  # fmt: skip
     """y = (L + D + U) x of chunks 0 … end-1, `each` of them for a program."""
     lane = tl.arange(0, LANES)
     begin = tl.program_id(0) * each
@@ -138,15 +181,15 @@ def multiply_kernel(
         there = lane < tl.load(chunk + ROWS)
         own = tl.load(diagonal + rows, mask=there, other=0.0) * tl.load(x + rows, mask=there, other=0.0)
         total = tl.zeros([LANES], x.dtype.element_ty)
-        total = _add_part(total, chunk, x, bases, near, far, values, LOWER, KINDS, SLOTS)
-        total = _add_part(total, chunk, x, bases, near, far, values, UPPER, KINDS, SLOTS)
+        total = _add_part(total, chunk, x, bases, near, far, values, LOWER, KINDS, E4M3, SLOTS)
+        total = _add_part(total, chunk, x, bases, near, far, values, UPPER, KINDS, E4M3, SLOTS)
         tl.store(y + rows, total + own, mask=there)
 
 
 @triton.jit(do_not_specialize=["end", "each"])
 def residual_kernel(
     table, end, each, bases, near, far, values, diagonal, b, x, targets, r, PARTS: tl.constexpr, KINDS: tl.constexpr,
-    SLOTS: tl.constexpr,
+    E4M3: tl.constexpr, SLOTS: tl.constexpr,
 ):  # fmt: skip
     """r[targets_i] = b_i - (L + D + U) x where targets_i >= 0, of chunks 0 … end-1; with UPPER alone, -U x."""
     lane = tl.arange(0, LANES)
@@ -161,8 +204,8 @@ def residual_kernel(
         if LOWER & PARTS:
             own = tl.load(diagonal + rows, mask=there, other=0.0) * tl.load(x + rows, mask=there, other=0.0)
             left = tl.load(b + rows, mask=there, other=0.0) - own
-            total = _add_part(total, chunk, x, bases, near, far, values, LOWER, KINDS, SLOTS)
-        total = _add_part(total, chunk, x, bases, near, far, values, UPPER, KINDS, SLOTS)
+            total = _add_part(total, chunk, x, bases, near, far, values, LOWER, KINDS, E4M3, SLOTS)
+        total = _add_part(total, chunk, x, bases, near, far, values, UPPER, KINDS, E4M3, SLOTS)
         tl.store(r + target, left - total, mask=there)
 
 
@@ -207,8 +250,18 @@ def _arrays(A: TorchMatrix) -> tuple[Tensor, ...]:
     return A.pattern.bases, A.pattern.near, A.pattern.far, entries, A.diagonal
 
 
+def e4m3(device: Device) -> bool:
+    """Whether the device itself widens fp8."""
+    return device.is_gpu and not torch.version.hip and torch.cuda.get_device_capability(device.where) >= (8, 9)
+
+
 def _options(device: Device, A: TorchMatrix) -> dict[str, Any]:
-    return {"KINDS": A.pattern.kinds, "SLOTS": SLOTS if device.is_gpu else INTERPRETED, "num_warps": 1}
+    return {
+        "KINDS": A.pattern.kinds,
+        "E4M3": e4m3(device),
+        "SLOTS": SLOTS if device.is_gpu else INTERPRETED,
+        "num_warps": WARPS,
+    }
 
 
 def sweep(
@@ -228,7 +281,7 @@ def sweep(
 
 def multiply(device: Device, A: TorchMatrix, x: Tensor, y: Tensor) -> None:
     """See `sparse_plain`."""
-    table = A.pattern.every.table
+    table = A.pattern.in_turn
     each, grid = _shares(device, len(table))
     multiply_kernel[grid](table, len(table), each, *_arrays(A), x, y, **_options(device, A))
 
@@ -249,7 +302,7 @@ def outside(
     count, pattern = surface.numbers.numel(), A.pattern
     outside_kernel[(-(-count // SURFACE),)](
         surface.numbers, surface.targets, count, pattern.outside_first, pattern.outside_columns, A.outside, halo, y,
-        FACTOR=factor, KEEP=keep, ROWS_AT_ONCE=SURFACE, WIDTH=WIDTH, num_warps=1,
+        FACTOR=factor, KEEP=keep, ROWS_AT_ONCE=SURFACE, WIDTH=WIDTH, num_warps=WARPS,
     )  # fmt: skip
 
 
@@ -259,7 +312,7 @@ def outside(
 def _sample(kernel: Any, types: tuple[str, str], ints: str, **constants: int) -> tuple[Any, dict[str, str], Any]:
     """One kernel for a format of values and a type of vectors; `ints` are those of its arguments that are no arrays."""
     values, real = types
-    constants |= {"KINDS": RUNS.value | NEARS.value | FARS.value, "SLOTS": SLOTS}
+    constants |= {"KINDS": RUNS.value | NEARS.value | FARS.value, "E4M3": 0, "SLOTS": SLOTS}
     known = {"table": "*i32", "bases": "*i32", "near": "*i16", "far": "*i32", "values": values, "targets": "*i32"}
     known |= dict.fromkeys(ints.split(), "i32") | dict.fromkeys(constants, "constexpr")
     return kernel, {name: known.get(name, real) for name in kernel.arg_names}, constants
