@@ -1,4 +1,7 @@
-"""What every communicator must do with tensors; run by thread ranks, under mpiexec and under torchrun."""
+"""What every communicator must do with tensors; run by thread ranks, under mpiexec and under torchrun.
+
+The tensors lie in the host's memory, or wherever the carrier that is given takes them from.
+"""
 
 from __future__ import annotations
 
@@ -17,15 +20,18 @@ from mxpeak.kernels.torch.device import TYPES
 NUMBERS = [0.0, 1.0, -2.0, 3.0, 0.5, -8.0, 12.0, 1.5, 6.0, -0.25, 7.0]
 
 
-def numbers(dtype: torch.dtype, first: int) -> torch.Tensor:
+CPU = torch.device("cpu")
+
+
+def numbers(dtype: torch.dtype, first: int, where: torch.device = CPU) -> torch.Tensor:
     """Eleven numbers, others for each `first`."""
     turn = first % len(NUMBERS)
-    return torch.tensor(NUMBERS[turn:] + NUMBERS[:turn]).to(dtype)
+    return torch.tensor(NUMBERS[turn:] + NUMBERS[:turn]).to(dtype).to(where)
 
 
-def nothing(dtype: torch.dtype, *shape: int) -> torch.Tensor:
+def nothing(dtype: torch.dtype, *shape: int, where: torch.device = CPU) -> torch.Tensor:
     """A tensor of NaN."""
-    made = torch.empty(shape or (len(NUMBERS),), dtype=dtype)
+    made = torch.empty(shape or (len(NUMBERS),), dtype=dtype, device=where)
     made.view(torch.uint8).fill_(0xFF)
     return made
 
@@ -34,58 +40,59 @@ def same(a: torch.Tensor, b: torch.Tensor) -> bool:
     return torch.equal(a.to(torch.float64), b.to(torch.float64))
 
 
-def check_tensors(group: Any) -> None:
+def check_tensors(group: Any, carrier: Any = None, where: torch.device = CPU) -> None:
     """Every operation on tensors of every type, with its result known in advance."""
-    comm = group.carried(HostTensors())
+    comm = group.carried(carrier or HostTensors())
     for dtype in dict.fromkeys(TYPES.values()):
-        _check_messages(comm, dtype)
-        _check_algorithms(comm, dtype)
-    _check_reductions(comm)
-    _check_columns(comm)
+        _check_messages(comm, dtype, where)
+        _check_algorithms(comm, dtype, where)
+    _check_reductions(comm, where)
+    _check_columns(comm, where)
     part = comm.split(comm.rank % 2, comm.rank)
     assert part.carrier is comm.carrier, "a group that is split off has the same carrier"
-    _check_messages(part, torch.bfloat16)
+    _check_messages(part, torch.bfloat16, where)
     assert group.carrier is ARRAYS, "another carrier makes another group"
 
 
-def _check_messages(comm: Any, dtype: torch.dtype) -> None:
+def _check_messages(comm: Any, dtype: torch.dtype, where: torch.device) -> None:
     rank, size = comm.rank, comm.size
     right, left = (rank + 1) % size, (rank - 1) % size
     if size > 1:
-        into = nothing(dtype)
-        Task(all_of([comm.irecv(into, left, 3), comm.isend(numbers(dtype, rank), right, 3)])).wait()
-        assert same(into, numbers(dtype, left))
+        into = nothing(dtype, where=where)
+        Task(all_of([comm.irecv(into, left, 3), comm.isend(numbers(dtype, rank, where), right, 3)])).wait()
+        assert same(into, numbers(dtype, left, where))
     for root in range(size):
-        message = numbers(dtype, root) if rank == root else nothing(dtype)
+        message = numbers(dtype, root, where) if rank == root else nothing(dtype, where=where)
         comm.ibcast(message, root).wait()
-        assert same(message, numbers(dtype, root))
+        assert same(message, numbers(dtype, root, where))
 
 
-def _check_algorithms(comm: Any, dtype: torch.dtype) -> None:
+def _check_algorithms(comm: Any, dtype: torch.dtype, where: torch.device) -> None:
     rank, size = comm.rank, comm.size
+    known, room = [numbers(dtype, r, where) for r in range(size)], nothing(dtype, where=where)
     for name in BROADCASTS:
-        message = numbers(dtype, 5) if rank == size - 1 else nothing(dtype)
+        message = known[rank].clone() if rank == size - 1 else room.clone()
         task = start_broadcast(name, comm, message, size - 1)
         task.progress()
         task.wait()
-        assert same(message, numbers(dtype, 5)), name
+        assert same(message, known[-1]), name
     for gather in (gather_everywhere_ring, gather_everywhere_binary):
-        pieces = [numbers(dtype, r)[:r] if r == rank else nothing(dtype)[:r] for r in range(size)]
+        pieces = [(known[r] if r == rank else room).clone()[:r] for r in range(size)]
         Task(gather(comm, pieces, 60)).wait()
-        assert all(same(piece, numbers(dtype, r)[:r]) for r, piece in enumerate(pieces))
-    parts = [numbers(dtype, r)[: r + 1] if rank == 0 else nothing(dtype)[: r + 1] for r in range(size)]
+        assert all(same(piece, known[r][:r]) for r, piece in enumerate(pieces))
+    parts = [(known[r] if rank == 0 else room).clone()[: r + 1] for r in range(size)]
     Task(scatter(comm, parts, parts[rank], 0, 63)).wait()
-    assert same(parts[rank], numbers(dtype, rank)[: rank + 1])
+    assert same(parts[rank], known[rank][: rank + 1])
 
 
-def _check_reductions(comm: Any) -> None:
+def _check_reductions(comm: Any, where: torch.device) -> None:
     rank, size = comm.rank, comm.size
-    total = torch.tensor([1.0, float(rank)], dtype=torch.float64)
+    total = torch.tensor([1.0, float(rank)], dtype=torch.float64, device=where)
     comm.allreduce(total, "sum")
     assert total.tolist() == [size, size * (size - 1) / 2]
     for odd_one in range(size):
         values = [float(-rank), torch.nan if rank == odd_one else 1.0, -torch.inf, torch.inf if rank == odd_one else 0]
-        largest = torch.tensor(values, dtype=torch.float64)
+        largest = torch.tensor(values, dtype=torch.float64, device=where)
         comm.allreduce(largest[1:], "max")
         assert largest[0] == -rank, "what lies beside is left alone"
         assert largest[1].isnan(), "a NaN on one rank must reach all"
@@ -93,16 +100,17 @@ def _check_reductions(comm: Any) -> None:
     array = np.array([float(rank)])  # a NumPy array goes as it is
     comm.allreduce(array, "max")
     assert array[0] == size - 1
-    mine, theirs = torch.tensor([float(rank)]), torch.empty(1)
+    mine, theirs = torch.tensor([float(rank)], device=where), torch.empty(1, device=where)
     allreduce_by(comm, mine, theirs, lambda a, b: a.add_(b))
     assert mine[0] == size * (size - 1) / 2
 
 
-def _check_columns(comm: Any) -> None:
+def _check_columns(comm: Any, where: torch.device) -> None:
     """A column-major panel travels as it lies."""
-    panel = torch.arange(12.0).view(4, 3).t() if comm.rank == 0 else nothing(torch.float32, 4, 3).t()
+    whole = torch.arange(12.0, device=where).view(4, 3).t()
+    panel = whole if comm.rank == 0 else nothing(torch.float32, 4, 3, where=where).t()
     comm.ibcast(panel, 0).wait()
-    assert torch.equal(panel, torch.arange(12.0).view(4, 3).t())
+    assert torch.equal(panel, whole)
 
 
 class Device:

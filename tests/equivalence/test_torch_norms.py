@@ -1,7 +1,7 @@
 """The norm kernels on torch tensors give what their definitions give, by torch's operations and by Triton's kernels.
 
-The kernels run under Triton's interpreter, in blocks so small that even small matrices take several programs both ways.
-What lies outside the band, and between the entries of a strided tile, is NaN: whoever reads it shows.
+On the CPU Triton's kernels are interpreted.  Blocks are so small that even small matrices take several programs both
+ways.  What lies outside the band, and between the entries of a strided tile, is NaN: whoever reads it shows.
 """
 
 from __future__ import annotations
@@ -12,14 +12,12 @@ from dataclasses import replace
 from itertools import product
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
 import torch
 
 from mxpeak.kernels.contract import NormParts, Tile
 from mxpeak.kernels.torch import norm_check, norm_plain, norm_table
-from mxpeak.kernels.torch.device import Device
 from mxpeak.kernels.torch.norm_devices import SeveralNorms
 from mxpeak.kernels.torch.norms import TorchNorms
 from mxpeak.layout.block_cyclic import BlockCyclic
@@ -30,17 +28,11 @@ from mxpeak.solvers.reproducible_norms import sigmas
 from tests.conftest import U
 from tests.equivalence import test_norm_kernels as of_host
 from tests.equivalence.test_norm_kernels import BANDS, ORACLE, TYPES, WANTS, agree, check_pass, random_values
+from tests.torch_devices import FORMS, WHERE, array, tensor, torch_device
 
 #: How a matrix may lie in memory; torch has no negative strides.
 LAYOUTS = [name for name in of_host.LAYOUTS if "backwards" not in name]
 SUBSETS: list[set[str]] = [set(), {"max"}, {"squares"}, {"rows"}, {"columns"}, {"rows", "columns"}, set(WANTS)]
-
-
-def tensor(A: Any) -> torch.Tensor:
-    """An array as a tensor of the same memory."""
-    if A.dtype == ml_dtypes.bfloat16:
-        return torch.from_numpy(A.view(np.int16)).view(torch.bfloat16)
-    return torch.from_numpy(A)
 
 
 def tensors(tiles: Sequence[Tile]) -> list[Tile]:
@@ -48,7 +40,7 @@ def tensors(tiles: Sequence[Tile]) -> list[Tile]:
 
 
 class OnArrays:
-    """Norms of tensors, of arrays: with the same memory."""
+    """Norms of tensors, of arrays: brought to the device as they lie."""
 
     def __init__(self, norms: TorchNorms):
         self.norms = norms
@@ -58,32 +50,32 @@ class OnArrays:
     ) -> NormParts:
         with np.errstate(all="ignore"):  # the interpreter computes with NumPy, which warns
             parts = self.norms.norm_pass(tensors(tiles), band, wants, rows, columns)
-        return NormParts(parts.top, parts.squares.numpy(), parts.by_row.numpy(), parts.by_column.numpy())
+        return NormParts(parts.top, *map(array, (parts.squares, parts.by_row, parts.by_column)))
 
     def row_column_max(
         self, tiles: Sequence[Tile], band: Band, wants: Collection[str], rows: int, columns: int
     ) -> list[Any]:
         with np.errstate(all="ignore"):
             found = self.norms.row_column_max(tensors(tiles), band, wants, rows, columns)
-        return [part.numpy() for part in found]
+        return [*map(array, found)]
 
     def folded_sums(self, tiles: Sequence[Tile], band: Band, wants: Any, squared: bool, constants: Any, *f: Any) -> Any:
         with np.errstate(all="ignore"):
-            found = self.norms.folded_sums(tensors(tiles), band, wants, squared, constants, *map(torch.from_numpy, f))
-        return [part.numpy() for part in found]
+            found = self.norms.folded_sums(tensors(tiles), band, wants, squared, constants, *map(tensor, f))
+        return [*map(array, found)]
 
     def floats(self, vector: Any) -> list[float]:
-        return self.norms.floats(torch.from_numpy(vector))
+        return self.norms.floats(tensor(vector))
 
 
-@pytest.fixture(params=["torch", "triton"])
+@pytest.fixture(params=FORMS.values(), ids=FORMS)
 def norms(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Both forms, in small steps: 8 numbers of fp64 of 8 lines, as 2 times 4; of 3 tiles a launch."""
     for name, value in {"THREADS": 8, "LANES": 2, "WIDTH": 64, "PROGRAMS": 1, "MOST_LINES": 16, "BATCH": 3}.items():
         monkeypatch.setattr(norm_table, name, value)
     for module in (norm_plain, norm_check):
         monkeypatch.setattr(module, "STRIP", 100)
-    return OnArrays(TorchNorms(Device(torch.device("cpu"), triton=request.param == "triton", poison=True)))
+    return OnArrays(TorchNorms(torch_device(request.param)))
 
 
 def check(norms: Any, tiles: Sequence[Tile], band: Band, rows: int, columns: int, turn: int = 0) -> None:
@@ -176,11 +168,10 @@ def test_an_entry_that_is_repeated_without_being_stored_again_counts_each_time(n
         A = np.broadcast_to(np.array(value), shape).copy()
         exact = ORACLE.norm_pass([of_host.one_tile(A, WHOLE)], WHOLE, WANTS, *shape)
         rows, cols = consecutive(shape[0]), consecutive(shape[1])
-        tile = Tile(torch.tensor(value, dtype=tensor(A).dtype).expand(shape), rows, cols, 0, 0)
+        tile = Tile(torch.tensor(value, dtype=tensor(A).dtype, device=WHERE).expand(shape), rows, cols, 0, 0)
         parts = norms.norms.norm_pass([tile], WHOLE, WANTS, *shape)
-        assert parts.top == exact.top
-        np.testing.assert_array_equal(parts.by_row, exact.by_row)
-        np.testing.assert_array_equal(parts.by_column, exact.by_column)
+        for found, right in ((parts.top, exact.top), (parts.by_row, exact.by_row), (parts.by_column, exact.by_column)):
+            agree(array(found), right, [], terms=max(shape))
 
 
 # --- numbers at the ends of the range, and no numbers -----------------------------------------------------------
@@ -282,19 +273,19 @@ def test_folds_of_tiles_have_the_same_bits_as_those_of_the_whole(
 
 @pytest.fixture
 def small() -> TorchNorms:
-    return TorchNorms(Device(torch.device("cpu"), triton=False, poison=True))
+    return TorchNorms(torch_device())
 
 
 def test_half_powers_are_the_least_even_ones(rng: Any, small: TorchNorms) -> None:
     maxima = of_host.awkward(rng)
-    np.testing.assert_array_equal(small.half_powers(torch.from_numpy(maxima)), ORACLE.half_powers(maxima))
+    np.testing.assert_array_equal(array(small.half_powers(tensor(maxima))), ORACLE.half_powers(maxima))
 
 
 def test_unfolding_divides_by_the_factors_and_keeps_what_is_no_number(rng: Any, small: TorchNorms) -> None:
     maxima = of_host.awkward(rng)
     factors, sums = ORACLE.half_powers(maxima), rng.random((3, len(maxima))) * [[1.0], [2.0**-30], [2.0**-60]]
     for squared in (False, True):
-        found = small.unfolded(*map(torch.from_numpy, (sums, factors, maxima)), squared).numpy()
+        found = array(small.unfolded(*map(tensor, (sums, factors, maxima)), squared))
         exact = ORACLE.unfolded(sums, factors, maxima, squared)
         np.testing.assert_allclose(found, exact, rtol=4 * U, atol=2.0**-1074)  # three roundings, or half a denormal
         for value in (0.0, np.inf, np.nan):
@@ -308,22 +299,22 @@ def test_vectors_are_taken_spread_and_met_at_their_places(rng: Any, small: Torch
         assert at.tolist() == list(known)
         values, full, matrix = rng.random(places.size), rng.random(29), rng.random((3, places.size))
         for x in (values, matrix):
-            np.testing.assert_array_equal(small.spread(torch.from_numpy(x), at, 29), ORACLE.spread(x, known, 29))
-        np.testing.assert_array_equal(small.taken(torch.from_numpy(full), at), ORACLE.taken(full, known))
+            np.testing.assert_array_equal(array(small.spread(tensor(x), at, 29)), ORACLE.spread(x, known, 29))
+        np.testing.assert_array_equal(array(small.taken(tensor(full), at)), ORACLE.taken(full, known))
         for end in (0, 5, 11, 40):
-            np.testing.assert_array_equal(small.below(at, end), ORACLE.below(known, end))
+            np.testing.assert_array_equal(array(small.below(at, end)), ORACLE.below(known, end))
     for rows, cols in product(cases, cases):
         x, y = rng.random(rows.size), rng.random(cols.size)
-        found = small.meeting(torch.from_numpy(x), small.places(rows), torch.from_numpy(y), small.places(cols))
-        np.testing.assert_array_equal(found, ORACLE.meeting(x, ORACLE.places(rows), y, ORACLE.places(cols)))
+        found = small.meeting(tensor(x), small.places(rows), tensor(y), small.places(cols))
+        np.testing.assert_array_equal(array(found), ORACLE.meeting(x, ORACLE.places(rows), y, ORACLE.places(cols)))
 
 
 def test_larger_largest_and_hypot_let_nan_win(rng: Any, small: TorchNorms) -> None:
     numbers = of_host.awkward(rng)
     x, y = (part.ravel() for part in np.meshgrid(numbers, numbers))
-    a, b = torch.from_numpy(x), torch.from_numpy(y)
-    np.testing.assert_array_equal(small.larger(a, b), ORACLE.larger(x, y))
-    found, exact = small.hypot(a, b).numpy(), ORACLE.hypot(x, y)
+    a, b = tensor(x), tensor(y)
+    np.testing.assert_array_equal(array(small.larger(a, b)), ORACLE.larger(x, y))
+    found, exact = array(small.hypot(a, b)), ORACLE.hypot(x, y)
     np.testing.assert_allclose(found, exact, rtol=4 * U, atol=2.0**-1074)  # each is within a unit, and a denormal
     for values in ([], [0.0], [1.0, np.inf], [np.nan, np.inf], [np.inf, np.nan, 1.0], [3.0, 4.0]):
         vector = small.vector_of(values)
@@ -341,16 +332,17 @@ def test_the_real_part_is_a_view(rng: Any, norms: Any, name: str) -> None:
     found = norms.norms.norm_pass([part], DIAGONAL, WANTS, 5, 7)
     exact = ORACLE.norm_pass([ORACLE.real_part(tile)], DIAGONAL, WANTS, 5, 7)
     assert found.top == exact.top
-    np.testing.assert_array_equal(found.by_row, exact.by_row)
+    np.testing.assert_array_equal(array(found.by_row), exact.by_row)
 
 
 @pytest.mark.parametrize("name", TYPES)
 def test_reading_all_takes_every_tile_and_changes_none(rng: Any, norms: Any, name: str) -> None:
     tiles = [of_host.one_tile(random_values(rng, shape, TYPES[name]), WHOLE, layout)
              for shape, layout in product(((3, 5), (10, 23), (0, 2)), LAYOUTS)]  # fmt: skip
-    before = [tile.A.tobytes() for tile in tiles]
-    norms.norms.read_all(tensors(tiles))
-    assert [tile.A.tobytes() for tile in tiles] == before
+    copies = [replace(tile, A=tile.A.copy()) for tile in tiles]
+    there = tensors(tiles)
+    norms.norms.read_all(there)
+    assert [array(mine.A).tobytes() for mine in there] == [tile.A.tobytes() for tile in copies]
 
 
 @pytest.mark.parametrize("order", ["C", "F"])
@@ -362,7 +354,7 @@ def test_matrices_are_made_and_filled(rng: Any, small: TorchNorms, name: str, or
         A = small.empty(m, n, name, order)
         assert A.shape == (m, n)
         assert (A if order == "C" else A.T).is_contiguous()
-        small.put(A, torch.from_numpy(real), torch.from_numpy(imaginary) if TYPES[name].kind == "c" else None)
+        small.put(A, tensor(real), tensor(imaginary) if TYPES[name].kind == "c" else None)
         assert torch.equal(A, tensor(expected))
 
 
@@ -376,14 +368,14 @@ def test_extended_passes_are_right_to_twice_as_many_digits(rng: Any, norms: Any,
         exact, found = ORACLE.extended_pass(tiles, band, m, n), norms.norms.extended_pass(tensors(tiles), band, m, n)
         assert found.entries == exact.entries == band.entries(m, n)
         agree(found.top, exact.top, tiles, terms=1)
-        of_host.agree_in_doubled_precision(found.squares.numpy(), exact.squares, max(m * n, 1))
-        of_host.agree_in_doubled_precision(found.by_row.numpy(), exact.by_row, n)
-        of_host.agree_in_doubled_precision(found.by_column.numpy(), exact.by_column, m)
+        of_host.agree_in_doubled_precision(array(found.squares), exact.squares, max(m * n, 1))
+        of_host.agree_in_doubled_precision(array(found.by_row), exact.by_row, n)
+        of_host.agree_in_doubled_precision(array(found.by_column), exact.by_column, m)
 
 
 def test_paired_sums_keep_what_is_rounded_off(rng: Any, small: TorchNorms) -> None:
     terms = [rng.standard_normal((3, 5)) ** 2, 2.0**-60 * rng.random((40, 5)), 2.0**40 * rng.random((1, 5))]
-    found, exact = small.paired_sum([*map(torch.from_numpy, terms)]).numpy(), ORACLE.paired_sum(terms)
+    found, exact = array(small.paired_sum([*map(tensor, terms)])), ORACLE.paired_sum(terms)
     of_host.agree_in_doubled_precision(found, exact, 44)
 
 
@@ -422,15 +414,15 @@ def check_slots(batch: Any, rows: Places, cols: Places, band: Band) -> None:
 def test_tiles_of_several_devices_are_summed_up_on_the_first(
     rng: Any, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Devices are told apart by a key; here by where in the matrix a tile lies."""
+    """Devices are told apart by a key; here by where in the matrix a tile lies, which its shape tells."""
     monkeypatch.setattr(of_host, "LAYOUTS", {name: of_host.LAYOUTS[name] for name in LAYOUTS})
     heights, widths = (3, 1, 17, 2), (5, 19, 1, 4)
     values = random_values(rng, (sum(heights), sum(widths)), TYPES[name])
     tiles = of_host.ragged_tiles(rng, values, WHOLE, heights, widths)
     m, n = values.shape
-    places = {tensor(tile.A).data_ptr(): (tile.row0 + tile.col0) % 3 for tile in tiles}
-    devices = {key: Device(torch.device("cpu"), triton=False, poison=True) for key in range(3)}
-    several = OnArrays(SeveralNorms(devices, lambda A: places[A.data_ptr()]))
+    places = {tile.A.shape: (tile.row0 + tile.col0) % 3 for tile in tiles}
+    devices = {key: torch_device() for key in range(3)}
+    several = OnArrays(SeveralNorms(devices, lambda A: places[tuple(A.shape)]))
     one = OnArrays(TorchNorms(devices[0]))
     for band in (WHOLE, Band(ENDLESS, -1)):
         exact = ORACLE.norm_pass(tiles, band, WANTS, m, n)
@@ -442,6 +434,6 @@ def test_tiles_of_several_devices_are_summed_up_on_the_first(
             np.testing.assert_array_equal(found, expected)
         found, known = several.norms.extended_pass(tensors(tiles), band, m, n), ORACLE.extended_pass(tiles, band, m, n)
         assert (found.entries, found.top) == (known.entries, pytest.approx(known.top, rel=4 * U))
-        of_host.agree_in_doubled_precision(found.squares.numpy(), known.squares, m * n)
-        of_host.agree_in_doubled_precision(found.by_row.numpy(), known.by_row, n)
-        of_host.agree_in_doubled_precision(found.by_column.numpy(), known.by_column, m)
+        of_host.agree_in_doubled_precision(array(found.squares), known.squares, m * n)
+        of_host.agree_in_doubled_precision(array(found.by_row), known.by_row, n)
+        of_host.agree_in_doubled_precision(array(found.by_column), known.by_column, m)

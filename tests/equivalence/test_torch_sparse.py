@@ -1,8 +1,8 @@
 """The sparse kernels of torch devices give what their definitions give, by torch's operations and by Triton's kernels.
 
-Tensors of the CPU share their memory with NumPy's arrays, so these kernels are held against the reference as the host's
-are: with the same matrices, vectors amid NaN, and bounds (`test_sparse_kernels`).  The Triton kernels are interpreted,
-which takes milliseconds a chunk: matrices are small, but have several chunks in a group and several groups.
+These kernels are held against the reference as the host's are: with the same matrices, vectors amid NaN, and bounds
+(`test_sparse_kernels`).  On the CPU the Triton kernels are interpreted, which takes milliseconds a chunk: matrices are
+small, but have several chunks in a group and several groups.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ from mxpeak.kernels.torch.sparse import TorchSparse
 from mxpeak.kernels.torch.sparse_matrix import narrowed
 from mxpeak.layout.stencil import Box
 from mxpeak.precision import PRECISIONS
+from tests import torch_devices
 from tests.equivalence import test_sparse_kernels as definitions
+from tests.torch_devices import ON_GPU, Copy, array_like, tensor, torch_device
 
 ORACLE, STORAGES, UNEQUAL, FAR_OFF = definitions.ORACLE, definitions.STORAGES, definitions.UNEQUAL, definitions.FAR_OFF
 Guarded, near, operand, own, random, unit = (
@@ -34,45 +36,72 @@ larger, magnitudes = definitions.larger, definitions.magnitudes
 inherited, sweep_bound = definitions.inherited, definitions.sweep_bound
 
 
-def as_tensor(given: Any) -> Any:
-    """A NumPy array as a tensor on the same memory."""
-    return torch.from_numpy(given) if isinstance(given, np.ndarray) and given.dtype != np.bool_ else given
-
-
-def as_array(given: Any) -> Any:
-    return given.numpy() if isinstance(given, torch.Tensor) else given
-
-
 class OnArrays:
-    """Kernels of tensors, for arrays."""
+    """Kernels of tensors, for arrays: these share the tensors' memory, or are sent to a GPU and brought back."""
 
     def __init__(self, kernels: TorchSparse):
         self.kernels = kernels
-        self._indices: list[tuple[Any, Any]] = []
+        self._indices: list[tuple[Any, torch.Tensor]] = []
+
+    def rows_of(self, *given: Any) -> Any:
+        """Rows are made of arrays."""
+        return self.kernels.rows_of(*given)
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         method = getattr(self.kernels, name)
-        return lambda *args, **named: self._made(method(*map(self._tensor, args), **self._tensors(named)))
 
-    def _tensors(self, named: dict[str, Any]) -> dict[str, Any]:
-        return {key: as_tensor(value) for key, value in named.items()}
+        def call(*args: Any, **named: Any) -> Any:
+            sent: list[tuple[Any, Copy]] = []
+            tensors = [self._tensor(value, sent) for value in args]
+            result = method(*tensors, **{key: self._tensor(value, sent) for key, value in named.items()})
+            for _, copy in sent:
+                copy.bring_back()
+            return self._array(result, sent)
 
-    def _tensor(self, given: Any) -> Any:
+        return call
+
+    def _tensor(self, given: Any, sent: list[tuple[Any, Copy]]) -> Any:
         """The tensor that an array came from where it was one of indices: matrices know those by identity."""
-        return next((tensor for array, tensor in self._indices if array is given), as_tensor(given))
+        if not isinstance(given, np.ndarray) or given.dtype == np.bool_:
+            return given
+        for known, indices in self._indices:
+            if known is given:
+                return indices
+        if given.dtype.kind != "f" or not ON_GPU:
+            return tensor(given)
+        sent.append((given, Copy(given)))
+        return sent[-1][1].tensor
 
-    def _made(self, result: Any) -> Any:
-        array = as_array(result)
-        if isinstance(result, torch.Tensor) and result.dtype == torch.int32:
-            self._indices.append((array, result))
-        return array
+    def _array(self, result: Any, sent: list[tuple[Any, Copy]]) -> Any:
+        """A tensor as an array; a view of what was sent as the same view of the array."""
+        if not isinstance(result, torch.Tensor):
+            return result
+        for source, copy in sent:
+            if result.untyped_storage().data_ptr() == copy.room.untyped_storage().data_ptr():
+                return same_view(source, result, result.storage_offset() - copy.tensor.storage_offset())
+        made = array_like(result)
+        if result.dtype == torch.int32:
+            self._indices.append((made, result))
+        return made
 
 
-CPU = torch.device("cpu")
+def same_view(source: Any, view: torch.Tensor, offset: int) -> Any:
+    """The part of an array that a tensor is of its copy."""
+    if not view.numel():
+        return np.empty(tuple(view.shape), source.dtype)
+    start = []
+    for stride in source.strides:
+        first, offset = divmod(offset, stride // source.itemsize)
+        start.append(slice(first, None))
+    strides = [stride * source.itemsize for stride in view.stride()]
+    return np.lib.stride_tricks.as_strided(source[tuple(start)], view.shape, strides)
+
+
 FORMS = {
-    name: OnArrays(TorchSparse(Device(CPU, triton=triton, poison=True), HostSparse(Team(1))))
-    for name, triton in (("torch", False), ("triton", True))
+    name: OnArrays(TorchSparse(torch_device(triton), HostSparse(Team(1))))
+    for name, triton in torch_devices.FORMS.items()
 }
+PLAIN = FORMS["torch's operations"]
 every_form = pytest.mark.parametrize("kernels", FORMS.values(), ids=FORMS)
 vector_types = pytest.mark.parametrize("vectors", ["fp64", "fp32"])
 
@@ -102,12 +131,12 @@ every_case = pytest.mark.parametrize("case", CASES, ids=[" ".join(case) for case
 @cache
 def rows_of(name: str) -> Any:
     rows = MATRICES[name]()
-    return FORMS["torch"].rows_of(rows.indptr, rows.indices, rows.data, rows.n, rows.halo)
+    return PLAIN.rows_of(rows.indptr, rows.indices, rows.data, rows.n, rows.halo)
 
 
 @cache
 def order_of(name: str, kind: str) -> Any:
-    return FORMS["torch"].order(rows_of(name), kind)
+    return PLAIN.order(rows_of(name), kind)
 
 
 @cache
@@ -177,7 +206,7 @@ def test_fp64_entries_are_narrowed_to_what_the_host_makes_of_them(values: str, r
     beside = np.concatenate([middles, middles * (1 + 2.0**-50), middles * (1 - 2.0**-50), rng.uniform(-4, 4, 500)])
     a = np.concatenate([beside, -beside, [0.0, -0.0, PRECISIONS[values].largest]])
     exact = torch.from_numpy(HostSparse(Team(1))._narrowed(a, values))
-    found = narrowed(torch.from_numpy(a), values)
+    found = narrowed(tensor(a), values)
     assert found.view(torch.uint8).tolist() == exact.view(torch.uint8).tolist()
 
 
@@ -191,7 +220,7 @@ def test_row_numbers_and_sums_are_the_references(kernels: Any) -> None:
         numbers = [5, 0, 17, 5]
         assert kernels.reordered(order, kernels.indices(numbers)).tolist() == [order.inverse[i] for i in numbers]
         near(kernels.row_sums(fine, order), ORACLE.row_sums(fine, order), 27 * 64 * unit("fp64"))
-    assert kernels.threads == 1 if hasattr(kernels, "_") else kernels.kernels.threads == 1
+    assert kernels.kernels.threads == 1
 
 
 # --- vectors and bases: the host's own tests, which ask for what the definitions say --------------------------------
@@ -470,7 +499,8 @@ def test_without_a_recorder_work_is_only_run() -> None:
 
 def test_operations_are_told_apart_by_their_vectors_and_by_what_they_do() -> None:
     """Each is called three times with each of two sets of vectors: once run, once recorded, twice replayed."""
-    kernels, name = TorchSparse(Device(CPU, triton=False), HostSparse(Team(1))), "a small box between others"
+    device, name = Device(torch.device("cpu"), triton=False), "a small box between others"
+    kernels = TorchSparse(device, HostSparse(Team(1)))
     kernels._recorder = recorder = FakeRecorder()
     A = kernels.store(rows_of(name), order_of(name, "greedy"), "fp64", "fp64", "packed")
     rows = kernels.indices([1, 5])

@@ -22,7 +22,7 @@ if not os.environ.get("CI"):  # there, a missing MPI is a failure
     pytestmark = pytest.mark.skipif(not MPIEXEC.exists(), reason="there is no mpiexec beside this Python")
 
 
-def mpiexec(ranks: int, *arguments: str, cwd: Path, timeout: float = 120.0) -> subprocess.CompletedProcess[str]:
+def mpiexec(ranks: int, *arguments: str, cwd: Path, timeout: float = 300.0) -> subprocess.CompletedProcess[str]:
     command = [str(MPIEXEC), "-n", str(ranks), *PYTHON, *arguments]
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=timeout)
 

@@ -1,4 +1,4 @@
-"""Whole solves by the torch backend on the CPU, beside the same by the host's kernels: what a GPU runs, without one."""
+"""Whole solves by the torch backend, beside the same by the host's kernels."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from mxpeak.comm.grid import Grid, make_grid
 from mxpeak.comm.solo import Solo
@@ -18,7 +17,6 @@ from mxpeak.errors import Outcome
 from mxpeak.kernels.contract import Kernels, Panel, PanelOutcome
 from mxpeak.kernels.host.backend import HostKernels
 from mxpeak.kernels.torch.backend import TorchKernels
-from mxpeak.kernels.torch.device import Device
 from mxpeak.layout.generators import generator
 from mxpeak.layout.grid import ProcessGrid
 from mxpeak.precision import precision as format_of
@@ -30,7 +28,9 @@ from mxpeak.solvers.refine import backward_error, refine
 from mxpeak.solvers.residual import ResidualNorms, residual_norms
 from mxpeak.solvers.triangular import solve_augmented
 from mxpeak.spans import Spans
+from tests import torch_devices
 from tests.conftest import U
+from tests.torch_devices import torch_device
 
 
 def host() -> Kernels:
@@ -38,10 +38,10 @@ def host() -> Kernels:
 
 
 def with_torch(triton: bool = False, **choices: str) -> Callable[[], Kernels]:
-    """The torch backend on the CPU, its new tensors full of NaN."""
+    """The torch backend, its new tensors full of NaN."""
 
     def make() -> Kernels:
-        kernels = TorchKernels(Device(torch.device("cpu"), triton=triton, poison=True), HostKernels(1))
+        kernels = TorchKernels(torch_device(triton), HostKernels(1))
         for name, choice in choices.items():
             assert hasattr(kernels, name)
             setattr(kernels, name, choice)
@@ -59,7 +59,7 @@ def alone() -> Grid:
 
 def array(local: Any) -> Any:
     """A rank's part of a matrix or a vector in fp64."""
-    return np.asarray(local, dtype=np.float64)
+    return np.asarray(torch_devices.array(local), dtype=np.float64)
 
 
 # --- HPL

@@ -17,16 +17,19 @@ TARGETS = {
     "sm_80": ("cuda", 80, 32), "sm_90": ("cuda", 90, 32), "gfx90a": ("hip", "gfx90a", 64),
     "gfx942": ("hip", "gfx942", 64),
 }  # fmt: skip
+OLDER = ("sm_80", "gfx90a")
 
 
 def kernels(target: str) -> list[tuple[str, Any, dict[str, str], dict[str, Any]]]:
-    """Every kernel with its file, a signature and its constants; some have more for some targets."""
+    """Every kernel with its file, signatures and constants; the older chip of a vendor gets one form of each."""
     found = []
     for module in pkgutil.iter_modules(backend.__path__):
         if module.name.startswith("triton_"):
             file = import_module(f"{backend.__name__}.{module.name}")
             assert file.COMPILED, f"{module.name} has no kernel"
             table = [*file.COMPILED, *getattr(file, "COMPILED_FOR", {}).get(target, [])]
+            if target in OLDER:
+                table = list({entry[0].__name__: entry for entry in reversed(table)}.values())
             found += [(module.name, *entry) for entry in table]
     return found
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from mxpeak.bench.hpcg_check import spectral_test, symmetry_test
 from mxpeak.bench.hpcg_rules import form
@@ -20,8 +19,7 @@ from mxpeak.dist.stencil import Made, make_stencil, weights
 from mxpeak.errors import Outcome
 from mxpeak.kernels.host.sparse import HostSparse
 from mxpeak.kernels.host.team import Team
-from mxpeak.kernels.torch.carrier import tensor_carrier
-from mxpeak.kernels.torch.device import Device
+from mxpeak.kernels.torch.carrier import HostTensors, StagedTensors
 from mxpeak.kernels.torch.sparse import TorchSparse
 from mxpeak.layout.stencil import Box
 from mxpeak.precision import PRECISIONS
@@ -29,18 +27,15 @@ from mxpeak.solvers.cg import conjugate_gradients
 from mxpeak.solvers.multigrid import cycle
 from mxpeak.spans import Spans
 from tests.numerics.test_hpg_mxp import DOUBLE, TOLERANCE, Triple, agree, error_bound, mixed_form, solved
+from tests.torch_devices import ON_GPU, torch_device
 
 GRIDS = [(1, 1, 1), (1, 1, 2), (2, 1, 1)]
 
 
-def device() -> Device:
-    return Device(torch.device("cpu"), triton=False, poison=True)
-
-
 def on_tensors(comm: Communicator) -> tuple[Any, Communicator]:
-    """Kernels of tensors, and the ranks as these talk."""
-    where = device()
-    return TorchSparse(where, HostSparse(Team(1))), comm.carried(tensor_carrier(where))
+    """Kernels of tensors, Triton's on a GPU, and the ranks as these talk."""
+    device = torch_device(triton=ON_GPU)
+    return TorchSparse(device, HostSparse(Team(1))), comm.carried(StagedTensors(device) if ON_GPU else HostTensors())
 
 
 @pytest.mark.parametrize("storage", ["sell", "packed"])

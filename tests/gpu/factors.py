@@ -1,0 +1,55 @@
+"""The factors that both LUs make, alone, of a generated matrix: nothing is brought to the host on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from mxpeak.comm.grid import Grid, make_grid
+from mxpeak.comm.solo import Solo
+from mxpeak.dist.generate import GeneratedSystem
+from mxpeak.dist.matrix import dist_matrix
+from mxpeak.kernels.torch.backend import TorchKernels
+from mxpeak.layout.generators import generator
+from mxpeak.layout.grid import ProcessGrid
+from mxpeak.precision import precision as format_of
+from mxpeak.solvers import lu, lu_pivot
+from mxpeak.spans import Spans
+from tests.conftest import U
+from tests.torch_devices import array
+
+
+def hpl_factors(kernels: TorchKernels, n: int, nb: int, lookahead: int) -> Any:
+    """HPL's U and the right-hand side beside it."""
+    A = dist_matrix(_alone(), n, n + 1, nb, kernels)
+    kernels.generate(A.local, A.rows, A.cols, generator("hpl", n).entries, kernels.zeros(0))
+    options = lu_pivot.LuOptions(lookahead=lookahead)
+    assert lu_pivot.factorize(A, options, kernels, Spans(stopwatch=kernels.stopwatch)) == 0
+    return np.triu(array(A.local))
+
+
+def mixed_factors(kernels: TorchKernels, n: int, nb: int, lookahead: int) -> Any:
+    """HPL-MxP's L and U."""
+    grid = _alone()
+    A = dist_matrix(grid, n, n, nb, kernels, lu.storage("fp16"))
+    GeneratedSystem(grid, n, nb, generator("sqrt-n", n), kernels).store(A)
+    options = lu.LuOptions("fp16", lookahead=lookahead)
+    assert lu.factorize(A, options, kernels, Spans(stopwatch=kernels.stopwatch)) == 0
+    return array(A.local)
+
+
+def _alone() -> Grid:
+    """The grid of one rank."""
+    grid = make_grid(ProcessGrid(1, 1), Solo())
+    assert grid is not None
+    return grid
+
+
+#: How they are made, and by how much of their largest entry two orders of sums may differ: by n·u times a condition
+#: number, which of a random matrix rarely passes n²; sqrt-n's are well conditioned, but operands are rounded, too.
+FACTORS: dict[str, tuple[Callable[[TorchKernels, int, int, int], Any], Callable[[int], float]]] = {
+    "HPL": (hpl_factors, lambda n: n**3 * U),
+    "HPL-MxP": (mixed_factors, lambda n: 4.0 * (n * format_of("fp32").u + 2.0 * format_of("fp16").u)),
+}

@@ -1,0 +1,72 @@
+"""Where the torch backend is tested, on the CPU or with TEST_DEVICE=cuda on a GPU, and how arrays get there and back.
+
+On the CPU a tensor shares an array's memory; a GPU gets a copy that lies as the array does, its distance from a line of
+memory included, amid NaN.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+import torch
+
+from mxpeak.kernels.torch.device import GPU, Device
+from mxpeak.kernels.torch.given import array_of, tensor_of
+
+ON_GPU = os.environ.get("TEST_DEVICE") == GPU
+WHERE = torch.device(GPU, 0) if ON_GPU else torch.device("cpu")
+#: The forms of every kernel: whether Triton's are taken, which a CPU interprets.
+FORMS = {"torch's operations": False, "Triton's kernels": True}
+#: Bytes of NaN on either side of a copy; a multiple of every alignment that kernels look at.
+MARGIN = 1024
+
+
+def torch_device(triton: bool = False) -> Device:
+    """The device that is tested, its new tensors full of NaN."""
+    return Device(WHERE, triton=triton, poison=True)
+
+
+def tensor(A: Any) -> torch.Tensor:
+    """An array as a tensor on the device."""
+    return tensor_of(A) if WHERE.type == "cpu" else Copy(A).tensor
+
+
+def array(x: Any) -> Any:
+    """A tensor's numbers as an array, on the CPU of the same memory; an array as it is."""
+    return array_of(x.cpu()) if isinstance(x, torch.Tensor) else x
+
+
+def array_like(x: torch.Tensor) -> Any:
+    """The same, with the tensor's strides."""
+    if x.is_contiguous() or WHERE.type == "cpu":
+        return array(x)
+    room = array(x.as_strided((extent(x),), (1,)))
+    return np.lib.stride_tricks.as_strided(room, x.shape, [stride * room.itemsize for stride in x.stride()])
+
+
+def extent(x: torch.Tensor) -> int:
+    """How many entries of memory a tensor spans."""
+    return 1 + sum((size - 1) * stride for size, stride in zip(x.shape, x.stride())) if x.numel() else 0
+
+
+class Copy:
+    """An array on the device, in the middle of NaN."""
+
+    def __init__(self, A: Any):
+        here = tensor_of(A)
+        size, margin = extent(here), MARGIN // here.itemsize
+        first = margin + A.ctypes.data % MARGIN // here.itemsize
+        self._array, self._end = A, first + size
+        fill = torch.nan if here.is_floating_point() or here.is_complex() else 0
+        self.room = torch.full((self._end + margin,), fill, dtype=here.dtype, device=WHERE)
+        self.room[first : self._end] = here.as_strided((size,), (1,)).to(WHERE)
+        self.tensor = self.room[first:].as_strided(here.shape, here.stride())
+        self._before = self.room[:first]
+
+    def bring_back(self) -> None:
+        """Into the array what has become of it; what lies around has to be as it was."""
+        assert self._before.isnan().all()
+        assert self.room[self._end :].isnan().all()
+        self._array[...] = array(self.tensor)
