@@ -8,7 +8,6 @@ than a tile.
 from __future__ import annotations
 
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -54,7 +53,6 @@ from tests.equivalence.test_mixed_kernels import (
 from tests.equivalence.test_mixed_kernels import within as arrays_within
 from tests.torch_devices import FORMS, ON_GPU, array, tensor, torch_device
 
-ROOT = Path(__file__).parents[2]
 LOW = ("tf32", "bf16", "fp16", "fp8")
 
 

@@ -271,7 +271,10 @@ class Kernels(Protocol):
         """B = B U^-1 in place, U the upper triangle of a panel's block; |ΔU| <= n·u·|U|; m·n² flops."""
 
     def subtract_product(self, C: Matrix, A: Matrix, B: Matrix) -> None:
-        """C -= A B in place, A and B matrices or panels; error <= (k+1)·u·|A||B| + u·|C|; 2·m·n·k flops."""
+        """C -= A B in place, A and B matrices or panels; error <= (k+1)·u·|A||B| + u·|C|; 2·m·n·k flops.
+
+        Matrix units that add products of fp8 numbers in about 14 bits have that u for them.
+        """
 
     def solve_upper(self, U: Matrix, x: Vector, *, transposed: bool = False) -> None:
         """x = U^-1 x (U^-T x) in place, U the upper triangle of an fp32 or fp64 matrix, x fp64; |ΔU| <= n·u·|U|.
@@ -475,8 +478,11 @@ def has_gpu() -> bool:
 def open_device(device: str, local_rank: int = 0) -> Any:
     """The torch device called cpu, cuda or cuda:N; of several GPUs each rank of a node takes its own."""
     if find_spec("torch") is None:
+        what, instead = (
+            (f"device {device}", "--device cpu") if device != "cpu" else ("--kernels torch", "--kernels host")
+        )
         raise ResourceError(
-            f"device {device} needs torch, which is not installed; type: pip install 'mxpeak[gpu]', or --device cpu"
+            f"{what} needs torch, which is not installed; type: pip install 'mxpeak[gpu]', or {instead}"
         )
     from mxpeak.kernels.torch import device as devices
 
