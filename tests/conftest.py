@@ -32,6 +32,7 @@ def pytest_configure() -> None:
             raise pytest.UsageError(f"TEST_DEVICE=cuda: {error}; leave it out to test on the CPU") from error
 
 
+@pytest.hookimpl(tryfirst=True)  # before the workers' own, which reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Of several workers each takes whole files, and one all that start ranks of their own, which fill the cores."""
     for item in items:

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -20,17 +21,19 @@ def compilers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, su
     """One process a target, all at work."""
     environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path_factory.mktemp("triton"))}
     environment.pop("TRITON_INTERPRET", None)  # it is read when kernels are decorated: so not in this process
-    started = {
-        target: subprocess.Popen(
-            [sys.executable, "-m", "tests.triton.compile_kernels", target], cwd=ROOT, env=environment, text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        )
-        for target in TARGETS
-    }  # fmt: skip
-    yield started
-    for one in started.values():
-        one.kill()
-        one.wait()
+    with ExitStack() as open_pipes:
+        started = {
+            target: open_pipes.enter_context(
+                subprocess.Popen(
+                    [sys.executable, "-m", "tests.triton.compile_kernels", target], cwd=ROOT, env=environment,
+                    text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                )
+            )
+            for target in TARGETS
+        }  # fmt: skip
+        yield started
+        for one in started.values():
+            one.kill()
 
 
 @pytest.mark.parametrize("target", TARGETS)
