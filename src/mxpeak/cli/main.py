@@ -127,4 +127,7 @@ def entry() -> None:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115  (it lives as long as the process)
-    sys.exit(main())
+    code = main()
+    if torchdist := sys.modules.get("mxpeak.comm.torchdist"):
+        torchdist.depart(code)
+    sys.exit(code)

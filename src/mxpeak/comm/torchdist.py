@@ -21,10 +21,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import copy
 from datetime import timedelta
+from functools import partial
 from itertools import count
 from pickle import dumps, loads
 from time import sleep
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -41,6 +42,8 @@ MEETING = timedelta(minutes=5)
 #: NCCL communicators for messages; families share them in turn, and those that are under way at once are neighbours.
 CHANNELS = 4
 OBJECTS = 6600  # the tag of objects; a multiple of FAMILY
+#: What a rank does at its end, once it has met the others.
+_leaving: list[Callable[[], None]] = []
 
 
 # --- buffers
@@ -408,8 +411,16 @@ def world(rank: int, size: int) -> TorchDist:
     except (RuntimeError, ValueError) as error:
         text = f"rank {rank} of {size} did not meet the others at MASTER_ADDR:MASTER_PORT = {host}:{port}"
         raise UsageError(f"{text}: {' '.join(str(error).split())}; start all {size} ranks with the same two") from None
-    register(leave, store, size, watch)
+    _leaving.append(partial(leave, store, size, watch))
+    register(_leaving[-1])
     return TorchDist(group, lambda code: abort(store, code))
+
+
+def depart(code: int) -> NoReturn:
+    """End this rank with everybody's consent: threads of the library outlive Python, and then end it by a signal."""
+    for farewell in _leaving:
+        farewell()
+    exit_now(code)
 
 
 def run_ranks(ranks: int, argv: list[str]) -> int:
