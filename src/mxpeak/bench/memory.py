@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mxpeak.comm.base import Communicator
-from mxpeak.comm.launch import hosts, ranks_a_node
+from mxpeak.comm.launch import hosts, local_rank, ranks_a_node
 from mxpeak.configs import RunConfig
 from mxpeak.errors import MxpeakError
 from mxpeak.kernels.contract import open_device
@@ -82,10 +82,10 @@ def _host_memory() -> tuple[int, int]:
 def _gpu_memory(config: RunConfig, comm: Communicator, nodes: Sequence[str]) -> tuple[int, int]:
     """What a full node's ranks have on their GPUs, if each has what this one has; ranks may share one."""
     here = [rank for rank, node in enumerate(nodes) if node == nodes[comm.rank]]
-    mistake: MxpeakError | None = None
+    number, mistake = local_rank(comm), None
     mine, device = (0, 0), ""
     try:
-        found = open_device(config.device, here.index(comm.rank))
+        found = open_device(config.device, number)
         mine, device = found.memory(), str(found.where)
     except MxpeakError as error:
         mistake = error

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from mxpeak.bench.facts import Facts
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.devices import check_device_messages
-from mxpeak.comm.launch import bind, hosts, launcher, ranks_a_node
+from mxpeak.comm.launch import bind, hosts, launcher, local_rank, ranks_a_node
 from mxpeak.configs import RunConfig
 from mxpeak.errors import MxpeakError
 from mxpeak.kernels.contract import Kernels, choose, settled
@@ -80,7 +80,9 @@ def place(comm: Communicator, threads: int | None) -> Placement:
     if len(here) > 1 and not bound_already:
         cores = core_masks(mine, (1, len(here)), None, share=False)[place_here]
     before = bind(cores[:1])
-    return Placement(cores, threads or len(cores), place_here, ranks_a_node(nodes), len(set(nodes)), crowded, before)
+    return Placement(
+        cores, threads or len(cores), local_rank(comm), ranks_a_node(nodes), len(set(nodes)), crowded, before
+    )
 
 
 def on_device(config: AnyConfig, settings: Mapping[str, Setting]) -> tuple[AnyConfig, dict[str, Setting]]:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
-from functools import partial
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 
-from mxpeak.kernels.contract import BlockSolver, Exchange, Panel, PanelOutcome
+from mxpeak.kernels.at_once import AtOnce
+from mxpeak.kernels.contract import Exchange, Panel, PanelOutcome
 from mxpeak.kernels.host import blas, block, cast, generate, norms, panel, rows, triangle
 from mxpeak.kernels.host.native import SYNC, sched_yield_address
 from mxpeak.kernels.host.norm_tiles import Norms
@@ -21,7 +20,6 @@ from mxpeak.layout import lcg
 from mxpeak.layout.block_cyclic import BlockCyclic
 from mxpeak.layout.entries import Entries
 from mxpeak.layout.panel_plan import PanelOp
-from mxpeak.spans import HOST
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -50,11 +48,10 @@ def _places(rows: BlockCyclic, cols: BlockCyclic) -> Array:
 TILES = 2
 
 
-class HostKernels:
+class HostKernels(AtOnce):
     """Tuned BLAS and compiled loops on `threads` cores.  `poison` fills new arrays with NaN (tests)."""
 
     name = "host"
-    stopwatch = HOST
 
     def __init__(self, threads: int = 1, cores: Sequence[int] = (), *, poison: bool = False):
         self.threads = threads
@@ -66,15 +63,6 @@ class HostKernels:
         self._yield = sched_yield_address()
         self._gemm, self._trsm = blas.address("dgemm"), blas.address("dtrsm")
         blas.set_threads(1)  # the team's threads call BLAS, each for its own block: no second pool competes with them
-
-    def wait(self) -> None:
-        pass
-
-    def beside(self) -> nullcontext[None]:
-        return nullcontext()
-
-    def join(self) -> None:
-        pass
 
     @property
     def sparse(self) -> HostSparse:
@@ -90,15 +78,6 @@ class HostKernels:
 
     def operand(self, size: int, precision: str) -> Array:
         return self.vector(size, "fp32" if self.emulates(precision) else precision)
-
-    def operand_size(self, rows: int, columns: int, precision: str, side: str) -> int:
-        return rows * columns
-
-    def left_operand(self, vector: Array, rows: int, columns: int) -> Array:
-        return self.shaped(vector, rows, columns)
-
-    def right_operand(self, vector: Array, rows: int, columns: int) -> Array:
-        return self.shaped(vector, rows, columns)
 
     def emulates(self, precision: str) -> bool:
         return precision not in STORED
@@ -293,9 +272,6 @@ class HostKernels:
     def solve_lower(self, L: Array, x: Array, *, transposed: bool = False) -> None:
         triangle.solve_lower(L, x, transposed)
 
-    def block_solver(self, T: Array, part: str) -> BlockSolver:
-        return partial(self.solve_lower if part == "lower" else self.solve_upper, T)
-
     def add_matvec(self, y: Array, A: Array, x: Array, *, transposed: bool = False) -> None:
         self._team.run(triangle.add_matvec, self.threads, y, A, x, transposed)
 
@@ -367,13 +343,6 @@ class HostKernels:
         for operand in (A, B):
             self.cast(operand, operand, precision)
         return lambda: self.subtract_product(C, A, B)
-
-    def place(self) -> dict[str, Any]:
-        return {}
-
-    @property
-    def carrier(self) -> None:
-        return None
 
     def facts(self) -> dict[str, Any]:
         return {"kernels": self.name, "blas": blas.blas_facts()}

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
-from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mxpeak.kernels.contract import BlockSolver, Exchange, Panel, PanelOutcome
+from mxpeak.kernels.at_once import AtOnce
+from mxpeak.kernels.contract import Exchange, Panel, PanelOutcome
 from mxpeak.kernels.reference.norms import ReferenceNorms
 from mxpeak.layout import lcg
 from mxpeak.layout.block_cyclic import BlockCyclic
 from mxpeak.layout.entries import Entries
 from mxpeak.precision import PRECISIONS
-from mxpeak.spans import HOST
 
 if TYPE_CHECKING:
     from mxpeak.kernels.reference.sparse import ReferenceSparse
@@ -62,22 +60,12 @@ def generated(shape: tuple[int, int], rows: BlockCyclic, cols: BlockCyclic, entr
     return A
 
 
-class ReferenceKernels:
+class ReferenceKernels(AtOnce):
     """Definitions, not algorithms: slow, and easy to check by eye.  New arrays are filled with NaN."""
 
     name = "reference"
     threads = 1
-    stopwatch = HOST
     norms = ReferenceNorms()
-
-    def wait(self) -> None:
-        pass
-
-    def beside(self) -> nullcontext[None]:
-        return nullcontext()
-
-    def join(self) -> None:
-        pass
 
     @property
     def sparse(self) -> ReferenceSparse:
@@ -93,15 +81,6 @@ class ReferenceKernels:
 
     def operand(self, size: int, precision: str) -> Array:
         return self.vector(size, "fp32" if self.emulates(precision) else precision)
-
-    def operand_size(self, rows: int, columns: int, precision: str, side: str) -> int:
-        return rows * columns
-
-    def left_operand(self, vector: Array, rows: int, columns: int) -> Array:
-        return self.shaped(vector, rows, columns)
-
-    def right_operand(self, vector: Array, rows: int, columns: int) -> Array:
-        return self.shaped(vector, rows, columns)
 
     def emulates(self, precision: str) -> bool:
         return precision not in TYPES
@@ -258,9 +237,6 @@ class ReferenceKernels:
                 for i in range(len(x)):
                     x[i] -= L[i, :i] @ x[:i]
 
-    def block_solver(self, T: Array, part: str) -> BlockSolver:
-        return partial(self.solve_lower if part == "lower" else self.solve_upper, T)
-
     def add_matvec(self, y: Array, A: Array, x: Array, *, transposed: bool = False) -> None:
         with quiet():
             y += (A.T if transposed else A) @ x
@@ -332,13 +308,6 @@ class ReferenceKernels:
         for block in (C, A, B):
             block[:] = 1.0
         return lambda: self.subtract_product(C, A, B)
-
-    def place(self) -> dict[str, Any]:
-        return {}
-
-    @property
-    def carrier(self) -> None:
-        return None
 
     def facts(self) -> dict[str, Any]:
         return {"kernels": self.name, "blas": None}
