@@ -17,12 +17,12 @@ from typing import Any
 
 import numpy as np
 
-from mxpeak.comm.launch import bind
-from mxpeak.kernels.contract import Panel
+from mxpeak.kernels.contract.lu import Panel
 from mxpeak.kernels.host.backend import HostKernels
 from mxpeak.layout.block_cyclic import BlockCyclic
 from mxpeak.layout.panel_plan import panel_plan
 from mxpeak.perf.host import host_facts, one_core_each, software_facts
+from mxpeak.runtime.launch import bind
 
 
 def fact_rate(kernels: HostKernels, m: int, nb: int, plan: Any, pfact: str, repeat: int) -> float:

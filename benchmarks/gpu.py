@@ -26,12 +26,14 @@ import torch
 import mxpeak as mx
 from mxpeak.comm.grid import make_grid
 from mxpeak.comm.solo import Solo
-from mxpeak.dist.generate import GeneratedSystem
-from mxpeak.dist.matrix import dist_matrix
-from mxpeak.dist.sparse import Exchange, SparseMatrix
-from mxpeak.dist.sparse_system import SparseBasis
-from mxpeak.dist.stencil import weights
-from mxpeak.kernels.contract import Panel, Tile, choose, settled
+from mxpeak.distributed.generate import GeneratedSystem
+from mxpeak.distributed.matrix import dist_matrix
+from mxpeak.distributed.sparse import Exchange, SparseMatrix
+from mxpeak.distributed.stencil import weights
+from mxpeak.distributed.system import SparseBasis
+from mxpeak.kernels.choose import choose, settled
+from mxpeak.kernels.contract.lu import Panel
+from mxpeak.kernels.contract.norms import Tile
 from mxpeak.kernels.torch.backend import TorchKernels
 from mxpeak.layout.block_cyclic import BlockCyclic
 from mxpeak.layout.entries import Entries
@@ -43,8 +45,8 @@ from mxpeak.layout.stencil import Box
 from mxpeak.layout.structure import WHOLE, structure
 from mxpeak.perf.host import host_facts, one_core_each, software_facts
 from mxpeak.solvers.lu import LuOptions, factorize
-from mxpeak.solvers.lu_pivot import LuOptions as PivotedOptions
-from mxpeak.solvers.lu_pivot import factorize as factorize_with_pivots
+from mxpeak.solvers.pivoted_lu import LuOptions as PivotedOptions
+from mxpeak.solvers.pivoted_lu import factorize as factorize_with_pivots
 from mxpeak.solvers.proof import Proof, prove
 from mxpeak.spans import Spans
 

@@ -30,7 +30,7 @@ import numpy as np
 import scipy.linalg
 
 import mxpeak as mx
-from mxpeak.kernels.contract import Tile
+from mxpeak.kernels.contract.norms import Tile
 from mxpeak.kernels.host.blas import blas_facts
 from mxpeak.kernels.host.norm_tiles import Norms
 from mxpeak.kernels.host.team import Team

@@ -33,7 +33,7 @@ from mpi4py import MPI  # noqa: E402
 from threadpoolctl import threadpool_info, threadpool_limits  # noqa: E402
 
 import mxpeak as mx  # noqa: E402
-from mxpeak.kernels.contract import Tile  # noqa: E402
+from mxpeak.kernels.contract.norms import Tile  # noqa: E402
 from mxpeak.kernels.host.norm_tiles import Norms  # noqa: E402
 from mxpeak.kernels.host.team import Team  # noqa: E402
 from mxpeak.layout.places import consecutive  # noqa: E402

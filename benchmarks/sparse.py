@@ -23,10 +23,10 @@ from pathlib import Path
 from typing import Any
 
 from mxpeak.comm.solo import Solo
-from mxpeak.dist.sparse import Exchange, SparseMatrix
-from mxpeak.dist.sparse_system import SparseBasis
-from mxpeak.dist.stencil import weights
-from mxpeak.kernels.contract import Tile
+from mxpeak.distributed.sparse import Exchange, SparseMatrix
+from mxpeak.distributed.stencil import weights
+from mxpeak.distributed.system import SparseBasis
+from mxpeak.kernels.contract.norms import Tile
 from mxpeak.kernels.host.norm_tiles import Norms
 from mxpeak.kernels.host.sparse import HostSparse
 from mxpeak.kernels.host.team import Team

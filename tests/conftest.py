@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from mxpeak.errors import ResourceError
-from mxpeak.kernels.contract import open_device
+from mxpeak.kernels.choose import open_device
 from mxpeak.kernels.host.backend import HostKernels
 from mxpeak.kernels.reference.backend import ReferenceKernels
 

@@ -28,15 +28,15 @@ __all__ = [
     "solve",
 ]
 #: The module of each public function.
-_HOMES = {"solve": "mxpeak.dense", "lu_factor": "mxpeak.dense", "gmres": "mxpeak.sparse_solve"}
+_HOMES = {"solve": "mxpeak.library.dense", "lu_factor": "mxpeak.library.dense", "gmres": "mxpeak.library.sparse"}
 
 
 def __getattr__(name: str) -> Any:
     """Bind public names when they are first used: `import mxpeak` loads no array library."""
     if name == "run":
-        return import_module("mxpeak.run")
+        return import_module("mxpeak.library.run")
     if name in __all__:
-        value = globals()[name] = getattr(import_module(_HOMES.get(name, "mxpeak.matrix_norms")), name)
+        value = globals()[name] = getattr(import_module(_HOMES.get(name, "mxpeak.library.norms")), name)
         return value
     raise AttributeError(f"module 'mxpeak' has no attribute {name!r}")
 

@@ -9,24 +9,24 @@ import numpy as np
 
 from mxpeak.comm.grid import Grid, make_grid
 from mxpeak.comm.solo import Solo
-from mxpeak.dist.generate import GeneratedSystem
-from mxpeak.dist.matrix import dist_matrix
+from mxpeak.distributed.generate import GeneratedSystem
+from mxpeak.distributed.matrix import dist_matrix
 from mxpeak.kernels.torch.backend import TorchKernels
 from mxpeak.layout.generators import generator
 from mxpeak.layout.grid import ProcessGrid
 from mxpeak.precision import precision as format_of
-from mxpeak.solvers import lu, lu_pivot
+from mxpeak.solvers import lu, pivoted_lu
 from mxpeak.spans import Spans
 from tests.conftest import U
-from tests.torch_devices import array
+from tests.support.torch_devices import array
 
 
 def hpl_factors(kernels: TorchKernels, n: int, nb: int, lookahead: int) -> Any:
     """HPL's U and the right-hand side beside it."""
     A = dist_matrix(_alone(), n, n + 1, nb, kernels)
     kernels.generate(A.local, A.rows, A.cols, generator("hpl", n).entries, kernels.zeros(0))
-    options = lu_pivot.LuOptions(lookahead=lookahead)
-    assert lu_pivot.factorize(A, options, kernels, Spans(stopwatch=kernels.stopwatch)) == 0
+    options = pivoted_lu.LuOptions(lookahead=lookahead)
+    assert pivoted_lu.factorize(A, options, kernels, Spans(stopwatch=kernels.stopwatch)) == 0
     return np.triu(array(A.local))
 
 

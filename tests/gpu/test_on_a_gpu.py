@@ -17,7 +17,8 @@ import torch
 
 from mxpeak.comm.threads import run_ranks
 from mxpeak.errors import ResourceError
-from mxpeak.kernels.contract import Tile, device_failure
+from mxpeak.kernels.choose import device_failure
+from mxpeak.kernels.contract.norms import Tile
 from mxpeak.kernels.host.backend import HostKernels
 from mxpeak.kernels.host.sparse import HostSparse
 from mxpeak.kernels.host.team import Team
@@ -30,11 +31,11 @@ from mxpeak.layout.places import consecutive
 from mxpeak.layout.stencil import Box
 from mxpeak.layout.structure import WHOLE
 from mxpeak.spans import Spans
-from tests.equivalence.test_mixed_kernels import KINDS, STORED, entries_of, globals_of, slack, within
-from tests.equivalence.test_sparse_kernels import CLASSIC, UNEQUAL
+from tests.contract.test_mixed_kernels import KINDS, STORED, entries_of, globals_of, slack, within
+from tests.contract.test_sparse_kernels import CLASSIC, UNEQUAL
 from tests.gpu.factors import FACTORS
-from tests.tensor_checks import check_tensors, nothing, numbers, same
-from tests.torch_devices import FORMS, ON_GPU, WHERE, array, torch_device
+from tests.support.tensor_checks import check_tensors, nothing, numbers, same
+from tests.support.torch_devices import FORMS, ON_GPU, WHERE, array, torch_device
 
 pytestmark = pytest.mark.skipif(not ON_GPU, reason="for a GPU: TEST_DEVICE=cuda")
 

@@ -14,9 +14,9 @@ import pytest
 
 from mxpeak.bench import sparse_bench
 from mxpeak.records import Result
+from tests.bench.test_hpg_mxp_on_thread_ranks import check_result, measured
 from tests.mpi.test_hpl_under_mpi import MPIEXEC, mpiexec
-from tests.numerics.test_hpg_mxp import agree
-from tests.virtual.test_hpg_mxp_on_thread_ranks import check_result, measured
+from tests.solvers.test_hpg_mxp import agree
 
 if not os.environ.get("CI"):  # there, a missing MPI is a failure
     pytest.importorskip("mpi4py", reason="MPI for Python is not installed")
@@ -86,7 +86,7 @@ def ended_by(tmp_path: Path, fault: str) -> tuple[int, str, float]:
         "import os, signal, sys\n"
         "from itertools import count\n"
         "from mxpeak.bench import hpg_mxp\n"
-        "from mxpeak.comm.launch import launcher\n"
+        "from mxpeak.runtime.launch import launcher\n"
         "from mxpeak.cli.main import main\n"
         "cycle, cycles = hpg_mxp.cycle, count()\n"
         "def faulty(level, b):\n"

@@ -87,7 +87,7 @@ def test_what_breaks_a_rule_is_named(tmp_path: Path) -> None:
 def test_a_rank_that_computes_wrongly_is_found_by_the_proof(tmp_path: Path) -> None:
     (tmp_path / "wrong.py").write_text(
         "import sys\n"
-        "from mxpeak.comm.launch import launcher\n"
+        "from mxpeak.runtime.launch import launcher\n"
         "from mxpeak.kernels.host.backend import HostKernels\n"
         "from mxpeak.cli.main import main\n"
         "right = HostKernels.subtract_product\n"

@@ -17,10 +17,7 @@ import mxpeak as mx
 from mxpeak.errors import UsageError
 from mxpeak.layout.grid import ProcessGrid
 from mxpeak.layout.structure import STRUCTURES
-from tests.conftest import U
-from tests.mpi.test_hpl_under_mpi import MPIEXEC
-from tests.numerics.test_norms import TYPES, cases, poisoned, random_matrix
-from tests.virtual.test_norms_on_thread_ranks import (
+from tests.bench.test_norms_on_thread_ranks import (
     all_norms,
     blocks,
     check,
@@ -29,6 +26,9 @@ from tests.virtual.test_norms_on_thread_ranks import (
     scalapack_part,
     size_of,
 )
+from tests.conftest import U
+from tests.mpi.test_hpl_under_mpi import MPIEXEC
+from tests.solvers.test_norms import TYPES, cases, poisoned, random_matrix
 
 pytestmark = pytest.mark.skipif(
     not MPIEXEC.exists() and not os.environ.get("CI"), reason="there is no mpiexec beside this Python"

@@ -29,7 +29,7 @@ def on_ranks(size: int, check: str, *arguments: str, **variables: str) -> subpro
 
 def tensors() -> None:
     from mxpeak.comm.mpi import world
-    from tests.tensor_checks import check_tensors
+    from tests.support.tensor_checks import check_tensors
 
     comm = world()
     check_tensors(comm)
@@ -45,7 +45,7 @@ def test_tensors_of_every_type_travel_between_mpi_ranks(size: int) -> None:
 def devices(fault: str, expected: str) -> None:
     from mxpeak.comm.devices import check_device_messages
     from mxpeak.comm.mpi import world
-    from tests.tensor_checks import Device
+    from tests.support.tensor_checks import Device
 
     comm: Any = world()
     device = Device(fault if comm.rank == 1 else "")

@@ -1,13 +1,10 @@
-"""What all cases of one run share in the result file, and the phases of a run over its ranks."""
+"""The phases of a run over its ranks, and what a reader of its result is cautioned about."""
 
 from __future__ import annotations
 
 import resource
 import sys
-import time
-import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from mxpeak.comm.base import Communicator
@@ -18,37 +15,10 @@ from mxpeak.spans import Spans
 ABOVE = 1.02
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """What all cases of one run share in the result file."""
-
-    argv: list[str]
-    config: dict[str, Any]
-    machine: dict[str, Any]
-    software: dict[str, Any]
-    launch: dict[str, Any]
-    cautions: list[Caution]
-
-    def run_section(self, start_unix: float, end_unix: float) -> dict[str, Any]:
-        """Who asked for the run, and when it was."""
-        return {
-            "id": str(uuid.uuid4()),
-            "argv": self.argv,
-            "start_unix": start_unix,
-            "end_unix": end_unix,
-            "start": _utc(start_unix),
-            "end": _utc(end_unix),
-        }
-
-
 def peak_rss(comm: Communicator) -> int:
     """The most memory that the processes of a group have had, in bytes; whole on rank 0.  Collective over comm."""
     unit = 1 if sys.platform == "darwin" else 1024  # ru_maxrss
     return sum(comm.gather_objects(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit) or [])
-
-
-def _utc(unix: float) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(unix))
 
 
 def phase_table(comm: Communicator, spans: Spans) -> dict[str, dict[str, Any]]:

@@ -24,20 +24,20 @@ from mxpeak.bench.facts import peak_rss, phase_table
 from mxpeak.bench.hpcg_check import Norms, spectral_test, symmetry_test
 from mxpeak.bench.hpcg_result import MOST, REFERENCE_STEPS, SLACK, Measured, Sets, hpcg_result
 from mxpeak.bench.hpcg_rules import REFERENCE, foreseen, form, forms, storages
-from mxpeak.bench.memory import memory_budget
-from mxpeak.bench.placement import load_kernels, on_device, place
 from mxpeak.bench.sparse_bench import TINY, SparseBench, held, seconds_for, without_effect
 from mxpeak.bench.stencil_sizes import box_of, line
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.solo import Solo
 from mxpeak.configs import HpcgConfig
-from mxpeak.dist.sparse_system import CgSystem
-from mxpeak.dist.stencil import Made, make_stencil, weights
+from mxpeak.distributed.stencil import Made, make_stencil, weights
+from mxpeak.distributed.system import CgSystem
 from mxpeak.errors import Outcome
 from mxpeak.layout.stencil import LEVELS, Box
 from mxpeak.options import Setting
 from mxpeak.perf.sparse_counts import hpcg_flops, stencil_levels
 from mxpeak.records import Result
+from mxpeak.runtime.memory import memory_budget
+from mxpeak.runtime.placement import load_kernels, on_device, place
 from mxpeak.solvers.cg import Solve, conjugate_gradients
 from mxpeak.solvers.multigrid import cycle
 from mxpeak.spans import Observer, Spans

@@ -18,10 +18,10 @@ from math import isfinite
 from random import Random
 
 from mxpeak.comm.base import Communicator
-from mxpeak.dist.sparse import Level, SparseMatrix
-from mxpeak.dist.sparse_system import CgSystem, Preconditioner
-from mxpeak.dist.stencil import weights
-from mxpeak.kernels.sparse_contract import SparseKernels, Vector
+from mxpeak.distributed.sparse import Level, SparseMatrix
+from mxpeak.distributed.stencil import weights
+from mxpeak.distributed.system import CgSystem, Preconditioner
+from mxpeak.kernels.contract.sparse import SparseKernels, Vector
 from mxpeak.layout.stencil import Box
 from mxpeak.solvers.cg import conjugate_gradients
 from mxpeak.solvers.multigrid import cycle

@@ -14,7 +14,7 @@ from mxpeak.bench.hpg_mxp_rules import PLAIN
 from mxpeak.bench.mxp_rules import Violation
 from mxpeak.bench.sparse_bench import OFFICIAL_RT
 from mxpeak.configs import HpcgConfig
-from mxpeak.dist.stencil import Form
+from mxpeak.distributed.stencil import Form
 from mxpeak.layout.stencil import LEVELS
 from mxpeak.records import three_digits
 

@@ -27,17 +27,17 @@ from mxpeak.bench.facts import peak_rss, phase_table
 from mxpeak.bench.hpg_mxp_problem import MatrixFile, problem_of, read_file, size_lines
 from mxpeak.bench.hpg_mxp_result import Measured, Solves, Validated, Validation, hpg_mxp_result
 from mxpeak.bench.hpg_mxp_rules import check, foreseen, storages
-from mxpeak.bench.memory import memory_budget
-from mxpeak.bench.placement import load_kernels, on_device, place
 from mxpeak.bench.sparse_bench import SparseBench, seconds_for, without_effect
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.solo import Solo
 from mxpeak.configs import HpgMxpConfig
-from mxpeak.dist.sparse_system import MixedSystem
-from mxpeak.dist.stencil import Hierarchy, Made
+from mxpeak.distributed.stencil import Hierarchy, Made
+from mxpeak.distributed.system import MixedSystem
 from mxpeak.options import Setting
 from mxpeak.perf.sparse_counts import hpg_mxp_flops
 from mxpeak.records import Result
+from mxpeak.runtime.memory import memory_budget
+from mxpeak.runtime.placement import load_kernels, on_device, place
 from mxpeak.solvers.gmres_ir import Solve, gmres_ir
 from mxpeak.solvers.multigrid import cycle
 from mxpeak.spans import Observer, Spans

@@ -13,19 +13,19 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from mxpeak.bench.hpg_mxp_rules import forms, storages
-from mxpeak.bench.memory import MARGIN, Budget
 from mxpeak.bench.sparse_bench import SparseBench, held
 from mxpeak.bench.stencil_sizes import Hierarchy as Held
 from mxpeak.bench.stencil_sizes import box_of, line
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.solo import Solo
 from mxpeak.configs import HpgMxpConfig
-from mxpeak.dist.stencil import Form, Made, settled, weights
+from mxpeak.distributed.stencil import Form, Made, settled, weights
 from mxpeak.errors import MxpeakError, ResourceError, UsageError
 from mxpeak.layout.stencil import LEVELS, Box, process_grid
 from mxpeak.perf.sparse_counts import FP64_BYTES, Levels, memory_bytes, stencil_levels
 from mxpeak.precision import PRECISIONS
 from mxpeak.records import size_text, three_digits
+from mxpeak.runtime.memory import MARGIN, Budget
 
 #: ||b|| outside of these is refused: squares of its entries, and of residuals, have to be numbers of fp64.
 LEAST_B, MOST_B = 1e-100, 1e100
@@ -293,7 +293,7 @@ class FileProblem:
 
     def make(self, storage: str, comm: Communicator) -> Made:
         """See `Problem`."""
-        from mxpeak.dist.general import deal, make_general  # as SciPy above
+        from mxpeak.distributed.general import deal, make_general  # as SciPy above
 
         bench = self._bench
         block = deal(comm, self._file.entries)

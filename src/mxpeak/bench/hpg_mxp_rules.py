@@ -22,7 +22,7 @@ from mxpeak.bench.mxp_rules import Violation
 from mxpeak.bench.sparse_bench import OFFICIAL_RT, OFFICIAL_SHARE
 from mxpeak.bench.stencil_sizes import box_of
 from mxpeak.configs import HpgMxpConfig
-from mxpeak.dist.stencil import Form
+from mxpeak.distributed.stencil import Form
 from mxpeak.errors import UsageError
 from mxpeak.layout.stencil import LEVELS
 from mxpeak.precision import PRECISIONS

@@ -17,19 +17,19 @@ from typing import Any
 from mxpeak.bench.facts import peak_rss, phase_table
 from mxpeak.bench.hpl_result import Solve, hpl_result
 from mxpeak.bench.lu_bench import LuBench, Problem, dry_run_text, run_cases, slowest
-from mxpeak.bench.placement import on_device
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.grid import Grid
 from mxpeak.configs import HplCase, HplConfig
-from mxpeak.dist.matrix import DistMatrix, dist_matrix
-from mxpeak.kernels.contract import Kernels
+from mxpeak.distributed.matrix import DistMatrix, dist_matrix
+from mxpeak.kernels.contract.lu import Kernels
 from mxpeak.layout.generators import generator
 from mxpeak.options import Setting
 from mxpeak.perf.counts import hpl_flops, hpl_memory_bytes
 from mxpeak.precision import precision
 from mxpeak.records import Result
-from mxpeak.solvers.lu_pivot import LuOptions, factorize
+from mxpeak.runtime.placement import on_device
 from mxpeak.solvers.panel import PanelOptions
+from mxpeak.solvers.pivoted_lu import LuOptions, factorize
 from mxpeak.solvers.residual import residual_norms
 from mxpeak.solvers.row_swap import SwapOptions
 from mxpeak.solvers.triangular import solve_augmented

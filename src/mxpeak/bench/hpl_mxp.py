@@ -22,20 +22,20 @@ from mxpeak.bench.facts import peak_rss, phase_table
 from mxpeak.bench.hpl_mxp_result import Check, MxpSolve, hpl_mxp_result
 from mxpeak.bench.lu_bench import LuBench, Problem, dry_run_text, run_cases, slowest
 from mxpeak.bench.mxp_rules import THRESHOLD, foreseen, refused
-from mxpeak.bench.placement import on_device
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.grid import Grid
 from mxpeak.configs import HplMxpCase, HplMxpConfig
-from mxpeak.dist.generate import GeneratedSystem
-from mxpeak.dist.matrix import DistMatrix, dist_matrix
-from mxpeak.dist.vectors import largest
+from mxpeak.distributed.generate import GeneratedSystem
+from mxpeak.distributed.matrix import DistMatrix, dist_matrix
+from mxpeak.distributed.vectors import largest
 from mxpeak.errors import UsageError
-from mxpeak.kernels.contract import Kernels
+from mxpeak.kernels.contract.lu import Kernels
 from mxpeak.layout.generators import generator
 from mxpeak.options import Setting
 from mxpeak.perf.counts import Footprint, hpl_flops, mxp_memory_bytes
 from mxpeak.precision import precision
 from mxpeak.records import Result
+from mxpeak.runtime.placement import on_device
 from mxpeak.solvers.difficulty import condition_estimate, unpreconditioned_factor
 from mxpeak.solvers.lu import LuOptions, factorize, storage
 from mxpeak.solvers.mxp_system import Balance, MxpSystem, balance

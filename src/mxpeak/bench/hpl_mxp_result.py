@@ -6,13 +6,14 @@ from dataclasses import asdict, dataclass
 from math import isfinite
 from typing import Any
 
-from mxpeak.bench.facts import Facts, badness, depth_caution, drift_caution
+from mxpeak.bench.facts import badness, depth_caution, drift_caution
 from mxpeak.bench.mxp_rules import diagonal_scale, predicted_steps, rules_section, violations
 from mxpeak.configs import HplMxpCase
 from mxpeak.errors import Outcome
 from mxpeak.layout.grid import ProcessGrid
 from mxpeak.perf.counts import hpl_flops, lu_flops
 from mxpeak.records import Caution, Result
+from mxpeak.runtime.facts import Facts
 from mxpeak.solvers.proof import Proof
 from mxpeak.solvers.refine import MOST_STEPS
 from mxpeak.spans import Spans

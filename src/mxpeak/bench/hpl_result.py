@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
-from mxpeak.bench.facts import Facts, badness, depth_caution, drift_caution
+from mxpeak.bench.facts import badness, depth_caution, drift_caution
 from mxpeak.configs import HplCase
 from mxpeak.errors import Outcome
 from mxpeak.layout.block_cyclic import BlockCyclic
@@ -14,6 +14,7 @@ from mxpeak.layout.grid import ProcessGrid
 from mxpeak.layout.schedule import split_columns
 from mxpeak.perf.counts import hpl_flops, hpl_memory_bytes
 from mxpeak.records import Caution, Result
+from mxpeak.runtime.facts import Facts
 from mxpeak.solvers.residual import ResidualNorms
 from mxpeak.spans import Spans
 

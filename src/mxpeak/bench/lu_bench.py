@@ -8,18 +8,19 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Generic, Protocol, TypeVar
 
-from mxpeak.bench.memory import memory_budget
-from mxpeak.bench.placement import Placement, facts_of, load_kernels, place
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.grid import Grid, make_grid
 from mxpeak.configs import HplConfig, HplMxpConfig
-from mxpeak.dist.vectors import largest
+from mxpeak.distributed.vectors import largest
 from mxpeak.errors import ResourceError
-from mxpeak.kernels.contract import Kernels
+from mxpeak.kernels.contract.lu import Kernels
 from mxpeak.layout.grid import ProcessGrid
 from mxpeak.options import Setting
 from mxpeak.perf.counts import Footprint, hpl_flops
 from mxpeak.records import Result
+from mxpeak.runtime.facts import facts_of
+from mxpeak.runtime.memory import memory_budget
+from mxpeak.runtime.placement import Placement, load_kernels, place
 from mxpeak.spans import Observer
 
 #: --quick: seconds that one run should take, and the orders between which it is chosen.

@@ -19,26 +19,28 @@ from itertools import groupby
 
 from mxpeak.bench.facts import phase_table
 from mxpeak.bench.lu_bench import slowest
-from mxpeak.bench.memory import memory_budget
 from mxpeak.bench.norms_check import Reference, reference_norms
 from mxpeak.bench.norms_matrix import StoredMatrix, empty_matrix, generate
 from mxpeak.bench.norms_result import Runs, norms_result
 from mxpeak.bench.norms_sizes import Sizes, check, matrix_bytes, matrix_of, read_bytes, structure_of, without_effect
-from mxpeak.bench.placement import Placement, compile_in_turn, facts_of, load_kernels, on_device, place
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.grid import Grid, make_grid
-from mxpeak.comm.launch import hosts, ranks_a_node
 from mxpeak.comm.solo import Solo
 from mxpeak.configs import NormsCase, NormsConfig
 from mxpeak.errors import ResourceError
-from mxpeak.kernels.contract import Kernels
+from mxpeak.kernels.contract.lu import Kernels
 from mxpeak.layout.grid import ProcessGrid
 from mxpeak.layout.structure import Structure
 from mxpeak.options import Setting
 from mxpeak.perf.host import one_core_each
 from mxpeak.records import Result, size_text
+from mxpeak.runtime.compile import compile_in_turn
+from mxpeak.runtime.facts import facts_of
+from mxpeak.runtime.launch import hosts, ranks_a_node
+from mxpeak.runtime.memory import memory_budget
+from mxpeak.runtime.placement import Placement, load_kernels, on_device, place
+from mxpeak.solvers.exact_norms import reproducible_norms
 from mxpeak.solvers.norms import norms
-from mxpeak.solvers.reproducible_norms import reproducible_norms
 from mxpeak.spans import Observer, Spans
 
 #: Seconds over which a norm is taken again and again, and how often at most unless --repeat asks for more.

@@ -17,7 +17,8 @@ from typing import Any
 from mxpeak.bench.norms_matrix import StoredMatrix, strips
 from mxpeak.comm.base import Communicator
 from mxpeak.configs import NormsCase
-from mxpeak.kernels.contract import ExtendedParts, Matrix, NormKernels, Tile
+from mxpeak.kernels.contract import Matrix
+from mxpeak.kernels.contract.norms import ExtendedParts, NormKernels, Tile
 from mxpeak.layout.places import Places, consecutive
 from mxpeak.layout.structure import DIAGONAL, Band, Structure
 from mxpeak.precision import precision

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 from mxpeak.comm.grid import Grid
 from mxpeak.configs import NormsCase
-from mxpeak.dist.norm_matrix import DealtMatrix
-from mxpeak.kernels.contract import Kernels, Matrix, NormKernels, Tile
+from mxpeak.distributed.tiles import DealtMatrix
+from mxpeak.kernels.contract import Matrix
+from mxpeak.kernels.contract.lu import Kernels
+from mxpeak.kernels.contract.norms import NormKernels, Tile
 from mxpeak.layout.block_cyclic import BlockCyclic, numroc
 from mxpeak.layout.entries import Entries
 from mxpeak.layout.places import Places, consecutive, dealt

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from mxpeak.bench.facts import Facts, above_caution, badness
+from mxpeak.bench.facts import above_caution, badness
 from mxpeak.bench.norms_check import Reference, scaled_error, threshold
 from mxpeak.configs import NormsCase
 from mxpeak.layout.grid import ProcessGrid
 from mxpeak.layout.structure import Structure
 from mxpeak.records import Caution, Result
+from mxpeak.runtime.facts import Facts
 
 FORMULAS = {
     "max": "| norm - reference | / ( reference * eps )",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from math import isqrt
 
-from mxpeak.bench.memory import Budget
 from mxpeak.bench.norms_matrix import footprint
 from mxpeak.comm.base import Communicator
 from mxpeak.configs import STRUCTURES, NormsCase, NormsConfig
@@ -13,6 +12,7 @@ from mxpeak.layout.grid import ProcessGrid
 from mxpeak.layout.structure import Structure, structure
 from mxpeak.perf.counts import Footprint
 from mxpeak.records import Caution, size_text
+from mxpeak.runtime.memory import Budget
 
 #: The size where none was asked for, and the bytes of the largest matrix with --quick.
 DEFAULT_N, QUICK_BYTES = 10240, 256 * 10**6

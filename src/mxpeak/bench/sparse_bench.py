@@ -7,20 +7,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from mxpeak.bench.memory import memory_budget
-from mxpeak.bench.placement import Placement, compile_in_turn, facts_of
 from mxpeak.bench.stencil_sizes import Hierarchy as Held
 from mxpeak.bench.stencil_sizes import box_of, check_host_memory, fitted
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.solo import Solo
 from mxpeak.configs import HpgMxpConfig, SparseConfig
-from mxpeak.dist.sparse import SparseMatrix, reduced
-from mxpeak.dist.stencil import Form, Made, make_stencil
-from mxpeak.kernels.contract import Kernels
+from mxpeak.distributed.sparse import SparseMatrix, reduced
+from mxpeak.distributed.stencil import Form, Made, make_stencil
+from mxpeak.kernels.contract.lu import Kernels
 from mxpeak.layout.stencil import LEVELS, Box
 from mxpeak.options import Setting
 from mxpeak.precision import PRECISIONS
 from mxpeak.records import Caution
+from mxpeak.runtime.compile import compile_in_turn
+from mxpeak.runtime.facts import facts_of
+from mxpeak.runtime.memory import memory_budget
+from mxpeak.runtime.placement import Placement
 from mxpeak.spans import Observer, Spans
 
 #: Seconds to measure for where none were asked for, with --quick, and by the rules.

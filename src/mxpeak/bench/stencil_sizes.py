@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from mxpeak.bench.memory import MARGIN, Budget
 from mxpeak.comm.base import Communicator
-from mxpeak.comm.launch import hosts
 from mxpeak.configs import SparseConfig, squarest
 from mxpeak.errors import ResourceError, UsageError
 from mxpeak.layout.stencil import LEAST_SIDE, LEVELS, STENCIL, Box, Triple, check_box, largest_cube, process_grid, times
 from mxpeak.perf.host import available_memory_bytes
 from mxpeak.records import Caution, size_text
+from mxpeak.runtime.launch import hosts
+from mxpeak.runtime.memory import MARGIN, Budget
 
 #: A rank's box where none was asked for, and with --quick: on the host the reference's, and what fills a GPU.
 DEFAULT_NX, QUICK_NX = 104, 32

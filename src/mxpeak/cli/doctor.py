@@ -90,14 +90,14 @@ def _blas_facts() -> Mapping[str, Any]:
 
 
 def _mpi_facts() -> Mapping[str, Any]:
-    from mxpeak.comm.launch import mpi_facts
+    from mxpeak.runtime.launch import mpi_facts
 
     return mpi_facts()
 
 
 def _gpu_facts() -> Mapping[str, Any]:
     """The GPUs that torch can use, where they lie, and the adapters beside them."""
-    from mxpeak.kernels.contract import gpu_driver
+    from mxpeak.kernels.choose import gpu_driver
     from mxpeak.perf.devices import gpu_place, nics
 
     if not gpu_driver():

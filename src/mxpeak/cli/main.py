@@ -116,7 +116,7 @@ def main(argv: list[str] | None = None) -> int:
         session.say(f"mxpeak: ended by signal {interrupted.number}")
         return session.end(128 + interrupted.number)
     except Exception as error:
-        from mxpeak.kernels.contract import device_failure
+        from mxpeak.kernels.choose import device_failure
 
         failure = device_failure(error)
         return session.crash() if failure is None else session.fail(failure, ExitCode.RESOURCE)

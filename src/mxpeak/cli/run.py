@@ -61,7 +61,7 @@ def _add_benchmark(choices: Any, name: str, summary: str, example: str, config: 
 
 def run(args: argparse.Namespace, argv: list[str], session: Session) -> int:
     """Run what the command line asks for.  Collective over all ranks, once they are there."""
-    from mxpeak.comm.launch import confirm, launched, respawn, start
+    from mxpeak.runtime.launch import confirm, launched, respawn, start
 
     if launched():  # rank 0 reads the request, once all ranks are there to hear what is wrong with it
         session.comm = start(getattr(args, "comm", os.environ.get("MXPEAK_COMM", "auto")))

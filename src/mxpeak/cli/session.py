@@ -53,7 +53,7 @@ class Session:
         """The rank: by the communicator, or as the launcher's variables say while there is none."""
         if self.comm is not None:
             return self.comm.rank
-        from mxpeak.comm.launch import launcher
+        from mxpeak.runtime.launch import launcher
 
         found = launcher()
         return 0 if found is None else found[1]

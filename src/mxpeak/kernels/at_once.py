@@ -6,7 +6,8 @@ from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
-from mxpeak.kernels.contract import BlockSolver, Matrix, Vector
+from mxpeak.kernels.contract import Matrix, Vector
+from mxpeak.kernels.contract.lu import BlockSolver
 from mxpeak.spans import HOST
 
 

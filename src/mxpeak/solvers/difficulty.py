@@ -5,9 +5,10 @@ Neither is part of a benchmark's time; both stand beside its result, so that a r
 
 from __future__ import annotations
 
-from mxpeak.dist.generate import GeneratedSystem
-from mxpeak.dist.vectors import largest
-from mxpeak.kernels.contract import Kernels, Vector
+from mxpeak.distributed.generate import GeneratedSystem
+from mxpeak.distributed.vectors import largest
+from mxpeak.kernels.contract import Vector
+from mxpeak.kernels.contract.lu import Kernels
 from mxpeak.solvers.krylov import Arnoldi
 from mxpeak.solvers.mxp_system import MxpSystem
 

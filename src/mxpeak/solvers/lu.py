@@ -17,9 +17,10 @@ from typing import Any
 
 from mxpeak.comm.base import Task, wait_for
 from mxpeak.comm.broadcast import library_nonblocking, start_broadcast
-from mxpeak.dist.matrix import DistMatrix
-from mxpeak.dist.vectors import largest
-from mxpeak.kernels.contract import Kernels, Matrix, Vector
+from mxpeak.distributed.matrix import DistMatrix
+from mxpeak.distributed.vectors import largest
+from mxpeak.kernels.contract import Matrix, Vector
+from mxpeak.kernels.contract.lu import Kernels
 from mxpeak.layout.schedule import LuStep, lu_steps
 from mxpeak.perf.counts import lu_flops_done
 from mxpeak.spans import Spans

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mxpeak.dist.generate import GeneratedSystem
-from mxpeak.dist.matrix import DistMatrix
-from mxpeak.dist.vectors import DistSpace
-from mxpeak.kernels.contract import Kernels, Vector
+from mxpeak.distributed.generate import GeneratedSystem
+from mxpeak.distributed.matrix import DistMatrix
+from mxpeak.distributed.vectors import DistSpace
+from mxpeak.kernels.contract import Vector
+from mxpeak.kernels.contract.lu import Kernels
 from mxpeak.solvers.triangular import Factored
 from mxpeak.spans import Spans
 

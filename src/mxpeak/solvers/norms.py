@@ -16,7 +16,8 @@ from collections.abc import Collection, Sequence
 from typing import Protocol
 
 from mxpeak.comm.base import Communicator
-from mxpeak.kernels.contract import NormKernels, NormParts, Tile, Vector
+from mxpeak.kernels.contract import Vector
+from mxpeak.kernels.contract.norms import NormKernels, NormParts, Tile
 from mxpeak.layout.places import Places
 from mxpeak.layout.structure import DIAGONAL, Structure
 

@@ -9,8 +9,8 @@ from typing import Any
 from mxpeak.comm.base import Task
 from mxpeak.comm.broadcast import start_broadcast
 from mxpeak.comm.exchange import allreduce_by
-from mxpeak.dist.matrix import DistMatrix
-from mxpeak.kernels.contract import Kernels, Panel
+from mxpeak.distributed.matrix import DistMatrix
+from mxpeak.kernels.contract.lu import Kernels, Panel
 from mxpeak.layout.panel_plan import panel_plan
 from mxpeak.layout.row_moves import LocalMoves, local_moves, row_moves
 from mxpeak.layout.schedule import LuStep

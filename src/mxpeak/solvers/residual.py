@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from mxpeak.dist.matrix import DistMatrix
-from mxpeak.kernels.contract import Kernels
+from mxpeak.distributed.matrix import DistMatrix
+from mxpeak.kernels.contract.lu import Kernels
 
 
 @dataclass(frozen=True, slots=True)

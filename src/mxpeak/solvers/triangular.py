@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from mxpeak.dist.matrix import DistMatrix
-from mxpeak.kernels.contract import BlockSolver, Kernels, Matrix, Vector
+from mxpeak.distributed.matrix import DistMatrix
+from mxpeak.kernels.contract import Matrix, Vector
+from mxpeak.kernels.contract.lu import BlockSolver, Kernels
 from mxpeak.layout.schedule import LuStep, lu_steps
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from mxpeak.kernels.at_once import AtOnce
-from mxpeak.kernels.contract import Exchange, Panel, PanelOutcome
+from mxpeak.kernels.contract.lu import Exchange, Panel, PanelOutcome
 from mxpeak.kernels.host import blas, block, cast, generate, norms, panel, rows, triangle
 from mxpeak.kernels.host.native import SYNC, sched_yield_address
 from mxpeak.kernels.host.norm_tiles import Norms

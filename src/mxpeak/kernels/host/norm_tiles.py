@@ -13,7 +13,7 @@ import numpy as np
 from numba import types
 from numba.np.numpy_support import from_dtype
 
-from mxpeak.kernels.contract import ExtendedParts, NormParts, Tile
+from mxpeak.kernels.contract.norms import ExtendedParts, NormParts, Tile
 from mxpeak.kernels.host import norm_check, norm_folds, norm_small
 from mxpeak.kernels.host import norm_pass as compiled
 from mxpeak.kernels.host.team import Team

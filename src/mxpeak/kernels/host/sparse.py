@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from mxpeak.kernels.contract import Tile
+from mxpeak.kernels.contract.norms import Tile
 from mxpeak.kernels.host import sparse_sweep as sweep
 from mxpeak.kernels.host import sparse_vectors as vectors
 from mxpeak.kernels.host.native import SYNC, sched_yield_address

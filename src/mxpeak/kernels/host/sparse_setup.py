@@ -9,11 +9,11 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from mxpeak.kernels.contract.sparse import Order, Rows
 from mxpeak.kernels.host import sparse_pack as pack
 from mxpeak.kernels.host import sparse_rows as setup
 from mxpeak.kernels.host.sparse_native import LANES
 from mxpeak.kernels.host.team import Team
-from mxpeak.kernels.sparse_contract import Order, Rows
 from mxpeak.layout.stencil import Box
 
 Array = np.ndarray[Any, np.dtype[Any]]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mxpeak.kernels.at_once import AtOnce
-from mxpeak.kernels.contract import Exchange, Panel, PanelOutcome
+from mxpeak.kernels.contract.lu import Exchange, Panel, PanelOutcome
 from mxpeak.kernels.reference.norms import ReferenceNorms
 from mxpeak.layout import lcg
 from mxpeak.layout.block_cyclic import BlockCyclic

@@ -11,7 +11,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from mxpeak.kernels.contract import ExtendedParts, NormParts, Tile
+from mxpeak.kernels.contract.norms import ExtendedParts, NormParts, Tile
 from mxpeak.layout.places import Places
 from mxpeak.layout.structure import Band
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from mxpeak.kernels.contract.sparse import Order, Rows, Stored
 from mxpeak.kernels.reference.backend import TYPES, quiet, rounded
-from mxpeak.kernels.sparse_contract import Order, Rows, Stored
 from mxpeak.layout.stencil import Box
 
 Array = np.ndarray[Any, np.dtype[Any]]

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from mxpeak.kernels.contract import BlockSolver, Exchange, NormKernels, Panel, PanelOutcome
-from mxpeak.kernels.sparse_contract import SparseKernels
+from mxpeak.kernels.contract.lu import BlockSolver, Exchange, Panel, PanelOutcome
+from mxpeak.kernels.contract.norms import NormKernels
+from mxpeak.kernels.contract.sparse import SparseKernels
 from mxpeak.kernels.torch import blas, cast, generate, panel, rows, triangle
 from mxpeak.kernels.torch.device import TYPES, Device
 from mxpeak.layout.block_cyclic import BlockCyclic

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 import torch
 
-from mxpeak.kernels.contract import Tile
+from mxpeak.kernels.contract.norms import Tile
 from mxpeak.kernels.torch.norm_plain import Strip, strips
 from mxpeak.layout.structure import Band
 

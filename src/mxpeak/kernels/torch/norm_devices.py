@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from mxpeak.kernels.contract import ExtendedParts, NormParts, Tile
+from mxpeak.kernels.contract.norms import ExtendedParts, NormParts, Tile
 from mxpeak.kernels.torch.device import Device
 from mxpeak.kernels.torch.norms import TorchNorms
 from mxpeak.layout.structure import Band

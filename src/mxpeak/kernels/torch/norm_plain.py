@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from mxpeak.kernels.contract import Tile
+from mxpeak.kernels.contract.norms import Tile
 from mxpeak.kernels.torch.norm_table import FAR
 from mxpeak.layout.places import Places
 from mxpeak.layout.structure import WHOLE, Band

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from mxpeak.kernels.contract import Tile
+from mxpeak.kernels.contract.norms import Tile
 from mxpeak.kernels.torch.norm_table import FEW, MANY, Batch, batches
 from mxpeak.layout.places import consecutive
 from mxpeak.layout.structure import WHOLE, Band

@@ -14,7 +14,7 @@ from itertools import groupby, pairwise
 
 import torch
 
-from mxpeak.kernels.contract import Tile
+from mxpeak.kernels.contract.norms import Tile
 from mxpeak.layout.places import Places
 from mxpeak.layout.structure import WHOLE, Band
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from mxpeak.kernels.contract import ExtendedParts, NormParts, Tile
+from mxpeak.kernels.contract.norms import ExtendedParts, NormParts, Tile
 from mxpeak.kernels.torch import norm_check, norm_plain, norm_slots
 from mxpeak.kernels.torch.device import Device
 from mxpeak.layout.places import Places

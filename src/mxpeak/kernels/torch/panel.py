@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from mxpeak.kernels.contract import Exchange, Panel, PanelOutcome
+from mxpeak.kernels.contract.lu import Exchange, Panel, PanelOutcome
 from mxpeak.kernels.torch.blas import by_cusolver
 from mxpeak.kernels.torch.device import Device
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from mxpeak.kernels.contract import Tile
+from mxpeak.kernels.contract.norms import Tile
 from mxpeak.kernels.host.sparse import HostSparse
 from mxpeak.kernels.host.sparse_sweep import BOTH, LOWER, UPPER
 from mxpeak.kernels.torch import sparse_plain, sparse_vectors

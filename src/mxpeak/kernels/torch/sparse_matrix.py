@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from mxpeak.kernels.contract.sparse import Order
 from mxpeak.kernels.host import sparse_pack as pack
 from mxpeak.kernels.host.sparse_native import LANES
 from mxpeak.kernels.host.sparse_setup import HostMatrix, Pattern
-from mxpeak.kernels.sparse_contract import Order
 from mxpeak.kernels.torch.device import TYPES, Device
 from mxpeak.kernels.torch.replay import Replay
 

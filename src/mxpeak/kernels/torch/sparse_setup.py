@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from mxpeak.kernels.contract.sparse import Order, Rows
 from mxpeak.kernels.host.sparse import HostSparse
 from mxpeak.kernels.host.sparse_native import LANES
-from mxpeak.kernels.sparse_contract import Order, Rows
 from mxpeak.kernels.torch.device import TYPES, Device
 from mxpeak.kernels.torch.replay import GraphRecorder, Replay
 from mxpeak.kernels.torch.sparse_matrix import Tensor, TorchMatrix, entries_of, narrowed, pattern_of

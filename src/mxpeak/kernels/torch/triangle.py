@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from mxpeak.kernels.contract import BlockSolver
+from mxpeak.kernels.contract.lu import BlockSolver
 from mxpeak.kernels.torch.device import Device
 from mxpeak.kernels.torch.generate import places
 from mxpeak.layout.block_cyclic import BlockCyclic

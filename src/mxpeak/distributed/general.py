@@ -1,0 +1,166 @@
+"""Any sparse matrix over the ranks: consecutive rows each, and a halo that is read off their columns.
+
+Rank k owns rows starts[k] … starts[k+1]-1, so many that all ranks have about as many entries.  The columns of others
+that its rows meet are its halo, ascending, so by owner: what one rank sends is one piece of it.  Every rank tells the
+owners which of their rows it needs; one may have to send to another from which it needs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from mxpeak.comm.base import Communicator, Task, all_of
+from mxpeak.distributed.sparse import Exchange, Level, Neighbour, SparseMatrix
+from mxpeak.distributed.stencil import Form, Hierarchy, Made, settled
+from mxpeak.kernels.contract.sparse import Order, Rows, SparseKernels
+from mxpeak.spans import Spans
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One rank's rows of a matrix, compressed, with the columns of the whole; `starts` has every rank's first row."""
+
+    starts: list[int]
+    rank: int
+    indptr: Array
+    columns: Array
+    data: Array
+
+    @property
+    def first(self) -> int:
+        """The rank's first row."""
+        return self.starts[self.rank]
+
+    @property
+    def n(self) -> int:
+        """How many it has."""
+        return self.starts[self.rank + 1] - self.first
+
+    @property
+    def arrays(self) -> tuple[Array, Array, Array]:
+        """What travels, in this order."""
+        return self.indptr, self.columns, self.data
+
+
+@dataclass(frozen=True, slots=True)
+class Partner:
+    """A rank to talk to: which rows it needs, by their numbers here, and where in the halo stands what it sends."""
+
+    rank: int
+    rows: Array
+    offset: int
+    received: int
+
+
+# --- dealing ----------------------------------------------------------------------------------------------------
+
+
+def cuts(indptr: Array, ranks: int) -> list[int]:
+    """The first row of every rank, and n: about as many entries each, and one row at least."""
+    n, nnz = len(indptr) - 1, int(indptr[-1])
+    starts = [0]
+    for k, at in enumerate(np.searchsorted(indptr, nnz * np.arange(1, ranks) / ranks), 1):
+        starts.append(min(max(int(at), starts[-1] + 1), n - ranks + k))
+    return [*starts, n]
+
+
+def deal(comm: Communicator, whole: Any) -> Block:
+    """The rows of `whole`, compressed rows on rank 0 and None elsewhere, over the ranks.  Collective over comm."""
+    plan = None
+    if comm.rank == 0:
+        starts = cuts(whole.indptr, comm.size)
+        plan = starts, [int(whole.indptr[row]) for row in starts]
+    starts, places = comm.bcast_object(plan)
+    if comm.rank == 0:
+        for rank in range(1, comm.size):  # one at a time: all together would be a second copy of the columns
+            block = _part(whole, starts, places, rank)
+            Task(all_of([comm.isend(one, rank) for one in block.arrays])).wait()
+        return _part(whole, starts, places, 0)
+    n, nnz = starts[comm.rank + 1] - starts[comm.rank], places[comm.rank + 1] - places[comm.rank]
+    mine = Block(starts, comm.rank, np.empty(n + 1, np.int64), np.empty(nnz, np.int64), np.empty(nnz))
+    Task(all_of([comm.irecv(buffer, 0) for buffer in mine.arrays])).wait()
+    return mine
+
+
+def _part(whole: Any, starts: list[int], places: list[int], rank: int) -> Block:
+    rows, entries = slice(starts[rank], starts[rank + 1] + 1), slice(places[rank], places[rank + 1])
+    indptr = whole.indptr[rows].astype(np.int64) - places[rank]
+    return Block(starts, rank, indptr, whole.indices[entries].astype(np.int64), whole.data[entries])
+
+
+# --- the halo ---------------------------------------------------------------------------------------------------
+
+
+def localised(kernels: SparseKernels, comm: Communicator, block: Block) -> tuple[Rows, list[Partner]]:
+    """The rows in local columns and the halo's, with a locally symmetric pattern; whom to talk to.  Collective."""
+    first, n = block.first, block.n
+    outside = (block.columns < first) | (block.columns >= first + n)
+    halo = np.unique(block.columns[outside])
+    columns = block.columns - first
+    columns[outside] = n + np.searchsorted(halo, block.columns[outside])
+    rows = kernels.rows_of(block.indptr, columns, block.data, n, halo.size)
+    if not kernels.is_symmetric_pattern(rows):  # without one, colours and the order of sweeps would be wrong
+        rows = kernels.with_symmetric_pattern(rows)
+    return rows, partners(comm, block.starts, halo)
+
+
+def partners(comm: Communicator, starts: Sequence[int], halo: Array) -> list[Partner]:
+    """Everybody whose rows this rank needs, `halo` of them, or who needs some of its.  Collective over comm."""
+    bounds = np.searchsorted(halo, starts).tolist()
+    needs = {rank: bounds[rank + 1] - bounds[rank] for rank in range(comm.size) if bounds[rank + 1] > bounds[rank]}
+    everybodys = comm.bcast_object(comm.gather_objects(needs))
+    asked = {rank: np.empty(one[comm.rank], np.int64) for rank, one in enumerate(everybodys) if comm.rank in one}
+    requests = [comm.irecv(numbers, rank) for rank, numbers in asked.items()]
+    requests += [comm.isend(halo[bounds[rank] : bounds[rank + 1]], rank) for rank in needs]
+    Task(all_of(requests)).wait()
+    nothing = np.empty(0, np.int64)
+    return [
+        Partner(rank, asked[rank] - starts[comm.rank] if rank in asked else nothing, bounds[rank], needs.get(rank, 0))
+        for rank in sorted({*asked, *needs})
+    ]
+
+
+def exchange(
+    kernels: SparseKernels, comm: Communicator, partners: Sequence[Partner], order: Order, precision: str
+) -> Exchange:
+    """The halo of vectors in an order of the rows."""
+    numbers = [kernels.reordered(order, kernels.indices(one.rows.tolist())) for one in partners]
+    neighbours = [
+        Neighbour(one.rank, rows, len(rows), one.offset, one.received) for one, rows in zip(partners, numbers)
+    ]
+    everything = kernels.indices([row for one in partners for row in one.rows.tolist()])
+    return Exchange(kernels, comm, neighbours, kernels.reordered(order, everything), precision)
+
+
+# --- the matrix -------------------------------------------------------------------------------------------------
+
+
+def make_general(
+    kernels: SparseKernels, comm: Communicator, block: Block, forms: Sequence[Form], order: str, spans: Spans
+) -> Made:
+    """The matrix in every form, as hierarchies of one level: a cycle is one sweep from zero.  Collective over comm."""
+    begin = perf_counter()
+    rows, partners = localised(kernels, comm, block)
+    generated = perf_counter()
+    ordered = kernels.order(rows, order)
+    found: list[Hierarchy] = []
+    for form in forms:
+        values, exact = settled(kernels, comm, rows, form.values[0], form.tolerance)
+        vectors = "fp64" if values == "fp64" else form.vectors
+        same = next((one.top.A.A for one in found if one.top.A.A.storage == form.storage), None)
+        stored = kernels.store(rows, ordered, values, vectors, form.storage, like=same)
+        top = outer = SparseMatrix(kernels, stored, exchange(kernels, comm, partners, ordered, vectors), spans)
+        if form.mixed:  # residuals are those of the matrix itself
+            like = stored if exact else same
+            stored = kernels.store(rows, ordered, values if exact else "fp64", "fp64", form.storage, like=like)
+            outer = SparseMatrix(kernels, stored, exchange(kernels, comm, partners, ordered, "fp64"), spans)
+        found.append(Hierarchy(Level(top, top.operand()), outer))
+    b, setup_bytes = kernels.row_sums(rows, ordered), int(rows.indptr[-1]) * 12 + rows.n * 8
+    return Made(found, b, generated - begin, perf_counter() - generated, [ordered.groups], setup_bytes)

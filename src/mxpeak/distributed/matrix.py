@@ -1,0 +1,40 @@
+"""A matrix dealt block-cyclically over a process grid, as one rank holds it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from mxpeak.comm.grid import Grid
+from mxpeak.kernels.contract import Matrix
+from mxpeak.kernels.contract.lu import Kernels
+from mxpeak.layout.block_cyclic import BlockCyclic
+
+
+@dataclass(frozen=True, slots=True)
+class DistMatrix:
+    """An m×n matrix in NB×NB blocks on a P×Q grid; `local` is this rank's part, row-major."""
+
+    grid: Grid
+    rows: BlockCyclic
+    cols: BlockCyclic
+    local: Matrix
+
+    @property
+    def nb(self) -> int:
+        """The block size."""
+        return self.rows.nb
+
+    def __getitem__(self, block: tuple[slice, slice]) -> Any:
+        """The local part of global rows i0:i1 and columns j0:j1: a view, empty where this rank owns nothing."""
+        i, j = block
+        rows = self.rows.local_range(i.start or 0, self.rows.n if i.stop is None else i.stop)
+        cols = self.cols.local_range(j.start or 0, self.cols.n if j.stop is None else j.stop)
+        return self.local[rows, cols]
+
+
+def dist_matrix(grid: Grid, m: int, n: int, nb: int, kernels: Kernels, precision: str = "fp64") -> DistMatrix:
+    """An uninitialised m×n matrix on the grid."""
+    rows = BlockCyclic(m, nb, grid.p, grid.P)
+    cols = BlockCyclic(n, nb, grid.q, grid.Q)
+    return DistMatrix(grid, rows, cols, kernels.matrix(rows.local_size, cols.local_size, precision))

@@ -1,0 +1,203 @@
+"""A sparse matrix whose rows are dealt over the ranks, and multigrid's levels of such matrices.
+
+Before a product or a sweep a rank needs the entries of x that its rows meet and other ranks own: its halo.  They travel
+while the rank computes what needs none of them; in a sweep that goes on over all colours (`late` in the kernels).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from mxpeak.comm.base import Communicator, Steps, Task, all_of
+from mxpeak.kernels.contract.sparse import Indices, SparseKernels, Stored, Vector
+from mxpeak.perf import sparse_counts as counts
+from mxpeak.precision import PRECISIONS
+from mxpeak.spans import Spans
+
+
+def reduced(kernels: SparseKernels, comm: Communicator, value: float, op: str) -> float:
+    """The sum or the largest of everybody's value, NaN if there is one.  Collective."""
+    if comm.size == 1:
+        return value
+    found = kernels.vector(1, "fp64")
+    kernels.assign(found, value)
+    comm.allreduce(found, op)
+    return float(found[0])
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbour:
+    """A rank to talk to: which rows it needs, and where in the halo stands what comes from it."""
+
+    rank: int
+    rows: Indices
+    count: int
+    offset: int
+    received: int
+
+
+class Exchange:
+    """The halo of vectors of one type."""
+
+    def __init__(
+        self, kernels: SparseKernels, comm: Communicator, neighbours: Sequence[Neighbour], rows: Indices, precision: str
+    ):
+        self._kernels, self._comm, self._neighbours, self._rows = kernels, comm, neighbours, rows
+        self._buffer = kernels.vector(sum(one.count for one in neighbours), precision)
+
+    def begin(self, own: Vector, halo: Vector) -> Task | None:
+        """Send what others need of x, and receive its halo; None where there is nobody.  Collective."""
+        if not self._neighbours:
+            return None
+        self._kernels.take(own, self._rows, self._buffer)
+        return Task(self._travel(halo))
+
+    def _travel(self, halo: Vector) -> Steps:
+        requests, at = [], 0
+        for one in self._neighbours:
+            requests.append(self._comm.irecv(halo[one.offset : one.offset + one.received], one.rank))
+        for one in self._neighbours:
+            requests.append(self._comm.isend(self._buffer[at : at + one.count], one.rank))
+            at += one.count
+        yield from all_of(requests)
+
+
+class SparseMatrix:
+    """This rank's rows of A.  All methods are collective, and each is timed as a motif of the benchmarks.
+
+    With `spans` of its own name: gs, spmv or restriction; waiting for other ranks is in them and once more in `halo`.
+    """
+
+    def __init__(self, kernels: SparseKernels, A: Stored, exchange: Exchange, spans: Spans):
+        self._kernels, self.A, self._exchange, self._spans = kernels, A, exchange, spans
+        self._lower, self._upper, self._begun = A.lower, A.upper, 0.0
+        w = PRECISIONS[A.vectors].bytes
+        self._memory = counts.Stored(A.n, self._lower + self._upper + A.n, PRECISIONS[A.values].bytes, A.index_bytes, w)
+
+    @property
+    def n(self) -> int:
+        """Rows of this rank."""
+        return self.A.n
+
+    def extra_bytes(self, other: SparseMatrix) -> int:
+        """What this form of a matrix takes beside another one of it."""
+        return self.A.bytes_beside(other.A)
+
+    def of_entries(self, A: Stored) -> SparseMatrix:
+        """Another matrix with this one's pattern and order, over the same ranks."""
+        return SparseMatrix(self._kernels, A, self._exchange, self._spans)
+
+    def operand(self) -> Vector:
+        """A vector that A multiplies, zero."""
+        return self._kernels.operand(self.A)
+
+    def own(self, x: Vector) -> Vector:
+        """The rank's own part of such a vector."""
+        return self._kernels.own(self.A, x)
+
+    def multiply(self, x: Vector, y: Vector) -> None:
+        """y = A x."""
+        k = self._kernels
+        with self._spans("spmv", flops=2.0 * self.A.nnz, bytes=counts.product_bytes(self._memory)):
+            travel = self._begin(x)
+            k.multiply(self.A, x, y, outside=False)
+            if self._wait(travel):
+                k.multiply(self.A, x, y, outside=True)
+
+    def relax_from_zero(self, b: Vector, x: Vector, keep: Vector | None = None) -> None:
+        """One sweep from x = 0, so without a halo: (D + L) x = b."""
+        flops = 2.0 * (self._share(self._lower) + self.A.n)
+        moved = counts.zero_sweep_bytes(self._memory, self._lower + self.A.n)
+        with self._spans("gs", flops=flops, bytes=moved):
+            self._kernels.relax(self.A, b, x, from_zero=True, keep=keep)
+
+    def relax(self, b: Vector, x: Vector, keep: Vector | None = None) -> None:
+        """One forward sweep."""
+        k = self._kernels
+        with self._spans("gs", flops=2.0 * self.A.nnz, bytes=counts.sweep_bytes(self._memory)):
+            travel = self._begin(x)
+            k.relax(self.A, b, x, late=False, keep=keep)
+            if self._wait(travel):
+                k.relax(self.A, b, x, late=True, keep=keep)
+
+    def relax_backward(self, b: Vector, x: Vector, keep: Vector) -> None:
+        """The backward sweep that makes a forward one, which left `keep`, symmetric: the halo stays as it was."""
+        flops = 2.0 * (self._share(self._upper) + self.A.n)
+        moved = counts.zero_sweep_bytes(self._memory, self._upper + self.A.n)
+        with self._spans("gs", flops=flops, bytes=moved):
+            self._kernels.relax(self.A, b, x, backward=True, keep=keep)
+
+    def residual_at(self, b: Vector, x: Vector, rows: Indices, r: Vector, *, swept: bool) -> None:
+        """r = (b - A x) at some rows; `swept`: right after a forward sweep from zero, when (D + L) x = b."""
+        k, A = self._kernels, self.A
+        share = len(rows) / max(A.n, 1)
+        values = int(share * ((self._upper if swept else self._upper + self._lower) + A.n))
+        moved = counts.coarse_residual_bytes(self._memory, len(rows), values)
+        with self._spans("restriction", flops=2.0 * share * A.nnz, bytes=moved):
+            travel = self._begin(x)
+            k.residual_at(A, b, x, rows, r, swept=swept, outside=False)
+            if self._wait(travel):
+                k.residual_at(A, b, x, rows, r, swept=swept, outside=True)
+
+    def add_at(self, x: Vector, rows: Indices, y: Vector) -> None:
+        """x += y at some rows."""
+        moved = counts.prolongation_bytes(len(rows), PRECISIONS[self.A.vectors].bytes)
+        with self._spans("prolongation", flops=float(len(rows)), bytes=moved):
+            self._kernels.add_at(x, rows, y)
+
+    def _share(self, part: int) -> float:
+        """Entries in one part, counted without the zeros that fill slots."""
+        stored = self._lower + self._upper
+        return (self.A.nnz - self.A.foreign - self.A.n) * part / stored if stored else 0.0
+
+    def _begin(self, x: Vector) -> Task | None:
+        self._begun = self._spans.clock()
+        return self._exchange.begin(self.own(x), self._kernels.halo(self.A, x))
+
+    def _wait(self, travel: Task | None) -> bool:
+        """Wait for the halo; whether there is one."""
+        if travel is None:
+            return False
+        with self._spans("halo"):
+            travel.wait()
+        self._spans.travelled("halo, posted to complete", self._begun)
+        return True
+
+
+@dataclass(slots=True)
+class Level:
+    """One level of multigrid: its matrix, and vectors that a cycle overwrites.
+
+    x        the level's correction
+    keep     what a symmetric sweep leaves between its two directions; None where sweeps go forward only
+    points   the rows that the next coarser level has, in its order
+    r        the residual there
+    """
+
+    A: SparseMatrix
+    x: Vector
+    keep: Vector | None = None
+    coarser: Level | None = None
+    points: Indices = field(default=None, repr=False)
+    r: Vector = field(default=None, repr=False)
+
+    def presmooth(self, b: Vector) -> None:
+        """x = a sweep from zero: forward, or forward and backward."""
+        self.A.relax_from_zero(b, self.x, self.keep)
+        if self.keep is not None:
+            self.A.relax_backward(b, self.x, self.keep)
+
+    def restrict(self, b: Vector) -> None:
+        """r = (b - A x) at the coarser level's points: injection, computed nowhere else (paper, eq. 6)."""
+        self.A.residual_at(b, self.x, self.points, self.r, swept=self.keep is None)
+
+    def correct(self, coarse: Level) -> None:
+        """x += the coarser level's correction at its points."""
+        self.A.add_at(self.x, self.points, coarse.A.own(coarse.x))
+
+    def postsmooth(self, b: Vector) -> None:
+        """One more sweep."""
+        self.A.relax(b, self.x, self.keep)
+        if self.keep is not None:
+            self.A.relax_backward(b, self.x, self.keep)

@@ -1,0 +1,188 @@
+"""The 27-point problem over the ranks, with its coarser levels made by the same stencil on half as many points."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+from time import perf_counter
+from typing import Any
+
+from mxpeak.comm.base import Communicator
+from mxpeak.distributed.sparse import Exchange, Level, Neighbour, SparseMatrix, reduced
+from mxpeak.kernels.contract.sparse import Matrix, Order, Rows, SparseKernels, Vector
+from mxpeak.layout.stencil import Box
+from mxpeak.spans import Spans
+
+#: The entry on the diagonal, those beside it, and how far the non-symmetric ones below and above in z are from -1.
+CENTRE, BESIDE, SKEW = 26.0, -1.0, 0.5
+
+
+def weights(*, nonsymmetric: bool = False) -> list[float]:
+    """The stencil: entry (dx+1) + 3(dy+1) + 9(dz+1) is that of the neighbour at (dx, dy, dz)."""
+    stencil = [BESIDE] * 27
+    stencil[13] = CENTRE
+    if nonsymmetric:
+        stencil[4], stencil[22] = BESIDE - SKEW, BESIDE + SKEW
+    return stencil
+
+
+#: Formats from the narrowest to the widest; bf16 before fp16, since it widens by a shift.
+WIDER = ("fp8", "bf16", "fp16", "fp32", "fp64")
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How a hierarchy is stored.
+
+    values       the format of each level's values; a wider one where a value would be off by more than `tolerance`
+    vectors      of the vectors where values are narrower than fp64; else they are fp64
+    symmetric    whether sweeps go forward and backward
+    mixed        whether the finest matrix is needed for fp64 vectors, too
+    """
+
+    values: tuple[str, ...]
+    vectors: str
+    storage: str
+    symmetric: bool = False
+    mixed: bool = False
+    tolerance: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Hierarchy:
+    """One form of the problem: the finest level, and the finest matrix for fp64 vectors."""
+
+    top: Level
+    outer: SparseMatrix
+
+    def clear(self, kernels: SparseKernels) -> None:
+        """All that an earlier solve left, which may not be finite: 0."""
+        level: Level | None = self.top
+        while level is not None:
+            kernels.assign(level.x, 0.0)
+            level = level.coarser
+
+
+@dataclass(slots=True)
+class Made:
+    """The problem in all its forms, with b = A·1, and what making it took.
+
+    generate_s   seconds for rows as a user would hand them over
+    optimize_s   seconds for orders and storage
+    colours      groups of each level
+    """
+
+    hierarchies: list[Hierarchy]
+    b: Vector
+    generate_s: float
+    optimize_s: float
+    colours: list[int]
+    setup_bytes: int
+
+    def described(self, box: Box, k: int) -> list[dict[str, Any]]:
+        """Each level of a hierarchy as results tell it; sizes over all ranks, bytes of this one."""
+        boxes = box.levels(len(self.colours))
+        return [
+            {
+                "nx": one.nx, "ny": one.ny, "nz": one.nz, "rows": one.global_rows, "nnz": one.global_nnz,
+                "colours": colours, "value_precision": level.A.A.values, "vector_precision": level.A.A.vectors,
+                "storage": level.A.A.storage, "bytes": level.A.A.bytes, "index_bytes": level.A.A.index_bytes,
+            }
+            for one, colours, level in zip(boxes, self.colours, self.levels(k))
+        ]  # fmt: skip
+
+    def levels(self, k: int) -> list[Level]:
+        """All levels of a hierarchy, the finest first."""
+        found, level = [], self.hierarchies[k].top
+        while level.coarser is not None:
+            found.append(level)
+            level = level.coarser
+        return [*found, level]
+
+
+def make_stencil(
+    kernels: SparseKernels, comm: Communicator, boxes: Sequence[Box], forms: Sequence[Form], order: str,
+    stencil: Sequence[float], spans: Spans,
+) -> Made:  # fmt: skip
+    """The levels on `boxes`, the finest first, in every form.  Collective over comm."""
+    made: list[list[Level]] = [[] for _ in forms]
+    outers: list[SparseMatrix | None] = [None for _ in forms]
+    generate_s = optimize_s = 0.0
+    orders: list[Order] = []
+    b, setup_bytes = None, 0
+    for depth, box in enumerate(boxes):
+        begin = perf_counter()
+        rows = kernels.stencil_rows(box, stencil)
+        generated = perf_counter()
+        orders.append(kernels.order(rows, order))
+        if b is None:
+            b, setup_bytes = kernels.row_sums(rows, orders[0]), int(rows.indptr[-1]) * 12 + box.rows * 8
+        for k, form in enumerate(forms):
+            values, exact = settled(kernels, comm, rows, form.values[depth], form.tolerance)
+            same = next((other[depth].A.A for other in made[:k] if other[depth].A.A.storage == form.storage), None)
+            level = _level(kernels, comm, box, rows, orders[depth], form, values, same, spans)
+            if depth:
+                _join(kernels, made[k][-1], level, orders, boxes)
+            elif form.mixed:
+                values = values if exact else "fp64"  # residuals are those of the matrix itself
+                stored = kernels.store(rows, orders[0], values, "fp64", form.storage, like=level.A.A if exact else same)
+                outers[k] = SparseMatrix(kernels, stored, _exchange(kernels, comm, box, orders[0], "fp64"), spans)
+            made[k].append(level)
+        generate_s += generated - begin
+        optimize_s += perf_counter() - generated
+    hierarchies = [Hierarchy(levels[0], outer or levels[0].A) for levels, outer in zip(made, outers)]
+    return Made(hierarchies, b, generate_s, optimize_s, [one.groups for one in orders], setup_bytes)
+
+
+def _level(
+    kernels: SparseKernels, comm: Communicator, box: Box, rows: Rows, order: Order, form: Form, values: str,
+    same: Matrix | None, spans: Spans,
+) -> Level:  # fmt: skip
+    vectors = "fp64" if values == "fp64" else form.vectors
+    stored = kernels.store(rows, order, values, vectors, form.storage, like=same)
+    A = SparseMatrix(kernels, stored, _exchange(kernels, comm, box, order, vectors), spans)
+    keep = kernels.vector(box.rows, vectors) if form.symmetric else None
+    return Level(A, A.operand(), keep)
+
+
+def settled(kernels: SparseKernels, comm: Communicator, rows: Rows, asked: str, tolerance: float) -> tuple[str, bool]:
+    """The format asked for, or the next wider one in which every value is right to the tolerance; whether it is exact.
+
+    Collective.
+    """
+    for name in WIDER[WIDER.index(asked) : -1]:
+        error = _rounding(kernels, comm, rows, name)
+        if error <= tolerance:
+            return name, error == 0.0
+    return "fp64", True
+
+
+def _rounding(kernels: SparseKernels, comm: Communicator, rows: Rows, precision: str) -> float:
+    """The largest relative error of a value in this format.  Collective."""
+    return reduced(kernels, comm, kernels.rounding(rows, precision), "max")
+
+
+def _join(kernels: SparseKernels, fine: Level, coarse: Level, orders: Sequence[Order], boxes: Sequence[Box]) -> None:
+    """Let `coarse` be the level below the one last made."""
+    depth = len(orders) - 1
+    fine.coarser = coarse
+    fine.points = kernels.coarse_rows(orders[depth - 1], orders[depth], boxes[depth - 1])
+    fine.r = kernels.vector(boxes[depth].rows, coarse.A.A.vectors)
+
+
+def _exchange(kernels: SparseKernels, comm: Communicator, box: Box, order: Order, precision: str) -> Exchange:
+    neighbours, everything = [], []
+    for one in box.neighbours():
+        rows = _points(box, one.first, one.shape)
+        everything += rows
+        numbers = kernels.reordered(order, kernels.indices(rows))
+        neighbours.append(Neighbour(one.rank, numbers, len(rows), one.recv_offset, one.count))
+    rows = kernels.reordered(order, kernels.indices(everything))
+    return Exchange(kernels, comm, neighbours, rows, precision)
+
+
+def _points(box: Box, first: Sequence[int], shape: Sequence[int]) -> list[int]:
+    """The rows of a part of a box, x fastest."""
+    ranges = [range(at, at + size) for at, size in zip(first, shape)]
+    return [(z * box.ny + y) * box.nx + x for z, y, x in product(*reversed(ranges))]

@@ -1,0 +1,179 @@
+"""Matrices as their norms see them: one array, block-cyclic parts, or tiles that lie anywhere.
+
+Nothing is copied: a tile is an array of any strides wherever it lies (SLATE, Parallel Norms Performance Report, §2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from mxpeak.comm.base import Communicator
+from mxpeak.comm.grid import Grid
+from mxpeak.comm.solo import Solo
+from mxpeak.distributed.matrix import DistMatrix
+from mxpeak.errors import UsageError
+from mxpeak.kernels.contract import Matrix, Vector
+from mxpeak.kernels.contract.norms import Tile
+from mxpeak.layout.block_cyclic import BlockCyclic
+from mxpeak.layout.places import Places, consecutive, dealt
+from mxpeak.layout.structure import WHOLE, Band
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class TileMatrix:
+    """An m×n matrix in tiles, those of this rank at their places; sums are completed over all ranks.
+
+    No constraint on which rank holds which tile, nor on where in memory: block row I has heights[I] rows, block
+    column J widths[J] columns, and tiles[I, J] is an array of that shape.  Only the band `stored` of it may be read.
+    """
+
+    tiles: Sequence[Tile]
+    row_places: Places
+    column_places: Places
+    everybody: Communicator
+    stored: Band = WHOLE
+
+    def __repr__(self) -> str:
+        m, n = self.shape
+        return f"TileMatrix({m}x{n}, {len(self.tiles)} of its tiles here)"
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns of the whole matrix."""
+        return self.row_places.size, self.column_places.size
+
+    @property
+    def T(self) -> TileMatrix:
+        """The transposed matrix: a view."""
+        tiles = [_turned(tile) for tile in self.tiles]
+        return TileMatrix(tiles, self.column_places, self.row_places, self.everybody, self.stored.transposed)
+
+    def sum_rows(self, by_row: Vector) -> None:
+        """Over all ranks.  Collective."""
+        self.everybody.allreduce(by_row, "sum")
+
+    def sum_columns(self, by_column: Vector) -> None:
+        """Over all ranks.  Collective."""
+        self.everybody.allreduce(by_column, "sum")
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class DealtMatrix:
+    """A matrix dealt block-cyclically, rows over process rows and columns over process columns.
+
+    Blocks need not be square, as ScaLAPACK's are not.
+    """
+
+    grid: Grid
+    rows: BlockCyclic
+    cols: BlockCyclic
+
+    def __repr__(self) -> str:
+        m, n = self.shape
+        return f"{type(self).__name__}({m}x{n} on {self.grid.P}x{self.grid.Q} ranks)"
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns of the whole matrix."""
+        return self.rows.n, self.cols.n
+
+    @property
+    def row_places(self) -> Places:
+        """Where the local rows lie."""
+        return dealt(self.rows)
+
+    @property
+    def column_places(self) -> Places:
+        """Where the local columns lie."""
+        return dealt(self.cols)
+
+    @property
+    def everybody(self) -> Communicator:
+        """All ranks of the grid."""
+        return self.grid.all
+
+    def sum_rows(self, by_row: Vector) -> None:
+        """Over the process row.  Collective over it."""
+        self.grid.row.allreduce(by_row, "sum")
+
+    def sum_columns(self, by_column: Vector) -> None:
+        """Over the process column.  Collective over it."""
+        self.grid.column.allreduce(by_column, "sum")
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class CyclicMatrix(DealtMatrix):
+    """One whose part of a rank is a single array, of any strides."""
+
+    local: Matrix
+
+    @property
+    def tiles(self) -> Sequence[Tile]:
+        """The local array is one tile, whatever it holds."""
+        return [Tile(self.local, self.row_places, self.column_places, 0, 0)]
+
+    @property
+    def T(self) -> CyclicMatrix:
+        """The transposed matrix on the transposed grid: a view."""
+        g = self.grid
+        return CyclicMatrix(Grid(g.Q, g.P, g.q, g.p, g.all, g.column, g.row), self.cols, self.rows, self.local.T)
+
+
+def whole(A: Matrix) -> TileMatrix:
+    """A matrix that lies in one array of this process."""
+    rows, columns = consecutive(A.shape[0]), consecutive(A.shape[1])
+    return TileMatrix([Tile(A, rows, columns, 0, 0)], rows, columns, Solo())
+
+
+def cyclic(A: DistMatrix) -> CyclicMatrix:
+    """A distributed matrix of the benchmarks."""
+    return CyclicMatrix(A.grid, A.rows, A.cols, A.local)
+
+
+def tile_matrix(
+    tiles: Mapping[tuple[int, int], Matrix], heights: Sequence[int], widths: Sequence[int], everybody: Communicator
+) -> TileMatrix:
+    """The matrix of which this rank holds tiles[I, J]; see `TileMatrix`."""
+    downs, rights = [0, *accumulate(heights)], [0, *accumulate(widths)]
+    found = []
+    for (I, J), A in tiles.items():
+        if not (0 <= I < len(heights) and 0 <= J < len(widths)):
+            raise UsageError(f"tile ({I}, {J}) lies outside the {len(heights)}x{len(widths)} tiles of the matrix")
+        if tuple(A.shape) != (heights[I], widths[J]):
+            raise UsageError(
+                f"tile ({I}, {J}) has shape {tuple(A.shape)}, but block row {I} has {heights[I]} rows "
+                f"and block column {J} {widths[J]} columns"
+            )
+        rows, cols = consecutive(heights[I], downs[I]), consecutive(widths[J], rights[J])
+        found.append(Tile(A, rows, cols, downs[I], rights[J]))
+    return TileMatrix(found, consecutive(downs[-1]), consecutive(rights[-1]), everybody)
+
+
+def _turned(tile: Tile) -> Tile:
+    return Tile(tile.A.T, tile.cols, tile.rows, tile.col0, tile.row0)
+
+
+#: The entries of an array descriptor of ScaLAPACK, in their order.
+DESCRIPTOR = ("DTYPE", "CTXT", "M", "N", "MB", "NB", "RSRC", "CSRC", "LLD")
+
+
+def scalapack_parts(desc: Sequence[int], grid: Grid) -> tuple[BlockCyclic, BlockCyclic, int]:
+    """This rank's rows and columns of the matrix that a descriptor describes, and its array's leading dimension."""
+    if len(desc) != len(DESCRIPTOR) or desc[0] != 1:
+        raise UsageError(
+            f"a descriptor of a dense matrix has {len(DESCRIPTOR)} entries, {', '.join(DESCRIPTOR)}, the first of them "
+            f"1; this one is {list(desc)}"
+        )
+    _, _, m, n, mb, nb, rsrc, csrc, lld = map(int, desc)
+    if m < 0 or n < 0 or mb < 1 or nb < 1 or not 0 <= rsrc < grid.P or not 0 <= csrc < grid.Q:
+        raise UsageError(
+            f"descriptor M={m} N={n} MB={mb} NB={nb} RSRC={rsrc} CSRC={csrc}: sizes are 0 or more, blocks 1 or more, "
+            f"and the source process lies on the {grid.P}x{grid.Q} grid"
+        )
+    rows = BlockCyclic(m, mb, (grid.p - rsrc) % grid.P, grid.P)
+    cols = BlockCyclic(n, nb, (grid.q - csrc) % grid.Q, grid.Q)
+    if lld < max(1, rows.local_size):
+        raise UsageError(f"LLD = {lld}, but process ({grid.p}, {grid.q}) has {rows.local_size} local rows")
+    return rows, cols, lld

@@ -1,0 +1,93 @@
+"""Which backend computes, and on which device."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from mxpeak.errors import ResourceError, UsageError
+from mxpeak.kernels.contract.lu import Kernels
+
+#: What --kernels may name.
+BACKENDS = ("auto", "reference", "host", "torch")
+#: Where drivers of NVIDIA's and AMD's GPUs show themselves.
+DRIVERS = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg", "/dev/kfd", "/proc/driver/nvidia")
+
+
+def settled(name: str, device: str) -> tuple[str, str]:
+    """The kernels and the device that are meant where either is `auto`; decided before any timing.
+
+    The device is a GPU where there is one that torch can use; the kernels are those that are fastest there.
+    """
+    if name not in BACKENDS:
+        raise UsageError(f"unknown kernels {name!r}; choose one of {', '.join(BACKENDS)}")
+    if device == "auto":
+        device = "cuda" if name in ("auto", "torch") and has_gpu() else "cpu"
+    if name == "auto":
+        name = "host" if device == "cpu" else "torch"
+    if name != "torch" and device != "cpu":
+        raise UsageError(f"--kernels {name} compute on the CPU, not on --device {device}; type: --kernels torch")
+    return name, device
+
+
+def gpu_driver() -> bool:
+    """Whether a GPU's driver is there."""
+    return any(Path(path).exists() for path in DRIVERS)
+
+
+@cache
+def has_gpu() -> bool:
+    """Whether there is a GPU that torch can use; where no driver is, torch is not even imported."""
+    if not gpu_driver() or find_spec("torch") is None:
+        return False
+    from mxpeak.kernels.torch.device import count
+
+    return count() > 0
+
+
+def open_device(device: str, local_rank: int = 0) -> Any:
+    """The torch device called cpu, cuda or cuda:N; of several GPUs each rank of a node takes its own."""
+    if find_spec("torch") is None:
+        what, instead = (
+            (f"device {device}", "--device cpu") if device != "cpu" else ("--kernels torch", "--kernels host")
+        )
+        raise ResourceError(
+            f"{what} needs torch, which is not installed; type: pip install 'mxpeak[gpu]', or {instead}"
+        )
+    from mxpeak.kernels.torch import device as devices
+
+    return devices.open_device(device, local_rank)
+
+
+def choose(name: str, device: str, threads: int, cores: Sequence[int] = (), local_rank: int = 0) -> Kernels:
+    """The backend `name` on `device`, both as `settled`.
+
+    `threads` of the host compute, thread t on core cores[t] if cores are given.
+    """
+    if name == "reference":
+        from mxpeak.kernels.reference.backend import ReferenceKernels
+
+        return ReferenceKernels()
+    from mxpeak.kernels.host.backend import HostKernels
+
+    host = HostKernels(threads, cores)
+    if name == "host":
+        return host
+    where = open_device(device, local_rank)
+    from mxpeak.kernels.torch.backend import TorchKernels
+
+    return TorchKernels(where, host)
+
+
+def device_failure(error: BaseException) -> str | None:
+    """What happened to a device, if that is what an error tells: it ran out of memory, or is gone."""
+    text = " ".join(str(error).split())
+    if type(error).__name__ == "OutOfMemoryError":
+        return f"the device ran out of memory: {text}; give a smaller problem, or a smaller --mem"
+    if isinstance(error, RuntimeError) and re.search(r"\b(CUDA|HIP|NCCL|RCCL|CUBLAS|cuBLAS|CUSOLVER|cusolver)\b", text):
+        return f"the device failed: {text}; see the system's log (dmesg) and nvidia-smi or rocm-smi, and run again"
+    return None

@@ -1,0 +1,289 @@
+"""What every backend provides for HPL and HPL-MxP: panels, row swaps, products, triangular solves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from mxpeak.kernels.contract import Indices, Matrix, Vector
+from mxpeak.kernels.contract.norms import NormKernels
+from mxpeak.kernels.contract.sparse import SparseKernels
+from mxpeak.layout.block_cyclic import BlockCyclic
+from mxpeak.layout.entries import Entries
+from mxpeak.layout.panel_plan import PanelOp
+from mxpeak.spans import Stopwatch
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One panel to be factored, as a rank of its process column sees it.
+
+    A         this rank's rows of the panel from the block row down; overwritten by L21 (rows of the block row: dead)
+    L1        jb×jb; overwritten by L11 and U11, the same on every rank of the process column
+    pivots    jb + 1 numbers; overwritten by the global row that each column's pivot came from, and by 1 + the first
+              column without a non-zero pivot (0: none)
+    rows      the distribution of the matrix's rows, with this rank's process row
+    il0       local row of A's first row
+    top       how many rows of A belong to the block row: jb on the process row that owns it, else 0
+    """
+
+    A: Matrix
+    L1: Matrix
+    pivots: Vector
+    rows: BlockCyclic
+    il0: int
+    top: int
+    plan: tuple[PanelOp, ...]
+    pfact: str
+
+
+@dataclass(frozen=True, slots=True)
+class PanelOutcome:
+    """Where a panel's time went, as far as that is known once it has been begun."""
+
+    leaf_s: float
+    swap_s: float
+
+
+class BlockSolver(Protocol):
+    """A triangle that is ready for many solves."""
+
+    def __call__(self, x: Vector, *, transposed: bool = False) -> None:
+        """x = T^-1 x (T^-T x) in place, x fp64."""
+
+
+#: Combines the candidate in the given vector over the process column (see `Kernels.better_candidate`), in place.
+Exchange = Callable[[Vector], None]
+
+
+class Kernels(Protocol):
+    """The operations of HPL and HPL-MxP.  All are local to the rank.
+
+    What is said of fp64 matrices holds for fp32 ones with their u, unless the type is named.
+    """
+
+    name: str
+    threads: int
+
+    @property
+    def stopwatch(self) -> Stopwatch:
+        """The clock of the work that these operations begin."""
+
+    def wait(self) -> None:
+        """Return once everything that was begun has ended."""
+
+    def beside(self) -> AbstractContextManager[None]:
+        """What is begun inside begins after all that was begun before, and may run beside what is begun afterwards."""
+
+    def join(self) -> None:
+        """What is begun from here on begins after all that was begun beside."""
+
+    @property
+    def norms(self) -> NormKernels:
+        """The operations of norms, on the same threads."""
+
+    @property
+    def sparse(self) -> SparseKernels:
+        """The operations of sparse solvers, on the same threads."""
+
+    def matrix(self, rows: int, columns: int, precision: str = "fp64") -> Matrix:
+        """An uninitialised row-major matrix, fp64 or fp32, whose leading dimension suits the caches."""
+
+    def vector(self, size: int, precision: str = "fp64") -> Vector:
+        """An uninitialised contiguous vector, fp64 or fp32."""
+
+    def operand(self, size: int, precision: str) -> Vector:
+        """An uninitialised vector of entries in the form in which `subtract_product` takes operands of a precision."""
+
+    def operand_size(self, rows: int, columns: int, precision: str, side: str) -> int:
+        """How many entries of such a vector the `left` (or the `right`) operand of a product takes."""
+
+    def left_operand(self, vector: Vector, rows: int, columns: int) -> Matrix:
+        """The first `operand_size` entries of an operand's vector as the A of A B: a view, as products like it best."""
+
+    def right_operand(self, vector: Vector, rows: int, columns: int) -> Matrix:
+        """The same as the B of A B."""
+
+    def emulates(self, precision: str) -> bool:
+        """Whether operands of this precision are rounded to it but multiplied in a wider one."""
+
+    def zeros(self, size: int) -> Vector:
+        """A contiguous fp64 vector of zeros."""
+
+    def shaped(self, vector: Vector, rows: int, columns: int) -> Matrix:
+        """The first rows·columns entries of a vector as a row-major matrix: a view."""
+
+    def panel(self, vector: Vector, rows: int, columns: int) -> Matrix:
+        """The first `panel_size` entries of a vector as a column-major matrix: a view, its columns padded.
+
+        Unpadded, columns of a multiple of 4 KiB would put all entries of a row into one set of the cache.
+        """
+
+    def panel_size(self, rows: int, columns: int, precision: str = "fp64") -> int:
+        """How many entries of a vector of this precision a panel of this shape takes."""
+
+    def indices(self, values: Sequence[int]) -> Indices:
+        """Row numbers in the form that the row-moving kernels take."""
+
+    def fetch(self, vector: Vector) -> Callable[[], list[float]]:
+        """Begin to bring a short vector to the host; calling what comes back waits for it."""
+
+    def assign(self, target: Vector, values: Sequence[float] | float) -> None:
+        """target[:] = values, few of them; one number: all entries."""
+
+    def floats(self, vector: Vector) -> list[float]:
+        """A short vector as Python floats."""
+
+    def copy(self, source: Matrix, target: Matrix) -> None:
+        """target = source, in whatever orders they lie."""
+
+    def generate(self, A: Matrix, rows: BlockCyclic, cols: BlockCyclic, entries: Entries, diagonal: Vector) -> None:
+        """A = this rank's part of a generated matrix, rounded once to A's type: a_ij = entries.value(i, j).
+
+        Where `diagonal` (fp64, an entry a local row) is not empty, a_ii is the one of row i instead.
+        """
+
+    def generated_matvec(
+        self, y: Vector, rows: BlockCyclic, cols: BlockCyclic, entries: Entries, diagonal: Vector, x: Vector
+    ) -> None:
+        """y = A x in fp64, A as `generate` would make it, never stored; error <= n·u·|A||x|; 2·m·n flops."""
+
+    def generated_row_sums(
+        self, sums: Vector, squares: Vector, rows: BlockCyclic, cols: BlockCyclic, entries: Entries, diagonal: Vector
+    ) -> None:
+        """sums = Σ_j |a_ij| and squares = Σ_j a_ij², A as `generate` would make it in fp64, never stored."""
+
+    def signs(self, v: Vector, cols: BlockCyclic, seed: int) -> None:
+        """v_j = +1 or -1, by the highest bit of X(1 + j): a pure function of (seed, global j)."""
+
+    def cast(self, source: Matrix, target: Matrix, precision: str) -> None:
+        """target = source rounded to nearest even in a precision; beyond its largest number: inf (fp8: NaN)."""
+
+    def factor_panel(self, panel: Panel, exchange: Exchange | None) -> PanelOutcome:
+        """P A = L U for one panel, by its plan; |PA - LU| <= jb·u·|L||U|; m·jb² - jb³/3 flops over all ranks.
+
+        `exchange` is called once a column where the process column has more than one rank.
+        """
+
+    def candidate(self, jb: int) -> Vector:
+        """Room for one pivot candidate, in the host's memory: 4 + 2·jb numbers."""
+
+    def better_candidate(self, mine: Vector, theirs: Vector) -> None:
+        """Leave in `mine` the better pivot of two candidates, and the block row's own row from whoever has it.
+
+        A candidate is (|pivot|, its global row, 1 if the block row's row follows, 0; the pivot's row; that row).
+        The larger |pivot| wins; on ties the upper row, so that the grid does not change the choice.
+        """
+
+    def permute_rows(self, A: Matrix, block: int, sources: Indices, targets: Indices, block_rows: Indices) -> None:
+        """A[block+i] = A[sources[i]] and A[targets[t]] = A[block+block_rows[t]], all from the rows as they were."""
+
+    def gather_rows(self, A: Matrix, rows: Indices, out: Matrix) -> None:
+        """out[k] = A[rows[k]]."""
+
+    def scatter_rows(self, source: Matrix, rows: Indices, A: Matrix) -> None:
+        """A[rows[k]] = source[k]."""
+
+    def factor_block(self, D: Matrix, singular: Vector) -> None:
+        """D = L U without pivoting, in place, D a square panel; |ΔD| <= n·u·|L||U|; 2/3·n³ flops.
+
+        `singular`, one fp64 number, is overwritten by 0, or by 1 + the first column whose pivot is zero.
+        """
+
+    def solve_unit_lower(self, L: Matrix, B: Matrix) -> None:
+        """B = L^-1 B in place, L the unit lower triangle of a panel's block; |ΔL| <= m·u·|L|; m²·n flops."""
+
+    def solve_right_upper(self, B: Matrix, U: Matrix) -> None:
+        """B = B U^-1 in place, U the upper triangle of a panel's block; |ΔU| <= n·u·|U|; m·n² flops."""
+
+    def subtract_product(self, C: Matrix, A: Matrix, B: Matrix) -> None:
+        """C -= A B in place, A and B matrices or panels; error <= (k+1)·u·|A||B| + u·|C|; 2·m·n·k flops.
+
+        Matrix units that add products of fp8 numbers in about 14 bits have that u for them.
+        """
+
+    def solve_upper(self, U: Matrix, x: Vector, *, transposed: bool = False) -> None:
+        """x = U^-1 x (U^-T x) in place, U the upper triangle of an fp32 or fp64 matrix, x fp64; |ΔU| <= n·u·|U|.
+
+        u is that of fp64 in this and the next three, whatever the matrix is stored in; n² flops.
+        """
+
+    def solve_lower(self, L: Matrix, x: Vector, *, transposed: bool = False) -> None:
+        """x = L^-1 x (L^-T x) in place, L the unit lower triangle of an fp32 or fp64 matrix, x fp64; n² flops."""
+
+    def block_solver(self, T: Matrix, part: str) -> BlockSolver:
+        """What solves with the `lower` (unit) or `upper` triangle of a block of the diagonal again and again.
+
+        Where solves have no parallelism to speak of it keeps the inverse, in fp64:
+        |x - T^-1 b| <= 2n·u·|T^-1||T||T^-1||b|.
+        """
+
+    def add_matvec(self, y: Vector, A: Matrix, x: Vector, *, transposed: bool = False) -> None:
+        """y += A x (A^T x) in place, A fp32 or fp64, x and y fp64; error <= (n+1)·u·|A||x|; 2·m·n flops."""
+
+    def add_triangle_matvec(
+        self, y: Vector, A: Matrix, x: Vector, rows: BlockCyclic, cols: BlockCyclic, part: str, form: str = "plain"
+    ) -> None:
+        """y += T x (`plain`), |T| x (`absolute`) or (T∘T) x (`squared`).
+
+        T is the strictly `lower` (global j < i) or the `upper` (j >= i) part of A.
+
+        A is fp32 or fp64; m·n flops on average.
+        """
+
+    def max_abs_upper(self, A: Matrix, rows: BlockCyclic, cols: BlockCyclic) -> float:
+        """max |a_ij| over global j >= i, NaN if there is one, 0 where there are none."""
+
+    def row_max(self, A: Matrix, by_row: Vector) -> None:
+        """by_row_i = max_j |a_ij|, NaN if there is one; by_row fp64."""
+
+    def column_max(self, A: Matrix, by_column: Vector) -> None:
+        """by_column_j = max_i |a_ij|, NaN if there is one; by_column fp64."""
+
+    def reciprocal_powers(self, powers: Vector, x: Vector) -> None:
+        """powers_i = 2^-k with 2^(k-1) < x_i <= 2^k: x_i · powers_i lies in (1/2, 1]; 1 where x_i is 0, inf or NaN."""
+
+    def scale_rows_columns(self, A: Matrix, by_row: Vector, by_column: Vector) -> None:
+        """a_ij = by_row_i · a_ij · by_column_j in place; the factors are fp64, and powers of two make it exact."""
+
+    def copied(self, x: Vector) -> Vector:
+        """A contiguous copy of an fp64 vector, which may be a column of a matrix."""
+
+    def add_scaled(self, y: Vector, factor: float, x: Vector) -> None:
+        """y += factor · x in place."""
+
+    def multiply(self, y: Vector, x: Vector) -> None:
+        """y_i = x_i · y_i in place."""
+
+    def power(self, x: Vector, exponent: float) -> None:
+        """x_i = x_i^exponent in place; zeros become inf where the exponent is negative."""
+
+    def sum_squares(self, x: Vector) -> float:
+        """Σ x_i²."""
+
+    def abs_sums(self, A: Matrix, by_row: Vector, by_column: Vector) -> None:
+        """by_row = Σ_j |a_ij| and by_column = Σ_i |a_ij|, overwritten, in one pass over A."""
+
+    def max_abs(self, x: Vector) -> float:
+        """max |x_i|, NaN if there is one, 0 for an empty vector."""
+
+    def sum_abs(self, x: Vector) -> float:
+        """Σ |x_i|."""
+
+    def gemm_probe(self, m: int, n: int, k: int, precision: str = "fp64") -> Callable[[], None]:
+        """One subtract_product on blocks of this shape, to be called and timed: the limit of an LU's update.
+
+        Operands of the given precision; C is fp64 for fp64 operands, else fp32.
+        """
+
+    def facts(self) -> dict[str, Any]:
+        """Libraries and versions that compute, for the result."""
+
+    def place(self) -> dict[str, Any]:
+        """The device that computes, for the result; empty for the host."""
+
+    @property
+    def carrier(self) -> Any:
+        """How arrays of these kernels become messages: a `comm.base.Carrier`; None: as they are."""

@@ -1,0 +1,1 @@
+"""What a user calls from Python: solvers and norms for matrices of their own, and the benchmarks as functions."""

@@ -1,0 +1,277 @@
+"""solve and lu_factor: which precision, what to do where it fails, and what to tell."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from mxpeak.errors import Outcome, UsageError
+from mxpeak.library.dense.arrays import Arrays, Matrix, roundoff, type_of, with_precision_of
+from mxpeak.library.dense.factoring import Estimates, Factors, factor, factor_in_fp64
+from mxpeak.library.dense.host import HostArrays
+from mxpeak.library.dense.inputs import check_shapes, columns, matrix, only_b_is_complex, right_hand_side, working_type
+from mxpeak.library.dense.refinement import Refined, refined
+from mxpeak.library.inputs import device_for
+from mxpeak.precision import PRECISIONS
+from mxpeak.solvers import refine
+from mxpeak.spans import Spans
+
+#: Below this order an fp64 LU is so quick on the host that refining a fp32 one would not pay.
+FP32_FROM = 250
+#: fp32 pays while there are n / this many right-hand sides: refining each costs some 9·n² flops, mostly slow ones, and
+#: the LU saves the time of n³/3.
+ORDERS_PER_SIDE = 128
+#: A step of GMRES takes about the time of an fp64 LU by n / this.
+ORDERS_PER_STEP = 64
+#: From this order on a GPU's factors of an fp64 matrix are fp16's.  An estimate, not measured: an LU at 350 instead of
+#: 45 TFLOP/s saves 2/3·n³·(1/45 - 1/350)e-12 s = 1.3e-14·n³ s; six more steps of refinement read A and the factors,
+#: 16·n² bytes at 4 TB/s, and wait for two triangular solves of 0.2 us a row: 2.4e-11·n² + 2.4e-6·n s.  They break even
+#: at n = 14,500.
+FP16_FROM = 16384
+
+
+@dataclass(frozen=True, slots=True)
+class SolveInfo:
+    """How a solve went, and how far its result can be trusted.
+
+    backward_error  ||b-Ax|| / ((||A||·||x|| + ||b||)·n·u), infinity norm, u of x's type; the worst right-hand side
+                    (of more than 8, solved in one precision: about the root mean square, from a random combination)
+    iterations      steps of classical refinement, or of GMRES, of the right-hand side that took most
+    precision       the precision of the factors in the end
+    emulated        their products' operands were rounded in software: right numbers, but fp32's speed
+    condition       estimate of the one-norm condition number of A, as scaled
+    growth          max |u_ij| / max |a_ij|, as scaled
+                    (both are computed when first asked for; until then this object keeps the factors)
+    scaled          rows and columns were scaled before the factorization
+    fallback        the precision asked for did not do, and A was factored again in fp64
+    times           seconds by phase: equilibrate, factor, refine
+    history         the worst backward error at the start and after each step, of the scaled system
+    """
+
+    outcome: Outcome
+    n: int
+    rhs: int
+    precision: str
+    emulated: bool
+    iterations: int
+    backward_error: float
+    scaled: bool
+    fallback: bool
+    message: str
+    times: dict[str, float] = field(repr=False)
+    history: tuple[float, ...] = field(repr=False)
+    _estimates: Estimates = field(repr=False, compare=False)
+
+    @property
+    def condition(self) -> float:
+        """An estimate by Higham's method, from a few solves with the factors; rarely 3 times too small."""
+        return self._estimates.values()[0]
+
+    @property
+    def growth(self) -> float:
+        """How much larger than A's entries the elimination made them."""
+        return self._estimates.values()[1]
+
+    @property
+    def solved(self) -> bool:
+        """Whether x is as accurate as a stable solver in the input's type makes it."""
+        return self.outcome is Outcome.SOLVED
+
+    def __str__(self) -> str:
+        verdict = "solved" if self.solved else "NOT SOLVED"
+        sides = "" if self.rhs == 1 else f", {self.rhs} right-hand sides"
+        emulated = " (emulated)" if self.emulated else ""
+        emulated += ", after a coarser one failed" if self.fallback else ""
+        steps = f"{self.iterations} refinement step{'' if self.iterations == 1 else 's'}"
+        times = ", ".join(f"{name} {time_s:.3g} s" for name, time_s in self.times.items())
+        lines = [
+            f"{verdict}: n = {self.n}{sides}, LU in {self.precision}{emulated}, {steps}",
+            f"  backward error  {self.backward_error:.2e}",
+            f"  condition       {self.condition:.2e} (estimate)",
+            f"  growth          {self.growth:.2e}",
+            f"  time            {times}",
+        ]
+        if self.scaled:
+            lines.append("  rows and columns were scaled by powers of two")
+        if not self.solved:
+            lines.append(f"  {self.outcome}")
+        return "\n".join([*lines, *(f"  {line}" for line in self.message.splitlines())])
+
+
+def solve(A: Any, b: Any, *, precision: str = "auto", device: str = "auto") -> tuple[Any, SolveInfo]:
+    """Solve A x = b to the accuracy of the input's type; neither A nor b is changed.
+
+    A: n×n, in any memory order; b: (n,) or (n, k); arrays, or tensors of torch.  Integers become fp64, 16-bit numbers
+    fp32; the result has the type that A and b promote to, and is an array or a tensor as b is, where b is.
+    `precision` is that of the factors: auto, fp64, fp32, tf32, bf16, fp16 or fp8.  `device`: auto (that of the tensors,
+    else the host), cpu, cuda or cuda:0 …
+    Where factors in a low precision do not lead to the accuracy of plain LU in the input's type, A is factored again in
+    fp64, and `info` says so; it also holds outcome, backward error, condition, steps and times: print(info).
+
+    Raises UsageError for what is not square, finite or numeric, SingularError for a pivot that is exactly zero, and
+    ResourceError where the device is not there or has no room for the factors.  docs/solving.md explains the rest.
+
+    >>> import mxpeak as mx
+    >>> x, info = mx.solve([[2.0, 0.0], [0.0, 4.0]], [2.0, 4.0])
+    >>> x, info.solved
+    (array([1., 1.]), True)
+    """
+    return _solve(_arrays_for(device, A, b), A, b, precision)
+
+
+def lu_factor(A: Any, *, precision: str = "auto", device: str = "auto") -> LUFactors:
+    """Factor A once, to solve for many b: `lu_factor(A).solve(b)`.  A is kept, not copied: leave it unchanged."""
+    return _lu_factor(_arrays_for(device, A), A, precision)
+
+
+def solve_on(device: Any, A: Any, b: Any, precision: str = "auto", **how: Any) -> tuple[Any, SolveInfo]:
+    """`solve` by the kernels of a `kernels.torch.device.Device`, be it a CPU: how they are proven without a GPU."""
+    return _solve(_arrays_of(device, **how), A, b, precision)
+
+
+def lu_factor_on(device: Any, A: Any, precision: str = "auto", **how: Any) -> LUFactors:
+    """`lu_factor` in the same way."""
+    return _lu_factor(_arrays_of(device, **how), A, precision)
+
+
+def _arrays_for(device: str, *operands: Any) -> Arrays:
+    """The host's arrays, or those of the GPU that was asked for or that holds the operands."""
+    found = device_for(device, *operands)
+    return HostArrays() if found is None else _arrays_of(found)
+
+
+def _arrays_of(device: Any, **how: Any) -> Arrays:
+    from mxpeak.kernels.torch.solve import TorchArrays
+
+    arrays: Arrays = TorchArrays(device, **how)
+    return arrays
+
+
+def _solve(arrays: Arrays, A: Any, given: Any, precision: str) -> tuple[Any, SolveInfo]:
+    A = matrix(A)
+    b = right_hand_side(arrays, given)
+    check_shapes(A, b)
+    of_A = working_type(A)
+    dtype = with_precision_of(of_A, np.result_type(of_A, type_of(b)))
+    sides = columns(b) * (2 if of_A.kind != "c" and type_of(b).kind == "c" else 1)
+    return _factored(arrays, A, dtype, precision, sides).solve_checked(b, given)
+
+
+def _lu_factor(arrays: Arrays, A: Any, precision: str) -> LUFactors:
+    A = matrix(A)
+    return _factored(arrays, A, working_type(A), precision, 1)
+
+
+class LUFactors:
+    """A and its factors.  A is needed for residuals and must not be changed while these are used."""
+
+    def __init__(self, arrays: Arrays, A: Matrix, factors: Factors, spans: Spans, notes: tuple[str, ...], most: int):
+        self.A = A
+        self._arrays = arrays
+        self._most = most  # steps of GMRES
+        self._factors = factors
+        self._notes = notes
+        self._spans = spans
+
+    @property
+    def precision(self) -> str:
+        """The precision of the factors."""
+        return self._factors.precision
+
+    @property
+    def condition(self) -> float:
+        """Estimate of the one-norm condition number of A, as scaled; computed when first asked for."""
+        return self._factors.condition
+
+    def __repr__(self) -> str:
+        n = self.A.shape[0]
+        return f"LUFactors({n}x{n} {type_of(self.A)}, precision={self.precision!r})"
+
+    def solve(self, b: Any) -> tuple[Any, SolveInfo]:
+        """Solve A x = b, b (n,) or (n, k), in A's precision; x is an array or a tensor as b is, where b is.
+
+        Where the factors turn out to be too coarse, A is factored in fp64, and those factors are kept.
+        """
+        if not self._arrays.on_device:
+            device_for("cpu", b)  # says what to type where b is on a GPU
+        return self.solve_checked(right_hand_side(self._arrays, b), b)
+
+    def solve_checked(self, b: Any, given: Any) -> tuple[Any, SolveInfo]:
+        """The same for a b that is known to be finite, and that was given as an array or a tensor."""
+        check_shapes(self.A, b)
+        arrays = self._arrays
+        # The factorization's time belongs to the first solve.
+        spans, self._spans = self._spans, Spans(stopwatch=arrays.stopwatch)
+        B = arrays.block(b, type_of(self.A))
+        done = refined(arrays, self.A, self._factors, B, spans, self._most)
+        if done.outcome is not Outcome.SOLVED and self.precision != "fp64":
+            note = _note_of_fallback(self.precision, done, self._factors)
+            self._factors = factor_in_fp64(arrays, self.A, spans)
+            self._notes += (note,)
+            done = refined(arrays, self.A, self._factors, B, spans, self._most)
+        x = done.X[:, : columns(b)]
+        if only_b_is_complex(self.A, b):
+            x = x + 1j * done.X[:, columns(b) :]
+        return arrays.given_back(x.reshape(b.shape), given), self._info(done, spans, columns(b))
+
+    def _info(self, done: Refined, spans: Spans, rhs: int) -> SolveInfo:
+        factors, dtype = self._factors, type_of(self.A)
+        notes = self._notes
+        if done.doubtful and factors.condition * roundoff(dtype) >= 1.0:
+            notes += (_note_of_singularity(factors.condition, dtype, done.outcome),)
+        return SolveInfo(
+            outcome=done.outcome, n=self.A.shape[0], rhs=rhs, precision=factors.precision, emulated=factors.emulated,
+            iterations=done.steps, backward_error=done.eta, scaled=factors.scaling is not None,
+            fallback=bool(self._notes), message="\n".join(notes),
+            times={name: phase.time_s for name, phase in spans.phases.items()}, history=tuple(done.history),
+            _estimates=Estimates(factors),
+        )  # fmt: skip
+
+
+def _factored(arrays: Arrays, A: Any, dtype: np.dtype[Any], name: str, sides: int) -> LUFactors:
+    """A's factors in a precision, or in fp64 where that one fails altogether."""
+    n = A.shape[0]
+    chosen = _chosen(n, dtype, name, sides, arrays.on_device)
+    A = arrays.take(A, dtype, chosen)
+    spans = Spans(stopwatch=arrays.stopwatch)
+    notes: tuple[str, ...] = ()
+    factors = factor_in_fp64(arrays, A, spans) if chosen == "fp64" else factor(arrays, A, chosen, spans)
+    if factors.singular and chosen != "fp64":
+        notes = (f"the LU in {chosen} broke down: pivot {factors.singular} is zero; A was factored again in fp64",)
+        factors = factor_in_fp64(arrays, A, spans)
+    # Where fp64 may be had for the asking, GMRES must not cost more than its LU would.
+    most = refine.MOST_STEPS if name != "auto" else min(refine.MOST_STEPS, n // ORDERS_PER_STEP)
+    return LUFactors(arrays, A, factors, spans, notes, most)
+
+
+def _chosen(n: int, dtype: np.dtype[Any], name: str, sides: int, on_device: bool) -> str:
+    """The precision of the factors; auto: the coarsest that pays, which is fp32 where the input is fp32 anyway."""
+    if name != "auto":
+        if name not in PRECISIONS:
+            raise UsageError(f"unknown precision {name!r}; choose one of auto, {', '.join(PRECISIONS)}")
+        return name
+    if roundoff(dtype) == 2.0**-24:
+        return "fp32"
+    if sides * ORDERS_PER_SIDE > n:
+        return "fp64"
+    if on_device:
+        return "fp16" if n >= FP16_FROM and dtype.kind == "f" else "fp32"
+    return "fp32" if n >= FP32_FROM else "fp64"
+
+
+def _note_of_fallback(name: str, done: Refined, factors: Factors) -> str:
+    steps = f"{done.steps} step{'' if done.steps == 1 else 's'}"
+    return (
+        f"the LU in {name} was too coarse: after {steps} the backward error was {done.eta:.1e} (by these factors the "
+        f"condition is {factors.condition:.1e}, the growth {factors.growth:.1e}); A was factored again in fp64"
+    )
+
+
+def _note_of_singularity(condition: float, dtype: np.dtype[Any], outcome: Outcome) -> str:
+    small = "the residual is small, but " if outcome is Outcome.SOLVED else ""
+    return (
+        f"A is numerically singular: condition {condition:.1e} >= 1/u = {1 / roundoff(dtype):.1e}; "
+        f"{small}x may have no correct digit"
+    )

@@ -1,0 +1,104 @@
+"""The benchmarks as functions: the command line's mirror, `mxpeak.run.hpl(n=20000, ranks=4)`.
+
+Each runs in processes of its own, as typed: cores are bound and BLAS is set to one thread there, not in the caller's.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from mxpeak.configs import HpcgConfig, HpgMxpConfig, HplConfig, HplMxpConfig, NormsConfig
+from mxpeak.errors import MxpeakError, ResourceError, UsageError
+from mxpeak.options import Option, as_text, options
+from mxpeak.records import Result
+from mxpeak.runtime.launch import launched
+
+#: What an exit code of the command line is raised as.
+ERRORS: dict[int, type[MxpeakError]] = {2: UsageError, 5: ResourceError}
+
+
+def hpl(**settings: Any) -> Result | list[Result]:
+    """Run HPL and return its result, or the list of results where lists or several cases were asked for.
+
+    Settings are those of `mxpeak run hpl`, by the names of `configs.HplConfig`: n, nb, grid=(2, 2), ranks, threads, …
+    A result that fails its check is returned all the same (`result.passed`); a request that cannot be met raises.
+
+    >>> import mxpeak as mx
+    >>> mx.run.hpl(n=500).passed
+    True
+    """
+    return _run("hpl", HplConfig, settings)
+
+
+def hpl_mxp(**settings: Any) -> Result | list[Result]:
+    """Run HPL-MxP, as `hpl` runs HPL; settings by the names of `configs.HplMxpConfig`: n, precision, generator, …
+
+    `result.rules` says whether the list would take the result, and which rules it breaks.
+    """
+    return _run("hpl-mxp", HplMxpConfig, settings)
+
+
+def hpg_mxp(**settings: Any) -> Result | list[Result]:
+    """Run HPG-MxP, as `hpl` runs HPL; settings by the names of `configs.HpgMxpConfig`: nx, rt, precision, storage, …
+
+    `result.result["speedup"]` is mixed over double, penalty included.
+    """
+    return _run("hpg-mxp", HpgMxpConfig, settings)
+
+
+def hpcg(**settings: Any) -> Result | list[Result]:
+    """Run HPCG, as `hpl` runs HPL; settings by the names of `configs.HpcgConfig`: nx, rt, storage, …"""
+    return _run("hpcg", HpcgConfig, settings)
+
+
+def norms(**settings: Any) -> Result | list[Result]:
+    """Measure norms, as `hpl` runs HPL; settings by the names of `configs.NormsConfig`: n, m, kind, structure, dtype, …
+
+    `result.result` has `rate_bytes` and the norm's `value`.  All kinds are measured where none is named.
+
+    >>> import mxpeak as mx
+    >>> mx.run.norms(n=1000, kind="one", dtype="float32").passed
+    True
+    """
+    return _run("norms", NormsConfig, settings)
+
+
+def _run(benchmark: str, config: type, settings: Mapping[str, Any]) -> Result | list[Result]:
+    known = {o.name: o for o in options(config)}
+    for name in settings:
+        if name not in known:
+            raise UsageError(f"{benchmark} has no setting {name!r}; the settings are {', '.join(known)}")
+    if launched():
+        asked = f"mpiexec -n R mxpeak run {benchmark} ..."
+        raise UsageError(f"mxpeak.run starts its own ranks; under a launcher type: {asked}")
+    flags = [part for name, value in settings.items() if value is not None for part in _flag(known[name], name, value)]
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "mxpeak", "run", benchmark, *flags, "--out", str(Path(folder) / "out")]
+        done = subprocess.run([*command, "--quiet", "--json", "-"], capture_output=True, text=True)
+    if not done.stdout.strip():
+        message = done.stderr.strip().removeprefix("mxpeak: error: ")
+        raise ERRORS.get(done.returncode, MxpeakError)(message or f"mxpeak ended with exit code {done.returncode}")
+    body = json.loads(done.stdout)
+    results = [Result.from_dict(one) for one in body.get("results", [body])]
+    return results if "results" in body else results[0]
+
+
+def _flag(option: Option, name: str, value: Any) -> list[str]:
+    """A setting as it would be typed; a grid may be a pair (P, Q), or a list of pairs."""
+    text = _grids(value) if name in ("grid", "node_grid") else as_text(value)
+    if option.default is False:
+        return [option.flags[-1]] if text == "yes" else []
+    return [option.flags[-1], text]
+
+
+def _grids(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    pairs = [value] if all(isinstance(side, int) for side in value) else value
+    return ",".join(f"{P}x{Q}" for P, Q in pairs)

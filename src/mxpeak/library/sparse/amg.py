@@ -1,0 +1,207 @@
+"""Algebraic multigrid: PyAMG's hierarchy (Ruge and Stüben's), with its levels smoothed and coupled by our kernels.
+
+    x   = (D + L)^-1 b            one coloured sweep from zero
+    r   = R (b - A x)             solved on the coarser level: x_coarse
+    x  += P x_coarse
+    x   = a sweep from x
+
+The coarsest level is solved by its inverse.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sparse
+
+from mxpeak.distributed.sparse import SparseMatrix
+from mxpeak.kernels.contract.sparse import Order, SparseKernels, Vector
+from mxpeak.library.sparse.arrays import HOST, Arrays
+from mxpeak.library.sparse.choosing import narrowest
+from mxpeak.library.sparse.inputs import Csr, rows_of_entries
+from mxpeak.library.sparse.preconditioners import Multigrid, Workshop, one_group
+from mxpeak.library.sparse.scaling import Scaling
+from mxpeak.spans import Spans
+
+#: Rows up to which a level is the coarsest, and up to which that is solved by its inverse and not smoothed.
+COARSEST, DENSE = 200, 2000
+#: `auto` takes no hierarchy whose matrices have more entries in all than so many times those of A.
+COMPLEXITY = 4.0
+#: Powers of two over which the scales of rows or columns may spread: PyAMG works with the unscaled matrix.
+MOST_RANGE = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """One level of a hierarchy as it was made: its matrix, and P and R that lead to the next; None on the coarsest."""
+
+    A: Csr
+    P: Csr = None
+    R: Csr = None
+
+
+def hierarchy(A: Csr, A_s: Csr, scaling: Scaling, coarsest: int = COARSEST) -> tuple[list[Grid], str]:
+    """The levels of A below A_s = D_r A D_c, the finest first, or none and why there are none.
+
+    PyAMG gets 2^k A with its largest entry near 1, since it takes numbers below 1e-15 for zeros.  Its P and R become
+    D_c^-1 P and 2^k R D_r^-1, in one step: either factor alone may be beyond fp64.
+    """
+    if A.shape[0] <= coarsest:
+        return [Grid(A_s)], ""
+    import pyamg
+
+    k = -HOST.largest_exponent(A.data, 0)
+    near_one = sparse.csr_matrix((np.ldexp(A.data, k), A.indices, A.indptr), shape=A.shape)
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        try:
+            made = pyamg.ruge_stuben_solver(near_one, max_coarse=coarsest)
+        except (ValueError, ArithmeticError, IndexError, RuntimeError, np.linalg.LinAlgError) as error:
+            return [], f"PyAMG made no hierarchy: {error}"
+    grids = [Grid(*(_fp64(getattr(level, name, None)) for name in "APR")) for level in made.levels]
+    grids[-1] = Grid(grids[-1].A)
+    if len(grids) == 1:
+        return [], "PyAMG found no coarser level"
+    P, R = grids[0].P, grids[0].R
+    with np.errstate(over="ignore"):
+        R.data = np.ldexp(R.data, k - (scaling.rows[R.indices] if scaling.active else 0))
+        if scaling.active:
+            P.data = np.ldexp(P.data, -scaling.columns[rows_of_entries(P)])
+    grids[0] = Grid(A_s, P, R)
+    for depth, grid in enumerate(grids, start=1):
+        if bad := _unfit(grid):
+            return [], f"PyAMG's level {depth} {bad}"
+    return grids, ""
+
+
+def _fp64(T: Any) -> Csr:
+    if T is None:
+        return None
+    T = sparse.csr_array(T).astype(np.float64)
+    T.sum_duplicates()
+    return T
+
+
+def _unfit(grid: Grid) -> str:
+    """What keeps a level from being smoothed or solved."""
+    if not all(np.isfinite(T.data).all() for T in (grid.A, grid.P, grid.R) if T is not None):
+        return "has entries that are not finite"
+    smoothed = grid.P is not None or grid.A.shape[0] > DENSE
+    if smoothed and not grid.A.diagonal().all():
+        return "has zeros on its diagonal"
+    return ""
+
+
+def complexity(grids: list[Grid]) -> float:
+    """Entries of all levels over those of the finest."""
+    return float(sum(grid.A.nnz for grid in grids) / grids[0].A.nnz)
+
+
+class Transfer:
+    """y += T x, T rectangular: to the kernels its columns are all those of another rank."""
+
+    def __init__(self, kernels: SparseKernels, T: Csr, rows: Order, columns: Order, vectors: str):
+        n, halo = T.shape
+        T = T[rows.places]
+        numbered = columns.inverse[T.indices].astype(np.int64) + n
+        self._kernels = kernels
+        own = kernels.rows_of(T.indptr, numbered, T.data, n, halo)
+        self._T = kernels.store(own, one_group(n), vectors, vectors, "sell")
+        self._x = kernels.operand(self._T)
+        #: The vector x.
+        self.x = kernels.halo(self._T, self._x)
+        self.nnz, self.bytes = int(T.nnz), self._T.bytes + int(self._x.nbytes)
+
+    def add_to(self, y: Vector) -> None:
+        """y += T x."""
+        self._kernels.multiply(self._T, self._x, y, outside=True)
+
+
+class AmgLevel:
+    """A level with a coarser one below."""
+
+    def __init__(self, workshop: Workshop, A: SparseMatrix, P: Transfer, R: Transfer, coarser: Any):
+        self._kernels, self._spans = workshop.kernels, workshop.spans
+        self.A, self._P, self._R, self.coarser = A, P, R, coarser
+        self.x, self.r = A.operand(), self._kernels.vector(coarser.A.n, A.A.vectors)
+        everywhere: Any = np.arange(A.n)
+        self._everywhere = workshop.points(A.n, lambda: self._kernels.indices(everywhere))
+
+    def presmooth(self, b: Vector) -> None:
+        """x = (D + L)^-1 b."""
+        self.A.relax_from_zero(b, self.x)
+
+    def restrict(self, b: Vector) -> None:
+        """r = R (b - A x)."""
+        self.A.residual_at(b, self.x, self._everywhere, self._R.x, swept=True)
+        with self._spans("restriction", flops=2.0 * self._R.nnz, bytes=float(self._R.bytes)):
+            self._kernels.assign(self.r, 0.0)
+            self._R.add_to(self.r)
+
+    def correct(self, coarse: Any) -> None:
+        """x += P x_coarse."""
+        with self._spans("prolongation", flops=2.0 * self._P.nnz, bytes=float(self._P.bytes)):
+            self._kernels.assign(self._P.x, coarse.A.own(coarse.x))
+            self._P.add_to(self.A.own(self.x))
+
+    def postsmooth(self, b: Vector) -> None:
+        """A sweep from x."""
+        self.A.relax(b, self.x)
+
+
+class Coarsest:
+    """The last level: solved by its (pseudo-)inverse, or smoothed once where it is too large for one."""
+
+    coarser = r = None
+
+    def __init__(self, A: SparseMatrix, inverse: Any, arrays: Arrays, spans: Spans):
+        self.A, self.x, self._inverse, self._arrays, self._spans = A, A.operand(), inverse, arrays, spans
+
+    def presmooth(self, b: Vector) -> None:
+        """x = A^-1 b."""
+        if self._inverse is None:
+            self.A.relax_from_zero(b, self.x)
+            return
+        with self._spans("coarsest"):
+            self._arrays.multiply(self._inverse, b, self.A.own(self.x))
+
+
+def amg_multigrid(workshop: Workshop, A: SparseMatrix, order: Order, grids: Sequence[Grid]) -> Multigrid:
+    """A cycle on these levels, the finest of which is stored as A already."""
+    kernels, vectors = workshop.kernels, A.A.vectors
+    matrices, orders = [A], [order]
+    for grid in grids[1:]:
+        B, coarse_order = _stored(workshop, grid, vectors)
+        matrices.append(B)
+        orders.append(coarse_order)
+    inverse = _inverse(workshop.arrays, grids[-1].A, orders[-1], matrices[-1])
+    level: Any = Coarsest(matrices[-1], inverse, workshop.arrays, workshop.spans)
+    total = sum(B.A.bytes for B in matrices[1:]) + (0 if inverse is None else int(inverse.nbytes))
+    for depth in reversed(range(len(grids) - 1)):
+        P = Transfer(kernels, grids[depth].P, orders[depth], orders[depth + 1], vectors)
+        R = Transfer(kernels, grids[depth].R, orders[depth + 1], orders[depth], vectors)
+        level = AmgLevel(workshop, matrices[depth], P, R, level)
+        total += P.bytes + R.bytes
+    return Multigrid(level, len(grids), total)
+
+
+def _stored(workshop: Workshop, grid: Grid, vectors: str) -> tuple[SparseMatrix, Order]:
+    """A coarse level's matrix: in a format that rounds it to less than fp32 does, its smooth part would be lost."""
+    kernels, n = workshop.kernels, grid.A.shape[0]
+    rows = kernels.rows_of(grid.A.indptr, grid.A.indices, grid.A.data, n, 0)
+    order = one_group(n)
+    if grid.P is not None or n > DENSE:
+        rows, order = workshop.ordered(rows)
+    return workshop.store(rows, order, narrowest(kernels, rows) or vectors, vectors), order
+
+
+def _inverse(arrays: Arrays, A: Csr, order: Order, stored: SparseMatrix) -> Any:
+    """The coarsest matrix's inverse, in its order; a pseudo-inverse, since of a Neumann problem it is singular."""
+    if A.shape[0] > DENSE:
+        return None
+    inverse = np.linalg.pinv(A.toarray())[np.ix_(order.places, order.places)]
+    return arrays.matrix(inverse, like=stored.operand())

@@ -1,0 +1,194 @@
+"""What a user hands in, as the kernels can take it: checked, and copied only where it must be."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sparse
+
+from mxpeak.errors import SingularError, UsageError
+from mxpeak.library.inputs import as_array, device_for, is_tensor
+from mxpeak.library.sparse.arrays import HOST, Array, Arrays
+
+#: A scipy.sparse.csr_array of fp64.
+Csr = Any
+
+#: Rows that 32-bit columns can tell apart, with room beyond the last.
+MOST_ROWS = 2**31 - 1024
+
+
+def place_for(device: str, A: Any, b: Any, x0: Any) -> Arrays:
+    """Where to solve: on the GPU that is asked for or that has the tensors, else on the host."""
+    given = (A, b) if x0 is None else (A, b, x0)
+    found = device_for(device, *(one if is_tensor(one) else np.empty(0) for one in given))
+    return HOST if found is None else place_on(found)
+
+
+def place_on(device: Any) -> Arrays:
+    """A `kernels.torch.device.Device`, be it a CPU."""
+    from mxpeak.kernels.torch.convert import DeviceArrays
+
+    arrays: Arrays = DeviceArrays(device)
+    return arrays
+
+
+def matrix(values: Any) -> Csr:
+    """A by rows in fp64, columns ascending, none twice; it shares memory with A wherever A is so already."""
+    if not (sparse.issparse(values) or is_tensor(values)):
+        raise UsageError(
+            f"A is {type(values).__name__}, no sparse matrix of SciPy; type scipy.sparse.csr_array(A), "
+            "or mxpeak.solve(A, b) for a dense one"
+        )
+    _check_shape(values)
+    _check_type(values.dtype, "A")
+    try:
+        A = _scipys(values).astype(np.float64, copy=False).tocsr()
+        A = sparse.csr_array((A.data, A.indices, A.indptr), shape=A.shape)  # the user's object stays as it was
+        A.check_format(full_check=True)
+    except ValueError as error:
+        raise UsageError(f"A is no valid sparse matrix: {error}; build it anew from its entries") from None
+    if not A.has_canonical_format:
+        A = A.copy()
+        A.sum_duplicates()
+    # Compiled code knows two types of arrays, those that may be written and others, and is compiled for the former.
+    A.data, A.indices, A.indptr = (
+        np.require(part, requirements=["C", "A", "W"]) for part in (A.data, A.indices, A.indptr)
+    )
+    _check_finite(A)
+    _check_entries(A)
+    return A
+
+
+def _scipys(values: Any) -> Any:
+    """A tensor as SciPy has it, on the host, where all is set up."""
+    if not is_tensor(values):
+        return values
+    from mxpeak.kernels.torch.convert import sparse_matrix
+
+    return sparse_matrix(values)
+
+
+def _check_shape(A: Any) -> None:
+    if len(A.shape) != 2 or A.shape[0] != A.shape[1]:
+        raise UsageError(
+            f"A has shape {tuple(A.shape)}; gmres takes square matrices (for least squares: scipy.sparse.linalg.lsqr)"
+        )
+    if A.shape[0] == 0:
+        raise UsageError("A is empty, of shape (0, 0): there is nothing to solve")
+    if A.shape[0] > MOST_ROWS:
+        raise UsageError(f"A has {A.shape[0]} rows, more than the {MOST_ROWS} that 32-bit columns can tell apart")
+
+
+def _check_type(dtype: Any, name: str) -> None:
+    kind = kind_of(dtype)
+    if kind == "complex":
+        raise UsageError(
+            f"{name} is complex ({dtype}); gmres takes real numbers: solve [[Re A, -Im A], [Im A, Re A]] for the real "
+            "and imaginary parts, or use scipy.sparse.linalg.gmres"
+        )
+    if kind != "real" or dtype.itemsize > 8:
+        how = "astype(float)" if isinstance(dtype, np.dtype) else "double()"
+        raise UsageError(
+            f"{name} has dtype {dtype}; gmres takes float16 to float64 and integers; convert it, for example "
+            f"{name}.{how}"
+        )
+
+
+def kind_of(dtype: Any) -> str:
+    """`real` or `complex` of numbers that can be computed with, be the type NumPy's or torch's; else nothing."""
+    if isinstance(dtype, np.dtype):
+        return "complex" if dtype.kind == "c" else "real" if dtype.kind in "biuf" else ""
+    if dtype.is_complex:
+        return "complex"
+    whole = str(dtype).startswith(("torch.bool", "torch.int", "torch.uint"))
+    return "real" if whole or (dtype.is_floating_point and dtype.itemsize > 1) else ""
+
+
+def _check_finite(A: Csr) -> None:
+    finite = np.isfinite(A.data)
+    if finite.all():
+        return
+    k = int(np.argmin(finite))
+    i, j = row_of(A, k), int(A.indices[k])
+    raise UsageError(f"A[{i}, {j}] is {A.data[k]}: {A.nnz - int(finite.sum())} of {A.nnz} entries of A are not finite")
+
+
+def _check_entries(A: Csr) -> None:
+    """Stop where a row or a column has nothing but zeros; none has if the diagonal is full."""
+    if A.diagonal().all():
+        return
+    there = A.data != 0
+    columns = np.zeros(A.shape[1], bool)
+    columns[A.indices[there]] = True
+    counts = np.concatenate([[0], np.cumsum(there)])
+    rows = counts[A.indptr[1:]] > counts[A.indptr[:-1]]
+    for name, full in (("row", rows), ("column", columns)):
+        if not full.all():
+            raise SingularError(
+                f"A is singular: {name} {int(np.argmin(full))} has no entry other than zero, as have "
+                f"{full.size - int(full.sum())} of {full.size} {name}s; check how A was built"
+            )
+
+
+def row_of(A: Csr, k: int) -> int:
+    """The row in which entry k is stored."""
+    return int(np.searchsorted(A.indptr, k, side="right")) - 1
+
+
+def with_diagonal(A: Csr) -> Csr:
+    """The same matrix, with zeros stored where diagonal entries are missing."""
+    missing = np.flatnonzero(~has_diagonal(A))
+    if not missing.size:
+        return A
+    i = np.concatenate([rows_of_entries(A), missing])
+    j = np.concatenate([A.indices, missing])
+    return sparse.coo_array((np.concatenate([A.data, np.zeros(missing.size)]), (i, j)), shape=A.shape).tocsr()
+
+
+def has_diagonal(A: Csr) -> Array:
+    """For each row whether its diagonal entry is stored."""
+    here = np.zeros(A.shape[0], bool)
+    here[A.indices[A.indices == rows_of_entries(A)]] = True
+    return here
+
+
+def rows_of_entries(A: Csr) -> Array:
+    """The row of each entry."""
+    return np.repeat(np.arange(A.shape[0], dtype=A.indices.dtype), np.diff(A.indptr))
+
+
+def vectors(arrays: Arrays, values: Any, name: str, n: int) -> Any:
+    """One vector as (n,), or k of them as (n, k), in fp64 and finite, where they are solved for."""
+    numbers = values
+    if not is_tensor(values):
+        numbers = as_array(values, name, sparse=f"{name}.toarray()", masked="which no system can be solved with")
+    elif str(values.layout) != "torch.strided":
+        raise UsageError(f"{name} is sparse; use {name}.to_dense()")
+    _check_type(numbers.dtype, name)
+    shape = tuple(numbers.shape)
+    if len(shape) not in (1, 2):
+        raise UsageError(f"{name} has shape {shape}; give one vector as (n,), k of them as (n, k)")
+    if shape[0] != n:
+        raise UsageError(f"A is {n}x{n}, but {name} has shape {shape}: it needs {n} rows")
+    if prod(shape) == 0:
+        raise UsageError(f"{name} is empty, of shape {shape}: there is nothing to solve")
+    X = arrays.taken(numbers)
+    if found := arrays.not_finite(X):
+        index, count = found
+        raise UsageError(
+            f"{name}[{', '.join(map(str, index))}] is {float(X[index])}: {count} of {prod(shape)} entries of {name} "
+            "are not finite"
+        )
+    return X
+
+
+def start(arrays: Arrays, values: Any, b: Any) -> Any:
+    """x0 in b's shape; zeros where there is none."""
+    if values is None:
+        return arrays.zeros_like(b)
+    x0 = vectors(arrays, values, "x0", b.shape[0])
+    if x0.shape != b.shape:
+        raise UsageError(f"x0 has shape {tuple(x0.shape)}, but b has shape {tuple(b.shape)}; they need the same")
+    return x0

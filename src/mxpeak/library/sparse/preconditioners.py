@@ -1,0 +1,235 @@
+"""M^-1 r, one sweep or one cycle, as vectors that the matrix it stands before multiplies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from math import nan, prod
+from typing import Any
+
+import numpy as np
+
+from mxpeak.comm.solo import Solo
+from mxpeak.distributed.sparse import Exchange, Level, SparseMatrix
+from mxpeak.errors import ResourceError, UsageError
+from mxpeak.kernels.contract.sparse import Indices, Order, Rows, SparseKernels, Stored, Vector
+from mxpeak.kernels.host.sparse_native import LANES
+from mxpeak.layout.stencil import Box
+from mxpeak.library.sparse.arrays import Array, Arrays
+from mxpeak.library.sparse.inputs import kind_of
+from mxpeak.library.sparse.scaling import Scaling
+from mxpeak.perf.host import available_memory_bytes
+from mxpeak.records import size_text
+from mxpeak.solvers.multigrid import Level as AnyLevel
+from mxpeak.solvers.multigrid import cycle
+from mxpeak.spans import Spans
+
+#: Bytes an entry while a pattern is filled up to be symmetric, and of a column that is told by itself.
+FILLING_BYTES, COLUMN_BYTES = 132, 4
+
+
+class Workshop:
+    """Stores matrices and brings them into order, all in the same way: kernels, place, smoother, storage, spans."""
+
+    def __init__(self, kernels: SparseKernels, arrays: Arrays, smoother: str, storage: str, spans: Spans):
+        self.kernels, self.arrays, self.storage, self.spans = kernels, arrays, storage, spans
+        self._kind = "greedy" if smoother == "coloured" else "natural"
+        self._points: dict[int, Indices] = {}
+
+    def points(self, n: int, make: Callable[[], Indices]) -> Indices:
+        """Where a level of n rows has residuals restricted: made once, as its matrix keeps a table for each array."""
+        if n not in self._points:
+            self._points[n] = make()
+        return self._points[n]
+
+    def ordered(self, rows: Rows) -> tuple[Rows, Order]:
+        """The rows with a symmetric pattern, and an order for sweeps."""
+        if not self.kernels.is_symmetric_pattern(rows):
+            _check_filling(rows.indices.size)
+            rows = self.kernels.with_symmetric_pattern(rows)
+        return rows, self.kernels.order(rows, self._kind)
+
+    def store(self, rows: Rows, order: Order, values: str, vectors: str, like: Stored | None = None) -> SparseMatrix:
+        """The matrix as solvers see it."""
+        A = self.kernels.store(rows, order, values, vectors, like.storage if like else self._storage(), like)
+        if like is None and self.storage == "auto" and A.lower + A.upper > rows.indices.size:
+            sliced = self.kernels.store(rows, order, values, vectors, "sell")  # no runs to speak of
+            A = sliced if sliced.bytes < A.bytes else A
+        alone = Exchange(self.kernels, Solo(), [], self.kernels.indices([]), vectors)
+        return SparseMatrix(self.kernels, A, alone, self.spans)
+
+    def check_room(self, rows: Rows, order: Order | None, value_bytes: Sequence[int], basis: int) -> None:
+        """Stop where chunks of rows, each as wide as its longest, and the basis take more memory than is free.
+
+        value_bytes   of a value in each form of the matrix
+        order         None while there is none: then as in the best of all, with rows of like length together
+
+        Of packed columns, most often a few bytes a chunk, nothing is counted.
+        """
+        lengths = np.diff(rows.indptr)
+        column = 0 if self._storage() == "packed" else COLUMN_BYTES
+        matrix = self._slots(lengths, order) * sum(one + column for one in value_bytes)
+        for free, need, where in self._rooms(matrix, basis):
+            if free is not None and need > free:
+                self._refuse(lengths, matrix, basis, f"{size_text(free)} of {where}")
+
+    def _rooms(self, matrix: int, basis: int) -> list[tuple[int | None, int, str]]:
+        """What is free, what is needed of it, and where: a device's matrix is made on the host."""
+        host, device = available_memory_bytes(), self.arrays.free_bytes()
+        if device is None:
+            return [(host, matrix + basis, "memory")]
+        return [(host, matrix, "the host's memory"), (device, matrix + basis, f"the memory of {self.arrays.name}")]
+
+    def _refuse(self, lengths: Array, matrix: int, basis: int, free: str) -> None:
+        use = "use scipy.sparse.linalg.gmres, which stores entries one by one"
+        instead = f'type storage="auto", or {use}' if self.storage == "ell" else use
+        raise ResourceError(
+            f"the longest row of A has {lengths.max()} entries, the mean {lengths.mean():.3g}: storing {LANES} rows "
+            f"side by side takes about {size_text(matrix)}, and the basis {size_text(basis)}, but {free} "
+            f"is free; {'give a smaller restart' if basis > matrix else instead}"
+        )
+
+    def _slots(self, lengths: Array, order: Order | None) -> int:
+        """Values with the zeros that fill up short rows."""
+        if order is None:
+            return LANES * int(-np.sort(-lengths)[::LANES].sum())
+        step = lengths.size if self.storage == "ell" else LANES
+        firsts = np.concatenate([np.arange(a, b, step) for a, b in zip(order.starts, order.starts[1:])])
+        sizes = np.maximum(np.diff(firsts, append=lengths.size), LANES)
+        return int(sizes @ np.maximum.reduceat(lengths[order.places], firsts))
+
+    def _storage(self) -> str:
+        return "packed" if self.storage == "auto" else self.storage
+
+
+def _check_filling(nnz: int) -> None:
+    """Stop where a symmetric pattern takes more memory than is free."""
+    need, free = FILLING_BYTES * nnz, available_memory_bytes()
+    if free is not None and need > free:
+        raise ResourceError(
+            f"sweeps need a symmetric pattern, and filling up that of {nnz} entries takes about {size_text(need)}, but "
+            f'{size_text(free)} of memory is free; type preconditioner="jacobi", which takes none'
+        )
+
+
+def one_group(n: int) -> Order:
+    """The rows as they stand, in one group: for what takes no sweeps."""
+    places = np.arange(n, dtype=np.int32)
+    return Order(places=places, inverse=places, starts=np.array([0, n], np.int64), kind="none")
+
+
+class Sweep:
+    """One forward Gauss-Seidel sweep from zero; of a matrix whose rows are one group it is Jacobi, r_i / a_ii."""
+
+    def __init__(self, A: SparseMatrix):
+        self._A, self._x = A, A.operand()
+        self.bytes = int(self._x.nbytes)
+
+    def __call__(self, r: Vector) -> Vector:
+        """(D + L)^-1 r."""
+        self._A.relax_from_zero(r, self._x)
+        return self._x
+
+
+class SymmetricSweep:
+    """A forward and a backward sweep."""
+
+    def __init__(self, kernels: SparseKernels, A: SparseMatrix):
+        self._A, self._x = A, A.operand()
+        self._keep = kernels.vector(A.n, A.A.vectors)
+        self.bytes = int(self._x.nbytes + self._keep.nbytes)
+
+    def __call__(self, r: Vector) -> Vector:
+        """(D + U)^-1 D (D + L)^-1 r."""
+        self._A.relax_from_zero(r, self._x, self._keep)
+        self._A.relax_backward(r, self._x, self._keep)
+        return self._x
+
+
+class Identity:
+    """No preconditioner."""
+
+    def __init__(self, kernels: SparseKernels, A: SparseMatrix):
+        self._kernels, self._A, self._x = kernels, A, A.operand()
+        self.bytes = int(self._x.nbytes)
+
+    def __call__(self, r: Vector) -> Vector:
+        """The vector r."""
+        self._kernels.assign(self._A.own(self._x), r)
+        return self._x
+
+
+class Users:
+    """A user's function r -> M^-1 r, for vectors of the user's own, unscaled system."""
+
+    def __init__(
+        self, workshop: Workshop, A: SparseMatrix, function: Callable[[Vector], Any], scaling: Scaling
+    ):  # fmt: skip
+        self._kernels, self._arrays, self._spans = workshop.kernels, workshop.arrays, workshop.spans
+        self._A, self._function, self._scaling = A, function, scaling
+        self._x = A.operand()
+        self.bytes = int(self._x.nbytes)
+
+    def __call__(self, r: Vector) -> Vector:
+        """D_c^-1 M^-1 D_r^-1 r."""
+        arrays, scaling, x = self._arrays, self._scaling, self._A.own(self._x)
+        if arrays.not_finite(r):
+            self._kernels.assign(x, nan)  # no business of the user's: the solver sees it and goes on in fp64
+            return self._x
+        with self._spans("preconditioner"):
+            if not scaling.active:
+                z = self._checked(self._function(arrays.copied(r)))
+            else:
+                unscaled = arrays.ldexp(arrays.taken(r), -scaling.rows)
+                z = arrays.ldexp(arrays.taken(self._checked(self._function(unscaled))), -scaling.columns)
+            with np.errstate(over="ignore"):
+                self._kernels.assign(x, z)
+        return self._x
+
+    def _checked(self, z: Any) -> Vector:
+        n = self._A.n
+        found = self._arrays.returned(z)
+        shape = tuple(found.shape)
+        if prod(shape) != n or kind_of(found.dtype) != "real":
+            raise UsageError(
+                f"the preconditioner returned {found.dtype} of shape {shape} for a vector of shape ({n},); "
+                f"it has to return M^-1 r, {n} real numbers"
+            )
+        found = found.reshape(n)
+        if wrong := self._arrays.not_finite(found):
+            (i,), _ = wrong
+            raise UsageError(
+                f"the preconditioner returned {float(found[i])} at [{i}] for a finite vector; it has to return finite "
+                "numbers"
+            )
+        return found
+
+
+class Multigrid:
+    """One cycle of multigrid from zero."""
+
+    def __init__(self, top: AnyLevel, levels: int, bytes: int):
+        self._top, self.levels, self.bytes = top, levels, bytes
+
+    def __call__(self, r: Vector) -> Vector:
+        """A cycle's correction."""
+        return cycle(self._top, r)
+
+
+def stencil_multigrid(
+    workshop: Workshop, A: SparseMatrix, order: Order, box: Box, stencil: Sequence[float]
+) -> Multigrid:
+    """The benchmarks' multigrid, down to the coarsest box there is: each level the same stencil on half the points."""
+    kernels, vectors = workshop.kernels, A.A.vectors
+    top = level = Level(A, A.operand())
+    total, count = 0, 1
+    while not any(side % 2 for side in box.shape):
+        rows, coarse_order = workshop.ordered(kernels.stencil_rows(box.coarser(), stencil))
+        coarse = workshop.store(rows, coarse_order, A.A.values, vectors)
+        make = partial(kernels.coarse_rows, order, coarse_order, box)
+        level.points = workshop.points(level.A.n, make)
+        level.r = kernels.vector(coarse.n, vectors)
+        level.coarser = Level(coarse, coarse.operand())
+        level, order, box = level.coarser, coarse_order, box.coarser()
+        total, count = total + coarse.A.bytes, count + 1
+    return Multigrid(top, count, total)

@@ -1,0 +1,120 @@
+"""Powers of two for rows and columns: nothing is rounded by them, and all that follows stays in range.
+
+Save what falls below 2^-1022, where fp64 has fewer digits and then none: entries of A that are by so much smaller than
+the largest of their column when all are scaled, and likewise of b and x.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from mxpeak.kernels.contract.sparse import Vector
+from mxpeak.library.sparse.arrays import HOST, Array, Arrays
+from mxpeak.library.sparse.inputs import Csr, rows_of_entries
+
+#: A is scaled if the sums of its rows, or of its columns, spread by more, or lie farther from 1, than this.
+SPREAD, RANGE = 2.0**10, 2.0**60
+#: Rounds of means over rows and columns at most, and the change, in powers of two, at which they end.
+ROUNDS, CHANGE = 50, 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Scaling:
+    """The exponents of D_r and D_c, an entry a row and a column; two zeros where nothing is scaled.
+
+    Matrices are scaled on the host, vectors where the exponents are.
+    """
+
+    rows: Any = 0
+    columns: Any = 0
+    arrays: Arrays = HOST
+
+    def on(self, arrays: Arrays) -> Scaling:
+        """The same for vectors in another place."""
+        if not self.active:
+            return replace(self, arrays=arrays)
+        return Scaling(arrays.indices(self.rows), arrays.indices(self.columns), arrays)
+
+    @property
+    def active(self) -> bool:
+        """Whether it changes anything."""
+        return not isinstance(self.rows, int)
+
+    def matrix(self, A: Csr) -> Csr:
+        """D_r A D_c."""
+        if not self.active:
+            return A
+        exponents = self.rows[rows_of_entries(A)] + self.columns[A.indices]
+        return type(A)((np.ldexp(A.data, exponents), A.indices, A.indptr), shape=A.shape)
+
+    def right_hand_side(self, b: Vector) -> tuple[Vector, int]:
+        """2^k D_r b with its largest entry in [1/2, 1), and k; b is not zero."""
+        k = -self.arrays.largest_exponent(b, self.rows)
+        return self.arrays.ldexp(b, self.rows + k), k
+
+    def start(self, x: Vector, k: int) -> Vector:
+        """y = 2^k D_c^-1 x, which may be beyond fp64: its residual then tells."""
+        with np.errstate(over="ignore"):
+            return self.arrays.ldexp(x, k - self.columns)
+
+    def solution(self, y: Vector, k: int) -> Vector:
+        """x = 2^-k D_c y."""
+        return self.arrays.ldexp(y, self.columns - k)
+
+    def relative(self, r: Vector, b: Vector) -> float:
+        """||D_r^-1 r|| / ||D_r^-1 b||: what a residual of the scaled system is to the unscaled one."""
+        arrays = self.arrays
+        shift = -arrays.largest_exponent(b, -self.rows)
+        with np.errstate(over="ignore"):
+            r, b = (arrays.ldexp(v, shift - self.rows) for v in (r, b))
+            return arrays.norm(r) / arrays.norm(b)
+
+    @property
+    def range(self) -> int:
+        """How many powers of two the factors of the rows spread over, or those of the columns."""
+        return max(int(np.ptp(self.rows)), int(np.ptp(self.columns)))
+
+
+def balanced(A: Csr) -> bool:
+    """Whether range and spread suit the solver as they are."""
+    size = np.abs(A.data)
+    with np.errstate(over="ignore"):
+        sums = (np.add.reduceat(size, A.indptr[:-1]), np.bincount(A.indices, size, A.shape[1]))
+    most, least = max(float(s.max()) for s in sums), min(float(s.max()) for s in sums)
+    if not 1 / RANGE < least <= most < RANGE:
+        return False
+    return all(float(s.max()) <= SPREAD * float(s.min()) for s in sums)
+
+
+def equilibration(A: Csr) -> Scaling:
+    """Bring entries near 1 in the geometric mean of every row and column, then the largest of each to 1 or below.
+
+    The means are taken in turns, as in Curtis and Reid's scaling (1972), which finds D_r and D_c even where both are
+    wild: maxima alone would let the largest column set the scale of all rows.
+    """
+    there = A.data != 0
+    i, j = rows_of_entries(A)[there], A.indices[there]
+    exponents = np.frexp(A.data[there])[1]
+    by_row, by_column = (np.zeros(A.shape[0]) for _ in range(2))
+    for _ in range(ROUNDS):
+        before, by_row = by_row, _means(exponents - by_column[j], i, A.shape[0])
+        if np.abs(by_row - before).max() < CHANGE:
+            break
+        by_column = _means(exponents - by_row[i], j, A.shape[0])
+    rows, columns = (np.rint(means).astype(np.int64) for means in (by_row, by_column))
+    rows += _largest(exponents - rows[i] - columns[j], i, A.shape[0])
+    columns += _largest(exponents - rows[i] - columns[j], j, A.shape[0])
+    return Scaling(-rows, -columns)
+
+
+def _means(exponents: Array, places: Array, n: int) -> Array:
+    return np.asarray(np.bincount(places, exponents, n) / np.bincount(places, minlength=n))
+
+
+def _largest(exponents: Array, places: Array, n: int) -> Array:
+    largest = np.full(n, np.iinfo(np.int64).min)
+    np.maximum.at(largest, places, exponents)
+    return largest

@@ -1,0 +1,200 @@
+"""One matrix set up, and rounds of GMRES for one right-hand side after the other."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field, replace
+from math import inf, isfinite, log
+from typing import Any
+
+import numpy as np
+
+from mxpeak.errors import UsageError
+from mxpeak.kernels.contract.sparse import SparseKernels, Vector
+from mxpeak.library.sparse import choosing
+from mxpeak.library.sparse.amg import COMPLEXITY, MOST_RANGE, Grid, complexity, hierarchy
+from mxpeak.library.sparse.arrays import HOST, Arrays
+from mxpeak.library.sparse.choosing import Choice, Formats
+from mxpeak.library.sparse.inputs import Csr, with_diagonal
+from mxpeak.library.sparse.scaling import Scaling, balanced, equilibration
+from mxpeak.library.sparse.system import Plan, Problem, make_ready_for
+from mxpeak.precision import PRECISIONS
+from mxpeak.solvers.gmres_ir import STALL, STALL_CYCLES, Solve, gmres_ir
+from mxpeak.spans import Spans
+
+#: A round of steps in a low precision must gain this share of the digits that it promised, else fp64 takes over.
+WORTHWHILE = 0.25
+#: No residual is asked for below this, relative to the right-hand side as scaled.
+LEAST = 2.0**-52
+#: A residual of so many roundings of the largest terms in b - A x is as small as fp64 makes it.
+ROUNDINGS = 8.0
+
+
+@dataclass(slots=True)
+class Column:
+    """One right-hand side's solution; `note` says why it is not better."""
+
+    x: Vector
+    residual: float = 0.0
+    steps: int = 0
+    cycles: int = 0
+    history: list[float] = field(default_factory=list)
+    note: str = ""
+
+    def add(self, done: Solve) -> None:
+        """Take in a round."""
+        self.history += done.history[1:] if self.history else done.history
+        self.steps += done.steps
+        self.cycles += len(done.cycles)
+
+
+class Solver:
+    """One matrix, set up for any number of right-hand sides."""
+
+    def __init__(
+        self, kernels: SparseKernels, A: Csr, precision: str, preconditioner: Any, storage: str, smoother: str,
+        restart: int, arrays: Arrays = HOST,
+    ):  # fmt: skip
+        begin = time.perf_counter()
+        self.spans, self.notes, self.fallback = Spans(stopwatch=arrays.stopwatch), list[str](), False
+        self.nnz, self.arrays, self._A, self._restart = A.nnz, arrays, A, restart
+        choice = choosing.preconditioner(kernels, A, preconditioner)
+        with self.spans("scale"):
+            scaling = _scaling(kernels, A, precision)
+            A_s = scaling.matrix(A)
+        grids: list[Grid] = []
+        if choice.name == "amg":
+            with self.spans("hierarchy"):
+                choice, grids = _hierarchy(A, A_s, choice, scaling, preconditioner == "auto")
+        if choice.name not in choosing.DIVIDING:
+            A_s = with_diagonal(A_s)
+        self._formats = choosing.formats(kernels, _rows(kernels, A_s), precision)
+        self.notes += [self._formats.note] if self._formats.note else []
+        self.plan = Plan(choice, smoother, storage, restart, scaling.on(arrays), tuple(grids))
+        make_ready_for(arrays, self.plan, self._formats)
+        self.problem = Problem(kernels, arrays, A_s, self.plan, self._formats, self.spans)
+        self.setup_s = time.perf_counter() - begin
+
+    def solve(self, b: Vector, x0: Vector, tol: float, most: int) -> Column:
+        """x for one right-hand side, or the best x so far."""
+        if not b.any():
+            return Column(self.arrays.zeros_like(b), history=[0.0])
+        scaling, problem = self.plan.scaling, self.problem
+        b_s, k = scaling.right_hand_side(b)
+        b_s, done = problem.ordered(b_s), Column(x0)
+        problem.system.begin(b_s, problem.ordered(scaling.start(x0, k)))
+        ended = self._rounds(done, b_s, tol, most)
+        if ended == "coarse":
+            self._widen(done, b_s)
+            ended = self._rounds(done, b_s, tol, most)
+        system = self.problem.system
+        if ended != "converged":
+            system.go_back()
+        done.residual = self._relative(system.residual_vector, b_s)
+        with np.errstate(over="ignore"):
+            done.x = scaling.solution(problem.as_given(system.solution), k)
+        if self.arrays.not_finite(done.x):
+            done.residual, done.note = inf, "x is beyond the range of fp64: scale A up, or b down"
+        elif not done.residual <= tol:
+            done.note = self._why(done, ended, b, most)
+        if ended == "not finite":
+            self.problem.begin_anew()
+        return done
+
+    def _rounds(self, done: Column, b: Vector, tol: float, most: int) -> str:
+        """Go on from the system's x; returns how it ended: converged, steps, stalled, coarse or not finite."""
+        system, low, restart = self.problem.system, self._formats.vectors != "fp64", self._restart
+        b_norm, target, first = system.norm_of_b(), tol, len(done.history)
+        while done.steps < most:
+            before = system.residual() / b_norm
+            aim = max(target, self._formats.gain * before)
+            made = gmres_ir(system, b_norm, restart=restart, most=min(restart, most - done.steps), tolerance=aim)
+            done.add(made)
+            if not isfinite(made.residual):
+                return "coarse" if low else "not finite"
+            if made.residual <= target:
+                unscaled = self._relative(system.residual_vector, b)
+                if unscaled <= tol:
+                    return "converged"
+                if target <= LEAST:
+                    return "scales"
+                target = max(LEAST, 0.5 * target * min(1.0, tol / unscaled))
+            elif low and not _worthwhile(before, made):
+                return "coarse"
+            elif _stalled(done.history[first:]):
+                return "coarse" if low else "stalled"
+        return "steps"
+
+    def _relative(self, r: Vector, b: Vector) -> float:
+        """||b - A x|| / ||b|| of the system as the user gave it, from the scaled ones in their order."""
+        as_given = self.problem.as_given
+        return self.plan.scaling.relative(as_given(r), as_given(b))
+
+    def _widen(self, done: Column, b: Vector) -> None:
+        """Go on in fp64 from the best x so far, and stay there for the right-hand sides to come."""
+        y = self.problem.system.go_back()
+        self.notes.append(
+            f"with values in {self._formats.values} and vectors in {self._formats.vectors} it went no further: after "
+            f"{done.steps} iterations the residual was {min(done.history):.1e}; fp64 took over"
+        )
+        self._formats = Formats(self.problem.outer.A.values, "fp64", True)
+        self.fallback = True
+        make_ready_for(self.arrays, self.plan, self._formats)
+        self.problem.widen()
+        self.problem.system.begin(b, y)
+
+    def _why(self, done: Column, ended: str, given: Vector, most: int) -> str:
+        x, b = self.arrays.to_host(done.x), self.arrays.to_host(given)
+        with np.errstate(all="ignore"):
+            terms = np.linalg.norm(abs(self._A) @ np.abs(x) + np.abs(b)) / np.linalg.norm(b)
+        if isfinite(terms) and done.residual <= ROUNDINGS * PRECISIONS["fp64"].u * terms:
+            least = f"ask for no less than tol={2 * done.residual:.0e}, or " if 2 * done.residual < 1.0 else ""
+            return (
+                f"the residual is as small as fp64 makes it for this x: |A||x| + |b| is {terms:.1e} times b; {least}"
+                f"scale the rows of A and b so that all count alike"
+            )
+        return {
+            "steps": f"max_iterations={most} were used up",
+            "scales": "the rows of A and b are of so different scales that no residual is small in all of them",
+            "stalled": f"{STALL_CYCLES} cycles gained less than {1 - STALL:.1%}",
+            "not finite": "numbers beyond the range of fp64 came up",
+        }[ended]
+
+
+def _worthwhile(before: float, made: Solve) -> bool:
+    """Whether a round gained enough of what it promised, in digits."""
+    promised = made.estimates[-1]
+    if not promised > 0:
+        return made.residual < before
+    return log(before / made.residual) >= WORTHWHILE * log(before / promised)
+
+
+def _stalled(history: list[float]) -> bool:
+    return len(history) > STALL_CYCLES and history[-1] > STALL * history[-1 - STALL_CYCLES]
+
+
+def _rows(kernels: SparseKernels, A: Csr) -> Any:
+    return kernels.rows_of(A.indptr, A.indices, A.data, A.shape[0], 0)
+
+
+def _scaling(kernels: SparseKernels, A: Csr, precision: str) -> Scaling:
+    """Powers of two where sums of rows or columns ask for them, or a 16-bit format."""
+    if balanced(A) and not choosing.out_of_range(kernels, _rows(kernels, A), precision):
+        return Scaling()
+    return equilibration(A)
+
+
+def _hierarchy(A: Csr, A_s: Csr, choice: Choice, scaling: Scaling, automatic: bool) -> tuple[Choice, list[Grid]]:
+    """PyAMG's levels; where they will not do, `auto` takes Gauss-Seidel."""
+    grids: list[Grid] = []
+    if scaling.active and scaling.range > MOST_RANGE:
+        problem = f"the scales of its rows or columns spread over 2^{scaling.range}, too far for algebraic multigrid"
+    else:
+        grids, problem = hierarchy(A, A_s, scaling)
+    if automatic and grids and complexity(grids) > COMPLEXITY:
+        problem = f"PyAMG's levels have {complexity(grids):.1f} times the entries of A"
+    if not problem:
+        return choice, grids
+    if not automatic:
+        raise UsageError(f'preconditioner="amg" cannot be had for this matrix: {problem}; type preconditioner="gs"')
+    return replace(choice, name="gs", reason=problem), []

@@ -1,0 +1,179 @@
+"""gmres: which precision and preconditioner, what to do where they fail, and what to tell."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from numbers import Real
+from typing import Any
+
+import numpy as np
+
+from mxpeak.errors import Outcome, UsageError
+from mxpeak.library.sparse import choosing, inputs, team
+from mxpeak.library.sparse.arrays import Arrays
+from mxpeak.library.sparse.solver import Column, Solver
+
+STORAGES = ("auto", "ell", "sell", "packed")
+SMOOTHERS = ("coloured", "natural")
+
+
+@dataclass(frozen=True, slots=True)
+class GmresInfo:
+    """How a solve went, and how far its result can be trusted.
+
+    residual        ||b - A x|| / ||b|| of what was returned, in fp64; the worst right-hand side
+    iterations      steps of GMRES, of the right-hand side that took most, as are cycles and history
+    history         the relative residual at the start and after each cycle, of the scaled system if there is one
+    values          the format of the matrix in the inner iteration in the end; `vectors` that of its vectors
+    reason          why this preconditioner
+    levels          of multigrid, else 1
+    colours         groups of rows that a sweep takes one after the other
+    scaled          rows and columns were scaled by powers of two
+    fallback        the precision asked for did not do, and fp64 took over
+    bytes           of matrices, preconditioner and basis
+    device          where it was solved: cpu, cuda:0 …
+    setup_s, times  seconds before the first step, and seconds by phase
+    """
+
+    outcome: Outcome
+    n: int
+    nnz: int
+    rhs: int
+    tol: float
+    residual: float
+    iterations: int
+    cycles: int
+    values: str
+    vectors: str
+    preconditioner: str
+    reason: str
+    levels: int
+    storage: str
+    colours: int
+    scaled: bool
+    fallback: bool
+    message: str
+    bytes: int
+    device: str
+    setup_s: float
+    times: dict[str, float] = field(repr=False)
+    history: tuple[float, ...] = field(repr=False)
+
+    @property
+    def converged(self) -> bool:
+        """Whether the residual is as small as was asked for."""
+        return self.outcome is Outcome.SOLVED
+
+    def __str__(self) -> str:
+        verdict = "converged" if self.converged else "NOT CONVERGED"
+        sides = "" if self.rhs == 1 else f", {self.rhs} right-hand sides"
+        levels = f", {self.levels} levels" if self.levels > 1 else ""
+        where = "" if self.device == "cpu" else f" on {self.device}"
+        times = ", ".join(f"{name} {time_s:.3g} s" for name, time_s in self.times.items())
+        lines = [
+            f"{verdict}: n = {self.n}, {self.nnz} entries{sides}, {_count(self.iterations, 'iteration')} "
+            f"in {_count(self.cycles, 'cycle')}",
+            f"  residual        {self.residual:.2e} (asked for: {self.tol:.0e})",
+            f"  precision       values {self.values}, vectors {self.vectors}, residuals fp64",
+            f"  preconditioner  {self.preconditioner}{levels} ({self.reason})",
+            f"  storage         {self.storage}, {_count(self.colours, 'colour')}, {self.bytes / 2**20:.3g} MiB{where}",
+            f"  time            set-up {self.setup_s:.3g} s; {times}",
+        ]
+        if self.scaled:
+            lines.append("  rows and columns were scaled by powers of two")
+        if not self.converged:
+            lines.append(f"  {self.outcome}")
+        return "\n".join([*lines, *(f"  {line}" for line in self.message.splitlines())])
+
+
+def _count(number: int, name: str) -> str:
+    return f"{number} {name}{'' if number == 1 else 's'}"
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How a system is to be solved: what `gmres` takes beside the system and the device."""
+
+    precision: str = "mixed"
+    tol: float = 1e-9
+    restart: int = 30
+    max_iterations: int = 10_000
+    preconditioner: Any = "auto"
+    storage: str = "auto"
+    smoother: str = "coloured"
+    threads: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, value, choices in (
+            ("precision", self.precision, choosing.PRECISION_NAMES), ("storage", self.storage, STORAGES),
+            ("smoother", self.smoother, SMOOTHERS),
+        ):  # fmt: skip
+            if value not in choices:
+                raise UsageError(f"unknown {name} {value!r}; choose one of {', '.join(choices)}")
+        for name, count in (("restart", self.restart), ("max_iterations", self.max_iterations)):
+            if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 1:
+                raise UsageError(f"{name}={count!r}: give a whole number from 1 on")
+        if not isinstance(self.tol, Real) or not 0.0 < self.tol < 1.0:
+            raise UsageError(f"tol={self.tol!r}: give a relative residual between 0 and 1, such as 1e-9")
+
+
+def gmres(
+    A: Any, b: Any, precision: str = "mixed", *, x0: Any = None, tol: float = 1e-9, restart: int = 30,
+    max_iterations: int = 10_000, preconditioner: Any = "auto", storage: str = "auto", smoother: str = "coloured",
+    threads: int | None = None, device: str = "auto",
+) -> tuple[Any, GmresInfo]:  # fmt: skip
+    """Solve A x = b to ||b - A x|| <= tol·||b||; A is sparse, and neither A nor b is changed.
+
+    A: n×n, any sparse matrix or array of SciPy or a sparse tensor of torch, of any real type; b: (n,) or (n, k), an
+    array or a tensor, and x is one as b is, where b is.  `precision` is that of the inner iteration: mixed (the
+    narrowest format that holds every value exactly), fp64, fp32, bf16 or fp16; residuals and x are fp64.
+    `preconditioner`: auto, stencil, amg, gs, sgs, jacobi, none, or a function r -> M^-1 r.  `device`: auto (that of the
+    tensors, else the host), cpu, cuda or cuda:0 …
+    Where the inner iteration's precision does not do, fp64 takes over, and `info` says so; it also holds outcome,
+    residual, iterations, history and times: print(info).  What does not converge is no error: x is the best so far.
+
+    Raises UsageError for what is not square, finite or real, SingularError for a row or column of zeros, and
+    ResourceError where the device is not there or has no room.  docs/gmres.md explains the rest.
+
+    >>> import mxpeak as mx, scipy.sparse as sp
+    >>> x, info = mx.gmres(sp.csr_array([[2.0, 0.0], [0.0, 4.0]]), [2.0, 4.0])
+    >>> x, info.converged
+    (array([1., 1.]), True)
+    """
+    options = Options(precision, tol, restart, max_iterations, preconditioner, storage, smoother, threads)
+    return solve_in(inputs.place_for(device, A, b, x0), A, b, x0, options)
+
+
+def solve_in(arrays: Arrays, A: Any, b: Any, x0: Any, options: Options) -> tuple[Any, GmresInfo]:
+    """`gmres` on the host, or on a device."""
+    whole = inputs.matrix(A)
+    host = team.kernels(options.threads, whole.nnz)
+    with team.TURN, arrays.careful():
+        B = inputs.vectors(arrays, b, "b", whole.shape[0])
+        X0 = inputs.start(arrays, x0, B)
+        solver = Solver(
+            arrays.kernels(host), whole, options.precision, options.preconditioner, options.storage, options.smoother,
+            min(options.restart, whole.shape[0]), arrays,
+        )  # fmt: skip
+        done = [
+            solver.solve(column, start, options.tol, options.max_iterations)
+            for column, start in zip(B.reshape(len(B), -1).T, X0.reshape(len(B), -1).T)
+        ]
+        x = arrays.stacked([one.x for one in done]).reshape(B.shape)
+        return arrays.given_back(x, b), _info(solver, done, options.tol)
+
+
+def _info(solver: Solver, done: list[Column], tol: float) -> GmresInfo:
+    problem, choice = solver.problem, solver.plan.choice
+    longest = max(done, key=lambda one: one.steps)
+    residual = float(np.max([one.residual for one in done]))  # NaN where one is, which max would pass over
+    notes = dict.fromkeys([*solver.notes, *(one.note for one in done if one.note)])
+    return GmresInfo(
+        outcome=Outcome.SOLVED if residual <= tol else Outcome.UNREACHED, n=problem.inner.n, nnz=solver.nnz,
+        rhs=len(done), tol=tol, residual=residual, iterations=longest.steps, cycles=longest.cycles,
+        values=problem.inner.A.values, vectors=problem.inner.A.vectors, preconditioner=choice.name,
+        reason=choice.reason, levels=problem.levels, storage=problem.inner.A.storage, colours=problem.colours,
+        scaled=solver.plan.scaling.active, fallback=solver.fallback, message="\n".join(notes), bytes=problem.bytes,
+        device=solver.arrays.name, setup_s=solver.setup_s,
+        times={name: phase.time_s for name, phase in solver.spans.phases.items()}, history=tuple(longest.history),
+    )  # fmt: skip

@@ -1,0 +1,207 @@
+"""A x = b in the forms in which it is solved: the order of its rows, how values are stored, and what stands before."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import inf
+from typing import Any
+
+import numpy as np
+from scipy.sparse import csr_array, diags_array
+
+from mxpeak.comm.solo import Solo
+from mxpeak.distributed.system import MixedSystem
+from mxpeak.kernels.contract.sparse import SparseKernels, Vector
+from mxpeak.layout.stencil import Box
+from mxpeak.library.sparse.amg import Grid, amg_multigrid, hierarchy
+from mxpeak.library.sparse.arrays import Arrays
+from mxpeak.library.sparse.choosing import Choice, Formats
+from mxpeak.library.sparse.inputs import Csr
+from mxpeak.library.sparse.preconditioners import (
+    Identity,
+    Multigrid,
+    Sweep,
+    SymmetricSweep,
+    Users,
+    Workshop,
+    one_group,
+    stencil_multigrid,
+)
+from mxpeak.library.sparse.scaling import Scaling
+from mxpeak.library.sparse.team import kernels, make_ready
+from mxpeak.precision import PRECISIONS
+from mxpeak.solvers.gmres_ir import gmres_ir
+from mxpeak.spans import Spans
+
+#: Points of the one-dimensional system on which everything is used once, and rows of its coarsest level.
+TINY, TINY_COARSEST = 24, 6
+#: Preconditioners that sweep over the matrix's rows.
+SWEEPING = ("gs", "sgs", "stencil", "amg")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All that was decided before anything is stored.
+
+    grids   algebraic multigrid's levels, below the matrix as scaled
+    """
+
+    choice: Choice
+    smoother: str
+    storage: str
+    restart: int
+    scaling: Scaling
+    grids: tuple[Grid, ...] = ()
+
+
+class Problem:
+    """The scaled matrix in one order, and the system that is being iterated on: low at first, in fp64 once widened."""
+
+    def __init__(
+        self, kernels: SparseKernels, arrays: Arrays, A: Csr, plan: Plan, formats: Formats, spans: Spans
+    ):  # fmt: skip
+        self._kernels, self._arrays, self._plan, self._spans = kernels, arrays, plan, spans
+        self._workshop = Workshop(kernels, arrays, plan.smoother, plan.storage, spans)
+        rows = kernels.rows_of(A.indptr, A.indices, A.data, A.shape[0], 0)
+        basis = self._basis_bytes(rows.n, formats.vectors)
+        value_bytes = [PRECISIONS[formats.values].bytes]
+        if not formats.exact:
+            value_bytes.append(PRECISIONS["fp64"].bytes)  # the outer matrix shares nothing
+        self._workshop.check_room(rows, None, value_bytes, basis)
+        with spans("order"):
+            self.order = one_group(rows.n)
+            if plan.choice.name in SWEEPING:
+                rows, self.order = self._workshop.ordered(rows)
+            self._places, self._inverse = (arrays.indices(one) for one in (self.order.places, self.order.inverse))
+        with spans("store"):
+            self._workshop.check_room(rows, self.order, value_bytes, basis)
+            self.inner = self.outer = self._workshop.store(rows, self.order, formats.values, formats.vectors)
+            if formats.vectors != "fp64":
+                values = formats.values if formats.exact else "fp64"
+                self.outer = self._workshop.store(rows, self.order, values, "fp64", like=self.inner.A)
+        self.begin_anew()
+
+    def ordered(self, x: Vector) -> Vector:
+        """A vector of the user's order in the matrix's."""
+        return self._arrays.permuted(x, self._places)
+
+    def as_given(self, x: Vector) -> Vector:
+        """And back."""
+        return self._arrays.permuted(x, self._inverse)
+
+    @property
+    def colours(self) -> int:
+        """Groups of rows that sweeps take one after the other; 1 where there are none."""
+        return self.order.groups
+
+    @property
+    def levels(self) -> int:
+        """Of multigrid; 1 of what has no others."""
+        return self._preconditioner.levels if isinstance(self._preconditioner, Multigrid) else 1
+
+    @property
+    def bytes(self) -> int:
+        """Of matrices, preconditioner and basis."""
+        beside = 0 if self.outer is self.inner else self.outer.A.bytes_beside(self.inner.A)
+        basis = self._basis_bytes(self.inner.n, self.inner.A.vectors)
+        return int(self.inner.A.bytes + beside + self._preconditioner.bytes + basis)
+
+    def _basis_bytes(self, n: int, vectors: str) -> int:
+        return (self._plan.restart + 1) * n * PRECISIONS[vectors].bytes
+
+    def widen(self) -> None:
+        """From now on everything in fp64."""
+        self.inner = self.outer
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
+        """Make preconditioner and system, all of whose vectors are new: none holds what is not finite."""
+        with self._spans("preconditioner set-up"):
+            self._preconditioner = self._made()
+            self.system = Continued(
+                self._kernels, Solo(), self.outer, self.inner, self._kernels.vector(self.inner.n, "fp64"),
+                self._preconditioner, self._plan.restart, self._spans,
+            )  # fmt: skip
+
+    def _made(self) -> Any:
+        kernels, A, choice = self._kernels, self.inner, self._plan.choice
+        if choice.user is not None:
+            return Users(self._workshop, A, choice.user, self._plan.scaling)
+        if choice.name == "none":
+            return Identity(kernels, A)
+        if choice.name == "sgs":
+            return SymmetricSweep(kernels, A)
+        if choice.name == "amg":
+            return amg_multigrid(self._workshop, A, self.order, self._plan.grids)
+        if choice.box is not None:
+            return stencil_multigrid(self._workshop, A, self.order, choice.box, choice.stencil)
+        return Sweep(A)
+
+
+class Continued(MixedSystem):
+    """A system whose solution goes on from where it was, and that keeps the best one."""
+
+    def __init__(self, *args: Any):
+        super().__init__(*args)
+        self._best, self._best_x = inf, self._kernels.vector(self._A.n, "fp64")
+        self._known: float | None = None
+
+    def begin(self, b: Vector, x: Vector) -> None:
+        """Take another right-hand side, and where to begin."""
+        self._kernels.assign(self._b, b)
+        self._kernels.assign(self.solution, x)
+        self._best, self._known = inf, None
+        self._kernels.assign(self._best_x, x)  # to go back to where no residual is a finite number
+
+    def residual(self) -> float:
+        """||b - A x||, computed once for every x."""
+        if self._known is None:
+            self._known = super().residual()
+            if self._known < self._best:
+                self._best = self._known
+                self._kernels.assign(self._best_x, self.solution)
+        return self._known
+
+    def update(self, Qt: Vector) -> None:
+        """x += M^-1 Q t."""
+        super().update(Qt)
+        self._known = None
+
+    def go_back(self) -> Vector:
+        """Return to the x of the least residual so far, which the next one overwrites."""
+        self._kernels.assign(self.solution, self._best_x)
+        self._known = None
+        self.residual()
+        return self._best_x
+
+    @property
+    def residual_vector(self) -> Vector:
+        """b - A x as `residual` last computed it."""
+        return self._r
+
+
+def make_ready_for(arrays: Arrays, plan: Plan, formats: Formats) -> None:
+    """Use on a tiny system all that this plan will use in these formats, so that it is compiled."""
+    key = (arrays, plan.choice.name, plan.smoother, formats.values, formats.vectors, formats.exact)
+
+    def use() -> None:
+        A, choice, grids = _tiny(plan.choice)
+        small = replace(plan, choice=choice, grids=grids, restart=2, scaling=Scaling())
+        problem = Problem(arrays.kernels(kernels(1, 0)), arrays, A, small, formats, Spans())
+        problem.system.begin(np.ones(A.shape[0]), np.zeros(A.shape[0]))
+        gmres_ir(problem.system, 1.0, restart=2, most=3, tolerance=1e-15)
+
+    make_ready(f"{plan.choice.name} with {formats.values} values and {formats.vectors} vectors", key, use)
+
+
+def _tiny(choice: Choice) -> tuple[Csr, Choice, tuple[Grid, ...]]:
+    """A system of the kind, and its preconditioner."""
+    if choice.box is not None:
+        box = Box(4, 4, 4)
+        rows = kernels(1, 0).stencil_rows(box, choice.stencil)
+        return csr_array((rows.data, rows.indices, rows.indptr)), replace(choice, box=box), ()
+    off, n = -np.ones(TINY - 1), TINY
+    A = csr_array(diags_array([off, np.full(n, 2.0), off], offsets=[-1, 0, 1]))
+    if choice.user is not None:
+        return A, replace(choice, user=lambda r: r), ()
+    return A, choice, tuple(hierarchy(A, A, Scaling(), TINY_COARSEST)[0]) if choice.name == "amg" else ()

@@ -1,0 +1,85 @@
+"""What all cases of one run share in the result file."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mxpeak.comm.base import Communicator
+from mxpeak.kernels.contract.lu import Kernels
+from mxpeak.layout.cores import core_ranges
+from mxpeak.options import Setting
+from mxpeak.perf.devices import cross_socket, map_lines, rank_place
+from mxpeak.perf.host import environment, host_facts, software_facts
+from mxpeak.records import Caution
+from mxpeak.runtime.launch import launcher
+from mxpeak.runtime.placement import Placement
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What all cases of one run share in the result file."""
+
+    argv: list[str]
+    config: dict[str, Any]
+    machine: dict[str, Any]
+    software: dict[str, Any]
+    launch: dict[str, Any]
+    cautions: list[Caution]
+
+    def run_section(self, start_unix: float, end_unix: float) -> dict[str, Any]:
+        """Who asked for the run, and when it was."""
+        return {
+            "id": str(uuid.uuid4()),
+            "argv": self.argv,
+            "start_unix": start_unix,
+            "end_unix": end_unix,
+            "start": _utc(start_unix),
+            "end": _utc(end_unix),
+        }
+
+
+def _utc(unix: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(unix))
+
+
+def facts_of(
+    argv: Sequence[str], settings: Mapping[str, Setting], comm: Communicator, placement: Placement, kernels: Kernels
+) -> Facts:
+    """What all cases of one run share in the result file.  Collective over comm."""
+    return Facts(
+        argv=list(argv),
+        config={name: {"value": s.value, "origin": s.origin} for name, s in settings.items()},
+        machine={**host_facts(affinity=placement.before), "nodes": placement.nodes, **kernels.place()},
+        software={**software_facts(), **kernels.facts(), "environment": environment()},
+        launch=launch_facts(comm, placement, kernels),
+        cautions=[*placement.cautions, *gpu_cautions(comm, placement, kernels.place())],
+    )
+
+
+def launch_facts(comm: Communicator, placement: Placement, kernels: Kernels) -> dict[str, Any]:
+    """Who started the run, and what each rank got.  Collective over comm; whole on rank 0."""
+    found = launcher()
+    ranks = comm.gather_objects(
+        {"rank": comm.rank, "host": os.uname().nodename, "cores": core_ranges(placement.cores),
+         "threads": placement.threads, **kernels.place()}
+    )  # fmt: skip
+    return {"launcher": found[0] if found and comm.size > 1 else "shell", "ranks": comm.size, "binding": ranks}
+
+
+def gpu_cautions(comm: Communicator, placement: Placement, place: Mapping[str, Any]) -> list[Caution]:
+    """Where ranks compute beside another socket than their GPU's; rank 0 shows who has which.  Collective over comm."""
+    if "device_bus" not in place:
+        return []
+    host = os.uname().nodename
+    mine = rank_place(comm.rank, host, placement.cores, place["device"], place["device_bus"])
+    ranks = comm.gather_objects(mine) or []
+    if len(ranks) > 1:
+        print("\n".join(map_lines(ranks)), file=sys.stderr, flush=True)
+    crossed = list(filter(None, map(cross_socket, ranks)))
+    return [Caution("cross-socket", text, "let the launcher bind ranks beside their GPUs") for text in crossed]

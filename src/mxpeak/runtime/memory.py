@@ -1,0 +1,97 @@
+"""How large a problem may be: what each node can give, what a case needs there, and what fits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mxpeak.comm.base import Communicator
+from mxpeak.configs import RunConfig
+from mxpeak.errors import MxpeakError
+from mxpeak.kernels.choose import open_device
+from mxpeak.options import Setting, memory_bytes
+from mxpeak.perf.counts import Footprint, largest_n
+from mxpeak.perf.host import available_memory_bytes, total_memory_bytes
+from mxpeak.records import size_text
+from mxpeak.runtime.launch import hosts, local_rank, ranks_a_node
+
+#: Share of the free memory that may be planned for: Python, MPI and the padding of rows come on top.
+MARGIN = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """Bytes that the poorest node can give: at most, and to a problem whose size was left open.
+
+    Nodes are counted as if each held `ranks_a_node` ranks, as the fullest does.  Where GPUs compute, a node's memory
+    is that of its ranks' GPUs.
+    """
+
+    most: int
+    default: int
+    ranks_a_node: int
+    of: str = "a node"
+
+    def need(self, footprint: Footprint, n: int, nb: int, P: int, Q: int) -> int:
+        """Bytes that a case needs on a full node."""
+        total, ranks = footprint(n, nb, P, Q)["total"], P * Q
+        return total * min(self.ranks_a_node, ranks) // ranks
+
+    def fits(self, footprint: Footprint, n: int, nb: int, P: int, Q: int) -> bool:
+        """Whether every node has room for a case; the same answer on every rank."""
+        return self.need(footprint, n, nb, P, Q) <= self.most
+
+    def default_n(self, footprint: Footprint, nb: int, P: int, Q: int) -> int:
+        """The largest order for a problem whose size was left open."""
+        return self._largest(self.default, footprint, nb, P, Q)
+
+    def too_large(self, footprint: Footprint, n: int, nb: int, P: int, Q: int) -> str:
+        """Why a case does not fit, and what would."""
+        parts = footprint(n, nb, P, Q)
+        most = self._largest(self.most, footprint, nb, P, Q)
+        return (
+            f"N = {n} takes {size_text(parts['matrix'])} for the matrix ({parts['matrix'] / n**2:.3g}*N*N bytes) "
+            f"and buffers, {size_text(self.need(footprint, n, nb, P, Q))} {self.of}, but {size_text(self.most)} "
+            f"of {self.of} can be planned for (what is free less {1 - MARGIN:.0%}, or --mem); "
+            f"the largest N that fits is {most}: type -N {most}"
+        )
+
+    def _largest(self, node_bytes: int, footprint: Footprint, nb: int, P: int, Q: int) -> int:
+        return largest_n(node_bytes * P * Q // min(self.ranks_a_node, P * Q), nb, P, Q, footprint)
+
+
+def memory_budget(config: RunConfig, settings: dict[str, Setting], comm: Communicator) -> Budget:
+    """What is free now, less a margin for all that is not counted; an explicit --mem caps it.
+
+    Collective over comm.  The device is settled.
+    """
+    nodes = hosts(comm)
+    ranks = ranks_a_node(nodes)
+    total, free = _gpu_memory(config, comm, nodes) if config.on_gpu else _host_memory()
+    asked, free = memory_bytes(config.mem, total), int(MARGIN * free)
+    explicit = settings.get("mem", Setting("", "default")).origin != "default"
+    budgets = comm.bcast_object(comm.gather_objects((min(free, asked) if explicit else free, min(free, asked))))
+    most, default = (min(column) for column in zip(*budgets))
+    return Budget(most, default, ranks, "a node's GPUs" if config.on_gpu else "a node")
+
+
+def _host_memory() -> tuple[int, int]:
+    return total_memory_bytes() or 2**63, available_memory_bytes() or 2**63
+
+
+def _gpu_memory(config: RunConfig, comm: Communicator, nodes: Sequence[str]) -> tuple[int, int]:
+    """What a full node's ranks have on their GPUs, if each has what this one has; ranks may share one."""
+    here = [rank for rank, node in enumerate(nodes) if node == nodes[comm.rank]]
+    number, mistake = local_rank(comm), None
+    mine, device = (0, 0), ""
+    try:
+        found = open_device(config.device, number)
+        mine, device = found.memory(), str(found.where)
+    except MxpeakError as error:
+        mistake = error
+    for wrong in comm.bcast_object(comm.gather_objects(mistake)):
+        if wrong is not None:
+            raise wrong
+    devices = comm.bcast_object(comm.gather_objects(device))
+    sharing = sum(devices[rank] == device for rank in here)
+    return ranks_a_node(list(nodes)) * mine[0] // sharing, ranks_a_node(list(nodes)) * mine[1] // sharing

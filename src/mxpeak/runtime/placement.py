@@ -1,0 +1,132 @@
+"""Where this rank computes: its cores, its threads, and the kernels that are compiled before any clock starts."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from mxpeak.comm.base import Communicator
+from mxpeak.comm.devices import check_device_messages
+from mxpeak.configs import RunConfig
+from mxpeak.errors import MxpeakError
+from mxpeak.kernels.choose import choose, settled
+from mxpeak.kernels.contract.lu import Kernels
+from mxpeak.layout.cores import core_masks, oversubscribed
+from mxpeak.options import Setting
+from mxpeak.perf.host import one_core_each
+from mxpeak.records import Caution
+from mxpeak.runtime.launch import bind, hosts, local_rank, ranks_a_node
+
+AnyConfig = TypeVar("AnyConfig", bound=RunConfig)
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """The cores and threads of this rank; `ranks_a_node` ranks share the fullest of the nodes.
+
+    The calling thread is bound to cores[0] until `release`; thread t of the kernels' team binds itself to cores[t].
+    """
+
+    cores: list[int]
+    threads: int
+    local_rank: int
+    ranks_a_node: int
+    nodes: int
+    crowded: bool
+    before: list[int]
+
+    def release(self) -> None:
+        """Give the calling thread back the cores that it had before."""
+        bind(self.before)
+
+    @property
+    def cautions(self) -> list[Caution]:
+        """What a reader of the result should know about it."""
+        found = []
+        if self.crowded:
+            text = f"{self.ranks_a_node} ranks share fewer cores on a node: rates are lower than the machine's"
+            found.append(Caution("oversubscribed", text, "start at most one rank per core"))
+        elif self.threads > len(self.cores):
+            text = f"{self.threads} threads a rank on {len(self.cores)} cores"
+            found.append(Caution("oversubscribed", text, f"use --threads {len(self.cores)}"))
+        if pinned := os.environ.get("OPENBLAS_CORETYPE"):
+            text = f"OPENBLAS_CORETYPE={pinned} is set: OpenBLAS uses those kernels, whatever the processor could do"
+            found.append(Caution("core-type", text, "unset OPENBLAS_CORETYPE to let OpenBLAS choose"))
+        return found
+
+
+def place(comm: Communicator, threads: int | None) -> Placement:
+    """Settle this rank's share of the node's cores and its threads, and bind it.  Collective over comm.
+
+    Call it before anything loads BLAS: libraries start as many threads as they see cores, and none but the team's are
+    wanted.  A launcher that has bound the ranks of a node to different cores is left alone.
+    """
+    mine = one_core_each()
+    nodes = hosts(comm)
+    here = [rank for rank, node in enumerate(nodes) if node == nodes[comm.rank]]
+    place_here = here.index(comm.rank)
+    masks = comm.bcast_object(comm.gather_objects(mine))
+    bound_already = len({tuple(masks[rank]) for rank in here}) > 1
+    cores = mine
+    crowded = oversubscribed(mine, len(here)) and not bound_already
+    if len(here) > 1 and not bound_already:
+        cores = core_masks(mine, (1, len(here)), None, share=False)[place_here]
+    before = bind(cores[:1])
+    return Placement(
+        cores, threads or len(cores), local_rank(comm), ranks_a_node(nodes), len(set(nodes)), crowded, before
+    )
+
+
+def on_device(config: AnyConfig, settings: Mapping[str, Setting]) -> tuple[AnyConfig, dict[str, Setting]]:
+    """The configuration with kernels and device settled, and with what is another default there."""
+    name, device = settled(config.kernels, config.device)
+    changed: dict[str, Any] = {"kernels": name, "device": device}
+    if device != "cpu":
+        asked = {key for key, setting in settings.items() if setting.origin != "default"}
+        changed |= {key: value for key, value in config.GPU_DEFAULTS.items() if key not in asked and _open(config, key)}
+    new = {key: Setting(value, "auto") for key, value in changed.items() if getattr(config, key) != value}
+    return replace(config, **changed), {**settings, **new}
+
+
+def _open(config: RunConfig, name: str) -> bool:
+    """Whether a setting has the value that it has where nobody says anything."""
+    return bool(getattr(config, name) == type(config).__dataclass_fields__[name].default)
+
+
+def load_kernels(config: RunConfig, placement: Placement, comm: Communicator) -> tuple[Kernels, Communicator]:
+    """The kernels, and the ranks as these talk to each other with the kernels' arrays.
+
+    Compiled (on first use) by one rank per cache folder and loaded by the others; a device that one rank has not is
+    an error on all.  Collective.
+    """
+    from mxpeak.kernels.host.compiled import cache_directory, is_cached, token
+
+    folders = comm.bcast_object(comm.gather_objects(token()))
+    leader = folders.index(folders[comm.rank]) == comm.rank
+    if comm.rank == 0 and config.kernels != "reference" and not is_cached():
+        where = cache_directory()
+        print(f"first use: compiling kernels into {where} (about ten seconds)", file=sys.stderr, flush=True)
+    kernels: Kernels | None = None
+    mistake: MxpeakError | None = None
+    for turn in (True, False):
+        if leader == turn:
+            try:
+                kernels = choose(
+                    config.kernels, config.device, placement.threads, placement.cores, placement.local_rank
+                )
+            except MxpeakError as error:
+                mistake = error
+        comm.barrier()
+    mistakes = comm.bcast_object(comm.gather_objects(mistake))
+    for rank, wrong in enumerate(mistakes):
+        if wrong is not None:
+            raise wrong if comm.size == 1 else type(wrong)(f"rank {rank}: {wrong}")
+    assert kernels is not None
+    if kernels.carrier is None:
+        return kernels, comm
+    if not config.on_gpu:
+        return kernels, comm.carried(kernels.carrier)
+    return kernels, check_device_messages(comm, kernels.carrier)

@@ -1,0 +1,219 @@
+"""HPL's factorization: blocked LU with partial pivoting on a P×Q grid (Chalmers et al., rocHPL, §II-III).
+
+Each step factors a panel (FACT), broadcasts it along the process rows (LBCAST), swaps rows and gathers U within the
+process columns (RS), and updates the trailing matrix (UPDATE):
+
+    P1 [A11; A21] = [L11; L21] U11        U12 = L11^-1 (P1 A)12        A22 = (P1 A)22 - L21 U12
+
+The matrix is augmented, [A | b], so its last column ends as b̂ = L^-1 P b.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from mxpeak.distributed.matrix import DistMatrix
+from mxpeak.kernels.contract import Matrix
+from mxpeak.kernels.contract.lu import Kernels
+from mxpeak.layout.schedule import LuStep, chunks, lu_steps, split_columns
+from mxpeak.perf.counts import lu_flops_done
+from mxpeak.solvers.panel import FactoredPanel, PanelOptions
+from mxpeak.solvers.row_swap import RowSwap, SwapBuffers, SwapOptions, swap_buffers
+from mxpeak.spans import Spans
+
+
+class UnderWay(Protocol):
+    """Communication that goes on during an update: a broadcast, or row swaps."""
+
+    def progress(self) -> bool:
+        """Drive it a little; whether it has ended here."""
+
+
+#: The least width of a piece of the update, in blocks: each piece packs L21 anew, which narrow ones do not pay for.
+PIECE_BLOCKS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class LuOptions:
+    """What does not change the result beyond rounding: variants, look-ahead (0 or 1), the split update's fraction.
+
+    looks: the pieces into which an update is cut while communication is under way, to drive it before each.
+    """
+
+    panel: PanelOptions = field(default_factory=PanelOptions)
+    swap: SwapOptions = field(default_factory=SwapOptions)
+    lookahead: int = 1
+    split: float = 0.0
+    looks: int = 8
+
+
+def factorize(A: DistMatrix, options: LuOptions, kernels: Kernels, spans: Spans) -> int:
+    """Overwrite [A | b] (N×(N+1)) by U above the diagonal and b̂ in the last column; below it stay old numbers.
+
+    Returns 0, or 1 + the first column for which no non-zero pivot was left.  Collective over the grid.
+    |ΔA| <= N·u·|L||U|; 2/3 N³ flops.
+    """
+    lu = _PivotedLu(A, options, kernels, spans)
+    if options.lookahead == 0:
+        lu.plain()
+    else:
+        lu.look_ahead()
+    return lu.singular
+
+
+class _PivotedLu:
+    """One factorization under way: its buffers, and the order of its phases.
+
+    Sections of local columns, from left to right: finished | ahead (the next panel, where it is ours) | left | right.
+    """
+
+    def __init__(self, A: DistMatrix, options: LuOptions, kernels: Kernels, spans: Spans):
+        self.A, self.options, self.kernels, self.spans = A, options, kernels, spans
+        self.singular = 0
+        self.steps = lu_steps(A.rows.n, A.nb, A.grid.P, A.grid.Q)
+        self.end = A.cols.local_size
+        # n2 of §III-C: the columns of the right section, fixed for the whole run.
+        hides = options.lookahead > 0 and A.grid.P > 1
+        n2 = split_columns(self.end, options.split, A.nb) if hides else 0
+        self.split_at = self.end - n2
+        self._panels = [
+            kernels.vector(FactoredPanel.buffer_size(A, kernels)) for _ in range(min(2, options.lookahead + 1))
+        ]
+        self._ahead = swap_buffers(A, min(A.nb, self.end), 0, kernels)
+        self._left = swap_buffers(A, max(self.split_at, min(self.end, n2 + A.nb)), 1, kernels)
+        self._right = swap_buffers(A, n2, 2, kernels)
+
+    def plain(self) -> None:
+        """Fig. 2: FACT, LBCAST, RS, UPDATE, one after the other."""
+        for step in self.steps:
+            panel = self.next_panel(step)
+            panel.wait(self.spans)
+            self.swap_and_update(panel, self.trailing(step), self.end, self._left)
+            self.report(panel)
+
+    def look_ahead(self) -> None:
+        """Fig. 3: the next panel is factored and broadcast while this one's update goes on; fig. 6 while it applies."""
+        panel, right = self.next_panel(self.steps[0]) if self.steps else None, None
+        for step, following in zip(self.steps, [*self.steps[1:], None]):
+            assert panel is not None
+            panel.wait(self.spans)
+            self.kernels.join()
+            if following and self.splits(step):
+                panel, right = self.split_update(panel, right, following)
+            else:
+                with self.kernels.beside():
+                    upcoming = self.next_panel(following, panel) if following else None
+                self.swap_and_update(panel, self.trailing(following or step), self.end, self._left, upcoming)
+                self.report(panel)
+                panel = upcoming
+
+    def splits(self, step: LuStep) -> bool:
+        """Whether the split update applies: the next panel, if ours, still lies in the left section (§III-C)."""
+        following = self.steps[step.k + 1] if step.k + 1 < len(self.steps) else None
+        return following is not None and self.trailing(following) <= self.split_at < self.end
+
+    def split_update(
+        self, panel: FactoredPanel, right: RowSwap | None, following: LuStep
+    ) -> tuple[FactoredPanel, RowSwap | None]:
+        """Fig. 6: the left section's rows travel while the right is updated, and the right's while the left is.
+
+        `right`: this panel's row swap of the right section, on its way since the last step (None: not begun).
+        """
+        if right is None:
+            right = self.begin_swap(panel, self.split_at, self.end, self._right)
+        ahead = self.trailing(following)
+        left = RowSwap(self.A, panel, ahead, self.split_at, self._left, self.kernels)
+        left.gather(self.spans)
+        with self.kernels.beside():
+            upcoming = self.next_panel(following, panel)
+
+        left.start(self.options.swap)
+        self.update(panel, right, self.split_at, upcoming, left)  # UPDATE2 hides FACT, LBCAST and RS1
+        upcoming.wait(self.spans)
+        self.kernels.join()
+        right = None
+        if self.splits(following):
+            right = self.begin_swap(upcoming, self.split_at, self.end, self._right)
+        self.update(panel, left, ahead, right)  # UPDATE1 hides RS2 of the next step
+        self.report(panel)
+        return upcoming, right
+
+    # --- the phases
+
+    def trailing(self, step: LuStep) -> int:
+        """Where the columns behind a step's panel begin locally."""
+        return self.A.cols.local_start(step.j1)
+
+    def next_panel(self, step: LuStep, before: FactoredPanel | None = None) -> FactoredPanel:
+        """FACT in the process column that owns the panel, and LBCAST begun along every process row.
+
+        With `before`, the panel of the step before, the new panel's columns are brought up to date first, on their way
+        into the message: A is not written, for only the panel needs them.
+        """
+        panel = FactoredPanel(self.A, step, self._panels[step.k % len(self._panels)], self.kernels)
+        if self.A.grid.q == step.q:
+            columns = self.A.cols.local_range(step.j0, step.j1)
+            if before is not None:
+                swap = self.begin_swap(before, columns.start, columns.stop, self._ahead)
+                self.solve_for_u(before, swap)
+            panel.load(self.spans)
+            if before is not None:
+                self.subtract(panel.rows, before.L21_row, swap.U)
+            panel.factor(self.options.panel, self.spans)
+            panel.fetch_pivots()
+        panel.start_broadcast(self.options.panel)
+        return panel
+
+    def begin_swap(self, panel: FactoredPanel, c0: int, c1: int, buffers: SwapBuffers | None) -> RowSwap:
+        """RS on local columns c0:c1, as far as the rows being on their way."""
+        with self.spans("update"):
+            swap = RowSwap(self.A, panel, c0, c1, buffers, self.kernels)
+            swap.gather(self.spans)
+            swap.start(self.options.swap)
+        return swap
+
+    def swap_and_update(
+        self, panel: FactoredPanel, c0: int, c1: int, buffers: SwapBuffers | None, *under_way: UnderWay | None
+    ) -> None:
+        """RS and UPDATE of local columns c0:c1."""
+        if c0 < c1:
+            self.update(panel, self.begin_swap(panel, c0, c1, buffers), c0, *under_way)
+
+    def update(self, panel: FactoredPanel, swap: RowSwap, c0: int, *under_way: UnderWay | None) -> None:
+        """UPDATE of the swapped columns from c0 on, driving whatever communication is under way.
+
+        U12 = L11^-1 (P A)12,   A22 -= L21 U12
+        """
+        self.solve_for_u(panel, swap)
+        n2, rows = swap.columns, self.A.rows.local_start(panel.step.j1)
+        A22, L21_row, U = self.A.local[rows:, c0 : c0 + n2], panel.L21_row, swap.U
+        waiting = [task for task in under_way if task is not None and not task.progress()]
+        done = 0
+        for j0, j1 in chunks(0, n2, max(-(-n2 // self.options.looks), PIECE_BLOCKS * self.A.nb)):
+            if not waiting:
+                break
+            self.subtract(A22[:, j0:j1], L21_row, U[:, j0:j1])
+            done = j1
+            waiting = [task for task in waiting if not task.progress()]
+        self.subtract(A22[:, done:], L21_row, U[:, done:])
+
+    def solve_for_u(self, panel: FactoredPanel, swap: RowSwap) -> None:
+        """U12 = L11^-1 (P A)12, once the rows are here; kept in A where the block row lies."""
+        with self.spans("update"):
+            swap.finish(self.spans)
+            with self.spans("trsm", flops=float(panel.step.jb**2 * swap.columns)):
+                self.kernels.solve_unit_lower(panel.L11, swap.U)
+            swap.store(self.spans)
+
+    def subtract(self, C: Matrix, L21_row: Matrix, U: Matrix) -> None:
+        """C -= L21 U."""
+        (m, jb), n = L21_row.shape, U.shape[1]
+        with self.spans("update"), self.spans("gemm", flops=2.0 * m * n * jb):
+            self.kernels.subtract_product(C, L21_row, U)
+
+    def report(self, panel: FactoredPanel) -> None:
+        """Note a singular column, and tell the observers how far we are."""
+        self.singular = self.singular or panel.singular
+        n = self.A.rows.n
+        self.spans.step(panel.step.k + 1, len(self.steps), lu_flops_done(n, n - panel.step.j1))

@@ -1,0 +1,310 @@
+"""What `mxpeak run hpg-mxp` and `run hpcg` can be told, which box each rank then has, and how much memory it takes."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import FrozenInstanceError
+from math import prod
+from typing import Any
+
+import pytest
+
+from mxpeak.bench.stencil_sizes import Hierarchy, box_of, completed_grid, fitted, largest_fitting, line, memory_need
+from mxpeak.configs import SPARSE_PRECISIONS, VECTOR_PRECISIONS, HpcgConfig, HpgMxpConfig, SparseConfig
+from mxpeak.errors import ResourceError, UsageError
+from mxpeak.layout.stencil import Box
+from mxpeak.options import options, resolve
+from mxpeak.precision import PRECISIONS
+from mxpeak.runtime.memory import Budget
+
+CONFIGS = (HpcgConfig, HpgMxpConfig)
+#: Doubles with 32-bit column numbers, and HPG-MxP's second, narrow solver with its basis.
+DOUBLE, MIXED = Hierarchy((8,) * 4, 8), Hierarchy((2,) * 4, 4, basis=31, index_bytes=2)
+
+
+def parsed(name: str, text: str) -> Any:
+    return resolve(HpgMxpConfig, {name: text}, {}, {})[name].value
+
+
+def settled(flags: dict[str, str], file: dict[str, Any]) -> SparseConfig:
+    settings = SparseConfig.settle(resolve(HpgMxpConfig, flags, {}, file))
+    return HpgMxpConfig(**{name: setting.value for name, setting in settings.items()})
+
+
+# --- parsing ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("nx", "64", 64),
+        ("npz", "3", 3),
+        ("rt", "0", 0.0),
+        ("rt", "1800", 1800.0),
+        ("storage", "sell", "sell"),
+        ("smoother", "natural", "natural"),
+        ("colouring", "jpl", "jpl"),
+        ("mode", "explore", "explore"),
+        ("precision", "auto", "auto"),
+        ("precision", "fp8", "fp8"),
+        ("mg_precision", "fp32,fp16,fp16,fp64", ("fp32", "fp16", "fp16", "fp64")),
+        ("krylov_precision", "fp64", "fp64"),
+        ("validation", "fullscale", "fullscale"),
+        ("nonsymmetric", "yes", True),
+        ("matrix", "west0479.mtx", "west0479.mtx"),
+        ("threshold", "1e-6", 1e-6),
+        ("iterations", "50", 50),
+        ("value_tolerance", "0.01", 0.01),
+        ("restart", "40", 40),
+        ("trace", "spans.json", "spans.json"),
+    ],
+)
+def test_texts_become_values(name: str, text: str, value: Any):
+    assert parsed(name, text) == value
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
+        ("nx", "0", "--nx: 0 is out of range: the least is 1"),
+        ("nx", "64,128", "--nx: '64,128' is not a whole number"),
+        ("rt", "-1", "--rt: -1 is out of range: the least is 0"),
+        ("storage", "csr", "--storage: 'csr' is unknown; choose one of auto, ell, sell, packed"),
+        ("smoother", "red-black", "--smoother: 'red-black' is unknown; choose one of coloured, natural"),
+        ("precision", "tf32", "--precision: 'tf32' is unknown; choose one of auto, fp64, fp32, bf16, fp16, fp8"),
+        ("krylov_precision", "fp8", "--krylov-precision: 'fp8' is unknown; choose one of fp64, fp32"),
+        ("mg_precision", "fp32,int8", "--mg-precision: 'int8' is unknown"),
+        ("threshold", "0", "--threshold: 0 is out of range"),
+        ("restart", "0", "--restart: 0 is out of range"),
+    ],
+)
+def test_a_value_that_cannot_be_is_named_with_its_flag_and_the_choices(name: str, text: str, says: str):
+    with pytest.raises(UsageError) as caught:
+        parsed(name, text)
+    assert says in str(caught.value)
+
+
+def test_the_defaults_are_the_benchmarks():
+    config = HpgMxpConfig()
+    assert (config.restart, config.iterations, config.threshold, config.validation) == (30, 300, 1e-9, "standard")
+    assert (config.precision, config.mode, config.smoother, config.rt) == ("auto", "official", "coloured", None)
+    assert config.shape is None
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+def test_every_option_has_a_flag_a_help_and_a_place(config: type):
+    for option in options(config):
+        assert option.help
+        assert option.group
+        assert option.flags[-1] == "--" + option.name.replace("_", "-")
+    names = {o.name for o in options(config)}
+    assert {"nx", "npx", "rt", "mode", "mem", "threads", "ranks", "repeat", "quick"} <= names
+    assert names.isdisjoint({"n", "nb", "P", "Q", "grid", "bcast"})
+
+
+def test_a_config_is_one_case_that_nothing_changes():
+    config = HpcgConfig(nx=16)
+    with pytest.raises(FrozenInstanceError):
+        config.nx = 32  # type: ignore[misc]
+    assert hash(config) == hash(HpcgConfig(nx=16))
+    assert not {"precision", "restart", "matrix"} & {o.name for o in options(HpcgConfig)}, "these are HPG-MxP's"
+
+
+def test_the_formats_are_known_ones():
+    assert set(SPARSE_PRECISIONS) <= set(PRECISIONS)
+    assert set(VECTOR_PRECISIONS) < set(SPARSE_PRECISIONS)
+
+
+def test_formats_of_levels_are_one_for_all_or_one_each():
+    assert HpgMxpConfig(precision="fp16").mg_precisions(4) == ("fp16",) * 4
+    assert HpgMxpConfig(mg_precision=("bf16",)).mg_precisions(3) == ("bf16",) * 3
+    each = ("fp32", "fp16", "fp16", "fp64")
+    assert HpgMxpConfig(mg_precision=each).mg_precisions(4) == each
+    assert HpgMxpConfig(mg_precision=("fp32",)).mg_precisions(1) == ("fp32",)
+    with pytest.raises(UsageError, match="--mg-precision fp32,fp16 has 2 formats for 4 levels; give one for all, or 4"):
+        HpgMxpConfig(mg_precision=("fp32", "fp16")).mg_precisions(4)
+
+
+# --- sizes ------------------------------------------------------------------------------------------------------
+
+
+def test_the_box_is_a_cube_of_nx_unless_the_others_are_given():
+    assert HpcgConfig(nx=64).shape == (64, 64, 64)
+    assert HpcgConfig(nx=64, nz=32).shape == (64, 64, 32)
+    assert HpcgConfig(nx=64, ny=16, nz=32).shape == (64, 16, 32)
+    with pytest.raises(UsageError, match=r"--nz 32 was given without --nx, .* type --nx 32 too"):
+        _ = HpcgConfig(nz=32).shape
+
+
+def test_a_typed_nx_displaces_the_other_sides_of_a_file():
+    file = {"nx": 32, "ny": 32, "nz": 64}
+    assert settled({}, file).shape == (32, 32, 64)
+    assert settled({"nx": "48"}, file).shape == (48, 48, 48)
+    assert settled({"nz": "48"}, file).shape == (32, 32, 48)
+    assert settled({"nx": "48", "nz": "96"}, file).shape == (48, 48, 96)
+
+
+def test_a_typed_side_of_the_grid_displaces_the_grid_of_a_file():
+    file = {"npx": 1, "npy": 2, "npz": 4}
+    assert completed_grid(settled({}, file), 8) == (1, 2, 4)
+    assert completed_grid(settled({"npx": "2"}, file), 8) == (2, 2, 2)
+
+
+def test_sizes_left_open_are_the_references_or_quick():
+    assert box_of(HpcgConfig(), 0, 1).shape == (104, 104, 104)
+    assert box_of(HpcgConfig(quick=True), 0, 1).shape == (32, 32, 32)
+    assert box_of(HpcgConfig(quick=True, nx=16), 0, 1).shape == (16, 16, 16)
+
+
+def test_every_rank_has_its_own_box_of_the_same_problem():
+    boxes = [box_of(HpgMxpConfig(nx=16, nz=24), rank, 12) for rank in range(12)]
+    assert [box.rank for box in boxes] == list(range(12))
+    assert {box.global_shape for box in boxes} == {(32, 32, 72)}
+    assert sum(box.local_nnz for box in boxes) == boxes[0].global_nnz
+
+
+@pytest.mark.parametrize(
+    ("asked", "ranks", "grid"),
+    [
+        ({}, 1, (1, 1, 1)),
+        ({}, 12, (2, 2, 3)),
+        ({"npx": 4}, 8, (4, 1, 2)),
+        ({"npz": 1}, 6, (2, 3, 1)),
+        ({"npy": 3, "npz": 2}, 12, (2, 3, 2)),
+        ({"npx": 2, "npy": 1, "npz": 2}, 4, (2, 1, 2)),
+    ],
+)
+def test_a_grid_partly_given_is_completed(asked: dict[str, int], ranks: int, grid: tuple[int, int, int]):
+    assert completed_grid(HpcgConfig(**asked), ranks) == grid
+    assert prod(grid) == ranks
+
+
+@pytest.mark.parametrize(
+    ("asked", "ranks", "says"),
+    [
+        ({"npx": 3}, 8, "--npx 3 does not divide the number of ranks: 8 / 3 leaves 2; start 9 ranks (--ranks 9, "
+                        "or mpiexec -n 9), or leave --npx 3 out for the grid 2x2x2"),
+        ({"npx": 2, "npz": 3}, 8, "--npx 2 --npz 3 does not divide the number of ranks: 2*3 = 6, and 8 / 6 leaves 2; "
+                                  "start 6 ranks (--ranks 6, or mpiexec -n 6), or leave --npx 2 --npz 3 out for the "
+                                  "grid 2x2x2"),
+        ({"npx": 2, "npy": 2, "npz": 2}, 16, "--npx 2 --npy 2 --npz 2 takes 2*2*2 = 8 ranks, but there are 16; start 8 "
+                                             "ranks (--ranks 8, or mpiexec -n 8), or leave --npx 2 --npy 2 --npz 2 out "
+                                             "for the grid 2x2x4"),
+        ({"npx": 2}, 1, "--npx 2 does not divide the number of ranks: 1 / 2 leaves 1; start 2 ranks (--ranks 2, "
+                        "or mpiexec -n 2), or leave --npx 2 out for the grid 1x1x1"),
+        ({"npx": 2, "npy": 1, "npz": 1}, 1, "--npx 2 --npy 1 --npz 1 takes 2*1*1 = 2 ranks, but there is 1; start 2 "
+                                            "ranks (--ranks 2, or mpiexec -n 2), or leave --npx 2 --npy 1 --npz 1 out "
+                                            "for the grid 1x1x1"),
+    ],
+)  # fmt: skip
+def test_a_grid_that_is_not_of_all_ranks_is_refused(asked: dict[str, int], ranks: int, says: str):
+    with pytest.raises(UsageError, match=f"^{re.escape(says)}$"):
+        completed_grid(HpcgConfig(**asked), ranks)
+
+
+@pytest.mark.parametrize(
+    ("values", "ranks", "says"),
+    [
+        ({"nx": 100}, 1, "100 / 8 leaves 4; type --nx 96 or --nx 104"),
+        ({"nx": 8}, 1, "--nx 8 is less than 16"),
+        ({"nx": 16, "nz": 136}, 1, "16/136 = 0.118, less than 0.125"),
+        ({"nx": 16}, 11, "start 10 (1x2x5) or 12 (2x2x3) ranks"),
+        ({"nx": 16, "npx": 9}, 9, "type --npx 1 --npy 3 --npz 3"),
+        ({"nx": 432}, 1, "27*432*432*432 = 2176782336"),
+    ],
+)
+def test_a_box_against_the_rules_is_refused_before_anything_is_made(values: dict[str, int], ranks: int, says: str):
+    for rank in (0, ranks - 1):
+        with pytest.raises(UsageError, match=re.escape(says)):
+            box_of(HpcgConfig(**values), rank, ranks)
+
+
+def test_explore_takes_boxes_that_the_rules_do_not():
+    assert box_of(HpgMxpConfig(nx=8, mode="explore"), 10, 11).grid == (1, 1, 11)
+    with pytest.raises(UsageError, match="12 / 8 leaves 4"):
+        box_of(HpgMxpConfig(nx=12, mode="explore"), 0, 1)
+
+
+# --- memory -----------------------------------------------------------------------------------------------------
+
+
+def test_memory_is_the_formula():
+    box, rows = Box(16, 16, 16), 16**3
+    one = Hierarchy((8, 4), 8, basis=3)
+    parts = memory_need(box, [one])
+    assert parts["matrix"] == 27 * (rows * 12 + rows // 8 * 8)
+    assert parts["vectors"] == 3 * 8 * (rows + rows // 8) + 5 * 8 * rows
+    assert parts["halo"] == 0
+    assert parts["basis"] == 3 * 8 * rows
+    assert parts["setup"] == 12 * 27 * rows
+    assert parts["total"] == parts["matrix"] + parts["vectors"] + parts["setup"]
+
+
+def test_memory_is_that_of_the_rank_with_neighbours_all_around():
+    corner, centre = Box(16, 16, 16, 3, 3, 3), Box(16, 16, 16, 3, 3, 3, 1, 1, 1)
+    assert memory_need(corner, [DOUBLE]) == memory_need(centre, [DOUBLE])
+    halo = sum((n + 2) ** 3 - n**3 for n in (16, 8, 4, 2))
+    assert memory_need(corner, [DOUBLE])["halo"] == 2 * 8 * halo
+
+
+def test_a_second_solver_adds_its_matrices_and_the_larger_basis_counts():
+    box = Box(64, 64, 64)
+    double = Hierarchy((8,) * 4, 8, basis=31)
+    both, first, second = (memory_need(box, some) for some in ([double, MIXED], [double], [MIXED]))
+    assert both["matrix"] == first["matrix"] + second["matrix"]
+    assert both["basis"] == first["basis"] == 2 * second["basis"]
+    assert both["setup"] == first["setup"]
+    assert both["total"] == sum(both[part] for part in ("matrix", "vectors", "halo", "setup"))
+
+
+def test_memory_of_the_hierarchy_is_that_of_the_literature():
+    # 320 cubed with 27 entries of 12 bytes a row and an eighth more a level: 12.13 GB.
+    assert memory_need(Box(320, 320, 320), [DOUBLE])["matrix"] == pytest.approx(12.13e9, rel=0.001)
+    assert memory_need(Box(320, 320, 320), [MIXED])["basis"] == pytest.approx(4.06e9, rel=0.002)
+
+
+def test_a_box_that_fits_is_kept():
+    box, roomy = Box(104, 104, 104), Budget(most=2**40, default=2**40, ranks_a_node=1)
+    assert fitted(box, HpgMxpConfig(nx=104), [DOUBLE, MIXED], roomy) == (box, None)
+    assert fitted(box, HpgMxpConfig(), [DOUBLE, MIXED], roomy) == (box, None)
+    assert "NOT" not in line(box, [DOUBLE, MIXED], roomy)
+
+
+def test_a_size_that_was_typed_and_does_not_fit_is_refused_with_the_largest_that_does():
+    box, budget = Box(104, 104, 104, 2, 2, 2), Budget(most=2**31, default=2**31, ranks_a_node=8)
+    with pytest.raises(ResourceError) as caught:
+        fitted(box, HpgMxpConfig(nx=104), [DOUBLE, MIXED], budget)
+    text = str(caught.value)
+    nx = largest_fitting(box, [DOUBLE, MIXED], budget, budget.most)
+    assert "a local box of 104x104x104 takes matrix " in text
+    assert f"the largest cube that fits is --nx {nx}: type that" in text
+    assert "2 GiB of a node can be planned for" in text
+    need = 8 * memory_need(Box(nx, nx, nx, 2, 2, 2), [DOUBLE, MIXED])["total"]
+    more = 8 * memory_need(Box(nx + 8, nx + 8, nx + 8, 2, 2, 2), [DOUBLE, MIXED])["total"]
+    assert need <= budget.most < more
+    assert "does NOT fit, a node can give 2 GiB" in line(box, [DOUBLE, MIXED], budget)
+
+
+def test_a_size_left_open_shrinks_to_what_fits_and_says_so():
+    box, budget = box_of(HpgMxpConfig(), 3, 4), Budget(most=2**40, default=2**30, ranks_a_node=4)
+    smaller, caution = fitted(box, HpgMxpConfig(), [DOUBLE, MIXED], budget)
+    assert caution is not None
+    assert caution.code == "size"
+    assert "local boxes of 104x104x104 would take" in caution.text
+    assert smaller.shape == (smaller.nx,) * 3
+    assert smaller.nx == largest_fitting(box, [DOUBLE, MIXED], budget, 2**30) < 104
+    assert (smaller.place, smaller.grid) == (box.place, box.grid)
+
+
+@pytest.mark.parametrize("config", [HpgMxpConfig(), HpgMxpConfig(nx=104)])
+def test_a_budget_for_nothing_says_so(config: HpgMxpConfig):
+    budget = Budget(most=10**6, default=10**6, ranks_a_node=1)
+    with pytest.raises(ResourceError, match=r"0\.954 MiB of a node can be planned for .*; not even --nx 16 fits"):
+        fitted(Box(104, 104, 104), config, [DOUBLE, MIXED], budget)
+
+
+def test_nodes_with_more_ranks_hold_smaller_boxes():
+    few, many = (
+        largest_fitting(Box(16, 16, 16, 2, 2, 2), [DOUBLE], Budget(0, 0, ranks), 2**34) for ranks in (1, 8)
+    )  # fmt: skip
+    assert few > many > 0

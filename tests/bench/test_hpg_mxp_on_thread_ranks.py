@@ -1,0 +1,514 @@
+"""HPG-MxP on virtual ranks: every grid takes the steps that the matrices say, and whole runs tell what was done."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mxpeak.bench import hpg_mxp as bench
+from mxpeak.bench import sparse_bench
+from mxpeak.bench.sparse_bench import SparseBench
+from mxpeak.comm.base import Communicator
+from mxpeak.comm.solo import Solo
+from mxpeak.comm.threads import run_ranks
+from mxpeak.configs import HpgMxpConfig
+from mxpeak.distributed.stencil import make_stencil, weights
+from mxpeak.errors import Outcome
+from mxpeak.kernels.host.backend import HostKernels
+from mxpeak.kernels.reference.sparse import ReferenceSparse
+from mxpeak.layout.stencil import LEVELS, Box
+from mxpeak.perf.sparse_counts import HPG_MXP_MOTIFS, hpg_mxp_flops, memory_bytes, stencil_levels
+from mxpeak.records import Result, document
+from mxpeak.solvers.gmres_ir import gmres_ir
+from mxpeak.spans import Spans
+from tests.bench.test_schema import VALIDATOR
+from tests.conftest import U
+from tests.solvers.test_hpg_mxp import (
+    DOUBLE,
+    KINDS,
+    TOLERANCE,
+    Triple,
+    agree,
+    error_bound,
+    global_matrix,
+    mixed_form,
+    oracle,
+    solve_oracle,
+    solved,
+    system_of,
+)
+
+#: One global problem, dealt in every direction; and grids of boxes that are all the smallest.
+WHOLE = (16, 16, 32)
+SPLITS = [(1, 1, 1), (1, 1, 2), (1, 2, 1), (2, 1, 1), (1, 2, 2), (1, 1, 4), (2, 2, 2)]
+SMALL = [(1, 1, 3), (2, 1, 1), (1, 2, 2), (2, 2, 2)]
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No time for the limit, which is not looked at here."""
+    monkeypatch.setattr(sparse_bench, "LIMIT_S", 0.0)
+
+
+# --- the solver -------------------------------------------------------------------------------------------------
+
+
+def check_solves(shape: Triple, grid: Triple, kind: str, nonsymmetric: bool, **asked: Any) -> tuple[int, int]:
+    """Double takes the oracle's steps, mixed nearly so, x is 1, all ranks agree; both's numbers of steps."""
+    everybody = run_ranks(
+        math.prod(grid),
+        lambda comm: solved(comm, shape, grid, [DOUBLE, mixed_form("bf16")], kind, nonsymmetric, **asked),
+    )
+    assert all(found == everybody[0] for found in everybody), "every rank gets the same numbers"
+    double, mixed = everybody[0]
+    problem = oracle(shape, grid, kind, nonsymmetric)
+    wanted = solve_oracle(problem, problem.levels[0].A, TOLERANCE)
+    agree(double.solve.estimates, wanted.estimates)
+    agree(double.solve.history, wanted.history)
+    for found in everybody[0]:
+        assert found.solve.outcome == Outcome.SOLVED
+        assert found.max_error <= error_bound(shape, found.solve.residual, nonsymmetric)
+    assert abs(mixed.solve.cycles[0] - double.solve.cycles[0]) <= 1
+    assert len(mixed.solve.cycles) == len(double.solve.cycles) + 1, "one more for what fp32 leaves"
+    return double.solve.steps, mixed.solve.steps
+
+
+@pytest.mark.parametrize("grid", SPLITS)
+def test_a_problem_takes_the_steps_of_its_matrices_however_it_is_dealt(grid: Triple) -> None:
+    check_solves(WHOLE, grid, "greedy", nonsymmetric=False)
+
+
+@pytest.mark.parametrize("nonsymmetric", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("grid", SMALL)
+def test_every_order_of_the_sweeps_is_kept_on_every_grid(grid: Triple, kind: str, nonsymmetric: bool) -> None:
+    check_solves(tuple(8 * p for p in grid), grid, kind, nonsymmetric)  # type: ignore[arg-type]
+
+
+def test_boxes_need_not_be_cubes() -> None:
+    check_solves((16, 48, 8), (2, 3, 1), "greedy", nonsymmetric=True)
+
+
+def test_more_ranks_cost_some_steps_and_not_many() -> None:
+    """Between ranks a sweep is one of Jacobi's, which is less than Gauss-Seidel's: here by up to a third."""
+    steps = {grid: check_solves(WHOLE, grid, "greedy", nonsymmetric=False) for grid in (SPLITS[0], SPLITS[-1])}
+    one = steps[1, 1, 1]
+    for double, mixed in steps.values():
+        assert one[0] <= double <= 4 / 3 * one[0] + 1
+        assert double <= mixed
+        # The last cycle brings what fp32 leaves, some 1e-6, to 1e-9: a third of all, as it falls by as much a step.
+        assert mixed <= 2 * double
+
+
+@pytest.mark.parametrize("grid", [(1, 1, 2), (2, 1, 1)])
+def test_reference_kernels_take_these_steps_too(grid: Triple) -> None:
+    shape: Triple = tuple(8 * p for p in grid)  # type: ignore[assignment]
+    (found, *_) = run_ranks(
+        2, lambda comm: solved(comm, shape, grid, [DOUBLE], tolerance=1e-3, kernels=ReferenceSparse())
+    )
+    problem = oracle(shape, grid)
+    wanted = solve_oracle(problem, problem.levels[0].A, 1e-3)
+    agree(found[0].solve.estimates, wanted.estimates)
+    agree(found[0].solve.history, wanted.history)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@pytest.mark.parametrize("culprit", [0, 2])
+def test_a_number_on_one_rank_that_is_not_finite_ends_the_solve_on_all(culprit: int, bad: float) -> None:
+    def body(comm: Communicator) -> tuple[Any, ...]:
+        kernels, box = HostKernels(1).sparse, Box.of(comm.rank, (8, 8, 8), (1, 1, 3))
+        made = make_stencil(kernels, comm, box.levels(LEVELS), [mixed_form("bf16")], "greedy", weights(), Spans())
+        if comm.rank == culprit:
+            made.b[17] = bad
+        system = system_of(kernels, comm, made, made.hierarchies[0], 30)
+        done = gmres_ir(system, system.norm_of_b(), restart=30, most=300, tolerance=TOLERANCE)
+        return done.outcome, done.steps
+
+    assert run_ranks(3, body) == [(Outcome.NOT_FINITE, 0)] * 3
+
+
+def test_a_solve_does_not_see_what_an_earlier_one_left() -> None:
+    """Even NaN: zeros that fill slots meet every number of a vector."""
+
+    def body(comm: Communicator) -> tuple[Any, Any]:
+        kernels, box = HostKernels(1).sparse, Box.of(comm.rank, (8, 8, 8), (1, 1, 2))
+        forms = [mixed_form("bf16", storage="ell")]
+        made = make_stencil(kernels, comm, box.levels(LEVELS), forms, "greedy", weights(), Spans())
+
+        def solve() -> Any:
+            made.hierarchies[0].clear(kernels)
+            system = system_of(kernels, comm, made, made.hierarchies[0], 30)
+            return gmres_ir(system, system.norm_of_b(), restart=30, most=300, tolerance=TOLERANCE)
+
+        first = solve()
+        for level in made.levels(0):
+            kernels.assign(level.x, math.nan)
+        return first, solve()
+
+    for first, last in run_ranks(2, body):
+        assert first == last
+        assert first.outcome == Outcome.SOLVED
+
+
+# --- whole runs -------------------------------------------------------------------------------------------------
+
+
+def measured(ranks: int = 1, **values: Any) -> Result:
+    """The result of a configuration, on virtual ranks where there are several; boxes of 8 points a side."""
+    small = {"nx": 8, "mode": "explore", "rt": 0.0, "iterations": 7, "storage": "sell", "threads": 1}
+    config = HpgMxpConfig(**{**small, **values})
+    found = [bench.run(config, Solo())] if ranks == 1 else run_ranks(ranks, lambda comm: bench.run(config, comm))
+    assert all(results[0].problem == found[0][0].problem for results in found), "all ranks hear of it"
+    (result,) = found[0]
+    return result  # type: ignore[no-any-return]
+
+
+def cycles_of(iterations: int, restart: int) -> list[int]:
+    """The cycles of a solve that takes all iterations."""
+    return [restart] * (iterations // restart) + [iterations % restart] * (iterations % restart > 0)
+
+
+def check_result(r: Result) -> None:
+    """What stands in a result follows from its sizes, its steps and its times; its file is as promised."""
+    VALIDATOR.validate(json.loads(json.dumps(document([r]), allow_nan=False)))
+    p, figures, check = r.problem, r.result, r.validation
+    box = Box(p["nx"], p["ny"], p["nz"], p["npx"], p["npy"], p["npz"])
+    check_problem(p, box)
+    check_validation(r, box)
+    cycles = cycles_of(p["max_iterations"], p["restart"])
+    check_rates(figures, stencil_levels(box), cycles, check["penalty"])
+    assert figures["solves"] == len(r.samples_s)
+    assert figures["time_s"] == sum(r.samples_s)
+    assert figures["iterations"] == p["max_iterations"] * figures["solves"]
+    for phases, solves in ((r.phases, figures["solves"]), (figures["double_phases"], figures["double_solves"])):
+        check_phases(phases, box, cycles, solves)
+    for other in figures["beside"]:
+        both = {"time_s": other["time_s"], "solves": other["solves"], "double_time_s": math.nan}
+        check_rates({**other, **both}, stencil_levels(box), cycles, other["penalty"])
+        check_phases(other["phases"], box, cycles, other["solves"])
+
+
+def check_problem(p: dict[str, Any], box: Box) -> None:
+    """Sizes are those of the formulas, and memory is what it has to be."""
+    assert (p["rows"], p["nnz"]) == (box.global_rows, math.prod(3 * g - 2 for g in box.global_shape))
+    assert len(p["levels"]) == LEVELS
+    for k, level in enumerate(p["levels"]):
+        sides = [g >> k for g in box.global_shape]
+        assert (level["nx"], level["ny"], level["nz"]) == tuple(n >> k for n in box.shape)
+        assert level["rows"] == math.prod(sides)
+        assert level["nnz"] == math.prod(3 * g - 2 for g in sides)
+        assert 0 <= level["index_bytes"] < level["bytes"]
+        assert level["storage"] == p["storage"]
+        assert level["vector_precision"] == (
+            "fp64" if level["value_precision"] == "fp64" else p["precision"]["vectors"]
+        )
+    memory = p["memory_bytes"]
+    finest = p["levels"][0]
+    # Of every rank: the matrices, which are rank 0's or larger, and a basis of restart + 1 vectors.
+    width = 4 if finest["vector_precision"] == "fp32" else 8
+    least = (p["restart"] + 1) * width * box.global_rows + sum(level["bytes"] for level in p["levels"])
+    assert memory["mixed"] >= least
+    assert memory["double"] >= (p["restart"] + 1) * 8 * box.global_rows + 8 * p["nnz"]
+    assert memory["setup"] == 12 * p["nnz"] + 8 * p["rows"]
+    assert memory["reference_formula"] == sum(memory_bytes(box, p["restart"]))
+    side = 8 * math.floor((p["nx"] * p["ny"] * p["nz"] * memory["mixed"] / memory["double"]) ** (1 / 3) / 8)
+    assert p["larger_mesh"] == (side or None)
+    assert p["precision"]["mg"] == [level["value_precision"] for level in p["levels"]]
+    assert p["peak_rss_bytes"] > 10**7
+    assert p["setup_s"] >= p["optimize_s"] > 0.0
+
+
+def check_validation(r: Result, box: Box) -> None:
+    """Both solvers came where they say."""
+    p, check = r.problem, r.validation
+    assert r.passed
+    assert check["passed"]
+    assert check["outcome"] == {"double": "solved", "mixed": "solved"}
+    assert check["residual"] == check["mixed_residual"] <= check["threshold"]
+    assert check["double_residual"] <= check["threshold"]
+    assert check["penalty"] == min(1.0, check["double_iterations"] / check["mixed_iterations"])
+    assert check["iterations"] == check["mixed_iterations"]
+    for name in ("double", "mixed"):
+        assert check["history"][name][0] == 1.0
+        assert check["history"][name][-1] == check[f"{name}_residual"]
+    if check["ranks"] == box.ranks:
+        b = global_matrix(box.global_shape, p["nonsymmetric"]).sum(1)
+        norm = pytest.approx(float(np.linalg.norm(b)), rel=box.global_rows * U)
+        assert (check["double_initial"], check["mixed_initial"]) == (norm, norm)
+        assert check["max_error"] <= error_bound(box.global_shape, check["residual"], p["nonsymmetric"])
+
+
+def check_rates(figures: dict[str, Any], levels: Any, cycles: list[int], penalty: float) -> None:
+    """Flops by both countings, over the time, times the penalty."""
+    for counting, suffix in (("reference", ""), ("ornl", "_ornl")):
+        flops = hpg_mxp_flops(levels, cycles, counting)["total"]
+        raw = flops * figures["solves"] / figures["time_s"]
+        assert figures[f"raw_rate_flops{suffix}"] == pytest.approx(raw, rel=4 * U)
+        assert figures[f"rate_flops_{counting}"] == pytest.approx(raw * penalty, rel=4 * U)
+        if not math.isnan(figures["double_time_s"]):
+            double = flops * figures["double_solves"] / figures["double_time_s"]
+            assert figures[f"double_rate_flops{suffix}"] == pytest.approx(double, rel=4 * U)
+    assert figures["rate_flops"] == figures["rate_flops_reference"]
+    assert figures["speedup"] == figures["rate_flops"] / figures["double_rate_flops"]
+    assert set(figures["speedup_by_motif"]) == {*HPG_MXP_MOTIFS, "total"}
+    if "flops" in figures:
+        assert figures["flops"] == hpg_mxp_flops(levels, cycles * figures["solves"])
+        assert figures["double_flops"] == hpg_mxp_flops(levels, cycles * figures["double_solves"])
+
+
+def check_phases(phases: dict[str, Any], box: Box, cycles: list[int], solves: int) -> None:
+    """Each motif as often as the algorithm says on every rank, and with the flops that it takes."""
+    steps, restarts = sum(cycles), len(cycles)
+    calls = {
+        "spmv": steps + restarts + 1, "ortho": steps, "gs": (2 * LEVELS - 1) * (steps + restarts),
+        "restriction": (LEVELS - 1) * (steps + restarts), "prolongation": (LEVELS - 1) * (steps + restarts),
+        "update": 4 * restarts + 1,
+    }  # fmt: skip
+    assert set(HPG_MXP_MOTIFS) <= set(phases)
+    assert ("halo" in phases) == (box.ranks > 1)
+    for motif, count in calls.items():
+        assert phases[motif]["calls"] == count * solves * box.ranks, motif
+        assert phases[motif]["bytes"] > 0
+        assert (
+            0 < phases[motif]["min_s"] <= phases[motif]["time_s"] * (1 + 8 * U) <= phases[motif]["max_s"] * (1 + 16 * U)
+        )
+    levels = stencil_levels(box)
+    counted = hpg_mxp_flops(levels, cycles, "ornl")
+    assert phases["spmv"]["flops"] == pytest.approx(2.0 * levels.nnz[0] * calls["spmv"] * solves, rel=U * calls["spmv"])
+    assert phases["ortho"]["flops"] == pytest.approx(counted["ortho"] * solves, rel=steps * U)
+    assert phases["prolongation"]["flops"] == pytest.approx(counted["prolongation"] * solves, rel=calls["gs"] * U)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "values"),
+    [
+        (1, {}),
+        (1, {"nx": 16, "mode": "official", "storage": "auto", "iterations": 300}),
+        (2, {"storage": "auto"}),
+        (3, {"nonsymmetric": True, "npz": 3, "iterations": 31}),
+        (4, {"smoother": "natural", "nz": 16, "storage": "ell"}),
+        (4, {"colouring": "jpl", "npx": 4, "npy": 1, "precision": "fp32", "storage": "packed"}),
+        (8, {"mg_precision": ("fp16", "fp32", "bf16", "fp8"), "restart": 9, "warmup": "none", "threshold": 1e-5}),
+    ],
+)
+def test_whole_runs_are_valid_and_tell_what_was_done(ranks: int, values: dict[str, Any]) -> None:
+    result = measured(ranks, **values)
+    check_result(result)
+    assert (result.problem["ranks"], result.validation["ranks"]) == (ranks, ranks)
+    assert bool(result.result["limit"]) == (values.get("warmup") != "none")
+    if limit := result.result["limit"]:
+        moved = sum(result.phases[motif]["bytes"] for motif in HPG_MXP_MOTIFS)
+        rate = moved / result.result["time_s"]
+        assert result.result["fraction_of_limit"] == pytest.approx(rate / limit["rate_bytes"], rel=8 * U)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 8])
+def test_sweeps_book_the_flops_of_the_entries_that_they_read(ranks: int) -> None:
+    """From zero 2 for each entry of L and D, and none for what other ranks would have; from x 2·nnz."""
+    result = measured(ranks, iterations=5)
+    p = result.problem
+    problem = oracle((p["gnx"], p["gny"], p["gnz"]), (p["npx"], p["npy"], p["npz"]))
+    last = problem.levels[-1]
+    cycle_flops = sum(2 * level.lower + 2 * level.A.nnz for level in problem.levels) - 2 * last.A.nnz
+    # Zeros that fill slots are taken to lie in L as often as in U, which is nearly so.
+    assert result.phases["gs"]["flops"] == pytest.approx(6 * cycle_flops, rel=0.01)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_whole_runs_with_reference_kernels_are_as_the_others(ranks: int) -> None:
+    asked: dict[str, Any] = {"iterations": 2, "threshold": 1e-3, "warmup": "none", "precision": "fp32"}
+    slow, fast = (measured(ranks, kernels=name, **asked) for name in ("reference", "host"))
+    check_result(slow)
+    # Sums of 27 in fp64 against fp32: the first residuals are the same to 27 times fp32's roundoff a step.
+    assert slow.validation["history"]["double"] == pytest.approx(fast.validation["history"]["double"], abs=27 * 20 * U)
+    assert slow.validation["history"]["mixed"] == pytest.approx(fast.validation["history"]["mixed"], abs=27 * 2.0**-24)
+    assert slow.validation["double_iterations"] == fast.validation["double_iterations"]
+
+
+def test_counts_and_residuals_are_those_of_the_matrices() -> None:
+    result = measured(2, nx=8, nz=16, npx=2, npz=1, npy=1, nonsymmetric=True)
+    problem = oracle((16, 8, 16), (2, 1, 1), "greedy", True)
+    wanted = solve_oracle(problem, problem.levels[0].A, TOLERANCE)
+    assert result.validation["double_iterations"] == wanted.count
+    agree(result.validation["history"]["double"], wanted.history)
+
+
+def test_an_iteration_is_one_step_and_300_are_300() -> None:
+    for iterations, restart in ((1, 30), (300, 40)):
+        result = measured(iterations=iterations, restart=restart)
+        check_result(result)
+        assert result.phases["ortho"]["calls"] == iterations
+
+
+def test_every_timed_solve_begins_with_zero_and_one_more_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    timed: list[Any] = []
+
+    def watched(*args: Any, **asked: Any) -> Any:
+        done = gmres_ir(*args, **asked)
+        if asked["tolerance"] == 0.0 and asked["restart"] == 6:  # not the first use of everything
+            timed.append(done)
+        return done
+
+    monkeypatch.setattr(sparse_bench, "time", Clock())
+    monkeypatch.setattr(bench, "gmres_ir", watched)
+    result = measured(rt=0.5, restart=6, iterations=8)
+    assert (result.result["solves"], result.result["double_solves"]) == (2, 2)
+    assert [done.cycles for done in timed] == [[6, 2]] * 6, "a warm-up and two, mixed and double"
+    assert {done.initial for done in timed} == {result.validation["double_initial"]}
+
+
+# --- how long it is measured for --------------------------------------------------------------------------------
+
+
+class Clock:
+    """Each look at it takes a quarter of a second, which fp64 adds without rounding."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def perf_counter(self) -> float:
+        self.now += 0.25
+        return self.now
+
+
+@pytest.mark.parametrize("rt", [0.0, 0.1, 0.25, 0.3, 2.0])
+def test_solves_are_repeated_until_the_time_is_over_and_not_longer(monkeypatch: pytest.MonkeyPatch, rt: float) -> None:
+    monkeypatch.setattr(sparse_bench, "time", Clock())
+    result = measured(rt=rt, storage="auto", iterations=3)
+    figures = result.result
+    assert figures["time_s"] >= rt
+    assert figures["time_s"] - result.samples_s[-1] < rt or len(result.samples_s) == 1
+    assert result.samples_s == [0.25] * max(1, math.ceil(rt / 0.25))
+    assert figures["double_solves"] == figures["solves"]
+    (beside,) = figures["beside"]
+    assert beside["solves"] == max(1, math.ceil(bench.BESIDE * rt / 0.25))
+    assert result.problem["rt_s"] == rt
+
+
+def test_ranks_measure_the_time_of_the_slowest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of them take as many solves."""
+    clock = Clock()
+    monkeypatch.setattr(sparse_bench, "time", SimpleNamespace(perf_counter=clock.perf_counter))
+    result = measured(3, rt=3.0, iterations=2)
+    check_result(result)
+    assert result.result["time_s"] >= 3.0 > result.result["time_s"] - result.samples_s[-1]
+
+
+# --- validation -------------------------------------------------------------------------------------------------
+
+
+def test_the_standard_validation_is_on_a_few_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "FEW", 2)
+    result = measured(4, iterations=2)
+    check_result(result)
+    assert (result.problem["ranks"], result.validation["ranks"], result.validation["type"]) == (4, 2, "standard")
+    problem = oracle((8, 8, 16), (1, 1, 2))
+    wanted = solve_oracle(problem, problem.levels[0].A, TOLERANCE)
+    assert result.validation["double_iterations"] == wanted.count
+    agree(result.validation["history"]["double"], wanted.history)
+
+
+def test_a_grid_that_was_typed_does_not_hinder_the_validation_on_fewer_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "FEW", 2)
+    result = measured(4, iterations=2, npx=1, npy=1, npz=4)
+    check_result(result)
+    assert result.validation["ranks"] == 2
+
+
+def test_the_validation_on_fewer_ranks_has_boxes_of_the_runs_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the size was left open and memory settled it."""
+    boxes: list[Triple] = []
+    make = SparseBench.make
+
+    def watched(self: SparseBench, box: Box, *args: Any) -> Any:
+        boxes.append(box.shape)
+        return make(self, box, *args)
+
+    monkeypatch.setattr(bench, "FEW", 1)
+    monkeypatch.setattr(SparseBench, "make", watched)
+    result = measured(2, nx=None, quick=True, mem="40MB", iterations=2)
+    assert result.problem["nx"] < 32
+    assert set(boxes) == {(8, 8, 8), (result.problem["nx"],) * 3}
+
+
+def test_the_fullscale_validation_is_on_all_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "FEW", 1)
+    result = measured(2, iterations=2, validation="fullscale")
+    check_result(result)
+    assert (result.validation["ranks"], result.validation["type"]) == (2, "fullscale")
+
+
+def test_fullscale_asks_of_the_mixed_solver_what_double_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "MOST", 5)
+    result = measured(iterations=2, validation="fullscale")
+    check = result.validation
+    assert result.passed
+    assert check["double_iterations"] == 5
+    assert check["threshold"] == check["double_residual"] > 1e-9
+    assert check["mixed_residual"] <= check["threshold"]
+    assert check["outcome"]["double"] == str(Outcome.NOT_CONVERGED)
+
+
+def test_standard_fails_where_double_does_not_converge(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "MOST", 5)
+    check_failed(measured(2, iterations=2), Outcome.NOT_CONVERGED)
+
+
+def check_failed(result: Result, outcome: Outcome) -> None:
+    """An invalid result, with its history, whose file is as promised all the same."""
+    assert result.status == "invalid"
+    assert not result.validation["passed"]
+    assert result.validation["outcome"]["mixed"] == str(outcome)
+    assert result.validation["history"]["mixed"]
+    VALIDATOR.validate(json.loads(json.dumps(document([result]), allow_nan=False)))
+
+
+def with_values(monkeypatch: pytest.MonkeyPatch, change: Callable[[Communicator, Any], None]) -> None:
+    """Change what a benchmark has made, on boxes that are not the tiny ones of the first use."""
+    make = SparseBench.make
+
+    def changed(self: SparseBench, box: Box, forms: Any, stencil: Any, comm: Communicator) -> Any:
+        made = make(self, box, forms, stencil, comm)
+        if comm is self.comm:
+            change(comm, made)
+        return made
+
+    monkeypatch.setattr(SparseBench, "make", changed)
+
+
+@pytest.mark.parametrize("rt", [0.0, 0.05])
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_nan_in_the_system_is_an_invalid_result_and_no_hang(
+    monkeypatch: pytest.MonkeyPatch, ranks: int, rt: float
+) -> None:
+    def spoil(comm: Communicator, made: Any) -> None:
+        if comm.rank == comm.size - 1:
+            made.b[3] = math.nan
+
+    with_values(monkeypatch, spoil)
+    check_failed(measured(ranks, rt=rt), Outcome.NOT_FINITE)
+
+
+def test_the_right_hand_side_is_that_of_x_equal_to_one() -> None:
+    """A·1, whose sums are integers, or halves with the non-symmetric matrix: exact."""
+    for nonsymmetric in (False, True):
+        box = Box(8, 8, 8)
+        stencil = weights(nonsymmetric=nonsymmetric)
+        made = make_stencil(HostKernels(1).sparse, Solo(), box.levels(LEVELS), [DOUBLE], "greedy", stencil, Spans())
+        assert sorted(made.b) == sorted(global_matrix((8, 8, 8), nonsymmetric).sum(1).A1)
+
+
+def test_a_solve_that_stalls_is_an_invalid_result_with_its_history(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where b is smooth ||A||·||x|| is about 53/0.7 times ||b||: no residual of 9 u can be had of x in fp64."""
+    with_values(monkeypatch, lambda comm, made: made.b.fill(1.0 / 3.0))
+    result = measured(2, nx=16, threshold=1e-15, iterations=2)
+    check_failed(result, Outcome.NOT_CONVERGED)
+    history = result.validation["history"]["mixed"]
+    assert len(history) > 10
+    assert history[-1] > 0.999 * history[-11] > 1e-15

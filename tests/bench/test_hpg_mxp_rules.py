@@ -1,0 +1,185 @@
+"""HPG-MxP's rules: what is refused, what is only labelled, and in which formats and storages a run is made."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from mxpeak.bench.hpg_mxp_result import Validated, Validation
+from mxpeak.bench.hpg_mxp_rules import check, foreseen, forms, of_memory, storages
+from mxpeak.configs import HpgMxpConfig
+from mxpeak.distributed.stencil import Form
+from mxpeak.errors import Outcome, UsageError
+from mxpeak.solvers.gmres_ir import Solve
+
+#: What breaks no rule but that of memory, which depends on the machine.
+GOOD: dict[str, Any] = {"nx": 104, "rt": 1800.0, "storage": "sell"}
+
+
+def broken(**values: Any) -> list[str]:
+    config = HpgMxpConfig(**{**GOOD, **values})
+    return [one.rule for one in foreseen(config, config.rt or 0.0, storages(config)[0])]
+
+
+# --- what is refused --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ({"nx": 100}, "--nx 100: 4 levels of multigrid halve it 3 times, but 100 / 8 leaves 4; type --nx 96 or "
+                      "--nx 104"),
+        ({"nx": 8}, "--nx 8 is less than 16, the least that the rules allow; type --nx 16, or --mode explore"),
+        ({"npx": 3}, "--npx 3 does not divide the number of ranks: 2 / 3 leaves 2"),
+        ({"precision": "fp8"}, "fp8 was asked for, but --mode official takes formats of 16 bits or more; say --mode "
+                               "explore"),
+        ({"mg_precision": ("fp32", "fp16", "fp16", "fp8")}, "fp8 was asked for"),
+        ({"mg_precision": ("fp32", "fp16")}, "--mg-precision fp32,fp16 has 2 formats for 4 levels; give one for all, "
+                                             "or 4"),
+        ({"value_tolerance": 0.01}, "--value-tolerance 0.01 lets stored values be wrong, and --mode official does not; "
+                                    "say --mode explore"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_run_officially_is_refused_on_every_rank_alike(values: dict[str, Any], says: str) -> None:
+    config = HpgMxpConfig(**{"nx": 16, **values})
+    for rank in range(2):
+        with pytest.raises(UsageError, match=f"^{re.escape(says)}"):
+            check(config, rank, 2)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"nx": 8}, {"precision": "fp8"}, {"mg_precision": ("fp8",) * 4}, {"value_tolerance": 0.1},
+        {"nx": 16, "nz": 160},
+    ],
+)  # fmt: skip
+def test_explore_takes_what_the_rules_do_not(values: dict[str, Any]) -> None:
+    check(HpgMxpConfig(**{"nx": 16, "mode": "explore", **values}), 0, 1)
+
+
+def test_too_many_formats_are_a_mistake_in_any_mode() -> None:
+    for mode in ("official", "explore"):
+        with pytest.raises(UsageError, match="has 3 formats for 4 levels"):
+            check(HpgMxpConfig(nx=16, mode=mode, mg_precision=("fp32",) * 3), 0, 1)
+
+
+# --- what is run ------------------------------------------------------------------------------------------------
+
+
+def test_the_figure_is_of_32_bit_columns_by_the_rules_and_of_short_ones_beyond_them() -> None:
+    assert storages(HpgMxpConfig()) == ("sell", "packed")
+    assert storages(HpgMxpConfig(mode="explore")) == ("packed", "sell")
+    for name in ("ell", "sell", "packed"):
+        assert storages(HpgMxpConfig(storage=name)) == (name,)
+        assert storages(HpgMxpConfig(storage=name, mode="explore")) == (name,)
+
+
+def test_double_is_double_whatever_is_asked_of_the_mixed_solver() -> None:
+    config = HpgMxpConfig(precision="fp16", krylov_precision="fp32", mode="explore", value_tolerance=0.5)
+    double, mixed = forms(config, "ell")
+    assert double == Form(("fp64",) * 4, "fp64", "ell")
+    assert mixed == Form(("fp16",) * 4, "fp32", "ell", mixed=True, tolerance=0.5)
+
+
+@pytest.mark.parametrize(
+    ("values", "wanted"),
+    [
+        ({}, ("bf16",) * 4),
+        ({"mode": "explore"}, ("fp8",) * 4),
+        ({"precision": "fp32"}, ("fp32",) * 4),
+        ({"precision": "fp32", "mg_precision": ("fp16",)}, ("fp16",) * 4),
+        ({"mg_precision": ("fp32", "auto", "bf16", "fp64")}, ("fp32", "bf16", "bf16", "fp64")),
+        ({"mg_precision": ("fp32", "auto", "bf16", "fp64"), "mode": "explore"}, ("fp32", "fp8", "bf16", "fp64")),
+    ],
+)
+def test_each_level_has_the_format_asked_for_or_the_narrowest_of_its_mode(
+    values: dict[str, Any], wanted: tuple[str, ...]
+) -> None:
+    assert forms(HpgMxpConfig(**values), "sell")[1].values == wanted
+
+
+# --- what is labelled -------------------------------------------------------------------------------------------
+
+
+def test_a_run_by_the_rules_breaks_none() -> None:
+    assert broken() == []
+    assert broken(storage="ell", rt=1800.5, threshold=1e-10, nonsymmetric=True, precision="fp16") == []
+
+
+@pytest.mark.parametrize(
+    ("values", "rules"),
+    [
+        ({"rt": 1799.0}, ["time"]),
+        ({"storage": "packed"}, ["storage"]),
+        ({"mode": "explore"}, ["mode"]),
+        ({"mode": "explore", "storage": "auto"}, ["mode", "storage"]),
+        ({"threshold": 1e-8}, ["validation"]),
+        ({"matrix": "west0479.mtx"}, ["matrix"]),
+        ({"rt": 60.0, "threshold": 1e-6, "storage": "packed"}, ["storage", "time", "validation"]),
+    ],
+)
+def test_every_rule_that_a_run_breaks_is_named(values: dict[str, Any], rules: list[str]) -> None:
+    assert broken(**values) == rules
+
+
+def test_a_rule_says_what_was_found_and_what_it_asks_for() -> None:
+    (one,) = foreseen(HpgMxpConfig(**GOOD), 60.0, "sell")
+    assert one.text == "--rt 60: the rules ask for 1800 s"
+    (one,) = foreseen(HpgMxpConfig(**{**GOOD, "threshold": 1e-6}), 1800.0, "sell")
+    assert one.text == "--threshold 1e-06 is above 1e-9"
+
+
+@pytest.mark.parametrize(("used", "rules"), [(63, ["memory"]), (64, []), (200, [])])
+def test_a_quarter_of_all_nodes_memory_is_asked_for(used: int, rules: list[str]) -> None:
+    machine = {"memory_total_bytes": 64 * 2**30, "nodes": 4}
+    assert [one.rule for one in of_memory(used * 2**30, machine)] == rules
+
+
+def test_the_rule_about_memory_shows_its_arithmetic() -> None:
+    (one,) = of_memory(2**30, {"memory_total_bytes": 64 * 2**30, "nodes": 1})
+    assert one.text == "the problem takes 1 GiB, 1.56 % of 64 GiB; the rules ask for a quarter"
+
+
+def test_where_the_machine_does_not_tell_its_memory_nothing_is_said_of_it() -> None:
+    assert of_memory(2**30, {"memory_total_bytes": None, "nodes": 1}) == []
+    assert of_memory(2**30, {"nodes": 1}) == []
+
+
+# --- the penalty ------------------------------------------------------------------------------------------------
+
+
+def validation(double: int, mixed: int) -> Validation:
+    both = (Validated(Solve(outcome=Outcome.SOLVED, steps=steps), 0.0) for steps in (double, mixed))
+    return Validation(*both, 1e-9, "standard", 1)
+
+
+def passed(kind: str, double: Outcome, mixed: Outcome) -> bool:
+    both = (Validated(Solve(outcome=outcome, steps=10), 0.0) for outcome in (double, mixed))
+    return Validation(*both, 1e-9, kind, 1).passed
+
+
+@pytest.mark.parametrize(
+    ("double", "mixed", "penalty"),
+    [(2305, 2382, 2305 / 2382), (30, 30, 1.0), (31, 30, 1.0), (16, 22, 16 / 22), (0, 0, 1.0), (5, 0, 1.0)],
+)
+def test_more_steps_cost_their_share_of_the_figure_and_fewer_gain_nothing(
+    double: int, mixed: int, penalty: float
+) -> None:
+    assert validation(double, mixed).penalty == penalty
+
+
+@pytest.mark.parametrize("kind", ["standard", "fullscale"])
+def test_the_mixed_solver_has_to_arrive(kind: str) -> None:
+    assert passed(kind, Outcome.SOLVED, Outcome.SOLVED)
+    assert not passed(kind, Outcome.SOLVED, Outcome.NOT_CONVERGED)
+    assert not passed(kind, Outcome.SOLVED, Outcome.NOT_FINITE)
+
+
+def test_the_double_solver_has_to_arrive_but_at_full_scale_it_sets_the_aim() -> None:
+    assert not passed("standard", Outcome.NOT_CONVERGED, Outcome.SOLVED)
+    assert passed("fullscale", Outcome.NOT_CONVERGED, Outcome.SOLVED)
+    assert not passed("standard", Outcome.NOT_FINITE, Outcome.SOLVED)
+    assert not passed("fullscale", Outcome.NOT_FINITE, Outcome.SOLVED), "what is not finite is no aim"

@@ -1,0 +1,164 @@
+"""The whole of HPL on virtual ranks: every grid, variant and order of phases solves the same system."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mxpeak.comm.broadcast import BROADCASTS
+from mxpeak.comm.grid import make_grid
+from mxpeak.comm.threads import run_ranks
+from mxpeak.distributed.matrix import dist_matrix
+from mxpeak.kernels.contract.lu import Kernels
+from mxpeak.kernels.host.backend import HostKernels
+from mxpeak.kernels.reference.backend import ReferenceKernels
+from mxpeak.layout import lcg
+from mxpeak.layout.generators import generator
+from mxpeak.layout.grid import ProcessGrid
+from mxpeak.solvers.panel import PanelOptions
+from mxpeak.solvers.pivoted_lu import LuOptions, factorize
+from mxpeak.solvers.residual import ResidualNorms, residual_norms
+from mxpeak.solvers.row_swap import SwapOptions
+from mxpeak.solvers.triangular import solve_augmented
+from mxpeak.spans import Spans
+from tests.conftest import U
+
+GRIDS = [(1, 1), (1, 3), (2, 2), (2, 3), (3, 5)]
+Edit = Callable[[Any, Any], None]
+
+
+def host() -> Kernels:
+    return HostKernels(1, poison=True)
+
+
+def solve(
+    n: int,
+    nb: int,
+    shape: ProcessGrid,
+    options: LuOptions,
+    make: Callable[[], Kernels] = host,
+    edit: Edit | None = None,
+) -> tuple[list[float], ResidualNorms, int]:
+    """Solve HPL's system of order n on thread ranks; x in global order, the norms, the singular column."""
+
+    def body(comm: Any) -> Any:
+        kernels = make()
+        grid = make_grid(shape, comm)
+        assert grid is not None
+        A = dist_matrix(grid, n, n + 1, nb, kernels)
+        kernels.generate(A.local, A.rows, A.cols, generator("hpl", n).entries, kernels.zeros(0))
+        if edit is not None:
+            edit(A, kernels)
+        singular = factorize(A, options, kernels, Spans())
+        x = solve_augmented(A, kernels)
+        kernels.generate(A.local, A.rows, A.cols, generator("hpl", n).entries, kernels.zeros(0))
+        if edit is not None:
+            edit(A, kernels)
+        norms = residual_norms(A, x, kernels)
+        places = [A.cols.to_global(jl) for jl in range(len(x))]
+        return dict(zip(places, x)) if grid.p == 0 else {}, norms, singular
+
+    results = run_ranks(shape.size, body)
+    x: dict[int, float] = {}
+    for part, norms, singular in results:
+        x.update(part)
+        assert (norms, singular) == results[0][1:] or np.isnan(norms.residual), "all ranks must agree"
+    return [x[j] for j in range(n)], results[0][1], results[0][2]
+
+
+def system(n: int) -> tuple[Any, Any]:
+    """HPL's A and b of order n, entry by entry."""
+    both = np.array([[lcg.value(lcg.state(100, 1 + i + j * n)) for j in range(n + 1)] for i in range(n)])
+    return both.reshape(n, n + 1)[:, :n], both.reshape(n, n + 1)[:, n]
+
+
+@pytest.mark.parametrize("make", [host, ReferenceKernels], ids=["host", "reference"])
+@pytest.mark.parametrize("grid", GRIDS, ids=lambda g: f"{g[0]}x{g[1]}")
+@pytest.mark.parametrize(("n", "nb"), [(0, 4), (1, 4), (3, 8), (37, 4), (61, 8), (30, 64)])
+@pytest.mark.parametrize("options", [LuOptions(lookahead=0), LuOptions(), LuOptions(split=0.5)], ids=["2", "3", "6"])
+def test_every_grid_and_order_of_phases_solves_the_system(
+    make: Any, grid: tuple[int, int], n: int, nb: int, options: LuOptions
+) -> None:
+    x, norms, singular = solve(n, nb, ProcessGrid(*grid), options, make)
+    assert singular == 0
+    assert norms.scaled(n, U) < 1.0  # HPL accepts 16; partial pivoting gives about 0.01
+    A, b = system(n)
+    if n:
+        # |x - x'| <= 2·n·u·κ·|x| for two backward stable solves; a factor 10 for the growth of pivoting.
+        bound = 20 * n * U * np.linalg.cond(A) * np.abs(x).max()
+        assert np.abs(np.array(x) - np.linalg.solve(A, b)).max() <= bound
+
+
+@pytest.mark.parametrize("bcast", list(BROADCASTS))
+@pytest.mark.parametrize("Q", [1, 2, 3, 5, 6])
+def test_every_broadcast_brings_the_panel(bcast: str, Q: int) -> None:
+    _, norms, _ = solve(41, 4, ProcessGrid(1, Q), LuOptions(PanelOptions(bcast=bcast)))
+    assert norms.scaled(41, U) < 1.0
+
+
+@pytest.mark.parametrize("swap", ["bin", "long", "mix"])
+@pytest.mark.parametrize("P", [2, 3, 4, 5, 6, 7])
+@pytest.mark.parametrize("split", [0.0, 0.3, 1.0])
+def test_every_row_swap_works_on_any_number_of_process_rows(swap: str, P: int, split: float) -> None:
+    options = LuOptions(PanelOptions(nbmin=2), SwapOptions(swap, threshold=9), split=split)
+    _, norms, _ = solve(53, 4, ProcessGrid(P, 2, "column"), options)
+    assert norms.scaled(53, U) < 1.0
+
+
+@pytest.mark.parametrize("pfact", ["left", "crout", "right"])
+@pytest.mark.parametrize("rfact", ["left", "crout", "right"])
+@pytest.mark.parametrize(("nbmin", "ndiv"), [(1, 2), (3, 2), (2, 5), (99, 2)])
+def test_every_panel_variant_gives_the_same_solution(pfact: str, rfact: str, nbmin: int, ndiv: int) -> None:
+    options = LuOptions(PanelOptions(pfact, rfact, nbmin, ndiv))
+    x, norms, _ = solve(47, 12, ProcessGrid(2, 2), options)
+    plain, _, _ = solve(47, 12, ProcessGrid(1, 1), LuOptions(lookahead=0), ReferenceKernels)
+    assert norms.scaled(47, U) < 1.0
+    assert np.allclose(x, plain, rtol=1e6 * U, atol=0)  # κ(A) of this system is about 1e3, times n and growth
+
+
+@pytest.mark.parametrize("shape", [ProcessGrid(2, 4, "row", (1, 2)), ProcessGrid(4, 2, "column", (2, 1))])
+def test_a_node_grid_moves_ranks_and_not_results(shape: ProcessGrid) -> None:
+    x, _, _ = solve(45, 4, shape, LuOptions())
+    plain, _, _ = solve(45, 4, ProcessGrid(shape.P, shape.Q), LuOptions())
+    assert x == plain
+
+
+def test_threads_of_a_rank_change_rounding_only() -> None:
+    many, norms, _ = solve(150, 16, ProcessGrid(2, 1), LuOptions(), lambda: HostKernels(3, poison=True))
+    one, _, _ = solve(150, 16, ProcessGrid(2, 1), LuOptions())
+    assert norms.scaled(150, U) < 1.0
+    assert np.allclose(many, one, rtol=1e6 * U, atol=0)
+
+
+@pytest.mark.parametrize("grid", [(1, 1), (2, 2)])
+def test_a_singular_matrix_is_named_by_its_column(grid: tuple[int, int]) -> None:
+    def zero_column(A: Any, kernels: Any) -> None:
+        A[:, 17:18][:] = 0.0
+
+    with np.errstate(all="ignore"):
+        _, norms, singular = solve(30, 4, ProcessGrid(*grid), LuOptions(), edit=zero_column)
+    assert singular == 18
+    assert not norms.scaled(30, U) < 16.0
+
+
+@pytest.mark.parametrize("grid", [(1, 1), (2, 3)])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_what_is_not_finite_in_the_matrix_fails_the_check(grid: tuple[int, int], value: float) -> None:
+    def spoil(A: Any, kernels: Any) -> None:
+        A[12:13, 7:8][:] = value
+
+    with np.errstate(all="ignore"):
+        _, norms, _ = solve(30, 4, ProcessGrid(*grid), LuOptions(), edit=spoil)
+    assert not norms.scaled(30, U) < 16.0
+
+
+def test_a_wrong_update_fails_the_check() -> None:
+    class Forgetful(HostKernels):
+        def subtract_product(self, C: Any, A: Any, B: Any) -> None:
+            super().subtract_product(C[:, 1:], A, B[:, 1:])  # one column of each update is left out
+
+    _, norms, _ = solve(61, 8, ProcessGrid(1, 1), LuOptions(), lambda: Forgetful(1))
+    assert not norms.scaled(61, U) < 16.0

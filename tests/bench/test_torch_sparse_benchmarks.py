@@ -1,0 +1,99 @@
+"""HPG-MxP's and HPCG's solvers on tensors: the steps, residuals and tests that they have on the host, on any grid."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mxpeak.bench.hpcg_check import spectral_test, symmetry_test
+from mxpeak.bench.hpcg_rules import form
+from mxpeak.comm.base import Communicator
+from mxpeak.comm.solo import Solo
+from mxpeak.comm.threads import run_ranks
+from mxpeak.distributed.stencil import Made, make_stencil, weights
+from mxpeak.distributed.system import CgSystem
+from mxpeak.errors import Outcome
+from mxpeak.kernels.host.sparse import HostSparse
+from mxpeak.kernels.host.team import Team
+from mxpeak.kernels.torch.carrier import HostTensors, StagedTensors
+from mxpeak.kernels.torch.sparse import TorchSparse
+from mxpeak.layout.stencil import Box
+from mxpeak.precision import PRECISIONS
+from mxpeak.solvers.cg import conjugate_gradients
+from mxpeak.solvers.multigrid import cycle
+from mxpeak.spans import Spans
+from tests.solvers.test_hpg_mxp import DOUBLE, TOLERANCE, Triple, agree, error_bound, mixed_form, solved
+from tests.support.torch_devices import ON_GPU, torch_device
+
+GRIDS = [(1, 1, 1), (1, 1, 2), (2, 1, 1)]
+
+
+def on_tensors(comm: Communicator) -> tuple[Any, Communicator]:
+    """Kernels of tensors, Triton's on a GPU, and the ranks as these talk."""
+    device = torch_device(triton=ON_GPU)
+    return TorchSparse(device, HostSparse(Team(1))), comm.carried(StagedTensors(device) if ON_GPU else HostTensors())
+
+
+@pytest.mark.parametrize("storage", ["sell", "packed"])
+@pytest.mark.parametrize("grid", GRIDS)
+def test_gmres_ir_takes_the_hosts_steps(grid: Triple, storage: str) -> None:
+    shape = tuple(8 * p for p in grid)
+    forms = [DOUBLE, mixed_form("bf16", storage=storage), mixed_form("fp32", storage=storage)]
+
+    def tensors(comm: Communicator) -> list[Any]:
+        kernels, ranks = on_tensors(comm)
+        return solved(ranks, shape, grid, forms, kernels=kernels)  # type: ignore[arg-type]
+
+    found = run_ranks(math.prod(grid), tensors)
+    wanted = run_ranks(math.prod(grid), lambda comm: solved(comm, shape, grid, forms))  # type: ignore[arg-type]
+    assert all(one == found[0] for one in found), "every rank gets the same numbers"
+    for one, other in zip(found[0], wanted[0]):
+        assert (one.values, one.vectors) == (other.values, other.vectors)
+        assert one.solve.outcome == Outcome.SOLVED
+        assert abs(one.solve.steps - other.solve.steps) <= 1
+        assert one.max_error <= error_bound(shape, one.solve.residual, False)  # type: ignore[arg-type]
+    agree(found[0][0].solve.estimates, wanted[0][0].solve.estimates)
+    u = PRECISIONS["fp32"].u
+    for one, other in zip(found[0][1:], wanted[0][1:]):
+        same = zip(one.solve.estimates[:5], other.solve.estimates[:5])  # later ones have come near what fp32 leaves
+        assert all(abs(a - b) <= 100 * u * other.solve.estimates[0] for a, b in same)
+        assert one.solve.residual <= TOLERANCE
+
+
+def made_for_hpcg(kernels: Any, comm: Communicator, box: Box, storage: str) -> Made:
+    return make_stencil(kernels, comm, box.levels(4), [form(storage)], "greedy", weights(), Spans())
+
+
+def cg(kernels: Any, comm: Communicator, box: Box, storage: str) -> Any:
+    made = made_for_hpcg(kernels, comm, box, storage)
+    top = made.hierarchies[0].top
+    system = CgSystem(kernels, comm, top.A, made.b, partial(cycle, top), Spans())
+    done = conjugate_gradients(system, most=60, tolerance=1e-10)
+    return done.outcome, done.steps, done.history, system.max_error(1.0)
+
+
+@pytest.mark.parametrize("grid", GRIDS)
+def test_conjugate_gradients_take_the_hosts_steps(grid: Triple) -> None:
+    def body(comm: Communicator, tensors: bool) -> Any:
+        kernels, ranks = on_tensors(comm) if tensors else (HostSparse(Team(1)), comm)
+        return cg(kernels, ranks, Box.of(comm.rank, (16, 8, 8), grid), "packed")
+
+    found, wanted = (run_ranks(math.prod(grid), lambda comm, t=tensors: body(comm, t)) for tensors in (True, False))
+    assert all(one == found[0] for one in found)
+    (outcome, steps, history, error), (_, host_steps, host_history, _) = found[0], wanted[0]
+    assert outcome == Outcome.SOLVED
+    assert steps == host_steps
+    assert np.allclose(history, host_history, rtol=1e-6, atol=1e-15)
+    assert error < 1e-8
+
+
+def test_hpcgs_own_tests_of_a_code_are_passed() -> None:
+    kernels, comm = on_tensors(Solo())
+    box = Box(16, 16, 16)
+    top = made_for_hpcg(kernels, comm, box, "packed").hierarchies[0].top
+    assert spectral_test(kernels, comm, top, box, "greedy", Spans()).passed
+    assert symmetry_test(kernels, comm, top.A, partial(cycle, top)).passed

@@ -1,0 +1,541 @@
+"""The command line: what is typed is run, shown and written as asked, and the exit code says how it went."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from mxpeak.cli import main as cli
+from mxpeak.cli.output import Steady, new_folder, write_new
+from mxpeak.errors import GuardError, ResourceError, UsageError
+from mxpeak.records import Caution, Result
+from mxpeak.spans import Spans
+
+DAT = (Path(__file__).parents[1] / "golden" / "lists.dat").read_text()
+
+
+class Comm:
+    """One rank of `size`; the others' answers do not matter here."""
+
+    def __init__(self, rank: int = 0, size: int = 1):
+        self.rank, self.size = rank, size
+        self.aborted: list[int] = []
+
+    def bcast_object(self, obj: Any, root: int = 0) -> Any:
+        return obj
+
+    def abort(self, code: int) -> None:
+        self.aborted.append(code)
+
+
+class Bench:
+    """A benchmark that computes nothing: each case ends at once with what `outcome` gives for it."""
+
+    def __init__(self) -> None:
+        self.calls: list[SimpleNamespace] = []
+        self.outcome: Callable[[Any], Any] = hpl_result
+
+    def run(self, config: Any, comm: Any, *, settings: Any, observers: Any, on_case: Any, argv: Any) -> list[Result]:
+        self.calls.append(SimpleNamespace(config=config, settings=settings, argv=argv))
+        results = []
+        # of HPG-MxP and HPCG nothing is shown here: their results hold more than this one
+        for case in config.cases(comm.size, n=[1000]) if hasattr(config, "cases") else ():
+            spans = Spans(observers=observers)
+            spans.start(case.tag, 1e9)
+            spans.step(1, 1, 1e9)
+            spans.finish()
+            result = self.outcome(case)
+            if isinstance(result, BaseException):
+                raise result
+            on_case(case, result)
+            results += [result] if result else []
+        return results
+
+    def dry_run(self, config: Any, comm: Any, settings: object) -> str:
+        return "memory 8 MiB a rank\n"
+
+
+def hpl_result(case: Any, status: str = "valid", rate_flops: float = 2e9) -> Result:
+    return Result(
+        benchmark="hpl", status=status, run={"start_unix": 1.7e9, "end_unix": 1.7e9},
+        problem={"n": case.n, "nb": case.nb, "P": case.P, "Q": case.Q},
+        result={"rate_flops": rate_flops, "time_s": 0.5, "fraction_of_limit": None, "limit": None, "emulated": False},
+        validation={"passed": status == "valid", "residual": 1e-3, "threshold": 16.0, "formula": "f",
+                    "iterations": None},
+        warnings=[Caution("busy", "other load", "stop it")],
+    )  # fmt: skip
+
+
+@pytest.fixture
+def comm() -> Comm:
+    return Comm()
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, comm: Comm) -> Bench:
+    """A command line in an empty folder whose HPL and launcher are fakes."""
+    monkeypatch.chdir(tmp_path)
+    for name in [name for name in os.environ if name.startswith("MXPEAK_")]:
+        monkeypatch.delenv(name)
+    fake = Bench()
+    launch = SimpleNamespace(
+        launched=lambda: comm.size > 1, launcher=lambda: ("fake", comm.rank, comm.size),
+        start=lambda *wish: comm, confirm=lambda *wish: None, respawn=lambda ranks, argv, comm: 100 + ranks,
+    )  # fmt: skip
+    for name in ("hpl", "hpl_mxp", "hpg_mxp", "hpcg", "norms"):
+        monkeypatch.setitem(sys.modules, f"mxpeak.bench.{name}", fake)
+    monkeypatch.setitem(sys.modules, "mxpeak.runtime.launch", launch)
+    return fake
+
+
+@pytest.fixture
+def other_rank(bench: Bench, comm: Comm, monkeypatch: pytest.MonkeyPatch) -> None:
+    """This process is rank 2 of 4, and hears from rank 0 what it would have found itself."""
+    comm.rank, comm.size = 2, 4
+    monkeypatch.setattr("mxpeak.cli.session.Session.on_root", lambda self, action: action())
+
+
+def only_folder() -> Path:
+    (folder,) = Path("mxpeak-out").iterdir()
+    return folder
+
+
+# --- what is run ------------------------------------------------------------------------------------------------
+
+
+def test_mxpeak_alone_runs_everything_quickly(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sys, "argv", ["mxpeak"])
+    assert cli.main() == 0
+    assert bench.calls[0].config.quick
+    assert bench.calls[0].argv == ["run", "all", "--quick"]
+    body = json.loads((only_folder() / "result.json").read_text())
+    assert body["schema"] == "mxpeak.results/1"
+
+
+def test_flags_variables_files_and_dat_come_together_with_their_origins(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    Path("HPL.dat").write_text(DAT)
+    Path("my.toml").write_text('swap-threshold = 7\nbcast = "lib"\n[hpl]\nndiv = [3]\n')
+    monkeypatch.setenv("MXPEAK_BCAST", "ilib")
+    flags = "--nb 64 -N 100 --grid 1x1 --pfact left --rfact left --nbmin 4 --depth 0"
+    assert cli.main(["run", "hpl", "--dat", "HPL.dat", "--config", "my.toml", *flags.split()]) == 0
+    settings = bench.calls[0].settings
+    found = {name: (settings[name].value, settings[name].origin) for name in ("nb", "bcast", "ndiv", "order", "seed")}
+    assert found == {
+        "nb": ((64,), "flag"), "bcast": (("ilib",), "variable"), "ndiv": ((3,), "file"),
+        "order": ("column", "HPL.dat"), "seed": (100, "default"),
+    }  # fmt: skip
+    assert settings["swap_threshold"].value == 7
+    assert bench.calls[0].config.u_form == "no-transposed"
+
+
+def test_ranks_are_started_where_no_launcher_did(bench: Bench):
+    assert cli.main(["run", "hpl", "--ranks", "4"]) == 104
+    assert bench.calls == []
+
+
+def test_ranks_are_not_started_again_under_a_launcher(bench: Bench, comm: Comm):
+    comm.size = 4
+    assert cli.main(["run", "hpl", "--ranks", "4"]) == 0
+    assert len(bench.calls) == 1
+
+
+def test_a_dry_run_shows_configuration_with_origins_and_runs_nothing(bench: Bench, capsys: pytest.CaptureFixture[str]):
+    assert cli.main(["run", "hpl", "--dry-run", "--nb", "96"]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["nb", "96", "flag"] in lines
+    assert ["memory", "8", "MiB", "a", "rank"] in lines
+    assert bench.calls == []
+    assert not Path("mxpeak-out").exists()
+
+
+# --- what is shown ----------------------------------------------------------------------------------------------
+
+
+def test_the_verdict_is_on_stdout_and_notes_are_on_stderr(bench: Bench, capsys: pytest.CaptureFixture[str]):
+    assert cli.main(["run", "hpl", "-N", "1000"]) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith("PASSED  hpl  2.00 GFLOP/s")
+    assert err == f"warning: other load [busy]\n    hint: stop it\nresults in {only_folder()}/\n"
+
+
+def test_quiet_is_one_line_a_result(bench: Bench, capsys: pytest.CaptureFixture[str]):
+    assert cli.main(["run", "hpl", "-N", "1000,2000", "--quiet"]) == 0
+    out, err = capsys.readouterr()
+    lines = out.splitlines()
+    assert [line.split("  N=")[0] for line in lines] == ["PASSED  hpl  2.00 GFLOP/s"] * 2
+    assert ["N=1000" in lines[0], "N=2000" in lines[1]] == [True, True], "each line says which case it is"
+    assert err == ""
+
+
+def test_several_results_end_in_a_scoreboard(bench: Bench, capsys: pytest.CaptureFixture[str]):
+    assert cli.main(["run", "hpl", "-N", "1000,2000"]) == 0
+    assert "N=2000 NB=192 1x1" in capsys.readouterr().out
+
+
+def test_json_on_stdout_is_alone_there(bench: Bench, capsys: pytest.CaptureFixture[str]):
+    assert cli.main(["run", "hpl", "--json", "-", "-N", "1000"]) == 0
+    body = json.loads(capsys.readouterr().out)
+    assert body["schema"] == "mxpeak.result/1"
+    assert len(body["telemetry"]["progress"]) == 1
+
+
+def test_json_on_stdout_excludes_another_format_there(bench: Bench, capsys: pytest.CaptureFixture[str]):
+    assert cli.main(["run", "hpl", "--json", "-", "--format", "hpl"]) == 2
+    assert "both want stdout" in capsys.readouterr().err
+
+
+def test_color_is_there_when_asked_for_and_not_in_a_pipe(bench: Bench, capsys: pytest.CaptureFixture[str]):
+    cli.main(["run", "hpl"])
+    assert "\x1b" not in capsys.readouterr().out
+    cli.main(["run", "hpl", "--color", "always"])
+    assert "\x1b[32mPASSED" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("device", [6, 7, 8])
+def test_hpls_report_goes_where_line_four_of_the_dat_says(
+    bench: Bench, capsys: pytest.CaptureFixture[str], device: int
+):
+    lines = DAT.splitlines()
+    lines[3] = str(device)
+    Path("HPL.dat").write_text("\n".join(lines))
+    Path("lists.out").write_text("an older report")
+    assert cli.main(["run", "hpl", "--dat", "HPL.dat", "-N", "10", "--grid", "1x1", "--out", "new"]) == 0
+    out, err = capsys.readouterr()
+    report = Path("new", "lists.out" if device == 8 else "HPL.out").read_text()
+    assert report.endswith("End of Tests.\n" + "=" * 80 + "\n")
+    assert (out == report) == (device == 6)
+    assert (report.splitlines()[1] in err) == (device == 7)
+    assert ("PASSED  hpl" in out) == (device != 6)
+    assert Path("lists.out").read_text() == "an older report"
+
+
+@pytest.mark.usefixtures("other_rank")
+def test_only_rank_zero_speaks(bench: Bench, capsys: pytest.CaptureFixture[str]):
+    bench.outcome = lambda case: UsageError("wrong")
+    assert cli.main(["run", "hpl"]) == 2
+    assert cli.main(["run", "hpl", "--nonsense"]) == 2
+    assert cli.main(["run", "hpl", "--help"]) == 0
+    assert capsys.readouterr() == ("", "")
+
+
+# --- files ------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_writes_result_report_and_page_into_a_new_folder(bench: Bench):
+    assert cli.main(["run", "hpl"]) == 0
+    assert sorted(p.name for p in only_folder().iterdir()) == ["HPL.out", "report.html", "result.json"]
+    assert cli.main(["run", "hpl"]) == 0
+    assert len(list(Path("mxpeak-out").iterdir())) == 2
+
+
+@pytest.mark.parametrize("name", ["result.json", "HPL.out", "report.html"])
+def test_an_existing_result_is_refused_before_the_run(bench: Bench, capsys: pytest.CaptureFixture[str], name: str):
+    Path("out").mkdir()
+    Path("out", name).write_text("old")
+    assert cli.main(["run", "hpl", "--out", "out"]) == 2
+    assert "never overwritten" in capsys.readouterr().err
+    assert bench.calls == []
+    assert Path("out", name).read_text() == "old"
+
+
+def test_other_files_in_the_folder_are_no_obstacle(bench: Bench):
+    Path("out").mkdir()
+    Path("out", "notes.txt").touch()
+    assert cli.main(["run", "hpl", "--out", "out", "--json", "copy.json"]) == 0
+    assert Path("copy.json").read_text() == Path("out", "result.json").read_text()
+
+
+@pytest.mark.parametrize("flags", [["--out", "file/out"], ["--json", "file/x.json"], ["--json", "old.json"]])
+def test_a_place_that_cannot_be_written_is_refused_before_the_run(
+    bench: Bench, capsys: pytest.CaptureFixture[str], flags: list[str]
+):
+    Path("file").touch()
+    Path("old.json").touch()
+    assert cli.main(["run", "hpl", *flags]) == 2
+    assert flags[1] in capsys.readouterr().err
+    assert bench.calls == []
+
+
+def test_a_run_without_results_leaves_no_folder(bench: Bench):
+    bench.outcome = lambda case: UsageError("wrong")
+    assert cli.main(["run", "hpl"]) == 2
+    assert not Path("mxpeak-out").exists()
+
+
+def test_a_full_disk_is_said_and_the_result_stands_on_stdout(
+    bench: Bench, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    assert cli.main(["run", "hpl", "--out", "out"]) == 5
+    out, err = capsys.readouterr()
+    assert out.startswith("PASSED")
+    assert "No space left on device" in err
+    assert list(Path().iterdir()) == []
+
+
+def test_a_file_that_another_run_wrote_meanwhile_is_not_overwritten(tmp_path: Path):
+    path = tmp_path / "result.json"
+    path.write_text("theirs")
+    with pytest.raises(FileExistsError):
+        write_new(path, "ours")
+    assert path.read_text() == "theirs"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_only_folders_that_were_made_are_taken_away_again(tmp_path: Path):
+    (tmp_path / "mine").mkdir()
+    new_folder(str(tmp_path / "mine"), "hpl", []).remove_if_empty()
+    new_folder(str(tmp_path / "mine" / "a" / "b"), "hpl", []).remove_if_empty()
+    assert list((tmp_path / "mine").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "says"),
+    [
+        (BrokenPipeError(32, "Broken pipe"), 0, ""),
+        (OSError(28, "No space left"), 5, "cannot write to stdout"),
+    ],
+)
+def test_a_broken_stdout_does_not_end_the_run(
+    bench: Bench, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, error: OSError, code: int,
+    says: str,
+):  # fmt: skip
+    class Broken(io.StringIO):
+        def write(self, text: str) -> int:
+            raise error
+
+    monkeypatch.setattr(sys, "stdout", Broken())
+    assert cli.main(["run", "hpl", "-N", "10,20"]) == code
+    assert says in capsys.readouterr().err
+    assert len(json.loads((only_folder() / "result.json").read_text())["results"]) == 2
+
+
+def test_a_stream_keeps_its_first_error():
+    class Full(io.StringIO):
+        def flush(self) -> None:
+            raise OSError(28, "No space left on device")
+
+    stream = Steady(Full())
+    stream.say("a")
+    stream.say("b")
+    assert stream.error is not None
+    assert stream.error.errno == 28
+
+
+# --- exit codes -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("outcome", "flags", "code"),
+    [
+        (hpl_result, [], 0),
+        (lambda case: ValueError("a bug"), [], 1),
+        (lambda case: UsageError("cannot be"), [], 2),
+        (lambda case: hpl_result(case, "invalid"), [], 3),
+        (lambda case: hpl_result(case, "invalid"), ["--min-gflops", "9"], 3),
+        (hpl_result, ["--min-gflops", "2.1"], 4),
+        (hpl_result, ["--min-gflops", "1.9"], 0),
+        (lambda case: ResourceError("too large"), [], 5),
+        (lambda case: None, [], 5),
+        (lambda case: GuardError("too slow"), [], 6),
+        (lambda case: hpl_result(case, "aborted"), [], 6),
+    ],
+)
+def test_the_exit_code_says_how_it_went(bench: Bench, outcome: Any, flags: list[str], code: int):
+    bench.outcome = outcome
+    assert cli.main(["run", "hpl", *flags]) == code
+
+
+def test_results_before_an_error_are_kept(bench: Bench):
+    bench.outcome = lambda case: hpl_result(case) if case.n == 10 else GuardError("too slow")
+    assert cli.main(["run", "hpl", "-N", "10,20", "--out", "out"]) == 6
+    assert json.loads(Path("out", "result.json").read_text())["problem"]["n"] == 10
+
+
+def test_cases_that_do_not_fit_are_counted_and_said(bench: Bench, capsys: pytest.CaptureFixture[str]):
+    bench.outcome = lambda case: hpl_result(case) if case.n == 10 else None
+    assert cli.main(["run", "hpl", "-N", "20,10", "--out", "out"]) == 5
+    assert "skipped N=20" in capsys.readouterr().err
+    assert "      1 tests skipped because" in Path("out", "HPL.out").read_text()
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["run", "hpx"], "'hpx' (choose from "),
+        (["fly"], "'fly' (choose from "),
+        (["run", "hpl", "--nb", "0"], "--nb: 0 is out of range: the least is 1"),
+        (["run", "hpl", "--bcast", "3ring"], "--bcast: '3ring' is unknown; choose one of 1ring"),
+        (["run", "hpl", "--threshold", "nan"], "--threshold: 'nan' is not a finite number"),
+        (["run", "hpl", "--thresh", "3"], "mxpeak run hpl does not know --thresh 3; see mxpeak run hpl --help"),
+        (["run", "hpl", "--grid", "2x2"], "grid 2x2 takes 2*2 = 4 ranks, but there is 1; start 4 ranks"),
+        (["run", "hpl", "--dat", "none.dat"], "cannot read --dat none.dat: No such file or directory"),
+        (["run", "hpl", "--dat", "."], "cannot read --dat .: Is a directory"),
+        (["run", "hpl", "--dat", "cut.dat"], "cut.dat line 3 (output file name): the file ends after line 2"),
+        (["run", "hpl", "--config", "bad.toml"], "--config bad.toml is not TOML"),
+        (["run", "hpl", "--config", "other.toml"], "unknown table [hpx]; the tables are hpl"),
+        (["run", "hpl", "--config", "none.toml"], "cannot read --config none.toml"),
+        (["run", "all", "--nb", "64"], "mxpeak run all does not know --nb 64; see mxpeak run all --help"),
+    ],
+)
+def test_a_mistake_is_named_and_exits_with_two(
+    bench: Bench, capsys: pytest.CaptureFixture[str], argv: list[str], message: str
+):
+    Path("cut.dat").write_text("a\nb\n")
+    Path("bad.toml").write_text("nb =")
+    Path("other.toml").write_text("[hpx]\nnb = 1\n")
+    assert cli.main(argv) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert message in err
+    assert err.startswith("mxpeak: error: ")
+
+
+def test_a_mistake_under_a_launcher_is_told_by_rank_zero_after_all_are_there(bench: Bench, comm: Comm):
+    comm.size = 4
+    assert cli.main(["run", "hpl", "--nb", "0"]) == 2
+    assert comm.aborted == []
+
+
+@pytest.mark.usefixtures("other_rank")
+def test_a_crash_shows_its_rank_and_ends_all_ranks(bench: Bench, comm: Comm, capsys: pytest.CaptureFixture[str]):
+    bench.outcome = lambda case: ValueError("a bug")
+    assert cli.main(["run", "hpl"]) == 1
+    lines = capsys.readouterr().err.splitlines()
+    assert all(line.startswith(f"[rank 2 {os.uname().nodename}] ") for line in lines)
+    assert lines[-1].endswith("ValueError: a bug")
+    assert comm.aborted == [1]
+
+
+@pytest.mark.usefixtures("other_rank")
+def test_a_device_that_disappears_is_named_by_its_rank_and_ends_all_ranks(
+    bench: Bench, comm: Comm, capsys: pytest.CaptureFixture[str]
+):
+    bench.outcome = lambda case: RuntimeError("CUDA error: an illegal memory access was encountered")
+    assert cli.main(["run", "hpl"]) == 5
+    assert capsys.readouterr().err.startswith(
+        f"[rank 2 {os.uname().nodename}] mxpeak: error: the device failed: CUDA error: an illegal memory access"
+    )
+    assert comm.aborted == [5]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_with_128_and_its_number_and_leaves_nothing_half_written(
+    bench: Bench, comm: Comm, number: signal.Signals
+):
+    before = signal.getsignal(number)
+
+    def interrupt(case: Any) -> None:
+        os.kill(os.getpid(), number)
+        time.sleep(5)
+
+    comm.size = 2
+    bench.outcome = interrupt
+    assert cli.main(["run", "hpl", "--out", "out"]) == 128 + number
+    assert comm.aborted == [128 + number]
+    assert list(Path().iterdir()) == []
+    assert signal.getsignal(number) == before
+
+
+# --- help and doctor --------------------------------------------------------------------------------------------
+
+
+def python(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    return done.stdout
+
+
+def test_help_imports_nothing_heavy_and_lists_the_exit_codes():
+    text = python(
+        "import sys\nfrom mxpeak.cli.main import main\nassert main(['--help']) == 0\n"
+        "heavy = {'numpy', 'scipy', 'numba', 'torch', 'rich', 'mpi4py', 'threadpoolctl'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    assert "exit codes:" in text
+    assert "128+n" in text
+
+
+@pytest.mark.parametrize("argv", [["run"], ["run", "hpl"], ["run", "all"], ["doctor"]])
+def test_the_help_of_each_verb_shows_an_example(argv: list[str], capsys: pytest.CaptureFixture[str]):
+    assert cli.main([*argv, "--help"]) == 0
+    assert "  mxpeak " + argv[0] in capsys.readouterr().out.split("example")[1]
+
+
+def test_help_is_plain_ascii_for_the_oldest_terminals(capsys: pytest.CaptureFixture[str]):
+    cli.main(["run", "hpl", "--help"])
+    assert capsys.readouterr().out.isascii()
+
+
+def test_the_module_runs_as_the_command_does():
+    done = subprocess.run([sys.executable, "-m", "mxpeak", "--version"], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout[:7]) == (0, "mxpeak ")
+
+
+def doctored(monkeypatch: pytest.MonkeyPatch, blas: Any, mpi: Any) -> None:
+    monkeypatch.setitem(sys.modules, "mxpeak.kernels.host.blas", SimpleNamespace(blas_facts=blas))
+    monkeypatch.setitem(
+        sys.modules, "mxpeak.runtime.launch", SimpleNamespace(mpi_facts=mpi, launcher=lambda: None)
+    )  # fmt: skip
+
+
+def missing() -> dict[str, Any]:
+    raise ImportError("No module named 'mpi4py'")
+
+
+def test_doctor_says_what_is_there_and_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    doctored(monkeypatch, lambda: {"library": "OpenBLAS", "threads": None}, missing)
+    assert cli.main(["doctor"]) == 0
+    out = capsys.readouterr().out
+    assert "OpenBLAS" in out
+    assert "missing: No module named 'mpi4py'" in out
+    assert "pip install 'mxpeak[mpich]'" in out
+    assert "unknown" in out
+    assert "rank 0" in out
+
+
+def test_doctor_without_blas_says_that_no_run_is_possible(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    doctored(monkeypatch, missing, lambda: {"library": "MPICH"})
+    assert cli.main(["doctor"]) == 5
+    assert "NOT possible" in capsys.readouterr().out
+
+
+def test_doctor_refuses_a_number_of_ranks_that_makes_no_sense(capsys: pytest.CaptureFixture[str]):
+    assert cli.main(["doctor", "--ranks", "0"]) == 2
+    assert "out of range" in capsys.readouterr().err
+
+
+def test_a_variable_that_nothing_reads_is_an_error(
+    bench: Bench, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("MXPEAK_NBB", "3")
+    assert cli.main(["run", "hpl", "-N", "10"]) == 2
+    assert "MXPEAK_NBB is unknown" in capsys.readouterr().err
+
+
+def test_the_configuration_file_may_be_named_by_a_variable(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "mine.toml").write_text("nb = 77\n")
+    monkeypatch.setenv("MXPEAK_CONFIG", str(tmp_path / "mine.toml"))
+    assert cli.main(["run", "hpl", "-N", "10"]) == 0
+    assert bench.calls[0].config.nb == (77,)

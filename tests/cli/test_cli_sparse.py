@@ -1,0 +1,302 @@
+"""`mxpeak run hpg-mxp`: what is typed is what is run, its file says so, and its exit code says how it went."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mxpeak.bench import sparse_bench
+from mxpeak.cli import main as cli
+from mxpeak.records import Result
+from tests.bench.test_hpg_mxp_on_thread_ranks import check_result
+from tests.bench.test_schema import VALIDATOR
+from tests.cli.test_cli import only_folder
+
+#: The smallest problem, a few steps, one storage, one thread.
+TINY = ["--nx", "8", "--mode", "explore", "--rt", "0", "--iterations", "5", "--storage", "sell", "--threads", "1"]
+
+
+@pytest.fixture(autouse=True)
+def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """An empty folder, no settings from outside, and no time for the limit."""
+    monkeypatch.chdir(tmp_path)
+    for name in [name for name in os.environ if name.startswith("MXPEAK_") and name != "MXPEAK_CACHE_DIR"]:
+        monkeypatch.delenv(name)
+    monkeypatch.delenv("OPENBLAS_CORETYPE", raising=False)
+    monkeypatch.setattr(sparse_bench, "LIMIT_S", 0.0)
+
+
+def run(*argv: str) -> int:
+    return cli.main(["run", "hpg-mxp", *argv])
+
+
+def run_json(capsys: pytest.CaptureFixture[str], *argv: str, code: int = 0) -> dict[str, Any]:
+    """The result of a tiny run; flags given here win over those of TINY."""
+    assert run(*TINY, *argv, "--quiet", "--json", "-") == code
+    body = json.loads(capsys.readouterr().out)
+    VALIDATOR.validate(body)
+    return body  # type: ignore[no-any-return]
+
+
+# --- what is typed is run ---------------------------------------------------------------------------------------
+
+
+def test_the_official_run_is_the_default(capsys: pytest.CaptureFixture[str]):
+    assert run("--nx", "16", "--rt", "0", "--threads", "1", "--quiet", "--json", "-") == 0
+    body = json.loads(capsys.readouterr().out)
+    check_result(Result.from_dict(body))
+    problem = body["problem"]
+    assert (problem["restart"], problem["max_iterations"], problem["smoother"]) == (30, 300, "coloured")
+    assert (problem["storage"], problem["colouring"], problem["nonsymmetric"]) == ("sell", "greedy", False)
+    assert problem["precision"] == {"mg": ["bf16"] * 4, "krylov": "bf16", "vectors": "fp32"}
+    assert body["validation"]["threshold"] == 1e-9
+    assert body["phases"]["ortho"]["calls"] == 300
+    (beside,) = body["result"]["beside"]
+    assert (beside["label"], beside["storage"]) == ("explore", "packed")
+    assert {one["rule"] for one in body["rules"]["violations"]} == {"time", "memory"}
+    assert not body["rules"]["admissible"]
+
+
+def test_explore_has_the_official_figure_beside_it(capsys: pytest.CaptureFixture[str]):
+    body = run_json(capsys, "--storage", "auto")
+    assert body["problem"]["storage"] == "packed"
+    assert body["problem"]["precision"]["mg"] == ["fp8"] * 4
+    (beside,) = body["result"]["beside"]
+    assert beside["storage"] == "sell"
+    assert {"mode", "storage"} <= {one["rule"] for one in body["rules"]["violations"]}
+
+
+@pytest.mark.parametrize(
+    ("argv", "wanted"),
+    [
+        (["--storage", "ell"], {"storage": "ell"}),
+        (["--storage", "packed"], {"storage": "packed"}),
+        (["--smoother", "natural"], {"smoother": "natural"}),
+        (["--colouring", "jpl"], {"colouring": "jpl"}),
+        (["--nonsymmetric"], {"nonsymmetric": True}),
+        (["--restart", "4"], {"restart": 4}),
+        (["--iterations", "9"], {"max_iterations": 9}),
+        (["--ny", "16", "--nz", "24"], {"nx": 8, "ny": 16, "nz": 24}),
+        (["--precision", "fp16"], {"precision": {"mg": ["fp16"] * 4, "krylov": "fp16", "vectors": "fp32"}}),
+        (["--krylov-precision", "fp64"], {"precision": {"mg": ["fp8"] * 4, "krylov": "fp8", "vectors": "fp64"}}),
+        (["--mg-precision", "fp32,bf16,fp16,fp8"],
+         {"precision": {"mg": ["fp32", "bf16", "fp16", "fp8"], "krylov": "fp32", "vectors": "fp32"}}),
+        (["--npx", "1", "--npy", "1", "--npz", "1"], {"npx": 1, "npy": 1, "npz": 1, "ranks": 1}),
+    ],
+)  # fmt: skip
+def test_each_option_does_what_it_says(capsys: pytest.CaptureFixture[str], argv: list[str], wanted: dict[str, Any]):
+    body = run_json(capsys, *argv)
+    check_result(Result.from_dict(body))
+    assert {name: body["problem"][name] for name in wanted} == wanted
+
+
+def test_the_natural_order_and_other_colours_change_the_groups(capsys: pytest.CaptureFixture[str]):
+    colours = {
+        name: [level["colours"] for level in run_json(capsys, *argv)["problem"]["levels"]]
+        for name, argv in (
+            ("greedy", []), ("natural", ["--smoother", "natural"]), ("jpl", ["--colouring", "jpl"]),
+            ("both", ["--smoother", "natural", "--colouring", "jpl"]),
+        )
+    }  # fmt: skip
+    assert colours["greedy"] == [8, 8, 8, 1]
+    assert colours["natural"] == [7 * 7 + 1, 7 * 3 + 1, 7 + 1, 1], "wavefronts x + 2y + 4z"
+    assert colours["both"] == colours["natural"]
+    assert min(colours["jpl"][:3]) >= 8
+
+
+def test_the_threshold_is_where_the_validation_ends(capsys: pytest.CaptureFixture[str]):
+    loose, tight = (run_json(capsys, "--threshold", text)["validation"] for text in ("1e-3", "1e-12"))
+    assert loose["threshold"] == 1e-3
+    assert 1e-12 < loose["residual"] <= 1e-3
+    assert tight["residual"] <= 1e-12
+    assert loose["mixed_iterations"] < tight["mixed_iterations"]
+
+
+def test_fullscale_is_said(capsys: pytest.CaptureFixture[str]):
+    assert run_json(capsys, "--validation", "fullscale")["validation"]["type"] == "fullscale"
+
+
+@pytest.mark.parametrize(("rt", "least"), [("0", 1), ("0.05", 2)])
+def test_the_time_asked_for_is_measured_and_no_more_than_a_solve_beyond(
+    capsys: pytest.CaptureFixture[str], rt: str, least: int
+):
+    body = run_json(capsys, "--rt", rt)
+    samples = body["samples_s"]
+    assert sum(samples) >= float(rt)
+    assert sum(samples[:-1]) < float(rt) or len(samples) == 1
+    assert len(samples) >= least, "five steps take a few milliseconds"
+    assert body["problem"]["rt_s"] == float(rt)
+
+
+def test_no_warmup_is_no_limit(capsys: pytest.CaptureFixture[str]):
+    body = run_json(capsys, "--warmup", "none")
+    assert body["result"]["limit"] is body["result"]["fraction_of_limit"] is None
+    assert "share_of_limit" not in body["phases"]["gs"]
+
+
+def test_settings_are_told_with_their_origin(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("MXPEAK_RESTART", "6")
+    Path("mine.toml").write_text("threshold = 1e-4\n[hpg-mxp]\nnonsymmetric = true\n")
+    body = run_json(capsys, "--config", "mine.toml")
+    assert body["config"]["restart"] == {"value": 6, "origin": "variable"}
+    assert body["config"]["nx"] == {"value": 8, "origin": "flag"}
+    assert body["config"]["threshold"]["value"] == body["validation"]["threshold"] == 1e-4
+    assert body["problem"]["nonsymmetric"]
+    assert body["problem"]["restart"] == 6
+
+
+# --- what is shown ----------------------------------------------------------------------------------------------
+
+
+def test_a_run_ends_with_its_figure_and_the_files(capsys: pytest.CaptureFixture[str]):
+    assert run(*TINY) == 0
+    out, err = capsys.readouterr()
+    assert re.match(r"PASSED  hpg-mxp  \S+ [GM]FLOP/s  \(\S+ % of read bandwidth at \S+ GB/s\)  NOT ADMISSIBLE\n", out)
+    assert "penalty" in out
+    assert "broken rule mode" in out
+    assert err.endswith(f"results in {only_folder()}/\n")
+    names = sorted(path.name for path in only_folder().iterdir())
+    assert [name for name in names if not name.startswith("HPGMP-Benchmark_")] == ["report.html", "result.json"]
+    VALIDATOR.validate(json.loads((only_folder() / "result.json").read_text()))
+
+
+def test_quiet_is_one_line(capsys: pytest.CaptureFixture[str]):
+    assert run(*TINY, "--quiet") == 0
+    out, err = capsys.readouterr()
+    assert re.fullmatch(r"PASSED  hpg-mxp  .* 8x8x8 1x1x1 .*sell\n", out)
+    assert err == ""
+
+
+def test_a_dry_run_shows_the_problem_and_runs_nothing(capsys: pytest.CaptureFixture[str]):
+    assert run("--nx", "64", "--nz", "128", "--dry-run") == 0
+    out = capsys.readouterr().out
+    nnz = (3 * 64 - 2) ** 2 * (3 * 128 - 2)
+    for storage in ("sell", "packed"):
+        assert f"{storage}: local 64x64x128  ranks 1x1x1  global 64x64x128: 524288 rows, {nnz} entries" in out
+    assert not Path("mxpeak-out").exists()
+
+
+def test_rules_that_a_run_will_break_are_told_before_it(capsys: pytest.CaptureFixture[str]):
+    assert run("--nx", "16", "--rt", "0", "--iterations", "1", "--threads", "1") == 0
+    assert "note: the result will not be ADMISSIBLE: time: --rt 0: the rules ask for 1800 s" in capsys.readouterr().err
+
+
+def test_help_shows_an_example_in_plain_ascii(capsys: pytest.CaptureFixture[str]):
+    assert run("--help") == 0
+    out = capsys.readouterr().out
+    assert out.isascii()
+    assert "example:\n  mxpeak run hpg-mxp " in out
+    for flag in ("--nx", "--npz", "--rt", "--mg-precision", "--krylov-precision", "--smoother", "--validation"):
+        assert flag in out
+
+
+# --- how it went ------------------------------------------------------------------------------------------------
+
+
+def test_a_validation_that_stalls_exits_with_three_and_tells_its_history(capsys: pytest.CaptureFixture[str]):
+    """x = 1 leaves a residual of some u·||A|| / λ, 53/0.15 u on 40 points a side: none of 9 u can be had."""
+    argv = ("--nx", "40", "--threshold", "1e-15", "--precision", "fp32", "--iterations", "1", "--storage", "sell")
+    assert run(*argv, "--rt", "0", "--threads", "1", "--json", "result.json", "--warmup", "none") == 3
+    assert capsys.readouterr().out.startswith("FAILED  hpg-mxp")
+    body = json.loads(Path("result.json").read_text())
+    VALIDATOR.validate(body)
+    check = body["validation"]
+    assert (body["status"], check["passed"]) == ("invalid", False)
+    stalled = [name for name in ("double", "mixed") if check["outcome"][name] != "solved"]
+    assert stalled
+    for name in stalled:
+        history = check["history"][name]
+        assert len(history) > 10
+        assert history[-1] > max(1e-15, 0.999 * history[-11])
+
+
+def test_a_rate_below_the_floor_exits_with_four(capsys: pytest.CaptureFixture[str]):
+    assert run(*TINY, "--min-gflops", "1e6", "--quiet") == 4
+    assert "is below --min-gflops 1e+06" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("argv", "says"),
+    [
+        (["--nx", "12"], "--nx 12: 4 levels of multigrid halve it 3 times, but 12 / 8 leaves 4; type --nx 16"),
+        (["--nx", "16", "--nz", "20"], "20 / 8 leaves 4; type --nz 16 or --nz 24"),
+        (["--nx", "8"], "--nx 8 is less than 16, the least that the rules allow; type --nx 16, or --mode explore"),
+        (["--nz", "16"], "--nz 16 was given without --nx, which --ny and --nz follow; type --nx 16 too"),
+        (["--nx", "16", "--npx", "3"], "--npx 3 does not divide the number of ranks: 1 / 3 leaves 1"),
+        (["--nx", "16", "--npx", "2", "--npy", "1", "--npz", "1"], "takes 2*1*1 = 2 ranks, but there is 1"),
+        (["--nx", "16", "--precision", "fp8"], "fp8 was asked for, but --mode official takes formats of 16 bits or "
+         "more; say --mode explore"),
+        (["--nx", "16", "--mg-precision", "fp32,fp16,fp16,fp8"], "say --mode explore"),
+        (["--nx", "16", "--mg-precision", "fp32,fp16"], "--mg-precision fp32,fp16 has 2 formats for 4 levels; give "
+         "one for all, or 4"),
+        (["--nx", "8", "--mode", "explore", "--mg-precision", "fp32,fp16"], "has 2 formats for 4 levels"),
+        (["--nx", "16", "--value-tolerance", "0.1"], "--value-tolerance 0.1 lets stored values be wrong, and --mode "
+         "official does not; say --mode explore"),
+        (["--nx", "16", "--krylov-precision", "fp8"], "--krylov-precision: 'fp8' is unknown; choose one of fp64, fp32"),
+        (["--nx", "16", "--rt", "-1"], "--rt: -1 is out of range: the least is 0"),
+        (["--nx", "16", "--restart", "0"], "--restart: 0 is out of range: the least is 1, the most 1000"),
+        (["--nx", "16", "--storage", "csr"], "--storage: 'csr' is unknown; choose one of auto, ell, sell, packed"),
+        (["--nx", "16", "--format", "hpl"], "run hpg-mxp has no --format hpl"),
+        (["--nx", "432"], "27*432*432*432 = 2176782336, more than 2^31-1 = 2147483647"),
+        (["-N", "100"], "mxpeak run hpg-mxp does not know -N 100"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_named_before_anything_runs_and_exits_with_two(
+    capsys: pytest.CaptureFixture[str], argv: Sequence[str], says: str
+):
+    assert run(*argv) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert says in err
+    assert not Path("mxpeak-out").exists()
+
+
+def test_a_matrix_that_is_not_there_is_a_mistake_and_not_the_27_point_one(capsys: pytest.CaptureFixture[str]):
+    assert run(*TINY, "--matrix", "nowhere.mtx") == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "nowhere.mtx" in err
+
+
+def test_a_box_that_does_not_fit_exits_with_five_and_says_what_would(capsys: pytest.CaptureFixture[str]):
+    assert run("--nx", "200", "--mem", "1GB") == 5
+    most = re.search(r"the largest cube that fits is --nx (\d+): type that", capsys.readouterr().err)
+    assert most
+    assert run("--nx", most[1], "--mem", "1GB", "--dry-run") == 0
+    assert "does NOT fit" not in capsys.readouterr().out
+
+
+def test_what_stands_beside_the_figure_has_to_fit_too(capsys: pytest.CaptureFixture[str]):
+    """With --mode explore that is sell, whose column numbers take more than packed's."""
+    asked = ("--nx", "32", "--mode", "explore", "--rt", "0", "--iterations", "1", "--threads", "1")
+    assert run(*asked, "--dry-run") == 0
+    lines = re.findall(r"^(\w+): local .* ([\d.]+) MiB in all a rank", capsys.readouterr().out, re.MULTILINE)
+    needs = {name: float(size) for name, size in lines}
+    assert needs["packed"] < 0.9 * needs["sell"]
+    assert run(*asked, "--mem", f"{(needs['packed'] + needs['sell']) / 2}MiB") == 5
+
+
+def test_a_size_left_open_is_what_memory_holds_and_says_so(capsys: pytest.CaptureFixture[str]):
+    argv = ("--quick", "--mem", "25MB", "--rt", "0", "--iterations", "1", "--threads", "1", "--json", "x.json")
+    assert run(*argv) == 0
+    problem = json.loads(Path("x.json").read_text())["problem"]
+    assert problem["nx"] == problem["ny"] == problem["nz"] < 32
+    assert re.search(r"warning: local boxes of 32x32x32 would take .* instead \[size\]", capsys.readouterr().err)
+
+
+def test_two_ranks_are_started_and_solve_one_problem():
+    pytest.importorskip("mpi4py", reason="MPI for Python is not installed")
+    command = [sys.executable, "-m", "mxpeak", "run", "hpg-mxp", *TINY, "--ranks", "2", "--quiet", "--json", "-"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    result = Result.from_dict(json.loads(done.stdout))
+    check_result(result)
+    assert (result.problem["npz"], result.launch["ranks"]) == (2, 2)

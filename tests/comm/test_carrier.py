@@ -1,0 +1,188 @@
+"""Tensors as messages between thread ranks; device buffers that fail their test; copies over streams of their own."""
+
+from __future__ import annotations
+
+import os
+from contextlib import nullcontext
+from typing import Any
+
+import numpy as np
+import pytest
+
+if not os.environ.get("CI"):  # there, a missing torch is a failure
+    pytest.importorskip("torch", reason="PyTorch is not installed")
+
+import torch
+
+from mxpeak.comm.base import Task
+from mxpeak.comm.broadcast import BROADCASTS, start_broadcast
+from mxpeak.comm.devices import check_device_messages
+from mxpeak.comm.exchange import gather_everywhere_binary, gather_everywhere_ring
+from mxpeak.comm.solo import Solo
+from mxpeak.comm.threads import Threads, run_ranks
+from mxpeak.errors import UsageError
+from mxpeak.kernels.torch import carrier
+from mxpeak.kernels.torch.carrier import HostTensors, StagedTensors, tensor_carrier
+from tests.support.tensor_checks import Device, Staged, check_tensors
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+def test_tensors_of_every_type_travel_between_thread_ranks(size: int) -> None:
+    run_ranks(size, check_tensors)
+
+
+def test_a_host_tensor_is_sent_from_where_it_lies() -> None:
+    x = torch.zeros(5, dtype=torch.bfloat16)
+    array = HostTensors().sent(x)
+    array[:] = 0xFF
+    assert x.isnan().all()
+    assert array.nbytes == 10
+
+
+def test_strided_tensors_are_refused() -> None:
+    with pytest.raises(RuntimeError):
+        HostTensors().sent(torch.zeros(6, 6)[:, :3])
+
+
+def test_only_fp64_numbers_are_summed_over_ranks() -> None:
+    with pytest.raises(UsageError, match=r"fp64 numbers, and these are torch\.bfloat16"):
+        Solo().carried(HostTensors()).carrier.numbers(torch.zeros(3, dtype=torch.bfloat16))
+
+
+# --- the test at start
+
+
+def willing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thread ranks that say that they read device memory."""
+    monkeypatch.setattr(Threads, "direct", lambda self, carrier: self.carried(carrier))
+
+
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_device_buffers_that_arrive_are_sent_directly(
+    size: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    willing(monkeypatch)
+    names = run_ranks(size, lambda comm: check_device_messages(comm, Device()).carrier.name)
+    assert names == [Device.name] * size
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("fault", ["wrong", "raises", "silent"])
+@pytest.mark.parametrize("size", [2, 3])
+def test_a_device_that_fails_on_one_rank_is_staged_on_all_and_one_sentence_says_so(
+    fault: str, size: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    willing(monkeypatch)
+
+    def body(comm: Any) -> str:
+        carried = check_device_messages(comm, Device(fault if comm.rank == size - 1 else ""), patience_s=0.5)
+        x = torch.tensor([float(comm.rank)], dtype=torch.float64)
+        carried.allreduce(x, "sum")
+        assert x[0] == size * (size - 1) / 2
+        return str(carried.carrier.name)
+
+    assert run_ranks(size, body) == [Staged.name] * size
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    assert "staged through made-up host memory: threads says that it reads" in err
+
+
+def test_a_library_that_does_not_claim_device_memory_is_not_tried(capsys: pytest.CaptureFixture[str]) -> None:
+    names = run_ranks(2, lambda comm: check_device_messages(comm, Device("raises")).carrier.name)
+    assert names == [Staged.name] * 2
+    assert "threads does not say that it reads" in capsys.readouterr().err
+    assert check_device_messages(Solo(), Device("raises")).carrier.name == Staged.name
+
+
+def test_what_is_passed_on_crosses_to_the_device_once() -> None:
+    """Ranks in the middle send on what they have received from where it came to, and do not fetch it back."""
+
+    def body(comm: Any) -> None:
+        for name in BROADCASTS:
+            staged = Staged()
+            message = torch.arange(37.0) if comm.rank == 0 else torch.full((37,), torch.nan)
+            start_broadcast(name, comm.carried(staged), message, 0).wait()
+            assert message.tolist() == list(range(37))
+            assert (staged.down, staged.up) == ((1, 0) if comm.rank == 0 else (0, 1)), name
+        for gather in (gather_everywhere_ring, gather_everywhere_binary):
+            staged = Staged()
+            pieces = [torch.full((3,), float(r) if r == comm.rank else torch.nan) for r in range(comm.size)]
+            Task(gather(comm.carried(staged), pieces, 60)).wait()
+            assert [piece[0] for piece in pieces] == list(range(comm.size))
+            assert (staged.down, staged.up) == (1, comm.size - 1)
+
+    run_ranks(5, body)
+
+
+# --- staging, with streams that write down what they are told
+
+
+class Stream:
+    def __init__(self, log: list[str], name: str):
+        self.log, self.name = log, name
+
+    def wait_stream(self, other: Stream) -> None:
+        self.log.append(f"{self.name} waits for {other.name}")
+
+    def wait_event(self, event: str) -> None:
+        self.log.append(f"{self.name} waits for {event}")
+
+    def record_event(self) -> str:
+        self.log.append(f"event on {self.name}")
+        return f"event on {self.name}"
+
+    def synchronize(self) -> None:
+        self.log.append(f"wait for {self.name}")
+
+
+@pytest.fixture
+def streams(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Host tensors staged as a GPU's would be; the log of what their streams were told."""
+    log: list[str] = []
+    monkeypatch.setattr(torch.cuda, "Stream", lambda where: Stream(log, "copies"))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda where: Stream(log, "work"))
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
+    monkeypatch.setattr(StagedTensors, "_carries", lambda self, buffer: isinstance(buffer, torch.Tensor))
+    monkeypatch.setattr(carrier, "_pinned", torch.empty_like)
+    return log
+
+
+def on_cpu() -> Any:
+    return carrier.Device(torch.device("cpu"), triton=False, poison=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float8_e4m3fn])
+def test_a_staged_message_is_a_copy_that_is_whole_when_it_is_sent(dtype: torch.dtype, streams: list[str]) -> None:
+    staged, x = StagedTensors(on_cpu()), torch.ones(7, dtype=dtype)
+    message = staged.sent(x)
+    x.zero_()
+    assert np.array_equal(message, carrier.flat(torch.ones(7, dtype=dtype)).numpy())
+    assert streams == ["copies waits for work", "wait for copies"]
+
+
+def test_a_staged_arrival_waits_for_what_may_still_read_the_buffer_and_for_nothing_later(streams: list[str]) -> None:
+    staged, x = StagedTensors(on_cpu()), torch.zeros(7)
+    memory, land = staged.room(x)
+    assert streams == ["event on work"]
+    memory[:] = 5.0
+    assert x.sum() == 0, "not before it has landed"
+    assert land is not None
+    land()
+    assert x.tolist() == [5.0] * 7
+    assert streams == ["event on work", "copies waits for event on work", "wait for copies"]
+
+
+def test_staged_reductions_come_back_to_the_buffer(streams: list[str]) -> None:
+    staged = StagedTensors(on_cpu())
+
+    def body(comm: Any) -> None:
+        x = torch.tensor([float(comm.rank), torch.nan if comm.rank == 1 else 0.0], dtype=torch.float64)
+        comm.carried(staged).allreduce(x, "max")
+        assert x[0] == 2
+        assert x[1].isnan()
+
+    run_ranks(3, body)
+
+
+def test_the_cpu_needs_no_staging() -> None:
+    assert isinstance(tensor_carrier(on_cpu()), HostTensors)

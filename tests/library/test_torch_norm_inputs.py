@@ -1,0 +1,284 @@
+"""Norms of torch tensors: the same numbers as of arrays of the same memory, and clear refusals."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+
+import mxpeak as mx
+from mxpeak.distributed.tiles import TileMatrix, whole
+from mxpeak.errors import ResourceError, UsageError
+from mxpeak.kernels.torch import given
+from mxpeak.kernels.torch.device import Device
+from mxpeak.kernels.torch.norms import TorchNorms
+from mxpeak.layout.structure import structure
+from mxpeak.library.inputs import device_for, is_tensor
+from mxpeak.library.norms import devices, from_band, from_scalapack, from_tiles
+from mxpeak.solvers import norms as four_stages
+from mxpeak.solvers.exact_norms import reproducible_norms, vector_norms
+from tests.conftest import U
+
+DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.complex128, torch.complex64]
+KINDS = ("max", "one", "inf", "fro")
+
+
+def random(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    torch.manual_seed(20261121)
+    return torch.randn(shape, dtype=torch.complex128 if dtype.is_complex else torch.float64).to(dtype)
+
+
+def array(A: torch.Tensor) -> Any:
+    """A copy of a tensor, by way of a wider type."""
+    if A.dtype == torch.bfloat16:
+        return A.float().numpy().astype(ml_dtypes.bfloat16)
+    return np.array(A.numpy())
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Device:
+    """A device called cuda:0, whose memory is this machine's."""
+    device = Device(torch.device("cpu"), triton=False, poison=True)
+    monkeypatch.setattr(given, "device_named", lambda name: device)
+    return device
+
+
+# --- tensors on the CPU -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_norms_of_tensors_are_those_of_arrays(dtype: torch.dtype) -> None:
+    A = random((37, 23), dtype)
+    for mine, same in (
+        (A, array(A)),
+        (A.T, array(A).T),
+        (A[3::2, 1::3], array(A)[3::2, 1::3]),
+        (A[:, 2], array(A)[:, 2]),
+    ):
+        assert mx.norms(mine) == mx.norms(same)
+        for kind in KINDS:
+            assert mx.norm(mine, kind) == mx.norm(same, kind)
+            assert mx.norm(mine, kind, deterministic=True) == mx.norm(same, kind, deterministic=True)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_norms_of_columns_of_a_tensor_are_a_tensor(dtype: torch.dtype) -> None:
+    A = random((37, 23), dtype)
+    for kind in KINDS:
+        for function in (mx.column_norms, mx.row_norms):
+            found = function(A, kind)
+            assert isinstance(found, torch.Tensor)
+            assert found.dtype == torch.float64
+            np.testing.assert_array_equal(found, function(array(A), kind))
+            assert isinstance(function(array(A), kind), np.ndarray)
+
+
+def test_a_tensor_is_taken_with_its_gradient_conjugation_and_sign() -> None:
+    A = random((7, 5), torch.complex128)
+    expected = mx.norms(array(A))
+    assert mx.norms(A.clone().requires_grad_()) == expected
+    assert mx.norms(A.conj()) == expected
+    assert mx.norm(A.conj().imag, "one") == mx.norm(array(A).imag, "one"), "which is negated on reading"
+    assert mx.norm(torch.nn.Parameter(A), "max") == expected.max
+    assert mx.norm(A.mH, "inf") == expected.one
+
+
+def test_whole_numbers_are_widened() -> None:
+    for dtype in (torch.int64, torch.int8, torch.uint8, torch.bool):
+        A = torch.tensor([[1, 0, 1], [1, 1, 1]], dtype=dtype)
+        assert mx.norms(A) == (1.0, 2.0, 3.0, 5.0**0.5)
+
+
+def test_what_is_no_dense_matrix_of_numbers_is_refused() -> None:
+    A = torch.ones(3, 4)
+    with pytest.raises(UsageError, match=r"A\.to_dense\(\)"):
+        mx.norm(A.to_sparse())
+    with pytest.raises(UsageError, match=r"dtype torch\.float8_e4m3fn"):
+        mx.norm(A.to(torch.float8_e4m3fn))
+    with pytest.raises(UsageError, match="3 dimensions"):
+        mx.norm(torch.ones(2, 2, 2))
+    with pytest.raises(UsageError, match=r"lies on meta.*\.cpu\(\)"):
+        mx.norm(A.to("meta"))
+
+
+# --- tiles, local arrays, bands ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_tiles_may_be_tensors_and_arrays(dtype: torch.dtype) -> None:
+    A = random((11, 7), dtype)
+    expected = mx.norms(array(A))
+    tensors = [[A[:4, :5], A[:4, 5:]], [A[4:, :5].T.contiguous().T, A[4:, 5:]]]
+    mixed = [[array(A[:4, :5]), A[:4, 5:]], [A[4:, :5], array(A[4:, 5:])]]
+    for tiles in (tensors, mixed):
+        M = from_tiles(tiles)
+        assert mx.norms(M) == pytest.approx(expected, rel=20 * U)  # of at most 11 terms, in another order
+        assert isinstance(mx.column_norms(M), torch.Tensor)
+        np.testing.assert_array_equal(mx.row_norms(M.T, "one"), mx.column_norms(array(A), "one"))
+    with pytest.raises(UsageError, match="have one dtype"):
+        from_tiles([[A, random((11, 2), torch.float64 if dtype != torch.float64 else torch.float32)]])
+
+
+def test_a_local_array_of_scalapack_may_be_a_tensor() -> None:
+    A = random((5, 4), torch.float64)
+    desc = [1, 0, 5, 4, 2, 2, 0, 0, 7]
+    flat = torch.full((28,), torch.nan, dtype=torch.float64)
+    flat.as_strided((5, 4), (1, 7)).copy_(A)
+    for local in (flat, flat.as_strided((7, 4), (1, 7))):
+        assert mx.norms(from_scalapack(local, desc)) == pytest.approx(mx.norms(A), rel=20 * U)  # in another order
+    with pytest.raises(UsageError, match="the local array has 20 entries; 4 columns with LLD = 7 take 26"):
+        from_scalapack(flat[:20], desc)
+
+
+@pytest.mark.parametrize("m", [3, 7, 8, 9, 12])
+def test_a_band_may_be_a_tensor(m: int) -> None:
+    kl, ku, n = 2, 1, 8
+    AB = random((kl + ku + 1, n), torch.complex64)
+    for stored in (AB, AB.T.contiguous().T, torch.cat([AB, AB])[:4], random((6, n), torch.complex64)):
+        mine, same = from_band(stored, kl, ku, m), from_band(array(stored), kl, ku, m)
+        assert mine.shape == same.shape == (m, n)
+        assert mx.norms(mine) == pytest.approx(mx.norms(same), rel=20 * U)
+        np.testing.assert_array_equal(mx.column_norms(mine), mx.column_norms(same))
+
+
+# --- devices ----------------------------------------------------------------------------------------------------
+
+
+def test_tensors_are_told_from_everything_else() -> None:
+    assert is_tensor(torch.ones(2))
+    assert is_tensor(torch.nn.Parameter(torch.ones(2)))
+    assert not any(map(is_tensor, (np.ones(2), 1.0, [1.0], None, torch.float64)))
+
+
+def test_the_host_computes_unless_a_gpu_is_asked_for() -> None:
+    for operands in ((), (np.ones(2),), (torch.ones(2),), (np.ones(2), torch.ones(2)), (1.0, None)):
+        assert device_for("auto", *operands) is None
+        assert device_for("cpu", *operands) is None
+
+
+@pytest.mark.parametrize("device", ["gpu", "cuda:x", "cuda1", "", "mps"])
+def test_unknown_devices_are_named_with_those_there_are(device: str) -> None:
+    with pytest.raises(UsageError, match="choose one of auto, cpu, cuda"):
+        device_for(device)
+    with pytest.raises(UsageError, match="choose one of auto, cpu, cuda"):
+        mx.norm(np.ones((2, 2)), device=device)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+@pytest.mark.parametrize("A", [np.ones((3, 2)), torch.ones(3, 2)])
+def test_a_gpu_that_is_not_there_is_an_error(A: Any) -> None:
+    for device in ("cuda", "cuda:1"):
+        for function in (mx.norm, mx.norms, mx.column_norms):
+            with pytest.raises(ResourceError, match=f"{device}: .*type --device cpu"):
+                function(A, device=device)
+
+
+class OnGpu:
+    """What `device_for` looks at, of a tensor on a GPU."""
+
+    def __init__(self, device: str):
+        self.device = device
+
+
+@pytest.fixture
+def pretended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mxpeak.library.inputs.is_tensor", lambda values: isinstance(values, OnGpu | torch.Tensor))
+    monkeypatch.setattr(given, "device_named", lambda name: f"opened {name}")
+
+
+@pytest.mark.usefixtures("pretended")
+def test_tensors_on_a_gpu_are_computed_with_there() -> None:
+    first, second = OnGpu("cuda:0"), OnGpu("cuda:1")
+    assert device_for("auto", first) == "opened cuda:0"
+    assert device_for("auto", second, 3.0) == "opened cuda:1"
+    assert device_for("cuda", second, np.ones(2)) == "opened cuda:1"
+    assert device_for("cuda", np.ones(2)) == "opened cuda"
+    assert device_for("cuda:0", first, torch.ones(2)) == "opened cuda:0"
+    for name, operands, advice in (
+        ("auto", (first, second), "cuda:0 and cuda:1"),
+        ("auto", (first, np.ones(2)), 'say device="cuda:0"'),
+        ("auto", (first, torch.ones(2)), 'say device="cuda:0"'),
+        ("cpu", (first,), r"copy it with \.cpu\(\)"),
+        ("cuda:0", (second,), r'copy it with \.to\("cuda:0"\)'),
+    ):
+        with pytest.raises(UsageError, match=advice):
+            device_for(name, *operands)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_arrays_are_copied_to_the_device_that_is_named(gpu: Device, dtype: torch.dtype) -> None:
+    A = random((37, 23), dtype)
+    read_only, backwards = array(A), array(A)[::-1, ::-1]
+    read_only.flags.writeable = False
+    for B in (read_only, backwards):
+        assert mx.norms(B, device="cuda") == pytest.approx(mx.norms(B), rel=(37 * 23 + 9) * U)
+        for kind in KINDS:
+            found = mx.column_norms(B, kind, device="cuda")
+            assert isinstance(found, np.ndarray)
+            # The same bits, but for the modulus of which host and device may round the largest differently.
+            np.testing.assert_allclose(found, mx.column_norms(B, kind), rtol=4 * U if dtype.is_complex else 0)
+    assert isinstance(mx.row_norms(A, device="cuda"), torch.Tensor)
+    assert mx.norm(from_tiles([[array(A)]]), "one", device="cuda") == pytest.approx(mx.norm(A, "one"), rel=46 * U)
+
+
+@pytest.mark.parametrize("name", ["general", "symmetric", "hermitian", "triangular", "hessenberg"])
+def test_solvers_take_the_device_s_vectors(name: str) -> None:
+    """Everything that a norm does with them is there on tensors."""
+    A, kernels = random((29, 29), torch.complex128), TorchNorms(Device(torch.device("cpu"), triton=False, poison=True))
+    options = {"diag": "unit"} if name == "triangular" else {}
+    S = structure(name, 29, 29, **options)
+    given_as: dict[str, Any] = {"structure": name, **options}
+    expected = mx.norms(array(A), **given_as)
+    found = four_stages.norms(whole(A), S, KINDS, kernels)
+    assert found == pytest.approx(expected._asdict(), rel=(29 + 9) * U)
+    exact = {kind: mx.norm(array(A), kind, deterministic=True, **given_as) for kind in KINDS}
+    assert reproducible_norms(whole(A), S, KINDS, kernels) == pytest.approx(exact, rel=8 * U)
+    for kind in KINDS:
+        for by, function in (("rows", mx.row_norms), ("columns", mx.column_norms)):
+            mine = vector_norms(whole(A), S, kind, by, kernels)
+            np.testing.assert_allclose(mine, function(array(A), kind, **given_as), rtol=8 * U)
+
+
+def test_tiles_that_lie_on_several_devices_are_each_computed_with_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two devices of this machine's memory, told apart by the tiles' heights."""
+    A = random((11, 7), torch.float32)
+    opened: list[str] = []
+
+    def device_at(place: str) -> Device:
+        opened.append(place)
+        return Device(torch.device("cpu"), triton=False, poison=True)
+
+    monkeypatch.setattr(devices, "_place", lambda A: "cpu" if A.shape[0] == 4 else "cuda:0")
+    monkeypatch.setattr(given, "device_at", device_at)
+    M: TileMatrix = from_tiles([[A[:4, :5], A[:4, 5:]], [A[4:, :5], A[4:, 5:]]])
+    assert mx.norms(M) == pytest.approx(mx.norms(array(A)), rel=(77 + 9) * U)
+    assert opened == ["cuda:0", "cpu"], "vectors lie on a GPU, if there is one"
+    for kind in KINDS:
+        assert mx.norm(M, kind, deterministic=True) == mx.norm(array(A), kind, deterministic=True)
+        np.testing.assert_array_equal(mx.column_norms(M, kind), mx.column_norms(array(A), kind))
+
+
+def test_torch_is_imported_for_tensors_alone() -> None:
+    program = (
+        "import sys, numpy as np, mxpeak as mx\n"
+        "mx.norm(np.ones((3, 2))); mx.norms(np.ones((3, 2))); mx.column_norms(np.ones((3, 2)))\n"
+        "sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_a_missing_torch_is_told_with_what_to_install() -> None:
+    program = (
+        "import sys, numpy as np, mxpeak as mx\n"
+        "from mxpeak.errors import ResourceError\n"
+        "sys.modules['torch'] = None\n"
+        "try: mx.norm(np.ones((3, 2)), device='cuda')\n"
+        "except ResourceError as error: sys.exit(0 if \"pip install 'mxpeak[gpu]'\" in str(error) else 2)\n"
+        "sys.exit(1)"
+    )
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

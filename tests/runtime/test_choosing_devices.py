@@ -1,0 +1,205 @@
+"""Which kernels compute on which device, what is another default there, and what is said where there is none."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from mxpeak.comm.base import Communicator
+from mxpeak.comm.threads import run_ranks
+from mxpeak.configs import HplConfig, HplMxpConfig
+from mxpeak.errors import ResourceError, UsageError
+from mxpeak.kernels import choose
+from mxpeak.kernels.choose import device_failure, open_device, settled
+from mxpeak.options import Setting
+from mxpeak.runtime import memory
+from mxpeak.runtime.memory import memory_budget
+from mxpeak.runtime.placement import on_device
+from mxpeak.spans import Spans, Step
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine with a GPU, as far as `auto` asks."""
+    monkeypatch.setattr(choose, "has_gpu", lambda: True)
+
+
+def test_auto_takes_the_host_where_there_is_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choose, "has_gpu", lambda: False)
+    assert settled("auto", "auto") == ("host", "cpu")
+    assert settled("torch", "auto") == ("torch", "cpu")
+
+
+@pytest.mark.usefixtures("gpu")
+def test_auto_takes_the_gpu_where_there_is_one_and_nobody_asks_for_the_hosts_kernels() -> None:
+    assert settled("auto", "auto") == ("torch", "cuda")
+    assert settled("torch", "auto") == ("torch", "cuda")
+    assert settled("host", "auto") == ("host", "cpu")
+    assert settled("auto", "cpu") == ("host", "cpu")
+    assert settled("auto", "cuda:1") == ("torch", "cuda:1")
+
+
+@pytest.mark.parametrize("name", ["host", "reference"])
+def test_kernels_of_the_cpu_are_refused_on_a_gpu(name: str) -> None:
+    with pytest.raises(UsageError, match=f"--kernels {name} compute on the CPU, not on --device cuda:0"):
+        settled(name, "cuda:0")
+    with pytest.raises(UsageError, match="unknown kernels 'numpy'; choose one of auto, reference, host, torch"):
+        settled("numpy", "cpu")
+
+
+def test_a_gpus_driver_is_looked_for_before_torch_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    choose.has_gpu.cache_clear()
+    monkeypatch.setattr(choose, "DRIVERS", ("/nowhere/nvidia0",))
+    monkeypatch.setattr(choose, "find_spec", lambda name: pytest.fail("torch was looked for"))
+    assert not choose.has_gpu()
+    choose.has_gpu.cache_clear()
+
+
+def test_without_torch_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choose, "find_spec", lambda name: None)
+    with pytest.raises(ResourceError, match=r"device cuda needs torch, .* pip install 'mxpeak\[gpu\]'"):
+        open_device("cuda")
+
+
+def test_a_gpu_that_is_not_there_is_said_to_be_missing() -> None:
+    torch = pytest.importorskip("torch")
+    if torch.cuda.is_available():
+        with pytest.raises(ResourceError, match=r"device cuda:99: this machine has \d+ GPU"):
+            open_device("cuda:99")
+    else:
+        with pytest.raises(ResourceError, match="device cuda: torch"):
+            open_device("cuda")
+
+
+# --- defaults ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("gpu")
+def test_a_gpu_has_defaults_of_its_own_which_give_way_to_what_was_asked_for() -> None:
+    config, settings = on_device(HplMxpConfig(), {})
+    assert (config.kernels, config.device, config.nb, config.precision) == ("torch", "cuda", (1024,), ("fp16",))
+    assert settings["nb"] == Setting((1024,), "auto")
+    asked = {"nb": Setting((320,), "flag")}
+    config, settings = on_device(HplMxpConfig(precision=("bf16",)), asked)
+    assert (config.nb, config.precision) == ((320,), ("bf16",))
+    assert settings["nb"] == asked["nb"]
+    assert on_device(HplConfig(nb=(96,)), {})[0].nb == (96,)
+    assert on_device(HplConfig(), {})[0].nb == (512,)
+
+
+def test_on_the_host_nothing_changes_but_auto() -> None:
+    config, settings = on_device(HplConfig(device="cpu"), {})
+    assert (config.kernels, config.nb) == ("host", HplConfig().nb)
+    assert settings == {"kernels": Setting("host", "auto")}
+
+
+# --- memory -----------------------------------------------------------------------------------------------------
+
+
+class Gpu:
+    """A GPU of 100 bytes, of which 80 are free."""
+
+    def __init__(self, name: str, local_rank: int):
+        self.where = f"cuda:{local_rank % 2}" if name == "cuda" else name
+
+    def memory(self) -> tuple[int, int]:
+        return 100, 80
+
+
+@pytest.mark.parametrize(("ranks", "device", "each"), [(1, "cuda", 80), (2, "cuda", 80), (4, "cuda", 40)])
+def test_a_nodes_budget_is_what_its_ranks_have_on_their_gpus(
+    monkeypatch: pytest.MonkeyPatch, ranks: int, device: str, each: int
+) -> None:
+    monkeypatch.setattr(memory, "open_device", Gpu)
+    config = HplConfig(kernels="torch", device=device, mem="100%")
+
+    def budget(comm: Communicator) -> Any:
+        return memory_budget(config, {}, comm)
+
+    for found in run_ranks(ranks, budget):
+        assert found.ranks_a_node == ranks
+        assert found.most == int(memory.MARGIN * each * ranks)
+        assert "GPU" in found.too_large(lambda n, nb, P, Q: {"matrix": 8 * n * n, "total": 8 * n * n}, 9, 1, 1, 1)
+
+
+def test_a_gpu_that_one_rank_has_not_stops_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    def opened(name: str, local_rank: int) -> Gpu:
+        if local_rank == 1:
+            raise ResourceError("no such device here")
+        return Gpu(name, local_rank)
+
+    monkeypatch.setattr(memory, "open_device", opened)
+
+    def budget(comm: Communicator) -> str:
+        with pytest.raises(ResourceError, match="no such device here") as caught:
+            memory_budget(HplConfig(kernels="torch", device="cuda"), {}, comm)
+        return str(caught.value)
+
+    assert run_ranks(3, budget) == ["no such device here"] * 3
+
+
+# --- failures ---------------------------------------------------------------------------------------------------
+
+
+class OutOfMemoryError(RuntimeError):
+    """As torch's is called."""
+
+
+def test_what_happens_to_a_device_is_told_from_mistakes_in_the_code() -> None:
+    assert "out of memory" in (device_failure(OutOfMemoryError("CUDA out of memory. Tried to allocate")) or "")
+    gone = device_failure(RuntimeError("CUDA error: an illegal memory access was encountered"))
+    assert gone is not None
+    assert "the device failed" in gone
+    assert device_failure(RuntimeError("size mismatch")) is None
+    assert device_failure(ValueError("CUDA")) is None
+
+
+# --- work that goes on in the background -------------------------------------------------------------------------
+
+
+class Background:
+    """A device whose work takes a second a mark; `done` lists the marks that somebody waited for."""
+
+    lag = 2
+
+    def __init__(self) -> None:
+        self.now, self.done = 0, list[int]()
+
+    def mark(self) -> int:
+        self.now += 1
+        return self.now
+
+    def seconds(self, begin: int, end: int) -> float:
+        self.done.append(end)
+        return float(end - begin)
+
+
+def test_spans_on_a_device_wait_for_nothing_until_somebody_asks() -> None:
+    device = Background()
+    spans = Spans((), device)
+    spans.start("work", 1.0)
+    with spans("outer"), spans("inner", flops=3.0):
+        pass
+    assert device.done == []
+    assert {name: phase.time_s for name, phase in spans.phases.items()} == {"inner": 1.0, "outer": 3.0}
+    assert spans.phases["inner"].flops == 3.0
+    assert spans.time_of("none") == 0.0
+
+
+def test_observers_see_the_steps_that_are_done_and_not_those_that_have_begun() -> None:
+    device, seen = Background(), list[int]()
+
+    def note(step: Step) -> None:
+        assert device.done, "the step was waited for"
+        seen.append(step.index)
+
+    watcher = SimpleNamespace(start=lambda *_: None, finish=lambda *_: None, step=note)
+    spans = Spans([watcher], device)
+    spans.start("work", 1.0)
+    for k in range(1, 5):
+        spans.step(k, 4, float(k))
+        assert seen == list(range(1, k - 1))
+    spans.finish()
+    assert seen == [1, 2, 3, 4]

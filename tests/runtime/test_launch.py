@@ -1,0 +1,151 @@
+"""Who started us, and what was asked for against what was started."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mxpeak.comm.solo import Solo
+from mxpeak.comm.threads import run_ranks
+from mxpeak.errors import UsageError
+from mxpeak.kernels.host import compiled
+from mxpeak.runtime import launch
+from mxpeak.runtime.launch import bind, confirm, launcher, local_rank, respawn, start
+
+
+@pytest.mark.parametrize(
+    ("environ", "found"),
+    [
+        ({}, None),
+        ({"PMI_RANK": "3", "PMI_SIZE": "8"}, ("mpiexec (PMI)", 3, 8)),
+        ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"}, ("mpiexec (Open MPI)", 0, 2)),
+        ({"SLURM_PROCID": "5", "SLURM_STEP_NUM_TASKS": "6"}, ("srun", 5, 6)),
+        ({"SLURM_PROCID": "0", "SLURM_JOB_ID": "77"}, None),  # a batch script outside of srun
+        ({"RANK": "1", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}, ("torchrun", 1, 4)),
+        ({"RANK": "1", "WORLD_SIZE": "4"}, None),  # anything may be called RANK
+        (  # torchrun started by srun, once a node
+            {
+                "RANK": "5",
+                "WORLD_SIZE": "8",
+                "TORCHELASTIC_RUN_ID": "x",
+                "SLURM_PROCID": "1",
+                "SLURM_STEP_NUM_TASKS": "2",
+            },
+            ("torchrun", 5, 8),
+        ),
+        ({"PMI_RANK": "x", "PMI_SIZE": "8"}, None),
+    ],
+)
+def test_the_launcher_is_known_by_its_variables(environ: dict[str, str], found: object) -> None:
+    assert launcher(environ) == found
+
+
+def test_without_a_launcher_there_is_one_rank() -> None:
+    assert start().size == 1
+
+
+def test_what_was_started_must_be_what_was_asked_for() -> None:
+    confirm("auto", None, Solo())
+    confirm("solo", 1, Solo())
+    with pytest.raises(UsageError, match="--ranks 4 was asked for, but 1 rank was started; type: mpiexec -n 4"):
+        confirm("auto", 4, Solo())
+
+    def on_three(comm: object) -> None:
+        with pytest.raises(UsageError, match="--comm solo runs one rank, but 3 were started"):
+            confirm("solo", None, comm)  # type: ignore[arg-type]
+
+    run_ranks(3, on_three)
+
+
+@pytest.mark.parametrize(
+    ("environ", "number"),
+    [
+        ({"RANK": "5", "WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "4", "LOCAL_RANK": "1", "SLURM_LOCALID": "0"}, 1),
+        ({"OMPI_COMM_WORLD_RANK": "5", "OMPI_COMM_WORLD_SIZE": "8", "OMPI_COMM_WORLD_LOCAL_RANK": "2"}, 2),
+        ({"PMI_RANK": "5", "PMI_SIZE": "8", "MPI_LOCALRANKID": "3", "SLURM_LOCALID": "0"}, 3),
+        ({"SLURM_PROCID": "5", "SLURM_STEP_NUM_TASKS": "8", "SLURM_LOCALID": "4"}, 4),
+    ],
+)
+def test_the_number_on_the_node_is_what_the_own_launcher_says(environ: dict[str, str], number: int) -> None:
+    assert local_rank(Solo(), environ) == number
+
+
+def test_ranks_that_no_launcher_numbered_are_counted_on_their_host() -> None:
+    silent = {"PMI_RANK": "0", "PMI_SIZE": "3"}
+    assert run_ranks(3, lambda comm: local_rank(comm, silent)) == [0, 1, 2]
+
+
+def test_what_carries_messages_must_be_what_was_asked_for() -> None:
+    group = Solo()
+    group.name = "torch"
+    confirm("torch", None, group)
+    confirm("auto", None, group)
+    with pytest.raises(UsageError, match="--comm mpi was asked for, but 1 ranks of torch were started; type: mpiexec"):
+        confirm("mpi", None, group)
+
+
+def under(monkeypatch: pytest.MonkeyPatch, **environ: str) -> None:
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    for name in ("MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_torch_under_mpiexec_needs_to_know_where_ranks_meet(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch", reason="PyTorch is not installed")
+    under(monkeypatch, PMI_RANK="0", PMI_SIZE="2")
+    with pytest.raises(UsageError, match="MASTER_ADDR and MASTER_PORT are not set; type: torchrun --nproc-per-node 2"):
+        start("torch")
+
+
+def test_mpi_under_torchrun_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    under(monkeypatch, RANK="0", WORLD_SIZE="2", LOCAL_WORLD_SIZE="2")
+    with pytest.raises(UsageError, match="torchrun: it starts no MPI; type: mpiexec -n 2"):
+        start("mpi")
+
+
+def test_torch_that_is_not_installed_is_named_with_what_to_type(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "_has", lambda package: package != "torch")
+    for attempt in (lambda: start("torch"), lambda: respawn(2, [], "torch")):
+        with pytest.raises(UsageError, match=r"needs PyTorch, .*; type: pip install 'mxpeak\[gpu\]'"):
+            attempt()
+
+
+def test_torch_is_not_imported_before_it_is_asked_for() -> None:
+    code = "import sys, mxpeak.runtime.launch as l; l.start(); sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system binds no threads")
+def test_binding_returns_the_cores_there_were_before() -> None:
+    mine = sorted(os.sched_getaffinity(0))
+    assert bind(mine[:1]) == mine
+    assert bind(mine) == mine[:1]
+
+
+def test_a_cache_folder_that_cannot_be_made_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("a file, where a folder would be needed")
+    monkeypatch.setenv("MXPEAK_CACHE_DIR", str(tmp_path / "file" / "cache"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    compiled.cache_directory.cache_clear()
+    try:
+        folder = compiled.cache_directory()
+        assert folder.parent == tmp_path / "xdg" / "mxpeak"
+        assert not compiled.is_cached()
+        assert compiled.token() == compiled.token()
+    finally:
+        compiled.cache_directory.cache_clear()
+
+
+def test_kernels_are_compiled_into_the_cache_and_not_into_the_package(tmp_path: Path) -> None:
+    environ = {**os.environ, "MXPEAK_CACHE_DIR": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
+    package = Path(compiled.__file__).parent
+    before = sorted(package.rglob("*.nb*"))
+    command = [sys.executable, "-c", "import mxpeak.kernels.host.rows"]
+    subprocess.run(command, env=environ, check=True)
+    assert sorted(package.rglob("*.nb*")) == before
+    assert list(tmp_path.rglob("rows.permute_rows-*.nbi"))

@@ -1,0 +1,217 @@
+"""Whole solves by the torch backend, beside the same by the host's kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mxpeak.comm.grid import Grid, make_grid
+from mxpeak.comm.solo import Solo
+from mxpeak.distributed.generate import GeneratedSystem
+from mxpeak.distributed.matrix import dist_matrix
+from mxpeak.errors import Outcome
+from mxpeak.kernels.contract.lu import Kernels, Panel, PanelOutcome
+from mxpeak.kernels.host.backend import HostKernels
+from mxpeak.kernels.torch.backend import TorchKernels
+from mxpeak.layout.generators import generator
+from mxpeak.layout.grid import ProcessGrid
+from mxpeak.precision import precision as format_of
+from mxpeak.solvers import lu, pivoted_lu
+from mxpeak.solvers.mxp_system import MxpSystem, balance
+from mxpeak.solvers.panel import PanelOptions
+from mxpeak.solvers.proof import Proof, prove
+from mxpeak.solvers.refine import backward_error, refine
+from mxpeak.solvers.residual import ResidualNorms, residual_norms
+from mxpeak.solvers.triangular import solve_augmented
+from mxpeak.spans import Spans
+from tests.conftest import U
+from tests.support import torch_devices
+from tests.support.torch_devices import torch_device
+
+
+def host() -> Kernels:
+    return HostKernels(1, poison=True)
+
+
+def with_torch(triton: bool = False, **choices: str) -> Callable[[], Kernels]:
+    """The torch backend, its new tensors full of NaN."""
+
+    def make() -> Kernels:
+        kernels = TorchKernels(torch_device(triton), HostKernels(1))
+        for name, choice in choices.items():
+            assert hasattr(kernels, name)
+            setattr(kernels, name, choice)
+        return kernels
+
+    return make
+
+
+def alone() -> Grid:
+    """The grid of one rank."""
+    grid = make_grid(ProcessGrid(1, 1), Solo())
+    assert grid is not None
+    return grid
+
+
+def array(local: Any) -> Any:
+    """A rank's part of a matrix or a vector in fp64."""
+    return np.asarray(torch_devices.array(local), dtype=np.float64)
+
+
+# --- HPL
+
+
+@dataclass
+class Pivoted:
+    """HPL's solution, its check, and every panel's pivots."""
+
+    x: Any
+    norms: ResidualNorms
+    singular: int
+    pivots: list[list[float]]
+
+
+def solve_hpl(
+    n: int, nb: int, options: pivoted_lu.LuOptions, make: Callable[[], Kernels], zero: bool = False
+) -> Pivoted:
+    """HPL's system of order n; with `zero`, two of its columns are alike, so that a pivot vanishes."""
+    kernels, pivots = make(), []
+    factor_panel: Any = kernels.factor_panel
+
+    def noting(panel: Panel, exchange: Any) -> PanelOutcome:
+        outcome: PanelOutcome = factor_panel(panel, exchange)
+        pivots.append(kernels.floats(panel.pivots))
+        return outcome
+
+    kernels.factor_panel = noting  # type: ignore[method-assign]
+    A = dist_matrix(alone(), n, n + 1, nb, kernels)
+
+    def fill() -> None:
+        kernels.generate(A.local, A.rows, A.cols, generator("hpl", n).entries, kernels.zeros(0))
+        if zero:
+            A.local[:, 1:3] = 0.0
+
+    fill()
+    singular = pivoted_lu.factorize(A, options, kernels, Spans())
+    x = solve_augmented(A, kernels)
+    fill()
+    return Pivoted(array(x), residual_norms(A, x, kernels), singular, pivots)
+
+
+OPTIONS = [
+    pivoted_lu.LuOptions(PanelOptions(nbmin=4), lookahead=0),
+    pivoted_lu.LuOptions(PanelOptions(pfact="left", rfact="crout", nbmin=2)),
+]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=["in order", "ahead"])
+@pytest.mark.parametrize(
+    "choices", [{}, {"panel_on": "host"}, {"trsm": "inverse"}], ids=lambda choices: "-".join(choices) or "library"
+)
+@pytest.mark.parametrize(("n", "nb"), [(0, 4), (1, 4), (37, 4), (61, 8), (30, 64), (211, 48)])
+def test_hpl_has_the_pivots_of_the_host_and_passes_its_check(
+    n: int, nb: int, choices: dict[str, str], options: pivoted_lu.LuOptions
+) -> None:
+    ours, theirs = solve_hpl(n, nb, options, with_torch(**choices)), solve_hpl(n, nb, options, host)
+    assert ours.pivots == theirs.pivots
+    assert ours.singular == theirs.singular == 0
+    assert ours.norms.scaled(n, U) < 1.0  # HPL accepts 16; partial pivoting gives about 0.01
+    if n:
+        A = np.array([[generator("hpl", n).entries.value(i, j) for j in range(n)] for i in range(n)])
+        # |x - x'| <= 2·n·u·κ·|x| for two backward stable solves; a factor 10 for the growth of pivoting.
+        assert np.abs(ours.x - theirs.x).max() <= 20 * n * U * np.linalg.cond(A) * np.abs(ours.x).max()
+
+
+def test_hpl_with_tritons_kernels_solves_the_same_system() -> None:
+    n, nb = 61, 8
+    ours, theirs = (solve_hpl(n, nb, pivoted_lu.LuOptions(), make) for make in (with_torch(triton=True), host))
+    assert ours.pivots == theirs.pivots
+    assert ours.norms.scaled(n, U) < 1.0
+
+
+def test_hpl_names_a_singular_column_as_the_host_does() -> None:
+    ours, theirs = (solve_hpl(37, 8, OPTIONS[0], make, zero=True) for make in (with_torch(), host))
+    assert ours.singular == theirs.singular == 2
+    assert not np.isfinite(ours.x).all()
+
+
+# --- HPL-MxP
+
+
+@dataclass
+class Mixed:
+    """HPL-MxP's factors and solution, its true backward error, and the proof."""
+
+    LU: Any
+    x: Any
+    outcome: Outcome
+    steps: int
+    eta: float
+    proof: Proof
+    singular: int
+
+
+def solve_mixed(
+    n: int, nb: int, low: str, make: Callable[[], Kernels], name: str = "sqrt-n", *, lookahead: int = 1,
+    scaling: bool = False, method: str = "gmres",
+) -> Mixed:  # fmt: skip
+    """A generated system of order n in a low precision, refined to fp64."""
+    kernels, grid = make(), alone()
+    system = GeneratedSystem(grid, n, nb, generator(name, n), kernels)
+    A = dist_matrix(grid, n, n, nb, kernels, lu.storage(low))
+    system.store(A)
+    balanced = balance(A, kernels) if scaling else None
+    singular = lu.factorize(A, lu.LuOptions(low, lookahead=lookahead), kernels, Spans())
+    mxp = MxpSystem(system, A, 1.0, kernels, Spans(), balanced)
+    mxp.A_inf = mxp.equations.max_abs(system.row_sums())
+    done = refine(mxp, method)
+    eta = backward_error(mxp, mxp.equations.max_abs(mxp.residual(done.x)), done.x)
+    proof = prove(system, A, low, kernels, balanced, 77)
+    return Mixed(array(A.local), array(done.x), done.outcome, done.steps, eta, proof, singular)
+
+
+def held_against_the_host(ours: Mixed, theirs: Mixed, low: str, n: int) -> None:
+    """The same validation, steps within one, and factors apart by no more than their errors."""
+    for solved in (ours, theirs):
+        assert (solved.outcome, solved.singular) == (Outcome.SOLVED, 0)
+        assert solved.eta <= 1.0
+        assert solved.proof.passed
+    assert abs(ours.steps - theirs.steps) <= 1
+    # Both factor the same A with |ΔA| <= 2·u_low·|L||U| + N·u·|L||U|; these systems are well conditioned, and near the
+    # diagonal's size their factors show little more: a factor 4 for both, and for |L||U| against |U|.
+    u = format_of("fp64" if low == "fp64" else "fp32").u * n + (0.0 if low == "fp64" else 2.0 * format_of(low).u)
+    assert np.abs(ours.LU - theirs.LU).max() <= 4.0 * u * np.abs(theirs.LU).max()
+
+
+@pytest.mark.parametrize("lookahead", [0, 1])
+@pytest.mark.parametrize("low", ["fp64", "fp32", "tf32", "bf16", "fp16", "fp8"])
+@pytest.mark.parametrize(("n", "nb"), [(1, 4), (61, 8), (30, 64), (149, 32)])
+def test_every_precision_refines_as_on_the_host(n: int, nb: int, low: str, lookahead: int) -> None:
+    ours, theirs = (solve_mixed(n, nb, low, make, lookahead=lookahead) for make in (with_torch(), host))
+    held_against_the_host(ours, theirs, low, n)
+
+
+@pytest.mark.parametrize("name", ["sqrt-n", "gaussian", "ddd", "fasi-higham", "icl"])
+def test_every_generator_makes_the_system_of_the_host(name: str) -> None:
+    ours, theirs = (solve_mixed(97, 16, "fp16", make, name) for make in (with_torch(), host))
+    held_against_the_host(ours, theirs, "fp16", 97)
+
+
+@pytest.mark.parametrize("method", ["gmres", "classical"])
+def test_balancing_and_inverses_reach_the_same_solution(method: str) -> None:
+    ours, theirs = (
+        solve_mixed(127, 16, "bf16", make, scaling=True, method=method)
+        for make in (with_torch(trsm="inverse"), host)
+    )  # fmt: skip
+    held_against_the_host(ours, theirs, "bf16", 127)
+
+
+@pytest.mark.parametrize("low", ["fp32", "fp16", "fp8"])
+def test_tritons_kernels_solve_the_same_system(low: str) -> None:
+    make = with_torch(triton=True, gemm="triton")
+    ours, theirs = (solve_mixed(53, 16, low, kernels) for kernels in (make, host))
+    held_against_the_host(ours, theirs, low, 53)

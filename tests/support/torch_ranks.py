@@ -1,0 +1,244 @@
+"""What ranks under torchrun do in tests: python -m tests.support.torch_ranks CHECK [ARGUMENT …]."""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from mxpeak.comm import torchdist
+from mxpeak.comm.base import Task, all_of
+from mxpeak.comm.devices import check_device_messages
+from mxpeak.runtime.launch import local_rank, start
+from tests.mpi.test_communicator import check
+from tests.support.tensor_checks import Device, Staged, check_tensors
+
+PATIENCE = timedelta(seconds=60)
+
+
+def messages() -> None:
+    """Everything that a communicator does, with arrays and with tensors."""
+    comm: Any = start("torch")
+    assert comm.name == "torch"
+    assert local_rank(comm) == comm.rank
+    check(comm)
+    check_tensors(comm)
+    _tags_out_of_order(comm)
+    _nested_groups(comm)
+    _arrays_of_any_kind(comm)
+    assert check_device_messages(comm, Device("raises")).carrier.name == Staged.name, "this torch has no NCCL"
+
+
+def _tags_out_of_order(comm: Any) -> None:
+    """What carries one tag comes in order, whatever is received first."""
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    if comm.size == 1:
+        return
+    out = [np.array([float(i)]) for i in range(5)]
+    sends = [comm.isend(x, right, tag) for x, tag in zip(out, [9, 3, 9, 30, 3])]
+    into = [np.empty(1) for _ in range(5)]
+    receives = [comm.irecv(x, left, tag) for x, tag in zip(into, [30, 3, 3, 9, 9])]
+    for request in reversed(receives):
+        while not request.test():
+            time.sleep(0.001)
+    Task(all_of(sends)).wait()
+    assert [x[0] for x in into] == [3, 1, 4, 0, 2]
+
+
+def _nested_groups(comm: Any) -> None:
+    """Groups of groups, of which each rank has its own: only the members of each take part in a split."""
+    column = comm.split(comm.rank % 2, -comm.rank)
+    if comm.rank % 2 == 0:  # the other column splits nothing here
+        for _ in range(3):
+            column = column.split(0, column.rank)
+    alone = comm.split(comm.rank, 0)
+    assert (alone.rank, alone.size) == (0, 1)
+    inner = column.split(7 if column.rank == 0 else None, 0)
+    assert (inner is None) == (column.rank != 0)
+    members = column.bcast_object(column.gather_objects(comm.rank))
+    assert members == [r for r in reversed(range(comm.size)) if r % 2 == comm.rank % 2]
+    x = np.array([float(comm.rank)])
+    column.allreduce(x, "sum")
+    assert x[0] == sum(members)
+
+
+def _arrays_of_any_kind(comm: Any) -> None:
+    """Types that torch lacks, by columns, empty, read-only; and what must not be sent."""
+    from ml_dtypes import bfloat16
+
+    for dtype in (bfloat16, np.uint16, np.complex64, np.int64, np.float16):
+        array = np.asfortranarray(np.arange(6).reshape(2, 3).astype(dtype))
+        array = array if comm.rank == 0 else np.zeros_like(array)
+        array.flags.writeable = comm.rank != 0
+        comm.ibcast(array, 0).wait()
+        assert (array == np.arange(6).reshape(2, 3).astype(dtype)).all()
+    comm.allreduce(np.empty(0), "max")
+    comm.ibcast(np.empty(0), 0).wait()
+    try:
+        comm.ibcast(np.zeros((4, 4))[:, :2], 0)
+    except AssertionError as error:
+        assert "contiguous" in str(error)  # noqa: PT017
+    else:
+        raise AssertionError("a strided buffer was sent")
+
+
+# --- a stand-in for NCCL: no tags, everything in the order in which it was begun, sends that wait for their receives
+
+
+class Work:
+    """One batch or collective operation, done by the channel's thread."""
+
+    def __init__(self, body: Callable[[], None]):
+        self.body, self.over, self.error = body, threading.Event(), None
+
+    def run(self) -> None:
+        try:
+            self.body()
+        except Exception as error:
+            self.error = error
+        self.over.set()
+
+    def is_completed(self) -> bool:
+        return self.over.is_set()
+
+    def wait(self) -> None:
+        assert self.over.wait(60), "a message in order never came"
+        if self.error is not None:
+            raise self.error
+
+
+class InOrder:
+    """NCCL's rules, over Gloo: the next batch begins when the last one is over on this rank."""
+
+    begun = 0
+
+    def __init__(self, store: Any, rank: int, size: int):
+        self.gloo = dist.ProcessGroupGloo(dist.PrefixStore("in order", store), rank, size, PATIENCE)
+        self.works: queue.SimpleQueue[Work] = queue.SimpleQueue()
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def _run(self) -> None:
+        while True:
+            self.works.get().run()
+
+    def _begin(self, body: Callable[[], None]) -> Work:
+        InOrder.begun += 1
+        work = Work(body)
+        self.works.put(work)
+        return work
+
+    def allreduce(self, x: torch.Tensor, op: Any = dist.ReduceOp.SUM) -> Work:
+        return self._begin(lambda: self.gloo.allreduce(x, op).wait())
+
+    def broadcast(self, x: torch.Tensor, root: int) -> Work:
+        return self._begin(lambda: self.gloo.broadcast(x, root).wait())
+
+    def _start_coalescing(self) -> None:
+        self.batch: list[tuple[str, torch.Tensor, int]] = []
+
+    def send(self, tensors: list[torch.Tensor], dest: int, tag: int) -> None:
+        self.batch.append(("send", tensors[0], dest))
+
+    def recv(self, tensors: list[torch.Tensor], source: int, tag: int) -> None:
+        self.batch.append(("receive", tensors[0], source))
+
+    def _end_coalescing(self) -> Work:
+        batch = self.batch
+
+        def body() -> None:
+            taken = [torch.zeros(1) for _ in batch]
+            under_way = []
+            for (kind, x, other), mark in zip(batch, taken):
+                send = kind == "send"
+                first = self.gloo.send([x], other, 0) if send else self.gloo.recv([x], other, 0)
+                under_way.append((first, self.gloo.recv([mark], other, 1) if send else None, other))
+            for first, _, _ in under_way:
+                first.wait()
+            answers = [self.gloo.send([torch.ones(1)], other, 1) for _, answer, other in under_way if answer is None]
+            for waiting in [answer for _, answer, _ in under_way if answer is not None] + answers:
+                waiting.wait()
+
+        return self._begin(body)
+
+
+def _on_stand_in() -> None:
+    """All buffers count as a GPU's, and all groups have channels of the stand-in."""
+    world = torchdist.world
+
+    def with_channels(rank: int, size: int) -> Any:
+        comm = world(rank, size)
+        comm._channels = torchdist._Channels(comm._group)
+        return comm
+
+    torchdist._nccl = InOrder
+    torchdist._on_gpu = lambda message: True
+    torchdist.world = with_channels
+
+
+def channels() -> None:
+    """The same without tags, in order, with sends that wait: nobody waits for ever, and nothing is mistaken."""
+    _on_stand_in()
+    comm: Any = start("torch")
+    check(comm)
+    check_tensors(comm)
+    _nested_groups(comm)
+    assert InOrder.begun > (100 if comm.size > 1 else 0)
+    _families_in_any_order(comm)
+
+
+def _families_in_any_order(comm: Any) -> None:
+    """Messages of several families, posted by the ranks in different orders."""
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    if comm.size == 1:
+        return
+    tags = [7200, 7203, 7206, 7101]
+    order = np.random.default_rng(comm.rank).permutation(4).tolist()
+    out = {tag: np.array([float(tag + comm.rank)]) for tag in tags}
+    into = {tag: np.empty(1) for tag in tags}
+    tasks = []
+    for place in order:
+        tag = tags[place]
+        tasks.append(Task(all_of([comm.irecv(into[tag], left, tag), comm.isend(out[tag], right, tag)])))
+    for task in tasks:
+        task.wait()
+    assert [into[tag][0] for tag in tags] == [tag + left for tag in tags]
+
+
+def mxpeak() -> None:
+    """A benchmark of mxpeak on the stand-in."""
+    from mxpeak.cli.main import main
+
+    _on_stand_in()
+    code = main(sys.argv[2:])
+    assert InOrder.begun > 10
+    sys.exit(code)
+
+
+def ends() -> None:
+    """One rank ends while the others wait, compute, or wait for each other."""
+    comm: Any = start("torch")
+    x = np.zeros(3)
+    if comm.rank == 1:
+        time.sleep(0.3)
+        if sys.argv[2] == "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        comm.abort(int(sys.argv[2]))
+    if comm.rank == 0:
+        comm.irecv(x, 1, 3).wait()
+    if comm.rank == 2:
+        time.sleep(60)
+    comm.barrier()
+
+
+if __name__ == "__main__":
+    {"messages": messages, "channels": channels, "mxpeak": mxpeak, "ends": ends}[sys.argv[1]]()
