@@ -39,8 +39,8 @@ from mxpeak.layout.block_cyclic import BlockCyclic
 from mxpeak.layout.entries import Entries
 from mxpeak.layout.generators import generator
 from mxpeak.layout.grid import ProcessGrid
+from mxpeak.layout.index_map import consecutive
 from mxpeak.layout.panel_plan import panel_plan
-from mxpeak.layout.places import consecutive
 from mxpeak.layout.stencil import Box
 from mxpeak.layout.structure import WHOLE, structure
 from mxpeak.perf.host import host_facts, one_core_each, software_facts
@@ -395,7 +395,7 @@ def main() -> int:
             print(f"{name} FAILED: {wrong[name]}", file=sys.stderr, flush=True)
         if args.out:
             body = {
-                "command": sys.argv, "machine": {**host_facts(), **bench.kernels.place()},
+                "command": sys.argv, "machine": {**host_facts(), **bench.kernels.device_facts()},
                 "software": {**software_facts(), **bench.kernels.facts()}, "rows": bench.rows, "failed": wrong,
             }  # fmt: skip
             args.out.write_text(json.dumps(body, indent=1, default=str) + "\n")

@@ -34,7 +34,7 @@ from mxpeak.kernels.contract.norms import Tile
 from mxpeak.kernels.host.blas import blas_facts
 from mxpeak.kernels.host.norm_tiles import Norms
 from mxpeak.kernels.host.team import Team
-from mxpeak.layout.places import consecutive
+from mxpeak.layout.index_map import consecutive
 from mxpeak.perf.host import environment, host_facts, one_core_each, software_facts
 
 KINDS = ("max", "one", "inf", "fro")

@@ -36,7 +36,7 @@ import mxpeak as mx  # noqa: E402
 from mxpeak.kernels.contract.norms import Tile  # noqa: E402
 from mxpeak.kernels.host.norm_tiles import Norms  # noqa: E402
 from mxpeak.kernels.host.team import Team  # noqa: E402
-from mxpeak.layout.places import consecutive  # noqa: E402
+from mxpeak.layout.index_map import consecutive  # noqa: E402
 from mxpeak.perf.host import environment, host_facts, software_facts  # noqa: E402
 
 KINDS = {"max": b"M", "one": b"1", "inf": b"I", "fro": b"F"}

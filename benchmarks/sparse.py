@@ -30,7 +30,7 @@ from mxpeak.kernels.contract.norms import Tile
 from mxpeak.kernels.host.norm_tiles import Norms
 from mxpeak.kernels.host.sparse import HostSparse
 from mxpeak.kernels.host.team import Team
-from mxpeak.layout.places import consecutive
+from mxpeak.layout.index_map import consecutive
 from mxpeak.layout.stencil import Box
 from mxpeak.perf.host import environment, host_facts, one_core_each, software_facts
 from mxpeak.spans import Spans

@@ -14,7 +14,7 @@ from mxpeak.comm.threads import run_ranks
 from mxpeak.distributed.generate import GeneratedSystem
 from mxpeak.distributed.matrix import dist_matrix
 from mxpeak.errors import Outcome
-from mxpeak.kernels.contract.lu import Kernels
+from mxpeak.kernels.contract import Kernels
 from mxpeak.kernels.host.backend import HostKernels
 from mxpeak.kernels.reference.backend import ReferenceKernels
 from mxpeak.layout.generators import generator

@@ -12,7 +12,7 @@ from mxpeak.comm.broadcast import BROADCASTS
 from mxpeak.comm.grid import make_grid
 from mxpeak.comm.threads import run_ranks
 from mxpeak.distributed.matrix import dist_matrix
-from mxpeak.kernels.contract.lu import Kernels
+from mxpeak.kernels.contract import Kernels
 from mxpeak.kernels.host.backend import HostKernels
 from mxpeak.kernels.reference.backend import ReferenceKernels
 from mxpeak.layout import lcg

@@ -19,7 +19,7 @@ from mxpeak.distributed.system import CgSystem
 from mxpeak.errors import Outcome
 from mxpeak.kernels.host.sparse import HostSparse
 from mxpeak.kernels.host.team import Team
-from mxpeak.kernels.torch.carrier import HostTensors, StagedTensors
+from mxpeak.kernels.torch.messages import HostTensors, StagedTensors
 from mxpeak.kernels.torch.sparse import TorchSparse
 from mxpeak.layout.stencil import Box
 from mxpeak.precision import PRECISIONS
@@ -35,7 +35,9 @@ GRIDS = [(1, 1, 1), (1, 1, 2), (2, 1, 1)]
 def on_tensors(comm: Communicator) -> tuple[Any, Communicator]:
     """Kernels of tensors, Triton's on a GPU, and the ranks as these talk."""
     device = torch_device(triton=ON_GPU)
-    return TorchSparse(device, HostSparse(Team(1))), comm.carried(StagedTensors(device) if ON_GPU else HostTensors())
+    return TorchSparse(device, HostSparse(Team(1))), comm.with_transport(
+        StagedTensors(device) if ON_GPU else HostTensors()
+    )
 
 
 @pytest.mark.parametrize("storage", ["sell", "packed"])

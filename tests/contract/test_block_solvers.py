@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from mxpeak.kernels.contract.lu import Kernels
+from mxpeak.kernels.contract import Kernels
 from mxpeak.kernels.host.backend import HostKernels
 from mxpeak.kernels.reference.backend import ReferenceKernels
 from mxpeak.kernels.torch.backend import TorchKernels

@@ -10,7 +10,8 @@ import pytest
 
 from mxpeak.comm.exchange import allreduce_by
 from mxpeak.comm.threads import run_ranks
-from mxpeak.kernels.contract.lu import Kernels, Panel
+from mxpeak.kernels.contract import Kernels
+from mxpeak.kernels.contract.lu import Panel
 from mxpeak.kernels.host.backend import HostKernels
 from mxpeak.kernels.reference.backend import ReferenceKernels
 from mxpeak.layout.block_cyclic import BlockCyclic

@@ -14,7 +14,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from mxpeak.kernels.contract.lu import Kernels
+from mxpeak.kernels.contract import Kernels
 from mxpeak.kernels.host.backend import HostKernels
 from mxpeak.kernels.reference.backend import ReferenceKernels
 from mxpeak.layout import lcg

@@ -21,7 +21,7 @@ from mxpeak.kernels.host.norm_tiles import Norms
 from mxpeak.kernels.host.team import Team
 from mxpeak.kernels.reference.norms import ReferenceNorms, entries, magnitude
 from mxpeak.layout.block_cyclic import BlockCyclic
-from mxpeak.layout.places import Places, consecutive, dealt
+from mxpeak.layout.index_map import IndexMap, block_cyclic, consecutive
 from mxpeak.layout.structure import DIAGONAL, ENDLESS, WHOLE, Band
 from mxpeak.solvers.exact_norms import sigmas
 from mxpeak.solvers.norms import root
@@ -83,7 +83,7 @@ LAYOUTS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def poisoned(values: Any, rows: Places, cols: Places, band: Band) -> Any:
+def poisoned(values: Any, rows: IndexMap, cols: IndexMap, band: Band) -> Any:
     """The values with NaN outside the band."""
     i, j = np.array([rows.to_global(il) for il in range(rows.size)], np.int64), ORACLE.places(cols)
     offset = j[None, :] - i[:, None]
@@ -203,7 +203,7 @@ def test_a_pass_over_a_block_cyclic_part_tests_the_band_on_global_indices(rng: A
     m, n, mb, nb, P, Q = 31, 43, 3, 5, 2, 3
     values = random_values(rng, (m, n), TYPES[name])
     for turn, (band, p, q) in enumerate(product(BANDS.values(), range(P), range(Q))):
-        rows, cols = dealt(BlockCyclic(m, mb, p, P)), dealt(BlockCyclic(n, nb, q, Q))
+        rows, cols = block_cyclic(BlockCyclic(m, mb, p, P)), block_cyclic(BlockCyclic(n, nb, q, Q))
         local = values[np.ix_(ORACLE.places(rows), ORACLE.places(cols))]
         tile = Tile(LAYOUTS[layout](poisoned(local, rows, cols, band)), rows, cols, 0, 0)
         check_every_pass([tile], band, rows.size, cols.size, turn)
@@ -378,7 +378,7 @@ def test_the_maxima_of_rows_and_columns(rng: Any, name: str) -> None:
     for band in BANDS.values():
         check_maxima(ragged_tiles(rng, random_values(rng, (20, 24), TYPES[name]), band, (3, 17), (5, 0, 19)), band,
                      20, 24)  # fmt: skip
-        rows, cols = dealt(BlockCyclic(31, 3, 1, 2)), dealt(BlockCyclic(43, 5, 2, 3))
+        rows, cols = block_cyclic(BlockCyclic(31, 3, 1, 2)), block_cyclic(BlockCyclic(43, 5, 2, 3))
         A = poisoned(random_values(rng, (rows.size, cols.size), TYPES[name]), rows, cols, band)
         check_maxima([Tile(A, rows, cols, 0, 0)], band, rows.size, cols.size)
 
@@ -498,7 +498,12 @@ def test_unfolding_divides_by_the_factors_and_keeps_what_is_no_number(rng: Any) 
 
 def test_vectors_are_taken_spread_and_met_at_their_places(rng: Any) -> None:
     norms = TEAMS[0]
-    cases = [consecutive(0), consecutive(7, 3), dealt(BlockCyclic(23, 3, 1, 2)), dealt(BlockCyclic(23, 4, 0, 3))]
+    cases = [
+        consecutive(0),
+        consecutive(7, 3),
+        block_cyclic(BlockCyclic(23, 3, 1, 2)),
+        block_cyclic(BlockCyclic(23, 4, 0, 3)),
+    ]
     for places in cases:
         at = norms.places(places)
         assert list(at) == list(ORACLE.places(places))

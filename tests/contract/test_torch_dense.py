@@ -719,15 +719,15 @@ def test_facts_say_what_computes_and_where(kernels: TorchKernels) -> None:
     assert facts["kernels"] == kernels.name == "torch"
     assert facts["torch"] == torch.__version__
     assert ("triton" in facts) == kernels.device.triton
-    place, carrier = ("cuda:0", "device memory") if ON_GPU else ("cpu", "host memory")
-    assert kernels.place()["device"] == place
-    assert (set(kernels.place()) == {"device"}) == (not ON_GPU)
-    assert kernels.carrier.name == carrier
+    place, transport = ("cuda:0", "device memory") if ON_GPU else ("cpu", "host memory")
+    assert kernels.device_facts()["device"] == place
+    assert (set(kernels.device_facts()) == {"device"}) == (not ON_GPU)
+    assert kernels.transport.name == transport
 
 
 def test_what_is_begun_beside_is_there_once_it_is_joined(kernels: TorchKernels) -> None:
     assert kernels.stopwatch is kernels.device
-    with kernels.beside():
+    with kernels.side_stream():
         v = kernels.zeros(1)
     kernels.join()
     kernels.wait()

@@ -21,7 +21,7 @@ from mxpeak.kernels.torch import norm_check, norm_plain, norm_table
 from mxpeak.kernels.torch.norm_devices import SeveralNorms
 from mxpeak.kernels.torch.norms import TorchNorms
 from mxpeak.layout.block_cyclic import BlockCyclic
-from mxpeak.layout.places import Places, consecutive, dealt
+from mxpeak.layout.index_map import IndexMap, block_cyclic, consecutive
 from mxpeak.layout.structure import DIAGONAL, ENDLESS, WHOLE, Band
 from mxpeak.solvers.exact_norms import sigmas
 from mxpeak.solvers.norms import root
@@ -135,7 +135,7 @@ def test_a_block_cyclic_part_tests_the_band_on_global_indices(rng: Any, norms: A
     values = random_values(rng, (m, n), TYPES[name])
     for turn, band in enumerate(BANDS.values()):
         p, q = turn % P, turn % Q
-        rows, cols = dealt(BlockCyclic(m, mb, p, P)), dealt(BlockCyclic(n, nb, q, Q))
+        rows, cols = block_cyclic(BlockCyclic(m, mb, p, P)), block_cyclic(BlockCyclic(n, nb, q, Q))
         local = of_host.poisoned(values[np.ix_(ORACLE.places(rows), ORACLE.places(cols))], rows, cols, band)
         tile = Tile(of_host.LAYOUTS[layout](local), rows, cols, 0, 0)
         check(norms, [tile], band, rows.size, cols.size, turn)
@@ -293,7 +293,12 @@ def test_unfolding_divides_by_the_factors_and_keeps_what_is_no_number(rng: Any, 
 
 
 def test_vectors_are_taken_spread_and_met_at_their_places(rng: Any, small: TorchNorms) -> None:
-    cases = [consecutive(0), consecutive(7, 3), dealt(BlockCyclic(23, 3, 1, 2)), dealt(BlockCyclic(23, 4, 0, 3))]
+    cases = [
+        consecutive(0),
+        consecutive(7, 3),
+        block_cyclic(BlockCyclic(23, 3, 1, 2)),
+        block_cyclic(BlockCyclic(23, 4, 0, 3)),
+    ]
     for places in cases:
         at, known = small.places(places), ORACLE.places(places)
         assert at.tolist() == list(known)
@@ -387,14 +392,14 @@ def test_no_two_partial_sums_of_a_line_or_place_have_the_same_slot(monkeypatch: 
     for name, value in {"THREADS": 8, "LANES": 2, "WIDTH": 64, "PROGRAMS": 1, "MOST_LINES": 8}.items():
         monkeypatch.setattr(norm_table, name, value)
     shapes = [(consecutive(m), consecutive(n)) for m, n in ((97, 89), (300, 40), (40, 300))]
-    shapes.append((dealt(BlockCyclic(301, 3, 1, 2)), dealt(BlockCyclic(211, 5, 2, 3))))
+    shapes.append((block_cyclic(BlockCyclic(301, 3, 1, 2)), block_cyclic(BlockCyclic(211, 5, 2, 3))))
     for (rows, cols), band in product(shapes, [*BANDS.values(), Band(40, -20), Band(-30, 70)]):
         A = torch.zeros(rows.size, cols.size)
         for batch in norm_table.batches([Tile(A, rows, cols, 0, 0)], band, norm_table.MANY):
             check_slots(batch, rows, cols, band)
 
 
-def check_slots(batch: Any, rows: Places, cols: Places, band: Band) -> None:
+def check_slots(batch: Any, rows: IndexMap, cols: IndexMap, band: Band) -> None:
     met: dict[tuple[int, int], int] = {}
     C = batch.block.places
     for d in range(batch.strips):

@@ -23,11 +23,11 @@ from mxpeak.kernels.host.backend import HostKernels
 from mxpeak.kernels.host.sparse import HostSparse
 from mxpeak.kernels.host.team import Team
 from mxpeak.kernels.torch.backend import TorchKernels
-from mxpeak.kernels.torch.carrier import StagedTensors
 from mxpeak.kernels.torch.device import TYPES, Device, count, open_device
+from mxpeak.kernels.torch.messages import StagedTensors
 from mxpeak.kernels.torch.sparse import TorchSparse
 from mxpeak.layout.block_cyclic import BlockCyclic
-from mxpeak.layout.places import consecutive
+from mxpeak.layout.index_map import consecutive
 from mxpeak.layout.stencil import Box
 from mxpeak.layout.structure import WHOLE
 from mxpeak.spans import Spans
@@ -147,7 +147,7 @@ def test_what_is_begun_beside_runs_beside_and_what_is_joined_after_it(device: De
     device.wait()
     begin, spans = perf_counter(), Spans(stopwatch=device)
     x, y = (torch.zeros(1, device=WHERE) for _ in range(2))
-    with device.beside(), spans("beside"):
+    with device.side_stream(), spans("beside"):
         sleep()
         x += 1.0
     with spans("meanwhile"):

@@ -50,7 +50,7 @@ def devices(fault: str, expected: str) -> None:
     comm: Any = world()
     device = Device(fault if comm.rank == 1 else "")
     carried = check_device_messages(comm, device, patience_s=1.0)
-    assert carried.carrier.name == expected, carried.carrier.name
+    assert carried.transport.name == expected, carried.transport.name
 
 
 @pytest.mark.parametrize(

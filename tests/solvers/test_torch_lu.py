@@ -14,7 +14,8 @@ from mxpeak.comm.solo import Solo
 from mxpeak.distributed.generate import GeneratedSystem
 from mxpeak.distributed.matrix import dist_matrix
 from mxpeak.errors import Outcome
-from mxpeak.kernels.contract.lu import Kernels, Panel, PanelOutcome
+from mxpeak.kernels.contract import Kernels
+from mxpeak.kernels.contract.lu import Panel, PanelOutcome
 from mxpeak.kernels.host.backend import HostKernels
 from mxpeak.kernels.torch.backend import TorchKernels
 from mxpeak.layout.generators import generator

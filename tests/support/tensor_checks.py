@@ -1,6 +1,6 @@
 """What every communicator must do with tensors; run by thread ranks, under mpiexec and under torchrun.
 
-The tensors lie in the host's memory, or wherever the carrier that is given takes them from.
+The tensors lie in the host's memory, or wherever the transport that is given takes them from.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import torch
 from mxpeak.comm.base import ARRAYS, Task, all_of
 from mxpeak.comm.broadcast import BROADCASTS, start_broadcast
 from mxpeak.comm.exchange import allreduce_by, gather_everywhere_binary, gather_everywhere_ring, scatter
-from mxpeak.kernels.torch.carrier import HostTensors
 from mxpeak.kernels.torch.device import TYPES
+from mxpeak.kernels.torch.messages import HostTensors
 
 #: fp8 has no numbers above 448 and none between 16 and 18: these are exact in every format.
 NUMBERS = [0.0, 1.0, -2.0, 3.0, 0.5, -8.0, 12.0, 1.5, 6.0, -0.25, 7.0]
@@ -40,18 +40,18 @@ def same(a: torch.Tensor, b: torch.Tensor) -> bool:
     return torch.equal(a.to(torch.float64), b.to(torch.float64))
 
 
-def check_tensors(group: Any, carrier: Any = None, where: torch.device = CPU) -> None:
+def check_tensors(group: Any, transport: Any = None, where: torch.device = CPU) -> None:
     """Every operation on tensors of every type, with its result known in advance."""
-    comm = group.carried(carrier or HostTensors())
+    comm = group.with_transport(transport or HostTensors())
     for dtype in dict.fromkeys(TYPES.values()):
         _check_messages(comm, dtype, where)
         _check_algorithms(comm, dtype, where)
     _check_reductions(comm, where)
     _check_columns(comm, where)
     part = comm.split(comm.rank % 2, comm.rank)
-    assert part.carrier is comm.carrier, "a group that is split off has the same carrier"
+    assert part.transport is comm.transport, "a group that is split off has the same transport"
     _check_messages(part, torch.bfloat16, where)
-    assert group.carrier is ARRAYS, "another carrier makes another group"
+    assert group.transport is ARRAYS, "another transport makes another group"
 
 
 def _check_messages(comm: Any, dtype: torch.dtype, where: torch.device) -> None:
@@ -114,7 +114,7 @@ def _check_columns(comm: Any, where: torch.device) -> None:
 
 
 class Device:
-    """A carrier whose device memory is the host's: what message passing does with it can be made to fail.
+    """A transport whose device memory is the host's: what message passing does with it can be made to fail.
 
     fault    wrong: what is sent differs; raises: the library refuses it; silent: it never comes
     """

@@ -36,7 +36,7 @@ def messages() -> None:
     _tags_out_of_order(comm)
     _nested_groups(comm)
     _arrays_of_any_kind(comm)
-    assert check_device_messages(comm, Device("raises")).carrier.name == Staged.name, "this torch has no NCCL"
+    assert check_device_messages(comm, Device("raises")).transport.name == Staged.name, "this torch has no NCCL"
 
 
 def _tags_out_of_order(comm: Any) -> None:

@@ -1,6 +1,6 @@
 """Compile every Triton kernel for GPUs that need not be there:  python -m tests.triton.compile_kernels [TARGET...]
 
-Each file kernels/torch/triton_*.py names the signatures and constants that its kernels are used with.
+Each file kernels/torch/triton/*.py names the signatures and constants that its kernels are used with.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import sys
 from importlib import import_module
 from typing import Any
 
-import mxpeak.kernels.torch as backend
+import mxpeak.kernels.torch.triton as backend
 
 #: The GPUs: NVIDIA A100, H100 and H200; AMD MI250 and MI300.
 TARGETS = {
@@ -24,13 +24,12 @@ def kernels(target: str) -> list[tuple[str, Any, dict[str, str], dict[str, Any]]
     """Every kernel with its file, signatures and constants; the older chip of a vendor gets one form of each."""
     found = []
     for module in pkgutil.iter_modules(backend.__path__):
-        if module.name.startswith("triton_"):
-            file = import_module(f"{backend.__name__}.{module.name}")
-            assert file.COMPILED, f"{module.name} has no kernel"
-            table = [*file.COMPILED, *getattr(file, "COMPILED_FOR", {}).get(target, [])]
-            if target in OLDER:
-                table = list({entry[0].__name__: entry for entry in reversed(table)}.values())
-            found += [(module.name, *entry) for entry in table]
+        file = import_module(f"{backend.__name__}.{module.name}")
+        assert file.COMPILED, f"{module.name} has no kernel"
+        table = [*file.COMPILED, *getattr(file, "COMPILED_FOR", {}).get(target, [])]
+        if target in OLDER:
+            table = list({entry[0].__name__: entry for entry in reversed(table)}.values())
+        found += [(module.name, *entry) for entry in table]
     return found
 
 

@@ -21,7 +21,7 @@ from mxpeak.comm.base import Communicator
 from mxpeak.comm.grid import Grid
 from mxpeak.configs import HplCase, HplConfig
 from mxpeak.distributed.matrix import DistMatrix, dist_matrix
-from mxpeak.kernels.contract.lu import Kernels
+from mxpeak.kernels.contract import Kernels
 from mxpeak.layout.generators import generator
 from mxpeak.options import Setting
 from mxpeak.perf.counts import hpl_flops, hpl_memory_bytes

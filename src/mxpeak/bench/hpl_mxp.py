@@ -29,7 +29,7 @@ from mxpeak.distributed.generate import GeneratedSystem
 from mxpeak.distributed.matrix import DistMatrix, dist_matrix
 from mxpeak.distributed.vectors import largest
 from mxpeak.errors import UsageError
-from mxpeak.kernels.contract.lu import Kernels
+from mxpeak.kernels.contract import Kernels
 from mxpeak.layout.generators import generator
 from mxpeak.options import Setting
 from mxpeak.perf.counts import Footprint, hpl_flops, mxp_memory_bytes

@@ -13,7 +13,7 @@ from mxpeak.comm.grid import Grid, make_grid
 from mxpeak.configs import HplConfig, HplMxpConfig
 from mxpeak.distributed.vectors import largest
 from mxpeak.errors import ResourceError
-from mxpeak.kernels.contract.lu import Kernels
+from mxpeak.kernels.contract import Kernels
 from mxpeak.layout.grid import ProcessGrid
 from mxpeak.options import Setting
 from mxpeak.perf.counts import Footprint, hpl_flops

@@ -28,7 +28,7 @@ from mxpeak.comm.grid import Grid, make_grid
 from mxpeak.comm.solo import Solo
 from mxpeak.configs import NormsCase, NormsConfig
 from mxpeak.errors import ResourceError
-from mxpeak.kernels.contract.lu import Kernels
+from mxpeak.kernels.contract import Kernels
 from mxpeak.layout.grid import ProcessGrid
 from mxpeak.layout.structure import Structure
 from mxpeak.options import Setting

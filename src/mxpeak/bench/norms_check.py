@@ -19,7 +19,7 @@ from mxpeak.comm.base import Communicator
 from mxpeak.configs import NormsCase
 from mxpeak.kernels.contract import Matrix
 from mxpeak.kernels.contract.norms import ExtendedParts, NormKernels, Tile
-from mxpeak.layout.places import Places, consecutive
+from mxpeak.layout.index_map import IndexMap, consecutive
 from mxpeak.layout.structure import DIAGONAL, Band, Structure
 from mxpeak.precision import precision
 from mxpeak.solvers.norms import diagonal_tiles
@@ -109,7 +109,7 @@ def _parts(
 
 
 def _complete(
-    mine: Matrix, across: Communicator, along: Communicator, places: Places, size: int, kernels: NormKernels
+    mine: Matrix, across: Communicator, along: Communicator, places: IndexMap, size: int, kernels: NormKernels
 ) -> Any:
     """Sums over the ranks of `across`, each put at its place among those of `along`; whole on the grid's first rank."""
     terms = across.gather_objects(_rows(mine, kernels))

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 
 from mxpeak.comm.grid import Grid
 from mxpeak.configs import NormsCase
-from mxpeak.distributed.tiles import DealtMatrix
-from mxpeak.kernels.contract import Matrix
-from mxpeak.kernels.contract.lu import Kernels
+from mxpeak.distributed.tiles import BlockCyclicMatrix
+from mxpeak.kernels.contract import Kernels, Matrix
 from mxpeak.kernels.contract.norms import NormKernels, Tile
 from mxpeak.layout.block_cyclic import BlockCyclic, numroc
 from mxpeak.layout.entries import Entries
-from mxpeak.layout.places import Places, consecutive, dealt
+from mxpeak.layout.index_map import IndexMap, block_cyclic, consecutive
 from mxpeak.perf.counts import FP64_BYTES, Footprint
 from mxpeak.spans import Spans
 
@@ -24,7 +23,7 @@ TILE_BYTES = 600
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class StoredMatrix(DealtMatrix):
+class StoredMatrix(BlockCyclicMatrix):
     """One whose part of a rank is one tile, or each of its blocks is one."""
 
     tiles: Sequence[Tile]
@@ -35,7 +34,7 @@ def empty_matrix(case: NormsCase, grid: Grid, kernels: NormKernels) -> StoredMat
     rows, cols = BlockCyclic(case.m, case.nb, grid.p, grid.P), BlockCyclic(case.n, case.nb, grid.q, grid.Q)
     if case.layout != "tiles":
         local = kernels.empty(rows.local_size, cols.local_size, case.dtype, case.layout)
-        return StoredMatrix(grid, rows, cols, [Tile(local, dealt(rows), dealt(cols), 0, 0)])
+        return StoredMatrix(grid, rows, cols, [Tile(local, block_cyclic(rows), block_cyclic(cols), 0, 0)])
     tiles = []
     for il0, height in _blocks(rows):
         for jl0, width in _blocks(cols):
@@ -75,7 +74,7 @@ def strips(A: StoredMatrix, count: int) -> list[Sequence[Tile]]:
     found: list[Sequence[Tile]] = []
     for il0 in range(0, rows, height):
         size = min(height, rows - il0)
-        places = Places(size, tile.rows.to_global(il0), tile.rows.nb, tile.rows.jump)  # il0 is the first of a block
+        places = IndexMap(size, tile.rows.to_global(il0), tile.rows.nb, tile.rows.jump)  # il0 is the first of a block
         found.append([Tile(tile.A[il0 : il0 + size], places, tile.cols, il0, 0)])
     return found
 

@@ -14,7 +14,7 @@ from mxpeak.comm.solo import Solo
 from mxpeak.configs import HpgMxpConfig, SparseConfig
 from mxpeak.distributed.sparse import SparseMatrix, reduced
 from mxpeak.distributed.stencil import Form, Made, make_stencil
-from mxpeak.kernels.contract.lu import Kernels
+from mxpeak.kernels.contract import Kernels
 from mxpeak.layout.stencil import LEVELS, Box
 from mxpeak.options import Setting
 from mxpeak.precision import PRECISIONS

@@ -1,1 +1,1 @@
-"""How ranks talk: one protocol, several carriers."""
+"""How ranks talk: one protocol, several transports."""

@@ -22,7 +22,7 @@ FAMILY = 3
 Landing = Callable[[], None]
 
 
-class Carrier(Protocol):
+class Transport(Protocol):
     """How a backend's buffers become what message passing reads and writes, and come back.
 
     Buffers of another kind (NumPy arrays, where tensors are carried) are handed on as they are.
@@ -59,8 +59,8 @@ class Arrays:
 ARRAYS = Arrays()
 
 
-class DeviceCarrier(Carrier, Protocol):
-    """A carrier of buffers that lie in the memory of a device, and are handed to message passing there.
+class DeviceTransport(Transport, Protocol):
+    """A transport of buffers that lie in the memory of a device, and are handed to message passing there.
 
     kind    cuda or hip: whose device it is
     place   which of the host's devices it is
@@ -69,7 +69,7 @@ class DeviceCarrier(Carrier, Protocol):
     kind: str
     place: str
 
-    def staged(self) -> Carrier:
+    def staged(self) -> Transport:
         """The same through host memory."""
 
     def known(self, number: int) -> Buffer:
@@ -93,21 +93,21 @@ class Request(Protocol):
 
 
 class Communicator(Protocol):
-    """A group of ranks 0 … size-1 that talk to each other.  All methods but isend, irecv, carried are collective.
+    """A group of ranks 0 … size-1 that talk to each other.  All but isend, irecv and with_transport are collective.
 
     name       what carries its messages: solo, threads, mpi or torch
-    carrier    how buffers become messages; groups that are split off have the same
+    transport    how buffers become messages; groups that are split off have the same
     """
 
     name: str
     rank: int
     size: int
-    carrier: Carrier
+    transport: Transport
 
-    def carried(self, carrier: Carrier) -> Communicator:
-        """This very group, with buffers that become messages by `carrier`."""
+    def with_transport(self, transport: Transport) -> Communicator:
+        """This very group, with buffers that become messages by `transport`."""
 
-    def direct(self, carrier: DeviceCarrier) -> Communicator | None:
+    def direct(self, transport: DeviceTransport) -> Communicator | None:
         """This group with a device's own buffers as messages; None where the library does not say that it can."""
 
     def isend(self, buffer: Buffer, dest: int, tag: int = 0) -> Request:
@@ -244,10 +244,10 @@ def passing_on(
     """
     here = set(mine)
     crossed = [
-        (comm.carrier.sent(buffer), None) if i in here else comm.carrier.room(buffer)
+        (comm.transport.sent(buffer), None) if i in here else comm.transport.room(buffer)
         for i, buffer in enumerate(buffers)
     ]
-    bare = comm if comm.carrier is ARRAYS else comm.carried(ARRAYS)
+    bare = comm if comm.transport is ARRAYS else comm.with_transport(ARRAYS)
     steps = algorithm(bare, [memory for memory, _ in crossed])
     return _landing(steps, [land for _, land in crossed if land is not None])
 

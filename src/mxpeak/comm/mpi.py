@@ -22,7 +22,7 @@ mpi4py.rc.thread_level = "funneled"  # only the main thread communicates; it spa
 import numpy as np  # noqa: E402
 from mpi4py import MPI  # noqa: E402
 
-from mxpeak.comm.base import ARRAYS, Buffer, Carrier, Communicator, DeviceCarrier, Request, arrival  # noqa: E402
+from mxpeak.comm.base import ARRAYS, Buffer, Communicator, DeviceTransport, Request, Transport, arrival  # noqa: E402
 from mxpeak.errors import UsageError  # noqa: E402
 
 
@@ -65,42 +65,42 @@ class Mpi:
 
     name = "mpi"
 
-    def __init__(self, comm: Any, carrier: Carrier = ARRAYS):
+    def __init__(self, comm: Any, transport: Transport = ARRAYS):
         self._comm = comm
-        self.carrier = carrier
+        self.transport = transport
         self.rank: int = comm.Get_rank()
         self.size: int = comm.Get_size()
         # MPI errors become exceptions, so that the traceback of the rank that failed is seen.
         comm.Set_errhandler(MPI.ERRORS_RETURN)
 
-    def carried(self, carrier: Carrier) -> Communicator:
-        """This group with another carrier."""
+    def with_transport(self, transport: Transport) -> Communicator:
+        """This group with another transport."""
         other = copy(self)
-        other.carrier = carrier
+        other.transport = transport
         return other
 
-    def direct(self, carrier: DeviceCarrier) -> Communicator | None:
+    def direct(self, transport: DeviceTransport) -> Communicator | None:
         """This group with device buffers handed to MPI, where MPI says everywhere that it takes them."""
-        return self.carried(carrier) if self.agree(takes_devices(carrier.kind)) else None
+        return self.with_transport(transport) if self.agree(takes_devices(transport.kind)) else None
 
     def isend(self, buffer: Buffer, dest: int, tag: int = 0) -> Request:
         """MPI_Isend."""
-        return _Pending(self._comm.Isend(self.carrier.sent(buffer), dest, tag))
+        return _Pending(self._comm.Isend(self.transport.sent(buffer), dest, tag))
 
     def irecv(self, buffer: Buffer, source: int, tag: int = 0) -> Request:
         """MPI_Irecv."""
-        memory, land = self.carrier.room(buffer)
+        memory, land = self.transport.room(buffer)
         return arrival(_Pending(self._comm.Irecv(memory, source, tag)), land)
 
     def ibcast(self, buffer: Buffer, root: int) -> Request:
         """MPI_Ibcast."""
-        memory, land = (self.carrier.sent(buffer), None) if self.rank == root else self.carrier.room(buffer)
+        memory, land = (self.transport.sent(buffer), None) if self.rank == root else self.transport.room(buffer)
         return arrival(_Pending(self._comm.Ibcast(memory, root)), land)
 
     def allreduce(self, buffer: Buffer, op: str) -> None:
         """MPI_Iallreduce of fp64 numbers in place on the host, waited for politely: they are few."""
         if self.size > 1:
-            numbers, land = self.carrier.numbers(buffer)
+            numbers, land = self.transport.numbers(buffer)
             _Pending(self._comm.Iallreduce(MPI.IN_PLACE, numbers, _op(op))).wait()
             if land is not None:
                 land()
@@ -141,7 +141,7 @@ class Mpi:
     def split(self, color: int | None, key: int) -> Communicator | None:
         """MPI_Comm_split; those with no color get no group."""
         part = self._comm.Split(MPI.UNDEFINED if color is None else color, key)
-        return None if part == MPI.COMM_NULL else Mpi(part, self.carrier)
+        return None if part == MPI.COMM_NULL else Mpi(part, self.transport)
 
     def agree(self, ok: bool) -> bool:
         """One reduction of a flag."""

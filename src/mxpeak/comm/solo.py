@@ -6,7 +6,7 @@ import os
 import sys
 from typing import Any
 
-from mxpeak.comm.base import ARRAYS, Buffer, Carrier, Communicator, DeviceCarrier, Request
+from mxpeak.comm.base import ARRAYS, Buffer, Communicator, DeviceTransport, Request, Transport
 
 
 class Done:
@@ -27,16 +27,16 @@ class Solo:
     rank = 0
     size = 1
 
-    def __init__(self, carrier: Carrier = ARRAYS):
-        self.carrier = carrier
+    def __init__(self, transport: Transport = ARRAYS):
+        self.transport = transport
 
-    def carried(self, carrier: Carrier) -> Communicator:
+    def with_transport(self, transport: Transport) -> Communicator:
         """The same rank; nothing is ever carried."""
-        return Solo(carrier)
+        return Solo(transport)
 
-    def direct(self, carrier: DeviceCarrier) -> Communicator | None:
+    def direct(self, transport: DeviceTransport) -> Communicator | None:
         """The same rank; nothing is ever carried."""
-        return Solo(carrier)
+        return Solo(transport)
 
     def isend(self, buffer: Buffer, dest: int, tag: int = 0) -> Request:
         """Never called by a correct algorithm: there is nobody else."""
@@ -64,7 +64,7 @@ class Solo:
 
     def split(self, color: int | None, key: int) -> Communicator | None:
         """The same group, or none."""
-        return None if color is None else Solo(self.carrier)
+        return None if color is None else Solo(self.transport)
 
     def agree(self, ok: bool) -> bool:
         """What the only rank says."""

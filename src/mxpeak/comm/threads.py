@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from mxpeak.comm.base import ARRAYS, Buffer, Carrier, Communicator, DeviceCarrier, Request, arrival
+from mxpeak.comm.base import ARRAYS, Buffer, Communicator, DeviceTransport, Request, Transport, arrival
 from mxpeak.comm.solo import Done
 
 #: A rank that waits longer than this for a message will never get it: the test fails instead of hanging.
@@ -79,24 +79,24 @@ class Threads:
 
     name = "threads"
 
-    def __init__(self, post: _Post, group: tuple[Any, ...], rank: int, size: int, carrier: Carrier = ARRAYS):
+    def __init__(self, post: _Post, group: tuple[Any, ...], rank: int, size: int, transport: Transport = ARRAYS):
         self._post, self._group, self.rank, self.size = post, group, rank, size
-        self.carrier = carrier
-        self._count = count(1)  # of what all have done together; also by this group with another carrier
+        self.transport = transport
+        self._count = count(1)  # of what all have done together; also by this group with another transport
 
-    def carried(self, carrier: Carrier) -> Communicator:
-        """This group with another carrier."""
+    def with_transport(self, transport: Transport) -> Communicator:
+        """This group with another transport."""
         other = copy(self)
-        other.carrier = carrier
+        other.transport = transport
         return other
 
-    def direct(self, carrier: DeviceCarrier) -> Communicator | None:
+    def direct(self, transport: DeviceTransport) -> Communicator | None:
         """Messages are copied by NumPy, which reads no device."""
         return None
 
     def isend(self, buffer: Buffer, dest: int, tag: int = 0) -> Request:
         """Copy the buffer into the receiver's box."""
-        self._post.put((self._group, self.rank, dest, tag), _flat(self.carrier.sent(buffer)).copy())
+        self._post.put((self._group, self.rank, dest, tag), _flat(self.transport.sent(buffer)).copy())
         return Done()
 
     def irecv(self, buffer: Buffer, source: int, tag: int = 0) -> Request:
@@ -104,7 +104,7 @@ class Threads:
         return self._receive(buffer, (self._group, source, self.rank, tag))
 
     def _receive(self, buffer: Buffer, address: tuple[Any, ...]) -> Request:
-        memory, land = self.carrier.room(buffer)
+        memory, land = self.transport.room(buffer)
         return arrival(_Receive(self._post, address, memory), land)
 
     def ibcast(self, buffer: Buffer, root: int) -> Request:
@@ -112,7 +112,7 @@ class Threads:
         tag = self._next("bcast")
         if self.rank != root:
             return self._receive(buffer, (self._group, root, self.rank, tag))
-        message = _flat(self.carrier.sent(buffer)).copy()
+        message = _flat(self.transport.sent(buffer)).copy()
         for dest in range(self.size):
             if dest != root:
                 self._post.put((self._group, root, dest, tag), message)
@@ -121,7 +121,7 @@ class Threads:
     def allreduce(self, buffer: Buffer, op: str) -> None:
         """Everybody combines everybody's contribution in the order of ranks."""
         combine = _reducer(op)
-        memory, land = self.carrier.numbers(buffer)
+        memory, land = self.transport.numbers(buffer)
         flat = _flat(memory)
         parts = self._exchange(flat.copy())
         flat[:] = parts[0]
@@ -151,7 +151,7 @@ class Threads:
             return None
         members = [rank for c, _, rank in sorted((c, k, r) for c, k, r in parts if c == color)]
         group = (*self._group, number, color)
-        return Threads(self._post, group, members.index(self.rank), len(members), self.carrier)
+        return Threads(self._post, group, members.index(self.rank), len(members), self.transport)
 
     def agree(self, ok: bool) -> bool:
         """Whether all posted yes."""

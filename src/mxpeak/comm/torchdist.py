@@ -31,7 +31,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from mxpeak.comm.base import ARRAYS, FAMILY, Buffer, Carrier, Communicator, DeviceCarrier, Request, arrival
+from mxpeak.comm.base import ARRAYS, FAMILY, Buffer, Communicator, DeviceTransport, Request, Transport, arrival
 from mxpeak.comm.ending import LOOK_S, Watch, abort, exit_now, leave
 from mxpeak.errors import UsageError
 
@@ -253,52 +253,52 @@ class TorchDist:
 
     name = "torch"
 
-    def __init__(self, group: _Group, end: Callable[[int], None], carrier: Carrier = ARRAYS):
-        self._group, self._end, self.carrier = group, end, carrier
+    def __init__(self, group: _Group, end: Callable[[int], None], transport: Transport = ARRAYS):
+        self._group, self._end, self.transport = group, end, transport
         self._channels: _Channels | None = None
         self.rank, self.size = group.rank, group.size
 
-    def carried(self, carrier: Carrier) -> Communicator:
-        """This group with another carrier."""
+    def with_transport(self, transport: Transport) -> Communicator:
+        """This group with another transport."""
         other = copy(self)
-        other.carrier = carrier
+        other.transport = transport
         return other
 
-    def direct(self, carrier: DeviceCarrier) -> Communicator | None:
+    def direct(self, transport: DeviceTransport) -> Communicator | None:
         """This group with NCCL between its GPUs; None without NCCL, or where ranks share a GPU: it refuses that."""
-        mine = (socket.gethostname(), carrier.place, dist.is_nccl_available())
+        mine = (socket.gethostname(), transport.place, dist.is_nccl_available())
         found = self._all_objects(mine)
         if len({where[:2] for where in found}) < self.size or not all(has_nccl for *_, has_nccl in found):
             return None
         other = copy(self)
         try:
-            other.carrier, other._channels = ARRAYS, _Channels(self._group)
+            other.transport, other._channels = ARRAYS, _Channels(self._group)
         except RuntimeError:  # whatever NCCL does not like here, Gloo does without it
             other._channels = None
         return other if self.agree(other._channels is not None) else None
 
     def isend(self, buffer: Buffer, dest: int, tag: int = 0) -> Request:
         """Send with a tag, or post in the family's channel."""
-        message = _bytes(self.carrier.sent(buffer))
+        message = _bytes(self.transport.sent(buffer))
         if _on_gpu(message):
             return self._channel(tag).post(lambda nccl: nccl.send([message], dest, 0))
         return _Message(self._group.gloo.send([message], dest, tag), message)
 
     def irecv(self, buffer: Buffer, source: int, tag: int = 0) -> Request:
         """Receive with a tag, or post in the family's channel."""
-        memory, land = self.carrier.room(buffer)
+        memory, land = self.transport.room(buffer)
         message = _bytes(memory)
         if _on_gpu(message):
             return arrival(self._channel(tag).post(lambda nccl: nccl.recv([message], source, 0)), land)
         return arrival(_Message(self._group.gloo.recv([message], source, tag), message), land)
 
     def _channel(self, tag: int) -> _Channel:
-        assert self._channels is not None, "buffers on a GPU need a group made by direct, or a carrier that stages them"
+        assert self._channels is not None, "buffers on a GPU need a group made by direct, or a staging transport"
         return self._channels.of(tag)
 
     def ibcast(self, buffer: Buffer, root: int) -> Request:
         """The library's broadcast."""
-        memory, land = (self.carrier.sent(buffer), None) if self.rank == root else self.carrier.room(buffer)
+        memory, land = (self.transport.sent(buffer), None) if self.rank == root else self.transport.room(buffer)
         message = _bytes(memory)
         return arrival(_Collective(self._collective(message).broadcast(message, root), message), land)
 
@@ -306,13 +306,13 @@ class TorchDist:
         """Who does collective operations where this message lies."""
         if not _on_gpu(message):
             return self._group.gloo
-        assert self._channels is not None, "buffers on a GPU need a group made by direct, or a carrier that stages them"
+        assert self._channels is not None, "buffers on a GPU need a group made by direct, or a staging transport"
         _begin_all()
         return self._channels.collective
 
     def allreduce(self, buffer: Buffer, op: str) -> None:
         """The library's, in place; all ranks get the same bits, for one rank or ring adds and the others copy."""
-        numbers, land = self.carrier.numbers(buffer)
+        numbers, land = self.transport.numbers(buffer)
         x = _tensor(numbers)
         if op == "sum":
             _await(self._collective(x).allreduce(x, dist.ReduceOp.SUM))
@@ -373,7 +373,7 @@ class TorchDist:
             return None
         members = [rank for c, _, rank in sorted(part for part in parts if part[0] == color)]
         store = dist.PrefixStore(f"{number}.{color}", self._group.store)
-        part = TorchDist(_Group(store, members.index(self.rank), len(members)), self._end, self.carrier)
+        part = TorchDist(_Group(store, members.index(self.rank), len(members)), self._end, self.transport)
         part._channels = None if self._channels is None else _Channels(part._group)
         return part
 

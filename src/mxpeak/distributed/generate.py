@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 from mxpeak.comm.grid import Grid
 from mxpeak.distributed.matrix import DistMatrix
-from mxpeak.kernels.contract import Vector
-from mxpeak.kernels.contract.lu import Kernels
+from mxpeak.kernels.contract import Kernels, Vector
 from mxpeak.layout.block_cyclic import BlockCyclic
 from mxpeak.layout.generators import Generator
 

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mxpeak.comm.grid import Grid
-from mxpeak.kernels.contract import Matrix
-from mxpeak.kernels.contract.lu import Kernels
+from mxpeak.kernels.contract import Kernels, Matrix
 from mxpeak.layout.block_cyclic import BlockCyclic
 
 

@@ -17,7 +17,7 @@ from mxpeak.errors import UsageError
 from mxpeak.kernels.contract import Matrix, Vector
 from mxpeak.kernels.contract.norms import Tile
 from mxpeak.layout.block_cyclic import BlockCyclic
-from mxpeak.layout.places import Places, consecutive, dealt
+from mxpeak.layout.index_map import IndexMap, block_cyclic, consecutive
 from mxpeak.layout.structure import WHOLE, Band
 
 
@@ -30,8 +30,8 @@ class TileMatrix:
     """
 
     tiles: Sequence[Tile]
-    row_places: Places
-    column_places: Places
+    row_places: IndexMap
+    column_places: IndexMap
     everybody: Communicator
     stored: Band = WHOLE
 
@@ -60,7 +60,7 @@ class TileMatrix:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class DealtMatrix:
+class BlockCyclicMatrix:
     """A matrix dealt block-cyclically, rows over process rows and columns over process columns.
 
     Blocks need not be square, as ScaLAPACK's are not.
@@ -80,14 +80,14 @@ class DealtMatrix:
         return self.rows.n, self.cols.n
 
     @property
-    def row_places(self) -> Places:
+    def row_places(self) -> IndexMap:
         """Where the local rows lie."""
-        return dealt(self.rows)
+        return block_cyclic(self.rows)
 
     @property
-    def column_places(self) -> Places:
+    def column_places(self) -> IndexMap:
         """Where the local columns lie."""
-        return dealt(self.cols)
+        return block_cyclic(self.cols)
 
     @property
     def everybody(self) -> Communicator:
@@ -104,7 +104,7 @@ class DealtMatrix:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class CyclicMatrix(DealtMatrix):
+class CyclicMatrix(BlockCyclicMatrix):
     """One whose part of a rank is a single array, of any strides."""
 
     local: Matrix

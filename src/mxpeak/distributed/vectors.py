@@ -9,8 +9,7 @@ from __future__ import annotations
 from math import sqrt
 
 from mxpeak.comm.base import Communicator
-from mxpeak.kernels.contract import Vector
-from mxpeak.kernels.contract.lu import Kernels
+from mxpeak.kernels.contract import Kernels, Vector
 
 
 def largest(kernels: Kernels, everybody: Communicator, values: list[float]) -> list[float]:

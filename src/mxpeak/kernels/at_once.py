@@ -6,6 +6,8 @@ from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
+import array_api_compat.numpy
+
 from mxpeak.kernels.contract import Matrix, Vector
 from mxpeak.kernels.contract.lu import BlockSolver
 from mxpeak.spans import HOST
@@ -15,7 +17,8 @@ class AtOnce:
     """The host's side of `kernels.contract.Kernels`: no order of work to keep, operands of products by rows."""
 
     stopwatch = HOST
-    carrier = None
+    xp = array_api_compat.numpy
+    transport = None
     shaped: Any
     solve_lower: Any
     solve_upper: Any
@@ -23,7 +26,7 @@ class AtOnce:
     def wait(self) -> None:
         """See `kernels.contract`."""
 
-    def beside(self) -> nullcontext[None]:
+    def side_stream(self) -> nullcontext[None]:
         """See `kernels.contract`."""
         return nullcontext()
 
@@ -46,6 +49,6 @@ class AtOnce:
         """See `kernels.contract`."""
         return partial(self.solve_lower if part == "lower" else self.solve_upper, T)
 
-    def place(self) -> dict[str, Any]:
+    def device_facts(self) -> dict[str, Any]:
         """See `kernels.contract`."""
         return {}

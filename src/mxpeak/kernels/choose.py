@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mxpeak.errors import ResourceError, UsageError
-from mxpeak.kernels.contract.lu import Kernels
+from mxpeak.kernels.contract import Kernels
 
 #: What --kernels may name.
 BACKENDS = ("auto", "reference", "host", "torch")

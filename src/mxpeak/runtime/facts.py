@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mxpeak.comm.base import Communicator
-from mxpeak.kernels.contract.lu import Kernels
+from mxpeak.kernels.contract import Kernels
 from mxpeak.layout.cores import core_ranges
 from mxpeak.options import Setting
 from mxpeak.perf.devices import cross_socket, map_lines, rank_place
@@ -55,10 +55,10 @@ def facts_of(
     return Facts(
         argv=list(argv),
         config={name: {"value": s.value, "origin": s.origin} for name, s in settings.items()},
-        machine={**host_facts(affinity=placement.before), "nodes": placement.nodes, **kernels.place()},
+        machine={**host_facts(affinity=placement.before), "nodes": placement.nodes, **kernels.device_facts()},
         software={**software_facts(), **kernels.facts(), "environment": environment()},
         launch=launch_facts(comm, placement, kernels),
-        cautions=[*placement.cautions, *gpu_cautions(comm, placement, kernels.place())],
+        cautions=[*placement.cautions, *gpu_cautions(comm, placement, kernels.device_facts())],
     )
 
 
@@ -67,7 +67,7 @@ def launch_facts(comm: Communicator, placement: Placement, kernels: Kernels) -> 
     found = launcher()
     ranks = comm.gather_objects(
         {"rank": comm.rank, "host": os.uname().nodename, "cores": core_ranges(placement.cores),
-         "threads": placement.threads, **kernels.place()}
+         "threads": placement.threads, **kernels.device_facts()}
     )  # fmt: skip
     return {"launcher": found[0] if found and comm.size > 1 else "shell", "ranks": comm.size, "binding": ranks}
 

@@ -13,7 +13,7 @@ from mxpeak.comm.devices import check_device_messages
 from mxpeak.configs import RunConfig
 from mxpeak.errors import MxpeakError
 from mxpeak.kernels.choose import choose, settled
-from mxpeak.kernels.contract.lu import Kernels
+from mxpeak.kernels.contract import Kernels
 from mxpeak.layout.cores import core_masks, oversubscribed
 from mxpeak.options import Setting
 from mxpeak.perf.host import one_core_each
@@ -125,8 +125,8 @@ def load_kernels(config: RunConfig, placement: Placement, comm: Communicator) ->
         if wrong is not None:
             raise wrong if comm.size == 1 else type(wrong)(f"rank {rank}: {wrong}")
     assert kernels is not None
-    if kernels.carrier is None:
+    if kernels.transport is None:
         return kernels, comm
     if not config.on_gpu:
-        return kernels, comm.carried(kernels.carrier)
-    return kernels, check_device_messages(comm, kernels.carrier)
+        return kernels, comm.with_transport(kernels.transport)
+    return kernels, check_device_messages(comm, kernels.transport)

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from mxpeak.distributed.generate import GeneratedSystem
 from mxpeak.distributed.vectors import largest
-from mxpeak.kernels.contract import Vector
-from mxpeak.kernels.contract.lu import Kernels
+from mxpeak.kernels.contract import Kernels, Vector
 from mxpeak.solvers.krylov import Arnoldi
 from mxpeak.solvers.mxp_system import MxpSystem
 

@@ -17,7 +17,7 @@ from collections.abc import Collection
 
 from mxpeak.kernels.contract import Matrix, Vector
 from mxpeak.kernels.contract.norms import NormKernels
-from mxpeak.layout.places import consecutive
+from mxpeak.layout.index_map import consecutive
 from mxpeak.layout.structure import DIAGONAL, Structure
 from mxpeak.solvers.norms import NormMatrix, diagonal_tiles
 

@@ -19,8 +19,7 @@ from mxpeak.comm.base import Task, wait_for
 from mxpeak.comm.broadcast import library_nonblocking, start_broadcast
 from mxpeak.distributed.matrix import DistMatrix
 from mxpeak.distributed.vectors import largest
-from mxpeak.kernels.contract import Matrix, Vector
-from mxpeak.kernels.contract.lu import Kernels
+from mxpeak.kernels.contract import Kernels, Matrix, Vector
 from mxpeak.layout.schedule import LuStep, lu_steps
 from mxpeak.perf.counts import lu_flops_done
 from mxpeak.spans import Spans
@@ -101,7 +100,7 @@ class _Lu:
             upcoming = None
             if following and self.options.lookahead:
                 self.update_ahead(panels, following)
-                with self.kernels.beside():
+                with self.kernels.side_stream():
                     upcoming = self.begin(following)
                 self.update(panels, following.j1, following.j1, upcoming)
             else:
@@ -249,7 +248,7 @@ class StepPanels:
         """Make this rank's part once the diagonal block is here, and drive what is on its way; whether all is here."""
         if not self.made and all([task.progress() for task in self._block]):
             self.made = True
-            with self._kernels.beside():
+            with self._kernels.side_stream():
                 self._make(spans)
         return all([task.progress() for task in self._tasks]) and self.made
 

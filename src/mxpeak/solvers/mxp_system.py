@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from mxpeak.distributed.generate import GeneratedSystem
 from mxpeak.distributed.matrix import DistMatrix
 from mxpeak.distributed.vectors import DistSpace
-from mxpeak.kernels.contract import Vector
-from mxpeak.kernels.contract.lu import Kernels
+from mxpeak.kernels.contract import Kernels, Vector
 from mxpeak.solvers.triangular import Factored
 from mxpeak.spans import Spans
 

@@ -18,7 +18,7 @@ from typing import Protocol
 from mxpeak.comm.base import Communicator
 from mxpeak.kernels.contract import Vector
 from mxpeak.kernels.contract.norms import NormKernels, NormParts, Tile
-from mxpeak.layout.places import Places
+from mxpeak.layout.index_map import IndexMap
 from mxpeak.layout.structure import DIAGONAL, Structure
 
 #: The norms, and what of a pass over the matrix each is made from.
@@ -37,9 +37,9 @@ class NormMatrix(Protocol):
     @property
     def tiles(self) -> Sequence[Tile]: ...  # noqa: D102
     @property
-    def row_places(self) -> Places: ...  # noqa: D102
+    def row_places(self) -> IndexMap: ...  # noqa: D102
     @property
-    def column_places(self) -> Places: ...  # noqa: D102
+    def column_places(self) -> IndexMap: ...  # noqa: D102
     @property
     def everybody(self) -> Communicator: ...  # noqa: D102
 

@@ -10,7 +10,8 @@ from mxpeak.comm.base import Task
 from mxpeak.comm.broadcast import start_broadcast
 from mxpeak.comm.exchange import allreduce_by
 from mxpeak.distributed.matrix import DistMatrix
-from mxpeak.kernels.contract.lu import Kernels, Panel
+from mxpeak.kernels.contract import Kernels
+from mxpeak.kernels.contract.lu import Panel
 from mxpeak.layout.panel_plan import panel_plan
 from mxpeak.layout.row_moves import LocalMoves, local_moves, row_moves
 from mxpeak.layout.schedule import LuStep

@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from mxpeak.distributed.matrix import DistMatrix
-from mxpeak.kernels.contract import Matrix
-from mxpeak.kernels.contract.lu import Kernels
+from mxpeak.kernels.contract import Kernels, Matrix
 from mxpeak.layout.schedule import LuStep, chunks, lu_steps, split_columns
 from mxpeak.perf.counts import lu_flops_done
 from mxpeak.solvers.panel import FactoredPanel, PanelOptions
@@ -102,7 +101,7 @@ class _PivotedLu:
             if following and self.splits(step):
                 panel, right = self.split_update(panel, right, following)
             else:
-                with self.kernels.beside():
+                with self.kernels.side_stream():
                     upcoming = self.next_panel(following, panel) if following else None
                 self.swap_and_update(panel, self.trailing(following or step), self.end, self._left, upcoming)
                 self.report(panel)
@@ -125,7 +124,7 @@ class _PivotedLu:
         ahead = self.trailing(following)
         left = RowSwap(self.A, panel, ahead, self.split_at, self._left, self.kernels)
         left.gather(self.spans)
-        with self.kernels.beside():
+        with self.kernels.side_stream():
             upcoming = self.next_panel(following, panel)
 
         left.start(self.options.swap)

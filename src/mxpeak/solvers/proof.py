@@ -27,8 +27,7 @@ from math import inf, isfinite, nan, sqrt
 from mxpeak.distributed.generate import GeneratedSystem
 from mxpeak.distributed.matrix import DistMatrix
 from mxpeak.distributed.vectors import DistSpace, largest
-from mxpeak.kernels.contract import Vector
-from mxpeak.kernels.contract.lu import Kernels
+from mxpeak.kernels.contract import Kernels, Vector
 from mxpeak.precision import precision as format_of
 from mxpeak.solvers.mxp_system import Balance
 

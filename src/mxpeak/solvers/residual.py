@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mxpeak.distributed.matrix import DistMatrix
-from mxpeak.kernels.contract.lu import Kernels
+from mxpeak.kernels.contract import Kernels
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,7 @@ from typing import Any
 from mxpeak.comm.base import Task, in_turn
 from mxpeak.comm.exchange import gather_everywhere_binary, gather_everywhere_ring, scatter
 from mxpeak.distributed.matrix import DistMatrix
-from mxpeak.kernels.contract import Matrix
-from mxpeak.kernels.contract.lu import Kernels
+from mxpeak.kernels.contract import Kernels, Matrix
 from mxpeak.solvers.panel import FactoredPanel
 from mxpeak.spans import Spans
 

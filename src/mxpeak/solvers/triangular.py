@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from mxpeak.distributed.matrix import DistMatrix
-from mxpeak.kernels.contract import Matrix, Vector
-from mxpeak.kernels.contract.lu import BlockSolver, Kernels
+from mxpeak.kernels.contract import Kernels, Matrix, Vector
+from mxpeak.kernels.contract.lu import BlockSolver
 from mxpeak.layout.schedule import LuStep, lu_steps
 
 

@@ -10,10 +10,36 @@ returns Python numbers waits for what these depend on.  u is the unit roundoff o
 and normwise.
 """
 
-from typing import Any
+from __future__ import annotations
 
-Matrix = Any
-Vector = Any
-Indices = Any
+from typing import Protocol
 
-__all__ = ["Indices", "Matrix", "Vector"]
+from mxpeak.kernels.contract.backend import Backend, Indices, Matrix, Vector
+from mxpeak.kernels.contract.generated import GeneratedKernels
+from mxpeak.kernels.contract.lu import LuKernels
+from mxpeak.kernels.contract.norms import NormKernels
+from mxpeak.kernels.contract.sparse import SparseKernels
+
+__all__ = [
+    "Backend",
+    "GeneratedKernels",
+    "Indices",
+    "Kernels",
+    "LuKernels",
+    "Matrix",
+    "NormKernels",
+    "SparseKernels",
+    "Vector",
+]
+
+
+class Kernels(LuKernels, GeneratedKernels, Protocol):
+    """All that one backend computes, on one device and one pool of threads."""
+
+    @property
+    def norms(self) -> NormKernels:
+        """The operations of norms, on the same threads."""
+
+    @property
+    def sparse(self) -> SparseKernels:
+        """The operations of sparse solvers, on the same threads."""

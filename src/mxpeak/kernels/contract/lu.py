@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
-from mxpeak.kernels.contract import Indices, Matrix, Vector
-from mxpeak.kernels.contract.norms import NormKernels
-from mxpeak.kernels.contract.sparse import SparseKernels
+from mxpeak.kernels.contract.backend import Backend, Indices, Matrix, Vector
 from mxpeak.layout.block_cyclic import BlockCyclic
-from mxpeak.layout.entries import Entries
 from mxpeak.layout.panel_plan import PanelOp
-from mxpeak.spans import Stopwatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,39 +49,15 @@ class BlockSolver(Protocol):
         """x = T^-1 x (T^-T x) in place, x fp64."""
 
 
-#: Combines the candidate in the given vector over the process column (see `Kernels.better_candidate`), in place.
+#: Combines the candidate in the given vector over the process column (see `LuKernels.better_candidate`), in place.
 Exchange = Callable[[Vector], None]
 
 
-class Kernels(Protocol):
+class LuKernels(Backend, Protocol):
     """The operations of HPL and HPL-MxP.  All are local to the rank.
 
     What is said of fp64 matrices holds for fp32 ones with their u, unless the type is named.
     """
-
-    name: str
-    threads: int
-
-    @property
-    def stopwatch(self) -> Stopwatch:
-        """The clock of the work that these operations begin."""
-
-    def wait(self) -> None:
-        """Return once everything that was begun has ended."""
-
-    def beside(self) -> AbstractContextManager[None]:
-        """What is begun inside begins after all that was begun before, and may run beside what is begun afterwards."""
-
-    def join(self) -> None:
-        """What is begun from here on begins after all that was begun beside."""
-
-    @property
-    def norms(self) -> NormKernels:
-        """The operations of norms, on the same threads."""
-
-    @property
-    def sparse(self) -> SparseKernels:
-        """The operations of sparse solvers, on the same threads."""
 
     def matrix(self, rows: int, columns: int, precision: str = "fp64") -> Matrix:
         """An uninitialised row-major matrix, fp64 or fp32, whose leading dimension suits the caches."""
@@ -138,25 +109,6 @@ class Kernels(Protocol):
 
     def copy(self, source: Matrix, target: Matrix) -> None:
         """target = source, in whatever orders they lie."""
-
-    def generate(self, A: Matrix, rows: BlockCyclic, cols: BlockCyclic, entries: Entries, diagonal: Vector) -> None:
-        """A = this rank's part of a generated matrix, rounded once to A's type: a_ij = entries.value(i, j).
-
-        Where `diagonal` (fp64, an entry a local row) is not empty, a_ii is the one of row i instead.
-        """
-
-    def generated_matvec(
-        self, y: Vector, rows: BlockCyclic, cols: BlockCyclic, entries: Entries, diagonal: Vector, x: Vector
-    ) -> None:
-        """y = A x in fp64, A as `generate` would make it, never stored; error <= n·u·|A||x|; 2·m·n flops."""
-
-    def generated_row_sums(
-        self, sums: Vector, squares: Vector, rows: BlockCyclic, cols: BlockCyclic, entries: Entries, diagonal: Vector
-    ) -> None:
-        """sums = Σ_j |a_ij| and squares = Σ_j a_ij², A as `generate` would make it in fp64, never stored."""
-
-    def signs(self, v: Vector, cols: BlockCyclic, seed: int) -> None:
-        """v_j = +1 or -1, by the highest bit of X(1 + j): a pure function of (seed, global j)."""
 
     def cast(self, source: Matrix, target: Matrix, precision: str) -> None:
         """target = source rounded to nearest even in a precision; beyond its largest number: inf (fp8: NaN)."""
@@ -277,13 +229,3 @@ class Kernels(Protocol):
 
         Operands of the given precision; C is fp64 for fp64 operands, else fp32.
         """
-
-    def facts(self) -> dict[str, Any]:
-        """Libraries and versions that compute, for the result."""
-
-    def place(self) -> dict[str, Any]:
-        """The device that computes, for the result; empty for the host."""
-
-    @property
-    def carrier(self) -> Any:
-        """How arrays of these kernels become messages: a `comm.base.Carrier`; None: as they are."""

@@ -6,8 +6,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from mxpeak.kernels.contract import Indices, Matrix, Vector
-from mxpeak.layout.places import Places
+from mxpeak.kernels.contract.backend import Indices, Matrix, Vector
+from mxpeak.layout.index_map import IndexMap
 from mxpeak.layout.structure import Band
 
 
@@ -19,8 +19,8 @@ class Tile:
     """
 
     A: Matrix = field(repr=False)  # of a band it shows memory that is not the matrix's
-    rows: Places
-    cols: Places
+    rows: IndexMap
+    cols: IndexMap
     row0: int
     col0: int
 
@@ -96,7 +96,7 @@ class NormKernels(Protocol):
     def real_part(self, tile: Tile) -> Tile:
         """The tile without its imaginary parts: a view."""
 
-    def places(self, places: Places) -> Indices:
+    def places(self, places: IndexMap) -> Indices:
         """Where a line of local indices lies globally."""
 
     def spread(self, values: Vector, places: Indices, size: int) -> Vector:

@@ -17,7 +17,7 @@ from mxpeak.kernels.contract.norms import ExtendedParts, NormParts, Tile
 from mxpeak.kernels.host import norm_check, norm_folds, norm_small
 from mxpeak.kernels.host import norm_pass as compiled
 from mxpeak.kernels.host.team import Team
-from mxpeak.layout.places import Places
+from mxpeak.layout.index_map import IndexMap
 from mxpeak.layout.structure import WHOLE, Band
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -134,7 +134,7 @@ class Norms:
         """See `kernels.contract`."""
         return replace(tile, A=tile.A.real) if tile.A.dtype.kind == "c" else tile
 
-    def places(self, places: Places) -> Array:
+    def places(self, places: IndexMap) -> Array:
         """See `kernels.contract`."""
         il = np.arange(places.size)
         return places.first + il // places.nb * places.jump + il % places.nb

@@ -18,9 +18,9 @@ from mxpeak.kernels.host.native import address_of, barrier, call_at, column, cyc
 RIGHT, LEFT, CROUT = range(3)
 LEAF, SOLVE, TOP, UPDATE = range(4)
 
-# Places in `state`, which all threads see.
+# IndexMap in `state`, which all threads see.
 SINGULAR, BROKEN, LEAF_CYCLES, SWAP_CYCLES, ALL_CYCLES = range(5)
-# Places at the head of a candidate: |pivot|, its global row, whether the block row's own row j follows.
+# IndexMap at the head of a candidate: |pivot|, its global row, whether the block row's own row j follows.
 VALUE, ROW, HAS_TOP, HEAD = 0, 1, 2, 4
 
 

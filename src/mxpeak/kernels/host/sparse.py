@@ -16,7 +16,7 @@ from mxpeak.kernels.host.sparse_native import LANES
 from mxpeak.kernels.host.sparse_pack import ROW
 from mxpeak.kernels.host.sparse_setup import VECTORS, Array, HostMatrix, SparseSetup, aligned
 from mxpeak.kernels.host.team import Team
-from mxpeak.layout.places import consecutive
+from mxpeak.layout.index_map import consecutive
 
 #: Numbers that one thread goes through by itself in the time that waking another takes.
 ALONE = 2**18

@@ -12,7 +12,7 @@ import ml_dtypes
 import numpy as np
 
 from mxpeak.kernels.contract.norms import ExtendedParts, NormParts, Tile
-from mxpeak.layout.places import Places
+from mxpeak.layout.index_map import IndexMap
 from mxpeak.layout.structure import Band
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -165,7 +165,7 @@ class ReferenceNorms:
         """See `kernels.contract`."""
         return replace(tile, A=tile.A.real) if tile.A.dtype.kind == "c" else tile
 
-    def places(self, places: Places) -> Array:
+    def places(self, places: IndexMap) -> Array:
         """See `kernels.contract`."""
         return np.array([places.to_global(il) for il in range(places.size)], np.int64)
 

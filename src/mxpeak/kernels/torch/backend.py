@@ -14,6 +14,7 @@ from mxpeak.kernels.contract.norms import NormKernels
 from mxpeak.kernels.contract.sparse import SparseKernels
 from mxpeak.kernels.torch import blas, cast, generate, panel, rows, triangle
 from mxpeak.kernels.torch.device import TYPES, Device
+from mxpeak.kernels.torch.namespace import Namespace
 from mxpeak.layout.block_cyclic import BlockCyclic
 from mxpeak.layout.entries import Entries
 
@@ -48,6 +49,7 @@ class TorchKernels:
 
     def __init__(self, device: Device, host: HostKernels):
         self.device, self.host, self.threads = device, host, host.threads
+        self.xp = Namespace(device.where)
         if not device.is_gpu:
             torch.set_num_threads(host.threads)
         self.trsm, self.panel_on = "library", "device"
@@ -80,8 +82,8 @@ class TorchKernels:
     def wait(self) -> None:
         self.device.wait()
 
-    def beside(self) -> AbstractContextManager[None]:
-        return self.device.beside()
+    def side_stream(self) -> AbstractContextManager[None]:
+        return self.device.side_stream()
 
     def join(self) -> None:
         self.device.join()
@@ -296,7 +298,7 @@ class TorchKernels:
     def facts(self) -> dict[str, Any]:
         facts = {"kernels": self.name, "torch": str(torch.__version__)}
         if self.device.triton:
-            from mxpeak.kernels.torch.triton_cast import VERSION
+            from mxpeak.kernels.torch.triton.cast import VERSION
 
             facts["triton"] = VERSION
         if not self.device.is_gpu:
@@ -304,7 +306,7 @@ class TorchKernels:
         platform = {"hip": torch.version.hip} if torch.version.hip else {"cuda": torch.version.cuda}
         return facts | platform | {"blas": _library_version()}
 
-    def place(self) -> dict[str, Any]:
+    def device_facts(self) -> dict[str, Any]:
         if not self.device.is_gpu:
             return {"device": str(self.device.where)}
         chip = self.device.chip
@@ -318,10 +320,10 @@ class TorchKernels:
         }
 
     @property
-    def carrier(self) -> Any:
-        from mxpeak.kernels.torch.carrier import tensor_carrier
+    def transport(self) -> Any:
+        from mxpeak.kernels.torch.messages import tensor_transport
 
-        return tensor_carrier(self.device)
+        return tensor_transport(self.device)
 
 
 def _library_version() -> str:

@@ -65,7 +65,7 @@ def subtract_product(device: Device, C: Tensor, A: Tensor, B: Tensor, gemm: str)
     elif A.dtype not in (*HALF, EIGHTH):
         _subtract(C, A, B, "ieee")
     elif C.numel() and A.shape[1] and device.triton and (gemm == "triton" or A.dtype == EIGHTH) and _knows(device, A):
-        from mxpeak.kernels.torch.triton_gemm import launch_subtract_product
+        from mxpeak.kernels.torch.triton.gemm import launch_subtract_product
 
         launch_subtract_product(C, A, B)
     elif device.is_gpu and torch.version.hip is None:

@@ -24,7 +24,7 @@ def cast(device: Device, source: Tensor, target: Tensor, precision: str) -> None
     bits = _bits(target)
     by_rows = source.stride(1) == 1 or source.shape[1] == 1
     if device.triton and source.numel() and target.dtype == OPERANDS[precision] and by_rows:
-        from mxpeak.kernels.torch.triton_cast import launch_cast
+        from mxpeak.kernels.torch.triton.cast import launch_cast
 
         launch_cast(source, bits if precision == "tf32" else target, precision)
     elif target.dtype == TF32:
@@ -58,7 +58,7 @@ def _rounded_to_tf32(x: Tensor) -> Tensor:
 def copy(device: Device, source: Tensor, target: Tensor) -> None:
     """target = source, in whatever orders they lie."""
     if device.triton and _crossed(source, target):
-        from mxpeak.kernels.torch.triton_cast import launch_copy
+        from mxpeak.kernels.torch.triton.cast import launch_copy
 
         launch_copy(source, target)
     else:

@@ -73,7 +73,7 @@ class Device:
             torch.cuda.synchronize(self.where)
 
     @contextmanager
-    def beside(self) -> Iterator[None]:
+    def side_stream(self) -> Iterator[None]:
         """What is begun inside begins after all that was begun before, and runs beside what is begun afterwards."""
         if not self.is_gpu:
             yield

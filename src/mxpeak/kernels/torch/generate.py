@@ -88,7 +88,7 @@ def generate(
         return
     made = recipe(rows, cols, entries, device)
     if device.triton:
-        from mxpeak.kernels.torch.triton_generate import launch_generate
+        from mxpeak.kernels.torch.triton.generate import launch_generate
 
         launch_generate(A, made, diagonal)
         return
@@ -105,7 +105,7 @@ def generated_matvec(
         return
     made = recipe(rows, cols, entries, device)
     if device.triton:
-        from mxpeak.kernels.torch.triton_generate import launch_matvec
+        from mxpeak.kernels.torch.triton.generate import launch_matvec
 
         launch_matvec(device, y, made, diagonal, x)
         return
@@ -124,7 +124,7 @@ def generated_row_sums(
         return
     made = recipe(rows, cols, entries, device)
     if device.triton:
-        from mxpeak.kernels.torch.triton_generate import launch_row_sums
+        from mxpeak.kernels.torch.triton.generate import launch_row_sums
 
         launch_row_sums(device, sums, squares, made, diagonal)
         return

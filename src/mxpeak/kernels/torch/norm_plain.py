@@ -13,7 +13,7 @@ import torch
 
 from mxpeak.kernels.contract.norms import Tile
 from mxpeak.kernels.torch.norm_table import FAR
-from mxpeak.layout.places import Places
+from mxpeak.layout.index_map import IndexMap
 from mxpeak.layout.structure import WHOLE, Band
 
 #: Entries of a strip.
@@ -49,7 +49,7 @@ def strips(tiles: Sequence[Tile], band: Band, most: int = STRIP) -> Iterator[Str
                 yield _strip(tile, band, slice(a, end), slice(begin, stop))
 
 
-def place_of(places: Places, where: torch.device, part: slice = slice(None)) -> torch.Tensor:
+def place_of(places: IndexMap, where: torch.device, part: slice = slice(None)) -> torch.Tensor:
     """The global indices of a line of local ones, or of a part of it."""
     il = torch.arange(*part.indices(places.size), device=where)
     return places.first + il // places.nb * places.jump + il % places.nb

@@ -9,7 +9,7 @@ import torch
 
 from mxpeak.kernels.contract.norms import Tile
 from mxpeak.kernels.torch.norm_table import FEW, MANY, Batch, batches
-from mxpeak.layout.places import consecutive
+from mxpeak.layout.index_map import consecutive
 from mxpeak.layout.structure import WHOLE, Band
 
 Tensor = Any
@@ -20,7 +20,7 @@ def norm_pass(
     by_column: Tensor,
 ) -> None:  # fmt: skip
     """Add to the sums that are wanted, and raise the largest."""
-    from mxpeak.kernels.torch.triton_norms import launch_pass
+    from mxpeak.kernels.torch.triton.norms import launch_pass
 
     for batch in batches(tiles, band, MANY):
         along, across = _wanted(batch, wants)
@@ -46,7 +46,7 @@ def row_column_max(
     tiles: Sequence[Tile], band: Band, wants: Collection[str], by_row: Tensor, by_column: Tensor
 ) -> None:
     """Raise the largest of rows and columns."""
-    from mxpeak.kernels.torch.triton_norms import launch_pass
+    from mxpeak.kernels.torch.triton.norms import launch_pass
 
     for batch in batches(tiles, band, MANY):
         along, across = _wanted(batch, wants)
@@ -68,7 +68,7 @@ def folded_sums(
     row_factors: Tensor, column_factors: Tensor, by_row: Tensor, by_column: Tensor,
 ) -> None:  # fmt: skip
     """Add to the folds."""
-    from mxpeak.kernels.torch.triton_norms import launch_folds
+    from mxpeak.kernels.torch.triton.norms import launch_folds
 
     where = by_row.device
     constants = torch.tensor(sigmas, dtype=torch.float64).to(where, non_blocking=True)
@@ -89,7 +89,7 @@ def folded_sums(
 
 def read_all(tiles: Sequence[Tile]) -> None:
     """The largest bits of each program's entries, complex ones as pairs of real ones: written, and not looked at."""
-    from mxpeak.kernels.torch.triton_norms import launch_pass
+    from mxpeak.kernels.torch.triton.norms import launch_pass
 
     for batch in batches([part for tile in tiles for part in _real_parts(tile)], WHOLE, MANY):
         where = batch.pieces[0].A.device

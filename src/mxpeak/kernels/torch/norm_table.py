@@ -15,7 +15,7 @@ from itertools import groupby, pairwise
 import torch
 
 from mxpeak.kernels.contract.norms import Tile
-from mxpeak.layout.places import Places
+from mxpeak.layout.index_map import IndexMap
 from mxpeak.layout.structure import WHOLE, Band
 
 #: The columns of the table; strides are in real numbers.
@@ -67,8 +67,8 @@ class Piece:
     turned: bool
     line0: int
     place0: int
-    by_line: Places
-    by_place: Places
+    by_line: IndexMap
+    by_place: IndexMap
     line_stride: int
     stride: int
     band: Band  # of lines as rows
@@ -197,13 +197,13 @@ def slots(spans: Sequence[tuple[int, int]]) -> list[int]:
     return found
 
 
-def _reached(places: Places, size: int, others: Places, count: int, band: Band) -> int:
+def _reached(places: IndexMap, size: int, others: IndexMap, count: int, band: Band) -> int:
     """At most how many blocks of `size` of these places `count` consecutive ones of the others meet in the band."""
     blocks = -(-places.size // size)
     return min(blocks, (_span(others, count) + max(0, band.below + band.above)) // size + 2)
 
 
-def _span(places: Places, count: int) -> int:
+def _span(places: IndexMap, count: int) -> int:
     """At most how far apart the first and the last of so many places are."""
     return count + -(-count // places.nb) * (places.jump - places.nb)
 

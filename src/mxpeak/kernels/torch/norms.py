@@ -11,7 +11,7 @@ import torch
 from mxpeak.kernels.contract.norms import ExtendedParts, NormParts, Tile
 from mxpeak.kernels.torch import norm_check, norm_plain, norm_slots
 from mxpeak.kernels.torch.device import Device
-from mxpeak.layout.places import Places
+from mxpeak.layout.index_map import IndexMap
 from mxpeak.layout.structure import Band
 
 Tensor = Any
@@ -85,7 +85,7 @@ class TorchNorms:
         """See `kernels.contract`."""
         return replace(tile, A=tile.A.real) if tile.A.is_complex() else tile
 
-    def places(self, places: Places) -> Tensor:
+    def places(self, places: IndexMap) -> Tensor:
         """See `kernels.contract`."""
         return norm_plain.place_of(places, self._device.where)
 

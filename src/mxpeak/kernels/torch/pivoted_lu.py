@@ -156,7 +156,7 @@ class _Lu:
         L, U = self._rounded(A[j1:, j0:j1], A[j0:j1, j1:])
         ahead = j2 - j1
         self._subtract(A[j1:, j1:j2], L, U[:, :ahead])
-        with device.beside():
+        with device.side_stream():
             self._factor_panel(j1)
         if j2 < A.shape[0]:
             self._subtract(A[j1:, j2:], L, U[:, ahead:])

@@ -21,7 +21,7 @@ from mxpeak.kernels.torch.device import TYPES, Device
 from mxpeak.kernels.torch.norms import TorchNorms
 from mxpeak.kernels.torch.sparse_matrix import Coarse, Steps, Tensor, TorchMatrix, coarse_of
 from mxpeak.kernels.torch.sparse_setup import SparseSetup
-from mxpeak.layout.places import consecutive
+from mxpeak.layout.index_map import consecutive
 
 #: Entries of a vector of a basis are a multiple of so many apart, so that each begins with whole vector loads.
 APART = 64
@@ -198,9 +198,9 @@ class TorchSparse(SparseSetup):
 def _forms(device: Device) -> tuple[Any, Any]:
     """The functions on matrices and those on vectors that this device takes."""
     if device.triton:
-        from mxpeak.kernels.torch import triton_sparse, triton_vectors
+        from mxpeak.kernels.torch.triton import sparse, vectors
 
-        return triton_sparse, triton_vectors
+        return sparse, vectors
     return sparse_plain, sparse_vectors
 
 

@@ -1,6 +1,6 @@
 """Sums over chunks of a sparse matrix by torch's own operations: gathers, products, sums of segments.
 
-They take several passes over memory.  `triton_sparse` has the same functions in one.
+They take several passes over memory.  `triton/sparse` has the same functions in one.
 """
 
 from __future__ import annotations

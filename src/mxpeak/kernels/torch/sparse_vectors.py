@@ -1,6 +1,6 @@
 """Vectors and bases of Krylov methods by torch's own operations; sums are of fp64 numbers.
 
-`triton_vectors` has the same functions in one pass over memory.
+`triton/vectors` has the same functions in one pass over memory.
 """
 
 from __future__ import annotations

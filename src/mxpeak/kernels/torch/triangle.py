@@ -23,9 +23,9 @@ STRIP = 1 << 22
 
 def _kernels() -> Any:
     """The Triton kernels, imported where there is Triton."""
-    from mxpeak.kernels.torch import triton_triangle
+    from mxpeak.kernels.torch.triton import triangle
 
-    return triton_triangle
+    return triangle
 
 
 def _strips(A: Tensor) -> Iterator[slice]:

@@ -17,7 +17,7 @@ Matrix = TileMatrix | CyclicMatrix
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class OnDevice:
     """A matrix in the form that these kernels take, and how their vectors are given back to the user."""
 
     matrix: Matrix
@@ -30,7 +30,7 @@ def on_host(A: Any) -> Any:
     return _as_array(numbers(A, "A")) if A.device.type == "cpu" else A
 
 
-def placed(M: Matrix, device: str, host: Callable[[], NormKernels]) -> Placed:
+def placed(M: Matrix, device: str, host: Callable[[], NormKernels]) -> OnDevice:
     """The matrix where it is to be computed with: nothing is copied unless a device is named on which it does not lie.
 
     Tensors on the CPU are arrays of the same memory to the host's kernels.  Who gives tensors gets tensors.
@@ -46,30 +46,30 @@ def placed(M: Matrix, device: str, host: Callable[[], NormKernels]) -> Placed:
     if where is not None:
         return _on_device(M, where, tensors)
     if tensors:
-        return Placed(_changed(M, _as_array), host(), _as_tensor)
-    return Placed(M, host(), np.asarray)
+        return OnDevice(_changed(M, _as_array), host(), _as_tensor)
+    return OnDevice(M, host(), np.asarray)
 
 
 def _place(A: Any) -> str:
     return str(A.device) if is_tensor(A) else "cpu"
 
 
-def _on_device(M: Matrix, where: Any, tensors: bool) -> Placed:
+def _on_device(M: Matrix, where: Any, tensors: bool) -> OnDevice:
     from mxpeak.kernels.torch.norms import TorchNorms
 
     kernels = TorchNorms(where)
     there = _changed(M, lambda A: kernels.here(_as_tensor(A)))
-    return Placed(_carried(there, where), kernels, _itself if tensors else lambda x: x.cpu().numpy())
+    return OnDevice(_with_transport(there, where), kernels, _itself if tensors else lambda x: x.cpu().numpy())
 
 
-def _on_several(M: Matrix, places: Sequence[str]) -> Placed:
+def _on_several(M: Matrix, places: Sequence[str]) -> OnDevice:
     """Each tile where it lies; vectors on the first of these places."""
     from mxpeak.kernels.torch.given import device_at
     from mxpeak.kernels.torch.norm_devices import SeveralNorms
 
     devices = {place: device_at(place) for place in places}
     there = _changed(M, _as_tensor)
-    return Placed(_carried(there, devices[places[0]]), SeveralNorms(devices, _place), _itself)
+    return OnDevice(_with_transport(there, devices[places[0]]), SeveralNorms(devices, _place), _itself)
 
 
 def _changed(M: Matrix, change: Callable[[Any], Any]) -> Matrix:
@@ -79,18 +79,18 @@ def _changed(M: Matrix, change: Callable[[Any], Any]) -> Matrix:
     return replace(M, tiles=[replace(tile, A=change(tile.A)) for tile in M.tiles])
 
 
-def _carried(M: Matrix, where: Any) -> Matrix:
+def _with_transport(M: Matrix, where: Any) -> Matrix:
     """The matrix among whose ranks a device's vectors are summed up."""
-    from mxpeak.kernels.torch.carrier import tensor_carrier
+    from mxpeak.kernels.torch.messages import tensor_transport
 
     if M.everybody.size == 1:
         return M
-    carrier = tensor_carrier(where)
+    transport = tensor_transport(where)
     if isinstance(M, TileMatrix):
-        return replace(M, everybody=M.everybody.carried(carrier))
+        return replace(M, everybody=M.everybody.with_transport(transport))
     grid = M.grid
-    return replace(M, grid=replace(grid, all=grid.all.carried(carrier), row=grid.row.carried(carrier),
-                                   column=grid.column.carried(carrier)))  # fmt: skip
+    return replace(M, grid=replace(grid, all=grid.all.with_transport(transport), row=grid.row.with_transport(transport),
+                                   column=grid.column.with_transport(transport)))  # fmt: skip
 
 
 def _itself(x: Any) -> Any:

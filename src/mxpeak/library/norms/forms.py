@@ -13,7 +13,7 @@ from mxpeak.comm.solo import Solo
 from mxpeak.distributed.tiles import CyclicMatrix, TileMatrix, scalapack_parts, tile_matrix, whole
 from mxpeak.errors import UsageError
 from mxpeak.layout.grid import ProcessGrid
-from mxpeak.layout.places import consecutive
+from mxpeak.layout.index_map import consecutive
 from mxpeak.layout.structure import Band
 from mxpeak.library.inputs import is_tensor
 from mxpeak.library.norms.arrays import integers, numbers, type_name, whole_numbers

@@ -23,7 +23,7 @@ from mxpeak.layout.structure import ENDLESS, WHOLE, Band, Structure
 from mxpeak.layout.structure import structure as structure_of
 from mxpeak.library.inputs import is_tensor
 from mxpeak.library.norms.arrays import two_dimensional
-from mxpeak.library.norms.devices import Placed, on_host, placed
+from mxpeak.library.norms.devices import OnDevice, on_host, placed
 from mxpeak.library.norms.ranks import on_all
 from mxpeak.perf.host import one_core_each
 from mxpeak.solvers import norms as four_stages
@@ -130,7 +130,7 @@ class _Asked:
         with np.errstate(all="ignore"):
             return at.given_back(vector_norms(at.matrix, S, kind, by, at.kernels))
 
-    def _settled(self, what: str) -> tuple[Structure, list[str], Placed]:
+    def _settled(self, what: str) -> tuple[Structure, list[str], OnDevice]:
         """Structure, kinds, and matrix and kernels on their device, on all ranks alike."""
         A = self.A
         if not isinstance(A, TileMatrix | CyclicMatrix | DistMatrix):
@@ -146,7 +146,7 @@ class _Asked:
         given = ", ".join(f"{name}={value}" for name, value in options.items() if value)
         return lambda made: f"{what} {'/'.join(made[1])} of {made[0].m}x{made[0].n} {made[0].name} {given}".strip()
 
-    def _checked(self) -> tuple[Structure, list[str], Placed]:
+    def _checked(self) -> tuple[Structure, list[str], OnDevice]:
         M = _as_matrix(self.A)
         kl, ku = (None if w is None else _width(w, name) for w, name in ((self.kl, "kl"), (self.ku, "ku")))
         S = structure_of(self.structure, *M.shape, uplo=self.uplo, diag=self.diag, kl=kl, ku=ku)

@@ -13,7 +13,7 @@ from mxpeak.layout.block_cyclic import BlockCyclic
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class IndexMap:
     """`size` local indices in blocks of NB, `jump` apart."""
 
     size: int
@@ -31,11 +31,11 @@ class Places:
         return min(max(rounds * self.nb + min(rest, self.nb), 0), self.size)
 
 
-def consecutive(size: int, first: int = 0) -> Places:
+def consecutive(size: int, first: int = 0) -> IndexMap:
     """`size` indices one after the other from `first` on."""
-    return Places(size, first, max(size, 1), max(size, 1))
+    return IndexMap(size, first, max(size, 1), max(size, 1))
 
 
-def dealt(part: BlockCyclic) -> Places:
+def block_cyclic(part: BlockCyclic) -> IndexMap:
     """The indices that process p owns of a block-cyclic distribution."""
-    return Places(part.local_size, part.p * part.nb, part.nb, part.P * part.nb)
+    return IndexMap(part.local_size, part.p * part.nb, part.nb, part.P * part.nb)

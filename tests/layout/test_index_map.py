@@ -1,4 +1,4 @@
-"""Places against counting, and against the block-cyclic distribution that they stand for."""
+"""IndexMap against counting, and against the block-cyclic distribution that they stand for."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from itertools import product
 import pytest
 
 from mxpeak.layout.block_cyclic import BlockCyclic
-from mxpeak.layout.places import Places, consecutive, dealt
+from mxpeak.layout.index_map import IndexMap, block_cyclic, consecutive
 
 
-def check_against_counting(places: Places, end: int) -> None:
+def check_against_counting(places: IndexMap, end: int) -> None:
     """`before` counts what `to_global` lists, in front of every global index, also those off the matrix."""
     listed = [places.to_global(il) for il in range(places.size)]
     assert listed == sorted(set(listed)), "local order is global order"
@@ -22,7 +22,7 @@ def check_against_counting(places: Places, end: int) -> None:
 def test_dealt_places_are_the_block_cyclic_ones(P: int) -> None:
     for n, nb, p in product(range(14), range(1, 6), range(P)):
         part = BlockCyclic(n, nb, p, P)
-        places = dealt(part)
+        places = block_cyclic(part)
         assert places.size == part.local_size
         assert [places.to_global(il) for il in range(places.size)] == [
             ig for ig in range(n) if part.owner(ig) == p
@@ -46,5 +46,5 @@ def test_consecutive_places_begin_at_the_top_unless_told() -> None:
 
 def test_places_of_any_form_are_counted() -> None:
     for size, first, nb, gap in product(range(8), (0, 2), range(1, 4), range(4)):
-        places = Places(size, first, nb, nb + gap)
+        places = IndexMap(size, first, nb, nb + gap)
         check_against_counting(places, first + (size + 1) * (nb + gap))

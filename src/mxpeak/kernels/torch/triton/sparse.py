@@ -19,7 +19,7 @@ from mxpeak.kernels.host import sparse_pack as pack
 from mxpeak.kernels.torch import sparse_matrix
 from mxpeak.kernels.torch.device import Device
 from mxpeak.kernels.torch.sparse_matrix import Coarse, Steps, Surface, Tensor, TorchMatrix, parts_of
-from mxpeak.kernels.torch.triton_vectors import units
+from mxpeak.kernels.torch.triton.vectors import units
 
 LANES = tl.constexpr(sparse_native.LANES)
 TABLE, ROW, ROWS = tl.constexpr(pack.TABLE), tl.constexpr(pack.ROW), tl.constexpr(pack.ROWS)

@@ -158,6 +158,6 @@ class DirectTensors:
         return bool(torch.equal(a, b))
 
 
-def tensor_carrier(device: Device) -> HostTensors | DirectTensors:
+def tensor_transport(device: Device) -> HostTensors | DirectTensors:
     """What carries this device's tensors: a GPU's by its own memory, which is to be tested before it is relied on."""
     return DirectTensors(device) if device.is_gpu else HostTensors()

@@ -110,7 +110,7 @@ def _add_squares(x, plain, large, small, WIDE: tl.constexpr):
 
 @triton.jit
 def _global(il, first, nb, jump):
-    """Where local index il lies: `layout.places`."""
+    """Where local index il lies: `layout.index_map`."""
     return first + il // nb * jump + il % nb
 
 

@@ -21,8 +21,8 @@ from mxpeak.comm.exchange import gather_everywhere_binary, gather_everywhere_rin
 from mxpeak.comm.solo import Solo
 from mxpeak.comm.threads import Threads, run_ranks
 from mxpeak.errors import UsageError
-from mxpeak.kernels.torch import carrier
-from mxpeak.kernels.torch.carrier import HostTensors, StagedTensors, tensor_carrier
+from mxpeak.kernels.torch import transport
+from mxpeak.kernels.torch.messages import HostTensors, StagedTensors, tensor_transport
 from tests.support.tensor_checks import Device, Staged, check_tensors
 
 
@@ -46,7 +46,7 @@ def test_strided_tensors_are_refused() -> None:
 
 def test_only_fp64_numbers_are_summed_over_ranks() -> None:
     with pytest.raises(UsageError, match=r"fp64 numbers, and these are torch\.bfloat16"):
-        Solo().carried(HostTensors()).carrier.numbers(torch.zeros(3, dtype=torch.bfloat16))
+        Solo().with_transport(HostTensors()).transport.numbers(torch.zeros(3, dtype=torch.bfloat16))
 
 
 # --- the test at start
@@ -54,7 +54,7 @@ def test_only_fp64_numbers_are_summed_over_ranks() -> None:
 
 def willing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Thread ranks that say that they read device memory."""
-    monkeypatch.setattr(Threads, "direct", lambda self, carrier: self.carried(carrier))
+    monkeypatch.setattr(Threads, "direct", lambda self, transport: self.with_transport(transport))
 
 
 @pytest.mark.parametrize("size", [2, 3, 4])
@@ -62,7 +62,7 @@ def test_device_buffers_that_arrive_are_sent_directly(
     size: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     willing(monkeypatch)
-    names = run_ranks(size, lambda comm: check_device_messages(comm, Device()).carrier.name)
+    names = run_ranks(size, lambda comm: check_device_messages(comm, Device()).transport.name)
     assert names == [Device.name] * size
     assert capsys.readouterr().err == ""
 
@@ -79,7 +79,7 @@ def test_a_device_that_fails_on_one_rank_is_staged_on_all_and_one_sentence_says_
         x = torch.tensor([float(comm.rank)], dtype=torch.float64)
         carried.allreduce(x, "sum")
         assert x[0] == size * (size - 1) / 2
-        return str(carried.carrier.name)
+        return str(carried.transport.name)
 
     assert run_ranks(size, body) == [Staged.name] * size
     err = capsys.readouterr().err
@@ -88,10 +88,10 @@ def test_a_device_that_fails_on_one_rank_is_staged_on_all_and_one_sentence_says_
 
 
 def test_a_library_that_does_not_claim_device_memory_is_not_tried(capsys: pytest.CaptureFixture[str]) -> None:
-    names = run_ranks(2, lambda comm: check_device_messages(comm, Device("raises")).carrier.name)
+    names = run_ranks(2, lambda comm: check_device_messages(comm, Device("raises")).transport.name)
     assert names == [Staged.name] * 2
     assert "threads does not say that it reads" in capsys.readouterr().err
-    assert check_device_messages(Solo(), Device("raises")).carrier.name == Staged.name
+    assert check_device_messages(Solo(), Device("raises")).transport.name == Staged.name
 
 
 def test_what_is_passed_on_crosses_to_the_device_once() -> None:
@@ -101,13 +101,13 @@ def test_what_is_passed_on_crosses_to_the_device_once() -> None:
         for name in BROADCASTS:
             staged = Staged()
             message = torch.arange(37.0) if comm.rank == 0 else torch.full((37,), torch.nan)
-            start_broadcast(name, comm.carried(staged), message, 0).wait()
+            start_broadcast(name, comm.with_transport(staged), message, 0).wait()
             assert message.tolist() == list(range(37))
             assert (staged.down, staged.up) == ((1, 0) if comm.rank == 0 else (0, 1)), name
         for gather in (gather_everywhere_ring, gather_everywhere_binary):
             staged = Staged()
             pieces = [torch.full((3,), float(r) if r == comm.rank else torch.nan) for r in range(comm.size)]
-            Task(gather(comm.carried(staged), pieces, 60)).wait()
+            Task(gather(comm.with_transport(staged), pieces, 60)).wait()
             assert [piece[0] for piece in pieces] == list(range(comm.size))
             assert (staged.down, staged.up) == (1, comm.size - 1)
 
@@ -143,12 +143,12 @@ def streams(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(torch.cuda, "current_stream", lambda where: Stream(log, "work"))
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
     monkeypatch.setattr(StagedTensors, "_carries", lambda self, buffer: isinstance(buffer, torch.Tensor))
-    monkeypatch.setattr(carrier, "_pinned", torch.empty_like)
+    monkeypatch.setattr(transport, "_pinned", torch.empty_like)
     return log
 
 
 def on_cpu() -> Any:
-    return carrier.Device(torch.device("cpu"), triton=False, poison=True)
+    return transport.Device(torch.device("cpu"), triton=False, poison=True)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float8_e4m3fn])
@@ -156,7 +156,7 @@ def test_a_staged_message_is_a_copy_that_is_whole_when_it_is_sent(dtype: torch.d
     staged, x = StagedTensors(on_cpu()), torch.ones(7, dtype=dtype)
     message = staged.sent(x)
     x.zero_()
-    assert np.array_equal(message, carrier.flat(torch.ones(7, dtype=dtype)).numpy())
+    assert np.array_equal(message, transport.flat(torch.ones(7, dtype=dtype)).numpy())
     assert streams == ["copies waits for work", "wait for copies"]
 
 
@@ -177,7 +177,7 @@ def test_staged_reductions_come_back_to_the_buffer(streams: list[str]) -> None:
 
     def body(comm: Any) -> None:
         x = torch.tensor([float(comm.rank), torch.nan if comm.rank == 1 else 0.0], dtype=torch.float64)
-        comm.carried(staged).allreduce(x, "max")
+        comm.with_transport(staged).allreduce(x, "max")
         assert x[0] == 2
         assert x[1].isnan()
 
@@ -185,4 +185,4 @@ def test_staged_reductions_come_back_to_the_buffer(streams: list[str]) -> None:
 
 
 def test_the_cpu_needs_no_staging() -> None:
-    assert isinstance(tensor_carrier(on_cpu()), HostTensors)
+    assert isinstance(tensor_transport(on_cpu()), HostTensors)

@@ -1,0 +1,51 @@
+"""What every backend is, whatever it computes: its arrays, the order of its work, its clock."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+from mxpeak.spans import Stopwatch
+
+Matrix = Any
+Vector = Any
+Indices = Any
+
+
+class Backend(Protocol):
+    """Arrays of one kind in one memory, and the order of the work on them.
+
+    xp is the array namespace of these arrays (the array API standard), bound to their device: `xp.zeros`, `xp.abs`,
+    `xp.maximum` … serve wherever an operation is only an array library's call.  Products and norms of vectors are
+    kernels: NumPy's BLAS has a pool of threads of its own.
+    """
+
+    name: str
+    threads: int
+
+    @property
+    def xp(self) -> Any:
+        """The array namespace of these arrays."""
+
+    @property
+    def stopwatch(self) -> Stopwatch:
+        """The clock of the work that these operations begin."""
+
+    def wait(self) -> None:
+        """Return once everything that was begun has ended."""
+
+    def side_stream(self) -> AbstractContextManager[None]:
+        """What is begun inside begins after all that was begun before, and may run beside what is begun afterwards."""
+
+    def join(self) -> None:
+        """What is begun from here on begins after all that was begun beside."""
+
+    def facts(self) -> dict[str, Any]:
+        """Libraries and versions that compute, for the result."""
+
+    def device_facts(self) -> dict[str, Any]:
+        """The device that computes, for the result; empty for the host."""
+
+    @property
+    def transport(self) -> Any:
+        """How arrays of these kernels become messages: a `comm.base.Transport`; None: as they are."""

@@ -1,0 +1,1 @@
+"""The Triton kernels, each with the signatures that it is compiled with."""
