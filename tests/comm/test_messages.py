@@ -21,7 +21,7 @@ from mxpeak.comm.exchange import gather_everywhere_binary, gather_everywhere_rin
 from mxpeak.comm.solo import Solo
 from mxpeak.comm.threads import Threads, run_ranks
 from mxpeak.errors import UsageError
-from mxpeak.kernels.torch import transport
+from mxpeak.kernels.torch import messages
 from mxpeak.kernels.torch.messages import HostTensors, StagedTensors, tensor_transport
 from tests.support.tensor_checks import Device, Staged, check_tensors
 
@@ -143,12 +143,12 @@ def streams(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(torch.cuda, "current_stream", lambda where: Stream(log, "work"))
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
     monkeypatch.setattr(StagedTensors, "_carries", lambda self, buffer: isinstance(buffer, torch.Tensor))
-    monkeypatch.setattr(transport, "_pinned", torch.empty_like)
+    monkeypatch.setattr(messages, "_pinned", torch.empty_like)
     return log
 
 
 def on_cpu() -> Any:
-    return transport.Device(torch.device("cpu"), triton=False, poison=True)
+    return messages.Device(torch.device("cpu"), triton=False, poison=True)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float8_e4m3fn])
@@ -156,7 +156,7 @@ def test_a_staged_message_is_a_copy_that_is_whole_when_it_is_sent(dtype: torch.d
     staged, x = StagedTensors(on_cpu()), torch.ones(7, dtype=dtype)
     message = staged.sent(x)
     x.zero_()
-    assert np.array_equal(message, transport.flat(torch.ones(7, dtype=dtype)).numpy())
+    assert np.array_equal(message, messages.flat(torch.ones(7, dtype=dtype)).numpy())
     assert streams == ["copies waits for work", "wait for copies"]
 
 
