@@ -16,9 +16,6 @@ from mxpeak.kernels.choose import open_device
 from mxpeak.kernels.host.backend import HostKernels
 from mxpeak.kernels.reference.backend import ReferenceKernels
 
-#: Unit roundoff of fp64.
-U = 2.0**-53
-
 
 def pytest_configure() -> None:
     """With TEST_DEVICE=cuda the torch backend is tested on a GPU: tests do not begin where there is none."""

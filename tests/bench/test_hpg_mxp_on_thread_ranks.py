@@ -28,7 +28,6 @@ from mxpeak.records import Result, document
 from mxpeak.solvers.gmres_ir import gmres_ir
 from mxpeak.spans import Spans
 from tests.bench.test_schema import VALIDATOR
-from tests.conftest import U
 from tests.solvers.test_hpg_mxp import (
     DOUBLE,
     KINDS,
@@ -43,6 +42,7 @@ from tests.solvers.test_hpg_mxp import (
     solved,
     system_of,
 )
+from tests.support.roundoff import U
 
 #: One global problem, dealt in every direction; and grids of boxes that are all the smallest.
 WHOLE = (16, 16, 32)

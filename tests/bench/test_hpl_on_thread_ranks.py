@@ -24,7 +24,7 @@ from mxpeak.solvers.residual import ResidualNorms, residual_norms
 from mxpeak.solvers.row_swap import SwapOptions
 from mxpeak.solvers.triangular import solve_augmented
 from mxpeak.spans import Spans
-from tests.conftest import U
+from tests.support.roundoff import U
 
 GRIDS = [(1, 1), (1, 3), (2, 2), (2, 3), (3, 5)]
 Edit = Callable[[Any, Any], None]

@@ -41,8 +41,8 @@ from mxpeak.report.html import html_report
 from mxpeak.report.sparse_text import problem_text, sparse_case_text
 from mxpeak.spans import Spans
 from tests.bench.test_schema import VALIDATOR
-from tests.conftest import U
 from tests.solvers.test_hpg_mxp import agree, solve_oracle
+from tests.support.roundoff import U
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

@@ -23,7 +23,6 @@ from mxpeak.layout.grid import ProcessGrid
 from mxpeak.layout.structure import STRUCTURES, structure
 from mxpeak.solvers import norms as four_stages
 from mxpeak.solvers.exact_norms import reproducible_norms
-from tests.conftest import U
 from tests.solvers.test_norms import (
     KINDS,
     TYPES,
@@ -35,6 +34,7 @@ from tests.solvers.test_norms import (
     random_matrix,
     shapes,
 )
+from tests.support.roundoff import U
 
 GRIDS = [(1, 1), (1, 3), (2, 2), (2, 3), (3, 5)]
 #: Row blocks and column blocks: many small ones, and fewer than there are ranks.

@@ -45,7 +45,7 @@ from mxpeak.report.text import scoreboard, verdict
 from mxpeak.spans import Spans, Step
 from tests.bench.test_schema import VALIDATOR
 from tests.cli.test_cli import only_folder
-from tests.conftest import U
+from tests.support.roundoff import U
 
 M, N, NB = 11, 14, 4
 LAYOUTS = ("C", "F", "tiles")

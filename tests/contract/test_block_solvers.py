@@ -13,7 +13,7 @@ from mxpeak.kernels.host.backend import HostKernels
 from mxpeak.kernels.reference.backend import ReferenceKernels
 from mxpeak.kernels.torch.backend import TorchKernels
 from mxpeak.kernels.torch.device import Device
-from tests.conftest import U
+from tests.support.roundoff import U
 
 
 @pytest.fixture(scope="module", params=["host", "reference", "torch"])

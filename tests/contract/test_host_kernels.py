@@ -18,7 +18,7 @@ from mxpeak.layout.block_cyclic import BlockCyclic
 from mxpeak.layout.entries import Entries
 from mxpeak.layout.panel_plan import panel_plan
 from mxpeak.layout.row_moves import local_moves, row_moves
-from tests.conftest import U
+from tests.support.roundoff import U
 
 FACTS = ("left", "crout", "right")
 

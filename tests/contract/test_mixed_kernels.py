@@ -21,7 +21,7 @@ from mxpeak.layout import lcg
 from mxpeak.layout.block_cyclic import BlockCyclic
 from mxpeak.layout.entries import Entries
 from mxpeak.precision import PRECISIONS
-from tests.conftest import U
+from tests.support.roundoff import U
 
 U32 = 2.0**-24
 STORED = {"fp64": (np.float64, U), "fp32": (np.float32, U32)}

@@ -25,7 +25,7 @@ from mxpeak.layout.index_map import IndexMap, block_cyclic, consecutive
 from mxpeak.layout.structure import DIAGONAL, ENDLESS, WHOLE, Band
 from mxpeak.solvers.exact_norms import sigmas
 from mxpeak.solvers.norms import root
-from tests.conftest import U
+from tests.support.roundoff import U
 
 TYPES = {
     **{name: np.dtype(name) for name in ("float64", "float32", "complex128", "complex64", "float16")},

@@ -29,7 +29,6 @@ from mxpeak.layout.block_cyclic import BlockCyclic
 from mxpeak.layout.panel_plan import panel_plan
 from mxpeak.layout.row_moves import local_moves, row_moves
 from mxpeak.precision import PRECISIONS
-from tests.conftest import U
 from tests.contract.test_mixed_kernels import (
     GRIDS,
     KINDS,
@@ -51,6 +50,7 @@ from tests.contract.test_mixed_kernels import (
     whole,
 )
 from tests.contract.test_mixed_kernels import within as arrays_within
+from tests.support.roundoff import U
 from tests.support.torch_devices import FORMS, ON_GPU, array, tensor, torch_device
 
 LOW = ("tf32", "bf16", "fp16", "fp8")

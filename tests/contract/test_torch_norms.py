@@ -25,9 +25,9 @@ from mxpeak.layout.index_map import IndexMap, block_cyclic, consecutive
 from mxpeak.layout.structure import DIAGONAL, ENDLESS, WHOLE, Band
 from mxpeak.solvers.exact_norms import sigmas
 from mxpeak.solvers.norms import root
-from tests.conftest import U
 from tests.contract import test_norm_kernels as of_host
 from tests.contract.test_norm_kernels import BANDS, ORACLE, TYPES, WANTS, agree, check_pass, random_values
+from tests.support.roundoff import U
 from tests.support.torch_devices import FORMS, WHERE, array, tensor, torch_device
 
 #: How a matrix may lie in memory; torch has no negative strides.

@@ -17,7 +17,7 @@ from mxpeak.layout.grid import ProcessGrid
 from mxpeak.precision import precision as format_of
 from mxpeak.solvers import lu, pivoted_lu
 from mxpeak.spans import Spans
-from tests.conftest import U
+from tests.support.roundoff import U
 from tests.support.torch_devices import array
 
 

@@ -21,8 +21,7 @@ from mxpeak.layout.generators import (
     unit_factors_inverse_norm,
     unit_factors_norm,
 )
-
-U = 2.0**-53
+from tests.support.roundoff import U
 
 
 def drawn(entries: Entries, columns: int) -> np.ndarray:

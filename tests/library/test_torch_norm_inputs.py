@@ -22,7 +22,7 @@ from mxpeak.library.inputs import device_for, is_tensor
 from mxpeak.library.norms import devices, from_band, from_scalapack, from_tiles
 from mxpeak.solvers import norms as four_stages
 from mxpeak.solvers.exact_norms import reproducible_norms, vector_norms
-from tests.conftest import U
+from tests.support.roundoff import U
 
 DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.complex128, torch.complex64]
 KINDS = ("max", "one", "inf", "fro")

@@ -26,9 +26,9 @@ from tests.bench.test_norms_on_thread_ranks import (
     scalapack_part,
     size_of,
 )
-from tests.conftest import U
 from tests.mpi.test_hpl_under_mpi import MPIEXEC
 from tests.solvers.test_norms import TYPES, cases, poisoned, random_matrix
+from tests.support.roundoff import U
 
 pytestmark = pytest.mark.skipif(
     not MPIEXEC.exists() and not os.environ.get("CI"), reason="there is no mpiexec beside this Python"

@@ -10,7 +10,7 @@ import pytest
 from mxpeak.layout.grid import ProcessGrid
 from mxpeak.solvers.pivoted_lu import LuOptions
 from tests.bench.test_hpl_on_thread_ranks import solve, system
-from tests.conftest import U
+from tests.support.roundoff import U
 
 
 @pytest.mark.parametrize("n", [17, 101, 251])

@@ -9,7 +9,7 @@ import pytest
 
 from mxpeak.errors import Outcome
 from mxpeak.solvers.cg import conjugate_gradients
-from tests.conftest import U
+from tests.support.roundoff import U
 
 N = 40
 

@@ -11,7 +11,7 @@ import pytest
 
 from mxpeak.errors import Outcome
 from mxpeak.solvers.gmres_ir import STALL, STALL_CYCLES, Solve, gmres_ir
-from tests.conftest import U
+from tests.support.roundoff import U
 
 Array = np.ndarray[Any, np.dtype[Any]]
 #: Unit roundoff of fp32.

@@ -30,7 +30,7 @@ from mxpeak.precision import PRECISIONS
 from mxpeak.solvers.gmres_ir import Solve, gmres_ir
 from mxpeak.solvers.multigrid import cycle
 from mxpeak.spans import Spans
-from tests.conftest import U
+from tests.support.roundoff import U
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Triple = tuple[int, int, int]

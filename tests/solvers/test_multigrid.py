@@ -14,7 +14,7 @@ from mxpeak.kernels.reference.sparse import ReferenceSparse
 from mxpeak.layout.stencil import Box
 from mxpeak.solvers.multigrid import cycle
 from mxpeak.spans import Spans
-from tests.conftest import U
+from tests.support.roundoff import U
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

@@ -18,8 +18,8 @@ import mxpeak as mx
 from mxpeak.errors import ResourceError, UsageError
 from mxpeak.kernels.host.norm_tiles import ALONE
 from mxpeak.layout.structure import DIAGS, STRUCTURES, UPLOS, WITH_DIAG, WITH_UPLO
-from tests.conftest import U
 from tests.layout.test_structure import definition
+from tests.support.roundoff import U
 
 KINDS = ("max", "one", "inf", "fro")
 TYPES = {

@@ -29,8 +29,8 @@ from mxpeak.solvers.refine import backward_error, refine
 from mxpeak.solvers.residual import ResidualNorms, residual_norms
 from mxpeak.solvers.triangular import solve_augmented
 from mxpeak.spans import Spans
-from tests.conftest import U
 from tests.support import torch_devices
+from tests.support.roundoff import U
 from tests.support.torch_devices import torch_device
 
 
