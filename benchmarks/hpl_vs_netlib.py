@@ -19,8 +19,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from mxpeak.bench.hpl_dat import write_dat
-from mxpeak.configs import HplConfig
+from mxpeak.bench.hpl.config import HplConfig
+from mxpeak.bench.hpl.input import write_dat
 from mxpeak.perf.host import host_facts, software_facts
 
 RESULT_LINE = re.compile(r"^W[RC]\S+\s+\d+\s+\d+\s+\d+\s+\d+\s+(\d+\.\d+)\s+(\S+)$", re.MULTILINE)

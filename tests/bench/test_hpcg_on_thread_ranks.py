@@ -15,8 +15,8 @@ import jsonschema
 import numpy as np
 import pytest
 
-from mxpeak.bench import hpcg
-from mxpeak.bench.hpcg_check import (
+from mxpeak.bench.hpcg import run as hpcg
+from mxpeak.bench.hpcg.check import (
     Norms,
     Spectral,
     Symmetry,
@@ -25,10 +25,10 @@ from mxpeak.bench.hpcg_check import (
     symmetry_test,
     with_large_diagonal,
 )
-from mxpeak.bench.hpcg_rules import foreseen, form, storages
+from mxpeak.bench.hpcg.config import HpcgConfig
+from mxpeak.bench.hpcg.rules import foreseen, form, storages
 from mxpeak.comm.solo import Solo
 from mxpeak.comm.threads import run_ranks
-from mxpeak.configs import HpcgConfig
 from mxpeak.distributed.stencil import Made, make_stencil, weights
 from mxpeak.distributed.system import CgSystem
 from mxpeak.errors import Outcome, UsageError

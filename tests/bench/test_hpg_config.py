@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from mxpeak.bench.hpcg.config import HpcgConfig
+from mxpeak.bench.hpg_mxp.config import SPARSE_PRECISIONS, VECTOR_PRECISIONS, HpgMxpConfig
 from mxpeak.bench.stencil_sizes import Hierarchy, box_of, completed_grid, fitted, largest_fitting, line, memory_need
-from mxpeak.configs import SPARSE_PRECISIONS, VECTOR_PRECISIONS, HpcgConfig, HpgMxpConfig, SparseConfig
+from mxpeak.configs.sparse import SparseConfig
 from mxpeak.errors import ResourceError, UsageError
 from mxpeak.layout.stencil import Box
 from mxpeak.options import options, resolve

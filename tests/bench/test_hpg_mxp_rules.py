@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from mxpeak.bench.hpg_mxp_result import Validated, Validation
-from mxpeak.bench.hpg_mxp_rules import check, foreseen, forms, of_memory, storages
-from mxpeak.configs import HpgMxpConfig
+from mxpeak.bench.hpg_mxp.config import HpgMxpConfig
+from mxpeak.bench.hpg_mxp.result import Validated, Validation
+from mxpeak.bench.hpg_mxp.rules import check, foreseen, forms, of_memory, storages
 from mxpeak.distributed.stencil import Form
 from mxpeak.errors import Outcome, UsageError
 from mxpeak.solvers.gmres_ir import Solve

@@ -20,14 +20,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse.linalg import spsolve_triangular
 
-from mxpeak.bench import hpg_mxp as bench
-from mxpeak.bench import sparse_bench
-from mxpeak.bench.hpg_mxp_problem import FILLING_BYTES, MatrixFile, _filled
+from mxpeak.bench import sparse
+from mxpeak.bench.hpg_mxp import run as bench
+from mxpeak.bench.hpg_mxp.config import HpgMxpConfig
+from mxpeak.bench.hpg_mxp.problem import FILLING_BYTES, MatrixFile, _filled
 from mxpeak.bench.stencil_sizes import Hierarchy as Held
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.solo import Solo
 from mxpeak.comm.threads import run_ranks
-from mxpeak.configs import HpgMxpConfig
 from mxpeak.distributed.general import cuts, deal, exchange, localised, make_general
 from mxpeak.distributed.stencil import Form
 from mxpeak.errors import Outcome, ResourceError, UsageError
@@ -50,7 +50,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """No time for the limit, which is not looked at here."""
-    monkeypatch.setattr(sparse_bench, "LIMIT_S", 0.0)
+    monkeypatch.setattr(sparse, "LIMIT_S", 0.0)
 
 
 # --- matrices ---------------------------------------------------------------------------------------------------

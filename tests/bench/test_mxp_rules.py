@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mxpeak.bench.mxp_rules import (
+from mxpeak.bench.hpl_mxp.config import HplMxpCase
+from mxpeak.bench.hpl_mxp.rules import (
     convergence_factor,
     diagonal_scale,
     foreseen,
@@ -17,7 +18,7 @@ from mxpeak.bench.mxp_rules import (
     rules_section,
     violations,
 )
-from mxpeak.configs import GENERATORS, HplMxpCase
+from mxpeak.configs.lu import GENERATORS
 from mxpeak.errors import UsageError
 from mxpeak.layout.generators import generator
 from mxpeak.precision import PRECISIONS

@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
-from mxpeak import configs
-from mxpeak.bench.norms_matrix import footprint
-from mxpeak.configs import DTYPES, NORM_KINDS, STRUCTURES, HplConfig, HplMxpConfig, NormsCase, NormsConfig
+from mxpeak.bench.hpl.config import HplConfig
+from mxpeak.bench.hpl_mxp.config import HplMxpConfig
+from mxpeak.bench.norms.config import NormsCase, NormsConfig
+from mxpeak.bench.norms.matrix import footprint
+from mxpeak.configs.norms import DTYPES, NORM_KINDS, STRUCTURES
 from mxpeak.errors import UsageError
 from mxpeak.layout import structure as layout
 from mxpeak.options import options, resolve
@@ -199,7 +201,7 @@ def test_many_tiles_take_memory_of_their_own():
 
 
 def test_every_field_of_a_case_is_an_option_or_follows_from_one():
-    known = {o.name for o in options(configs.NormsConfig)}
+    known = {o.name for o in options(NormsConfig)}
     assert {f.name for f in fields(NormsCase)} <= known
 
 

@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 
-from mxpeak.configs import BCASTS, HplConfig, OutputConfig, squarest
+from mxpeak.bench.hpl.config import HplConfig
+from mxpeak.configs.grid import squarest
+from mxpeak.configs.lu import BCASTS
+from mxpeak.configs.run import OutputConfig
 from mxpeak.errors import UsageError
 from mxpeak.options import Setting, memory_bytes, options, resolve
 from mxpeak.records import Caution, Result, document, rate_text, three_digits, to_json

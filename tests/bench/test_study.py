@@ -10,10 +10,10 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from mxpeak.bench import study
-from mxpeak.bench.study import Plan, draw, gmres, largest_pivot, lu_without_pivoting, residual_norms, uniform_system
+from mxpeak.bench.study import run as study
+from mxpeak.bench.study.run import Plan, draw, gmres, largest_pivot, lu_without_pivoting, residual_norms, uniform_system
 from mxpeak.cli import main as cli
-from mxpeak.configs import GENERATORS
+from mxpeak.configs.lu import GENERATORS
 from mxpeak.errors import ResourceError
 from mxpeak.layout.entries import Entries
 from mxpeak.layout.generators import generator

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from mxpeak.cli.benchmarks import BENCHMARKS
+from mxpeak.bench.registry import BENCHMARKS
 from mxpeak.comm.solo import Solo
 from mxpeak.records import Result
 
@@ -32,7 +32,7 @@ CASES: dict[str, dict[str, Any]] = {
 def run(name: str, kernels: str) -> list[Result]:
     """The benchmark in this process."""
     config = BENCHMARKS[name].config(kernels=kernels, device="cpu", threads=1, warmup="none", **CASES[name])
-    found: list[Result] = import_module(f"mxpeak.bench.{name.replace('-', '_')}").run(config, Solo())
+    found: list[Result] = import_module(f"mxpeak.bench.{name.replace('-', '_')}.run").run(config, Solo())
     return found
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mxpeak.bench.hpcg_check import spectral_test, symmetry_test
-from mxpeak.bench.hpcg_rules import form
+from mxpeak.bench.hpcg.check import spectral_test, symmetry_test
+from mxpeak.bench.hpcg.rules import form
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.solo import Solo
 from mxpeak.comm.threads import run_ranks

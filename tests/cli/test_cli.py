@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,62 +18,9 @@ import pytest
 from mxpeak.cli import main as cli
 from mxpeak.cli.output import Steady, new_folder, write_new
 from mxpeak.errors import GuardError, ResourceError, UsageError
-from mxpeak.records import Caution, Result
-from mxpeak.spans import Spans
+from tests.support.cli import Bench, Comm, hpl_result, only_folder, use_fakes
 
 DAT = (Path(__file__).parents[1] / "golden" / "lists.dat").read_text()
-
-
-class Comm:
-    """One rank of `size`; the others' answers do not matter here."""
-
-    def __init__(self, rank: int = 0, size: int = 1):
-        self.rank, self.size = rank, size
-        self.aborted: list[int] = []
-
-    def bcast_object(self, obj: Any, root: int = 0) -> Any:
-        return obj
-
-    def abort(self, code: int) -> None:
-        self.aborted.append(code)
-
-
-class Bench:
-    """A benchmark that computes nothing: each case ends at once with what `outcome` gives for it."""
-
-    def __init__(self) -> None:
-        self.calls: list[SimpleNamespace] = []
-        self.outcome: Callable[[Any], Any] = hpl_result
-
-    def run(self, config: Any, comm: Any, *, settings: Any, observers: Any, on_case: Any, argv: Any) -> list[Result]:
-        self.calls.append(SimpleNamespace(config=config, settings=settings, argv=argv))
-        results = []
-        # of HPG-MxP and HPCG nothing is shown here: their results hold more than this one
-        for case in config.cases(comm.size, n=[1000]) if hasattr(config, "cases") else ():
-            spans = Spans(observers=observers)
-            spans.start(case.tag, 1e9)
-            spans.step(1, 1, 1e9)
-            spans.finish()
-            result = self.outcome(case)
-            if isinstance(result, BaseException):
-                raise result
-            on_case(case, result)
-            results += [result] if result else []
-        return results
-
-    def dry_run(self, config: Any, comm: Any, settings: object) -> str:
-        return "memory 8 MiB a rank\n"
-
-
-def hpl_result(case: Any, status: str = "valid", rate_flops: float = 2e9) -> Result:
-    return Result(
-        benchmark="hpl", status=status, run={"start_unix": 1.7e9, "end_unix": 1.7e9},
-        problem={"n": case.n, "nb": case.nb, "P": case.P, "Q": case.Q},
-        result={"rate_flops": rate_flops, "time_s": 0.5, "fraction_of_limit": None, "limit": None, "emulated": False},
-        validation={"passed": status == "valid", "residual": 1e-3, "threshold": 16.0, "formula": "f",
-                    "iterations": None},
-        warnings=[Caution("busy", "other load", "stop it")],
-    )  # fmt: skip
 
 
 @pytest.fixture
@@ -85,17 +31,8 @@ def comm() -> Comm:
 @pytest.fixture
 def bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, comm: Comm) -> Bench:
     """A command line in an empty folder whose HPL and launcher are fakes."""
-    monkeypatch.chdir(tmp_path)
-    for name in [name for name in os.environ if name.startswith("MXPEAK_")]:
-        monkeypatch.delenv(name)
     fake = Bench()
-    launch = SimpleNamespace(
-        launched=lambda: comm.size > 1, launcher=lambda: ("fake", comm.rank, comm.size),
-        start=lambda *wish: comm, confirm=lambda *wish: None, respawn=lambda ranks, argv, comm: 100 + ranks,
-    )  # fmt: skip
-    for name in ("hpl", "hpl_mxp", "hpg_mxp", "hpcg", "norms"):
-        monkeypatch.setitem(sys.modules, f"mxpeak.bench.{name}", fake)
-    monkeypatch.setitem(sys.modules, "mxpeak.runtime.launch", launch)
+    use_fakes(monkeypatch, tmp_path, comm, fake)
     return fake
 
 
@@ -104,11 +41,6 @@ def other_rank(bench: Bench, comm: Comm, monkeypatch: pytest.MonkeyPatch) -> Non
     """This process is rank 2 of 4, and hears from rank 0 what it would have found itself."""
     comm.rank, comm.size = 2, 4
     monkeypatch.setattr("mxpeak.cli.session.Session.on_root", lambda self, action: action())
-
-
-def only_folder() -> Path:
-    (folder,) = Path("mxpeak-out").iterdir()
-    return folder
 
 
 # --- what is run ------------------------------------------------------------------------------------------------

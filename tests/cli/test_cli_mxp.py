@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import time
@@ -17,7 +16,7 @@ import mxpeak as mx
 from mxpeak.cli import main as cli
 from mxpeak.errors import UsageError
 from mxpeak.records import Result
-from tests.cli.test_cli import Bench, Comm, hpl_result, only_folder
+from tests.support.cli import Bench, Comm, hpl_result, only_folder, use_fakes
 
 DAT = (Path(__file__).parents[1] / "golden" / "mxp.dat").read_text()
 BANNER = " ****** HPL MxP Result    ****** \n"
@@ -27,7 +26,7 @@ def mxp_result(case: Any, status: str = "valid") -> Result:
     return Result(
         benchmark="hpl-mxp", status=status, run={"id": "abc"},
         problem={"n": case.n, "nb": case.nb, "P": case.P, "Q": case.Q, "precision": case.precision,
-                 "generator": case.generator},
+                 "generator": case.generator, "refine": case.refine, "seed": case.seed, "variant": case.tag},
         result={"rate_flops": 2e9, "time_s": 0.5, "lu_rate_flops": 3e9, "lu_time_s": 0.3, "refine_time_s": 0.1,
                 "fraction_of_limit": None, "limit": None, "emulated": False},
         validation={"passed": status == "valid", "residual": 1e-3, "threshold": 16.0, "formula": "f", "iterations": 2,
@@ -44,20 +43,8 @@ def hpl() -> Bench:
 @pytest.fixture
 def mxp(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, hpl: Bench) -> Bench:
     """A command line in an empty folder whose benchmarks and launcher are fakes."""
-    monkeypatch.chdir(tmp_path)
-    for name in [name for name in os.environ if name.startswith("MXPEAK_")]:
-        monkeypatch.delenv(name)
-    fake, comm = Bench(), Comm()
-    fake.outcome = mxp_result
-    launch = SimpleNamespace(
-        launched=lambda: False, launcher=lambda: ("fake", 0, 1), start=lambda *wish: comm, confirm=lambda *wish: None,
-        respawn=lambda ranks, argv: 100 + ranks,
-    )  # fmt: skip
-    monkeypatch.setitem(sys.modules, "mxpeak.bench.hpl", hpl)
-    monkeypatch.setitem(sys.modules, "mxpeak.bench.hpl_mxp", fake)
-    for name in ("hpg_mxp", "hpcg", "norms"):
-        monkeypatch.setitem(sys.modules, f"mxpeak.bench.{name}", SimpleNamespace(run=lambda *wish, **others: []))
-    monkeypatch.setitem(sys.modules, "mxpeak.runtime.launch", launch)
+    fake = Bench(mxp_result)
+    use_fakes(monkeypatch, tmp_path, Comm(), SimpleNamespace(run=lambda *wish, **others: []), hpl=hpl, hpl_mxp=fake)
     return fake
 
 

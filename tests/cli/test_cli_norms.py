@@ -19,18 +19,19 @@ import numpy as np
 import pytest
 
 import mxpeak as mx
-from mxpeak.bench import norms as bench
-from mxpeak.bench import norms_matrix
-from mxpeak.bench.norms_check import Reference, eps, scaled_error, threshold
-from mxpeak.bench.norms_result import Runs, check_runs
-from mxpeak.bench.norms_sizes import structure_of
+from mxpeak.bench.norms import matrix as norms_matrix
+from mxpeak.bench.norms import run as bench
+from mxpeak.bench.norms.check import Reference, eps, scaled_error, threshold
+from mxpeak.bench.norms.config import NormsCase, NormsConfig
+from mxpeak.bench.norms.result import Runs, check_runs
+from mxpeak.bench.norms.sizes import structure_of
 from mxpeak.cli import main as cli
 from mxpeak.cli.display import PlainProgress
 from mxpeak.cli.request import requests
 from mxpeak.comm.grid import make_grid
 from mxpeak.comm.solo import Solo
 from mxpeak.comm.threads import run_ranks
-from mxpeak.configs import DTYPES, NORM_KINDS, STRUCTURES, NormsCase, NormsConfig
+from mxpeak.configs.norms import DTYPES, NORM_KINDS, STRUCTURES
 from mxpeak.errors import UsageError
 from mxpeak.kernels.contract.norms import NormParts
 from mxpeak.kernels.host.backend import HostKernels
@@ -44,7 +45,7 @@ from mxpeak.report.html import html_report
 from mxpeak.report.text import scoreboard, verdict
 from mxpeak.spans import Spans, Step
 from tests.bench.test_schema import VALIDATOR
-from tests.cli.test_cli import only_folder
+from tests.support.cli import only_folder
 from tests.support.roundoff import U
 
 M, N, NB = 11, 14, 4

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from mxpeak.bench import sparse_bench
+from mxpeak.bench import sparse
 from mxpeak.cli import main as cli
 from mxpeak.records import Result
 from tests.bench.test_hpg_mxp_on_thread_ranks import check_result
 from tests.bench.test_schema import VALIDATOR
-from tests.cli.test_cli import only_folder
+from tests.support.cli import only_folder
 
 #: The smallest problem, a few steps, one storage, one thread.
 TINY = ["--nx", "8", "--mode", "explore", "--rt", "0", "--iterations", "5", "--storage", "sell", "--threads", "1"]
@@ -31,7 +31,7 @@ def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in [name for name in os.environ if name.startswith("MXPEAK_") and name != "MXPEAK_CACHE_DIR"]:
         monkeypatch.delenv(name)
     monkeypatch.delenv("OPENBLAS_CORETYPE", raising=False)
-    monkeypatch.setattr(sparse_bench, "LIMIT_S", 0.0)
+    monkeypatch.setattr(sparse, "LIMIT_S", 0.0)
 
 
 def run(*argv: str) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from mxpeak.cli.benchmarks import BENCHMARKS
+from mxpeak.bench.registry import BENCHMARKS
 from mxpeak.records import Result, document
 from mxpeak.report.hpcg_text import hpcg_report
 from mxpeak.report.html import html_report
@@ -184,7 +184,9 @@ def test_the_keys_are_the_references_in_its_order_but_for_what_is_not_measured()
 
 
 def test_the_file_is_named_by_version_and_time():
-    assert BENCHMARKS["hpcg"].report.format(NOW) == "HPCG-Benchmark_3.1_2025-03-07_14-05-09.txt"
+    form = BENCHMARKS["hpcg"].report
+    assert form
+    assert form.file.format(NOW) == "HPCG-Benchmark_3.1_2025-03-07_14-05-09.txt"
 
 
 def test_the_rating_has_all_its_digits_and_stands_beside_the_one_of_2_4():

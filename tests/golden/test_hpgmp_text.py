@@ -13,7 +13,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from mxpeak.cli.benchmarks import BENCHMARKS
+from mxpeak.bench.registry import BENCHMARKS
 from mxpeak.records import Result, document
 from mxpeak.report.hpgmp_text import hpgmp_report
 from mxpeak.report.html import html_report
@@ -198,7 +198,9 @@ def test_the_keys_are_the_references_in_its_order_but_for_what_is_not_measured()
 
 
 def test_the_file_is_named_by_version_and_time():
-    assert BENCHMARKS["hpg-mxp"].report.format(NOW) == "HPGMP-Benchmark_0.1_2025-03-07_14-05-09.txt"
+    form = BENCHMARKS["hpg-mxp"].report
+    assert form
+    assert form.file.format(NOW) == "HPGMP-Benchmark_0.1_2025-03-07_14-05-09.txt"
 
 
 def test_numbers_have_all_their_digits():

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from mxpeak.bench.hpl_dat import LINES, read_dat, write_dat
-from mxpeak.configs import HplConfig
+from mxpeak.bench.hpl.config import HplConfig
+from mxpeak.bench.hpl.input import LINES, read_dat, write_dat
 from mxpeak.errors import UsageError
 
 LISTS = Path(__file__).with_name("lists.dat").read_text()

@@ -8,13 +8,14 @@ import math
 import re
 import time
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mxpeak.bench.hpl_dat import read_dat
-from mxpeak.configs import HplCase, HplConfig
+from mxpeak.bench.hpl.config import HplCase, HplConfig
+from mxpeak.bench.hpl.input import read_dat
 from mxpeak.records import Result
 from mxpeak.report.hpl_text import HplText
 
@@ -37,6 +38,7 @@ def result_of(case: HplCase, *, passed: bool = True, residual: float | None = 3.
     return Result(
         benchmark="hpl", status="valid" if passed else "invalid",
         run={"start_unix": 1_700_000_000.25, "end_unix": 1_700_000_032.75},
+        problem={"variant": case.tag, "n": case.n, "nb": case.nb, "P": case.P, "Q": case.Q},
         result={"time_s": 32.5, "rate_flops": flops / 32.5},
         validation={"passed": passed, "residual": residual, "threshold": case.threshold, "norms": NORMS},
         phases={name: {"max_s": max_s, "time_s": max_s} for name, max_s in PHASES.items()},
@@ -45,10 +47,11 @@ def result_of(case: HplCase, *, passed: bool = True, residual: float | None = 3.
 
 def report(config: HplConfig, ranks: int, *outcomes: dict[str, Any], skipped: int = 0) -> str:
     stream = io.StringIO()
-    text = HplText(stream, config.threshold)
-    text.header(config, config.n or (), config.grids(ranks))
-    for case, outcome in zip(config.cases(ranks), outcomes, strict=False):
-        text.case(case, result_of(case, **outcome))
+    cases = list(config.cases(ranks))
+    text = HplText(stream, config.as_run(cases[0], ranks), datetime.now())
+    text.header()
+    for case, outcome in zip(cases, outcomes, strict=False):
+        text.case(result_of(case, **outcome))
     for _ in range(skipped):
         text.skipped()
     failed = sum(not o.get("passed", True) for o in outcomes)
@@ -92,7 +95,7 @@ def test_a_phase_that_took_no_time_has_no_line():
     result.phases["mxswp"]["max_s"] = 0.0
     del result.phases["ptrsv"]
     stream = io.StringIO()
-    HplText(stream, 16.0).case(case, result)
+    HplText(stream, {"threshold": 16.0}, datetime.now()).case(result)
     assert "mxswp" not in stream.getvalue()
     assert "up tr sv" not in stream.getvalue()
     assert "laswp" in stream.getvalue()

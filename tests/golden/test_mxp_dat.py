@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from mxpeak.bench.mxp_dat import LINES, read_dat
-from mxpeak.configs import HplMxpConfig
+from mxpeak.bench.hpl_mxp.config import HplMxpConfig
+from mxpeak.bench.hpl_mxp.input import LINES, read_dat
 from mxpeak.errors import UsageError
 
 DAT = Path(__file__).with_name("mxp.dat").read_text()

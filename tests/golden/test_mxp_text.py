@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import io
 import re
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mxpeak.configs import HplMxpCase, HplMxpConfig
 from mxpeak.records import Result
 from mxpeak.report.mxp_text import MxpText
 
@@ -32,8 +32,10 @@ PUBLISHED = """\
 """  # noqa: W291  (the banner ends with a space)
 
 
-def case(**values: Any) -> HplMxpCase:
-    return HplMxpCase(**{"n": 258048, "nb": 1024, "P": 4, "Q": 2, "precision": "fp16", **values})
+PROBLEM = {
+    "n": 258048, "nb": 1024, "P": 4, "Q": 2, "precision": "fp16", "generator": "sqrt-n", "refine": "gmres", "seed": 100,
+    "variant": "WR1 sqrt-n fp16", "generate_time_s": 1.75,
+}  # fmt: skip
 
 
 def result_of(*, passed: bool = True, **sections: Any) -> Result:
@@ -48,20 +50,20 @@ def result_of(*, passed: bool = True, **sections: Any) -> Result:
             "history": [4.9e5, 0.86, 5.599413e-4],
         },
         "rules": {"mode": "official", "admissible": passed, "violations": violations},
-        "problem": {"generate_time_s": 1.75},
+        "problem": PROBLEM,
     }  # fmt: skip
     return Result(**{**made, **sections})
 
 
-def report(*results: Result | None, one: HplMxpCase | None = None) -> str:
+def report(*results: Result | None) -> str:
     stream = io.StringIO()
-    text = MxpText(stream)
-    text.header(HplMxpConfig(), (258048,), ((4, 2),))
+    text = MxpText(stream, {}, datetime.now())
+    text.header()
     for result in results:
         if result is None:
             text.skipped()
         else:
-            text.case(one or case(), result)
+            text.case(result)
     ran = [result for result in results if result is not None]
     passed = sum(result.passed for result in ran)
     text.footer(passed, len(ran) - passed, len(results) - len(ran))
@@ -113,7 +115,7 @@ def test_broken_rules_follow_the_block():
 
 @pytest.mark.parametrize(("precision", "sloppy"), [("fp8", 1), ("fp16", 2), ("bf16", 2), ("fp32", 4), ("fp64", 8)])
 def test_the_sloppy_type_is_the_size_of_the_format(precision: str, sloppy: int):
-    assert f"SLOPPY-TYPE = {sloppy}\n" in report(result_of(), one=case(precision=precision))
+    assert f"SLOPPY-TYPE = {sloppy}\n" in report(result_of(problem={**PROBLEM, "precision": precision}))
 
 
 def test_an_emulated_rate_says_whose_it_is():
@@ -122,7 +124,8 @@ def test_an_emulated_rate_says_whose_it_is():
 
 
 def test_what_was_not_measured_has_no_line_and_what_is_not_finite_is_nan():
-    bare = result_of(result={"rate_flops": 1e9}, problem={}, validation={"passed": False, "residual": None})
+    unmade = {key: value for key, value in PROBLEM.items() if key != "generate_time_s"}
+    bare = result_of(result={"rate_flops": 1e9}, problem=unmade, validation={"passed": False, "residual": None})
     text = report(bare)
     assert "seconds" not in text
     assert "LU GFLOPS" not in text

@@ -8,7 +8,7 @@ from math import inf, nan, sqrt
 import numpy as np
 import pytest
 
-from mxpeak.configs import GENERATORS
+from mxpeak.configs.lu import GENERATORS
 from mxpeak.errors import UsageError
 from mxpeak.layout import lcg
 from mxpeak.layout.entries import Entries

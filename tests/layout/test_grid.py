@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mxpeak.configs import squarest
+from mxpeak.configs.grid import squarest
 from mxpeak.errors import UsageError
 from mxpeak.layout.grid import ProcessGrid, factor3, nearest_node_grids
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from mxpeak.bench import sparse_bench
+from mxpeak.bench import sparse
 from mxpeak.records import Result
 from tests.bench.test_hpg_mxp_on_thread_ranks import check_result, measured
 from tests.mpi.test_hpl_under_mpi import MPIEXEC, mpiexec
@@ -49,7 +49,7 @@ def test_real_ranks_take_the_steps_of_virtual_ones(
     found = Result.from_dict(run_json(ranks, *arguments, cwd=tmp_path))
     check_result(found)
     assert (found.launch["ranks"], found.problem["ranks"]) == (ranks, ranks)
-    monkeypatch.setattr(sparse_bench, "LIMIT_S", 0.0)
+    monkeypatch.setattr(sparse, "LIMIT_S", 0.0)
     wanted = measured(ranks, **{"nx": 16, "mode": "official", "iterations": 1, "warmup": "none", **values})
     for name in ("nx", "ny", "nz", "npx", "npy", "npz", "rows", "nnz"):
         assert found.problem[name] == wanted.problem[name]
@@ -85,7 +85,7 @@ def ended_by(tmp_path: Path, fault: str) -> tuple[int, str, float]:
     (tmp_path / "crash.py").write_text(
         "import os, signal, sys\n"
         "from itertools import count\n"
-        "from mxpeak.bench import hpg_mxp\n"
+        "from mxpeak.bench.hpg_mxp import run as hpg_mxp\n"
         "from mxpeak.runtime.launch import launcher\n"
         "from mxpeak.cli.main import main\n"
         "cycle, cycles = hpg_mxp.cycle, count()\n"

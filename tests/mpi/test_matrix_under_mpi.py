@@ -37,9 +37,9 @@ def lopsided(n: int) -> Any:
 
 
 def test_two_and_four_ranks_find_ones_in_as_many_steps_as_threads_do(tmp_path: Path) -> None:
-    from mxpeak.bench import hpg_mxp
+    from mxpeak.bench.hpg_mxp import run as hpg_mxp
+    from mxpeak.bench.hpg_mxp.config import HpgMxpConfig
     from mxpeak.comm.threads import run_ranks
-    from mxpeak.configs import HpgMxpConfig
 
     write(tmp_path, lopsided(80))
     for ranks in (2, 4):

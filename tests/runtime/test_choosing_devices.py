@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from mxpeak.bench.hpl.config import HplConfig
+from mxpeak.bench.hpl_mxp.config import HplMxpConfig
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.threads import run_ranks
-from mxpeak.configs import HplConfig, HplMxpConfig
 from mxpeak.errors import ResourceError, UsageError
 from mxpeak.kernels import choose
 from mxpeak.kernels.choose import device_failure, open_device, settled

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from mxpeak.comm.base import Communicator
-from mxpeak.configs import SparseConfig, squarest
+from mxpeak.configs.grid import squarest
+from mxpeak.configs.sparse import SparseConfig
 from mxpeak.errors import ResourceError, UsageError
 from mxpeak.layout.stencil import LEAST_SIDE, LEVELS, STENCIL, Box, Triple, check_box, largest_cube, process_grid, times
 from mxpeak.perf.host import available_memory_bytes

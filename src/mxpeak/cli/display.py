@@ -3,62 +3,17 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
-from mxpeak.cli.benchmarks import BENCHMARKS
+from mxpeak.bench.registry import load
 from mxpeak.cli.output import Steady
 from mxpeak.cli.request import Request
-from mxpeak.configs import HpgMxpConfig, HplCase, HplConfig, HplMxpCase, HplMxpConfig, NormsCase, SparseConfig
 from mxpeak.records import Result
-from mxpeak.report.hpcg_text import hpcg_report
-from mxpeak.report.hpgmp_text import hpgmp_report
-from mxpeak.report.hpl_text import HplText
-from mxpeak.report.mxp_text import MxpText
+from mxpeak.report.own import OwnReport
 from mxpeak.report.text import cautions, headline, size_text, verdict
 from mxpeak.spans import Step
 from mxpeak.watch.progress import Progress, duration
-
-Case = HplCase | HplMxpCase | NormsCase
-
-
-class Report(Protocol):
-    """A benchmark's own report, written as its cases end; each takes the config and the cases of its benchmark."""
-
-    def header(self, config: Any, n: Sequence[int], grids: Sequence[tuple[int, int]]) -> None:
-        """Begin it."""
-
-    def case(self, case: Any, result: Result) -> None:
-        """One case."""
-
-    def skipped(self) -> None:
-        """A case that did not fit into memory."""
-
-    def footer(self, passed: int, failed: int, skipped: int) -> None:
-        """End it."""
-
-
-@dataclass(frozen=True)
-class SparseText:
-    """HPCG's report or HPG-MxP's: all of it is written with the one result that there is."""
-
-    stream: Any
-    write: Callable[[Result], str]
-
-    def header(self, config: Any, n: Sequence[int], grids: Sequence[tuple[int, int]]) -> None:
-        """Nothing comes before."""
-
-    def case(self, case: Any, result: Result) -> None:
-        """The report."""
-        self.stream.write(self.write(result))
-
-    def skipped(self) -> None:
-        """There is one case, and it is not skipped."""
-
-    def footer(self, passed: int, failed: int, skipped: int) -> None:
-        """Nothing comes after."""
 
 
 class PlainProgress(Progress):
@@ -84,7 +39,7 @@ class Display:
     skipped: int = 0
     _warned: set[str] = field(default_factory=set)
     _report: io.StringIO = field(default_factory=io.StringIO)
-    _texts: list[Report] = field(default_factory=list)
+    _texts: list[OwnReport] = field(default_factory=list)
 
     @property
     def report(self) -> str:
@@ -98,11 +53,11 @@ class Display:
         if result is None:
             self._skip(case)
         else:
-            if BENCHMARKS[self.request.benchmark].in_flops:
+            if self.request.benchmark.in_flops:
                 result.telemetry.setdefault("progress", list(self.progress.samples))
             self.results.append(result)
             for text in self._texts:
-                text.case(case, result)
+                text.case(result)
             self._show(result)
 
     def close(self) -> None:
@@ -112,31 +67,25 @@ class Display:
             text.footer(passed, len(self.results) - passed, self.skipped)
 
     def _open_texts(self, case: Any) -> None:
-        config = self.request.config
-        if isinstance(config, SparseConfig):
-            write = hpgmp_report if isinstance(config, HpgMxpConfig) else hpcg_report
-            self._texts = [SparseText(stream, partial(write, now=self.request.begun)) for stream in self._streams()]
-        if not isinstance(config, HplConfig | HplMxpConfig):
+        own = self.request.benchmark.report
+        if own is None:
             return
-        sizes: Sequence[int] = (case.n,) if config.n is None else config.n
-        for stream in self._streams():
-            text: Report = HplText(stream, config.threshold) if isinstance(config, HplConfig) else MxpText(stream)
-            text.header(config, sizes, config.grids(self.ranks))
-            self._texts.append(text)
+        writer, settings = load(own.writer), self.request.config.as_run(case, self.ranks)
+        self._texts = [writer(stream, settings, self.request.begun) for stream in self._streams()]
+        for text in self._texts:
+            text.header()
 
     def _streams(self) -> list[Steady]:
         streams = [Steady(self._report)]
         if self.request.output.json != "-" and self.request.stdout_format == self.request.own_format:
             streams.append(self.stdout)
-        if self.request.from_dat and self.request.device_out == 7:
+        if self.request.from_dat and self.request.config.report_to == "stderr":
             streams.append(self.stderr)
         return streams
 
-    def _skip(self, case: Case) -> None:
+    def _skip(self, case: Any) -> None:
         self.skipped += 1
-        what = f"{case.tag} M={case.m} " if isinstance(case, NormsCase) else ""
-        size = f"{what}N={case.n} NB={case.nb} {case.P}x{case.Q}"
-        self.stderr.say(f"mxpeak: skipped {size}: it does not fit into memory\n")
+        self.stderr.say(f"mxpeak: skipped {case.size}: it does not fit into memory\n")
         for text in self._texts:
             text.skipped()
 

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from mxpeak.configs import squarest
+from mxpeak.configs.grid import squarest
 from mxpeak.errors import ExitCode, MxpeakError, ResourceError
 from mxpeak.options import integer
 from mxpeak.records import three_digits

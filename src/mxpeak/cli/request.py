@@ -6,12 +6,11 @@ import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from mxpeak.cli.benchmarks import BENCHMARKS, Benchmark
-from mxpeak.configs import HplConfig, HplMxpConfig, OutputConfig, RunConfig
+from mxpeak.bench.registry import BENCHMARKS, Benchmark, InputFile, load
+from mxpeak.configs.run import OutputConfig, RunConfig
 from mxpeak.errors import UsageError
 from mxpeak.options import Option, Setting, options, resolve
 
@@ -23,7 +22,7 @@ OTHER_VARIABLES = ("CONFIG", "DAT", "CACHE_DIR", "GPU_AWARE_MPI")
 class Request:
     """One benchmark, its configuration with the origin of each value, and what to show of it."""
 
-    benchmark: str
+    benchmark: Benchmark
     config: RunConfig
     settings: dict[str, Setting]
     output: OutputConfig
@@ -33,32 +32,22 @@ class Request:
     @property
     def own_format(self) -> str:
         """What --format calls the benchmark's own report; empty where it has none."""
-        return BENCHMARKS[self.benchmark].format
+        return self.benchmark.report.format if self.benchmark.report else ""
 
     @property
     def stdout_format(self) -> str:
         """What goes to stdout: as asked for, else the benchmark's own report where a .dat sends it there, else text."""
         if self.output.format is not None:
             return self.output.format
-        return self.own_format if self.from_dat and self.device_out == 6 else "text"
-
-    @property
-    def device_out(self) -> int:
-        """Line 4 of a .dat: 6 stdout, 7 stderr, anything else the file of line 3."""
-        return self.config.device_out if isinstance(self.config, HplConfig | HplMxpConfig) else 6
+        return self.own_format if self.from_dat and self.config.report_to == "stdout" else "text"
 
     @property
     def report_name(self) -> str:
         """The name of the benchmark's own report in the folder of results; empty where it has none."""
-        usual = BENCHMARKS[self.benchmark].report.format(self.begun)
-        if isinstance(self.config, HplConfig | HplMxpConfig) and self.device_out not in (6, 7):
-            return Path(self.config.output_file).name or usual
-        return usual
-
-    @property
-    def submit(self) -> str | None:
-        """The folder for the fields of the list's form, where one was asked for."""
-        return self.config.submit if isinstance(self.config, HplMxpConfig) else None
+        if self.benchmark.report is None:
+            return ""
+        asked = "" if self.config.report_to in ("stdout", "stderr") else Path(self.config.report_to).name
+        return asked or self.benchmark.report.file.format(self.begun)
 
 
 def add_options(parser: argparse.ArgumentParser, config: type) -> None:
@@ -84,12 +73,12 @@ def requests(args: argparse.Namespace, environ: Mapping[str, str]) -> list[Reque
     names = list(BENCHMARKS) if args.benchmark == "all" else [args.benchmark]
     _check_variables(environ)
     config_file = args.config or environ.get("MXPEAK_CONFIG")
-    has_dat = len(names) == 1 and BENCHMARKS[names[0]].dat
-    dat_file = getattr(args, "dat", None) or (environ.get("MXPEAK_DAT") if has_dat else None)
+    form = BENCHMARKS[names[0]].input if len(names) == 1 else None
+    dat_file = getattr(args, "dat", None) or (environ.get("MXPEAK_DAT") if form else None)
     file = _read_toml(config_file) if config_file else {}
-    dat = _read_dat(BENCHMARKS[names[0]], dat_file) if dat_file else None
+    dat = _read_dat(form, dat_file) if form and dat_file else None
     made = [_request(BENCHMARKS[name], vars(args), environ, file, dat) for name in names]
-    made = [_without_flops(one) if len(names) > 1 and not BENCHMARKS[one.benchmark].in_flops else one for one in made]
+    made = [_without_flops(one) if len(names) > 1 and not one.benchmark.in_flops else one for one in made]
     _check_streams(made[0].output)
     _check_format(args.benchmark, made)
     return made
@@ -116,11 +105,11 @@ def _request(
     output = resolve(OutputConfig, typed, environ, {k: v for k, v in values.items() if k in shown})
     settings = resolve(benchmark.config, typed, environ, {k: v for k, v in values.items() if k not in shown}, dat)
     settings = {
-        name: Setting(s.value, benchmark.dat) if s.origin == "HPL.dat" else s
+        name: Setting(s.value, benchmark.input.name) if benchmark.input and s.origin == "HPL.dat" else s
         for name, s in benchmark.config.settle(settings).items()
     }
     return Request(
-        benchmark=benchmark.name, config=benchmark.config(**{name: s.value for name, s in settings.items()}),
+        benchmark=benchmark, config=benchmark.config(**{name: s.value for name, s in settings.items()}),
         settings=settings, output=OutputConfig(**{name: s.value for name, s in output.items()}),
         from_dat=dat is not None, begun=datetime.now(),
     )  # fmt: skip
@@ -151,8 +140,8 @@ def _read_toml(path: str) -> dict[str, Any]:
     return found
 
 
-def _read_dat(benchmark: Benchmark, path: str) -> dict[str, Any]:
-    found: dict[str, Any] = import_module(benchmark.dat_module).read_dat(_read(path, "--dat"), path)
+def _read_dat(form: InputFile, path: str) -> dict[str, Any]:
+    found: dict[str, Any] = load(form.reader)(_read(path, "--dat"), path)
     return found
 
 

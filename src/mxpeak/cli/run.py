@@ -10,9 +10,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mxpeak.cli.benchmarks import BENCHMARKS
+from mxpeak.bench.registry import BENCHMARKS, load
 from mxpeak.cli.request import Request, add_options, requests, settings_table
-from mxpeak.configs import HpgMxpConfig, OutputConfig, RunConfig
+from mxpeak.configs.run import OutputConfig, RunConfig
 from mxpeak.errors import ExitCode, MxpeakError, UsageError
 from mxpeak.records import Result, document, rate_text, to_json
 
@@ -42,8 +42,8 @@ def add_verb(verbs: Any) -> None:
     choices = run_parser.add_subparsers(dest="benchmark", metavar="BENCHMARK", required=True)
     for benchmark in BENCHMARKS.values():
         parser = _add_benchmark(choices, benchmark.name, benchmark.summary, benchmark.example, benchmark.config)
-        if benchmark.dat:
-            parser.add_argument("--dat", metavar="FILE", help=f"read an {benchmark.dat}; flags win over it")
+        if benchmark.input:
+            parser.add_argument("--dat", metavar="FILE", help=f"read an {benchmark.input.name}; flags win over it")
     _add_benchmark(choices, "all", "every benchmark, one scoreboard", "mxpeak run all --quick", RunConfig)
 
 
@@ -90,7 +90,7 @@ def _prepare_files(benchmark: str, wanted: list[Request]) -> list[Folder]:
     output = wanted[0].output
     names = [RESULT, PAGE, *(r.report_name for r in wanted if r.report_name)]
     if len(set(names)) < len(names):
-        dat = BENCHMARKS[wanted[-1].benchmark].dat
+        dat = " or ".join(r.benchmark.input.name for r in wanted if r.benchmark.input)
         raise UsageError(f"{dat} wants its report in {names[-1]}, which is another result file; change its line 3")
     folders = [new_folder(output.out, benchmark, names)]
     try:
@@ -99,9 +99,10 @@ def _prepare_files(benchmark: str, wanted: list[Request]) -> list[Folder]:
             check_file(Path(output.json or ""), taken=taken)
             taken.append(Path(output.json or ""))
         for request in wanted:
-            if isinstance(request.config, HpgMxpConfig) and request.config.trace is not None:
-                check_file(Path(request.config.trace), taken=taken, flag="--trace")
-        folders += [empty_folder(r.submit, "--submit", not_in=folders[0].path) for r in wanted if r.submit is not None]
+            if (timeline := request.config.timeline_file) is not None:
+                check_file(Path(timeline), taken=taken, flag="--trace")
+            if (submission := request.config.submission_folder) is not None:
+                folders.append(empty_folder(submission, "--submit", not_in=folders[0].path))
     except UsageError:
         _remove_if_empty(folders)
         raise
@@ -115,11 +116,9 @@ def _remove_if_empty(folders: list[Folder]) -> None:
 
 def _dry_run(wanted: list[Request], session: Session) -> int:
     for request in wanted:
-        text = import_module(BENCHMARKS[request.benchmark].module).dry_run(
-            request.config, session.comm, request.settings
-        )
+        text = import_module(request.benchmark.module).dry_run(request.config, session.comm, request.settings)
         if session.rank == 0:
-            print(f"{request.benchmark}\n{settings_table(request.settings)}{text}")
+            print(f"{request.benchmark.name}\n{settings_table(request.settings)}{text}")
     return ExitCode.VALID
 
 
@@ -150,11 +149,11 @@ def _run_one(
     output = request.output
     color = output.color == "always" or (output.color == "auto" and is_terminal(sys.stdout, os.environ))
     mode = "never" if output.quiet or session.rank != 0 else output.progress
-    kind = Progress if BENCHMARKS[request.benchmark].in_flops else PlainProgress
+    kind = Progress if request.benchmark.in_flops else PlainProgress
     progress = kind(sys.stderr, os.environ, mode)
     display = Display(request, session.comm.size, progress, stdout, stderr, color)
     try:
-        module = import_module(BENCHMARKS[request.benchmark].module)
+        module = import_module(request.benchmark.module)
         if not output.quiet and hasattr(module, "forewarnings"):  # of rules that the run will break
             for line in module.forewarnings(request.config, session.comm):
                 session.say(f"note: {line}")
@@ -221,11 +220,11 @@ def _traces(displays: list[Display]) -> dict[str, list[Any]]:
     """The timelines, by the files that they go to; they are no part of the result file."""
     found = {}
     for display in displays:
-        config = display.request.config
+        file = display.request.config.timeline_file
         for result in display.results:
             events = result.telemetry.pop("trace", [])
-            if isinstance(config, HpgMxpConfig) and config.trace is not None:
-                found[config.trace] = events
+            if file is not None:
+                found[file] = events
     return found
 
 
@@ -244,12 +243,11 @@ def _write_traces(traces: dict[str, list[Any]], session: Session) -> int:
 
 def _submit(folder: Folder, files: dict[str, str], displays: list[Display], session: Session) -> int:
     """Write the fields of the list's form, and beside them the files of the run that they speak of."""
-    from mxpeak.report.submission import submission_files
-
-    display = next(display for display in displays if display.request.submit is not None)
+    display = next(display for display in displays if display.request.config.submission_folder is not None)
     if not display.results:
         return ExitCode.VALID
     others = [r for one in displays for r in one.results if one is not display]
+    submission_files = load(display.request.benchmark.submission)
     files = {**files, **submission_files(display.results, others, display.request.report_name)}
     try:
         for file, text in files.items():

@@ -69,7 +69,7 @@ def study(args: argparse.Namespace, argv: list[str], session: Session) -> int:
     }
     if session.rank != 0:
         return ExitCode.VALID
-    from mxpeak.bench.study import Plan, run
+    from mxpeak.bench.study.run import Plan, run
 
     plan = Plan(studies=studies, **{name: value for name, value in given.items() if value is not None})
     folder = _prepare(args)

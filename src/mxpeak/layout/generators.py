@@ -18,7 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import expm1, floor, inf, isfinite, log1p, sqrt
 
-from mxpeak.configs import GENERATORS
+from mxpeak.configs.lu import GENERATORS
 from mxpeak.errors import UsageError
 from mxpeak.layout.entries import Entries
 

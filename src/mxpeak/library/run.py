@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mxpeak.configs import HpcgConfig, HpgMxpConfig, HplConfig, HplMxpConfig, NormsConfig
+from mxpeak.bench.registry import BENCHMARKS
 from mxpeak.errors import MxpeakError, ResourceError, UsageError
 from mxpeak.options import Option, as_text, options
 from mxpeak.records import Result
@@ -33,7 +33,7 @@ def hpl(**settings: Any) -> Result | list[Result]:
     >>> mx.run.hpl(n=500).passed
     True
     """
-    return _run("hpl", HplConfig, settings)
+    return _run("hpl", settings)
 
 
 def hpl_mxp(**settings: Any) -> Result | list[Result]:
@@ -41,7 +41,7 @@ def hpl_mxp(**settings: Any) -> Result | list[Result]:
 
     `result.rules` says whether the list would take the result, and which rules it breaks.
     """
-    return _run("hpl-mxp", HplMxpConfig, settings)
+    return _run("hpl-mxp", settings)
 
 
 def hpg_mxp(**settings: Any) -> Result | list[Result]:
@@ -49,12 +49,12 @@ def hpg_mxp(**settings: Any) -> Result | list[Result]:
 
     `result.result["speedup"]` is mixed over double, penalty included.
     """
-    return _run("hpg-mxp", HpgMxpConfig, settings)
+    return _run("hpg-mxp", settings)
 
 
 def hpcg(**settings: Any) -> Result | list[Result]:
     """Run HPCG, as `hpl` runs HPL; settings by the names of `configs.HpcgConfig`: nx, rt, storage, …"""
-    return _run("hpcg", HpcgConfig, settings)
+    return _run("hpcg", settings)
 
 
 def norms(**settings: Any) -> Result | list[Result]:
@@ -66,11 +66,11 @@ def norms(**settings: Any) -> Result | list[Result]:
     >>> mx.run.norms(n=1000, kind="one", dtype="float32").passed
     True
     """
-    return _run("norms", NormsConfig, settings)
+    return _run("norms", settings)
 
 
-def _run(benchmark: str, config: type, settings: Mapping[str, Any]) -> Result | list[Result]:
-    known = {o.name: o for o in options(config)}
+def _run(benchmark: str, settings: Mapping[str, Any]) -> Result | list[Result]:
+    known = {o.name: o for o in options(BENCHMARKS[benchmark].config)}
     for name in settings:
         if name not in known:
             raise UsageError(f"{benchmark} has no setting {name!r}; the settings are {', '.join(known)}")

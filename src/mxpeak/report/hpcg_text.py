@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from mxpeak.records import Result
+from mxpeak.report.own import OwnReport
 from mxpeak.report.text import rules_text
 
 #: The least execution time of an official result, in seconds.
@@ -19,6 +20,14 @@ SYMMETRY = "Departure from Symmetry |x'Ay-y'Ax|/(2*||x||*||A||*||y||)/epsilon"
 
 Section = Mapping[str, Any]
 Rows = Iterable[tuple[str, Any]]
+
+
+class HpcgText(OwnReport):
+    """HPCG's report, all of it written with the one result that there is."""
+
+    def case(self, result: Result) -> None:
+        """The report."""
+        self._write(hpcg_report(result, self._begun))
 
 
 def hpcg_report(result: Result, now: datetime) -> str:

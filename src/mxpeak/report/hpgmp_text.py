@@ -22,11 +22,20 @@ from mxpeak.report.hpcg_text import (
     time_of,
     written_by,
 )
+from mxpeak.report.own import OwnReport
 
 Section = Mapping[str, Any]
 
 #: The phases that make an application of multigrid.
 MULTIGRID = ("gs", "restriction", "prolongation")
+
+
+class HpgMpText(OwnReport):
+    """HPG-MxP's report, all of it written with the one result that there is."""
+
+    def case(self, result: Result) -> None:
+        """The report."""
+        self._write(hpgmp_report(result, self._begun))
 
 
 def hpgmp_report(result: Result, now: datetime) -> str:

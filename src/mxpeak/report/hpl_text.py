@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from mxpeak.configs import HplCase, HplConfig
 from mxpeak.records import Result
+from mxpeak.report.own import OwnReport
 
 DOUBLE_RULE = "=" * 80
 RULE = "-" * 80
@@ -73,32 +72,19 @@ NORMS = (
 )
 
 
-class Stream(Protocol):
-    """Where a report goes."""
+class HplText(OwnReport):
+    """HPL's report; a threshold of 0 or less means unchecked, in HPL's own layout."""
 
-    def write(self, text: str, /) -> object:
-        """Take some more of it."""
-
-    def flush(self) -> None:
-        """Let readers see it."""
-
-
-@dataclass(slots=True)
-class HplText:
-    """Writes the report of one run to a stream; a threshold of 0 or less means unchecked, in HPL's own layout."""
-
-    stream: Stream
-    threshold: float
-    _headed: bool = False
+    _headed = False
 
     @property
     def checks(self) -> bool:
         """Whether solutions are checked."""
-        return self.threshold > 0
+        return bool(self._settings["threshold"] > 0)
 
-    def header(self, config: HplConfig, n: Sequence[int], grids: Sequence[tuple[int, int]]) -> None:
+    def header(self) -> None:
         """What will be run: the lists of the configuration, with the orders and grids that it left open."""
-        self._write(HEAD + _parameters(config, n, grids) + "\n")
+        self._write(HEAD + _parameters(self._settings) + "\n")
         if self.checks:
             self._write(
                 f"{RULE}\n\n"
@@ -107,14 +93,14 @@ class HplText:
                 "      ||Ax-b||_oo / ( eps * ( || x ||_oo * || A ||_oo + || b ||_oo ) * N )\n"
                 f"- The relative machine precision (eps) is taken to be      {EPSILON:21.6e}\n"
                 "- Computational tests pass if scaled residuals are less than         "
-                f"{self.threshold:11.1f}\n\n"
+                f"{self._settings['threshold']:11.1f}\n\n"
             )
 
-    def case(self, case: HplCase, result: Result) -> None:
+    def case(self, result: Result) -> None:
         """The block of one case: rate, times of day, time by phase, residual."""
         block = CASE_HEAD if self.checks or not self._headed else ""
         self._headed = True
-        block += _result_line(case, result) + _phase_lines(result)
+        block += _result_line(result) + _phase_lines(result)
         self._write(block + (_residual_lines(result) if self.checks else f"{DOUBLE_RULE}\n"))
 
     def skipped(self) -> None:
@@ -136,34 +122,30 @@ class HplText:
         lines.append(f"         {skipped:6d} tests skipped because of illegal input values.")
         self._write("\n".join([*lines, RULE, "\nEnd of Tests.", DOUBLE_RULE]) + "\n")
 
-    def _write(self, text: str) -> None:
-        self.stream.write(text)
-        self.stream.flush()
 
-
-def _parameters(config: HplConfig, n: Sequence[int], grids: Sequence[tuple[int, int]]) -> str:
+def _parameters(asked: Mapping[str, Any]) -> str:
     swaps = {
         "bin": "Binary-exchange",
         "long": "Spread-roll (long)",
-        "mix": f"Mix (threshold = {config.swap_threshold})",
+        "mix": f"Mix (threshold = {asked['swap_threshold']})",
     }
     rows = (
-        ("N", _numbers(n)),
-        ("NB", _numbers(config.nb)),
-        ("PMAP", f" {'Row' if config.order == 'row' else 'Column'}-major process mapping"),
-        ("P", _numbers([P for P, _ in grids])),
-        ("Q", _numbers([Q for _, Q in grids])),
-        ("PFACT", _wrapped([FACT_NAMES[fact] for fact in config.pfact])),
-        ("NBMIN", _numbers(config.nbmin)),
-        ("NDIV", _numbers(config.ndiv)),
-        ("RFACT", _wrapped([FACT_NAMES[fact] for fact in config.rfact])),
-        ("BCAST", _wrapped([BCAST_NAMES[bcast] for bcast in config.bcast])),
-        ("DEPTH", _numbers(config.depth)),
-        ("SWAP", f" {swaps[config.swap]}"),
-        ("L1", f" {config.l1_form} form"),
-        ("U", f" {config.u_form} form"),
-        ("EQUIL", " yes" if config.equilibration else " no"),
-        ("ALIGN", f" {config.alignment} double precision words"),
+        ("N", _numbers(asked["n"])),
+        ("NB", _numbers(asked["nb"])),
+        ("PMAP", f" {'Row' if asked['order'] == 'row' else 'Column'}-major process mapping"),
+        ("P", _numbers([P for P, _ in asked["grids"]])),
+        ("Q", _numbers([Q for _, Q in asked["grids"]])),
+        ("PFACT", _wrapped([FACT_NAMES[fact] for fact in asked["pfact"]])),
+        ("NBMIN", _numbers(asked["nbmin"])),
+        ("NDIV", _numbers(asked["ndiv"])),
+        ("RFACT", _wrapped([FACT_NAMES[fact] for fact in asked["rfact"]])),
+        ("BCAST", _wrapped([BCAST_NAMES[bcast] for bcast in asked["bcast"]])),
+        ("DEPTH", _numbers(asked["depth"])),
+        ("SWAP", f" {swaps[asked['swap']]}"),
+        ("L1", f" {asked['l1_form']} form"),
+        ("U", f" {asked['u_form']} form"),
+        ("EQUIL", " yes" if asked["equilibration"] else " no"),
+        ("ALIGN", f" {asked['alignment']} double precision words"),
     )
     return "".join(f"{label:7}:{value}\n" for label, value in rows)
 
@@ -178,12 +160,13 @@ def _wrapped(cells: Sequence[str]) -> str:
     return "\n        ".join("".join(line) for line in lines if line)
 
 
-def _result_line(case: HplCase, result: Result) -> str:
+def _result_line(result: Result) -> str:
     time_s, rate = result.result.get("time_s"), result.result.get("rate_flops")
     if not time_s or rate is None:
         return ""
+    of = result.problem
     return (
-        f"{case.tag}{case.n:12d} {case.nb:5d} {case.P:5d} {case.Q:5d} {time_s:18.2f}    {rate / 1e9:19.4e}\n"
+        f"{of['variant']}{of['n']:12d} {of['nb']:5d} {of['P']:5d} {of['Q']:5d} {time_s:18.2f}    {rate / 1e9:19.4e}\n"
         f"HPL_pdgesv() start time {time.ctime(result.run.get('start_unix'))}\n\n"
         f"HPL_pdgesv() end time   {time.ctime(result.run.get('end_unix'))}\n\n"
     )

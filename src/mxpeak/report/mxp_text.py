@@ -7,14 +7,12 @@ after the first block for the verdict, and a number before GFLOPS for the rate: 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from mxpeak.configs import HplMxpCase, HplMxpConfig
 from mxpeak.precision import precision
 from mxpeak.records import Result
-from mxpeak.report.hpl_text import EPSILON, Stream
+from mxpeak.report.hpl_text import EPSILON
+from mxpeak.report.own import OwnReport
 
 BANNER = " ****** HPL MxP Result    ****** \n"
 DOTS = "    . . . . . . . . . . . . . . . . .          ="
@@ -26,22 +24,20 @@ Rate: 2/3 N^3 + 3/2 N^2 over the time of making A in fp32, balancing, LU and ref
 """
 
 
-@dataclass(slots=True)
-class MxpText:
-    """Writes the report of one run to a stream: a head, a block a case, a last line."""
+class MxpText(OwnReport):
+    """HPL-MxP's report: a head, a block a case, a last line."""
 
-    stream: Stream
-    _cases: int = 0
+    _cases = 0
 
-    def header(self, config: HplMxpConfig, n: Sequence[int], grids: Sequence[tuple[int, int]]) -> None:
+    def header(self) -> None:
         """What the numbers are."""
         self._write(HEAD)
 
-    def case(self, case: HplMxpCase, result: Result) -> None:
+    def case(self, result: Result) -> None:
         """One case: what was run, where its time went, the result block, the rules."""
         self._write(
-            f"{self._name(case, result)}{_seconds(result)}{_history(result)}\n"
-            f"{BANNER}{_check(result)}{_rates(case, result)}{BANNER}{_rules(result)}\n"
+            f"{self._name(result)}{_seconds(result)}{_history(result)}\n"
+            f"{BANNER}{_check(result)}{_rates(result)}{BANNER}{_rules(result)}\n"
         )
 
     def skipped(self) -> None:
@@ -53,18 +49,14 @@ class MxpText:
         """How many cases passed."""
         self._write(f"{passed} of {passed + failed + skipped} tests PASSED\n")
 
-    def _name(self, case: HplMxpCase, result: Result) -> str:
+    def _name(self, result: Result) -> str:
         self._cases += 1
-        low = f"{case.precision} (rounded in software: the rate is FP32's)" if result.result.get("emulated") \
-            else case.precision  # fmt: skip
+        of = result.problem
+        emulated = " (rounded in software: the rate is FP32's)" if result.result.get("emulated") else ""
         return (
-            f"test {self._cases}: {case.tag}, {low}, generator {case.generator}, refinement {case.refine}, "
-            f"seed {case.seed}\n"
+            f"test {self._cases}: {of['variant'].split()[0]}, {of['precision']}{emulated}, "
+            f"generator {of['generator']}, refinement {of['refine']}, seed {of['seed']}\n"
         )
-
-    def _write(self, text: str) -> None:
-        self.stream.write(text)
-        self.stream.flush()
 
 
 def _seconds(result: Result) -> str:
@@ -100,9 +92,10 @@ def _check(result: Result) -> str:
     )
 
 
-def _rates(case: HplMxpCase, result: Result) -> str:
-    sloppy = precision(case.precision).bytes
-    text = f"    N = {case.n}, NB = {case.nb}, NPROW = {case.P}, NPCOL = {case.Q}, SLOPPY-TYPE = {sloppy}\n"
+def _rates(result: Result) -> str:
+    n, nb, P, Q = (result.problem[name] for name in ("n", "nb", "P", "Q"))
+    sloppy = precision(result.problem["precision"]).bytes
+    text = f"    N = {n}, NB = {nb}, NPROW = {P}, NPCOL = {Q}, SLOPPY-TYPE = {sloppy}\n"
     rows = (
         ("       GFLOPS", "rate_flops", "The HPL-MxP performance to report"),
         ("    LU GFLOPS", "lu_rate_flops", "The performance excluding the iterative solver part"),
@@ -110,7 +103,7 @@ def _rates(case: HplMxpCase, result: Result) -> str:
     for label, key, meaning in rows:
         if (rate := result.result.get(key)) is not None:
             gflops = rate / 1e9
-            text += f"{label} = {gflops:.4e}, per GPU = {gflops / (case.P * case.Q):10.2f} ------ {meaning}\n"
+            text += f"{label} = {gflops:.4e}, per GPU = {gflops / (P * Q):10.2f} ------ {meaning}\n"
     return text
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mxpeak.comm.base import Communicator
-from mxpeak.configs import RunConfig
+from mxpeak.configs.run import RunConfig
 from mxpeak.errors import MxpeakError
 from mxpeak.kernels.choose import open_device
 from mxpeak.options import Setting, memory_bytes

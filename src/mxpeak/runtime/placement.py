@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.devices import check_device_messages
-from mxpeak.configs import RunConfig
+from mxpeak.configs.run import RunConfig
 from mxpeak.errors import MxpeakError
 from mxpeak.kernels.choose import choose, settled
 from mxpeak.kernels.contract import Kernels

@@ -1,0 +1,1 @@
+"""HPCG: conjugate gradients with multigrid on a sparse matrix."""

@@ -1,0 +1,220 @@
+"""What HPCG's phases become: the rating and what it is made of, the tests, and what stands beside it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from mxpeak.bench.harness import NO_PHASE, above_caution, with_share
+from mxpeak.bench.hpcg.check import EXPECTED, EXPECTED_PRECONDITIONED, Norms, Spectral, Symmetry
+from mxpeak.bench.hpcg.config import HpcgConfig
+from mxpeak.bench.hpcg.rules import foreseen
+from mxpeak.bench.hpg_mxp.rules import PLAIN, of_memory
+from mxpeak.bench.sparse import SparseBench
+from mxpeak.errors import Outcome
+from mxpeak.layout.stencil import Box
+from mxpeak.perf.sparse_counts import HPCG_MOTIFS, hpcg_bytes, hpcg_flops, memory_bytes, stencil_levels
+from mxpeak.records import Caution, Result
+from mxpeak.solvers.cg import Solve
+
+FORMULA = "|| r ||_2 / || b ||_2, r by CG's recurrence"
+
+#: Iterations of the reference, the most to reach its residual, and by how much that may be missed.
+REFERENCE_STEPS, MOST, SLACK = 50, 500, 1.0 + 1e-6
+#: Sets that pay for set-up and optimisation, each a tenth of it.
+SHARED_BY = 10
+#: What multigrid is made of: all of it is in `mg`.
+MG_PARTS = ("gs", "restriction", "prolongation")
+
+
+@dataclass(frozen=True, slots=True)
+class Sets:
+    """The timed sets: seconds of each, iterations of all and how many each was to take, residuals, phases."""
+
+    samples_s: list[float]
+    iterations: int
+    steps: int
+    norms: Norms
+    phases: dict[str, Any]
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return len(self.samples_s)
+
+    @property
+    def time_s(self) -> float:
+        """Of all of them."""
+        return sum(self.samples_s)
+
+    def motif(self, name: str) -> dict[str, Any]:
+        """The phase of a motif; of multigrid with the flops and bytes of its parts."""
+        phase: dict[str, Any] = self.phases.get(name, NO_PHASE)
+        if name != "mg":
+            return phase
+        parts = [self.phases.get(part, NO_PHASE) for part in MG_PARTS]
+        return {**phase, **{key: sum(part[key] for part in parts) for key in ("flops", "bytes")}}
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """All that was found with one storage; bytes over all ranks, set-up and optimisation of the slowest rank."""
+
+    storage: str
+    levels: list[dict[str, Any]]
+    aim: float
+    converged: Solve
+    spectral: Spectral
+    symmetry: Symmetry
+    sets: Sets
+    max_error: float
+    limit: float | None
+    setup_s: float
+    optimize_s: float
+    held_bytes: int
+    setup_bytes: int
+
+    @property
+    def passed(self) -> bool:
+        """Whether the aim was reached, and every test passed."""
+        tests = (self.spectral.passed, self.symmetry.passed, self.sets.norms.passed)
+        return self.converged.outcome == Outcome.SOLVED and all(tests)
+
+    def rates(self, box: Box) -> dict[str, Any]:
+        """The rating, and the others: raw, with the iterations beyond the reference's taken off, without set-up."""
+        sets = self.sets
+        raw = hpcg_flops(stencil_levels(box), sets.iterations, sets.count)
+        credited = raw["total"] * REFERENCE_STEPS / sets.steps
+        optimize_s, setup_s = (sets.count * seconds / SHARED_BY for seconds in (self.optimize_s, self.setup_s))
+        return {
+            "rate_flops": credited / (sets.time_s + optimize_s + setup_s),
+            "raw_rate_flops": raw["total"] / sets.time_s,
+            "raw": raw,
+            "rate_flops_2_4": credited / (sets.time_s + optimize_s),
+            "rate_flops_with_convergence": credited / sets.time_s,
+            "time_s": sets.time_s,
+            "sets": sets.count,
+            "reference_iterations_per_set": REFERENCE_STEPS,
+            "optimized_iterations_per_set": sets.steps,
+            "total_reference_iterations": REFERENCE_STEPS * sets.count,
+            "total_optimized_iterations": sets.iterations,
+            **self._against_the_limit(),
+        }
+
+    @property
+    def least_rate(self) -> float:
+        """Bytes that all motifs have to move at least, a second."""
+        return float(sum(self.sets.motif(name)["bytes"] for name in HPCG_MOTIFS)) / self.sets.time_s
+
+    def _against_the_limit(self) -> dict[str, Any]:
+        """The bytes that all motifs have to move at least, a second, over what reading alone comes to."""
+        return {
+            "fraction_of_limit": self.least_rate / self.limit if self.limit else None,
+            "limit": {"name": "read bandwidth", "rate_bytes": self.limit} if self.limit else None,
+        }
+
+    def table(self, *names: str) -> dict[str, Any]:
+        """Phases, each with its share of the limit."""
+        return {name: with_share(self.sets.motif(name), self.limit) for name in names}
+
+
+def hpcg_result(
+    config: HpcgConfig, bench: SparseBench, box: Box, reference: Solve, found: list[Measured], rss: int, start: float,
+    end: float,
+) -> Result:  # fmt: skip
+    """The result of the first of `found`, the others beside it."""
+    one, *beside = found
+    machine = bench.facts.machine
+    broken = [*foreseen(config, one.sets.time_s, one.storage), *of_memory(one.held_bytes, machine)]
+    others = [_beside(other, box) for other in beside]
+    waits = one.sets.phases.get("allreduce", NO_PHASE)
+    return Result(
+        benchmark="hpcg",
+        status="valid" if one.passed else "invalid",
+        run=bench.facts.run_section(start, end),
+        problem={**_problem(config, bench, box, one), "peak_rss_bytes": rss},
+        result={
+            **one.rates(box),
+            "emulated": False,
+            "bytes": hpcg_bytes(stencil_levels(box), one.sets.iterations, one.sets.count),
+            "dot_allreduce_s": {"min": waits["min_s"], "max": waits["max_s"], "mean": waits["time_s"]},
+            "mg_phases": one.table(*MG_PARTS),
+            "beside": others,
+        },
+        validation=_validation(one, reference),
+        rules={"mode": config.mode, "admissible": not broken, "violations": [asdict(rule) for rule in broken]},
+        samples_s=one.sets.samples_s,
+        phases=one.table(*HPCG_MOTIFS, "halo"),
+        config=bench.facts.config,
+        machine=machine,
+        software=bench.facts.software,
+        launch=bench.facts.launch,
+        warnings=[
+            *bench.facts.cautions,
+            *bench.cautions,
+            *_failed(beside),
+            *above_caution(one.least_rate, one.limit, one.held_bytes, machine),
+        ],
+    )
+
+
+def _problem(config: HpcgConfig, bench: SparseBench, box: Box, one: Measured) -> dict[str, Any]:
+    return {
+        "nx": box.nx, "ny": box.ny, "nz": box.nz, "npx": box.npx, "npy": box.npy, "npz": box.npz,
+        "gnx": box.gnx, "gny": box.gny, "gnz": box.gnz, "rows": box.global_rows, "nnz": box.global_nnz,
+        "levels": one.levels, "storage": one.storage, "smoother": config.smoother, "colouring": config.colouring,
+        "ranks": bench.comm.size, "threads": bench.placement.threads, "setup_s": one.setup_s,
+        "optimize_s": one.optimize_s, "rt_s": bench.rt, "precision": "fp64",
+        "memory_bytes": {
+            "double": one.held_bytes, "setup": one.setup_bytes, "reference_formula": sum(memory_bytes(box)),
+        },
+    }  # fmt: skip
+
+
+def _validation(one: Measured, reference: Solve) -> dict[str, Any]:
+    """The residual of the solve that was to reach the aim, and HPCG's tests."""
+    spectral, symmetry, norms = one.spectral, one.symmetry, one.sets.norms
+    return {
+        "passed": one.passed,
+        "residual": one.converged.residual,
+        "threshold": one.aim,
+        "formula": FORMULA,
+        "iterations": one.converged.steps,
+        "reference_residual": reference.residual,
+        "outcome": str(one.converged.outcome),
+        "cg": {
+            "passed": spectral.passed,
+            "unpreconditioned": {"iterations": spectral.unpreconditioned, "expected": EXPECTED},
+            "preconditioned": {"iterations": spectral.preconditioned, "expected": EXPECTED_PRECONDITIONED},
+        },
+        "symmetry": {"passed": symmetry.passed, "spmv": symmetry.spmv, "mg": symmetry.mg},
+        "norms": {
+            "passed": norms.passed, "mean": norms.mean, "variance": norms.variance, "samples": norms.samples,
+        },
+        "max_error": one.max_error,
+        "history": {"reference": reference.history, "optimized": one.converged.history},
+    }  # fmt: skip
+
+
+def _beside(other: Measured, box: Box) -> dict[str, Any]:
+    """A second figure, with another storage."""
+    return {
+        "label": "official" if other.storage in PLAIN else "explore",
+        "storage": other.storage,
+        "precision": "fp64",
+        **other.rates(box),
+        "passed": other.passed,
+        "iterations": other.converged.steps,
+        "setup_s": other.setup_s,
+        "optimize_s": other.optimize_s,
+        "phases": other.table(*HPCG_MOTIFS, "halo"),
+    }
+
+
+def _failed(beside: list[Measured]) -> list[Caution]:
+    """Which of the other figures are none, because their tests failed."""
+    return [
+        Caution("beside", f"with {other.storage} storage the tests failed: its rate counts for nothing",
+                f"--storage {other.storage} --mode explore shows which")
+        for other in beside if not other.passed
+    ]  # fmt: skip

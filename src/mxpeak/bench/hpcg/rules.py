@@ -1,0 +1,55 @@
+"""What HPCG's rules ask of an official result (its reference code, report and FAQ), and what labels a run.
+
+time      1800 s of sets
+memory    a quarter of the machine's memory or more
+storage   indirect columns and doubles; no rule speaks of compressed columns: an official figure is with 32-bit ones
+mode      --mode official; explore labels its results
+
+Orders of one's own, other storages, and padding are allowed; the steps that they cost are not credited.
+"""
+
+from __future__ import annotations
+
+from mxpeak.bench.hpcg.config import HpcgConfig
+from mxpeak.bench.hpg_mxp.rules import PLAIN
+from mxpeak.bench.hpl_mxp.rules import Violation
+from mxpeak.bench.sparse import OFFICIAL_RT
+from mxpeak.distributed.stencil import Form
+from mxpeak.layout.stencil import LEVELS
+from mxpeak.records import three_digits
+
+#: How the reference phase is stored.
+REFERENCE = "sell"
+
+
+def storages(config: HpcgConfig) -> tuple[str, ...]:
+    """How matrices are stored for the figure, and for one beside it: where that was left open, or is compressed."""
+    if config.storage in PLAIN:
+        return (config.storage,)
+    if config.storage == "packed":
+        return ("packed", REFERENCE)
+    return (REFERENCE, "packed") if config.mode == "official" else ("packed", REFERENCE)
+
+
+def form(storage: str, levels: int = LEVELS) -> Form:
+    """The problem in double, for sweeps forward and backward."""
+    return Form(("fp64",) * levels, "fp64", storage, symmetric=True)
+
+
+def forms(storage: str) -> tuple[Form, Form]:
+    """What is there at a time: the problem, and the finest matrix once more with a large diagonal."""
+    return form(storage), form(storage, 1)
+
+
+def foreseen(config: HpcgConfig, seconds: float, storage: str) -> list[Violation]:
+    """The rules that a run breaks whose sets take so long."""
+    found = []
+    if config.mode != "official":
+        found.append(Violation("mode", "--mode explore was asked for"))
+    if storage not in PLAIN:
+        found.append(Violation("storage", f"{storage}: its columns are compressed, which no rule speaks of"))
+    if seconds < OFFICIAL_RT:
+        found.append(
+            Violation("time", f"{three_digits(seconds)} s of sets: the rules ask for --rt {OFFICIAL_RT:g} or more")
+        )
+    return found

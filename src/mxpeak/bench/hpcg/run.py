@@ -1,0 +1,209 @@
+"""HPCG: conjugate gradients with multigrid on the 27-point problem, in double; the rules in one screen.
+
+problem      27 points a row, 26 and -1, b = A·1, x = 0 at first; four levels made by the same stencil; a symmetric
+             Gauss-Seidel sweep before, after and on the coarsest
+reference    50 iterations in the natural order, row after row on each rank: the residual that they come to is the aim
+tests        spectral, symmetry, norms: `hpcg_check`
+convergence  iterations to the aim·(1 + 1e-6), up to 500: n = max(50, those)
+sets         solves of n iterations from x = 0: one more than fill --rt by the time that convergence took, or until
+             --rt is over
+counted      flops by HPCG's formula; of n iterations 50 are credited.  A motif's own flops and least bytes in `phases`
+figure       credited flops / (time of the sets + sets·(set-up + optimisation)/10); optimisation: orders and storage
+limit        read bandwidth: the values of the matrix read by all ranks at once, in the same process
+
+Source: Dongarra, Heroux, Luszczek 2016; HPCG 3.1, main.cpp and ReportResults.cpp; its FAQ.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from mxpeak.bench.harness import peak_rss, phase_table
+from mxpeak.bench.hpcg.check import Norms, spectral_test, symmetry_test
+from mxpeak.bench.hpcg.config import HpcgConfig
+from mxpeak.bench.hpcg.result import MOST, REFERENCE_STEPS, SLACK, Measured, Sets, hpcg_result
+from mxpeak.bench.hpcg.rules import REFERENCE, foreseen, form, forms, storages
+from mxpeak.bench.sparse import TINY, SparseBench, held, seconds_for, without_effect
+from mxpeak.bench.stencil_sizes import box_of, line
+from mxpeak.comm.base import Communicator
+from mxpeak.comm.solo import Solo
+from mxpeak.distributed.stencil import Made, make_stencil, weights
+from mxpeak.distributed.system import CgSystem
+from mxpeak.errors import Outcome
+from mxpeak.layout.stencil import LEVELS, Box
+from mxpeak.options import Setting
+from mxpeak.perf.sparse_counts import hpcg_flops, stencil_levels
+from mxpeak.records import Result
+from mxpeak.runtime.memory import memory_budget
+from mxpeak.runtime.placement import load_kernels, on_device, place
+from mxpeak.solvers.cg import Solve, conjugate_gradients
+from mxpeak.solvers.multigrid import cycle
+from mxpeak.spans import Observer, Spans
+
+#: Share of the time that the figure beside the first one gets.
+BESIDE = 0.25
+#: Iterations that convergence is guessed to take, while it is watched: colours cost about a fifth.
+GUESSED = 60
+
+
+def run(
+    config: HpcgConfig,
+    comm: Communicator,
+    *,
+    settings: dict[str, Setting] | None = None,
+    observers: Sequence[Observer] = (),
+    on_case: Callable[[HpcgConfig, Result | None], None] = lambda case, result: None,
+    argv: Sequence[str] = (),
+) -> list[Result]:
+    """Run the benchmark; `on_case` hears of the result on rank 0.
+
+    Mistakes raise on every rank before anything runs.  Collective over comm.
+    """
+    config, settings = on_device(config, settings or {})
+    box_of(config, comm.rank, comm.size)
+    placement = place(comm, config.threads)
+    try:
+        kernels, comm = load_kernels(config, placement, comm)
+        bench = SparseBench(config, comm, placement, kernels, settings, observers, argv)
+        result = comm.bcast_object(Hpcg(bench, config).result())
+        if comm.rank == 0:
+            on_case(config, result)
+        return [result]
+    finally:
+        placement.release()
+
+
+def dry_run(config: HpcgConfig, comm: Communicator, settings: dict[str, Setting] | None = None) -> str:
+    """What a run would do: boxes, grid and memory, nothing run.  Collective over comm."""
+    config, settings = on_device(config, settings or {})
+    box = box_of(config, comm.rank, comm.size)
+    budget = memory_budget(config, settings, comm)
+    lines = [f"{storage}: {line(box, held(forms(storage), 0), budget)}" for storage in storages(config)]
+    return "\n".join([*lines, *forewarnings(config, comm)])
+
+
+def forewarnings(config: HpcgConfig, comm: Communicator) -> list[str]:
+    """What will be ignored, and which rules the run will break: better known before than after."""
+    ignored = without_effect(config)
+    if config.mode != "official":
+        return ignored
+    broken = foreseen(config, seconds_for(config), storages(config)[0])
+    return [*ignored, *(f"the result will not be ADMISSIBLE: {one.rule}: {one.text}" for one in broken)]
+
+
+class Hpcg:
+    """One run: the reference's 50 iterations, then tests, convergence and sets with each storage."""
+
+    def __init__(self, bench: SparseBench, config: HpcgConfig):
+        self._bench, self._config, self._comm = bench, config, bench.comm
+        self._kernels = bench.kernels.sparse
+        self._box = bench.box([forms(storage) for storage in (REFERENCE, *storages(config))], 0)
+        self._flops_a_step = hpcg_flops(stencil_levels(self._box), REFERENCE_STEPS)["total"] / REFERENCE_STEPS
+
+    def result(self) -> Result | None:
+        """The result on rank 0, None elsewhere.  Collective."""
+        start = time.time()
+        first, *beside = storages(self._config)
+        for storage in dict.fromkeys((REFERENCE, first, *beside)):
+            self._bench.make_ready([form(storage)], weights(), self._use)
+        reference = self._reference()
+        aim = reference.residual * SLACK
+        found = [self._measured(first, aim, self._bench.rt)]
+        found += [self._measured(storage, aim, BESIDE * self._bench.rt) for storage in beside]
+        rss = peak_rss(self._comm)
+        if self._comm.rank:
+            return None
+        return hpcg_result(self._config, self._bench, self._box, reference, found, rss, start, time.time())
+
+    def _use(self, made: Made) -> None:
+        """Everything that happens to a problem, so that nothing is compiled while a clock runs."""
+        tiny, spans = Box(TINY, TINY, TINY), Spans()
+        natural = make_stencil(
+            self._kernels, Solo(), tiny.levels(LEVELS), [form(REFERENCE)], "natural", weights(), spans
+        )
+        for one in (natural, made):
+            conjugate_gradients(self._system(one, Solo()), most=2, tolerance=0.0)
+        top = made.hierarchies[0].top
+        spectral_test(self._kernels, Solo(), top, tiny, self._bench.order, spans)
+        symmetry_test(self._kernels, Solo(), top.A, partial(cycle, top))
+        self._system(made, Solo()).max_error(1.0)
+        self._kernels.read_all(top.A.A)
+
+    def _reference(self) -> Solve:
+        """The iterations that set the aim.  Collective."""
+        boxes = self._box.levels(LEVELS)
+        made = make_stencil(
+            self._kernels, self._comm, boxes, [form(REFERENCE)], "natural", weights(), self._bench.spans
+        )
+        watch = self._watch("reference", REFERENCE_STEPS)
+        done = conjugate_gradients(self._system(made, self._comm), most=REFERENCE_STEPS, tolerance=0.0, watch=watch)
+        self._bench.spans.finish()
+        return done
+
+    def _measured(self, storage: str, aim: float, rt: float) -> Measured:
+        """Tests, convergence and sets with one storage.  Collective."""
+        bench, kernels, comm = self._bench, self._kernels, self._comm
+        made = bench.make(self._box, [form(storage)], weights(), comm)
+        top = made.hierarchies[0].top
+        limits = [bench.bandwidth(top.A)]
+        spectral = spectral_test(kernels, comm, top, self._box, bench.order, bench.spans)
+        symmetry = symmetry_test(kernels, comm, top.A, partial(cycle, top))
+        system = self._system(made, comm)
+        converged, slowest_s = self._converged(system, storage, aim)
+        if converged.outcome != Outcome.SOLVED:
+            rt = 0.0  # one set will do for a run that failed
+        sets = self._sets(system, storage, max(REFERENCE_STEPS, converged.steps), int(rt / slowest_s) + 1, rt)
+        limits.append(bench.bandwidth(top.A))
+        return Measured(
+            storage, made.described(self._box, 0), aim, converged, spectral, symmetry, sets, system.max_error(1.0),
+            max((rate for rate in limits if rate), default=None), self._longest(made.generate_s),
+            self._longest(made.optimize_s), bench.bytes_of(made, 0, 0), int(bench.total(made.setup_bytes)),
+        )  # fmt: skip
+
+    def _converged(self, system: CgSystem, storage: str, aim: float) -> tuple[Solve, float]:
+        """A solve to the aim, and the seconds of the slowest rank.  Collective."""
+        done = Solve()
+
+        def solve() -> None:
+            nonlocal done
+            done = conjugate_gradients(system, most=MOST, tolerance=aim, watch=watch)
+
+        watch = self._watch(f"{storage}: convergence", GUESSED)
+        elapsed_s = self._bench.slowest(solve)
+        self._bench.spans.finish()
+        return done, elapsed_s
+
+    def _sets(self, system: CgSystem, storage: str, steps: int, count: int, rt: float) -> Sets:
+        """So many solves of so many steps from zero, and more until `rt` seconds are over.  Collective."""
+        samples: list[float] = []
+        solves: list[Solve] = []
+
+        def solve() -> None:
+            solves.append(conjugate_gradients(system, most=steps, tolerance=0.0, watch=one_more))
+
+        def one_more(done: int) -> None:
+            watch(steps * len(solves) + done)
+
+        watch = self._watch(f"{storage}: sets", steps * count)
+        while len(samples) < count or sum(samples) < rt:
+            system.restart_from_zero()
+            samples.append(self._bench.slowest(solve))
+        self._bench.spans.finish()
+        phases = phase_table(self._comm, self._bench.spans)
+        return Sets(samples, sum(one.steps for one in solves), steps, Norms([one.residual for one in solves]), phases)
+
+    def _watch(self, label: str, most: int) -> Callable[[int], None]:
+        """Begin to show a computation of so many steps: what comes back is told how many are done."""
+        spans = self._bench.spans
+        spans.start(label, most * self._flops_a_step)
+        return lambda steps: spans.step(min(steps, most), most, min(steps, most) * self._flops_a_step)
+
+    def _system(self, made: Made, comm: Communicator) -> CgSystem:
+        top = made.hierarchies[0].top
+        return CgSystem(self._kernels, comm, top.A, made.b, partial(cycle, top), self._bench.spans)
+
+    def _longest(self, seconds: float) -> float:
+        """The slowest rank's, on rank 0."""
+        return float(max(self._comm.gather_objects(seconds) or [0.0]))

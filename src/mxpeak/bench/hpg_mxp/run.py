@@ -1,0 +1,229 @@
+"""HPG-MxP: GMRES-IR with multigrid on the 27-point problem, mixed against double; the rules in one screen.
+
+problem     27 points a row, 26 and -1 (--nonsymmetric: -1.5 below and -0.5 above in z), b = A·1, x = 0 at first;
+            four levels made by the same stencil; one forward Gauss-Seidel sweep before, after and on the coarsest;
+            --matrix: the rows of a file instead, with one level, so one sweep as preconditioner
+validation  double GMRES to 1e-9 in n_d iterations, GMRES-IR to the same in n_ir; penalty = min(1, n_d/n_ir)
+            standard: on up to 8 ranks; fullscale: on all, and IR has to reach what double did in 10,000 iterations
+mixed       solves of 300 iterations from x = 0 until --rt is over, after one that does not count
+double      the same in fp64, as the reference
+counted     flops by the reference's formula, whatever was skipped; also by ORNL's; a motif's own flops and least bytes
+figure      (flops of the mixed solves / their time) · penalty
+limit       read bandwidth: the values of the matrix read by all ranks at once, in the same process
+
+Source: Yamazaki et al. 2022; Kashi et al. 2025 (arXiv 2507.11512); the benchmark's reference code and its slides.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from math import ceil
+from typing import Any
+
+from mxpeak.bench.harness import peak_rss, phase_table
+from mxpeak.bench.hpg_mxp.config import HpgMxpConfig
+from mxpeak.bench.hpg_mxp.problem import MatrixFile, problem_of, read_file, size_lines
+from mxpeak.bench.hpg_mxp.result import Measured, Solves, Validated, Validation, hpg_mxp_result
+from mxpeak.bench.hpg_mxp.rules import check, foreseen, storages
+from mxpeak.bench.sparse import SparseBench, seconds_for, without_effect
+from mxpeak.comm.base import Communicator
+from mxpeak.comm.solo import Solo
+from mxpeak.distributed.stencil import Hierarchy, Made
+from mxpeak.distributed.system import MixedSystem
+from mxpeak.options import Setting
+from mxpeak.perf.sparse_counts import hpg_mxp_flops
+from mxpeak.records import Result
+from mxpeak.runtime.memory import memory_budget
+from mxpeak.runtime.placement import load_kernels, on_device, place
+from mxpeak.solvers.gmres_ir import Solve, gmres_ir
+from mxpeak.solvers.multigrid import cycle
+from mxpeak.spans import Observer, Spans
+
+#: Ranks of the standard validation, iterations that a validation may take, and those that IR may take at full scale.
+FEW, MOST, MOST_IR = 8, 10_000, 100_000
+#: Share of the time that the figure beside the first one gets.
+BESIDE = 0.25
+
+
+def run(
+    config: HpgMxpConfig,
+    comm: Communicator,
+    *,
+    settings: dict[str, Setting] | None = None,
+    observers: Sequence[Observer] = (),
+    on_case: Callable[[HpgMxpConfig, Result | None], None] = lambda case, result: None,
+    argv: Sequence[str] = (),
+) -> list[Result]:
+    """Run the benchmark; `on_case` hears of the result on rank 0.
+
+    Mistakes raise on every rank before anything runs.  Collective over comm.
+    """
+    config, settings = on_device(config, settings or {})
+    check(config, comm.rank, comm.size)
+    placement = place(comm, config.threads)
+    try:
+        file = None if config.matrix is None else read_file(config.matrix, comm)
+        kernels, comm = load_kernels(config, placement, comm)
+        bench = SparseBench(config, comm, placement, kernels, settings, observers, argv)
+        result = comm.bcast_object(HpgMxp(bench, config, file).result())
+        if comm.rank == 0:
+            on_case(config, result)
+        return [result]
+    finally:
+        placement.release()
+
+
+def dry_run(config: HpgMxpConfig, comm: Communicator, settings: dict[str, Setting] | None = None) -> str:
+    """What a run would do: boxes, grid and memory, nothing run.  Collective over comm."""
+    config, settings = on_device(config, settings or {})
+    check(config, comm.rank, comm.size)
+    budget = memory_budget(config, settings, comm)
+    return "\n".join([*size_lines(config, comm, budget), *forewarnings(config, comm)])
+
+
+def forewarnings(config: HpgMxpConfig, comm: Communicator) -> list[str]:
+    """What will be ignored, and which rules the run will break: better known before than after."""
+    ignored = without_effect(config)
+    if config.mode != "official":
+        return ignored
+    broken = foreseen(config, seconds_for(config), storages(config)[0])
+    return [*ignored, *(f"the result will not be ADMISSIBLE: {one.rule}: {one.text}" for one in broken)]
+
+
+@dataclass(slots=True)
+class Watch:
+    """Shows the cycles of solves as steps; `before` is what earlier solves have done."""
+
+    spans: Spans
+    label: str
+    most: int
+    flops_a_step: float
+    before: int = 0
+
+    def start(self) -> None:
+        """The first solve begins."""
+        self.spans.start(self.label, self.most * self.flops_a_step)
+
+    def __call__(self, done: Solve) -> None:
+        """A cycle is done."""
+        steps = min(self.before + done.steps, self.most)
+        self.spans.step(steps, self.most, steps * self.flops_a_step)
+
+
+class HpgMxp:
+    """One run: the problem in its forms, and the three phases on them."""
+
+    def __init__(self, bench: SparseBench, config: HpgMxpConfig, file: MatrixFile | None):
+        self._bench, self._config, self._comm = bench, config, bench.comm
+        self._problem = problem_of(bench, config, file)
+        self._flops_a_step = hpg_mxp_flops(self._problem.levels, [config.restart])["total"] / config.restart
+        self._few = bench.comm.split(0 if bench.comm.rank < FEW else None, bench.comm.rank)  # for the validation
+
+    def result(self) -> Result | None:
+        """The result on rank 0, None elsewhere.  Collective."""
+        start = time.time()
+        first, *beside = storages(self._config)
+        for storage in (first, *beside):
+            self._problem.make_ready(storage, self._use)
+        found = [self._measured(first, self._bench.rt)]
+        found += [self._measured(storage, BESIDE * self._bench.rt) for storage in beside]
+        rss = peak_rss(self._comm)
+        if self._comm.rank:
+            return None
+        return hpg_mxp_result(self._config, self._bench, self._problem, found, rss, start, time.time())
+
+    def _use(self, made: Made) -> None:
+        """Everything that happens to a problem, so that nothing is compiled while a clock runs."""
+        for hierarchy in made.hierarchies:
+            system = self._system(made, hierarchy, Solo(), 3)
+            gmres_ir(system, system.norm_of_b(), restart=3, most=4, tolerance=0.0)
+            system.max_error(1.0)
+            self._bench.kernels.sparse.read_all(hierarchy.outer.A)
+
+    def _measured(self, storage: str, rt: float) -> Measured:
+        """All three phases with one storage.  Collective."""
+        bench, config = self._bench, self._config
+        few = config.validation == "standard" and self._comm.size > FEW
+        validation = self._validate_on_few(storage) if few else None  # before: both problems at once may not fit
+        begin = time.perf_counter()
+        made = self._problem.make(storage, self._comm)
+        setup_s = time.perf_counter() - begin
+        double, mixed = made.hierarchies
+        limits = [bench.bandwidth(double.outer)]
+        validation = validation or self._solve_both(made, self._comm)
+        timed = self._solves(made, mixed, f"{storage}: mixed", rt)
+        reference = self._solves(made, double, f"{storage}: double", rt)
+        limits.append(bench.bandwidth(double.outer))
+        trace = self._trace(made, mixed) if config.trace is not None and storage == storages(config)[0] else []
+        held_bytes = [bench.bytes_of(made, k, config.restart + 1) for k in range(2)]
+        return Measured(
+            storage, self._problem.described(made, 1), validation, timed, reference,
+            max((rate for rate in limits if rate), default=None), setup_s, made.optimize_s, held_bytes,
+            int(bench.total(made.setup_bytes)), trace,
+        )  # fmt: skip
+
+    def _trace(self, made: Made, hierarchy: Hierarchy) -> list[dict[str, Any]]:
+        """Every span of one restart cycle (paper, fig. 9).  Collective."""
+        restart, system = self._config.restart, self._system(made, hierarchy, self._comm, self._config.restart)
+        b_norm = system.norm_of_b()
+        return self._bench.traced(lambda: gmres_ir(system, b_norm, restart=restart, most=restart, tolerance=0.0))
+
+    def _validate_on_few(self, storage: str) -> Validation:
+        """Both solvers to the same residual, on the first few ranks.  Collective."""
+        found = self._solve_both(self._problem.make(storage, self._few), self._few) if self._few is not None else None
+        return self._comm.bcast_object(found)  # type: ignore[no-any-return]
+
+    def _solve_both(self, made: Made, comm: Communicator) -> Validation:
+        config = self._config
+        fullscale = config.validation == "fullscale" and self._problem.may_fall_short
+        double = self._validated(made, made.hierarchies[0], comm, MOST, config.threshold, "validation, double")
+        reach = max(config.threshold, double.solve.residual) if fullscale else config.threshold
+        most = MOST_IR if fullscale else MOST
+        mixed = self._validated(made, made.hierarchies[1], comm, most, reach, "validation, mixed")
+        return Validation(double, mixed, reach, config.validation, comm.size)
+
+    def _validated(
+        self, made: Made, hierarchy: Hierarchy, comm: Communicator, most: int, tolerance: float, label: str
+    ) -> Validated:
+        """One solver, to the tolerance.  Collective over comm."""
+        restart, system = self._config.restart, self._system(made, hierarchy, comm, self._config.restart)
+        watch = Watch(self._bench.spans, label, most, self._flops_a_step)
+        watch.start()
+        done = gmres_ir(system, system.norm_of_b(), restart=restart, most=most, tolerance=tolerance, watch=watch)
+        self._bench.spans.finish()
+        return Validated(done, system.max_error(1.0))
+
+    def _solves(self, made: Made, hierarchy: Hierarchy, label: str, rt: float) -> Solves:
+        """Solves of all iterations from zero until `rt` seconds are over, after one that does not count; collective."""
+        config, bench = self._config, self._bench
+        system = self._system(made, hierarchy, self._comm, config.restart)
+        b_norm, done = system.norm_of_b(), list[Solve]()
+
+        def solve(watch: Watch) -> None:
+            system.restart_from_zero()
+            done.append(
+                gmres_ir(system, b_norm, restart=config.restart, most=config.iterations, tolerance=0.0, watch=watch)
+            )
+
+        watch = Watch(bench.spans, label, config.iterations, self._flops_a_step)
+        watch.start()
+        expected = bench.slowest(partial(solve, watch))
+        watch = replace(watch, most=config.iterations * max(1, ceil(rt / expected)))
+        watch.start()
+        done.clear()
+        samples: list[float] = []
+        while sum(samples) < rt or not samples:
+            samples.append(bench.slowest(partial(solve, replace(watch, before=config.iterations * len(samples)))))
+        bench.spans.finish()
+        return Solves(samples, done, phase_table(bench.comm, bench.spans))
+
+    def _system(self, made: Made, hierarchy: Hierarchy, comm: Communicator, restart: int) -> MixedSystem:
+        top = hierarchy.top
+        hierarchy.clear(self._bench.kernels.sparse)
+        return MixedSystem(
+            self._bench.kernels.sparse, comm, hierarchy.outer, top.A, made.b, lambda q: cycle(top, q), restart,
+            self._bench.spans,
+        )  # fmt: skip

@@ -1,0 +1,1 @@
+"""HPL: LU with partial pivoting in FP64."""

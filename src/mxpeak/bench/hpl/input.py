@@ -1,0 +1,92 @@
+"""HPL.dat, the input file of Netlib HPL: 31 lines of which only the leading words count."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from mxpeak.bench.dat import MOST_VALUES, Dat, numbered
+from mxpeak.bench.hpl.config import FACTS, SWAPS, HplConfig
+from mxpeak.configs.grid import ORDERS
+from mxpeak.configs.lu import BCASTS
+from mxpeak.errors import UsageError
+from mxpeak.options import LARGEST_N, integer, real
+
+LINES = 31
+FORMS = ("transposed", "no-transposed")
+
+
+def read_dat(text: str, source: str) -> dict[str, Any]:
+    """The values of an HPL.dat, keyed as the fields of HplConfig; `source` names the file in errors."""
+    dat = Dat.of(text, source, LINES)
+    return {
+        "output_file": dat.word(3, "output file name"),
+        "device_out": dat.one(4, "device out", integer(-LARGEST_N)),
+        "n": dat.many(5, "Ns", integer(0)),
+        "nb": dat.many(7, "NBs", integer(1)),
+        "order": dat.one(9, "PMAP process mapping", numbered(ORDERS)),
+        "P": dat.many(10, "Ps", integer(1)),
+        "Q": dat.many(10, "Qs", integer(1), below=2),
+        "threshold": dat.one(13, "threshold", real()),
+        "pfact": dat.many(14, "PFACTs", numbered(FACTS)),
+        "nbmin": dat.many(16, "NBMINs", integer(1)),
+        "ndiv": dat.many(18, "NDIVs", integer(2)),
+        "rfact": dat.many(20, "RFACTs", numbered(FACTS)),
+        "bcast": dat.many(22, "BCASTs", numbered(BCASTS)),
+        "depth": dat.many(24, "DEPTHs", integer(0)),
+        "swap": dat.one(26, "SWAP", numbered(SWAPS)),
+        "swap_threshold": max(0, dat.one(27, "swapping threshold", integer(-LARGEST_N))),
+        "l1_form": dat.one(28, "form of L1", numbered(FORMS)),
+        "u_form": dat.one(29, "form of U", numbered(FORMS)),
+        "equilibration": dat.one(30, "equilibration", numbered((False, True))),
+        "alignment": dat.one(31, "memory alignment", integer(1)),
+        "idle_ranks": True,
+    }
+
+
+def write_dat(config: HplConfig) -> str:
+    """The HPL.dat that makes HPL run what `config` says."""
+    rows = ["HPL input file", "written by mxpeak", *(f"{value:<12} {note}" for value, note in _rows(config))]
+    return "\n".join(rows) + "\n"
+
+
+def _rows(config: HplConfig) -> Iterator[tuple[str, str]]:
+    P, Q = _grid_lists(config)
+    if config.n is None:
+        raise UsageError("HPL.dat states the order of the matrix: give -N")
+    yield config.output_file, "output file name, if device out is neither 6 nor 7"
+    yield str(config.device_out), "device out (6 stdout, 7 stderr, other: file)"
+    yield from _list("Ns", config.n)
+    yield from _list("NBs", config.nb)
+    yield str(ORDERS.index(config.order)), "PMAP process mapping (0 row-major, 1 column-major)"
+    yield from _list("Ps", P)
+    yield " ".join(map(str, Q)), "Qs"
+    yield repr(config.threshold), "threshold (0 or less: no check)"
+    yield from _list("PFACTs", config.pfact, FACTS)
+    yield from _list("NBMINs", config.nbmin)
+    yield from _list("NDIVs", config.ndiv)
+    yield from _list("RFACTs", config.rfact, FACTS)
+    yield from _list("BCASTs", config.bcast, BCASTS)
+    yield from _list("DEPTHs", config.depth)
+    yield str(SWAPS.index(config.swap)), "SWAP (0 bin, 1 long, 2 mix)"
+    yield str(config.swap_threshold), "swapping threshold"
+    yield str(FORMS.index(config.l1_form)), "L1 (0 transposed, 1 no-transposed)"
+    yield str(FORMS.index(config.u_form)), "U (0 transposed, 1 no-transposed)"
+    yield str(int(config.equilibration)), "equilibration (0 no, 1 yes)"
+    yield str(config.alignment), "memory alignment in doubles"
+
+
+def _grid_lists(config: HplConfig) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    if config.grid is not None:
+        return tuple(p for p, _ in config.grid), tuple(q for _, q in config.grid)
+    if config.P is None or config.Q is None:
+        raise UsageError("HPL.dat states the process grid: give --grid, or both -P and -Q")
+    return config.P, config.Q
+
+
+def _list(name: str, values: Sequence[Any], names: Sequence[str] = ()) -> Iterator[tuple[str, str]]:
+    if len(values) > MOST_VALUES:
+        raise UsageError(f"HPL.dat holds at most {MOST_VALUES} {name}, but there are {len(values)}")
+    yield str(len(values)), f"number of {name}"
+    numbers = " ".join(str(names.index(value) if names else value) for value in values)
+    yield numbers, f"{name} ({', '.join(f'{k} {n}' for k, n in enumerate(names))})" if names else name

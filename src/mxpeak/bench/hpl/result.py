@@ -1,0 +1,130 @@
+"""What HPL's runs of one case become: the result, with its phases, outcome and cautions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any
+
+from mxpeak.bench.harness import badness, depth_caution, drift_caution
+from mxpeak.bench.hpl.config import HplCase
+from mxpeak.errors import Outcome
+from mxpeak.layout.block_cyclic import BlockCyclic
+from mxpeak.layout.grid import ProcessGrid
+from mxpeak.layout.schedule import split_columns
+from mxpeak.perf.counts import hpl_flops, hpl_memory_bytes
+from mxpeak.records import Caution, Result
+from mxpeak.runtime.facts import Facts
+from mxpeak.solvers.residual import ResidualNorms
+from mxpeak.spans import Spans
+
+FORMULA = "||Ax-b||_oo / ( eps * ( || x ||_oo * || A ||_oo + || b ||_oo ) * N )"
+#: HPL's bound on the scaled residual, for files that ask for no check: every rate is checked here.
+THRESHOLD = 16.0
+
+
+@dataclass(frozen=True, slots=True)
+class Solve:
+    """One timed solve and its check."""
+
+    time_s: float
+    start_unix: float
+    end_unix: float
+    norms: ResidualNorms
+    scaled: float
+    singular: int
+    spans: Spans
+
+
+def hpl_result(
+    case: HplCase, runs: list[Solve], best: Solve, limit: float | None, phases: dict[str, Any], rss: int, facts: Facts
+) -> Result:
+    """The result of the runs of one case: the best one's time, the worst one's check."""
+    worst = max(runs, key=lambda one: badness(one.scaled))
+    threshold = case.threshold if case.threshold > 0 else THRESHOLD
+    passed = worst.scaled < threshold  # a NaN is not below anything
+    rate = hpl_flops(case.n) / best.time_s if best.time_s > 0 else 0.0
+    grid_text = ProcessGrid(case.P, case.Q, case.order, case.node_grid).render()
+    return Result(
+        benchmark="hpl",
+        status="valid" if passed else "invalid",
+        run=facts.run_section(best.start_unix, best.end_unix),
+        problem={
+            "n": case.n,
+            "nb": case.nb,
+            "P": case.P,
+            "Q": case.Q,
+            "order": case.order,
+            "seed": case.seed,
+            "node_grid": case.node_grid,
+            "variant": case.tag,
+            "split": case.split,
+            "memory_bytes": hpl_memory_bytes(case.n, case.nb, case.P, case.Q),
+            "process_peak_rss_bytes": rss,
+            "flops": hpl_flops(case.n),
+        },
+        result={
+            "rate_flops": rate,
+            "time_s": best.time_s,
+            "fraction_of_limit": rate / limit if limit else None,
+            "limit": {"name": f"DGEMM, inner dimension {case.nb}", "rate_flops": limit},
+            "emulated": False,
+        },
+        validation={
+            "passed": passed,
+            "residual": worst.scaled,
+            "threshold": threshold,
+            "formula": FORMULA,
+            "iterations": None,
+            "outcome": _outcome(worst, passed),
+            "norms": {
+                "residual": worst.norms.residual,
+                "A_inf": worst.norms.A_inf,
+                "A_one": worst.norms.A_one,
+                "x_inf": worst.norms.x_inf,
+                "x_one": worst.norms.x_one,
+                "b_inf": worst.norms.b_inf,
+            },
+            "residual_hex": worst.scaled.hex() if isfinite(worst.scaled) else None,
+        },
+        samples_s=[one.time_s for one in runs],
+        phases=phases,
+        config=facts.config,
+        machine=facts.machine,
+        software=facts.software,
+        launch={**facts.launch, "grid": grid_text},
+        warnings=[*facts.cautions, *_cautions(case, rate, limit)],
+    )
+
+
+def _outcome(run: Solve, passed: bool) -> str:
+    if passed:
+        return Outcome.SOLVED
+    if run.singular:
+        return Outcome.SINGULAR
+    return Outcome.INACCURATE if isfinite(run.scaled) else Outcome.NOT_FINITE
+
+
+def _cautions(case: HplCase, rate: float, limit: float | None) -> list[Caution]:
+    cautions = []
+    if case.depth > 1:
+        cautions.append(depth_caution(case.depth))
+    if case.split > 0 and (case.depth == 0 or case.P == 1):
+        reason = "there is one process row, whose rows move without messages" if case.P == 1 else "it needs look-ahead"
+        cautions.append(Caution("split", f"--split {case.split:g} had no effect: {reason}", "use P > 1 and --depth 1"))
+    elif case.split > 0 and not _ever_splits(case):
+        text = f"--split {case.split:g} had no effect: N = {case.n} leaves no left section of NB = {case.nb} columns"
+        cautions.append(Caution("split", text, "use a larger N, a smaller --nb, or another --split"))
+    if limit is not None and rate > limit:
+        cautions.append(drift_caution(rate, limit))
+    if case.threshold <= 0:
+        text = f"threshold {case.threshold:g} asks for no check; the residual was checked against {THRESHOLD:g}"
+        cautions.append(Caution("threshold", text, "give the threshold of the rules, 16"))
+    return cautions
+
+
+def _ever_splits(case: HplCase) -> bool:
+    """Whether the first step of the process column that owns the first panel has a left and a right section."""
+    columns = BlockCyclic(case.n + 1, case.nb, 0, case.Q)
+    n2 = split_columns(columns.local_size, case.split, case.nb)
+    return 0 < n2 <= columns.local_size - columns.local_start(2 * case.nb)

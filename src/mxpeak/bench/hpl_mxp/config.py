@@ -1,0 +1,106 @@
+"""What HPL-MxP is told, and the cases that its lists make."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+from mxpeak.configs.lu import GENERATORS, LuCase, LuConfig
+from mxpeak.errors import UsageError
+from mxpeak.options import integer, listed, one_of, option, positive, real
+from mxpeak.precision import PRECISIONS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HplMxpCase(LuCase):
+    """One HPL-MxP run."""
+
+    precision: str = "fp32"
+    generator: str = "sqrt-n"
+    diagonal_scale: float | None = None
+    condition: float = 1000.0
+    refine: str = "gmres"
+    restart: int = 50
+    scaling: str = "none"
+    mode: str = "official"
+
+
+@dataclass(frozen=True, kw_only=True)
+class HplMxpConfig(LuConfig):
+    """All that `mxpeak run hpl-mxp` can be told; lists run every combination."""
+
+    GPU_DEFAULTS = {"nb": (1024,), "precision": ("fp16",)}  # noqa: RUF012
+
+    nb: tuple[int, ...] = option(
+        (320,), "--nb", help="block size (default: 320, on a GPU 1024)", metavar="NB,...", parse=listed(integer(1)),
+        group="problem",
+    )  # fmt: skip
+    seed: int = option(
+        100, "--seed", help="seed of the matrix", metavar="S", parse=integer(0, 2**31 - 1), group="problem"
+    )
+    generator: tuple[str, ...] = option(
+        ("sqrt-n",), "--generator", help="the matrix: " + ", ".join(GENERATORS), metavar="NAME,...",
+        parse=listed(one_of(*GENERATORS)), group="problem",
+    )  # fmt: skip
+    diagonal_scale: tuple[float, ...] | None = option(
+        None, "--diagonal-scale", help="c of the diagonal c*sqrt(N) (sqrt-n and gaussian; default: 0.625), or theta of "
+        "theta*sum|a_ij| (ddd; default: 1.25/sqrt(N))", metavar="C,...", parse=listed(real(0.0, 1e6)), group="problem",
+    )  # fmt: skip
+    condition: float = option(
+        1000.0, "--condition", help="condition number of fasi-higham in the infinity norm", metavar="K",
+        parse=real(1.5, 1e15), group="problem",
+    )  # fmt: skip
+    scaling: str = option(
+        "none", "--scaling", help="balance rows and columns by powers of two before the LU; timed, and undone",
+        metavar="{none,auto}", parse=one_of("none", "auto"), group="problem",
+    )  # fmt: skip
+    threshold: float = option(
+        16.0, "--threshold", help="scaled backward errors below it pass", metavar="X", parse=positive, group="problem"
+    )
+    precision: tuple[str, ...] | None = option(
+        None, "--precision", help="operands of the update: " + ", ".join(PRECISIONS) + " (default: fp32, on a GPU "
+        "fp16)", metavar="NAME,...", parse=listed(one_of(*PRECISIONS)), group="precision and rules",
+    )  # fmt: skip
+    refine: str = option(
+        "gmres", "--refine", help="refinement: GMRES preconditioned by the factors, or classical",
+        metavar="{gmres,classical}", parse=one_of("gmres", "classical"), group="precision and rules",
+    )  # fmt: skip
+    restart: int = option(
+        50, "--restart", help="steps after which GMRES starts anew", metavar="K", parse=integer(1, 1000),
+        group="precision and rules",
+    )  # fmt: skip
+    mode: str = option(
+        "official", "--mode", help="official: by the published rules, each broken one is named; explore: fp8 too, "
+        "and never ADMISSIBLE", metavar="{official,explore}", parse=one_of("official", "explore"),
+        group="precision and rules",
+    )  # fmt: skip
+    submit: str | None = option(
+        None, "--submit", help="write the fields of the HPL-MxP list's form into DIR, filled from the machine",
+        metavar="DIR", parse=str, group="output",
+    )  # fmt: skip
+
+    # What only HPL-MxP.dat can say.
+    output_file: str = "HPL-MxP.out"
+
+    @property
+    def submission_folder(self) -> str | None:
+        """The folder of --submit."""
+        return self.submit
+
+    def cases(self, ranks: int, n: Sequence[int] | None = None) -> Iterator[HplMxpCase]:
+        """Every combination of the lists; `n` stands in where the config leaves N open."""
+        sizes = self.n if self.n is not None else n
+        if sizes is None:
+            raise UsageError("no order of the matrix: give -N")
+        lists = (
+            self.grids(ranks), sizes, self.nb, self.depth, self.bcast, self.generator,
+            self.diagonal_scale or (None,), self.precision or ("fp32",),
+        )  # fmt: skip
+        for (P, Q), n_, nb, depth, bcast, generator, scale, precision in product(*lists):
+            yield HplMxpCase(
+                n=n_, nb=nb, P=P, Q=Q, order=self.order, node_grid=self.node_grid, bcast=bcast, depth=depth,
+                precision=precision, generator=generator, diagonal_scale=scale, condition=self.condition,
+                seed=self.seed, refine=self.refine, restart=self.restart, scaling=self.scaling,
+                threshold=self.threshold, mode=self.mode,
+            )  # fmt: skip

@@ -1,0 +1,177 @@
+"""What HPL-MxP's runs of one case become: the result, with its rules, proof, history and cautions."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from math import isfinite
+from typing import Any
+
+from mxpeak.bench.harness import badness, depth_caution, drift_caution
+from mxpeak.bench.hpl_mxp.config import HplMxpCase
+from mxpeak.bench.hpl_mxp.rules import diagonal_scale, predicted_steps, rules_section, violations
+from mxpeak.errors import Outcome
+from mxpeak.layout.grid import ProcessGrid
+from mxpeak.perf.counts import hpl_flops, lu_flops
+from mxpeak.records import Caution, Result
+from mxpeak.runtime.facts import Facts
+from mxpeak.solvers.proof import Proof
+from mxpeak.solvers.refine import MOST_STEPS
+from mxpeak.spans import Spans
+
+FORMULA = "||Ax-b||_oo / ( ( ||A||_oo * ||x||_oo + ||b||_oo ) * N * 2^-53 )"
+
+#: What GMRES without the LU may leave of a residual a step at most, if the rules' fifty steps are to reach 2^-50 of it.
+EASY = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """The scaled backward error, computed after the clock, and the norms it is made of."""
+
+    scaled: float
+    residual: float
+    A_inf: float
+    x_inf: float
+    b_inf: float
+
+
+@dataclass(frozen=True, slots=True)
+class MxpSolve:
+    """One timed solve, its check and proof, and how hard the system was."""
+
+    time_s: float
+    lu_time_s: float
+    refine_time_s: float
+    start_unix: float
+    end_unix: float
+    generate_s: float
+    check: Check
+    proof: Proof
+    iterations: int
+    history: list[float]
+    singular: int
+    growth: float
+    condition: float
+    unpreconditioned_factor: float | None
+    spans: Spans
+
+    def passed(self, threshold: float) -> bool:
+        """Whether the solution is accurate, was found in the steps allowed, and its factors are those of an LU."""
+        return self.check.scaled < threshold and self.iterations <= MOST_STEPS and self.proof.passed
+
+
+def hpl_mxp_result(
+    case: HplMxpCase,
+    runs: list[MxpSolve],
+    best: MxpSolve,
+    limit: float | None,
+    phases: dict[str, Any],
+    memory: dict[str, int],
+    facts: Facts,
+    emulated: bool,
+) -> Result:
+    """The result of the runs of one case: the best one's time, the worst one's check."""
+    worst = max(runs, key=lambda one: (not one.passed(case.threshold), badness(one.check.scaled)))
+    passed = worst.passed(case.threshold)
+    rate = hpl_flops(case.n) / best.time_s
+    broken = violations(
+        case, iterations=worst.iterations, residual=worst.check.scaled, passed=worst.check.scaled < case.threshold,
+        proof_passed=worst.proof.passed, growth=worst.growth,
+    )  # fmt: skip
+    return Result(
+        benchmark="hpl-mxp",
+        status="valid" if passed else "invalid",
+        run=facts.run_section(best.start_unix, best.end_unix),
+        problem={
+            "n": case.n,
+            "nb": case.nb,
+            "P": case.P,
+            "Q": case.Q,
+            "order": case.order,
+            "node_grid": case.node_grid,
+            "seed": case.seed,
+            "generator": case.generator,
+            "diagonal_scale": diagonal_scale(case) if case.generator in ("sqrt-n", "gaussian", "ddd") else None,
+            "precision": case.precision,
+            "refine": case.refine,
+            "scaling": case.scaling,
+            "variant": f"{case.tag} {case.generator} {case.precision}",
+            "memory_bytes": {key: memory[key] for key in ("matrix", "buffers", "total")},
+            "process_peak_rss_bytes": memory["peak_rss"],
+            "flops": hpl_flops(case.n),
+            "generate_time_s": best.generate_s,
+            "unpreconditioned_factor": worst.unpreconditioned_factor,
+            "predicted_unpreconditioned_steps": predicted_steps(case),
+            "growth": worst.growth,
+            "condition": worst.condition,
+        },
+        result={
+            "rate_flops": rate,
+            "time_s": best.time_s,
+            "lu_rate_flops": lu_flops(case.n) / best.lu_time_s,
+            "lu_time_s": best.lu_time_s,
+            "refine_time_s": best.refine_time_s,
+            "fraction_of_limit": rate / limit if limit else None,
+            "limit": {"name": _limit_name(case, emulated), "rate_flops": limit},
+            "emulated": emulated,
+        },
+        validation={
+            "passed": passed,
+            "residual": worst.check.scaled,
+            "threshold": case.threshold,
+            "formula": FORMULA,
+            "iterations": worst.iterations,
+            "outcome": _outcome(worst, case),
+            "history": worst.history,
+            "lu_proof": asdict(worst.proof),
+            "norms": {
+                "residual": worst.check.residual,
+                "A_inf": worst.check.A_inf,
+                "x_inf": worst.check.x_inf,
+                "b_inf": worst.check.b_inf,
+            },
+            "residual_hex": worst.check.scaled.hex() if isfinite(worst.check.scaled) else None,
+        },
+        rules=rules_section(case, broken),
+        samples_s=[one.time_s for one in runs],
+        phases=phases,
+        config=facts.config,
+        machine=facts.machine,
+        software=facts.software,
+        launch={**facts.launch, "grid": ProcessGrid(case.P, case.Q, case.order, case.node_grid).render()},
+        warnings=[*facts.cautions, *_cautions(case, worst, rate, limit, emulated)],
+    )
+
+
+def _limit_name(case: HplMxpCase, emulated: bool) -> str:
+    name = {"fp64": "DGEMM", "fp32": "SGEMM"}.get(case.precision, case.precision.upper() + " GEMM")
+    return f"{'SGEMM' if emulated else name}, inner dimension {case.nb}"
+
+
+def _outcome(run: MxpSolve, case: HplMxpCase) -> str:
+    if run.passed(case.threshold):
+        return Outcome.SOLVED
+    if run.singular:
+        return Outcome.ZERO_PIVOT
+    if run.check.scaled < case.threshold:
+        return Outcome.UNPROVEN
+    return Outcome.NOT_CONVERGED if isfinite(run.check.scaled) else Outcome.NOT_FINITE
+
+
+def _cautions(case: HplMxpCase, run: MxpSolve, rate: float, limit: float | None, emulated: bool) -> list[Caution]:
+    cautions = []
+    if emulated:
+        text = f"{case.precision} was rounded in software: its convergence counts, its rate is that of FP32"
+        cautions.append(Caution("emulated", text, f"a rate in {case.precision} needs a device that has it"))
+    if case.depth > 1:
+        cautions.append(depth_caution(case.depth))
+    easy = run.unpreconditioned_factor
+    if case.generator == "fasi-higham" and easy is not None and easy < EASY:
+        text = f"GMRES without the LU shrinks the residual to {easy:.2f} of itself a step: the LU is hardly needed"
+        cautions.append(Caution("easy-system", text, "sqrt-n, ddd and gaussian need the LU"))
+    if run.singular:
+        text = f"column {run.singular} had a zero pivot: this matrix has no LU without pivoting"
+        cautions.append(Caution("pivot", text, "use --generator sqrt-n, ddd, gaussian or fasi-higham"))
+    if limit is not None and rate > limit:
+        cautions.append(drift_caution(rate, limit))
+    return cautions

@@ -1,0 +1,207 @@
+"""HPL-MxP's rules of October 2025 (hpl-mxp.org): what a result must keep to be ADMISSIBLE, and which rule it breaks.
+
+precision       floating point of at least 16 bits
+generator       nonsymmetric, with a stable LU without pivoting; diagonally dominant matrices are for testing only
+lu-needed       GMRES without the factors needs more steps than the rules allow
+iterations      at most 50 steps of refinement
+backward-error  ||Ax-b|| / ((||A||·||x|| + ||b||)·n·u) < 16 in the infinity norm, u = 2^-53
+lu-proof        the factors are those of an LU, by a check of their own
+mode            --mode official; explore labels its results
+
+How much the LU is needed follows from the circular law.  Off-diagonal entries of variance s² put the eigenvalues of A
+into a disc of radius s·sqrt(n) around the diagonal d.  GMRES gains rho = s·sqrt(n)/d a step, and after k steps has
+
+    ||r_k|| / ||b||  =  rho^k · sqrt(1 - rho²) · exp(-k²/4n),
+
+the last factor because only n - k dimensions are left.  With ||x||_2 = ||b||_2/(d·sqrt(1 - rho²)) the check passes once
+this is below 16·n·u·||A||/(d·sqrt(1 - rho²)), where ||A|| = n·E|a| + d.  Nothing is fitted.  Measured for n = 300 to
+2000 and rho = 0.01 to 0.92: right to two steps up to 50, to a tenth beyond.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from math import ceil, log, pi, sqrt
+from typing import Any
+
+from mxpeak.bench.hpl_mxp.config import HplMxpCase
+from mxpeak.errors import UsageError
+from mxpeak.layout.generators import SQRT_SCALE
+from mxpeak.precision import precision
+from mxpeak.solvers.refine import MOST_STEPS, U
+
+#: Scaled backward errors below it pass.
+THRESHOLD = 16.0
+#: Bits of the narrowest format that the rules allow.
+LEAST_BITS = 16
+#: The condition that Fasi and Higham's generator has by default: below it, their matrix nears the identity.
+LEAST_CONDITION = 1000.0
+#: Generators whose results the rules take, and why they do not take the others'.
+ADMISSIBLE = ("sqrt-n", "ddd", "fasi-higham", "gaussian")
+INADMISSIBLE = {
+    "dominant-n": "its dominant diagonal is for testing only: GMRES solves it without factors",
+    "icl": "its dominant diagonal is for testing only since October 2025: GMRES solves it without factors",
+    "hpl": "it has no stable LU without pivoting",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """A rule that a run breaks, and by how much."""
+
+    rule: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Spectrum:
+    """The circular law of a generated matrix: diagonal, radius of the disc around it, infinity norm."""
+
+    d: float
+    radius: float
+    A_inf: float
+
+
+def diagonal_scale(case: HplMxpCase) -> float:
+    """The case's c (or theta), as asked for or by default: theta = 2c/sqrt(n), the same diagonal on average."""
+    if case.diagonal_scale is not None:
+        return case.diagonal_scale
+    return 2.0 * SQRT_SCALE / sqrt(case.n) if case.generator == "ddd" else SQRT_SCALE
+
+
+def convergence_factor(case: HplMxpCase) -> float | None:
+    """rho, what unpreconditioned GMRES gains a step; 1 or more: nothing.  None where no circular law holds."""
+    spectrum = _spectrum(case)
+    return spectrum.radius / spectrum.d if spectrum else None
+
+
+def predicted_steps(case: HplMxpCase) -> int | None:
+    """Steps k of unpreconditioned GMRES to the threshold:  k·ln(1/rho) + k²/4n = ln((1 - rho²)·d / (16·n·u·||A||)).
+
+    None where no circular law holds, or where rho is 1 or more.
+    """
+    spectrum = _spectrum(case)
+    if spectrum is None or spectrum.radius >= spectrum.d:
+        return None
+    n, rho = case.n, spectrum.radius / spectrum.d
+    gain = log((1.0 - rho * rho) * spectrum.d / (THRESHOLD * n * U * spectrum.A_inf))
+    loss = -log(rho)
+    return min(n, ceil(2.0 * n * (sqrt(loss * loss + max(0.0, gain) / n) - loss)))
+
+
+def foreseen(case: HplMxpCase) -> list[Violation]:
+    """The rules that a case breaks however its run goes."""
+    broken = [*_mode(case), *_precision(case), *_generator(case), *_lu_needed(case)]
+    if case.threshold > THRESHOLD:
+        text = f"--threshold {case.threshold:g} is looser than the rules' {THRESHOLD:g}; leave it out"
+        broken.append(Violation("backward-error", text))
+    return broken
+
+
+def violations(
+    case: HplMxpCase, *, iterations: int, residual: float, passed: bool, proof_passed: bool, growth: float = 1.0
+) -> list[Violation]:
+    """The rules that a run broke; none: its result is ADMISSIBLE."""
+    broken = foreseen(case)
+    if growth > sqrt(case.n):
+        text = (
+            f"the LU grew to {growth:.3g} times the matrix, more than sqrt(N) = {sqrt(case.n):.3g}, as "
+            "far as pivots of random matrices grow with pivoting: it is not stable without"
+        )
+        broken.append(Violation("generator", text))
+    if iterations > MOST_STEPS:
+        text = f"refinement took {iterations} steps, and the rules end it after {MOST_STEPS}; use a wider --precision"
+        broken.append(Violation("iterations", text))
+    if not residual < THRESHOLD:  # a NaN is not below anything
+        text = f"the scaled backward error {residual:.3g} is not below {THRESHOLD:g}: the solution is not one of fp64"
+        broken.append(Violation("backward-error", text))
+    elif not passed:
+        text = (
+            f"the scaled backward error {residual:.3g} is not below the threshold asked for, {case.threshold:g}, "
+            f"though below the rules' {THRESHOLD:g}"
+        )
+        broken.append(Violation("backward-error", text))
+    if not proof_passed:
+        text = "the factors are not shown to be those of an LU: their product differs from A by more than rounding"
+        broken.append(Violation("lu-proof", text))
+    return broken
+
+
+def refused(case: HplMxpCase) -> None:
+    """Stop before the run at what --mode official does not run at all: formats of less than 16 bits."""
+    if case.mode == "official" and (broken := _precision(case)):
+        raise UsageError(f"--precision {case.precision}: {broken[0].text}; to try it all the same, type --mode explore")
+
+
+def rules_section(case: HplMxpCase, broken: list[Violation]) -> dict[str, Any]:
+    """The section `rules` of a result."""
+    return {"mode": case.mode, "admissible": not broken, "violations": [asdict(one) for one in broken]}
+
+
+def _mode(case: HplMxpCase) -> list[Violation]:
+    if case.mode == "official":
+        return []
+    return [Violation("mode", f"--mode {case.mode} is for looking around; only --mode official is admissible")]
+
+
+def _precision(case: HplMxpCase) -> list[Violation]:
+    bits = 8 * precision(case.precision).bytes
+    if bits >= LEAST_BITS:
+        return []
+    return [Violation("precision", f"{case.precision} has {bits} bits, and the rules want at least {LEAST_BITS}")]
+
+
+def _generator(case: HplMxpCase) -> list[Violation]:
+    if case.generator in ADMISSIBLE:
+        rho, usual = convergence_factor(case), diagonal_scale(replace(case, diagonal_scale=None))
+        if rho is None or rho < 1.0:
+            return []
+        text = (
+            f"with --diagonal-scale {diagonal_scale(case):.3g} zero lies in the disc of eigenvalues (rho = {rho:.3g}): "
+            f"no stable LU without pivoting is to be expected; the default is {usual:.3g}"
+        )
+        return [Violation("generator", text)]
+    text = f"{case.generator}: {INADMISSIBLE[case.generator]}; use --generator {', '.join(ADMISSIBLE[:-1])} or " \
+        f"{ADMISSIBLE[-1]}"  # fmt: skip
+    return [Violation("generator", text)]
+
+
+def _lu_needed(case: HplMxpCase) -> list[Violation]:
+    if case.n <= MOST_STEPS:
+        text = f"N = {case.n}: GMRES ends after N steps at the latest, factors or not; use an N above {MOST_STEPS}"
+        return [Violation("lu-needed", text)]
+    if case.generator == "fasi-higham" and case.condition < LEAST_CONDITION:
+        text = f"fasi-higham of condition {case.condition:g} nears the identity; use --condition {LEAST_CONDITION:g}"
+        return [Violation("lu-needed", text)]
+    steps = predicted_steps(case)
+    if steps is None or steps > MOST_STEPS:
+        return []
+    text = (
+        f"at N = {case.n} GMRES without the factors shrinks the residual to rho = {convergence_factor(case):.3g} of "
+        f"itself a step and is through after about {steps}; the rules want a system that takes more than {MOST_STEPS}"
+    )
+    return [Violation("lu-needed", text + _remedy(case))]
+
+
+def _remedy(case: HplMxpCase) -> str:
+    usual = replace(case, diagonal_scale=None)
+    steps = predicted_steps(usual)
+    if case.generator not in ADMISSIBLE or steps is None or steps <= MOST_STEPS:
+        return ""
+    return f"; with the default --diagonal-scale, {diagonal_scale(usual):.3g}, it takes about {steps}"
+
+
+def _spectrum(case: HplMxpCase) -> _Spectrum | None:
+    """The disc of A's eigenvalues; None where entries are not independent, or the diagonal is nothing special."""
+    n, scale = case.n, diagonal_scale(case)
+    mean, deviation = {"gaussian": (sqrt(2.0 / (3.0 * pi)), sqrt(1.0 / 3.0)), "icl": (0.25, sqrt(1.0 / 12.0))}.get(
+        case.generator, (0.5, sqrt(1.0 / 3.0))
+    )
+    d = {
+        "sqrt-n": scale * sqrt(n),
+        "gaussian": scale * sqrt(n),
+        "ddd": scale * mean * n,
+        "dominant-n": float(n),
+        "icl": mean * n,
+    }.get(case.generator, 0.0)
+    return _Spectrum(d, deviation * sqrt(n), mean * n + d) if d > 0.0 else None

@@ -1,0 +1,246 @@
+"""HPL-MxP: solve A x = b to FP64 accuracy by a low-precision LU and refinement; the rules in one screen.
+
+generated   b and A's diagonal from the seed, before the clock; A itself is nowhere stored in FP64
+timed       making A in FP32 (that is, its cast), balancing, LU without pivoting, casts to the low precision,
+            refinement, undoing the balancing: from a barrier to the slowest rank's end
+counted     2/3 N³ + 3/2 N² flops, whatever was executed
+verified    after the clock: ||Ax-b|| / ((||A||·||x|| + ||b||)·N·u) < 16 in the infinity norm, u = 2^-53, with A, b
+            and ||A|| made anew; and the factors, by the proof of LU, whose random vectors are drawn only then
+limit       GEMM of the same precision with inner dimension NB on all ranks at once, in the same process
+admissible  what `mxp_rules` says
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from mxpeak.bench.harness import peak_rss, phase_table
+from mxpeak.bench.hpl_mxp.config import HplMxpCase, HplMxpConfig
+from mxpeak.bench.hpl_mxp.result import Check, MxpSolve, hpl_mxp_result
+from mxpeak.bench.hpl_mxp.rules import THRESHOLD, foreseen, refused
+from mxpeak.bench.lu import LuBench, Problem, dry_run_text, run_cases, slowest
+from mxpeak.comm.base import Communicator
+from mxpeak.comm.grid import Grid
+from mxpeak.distributed.generate import GeneratedSystem
+from mxpeak.distributed.matrix import DistMatrix, dist_matrix
+from mxpeak.distributed.vectors import largest
+from mxpeak.errors import UsageError
+from mxpeak.kernels.contract import Kernels
+from mxpeak.layout.generators import generator
+from mxpeak.options import Setting
+from mxpeak.perf.counts import Footprint, hpl_flops, mxp_memory_bytes
+from mxpeak.precision import precision
+from mxpeak.records import Result
+from mxpeak.runtime.placement import on_device
+from mxpeak.solvers.difficulty import condition_estimate, unpreconditioned_factor
+from mxpeak.solvers.lu import LuOptions, factorize, storage
+from mxpeak.solvers.mxp_system import Balance, MxpSystem, balance
+from mxpeak.solvers.proof import prove
+from mxpeak.solvers.refine import TARGET, Refinement, backward_error, refine
+from mxpeak.spans import Observer, Spans
+
+#: The phases that make up a run; "other" is what they leave: Python, vectors, and whatever has no name.
+PARTS = ("store", "balance", "factor", "trsm", "cast", "bcast", "gemm", "matvec", "ptrsv")
+
+
+def run(
+    config: HplMxpConfig,
+    comm: Communicator,
+    *,
+    settings: dict[str, Setting] | None = None,
+    observers: Sequence[Observer] = (),
+    on_case: Callable[[HplMxpCase, Result | None], None] = lambda case, result: None,
+    argv: Sequence[str] = (),
+) -> list[Result]:
+    """Run every case of the config; `on_case` hears of each on rank 0 (None: it did not fit, and was skipped).
+
+    Mistakes raise on every rank before anything runs.  Collective over comm.
+    """
+    config, settings = on_device(config, settings or {})
+    _check(config, comm)
+    return run_cases(config, _problem(config, comm), comm, settings, observers, on_case, argv)
+
+
+def dry_run(config: HplMxpConfig, comm: Communicator, settings: dict[str, Setting] | None = None) -> str:
+    """What a run would do: grid, sizes and memory of each case, nothing run.  Collective over comm."""
+    config, settings = on_device(config, settings or {})
+    _check(config, comm)
+    text = dry_run_text(config, _problem(config, comm), comm, settings)
+    return "\n".join([text, *forewarnings(config, comm)])
+
+
+def forewarnings(config: HplMxpConfig, comm: Communicator) -> list[str]:
+    """Which cases will not be ADMISSIBLE however their runs go, and why: better known before a run than after it."""
+    if config.n is None or config.mode != "official":
+        return []
+    config, _ = on_device(config, {})
+    _check(config, comm)
+    return [
+        f"N {case.n} {case.generator} {case.precision} will not be ADMISSIBLE: {broken.rule}: {broken.text}"
+        for case in config.cases(comm.size)
+        for broken in foreseen(case)
+    ]
+
+
+def _check(config: HplMxpConfig, comm: Communicator) -> None:
+    """Stop at what no case can be run with, or would be ignored, before anything is run."""
+    if config.condition != HplMxpConfig.condition and "fasi-higham" not in config.generator:
+        asked = ", ".join(config.generator)
+        raise UsageError(f"--condition is of --generator fasi-higham, but {asked} was asked for; leave one of them out")
+    if config.restart != HplMxpConfig.restart and config.refine == "classical":
+        raise UsageError("--restart is of --refine gmres; leave it out with --refine classical")
+    for case in config.cases(comm.size, config.n or [1000]):
+        refused(case)
+        _generator(case)
+
+
+def _problem(config: HplMxpConfig, comm: Communicator) -> Problem[HplMxpCase]:
+    return Problem(
+        cases=lambda sizes: config.cases(comm.size, sizes),
+        footprint=lambda case: _footprint(case, config.on_gpu),
+        precision=lambda case: case.precision,
+        run=run_case,
+    )
+
+
+def _footprint(case: HplMxpCase, on_gpu: bool) -> Footprint:
+    stored = precision(storage(case.precision)).bytes
+    return lambda n, nb, P, Q: mxp_memory_bytes(n, nb, P, Q, stored, stored, inverses=on_gpu)
+
+
+def _generator(case: HplMxpCase) -> Any:
+    return generator(case.generator, case.n, seed=case.seed, scale=case.diagonal_scale, condition=case.condition)
+
+
+def run_case(bench: LuBench, case: HplMxpCase, grid: Grid) -> Result | None:
+    """Generate, factor, refine, check, prove; `--repeat` times, of which the best counts and all must pass.
+
+    Collective over the grid; the result is whole on its rank 0.
+    """
+    kernels, config, forwards = bench.kernels, bench.config, bench.forwards(case)
+    runs: list[MxpSolve] = []
+
+    def solve_all() -> float:
+        if n := bench.warm_up_n(case):
+            _solve(replace(case, n=n), grid, kernels, Spans((), kernels.stopwatch), forwards)
+        for _ in range(config.repeat):
+            spans = Spans(bench.observers if grid.all.rank == 0 else (), kernels.stopwatch)
+            runs.append(_solve(case, grid, kernels, spans, forwards))
+        return min(one.time_s for one in runs)
+
+    limit = bench.limits(case, case.precision, solve_all)
+    best = min(runs, key=lambda one: one.time_s)
+    phases = phase_table(grid.all, best.spans)
+    rss = peak_rss(grid.all)
+    if grid.all.rank != 0:
+        return None
+    memory = _footprint(case, bench.config.on_gpu)(case.n, case.nb, case.P, case.Q)
+    return hpl_mxp_result(
+        case, runs, best, limit, phases, {**memory, "peak_rss": rss}, bench.facts, kernels.emulates(case.precision)
+    )
+
+
+def _solve(case: HplMxpCase, grid: Grid, kernels: Kernels, spans: Spans, forwards: bool) -> MxpSolve:
+    """One timed solve, and what follows after its clock."""
+    begin = time.perf_counter()
+    A = dist_matrix(grid, case.n, case.n, case.nb, kernels, storage(case.precision))  # while nothing lies in its way
+    system = GeneratedSystem(grid, case.n, case.nb, _generator(case), kernels)
+    system.store(A)  # for its memory to be there, and its largest entry known; made once more inside the clock
+    timed = _Timed(case, grid, system, A, kernels, spans, forwards)
+    grid.all.barrier()
+    generate_s = time.perf_counter() - begin
+    start = time.time()
+    spans.start(f"HPL-MxP N={case.n} {case.precision}", hpl_flops(case.n))
+    elapsed_s = slowest(grid, kernels, timed.solve)
+    end = time.time()
+    return _after_the_clock(timed, elapsed_s, start, end, generate_s)
+
+
+def _after_the_clock(timed: _Timed, elapsed_s: float, start: float, end: float, generate_s: float) -> MxpSolve:
+    """Check the solution, prove the LU, see how hard the system was: of the run, only x and the factors are used."""
+    case, grid, A, kernels, done = timed.case, timed.grid, timed.A, timed.kernels, timed.done
+    assert done is not None
+    system = GeneratedSystem(grid, case.n, case.nb, _generator(case), kernels)
+    mxp = MxpSystem(system, A, _norm(system, kernels), kernels, Spans(), timed.balance)
+    residual = mxp.equations.max_abs(mxp.residual(done.x))
+    check = Check(backward_error(mxp, residual, done.x), residual, mxp.A_inf, mxp.unknowns.max_abs(done.x), mxp.b_inf)
+    seed = int(grid.all.bcast_object(secrets.randbits(62)))
+    largest_u = kernels.max_abs_upper(A.local, A.rows, A.cols)
+    lu_s, refine_s, largest_a, largest_u = largest(
+        kernels, grid.all, [timed.lu_s, timed.refine_s, timed.largest_a, largest_u]
+    )
+    return MxpSolve(
+        time_s=elapsed_s,
+        lu_time_s=lu_s,
+        refine_time_s=refine_s,
+        start_unix=start,
+        end_unix=end,
+        generate_s=generate_s,
+        check=check,
+        proof=prove(system, A, case.precision, kernels, timed.balance, seed),
+        iterations=done.steps,
+        history=done.history,
+        singular=timed.singular,
+        growth=largest_u / largest_a if largest_a else 0.0,
+        condition=condition_estimate(mxp, kernels),
+        unpreconditioned_factor=unpreconditioned_factor(system, mxp),
+        spans=timed.spans,
+    )
+
+
+class _Timed:
+    """What the clock sees."""
+
+    def __init__(
+        self, case: HplMxpCase, grid: Grid, system: GeneratedSystem, A: DistMatrix, kernels: Kernels, spans: Spans,
+        forwards: bool,
+    ):  # fmt: skip
+        self.case, self.grid, self.system, self.A = case, grid, system, A
+        self.kernels, self.spans, self.forwards = kernels, spans, forwards
+        self.balance: Balance | None = None
+        self.done: Refinement | None = None
+        self.singular = 0
+        self.largest_a = _max_abs(A, kernels)  # of this rank's part
+        self.lu_s = self.refine_s = 0.0
+
+    def solve(self) -> None:
+        """Make A in FP32, balance, factor, refine."""
+        case, kernels, spans = self.case, self.kernels, self.spans
+        with spans("store"):
+            self.system.store(self.A)
+        kernels.wait()
+        begin = time.perf_counter()
+        if case.scaling == "auto":
+            with spans("balance"):
+                self.balance = balance(self.A, kernels)
+                self.largest_a = 1.0  # what balancing brings the largest entry to
+        options = LuOptions(case.precision, case.bcast, min(case.depth, 1), self.forwards)
+        self.singular = factorize(self.A, options, kernels, spans)
+        kernels.wait()
+        self.lu_s = time.perf_counter() - begin
+
+        begin = time.perf_counter()
+        with spans("matvec"):
+            A_inf = _norm(self.system, kernels)
+        mxp = MxpSystem(self.system, self.A, A_inf, kernels, spans, self.balance)
+        target = min(TARGET, case.threshold * TARGET / THRESHOLD)
+        self.done = refine(mxp, case.refine, restart=case.restart, target=target)
+        self.refine_s = time.perf_counter() - begin
+        spans.finish()
+        spans.add("other", max(0.0, spans.active_s - sum(map(spans.time_of, PARTS))))
+
+
+def _norm(system: GeneratedSystem, kernels: Kernels) -> float:
+    """||A||_inf.  Collective."""
+    return largest(kernels, system.grid.all, [kernels.max_abs(system.row_sums())])[0]
+
+
+def _max_abs(A: DistMatrix, kernels: Kernels) -> float:
+    """max |a_ij| of this rank's part."""
+    by_row = kernels.zeros(A.rows.local_size)
+    kernels.row_max(A.local, by_row)
+    return kernels.max_abs(by_row)

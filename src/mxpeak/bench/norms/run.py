@@ -1,0 +1,219 @@
+"""Norms of a distributed matrix of any structure, type and layout; the rules in one screen.
+
+generated   A, uniform in [-1/2, 1/2], before the clock: the same for every grid and layout; what the structure does
+            not read holds numbers like all others
+timed       one norm, or all four in one pass: from a barrier to the slowest rank's end; repeated, the best counts
+counted     the bytes of the entries that the structure has, each once, whatever was read
+verified    every value of every run against sums in doubled precision by other kernels: |norm - reference|/reference
+            <= 10·s·eps with s = 1, sqrt(m), sqrt(n), sqrt(m·n) for max, one, inf, fro; the max of real entries exact
+limit       read bandwidth: every byte of the same matrix read by all ranks at once, in the same process, before and
+            after the norm
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
+from itertools import groupby
+
+from mxpeak.bench.harness import phase_table
+from mxpeak.bench.lu import slowest
+from mxpeak.bench.norms.check import Reference, reference_norms
+from mxpeak.bench.norms.config import NormsCase, NormsConfig
+from mxpeak.bench.norms.matrix import StoredMatrix, empty_matrix, generate
+from mxpeak.bench.norms.result import Runs, norms_result
+from mxpeak.bench.norms.sizes import Sizes, check, matrix_bytes, matrix_of, read_bytes, structure_of, without_effect
+from mxpeak.comm.base import Communicator
+from mxpeak.comm.grid import Grid, make_grid
+from mxpeak.comm.solo import Solo
+from mxpeak.errors import ResourceError
+from mxpeak.kernels.contract import Kernels
+from mxpeak.layout.grid import ProcessGrid
+from mxpeak.layout.structure import Structure
+from mxpeak.options import Setting
+from mxpeak.perf.host import one_core_each
+from mxpeak.records import Result, size_text
+from mxpeak.runtime.compile import compile_in_turn
+from mxpeak.runtime.facts import facts_of
+from mxpeak.runtime.launch import hosts, ranks_a_node
+from mxpeak.runtime.memory import memory_budget
+from mxpeak.runtime.placement import Placement, load_kernels, on_device, place
+from mxpeak.solvers.exact_norms import reproducible_norms
+from mxpeak.solvers.norms import norms
+from mxpeak.spans import Observer, Spans
+
+#: Seconds over which a norm is taken again and again, and how often at most unless --repeat asks for more.
+NORM_S, MOST_RUNS = 0.3, 50
+#: Seconds over which the limit is looked for, before a norm and after it.
+LIMIT_S = 0.1
+
+
+def run(
+    config: NormsConfig,
+    comm: Communicator,
+    *,
+    settings: dict[str, Setting] | None = None,
+    observers: Sequence[Observer] = (),
+    on_case: Callable[[NormsCase, Result | None], None] = lambda case, result: None,
+    argv: Sequence[str] = (),
+) -> list[Result]:
+    """Run every case of the config; `on_case` hears of each on rank 0 (None: it did not fit, and was skipped).
+
+    Mistakes raise on every rank before anything runs.  Collective over comm.
+    """
+    config, settings = on_device(config, settings or {})
+    check(config, comm)
+    placement = place(comm, config.threads)
+    try:
+        kernels, comm = load_kernels(config, placement, comm)
+        bench = NormBench(config, comm, placement, kernels, settings, observers, argv)
+        results = []
+        for case, result in bench.results():
+            if comm.rank == 0:
+                on_case(case, result)
+            if result is not None:
+                results.append(result)
+        return results
+    finally:
+        placement.release()
+
+
+def dry_run(config: NormsConfig, comm: Communicator, settings: dict[str, Setting] | None = None) -> str:
+    """What a run would do: grid, sizes and memory of each case, nothing run.  Collective over comm."""
+    config, settings = on_device(config, settings or {})
+    grids = check(config, comm)
+    lines = [ProcessGrid(*shape, config.order, config.node_grid).render() for shape in dict.fromkeys(grids)]
+    ranks_here = ranks_a_node(hosts(comm))
+    threads = config.threads or max(1, len(one_core_each()) // ranks_here)
+    sizes = Sizes(config, comm, memory_budget(config, settings, comm), threads)
+    for _, group in groupby(sizes.cases(), matrix_of):
+        cases = list(group)
+        lines.append(sizes.line(cases[0]))
+        lines += [f"  {case.tag}: {size_text(read_bytes(case))} to be read" for case in cases]
+    return "\n".join([*lines, *(caution.text for caution in sizes.cautions)])
+
+
+def forewarnings(config: NormsConfig, comm: Communicator) -> list[str]:
+    """What will be ignored: better known before a run than after it."""
+    return without_effect(config)
+
+
+class NormBench:
+    """What all cases of one run share."""
+
+    def __init__(
+        self, config: NormsConfig, comm: Communicator, placement: Placement, kernels: Kernels,
+        settings: dict[str, Setting], observers: Sequence[Observer], argv: Sequence[str],
+    ):  # fmt: skip
+        self._config, self._comm, self._kernels = config, comm, kernels
+        self._observers = observers
+        self._sizes = Sizes(config, comm, memory_budget(config, settings, comm), placement.threads)
+        self._facts = facts_of(argv, settings, comm, placement, kernels)
+        self._facts.cautions.extend(self._sizes.cautions)
+        self._grid = lru_cache(maxsize=None)(self._make_grid)
+        self._ready = lru_cache(maxsize=None)(self._make_ready)
+
+    def results(self) -> Iterator[tuple[NormsCase, Result | None]]:
+        """Every case with its result, None where it does not fit.  Collective."""
+        cases = self._sizes.cases()
+        if not any(map(self._sizes.fits, cases)):
+            raise ResourceError(self._sizes.too_large(cases[0]))
+        for _, group in groupby(cases, matrix_of):
+            same = list(group)
+            if self._sizes.fits(same[0]):
+                yield from self._of_one_matrix(same)
+            else:
+                yield from ((case, None) for case in same)
+
+    def _of_one_matrix(self, cases: Sequence[NormsCase]) -> Iterator[tuple[NormsCase, Result]]:
+        """All that is asked of one matrix: it is made once, and freed when the last result is out."""
+        first, spans = cases[0], Spans((), self._kernels.stopwatch)
+        self._ready(first.dtype)
+        with spans("generate", bytes=self._once(matrix_bytes(first))):
+            A = empty_matrix(first, self._grid(first.P, first.Q), self._kernels.norms)
+            generate(A, first, self._kernels, self._watched())
+        for S, group in groupby(cases, structure_of):
+            same = list(group)
+            with spans("check", bytes=self._once(read_bytes(same[0]))):
+                reference = reference_norms(A, S, self._kernels.norms, self._watched())
+            for case in same:
+                result = self._measured(case, A, S, reference, spans)
+                yield case, self._comm.bcast_object(result)
+                spans = Spans((), self._kernels.stopwatch)  # what several cases share is booked with the first of them
+
+    def _measured(
+        self, case: NormsCase, A: StoredMatrix, S: Structure, reference: Reference | None, spans: Spans
+    ) -> Result | None:
+        """The result of one case, on rank 0."""
+        limits = self._bandwidth(case, A, spans)
+        runs = self._timed(case, A, S, spans)
+        limits += self._bandwidth(case, A, spans)
+        phases = phase_table(A.grid.all, spans)
+        if reference is None:
+            return None
+        limit = max(limits, default=None)
+        return norms_result(case, S, runs, reference, limit, phases, self._sizes.memory(case), self._facts)
+
+    def _timed(self, case: NormsCase, A: StoredMatrix, S: Structure, spans: Spans) -> Runs:
+        """The norm, once for nothing and then as often as it takes.  Collective over the grid."""
+        compute = reproducible_norms if case.deterministic else norms
+        samples: list[float] = []
+        values: list[dict[str, float]] = []
+
+        def take() -> None:
+            values.append(compute(A, S, case.kinds, self._kernels.norms))
+
+        take()
+        values.clear()
+        start = time.time()
+        while len(samples) < self._config.repeat or (sum(samples) < NORM_S and len(samples) < MOST_RUNS):
+            A.grid.all.barrier()
+            samples.append(slowest(A.grid, self._kernels, take))
+            spans.add("norm", samples[-1], bytes=self._once(read_bytes(case)))
+        return Runs(samples, values, start, time.time())
+
+    def _bandwidth(self, case: NormsCase, A: StoredMatrix, spans: Spans) -> list[float]:
+        """The rates at which all ranks at once read the whole matrix; none with --warmup none.  Collective."""
+        samples: list[float] = []
+
+        def read() -> None:
+            self._kernels.norms.read_all(A.tiles)
+            A.grid.all.barrier()  # ranks that share a core read one after the other: wait for the last
+
+        while self._config.warmup != "none" and (
+            len(samples) < 2 or (sum(samples) < LIMIT_S and len(samples) < MOST_RUNS)
+        ):
+            A.grid.all.barrier()
+            samples.append(slowest(A.grid, self._kernels, read))
+            spans.add("limit", samples[-1], bytes=self._once(matrix_bytes(case)))
+        return [matrix_bytes(case) / elapsed for elapsed in samples]
+
+    def _once(self, count: int) -> float:
+        """Bytes of all ranks, booked on one of them."""
+        return float(count) if self._comm.rank == 0 else 0.0
+
+    def _watched(self) -> Spans:
+        """Spans that show progress."""
+        return Spans(self._observers if self._comm.rank == 0 else (), self._kernels.stopwatch)
+
+    def _make_grid(self, P: int, Q: int) -> Grid:
+        grid = make_grid(ProcessGrid(P, Q, self._config.order, self._config.node_grid), self._comm)
+        assert grid is not None, "a grid that was asked for takes all ranks"
+        return grid
+
+    def _make_ready(self, dtype: str) -> None:
+        """Compile what a type needs.  Collective."""
+        compile_in_turn(self._comm, f"first use of {dtype}", lambda: self._try_all(dtype))
+
+    def _try_all(self, dtype: str) -> None:
+        """Everything that happens to a matrix, to a tiny one on this rank; real parts are those of Hermitian ones."""
+        name = "hermitian" if {"hermitian", "hermitian-band"} & set(self._config.structure) else "general"
+        case = NormsCase(m=2, n=2, nb=2, P=1, Q=1, dtype=dtype, structure=name, kind="all")
+        alone = make_grid(ProcessGrid(1, 1), Solo())
+        assert alone is not None
+        A, S, kernels = empty_matrix(case, alone, self._kernels.norms), structure_of(case), self._kernels.norms
+        generate(A, case, self._kernels, Spans())
+        reference_norms(A, S, kernels, Spans())
+        kernels.read_all(A.tiles)
+        (reproducible_norms if self._config.deterministic else norms)(A, S, case.kinds, kernels)

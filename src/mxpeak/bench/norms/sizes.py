@@ -1,0 +1,133 @@
+"""Which matrices a run of norms has: their structures, the size where none was asked for, and what fits into memory."""
+
+from __future__ import annotations
+
+from math import isqrt
+
+from mxpeak.bench.norms.config import NormsCase, NormsConfig
+from mxpeak.bench.norms.matrix import footprint
+from mxpeak.comm.base import Communicator
+from mxpeak.configs.norms import STRUCTURES
+from mxpeak.errors import UsageError
+from mxpeak.layout.grid import ProcessGrid
+from mxpeak.layout.structure import Structure, structure
+from mxpeak.perf.counts import Footprint
+from mxpeak.records import Caution, size_text
+from mxpeak.runtime.memory import Budget
+
+#: The size where none was asked for, and the bytes of the largest matrix with --quick.
+DEFAULT_N, QUICK_BYTES = 10240, 256 * 10**6
+GPU_N, GPU_QUICK_BYTES = 40960, 8 * 10**9
+
+
+def check(config: NormsConfig, comm: Communicator) -> tuple[tuple[int, int], ...]:
+    """Every grid; what no case can be run with raises here, on every rank alike, before anything runs."""
+    if config.min_gflops is not None:
+        raise UsageError(
+            f"--min-gflops {config.min_gflops:g} is of rates in GFLOP/s, but norms are measured in GB/s; leave it out"
+        )
+    grids = config.grids(comm.size)
+    for P, Q in grids:
+        ProcessGrid(P, Q, config.order, config.node_grid)  # checks the node grid
+    for case in config.cases(comm.size, [DEFAULT_N]):
+        structure_of(case)
+    return grids
+
+
+def without_effect(config: NormsConfig) -> list[str]:
+    """Which options were given that no structure asked for has a use for."""
+    taken = {option for name in config.structure for option in STRUCTURES[name]}
+    return [
+        f"--{option} has no effect on {' and '.join(config.structure)} matrices; it is of "
+        f"{', '.join(name for name, takes in STRUCTURES.items() if option in takes)}"
+        for option in ("uplo", "diag", "kl", "ku")
+        if option not in taken and getattr(config, option) != getattr(NormsConfig, option)
+    ]
+
+
+def structure_of(case: NormsCase) -> Structure:
+    """What is read of a case's matrix."""
+    try:
+        return structure(case.structure, case.m, case.n, uplo=case.uplo, diag=case.diag, kl=case.kl, ku=case.ku)
+    except UsageError as error:
+        raise UsageError(f"--structure {case.structure}: {error}; or leave -m out") from None
+
+
+def matrix_of(case: NormsCase) -> tuple[object, ...]:
+    """What two cases have in common that share a matrix."""
+    return case.P, case.Q, case.m, case.n, case.nb, case.seed, case.dtype, case.layout
+
+
+def matrix_bytes(case: NormsCase) -> int:
+    """The bytes of the whole matrix."""
+    return case.m * case.n * case.itemsize
+
+
+def read_bytes(case: NormsCase) -> int:
+    """The bytes of the entries that the structure has."""
+    return structure_of(case).entries * case.itemsize
+
+
+class Sizes:
+    """The cases of a run and their memory.  Made collectively; the same on every rank."""
+
+    def __init__(self, config: NormsConfig, comm: Communicator, budget: Budget, threads: int):
+        self._config, self._ranks, self._budget, self._threads = config, comm.size, budget, threads
+        self.cautions: list[Caution] = []
+        self._n = None if config.n is not None else [int(comm.bcast_object(self._default_n()))]
+
+    def cases(self) -> list[NormsCase]:
+        """Every case."""
+        return list(self._config.cases(self._ranks, self._n))
+
+    def memory(self, case: NormsCase) -> dict[str, int]:
+        """Bytes over all ranks: matrix, buffers, total."""
+        return self._footprint(case)(case.n, case.nb, case.P, case.Q)
+
+    def fits(self, case: NormsCase) -> bool:
+        """Whether every node has room for it."""
+        return self._budget.fits(self._footprint(case), case.n, case.nb, case.P, case.Q)
+
+    def too_large(self, case: NormsCase) -> str:
+        """Why a case does not fit, and what would."""
+        if self._config.m is None:
+            return self._budget.too_large(self._footprint(case), case.n, case.nb, case.P, case.Q)
+        need = self._budget.need(self._footprint(case), case.n, case.nb, case.P, case.Q)
+        return (
+            f"a {case.m}x{case.n} {case.dtype} matrix takes {size_text(matrix_bytes(case))}, with buffers "
+            f"{size_text(need)} a node, but {size_text(self._budget.most)} of a node can be planned for (what is "
+            f"free, or --mem); type a smaller -m or -N"
+        )
+
+    def line(self, case: NormsCase) -> str:
+        """A case's matrix and its memory, for a dry run."""
+        need, ranks = self.memory(case), case.P * case.Q
+        text = (
+            f"{case.m}x{case.n} {case.dtype} {case.layout}  NB {case.nb}  grid {case.P}x{case.Q}: matrix "
+            f"{size_text(need['matrix'])} and buffers {size_text(need['buffers'])}, "
+            f"{size_text(need['total'] / ranks)} a rank"
+        )
+        return text if self.fits(case) else f"{text}; does NOT fit, a node can give {size_text(self._budget.most)}"
+
+    def _footprint(self, case: NormsCase) -> Footprint:
+        return footprint(case, square=self._config.m is None, threads=self._threads)
+
+    def _default_n(self) -> int:
+        """The default size, or what --mem holds of it in the widest type; with --quick what is read in no time."""
+        config = self._config
+        wanted, quick = (GPU_N, GPU_QUICK_BYTES) if config.on_gpu else (DEFAULT_N, QUICK_BYTES)
+        models = list(config.cases(self._ranks, [wanted]))
+        model = max(models, key=lambda one: self.memory(one)["total"])
+        nb = max(config.nb)
+        if config.quick:
+            n = isqrt(quick // model.itemsize)
+            wanted = n // nb * nb or n
+        most = self._budget.default_n(self._footprint(model), nb, model.P, model.Q)
+        if most < wanted:
+            total = self._footprint(model)(wanted, nb, model.P, model.Q)["total"]
+            text = (
+                f"N = {wanted} would take {size_text(total)}, but {size_text(self._budget.default)} of a node can be "
+                f"planned for: N = {most} instead"
+            )
+            self.cautions.append(Caution("size", text, "give -N, or a larger --mem"))
+        return min(most, wanted)

@@ -1,0 +1,181 @@
+"""What HPG-MxP and HPCG share: sizes, memory, the problem in its forms, the limit, and solves that are watched."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from mxpeak.bench.hpg_mxp.config import HpgMxpConfig
+from mxpeak.bench.stencil_sizes import Hierarchy as Held
+from mxpeak.bench.stencil_sizes import box_of, check_host_memory, fitted
+from mxpeak.comm.base import Communicator
+from mxpeak.comm.solo import Solo
+from mxpeak.configs.sparse import SparseConfig
+from mxpeak.distributed.sparse import SparseMatrix, reduced
+from mxpeak.distributed.stencil import Form, Made, make_stencil
+from mxpeak.kernels.contract import Kernels
+from mxpeak.layout.stencil import LEVELS, Box
+from mxpeak.options import Setting
+from mxpeak.precision import PRECISIONS
+from mxpeak.records import Caution
+from mxpeak.runtime.compile import compile_in_turn
+from mxpeak.runtime.facts import facts_of
+from mxpeak.runtime.memory import memory_budget
+from mxpeak.runtime.placement import Placement
+from mxpeak.spans import Observer, Spans
+
+#: Seconds to measure for where none were asked for, with --quick, and by the rules.
+DEFAULT_RT, QUICK_RT, OFFICIAL_RT = 60.0, 1.0, 1800.0
+#: Seconds over which the limit is looked for.
+LIMIT_S = 0.3
+#: Readings that a GPU makes between two looks at the clock: a single one is hardly longer than the look.
+GPU_READS = 8
+#: Share of the machine's memory that the rules ask a problem to take.
+OFFICIAL_SHARE = 0.25
+#: Points a side of the box on which everything is used once before any clock.
+TINY = 8
+
+
+def seconds_for(config: SparseConfig) -> float:
+    """Seconds to measure for."""
+    if config.rt is not None:
+        return config.rt
+    return QUICK_RT if config.quick else DEFAULT_RT
+
+
+def without_effect(config: SparseConfig) -> list[str]:
+    """What was asked for and will be ignored."""
+    found = []
+    if config.repeat != 1:
+        found.append(f"--repeat {config.repeat} has no effect here: a run takes as many solves as --rt has room for")
+    if isinstance(config, HpgMxpConfig) and config.mg_precision is not None and config.precision != "auto":
+        found.append(f"--precision {config.precision} has no effect beside --mg-precision, which names all formats")
+    return found
+
+
+def held(forms: Sequence[Form], basis: int) -> list[Held]:
+    """What forms of the problem need, as `stencil_sizes` counts it."""
+    return [
+        Held(
+            tuple(PRECISIONS[values].bytes for values in form.values), PRECISIONS[form.vectors].bytes, basis,
+            1 if form.storage == "packed" else 4,
+        )
+        for form in forms
+    ]  # fmt: skip
+
+
+class SparseBench:
+    """What all phases of one run share."""
+
+    def __init__(
+        self, config: SparseConfig, comm: Communicator, placement: Placement, kernels: Kernels,
+        settings: dict[str, Setting], observers: Sequence[Observer], argv: Sequence[str],
+    ):  # fmt: skip
+        self.config, self.comm, self.placement, self.kernels = config, comm, placement, kernels
+        self.spans = Spans(observers if comm.rank == 0 else (), kernels.stopwatch)
+        self.cautions: list[Caution] = []
+        self.facts = facts_of(argv, settings, comm, placement, kernels)
+        self.budget = memory_budget(config, settings, comm)
+
+    @property
+    def rt(self) -> float:
+        """Seconds to measure for."""
+        return seconds_for(self.config)
+
+    @property
+    def order(self) -> str:
+        """The order in which sweeps take rows."""
+        return "natural" if self.config.smoother == "natural" else self.config.colouring
+
+    def box(self, kinds: Sequence[Sequence[Form]], basis: int) -> Box:
+        """This rank's box, if each kind of forms fits into memory by itself; collective, the same answer everywhere."""
+        box = box_of(self.config, self.comm.rank, self.comm.size)
+        for forms in kinds:
+            box, caution = fitted(box, self.config, held(forms, basis), self.budget)
+            if caution is not None:
+                self.cautions.append(caution)
+        if self.config.on_gpu:
+            check_host_memory(box, [one for forms in kinds for one in held(forms, basis)], self.comm)
+        return box
+
+    def make(self, box: Box, forms: Sequence[Form], stencil: Sequence[float], comm: Communicator) -> Made:
+        """The problem on `comm`, in every form.  Collective over it."""
+        return make_stencil(self.kernels.sparse, comm, box.levels(LEVELS), forms, self.order, stencil, self.spans)
+
+    def make_ready(self, forms: Sequence[Form], stencil: Sequence[float], use: Callable[[Made], None]) -> None:
+        """Compile what these forms take, by using all of it on a tiny box.  Collective."""
+
+        def on_a_tiny_box() -> None:
+            tiny = Box(TINY, TINY, TINY)
+            use(self.make(tiny, forms, stencil, Solo()))
+            for form in forms:
+                self._use_halo(replace(tiny, npz=2), form, stencil)
+
+        compile_in_turn(self.comm, "first use of these precisions", on_a_tiny_box)
+
+    def _use_halo(self, box: Box, form: Form, stencil: Sequence[float]) -> None:
+        """What only happens to a matrix with entries from another rank; nobody is asked for them here."""
+        kernels = self.kernels.sparse
+        rows = kernels.stencil_rows(box, stencil)
+        order = kernels.order(rows, self.order)
+        for values, vectors in {(name, "fp64" if name == "fp64" else form.vectors) for name in form.values}:
+            A = kernels.store(rows, order, values, vectors, form.storage)
+            b, x, r = kernels.vector(A.n, vectors), kernels.operand(A), kernels.vector(1, vectors)
+            first = kernels.indices([0])
+            kernels.take(kernels.own(A, x), first, r)
+            kernels.multiply(A, x, b)
+            kernels.relax(A, b, x)
+            kernels.residual_at(A, b, x, first, r, swept=True)
+
+    def bandwidth(self, A: SparseMatrix) -> float | None:
+        """The rate at which all ranks at once read the values of a matrix; None with --warmup none.  Collective."""
+        if self.config.warmup == "none":
+            return None
+        moved, times = 0, GPU_READS if self.config.on_gpu else 1
+
+        def read() -> None:
+            nonlocal moved
+            moved = sum(self.kernels.sparse.read_all(A.A) for _ in range(times))
+
+        samples: list[float] = []  # the same on every rank, so all leave together
+        while len(samples) < 3 or (sum(samples) < LIMIT_S and len(samples) < 50):
+            samples.append(self.slowest(read))
+        return self.total(float(moved)) / min(samples)
+
+    def slowest(self, work: Callable[[], None]) -> float:
+        """Do the work and return the seconds of the slowest rank, from a barrier on.  Collective."""
+        self.comm.barrier()
+        begin = time.perf_counter()
+        work()
+        self.kernels.wait()
+        return reduced(self.kernels.sparse, self.comm, time.perf_counter() - begin, "max")
+
+    def traced(self, work: Callable[[], Any]) -> list[dict[str, Any]]:
+        """Every span of some work on all ranks, seconds from a barrier on; whole on rank 0.  Collective."""
+        self.comm.barrier()
+        begin = self.spans.record()
+        try:
+            work()
+        finally:
+            events = self.spans.recorded()
+        mine = [
+            {"name": e.name, "rank": self.comm.rank, "lane": e.lane, "begin_s": e.begin - begin,
+             "time_s": e.end - e.begin}
+            for e in events
+        ]  # fmt: skip
+        return [event for events in self.comm.gather_objects(mine) or [] for event in events]
+
+    def total(self, value: float) -> float:
+        """The sum of everybody's value.  Collective."""
+        return reduced(self.kernels.sparse, self.comm, value, "sum")
+
+    def bytes_of(self, made: Made, k: int, basis: int) -> int:
+        """Bytes that one solver of the problem holds, over all ranks: matrices, vectors, basis.  Collective."""
+        top, outer = made.hierarchies[k].top.A, made.hierarchies[k].outer
+        levels = made.levels(k)
+        mine = sum(level.A.A.bytes for level in levels) + (0 if outer is top else outer.extra_bytes(top))
+        width = [PRECISIONS[level.A.A.vectors].bytes for level in levels]
+        vectors = sum(w * (2 * level.A.n + level.A.A.halo) for w, level in zip(width, levels))
+        return int(self.total(float(mine + vectors + width[0] * basis * top.n + 3 * 8 * top.n)))

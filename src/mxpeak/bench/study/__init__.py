@@ -1,0 +1,1 @@
+"""How much a random matrix needs its LU: pivots, residuals, unpreconditioned GMRES."""

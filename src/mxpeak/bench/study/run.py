@@ -1,0 +1,346 @@
+"""What HPL-MxP's rules rest on, measured here: pivots, residuals and unpreconditioned GMRES of random matrices, FP64.
+
+generated   U[-1, 1] from `sqrt-n`'s sequence; the diagonal as drawn, or c·√n for GMRES; b is the column after A
+pivots      the largest |u_ii| of LU with partial pivoting, and where it stands, beside √n, 5/8·√n and n^0.45   (Fig. 2)
+norms       ||b - Ax|| in the 1-, 2- and infinity-norm, with partial pivoting (Fig. 3) and without it           (Fig. 4)
+gmres       steps without a preconditioner until HPL's check passes, by c
+checked     by HPL's formula, ||b - Ax|| / (n·u·(||A||·||x|| + ||b||)) < 16 in the infinity norm, u = 2^-53
+
+Figures are those of Dongarra and Luszczek, "HPL-MxP Benchmark", 2025.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import isfinite, log10, sqrt
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+from scipy.linalg import LinAlgError, lu_factor, lu_solve, solve_triangular
+
+from mxpeak.bench.hpl_mxp.config import HplMxpCase
+from mxpeak.bench.hpl_mxp.rules import convergence_factor, predicted_steps
+from mxpeak.errors import ResourceError
+from mxpeak.layout import lcg
+from mxpeak.layout.entries import Entries
+from mxpeak.layout.generators import generator
+from mxpeak.perf.host import available_memory_bytes, environment, host_facts, software_facts
+from mxpeak.precision import precision
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+SCHEMA = "mxpeak.study/1"
+#: About ten geometric steps of orders, and fewer for GMRES, whose steps hardly depend on them.
+ORDERS = (100, 136, 185, 252, 343, 467, 635, 864, 1176, 1600)
+GMRES_ORDERS = (200, 400, 800, 1600)
+SEEDS, GMRES_SEEDS, FIRST_SEED = 5, 1, 100
+SCALES = (0.6, 0.625, 0.65, 0.7, 0.8, 0.9, 1.0, 1.25, 1.5, 2.0)
+THRESHOLD = 16.0
+#: n×n arrays in use at once: the matrix, its factors or GMRES's basis, and two of the work in between.
+ARRAYS = 4
+#: Columns of a panel of the LU without pivoting.
+BLOCK = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Which of pivots, norms and gmres, on which orders and how many seeds; None: each study's own quick default."""
+
+    studies: tuple[str, ...]
+    orders: tuple[int, ...] | None = None
+    seeds: int | None = None
+    scales: tuple[float, ...] = SCALES
+
+    def cases(self, study: str) -> list[tuple[int, int]]:
+        """(n, seed) of one study, in the order in which they run."""
+        orders = self.orders or (GMRES_ORDERS if study == "gmres" else ORDERS)
+        count = self.seeds or (GMRES_SEEDS if study == "gmres" else SEEDS)
+        return [(n, FIRST_SEED + k) for n in sorted(set(orders)) for k in range(count)]
+
+
+#: Hears how far a study has come: its name, cases done, cases in all.
+Listener = Callable[[str, int, int], None]
+
+
+def run(plan: Plan, *, argv: Sequence[str] = (), on_case: Listener = lambda study, done, count: None) -> dict[str, Any]:
+    """All studies of the plan, as the content of study.json: no NaN, no infinity."""
+    _check_memory(plan)
+    body: dict[str, Any] = {
+        "schema": SCHEMA,
+        "argv": list(argv),
+        "machine": host_facts(),
+        "software": {**software_facts(), "environment": environment()},
+        "threshold": THRESHOLD,
+    }
+    for study in plan.studies:
+        begin = perf_counter()
+        cases = _run_cases(study, plan, on_case)
+        body[study] = {"time_s": perf_counter() - begin, "summary": SUMMARIES[study](cases), "cases": cases}
+    return body
+
+
+def _check_memory(plan: Plan) -> None:
+    n = max(n for study in plan.studies for n, _ in plan.cases(study))
+    need, there = ARRAYS * 8 * n * n, available_memory_bytes()
+    if there is not None and need > there:
+        most = int(sqrt(there / (ARRAYS * 8)))
+        raise ResourceError(
+            f"N={n} needs {ARRAYS} matrices of 8·N² bytes = {need / 2**30:.3g} GiB, but {there / 2**30:.3g} GiB are "
+            f"free; type: -N {most // 100 * 100 or most}"
+        )
+
+
+def _run_cases(study: str, plan: Plan, on_case: Listener) -> list[dict[str, Any]]:
+    cases = plan.cases(study)
+    found = []
+    for done, (n, seed) in enumerate(cases, start=1):
+        A, b = uniform_system(n, seed)
+        if study == "pivots":
+            found.append({"n": n, "seed": seed, **largest_pivot(A)})
+        elif study == "norms":
+            for pivoting in (True, False):
+                found.append({"n": n, "seed": seed, "pivoting": pivoting, **residual_norms(A, b, pivoting=pivoting)})
+        else:
+            for c in plan.scales:
+                made = generator("sqrt-n", n, seed=seed, scale=c)
+                np.fill_diagonal(A, made.diagonal)
+                found.append({"n": n, "seed": seed, "diagonal_scale": c, **gmres_case(A, b, c)})
+        on_case(study, done, len(cases))
+    return found
+
+
+# --- the matrices -----------------------------------------------------------------------------------------------
+
+
+def uniform_system(n: int, seed: int) -> tuple[Array, Array]:
+    """A and b of the generator sqrt-n, A's diagonal as drawn."""
+    made = generator("sqrt-n", n, seed=seed)
+    return draw(made.entries, n), draw(made.right_side, 1)[:, 0]
+
+
+def draw(entries: Entries, columns: int) -> Array:
+    """The first columns of a matrix of kind lcg, bit by bit `entries.value`; its draws run down the columns.
+
+    Draws double in number at each step: X(d + k) = A_k·X(d) + C_k.
+    """
+    x = np.empty(entries.n * columns, dtype=np.uint64)
+    x[0] = lcg.state(entries.seed, entries.first)
+    done = 1
+    while done < len(x):
+        A, C = lcg.jump(done)
+        more = min(done, len(x) - done)
+        np.multiply(x[:more], np.uint64(A), out=x[done : done + more])
+        x[done : done + more] += np.uint64(C)
+        done += more
+    values = x.astype(np.float64)
+    values *= entries.scale * 2.0**-64
+    values += entries.shift
+    return values.reshape((entries.n, columns), order="F")
+
+
+# --- Fig. 2: pivots ---------------------------------------------------------------------------------------------
+
+
+def largest_pivot(A: Array) -> dict[str, Any]:
+    """The largest |u_ii| under partial pivoting, its place among the columns (1: the last), and what is usual.
+
+    Usual: the median over all columns, and over the last tenth, where pivots are largest.
+    """
+    pivots = np.abs(np.diag(lu_factor(A, check_finite=False)[0]))
+    n, at = len(pivots), int(np.argmax(pivots))
+    return {
+        "largest": float(pivots[at]),
+        "over_sqrt_n": float(pivots[at]) / sqrt(n),
+        "position": (at + 1) / n,
+        "median_over_sqrt_n": float(np.median(pivots)) / sqrt(n),
+        "late_over_sqrt_n": float(np.median(pivots[9 * n // 10 :])) / sqrt(n),
+    }
+
+
+def _pivot_summary(cases: list[dict[str, Any]]) -> dict[str, Any]:
+    over = [case["over_sqrt_n"] for case in cases]
+    exponent, spread = _trend([(case["n"], case["largest"]) for case in cases])
+    return {
+        "over_sqrt_n": _range(over),
+        "above_sqrt_n": sum(ratio > 1.0 for ratio in over) / len(over),
+        "exponent": exponent,
+        "spread_decades": spread,
+        "median_over_sqrt_n": _range([case["median_over_sqrt_n"] for case in cases]),
+        "late_over_sqrt_n": _range([case["late_over_sqrt_n"] for case in cases]),
+        "position": _range([case["position"] for case in cases]),
+        "last_percent": sum(case["position"] > 0.99 for case in cases) / len(cases),
+        "last_tenth": sum(case["position"] > 0.9 for case in cases) / len(cases),
+    }
+
+
+# --- Figs. 3 and 4: residuals -----------------------------------------------------------------------------------
+
+
+def residual_norms(A: Array, b: Array, *, pivoting: bool) -> dict[str, Any]:
+    """Three norms of b - A x, x by LU with or without partial pivoting; None where they are not finite."""
+    with np.errstate(all="ignore"):  # without pivoting anything may overflow
+        x = _solve(A, b, pivoting)
+        r = b - A @ x
+        found = {f"norm_{name}": _finite(np.linalg.norm(r, p)) for name, p in (("1", 1), ("2", 2), ("inf", np.inf))}
+        scaled = scaled_residual(A, b, x, r)
+    return {**found, "scaled_residual": _finite(scaled), "passed": bool(scaled < THRESHOLD)}
+
+
+def _solve(A: Array, b: Array, pivoting: bool) -> Array:
+    if pivoting:
+        return np.asarray(lu_solve(lu_factor(A, check_finite=False), b, check_finite=False))
+    LU = lu_without_pivoting(A)
+    try:
+        y = solve_triangular(LU, b, lower=True, unit_diagonal=True, check_finite=False)
+        return np.asarray(solve_triangular(LU, y, check_finite=False))
+    except LinAlgError:  # the last pivot is zero
+        return np.full_like(b, np.nan)
+
+
+def lu_without_pivoting(A: Array) -> Array:
+    """L below the diagonal and U on and above it, by panels; a zero pivot leaves what is not finite."""
+    LU = np.array(A, order="F")
+    for k in range(0, len(LU), BLOCK):
+        end = min(k + BLOCK, len(LU))
+        for j in range(k, end):
+            LU[j + 1 :, j] /= LU[j, j]
+            LU[j + 1 :, j + 1 : end] -= np.outer(LU[j + 1 :, j], LU[j, j + 1 : end])
+        L11 = LU[k:end, k:end]
+        LU[k:end, end:] = solve_triangular(L11, LU[k:end, end:], lower=True, unit_diagonal=True, check_finite=False)
+        LU[end:, end:] -= LU[end:, k:end] @ LU[k:end, end:]
+    return LU
+
+
+def scaled_residual(A: Array, b: Array, x: Array, r: Array) -> float:
+    """HPL's ||r|| / (n·u·(||A||·||x|| + ||b||)) in the infinity norm."""
+    scale = np.abs(A).sum(axis=1).max() * np.abs(x).max() + np.abs(b).max()
+    return float(np.abs(r).max() / (len(b) * precision("fp64").u * scale))
+
+
+def _norm_summary(cases: list[dict[str, Any]]) -> dict[str, Any]:
+    with_, without = ([case for case in cases if case["pivoting"] is wanted] for wanted in (True, False))
+    summary: dict[str, Any] = {}
+    for name in ("norm_1", "norm_2", "norm_inf"):
+        lost = [log10(w[name] / p[name]) for p, w in zip(with_, without) if p[name] and w[name]]
+        summary[name] = {"decades_lost": _range(lost)}
+        for kind, chosen in (("pivoting", with_), ("no_pivoting", without)):
+            exponent, spread = _trend([(case["n"], case[name]) for case in chosen])
+            summary[name][kind] = {"exponent": exponent, "spread_decades": spread}
+    summary["passed"] = {
+        kind: sum(case["passed"] for case in chosen) / len(chosen)
+        for kind, chosen in (("pivoting", with_), ("no_pivoting", without))
+    }
+    return summary
+
+
+# --- GMRES without a preconditioner -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Krylov:
+    """How GMRES went: steps until HPL's check passed (None: not within n), its value, and ||r||/||b|| in the 2-norm."""
+
+    steps: int | None
+    scaled_residual: float
+    reduction: float
+
+
+def gmres(A: Array, b: Array) -> Krylov:
+    """GMRES from x = 0, never restarted, until HPL's check passes; the basis is orthogonalised twice."""
+    n, norm_b = len(b), float(np.linalg.norm(b))
+    norm_A = np.abs(A).sum(axis=1).max()
+    V, R = np.empty((n + 1, n)), np.zeros((n, n), order="F")
+    rotations: list[tuple[float, float]] = []
+    g = np.zeros(n + 1)
+    V[0], g[0] = b / norm_b, norm_b
+    scaled = float("inf")
+    for k in range(n):
+        w = A @ V[k]
+        h = np.zeros(k + 1)
+        for _ in range(2):
+            c = V[: k + 1] @ w
+            w -= c @ V[: k + 1]
+            h += c
+        below = float(np.linalg.norm(w))
+        V[k + 1] = w / below if below else 0.0
+        _rotate(h, below, rotations, R[:, k], g)
+        if R[k, k] == 0.0:  # A is singular, and its Krylov space is exhausted
+            break
+        x = solve_triangular(R[: k + 1, : k + 1], g[: k + 1], check_finite=False) @ V[: k + 1]
+        # ||r|| in the infinity norm is at least the 2-norm over √n: before that is small enough, no check can pass.
+        allowed = THRESHOLD * n * precision("fp64").u * (norm_A * np.abs(x).max() + np.abs(b).max())
+        if abs(g[k + 1]) <= sqrt(n) * allowed:
+            r = b - A @ x
+            scaled = scaled_residual(A, b, x, r)
+            if scaled < THRESHOLD:
+                return Krylov(k + 1, scaled, float(np.linalg.norm(r)) / norm_b)
+    return Krylov(None, scaled, abs(float(g[len(rotations)])) / norm_b)
+
+
+def _rotate(h: Array, below: float, rotations: list[tuple[float, float]], column: Array, g: Array) -> None:
+    """Bring a new Hessenberg column (h, below), and the right-hand side g, to triangular form by Givens rotations."""
+    k = len(rotations)
+    for i, (c, s) in enumerate(rotations):
+        h[i], h[i + 1] = c * h[i] + s * h[i + 1], c * h[i + 1] - s * h[i]
+    length = float(np.hypot(h[k], below))
+    c, s = (h[k] / length, below / length) if length else (0.0, 1.0)
+    rotations.append((c, s))
+    h[k] = length
+    column[: k + 1] = h
+    g[k], g[k + 1] = c * g[k], -s * g[k]
+
+
+def gmres_case(A: Array, b: Array, c: float) -> dict[str, Any]:
+    """Steps measured, and those that the circular law predicts, as the rules of HPL-MxP count them."""
+    went = gmres(A, b)
+    case = HplMxpCase(n=len(b), nb=1, P=1, Q=1, diagonal_scale=c)
+    return {
+        "steps": went.steps,
+        "scaled_residual": _finite(went.scaled_residual),
+        "reduction": _finite(went.reduction),
+        "factor": _finite(went.reduction ** (1.0 / (went.steps or len(b)))),
+        "predicted_factor": convergence_factor(case),
+        "predicted_steps": predicted_steps(case),
+    }
+
+
+def _gmres_summary(cases: list[dict[str, Any]]) -> dict[str, Any]:
+    """Steps by c, over orders and seeds; `unsolved` counts those without success within n steps."""
+    by_scale = []
+    for c in sorted({case["diagonal_scale"] for case in cases}):
+        chosen = [case for case in cases if case["diagonal_scale"] == c]
+        steps = [float(case["steps"]) for case in chosen if case["steps"] is not None]
+        by_scale.append({"diagonal_scale": c, "steps": _range(steps), "unsolved": len(chosen) - len(steps)})
+    return {"by_scale": by_scale}
+
+
+SUMMARIES: dict[str, Callable[[list[dict[str, Any]]], dict[str, Any]]] = {
+    "pivots": _pivot_summary,
+    "norms": _norm_summary,
+    "gmres": _gmres_summary,
+}
+
+
+# --- numbers about numbers --------------------------------------------------------------------------------------
+
+
+def _finite(value: Any) -> float | None:
+    return float(value) if isfinite(value) else None
+
+
+def _range(values: Sequence[float]) -> dict[str, float] | None:
+    if not values:
+        return None
+    return {"least": float(min(values)), "median": float(np.median(values)), "most": float(max(values))}
+
+
+def _trend(points: Sequence[tuple[int, float | None]]) -> tuple[float | None, float | None]:
+    """The exponent p of the least-squares line c·n^p, and the standard deviation around it in decades."""
+    there = [(log10(n), log10(value)) for n, value in points if value]
+    if len({x for x, _ in there}) < 2:
+        return None, None
+    x, y = np.array(there).T
+    p, intercept = np.polyfit(x, y, 1)
+    return float(p), float(np.std(y - p * x - intercept))

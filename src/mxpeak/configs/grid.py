@@ -1,0 +1,123 @@
+"""What benchmarks on a P×Q process grid are told."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from mxpeak.configs.run import RunConfig
+from mxpeak.errors import UsageError
+from mxpeak.options import ORIGINS, Setting, grid_shape, integer, listed, one_of, option
+
+ORDERS = ("row", "column")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GridCase:
+    """One run on a P×Q grid: one choice out of each list of its config."""
+
+    n: int
+    nb: int
+    P: int
+    Q: int
+    order: str = "row"
+    node_grid: tuple[int, int] | None = None
+
+    @property
+    def size(self) -> str:
+        """What it takes memory for, as people read it."""
+        return f"N={self.n} NB={self.nb} {self.P}x{self.Q}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class GridConfig(RunConfig):
+    """A benchmark on a P×Q process grid."""
+
+    P: tuple[int, ...] | None = option(
+        None, "-P", help="process rows", metavar="P,...", parse=listed(integer(1)), group="grid"
+    )
+    Q: tuple[int, ...] | None = option(
+        None, "-Q", help="process columns", metavar="Q,...", parse=listed(integer(1)), group="grid"
+    )
+    grid: tuple[tuple[int, int], ...] | None = option(
+        None, "--grid", help="process grid, instead of -P and -Q", metavar="PxQ,...", parse=listed(grid_shape),
+        group="grid",
+    )  # fmt: skip
+    order: str = option(
+        "row",
+        "--order",
+        help="ranks fill the grid by rows or by columns",
+        metavar="{row,column}",
+        parse=one_of(*ORDERS),
+        group="grid",
+    )
+    node_grid: tuple[int, int] | None = option(
+        None, "--node-grid", help="the part of the grid that one node holds", metavar="PxQ", parse=grid_shape,
+        group="grid",
+    )  # fmt: skip
+    idle_ranks: bool = False
+
+    @staticmethod
+    def settle(settings: Mapping[str, Setting]) -> dict[str, Setting]:
+        """Let the grid's strongest source win: --grid displaces the P and Q of a file, and the other way round."""
+        settled = dict(settings)
+        one, two = settled["grid"].strength, max(settled["P"].strength, settled["Q"].strength)
+        if one > two:
+            settled["P"] = settled["Q"] = Setting(None, "default")
+        elif two > one:
+            settled["grid"] = Setting(None, "default")
+        if max(one, two) != ORIGINS.index("HPL.dat"):
+            settled["idle_ranks"] = Setting(False, "default")
+        return settled
+
+    def grids(self, ranks: int) -> tuple[tuple[int, int], ...]:
+        """The process grids to run on `ranks` ranks: as asked for, completed, or the squarest P <= Q.
+
+        An explicit grid must use all ranks, except that HPL.dat's several grids may leave some idle.
+        """
+        shapes = self._shapes(ranks)
+        for P, Q in shapes:
+            taken = P * Q
+            if taken > ranks or (taken < ranks and not self.idle_ranks):
+                raise UsageError(
+                    f"grid {P}x{Q} takes {P}*{Q} = {taken} ranks, but there {_are(ranks)}; "
+                    f"start {taken} ranks (--ranks {taken}, or mpiexec -n {taken}), "
+                    f"or give --grid {'x'.join(map(str, squarest(ranks)))}"
+                )
+        return shapes
+
+    def _shapes(self, ranks: int) -> tuple[tuple[int, int], ...]:
+        if self.grid is not None:
+            if self.P is not None or self.Q is not None:
+                raise UsageError("--grid says it all: leave out -P and -Q, or leave out --grid")
+            return self.grid
+        if self.P is not None and self.Q is not None:
+            if len(self.P) != len(self.Q):
+                raise UsageError(f"-P has {len(self.P)} values but -Q {len(self.Q)}; they are read in pairs")
+            return tuple(zip(self.P, self.Q))
+        if self.P is not None:
+            return tuple((p, _cofactor("-P", p, ranks)) for p in self.P)
+        if self.Q is not None:
+            return tuple((_cofactor("-Q", q, ranks), q) for q in self.Q)
+        return (squarest(ranks),)
+
+
+def squarest(ranks: int) -> tuple[int, int]:
+    """The grid P <= Q of all ranks whose sides differ least."""
+    P = max(p for p in range(1, math.isqrt(ranks) + 1) if ranks % p == 0)
+    return P, ranks // P
+
+
+def _are(ranks: int) -> str:
+    return "is 1" if ranks == 1 else f"are {ranks}"
+
+
+def _cofactor(flag: str, part: int, ranks: int) -> int:
+    if ranks % part:
+        raise UsageError(
+            f"{flag} {part} does not divide the number of ranks: {ranks} / {part} leaves {ranks % part}; "
+            f"leave {flag} out for the grid {'x'.join(map(str, squarest(ranks)))}, "
+            f"or start {part * (ranks // part + 1)} ranks"
+        )
+    return ranks // part

@@ -1,0 +1,74 @@
+"""What the LU benchmarks are told: orders, blocks, how panels travel; and the names of broadcasts and matrices."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from mxpeak.configs.grid import GridCase, GridConfig
+from mxpeak.options import integer, listed, one_of, option
+
+BCASTS = ("1ring", "1ringM", "2ring", "2ringM", "long", "longM", "lib", "ilib")
+GENERATORS = ("sqrt-n", "ddd", "fasi-higham", "gaussian", "dominant-n", "icl", "hpl")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LuCase(GridCase):
+    """One run of an LU benchmark."""
+
+    bcast: str = "1ringM"
+    depth: int = 1
+    seed: int = 100
+    threshold: float = 16.0
+
+    @property
+    def tag(self) -> str:
+        """The variant, encoded in the manner of HPL's: mapping and broadcast, such as WR1."""
+        return f"W{'R' if self.order == 'row' else 'C'}{BCASTS.index(self.bcast)}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LuConfig(GridConfig):
+    """A benchmark that factors matrices: their orders and blocks, and how panels travel over the grid."""
+
+    n: tuple[int, ...] | None = option(
+        None,
+        "-N",
+        "--n",
+        help="order of the matrix (default: what --mem allows, or --quick)",
+        metavar="N,...",
+        parse=listed(integer(1)),
+        group="problem",
+    )
+    nb: tuple[int, ...] = option(
+        (192,), "--nb", help="block size", metavar="NB,...", parse=listed(integer(1)), group="problem"
+    )
+    bcast: tuple[str, ...] = option(
+        ("1ringM",),
+        "--bcast",
+        help="panel broadcast: " + ", ".join(BCASTS),
+        metavar="NAME,...",
+        parse=listed(one_of(*BCASTS, digits=True)),
+        group="grid",
+    )
+    depth: tuple[int, ...] = option(
+        (1,),
+        "--depth",
+        help="look-ahead, 0 or 1 (deeper runs as 1)",
+        metavar="D,...",
+        parse=listed(integer(0, 99)),
+        group="grid",
+    )
+
+    # What only the benchmark's .dat can say: lines 3 and 4.
+    output_file: str = ""
+    device_out: int = 6
+
+    @property
+    def report_to(self) -> str:
+        """Line 4 of a .dat: 6 is stdout, 7 stderr, anything else the file of line 3."""
+        return {6: "stdout", 7: "stderr"}.get(self.device_out, self.output_file)
+
+    def as_run(self, case: Any, ranks: int) -> dict[str, Any]:
+        """The settings by name, with the orders and the grids that were left open."""
+        return {**vars(self), "n": self.n if self.n is not None else (case.n,), "grids": self.grids(ranks)}

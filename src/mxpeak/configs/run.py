@@ -1,0 +1,119 @@
+"""What every benchmark is told: where it runs and what is measured; and what a run shows and writes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from mxpeak.options import Setting, boolean, device, integer, memory_budget, one_of, option, real
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """Where a benchmark runs, what is measured, and where its results go: the same in every benchmark."""
+
+    device: str = option(
+        "auto", "--device", help="where it computes", metavar="{auto,cpu,cuda,cuda:0,...}", parse=device,
+        group="where",
+    )  # fmt: skip
+    kernels: str = option(
+        "auto", "--kernels", help="which kernels compute: the host's, torch's on any device, or the reference oracle",
+        metavar="{auto,reference,host,torch}", parse=one_of("auto", "reference", "host", "torch"), group="where",
+    )  # fmt: skip
+    comm: str = option(
+        "auto", "--comm", help="how ranks talk", metavar="{auto,solo,mpi,torch}",
+        parse=one_of("auto", "solo", "mpi", "torch"),
+        group="where",
+    )  # fmt: skip
+    ranks: int | None = option(
+        None, "--ranks", help="start R local ranks (mpiexec is started for you)", metavar="R",
+        parse=integer(1, 4096), group="where",
+    )  # fmt: skip
+    threads: int | None = option(
+        None, "--threads", help="threads of a rank (default: its share of the cores)", metavar="T",
+        parse=integer(1, 4096), group="where",
+    )  # fmt: skip
+    mem: str = option(
+        "80%", "--mem", help="memory to plan for: a share (80%%) or a size (64GiB) of each node",
+        parse=memory_budget, group="where",
+    )  # fmt: skip
+    quick: bool = option(False, "--quick", help="a size that takes seconds", parse=boolean, group="measuring")
+    repeat: int = option(
+        1, "--repeat", help="run each case this often; the best counts, all are kept", metavar="K",
+        parse=integer(1, 10_000), group="measuring",
+    )  # fmt: skip
+    warmup: str = option(
+        "gemm", "--warmup", help="what runs before the clock: nothing, a GEMM (which also measures the limit), or a "
+        "whole small run", metavar="{none,gemm,full}", parse=one_of("none", "gemm", "full"), group="measuring",
+    )  # fmt: skip
+    min_gflops: float | None = option(
+        None, "--min-gflops", help="exit with 4 when the best rate is below X GFLOP/s", metavar="X",
+        parse=real(0.0), group="measuring",
+    )  # fmt: skip
+
+    #: What is another default on a GPU.
+    GPU_DEFAULTS: ClassVar[Mapping[str, Any]] = {}
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether it computes on a GPU, once `auto` is settled."""
+        return self.device.startswith("cuda")
+
+    @property
+    def report_to(self) -> str:
+        """Where an input file sends the benchmark's own report: stdout, stderr, or a file of this name."""
+        return "stdout"
+
+    @property
+    def submission_folder(self) -> str | None:
+        """The folder that takes the fields of a list's form."""
+        return None
+
+    @property
+    def timeline_file(self) -> str | None:
+        """The file that takes every span of a part of the run."""
+        return None
+
+    def as_run(self, case: Any, ranks: int) -> dict[str, Any]:
+        """The settings by name, with what they left open as `case`, the first one, has it."""
+        return dict(vars(self))
+
+    @staticmethod
+    def settle(settings: Mapping[str, Setting]) -> dict[str, Setting]:
+        """The settings after those that say the same thing twice have been made one; here there are none."""
+        return dict(settings)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputConfig:
+    """What a run shows and where its files go: the same for every benchmark, and no part of its configuration."""
+
+    out: str | None = option(
+        None, "--out", help="folder of the result files (default: a new one in mxpeak-out/)", metavar="DIR",
+        parse=str, group="output",
+    )  # fmt: skip
+    json: str | None = option(
+        None, "--json", help="also write the result as JSON to FILE; - is stdout, which then holds nothing else",
+        metavar="FILE", parse=str, group="output",
+    )  # fmt: skip
+    format: str | None = option(
+        None, "--format", help="what goes to stdout: text, or the benchmark's own report: hpl, mxp, hpcg (default: "
+        "text; with --dat what line 4 says)", metavar="{text,hpl,mxp,hpcg}",
+        parse=one_of("text", "hpl", "mxp", "hpcg"), group="output",
+    )  # fmt: skip
+    progress: str = option(
+        "auto", "--progress", help="show progress on stderr; auto: where a run takes more than two seconds",
+        metavar="{auto,always,never}", parse=one_of("auto", "always", "never"), group="output",
+    )  # fmt: skip
+    color: str = option(
+        "auto", "--color", help="colour on terminals", metavar="{auto,always,never}",
+        parse=one_of("auto", "always", "never"), group="output",
+    )  # fmt: skip
+    verbose: bool = option(False, "-v", "--verbose", help="show where the time went", parse=boolean, group="output")
+    quiet: bool = option(
+        False, "--quiet", help="one line a result, no progress, no notes", parse=boolean, group="output"
+    )
+    dry_run: bool = option(
+        False, "--dry-run", help="show configuration, grid and memory, and run nothing", parse=boolean, group="output"
+    )

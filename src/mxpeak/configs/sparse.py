@@ -1,0 +1,81 @@
+"""What the benchmarks of the 27-point problem are told: boxes, ranks, storage, order of the smoother."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from mxpeak.configs.run import RunConfig
+from mxpeak.errors import UsageError
+from mxpeak.options import Setting, integer, one_of, option, real
+
+
+@dataclass(frozen=True, kw_only=True)
+class SparseConfig(RunConfig):
+    """A benchmark of the 27-point problem, whose ranks own a box of points each: one case, no lists."""
+
+    nx: int | None = option(
+        None, "--nx", help="points of a rank's box in x, and in y and z where they are not given (default: 104, or "
+        "what --mem allows, or --quick)", metavar="NX", parse=integer(1), group="problem",
+    )  # fmt: skip
+    ny: int | None = option(
+        None, "--ny", help="points of a rank's box in y (default: as in x)", metavar="NY", parse=integer(1),
+        group="problem",
+    )  # fmt: skip
+    nz: int | None = option(
+        None, "--nz", help="points of a rank's box in z (default: as in x)", metavar="NZ", parse=integer(1),
+        group="problem",
+    )  # fmt: skip
+    npx: int | None = option(
+        None, "--npx", help="ranks in x (default: as near to a cube of ranks as those given allow)", metavar="PX",
+        parse=integer(1), group="grid",
+    )  # fmt: skip
+    npy: int | None = option(None, "--npy", help="ranks in y", metavar="PY", parse=integer(1), group="grid")
+    npz: int | None = option(None, "--npz", help="ranks in z", metavar="PZ", parse=integer(1), group="grid")
+    storage: str = option(
+        "auto", "--storage", help="how matrices are stored: ell (rows padded to one length), sell (padded in slices), "
+        "packed (with short column numbers)", metavar="{auto,ell,sell,packed}",
+        parse=one_of("auto", "ell", "sell", "packed"), group="precision and rules",
+    )  # fmt: skip
+    smoother: str = option(
+        "coloured", "--smoother", help="order of Gauss-Seidel: coloured, where the rows of a colour do not depend on "
+        "each other; or natural, the reference's", metavar="{coloured,natural}", parse=one_of("coloured", "natural"),
+        group="precision and rules",
+    )  # fmt: skip
+    colouring: str = option(
+        "greedy", "--colouring", help="how --smoother coloured finds its colours: greedy, row by row; or jpl, Jones, "
+        "Plassmann and Luby's", metavar="{greedy,jpl}", parse=one_of("greedy", "jpl"), group="precision and rules",
+    )  # fmt: skip
+    mode: str = option(
+        "official", "--mode", help="official: by the published rules; explore: beyond them, and its results say so",
+        metavar="{official,explore}", parse=one_of("official", "explore"), group="precision and rules",
+    )  # fmt: skip
+    rt: float | None = option(
+        None, "--rt", help="seconds to measure for (default: 60; the rules ask for 1800)", metavar="SECONDS",
+        parse=real(0.0), group="measuring",
+    )  # fmt: skip
+    # What this is of a benchmark whose limit is that of memory.
+    warmup: str = option(
+        "gemm", "--warmup", help="none: the read bandwidth, which is the limit, is not measured; the others: it is",
+        metavar="{none,gemm,full}", parse=one_of("none", "gemm", "full"), group="measuring",
+    )  # fmt: skip
+
+    @staticmethod
+    def settle(settings: Mapping[str, Setting]) -> dict[str, Setting]:
+        """Let the strongest source win: --nx displaces ny and nz of a file, any of --npx, --npy, --npz its grid."""
+        settled = dict(settings)
+        x, grid = settled["nx"].strength, max(settled[name].strength for name in ("npx", "npy", "npz"))
+        for name, least in (("ny", x), ("nz", x), ("npx", grid), ("npy", grid), ("npz", grid)):
+            if settled[name].strength < least:
+                settled[name] = Setting(None, "default")
+        return settled
+
+    @property
+    def shape(self) -> tuple[int, int, int] | None:
+        """The points of a rank's box in x, y, z; None where they were left open."""
+        if self.nx is not None:
+            return self.nx, self.ny or self.nx, self.nz or self.nx
+        for flag, n in (("--ny", self.ny), ("--nz", self.nz)):
+            if n is not None:
+                raise UsageError(f"{flag} {n} was given without --nx, which --ny and --nz follow; type --nx {n} too")
+        return None

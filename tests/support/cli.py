@@ -1,0 +1,90 @@
+"""A command line whose benchmarks and launcher are fakes: what is typed, shown and written, without a computation."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from mxpeak.bench.registry import BENCHMARKS
+from mxpeak.records import Caution, Result
+from mxpeak.spans import Spans
+
+
+class Comm:
+    """One rank of `size`; the others' answers do not matter here."""
+
+    def __init__(self, rank: int = 0, size: int = 1):
+        self.rank, self.size = rank, size
+        self.aborted: list[int] = []
+
+    def bcast_object(self, obj: Any, root: int = 0) -> Any:
+        return obj
+
+    def abort(self, code: int) -> None:
+        self.aborted.append(code)
+
+
+class Bench:
+    """A benchmark that computes nothing: each case ends at once with what `outcome` gives for it."""
+
+    def __init__(self, outcome: Callable[[Any], Any] | None = None) -> None:
+        self.calls: list[SimpleNamespace] = []
+        self.outcome = outcome or hpl_result
+
+    def run(self, config: Any, comm: Any, *, settings: Any, observers: Any, on_case: Any, argv: Any) -> list[Result]:
+        self.calls.append(SimpleNamespace(config=config, settings=settings, argv=argv))
+        results = []
+        # of HPG-MxP and HPCG nothing is shown here: their results have other sections than this one
+        for case in config.cases(comm.size, n=[1000]) if hasattr(config, "cases") else ():
+            spans = Spans(observers=observers)
+            spans.start(case.tag, 1e9)
+            spans.step(1, 1, 1e9)
+            spans.finish()
+            result = self.outcome(case)
+            if isinstance(result, BaseException):
+                raise result
+            on_case(case, result)
+            results += [result] if result else []
+        return results
+
+    def dry_run(self, config: Any, comm: Any, settings: object) -> str:
+        return "memory 8 MiB a rank\n"
+
+
+def hpl_result(case: Any, status: str = "valid", rate_flops: float = 2e9) -> Result:
+    return Result(
+        benchmark="hpl", status=status, run={"start_unix": 1.7e9, "end_unix": 1.7e9},
+        problem={"n": case.n, "nb": case.nb, "P": case.P, "Q": case.Q, "variant": case.tag, "precision": "fp32",
+                 "generator": "sqrt-n", "refine": "gmres", "seed": case.seed},
+        result={"rate_flops": rate_flops, "time_s": 0.5, "fraction_of_limit": None, "limit": None, "emulated": False},
+        validation={"passed": status == "valid", "residual": 1e-3, "threshold": 16.0, "formula": "f",
+                    "iterations": None},
+        warnings=[Caution("busy", "other load", "stop it")],
+    )  # fmt: skip
+
+
+def use_fakes(monkeypatch: pytest.MonkeyPatch, folder: Path, comm: Comm, default: Any, **benches: Any) -> None:
+    """Work in an empty folder without MXPEAK_* variables, the launcher a fake, and the benchmarks those by name."""
+    monkeypatch.chdir(folder)
+    for name in [name for name in os.environ if name.startswith("MXPEAK_")]:
+        monkeypatch.delenv(name)
+    launch = SimpleNamespace(
+        launched=lambda: comm.size > 1, launcher=lambda: ("fake", comm.rank, comm.size),
+        start=lambda *wish: comm, confirm=lambda *wish: None, respawn=lambda ranks, argv, comm: 100 + ranks,
+    )  # fmt: skip
+    for benchmark in BENCHMARKS.values():
+        fake = benches.get(benchmark.name.replace("-", "_"), default)
+        monkeypatch.setitem(sys.modules, benchmark.module, fake)
+    monkeypatch.setitem(sys.modules, "mxpeak.runtime.launch", launch)
+
+
+def only_folder() -> Path:
+    """The one folder of results."""
+    (folder,) = Path("mxpeak-out").iterdir()
+    return folder
