@@ -14,11 +14,10 @@ import torch
 import mxpeak as mx
 from mxpeak.distributed.tiles import TileMatrix, whole
 from mxpeak.errors import ResourceError, UsageError
-from mxpeak.kernels.torch import given
+from mxpeak.kernels.torch import tensors
 from mxpeak.kernels.torch.device import Device
 from mxpeak.kernels.torch.norms import TorchNorms
 from mxpeak.layout.structure import structure
-from mxpeak.library.inputs import device_for, is_tensor
 from mxpeak.library.norms import devices, from_band, from_scalapack, from_tiles
 from mxpeak.solvers import norms as four_stages
 from mxpeak.solvers.exact_norms import reproducible_norms, vector_norms
@@ -44,7 +43,7 @@ def array(A: torch.Tensor) -> Any:
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Device:
     """A device called cuda:0, whose memory is this machine's."""
     device = Device(torch.device("cpu"), triton=False, poison=True)
-    monkeypatch.setattr(given, "device_named", lambda name: device)
+    monkeypatch.setattr(tensors, "device_named", lambda name: device)
     return device
 
 
@@ -149,22 +148,8 @@ def test_a_band_may_be_a_tensor(m: int) -> None:
 # --- devices ----------------------------------------------------------------------------------------------------
 
 
-def test_tensors_are_told_from_everything_else() -> None:
-    assert is_tensor(torch.ones(2))
-    assert is_tensor(torch.nn.Parameter(torch.ones(2)))
-    assert not any(map(is_tensor, (np.ones(2), 1.0, [1.0], None, torch.float64)))
-
-
-def test_the_host_computes_unless_a_gpu_is_asked_for() -> None:
-    for operands in ((), (np.ones(2),), (torch.ones(2),), (np.ones(2), torch.ones(2)), (1.0, None)):
-        assert device_for("auto", *operands) is None
-        assert device_for("cpu", *operands) is None
-
-
 @pytest.mark.parametrize("device", ["gpu", "cuda:x", "cuda1", "", "mps"])
 def test_unknown_devices_are_named_with_those_there_are(device: str) -> None:
-    with pytest.raises(UsageError, match="choose one of auto, cpu, cuda"):
-        device_for(device)
     with pytest.raises(UsageError, match="choose one of auto, cpu, cuda"):
         mx.norm(np.ones((2, 2)), device=device)
 
@@ -176,38 +161,6 @@ def test_a_gpu_that_is_not_there_is_an_error(A: Any) -> None:
         for function in (mx.norm, mx.norms, mx.column_norms):
             with pytest.raises(ResourceError, match=f"{device}: .*type --device cpu"):
                 function(A, device=device)
-
-
-class OnGpu:
-    """What `device_for` looks at, of a tensor on a GPU."""
-
-    def __init__(self, device: str):
-        self.device = device
-
-
-@pytest.fixture
-def pretended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mxpeak.library.inputs.is_tensor", lambda values: isinstance(values, OnGpu | torch.Tensor))
-    monkeypatch.setattr(given, "device_named", lambda name: f"opened {name}")
-
-
-@pytest.mark.usefixtures("pretended")
-def test_tensors_on_a_gpu_are_computed_with_there() -> None:
-    first, second = OnGpu("cuda:0"), OnGpu("cuda:1")
-    assert device_for("auto", first) == "opened cuda:0"
-    assert device_for("auto", second, 3.0) == "opened cuda:1"
-    assert device_for("cuda", second, np.ones(2)) == "opened cuda:1"
-    assert device_for("cuda", np.ones(2)) == "opened cuda"
-    assert device_for("cuda:0", first, torch.ones(2)) == "opened cuda:0"
-    for name, operands, advice in (
-        ("auto", (first, second), "cuda:0 and cuda:1"),
-        ("auto", (first, np.ones(2)), 'say device="cuda:0"'),
-        ("auto", (first, torch.ones(2)), 'say device="cuda:0"'),
-        ("cpu", (first,), r"copy it with \.cpu\(\)"),
-        ("cuda:0", (second,), r'copy it with \.to\("cuda:0"\)'),
-    ):
-        with pytest.raises(UsageError, match=advice):
-            device_for(name, *operands)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -253,8 +206,9 @@ def test_tiles_that_lie_on_several_devices_are_each_computed_with_there(monkeypa
         opened.append(place)
         return Device(torch.device("cpu"), triton=False, poison=True)
 
-    monkeypatch.setattr(devices, "_place", lambda A: "cpu" if A.shape[0] == 4 else "cuda:0")
-    monkeypatch.setattr(given, "device_at", device_at)
+    monkeypatch.setattr(tensors, "device_named", lambda name: None)
+    monkeypatch.setattr(devices, "device_of", lambda A: "cpu" if A.shape[0] == 4 else "cuda:0")
+    monkeypatch.setattr(tensors, "device_at", device_at)
     M: TileMatrix = from_tiles([[A[:4, :5], A[:4, 5:]], [A[4:, :5], A[4:, 5:]]])
     assert mx.norms(M) == pytest.approx(mx.norms(array(A)), rel=(77 + 9) * U)
     assert opened == ["cuda:0", "cpu"], "vectors lie on a GPU, if there is one"

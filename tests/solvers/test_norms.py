@@ -515,7 +515,7 @@ def test_kinds_have_the_names_that_numpy_and_lapack_know() -> None:
         (np.ones((2, 2), "M8[s]"), ("datetime64", "float64")),
         (np.ones((2, 2, 2)), ("3 dimensions",)),
         (np.float64(3.0), ("0 dimensions",)),
-        ([[1.0, 2.0], [3.0]], ("no array of numbers",)),
+        ([[1.0, 2.0], [3.0]], ("not a numeric array",)),
         (np.ma.masked_greater(np.array([[1.0, 9.0]]), 5.0), ("masked", "filled(0)")),
         (scipy.sparse.csr_matrix(np.eye(3)), ("sparse", "toarray()", "scipy.sparse.linalg.norm")),
     ],

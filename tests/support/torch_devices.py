@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from mxpeak.kernels.torch.device import GPU, Device
-from mxpeak.kernels.torch.given import array_of, tensor_of
+from mxpeak.kernels.torch.tensors import array_of, tensor_of
 
 ON_GPU = os.environ.get("TEST_DEVICE") == GPU
 WHERE = torch.device(GPU, 0) if ON_GPU else torch.device("cpu")

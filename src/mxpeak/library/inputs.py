@@ -1,16 +1,97 @@
-"""What a user hands in as a matrix or a vector: an array of numbers on a device that is there, or a clear refusal."""
+"""The door of the library: a user's matrix or vector is judged here, once, and goes on as one value."""
 
 from __future__ import annotations
 
 import re
 import sys
+from dataclasses import dataclass
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from mxpeak.errors import ResourceError, UsageError
 
 Array = np.ndarray[Any, np.dtype[Any]]
+
+#: The floating-point types that are computed with, as NumPy and torch name them.
+TYPES = ("float64", "float32", "float16", "bfloat16", "complex128", "complex64")
+INTEGERS = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+_DTYPES = {name: np.dtype(name) for name in TYPES + INTEGERS if name != "bfloat16"}
+_DTYPES["bfloat16"] = np.dtype(ml_dtypes.bfloat16)
+#: Entries that are looked at together, so that no temporary array is as large as a matrix.
+STRIP = 1 << 24
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """A dense matrix or vector as the user passed it; nothing is copied.
+
+    name    what the user calls it: A, b …
+    array   a NumPy array, or a tensor of torch without its gradient
+    dtype   the type of its numbers in NumPy, in the machine's byte order
+    shape   of any number of dimensions
+    device  where it lies, as torch says it: cpu, cuda:0 …; None: Python's numbers, which lie nowhere
+    """
+
+    name: str
+    array: Any
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    device: str | None
+
+    @property
+    def is_tensor(self) -> bool:
+        """Whether it is a tensor of torch; then results are tensors on its device."""
+        return not isinstance(self.array, np.ndarray)
+
+    def on(self, device: Any, dtype: np.dtype[Any] | None = None) -> Any:
+        """The numbers in a type, as an array of the host (device None) or a tensor on a `kernels.torch.device.Device`.
+
+        Copied only if they lie elsewhere or have another type.
+        """
+        dtype = self.dtype if dtype is None else dtype
+        if device is not None:
+            from mxpeak.kernels.torch.tensors import on_device
+
+            return on_device(self.array, device, dtype)
+        array = self.array
+        if self.is_tensor:
+            from mxpeak.kernels.torch.tensors import array_of
+
+            array = array_of(array)
+        return np.asarray(np.require(array, dtype, "A"))
+
+    def result(self, X: Any) -> Any:
+        """X as this input came: a tensor on its device, or an array."""
+        if isinstance(X, np.ndarray) and not self.is_tensor:
+            return X
+        from mxpeak.kernels.torch.tensors import array_of, tensor_of
+
+        if not self.is_tensor:
+            return array_of(X)
+        return (tensor_of(X) if isinstance(X, np.ndarray) else X).to(self.array.device)
+
+
+def read(values: Any, name: str, *, instead: str = "") -> Input:
+    """The values as an input, or a clear refusal; `instead` says what to call with a sparse matrix."""
+    tensor, device = is_tensor(values), device_of(values)
+    if hasattr(values, "tocsr") or (tensor and str(values.layout) != "torch.strided"):
+        dense = f"{name}.{'to_dense' if tensor else 'toarray'}()"
+        raise UsageError(f"{name} is sparse; use {dense}" + f", or {instead}" * bool(instead))
+    if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
+        raise UsageError(f"{name} has masked entries; masked arrays are not supported: fill them, {name}.filled(0)")
+    try:
+        array = values.detach() if tensor else np.asarray(values)
+    except (ValueError, TypeError) as error:
+        raise UsageError(f"{name} is not a numeric array: {error}") from None
+    dtype = _DTYPES.get(str(array.dtype).removeprefix("torch.") if tensor else array.dtype.name)
+    if dtype is None:
+        raise UsageError(
+            f"{name} has dtype {array.dtype}; supported are {', '.join(TYPES)} and integers: convert it, for example "
+            f"{name}.{'double()' if tensor else 'astype(float)'}"
+        )
+    return Input(name, array, dtype, tuple(array.shape), device)
 
 
 def is_tensor(values: Any) -> bool:
@@ -19,42 +100,48 @@ def is_tensor(values: Any) -> bool:
     return torch is not None and isinstance(values, torch.Tensor)
 
 
-def device_for(name: str, *operands: Any) -> Any:
-    """Where to compute with these operands: a `kernels.torch.device.Device`, or None for NumPy's memory, the host.
+def device_of(values: Any) -> str | None:
+    """Where they lie, as torch says it: cpu, cuda:0 …; None for Python's numbers, which lie nowhere."""
+    if is_tensor(values):
+        return str(values.device)
+    return "cpu" if hasattr(values, "dtype") else None
+
+
+def device_for(name: str, *devices: str | None) -> Any:
+    """Where to compute with operands on these devices: a `kernels.torch.device.Device`, or None for the host.
 
     auto       where the tensors among them are; the host for those on the CPU, and where there are none
-    cpu        the host; a tensor on a GPU is not copied there unasked
-    cuda       the GPU that the tensors among them are on, else torch's current one; what is elsewhere is to be copied
+    cpu        the host; a tensor on a GPU is not copied there unless the user does it
+    cuda       the GPU that the tensors among them are on, else torch's current one; the others are to be copied
     cuda:N     that GPU
 
-    Arrays and tensors in two places, of which the name tells none, are an error; so is a device that is not there.
+    Operands on several devices are an error unless `name` is one of these, and so is a device that does not exist.
     """
     if name not in ("auto", "cpu") and not re.fullmatch(r"cuda(:\d+)?", name):
         raise UsageError(f'unknown device "{name}"; choose one of auto, cpu, cuda, cuda:0, cuda:1 …')
-    tensors = [operand for operand in operands if is_tensor(operand)]
-    places = list(dict.fromkeys(str(tensor.device) for tensor in tensors))
-    on_gpus = [place for place in places if place.startswith("cuda")]
-    if odd := [place for place in places if place != "cpu" and place not in on_gpus]:
-        raise UsageError(f"a tensor lies on {odd[0]}; kernels compute on cpu and cuda: copy it with .cpu()")
+    found = [device for device in dict.fromkeys(devices) if device is not None]
+    gpus = [device for device in found if device.startswith("cuda")]
+    if others := [device for device in found if device != "cpu" and device not in gpus]:
+        raise UsageError(f"a tensor lies on {others[0]}; kernels compute on cpu and cuda: copy it with .cpu()")
     if name == "cpu":
-        if on_gpus:
-            raise UsageError(f'device="cpu", but a tensor lies on {on_gpus[0]}; copy it with .cpu(), or say "auto"')
+        if gpus:
+            raise UsageError(f'device="cpu", but a tensor lies on {gpus[0]}; copy it with .cpu(), or say "auto"')
         return None
-    if len(on_gpus) > 1:
-        raise UsageError(f"tensors lie on {' and '.join(on_gpus)}; copy them to one device with .to(...)")
-    if name == "auto" and on_gpus and (len(places) > 1 or any(type(x) is np.ndarray for x in operands)):
-        raise UsageError(f'one operand lies on {on_gpus[0]}, another on the CPU; say device="{on_gpus[0]}" to copy it')
-    if on_gpus and name not in ("auto", "cuda", on_gpus[0]):
-        raise UsageError(f'device="{name}", but a tensor lies on {on_gpus[0]}; copy it with .to("{name}")')
-    if name == "auto" and not on_gpus:
+    if len(gpus) > 1:
+        raise UsageError(f"tensors lie on {' and '.join(gpus)}; copy them to one device with .to(...)")
+    if name == "auto" and gpus and len(found) > 1:
+        raise UsageError(f'one operand lies on {gpus[0]}, another on the CPU; say device="{gpus[0]}" to copy it')
+    if gpus and name not in ("auto", "cuda", gpus[0]):
+        raise UsageError(f'device="{name}", but a tensor lies on {gpus[0]}; copy it with .to("{name}")')
+    if name == "auto" and not gpus:
         return None
-    return _opened(on_gpus[0] if on_gpus else name)
+    return _opened(gpus[0] if gpus else name)
 
 
 def _opened(name: str) -> Any:
     """The GPU of this name."""
     try:
-        from mxpeak.kernels.torch.given import device_named
+        from mxpeak.kernels.torch.tensors import device_named
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "torch":
             raise
@@ -62,13 +149,20 @@ def _opened(name: str) -> Any:
     return device_named(name)
 
 
-def as_array(values: Any, name: str, *, sparse: str, masked: str) -> Array:
-    """The values as an array, not copied if they are one; `sparse` and `masked` say what to use instead."""
-    if hasattr(values, "tocsr"):
-        raise UsageError(f"{name} is sparse; use {sparse}, or {name}.toarray()")
-    if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
-        raise UsageError(f"{name} has masked entries, {masked}; fill them: {name}.filled(0)")
-    try:
-        return np.asarray(values)
-    except (ValueError, TypeError) as error:
-        raise UsageError(f"{name} is no array of numbers: {error}") from None
+def check_finite(x: Any, name: str, xp: Any) -> None:
+    """Stop at NaN and Inf in an array or tensor of one or two dimensions, and say where the first is."""
+    rows = x if x.ndim == 2 else x[:, None]
+    count, first = 0, ""
+    height = max(1, STRIP // max(rows.shape[1], 1))
+    for i0 in range(0, rows.shape[0], height):
+        finite = xp.isfinite(rows[i0 : i0 + height])
+        if bool(xp.all(finite)):
+            continue
+        flat = xp.reshape(xp.astype(finite, xp.int8), (-1,))
+        i, j = divmod(int(xp.argmin(flat)), rows.shape[1])
+        index = (i0 + i, j)[: x.ndim]
+        first = first or f"{name}[{', '.join(map(str, index))}] is {x[index].item()}"
+        count += flat.shape[0] - int(xp.sum(flat, dtype=xp.int64))
+    if first:
+        size = rows.shape[0] * rows.shape[1]
+        raise UsageError(f"{first}: {count} of {size} entries of {name} are not finite")

@@ -18,8 +18,8 @@ from mxpeak.errors import ResourceError, UsageError
 from mxpeak.kernels.host.sparse import HostSparse
 from mxpeak.kernels.torch.blas import fp32_products
 from mxpeak.kernels.torch.device import Device
-from mxpeak.kernels.torch.given import array_of, plain, tensor_of
 from mxpeak.kernels.torch.sparse import TorchSparse
+from mxpeak.kernels.torch.tensors import array_of, plain, tensor_of
 
 Tensor = Any
 Array = np.ndarray[Any, np.dtype[Any]]

@@ -6,7 +6,6 @@ and come to the host, where it is decided what to do.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,10 +15,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from mxpeak.errors import ResourceError, UsageError
+from mxpeak.errors import ResourceError
 from mxpeak.kernels.torch import pivoted_lu
 from mxpeak.kernels.torch.blas import fp32_products
 from mxpeak.kernels.torch.device import Device
+from mxpeak.kernels.torch.tensors import tensor_of
 
 Tensor = Any
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -145,7 +145,8 @@ class TorchArrays:
 
     def take(self, values: Any, dtype: np.dtype[Any], precision: str = "") -> Tensor:
         """The values here, in a type, as products take them: copied where they are not so; with room for an LU."""
-        A = values if isinstance(values, torch.Tensor) else as_tensor(np.require(values, dtype, "A"))
+        A = values if isinstance(values, torch.Tensor) else tensor_of(np.require(values, dtype, "A"))
+        A = A.resolve_conj().resolve_neg()
         wanted = _type(dtype)
         lies_well = A.dim() < 2 or _by_rows(A) or _by_rows(A.T)
         copied = A.device != self.device.where or A.dtype != wanted or not lies_well
@@ -160,10 +161,6 @@ class TorchArrays:
         if columns.is_complex() and dtype.kind != "c":
             columns = torch.cat([columns.real, columns.imag], dim=1)
         return columns.to(_type(dtype))
-
-    def given_back(self, X: Tensor, given: Any) -> Any:
-        """X where and as `given` came: a tensor on its device, else an array."""
-        return X.to(given.device) if isinstance(given, torch.Tensor) else to_numpy(X)
 
     def not_finite(self, A: Tensor) -> tuple[tuple[int, ...], int] | None:
         """Where the first entry is that is not finite, and how many there are."""
@@ -330,27 +327,6 @@ class TorchBasis:
         """Σ y_k v_k."""
         factors = torch.tensor(y, dtype=self._room.dtype, device=self._room.device)
         return torch.mv(self._room[: len(y)].T, factors)[:, None]
-
-
-def numbers_of(values: Tensor, name: str) -> Tensor:
-    """A tensor's numbers as they lie in memory, without its history."""
-    if values.layout != torch.strided:
-        raise UsageError(f"{name} is sparse; solve takes dense tensors: {name}.to_dense()")
-    return values.detach().resolve_conj().resolve_neg()
-
-
-def in_type(values: Tensor, dtype: np.dtype[Any]) -> Tensor:
-    """The numbers in a type that NumPy has too; the same tensor if they are."""
-    return values.to(_type(dtype))
-
-
-def as_tensor(values: Array) -> Tensor:
-    """An array's memory as a tensor's: nobody writes to it, so that torch need not warn."""
-    if any(stride < 0 for stride in values.strides):
-        values = np.ascontiguousarray(values)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "The given NumPy array is not writable")
-        return torch.from_numpy(values)
 
 
 def to_numpy(x: Tensor) -> Array:

@@ -68,9 +68,6 @@ class Arrays(Protocol):
     def block(self, b: Any, dtype: np.dtype[Any]) -> Block:
         """b as a block of A's type; for a real A, real and imaginary parts are columns of their own."""
 
-    def given_back(self, X: Any, given: Any) -> Any:
-        """X as `given` came."""
-
     def not_finite(self, A: Any) -> tuple[tuple[int, ...], int] | None:
         """Where the first entry is that is not finite, and how many there are."""
 

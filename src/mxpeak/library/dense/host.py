@@ -38,9 +38,9 @@ class HostArrays:
     def take(self, values: Any, dtype: np.dtype[Any], precision: str = "") -> Array:
         """The values in a type, in an order that BLAS reads: rows or columns contiguous, ascending."""
         if is_tensor(values):
-            from mxpeak.kernels.torch.solve import in_type, to_numpy
+            from mxpeak.kernels.torch.tensors import array_of
 
-            values = to_numpy(in_type(values, dtype))
+            values = array_of(values)
         array = np.asarray(np.require(values, dtype, "A"))
         return array if array.ndim != 2 or by_rows(array) or by_rows(array.T) else np.ascontiguousarray(array)
 
@@ -50,14 +50,6 @@ class HostArrays:
         if columns.dtype.kind == "c" and dtype.kind != "c":
             columns = np.concatenate([columns.real, columns.imag], axis=1)
         return np.asarray(columns, dtype=dtype, order="F")
-
-    def given_back(self, X: Array, given: Any) -> Any:
-        """X as `given` came."""
-        if not is_tensor(given):
-            return X
-        from mxpeak.kernels.torch.solve import as_tensor
-
-        return as_tensor(X)
 
     def not_finite(self, A: Array) -> tuple[tuple[int, ...], int] | None:
         """Where the first entry is that is not finite, and how many there are."""

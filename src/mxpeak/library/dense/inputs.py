@@ -1,4 +1,4 @@
-"""What a user hands in: numbers of a type and a shape that can be solved with, or a clear refusal."""
+"""Systems that can be solved: A square, b with as many rows, both finite, in a type that is solved in."""
 
 from __future__ import annotations
 
@@ -8,67 +8,42 @@ from typing import Any
 import numpy as np
 
 from mxpeak.errors import UsageError
-from mxpeak.kernels.host import lapack
 from mxpeak.library.dense.arrays import Array, Arrays, type_of
-from mxpeak.library.inputs import as_array, is_tensor
+from mxpeak.library.inputs import Input, read
 
 
-def matrix(values: Any) -> Any:
-    """A as an array or a tensor, as it lies; square and not empty."""
-    A = _numbers(values, "A")
-    shape = tuple(A.shape)
-    if len(shape) != 2 or shape[0] != shape[1]:
-        raise UsageError(f"A has shape {shape}; solve takes square matrices (for least squares: numpy.linalg.lstsq)")
-    if prod(shape) == 0:
+def matrix(values: Any) -> Input:
+    """A, square and not empty."""
+    A = read(values, "A", instead="mxpeak.gmres(A, b)")
+    if len(A.shape) != 2 or A.shape[0] != A.shape[1]:
+        raise UsageError(f"A has shape {A.shape}; solve takes square matrices (for least squares: numpy.linalg.lstsq)")
+    if prod(A.shape) == 0:
         raise UsageError("A is empty, of shape (0, 0): there is nothing to solve")
     return A
 
 
-def right_hand_side(arrays: Arrays, values: Any) -> Any:
-    """b, finite, as (n,) or (n, k), in the type of its own that is solved in."""
-    b = _numbers(values, "b")
+def right_hand_side(values: Any) -> Input:
+    """b as (n,) or (n, k)."""
+    b = read(values, "b")
     if len(b.shape) not in (1, 2):
-        raise UsageError(f"b has shape {tuple(b.shape)}; give one right-hand side as (n,), k of them as (n, k)")
-    b = arrays.take(b, working_type(b))
-    check_finite(arrays, b, "b")
+        raise UsageError(f"b has shape {b.shape}; give one right-hand side as (n,), k of them as (n, k)")
     return b
 
 
-def check_shapes(A: Any, b: Any) -> None:
+def check_shapes(A: Any, b: Input) -> None:
     """Stop where A and b do not fit together."""
-    n, shape = A.shape[0], tuple(b.shape)
-    if shape[0] != n:
-        raise UsageError(f"A is {n}x{n}, but b has shape {shape}: it needs {n} rows")
-    if prod(shape) == 0:
-        raise UsageError(f"b is empty, of shape {shape}: there is nothing to solve")
+    n = A.shape[0]
+    if b.shape[0] != n:
+        raise UsageError(f"A is {n}x{n}, but b has shape {b.shape}: it needs {n} rows")
+    if prod(b.shape) == 0:
+        raise UsageError(f"b is empty, of shape {b.shape}: there is nothing to solve")
 
 
-def _numbers(values: Any, name: str) -> Any:
-    """An array or a tensor of numbers that can be solved with, not copied."""
-    if is_tensor(values):
-        from mxpeak.kernels.torch.solve import numbers_of
-
-        numbers = numbers_of(values, name)
-    else:
-        numbers = as_array(
-            values, name, sparse="scipy.sparse.linalg.spsolve", masked="which no system can be solved with"
-        )
-    if working_type(numbers) not in lapack.LETTERS:
-        raise UsageError(
-            f"{name} has dtype {numbers.dtype}; solve takes float16 to float64, bfloat16, complex64, complex128 and "
-            f"integers; convert it, for example {name}.{'double()' if is_tensor(values) else 'astype(float)'}"
-        )
-    return numbers
-
-
-def working_type(numbers: Any) -> np.dtype[Any]:
-    """The type in which these are solved with: their own, fp64 for integers, fp32 for 16-bit numbers."""
-    dtype = type_of(numbers)
+def working_type(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """The type in which numbers of a type are solved with: their own, fp64 for integers, fp32 for 16-bit numbers."""
     if dtype.kind in "biu":
         return np.dtype(np.float64)
-    if dtype.name in ("float16", "bfloat16"):
-        return np.dtype(np.float32)
-    return dtype.newbyteorder("=")
+    return np.dtype(np.float32) if dtype.itemsize < 4 else dtype
 
 
 def check_finite(arrays: Arrays, numbers: Any, name: str) -> None:

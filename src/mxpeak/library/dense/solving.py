@@ -11,9 +11,17 @@ from mxpeak.errors import Outcome, UsageError
 from mxpeak.library.dense.arrays import Arrays, Matrix, roundoff, type_of, with_precision_of
 from mxpeak.library.dense.factoring import Estimates, Factors, factor, factor_in_fp64
 from mxpeak.library.dense.host import HostArrays
-from mxpeak.library.dense.inputs import check_shapes, columns, matrix, only_b_is_complex, right_hand_side, working_type
+from mxpeak.library.dense.inputs import (
+    check_finite,
+    check_shapes,
+    columns,
+    matrix,
+    only_b_is_complex,
+    right_hand_side,
+    working_type,
+)
 from mxpeak.library.dense.refinement import Refined, refined
-from mxpeak.library.inputs import device_for
+from mxpeak.library.inputs import Input, device_for
 from mxpeak.precision import PRECISIONS
 from mxpeak.solvers import refine
 from mxpeak.spans import Spans
@@ -118,27 +126,29 @@ def solve(A: Any, b: Any, *, precision: str = "auto", device: str = "auto") -> t
     >>> x, info.solved
     (array([1., 1.]), True)
     """
+    A, b = matrix(A), right_hand_side(b)
     return _solve(_arrays_for(device, A, b), A, b, precision)
 
 
 def lu_factor(A: Any, *, precision: str = "auto", device: str = "auto") -> LUFactors:
     """Factor A once, to solve for many b: `lu_factor(A).solve(b)`.  A is kept, not copied: leave it unchanged."""
+    A = matrix(A)
     return _lu_factor(_arrays_for(device, A), A, precision)
 
 
 def solve_on(device: Any, A: Any, b: Any, precision: str = "auto", **how: Any) -> tuple[Any, SolveInfo]:
     """`solve` by the kernels of a `kernels.torch.device.Device`, be it a CPU: how they are proven without a GPU."""
-    return _solve(_arrays_of(device, **how), A, b, precision)
+    return _solve(_arrays_of(device, **how), matrix(A), right_hand_side(b), precision)
 
 
 def lu_factor_on(device: Any, A: Any, precision: str = "auto", **how: Any) -> LUFactors:
     """`lu_factor` in the same way."""
-    return _lu_factor(_arrays_of(device, **how), A, precision)
+    return _lu_factor(_arrays_of(device, **how), matrix(A), precision)
 
 
-def _arrays_for(device: str, *operands: Any) -> Arrays:
-    """The host's arrays, or those of the GPU that was asked for or that holds the operands."""
-    found = device_for(device, *operands)
+def _arrays_for(device: str, *inputs: Input) -> Arrays:
+    """The host's arrays, or those of the GPU that was named or where the inputs lie."""
+    found = device_for(device, *(one.device for one in inputs))
     return HostArrays() if found is None else _arrays_of(found)
 
 
@@ -149,19 +159,24 @@ def _arrays_of(device: Any, **how: Any) -> Arrays:
     return arrays
 
 
-def _solve(arrays: Arrays, A: Any, given: Any, precision: str) -> tuple[Any, SolveInfo]:
-    A = matrix(A)
-    b = right_hand_side(arrays, given)
+def _solve(arrays: Arrays, A: Input, b: Input, precision: str) -> tuple[Any, SolveInfo]:
     check_shapes(A, b)
-    of_A = working_type(A)
-    dtype = with_precision_of(of_A, np.result_type(of_A, type_of(b)))
-    sides = columns(b) * (2 if of_A.kind != "c" and type_of(b).kind == "c" else 1)
-    return _factored(arrays, A, dtype, precision, sides).solve_checked(b, given)
+    B = _finite(arrays, b)
+    of_A, of_b = working_type(A.dtype), working_type(b.dtype)
+    dtype = with_precision_of(of_A, np.result_type(of_A, of_b))
+    sides = columns(b) * (2 if of_A.kind != "c" and of_b.kind == "c" else 1)
+    return _factored(arrays, A, dtype, precision, sides).solve_checked(B, b)
 
 
-def _lu_factor(arrays: Arrays, A: Any, precision: str) -> LUFactors:
-    A = matrix(A)
-    return _factored(arrays, A, working_type(A), precision, 1)
+def _lu_factor(arrays: Arrays, A: Input, precision: str) -> LUFactors:
+    return _factored(arrays, A, working_type(A.dtype), precision, 1)
+
+
+def _finite(arrays: Arrays, b: Input) -> Any:
+    """b where it is solved with, in a type that is solved in."""
+    B = arrays.take(b.array, working_type(b.dtype))
+    check_finite(arrays, B, "b")
+    return B
 
 
 class LUFactors:
@@ -194,13 +209,14 @@ class LUFactors:
 
         Where the factors turn out to be too coarse, A is factored in fp64, and those factors are kept.
         """
+        as_passed = right_hand_side(b)
         if not self._arrays.on_device:
-            device_for("cpu", b)  # says what to type where b is on a GPU
-        return self.solve_checked(right_hand_side(self._arrays, b), b)
+            device_for("cpu", as_passed.device)  # says what to type where b is on a GPU
+        check_shapes(self.A, as_passed)
+        return self.solve_checked(_finite(self._arrays, as_passed), as_passed)
 
-    def solve_checked(self, b: Any, given: Any) -> tuple[Any, SolveInfo]:
-        """The same for a b that is known to be finite, and that was given as an array or a tensor."""
-        check_shapes(self.A, b)
+    def solve_checked(self, b: Any, as_passed: Input) -> tuple[Any, SolveInfo]:
+        """The same for a b that is known to be finite and to fit."""
         arrays = self._arrays
         # The factorization's time belongs to the first solve.
         spans, self._spans = self._spans, Spans(stopwatch=arrays.stopwatch)
@@ -214,7 +230,7 @@ class LUFactors:
         x = done.X[:, : columns(b)]
         if only_b_is_complex(self.A, b):
             x = x + 1j * done.X[:, columns(b) :]
-        return arrays.given_back(x.reshape(b.shape), given), self._info(done, spans, columns(b))
+        return as_passed.result(x.reshape(b.shape)), self._info(done, spans, columns(b))
 
     def _info(self, done: Refined, spans: Spans, rhs: int) -> SolveInfo:
         factors, dtype = self._factors, type_of(self.A)
@@ -230,20 +246,20 @@ class LUFactors:
         )  # fmt: skip
 
 
-def _factored(arrays: Arrays, A: Any, dtype: np.dtype[Any], name: str, sides: int) -> LUFactors:
+def _factored(arrays: Arrays, A: Input, dtype: np.dtype[Any], name: str, sides: int) -> LUFactors:
     """A's factors in a precision, or in fp64 where that one fails altogether."""
     n = A.shape[0]
     chosen = _chosen(n, dtype, name, sides, arrays.on_device)
-    A = arrays.take(A, dtype, chosen)
+    M = arrays.take(A.array, dtype, chosen)
     spans = Spans(stopwatch=arrays.stopwatch)
     notes: tuple[str, ...] = ()
-    factors = factor_in_fp64(arrays, A, spans) if chosen == "fp64" else factor(arrays, A, chosen, spans)
+    factors = factor_in_fp64(arrays, M, spans) if chosen == "fp64" else factor(arrays, M, chosen, spans)
     if factors.singular and chosen != "fp64":
         notes = (f"the LU in {chosen} broke down: pivot {factors.singular} is zero; A was factored again in fp64",)
-        factors = factor_in_fp64(arrays, A, spans)
+        factors = factor_in_fp64(arrays, M, spans)
     # Where fp64 may be had for the asking, GMRES must not cost more than its LU would.
     most = refine.MOST_STEPS if name != "auto" else min(refine.MOST_STEPS, n // ORDERS_PER_STEP)
-    return LUFactors(arrays, A, factors, spans, notes, most)
+    return LUFactors(arrays, M, factors, spans, notes, most)
 
 
 def _chosen(n: int, dtype: np.dtype[Any], name: str, sides: int, on_device: bool) -> str:

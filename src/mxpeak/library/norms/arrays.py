@@ -9,10 +9,7 @@ from typing import Any
 import numpy as np
 
 from mxpeak.errors import UsageError
-from mxpeak.library.inputs import as_array, is_tensor
-
-#: The types whose entries are read as they lie; integers are copied to float64.
-TYPES = ("float64", "float32", "float16", "bfloat16", "complex128", "complex64")
+from mxpeak.library.inputs import TYPES, read
 
 
 def two_dimensional(A: Any) -> Any:
@@ -31,38 +28,17 @@ def type_name(numbers: Any) -> str:
 
 
 def numbers(values: Any, name: str) -> Any:
-    """An array or a tensor of a type that the kernels read, not copied unless it holds integers or lies askew."""
-    return _tensor(values, name) if is_tensor(values) else _array(values, name)
+    """An array or a tensor that the kernels read, not copied unless it holds integers or lies askew."""
+    found = read(values, name, instead="scipy.sparse.linalg.norm")
+    as_it_lies = found.dtype.name in TYPES
+    if found.is_tensor:
+        from mxpeak.kernels.torch.tensors import plain
 
-
-def _tensor(values: Any, name: str) -> Any:
-    from mxpeak.kernels.torch.given import plain
-
-    if str(values.layout) != "torch.strided":
-        raise UsageError(f"{name} is sparse; norms are of dense matrices: {name}.to_dense()")
-    if not values.is_floating_point() and not values.is_complex():
-        return values.double()
-    if type_name(values) not in TYPES:
-        raise UsageError(
-            f"{name} has dtype {values.dtype}; norms are of {', '.join(TYPES)} and integers; convert it, for example "
-            f"{name}.float()"
-        )
-    return plain(values)
-
-
-def _array(values: Any, name: str) -> Any:
-    array = as_array(values, name, sparse="scipy.sparse.linalg.norm", masked="of which no norm is known")
-    if array.dtype.name in TYPES and array.dtype.isnative and array.flags.aligned:
+        return plain(found.array) if as_it_lies else found.array.double()
+    array = found.array
+    if as_it_lies and array.dtype.isnative and array.flags.aligned:
         return array
-    if array.dtype.kind in "biu":
-        return array.astype(np.float64)
-    native = array.dtype.newbyteorder("=")
-    if native.name not in TYPES:
-        raise UsageError(
-            f"{name} has dtype {array.dtype}; norms are of {', '.join(TYPES)} and integers; convert it, for example "
-            f"{name}.astype(float)"
-        )
-    return np.asarray(np.require(array, native, "A"))
+    return found.on(None, found.dtype if as_it_lies else np.dtype(np.float64))
 
 
 def integers(values: Sequence[Any], name: str) -> list[int]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from mxpeak.distributed.tiles import CyclicMatrix, TileMatrix
 from mxpeak.kernels.contract.norms import NormKernels
-from mxpeak.library.inputs import device_for, is_tensor
+from mxpeak.library.inputs import device_for, device_of, is_tensor
 from mxpeak.library.norms.arrays import numbers
 
 Matrix = TileMatrix | CyclicMatrix
@@ -37,21 +37,17 @@ def placed(M: Matrix, device: str, host: Callable[[], NormKernels]) -> OnDevice:
     """
     arrays = [tile.A for tile in M.tiles]
     tensors = any(map(is_tensor, arrays))
-    places = {_place(A): A for A in arrays} if tensors else {}
+    places = dict.fromkeys(str(device_of(A)) for A in arrays) if tensors else {}
     if device == "auto" and len(places) > 1:
-        for A in places.values():
-            device_for(device, A)
+        for place in places:
+            device_for(device, place)
         return _on_several(M, sorted(places, key=lambda place: place == "cpu"))
-    where = device_for(device, *(arrays if device != "auto" else arrays[:1]))
+    where = device_for(device, *map(device_of, arrays if device != "auto" else arrays[:1]))
     if where is not None:
         return _on_device(M, where, tensors)
     if tensors:
         return OnDevice(_changed(M, _as_array), host(), _as_tensor)
     return OnDevice(M, host(), np.asarray)
-
-
-def _place(A: Any) -> str:
-    return str(A.device) if is_tensor(A) else "cpu"
 
 
 def _on_device(M: Matrix, where: Any, tensors: bool) -> OnDevice:
@@ -64,12 +60,12 @@ def _on_device(M: Matrix, where: Any, tensors: bool) -> OnDevice:
 
 def _on_several(M: Matrix, places: Sequence[str]) -> OnDevice:
     """Each tile where it lies; vectors on the first of these places."""
-    from mxpeak.kernels.torch.given import device_at
     from mxpeak.kernels.torch.norm_devices import SeveralNorms
+    from mxpeak.kernels.torch.tensors import device_at
 
     devices = {place: device_at(place) for place in places}
     there = _changed(M, _as_tensor)
-    return OnDevice(_with_transport(there, devices[places[0]]), SeveralNorms(devices, _place), _itself)
+    return OnDevice(_with_transport(there, devices[places[0]]), SeveralNorms(devices, device_of), _itself)
 
 
 def _changed(M: Matrix, change: Callable[[Any], Any]) -> Matrix:
@@ -100,12 +96,12 @@ def _itself(x: Any) -> Any:
 def _as_array(A: Any) -> Any:
     if not is_tensor(A):
         return A
-    from mxpeak.kernels.torch.given import array_of
+    from mxpeak.kernels.torch.tensors import array_of
 
     return array_of(A)
 
 
 def _as_tensor(A: Any) -> Any:
-    from mxpeak.kernels.torch.given import tensor_of
+    from mxpeak.kernels.torch.tensors import tensor_of
 
     return A if is_tensor(A) else tensor_of(A)

@@ -9,7 +9,7 @@ import numpy as np
 import scipy.sparse as sparse
 
 from mxpeak.errors import SingularError, UsageError
-from mxpeak.library.inputs import as_array, device_for, is_tensor
+from mxpeak.library.inputs import device_for, device_of, is_tensor, read
 from mxpeak.library.sparse.arrays import HOST, Array, Arrays
 
 #: A scipy.sparse.csr_array of fp64.
@@ -21,8 +21,8 @@ MOST_ROWS = 2**31 - 1024
 
 def place_for(device: str, A: Any, b: Any, x0: Any) -> Arrays:
     """Where to solve: on the GPU that is asked for or that has the tensors, else on the host."""
-    given = (A, b) if x0 is None else (A, b, x0)
-    found = device_for(device, *(one if is_tensor(one) else np.empty(0) for one in given))
+    operands = (A, b) if x0 is None else (A, b, x0)
+    found = device_for(device, *(device_of(one) or "cpu" for one in operands))
     return HOST if found is None else place_on(found)
 
 
@@ -161,11 +161,7 @@ def rows_of_entries(A: Csr) -> Array:
 
 def vectors(arrays: Arrays, values: Any, name: str, n: int) -> Any:
     """One vector as (n,), or k of them as (n, k), in fp64 and finite, where they are solved for."""
-    numbers = values
-    if not is_tensor(values):
-        numbers = as_array(values, name, sparse=f"{name}.toarray()", masked="which no system can be solved with")
-    elif str(values.layout) != "torch.strided":
-        raise UsageError(f"{name} is sparse; use {name}.to_dense()")
+    numbers = read(values, name).array
     _check_type(numbers.dtype, name)
     shape = tuple(numbers.shape)
     if len(shape) not in (1, 2):

@@ -1,0 +1,131 @@
+"""The door of the library: what becomes an input, what is refused, and where it is computed with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import array_api_compat.numpy as compat
+import ml_dtypes
+import numpy as np
+import pytest
+import scipy.sparse as sparse
+
+from mxpeak.errors import UsageError
+from mxpeak.library.inputs import TYPES, check_finite, device_for, device_of, is_tensor, read
+
+torch = pytest.importorskip("torch")
+Namespace = pytest.importorskip("mxpeak.kernels.torch.namespace").Namespace
+tensors = pytest.importorskip("mxpeak.kernels.torch.tensors")
+
+
+def test_an_array_is_read_as_it_is() -> None:
+    A = np.ones((3, 2), ">f4")[::2]
+    found = read(A, "A")
+    assert found.array is A
+    assert (found.dtype, found.shape, found.device, found.is_tensor) == (np.float32, (2, 2), "cpu", False)
+    assert read([[1, 2]], "A").device is None
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_arrays_and_tensors_of_one_type_are_the_same_input(name: str) -> None:
+    dtype = np.dtype(ml_dtypes.bfloat16) if name == "bfloat16" else np.dtype(name)
+    values = np.arange(12).reshape(3, 4).astype(dtype)
+    A, T = read(values, "A"), read(tensors.tensor_of(values).requires_grad_(), "A")
+    assert (A.dtype, A.shape, A.device) == (T.dtype, T.shape, T.device)
+    assert np.shares_memory(T.on(None), values)
+    assert np.array_equal(T.on(None, np.dtype(np.complex128)), values.astype(np.complex128))
+    cpu = tensors.device_at("cpu")
+    assert A.on(cpu).data_ptr() == values.ctypes.data == T.on(cpu).data_ptr()
+    assert isinstance(A.result(torch.ones(2)), np.ndarray)
+    assert isinstance(T.result(np.ones(2)), torch.Tensor)
+
+
+def test_foreign_bytes_and_conjugate_views_are_copied_where_they_are_used() -> None:
+    z = np.array([1 + 2j, 3 - 1j])
+    cpu = tensors.device_at("cpu")
+    for values in (z.astype(">c16"), z.conj()[::-1].conj()[::-1], torch.tensor(z.conj()).conj()):
+        for device in (None, cpu):
+            assert np.array_equal(np.asarray(read(values, "z").on(device)), z)
+    assert np.array_equal(read(torch.tensor(-1j * z.conj()).conj().imag, "z").on(None), z.real)
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ([[1.0, 2.0], [3.0]], r"^A is not a numeric array: "),
+        (np.ma.masked_greater(np.array([1.0, 9.0]), 5.0), r"masked arrays are not supported.*A\.filled\(0\)"),
+        (sparse.eye_array(2), r"A is sparse; use A\.toarray\(\), or mxpeak\.gmres$"),
+        (torch.eye(2).to_sparse(), r"A is sparse; use A\.to_dense\(\), or mxpeak\.gmres$"),
+        (np.eye(2, dtype=object), "A has dtype object; supported are float64, .* and integers"),
+        (np.array(["1"]), r"A has dtype <U1.*A\.astype\(float\)"),
+        (np.ones(1, np.longdouble), "A has dtype "),
+        (torch.ones(1).to(torch.float8_e4m3fn), r"A has dtype torch\.float8_e4m3fn.*A\.double\(\)"),
+        (torch.complex32, r"A has dtype torch\.complex32"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
+def test_what_is_not_a_dense_numeric_array_is_refused(values: Any, says: str) -> None:
+    values = torch.ones(1, dtype=values) if isinstance(values, torch.dtype) else values
+    with pytest.raises(UsageError, match=says):
+        read(values, "A", instead="mxpeak.gmres")
+
+
+def test_tensors_are_told_from_everything_else() -> None:
+    assert is_tensor(torch.ones(2))
+    assert is_tensor(torch.nn.Parameter(torch.ones(2)))
+    assert not any(map(is_tensor, (np.ones(2), 1.0, [1.0], None, torch.float64)))
+
+
+def test_integers_and_arrays_without_masked_entries_are_read() -> None:
+    for dtype in (bool, np.int8, np.uint64):
+        assert read(np.ones(2, dtype), "A").on(None, np.dtype(np.float64)).tolist() == [1.0, 1.0]
+    assert read(np.ma.array([3.0]), "A").array.tolist() == [3.0]
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (5,), (4, 3)])
+@pytest.mark.parametrize("strip", [1, 4, 1 << 24])
+def test_the_first_entry_that_is_not_finite_is_named(
+    shape: tuple[int, ...], strip: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mxpeak.library.inputs.STRIP", strip)
+    if not shape:
+        return check_finite(np.empty((0, 2)), "A", compat)
+    for first in np.ndindex(*shape):
+        for bad in (np.nan, np.inf, -np.inf):
+            A = np.zeros(shape)
+            check_finite(A, "A", compat)
+            A[first] = bad
+            A[(-1,) * len(shape)] = np.nan
+            count = 1 + (first != tuple(size - 1 for size in shape))
+            where = ", ".join(map(str, first))
+            for values in (A, torch.from_numpy(A)):
+                xp = compat if values is A else Namespace(values.device)
+                with pytest.raises(UsageError, match=rf"A\[{where}\] is .*: {count} of {A.size} entries of A"):
+                    check_finite(values, "A", xp)
+    return None
+
+
+def test_the_device_is_that_of_the_tensors_unless_another_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tensors, "device_named", lambda name: f"opened {name}")
+    assert [device_of(values) for values in (np.ones(1), torch.ones(1), 3.0)] == ["cpu", "cpu", None]
+    for name, devices, found in (
+        ("auto", (), None),
+        ("auto", ("cpu", None), None),
+        ("cpu", ("cpu", None), None),
+        ("auto", ("cuda:0",), "opened cuda:0"),
+        ("auto", ("cuda:1", None), "opened cuda:1"),
+        ("cuda", ("cuda:1", "cpu"), "opened cuda:1"),
+        ("cuda", ("cpu",), "opened cuda"),
+        ("cuda:0", ("cuda:0", "cpu"), "opened cuda:0"),
+    ):
+        assert device_for(name, *devices) == found
+    for name, devices, advice in (
+        ("auto", ("cuda:0", "cuda:1"), "cuda:0 and cuda:1"),
+        ("auto", ("cuda:0", "cpu"), 'say device="cuda:0"'),
+        ("auto", ("meta",), r"lies on meta.*\.cpu\(\)"),
+        ("cpu", ("cuda:0",), r"copy it with \.cpu\(\)"),
+        ("cuda:0", ("cuda:1",), r'copy it with \.to\("cuda:0"\)'),
+        *((unknown, (), "choose one of auto, cpu, cuda") for unknown in ("gpu", "tpu", "cuda:x", "cuda1", "", "mps")),
+    ):
+        with pytest.raises(UsageError, match=advice):
+            device_for(name, *devices)
