@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from mxpeak.kernels.contract.lu import Panel
-from mxpeak.kernels.host.backend import HostKernels
+from mxpeak.kernels.host.kernels import HostKernels
 from mxpeak.layout.block_cyclic import BlockCyclic
 from mxpeak.layout.panel_plan import panel_plan
 from mxpeak.perf.host import host_facts, one_core_each, software_facts

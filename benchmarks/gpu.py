@@ -34,7 +34,7 @@ from mxpeak.distributed.system import SparseBasis
 from mxpeak.kernels.choose import choose, settled
 from mxpeak.kernels.contract.lu import Panel
 from mxpeak.kernels.contract.norms import Tile
-from mxpeak.kernels.torch.backend import TorchKernels
+from mxpeak.kernels.torch.kernels import TorchKernels
 from mxpeak.layout.block_cyclic import BlockCyclic
 from mxpeak.layout.entries import Entries
 from mxpeak.layout.generators import generator

@@ -13,8 +13,8 @@ import pytest
 
 from mxpeak.errors import ResourceError
 from mxpeak.kernels.choose import open_device
-from mxpeak.kernels.host.backend import HostKernels
-from mxpeak.kernels.reference.backend import ReferenceKernels
+from mxpeak.kernels.host.kernels import HostKernels
+from mxpeak.kernels.reference.kernels import ReferenceKernels
 
 
 def pytest_configure() -> None:

@@ -32,7 +32,7 @@ from mxpeak.comm.threads import run_ranks
 from mxpeak.distributed.stencil import Made, make_stencil, weights
 from mxpeak.distributed.system import CgSystem
 from mxpeak.errors import Outcome, UsageError
-from mxpeak.kernels.host.backend import HostKernels
+from mxpeak.kernels.host.kernels import HostKernels
 from mxpeak.layout.stencil import Box
 from mxpeak.perf.sparse_counts import HPCG_MOTIFS, hpcg_flops, stencil_levels
 from mxpeak.records import Result, document

@@ -15,8 +15,8 @@ from mxpeak.distributed.generate import GeneratedSystem
 from mxpeak.distributed.matrix import dist_matrix
 from mxpeak.errors import Outcome
 from mxpeak.kernels.contract import Kernels
-from mxpeak.kernels.host.backend import HostKernels
-from mxpeak.kernels.reference.backend import ReferenceKernels
+from mxpeak.kernels.host.kernels import HostKernels
+from mxpeak.kernels.reference.kernels import ReferenceKernels
 from mxpeak.layout.generators import generator
 from mxpeak.layout.grid import ProcessGrid
 from mxpeak.precision import precision as format_of

@@ -13,8 +13,8 @@ from mxpeak.comm.grid import make_grid
 from mxpeak.comm.threads import run_ranks
 from mxpeak.distributed.matrix import dist_matrix
 from mxpeak.kernels.contract import Kernels
-from mxpeak.kernels.host.backend import HostKernels
-from mxpeak.kernels.reference.backend import ReferenceKernels
+from mxpeak.kernels.host.kernels import HostKernels
+from mxpeak.kernels.reference.kernels import ReferenceKernels
 from mxpeak.layout import lcg
 from mxpeak.layout.generators import generator
 from mxpeak.layout.grid import ProcessGrid

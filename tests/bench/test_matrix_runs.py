@@ -31,7 +31,7 @@ from mxpeak.comm.threads import run_ranks
 from mxpeak.distributed.general import cuts, deal, exchange, localised, make_general
 from mxpeak.distributed.stencil import Form
 from mxpeak.errors import Outcome, ResourceError, UsageError
-from mxpeak.kernels.host.backend import HostKernels
+from mxpeak.kernels.host.kernels import HostKernels
 from mxpeak.kernels.reference.sparse import ReferenceSparse
 from mxpeak.options import Setting
 from mxpeak.perf.sparse_counts import Levels, hpg_mxp_flops

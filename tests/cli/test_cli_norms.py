@@ -34,9 +34,9 @@ from mxpeak.comm.threads import run_ranks
 from mxpeak.configs.norms import DTYPES, NORM_KINDS, STRUCTURES
 from mxpeak.errors import UsageError
 from mxpeak.kernels.contract.norms import NormParts
-from mxpeak.kernels.host.backend import HostKernels
+from mxpeak.kernels.host.kernels import HostKernels
 from mxpeak.kernels.host.norm_tiles import Norms
-from mxpeak.kernels.reference.backend import ReferenceKernels
+from mxpeak.kernels.reference.kernels import ReferenceKernels
 from mxpeak.layout.entries import Entries
 from mxpeak.layout.grid import ProcessGrid
 from mxpeak.layout.structure import structure

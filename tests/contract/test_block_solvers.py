@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from mxpeak.kernels.contract import Kernels
-from mxpeak.kernels.host.backend import HostKernels
-from mxpeak.kernels.reference.backend import ReferenceKernels
-from mxpeak.kernels.torch.backend import TorchKernels
+from mxpeak.kernels.host.kernels import HostKernels
+from mxpeak.kernels.reference.kernels import ReferenceKernels
 from mxpeak.kernels.torch.device import Device
-from tests.support.roundoff import U
+from mxpeak.kernels.torch.kernels import TorchKernels
+from tests.conftest import U
 
 
 @pytest.fixture(scope="module", params=["host", "reference", "torch"])

@@ -12,8 +12,8 @@ from mxpeak.comm.exchange import allreduce_by
 from mxpeak.comm.threads import run_ranks
 from mxpeak.kernels.contract import Kernels
 from mxpeak.kernels.contract.lu import Panel
-from mxpeak.kernels.host.backend import HostKernels
-from mxpeak.kernels.reference.backend import ReferenceKernels
+from mxpeak.kernels.host.kernels import HostKernels
+from mxpeak.kernels.reference.kernels import ReferenceKernels
 from mxpeak.layout.block_cyclic import BlockCyclic
 from mxpeak.layout.entries import Entries
 from mxpeak.layout.panel_plan import panel_plan

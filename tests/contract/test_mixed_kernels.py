@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from mxpeak.kernels.contract import Kernels
-from mxpeak.kernels.host.backend import HostKernels
-from mxpeak.kernels.reference.backend import ReferenceKernels
+from mxpeak.kernels.host.kernels import HostKernels
+from mxpeak.kernels.reference.kernels import ReferenceKernels
 from mxpeak.layout import lcg
 from mxpeak.layout.block_cyclic import BlockCyclic
 from mxpeak.layout.entries import Entries

@@ -21,7 +21,7 @@ import pytest
 from mxpeak.kernels.contract.sparse import Rows
 from mxpeak.kernels.host.sparse import HostSparse
 from mxpeak.kernels.host.team import Team
-from mxpeak.kernels.reference.backend import ReferenceKernels
+from mxpeak.kernels.reference.kernels import ReferenceKernels
 from mxpeak.kernels.reference.sparse import ReferenceMatrix, ReferenceSparse
 from mxpeak.layout.stencil import Box
 from mxpeak.precision import PRECISIONS

@@ -17,13 +17,13 @@ import torch
 from mxpeak.comm.exchange import allreduce_by
 from mxpeak.comm.threads import run_ranks
 from mxpeak.kernels.contract.lu import Panel
-from mxpeak.kernels.host.backend import HostKernels
-from mxpeak.kernels.reference.backend import ReferenceKernels
+from mxpeak.kernels.host.kernels import HostKernels
+from mxpeak.kernels.reference.kernels import ReferenceKernels
 from mxpeak.kernels.torch import panel as torch_panel
 from mxpeak.kernels.torch import rows as torch_rows
-from mxpeak.kernels.torch.backend import TorchKernels
 from mxpeak.kernels.torch.cast import OPERANDS
 from mxpeak.kernels.torch.device import TYPES
+from mxpeak.kernels.torch.kernels import TorchKernels
 from mxpeak.layout import lcg
 from mxpeak.layout.block_cyclic import BlockCyclic
 from mxpeak.layout.panel_plan import panel_plan

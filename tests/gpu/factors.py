@@ -11,7 +11,7 @@ from mxpeak.comm.grid import Grid, make_grid
 from mxpeak.comm.solo import Solo
 from mxpeak.distributed.generate import GeneratedSystem
 from mxpeak.distributed.matrix import dist_matrix
-from mxpeak.kernels.torch.backend import TorchKernels
+from mxpeak.kernels.torch.kernels import TorchKernels
 from mxpeak.layout.generators import generator
 from mxpeak.layout.grid import ProcessGrid
 from mxpeak.precision import precision as format_of

@@ -19,11 +19,11 @@ from mxpeak.comm.threads import run_ranks
 from mxpeak.errors import ResourceError
 from mxpeak.kernels.choose import device_failure
 from mxpeak.kernels.contract.norms import Tile
-from mxpeak.kernels.host.backend import HostKernels
+from mxpeak.kernels.host.kernels import HostKernels
 from mxpeak.kernels.host.sparse import HostSparse
 from mxpeak.kernels.host.team import Team
-from mxpeak.kernels.torch.backend import TorchKernels
 from mxpeak.kernels.torch.device import TYPES, Device, count, open_device
+from mxpeak.kernels.torch.kernels import TorchKernels
 from mxpeak.kernels.torch.messages import StagedTensors
 from mxpeak.kernels.torch.sparse import TorchSparse
 from mxpeak.layout.block_cyclic import BlockCyclic

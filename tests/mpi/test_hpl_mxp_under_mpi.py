@@ -88,7 +88,7 @@ def test_a_rank_that_computes_wrongly_is_found_by_the_proof(tmp_path: Path) -> N
     (tmp_path / "wrong.py").write_text(
         "import sys\n"
         "from mxpeak.runtime.launch import launcher\n"
-        "from mxpeak.kernels.host.backend import HostKernels\n"
+        "from mxpeak.kernels.host.kernels import HostKernels\n"
         "from mxpeak.cli.main import main\n"
         "right = HostKernels.subtract_product\n"
         "def wrong(self, C, A, B):\n"

@@ -23,7 +23,7 @@ from mxpeak.comm.solo import Solo
 from mxpeak.distributed.stencil import Form, Hierarchy, Made, make_stencil, weights
 from mxpeak.distributed.system import MixedSystem
 from mxpeak.errors import Outcome
-from mxpeak.kernels.host.backend import HostKernels
+from mxpeak.kernels.host.kernels import HostKernels
 from mxpeak.kernels.reference.sparse import ReferenceSparse
 from mxpeak.layout.stencil import LEVELS, Box
 from mxpeak.precision import PRECISIONS

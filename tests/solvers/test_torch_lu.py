@@ -16,8 +16,8 @@ from mxpeak.distributed.matrix import dist_matrix
 from mxpeak.errors import Outcome
 from mxpeak.kernels.contract import Kernels
 from mxpeak.kernels.contract.lu import Panel, PanelOutcome
-from mxpeak.kernels.host.backend import HostKernels
-from mxpeak.kernels.torch.backend import TorchKernels
+from mxpeak.kernels.host.kernels import HostKernels
+from mxpeak.kernels.torch.kernels import TorchKernels
 from mxpeak.layout.generators import generator
 from mxpeak.layout.grid import ProcessGrid
 from mxpeak.precision import precision as format_of

@@ -69,16 +69,16 @@ def choose(name: str, device: str, threads: int, cores: Sequence[int] = (), loca
     `threads` of the host compute, thread t on core cores[t] if cores are given.
     """
     if name == "reference":
-        from mxpeak.kernels.reference.backend import ReferenceKernels
+        from mxpeak.kernels.reference.kernels import ReferenceKernels
 
         return ReferenceKernels()
-    from mxpeak.kernels.host.backend import HostKernels
+    from mxpeak.kernels.host.kernels import HostKernels
 
     host = HostKernels(threads, cores)
     if name == "host":
         return host
     where = open_device(device, local_rank)
-    from mxpeak.kernels.torch.backend import TorchKernels
+    from mxpeak.kernels.torch.kernels import TorchKernels
 
     return TorchKernels(where, host)
 

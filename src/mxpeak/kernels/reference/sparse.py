@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from mxpeak.kernels.contract.sparse import Order, Rows, Stored
-from mxpeak.kernels.reference.backend import TYPES, quiet, rounded
+from mxpeak.kernels.reference.rounding import TYPES, quiet, rounded
 from mxpeak.layout.stencil import Box
 
 Array = np.ndarray[Any, np.dtype[Any]]

@@ -26,8 +26,18 @@ TYPES: dict[str, torch.dtype] = {
     "fp64": torch.float64, "fp32": torch.float32, "tf32": torch.float32, "fp16": torch.float16,
     "bf16": torch.bfloat16, "fp8": torch.float8_e4m3fn,
 }  # fmt: skip
+#: A line of the device's memory in bytes, and the distances at which rows of a matrix, or of an operand, would fall
+#: into the same channels of memory or the same sets of a cache.
+LINE, FAR, NEAR = 128, 4096, 1024
 #: CUDA and ROCm devices are both called cuda by torch.
 GPU = "cuda"
+
+
+def leading_dimension(length: int, itemsize: int, avoid: int = FAR) -> int:
+    """A row's length in whole lines, and no multiple of `avoid` bytes."""
+    line = LINE // itemsize
+    ld = -(-max(length, 1) // line) * line
+    return ld + line if ld * itemsize % avoid == 0 else ld
 
 
 @dataclass(slots=True, eq=False)

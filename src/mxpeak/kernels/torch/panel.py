@@ -16,7 +16,7 @@ from mxpeak.kernels.torch.blas import by_cusolver
 from mxpeak.kernels.torch.device import Device
 
 if TYPE_CHECKING:
-    from mxpeak.kernels.host.backend import HostKernels
+    from mxpeak.kernels.host.lu import HostLu
 
 Tensor = Any
 
@@ -36,7 +36,7 @@ def factor_here(panel: Panel) -> None:
     panel.pivots[jb] = info
 
 
-def factor_on_host(device: Device, host: HostKernels, panel: Panel, exchange: Exchange | None) -> PanelOutcome:
+def factor_on_host(device: Device, host: HostLu, panel: Panel, exchange: Exchange | None) -> PanelOutcome:
     """The same by the host's kernels, in step with the other ranks of the process column."""
     parts = (panel.A, panel.L1, panel.pivots)
     if not device.is_gpu:

@@ -16,8 +16,7 @@ from typing import Any
 import torch
 
 from mxpeak.kernels.torch import blas, cast
-from mxpeak.kernels.torch.backend import LINE, NEAR, leading_dimension
-from mxpeak.kernels.torch.device import Device
+from mxpeak.kernels.torch.device import LINE, NEAR, Device, leading_dimension
 
 Tensor = Any
 

@@ -12,7 +12,7 @@ import torch
 
 from mxpeak.kernels.contract.lu import BlockSolver
 from mxpeak.kernels.torch.device import Device
-from mxpeak.kernels.torch.generate import places
+from mxpeak.kernels.torch.recipe import global_indices
 from mxpeak.layout.block_cyclic import BlockCyclic
 
 Tensor = Any
@@ -64,7 +64,7 @@ def add_triangle_matvec(
     if A.numel() == 0:
         return
     if device.triton:
-        _kernels().launch_rows(device, A, x, y, form, part, _deal(rows, cols), add=True)
+        _kernels().launch_rows(device, A, x, y, form, part, _distribution(rows, cols), add=True)
         return
     for strip, inside in _triangle(device, A, rows, cols, part):
         T = torch.where(inside, A[strip].to(torch.float64), 0.0)
@@ -101,7 +101,7 @@ def _solve(T: Tensor, x: Tensor, transposed: bool, *, upper: bool) -> None:
     x.copy_(torch.linalg.solve_triangular(wide, x[:, None], upper=upper != transposed, unitriangular=not upper)[:, 0])
 
 
-def _deal(rows: BlockCyclic, cols: BlockCyclic) -> tuple[int, ...]:
+def _distribution(rows: BlockCyclic, cols: BlockCyclic) -> tuple[int, ...]:
     return rows.nb, rows.p, rows.P, cols.nb, cols.p, cols.P
 
 
@@ -109,7 +109,7 @@ def _triangle(
     device: Device, A: Tensor, rows: BlockCyclic, cols: BlockCyclic, part: str
 ) -> Iterator[tuple[slice, Tensor]]:
     """A's strips, and which entries of them belong to a triangle."""
-    i, j = places(rows, device), places(cols, device)
+    i, j = global_indices(rows, device), global_indices(cols, device)
     for strip in _strips(A):
         below = j < i[strip, None]
         yield strip, below if part == "lower" else ~below
@@ -124,7 +124,7 @@ def max_abs_upper(device: Device, A: Tensor, rows: BlockCyclic, cols: BlockCycli
         return 0.0
     by_row = device.empty(A.shape[0])
     if device.triton:
-        _kernels().launch_rows(device, A, None, by_row, "largest", "upper", _deal(rows, cols))
+        _kernels().launch_rows(device, A, None, by_row, "largest", "upper", _distribution(rows, cols))
     else:
         for strip, inside in _triangle(device, A, rows, cols, "upper"):
             by_row[strip] = torch.where(inside, A[strip].abs(), 0.0).amax(dim=1)

@@ -1,42 +1,23 @@
-"""The torch backend: `kernels.contract.Kernels` on the tensors of one device."""
+"""HPL and HPL-MxP on a device: libraries for products and solves, kernels of our own for the rest."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
-from importlib import metadata
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from mxpeak.kernels.contract.lu import BlockSolver, Exchange, Panel, PanelOutcome
-from mxpeak.kernels.contract.norms import NormKernels
-from mxpeak.kernels.contract.sparse import SparseKernels
-from mxpeak.kernels.torch import blas, cast, generate, panel, rows, triangle
-from mxpeak.kernels.torch.device import TYPES, Device
-from mxpeak.kernels.torch.namespace import Namespace
+from mxpeak.kernels.host.lu import HostLu
+from mxpeak.kernels.torch import blas, cast, panel, rows, triangle
+from mxpeak.kernels.torch.device import NEAR, TYPES, Device, leading_dimension
 from mxpeak.layout.block_cyclic import BlockCyclic
-from mxpeak.layout.entries import Entries
-
-if TYPE_CHECKING:
-    from mxpeak.kernels.host.backend import HostKernels
 
 Tensor = Any
 
-#: A line of the device's memory in bytes, and the distances at which rows of a matrix, or of an operand, would fall
-#: into the same channels of memory or the same sets of a cache.
-LINE, FAR, NEAR = 128, 4096, 1024
 
-
-def leading_dimension(length: int, itemsize: int, avoid: int = FAR) -> int:
-    """A row's length in whole lines, and no multiple of `avoid` bytes."""
-    line = LINE // itemsize
-    ld = -(-max(length, 1) // line) * line
-    return ld + line if ld * itemsize % avoid == 0 else ld
-
-
-class TorchKernels:
-    """Libraries for products and solves on a device, kernels of our own for the rest.
+class TorchLu:
+    """`LuKernels` on the tensors of a device; panels of several ranks are factored by the `host`.
 
     Three choices of equal results, of which a device may like either:
 
@@ -45,48 +26,10 @@ class TorchKernels:
     panel_on    where one rank has a whole panel: it is factored on the `device`, or on the `host`
     """
 
-    name = "torch"
-
-    def __init__(self, device: Device, host: HostKernels):
+    def __init__(self, device: Device, host: HostLu):
         self.device, self.host, self.threads = device, host, host.threads
-        self.xp = Namespace(device.where)
-        if not device.is_gpu:
-            torch.set_num_threads(host.threads)
         self.trsm, self.panel_on = "library", "device"
         self.gemm = "triton" if torch.version.hip else "library"
-        self._norms: NormKernels | None = None
-        self._sparse: SparseKernels | None = None
-
-    @property
-    def norms(self) -> NormKernels:
-        if self._norms is None:
-            from mxpeak.kernels.torch.norms import TorchNorms
-
-            self._norms = TorchNorms(self.device)
-        return self._norms
-
-    @property
-    def sparse(self) -> SparseKernels:
-        if self._sparse is None:
-            from mxpeak.kernels.torch.sparse import TorchSparse
-
-            self._sparse = TorchSparse(self.device, self.host.sparse)
-        return self._sparse
-
-    # --- the order of work
-
-    @property
-    def stopwatch(self) -> Device:
-        return self.device
-
-    def wait(self) -> None:
-        self.device.wait()
-
-    def side_stream(self) -> AbstractContextManager[None]:
-        return self.device.side_stream()
-
-    def join(self) -> None:
-        self.device.join()
 
     # --- arrays
 
@@ -161,24 +104,6 @@ class TorchKernels:
 
     def copy(self, source: Tensor, target: Tensor) -> None:
         cast.copy(self.device, source, target)
-
-    # --- generation and rounding
-
-    def generate(self, A: Tensor, rows: BlockCyclic, cols: BlockCyclic, entries: Entries, diagonal: Tensor) -> None:
-        generate.generate(self.device, A, rows, cols, entries, diagonal)
-
-    def generated_matvec(
-        self, y: Tensor, rows: BlockCyclic, cols: BlockCyclic, entries: Entries, diagonal: Tensor, x: Tensor
-    ) -> None:
-        generate.generated_matvec(self.device, y, rows, cols, entries, diagonal, x)
-
-    def generated_row_sums(
-        self, sums: Tensor, squares: Tensor, rows: BlockCyclic, cols: BlockCyclic, entries: Entries, diagonal: Tensor
-    ) -> None:
-        generate.generated_row_sums(self.device, sums, squares, rows, cols, entries, diagonal)
-
-    def signs(self, v: Tensor, cols: BlockCyclic, seed: int) -> None:
-        generate.signs(self.device, v, cols, seed)
 
     def cast(self, source: Tensor, target: Tensor, precision: str) -> None:
         cast.cast(self.device, source, target, precision)
@@ -280,7 +205,7 @@ class TorchKernels:
     def sum_abs(self, x: Tensor) -> float:
         return float(x.abs().sum())
 
-    # --- limits and facts
+    # --- limits
 
     def gemm_probe(self, m: int, n: int, k: int, precision: str = "fp64") -> Callable[[], None]:
         held = "fp64" if precision == "fp64" else "fp32"
@@ -294,45 +219,3 @@ class TorchKernels:
             self.cast(torch.rand(shape, dtype=TYPES[held], device=self.device.where) - 0.5, target, precision)
         C.zero_()
         return lambda: self.subtract_product(C, A, B)
-
-    def facts(self) -> dict[str, Any]:
-        facts = {"kernels": self.name, "torch": str(torch.__version__)}
-        if self.device.triton:
-            from mxpeak.kernels.torch.triton.cast import VERSION
-
-            facts["triton"] = VERSION
-        if not self.device.is_gpu:
-            return facts | {"blas": None}
-        platform = {"hip": torch.version.hip} if torch.version.hip else {"cuda": torch.version.cuda}
-        return facts | platform | {"blas": _library_version()}
-
-    def device_facts(self) -> dict[str, Any]:
-        if not self.device.is_gpu:
-            return {"device": str(self.device.where)}
-        chip = self.device.chip
-        return {
-            "device": str(self.device.where),
-            "device_bus": self.device.bus,
-            "device_name": chip.name,
-            "device_architecture": getattr(chip, "gcnArchName", None) or f"sm_{chip.major}{chip.minor}",
-            "device_multiprocessors": chip.multi_processor_count,
-            "device_memory_bytes": chip.total_memory,
-        }
-
-    @property
-    def transport(self) -> Any:
-        from mxpeak.kernels.torch.messages import tensor_transport
-
-        return tensor_transport(self.device)
-
-
-def _library_version() -> str:
-    """The BLAS that torch multiplies with."""
-    if torch.version.hip is not None:
-        return f"rocBLAS of ROCm {torch.version.hip}"
-    for package in ("nvidia-cublas", "nvidia-cublas-cu13", "nvidia-cublas-cu12"):
-        try:
-            return f"cuBLAS {metadata.version(package)}"
-        except metadata.PackageNotFoundError:
-            continue
-    return f"cuBLAS of CUDA {torch.version.cuda}"

@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from mxpeak.kernels.torch.device import Device
-from mxpeak.kernels.torch.generate import Recipe
+from mxpeak.kernels.torch.recipe import Recipe
 
 Tensor = Any
 

@@ -1,47 +1,16 @@
-"""The reference backend: `kernels.contract.Kernels`, each operation written as its definition says."""
+"""The reference for HPL and HPL-MxP: each operation written as its definition says."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mxpeak.kernels.at_once import AtOnce
 from mxpeak.kernels.contract.lu import Exchange, Panel, PanelOutcome
-from mxpeak.kernels.reference.norms import ReferenceNorms
-from mxpeak.layout import lcg
+from mxpeak.kernels.reference.rounding import TYPES, Array, quiet, rounded
+from mxpeak.kernels.synchronous import Synchronous
 from mxpeak.layout.block_cyclic import BlockCyclic
-from mxpeak.layout.entries import Entries
-from mxpeak.precision import PRECISIONS
-
-if TYPE_CHECKING:
-    from mxpeak.kernels.reference.sparse import ReferenceSparse
-
-Array = np.ndarray[Any, np.dtype[Any]]
-
-#: The types that are stored as they are; every other precision is emulated, its numbers held in fp32.
-TYPES: dict[str, type] = {"fp64": np.float64, "fp32": np.float32}
-
-
-def quiet() -> np.errstate:
-    """What overflows or is no number becomes inf or NaN without a warning: whoever solves tests for that."""
-    return np.errstate(all="ignore")
-
-
-def rounded(x: Array, precision: str) -> Array:
-    """Every x to the nearest number of a format, on ties the even one; beyond the largest: inf, or NaN for fp8.
-
-    With p bits the numbers of [2^e, 2^(e+1)) lie 2^(e-p+1) apart; below the smallest normal number they lie as just
-    above it.  All of it is exact in fp64 except rint, which is the rounding: so also an fp64 is rounded only once.
-    """
-    format_ = PRECISIONS[precision]
-    _, above = np.frexp(np.maximum(np.abs(x), format_.smallest))  # |x| < 2^above = 2^(e+1)
-    spacing = np.ldexp(1.0, above - format_.p)
-    nearest: Array = np.rint(x / spacing) * spacing
-    overflow = np.nan if precision == "fp8" else np.copysign(np.inf, x)
-    return np.where(np.abs(nearest) > format_.largest, overflow, nearest)
 
 
 def global_indices(A: Array, rows: BlockCyclic, cols: BlockCyclic) -> tuple[Array, Array]:
@@ -51,27 +20,8 @@ def global_indices(A: Array, rows: BlockCyclic, cols: BlockCyclic) -> tuple[Arra
     return i[:, None], j[None, :]
 
 
-def generated(shape: tuple[int, int], rows: BlockCyclic, cols: BlockCyclic, entries: Entries, diagonal: Array) -> Array:
-    """A rank's part of a generated matrix in fp64."""
-    A = np.empty(shape)
-    for il, jl in np.ndindex(shape):
-        i, j = rows.to_global(il), cols.to_global(jl)
-        A[il, jl] = diagonal[il] if i == j and len(diagonal) else entries.value(i, j)
-    return A
-
-
-class ReferenceKernels(AtOnce):
-    """Definitions, not algorithms: slow, and easy to check by eye.  New arrays are filled with NaN."""
-
-    name = "reference"
-    threads = 1
-    norms = ReferenceNorms()
-
-    @property
-    def sparse(self) -> ReferenceSparse:
-        from mxpeak.kernels.reference.sparse import ReferenceSparse  # which rounds as this file does
-
-        return ReferenceSparse()
+class ReferenceLu(Synchronous):
+    """Definitions of `LuKernels`.  New arrays are filled with NaN."""
 
     def matrix(self, rows: int, columns: int, precision: str = "fp64") -> Array:
         return np.full((rows, columns), np.nan, dtype=TYPES[precision])
@@ -112,27 +62,6 @@ class ReferenceKernels(AtOnce):
 
     def copy(self, source: Array, target: Array) -> None:
         target[:] = source
-
-    def generate(self, A: Array, rows: BlockCyclic, cols: BlockCyclic, entries: Entries, diagonal: Array) -> None:
-        A[:] = generated(A.shape, rows, cols, entries, diagonal)
-
-    def generated_matvec(
-        self, y: Array, rows: BlockCyclic, cols: BlockCyclic, entries: Entries, diagonal: Array, x: Array
-    ) -> None:
-        with quiet():
-            y[:] = generated((len(y), len(x)), rows, cols, entries, diagonal) @ x
-
-    def generated_row_sums(
-        self, sums: Array, squares: Array, rows: BlockCyclic, cols: BlockCyclic, entries: Entries, diagonal: Array
-    ) -> None:
-        A = generated((len(sums), cols.local_size), rows, cols, entries, diagonal)
-        sums[:] = np.abs(A).sum(axis=1)
-        squares[:] = (A * A).sum(axis=1)
-
-    def signs(self, v: Array, cols: BlockCyclic, seed: int) -> None:
-        for jl in range(len(v)):
-            highest = lcg.state(seed, 1 + cols.to_global(jl)) >> 63
-            v[jl] = -1.0 if highest else 1.0
 
     def cast(self, source: Array, target: Array, precision: str) -> None:
         with quiet():
@@ -308,6 +237,3 @@ class ReferenceKernels(AtOnce):
         for block in (C, A, B):
             block[:] = 1.0
         return lambda: self.subtract_product(C, A, B)
-
-    def facts(self) -> dict[str, Any]:
-        return {"kernels": self.name, "blas": None}

@@ -7,15 +7,18 @@ stored, multiplied or summed.  So a product with a matrix that is nowhere stored
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from mxpeak.kernels.host.jit import INT, INTEGERS, MATRIX, MATRIX32, VECTOR, WORDS, jit
 from mxpeak.kernels.host.normal import normal
+from mxpeak.kernels.host.team import Team
 from mxpeak.layout import lcg
 from mxpeak.layout.block_cyclic import BlockCyclic
 from mxpeak.layout.entries import Entries
+
+Array = np.ndarray[Any, np.dtype[Any]]
 
 LCG, GAUSSIAN, UNIT_FACTORS = range(3)
 KINDS = {"lcg": LCG, "gaussian": GAUSSIAN, "unit-factors": UNIT_FACTORS}
@@ -131,3 +134,48 @@ def generated(
             first[il] = total
         if task == SUM:
             second[il] = square
+
+
+class HostGenerated:
+    """`GeneratedKernels` on the threads of a team."""
+
+    _team: Team
+
+    def generate(self, A: Array, rows: BlockCyclic, cols: BlockCyclic, entries: Entries, diagonal: Array) -> None:
+        none = np.empty(0)
+        self._generated(STORE, A, none, none, none, rows, cols, entries, diagonal)
+
+    def generated_matvec(
+        self, y: Array, rows: BlockCyclic, cols: BlockCyclic, entries: Entries, diagonal: Array, x: Array
+    ) -> None:
+        nothing, none = np.empty((0, 0)), np.empty(0)
+        self._generated(MULTIPLY, nothing, y, none, x, rows, cols, entries, diagonal)
+
+    def generated_row_sums(
+        self, sums: Array, squares: Array, rows: BlockCyclic, cols: BlockCyclic, entries: Entries, diagonal: Array
+    ) -> None:
+        nothing, none = np.empty((0, 0)), np.empty(0)
+        self._generated(SUM, nothing, sums, squares, none, rows, cols, entries, diagonal)
+
+    def _generated(
+        self,
+        task: int,
+        out: Array,
+        first: Array,
+        second: Array,
+        x: Array,
+        rows: BlockCyclic,
+        cols: BlockCyclic,
+        entries: Entries,
+        diagonal: Array,
+    ) -> None:
+        tables, threads = recipe(rows, cols, entries), self._team.threads
+        self._team.run(generated, threads, task, out, first, second, x, diagonal, *tables, cols.local_size)
+
+    def signs(self, v: Array, cols: BlockCyclic, seed: int) -> None:
+        jumps = [lcg.jump(k) for k in range(min(cols.nb, cols.n))]
+        a, c = (np.array(table, dtype=np.uint64) for table in (zip(*jumps) if jumps else ((), ())))
+        for j0 in range(0, len(v), cols.nb):
+            x = np.uint64(lcg.state(seed, 1 + cols.to_global(j0)))
+            block = v[j0 : j0 + cols.nb]
+            block[:] = np.where((a * x + c)[: len(block)] >> np.uint64(63), -1.0, 1.0)

@@ -1,4 +1,4 @@
-"""The host backend: `kernels.contract.Kernels` on NumPy arrays."""
+"""HPL and HPL-MxP on the host: BLAS through pointers, and compiled loops where BLAS has nothing."""
 
 from __future__ import annotations
 
@@ -9,16 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from mxpeak.kernels.at_once import AtOnce
 from mxpeak.kernels.contract.lu import Exchange, Panel, PanelOutcome
-from mxpeak.kernels.host import blas, block, cast, generate, norms, panel, rows, triangle
+from mxpeak.kernels.host import blas, block, cast, panel, rows, triangle
 from mxpeak.kernels.host.native import SYNC, sched_yield_address
-from mxpeak.kernels.host.norm_tiles import Norms
-from mxpeak.kernels.host.sparse import HostSparse
 from mxpeak.kernels.host.team import Team
-from mxpeak.layout import lcg
+from mxpeak.kernels.synchronous import Synchronous
 from mxpeak.layout.block_cyclic import BlockCyclic
-from mxpeak.layout.entries import Entries
 from mxpeak.layout.panel_plan import PanelOp
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -38,7 +34,7 @@ def leading_dimension(length: int, itemsize: int = 8) -> int:
     return ld + line if ld * itemsize % 4096 == 0 else ld
 
 
-def _places(rows: BlockCyclic, cols: BlockCyclic) -> Array:
+def _distribution(rows: BlockCyclic, cols: BlockCyclic) -> Array:
     """Two distributions as compiled code takes them."""
     return np.array([rows.nb, rows.p, rows.P, cols.nb, cols.p, cols.P], dtype=np.int64)
 
@@ -48,27 +44,15 @@ def _places(rows: BlockCyclic, cols: BlockCyclic) -> Array:
 TILES = 2
 
 
-class HostKernels(AtOnce):
-    """Tuned BLAS and compiled loops on `threads` cores.  `poison` fills new arrays with NaN (tests)."""
+class HostLu(Synchronous):
+    """`LuKernels` on the threads of a team.  `poison` fills new arrays with NaN (tests)."""
 
-    name = "host"
-
-    def __init__(self, threads: int = 1, cores: Sequence[int] = (), *, poison: bool = False):
-        self.threads = threads
-        self._team = Team(threads, cores)
-        self.norms = Norms(self._team)
-        self._poison = poison
-        self._sparse: HostSparse | None = None
+    def __init__(self, team: Team, poison: bool):
+        self._team, self.threads, self._poison = team, team.threads, poison
         self._plans: dict[tuple[PanelOp, ...], Array] = {}
         self._yield = sched_yield_address()
         self._gemm, self._trsm = blas.address("dgemm"), blas.address("dtrsm")
         blas.set_threads(1)  # the team's threads call BLAS, each for its own block: no second pool competes with them
-
-    @property
-    def sparse(self) -> HostSparse:
-        if self._sparse is None:
-            self._sparse = HostSparse(self._team)
-        return self._sparse
 
     # --- arrays
 
@@ -116,41 +100,6 @@ class HostKernels(AtOnce):
 
     def copy(self, source: Array, target: Array) -> None:
         self._team.run(rows.copy_block, self.threads, source, target)
-
-    # --- generation
-
-    def generate(self, A: Array, rows: BlockCyclic, cols: BlockCyclic, entries: Entries, diagonal: Array) -> None:
-        none = np.empty(0)
-        self._generated(generate.STORE, A, none, none, none, rows, cols, entries, diagonal)
-
-    def generated_matvec(
-        self, y: Array, rows: BlockCyclic, cols: BlockCyclic, entries: Entries, diagonal: Array, x: Array
-    ) -> None:
-        nothing, none = np.empty((0, 0)), np.empty(0)
-        self._generated(generate.MULTIPLY, nothing, y, none, x, rows, cols, entries, diagonal)
-
-    def generated_row_sums(
-        self, sums: Array, squares: Array, rows: BlockCyclic, cols: BlockCyclic, entries: Entries, diagonal: Array
-    ) -> None:
-        nothing, none = np.empty((0, 0)), np.empty(0)
-        self._generated(generate.SUM, nothing, sums, squares, none, rows, cols, entries, diagonal)
-
-    def _generated(
-        self, task: int, out: Array, first: Array, second: Array, x: Array, rows: BlockCyclic, cols: BlockCyclic,
-        entries: Entries, diagonal: Array,
-    ) -> None:  # fmt: skip
-        recipe = generate.recipe(rows, cols, entries)
-        self._team.run(
-            generate.generated, self.threads, task, out, first, second, x, diagonal, *recipe, cols.local_size
-        )
-
-    def signs(self, v: Array, cols: BlockCyclic, seed: int) -> None:
-        jumps = [lcg.jump(k) for k in range(min(cols.nb, cols.n))]
-        a, c = (np.array(table, dtype=np.uint64) for table in (zip(*jumps) if jumps else ((), ())))
-        for j0 in range(0, len(v), cols.nb):
-            x = np.uint64(lcg.state(seed, 1 + cols.to_global(j0)))
-            block = v[j0 : j0 + cols.nb]
-            block[:] = np.where((a * x + c)[: len(block)] >> np.uint64(63), -1.0, 1.0)
 
     def cast(self, source: Array, target: Array, precision: str) -> None:
         if self.emulates(precision):
@@ -278,8 +227,8 @@ class HostKernels(AtOnce):
     def add_triangle_matvec(
         self, y: Array, A: Array, x: Array, rows: BlockCyclic, cols: BlockCyclic, part: str, form: str = "plain"
     ) -> None:
-        places, lower = _places(rows, cols), part == "lower"
-        self._team.run(triangle.add_triangle_matvec, self.threads, y, A, x, places, lower, triangle.FORMS[form])
+        distribution, lower = _distribution(rows, cols), part == "lower"
+        self._team.run(triangle.add_triangle_matvec, self.threads, y, A, x, distribution, lower, triangle.FORMS[form])
 
     def copied(self, x: Array) -> Array:
         return x.copy()
@@ -292,11 +241,11 @@ class HostKernels(AtOnce):
         with np.errstate(all="ignore"):
             y *= x
 
-    # --- norms
+    # --- sums, maxima and scaling
 
     def abs_sums(self, A: Array, by_row: Array, by_column: Array) -> None:
         partial = self.matrix(self.threads, A.shape[1])
-        self._team.run(norms.abs_sums, self.threads, A, by_row, partial)
+        self._team.run(triangle.abs_sums, self.threads, A, by_row, partial)
         np.sum(partial, axis=0, out=by_column)
 
     def max_abs(self, x: Array) -> float:
@@ -315,7 +264,7 @@ class HostKernels(AtOnce):
 
     def max_abs_upper(self, A: Array, rows: BlockCyclic, cols: BlockCyclic) -> float:
         best = np.zeros(self.threads)
-        self._team.run(triangle.max_abs_upper, self.threads, best, A, _places(rows, cols))
+        self._team.run(triangle.max_abs_upper, self.threads, best, A, _distribution(rows, cols))
         return float(np.max(best))
 
     def row_max(self, A: Array, by_row: Array) -> None:
@@ -333,7 +282,7 @@ class HostKernels(AtOnce):
     def scale_rows_columns(self, A: Array, by_row: Array, by_column: Array) -> None:
         self._team.run(triangle.scale_rows_columns, self.threads, A, by_row, by_column)
 
-    # --- limits and facts
+    # --- limits
 
     def gemm_probe(self, m: int, n: int, k: int, precision: str = "fp64") -> Callable[[], None]:
         stored = "fp32" if self.emulates(precision) else precision
@@ -343,6 +292,3 @@ class HostKernels(AtOnce):
         for operand in (A, B):
             self.cast(operand, operand, precision)
         return lambda: self.subtract_product(C, A, B)
-
-    def facts(self) -> dict[str, Any]:
-        return {"kernels": self.name, "blas": blas.blas_facts()}

@@ -1,0 +1,34 @@
+"""The host backend: `kernels.contract.Kernels` on NumPy arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from mxpeak.kernels.host import blas
+from mxpeak.kernels.host.generated import HostGenerated
+from mxpeak.kernels.host.lu import HostLu
+from mxpeak.kernels.host.norm_tiles import Norms
+from mxpeak.kernels.host.sparse import HostSparse
+from mxpeak.kernels.host.team import Team
+
+
+class HostKernels(HostLu, HostGenerated):
+    """Tuned BLAS and compiled loops on `threads` cores.  `poison` fills new arrays with NaN (tests)."""
+
+    name = "host"
+
+    def __init__(self, threads: int = 1, cores: Sequence[int] = (), *, poison: bool = False):
+        team = Team(threads, cores)
+        super().__init__(team, poison)
+        self.norms = Norms(team)
+        self._sparse: HostSparse | None = None
+
+    @property
+    def sparse(self) -> HostSparse:
+        if self._sparse is None:
+            self._sparse = HostSparse(self._team)
+        return self._sparse
+
+    def facts(self) -> dict[str, Any]:
+        return {"kernels": self.name, "blas": blas.blas_facts()}

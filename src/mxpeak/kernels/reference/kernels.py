@@ -1,0 +1,22 @@
+"""The reference backend: `kernels.contract.Kernels`, each operation written as its definition says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mxpeak.kernels.reference.generated import ReferenceGenerated
+from mxpeak.kernels.reference.lu import ReferenceLu
+from mxpeak.kernels.reference.norms import ReferenceNorms
+from mxpeak.kernels.reference.sparse import ReferenceSparse
+
+
+class ReferenceKernels(ReferenceLu, ReferenceGenerated):
+    """Definitions, not algorithms: slow, and easy to check by eye.  New arrays are filled with NaN."""
+
+    name = "reference"
+    threads = 1
+    norms = ReferenceNorms()
+    sparse = ReferenceSparse()
+
+    def facts(self) -> dict[str, Any]:
+        return {"kernels": self.name, "blas": None}

@@ -1,0 +1,105 @@
+"""The torch backend: `kernels.contract.Kernels` on the tensors of one device."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from importlib import metadata
+from typing import Any
+
+import torch
+
+from mxpeak.kernels.contract.norms import NormKernels
+from mxpeak.kernels.contract.sparse import SparseKernels
+from mxpeak.kernels.host.kernels import HostKernels
+from mxpeak.kernels.torch.device import Device
+from mxpeak.kernels.torch.generated import TorchGenerated
+from mxpeak.kernels.torch.lu import TorchLu
+from mxpeak.kernels.torch.namespace import Namespace
+
+
+class TorchKernels(TorchLu, TorchGenerated):
+    """Libraries for products and solves on a device, kernels of our own for the rest."""
+
+    name = "torch"
+    host: HostKernels
+
+    def __init__(self, device: Device, host: HostKernels):
+        super().__init__(device, host)
+        self.xp = Namespace(device.where)
+        if not device.is_gpu:
+            torch.set_num_threads(host.threads)
+        self._norms: NormKernels | None = None
+        self._sparse: SparseKernels | None = None
+
+    @property
+    def norms(self) -> NormKernels:
+        if self._norms is None:
+            from mxpeak.kernels.torch.norms import TorchNorms
+
+            self._norms = TorchNorms(self.device)
+        return self._norms
+
+    @property
+    def sparse(self) -> SparseKernels:
+        if self._sparse is None:
+            from mxpeak.kernels.torch.sparse import TorchSparse
+
+            self._sparse = TorchSparse(self.device, self.host.sparse)
+        return self._sparse
+
+    # --- the order of work
+
+    @property
+    def stopwatch(self) -> Device:
+        return self.device
+
+    def wait(self) -> None:
+        self.device.wait()
+
+    def side_stream(self) -> AbstractContextManager[None]:
+        return self.device.side_stream()
+
+    def join(self) -> None:
+        self.device.join()
+
+    def facts(self) -> dict[str, Any]:
+        facts = {"kernels": self.name, "torch": str(torch.__version__)}
+        if self.device.triton:
+            from mxpeak.kernels.torch.triton.cast import VERSION
+
+            facts["triton"] = VERSION
+        if not self.device.is_gpu:
+            return facts | {"blas": None}
+        platform = {"hip": torch.version.hip} if torch.version.hip else {"cuda": torch.version.cuda}
+        return facts | platform | {"blas": _library_version()}
+
+    def device_facts(self) -> dict[str, Any]:
+        if not self.device.is_gpu:
+            return {"device": str(self.device.where)}
+        chip = self.device.chip
+        return {
+            "device": str(self.device.where),
+            "device_bus": self.device.bus,
+            "device_name": chip.name,
+            "device_architecture": getattr(chip, "gcnArchName", None) or f"sm_{chip.major}{chip.minor}",
+            "device_multiprocessors": chip.multi_processor_count,
+            "device_memory_bytes": chip.total_memory,
+        }
+
+    @property
+    def transport(self) -> Any:
+        from mxpeak.kernels.torch.messages import tensor_transport
+
+        return tensor_transport(self.device)
+
+
+def _library_version() -> str:
+    """The BLAS that torch multiplies with."""
+    if torch.version.hip is not None:
+        return f"rocBLAS of ROCm {torch.version.hip}"
+    for package in ("nvidia-cublas", "nvidia-cublas-cu13", "nvidia-cublas-cu12"):
+        try:
+            return f"cuBLAS {metadata.version(package)}"
+        except metadata.PackageNotFoundError:
+            continue
+    return f"cuBLAS of CUDA {torch.version.cuda}"
