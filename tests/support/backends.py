@@ -1,0 +1,60 @@
+"""The backends that every kernel is tested on, and how arrays get there and back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from mxpeak.kernels.contract import Kernels
+from mxpeak.kernels.host.kernels import HostKernels
+from mxpeak.kernels.reference.kernels import ReferenceKernels
+
+#: What `torch` has for an operation in both forms: torch's own operations, and Triton's kernels, which the CPU
+#: interprets (milliseconds a program: sizes are small, but more than a tile).  TEST_DEVICE=cuda tests both on a GPU.
+TORCH = {"torch": False, "torch with Triton": True}
+#: The reference is what the others are compared with; it is held by definitions itself.
+BACKENDS = ("reference", "host", "host with 3 threads", *TORCH)
+
+
+@dataclass(frozen=True)
+class Backend:
+    """A backend whose new arrays are full of NaN: `kernels`, `kernels.norms`, `kernels.sparse`."""
+
+    name: str
+    kernels: Kernels
+
+    @property
+    def on_torch(self) -> bool:
+        """Whether its arrays are tensors."""
+        return self.name in TORCH
+
+    def array(self, values: Any) -> Any:
+        """A NumPy array as the backend's, with its strides; of the same memory unless that is a GPU's."""
+        if not self.on_torch:
+            return values
+        from tests.support.torch_devices import tensor
+
+        return tensor(values)
+
+    def numpy(self, array: Any) -> Any:
+        """The backend's array as NumPy's; of the same memory unless that is a GPU's."""
+        if not self.on_torch:
+            return array
+        from tests.support import torch_devices
+
+        return torch_devices.array(array)
+
+
+@cache
+def backend_named(name: str) -> Backend:
+    """One of BACKENDS."""
+    if name == "reference":
+        return Backend(name, ReferenceKernels())
+    host = HostKernels(3 if "3 threads" in name else 1, poison=True)
+    if name not in TORCH:
+        return Backend(name, host)
+    from mxpeak.kernels.torch.kernels import TorchKernels
+    from tests.support.torch_devices import torch_device
+
+    return Backend(name, TorchKernels(torch_device(triton=TORCH[name]), host))
