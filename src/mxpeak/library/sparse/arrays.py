@@ -124,7 +124,7 @@ class HostArrays:
         """See `Arrays`."""
         if not is_tensor(given):
             return X
-        from mxpeak.kernels.torch.given import tensor_of
+        from mxpeak.kernels.torch.tensors import tensor_of
 
         return tensor_of(X)
 
