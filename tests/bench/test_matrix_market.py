@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import re
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,8 @@ from mxpeak.bench.matrix_market import read_matrix
 from mxpeak.errors import UsageError
 
 REAL = "%%MatrixMarket matrix coordinate real general\n"
+INTEGER = REAL.replace("real", "integer")
+SKEW = REAL.replace("general", "skew-symmetric")
 
 
 def write(folder: Path, text: str, name: str = "A.mtx") -> Path:
@@ -57,7 +60,7 @@ def test_a_compressed_file_is_read(tmp_path: Path) -> None:
     assert read_matrix(path).toarray().tolist() == [[5]]
 
 
-def test_entries_in_one_place_are_summed(tmp_path: Path) -> None:
+def test_entries_at_one_position_are_summed(tmp_path: Path) -> None:
     A = read_matrix(write(tmp_path, REAL + "1 1 3\n1 1 5\n1 1 -2\n1 1 1\n"))
     assert A.nnz == 1
     assert A[0, 0] == 4
@@ -73,6 +76,81 @@ def test_what_scipy_writes_is_read_back_exactly(tmp_path_factory: pytest.TempPat
     path = tmp_path_factory.mktemp("mtx") / "A.mtx"
     scipy.io.mmwrite(path, sparse.coo_array(dense), precision=17)
     assert np.array_equal(read_matrix(path).toarray(), dense)
+
+
+def defined(text: str, symmetry: str) -> np.ndarray | None:
+    """What the lines after the banner define, word by word; nothing where one of them is wrong."""
+    lines = [line.split() for line in text.split("\n")]
+    first = next((k for k, words in enumerate(lines) if words and not words[0].startswith("%")), len(lines))
+    sizes, entries = lines[first : first + 1], [words for words in lines[first + 1 :] if words]
+    whole = re.compile("[0-9]+", re.ASCII)
+    if not sizes or len(sizes[0]) != 3 or not all(whole.fullmatch(word) for word in sizes[0]):
+        return None
+    rows, columns, count = map(int, sizes[0])
+    if rows != columns or len(entries) != count or not 0 < rows < 1000:
+        return None
+    A = np.zeros((rows, rows))
+    stored = np.zeros((rows, rows), bool)
+    for words in entries:
+        if len(words) != 3 or not (whole.fullmatch(words[0]) and whole.fullmatch(words[1])):
+            return None
+        i, j = int(words[0]), int(words[1])
+        if not (1 <= i <= rows and 1 <= j <= rows) or "_" in words[2]:
+            return None
+        try:
+            value = float(words[2])
+        except ValueError:
+            return None
+        for at in {(i - 1, j - 1), (j - 1, i - 1) if symmetry == "symmetric" else (i - 1, j - 1)}:
+            A[at] += value
+            stored[at] = True
+    usable = np.isfinite(A).all() and stored.any(axis=1).all() and A.diagonal().all()
+    return A if usable else None
+
+
+BLANK = st.sampled_from([" ", "  ", "\t", " \t "])
+EDIT = st.tuples(
+    st.floats(0, 1),  # where, as a part of the text
+    st.integers(0, 6),  # how many characters are cut out
+    st.sampled_from(
+        ["", "", " ", "\n", "\r\n", "\n\n", "%", "-", ".", "e", "d", "x", "1", "7", "nan", "1_0", "\0", "é", "1 1 1\n"]
+    ),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_whatever_becomes_of_a_file_it_is_read_as_its_lines_say_or_refused(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    """Blanks, empty lines, comments and line ends of every kind; then cut, torn and written over."""
+    symmetry = data.draw(st.sampled_from(["general", "symmetric"]))
+    n = data.draw(st.integers(1, 4))
+    index = st.integers(1, n)
+    # Multiples of 1/16, whose sums are exact in any order.
+    number = st.integers(-80, 80).map(
+        lambda k: data.draw(st.sampled_from(["{}", "{:+}", "{:e}", "{:.8f}"])).format(k / 16)
+    )
+    entries = [(k, k, "9") for k in range(1, n + 1)] + data.draw(st.lists(st.tuples(index, index, number), max_size=5))
+    lines = ["% by hand", "", f"{n} {n} {len(entries)}"][data.draw(st.integers(0, 2)) :]
+    for entry in data.draw(st.permutations(entries)):
+        lines += [data.draw(BLANK).join(map(str, entry)) + data.draw(st.sampled_from(["", " ", "\t"]))]
+        lines += data.draw(st.sampled_from([[], [], [""], [" "]]))
+    text = "\n".join(lines) + data.draw(st.sampled_from(["", "\n", " ", "\n\n \n"]))
+    for where, cut, new in data.draw(st.lists(EDIT, max_size=2)):
+        at = int(where * len(text))
+        text = text[:at] + new + text[at + cut :]
+    wanted = defined(text.replace("\r\n", "\n"), symmetry)
+    end = data.draw(st.sampled_from(["\n", "\r\n"]))
+    path = tmp_path_factory.mktemp("mtx") / data.draw(st.sampled_from(["A.mtx", "A.mtx.gz"]))
+    banner = f"%%MatrixMarket matrix coordinate real {symmetry}\n"
+    content = (banner + text.replace("\r\n", "\n")).replace("\n", end).encode("latin-1")
+    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
+    if wanted is None:
+        with pytest.raises(UsageError, match=f"^{re.escape(str(path))}"):
+            read_matrix(path)
+    else:
+        assert np.array_equal(read_matrix(path).toarray(), wanted)
 
 
 # --- what is refused -----------------------------------------------------------------------------------------------
@@ -96,12 +174,22 @@ MISTAKES = {
     "column outside": (REAL + "2 2 2\n1 5 1\n2 2 1\n", "line 3: '1 5 1' is in column 5"),
     "no number": (REAL + "1 1 1\n1 1 x\n", "line 3: '1 1 x' has no real number for its value"),
     "no value": (REAL + "1 1 1\n1 1\n", "line 3: '1 1' has 2 numbers, but an entry of a real matrix has 3"),
+    "hexadecimal": (REAL + "1 1 1\n1 1 0x10\n", "line 3: '1 1 0x10' has no real number for its value"),
+    "two points": (REAL + "1 1 1\n1 1 1.5.6\n", "line 3: '1 1 1.5.6' has no real number for its value"),
+    "Fortran's exponent": (REAL + "1 1 1\n1 1 1.5D3\n", "line 3: .* for its value; write its exponent with e"),
+    "words after": (REAL + "1 1 1\n1 1 1 5\n", "line 3: '1 1 1 5' has 4 numbers, but an entry of a real"),
+    "comment among entries": (REAL + "1 1 1\n% one\n1 1 1\n", "line 3: '% one' has 2 numbers|comments stand above"),
+    "part of an integer": (INTEGER + "1 1 1\n1 1 1.5\n", "has no integer number"),
+    "integer of 65 bits": (INTEGER + "1 1 1\n1 1 9223372036854775808\n", "has no integer number"),
+    "row of 65 bits": (REAL + "1 1 1\n18446744073709551617 1 1\n", "line 3: .* is in row 18446744073709551617"),
+    "more rows than memory": (REAL + f"{10**30} {10**30} 1\n1 1 1\n", "row 2 has no entries, as have 9{30} of 1"),
+    "diagonal of a skew matrix": (SKEW + "1 1 1\n1 1 1\n", "line 3: '1 1 1' is on the diagonal, but a skew"),
     "NaN": (REAL + "2 2 2\n1 1 1\n2 2 nan\n", "the entry in row 2, column 2 is nan, one of 1 not finite ones"),
     "Inf": (REAL + "2 2 2\n1 1 -inf\n2 2 1\n", "the entry in row 1, column 1 is -inf"),
     "empty row": (REAL + "3 3 2\n1 1 1\n3 3 1\n", "row 2 has no entries, as have 1 of 3"),
     "no diagonal": (REAL + "2 2 2\n1 2 1\n2 1 1\n", "diagonal entry of row 1 is zero or missing, as are 2 of 2"),
     "zero diagonal": (REAL + "2 2 3\n1 1 1\n2 2 0\n2 1 1\n", "diagonal entry of row 2 is zero or missing, as are 1"),
-    "skew": ("%%MatrixMarket matrix coordinate real skew-symmetric\n2 2 1\n2 1 1\n", "of a skew-symmetric matrix all"),
+    "skew": (SKEW + "2 2 1\n2 1 1\n", "of a skew-symmetric matrix all"),
 }  # fmt: skip
 
 

@@ -1,16 +1,18 @@
 """Matrices from Matrix Market files, for solvers: square, real, sparse; what is wrong is named by its line or row.
 
     %%MatrixMarket matrix coordinate real general
-    % comments
+    % comments, only here; blank lines anywhere
     rows columns entries
     i j value                       counted from 1; one line an entry, of symmetric ones those on or below the diagonal
 
-SciPy parses the entries; only where it fails are the lines gone through, to find the one at fault.
+NumPy parses the entries, every word of every line.  (SciPy's reader ends the process where a blank follows the last
+number, and takes 1.5.6 for 1.5.)  Only where NumPy fails are the lines gone through, to find the one at fault.
 """
 
 from __future__ import annotations
 
 import gzip
+import warnings
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,7 +20,6 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
-import scipy.io
 import scipy.sparse as sparse
 
 from mxpeak.errors import UsageError
@@ -45,15 +46,44 @@ def read_matrix(path: str | Path) -> Any:
     """
     path = Path(path)
     header = _opened(path, lambda lines: _header(path, lines))
-    try:
-        found = scipy.io.mmread(str(path))
-    except (ValueError, TypeError, OverflowError, OSError, EOFError) as error:
-        _opened(path, lambda lines: _find_mistake(path, header, lines))
-        raise UsageError(f"{path}: it cannot be read as a Matrix Market file: {error}") from None
-    A = sparse.csr_array(found).astype(np.float64)
-    A.sum_duplicates()
+    rows, columns, values = _entries(path, header)
+    if header.n > 2 * len(rows):  # before anything of n numbers is made
+        reached = np.unique([rows, columns] if header.symmetry != "general" else rows)
+        gaps = np.flatnonzero(reached != np.arange(len(reached)))
+        _refuse_empty_row(path, header, int(gaps[0]) if gaps.size else len(reached), header.n - len(reached))
+    if header.symmetry != "general":
+        sign = -1.0 if header.symmetry == "skew-symmetric" else 1.0
+        off = rows != columns
+        values = np.concatenate([values, sign * values[off]])
+        rows, columns = np.concatenate([rows, columns[off]]), np.concatenate([columns, rows[off]])
+    A = sparse.coo_array((values, (rows, columns)), shape=(header.n, header.n)).tocsr()
     _check(path, header, A)
     return A
+
+
+def _entries(path: Path, header: Header) -> tuple[Any, Any, Any]:
+    """Rows and columns, counted from 0, and fp64 values, as the lines have them."""
+    index = np.int32 if header.n < 2**31 else np.int64
+    kinds: list[tuple[str, Any]] = [("row", index), ("column", index)]
+    if header.field != "pattern":
+        kinds.append(("value", np.int64 if header.field == "integer" else np.float64))
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that nothing is there: the entries are counted below
+            found = np.loadtxt(
+                str(path), np.dtype(kinds), comments=None, skiprows=header.line, encoding="latin-1", ndmin=1
+            )
+        problem = "its entries cannot be told apart"
+    except (ValueError, OverflowError, OSError, EOFError, zlib.error) as error:
+        found, problem = np.empty(0, np.dtype(kinds)), str(error)
+    rows, columns = found["row"] - 1, found["column"] - 1
+    inside = all(x.min(initial=0) >= 0 and int(x.max(initial=0)) < header.n for x in (rows, columns))
+    skew = header.symmetry == "skew-symmetric"
+    if len(found) != header.entries or not inside or (skew and (rows == columns).any()):
+        _opened(path, lambda lines: _find_mistake(path, header, lines))
+        raise UsageError(f"{path}: it cannot be read as a Matrix Market file: {problem}")
+    values = found["value"].astype(np.float64) if header.field != "pattern" else np.ones(len(found))
+    return rows, columns, values
 
 
 def _opened(path: Path, use: Any) -> Any:
@@ -153,19 +183,22 @@ def _problems(words: list[str], header: Header) -> Iterator[str]:
         yield f"has {len(words)} numbers, but an entry of a {header.field} matrix has {wanted}"
     for name, word in zip(("row", "column"), words):
         if not word.isdecimal():
-            yield f"has no whole number for its {name}"
+            yield f"has no whole number for its {name}" + ("; comments stand above the sizes" if "%" in word else "")
         elif not 1 <= int(word) <= header.n:
             yield f"is in {name} {word}, but the {name}s are 1 to {header.n}"
     if wanted == 3 and not _is_number(words[2], whole=header.field == "integer"):
-        yield f"has no {header.field} number for its value"
+        fortran = "; write its exponent with e" if _is_number(words[2].lower().replace("d", "e"), whole=False) else ""
+        yield f"has no {header.field} number for its value{fortran}"
+    if header.symmetry == "skew-symmetric" and words[0] == words[1]:
+        yield "is on the diagonal, but a skew-symmetric matrix has nothing there; call it general"
 
 
 def _is_number(word: str, *, whole: bool) -> bool:
+    """As NumPy reads numbers: Python's, without 1_000, and whole ones in 64 bits."""
     try:
-        int(word) if whole else float(word)
+        return "_" not in word and (-(2**63) <= int(word) < 2**63 if whole else isinstance(float(word), float))
     except ValueError:
         return False
-    return True
 
 
 def _check(path: Path, header: Header, A: Any) -> None:
@@ -177,14 +210,11 @@ def _check(path: Path, header: Header, A: Any) -> None:
         bad = A.nnz - int(finite.sum())
         raise UsageError(
             f"{path}: the entry in row {i}, column {A.indices[k] + 1} is {A.data[k]}, one of {bad} not finite ones; "
-            "mend the program that wrote the file"
+            "fix the program that wrote the file"
         )
     empty = np.flatnonzero(np.diff(A.indptr) == 0)
     if empty.size:
-        raise UsageError(
-            f"{path}: row {empty[0] + 1} has no entries, as have {empty.size} of {header.n}: the matrix is singular; "
-            "leave out the unknowns that no equation has, or put 1 on their diagonal"
-        )
+        _refuse_empty_row(path, header, empty[0], empty.size)
     zeros = np.flatnonzero(A.diagonal() == 0)
     if zeros.size:
         always = "; of a skew-symmetric matrix all of them are" if header.symmetry == "skew-symmetric" else ""
@@ -193,3 +223,10 @@ def _check(path: Path, header: Header, A: Any) -> None:
             f"by which Gauss-Seidel divides{always}; reorder the rows (scipy.sparse.csgraph."
             "maximum_bipartite_matching finds how), or read the file with scipy.io.mmread and call mxpeak.gmres"
         )
+
+
+def _refuse_empty_row(path: Path, header: Header, row: int, count: int) -> None:
+    raise UsageError(
+        f"{path}: row {row + 1} has no entries, as have {count} of {header.n}: the matrix is singular; "
+        "leave out the unknowns that no equation has, or put 1 on their diagonal"
+    )
