@@ -297,7 +297,7 @@ def _bases(bench: Bench, n: int) -> None:
             basis = SparseBasis(bench.kernels.sparse, Solo(), n, k + 2, precision, spans)
             first = bench.kernels.sparse.vector(n, precision)
             bench.kernels.sparse.assign(first, 1.0)
-            basis.start(first, 1.0)
+            basis.append(first, 1.0)
 
             def step(basis: SparseBasis = basis, k: int = k) -> None:
                 basis._k = k

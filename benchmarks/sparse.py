@@ -116,7 +116,7 @@ def cgs2(n: int, count: int, vectors: str, args: argparse.Namespace) -> Row:
     kernels = HostSparse(team)
     Q, norms = SparseBasis(kernels, Solo(), n**3, count + 1, vectors, spans), Norms(team)
     kernels.assign(Q.next, 1.0)
-    Q.start(Q.next, 1.0)
+    Q.append(Q.next, 1.0)
     for _ in range(count - 1):
         Q.orthogonalize(Q.next)
     lines = Q._Q[:count]

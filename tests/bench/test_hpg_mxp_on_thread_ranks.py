@@ -25,7 +25,7 @@ from mxpeak.kernels.reference.sparse import ReferenceSparse
 from mxpeak.layout.stencil import LEVELS, Box
 from mxpeak.perf.sparse_counts import HPG_MXP_MOTIFS, hpg_mxp_flops, memory_bytes, stencil_levels
 from mxpeak.records import Result, document
-from mxpeak.solvers.gmres_ir import gmres_ir
+from mxpeak.solvers.krylov import gmres_ir
 from mxpeak.spans import Spans
 from tests.bench.test_schema import VALIDATOR
 from tests.solvers.test_hpg_mxp import (

@@ -12,7 +12,7 @@ from mxpeak.bench.hpg_mxp.result import Validated, Validation
 from mxpeak.bench.hpg_mxp.rules import check, foreseen, forms, of_memory, storages
 from mxpeak.distributed.stencil import Form
 from mxpeak.errors import Outcome, UsageError
-from mxpeak.solvers.gmres_ir import Solve
+from mxpeak.solvers.krylov import Solve
 
 #: What breaks no rule but that of memory, which depends on the machine.
 GOOD: dict[str, Any] = {"nx": 104, "rt": 1800.0, "storage": "sell"}

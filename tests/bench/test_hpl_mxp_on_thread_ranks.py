@@ -20,11 +20,12 @@ from mxpeak.kernels.reference.kernels import ReferenceKernels
 from mxpeak.layout.generators import generator
 from mxpeak.layout.grid import ProcessGrid
 from mxpeak.precision import precision as format_of
+from mxpeak.solvers import krylov
 from mxpeak.solvers.difficulty import condition_estimate, unpreconditioned_factor
 from mxpeak.solvers.lu import LuOptions, factorize, storage
 from mxpeak.solvers.mxp_system import MxpSystem, balance
 from mxpeak.solvers.proof import Proof, prove
-from mxpeak.solvers.refine import Refinement, backward_error, refine
+from mxpeak.solvers.refine import backward_error, refine
 from mxpeak.spans import Spans
 
 GRIDS = [(1, 1), (1, 3), (2, 2), (2, 3), (3, 5)]
@@ -39,7 +40,7 @@ class Solved:
     A: Any
     LU: Any
     x: Any
-    done: Refinement
+    done: krylov.Solve
     eta: float
     proof: Proof
     singular: int
@@ -87,24 +88,24 @@ def solve(
         sums = system.row_sums()
         mxp = MxpSystem(system, A, 1.0, kernels, Spans(), balanced)
         mxp.A_inf = mxp.equations.max_abs(sums)
-        done = refine(mxp, method, restart=restart)
-        eta = backward_error(mxp, mxp.equations.max_abs(mxp.residual(done.x)), done.x)
+        x, done = refine(mxp, method, restart=restart)
+        eta = backward_error(mxp, mxp.equations.max_abs(mxp.residual(x)), x)
         proof = prove(system, A, low, kernels, balanced, 77)
         condition = condition_estimate(mxp, kernels)
         factor = unpreconditioned_factor(system, mxp)
-        return A, before, done, eta, proof, singular, condition, factor
+        return A, before, x, done, eta, proof, singular, condition, factor
 
     results = run_ranks(shape[0] * shape[1], body)
     whole, LU, x = np.full((n, n), np.nan), np.full((n, n), np.nan), np.full(n, np.nan)
-    for A, before, done, eta, proof, singular, condition, factor in results:
+    for A, before, mine, done, eta, proof, singular, condition, factor in results:
         rows = [A.rows.to_global(il) for il in range(A.rows.local_size)]
         cols = [A.cols.to_global(jl) for jl in range(A.cols.local_size)]
         whole[np.ix_(rows, cols)], LU[np.ix_(rows, cols)] = before, A.local
-        x[cols] = done.x
+        x[cols] = mine
         first = results[0]
-        assert done.history == first[2].history or np.isnan(done.eta), "all ranks must take the same branches"
-        assert (eta, proof, singular, condition, factor) == first[3:] or np.isnan(eta)
-    _, _, done, eta, proof, singular, condition, factor = results[0]
+        assert done.by_step() == first[3].by_step() or np.isnan(done.residual), "all ranks must take the same branches"
+        assert (eta, proof, singular, condition, factor) == first[4:] or np.isnan(eta)
+    *_, done, eta, proof, singular, condition, factor = results[0]
     return Solved(whole, LU, x, done, eta, proof, singular, condition, factor)
 
 
@@ -202,9 +203,9 @@ def test_a_short_restart_only_costs_steps() -> None:
 
 def test_the_history_ends_with_the_error_that_the_check_finds() -> None:
     found = solve(127, 16, (2, 2), "bf16")
-    assert len(found.done.history) == found.done.steps + 1
-    assert found.done.history[-1] == found.done.eta == found.eta
-    assert found.done.history[0] > 1e6 * found.done.eta
+    assert len(found.done.by_step()) == found.done.steps + 1
+    assert found.done.by_step()[-1] == found.done.residual == found.eta
+    assert found.done.by_step()[0] > 1e6 * found.eta
 
 
 def test_the_difficulty_is_what_dense_linear_algebra_says() -> None:
@@ -222,7 +223,7 @@ def test_the_difficulty_is_what_dense_linear_algebra_says() -> None:
 def test_a_system_that_cannot_converge_ends_with_its_history_and_no_exception() -> None:
     found = solve(127, 16, (2, 2), "fp8", scale=0.3, method="classical")
     assert found.done.outcome in (Outcome.NOT_CONVERGED, Outcome.NOT_FINITE)
-    assert len(found.done.history) == found.done.steps + 1
+    assert len(found.done.by_step()) == found.done.steps + 1
 
 
 def test_a_zero_pivot_is_named_and_ends_in_a_failed_check() -> None:

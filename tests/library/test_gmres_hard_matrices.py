@@ -15,7 +15,7 @@ import scipy.sparse.linalg as linalg
 
 import mxpeak as mx
 from mxpeak.errors import Outcome
-from mxpeak.solvers.gmres_ir import STALL_CYCLES
+from mxpeak.solvers.krylov import STALL_CYCLES
 from tests.library.test_gmres import PRECISIONS, SWEEPS, U, line, needs_pyamg, poisson, random, reached, stencil, vector
 
 

@@ -27,7 +27,7 @@ from mxpeak.kernels.host.kernels import HostKernels
 from mxpeak.kernels.reference.sparse import ReferenceSparse
 from mxpeak.layout.stencil import LEVELS, Box
 from mxpeak.precision import PRECISIONS
-from mxpeak.solvers.gmres_ir import Solve, gmres_ir
+from mxpeak.solvers.krylov import Solve, gmres_ir
 from mxpeak.solvers.multigrid import cycle
 from mxpeak.spans import Spans
 from tests.support.roundoff import U

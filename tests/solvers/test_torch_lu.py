@@ -169,10 +169,10 @@ def solve_mixed(
     singular = lu.factorize(A, lu.LuOptions(low, lookahead=lookahead), kernels, Spans())
     mxp = MxpSystem(system, A, 1.0, kernels, Spans(), balanced)
     mxp.A_inf = mxp.equations.max_abs(system.row_sums())
-    done = refine(mxp, method)
-    eta = backward_error(mxp, mxp.equations.max_abs(mxp.residual(done.x)), done.x)
+    x, done = refine(mxp, method)
+    eta = backward_error(mxp, mxp.equations.max_abs(mxp.residual(x)), x)
     proof = prove(system, A, low, kernels, balanced, 77)
-    return Mixed(array(A.local), array(done.x), done.outcome, done.steps, eta, proof, singular)
+    return Mixed(array(A.local), array(x), done.outcome, done.steps, eta, proof, singular)
 
 
 def held_against_the_host(ours: Mixed, theirs: Mixed, low: str, n: int) -> None:

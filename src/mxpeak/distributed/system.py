@@ -1,4 +1,4 @@
-"""A x = b as GMRES-IR and CG see it: vectors dealt over the ranks as the rows of A are."""
+"""A x = b as GMRES-IR and CG see it: vectors distributed over the ranks as the rows of A are."""
 
 from __future__ import annotations
 
@@ -27,10 +27,9 @@ class SparseBasis:
         self._combined = kernels.vector(n, precision)
         self._k = 0
 
-    def start(self, r: Vector, rho: float) -> None:
-        """q_1 = r / rho, and no other."""
-        self._k = 1
-        self._kernels.scaled(r, 1.0 / rho, self.last)
+    def clear(self) -> None:
+        """Forget all vectors."""
+        self._k = 0
 
     @property
     def last(self) -> Vector:
@@ -42,8 +41,13 @@ class SparseBasis:
         """Where q_{k+1} will be."""
         return self._kernels.member(self._Q, self._k)
 
+    def append(self, w: Vector, factor: float) -> None:
+        """q_{k+1} = factor · w."""
+        self._kernels.scaled(w, factor, self.next)
+        self._k += 1
+
     def orthogonalize(self, w: Vector) -> tuple[list[Any], float]:
-        """CGS2 of w, which is q_{k+1}'s place: three reductions, and the basis read three times."""
+        """CGS2 of w, which is `next`: three reductions, and the basis read three times."""
         kernels, k = self._kernels, self._k
         flops = self._n * (8.0 * k + 3.0)
         with self._spans("ortho", flops=flops, bytes=counts.cgs2_bytes(self._n, k, self._bytes)):
@@ -85,7 +89,7 @@ class MixedSystem:
         self._b, self._precondition = b, precondition
         self._bytes = PRECISIONS[inner.A.vectors].bytes
         self._basis = SparseBasis(kernels, comm, A.n, restart + 1, inner.A.vectors, spans)
-        self._r = kernels.vector(A.n, "fp64")
+        self._r, self._rho = kernels.vector(A.n, "fp64"), 0.0
         self.x = A.operand()
 
     @property
@@ -105,23 +109,25 @@ class MixedSystem:
         """||b - A x||, the residual kept."""
         self._A.multiply(self.x, self._r)
         with self._spans("update", flops=3.0 * self._A.n, bytes=24.0 * self._A.n):
-            return sqrt(self._sum(self._kernels.subtract_from(self._b, self._r)))
+            self._rho = sqrt(self._sum(self._kernels.subtract_from(self._b, self._r)))
+        return self._rho
 
-    def basis(self, rho: float) -> SparseBasis:
-        """q_1 = r / rho."""
+    def basis(self) -> tuple[SparseBasis, float]:
+        """q_1 = r / ||r|| in memory that every cycle uses, and ||r||."""
         with self._spans("update", flops=float(self._A.n), bytes=float(self._A.n * (8 + self._bytes))):
-            self._basis.start(self._r, rho)
-        return self._basis
+            self._basis.clear()
+            self._basis.append(self._r, 1.0 / self._rho)
+        return self._basis, self._rho
 
     def step(self, q: Vector) -> Vector:
-        """A M^-1 q, at the place of the next vector of the basis."""
+        """A M^-1 q, in the memory of the basis's next vector."""
         w = self._basis.next
         self._inner.multiply(self._precondition(q), w)
         return w
 
-    def update(self, Qt: Vector) -> None:
-        """x += M^-1 Q t."""
-        z = self._inner.own(self._precondition(Qt))
+    def update(self, d: Vector) -> None:
+        """x += M^-1 d."""
+        z = self._inner.own(self._precondition(d))
         with self._spans("update", flops=2.0 * self._A.n, bytes=float(self._A.n * (16 + self._bytes))):
             self._kernels.add_scaled(self.solution, 1.0, z)
 

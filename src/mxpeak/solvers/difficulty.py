@@ -1,6 +1,6 @@
 """How hard a generated system is: the condition of A, and how well GMRES does without the factors.
 
-Neither is part of a benchmark's time; both stand beside its result, so that a reader sees what was solved.
+Neither is part of a benchmark's time; both go with its result, so that a reader sees what was solved.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from mxpeak.distributed.generate import GeneratedSystem
 from mxpeak.distributed.vectors import largest
 from mxpeak.kernels.contract import Kernels, Vector
-from mxpeak.solvers.krylov import Arnoldi
+from mxpeak.solvers.krylov import cycle, started
 from mxpeak.solvers.mxp_system import MxpSystem
 
 #: Steps of unpreconditioned GMRES over which its factor is measured, after the first ones, which differ.
@@ -18,18 +18,15 @@ MOST_PAIRS = 5
 
 
 def unpreconditioned_factor(system: GeneratedSystem, mxp: MxpSystem) -> float | None:
-    """What GMRES without a preconditioner gains a step: (||r_8|| / ||r_2||)^(1/6).  None where it ended before.
+    """What GMRES without a preconditioner gains a step: (||r_8|| / ||r_2||)^(1/6).  None where it ends earlier.
 
     8 products with A.  Collective over the grid.
     """
-    steps = min(STEPS, system.n - 1)
-    krylov = Arnoldi(mxp.unknowns, system.on_columns(system.b), max(steps, 1))
-    norms = []
-    for _ in range(steps):
-        if not krylov.step(system.on_columns(system.multiply(krylov.v))):
-            return None
-        norms.append(krylov.residual)
-    if steps < STEPS or not norms[FIRST - 1] > 0.0:
+    if system.n <= STEPS:
+        return None
+    Q, rho = started(mxp.unknowns, system.on_columns(system.b), STEPS)
+    _, norms = cycle(lambda q: system.on_columns(system.multiply(q)), Q, rho, STEPS, 0.0)
+    if len(norms) < STEPS or not norms[-1] > 0.0:
         return None
     return float((norms[-1] / norms[FIRST - 1]) ** (1.0 / (STEPS - FIRST)))
 

@@ -1,21 +1,18 @@
-"""Refinement to FP64: an approximate inverse M^-1 = U^-1 L^-1 from low-precision factors, residuals in FP64.
+"""Refinement: an approximate inverse M^-1 = U^-1 L^-1 from low-precision factors, residuals in the working precision.
 
     gmres       left-preconditioned GMRES on M^-1 A d = M^-1 r     (Carson and Higham 2017; the benchmark's rules)
     classical   d = M^-1 r, x = x + d                              (Wilkinson; OLCF Algorithm 1, lines 33-49)
 
-Both start from x_0 = M^-1 b, and stop on the true scaled backward error of a freshly computed residual:
+Both start from x_0 = M^-1 b, and stop on the scaled backward error of a residual computed anew:
 
-    eta = ||b - A x|| / ((||A||·||x|| + ||b||)·n·u)       in the infinity norm, u = 2^-53
+    eta = ||b - A x|| / ((||A||·||x|| + ||b||)·n·u)       in the infinity norm
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from math import isfinite
 from typing import Any, Protocol
 
-from mxpeak.errors import Outcome
-from mxpeak.solvers.krylov import Arnoldi, Space
+from mxpeak.solvers.krylov import LeastSquares, Solve, Space, cycle, restarted, started
 
 Vector = Any
 
@@ -30,7 +27,7 @@ U = 2.0**-53
 
 
 class System(Protocol):
-    """A x = b as refinement sees it.  Vectors over the unknowns and over the equations may be dealt differently."""
+    """A x = b with an M^-1.  Vectors over the unknowns and over the equations may be distributed differently."""
 
     n: int
     A_inf: float
@@ -46,10 +43,10 @@ class System(Protocol):
         """The space of b."""
 
     def residual(self, x: Vector) -> Vector:
-        """b - A x in fp64, over the equations."""
+        """b - A x in the working precision, over the equations."""
 
     def multiply(self, v: Vector) -> Vector:
-        """A v in fp64, over the equations."""
+        """A v in the working precision, over the equations."""
 
     def precondition(self, r: Vector) -> Vector:
         """M^-1 r over the unknowns; r is kept."""
@@ -61,62 +58,64 @@ class System(Protocol):
         """r - d as a new vector over the equations."""
 
 
-@dataclass(slots=True)
-class Refinement:
-    """How refinement went; `history` holds eta of x_0 and after each step (of GMRES: predicted, the last computed)."""
-
-    x: Vector
-    eta: float
-    outcome: Outcome
-    steps: int = 0
-    history: list[float] = field(default_factory=list)
-
-
-def backward_error(system: System, residual_inf: float, x: Vector) -> float:
+def backward_error(system: System, residual_inf: float, x: Vector, u: float = U) -> float:
     """eta of a residual of this norm; 0 for a system of zeros.  Collective."""
     scale = system.A_inf * system.unknowns.max_abs(x) + system.b_inf
-    return residual_inf / (scale * max(system.n, 1) * U) if scale else residual_inf
+    return residual_inf / (scale * max(system.n, 1) * u) if scale else residual_inf
 
 
 def refine(
-    system: System, method: str = "gmres", *, restart: int = MOST_STEPS, most: int = MOST_STEPS, target: float = TARGET
-) -> Refinement:
-    """Solve A x = b to a scaled backward error of `target`; never raises on what the numbers do.  Collective."""
-    x = system.precondition(system.b)
-    r = system.residual(x)
-    eta = backward_error(system, system.equations.max_abs(r), x)
-    done = Refinement(x, eta, Outcome.NOT_CONVERGED, 0, [eta])
-    while isfinite(done.eta) and done.eta > target and done.steps < most:
-        if method == "gmres":
-            _gmres_cycle(system, done, r, min(restart, most - done.steps), target)
-            done.history.pop()  # a prediction, for which the true value follows
-        else:
-            system.add(done.x, system.precondition(r))
-            done.steps += 1
-        r = system.residual(done.x)
-        done.eta = backward_error(system, system.equations.max_abs(r), done.x)
-        done.history.append(done.eta)
-    if not isfinite(done.eta):
-        done.outcome = Outcome.NOT_FINITE
-    elif done.eta <= target:
-        done.outcome = Outcome.SOLVED
-    return done
+    system: System,
+    method: str = "gmres",
+    *,
+    restart: int = MOST_STEPS,
+    most: int = MOST_STEPS,
+    target: float = TARGET,
+    u: float = U,
+) -> tuple[Vector, Solve]:
+    """Solve A x = b to an eta of `target`, u the unit roundoff of the working precision; x, and how it went.
 
-
-def _gmres_cycle(system: System, done: Refinement, r: Vector, steps: int, target: float) -> None:
-    """x += V y with V, y from up to so many steps of GMRES on M^-1 A d = M^-1 r.
-
-    The products A v_k are kept: r - (A V) y predicts the true residual, unpreconditioned, without another pass over A.
+    Never raises on what the numbers do.  Collective.
     """
-    krylov = Arnoldi(system.unknowns, system.precondition(r), steps)
-    AV = system.equations.basis(steps)
-    for _ in range(steps):
-        w = system.multiply(krylov.v)
-        AV.append(w, 1.0)
-        more = krylov.step(system.precondition(w))
-        predicted = system.subtract(r, AV.combine(krylov.coefficients()))
-        done.steps += 1
-        done.history.append(backward_error(system, system.equations.max_abs(predicted), done.x))
-        if not more or not done.history[-1] > SAFETY * target:  # a NaN ends the cycle too
-            break
-    system.add(done.x, krylov.solution())
+    refinement = _Refinement(system, SAFETY * target, u)
+    correct = refinement.by_gmres if method == "gmres" else refinement.by_one_solve
+    return refinement.x, restarted(refinement.residual, correct, restart=restart, most=most, tolerance=target)
+
+
+class _Refinement:
+    """x, its residual r, and two ways to correct x."""
+
+    def __init__(self, system: System, enough: float, u: float):
+        self._system, self._enough, self._u = system, enough, u
+        self.x = system.precondition(system.b)
+
+    def residual(self) -> float:
+        """r = b - A x; eta."""
+        self._r = self._system.residual(self.x)
+        return self._eta(self._r)
+
+    def _eta(self, r: Vector) -> float:
+        return backward_error(self._system, self._system.equations.max_abs(r), self.x, self._u)
+
+    def by_gmres(self, steps: int) -> list[float]:
+        """x = x + Q t; r - (A Q) t predicts the next residual without another product with A."""
+        system = self._system
+        Q, rho = started(system.unknowns, system.precondition(self._r), steps)
+        AQ = system.equations.basis(steps)
+
+        def B(q: Vector) -> Vector:
+            w = system.multiply(q)
+            AQ.append(w, 1.0)
+            return system.precondition(w)
+
+        def predicted(H: LeastSquares) -> float:
+            return self._eta(system.subtract(self._r, AQ.combine(H.solve())))
+
+        d, estimates = cycle(B, Q, rho, steps, self._enough, predicted)
+        system.add(self.x, d)
+        return estimates
+
+    def by_one_solve(self, steps: int) -> list[float]:
+        """x = x + M^-1 r: one step, which expects to leave nothing."""
+        self._system.add(self.x, self._system.precondition(self._r))
+        return [0.0]

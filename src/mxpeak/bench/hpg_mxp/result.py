@@ -14,7 +14,7 @@ from mxpeak.bench.sparse import OFFICIAL_RT, SparseBench
 from mxpeak.errors import Outcome
 from mxpeak.perf.sparse_counts import HPG_MXP_MOTIFS, Levels, hpg_mxp_flops
 from mxpeak.records import Caution, Result, three_digits
-from mxpeak.solvers.gmres_ir import Solve
+from mxpeak.solvers.krylov import Solve
 
 #: The largest max |x - 1| that needs no word.
 WRONG = 1e-3

@@ -38,7 +38,7 @@ from mxpeak.perf.sparse_counts import hpg_mxp_flops
 from mxpeak.records import Result
 from mxpeak.runtime.memory import memory_budget
 from mxpeak.runtime.placement import load_kernels, on_device, place
-from mxpeak.solvers.gmres_ir import Solve, gmres_ir
+from mxpeak.solvers.krylov import Solve, gmres_ir
 from mxpeak.solvers.multigrid import cycle
 from mxpeak.spans import Observer, Spans
 

@@ -29,7 +29,7 @@ from mxpeak.distributed.generate import GeneratedSystem
 from mxpeak.distributed.matrix import DistMatrix, dist_matrix
 from mxpeak.distributed.vectors import largest
 from mxpeak.errors import UsageError
-from mxpeak.kernels.contract import Kernels
+from mxpeak.kernels.contract import Kernels, Vector
 from mxpeak.layout.generators import generator
 from mxpeak.options import Setting
 from mxpeak.perf.counts import Footprint, hpl_flops, mxp_memory_bytes
@@ -37,10 +37,11 @@ from mxpeak.precision import precision
 from mxpeak.records import Result
 from mxpeak.runtime.placement import on_device
 from mxpeak.solvers.difficulty import condition_estimate, unpreconditioned_factor
+from mxpeak.solvers.krylov import Solve
 from mxpeak.solvers.lu import LuOptions, factorize, storage
 from mxpeak.solvers.mxp_system import Balance, MxpSystem, balance
 from mxpeak.solvers.proof import prove
-from mxpeak.solvers.refine import TARGET, Refinement, backward_error, refine
+from mxpeak.solvers.refine import TARGET, backward_error, refine
 from mxpeak.spans import Observer, Spans
 
 #: The phases that make up a run; "other" is what they leave: Python, vectors, and whatever has no name.
@@ -163,11 +164,11 @@ def _solve(case: HplMxpCase, grid: Grid, kernels: Kernels, spans: Spans, forward
 def _after_the_clock(timed: _Timed, elapsed_s: float, start: float, end: float, generate_s: float) -> MxpSolve:
     """Check the solution, prove the LU, see how hard the system was: of the run, only x and the factors are used."""
     case, grid, A, kernels, done = timed.case, timed.grid, timed.A, timed.kernels, timed.done
-    assert done is not None
+    x = timed.x
     system = GeneratedSystem(grid, case.n, case.nb, _generator(case), kernels)
     mxp = MxpSystem(system, A, _norm(system, kernels), kernels, Spans(), timed.balance)
-    residual = mxp.equations.max_abs(mxp.residual(done.x))
-    check = Check(backward_error(mxp, residual, done.x), residual, mxp.A_inf, mxp.unknowns.max_abs(done.x), mxp.b_inf)
+    residual = mxp.equations.max_abs(mxp.residual(x))
+    check = Check(backward_error(mxp, residual, x), residual, mxp.A_inf, mxp.unknowns.max_abs(x), mxp.b_inf)
     seed = int(grid.all.bcast_object(secrets.randbits(62)))
     largest_u = kernels.max_abs_upper(A.local, A.rows, A.cols)
     lu_s, refine_s, largest_a, largest_u = largest(
@@ -183,7 +184,7 @@ def _after_the_clock(timed: _Timed, elapsed_s: float, start: float, end: float, 
         check=check,
         proof=prove(system, A, case.precision, kernels, timed.balance, seed),
         iterations=done.steps,
-        history=done.history,
+        history=done.by_step(),
         singular=timed.singular,
         growth=largest_u / largest_a if largest_a else 0.0,
         condition=condition_estimate(mxp, kernels),
@@ -202,7 +203,8 @@ class _Timed:
         self.case, self.grid, self.system, self.A = case, grid, system, A
         self.kernels, self.spans, self.forwards = kernels, spans, forwards
         self.balance: Balance | None = None
-        self.done: Refinement | None = None
+        self.x: Vector = None
+        self.done = Solve()
         self.singular = 0
         self.largest_a = _max_abs(A, kernels)  # of this rank's part
         self.lu_s = self.refine_s = 0.0
@@ -228,7 +230,7 @@ class _Timed:
             A_inf = _norm(self.system, kernels)
         mxp = MxpSystem(self.system, self.A, A_inf, kernels, spans, self.balance)
         target = min(TARGET, case.threshold * TARGET / THRESHOLD)
-        self.done = refine(mxp, case.refine, restart=case.restart, target=target)
+        self.x, self.done = refine(mxp, case.refine, restart=case.restart, target=target)
         self.refine_s = time.perf_counter() - begin
         spans.finish()
         spans.add("other", max(0.0, spans.active_s - sum(map(spans.time_of, PARTS))))

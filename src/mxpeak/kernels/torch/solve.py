@@ -19,6 +19,7 @@ from mxpeak.errors import ResourceError
 from mxpeak.kernels.torch import pivoted_lu
 from mxpeak.kernels.torch.blas import fp32_products
 from mxpeak.kernels.torch.device import Device
+from mxpeak.kernels.torch.namespace import Namespace
 from mxpeak.kernels.torch.tensors import tensor_of
 
 Tensor = Any
@@ -119,6 +120,7 @@ class TorchArrays:
 
     def __init__(self, device: Device, width: int = pivoted_lu.WIDTH):
         self.device, self._width = device, width
+        self.xp = Namespace(device.where)
 
     @property
     def stopwatch(self) -> Device:
@@ -285,48 +287,6 @@ class TorchArrays:
     def put(self, Y: Tensor, columns: Array, new: Tensor, which: Array) -> None:
         """Y's columns become some of the new ones."""
         Y.index_copy_(1, self.device.tensor(columns), self.columns(new, which))
-
-    # --- the space of blocks of one column
-
-    def basis(self, most: int) -> TorchBasis:
-        """Room for so many vectors."""
-        return TorchBasis(most)
-
-    def norm(self, w: Tensor) -> float:
-        """||w||_2."""
-        return float(torch.linalg.vector_norm(w))
-
-    def max_abs(self, w: Tensor) -> float:
-        """||w||_inf, NaN if w has one."""
-        return float(w.abs().amax())
-
-
-class TorchBasis:
-    """Vectors v_1 … v_k, kept as rows, each contiguous."""
-
-    def __init__(self, most: int) -> None:
-        self._most, self._k = most, 0
-        self._room = torch.empty(0)
-
-    def append(self, w: Tensor, factor: float) -> Tensor:
-        """v_{k+1} = factor · w."""
-        if not self._k:
-            self._room = torch.empty((self._most, len(w)), dtype=w.dtype, device=w.device)
-        torch.mul(w[:, 0], factor, out=self._room[self._k])
-        self._k += 1
-        return self._room[self._k - 1, :, None]
-
-    def project(self, w: Tensor) -> list[Any]:
-        """h = V^H w and w = w - V h in place."""
-        V = self._room[: self._k]
-        h = torch.mv(V, w[:, 0].conj()).conj_physical()
-        w[:, 0].addmv_(V.T, h, alpha=-1)
-        return list(h.tolist())
-
-    def combine(self, y: list[Any]) -> Tensor:
-        """Σ y_k v_k."""
-        factors = torch.tensor(y, dtype=self._room.dtype, device=self._room.device)
-        return torch.mv(self._room[: len(y)].T, factors)[:, None]
 
 
 def to_numpy(x: Tensor) -> Array:

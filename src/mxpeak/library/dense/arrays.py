@@ -11,7 +11,6 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from mxpeak.solvers.krylov import Basis
 from mxpeak.spans import Stopwatch
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -49,6 +48,10 @@ class Arrays(Protocol):
     """Matrices and blocks on the host, or on a device."""
 
     on_device: bool
+
+    @property
+    def xp(self) -> Any:
+        """The namespace of these arrays."""
 
     @property
     def stopwatch(self) -> Stopwatch:
@@ -113,17 +116,6 @@ class Arrays(Protocol):
 
     def put(self, Y: Block, columns: Array, new: Block, which: Array) -> None:
         """Y's columns become some of the new ones."""
-
-    # --- the space of blocks of one column (`krylov.Space`)
-
-    def basis(self, most: int) -> Basis:
-        """Room for so many vectors."""
-
-    def norm(self, w: Block) -> float:
-        """||w||_2."""
-
-    def max_abs(self, w: Block) -> float:
-        """||w||_inf, NaN if w has one."""
 
 
 def type_of(values: Any) -> np.dtype[Any]:

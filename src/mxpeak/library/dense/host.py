@@ -5,13 +5,13 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from typing import Any
 
+import array_api_compat.numpy as xp
 import numpy as np
 
 from mxpeak.kernels.host import lapack
 from mxpeak.library.dense import factors
 from mxpeak.library.dense.arrays import Array
 from mxpeak.library.inputs import is_tensor
-from mxpeak.solvers.krylov import Basis
 from mxpeak.spans import HOST, Stopwatch
 
 
@@ -19,6 +19,7 @@ class HostArrays:
     """NumPy's arrays; tensors of the CPU share their memory with them."""
 
     on_device = False
+    xp = xp
 
     @property
     def stopwatch(self) -> Stopwatch:
@@ -122,48 +123,6 @@ class HostArrays:
     def put(self, Y: Array, columns: Array, new: Array, which: Array) -> None:
         """Y's columns become some of the new ones."""
         Y[:, columns] = new[:, which]
-
-    # --- the space of blocks of one column
-
-    def basis(self, most: int) -> Basis:
-        """Room for so many vectors."""
-        return ColumnBasis(most)
-
-    def norm(self, w: Array) -> float:
-        """||w||_2."""
-        return float(np.linalg.norm(w))
-
-    def max_abs(self, w: Array) -> float:
-        """||w||_inf, NaN if w has one."""
-        return float(np.abs(w).max())
-
-
-class ColumnBasis:
-    """Vectors v_1 … v_k, kept as rows, each contiguous."""
-
-    def __init__(self, most: int) -> None:
-        self._most, self._k = most, 0
-        self._room: Array = np.empty((0, 0))
-
-    def append(self, w: Array, factor: float) -> Array:
-        """v_{k+1} = factor · w."""
-        if not self._k:
-            self._room = np.empty((self._most, len(w)), w.dtype)
-        v = self._room[self._k, :, None]
-        np.multiply(w, factor, out=v)
-        self._k += 1
-        return v
-
-    def project(self, w: Array) -> list[Any]:
-        """h = V^H w and w = w - V h in place."""
-        V = self._room[: self._k]
-        h = (V @ w.conj()).conj()
-        w -= V.T @ h
-        return list(h[:, 0].tolist())
-
-    def combine(self, y: list[Any]) -> Array:
-        """Σ y_k v_k."""
-        return np.asarray(self._room[: len(y)].T @ np.array(y, self._room.dtype)[:, None])
 
 
 def by_rows(A: Array) -> bool:

@@ -7,11 +7,12 @@ from math import isfinite
 
 import numpy as np
 
+from mxpeak.distributed.vectors import ArraySpace
 from mxpeak.errors import Outcome
 from mxpeak.library.dense.arrays import Array, Arrays, Block, Matrix, roundoff, type_of
 from mxpeak.library.dense.factoring import DOUBT, Factors
-from mxpeak.solvers import refine
-from mxpeak.solvers.krylov import Space
+from mxpeak.solvers.krylov import Solve
+from mxpeak.solvers.refine import refine
 from mxpeak.spans import Spans
 
 #: More right-hand sides than these are checked together, where no refinement is expected: a residual each would cost as
@@ -19,7 +20,7 @@ from mxpeak.spans import Spans
 SAMPLED = 8
 #: Classical refinement goes on while each step gains at least this factor, and for so many steps.
 GAIN, CLASSICAL_STEPS = 4.0, 10
-#: GMRES starts anew so often: with factors applied in their own precision, it predicts no more digits than they have.
+#: GMRES restarts so often: with factors applied in their own precision, it predicts no more digits than they have.
 RESTART = 8
 #: The backward error eta of plain LU is seldom above this or above 4/n, whichever is larger.
 PLAIN_LU = 2.0**-7
@@ -112,10 +113,10 @@ def refined(arrays: Arrays, A: Matrix, factors: Factors, B: Block, spans: Spans,
         steps = len(history) - 1
         left = np.flatnonzero(~(etas <= enough))
         for j in left if left.size and factors.fit else ():
-            done = _gmres(equations, int(j), enough, most)
-            steps, history = max(steps, done.steps), [*history, *done.history]
-            Y[:, j], etas[j] = done.x[:, 0], done.eta
-            if not done.eta <= enough:
+            y, done = _gmres(equations, int(j), enough, most)
+            steps, history = max(steps, done.steps), [*history, *done.by_step()]
+            Y[:, j], etas[j] = y[:, 0], done.residual
+            if not done.residual <= enough:
                 break
         X, eta = Y, _worst(etas)
         if scaling is not None:
@@ -170,8 +171,8 @@ def _signs_of_singularity(equations: Equations, R: Block, Y: Block) -> bool:
     """Whether pivots, or the correction of one column, hint at a condition near 1/u."""
     arrays, factors = equations.arrays, equations.factors
     j = int(np.argmax(arrays.largest(R)))
-    correction = factors.apply(R[:, j : j + 1])
-    return not (factors.even and arrays.max_abs(correction) <= DOUBT * arrays.max_abs(Y[:, j]))
+    correction, y = (float(arrays.largest(V)[0]) for V in (factors.apply(R[:, j : j + 1]), Y[:, j : j + 1]))
+    return not (factors.even and correction <= DOUBT * y)
 
 
 def _worst(etas: Array) -> float:
@@ -180,29 +181,21 @@ def _worst(etas: Array) -> float:
     return worst if isfinite(worst) else float("inf")
 
 
-def _gmres(equations: Equations, j: int, enough: float, most: int) -> refine.Refinement:
-    """GMRES for one column, from the start: its residual falls faster than that of any classical refinement.
-
-    `refine` counts in fp64's roundoff; other types have their own.
-    """
-    unit = roundoff(type_of(equations.A)) / refine.U
-    column = equations.of(np.array([j]))
-    done = refine.refine(OneColumn(column), restart=RESTART, most=most, target=enough * unit)
-    done.eta /= unit
-    done.history = [eta / unit for eta in done.history]
-    return done
+def _gmres(equations: Equations, j: int, enough: float, most: int) -> tuple[Block, Solve]:
+    """GMRES for one column, from the start: its residual falls faster than that of any classical refinement."""
+    column = OneColumn(equations.of(np.array([j])))
+    return refine(column, restart=RESTART, most=most, target=enough, u=roundoff(type_of(equations.A)))
 
 
 class OneColumn:
-    """One right-hand side as `refine` wants it: its vectors are blocks of one column."""
+    """A `refine.System` of one right-hand side: its vectors are blocks of one column."""
 
     def __init__(self, equations: Equations):
         self._equations = equations
         self.n = equations.A.shape[0]
         self.A_inf = equations.factors.A_inf
         self.b = equations.B
-        self.unknowns: Space = equations.arrays
-        self.equations = self.unknowns
+        self.unknowns = self.equations = ArraySpace(equations.arrays.xp)
         self.b_inf = self.unknowns.max_abs(self.b)
 
     def residual(self, x: Block) -> Block:

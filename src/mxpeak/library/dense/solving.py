@@ -23,7 +23,7 @@ from mxpeak.library.dense.inputs import (
 from mxpeak.library.dense.refinement import Refined, refined
 from mxpeak.library.inputs import Input, device_for
 from mxpeak.precision import PRECISIONS
-from mxpeak.solvers import refine
+from mxpeak.solvers.refine import MOST_STEPS
 from mxpeak.spans import Spans
 
 #: Below this order an fp64 LU is so quick on the host that refining a fp32 one would not pay.
@@ -258,7 +258,7 @@ def _factored(arrays: Arrays, A: Input, dtype: np.dtype[Any], name: str, sides: 
         notes = (f"the LU in {chosen} broke down: pivot {factors.singular} is zero; A was factored again in fp64",)
         factors = factor_in_fp64(arrays, M, spans)
     # Where fp64 may be had for the asking, GMRES must not cost more than its LU would.
-    most = refine.MOST_STEPS if name != "auto" else min(refine.MOST_STEPS, n // ORDERS_PER_STEP)
+    most = MOST_STEPS if name != "auto" else min(MOST_STEPS, n // ORDERS_PER_STEP)
     return LUFactors(arrays, M, factors, spans, notes, most)
 
 

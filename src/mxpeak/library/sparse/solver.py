@@ -19,7 +19,7 @@ from mxpeak.library.sparse.inputs import Csr, with_diagonal
 from mxpeak.library.sparse.scaling import Scaling, balanced, equilibration
 from mxpeak.library.sparse.system import Plan, Problem, make_ready_for
 from mxpeak.precision import PRECISIONS
-from mxpeak.solvers.gmres_ir import STALL, STALL_CYCLES, Solve, gmres_ir
+from mxpeak.solvers.krylov import STALL, STALL_CYCLES, Solve, gmres_ir, stalled
 from mxpeak.spans import Spans
 
 #: A round of steps in a low precision must gain this share of the digits that it promised, else fp64 takes over.
@@ -121,7 +121,7 @@ class Solver:
                 target = max(LEAST, 0.5 * target * min(1.0, tol / unscaled))
             elif low and not _worthwhile(before, made):
                 return "coarse"
-            elif _stalled(done.history[first:]):
+            elif stalled(done.history[first:]):
                 return "coarse" if low else "stalled"
         return "steps"
 
@@ -167,10 +167,6 @@ def _worthwhile(before: float, made: Solve) -> bool:
     if not promised > 0:
         return made.residual < before
     return log(before / made.residual) >= WORTHWHILE * log(before / promised)
-
-
-def _stalled(history: list[float]) -> bool:
-    return len(history) > STALL_CYCLES and history[-1] > STALL * history[-1 - STALL_CYCLES]
 
 
 def _rows(kernels: SparseKernels, A: Csr) -> Any:

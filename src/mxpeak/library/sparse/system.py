@@ -30,7 +30,7 @@ from mxpeak.library.sparse.preconditioners import (
 from mxpeak.library.sparse.scaling import Scaling
 from mxpeak.library.sparse.team import kernels, make_ready
 from mxpeak.precision import PRECISIONS
-from mxpeak.solvers.gmres_ir import gmres_ir
+from mxpeak.solvers.krylov import gmres_ir
 from mxpeak.spans import Spans
 
 #: Points of the one-dimensional system on which everything is used once, and rows of its coarsest level.
@@ -162,9 +162,9 @@ class Continued(MixedSystem):
                 self._kernels.assign(self._best_x, self.solution)
         return self._known
 
-    def update(self, Qt: Vector) -> None:
-        """x += M^-1 Q t."""
-        super().update(Qt)
+    def update(self, d: Vector) -> None:
+        """x += M^-1 d."""
+        super().update(d)
         self._known = None
 
     def go_back(self) -> Vector:

@@ -1,4 +1,4 @@
-"""GMRES-IR on small dense systems: what it minimizes, when it stops, and what it never does."""
+"""GMRES on small dense systems: what a cycle minimizes, when a solve stops, and what it never does."""
 
 from __future__ import annotations
 
@@ -8,40 +8,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from mxpeak.distributed.vectors import ArraySpace
 from mxpeak.errors import Outcome
-from mxpeak.solvers.gmres_ir import STALL, STALL_CYCLES, Solve, gmres_ir
+from mxpeak.solvers.krylov import STALL, STALL_CYCLES, Basis, LeastSquares, Solve, cycle, gmres_ir, started
 from tests.support.roundoff import U
 
 Array = np.ndarray[Any, np.dtype[Any]]
 #: Unit roundoff of fp32.
 U32 = 2.0**-24
-
-
-class DenseBasis:
-    """q_1 … q_k as rows of an array, in the inner precision."""
-
-    def __init__(self, q: Array, most: int):
-        self._Q, self._k = np.full((most, q.size), np.nan, q.dtype), 1
-        self._Q[0] = q
-
-    @property
-    def last(self) -> Array:
-        return self._Q[self._k - 1]
-
-    def orthogonalize(self, w: Array) -> tuple[list[Any], float]:
-        Q = self._Q[: self._k]
-        h = Q @ w
-        w = w - h @ Q
-        again = Q @ w
-        w = w - again @ Q
-        norm = float(np.linalg.norm(w))
-        self._Q[self._k] = w / norm if norm > 0 else 0.0
-        self._k += 1
-        return (h + again).tolist(), norm
-
-    def combine(self, t: list[Any]) -> Array:
-        return np.array(t, self._Q.dtype) @ self._Q[: len(t)]
 
 
 class DenseSystem:
@@ -50,24 +27,28 @@ class DenseSystem:
     def __init__(self, A: Array, b: Array, inverse: Array | None = None, inner: Any = np.float64, restart: int = 50):
         self.A, self.b, self.x, self.restart = A, b, np.zeros(b.size), restart
         self.B, self.inverse = A.astype(inner), (np.eye(b.size) if inverse is None else inverse).astype(inner)
-        self.r = b
+        self.r, self.rho = b, 0.0
 
     def residual(self) -> float:
         self.r = self.b - self.A @ self.x
-        return float(np.linalg.norm(self.r))
+        self.rho = float(np.linalg.norm(self.r))
+        return self.rho
 
-    def basis(self, rho: float) -> DenseBasis:
-        return DenseBasis((self.r / rho).astype(self.B.dtype), self.restart + 1)
+    def basis(self) -> tuple[Basis, float]:
+        Q = ArraySpace(np).basis(self.restart + 1)
+        Q.append((self.r / self.rho).astype(self.B.dtype), 1.0)
+        return Q, self.rho
 
     def step(self, q: Array) -> Array:
         return self.B @ (self.inverse @ q)
 
-    def update(self, Qt: Array) -> None:
-        self.x = self.x + (self.inverse @ Qt).astype(np.float64)
+    def update(self, d: Array) -> None:
+        self.x = self.x + (self.inverse @ d).astype(np.float64)
 
-    def solve(self, **asked: Any) -> Solve:
-        given = {"restart": self.restart, "most": 200, "tolerance": 0.0, **asked}
-        return gmres_ir(self, float(np.linalg.norm(self.b)), **given)
+    def solve(self, **options: Any) -> Solve:
+        return gmres_ir(
+            self, float(np.linalg.norm(self.b)), **{"restart": self.restart, "most": 200, "tolerance": 0.0, **options}
+        )
 
 
 class ScriptedSystem:
@@ -79,9 +60,9 @@ class ScriptedSystem:
     def residual(self) -> float:
         return self._left.pop(0) if len(self._left) > 1 else self._left[0]
 
-    def basis(self, rho: float) -> ScriptedSystem:
+    def basis(self) -> tuple[Any, float]:
         self._k = 0
-        return self
+        return self, 1.0
 
     last = None
 
@@ -95,7 +76,7 @@ class ScriptedSystem:
     def combine(self, t: list[float]) -> None:
         pass
 
-    def update(self, Qt: None) -> None:
+    def update(self, d: None) -> None:
         pass
 
 
@@ -122,6 +103,76 @@ def cyclic(n: int) -> tuple[Array, Array]:
     b = np.zeros(n)
     b[0] = 1.0
     return np.roll(np.eye(n), 1, axis=0), b
+
+
+# --- one cycle --------------------------------------------------------------------------------------------------
+
+
+@st.composite
+def operators(draw: Any) -> tuple[Array, Array]:
+    """B and z of up to 12 unknowns: real or complex, fp32 or fp64, of any rank, at any scale, z possibly zero."""
+    n, seed = draw(st.integers(1, 12)), draw(st.integers(0, 2**32 - 1))
+    dtype = draw(st.sampled_from([np.float32, np.float64, np.complex64, np.complex128]))
+    rank, scale = draw(st.integers(0, n)), 2.0 ** draw(st.integers(-20, 20))
+    rng = np.random.default_rng(seed)
+
+    def random(*shape: int) -> Array:
+        numbers = rng.standard_normal(shape)
+        return numbers + 1j * rng.standard_normal(shape) if np.dtype(dtype).kind == "c" else numbers
+
+    B = np.eye(n) + random(n, n) / (2 * n) if rank == n else random(n, rank) @ random(rank, n)
+    z = random(n) if draw(st.integers(0, 9)) else np.zeros(n)
+    return (scale * B).astype(dtype), z.astype(dtype)
+
+
+@given(operators(), st.integers(1, 14))
+def test_the_estimate_is_the_residual_and_the_basis_is_orthonormal(operator: tuple[Array, Array], steps: int) -> None:
+    B, z = operator
+    n, u = len(z), float(np.finfo(z.dtype).eps) / 2
+    norms: list[float] = []
+    problem: list[LeastSquares] = []
+
+    def watched(w: Array) -> tuple[list[Any], float]:
+        h, norm = orthogonalize(w)
+        norms.append(norm)
+        return h, norm
+
+    Q, rho = started(ArraySpace(np), z, steps)
+    orthogonalize, Q.orthogonalize = Q.orthogonalize, watched
+    d, estimates = cycle(lambda q: B @ q, Q, rho, steps, 0.0, lambda H: (problem.append(H), H.residual)[1])
+    assert len(estimates) == len(norms) <= steps
+    assert rho == pytest.approx(float(np.linalg.norm(z)), rel=4 * n * u)
+    assert all(after <= before * (1 + 4 * u) for before, after in zip([rho, *estimates], estimates))
+    if not rho:
+        assert (estimates, d.any()) == ([0.0], False), "zero is the best"
+        return
+    # Below a few n·u·||B|| the new vector is rounding, and the space exhausted.
+    new = [norm > 100 * n * u * float(np.linalg.norm(B, 2)) for norm in norms]
+    whole = new.index(False) if False in new else len(new)
+    V = np.array([Q.combine([0.0] * k + [1.0]) for k in range(min(whole + 1, len(norms)))])
+    # Twice a sum of n products, of vectors that the first projection has shortened by no more than a hundredth … n·u.
+    assert np.abs(V.conj() @ V.T - np.eye(len(V))).max() <= 10 * n * u
+    if whole >= len(norms) - 1:
+        # Products, projections and Q t err by a few n·u of what they add up.
+        size = rho + float(np.linalg.norm(B, 2) * np.abs(problem[0].solve()).sum())
+        assert abs(float(np.linalg.norm(z - B @ d)) - estimates[-1]) <= 10 * n * u * size
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_cycle_ends_with_the_first_number_that_is_not_finite(rng: Any, bad: float) -> None:
+    A, b = well_conditioned(rng, 11)
+    products: list[Array] = []
+
+    def B(q: Array) -> Array:
+        products.append(q)
+        return A @ q if len(products) < 4 else np.full(11, bad)
+
+    with np.errstate(invalid="ignore"):
+        Q, rho = started(ArraySpace(np), b, 10)
+        _, estimates = cycle(B, Q, rho, 10, 0.0)
+    assert len(products) == len(estimates) == 4
+    assert np.isfinite(estimates[:3]).all()
+    assert not estimates[3] > 0.0
 
 
 # --- what it computes -------------------------------------------------------------------------------------------
