@@ -5,7 +5,6 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from typing import Any
 
-import array_api_compat.numpy as xp
 import numpy as np
 
 from mxpeak.kernels.host import lapack
@@ -19,7 +18,7 @@ class HostArrays:
     """NumPy's arrays; tensors of the CPU share their memory with them."""
 
     on_device = False
-    xp = xp
+    xp = np
 
     @property
     def stopwatch(self) -> Stopwatch:
