@@ -44,8 +44,8 @@ from mxpeak.layout.panel_plan import panel_plan
 from mxpeak.layout.stencil import Box
 from mxpeak.layout.structure import WHOLE, structure
 from mxpeak.perf.host import host_facts, one_core_each, software_facts
-from mxpeak.solvers.lu import LuOptions, factorize
-from mxpeak.solvers.pivoted_lu import LuOptions as PivotedOptions
+from mxpeak.solvers.lu import MixedLuOptions, factorize
+from mxpeak.solvers.pivoted_lu import PivotedLuOptions
 from mxpeak.solvers.pivoted_lu import factorize as factorize_with_pivots
 from mxpeak.solvers.proof import Proof, prove
 from mxpeak.spans import Spans
@@ -239,7 +239,7 @@ def _mixed_lu(
     system = GeneratedSystem(grid, n, nb, generator("sqrt-n", n), kernels)
     system.store(A)
     begin = kernels.device.mark()
-    factorize(A, LuOptions("fp16", lookahead=lookahead, forwards=False), kernels, Spans((), kernels.stopwatch))
+    factorize(A, MixedLuOptions("fp16", lookahead=lookahead, forwards=False), kernels, Spans((), kernels.stopwatch))
     time_s = kernels.device.seconds(begin, kernels.device.mark())
     proof = prove(system, A, "fp16", kernels, None, 4711)
     kernels.trsm, kernels.gemm = before
@@ -255,7 +255,7 @@ def _pivoted_lu(bench: Bench, n: int, nb: int, where: str) -> float:
     A = dist_matrix(grid, n, n + 1, nb, kernels)
     kernels.generate(A.local, A.rows, A.cols, generator("hpl", n).entries, kernels.zeros(0))
     begin = kernels.device.mark()
-    factorize_with_pivots(A, PivotedOptions(), kernels, Spans((), kernels.stopwatch))
+    factorize_with_pivots(A, PivotedLuOptions(), kernels, Spans((), kernels.stopwatch))
     time_s = kernels.device.seconds(begin, kernels.device.mark())
     kernels.panel_on = before
     return time_s

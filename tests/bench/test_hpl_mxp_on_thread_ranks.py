@@ -22,7 +22,7 @@ from mxpeak.layout.grid import ProcessGrid
 from mxpeak.precision import precision as format_of
 from mxpeak.solvers import krylov
 from mxpeak.solvers.difficulty import condition_estimate, unpreconditioned_factor
-from mxpeak.solvers.lu import LuOptions, factorize, storage
+from mxpeak.solvers.lu import MixedLuOptions, factorize, storage
 from mxpeak.solvers.mxp_system import MxpSystem, balance
 from mxpeak.solvers.proof import Proof, prove
 from mxpeak.solvers.refine import backward_error, refine
@@ -82,7 +82,7 @@ def solve(
         balanced = balance(A, kernels) if scaling else None
         if spoil_before is not None:
             spoil_before(A, kernels)
-        singular = factorize(A, LuOptions(low, **(options or {})), kernels, Spans())
+        singular = factorize(A, MixedLuOptions(low, **(options or {})), kernels, Spans())
         if spoil_after is not None:
             spoil_after(A, kernels)
         sums = system.row_sums()
@@ -354,7 +354,7 @@ def solve_lu_only(n: int, nb: int, low: str, name: str, seed: int, condition: fl
         system = GeneratedSystem(grid, n, nb, made, kernels)
         A = dist_matrix(grid, n, n, nb, kernels, storage(low))
         system.store(A)
-        factorize(A, LuOptions(low), kernels, Spans())
+        factorize(A, MixedLuOptions(low), kernels, Spans())
         return prove(system, A, low, kernels, None, 1000 + seed)
 
     return run_ranks(1, body)[0]

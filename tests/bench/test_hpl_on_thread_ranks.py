@@ -19,7 +19,7 @@ from mxpeak.layout import lcg
 from mxpeak.layout.generators import generator
 from mxpeak.layout.grid import ProcessGrid
 from mxpeak.solvers.panel import PanelOptions
-from mxpeak.solvers.pivoted_lu import LuOptions, factorize
+from mxpeak.solvers.pivoted_lu import PivotedLuOptions, factorize
 from mxpeak.solvers.residual import ResidualNorms, residual_norms
 from mxpeak.solvers.row_swap import SwapOptions
 from mxpeak.solvers.triangular import solve_augmented
@@ -38,7 +38,7 @@ def solve(
     n: int,
     nb: int,
     shape: ProcessGrid,
-    options: LuOptions,
+    options: PivotedLuOptions,
     make: Callable[[], Kernels] = host,
     edit: Edit | None = None,
 ) -> tuple[list[float], ResidualNorms, int]:
@@ -78,9 +78,11 @@ def system(n: int) -> tuple[Any, Any]:
 @pytest.mark.parametrize("make", [host, ReferenceKernels], ids=["host", "reference"])
 @pytest.mark.parametrize("grid", GRIDS, ids=lambda g: f"{g[0]}x{g[1]}")
 @pytest.mark.parametrize(("n", "nb"), [(0, 4), (1, 4), (3, 8), (37, 4), (61, 8), (30, 64)])
-@pytest.mark.parametrize("options", [LuOptions(lookahead=0), LuOptions(), LuOptions(split=0.5)], ids=["2", "3", "6"])
+@pytest.mark.parametrize(
+    "options", [PivotedLuOptions(lookahead=0), PivotedLuOptions(), PivotedLuOptions(split=0.5)], ids=["2", "3", "6"]
+)
 def test_every_grid_and_order_of_phases_solves_the_system(
-    make: Any, grid: tuple[int, int], n: int, nb: int, options: LuOptions
+    make: Any, grid: tuple[int, int], n: int, nb: int, options: PivotedLuOptions
 ) -> None:
     x, norms, singular = solve(n, nb, ProcessGrid(*grid), options, make)
     assert singular == 0
@@ -95,7 +97,7 @@ def test_every_grid_and_order_of_phases_solves_the_system(
 @pytest.mark.parametrize("bcast", list(BROADCASTS))
 @pytest.mark.parametrize("Q", [1, 2, 3, 5, 6])
 def test_every_broadcast_brings_the_panel(bcast: str, Q: int) -> None:
-    _, norms, _ = solve(41, 4, ProcessGrid(1, Q), LuOptions(PanelOptions(bcast=bcast)))
+    _, norms, _ = solve(41, 4, ProcessGrid(1, Q), PivotedLuOptions(PanelOptions(bcast=bcast)))
     assert norms.scaled(41, U) < 1.0
 
 
@@ -103,7 +105,7 @@ def test_every_broadcast_brings_the_panel(bcast: str, Q: int) -> None:
 @pytest.mark.parametrize("P", [2, 3, 4, 5, 6, 7])
 @pytest.mark.parametrize("split", [0.0, 0.3, 1.0])
 def test_every_row_swap_works_on_any_number_of_process_rows(swap: str, P: int, split: float) -> None:
-    options = LuOptions(PanelOptions(nbmin=2), SwapOptions(swap, threshold=9), split=split)
+    options = PivotedLuOptions(PanelOptions(nbmin=2), SwapOptions(swap, threshold=9), split=split)
     _, norms, _ = solve(53, 4, ProcessGrid(P, 2, "column"), options)
     assert norms.scaled(53, U) < 1.0
 
@@ -112,23 +114,23 @@ def test_every_row_swap_works_on_any_number_of_process_rows(swap: str, P: int, s
 @pytest.mark.parametrize("rfact", ["left", "crout", "right"])
 @pytest.mark.parametrize(("nbmin", "ndiv"), [(1, 2), (3, 2), (2, 5), (99, 2)])
 def test_every_panel_variant_gives_the_same_solution(pfact: str, rfact: str, nbmin: int, ndiv: int) -> None:
-    options = LuOptions(PanelOptions(pfact, rfact, nbmin, ndiv))
+    options = PivotedLuOptions(PanelOptions(pfact, rfact, nbmin, ndiv))
     x, norms, _ = solve(47, 12, ProcessGrid(2, 2), options)
-    plain, _, _ = solve(47, 12, ProcessGrid(1, 1), LuOptions(lookahead=0), ReferenceKernels)
+    plain, _, _ = solve(47, 12, ProcessGrid(1, 1), PivotedLuOptions(lookahead=0), ReferenceKernels)
     assert norms.scaled(47, U) < 1.0
     assert np.allclose(x, plain, rtol=1e6 * U, atol=0)  # κ(A) of this system is about 1e3, times n and growth
 
 
 @pytest.mark.parametrize("shape", [ProcessGrid(2, 4, "row", (1, 2)), ProcessGrid(4, 2, "column", (2, 1))])
 def test_a_node_grid_moves_ranks_and_not_results(shape: ProcessGrid) -> None:
-    x, _, _ = solve(45, 4, shape, LuOptions())
-    plain, _, _ = solve(45, 4, ProcessGrid(shape.P, shape.Q), LuOptions())
+    x, _, _ = solve(45, 4, shape, PivotedLuOptions())
+    plain, _, _ = solve(45, 4, ProcessGrid(shape.P, shape.Q), PivotedLuOptions())
     assert x == plain
 
 
 def test_threads_of_a_rank_change_rounding_only() -> None:
-    many, norms, _ = solve(150, 16, ProcessGrid(2, 1), LuOptions(), lambda: HostKernels(3, poison=True))
-    one, _, _ = solve(150, 16, ProcessGrid(2, 1), LuOptions())
+    many, norms, _ = solve(150, 16, ProcessGrid(2, 1), PivotedLuOptions(), lambda: HostKernels(3, poison=True))
+    one, _, _ = solve(150, 16, ProcessGrid(2, 1), PivotedLuOptions())
     assert norms.scaled(150, U) < 1.0
     assert np.allclose(many, one, rtol=1e6 * U, atol=0)
 
@@ -139,7 +141,7 @@ def test_a_singular_matrix_is_named_by_its_column(grid: tuple[int, int]) -> None
         A[:, 17:18][:] = 0.0
 
     with np.errstate(all="ignore"):
-        _, norms, singular = solve(30, 4, ProcessGrid(*grid), LuOptions(), edit=zero_column)
+        _, norms, singular = solve(30, 4, ProcessGrid(*grid), PivotedLuOptions(), edit=zero_column)
     assert singular == 18
     assert not norms.scaled(30, U) < 16.0
 
@@ -151,7 +153,7 @@ def test_what_is_not_finite_in_the_matrix_fails_the_check(grid: tuple[int, int],
         A[12:13, 7:8][:] = value
 
     with np.errstate(all="ignore"):
-        _, norms, _ = solve(30, 4, ProcessGrid(*grid), LuOptions(), edit=spoil)
+        _, norms, _ = solve(30, 4, ProcessGrid(*grid), PivotedLuOptions(), edit=spoil)
     assert not norms.scaled(30, U) < 16.0
 
 
@@ -160,5 +162,5 @@ def test_a_wrong_update_fails_the_check() -> None:
         def subtract_product(self, C: Any, A: Any, B: Any) -> None:
             super().subtract_product(C[:, 1:], A, B[:, 1:])  # one column of each update is left out
 
-    _, norms, _ = solve(61, 8, ProcessGrid(1, 1), LuOptions(), lambda: Forgetful(1))
+    _, norms, _ = solve(61, 8, ProcessGrid(1, 1), PivotedLuOptions(), lambda: Forgetful(1))
     assert not norms.scaled(61, U) < 16.0

@@ -15,7 +15,7 @@ if not os.environ.get("CI"):  # there, a missing torch is a failure
 import torch
 
 from mxpeak.comm.base import Task
-from mxpeak.comm.broadcast import BROADCASTS, start_broadcast
+from mxpeak.comm.broadcast import BROADCASTS, broadcast
 from mxpeak.comm.devices import check_device_messages
 from mxpeak.comm.exchange import gather_everywhere_binary, gather_everywhere_ring
 from mxpeak.comm.solo import Solo
@@ -33,7 +33,7 @@ def test_tensors_of_every_type_travel_between_thread_ranks(size: int) -> None:
 
 def test_a_host_tensor_is_sent_from_where_it_lies() -> None:
     x = torch.zeros(5, dtype=torch.bfloat16)
-    array = HostTensors().sent(x)
+    array = HostTensors().outgoing(x)
     array[:] = 0xFF
     assert x.isnan().all()
     assert array.nbytes == 10
@@ -41,7 +41,7 @@ def test_a_host_tensor_is_sent_from_where_it_lies() -> None:
 
 def test_strided_tensors_are_refused() -> None:
     with pytest.raises(RuntimeError):
-        HostTensors().sent(torch.zeros(6, 6)[:, :3])
+        HostTensors().outgoing(torch.zeros(6, 6)[:, :3])
 
 
 def test_only_fp64_numbers_are_summed_over_ranks() -> None:
@@ -75,11 +75,11 @@ def test_a_device_that_fails_on_one_rank_is_staged_on_all_and_one_sentence_says_
     willing(monkeypatch)
 
     def body(comm: Any) -> str:
-        carried = check_device_messages(comm, Device(fault if comm.rank == size - 1 else ""), patience_s=0.5)
+        checked = check_device_messages(comm, Device(fault if comm.rank == size - 1 else ""), patience_s=0.5)
         x = torch.tensor([float(comm.rank)], dtype=torch.float64)
-        carried.allreduce(x, "sum")
+        checked.allreduce(x, "sum")
         assert x[0] == size * (size - 1) / 2
-        return str(carried.transport.name)
+        return str(checked.transport.name)
 
     assert run_ranks(size, body) == [Staged.name] * size
     err = capsys.readouterr().err
@@ -101,7 +101,7 @@ def test_what_is_passed_on_crosses_to_the_device_once() -> None:
         for name in BROADCASTS:
             staged = Staged()
             message = torch.arange(37.0) if comm.rank == 0 else torch.full((37,), torch.nan)
-            start_broadcast(name, comm.with_transport(staged), message, 0).wait()
+            Task(broadcast(name, comm.with_transport(staged), message, 0)).wait()
             assert message.tolist() == list(range(37))
             assert (staged.down, staged.up) == ((1, 0) if comm.rank == 0 else (0, 1)), name
         for gather in (gather_everywhere_ring, gather_everywhere_binary):
@@ -154,7 +154,7 @@ def on_cpu() -> Any:
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float8_e4m3fn])
 def test_a_staged_message_is_a_copy_that_is_whole_when_it_is_sent(dtype: torch.dtype, streams: list[str]) -> None:
     staged, x = StagedTensors(on_cpu()), torch.ones(7, dtype=dtype)
-    message = staged.sent(x)
+    message = staged.outgoing(x)
     x.zero_()
     assert np.array_equal(message, messages.flat(torch.ones(7, dtype=dtype)).numpy())
     assert streams == ["copies waits for work", "wait for copies"]
@@ -162,7 +162,7 @@ def test_a_staged_message_is_a_copy_that_is_whole_when_it_is_sent(dtype: torch.d
 
 def test_a_staged_arrival_waits_for_what_may_still_read_the_buffer_and_for_nothing_later(streams: list[str]) -> None:
     staged, x = StagedTensors(on_cpu()), torch.zeros(7)
-    memory, land = staged.room(x)
+    memory, land = staged.incoming(x)
     assert streams == ["event on work"]
     memory[:] = 5.0
     assert x.sum() == 0, "not before it has landed"

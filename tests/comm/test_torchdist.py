@@ -9,10 +9,13 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
+
+from tests.support.processes import first_line, started
 
 if not os.environ.get("CI"):  # there, a missing torch is a failure
     pytest.importorskip("torch", reason="PyTorch is not installed")
@@ -83,13 +86,13 @@ def test_ranks_started_by_mxpeak_end_with_their_own_code(tmp_path: Path, argumen
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_the_ranks_that_mxpeak_started(tmp_path: Path, number: int) -> None:
     command = [sys.executable, "-c", RESPAWN.format(2), "run", "hpl", "-N", "12000", "--warmup", "none"]
-    started = subprocess.Popen(command, cwd=tmp_path, env=environ(), stderr=subprocess.PIPE, text=True)
-    time.sleep(6)  # the ranks are at work, or on their way to it
-    begin = time.monotonic()
-    started.send_signal(number)
-    started.communicate(timeout=40)
+    with started(command, cwd=tmp_path, env=environ()) as run:
+        assert first_line(run), "the head of the report: the ranks are at work"
+        begin = time.monotonic()
+        run.send_signal(number)
+        run.communicate(timeout=40)
     assert time.monotonic() - begin < 20
-    assert started.returncode == 128 + number
+    assert run.returncode == 128 + number
 
 
 def test_a_rank_that_raises_ends_all_with_its_traceback(tmp_path: Path) -> None:
@@ -111,35 +114,39 @@ def test_a_rank_that_raises_ends_all_with_its_traceback(tmp_path: Path) -> None:
     assert "[rank 0" not in done.stderr, "only the rank that failed is heard"
 
 
-def without_torchrun(*arguments: str) -> list[subprocess.Popen[str]]:
+@contextmanager
+def without_torchrun(*arguments: str) -> Iterator[list[subprocess.Popen[str]]]:
     """Three ranks that a launcher of another kind started: nobody ends them but they themselves."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
-    made = []
-    for rank in range(3):
-        mine: dict[str, Any] = {"RANK": str(rank), "WORLD_SIZE": "3", "LOCAL_WORLD_SIZE": "3", "LOCAL_RANK": str(rank)}
-        where = environ(MASTER_ADDR="127.0.0.1", MASTER_PORT=port, **mine)
-        command = [sys.executable, "-m", "tests.support.torch_ranks", *arguments]
-        made.append(subprocess.Popen(command, cwd=ROOT, env=where, stderr=subprocess.PIPE, text=True))
-    return made
+    command = [sys.executable, "-m", "tests.support.torch_ranks", *arguments]
+    with ExitStack() as stack:
+        ranks = []
+        for rank in map(str, range(3)):
+            mine = {"RANK": rank, "WORLD_SIZE": "3", "LOCAL_WORLD_SIZE": "3", "LOCAL_RANK": rank}
+            where = environ(MASTER_ADDR="127.0.0.1", MASTER_PORT=port, **mine)
+            ranks.append(stack.enter_context(started(command, cwd=ROOT, env=where)))
+        yield ranks
 
 
 def test_abort_ends_ranks_that_wait_and_ranks_that_compute_with_its_code() -> None:
-    begin = time.monotonic()
-    ranks = without_torchrun("ends", "7")
-    errors = [rank.communicate(timeout=50)[1] for rank in ranks]
-    assert time.monotonic() - begin < 30
+    with without_torchrun("ends", "7") as ranks:
+        assert first_line(ranks[1]) == "the end\n"
+        begin = time.monotonic()
+        errors = [rank.communicate(timeout=50)[1] for rank in ranks]
+    assert time.monotonic() - begin < 20
     assert [rank.returncode for rank in ranks] == [7, 7, 7]
     assert not any("Traceback" in error for error in errors), "only the rank that failed is heard"
 
 
 def test_ranks_that_wait_for_a_killed_one_end() -> None:
-    ranks = without_torchrun("ends", "killed")
-    begin = time.monotonic()
-    assert ranks[1].wait(timeout=40) == -signal.SIGKILL
-    assert ranks[0].wait(timeout=40) == 1
-    assert time.monotonic() - begin < 30
-    ranks[2].kill()  # it computes, and would notice at its next message
-    errors = [rank.communicate()[1] for rank in ranks]
-    assert "RuntimeError" in errors[0]
+    with without_torchrun("ends", "killed") as ranks:
+        assert first_line(ranks[1]) == "the end\n"
+        begin = time.monotonic()
+        assert ranks[1].wait(timeout=40) == -signal.SIGKILL
+        _, error = ranks[0].communicate(timeout=40)
+        assert ranks[0].returncode == 1
+        assert time.monotonic() - begin < 20
+        ranks[2].kill()  # it computes, and would notice at its next message
+    assert "RuntimeError" in error

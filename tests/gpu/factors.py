@@ -25,7 +25,7 @@ def hpl_factors(kernels: TorchKernels, n: int, nb: int, lookahead: int) -> Any:
     """HPL's U and the right-hand side beside it."""
     A = dist_matrix(_alone(), n, n + 1, nb, kernels)
     kernels.generate(A.local, A.rows, A.cols, generator("hpl", n).entries, kernels.zeros(0))
-    options = pivoted_lu.LuOptions(lookahead=lookahead)
+    options = pivoted_lu.PivotedLuOptions(lookahead=lookahead)
     assert pivoted_lu.factorize(A, options, kernels, Spans(stopwatch=kernels.stopwatch)) == 0
     return np.triu(array(A.local))
 
@@ -35,7 +35,7 @@ def mixed_factors(kernels: TorchKernels, n: int, nb: int, lookahead: int) -> Any
     grid = _alone()
     A = dist_matrix(grid, n, n, nb, kernels, lu.storage("fp16"))
     GeneratedSystem(grid, n, nb, generator("sqrt-n", n), kernels).store(A)
-    options = lu.LuOptions("fp16", lookahead=lookahead)
+    options = lu.MixedLuOptions("fp16", lookahead=lookahead)
     assert lu.factorize(A, options, kernels, Spans(stopwatch=kernels.stopwatch)) == 0
     return array(A.local)
 

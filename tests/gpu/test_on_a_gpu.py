@@ -197,10 +197,10 @@ def test_staged_messages_wait_for_what_makes_them_and_arrive_whole(dtype: torch.
     late, into = nothing(dtype, where=WHERE), nothing(dtype, where=WHERE)
     sleep()
     late.copy_(x)
-    memory = staged.sent(late)
-    room, land = staged.room(into)
+    memory = staged.outgoing(late)
+    pinned, land = staged.incoming(into)
     assert land is not None
-    room[:] = memory
+    pinned[:] = memory
     land()
     assert same(into, x)
 

@@ -42,7 +42,7 @@ def check(comm: Any) -> None:
         for algorithm in BROADCASTS.values():
             message = np.arange(37.0) + root if rank == root else np.full(37, np.nan)
             task = Task(algorithm(comm, message, root))
-            task.progress()
+            task.test()
             task.wait()
             assert message.tolist() == (np.arange(37.0) + root).tolist()
 

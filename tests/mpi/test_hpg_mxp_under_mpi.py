@@ -17,6 +17,7 @@ from mxpeak.records import Result
 from tests.bench.test_hpg_mxp_on_thread_ranks import check_result, measured
 from tests.mpi.test_hpl_under_mpi import MPIEXEC, mpiexec
 from tests.solvers.test_hpg_mxp import agree
+from tests.support.processes import first_line, started
 
 if not os.environ.get("CI"):  # there, a missing MPI is a failure
     pytest.importorskip("mpi4py", reason="MPI for Python is not installed")
@@ -98,11 +99,10 @@ def ended_by(tmp_path: Path, fault: str) -> tuple[int, str, float]:
         "sys.exit(main(['run', 'hpg-mxp', '--nx', '16', '--rt', '100', '--threads', '1', '--warmup', 'none']))\n"
     )
     command = [str(MPIEXEC), "-n", "2", sys.executable, "crash.py"]
-    run = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert run.stdout is not None
-    assert run.stdout.readline() == "the fault\n"
-    begin = time.monotonic()
-    _, err = run.communicate(timeout=30)
+    with started(command, cwd=tmp_path) as run:
+        assert first_line(run) == "the fault\n"
+        begin = time.monotonic()
+        _, err = run.communicate(timeout=30)
     return run.returncode, err, time.monotonic() - begin
 
 

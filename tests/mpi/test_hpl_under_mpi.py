@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.processes import first_line, started
+
 MPIEXEC = Path(sysconfig.get_path("scripts")) / "mpiexec"
 PYTHON = [sys.executable, "-m", "mxpeak"]
 
@@ -111,11 +113,10 @@ def test_a_rank_that_raises_ends_all_within_ten_seconds(tmp_path: Path) -> None:
         "sys.exit(main(['run', 'hpl', '-N', '3000', '--grid', '1x2']))\n"
     )
     command = [str(MPIEXEC), "-n", "2", sys.executable, "crash.py"]
-    run = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert run.stdout is not None
-    assert run.stdout.readline() == "the fault\n"
-    begin = time.monotonic()
-    _, err = run.communicate(timeout=30)
+    with started(command, cwd=tmp_path) as run:
+        assert first_line(run) == "the fault\n"
+        begin = time.monotonic()
+        _, err = run.communicate(timeout=30)
     assert time.monotonic() - begin < 10
     assert run.returncode == 1
     assert "[rank 1" in err
@@ -125,12 +126,10 @@ def test_a_rank_that_raises_ends_all_within_ten_seconds(tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_terminated_run_ends_with_128_plus_the_signal_and_leaves_no_file(tmp_path: Path, number: int) -> None:
     command = [*PYTHON, "run", "hpl", "-N", "12000", "--ranks", "2", "--warmup", "none", "--out", "results"]
-    run = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 60
-    while not any(resident(pid) > 300e6 for pid in ranks_below(run.pid)) and time.monotonic() < deadline:
-        time.sleep(0.5)
-    run.send_signal(number)
-    _, err = run.communicate(timeout=20)
+    with started(command, cwd=tmp_path) as run:
+        assert a_rank_at_work(run) is not None, "the ranks never started"
+        run.send_signal(number)
+        _, err = run.communicate(timeout=20)
     assert run.returncode == 128 + number
     assert "assert" not in err, "mpiexec must not fall over a signal that came twice"
     assert list(tmp_path.glob("results/*")) == []
@@ -138,19 +137,25 @@ def test_a_terminated_run_ends_with_128_plus_the_signal_and_leaves_no_file(tmp_p
 
 def test_a_killed_rank_ends_all_within_ten_seconds(tmp_path: Path) -> None:
     command = [str(MPIEXEC), "-n", "2", *PYTHON, "run", "hpl", "-N", "12000", "--grid", "1x2", "--warmup", "none"]
-    run = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    victim = None
-    deadline = time.monotonic() + 60
-    while victim is None and time.monotonic() < deadline:
-        time.sleep(0.5)
-        victim = next((pid for pid in ranks_below(run.pid) if resident(pid) > 300e6), None)
-    assert victim is not None, "the ranks never started"
-    os.kill(victim, signal.SIGKILL)
-    begin = time.monotonic()
-    code = run.wait(timeout=20)
+    with started(command, cwd=tmp_path) as run:
+        victim = a_rank_at_work(run)
+        assert victim is not None, "the ranks never started"
+        os.kill(victim, signal.SIGKILL)
+        begin = time.monotonic()
+        run.communicate(timeout=20)
     assert time.monotonic() - begin < 10
-    assert code != 0
-    run.communicate()
+    assert run.returncode != 0
+
+
+def a_rank_at_work(run: subprocess.Popen[str]) -> int | None:
+    """A rank that has its part of the matrix, once there is one."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        time.sleep(0.5)
+        for pid in ranks_below(run.pid):
+            if resident(pid) > 300e6:
+                return pid
+    return None
 
 
 def ranks_below(parent: int) -> list[int]:

@@ -49,8 +49,8 @@ def devices(fault: str, expected: str) -> None:
 
     comm: Any = world()
     device = Device(fault if comm.rank == 1 else "")
-    carried = check_device_messages(comm, device, patience_s=1.0)
-    assert carried.transport.name == expected, carried.transport.name
+    checked = check_device_messages(comm, device, patience_s=1.0)
+    assert checked.transport.name == expected, checked.transport.name
 
 
 @pytest.mark.parametrize(

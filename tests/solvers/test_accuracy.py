@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mxpeak.layout.grid import ProcessGrid
-from mxpeak.solvers.pivoted_lu import LuOptions
+from mxpeak.solvers.pivoted_lu import PivotedLuOptions
 from tests.bench.test_hpl_on_thread_ranks import solve, system
 from tests.support.roundoff import U
 
@@ -16,7 +16,7 @@ from tests.support.roundoff import U
 @pytest.mark.parametrize("n", [17, 101, 251])
 def test_the_backward_error_is_that_of_a_stable_solver(n: int) -> None:
     """|b - Ax| <= c·n·u·(|A||x| + |b|) with c about the growth of partial pivoting, n^(2/3) on random matrices."""
-    x, norms, _ = solve(n, 16, ProcessGrid(1, 1), LuOptions())
+    x, norms, _ = solve(n, 16, ProcessGrid(1, 1), PivotedLuOptions())
     A, b = system(n)
     found = np.abs(b - A @ np.array(x)).max()
     assert found <= n ** (2 / 3) * n * U * (np.abs(A).sum(axis=1).max() * np.abs(x).max() + np.abs(b).max())
@@ -26,7 +26,7 @@ def test_the_backward_error_is_that_of_a_stable_solver(n: int) -> None:
 
 @pytest.mark.parametrize("n", [101, 251])
 def test_the_residual_is_as_small_as_lapacks(n: int) -> None:
-    _, norms, _ = solve(n, 16, ProcessGrid(1, 1), LuOptions())
+    _, norms, _ = solve(n, 16, ProcessGrid(1, 1), PivotedLuOptions())
     A, b = system(n)
     y = np.linalg.solve(A, b)
     scale = U * n * (np.abs(A).sum(axis=1).max() * np.abs(y).max() + np.abs(b).max())
@@ -36,7 +36,7 @@ def test_the_residual_is_as_small_as_lapacks(n: int) -> None:
 
 def test_the_norms_are_those_of_the_matrix() -> None:
     n = 67
-    x, norms, _ = solve(n, 8, ProcessGrid(2, 3), LuOptions())
+    x, norms, _ = solve(n, 8, ProcessGrid(2, 3), PivotedLuOptions())
     A, b = system(n)
     assert norms.A_inf == pytest.approx(np.abs(A).sum(axis=1).max(), rel=n * U)
     assert norms.A_one == pytest.approx(np.abs(A).sum(axis=0).max(), rel=n * U)
@@ -48,8 +48,8 @@ def test_the_norms_are_those_of_the_matrix() -> None:
 def test_the_grid_changes_rounding_only() -> None:
     n = 97
     A, _ = system(n)
-    plain, _, _ = solve(n, 8, ProcessGrid(1, 1), LuOptions(lookahead=0))
+    plain, _, _ = solve(n, 8, ProcessGrid(1, 1), PivotedLuOptions(lookahead=0))
     bound: Any = 20 * n * U * np.linalg.cond(A) * np.abs(plain).max()
     for P, Q in ((1, 4), (4, 1), (2, 3), (3, 2)):
-        x, _, _ = solve(n, 8, ProcessGrid(P, Q), LuOptions(split=0.4))
+        x, _, _ = solve(n, 8, ProcessGrid(P, Q), PivotedLuOptions(split=0.4))
         assert np.abs(np.array(x) - plain).max() <= bound

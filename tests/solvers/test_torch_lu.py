@@ -77,7 +77,7 @@ class Pivoted:
 
 
 def solve_hpl(
-    n: int, nb: int, options: pivoted_lu.LuOptions, make: Callable[[], Kernels], zero: bool = False
+    n: int, nb: int, options: pivoted_lu.PivotedLuOptions, make: Callable[[], Kernels], zero: bool = False
 ) -> Pivoted:
     """HPL's system of order n; with `zero`, two of its columns are alike, so that a pivot vanishes."""
     kernels, pivots = make(), []
@@ -104,8 +104,8 @@ def solve_hpl(
 
 
 OPTIONS = [
-    pivoted_lu.LuOptions(PanelOptions(nbmin=4), lookahead=0),
-    pivoted_lu.LuOptions(PanelOptions(pfact="left", rfact="crout", nbmin=2)),
+    pivoted_lu.PivotedLuOptions(PanelOptions(nbmin=4), lookahead=0),
+    pivoted_lu.PivotedLuOptions(PanelOptions(pfact="left", rfact="crout", nbmin=2)),
 ]
 
 
@@ -115,7 +115,7 @@ OPTIONS = [
 )
 @pytest.mark.parametrize(("n", "nb"), [(0, 4), (1, 4), (37, 4), (61, 8), (30, 64), (211, 48)])
 def test_hpl_has_the_pivots_of_the_host_and_passes_its_check(
-    n: int, nb: int, choices: dict[str, str], options: pivoted_lu.LuOptions
+    n: int, nb: int, choices: dict[str, str], options: pivoted_lu.PivotedLuOptions
 ) -> None:
     ours, theirs = solve_hpl(n, nb, options, with_torch(**choices)), solve_hpl(n, nb, options, host)
     assert ours.pivots == theirs.pivots
@@ -129,7 +129,7 @@ def test_hpl_has_the_pivots_of_the_host_and_passes_its_check(
 
 def test_hpl_with_tritons_kernels_solves_the_same_system() -> None:
     n, nb = 61, 8
-    ours, theirs = (solve_hpl(n, nb, pivoted_lu.LuOptions(), make) for make in (with_torch(triton=True), host))
+    ours, theirs = (solve_hpl(n, nb, pivoted_lu.PivotedLuOptions(), make) for make in (with_torch(triton=True), host))
     assert ours.pivots == theirs.pivots
     assert ours.norms.scaled(n, U) < 1.0
 
@@ -166,7 +166,7 @@ def solve_mixed(
     A = dist_matrix(grid, n, n, nb, kernels, lu.storage(low))
     system.store(A)
     balanced = balance(A, kernels) if scaling else None
-    singular = lu.factorize(A, lu.LuOptions(low, lookahead=lookahead), kernels, Spans())
+    singular = lu.factorize(A, lu.MixedLuOptions(low, lookahead=lookahead), kernels, Spans())
     mxp = MxpSystem(system, A, 1.0, kernels, Spans(), balanced)
     mxp.A_inf = mxp.equations.max_abs(system.row_sums())
     x, done = refine(mxp, method)

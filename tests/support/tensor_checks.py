@@ -1,6 +1,6 @@
 """What every communicator must do with tensors; run by thread ranks, under mpiexec and under torchrun.
 
-The tensors lie in the host's memory, or wherever the transport that is given takes them from.
+The tensors lie in the host's memory, or wherever the communicator's transport reads them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from mxpeak.comm.base import ARRAYS, Task, all_of
-from mxpeak.comm.broadcast import BROADCASTS, start_broadcast
+from mxpeak.comm.broadcast import BROADCASTS, broadcast
 from mxpeak.comm.exchange import allreduce_by, gather_everywhere_binary, gather_everywhere_ring, scatter
 from mxpeak.kernels.torch.device import TYPES
 from mxpeak.kernels.torch.messages import HostTensors
@@ -69,18 +69,18 @@ def _check_messages(comm: Any, dtype: torch.dtype, where: torch.device) -> None:
 
 def _check_algorithms(comm: Any, dtype: torch.dtype, where: torch.device) -> None:
     rank, size = comm.rank, comm.size
-    known, room = [numbers(dtype, r, where) for r in range(size)], nothing(dtype, where=where)
+    known, empty = [numbers(dtype, r, where) for r in range(size)], nothing(dtype, where=where)
     for name in BROADCASTS:
-        message = known[rank].clone() if rank == size - 1 else room.clone()
-        task = start_broadcast(name, comm, message, size - 1)
-        task.progress()
+        message = known[rank].clone() if rank == size - 1 else empty.clone()
+        task = Task(broadcast(name, comm, message, size - 1))
+        task.test()
         task.wait()
         assert same(message, known[-1]), name
     for gather in (gather_everywhere_ring, gather_everywhere_binary):
-        pieces = [(known[r] if r == rank else room).clone()[:r] for r in range(size)]
+        pieces = [(known[r] if r == rank else empty).clone()[:r] for r in range(size)]
         Task(gather(comm, pieces, 60)).wait()
         assert all(same(piece, known[r][:r]) for r, piece in enumerate(pieces))
-    parts = [(known[r] if rank == 0 else room).clone()[: r + 1] for r in range(size)]
+    parts = [(known[r] if rank == 0 else empty).clone()[: r + 1] for r in range(size)]
     Task(scatter(comm, parts, parts[rank], 0, 63)).wait()
     assert same(parts[rank], known[rank][: rank + 1])
 
@@ -119,18 +119,18 @@ class Device:
     fault    wrong: what is sent differs; raises: the library refuses it; silent: it never comes
     """
 
-    name, kind, place = "made-up device memory", "cuda", "0"
+    name, kind, device_id = "made-up device memory", "cuda", "0"
 
     def __init__(self, fault: str = ""):
         self.fault = fault
         self.stages = Staged()
 
-    def sent(self, buffer: Any) -> Any:
+    def outgoing(self, buffer: Any) -> Any:
         if self.fault == "raises":
             raise RuntimeError("a made-up refusal")
         return buffer.numpy() + 1 if self.fault == "wrong" else buffer.numpy()
 
-    def room(self, buffer: Any) -> Any:
+    def incoming(self, buffer: Any) -> Any:
         if self.fault == "silent":
             return np.empty_like(buffer.numpy()), None
         return buffer.numpy(), None
@@ -159,16 +159,16 @@ class Staged:
     def __init__(self) -> None:
         self.down = self.up = 0
 
-    def sent(self, buffer: Any) -> Any:
+    def outgoing(self, buffer: Any) -> Any:
         self.down += 1
         return buffer.numpy().copy()
 
-    def room(self, buffer: Any) -> Any:
+    def incoming(self, buffer: Any) -> Any:
         memory = np.full_like(buffer.numpy(), np.nan)
         return memory, lambda: self._land(memory, buffer)
 
     def numbers(self, buffer: Any) -> Any:
-        memory = self.sent(buffer)
+        memory = self.outgoing(buffer)
         return memory, lambda: self._land(memory, buffer)
 
     def _land(self, memory: Any, buffer: Any) -> None:

@@ -156,9 +156,9 @@ class InOrder:
         batch = self.batch
 
         def body() -> None:
-            taken = [torch.zeros(1) for _ in batch]
+            marks = [torch.zeros(1) for _ in batch]
             under_way = []
-            for (kind, x, other), mark in zip(batch, taken):
+            for (kind, x, other), mark in zip(batch, marks):
                 send = kind == "send"
                 first = self.gloo.send([x], other, 0) if send else self.gloo.recv([x], other, 0)
                 under_way.append((first, self.gloo.recv([mark], other, 1) if send else None, other))
@@ -206,8 +206,8 @@ def _families_in_any_order(comm: Any) -> None:
     out = {tag: np.array([float(tag + comm.rank)]) for tag in tags}
     into = {tag: np.empty(1) for tag in tags}
     tasks = []
-    for place in order:
-        tag = tags[place]
+    for i in order:
+        tag = tags[i]
         tasks.append(Task(all_of([comm.irecv(into[tag], left, tag), comm.isend(out[tag], right, tag)])))
     for task in tasks:
         task.wait()
@@ -230,6 +230,7 @@ def ends() -> None:
     x = np.zeros(3)
     if comm.rank == 1:
         time.sleep(0.3)
+        print("the end", flush=True)
         if sys.argv[2] == "killed":
             os.kill(os.getpid(), signal.SIGKILL)
         comm.abort(int(sys.argv[2]))

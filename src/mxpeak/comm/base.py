@@ -1,13 +1,14 @@
 """The protocol of a communicator, and tasks: communication that goes on while something else is computed.
 
 A communication algorithm is a generator that yields requests; it goes on once the yielded request is complete.
-`Task` drives it: `progress()` from inside a long update, `wait()` when the data is needed.  So a broadcast over a ring
+`Task` drives it: `test()` from inside a long update, `wait()` when the data is needed.  So a broadcast over a ring
 reads as two lines, and works over MPI, threads and torch.distributed alike.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from os import sched_yield
 from typing import Any, Protocol
 
@@ -25,15 +26,15 @@ Landing = Callable[[], None]
 class Transport(Protocol):
     """How a backend's buffers become what message passing reads and writes, and come back.
 
-    Buffers of another kind (NumPy arrays, where tensors are carried) are handed on as they are.
+    Buffers of another kind (NumPy arrays, where tensors are transported) are handed on as they are.
     """
 
     name: str
 
-    def sent(self, buffer: Buffer) -> Any:
+    def outgoing(self, buffer: Buffer) -> Any:
         """The buffer's content as message passing may read it from now on."""
 
-    def room(self, buffer: Buffer) -> tuple[Any, Landing | None]:
+    def incoming(self, buffer: Buffer) -> tuple[Any, Landing | None]:
         """Where message passing may write from now on, and what brings it to the buffer once it has come."""
 
     def numbers(self, buffer: Buffer) -> tuple[Any, Landing | None]:
@@ -45,15 +46,15 @@ class Arrays:
 
     name = "arrays"
 
-    def sent(self, buffer: Buffer) -> Any:
+    def outgoing(self, buffer: Buffer) -> Any:
         """The buffer itself."""
         return buffer
 
-    def room(self, buffer: Buffer) -> tuple[Any, Landing | None]:
+    def incoming(self, buffer: Buffer) -> tuple[Any, Landing | None]:
         """The buffer itself."""
         return buffer, None
 
-    numbers = room
+    numbers = incoming
 
 
 ARRAYS = Arrays()
@@ -62,12 +63,12 @@ ARRAYS = Arrays()
 class DeviceTransport(Transport, Protocol):
     """A transport of buffers that lie in the memory of a device, and are handed to message passing there.
 
-    kind    cuda or hip: whose device it is
-    place   which of the host's devices it is
+    kind        cuda or hip: whose device it is
+    device_id   which of the host's devices it is
     """
 
     kind: str
-    place: str
+    device_id: str
 
     def staged(self) -> Transport:
         """The same through host memory."""
@@ -95,7 +96,7 @@ class Request(Protocol):
 class Communicator(Protocol):
     """A group of ranks 0 … size-1 that talk to each other.  All but isend, irecv and with_transport are collective.
 
-    name       what carries its messages: solo, threads, mpi or torch
+    name         the message passing underneath: solo, threads, mpi or torch
     transport    how buffers become messages; groups that are split off have the same
     """
 
@@ -178,7 +179,7 @@ Steps = Generator[Request, None, None]
 
 
 class Task:
-    """A communication algorithm under way; made by calling it, driven by `progress` and `wait`."""
+    """A communication algorithm under way; made by calling it, driven by `test` and `wait`: it is a request itself."""
 
     __slots__ = ("_pending", "_steps")
 
@@ -195,35 +196,61 @@ class Task:
             self._steps = self._pending = None
 
     @property
+    def pending(self) -> Request | None:
+        """The request that the algorithm waits for; None once it has ended on this rank."""
+        return self._pending
+
+    @property
     def done(self) -> bool:
         """Whether the algorithm has ended on this rank."""
         return self._steps is None
 
-    def progress(self) -> bool:
+    def test(self) -> bool:
         """Go as far as is possible without waiting; whether the algorithm has ended."""
         while self._pending is not None and self._pending.test():
             self._advance()
         return self.done
 
-    def wait(self) -> None:
-        """Go to the end."""
+    def wait(self, waiting: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
+        """Go to the end; each wait for a request is inside `waiting()`, what the algorithm does between them is not."""
         while self._pending is not None:
-            self._pending.wait()
+            with waiting():
+                self._pending.wait()
             self._advance()
 
 
-def wait_for(tasks: Sequence[Task], others: Sequence[Task] = ()) -> None:
-    """Go to the end of all tasks, driving them and `others` in turn: what has arrived is passed on meanwhile."""
-    while not all([task.progress() for task in tasks]):
-        for task in others:
-            task.progress()
-        sched_yield()
+class _FirstOf:
+    """Complete as soon as one of several requests is; each test drives all of them."""
+
+    __slots__ = ("_requests",)
+
+    def __init__(self, requests: Sequence[Request]):
+        self._requests = requests
+
+    def test(self) -> bool:
+        """Whether one of them is complete."""
+        return any([request.test() for request in self._requests])
+
+    def wait(self) -> None:
+        """Drive them in turn, and give the core to whoever else wants it."""
+        while not self.test():
+            sched_yield()
 
 
 def in_turn(*algorithms: Steps) -> Steps:
     """One communication algorithm after the other, as one."""
     for steps in algorithms:
         yield from steps
+
+
+def together(*algorithms: Steps) -> Steps:
+    """Several communication algorithms at once, as one: all begin, in this order; each goes on when its request allows.
+
+    While one waits for its message, another passes on what it has received.
+    """
+    tasks = [Task(steps) for steps in algorithms]
+    while tasks := [task for task in tasks if not task.test()]:
+        yield _FirstOf([task.pending for task in tasks if task.pending is not None])
 
 
 def all_of(requests: Iterable[Request]) -> Steps:
@@ -244,7 +271,7 @@ def passing_on(
     """
     here = set(mine)
     crossed = [
-        (comm.transport.sent(buffer), None) if i in here else comm.transport.room(buffer)
+        (comm.transport.outgoing(buffer), None) if i in here else comm.transport.incoming(buffer)
         for i, buffer in enumerate(buffers)
     ]
     bare = comm if comm.transport is ARRAYS else comm.with_transport(ARRAYS)

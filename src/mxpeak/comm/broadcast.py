@@ -8,21 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mxpeak.comm.base import Buffer, Communicator, Request, Steps, Task, all_of, passing_on
+from mxpeak.comm.base import Buffer, Communicator, Request, Steps, all_of, passing_on
 
 TAG = 7002  # a multiple of FAMILY
 
 
-def chain(comm: Communicator, buffer: Buffer, root: int, places: list[int], tag: int = TAG) -> Steps:
-    """Pass the buffer along `places` (numbers counted from the root), each to the next; others do nothing."""
+def chain(comm: Communicator, buffer: Buffer, root: int, order: list[int], tag: int = TAG) -> Steps:
+    """Pass the buffer along `order` (numbers counted from the root), each to the next; others do nothing."""
     r = (comm.rank - root) % comm.size
-    if r not in places:
+    if r not in order:
         return
-    at = places.index(r)
+    at = order.index(r)
     if at > 0:
-        yield comm.irecv(buffer, (places[at - 1] + root) % comm.size, tag)
-    if at + 1 < len(places):
-        yield comm.isend(buffer, (places[at + 1] + root) % comm.size, tag)
+        yield comm.irecv(buffer, (order[at - 1] + root) % comm.size, tag)
+    if at + 1 < len(order):
+        yield comm.isend(buffer, (order[at + 1] + root) % comm.size, tag)
 
 
 def one_ring(comm: Communicator, buffer: Buffer, root: int) -> Steps:
@@ -59,7 +59,7 @@ def _both(comm: Communicator, buffer: Buffer, root: int, first: list[int], secon
 
 
 def long(comm: Communicator, buffer: Buffer, root: int) -> Steps:
-    """Spread and roll: the root deals out Q pieces, then all pass pieces round the ring (bandwidth-optimal)."""
+    """Spread and roll: the root scatters Q pieces, then all pass pieces round the ring (bandwidth-optimal)."""
     yield from _spread_and_roll(comm, buffer, root, list(range(comm.size)))
 
 
@@ -69,14 +69,14 @@ def long_modified(comm: Communicator, buffer: Buffer, root: int) -> Steps:
     yield from _spread_and_roll(comm, buffer, root, [r for r in range(comm.size) if r != 1])
 
 
-def _spread_and_roll(comm: Communicator, buffer: Buffer, root: int, places: list[int]) -> Steps:
-    """Piece i goes from the root to places[i]; then len(places)-1 rolls to the right complete everybody's buffer."""
+def _spread_and_roll(comm: Communicator, buffer: Buffer, root: int, order: list[int]) -> Steps:
+    """Piece i goes from the root to order[i]; then len(order)-1 rolls to the right complete everybody's buffer."""
     r = (comm.rank - root) % comm.size
-    ranks = [(place + root) % comm.size for place in places]
+    ranks = [(number + root) % comm.size for number in order]
     size = len(ranks)
-    if r not in places or size == 1:
+    if r not in order or size == 1:
         return
-    me = places.index(r)
+    me = order.index(r)
     count = buffer.shape[0]
     cuts = [count * i // size for i in range(size + 1)]
     piece = [buffer[cuts[i] : cuts[i + 1]] for i in range(size)]
@@ -119,10 +119,11 @@ BROADCASTS: dict[str, Callable[[Communicator, Buffer, int], Steps]] = {
 }
 
 
-def start_broadcast(name: str, comm: Communicator, buffer: Buffer, root: int) -> Task:
-    """Begin broadcast `name` of a one-dimensional contiguous buffer.  Collective over comm."""
+def broadcast(name: str, comm: Communicator, buffer: Buffer, root: int) -> Steps:
+    """Broadcast `name` of a one-dimensional contiguous buffer; nothing where there is nobody else.  Collective."""
 
     def algorithm(bare: Communicator, memory: list[Buffer]) -> Steps:
         return BROADCASTS[name](bare, memory[0], root)
 
-    return Task(passing_on(comm, [buffer], [0] if comm.rank == root else [], algorithm))
+    if comm.size > 1:
+        yield from passing_on(comm, [buffer], [0] if comm.rank == root else [], algorithm)

@@ -74,7 +74,7 @@ def _ring(comm: Communicator, pieces: Sequence[Buffer], tag: int) -> Steps:
 
 
 def gather_everywhere_binary(comm: Communicator, pieces: Sequence[Buffer], tag: int) -> Steps:
-    """Binary exchange: in log2 P rounds, partners swap all they hold; ranks beyond a power of two hand in and get back.
+    """Binary exchange: in log2 P rounds partners swap all they have; ranks beyond a power of two hand in and get back.
 
     Few messages, for narrow swaps: HPL's "binary-exchange".
     """
@@ -84,7 +84,7 @@ def gather_everywhere_binary(comm: Communicator, pieces: Sequence[Buffer], tag: 
 def _binary(comm: Communicator, pieces: Sequence[Buffer], tag: int) -> Steps:
     rank, size = comm.rank, comm.size
     full = 1 << (size.bit_length() - 1)
-    held = [{r, r + full} if r + full < size else {r} for r in range(full)]
+    has = [{r, r + full} if r + full < size else {r} for r in range(full)]
     if rank >= full:
         yield from all_of(_send(comm, pieces, {rank}, rank - full, tag))
         yield from all_of(_receive(comm, pieces, set(range(size)) - {rank}, rank - full, tag))
@@ -94,9 +94,9 @@ def _binary(comm: Communicator, pieces: Sequence[Buffer], tag: int) -> Steps:
     distance = 1
     while distance < full:
         partner = rank ^ distance
-        receives = _receive(comm, pieces, held[partner], partner, tag)
-        yield from all_of(receives + _send(comm, pieces, held[rank], partner, tag))
-        held = [held[r] | held[r ^ distance] for r in range(full)]
+        receives = _receive(comm, pieces, has[partner], partner, tag)
+        yield from all_of(receives + _send(comm, pieces, has[rank], partner, tag))
+        has = [has[r] | has[r ^ distance] for r in range(full)]
         distance *= 2
     if rank + full < size:
         yield from all_of(_send(comm, pieces, set(range(size)) - {rank + full}, rank + full, tag))

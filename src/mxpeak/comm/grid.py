@@ -1,4 +1,4 @@
-"""A process grid at work: this rank's place in it, and the groups of its row, its column and all.
+"""A process grid at work: this rank's coordinates in it, and the groups of its row, its column and all.
 
 row      the Q ranks of this rank's process row, numbered by process column
 column   the P ranks of its process column, numbered by process row

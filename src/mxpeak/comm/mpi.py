@@ -85,16 +85,16 @@ class Mpi:
 
     def isend(self, buffer: Buffer, dest: int, tag: int = 0) -> Request:
         """MPI_Isend."""
-        return _Pending(self._comm.Isend(self.transport.sent(buffer), dest, tag))
+        return _Pending(self._comm.Isend(self.transport.outgoing(buffer), dest, tag))
 
     def irecv(self, buffer: Buffer, source: int, tag: int = 0) -> Request:
         """MPI_Irecv."""
-        memory, land = self.transport.room(buffer)
+        memory, land = self.transport.incoming(buffer)
         return arrival(_Pending(self._comm.Irecv(memory, source, tag)), land)
 
     def ibcast(self, buffer: Buffer, root: int) -> Request:
         """MPI_Ibcast."""
-        memory, land = (self.transport.sent(buffer), None) if self.rank == root else self.transport.room(buffer)
+        memory, land = (self.transport.outgoing(buffer), None) if self.rank == root else self.transport.incoming(buffer)
         return arrival(_Pending(self._comm.Ibcast(memory, root)), land)
 
     def allreduce(self, buffer: Buffer, op: str) -> None:

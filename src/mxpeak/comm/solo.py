@@ -31,11 +31,11 @@ class Solo:
         self.transport = transport
 
     def with_transport(self, transport: Transport) -> Communicator:
-        """The same rank; nothing is ever carried."""
+        """The same rank; there are no messages."""
         return Solo(transport)
 
     def direct(self, transport: DeviceTransport) -> Communicator | None:
-        """The same rank; nothing is ever carried."""
+        """The same rank; there are no messages."""
         return Solo(transport)
 
     def isend(self, buffer: Buffer, dest: int, tag: int = 0) -> Request:

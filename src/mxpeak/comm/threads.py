@@ -96,7 +96,7 @@ class Threads:
 
     def isend(self, buffer: Buffer, dest: int, tag: int = 0) -> Request:
         """Copy the buffer into the receiver's box."""
-        self._post.put((self._group, self.rank, dest, tag), _flat(self.transport.sent(buffer)).copy())
+        self._post.put((self._group, self.rank, dest, tag), _flat(self.transport.outgoing(buffer)).copy())
         return Done()
 
     def irecv(self, buffer: Buffer, source: int, tag: int = 0) -> Request:
@@ -104,7 +104,7 @@ class Threads:
         return self._receive(buffer, (self._group, source, self.rank, tag))
 
     def _receive(self, buffer: Buffer, address: tuple[Any, ...]) -> Request:
-        memory, land = self.transport.room(buffer)
+        memory, land = self.transport.incoming(buffer)
         return arrival(_Receive(self._post, address, memory), land)
 
     def ibcast(self, buffer: Buffer, root: int) -> Request:
@@ -112,7 +112,7 @@ class Threads:
         tag = self._next("bcast")
         if self.rank != root:
             return self._receive(buffer, (self._group, root, self.rank, tag))
-        message = _flat(self.transport.sent(buffer)).copy()
+        message = _flat(self.transport.outgoing(buffer)).copy()
         for dest in range(self.size):
             if dest != root:
                 self._post.put((self._group, root, dest, tag), message)

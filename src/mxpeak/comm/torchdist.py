@@ -266,7 +266,7 @@ class TorchDist:
 
     def direct(self, transport: DeviceTransport) -> Communicator | None:
         """This group with NCCL between its GPUs; None without NCCL, or where ranks share a GPU: it refuses that."""
-        mine = (socket.gethostname(), transport.place, dist.is_nccl_available())
+        mine = (socket.gethostname(), transport.device_id, dist.is_nccl_available())
         found = self._all_objects(mine)
         if len({where[:2] for where in found}) < self.size or not all(has_nccl for *_, has_nccl in found):
             return None
@@ -279,14 +279,14 @@ class TorchDist:
 
     def isend(self, buffer: Buffer, dest: int, tag: int = 0) -> Request:
         """Send with a tag, or post in the family's channel."""
-        message = _bytes(self.transport.sent(buffer))
+        message = _bytes(self.transport.outgoing(buffer))
         if _on_gpu(message):
             return self._channel(tag).post(lambda nccl: nccl.send([message], dest, 0))
         return _Message(self._group.gloo.send([message], dest, tag), message)
 
     def irecv(self, buffer: Buffer, source: int, tag: int = 0) -> Request:
         """Receive with a tag, or post in the family's channel."""
-        memory, land = self.transport.room(buffer)
+        memory, land = self.transport.incoming(buffer)
         message = _bytes(memory)
         if _on_gpu(message):
             return arrival(self._channel(tag).post(lambda nccl: nccl.recv([message], source, 0)), land)
@@ -298,7 +298,7 @@ class TorchDist:
 
     def ibcast(self, buffer: Buffer, root: int) -> Request:
         """The library's broadcast."""
-        memory, land = (self.transport.sent(buffer), None) if self.rank == root else self.transport.room(buffer)
+        memory, land = (self.transport.outgoing(buffer), None) if self.rank == root else self.transport.incoming(buffer)
         message = _bytes(memory)
         return arrival(_Collective(self._collective(message).broadcast(message, root), message), land)
 

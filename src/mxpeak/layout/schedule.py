@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 
@@ -37,9 +36,3 @@ def split_columns(columns: int, fraction: float, nb: int) -> int:
         return 0
     left_blocks = round((1.0 - fraction) * columns / nb)
     return max(0, columns - left_blocks * nb)
-
-
-def chunks(begin: int, end: int, width: int) -> Iterator[tuple[int, int]]:
-    """begin:end in pieces of `width`, the last one ragged."""
-    for at in range(begin, end, width):
-        yield at, min(end, at + width)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mxpeak.comm.base import Task
-from mxpeak.comm.broadcast import start_broadcast
+from mxpeak.comm.broadcast import broadcast
 from mxpeak.comm.exchange import allreduce_by
 from mxpeak.distributed.matrix import DistMatrix
 from mxpeak.kernels.contract import Kernels
@@ -94,11 +94,11 @@ class FactoredPanel:
     def start_broadcast(self, options: PanelOptions) -> None:
         """Send the panel on its way along the process rows.  Collective over all ranks."""
         if self._A.grid.Q > 1:
-            self._broadcast = start_broadcast(options.bcast, self._A.grid.row, self._message, self.step.q)
+            self._broadcast = Task(broadcast(options.bcast, self._A.grid.row, self._message, self.step.q))
 
     def progress(self) -> bool:
         """Drive the broadcast a little; whether it has ended here."""
-        return self._broadcast is None or self._broadcast.progress()
+        return self._broadcast is None or self._broadcast.test()
 
     def wait(self, spans: Spans) -> None:
         """Have the panel here."""

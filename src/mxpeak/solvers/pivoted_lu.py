@@ -15,10 +15,11 @@ from typing import Protocol
 
 from mxpeak.distributed.matrix import DistMatrix
 from mxpeak.kernels.contract import Kernels, Matrix
-from mxpeak.layout.schedule import LuStep, chunks, lu_steps, split_columns
+from mxpeak.layout.schedule import LuStep, lu_steps, split_columns
 from mxpeak.perf.counts import lu_flops_done
 from mxpeak.solvers.panel import FactoredPanel, PanelOptions
 from mxpeak.solvers.row_swap import RowSwap, SwapBuffers, SwapOptions, swap_buffers
+from mxpeak.solvers.update import pieces
 from mxpeak.spans import Spans
 
 
@@ -29,25 +30,22 @@ class UnderWay(Protocol):
         """Drive it a little; whether it has ended here."""
 
 
-#: The least width of a piece of the update, in blocks: each piece packs L21 anew, which narrow ones do not pay for.
-PIECE_BLOCKS = 4
-
-
 @dataclass(frozen=True, slots=True)
-class LuOptions:
+class PivotedLuOptions:
     """What does not change the result beyond rounding: variants, look-ahead (0 or 1), the split update's fraction.
 
-    looks: the pieces into which an update is cut while communication is under way, to drive it before each.
+    forwards: whether ranks pass messages on to others: then an update is cut into pieces while communication is under
+    way, to drive it before each.
     """
 
     panel: PanelOptions = field(default_factory=PanelOptions)
     swap: SwapOptions = field(default_factory=SwapOptions)
     lookahead: int = 1
     split: float = 0.0
-    looks: int = 8
+    forwards: bool = True
 
 
-def factorize(A: DistMatrix, options: LuOptions, kernels: Kernels, spans: Spans) -> int:
+def factorize(A: DistMatrix, options: PivotedLuOptions, kernels: Kernels, spans: Spans) -> int:
     """Overwrite [A | b] (N×(N+1)) by U above the diagonal and b̂ in the last column; below it stay old numbers.
 
     Returns 0, or 1 + the first column for which no non-zero pivot was left.  Collective over the grid.
@@ -67,7 +65,7 @@ class _PivotedLu:
     Sections of local columns, from left to right: finished | ahead (the next panel, where it is ours) | left | right.
     """
 
-    def __init__(self, A: DistMatrix, options: LuOptions, kernels: Kernels, spans: Spans):
+    def __init__(self, A: DistMatrix, options: PivotedLuOptions, kernels: Kernels, spans: Spans):
         self.A, self.options, self.kernels, self.spans = A, options, kernels, spans
         self.singular = 0
         self.steps = lu_steps(A.rows.n, A.nb, A.grid.P, A.grid.Q)
@@ -185,17 +183,14 @@ class _PivotedLu:
         U12 = L11^-1 (P A)12,   A22 -= L21 U12
         """
         self.solve_for_u(panel, swap)
-        n2, rows = swap.columns, self.A.rows.local_start(panel.step.j1)
-        A22, L21_row, U = self.A.local[rows:, c0 : c0 + n2], panel.L21_row, swap.U
-        waiting = [task for task in under_way if task is not None and not task.progress()]
-        done = 0
-        for j0, j1 in chunks(0, n2, max(-(-n2 // self.options.looks), PIECE_BLOCKS * self.A.nb)):
-            if not waiting:
-                break
+        rows = self.A.rows.local_start(panel.step.j1)
+        A22, L21_row, U = self.A.local[rows:, c0 : c0 + swap.columns], panel.L21_row, swap.U
+
+        def arrived() -> bool:
+            return all([task.progress() for task in under_way if task is not None]) or not self.options.forwards
+
+        for j0, j1 in pieces(swap.columns, self.A.nb, arrived):
             self.subtract(A22[:, j0:j1], L21_row, U[:, j0:j1])
-            done = j1
-            waiting = [task for task in waiting if not task.progress()]
-        self.subtract(A22[:, done:], L21_row, U[:, done:])
 
     def solve_for_u(self, panel: FactoredPanel, swap: RowSwap) -> None:
         """U12 = L11^-1 (P A)12, once the rows are here; kept in A where the block row lies."""

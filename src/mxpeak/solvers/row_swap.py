@@ -118,7 +118,7 @@ class RowSwap:
 
     def progress(self) -> bool:
         """Drive the communication a little; whether it has ended here."""
-        return self._task is None or self._task.progress()
+        return self._task is None or self._task.test()
 
     def finish(self, spans: Spans) -> None:
         """Wait for the rows; write those that came into A, and assemble U."""

@@ -29,14 +29,12 @@ from mxpeak.precision import precision
 from mxpeak.records import Result
 from mxpeak.runtime.placement import on_device
 from mxpeak.solvers.panel import PanelOptions
-from mxpeak.solvers.pivoted_lu import LuOptions, factorize
+from mxpeak.solvers.pivoted_lu import PivotedLuOptions, factorize
 from mxpeak.solvers.residual import residual_norms
 from mxpeak.solvers.row_swap import SwapOptions
 from mxpeak.solvers.triangular import solve_augmented
 from mxpeak.spans import Observer, Spans
 
-#: Pieces of an update that hides communication, with a look at the communication before each.
-LOOKS = 8
 #: The phases that make up a run; "other" is what they leave: Python, and whatever has no name.
 PARTS = ("rfact", "copy", "bcast", "laswp", "trsm", "gemm", "ptrsv")
 
@@ -78,15 +76,15 @@ def run_case(bench: LuBench, case: HplCase, grid: Grid) -> Result | None:
 
     Collective over the grid; the result is whole on its rank 0.
     """
-    looks, kernels, config = LOOKS if bench.forwards(case) else 1, bench.kernels, bench.config
+    kernels, config, forwards = bench.kernels, bench.config, bench.forwards(case)
     runs: list[Solve] = []
 
     def solve_all() -> float:
         if n := bench.warm_up_n(case):
-            _solve(replace(case, n=n), grid, kernels, Spans((), kernels.stopwatch), looks)
+            _solve(replace(case, n=n), grid, kernels, Spans((), kernels.stopwatch), forwards)
         for _ in range(config.repeat):
             spans = Spans(bench.observers if grid.all.rank == 0 else (), kernels.stopwatch)
-            runs.append(_solve(case, grid, kernels, spans, looks))
+            runs.append(_solve(case, grid, kernels, spans, forwards))
         return min(one.time_s for one in runs)
 
     limit = bench.limits(case, "fp64", solve_all)
@@ -96,16 +94,16 @@ def run_case(bench: LuBench, case: HplCase, grid: Grid) -> Result | None:
     return hpl_result(case, runs, best, limit, phases, rss, bench.facts) if grid.all.rank == 0 else None
 
 
-def _solve(case: HplCase, grid: Grid, kernels: Kernels, spans: Spans, looks: int) -> Solve:
+def _solve(case: HplCase, grid: Grid, kernels: Kernels, spans: Spans, forwards: bool) -> Solve:
     """Generate [A | b], time its solution, regenerate it and check.  Collective over the grid."""
     A = dist_matrix(grid, case.n, case.n + 1, case.nb, kernels)
     fill(A, case, kernels)
-    options = LuOptions(
+    options = PivotedLuOptions(
         PanelOptions(case.pfact, case.rfact, case.nbmin, case.ndiv, case.bcast),
         SwapOptions(case.swap, case.swap_threshold),
         min(case.depth, 1),
         case.split,
-        looks,
+        forwards,
     )
 
     solution: list[Any] = []

@@ -38,7 +38,7 @@ from mxpeak.records import Result
 from mxpeak.runtime.placement import on_device
 from mxpeak.solvers.difficulty import condition_estimate, unpreconditioned_factor
 from mxpeak.solvers.krylov import Solve
-from mxpeak.solvers.lu import LuOptions, factorize, storage
+from mxpeak.solvers.lu import MixedLuOptions, factorize, storage
 from mxpeak.solvers.mxp_system import Balance, MxpSystem, balance
 from mxpeak.solvers.proof import prove
 from mxpeak.solvers.refine import TARGET, backward_error, refine
@@ -220,7 +220,7 @@ class _Timed:
             with spans("balance"):
                 self.balance = balance(self.A, kernels)
                 self.largest_a = 1.0  # what balancing brings the largest entry to
-        options = LuOptions(case.precision, case.bcast, min(case.depth, 1), self.forwards)
+        options = MixedLuOptions(case.precision, case.bcast, min(case.depth, 1), self.forwards)
         self.singular = factorize(self.A, options, kernels, spans)
         kernels.wait()
         self.lu_s = time.perf_counter() - begin

@@ -39,13 +39,13 @@ class HostTensors:
 
     name = "host memory"
 
-    def sent(self, buffer: Any) -> Any:
+    def outgoing(self, buffer: Any) -> Any:
         """An array over the tensor's memory."""
         return flat(buffer).numpy() if isinstance(buffer, torch.Tensor) else buffer
 
-    def room(self, buffer: Any) -> tuple[Any, None]:
+    def incoming(self, buffer: Any) -> tuple[Any, None]:
         """An array over the tensor's memory."""
-        return self.sent(buffer), None
+        return self.outgoing(buffer), None
 
     def numbers(self, buffer: Any) -> tuple[Any, None]:
         """An array over the tensor's memory."""
@@ -66,11 +66,11 @@ class StagedTensors:
         self._where = device.where
         self._copies = torch.cuda.Stream(device.where)
 
-    def sent(self, buffer: Any) -> Any:
+    def outgoing(self, buffer: Any) -> Any:
         """A copy in pinned memory."""
         return self._down(flat(buffer)) if self._carries(buffer) else buffer
 
-    def room(self, buffer: Any) -> tuple[Any, Callable[[], None] | None]:
+    def incoming(self, buffer: Any) -> tuple[Any, Callable[[], None] | None]:
         """Pinned memory, to be copied to the device."""
         if not self._carries(buffer):
             return buffer, None
@@ -124,18 +124,18 @@ class DirectTensors:
         self._device = device
         self._staged = StagedTensors(device)
         self.kind = "hip" if torch.version.hip else "cuda"
-        self.place = str(torch.cuda.get_device_properties(device.where).uuid)
+        self.device_id = str(torch.cuda.get_device_properties(device.where).uuid)
 
-    def sent(self, buffer: Any) -> Any:
+    def outgoing(self, buffer: Any) -> Any:
         """The tensor's own memory."""
         if not isinstance(buffer, torch.Tensor):
             return buffer
         torch.cuda.current_stream(self._device.where).synchronize()
         return flat(buffer)
 
-    def room(self, buffer: Any) -> tuple[Any, None]:
+    def incoming(self, buffer: Any) -> tuple[Any, None]:
         """The tensor's own memory."""
-        return self.sent(buffer), None
+        return self.outgoing(buffer), None
 
     def numbers(self, buffer: Any) -> tuple[Any, Callable[[], None] | None]:
         """A copy on the host: vectors that are summed over ranks are short, and NaN must win over numbers."""

@@ -1,0 +1,119 @@
+"""Communication algorithms as tasks: one after the other, several at once, and what is inside a wait."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import pairwise, permutations
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mxpeak.comm.base import Steps, Task, all_of, in_turn, together
+from mxpeak.comm.broadcast import BROADCASTS, broadcast
+from mxpeak.comm.threads import run_ranks
+
+
+class Bell:
+    """A request that is complete once it has been rung, or once it has been looked at so many times."""
+
+    def __init__(self, name: str, looks: int = 10**9):
+        self.name, self.looks = name, looks
+
+    def ring(self) -> None:
+        self.looks = 0
+
+    def test(self) -> bool:
+        self.looks -= 1
+        return self.looks < 0
+
+    def wait(self) -> None:
+        self.ring()
+
+
+def waits_for(bells: list[Bell], log: list[str]) -> Steps:
+    for bell in bells:
+        log.append(f"before {bell.name}")
+        yield bell
+        log.append(f"after {bell.name}")
+
+
+def test_together_begins_all_and_each_goes_on_when_its_own_request_is_complete() -> None:
+    for order in permutations("abc"):
+        log: list[str] = []
+        bells = {name: Bell(name) for name in "abc"}
+        task = Task(together(*(waits_for([bell], log) for bell in bells.values())))
+        assert log == ["before a", "before b", "before c"]
+        for name in order:
+            assert not task.test()
+            bells[name].ring()
+            done = task.test()
+            assert log[-1] == f"after {name}"
+        assert done
+        assert task.done
+
+
+def test_together_of_nothing_has_ended_and_nested_ones_are_driven_too() -> None:
+    assert Task(together()).done
+    log: list[str] = []
+    a, b, c = (Bell(name) for name in "abc")
+    task = Task(together(waits_for([a], log), together(waits_for([b, c], log), all_of([]))))
+    b.ring()
+    c.ring()
+    assert not task.test()
+    assert log == ["before a", "before b", "after b", "before c", "after c"]
+    a.ring()
+    assert task.test()
+
+
+def test_a_task_is_a_request_that_another_algorithm_waits_for() -> None:
+    log: list[str] = []
+    a = Bell("a")
+    first = Task(waits_for([a], log))
+
+    def second() -> Steps:
+        yield first
+        log.append("second")
+
+    task = Task(together(second(), all_of([first])))
+    assert not task.test()
+    a.ring()
+    assert task.test()
+    assert log == ["before a", "after a", "second"]
+
+
+@pytest.mark.parametrize("combine", [in_turn, together, lambda *steps: together(together(*steps), all_of([]))])
+def test_what_algorithms_do_between_requests_is_outside_of_waiting(combine: Callable[..., Steps]) -> None:
+    log: list[str] = []
+
+    @contextmanager
+    def waiting() -> Iterator[None]:
+        log.append("(")
+        yield
+        log.append(")")
+
+    steps = [waits_for([Bell(f"{name}{i}", 3 * i) for i in range(3)], log) for name in "abc"]
+    task = Task(combine(*steps))
+    task.wait(waiting)
+    assert task.done
+    assert len([word for word in log if word.startswith("after")]) == 9
+    assert "(" in log
+    assert all(after == ")" for before, after in pairwise(log) if before == "(")
+
+
+@pytest.mark.parametrize("name", list(BROADCASTS))
+def test_a_rank_passes_on_one_broadcast_while_it_waits_for_another(name: str) -> None:
+    """As L_row and U_col of a step: two groups, in which the same ranks stand in opposite orders."""
+
+    def body(comm: Any) -> None:
+        groups = [comm.split(0, comm.rank), comm.split(0, -comm.rank)]
+        messages = [np.full(7, float(group.rank)) for group in groups]
+        for root in range(comm.size):
+            for group, message in zip(groups, messages):
+                message[:] = 100.0 * root + group.rank
+            Task(together(*(broadcast(name, *both, root) for both in zip(groups, messages)))).wait()
+            assert all((message == 101.0 * root).all() for message in messages)
+
+    for size in (1, 2, 5):
+        run_ranks(size, body)
