@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from mxpeak.bench.lu import gemm_probe
 from mxpeak.kernels.contract.lu import Panel
 from mxpeak.kernels.host.kernels import HostKernels
 from mxpeak.layout.block_cyclic import BlockCyclic
@@ -28,9 +29,9 @@ from mxpeak.runtime.launch import bind
 def fact_rate(kernels: HostKernels, m: int, nb: int, plan: Any, pfact: str, repeat: int) -> float:
     """Median rate of factoring an m×NB panel of random numbers, in flop/s: m·NB² - NB³/3 over the time."""
     values = np.random.default_rng(1).random((m, nb)) - 0.5
-    A = kernels.panel(kernels.vector(kernels.panel_size(m, nb)), m, nb)
-    L1 = kernels.panel(kernels.vector(kernels.panel_size(nb, nb)), nb, nb)
-    pivots = kernels.indices([0] * nb)
+    A = kernels.panel(kernels.buffer(kernels.panel_size(m, nb)), m, nb)
+    L1 = kernels.panel(kernels.buffer(kernels.panel_size(nb, nb)), nb, nb)
+    pivots = kernels.buffer(nb + 1)
     times = []
     for _ in range(repeat):
         kernels.copy(values, A)
@@ -41,7 +42,7 @@ def fact_rate(kernels: HostKernels, m: int, nb: int, plan: Any, pfact: str, repe
 
 
 def gemm_rate(kernels: HostKernels, m: int, nb: int, repeat: int) -> float:
-    multiply = kernels.gemm_probe(m, m, nb)
+    multiply = gemm_probe(kernels, m, m, nb, "fp64")
     times = []
     for _ in range(repeat):
         begin = time.perf_counter()

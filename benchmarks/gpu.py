@@ -24,6 +24,7 @@ import numpy as np
 import torch
 
 import mxpeak as mx
+from mxpeak.bench.lu import gemm_probe
 from mxpeak.comm.grid import make_grid
 from mxpeak.comm.solo import Solo
 from mxpeak.distributed.generate import GeneratedSystem
@@ -104,7 +105,7 @@ class Bench:
 def limits(bench: Bench) -> None:
     """Copy bandwidth, and every GEMM on a large square and with the inner dimension of an LU."""
     kernels, n = bench.kernels, bench.n
-    a, b = (kernels.vector(n * n // 4) for _ in range(2))
+    a, b = (kernels.buffer(n * n // 4) for _ in range(2))
     a.fill_(1.0)
     time_s = bench.seconds(partial(b.copy_, a))
     bench.copy_bytes = 2.0 * 8 * a.numel() / time_s
@@ -113,29 +114,29 @@ def limits(bench: Bench) -> None:
     side = n // 4
     for precision in ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8"):
         for k in (bench.nb // 2, bench.nb, 2 * bench.nb, side // 2):
-            time_s = bench.seconds(kernels.gemm_probe(side, side, k, precision))
+            time_s = bench.seconds(gemm_probe(kernels, side, side, k, precision))
             flops = 2.0 * side * side * k
             bench.gemm[precision] = max(bench.gemm.get(precision, 0.0), flops / time_s)
             bench.note("limits", f"gemm {precision} {side}x{side}x{k}", time_s, flops=flops)
 
 
 def dense(bench: Bench) -> None:
-    """What an LU is made of: panels, solves, casts, rows, and A made anew."""
+    """What an LU is made of: panels, solves, casts, rows, and A regenerated."""
     kernels, n, nb = bench.kernels, bench.n, bench.nb
     rows, cols = BlockCyclic(n, nb, 0, 1), BlockCyclic(n // 2, nb, 0, 1)
-    entries, none = Entries("lcg", n, seed=100, scale=1.0, shift=-0.5), kernels.zeros(0)
+    entries = Entries("lcg", n, seed=100, scale=1.0, shift=-0.5)
     A = kernels.matrix(n, n // 2, "fp32")
-    generate = partial(kernels.generate, A, rows, cols, entries, none)
+    generate = partial(kernels.generate, A, rows, cols, entries)
     bench.note("dense", "generate fp32", bench.seconds(generate), bytes=4.0 * n * n / 2)
-    x, y = kernels.zeros(n // 2), kernels.zeros(n)
-    matvec = partial(kernels.generated_matvec, y, rows, cols, entries, none, x)
+    x, y = kernels.xp.zeros(n // 2), kernels.xp.zeros(n)
+    matvec = partial(kernels.generated_matvec, y, rows, cols, entries, None, x)
     bench.note("dense", "generated matvec", bench.seconds(matvec), flops=float(n) * n)
     bench.note("dense", "matvec fp32 x fp64", bench.seconds(partial(kernels.add_matvec, y, A, x)), bytes=2.0 * n * n)
     transposed = partial(kernels.add_matvec, x, A, y, transposed=True)
     bench.note("dense", "transposed matvec", bench.seconds(transposed), bytes=2.0 * n * n)
 
-    D = kernels.panel(kernels.vector(kernels.panel_size(nb, nb, "fp32"), "fp32"), nb, nb)
-    flag, identity = kernels.vector(1), torch.eye(nb, device=D.device) * nb
+    D = kernels.panel(kernels.buffer(kernels.panel_size(nb, nb, "fp32"), "fp32"), nb, nb)
+    flag, identity = kernels.buffer(1), torch.eye(nb, device=D.device) * nb
 
     def factor_block() -> None:
         D.copy_(identity)
@@ -151,10 +152,8 @@ def dense(bench: Bench) -> None:
         bench.note("dense", f"U12 = L11^-1 A12 by {way}", time_s, flops=float(n // 2 * nb**2))
     generate()  # what was solved with again and again has become zeros, and zeros are multiplied faster
     for precision in ("fp16", "bf16", "fp8"):
-        L = kernels.left_operand(kernels.operand(kernels.operand_size(n, nb, precision, "left"), precision), n, nb)
-        U = kernels.right_operand(
-            kernels.operand(kernels.operand_size(nb, n // 2, precision, "right"), precision), nb, n // 2
-        )
+        L = kernels.operand_matrix(kernels.operand_buffer(n, nb, precision, "left"), n, nb, "left")
+        U = kernels.operand_matrix(kernels.operand_buffer(nb, n // 2, precision, "right"), nb, n // 2, "right")
         size = 4.0 + (1.0 if precision == "fp8" else 2.0)
         time_s = bench.seconds(partial(kernels.cast, A[:, :nb], L, precision))
         bench.note("dense", f"cast of L21 to {precision}", time_s, bytes=size * n * nb)
@@ -174,10 +173,10 @@ def _panels(bench: Bench) -> None:
     kernels, n = bench.kernels, bench.n
     jb = bench.nb // 2
     values = torch.rand(jb, n, dtype=torch.float64, device=kernels.device.where).T - 0.5
-    A = kernels.panel(kernels.vector(kernels.panel_size(n, jb)), n, jb)
-    L1 = kernels.panel(kernels.vector(kernels.panel_size(jb, jb)), jb, jb)
+    A = kernels.panel(kernels.buffer(kernels.panel_size(n, jb)), n, jb)
+    L1 = kernels.panel(kernels.buffer(kernels.panel_size(jb, jb)), jb, jb)
     panel = Panel(
-        A, L1, kernels.vector(jb + 1), BlockCyclic(n, jb, 0, 1), 0, jb, panel_plan(jb, 8, 2, "right"), "right"
+        A, L1, kernels.buffer(jb + 1), BlockCyclic(n, jb, 0, 1), 0, jb, panel_plan(jb, 8, 2, "right"), "right"
     )
 
     def factor() -> None:
@@ -198,11 +197,12 @@ def _panels(bench: Bench) -> None:
 def _refinement(bench: Bench) -> None:
     """A triangular solve with one diagonal block, of which a refinement takes two a block of the matrix."""
     kernels, nb = bench.kernels, bench.nb
-    T, x = bench.fresh(nb, nb, "fp32"), kernels.zeros(nb)
+    T, x = bench.fresh(nb, nb, "fp32"), kernels.xp.zeros(nb)
     T.diagonal().add_(float(nb))
     x.fill_(1.0)
     bench.note("dense", f"solve with an upper block {nb}", bench.seconds(partial(kernels.solve_upper, T, x)))
-    bench.note("dense", f"solve with a lower block {nb}", bench.seconds(partial(kernels.solve_lower, T, x)))
+    ready = kernels.block_solver(T, "upper")
+    bench.note("dense", f"solve with an upper block {nb} made ready", bench.seconds(partial(ready, x)))
 
 
 def lu(bench: Bench) -> None:
@@ -253,7 +253,7 @@ def _pivoted_lu(bench: Bench, n: int, nb: int, where: str) -> float:
     grid = make_grid(ProcessGrid(1, 1, "row", None), Solo())
     assert grid is not None
     A = dist_matrix(grid, n, n + 1, nb, kernels)
-    kernels.generate(A.local, A.rows, A.cols, generator("hpl", n).entries, kernels.zeros(0))
+    kernels.generate(A.local, A.rows, A.cols, generator("hpl", n).entries)
     begin = kernels.device.mark()
     factorize_with_pivots(A, PivotedLuOptions(), kernels, Spans((), kernels.stopwatch))
     time_s = kernels.device.seconds(begin, kernels.device.mark())

@@ -318,7 +318,7 @@ def test_the_proof_is_not_fooled_by_factors_that_fit_other_vectors() -> None:
         matrix, _ = dense("fasi-higham", n)
         known = []
         for k in range(3):
-            v = kernels.zeros(n)
+            v = kernels.xp.zeros(n)
             kernels.signs(v, A.cols, 12345 + k)
             known.append(v)
         V = np.array(known).T

@@ -49,12 +49,12 @@ def solve(
         grid = make_grid(shape, comm)
         assert grid is not None
         A = dist_matrix(grid, n, n + 1, nb, kernels)
-        kernels.generate(A.local, A.rows, A.cols, generator("hpl", n).entries, kernels.zeros(0))
+        kernels.generate(A.local, A.rows, A.cols, generator("hpl", n).entries)
         if edit is not None:
             edit(A, kernels)
         singular = factorize(A, options, kernels, Spans())
         x = solve_augmented(A, kernels)
-        kernels.generate(A.local, A.rows, A.cols, generator("hpl", n).entries, kernels.zeros(0))
+        kernels.generate(A.local, A.rows, A.cols, generator("hpl", n).entries)
         if edit is not None:
             edit(A, kernels)
         norms = residual_norms(A, x, kernels)

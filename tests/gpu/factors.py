@@ -24,7 +24,7 @@ from tests.support.torch_devices import array
 def hpl_factors(kernels: TorchKernels, n: int, nb: int, lookahead: int) -> Any:
     """HPL's U and the right-hand side beside it."""
     A = dist_matrix(_alone(), n, n + 1, nb, kernels)
-    kernels.generate(A.local, A.rows, A.cols, generator("hpl", n).entries, kernels.zeros(0))
+    kernels.generate(A.local, A.rows, A.cols, generator("hpl", n).entries)
     options = pivoted_lu.PivotedLuOptions(lookahead=lookahead)
     assert pivoted_lu.factorize(A, options, kernels, Spans(stopwatch=kernels.stopwatch)) == 0
     return np.triu(array(A.local))

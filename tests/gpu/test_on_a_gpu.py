@@ -31,9 +31,10 @@ from mxpeak.layout.index_map import consecutive
 from mxpeak.layout.stencil import Box
 from mxpeak.layout.structure import WHOLE
 from mxpeak.spans import Spans
-from tests.contract.test_mixed_kernels import KINDS, STORED, entries_of, globals_of, slack, within
 from tests.contract.test_sparse_kernels import CLASSIC, UNEQUAL
 from tests.gpu.factors import FACTORS
+from tests.support.blocks import STORED, globals_of, within
+from tests.support.generated import KINDS, entries_of, slack
 from tests.support.tensor_checks import check_tensors, nothing, numbers, same
 from tests.support.torch_devices import FORMS, ON_GPU, WHERE, array, torch_device
 
@@ -160,8 +161,7 @@ def test_what_is_begun_beside_runs_beside_and_what_is_joined_after_it(device: De
 
 
 def test_numbers_are_fetched_while_the_device_is_busy(kernels: TorchKernels) -> None:
-    v = kernels.vector(3)
-    kernels.assign(v, [1.0, 2.0, 3.0])
+    v = kernels.xp.asarray([1.0, 2.0, 3.0])
     kernels.fetch(v)()  # pinned memory is there from now on
     kernels.wait()
     sleep()
@@ -170,7 +170,7 @@ def test_numbers_are_fetched_while_the_device_is_busy(kernels: TorchKernels) -> 
     v.add_(1.0)
     assert not torch.cuda.current_stream().query(), "nobody waited"
     assert arrive() == [2.0, 3.0, 4.0]
-    assert kernels.floats(v) == [3.0, 4.0, 5.0]
+    assert v.tolist() == [3.0, 4.0, 5.0]
 
 
 def test_marks_and_spans_measure_what_the_device_did(device: Device) -> None:
@@ -248,7 +248,7 @@ def test_generated_matrices_have_the_hosts_bits(kernels: TorchKernels, kind: str
         for precision, (_, u) in STORED.items():
             found, exact = (one.matrix(rows.local_size, cols.local_size, precision) for one in (kernels, host))
             for one, A in ((kernels, found), (host, exact)):
-                one.generate(A, rows, cols, entries, one.zeros(0))
+                one.generate(A, rows, cols, entries)
             # Those of a Gaussian may differ by its slack, and in fp32 then be neighbours.
             off = slack(entries) and slack(entries) + (2 * u * np.abs(exact) if precision == "fp32" else 0.0)
             assert within(array(found), exact, off)
@@ -274,8 +274,8 @@ def test_rows_more_than_2_to_the_31_entries_apart_are_generated(kernels: TorchKe
     assert len(globals_of(rows)) == 37
     for kind in ("HPL's", "unit-factors"):
         exact = host.matrix(37, n, "fp32")
-        kernels.generate(far, rows, cols, entries_of(kind, n), kernels.zeros(0))
-        host.generate(exact, rows, cols, entries_of(kind, n), host.zeros(0))
+        kernels.generate(far, rows, cols, entries_of(kind, n))
+        host.generate(exact, rows, cols, entries_of(kind, n))
         assert np.array_equal(array(far), exact)
 
 
@@ -287,7 +287,7 @@ def test_rows_more_than_2_to_the_31_entries_apart_are_read_and_written(
     rows, cols = BlockCyclic(m, m, 0, 1), BlockCyclic(n, n, 0, 1)
     results = []
     for A in (far, far.clone(memory_format=torch.contiguous_format)):
-        by_row, by_column, y, z = (kernels.zeros(size) for size in (m, n, m, n))
+        by_row, by_column, y, z = (kernels.xp.zeros(size) for size in (m, n, m, n))
         kernels.abs_sums(A, by_row, by_column)
         kernels.add_matvec(y, A, by_column)
         kernels.add_matvec(z, A, by_row, transposed=True)
@@ -295,7 +295,7 @@ def test_rows_more_than_2_to_the_31_entries_apart_are_read_and_written(
         parts = kernels.norms.norm_pass(
             [Tile(A, consecutive(m), consecutive(n), 0, 0)], WHOLE, ("max", "squares", "rows", "columns"), m, n
         )
-        operand = kernels.left_operand(kernels.operand(kernels.operand_size(m, n, "fp16", "left"), "fp16"), m, n)
+        operand = kernels.operand_matrix(kernels.operand_buffer(m, n, "fp16", "left"), m, n, "left")
         kernels.cast(A, operand, "fp16")
         kernels.scale_rows_columns(A, by_row, by_column)
         vectors = [by_row, by_column, y, z, parts.squares, parts.by_row, parts.by_column, A, operand]

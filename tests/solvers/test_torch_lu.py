@@ -85,14 +85,14 @@ def solve_hpl(
 
     def noting(panel: Panel, exchange: Any) -> PanelOutcome:
         outcome: PanelOutcome = factor_panel(panel, exchange)
-        pivots.append(kernels.floats(panel.pivots))
+        pivots.append(panel.pivots.tolist())
         return outcome
 
     kernels.factor_panel = noting  # type: ignore[method-assign]
     A = dist_matrix(alone(), n, n + 1, nb, kernels)
 
     def fill() -> None:
-        kernels.generate(A.local, A.rows, A.cols, generator("hpl", n).entries, kernels.zeros(0))
+        kernels.generate(A.local, A.rows, A.cols, generator("hpl", n).entries)
         if zero:
             A.local[:, 1:3] = 0.0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -10,6 +11,7 @@ from mxpeak.kernels.contract import Kernels
 from mxpeak.kernels.host.kernels import HostKernels
 from mxpeak.kernels.reference.kernels import ReferenceKernels
 
+ON_GPU = os.environ.get("TEST_DEVICE") == "cuda"
 #: What `torch` has for an operation in both forms: torch's own operations, and Triton's kernels, which the CPU
 #: interprets (milliseconds a program: sizes are small, but more than a tile).  TEST_DEVICE=cuda tests both on a GPU.
 TORCH = {"torch": False, "torch with Triton": True}
@@ -28,6 +30,16 @@ class Backend:
     def on_torch(self) -> bool:
         """Whether its arrays are tensors."""
         return self.name in TORCH
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether its tensors lie on a GPU."""
+        return self.on_torch and ON_GPU
+
+    @property
+    def interpreted(self) -> bool:
+        """Whether Triton's interpreter runs its kernels: then cases are few and small."""
+        return TORCH.get(self.name, False) and not ON_GPU
 
     def array(self, values: Any) -> Any:
         """A NumPy array as the backend's, with its strides; of the same memory unless that is a GPU's."""

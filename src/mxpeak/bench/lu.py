@@ -13,7 +13,9 @@ from mxpeak.comm.grid import Grid, make_grid
 from mxpeak.configs.lu import LuCase, LuConfig
 from mxpeak.distributed.vectors import largest
 from mxpeak.errors import ResourceError
-from mxpeak.kernels.contract import Kernels
+from mxpeak.kernels.contract import Kernels, Matrix
+from mxpeak.layout.block_cyclic import BlockCyclic
+from mxpeak.layout.entries import Entries
 from mxpeak.layout.grid import ProcessGrid
 from mxpeak.options import Setting
 from mxpeak.perf.counts import Footprint, hpl_flops
@@ -21,6 +23,7 @@ from mxpeak.records import Result
 from mxpeak.runtime.facts import facts_of
 from mxpeak.runtime.memory import memory_budget
 from mxpeak.runtime.placement import Placement, load_kernels, place
+from mxpeak.solvers.lu import storage
 from mxpeak.spans import Observer
 
 #: --quick: seconds that one run should take, and the orders between which it is chosen.
@@ -117,7 +120,7 @@ class LuBench:
         if grid is None:
             return 0.0
         m, k = (max(64, min(self.gemm_block, n // side)) for side in (P, Q))
-        probe, times = self.kernels.gemm_probe(m, k, nb, precision), GPU_PROBES if self.config.on_gpu else 1
+        probe, times = gemm_probe(self.kernels, m, k, nb, precision), GPU_PROBES if self.config.on_gpu else 1
 
         def multiply() -> None:
             for _ in range(times):
@@ -242,3 +245,24 @@ def slowest(grid: Grid, kernels: Kernels, work: Callable[[], None]) -> float:
     work()
     kernels.wait()
     return largest(kernels, grid.all, [time.perf_counter() - begin])[0]
+
+
+def gemm_probe(kernels: Kernels, m: int, n: int, k: int, precision: str) -> Callable[[], None]:
+    """C = C - A B, C m×n and k columns in A, operands in a precision: to be called and timed.
+
+    A and B are random numbers: products of equal ones draw less power, and are faster than those of an LU.
+    """
+    stored = storage(precision)
+    C = kernels.matrix(m, n, stored)
+    C[:] = 0.0
+
+    def random(rows: int, columns: int, side: str, seed: int) -> Matrix:
+        uniform = kernels.matrix(rows, columns, stored)
+        entries = Entries("lcg", rows, seed=seed, scale=-1.0, shift=0.5)
+        kernels.generate(uniform, BlockCyclic(rows, 64, 0, 1), BlockCyclic(columns, 64, 0, 1), entries)
+        operand = kernels.operand_matrix(kernels.operand_buffer(rows, columns, precision, side), rows, columns, side)
+        kernels.cast(uniform, operand, precision)
+        return operand
+
+    A, B = random(m, k, "left", 1), random(k, n, "right", 2)
+    return lambda: kernels.subtract_product(C, A, B)

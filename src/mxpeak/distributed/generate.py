@@ -1,4 +1,4 @@
-"""A generated system A x = b on a process grid: of A only the diagonal is kept, all else is made anew when needed."""
+"""A generated system A x = b on a process grid: of A only the diagonal is kept, all else is regenerated when needed."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from mxpeak.layout.generators import Generator
 
 
 class GeneratedSystem:
-    """A and b of a generator, dealt in NB×NB blocks.  Making it is collective over the grid: a row-sum diagonal is
-    built here, once, by everybody.
+    """A and b of a generator, distributed in NB×NB blocks.  Constructing it is collective over the grid: a row-sum
+    diagonal is built here, once, by everybody.
 
     Vectors over the rows are the same along every process row, those over the columns along every process column.
     """
@@ -24,26 +24,20 @@ class GeneratedSystem:
         self._generator, self._kernels = generator, kernels
         self._diagonal = self._make_diagonal()
         b = kernels.matrix(self.rows.local_size, 1)
-        kernels.generate(b, self.rows, BlockCyclic(1, 1, 0, 1), generator.right_side, kernels.zeros(0))
-        self.b = kernels.copied(b[:, 0])
+        kernels.generate(b, self.rows, BlockCyclic(1, 1, 0, 1), generator.right_side)
+        self.b = kernels.xp.asarray(b[:, 0], copy=True)
 
     @property
     def random(self) -> bool:
         """Whether the entries off the diagonal are random numbers."""
         return self._generator.entries.kind != "unit-factors"
 
-    def _make_diagonal(self) -> Vector:
+    def _make_diagonal(self) -> Vector | None:
         """The diagonal over the rows: constant, theta · Σ_{j≠i} |a_ij|, or none (as drawn)."""
-        kernels, m, given = self._kernels, self.rows.local_size, self._generator
-        if given.row_sum is not None:
-            d = kernels.zeros(m)
-            kernels.add_scaled(d, given.row_sum, self._row_sums(kernels.zeros(m)))
-            return d
-        if given.diagonal is None:
-            return kernels.zeros(0)
-        d = kernels.vector(m)
-        kernels.assign(d, given.diagonal)
-        return d
+        xp, m, generator = self._kernels.xp, self.rows.local_size, self._generator
+        if generator.row_sum is not None:
+            return xp.multiply(self._row_sums(xp.zeros(m)), generator.row_sum)
+        return None if generator.diagonal is None else xp.full(m, generator.diagonal)
 
     def store(self, A: DistMatrix) -> None:
         """A = the generated matrix, rounded once to what A is stored in."""
@@ -51,7 +45,7 @@ class GeneratedSystem:
 
     def multiply(self, x: Vector) -> Vector:
         """A x over the rows, for x over the columns; in fp64, one reduction.  Collective over the grid."""
-        y = self._kernels.zeros(self.rows.local_size)
+        y = self._kernels.xp.zeros(self.rows.local_size)
         self._kernels.generated_matvec(y, self.rows, self.cols, self._generator.entries, self._diagonal, x)
         self.grid.row.allreduce(y, "sum")
         return y
@@ -60,9 +54,9 @@ class GeneratedSystem:
         """Σ_j |a_ij| over the rows.  Collective over the grid."""
         return self._row_sums(self._diagonal)
 
-    def _row_sums(self, diagonal: Vector) -> Vector:
-        sums, squares = (self._kernels.zeros(self.rows.local_size) for _ in range(2))
-        self._kernels.generated_row_sums(sums, squares, self.rows, self.cols, self._generator.entries, diagonal)
+    def _row_sums(self, diagonal: Vector | None) -> Vector:
+        sums = self._kernels.xp.zeros(self.rows.local_size)
+        self._kernels.generated_row_sums(sums, self.rows, self.cols, self._generator.entries, diagonal)
         self.grid.row.allreduce(sums, "sum")
         return sums
 
@@ -71,14 +65,14 @@ class GeneratedSystem:
 
         Collective over the grid; 8·N bytes a rank.
         """
-        kernels = self._kernels
-        whole, x = kernels.zeros(self.n), kernels.zeros(self.cols.local_size)
+        xp = self._kernels.xp
+        whole, x = xp.zeros(self.n), xp.zeros(self.cols.local_size)
         if self.grid.q == 0:
-            for mine, all_ in _blocks(self.rows):
-                kernels.add_scaled(whole[all_], 1.0, r[mine])
+            for mine, everywhere in _blocks(self.rows):
+                whole[everywhere] = r[mine]
         self.grid.all.allreduce(whole, "sum")
-        for mine, all_ in _blocks(self.cols):
-            kernels.add_scaled(x[mine], 1.0, whole[all_])
+        for mine, everywhere in _blocks(self.cols):
+            x[mine] = whole[everywhere]
         return x
 
 

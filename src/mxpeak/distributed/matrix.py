@@ -1,4 +1,4 @@
-"""A matrix dealt block-cyclically over a process grid, as one rank holds it."""
+"""A matrix distributed block-cyclically over a process grid, as one rank sees it."""
 
 from __future__ import annotations
 

@@ -15,10 +15,14 @@ from mxpeak.kernels.contract import Kernels, Vector
 
 def largest(kernels: Kernels, everybody: Communicator, values: list[float]) -> list[float]:
     """The largest of everybody's values, entry by entry, NaN if there is one.  Collective."""
-    found = kernels.zeros(len(values))
-    kernels.assign(found, values)
+    found = kernels.xp.asarray(values, dtype=kernels.xp.float64)
     everybody.allreduce(found, "max")
-    return kernels.floats(found)
+    return list(found.tolist())
+
+
+def max_abs(kernels: Kernels, w: Vector) -> float:
+    """The largest |w_i| on this rank, NaN if there is one, 0 if it has no entry."""
+    return float(kernels.xp.max(kernels.xp.abs(w))) if len(w) else 0.0
 
 
 class DistSpace:
@@ -37,15 +41,14 @@ class DistSpace:
 
     def max_abs(self, w: Vector) -> float:
         """||w||_inf, NaN if there is one.  Collective."""
-        return largest(self.kernels, self.everybody, [self.kernels.max_abs(w)])[0]
+        return largest(self.kernels, self.everybody, [max_abs(self.kernels, w)])[0]
 
     def sum_of(self, parts: list[float]) -> list[float]:
         """Sums over the ranks whose copies count.  Collective."""
-        total = self.kernels.zeros(len(parts))
-        if self.counts:
-            self.kernels.assign(total, parts)
+        xp = self.kernels.xp
+        total = xp.asarray(parts if self.counts else [0.0] * len(parts), dtype=xp.float64)
         self.everybody.allreduce(total, "sum")
-        return self.kernels.floats(total)
+        return list(total.tolist())
 
 
 class DistBasis:
@@ -69,8 +72,7 @@ class DistBasis:
         if self._used % self.CHUNK == 0:
             self._chunks.append(self._space.kernels.matrix(self.CHUNK, self._space.size))
         self._used += 1
-        self._space.kernels.assign(self.last, 0.0)
-        self._space.kernels.add_scaled(self.last, factor, w)
+        self.last[:] = self._space.kernels.xp.multiply(w, factor)
 
     def orthogonalize(self, w: Vector) -> tuple[list[float], float]:
         """CGS2 of w.  Collective, three reductions."""
@@ -83,27 +85,25 @@ class DistBasis:
     def _project(self, w: Vector) -> list[float]:
         """h = Q^T w and w -= Q h."""
         kernels = self._space.kernels
-        h = kernels.zeros(self._used)
+        h = kernels.xp.zeros(self._used)
         if self._space.counts:
             for k, Q in self._parts(self._used):
                 kernels.add_matvec(h[k : k + Q.shape[0]], Q, w)
         self._space.everybody.allreduce(h, "sum")
-        found = kernels.floats(h)
-        self._add(w, [-value for value in found])
-        return found
+        self._add(w, -h)
+        return list(h.tolist())
 
     def combine(self, t: list[float]) -> Vector:
         """Q t."""
-        x = self._space.kernels.zeros(self._space.size)
-        self._add(x, t)
+        xp = self._space.kernels.xp
+        x = xp.zeros(self._space.size)
+        self._add(x, xp.asarray(t, dtype=xp.float64))
         return x
 
-    def _add(self, x: Vector, t: list[float]) -> None:
-        kernels = self._space.kernels
-        coefficients = kernels.zeros(len(t))
-        kernels.assign(coefficients, t)
+    def _add(self, x: Vector, t: Vector) -> None:
+        """x += Q t."""
         for k, Q in self._parts(len(t)):
-            kernels.add_matvec(x, Q, coefficients[k : k + Q.shape[0]], transposed=True)
+            self._space.kernels.add_matvec(x, Q, t[k : k + Q.shape[0]], transposed=True)
 
     def _parts(self, count: int) -> list[tuple[int, Vector]]:
         """The first `count` vectors, as (number of the first, matrix) a chunk."""

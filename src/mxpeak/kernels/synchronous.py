@@ -2,26 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from functools import partial
 from typing import Any
 
 import array_api_compat.numpy
+import numpy as np
 
 from mxpeak.kernels.contract import Matrix, Vector
-from mxpeak.kernels.contract.lu import BlockSolver
 from mxpeak.spans import HOST
+
+
+class QuietNumPy:
+    """NumPy as an array namespace in which overflow gives inf, and what is undefined NaN, without a warning."""
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(array_api_compat.numpy, name)
+        if isinstance(found, type) or not callable(found):
+            return found
+
+        def quiet(*args: Any, **options: Any) -> Any:
+            with np.errstate(all="ignore"):
+                return found(*args, **options)
+
+        setattr(self, name, quiet)
+        return quiet
 
 
 class Synchronous:
     """The parts of `kernels.contract.Kernels` that are trivial on the host; operands of products lie by rows."""
 
     stopwatch = HOST
-    xp = array_api_compat.numpy
+    xp = QuietNumPy()
     transport = None
-    shaped: Any
-    solve_lower: Any
-    solve_upper: Any
+    buffer: Any
+    emulates: Any
 
     def wait(self) -> None:
         pass
@@ -32,17 +47,21 @@ class Synchronous:
     def join(self) -> None:
         pass
 
+    def device_facts(self) -> dict[str, Any]:
+        return {}
+
+    def indices(self, values: Sequence[int]) -> Vector:
+        return np.array(values, dtype=np.int64)
+
+    def fetch(self, vector: Vector) -> Callable[[], list[float]]:
+        values: list[float] = vector.tolist()
+        return lambda: values
+
+    def operand_buffer(self, rows: int, columns: int, precision: str, side: str) -> Vector:
+        return self.buffer(rows * columns, "fp32" if self.emulates(precision) else precision)
+
     def operand_size(self, rows: int, columns: int, precision: str, side: str) -> int:
         return rows * columns
 
-    def left_operand(self, vector: Vector, rows: int, columns: int) -> Matrix:
-        return self.shaped(vector, rows, columns)
-
-    def right_operand(self, vector: Vector, rows: int, columns: int) -> Matrix:
-        return self.shaped(vector, rows, columns)
-
-    def block_solver(self, T: Matrix, part: str) -> BlockSolver:
-        return partial(self.solve_lower if part == "lower" else self.solve_upper, T)
-
-    def device_facts(self) -> dict[str, Any]:
-        return {}
+    def operand_matrix(self, buffer: Vector, rows: int, columns: int, side: str) -> Matrix:
+        return buffer[: rows * columns].reshape((rows, columns))

@@ -38,37 +38,34 @@ def condition_estimate(mxp: MxpSystem, kernels: Kernels) -> float:
     2·N² flops a solve, two a pair.  Collective over the grid.
     """
     n = mxp.n
-    columns, rows = mxp.unknowns.size, mxp.equations.size
-    x = kernels.zeros(columns)
-    kernels.assign(x, 1.0 / n)
+    xp = kernels.xp
+    x = xp.full(mxp.unknowns.size, 1.0 / n)
     best, vertex = 0.0, -1
     for _ in range(MOST_PAIRS):
         y = mxp.precondition_transposed(x)
-        size = mxp.equations.sum_of([kernels.sum_abs(y)])[0]
+        size = mxp.equations.sum_of([float(xp.sum(xp.abs(y)))])[0]
         if not size > best:  # also where it is not a number
             return mxp.A_inf * (best if size == size else size)
         best = size
-        signs = kernels.zeros(rows)
-        kernels.assign(signs, [1.0 if value >= 0.0 else -1.0 for value in kernels.floats(y)])
-        z = mxp.precondition(signs)
+        z = mxp.precondition(xp.where(y >= 0.0, xp.ones(y.shape), -xp.ones(y.shape)))
         z_inf, place = _largest(mxp, z, kernels)
-        if place == vertex or not z_inf > mxp.unknowns.sum_of([_dot(z, x, kernels)])[0]:
+        if place == vertex or not z_inf > mxp.unknowns.sum_of([_dot(z, x)])[0]:
             break
         vertex = place
-        kernels.assign(x, 0.0)
+        x[:] = 0.0
         local = mxp.local_column(place)
         if local is not None:
-            kernels.assign(x[local : local + 1], 1.0)
+            x[local] = 1.0
     return mxp.A_inf * best
 
 
-def _dot(z: Vector, x: Vector, kernels: Kernels) -> float:
-    return sum(a * b for a, b in zip(kernels.floats(z), kernels.floats(x)))
+def _dot(z: Vector, x: Vector) -> float:
+    return float(sum(a * b for a, b in zip(z.tolist(), x.tolist())))
 
 
 def _largest(mxp: MxpSystem, z: Vector, kernels: Kernels) -> tuple[float, int]:
     """max |z_j|, and the first global j that has it; the same on every rank."""
     z_inf = mxp.unknowns.max_abs(z)
-    mine = [mxp.global_column(jl) for jl, value in enumerate(kernels.floats(z)) if abs(value) == z_inf]
+    mine = [mxp.global_column(jl) for jl, value in enumerate(z.tolist()) if abs(value) == z_inf]
     first = largest(kernels, mxp.unknowns.everybody, [-float(min(mine, default=mxp.n))])
     return z_inf, -int(first[0])

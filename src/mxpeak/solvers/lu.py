@@ -63,7 +63,7 @@ class _MixedLu:
     def __init__(self, A: DistMatrix, options: MixedLuOptions, kernels: Kernels, spans: Spans):
         self.A, self.options, self.kernels, self.spans = A, options, kernels, spans
         self.steps = lu_steps(A.rows.n, A.nb, A.grid.P, A.grid.Q)
-        self.zero_pivots = kernels.zeros(len(self.steps))  # looked at when all is done: until then nobody waits
+        self.zero_pivots = kernels.xp.zeros(len(self.steps))  # looked at when all is done: until then nobody waits
         self.buffers = [_Buffers(A, options.precision, kernels) for _ in range(min(2, options.lookahead + 1))]
 
     def run(self) -> None:
@@ -155,7 +155,7 @@ class _MixedLu:
 
     def singular(self) -> int:
         """1 + the first column for which this rank found a zero pivot; 0 if there is none."""
-        found = self.kernels.floats(self.zero_pivots)
+        found = self.zero_pivots.tolist()
         return next((step.j0 + int(column) for step, column in zip(self.steps, found) if column), 0)
 
     # --- line 29: the update
@@ -195,9 +195,9 @@ class _Buffers:
 
     def __init__(self, A: DistMatrix, low: str, kernels: Kernels):
         jb, stored = min(A.nb, A.rows.n), storage(low)
-        self.D: Any = kernels.vector(kernels.panel_size(jb, jb, stored), stored)
-        self.L: Any = kernels.operand(kernels.operand_size(A.rows.local_size, jb, low, "left"), low)
-        self.U: Any = kernels.operand(kernels.operand_size(jb, A.cols.local_size, low, "right"), low)
+        self.D: Any = kernels.buffer(kernels.panel_size(jb, jb, stored), stored)
+        self.L: Any = kernels.operand_buffer(A.rows.local_size, jb, low, "left")
+        self.U: Any = kernels.operand_buffer(jb, A.cols.local_size, low, "right")
 
 
 class Panels:
@@ -217,8 +217,8 @@ class Panels:
         self._first_row, self._first_column = A.rows.local_start(step.j1), A.cols.local_start(step.j1)
         m, n = A.rows.local_size - self._first_row, A.cols.local_size - self._first_column
         self.D: Matrix = kernels.panel(buffers.D, jb, jb)
-        self.L_row: Matrix = kernels.left_operand(buffers.L, m, jb)
-        self.U_col: Matrix = kernels.right_operand(buffers.U, jb, n)
+        self.L_row: Matrix = kernels.operand_matrix(buffers.L, m, jb, "left")
+        self.U_col: Matrix = kernels.operand_matrix(buffers.U, jb, n, "right")
         self.D_message = buffers.D[: kernels.panel_size(jb, jb, storage(low))]
         self.L_message = buffers.L[: kernels.operand_size(m, jb, low, "left")]
         self.U_message = buffers.U[: kernels.operand_size(jb, n, low, "right")]

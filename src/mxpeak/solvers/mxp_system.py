@@ -1,4 +1,4 @@
-"""HPL-MxP's system as refinement sees it: A made anew for every product, M^-1 = U^-1 L^-1 from the factors.
+"""HPL-MxP's system as refinement sees it: A regenerated for every product, M^-1 = U^-1 L^-1 from the factors.
 
 With balancing, the factors are those of R A C (R and C diagonal), so that M^-1 = C (LU)^-1 R.
 """
@@ -50,25 +50,20 @@ class MxpSystem:
 
     def precondition(self, r: Vector) -> Vector:
         """C U^-1 L^-1 R r over the columns."""
+        xp = self._kernels.xp
         with self.spans("ptrsv", flops=2.0 * self._system.rows.local_size * self._system.cols.local_size):
             if self._balance is None:
                 return self._factors.solve(r)
-            z = self._factors.solve(self._scaled(r, self._balance.R))
-            self._kernels.multiply(z, self._balance.C)
-            return z
+            scaled = xp.multiply(self._balance.R, r)
+            return xp.multiply(self._balance.C, self._factors.solve(scaled))
 
     def precondition_transposed(self, c: Vector) -> Vector:
         """R L^-T U^-T C c over the rows, for c over the columns."""
         if self._balance is None:
             return self._factors.solve_transposed(c)
-        z = self._factors.solve_transposed(self._scaled(c, self._balance.C))
-        self._kernels.multiply(z, self._balance.R)
-        return z
-
-    def _scaled(self, r: Vector, factors: Vector) -> Vector:
-        scaled = self._kernels.copied(r)
-        self._kernels.multiply(scaled, factors)
-        return scaled
+        xp = self._kernels.xp
+        scaled = xp.multiply(self._balance.C, c)
+        return xp.multiply(self._balance.R, self._factors.solve_transposed(scaled))
 
     def global_column(self, local: int) -> int:
         """The unknown that this rank's entry `local` of a vector over the columns is."""
@@ -85,9 +80,7 @@ class MxpSystem:
 
     def subtract(self, r: Vector, d: Vector) -> Vector:
         """r - d."""
-        difference = self._kernels.copied(r)
-        self._kernels.add_scaled(difference, -1.0, d)
-        return difference
+        return self._kernels.xp.subtract(r, d)
 
 
 def balance(A: DistMatrix, kernels: Kernels) -> Balance:
@@ -95,24 +88,21 @@ def balance(A: DistMatrix, kernels: Kernels) -> Balance:
 
     Exact, for powers of two only move exponents (short of under- and overflow).  Collective over the grid; 4·N² flops.
     """
-    rows, columns = kernels.zeros(A.rows.local_size), kernels.zeros(A.cols.local_size)
+    xp, (m, n) = kernels.xp, A.local.shape
+    rows, columns = xp.zeros(m), xp.zeros(n)
     kernels.row_max(A.local, rows)
     A.grid.row.allreduce(rows, "max")
     R = _reciprocal_powers(rows, kernels)
-    ones = kernels.zeros(A.cols.local_size)
-    kernels.assign(ones, 1.0)
-    kernels.scale_rows_columns(A.local, R, ones)
+    kernels.scale_rows_columns(A.local, R, xp.ones(n))
     kernels.column_max(A.local, columns)
     A.grid.column.allreduce(columns, "max")
     C = _reciprocal_powers(columns, kernels)
-    ones = kernels.zeros(A.rows.local_size)
-    kernels.assign(ones, 1.0)
-    kernels.scale_rows_columns(A.local, ones, C)
+    kernels.scale_rows_columns(A.local, xp.ones(m), C)
     return Balance(R, C)
 
 
 def _reciprocal_powers(largest: Vector, kernels: Kernels) -> Vector:
     """2^-ceil(log2 of each entry), and 1 where it is zero or not finite."""
-    powers = kernels.zeros(len(largest))
+    powers = kernels.xp.zeros(len(largest))
     kernels.reciprocal_powers(powers, largest)
     return powers

@@ -11,7 +11,7 @@ from mxpeak.comm.broadcast import broadcast
 from mxpeak.comm.exchange import allreduce_by
 from mxpeak.distributed.matrix import DistMatrix
 from mxpeak.kernels.contract import Kernels
-from mxpeak.kernels.contract.lu import Panel
+from mxpeak.kernels.contract.lu import Panel, better_candidate
 from mxpeak.layout.panel_plan import panel_plan
 from mxpeak.layout.row_moves import LocalMoves, local_moves, row_moves
 from mxpeak.layout.schedule import LuStep
@@ -75,10 +75,9 @@ class FactoredPanel:
         """
         A, step, kernels = self._A, self.step, self._kernels
         column = A.grid.column
-        theirs = kernels.candidate(step.jb)
 
-        def exchange(mine: Any) -> None:
-            allreduce_by(column, mine, theirs, kernels.better_candidate)
+        def exchange(mine: Any, theirs: Any) -> None:
+            allreduce_by(column, mine, theirs, better_candidate)
 
         plan = panel_plan(step.jb, options.nbmin, options.ndiv, options.rfact)
         il0 = A.rows.local_start(step.j0)

@@ -75,7 +75,7 @@ class _PivotedLu:
         n2 = split_columns(self.end, options.split, A.nb) if hides else 0
         self.split_at = self.end - n2
         self._panels = [
-            kernels.vector(FactoredPanel.buffer_size(A, kernels)) for _ in range(min(2, options.lookahead + 1))
+            kernels.buffer(FactoredPanel.buffer_size(A, kernels)) for _ in range(min(2, options.lookahead + 1))
         ]
         self._ahead = swap_buffers(A, min(A.nb, self.end), 0, kernels)
         self._left = swap_buffers(A, max(self.split_at, min(self.end, n2 + A.nb)), 1, kernels)

@@ -72,10 +72,9 @@ def prove(
     """
     prover = _Prover(system, factors, kernels, balance)
     variance = prover.variance(low)
-    weights = kernels.copied(variance)
-    kernels.power(weights, -0.5)
-    sigma = sqrt(prover.equations.sum_of([kernels.sum_abs(variance)])[0])
-    squares = kernels.zeros(system.rows.local_size)
+    weights = kernels.xp.pow(variance, -0.5)
+    sigma = sqrt(prover.equations.sum_of([float(kernels.xp.sum(variance))])[0])
+    squares = kernels.xp.zeros(system.rows.local_size)
     probes = [prover.probe(seed + k, sigma, weights, squares) for k in range(PROBES)]
     errors, bounds, deviations = zip(*probes)
     spread = prover.spread(squares)
@@ -95,24 +94,21 @@ class _Prover:
     def probe(self, seed: int, sigma: float, weights: Vector, squares: Vector) -> tuple[float, float, float]:
         """Error, bound and largest deviation for one v; the squared deviations are added to `squares`."""
         kernels, equations = self.kernels, self.equations
-        v = kernels.zeros(self.system.cols.local_size)
+        v = kernels.xp.zeros(self.system.cols.local_size)
         kernels.signs(v, self.system.cols, seed)
         e = self.times_A(v)
         norm = equations.norm(e)
         kernels.add_scaled(e, -1.0, self.times_LU(v))
         error, bound = (equations.norm(e) / norm, SIGMAS * sigma / norm) if norm else (nan, nan)
-        kernels.multiply(e, weights)  # from here in units of sigma
+        e = kernels.xp.multiply(e, weights)  # from here in units of sigma
         worst = equations.max_abs(e) / SIGMAS
-        kernels.multiply(e, e)
-        kernels.add_scaled(squares, 1.0 / PROBES, e)
+        kernels.add_scaled(squares, 1.0 / PROBES, kernels.xp.square(e))
         return error, bound, worst
 
     def variance(self, low: str) -> Vector:
         """sigma² over the rows."""
-        kernels, n, nb = self.kernels, self.system.n, self.factors.nb
-        ones = kernels.zeros(self.system.cols.local_size)
-        kernels.assign(ones, 1.0)
-        t = self.triangle("upper", ones, "squared")
+        kernels, xp, n, nb = self.kernels, self.kernels.xp, self.system.n, self.factors.nb
+        t = self.triangle("upper", xp.ones(self.system.cols.local_size), "squared")
         s = self.products(self.system.on_columns(t))
         rounds = low not in ("fp32", "fp64")
         u_low = format_of(low).u if rounds else 0.0
@@ -120,8 +116,8 @@ class _Prover:
         u_sum, u_64 = format_of("fp64" if low == "fp64" else "fp32").u, format_of("fp64").u
         roundings = nb / 6.0 + n / (3.0 * nb) if self.system.random else (nb**2 + (n / nb) ** 2) / 3.0
         sums = u_sum**2 * roundings + u_64**2 * n
-        variance = kernels.zeros(self.system.rows.local_size)
-        kernels.assign(variance, q**2 / 12.0 * self.equations.sum_of([kernels.sum_abs(t)])[0])
+        underflow = q**2 / 12.0 * self.equations.sum_of([float(xp.sum(t))])[0]
+        variance = xp.full(self.system.rows.local_size, underflow)
         kernels.add_scaled(variance, u_low**2 / 3.0 + sums, s)
         kernels.add_scaled(variance, sums, t)
         return variance
@@ -130,20 +126,15 @@ class _Prover:
         """s over the rows, for t over the columns."""
         if self.system.random:
             return self.triangle("lower", t, "squared")
-        self.kernels.power(t, 0.5)
-        s = self.triangle("lower", t, "absolute")
-        self.kernels.multiply(s, s)
-        return s
+        xp = self.kernels.xp
+        return xp.square(self.triangle("lower", xp.sqrt(t), "absolute"))
 
     def times_A(self, v: Vector) -> Vector:
         """A v, or R A C v."""
         if self.balance is None:
             return self.system.multiply(v)
-        scaled = self.kernels.copied(v)
-        self.kernels.multiply(scaled, self.balance.C)
-        y = self.system.multiply(scaled)
-        self.kernels.multiply(y, self.balance.R)
-        return y
+        xp = self.kernels.xp
+        return xp.multiply(self.balance.R, self.system.multiply(xp.multiply(self.balance.C, v)))
 
     def times_LU(self, v: Vector) -> Vector:
         """L U v = w + (L - I) w with w = U v."""
@@ -154,7 +145,7 @@ class _Prover:
 
     def triangle(self, part: str, x: Vector, form: str = "plain") -> Vector:
         """T x, |T| x or (T∘T) x over the rows, T = U or L - I."""
-        y = self.kernels.zeros(self.system.rows.local_size)
+        y = self.kernels.xp.zeros(self.system.rows.local_size)
         rows, cols = self.system.rows, self.system.cols
         self.kernels.add_triangle_matvec(y, self.factors.local, x, rows, cols, part, form)
         self.system.grid.row.allreduce(y, "sum")
@@ -162,7 +153,7 @@ class _Prover:
 
     def spread(self, squares: Vector) -> float:
         """The worst mean of a group of rows, as a share of what is allowed: few terms scatter more."""
-        values = self.kernels.floats(squares)
+        values = squares.tolist()
         worst = 0.0
         for begin in range(0, len(values), GROUP):
             group = values[begin : begin + GROUP]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mxpeak.distributed.matrix import DistMatrix
+from mxpeak.distributed.vectors import largest, max_abs
 from mxpeak.kernels.contract import Kernels
 
 
@@ -28,7 +29,7 @@ class ResidualNorms:
 
 
 def residual_norms(A: DistMatrix, x: Any, kernels: Kernels) -> ResidualNorms:
-    """Norms of A x - b, A, x and b for the augmented matrix [A | b] and a solution held by columns.
+    """Norms of A x - b, A, x and b for the augmented matrix [A | b] and a solution over the columns.
 
     x: the entries of this rank's own columns, as `triangular.solve_augmented` returns them.  Overwrites nothing.
     Collective over the grid; 4·N² flops and two passes over A.
@@ -36,27 +37,23 @@ def residual_norms(A: DistMatrix, x: Any, kernels: Kernels) -> ResidualNorms:
     grid, N = A.grid, A.rows.n
     own = slice(0, A.cols.local_start(N))
     body = A.local[:, own]
-    by_row, by_column = kernels.zeros(A.rows.local_size), kernels.zeros(own.stop)
+    xp = kernels.xp
+    by_row, by_column = xp.zeros(A.rows.local_size), xp.zeros(own.stop)
     kernels.abs_sums(body, by_row, by_column)
     grid.row.allreduce(by_row, "sum")
     grid.column.allreduce(by_column, "sum")
 
-    r = kernels.zeros(A.rows.local_size)
+    r = xp.zeros(A.rows.local_size)
     b_inf = 0.0
     if grid.q == A.cols.owner(N):
         b = A.local[:, A.cols.to_local(N)]
         kernels.add_scaled(r, -1.0, b)
-        b_inf = kernels.max_abs(b)
+        b_inf = max_abs(kernels, b)
     kernels.add_matvec(r, body, x)
     grid.row.allreduce(r, "sum")
 
-    largest = kernels.zeros(5)
-    kernels.assign(
-        largest, [kernels.max_abs(v) for v in (r, by_row, by_column, x)] + [b_inf]
-    )  # fmt: skip
-    grid.all.allreduce(largest, "max")
-    x_one = kernels.zeros(1)
-    kernels.assign(x_one, [kernels.sum_abs(x)])
+    mine = [max_abs(kernels, v) for v in (r, by_row, by_column, x)]
+    residual, A_inf, A_one, x_inf, b_inf = largest(kernels, grid.all, [*mine, b_inf])
+    x_one = xp.asarray([float(xp.sum(xp.abs(x)))])
     grid.row.allreduce(x_one, "sum")
-    residual, A_inf, A_one, x_inf, b_inf = kernels.floats(largest)
-    return ResidualNorms(residual, A_inf, A_one, x_inf, kernels.floats(x_one)[0], b_inf)
+    return ResidualNorms(residual, A_inf, A_one, x_inf, float(x_one[0]), b_inf)

@@ -50,7 +50,7 @@ def swap_buffers(A: DistMatrix, columns: int, section: int, kernels: Kernels) ->
     if A.grid.P == 1:
         return None
     size = A.nb * columns
-    return SwapBuffers(TAG + 3 * section, kernels.vector(size), kernels.vector(size), kernels.vector(size))
+    return SwapBuffers(TAG + 3 * section, kernels.buffer(size), kernels.buffer(size), kernels.buffer(size))
 
 
 class RowSwap:
@@ -72,7 +72,7 @@ class RowSwap:
         self.U: Matrix = self._section[self._moves.block] if buffers is None else self._shaped(buffers.U, self._jb)
 
     def _shaped(self, buffer: Any, rows: int) -> Matrix:
-        return self._kernels.shaped(buffer, rows, self.columns)
+        return self._kernels.xp.reshape(buffer[: rows * self.columns], (rows, self.columns))
 
     def gather(self, spans: Spans) -> None:
         """Copy the rows to be sent out of A; after it, A's section may be changed elsewhere, but not here."""

@@ -28,13 +28,13 @@ def solve_augmented(A: DistMatrix, kernels: Kernels) -> Any:
     Returns x's entries of this rank's own columns, the same on every rank of a process column.  A is not changed; N²
     flops.  Collective over the grid.
     """
-    N = A.rows.n
-    s, x = kernels.zeros(A.rows.local_size), kernels.zeros(A.cols.local_start(N))
+    N, xp = A.rows.n, kernels.xp
+    s, x = xp.zeros(A.rows.local_size), xp.zeros(A.cols.local_start(N))
     if A.grid.q == A.cols.owner(N):
         kernels.add_scaled(s, -1.0, A.local[:, A.cols.to_local(N)])
 
     def solve(step: LuStep, T: Matrix, x: Vector, *, transposed: bool) -> None:
-        kernels.solve_upper(T, x, transposed=transposed)
+        kernels.solve_upper(T, x)
 
     _solve(A, s, x, kernels, solve, lower=False)
     return x
@@ -52,22 +52,22 @@ class Factored:
 
         2·N² flops in fp64.  Collective over the grid.
         """
-        A, kernels = self._A, self._kernels
-        s, x = kernels.zeros(A.rows.local_size), kernels.zeros(A.cols.local_size)
+        A, kernels, xp = self._A, self._kernels, self._kernels.xp
+        s, x = xp.zeros(A.rows.local_size), xp.zeros(A.cols.local_size)
         if A.grid.q == 0:
             kernels.add_scaled(s, -1.0, r)
         _solve(A, s, x, kernels, self._diagonal("lower"), lower=True)
-        _solve(A, kernels.zeros(A.rows.local_size), x, kernels, self._diagonal("upper"), lower=False)
+        _solve(A, xp.zeros(A.rows.local_size), x, kernels, self._diagonal("upper"), lower=False)
         return x
 
     def solve_transposed(self, c: Vector) -> Any:
         """L^-T U^-T c for c over the columns (the same along every process column); over the rows."""
-        A, kernels = self._A, self._kernels
-        s, x = kernels.zeros(A.cols.local_size), kernels.zeros(A.rows.local_size)
+        A, kernels, xp = self._A, self._kernels, self._kernels.xp
+        s, x = xp.zeros(A.cols.local_size), xp.zeros(A.rows.local_size)
         if A.grid.p == 0:
             kernels.add_scaled(s, -1.0, c)
         _solve(A, s, x, kernels, self._diagonal("upper"), lower=False, transposed=True)
-        _solve(A, kernels.zeros(A.cols.local_size), x, kernels, self._diagonal("lower"), lower=True, transposed=True)
+        _solve(A, xp.zeros(A.cols.local_size), x, kernels, self._diagonal("lower"), lower=True, transposed=True)
         return x
 
     def _diagonal(self, part: str) -> Diagonal:

@@ -131,4 +131,4 @@ def _solve(case: HplCase, grid: Grid, kernels: Kernels, spans: Spans, forwards: 
 def fill(A: DistMatrix, case: HplCase, kernels: Kernels) -> None:
     """[A | b] of Netlib HPL: its right-hand side is one more column of the same sequence."""
     entries = generator("hpl", case.n, seed=case.seed).entries
-    kernels.generate(A.local, A.rows, A.cols, entries, kernels.zeros(0))
+    kernels.generate(A.local, A.rows, A.cols, entries)

@@ -27,7 +27,7 @@ from mxpeak.comm.base import Communicator
 from mxpeak.comm.grid import Grid
 from mxpeak.distributed.generate import GeneratedSystem
 from mxpeak.distributed.matrix import DistMatrix, dist_matrix
-from mxpeak.distributed.vectors import largest
+from mxpeak.distributed.vectors import largest, max_abs
 from mxpeak.errors import UsageError
 from mxpeak.kernels.contract import Kernels, Vector
 from mxpeak.layout.generators import generator
@@ -238,11 +238,11 @@ class _Timed:
 
 def _norm(system: GeneratedSystem, kernels: Kernels) -> float:
     """||A||_inf.  Collective."""
-    return largest(kernels, system.grid.all, [kernels.max_abs(system.row_sums())])[0]
+    return largest(kernels, system.grid.all, [max_abs(kernels, system.row_sums())])[0]
 
 
 def _max_abs(A: DistMatrix, kernels: Kernels) -> float:
     """max |a_ij| of this rank's part."""
-    by_row = kernels.zeros(A.rows.local_size)
+    by_row = kernels.xp.zeros(A.rows.local_size)
     kernels.row_max(A.local, by_row)
-    return kernels.max_abs(by_row)
+    return max_abs(kernels, by_row)

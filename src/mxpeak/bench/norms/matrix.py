@@ -48,7 +48,7 @@ def generate(A: StoredMatrix, case: NormsCase, kernels: Kernels, spans: Spans) -
 
     The imaginary part is that of another seed.  So a_ij depends on m, the seed, i and j alone.
     """
-    m, count, none = case.m, -(-case.m // case.nb), kernels.zeros(0)
+    m, count = case.m, -(-case.m // case.nb)
     seeds = (case.seed, case.seed + IMAGINARY) if case.complex else (case.seed,)
     parts = [kernels.matrix(min(case.nb, m), A.cols.local_size) for _ in seeds]
     spans.start(f"generating {m}x{case.n} {case.dtype}", float(A.rows.local_size))
@@ -56,7 +56,7 @@ def generate(A: StoredMatrix, case: NormsCase, kernels: Kernels, spans: Spans) -
         block_row = BlockCyclic(m, case.nb, A.rows.to_global(il0) // case.nb, count)  # dealt to as many as there are
         for seed, part in zip(seeds, parts):
             entries = Entries("lcg", m, seed=seed, scale=-1.0, shift=0.5)
-            kernels.generate(part[:height], block_row, A.cols, entries, none)
+            kernels.generate(part[:height], block_row, A.cols, entries)
         for jl0, target in _block_row(A, il0, height):
             real, *imaginary = (part[:height, jl0 : jl0 + target.shape[1]] for part in parts)
             kernels.norms.put(target, real, imaginary[0] if imaginary else None)

@@ -15,9 +15,11 @@ Indices = Any
 class Backend(Protocol):
     """Arrays of one kind in one memory, and the order of the work on them.
 
-    xp is the array namespace of these arrays (the array API standard), bound to their device: `xp.zeros`, `xp.abs`,
-    `xp.maximum` … serve wherever an operation is only an array library's call.  Products and norms of vectors are
-    kernels: NumPy's BLAS has a pool of threads of its own.
+    xp is the array namespace of these arrays (the array API standard): `xp.zeros`, `xp.abs`, `xp.maximum` … serve
+    wherever an operation is only an array library's call.  New arrays lie on the backend's device, and are fp64 where
+    no type is named.  What overflows or is undefined becomes inf or NaN without a warning: solvers test for that.
+    Products and norms of vectors are kernels: NumPy's BLAS has a pool of threads of its own.  An array's `tolist()`
+    waits for it and gives Python numbers.
     """
 
     name: str

@@ -13,7 +13,7 @@ from mxpeak.layout.panel_plan import PanelOp
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One panel to be factored, as a rank of its process column sees it.
+    """One panel to be factored, as one rank of its process column sees it.
 
     A         this rank's rows of the panel from the block row down; overwritten by L21 (rows of the block row: dead)
     L1        jb×jb; overwritten by L11 and U11, the same on every rank of the process column
@@ -49,8 +49,25 @@ class BlockSolver(Protocol):
         """x = T^-1 x (T^-T x) in place, x fp64."""
 
 
-#: Combines the candidate in the given vector over the process column (see `LuKernels.better_candidate`), in place.
-Exchange = Callable[[Vector], None]
+#: Exchange(mine, theirs): overwrites the candidate `mine` by the best of the process column, by `better_candidate`;
+#: `theirs` is workspace of the same size.  Both lie in the host's memory.
+Exchange = Callable[[Vector, Vector], None]
+
+#: A pivot candidate is 4 + 2·jb numbers: at VALUE |pivot|, at ROW its global row (-1: none), at HAS_TOP 1 if the block
+#: row's own row follows; from HEAD on the pivot's row, then that row.
+VALUE, ROW, HAS_TOP, HEAD = 0, 1, 2, 4
+
+
+def better_candidate(mine: Vector, theirs: Vector) -> None:
+    """Leave in `mine` the better pivot of two candidates, and the block row's own row from whoever has it.
+
+    The larger |pivot| wins; on ties the upper row, so that the grid does not change the choice.
+    """
+    top = HEAD + (len(mine) - HEAD) // 2
+    if theirs[VALUE] > mine[VALUE] or (theirs[VALUE] == mine[VALUE] and 0 <= theirs[ROW] < mine[ROW]):
+        mine[:HAS_TOP], mine[HEAD:top] = theirs[:HAS_TOP], theirs[HEAD:top]
+    if theirs[HAS_TOP]:
+        mine[HAS_TOP], mine[top:] = 1.0, theirs[top:]
 
 
 class LuKernels(Backend, Protocol):
@@ -62,50 +79,35 @@ class LuKernels(Backend, Protocol):
     def matrix(self, rows: int, columns: int, precision: str = "fp64") -> Matrix:
         """An uninitialised row-major matrix, fp64 or fp32, whose leading dimension suits the caches."""
 
-    def vector(self, size: int, precision: str = "fp64") -> Vector:
-        """An uninitialised contiguous vector, fp64 or fp32."""
+    def buffer(self, size: int, precision: str = "fp64") -> Vector:
+        """An uninitialised contiguous vector, fp64 or fp32, to be viewed as panels or sent as a message."""
 
-    def operand(self, size: int, precision: str) -> Vector:
-        """An uninitialised vector of entries in the form in which `subtract_product` takes operands of a precision."""
+    def operand_buffer(self, rows: int, columns: int, precision: str, side: str) -> Vector:
+        """An uninitialised vector for the `left` (the `right`) operand of a product in a precision."""
 
     def operand_size(self, rows: int, columns: int, precision: str, side: str) -> int:
-        """How many entries of such a vector the `left` (or the `right`) operand of a product takes."""
+        """How many entries of such a vector an operand takes."""
 
-    def left_operand(self, vector: Vector, rows: int, columns: int) -> Matrix:
-        """The first `operand_size` entries of an operand's vector as the A of A B: a view, as products like it best."""
-
-    def right_operand(self, vector: Vector, rows: int, columns: int) -> Matrix:
-        """The same as the B of A B."""
+    def operand_matrix(self, buffer: Vector, rows: int, columns: int, side: str) -> Matrix:
+        """The first `operand_size` entries of such a vector as A (B) of A B: a view, as products like it best."""
 
     def emulates(self, precision: str) -> bool:
         """Whether operands of this precision are rounded to it but multiplied in a wider one."""
 
-    def zeros(self, size: int) -> Vector:
-        """A contiguous fp64 vector of zeros."""
-
-    def shaped(self, vector: Vector, rows: int, columns: int) -> Matrix:
-        """The first rows·columns entries of a vector as a row-major matrix: a view."""
-
-    def panel(self, vector: Vector, rows: int, columns: int) -> Matrix:
-        """The first `panel_size` entries of a vector as a column-major matrix: a view, its columns padded.
+    def panel(self, buffer: Vector, rows: int, columns: int) -> Matrix:
+        """The first `panel_size` entries of a buffer as a column-major matrix: a view, its columns padded.
 
         Unpadded, columns of a multiple of 4 KiB would put all entries of a row into one set of the cache.
         """
 
     def panel_size(self, rows: int, columns: int, precision: str = "fp64") -> int:
-        """How many entries of a vector of this precision a panel of this shape takes."""
+        """How many entries of a buffer of this precision a panel of this shape takes."""
 
     def indices(self, values: Sequence[int]) -> Indices:
         """Row numbers in the form that the row-moving kernels take."""
 
     def fetch(self, vector: Vector) -> Callable[[], list[float]]:
-        """Begin to bring a short vector to the host; calling what comes back waits for it."""
-
-    def assign(self, target: Vector, values: Sequence[float] | float) -> None:
-        """target[:] = values, few of them; one number: all entries."""
-
-    def floats(self, vector: Vector) -> list[float]:
-        """A short vector as Python floats."""
+        """Begin to copy a short vector to the host; calling what is returned waits for it."""
 
     def copy(self, source: Matrix, target: Matrix) -> None:
         """target = source, in whatever orders they lie."""
@@ -117,16 +119,6 @@ class LuKernels(Backend, Protocol):
         """P A = L U for one panel, by its plan; |PA - LU| <= jb·u·|L||U|; m·jb² - jb³/3 flops over all ranks.
 
         `exchange` is called once a column where the process column has more than one rank.
-        """
-
-    def candidate(self, jb: int) -> Vector:
-        """Room for one pivot candidate, in the host's memory: 4 + 2·jb numbers."""
-
-    def better_candidate(self, mine: Vector, theirs: Vector) -> None:
-        """Leave in `mine` the better pivot of two candidates, and the block row's own row from whoever has it.
-
-        A candidate is (|pivot|, its global row, 1 if the block row's row follows, 0; the pivot's row; that row).
-        The larger |pivot| wins; on ties the upper row, so that the grid does not change the choice.
         """
 
     def permute_rows(self, A: Matrix, block: int, sources: Indices, targets: Indices, block_rows: Indices) -> None:
@@ -156,17 +148,14 @@ class LuKernels(Backend, Protocol):
         Matrix units that add products of fp8 numbers in about 14 bits have that u for them.
         """
 
-    def solve_upper(self, U: Matrix, x: Vector, *, transposed: bool = False) -> None:
-        """x = U^-1 x (U^-T x) in place, U the upper triangle of an fp32 or fp64 matrix, x fp64; |ΔU| <= n·u·|U|.
+    def solve_upper(self, U: Matrix, x: Vector) -> None:
+        """x = U^-1 x in place, U the upper triangle of an fp32 or fp64 matrix, x fp64; |ΔU| <= n·u·|U|.
 
         u is that of fp64 in this and the next three, whatever the matrix is stored in; n² flops.
         """
 
-    def solve_lower(self, L: Matrix, x: Vector, *, transposed: bool = False) -> None:
-        """x = L^-1 x (L^-T x) in place, L the unit lower triangle of an fp32 or fp64 matrix, x fp64; n² flops."""
-
     def block_solver(self, T: Matrix, part: str) -> BlockSolver:
-        """What solves with the `lower` (unit) or `upper` triangle of a block of the diagonal again and again.
+        """What solves with the `lower` (unit) or `upper` triangle of a block of the diagonal, many times.
 
         Where solves have no parallelism to speak of it keeps the inverse, in fp64:
         |x - T^-1 b| <= 2n·u·|T^-1||T||T^-1||b|.
@@ -180,9 +169,8 @@ class LuKernels(Backend, Protocol):
     ) -> None:
         """y += T x (`plain`), |T| x (`absolute`) or (T∘T) x (`squared`).
 
-        T is the strictly `lower` (global j < i) or the `upper` (j >= i) part of A.
-
-        A is fp32 or fp64; m·n flops on average.
+        T is the strictly `lower` (global j < i) or the `upper` (j >= i) part of A, fp32 or fp64; m·n flops on
+        average.
         """
 
     def max_abs_upper(self, A: Matrix, rows: BlockCyclic, cols: BlockCyclic) -> float:
@@ -200,32 +188,11 @@ class LuKernels(Backend, Protocol):
     def scale_rows_columns(self, A: Matrix, by_row: Vector, by_column: Vector) -> None:
         """a_ij = by_row_i · a_ij · by_column_j in place; the factors are fp64, and powers of two make it exact."""
 
-    def copied(self, x: Vector) -> Vector:
-        """A contiguous copy of an fp64 vector, which may be a column of a matrix."""
-
     def add_scaled(self, y: Vector, factor: float, x: Vector) -> None:
         """y += factor · x in place."""
-
-    def multiply(self, y: Vector, x: Vector) -> None:
-        """y_i = x_i · y_i in place."""
-
-    def power(self, x: Vector, exponent: float) -> None:
-        """x_i = x_i^exponent in place; zeros become inf where the exponent is negative."""
 
     def sum_squares(self, x: Vector) -> float:
         """Σ x_i²."""
 
     def abs_sums(self, A: Matrix, by_row: Vector, by_column: Vector) -> None:
         """by_row = Σ_j |a_ij| and by_column = Σ_i |a_ij|, overwritten, in one pass over A."""
-
-    def max_abs(self, x: Vector) -> float:
-        """max |x_i|, NaN if there is one, 0 for an empty vector."""
-
-    def sum_abs(self, x: Vector) -> float:
-        """Σ |x_i|."""
-
-    def gemm_probe(self, m: int, n: int, k: int, precision: str = "fp64") -> Callable[[], None]:
-        """One subtract_product on blocks of this shape, to be called and timed: the limit of an LU's update.
-
-        Operands of the given precision; C is fp64 for fp64 operands, else fp32.
-        """

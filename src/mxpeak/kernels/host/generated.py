@@ -24,6 +24,8 @@ LCG, GAUSSIAN, UNIT_FACTORS = range(3)
 KINDS = {"lcg": LCG, "gaussian": GAUSSIAN, "unit-factors": UNIT_FACTORS}
 #: What becomes of the entries.
 STORE, MULTIPLY, SUM = range(3)
+#: What a task does not need.
+NOTHING, NONE = np.empty((0, 0)), np.empty(0)
 
 
 class Recipe(NamedTuple):
@@ -85,37 +87,31 @@ def _dot(buffer, x, count):
 
 
 @jit(fastmath={"contract", "reassoc"})
-def _sums(buffer, count):
-    total, square = 0.0, 0.0
+def _abs_sum(buffer, count):
+    total = 0.0
     for j in range(count):
         total += abs(buffer[j])
-        square += buffer[j] * buffer[j]
-    return total, square
+    return total
 
 
-@jit(
-    INT, INT, INT, MATRIX, VECTOR, VECTOR, VECTOR, VECTOR, INTEGERS, VECTOR, WORDS, WORDS, WORDS, WORDS, INT,
-    also=(
-        INT, INT, INT, MATRIX32, VECTOR, VECTOR, VECTOR, VECTOR, INTEGERS, VECTOR, WORDS, WORDS, WORDS, WORDS, INT,
-    ),
-)  # fmt: skip
-def generated(
-    tid, threads, task, out, first, second, x, diagonal, integers, reals, starts, a_table, c_table, to_block, columns
-):
+_TABLES = (VECTOR, VECTOR, VECTOR, INTEGERS, VECTOR, WORDS, WORDS, WORDS, WORDS, INT)
+
+
+@jit(INT, INT, INT, MATRIX, *_TABLES, also=(INT, INT, INT, MATRIX32, *_TABLES))
+def generated(tid, threads, task, A, y, x, diagonal, integers, reals, starts, a_table, c_table, to_block, columns):
     """Make the entries of this thread's rows, and by `task`:
 
-    STORE      out = A
-    MULTIPLY   first = A x
-    SUM        first_i = Σ_j |a_ij|, second_i = Σ_j a_ij²
+    STORE      A
+    MULTIPLY   y = A x
+    SUM        y_i = Σ_j |a_ij|
     """
-    kind, nb, p, P, cnb, q, Q = (
-        integers[0], integers[1], integers[2], integers[3], integers[4], integers[5], integers[6],
-    )  # fmt: skip
+    kind, nb, p, P = integers[0], integers[1], integers[2], integers[3]
+    cnb, q, Q = integers[4], integers[5], integers[6]
     rows, A_block, C_block = starts.shape[0], to_block[0], to_block[1]
     buffer = np.empty(cnb)
     for il in range(rows * tid // threads, rows * (tid + 1) // threads):
         i, state = (il // nb * P + p) * nb + il % nb, starts[il]
-        total, square = 0.0, 0.0
+        total = 0.0
         for l0 in range(0, columns, cnb):
             j0, count = (l0 // cnb * Q + q) * cnb, min(cnb, columns - l0)
             _fill(buffer, count, kind, i, j0, state, reals, a_table, c_table)
@@ -123,17 +119,14 @@ def generated(
                 buffer[i - j0] = diagonal[il]
             if task == STORE:
                 for j in range(count):
-                    out[il, l0 + j] = buffer[j]
+                    A[il, l0 + j] = buffer[j]
             elif task == MULTIPLY:
                 total += _dot(buffer, x[l0:], count)
             else:
-                part, part_square = _sums(buffer, count)
-                total, square = total + part, square + part_square
+                total += _abs_sum(buffer, count)
             state = A_block * state + C_block
         if task != STORE:
-            first[il] = total
-        if task == SUM:
-            second[il] = square
+            y[il] = total
 
 
 class HostGenerated:
@@ -141,36 +134,26 @@ class HostGenerated:
 
     _team: Team
 
-    def generate(self, A: Array, rows: BlockCyclic, cols: BlockCyclic, entries: Entries, diagonal: Array) -> None:
-        none = np.empty(0)
-        self._generated(STORE, A, none, none, none, rows, cols, entries, diagonal)
+    def generate(
+        self, A: Array, rows: BlockCyclic, cols: BlockCyclic, entries: Entries, diagonal: Array | None = None
+    ) -> None:
+        self._generated(STORE, A, NONE, NONE, diagonal, recipe(rows, cols, entries), cols.local_size)
 
     def generated_matvec(
-        self, y: Array, rows: BlockCyclic, cols: BlockCyclic, entries: Entries, diagonal: Array, x: Array
+        self, y: Array, rows: BlockCyclic, cols: BlockCyclic, entries: Entries, diagonal: Array | None, x: Array
     ) -> None:
-        nothing, none = np.empty((0, 0)), np.empty(0)
-        self._generated(MULTIPLY, nothing, y, none, x, rows, cols, entries, diagonal)
+        self._generated(MULTIPLY, NOTHING, y, x, diagonal, recipe(rows, cols, entries), cols.local_size)
 
     def generated_row_sums(
-        self, sums: Array, squares: Array, rows: BlockCyclic, cols: BlockCyclic, entries: Entries, diagonal: Array
+        self, sums: Array, rows: BlockCyclic, cols: BlockCyclic, entries: Entries, diagonal: Array | None
     ) -> None:
-        nothing, none = np.empty((0, 0)), np.empty(0)
-        self._generated(SUM, nothing, sums, squares, none, rows, cols, entries, diagonal)
+        self._generated(SUM, NOTHING, sums, NONE, diagonal, recipe(rows, cols, entries), cols.local_size)
 
     def _generated(
-        self,
-        task: int,
-        out: Array,
-        first: Array,
-        second: Array,
-        x: Array,
-        rows: BlockCyclic,
-        cols: BlockCyclic,
-        entries: Entries,
-        diagonal: Array,
+        self, task: int, A: Array, y: Array, x: Array, diagonal: Array | None, tables: Recipe, columns: int
     ) -> None:
-        tables, threads = recipe(rows, cols, entries), self._team.threads
-        self._team.run(generated, threads, task, out, first, second, x, diagonal, *tables, cols.local_size)
+        own = NONE if diagonal is None else diagonal
+        self._team.run(generated, self._team.threads, task, A, y, x, own, *tables, columns)
 
     def signs(self, v: Array, cols: BlockCyclic, seed: int) -> None:
         jumps = [lcg.jump(k) for k in range(min(cols.nb, cols.n))]

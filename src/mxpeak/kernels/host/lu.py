@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 
-from mxpeak.kernels.contract.lu import Exchange, Panel, PanelOutcome
+from mxpeak.kernels.contract.lu import HEAD, BlockSolver, Exchange, Panel, PanelOutcome
 from mxpeak.kernels.host import blas, block, cast, panel, rows, triangle
 from mxpeak.kernels.host.native import SYNC, sched_yield_address
 from mxpeak.kernels.host.team import Team
@@ -58,45 +57,23 @@ class HostLu(Synchronous):
 
     def matrix(self, rows: int, columns: int, precision: str = "fp64") -> Array:
         ld = leading_dimension(columns, STORED[precision].itemsize)
-        return self.vector(rows * ld, precision).reshape((rows, ld))[:, :columns]
-
-    def operand(self, size: int, precision: str) -> Array:
-        return self.vector(size, "fp32" if self.emulates(precision) else precision)
+        return self.buffer(rows * ld, precision).reshape((rows, ld))[:, :columns]
 
     def emulates(self, precision: str) -> bool:
         return precision not in STORED
 
-    def vector(self, size: int, precision: str = "fp64") -> Array:
+    def buffer(self, size: int, precision: str = "fp64") -> Array:
         array = np.empty(size, STORED[precision])
         if self._poison:
             array.fill(np.nan)
         return array
 
-    def zeros(self, size: int) -> Array:
-        return np.zeros(size)
-
-    def shaped(self, vector: Array, rows: int, columns: int) -> Array:
-        return vector[: rows * columns].reshape((rows, columns))
-
-    def panel(self, vector: Array, rows: int, columns: int) -> Array:
-        ld = leading_dimension(rows, vector.itemsize)
-        return vector[: ld * columns].reshape((ld, columns), order="F")[:rows]
+    def panel(self, buffer: Array, rows: int, columns: int) -> Array:
+        ld = leading_dimension(rows, buffer.itemsize)
+        return buffer[: ld * columns].reshape((ld, columns), order="F")[:rows]
 
     def panel_size(self, rows: int, columns: int, precision: str = "fp64") -> int:
         return leading_dimension(rows, STORED[precision].itemsize) * columns
-
-    def indices(self, values: Sequence[int]) -> Array:
-        return np.array(values, dtype=np.int64)
-
-    def fetch(self, vector: Array) -> Callable[[], list[float]]:
-        numbers = self.floats(vector)
-        return lambda: numbers
-
-    def assign(self, target: Array, values: Sequence[float] | float) -> None:
-        target[:] = values
-
-    def floats(self, vector: Array) -> list[float]:
-        return [float(value) for value in vector.tolist()]
 
     def copy(self, source: Array, target: Array) -> None:
         self._team.run(rows.copy_block, self.threads, source, target)
@@ -114,13 +91,13 @@ class HostLu(Synchronous):
         assert work.A.strides[0] == work.L1.strides[0] == 8 or work.A.shape[0] <= 1, "panels are column-major"
         tiles = -(-work.A.shape[0] // work.rows.nb)
         threads = self.threads if tiles > 1 else 1
-        mine = self.candidate(jb)
+        mine, theirs = np.zeros((2, HEAD + 2 * jb))
         failure: list[BaseException] = []
 
         def call_exchange() -> int:
             try:
                 assert exchange is not None
-                exchange(mine)
+                exchange(mine, theirs)
                 return 0
             except BaseException as error:
                 failure.append(error)  # raised again below: an exception cannot cross compiled code
@@ -158,19 +135,6 @@ class HostLu(Synchronous):
         if work.plan not in self._plans:
             self._plans[work.plan] = np.array(work.plan, dtype=np.int64).reshape(-1, 7)
         return self._plans[work.plan]
-
-    def candidate(self, jb: int) -> Array:
-        return np.zeros(panel.HEAD + 2 * jb)
-
-    def better_candidate(self, mine: Array, theirs: Array) -> None:
-        body = (len(mine) - panel.HEAD) // 2 + panel.HEAD
-        value, other = mine[panel.VALUE], theirs[panel.VALUE]
-        if other > value or (other == value and 0 <= theirs[panel.ROW] < mine[panel.ROW]):
-            mine[: panel.HAS_TOP] = theirs[: panel.HAS_TOP]
-            mine[panel.HEAD : body] = theirs[panel.HEAD : body]
-        if theirs[panel.HAS_TOP]:
-            mine[panel.HAS_TOP] = 1.0
-            mine[body:] = theirs[body:]
 
     # --- rows
 
@@ -215,11 +179,12 @@ class HostLu(Synchronous):
         columns = slice(n * j // across, n * (j + 1) // across)
         blas.gemm(-1.0, A[rows], B[:, columns], C[rows, columns])
 
-    def solve_upper(self, U: Array, x: Array, *, transposed: bool = False) -> None:
-        triangle.solve_upper(U, x, transposed)
+    def solve_upper(self, U: Array, x: Array) -> None:
+        triangle.solve_upper(U, x, False)
 
-    def solve_lower(self, L: Array, x: Array, *, transposed: bool = False) -> None:
-        triangle.solve_lower(L, x, transposed)
+    def block_solver(self, T: Array, part: str) -> BlockSolver:
+        solve = triangle.solve_upper if part == "upper" else triangle.solve_lower
+        return lambda x, *, transposed=False: solve(T, x, transposed)
 
     def add_matvec(self, y: Array, A: Array, x: Array, *, transposed: bool = False) -> None:
         self._team.run(triangle.add_matvec, self.threads, y, A, x, transposed)
@@ -230,16 +195,9 @@ class HostLu(Synchronous):
         distribution, lower = _distribution(rows, cols), part == "lower"
         self._team.run(triangle.add_triangle_matvec, self.threads, y, A, x, distribution, lower, triangle.FORMS[form])
 
-    def copied(self, x: Array) -> Array:
-        return x.copy()
-
     def add_scaled(self, y: Array, factor: float, x: Array) -> None:
         with np.errstate(all="ignore"):
             y += factor * x
-
-    def multiply(self, y: Array, x: Array) -> None:
-        with np.errstate(all="ignore"):
-            y *= x
 
     # --- sums, maxima and scaling
 
@@ -247,16 +205,6 @@ class HostLu(Synchronous):
         partial = self.matrix(self.threads, A.shape[1])
         self._team.run(triangle.abs_sums, self.threads, A, by_row, partial)
         np.sum(partial, axis=0, out=by_column)
-
-    def max_abs(self, x: Array) -> float:
-        return float(np.max(np.abs(x))) if x.size else 0.0
-
-    def sum_abs(self, x: Array) -> float:
-        return float(np.sum(np.abs(x)))
-
-    def power(self, x: Array, exponent: float) -> None:
-        with np.errstate(all="ignore"):
-            np.power(x, exponent, out=x)
 
     def sum_squares(self, x: Array) -> float:
         with np.errstate(all="ignore"):
@@ -281,14 +229,3 @@ class HostLu(Synchronous):
 
     def scale_rows_columns(self, A: Array, by_row: Array, by_column: Array) -> None:
         self._team.run(triangle.scale_rows_columns, self.threads, A, by_row, by_column)
-
-    # --- limits
-
-    def gemm_probe(self, m: int, n: int, k: int, precision: str = "fp64") -> Callable[[], None]:
-        stored = "fp32" if self.emulates(precision) else precision
-        C, A, B = (self.matrix(*shape, stored) for shape in ((m, n), (m, k), (k, n)))
-        for matrix in (C, A, B):
-            matrix[:] = 1.0 / 3.0
-        for operand in (A, B):
-            self.cast(operand, operand, precision)
-        return lambda: self.subtract_product(C, A, B)

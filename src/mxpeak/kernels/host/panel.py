@@ -12,16 +12,15 @@ from __future__ import annotations
 
 import numpy as np
 
+from mxpeak.kernels.contract.lu import HAS_TOP, HEAD, ROW, VALUE
 from mxpeak.kernels.host.jit import INT, INTEGERS, MATRIX, TABLE, VECTOR, jit
 from mxpeak.kernels.host.native import address_of, barrier, call_at, column, cycles, gemm_at, prefetch, trsm_at
 
 RIGHT, LEFT, CROUT = range(3)
 LEAF, SOLVE, TOP, UPDATE = range(4)
 
-# IndexMap in `state`, which all threads see.
+# Indices in `state`, which all threads see.
 SINGULAR, BROKEN, LEAF_CYCLES, SWAP_CYCLES, ALL_CYCLES = range(5)
-# IndexMap at the head of a candidate: |pivot|, its global row, whether the block row's own row j follows.
-VALUE, ROW, HAS_TOP, HEAD = 0, 1, 2, 4
 
 
 @jit()

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from time import perf_counter
 
 import numpy as np
 
-from mxpeak.kernels.contract.lu import Exchange, Panel, PanelOutcome
+from mxpeak.kernels.contract.lu import HAS_TOP, HEAD, ROW, VALUE, BlockSolver, Exchange, Panel, PanelOutcome
 from mxpeak.kernels.reference.rounding import TYPES, Array, quiet, rounded
 from mxpeak.kernels.synchronous import Synchronous
 from mxpeak.layout.block_cyclic import BlockCyclic
@@ -26,39 +25,17 @@ class ReferenceLu(Synchronous):
     def matrix(self, rows: int, columns: int, precision: str = "fp64") -> Array:
         return np.full((rows, columns), np.nan, dtype=TYPES[precision])
 
-    def vector(self, size: int, precision: str = "fp64") -> Array:
+    def buffer(self, size: int, precision: str = "fp64") -> Array:
         return np.full(size, np.nan, dtype=TYPES[precision])
-
-    def operand(self, size: int, precision: str) -> Array:
-        return self.vector(size, "fp32" if self.emulates(precision) else precision)
 
     def emulates(self, precision: str) -> bool:
         return precision not in TYPES
 
-    def zeros(self, size: int) -> Array:
-        return np.zeros(size)
-
-    def shaped(self, vector: Array, rows: int, columns: int) -> Array:
-        return vector[: rows * columns].reshape((rows, columns))
-
-    def panel(self, vector: Array, rows: int, columns: int) -> Array:
-        return vector[: rows * columns].reshape((rows, columns), order="F")
+    def panel(self, buffer: Array, rows: int, columns: int) -> Array:
+        return buffer[: rows * columns].reshape((rows, columns), order="F")
 
     def panel_size(self, rows: int, columns: int, precision: str = "fp64") -> int:
         return rows * columns
-
-    def indices(self, values: Sequence[int]) -> Array:
-        return np.array(values, dtype=np.int64)
-
-    def fetch(self, vector: Array) -> Callable[[], list[float]]:
-        numbers = self.floats(vector)
-        return lambda: numbers
-
-    def assign(self, target: Array, values: Sequence[float] | float) -> None:
-        target[:] = values
-
-    def floats(self, vector: Array) -> list[float]:
-        return [float(value) for value in vector]
 
     def copy(self, source: Array, target: Array) -> None:
         target[:] = source
@@ -73,26 +50,26 @@ class ReferenceLu(Synchronous):
         begin, swap_s, singular = perf_counter(), 0.0, 0
         for j in range(jb):
             first = j if panel.top else 0
-            mine = self.candidate(jb)
-            mine[:2] = -1.0, -1.0
+            mine, body = np.zeros(HEAD + 2 * jb), HEAD + jb
+            mine[VALUE], mine[ROW] = -1.0, -1.0
             if first < A.shape[0]:
                 magnitude = np.abs(A[first:, j])
                 at = first + int(np.argmax(np.where(np.isnan(magnitude), -1.0, magnitude)))
-                mine[0] = 0.0 if np.isnan(A[at, j]) else abs(A[at, j])
-                mine[1] = panel.rows.to_global(panel.il0 + at)
-                mine[4 : 4 + jb] = A[at]
+                mine[VALUE] = 0.0 if np.isnan(A[at, j]) else abs(A[at, j])
+                mine[ROW] = panel.rows.to_global(panel.il0 + at)
+                mine[HEAD:body] = A[at]
             if panel.top:
-                mine[2] = 1.0
-                mine[4 + jb :] = A[j]
+                mine[HAS_TOP] = 1.0
+                mine[body:] = A[j]
             if exchange is not None:
                 swap_begin = perf_counter()
-                exchange(mine)
+                exchange(mine, np.empty_like(mine))
                 swap_s += perf_counter() - swap_begin
-            pivot = int(mine[1])
+            pivot = int(mine[ROW])
             panel.pivots[j] = pivot
-            L1[j] = mine[4 : 4 + jb]
+            L1[j] = mine[HEAD:body]
             if panel.rows.owner(pivot) == panel.rows.p:
-                A[panel.rows.to_local(pivot) - panel.il0] = mine[4 + jb :]
+                A[panel.rows.to_local(pivot) - panel.il0] = mine[body:]
             below = slice(j + 1 if panel.top else 0, None)
             if L1[j, j] == 0.0:
                 singular = singular or j + 1
@@ -101,17 +78,6 @@ class ReferenceLu(Synchronous):
             A[below, j + 1 :] -= np.outer(A[below, j], L1[j, j + 1 :])
         panel.pivots[jb] = singular
         return PanelOutcome(perf_counter() - begin - swap_s, swap_s)
-
-    def candidate(self, jb: int) -> Array:
-        return np.zeros(4 + 2 * jb)
-
-    def better_candidate(self, mine: Array, theirs: Array) -> None:
-        jb = (len(mine) - 4) // 2
-        wins = theirs[0] > mine[0] or (theirs[0] == mine[0] and 0 <= theirs[1] < mine[1])
-        if wins:
-            mine[:2], mine[4 : 4 + jb] = theirs[:2], theirs[4 : 4 + jb]
-        if theirs[2]:
-            mine[2], mine[4 + jb :] = 1.0, theirs[4 + jb :]
 
     def permute_rows(self, A: Array, block: int, sources: Array, targets: Array, block_rows: Array) -> None:
         before = A.copy()
@@ -148,23 +114,23 @@ class ReferenceLu(Synchronous):
         with quiet():
             C -= A @ B
 
-    def solve_upper(self, U: Array, x: Array, *, transposed: bool = False) -> None:
+    def solve_upper(self, U: Array, x: Array) -> None:
         with quiet():
-            if transposed:
-                for i in range(len(x)):
-                    x[i] = (x[i] - U[:i, i] @ x[:i]) / U[i, i]
-            else:
-                for i in reversed(range(len(x))):
-                    x[i] = (x[i] - U[i, i + 1 :] @ x[i + 1 :]) / U[i, i]
+            for i in reversed(range(len(x))):
+                x[i] = (x[i] - U[i, i + 1 :] @ x[i + 1 :]) / U[i, i]
 
-    def solve_lower(self, L: Array, x: Array, *, transposed: bool = False) -> None:
-        with quiet():
-            if transposed:
-                for i in reversed(range(len(x))):
-                    x[i] -= L[i + 1 :, i] @ x[i + 1 :]
-            else:
-                for i in range(len(x)):
-                    x[i] -= L[i, :i] @ x[:i]
+    def block_solver(self, T: Array, part: str) -> BlockSolver:
+        triangle = np.triu(T) if part == "upper" else np.tril(T, -1) + np.eye(len(T))
+
+        def solve(x: Array, *, transposed: bool = False) -> None:
+            op = triangle.astype(np.float64).T if transposed else triangle.astype(np.float64)
+            forwards = (part == "lower") != transposed
+            with quiet():
+                for i in range(len(x)) if forwards else reversed(range(len(x))):
+                    others = slice(0, i) if forwards else slice(i + 1, None)
+                    x[i] = (x[i] - op[i, others] @ x[others]) / op[i, i]
+
+        return solve
 
     def add_matvec(self, y: Array, A: Array, x: Array, *, transposed: bool = False) -> None:
         with quiet():
@@ -200,20 +166,9 @@ class ReferenceLu(Synchronous):
         with quiet():
             A[:] = by_row[:, None] * A * by_column
 
-    def copied(self, x: Array) -> Array:
-        return x.copy()
-
     def add_scaled(self, y: Array, factor: float, x: Array) -> None:
         with quiet():
             y += factor * x
-
-    def multiply(self, y: Array, x: Array) -> None:
-        with quiet():
-            y *= x
-
-    def power(self, x: Array, exponent: float) -> None:
-        with quiet():
-            x[:] = x**exponent
 
     def sum_squares(self, x: Array) -> float:
         with quiet():
@@ -222,18 +177,3 @@ class ReferenceLu(Synchronous):
     def abs_sums(self, A: Array, by_row: Array, by_column: Array) -> None:
         by_row[:] = np.abs(A).sum(axis=1)
         by_column[:] = np.abs(A).sum(axis=0)
-
-    def max_abs(self, x: Array) -> float:
-        return float(np.max(np.abs(x))) if x.size else 0.0
-
-    def sum_abs(self, x: Array) -> float:
-        return float(np.abs(x).sum())
-
-    def gemm_probe(self, m: int, n: int, k: int, precision: str = "fp64") -> Callable[[], None]:
-        A, B = (
-            self.shaped(self.operand(size, precision), *shape) for size, shape in ((m * k, (m, k)), (k * n, (k, n)))
-        )
-        C = self.matrix(m, n, "fp64" if precision == "fp64" else "fp32")
-        for block in (C, A, B):
-            block[:] = 1.0
-        return lambda: self.subtract_product(C, A, B)

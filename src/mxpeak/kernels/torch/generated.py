@@ -25,7 +25,9 @@ class TorchGenerated:
 
     device: Device
 
-    def generate(self, A: Tensor, rows: BlockCyclic, cols: BlockCyclic, entries: Entries, diagonal: Tensor) -> None:
+    def generate(
+        self, A: Tensor, rows: BlockCyclic, cols: BlockCyclic, entries: Entries, diagonal: Tensor | None = None
+    ) -> None:
         if A.numel() == 0:
             return
         made = recipe(rows, cols, entries, self.device)
@@ -38,7 +40,7 @@ class TorchGenerated:
             A[:, columns] = _values(made, columns, diagonal)
 
     def generated_matvec(
-        self, y: Tensor, rows: BlockCyclic, cols: BlockCyclic, entries: Entries, diagonal: Tensor, x: Tensor
+        self, y: Tensor, rows: BlockCyclic, cols: BlockCyclic, entries: Entries, diagonal: Tensor | None, x: Tensor
     ) -> None:
         y.zero_()
         if not (len(y) and len(x)):
@@ -53,22 +55,19 @@ class TorchGenerated:
             y.addmv_(_values(made, columns, diagonal), x[columns])
 
     def generated_row_sums(
-        self, sums: Tensor, squares: Tensor, rows: BlockCyclic, cols: BlockCyclic, entries: Entries, diagonal: Tensor
+        self, sums: Tensor, rows: BlockCyclic, cols: BlockCyclic, entries: Entries, diagonal: Tensor | None
     ) -> None:
         sums.zero_()
-        squares.zero_()
         if not (len(sums) and cols.local_size):
             return
         made = recipe(rows, cols, entries, self.device)
         if self.device.triton:
             from mxpeak.kernels.torch.triton.generated import launch_row_sums
 
-            launch_row_sums(self.device, sums, squares, made, diagonal)
+            launch_row_sums(self.device, sums, made, diagonal)
             return
         for columns in _panels(len(sums), cols.local_size):
-            A = _values(made, columns, diagonal)
-            sums += A.abs().sum(dim=1)
-            squares += A.square().sum(dim=1)
+            sums += _values(made, columns, diagonal).abs().sum(dim=1)
 
     def signs(self, v: Tensor, cols: BlockCyclic, seed: int) -> None:
         a, c = jumps(cols, 1)
@@ -84,7 +83,7 @@ def _panels(rows: int, columns: int) -> Iterator[slice]:
         yield slice(begin, min(begin + width, columns))
 
 
-def _values(made: Recipe, columns: slice, diagonal: Tensor) -> Tensor:
+def _values(made: Recipe, columns: slice, diagonal: Tensor | None) -> Tensor:
     """All rows of some columns, in fp64."""
     i, j = made.i[:, None], made.j[columns]
     scale, shift, alpha, beta = made.reals
@@ -93,7 +92,7 @@ def _values(made: Recipe, columns: slice, diagonal: Tensor) -> Tensor:
     else:
         x = made.a[columns] * made.starts[:, None] + made.c[columns]
         A = scale * _normal(x) if made.kind == GAUSSIAN else shift + scale * (_as_real(x) * 2.0**-64)
-    return torch.where(i == j, diagonal[:, None], A) if len(diagonal) else A
+    return A if diagonal is None else torch.where(i == j, diagonal[:, None], A)
 
 
 def _as_real(x: Tensor) -> Tensor:

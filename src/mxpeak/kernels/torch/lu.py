@@ -37,50 +37,40 @@ class TorchLu:
         dtype = TYPES[precision]
         return self.device.empty(rows, leading_dimension(columns, dtype.itemsize), dtype=dtype)[:, :columns]
 
-    def vector(self, size: int, precision: str = "fp64") -> Tensor:
+    def buffer(self, size: int, precision: str = "fp64") -> Tensor:
         return self.device.empty(size, dtype=TYPES[precision])
 
-    def operand(self, size: int, precision: str) -> Tensor:
-        return self.vector(size, precision).view(cast.OPERANDS[precision])
+    def operand_buffer(self, rows: int, columns: int, precision: str, side: str) -> Tensor:
+        size = self.operand_size(rows, columns, precision, side)
+        return self.buffer(size, precision).view(cast.OPERANDS[precision])
 
     def operand_size(self, rows: int, columns: int, precision: str, side: str) -> int:
         long, k = (rows, columns) if side == "left" else (columns, rows)
         return long * leading_dimension(k, TYPES[precision].itemsize, NEAR)
 
-    def left_operand(self, vector: Tensor, rows: int, columns: int) -> Tensor:
-        ld = leading_dimension(columns, vector.itemsize, NEAR)
-        return vector[: rows * ld].view(rows, ld)[:, :columns]
-
-    def right_operand(self, vector: Tensor, rows: int, columns: int) -> Tensor:
-        return self.left_operand(vector, columns, rows).T
+    def operand_matrix(self, buffer: Tensor, rows: int, columns: int, side: str) -> Tensor:
+        if side == "right":
+            return self.operand_matrix(buffer, columns, rows, "left").T
+        ld = leading_dimension(columns, buffer.itemsize, NEAR)
+        return buffer[: rows * ld].view(rows, ld)[:, :columns]
 
     def emulates(self, precision: str) -> bool:
         return precision not in ("fp64", "fp32") and not self.device.multiplies(precision)
 
-    def zeros(self, size: int) -> Tensor:
-        return self.device.zeros(size)
-
-    def shaped(self, vector: Tensor, rows: int, columns: int) -> Tensor:
-        return vector[: rows * columns].view(rows, columns)
-
-    def panel(self, vector: Tensor, rows: int, columns: int) -> Tensor:
-        ld = leading_dimension(rows, vector.itemsize)
-        return vector[: ld * columns].view(columns, ld).T[:rows]
+    def panel(self, buffer: Tensor, rows: int, columns: int) -> Tensor:
+        ld = leading_dimension(rows, buffer.itemsize)
+        return buffer[: ld * columns].view(columns, ld).T[:rows]
 
     def panel_size(self, rows: int, columns: int, precision: str = "fp64") -> int:
         return leading_dimension(rows, TYPES[precision].itemsize) * columns
 
     def indices(self, values: Sequence[int]) -> Tensor:
-        return self._sent(values, torch.int64)
-
-    def _sent(self, values: Sequence[float], dtype: torch.dtype) -> Tensor:
-        """A few numbers on their way to the device."""
-        here = torch.tensor(values, dtype=dtype, pin_memory=self.device.is_gpu)
+        here = torch.tensor(values, dtype=torch.int64, pin_memory=self.device.is_gpu)
         return here.to(self.device.where, non_blocking=True)
 
     def fetch(self, vector: Tensor) -> Callable[[], list[float]]:
         if not self.device.is_gpu:
-            values = self.floats(vector)
+            values: list[float] = vector.tolist()
             return lambda: values
         there = torch.empty(vector.shape, dtype=vector.dtype, pin_memory=True)
         there.copy_(vector, non_blocking=True)
@@ -89,18 +79,10 @@ class TorchLu:
 
         def arrive() -> list[float]:
             arrived.synchronize()
-            return self.floats(there)
+            values: list[float] = there.tolist()
+            return values
 
         return arrive
-
-    def assign(self, target: Tensor, values: Sequence[float] | float) -> None:
-        if isinstance(values, Sequence):
-            target.copy_(self._sent(values, target.dtype))
-        else:
-            target.fill_(values)
-
-    def floats(self, vector: Tensor) -> list[float]:
-        return [float(value) for value in vector.tolist()]
 
     def copy(self, source: Tensor, target: Tensor) -> None:
         cast.copy(self.device, source, target)
@@ -115,12 +97,6 @@ class TorchLu:
             return panel.factor_on_host(self.device, self.host, work, exchange)
         panel.factor_here(work)
         return PanelOutcome(0.0, 0.0)
-
-    def candidate(self, jb: int) -> Any:
-        return self.host.candidate(jb)
-
-    def better_candidate(self, mine: Any, theirs: Any) -> None:
-        self.host.better_candidate(mine, theirs)
 
     # --- rows
 
@@ -147,11 +123,8 @@ class TorchLu:
     def subtract_product(self, C: Tensor, A: Tensor, B: Tensor) -> None:
         blas.subtract_product(self.device, C, A, B, self.gemm)
 
-    def solve_upper(self, U: Tensor, x: Tensor, *, transposed: bool = False) -> None:
-        triangle.solve_upper(U, x, transposed=transposed)
-
-    def solve_lower(self, L: Tensor, x: Tensor, *, transposed: bool = False) -> None:
-        triangle.solve_lower(L, x, transposed=transposed)
+    def solve_upper(self, U: Tensor, x: Tensor) -> None:
+        triangle.solve_upper(U, x)
 
     def block_solver(self, T: Tensor, part: str) -> BlockSolver:
         return triangle.block_solver(T, part)
@@ -184,38 +157,8 @@ class TorchLu:
     def abs_sums(self, A: Tensor, by_row: Tensor, by_column: Tensor) -> None:
         triangle.abs_sums(self.device, A, by_row, by_column)
 
-    def copied(self, x: Tensor) -> Tensor:
-        return x.clone(memory_format=torch.contiguous_format)
-
     def add_scaled(self, y: Tensor, factor: float, x: Tensor) -> None:
         y.add_(x, alpha=factor)
 
-    def multiply(self, y: Tensor, x: Tensor) -> None:
-        y.mul_(x)
-
-    def power(self, x: Tensor, exponent: float) -> None:
-        x.pow_(exponent)
-
     def sum_squares(self, x: Tensor) -> float:
         return float(torch.dot(x, x))
-
-    def max_abs(self, x: Tensor) -> float:
-        return float(x.abs().amax()) if x.numel() else 0.0
-
-    def sum_abs(self, x: Tensor) -> float:
-        return float(x.abs().sum())
-
-    # --- limits
-
-    def gemm_probe(self, m: int, n: int, k: int, precision: str = "fp64") -> Callable[[], None]:
-        held = "fp64" if precision == "fp64" else "fp32"
-        C = self.matrix(m, n, held)
-        A, B = (
-            place(self.operand(self.operand_size(*shape, precision, side), precision), *shape)
-            for side, shape, place in (("left", (m, k), self.left_operand), ("right", (k, n), self.right_operand))
-        )
-        for target, shape in ((A, (m, k)), (B, (k, n))):
-            # Random numbers: products of equal ones draw less power, and are faster than those of an LU.
-            self.cast(torch.rand(shape, dtype=TYPES[held], device=self.device.where) - 0.5, target, precision)
-        C.zero_()
-        return lambda: self.subtract_product(C, A, B)

@@ -1,4 +1,4 @@
-"""torch as an array namespace whose new arrays lie on one device."""
+"""torch as an array namespace whose new arrays lie on one device, and are fp64 where no type is named."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ from functools import partial
 from typing import Any
 
 import array_api_compat.torch as compat
+import numpy as np
 import torch
 
-#: What makes arrays out of nothing, or of Python's numbers.
-MAKERS = ("arange", "asarray", "empty", "eye", "full", "linspace", "ones", "zeros")
+#: What makes new arrays, and those of them whose type no number tells.
+MAKERS = ("arange", "empty", "eye", "linspace", "ones", "zeros")
+FLOATING = ("empty", "eye", "linspace", "ones", "zeros")
 
 
 class Namespace:
-    """The array API's functions on torch's tensors: `array_api_compat.torch`, with a device of its own for new ones."""
+    """The array API's functions on torch's tensors: `array_api_compat.torch`, with NumPy's defaults and a device."""
 
     def __init__(self, device: torch.device):
         self._device = device
@@ -22,5 +24,18 @@ class Namespace:
         function = getattr(compat, name)
         if name in MAKERS:
             function = partial(function, device=self._device)
+        if name in FLOATING:
+            function = partial(function, dtype=torch.float64)
         setattr(self, name, function)
         return function
+
+    def asarray(self, values: Any, *, dtype: torch.dtype | None = None, copy: bool | None = None) -> torch.Tensor:
+        """Numbers, an array or a tensor as a tensor on the device; Python's floats become fp64."""
+        known = values if isinstance(values, torch.Tensor) else np.asarray(values)
+        made: torch.Tensor = compat.asarray(known, dtype=dtype, device=self._device, copy=copy)
+        return made
+
+    def full(self, shape: Any, value: complex, *, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """A new tensor, each entry of which is `value`; a Python float's type is fp64."""
+        made: torch.Tensor = compat.full(shape, value, dtype=dtype or self.asarray(value).dtype, device=self._device)
+        return made

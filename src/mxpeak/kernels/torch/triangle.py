@@ -72,14 +72,9 @@ def add_triangle_matvec(
         y[strip].addmv_(T, x)
 
 
-def solve_upper(U: Tensor, x: Tensor, *, transposed: bool) -> None:
-    """x = U^-1 x, or U^-T x, of a block of the diagonal, which is widened as a whole."""
-    _solve(U, x, transposed, upper=True)
-
-
-def solve_lower(L: Tensor, x: Tensor, *, transposed: bool) -> None:
-    """x = L^-1 x, or L^-T x, L with a unit diagonal."""
-    _solve(L, x, transposed, upper=False)
+def solve_upper(U: Tensor, x: Tensor) -> None:
+    """x = U^-1 x, U a block of the diagonal, which is widened as a whole."""
+    x.copy_(torch.linalg.solve_triangular(U.to(torch.float64), x[:, None], upper=True)[:, 0])
 
 
 def block_solver(T: Tensor, part: str) -> BlockSolver:
@@ -93,12 +88,6 @@ def block_solver(T: Tensor, part: str) -> BlockSolver:
         x.copy_(torch.mv(inverse.T if transposed else inverse, x))
 
     return solve
-
-
-def _solve(T: Tensor, x: Tensor, transposed: bool, *, upper: bool) -> None:
-    wide = T.to(torch.float64)
-    wide = wide.T if transposed else wide
-    x.copy_(torch.linalg.solve_triangular(wide, x[:, None], upper=upper != transposed, unitriangular=not upper)[:, 0])
 
 
 def _distribution(rows: BlockCyclic, cols: BlockCyclic) -> tuple[int, ...]:

@@ -108,14 +108,14 @@ def generate_kernel(
 
 @triton.jit
 def fold_kernel(
-    first, second, m, n, span, reals, starts, a, c, i_at, j_at, diagonal, x, KIND: tl.constexpr,
+    sums, m, n, span, reals, starts, a, c, i_at, j_at, diagonal, x, KIND: tl.constexpr,
     HAS_DIAGONAL: tl.constexpr, TASK: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
-    """Over a part's columns: first = Σ a_ij x_j (MULTIPLY), or first = Σ |a_ij| and second = Σ a_ij² (SUM)."""
+    """Over a part's columns: Σ a_ij x_j (MULTIPLY), or Σ |a_ij| (SUM)."""
     part = tl.program_id(1)
     rows = tl.program_id(0) * BM + tl.arange(0, BM)
     in_rows, begin, end = rows < m, part * span, tl.minimum((part + 1) * span, n)
-    total, squares = tl.zeros((BM, BN), tl.float64), tl.zeros((BM, BN), tl.float64)
+    total = tl.zeros((BM, BN), tl.float64)
     for j in range(begin, end, BN):
         cols = j + tl.arange(0, BN)
         in_cols = cols < n  # a part ends with a tile
@@ -123,55 +123,51 @@ def fold_kernel(
         if TASK == MULTIPLY:
             total = tl.fma(A, tl.load(x + cols, in_cols, other=0.0)[None, :], total)
         else:
-            A = tl.where(in_cols[None, :], A, 0.0)
-            total += tl.abs(A)
-            squares = tl.fma(A, A, squares)
-    tl.store(first + part * m + rows, tl.sum(total, axis=1), in_rows)
-    if TASK == SUM:
-        tl.store(second + part * m + rows, tl.sum(squares, axis=1), in_rows)
+            total += tl.where(in_cols[None, :], tl.abs(A), 0.0)
+    tl.store(sums + part * m + rows, tl.sum(total, axis=1), in_rows)
 
 
-def launch_generate(A: Tensor, made: Recipe, diagonal: Tensor) -> None:
+def launch_generate(A: Tensor, made: Recipe, diagonal: Tensor | None) -> None:
     """A = the matrix, rounded once to its type."""
     m, n = A.shape
     generate_kernel[(triton.cdiv(n, COLUMNS), triton.cdiv(m, ROWS))](
-        A, A.stride(0), m, n, *_tables(made), diagonal, KIND=made.kind, HAS_DIAGONAL=len(diagonal) > 0, BM=ROWS,
-        BN=COLUMNS, num_warps=_warps(made), enable_fp_fusion=False,
+        A, A.stride(0), m, n, *_tables(made, diagonal), KIND=made.kind, HAS_DIAGONAL=diagonal is not None,
+        BM=ROWS, BN=COLUMNS, num_warps=_warps(made), enable_fp_fusion=False,
     )  # fmt: skip
 
 
-def launch_matvec(device: Device, y: Tensor, made: Recipe, diagonal: Tensor, x: Tensor) -> None:
+def launch_matvec(device: Device, y: Tensor, made: Recipe, diagonal: Tensor | None, x: Tensor) -> None:
     """y = A x."""
-    (partial,) = _fold(device, made, diagonal, x, MULTIPLY, 1)
-    torch.sum(partial, dim=0, out=y)
+    _fold(device, y, made, diagonal, x, MULTIPLY)
 
 
-def launch_row_sums(device: Device, sums: Tensor, squares: Tensor, made: Recipe, diagonal: Tensor) -> None:
-    """sums = Σ_j |a_ij| and squares = Σ_j a_ij²."""
-    for target, partial in zip((sums, squares), _fold(device, made, diagonal, made.reals, SUM, 2)):
-        torch.sum(partial, dim=0, out=target)
+def launch_row_sums(device: Device, sums: Tensor, made: Recipe, diagonal: Tensor | None) -> None:
+    """sums = Σ_j |a_ij|."""
+    _fold(device, sums, made, diagonal, made.reals, SUM)
 
 
-def _fold(device: Device, made: Recipe, diagonal: Tensor, x: Tensor, task: Any, results: int) -> list[Tensor]:
-    """The sums of each part of the columns; every number has its own place, so they are the same in every run."""
+def _fold(device: Device, sums: Tensor, made: Recipe, diagonal: Tensor | None, x: Tensor, task: Any) -> None:
+    """The sums of each part of the columns, then theirs: in a fixed order, so that they are the same in every run."""
     m, n = len(made.starts), len(made.a)
     blocks, tiles = triton.cdiv(m, ROWS), triton.cdiv(n, COLUMNS)
     span = triton.cdiv(tiles, min(tiles, triton.cdiv(PROGRAMS, blocks))) * COLUMNS
     parts = triton.cdiv(n, span)
-    partial = [device.empty(parts, m) for _ in range(results)]
+    partial = device.empty(parts, m)
     fold_kernel[(blocks, parts)](
-        partial[0], partial[-1], m, n, span, *_tables(made), diagonal, x, KIND=made.kind,
-        HAS_DIAGONAL=len(diagonal) > 0, TASK=task, BM=ROWS, BN=COLUMNS, num_warps=_warps(made), enable_fp_fusion=False,
+        partial, m, n, span, *_tables(made, diagonal), x, KIND=made.kind,
+        HAS_DIAGONAL=diagonal is not None, TASK=task, BM=ROWS, BN=COLUMNS,
+        num_warps=_warps(made), enable_fp_fusion=False,
     )  # fmt: skip
-    return partial
+    torch.sum(partial, dim=0, out=sums)
 
 
 def _warps(made: Recipe) -> int:
     return MANY_WARPS if made.kind == GAUSSIAN.value else WARPS
 
 
-def _tables(made: Recipe) -> tuple[Tensor, ...]:
-    return made.reals, made.starts, made.a, made.c, made.i, made.j
+def _tables(made: Recipe, diagonal: Tensor | None) -> tuple[Tensor, ...]:
+    unused = made.reals
+    return made.reals, made.starts, made.a, made.c, made.i, made.j, unused if diagonal is None else diagonal
 
 
 _TABLES = {"reals": "*fp64", "starts": "*i64", "a": "*i64", "c": "*i64", "i_at": "*i64", "j_at": "*i64",
@@ -187,7 +183,7 @@ def _generate(matrix: str, kind: int, diagonal: bool) -> tuple[Any, dict[str, st
 
 def _folds(kind: int, diagonal: bool, task: int) -> tuple[Any, dict[str, str], dict[str, Any]]:
     constants = {"KIND": kind, "HAS_DIAGONAL": diagonal, "TASK": task, **_TILE}
-    signature = {"first": "*fp64", "second": "*fp64", "m": "i32", "n": "i32", "span": "i32", **_TABLES, "x": "*fp64"}
+    signature = {"sums": "*fp64", "m": "i32", "n": "i32", "span": "i32", **_TABLES, "x": "*fp64"}
     return fold_kernel, signature | dict.fromkeys(constants, "constexpr"), constants
 
 

@@ -1,0 +1,76 @@
+"""Generated matrices on every backend against their definition, entry by entry."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mxpeak.layout import lcg
+from mxpeak.layout.block_cyclic import BlockCyclic
+from tests.support.backends import Backend
+from tests.support.blocks import GRIDS, STORED, WIDE, globals_of, matrix, numbers, parts, vector, within
+from tests.support.generated import KINDS, entries_of, slack, whole
+from tests.support.roundoff import U
+
+
+def ranks(backend: Backend) -> list[tuple[BlockCyclic, BlockCyclic]]:
+    """Rows and columns of ranks on many grids, also without any; at last more than a tile of Triton's both ways."""
+    if backend.interpreted:
+        return [*parts(7, 3, 1, 2), parts(29, 8, 2, 3)[3], parts(5, 4, 3, 1)[2], parts(139, 16, 5, 1)[1]]
+    large = [] if backend.name == "reference" else [(139, 16, 1, 1)]
+    return [rank for grid in [(0, 4, 2, 2), *GRIDS, *large] for rank in parts(*grid)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_entries_are_their_definition_and_a_diagonal_stands_on_the_diagonal(
+    backend: Backend, rng: Any, kind: str
+) -> None:
+    for rows, square in ranks(backend):
+        n = rows.n
+        cols = BlockCyclic(n + 1, square.nb, square.p, square.P)  # one column more, as HPL's b
+        entries, diagonal, (i, j) = entries_of(kind, n), 10.0 + rng.random(n), (globals_of(rows), globals_of(cols))
+        A = whole(entries, n + 1)[np.ix_(i, j)]
+        on = np.equal.outer(i, j)
+        for own in (None, diagonal[i]):
+            expected = A if own is None else np.where(on, own[:, None], A)
+            for precision, (dtype, u) in STORED.items():
+                found = matrix(backend, np.full(A.shape, np.nan), precision)
+                backend.kernels.generate(found, rows, cols, entries, None if own is None else vector(backend, own))
+                # Gaussians: fp64 values a slack apart may round to neighbours in fp32, 2u apart.
+                further = 2 * u * np.abs(A) if precision == "fp32" and slack(entries) else 0.0
+                off = np.where(on & (own is not None), 0.0, slack(entries) + further)
+                assert within(numbers(backend, found), expected.astype(dtype), off), (rows, cols, precision)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_products_and_sums_of_a_matrix_that_is_not_stored(backend: Backend, rng: Any, kind: str) -> None:
+    kernels = backend.kernels
+    for rows, cols in ranks(backend):
+        n, i, j = rows.n, globals_of(rows), globals_of(cols)
+        entries, diagonal, x = entries_of(kind, n), rng.random(n) * n, rng.random(n) - 0.5
+        for own in (None, diagonal[i]):
+            A = whole(entries, n)[np.ix_(i, j)].astype(WIDE)
+            A = A if own is None else np.where(np.equal.outer(i, j), own[:, None], A)
+            own_diagonal = None if own is None else vector(backend, own)
+            y, sums = kernels.buffer(len(i)), kernels.buffer(len(i))
+            kernels.generated_matvec(y, rows, cols, entries, own_diagonal, vector(backend, x[j]))
+            kernels.generated_row_sums(sums, rows, cols, entries, own_diagonal)
+            # n products and n - 1 sums, in any order; and each entry may be off by its slack.
+            off, size = slack(entries), np.abs(A)
+            bound = 2 * len(j) * U * (size @ np.abs(x[j])) + off * np.abs(x[j]).sum()
+            assert within(numbers(backend, y), A @ x[j], bound), (rows, cols)
+            bound = 2 * len(j) * U * size.sum(axis=1) + off * len(j)
+            assert within(numbers(backend, sums), size.sum(axis=1), bound), (rows, cols)
+
+
+def test_signs_belong_to_their_global_index(backend: Backend) -> None:
+    for n, nb, Q in [(0, 4, 1), (1, 1, 1), (61, 8, 3), (30, 64, 2), (128, 5, 4)]:
+        for seed in (0, 100, 2**63 + 5):
+            expected = np.array([-1.0 if lcg.state(seed, 1 + j) >= 2**63 else 1.0 for j in range(n)])
+            for q in range(Q):
+                cols = BlockCyclic(n, nb, q, Q)
+                v = backend.kernels.buffer(cols.local_size)
+                backend.kernels.signs(v, cols, seed)
+                assert np.array_equal(numbers(backend, v), expected[globals_of(cols)])
