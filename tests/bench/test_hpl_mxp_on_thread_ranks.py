@@ -91,7 +91,7 @@ def solve(
         x, done = refine(mxp, method, restart=restart)
         eta = backward_error(mxp, mxp.equations.max_abs(mxp.residual(x)), x)
         proof = prove(system, A, low, kernels, balanced, 77)
-        condition = condition_estimate(mxp, kernels)
+        condition = condition_estimate(mxp)
         factor = unpreconditioned_factor(system, mxp)
         return A, before, x, done, eta, proof, singular, condition, factor
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mxpeak.errors import ResourceError, UsageError
-from mxpeak.kernels.contract import Kernels
+from mxpeak.kernels.contract import DenseKernels, Kernels
 
 #: What --kernels may name.
 BACKENDS = ("auto", "reference", "host", "torch")
@@ -81,6 +81,17 @@ def choose(name: str, device: str, threads: int, cores: Sequence[int] = (), loca
     from mxpeak.kernels.torch.kernels import TorchKernels
 
     return TorchKernels(where, host)
+
+
+def dense(device: Any) -> DenseKernels:
+    """The dense kernels of a `kernels.torch.device.Device`, or of the host (None) on BLAS's own threads."""
+    if device is None:
+        from mxpeak.kernels.host.dense import HostDense
+
+        return HostDense()
+    from mxpeak.kernels.torch.dense import TorchDense
+
+    return TorchDense(device)
 
 
 def device_failure(error: BaseException) -> str | None:

@@ -65,14 +65,10 @@ class MxpSystem:
         scaled = xp.multiply(self._balance.C, c)
         return xp.multiply(self._balance.R, self._factors.solve_transposed(scaled))
 
-    def global_column(self, local: int) -> int:
-        """The unknown that this rank's entry `local` of a vector over the columns is."""
-        return self._system.cols.to_global(local)
-
-    def local_column(self, column: int) -> int | None:
-        """Where this rank holds an unknown; None if others do."""
+    def indices(self) -> Vector:
+        """The unknowns that this rank's entries of a vector over the columns are."""
         cols = self._system.cols
-        return cols.to_local(column) if cols.owner(column) == cols.p else None
+        return cols.to_global(self._kernels.xp.arange(cols.local_size))
 
     def add(self, x: Vector, d: Vector) -> None:
         """x += d."""

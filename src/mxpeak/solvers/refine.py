@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+from mxpeak.solvers import residual
 from mxpeak.solvers.krylov import LeastSquares, Solve, Space, cycle, restarted, started
 
 Vector = Any
@@ -60,8 +61,8 @@ class System(Protocol):
 
 def backward_error(system: System, residual_inf: float, x: Vector, u: float = U) -> float:
     """eta of a residual of this norm; 0 for a system of zeros.  Collective."""
-    scale = system.A_inf * system.unknowns.max_abs(x) + system.b_inf
-    return residual_inf / (scale * max(system.n, 1) * u) if scale else residual_inf
+    x_inf = system.unknowns.max_abs(x)
+    return residual.backward_error(residual_inf, system.A_inf, x_inf, system.b_inf, system.n, u)
 
 
 def refine(

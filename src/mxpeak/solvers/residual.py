@@ -23,9 +23,21 @@ class ResidualNorms:
 
     def scaled(self, n: int, u: float) -> float:
         """||Ax-b|| / (u · (||x|| ||A|| + ||b||) · N), all in the infinity norm; 0 for N = 0."""
-        if n == 0:
-            return 0.0
-        return self.residual / (u * (self.x_inf * self.A_inf + self.b_inf) * n)
+        return backward_error(self.residual, self.A_inf, self.x_inf, self.b_inf, n, u)
+
+
+def backward_error(r_inf: float, A_inf: float, x_inf: float, b_inf: float, n: int, u: float) -> float:
+    """eta = ||r|| / ((||A||·||x|| + ||b||)·n·u), all in the infinity norm; ||r|| itself for a system of zeros.
+
+    Why n·u?  r_i = b_i - Σ_j a_ij x_j is a sum of n + 1 terms.  Rounded to u, as a solver and whoever checks it must
+    compute it, it is off by up to about n·u·(||A||·||x|| + ||b||), and so is that of the best x of this precision.  In
+    these units a stable solver's error is of order 1 or less whatever n and u are, and a threshold needs neither.
+
+    All is divided by ||A||, for the product of norms may overflow.
+    """
+    A_inf = A_inf or 1.0
+    scale = (x_inf + b_inf / A_inf) * max(n, 1) * u
+    return r_inf / A_inf / scale if scale else r_inf
 
 
 def residual_norms(A: DistMatrix, x: Any, kernels: Kernels) -> ResidualNorms:

@@ -187,7 +187,7 @@ def _after_the_clock(timed: _Timed, elapsed_s: float, start: float, end: float, 
         history=done.by_step(),
         singular=timed.singular,
         growth=largest_u / largest_a if largest_a else 0.0,
-        condition=condition_estimate(mxp, kernels),
+        condition=condition_estimate(mxp),
         unpreconditioned_factor=unpreconditioned_factor(system, mxp),
         spans=timed.spans,
     )

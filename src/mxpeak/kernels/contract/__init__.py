@@ -15,6 +15,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from mxpeak.kernels.contract.backend import Backend, Indices, Matrix, Vector
+from mxpeak.kernels.contract.dense import DenseKernels
 from mxpeak.kernels.contract.generated import GeneratedKernels
 from mxpeak.kernels.contract.lu import LuKernels
 from mxpeak.kernels.contract.norms import NormKernels
@@ -22,6 +23,7 @@ from mxpeak.kernels.contract.sparse import SparseKernels
 
 __all__ = [
     "Backend",
+    "DenseKernels",
     "GeneratedKernels",
     "Indices",
     "Kernels",
@@ -35,6 +37,10 @@ __all__ = [
 
 class Kernels(LuKernels, GeneratedKernels, Protocol):
     """All that one backend computes, on one device and one pool of threads."""
+
+    @property
+    def dense(self) -> DenseKernels:
+        """The operations of dense solves, on as many threads as BLAS has."""
 
     @property
     def norms(self) -> NormKernels:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mxpeak.kernels.host import blas
+from mxpeak.kernels.host.dense import HostDense
 from mxpeak.kernels.host.generated import HostGenerated
 from mxpeak.kernels.host.lu import HostLu
 from mxpeak.kernels.host.norm_tiles import Norms
@@ -17,6 +18,7 @@ class HostKernels(HostLu, HostGenerated):
     """Tuned BLAS and compiled loops on `threads` cores.  `poison` fills new arrays with NaN (tests)."""
 
     name = "host"
+    dense = HostDense()
 
     def __init__(self, threads: int = 1, cores: Sequence[int] = (), *, poison: bool = False):
         team = Team(threads, cores)

@@ -71,31 +71,6 @@ def getrs(LU: Array, pivots: Array, B: Array, form: bytes) -> None:
     )  # fmt: skip
 
 
-def inverse_norm(LU: Array, pivots: Array, *, infinity: bool) -> float:
-    """Higham's estimate of ||A^-1|| in the one- or infinity norm, a lower bound that is rarely 3 times too small.
-
-    As xGECON's, by xLACN2, but on xGETRS, which is several times faster than the solves with guards against overflow
-    that xGECON uses; an overflow here ends as inf, which is as good an answer.
-    """
-    n, letter = LU.shape[0], LETTERS[LU.dtype]
-    v, x = np.empty((n, 1), LU.dtype, order="F"), np.empty((n, 1), LU.dtype, order="F")
-    signs, save = np.empty(n, np.int32), np.zeros(3, np.int32)
-    estimate, step = np.zeros(1, x.real.dtype), np.zeros(1, np.int32)
-    own = [signs.ctypes.data] if letter in "sd" else []
-    forms = {1: b"N", 2: b"C"}
-    if infinity:  # ||A^-1||_inf = ||A^-H||_1
-        forms = {1: b"C", 2: b"N"}
-    while True:
-        _routine(f"{letter}lacn2", 6 + len(own))(
-            _int(n), v.ctypes.data, x.ctypes.data, *own, estimate.ctypes.data, step.ctypes.data, save.ctypes.data
-        )  # fmt: skip
-        if step[0] == 0:
-            return float(estimate[0])
-        getrs(LU, pivots, x, forms[int(step[0])])
-        if not np.isfinite(x).all():
-            return float("inf")
-
-
 def subtract_product(R: Array, A: Array, X: Array) -> None:
     """R -= A X in place, A in either order, X and R column-major; 2·n²·k flops."""
     (n, k), letter = X.shape, LETTERS[A.dtype]

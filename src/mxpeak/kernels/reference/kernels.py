@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from mxpeak.kernels.reference.dense import ReferenceDense
 from mxpeak.kernels.reference.generated import ReferenceGenerated
 from mxpeak.kernels.reference.lu import ReferenceLu
 from mxpeak.kernels.reference.norms import ReferenceNorms
@@ -15,6 +16,7 @@ class ReferenceKernels(ReferenceLu, ReferenceGenerated):
 
     name = "reference"
     threads = 1
+    dense = ReferenceDense()
     norms = ReferenceNorms()
     sparse = ReferenceSparse()
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from mxpeak.kernels.contract.dense import DenseKernels
 from mxpeak.kernels.contract.norms import NormKernels
 from mxpeak.kernels.contract.sparse import SparseKernels
 from mxpeak.kernels.host.kernels import HostKernels
@@ -30,6 +31,12 @@ class TorchKernels(TorchLu, TorchGenerated):
             torch.set_num_threads(host.threads)
         self._norms: NormKernels | None = None
         self._sparse: SparseKernels | None = None
+
+    @property
+    def dense(self) -> DenseKernels:
+        from mxpeak.kernels.torch.dense import TorchDense
+
+        return TorchDense(self.device)
 
     @property
     def norms(self) -> NormKernels:

@@ -3,90 +3,105 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
+from math import isfinite
+from typing import Any
 
 import numpy as np
 
 from mxpeak.errors import SingularError
-from mxpeak.library.dense.arrays import LU, Array, Arrays, Block, Matrix, type_of, typed
-from mxpeak.library.dense.factors import power
-from mxpeak.library.dense.inputs import check_finite
+from mxpeak.kernels.contract import DenseKernels, Matrix, Vector
+from mxpeak.kernels.contract.dense import Block, PivotedLU
+from mxpeak.library.dense.inputs import by_rows
+from mxpeak.library.dense.types import typed
+from mxpeak.library.inputs import check_finite
 from mxpeak.precision import PRECISIONS
+from mxpeak.solvers.condition import inverse_one_norm
+from mxpeak.solvers.scaling import balanced, powers, spread
 from mxpeak.spans import Spans
 
-#: A is scaled if the sums of its rows, or of its columns, spread by more, or lie farther from 1, than this.
-SPREAD, RANGE = 2.0**10, 2.0**60
 #: Beyond this condition·u, u the factors' roundoff, 50 steps of GMRES were never enough (experiments with n = 300).
 HOPELESS = 2.0**10
 #: Signs of an ill-conditioned matrix, upon which the condition is estimated at once: pivots of so different size, or
 #: corrections so large beside the solution.
 DOUBT = 2.0**-16
+#: Entries of U that are looked at together.
+STRIP = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
     """D_r and D_c: powers of two that bring the largest entry of each row and column near 1; ||A||_inf without them."""
 
-    rows: Array
-    columns: Array
+    rows: Vector
+    columns: Vector
     A_inf: float
-
-
-@dataclass(frozen=True, slots=True)
-class Sizes:
-    """The sums of absolute values along rows and columns of R, that is A or A^T, and its largest."""
-
-    row_sums: Array
-    column_sums: Array
-    largest: float
-
-    @property
-    def norms(self) -> tuple[float, float]:
-        """The infinity-norm and the one-norm."""
-        return float(self.row_sums.max()), float(self.column_sums.max())
-
-    @property
-    def balanced(self) -> bool:
-        """Whether range and spread suit the LU as they are; NaN and Inf do not."""
-        sums = (self.row_sums, self.column_sums)
-        most, least = max(float(s.max()) for s in sums), min(float(s.max()) for s in sums)
-        if not 1 / RANGE < least <= most < RANGE:
-            return False
-        return all(float(s.max()) <= SPREAD * float(s.min()) for s in sums)
 
 
 @dataclass(frozen=True)
 class Factors:
-    """The factors of A_s in a precision; sizes: of R, which is A_s if A lies by rows, else A_s^T."""
+    """The factors of A_s in a precision.
 
+    lu           of W, which is A_s if A lies by rows, else A_s^T
+    by_rows      whether A lies so
+    A_inf, A_one, A_max    ||A_s||_inf, ||A_s||_1 and the largest |a_ij| of A_s
+    """
+
+    kernels: DenseKernels
     precision: str
     emulated: bool
-    lu: LU
+    lu: PivotedLU
     by_rows: bool
     scaling: Scaling | None
-    sizes: Sizes
+    A_inf: float
+    A_one: float
+    A_max: float
 
     @property
     def singular(self) -> int:
         """The first zero pivot, from 1; 0 if there is none."""
         return self.lu.singular
 
-    @property
-    def A_inf(self) -> float:
-        """||A_s||_inf."""
-        return self.sizes.norms[0 if self.by_rows else 1]
-
     @cached_property
     def condition(self) -> float:
         """||A_s||_1·||A_s^-1||_1, the latter estimated by a few solves."""
         if self.singular:
             return float("inf")
-        return self.sizes.norms[1 if self.by_rows else 0] * self.lu.inverse_one_norm()
+        kernels, n = self.kernels, self.lu.LU.shape[0]
+        indices = kernels.xp.arange(n)
+        B, B_H = (partial(self._solve_vector, adjoint=adjoint) for adjoint in (False, True))
+        with kernels.computing():
+            return self.A_one * inverse_one_norm(B, B_H, indices, n, self.lu.LU.dtype, kernels.xp)
+
+    def _solve_vector(self, b: Vector, *, adjoint: bool) -> Vector:
+        """A_s^-1 b or A_s^-H b in the factors' precision."""
+        if not adjoint:
+            return self._solve(b[:, None])[:, 0]
+        xp = self.kernels.xp
+        return xp.conj(self._solve(xp.conj(b[:, None]), transposed=True)[:, 0])
+
+    def _solve(self, B: Block, *, transposed: bool = False) -> Block:
+        """A_s^-1 B or A_s^-T B in the factors' precision."""
+        return self.kernels.solve(self.lu, B, transposed=transposed == self.by_rows)
 
     @cached_property
     def growth(self) -> float:
-        """max |u_ij| / max |a_ij|."""
-        return self.lu.largest_of_upper() / self.sizes.largest if self.sizes.largest else 1.0
+        """max |u_ij| / max |a_ij|; inf if one is not finite."""
+        largest = self._largest_of_upper()
+        return largest / self.A_max if self.A_max else 1.0
+
+    def _largest_of_upper(self) -> float:
+        """max |u_ij|, a few rows of U or U^T at a time."""
+        LU, xp, largest = self.lu.LU, self.kernels.xp, 0.0
+        n, rows = LU.shape[0], by_rows(LU)
+        height = max(1, STRIP // n)
+        for i in range(0, n, height):
+            part = xp.triu(LU[i : i + height], k=i) if rows else xp.tril(LU.T[i : i + height], k=i)
+            found = float(xp.max(xp.abs(part)))
+            if not isfinite(found):
+                return float("inf")
+            largest = max(largest, found)
+        return largest
 
     @property
     def fit(self) -> bool:
@@ -96,12 +111,17 @@ class Factors:
     @property
     def even(self) -> bool:
         """Whether U's diagonal shows no sign of singularity; not all singular matrices show one there."""
-        diagonal = self.lu.diagonal
+        diagonal = abs(self.lu.LU.diagonal())
         return bool(diagonal.min() >= DOUBT * diagonal.max())
 
     def apply(self, R: Block) -> Block:
-        """A_s^-1 R, a new block of R's type."""
-        return self.lu.apply(R)
+        """A_s^-1 R, a new block of R's type; each column is brought near 1 for the factors' range."""
+        xp, dtype = self.kernels.xp, self.lu.LU.dtype
+        if R.dtype == dtype:
+            return self._solve(R)
+        scale = powers(xp.max(xp.abs(R), axis=0), xp)
+        Z = self._solve(xp.astype(R * scale, dtype))
+        return xp.astype(Z / scale, R.dtype, copy=False)
 
 
 class Estimates:
@@ -120,9 +140,9 @@ class Estimates:
         return self._values
 
 
-def factor_in_fp64(arrays: Arrays, A: Matrix, spans: Spans) -> Factors:
+def factor_in_fp64(kernels: DenseKernels, A: Matrix, dtype: np.dtype[Any], spans: Spans) -> Factors:
     """A's factors in fp64, beyond which there is nothing to fall back to."""
-    factors = factor(arrays, A, "fp64", spans)
+    factors = factor(kernels, A, dtype, "fp64", spans)
     if factors.singular:
         raise SingularError(
             f"A is singular: pivot {factors.singular} of {A.shape[0]} is exactly zero; "
@@ -131,42 +151,48 @@ def factor_in_fp64(arrays: Arrays, A: Matrix, spans: Spans) -> Factors:
     return factors
 
 
-def factor(arrays: Arrays, A: Matrix, name: str, spans: Spans) -> Factors:
-    """Scale if need be, copy once into the factors' type, and factor."""
-    by_rows = arrays.by_rows(A)
-    R = A if by_rows else A.T
-    dtype = type_of(A)
-    W = arrays.room(A.shape[0], typed(dtype.kind == "c", wide=name == "fp64"), name)
-    with arrays.careful():
+def factor(kernels: DenseKernels, A: Matrix, dtype: np.dtype[Any], precision: str, spans: Spans) -> Factors:
+    """Scale A, of a type, if need be, copy it once into the factors' type, and factor."""
+    n, rows = A.shape[0], by_rows(A)
+    R = A if rows else A.T
+    low = typed(dtype.kind == "c", wide=precision == "fp64")
+    kernels.check_memory(n, low, precision, copied=False)
+    W = kernels.factor_storage(n, low)
+    with kernels.computing():
         with spans("equilibrate"):
             scaling = None
-            sizes = Sizes(*arrays.fill(W, R, None))
-            if PRECISIONS[name].bytes < 4 or not sizes.balanced:
-                check_finite(arrays, A, "A")
-                scales = _equilibration(arrays, R)
-                scaling = Scaling(*(scales if by_rows else scales[::-1]), arrays.inf_norm(R, by_rows))
-                sizes = Sizes(*arrays.fill(W, R, scales))
+            row_sums, column_sums, largest = kernels.scaled_copy(R, None, W)
+            if PRECISIONS[precision].bytes < 4 or not balanced(row_sums, column_sums):
+                check_finite(A, "A", kernels.xp)
+                scales = _equilibration(kernels, R)
+                scaling = Scaling(*(scales if rows else scales[::-1]), _inf_norm(kernels, R, rows))
+                row_sums, column_sums, largest = kernels.scaled_copy(R, scales, W)
         with spans("factor"):
-            lu = arrays.lu(W, name, by_rows)
-    return Factors(name, arrays.emulates(name, dtype), lu, by_rows, scaling, sizes)
+            lu = kernels.factor(W, precision)
+    A_inf, A_one = (float(sums.max()) for sums in (row_sums, column_sums)[:: 1 if rows else -1])
+    emulated = kernels.emulates(precision, dtype)
+    return Factors(kernels, precision, emulated, lu, rows, scaling, A_inf, A_one, largest)
 
 
-def _equilibration(arrays: Arrays, R: Matrix) -> tuple[Array, Array]:
+def _equilibration(kernels: DenseKernels, R: Matrix) -> tuple[Vector, Vector]:
     """Powers of two for R's rows and columns: one kind by its largest entries, then the other by what that leaves.
 
     First comes the kind whose largest entries spread more.  Were rows of different scale dealt with by columns first,
     the one largest row would set every column's scale, and the others could underflow.
     """
-    by_row, by_column = np.ones(R.shape[0]), np.ones(R.shape[1])
-    row_max, column_max = arrays.largest_entries(R, by_row, by_column)
-    if _spread(row_max) >= _spread(column_max):
-        by_row = power(row_max)
-        return by_row, power(arrays.largest_entries(R, by_row, by_column)[1])
-    by_column = power(column_max)
-    return power(arrays.largest_entries(R, by_row, by_column)[0]), by_column
+    xp = kernels.xp
+    by_row, by_column = xp.ones(R.shape[0], dtype=xp.float64), xp.ones(R.shape[1], dtype=xp.float64)
+    row_max, column_max = kernels.largest_entries(R, by_row, by_column)
+    if spread(row_max, xp) >= spread(column_max, xp):
+        by_row = powers(row_max, xp)
+        return by_row, powers(kernels.largest_entries(R, by_row, by_column)[1], xp)
+    by_column = powers(column_max, xp)
+    return powers(kernels.largest_entries(R, by_row, by_column)[0], xp), by_column
 
 
-def _spread(largest: Array) -> int:
-    """How many powers of two lie between the numbers other than zero."""
-    exponents = np.frexp(largest[largest > 0])[1]
-    return int(np.ptp(exponents)) if exponents.size else 0
+def _inf_norm(kernels: DenseKernels, R: Matrix, rows: bool) -> float:
+    """||A||_inf, that of R or of R^T."""
+    xp = kernels.xp
+    by_row, by_column = xp.empty(R.shape[0], dtype=xp.float64), xp.empty(R.shape[1], dtype=xp.float64)
+    kernels.abs_sums(R, by_row, by_column)
+    return float((by_row if rows else by_column).max())

@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 
 from mxpeak.errors import UsageError
-from mxpeak.library.dense.arrays import Array, Arrays, type_of
-from mxpeak.library.inputs import Input, read
+from mxpeak.kernels.contract import DenseKernels, Matrix
+from mxpeak.kernels.contract.dense import Block
+from mxpeak.library.dense.types import working_type
+from mxpeak.library.inputs import Input, check_finite, read
 
 
 def matrix(values: Any) -> Input:
@@ -22,45 +24,50 @@ def matrix(values: Any) -> Input:
     return A
 
 
-def right_hand_side(values: Any) -> Input:
+def right_hand_side(values: Any, n: int) -> Input:
     """b as (n,) or (n, k)."""
     b = read(values, "b")
     if len(b.shape) not in (1, 2):
         raise UsageError(f"b has shape {b.shape}; give one right-hand side as (n,), k of them as (n, k)")
-    return b
-
-
-def check_shapes(A: Any, b: Input) -> None:
-    """Stop where A and b do not fit together."""
-    n = A.shape[0]
     if b.shape[0] != n:
         raise UsageError(f"A is {n}x{n}, but b has shape {b.shape}: it needs {n} rows")
     if prod(b.shape) == 0:
         raise UsageError(f"b is empty, of shape {b.shape}: there is nothing to solve")
+    return b
 
 
-def working_type(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """The type in which numbers of a type are solved with: their own, fp64 for integers, fp32 for 16-bit numbers."""
-    if dtype.kind in "biu":
-        return np.dtype(np.float64)
-    return np.dtype(np.float32) if dtype.itemsize < 4 else dtype
+def on_kernels(A: Input, dtype: np.dtype[Any], precision: str, kernels: DenseKernels) -> Matrix:
+    """A where it is solved with, in a type: copied only if it must be, and if the copy and the factors fit."""
+    copied = A.device != ("cpu" if kernels.device is None else str(kernels.device.where))
+    copied = copied or A.dtype != dtype or not lies_well(A.array)
+    kernels.check_memory(A.shape[0], dtype, precision, copied=copied)
+    M = A.on(kernels.device, dtype)
+    return M if lies_well(M) else kernels.xp.asarray(M, copy=True)
 
 
-def check_finite(arrays: Arrays, numbers: Any, name: str) -> None:
-    """Stop at NaN and Inf, and say where the first is."""
-    found = arrays.not_finite(numbers)
-    if found is None:
-        return
-    index, count = found
-    where, size = ", ".join(map(str, index)), prod(tuple(numbers.shape))
-    raise UsageError(f"{name}[{where}] is {numbers[index].item()}: {count} of {size} entries of {name} are not finite")
+def block(b: Input, of_A: np.dtype[Any], kernels: DenseKernels) -> Block:
+    """A block of its own of the right-hand sides, finite, in A's type; for a real A their imaginary parts follow."""
+    xp = kernels.xp
+    B = b.on(kernels.device, working_type(b.dtype))
+    check_finite(B, "b", xp)
+    columns = xp.reshape(B, (b.shape[0], -1))
+    if of_A.kind != "c" and b.dtype.kind == "c":
+        columns = xp.concat([xp.real(columns), xp.imag(columns)], axis=1)
+    return xp.asarray(columns, dtype=getattr(xp, of_A.name), copy=True)
 
 
-def columns(b: Any) -> int:
-    """How many right-hand sides b holds."""
-    return 1 if len(b.shape) == 1 else int(b.shape[1])
+def lies_well(A: Any) -> bool:
+    """Whether products read A as it lies."""
+    return by_rows(A) or by_rows(A.T)
 
 
-def only_b_is_complex(A: Array, b: Array) -> bool:
-    """Whether b must be solved for in two real parts."""
-    return type_of(b).kind == "c" and type_of(A).kind != "c"
+def by_rows(A: Any) -> bool:
+    """Whether rows are contiguous and ascend, one after the other with or without a gap."""
+    down, across = A.stride() if hasattr(A, "stride") else (stride / A.itemsize for stride in A.strides)
+    n = A.shape[1]
+    return bool(n == 1 or (across == 1 and down >= n and down == int(down)))
+
+
+def columns(b: Input) -> int:
+    """How many right-hand sides b has."""
+    return 1 if len(b.shape) == 1 else b.shape[1]

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from math import isfinite
+from dataclasses import dataclass, replace
+from math import inf, isfinite, sqrt
 
 import numpy as np
 
 from mxpeak.distributed.vectors import ArraySpace
 from mxpeak.errors import Outcome
-from mxpeak.library.dense.arrays import Array, Arrays, Block, Matrix, roundoff, type_of
+from mxpeak.kernels.contract import DenseKernels, Matrix, Vector
+from mxpeak.kernels.contract.dense import Block
 from mxpeak.library.dense.factoring import DOUBT, Factors
+from mxpeak.library.dense.types import Array
 from mxpeak.solvers.krylov import Solve
 from mxpeak.solvers.refine import refine
+from mxpeak.solvers.residual import backward_error
 from mxpeak.spans import Spans
 
 #: More right-hand sides than these are checked together, where no refinement is expected: a residual each would cost as
@@ -40,45 +43,48 @@ class Refined:
 
 @dataclass(frozen=True, slots=True)
 class Equations:
-    """A_s Y = B_s, all its right-hand sides at once, in the input's type."""
+    """A_s Y = B_s, all its right-hand sides at once, in the input's type of unit roundoff u."""
 
-    arrays: Arrays
+    kernels: DenseKernels
     A: Matrix
     factors: Factors
     B: Block
+    u: float
 
     def of(self, columns: Array) -> Equations:
         """Those of some right-hand sides."""
-        return Equations(self.arrays, self.A, self.factors, self.arrays.columns(self.B, columns))
+        return replace(self, B=taken(self.kernels, self.B, columns))
 
     def mixed(self, Y: Block) -> Mixture:
         """One system A_s (Y w) = B_s w for all, w random signs over the columns' own scales: a check of all of them.
 
         Its backward error is about the root mean square of theirs, for a product with one column instead of many.
         """
-        b_inf, y_inf = (self.arrays.largest(V) for V in (self.B, Y))
-        scale = y_inf + b_inf / (self.factors.A_inf or 1.0)
+        kernels, A_inf = self.kernels, self.factors.A_inf
+        y_inf, b_inf = (np.array(largest(kernels, V)) for V in (Y, self.B))
+        scale = y_inf + b_inf / (A_inf or 1.0)
         signs = np.random.default_rng(Y.shape[1]).choice((-1.0, 1.0), Y.shape[1])
         w = signs / np.where(scale > 0, scale, 1.0)
-        b, y = (self.arrays.combined(V, w) for V in (self.B, Y))
-        return Mixture(self.arrays, self.A, self.factors, b, y, Y.shape[1])
+        weights = kernels.xp.asarray(w[:, None], dtype=Y.dtype)
+        b, y = (product(kernels, V, weights) for V in (self.B, Y))
+        return Mixture(kernels, self.A, self.factors, b, self.u, y, Y.shape[1])
 
     def times(self, Y: Block) -> Block:
         """A_s Y."""
-        scaling = self.factors.scaling
+        kernels, scaling = self.kernels, self.factors.scaling
         if scaling is None:
-            return self.arrays.product(self.A, Y)
-        return self.arrays.scaled(scaling.rows, self.arrays.product(self.A, self.arrays.scaled(scaling.columns, Y)))
+            return product(kernels, self.A, Y)
+        return scaled(kernels, scaling.rows, product(kernels, self.A, scaled(kernels, scaling.columns, Y)))
 
     def residual(self, Y: Block) -> Block:
         """B_s - A_s Y."""
         if self.factors.scaling is None:
-            return self.arrays.minus_product(self.B, self.A, Y)
+            return minus_product(self.kernels, self.B, self.A, Y)
         return self.B - self.times(Y)
 
     def eta(self, R: Block, Y: Block) -> Array:
         """The backward error of each column."""
-        return _eta(self.arrays, R, Y, self.B, self.factors.A_inf)
+        return backward_errors(self.kernels, R, Y, self.B, self.factors.A_inf, self.u)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,25 +96,17 @@ class Mixture(Equations):
 
     def eta(self, R: Block, Y: Block) -> Array:
         """||R|| / (||A||·sqrt(count)·n·u): each column entered with ||A||·||y|| + ||b|| = ||A||."""
-        size = self.arrays.largest(R) / (self.factors.A_inf or 1.0)
-        return np.asarray(size / (np.sqrt(self.count) * R.shape[0] * roundoff(type_of(R))))
+        (r_inf,) = largest(self.kernels, R)
+        return np.array([backward_error(r_inf, self.factors.A_inf or 1.0, sqrt(self.count), 0.0, len(R), self.u)])
 
 
-def _eta(arrays: Arrays, R: Block, Y: Block, B: Block, A_inf: float) -> Array:
-    """||r|| / ((||A||·||y|| + ||b||)·n·u) in the infinity norm, of each column; NaN where that is not finite."""
-    residual, y_inf, b_inf = (arrays.largest(V) for V in (R, Y, B))
-    per_A = 1.0 / A_inf if A_inf else 1.0  # divided first: the product of norms may overflow
-    scale = (y_inf + b_inf * per_A) * R.shape[0] * roundoff(type_of(R))
-    return np.asarray(np.divide(residual * per_A, scale, out=np.array(residual), where=scale != 0))
-
-
-def refined(arrays: Arrays, A: Matrix, factors: Factors, B: Block, spans: Spans, most: int) -> Refined:
+def refined(kernels: DenseKernels, A: Matrix, factors: Factors, B: Block, u: float, spans: Spans, most: int) -> Refined:
     """Solve A X = B: classical refinement of all columns, then GMRES for those that it leaves."""
-    with spans("refine"), arrays.careful(), np.errstate(all="ignore"):
+    with spans("refine"), kernels.computing(), np.errstate(all="ignore"):
         scaling = factors.scaling
-        equations = Equations(arrays, A, factors, B if scaling is None else arrays.scaled(scaling.rows, B))
+        equations = Equations(kernels, A, factors, B if scaling is None else scaled(kernels, scaling.rows, B), u)
         # The worst of many right-hand sides scatters more than a single one.
-        enough = max(4.0 / A.shape[0], PLAIN_LU) * (2.0 if B.shape[1] > SAMPLED else 1.0)
+        enough = max(4.0 / len(A), PLAIN_LU) * (2.0 if B.shape[1] > SAMPLED else 1.0)
         Y, etas, history, doubtful = _classical(equations, enough)
         steps = len(history) - 1
         left = np.flatnonzero(~(etas <= enough))
@@ -120,10 +118,11 @@ def refined(arrays: Arrays, A: Matrix, factors: Factors, B: Block, spans: Spans,
                 break
         X, eta = Y, _worst(etas)
         if scaling is not None:
-            X = arrays.scaled(scaling.columns, Y)
-            eta = max(eta, _worst(_eta(arrays, arrays.minus_product(B, A, X), X, B, scaling.A_inf)))
+            X = scaled(kernels, scaling.columns, Y)
+            R = minus_product(kernels, B, A, X)
+            eta = max(eta, _worst(backward_errors(kernels, R, X, B, scaling.A_inf, u)))
         outcome = Outcome.SOLVED if eta <= enough else Outcome.NOT_CONVERGED
-        if not np.isfinite(arrays.largest(X)).all():
+        if not np.isfinite(largest(kernels, X)).all():
             outcome = Outcome.NOT_FINITE
         return Refined(X, eta, outcome, steps, history, doubtful)
 
@@ -135,9 +134,9 @@ def _classical(equations: Equations, enough: float) -> tuple[Block, Array, list[
     roundoff, u·(||A||·||x|| + ||b||), which costs a step more and beats plain LU.  That coarse factors get there proves
     that condition·u is far below 1; for the others, one correction tells.
     """
-    arrays, same = equations.arrays, equations.factors.lu.dtype == equations.A.dtype
-    aim = enough if same else 1.0 / equations.A.shape[0]
-    factors = equations.factors
+    kernels, factors = equations.kernels, equations.factors
+    same = factors.lu.LU.dtype == equations.A.dtype
+    aim = enough if same else 1.0 / len(equations.A)
     Y = factors.apply(equations.B)
     if same and Y.shape[1] > SAMPLED:
         mixture = equations.mixed(Y)
@@ -150,41 +149,36 @@ def _classical(equations: Equations, enough: float) -> tuple[Block, Array, list[
     history = [_worst(etas)]
     doubtful = same and _signs_of_singularity(equations, R, Y)
     pending = np.flatnonzero(~(etas <= aim))
-    R = arrays.columns(R, pending)
+    R = taken(kernels, R, pending)
     while pending.size and len(history) <= CLASSICAL_STEPS:
         part = equations.of(pending)
-        new = arrays.columns(Y, pending) + factors.apply(R)
+        new = taken(kernels, Y, pending) + factors.apply(R)
         R = part.residual(new)
         found = part.eta(R, new)
         better = np.flatnonzero(found < etas[pending])
-        arrays.put(Y, pending[better], new, better)
+        Y[:, kernels.xp.asarray(pending[better])] = taken(kernels, new, better)
         etas[pending[better]] = found[better]
         history.append(_worst(etas))
         if not GAIN * history[-1] <= history[-2]:
             break
         left = np.flatnonzero(~(found <= aim))
-        pending, R = pending[left], arrays.columns(R, left)
+        pending, R = pending[left], taken(kernels, R, left)
     return Y, etas, history, doubtful if same else not history[-1] <= enough
 
 
 def _signs_of_singularity(equations: Equations, R: Block, Y: Block) -> bool:
     """Whether pivots, or the correction of one column, hint at a condition near 1/u."""
-    arrays, factors = equations.arrays, equations.factors
-    j = int(np.argmax(arrays.largest(R)))
-    correction, y = (float(arrays.largest(V)[0]) for V in (factors.apply(R[:, j : j + 1]), Y[:, j : j + 1]))
-    return not (factors.even and correction <= DOUBT * y)
-
-
-def _worst(etas: Array) -> float:
-    """The largest, inf for a NaN."""
-    worst = float(etas.max())
-    return worst if isfinite(worst) else float("inf")
+    kernels, factors = equations.kernels, equations.factors
+    j = int(np.argmax(largest(kernels, R)))
+    (correction,) = largest(kernels, factors.apply(R[:, j : j + 1]))
+    (size,) = largest(kernels, Y[:, j : j + 1])
+    return not (factors.even and correction <= DOUBT * size)
 
 
 def _gmres(equations: Equations, j: int, enough: float, most: int) -> tuple[Block, Solve]:
     """GMRES for one column, from the start: its residual falls faster than that of any classical refinement."""
     column = OneColumn(equations.of(np.array([j])))
-    return refine(column, restart=RESTART, most=most, target=enough, u=roundoff(type_of(equations.A)))
+    return refine(column, restart=RESTART, most=most, target=enough, u=equations.u)
 
 
 class OneColumn:
@@ -192,10 +186,10 @@ class OneColumn:
 
     def __init__(self, equations: Equations):
         self._equations = equations
-        self.n = equations.A.shape[0]
+        self.n = len(equations.A)
         self.A_inf = equations.factors.A_inf
         self.b = equations.B
-        self.unknowns = self.equations = ArraySpace(equations.arrays.xp)
+        self.unknowns = self.equations = ArraySpace(equations.kernels.xp)
         self.b_inf = self.unknowns.max_abs(self.b)
 
     def residual(self, x: Block) -> Block:
@@ -217,3 +211,48 @@ class OneColumn:
     def subtract(self, r: Block, d: Block) -> Block:
         """r - d."""
         return r - d
+
+
+# --- blocks, one right-hand side a column
+
+
+def largest(kernels: DenseKernels, V: Block) -> list[float]:
+    """max_i |v_ij| of each column; NaN where it has one."""
+    found: list[float] = kernels.xp.max(abs(V), axis=0).tolist()
+    return found
+
+
+def backward_errors(kernels: DenseKernels, R: Block, Y: Block, B: Block, A_inf: float, u: float) -> Array:
+    """eta of each column; NaN where it has one."""
+    norms = zip(*(largest(kernels, V) for V in (R, Y, B)))
+    return np.array([backward_error(r, A_inf, y, b, len(R), u) for r, y, b in norms])
+
+
+def _worst(etas: Array) -> float:
+    """The largest, inf for a NaN."""
+    worst = float(etas.max())
+    return worst if isfinite(worst) else inf
+
+
+def taken(kernels: DenseKernels, V: Block, which: Array) -> Block:
+    """Some columns, as a block."""
+    return V if len(which) == V.shape[1] else kernels.xp.take(V, kernels.xp.asarray(which), axis=1)
+
+
+def scaled(kernels: DenseKernels, diagonal: Vector, X: Block) -> Block:
+    """D X as a new block."""
+    return kernels.xp.astype(X * diagonal[:, None], X.dtype, copy=False)
+
+
+def minus_product(kernels: DenseKernels, B: Block, A: Matrix, Y: Block) -> Block:
+    """B - A Y as a new block."""
+    R = kernels.xp.asarray(B, copy=True)
+    kernels.subtract_product(R, A, Y)
+    return R
+
+
+def product(kernels: DenseKernels, A: Matrix, Y: Block) -> Block:
+    """A Y."""
+    Z = kernels.xp.zeros((A.shape[0], Y.shape[1]), dtype=Y.dtype)
+    kernels.subtract_product(Z, A, Y)
+    return -Z

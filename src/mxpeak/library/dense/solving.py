@@ -8,19 +8,13 @@ from typing import Any
 import numpy as np
 
 from mxpeak.errors import Outcome, UsageError
-from mxpeak.library.dense.arrays import Arrays, Matrix, roundoff, type_of, with_precision_of
+from mxpeak.kernels import choose
+from mxpeak.kernels.contract import DenseKernels, Matrix
+from mxpeak.kernels.contract.dense import Block
 from mxpeak.library.dense.factoring import Estimates, Factors, factor, factor_in_fp64
-from mxpeak.library.dense.host import HostArrays
-from mxpeak.library.dense.inputs import (
-    check_finite,
-    check_shapes,
-    columns,
-    matrix,
-    only_b_is_complex,
-    right_hand_side,
-    working_type,
-)
+from mxpeak.library.dense.inputs import block, columns, matrix, on_kernels, right_hand_side
 from mxpeak.library.dense.refinement import Refined, refined
+from mxpeak.library.dense.types import roundoff, with_precision_of, working_type
 from mxpeak.library.inputs import Input, device_for
 from mxpeak.precision import PRECISIONS
 from mxpeak.solvers.refine import MOST_STEPS
@@ -126,65 +120,59 @@ def solve(A: Any, b: Any, *, precision: str = "auto", device: str = "auto") -> t
     >>> x, info.solved
     (array([1., 1.]), True)
     """
-    A, b = matrix(A), right_hand_side(b)
-    return _solve(_arrays_for(device, A, b), A, b, precision)
+    of_A = matrix(A)
+    of_b = right_hand_side(b, of_A.shape[0])
+    return solve_by(kernels_for(device, of_A, of_b), of_A, of_b, precision)
 
 
 def lu_factor(A: Any, *, precision: str = "auto", device: str = "auto") -> LUFactors:
     """Factor A once, to solve for many b: `lu_factor(A).solve(b)`.  A is kept, not copied: leave it unchanged."""
-    A = matrix(A)
-    return _lu_factor(_arrays_for(device, A), A, precision)
+    of_A = matrix(A)
+    return lu_factor_by(kernels_for(device, of_A), of_A, precision)
 
 
-def solve_on(device: Any, A: Any, b: Any, precision: str = "auto", **how: Any) -> tuple[Any, SolveInfo]:
-    """`solve` by the kernels of a `kernels.torch.device.Device`, be it a CPU: how they are proven without a GPU."""
-    return _solve(_arrays_of(device, **how), matrix(A), right_hand_side(b), precision)
+def kernels_for(device: str, *inputs: Input) -> DenseKernels:
+    """The host's kernels, or those of the GPU that was named or where the inputs lie."""
+    return choose.dense(device_for(device, *(one.device for one in inputs)))
 
 
-def lu_factor_on(device: Any, A: Any, precision: str = "auto", **how: Any) -> LUFactors:
-    """`lu_factor` in the same way."""
-    return _lu_factor(_arrays_of(device, **how), matrix(A), precision)
-
-
-def _arrays_for(device: str, *inputs: Input) -> Arrays:
-    """The host's arrays, or those of the GPU that was named or where the inputs lie."""
-    found = device_for(device, *(one.device for one in inputs))
-    return HostArrays() if found is None else _arrays_of(found)
-
-
-def _arrays_of(device: Any, **how: Any) -> Arrays:
-    from mxpeak.kernels.torch.solve import TorchArrays
-
-    arrays: Arrays = TorchArrays(device, **how)
-    return arrays
-
-
-def _solve(arrays: Arrays, A: Input, b: Input, precision: str) -> tuple[Any, SolveInfo]:
-    check_shapes(A, b)
-    B = _finite(arrays, b)
+def solve_by(kernels: DenseKernels, A: Input, b: Input, precision: str) -> tuple[Any, SolveInfo]:
+    """`solve` by some kernels."""
     of_A, of_b = working_type(A.dtype), working_type(b.dtype)
     dtype = with_precision_of(of_A, np.result_type(of_A, of_b))
-    sides = columns(b) * (2 if of_A.kind != "c" and of_b.kind == "c" else 1)
-    return _factored(arrays, A, dtype, precision, sides).solve_checked(B, b)
+    B = block(b, dtype, kernels)
+    return lu_factor_by(kernels, A, precision, dtype, B.shape[1]).solve_block(B, b)
 
 
-def _lu_factor(arrays: Arrays, A: Input, precision: str) -> LUFactors:
-    return _factored(arrays, A, working_type(A.dtype), precision, 1)
-
-
-def _finite(arrays: Arrays, b: Input) -> Any:
-    """b where it is solved with, in a type that is solved in."""
-    B = arrays.take(b.array, working_type(b.dtype))
-    check_finite(arrays, B, "b")
-    return B
+def lu_factor_by(
+    kernels: DenseKernels, A: Input, precision: str, dtype: np.dtype[Any] | None = None, sides: int = 1
+) -> LUFactors:
+    """`lu_factor` by some kernels, in a type; A is factored in fp64 where the precision fails altogether."""
+    n, dtype = A.shape[0], dtype or working_type(A.dtype)
+    chosen = _chosen(n, dtype, precision, sides, on_device=kernels.device is not None)
+    M = on_kernels(A, dtype, chosen, kernels)
+    spans = Spans(stopwatch=kernels.stopwatch)
+    notes: tuple[str, ...] = ()
+    if chosen == "fp64":
+        factors = factor_in_fp64(kernels, M, dtype, spans)
+    else:
+        factors = factor(kernels, M, dtype, chosen, spans)
+        if factors.singular:
+            notes = (f"the LU in {chosen} broke down: pivot {factors.singular} is zero; A was factored again in fp64",)
+            factors = factor_in_fp64(kernels, M, dtype, spans)
+    # Where fp64 may be had for the asking, GMRES must not cost more than its LU would.
+    most = MOST_STEPS if precision != "auto" else min(MOST_STEPS, n // ORDERS_PER_STEP)
+    return LUFactors(M, dtype, factors, spans, notes, most)
 
 
 class LUFactors:
     """A and its factors.  A is needed for residuals and must not be changed while these are used."""
 
-    def __init__(self, arrays: Arrays, A: Matrix, factors: Factors, spans: Spans, notes: tuple[str, ...], most: int):
+    def __init__(
+        self, A: Matrix, dtype: np.dtype[Any], factors: Factors, spans: Spans, notes: tuple[str, ...], most: int
+    ):  # fmt: skip
         self.A = A
-        self._arrays = arrays
+        self._dtype = dtype
         self._most = most  # steps of GMRES
         self._factors = factors
         self._notes = notes
@@ -202,38 +190,37 @@ class LUFactors:
 
     def __repr__(self) -> str:
         n = self.A.shape[0]
-        return f"LUFactors({n}x{n} {type_of(self.A)}, precision={self.precision!r})"
+        return f"LUFactors({n}x{n} {self._dtype}, precision={self.precision!r})"
 
     def solve(self, b: Any) -> tuple[Any, SolveInfo]:
         """Solve A x = b, b (n,) or (n, k), in A's precision; x is an array or a tensor as b is, where b is.
 
         Where the factors turn out to be too coarse, A is factored in fp64, and those factors are kept.
         """
-        as_passed = right_hand_side(b)
-        if not self._arrays.on_device:
-            device_for("cpu", as_passed.device)  # says what to type where b is on a GPU
-        check_shapes(self.A, as_passed)
-        return self.solve_checked(_finite(self._arrays, as_passed), as_passed)
+        one = right_hand_side(b, self.A.shape[0])
+        kernels = self._factors.kernels
+        if kernels.device is None:
+            device_for("cpu", one.device)  # says what to type where b is on a GPU
+        return self.solve_block(block(one, self._dtype, kernels), one)
 
-    def solve_checked(self, b: Any, as_passed: Input) -> tuple[Any, SolveInfo]:
-        """The same for a b that is known to be finite and to fit."""
-        arrays = self._arrays
+    def solve_block(self, B: Block, b: Input) -> tuple[Any, SolveInfo]:
+        """The same for b as a block; x is returned as b was passed."""
         # The factorization's time belongs to the first solve.
-        spans, self._spans = self._spans, Spans(stopwatch=arrays.stopwatch)
-        B = arrays.block(b, type_of(self.A))
-        done = refined(arrays, self.A, self._factors, B, spans, self._most)
+        kernels = self._factors.kernels
+        spans, self._spans = self._spans, Spans(stopwatch=kernels.stopwatch)
+        u = roundoff(self._dtype)
+        done = refined(kernels, self.A, self._factors, B, u, spans, self._most)
         if done.outcome is not Outcome.SOLVED and self.precision != "fp64":
             note = _note_of_fallback(self.precision, done, self._factors)
-            self._factors = factor_in_fp64(arrays, self.A, spans)
+            self._factors = factor_in_fp64(kernels, self.A, self._dtype, spans)
             self._notes += (note,)
-            done = refined(arrays, self.A, self._factors, B, spans, self._most)
-        x = done.X[:, : columns(b)]
-        if only_b_is_complex(self.A, b):
-            x = x + 1j * done.X[:, columns(b) :]
-        return as_passed.result(x.reshape(b.shape)), self._info(done, spans, columns(b))
+            done = refined(kernels, self.A, self._factors, B, u, spans, self._most)
+        k = columns(b)
+        x = done.X if B.shape[1] == k else done.X[:, :k] + 1j * done.X[:, k:]
+        return b.result(kernels.xp.reshape(x, b.shape)), self._info(done, spans, k)
 
     def _info(self, done: Refined, spans: Spans, rhs: int) -> SolveInfo:
-        factors, dtype = self._factors, type_of(self.A)
+        factors, dtype = self._factors, self._dtype
         notes = self._notes
         if done.doubtful and factors.condition * roundoff(dtype) >= 1.0:
             notes += (_note_of_singularity(factors.condition, dtype, done.outcome),)
@@ -246,23 +233,7 @@ class LUFactors:
         )  # fmt: skip
 
 
-def _factored(arrays: Arrays, A: Input, dtype: np.dtype[Any], name: str, sides: int) -> LUFactors:
-    """A's factors in a precision, or in fp64 where that one fails altogether."""
-    n = A.shape[0]
-    chosen = _chosen(n, dtype, name, sides, arrays.on_device)
-    M = arrays.take(A.array, dtype, chosen)
-    spans = Spans(stopwatch=arrays.stopwatch)
-    notes: tuple[str, ...] = ()
-    factors = factor_in_fp64(arrays, M, spans) if chosen == "fp64" else factor(arrays, M, chosen, spans)
-    if factors.singular and chosen != "fp64":
-        notes = (f"the LU in {chosen} broke down: pivot {factors.singular} is zero; A was factored again in fp64",)
-        factors = factor_in_fp64(arrays, M, spans)
-    # Where fp64 may be had for the asking, GMRES must not cost more than its LU would.
-    most = MOST_STEPS if name != "auto" else min(MOST_STEPS, n // ORDERS_PER_STEP)
-    return LUFactors(arrays, M, factors, spans, notes, most)
-
-
-def _chosen(n: int, dtype: np.dtype[Any], name: str, sides: int, on_device: bool) -> str:
+def _chosen(n: int, dtype: np.dtype[Any], name: str, sides: int, *, on_device: bool) -> str:
     """The precision of the factors; auto: the coarsest that pays, which is fp32 where the input is fp32 anyway."""
     if name != "auto":
         if name not in PRECISIONS:

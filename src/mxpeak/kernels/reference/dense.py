@@ -1,0 +1,102 @@
+"""The reference for dense solves: each operation written as its definition says."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Any
+
+import array_api_compat.numpy
+import numpy as np
+
+from mxpeak.kernels.contract.dense import PivotedLU
+from mxpeak.kernels.reference.rounding import Array, quiet, rounded
+from mxpeak.spans import HOST
+
+#: Columns of a panel of the rounded LU: within a panel the arithmetic is fp32.
+WIDTH = 64
+
+
+class ReferenceDense:
+    """Definitions of `DenseKernels`."""
+
+    device = None
+    stopwatch = HOST
+    xp = array_api_compat.numpy
+
+    def computing(self) -> AbstractContextManager[Any]:
+        return quiet()
+
+    def emulates(self, precision: str, dtype: np.dtype[Any]) -> bool:
+        return precision not in ("fp64", "fp32")
+
+    def check_memory(self, n: int, dtype: np.dtype[Any], precision: str, *, copied: bool) -> None:
+        """There is no device whose memory could be full."""
+
+    def factor_storage(self, n: int, dtype: np.dtype[Any]) -> Array:
+        return np.full((n, n), np.nan, dtype)
+
+    def scaled_copy(self, A: Array, scales: tuple[Array, Array] | None, W: Array) -> tuple[Array, Array, float]:
+        with quiet():
+            W[:] = A if scales is None else A * (scales[0][:, None] * scales[1])
+            sizes = np.abs(W).astype(np.float64)
+        return sizes.sum(axis=1), sizes.sum(axis=0), float(sizes.max())
+
+    def largest_entries(self, A: Array, by_row: Array, by_column: Array) -> tuple[Array, Array]:
+        sizes = np.abs(A) * by_row[:, None] * by_column
+        return sizes.max(axis=1), sizes.max(axis=0)
+
+    def abs_sums(self, A: Array, by_row: Array, by_column: Array) -> None:
+        with quiet():
+            sizes = np.abs(A).astype(np.float64)
+        by_row[:], by_column[:] = sizes.sum(axis=1), sizes.sum(axis=0)
+
+    def factor(self, W: Array, precision: str) -> PivotedLU:
+        """Row i of L U is row `rows[i]` of W."""
+        n, width = len(W), len(W) if precision in ("fp64", "fp32") else WIDTH
+        rows, singular = np.arange(n), 0
+        with quiet():
+            for k0 in range(0, n, width):
+                k1 = min(k0 + width, n)
+                for k in range(k0, k1):
+                    p = k + int(np.argmax(np.abs(W[k:, k].real) + np.abs(W[k:, k].imag)))  # as LAPACK's IxAMAX
+                    W[[k, p]], rows[[k, p]] = W[[p, k]], rows[[p, k]]
+                    if W[k, k] == 0:
+                        singular = singular or k + 1
+                        continue
+                    W[k + 1 :, k] /= W[k, k]
+                    W[k + 1 :, k + 1 : k1] -= np.outer(W[k + 1 :, k], W[k, k + 1 : k1])
+                for k in range(k0, k1):  # U12 = L11^-1 A12
+                    W[k + 1 : k1, k1:] -= np.outer(W[k + 1 : k1, k], W[k, k1:])
+                W[k1:, k1:] -= _rounded(W[k1:, k0:k1], precision) @ _rounded(W[k0:k1, k1:], precision)
+        return PivotedLU(W, rows, transposed=False, singular=singular)
+
+    def solve(self, F: PivotedLU, B: Array, *, transposed: bool = False) -> Array:
+        X, n = np.array(B), len(B)
+        L, U = np.tril(F.LU, -1), np.triu(F.LU)
+        with quiet():
+            if not transposed:
+                X = X[F.rows]
+                for i in range(n):
+                    X[i] -= L[i] @ X
+                for i in reversed(range(n)):
+                    X[i] = (X[i] - U[i, i + 1 :] @ X[i + 1 :]) / U[i, i]
+                return X
+            for i in range(n):
+                X[i] = (X[i] - U[:i, i] @ X[:i]) / U[i, i]
+            for i in reversed(range(n)):
+                X[i] -= L[i + 1 :, i] @ X[i + 1 :]
+            X[F.rows] = X.copy()
+            return X
+
+    def subtract_product(self, C: Array, A: Array, B: Array) -> None:
+        with quiet():
+            C -= A @ B
+
+
+def _rounded(A: Array, precision: str) -> Array:
+    """Each number, or its real and imaginary part, rounded to a precision, in A's own type."""
+    if precision in ("fp64", "fp32"):
+        return A
+    if A.dtype.kind == "c":
+        return (_rounded(A.real, precision) + 1j * _rounded(A.imag, precision)).astype(A.dtype)
+    return rounded(A.astype(np.float64), precision).astype(A.dtype)

@@ -1,0 +1,36 @@
+"""Scaling by powers of two: nothing is rounded by it, and what follows stays in range.
+
+A_s = D_r A D_c
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+Vector = Any
+
+#: A matrix is scaled if the sums of its rows, or of its columns, spread by more, or lie farther from 1, than this.
+SPREAD, RANGE = 2.0**10, 2.0**60
+#: Exponents of scales: their products with each other's reciprocals are numbers of fp64.
+FARTHEST = 1000
+
+
+def balanced(row_sums: Vector, column_sums: Vector) -> bool:
+    """Whether range and spread of the sums of absolute values suit a solver as they are; NaN and Inf do not."""
+    ends = [(float(sums.min()), float(sums.max())) for sums in (row_sums, column_sums)]
+    least, most = min(high for _, high in ends), max(high for _, high in ends)
+    if not 1 / RANGE < least <= most < RANGE:
+        return False
+    return all(high <= SPREAD * low for low, high in ends)
+
+
+def powers(largest: Vector, xp: Any) -> Vector:
+    """For each finite x the power of two that brings it to [1/2, 1); 1 for a zero."""
+    k = (-xp.frexp(largest)[1]).clip(-FARTHEST, FARTHEST)
+    return ((xp.astype(k, xp.int64) + 1023) << 52).view(xp.float64)
+
+
+def spread(largest: Vector, xp: Any) -> int:
+    """How many powers of two lie between the numbers other than zero."""
+    exponents = xp.frexp(largest[largest > 0])[1]
+    return int(xp.max(exponents)) - int(xp.min(exponents)) if exponents.shape[0] else 0

@@ -1,0 +1,276 @@
+"""The kernels of dense solves: copies, sums, the LU, solves and residuals, by every backend."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mxpeak.kernels.contract.dense import PivotedLU
+from mxpeak.kernels.host import blas, lapack
+from mxpeak.kernels.host import dense as host_dense
+from mxpeak.kernels.reference import dense as reference_dense
+from mxpeak.kernels.reference.rounding import rounded
+from mxpeak.precision import PRECISIONS
+from mxpeak.solvers.condition import inverse_one_norm
+from tests.support.backends import BACKENDS, Backend, backend_named
+from tests.support.systems import TYPES, layouts, random
+
+#: Columns of a panel of the rounded LU, so that small matrices have several.
+WIDTH = 16
+U32 = 2.0**-24
+ROUNDED = ("tf32", "bf16", "fp16", "fp8")
+
+
+@pytest.fixture(scope="module", params=[name for name in BACKENDS if "threads" not in name])
+def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
+    """Each backend whose dense kernels differ, with narrow panels and passes in small pieces."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reference_dense, "WIDTH", WIDTH)
+        patch.setattr(lapack, "NB", WIDTH)
+        patch.setattr(host_dense, "CACHED", 40)
+        backend = backend_named(request.param)
+        if backend.on_torch:
+            from mxpeak.kernels.torch import dense, pivoted_lu
+
+            patch.setattr(pivoted_lu, "WIDTH", WIDTH)
+            patch.setattr(dense.TorchDense, "__init__", narrow(dense.TorchDense.__init__))
+            patch.setattr(dense, "STRIP", 40)
+        yield backend
+
+
+def narrow(init: Any) -> Any:
+    return lambda self, device: init(self, device, WIDTH)
+
+
+def rows_of(backend: Backend, F: PivotedLU) -> Any:
+    """Row i of L U is row rows[i] of what was factored."""
+    rows = backend.numpy(F.rows)
+    if backend.name != "host":
+        return rows
+    moved = np.arange(len(rows))
+    for i, p in enumerate(rows - 1):
+        moved[[i, p]] = moved[[p, i]]
+    return moved
+
+
+def triangles(backend: Backend, F: PivotedLU) -> tuple[Any, Any]:
+    """L and U."""
+    LU = backend.numpy(F.LU).astype(np.complex128)
+    return np.tril(LU, -1) + np.eye(len(LU)), np.triu(LU)
+
+
+def factored(backend: Backend, A: Any, precision: str) -> PivotedLU:
+    """A copied into storage of its own and factored."""
+    dense = backend.kernels.dense
+    W = dense.factor_storage(len(A), A.dtype)
+    dense.scaled_copy(backend.array(A), None, W)
+    with dense.computing():
+        return dense.factor(W, precision)
+
+
+# --- the LU
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_the_lu_lies_where_the_matrix_was(backend: Backend, dtype: Any) -> None:
+    precision = "fp64" if np.finfo(dtype).eps < 1e-10 else "fp32"
+    for n in (1, 2, 2 * WIDTH + 5):
+        A = random((n, n), dtype)
+        F = factored(backend, A, precision)
+        L, U = triangles(backend, F)
+        # n·u of each entry of |L||U|, and √8 times that for complex products.
+        bound = 3 * n * np.finfo(dtype).eps / 2 * (np.abs(L) @ np.abs(U))
+        assert (np.abs(L @ U - (A.T if F.transposed else A)[rows_of(backend, F)]) <= bound).all()
+        assert F.singular == 0
+        # Pivots are the largest, of complex numbers by |Re| + |Im|.
+        assert (np.abs(L) <= (np.sqrt(2) if A.dtype.kind == "c" else 1) + 4 * np.finfo(dtype).eps).all()
+
+
+@pytest.mark.parametrize("precision", ROUNDED)
+def test_the_rounded_lu_errs_by_its_operands_roundoff(backend: Backend, precision: str) -> None:
+    for dtype, n in product((np.float32, np.complex64), (1, WIDTH, 2 * WIDTH + 5)):
+        A = random((n, n), dtype) / 8
+        F = factored(backend, A, precision)
+        L, U = triangles(backend, F)
+        rows = rows_of(backend, F)
+        assert F.singular == 0
+        assert sorted(rows) == list(range(n))
+        errors, size = np.abs(L @ U - (A.T if F.transposed else A)[rows]), np.abs(L) @ np.abs(U)
+        # 2u and u² from the two operands, |L||U| in all, √2 for two parts; what underflows adds at most half a spacing
+        # for each operand, times the other.
+        u, lost = PRECISIONS[precision].u, PRECISIONS[precision].spacing
+        flushed = lost * 2 * (np.abs(L).sum(axis=1).max() + np.abs(U).sum(axis=0).max() + 2)
+        assert (errors <= 2.2 * u * size * np.sqrt(2) + 3 * n * U32 * size + flushed).all()
+        # And the panels' arithmetic is not that coarse: the first panel is an fp32 LU.
+        assert (errors[:, :WIDTH] <= 3 * n * U32 * size[:, :WIDTH]).all()
+        if n > WIDTH:  # nor is the rest finer than its operands
+            assert (errors > u / 8 * size).any()
+
+
+def test_the_first_zero_pivot_is_found_in_any_panel(backend: Backend) -> None:
+    for n, zero in ((1, 0), (3 * WIDTH - 2, 0), (3 * WIDTH - 2, 2 * WIDTH + 3)):
+        A = np.eye(n, dtype=np.float32)
+        A[zero, zero] = 0
+        for precision in ("fp32", "bf16"):
+            assert factored(backend, A, precision).singular == zero + 1
+
+
+# --- what is done with the factors
+
+
+@pytest.mark.parametrize("precision", ["fp64", "fp32", "tf32"])
+def test_solves_invert_the_matrix_and_its_transpose(backend: Backend, precision: str) -> None:
+    n = 2 * WIDTH + 13
+    for is_complex, k in product((False, True), (1, 3)):
+        dtype = np.dtype(("c" if is_complex else "f") + str((8 if precision == "fp64" else 4) * (1 + is_complex)))
+        A, B = random((n, n), dtype), random((n, k), dtype, 2)
+        F = factored(backend, A, precision)
+        for transposed in (False, True):
+            before = backend.array(np.array(B))
+            X = backend.numpy(backend.kernels.dense.solve(F, before, transposed=transposed))
+            exact = np.linalg.solve((A.T if transposed else A).astype(np.complex128), B)
+            bound = 20 * n * PRECISIONS[precision].u * np.linalg.cond(A.astype(np.complex128))
+            assert np.abs(X - exact).max() <= bound * np.abs(exact).max()
+            assert X.dtype == dtype
+            assert np.array_equal(backend.numpy(before), B)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_the_norm_of_the_inverse_is_estimated_from_below(backend: Backend, dtype: Any) -> None:
+    n, dense = 50, backend.kernels.dense
+    xp = dense.xp
+    A = random((n, n), dtype)
+    F = factored(backend, A, "fp64" if np.finfo(dtype).eps < 1e-10 else "fp32")
+    dtype_of_x = backend.array(A).dtype
+
+    def inverse(x: Any) -> Any:
+        return dense.solve(F, x[:, None])[:, 0]
+
+    def adjoint(x: Any) -> Any:
+        return xp.conj(dense.solve(F, xp.conj(x[:, None]), transposed=True)[:, 0])
+
+    exact = np.linalg.norm(np.linalg.inv(A.astype(np.complex128)), 1)
+    rounding = 1 + 100 * n * np.finfo(dtype).eps * np.linalg.cond(A)
+    found = inverse_one_norm(inverse, adjoint, xp.arange(n), n, dtype_of_x, xp)
+    assert exact / 3 <= found * rounding <= exact * rounding**2
+
+
+# --- passes over A
+
+
+def test_a_scaled_copy_is_rounded_and_summed_up(backend: Backend) -> None:
+    n, dense = 23, backend.kernels.dense
+    by_row, by_column = 2.0 ** np.arange(-11.0, 12.0), 2.0 ** np.arange(40.0, 17.0, -1.0)
+    scales = backend.array(by_row), backend.array(by_column)
+    for wide, narrow_type in ((np.float64, np.float64), (np.float64, np.float32), (np.complex128, np.complex64)):
+        A = random((n, n), wide)
+        for name in ("C", "F", "padded rows", "padded columns"):
+            laid_out = layouts(A)[name]
+            for scaled in (False, True):
+                W = dense.factor_storage(n, np.dtype(narrow_type))
+                row_sums, column_sums, largest = dense.scaled_copy(
+                    backend.array(laid_out), scales if scaled else None, W
+                )
+                expected = (A * by_row[:, None] * by_column if scaled else A).astype(narrow_type)
+                assert np.array_equal(backend.numpy(W), expected), name
+                sizes, u = np.abs(expected).astype(np.float64), float(np.finfo(narrow_type).eps) / 2
+                np.testing.assert_allclose(backend.numpy(row_sums), sizes.sum(axis=1), rtol=2 * n * u)
+                np.testing.assert_allclose(backend.numpy(column_sums), sizes.sum(axis=0), rtol=2 * n * u)
+                # Absolute values of complex numbers are rounded in many ways.
+                assert largest == pytest.approx(sizes.max(), rel=4 * u)
+    assert np.array_equal(backend.numpy(scales[0]), by_row)
+
+
+def test_sizes_are_those_of_the_matrix(backend: Backend) -> None:
+    n, dense = 23, backend.kernels.dense
+    by_row, by_column = 2.0 ** np.arange(-11.0, 12.0), 2.0 ** np.arange(40.0, 17.0, -1.0)
+    for dtype in TYPES:
+        A = random((n, n), dtype)
+        for name in ("C", "F", "padded rows"):
+            laid_out = backend.array(layouts(A)[name])
+            found = dense.largest_entries(laid_out, backend.array(by_row), backend.array(by_column))
+            scaled, u = np.abs(A) * by_row[:, None] * by_column, np.finfo(dtype).eps / 2
+            np.testing.assert_allclose(backend.numpy(found[0]), scaled.max(axis=1), rtol=8 * u)
+            np.testing.assert_allclose(backend.numpy(found[1]), scaled.max(axis=0), rtol=8 * u)
+            rows, columns = (backend.array(np.full(n, np.nan)) for _ in range(2))
+            dense.abs_sums(laid_out, rows, columns)
+            sizes = np.abs(A.astype(np.complex128))
+            np.testing.assert_allclose(backend.numpy(rows), sizes.sum(axis=1), rtol=8 * u)
+            np.testing.assert_allclose(backend.numpy(columns), sizes.sum(axis=0), rtol=8 * u)
+
+
+def test_what_overflows_is_seen_in_the_sums(backend: Backend) -> None:
+    dense = backend.kernels.dense
+    for bad in (1e60, np.nan, np.inf):
+        A = np.ones((9, 9))
+        A[4, 7] = bad
+        W = dense.factor_storage(9, np.dtype(np.float32))
+        with dense.computing():
+            row_sums, column_sums, _ = dense.scaled_copy(backend.array(A), None, W)
+        assert np.isfinite(backend.numpy(row_sums)).tolist() == [i != 4 for i in range(9)]
+        assert np.isfinite(backend.numpy(column_sums)).tolist() == [j != 7 for j in range(9)]
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_products_are_subtracted_in_place(backend: Backend, dtype: Any) -> None:
+    for m, n, k in ((1, 1, 1), (23, 23, 1), (23, 23, 3), (23, 4, 1), (23, 4, 2)):
+        A, B, C = random((m, n), dtype), random((n, k), dtype, 2), random((m, k), dtype, 3)
+        expected = C - A.astype(np.complex128) @ B
+        bound = 4 * n * np.finfo(dtype).eps * (np.abs(A) @ np.abs(B) + np.abs(C))
+        for of_A, of_B, of_C in product((np.ascontiguousarray, np.asfortranarray), repeat=3):
+            R = backend.array(of_C(C.copy()))
+            backend.kernels.dense.subtract_product(R, backend.array(of_A(A)), backend.array(of_B(B)))
+            assert (np.abs(backend.numpy(R) - expected) <= bound).all()
+
+
+def test_storage_of_factors_lies_by_rows_and_what_is_emulated_is_said(backend: Backend) -> None:
+    dense = backend.kernels.dense
+    for dtype in TYPES:
+        W = backend.numpy(dense.factor_storage(7, np.dtype(dtype)))
+        assert (W.shape, W.dtype, W.flags.c_contiguous) == ((7, 7), dtype, True)
+        for precision in ("fp64", "fp32"):
+            assert not dense.emulates(precision, np.dtype(dtype))
+    assert dense.emulates("fp16", np.dtype(np.complex128))
+    assert (dense.device is None) == (not backend.on_torch)
+    dense.check_memory(100, np.dtype(np.float64), "bf16", copied=True)
+
+
+# --- the host's
+
+
+@pytest.mark.parametrize("precision", ROUNDED)
+def test_the_host_rounds_as_the_reference_does(precision: str) -> None:
+    p, smallest = PRECISIONS[precision].p, PRECISIONS[precision].smallest
+    halves = [1 + 2.0**-p, 1 + 3 * 2.0**-p, -1 - 2.0**-p, smallest * 1.5, smallest / 4, np.inf, 0.0]
+    A = np.concatenate([random(60, np.float32), np.array(halves, np.float32)]).reshape(-1, 1)
+    expected = rounded(A.astype(np.float64), precision).astype(np.float32)
+    if precision != "tf32":
+        np.testing.assert_array_equal(lapack.rounded(A, precision), expected)
+    else:  # which has fp32's range: below its smallest normal number bits are cut where fp32's are
+        normal = np.abs(A) >= smallest
+        np.testing.assert_array_equal(lapack.rounded(A, precision)[normal], expected[normal])
+    C = random((4, 3), np.complex64)
+    for part in ("real", "imag"):
+        alone = lapack.rounded(np.ascontiguousarray(getattr(C, part)), precision)
+        assert np.array_equal(getattr(lapack.rounded(C, precision), part), alone)
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_large_matrices_have_pages_and_threads_of_their_own(scaled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    n, dense = 33, host_dense.HostDense()
+    A, scales = random((n, n)), (2.0 ** np.arange(n), 2.0 ** np.arange(0.0, -n, -1.0)) if scaled else None
+    small = dense.factor_storage(n, np.dtype(np.float32))
+    expected = dense.scaled_copy(A, scales, small)
+    monkeypatch.setattr(host_dense, "LARGE", 1)
+    monkeypatch.setattr(blas, "blas_facts", lambda: {"threads": 3})
+    large = dense.factor_storage(n, np.dtype(np.float32))
+    assert large.base is not None, "an anonymous map"
+    found = dense.scaled_copy(A, scales, large)
+    assert np.array_equal(large, small)
+    assert np.array_equal(found[0], expected[0])
+    np.testing.assert_allclose(found[1], expected[1], rtol=n * U32)  # summed in another order
+    assert found[2] == expected[2]
