@@ -66,7 +66,7 @@ def open_device(device: str, local_rank: int = 0) -> Any:
 def choose(name: str, device: str, threads: int, cores: Sequence[int] = (), local_rank: int = 0) -> Kernels:
     """The backend `name` on `device`, both as `settled`.
 
-    `threads` of the host compute, thread t on core cores[t] if cores are given.
+    `threads` of the host compute, thread t on core cores[t] if there are any.
     """
     if name == "reference":
         from mxpeak.kernels.reference.kernels import ReferenceKernels

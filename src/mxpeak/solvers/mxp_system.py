@@ -27,9 +27,14 @@ class MxpSystem:
     """`refine.System` for a generated matrix and its factors on a P×Q grid."""
 
     def __init__(
-        self, system: GeneratedSystem, factors: DistMatrix, A_inf: float, kernels: Kernels, spans: Spans,
+        self,
+        system: GeneratedSystem,
+        factors: DistMatrix,
+        A_inf: float,
+        kernels: Kernels,
+        spans: Spans,
         balance: Balance | None = None,
-    ):  # fmt: skip
+    ):
         self._system, self._factors, self._kernels, self.spans = system, Factored(factors, kernels), kernels, spans
         self._balance = balance
         grid = system.grid

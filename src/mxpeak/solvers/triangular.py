@@ -2,7 +2,7 @@
 
 Block by block:  x_k = T_kk^-1 (b_k - Σ T_kj x_j)  over the blocks j that are known already.  The sum over the columns
 of one process row is one reduction along it, then x_k goes along its process column, and every rank there adds its own
-T_ik x_k to its part of the sums.  With T^T the roles of process rows and columns change places.
+T_ik x_k to its part of the sums.  With T^T the roles of process rows and columns are exchanged.
 """
 
 from __future__ import annotations
@@ -103,17 +103,17 @@ def _solve(
 
     left_over: tuple[slice, slice] | None = None
     for step, following in zip(steps, [*steps[1:], None]):
-        place = (step.q, step.p) if transposed else (step.p, step.q)
+        owner = (step.q, step.p) if transposed else (step.p, step.q)
         mine, own = over.local_range(step.j0, step.j1), under.local_range(step.j0, step.j1)
-        if me[0] == place[0]:
+        if me[0] == owner[0]:
             along.allreduce(s[mine], "sum")
         arriving = None
-        if me[1] == place[1]:
-            if me == place:
+        if me[1] == owner[1]:
+            if me == owner:
                 kernels.add_scaled(x[own], -1.0, s[mine])
                 T = A.local[own, mine] if transposed else A.local[mine, own]
                 solve(step, T, x[own], transposed=transposed)
-            arriving = across.ibcast(x[own], place[0])
+            arriving = across.ibcast(x[own], owner[0])
         if left_over is not None:
             add_product(*left_over)
             left_over = None

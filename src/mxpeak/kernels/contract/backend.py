@@ -37,10 +37,10 @@ class Backend(Protocol):
         """Return once everything that was begun has ended."""
 
     def side_stream(self) -> AbstractContextManager[None]:
-        """What is begun inside begins after all that was begun before, and may run beside what is begun afterwards."""
+        """What is begun inside begins after all that was begun before, and may run together with what comes later."""
 
     def join(self) -> None:
-        """What is begun from here on begins after all that was begun beside."""
+        """What is begun from here on begins after all that was begun in a side stream."""
 
     def facts(self) -> dict[str, Any]:
         """Libraries and versions that compute, for the result."""

@@ -1,6 +1,6 @@
 """SciPy's BLAS, called through the pointers of its Cython interface: in place, with leading dimensions, no copies.
 
-BLAS knows column-major blocks; matrices here are row-major, so it is given their transposes.
+BLAS knows column-major blocks; matrices here are row-major, so it gets their transposes.
 """
 
 from __future__ import annotations

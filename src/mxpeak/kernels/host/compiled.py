@@ -21,7 +21,7 @@ VARIABLE = "MXPEAK_CACHE_DIR"
 
 @cache
 def cache_directory() -> Path:
-    """A folder for this version of the kernels, in the first place that can be written to.
+    """A folder for this version of the kernels, in the first directory that can be written to.
 
     $MXPEAK_CACHE_DIR, $XDG_CACHE_HOME, ~/.cache, the temporary folder; never the package's own folder: an installation
     may be read-only, or shared by users.

@@ -23,7 +23,7 @@ FLAG = types.boolean
 def jit(
     *signature: Any, also: tuple[Any, ...] = (), fastmath: Any = False, inline: str = "never"
 ) -> Callable[[Callable[..., Any]], Any]:
-    """Compile now for the given argument types (an entry point), or when first used by compiled code (none given).
+    """Compile now for these argument types (an entry point); without any, when compiled code first uses it.
 
     `also`: the argument types of a second form of the same function.
     """

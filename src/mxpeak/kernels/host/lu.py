@@ -111,10 +111,8 @@ class HostLu(Synchronous):
         state, sync = np.zeros(8, dtype=np.int64), np.zeros(SYNC, dtype=np.int64)
         pivots = np.empty(jb, dtype=np.int64)
         best, where = np.zeros(8 * threads), np.zeros(8 * threads, dtype=np.int64)
-        arguments = (
-            threads, work.A, work.L1, self._plan(work), _VARIANTS[work.pfact], work.top, pivots, geometry, mine,
-            state, best, where, sync, calls,
-        )  # fmt: skip
+        problem = work.A, work.L1, self._plan(work), _VARIANTS[work.pfact], work.top, pivots, geometry
+        arguments = threads, *problem, mine, state, best, where, sync, calls
 
         begin = perf_counter()
         if threads == 1:

@@ -26,7 +26,7 @@ SPINS = 2000
 
 
 def _reference(builder, value):
-    """The address of a stack slot that holds `value`: Fortran takes everything by reference."""
+    """The address of a stack slot that contains `value`: Fortran takes everything by reference."""
     return cgutils.alloca_once_value(builder, value)
 
 

@@ -1,7 +1,7 @@
 """Normal numbers from random bits, by series that the compiler can vectorize: libraries' log and cos cannot be.
 
     ln(m·2^e) = e·ln 2 + 2·artanh(s),  s = (m-1)/(m+1),  |s| <= 0.1716 for m in [sqrt(1/2), sqrt(2))
-    cos(2 pi v): the nearest quarter turn is taken off, and cos or sin of the rest, at most pi/4, is a Taylor series
+    cos(2 pi v): the nearest quarter turn is subtracted, and cos or sin of the rest, at most pi/4, is a Taylor series
 
 Eleven terms of artanh, nine of cos and sin leave less than 2^-53 of each.
 """

@@ -1,7 +1,7 @@
 """FACT: the panel factorization with partial pivoting, whole in compiled code, all threads in step (rocHPL §III-A).
 
-The rank's rows of the panel are cut into tiles of a multiple of NB rows, dealt round-robin to the threads; a tile is
-touched by its own thread only, except that thread 0 moves pivot rows.  Per column there are two barriers: after
+The rank's rows of the panel are cut into tiles of a multiple of NB rows, distributed round-robin to the threads; a
+tile is touched by its own thread only, except that thread 0 moves pivot rows.  Per column there are two barriers: after
 everybody's search for the pivot, and after thread 0 has found the best over threads and ranks, and moved the rows.
 
     active rows    those not finished: on the process row that owns the diagonal block, row j and below for column j
@@ -123,7 +123,7 @@ def _move_rows(A, L1, j, top, pivots, geometry, mine, state, best, where, thread
 
 @jit()
 def _row_of_u(L1, j, c0, c1, variant):
-    """Thread 0: what left and Crout need of U beside the pivot row itself.
+    """Thread 0: what left and Crout need of U besides the pivot row itself.
 
     left     L1[c0:j+1, j+1] = unit_lower(L1[c0:j+1, c0:j+1])^-1 · L1[c0:j+1, j+1]
     crout    L1[j, j+1:c1]  -= L1[j, c0:j] · L1[c0:j, j+1:c1]

@@ -10,10 +10,10 @@ from typing import Any
 
 
 class Team:
-    """T threads: the caller is thread 0, the others wait for work, each on its own core where `cores` are given.
+    """T threads: the caller is thread 0, the others wait for work, each on its own core where `cores` names them.
 
     Numba's own parallel loops are not used: two of them at once (virtual ranks) abort the process, and a barrier inside
-    a loop, which FACT needs once per column, has no place there.
+    a loop, which FACT needs once per column, is impossible there.
     """
 
     def __init__(self, threads: int, cores: Sequence[int] = ()):
@@ -44,7 +44,7 @@ class Team:
                 done.put(None)
             except BaseException as error:
                 done.put(error)
-            del function, args, done  # what they hold would else live until the next piece of work
+            del function, args, done  # what they refer to would otherwise live until the next piece of work
 
     def run(self, function: Callable[..., None], *args: Any) -> None:
         """Run function(tid, *args) on every thread; return when all have; raise what any of them raised."""

@@ -96,12 +96,13 @@ def _columns_before(ig, nb, q, Q):
     INT, INT, VECTOR, MATRIX, VECTOR, INTEGERS, FLAG, INT,
     also=(INT, INT, VECTOR, MATRIX32, VECTOR, INTEGERS, FLAG, INT),
 )  # fmt: skip
-def add_triangle_matvec(tid, threads, y, A, x, places, lower, form):
+def add_triangle_matvec(tid, threads, y, A, x, distribution, lower, form):
     """y += T x, |T| x or (T∘T) x, T the part of A strictly below the diagonal, or the part from it on.
 
-    places: NB, p, P of the rows, and of the columns
+    distribution: NB, p, P of the rows, and of the columns
     """
-    nb, p, P, cnb, q, Q = places[0], places[1], places[2], places[3], places[4], places[5]
+    nb, p, P = distribution[0], distribution[1], distribution[2]
+    cnb, q, Q = distribution[3], distribution[4], distribution[5]
     r0, r1 = part_of(tid, threads, A.shape[0])
     for il in range(r0, r1):
         split = min(_columns_before((il // nb * P + p) * nb + il % nb, cnb, q, Q), A.shape[1])
@@ -122,9 +123,10 @@ def _greater(best, value):
 
 
 @jit(INT, INT, VECTOR, MATRIX, INTEGERS, also=(INT, INT, VECTOR, MATRIX32, INTEGERS))
-def max_abs_upper(tid, threads, best, A, places):
+def max_abs_upper(tid, threads, best, A, distribution):
     """best[tid] = max |a_ij| over j >= i in this thread's rows."""
-    nb, p, P, cnb, q, Q = places[0], places[1], places[2], places[3], places[4], places[5]
+    nb, p, P = distribution[0], distribution[1], distribution[2]
+    cnb, q, Q = distribution[3], distribution[4], distribution[5]
     r0, r1 = part_of(tid, threads, A.shape[0])
     found = 0.0
     for il in range(r0, r1):

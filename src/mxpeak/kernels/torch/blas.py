@@ -1,7 +1,7 @@
 """Products and solves by the device's libraries, and an LU without pivoting where they have none.
 
 Products accumulate in place: the library takes any leading dimension.  Its triangular solves take none, so a block goes
-through a buffer, in strips: it costs a copy, and little room beside a matrix that fills the memory.
+through a buffer, in strips: it costs a copy, and little memory compared with a matrix that fills it.
 """
 
 from __future__ import annotations
@@ -96,13 +96,13 @@ def solve_right_upper(B: Tensor, U: Tensor, trsm: str) -> None:
     """B = B U^-1."""
     inverse = _inverse(U, upper=True) if trsm != "library" else None
     for part in _strips(B, B.shape[1]):
-        room = torch.empty(part.shape, dtype=B.dtype, device=B.device)
+        solved = torch.empty(part.shape, dtype=B.dtype, device=B.device)
         with fp32_products("ieee"):
             if inverse is None:
-                torch.linalg.solve_triangular(U, part, upper=True, left=False, out=room)
+                torch.linalg.solve_triangular(U, part, upper=True, left=False, out=solved)
             else:
-                _multiply(part, inverse, room, trsm)
-        part.copy_(room)
+                _multiply(part, inverse, solved, trsm)
+        part.copy_(solved)
 
 
 def solve_unit_lower(L: Tensor, B: Tensor, trsm: str) -> None:
@@ -110,13 +110,13 @@ def solve_unit_lower(L: Tensor, B: Tensor, trsm: str) -> None:
     inverse = _inverse(L, upper=False) if trsm != "library" else None
     for turned in _strips(B.T, B.shape[0]):
         part = turned.T
-        room = torch.empty(part.shape, dtype=B.dtype, device=B.device)
+        solved = torch.empty(part.shape, dtype=B.dtype, device=B.device)
         with fp32_products("ieee"):
             if inverse is None:
-                torch.linalg.solve_triangular(L, part, upper=False, unitriangular=True, out=room)
+                torch.linalg.solve_triangular(L, part, upper=False, unitriangular=True, out=solved)
             else:
-                _multiply(inverse, part, room, trsm)
-        part.copy_(room)
+                _multiply(inverse, part, solved, trsm)
+        part.copy_(solved)
 
 
 def _multiply(A: Tensor, B: Tensor, out: Tensor, trsm: str) -> None:

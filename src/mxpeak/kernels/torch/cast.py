@@ -34,7 +34,7 @@ def cast(device: Device, source: Tensor, target: Tensor, precision: str) -> None
 
 
 def _bits(target: Tensor) -> Tensor:
-    """An operand multiplied as TF32 as the FP32 numbers that it holds."""
+    """The FP32 numbers of an operand that is multiplied as TF32."""
     return target.view(torch.float32) if target.dtype == TF32 else target
 
 

@@ -1,7 +1,7 @@
 """Where tensors live: one device, its two queues of work, its clock and its memory.
 
-Work is begun in order and goes on in the background.  What is begun `beside` may run at the same time as what is begun
-after it: the critical path of an LU then hides under its update.
+Work is begun in order and goes on in the background.  What is begun in the side stream may run at the same time as what
+is begun after it: the critical path of an LU then hides under its update.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Device:
 
     @contextmanager
     def side_stream(self) -> Iterator[None]:
-        """What is begun inside begins after all that was begun before, and runs beside what is begun afterwards."""
+        """What is begun inside begins after all that was begun before, and runs together with what comes later."""
         if not self.is_gpu:
             yield
             return
@@ -95,7 +95,7 @@ class Device:
             yield
 
     def join(self) -> None:
-        """What is begun from here on begins after all that was begun beside."""
+        """What is begun from here on begins after all that was begun in the side stream."""
         if self._side is not None:
             torch.cuda.current_stream(self.where).wait_stream(self._side)
 

@@ -42,14 +42,14 @@ def factor_on_host(device: Device, host: HostLu, panel: Panel, exchange: Exchang
     if not device.is_gpu:
         A, L1, pivots = (part.numpy() for part in parts)
         return host.factor_panel(replace(panel, A=A, L1=L1, pivots=pivots), exchange)
-    rooms = [torch.empty(_flat(part).shape, dtype=part.dtype, pin_memory=True) for part in parts]
-    for part, room in zip(parts, rooms):
-        room.copy_(_flat(part), non_blocking=True)
+    buffers = [torch.empty(_flat(part).shape, dtype=part.dtype, pin_memory=True) for part in parts]
+    for part, buffer in zip(parts, buffers):
+        buffer.copy_(_flat(part), non_blocking=True)
     torch.cuda.current_stream(device.where).synchronize()
-    A, L1, pivots = (_shaped_like(part, room) for part, room in zip(parts, rooms))
+    A, L1, pivots = (_shaped_like(part, buffer) for part, buffer in zip(parts, buffers))
     outcome = host.factor_panel(replace(panel, A=A, L1=L1, pivots=pivots), exchange)
-    for part, room in zip(parts, rooms):
-        _flat(part).copy_(room, non_blocking=True)
+    for part, buffer in zip(parts, buffers):
+        _flat(part).copy_(buffer, non_blocking=True)
     return outcome
 
 
@@ -60,6 +60,6 @@ def _flat(part: Tensor) -> Tensor:
     return part.as_strided((part.stride(1) * (part.shape[1] - 1) + part.shape[0],), (1,))
 
 
-def _shaped_like(part: Tensor, room: Tensor) -> Any:
+def _shaped_like(part: Tensor, piece: Tensor) -> Any:
     """A piece of the host's memory as an array of a panel's shape and strides."""
-    return room.as_strided(part.shape, part.stride(), 0).numpy()
+    return piece.as_strided(part.shape, part.stride(), 0).numpy()

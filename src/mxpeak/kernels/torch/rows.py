@@ -1,6 +1,6 @@
 """Moving rows of a row-major matrix (phase RS): contiguous pieces, which the library's gathers read as fast as copies.
 
-In strips of columns: the rows on their way need room, and a matrix of a benchmark leaves little.
+In strips of columns: the rows on their way need memory, of which a matrix of a benchmark leaves little.
 """
 
 from __future__ import annotations

@@ -68,18 +68,18 @@ def cast_kernel(
     else:
         value = x.to(target.dtype.element_ty)
     if TURNED:
-        place = target + j[:, None] * target_ld + i[None, :]
-        tl.store(place, tl.trans(value), (j < n)[:, None] & (i < m)[None, :])
+        turned = target + j[:, None] * target_ld + i[None, :]
+        tl.store(turned, tl.trans(value), (j < n)[:, None] & (i < m)[None, :])
     else:
         tl.store(target + i[:, None] * target_ld + j[None, :], value, (i < m)[:, None] & (j < n)[None, :])
 
 
 def launch_cast(source: Tensor, target: Tensor, precision: str) -> None:
     """target = source, by rows, rounded to a precision."""
-    how, held = {"fp8": (FP8, torch.uint8), "bf16": (BF16, torch.int16), "tf32": (AS_TF32, torch.float32)}.get(
+    how, stored = {"fp8": (FP8, torch.uint8), "bf16": (BF16, torch.int16), "tf32": (AS_TF32, torch.float32)}.get(
         precision, (KEEP, target.dtype)
     )
-    _launch(source, target.view(held), how)
+    _launch(source, target.view(stored), how)
 
 
 def launch_copy(source: Tensor, target: Tensor) -> None:

@@ -1,6 +1,6 @@
 """C -= A B for operands of 8 and 16 bits and C in FP32, in place: what libraries have not, or not on every device.
 
-Tiles of C are dealt in groups of neighbouring rows, so that what is running at one time shares operands in the L2.
+Tiles of C are numbered in groups of neighbouring rows, so that what is running at one time shares operands in the L2.
 Hopper's tensor cores add products of FP8 numbers in about 14 bits, which is 2^-9 of what rounding the operands does; to
 add them in FP32 would take twice the registers.
 """
@@ -15,10 +15,10 @@ import triton.language as tl
 
 Tensor = Any
 
-#: Rows and columns of a tile of C, and the stages of its operands in shared memory: Hopper's and later chips' have room
-#: for a large tile, others' local memory for two stages of a small one.
+#: Rows and columns of a tile of C, and the stages of its operands in shared memory: Hopper's and later chips' is large
+#: enough for three of a large tile, others' for two of a small one.
 LARGE, SMALL = (128, 256, 3), (128, 128, 2)
-#: Bytes of K in a stage: 64 numbers of 16 bits, 128 of 8; half of that where there is little room.
+#: Bytes of K in a stage: 64 numbers of 16 bits, 128 of 8; half of that where there is less.
 STAGE_BYTES = 128
 #: Rows of tiles in a group, and the warps of a tile.
 GROUP, WARPS = 8, 8
@@ -35,8 +35,8 @@ def gemm_kernel(
     across, down = tl.cdiv(n, BN), tl.cdiv(m, BM)
     group = tl.program_id(0) // (GROUP * across)
     height = tl.minimum(down - group * GROUP, GROUP)
-    place = tl.program_id(0) % (GROUP * across)
-    row, column = group * GROUP + place % height, place // height
+    member = tl.program_id(0) % (GROUP * across)
+    row, column = group * GROUP + member % height, member // height
 
     i, j, inner = tl.arange(0, BM), tl.arange(0, BN), tl.arange(0, BK)
     # Beyond the edge the first rows are read again: that needs no mask, and their products are not stored.
@@ -87,7 +87,7 @@ def _compiled(operand: str, tile: tuple[int, int, int], depth: int) -> tuple[Any
 
 
 COMPILED = [_compiled(*entry) for entry in (("*fp16", SMALL, 32), ("*bf16", SMALL, 32))]
-#: For chips that know FP8 numbers, which NVIDIA's before sm_89 do not; and with the tile that Hopper has room for.
+#: For chips that know FP8 numbers, which NVIDIA's before sm_89 do not; and with the tile that fits on Hopper.
 COMPILED_FOR = {
     "sm_90": [_compiled(*entry) for entry in (("*fp8e4nv", LARGE, 128), ("*fp16", LARGE, 64), ("*bf16", LARGE, 64))],
     "gfx942": [_compiled("*fp8e4nv", SMALL, 64)],

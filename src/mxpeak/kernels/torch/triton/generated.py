@@ -102,8 +102,8 @@ def generate_kernel(
     rows, cols = tl.program_id(1) * BM + tl.arange(0, BM), tl.program_id(0) * BN + tl.arange(0, BN)
     in_rows, in_cols = rows < m, cols < n
     value = _entries(rows, cols, in_rows, in_cols, reals, starts, a, c, i_at, j_at, diagonal, KIND, HAS_DIAGONAL)
-    place = A + rows.to(tl.int64)[:, None] * ld + cols[None, :]
-    tl.store(place, value.to(A.dtype.element_ty), in_rows[:, None] & in_cols[None, :])
+    target = A + rows.to(tl.int64)[:, None] * ld + cols[None, :]
+    tl.store(target, value.to(A.dtype.element_ty), in_rows[:, None] & in_cols[None, :])
 
 
 @triton.jit

@@ -1,7 +1,7 @@
 """Sums and maxima over the rows or the columns of a matrix or a triangle, each entry read once, in its own type.
 
 Sums are fp64.  Maxima compare magnitudes as integers: their bits have the order of the numbers, and NaN's stand above
-infinity's, so that one of them wins.  Partial results have places of their own: no two runs differ.
+infinity's, so that one of them wins.  Each partial result has an element of its own: no two runs differ.
 """
 
 from __future__ import annotations
@@ -128,23 +128,23 @@ def scale_kernel(A, ld, by_row, by_column, m, n, BM: tl.constexpr, BN: tl.conste
     """a_ij = by_row_i · a_ij · by_column_j."""
     rows, cols = tl.program_id(1) * BM + tl.arange(0, BM), tl.program_id(0) * BN + tl.arange(0, BN)
     inside = (rows < m)[:, None] & (cols < n)[None, :]
-    place = A + rows.to(tl.int64)[:, None] * ld + cols[None, :]
+    entry = A + rows.to(tl.int64)[:, None] * ld + cols[None, :]
     r = tl.load(by_row + rows, rows < m, other=0.0)[:, None]
     c = tl.load(by_column + cols, cols < n, other=0.0)[None, :]
-    value = tl.load(place, inside, other=0.0).to(tl.float64) * r * c
-    tl.store(place, value.to(A.dtype.element_ty), inside)
+    value = tl.load(entry, inside, other=0.0).to(tl.float64) * r * c
+    tl.store(entry, value.to(A.dtype.element_ty), inside)
 
 
 def launch_rows(
     device: Device, A: Tensor, x: Tensor | None, out: Tensor, form: str, part: str = "whole",
-    places: tuple[int, ...] = (1, 0, 1, 1, 0, 1), *, add: bool = False,
+    distribution: tuple[int, ...] = (1, 0, 1, 1, 0, 1), *, add: bool = False,
 ) -> None:  # fmt: skip
-    """out_i = or += the fold of each row; places: NB, p, P of the rows and of the columns, for a triangle."""
+    """out_i = or += the fold of each row; distribution: NB, p, P of the rows and of the columns, for a triangle."""
     m, n = A.shape
     span, parts = _cut(m, ROWS, n, COLUMNS)
     results, direct = _results(device, out, form, parts, add)
     row_kernel[(triton.cdiv(m, ROWS), parts)](
-        A, A.stride(0), A if x is None else x, results, m, n, span, *places, FORM=FORMS[form], PART=PARTS[part],
+        A, A.stride(0), A if x is None else x, results, m, n, span, *distribution, FORM=FORMS[form], PART=PARTS[part],
         WEIGHTED=x is not None, ADD=direct, BM=ROWS, BN=COLUMNS, num_warps=WARPS,
     )  # fmt: skip
     if not direct:
