@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mxpeak.bench import sparse
+from mxpeak.bench import harness, sparse
 from mxpeak.bench.hpg_mxp import run as bench
 from mxpeak.bench.hpg_mxp.config import HpgMxpConfig
 from mxpeak.bench.sparse import SparseBench
@@ -355,7 +355,7 @@ def test_every_timed_solve_begins_with_zero_and_one_more_is_not_counted(monkeypa
             timed.append(done)
         return done
 
-    monkeypatch.setattr(sparse, "time", Clock())
+    monkeypatch.setattr(harness, "time", Clock())
     monkeypatch.setattr(bench, "gmres_ir", watched)
     result = measured(rt=0.5, restart=6, iterations=8)
     assert (result.result["solves"], result.result["double_solves"]) == (2, 2)
@@ -379,7 +379,7 @@ class Clock:
 
 @pytest.mark.parametrize("rt", [0.0, 0.1, 0.25, 0.3, 2.0])
 def test_solves_are_repeated_until_the_time_is_over_and_not_longer(monkeypatch: pytest.MonkeyPatch, rt: float) -> None:
-    monkeypatch.setattr(sparse, "time", Clock())
+    monkeypatch.setattr(harness, "time", Clock())
     result = measured(rt=rt, storage="auto", iterations=3)
     figures = result.result
     assert figures["time_s"] >= rt
@@ -394,7 +394,7 @@ def test_solves_are_repeated_until_the_time_is_over_and_not_longer(monkeypatch: 
 def test_ranks_measure_the_time_of_the_slowest(monkeypatch: pytest.MonkeyPatch) -> None:
     """All of them take as many solves."""
     clock = Clock()
-    monkeypatch.setattr(sparse, "time", SimpleNamespace(perf_counter=clock.perf_counter))
+    monkeypatch.setattr(harness, "time", SimpleNamespace(perf_counter=clock.perf_counter))
     result = measured(3, rt=3.0, iterations=2)
     check_result(result)
     assert result.result["time_s"] >= 3.0 > result.result["time_s"] - result.samples_s[-1]

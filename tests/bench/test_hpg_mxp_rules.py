@@ -9,7 +9,8 @@ import pytest
 
 from mxpeak.bench.hpg_mxp.config import HpgMxpConfig
 from mxpeak.bench.hpg_mxp.result import Validated, Validation
-from mxpeak.bench.hpg_mxp.rules import check, foreseen, forms, of_memory, storages
+from mxpeak.bench.hpg_mxp.rules import check, foreseen, forms, storages
+from mxpeak.bench.sparse import of_memory
 from mxpeak.distributed.stencil import Form
 from mxpeak.errors import Outcome, UsageError
 from mxpeak.solvers.krylov import Solve

@@ -15,9 +15,9 @@ from mxpeak.bench.hpl_mxp.rules import (
     foreseen,
     predicted_steps,
     refused,
-    rules_section,
     violations,
 )
+from mxpeak.bench.rules import ruling
 from mxpeak.configs.lu import GENERATORS
 from mxpeak.errors import UsageError
 from mxpeak.layout.generators import generator
@@ -149,7 +149,7 @@ def test_no_generator_breaks_the_prediction_at_any_order():
 
 def test_a_run_that_keeps_every_rule_is_admissible():
     assert broken(case()) == []
-    assert rules_section(case(), []) == {"mode": "official", "admissible": True, "violations": []}
+    assert ruling([]) == {"admissible": True, "violations": []}
 
 
 @pytest.mark.parametrize("precision", [name for name in PRECISIONS if name != "fp8"])
@@ -238,7 +238,7 @@ def test_factors_that_are_not_shown_to_be_an_lu_break_the_rule():
 def test_every_broken_rule_is_in_the_section():
     wanted = case(generator="icl", precision="fp8", mode="explore", threshold=20.0)
     found = violations(wanted, iterations=51, residual=math.nan, passed=False, proof_passed=False)
-    section = rules_section(wanted, found)
+    section = ruling(found)
     assert not section["admissible"]
     assert [one["rule"] for one in section["violations"]] == [
         "mode", "precision", "generator", "lu-needed", "backward-error", "iterations", "backward-error", "lu-proof",

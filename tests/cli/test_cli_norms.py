@@ -546,7 +546,7 @@ def test_quick_is_a_quarter_of_a_gigabyte_of_the_widest_type(capsys: pytest.Capt
 
 def test_a_floor_in_gflops_is_for_the_other_benchmarks_of_run_all():
     made = requests(cli.parsed(["run", "all", "--min-gflops", "5"]), {})
-    floors = {one.benchmark: one.config.min_gflops for one in made}
+    floors = {one.benchmark.name: one.config.min_gflops for one in made}
     assert floors.pop("norms") is None
     assert set(floors.values()) == {5.0}
     assert made[-1].settings["min_gflops"].origin == "default"

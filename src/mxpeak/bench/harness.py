@@ -1,18 +1,124 @@
-"""The phases of a run over its ranks, and what a reader of its result is cautioned about."""
+"""What all benchmarks share: the run from the ranks' cores to the results, its clock, its phases, its cautions.
+
+A benchmark says what cannot be run (`check`) and yields each case with its result; the rest of a run is here.
+"""
 
 from __future__ import annotations
 
 import resource
 import sys
-from collections.abc import Mapping
-from typing import Any
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Generic, TypedDict, TypeVar, Unpack
 
 from mxpeak.comm.base import Communicator
-from mxpeak.records import Caution, bytes_rate_text, size_text
-from mxpeak.spans import Spans
+from mxpeak.configs.grid import GridCase
+from mxpeak.configs.run import RunConfig
+from mxpeak.distributed.vectors import largest
+from mxpeak.kernels.contract import Kernels
+from mxpeak.layout.grid import ProcessGrid
+from mxpeak.options import Setting
+from mxpeak.records import Caution, Result, bytes_rate_text, size_text
+from mxpeak.runtime.facts import facts_of
+from mxpeak.runtime.memory import memory_budget
+from mxpeak.runtime.placement import Placement, load_kernels, on_device, place
+from mxpeak.spans import Observer, Spans
 
 #: From which share of the limit on a rate needs an explanation.
 ABOVE = 1.02
+
+AnyConfig = TypeVar("AnyConfig", bound=RunConfig)
+
+
+# --- the run ----------------------------------------------------------------------------------------------------
+
+
+class Told(TypedDict, total=False):
+    """What a run is told besides its configuration.
+
+    settings    each value of the configuration with its origin
+    observers   of its spans, on rank 0
+    on_case     hears of each case as it ends, on rank 0 (None: it did not fit into memory, and was skipped)
+    argv        the command line, for the result file
+    """
+
+    settings: Mapping[str, Setting] | None
+    observers: Sequence[Observer]
+    on_case: Callable[[Any, Result | None], None]
+    argv: Sequence[str]
+
+
+class Bench(Generic[AnyConfig]):
+    """What all cases of one run share: ranks, kernels, facts for the result file, memory.  Made collectively."""
+
+    def __init__(self, config: AnyConfig, comm: Communicator, placement: Placement, kernels: Kernels, told: Told):
+        settings = dict(told.get("settings") or {})
+        self.config, self.comm, self.placement, self.kernels = config, comm, placement, kernels
+        self.observers = told.get("observers", ()) if comm.rank == 0 else ()
+        self.facts = facts_of(told.get("argv", ()), settings, comm, placement, kernels)
+        self.budget = memory_budget(config, settings, comm)
+
+    def new_spans(self, *, watched: bool = True) -> Spans:
+        """New spans, which the observers follow if `watched`."""
+        return Spans(self.observers if watched else (), self.kernels.stopwatch)
+
+    def slowest(self, work: Callable[[], object], comm: Communicator | None = None) -> float:
+        """Do the work and return the seconds of the slowest rank, from a barrier on.  Collective over comm, or all."""
+        comm = comm or self.comm
+        self.kernels.wait()
+        comm.barrier()
+        begin = time.perf_counter()
+        work()
+        self.kernels.wait()
+        return largest(self.kernels, comm, [time.perf_counter() - begin])[0]
+
+
+AnyBench = TypeVar("AnyBench", bound=Bench[Any])
+
+
+def run_cases(
+    make: Callable[[AnyConfig, Communicator, Placement, Kernels, Told], AnyBench],
+    check: Callable[[AnyConfig, Communicator], object],
+    results: Callable[[AnyBench], Iterable[tuple[Any, Result | None]]],
+    config: AnyConfig,
+    comm: Communicator,
+    **told: Unpack[Told],
+) -> list[Result]:
+    """Run a benchmark and return what its cases gave, on every rank.
+
+    `check` raises mistakes, on every rank alike, before anything runs; `make` makes what the cases share; `results`
+    yields each case with its result, whole on rank 0, None where it does not fit.  Collective over comm.
+    """
+    config, settings = on_device(config, told.get("settings") or {})
+    check(config, comm)
+    placement = place(comm, config.threads)
+    try:
+        kernels, comm = load_kernels(config, placement, comm)
+        bench = make(config, comm, placement, kernels, {**told, "settings": settings})
+        found = []
+        for case, mine in results(bench):
+            result: Result | None = comm.bcast_object(mine)
+            if comm.rank == 0 and (on_case := told.get("on_case")):
+                on_case(case, result)
+            if result is not None:
+                found.append(result)
+        return found
+    finally:
+        placement.release()
+
+
+def repeated(timed: Callable[[], float], *, least: int, most: int, seconds: float) -> list[float]:
+    """The seconds of work done `least` times, and until so many seconds are over, but `most` times at the most.
+
+    `timed` returns the same on every rank, so that all leave together.
+    """
+    samples: list[float] = []
+    while len(samples) < least or (sum(samples) < seconds and len(samples) < most):
+        samples.append(timed())
+    return samples
+
+
+# --- what results say of it -------------------------------------------------------------------------------------
 
 
 def peak_rss(comm: Communicator) -> int:
@@ -37,6 +143,11 @@ def phase_table(comm: Communicator, spans: Spans) -> dict[str, dict[str, Any]]:
             "calls": sum(calls),
         }
     return table
+
+
+def grid_text(case: GridCase) -> str:
+    """Which rank is where, as a table."""
+    return ProcessGrid(case.P, case.Q, case.order, case.node_grid).render()
 
 
 #: A phase that did not occur.

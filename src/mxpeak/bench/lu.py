@@ -1,17 +1,16 @@
-"""What the LU benchmarks share: sizes, grids, limits, and the loop over cases."""
+"""What the LU benchmarks share: orders that fill the memory, limits, warm-ups, repeated solves."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
-from typing import Generic, TypeVar
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from typing import Any, Generic, Protocol, TypeVar, Unpack
 
+from mxpeak.bench.harness import Bench, Told, peak_rss, phase_table, repeated, run_cases
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.grid import Grid, make_grid
 from mxpeak.configs.lu import LuCase, LuConfig
-from mxpeak.distributed.vectors import largest
 from mxpeak.errors import ResourceError
 from mxpeak.kernels.contract import Kernels, Matrix
 from mxpeak.layout.block_cyclic import BlockCyclic
@@ -20,11 +19,10 @@ from mxpeak.layout.grid import ProcessGrid
 from mxpeak.options import Setting
 from mxpeak.perf.counts import Footprint, hpl_flops
 from mxpeak.records import Result
-from mxpeak.runtime.facts import facts_of
 from mxpeak.runtime.memory import memory_budget
-from mxpeak.runtime.placement import Placement, load_kernels, place
+from mxpeak.runtime.placement import on_device
 from mxpeak.solvers.lu import storage
-from mxpeak.spans import Observer
+from mxpeak.spans import Spans
 
 #: --quick: seconds that one run should take, and the orders between which it is chosen.
 QUICK_S, QUICK_LEAST, QUICK_MOST, GPU_QUICK_MOST = 8.0, 1000, 20000, 80000
@@ -39,49 +37,69 @@ LIMIT_S = 0.3
 #: Seconds of a run after which the limit is measured once more.
 LIMIT_AGAIN_S = 1.0
 
-
 AnyCase = TypeVar("AnyCase", bound=LuCase)
 
 
+class Solve(Protocol):
+    """One timed solve and its check."""
+
+    @property
+    def time_s(self) -> float:
+        """The seconds of the slowest rank."""
+
+    @property
+    def spans(self) -> Spans:
+        """Where they went."""
+
+
+AnySolve = TypeVar("AnySolve", bound=Solve)
+
+
 @dataclass(frozen=True, slots=True)
-class Problem(Generic[AnyCase]):
+class Runs(Generic[AnySolve]):
+    """The solves of one case, with the limit, the best one's phases, and bytes over all ranks."""
+
+    solves: list[AnySolve]
+    limit: float | None
+    phases: dict[str, Any]
+    memory: dict[str, int]
+    peak_rss: int
+
+    @property
+    def best(self) -> AnySolve:
+        """The fastest."""
+        return min(self.solves, key=lambda one: one.time_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Problem(Generic[AnyCase, AnySolve]):
     """What tells one LU benchmark from the other.
 
-    cases        every case of the configuration, for orders that stand in where it leaves N open
-    footprint    the bytes of a case
+    check        raises what cannot be run, given configuration and ranks
+    footprint    the bytes of a case, on a GPU or not
     precision    in which its products are made: that of the limit
-    run          one case on its grid
+    solve        one timed solve of a case on its grid, with these spans
+    result       what the solves of a case become, on the grid's rank 0
     """
 
-    cases: Callable[[Sequence[int] | None], Iterator[AnyCase]]
-    footprint: Callable[[AnyCase], Footprint]
+    check: Callable[[Any, Communicator], object]
+    footprint: Callable[[AnyCase, bool], Footprint]
     precision: Callable[[AnyCase], str]
-    run: Callable[[LuBench, AnyCase, Grid], Result | None]
+    solve: Callable[[LuBench, AnyCase, Grid, Spans], AnySolve]
+    result: Callable[[LuBench, AnyCase, Runs[AnySolve]], Result]
 
 
-class LuBench:
+class LuBench(Bench[LuConfig]):
     """What all cases of one run share."""
 
-    def __init__(
-        self,
-        config: LuConfig,
-        comm: Communicator,
-        placement: Placement,
-        kernels: Kernels,
-        settings: dict[str, Setting],
-        observers: Sequence[Observer],
-        argv: Sequence[str],
-    ):
-        self.config, self.comm, self.placement, self.kernels = config, comm, placement, kernels
-        self.observers = observers
-        self.facts = facts_of(argv, settings, comm, placement, kernels)
-        self.budget = memory_budget(config, settings, comm)
-        self.gemm_block = GPU_GEMM_BLOCK if config.on_gpu else GEMM_BLOCK
+    def __init__(self, *shared: Any):
+        super().__init__(*shared)
+        self.gemm_block = GPU_GEMM_BLOCK if self.config.on_gpu else GEMM_BLOCK
         self.grid = lru_cache(maxsize=None)(self._grid)
         self.limit = lru_cache(maxsize=None)(self.measure_limit)
 
     def default_n(self, footprint: Footprint, nb: int, P: int, Q: int, precision: str) -> int:
-        """The order where none was asked for: what fills --mem, or, with --quick, what takes a few seconds."""
+        """The order where none was given: what fills --mem, or, with --quick, what takes a few seconds."""
         n = self.budget.default_n(footprint, nb, P, Q)
         if self.config.quick:
             rate = 0.7 * self.limit(P, Q, nb, QUICK_LEAST, precision)
@@ -128,13 +146,8 @@ class LuBench:
             self.kernels.wait()
             grid.all.barrier()  # ranks that share a core work one after the other: wait for the last
 
-        best, spent, repeats = 0.0, 0.0, 0
-        while repeats < 3 or (spent < LIMIT_S and repeats < 100):
-            grid.all.barrier()
-            elapsed = slowest(grid, self.kernels, multiply)
-            best = max(best, times * P * Q * 2.0 * m * k * nb / elapsed)
-            spent, repeats = spent + elapsed, repeats + 1
-        return best
+        samples = repeated(lambda: self.slowest(multiply, grid.all), least=3, most=100, seconds=LIMIT_S)
+        return times * P * Q * 2.0 * m * k * nb / min(samples)
 
     def limits(self, case: LuCase, precision: str, run: Callable[[], float]) -> float | None:
         """The limit of a case measured before `run`, which returns its seconds, and after it if it was long.
@@ -150,76 +163,85 @@ class LuBench:
         return limit
 
 
-def run_cases(
-    config: LuConfig,
-    problem: Problem[AnyCase],
-    comm: Communicator,
-    settings: dict[str, Setting],
-    observers: Sequence[Observer],
-    on_case: Callable[[AnyCase, Result | None], None],
-    argv: Sequence[str],
-) -> list[Result]:
-    """Run every case; `on_case` hears of each on rank 0 (None: it did not fit, and was skipped).
-
-    Mistakes raise on every rank before anything runs.  Collective over comm.
-    """
-    check_grids(config, comm)
-    placement = place(comm, config.threads)
-    try:
-        kernels, comm = load_kernels(config, placement, comm)
-        bench = LuBench(config, comm, placement, kernels, settings, observers, argv)
-        cases = list(problem.cases(_sizes(problem, bench)))
-
-        def fits(case: AnyCase) -> bool:
-            return bench.budget.fits(problem.footprint(case), case.n, case.nb, case.P, case.Q)
-
-        if not any(map(fits, cases)):
-            first = cases[0]
-            raise ResourceError(bench.budget.too_large(problem.footprint(first), first.n, first.nb, first.P, first.Q))
-        results = []
-        for case in cases:
-            result = _run_case(problem, bench, case) if fits(case) else None
-            if result is not None:
-                results.append(result)
-            if comm.rank == 0:
-                on_case(case, result)
-        return results
-    finally:
-        placement.release()
+def run_lu(problem: Problem[Any, Any], config: LuConfig, comm: Communicator, **told: Unpack[Told]) -> list[Result]:
+    """Run every case of an LU benchmark.  Mistakes raise on every rank before anything runs.  Collective over comm."""
+    return run_cases(LuBench, problem.check, partial(_results, problem), config, comm, **told)
 
 
-def _sizes(problem: Problem[AnyCase], bench: LuBench) -> Sequence[int] | None:
+def _results(problem: Problem[AnyCase, Any], bench: LuBench) -> Iterator[tuple[AnyCase, Result | None]]:
+    """Each case with its result; None where it does not fit.  Collective."""
+    cases = list(bench.config.cases(bench.comm.size, _sizes(problem, bench)))
+
+    def footprint(case: AnyCase) -> Footprint:
+        return problem.footprint(case, bench.config.on_gpu)
+
+    def fits(case: AnyCase) -> bool:
+        return bench.budget.fits(footprint(case), case.n, case.nb, case.P, case.Q)
+
+    if not any(map(fits, cases)):
+        first = cases[0]
+        raise ResourceError(bench.budget.too_large(footprint(first), first.n, first.nb, first.P, first.Q))
+    for case in cases:
+        grid = bench.grid(case.P, case.Q) if fits(case) else None
+        yield case, None if grid is None else _result(problem, bench, case, grid)
+
+
+def _sizes(problem: Problem[Any, Any], bench: LuBench) -> Sequence[int] | None:
     """Orders for a configuration that leaves them open: one that suits its largest case."""
     if bench.config.n is not None:
         return None
-    models = list(problem.cases([1]))
-    largest = max(models, key=lambda model: problem.footprint(model)(10**4, model.nb, model.P, model.Q)["total"])
+
+    def footprint(case: LuCase) -> Footprint:
+        return problem.footprint(case, bench.config.on_gpu)
+
+    models = list(bench.config.cases(bench.comm.size, [1]))
+    largest = max(models, key=lambda model: footprint(model)(10**4, model.nb, model.P, model.Q)["total"])
     nb = max(bench.config.nb)
-    return [bench.default_n(problem.footprint(largest), nb, largest.P, largest.Q, problem.precision(largest))]
+    return [bench.default_n(footprint(largest), nb, largest.P, largest.Q, problem.precision(largest))]
 
 
-def _run_case(problem: Problem[AnyCase], bench: LuBench, case: AnyCase) -> Result:
-    grid = bench.grid(case.P, case.Q)
-    result = problem.run(bench, case, grid) if grid is not None else None
-    return bench.comm.bcast_object(result)  # type: ignore[no-any-return]
+def _result(problem: Problem[AnyCase, AnySolve], bench: LuBench, case: AnyCase, grid: Grid) -> Result | None:
+    """Warm up, then solve `--repeat` times, of which the best counts and all must pass.
+
+    Collective over the grid; the result is whole on its rank 0.
+    """
+    solves: list[AnySolve] = []
+
+    def solve_all() -> float:
+        if n := bench.warm_up_n(case):
+            problem.solve(bench, replace(case, n=n), grid, bench.new_spans(watched=False))
+        for _ in range(bench.config.repeat):
+            solves.append(problem.solve(bench, case, grid, bench.new_spans()))
+        return min(one.time_s for one in solves)
+
+    limit = bench.limits(case, problem.precision(case), solve_all)
+    best = min(solves, key=lambda one: one.time_s)
+    phases, rss = phase_table(grid.all, best.spans), peak_rss(grid.all)
+    if grid.all.rank != 0:
+        return None
+    memory = problem.footprint(case, bench.config.on_gpu)(case.n, case.nb, case.P, case.Q)
+    return problem.result(bench, case, Runs(solves, limit, phases, memory, rss))
 
 
 def dry_run_text(
-    config: LuConfig, problem: Problem[AnyCase], comm: Communicator, settings: dict[str, Setting] | None
+    problem: Problem[Any, Any], config: LuConfig, comm: Communicator, settings: dict[str, Setting] | None
 ) -> str:
     """What a run would do: grid, sizes and memory of each case, nothing run.  Collective over comm."""
+    config, settings = on_device(config, settings or {})
+    problem.check(config, comm)
     grids = check_grids(config, comm)
     lines = [ProcessGrid(*shape, config.order, config.node_grid).render() for shape in dict.fromkeys(grids)]
-    budget = memory_budget(config, settings or {}, comm)
+    budget = memory_budget(config, settings, comm)
     sizes = config.n
     if sizes is None:
-        first = next(problem.cases([1]))
-        sizes = (budget.default_n(problem.footprint(first), max(config.nb), first.P, first.Q),)
+        first = next(config.cases(comm.size, [1]))
+        footprint = problem.footprint(first, config.on_gpu)
+        sizes = (budget.default_n(footprint, max(config.nb), first.P, first.Q),)
         if config.quick:
             most = GPU_QUICK_MOST if config.on_gpu else QUICK_MOST
             lines.append(f"--quick: N is chosen after GEMM is measured, {QUICK_LEAST} to {most}; at most:")
-    for case in problem.cases(sizes):
-        footprint = problem.footprint(case)
+    for case in config.cases(comm.size, sizes):
+        footprint = problem.footprint(case, config.on_gpu)
         need = footprint(case.n, case.nb, case.P, case.Q)
         if not budget.fits(footprint, case.n, case.nb, case.P, case.Q):
             lines.append(f"does NOT fit, a node can give {budget.most / 2**30:.3g} GiB:")
@@ -237,14 +259,6 @@ def check_grids(config: LuConfig, comm: Communicator) -> tuple[tuple[int, int], 
     for P, Q in grids:
         ProcessGrid(P, Q, config.order, config.node_grid)  # checks the node grid
     return grids
-
-
-def slowest(grid: Grid, kernels: Kernels, work: Callable[[], None]) -> float:
-    """Do the work and return the seconds that the slowest rank took.  Collective over the grid."""
-    begin = time.perf_counter()
-    work()
-    kernels.wait()
-    return largest(kernels, grid.all, [time.perf_counter() - begin])[0]
 
 
 def gemm_probe(kernels: Kernels, m: int, n: int, k: int, precision: str) -> Callable[[], None]:

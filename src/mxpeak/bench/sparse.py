@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
-from mxpeak.bench.hpg_mxp.config import HpgMxpConfig
+from mxpeak.bench.harness import Bench, repeated
+from mxpeak.bench.rules import Violation
 from mxpeak.bench.stencil_sizes import Hierarchy as Held
 from mxpeak.bench.stencil_sizes import box_of, check_host_memory, fitted
 from mxpeak.comm.base import Communicator
@@ -15,16 +15,10 @@ from mxpeak.comm.solo import Solo
 from mxpeak.configs.sparse import SparseConfig
 from mxpeak.distributed.sparse import SparseMatrix, reduced
 from mxpeak.distributed.stencil import Form, Made, make_stencil
-from mxpeak.kernels.contract import Kernels
 from mxpeak.layout.stencil import LEVELS, Box
-from mxpeak.options import Setting
 from mxpeak.precision import PRECISIONS
-from mxpeak.records import Caution
+from mxpeak.records import Caution, size_text, three_digits
 from mxpeak.runtime.compile import compile_in_turn
-from mxpeak.runtime.facts import facts_of
-from mxpeak.runtime.memory import memory_budget
-from mxpeak.runtime.placement import Placement
-from mxpeak.spans import Observer, Spans
 
 #: Seconds to measure for where none were asked for, with --quick, and by the rules.
 DEFAULT_RT, QUICK_RT, OFFICIAL_RT = 60.0, 1.0, 1800.0
@@ -34,6 +28,8 @@ LIMIT_S = 0.3
 GPU_READS = 8
 #: Share of the machine's memory that the rules ask a problem to take.
 OFFICIAL_SHARE = 0.25
+#: Storages whose columns are 32-bit numbers.
+PLAIN = ("ell", "sell")
 #: Points a side of the box on which everything is used once before any clock.
 TINY = 8
 
@@ -50,9 +46,24 @@ def without_effect(config: SparseConfig) -> list[str]:
     found = []
     if config.repeat != 1:
         found.append(f"--repeat {config.repeat} has no effect here: a run takes as many solves as --rt has room for")
-    if isinstance(config, HpgMxpConfig) and config.mg_precision is not None and config.precision != "auto":
-        found.append(f"--precision {config.precision} has no effect beside --mg-precision, which names all formats")
     return found
+
+
+def of_memory(used: int, machine: Mapping[str, Any]) -> list[Violation]:
+    """The rule about memory, where the machine says how much each node has."""
+    present = (machine.get("memory_total_bytes") or 0) * machine["nodes"]
+    if not present or used >= OFFICIAL_SHARE * present:
+        return []
+    share = three_digits(100 * used / present)
+    text = f"the problem takes {size_text(used)}, {share} % of {size_text(present)}; the rules ask for a quarter"
+    return [Violation("memory", text)]
+
+
+def without_admission(config: SparseConfig, broken: Sequence[Violation]) -> list[str]:
+    """What to say before a run of the rules that it will break."""
+    if config.mode != "official":
+        return []
+    return [f"the result will not be ADMISSIBLE: {one.rule}: {one.text}" for one in broken]
 
 
 def held(forms: Sequence[Form], basis: int) -> list[Held]:
@@ -66,18 +77,16 @@ def held(forms: Sequence[Form], basis: int) -> list[Held]:
     ]  # fmt: skip
 
 
-class SparseBench:
+AnySparse = TypeVar("AnySparse", bound=SparseConfig)
+
+
+class SparseBench(Bench[AnySparse]):
     """What all phases of one run share."""
 
-    def __init__(
-        self, config: SparseConfig, comm: Communicator, placement: Placement, kernels: Kernels,
-        settings: dict[str, Setting], observers: Sequence[Observer], argv: Sequence[str],
-    ):  # fmt: skip
-        self.config, self.comm, self.placement, self.kernels = config, comm, placement, kernels
-        self.spans = Spans(observers if comm.rank == 0 else (), kernels.stopwatch)
+    def __init__(self, *shared: Any):
+        super().__init__(*shared)
+        self.spans = self.new_spans()
         self.cautions: list[Caution] = []
-        self.facts = facts_of(argv, settings, comm, placement, kernels)
-        self.budget = memory_budget(config, settings, comm)
 
     @property
     def rt(self) -> float:
@@ -139,18 +148,8 @@ class SparseBench:
             nonlocal moved
             moved = sum(self.kernels.sparse.read_all(A.A) for _ in range(times))
 
-        samples: list[float] = []  # the same on every rank, so all leave together
-        while len(samples) < 3 or (sum(samples) < LIMIT_S and len(samples) < 50):
-            samples.append(self.slowest(read))
+        samples = repeated(lambda: self.slowest(read), least=3, most=50, seconds=LIMIT_S)
         return self.total(float(moved)) / min(samples)
-
-    def slowest(self, work: Callable[[], None]) -> float:
-        """Do the work and return the seconds of the slowest rank, from a barrier on.  Collective."""
-        self.comm.barrier()
-        begin = time.perf_counter()
-        work()
-        self.kernels.wait()
-        return reduced(self.kernels.sparse, self.comm, time.perf_counter() - begin, "max")
 
     def traced(self, work: Callable[[], Any]) -> list[dict[str, Any]]:
         """Every span of some work on all ranks, seconds from a barrier on; whole on rank 0.  Collective."""

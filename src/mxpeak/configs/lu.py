@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +30,7 @@ class LuCase(GridCase):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LuConfig(GridConfig):
+class LuConfig(GridConfig, ABC):
     """A benchmark that factors matrices: their orders and blocks, and how panels travel over the grid."""
 
     n: tuple[int, ...] | None = option(
@@ -63,6 +65,10 @@ class LuConfig(GridConfig):
     # What only the benchmark's .dat can say: lines 3 and 4.
     output_file: str = ""
     device_out: int = 6
+
+    @abstractmethod
+    def cases(self, ranks: int, n: Sequence[int] | None = None) -> Iterator[Any]:
+        """Every combination of the lists; `n` stands in where the config leaves N open."""
 
     @property
     def report_to(self) -> str:

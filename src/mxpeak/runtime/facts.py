@@ -32,6 +32,16 @@ class Facts:
     launch: dict[str, Any]
     cautions: list[Caution]
 
+    def sections(self, start_unix: float, end_unix: float, grid: str = "") -> dict[str, Any]:
+        """The sections of a result that do not depend on the benchmark; `grid` shows where the ranks stand."""
+        return {
+            "run": self.run_section(start_unix, end_unix),
+            "config": self.config,
+            "machine": self.machine,
+            "software": self.software,
+            "launch": {**self.launch, "grid": grid} if grid else self.launch,
+        }
+
     def run_section(self, start_unix: float, end_unix: float) -> dict[str, Any]:
         """Who asked for the run, and when it was."""
         return {

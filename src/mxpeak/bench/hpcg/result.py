@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from mxpeak.bench.harness import NO_PHASE, above_caution, with_share
 from mxpeak.bench.hpcg.check import EXPECTED, EXPECTED_PRECONDITIONED, Norms, Spectral, Symmetry
 from mxpeak.bench.hpcg.config import HpcgConfig
 from mxpeak.bench.hpcg.rules import foreseen
-from mxpeak.bench.hpg_mxp.rules import PLAIN, of_memory
-from mxpeak.bench.sparse import SparseBench
+from mxpeak.bench.rules import ruling
+from mxpeak.bench.sparse import PLAIN, SparseBench, of_memory
 from mxpeak.errors import Outcome
 from mxpeak.layout.stencil import Box
 from mxpeak.perf.sparse_counts import HPCG_MOTIFS, hpcg_bytes, hpcg_flops, memory_bytes, stencil_levels
@@ -119,11 +119,16 @@ class Measured:
 
 
 def hpcg_result(
-    config: HpcgConfig, bench: SparseBench, box: Box, reference: Solve, found: list[Measured], rss: int, start: float,
+    bench: SparseBench[HpcgConfig],
+    box: Box,
+    reference: Solve,
+    found: list[Measured],
+    rss: int,
+    start: float,
     end: float,
-) -> Result:  # fmt: skip
-    """The result of the first of `found`, the others beside it."""
-    one, *beside = found
+) -> Result:
+    """The result of the first of `found`, with the others' figures."""
+    config, (one, *beside) = bench.config, found
     machine = bench.facts.machine
     broken = [*foreseen(config, one.sets.time_s, one.storage), *of_memory(one.held_bytes, machine)]
     others = [_beside(other, box) for other in beside]
@@ -131,8 +136,8 @@ def hpcg_result(
     return Result(
         benchmark="hpcg",
         status="valid" if one.passed else "invalid",
-        run=bench.facts.run_section(start, end),
-        problem={**_problem(config, bench, box, one), "peak_rss_bytes": rss},
+        **bench.facts.sections(start, end),
+        problem={**_problem(bench, box, one), "peak_rss_bytes": rss},
         result={
             **one.rates(box),
             "emulated": False,
@@ -142,13 +147,9 @@ def hpcg_result(
             "beside": others,
         },
         validation=_validation(one, reference),
-        rules={"mode": config.mode, "admissible": not broken, "violations": [asdict(rule) for rule in broken]},
+        rules={"mode": config.mode, **ruling(broken)},
         samples_s=one.sets.samples_s,
         phases=one.table(*HPCG_MOTIFS, "halo"),
-        config=bench.facts.config,
-        machine=machine,
-        software=bench.facts.software,
-        launch=bench.facts.launch,
         warnings=[
             *bench.facts.cautions,
             *bench.cautions,
@@ -158,7 +159,8 @@ def hpcg_result(
     )
 
 
-def _problem(config: HpcgConfig, bench: SparseBench, box: Box, one: Measured) -> dict[str, Any]:
+def _problem(bench: SparseBench[HpcgConfig], box: Box, one: Measured) -> dict[str, Any]:
+    config = bench.config
     return {
         "nx": box.nx, "ny": box.ny, "nz": box.nz, "npx": box.npx, "npy": box.npy, "npz": box.npz,
         "gnx": box.gnx, "gny": box.gny, "gnz": box.gnz, "rows": box.global_rows, "nnz": box.global_nnz,

@@ -11,9 +11,8 @@ Orders of one's own, other storages, and padding are allowed; the steps that the
 from __future__ import annotations
 
 from mxpeak.bench.hpcg.config import HpcgConfig
-from mxpeak.bench.hpg_mxp.rules import PLAIN
-from mxpeak.bench.hpl_mxp.rules import Violation
-from mxpeak.bench.sparse import OFFICIAL_RT
+from mxpeak.bench.rules import Violation
+from mxpeak.bench.sparse import OFFICIAL_RT, PLAIN
 from mxpeak.distributed.stencil import Form
 from mxpeak.layout.stencil import LEVELS
 from mxpeak.records import three_digits

@@ -17,15 +17,16 @@ Source: Dongarra, Heroux, Luszczek 2016; HPCG 3.1, main.cpp and ReportResults.cp
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Unpack
 
-from mxpeak.bench.harness import peak_rss, phase_table
+from mxpeak.bench.harness import Told, peak_rss, phase_table, run_cases
 from mxpeak.bench.hpcg.check import Norms, spectral_test, symmetry_test
 from mxpeak.bench.hpcg.config import HpcgConfig
 from mxpeak.bench.hpcg.result import MOST, REFERENCE_STEPS, SLACK, Measured, Sets, hpcg_result
 from mxpeak.bench.hpcg.rules import REFERENCE, foreseen, form, forms, storages
-from mxpeak.bench.sparse import TINY, SparseBench, held, seconds_for, without_effect
+from mxpeak.bench.sparse import TINY, SparseBench, held, seconds_for, without_admission, without_effect
 from mxpeak.bench.stencil_sizes import box_of, line
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.solo import Solo
@@ -37,10 +38,10 @@ from mxpeak.options import Setting
 from mxpeak.perf.sparse_counts import hpcg_flops, stencil_levels
 from mxpeak.records import Result
 from mxpeak.runtime.memory import memory_budget
-from mxpeak.runtime.placement import load_kernels, on_device, place
+from mxpeak.runtime.placement import on_device
 from mxpeak.solvers.cg import Solve, conjugate_gradients
 from mxpeak.solvers.multigrid import cycle
-from mxpeak.spans import Observer, Spans
+from mxpeak.spans import Spans
 
 #: Share of the time that the figure beside the first one gets.
 BESIDE = 0.25
@@ -48,37 +49,23 @@ BESIDE = 0.25
 GUESSED = 60
 
 
-def run(
-    config: HpcgConfig,
-    comm: Communicator,
-    *,
-    settings: dict[str, Setting] | None = None,
-    observers: Sequence[Observer] = (),
-    on_case: Callable[[HpcgConfig, Result | None], None] = lambda case, result: None,
-    argv: Sequence[str] = (),
-) -> list[Result]:
-    """Run the benchmark; `on_case` hears of the result on rank 0.
+def run(config: HpcgConfig, comm: Communicator, **told: Unpack[Told]) -> list[Result]:
+    """Run the benchmark.  Mistakes raise on every rank before anything runs.  Collective over comm."""
+    return run_cases(SparseBench[HpcgConfig], _check, _results, config, comm, **told)
 
-    Mistakes raise on every rank before anything runs.  Collective over comm.
-    """
-    config, settings = on_device(config, settings or {})
-    box_of(config, comm.rank, comm.size)
-    placement = place(comm, config.threads)
-    try:
-        kernels, comm = load_kernels(config, placement, comm)
-        bench = SparseBench(config, comm, placement, kernels, settings, observers, argv)
-        result = comm.bcast_object(Hpcg(bench, config).result())
-        if comm.rank == 0:
-            on_case(config, result)
-        return [result]
-    finally:
-        placement.release()
+
+def _check(config: HpcgConfig, comm: Communicator) -> Box:
+    return box_of(config, comm.rank, comm.size)
+
+
+def _results(bench: SparseBench[HpcgConfig]) -> Iterator[tuple[HpcgConfig, Result | None]]:
+    yield bench.config, Hpcg(bench).result()
 
 
 def dry_run(config: HpcgConfig, comm: Communicator, settings: dict[str, Setting] | None = None) -> str:
     """What a run would do: boxes, grid and memory, nothing run.  Collective over comm."""
     config, settings = on_device(config, settings or {})
-    box = box_of(config, comm.rank, comm.size)
+    box = _check(config, comm)
     budget = memory_budget(config, settings, comm)
     lines = [f"{storage}: {line(box, held(forms(storage), 0), budget)}" for storage in storages(config)]
     return "\n".join([*lines, *forewarnings(config, comm)])
@@ -86,17 +73,15 @@ def dry_run(config: HpcgConfig, comm: Communicator, settings: dict[str, Setting]
 
 def forewarnings(config: HpcgConfig, comm: Communicator) -> list[str]:
     """What will be ignored, and which rules the run will break: better known before than after."""
-    ignored = without_effect(config)
-    if config.mode != "official":
-        return ignored
     broken = foreseen(config, seconds_for(config), storages(config)[0])
-    return [*ignored, *(f"the result will not be ADMISSIBLE: {one.rule}: {one.text}" for one in broken)]
+    return [*without_effect(config), *without_admission(config, broken)]
 
 
 class Hpcg:
     """One run: the reference's 50 iterations, then tests, convergence and sets with each storage."""
 
-    def __init__(self, bench: SparseBench, config: HpcgConfig):
+    def __init__(self, bench: SparseBench[HpcgConfig]):
+        config = bench.config
         self._bench, self._config, self._comm = bench, config, bench.comm
         self._kernels = bench.kernels.sparse
         self._box = bench.box([forms(storage) for storage in (REFERENCE, *storages(config))], 0)
@@ -115,7 +100,7 @@ class Hpcg:
         rss = peak_rss(self._comm)
         if self._comm.rank:
             return None
-        return hpcg_result(self._config, self._bench, self._box, reference, found, rss, start, time.time())
+        return hpcg_result(self._bench, self._box, reference, found, rss, start, time.time())
 
     def _use(self, made: Made) -> None:
         """Everything that happens to a problem, so that nothing is compiled while a clock runs."""

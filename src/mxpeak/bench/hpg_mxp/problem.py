@@ -66,9 +66,9 @@ class Problem(Protocol):
         """The side of the cube a rank that takes this share of the memory, None where there are no cubes."""
 
 
-def problem_of(bench: SparseBench, config: HpgMxpConfig, file: MatrixFile | None) -> Problem:
+def problem_of(bench: SparseBench[HpgMxpConfig], file: MatrixFile | None) -> Problem:
     """The problem that was asked for, if it fits into memory.  Collective."""
-    return Boxes(bench, config) if file is None else FileProblem(bench, config, file)
+    return Boxes(bench) if file is None else FileProblem(bench, file)
 
 
 def size_lines(config: HpgMxpConfig, comm: Communicator, budget: Budget) -> list[str]:
@@ -91,8 +91,8 @@ class Boxes:
 
     may_fall_short = True
 
-    def __init__(self, bench: SparseBench, config: HpgMxpConfig):
-        self._bench, self._config = bench, config
+    def __init__(self, bench: SparseBench[HpgMxpConfig]):
+        self._bench, self._config = bench, (config := bench.config)
         self._stencil = weights(nonsymmetric=config.nonsymmetric)
         self._box = bench.box([self.forms(storage) for storage in storages(config)], config.restart + 1)
         self.levels = stencil_levels(self._box)
@@ -257,8 +257,8 @@ class FileProblem:
 
     may_fall_short = False
 
-    def __init__(self, bench: SparseBench, config: HpgMxpConfig, file: MatrixFile):
-        self._bench, self._config, self._file = bench, config, file
+    def __init__(self, bench: SparseBench[HpgMxpConfig], file: MatrixFile):
+        self._bench, self._config, self._file = bench, (config := bench.config), file
         self._values = self._settled()
         self.levels = Levels(rows=(file.n,), nnz=(file.nnz,), coarse_nnz=(0,))
         parts = file.memory_need(held(self.forms(storages(config)[0]), config.restart + 1))

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
 from mxpeak.bench.harness import NO_PHASE, above_caution, with_share
 from mxpeak.bench.hpg_mxp.config import HpgMxpConfig
 from mxpeak.bench.hpg_mxp.problem import Problem
-from mxpeak.bench.hpg_mxp.rules import foreseen, of_memory
-from mxpeak.bench.sparse import OFFICIAL_RT, SparseBench
+from mxpeak.bench.hpg_mxp.rules import foreseen
+from mxpeak.bench.rules import ruling
+from mxpeak.bench.sparse import OFFICIAL_RT, SparseBench, of_memory
 from mxpeak.errors import Outcome
 from mxpeak.perf.sparse_counts import HPG_MXP_MOTIFS, Levels, hpg_mxp_flops
 from mxpeak.records import Caution, Result, three_digits
@@ -134,11 +135,10 @@ class Measured:
 
 
 def hpg_mxp_result(
-    config: HpgMxpConfig, bench: SparseBench, problem: Problem, found: list[Measured], rss: int, start: float,
-    end: float,
+    bench: SparseBench[HpgMxpConfig], problem: Problem, found: list[Measured], rss: int, start: float, end: float
 ) -> Result:  # fmt: skip
-    """The result of the first of `found`, the others beside it."""
-    one, *beside = found
+    """The result of the first of `found`, with the others' figures."""
+    config, (one, *beside) = bench.config, found
     check, rates = one.validation, one.rates(problem.levels)
     broken = foreseen(config, bench.rt, one.storage)
     broken += of_memory(one.held_bytes[1], bench.facts.machine)
@@ -147,8 +147,8 @@ def hpg_mxp_result(
     return Result(
         benchmark="hpg-mxp",
         status="valid" if one.passed else "invalid",
-        run=bench.facts.run_section(start, end),
-        problem={**_problem(config, bench, problem, one), "peak_rss_bytes": rss},
+        **bench.facts.sections(start, end),
+        problem={**_problem(bench, problem, one), "peak_rss_bytes": rss},
         result={
             **rates,
             "time_s": one.mixed.time_s,
@@ -166,13 +166,9 @@ def hpg_mxp_result(
             "beside": [_beside(config, other, problem.levels) for other in beside],
         },
         validation=_validation(check, passed=one.passed),
-        rules={"admissible": not broken, "violations": [asdict(violation) for violation in broken]},
+        rules=ruling(broken),
         samples_s=one.mixed.samples_s,
         phases={name: with_share(phase, limit) for name, phase in phases.items()},
-        config=bench.facts.config,
-        machine=bench.facts.machine,
-        software=bench.facts.software,
-        launch=bench.facts.launch,
         telemetry={"trace": one.trace} if one.trace else {},
         warnings=[
             *bench.facts.cautions, *bench.cautions, *_raised(config, one), *_unreached(config, check),
@@ -181,7 +177,8 @@ def hpg_mxp_result(
     )  # fmt: skip
 
 
-def _problem(config: HpgMxpConfig, bench: SparseBench, problem: Problem, one: Measured) -> dict[str, Any]:
+def _problem(bench: SparseBench[HpgMxpConfig], problem: Problem, one: Measured) -> dict[str, Any]:
+    config = bench.config
     values = [level["value_precision"] for level in one.levels]
     mixed, double = one.held_bytes[1], one.held_bytes[0]
     return {

@@ -15,21 +15,15 @@ the rules anyway: values that are right to fp32's roundoff will do there, as res
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from mxpeak.bench.hpg_mxp.config import HpgMxpConfig
-from mxpeak.bench.hpl_mxp.rules import Violation
-from mxpeak.bench.sparse import OFFICIAL_RT, OFFICIAL_SHARE
+from mxpeak.bench.rules import Violation
+from mxpeak.bench.sparse import OFFICIAL_RT, PLAIN
 from mxpeak.bench.stencil_sizes import box_of
 from mxpeak.distributed.stencil import Form
 from mxpeak.errors import UsageError
 from mxpeak.layout.stencil import LEVELS
 from mxpeak.precision import PRECISIONS
-from mxpeak.records import size_text, three_digits
 
-#: Storages whose columns are 32-bit numbers.
-PLAIN = ("ell", "sell")
 #: Iterations of a timed solve, and the restarts of the published codes.
 ITERATIONS, RESTARTS = 300, (30, 40)
 #: What describes the benchmark's own matrix, so nothing that is from a file.
@@ -109,13 +103,3 @@ def foreseen(config: HpgMxpConfig, rt: float, storage: str) -> list[Violation]:
     if config.threshold > 1e-9:
         found.append(Violation("validation", f"--threshold {config.threshold:g} is above 1e-9"))
     return found
-
-
-def of_memory(used: int, machine: Mapping[str, Any]) -> list[Violation]:
-    """The rule about memory, where the machine says how much each node has."""
-    present = (machine.get("memory_total_bytes") or 0) * machine["nodes"]
-    if not present or used >= OFFICIAL_SHARE * present:
-        return []
-    share = three_digits(100 * used / present)
-    text = f"the problem takes {size_text(used)}, {share} % of {size_text(present)}; the rules ask for a quarter"
-    return [Violation("memory", text)]

@@ -17,18 +17,18 @@ Source: Yamazaki et al. 2022; Kashi et al. 2025 (arXiv 2507.11512); the benchmar
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from math import ceil
-from typing import Any
+from typing import Any, Unpack
 
-from mxpeak.bench.harness import peak_rss, phase_table
+from mxpeak.bench.harness import Told, peak_rss, phase_table, run_cases
 from mxpeak.bench.hpg_mxp.config import HpgMxpConfig
 from mxpeak.bench.hpg_mxp.problem import MatrixFile, problem_of, read_file, size_lines
 from mxpeak.bench.hpg_mxp.result import Measured, Solves, Validated, Validation, hpg_mxp_result
 from mxpeak.bench.hpg_mxp.rules import check, foreseen, storages
-from mxpeak.bench.sparse import SparseBench, seconds_for, without_effect
+from mxpeak.bench.sparse import SparseBench, seconds_for, without_admission, without_effect
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.solo import Solo
 from mxpeak.distributed.stencil import Hierarchy, Made
@@ -37,10 +37,10 @@ from mxpeak.options import Setting
 from mxpeak.perf.sparse_counts import hpg_mxp_flops
 from mxpeak.records import Result
 from mxpeak.runtime.memory import memory_budget
-from mxpeak.runtime.placement import load_kernels, on_device, place
+from mxpeak.runtime.placement import on_device
 from mxpeak.solvers.krylov import Solve, gmres_ir
 from mxpeak.solvers.multigrid import cycle
-from mxpeak.spans import Observer, Spans
+from mxpeak.spans import Spans
 
 #: Ranks of the standard validation, iterations that a validation may take, and those that IR may take at full scale.
 FEW, MOST, MOST_IR = 8, 10_000, 100_000
@@ -48,38 +48,24 @@ FEW, MOST, MOST_IR = 8, 10_000, 100_000
 BESIDE = 0.25
 
 
-def run(
-    config: HpgMxpConfig,
-    comm: Communicator,
-    *,
-    settings: dict[str, Setting] | None = None,
-    observers: Sequence[Observer] = (),
-    on_case: Callable[[HpgMxpConfig, Result | None], None] = lambda case, result: None,
-    argv: Sequence[str] = (),
-) -> list[Result]:
-    """Run the benchmark; `on_case` hears of the result on rank 0.
+def run(config: HpgMxpConfig, comm: Communicator, **told: Unpack[Told]) -> list[Result]:
+    """Run the benchmark.  Mistakes raise on every rank before anything is measured.  Collective over comm."""
+    return run_cases(SparseBench[HpgMxpConfig], _check, _results, config, comm, **told)
 
-    Mistakes raise on every rank before anything runs.  Collective over comm.
-    """
-    config, settings = on_device(config, settings or {})
+
+def _check(config: HpgMxpConfig, comm: Communicator) -> None:
     check(config, comm.rank, comm.size)
-    placement = place(comm, config.threads)
-    try:
-        file = None if config.matrix is None else read_file(config.matrix, comm)
-        kernels, comm = load_kernels(config, placement, comm)
-        bench = SparseBench(config, comm, placement, kernels, settings, observers, argv)
-        result = comm.bcast_object(HpgMxp(bench, config, file).result())
-        if comm.rank == 0:
-            on_case(config, result)
-        return [result]
-    finally:
-        placement.release()
+
+
+def _results(bench: SparseBench[HpgMxpConfig]) -> Iterator[tuple[HpgMxpConfig, Result | None]]:
+    file = None if bench.config.matrix is None else read_file(bench.config.matrix, bench.comm)
+    yield bench.config, HpgMxp(bench, file).result()
 
 
 def dry_run(config: HpgMxpConfig, comm: Communicator, settings: dict[str, Setting] | None = None) -> str:
     """What a run would do: boxes, grid and memory, nothing run.  Collective over comm."""
     config, settings = on_device(config, settings or {})
-    check(config, comm.rank, comm.size)
+    _check(config, comm)
     budget = memory_budget(config, settings, comm)
     return "\n".join([*size_lines(config, comm, budget), *forewarnings(config, comm)])
 
@@ -87,10 +73,10 @@ def dry_run(config: HpgMxpConfig, comm: Communicator, settings: dict[str, Settin
 def forewarnings(config: HpgMxpConfig, comm: Communicator) -> list[str]:
     """What will be ignored, and which rules the run will break: better known before than after."""
     ignored = without_effect(config)
-    if config.mode != "official":
-        return ignored
+    if config.mg_precision is not None and config.precision != "auto":
+        ignored.append(f"--precision {config.precision} has no effect: --mg-precision names all formats")
     broken = foreseen(config, seconds_for(config), storages(config)[0])
-    return [*ignored, *(f"the result will not be ADMISSIBLE: {one.rule}: {one.text}" for one in broken)]
+    return [*ignored, *without_admission(config, broken)]
 
 
 @dataclass(slots=True)
@@ -116,9 +102,10 @@ class Watch:
 class HpgMxp:
     """One run: the problem in its forms, and the three phases on them."""
 
-    def __init__(self, bench: SparseBench, config: HpgMxpConfig, file: MatrixFile | None):
+    def __init__(self, bench: SparseBench[HpgMxpConfig], file: MatrixFile | None):
+        config = bench.config
         self._bench, self._config, self._comm = bench, config, bench.comm
-        self._problem = problem_of(bench, config, file)
+        self._problem = problem_of(bench, file)
         self._flops_a_step = hpg_mxp_flops(self._problem.levels, [config.restart])["total"] / config.restart
         self._few = bench.comm.split(0 if bench.comm.rank < FEW else None, bench.comm.rank)  # for the validation
 
@@ -133,7 +120,7 @@ class HpgMxp:
         rss = peak_rss(self._comm)
         if self._comm.rank:
             return None
-        return hpg_mxp_result(self._config, self._bench, self._problem, found, rss, start, time.time())
+        return hpg_mxp_result(self._bench, self._problem, found, rss, start, time.time())
 
     def _use(self, made: Made) -> None:
         """Everything that happens to a problem, so that nothing is compiled while a clock runs."""

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import isfinite
-from typing import Any
 
-from mxpeak.bench.harness import badness, depth_caution, drift_caution
+from mxpeak.bench.harness import badness, depth_caution, drift_caution, grid_text
 from mxpeak.bench.hpl.config import HplCase
+from mxpeak.bench.lu import LuBench, Runs
 from mxpeak.errors import Outcome
 from mxpeak.layout.block_cyclic import BlockCyclic
-from mxpeak.layout.grid import ProcessGrid
 from mxpeak.layout.schedule import split_columns
-from mxpeak.perf.counts import hpl_flops, hpl_memory_bytes
+from mxpeak.perf.counts import hpl_flops
 from mxpeak.records import Caution, Result
-from mxpeak.runtime.facts import Facts
 from mxpeak.solvers.residual import ResidualNorms
 from mxpeak.spans import Spans
 
@@ -36,19 +34,17 @@ class Solve:
     spans: Spans
 
 
-def hpl_result(
-    case: HplCase, runs: list[Solve], best: Solve, limit: float | None, phases: dict[str, Any], rss: int, facts: Facts
-) -> Result:
-    """The result of the runs of one case: the best one's time, the worst one's check."""
-    worst = max(runs, key=lambda one: badness(one.scaled))
+def hpl_result(bench: LuBench, case: HplCase, runs: Runs[Solve]) -> Result:
+    """The result of the solves of one case: the best one's time, the worst one's check."""
+    best, limit = runs.best, runs.limit
+    worst = max(runs.solves, key=lambda one: badness(one.scaled))
     threshold = case.threshold if case.threshold > 0 else THRESHOLD
     passed = worst.scaled < threshold  # a NaN is not below anything
     rate = hpl_flops(case.n) / best.time_s if best.time_s > 0 else 0.0
-    grid_text = ProcessGrid(case.P, case.Q, case.order, case.node_grid).render()
     return Result(
         benchmark="hpl",
         status="valid" if passed else "invalid",
-        run=facts.run_section(best.start_unix, best.end_unix),
+        **bench.facts.sections(best.start_unix, best.end_unix, grid_text(case)),
         problem={
             "n": case.n,
             "nb": case.nb,
@@ -59,8 +55,8 @@ def hpl_result(
             "node_grid": case.node_grid,
             "variant": case.tag,
             "split": case.split,
-            "memory_bytes": hpl_memory_bytes(case.n, case.nb, case.P, case.Q),
-            "process_peak_rss_bytes": rss,
+            "memory_bytes": runs.memory,
+            "process_peak_rss_bytes": runs.peak_rss,
             "flops": hpl_flops(case.n),
         },
         result={
@@ -87,13 +83,9 @@ def hpl_result(
             },
             "residual_hex": worst.scaled.hex() if isfinite(worst.scaled) else None,
         },
-        samples_s=[one.time_s for one in runs],
-        phases=phases,
-        config=facts.config,
-        machine=facts.machine,
-        software=facts.software,
-        launch={**facts.launch, "grid": grid_text},
-        warnings=[*facts.cautions, *_cautions(case, rate, limit)],
+        samples_s=[one.time_s for one in runs.solves],
+        phases=runs.phases,
+        warnings=[*bench.facts.cautions, *_cautions(case, rate, limit)],
     )
 
 

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from math import isfinite
-from typing import Any
 
-from mxpeak.bench.harness import badness, depth_caution, drift_caution
+from mxpeak.bench.harness import badness, depth_caution, drift_caution, grid_text
 from mxpeak.bench.hpl_mxp.config import HplMxpCase
-from mxpeak.bench.hpl_mxp.rules import diagonal_scale, predicted_steps, rules_section, violations
+from mxpeak.bench.hpl_mxp.rules import diagonal_scale, predicted_steps, violations
+from mxpeak.bench.lu import LuBench, Runs
+from mxpeak.bench.rules import ruling
 from mxpeak.errors import Outcome
-from mxpeak.layout.grid import ProcessGrid
 from mxpeak.perf.counts import hpl_flops, lu_flops
 from mxpeak.records import Caution, Result
-from mxpeak.runtime.facts import Facts
 from mxpeak.solvers.proof import Proof
 from mxpeak.solvers.refine import MOST_STEPS
 from mxpeak.spans import Spans
@@ -60,18 +59,10 @@ class MxpSolve:
         return self.check.scaled < threshold and self.iterations <= MOST_STEPS and self.proof.passed
 
 
-def hpl_mxp_result(
-    case: HplMxpCase,
-    runs: list[MxpSolve],
-    best: MxpSolve,
-    limit: float | None,
-    phases: dict[str, Any],
-    memory: dict[str, int],
-    facts: Facts,
-    emulated: bool,
-) -> Result:
-    """The result of the runs of one case: the best one's time, the worst one's check."""
-    worst = max(runs, key=lambda one: (not one.passed(case.threshold), badness(one.check.scaled)))
+def hpl_mxp_result(bench: LuBench, case: HplMxpCase, runs: Runs[MxpSolve]) -> Result:
+    """The result of the solves of one case: the best one's time, the worst one's check."""
+    best, limit, emulated = runs.best, runs.limit, bench.kernels.emulates(case.precision)
+    worst = max(runs.solves, key=lambda one: (not one.passed(case.threshold), badness(one.check.scaled)))
     passed = worst.passed(case.threshold)
     rate = hpl_flops(case.n) / best.time_s
     broken = violations(
@@ -81,7 +72,7 @@ def hpl_mxp_result(
     return Result(
         benchmark="hpl-mxp",
         status="valid" if passed else "invalid",
-        run=facts.run_section(best.start_unix, best.end_unix),
+        **bench.facts.sections(best.start_unix, best.end_unix, grid_text(case)),
         problem={
             "n": case.n,
             "nb": case.nb,
@@ -96,8 +87,8 @@ def hpl_mxp_result(
             "refine": case.refine,
             "scaling": case.scaling,
             "variant": f"{case.tag} {case.generator} {case.precision}",
-            "memory_bytes": {key: memory[key] for key in ("matrix", "buffers", "total")},
-            "process_peak_rss_bytes": memory["peak_rss"],
+            "memory_bytes": {key: runs.memory[key] for key in ("matrix", "buffers", "total")},
+            "process_peak_rss_bytes": runs.peak_rss,
             "flops": hpl_flops(case.n),
             "generate_time_s": best.generate_s,
             "unpreconditioned_factor": worst.unpreconditioned_factor,
@@ -132,14 +123,10 @@ def hpl_mxp_result(
             },
             "residual_hex": worst.check.scaled.hex() if isfinite(worst.check.scaled) else None,
         },
-        rules=rules_section(case, broken),
-        samples_s=[one.time_s for one in runs],
-        phases=phases,
-        config=facts.config,
-        machine=facts.machine,
-        software=facts.software,
-        launch={**facts.launch, "grid": ProcessGrid(case.P, case.Q, case.order, case.node_grid).render()},
-        warnings=[*facts.cautions, *_cautions(case, worst, rate, limit, emulated)],
+        rules={"mode": case.mode, **ruling(broken)},
+        samples_s=[one.time_s for one in runs.solves],
+        phases=runs.phases,
+        warnings=[*bench.facts.cautions, *_cautions(case, worst, rate, limit, emulated)],
     )
 
 

@@ -20,11 +20,11 @@ this is below 16·n·u·||A||/(d·sqrt(1 - rho²)), where ||A|| = n·E|a| + d.  
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from math import ceil, log, pi, sqrt
-from typing import Any
 
 from mxpeak.bench.hpl_mxp.config import HplMxpCase
+from mxpeak.bench.rules import Violation
 from mxpeak.errors import UsageError
 from mxpeak.layout.generators import SQRT_SCALE
 from mxpeak.precision import precision
@@ -43,14 +43,6 @@ INADMISSIBLE = {
     "icl": "its dominant diagonal is for testing only since October 2025: GMRES solves it without factors",
     "hpl": "it has no stable LU without pivoting",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Violation:
-    """A rule that a run breaks, and by how much."""
-
-    rule: str
-    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,11 +123,6 @@ def refused(case: HplMxpCase) -> None:
     """Stop before the run at what --mode official does not run at all: formats of less than 16 bits."""
     if case.mode == "official" and (broken := _precision(case)):
         raise UsageError(f"--precision {case.precision}: {broken[0].text}; to try it all the same, type --mode explore")
-
-
-def rules_section(case: HplMxpCase, broken: list[Violation]) -> dict[str, Any]:
-    """The section `rules` of a result."""
-    return {"mode": case.mode, "admissible": not broken, "violations": [asdict(one) for one in broken]}
 
 
 def _mode(case: HplMxpCase) -> list[Violation]:

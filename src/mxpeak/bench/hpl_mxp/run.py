@@ -14,15 +14,13 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import Any
+from typing import Any, Unpack
 
-from mxpeak.bench.harness import peak_rss, phase_table
+from mxpeak.bench.harness import Told
 from mxpeak.bench.hpl_mxp.config import HplMxpCase, HplMxpConfig
 from mxpeak.bench.hpl_mxp.result import Check, MxpSolve, hpl_mxp_result
 from mxpeak.bench.hpl_mxp.rules import THRESHOLD, foreseen, refused
-from mxpeak.bench.lu import LuBench, Problem, dry_run_text, run_cases, slowest
+from mxpeak.bench.lu import LuBench, Problem, check_grids, dry_run_text, run_lu
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.grid import Grid
 from mxpeak.distributed.generate import GeneratedSystem
@@ -42,36 +40,20 @@ from mxpeak.solvers.lu import MixedLuOptions, factorize, storage
 from mxpeak.solvers.mxp_system import Balance, MxpSystem, balance
 from mxpeak.solvers.proof import prove
 from mxpeak.solvers.refine import TARGET, backward_error, refine
-from mxpeak.spans import Observer, Spans
+from mxpeak.spans import Spans
 
 #: The phases that make up a run; "other" is what they leave: Python, vectors, and whatever has no name.
 PARTS = ("store", "balance", "factor", "trsm", "cast", "bcast", "gemm", "matvec", "ptrsv")
 
 
-def run(
-    config: HplMxpConfig,
-    comm: Communicator,
-    *,
-    settings: dict[str, Setting] | None = None,
-    observers: Sequence[Observer] = (),
-    on_case: Callable[[HplMxpCase, Result | None], None] = lambda case, result: None,
-    argv: Sequence[str] = (),
-) -> list[Result]:
-    """Run every case of the config; `on_case` hears of each on rank 0 (None: it did not fit, and was skipped).
-
-    Mistakes raise on every rank before anything runs.  Collective over comm.
-    """
-    config, settings = on_device(config, settings or {})
-    _check(config, comm)
-    return run_cases(config, _problem(config, comm), comm, settings, observers, on_case, argv)
+def run(config: HplMxpConfig, comm: Communicator, **told: Unpack[Told]) -> list[Result]:
+    """Run every case of the config.  Mistakes raise on every rank before anything runs.  Collective over comm."""
+    return run_lu(HPL_MXP, config, comm, **told)
 
 
 def dry_run(config: HplMxpConfig, comm: Communicator, settings: dict[str, Setting] | None = None) -> str:
     """What a run would do: grid, sizes and memory of each case, nothing run.  Collective over comm."""
-    config, settings = on_device(config, settings or {})
-    _check(config, comm)
-    text = dry_run_text(config, _problem(config, comm), comm, settings)
-    return "\n".join([text, *forewarnings(config, comm)])
+    return "\n".join([dry_run_text(HPL_MXP, config, comm, settings), *forewarnings(config, comm)])
 
 
 def forewarnings(config: HplMxpConfig, comm: Communicator) -> list[str]:
@@ -89,6 +71,7 @@ def forewarnings(config: HplMxpConfig, comm: Communicator) -> list[str]:
 
 def _check(config: HplMxpConfig, comm: Communicator) -> None:
     """Stop at what no case can be run with, or would be ignored, before anything is run."""
+    check_grids(config, comm)
     if config.condition != HplMxpConfig.condition and "fasi-higham" not in config.generator:
         asked = ", ".join(config.generator)
         raise UsageError(f"--condition is of --generator fasi-higham, but {asked} was asked for; leave one of them out")
@@ -97,15 +80,6 @@ def _check(config: HplMxpConfig, comm: Communicator) -> None:
     for case in config.cases(comm.size, config.n or [1000]):
         refused(case)
         _generator(case)
-
-
-def _problem(config: HplMxpConfig, comm: Communicator) -> Problem[HplMxpCase]:
-    return Problem(
-        cases=lambda sizes: config.cases(comm.size, sizes),
-        footprint=lambda case: _footprint(case, config.on_gpu),
-        precision=lambda case: case.precision,
-        run=run_case,
-    )
 
 
 def _footprint(case: HplMxpCase, on_gpu: bool) -> Footprint:
@@ -117,46 +91,18 @@ def _generator(case: HplMxpCase) -> Any:
     return generator(case.generator, case.n, seed=case.seed, scale=case.diagonal_scale, condition=case.condition)
 
 
-def run_case(bench: LuBench, case: HplMxpCase, grid: Grid) -> Result | None:
-    """Generate, factor, refine, check, prove; `--repeat` times, of which the best counts and all must pass.
-
-    Collective over the grid; the result is whole on its rank 0.
-    """
-    kernels, config, forwards = bench.kernels, bench.config, bench.forwards(case)
-    runs: list[MxpSolve] = []
-
-    def solve_all() -> float:
-        if n := bench.warm_up_n(case):
-            _solve(replace(case, n=n), grid, kernels, Spans((), kernels.stopwatch), forwards)
-        for _ in range(config.repeat):
-            spans = Spans(bench.observers if grid.all.rank == 0 else (), kernels.stopwatch)
-            runs.append(_solve(case, grid, kernels, spans, forwards))
-        return min(one.time_s for one in runs)
-
-    limit = bench.limits(case, case.precision, solve_all)
-    best = min(runs, key=lambda one: one.time_s)
-    phases = phase_table(grid.all, best.spans)
-    rss = peak_rss(grid.all)
-    if grid.all.rank != 0:
-        return None
-    memory = _footprint(case, bench.config.on_gpu)(case.n, case.nb, case.P, case.Q)
-    return hpl_mxp_result(
-        case, runs, best, limit, phases, {**memory, "peak_rss": rss}, bench.facts, kernels.emulates(case.precision)
-    )
-
-
-def _solve(case: HplMxpCase, grid: Grid, kernels: Kernels, spans: Spans, forwards: bool) -> MxpSolve:
-    """One timed solve, and what follows after its clock."""
+def _solve(bench: LuBench, case: HplMxpCase, grid: Grid, spans: Spans) -> MxpSolve:
+    """One timed solve, and what follows after its clock.  Collective over the grid."""
+    kernels = bench.kernels
     begin = time.perf_counter()
     A = dist_matrix(grid, case.n, case.n, case.nb, kernels, storage(case.precision))  # while nothing lies in its way
     system = GeneratedSystem(grid, case.n, case.nb, _generator(case), kernels)
     system.store(A)  # for its memory to be there, and its largest entry known; made once more inside the clock
-    timed = _Timed(case, grid, system, A, kernels, spans, forwards)
+    timed = _Timed(case, grid, system, A, kernels, spans, bench.forwards(case))
     grid.all.barrier()
     generate_s = time.perf_counter() - begin
     start = time.time()
-    spans.start(f"HPL-MxP N={case.n} {case.precision}", hpl_flops(case.n))
-    elapsed_s = slowest(grid, kernels, timed.solve)
+    elapsed_s = bench.slowest(timed.solve, grid.all)
     end = time.time()
     return _after_the_clock(timed, elapsed_s, start, end, generate_s)
 
@@ -212,6 +158,7 @@ class _Timed:
     def solve(self) -> None:
         """Make A in FP32, balance, factor, refine."""
         case, kernels, spans = self.case, self.kernels, self.spans
+        spans.start(f"HPL-MxP N={case.n} {case.precision}", hpl_flops(case.n))
         with spans("store"):
             self.system.store(self.A)
         kernels.wait()
@@ -246,3 +193,12 @@ def _max_abs(A: DistMatrix, kernels: Kernels) -> float:
     by_row = kernels.xp.zeros(A.rows.local_size)
     kernels.row_max(A.local, by_row)
     return max_abs(kernels, by_row)
+
+
+HPL_MXP: Problem[HplMxpCase, MxpSolve] = Problem(
+    check=_check,
+    footprint=_footprint,
+    precision=lambda case: case.precision,
+    solve=_solve,
+    result=hpl_mxp_result,
+)

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from mxpeak.bench.harness import above_caution, badness
+from mxpeak.bench.harness import above_caution, badness, grid_text
 from mxpeak.bench.norms.check import Reference, scaled_error, threshold
 from mxpeak.bench.norms.config import NormsCase
-from mxpeak.layout.grid import ProcessGrid
 from mxpeak.layout.structure import Structure
 from mxpeak.records import Caution, Result
 from mxpeak.runtime.facts import Facts
@@ -87,7 +86,7 @@ def norms_result(
     return Result(
         benchmark="norms",
         status="valid" if check.passed else "invalid",
-        run=facts.run_section(runs.start_unix, runs.end_unix),
+        **facts.sections(runs.start_unix, runs.end_unix, grid_text(case)),
         problem={
             "kind": case.kind,
             "structure": case.structure,
@@ -131,10 +130,6 @@ def norms_result(
         },
         samples_s=runs.samples_s,
         phases=phases,
-        config=facts.config,
-        machine=facts.machine,
-        software=facts.software,
-        launch={**facts.launch, "grid": ProcessGrid(case.P, case.Q, case.order, case.node_grid).render()},
         warnings=[*facts.cautions, *_idle(case), *above_caution(rate, limit, read_bytes, facts.machine)],
     )
 

@@ -13,12 +13,12 @@ limit       read bandwidth: every byte of the same matrix read by all ranks at o
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import groupby
+from typing import Any, Unpack
 
-from mxpeak.bench.harness import phase_table
-from mxpeak.bench.lu import slowest
+from mxpeak.bench.harness import Bench, Told, phase_table, repeated, run_cases
 from mxpeak.bench.norms.check import Reference, reference_norms
 from mxpeak.bench.norms.config import NormsCase, NormsConfig
 from mxpeak.bench.norms.matrix import StoredMatrix, empty_matrix, generate
@@ -28,20 +28,18 @@ from mxpeak.comm.base import Communicator
 from mxpeak.comm.grid import Grid, make_grid
 from mxpeak.comm.solo import Solo
 from mxpeak.errors import ResourceError
-from mxpeak.kernels.contract import Kernels
 from mxpeak.layout.grid import ProcessGrid
 from mxpeak.layout.structure import Structure
 from mxpeak.options import Setting
 from mxpeak.perf.host import one_core_each
 from mxpeak.records import Result, size_text
 from mxpeak.runtime.compile import compile_in_turn
-from mxpeak.runtime.facts import facts_of
 from mxpeak.runtime.launch import hosts, ranks_a_node
 from mxpeak.runtime.memory import memory_budget
-from mxpeak.runtime.placement import Placement, load_kernels, on_device, place
+from mxpeak.runtime.placement import on_device
 from mxpeak.solvers.exact_norms import reproducible_norms
 from mxpeak.solvers.norms import norms
-from mxpeak.spans import Observer, Spans
+from mxpeak.spans import Spans
 
 #: Seconds over which a norm is taken again and again, and how often at most unless --repeat asks for more.
 NORM_S, MOST_RUNS = 0.3, 50
@@ -49,34 +47,9 @@ NORM_S, MOST_RUNS = 0.3, 50
 LIMIT_S = 0.1
 
 
-def run(
-    config: NormsConfig,
-    comm: Communicator,
-    *,
-    settings: dict[str, Setting] | None = None,
-    observers: Sequence[Observer] = (),
-    on_case: Callable[[NormsCase, Result | None], None] = lambda case, result: None,
-    argv: Sequence[str] = (),
-) -> list[Result]:
-    """Run every case of the config; `on_case` hears of each on rank 0 (None: it did not fit, and was skipped).
-
-    Mistakes raise on every rank before anything runs.  Collective over comm.
-    """
-    config, settings = on_device(config, settings or {})
-    check(config, comm)
-    placement = place(comm, config.threads)
-    try:
-        kernels, comm = load_kernels(config, placement, comm)
-        bench = NormBench(config, comm, placement, kernels, settings, observers, argv)
-        results = []
-        for case, result in bench.results():
-            if comm.rank == 0:
-                on_case(case, result)
-            if result is not None:
-                results.append(result)
-        return results
-    finally:
-        placement.release()
+def run(config: NormsConfig, comm: Communicator, **told: Unpack[Told]) -> list[Result]:
+    """Run every case of the config.  Mistakes raise on every rank before anything runs.  Collective over comm."""
+    return run_cases(NormBench, check, NormBench.results, config, comm, **told)
 
 
 def dry_run(config: NormsConfig, comm: Communicator, settings: dict[str, Setting] | None = None) -> str:
@@ -99,23 +72,18 @@ def forewarnings(config: NormsConfig, comm: Communicator) -> list[str]:
     return without_effect(config)
 
 
-class NormBench:
+class NormBench(Bench[NormsConfig]):
     """What all cases of one run share."""
 
-    def __init__(
-        self, config: NormsConfig, comm: Communicator, placement: Placement, kernels: Kernels,
-        settings: dict[str, Setting], observers: Sequence[Observer], argv: Sequence[str],
-    ):  # fmt: skip
-        self._config, self._comm, self._kernels = config, comm, kernels
-        self._observers = observers
-        self._sizes = Sizes(config, comm, memory_budget(config, settings, comm), placement.threads)
-        self._facts = facts_of(argv, settings, comm, placement, kernels)
-        self._facts.cautions.extend(self._sizes.cautions)
+    def __init__(self, *shared: Any):
+        super().__init__(*shared)
+        self._sizes = Sizes(self.config, self.comm, self.budget, self.placement.threads)
+        self.facts.cautions.extend(self._sizes.cautions)
         self._grid = lru_cache(maxsize=None)(self._make_grid)
         self._ready = lru_cache(maxsize=None)(self._make_ready)
 
     def results(self) -> Iterator[tuple[NormsCase, Result | None]]:
-        """Every case with its result, None where it does not fit.  Collective."""
+        """Each case with its result on rank 0; None where it does not fit.  Collective."""
         cases = self._sizes.cases()
         if not any(map(self._sizes.fits, cases)):
             raise ResourceError(self._sizes.too_large(cases[0]))
@@ -126,21 +94,20 @@ class NormBench:
             else:
                 yield from ((case, None) for case in same)
 
-    def _of_one_matrix(self, cases: Sequence[NormsCase]) -> Iterator[tuple[NormsCase, Result]]:
+    def _of_one_matrix(self, cases: Sequence[NormsCase]) -> Iterator[tuple[NormsCase, Result | None]]:
         """All that is asked of one matrix: it is made once, and freed when the last result is out."""
-        first, spans = cases[0], Spans((), self._kernels.stopwatch)
+        first, spans = cases[0], self.new_spans(watched=False)
         self._ready(first.dtype)
         with spans("generate", bytes=self._once(matrix_bytes(first))):
-            A = empty_matrix(first, self._grid(first.P, first.Q), self._kernels.norms)
-            generate(A, first, self._kernels, self._watched())
+            A = empty_matrix(first, self._grid(first.P, first.Q), self.kernels.norms)
+            generate(A, first, self.kernels, self.new_spans())
         for S, group in groupby(cases, structure_of):
             same = list(group)
             with spans("check", bytes=self._once(read_bytes(same[0]))):
-                reference = reference_norms(A, S, self._kernels.norms, self._watched())
+                reference = reference_norms(A, S, self.kernels.norms, self.new_spans())
             for case in same:
-                result = self._measured(case, A, S, reference, spans)
-                yield case, self._comm.bcast_object(result)
-                spans = Spans((), self._kernels.stopwatch)  # what several cases share is booked with the first of them
+                yield case, self._measured(case, A, S, reference, spans)
+                spans = self.new_spans(watched=False)  # what several cases share is booked with the first of them
 
     def _measured(
         self, case: NormsCase, A: StoredMatrix, S: Structure, reference: Reference | None, spans: Spans
@@ -153,67 +120,66 @@ class NormBench:
         if reference is None:
             return None
         limit = max(limits, default=None)
-        return norms_result(case, S, runs, reference, limit, phases, self._sizes.memory(case), self._facts)
+        return norms_result(case, S, runs, reference, limit, phases, self._sizes.memory(case), self.facts)
 
     def _timed(self, case: NormsCase, A: StoredMatrix, S: Structure, spans: Spans) -> Runs:
         """The norm, once for nothing and then as often as it takes.  Collective over the grid."""
         compute = reproducible_norms if case.deterministic else norms
-        samples: list[float] = []
         values: list[dict[str, float]] = []
 
         def take() -> None:
-            values.append(compute(A, S, case.kinds, self._kernels.norms))
+            values.append(compute(A, S, case.kinds, self.kernels.norms))
+
+        def timed() -> float:
+            elapsed = self.slowest(take, A.grid.all)
+            spans.add("norm", elapsed, bytes=self._once(read_bytes(case)))
+            return elapsed
 
         take()
         values.clear()
         start = time.time()
-        while len(samples) < self._config.repeat or (sum(samples) < NORM_S and len(samples) < MOST_RUNS):
-            A.grid.all.barrier()
-            samples.append(slowest(A.grid, self._kernels, take))
-            spans.add("norm", samples[-1], bytes=self._once(read_bytes(case)))
+        repeat = self.config.repeat
+        samples = repeated(timed, least=repeat, most=max(repeat, MOST_RUNS), seconds=NORM_S)
         return Runs(samples, values, start, time.time())
 
     def _bandwidth(self, case: NormsCase, A: StoredMatrix, spans: Spans) -> list[float]:
         """The rates at which all ranks at once read the whole matrix; none with --warmup none.  Collective."""
-        samples: list[float] = []
+        if self.config.warmup == "none":
+            return []
 
         def read() -> None:
-            self._kernels.norms.read_all(A.tiles)
+            self.kernels.norms.read_all(A.tiles)
             A.grid.all.barrier()  # ranks that share a core read one after the other: wait for the last
 
-        while self._config.warmup != "none" and (
-            len(samples) < 2 or (sum(samples) < LIMIT_S and len(samples) < MOST_RUNS)
-        ):
-            A.grid.all.barrier()
-            samples.append(slowest(A.grid, self._kernels, read))
-            spans.add("limit", samples[-1], bytes=self._once(matrix_bytes(case)))
+        def timed() -> float:
+            elapsed = self.slowest(read, A.grid.all)
+            spans.add("limit", elapsed, bytes=self._once(matrix_bytes(case)))
+            return elapsed
+
+        samples = repeated(timed, least=2, most=MOST_RUNS, seconds=LIMIT_S)
         return [matrix_bytes(case) / elapsed for elapsed in samples]
 
     def _once(self, count: int) -> float:
         """Bytes of all ranks, booked on one of them."""
-        return float(count) if self._comm.rank == 0 else 0.0
-
-    def _watched(self) -> Spans:
-        """Spans that show progress."""
-        return Spans(self._observers if self._comm.rank == 0 else (), self._kernels.stopwatch)
+        return float(count) if self.comm.rank == 0 else 0.0
 
     def _make_grid(self, P: int, Q: int) -> Grid:
-        grid = make_grid(ProcessGrid(P, Q, self._config.order, self._config.node_grid), self._comm)
+        grid = make_grid(ProcessGrid(P, Q, self.config.order, self.config.node_grid), self.comm)
         assert grid is not None, "a grid that was asked for takes all ranks"
         return grid
 
     def _make_ready(self, dtype: str) -> None:
         """Compile what a type needs.  Collective."""
-        compile_in_turn(self._comm, f"first use of {dtype}", lambda: self._try_all(dtype))
+        compile_in_turn(self.comm, f"first use of {dtype}", lambda: self._try_all(dtype))
 
     def _try_all(self, dtype: str) -> None:
         """Everything that happens to a matrix, to a tiny one on this rank; real parts are those of Hermitian ones."""
-        name = "hermitian" if {"hermitian", "hermitian-band"} & set(self._config.structure) else "general"
+        name = "hermitian" if {"hermitian", "hermitian-band"} & set(self.config.structure) else "general"
         case = NormsCase(m=2, n=2, nb=2, P=1, Q=1, dtype=dtype, structure=name, kind="all")
         alone = make_grid(ProcessGrid(1, 1), Solo())
         assert alone is not None
-        A, S, kernels = empty_matrix(case, alone, self._kernels.norms), structure_of(case), self._kernels.norms
-        generate(A, case, self._kernels, Spans())
+        A, S, kernels = empty_matrix(case, alone, self.kernels.norms), structure_of(case), self.kernels.norms
+        generate(A, case, self.kernels, Spans())
         reference_norms(A, S, kernels, Spans())
         kernels.read_all(A.tiles)
-        (reproducible_norms if self._config.deterministic else norms)(A, S, case.kinds, kernels)
+        (reproducible_norms if self.config.deterministic else norms)(A, S, case.kinds, kernels)
