@@ -162,7 +162,8 @@ def test_every_rank_has_its_own_box_of_the_same_problem():
     boxes = [box_of(HpgMxpConfig(nx=16, nz=24), rank, 12) for rank in range(12)]
     assert [box.rank for box in boxes] == list(range(12))
     assert {box.global_shape for box in boxes} == {(32, 32, 72)}
-    assert sum(box.local_nnz for box in boxes) == boxes[0].global_nnz
+    assert len({box.origin for box in boxes}) == 12
+    assert sum(box.rows for box in boxes) == boxes[0].global_rows
 
 
 @pytest.mark.parametrize(
@@ -295,7 +296,7 @@ def test_a_size_left_open_shrinks_to_what_fits_and_says_so():
     assert "local boxes of 104x104x104 would take" in caution.text
     assert smaller.shape == (smaller.nx,) * 3
     assert smaller.nx == largest_fitting(box, [DOUBLE, MIXED], budget, 2**30) < 104
-    assert (smaller.place, smaller.grid) == (box.place, box.grid)
+    assert (smaller.coords, smaller.grid) == (box.coords, box.grid)
 
 
 @pytest.mark.parametrize("config", [HpgMxpConfig(), HpgMxpConfig(nx=104)])

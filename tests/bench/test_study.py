@@ -242,7 +242,7 @@ def test_texts_in_a_figure_are_escaped():
 
 def test_an_axis_places_equal_ratios_equally_far_apart():
     axis = Axis(1.0, 100.0, 0.0, 200.0)
-    assert [round(axis.place(v)) for v in (1, 10, 100)] == [0, 100, 200]
+    assert [round(axis.position(v)) for v in (1, 10, 100)] == [0, 100, 200]
 
 
 @pytest.mark.parametrize(

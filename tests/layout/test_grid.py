@@ -1,4 +1,4 @@
-"""Process grids: a bijection of ranks and places, whatever the order and the node grid."""
+"""Process grids: a bijection of ranks and coordinates, whatever the order and the node grid."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def test_coords_and_rank_are_inverse_for_every_small_grid_order_and_node_grid(or
     for P, Q in SIZES:
         for node_grid in node_grids(P, Q):
             grid = ProcessGrid(P, Q, order, node_grid)
-            places = [grid.coords(rank) for rank in range(P * Q)]
-            assert sorted(places) == [(p, q) for p in range(P) for q in range(Q)]
-            assert [grid.rank(p, q) for p, q in places] == list(range(P * Q))
+            coords = [grid.coords(rank) for rank in range(P * Q)]
+            assert sorted(coords) == [(p, q) for p in range(P) for q in range(Q)]
+            assert [grid.rank(p, q) for p, q in coords] == list(range(P * Q))
 
 
 @pytest.mark.parametrize("order", ["row", "column"])
@@ -33,11 +33,11 @@ def test_consecutive_ranks_of_a_node_fill_one_block_of_the_grid(order):
         for p, q in filter(None, node_grids(P, Q)):
             grid = ProcessGrid(P, Q, order, (p, q))
             for first in range(0, P * Q, p * q):
-                places = [grid.coords(rank) for rank in range(first, first + p * q)]
-                top, left = min(places)
+                coords = [grid.coords(rank) for rank in range(first, first + p * q)]
+                top, left = min(coords)
                 assert top % p == 0
                 assert left % q == 0
-                assert sorted(places) == [(top + i, left + j) for i in range(p) for j in range(q)]
+                assert sorted(coords) == [(top + i, left + j) for i in range(p) for j in range(q)]
 
 
 def test_row_and_column_order_are_those_of_hpl():
@@ -56,12 +56,10 @@ def test_a_node_grid_of_the_whole_grid_or_of_one_rank_changes_nothing(order):
 
 
 @given(st.integers(1, 12), st.integers(1, 12), st.sampled_from(["row", "column"]), st.data())
-def test_rows_and_columns_partition_the_ranks(P, Q, order, data):
+def test_every_rank_has_one_position(P, Q, order, data):
     grid = ProcessGrid(P, Q, order, data.draw(st.sampled_from(node_grids(P, Q))))
-    rows = [grid.row_ranks(p) for p in range(P)]
-    columns = [grid.column_ranks(q) for q in range(Q)]
-    assert sorted(sum(rows, ())) == sorted(sum(columns, ())) == list(range(grid.size))
-    assert all(rows[p][q] == columns[q][p] for p in range(P) for q in range(Q))
+    assert sorted(grid.rank(p, q) for p in range(P) for q in range(Q)) == list(range(grid.size))
+    assert all(grid.rank(*grid.coords(rank)) == rank for rank in range(grid.size))
 
 
 def test_a_node_grid_that_does_not_tile_is_refused_with_the_nearest_that_do():
@@ -88,7 +86,7 @@ def test_an_unknown_order_and_a_node_grid_of_nothing_are_refused():
         ProcessGrid(2, 2, node_grid=(0, 1))
 
 
-def test_places_outside_the_grid_are_an_index_error():
+def test_coordinates_outside_the_grid_are_an_index_error():
     grid = ProcessGrid(2, 3)
     for rank in (-1, 6):
         with pytest.raises(IndexError):
@@ -98,7 +96,7 @@ def test_places_outside_the_grid_are_an_index_error():
             grid.rank(p, q)
 
 
-def test_the_map_shows_each_rank_at_its_place_and_rules_between_nodes():
+def test_the_map_shows_each_rank_at_its_coordinates_and_rules_between_nodes():
     assert ProcessGrid(4, 4, "row", (2, 2)).render().splitlines() == [
         "process grid 4x4, row order, node grid 2x2",
         "   0    1 |  4    5",

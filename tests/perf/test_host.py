@@ -86,17 +86,6 @@ def test_hardware_threads_of_a_core_count_once(tmp_path):
     assert host.one_core_each(tmp_path, [3, 11, 12]) == [3, 12]
 
 
-def test_domains_are_the_cores_that_share_an_l3_cache(tmp_path):
-    assert host.core_domains(machine(tmp_path), range(16)) == [[0, 1], [2, 3], [4, 5], [6, 7]]
-    assert host.core_domains(tmp_path, [1, 2, 6]) == [[1], [2], [6]]
-
-
-def test_domains_fall_back_to_numa_nodes_and_then_to_one_group(tmp_path):
-    assert host.core_domains(tmp_path, [0, 1, 2]) == [[0, 1, 2]]
-    put(tmp_path, {"sys/devices/system/node/node0/cpulist": "0-1", "sys/devices/system/node/node1/cpulist": "2"})
-    assert host.core_domains(tmp_path, [0, 1, 2]) == [[0, 1], [2]]
-
-
 def test_a_cgroup_v2_limit_binds_total_and_available_memory(tmp_path):
     level = "sys/fs/cgroup/job/"
     put(tmp_path, {
@@ -150,7 +139,7 @@ def test_without_affinity_masks_all_cores_are_allowed(monkeypatch):
 def test_this_machine_has_memory_and_cores():
     assert host.total_memory_bytes() > 0
     assert len(host.allowed_cores()) >= 1
-    assert sum(map(len, host.core_domains())) == len(host.one_core_each())
+    assert 1 <= len(host.one_core_each()) <= len(host.allowed_cores())
 
 
 def test_software_versions_are_found_and_absent_packages_are_none(monkeypatch):

@@ -26,7 +26,6 @@ from mxpeak.perf.sparse_counts import (
     reference_mg_flops,
     stencil_levels,
     sweep_bytes,
-    update_bytes,
     waxpby_bytes,
     zero_sweep_bytes,
 )
@@ -226,11 +225,6 @@ def test_a_sweep_from_zero_costs_less_than_a_full_one():
 def test_orthogonalisation_reads_the_basis_three_times():
     for k, w in product((1, 30), (2, 4, 8)):
         assert cgs2_bytes(100, k, w) == 3 * 100 * k * w + (1 + 2 + 2 + 2) * 100 * w
-
-
-def test_a_cycles_update_moves_wide_and_narrow_vectors():
-    residual, scaled, combined, added = 3 * 8, 8 + 4, 31 * 4, 2 * 8 + 4
-    assert update_bytes(100, 30, vector_bytes=4) == 100 * (residual + scaled + combined + added)
 
 
 def test_vector_operations_move_their_vectors():

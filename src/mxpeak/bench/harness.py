@@ -21,7 +21,7 @@ from mxpeak.options import Setting
 from mxpeak.records import Caution, Result, bytes_rate_text, size_text
 from mxpeak.runtime.facts import facts_of
 from mxpeak.runtime.memory import memory_budget
-from mxpeak.runtime.placement import Placement, load_kernels, on_device, place
+from mxpeak.runtime.placement import Placement, bind_to_cores, load_kernels, on_device
 from mxpeak.spans import Observer, Spans
 
 #: From which share of the limit on a rate needs an explanation.
@@ -91,7 +91,7 @@ def run_cases(
     """
     config, settings = on_device(config, told.get("settings") or {})
     check(config, comm)
-    placement = place(comm, config.threads)
+    placement = bind_to_cores(comm, config.threads)
     try:
         kernels, comm = load_kernels(config, placement, comm)
         bench = make(config, comm, placement, kernels, {**told, "settings": settings})

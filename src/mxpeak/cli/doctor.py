@@ -8,7 +8,6 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from mxpeak.configs.grid import squarest
 from mxpeak.errors import ExitCode, MxpeakError, ResourceError
 from mxpeak.options import integer
 from mxpeak.records import three_digits
@@ -98,7 +97,7 @@ def _mpi_facts() -> Mapping[str, Any]:
 def _gpu_facts() -> Mapping[str, Any]:
     """The GPUs that torch can use, where they lie, and the adapters beside them."""
     from mxpeak.kernels.choose import gpu_driver
-    from mxpeak.perf.devices import gpu_place, nics
+    from mxpeak.perf.devices import gpu_location, nics
 
     if not gpu_driver():
         raise ResourceError("there is no driver of a GPU (/dev/nvidia0, /dev/kfd)")
@@ -107,18 +106,18 @@ def _gpu_facts() -> Mapping[str, Any]:
     found: dict[str, Any] = {}
     for index in range(count()) or [0]:
         gpu = open_device(f"cuda:{index}")  # says why, where there is none
-        place, chip = gpu_place(gpu.bus), gpu.chip
+        location, chip = gpu_location(gpu.bus), gpu.chip
         found[f"cuda:{index}"] = f"{chip.name}, {three_digits(gpu.memory()[0] / 2**30)} GiB, at {gpu.bus}"
-        found[f"cuda:{index} node"] = place.node
+        found[f"cuda:{index} node"] = location.node
     return found | {f"adapter {name}": f"NUMA node {node}" for name, node in nics().items()}
 
 
 def _core_facts(ranks: int) -> Mapping[str, Any]:
-    """The cores of each local rank, on the squarest grid."""
+    """The cores of each local rank."""
     from mxpeak.layout.cores import core_masks, core_ranges
     from mxpeak.perf.host import one_core_each
 
-    masks = core_masks(one_core_each(), squarest(ranks), None, share=False)
+    masks = core_masks(one_core_each(), ranks)
     users = [core for mask in masks for core in mask]
     return {
         f"rank {rank}": core_ranges(mask) + ("  (shared with another rank)" if users.count(mask[0]) > 1 else "")

@@ -46,8 +46,8 @@ class ProcessGrid:
             raise IndexError(f"rank {rank} is outside the grid {self.P}x{self.Q} of {self.size} ranks")
         p, q = self._block
         node, inner = divmod(rank, p * q)
-        node_row, node_column = _place(node, self.P // p, self.Q // q, self.order)
-        row, column = _place(inner, p, q, self.order)
+        node_row, node_column = _coords(node, self.P // p, self.Q // q, self.order)
+        row, column = _coords(inner, p, q, self.order)
         return node_row * p + row, node_column * q + column
 
     def rank(self, p: int, q: int) -> int:
@@ -57,14 +57,6 @@ class ProcessGrid:
         block_P, block_Q = self._block
         node = _index(p // block_P, q // block_Q, self.P // block_P, self.Q // block_Q, self.order)
         return node * block_P * block_Q + _index(p % block_P, q % block_Q, block_P, block_Q, self.order)
-
-    def row_ranks(self, p: int) -> tuple[int, ...]:
-        """The ranks of process row `p`, by process column."""
-        return tuple(self.rank(p, q) for q in range(self.Q))
-
-    def column_ranks(self, q: int) -> tuple[int, ...]:
-        """The ranks of process column `q`, by process row."""
-        return tuple(self.rank(p, q) for p in range(self.P))
 
     def render(self, node_of_rank: Sequence[int] | None = None) -> str:
         """A map of the ranks, as text: one line a process row, rules where two neighbours are on different nodes.
@@ -119,7 +111,7 @@ def factor3(ranks: int) -> tuple[int, int, int]:
     return min(boxes, key=lambda b: (b[0] * b[1] + b[0] * b[2] + b[1] * b[2], b))
 
 
-def _place(index: int, rows: int, columns: int, order: str) -> tuple[int, int]:
+def _coords(index: int, rows: int, columns: int, order: str) -> tuple[int, int]:
     if order == "row":
         return divmod(index, columns)
     return index % rows, index // rows

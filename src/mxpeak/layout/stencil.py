@@ -76,8 +76,8 @@ class Box:
                 f"a box needs a point and a rank in every dimension, but {times(self.shape)} points on "
                 f"{times(self.grid)} ranks were asked for"
             )
-        if not all(0 <= p < n for p, n in zip(self.place, self.grid)):
-            raise IndexError(f"{self.place} is outside the process grid {times(self.grid)}")
+        if not all(0 <= p < n for p, n in zip(self.coords, self.grid)):
+            raise IndexError(f"{self.coords} is outside the process grid {times(self.grid)}")
 
     @classmethod
     def of(cls, rank: int, shape: Triple, grid: Triple) -> Box:
@@ -98,13 +98,9 @@ class Box:
         return self.npx, self.npy, self.npz
 
     @property
-    def place(self) -> Triple:
-        """Where this rank stands among them."""
+    def coords(self) -> Triple:
+        """This rank's coordinates among them."""
         return self.px, self.py, self.pz
-
-    @property
-    def _last(self) -> Triple:
-        return self.npx - 1, self.npy - 1, self.npz - 1
 
     @property
     def rank(self) -> int:
@@ -158,11 +154,6 @@ class Box:
         return prod(3 * n // 2 - 1 for n in self.global_shape)
 
     @property
-    def local_nnz(self) -> int:
-        """Entries of this rank's rows: Π (3·n - [first box of its line] - [last box of its line])."""
-        return prod(3 * n - (p == 0) - (p == last) for n, p, last in zip(self.shape, self.place, self._last))
-
-    @property
     def origin(self) -> Triple:
         """The global coordinates of its first point."""
         return self.px * self.nx, self.py * self.ny, self.pz * self.nz
@@ -178,10 +169,10 @@ class Box:
         offset = 0
         for dz, dy, dx in product((-1, 0, 1), repeat=3):
             direction = dx, dy, dz
-            place = [p + d for p, d in zip(self.place, direction)]
-            if direction == (0, 0, 0) or not all(0 <= p < n for p, n in zip(place, self.grid)):
+            there = [p + d for p, d in zip(self.coords, direction)]
+            if direction == (0, 0, 0) or not all(0 <= p < n for p, n in zip(there, self.grid)):
                 continue
-            rank = (place[2] * self.npy + place[1]) * self.npx + place[0]
+            rank = (there[2] * self.npy + there[1]) * self.npx + there[0]
             shape = _triple(1 if d else n for d, n in zip(direction, self.shape))
             first = _triple(n - 1 if d > 0 else 0 for d, n in zip(direction, self.shape))
             found.append(Neighbour(rank, direction, shape, first, offset))

@@ -35,11 +35,6 @@ def lu_flops_done(n: int, remaining: int) -> float:
     return (4 * (n**3 - r**3) - 3 * (n**2 - r**2) - (n - r)) / 6.0  # one rounding: 0, not less, for n = 1
 
 
-def hpl_bytes(n: int) -> int:
-    """The bytes of HPL's matrix with its right-hand side appended, in fp64: 8 n (n + 1)."""
-    return FP64_BYTES * n * (n + 1)
-
-
 def hpl_memory_bytes(n: int, nb: int, P: int, Q: int) -> dict[str, int]:
     """The bytes an HPL run needs over all P x Q ranks, each counted as the rank that owns most.
 

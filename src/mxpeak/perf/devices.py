@@ -18,15 +18,15 @@ ADAPTERS = ("infiniband", "cxi")
 
 
 @dataclass(frozen=True, slots=True)
-class GpuPlace:
-    """The NUMA node that a GPU hangs on, and the cores beside it; None and none where the system does not say."""
+class GpuLocation:
+    """The NUMA node that a GPU hangs on, and the cores near it; None and none where the system does not say."""
 
     node: int | None
     cores: list[int]
 
 
 @dataclass(frozen=True, slots=True)
-class RankPlace:
+class RankLocation:
     """One rank's line of the map; `core_nodes` are the NUMA nodes of its cores."""
 
     rank: int
@@ -35,7 +35,7 @@ class RankPlace:
     core_nodes: list[int]
     gpu: str
     bus_id: str
-    gpu_place: GpuPlace
+    gpu_location: GpuLocation
     adapters: list[str]
 
 
@@ -48,10 +48,10 @@ def bus_address(pci_bus_id: str) -> str:
     return f"{int(domain or '0', 16):04x}:{bus}:{device}.{function or 0}"
 
 
-def gpu_place(pci_bus_id: str, root: str | Path = "/") -> GpuPlace:
+def gpu_location(pci_bus_id: str, root: str | Path = "/") -> GpuLocation:
     """Where the GPU at this PCI address lies."""
     device = Path(root) / "sys/bus/pci/devices" / bus_address(pci_bus_id)
-    return GpuPlace(_node(device), core_list(_read(device / "local_cpulist")))
+    return GpuLocation(_node(device), core_list(_read(device / "local_cpulist")))
 
 
 def nics(root: str | Path = "/") -> dict[str, int | None]:
@@ -67,34 +67,36 @@ def core_nodes(cores: Sequence[int], root: str | Path = "/") -> list[int]:
     return [node["node"] for node in nodes if set(node["cores"]) & set(cores)]
 
 
-def rank_place(rank: int, host: str, cores: list[int], gpu: str, bus_id: str, root: str | Path = "/") -> RankPlace:
+def rank_location(
+    rank: int, host: str, cores: list[int], gpu: str, bus_id: str, root: str | Path = "/"
+) -> RankLocation:
     """The line of this rank, computed on its own host."""
-    place = gpu_place(bus_id, root)
-    beside = [name for name, node in nics(root).items() if node is not None and node == place.node]
-    return RankPlace(rank, host, cores, core_nodes(cores, root), gpu, bus_address(bus_id), place, beside)
+    location = gpu_location(bus_id, root)
+    near = [name for name, node in nics(root).items() if node is not None and node == location.node]
+    return RankLocation(rank, host, cores, core_nodes(cores, root), gpu, bus_address(bus_id), location, near)
 
 
-def map_lines(ranks: Sequence[RankPlace]) -> list[str]:
+def map_lines(ranks: Sequence[RankLocation]) -> list[str]:
     """The map as a table, one line a rank below its heading."""
     rows = [("rank", "host", "cores", "GPU", "at", "NUMA", "adapters")]
     for r in ranks:
-        node = "-" if r.gpu_place.node is None else str(r.gpu_place.node)
+        node = "-" if r.gpu_location.node is None else str(r.gpu_location.node)
         rows.append((str(r.rank), r.host, core_ranges(r.cores), r.gpu, r.bus_id, node, ",".join(r.adapters) or "-"))
     widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
 
 
-def cross_socket(place: RankPlace) -> str | None:
+def cross_socket(rank: RankLocation) -> str | None:
     """What to say where all of a rank's cores lie on other NUMA nodes than its GPU; None where one does not."""
-    node = place.gpu_place.node
-    if node is None or not place.core_nodes or node in place.core_nodes:
+    node = rank.gpu_location.node
+    if node is None or not rank.core_nodes or node in rank.core_nodes:
         return None
-    mine = " and ".join(map(str, place.core_nodes))
-    beside = f" ({core_ranges(place.gpu_place.cores)})" if place.gpu_place.cores else ""
+    mine = " and ".join(map(str, rank.core_nodes))
+    near = f" ({core_ranges(rank.gpu_location.cores)})" if rank.gpu_location.cores else ""
     return (
-        f"rank {place.rank} on {place.host} has cores {core_ranges(place.cores)} of NUMA node {mine}, but its GPU "
-        f"{place.bus_id} hangs on node {node}: every message crosses between them; bind it to cores of node {node}"
-        f"{beside}"
+        f"rank {rank.rank} on {rank.host} has cores {core_ranges(rank.cores)} of NUMA node {mine}, but its GPU "
+        f"{rank.bus_id} hangs on node {node}: every message crosses between them; bind it to cores of node {node}"
+        f"{near}"
     )
 
 

@@ -103,18 +103,6 @@ def one_core_each(root: str | Path = "/", affinity: Sequence[int] | None = None)
     return chosen
 
 
-def core_domains(root: str | Path = "/", affinity: Sequence[int] | None = None) -> list[list[int]]:
-    """The allowed physical cores in groups that share an L3 cache, else a NUMA node, else all in one group."""
-    root = Path(root)
-    cores = one_core_each(root, affinity)
-    numa = {core: node["node"] for node in _numa_nodes(root) or [] for core in node["cores"]}
-    groups: dict[Any, list[int]] = {}
-    for core in cores:
-        shared = _cache(root, core, 3, "shared_cpu_list")
-        groups.setdefault(("L3", shared) if shared else ("numa", numa.get(core)), []).append(core)
-    return list(groups.values())
-
-
 def core_list(text: str) -> list[int]:
     """The numbers of a kernel list such as 0-3,8,10-11."""
     cores: list[int] = []

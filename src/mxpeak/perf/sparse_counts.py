@@ -230,14 +230,6 @@ def cgs2_bytes(rows: int, k: int, vector_bytes: int) -> int:
     return rows * (3 * k + 7) * vector_bytes
 
 
-def update_bytes(rows: int, m: int, vector_bytes: int, wide_bytes: int = FP64_BYTES) -> int:
-    """A cycle of m steps around its multigrid calls and products: n·(6·W + (m + 3)·w), W wide and w narrow.
-
-    r = b - A x with its norm: 3·W; q = r/||r|| rounded: W + w; Q t: (m + 1)·w; x += z: 2·W + w.
-    """
-    return rows * (6 * wide_bytes + (m + 3) * vector_bytes)
-
-
 def dot_bytes(rows: int, vectors: int = 2, vector_bytes: int = FP64_BYTES) -> int:
     """xᵀy: 2·n·w, or n·w for one vector with itself."""
     return rows * vectors * vector_bytes

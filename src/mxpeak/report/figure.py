@@ -54,7 +54,7 @@ class Axis:
         air = 0.04 * (high - low) or 0.2
         return cls(10 ** (low - air), 10 ** (high + air), begin, end)
 
-    def place(self, value: float) -> float:
+    def position(self, value: float) -> float:
         """Where a value stands."""
         share = (log10(value) - log10(self.low)) / (log10(self.high) - log10(self.low))
         return self.begin + share * (self.end - self.begin)
@@ -86,7 +86,7 @@ def loglog(
     y_axis = Axis.over([*(y for _, y in points), *y_values], BOTTOM, TOP)
     drawing = [*_frame(x_axis, y_axis, x_label, y_label)]
     for k, one, visible in shown:
-        drawing += _trace(k, one, [(x_axis.place(x), y_axis.place(y)) for x, y in visible])
+        drawing += _trace(k, one, [(x_axis.position(x), y_axis.position(y)) for x, y in visible])
         drawing += _legend(k, one)
     name = html.escape(title, quote=True)
     note = f"<figcaption>{html.escape(caption)}</figcaption>" if caption else ""
@@ -98,11 +98,11 @@ def loglog(
 
 def _frame(x_axis: Axis, y_axis: Axis, x_label: str, y_label: str) -> Iterator[str]:
     for tick in x_axis.ticks():
-        x = x_axis.place(tick)
+        x = x_axis.position(tick)
         yield f'<line class="grid" x1="{x:.1f}" y1="{TOP}" x2="{x:.1f}" y2="{BOTTOM}"/>'
         yield f'<text x="{x:.1f}" y="{BOTTOM + 17}" text-anchor="middle">{number(tick)}</text>'
     for tick in y_axis.ticks():
-        y = y_axis.place(tick)
+        y = y_axis.position(tick)
         yield f'<line class="grid" x1="{LEFT}" y1="{y:.1f}" x2="{RIGHT}" y2="{y:.1f}"/>'
         yield f'<text x="{LEFT - 7}" y="{y + 4:.1f}" text-anchor="end">{number(tick)}</text>'
     yield f'<rect class="frame" x="{LEFT}" y="{TOP}" width="{RIGHT - LEFT}" height="{BOTTOM - TOP}"/>'

@@ -14,7 +14,7 @@ from mxpeak.comm.base import Communicator
 from mxpeak.kernels.contract import Kernels
 from mxpeak.layout.cores import core_ranges
 from mxpeak.options import Setting
-from mxpeak.perf.devices import cross_socket, map_lines, rank_place
+from mxpeak.perf.devices import cross_socket, map_lines, rank_location
 from mxpeak.perf.host import environment, host_facts, software_facts
 from mxpeak.records import Caution
 from mxpeak.runtime.launch import launcher
@@ -82,14 +82,17 @@ def launch_facts(comm: Communicator, placement: Placement, kernels: Kernels) -> 
     return {"launcher": found[0] if found and comm.size > 1 else "shell", "ranks": comm.size, "binding": ranks}
 
 
-def gpu_cautions(comm: Communicator, placement: Placement, place: Mapping[str, Any]) -> list[Caution]:
-    """Where ranks compute beside another socket than their GPU's; rank 0 shows who has which.  Collective over comm."""
-    if "device_bus" not in place:
+def gpu_cautions(comm: Communicator, placement: Placement, device: Mapping[str, Any]) -> list[Caution]:
+    """Where ranks compute on another socket than their GPU's; rank 0 shows who has which.  Collective over comm."""
+    if "device_bus" not in device:
         return []
     host = os.uname().nodename
-    mine = rank_place(comm.rank, host, placement.cores, place["device"], place["device_bus"])
+    mine = rank_location(comm.rank, host, placement.cores, device["device"], device["device_bus"])
     ranks = comm.gather_objects(mine) or []
     if len(ranks) > 1:
         print("\n".join(map_lines(ranks)), file=sys.stderr, flush=True)
     crossed = list(filter(None, map(cross_socket, ranks)))
-    return [Caution("cross-socket", text, "let the launcher bind ranks beside their GPUs") for text in crossed]
+    return [
+        Caution("cross-socket", text, "let the launcher bind ranks to the cores of their GPU's NUMA node")
+        for text in crossed
+    ]

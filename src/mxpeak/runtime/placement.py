@@ -58,7 +58,7 @@ class Placement:
         return found
 
 
-def place(comm: Communicator, threads: int | None) -> Placement:
+def bind_to_cores(comm: Communicator, threads: int | None) -> Placement:
     """Settle this rank's share of the node's cores and its threads, and bind it.  Collective over comm.
 
     Call it before anything loads BLAS: libraries start as many threads as they see cores, and none but the team's are
@@ -67,13 +67,12 @@ def place(comm: Communicator, threads: int | None) -> Placement:
     mine = one_core_each()
     nodes = hosts(comm)
     here = [rank for rank, node in enumerate(nodes) if node == nodes[comm.rank]]
-    place_here = here.index(comm.rank)
     masks = comm.bcast_object(comm.gather_objects(mine))
     bound_already = len({tuple(masks[rank]) for rank in here}) > 1
     cores = mine
     crowded = oversubscribed(mine, len(here)) and not bound_already
     if len(here) > 1 and not bound_already:
-        cores = core_masks(mine, (1, len(here)), None, share=False)[place_here]
+        cores = core_masks(mine, len(here))[here.index(comm.rank)]
     before = bind(cores[:1])
     return Placement(
         cores, threads or len(cores), local_rank(comm), ranks_a_node(nodes), len(set(nodes)), crowded, before

@@ -56,7 +56,6 @@ LEAST_SUM, MOST_SUM = 2.0**-900, 2.0**960
 APART = 8
 
 _FAST = {"reassoc", "contract"}
-_INF = np.int64(0x7FF0000000000000)
 
 
 # --- one segment of one line, or of four ------------------------------------------------------------------------
