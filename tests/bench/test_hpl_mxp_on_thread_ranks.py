@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mxpeak.bench.study.run import gmres
 from mxpeak.comm.grid import make_grid
 from mxpeak.comm.threads import run_ranks
 from mxpeak.distributed.generate import GeneratedSystem
@@ -21,7 +22,7 @@ from mxpeak.layout.generators import generator
 from mxpeak.layout.grid import ProcessGrid
 from mxpeak.precision import precision as format_of
 from mxpeak.solvers import krylov
-from mxpeak.solvers.difficulty import condition_estimate, unpreconditioned_factor
+from mxpeak.solvers.difficulty import condition_estimate, unpreconditioned_factor, unpreconditioned_steps
 from mxpeak.solvers.lu import MixedLuOptions, factorize, storage
 from mxpeak.solvers.mxp_system import MxpSystem, balance
 from mxpeak.solvers.proof import Proof, prove
@@ -171,6 +172,34 @@ def test_every_generator_makes_the_same_system_on_every_grid(name: str) -> None:
         assert found.proof.passed
         scale = np.abs(A).sum(axis=1).max() * np.abs(found.x).max() + np.abs(b).max()
         assert np.abs(b - A @ found.x).max() <= 16 * n * 2.0**-53 * scale
+
+
+@pytest.mark.parametrize(("name", "n"), [("fasi-higham", 97), ("icl", 97), ("sqrt-n", 97), ("sqrt-n", 23)])
+def test_steps_without_the_factors_are_those_of_gmres_until_the_check_passes(name: str, n: int) -> None:
+    expected = gmres(*dense(name, n)).steps
+    assert expected is not None
+    for most in (50, expected, expected - 1):
+        for shape in ((1, 1), (2, 3)):
+            found = steps_without_factors(name, n, shape, most)
+            assert found == (expected if expected <= most else None)
+
+
+def steps_without_factors(name: str, n: int, shape: tuple[int, int], most: int) -> int | None:
+    """What every rank finds."""
+
+    def body(comm: Any) -> int | None:
+        kernels = host()
+        grid = make_grid(ProcessGrid(*shape, "row", None), comm)
+        assert grid is not None
+        system = GeneratedSystem(grid, n, 8, generator(name, n), kernels)
+        A = dist_matrix(grid, n, n, 8, kernels, "fp32")
+        system.store(A)
+        mxp = MxpSystem(system, A, 1.0, kernels, Spans())
+        mxp.A_inf = mxp.equations.max_abs(system.row_sums())
+        return unpreconditioned_steps(system, mxp, most, 16.0)
+
+    (found,) = set(run_ranks(shape[0] * shape[1], body))
+    return found
 
 
 @pytest.mark.parametrize("options", [{"lookahead": 0}, {"forwards": False}, {"bcast": "longM"}, {"bcast": "ilib"}])

@@ -5,11 +5,15 @@ Neither is part of a benchmark's time; both go with its result, so that a reader
 
 from __future__ import annotations
 
+import math
+
 from mxpeak.distributed.generate import GeneratedSystem
 from mxpeak.distributed.vectors import DistSpace, largest
+from mxpeak.kernels.contract import Vector
 from mxpeak.solvers.condition import Ranks, inverse_one_norm
-from mxpeak.solvers.krylov import cycle, started
+from mxpeak.solvers.krylov import LeastSquares, cycle, started
 from mxpeak.solvers.mxp_system import MxpSystem
+from mxpeak.solvers.refine import backward_error
 
 #: Steps of unpreconditioned GMRES over which its factor is measured, after the first ones, which differ.
 FIRST, STEPS = 2, 8
@@ -27,6 +31,28 @@ def unpreconditioned_factor(system: GeneratedSystem, mxp: MxpSystem) -> float | 
     if len(norms) < STEPS or not norms[-1] > 0.0:
         return None
     return float((norms[-1] / norms[FIRST - 1]) ** (1.0 / (STEPS - FIRST)))
+
+
+def unpreconditioned_steps(system: GeneratedSystem, mxp: MxpSystem, most: int, threshold: float) -> int | None:
+    """Steps of GMRES without a preconditioner, from x = 0, to a scaled backward error below `threshold`.
+
+    None: more than `most`.  A product with A a step; r = b - (A Q) t, as in `refine`.  Collective over the grid.
+    """
+    Q, rho = started(mxp.unknowns, system.on_columns(system.b), most)
+    AQ = mxp.equations.basis(most)
+
+    def A(q: Vector) -> Vector:
+        w = system.multiply(q)
+        AQ.append(w, 1.0)
+        return system.on_columns(w)
+
+    def eta(H: LeastSquares) -> float:
+        t = H.solve()
+        r = mxp.subtract(mxp.b, AQ.combine(t))
+        return backward_error(mxp, mxp.equations.max_abs(r), Q.combine(t))
+
+    _, etas = cycle(A, Q, rho, most, math.nextafter(threshold, 0.0), eta)
+    return len(etas) if etas[-1] < threshold else None
 
 
 def condition_estimate(mxp: MxpSystem) -> float:

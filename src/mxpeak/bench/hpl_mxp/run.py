@@ -19,7 +19,7 @@ from typing import Any, Unpack
 from mxpeak.bench.harness import Told
 from mxpeak.bench.hpl_mxp.config import HplMxpCase, HplMxpConfig
 from mxpeak.bench.hpl_mxp.result import Check, MxpSolve, hpl_mxp_result
-from mxpeak.bench.hpl_mxp.rules import THRESHOLD, foreseen, refused
+from mxpeak.bench.hpl_mxp.rules import INADMISSIBLE, THRESHOLD, convergence_factor, foreseen, refused
 from mxpeak.bench.lu import LuBench, Problem, check_grids, dry_run_text, run_lu
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.grid import Grid
@@ -34,12 +34,12 @@ from mxpeak.perf.counts import Footprint, hpl_flops, mxp_memory_bytes
 from mxpeak.precision import precision
 from mxpeak.records import Result
 from mxpeak.runtime.placement import on_device
-from mxpeak.solvers.difficulty import condition_estimate, unpreconditioned_factor
+from mxpeak.solvers.difficulty import condition_estimate, unpreconditioned_factor, unpreconditioned_steps
 from mxpeak.solvers.krylov import Solve
 from mxpeak.solvers.lu import MixedLuOptions, factorize, storage
 from mxpeak.solvers.mxp_system import Balance, MxpSystem, balance
 from mxpeak.solvers.proof import prove
-from mxpeak.solvers.refine import TARGET, backward_error, refine
+from mxpeak.solvers.refine import MOST_STEPS, TARGET, backward_error, refine
 from mxpeak.spans import Spans
 
 #: The phases that make up a run; "other" is what they leave: Python, vectors, and whatever has no name.
@@ -135,8 +135,16 @@ def _after_the_clock(timed: _Timed, elapsed_s: float, start: float, end: float, 
         growth=largest_u / largest_a if largest_a else 0.0,
         condition=condition_estimate(mxp),
         unpreconditioned_factor=unpreconditioned_factor(system, mxp),
+        unpreconditioned_steps=_steps_without_factors(case, system, mxp),
         spans=timed.spans,
     )
+
+
+def _steps_without_factors(case: HplMxpCase, system: GeneratedSystem, mxp: MxpSystem) -> int | None:
+    """Steps of GMRES where no circular law predicts them; None: more than the rules' fifty.  Collective."""
+    if case.generator in INADMISSIBLE or convergence_factor(case) is not None:
+        return None
+    return unpreconditioned_steps(system, mxp, MOST_STEPS, THRESHOLD)
 
 
 class _Timed:
