@@ -35,8 +35,9 @@ class DenseSystem:
         return self.rho
 
     def basis(self) -> tuple[Basis, float]:
-        Q = ArraySpace(np).basis(self.restart + 1)
-        Q.append((self.r / self.rho).astype(self.B.dtype), 1.0)
+        q = (self.r / self.rho).astype(self.B.dtype)
+        Q = ArraySpace(np, q).basis(self.restart + 1)
+        Q.append(q, 1.0)
         return Q, self.rho
 
     def step(self, q: Array) -> Array:
@@ -137,7 +138,7 @@ def test_the_estimate_is_the_residual_and_the_basis_is_orthonormal(operator: tup
         norms.append(norm)
         return h, norm
 
-    Q, rho = started(ArraySpace(np), z, steps)
+    Q, rho = started(ArraySpace(np, z), z, steps)
     orthogonalize, Q.orthogonalize = Q.orthogonalize, watched
     d, estimates = cycle(lambda q: B @ q, Q, rho, steps, 0.0, lambda H: (problem.append(H), H.residual)[1])
     assert len(estimates) == len(norms) <= steps
@@ -168,7 +169,7 @@ def test_a_cycle_ends_with_the_first_number_that_is_not_finite(rng: Any, bad: fl
         return A @ q if len(products) < 4 else np.full(11, bad)
 
     with np.errstate(invalid="ignore"):
-        Q, rho = started(ArraySpace(np), b, 10)
+        Q, rho = started(ArraySpace(np, b), b, 10)
         _, estimates = cycle(B, Q, rho, 10, 0.0)
     assert len(products) == len(estimates) == 4
     assert np.isfinite(estimates[:3]).all()

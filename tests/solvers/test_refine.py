@@ -21,10 +21,9 @@ TYPES = [np.float32, np.float64, np.complex64, np.complex128]
 class Dense:
     """A `refine.System` of one rank, M^-1 a matrix; it counts its products with A."""
 
-    unknowns = equations = ArraySpace(np)
-
     def __init__(self, A: Array, b: Array, inverse: Array):
         self.A, self.b, self.inverse, self.n, self.products = A, b, inverse, len(b), 0
+        self.unknowns = self.equations = ArraySpace(np, b)
         self.A_inf, self.b_inf = float(np.abs(A).sum(axis=1).max()), float(np.abs(b).max())
 
     def residual(self, x: Array) -> Array:
@@ -36,12 +35,6 @@ class Dense:
 
     def precondition(self, r: Array) -> Array:
         return self.inverse @ r
-
-    def add(self, x: Array, d: Array) -> None:
-        x += d
-
-    def subtract(self, r: Array, d: Array) -> Array:
-        return r - d
 
 
 def system(rng: Any, n: int, dtype: Any = np.float64, error: float = 1e-3) -> Dense:

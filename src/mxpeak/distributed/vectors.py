@@ -1,16 +1,19 @@
-"""Vectors as Krylov methods use them: over the rows or the columns of a distributed matrix, and arrays of one rank.
+"""Vectors as Krylov methods use them: a basis, and the spaces that its vectors are of.
 
-A vector over the columns is the same on all ranks of a process column; in sums it must count once.  Sums and maxima run
-over the whole grid, so that every rank gets the same numbers and takes the same branch.
+    DistSpace    over the rows or the columns of a distributed matrix: HPL-MxP
+    ArraySpace   arrays of one rank, real or complex: `solve` and `study`
+
+To a product with a dense matrix, a basis adds next to nothing: a space's own two products do.  Of a step with a sparse
+matrix it is most of what is read: so `system.SparseBasis` has kernels that read it three times instead of four.
 """
 
 from __future__ import annotations
 
 from math import sqrt
-from typing import Any
+from typing import Any, Protocol
 
 from mxpeak.comm.base import Communicator
-from mxpeak.kernels.contract import Kernels, Vector
+from mxpeak.kernels.contract import Kernels, Matrix, Vector
 
 
 def largest(kernels: Kernels, everybody: Communicator, values: list[float]) -> list[float]:
@@ -25,15 +28,87 @@ def max_abs(kernels: Kernels, w: Vector) -> float:
     return float(kernels.xp.max(kernels.xp.abs(w))) if len(w) else 0.0
 
 
+class Space(Protocol):
+    """Vectors of one length and distribution; a matrix Q has such vectors for rows."""
+
+    @property
+    def xp(self) -> Any:
+        """The namespace of these arrays."""
+
+    def zeros(self) -> Vector:
+        """A vector of zeros."""
+
+    def rows(self, most: int) -> Matrix:
+        """An uninitialised Q of so many vectors, each Q[k]."""
+
+    def norm(self, w: Vector) -> float:
+        """||w||_2.  Collective."""
+
+    def project(self, Q: Matrix, w: Vector) -> Vector:
+        """Q^H w, the same on every rank.  Collective, one reduction."""
+
+    def add_product(self, w: Vector, Q: Matrix, t: Vector) -> None:
+        """w += Q t."""
+
+
+class Basis:
+    """Vectors q_1 … q_k of a space: a `krylov.Basis`."""
+
+    def __init__(self, space: Space, most: int):
+        self._space, self._Q, self._k = space, space.rows(most), 0
+
+    @property
+    def last(self) -> Vector:
+        """q_k."""
+        return self._Q[self._k - 1]
+
+    def append(self, w: Vector, factor: float) -> None:
+        """q_{k+1} = factor · w."""
+        self._Q[self._k] = w * factor
+        self._k += 1
+
+    def orthogonalize(self, w: Vector) -> tuple[list[Any], float]:
+        """CGS2 of w: three reductions, and Q read four times."""
+        space, Q = self._space, self._Q[: self._k]
+        h = space.project(Q, w)
+        space.add_product(w, Q, -h)
+        again = space.project(Q, w)
+        space.add_product(w, Q, -again)
+        norm = space.norm(w)
+        if norm > 0:
+            self.append(w, 1.0 / norm)
+        return list((h + again).tolist()), norm
+
+    def combine(self, t: list[Any]) -> Vector:
+        """Q t, of the first so many vectors."""
+        Q, d = self._Q[: len(t)], self._space.zeros()
+        self._space.add_product(d, Q, self._space.xp.asarray(t, dtype=Q.dtype))
+        return d
+
+
 class DistSpace:
-    """Vectors of which this rank has `size` entries; `counts`: whether it is this rank's copy that enters sums."""
+    """Vectors over the rows or over the columns, `size` entries on this rank.
+
+    A vector over the columns is the same on all ranks of a process column; in sums it must count once: `counts` says
+    whether this rank's copy does.  Sums and maxima run over the whole grid: every rank gets the same numbers and takes
+    the same branch.
+    """
 
     def __init__(self, kernels: Kernels, everybody: Communicator, size: int, *, counts: bool):
         self.kernels, self.everybody, self.size, self.counts = kernels, everybody, size, counts
+        self.xp = kernels.xp
 
-    def basis(self, most: int) -> DistBasis:
-        """A basis for as many vectors as are appended, whatever `most` is.  Not collective."""
-        return DistBasis(self)
+    def basis(self, most: int) -> Basis:
+        """A basis without vectors, with memory for so many."""
+        return Basis(self, most)
+
+    def zeros(self) -> Vector:
+        """A vector of zeros."""
+        return self.xp.zeros(self.size)
+
+    def rows(self, most: int) -> Matrix:
+        """Q, uninitialised."""
+        return self.kernels.matrix(most, self.size)
 
     def norm(self, w: Vector) -> float:
         """||w||_2.  Collective."""
@@ -45,129 +120,54 @@ class DistSpace:
 
     def sum_of(self, parts: list[float]) -> list[float]:
         """Sums over the ranks whose copies count.  Collective."""
-        xp = self.kernels.xp
-        total = xp.asarray(parts if self.counts else [0.0] * len(parts), dtype=xp.float64)
+        total = self.xp.asarray(parts if self.counts else [0.0] * len(parts), dtype=self.xp.float64)
         self.everybody.allreduce(total, "sum")
         return list(total.tolist())
 
+    def project(self, Q: Matrix, w: Vector) -> Vector:
+        """h = Q^T w.  Collective."""
+        h = self.xp.zeros(len(Q))
+        if self.counts:
+            self.kernels.add_matvec(h, Q, w)
+        self.everybody.allreduce(h, "sum")
+        return h
 
-class DistBasis:
-    """Vectors q_1 … q_k of a space, each a row of one local matrix."""
-
-    #: Rows that are allocated at a time: a solve that ends after three steps does not allocate fifty vectors.
-    CHUNK = 8
-
-    def __init__(self, space: DistSpace):
-        self._space = space
-        self._chunks: list[Vector] = []
-        self._used = 0
-
-    @property
-    def last(self) -> Vector:
-        """q_k."""
-        return self._chunks[-1][(self._used - 1) % self.CHUNK]
-
-    def append(self, w: Vector, factor: float) -> None:
-        """q_{k+1} = factor · w."""
-        if self._used % self.CHUNK == 0:
-            self._chunks.append(self._space.kernels.matrix(self.CHUNK, self._space.size))
-        self._used += 1
-        self.last[:] = self._space.kernels.xp.multiply(w, factor)
-
-    def orthogonalize(self, w: Vector) -> tuple[list[float], float]:
-        """CGS2 of w.  Collective, three reductions."""
-        first, again = self._project(w), self._project(w)
-        norm = self._space.norm(w)
-        if norm > 0:
-            self.append(w, 1.0 / norm)
-        return [a + b for a, b in zip(first, again)], norm
-
-    def _project(self, w: Vector) -> list[float]:
-        """h = Q^T w and w -= Q h."""
-        kernels = self._space.kernels
-        h = kernels.xp.zeros(self._used)
-        if self._space.counts:
-            for k, Q in self._parts(self._used):
-                kernels.add_matvec(h[k : k + Q.shape[0]], Q, w)
-        self._space.everybody.allreduce(h, "sum")
-        self._add(w, -h)
-        return list(h.tolist())
-
-    def combine(self, t: list[float]) -> Vector:
-        """Q t."""
-        xp = self._space.kernels.xp
-        x = xp.zeros(self._space.size)
-        self._add(x, xp.asarray(t, dtype=xp.float64))
-        return x
-
-    def _add(self, x: Vector, t: Vector) -> None:
-        """x += Q t."""
-        for k, Q in self._parts(len(t)):
-            self._space.kernels.add_matvec(x, Q, t[k : k + Q.shape[0]], transposed=True)
-
-    def _parts(self, count: int) -> list[tuple[int, Vector]]:
-        """The first `count` vectors, as (number of the first, matrix) a chunk."""
-        return [
-            (k * self.CHUNK, Q[: min(self.CHUNK, count - k * self.CHUNK)])
-            for k, Q in enumerate(self._chunks)
-            if count > k * self.CHUNK
-        ]
+    def add_product(self, w: Vector, Q: Matrix, t: Vector) -> None:
+        """w += Q t."""
+        self.kernels.add_matvec(w, Q, t, transposed=True)
 
 
 class ArraySpace:
-    """Arrays of an array namespace, real or complex, vectors or blocks of one column; all of them on this rank."""
+    """Arrays like one of an array namespace: vectors, or blocks of one column."""
 
-    def __init__(self, xp: Any):
-        self._xp = xp
+    def __init__(self, xp: Any, like: Vector):
+        self.xp, self._like = xp, like
 
-    def basis(self, most: int) -> ArrayBasis:
+    def basis(self, most: int) -> Basis:
         """A basis without vectors, with memory for so many."""
-        return ArrayBasis(self._xp, most)
+        return Basis(self, most)
+
+    def zeros(self) -> Vector:
+        """A vector of zeros."""
+        return self.xp.zeros_like(self._like)
+
+    def rows(self, most: int) -> Matrix:
+        """Q, uninitialised."""
+        return self.xp.empty((most, *self._like.shape), dtype=self._like.dtype)
 
     def norm(self, w: Vector) -> float:
         """||w||_2."""
-        return float(self._xp.linalg.vector_norm(w))
+        return float(self.xp.linalg.vector_norm(w))
 
     def max_abs(self, w: Vector) -> float:
         """||w||_inf, NaN if w has one."""
-        return float(self._xp.max(self._xp.abs(w)))
+        return float(self.xp.max(self.xp.abs(w)))
 
+    def project(self, Q: Matrix, w: Vector) -> Vector:
+        """h = Q^H w."""
+        xp = self.xp
+        return xp.conj(xp.reshape(Q, (len(Q), -1)) @ xp.conj(xp.reshape(w, (-1,))))
 
-class ArrayBasis:
-    """Vectors q_1 … q_k, each a row of one array."""
-
-    def __init__(self, xp: Any, most: int):
-        self._xp, self._most, self._k = xp, most, 0
-        self._Q: Any = None
-
-    @property
-    def last(self) -> Vector:
-        """q_k."""
-        return self._xp.reshape(self._Q[self._k - 1], self._shape)
-
-    def append(self, w: Vector, factor: float) -> None:
-        """q_{k+1} = factor · w."""
-        if self._Q is None:
-            self._shape, self._Q = w.shape, self._xp.empty((self._most, len(w)), dtype=w.dtype)
-        self._Q[self._k] = self._xp.reshape(w * factor, (-1,))
-        self._k += 1
-
-    def orthogonalize(self, w: Vector) -> tuple[list[Any], float]:
-        """CGS2 of w."""
-        first, again = self._project(w), self._project(w)
-        norm = float(self._xp.linalg.vector_norm(w))
-        if norm > 0:
-            self.append(w, 1.0 / norm)
-        return [a + b for a, b in zip(first, again)], norm
-
-    def combine(self, t: list[Any]) -> Vector:
-        """Q t."""
-        factors = self._xp.asarray(t, dtype=self._Q.dtype)
-        return self._Q[: len(t)].T @ self._xp.reshape(factors, (-1, *self._shape[1:]))
-
-    def _project(self, w: Vector) -> list[Any]:
-        """h = Q^H w and w -= Q h."""
-        Q = self._Q[: self._k]
-        h = self._xp.conj(Q @ self._xp.conj(w))
-        w -= Q.T @ h
-        return list(self._xp.reshape(h, (-1,)).tolist())
+    def add_product(self, w: Vector, Q: Matrix, t: Vector) -> None:
+        """w += Q t."""
+        w += self.xp.reshape(self.xp.reshape(Q, (len(Q), -1)).T @ t, w.shape)

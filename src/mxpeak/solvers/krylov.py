@@ -15,11 +15,11 @@ iterative refinement.  In fp64 throughout it is restarted GMRES.  M stands on on
     left   `refine`       M^-1 A    M^-1 r    d            ||r|| / ((||A||·||x|| + ||b||)·n·u), infinity norm
     right  `gmres_ir`     A M^-1    r         M^-1 d       ||r|| / ||b||, 2-norm
 
-Why two?  With a dense A a vector costs nothing beside a product, and what counts is the backward error.  From the left
-GMRES minimizes M^-1 r, nearly the error of x, so it works where A is almost singular (Carson and Higham 2017); but that
-norm says nothing about r: so the products A q_k are kept, and r - (A Q) t predicts the residual.  With a sparse A every
-vector counts.  From the right GMRES minimizes r itself and knows ||r|| without another vector; and HPG-MxP's rules and
-`mxpeak.gmres` stop on ||r|| / ||b||.
+Why two?  With a dense A a vector costs nothing compared with a product, and what counts is the backward error.  From
+the left GMRES minimizes M^-1 r, nearly the error of x, so it works where A is almost singular (Carson and Higham 2017);
+but that norm says nothing about r: so the products A q_k are kept, and r - (A Q) t predicts the residual.  With a
+sparse A every vector counts.  From the right GMRES minimizes r itself and knows ||r|| without another vector; and
+HPG-MxP's rules and `mxpeak.gmres` stop on ||r|| / ||b||.
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ def restarted(
 ) -> Solve:
     """Correct x until its residual is at most tolerance·unit, for up to `most` steps; `watch` sees every cycle.
 
-    residual    r = b - A x, computed anew; its norm
+    residual    computes r = b - A x; its norm
     correct     x = x + … by up to so many steps; the estimates of those made
     may_stall   whether steps that gain nothing are the last
 

@@ -51,7 +51,7 @@ class MxpSystem:
 
     def residual(self, x: Vector) -> Vector:
         """b - A x over the rows."""
-        return self.subtract(self.b, self.multiply(x))
+        return self.b - self.multiply(x)
 
     def precondition(self, r: Vector) -> Vector:
         """C U^-1 L^-1 R r over the columns."""
@@ -74,14 +74,6 @@ class MxpSystem:
         """The unknowns that this rank's entries of a vector over the columns are."""
         cols = self._system.cols
         return cols.to_global(self._kernels.xp.arange(cols.local_size))
-
-    def add(self, x: Vector, d: Vector) -> None:
-        """x += d."""
-        self._kernels.add_scaled(x, 1.0, d)
-
-    def subtract(self, r: Vector, d: Vector) -> Vector:
-        """r - d."""
-        return self._kernels.xp.subtract(r, d)
 
 
 def balance(A: DistMatrix, kernels: Kernels) -> Balance:

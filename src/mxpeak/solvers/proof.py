@@ -11,7 +11,7 @@ variance
 so that two passes over the factors, t = (U∘U) 1 and s = (L∘L) t, give every sigma_i.  In the brackets stand the
 sums in FP32 (in each of N/NB updates an entry is rounded once, and NB products are added up one after the other), and
 the evaluation of the proof itself in FP64.  Where the entries are not random, equal ones err alike, and sums err in
-the same direction again and again: then s_i = (Σ_{k<i} |l_ik| sqrt(t_k))², and (NB² + (N/NB)²)/3 takes the place of
+the same direction again and again: then s_i = (Σ_{k<i} |l_ik| sqrt(t_k))², and (NB² + (N/NB)²)/3 replaces
 NB/6 + N/(3·NB).
 
 A bound of the form N·u_low·||L||·||U|| would allow everything: N·u_low exceeds 1 for fp16 from N = 2048 on.  This one

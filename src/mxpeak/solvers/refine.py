@@ -3,7 +3,7 @@
     gmres       left-preconditioned GMRES on M^-1 A d = M^-1 r     (Carson and Higham 2017; the benchmark's rules)
     classical   d = M^-1 r, x = x + d                              (Wilkinson; OLCF Algorithm 1, lines 33-49)
 
-Both start from x_0 = M^-1 b, and stop on the scaled backward error of a residual computed anew:
+Both start from x_0 = M^-1 b, and stop on the scaled backward error of a freshly computed residual:
 
     eta = ||b - A x|| / ((||A||·||x|| + ||b||)·n·u)       in the infinity norm
 """
@@ -52,12 +52,6 @@ class System(Protocol):
     def precondition(self, r: Vector) -> Vector:
         """M^-1 r over the unknowns; r is kept."""
 
-    def add(self, x: Vector, d: Vector) -> None:
-        """x += d in place."""
-
-    def subtract(self, r: Vector, d: Vector) -> Vector:
-        """r - d as a new vector over the equations."""
-
 
 def backward_error(system: System, residual_inf: float, x: Vector, u: float = U) -> float:
     """eta of a residual of this norm; 0 for a system of zeros.  Collective."""
@@ -80,7 +74,8 @@ def refine(
     """
     refinement = _Refinement(system, SAFETY * target, u)
     correct = refinement.by_gmres if method == "gmres" else refinement.by_one_solve
-    return refinement.x, restarted(refinement.residual, correct, restart=restart, most=most, tolerance=target)
+    done = restarted(refinement.residual, correct, restart=restart, most=most, tolerance=target)
+    return refinement.x, done
 
 
 class _Refinement:
@@ -110,13 +105,13 @@ class _Refinement:
             return system.precondition(w)
 
         def predicted(H: LeastSquares) -> float:
-            return self._eta(system.subtract(self._r, AQ.combine(H.solve())))
+            return self._eta(self._r - AQ.combine(H.solve()))
 
         d, estimates = cycle(B, Q, rho, steps, self._enough, predicted)
-        system.add(self.x, d)
+        self.x += d
         return estimates
 
     def by_one_solve(self, steps: int) -> list[float]:
         """x = x + M^-1 r: one step, which expects to leave nothing."""
-        self._system.add(self.x, self._system.precondition(self._r))
+        self.x += self._system.precondition(self._r)
         return [0.0]

@@ -252,7 +252,7 @@ class Krylov:
 def gmres(A: Array, b: Array) -> Krylov:
     """GMRES from x = 0, never restarted, until HPL's check passes."""
     n = len(b)
-    Q, rho = started(ArraySpace(np), b, n)
+    Q, rho = started(ArraySpace(np, b), b, n)
     check = _Check(A, b, Q)
     _, found = cycle(lambda q: A @ q, Q, rho, n, nextafter(THRESHOLD, 0.0), check.scaled_residual)
     return Krylov(len(found) if check.scaled < THRESHOLD else None, check.scaled, check.reduction)

@@ -189,7 +189,7 @@ class OneColumn:
         self.n = len(equations.A)
         self.A_inf = equations.factors.A_inf
         self.b = equations.B
-        self.unknowns = self.equations = ArraySpace(equations.kernels.xp)
+        self.unknowns = self.equations = ArraySpace(equations.kernels.xp, self.b)
         self.b_inf = self.unknowns.max_abs(self.b)
 
     def residual(self, x: Block) -> Block:
@@ -203,14 +203,6 @@ class OneColumn:
     def precondition(self, r: Block) -> Block:
         """U^-1 L^-1 r."""
         return self._equations.factors.apply(r)
-
-    def add(self, x: Block, d: Block) -> None:
-        """x += d in place."""
-        x += d
-
-    def subtract(self, r: Block, d: Block) -> Block:
-        """r - d."""
-        return r - d
 
 
 # --- blocks, one right-hand side a column
