@@ -30,6 +30,7 @@ from mxpeak.layout.generators import generator
 from mxpeak.perf.host import available_memory_bytes, environment, host_facts, software_facts
 from mxpeak.precision import precision
 from mxpeak.solvers.krylov import Basis, LeastSquares, cycle, started
+from mxpeak.solvers.residual import backward_error
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -217,8 +218,9 @@ def lu_without_pivoting(A: Array) -> Array:
 
 def scaled_residual(A: Array, b: Array, x: Array, r: Array) -> float:
     """HPL's ||r|| / (n·u·(||A||·||x|| + ||b||)) in the infinity norm."""
-    scale = np.abs(A).sum(axis=1).max() * np.abs(x).max() + np.abs(b).max()
-    return float(np.abs(r).max() / (len(b) * precision("fp64").u * scale))
+    A_inf = float(np.abs(A).sum(axis=1).max())
+    r_inf, x_inf, b_inf = (float(np.abs(v).max()) for v in (r, x, b))
+    return backward_error(r_inf, A_inf, x_inf, b_inf, len(b), precision("fp64").u)
 
 
 def _norm_summary(cases: list[dict[str, Any]]) -> dict[str, Any]:
