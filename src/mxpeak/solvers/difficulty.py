@@ -48,8 +48,7 @@ def unpreconditioned_steps(system: GeneratedSystem, mxp: MxpSystem, most: int, t
 
     def eta(H: LeastSquares) -> float:
         t = H.solve()
-        r = mxp.subtract(mxp.b, AQ.combine(t))
-        return backward_error(mxp, mxp.equations.max_abs(r), Q.combine(t))
+        return backward_error(mxp, mxp.equations.max_abs(mxp.b - AQ.combine(t)), Q.combine(t))
 
     _, etas = cycle(A, Q, rho, most, math.nextafter(threshold, 0.0), eta)
     return len(etas) if etas[-1] < threshold else None
