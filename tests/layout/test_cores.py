@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mxpeak.errors import UsageError
-from mxpeak.layout.cores import core_masks, core_ranges, oversubscribed
+from mxpeak.layout.cores import core_masks, oversubscribed, short_list
 
 
 @given(st.integers(1, 16), st.integers(0, 40))
@@ -32,5 +32,5 @@ def test_impossible_lists_of_cores_say_what_is_wrong(cores, text):
 
 
 def test_core_ranges_are_short():
-    assert core_ranges([10, 0, 1, 2, 3, 8, 11]) == "0-3,8,10-11"
-    assert core_ranges([]) == ""
+    assert short_list([10, 0, 1, 2, 3, 8, 11]) == "0-3,8,10-11"
+    assert short_list([]) == ""

@@ -12,14 +12,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, TypedDict, TypeVar, Unpack
 
 from mxpeak.comm.base import Communicator
-from mxpeak.configs.grid import GridCase
+from mxpeak.configs.grid import GridCase, GridConfig
 from mxpeak.configs.run import RunConfig
 from mxpeak.distributed.vectors import largest
 from mxpeak.kernels.contract import Kernels
 from mxpeak.layout.grid import ProcessGrid
+from mxpeak.layout.nodes import fitting_node_grids, node_grids_a_host
 from mxpeak.options import Setting
 from mxpeak.records import Caution, Result, bytes_rate_text, size_text
 from mxpeak.runtime.facts import facts_of
+from mxpeak.runtime.launch import hosts
 from mxpeak.runtime.memory import memory_budget
 from mxpeak.runtime.placement import Placement, bind_to_cores, load_kernels, on_device
 from mxpeak.spans import Observer, Spans
@@ -143,6 +145,41 @@ def phase_table(comm: Communicator, spans: Spans) -> dict[str, dict[str, Any]]:
             "calls": sum(calls),
         }
     return table
+
+
+# --- process grids ----------------------------------------------------------------------------------------------
+
+
+def check_grids(config: GridConfig, comm: Communicator) -> tuple[tuple[int, int], ...]:
+    """Every grid, checked against the number of ranks and the nodes that these are on.  Collective.
+
+    A mistake raises here, on every rank alike.
+    """
+    grids = config.grids(comm.size)
+    names = hosts(comm) if config.node_grid else []
+    for P, Q in grids:
+        shape = ProcessGrid(P, Q, config.order, config.node_grid)  # checks that the node grid tiles it
+        if names:
+            node_grids_a_host(shape, names)
+    return grids
+
+
+def node_cautions(config: GridConfig, comm: Communicator) -> list[Caution]:
+    """What to know of nodes that have several node grids instead of one.  Collective."""
+    if config.node_grid is None:
+        return []
+    p, q = config.node_grid
+    names, found = hosts(comm), []
+    for P, Q in config.grids(comm.size):
+        shape = ProcessGrid(P, Q, config.order, config.node_grid)
+        if (count := node_grids_a_host(shape, names)) > 1:
+            ranks = count * p * q
+            text = (
+                f"--node-grid {p}x{q} stands for {p}*{q} = {p * q} ranks on a node, but a node has {ranks} of the grid"
+            )
+            others = " or ".join(fitting_node_grids(shape, ranks)[:2])
+            found.append(Caution("node-grid", text, f"start {p * q} ranks a node, or use {others}"))
+    return found
 
 
 def grid_text(case: GridCase) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any, Generic, Protocol, TypeVar, Unpack
 
-from mxpeak.bench.harness import Bench, Told, peak_rss, phase_table, repeated, run_cases
+from mxpeak.bench.harness import Bench, Told, check_grids, node_cautions, peak_rss, phase_table, repeated, run_cases
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.grid import Grid, make_grid
 from mxpeak.configs.lu import LuCase, LuConfig
@@ -94,6 +94,7 @@ class LuBench(Bench[LuConfig]):
 
     def __init__(self, *shared: Any):
         super().__init__(*shared)
+        self.facts.cautions.extend(node_cautions(self.config, self.comm))
         self.gemm_block = GPU_GEMM_BLOCK if self.config.on_gpu else GEMM_BLOCK
         self.grid = lru_cache(maxsize=None)(self._grid)
         self.limit = lru_cache(maxsize=None)(self.measure_limit)
@@ -251,14 +252,6 @@ def dry_run_text(
             f"{need['total'] / case.P / case.Q / 2**30:.3g} GiB a rank; {hpl_flops(case.n):.3g} flops"
         )
     return "\n".join(lines)
-
-
-def check_grids(config: LuConfig, comm: Communicator) -> tuple[tuple[int, int], ...]:
-    """Every grid, checked against the number of ranks; a mistake raises here, on every rank alike."""
-    grids = config.grids(comm.size)
-    for P, Q in grids:
-        ProcessGrid(P, Q, config.order, config.node_grid)  # checks the node grid
-    return grids
 
 
 def gemm_probe(kernels: Kernels, m: int, n: int, k: int, precision: str) -> Callable[[], None]:

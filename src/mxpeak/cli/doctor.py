@@ -72,12 +72,12 @@ def _shown(name: str, value: Any) -> str:
 
 
 def _host_facts() -> Mapping[str, Any]:
-    from mxpeak.layout.cores import core_ranges
+    from mxpeak.layout.cores import short_list
     from mxpeak.perf.host import host_facts
 
     facts = host_facts()
     nodes = facts["numa_nodes"] or []
-    return {**facts, "cores_allowed": core_ranges(facts["cores_allowed"]), "numa_nodes": len(nodes) or None}
+    return {**facts, "cores_allowed": short_list(facts["cores_allowed"]), "numa_nodes": len(nodes) or None}
 
 
 def _blas_facts() -> Mapping[str, Any]:
@@ -114,12 +114,12 @@ def _gpu_facts() -> Mapping[str, Any]:
 
 def _core_facts(ranks: int) -> Mapping[str, Any]:
     """The cores of each local rank."""
-    from mxpeak.layout.cores import core_masks, core_ranges
+    from mxpeak.layout.cores import core_masks, short_list
     from mxpeak.perf.host import one_core_each
 
     masks = core_masks(one_core_each(), ranks)
     users = [core for mask in masks for core in mask]
     return {
-        f"rank {rank}": core_ranges(mask) + ("  (shared with another rank)" if users.count(mask[0]) > 1 else "")
+        f"rank {rank}": short_list(mask) + ("  (shared with another rank)" if users.count(mask[0]) > 1 else "")
         for rank, mask in enumerate(masks)
     }

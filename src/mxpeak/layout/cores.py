@@ -17,7 +17,7 @@ def core_masks(cores: Sequence[int], ranks: int) -> list[list[int]]:
         raise UsageError("no core to bind to: the list of cores is empty")
     if len(set(cores)) != len(cores):
         twice = sorted(core for core, count in Counter(cores).items() if count > 1)
-        raise UsageError(f"cores are listed twice: {core_ranges(twice)}; name each core once")
+        raise UsageError(f"cores are listed twice: {short_list(twice)}; name each core once")
     if oversubscribed(cores, ranks):
         return [[cores[rank % len(cores)]] for rank in range(ranks)]
     size, longer = divmod(len(cores), ranks)
@@ -30,8 +30,8 @@ def oversubscribed(cores: Sequence[int], ranks: int) -> bool:
     return ranks > len(cores)
 
 
-def core_ranges(cores: Sequence[int]) -> str:
-    """Core numbers as a short list such as 0-3,8,10-11."""
+def short_list(cores: Sequence[int]) -> str:
+    """Numbers of cores or ranks as a short list such as 0-3,8,10-11."""
     runs: list[list[int]] = []
     for core in sorted(set(cores)):
         if runs and core == runs[-1][1] + 1:

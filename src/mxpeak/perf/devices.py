@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mxpeak.layout.cores import core_ranges
+from mxpeak.layout.cores import short_list
 from mxpeak.perf.host import core_list, host_facts
 
 #: Classes of network adapters that carry messages between nodes: InfiniBand and RoCE, Slingshot.
@@ -81,7 +81,7 @@ def map_lines(ranks: Sequence[RankLocation]) -> list[str]:
     rows = [("rank", "host", "cores", "GPU", "at", "NUMA", "adapters")]
     for r in ranks:
         node = "-" if r.gpu_location.node is None else str(r.gpu_location.node)
-        rows.append((str(r.rank), r.host, core_ranges(r.cores), r.gpu, r.bus_id, node, ",".join(r.adapters) or "-"))
+        rows.append((str(r.rank), r.host, short_list(r.cores), r.gpu, r.bus_id, node, ",".join(r.adapters) or "-"))
     widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
 
@@ -92,9 +92,9 @@ def cross_socket(rank: RankLocation) -> str | None:
     if node is None or not rank.core_nodes or node in rank.core_nodes:
         return None
     mine = " and ".join(map(str, rank.core_nodes))
-    near = f" ({core_ranges(rank.gpu_location.cores)})" if rank.gpu_location.cores else ""
+    near = f" ({short_list(rank.gpu_location.cores)})" if rank.gpu_location.cores else ""
     return (
-        f"rank {rank.rank} on {rank.host} has cores {core_ranges(rank.cores)} of NUMA node {mine}, but its GPU "
+        f"rank {rank.rank} on {rank.host} has cores {short_list(rank.cores)} of NUMA node {mine}, but its GPU "
         f"{rank.bus_id} hangs on node {node}: every message crosses between them; bind it to cores of node {node}"
         f"{near}"
     )

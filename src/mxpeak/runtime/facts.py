@@ -12,7 +12,7 @@ from typing import Any
 
 from mxpeak.comm.base import Communicator
 from mxpeak.kernels.contract import Kernels
-from mxpeak.layout.cores import core_ranges
+from mxpeak.layout.cores import short_list
 from mxpeak.options import Setting
 from mxpeak.perf.devices import cross_socket, map_lines, rank_location
 from mxpeak.perf.host import environment, host_facts, software_facts
@@ -76,7 +76,7 @@ def launch_facts(comm: Communicator, placement: Placement, kernels: Kernels) -> 
     """Who started the run, and what each rank got.  Collective over comm; whole on rank 0."""
     found = launcher()
     ranks = comm.gather_objects(
-        {"rank": comm.rank, "host": os.uname().nodename, "cores": core_ranges(placement.cores),
+        {"rank": comm.rank, "host": os.uname().nodename, "cores": short_list(placement.cores),
          "threads": placement.threads, **kernels.device_facts()}
     )  # fmt: skip
     return {"launcher": found[0] if found and comm.size > 1 else "shell", "ranks": comm.size, "binding": ranks}

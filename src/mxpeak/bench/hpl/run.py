@@ -12,10 +12,10 @@ from __future__ import annotations
 import time
 from typing import Any, Unpack
 
-from mxpeak.bench.harness import Told
+from mxpeak.bench.harness import Told, check_grids
 from mxpeak.bench.hpl.config import HplCase, HplConfig
 from mxpeak.bench.hpl.result import Solve, hpl_result
-from mxpeak.bench.lu import LuBench, Problem, check_grids, dry_run_text, run_lu
+from mxpeak.bench.lu import LuBench, Problem, dry_run_text, run_lu
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.grid import Grid
 from mxpeak.distributed.matrix import DistMatrix, dist_matrix

@@ -16,11 +16,11 @@ import secrets
 import time
 from typing import Any, Unpack
 
-from mxpeak.bench.harness import Told
+from mxpeak.bench.harness import Told, check_grids
 from mxpeak.bench.hpl_mxp.config import HplMxpCase, HplMxpConfig
 from mxpeak.bench.hpl_mxp.result import Check, MxpSolve, hpl_mxp_result
 from mxpeak.bench.hpl_mxp.rules import INADMISSIBLE, THRESHOLD, convergence_factor, foreseen, refused
-from mxpeak.bench.lu import LuBench, Problem, check_grids, dry_run_text, run_lu
+from mxpeak.bench.lu import LuBench, Problem, dry_run_text, run_lu
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.grid import Grid
 from mxpeak.distributed.generate import GeneratedSystem

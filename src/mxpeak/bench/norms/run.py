@@ -18,7 +18,7 @@ from functools import lru_cache
 from itertools import groupby
 from typing import Any, Unpack
 
-from mxpeak.bench.harness import Bench, Told, phase_table, repeated, run_cases
+from mxpeak.bench.harness import Bench, Told, node_cautions, phase_table, repeated, run_cases
 from mxpeak.bench.norms.check import Reference, reference_norms
 from mxpeak.bench.norms.config import NormsCase, NormsConfig
 from mxpeak.bench.norms.matrix import StoredMatrix, empty_matrix, generate
@@ -78,7 +78,7 @@ class NormBench(Bench[NormsConfig]):
     def __init__(self, *shared: Any):
         super().__init__(*shared)
         self._sizes = Sizes(self.config, self.comm, self.budget, self.placement.threads)
-        self.facts.cautions.extend(self._sizes.cautions)
+        self.facts.cautions.extend([*node_cautions(self.config, self.comm), *self._sizes.cautions])
         self._grid = lru_cache(maxsize=None)(self._make_grid)
         self._ready = lru_cache(maxsize=None)(self._make_ready)
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from math import isqrt
 
+from mxpeak.bench.harness import check_grids
 from mxpeak.bench.norms.config import NormsCase, NormsConfig
 from mxpeak.bench.norms.matrix import footprint
 from mxpeak.comm.base import Communicator
 from mxpeak.configs.norms import STRUCTURES
 from mxpeak.errors import UsageError
-from mxpeak.layout.grid import ProcessGrid
 from mxpeak.layout.structure import Structure, structure
 from mxpeak.perf.counts import Footprint
 from mxpeak.records import Caution, size_text
@@ -26,9 +26,7 @@ def check(config: NormsConfig, comm: Communicator) -> tuple[tuple[int, int], ...
         raise UsageError(
             f"--min-gflops {config.min_gflops:g} is of rates in GFLOP/s, but norms are measured in GB/s; leave it out"
         )
-    grids = config.grids(comm.size)
-    for P, Q in grids:
-        ProcessGrid(P, Q, config.order, config.node_grid)  # checks the node grid
+    grids = check_grids(config, comm)
     for case in config.cases(comm.size, [DEFAULT_N]):
         structure_of(case)
     return grids

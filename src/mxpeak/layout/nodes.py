@@ -1,0 +1,61 @@
+"""A node grid against the nodes: which ranks of a process grid are on which host."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from itertools import groupby
+
+from mxpeak.errors import UsageError
+from mxpeak.layout.cores import short_list
+from mxpeak.layout.grid import ProcessGrid, nearest_node_grids
+
+#: Hosts that an error names.
+MOST_NAMED = 4
+
+
+def node_grids_a_host(grid: ProcessGrid, hosts: Sequence[str]) -> int:
+    """How many blocks of the node grid the fullest host has, of `hosts` by rank: 1 where every node has exactly one.
+
+    A block that lies on several hosts is a mistake: its ranks count as neighbours and are none.
+    """
+    p, q = grid.node_grid or (grid.P, grid.Q)
+    blocks = [range(first, first + p * q) for first in range(0, grid.size, p * q)]
+    for ranks in blocks:
+        if len({hosts[rank] for rank in ranks}) > 1:
+            raise UsageError(f"{_what_lies_where(p, q, ranks, hosts)}; {_fix(grid, p, q, hosts[: grid.size])}")
+    return max(Counter(hosts[ranks.start] for ranks in blocks).values())
+
+
+def fitting_node_grids(grid: ProcessGrid, ranks: int) -> list[str]:
+    """The node grids for nodes of so many ranks, nearest to the one that was asked for first, as options."""
+    p, q = grid.node_grid or (grid.P, grid.Q)
+    found = nearest_node_grids(grid.P, grid.Q, p, q, count=grid.size)
+    return [f"--node-grid {a}x{b}" for a, b in found if a * b == ranks]
+
+
+def _what_lies_where(p: int, q: int, ranks: range, hosts: Sequence[str]) -> str:
+    of_host: dict[str, list[int]] = {}
+    for rank in ranks:
+        of_host.setdefault(hosts[rank], []).append(rank)
+    named = [f"{host} has {short_list(those)}" for host, those in list(of_host.items())[:MOST_NAMED]]
+    more = ["..."] if len(of_host) > MOST_NAMED else []
+    return (
+        f"--node-grid {p}x{q} stands for {p}*{q} = {p * q} consecutive ranks on one node, but ranks "
+        f"{ranks.start} to {ranks.stop - 1} are on {len(of_host)} nodes: {', '.join(named + more)}"
+    )
+
+
+def _fix(grid: ProcessGrid, p: int, q: int, hosts: Sequence[str]) -> str:
+    runs = [(host, len(list(run))) for host, run in groupby(hosts)]
+    sizes = {size for _, size in runs}
+    by_node = len({host for host, _ in runs}) == len(runs)
+    fitting = fitting_node_grids(grid, *sizes)[:2] if by_node and len(sizes) == 1 else []
+    if fitting:
+        count = sizes.pop()
+        has = f"each node has {count} rank{'s' if count > 1 else ''}"
+        return f"{has}: type {' or '.join(fitting)}, or start {p * q} ranks a node"
+    return (
+        f"start {p * q} ranks a node, numbered node by node (mpiexec -ppn {p * q}, or "
+        f"srun --ntasks-per-node={p * q} --distribution=block), or leave --node-grid out"
+    )
