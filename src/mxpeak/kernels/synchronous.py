@@ -50,6 +50,9 @@ class Synchronous:
     def device_facts(self) -> dict[str, Any]:
         return {}
 
+    def panel_library(self, ranks: int) -> str | None:
+        return None
+
     def indices(self, values: Sequence[int]) -> Vector:
         return np.array(values, dtype=np.int64)
 

@@ -13,6 +13,7 @@ from mxpeak.precision import precision
 from mxpeak.records import Result
 from mxpeak.report.hpl_text import EPSILON
 from mxpeak.report.own import OwnReport
+from mxpeak.report.text import depth_text
 
 BANNER = " ****** HPL MxP Result    ****** \n"
 DOTS = "    . . . . . . . . . . . . . . . . .          ="
@@ -55,7 +56,8 @@ class MxpText(OwnReport):
         emulated = " (rounded in software: the rate is FP32's)" if result.result.get("emulated") else ""
         return (
             f"test {self._cases}: {of['variant'].split()[0]}, {of['precision']}{emulated}, "
-            f"generator {of['generator']}, refinement {of['refine']}, seed {of['seed']}\n"
+            f"generator {of['generator']}, refinement {of['refine']}, seed {of['seed']}"
+            f"{', ' + depth if (depth := depth_text(of)) else ''}\n"
         )
 
 

@@ -134,7 +134,8 @@ def _limit_text(result: Result) -> str:
 
 def _dense_lines(result: Result) -> list[str]:
     """How accurate, how large, and of a mixed LU where its time went and how hard the system was."""
-    return [_accuracy(result), _proof(result), _problem(result), _stages(result), _difficulty(result)]
+    about = [_accuracy(result), _proof(result), _problem(result), *_what_ran(result)]
+    return [*about, _stages(result), _difficulty(result)]
 
 
 def _sparse_lines(result: Result) -> list[str]:
@@ -205,6 +206,19 @@ def _why_unproven(proof: Mapping[str, Any]) -> str:
     if spread > 1.0:
         return f"in some 64 rows the mean square of (A - LU) v is {three_digits(spread)} times what rounding explains"
     return f"error {three_digits(error)} beyond its bound {three_digits(bound)}"
+
+
+def depth_text(problem: Mapping[str, Any]) -> str:
+    """The look-ahead that ran, where another was requested."""
+    depth, ran = problem.get("depth"), problem.get("lookahead")
+    return "" if depth == ran else f"look-ahead of depth {ran} ({depth} was requested)"
+
+
+def _what_ran(result: Result) -> list[str]:
+    """What ran otherwise than its options say: the look-ahead, and panels that a library factored."""
+    library = result.problem.get("panel_library")
+    panels = f"panels factored by {library}: pfact, rfact, nbmin and ndiv are not used" if library else ""
+    return [f"  {line}" for line in (depth_text(result.problem), panels) if line]
 
 
 def _stages(result: Result) -> str:

@@ -55,6 +55,9 @@ def hpl_result(bench: LuBench, case: HplCase, runs: Runs[Solve]) -> Result:
             "node_grid": case.node_grid,
             "variant": case.tag,
             "split": case.split,
+            "depth": case.depth,
+            "lookahead": min(case.depth, 1),
+            "panel_library": bench.kernels.panel_library(case.P),
             "memory_bytes": runs.memory,
             "process_peak_rss_bytes": runs.peak_rss,
             "flops": hpl_flops(case.n),
@@ -85,7 +88,7 @@ def hpl_result(bench: LuBench, case: HplCase, runs: Runs[Solve]) -> Result:
         },
         samples_s=[one.time_s for one in runs.solves],
         phases=runs.phases,
-        warnings=[*bench.facts.cautions, *_cautions(case, rate, limit)],
+        warnings=[*bench.facts.cautions, *_cautions(bench, case, rate, limit)],
     )
 
 
@@ -97,10 +100,20 @@ def _outcome(run: Solve, passed: bool) -> str:
     return Outcome.INACCURATE if isfinite(run.scaled) else Outcome.NOT_FINITE
 
 
-def _cautions(case: HplCase, rate: float, limit: float | None) -> list[Caution]:
+#: What a library's own LU of panels has no use for.
+OF_PANELS = ("pfact", "rfact", "nbmin", "ndiv")
+
+
+def _cautions(bench: LuBench, case: HplCase, rate: float, limit: float | None) -> list[Caution]:
     cautions = []
     if case.depth > 1:
         cautions.append(depth_caution(case.depth))
+    told = [
+        name for name in OF_PANELS if bench.facts.config.get(name, {}).get("origin") not in (None, "default", "auto")
+    ]
+    if told and (library := bench.kernels.panel_library(case.P)):
+        text = f"{', '.join(told)} had no effect: with P = 1 the device's library factors panels ({library})"
+        cautions.append(Caution("panel", text, f"leave {', '.join(told)} out, or use P > 1"))
     if case.split > 0 and (case.depth == 0 or case.P == 1):
         reason = "there is one process row, whose rows move without messages" if case.P == 1 else "it needs look-ahead"
         cautions.append(Caution("split", f"--split {case.split:g} had no effect: {reason}", "use P > 1 and --depth 1"))

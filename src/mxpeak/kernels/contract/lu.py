@@ -121,6 +121,9 @@ class LuKernels(Backend, Protocol):
         `exchange` is called once a column where the process column has more than one rank.
         """
 
+    def panel_library(self, ranks: int) -> str | None:
+        """The library whose own LU factors panels of so many ranks, whatever their plan says; None: plans are kept."""
+
     def permute_rows(self, A: Matrix, block: int, sources: Indices, targets: Indices, block_rows: Indices) -> None:
         """A[block+i] = A[sources[i]] and A[targets[t]] = A[block+block_rows[t]], all from the rows as they were."""
 

@@ -93,10 +93,13 @@ class TorchLu:
     # --- panel
 
     def factor_panel(self, work: Panel, exchange: Exchange | None) -> PanelOutcome:
-        if exchange is not None or self.panel_on == "host":
+        if self.panel_library(1 if exchange is None else work.rows.P) is None:
             return panel.factor_on_host(self.device, self.host, work, exchange)
         panel.factor_here(work)
         return PanelOutcome(0.0, 0.0)
+
+    def panel_library(self, ranks: int) -> str | None:
+        return panel.LIBRARY if ranks == 1 and self.panel_on == "device" else None
 
     # --- rows
 

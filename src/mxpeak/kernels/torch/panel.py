@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from mxpeak.kernels.host.lu import HostLu
 
 Tensor = Any
+#: What factors a panel on the device.
+LIBRARY = "torch.linalg.lu_factor_ex"
 
 
 def factor_here(panel: Panel) -> None:

@@ -1,0 +1,58 @@
+"""What a report says of options that were not followed: a deeper look-ahead, and panels that a library factors."""
+
+from __future__ import annotations
+
+import io
+import os
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from mxpeak.bench.hpl import run as hpl
+from mxpeak.bench.hpl.config import HplConfig
+from mxpeak.bench.hpl_mxp import run as hpl_mxp
+from mxpeak.bench.hpl_mxp.config import HplMxpConfig
+from mxpeak.comm.threads import run_ranks
+from mxpeak.options import Setting
+from mxpeak.records import Result
+from mxpeak.report.mxp_text import MxpText
+from mxpeak.report.text import verdict
+
+SMALL: dict[str, Any] = {"n": (64,), "nb": (16,), "warmup": "none", "threads": 1}
+DEPTH = "look-ahead of depth 1 (3 was requested)"
+
+
+def on_ranks(count: int, bench: Any, config: Any, **settings: Setting) -> Result:
+    results: list[list[Result]] = run_ranks(count, lambda comm: bench.run(config, comm, settings=settings))
+    return results[0][0]
+
+
+def test_a_depth_that_ran_as_one_is_in_the_text_and_in_the_result() -> None:
+    for bench, config in ((hpl, HplConfig), (hpl_mxp, HplMxpConfig)):
+        deep = on_ranks(1, bench, config(depth=(3,), **SMALL))
+        assert (deep.problem["depth"], deep.problem["lookahead"]) == (3, 1)
+        assert f"\n  {DEPTH}\n" in verdict(deep)
+        plain = on_ranks(1, bench, config(depth=(0,), **SMALL))
+        assert (plain.problem["depth"], plain.problem["lookahead"]) == (0, 0)
+        assert "look-ahead" not in verdict(plain)
+    own = io.StringIO()
+    MxpText(own, {}, datetime.now(UTC)).case(deep)
+    assert DEPTH in own.getvalue()
+
+
+def test_panels_of_a_device_are_the_librarys_with_one_process_row_only() -> None:
+    if not os.environ.get("CI"):  # there, a missing torch is a failure
+        pytest.importorskip("torch", reason="PyTorch is not installed")
+    library = "torch.linalg.lu_factor_ex"
+    config = HplConfig(kernels="torch", device="cpu", nbmin=(4,), **SMALL)
+    typed = on_ranks(1, hpl, config, nbmin=Setting((4,), "flag"), ndiv=Setting((2,), "default"))
+    assert typed.problem["panel_library"] == library
+    assert f"\n  panels factored by {library}: pfact, rfact, nbmin and ndiv are not used\n" in verdict(typed)
+    assert [w.text.split(" had")[0] for w in typed.warnings if w.code == "panel"] == ["nbmin"]
+    assert not [w for w in on_ranks(1, hpl, config).warnings if w.code == "panel"]
+    two = on_ranks(2, hpl, HplConfig(kernels="torch", device="cpu", P=(2,), **SMALL), nbmin=Setting((8,), "flag"))
+    for result in (two, on_ranks(1, hpl, HplConfig(**SMALL), nbmin=Setting((8,), "flag"))):
+        assert result.problem["panel_library"] is None
+        assert "panels factored by" not in verdict(result)
+        assert not [w for w in result.warnings if w.code == "panel"]
