@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -63,7 +63,12 @@ def positive(text: str) -> float:
 
 
 def one_of(*choices: str, digits: bool = False) -> Callable[[str], str]:
-    """A parser of one word out of `choices`; with `digits`, HPL's number for it (0, 1, …) is taken too."""
+    """A parser of one word out of `choices`; with `digits`, also of HPL's number for it (0, 1, …)."""
+    return known(choices, digits=digits)
+
+
+def known(choices: Sequence[str], *, digits: bool = False) -> Callable[[str], str]:
+    """`one_of` a list that may still grow: it is looked at when a text is parsed."""
 
     def parse(text: str) -> str:
         if digits and text.isdecimal() and int(text) < len(choices):

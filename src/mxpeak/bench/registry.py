@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -12,6 +13,7 @@ from mxpeak.bench.hpl.config import HplConfig
 from mxpeak.bench.hpl_mxp.config import HplMxpConfig
 from mxpeak.bench.norms.config import NormsConfig
 from mxpeak.configs.run import RunConfig
+from mxpeak.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,8 +75,17 @@ BENCHMARKS: dict[str, Benchmark] = {}
 def register(benchmark: Benchmark) -> None:
     """Make a benchmark known to the command line and to `mxpeak.run`."""
     if benchmark.name in BENCHMARKS or benchmark.name == "all":
-        raise ValueError(f"there is a benchmark {benchmark.name} already")
+        raise ValueError(f"the benchmark {benchmark.name} is registered already")
     BENCHMARKS[benchmark.name] = benchmark
+
+
+def import_extensions(environ: Mapping[str, str]) -> None:
+    """Import the modules that MXPEAK_IMPORT names: they register benchmarks, generators and broadcasts."""
+    for name in filter(None, environ.get("MXPEAK_IMPORT", "").split(",")):
+        try:
+            import_module(name)
+        except ImportError as error:
+            raise UsageError(f"MXPEAK_IMPORT: cannot import {name}: {error}") from None
 
 
 def load(name: str) -> Any:

@@ -15,6 +15,7 @@ from contextlib import suppress
 from typing import Any, NoReturn
 
 from mxpeak import __version__
+from mxpeak.bench.registry import import_extensions
 from mxpeak.cli import doctor, run, study
 from mxpeak.cli.session import Interrupted, Session, interruptible
 from mxpeak.errors import ExitCode, MxpeakError, UsageError
@@ -93,6 +94,7 @@ def main(argv: list[str] | None = None) -> int:
     session = Session()
     try:
         with interruptible():
+            import_extensions(os.environ)
             args = parsed(argv)
             return int(args.action(args, argv, session))
     except SystemExit as answered:

@@ -15,7 +15,7 @@ from mxpeak.errors import UsageError
 from mxpeak.options import Option, Setting, options, resolve
 
 #: Variables beside those of the options: MXPEAK_CONFIG, ...
-OTHER_VARIABLES = ("CONFIG", "DAT", "CACHE_DIR", "GPU_AWARE_MPI")
+OTHER_VARIABLES = ("CONFIG", "DAT", "CACHE_DIR", "GPU_AWARE_MPI", "IMPORT")
 
 
 @dataclass(frozen=True, slots=True)

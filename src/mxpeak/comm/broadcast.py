@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from mxpeak.comm.base import Buffer, Communicator, Request, Steps, all_of, passing_on
+from mxpeak.configs.lu import BCASTS
 
 TAG = 7002  # a multiple of FAMILY
 
@@ -117,6 +118,14 @@ BROADCASTS: dict[str, Callable[[Communicator, Buffer, int], Steps]] = {
     "lib": library,
     "ilib": library_nonblocking,
 }
+
+
+def register(name: str, algorithm: Callable[[Communicator, Buffer, int], Steps]) -> None:
+    """Make a broadcast known by this name: to `broadcast`, and to --bcast."""
+    if name in BROADCASTS:
+        raise ValueError(f"the broadcast {name} is registered already")
+    BROADCASTS[name] = algorithm
+    BCASTS.append(name)
 
 
 def broadcast(name: str, comm: Communicator, buffer: Buffer, root: int) -> Steps:

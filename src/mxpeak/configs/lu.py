@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from mxpeak.configs.grid import GridCase, GridConfig
-from mxpeak.options import integer, listed, one_of, option
+from mxpeak.options import integer, known, listed, option
 
-BCASTS = ("1ring", "1ringM", "2ring", "2ringM", "long", "longM", "lib", "ilib")
-GENERATORS = ("sqrt-n", "ddd", "fasi-higham", "gaussian", "dominant-n", "icl", "hpl")
+#: The panel broadcasts, by HPL's numbers; `comm.broadcast.register` appends others.
+BCASTS = ["1ring", "1ringM", "2ring", "2ringM", "long", "longM", "lib", "ilib"]
+#: The generated matrices; `layout.generators.register` appends others.
+GENERATORS = ["sqrt-n", "ddd", "fasi-higham", "gaussian", "dominant-n", "icl", "hpl"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +52,7 @@ class LuConfig(GridConfig, ABC):
         "--bcast",
         help="panel broadcast: " + ", ".join(BCASTS),
         metavar="NAME,...",
-        parse=listed(one_of(*BCASTS, digits=True)),
+        parse=listed(known(BCASTS, digits=True)),
         group="grid",
     )
     depth: tuple[int, ...] = option(

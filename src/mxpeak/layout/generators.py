@@ -15,6 +15,7 @@ below: A's LU is known beforehand, and its condition number has a closed form.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import expm1, floor, inf, isfinite, log1p, sqrt
 
@@ -39,6 +40,28 @@ class Generator:
     row_sum: float | None  # theta of a_ii = theta·Σ_{j != i} |a_ij|; where both are None, a_ii is as drawn
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a generator is told: order, seed, c or theta of the diagonal (None: its default), condition number."""
+
+    n: int
+    seed: int = 100
+    scale: float | None = None
+    condition: float = 1000.0
+
+
+#: Generators with a diagonal to scale.
+SCALED = ("sqrt-n", "gaussian", "ddd")
+
+
+def register(name: str, make: Callable[[Asked], Generator]) -> None:
+    """Make a generator known by this name: to `generator`, and to --generator."""
+    if name in MAKERS:
+        raise ValueError(f"the generator {name} is registered already")
+    MAKERS[name] = make
+    GENERATORS.append(name)
+
+
 def generator(
     name: str, n: int, *, seed: int = 100, scale: float | None = None, condition: float = 1000.0
 ) -> Generator:
@@ -46,30 +69,14 @@ def generator(
 
     b is column n of the same sequence (icl: a sequence of its own; fasi-higham: U[-1, 1]).
     """
-    if name not in GENERATORS:
-        raise UsageError(f"unknown generator {name!r}; choose one of {', '.join(GENERATORS)}")
-    if name in ("sqrt-n", "gaussian"):
-        return _scaled_by_root(name, n, seed, SQRT_SCALE if scale is None else scale)
-    if name == "ddd":
-        return _departed(n, seed, scale)
-    if scale is not None:
+    if name not in MAKERS:
+        raise UsageError(f"unknown generator {name!r}; choose one of {', '.join(MAKERS)}")
+    if scale is not None and name not in SCALED:
         raise UsageError(
             f"{name} has no diagonal to scale, but --diagonal-scale {scale:g} is given; "
             "leave it out, or choose --generator sqrt-n, gaussian or ddd"
         )
-    if name == "dominant-n":
-        return Generator(name, *_uniform(n, seed), diagonal=float(n), row_sum=None)
-    if name == "icl":
-        # Dominance without excess can be singular, as a 2×2 matrix is whose a_12 and a_21 have one sign.  With these
-        # seeds orders 1 to 3 are, and only those: they keep the diagonal as drawn.
-        A, b = (Entries("lcg", n, seed=own, scale=1.0, shift=-0.5) for own in (1, 2))
-        return Generator(name, A, b, diagonal=None, row_sum=1.0 if n > 3 else None)
-    if name == "hpl":
-        A = Entries("lcg", n, seed=seed, scale=-1.0, shift=0.5)
-        return Generator(name, A, _next_column(A), diagonal=None, row_sum=None)
-    beta = unit_factors_beta(n, condition)
-    A = Entries("unit-factors", n, alpha=RATIO * beta, beta=beta)
-    return Generator(name, A, _uniform(n, seed)[1], diagonal=None, row_sum=None)
+    return MAKERS[name](Asked(n, seed, scale, condition))
 
 
 def _uniform(n: int, seed: int) -> tuple[Entries, Entries]:
@@ -82,20 +89,28 @@ def _next_column(A: Entries) -> Entries:
     return Entries(A.kind, A.n, seed=A.seed, first=1 + A.n * A.n, scale=A.scale, shift=A.shift)
 
 
-def _scaled_by_root(name: str, n: int, seed: int, c: float) -> Generator:
+def _root_scale(asked: Asked) -> float:
+    c = SQRT_SCALE if asked.scale is None else asked.scale
     if not 0.0 < c < inf:
         raise UsageError(f"--diagonal-scale {c:g}: the first pivot is c*sqrt(N) and must be above 0; try {SQRT_SCALE}")
-    if name == "gaussian":
-        A = Entries("gaussian", n, seed=seed, scale=1.0 / sqrt(3.0))
-        return Generator(name, A, _next_column(A), diagonal=c * sqrt(n), row_sum=None)
-    return Generator(name, *_uniform(n, seed), diagonal=c * sqrt(n), row_sum=None)
+    return c * sqrt(asked.n)
 
 
-def _departed(n: int, seed: int, theta: float | None) -> Generator:
+def _sqrt_n(asked: Asked) -> Generator:
+    return Generator("sqrt-n", *_uniform(asked.n, asked.seed), diagonal=_root_scale(asked), row_sum=None)
+
+
+def _gaussian(asked: Asked) -> Generator:
+    A = Entries("gaussian", asked.n, seed=asked.seed, scale=1.0 / sqrt(3.0))
+    return Generator("gaussian", A, _next_column(A), diagonal=_root_scale(asked), row_sum=None)
+
+
+def _ddd(asked: Asked) -> Generator:
     """The diagonal as a share theta of what dominance would take.
 
     Σ|a_ij| is about n/2, so theta = 2·(5/8)/√n puts about (5/8)·√n there.
     """
+    n, theta = asked.n, asked.scale
     if theta is None:
         theta = 2.0 * SQRT_SCALE / sqrt(n)
     elif not 0.0 < theta < 1.0:
@@ -105,7 +120,44 @@ def _departed(n: int, seed: int, theta: float | None) -> Generator:
             f"{2.0 * SQRT_SCALE / sqrt(max(n, 2)):.3g}, or --generator dominant-n"
         )
     # A single entry has no others, whose sum 0 would make A singular: it stays as drawn.
-    return Generator("ddd", *_uniform(n, seed), diagonal=None, row_sum=theta if n > 1 else None)
+    return Generator("ddd", *_uniform(n, asked.seed), diagonal=None, row_sum=theta if n > 1 else None)
+
+
+def _dominant_n(asked: Asked) -> Generator:
+    return Generator("dominant-n", *_uniform(asked.n, asked.seed), diagonal=float(asked.n), row_sum=None)
+
+
+def _icl(asked: Asked) -> Generator:
+    """Dominance without excess can be singular, as a 2×2 matrix is whose a_12 and a_21 have one sign.
+
+    With these seeds orders 1 to 3 are, and only those: they keep the diagonal as drawn.
+    """
+    n = asked.n
+    A, b = (Entries("lcg", n, seed=own, scale=1.0, shift=-0.5) for own in (1, 2))
+    return Generator("icl", A, b, diagonal=None, row_sum=1.0 if n > 3 else None)
+
+
+def _hpl(asked: Asked) -> Generator:
+    A = Entries("lcg", asked.n, seed=asked.seed, scale=-1.0, shift=0.5)
+    return Generator("hpl", A, _next_column(A), diagonal=None, row_sum=None)
+
+
+def _fasi_higham(asked: Asked) -> Generator:
+    beta = unit_factors_beta(asked.n, asked.condition)
+    A = Entries("unit-factors", asked.n, alpha=RATIO * beta, beta=beta)
+    return Generator("fasi-higham", A, _uniform(asked.n, asked.seed)[1], diagonal=None, row_sum=None)
+
+
+#: The generators by name.
+MAKERS: dict[str, Callable[[Asked], Generator]] = {
+    "sqrt-n": _sqrt_n,
+    "ddd": _ddd,
+    "fasi-higham": _fasi_higham,
+    "gaussian": _gaussian,
+    "dominant-n": _dominant_n,
+    "icl": _icl,
+    "hpl": _hpl,
+}
 
 
 # --- the condition number of A = L(alpha) U(beta), alpha = beta/2 ------------------------------------------------

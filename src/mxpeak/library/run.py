@@ -26,7 +26,7 @@ ERRORS: dict[int, type[MxpeakError]] = {2: UsageError, 5: ResourceError}
 def hpl(**settings: Any) -> Result | list[Result]:
     """Run HPL and return its result, or the list of results where lists or several cases were asked for.
 
-    Settings are those of `mxpeak run hpl`, by the names of `configs.HplConfig`: n, nb, grid=(2, 2), ranks, threads, …
+    Settings are those of `mxpeak run hpl`, by the names of `bench.hpl.config`: n, nb, grid=(2, 2), ranks, threads, …
     A result that fails its check is returned all the same (`result.passed`); a request that cannot be met raises.
 
     >>> import mxpeak as mx
@@ -37,7 +37,7 @@ def hpl(**settings: Any) -> Result | list[Result]:
 
 
 def hpl_mxp(**settings: Any) -> Result | list[Result]:
-    """Run HPL-MxP, as `hpl` runs HPL; settings by the names of `configs.HplMxpConfig`: n, precision, generator, …
+    """Run HPL-MxP, as `hpl` runs HPL; settings by the names of `bench.hpl_mxp.config`: n, precision, generator, …
 
     `result.rules` says whether the list would take the result, and which rules it breaks.
     """
@@ -45,7 +45,7 @@ def hpl_mxp(**settings: Any) -> Result | list[Result]:
 
 
 def hpg_mxp(**settings: Any) -> Result | list[Result]:
-    """Run HPG-MxP, as `hpl` runs HPL; settings by the names of `configs.HpgMxpConfig`: nx, rt, precision, storage, …
+    """Run HPG-MxP, as `hpl` runs HPL; settings by the names of `bench.hpg_mxp.config`: nx, rt, precision, storage, …
 
     `result.result["speedup"]` is mixed over double, penalty included.
     """
@@ -53,12 +53,12 @@ def hpg_mxp(**settings: Any) -> Result | list[Result]:
 
 
 def hpcg(**settings: Any) -> Result | list[Result]:
-    """Run HPCG, as `hpl` runs HPL; settings by the names of `configs.HpcgConfig`: nx, rt, storage, …"""
+    """Run HPCG, as `hpl` runs HPL; settings by the names of `bench.hpcg.config`: nx, rt, storage, …"""
     return _run("hpcg", settings)
 
 
 def norms(**settings: Any) -> Result | list[Result]:
-    """Measure norms, as `hpl` runs HPL; settings by the names of `configs.NormsConfig`: n, m, kind, structure, dtype, …
+    """Measure norms, as `hpl` runs HPL; settings by the names of `bench.norms.config`: n, m, kind, …
 
     `result.result` has `rate_bytes` and the norm's `value`.  All kinds are measured where none is named.
 
@@ -67,6 +67,13 @@ def norms(**settings: Any) -> Result | list[Result]:
     True
     """
     return _run("norms", settings)
+
+
+def __getattr__(name: str) -> Any:
+    """A registered benchmark as a function: `triad(n=1000)`."""
+    if (benchmark := name.replace("_", "-")) not in BENCHMARKS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return lambda **settings: _run(benchmark, settings)
 
 
 def _run(benchmark: str, settings: Mapping[str, Any]) -> Result | list[Result]:

@@ -48,11 +48,6 @@ T/V                N    NB     P     Q               Time                 Gflops
 """
 
 FACT_NAMES = {"left": "    Left ", "crout": "   Crout ", "right": "   Right "}
-BCAST_NAMES = {
-    "1ring": "   1ring ", "1ringM": "  1ringM ", "2ring": "   2ring ", "2ringM": "  2ringM ",
-    "long": "   Blong ", "longM": "  BlongM ", "lib": "     lib ", "ilib": "    ilib ",
-}  # fmt: skip
-
 PHASES = (
     ("rfact", "Max aggregated wall time rfact . . . : "),
     ("pfact", "+ Max aggregated wall time pfact . . : "),
@@ -139,7 +134,7 @@ def _parameters(asked: Mapping[str, Any]) -> str:
         ("NBMIN", _numbers(asked["nbmin"])),
         ("NDIV", _numbers(asked["ndiv"])),
         ("RFACT", _wrapped([FACT_NAMES[fact] for fact in asked["rfact"]])),
-        ("BCAST", _wrapped([BCAST_NAMES[bcast] for bcast in asked["bcast"]])),
+        ("BCAST", _wrapped([_bcast_cell(name) for name in asked["bcast"]])),
         ("DEPTH", _numbers(asked["depth"])),
         ("SWAP", f" {swaps[asked['swap']]}"),
         ("L1", f" {asked['l1_form']} form"),
@@ -148,6 +143,11 @@ def _parameters(asked: Mapping[str, Any]) -> str:
         ("ALIGN", f" {asked['alignment']} double precision words"),
     )
     return "".join(f"{label:7}:{value}\n" for label, value in rows)
+
+
+def _bcast_cell(name: str) -> str:
+    """A broadcast's name as HPL has it, where it has one."""
+    return f"{'B' + name if name.startswith('long') else name:>8} "
 
 
 def _numbers(values: Sequence[int]) -> str:

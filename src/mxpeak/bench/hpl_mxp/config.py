@@ -8,7 +8,7 @@ from itertools import product
 
 from mxpeak.configs.lu import GENERATORS, LuCase, LuConfig
 from mxpeak.errors import UsageError
-from mxpeak.options import integer, listed, one_of, option, positive, real
+from mxpeak.options import integer, known, listed, one_of, option, positive, real
 from mxpeak.precision import PRECISIONS
 
 
@@ -41,7 +41,7 @@ class HplMxpConfig(LuConfig):
     )
     generator: tuple[str, ...] = option(
         ("sqrt-n",), "--generator", help="the matrix: " + ", ".join(GENERATORS), metavar="NAME,...",
-        parse=listed(one_of(*GENERATORS)), group="problem",
+        parse=listed(known(GENERATORS)), group="problem",
     )  # fmt: skip
     diagonal_scale: tuple[float, ...] | None = option(
         None, "--diagonal-scale", help="c of the diagonal c*sqrt(N) (sqrt-n and gaussian; default: 0.625), or theta of "

@@ -19,7 +19,7 @@ from typing import Any, Unpack
 from mxpeak.bench.harness import Told, check_grids
 from mxpeak.bench.hpl_mxp.config import HplMxpCase, HplMxpConfig
 from mxpeak.bench.hpl_mxp.result import Check, MxpSolve, hpl_mxp_result
-from mxpeak.bench.hpl_mxp.rules import INADMISSIBLE, THRESHOLD, convergence_factor, foreseen, refused
+from mxpeak.bench.hpl_mxp.rules import NAMED, THRESHOLD, convergence_factor, foreseen, refused
 from mxpeak.bench.lu import LuBench, Problem, dry_run_text, run_lu
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.grid import Grid
@@ -142,7 +142,7 @@ def _after_the_clock(timed: _Timed, elapsed_s: float, start: float, end: float, 
 
 def _steps_without_factors(case: HplMxpCase, system: GeneratedSystem, mxp: MxpSystem) -> int | None:
     """Steps of GMRES where no circular law predicts them; None: more than the rules' fifty.  Collective."""
-    if case.generator in INADMISSIBLE or convergence_factor(case) is not None:
+    if case.generator not in NAMED or convergence_factor(case) is not None:
         return None
     return unpreconditioned_steps(system, mxp, MOST_STEPS, THRESHOLD)
 

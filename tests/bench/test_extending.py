@@ -1,0 +1,160 @@
+"""docs/extending.md to the letter: its benchmark runs from the command line, its generator and broadcast on ranks."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mxpeak
+from mxpeak.bench.hpl.config import HplConfig
+from mxpeak.bench.hpl.run import run as run_hpl
+from mxpeak.bench.hpl_mxp.config import HplMxpConfig
+from mxpeak.bench.hpl_mxp.run import run as run_hpl_mxp
+from mxpeak.bench.registry import BENCHMARKS
+from mxpeak.cli.main import main
+from mxpeak.comm.broadcast import BROADCASTS
+from mxpeak.comm.threads import run_ranks
+from mxpeak.configs.lu import BCASTS, GENERATORS
+from mxpeak.kernels.host.kernels import HostKernels
+from mxpeak.layout.generators import MAKERS
+
+GUIDE = (Path(__file__).parents[2] / "docs" / "extending.md").read_text(encoding="utf-8")
+
+
+def blocks(section: str) -> dict[str, str]:
+    """The Python blocks of a section, by the file that is named before each, or by number."""
+    text = re.split(r"^## ", GUIDE, flags=re.MULTILINE)
+    (body,) = (part for part in text if part.startswith(f"{section}\n"))
+    found: dict[str, str] = {}
+    for named, code in re.findall(r"(?:^`([\w/.]+)`[^\n]*:\n\n)?^```python\n(.*?)^```", body, re.DOTALL | re.MULTILINE):
+        found[named or str(len(found))] = code
+    return found
+
+
+@pytest.fixture(autouse=True)
+def registered() -> Iterator[None]:
+    """What a test registers is known to it alone."""
+    tables: list[Any] = [BENCHMARKS, BROADCASTS, MAKERS, BCASTS, GENERATORS]
+    before = [table.copy() for table in tables]
+    yield
+    for table, entries in zip(tables, before):
+        table.clear()
+        table.extend(entries) if isinstance(table, list) else table.update(entries)
+    for name in [name for name in sys.modules if name.split(".")[0] == "triad"]:
+        del sys.modules[name]
+
+
+@pytest.fixture
+def triad(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The guide's package on the path, in an empty folder."""
+    for name, code in blocks("A benchmark").items():
+        file = tmp_path / name
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(code, encoding="utf-8")
+    assert {file.name for file in (tmp_path / "triad").iterdir()} == {"__init__.py", "config.py", "run.py"}
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MXPEAK_IMPORT", "triad")
+
+
+def test_the_benchmark_runs_from_the_command_line_and_its_result_is_whole(
+    triad: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", "triad", "-N", "1000", "--repeat", "3", "--threads", "1", "--json", "-"]) == 0
+    body = json.loads(capsys.readouterr().out)
+    assert (body["benchmark"], body["status"], body["problem"]) == ("triad", "valid", {"n": 1000, "ranks": 1})
+    assert body["validation"]["residual"] == 0.0
+    assert body["result"]["rate_bytes"] == 24000 / min(body["samples_s"])
+    assert len(body["samples_s"]) == 3
+    assert body["config"]["n"] == {"value": 1000, "origin": "flag"}
+    assert body["machine"]
+    assert body["launch"]["ranks"] == 1
+    (folder,) = Path("mxpeak-out").iterdir()
+    assert sorted(file.name for file in folder.iterdir()) == ["report.html", "result.json"]
+
+
+def test_people_see_it_as_any_other_benchmark(triad: None, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLUMNS", "120")
+        assert main(["run", "triad", "--help"]) == 0
+    assert "entries of each rank's vectors (default: 10000000)" in capsys.readouterr().out
+    assert main(["run", "triad", "-N", "1000", "--dry-run"]) == 0
+    assert "two vectors of 1000 entries: 16000 bytes a rank" in capsys.readouterr().out
+    assert main(["run", "triad", "-N", "0"]) == 2
+    assert "-N/--n: 0 is out of range" in capsys.readouterr().err
+    assert main(["run", "triad", "-N", "1000", "--threads", "1"]) == 0
+    assert re.match(r"PASSED  triad  [\d.e+-]+ GB/s\n", capsys.readouterr().out)
+
+
+def test_its_ranks_agree_and_a_wrong_sum_of_one_fails_on_all(triad: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, Config = import_module("triad.run").run, import_module("triad.config").TriadConfig
+    config = Config(n=100, repeat=4, threads=1)
+    for found in run_ranks(3, lambda comm: run(config, comm)):
+        assert [one.status for one in found] == ["valid"]
+        assert found[0].problem == {"n": 100, "ranks": 3}
+    exact = HostKernels.add_scaled
+
+    def wrong(self: Any, y: Any, factor: float, x: Any) -> None:
+        exact(self, y, factor, x)
+        y[-1] = 0.0
+
+    monkeypatch.setattr(HostKernels, "add_scaled", wrong)
+    assert [found[0].status for found in run_ranks(3, lambda comm: run(config, comm))] == ["invalid"] * 3
+
+
+def test_a_module_that_cannot_be_imported_is_a_mistake(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MXPEAK_IMPORT", "no_such_module")
+    assert main(["run", "hpl", "-N", "10"]) == 2
+    assert "MXPEAK_IMPORT: cannot import no_such_module" in capsys.readouterr().err
+
+
+def test_a_name_is_registered_once(triad: None) -> None:
+    import_module("triad")
+    del sys.modules["triad"]
+    with pytest.raises(ValueError, match="the benchmark triad is registered already"):
+        import_module("triad")
+    assert callable(mxpeak.run.triad)
+    with pytest.raises(AttributeError, match="has no attribute 'other'"):
+        mxpeak.run.other  # noqa: B018
+
+
+def test_the_generator_is_solved_on_ranks_and_the_rules_do_not_name_it() -> None:
+    (code,) = blocks("A generator").values()
+    exec(code, {})
+    config = HplMxpConfig(n=(61,), nb=(8,), generator=("log-n",), threads=1, warmup="none")
+    for (found,) in run_ranks(4, lambda comm: run_hpl_mxp(config, comm)):
+        assert (found.status, found.problem["generator"]) == ("valid", "log-n")
+        assert [one["rule"] for one in found.rules["violations"]] == ["generator"]
+        assert found.rules["violations"][0]["text"].startswith("log-n: the rules do not name it")
+
+
+def test_the_broadcast_carries_panels_on_ranks() -> None:
+    (code,) = blocks("A broadcast").values()
+    exec(code, {})
+    config = HplConfig(n=(61,), nb=(8,), grid=((1, 3),), bcast=("star",), threads=1, warmup="none")
+    for (found,) in run_ranks(3, lambda comm: run_hpl(config, comm)):
+        assert (found.status, found.problem["variant"]) == ("valid", "WR18R2R8")
+        assert found.phases["bcast"]["calls"] > 0
+
+
+@pytest.mark.parametrize("backend", ["reference", "host", "torch"])
+def test_the_kernel_is_the_same_on_every_backend(backend: str) -> None:
+    files = blocks("A kernel")
+    assert list(files) == [f"kernels/{name}/lu.py" for name in ("contract", "reference", "host", "torch")]
+    made: dict[str, Any] = {"np": np, "Vector": Any}
+    exec(files["kernels/contract/lu.py"], made)
+    assert made["distance"].__doc__.startswith("max |x_i - y_i|")
+    exec(files[f"kernels/{backend}/lu.py"], made)
+    x, y = (np.random.default_rng(seed).random(101) for seed in (1, 2))
+    mine = [pytest.importorskip("torch").from_numpy(v) for v in (x, y)] if backend == "torch" else [x, y]
+    assert made["distance"](None, *mine) == np.abs(x - y).max()
