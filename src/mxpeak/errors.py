@@ -3,8 +3,7 @@
     MxpeakError                 exit code
     ├── UsageError              2   a request that is malformed or cannot be met
     ├── ResourceError           5   not enough memory, or no such device
-    ├── SingularError           3   a matrix of the user's own has no inverse
-    └── GuardError              6   a guard stopped the run
+    └── SingularError           3   a matrix of the user's own has no inverse
 
 Users' mistakes raise, on every rank, before any communication.  Numerical outcomes of a run (a residual that fails, a
 singular matrix) are values of `Outcome`: the run ended, and its result says how.
@@ -24,7 +23,6 @@ class ExitCode(IntEnum):
     FAILED = 3
     BELOW_TARGET = 4
     RESOURCE = 5
-    GUARD = 6
 
 
 class MxpeakError(Exception):
@@ -49,12 +47,6 @@ class SingularError(MxpeakError):
     """A matrix that was to be solved with is exactly singular."""
 
     exit_code = ExitCode.FAILED
-
-
-class GuardError(MxpeakError):
-    """A guard stopped a run that could no longer reach its aim."""
-
-    exit_code = ExitCode.GUARD
 
 
 class Outcome(StrEnum):

@@ -1,10 +1,10 @@
 """Timed spans: the one way in which anything is timed or watched.
 
 A solver opens `with spans("update", flops=...)`; the totals become the phase table of the result, and observers
-(progress, forecast, guard, power) see each finished step.  A span costs about a microsecond.
+such as the progress line see each finished step.  A span costs about a microsecond.
 
 On a device work goes on in the background: a span is then from mark to mark in the order of the work, its length is
-looked up when somebody asks, and what runs beside something else is counted in both.
+looked up when somebody asks, and what runs at the same time as something else is counted in both.
 """
 
 from __future__ import annotations

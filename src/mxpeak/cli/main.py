@@ -38,9 +38,8 @@ exit codes:
   1      bug
   2      usage, or a configuration that cannot be
   3      ran, but the validation FAILED
-  4      valid, but below --min-gflops, or a regression
+  4      valid, but below --min-gflops
   5      not enough memory or disk, or no such device
-  6      stopped by the guard
   128+n  ended by signal n
 """
 

@@ -175,8 +175,6 @@ def _run_one(
 
 def _verdict_code(results: list[Result], skipped: int, min_gflops: float | None) -> int:
     """How a run that came to its end went, as rank 0 sees it."""
-    if any(r.status == "aborted" for r in results):
-        return ExitCode.GUARD
     if any(not r.passed for r in results):
         return ExitCode.FAILED
     if skipped:
@@ -187,7 +185,7 @@ def _verdict_code(results: list[Result], skipped: int, min_gflops: float | None)
 
 def _worst(codes: list[int]) -> int:
     """The code of several runs: a bug or a mistake before a failed check before a slow run before a good one."""
-    order = (ExitCode.BUG, ExitCode.USAGE, ExitCode.FAILED, ExitCode.GUARD, ExitCode.RESOURCE, ExitCode.BELOW_TARGET)
+    order = (ExitCode.BUG, ExitCode.USAGE, ExitCode.FAILED, ExitCode.RESOURCE, ExitCode.BELOW_TARGET)
     return next((code for code in order if code in codes), ExitCode.VALID)
 
 
