@@ -85,12 +85,13 @@ class _MixedLu:
 
     # --- lines 7-28: the panels
 
-    def panels(self, step: LuStep, to: Panels) -> Steps:
-        """L_row and U_col of a step, made here or received from those who make them.  Collective over the grid.
+    def make(self, step: LuStep, to: Panels) -> Steps:
+        """L_row and U_col of a step, made here or received from the ranks that make them.  Collective over the grid.
 
-        What others make is expected from the start, for a rank that waits may have to pass it on.
+        Receives are posted from the start, for a rank may have to pass panels on while it waits for A11; A11 comes
+        first, since all ranks of a communicator begin its broadcasts in one order.
         """
-        A, grid, kernels, spans, low = self.A, self.A.grid, self.kernels, self.spans, self.options.precision
+        A, grid, kernels, spans, bcast = self.A, self.A.grid, self.kernels, self.spans, self.options.bcast
         block, rest = slice(step.j0, step.j1), slice(step.j1, None)
         A11, A21, A12 = A[block, block], A[rest, block], A[block, rest]
 
@@ -100,14 +101,10 @@ class _MixedLu:
                 kernels.copy(A11, to.D)
                 kernels.factor_block(to.D, self.zero_pivots[step.k : step.k + 1])
                 kernels.copy(to.D, A11)
-        to.block = Task(
-            together(
-                broadcast("ilib", grid.row, to.D_message, step.q) if to.in_row else all_of([]),
-                broadcast("ilib", grid.column, to.D_message, step.p) if to.in_column else all_of([]),
-            )
-        )
+        ways = [(grid.row, step.q)] * to.in_row + [(grid.column, step.p)] * to.in_column
+        to.block = Task(together(*(broadcast("ilib", comm, to.D_message, root) for comm, root in ways)))
 
-        def left() -> Steps:
+        def L_panel() -> Steps:
             if to.in_column:
                 if not to.in_row:
                     yield to.block
@@ -116,10 +113,10 @@ class _MixedLu:
                     kernels.solve_right_upper(A21, to.D)
                 # L_row = CAST(L21), along the process rows
                 with spans("cast"):
-                    kernels.cast(A21, to.L_row, low)
-            yield from broadcast(self.options.bcast, grid.row, to.L_message, step.q)
+                    kernels.cast(A21, to.L_row, self.options.precision)
+            yield from broadcast(bcast, grid.row, to.L_message, step.q)
 
-        def upper() -> Steps:
+        def U_panel() -> Steps:
             if to.in_row:
                 if not to.in_column:
                     yield to.block
@@ -128,16 +125,16 @@ class _MixedLu:
                     kernels.solve_unit_lower(to.D, A12)
                 # U_col = CAST(U12), along the process columns
                 with spans("cast"):
-                    kernels.cast(A12, to.U_col, low)
-            yield from broadcast(self.options.bcast, grid.column, to.U_message, step.p)
+                    kernels.cast(A12, to.U_col, self.options.precision)
+            yield from broadcast(bcast, grid.column, to.U_message, step.p)
 
-        yield from together(left(), upper(), all_of([to.block]))
+        yield from together(L_panel(), U_panel(), all_of([to.block]))
 
     def begin(self, step: LuStep) -> Panels:
         """Make and send a step's panels as far as is possible without waiting."""
         panels = Panels(self.A, step, self.buffers[step.k % len(self.buffers)], self.options.precision, self.kernels)
         with self.kernels.side_stream():
-            panels.under_way = Task(self.panels(step, panels))
+            panels.under_way = Task(self.make(step, panels))
         return panels
 
     def progress(self, panels: Panels) -> bool:

@@ -46,7 +46,7 @@ class PivotedLuOptions:
 
 
 def factorize(A: DistMatrix, options: PivotedLuOptions, kernels: Kernels, spans: Spans) -> int:
-    """Overwrite [A | b] (N×(N+1)) by U above the diagonal and b̂ in the last column; below it stay old numbers.
+    """Overwrite [A | b] (N×(N+1)) by U above the diagonal and b̂ in the last column; what is below U is not L.
 
     Returns 0, or 1 + the first column for which no non-zero pivot was left.  Collective over the grid.
     |ΔA| <= N·u·|L||U|; 2/3 N³ flops.

@@ -34,7 +34,7 @@ class SwapOptions:
 
 @dataclass(frozen=True, slots=True)
 class SwapBuffers:
-    """Room for one section at a time: U, the rows that become U by process row, and the rows that leave the block.
+    """Memory for one section at a time: U, the rows that become U by process row, and the rows that leave the block.
 
     Sections whose rows travel at the same time have buffers and message tags of their own.
     """
@@ -56,7 +56,7 @@ def swap_buffers(A: DistMatrix, columns: int, section: int, kernels: Kernels) ->
 class RowSwap:
     """The row swaps of one panel on local columns c0:c1.  Call gather, start, (progress,) finish, in this order.
 
-    Afterwards `U` holds the block row's new content: every rank of the process column has all jb rows of it.
+    Afterwards `U` is the block row's new content: every rank of the process column has all jb rows of it.
     """
 
     def __init__(
