@@ -216,15 +216,17 @@ def test_what_overflows_is_seen_in_the_sums(backend: Backend) -> None:
 
 
 @pytest.mark.parametrize("dtype", TYPES)
-def test_products_are_subtracted_in_place(backend: Backend, dtype: Any) -> None:
+def test_residuals_are_new_blocks(backend: Backend, dtype: Any) -> None:
     for m, n, k in ((1, 1, 1), (23, 23, 1), (23, 23, 3), (23, 4, 1), (23, 4, 2)):
-        A, B, C = random((m, n), dtype), random((n, k), dtype, 2), random((m, k), dtype, 3)
-        expected = C - A.astype(np.complex128) @ B
-        bound = 4 * n * np.finfo(dtype).eps * (np.abs(A) @ np.abs(B) + np.abs(C))
-        for of_A, of_B, of_C in product((np.ascontiguousarray, np.asfortranarray), repeat=3):
-            R = backend.array(of_C(C.copy()))
-            backend.kernels.dense.subtract_product(R, backend.array(of_A(A)), backend.array(of_B(B)))
-            assert (np.abs(backend.numpy(R) - expected) <= bound).all()
+        A, X, B = random((m, n), dtype), random((n, k), dtype, 2), random((m, k), dtype, 3)
+        expected = B - A.astype(np.complex128) @ X
+        bound = 4 * n * np.finfo(dtype).eps * (np.abs(A) @ np.abs(X) + np.abs(B))
+        for orders in product((np.ascontiguousarray, np.asfortranarray), repeat=3):
+            parts = [backend.array(order(part)) for order, part in zip(orders, (B, A, X))]
+            R = backend.numpy(backend.kernels.dense.residual(*parts))
+            assert (np.abs(R - expected) <= bound).all()
+            assert R.dtype == dtype
+            assert all(np.array_equal(backend.numpy(one), part) for one, part in zip(parts, (B, A, X)))
 
 
 def test_storage_of_factors_lies_by_rows_and_what_is_emulated_is_said(backend: Backend) -> None:

@@ -50,7 +50,7 @@ def inverse_one_norm(
     entries of a type; X and Y say how ranks add up over x, and over y.  Two or three products with each are usual.
     Collective over the ranks.
     """
-    best, vertex = 0.0, -1
+    best, vertex = 0.0, inf
     x = xp.full(indices.shape, 1.0 / n, dtype=dtype)
     for _ in range(MOST_POINTS):
         y = B(x)
@@ -78,14 +78,18 @@ def _size(y: Vector, xp: Any) -> float:
 
 def _signs(y: Vector, xp: Any) -> Vector:
     """y_i / |y_i|, 1 for a zero."""
+    if not xp.isdtype(y.dtype, "complex floating"):
+        return xp.astype(xp.where(y < 0, -1.0, 1.0), y.dtype, copy=False)
     size = xp.abs(y)
     return xp.astype(xp.where(size == 0, 1.0, y / xp.where(size == 0, 1.0, size)), y.dtype, copy=False)
 
 
-def _largest(z: Vector, indices: Vector, xp: Any, X: Ranks) -> tuple[float, int]:
-    """max |z_j|, and the first j that has it; the same on every rank."""
-    size = xp.abs(z)
-    z_inf = X.most(float(xp.max(size)) if size.shape[0] else 0.0)
-    at = indices[size == z_inf]
-    j = X.most(-float(xp.min(at)) if at.shape[0] else -inf)
-    return z_inf, int(-j) if isfinite(j) else -1
+def _largest(z: Vector, indices: Vector, xp: Any, X: Ranks) -> tuple[float, float]:
+    """max |z_j|, and the first j that has it, inf for a NaN; the same on every rank."""
+    mine, first = 0.0, inf
+    if z.shape[0]:
+        size = xp.abs(z)
+        at = int(xp.argmax(size))
+        mine, first = float(size[at]), float(indices[at])
+    z_inf = X.most(mine)
+    return z_inf, -X.most(-first if mine == z_inf else -inf)

@@ -11,8 +11,8 @@ Vector = Any
 
 #: A matrix is scaled if the sums of its rows, or of its columns, spread by more, or lie farther from 1, than this.
 SPREAD, RANGE = 2.0**10, 2.0**60
-#: Exponents of scales: their products with each other's reciprocals are numbers of fp64.
-FARTHEST = 1000
+#: Numbers below this are scaled by its reciprocal.
+LEAST = 2.0**-1000
 
 
 def balanced(row_sums: Vector, column_sums: Vector) -> bool:
@@ -25,9 +25,13 @@ def balanced(row_sums: Vector, column_sums: Vector) -> bool:
 
 
 def powers(largest: Vector, xp: Any) -> Vector:
-    """For each finite x the power of two that brings it to [1/2, 1); 1 for a zero."""
-    k = (-xp.frexp(largest)[1]).clip(-FARTHEST, FARTHEST)
-    return ((xp.astype(k, xp.int64) + 1023) << 52).view(xp.float64)
+    """For each finite x >= 0 the power of two that brings it to [1/2, 1), 2^1000 at most; 1 for a zero.
+
+    x = m·2^e, m in [1/2, 1), and 2^-e = m / x without rounding.
+    """
+    x = xp.astype(largest, xp.float64, copy=False)
+    m, zero = xp.frexp(x)[0], x == 0.0
+    return (m + zero) / xp.where(x < LEAST, m * LEAST + zero, x)
 
 
 def spread(largest: Vector, xp: Any) -> int:

@@ -82,5 +82,5 @@ class DenseKernels(Protocol):
     def solve(self, F: PivotedLU, B: Block, *, transposed: bool = False) -> Block:
         """W^-1 B or W^-T B as a new block; B has the factors' type; 2·n²·k flops."""
 
-    def subtract_product(self, C: Block, A: Matrix, B: Block) -> None:
-        """C -= A B, all of one type; 2·n²·k flops, one pass over A."""
+    def residual(self, B: Block, A: Matrix, X: Block) -> Block:
+        """B - A X as a new block, all of one type; 2·n²·k flops, one pass over A."""

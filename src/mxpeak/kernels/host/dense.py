@@ -99,12 +99,11 @@ class HostDense:
         lapack.getrs(F.LU, F.rows, X, b"N" if transposed == F.transposed else b"T")
         return X
 
-    def subtract_product(self, C: Array, A: Array, B: Array) -> None:
+    def residual(self, B: Array, A: Array, X: Array) -> Array:
         """Not @: NumPy's BLAS has threads of its own, which go on spinning for a while and hinder SciPy's."""
-        by_columns = np.asfortranarray(C)
-        lapack.subtract_product(by_columns, A, np.asfortranarray(B))
-        if by_columns is not C:
-            C[...] = by_columns
+        R = np.array(B, order="F")
+        lapack.subtract_product(R, A, np.asfortranarray(X))
+        return R
 
 
 def _scaled_rows(A: Array, scales: tuple[Array, Array] | None, W: Array) -> Sums:

@@ -88,9 +88,9 @@ class ReferenceDense:
             X[F.rows] = X.copy()
             return X
 
-    def subtract_product(self, C: Array, A: Array, B: Array) -> None:
+    def residual(self, B: Array, A: Array, X: Array) -> Array:
         with quiet():
-            C -= A @ B
+            return np.asarray(B - A @ X)
 
 
 def _rounded(A: Array, precision: str) -> Array:

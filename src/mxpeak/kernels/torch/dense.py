@@ -124,11 +124,10 @@ class TorchDense:
         Z = solve(F.LU.T, solve(F.LU.T, B, upper=False), upper=True, unitriangular=True)
         return torch.empty_like(Z).index_copy_(0, F.rows, Z)
 
-    def subtract_product(self, C: Tensor, A: Tensor, B: Tensor) -> None:
-        if B.shape[1] == 1:
-            C[:, 0].addmv_(A, B[:, 0], alpha=-1)
-        else:
-            C.addmm_(A, B, alpha=-1)
+    def residual(self, B: Tensor, A: Tensor, X: Tensor) -> Tensor:
+        if X.shape[1] == 1:
+            return torch.addmv(B[:, 0], A, X[:, 0], alpha=-1)[:, None]
+        return torch.addmm(B, A, X, alpha=-1)
 
 
 def largest_order(per_entry: int, per_row: int, free: int) -> int:

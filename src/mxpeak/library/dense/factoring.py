@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from math import isfinite
 from typing import Any
 
@@ -67,18 +67,18 @@ class Factors:
         """||A_s||_1·||A_s^-1||_1, the latter estimated by a few solves."""
         if self.singular:
             return float("inf")
-        kernels, n = self.kernels, self.lu.LU.shape[0]
-        indices = kernels.xp.arange(n)
-        B, B_H = (partial(self._solve_vector, adjoint=adjoint) for adjoint in (False, True))
-        with kernels.computing():
-            return self.A_one * inverse_one_norm(B, B_H, indices, n, self.lu.LU.dtype, kernels.xp)
+        kernels, LU = self.kernels, self.lu.LU
+        xp, n = kernels.xp, LU.shape[0]
+        conj: Any = xp.conj if xp.isdtype(LU.dtype, "complex floating") else lambda x: x
 
-    def _solve_vector(self, b: Vector, *, adjoint: bool) -> Vector:
-        """A_s^-1 b or A_s^-H b in the factors' precision."""
-        if not adjoint:
+        def solve(b: Vector) -> Vector:
             return self._solve(b[:, None])[:, 0]
-        xp = self.kernels.xp
-        return xp.conj(self._solve(xp.conj(b[:, None]), transposed=True)[:, 0])
+
+        def solve_adjoint(b: Vector) -> Vector:
+            return conj(self._solve(conj(b)[:, None], transposed=True)[:, 0])
+
+        with kernels.computing():
+            return self.A_one * inverse_one_norm(solve, solve_adjoint, xp.arange(n), n, LU.dtype, xp)
 
     def _solve(self, B: Block, *, transposed: bool = False) -> Block:
         """A_s^-1 B or A_s^-T B in the factors' precision."""

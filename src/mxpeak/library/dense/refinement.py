@@ -49,11 +49,14 @@ class Equations:
     A: Matrix
     factors: Factors
     B: Block
+    b_inf: Array
     u: float
 
     def of(self, columns: Array) -> Equations:
         """Those of some right-hand sides."""
-        return replace(self, B=taken(self.kernels, self.B, columns))
+        if len(columns) == self.B.shape[1]:
+            return self
+        return replace(self, B=columns_of(self.kernels, self.B, columns), b_inf=self.b_inf[columns])
 
     def mixed(self, Y: Block) -> Mixture:
         """One system A_s (Y w) = B_s w for all, w random signs over the columns' own scales: a check of all of them.
@@ -61,13 +64,12 @@ class Equations:
         Its backward error is about the root mean square of theirs, for a product with one column instead of many.
         """
         kernels, A_inf = self.kernels, self.factors.A_inf
-        y_inf, b_inf = (np.array(largest(kernels, V)) for V in (Y, self.B))
-        scale = y_inf + b_inf / (A_inf or 1.0)
+        scale = np.array(largest(kernels, Y)) + self.b_inf / (A_inf or 1.0)
         signs = np.random.default_rng(Y.shape[1]).choice((-1.0, 1.0), Y.shape[1])
         w = signs / np.where(scale > 0, scale, 1.0)
         weights = kernels.xp.asarray(w[:, None], dtype=Y.dtype)
         b, y = (product(kernels, V, weights) for V in (self.B, Y))
-        return Mixture(kernels, self.A, self.factors, b, self.u, y, Y.shape[1])
+        return Mixture(kernels, self.A, self.factors, b, self.b_inf, self.u, y, Y.shape[1])
 
     def times(self, Y: Block) -> Block:
         """A_s Y."""
@@ -79,12 +81,12 @@ class Equations:
     def residual(self, Y: Block) -> Block:
         """B_s - A_s Y."""
         if self.factors.scaling is None:
-            return minus_product(self.kernels, self.B, self.A, Y)
+            return self.kernels.residual(self.B, self.A, Y)
         return self.B - self.times(Y)
 
     def eta(self, R: Block, Y: Block) -> Array:
         """The backward error of each column."""
-        return backward_errors(self.kernels, R, Y, self.B, self.factors.A_inf, self.u)
+        return backward_errors(self.kernels, R, Y, self.b_inf, self.factors.A_inf, self.u)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +106,8 @@ def refined(kernels: DenseKernels, A: Matrix, factors: Factors, B: Block, u: flo
     """Solve A X = B: classical refinement of all columns, then GMRES for those that it leaves."""
     with spans("refine"), kernels.computing(), np.errstate(all="ignore"):
         scaling = factors.scaling
-        equations = Equations(kernels, A, factors, B if scaling is None else scaled(kernels, scaling.rows, B), u)
+        B_s = B if scaling is None else scaled(kernels, scaling.rows, B)
+        equations = Equations(kernels, A, factors, B_s, np.array(largest(kernels, B_s)), u)
         # The worst of many right-hand sides scatters more than a single one.
         enough = max(4.0 / len(A), PLAIN_LU) * (2.0 if B.shape[1] > SAMPLED else 1.0)
         Y, etas, history, doubtful = _classical(equations, enough)
@@ -119,8 +122,8 @@ def refined(kernels: DenseKernels, A: Matrix, factors: Factors, B: Block, u: flo
         X, eta = Y, _worst(etas)
         if scaling is not None:
             X = scaled(kernels, scaling.columns, Y)
-            R = minus_product(kernels, B, A, X)
-            eta = max(eta, _worst(backward_errors(kernels, R, X, B, scaling.A_inf, u)))
+            R = kernels.residual(B, A, X)
+            eta = max(eta, _worst(backward_errors(kernels, R, X, np.array(largest(kernels, B)), scaling.A_inf, u)))
         outcome = Outcome.SOLVED if eta <= enough else Outcome.NOT_CONVERGED
         if not np.isfinite(largest(kernels, X)).all():
             outcome = Outcome.NOT_FINITE
@@ -149,20 +152,20 @@ def _classical(equations: Equations, enough: float) -> tuple[Block, Array, list[
     history = [_worst(etas)]
     doubtful = same and _signs_of_singularity(equations, R, Y)
     pending = np.flatnonzero(~(etas <= aim))
-    R = taken(kernels, R, pending)
+    R = columns_of(kernels, R, pending)
     while pending.size and len(history) <= CLASSICAL_STEPS:
         part = equations.of(pending)
-        new = taken(kernels, Y, pending) + factors.apply(R)
+        new = columns_of(kernels, Y, pending) + factors.apply(R)
         R = part.residual(new)
         found = part.eta(R, new)
         better = np.flatnonzero(found < etas[pending])
-        Y[:, kernels.xp.asarray(pending[better])] = taken(kernels, new, better)
+        Y[:, kernels.xp.asarray(pending[better])] = columns_of(kernels, new, better)
         etas[pending[better]] = found[better]
         history.append(_worst(etas))
         if not GAIN * history[-1] <= history[-2]:
             break
         left = np.flatnonzero(~(found <= aim))
-        pending, R = pending[left], taken(kernels, R, left)
+        pending, R = pending[left], columns_of(kernels, R, left)
     return Y, etas, history, doubtful if same else not history[-1] <= enough
 
 
@@ -190,7 +193,7 @@ class OneColumn:
         self.A_inf = equations.factors.A_inf
         self.b = equations.B
         self.unknowns = self.equations = ArraySpace(equations.kernels.xp, self.b)
-        self.b_inf = self.unknowns.max_abs(self.b)
+        (self.b_inf,) = equations.b_inf.tolist()
 
     def residual(self, x: Block) -> Block:
         """b - A x."""
@@ -214,9 +217,9 @@ def largest(kernels: DenseKernels, V: Block) -> list[float]:
     return found
 
 
-def backward_errors(kernels: DenseKernels, R: Block, Y: Block, B: Block, A_inf: float, u: float) -> Array:
+def backward_errors(kernels: DenseKernels, R: Block, Y: Block, b_inf: Array, A_inf: float, u: float) -> Array:
     """eta of each column; NaN where it has one."""
-    norms = zip(*(largest(kernels, V) for V in (R, Y, B)))
+    norms = zip(largest(kernels, R), largest(kernels, Y), b_inf)
     return np.array([backward_error(r, A_inf, y, b, len(R), u) for r, y, b in norms])
 
 
@@ -226,7 +229,7 @@ def _worst(etas: Array) -> float:
     return worst if isfinite(worst) else inf
 
 
-def taken(kernels: DenseKernels, V: Block, which: Array) -> Block:
+def columns_of(kernels: DenseKernels, V: Block, which: Array) -> Block:
     """Some columns, as a block."""
     return V if len(which) == V.shape[1] else kernels.xp.take(V, kernels.xp.asarray(which), axis=1)
 
@@ -236,15 +239,6 @@ def scaled(kernels: DenseKernels, diagonal: Vector, X: Block) -> Block:
     return kernels.xp.astype(X * diagonal[:, None], X.dtype, copy=False)
 
 
-def minus_product(kernels: DenseKernels, B: Block, A: Matrix, Y: Block) -> Block:
-    """B - A Y as a new block."""
-    R = kernels.xp.asarray(B, copy=True)
-    kernels.subtract_product(R, A, Y)
-    return R
-
-
 def product(kernels: DenseKernels, A: Matrix, Y: Block) -> Block:
     """A Y."""
-    Z = kernels.xp.zeros((A.shape[0], Y.shape[1]), dtype=Y.dtype)
-    kernels.subtract_product(Z, A, Y)
-    return -Z
+    return -kernels.residual(kernels.xp.zeros((A.shape[0], Y.shape[1]), dtype=Y.dtype), A, Y)
