@@ -24,9 +24,10 @@ from mxpeak.precision import precision as format_of
 from mxpeak.solvers import krylov
 from mxpeak.solvers.difficulty import condition_estimate, unpreconditioned_factor, unpreconditioned_steps
 from mxpeak.solvers.lu import MixedLuOptions, factorize, storage
-from mxpeak.solvers.mxp_system import MxpSystem, balance
+from mxpeak.solvers.mxp_system import MxpSystem
 from mxpeak.solvers.proof import Proof, prove
 from mxpeak.solvers.refine import backward_error, refine
+from mxpeak.solvers.scaling import balance
 from mxpeak.spans import Spans
 
 GRIDS = [(1, 1), (1, 3), (2, 2), (2, 3), (3, 5)]

@@ -25,11 +25,12 @@ from mxpeak.layout.generators import generator
 from mxpeak.layout.grid import ProcessGrid
 from mxpeak.precision import precision as format_of
 from mxpeak.solvers import lu, pivoted_lu
-from mxpeak.solvers.mxp_system import MxpSystem, balance
+from mxpeak.solvers.mxp_system import MxpSystem
 from mxpeak.solvers.panel import PanelOptions
 from mxpeak.solvers.proof import Proof, prove
 from mxpeak.solvers.refine import backward_error, refine
 from mxpeak.solvers.residual import ResidualNorms, residual_norms
+from mxpeak.solvers.scaling import balance
 from mxpeak.solvers.triangular import solve_augmented
 from mxpeak.spans import Spans
 from tests.support import torch_devices

@@ -5,22 +5,13 @@ With balancing, the factors are those of R A C (R and C diagonal), so that M^-1 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from mxpeak.distributed.generate import GeneratedSystem
 from mxpeak.distributed.matrix import DistMatrix
 from mxpeak.distributed.vectors import DistSpace
 from mxpeak.kernels.contract import Kernels, Vector
+from mxpeak.solvers.scaling import Balance
 from mxpeak.solvers.triangular import Factored
 from mxpeak.spans import Spans
-
-
-@dataclass(frozen=True, slots=True)
-class Balance:
-    """Powers of two by which rows and columns were multiplied: R over the rows, C over the columns."""
-
-    R: Vector
-    C: Vector
 
 
 class MxpSystem:
@@ -74,28 +65,3 @@ class MxpSystem:
         """The unknowns that this rank's entries of a vector over the columns are."""
         cols = self._system.cols
         return cols.to_global(self._kernels.xp.arange(cols.local_size))
-
-
-def balance(A: DistMatrix, kernels: Kernels) -> Balance:
-    """Scale A's rows, then its columns, by powers of two to largest entries in (1/2, 1]; A is overwritten by R A C.
-
-    Exact, for powers of two only move exponents (short of under- and overflow).  Collective over the grid; 4·N² flops.
-    """
-    xp, (m, n) = kernels.xp, A.local.shape
-    rows, columns = xp.zeros(m), xp.zeros(n)
-    kernels.row_max(A.local, rows)
-    A.grid.row.allreduce(rows, "max")
-    R = _reciprocal_powers(rows, kernels)
-    kernels.scale_rows_columns(A.local, R, xp.ones(n))
-    kernels.column_max(A.local, columns)
-    A.grid.column.allreduce(columns, "max")
-    C = _reciprocal_powers(columns, kernels)
-    kernels.scale_rows_columns(A.local, xp.ones(m), C)
-    return Balance(R, C)
-
-
-def _reciprocal_powers(largest: Vector, kernels: Kernels) -> Vector:
-    """2^-ceil(log2 of each entry), and 1 where it is zero or not finite."""
-    powers = kernels.xp.zeros(len(largest))
-    kernels.reciprocal_powers(powers, largest)
-    return powers

@@ -29,7 +29,7 @@ from mxpeak.distributed.matrix import DistMatrix
 from mxpeak.distributed.vectors import DistSpace, largest
 from mxpeak.kernels.contract import Kernels, Vector
 from mxpeak.precision import precision as format_of
-from mxpeak.solvers.mxp_system import Balance
+from mxpeak.solvers.scaling import Balance
 
 #: Random vectors that are tried.
 PROBES = 3

@@ -37,9 +37,10 @@ from mxpeak.runtime.placement import on_device
 from mxpeak.solvers.difficulty import condition_estimate, unpreconditioned_factor, unpreconditioned_steps
 from mxpeak.solvers.krylov import Solve
 from mxpeak.solvers.lu import MixedLuOptions, factorize, storage
-from mxpeak.solvers.mxp_system import Balance, MxpSystem, balance
+from mxpeak.solvers.mxp_system import MxpSystem
 from mxpeak.solvers.proof import prove
 from mxpeak.solvers.refine import MOST_STEPS, TARGET, backward_error, refine
+from mxpeak.solvers.scaling import Balance, balance
 from mxpeak.spans import Spans
 
 #: The phases that make up a run; "other" is what they leave: Python, vectors, and whatever has no name.

@@ -1,6 +1,6 @@
 """SciPy's LAPACK through the pointers of its Cython interface, and an LU whose products take rounded operands.
 
-Matrices to be factored are column-major; a row-major A is given as the column-major A^T, so nothing is transposed.
+Matrices to be factored are column-major; a row-major A is passed as the column-major A^T, so nothing is transposed.
 All four types (s, d, c, z) are served; each call releases the interpreter lock and uses BLAS's own threads.
 """
 

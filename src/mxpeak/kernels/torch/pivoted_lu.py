@@ -5,7 +5,7 @@
     U12 = L11^-1 A12
     A22 = A22 - L21 U12                  operands in the low precision, sums in FP32
 
-The next panel's columns are updated first, and that panel is factored beside the rest of the update.  Pivots stay on
+The next panel's columns are updated first, and that panel is factored during the rest of the update.  Pivots stay on
 the device: nothing waits for the host before all is done.
 """
 
@@ -23,7 +23,7 @@ Tensor = Any
 #: Columns of a panel, an estimate: C is read and written once a panel, so that an update does width/4 flops a byte, and
 #: 512 keep tensor cores of 500 TFLOP/s busy from a memory of 4 TB/s; wider ones put more into the panels, in FP32.
 WIDTH = 512
-#: Columns of a strip whose rows move: so wide that launches do not count, and the rows on their way take little room.
+#: Columns of a strip whose rows move: so wide that launches do not count, and the rows on their way take little memory.
 STRIP = 16384
 
 
@@ -53,7 +53,7 @@ def factor_rounded(device: Device, A: Tensor, precision: str, width: int = WIDTH
 def work_per_row(precision: str, is_complex: bool, width: int = WIDTH) -> int:
     """Bytes that `factor_rounded` needs besides A, for each of its rows: operands, panel, rows on their way.
 
-    Complex operands are rounded anew for each panel, in copies of both widths.
+    Complex operands are rounded again for each panel, in copies of both widths.
     """
     itemsize = 8 if is_complex else 4
     operand = 3 * itemsize if is_complex else cast.OPERANDS[precision].itemsize
@@ -71,22 +71,22 @@ def moves(pivots: Tensor, height: int) -> tuple[Tensor, Tensor]:
     k = torch.arange(count, device=pivots.device)
     # Among NaN a library may find any pivot; an index outside of A would stop the whole device.
     p = torch.maximum(pivots.to(torch.int64) - 1, k).clamp(max=height - 1)
-    held = _last_before(p, k)
+    source = _last_before(p, k)
     for _ in range(count.bit_length()):
-        held = held[held]  # what row k holds before swap k
+        source = source[source]  # what row k holds before swap k
     order = torch.argsort(p, stable=True)
     again = p[order[1:]] == p[order[:-1]]
     before = torch.full_like(p, -1).index_copy(0, order[1:], torch.where(again, order[:-1], -1))
     is_last = torch.ones_like(p, dtype=torch.bool).index_copy(0, order[:-1], ~again)
-    top = torch.where(before < 0, p, held[before.clamp(min=0)])
+    top = torch.where(before < 0, p, source[before.clamp(min=0)])
     leaves = is_last & (p >= count)  # the others end within the first rows, which `top` tells
-    return torch.cat([k, torch.where(leaves, p, k)]), torch.cat([top, torch.where(leaves, held, top)])
+    return torch.cat([k, torch.where(leaves, p, k)]), torch.cat([top, torch.where(leaves, source, top)])
 
 
 def _last_before(p: Tensor, k: Tensor) -> Tensor:
     """The last k' < k with p_k' = k; k itself where there is none."""
     count = len(p)
-    target = torch.where((p < count) & (p != k), p, count)  # the others into one place more
+    target = torch.where((p < count) & (p != k), p, count)  # the others into one slot more
     found = torch.full((count + 1,), -1, device=p.device).scatter_reduce(0, target, k, "amax")[:count]
     return torch.where(found < 0, k, found)
 
@@ -105,8 +105,8 @@ class _Lu:
 
     def _operand(self, rows: int) -> Tensor:
         dtype = cast.OPERANDS[self.precision]
-        room = self.device.empty(rows, leading_dimension(self.width, dtype.itemsize, NEAR), dtype=dtype)
-        return room[:, : self.width]
+        buffer = self.device.empty(rows, leading_dimension(self.width, dtype.itemsize, NEAR), dtype=dtype)
+        return buffer[:, : self.width]
 
     def run(self) -> None:
         """All panels."""
@@ -138,7 +138,7 @@ class _Lu:
             torch.linalg.lu_factor_ex(panel, out=(panel, pivots, self._zeros[j0 // self.width]))
 
     def _move_rows(self, j0: int, j1: int) -> None:
-        """A's rows by the panel's pivots, on both sides of it; the factored panel into its place."""
+        """A's rows by the panel's pivots, on both sides of it; the factored panel into its columns."""
         panel, pivots = self._panel_of(j0)
         targets, sources = moves(pivots, panel.shape[0])
         for begin in range(0, self.A.shape[1], STRIP):

@@ -23,7 +23,7 @@ from mxpeak.spans import Spans
 #: Beyond this condition·u, u the factors' roundoff, 50 steps of GMRES were never enough (experiments with n = 300).
 HOPELESS = 2.0**10
 #: Signs of an ill-conditioned matrix, upon which the condition is estimated at once: pivots of so different size, or
-#: corrections so large beside the solution.
+#: corrections so large compared with the solution.
 DOUBT = 2.0**-16
 #: Entries of U that are looked at together.
 STRIP = 1 << 20
@@ -177,7 +177,7 @@ def factor(kernels: DenseKernels, A: Matrix, dtype: np.dtype[Any], precision: st
 def _equilibration(kernels: DenseKernels, R: Matrix) -> tuple[Vector, Vector]:
     """Powers of two for R's rows and columns: one kind by its largest entries, then the other by what that leaves.
 
-    First comes the kind whose largest entries spread more.  Were rows of different scale dealt with by columns first,
+    First comes the kind whose largest entries spread more.  If rows of different scale were scaled by columns first,
     the one largest row would set every column's scale, and the others could underflow.
     """
     xp = kernels.xp

@@ -113,7 +113,7 @@ def solve(A: Any, b: Any, *, precision: str = "auto", device: str = "auto") -> t
     fp64, and `info` says so; it also holds outcome, backward error, condition, steps and times: print(info).
 
     Raises UsageError for what is not square, finite or numeric, SingularError for a pivot that is exactly zero, and
-    ResourceError where the device is not there or has no room for the factors.  docs/solving.md explains the rest.
+    ResourceError where the device does not exist or its memory is too small.  docs/solving.md explains the rest.
 
     >>> import mxpeak as mx
     >>> x, info = mx.solve([[2.0, 0.0], [0.0, 4.0]], [2.0, 4.0])
