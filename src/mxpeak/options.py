@@ -58,7 +58,7 @@ def positive(text: str) -> float:
     """A parser of finite numbers above 0."""
     value = real()(text)
     if value <= 0.0:
-        raise UsageError(f"{value:g} would check nothing: give a number above 0, such as the rules' 16")
+        raise UsageError(f"{value:g} would check nothing; give a number above 0, such as the rules' 16")
     return value
 
 
@@ -92,7 +92,7 @@ def boolean(text: str) -> bool:
 def device(text: str) -> str:
     """A parser of devices: auto, cpu, cuda, or one of several as cuda:0."""
     if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", text):
-        raise UsageError(f"{text!r} is no device; choose auto, cpu, cuda or cuda:0")
+        raise UsageError(f"{text!r} is not a device; choose auto, cpu, cuda or cuda:0")
     return text
 
 
@@ -110,7 +110,7 @@ def listed(parse: Callable[[str], Any]) -> Callable[[str], tuple[Any, ...]]:
     def parse_list(text: str) -> tuple[Any, ...]:
         items = [item for item in re.split(r"[,\s]+", text.strip()) if item]
         if not items:
-            raise UsageError("an empty list; give at least one value")
+            raise UsageError("the list is empty; give at least one value")
         return tuple(parse(item) for item in items)
 
     return parse_list

@@ -134,7 +134,7 @@ def test_the_box_is_a_cube_of_nx_unless_the_others_are_given():
     assert HpcgConfig(nx=64).shape == (64, 64, 64)
     assert HpcgConfig(nx=64, nz=32).shape == (64, 64, 32)
     assert HpcgConfig(nx=64, ny=16, nz=32).shape == (64, 16, 32)
-    with pytest.raises(UsageError, match=r"--nz 32 was given without --nx, .* type --nx 32 too"):
+    with pytest.raises(UsageError, match=r"--nz 32 needs --nx; type --nx 32 too"):
         _ = HpcgConfig(nz=32).shape
 
 
@@ -190,12 +190,12 @@ def test_a_grid_partly_given_is_completed(asked: dict[str, int], ranks: int, gri
         ({"npx": 2, "npz": 3}, 8, "--npx 2 --npz 3 does not divide the number of ranks: 2*3 = 6, and 8 / 6 leaves 2; "
                                   "start 6 ranks (--ranks 6, or mpiexec -n 6), or leave --npx 2 --npz 3 out for the "
                                   "grid 2x2x2"),
-        ({"npx": 2, "npy": 2, "npz": 2}, 16, "--npx 2 --npy 2 --npz 2 takes 2*2*2 = 8 ranks, but there are 16; start 8 "
+        ({"npx": 2, "npy": 2, "npz": 2}, 16, "--npx 2 --npy 2 --npz 2 needs 2*2*2 = 8 ranks, but there are 16; start 8 "
                                              "ranks (--ranks 8, or mpiexec -n 8), or leave --npx 2 --npy 2 --npz 2 out "
                                              "for the grid 2x2x4"),
         ({"npx": 2}, 1, "--npx 2 does not divide the number of ranks: 1 / 2 leaves 1; start 2 ranks (--ranks 2, "
                         "or mpiexec -n 2), or leave --npx 2 out for the grid 1x1x1"),
-        ({"npx": 2, "npy": 1, "npz": 1}, 1, "--npx 2 --npy 1 --npz 1 takes 2*1*1 = 2 ranks, but there is 1; start 2 "
+        ({"npx": 2, "npy": 1, "npz": 1}, 1, "--npx 2 --npy 1 --npz 1 needs 2*1*1 = 2 ranks, but there is 1; start 2 "
                                             "ranks (--ranks 2, or mpiexec -n 2), or leave --npx 2 --npy 1 --npz 1 out "
                                             "for the grid 1x1x1"),
     ],

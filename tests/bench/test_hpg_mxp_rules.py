@@ -34,13 +34,12 @@ def broken(**values: Any) -> list[str]:
                       "--nx 104"),
         ({"nx": 8}, "--nx 8 is less than 16, the least that the rules allow; type --nx 16, or --mode explore"),
         ({"npx": 3}, "--npx 3 does not divide the number of ranks: 2 / 3 leaves 2"),
-        ({"precision": "fp8"}, "fp8 was asked for, but --mode official takes formats of 16 bits or more; say --mode "
-                               "explore"),
-        ({"mg_precision": ("fp32", "fp16", "fp16", "fp8")}, "fp8 was asked for"),
+        ({"precision": "fp8"}, "--mode official takes formats of 16 bits or more, not fp8; type --mode explore"),
+        ({"mg_precision": ("fp32", "fp16", "fp16", "fp8")}, "--mode official takes formats of 16 bits or more"),
         ({"mg_precision": ("fp32", "fp16")}, "--mg-precision fp32,fp16 has 2 formats for 4 levels; give one for all, "
                                              "or 4"),
-        ({"value_tolerance": 0.01}, "--value-tolerance 0.01 lets stored values be wrong, and --mode official does not; "
-                                    "say --mode explore"),
+        ({"value_tolerance": 0.01}, "--value-tolerance 0.01 allows inexact stored values, which --mode official does "
+                                    "not; type --mode explore"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_run_officially_is_refused_on_every_rank_alike(values: dict[str, Any], says: str) -> None:

@@ -60,7 +60,7 @@ def test_toml_lists_numbers_and_booleans_are_taken():
     [
         ({"nb": "0"}, "--nb: 0 is out of range: the least is 1, the most 100000000"),
         ({"nb": "12.5"}, "--nb: '12.5' is not a whole number"),
-        ({"nb": ""}, "--nb: an empty list; give at least one value"),
+        ({"nb": ""}, "--nb: the list is empty; give at least one value"),
         ({"n": "-1"}, "-N/--n: -1 is out of range: the least is 0, the most 100000000"),
         ({"bcast": "3ring"}, "--bcast: '3ring' is unknown; choose one of " + ", ".join(BCASTS)),
         ({"bcast": "8"}, "--bcast: '8' is unknown; choose one of " + ", ".join(BCASTS)),
@@ -127,12 +127,12 @@ def test_one_side_of_the_grid_completes_the_other():
     [
         (
             HplConfig(grid=((2, 3),)),
-            "grid 2x3 takes 2*3 = 6 ranks, but there are 4; "
+            "grid 2x3 needs 2*3 = 6 ranks, but there are 4; "
             "start 6 ranks (--ranks 6, or mpiexec -n 6), or give --grid 2x2",
         ),
         (
             HplConfig(P=(1,), Q=(2,)),
-            "grid 1x2 takes 1*2 = 2 ranks, but there are 4; "
+            "grid 1x2 needs 1*2 = 2 ranks, but there are 4; "
             "start 2 ranks (--ranks 2, or mpiexec -n 2), or give --grid 2x2",
         ),
         (
@@ -140,7 +140,7 @@ def test_one_side_of_the_grid_completes_the_other():
             "-P 3 does not divide the number of ranks: 4 / 3 leaves 1; leave -P out for the grid 2x2, or start 6 ranks",
         ),
         (HplConfig(P=(2, 1), Q=(2,)), "-P has 2 values but -Q 1; they are read in pairs"),
-        (HplConfig(grid=((2, 2),), P=(2,)), "--grid says it all: leave out -P and -Q, or leave out --grid"),
+        (HplConfig(grid=((2, 2),), P=(2,)), "--grid and -P or -Q both set the process grid; give only one of them"),
     ],
 )
 def test_a_grid_that_does_not_fit_the_ranks_shows_the_arithmetic(wish: HplConfig, message: str):

@@ -197,7 +197,10 @@ def test_json_goes_to_a_file_too(here, capsys):
         (["pivots", "-N", "ten"], "-N: 'ten' is not a whole number"),
         (["--seeds", "0"], "--seeds: 0 is out of range"),
         (["gmres", "--diagonal-scale", "nan"], "--diagonal-scale: 'nan' is not a finite number"),
-        (["pivots", "--diagonal-scale", "1"], "--diagonal-scale is for gmres; pivots leaves the diagonal as drawn"),
+        (
+            ["pivots", "--diagonal-scale", "1"],
+            "--diagonal-scale applies only to gmres; pivots leaves the diagonal as drawn",
+        ),
         (["pivots", "--json", "no/such/file"], "cannot write no/such/file"),
         (["pivots", "--nb", "8"], "mxpeak study does not know --nb 8"),
     ],

@@ -19,7 +19,7 @@ SOFTWARE = {
 
 
 def result_of(rate: float = 142.4e9, *, admissible: bool = True, **sections: Any) -> Result:
-    violations = [] if admissible else [{"rule": "mode", "text": "--mode explore is for looking around"}]
+    violations = [] if admissible else [{"rule": "mode", "text": "--mode explore is for exploration"}]
     made: dict[str, Any] = {
         "benchmark": "hpl-mxp", "status": "valid", "run": {"id": "abc"},
         "problem": {"n": 20000, "nb": 256, "P": 2, "Q": 3, "precision": "fp16", "generator": "sqrt-n", "seed": 100,
@@ -86,7 +86,7 @@ def test_the_first_line_says_whether_to_submit_at_all():
     text = submission_text(submission(result_of(admissible=False), [], "x"))
     assert text.splitlines()[:2] == [
         "PASSED, NOT ADMISSIBLE: the list does not take this run",
-        "  mode: --mode explore is for looking around",
+        "  mode: --mode explore is for exploration",
     ]
     assert submission_text(submission(result_of(status="invalid"), [], "x")).startswith("FAILED, NOT ADMISSIBLE")
 

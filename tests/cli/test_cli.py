@@ -126,7 +126,7 @@ def test_json_on_stdout_is_alone_there(bench: Bench, capsys: pytest.CaptureFixtu
 
 def test_json_on_stdout_excludes_another_format_there(bench: Bench, capsys: pytest.CaptureFixture[str]):
     assert cli.main(["run", "hpl", "--json", "-", "--format", "hpl"]) == 2
-    assert "both want stdout" in capsys.readouterr().err
+    assert "both write to stdout" in capsys.readouterr().err
 
 
 def test_color_is_there_when_asked_for_and_not_in_a_pipe(bench: Bench, capsys: pytest.CaptureFixture[str]):
@@ -314,7 +314,7 @@ def test_cases_that_do_not_fit_are_counted_and_said(bench: Bench, capsys: pytest
         (["run", "hpl", "--bcast", "3ring"], "--bcast: '3ring' is unknown; choose one of 1ring"),
         (["run", "hpl", "--threshold", "nan"], "--threshold: 'nan' is not a finite number"),
         (["run", "hpl", "--thresh", "3"], "mxpeak run hpl does not know --thresh 3; see mxpeak run hpl --help"),
-        (["run", "hpl", "--grid", "2x2"], "grid 2x2 takes 2*2 = 4 ranks, but there is 1; start 4 ranks"),
+        (["run", "hpl", "--grid", "2x2"], "grid 2x2 needs 2*2 = 4 ranks, but there is 1; start 4 ranks"),
         (["run", "hpl", "--dat", "none.dat"], "cannot read --dat none.dat: No such file or directory"),
         (["run", "hpl", "--dat", "."], "cannot read --dat .: Is a directory"),
         (["run", "hpl", "--dat", "cut.dat"], "cut.dat line 3 (output file name): the file ends after line 2"),

@@ -120,7 +120,7 @@ def test_the_report_goes_where_line_four_of_the_dat_says(
         (["run", "hpl-mxp", "--pfact", "left"], "mxpeak run hpl-mxp does not know --pfact left"),
         (["run", "hpl-mxp", "--dat", "cut.dat"], "cut.dat line 3 (output file name): the file ends after line 2; "
          "expected 14 lines"),
-        (["run", "hpl-mxp", "--dat", "taken.dat"], "HPL-MxP.dat wants its report in result.json"),
+        (["run", "hpl-mxp", "--dat", "taken.dat"], "HPL-MxP.dat names result.json for its report"),
     ],
 )  # fmt: skip
 def test_a_mistake_is_named_and_exits_with_two(
@@ -162,7 +162,7 @@ def test_a_submission_has_the_form_and_the_runs_own_files(mxp: Bench, capsys: py
 @pytest.mark.parametrize(
     ("folder", "message"),
     [
-        ("full", "--submit full is not empty, and nothing is ever overwritten; give another --submit DIR"),
+        ("full", "--submit full is not empty, and files are never overwritten; give another --submit DIR"),
         ("out", "--submit out is the folder of the results; give another --submit DIR"),
         ("file/x", "cannot write to the folder file/x: Not a directory; give another --submit DIR"),
     ],

@@ -482,7 +482,7 @@ def test_help_shows_an_example_in_plain_ascii(capsys: pytest.CaptureFixture[str]
         (["-N", "100", "--kind", "two"], "--kind: 'two' is unknown"),
         (["-N", "100", "--dat", "HPL.dat"], "mxpeak run norms does not know --dat HPL.dat"),
         (["-N", "100", "--format", "hpl"], "run norms has no --format hpl; choose text"),
-        (["-N", "100", "--grid", "2x2"], "grid 2x2 takes 2*2 = 4 ranks, but there is 1"),
+        (["-N", "100", "--grid", "2x2"], "grid 2x2 needs 2*2 = 4 ranks, but there is 1"),
         (["-N", "100", "--bcast", "lib"], "mxpeak run norms does not know --bcast lib"),
     ],
 )  # fmt: skip
@@ -509,7 +509,7 @@ def test_an_option_without_effect_is_noted_and_does_no_harm(capsys: pytest.Captu
     assert cli.main(["run", "norms", "-N", "50", "--kind", "one", "--uplo", "lower,upper", "--threads", "1"]) == 0
     out, err = capsys.readouterr()
     assert out.count("PASSED") == 1
-    assert "note: --uplo has no effect on general matrices; it is of trapezoid, triangular" in err
+    assert "note: --uplo has no effect on general matrices; it applies to trapezoid, triangular" in err
 
 
 def test_a_matrix_that_does_not_fit_exits_with_five_and_says_what_would(capsys: pytest.CaptureFixture[str]):

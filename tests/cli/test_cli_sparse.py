@@ -229,17 +229,17 @@ def test_a_rate_below_the_floor_exits_with_four(capsys: pytest.CaptureFixture[st
         (["--nx", "12"], "--nx 12: 4 levels of multigrid halve it 3 times, but 12 / 8 leaves 4; type --nx 16"),
         (["--nx", "16", "--nz", "20"], "20 / 8 leaves 4; type --nz 16 or --nz 24"),
         (["--nx", "8"], "--nx 8 is less than 16, the least that the rules allow; type --nx 16, or --mode explore"),
-        (["--nz", "16"], "--nz 16 was given without --nx, which --ny and --nz follow; type --nx 16 too"),
+        (["--nz", "16"], "--nz 16 needs --nx; type --nx 16 too"),
         (["--nx", "16", "--npx", "3"], "--npx 3 does not divide the number of ranks: 1 / 3 leaves 1"),
-        (["--nx", "16", "--npx", "2", "--npy", "1", "--npz", "1"], "takes 2*1*1 = 2 ranks, but there is 1"),
-        (["--nx", "16", "--precision", "fp8"], "fp8 was asked for, but --mode official takes formats of 16 bits or "
-         "more; say --mode explore"),
-        (["--nx", "16", "--mg-precision", "fp32,fp16,fp16,fp8"], "say --mode explore"),
+        (["--nx", "16", "--npx", "2", "--npy", "1", "--npz", "1"], "needs 2*1*1 = 2 ranks, but there is 1"),
+        (["--nx", "16", "--precision", "fp8"], "--mode official takes formats of 16 bits or more, not fp8; type "
+         "--mode explore"),
+        (["--nx", "16", "--mg-precision", "fp32,fp16,fp16,fp8"], "type --mode explore"),
         (["--nx", "16", "--mg-precision", "fp32,fp16"], "--mg-precision fp32,fp16 has 2 formats for 4 levels; give "
          "one for all, or 4"),
         (["--nx", "8", "--mode", "explore", "--mg-precision", "fp32,fp16"], "has 2 formats for 4 levels"),
-        (["--nx", "16", "--value-tolerance", "0.1"], "--value-tolerance 0.1 lets stored values be wrong, and --mode "
-         "official does not; say --mode explore"),
+        (["--nx", "16", "--value-tolerance", "0.1"], "--value-tolerance 0.1 allows inexact stored values, which --mode "
+         "official does not; type --mode explore"),
         (["--nx", "16", "--krylov-precision", "fp8"], "--krylov-precision: 'fp8' is unknown; choose one of fp64, fp32"),
         (["--nx", "16", "--rt", "-1"], "--rt: -1 is out of range: the least is 0"),
         (["--nx", "16", "--restart", "0"], "--restart: 0 is out of range: the least is 1, the most 1000"),

@@ -48,8 +48,8 @@ def test_any_line_ending_reads_the_same(newline: str):
         (9, "2", "HPL-MxP.dat line 9 (PMAP process mapping): '2' is unknown; expected one of 0 row, 1 column: '2'"),
         (10, "P", "HPL-MxP.dat line 10 (P): 'P' is not a whole number: 'P'"),
         (11, "0 Q", "HPL-MxP.dat line 11 (Q): 0 is out of range: the least is 1, the most 100000000: '0 Q'"),
-        (12, "-1.0 t", "HPL-MxP.dat line 12 (threshold): -1 asks for no check, but a mixed-precision result is worth "
-         "its check; write 16.0: '-1.0 t'"),
+        (12, "-1.0 t", "HPL-MxP.dat line 12 (threshold): -1 means no check, but a mixed-precision result needs one; "
+         "write 16.0: '-1.0 t'"),
         (12, "nan", "HPL-MxP.dat line 12 (threshold): 'nan' is not a finite number: 'nan'"),
     ],
 )  # fmt: skip

@@ -69,7 +69,7 @@ def test_a_validation_that_fails_is_exit_code_3_from_all_ranks(tmp_path: Path) -
     [
         (["--nx", "20"], "20 / 8 leaves 4"),
         (["--npx", "3"], "--npx 3 does not divide the number of ranks: 2 / 3 leaves 2"),
-        (["--precision", "fp8"], "say --mode explore"),
+        (["--precision", "fp8"], "type --mode explore"),
     ],
 )
 def test_a_mistake_ends_all_ranks_with_2_and_is_told_once(tmp_path: Path, arguments: list[str], says: str) -> None:

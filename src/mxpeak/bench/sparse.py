@@ -45,7 +45,7 @@ def without_effect(config: SparseConfig) -> list[str]:
     """What was asked for and will be ignored."""
     found = []
     if config.repeat != 1:
-        found.append(f"--repeat {config.repeat} has no effect here: a run takes as many solves as --rt has room for")
+        found.append(f"--repeat {config.repeat} has no effect here: a run takes as many solves as fit into --rt")
     return found
 
 

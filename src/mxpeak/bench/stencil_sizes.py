@@ -55,7 +55,7 @@ def _misfit(asked: dict[str, int], ranks: int) -> str:
     taken, factors = prod(asked.values()), "*".join(map(str, asked.values()))
     flags = " ".join(f"--{name} {n}" for name, n in asked.items())
     if len(asked) == 3:
-        why = f"{flags} takes {factors} = {taken} ranks, but there {'is' if ranks == 1 else 'are'} {ranks}"
+        why = f"{flags} needs {factors} = {taken} ranks, but there {'is' if ranks == 1 else 'are'} {ranks}"
     else:
         given = f"{factors} = {taken}, and " if len(asked) == 2 else ""
         why = f"{flags} does not divide the number of ranks: {given}{ranks} / {taken} leaves {ranks % taken}"

@@ -24,10 +24,13 @@ example:
 def add_verb(verbs: Any) -> None:
     """Add `doctor` to the command line."""
     parser = verbs.add_parser(
-        "doctor", help="what is there on this machine, and what to install", epilog=EXAMPLE, allow_abbrev=False,
-        description="Show processor, memory, BLAS, MPI and GPUs as they are found; 0 if a run on the CPU is possible.",
+        "doctor",
+        help="show what this machine has, and what to install",
+        epilog=EXAMPLE,
+        allow_abbrev=False,
+        description="Show processor, memory, BLAS, MPI and GPUs. The exit code is 0 if a run on the CPU is possible.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
+    )
     parser.add_argument(
         "--ranks", type=integer(1, 4096), default=1, metavar="R", help="show the cores that R ranks would use"
     )
@@ -42,8 +45,8 @@ def doctor(args: argparse.Namespace, argv: list[str], session: Session) -> int:
         _section("host", _host_facts, "the /proc and /sys of Linux"),
         _section("BLAS", _blas_facts, "pip install --force-reinstall mxpeak"),
     ]
-    _section("MPI", _mpi_facts, "pip install 'mxpeak[mpich]'; without it runs have one rank")
-    _section("GPU", _gpu_facts, "a driver, and: pip install 'mxpeak[gpu]'; without them runs are on the CPU")
+    _section("MPI", _mpi_facts, "pip install 'mxpeak[mpich]'; without it a run has one rank")
+    _section("GPU", _gpu_facts, "a driver, and: pip install 'mxpeak[gpu]'; without them a run is on the CPU")
     _section("cores", lambda: _core_facts(args.ranks), f"fewer --ranks than {args.ranks}")
     print("\na run on the CPU is " + ("possible: type mxpeak" if all(able) else "NOT possible yet"))
     return ExitCode.VALID if all(able) else ExitCode.RESOURCE
@@ -55,7 +58,7 @@ def _section(title: str, facts: Callable[[], Mapping[str, Any]], remedy: str) ->
     try:
         found = facts()
     except (ImportError, OSError, MxpeakError) as error:
-        print(f"  missing: {error}\n  to mend it: {remedy}")
+        print(f"  missing: {error}\n  fix: {remedy}")
         return False
     for name, value in found.items():
         print(f"  {name:<20} {_shown(name, value)}")
@@ -100,7 +103,7 @@ def _gpu_facts() -> Mapping[str, Any]:
     from mxpeak.perf.devices import gpu_location, nics
 
     if not gpu_driver():
-        raise ResourceError("there is no driver of a GPU (/dev/nvidia0, /dev/kfd)")
+        raise ResourceError("no GPU driver found (/dev/nvidia0, /dev/kfd)")
     from mxpeak.kernels.torch.device import count, open_device
 
     found: dict[str, Any] = {}

@@ -30,13 +30,13 @@ examples:
   mpiexec -n 4 mxpeak run hpl --dat HPL.dat
   mxpeak doctor
 
-where a setting comes from, the strongest first:
+sources of a setting, in order of precedence:
   flag, variable MXPEAK_<NAME>, --config FILE.toml, --dat FILE, default
 
 exit codes:
   0      valid
   1      bug
-  2      usage, or a configuration that cannot be
+  2      wrong usage, or an impossible configuration
   3      ran, but the validation FAILED
   4      valid, but below --min-gflops
   5      not enough memory or disk, or no such device
@@ -60,9 +60,13 @@ class Parser(argparse.ArgumentParser):
 def parser() -> argparse.ArgumentParser:
     """The whole command line."""
     top = Parser(
-        prog="mxpeak", description="Supercomputer benchmarks: HPL and its friends, from a laptop to a machine room.",
-        epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False,
-    )  # fmt: skip
+        prog="mxpeak",
+        description="Supercomputer benchmarks: HPL, HPL-MxP, HPG-MxP, HPCG and matrix norms, from a laptop to a "
+        "supercomputer.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
     top.add_argument("--version", action="version", version=f"mxpeak {__version__}")
     verbs = top.add_subparsers(dest="verb", metavar="VERB", required=True, parser_class=Parser)
     for verb in VERBS:

@@ -31,7 +31,7 @@ def empty_folder(name: str, flag: str, not_in: Path) -> Folder:
     folder = _made(name, flag)
     if any(path.iterdir()):
         folder.remove_if_empty()
-        raise UsageError(f"{flag} {name} is not empty, and nothing is ever overwritten; give another {flag} DIR")
+        raise UsageError(f"{flag} {name} is not empty, and files are never overwritten; give another {flag} DIR")
     return folder
 
 
@@ -59,7 +59,7 @@ def check_file(path: Path, taken: Iterable[Path] = (), flag: str = "--json") -> 
     """Stop if a new file cannot be made at `path`, or if another result will be written there."""
     refuse_existing([path])
     if path.absolute() in [other.absolute() for other in taken]:
-        raise UsageError(f"{flag} {path} is a file that the run writes anyway; leave {flag} out, or name another file")
+        raise UsageError(f"{flag} {path} is one of the run's own result files; leave {flag} out, or name another file")
     try:
         _try_to_write(path.parent)
     except OSError as error:

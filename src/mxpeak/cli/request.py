@@ -109,10 +109,13 @@ def _request(
         for name, s in benchmark.config.settle(settings).items()
     }
     return Request(
-        benchmark=benchmark, config=benchmark.config(**{name: s.value for name, s in settings.items()}),
-        settings=settings, output=OutputConfig(**{name: s.value for name, s in output.items()}),
-        from_dat=dat is not None, begun=datetime.now(),
-    )  # fmt: skip
+        benchmark=benchmark,
+        config=benchmark.config(**{name: s.value for name, s in settings.items()}),
+        settings=settings,
+        output=OutputConfig(**{name: s.value for name, s in output.items()}),
+        from_dat=dat is not None,
+        begun=datetime.now(),
+    )
 
 
 def _without_flops(request: Request) -> Request:
@@ -154,9 +157,11 @@ def _read(path: str, flag: str) -> str:
 
 def _check_streams(output: OutputConfig) -> None:
     if output.dry_run and output.json is not None:
-        raise UsageError("--dry-run runs nothing, so there is no result to write; leave --json out")
+        raise UsageError("--dry-run has no result to write; leave --json out")
     if output.json == "-" and output.format is not None:
-        raise UsageError(f"--json - and --format {output.format} both want stdout; write --json FILE, or drop --format")
+        raise UsageError(
+            f"--json - and --format {output.format} both write to stdout; type --json FILE, or leave --format out"
+        )
 
 
 def _check_format(name: str, made: Sequence[Request]) -> None:

@@ -36,25 +36,37 @@ RESULT, PAGE = "result.json", "report.html"
 def add_verb(verbs: Any) -> None:
     """Add `run` and its benchmarks to the command line."""
     run_parser = verbs.add_parser(
-        "run", help="run a benchmark, or all", description="Run a benchmark and prove its result.", epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False,
-    )  # fmt: skip
+        "run",
+        help="run a benchmark, or all",
+        description="Run a benchmark and validate its result.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
     choices = run_parser.add_subparsers(dest="benchmark", metavar="BENCHMARK", required=True)
     for benchmark in BENCHMARKS.values():
         parser = _add_benchmark(choices, benchmark.name, benchmark.summary, benchmark.example, benchmark.config)
         if benchmark.input:
-            parser.add_argument("--dat", metavar="FILE", help=f"read an {benchmark.input.name}; flags win over it")
+            parser.add_argument(
+                "--dat", metavar="FILE", help=f"read settings from an {benchmark.input.name}; flags override it"
+            )
     _add_benchmark(choices, "all", "every benchmark, one scoreboard", "mxpeak run all --quick", RunConfig)
 
 
 def _add_benchmark(choices: Any, name: str, summary: str, example: str, config: type) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = choices.add_parser(
-        name, help=summary, description=f"{name}: {summary}.", epilog=f"example:\n  {example}\n",
-        formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False,
-    )  # fmt: skip
+        name,
+        help=summary,
+        description=f"{name}: {summary}.",
+        epilog=f"example:\n  {example}\n",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
     add_options(parser, config)
     add_options(parser, OutputConfig)
-    parser.add_argument("--config", metavar="FILE", help="read settings from a TOML file; flags and variables win")
+    parser.add_argument(
+        "--config", metavar="FILE", help="read settings from a TOML file; flags and variables override it"
+    )
     parser.set_defaults(action=run)
     return parser
 
@@ -91,7 +103,7 @@ def _prepare_files(benchmark: str, wanted: list[Request]) -> list[Folder]:
     names = [RESULT, PAGE, *(r.report_name for r in wanted if r.report_name)]
     if len(set(names)) < len(names):
         dat = " or ".join(r.benchmark.input.name for r in wanted if r.benchmark.input)
-        raise UsageError(f"{dat} wants its report in {names[-1]}, which is another result file; change its line 3")
+        raise UsageError(f"{dat} names {names[-1]} for its report, which is another result file; change its line 3")
     folders = [new_folder(output.out, benchmark, names)]
     try:
         taken = [folders[0].path / name for name in names]
@@ -159,9 +171,13 @@ def _run_one(
                 session.say(f"note: {line}")
         with closing(progress):
             module.run(
-                request.config, session.comm, settings=request.settings,
-                observers=[progress] if session.rank == 0 else [], on_case=display.on_case, argv=argv,
-            )  # fmt: skip
+                request.config,
+                session.comm,
+                settings=request.settings,
+                observers=[progress] if session.rank == 0 else [],
+                on_case=display.on_case,
+                argv=argv,
+            )
         code = _verdict_code(display.results, display.skipped, request.config.min_gflops)
         if code == ExitCode.BELOW_TARGET:
             best = max((r.result.get("rate_flops") or 0.0 for r in display.results), default=0.0)
@@ -267,8 +283,10 @@ def _write(folder: Folder, files: dict[str, str], output: OutputConfig, session:
         if output.json not in (None, "-"):
             write_new(Path(output.json or ""), files[RESULT])
     except OSError as error:
-        session.say(f"mxpeak: error: cannot write {error.filename or folder.path}: {error.strerror}; "
-                    "the result stands on stdout only")  # fmt: skip
+        session.say(
+            f"mxpeak: error: cannot write {error.filename or folder.path}: {error.strerror}; "
+            "the result is on stdout only"
+        )
         return ExitCode.RESOURCE
     if not output.quiet:
         session.say(f"results in {folder.path}/")

@@ -33,11 +33,14 @@ PROGRESS_S = 2.0
 def add_verb(verbs: Any) -> None:
     """Add `study` to the command line."""
     parser = verbs.add_parser(
-        "study", help="measure what HPL-MxP's rules rest on: pivots, residuals, unpreconditioned GMRES",
-        description="Repeat the experiments behind HPL-MxP's matrices, in FP64 and in NumPy: the largest pivots of "
+        "study",
+        help="measure the basis of HPL-MxP's rules: pivots, residuals, unpreconditioned GMRES",
+        description="Repeat the experiments behind HPL-MxP's matrices, in FP64 with NumPy: the largest pivots of "
         "random matrices, residuals with and without pivoting, and GMRES without a preconditioner.",
-        epilog=EXAMPLES, allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
+        epilog=EXAMPLES,
+        allow_abbrev=False,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("studies", nargs="*", metavar="STUDY", help=f"{', '.join(STUDIES)} (default: all of them)")
     parser.add_argument(
         "-N", "--n", metavar="N,...", help="orders of the matrices (default: about ten from 100 to 1600)"
@@ -48,7 +51,7 @@ def add_verb(verbs: Any) -> None:
     )
     parser.add_argument("--out", metavar="DIR", help="folder of the files (default: a new one in mxpeak-out/)")
     parser.add_argument(
-        "--json", metavar="FILE", help="also write the result as JSON to FILE; - is stdout, and only it"
+        "--json", metavar="FILE", help="also write the result as JSON to FILE; - writes only the JSON to stdout"
     )
     parser.set_defaults(action=study)
 
@@ -59,8 +62,8 @@ def study(args: argparse.Namespace, argv: list[str], session: Session) -> int:
     studies = tuple(name for name in STUDIES if name in (asked or STUDIES))
     if args.diagonal_scale is not None and "gmres" not in studies:
         raise UsageError(
-            f"--diagonal-scale is for gmres; {' and '.join(studies)} leave{'s' * (len(studies) == 1)} the diagonal as "
-            "drawn; leave it out, or type: mxpeak study gmres"
+            f"--diagonal-scale applies only to gmres; {' and '.join(studies)} leave{'s' * (len(studies) == 1)} the "
+            "diagonal as drawn; leave it out, or type: mxpeak study gmres"
         )
     given = {
         "orders": _parsed("-N", args.n, listed(integer(1))),
@@ -114,8 +117,10 @@ def _finish(body: dict[str, Any], args: argparse.Namespace, folder: Folder, sess
         if args.json not in (None, "-"):
             write_new(Path(args.json), text)
     except OSError as error:
-        session.say(f"mxpeak: error: cannot write {error.filename or folder.path}: {error.strerror}; "
-                    "the result stands on stdout only")  # fmt: skip
+        session.say(
+            f"mxpeak: error: cannot write {error.filename or folder.path}: {error.strerror}; "
+            "the result is on stdout only"
+        )
         return ExitCode.RESOURCE
     session.say(f"results in {folder.path}/")
     if stdout.error is None or isinstance(stdout.error, BrokenPipeError):

@@ -41,21 +41,29 @@ class GridConfig(RunConfig):
         None, "-Q", help="process columns", metavar="Q,...", parse=listed(integer(1)), group="grid"
     )
     grid: tuple[tuple[int, int], ...] | None = option(
-        None, "--grid", help="process grid, instead of -P and -Q", metavar="PxQ,...", parse=listed(grid_shape),
+        None,
+        "--grid",
+        help="process grid, instead of -P and -Q",
+        metavar="PxQ,...",
+        parse=listed(grid_shape),
         group="grid",
-    )  # fmt: skip
+    )
     order: str = option(
         "row",
         "--order",
-        help="ranks fill the grid by rows or by columns",
+        help="order in which ranks fill the grid",
         metavar="{row,column}",
         parse=one_of(*ORDERS),
         group="grid",
     )
     node_grid: tuple[int, int] | None = option(
-        None, "--node-grid", help="the part of the grid that one node holds", metavar="PxQ", parse=grid_shape,
+        None,
+        "--node-grid",
+        help="part of the grid on each node",
+        metavar="PxQ",
+        parse=grid_shape,
         group="grid",
-    )  # fmt: skip
+    )
     idle_ranks: bool = False
 
     @staticmethod
@@ -81,7 +89,7 @@ class GridConfig(RunConfig):
             taken = P * Q
             if taken > ranks or (taken < ranks and not self.idle_ranks):
                 raise UsageError(
-                    f"grid {P}x{Q} takes {P}*{Q} = {taken} ranks, but there {_are(ranks)}; "
+                    f"grid {P}x{Q} needs {P}*{Q} = {taken} ranks, but there {_are(ranks)}; "
                     f"start {taken} ranks (--ranks {taken}, or mpiexec -n {taken}), "
                     f"or give --grid {'x'.join(map(str, squarest(ranks)))}"
                 )
@@ -90,7 +98,7 @@ class GridConfig(RunConfig):
     def _shapes(self, ranks: int) -> tuple[tuple[int, int], ...]:
         if self.grid is not None:
             if self.P is not None or self.Q is not None:
-                raise UsageError("--grid says it all: leave out -P and -Q, or leave out --grid")
+                raise UsageError("--grid and -P or -Q both set the process grid; give only one of them")
             return self.grid
         if self.P is not None and self.Q is not None:
             if len(self.P) != len(self.Q):

@@ -58,7 +58,7 @@ class LuConfig(GridConfig, ABC):
     depth: tuple[int, ...] = option(
         (1,),
         "--depth",
-        help="look-ahead, 0 or 1 (deeper runs as 1)",
+        help="look-ahead: 0 or 1; larger values run as 1",
         metavar="D,...",
         parse=listed(integer(0, 99)),
         group="grid",

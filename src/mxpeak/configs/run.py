@@ -14,43 +14,77 @@ class RunConfig:
     """Where a benchmark runs, what is measured, and where its results go: the same in every benchmark."""
 
     device: str = option(
-        "auto", "--device", help="where it computes", metavar="{auto,cpu,cuda,cuda:0,...}", parse=device,
+        "auto",
+        "--device",
+        help="device to compute on",
+        metavar="{auto,cpu,cuda,cuda:0,...}",
+        parse=device,
         group="where",
-    )  # fmt: skip
+    )
     kernels: str = option(
-        "auto", "--kernels", help="which kernels compute: the host's, torch's on any device, or the reference oracle",
-        metavar="{auto,reference,host,torch}", parse=one_of("auto", "reference", "host", "torch"), group="where",
-    )  # fmt: skip
+        "auto",
+        "--kernels",
+        help="kernels that compute: host (CPU), torch (any device), or the slow reference",
+        metavar="{auto,reference,host,torch}",
+        parse=one_of("auto", "reference", "host", "torch"),
+        group="where",
+    )
     comm: str = option(
-        "auto", "--comm", help="how ranks talk", metavar="{auto,solo,mpi,torch}",
+        "auto",
+        "--comm",
+        help="communication between ranks",
+        metavar="{auto,solo,mpi,torch}",
         parse=one_of("auto", "solo", "mpi", "torch"),
         group="where",
-    )  # fmt: skip
+    )
     ranks: int | None = option(
-        None, "--ranks", help="start R local ranks (mpiexec is started for you)", metavar="R",
-        parse=integer(1, 4096), group="where",
-    )  # fmt: skip
+        None,
+        "--ranks",
+        help="start R local ranks; runs mpiexec for you",
+        metavar="R",
+        parse=integer(1, 4096),
+        group="where",
+    )
     threads: int | None = option(
-        None, "--threads", help="threads of a rank (default: its share of the cores)", metavar="T",
-        parse=integer(1, 4096), group="where",
-    )  # fmt: skip
+        None,
+        "--threads",
+        help="threads per rank (default: its share of the cores)",
+        metavar="T",
+        parse=integer(1, 4096),
+        group="where",
+    )
     mem: str = option(
-        "80%", "--mem", help="memory to plan for: a share (80%%) or a size (64GiB) of each node",
-        parse=memory_budget, group="where",
-    )  # fmt: skip
-    quick: bool = option(False, "--quick", help="a size that takes seconds", parse=boolean, group="measuring")
+        "80%",
+        "--mem",
+        help="memory budget of each node: a share (80%%) or a size (64GiB)",
+        parse=memory_budget,
+        group="where",
+    )
+    quick: bool = option(False, "--quick", help="choose a size that takes seconds", parse=boolean, group="measuring")
     repeat: int = option(
-        1, "--repeat", help="run each case this often; the best counts, all are kept", metavar="K",
-        parse=integer(1, 10_000), group="measuring",
-    )  # fmt: skip
+        1,
+        "--repeat",
+        help="run each case K times; the best counts, all are recorded",
+        metavar="K",
+        parse=integer(1, 10_000),
+        group="measuring",
+    )
     warmup: str = option(
-        "gemm", "--warmup", help="what runs before the clock: nothing, a GEMM (which also measures the limit), or a "
-        "whole small run", metavar="{none,gemm,full}", parse=one_of("none", "gemm", "full"), group="measuring",
-    )  # fmt: skip
+        "gemm",
+        "--warmup",
+        help="work before the clock starts: none, a GEMM (which also measures the limit), or a whole small run",
+        metavar="{none,gemm,full}",
+        parse=one_of("none", "gemm", "full"),
+        group="measuring",
+    )
     min_gflops: float | None = option(
-        None, "--min-gflops", help="exit with 4 when the best rate is below X GFLOP/s", metavar="X",
-        parse=real(0.0), group="measuring",
-    )  # fmt: skip
+        None,
+        "--min-gflops",
+        help="exit with code 4 if the best rate is below X GFLOP/s",
+        metavar="X",
+        parse=real(0.0),
+        group="measuring",
+    )
 
     #: What is another default on a GPU.
     GPU_DEFAULTS: ClassVar[Mapping[str, Any]] = {}
@@ -90,30 +124,52 @@ class OutputConfig:
     """What a run shows and where its files go: the same for every benchmark, and no part of its configuration."""
 
     out: str | None = option(
-        None, "--out", help="folder of the result files (default: a new one in mxpeak-out/)", metavar="DIR",
-        parse=str, group="output",
-    )  # fmt: skip
+        None,
+        "--out",
+        help="folder of the result files (default: a new one in mxpeak-out/)",
+        metavar="DIR",
+        parse=str,
+        group="output",
+    )
     json: str | None = option(
-        None, "--json", help="also write the result as JSON to FILE; - is stdout, which then holds nothing else",
-        metavar="FILE", parse=str, group="output",
-    )  # fmt: skip
+        None,
+        "--json",
+        help="also write the result as JSON to FILE; - writes only the JSON to stdout",
+        metavar="FILE",
+        parse=str,
+        group="output",
+    )
     format: str | None = option(
-        None, "--format", help="what goes to stdout: text, or the benchmark's own report: hpl, mxp, hpcg (default: "
-        "text; with --dat what line 4 says)", metavar="{text,hpl,mxp,hpcg}",
-        parse=one_of("text", "hpl", "mxp", "hpcg"), group="output",
-    )  # fmt: skip
+        None,
+        "--format",
+        help="format of stdout: text, or the benchmark's own report: hpl, mxp, hpcg (default: text; "
+        "with --dat, as its line 4 says)",
+        metavar="{text,hpl,mxp,hpcg}",
+        parse=one_of("text", "hpl", "mxp", "hpcg"),
+        group="output",
+    )
     progress: str = option(
-        "auto", "--progress", help="show progress on stderr; auto: where a run takes more than two seconds",
-        metavar="{auto,always,never}", parse=one_of("auto", "always", "never"), group="output",
-    )  # fmt: skip
+        "auto",
+        "--progress",
+        help="show progress on stderr; auto: if a run takes more than two seconds",
+        metavar="{auto,always,never}",
+        parse=one_of("auto", "always", "never"),
+        group="output",
+    )
     color: str = option(
-        "auto", "--color", help="colour on terminals", metavar="{auto,always,never}",
-        parse=one_of("auto", "always", "never"), group="output",
-    )  # fmt: skip
-    verbose: bool = option(False, "-v", "--verbose", help="show where the time went", parse=boolean, group="output")
+        "auto",
+        "--color",
+        help="colour on terminals",
+        metavar="{auto,always,never}",
+        parse=one_of("auto", "always", "never"),
+        group="output",
+    )
+    verbose: bool = option(
+        False, "-v", "--verbose", help="show the time of each phase, and the ranks", parse=boolean, group="output"
+    )
     quiet: bool = option(
-        False, "--quiet", help="one line a result, no progress, no notes", parse=boolean, group="output"
+        False, "--quiet", help="one line per result, no progress, no notes", parse=boolean, group="output"
     )
     dry_run: bool = option(
-        False, "--dry-run", help="show configuration, grid and memory, and run nothing", parse=boolean, group="output"
+        False, "--dry-run", help="show configuration, grid and memory; run nothing", parse=boolean, group="output"
     )

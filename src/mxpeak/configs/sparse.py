@@ -15,50 +15,91 @@ class SparseConfig(RunConfig):
     """A benchmark of the 27-point problem, whose ranks own a box of points each: one case, no lists."""
 
     nx: int | None = option(
-        None, "--nx", help="points of a rank's box in x, and in y and z where they are not given (default: 104, or "
-        "what --mem allows, or --quick)", metavar="NX", parse=integer(1), group="problem",
-    )  # fmt: skip
+        None,
+        "--nx",
+        help="points of a rank's box in x, also in y and z unless given (default: 104, or "
+        "what --mem allows, or --quick)",
+        metavar="NX",
+        parse=integer(1),
+        group="problem",
+    )
     ny: int | None = option(
-        None, "--ny", help="points of a rank's box in y (default: as in x)", metavar="NY", parse=integer(1),
+        None,
+        "--ny",
+        help="points of a rank's box in y (default: as in x)",
+        metavar="NY",
+        parse=integer(1),
         group="problem",
-    )  # fmt: skip
+    )
     nz: int | None = option(
-        None, "--nz", help="points of a rank's box in z (default: as in x)", metavar="NZ", parse=integer(1),
+        None,
+        "--nz",
+        help="points of a rank's box in z (default: as in x)",
+        metavar="NZ",
+        parse=integer(1),
         group="problem",
-    )  # fmt: skip
+    )
     npx: int | None = option(
-        None, "--npx", help="ranks in x (default: as near to a cube of ranks as those given allow)", metavar="PX",
-        parse=integer(1), group="grid",
-    )  # fmt: skip
+        None,
+        "--npx",
+        help="ranks in x (default: a process grid as close to a cube as possible)",
+        metavar="PX",
+        parse=integer(1),
+        group="grid",
+    )
     npy: int | None = option(None, "--npy", help="ranks in y", metavar="PY", parse=integer(1), group="grid")
     npz: int | None = option(None, "--npz", help="ranks in z", metavar="PZ", parse=integer(1), group="grid")
     storage: str = option(
-        "auto", "--storage", help="how matrices are stored: ell (rows padded to one length), sell (padded in slices), "
-        "packed (with short column numbers)", metavar="{auto,ell,sell,packed}",
-        parse=one_of("auto", "ell", "sell", "packed"), group="precision and rules",
-    )  # fmt: skip
-    smoother: str = option(
-        "coloured", "--smoother", help="order of Gauss-Seidel: coloured, where the rows of a colour do not depend on "
-        "each other; or natural, the reference's", metavar="{coloured,natural}", parse=one_of("coloured", "natural"),
+        "auto",
+        "--storage",
+        help="how matrices are stored: ell (rows padded to one length), sell (padded in slices), "
+        "packed (with compressed column numbers)",
+        metavar="{auto,ell,sell,packed}",
+        parse=one_of("auto", "ell", "sell", "packed"),
         group="precision and rules",
-    )  # fmt: skip
+    )
+    smoother: str = option(
+        "coloured",
+        "--smoother",
+        help="order of Gauss-Seidel: coloured, where the rows of a colour do not depend on "
+        "each other; or natural, the reference's",
+        metavar="{coloured,natural}",
+        parse=one_of("coloured", "natural"),
+        group="precision and rules",
+    )
     colouring: str = option(
-        "greedy", "--colouring", help="how --smoother coloured finds its colours: greedy, row by row; or jpl, Jones, "
-        "Plassmann and Luby's", metavar="{greedy,jpl}", parse=one_of("greedy", "jpl"), group="precision and rules",
-    )  # fmt: skip
+        "greedy",
+        "--colouring",
+        help="how --smoother coloured finds its colours: greedy, row by row; or jpl, Jones, Plassmann and Luby's",
+        metavar="{greedy,jpl}",
+        parse=one_of("greedy", "jpl"),
+        group="precision and rules",
+    )
     mode: str = option(
-        "official", "--mode", help="official: by the published rules; explore: beyond them, and its results say so",
-        metavar="{official,explore}", parse=one_of("official", "explore"), group="precision and rules",
-    )  # fmt: skip
+        "official",
+        "--mode",
+        help="official: by the published rules; explore: beyond them, and results are labelled",
+        metavar="{official,explore}",
+        parse=one_of("official", "explore"),
+        group="precision and rules",
+    )
     rt: float | None = option(
-        None, "--rt", help="seconds to measure for (default: 60; the rules ask for 1800)", metavar="SECONDS",
-        parse=real(0.0), group="measuring",
-    )  # fmt: skip
+        None,
+        "--rt",
+        help="seconds to measure (default: 60; the rules ask for 1800)",
+        metavar="SECONDS",
+        parse=real(0.0),
+        group="measuring",
+    )
     # What this is of a benchmark whose limit is that of memory.
     warmup: str = option(
-        "gemm", "--warmup", help="none: the read bandwidth, which is the limit, is not measured; the others: it is",
-        metavar="{none,gemm,full}", parse=one_of("none", "gemm", "full"), group="measuring",
-    )  # fmt: skip
+        "gemm",
+        "--warmup",
+        help="none: do not measure the read bandwidth, which is the limit",
+        metavar="{none,gemm,full}",
+        parse=one_of("none", "gemm", "full"),
+        group="measuring",
+    )
 
     @staticmethod
     def settle(settings: Mapping[str, Setting]) -> dict[str, Setting]:
@@ -77,5 +118,5 @@ class SparseConfig(RunConfig):
             return self.nx, self.ny or self.nx, self.nz or self.nx
         for flag, n in (("--ny", self.ny), ("--nz", self.nz)):
             if n is not None:
-                raise UsageError(f"{flag} {n} was given without --nx, which --ny and --nz follow; type --nx {n} too")
+                raise UsageError(f"{flag} {n} needs --nx; type --nx {n} too")
         return None

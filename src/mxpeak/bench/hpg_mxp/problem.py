@@ -203,7 +203,7 @@ def read_file(path: str, comm: Communicator) -> MatrixFile:
         except MxpeakError as error:
             answer = error
         except MemoryError:
-            answer = ResourceError(f"--matrix {path}: reading it takes more memory than there is; free some of it")
+            answer = ResourceError(f"--matrix {path}: reading it takes more memory than is free")
     answer = comm.bcast_object(answer)
     if isinstance(answer, MxpeakError):
         raise answer
@@ -248,7 +248,7 @@ def _check_sums(path: str, A: Any) -> None:
     if not LEAST_B <= norm <= MOST_B:
         raise UsageError(
             f"--matrix {path}: the norm of b = A·1 is {three_digits(norm)}, but its square has to be within "
-            f"what fp64 can say: {LEAST_B:g} to {MOST_B:g}; scale the matrix by a power of two"
+            f"what fp64 can represent: {LEAST_B:g} to {MOST_B:g}; scale the matrix by a power of two"
         )
 
 

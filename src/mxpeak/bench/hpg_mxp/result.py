@@ -243,7 +243,7 @@ def _raised(config: HpgMxpConfig, one: Measured) -> list[Caution]:
     """Where a format was asked for that does not hold the values."""
     asked = config.mg_precisions(len(one.levels))
     return [
-        Caution("raised", f"level {k}: {name} does not hold every value, so {level['value_precision']} was taken",
+        Caution("raised", f"level {k}: {name} does not hold every value, so {level['value_precision']} was used",
                 "with --mode explore and --value-tolerance X values may be rounded")
         for k, (name, level) in enumerate(zip(asked, one.levels))
         if name not in ("auto", level["value_precision"])
@@ -254,13 +254,13 @@ def _wrong(check: Validation) -> list[Caution]:
     """Where a small residual does not mean a right solution."""
     if not check.passed or check.mixed.max_error <= WRONG:
         return []
-    text = f"the residual is as small as asked for, but max |x - 1| is {three_digits(check.mixed.max_error)}"
+    text = f"the residual is as small as required, but max |x - 1| is {three_digits(check.mixed.max_error)}"
     return [Caution("error", f"{text}: the matrix is badly conditioned or scaled", "scale its rows and columns")]
 
 
 def _failed(beside: list[Measured]) -> list[Caution]:
     """Figures beside the first that were not validated."""
-    text = "{}: its solvers did not come to the residual that they had to, so its figure does not count"
+    text = "{}: its solvers did not reach the residual that they had to, so its figure does not count"
     return [Caution("beside", text.format(one.storage), "see result.beside") for one in beside if not one.passed]
 
 
@@ -275,5 +275,5 @@ def _unreached(config: HpgMxpConfig, check: Validation) -> list[Caution]:
     else:
         name, solve = "double", double
         hint = "raise --restart or --threshold; mxpeak.gmres has stronger preconditioners than one sweep, such as amg"
-    text = f"the {name} solver came to {three_digits(solve.residual)} in {solve.steps} iterations, and no further"
+    text = f"the {name} solver reached {three_digits(solve.residual)} in {solve.steps} iterations, and no less"
     return [Caution("unreached", text, hint)]

@@ -40,11 +40,11 @@ def check(config: HpgMxpConfig, rank: int, ranks: int) -> None:
     if config.mode == "explore":
         return
     if "fp8" in (*asked, config.precision):
-        raise UsageError("fp8 was asked for, but --mode official takes formats of 16 bits or more; say --mode explore")
+        raise UsageError("--mode official takes formats of 16 bits or more, not fp8; type --mode explore")
     if config.value_tolerance:
         raise UsageError(
-            f"--value-tolerance {config.value_tolerance:g} lets stored values be wrong, and --mode official does not; "
-            "say --mode explore"
+            f"--value-tolerance {config.value_tolerance:g} allows inexact stored values, which --mode official does "
+            "not; type --mode explore"
         )
 
 
@@ -56,7 +56,7 @@ def _check_alone(config: HpgMxpConfig, matrix: str) -> None:
             flag = f"--{name}" if value is True else f"--{name} {value}"
             raise UsageError(
                 f"--matrix {matrix} and {flag} were both given, but a matrix from a file has its own entries, and its "
-                "rows are dealt evenly over the ranks; leave one of them out"
+                "rows are distributed evenly over the ranks; leave one of them out"
             )
 
 
@@ -88,7 +88,7 @@ def foreseen(config: HpgMxpConfig, rt: float, storage: str) -> list[Violation]:
     """Rules that a run breaks however it goes."""
     found = []
     if config.mode != "official":
-        found.append(Violation("mode", "--mode explore was asked for"))
+        found.append(Violation("mode", "--mode explore was chosen"))
     if storage not in PLAIN:
         found.append(Violation("storage", f"{storage}: its columns are compressed, which no rule speaks of"))
     if rt < OFFICIAL_RT:

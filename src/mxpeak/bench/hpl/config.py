@@ -45,47 +45,84 @@ class HplConfig(LuConfig):
     GPU_DEFAULTS = {"nb": (512,)}  # noqa: RUF012  (nobody writes into it)
 
     n: tuple[int, ...] | None = option(
-        None, "-N", "--n", help="order of the matrix (default: what --mem allows, or --quick)", metavar="N,...",
-        parse=listed(integer(0)), group="problem",
-    )  # fmt: skip
-    nb: tuple[int, ...] = option(
-        (192,), "--nb", help="block size (default: 192, on a GPU 512)", metavar="NB,...", parse=listed(integer(1)),
+        None,
+        "-N",
+        "--n",
+        help="order of the matrix (default: what --mem allows, or --quick)",
+        metavar="N,...",
+        parse=listed(integer(0)),
         group="problem",
-    )  # fmt: skip
+    )
+    nb: tuple[int, ...] = option(
+        (192,),
+        "--nb",
+        help="block size (default: 192, on a GPU 512)",
+        metavar="NB,...",
+        parse=listed(integer(1)),
+        group="problem",
+    )
     seed: int = option(
         100, "--seed", help="seed of the matrix", metavar="S", parse=integer(0, 2**31 - 1), group="problem"
     )
     split: float = option(
-        0.0, "--split", help="share of the columns whose update hides the others' row swaps", metavar="FRACTION",
-        parse=real(0.0, 1.0), group="grid",
-    )  # fmt: skip
+        0.0,
+        "--split",
+        help="fraction of the columns whose update hides the row swaps of the rest",
+        metavar="FRACTION",
+        parse=real(0.0, 1.0),
+        group="grid",
+    )
     pfact: tuple[str, ...] = option(
-        ("right",), "--pfact", help="panel factorization: left, crout, right", metavar="NAME,...",
-        parse=listed(one_of(*FACTS, digits=True)), group="grid",
-    )  # fmt: skip
+        ("right",),
+        "--pfact",
+        help="panel factorization: left, crout, right",
+        metavar="NAME,...",
+        parse=listed(one_of(*FACTS, digits=True)),
+        group="grid",
+    )
     rfact: tuple[str, ...] = option(
-        ("right",), "--rfact", help="recursive panel factorization: left, crout, right", metavar="NAME,...",
-        parse=listed(one_of(*FACTS, digits=True)), group="grid",
-    )  # fmt: skip
+        ("right",),
+        "--rfact",
+        help="recursive panel factorization: left, crout, right",
+        metavar="NAME,...",
+        parse=listed(one_of(*FACTS, digits=True)),
+        group="grid",
+    )
     nbmin: tuple[int, ...] = option(
-        (8,), "--nbmin", help="columns at which the recursion stops", metavar="K,...", parse=listed(integer(1)),
+        (8,),
+        "--nbmin",
+        help="columns at which the recursion stops",
+        metavar="K,...",
+        parse=listed(integer(1)),
         group="grid",
-    )  # fmt: skip
+    )
     ndiv: tuple[int, ...] = option(
-        (2,), "--ndiv", help="parts of a panel in the recursion", metavar="K,...", parse=listed(integer(2)),
+        (2,),
+        "--ndiv",
+        help="parts of a panel in the recursion",
+        metavar="K,...",
+        parse=listed(integer(2)),
         group="grid",
-    )  # fmt: skip
+    )
     swap: str = option(
-        "mix", "--swap", help="row swaps: bin (binary exchange), long (spread and roll), mix",
-        metavar="{bin,long,mix}", parse=one_of(*SWAPS, digits=True), group="grid",
-    )  # fmt: skip
+        "mix",
+        "--swap",
+        help="row swaps: bin (binary exchange), long (spread and roll), mix",
+        metavar="{bin,long,mix}",
+        parse=one_of(*SWAPS, digits=True),
+        group="grid",
+    )
     swap_threshold: int = option(
-        64, "--swap-threshold", help="columns up to which mix takes bin", metavar="K", parse=integer(0), group="grid"
+        64, "--swap-threshold", help="mix uses bin up to K columns", metavar="K", parse=integer(0), group="grid"
     )
     threshold: float = option(
-        16.0, "--threshold", help="scaled residuals below it pass; 0 or less: HPL's report without a check",
-        metavar="X", parse=real(), group="problem",
-    )  # fmt: skip
+        16.0,
+        "--threshold",
+        help="scaled residuals below X pass; 0 or less: HPL's report without a check",
+        metavar="X",
+        parse=real(),
+        group="problem",
+    )
 
     # What only HPL.dat can say.  The forms, the equilibration and the alignment change no number that this code
     # computes: they stand in the report, as the file asked.
@@ -99,13 +136,35 @@ class HplConfig(LuConfig):
         """Every combination of the lists, in HPL's loop order; `n` stands in where the config leaves N open."""
         sizes = self.n if self.n is not None else n
         if sizes is None:
-            raise UsageError("no order of the matrix: give -N")
+            raise UsageError("the order of the matrix is missing; give -N")
         lists = (
-            self.grids(ranks), sizes, self.nb, self.depth, self.bcast, self.rfact, self.pfact, self.nbmin, self.ndiv,
-        )  # fmt: skip
+            self.grids(ranks),
+            sizes,
+            self.nb,
+            self.depth,
+            self.bcast,
+            self.rfact,
+            self.pfact,
+            self.nbmin,
+            self.ndiv,
+        )
         for (P, Q), n_, nb, depth, bcast, rfact, pfact, nbmin, ndiv in product(*lists):
             yield HplCase(
-                n=n_, nb=nb, P=P, Q=Q, order=self.order, node_grid=self.node_grid, pfact=pfact, nbmin=nbmin,
-                ndiv=ndiv, rfact=rfact, bcast=bcast, depth=depth, swap=self.swap,
-                swap_threshold=self.swap_threshold, split=self.split, seed=self.seed, threshold=self.threshold,
-            )  # fmt: skip
+                n=n_,
+                nb=nb,
+                P=P,
+                Q=Q,
+                order=self.order,
+                node_grid=self.node_grid,
+                pfact=pfact,
+                nbmin=nbmin,
+                ndiv=ndiv,
+                rfact=rfact,
+                bcast=bcast,
+                depth=depth,
+                swap=self.swap,
+                swap_threshold=self.swap_threshold,
+                split=self.split,
+                seed=self.seed,
+                threshold=self.threshold,
+            )

@@ -123,7 +123,7 @@ def _cautions(bench: LuBench, case: HplCase, rate: float, limit: float | None) -
     if limit is not None and rate > limit:
         cautions.append(drift_caution(rate, limit))
     if case.threshold <= 0:
-        text = f"threshold {case.threshold:g} asks for no check; the residual was checked against {THRESHOLD:g}"
+        text = f"threshold {case.threshold:g} means no check; the residual was checked against {THRESHOLD:g}"
         cautions.append(Caution("threshold", text, "give the threshold of the rules, 16"))
     return cautions
 

@@ -33,52 +33,92 @@ class HplMxpConfig(LuConfig):
     GPU_DEFAULTS = {"nb": (1024,), "precision": ("fp16",)}  # noqa: RUF012
 
     nb: tuple[int, ...] = option(
-        (320,), "--nb", help="block size (default: 320, on a GPU 1024)", metavar="NB,...", parse=listed(integer(1)),
+        (320,),
+        "--nb",
+        help="block size (default: 320, on a GPU 1024)",
+        metavar="NB,...",
+        parse=listed(integer(1)),
         group="problem",
-    )  # fmt: skip
+    )
     seed: int = option(
         100, "--seed", help="seed of the matrix", metavar="S", parse=integer(0, 2**31 - 1), group="problem"
     )
     generator: tuple[str, ...] = option(
-        ("sqrt-n",), "--generator", help="the matrix: " + ", ".join(GENERATORS), metavar="NAME,...",
-        parse=listed(known(GENERATORS)), group="problem",
-    )  # fmt: skip
+        ("sqrt-n",),
+        "--generator",
+        help="the matrix: " + ", ".join(GENERATORS),
+        metavar="NAME,...",
+        parse=listed(known(GENERATORS)),
+        group="problem",
+    )
     diagonal_scale: tuple[float, ...] | None = option(
-        None, "--diagonal-scale", help="c of the diagonal c*sqrt(N) (sqrt-n and gaussian; default: 0.625), or theta of "
-        "theta*sum|a_ij| (ddd; default: 1.25/sqrt(N))", metavar="C,...", parse=listed(real(0.0, 1e6)), group="problem",
-    )  # fmt: skip
+        None,
+        "--diagonal-scale",
+        help="c of the diagonal c*sqrt(N) (sqrt-n and gaussian; default: 0.625), or theta of "
+        "theta*sum|a_ij| (ddd; default: 1.25/sqrt(N))",
+        metavar="C,...",
+        parse=listed(real(0.0, 1e6)),
+        group="problem",
+    )
     condition: float = option(
-        1000.0, "--condition", help="condition number of fasi-higham in the infinity norm", metavar="K",
-        parse=real(1.5, 1e15), group="problem",
-    )  # fmt: skip
+        1000.0,
+        "--condition",
+        help="condition number of fasi-higham in the infinity norm",
+        metavar="K",
+        parse=real(1.5, 1e15),
+        group="problem",
+    )
     scaling: str = option(
-        "none", "--scaling", help="balance rows and columns by powers of two before the LU; timed, and undone",
-        metavar="{none,auto}", parse=one_of("none", "auto"), group="problem",
-    )  # fmt: skip
+        "none",
+        "--scaling",
+        help="balance rows and columns by powers of two before the LU (timed)",
+        metavar="{none,auto}",
+        parse=one_of("none", "auto"),
+        group="problem",
+    )
     threshold: float = option(
-        16.0, "--threshold", help="scaled backward errors below it pass", metavar="X", parse=positive, group="problem"
+        16.0, "--threshold", help="scaled backward errors below X pass", metavar="X", parse=positive, group="problem"
     )
     precision: tuple[str, ...] | None = option(
-        None, "--precision", help="operands of the update: " + ", ".join(PRECISIONS) + " (default: fp32, on a GPU "
-        "fp16)", metavar="NAME,...", parse=listed(one_of(*PRECISIONS)), group="precision and rules",
-    )  # fmt: skip
+        None,
+        "--precision",
+        help="operands of the update: " + ", ".join(PRECISIONS) + " (default: fp32, on a GPU fp16)",
+        metavar="NAME,...",
+        parse=listed(one_of(*PRECISIONS)),
+        group="precision and rules",
+    )
     refine: str = option(
-        "gmres", "--refine", help="refinement: GMRES preconditioned by the factors, or classical",
-        metavar="{gmres,classical}", parse=one_of("gmres", "classical"), group="precision and rules",
-    )  # fmt: skip
+        "gmres",
+        "--refine",
+        help="refinement: GMRES preconditioned by the factors, or classical",
+        metavar="{gmres,classical}",
+        parse=one_of("gmres", "classical"),
+        group="precision and rules",
+    )
     restart: int = option(
-        50, "--restart", help="steps after which GMRES starts anew", metavar="K", parse=integer(1, 1000),
+        50,
+        "--restart",
+        help="GMRES restart length",
+        metavar="K",
+        parse=integer(1, 1000),
         group="precision and rules",
-    )  # fmt: skip
+    )
     mode: str = option(
-        "official", "--mode", help="official: by the published rules, each broken one is named; explore: fp8 too, "
-        "and never ADMISSIBLE", metavar="{official,explore}", parse=one_of("official", "explore"),
+        "official",
+        "--mode",
+        help="official: by the published rules; each broken one is named; explore: also fp8, never ADMISSIBLE",
+        metavar="{official,explore}",
+        parse=one_of("official", "explore"),
         group="precision and rules",
-    )  # fmt: skip
+    )
     submit: str | None = option(
-        None, "--submit", help="write the fields of the HPL-MxP list's form into DIR, filled from the machine",
-        metavar="DIR", parse=str, group="output",
-    )  # fmt: skip
+        None,
+        "--submit",
+        help="write the fields of the HPL-MxP list's submission form to DIR",
+        metavar="DIR",
+        parse=str,
+        group="output",
+    )
 
     # What only HPL-MxP.dat can say.
     output_file: str = "HPL-MxP.out"
@@ -92,15 +132,35 @@ class HplMxpConfig(LuConfig):
         """Every combination of the lists; `n` stands in where the config leaves N open."""
         sizes = self.n if self.n is not None else n
         if sizes is None:
-            raise UsageError("no order of the matrix: give -N")
+            raise UsageError("the order of the matrix is missing; give -N")
         lists = (
-            self.grids(ranks), sizes, self.nb, self.depth, self.bcast, self.generator,
-            self.diagonal_scale or (None,), self.precision or ("fp32",),
-        )  # fmt: skip
+            self.grids(ranks),
+            sizes,
+            self.nb,
+            self.depth,
+            self.bcast,
+            self.generator,
+            self.diagonal_scale or (None,),
+            self.precision or ("fp32",),
+        )
         for (P, Q), n_, nb, depth, bcast, generator, scale, precision in product(*lists):
             yield HplMxpCase(
-                n=n_, nb=nb, P=P, Q=Q, order=self.order, node_grid=self.node_grid, bcast=bcast, depth=depth,
-                precision=precision, generator=generator, diagonal_scale=scale, condition=self.condition,
-                seed=self.seed, refine=self.refine, restart=self.restart, scaling=self.scaling,
-                threshold=self.threshold, mode=self.mode,
-            )  # fmt: skip
+                n=n_,
+                nb=nb,
+                P=P,
+                Q=Q,
+                order=self.order,
+                node_grid=self.node_grid,
+                bcast=bcast,
+                depth=depth,
+                precision=precision,
+                generator=generator,
+                diagonal_scale=scale,
+                condition=self.condition,
+                seed=self.seed,
+                refine=self.refine,
+                restart=self.restart,
+                scaling=self.scaling,
+                threshold=self.threshold,
+                mode=self.mode,
+            )

@@ -33,5 +33,5 @@ def read_dat(text: str, source: str) -> dict[str, Any]:
 def _threshold(text: str) -> float:
     value = real()(text)
     if value <= 0.0:
-        raise UsageError(f"{value:g} asks for no check, but a mixed-precision result is worth its check; write 16.0")
+        raise UsageError(f"{value:g} means no check, but a mixed-precision result needs one; write 16.0")
     return value

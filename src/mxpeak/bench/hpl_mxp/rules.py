@@ -144,13 +144,13 @@ def violations(
 def refused(case: HplMxpCase) -> None:
     """Stop before the run at what --mode official does not run at all: formats of less than 16 bits."""
     if case.mode == "official" and (broken := _precision(case)):
-        raise UsageError(f"--precision {case.precision}: {broken[0].text}; to try it all the same, type --mode explore")
+        raise UsageError(f"--precision {case.precision}: {broken[0].text}; to try it anyway, type --mode explore")
 
 
 def _mode(case: HplMxpCase) -> list[Violation]:
     if case.mode == "official":
         return []
-    return [Violation("mode", f"--mode {case.mode} is for looking around; only --mode official is admissible")]
+    return [Violation("mode", f"--mode {case.mode} is for exploration; only --mode official is admissible")]
 
 
 def _precision(case: HplMxpCase) -> list[Violation]:

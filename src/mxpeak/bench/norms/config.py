@@ -79,82 +79,155 @@ class NormsConfig(GridConfig):
     """All that `mxpeak run norms` can be told; lists run every combination of what the structure takes."""
 
     n: tuple[int, ...] | None = option(
-        None, "-N", "--n", help="columns, and rows where -m is not given (default: 10240, or what --mem allows, or "
-        "--quick)", metavar="N,...", parse=listed(integer(1)), group="problem",
-    )  # fmt: skip
+        None,
+        "-N",
+        "--n",
+        help="columns, and rows unless -m is given (default: 10240, or what --mem allows, or --quick)",
+        metavar="N,...",
+        parse=listed(integer(1)),
+        group="problem",
+    )
     m: tuple[int, ...] | None = option(
-        None, "-m", help="rows (default: as many as columns)", metavar="M,...", parse=listed(integer(1)),
+        None,
+        "-m",
+        help="rows (default: as many as columns)",
+        metavar="M,...",
+        parse=listed(integer(1)),
         group="problem",
-    )  # fmt: skip
+    )
     nb: tuple[int, ...] = option(
-        (512,), "--nb", help="block of the distribution, and side of a tile", metavar="NB,...",
-        parse=listed(integer(1)), group="problem",
-    )  # fmt: skip
-    seed: tuple[int, ...] = option(
-        (100,), "--seed", help="seed of the matrix", metavar="S,...", parse=listed(integer(0, 2**31 - 1)),
+        (512,),
+        "--nb",
+        help="block of the distribution, and side of a tile",
+        metavar="NB,...",
+        parse=listed(integer(1)),
         group="problem",
-    )  # fmt: skip
+    )
+    seed: tuple[int, ...] = option(
+        (100,),
+        "--seed",
+        help="seed of the matrix",
+        metavar="S,...",
+        parse=listed(integer(0, 2**31 - 1)),
+        group="problem",
+    )
     kind: tuple[str, ...] = option(
-        (*NORM_KINDS, "all"), "--kind", help="norms: max, one, inf, fro; all: the four in one pass",
-        metavar="NAME,...", parse=listed(_called(KIND_NAMES)), group="norms",
-    )  # fmt: skip
+        (*NORM_KINDS, "all"),
+        "--kind",
+        help="norms: max, one, inf, fro; all: the four in one pass",
+        metavar="NAME,...",
+        parse=listed(_called(KIND_NAMES)),
+        group="norms",
+    )
     structure: tuple[str, ...] = option(
-        ("general",), "--structure", help="which entries are read: " + ", ".join(STRUCTURES), metavar="NAME,...",
-        parse=listed(one_of(*STRUCTURES)), group="norms",
-    )  # fmt: skip
+        ("general",),
+        "--structure",
+        help="which entries are read: " + ", ".join(STRUCTURES),
+        metavar="NAME,...",
+        parse=listed(one_of(*STRUCTURES)),
+        group="norms",
+    )
     dtype: tuple[str, ...] = option(
-        ("float64",), "--dtype", help=f"type of the entries: {', '.join(DTYPES)}; or fp64, ..., bf16, c128, c64, or "
-        "LAPACK's d, s, z, c", metavar="NAME,...", parse=listed(_called(DTYPE_NAMES)),
+        ("float64",),
+        "--dtype",
+        help=f"type of the entries: {', '.join(DTYPES)}; or fp64, ..., bf16, c128, c64, or LAPACK's d, s, z, c",
+        metavar="NAME,...",
+        parse=listed(_called(DTYPE_NAMES)),
         group="norms",
-    )  # fmt: skip
+    )
     layout: tuple[str, ...] = option(
-        ("C",), "--layout", help="how a rank stores its part: C by rows, F by columns, tiles: every block an array of "
-        "its own", metavar="{C,F,tiles},...", parse=listed(one_of(*LAYOUTS)), group="norms",
-    )  # fmt: skip
-    uplo: tuple[str, ...] = option(
-        ("lower",), "--uplo", help="the triangle that is read: lower, upper", metavar="NAME,...",
-        parse=listed(one_of("lower", "upper")), group="norms",
-    )  # fmt: skip
-    diag: tuple[str, ...] = option(
-        ("nonunit",), "--diag", help="diagonal of a triangle or trapezoid: nonunit (read), unit (ones)",
-        metavar="NAME,...", parse=listed(one_of("nonunit", "unit")), group="norms",
-    )  # fmt: skip
-    kl: tuple[int, ...] = option(
-        (20,), "--kl", help="diagonals below the main one of a band; on either side of a hermitian-band",
-        metavar="K,...", parse=listed(integer(0)), group="norms",
-    )  # fmt: skip
-    ku: tuple[int, ...] = option(
-        (100,), "--ku", help="diagonals above the main one of a band", metavar="K,...", parse=listed(integer(0)),
+        ("C",),
+        "--layout",
+        help="how a rank stores its part: C by rows, F by columns, tiles: every block an array of its own",
+        metavar="{C,F,tiles},...",
+        parse=listed(one_of(*LAYOUTS)),
         group="norms",
-    )  # fmt: skip
+    )
+    uplo: tuple[str, ...] = option(
+        ("lower",),
+        "--uplo",
+        help="the triangle that is read: lower, upper",
+        metavar="NAME,...",
+        parse=listed(one_of("lower", "upper")),
+        group="norms",
+    )
+    diag: tuple[str, ...] = option(
+        ("nonunit",),
+        "--diag",
+        help="diagonal of a triangle or trapezoid: nonunit (read), unit (ones)",
+        metavar="NAME,...",
+        parse=listed(one_of("nonunit", "unit")),
+        group="norms",
+    )
+    kl: tuple[int, ...] = option(
+        (20,),
+        "--kl",
+        help="diagonals below the main one of a band; on either side of a hermitian-band",
+        metavar="K,...",
+        parse=listed(integer(0)),
+        group="norms",
+    )
+    ku: tuple[int, ...] = option(
+        (100,),
+        "--ku",
+        help="diagonals above the main one of a band",
+        metavar="K,...",
+        parse=listed(integer(0)),
+        group="norms",
+    )
     deterministic: bool = option(
-        False, "--deterministic", help="the same bits on any grid, in any layout, with any number of threads",
-        parse=boolean, group="norms",
-    )  # fmt: skip
+        False,
+        "--deterministic",
+        help="the same bits on any grid, in any layout, with any number of threads",
+        parse=boolean,
+        group="norms",
+    )
 
     # What these two are of a benchmark whose rate is that of memory.
     warmup: str = option(
-        "gemm", "--warmup", help="none: the read bandwidth, which is the limit, is not measured; the others: it is",
-        metavar="{none,gemm,full}", parse=one_of("none", "gemm", "full"), group="measuring",
-    )  # fmt: skip
-    min_gflops: float | None = option(
-        None, "--min-gflops", help="not for norms: their rate is in GB/s", metavar="X", parse=real(0.0),
+        "gemm",
+        "--warmup",
+        help="none: do not measure the read bandwidth, which is the limit",
+        metavar="{none,gemm,full}",
+        parse=one_of("none", "gemm", "full"),
         group="measuring",
-    )  # fmt: skip
+    )
+    min_gflops: float | None = option(
+        None,
+        "--min-gflops",
+        help="not applicable to norms: their rate is in GB/s",
+        metavar="X",
+        parse=real(0.0),
+        group="measuring",
+    )
 
     def cases(self, ranks: int, n: Sequence[int] | None = None) -> Iterator[NormsCase]:
         """Every combination, those of one matrix after each other; `n` stands in where the config leaves N open."""
         sizes = self.n if self.n is not None else n
         if sizes is None:
-            raise UsageError("no size of the matrix: give -N")
+            raise UsageError("the size of the matrix is missing; give -N")
         matrices = (self.grids(ranks), self.m or (None,), sizes, self.nb, self.seed, self.dtype, self.layout)
         for (P, Q), m, n_, nb, seed, dtype, layout in product(*matrices):
             for structure, uplo, diag, kl, ku, kind in self._read():
                 yield NormsCase(
-                    m=n_ if m is None else m, n=n_, nb=nb, P=P, Q=Q, order=self.order, node_grid=self.node_grid,
-                    seed=seed, dtype=dtype, layout=layout, structure=structure, uplo=uplo, diag=diag, kl=kl, ku=ku,
-                    kind=kind, deterministic=self.deterministic,
-                )  # fmt: skip
+                    m=n_ if m is None else m,
+                    n=n_,
+                    nb=nb,
+                    P=P,
+                    Q=Q,
+                    order=self.order,
+                    node_grid=self.node_grid,
+                    seed=seed,
+                    dtype=dtype,
+                    layout=layout,
+                    structure=structure,
+                    uplo=uplo,
+                    diag=diag,
+                    kl=kl,
+                    ku=ku,
+                    kind=kind,
+                    deterministic=self.deterministic,
+                )
 
     def _read(self) -> Iterator[tuple[str, str | None, str | None, int | None, int | None, str]]:
         """What is read of a matrix, and which norm is taken: each structure with the options that it takes."""

@@ -24,7 +24,8 @@ def check(config: NormsConfig, comm: Communicator) -> tuple[tuple[int, int], ...
     """Every grid; what no case can be run with raises here, on every rank alike, before anything runs."""
     if config.min_gflops is not None:
         raise UsageError(
-            f"--min-gflops {config.min_gflops:g} is of rates in GFLOP/s, but norms are measured in GB/s; leave it out"
+            f"--min-gflops {config.min_gflops:g} applies to rates in GFLOP/s, but norms are "
+            "measured in GB/s; leave it out"
         )
     grids = check_grids(config, comm)
     for case in config.cases(comm.size, [DEFAULT_N]):
@@ -36,7 +37,7 @@ def without_effect(config: NormsConfig) -> list[str]:
     """Which options were given that no structure asked for has a use for."""
     taken = {option for name in config.structure for option in STRUCTURES[name]}
     return [
-        f"--{option} has no effect on {' and '.join(config.structure)} matrices; it is of "
+        f"--{option} has no effect on {' and '.join(config.structure)} matrices; it applies to "
         f"{', '.join(name for name, takes in STRUCTURES.items() if option in takes)}"
         for option in ("uplo", "diag", "kl", "ku")
         if option not in taken and getattr(config, option) != getattr(NormsConfig, option)
