@@ -3,30 +3,42 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.mpi.test_hpl_under_mpi import MPIEXEC, PYTHON, mpiexec
+from tests.support.ranks import PYTHON, Ended, commands_on_ranks, mpiexec, needs_mpi
 
-if not os.environ.get("CI"):  # there, a missing MPI is a failure
-    pytest.importorskip("mpi4py", reason="MPI for Python is not installed")
-    pytestmark = pytest.mark.skipif(not MPIEXEC.exists(), reason="there is no mpiexec beside this Python")
+pytestmark = needs_mpi
 
 SHORT = ["run", "hpcg", "--nx", "16", "--rt", "0", "--warmup", "none", "--json", "-", "--quiet"]
+#: By the number of ranks, with more of what is asked.
+VALID = {
+    1: {"alone": []},
+    4: {
+        "packed": ["--storage", "packed", "--mode", "explore"],
+        "natural": ["--smoother", "natural", "--storage", "ell"],
+    },
+}
+MISTAKES = {
+    "--nx 24": ["--nx", "20"],
+    "leaves": ["--npx", "3"],
+    "--mode explore": ["--nx", "8"],
+}
 
 
-def run_json(ranks: int, *arguments: str, cwd: Path) -> dict[str, Any]:
-    run = mpiexec(ranks, *SHORT, *arguments, cwd=cwd)
-    assert run.returncode == 0, run.stderr
-    return json.loads(run.stdout)  # type: ignore[no-any-return]
+@pytest.fixture(scope="module")
+def on_two(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ended]:
+    """What runs on two ranks."""
+    commands = {"two": [*SHORT, "--npx", "2"]}
+    commands |= {says: ["run", "hpcg", *arguments] for says, arguments in MISTAKES.items()}
+    return commands_on_ranks(2, commands, tmp_path_factory.mktemp("two"))
 
 
-def test_two_ranks_come_to_the_residual_that_hpcg_reports(tmp_path: Path) -> None:
-    body = run_json(2, "--npx", "2", cwd=tmp_path)
+def test_two_ranks_come_to_the_residual_that_hpcg_reports(on_two: dict[str, Ended]) -> None:
+    on_two["two"].check(0)
+    body = on_two["two"].body
     assert (body["status"], body["launch"]["ranks"]) == ("valid", 2)
     assert [body["problem"][name] for name in ("gnx", "gny", "gnz")] == [32, 16, 16]
     check = body["validation"]
@@ -37,30 +49,30 @@ def test_two_ranks_come_to_the_residual_that_hpcg_reports(tmp_path: Path) -> Non
     assert body["result"]["dot_allreduce_s"]["max"] >= body["result"]["dot_allreduce_s"]["min"] > 0.0
 
 
-@pytest.mark.parametrize(("ranks", "extra"), [(1, []), (4, ["--storage", "packed", "--mode", "explore"]),
-                                              (4, ["--smoother", "natural", "--storage", "ell"])])  # fmt: skip
-def test_every_rank_count_is_valid(tmp_path: Path, ranks: int, extra: list[str]) -> None:
-    body = run_json(ranks, *extra, cwd=tmp_path)
-    assert body["status"] == "valid"
-    assert body["problem"]["rows"] == ranks * 16**3
-    assert body["result"]["optimized_iterations_per_set"] >= 50
-    assert {one["rule"] for one in body["rules"]["violations"]} >= {"time", "memory"}
+@pytest.mark.parametrize("ranks", VALID)
+def test_every_rank_count_is_valid(tmp_path: Path, ranks: int) -> None:
+    commands = {name: [*SHORT, *extra] for name, extra in VALID[ranks].items()}
+    for ended in commands_on_ranks(ranks, commands, tmp_path).values():
+        ended.check(0)
+        body = ended.body
+        assert body["status"] == "valid"
+        assert body["problem"]["rows"] == ranks * 16**3
+        assert body["result"]["optimized_iterations_per_set"] >= 50
+        assert {one["rule"] for one in body["rules"]["violations"]} >= {"time", "memory"}
 
 
 def test_ranks_flag_starts_mpiexec_itself(tmp_path: Path) -> None:
-    run = subprocess.run(
-        [*PYTHON, *SHORT, "--ranks", "2"], cwd=tmp_path, capture_output=True, text=True, timeout=120
-    )  # fmt: skip
+    command = [*PYTHON, *SHORT, "--ranks", "2"]
+    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert run.returncode == 0, run.stderr
     assert json.loads(run.stdout)["launch"]["ranks"] == 2
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [(["--nx", "20"], "--nx 24"), (["--npx", "3"], "leaves"), (["--nx", "8"], "--mode explore")],
-)
-def test_mistakes_end_all_ranks_before_anything_runs(tmp_path: Path, arguments: list[str], says: str) -> None:
-    run = mpiexec(2, "run", "hpcg", *arguments, cwd=tmp_path)
-    assert run.returncode == 2
-    assert says in run.stderr
-    assert "Traceback" not in run.stderr
+@pytest.mark.parametrize("says", MISTAKES)
+def test_mistakes_end_all_ranks_before_anything_runs(on_two: dict[str, Ended], says: str) -> None:
+    on_two[says].check(2)
+    assert says in on_two[says].stderr
+
+
+def test_a_mistake_is_mpiexecs_exit_code(tmp_path: Path) -> None:
+    assert mpiexec(2, "run", "hpcg", "--nx", "20", cwd=tmp_path).returncode == 2

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import sys
 import time
 from pathlib import Path
@@ -14,43 +12,70 @@ import pytest
 from mxpeak.bench import sparse
 from mxpeak.records import Result
 from tests.bench.test_hpg_mxp_on_thread_ranks import check_result, measured
-from tests.mpi.test_hpl_under_mpi import MPIEXEC, mpiexec
 from tests.solvers.test_hpg_mxp import agree
 from tests.support.processes import first_line, started
+from tests.support.ranks import MPIEXEC, Ended, commands_on_ranks, needs_mpi
 
-if not os.environ.get("CI"):  # there, a missing MPI is a failure
-    pytest.importorskip("mpi4py", reason="MPI for Python is not installed")
-    pytestmark = pytest.mark.skipif(not MPIEXEC.exists(), reason="there is no mpiexec beside this Python")
+pytestmark = needs_mpi
 
 #: Short, and with one storage.
 SHORT = ["--nx", "16", "--rt", "0", "--iterations", "30", "--storage", "sell", "--threads", "1", "--warmup", "none"]
+RUN = ["run", "hpg-mxp", *SHORT, "--quiet", "--json", "-"]
+#: By ranks and name: flags, and the same as settings.
+PROBLEMS: dict[tuple[int, str], tuple[list[str], dict[str, Any]]] = {
+    (2, "plain"): ([], {}),
+    (2, "nonsymmetric"): (
+        ["--npx", "2", "--smoother", "natural", "--nonsymmetric"],
+        {"npx": 2, "smoother": "natural", "nonsymmetric": True},
+    ),
+    (4, "plain"): ([], {}),
+    (4, "fullscale"): (
+        ["--nz", "24", "--npz", "4", "--mg-precision", "fp16,fp32,fp32,fp32", "--validation", "fullscale"],
+        {"nz": 24, "npz": 4, "mg_precision": ("fp16", "fp32", "fp32", "fp32"), "validation": "fullscale"},
+    ),
+}
+MISTAKES = {
+    "size": (["--nx", "20"], "20 / 8 leaves 4"),
+    "ranks": (["--npx", "3"], "--npx 3 does not divide the number of ranks: 2 / 3 leaves 2"),
+    "mode": (["--precision", "fp8"], "type --mode explore"),
+}
 
 
-def run_json(ranks: int, *arguments: str, cwd: Path, code: int = 0) -> dict[str, Any]:
-    run = mpiexec(ranks, "run", "hpg-mxp", *SHORT, *arguments, "--quiet", "--json", "-", cwd=cwd)
-    assert run.returncode == code, run.stderr
-    return json.loads(run.stdout)  # type: ignore[no-any-return]
+def problems(ranks: int) -> dict[str, list[str]]:
+    return {name: [*RUN, *flags] for (size, name), (flags, _) in PROBLEMS.items() if size == ranks}
 
 
-@pytest.mark.parametrize(
-    ("ranks", "arguments", "values"),
-    [
-        (2, [], {}),
-        (2, ["--npx", "2", "--smoother", "natural", "--nonsymmetric"],
-         {"npx": 2, "smoother": "natural", "nonsymmetric": True}),
-        (4, [], {}),
-        (4, ["--nz", "24", "--npz", "4", "--mg-precision", "fp16,fp32,fp32,fp32", "--validation", "fullscale"],
-         {"nz": 24, "npz": 4, "mg_precision": ("fp16", "fp32", "fp32", "fp32"), "validation": "fullscale"}),
-    ],
-)  # fmt: skip
+@pytest.fixture(scope="module")
+def on_two(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ended]:
+    """What runs on two ranks."""
+    commands = problems(2)
+    commands["fails"] = [*RUN, "--nx", "32", "--nz", "64", "--threshold", "1e-15", "--iterations", "1"]
+    commands |= {name: [*RUN, *flags] for name, (flags, _) in MISTAKES.items()}
+    return commands_on_ranks(2, commands, tmp_path_factory.mktemp("two"))
+
+
+@pytest.fixture(scope="module")
+def on_four(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ended]:
+    """What runs on four ranks."""
+    return commands_on_ranks(4, problems(4), tmp_path_factory.mktemp("four"))
+
+
+@pytest.mark.parametrize("problem", PROBLEMS)
 def test_real_ranks_take_the_steps_of_virtual_ones(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ranks: int, arguments: list[str], values: dict[str, Any]
+    monkeypatch: pytest.MonkeyPatch,
+    on_two: dict[str, Ended],
+    on_four: dict[str, Ended],
+    problem: tuple[int, str],
 ) -> None:
-    found = Result.from_dict(run_json(ranks, *arguments, cwd=tmp_path))
+    ranks, name = problem
+    ended = {2: on_two, 4: on_four}[ranks][name]
+    ended.check(0)
+    found = Result.from_dict(ended.body)
     check_result(found)
     assert (found.launch["ranks"], found.problem["ranks"]) == (ranks, ranks)
     monkeypatch.setattr(sparse, "LIMIT_S", 0.0)
-    wanted = measured(ranks, **{"nx": 16, "mode": "official", "iterations": 1, "warmup": "none", **values})
+    settings = {"nx": 16, "mode": "official", "iterations": 1, "warmup": "none", **PROBLEMS[problem][1]}
+    wanted = measured(ranks, **settings)
     for name in ("nx", "ny", "nz", "npx", "npy", "npz", "rows", "nnz"):
         assert found.problem[name] == wanted.problem[name]
     assert found.validation["double_iterations"] == wanted.validation["double_iterations"]
@@ -59,25 +84,17 @@ def test_real_ranks_take_the_steps_of_virtual_ones(
     assert abs(found.validation["mixed_iterations"] - wanted.validation["mixed_iterations"]) <= 1
 
 
-def test_a_validation_that_fails_is_exit_code_3_from_all_ranks(tmp_path: Path) -> None:
-    body = run_json(2, "--nx", "32", "--nz", "64", "--threshold", "1e-15", "--iterations", "1", cwd=tmp_path, code=3)
+def test_a_validation_that_fails_is_exit_code_3_from_all_ranks(on_two: dict[str, Ended]) -> None:
+    on_two["fails"].check(3)
+    body = on_two["fails"].body
     assert (body["status"], body["validation"]["passed"]) == ("invalid", False)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (["--nx", "20"], "20 / 8 leaves 4"),
-        (["--npx", "3"], "--npx 3 does not divide the number of ranks: 2 / 3 leaves 2"),
-        (["--precision", "fp8"], "type --mode explore"),
-    ],
-)
-def test_a_mistake_ends_all_ranks_with_2_and_is_told_once(tmp_path: Path, arguments: list[str], says: str) -> None:
-    run = mpiexec(2, "run", "hpg-mxp", *SHORT, *arguments, "--quiet", cwd=tmp_path)
-    assert run.returncode == 2
-    assert says in run.stderr
-    assert run.stderr.count("error:") == 1
-    assert "Traceback" not in run.stderr
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_ends_all_ranks_with_2_and_is_told_once(on_two: dict[str, Ended], name: str) -> None:
+    on_two[name].check(2)
+    assert MISTAKES[name][1] in on_two[name].stderr
+    assert on_two[name].stderr.count("error:") == 1
 
 
 def ended_by(tmp_path: Path, fault: str) -> tuple[int, str, float]:

@@ -1,9 +1,7 @@
-"""HPG-MxP on a matrix from a file under real mpiexec: dealt rows, the documented ends, one voice and no hang."""
+"""HPG-MxP on a matrix from a file under real mpiexec: distributed rows, the documented ends, one voice and no hang."""
 
 from __future__ import annotations
 
-import json
-import os
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -13,11 +11,12 @@ import pytest
 import scipy.io
 import scipy.sparse as sp
 
-from tests.mpi.test_hpl_under_mpi import MPIEXEC, PYTHON, mpiexec
+from mxpeak.bench.hpg_mxp import run as hpg_mxp
+from mxpeak.bench.hpg_mxp.config import HpgMxpConfig
+from mxpeak.comm.threads import run_ranks
+from tests.support.ranks import PYTHON, Ended, commands_on_ranks, needs_mpi
 
-if not os.environ.get("CI"):  # there, a missing MPI is a failure
-    pytest.importorskip("mpi4py", reason="MPI for Python is not installed")
-    pytestmark = pytest.mark.skipif(not MPIEXEC.exists(), reason="there is no mpiexec beside this Python")
+pytestmark = needs_mpi
 
 SHORT = ["--rt", "0", "--iterations", "5", "--storage", "sell", "--warmup", "none", "--threads", "1"]
 RUN = ["run", "hpg-mxp", "--matrix", "A.mtx"]
@@ -36,55 +35,70 @@ def lopsided(n: int) -> Any:
     return sp.csr_array(A)
 
 
-def test_two_and_four_ranks_find_ones_in_as_many_steps_as_threads_do(tmp_path: Path) -> None:
-    from mxpeak.bench.hpg_mxp import run as hpg_mxp
-    from mxpeak.bench.hpg_mxp.config import HpgMxpConfig
-    from mxpeak.comm.threads import run_ranks
-
-    write(tmp_path, lopsided(80))
-    for ranks in (2, 4):
-        run = mpiexec(ranks, *RUN, *SHORT, "--json", "-", "--quiet", cwd=tmp_path)
-        assert run.returncode == 0, run.stderr
-        body = json.loads(run.stdout)
-        assert (body["status"], body["problem"]["ranks"], body["problem"]["matrix"]) == ("valid", ranks, "A.mtx")
-        assert body["validation"]["max_error"] <= 1e-8
-        assert body["phases"]["halo"]["calls"] > 0
-        config = HpgMxpConfig(
-            matrix=str(tmp_path / "A.mtx"), rt=0.0, iterations=5, storage="sell", warmup="none", threads=1
-        )
-        (same, *_) = run_ranks(ranks, lambda comm, config=config: hpg_mxp.run(config, comm))
-        for name in ("double_iterations", "mixed_iterations"):
-            assert body["validation"][name] == same[0].validation[name]
+BANNER = "%%MatrixMarket matrix coordinate real general\n"
+#: A file, arguments, and what is said of them.
+MISTAKES: dict[str, tuple[str | None, list[str], str]] = {
+    "no file": (None, [], "there is no such file"),
+    "no banner": ("hello", [], "no Matrix Market banner"),
+    "NaN": (BANNER + "2 2 2\n1 1 1\n2 2 nan\n", [], "row 2, column 2 is nan"),
+    "one row": (BANNER + "1 1 1\n1 1 1\n", [], "1 rows for 2 ranks"),
+    "two problems": (None, ["--nx", "16"], "--matrix A.mtx and --nx 16"),
+}
 
 
-def test_what_does_not_converge_ends_with_three_and_its_history(tmp_path: Path) -> None:
-    write(tmp_path, np.random.default_rng(5).standard_normal((40, 40)))
-    run = mpiexec(2, *RUN, *SHORT, "--restart", "2", "--out", "out", cwd=tmp_path)
-    assert run.returncode == 3, run.stderr
-    assert "FAILED" in run.stdout
-    assert "--restart" in run.stdout + run.stderr
-    assert len(json.loads((tmp_path / "out" / "result.json").read_text())["validation"]["history"]["double"]) > 10
+def solved(ranks: int, folder: Path, more: dict[str, list[str]]) -> dict[str, Ended]:
+    """The lopsided matrix on real ranks, and more commands."""
+    (folder / "solved").mkdir()
+    write(folder / "solved", lopsided(80))
+    return commands_on_ranks(ranks, {"solved": [*RUN, *SHORT, "--json", "-", "--quiet"], **more}, folder)
 
 
-@pytest.mark.parametrize(
-    ("text", "arguments", "says"),
-    [
-        (None, [], "no such file"),
-        ("hello", [], "no Matrix Market banner"),
-        ("%%MatrixMarket matrix coordinate real general\n2 2 2\n1 1 1\n2 2 nan\n", [], "row 2, column 2 is nan"),
-        ("%%MatrixMarket matrix coordinate real general\n1 1 1\n1 1 1\n", [], "1 rows for 2 ranks"),
-        (None, ["--nx", "16"], "--matrix A.mtx and --nx 16"),
-    ],
-)
-def test_mistakes_end_all_ranks_with_two_and_one_message(
-    tmp_path: Path, text: str | None, arguments: list[str], says: str
+@pytest.fixture(scope="module")
+def on_two(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ended]:
+    """What runs on two ranks."""
+    folder = tmp_path_factory.mktemp("two")
+    (folder / "stuck").mkdir()
+    write(folder / "stuck", np.random.default_rng(5).standard_normal((40, 40)))
+    commands = {"stuck": [*RUN, *SHORT, "--restart", "2", "--json", "result.json"]}
+    for name, (text, arguments, _) in MISTAKES.items():
+        (folder / name).mkdir()
+        commands[name] = [*RUN, *arguments]
+        if text is not None:
+            (folder / name / "A.mtx").write_text(text)
+    return solved(2, folder, commands)
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_real_ranks_find_ones_in_as_many_steps_as_threads_do(
+    tmp_path: Path, on_two: dict[str, Ended], ranks: int
 ) -> None:
-    if text is not None:
-        (tmp_path / "A.mtx").write_text(text)
-    run = mpiexec(2, *RUN, *arguments, cwd=tmp_path, timeout=60)
-    assert run.returncode == 2, run.stderr
-    assert run.stderr.count(says) == 1
-    assert "Traceback" not in run.stderr
+    ended = on_two["solved"] if ranks == 2 else solved(4, tmp_path, {})["solved"]
+    ended.check(0)
+    body = ended.body
+    assert (body["status"], body["problem"]["ranks"], body["problem"]["matrix"]) == ("valid", ranks, "A.mtx")
+    assert body["validation"]["max_error"] <= 1e-8
+    assert body["phases"]["halo"]["calls"] > 0
+    write(tmp_path, lopsided(80))
+    config = HpgMxpConfig(
+        matrix=str(tmp_path / "A.mtx"), rt=0.0, iterations=5, storage="sell", warmup="none", threads=1
+    )
+    (same, *_) = run_ranks(ranks, lambda comm: hpg_mxp.run(config, comm))
+    for name in ("double_iterations", "mixed_iterations"):
+        assert body["validation"][name] == same[0].validation[name]
+
+
+def test_what_does_not_converge_ends_with_three_and_its_history(on_two: dict[str, Ended]) -> None:
+    ended = on_two["stuck"]
+    ended.check(3)
+    assert "FAILED" in ended.stdout
+    assert "--restart" in ended.stdout + ended.stderr
+    assert len(ended.file("result.json")["validation"]["history"]["double"]) > 10
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_mistakes_end_all_ranks_with_two_and_one_message(on_two: dict[str, Ended], name: str) -> None:
+    on_two[name].check(2)
+    assert on_two[name].stderr.count(MISTAKES[name][2]) == 1
 
 
 def test_ranks_flag_and_dry_run_work_with_a_file(tmp_path: Path) -> None:

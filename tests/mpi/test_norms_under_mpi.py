@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import math
-import os
-import subprocess
-import sys
 import traceback
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,13 +22,11 @@ from tests.bench.test_norms_on_thread_ranks import (
     scalapack_part,
     size_of,
 )
-from tests.mpi.test_hpl_under_mpi import MPIEXEC
 from tests.solvers.test_norms import TYPES, cases, poisoned, random_matrix
+from tests.support.ranks import call_on_ranks, needs_mpi
 from tests.support.roundoff import U
 
-pytestmark = pytest.mark.skipif(
-    not MPIEXEC.exists() and not os.environ.get("CI"), reason="there is no mpiexec beside this Python"
-)
+pytestmark = needs_mpi
 
 
 def check_scalapack(comm: Any) -> None:
@@ -142,20 +136,13 @@ def compiled() -> None:
 
 def on_ranks(size: int, *names: str) -> None:
     """Run checks on so many MPI ranks."""
-    code = f"from tests.mpi.test_norms_under_mpi import main; main(*{names})"
-    command = [str(MPIEXEC), "-n", str(size), sys.executable, "-c", code]
-    run = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=120)
+    run = call_on_ranks(size, __name__, "main", *names)
     assert run.returncode == 0, run.stderr[-3000:]
 
 
 @pytest.mark.parametrize("size", [2, 4])
-def test_distributed_matrices_have_the_norms_of_the_whole(size: int) -> None:
-    on_ranks(size, "check_scalapack", "check_tiles")
-
-
-@pytest.mark.parametrize("size", [2, 4])
-def test_strange_numbers_and_mistakes_reach_all_ranks(size: int) -> None:
-    on_ranks(size, "check_ends_of_the_range", "check_mistakes")
+def test_distributed_matrices_have_the_norms_of_the_whole_and_mistakes_reach_all_ranks(size: int) -> None:
+    on_ranks(size, "check_scalapack", "check_tiles", "check_ends_of_the_range", "check_mistakes")
 
 
 def test_matrices_do_not_use_up_mpis_communicators() -> None:

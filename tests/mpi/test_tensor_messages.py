@@ -2,32 +2,27 @@
 
 from __future__ import annotations
 
+import io
 import os
-import subprocess
-import sys
-from pathlib import Path
+from contextlib import redirect_stderr
 from typing import Any
 
 import pytest
 
-from tests.mpi.test_hpl_under_mpi import MPIEXEC
+from tests.support.ranks import call_on_ranks, needs_mpi
 
-if not os.environ.get("CI"):  # there, a missing MPI or torch is a failure
-    pytest.importorskip("mpi4py", reason="MPI for Python is not installed")
-    pytest.importorskip("torch", reason="PyTorch is not installed")
-    pytestmark = pytest.mark.skipif(not MPIEXEC.exists(), reason="there is no mpiexec beside this Python")
+pytestmark = needs_mpi
 
-ROOT = Path(__file__).parents[2]
-
-
-def on_ranks(size: int, check: str, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    code = f"from tests.mpi.test_tensor_messages import {check}; {check}(*{arguments})"
-    command = [str(MPIEXEC), "-n", str(size), sys.executable, "-c", code]
-    where = {**os.environ, **variables}
-    return subprocess.run(command, cwd=ROOT, env=where, capture_output=True, text=True, timeout=120)
+#: A fault of rank 1's device memory, what the user says of MPI, whose memory is used then, and what is said of it.
+DEVICES = [
+    ("", "yes", "made-up device memory", ""),
+    ("", "no", "made-up host memory", "mpi does not say that it reads the memory of these devices"),
+    ("wrong", "yes", "made-up host memory", "a known buffer was lost"),
+    ("raises", "yes", "made-up host memory", "a known buffer was lost"),
+]
 
 
-def tensors() -> None:
+def tensors_of_every_type_travel() -> None:
     from mxpeak.comm.mpi import world
     from tests.support.tensor_checks import check_tensors
 
@@ -36,42 +31,24 @@ def tensors() -> None:
     assert comm.bcast_object({"of": comm.rank}) == {"of": 0}
 
 
-@pytest.mark.parametrize("size", [2, 3])
-def test_tensors_of_every_type_travel_between_mpi_ranks(size: int) -> None:
-    run = on_ranks(size, "tensors")
-    assert run.returncode == 0, run.stderr
-
-
-def devices(fault: str, expected: str) -> None:
+def device_memory_is_tried_on_somebodys_word_and_staged_where_it_fails() -> None:
     from mxpeak.comm.devices import check_device_messages
     from mxpeak.comm.mpi import world
     from tests.support.tensor_checks import Device
 
     comm: Any = world()
-    device = Device(fault if comm.rank == 1 else "")
-    checked = check_device_messages(comm, device, patience_s=1.0)
-    assert checked.transport.name == expected, checked.transport.name
+    for fault, word, used, says in DEVICES:
+        os.environ["MXPEAK_GPU_AWARE_MPI"] = word
+        with redirect_stderr(io.StringIO()) as said:
+            checked = check_device_messages(comm, Device(fault if comm.rank == 1 else ""), patience_s=1.0)
+        case = f"{fault!r} {word}: {checked.transport.name}, {said.getvalue()}"
+        assert checked.transport.name == used, case
+        notes = said.getvalue().count("note: messages are staged through made-up host memory")
+        assert notes == (1 if says and comm.rank == 0 else 0), case
+        assert says in said.getvalue() or comm.rank > 0, case
 
 
-@pytest.mark.parametrize(
-    ("fault", "word", "used", "says"),
-    [
-        ("", "yes", "made-up device memory", ""),
-        ("", "no", "made-up host memory", "mpi does not say that it reads the memory of these devices"),
-        ("wrong", "yes", "made-up host memory", "a known buffer was lost"),
-        ("raises", "yes", "made-up host memory", "a known buffer was lost"),
-    ],
-)
-def test_device_buffers_are_tried_on_somebodys_word_and_staged_where_they_fail(
-    fault: str, word: str, used: str, says: str
-) -> None:
-    run = on_ranks(2, "devices", fault, used, MXPEAK_GPU_AWARE_MPI=word)
-    assert run.returncode == 0, run.stderr
-    assert run.stderr.count("note: messages are staged through made-up host memory") == (1 if says else 0)
-    assert says in run.stderr
-
-
-def claims() -> None:
+def mpi_is_asked_whether_it_reads_devices_and_the_user_knows_better() -> None:
     from mxpeak.comm.mpi import QUERIES, takes_devices
     from mxpeak.errors import UsageError
 
@@ -84,6 +61,23 @@ def claims() -> None:
         takes_devices("cuda", {"MXPEAK_GPU_AWARE_MPI": "perhaps"})
 
 
-def test_mpi_is_asked_whether_it_reads_devices_and_the_user_knows_better() -> None:
-    run = on_ranks(1, "claims")
+CHECKS = {
+    check.__name__: check
+    for check in (
+        tensors_of_every_type_travel,
+        device_memory_is_tried_on_somebodys_word_and_staged_where_it_fails,
+        mpi_is_asked_whether_it_reads_devices_and_the_user_knows_better,
+    )
+}
+
+
+def main(*names: str) -> None:
+    """Run checks as one rank; to load torch costs more than any of them."""
+    for name in names:
+        CHECKS[name]()
+
+
+@pytest.mark.parametrize(("ranks", "names"), [(2, list(CHECKS)), (3, ["tensors_of_every_type_travel"])])
+def test_on_mpi_ranks(ranks: int, names: list[str]) -> None:
+    run = call_on_ranks(ranks, __name__, "main", *names)
     assert run.returncode == 0, run.stderr

@@ -20,7 +20,7 @@ from mxpeak.comm import torchdist
 from mxpeak.comm.base import Task, all_of
 from mxpeak.comm.devices import check_device_messages
 from mxpeak.runtime.launch import local_rank, start
-from tests.mpi.test_communicator import check
+from tests.support.communicator_checks import check
 from tests.support.tensor_checks import Device, Staged, check_tensors
 
 PATIENCE = timedelta(seconds=60)

@@ -1,0 +1,54 @@
+"""What every communicator must do with arrays; run by thread ranks, under mpiexec and under torchrun."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from mxpeak.comm.base import Task
+from mxpeak.comm.broadcast import BROADCASTS
+from mxpeak.comm.exchange import allreduce_by, gather_everywhere_binary, gather_everywhere_ring, scatter
+
+
+def check(comm: Any) -> None:
+    """Every operation of a communicator, with its result known in advance."""
+    rank, size = comm.rank, comm.size
+    total = np.array([1.0, float(rank)])
+    comm.allreduce(total, "sum")
+    assert total.tolist() == [size, size * (size - 1) / 2]
+    for odd_one in range(size):
+        largest = np.array([float(rank), np.nan if rank == odd_one else 1.0])
+        comm.allreduce(largest, "max")
+        assert largest[0] == size - 1
+        assert np.isnan(largest[1]), "a NaN on one rank must reach all"
+    assert comm.agree(True)
+    assert not comm.agree(rank != size - 1)
+    assert comm.bcast_object({"from": rank}, root=size - 1) == {"from": size - 1}
+    assert comm.gather_objects(rank * 2) == ([2 * r for r in range(size)] if rank == 0 else None)
+
+    part = comm.split(rank % 2, -rank)
+    assert part.size == len(range(rank % 2, size, 2))
+    assert part.rank == sum(1 for other in range(rank % 2, size, 2) if other > rank)
+    assert (comm.split(0 if rank == 0 else None, 0) is None) == (rank != 0)
+
+    for root in range(size):
+        for algorithm in BROADCASTS.values():
+            message = np.arange(37.0) + root if rank == root else np.full(37, np.nan)
+            task = Task(algorithm(comm, message, root))
+            task.test()
+            task.wait()
+            assert message.tolist() == (np.arange(37.0) + root).tolist()
+
+    mine, theirs = np.array([float(rank)]), np.empty(1)
+    allreduce_by(comm, mine, theirs, lambda a, b: np.add(a, b, out=a))
+    assert mine[0] == size * (size - 1) / 2
+
+    for gather in (gather_everywhere_ring, gather_everywhere_binary):
+        pieces = [np.full(r, float(r) if r == rank else np.nan) for r in range(size)]  # rank 0 has nothing to give
+        Task(gather(comm, pieces, 50)).wait()
+        assert all((piece == r).all() for r, piece in enumerate(pieces))
+    parts = [np.full(r + 1, r + 0.5) if rank == 0 else np.full(r + 1, np.nan) for r in range(size)]
+    Task(scatter(comm, parts, parts[rank], 0, 60)).wait()
+    assert (parts[rank] == rank + 0.5).all()
+    comm.barrier()
