@@ -27,9 +27,11 @@ def ranks(backend: Backend) -> list[tuple[BlockCyclic, BlockCyclic]]:
 def test_entries_are_their_definition_and_a_diagonal_stands_on_the_diagonal(
     backend: Backend, rng: Any, kind: str
 ) -> None:
-    for rows, square in ranks(backend):
+    # One column more than rows, as with HPL's b; and one column alone, as HPL-MxP's b, down to a single entry.
+    wider = [(rows, BlockCyclic(rows.n + 1, cols.nb, cols.p, cols.P)) for rows, cols in ranks(backend)]
+    alone = [(BlockCyclic(n, 3, 0, 1), BlockCyclic(1, 1, 0, 1)) for n in (1, 7)]
+    for rows, cols in wider + alone:
         n = rows.n
-        cols = BlockCyclic(n + 1, square.nb, square.p, square.P)  # one column more, as HPL's b
         entries, diagonal, (i, j) = entries_of(kind, n), 10.0 + rng.random(n), (globals_of(rows), globals_of(cols))
         A = whole(entries, n + 1)[np.ix_(i, j)]
         on = np.equal.outer(i, j)
