@@ -29,8 +29,8 @@ from mxpeak.comm.grid import make_grid
 from mxpeak.comm.solo import Solo
 from mxpeak.distributed.generate import GeneratedSystem
 from mxpeak.distributed.matrix import dist_matrix
-from mxpeak.distributed.sparse import Exchange, SparseMatrix
-from mxpeak.distributed.stencil import weights
+from mxpeak.distributed.sparse import SparseMatrix, no_exchange, zeros
+from mxpeak.distributed.stencil import coarse_points, weights
 from mxpeak.distributed.system import SparseBasis
 from mxpeak.kernels.choose import choose, settled
 from mxpeak.kernels.contract.lu import Panel
@@ -270,19 +270,19 @@ def sparse(bench: Bench) -> None:
     for values, vectors, storage in FORMS:
         spans = Spans((), bench.kernels.stopwatch)
         stored = kernels.store(rows, order, values, vectors, storage)
-        A = SparseMatrix(kernels, stored, Exchange(kernels, Solo(), [], kernels.indices([]), vectors), spans)
+        A = SparseMatrix(kernels, stored, no_exchange(kernels, vectors), spans)
         name = f"{values}/{vectors} {storage}"
-        time_s = bench.seconds(partial(kernels.read_all, stored))
-        bench.note("sparse", f"{name} reading", time_s, bytes=float(kernels.read_all(stored)))
-        x, y, b = A.operand(), kernels.vector(A.n, vectors), kernels.vector(A.n, vectors)
-        kernels.assign(b, 1.0)
+        time_s = bench.seconds(partial(kernels.read_values, stored))
+        bench.note("sparse", f"{name} reading", time_s, bytes=float(kernels.read_values(stored)))
+        x, y, b = A.halo_vector(), zeros(kernels, A.n, vectors), zeros(kernels, A.n, vectors)
+        b[:] = 1.0
         calls: dict[str, tuple[str, Callable[[], Any]]] = {
             "sweep": ("gs", partial(A.relax, b, x)), "sweep from zero": ("gs", partial(A.relax_from_zero, b, x)),
             "product": ("spmv", partial(A.multiply, x, y)),
         }  # fmt: skip
         half = kernels.stencil_rows(box.coarser(), weights())
-        points = kernels.coarse_rows(order, kernels.order(half, "greedy"), box)
-        r = kernels.vector(len(points), vectors)
+        points = kernels.xp.asarray(coarse_points(order, kernels.order(half, "greedy"), box))
+        r = zeros(kernels, len(points), vectors)
         calls["residual at coarse points"] = ("restriction", partial(A.residual_at, b, x, points, r, swept=True))
         for motif, (phase, call) in calls.items():
             _motif(bench, spans, f"{name} {motif}", phase, call)
@@ -295,13 +295,13 @@ def _bases(bench: Bench, n: int) -> None:
         spans = Spans((), bench.kernels.stopwatch)
         for k in (8, 30):
             basis = SparseBasis(bench.kernels.sparse, Solo(), n, k + 2, precision, spans)
-            first = bench.kernels.sparse.vector(n, precision)
-            bench.kernels.sparse.assign(first, 1.0)
+            first = zeros(bench.kernels.sparse, n, precision)
+            first[:] = 1.0
             basis.append(first, 1.0)
 
             def step(basis: SparseBasis = basis, k: int = k) -> None:
                 basis._k = k
-                bench.kernels.sparse.assign(basis.next, 1.0)
+                basis.next[:] = 1.0
                 basis.orthogonalize(basis.next)
 
             _motif(bench, spans, f"cgs2 {precision} k={k}", "ortho", step)
@@ -331,7 +331,7 @@ def norms(bench: Bench) -> None:
             bench.note(
                 "norms",
                 f"{dtype} {order} reading",
-                bench.seconds(partial(kernels.read_all, tiles)),
+                bench.seconds(partial(kernels.read_values, tiles)),
                 bytes=1.0 * A.nbytes,
             )
             for wants in (("max",), ("columns",), ("rows",), ("squares",), ("max", "columns", "rows", "squares")):

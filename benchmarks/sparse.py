@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from mxpeak.comm.solo import Solo
-from mxpeak.distributed.sparse import Exchange, SparseMatrix
+from mxpeak.distributed.sparse import SparseMatrix, no_exchange, zeros
 from mxpeak.distributed.stencil import weights
 from mxpeak.distributed.system import SparseBasis
 from mxpeak.kernels.contract.norms import Tile
@@ -79,12 +79,12 @@ def kernels(n: int, args: argparse.Namespace) -> Iterator[Row]:
         A = k.store(rows, order, values, vectors, storage, like=last.get(storage))
         stored = time.perf_counter()
         last.setdefault(storage, A)
-        matrix = SparseMatrix(k, A, Exchange(k, Solo(), [], k.indices([]), vectors), spans)
-        x, b, y = matrix.operand(), k.vector(A.n, vectors), k.vector(A.n, vectors)
-        k.assign(b, k.row_sums(rows, order))
+        matrix = SparseMatrix(k, A, no_exchange(k, vectors), spans)
+        x, b, y = matrix.halo_vector(), zeros(k, A.n, vectors), zeros(k, A.n, vectors)
+        b[:] = k.row_sums(rows, order)
         even = range(0, n, 2)
-        points = k.reordered(order, k.indices([(z * n + y) * n + x for z in even for y in even for x in even]))
-        r = k.vector(len(points), vectors)
+        points = order.old_to_new[[(z * n + y) * n + x for z in even for y in even for x in even]]
+        r = zeros(k, len(points), vectors)
         row: Row = {
             "nx": n, "values": values, "vectors": vectors, "storage": storage, "bytes": A.bytes,
             "index_bytes": A.index_bytes, "stored_per_entry": (A.lower + A.upper + A.n) / A.nnz,
@@ -96,7 +96,7 @@ def kernels(n: int, args: argparse.Namespace) -> Iterator[Row]:
             ("product", "spmv", partial(matrix.multiply, x, y)),
             ("residual", "restriction", partial(matrix.residual_at, b, x, points, r, swept=True)),
         ):  # fmt: skip
-            row[name] = beside(call, partial(k.read_all, A), spans, phase, args.repeat)
+            row[name] = beside(call, partial(k.read_values, A), spans, phase, args.repeat)
         show(f"{n} {values}/{vectors} {storage}", row, ("sweep", "sweep from zero", "product", "residual"))
         yield row
 
@@ -115,7 +115,7 @@ def cgs2(n: int, count: int, vectors: str, args: argparse.Namespace) -> Row:
     team, spans = Team(args.threads), Spans()
     kernels = HostSparse(team)
     Q, norms = SparseBasis(kernels, Solo(), n**3, count + 1, vectors, spans), Norms(team)
-    kernels.assign(Q.next, 1.0)
+    Q.next[:] = 1.0
     Q.append(Q.next, 1.0)
     for _ in range(count - 1):
         Q.orthogonalize(Q.next)
@@ -128,7 +128,7 @@ def cgs2(n: int, count: int, vectors: str, args: argparse.Namespace) -> Row:
 
     def call() -> None:
         Q._k = count
-        kernels.assign(Q.next, 1.0)
+        Q.next[:] = 1.0
         Q.orthogonalize(Q.next)
 
     return beside(call, read, spans, "ortho", args.repeat)

@@ -126,17 +126,17 @@ def test_the_large_diagonal_is_that_of_the_finest_matrix_alone(storage: str) -> 
         k, A = rank.kernels, rank.top.A
         level, b = with_large_diagonal(k, rank.top, rank.box, rank.order)
         assert level.coarser is rank.top.coarser
-        places = k.order(k.stencil_rows(rank.box, weights()), rank.order).places
+        new_to_old = k.order(k.stencil_rows(rank.box, weights()), rank.order).new_to_old
         factors = np.full(rank.box.rows, 1e6)
         for row, number in special_rows(rank.box):
             factors[row] = (number + 2) * 1e6
-        x, before, after = A.operand(), k.vector(A.n, "fp64"), k.vector(A.n, "fp64")
-        k.assign(k.own(A.A, x), np.arange(A.n) % 7 - 3.0)
+        x, before, after = A.halo_vector(), np.empty(A.n), np.empty(A.n)
+        A.own(x)[:] = np.arange(A.n) % 7 - 3.0
         A.multiply(x, before)
         level.A.multiply(x, after)
-        added = 26.0 * (factors[places] - 1.0) * np.asarray(k.own(A.A, x))
+        added = 26.0 * (factors[new_to_old] - 1.0) * A.own(x)
         assert np.allclose(after - before, added, rtol=1e-12, atol=1e-8)  # 1e-8: 27 roundings of terms below 3e8
-        assert np.array_equal(b, rank.made.b * factors[places])
+        assert np.array_equal(b, rank.made.b * factors[new_to_old])
 
     run_ranks(2, lambda comm: body(OnRank(comm, (8, 16, 8), (1, 1, 2), storage=storage)))
 

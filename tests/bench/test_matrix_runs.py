@@ -1,4 +1,4 @@
-"""HPG-MxP on a matrix from a file: rows dealt over virtual ranks, halos of any pattern, whole runs, every refusal."""
+"""HPG-MxP on a matrix from a file: rows over virtual ranks, halos of any pattern, whole runs, every refusal."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from mxpeak.bench.stencil_sizes import Hierarchy as Held
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.solo import Solo
 from mxpeak.comm.threads import run_ranks
-from mxpeak.distributed.general import cuts, deal, exchange, localised, make_general
+from mxpeak.distributed.general import cuts, distribute, exchange, localised, make_general
 from mxpeak.distributed.stencil import Form
 from mxpeak.errors import Outcome, ResourceError, UsageError
 from mxpeak.kernels.host.kernels import HostKernels
@@ -98,18 +98,19 @@ def test_every_rank_has_rows_and_nearly_its_share_of_the_entries(lengths: list[i
 
 def product(comm: Communicator, kernels: Any, A: Any, x: Array) -> tuple[int, Array]:
     """This rank's first row, and its part of A x, by the kernels, the halo and an order."""
-    block = deal(comm, A if comm.rank == 0 else None)
+    block = distribute(comm, A if comm.rank == 0 else None)
     rows, partners = localised(kernels, comm, block)
     order = kernels.order(rows, "greedy")
     stored = kernels.store(rows, order, "fp64", "fp64", "sell")
     halo = exchange(kernels, comm, partners, order, "fp64")
-    operand, y = kernels.operand(stored), kernels.vector(block.n, "fp64")
-    kernels.own(stored, operand)[:] = x[block.first : block.first + block.n][order.places]
-    if (travel := halo.begin(kernels.own(stored, operand), kernels.halo(stored, operand))) is not None:
+    whole, y = kernels.halo_vector(stored), np.empty(block.n)
+    own, received = whole[: block.n], whole[block.n : block.n + stored.halo]
+    own[:] = x[block.first : block.first + block.n][order.new_to_old]
+    if (travel := halo.begin(own, received)) is not None:
         travel.wait()
-    kernels.multiply(stored, operand, y)
+    kernels.matvec(y, stored, whole)
     found = np.empty(block.n)
-    found[order.places] = y
+    found[order.new_to_old] = y
     return block.first, found
 
 
@@ -151,7 +152,7 @@ def test_ranks_may_need_rows_of_those_that_need_none_of_theirs(ranks: int) -> No
 
 def test_a_rank_without_neighbours_has_no_halo_and_others_are_asked_once_for_each_row() -> None:
     def body(comm: Communicator) -> list[tuple[int, list[int], int, int]]:
-        block = deal(comm, A if comm.rank == 0 else None)
+        block = distribute(comm, A if comm.rank == 0 else None)
         _, partners = localised(KERNELS["host"](), comm, block)
         return [(one.rank, one.rows.tolist(), one.offset, one.received) for one in partners]
 
@@ -172,14 +173,14 @@ def test_sweeps_go_row_by_row_also_while_the_halo_travels_and_the_pattern_is_not
     x, b = np.arange(n) % 7.0, A.sum(axis=1)
 
     def body(comm: Communicator) -> tuple[int, Array]:
-        kernels, block = KERNELS["host"](), deal(comm, A if comm.rank == 0 else None)
+        kernels, block = KERNELS["host"](), distribute(comm, A if comm.rank == 0 else None)
         made = make_general(kernels, comm, block, [Form(("fp64",), "fp64", storage)], "natural", Spans())
         order = kernels.order(localised(kernels, comm, block)[0], "natural")
         matrix, swept = made.hierarchies[0].outer, np.empty(block.n)
-        operand = matrix.operand()
-        matrix.own(operand)[:] = x[block.first : block.first + block.n][order.places]
-        matrix.relax(made.b, operand)
-        swept[order.places] = matrix.own(operand)
+        whole = matrix.halo_vector()
+        matrix.own(whole)[:] = x[block.first : block.first + block.n][order.new_to_old]
+        matrix.relax(made.b, whole)
+        swept[order.new_to_old] = matrix.own(whole)
         return block.first, swept
 
     parts = run_ranks(ranks, body)
@@ -437,7 +438,7 @@ def test_filling_up_a_pattern_takes_no_more_memory_than_is_planned_for(A: Any) -
     kernels = KERNELS["host"]()
 
     def fill() -> int:
-        block = deal(Solo(), A)
+        block = distribute(Solo(), A)
         rows, _ = localised(kernels, Solo(), block)
         return int(rows.indices.size)
 

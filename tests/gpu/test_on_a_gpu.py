@@ -16,6 +16,7 @@ if not os.environ.get("CI"):  # there, a missing torch is a failure
 import torch
 
 from mxpeak.comm.threads import run_ranks
+from mxpeak.distributed.sparse import zeros
 from mxpeak.errors import ResourceError
 from mxpeak.kernels.choose import device_failure
 from mxpeak.kernels.contract.norms import Tile
@@ -31,10 +32,10 @@ from mxpeak.layout.index_map import consecutive
 from mxpeak.layout.stencil import Box
 from mxpeak.layout.structure import WHOLE
 from mxpeak.spans import Spans
-from tests.contract.test_sparse_kernels import CLASSIC, UNEQUAL
 from tests.gpu.factors import FACTORS
 from tests.support.blocks import STORED, globals_of, within
 from tests.support.generated import KINDS, entries_of, slack
+from tests.support.sparse_matrices import CLASSIC, UNEQUAL
 from tests.support.tensor_checks import check_tensors, nothing, numbers, same
 from tests.support.torch_devices import FORMS, ON_GPU, WHERE, array, torch_device
 
@@ -73,25 +74,25 @@ class Sweeps:
             self.kernels._recorder = None
         rows = self.kernels.stencil_rows(Box(18, 10, 6, 1, 2, 1, 0, 1, 0), weights)
         self.A = self.kernels.store(rows, self.kernels.order(rows, "greedy"), "bf16", "fp64", "packed")
-        self.rows = self.kernels.indices([1, 5, 700])
+        self.rows = self.kernels.xp.asarray([1, 5, 700], dtype=torch.int32)
 
     def vectors(self) -> list[torch.Tensor]:
         """New ones, x first."""
         n = self.A.n
-        return [self.kernels.operand(self.A), *(self.kernels.vector(size, "fp64") for size in (n, n, n, 3))]
+        return [self.kernels.halo_vector(self.A), *(zeros(self.kernels, size, "fp64") for size in (n, n, n, 3))]
 
     def done(self, seed: int, vectors: list[torch.Tensor]) -> list[list[float]]:
         """What the operations make of random numbers in these vectors."""
         kernels, A, rng = self.kernels, self.A, np.random.default_rng(seed)
         x, b, kept, y, r = vectors
-        kernels.assign(b, rng.uniform(-1.0, 1.0, A.n))
-        kernels.assign(kernels.halo(A, x), rng.uniform(-1.0, 1.0, A.halo))
+        b[:] = kernels.xp.asarray(rng.uniform(-1.0, 1.0, A.n))
+        x[A.n : A.n + A.halo] = kernels.xp.asarray(rng.uniform(-1.0, 1.0, A.halo))
         kernels.relax(A, b, x, from_zero=True, keep=kept)
         kernels.residual_at(A, b, x, self.rows, r, swept=True)
         kernels.relax(A, b, x, backward=True, keep=kept)
-        kernels.relax(A, b, x, late=False)
-        kernels.relax(A, b, x, late=True)
-        kernels.multiply(A, x, y)
+        kernels.relax(A, b, x, halo=False)
+        kernels.relax(A, b, x, halo=True)
+        kernels.matvec(y, A, x)
         return [vector.tolist() for vector in vectors]
 
     @property

@@ -16,7 +16,18 @@ import scipy.sparse.linalg as linalg
 import mxpeak as mx
 from mxpeak.errors import Outcome
 from mxpeak.solvers.krylov import STALL_CYCLES
-from tests.library.test_gmres import PRECISIONS, SWEEPS, U, line, needs_pyamg, poisson, random, reached, stencil, vector
+from tests.support.roundoff import U
+from tests.support.sparse_systems import (
+    PRECISIONS,
+    SWEEPS,
+    line,
+    needs_pyamg,
+    poisson,
+    random,
+    reached,
+    stencil,
+    vector,
+)
 
 
 def convection(n: int, speed: float, *, central: bool = False) -> Any:

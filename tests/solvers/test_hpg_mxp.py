@@ -61,7 +61,7 @@ def local_groups(shape: Triple, kind: str) -> Array:
     kernels, group = ReferenceSparse(), np.empty(math.prod(shape), int)
     order = kernels.order(kernels.stencil_rows(Box(*shape), weights()), kind)
     for g, (begin, end) in enumerate(zip(order.starts, order.starts[1:])):
-        group[order.places[begin:end]] = g
+        group[order.new_to_old[begin:end]] = g
     return group
 
 
@@ -113,7 +113,7 @@ class Oracle:
 
 @cache
 def oracle(shape: Triple, grid: Triple, kind: str = "greedy", nonsymmetric: bool = False, dtype: Any = np.float64) -> Oracle:  # fmt: skip  # noqa: E501
-    """All levels of a global problem dealt over a grid of ranks."""
+    """All levels of a global problem distributed over a grid of ranks."""
     sides = [tuple(n >> depth for n in shape) for depth in range(LEVELS)]
     return Oracle(tuple(BlockLevel(side, grid, kind, nonsymmetric, dtype) for side in sides))  # type: ignore[arg-type]
 

@@ -163,7 +163,7 @@ def test_levels_of_the_27_point_problem_are_the_matrix_of_the_formula(symmetric:
     form = Form(("fp64", "fp64"), "fp64", "ell", symmetric=symmetric)
     stencil = weights(nonsymmetric=nonsymmetric)
     made = make_stencil(kernels, Solo(), box.levels(2), [form], "natural", stencil, Spans())
-    places = [kernels.order(kernels.stencil_rows(one, stencil), "natural").places for one in box.levels(2)]
+    new_to_old = kernels.order(kernels.stencil_rows(box, stencil), "natural").new_to_old
 
     def smoother(A: Array) -> Array:
         D = np.diag(np.diag(A))
@@ -174,7 +174,7 @@ def test_levels_of_the_27_point_problem_are_the_matrix_of_the_formula(symmetric:
     B = cycle_matrix(A, smoother(A), points, np.linalg.inv(smoother(coarse)))
     found = applied(made.hierarchies[0].top, box.rows)
     natural = np.zeros_like(found)
-    natural[np.ix_(places[0], places[0])] = found
+    natural[np.ix_(new_to_old, new_to_old)] = found
     # B's entries are below 0.1, and each comes of a few sweeps, each with 27 products and a quotient a row.
     assert natural == pytest.approx(B, abs=4 * 27 * U)
-    assert made.b.tolist() == A.sum(1)[places[0]].tolist(), "small integers and halves: exact"
+    assert made.b.tolist() == A.sum(1)[new_to_old].tolist(), "small integers and halves: exact"

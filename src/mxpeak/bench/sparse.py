@@ -13,7 +13,7 @@ from mxpeak.bench.stencil_sizes import box_of, check_host_memory, fitted
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.solo import Solo
 from mxpeak.configs.sparse import SparseConfig
-from mxpeak.distributed.sparse import SparseMatrix, reduced
+from mxpeak.distributed.sparse import SparseMatrix, reduced, zeros
 from mxpeak.distributed.stencil import Form, Made, make_stencil
 from mxpeak.layout.stencil import LEVELS, Box
 from mxpeak.precision import PRECISIONS
@@ -131,10 +131,10 @@ class SparseBench(Bench[AnySparse]):
         order = kernels.order(rows, self.order)
         for values, vectors in {(name, "fp64" if name == "fp64" else form.vectors) for name in form.values}:
             A = kernels.store(rows, order, values, vectors, form.storage)
-            b, x, r = kernels.vector(A.n, vectors), kernels.operand(A), kernels.vector(1, vectors)
-            first = kernels.indices([0])
-            kernels.take(kernels.own(A, x), first, r)
-            kernels.multiply(A, x, b)
+            b, x, r = zeros(kernels, A.n, vectors), kernels.halo_vector(A), zeros(kernels, 1, vectors)
+            first = kernels.xp.zeros(1, dtype=kernels.xp.int32)
+            kernels.gather(x, first, r)
+            kernels.matvec(b, A, x)
             kernels.relax(A, b, x)
             kernels.residual_at(A, b, x, first, r, swept=True)
 
@@ -146,7 +146,7 @@ class SparseBench(Bench[AnySparse]):
 
         def read() -> None:
             nonlocal moved
-            moved = sum(self.kernels.sparse.read_all(A.A) for _ in range(times))
+            moved = sum(self.kernels.sparse.read_values(A.A) for _ in range(times))
 
         samples = repeated(lambda: self.slowest(read), least=3, most=50, seconds=LIMIT_S)
         return self.total(float(moved)) / min(samples)

@@ -51,7 +51,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Partner:
-    """A rank to talk to: which rows it needs, by their numbers here, and where in the halo stands what it sends."""
+    """A rank to talk to: which rows it needs, by their numbers here; where in the halo its entries begin, how many."""
 
     rank: int
     rows: Array
@@ -59,7 +59,7 @@ class Partner:
     received: int
 
 
-# --- dealing ----------------------------------------------------------------------------------------------------
+# --- distribution -----------------------------------------------------------------------------------------------
 
 
 def cuts(indptr: Array, ranks: int) -> list[int]:
@@ -71,27 +71,28 @@ def cuts(indptr: Array, ranks: int) -> list[int]:
     return [*starts, n]
 
 
-def deal(comm: Communicator, whole: Any) -> Block:
+def distribute(comm: Communicator, whole: Any) -> Block:
     """The rows of `whole`, compressed rows on rank 0 and None elsewhere, over the ranks.  Collective over comm."""
     plan = None
     if comm.rank == 0:
         starts = cuts(whole.indptr, comm.size)
         plan = starts, [int(whole.indptr[row]) for row in starts]
-    starts, places = comm.bcast_object(plan)
+    starts, firsts = comm.bcast_object(plan)
     if comm.rank == 0:
         for rank in range(1, comm.size):  # one at a time: all together would be a second copy of the columns
-            block = _part(whole, starts, places, rank)
+            block = _part(whole, starts, firsts, rank)
             Task(all_of([comm.isend(one, rank) for one in block.arrays])).wait()
-        return _part(whole, starts, places, 0)
-    n, nnz = starts[comm.rank + 1] - starts[comm.rank], places[comm.rank + 1] - places[comm.rank]
+        return _part(whole, starts, firsts, 0)
+    n, nnz = starts[comm.rank + 1] - starts[comm.rank], firsts[comm.rank + 1] - firsts[comm.rank]
     mine = Block(starts, comm.rank, np.empty(n + 1, np.int64), np.empty(nnz, np.int64), np.empty(nnz))
     Task(all_of([comm.irecv(buffer, 0) for buffer in mine.arrays])).wait()
     return mine
 
 
-def _part(whole: Any, starts: list[int], places: list[int], rank: int) -> Block:
-    rows, entries = slice(starts[rank], starts[rank + 1] + 1), slice(places[rank], places[rank + 1])
-    indptr = whole.indptr[rows].astype(np.int64) - places[rank]
+def _part(whole: Any, starts: list[int], firsts: list[int], rank: int) -> Block:
+    """One rank's rows; its entries are those from firsts[rank] on."""
+    rows, entries = slice(starts[rank], starts[rank + 1] + 1), slice(firsts[rank], firsts[rank + 1])
+    indptr = whole.indptr[rows].astype(np.int64) - firsts[rank]
     return Block(starts, rank, indptr, whole.indices[entries].astype(np.int64), whole.data[entries])
 
 
@@ -131,12 +132,9 @@ def exchange(
     kernels: SparseKernels, comm: Communicator, partners: Sequence[Partner], order: Order, precision: str
 ) -> Exchange:
     """The halo of vectors in an order of the rows."""
-    numbers = [kernels.reordered(order, kernels.indices(one.rows.tolist())) for one in partners]
-    neighbours = [
-        Neighbour(one.rank, rows, len(rows), one.offset, one.received) for one, rows in zip(partners, numbers)
-    ]
-    everything = kernels.indices([row for one in partners for row in one.rows.tolist()])
-    return Exchange(kernels, comm, neighbours, kernels.reordered(order, everything), precision)
+    neighbours = [Neighbour(one.rank, one.rows.size, one.offset, one.received) for one in partners]
+    rows = np.concatenate([np.empty(0, np.int64), *(one.rows for one in partners)])
+    return Exchange(kernels, comm, neighbours, kernels.xp.asarray(order.old_to_new[rows]), precision)
 
 
 # --- the matrix -------------------------------------------------------------------------------------------------
@@ -161,6 +159,6 @@ def make_general(
             like = stored if exact else same
             stored = kernels.store(rows, ordered, values if exact else "fp64", "fp64", form.storage, like=like)
             outer = SparseMatrix(kernels, stored, exchange(kernels, comm, partners, ordered, "fp64"), spans)
-        found.append(Hierarchy(Level(top, top.operand()), outer))
+        found.append(Hierarchy(Level(top, top.halo_vector()), outer))
     b, setup_bytes = kernels.row_sums(rows, ordered), int(rows.indptr[-1]) * 12 + rows.n * 8
     return Made(found, b, generated - begin, perf_counter() - generated, [ordered.groups], setup_bytes)

@@ -1,56 +1,66 @@
-"""A sparse matrix whose rows are dealt over the ranks, and multigrid's levels of such matrices.
+"""A sparse matrix whose rows are distributed over the ranks, and multigrid's levels of such matrices.
 
 Before a product or a sweep a rank needs the entries of x that its rows meet and other ranks own: its halo.  They travel
-while the rank computes what needs none of them; in a sweep that goes on over all colours (`late` in the kernels).
+while the rank computes what needs none of them; in a sweep over all colours: the two parts of every kernel on a matrix.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from mxpeak.comm.base import Communicator, Steps, Task, all_of
+from mxpeak.comm.solo import Solo
 from mxpeak.kernels.contract.sparse import Indices, SparseKernels, Stored, Vector
 from mxpeak.perf import sparse_counts as counts
 from mxpeak.precision import PRECISIONS
 from mxpeak.spans import Spans
 
 
+def vector_type(kernels: SparseKernels, precision: str) -> Any:
+    """The type of vectors in a precision."""
+    return {"fp64": kernels.xp.float64, "fp32": kernels.xp.float32}[precision]
+
+
+def zeros(kernels: SparseKernels, n: int, precision: str) -> Vector:
+    """A vector of zeros."""
+    return kernels.xp.zeros(n, dtype=vector_type(kernels, precision))
+
+
 def reduced(kernels: SparseKernels, comm: Communicator, value: float, op: str) -> float:
     """The sum or the largest of everybody's value, NaN if there is one.  Collective."""
     if comm.size == 1:
         return value
-    found = kernels.vector(1, "fp64")
-    kernels.assign(found, value)
+    found = kernels.xp.full(1, value)
     comm.allreduce(found, op)
     return float(found[0])
 
 
 @dataclass(frozen=True, slots=True)
 class Neighbour:
-    """A rank to talk to: which rows it needs, and where in the halo stands what comes from it."""
+    """A rank to talk to: how many rows it needs; where in the halo the entries begin that it sends, and how many."""
 
     rank: int
-    rows: Indices
     count: int
     offset: int
     received: int
 
 
 class Exchange:
-    """The halo of vectors of one type."""
+    """The halo of vectors of one type; `rows` are those that the neighbours need, one neighbour after the other."""
 
     def __init__(
         self, kernels: SparseKernels, comm: Communicator, neighbours: Sequence[Neighbour], rows: Indices, precision: str
     ):
         self._kernels, self._comm, self._neighbours, self._rows = kernels, comm, neighbours, rows
-        self._buffer = kernels.vector(sum(one.count for one in neighbours), precision)
+        self._buffer = zeros(kernels, sum(one.count for one in neighbours), precision)
 
     def begin(self, own: Vector, halo: Vector) -> Task | None:
         """Send what others need of x, and receive its halo; None where there is nobody.  Collective."""
         if not self._neighbours:
             return None
-        self._kernels.take(own, self._rows, self._buffer)
+        self._kernels.gather(own, self._rows, self._buffer)
         return Task(self._travel(halo))
 
     def _travel(self, halo: Vector) -> Steps:
@@ -61,6 +71,11 @@ class Exchange:
             requests.append(self._comm.isend(self._buffer[at : at + one.count], one.rank))
             at += one.count
         yield from all_of(requests)
+
+
+def no_exchange(kernels: SparseKernels, precision: str) -> Exchange:
+    """That of a matrix which one rank has by itself."""
+    return Exchange(kernels, Solo(), (), None, precision)
 
 
 class SparseMatrix:
@@ -81,29 +96,33 @@ class SparseMatrix:
         return self.A.n
 
     def extra_bytes(self, other: SparseMatrix) -> int:
-        """What this form of a matrix takes beside another one of it."""
-        return self.A.bytes_beside(other.A)
+        """What this form of a matrix takes in addition to another one of it."""
+        return self.A.extra_bytes(other.A)
 
     def of_entries(self, A: Stored) -> SparseMatrix:
         """Another matrix with this one's pattern and order, over the same ranks."""
         return SparseMatrix(self._kernels, A, self._exchange, self._spans)
 
-    def operand(self) -> Vector:
+    def halo_vector(self) -> Vector:
         """A vector that A multiplies, zero."""
-        return self._kernels.operand(self.A)
+        return self._kernels.halo_vector(self.A)
 
     def own(self, x: Vector) -> Vector:
-        """The rank's own part of such a vector."""
-        return self._kernels.own(self.A, x)
+        """The rank's own part of such a vector: a view."""
+        return x[: self.A.n]
+
+    def halo(self, x: Vector) -> Vector:
+        """The part that other ranks send: a view."""
+        return x[self.A.n : self.A.n + self.A.halo]
 
     def multiply(self, x: Vector, y: Vector) -> None:
         """y = A x."""
         k = self._kernels
         with self._spans("spmv", flops=2.0 * self.A.nnz, bytes=counts.product_bytes(self._memory)):
             travel = self._begin(x)
-            k.multiply(self.A, x, y, outside=False)
+            k.matvec(y, self.A, x, halo=False)
             if self._wait(travel):
-                k.multiply(self.A, x, y, outside=True)
+                k.matvec(y, self.A, x, halo=True)
 
     def relax_from_zero(self, b: Vector, x: Vector, keep: Vector | None = None) -> None:
         """One sweep from x = 0, so without a halo: (D + L) x = b."""
@@ -117,9 +136,9 @@ class SparseMatrix:
         k = self._kernels
         with self._spans("gs", flops=2.0 * self.A.nnz, bytes=counts.sweep_bytes(self._memory)):
             travel = self._begin(x)
-            k.relax(self.A, b, x, late=False, keep=keep)
+            k.relax(self.A, b, x, halo=False, keep=keep)
             if self._wait(travel):
-                k.relax(self.A, b, x, late=True, keep=keep)
+                k.relax(self.A, b, x, halo=True, keep=keep)
 
     def relax_backward(self, b: Vector, x: Vector, keep: Vector) -> None:
         """The backward sweep that makes a forward one, which left `keep`, symmetric: the halo stays as it was."""
@@ -136,24 +155,24 @@ class SparseMatrix:
         moved = counts.coarse_residual_bytes(self._memory, len(rows), values)
         with self._spans("restriction", flops=2.0 * share * A.nnz, bytes=moved):
             travel = self._begin(x)
-            k.residual_at(A, b, x, rows, r, swept=swept, outside=False)
+            k.residual_at(A, b, x, rows, r, swept=swept, halo=False)
             if self._wait(travel):
-                k.residual_at(A, b, x, rows, r, swept=swept, outside=True)
+                k.residual_at(A, b, x, rows, r, swept=swept, halo=True)
 
-    def add_at(self, x: Vector, rows: Indices, y: Vector) -> None:
+    def scatter_add(self, x: Vector, rows: Indices, y: Vector) -> None:
         """x += y at some rows."""
         moved = counts.prolongation_bytes(len(rows), PRECISIONS[self.A.vectors].bytes)
         with self._spans("prolongation", flops=float(len(rows)), bytes=moved):
-            self._kernels.add_at(x, rows, y)
+            self._kernels.scatter_add(x, rows, y)
 
     def _share(self, part: int) -> float:
         """Entries in one part, counted without the zeros that fill slots."""
         stored = self._lower + self._upper
-        return (self.A.nnz - self.A.foreign - self.A.n) * part / stored if stored else 0.0
+        return (self.A.nnz - self.A.halo_nnz - self.A.n) * part / stored if stored else 0.0
 
     def _begin(self, x: Vector) -> Task | None:
         self._begun = self._spans.clock()
-        return self._exchange.begin(self.own(x), self._kernels.halo(self.A, x))
+        return self._exchange.begin(self.own(x), self.halo(x))
 
     def _wait(self, travel: Task | None) -> bool:
         """Wait for the halo; whether there is one."""
@@ -194,7 +213,7 @@ class Level:
 
     def correct(self, coarse: Level) -> None:
         """x += the coarser level's correction at its points."""
-        self.A.add_at(self.x, self.points, coarse.A.own(coarse.x))
+        self.A.scatter_add(self.x, self.points, coarse.A.own(coarse.x))
 
     def postsmooth(self, b: Vector) -> None:
         """One more sweep."""

@@ -9,8 +9,8 @@ from time import perf_counter
 from typing import Any
 
 from mxpeak.comm.base import Communicator
-from mxpeak.distributed.sparse import Exchange, Level, Neighbour, SparseMatrix, reduced
-from mxpeak.kernels.contract.sparse import Matrix, Order, Rows, SparseKernels, Vector
+from mxpeak.distributed.sparse import Exchange, Level, Neighbour, SparseMatrix, reduced, zeros
+from mxpeak.kernels.contract.sparse import Indices, Matrix, Order, Rows, SparseKernels, Vector
 from mxpeak.layout.stencil import Box
 from mxpeak.spans import Spans
 
@@ -56,11 +56,11 @@ class Hierarchy:
     top: Level
     outer: SparseMatrix
 
-    def clear(self, kernels: SparseKernels) -> None:
+    def clear(self) -> None:
         """All that an earlier solve left, which may not be finite: 0."""
         level: Level | None = self.top
         while level is not None:
-            kernels.assign(level.x, 0.0)
+            level.x[:] = 0.0
             level = level.coarser
 
 
@@ -142,8 +142,8 @@ def _level(
     vectors = "fp64" if values == "fp64" else form.vectors
     stored = kernels.store(rows, order, values, vectors, form.storage, like=same)
     A = SparseMatrix(kernels, stored, _exchange(kernels, comm, box, order, vectors), spans)
-    keep = kernels.vector(box.rows, vectors) if form.symmetric else None
-    return Level(A, A.operand(), keep)
+    keep = zeros(kernels, box.rows, vectors) if form.symmetric else None
+    return Level(A, A.halo_vector(), keep)
 
 
 def settled(kernels: SparseKernels, comm: Communicator, rows: Rows, asked: str, tolerance: float) -> tuple[str, bool]:
@@ -167,19 +167,24 @@ def _join(kernels: SparseKernels, fine: Level, coarse: Level, orders: Sequence[O
     """Let `coarse` be the level below the one last made."""
     depth = len(orders) - 1
     fine.coarser = coarse
-    fine.points = kernels.coarse_rows(orders[depth - 1], orders[depth], boxes[depth - 1])
-    fine.r = kernels.vector(boxes[depth].rows, coarse.A.A.vectors)
+    fine.points = kernels.xp.asarray(coarse_points(orders[depth - 1], orders[depth], boxes[depth - 1]))
+    fine.r = zeros(kernels, boxes[depth].rows, coarse.A.A.vectors)
+
+
+def coarse_points(order: Order, coarse: Order, box: Box) -> Indices:
+    """For each coarse point, in the coarse order, the fine row (2x, 2y, 2z), in the fine order."""
+    half, point = box.coarser(), coarse.new_to_old.astype("int64")
+    x, y, z = point % half.nx, point // half.nx % half.ny, point // (half.nx * half.ny)
+    return order.old_to_new[(2 * z * box.ny + 2 * y) * box.nx + 2 * x]
 
 
 def _exchange(kernels: SparseKernels, comm: Communicator, box: Box, order: Order, precision: str) -> Exchange:
-    neighbours, everything = [], []
+    neighbours, rows = [], list[int]()
     for one in box.neighbours():
-        rows = _points(box, one.first, one.shape)
-        everything += rows
-        numbers = kernels.reordered(order, kernels.indices(rows))
-        neighbours.append(Neighbour(one.rank, numbers, len(rows), one.recv_offset, one.count))
-    rows = kernels.reordered(order, kernels.indices(everything))
-    return Exchange(kernels, comm, neighbours, rows, precision)
+        points = _points(box, one.first, one.shape)
+        rows += points
+        neighbours.append(Neighbour(one.rank, len(points), one.recv_offset, one.count))
+    return Exchange(kernels, comm, neighbours, kernels.xp.asarray(order.old_to_new[rows]), precision)
 
 
 def _points(box: Box, first: Sequence[int], shape: Sequence[int]) -> list[int]:

@@ -8,7 +8,7 @@ from math import sqrt
 from typing import Any
 
 from mxpeak.comm.base import Communicator
-from mxpeak.distributed.sparse import SparseMatrix, reduced
+from mxpeak.distributed.sparse import SparseMatrix, reduced, zeros
 from mxpeak.kernels.contract.sparse import SparseKernels, Vector
 from mxpeak.perf import sparse_counts as counts
 from mxpeak.precision import PRECISIONS
@@ -18,13 +18,18 @@ from mxpeak.spans import Spans
 Preconditioner = Callable[[Vector], Vector]
 
 
+def max_error(kernels: SparseKernels, comm: Communicator, x: Vector, value: float) -> float:
+    """max |x_i - value|, NaN if there is one.  Collective."""
+    return reduced(kernels, comm, float(kernels.xp.max(kernels.xp.abs(x - value))), "max")
+
+
 class SparseBasis:
     """Krylov vectors q_1 … q_k, each contiguous, in one piece of memory."""
 
     def __init__(self, kernels: SparseKernels, comm: Communicator, n: int, most: int, precision: str, spans: Spans):
         self._kernels, self._comm, self._n, self._spans = kernels, comm, n, spans
         self._Q, self._bytes = kernels.basis(n, most, precision), PRECISIONS[precision].bytes
-        self._combined = kernels.vector(n, precision)
+        self._combined = zeros(kernels, n, precision)
         self._k = 0
 
     def clear(self) -> None:
@@ -34,16 +39,16 @@ class SparseBasis:
     @property
     def last(self) -> Vector:
         """q_k."""
-        return self._kernels.member(self._Q, self._k - 1)
+        return self._Q[self._k - 1]
 
     @property
     def next(self) -> Vector:
         """Where q_{k+1} will be."""
-        return self._kernels.member(self._Q, self._k)
+        return self._Q[self._k]
 
     def append(self, w: Vector, factor: float) -> None:
         """q_{k+1} = factor · w."""
-        self._kernels.scaled(w, factor, self.next)
+        self._kernels.scale(self.next, factor, w)
         self._k += 1
 
     def orthogonalize(self, w: Vector) -> tuple[list[Any], float]:
@@ -55,7 +60,7 @@ class SparseBasis:
             again = self._summed(kernels.subtract_and_project(self._Q, k, w, h))
             norm = sqrt(self._sum(kernels.subtract_and_square(self._Q, k, w, again)))
             if norm > 0:
-                kernels.scaled(w, 1.0 / norm, w)
+                kernels.scale(w, 1.0 / norm, w)
         self._k += 1
         return [a + b for a, b in zip(h.tolist(), again.tolist())], norm
 
@@ -89,8 +94,8 @@ class MixedSystem:
         self._b, self._precondition = b, precondition
         self._bytes = PRECISIONS[inner.A.vectors].bytes
         self._basis = SparseBasis(kernels, comm, A.n, restart + 1, inner.A.vectors, spans)
-        self._r, self._rho = kernels.vector(A.n, "fp64"), 0.0
-        self.x = A.operand()
+        self._r, self._rho = zeros(kernels, A.n, "fp64"), 0.0
+        self.x = A.halo_vector()
 
     @property
     def solution(self) -> Vector:
@@ -99,7 +104,7 @@ class MixedSystem:
 
     def restart_from_zero(self) -> None:
         """x = 0."""
-        self._kernels.assign(self.x, 0.0)
+        self.x[:] = 0.0
 
     def norm_of_b(self) -> float:
         """||b||."""
@@ -109,7 +114,7 @@ class MixedSystem:
         """||b - A x||, the residual kept."""
         self._A.multiply(self.x, self._r)
         with self._spans("update", flops=3.0 * self._A.n, bytes=24.0 * self._A.n):
-            self._rho = sqrt(self._sum(self._kernels.subtract_from(self._b, self._r)))
+            self._rho = sqrt(self._sum(self._kernels.subtract_from(self._r, self._b)))
         return self._rho
 
     def basis(self) -> tuple[SparseBasis, float]:
@@ -133,7 +138,7 @@ class MixedSystem:
 
     def max_error(self, value: float) -> float:
         """max |x_i - value|.  Collective."""
-        return reduced(self._kernels, self._comm, self._kernels.distance(self.solution, value), "max")
+        return max_error(self._kernels, self._comm, self.solution, value)
 
     def _sum(self, value: float) -> float:
         return reduced(self._kernels, self._comm, value, "sum")
@@ -151,9 +156,9 @@ class CgSystem:
     ):  # fmt: skip
         self._kernels, self._comm, self._A, self._spans = kernels, comm, A, spans
         self._b, self._precondition = b, precondition
-        self._r, self._Ap = kernels.vector(A.n, "fp64"), kernels.vector(A.n, "fp64")
-        self._z, self._p = self._r, A.operand()
-        self.x = A.operand()
+        self._r, self._Ap = zeros(kernels, A.n, "fp64"), zeros(kernels, A.n, "fp64")
+        self._z, self._p = self._r, A.halo_vector()
+        self.x = A.halo_vector()
 
     @property
     def solution(self) -> Vector:
@@ -167,13 +172,13 @@ class CgSystem:
 
     def restart_from_zero(self) -> None:
         """x = 0."""
-        self._kernels.assign(self.x, 0.0)
+        self.x[:] = 0.0
 
     def residual(self) -> float:
         """r = b - A x; ||r||, which takes no pass of its own."""
         self._A.multiply(self.x, self._r)
         with self._waxpby(also=2.0 * self._A.n):
-            square = self._kernels.subtract_from(self._b, self._r)
+            square = self._kernels.subtract_from(self._r, self._b)
         return sqrt(self._sum(square))
 
     def precondition(self) -> float:
@@ -187,7 +192,7 @@ class CgSystem:
         """p = z + β p; with β = 0 a copy."""
         with self._waxpby():
             if beta == 0.0:
-                self._kernels.scaled(self._z, 1.0, self.direction)
+                self._kernels.scale(self.direction, 1.0, self._z)
             else:
                 self._kernels.scale_and_add(self.direction, beta, self._z)
 
@@ -206,7 +211,7 @@ class CgSystem:
 
     def max_error(self, value: float) -> float:
         """max |x_i - value|.  Collective."""
-        return reduced(self._kernels, self._comm, self._kernels.distance(self.solution, value), "max")
+        return max_error(self._kernels, self._comm, self.solution, value)
 
     def _waxpby(self, also: float = 0.0) -> AbstractContextManager[None]:
         return self._spans("waxpby", flops=2.0 * self._A.n + also, bytes=float(counts.waxpby_bytes(self._A.n)))

@@ -7,10 +7,13 @@ from collections.abc import Sequence
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mxpeak.errors import ResourceError, UsageError
-from mxpeak.kernels.contract import DenseKernels, Kernels
+from mxpeak.kernels.contract import DenseKernels, Kernels, SparseKernels
+
+if TYPE_CHECKING:
+    from mxpeak.kernels.host.sparse import HostSparse
 
 #: What --kernels may name.
 BACKENDS = ("auto", "reference", "host", "torch")
@@ -92,6 +95,24 @@ def dense(device: Any) -> DenseKernels:
     from mxpeak.kernels.torch.dense import TorchDense
 
     return TorchDense(device)
+
+
+def sparse(device: Any, threads: int) -> SparseKernels:
+    """The sparse kernels of a `kernels.torch.device.Device`, or of the host (None) on threads that callers share."""
+    host = _host_sparse(threads)
+    if device is None:
+        return host
+    from mxpeak.kernels.torch.sparse import TorchSparse
+
+    return TorchSparse(device, host)
+
+
+@cache
+def _host_sparse(threads: int) -> HostSparse:
+    from mxpeak.kernels.host.sparse import HostSparse
+    from mxpeak.kernels.host.team import Team
+
+    return HostSparse(Team(threads))
 
 
 def device_failure(error: BaseException) -> str | None:

@@ -94,6 +94,24 @@ def read(values: Any, name: str, *, instead: str = "") -> Input:
     return Input(name, array, dtype, tuple(array.shape), device)
 
 
+def on_host(x: Any) -> Array:
+    """A vector of an array or a tensor as an array, of the same memory if that is the host's."""
+    if not is_tensor(x):
+        return np.asarray(x)
+    from mxpeak.kernels.torch.tensors import array_of
+
+    return np.asarray(array_of(x))
+
+
+def sparse_on_host(values: Any) -> Any:
+    """A sparse matrix as SciPy has it, of the same memory if that is the host's; other values as they are."""
+    if not is_tensor(values):
+        return values
+    from mxpeak.kernels.torch.sparse_tensors import sparse_matrix
+
+    return sparse_matrix(values)
+
+
 def is_tensor(values: Any) -> bool:
     """Whether these are a tensor of torch, which is not imported to find out."""
     torch = sys.modules.get("torch")

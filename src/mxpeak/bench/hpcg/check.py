@@ -18,7 +18,7 @@ from math import isfinite
 from random import Random
 
 from mxpeak.comm.base import Communicator
-from mxpeak.distributed.sparse import Level, SparseMatrix
+from mxpeak.distributed.sparse import Level, SparseMatrix, reduced, zeros
 from mxpeak.distributed.stencil import weights
 from mxpeak.distributed.system import CgSystem, Preconditioner
 from mxpeak.kernels.contract.sparse import SparseKernels, Vector
@@ -109,18 +109,18 @@ def _steps(system: CgSystem) -> int:
 def with_large_diagonal(kernels: SparseKernels, top: Level, box: Box, order: str) -> tuple[Level, Vector]:
     """The finest level with another matrix, on vectors and coarser levels of its own; and the b that goes with it."""
     rows = kernels.stencil_rows(box, weights())
-    places = kernels.order(rows, order)
-    b = kernels.row_sums(rows, places)
+    permutation = kernels.order(rows, order)
+    b = kernels.row_sums(rows, permutation)
     stencil = weights()
     stencil[13] *= LARGE
     rows = kernels.stencil_rows(box, stencil)
-    kernels.scaled(b, LARGE, b)
+    kernels.scale(b, LARGE, b)
     for i, number in special_rows(box):
         diagonal = next(k for k in range(rows.indptr[i], rows.indptr[i + 1]) if rows.indices[k] == i)
         rows.data[diagonal] *= number + 2
-        b[places.inverse[i]] *= number + 2
+        b[permutation.old_to_new[i]] *= number + 2
     A = top.A.A
-    stored = kernels.store(rows, places, A.values, A.vectors, A.storage)
+    stored = kernels.store(rows, permutation, A.values, A.vectors, A.storage)
     return replace(top, A=top.A.of_entries(stored)), b
 
 
@@ -146,16 +146,13 @@ def symmetry_test(
     kernels: SparseKernels, comm: Communicator, A: SparseMatrix, precondition: Preconditioner
 ) -> Symmetry:
     """How symmetric A and M^-1 are.  Collective."""
-    x, y, out = A.operand(), A.operand(), kernels.vector(A.n, "fp64")
+    x, y, out = A.halo_vector(), A.halo_vector(), zeros(kernels, A.n, "fp64")
     draw = Random(SEED + comm.rank)
     for vector in (x, y):
         _randomise(kernels, A.own(vector), draw)
 
     def dot(v: Vector, w: Vector) -> float:
-        total = kernels.vector(1, "fp64")
-        kernels.assign(total, kernels.dot(v, w))
-        comm.allreduce(total, "sum")
-        return float(total[0])
+        return reduced(kernels, comm, kernels.dot(v, w), "sum")
 
     def product(v: Vector, w: Vector) -> float:
         A.multiply(w, out)
@@ -173,4 +170,4 @@ def _randomise(kernels: SparseKernels, x: Vector, draw: Random) -> None:
     """Entries in [1, 2]."""
     for first in range(0, len(x), PIECE):
         piece = x[first : first + PIECE]
-        kernels.assign(piece, [1.0 + draw.random() for _ in range(len(piece))])
+        piece[:] = kernels.xp.asarray([1.0 + draw.random() for _ in range(len(piece))], dtype=kernels.xp.float64)

@@ -114,7 +114,7 @@ class Hpcg:
         spectral_test(self._kernels, Solo(), top, tiny, self._bench.order, spans)
         symmetry_test(self._kernels, Solo(), top.A, partial(cycle, top))
         self._system(made, Solo()).max_error(1.0)
-        self._kernels.read_all(top.A.A)
+        self._kernels.read_values(top.A.A)
 
     def _reference(self) -> Solve:
         """The iterations that set the aim.  Collective."""

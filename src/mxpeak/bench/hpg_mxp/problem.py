@@ -253,7 +253,7 @@ def _check_sums(path: str, A: Any) -> None:
 
 
 class FileProblem:
-    """A matrix from a file, its rows dealt over the ranks."""
+    """A matrix from a file, its rows distributed over the ranks."""
 
     may_fall_short = False
 
@@ -293,10 +293,10 @@ class FileProblem:
 
     def make(self, storage: str, comm: Communicator) -> Made:
         """See `Problem`."""
-        from mxpeak.distributed.general import deal, make_general  # as SciPy above
+        from mxpeak.distributed.general import distribute, make_general  # as SciPy above
 
         bench = self._bench
-        block = deal(comm, self._file.entries)
+        block = distribute(comm, self._file.entries)
         return make_general(bench.kernels.sparse, comm, block, self.forms(storage), bench.order, bench.spans)
 
     def described(self, made: Made, k: int) -> list[dict[str, Any]]:

@@ -128,7 +128,7 @@ class HpgMxp:
             system = self._system(made, hierarchy, Solo(), 3)
             gmres_ir(system, system.norm_of_b(), restart=3, most=4, tolerance=0.0)
             system.max_error(1.0)
-            self._bench.kernels.sparse.read_all(hierarchy.outer.A)
+            self._bench.kernels.sparse.read_values(hierarchy.outer.A)
 
     def _measured(self, storage: str, rt: float) -> Measured:
         """All three phases with one storage.  Collective."""
@@ -209,7 +209,7 @@ class HpgMxp:
 
     def _system(self, made: Made, hierarchy: Hierarchy, comm: Communicator, restart: int) -> MixedSystem:
         top = hierarchy.top
-        hierarchy.clear(self._bench.kernels.sparse)
+        hierarchy.clear()
         return MixedSystem(
             self._bench.kernels.sparse, comm, hierarchy.outer, top.A, made.b, lambda q: cycle(top, q), restart,
             self._bench.spans,

@@ -1,27 +1,33 @@
 """What every backend provides for sparse matrices: the operations of HPG-MxP, HPCG and `mxpeak.gmres`.
 
-A rank has n rows.  A vector that a matrix multiplies has the n entries of the rank's own unknowns, then those that
-come from other ranks (its halo), then room that the kernels need; all is zero when made, and that room stays so.
-Other vectors have n entries.  Matrices are stored in an order of their own, group after group: groups are sets of rows
-without entries between them (colours, or levels of the natural order), and a sweep takes them one after the other.  All
-vectors are in that order; `places` leads back.
+A rank has n rows.  A vector that a matrix multiplies is a halo vector x: x[:n] are the rank's own unknowns,
+x[n : n + h] its halo, the h entries that other ranks send, and the rest is padding that stays zero.  Other vectors have
+n entries; all are fp64 or fp32.  Matrices are stored in an order of their own, group after group: groups are sets of
+rows without entries between them (colours, or levels of the natural order), and a sweep takes them one after the other.
+All vectors are in that order; an `Order` leads there and back.
 
 L and U are the entries in columns of earlier and later groups, D the diagonal, H the columns of other ranks.  Values of
-L and U are stored in a format of their own, those of D and H in the vectors'.  u is the unit roundoff of the vectors'
-type.  Every number of a vector that a matrix multiplies has to be finite, also where this rank has no entry: stored
-zeros meet them.
+L and U are stored in a format of their own, those of D and H in the vectors'.  Row numbers are arrays of the backend,
+32-bit integers.  u is the unit roundoff of the vectors' type.  Every number of a vector that a matrix multiplies has to
+be finite, also where this rank has no entry: stored zeros meet them.
+
+The operations on a matrix come in two parts, so that a rank computes while its halo is on the way.  halo=False: what
+needs nothing of other ranks; halo=True: the rest, after the halo has arrived; halo=None: both.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from mxpeak.layout.stencil import Box
+from mxpeak.spans import Stopwatch
 
 Vector = Any
 Indices = Any
+#: Vectors q_0, q_1 …, indexed so: Q[k] is a view.
 Basis = Any
 #: A matrix as its backend stores it: a `Stored`.
 Matrix = Any
@@ -29,9 +35,9 @@ Matrix = Any
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """A rank's rows of a sparse matrix, compressed: columns below n are local, n + h is entry h of the halo.
+    """A rank's compressed rows of a matrix, in NumPy's arrays: columns below n are local, n + h is halo entry h.
 
-    Entries of row i are indptr[i] … indptr[i+1]-1; its local columns ascend, those of the halo follow or stand between.
+    Entries of row i are indptr[i] … indptr[i+1]-1; local columns ascend, those of the halo follow or stand between.
     """
 
     n: int
@@ -43,13 +49,13 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """An order of the rows: places[new] = old and inverse[old] = new; group g is new rows starts[g] … starts[g+1]-1.
+    """A permutation of the rows, in NumPy's arrays: new_to_old[new] = old, old_to_new[old] = new.
 
-    Inside a group rows stand as they stood before.
+    Group g is new rows starts[g] … starts[g+1]-1; inside a group rows stand as they stood before.
     """
 
-    places: Indices
-    inverse: Indices
+    new_to_old: Indices
+    old_to_new: Indices
     starts: Indices
     kind: str
 
@@ -65,7 +71,8 @@ class Stored(Protocol):
     bytes         of everything
     index_bytes   of what tells the columns
     lower, upper  values stored of L and of U, zeros that fill slots included
-    nnz, foreign  entries of all parts, and of H alone
+    nnz           entries of all parts
+    halo_nnz      entries of H
     """
 
     n: int
@@ -78,33 +85,50 @@ class Stored(Protocol):
     lower: int
     upper: int
     nnz: int
-    foreign: int
+    halo_nnz: int
 
-    def bytes_beside(self, other: Any) -> int:
-        """What it takes beside another form of the same matrix, with which it may share."""
+    def extra_bytes(self, other: Any) -> int:
+        """What it takes in addition to another form of the same matrix, with which it may share arrays."""
 
 
 class SparseKernels(Protocol):
-    """The operations of sparse solvers.  All are local to the rank."""
+    """The operations of sparse solvers.  All are local to the rank.
+
+    device       a `kernels.torch.device.Device`, or None for NumPy's memory
+    chunk_rows   how many rows are stored side by side, each with as many entries as the longest of them
+    """
 
     threads: int
+    device: Any
+    chunk_rows: int
 
-    # --- set-up
+    @property
+    def xp(self) -> Any:
+        """The array namespace of the vectors."""
+
+    @property
+    def stopwatch(self) -> Stopwatch:
+        """The clock of the work that these operations begin."""
+
+    def computing(self) -> AbstractContextManager[None]:
+        """Compute with these vectors inside, whatever device is current and however FP32 products are set.
+
+        A device that runs out of memory raises ResourceError.
+        """
+
+    # --- set-up: rows and orders are NumPy's on every backend
 
     def stencil_rows(self, box: Box, weights: Sequence[float]) -> Rows:
         """The 27-point problem's rows on a box; weights[(dx+1) + 3(dy+1) + 9(dz+1)] is the entry at (dx, dy, dz)."""
 
     def rows_of(self, indptr: Any, indices: Any, data: Any, n: int, halo: int) -> Rows:
-        """Rows from somebody's compressed arrays; values become fp64."""
-
-    def check(self, rows: Rows) -> tuple[str, int]:
-        """What is wrong with a matrix, and in which row; ("", -1) if it can be solved with."""
+        """Rows from compressed arrays of any integer and real types, columns in any sequence; values become fp64."""
 
     def is_symmetric_pattern(self, rows: Rows) -> bool:
         """Whether with every local (i, j) there is a (j, i)."""
 
     def with_symmetric_pattern(self, rows: Rows) -> Rows:
-        """The same matrix, with zeros put where an entry has no partner: orders need one."""
+        """The same matrix, with zeros stored where an entry has no partner: orders need one."""
 
     def order(self, rows: Rows, kind: str) -> Order:
         """`greedy` or `jpl` colours, or the levels of the `natural` order."""
@@ -124,43 +148,22 @@ class SparseKernels(Protocol):
     def row_sums(self, rows: Rows, order: Order) -> Vector:
         """b = A·1, in fp64."""
 
-    def indices(self, values: Sequence[int]) -> Indices:
-        """Row numbers as the kernels take them."""
-
-    def reordered(self, order: Order, numbers: Indices) -> Indices:
-        """The new numbers of old rows."""
-
-    def coarse_rows(self, order: Order, coarse: Order, box: Box) -> Indices:
-        """For each coarse point, in the coarse order, the fine row (2x, 2y, 2z), in the fine order."""
-
     # --- vectors
 
-    def operand(self, A: Matrix) -> Vector:
-        """A vector that A can multiply, zero."""
+    def halo_vector(self, A: Matrix) -> Vector:
+        """A halo vector for A, zero."""
 
-    def vector(self, n: int, precision: str) -> Vector:
-        """A vector of zeros."""
+    def gather(self, x: Vector, rows: Indices, out: Vector) -> None:
+        """out_k = x[rows_k]."""
 
-    def own(self, A: Matrix, x: Vector) -> Vector:
-        """The rank's own part of a vector that A multiplies: a view."""
-
-    def halo(self, A: Matrix, x: Vector) -> Vector:
-        """The part that other ranks send: a view."""
-
-    def assign(self, x: Vector, values: Any) -> None:
-        """x = values, a number or as many as x has, rounded to its type."""
-
-    def take(self, x: Vector, places: Indices, out: Vector) -> None:
-        """out_k = x[places_k]."""
-
-    def add_at(self, x: Vector, places: Indices, y: Vector) -> None:
-        """x[places_k] += y_k; no place twice."""
+    def scatter_add(self, x: Vector, rows: Indices, y: Vector) -> None:
+        """x[rows_k] += y_k; no row twice."""
 
     def dot(self, x: Vector, y: Vector) -> float:
-        """Σ x_i y_i, blocked, summed in fp64."""
+        """Σ x_i y_i, blocked, summed in fp64; error <= (512·u + n·2^-53)·Σ|x_i y_i|."""
 
-    def scaled(self, x: Vector, factor: float, out: Vector) -> None:
-        """out = factor · x, rounded to out's type."""
+    def scale(self, y: Vector, factor: float, x: Vector) -> None:
+        """y = factor · x, rounded to y's type; y may be x."""
 
     def add_scaled(self, y: Vector, factor: float, x: Vector) -> None:
         """y += factor · x; x may be narrower."""
@@ -168,19 +171,13 @@ class SparseKernels(Protocol):
     def scale_and_add(self, y: Vector, factor: float, x: Vector) -> None:
         """y = x + factor · y."""
 
-    def subtract_from(self, b: Vector, y: Vector) -> float:
+    def subtract_from(self, y: Vector, b: Vector) -> float:
         """y = b - y; returns Σ y_i²."""
-
-    def distance(self, x: Vector, value: float) -> float:
-        """max |x_i - value|, NaN if there is one."""
 
     # --- bases
 
     def basis(self, n: int, most: int, precision: str) -> Basis:
-        """Room for so many vectors; each is contiguous."""
-
-    def member(self, Q: Basis, k: int) -> Vector:
-        """Vector k: a view."""
+        """So many vectors of n entries, zero; each is contiguous."""
 
     def project(self, Q: Basis, k: int, w: Vector) -> Vector:
         """Q^T w of the first k vectors, fp64; 2·n·k flops."""
@@ -197,26 +194,39 @@ class SparseKernels(Protocol):
     # --- the matrix
 
     def relax(
-        self, A: Matrix, b: Vector, x: Vector, *, late: bool | None = None, from_zero: bool = False,
-        backward: bool = False, keep: Vector | None = None,
-    ) -> None:  # fmt: skip
-        """One Gauss-Seidel sweep, x_i = (b_i - Σ_{j≠i} a_ij x_j) / a_ii, group after group, on 2·nnz flops.
+        self,
+        A: Matrix,
+        b: Vector,
+        x: Vector,
+        *,
+        halo: bool | None = None,
+        from_zero: bool = False,
+        backward: bool = False,
+        keep: Vector | None = None,
+    ) -> None:
+        """One Gauss-Seidel sweep, x_i = (b_i - Σ_{j≠i} a_ij x_j) / a_ii, group after group, in 2·nnz flops.
 
-        b has to be writable: H x is taken off it for as long as a sweep lasts.
-        late        None: all rows, with H; False: those that need nothing from other ranks; True: the rest, with H
-        from_zero   x is taken for zero: only L is read; D x + L x = b afterwards
+        b has to be writable: H x is subtracted from it for as long as a sweep lasts.
+        halo        None: all rows; False: those that need nothing from other ranks; True: the rest
+        from_zero   x is zero by definition and not read: only L is read; D x + L x = b afterwards
         backward    from the last group to the first
-        keep        with a forward sweep: keep_i = b_i - (L x + H x)_i is stored; a backward one then takes it for b,
-                    and reads U alone, since L x stays as it is until a row is reached
+        keep        a forward sweep stores keep_i = b_i - (L x + H x)_i; a backward one then reads it instead of b, and
+                    of A only U, since L x stays as it is until a row is reached
         """
 
-    def multiply(self, A: Matrix, x: Vector, y: Vector, *, outside: bool | None = None) -> None:
-        """y = A x without H (outside False), y += H x (True), or both (None); 2·nnz flops."""
+    def matvec(self, y: Vector, A: Matrix, x: Vector, *, halo: bool | None = None) -> None:
+        """y = A x; without H (halo=False), then y += H x (halo=True); 2·nnz flops; error <= (m+1)·u·|A||x|.
+
+        m is the number of entries of a row.
+        """
 
     def residual_at(
-        self, A: Matrix, b: Vector, x: Vector, rows: Indices, r: Vector, *, swept: bool, outside: bool | None = None
+        self, A: Matrix, b: Vector, x: Vector, rows: Indices, r: Vector, *, swept: bool, halo: bool | None = None
     ) -> None:
-        """r_k = (b - A x)[rows_k], in two halves as `multiply`; swept: x is (D + L)^-1 b, so b - (D + L) x is zero."""
+        """r_k = (b - A x)[rows_k], in two parts as `matvec`; swept: x is (D + L)^-1 b, so b - (D + L) x is zero.
 
-    def read_all(self, A: Matrix) -> int:
-        """Read the values and do nothing else with them; returns how many bytes: the limit of what a product can be."""
+        `rows` is known again by identity: what is found out about it is found once.
+        """
+
+    def read_values(self, A: Matrix) -> int:
+        """Read the stored values and do nothing else with them; returns how many bytes: a product's lower limit."""

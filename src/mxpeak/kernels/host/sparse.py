@@ -1,10 +1,12 @@
-"""The host's sparse kernels: `kernels.sparse_contract` on NumPy arrays and the threads of a team."""
+"""The host's sparse kernels: `kernels.contract.sparse` on NumPy arrays and the threads of a team."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
+import array_api_compat.numpy
 import numpy as np
 
 from mxpeak.kernels.contract.norms import Tile
@@ -12,11 +14,13 @@ from mxpeak.kernels.host import sparse_sweep as sweep
 from mxpeak.kernels.host import sparse_vectors as vectors
 from mxpeak.kernels.host.native import SYNC, sched_yield_address
 from mxpeak.kernels.host.norm_tiles import Norms
+from mxpeak.kernels.host.sparse_matrix import VECTORS, Array, HostMatrix, aligned
 from mxpeak.kernels.host.sparse_native import LANES
 from mxpeak.kernels.host.sparse_pack import ROW
-from mxpeak.kernels.host.sparse_setup import VECTORS, Array, HostMatrix, SparseSetup, aligned
+from mxpeak.kernels.host.sparse_setup import SparseSetup
 from mxpeak.kernels.host.team import Team
 from mxpeak.layout.index_map import consecutive
+from mxpeak.spans import HOST
 
 #: Numbers that one thread goes through by itself in the time that waking another takes.
 ALONE = 2**18
@@ -27,12 +31,20 @@ READ = 4096
 class HostSparse(SparseSetup):
     """Compiled loops over chunks of rows, on the threads of a team; one caller at a time, for its sums are its own."""
 
+    xp = array_api_compat.numpy
+    stopwatch = HOST
+    device = None
+    chunk_rows = LANES
+
     def __init__(self, team: Team):
         super().__init__(team)
         self._norms = Norms(team)
         self._sync, self._yield = np.zeros(SYNC, np.int64), sched_yield_address()
         self._sums = np.zeros((team.threads, 1024))
         self._scratch = {dtype: aligned(team.threads * LANES, dtype) for dtype in VECTORS.values()}
+
+    def computing(self) -> nullcontext[None]:
+        return nullcontext()
 
     def _run_on(self, numbers: int, function: Any, *args: Any) -> int:
         """Run on all threads, or on this one alone where there is too little to wake the others for; on how many."""
@@ -44,93 +56,55 @@ class HostSparse(SparseSetup):
 
     # --- vectors
 
-    def operand(self, A: HostMatrix) -> Array:
-        """See `kernels.sparse_contract`."""
+    def halo_vector(self, A: HostMatrix) -> Array:
         return aligned(A.n + A.halo + LANES, VECTORS[A.vectors])
 
-    def vector(self, n: int, precision: str) -> Array:
-        """See `kernels.sparse_contract`."""
-        return np.zeros(n, VECTORS[precision])
+    def gather(self, x: Array, rows: Array, out: Array) -> None:
+        self._run_on(rows.size, sweep.gather, rows, x, out)
 
-    def own(self, A: HostMatrix, x: Array) -> Array:
-        """See `kernels.sparse_contract`."""
-        return x[: A.n]
-
-    def halo(self, A: HostMatrix, x: Array) -> Array:
-        """See `kernels.sparse_contract`."""
-        return x[A.n : A.n + A.halo]
-
-    def assign(self, x: Array, values: Any) -> None:
-        """See `kernels.sparse_contract`."""
-        x[:] = values
-
-    def take(self, x: Array, places: Array, out: Array) -> None:
-        """See `kernels.sparse_contract`."""
-        self._run_on(places.size, sweep.take, places, x, out)
-
-    def add_at(self, x: Array, places: Array, y: Array) -> None:
-        """See `kernels.sparse_contract`."""
-        self._run_on(places.size, sweep.add_at, places, y, x)
+    def scatter_add(self, x: Array, rows: Array, y: Array) -> None:
+        self._run_on(rows.size, sweep.scatter_add, rows, y, x)
 
     def dot(self, x: Array, y: Array) -> float:
-        """See `kernels.sparse_contract`."""
         used = self._run_on(x.size, vectors.dot, x, y, self._sums)
         return float(self._sums[:used, 0].sum())
 
-    def scaled(self, x: Array, factor: float, out: Array) -> None:
-        """See `kernels.sparse_contract`."""
-        self._run_on(x.size, vectors.scaled, x, np.result_type(x, out).type(factor), out)
+    def scale(self, y: Array, factor: float, x: Array) -> None:
+        self._run_on(x.size, vectors.scale, y, np.result_type(x, y).type(factor), x)
 
     def add_scaled(self, y: Array, factor: float, x: Array) -> None:
-        """See `kernels.sparse_contract`."""
         self._run_on(y.size, vectors.add_scaled, y, y.dtype.type(factor), x)
 
     def scale_and_add(self, y: Array, factor: float, x: Array) -> None:
-        """See `kernels.sparse_contract`."""
         self._run_on(y.size, vectors.scale_and_add, y, y.dtype.type(factor), x)
 
-    def subtract_from(self, b: Array, y: Array) -> float:
-        """See `kernels.sparse_contract`."""
-        used = self._run_on(b.size, vectors.subtract_from, b, y, self._sums)
+    def subtract_from(self, y: Array, b: Array) -> float:
+        used = self._run_on(b.size, vectors.subtract_from, y, b, self._sums)
         return float(self._sums[:used, 0].sum())
-
-    def distance(self, x: Array, value: float) -> float:
-        """See `kernels.sparse_contract`."""
-        used = self._run_on(x.size, vectors.distance, x, x.dtype.type(value), self._sums)
-        return float(self._sums[:used, 0].max())
 
     # --- bases
 
     def basis(self, n: int, most: int, precision: str) -> Array:
-        """See `kernels.sparse_contract`."""
-        room = -(-n // 16) * 16 + 16  # whole cache lines, and rarely a multiple of 4 KiB
-        return np.zeros((most, room), VECTORS[precision])[:, :n]
-
-    def member(self, Q: Array, k: int) -> Array:
-        """See `kernels.sparse_contract`."""
-        row: Array = Q[k]
-        return row
+        apart = -(-n // 16) * 16 + 16  # whole cache lines, and rarely a multiple of 4 KiB
+        return np.zeros((most, apart), VECTORS[precision])[:, :n]
 
     def project(self, Q: Array, k: int, w: Array) -> Array:
-        """See `kernels.sparse_contract`."""
-        used = self._run_on(k * w.size, vectors.project, Q, k, w, self._room(k))
+        used = self._run_on(k * w.size, vectors.project, Q, k, w, self._sums_of(k))
         return self._sums[:used, :k].sum(axis=0)
 
     def subtract_and_project(self, Q: Array, k: int, w: Array, h: Array) -> Array:
-        """See `kernels.sparse_contract`."""
-        used = self._run_on(k * w.size, vectors.subtract_and_project, Q, k, w, h.astype(w.dtype), self._room(k))
+        used = self._run_on(k * w.size, vectors.subtract_and_project, Q, k, w, h.astype(w.dtype), self._sums_of(k))
         return self._sums[:used, :k].sum(axis=0)
 
     def subtract_and_square(self, Q: Array, k: int, w: Array, h: Array) -> float:
-        """See `kernels.sparse_contract`."""
         used = self._run_on(k * w.size, vectors.subtract_and_square, Q, k, w, h.astype(w.dtype), self._sums)
         return float(self._sums[:used, 0].sum())
 
     def combine(self, Q: Array, y: Sequence[float], out: Array) -> None:
-        """See `kernels.sparse_contract`."""
         self._run_on(len(y) * out.size, vectors.combine, Q, len(y), np.array(y, Q.dtype), out)
 
-    def _room(self, k: int) -> Array:
+    def _sums_of(self, k: int) -> Array:
+        """Space for k sums a thread."""
         if self._sums.shape[1] < k:
             self._sums = np.zeros((self.threads, k))
         return self._sums
@@ -138,84 +112,113 @@ class HostSparse(SparseSetup):
     # --- the matrix
 
     def relax(
-        self, A: HostMatrix, b: Array, x: Array, *, late: bool | None = None, from_zero: bool = False,
-        backward: bool = False, keep: Array | None = None,
-    ) -> None:  # fmt: skip
-        """See `kernels.sparse_contract`."""
+        self,
+        A: HostMatrix,
+        b: Array,
+        x: Array,
+        *,
+        halo: bool | None = None,
+        from_zero: bool = False,
+        backward: bool = False,
+        keep: Array | None = None,
+    ) -> None:
         pattern, kept_for_b = A.pattern, backward and keep is not None
-        if from_zero or not pattern.outside_rows.size:  # nothing to wait for: the early half is all of it
-            halves = [] if late else [(pattern.every, False)]
+        if from_zero or not pattern.halo_rows.size:  # nothing to wait for: the early half is all of it
+            halves = [] if halo else [(pattern.every, False)]
         elif backward:  # no row can be early: its late neighbours come first
-            halves = [] if late is False else [(pattern.every, not kept_for_b)]
+            halves = [] if halo is False else [(pattern.every, not kept_for_b)]
         else:
             both = [(pattern.early, False), (pattern.late, True)]
-            halves = both if late is None else [both[late]]
+            halves = both if halo is None else [both[halo]]
         for chunks, meets_halo in halves:
             if kept_for_b:
                 self._sweep(A, chunks, keep, x, None, sweep.UPPER, backward=True)
                 continue
-            given = b[pattern.outside_rows] if meets_halo else None
+            before = b[pattern.halo_rows] if meets_halo else None
             if meets_halo:
-                self._outside_of(A, x, pattern.outside_rows, b)  # b - H x, for as long as the sweep takes
+                self._subtract_halo(A, x, pattern.halo_rows, b)  # b - H x, for as long as the sweep takes
             try:
                 self._sweep(A, chunks, b, x, keep, sweep.LOWER if from_zero else sweep.BOTH, backward=backward)
             finally:
                 if meets_halo:
-                    b[pattern.outside_rows] = given
+                    b[pattern.halo_rows] = before
 
     def _sweep(
-        self, A: HostMatrix, chunks: tuple[Array, Array], b: Any, x: Array, keep: Array | None, parts: int, *,
+        self,
+        A: HostMatrix,
+        chunks: tuple[Array, Array],
+        b: Any,
+        x: Array,
+        keep: Array | None,
+        parts: int,
+        *,
         backward: bool,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Steps of chunks, one after the other."""
         numbers, first = chunks
         steps = np.arange(first.size - 1)
         self._run_on(
-            A.entries.size, sweep.relax, self._sync, self._yield, steps[::-1].copy() if backward else steps, first,
-            numbers, *A.pattern.arrays, A.entries, A.diagonal, b, x, np.empty(0, x.dtype) if keep is None else keep,
-            parts, self._scratch[x.dtype],
-        )  # fmt: skip
+            A.entries.size,
+            sweep.relax,
+            self._sync,
+            self._yield,
+            steps[::-1].copy() if backward else steps,
+            first,
+            numbers,
+            *A.pattern.arrays,
+            A.entries,
+            A.diagonal,
+            b,
+            x,
+            np.empty(0, x.dtype) if keep is None else keep,
+            parts,
+            self._scratch[x.dtype],
+        )
 
-    def _outside_of(self, A: HostMatrix, x: Array, targets: Array, y: Array) -> None:
+    def _subtract_halo(self, A: HostMatrix, x: Array, targets: Array, y: Array) -> None:
         """y[targets_s] -= (H x)_s."""
-        pattern = A.pattern
-        self._run_on(
-            A.outside.size, sweep.subtract_outside, pattern.outside_rows, pattern.outside_first,
-            pattern.outside_columns, A.outside, self.halo(A, x), targets, y,
-        )  # fmt: skip
+        H = A.pattern.halo_arrays
+        self._run_on(A.halo_nnz, sweep.subtract_halo, *H, A.halo_entries, x[A.n : A.n + A.halo], targets, y)
 
-    def multiply(self, A: HostMatrix, x: Array, y: Array, *, outside: bool | None = None) -> None:
-        """See `kernels.sparse_contract`."""
-        if outside is not True:
+    def matvec(self, y: Array, A: HostMatrix, x: Array, *, halo: bool | None = None) -> None:
+        pattern = A.pattern
+        if halo is not True:
             self._run_on(
                 A.entries.size,
                 sweep.multiply,
-                A.pattern.rows_in_turn,
-                *A.pattern.arrays,
+                pattern.rows_in_turn,
+                *pattern.arrays,
                 A.entries,
                 A.diagonal,
                 x,
                 y,
                 self._scratch[x.dtype],
             )
-        if outside is not False and A.pattern.outside_rows.size:
-            self._run_on(
-                A.outside.size, sweep.add_outside, A.pattern.outside_rows, A.pattern.outside_first,
-                A.pattern.outside_columns, A.outside, self.halo(A, x), y,
-            )  # fmt: skip
+        if halo is not False and pattern.halo_rows.size:
+            H = pattern.halo_arrays
+            self._run_on(A.halo_nnz, sweep.add_halo, *H, A.halo_entries, x[A.n : A.n + A.halo], y)
 
     def residual_at(
-        self, A: HostMatrix, b: Array, x: Array, rows: Array, r: Array, *, swept: bool, outside: bool | None = None
+        self, A: HostMatrix, b: Array, x: Array, rows: Array, r: Array, *, swept: bool, halo: bool | None = None
     ) -> None:
-        """See `kernels.sparse_contract`."""
-        _, targets, chunks, outside_targets = self._coarse(A, rows)
-        if outside is not True:
+        _, targets, chunks, halo_targets = self._coarse(A, rows)
+        if halo is not True:
             self._run_on(
-                27 * rows.size, sweep.residual, chunks, targets, *A.pattern.arrays, A.entries, A.diagonal, b, x, r,
-                sweep.UPPER if swept else sweep.BOTH, self._scratch[x.dtype],
-            )  # fmt: skip
-        if outside is not False and A.pattern.outside_rows.size:
-            self._outside_of(A, x, outside_targets, r)
+                27 * rows.size,
+                sweep.residual,
+                chunks,
+                targets,
+                *A.pattern.arrays,
+                A.entries,
+                A.diagonal,
+                b,
+                x,
+                r,
+                sweep.UPPER if swept else sweep.BOTH,
+                self._scratch[x.dtype],
+            )
+        if halo is not False and A.pattern.halo_rows.size:
+            self._subtract_halo(A, x, halo_targets, r)
 
     def _coarse(self, A: HostMatrix, rows: Array) -> tuple[Array, Array, Array, Array]:
         """For some rows: where each row's residual goes (-1: nowhere), the chunks that have any; found once."""
@@ -226,11 +229,10 @@ class HostSparse(SparseSetup):
         targets[rows] = np.arange(rows.size, dtype=np.int32)
         starts = A.pattern.table[:, ROW]
         chunks = np.flatnonzero(np.maximum.reduceat(targets, starts) >= 0) if A.n else np.empty(0, np.int64)
-        A.coarse.append((rows, targets, chunks, targets[A.pattern.outside_rows]))
+        A.coarse.append((rows, targets, chunks, targets[A.pattern.halo_rows]))
         return A.coarse[-1]
 
-    def read_all(self, A: HostMatrix) -> int:
-        """See `kernels.sparse_contract`."""
+    def read_values(self, A: HostMatrix) -> int:
         lines = A.entries.view(np.float64).reshape(-1, LANES // 8)  # a slot of the narrowest values is that long
         if not lines.size:
             return 0

@@ -34,22 +34,22 @@ NEAR_SPAN = 2**16
 
 
 @jit()
-def cut_rows(tid, threads, starts, places, inverse, indptr, indices, adaptive, chunk_row, counts):
+def cut_rows(tid, threads, starts, new_to_old, old_to_new, indptr, indices, adaptive, chunk_row, counts):
     """The first rows of the chunks of each group g, at chunk_row[starts[g]] and on; counts[g] = how many there are.
 
     A chunk ends after LANES rows, or, from LEAST on, at a row most of whose differences column - row are new.
     """
-    n, known = inverse.shape[0], np.empty(2 * MOST, np.int64)
+    n, known = old_to_new.shape[0], np.empty(2 * MOST, np.int64)
     for g in range(tid, counts.shape[0], threads):
         count, size, rows = 0, 0, 0
         for r in range(starts[g], starts[g + 1]):
-            i = places[r]
+            i = new_to_old[r]
             if adaptive and LEAST <= rows < LANES:
                 same, entries = 0, 0
                 for k in range(indptr[i], indptr[i + 1]):
                     j = indices[k]
                     if j < n and j != i:
-                        same += 1 if _find(known, size, inverse[j] - r, entries) >= 0 else 0
+                        same += 1 if _find(known, size, old_to_new[j] - r, entries) >= 0 else 0
                         entries += 1
                 if 4 * same < 3 * min(entries, size):
                     rows = LANES
@@ -63,10 +63,10 @@ def cut_rows(tid, threads, starts, places, inverse, indptr, indices, adaptive, c
                 for k in range(indptr[i], indptr[i + 1]):
                     j = indices[k]
                     if j < n and j != i:
-                        at = _find(known, size, inverse[j] - r, hint)
+                        at = _find(known, size, old_to_new[j] - r, hint)
                         if at < 0 and size < known.shape[0]:
                             at = size
-                            known[size] = inverse[j] - r
+                            known[size] = old_to_new[j] - r
                             size += 1
                         hint = at + 1
         counts[g] = count
@@ -74,7 +74,7 @@ def cut_rows(tid, threads, starts, places, inverse, indptr, indices, adaptive, c
 
 @jit(inline="always")
 def _find(known, size, value, hint):
-    """The place of a value among the first `size`; the one hinted at is looked at first.  -1 if it is not there."""
+    """The index of a value among the first `size`; the hint is looked at first.  -1 if it is not there."""
     if 0 <= hint < size and known[hint] == value:
         return hint
     for k in range(size):
@@ -84,15 +84,15 @@ def _find(known, size, value, hint):
 
 
 @jit()
-def _gather(row0, rows, upper, places, inverse, indptr, indices, start, column, lane, entry):
-    """One part of a chunk, row after row: column (new number), lane, place in `indices`; returns how many entries."""
-    n, count = inverse.shape[0], 0
+def _gather(row0, rows, upper, new_to_old, old_to_new, indptr, indices, start, column, lane, entry):
+    """One part of a chunk, row after row: column (new number), lane, index into `indices`; returns how many entries."""
+    n, count = old_to_new.shape[0], 0
     for r in range(row0, row0 + rows):
-        i = places[r]
+        i = new_to_old[r]
         for k in range(indptr[i], indptr[i + 1]):
             j = indices[k]
-            if j < n and j != i and (inverse[j] >= start) == upper:
-                column[count], lane[count], entry[count] = inverse[j], r - row0, k
+            if j < n and j != i and (old_to_new[j] >= start) == upper:
+                column[count], lane[count], entry[count] = old_to_new[j], r - row0, k
                 count += 1
     return count
 
@@ -125,10 +125,10 @@ def _differences(row0, rows, entries, column, lane, known, count, columns, stora
 
 
 @jit()
-def _place(row0, entries, column, lane, known, runs, low, high, slot):
+def _assign_slots(row0, entries, column, lane, known, runs, low, high, slot):
     """slot[e] = the run of an entry, or -1 - s for the s-th of its row that is in none; returns how many such slots.
 
-    low[s] and high[s] bound the columns of such a slot, as far as there is room in them.
+    low[s] and high[s] bound the columns of such a slot, as far as they are long.
     """
     slots, s, hint = 0, 0, 0
     for e in range(entries):
@@ -151,7 +151,19 @@ def _place(row0, entries, column, lane, known, runs, low, high, slot):
 
 @jit()
 def count_slots(
-    tid, threads, places, inverse, indptr, indices, chunk_row, chunk_end, chunk_start, columns, storage, longest, table
+    tid,
+    threads,
+    new_to_old,
+    old_to_new,
+    indptr,
+    indices,
+    chunk_row,
+    chunk_end,
+    chunk_start,
+    columns,
+    storage,
+    longest,
+    table,
 ):
     """Rows and counts of every chunk; none has more than `longest` entries.  A share of them for each thread."""
     chunks = chunk_row.shape[0]
@@ -164,9 +176,11 @@ def count_slots(
         table[c, ROW], table[c, ROWS] = row0, rows
         for upper in (False, True):
             part = U_PART if upper else L_PART
-            entries = _gather(row0, rows, upper, places, inverse, indptr, indices, chunk_start[c], column, lane, entry)
+            entries = _gather(
+                row0, rows, upper, new_to_old, old_to_new, indptr, indices, chunk_start[c], column, lane, entry
+            )
             runs = _differences(row0, rows, entries, column, lane, known, count, columns, storage)
-            slots = _place(row0, entries, column, lane, known, runs, low, high, slot)
+            slots = _assign_slots(row0, entries, column, lane, known, runs, low, high, slot)
             near = 0
             if storage == PACKED:
                 for s in range(min(slots, low.shape[0])):
@@ -176,9 +190,23 @@ def count_slots(
 
 @jit()
 def fill_slots(
-    tid, threads, places, inverse, indptr, indices, data, chunk_start, columns, storage, longest, table, bases, near,
-    far, values,
-):  # fmt: skip
+    tid,
+    threads,
+    new_to_old,
+    old_to_new,
+    indptr,
+    indices,
+    data,
+    chunk_start,
+    columns,
+    storage,
+    longest,
+    table,
+    bases,
+    near,
+    far,
+    values,
+):
     """Bases, columns and values of every slot; a share of the chunks for each thread.  All arrays come as zeros."""
     chunks = table.shape[0]
     known, count = np.empty(MOST, np.int64), np.empty(MOST, np.int64)
@@ -190,9 +218,11 @@ def fill_slots(
         slot0, near0, far0 = np.int64(table[c, SLOT]), np.int64(table[c, NEAR]), np.int64(table[c, FAR])
         for upper in (False, True):
             part = U_PART if upper else L_PART
-            entries = _gather(row0, rows, upper, places, inverse, indptr, indices, chunk_start[c], column, lane, entry)
+            entries = _gather(
+                row0, rows, upper, new_to_old, old_to_new, indptr, indices, chunk_start[c], column, lane, entry
+            )
             runs = _differences(row0, rows, entries, column, lane, known, count, columns, storage)
-            slots = _place(row0, entries, column, lane, known, runs, low, high, slot)
+            slots = _assign_slots(row0, entries, column, lane, known, runs, low, high, slot)
             for k in range(runs):
                 bases[slot0 + k] = known[k]
             nears, fars = 0, 0
@@ -210,23 +240,23 @@ def fill_slots(
                     values[(slot0 + slot[e]) * LANES + lane[e]] = data[entry[e]]
                     continue
                 s = -1 - slot[e]
-                place = to[s] if s < to.shape[0] else s
-                values[(slot0 + runs + place) * LANES + lane[e]] = data[entry[e]]
-                if place < nears:
-                    near[(near0 + place) * LANES + lane[e]] = column[e] - bases[slot0 + runs + place]
+                at = to[s] if s < to.shape[0] else s
+                values[(slot0 + runs + at) * LANES + lane[e]] = data[entry[e]]
+                if at < nears:
+                    near[(near0 + at) * LANES + lane[e]] = column[e] - bases[slot0 + runs + at]
                 else:
-                    far[(far0 + place - nears) * LANES + lane[e]] = column[e]
+                    far[(far0 + at - nears) * LANES + lane[e]] = column[e]
             slot0 += runs + table[c, part + 1] + table[c, part + 2]
             near0 += table[c, part + 1]
             far0 += table[c, part + 2]
 
 
 @jit()
-def outside_entries(places, indptr, indices, data, n, rows, pointer, columns, values):
-    """The entries of other ranks' columns, for the rows (new numbers, ascending) that have some; columns from 0 on."""
+def halo_entries(new_to_old, indptr, indices, data, n, rows, pointer, columns, values):
+    """The entries of H, for the rows (new numbers, ascending) that have some; columns from 0 on."""
     at = 0
     for s in range(rows.shape[0]):
-        i = places[rows[s]]
+        i = new_to_old[rows[s]]
         pointer[s] = at
         for k in range(indptr[i], indptr[i + 1]):
             if indices[k] >= n:
@@ -236,45 +266,45 @@ def outside_entries(places, indptr, indices, data, n, rows, pointer, columns, va
 
 
 @jit()
-def count_outside(places, surface, indptr, indices, n, rows):
-    """rows = the new numbers of rows with other ranks' columns; returns (how many rows, how many entries)."""
+def count_halo(new_to_old, surface, indptr, indices, n, rows):
+    """rows = the new numbers of rows with entries of H; returns (how many rows, how many entries)."""
     found, entries = 0, 0
     for r in range(n):
-        if surface[places[r]]:
+        if surface[new_to_old[r]]:
             rows[found] = r
             found += 1
-            for k in range(indptr[places[r]], indptr[places[r] + 1]):
+            for k in range(indptr[new_to_old[r]], indptr[new_to_old[r] + 1]):
                 entries += 1 if indices[k] >= n else 0
     return found, entries
 
 
 @jit()
-def mark_late(places, inverse, surface, indptr, indices, chunk_row, chunk_end, chunk_of, late):
+def mark_late(new_to_old, old_to_new, surface, indptr, indices, chunk_row, chunk_end, chunk_of, late):
     """late[c] = whether chunk c must wait for other ranks in a sweep, group after group.
 
     It must if one of its rows has an entry from there, or a neighbour in an earlier group that is itself late: that one
     comes after all of the early ones.  With a symmetric pattern the neighbours that it must precede are late too.
     """
-    n = inverse.shape[0]
+    n = old_to_new.shape[0]
     for c in range(chunk_row.shape[0]):
         for r in range(chunk_row[c], chunk_end[c]):
-            if surface[places[r]]:
+            if surface[new_to_old[r]]:
                 late[c] = True
         if late[c]:
             for r in range(chunk_row[c], chunk_end[c]):
-                i = places[r]
+                i = new_to_old[r]
                 for k in range(indptr[i], indptr[i + 1]):
                     j = indices[k]
-                    if j < n and inverse[j] > r:
-                        late[chunk_of[inverse[j]]] = True
+                    if j < n and old_to_new[j] > r:
+                        late[chunk_of[old_to_new[j]]] = True
 
 
 @jit()
-def diagonal_of(tid, threads, places, indptr, indices, data, diagonal):
+def diagonal_of(tid, threads, new_to_old, indptr, indices, data, diagonal):
     """diagonal = a_ii, in the order of the chunks."""
-    n = places.shape[0]
+    n = new_to_old.shape[0]
     for r in range(n * tid // threads, n * (tid + 1) // threads):
-        i = places[r]
+        i = new_to_old[r]
         for k in range(indptr[i], indptr[i + 1]):
             if indices[k] == i:
                 diagonal[r] = data[k]
@@ -282,11 +312,11 @@ def diagonal_of(tid, threads, places, indptr, indices, data, diagonal):
 
 
 @jit()
-def row_sums(tid, threads, places, indptr, data, sums):
+def row_sums(tid, threads, new_to_old, indptr, data, sums):
     """sums = Σ_j a_ij, in the order of the chunks."""
-    n = places.shape[0]
+    n = new_to_old.shape[0]
     for r in range(n * tid // threads, n * (tid + 1) // threads):
         total = 0.0
-        for k in range(indptr[places[r]], indptr[places[r] + 1]):
+        for k in range(indptr[new_to_old[r]], indptr[new_to_old[r] + 1]):
             total += data[k]
         sums[r] = total

@@ -75,50 +75,20 @@ def _side(x, end):
 
 
 @jit()
-def check_rows(indptr, indices, data, n, columns, found):
-    """Look for what no solver can use; found = (kind, row), kind 0 nothing, 1 column out of range, 2 not finite,
-    3 no entries, 4 no diagonal, 5 a zero on the diagonal, 6 a column twice."""
-    seen = np.full(columns, -1, np.int64)
-    for i in range(n):
-        diagonal = 0.0
-        here = False
-        for k in range(indptr[i], indptr[i + 1]):
-            j = indices[k]
-            if j < 0 or j >= columns:
-                found[0], found[1] = 1, i
-                return
-            if not np.isfinite(data[k]):
-                found[0], found[1] = 2, i
-                return
-            if seen[j] == i:
-                found[0], found[1] = 6, i
-                return
-            seen[j] = i
-            if j == i:
-                diagonal, here = data[k], True
-        if indptr[i] == indptr[i + 1]:
-            found[0], found[1] = 3, i
-            return
-        if not here or diagonal == 0.0:
-            found[0], found[1] = 5 if here else 4, i
-            return
-
-
-@jit()
 def greedy_colours(indptr, indices, n, colour):
     """colour[i] = the least that no neighbour with a smaller number has (Saad, section 3.3.3); returns how many.
 
     The pattern has to be symmetric.
     """
-    taken = np.full(n + 1, -1, np.int64)
+    used = np.full(n + 1, -1, np.int64)
     most = 0
     for i in range(n):
         for k in range(indptr[i], indptr[i + 1]):
             j = indices[k]
             if j < i:
-                taken[colour[j]] = i
+                used[colour[j]] = i
         c = 0
-        while taken[c] == i:
+        while used[c] == i:
             c += 1
         colour[i] = c
         most = max(most, c + 1)
@@ -159,7 +129,7 @@ def jpl_round(tid, threads, indptr, indices, n, longest, colour, before, left):
     `before` is colour as the round found it, -1 where there is none; left[tid] = rows of this thread still without one.
     No row has more than `longest` entries, so no colour needs to be larger.
     """
-    mine, taken = 0, np.full(longest + 1, -1, np.int64)
+    mine, used = 0, np.full(longest + 1, -1, np.int64)
     for i in range(n * tid // threads, n * (tid + 1) // threads):
         if before[i] >= 0:
             continue
@@ -175,17 +145,17 @@ def jpl_round(tid, threads, indptr, indices, n, longest, colour, before, left):
         for k in range(indptr[i], indptr[i + 1]):
             j = indices[k]
             if j < n and j != i and 0 <= before[j] <= longest:
-                taken[before[j]] = i
+                used[before[j]] = i
         c = 0
-        while taken[c] == i:
+        while used[c] == i:
             c += 1
         colour[i] = c
     left[tid] = mine
 
 
 @jit()
-def group_rows(group, groups, places, starts):
-    """Sort rows by group, as they stood inside of one: places[new] = old; starts[g] = the first of group g."""
+def group_rows(group, groups, new_to_old, starts):
+    """Sort rows by group, as they stood inside of one: new_to_old[new] = old; starts[g] = the first of group g."""
     n = group.shape[0]
     count = np.zeros(groups + 1, np.int64)
     for i in range(n):
@@ -194,7 +164,7 @@ def group_rows(group, groups, places, starts):
         count[g + 1] += count[g]
     starts[:] = count
     for i in range(n):
-        places[count[group[i]]] = i
+        new_to_old[count[group[i]]] = i
         count[group[i]] += 1
 
 

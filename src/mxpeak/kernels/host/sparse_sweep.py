@@ -39,8 +39,23 @@ def _add_lower(table, c, wanted, bases, near, far, values, x, out):
     """out = L x of a chunk's rows; 0 if it is not wanted: then all counts are 0, which is quicker than a branch."""
     row, rows, slot = np.int64(table[c, ROW]), np.int64(table[c, ROWS]), np.int64(table[c, SLOT])
     runs, nears, fars = wanted * table[c, L_PART], wanted * table[c, L_PART + 1], wanted * table[c, L_PART + 2]
-    _add_part(row, rows, slot, np.int64(table[c, NEAR]), np.int64(table[c, FAR]), runs, nears, fars,
-              bases, near, far, values, x, out, True)  # fmt: skip
+    _add_part(
+        row,
+        rows,
+        slot,
+        np.int64(table[c, NEAR]),
+        np.int64(table[c, FAR]),
+        runs,
+        nears,
+        fars,
+        bases,
+        near,
+        far,
+        values,
+        x,
+        out,
+        True,
+    )
 
 
 @jit(inline="always")
@@ -55,10 +70,26 @@ def _add_upper(table, c, wanted, bases, near, far, values, x, out):
 
 @jit(fastmath={"contract"})
 def relax(
-    tid, threads, sync, yield_address, order, step_first, chunks, table, bases, near, far, values, diagonal, b, x,
-    keep, parts, scratch,
-):  # fmt: skip
-    """x_i = (b_i - Σ_L a_ij x_j - Σ_U a_ij x_j) / a_ii, step after step in the given order.
+    tid,
+    threads,
+    sync,
+    yield_address,
+    order,
+    step_first,
+    chunks,
+    table,
+    bases,
+    near,
+    far,
+    values,
+    diagonal,
+    b,
+    x,
+    keep,
+    parts,
+    scratch,
+):
+    """x_i = (b_i - Σ_L a_ij x_j - Σ_U a_ij x_j) / a_ii, step after step in this order.
 
     `parts` leaves out L or U; the chunks of step s are chunks[step_first[s] : step_first[s+1]], and independent.  Where
     keep is not empty, keep_i = b_i - Σ_L a_ij x_j.
@@ -83,7 +114,7 @@ def relax(
 
 @jit(fastmath={"contract"})
 def multiply(tid, threads, chunks, table, bases, near, far, values, diagonal, x, y, scratch):
-    """y = (L + D + U) x, chunk by chunk in the order given."""
+    """y = (L + D + U) x, chunk by chunk in this order."""
     count, out = chunks.shape[0], piece(scratch, tid * LANES, LANES)
     for k in range(count * tid // threads, count * (tid + 1) // threads):
         c = chunks[k]
@@ -96,9 +127,7 @@ def multiply(tid, threads, chunks, table, bases, near, far, values, diagonal, x,
 
 
 @jit(fastmath={"contract"})
-def residual(
-    tid, threads, chunks, targets, table, bases, near, far, values, diagonal, b, x, r, parts, scratch
-):  # fmt: skip
+def residual(tid, threads, chunks, targets, table, bases, near, far, values, diagonal, b, x, r, parts, scratch):
     """r[targets_i] = b_i - (L + D + U) x of the rows of some chunks, where targets_i >= 0; with UPPER alone, -U x.
 
     Right after a sweep from zero, x = (D + L)^-1 b, both are the same.
@@ -119,7 +148,7 @@ def residual(
 
 
 @jit(fastmath={"contract"})
-def subtract_outside(tid, threads, rows, pointer, columns, values, halo, targets, y):
+def subtract_halo(tid, threads, rows, pointer, columns, values, halo, targets, y):
     """y[targets_s] -= Σ a_sh halo_h for the rows that have entries from other ranks, where targets_s >= 0."""
     count = rows.shape[0]
     for s in range(count * tid // threads, count * (tid + 1) // threads):
@@ -131,7 +160,7 @@ def subtract_outside(tid, threads, rows, pointer, columns, values, halo, targets
 
 
 @jit(fastmath={"contract"})
-def add_outside(tid, threads, rows, pointer, columns, values, halo, y):
+def add_halo(tid, threads, rows, pointer, columns, values, halo, y):
     """y_i += Σ a_ih halo_h for the rows that have entries from other ranks."""
     count = rows.shape[0]
     for s in range(count * tid // threads, count * (tid + 1) // threads):
@@ -142,16 +171,16 @@ def add_outside(tid, threads, rows, pointer, columns, values, halo, y):
 
 
 @jit()
-def add_at(tid, threads, places, y, x):
-    """x[places_k] += y_k."""
-    count = places.shape[0]
+def scatter_add(tid, threads, rows, y, x):
+    """x[rows_k] += y_k."""
+    count = rows.shape[0]
     for k in range(count * tid // threads, count * (tid + 1) // threads):
-        x[places[k]] += y[k]
+        x[rows[k]] += y[k]
 
 
 @jit()
-def take(tid, threads, places, x, out):
-    """out_k = x[places_k]."""
-    count = places.shape[0]
+def gather(tid, threads, rows, x, out):
+    """out_k = x[rows_k]."""
+    count = rows.shape[0]
     for k in range(count * tid // threads, count * (tid + 1) // threads):
-        out[k] = x[places[k]]
+        out[k] = x[rows[k]]

@@ -7,7 +7,7 @@ import numpy as np
 from mxpeak.kernels.host.jit import jit
 from mxpeak.kernels.host.native import piece, row
 
-#: Rows that are taken at a time: of a basis of 30 fp32 vectors they fit a core's second cache.
+#: Rows of a block: of a basis of 30 fp32 vectors they fit a core's second cache.
 BLOCK = 1024
 #: Rows summed up in the vectors' own type before fp64 takes the sum over: bounds the error by SHORT·u, not n·u.
 SHORT = 512
@@ -79,9 +79,16 @@ def _subtract_all(Q, k, first, end, w, h):
     w_here, j = piece(w, first, end - first), 0
     while j + 4 <= k:
         _subtract4(
-            w_here, row(Q, j, first, end), row(Q, j + 1, first, end), row(Q, j + 2, first, end),
-            row(Q, j + 3, first, end), h[j], h[j + 1], h[j + 2], h[j + 3],
-        )  # fmt: skip
+            w_here,
+            row(Q, j, first, end),
+            row(Q, j + 1, first, end),
+            row(Q, j + 2, first, end),
+            row(Q, j + 3, first, end),
+            h[j],
+            h[j + 1],
+            h[j + 2],
+            h[j + 3],
+        )
         j += 4
     while j < k:
         _subtract(w_here, row(Q, j, first, end), h[j])
@@ -128,14 +135,14 @@ def subtract_and_square(tid, threads, Q, k, w, h, sums):
 def combine(tid, threads, Q, k, y, out):
     """out = Q y, of the first k vectors; y has the vectors' type, out may be of another."""
     first, end = _share(out.shape[0], tid, threads)
-    room = np.empty(BLOCK, Q.dtype)
+    total = np.empty(BLOCK, Q.dtype)
     for at in range(first, end, BLOCK):
         to = min(at + BLOCK, end)
-        room[:] = 0
+        total[:] = 0
         for j in range(k):
-            _subtract(piece(room, 0, to - at), row(Q, j, at, to), -y[j])
+            _subtract(piece(total, 0, to - at), row(Q, j, at, to), -y[j])
         for i in range(to - at):
-            out[at + i] = room[i]
+            out[at + i] = total[i]
 
 
 @jit()
@@ -150,11 +157,11 @@ def dot(tid, threads, x, y, sums):
 
 
 @jit(fastmath={"contract"})
-def scaled(tid, threads, x, factor, out):
-    """out = factor · x, rounded to out's type."""
+def scale(tid, threads, y, factor, x):
+    """y = factor · x, rounded to y's type."""
     first, end = _share(x.shape[0], tid, threads)
     for i in range(first, end):
-        out[i] = factor * x[i]
+        y[i] = factor * x[i]
 
 
 @jit(fastmath={"contract"})
@@ -174,7 +181,7 @@ def scale_and_add(tid, threads, y, factor, x):
 
 
 @jit(fastmath=_SUM)
-def subtract_from(tid, threads, b, y, sums):
+def subtract_from(tid, threads, y, b, sums):
     """y = b - y, and sums[tid, 0] = this thread's part of Σ y_i² of the new y."""
     first, end = _share(y.shape[0], tid, threads)
     total = 0.0
@@ -182,15 +189,3 @@ def subtract_from(tid, threads, b, y, sums):
         y[i] = b[i] - y[i]
         total += y[i] * y[i]
     sums[tid, 0] = total
-
-
-@jit()
-def distance(tid, threads, x, value, sums):
-    """sums[tid, 0] = this thread's part of max |x_i - value|, NaN if there is one."""
-    first, end = _share(x.shape[0], tid, threads)
-    most = 0.0
-    for i in range(first, end):
-        gap = abs(x[i] - value)
-        if not gap <= most:  # also where it is NaN, which then stays
-            most = gap if most == most else most
-    sums[tid, 0] = most

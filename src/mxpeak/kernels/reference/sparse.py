@@ -1,4 +1,4 @@
-"""The reference kernels of sparse matrices: `kernels.sparse_contract`, row by row, as the formulas say.
+"""The reference kernels of sparse matrices: `kernels.contract.sparse`, row by row, as the formulas say.
 
 Sums are taken in fp64 and rounded once to the vectors' type.
 """
@@ -8,15 +8,18 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
+import array_api_compat.numpy
 import numpy as np
 
 from mxpeak.kernels.contract.sparse import Order, Rows, Stored
 from mxpeak.kernels.reference.rounding import TYPES, quiet, rounded
 from mxpeak.layout.stencil import Box
+from mxpeak.spans import HOST
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -40,7 +43,7 @@ class Row:
     lower: Entries
     diagonal: float
     upper: Entries
-    outside: Entries
+    halo: Entries
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +60,12 @@ class ReferenceMatrix:
     @property
     def nnz(self) -> int:
         """Entries of all rows."""
-        return self.n + self.lower + self.upper + self.foreign
+        return self.n + self.lower + self.upper + self.halo_nnz
 
     @property
-    def foreign(self) -> int:
+    def halo_nnz(self) -> int:
         """Entries of H."""
-        return sum(len(row.outside.values) for row in self.rows)
+        return sum(len(row.halo.values) for row in self.rows)
 
     @property
     def lower(self) -> int:
@@ -77,15 +80,15 @@ class ReferenceMatrix:
     @property
     def index_bytes(self) -> int:
         """Of the columns."""
-        return sum(part.columns.nbytes for row in self.rows for part in (row.lower, row.upper, row.outside))
+        return sum(part.columns.nbytes for row in self.rows for part in (row.lower, row.upper, row.halo))
 
     @property
     def bytes(self) -> int:
-        """Of the columns and of the values, which are held in fp64."""
+        """Of the columns and of the values, which are stored in fp64."""
         return self.index_bytes + 8 * self.nnz
 
-    def bytes_beside(self, other: Any) -> int:
-        """What it takes beside another form of the same matrix: all, for nothing is shared."""
+    def extra_bytes(self, other: Any) -> int:
+        """What it takes in addition to another form of the same matrix: all, for nothing is shared."""
         return self.bytes
 
 
@@ -113,8 +116,8 @@ def colours(rows: Rows, sequence: Sequence[int]) -> list[int]:
     """Row after row, the least colour that no neighbour has yet (Saad, Iterative Methods, section 3.3.3)."""
     colour = [-1] * rows.n
     for i in sequence:
-        taken = {colour[j] for j in neighbours(rows, i)}
-        colour[i] = next(c for c in range(len(taken) + 1) if c not in taken)
+        used = {colour[j] for j in neighbours(rows, i)}
+        colour[i] = next(c for c in range(len(used) + 1) if c not in used)
     return colour
 
 
@@ -126,26 +129,8 @@ def levels(rows: Rows) -> list[int]:
     return level
 
 
-def mistake(rows: Rows, i: int) -> str:
-    """What is wrong with a row, "" if nothing is: the first of its entries that is wrong, then its diagonal."""
-    seen: set[int] = set()
-    for j, a in entries_of(rows, i):
-        if not 0 <= j < rows.n + rows.halo:
-            return "a column outside of the matrix"
-        if not math.isfinite(a):
-            return "an entry that is not finite"
-        if j in seen:
-            return "two entries in one column"
-        seen.add(j)
-    if not seen:
-        return "no entries"
-    if i not in seen:
-        return "no diagonal entry"
-    return "a zero on the diagonal" if dict(entries_of(rows, i))[i] == 0.0 else ""
-
-
 def compressed(n: int, halo: int, rows: Sequence[Sequence[tuple[int, float]]]) -> Rows:
-    """Rows of (column, value), each put in order of the columns."""
+    """Rows of (column, value), each sorted by columns."""
     ordered = [sorted(row, key=lambda entry: entry[0]) for row in rows]
     indptr = np.cumsum([0, *map(len, ordered)])
     indices = np.array([j for row in ordered for j, _ in row], np.int64)
@@ -156,11 +141,17 @@ class ReferenceSparse:
     """Definitions, not algorithms: slow, single-threaded, and easy to check by eye."""
 
     threads = 1
+    xp = array_api_compat.numpy
+    stopwatch = HOST
+    device = None
+    chunk_rows = 1
+
+    def computing(self) -> nullcontext[None]:
+        return nullcontext()
 
     # --- set-up
 
     def stencil_rows(self, box: Box, weights: Sequence[float]) -> Rows:
-        """See `kernels.sparse_contract`."""
         column = {point: i for i, point in enumerate(_points((0, 0, 0), box.shape))}
         for neighbour in box.neighbours():
             first = box.rows + neighbour.recv_offset
@@ -173,24 +164,14 @@ class ReferenceSparse:
         return compressed(box.rows, box.halo, rows)
 
     def rows_of(self, indptr: Any, indices: Any, data: Any, n: int, halo: int) -> Rows:
-        """See `kernels.sparse_contract`."""
-        given = Rows(n, halo, np.array(indptr, np.int64), np.array(indices, np.int64), np.array(data, np.float64))
-        return compressed(n, halo, [entries_of(given, i) for i in range(n)])
-
-    def check(self, rows: Rows) -> tuple[str, int]:
-        """See `kernels.sparse_contract`."""
-        for i in range(rows.n):
-            if found := mistake(rows, i):
-                return found, i
-        return "", -1
+        rows = Rows(n, halo, np.array(indptr, np.int64), np.array(indices, np.int64), np.array(data, np.float64))
+        return compressed(n, halo, [entries_of(rows, i) for i in range(n)])
 
     def is_symmetric_pattern(self, rows: Rows) -> bool:
-        """See `kernels.sparse_contract`."""
         pattern = {(i, j) for i in range(rows.n) for j in neighbours(rows, i)}
         return pattern == {(j, i) for i, j in pattern}
 
     def with_symmetric_pattern(self, rows: Rows) -> Rows:
-        """See `kernels.sparse_contract`."""
         full = [dict(entries_of(rows, i)) for i in range(rows.n)]
         for i in range(rows.n):
             for j in neighbours(rows, i):
@@ -198,23 +179,21 @@ class ReferenceSparse:
         return compressed(rows.n, rows.halo, [list(row.items()) for row in full])
 
     def order(self, rows: Rows, kind: str) -> Order:
-        """See `kernels.sparse_contract`.
+        """Jones, Plassmann and Luby let a row choose once it outweighs all neighbours that have no colour.
 
-        Jones, Plassmann and Luby let a row choose once it outweighs all neighbours that have no colour.  So a row sees
-        the colours of its heavier neighbours and of no others, and all of them might choose in turn, by weight.
+        So a row sees the colours of its heavier neighbours and of no others, and all might choose in turn, by weight.
         """
         natural = range(rows.n)
         if kind == "natural":
             group = levels(rows)
         else:
             group = colours(rows, sorted(natural, key=weight, reverse=True) if kind == "jpl" else natural)
-        places = np.array(sorted(natural, key=lambda i: (group[i], i)), np.int64)
+        new_to_old = np.array(sorted(natural, key=lambda i: (group[i], i)), np.int64)
         groups, sizes = max(group, default=-1) + 1, Counter(group)
         starts = np.cumsum([0, *(sizes[g] for g in range(groups))])
-        return Order(places, np.argsort(places), starts, kind)
+        return Order(new_to_old, np.argsort(new_to_old), starts, kind)
 
     def rounding(self, rows: Rows, precision: str) -> float:
-        """See `kernels.sparse_contract`."""
         a = rows.data[rows.data != 0.0]
         with quiet():
             nearest = rounded(a, precision)
@@ -224,114 +203,60 @@ class ReferenceSparse:
     def store(
         self, rows: Rows, order: Order, values: str, vectors: str, storage: str, like: Stored | None = None
     ) -> ReferenceMatrix:
-        """See `kernels.sparse_contract`; whatever the storage, rows are kept as they are, and nothing is shared."""
+        """Whatever the storage, rows are kept as they are, and nothing is shared."""
         stored = tuple(_stored_row(rows, order, r, values, vectors) for r in range(rows.n))
         return ReferenceMatrix(rows.n, rows.halo, values, vectors, storage, stored)
 
     def row_sums(self, rows: Rows, order: Order) -> Array:
-        """See `kernels.sparse_contract`."""
-        return np.array([math.fsum(a for _, a in entries_of(rows, i)) for i in order.places], np.float64)
-
-    def indices(self, values: Sequence[int]) -> Array:
-        """See `kernels.sparse_contract`."""
-        return np.array(values, np.int64)
-
-    def reordered(self, order: Order, numbers: Array) -> Array:
-        """See `kernels.sparse_contract`."""
-        return np.array([order.inverse[number] for number in numbers], np.int64)
-
-    def coarse_rows(self, order: Order, coarse: Order, box: Box) -> Array:
-        """See `kernels.sparse_contract`."""
-        points = list(_points((0, 0, 0), box.coarser().shape))
-        doubled = [(2 * x, 2 * y, 2 * z) for x, y, z in (points[k] for k in coarse.places)]
-        return self.reordered(order, self.indices([(z * box.ny + y) * box.nx + x for x, y, z in doubled]))
+        return np.array([math.fsum(a for _, a in entries_of(rows, i)) for i in order.new_to_old], np.float64)
 
     # --- vectors
 
-    def operand(self, A: Any) -> Array:
-        """See `kernels.sparse_contract`."""
-        return self.vector(A.n + A.halo, A.vectors)
+    def halo_vector(self, A: Any) -> Array:
+        return np.zeros(A.n + A.halo, TYPES[A.vectors])
 
-    def vector(self, n: int, precision: str) -> Array:
-        """See `kernels.sparse_contract`."""
-        return np.zeros(n, TYPES[precision])
+    def gather(self, x: Array, rows: Array, out: Array) -> None:
+        for k, row in enumerate(rows):
+            out[k] = x[row]
 
-    def own(self, A: Any, x: Array) -> Array:
-        """See `kernels.sparse_contract`."""
-        return x[: A.n]
-
-    def halo(self, A: Any, x: Array) -> Array:
-        """See `kernels.sparse_contract`."""
-        return x[A.n :]
-
-    def assign(self, x: Array, values: Any) -> None:
-        """See `kernels.sparse_contract`."""
-        with quiet():
-            x[:] = values
-
-    def take(self, x: Array, places: Array, out: Array) -> None:
-        """See `kernels.sparse_contract`."""
-        for k, place in enumerate(places):
-            out[k] = x[place]
-
-    def add_at(self, x: Array, places: Array, y: Array) -> None:
-        """See `kernels.sparse_contract`."""
-        for k, place in enumerate(places):
-            x[place] += y[k]
+    def scatter_add(self, x: Array, rows: Array, y: Array) -> None:
+        for k, row in enumerate(rows):
+            x[row] += y[k]
 
     def dot(self, x: Array, y: Array) -> float:
-        """See `kernels.sparse_contract`."""
         with quiet():
             return float((_wide(x) * _wide(y)).sum())
 
-    def scaled(self, x: Array, factor: float, out: Array) -> None:
-        """See `kernels.sparse_contract`."""
+    def scale(self, y: Array, factor: float, x: Array) -> None:
         with quiet():
-            out[:] = factor * _wide(x)
+            y[:] = factor * _wide(x)
 
     def add_scaled(self, y: Array, factor: float, x: Array) -> None:
-        """See `kernels.sparse_contract`."""
         with quiet():
             y[:] = _wide(y) + factor * _wide(x)
 
     def scale_and_add(self, y: Array, factor: float, x: Array) -> None:
-        """See `kernels.sparse_contract`."""
         with quiet():
             y[:] = _wide(x) + factor * _wide(y)
 
-    def subtract_from(self, b: Array, y: Array) -> float:
-        """See `kernels.sparse_contract`."""
+    def subtract_from(self, y: Array, b: Array) -> float:
         with quiet():
             y[:] = _wide(b) - _wide(y)
         return self.dot(y, y)
 
-    def distance(self, x: Array, value: float) -> float:
-        """See `kernels.sparse_contract`."""
-        with quiet():
-            return float(np.abs(_wide(x) - value).max(initial=0.0))
-
     # --- bases
 
     def basis(self, n: int, most: int, precision: str) -> Array:
-        """See `kernels.sparse_contract`."""
         return np.zeros((most, n), TYPES[precision])
 
-    def member(self, Q: Array, k: int) -> Array:
-        """See `kernels.sparse_contract`."""
-        vector: Array = Q[k]
-        return vector
-
     def project(self, Q: Array, k: int, w: Array) -> Array:
-        """See `kernels.sparse_contract`."""
         return np.array([self.dot(Q[j], w) for j in range(k)], np.float64)
 
     def subtract_and_project(self, Q: Array, k: int, w: Array, h: Array) -> Array:
-        """See `kernels.sparse_contract`."""
         self._subtract(Q, k, w, h)
         return self.project(Q, k, w)
 
     def subtract_and_square(self, Q: Array, k: int, w: Array, h: Array) -> float:
-        """See `kernels.sparse_contract`."""
         self._subtract(Q, k, w, h)
         return self.dot(w, w)
 
@@ -340,24 +265,30 @@ class ReferenceSparse:
             w[:] = _wide(w) - _wide(h[:k]) @ _wide(Q[:k])
 
     def combine(self, Q: Array, y: Sequence[float], out: Array) -> None:
-        """See `kernels.sparse_contract`."""
         with quiet():
             out[:] = np.array(y, np.float64) @ _wide(Q[: len(y)])
 
     # --- the matrix
 
     def relax(
-        self, A: Any, b: Array, x: Array, *, late: bool | None = None, from_zero: bool = False,
-        backward: bool = False, keep: Array | None = None,
-    ) -> None:  # fmt: skip
-        """See `kernels.sparse_contract`.
+        self,
+        A: Any,
+        b: Array,
+        x: Array,
+        *,
+        halo: bool | None = None,
+        from_zero: bool = False,
+        backward: bool = False,
+        keep: Array | None = None,
+    ) -> None:
+        """Where there are other ranks every row waits for them: halo=False does nothing, halo=True everything.
 
-        Where there are other ranks no row is taken before all has come from them: late=False does nothing, late=True
-        everything.  An x that is taken for zero is zero on them too: H is not read then.
+        An x that is zero by definition is zero on them too: H is not read then.
         """
         waits = A.halo > 0 and not from_zero
-        if late is not None and late is not waits:
+        if halo is not None and halo is not waits:
             return
+        received = x[A.n :]
         with quiet():
             for r in reversed(range(A.n)) if backward else range(A.n):
                 row = A.rows[r]
@@ -365,32 +296,29 @@ class ReferenceSparse:
                 if backward and keep is not None:
                     x[r] = (keep[r] - before.times(x)) / row.diagonal
                     continue
-                left = float(b[r]) - before.times(x) - (0.0 if from_zero else row.outside.times(self.halo(A, x)))
+                left = float(b[r]) - before.times(x) - (0.0 if from_zero else row.halo.times(received))
                 if keep is not None:
                     keep[r] = left
                 x[r] = (left - (0.0 if from_zero else after.times(x))) / row.diagonal
 
-    def multiply(self, A: Any, x: Array, y: Array, *, outside: bool | None = None) -> None:
-        """See `kernels.sparse_contract`."""
+    def matvec(self, y: Array, A: Any, x: Array, *, halo: bool | None = None) -> None:
         with quiet():
             for r, row in enumerate(A.rows):
-                total = float(y[r]) if outside is True else _times_inside(row, x, r)
-                y[r] = total + (0.0 if outside is False else row.outside.times(self.halo(A, x)))
+                total = float(y[r]) if halo is True else _times_inside(row, x, r)
+                y[r] = total + (0.0 if halo is False else row.halo.times(x[A.n :]))
 
     def residual_at(
-        self, A: Any, b: Array, x: Array, rows: Array, r: Array, *, swept: bool, outside: bool | None = None
+        self, A: Any, b: Array, x: Array, rows: Array, r: Array, *, swept: bool, halo: bool | None = None
     ) -> None:
-        """See `kernels.sparse_contract`."""
         with quiet():
             for k, i in enumerate(rows):
                 row = A.rows[i]
                 inside = -row.upper.times(x) if swept else float(b[i]) - _times_inside(row, x, i)
-                total = float(r[k]) if outside is True else inside
-                r[k] = total - (0.0 if outside is False else row.outside.times(self.halo(A, x)))
+                total = float(r[k]) if halo is True else inside
+                r[k] = total - (0.0 if halo is False else row.halo.times(x[A.n :]))
 
-    def read_all(self, A: Any) -> int:
-        """See `kernels.sparse_contract`."""
-        parts = [part for row in A.rows for part in (row.lower, row.upper, row.outside)]
+    def read_values(self, A: Any) -> int:
+        parts = [part for row in A.rows for part in (row.lower, row.upper, row.halo)]
         return sum(part.values.copy().nbytes for part in parts)
 
 
@@ -402,14 +330,14 @@ def _points(first: tuple[int, int, int], shape: tuple[int, int, int]) -> list[tu
 
 def _stored_row(rows: Rows, order: Order, r: int, values: str, vectors: str) -> Row:
     """Row r of the new order; between rows of one group there are no entries, so L is what comes before the row."""
-    i = order.places[r]
+    i = order.new_to_old[r]
     entries = entries_of(rows, i)
-    local = [(int(order.inverse[j]), a) for j, a in entries if j < rows.n and j != i]
+    local = [(int(order.old_to_new[j]), a) for j, a in entries if j < rows.n and j != i]
     return Row(
         lower=_rounded_entries([(j, a) for j, a in local if j < r], values),
         diagonal=float(rounded(np.array(dict(entries)[i]), vectors)),
         upper=_rounded_entries([(j, a) for j, a in local if j > r], values),
-        outside=_rounded_entries([(j - rows.n, a) for j, a in entries if j >= rows.n], vectors),
+        halo=_rounded_entries([(j - rows.n, a) for j, a in entries if j >= rows.n], vectors),
     )
 
 

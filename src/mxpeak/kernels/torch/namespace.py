@@ -12,6 +12,8 @@ import torch
 #: What makes new arrays, and those of them whose type no number tells.
 MAKERS = ("arange", "empty", "eye", "linspace", "ones", "zeros")
 FLOATING = ("empty", "eye", "linspace", "ones", "zeros")
+#: Powers of two that bring every fp64 number to zero or beyond the range, and the largest that is a number itself.
+FARTHEST, LARGEST = 2200, 1022
 
 
 class Namespace:
@@ -39,3 +41,20 @@ class Namespace:
         """A new tensor, each entry of which is `value`; a Python float's type is fp64."""
         made: torch.Tensor = compat.full(shape, value, dtype=dtype or self.asarray(value).dtype, device=self._device)
         return made
+
+    @staticmethod
+    def ldexp(x: torch.Tensor, exponents: int | torch.Tensor) -> torch.Tensor:
+        """x_i · 2^e_i in fp64, rounded once, whole numbers of any size: torch's own is neither.
+
+        A power may be no number of its own: then in three factors, the largest last.  Where one before it rounds, what
+        comes of the last is zero anyway.
+        """
+        if isinstance(exponents, int) and abs(exponents) <= LARGEST:
+            return x * 2.0**exponents
+        left = torch.as_tensor(exponents, dtype=torch.int64, device=x.device).clamp(-FARTHEST, FARTHEST)
+        factors = []
+        for _ in range(3):
+            k = left.clamp(-LARGEST, LARGEST)
+            factors.append(((k + 1023) << 52).view(torch.float64))
+            left = left - k
+        return x * factors[2] * factors[1] * factors[0]

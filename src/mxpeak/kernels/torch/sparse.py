@@ -1,4 +1,4 @@
-"""The sparse kernels of torch devices: `kernels.sparse_contract` on tensors.
+"""The sparse kernels of torch devices: `kernels.contract.sparse` on tensors.
 
 What takes several passes by torch's operations is one Triton kernel where there is Triton: two modules with the same
 functions.
@@ -6,17 +6,20 @@ functions.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 
+from mxpeak.errors import ResourceError
 from mxpeak.kernels.contract.norms import Tile
 from mxpeak.kernels.host.sparse import HostSparse
+from mxpeak.kernels.host.sparse_native import LANES
 from mxpeak.kernels.host.sparse_sweep import BOTH, LOWER, UPPER
 from mxpeak.kernels.torch import sparse_plain, sparse_vectors
+from mxpeak.kernels.torch.blas import fp32_products
 from mxpeak.kernels.torch.device import TYPES, Device
 from mxpeak.kernels.torch.norms import TorchNorms
 from mxpeak.kernels.torch.sparse_matrix import Coarse, Steps, Tensor, TorchMatrix, coarse_of
@@ -37,155 +40,146 @@ class TorchSparse(SparseSetup):
         self._sums, self._vectors = _forms(device)
         self._norms = TorchNorms(device)
 
+    @contextmanager
+    def computing(self) -> Iterator[None]:
+        here = torch.cuda.device(self.device.where) if self.device.is_gpu else nullcontext()
+        try:
+            with fp32_products("ieee"), here:
+                yield
+        except torch.OutOfMemoryError as error:
+            said = ". ".join(str(error).split(". ")[:2])
+            raise ResourceError(
+                f"{self.device.where} has no memory left: {said}; give a smaller restart, or solve on the host: "
+                'device="cpu"'
+            ) from error
+
     # --- vectors
 
-    def own(self, A: TorchMatrix, x: Tensor) -> Tensor:
-        """See `kernels.sparse_contract`."""
-        return x[: A.n]
+    def halo_vector(self, A: TorchMatrix) -> Tensor:
+        return self.device.zeros(A.n + A.halo + LANES, dtype=TYPES[A.vectors])
 
-    def halo(self, A: TorchMatrix, x: Tensor) -> Tensor:
-        """See `kernels.sparse_contract`."""
-        return x[A.n : A.n + A.halo]
+    def gather(self, x: Tensor, rows: Tensor, out: Tensor) -> None:
+        torch.index_select(x, 0, rows, out=out)
 
-    def assign(self, x: Tensor, values: Any) -> None:
-        """See `kernels.sparse_contract`."""
-        if isinstance(values, (int, float)):
-            x.fill_(values)
-        else:
-            x.copy_(values if isinstance(values, torch.Tensor) else torch.from_numpy(np.array(values)))
-
-    def take(self, x: Tensor, places: Tensor, out: Tensor) -> None:
-        """See `kernels.sparse_contract`."""
-        torch.index_select(x, 0, places, out=out)
-
-    def add_at(self, x: Tensor, places: Tensor, y: Tensor) -> None:
-        """See `kernels.sparse_contract`."""
-        self._vectors.add_at(self.device, x, places, y)
+    def scatter_add(self, x: Tensor, rows: Tensor, y: Tensor) -> None:
+        self._vectors.scatter_add(self.device, x, rows, y)
 
     def dot(self, x: Tensor, y: Tensor) -> float:
-        """See `kernels.sparse_contract`."""
         return float(self._vectors.dot(self.device, x, y))
 
-    def scaled(self, x: Tensor, factor: float, out: Tensor) -> None:
-        """See `kernels.sparse_contract`."""
-        if out.dtype.itemsize > x.dtype.itemsize:
-            torch.mul(out.copy_(x), factor, out=out)
+    def scale(self, y: Tensor, factor: float, x: Tensor) -> None:
+        if y.dtype.itemsize > x.dtype.itemsize:
+            torch.mul(y.copy_(x), factor, out=y)
         else:
-            torch.mul(x, factor, out=out)
+            torch.mul(x, factor, out=y)
 
     def add_scaled(self, y: Tensor, factor: float, x: Tensor) -> None:
-        """See `kernels.sparse_contract`."""
         y.add_(x, alpha=factor)
 
     def scale_and_add(self, y: Tensor, factor: float, x: Tensor) -> None:
-        """See `kernels.sparse_contract`."""
         torch.add(x, y, alpha=factor, out=y)
 
-    def subtract_from(self, b: Tensor, y: Tensor) -> float:
-        """See `kernels.sparse_contract`."""
-        return float(self._vectors.subtract_from(self.device, b, y))
-
-    def distance(self, x: Tensor, value: float) -> float:
-        """See `kernels.sparse_contract`."""
-        return float((x - value).abs().max()) if x.numel() else 0.0
+    def subtract_from(self, y: Tensor, b: Tensor) -> float:
+        return float(self._vectors.subtract_from(self.device, y, b))
 
     # --- bases
 
     def basis(self, n: int, most: int, precision: str) -> Tensor:
-        """See `kernels.sparse_contract`."""
-        room = -(-n // APART) * APART + APART  # rarely a multiple of what memory channels repeat after
-        return self.device.zeros(most, room, dtype=TYPES[precision])[:, :n]
-
-    def member(self, Q: Tensor, k: int) -> Tensor:
-        """See `kernels.sparse_contract`."""
-        return Q[k]
+        apart = -(-n // APART) * APART + APART  # rarely a multiple of what memory channels repeat after
+        return self.device.zeros(most, apart, dtype=TYPES[precision])[:, :n]
 
     def project(self, Q: Tensor, k: int, w: Tensor) -> Tensor:
-        """See `kernels.sparse_contract`."""
         found: Tensor = self._vectors.project(self.device, Q[:k], w)
         return found
 
     def subtract_and_project(self, Q: Tensor, k: int, w: Tensor, h: Tensor) -> Tensor:
-        """See `kernels.sparse_contract`."""
         found: Tensor = self._vectors.subtract_and_project(self.device, Q[:k], w, h)
         return found
 
     def subtract_and_square(self, Q: Tensor, k: int, w: Tensor, h: Tensor) -> float:
-        """See `kernels.sparse_contract`."""
         return float(self._vectors.subtract_and_square(self.device, Q[:k], w, h))
 
     def combine(self, Q: Tensor, y: Sequence[float] | Tensor, out: Tensor) -> None:
-        """See `kernels.sparse_contract`."""
         factors = self.device.tensor(y, dtype=Q.dtype)
         out.copy_(torch.mv(Q[: len(factors)].t(), factors))
 
     # --- the matrix
 
     def relax(
-        self, A: TorchMatrix, b: Tensor, x: Tensor, *, late: bool | None = None, from_zero: bool = False,
-        backward: bool = False, keep: Tensor | None = None,
-    ) -> None:  # fmt: skip
-        """See `kernels.sparse_contract`."""
+        self,
+        A: TorchMatrix,
+        b: Tensor,
+        x: Tensor,
+        *,
+        halo: bool | None = None,
+        from_zero: bool = False,
+        backward: bool = False,
+        keep: Tensor | None = None,
+    ) -> None:
         pattern, kept_for_b = A.pattern, backward and keep is not None
         halves: list[tuple[Steps, bool]]
-        if from_zero or not A.foreign:  # nothing to wait for: the early half is all of it
-            halves = [] if late else [(pattern.every, False)]
+        if from_zero or not A.halo_nnz:  # nothing to wait for: the early half is all of it
+            halves = [] if halo else [(pattern.every, False)]
         elif backward:  # no row can be early: its late neighbours come first
-            halves = [] if late is False else [(pattern.every, not kept_for_b)]
+            halves = [] if halo is False else [(pattern.every, not kept_for_b)]
         else:
             both = [(pattern.early, False), (pattern.late, True)]
-            halves = both if late is None else [both[late]]
+            halves = both if halo is None else [both[halo]]
         parts = UPPER if kept_for_b else LOWER if from_zero else BOTH
-        given, kept = (keep, None) if kept_for_b else (b, keep)
+        right_side, kept = (keep, None) if kept_for_b else (b, keep)
         for steps, meets_halo in halves:
             if steps.count:
-                key = ("relax", id(steps), meets_halo, parts, backward, *_addresses(given, x, kept))
-                A.replay(key, partial(self._sweep, A, steps, given, x, kept, parts, meets_halo, backward))
+                key = ("relax", id(steps), meets_halo, parts, backward, *_addresses(right_side, x, kept))
+                work = partial(self._sweep, A, steps, right_side, x, kept, parts, meets_halo, backward)
+                A.replay(key, work)
 
     def _sweep(
-        self, A: TorchMatrix, steps: Steps, b: Tensor, x: Tensor, keep: Tensor | None, parts: int, meets_halo: bool,
+        self,
+        A: TorchMatrix,
+        steps: Steps,
+        b: Tensor,
+        x: Tensor,
+        keep: Tensor | None,
+        parts: int,
+        meets_halo: bool,
         backward: bool,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """The groups of some steps, one after the other."""
-        from_outside = None
+        Hx = None
         if meets_halo:
-            if A.from_outside is None:
-                A.from_outside = torch.zeros_like(A.diagonal)
-            from_outside = A.from_outside
-            self._sums.outside(self.device, A, self.halo(A, x), A.pattern.surface, from_outside, keep=False, factor=1.0)
-        self._sums.sweep(self.device, A, steps, b, from_outside, x, keep, parts, backward=backward)
+            if A.Hx is None:
+                A.Hx = torch.zeros_like(A.diagonal)
+            Hx = A.Hx
+            self._sums.halo_product(self.device, A, x[A.n :], A.pattern.surface, Hx, keep=False, factor=1.0)
+        self._sums.sweep(self.device, A, steps, b, Hx, x, keep, parts, backward=backward)
 
-    def multiply(self, A: TorchMatrix, x: Tensor, y: Tensor, *, outside: bool | None = None) -> None:
-        """See `kernels.sparse_contract`."""
-        if A.n and (A.foreign or outside is not True):
-            A.replay(("multiply", outside, *_addresses(x, y)), partial(self._multiply, A, x, y, outside))
+    def matvec(self, y: Tensor, A: TorchMatrix, x: Tensor, *, halo: bool | None = None) -> None:
+        if A.n and (A.halo_nnz or halo is not True):
+            A.replay(("matvec", halo, *_addresses(x, y)), partial(self._matvec, y, A, x, halo))
 
-    def _multiply(self, A: TorchMatrix, x: Tensor, y: Tensor, outside: bool | None) -> None:
-        if outside is not True:
+    def _matvec(self, y: Tensor, A: TorchMatrix, x: Tensor, halo: bool | None) -> None:
+        if halo is not True:
             self._sums.multiply(self.device, A, x, y)
-        if outside is not False and A.foreign:
-            self._sums.outside(self.device, A, self.halo(A, x), A.pattern.surface, y, keep=True, factor=1.0)
+        if halo is not False and A.halo_nnz:
+            self._sums.halo_product(self.device, A, x[A.n :], A.pattern.surface, y, keep=True, factor=1.0)
 
     def residual_at(
-        self, A: TorchMatrix, b: Tensor, x: Tensor, rows: Tensor, r: Tensor, *, swept: bool,
-        outside: bool | None = None,
-    ) -> None:  # fmt: skip
-        """See `kernels.sparse_contract`."""
+        self, A: TorchMatrix, b: Tensor, x: Tensor, rows: Tensor, r: Tensor, *, swept: bool, halo: bool | None = None
+    ) -> None:
         coarse = coarse_of(self.device, A, rows)
-        if rows.numel() and (coarse.surface.numbers.numel() or outside is not True):
-            key = ("residual", id(coarse), swept, outside, *_addresses(None if swept else b, x, r))
-            A.replay(key, partial(self._residual, A, coarse, b, x, r, UPPER if swept else BOTH, outside))
+        if rows.numel() and (coarse.surface.numbers.numel() or halo is not True):
+            key = ("residual", id(coarse), swept, halo, *_addresses(None if swept else b, x, r))
+            A.replay(key, partial(self._residual, A, coarse, b, x, r, UPPER if swept else BOTH, halo))
 
     def _residual(
-        self, A: TorchMatrix, coarse: Coarse, b: Tensor, x: Tensor, r: Tensor, parts: int, outside: bool | None
+        self, A: TorchMatrix, coarse: Coarse, b: Tensor, x: Tensor, r: Tensor, parts: int, halo: bool | None
     ) -> None:
-        if outside is not True:
+        if halo is not True:
             self._sums.residual(self.device, A, coarse, b, x, r, parts)
-        if outside is not False and coarse.surface.numbers.numel():
-            self._sums.outside(self.device, A, self.halo(A, x), coarse.surface, r, keep=True, factor=-1.0)
+        if halo is not False and coarse.surface.numbers.numel():
+            self._sums.halo_product(self.device, A, x[A.n :], coarse.surface, r, keep=True, factor=-1.0)
 
-    def read_all(self, A: TorchMatrix) -> int:
-        """See `kernels.sparse_contract`."""
+    def read_values(self, A: TorchMatrix) -> int:
         words = A.entries.view(torch.float64)  # a slot of the narrowest values is eight of them
         whole = words.numel() // READ * READ
         lines = words[:whole].view(-1, READ), words[whole:].view(1, -1)
@@ -196,7 +190,7 @@ class TorchSparse(SparseSetup):
 
 
 def _forms(device: Device) -> tuple[Any, Any]:
-    """The functions on matrices and those on vectors that this device takes."""
+    """The functions on matrices and those on vectors that this device runs."""
     if device.triton:
         from mxpeak.kernels.torch.triton import sparse, vectors
 

@@ -16,8 +16,8 @@ import torch
 
 from mxpeak.kernels.contract.sparse import Order
 from mxpeak.kernels.host import sparse_pack as pack
+from mxpeak.kernels.host.sparse_matrix import HostMatrix, Pattern
 from mxpeak.kernels.host.sparse_native import LANES
-from mxpeak.kernels.host.sparse_setup import HostMatrix, Pattern
 from mxpeak.kernels.torch.device import TYPES, Device
 from mxpeak.kernels.torch.replay import Replay
 
@@ -74,7 +74,7 @@ class TorchPattern:
     in_turn              the chunks by their rows' natural order, for a product, which then reads x once
     kinds                which kinds of slots there are: RUNS, NEARS, FARS
     columns              every slot's columns, where no Triton kernel makes them out of bases, near and far
-    outside              what the host has to know of the pattern to store other values in it
+    host                 what the host has to know of the pattern to store other values in it
     """
 
     storage: str
@@ -90,10 +90,10 @@ class TorchPattern:
     kinds: int
     columns: Tensor | None
     surface: Surface
-    outside_first: Tensor
-    outside_columns: Tensor
+    halo_first: Tensor
+    halo_columns: Tensor
     host_table: Array
-    outside: Pattern
+    host: Pattern
 
     @property
     def index_bytes(self) -> int:
@@ -104,7 +104,7 @@ class TorchPattern:
     def bytes(self) -> int:
         """Of everything."""
         halves = 0 if self.early is self.every else bytes_of(self.early.table) + bytes_of(self.late.table)
-        parts = (*_both(self.surface), self.outside_first, self.outside_columns, self.columns)
+        parts = (*_both(self.surface), self.halo_first, self.halo_columns, self.columns)
         return self.index_bytes + halves + sum(bytes_of(one) for one in parts if one is not None)
 
 
@@ -128,10 +128,10 @@ class Coarse:
 
 @dataclass(slots=True, repr=False, eq=False)
 class TorchMatrix:
-    """A matrix of this rank on a device: see `sparse_contract.Stored`.
+    """A matrix of this rank on a device: see `kernels.contract.sparse.Stored`.
 
-    replay        its operations as graphs
-    from_outside  room for H x, zero in the rows that have no H
+    replay   its operations as graphs
+    Hx       memory for H x, zero in the rows that have no H
     """
 
     n: int
@@ -142,9 +142,9 @@ class TorchMatrix:
     pattern: TorchPattern
     entries: Tensor
     diagonal: Tensor
-    outside: Tensor
+    halo_entries: Tensor
     replay: Replay
-    from_outside: Tensor | None = None
+    Hx: Tensor | None = None
     coarse: list[Coarse] = field(default_factory=list)
 
     @property
@@ -153,9 +153,9 @@ class TorchMatrix:
         return self.pattern.storage
 
     @property
-    def foreign(self) -> int:
+    def halo_nnz(self) -> int:
         """Entries of H."""
-        return int(self.outside.numel())
+        return int(self.halo_entries.numel())
 
     @property
     def lower(self) -> int:
@@ -175,15 +175,15 @@ class TorchMatrix:
     @property
     def bytes(self) -> int:
         """Of everything."""
-        found = [self.entries, self.diagonal, self.outside]
+        found = [self.entries, self.diagonal, self.halo_entries]
         for one in self.coarse:
             found += [one.targets, one.steps.table, *_both(one.surface)]
-        if self.from_outside is not None:
-            found.append(self.from_outside)
+        if self.Hx is not None:
+            found.append(self.Hx)
         return self.pattern.bytes + sum(map(bytes_of, found))
 
-    def bytes_beside(self, other: TorchMatrix) -> int:
-        """What it takes beside another form, with which it may share columns and values."""
+    def extra_bytes(self, other: TorchMatrix) -> int:
+        """What it takes in addition to another form, with which it may share columns and values."""
         shared = self.pattern.bytes if self.pattern is other.pattern else 0
         return self.bytes - shared - (bytes_of(self.entries) if self.entries is other.entries else 0)
 
@@ -191,7 +191,7 @@ class TorchMatrix:
         """This matrix without its entries, as if of other values: the host then makes D and H, and nothing else."""
         nothing = np.empty(0)
         return HostMatrix(
-            self.n, self.halo, self.nnz, values, self.vectors, self.pattern.outside, nothing, nothing, nothing
+            self.n, self.halo, self.nnz, values, self.vectors, self.pattern.host, nothing, nothing, nothing
         )
 
 
@@ -213,8 +213,8 @@ def pattern_of(device: Device, pattern: Pattern, order: Order) -> TorchPattern:
     group = np.searchsorted(order.starts, table[:, pack.ROW], side="right") - 1
     every = steps_of(device, table, group)
     early = late = every
-    in_turn = device.tensor(table[np.argsort(order.places[table[:, pack.ROW]])])
-    if pattern.outside_rows.size:
+    in_turn = device.tensor(table[np.argsort(order.new_to_old[table[:, pack.ROW]])])
+    if pattern.halo_rows.size:
         early, late = (
             steps_of(device, table[chunks], group[chunks])
             for chunks in (np.sort(pattern.early[0]), np.sort(pattern.late[0]))
@@ -222,12 +222,24 @@ def pattern_of(device: Device, pattern: Pattern, order: Order) -> TorchPattern:
     counts = table[:, pack.L_PART : pack.L_PART + 6].sum(axis=0, dtype=np.int64).tolist()
     kinds = sum(kind for kind, k in ((RUNS, 0), (NEARS, 1), (FARS, 2)) if counts[k] + counts[k + 3])
     return TorchPattern(
-        pattern.storage, device.tensor(pattern.bases), device.tensor(pattern.near.view(np.int16)),
-        device.tensor(pattern.far), every, in_turn, early, late, LANES * sum(counts[:3]), LANES * sum(counts[3:]),
-        kinds, None if device.triton else device.tensor(columns_of(pattern)),
-        surface_of(device, pattern.outside_rows), device.tensor(pattern.outside_first),
-        device.tensor(pattern.outside_columns), table, _without_columns(pattern),
-    )  # fmt: skip
+        pattern.storage,
+        device.tensor(pattern.bases),
+        device.tensor(pattern.near.view(np.int16)),
+        device.tensor(pattern.far),
+        every,
+        in_turn,
+        early,
+        late,
+        LANES * sum(counts[:3]),
+        LANES * sum(counts[3:]),
+        kinds,
+        None if device.triton else device.tensor(columns_of(pattern)),
+        surface_of(device, pattern.halo_rows),
+        device.tensor(pattern.halo_first),
+        device.tensor(pattern.halo_columns),
+        table,
+        _without_columns(pattern),
+    )
 
 
 def surface_of(device: Device, targets: Array) -> Surface:
@@ -241,13 +253,20 @@ def _without_columns(pattern: Pattern) -> Pattern:
     nothing = np.empty(0, np.int32)
     steps = (nothing, nothing)
     return replace(
-        pattern, table=nothing, bases=nothing, near=nothing, far=nothing, every=steps, early=steps, late=steps,
+        pattern,
+        table=nothing,
+        bases=nothing,
+        near=nothing,
+        far=nothing,
+        every=steps,
+        early=steps,
+        late=steps,
         rows_in_turn=nothing,
-    )  # fmt: skip
+    )
 
 
 def steps_of(device: Device, table: Array, group: Array, targets: Array | None = None) -> Steps:
-    """Chunks, one step for each of the ascending groups that they are of; of some rows where targets are given.
+    """Chunks, one step for each of the ascending groups that they are of; of some rows where there are targets.
 
     Every other group goes backwards through its rows: what the group before it met last is still in the cache.
     """
@@ -267,8 +286,10 @@ def chunks_of(device: Device, table: Array, targets: Array | None) -> Chunks:
         lanes = lanes[targets[rows.ravel()[lanes]] >= 0]
     first = table[:, pack.SLOT].astype(np.int64)
     lower, upper = (table[:, k : k + 3].sum(axis=1, dtype=np.int64) for k in (pack.L_PART, pack.U_PART))
-    parts = [Slots(device.tensor(ranges(at, count)), device.tensor(count))
-             for at, count in ((first, lower), (first + lower, upper))]  # fmt: skip
+    parts = [
+        Slots(device.tensor(ranges(at, count)), device.tensor(count))
+        for at, count in ((first, lower), (first + lower, upper))
+    ]
     return Chunks(device.tensor(rows.ravel()[lanes]), device.tensor(lanes), *parts)
 
 
@@ -303,7 +324,7 @@ def coarse_of(device: Device, A: TorchMatrix, rows: Tensor) -> Coarse:
     starts = table[:, pack.ROW]
     chunks = np.flatnonzero(np.maximum.reduceat(targets, starts) >= 0) if A.n else np.empty(0, np.int64)
     steps = steps_of(device, table[chunks], np.zeros(len(chunks)), targets)
-    surface = surface_of(device, targets[A.pattern.outside.outside_rows])
+    surface = surface_of(device, targets[A.pattern.host.halo_rows])
     A.coarse.append(Coarse(rows, device.tensor(targets), steps, surface))
     return A.coarse[-1]
 

@@ -43,14 +43,22 @@ def _times(A: TorchMatrix, chunks: Chunks, x: Tensor, parts: int) -> Tensor:
 
 
 def sweep(
-    device: Device, A: TorchMatrix, steps: Steps, b: Tensor, outside: Tensor | None, x: Tensor, keep: Tensor | None,
-    parts: int, *, backward: bool,
-) -> None:  # fmt: skip
-    """x_i = (b_i - outside_i - Σ a_ij x_j) / a_ii, step after step; keep_i = b_i - outside_i - Σ_L a_ij x_j."""
+    device: Device,
+    A: TorchMatrix,
+    steps: Steps,
+    b: Tensor,
+    Hx: Tensor | None,
+    x: Tensor,
+    keep: Tensor | None,
+    parts: int,
+    *,
+    backward: bool,
+) -> None:
+    """x_i = (b_i - (H x)_i - Σ a_ij x_j) / a_ii, step after step; keep_i = b_i - (H x)_i - Σ_L a_ij x_j."""
     for step in parts_of(steps, backward=backward):
         chunks = steps.chunks[step]
         rows = chunks.rows
-        left = b[rows] if outside is None else b[rows] - outside[rows]
+        left = b[rows] if Hx is None else b[rows] - Hx[rows]
         if parts & LOWER:
             left = left - _times(A, chunks, x, LOWER)
         if keep is not None:
@@ -77,12 +85,12 @@ def residual(device: Device, A: TorchMatrix, coarse: Coarse, b: Tensor, x: Tenso
         r[coarse.targets[rows]] = left
 
 
-def outside(
+def halo_product(
     device: Device, A: TorchMatrix, halo: Tensor, surface: Surface, y: Tensor, *, keep: bool, factor: float
 ) -> None:
     """y = factor·H x at the targets of some rows of the surface; added to what is there with `keep`."""
     pattern = A.pattern
-    products = A.outside * halo.index_select(0, pattern.outside_columns)
-    totals = torch.segment_reduce(products, "sum", lengths=pattern.outside_first.diff(), axis=0, unsafe=True)
+    products = A.halo_entries * halo.index_select(0, pattern.halo_columns)
+    totals = torch.segment_reduce(products, "sum", lengths=pattern.halo_first.diff(), axis=0, unsafe=True)
     found = factor * totals[surface.numbers]
     y[surface.targets] = y[surface.targets] + found if keep else found

@@ -24,15 +24,15 @@ def dot(device: Device, x: Tensor, y: Tensor) -> Tensor:
     return total
 
 
-def subtract_from(device: Device, b: Tensor, y: Tensor) -> Tensor:
+def subtract_from(device: Device, y: Tensor, b: Tensor) -> Tensor:
     """y = b - y; Σ y_i²."""
     torch.sub(b, y, out=y)
     return dot(device, y, y)
 
 
-def add_at(device: Device, x: Tensor, places: Tensor, y: Tensor) -> None:
-    """x[places_k] += y_k."""
-    x.index_add_(0, places, y)
+def scatter_add(device: Device, x: Tensor, rows: Tensor, y: Tensor) -> None:
+    """x[rows_k] += y_k."""
+    x.index_add_(0, rows, y)
 
 
 def project(device: Device, Q: Tensor, w: Tensor) -> Tensor:

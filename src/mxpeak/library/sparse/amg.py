@@ -18,18 +18,17 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sparse
 
-from mxpeak.distributed.sparse import SparseMatrix
+from mxpeak.distributed.sparse import SparseMatrix, vector_type, zeros
 from mxpeak.kernels.contract.sparse import Order, SparseKernels, Vector
-from mxpeak.library.sparse.arrays import HOST, Arrays
 from mxpeak.library.sparse.choosing import narrowest
 from mxpeak.library.sparse.inputs import Csr, rows_of_entries
 from mxpeak.library.sparse.preconditioners import Multigrid, Workshop, one_group
-from mxpeak.library.sparse.scaling import Scaling
+from mxpeak.library.sparse.scaling import Scaling, largest_exponent
 from mxpeak.spans import Spans
 
 #: Rows up to which a level is the coarsest, and up to which that is solved by its inverse and not smoothed.
 COARSEST, DENSE = 200, 2000
-#: `auto` takes no hierarchy whose matrices have more entries in all than so many times those of A.
+#: `auto` rejects a hierarchy whose matrices have more entries in all than so many times those of A.
 COMPLEXITY = 4.0
 #: Powers of two over which the scales of rows or columns may spread: PyAMG works with the unscaled matrix.
 MOST_RANGE = 40
@@ -37,7 +36,7 @@ MOST_RANGE = 40
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """One level of a hierarchy as it was made: its matrix, and P and R that lead to the next; None on the coarsest."""
+    """One level of a hierarchy from PyAMG: its matrix, and P and R that lead to the next; None on the coarsest."""
 
     A: Csr
     P: Csr = None
@@ -54,7 +53,7 @@ def hierarchy(A: Csr, A_s: Csr, scaling: Scaling, coarsest: int = COARSEST) -> t
         return [Grid(A_s)], ""
     import pyamg
 
-    k = -HOST.largest_exponent(A.data, 0)
+    k = -largest_exponent(A.data, 0, np)
     near_one = sparse.csr_matrix((np.ldexp(A.data, k), A.indices, A.indptr), shape=A.shape)
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
@@ -106,30 +105,29 @@ class Transfer:
 
     def __init__(self, kernels: SparseKernels, T: Csr, rows: Order, columns: Order, vectors: str):
         n, halo = T.shape
-        T = T[rows.places]
-        numbered = columns.inverse[T.indices].astype(np.int64) + n
+        T = T[rows.new_to_old]
+        numbered = columns.old_to_new[T.indices].astype(np.int64) + n
         self._kernels = kernels
         own = kernels.rows_of(T.indptr, numbered, T.data, n, halo)
         self._T = kernels.store(own, one_group(n), vectors, vectors, "sell")
-        self._x = kernels.operand(self._T)
+        self._x = kernels.halo_vector(self._T)
         #: The vector x.
-        self.x = kernels.halo(self._T, self._x)
+        self.x = self._x[n : n + halo]
         self.nnz, self.bytes = int(T.nnz), self._T.bytes + int(self._x.nbytes)
 
     def add_to(self, y: Vector) -> None:
         """y += T x."""
-        self._kernels.multiply(self._T, self._x, y, outside=True)
+        self._kernels.matvec(y, self._T, self._x, halo=True)
 
 
 class AmgLevel:
     """A level with a coarser one below."""
 
     def __init__(self, workshop: Workshop, A: SparseMatrix, P: Transfer, R: Transfer, coarser: Any):
-        self._kernels, self._spans = workshop.kernels, workshop.spans
+        self._spans = workshop.spans
         self.A, self._P, self._R, self.coarser = A, P, R, coarser
-        self.x, self.r = A.operand(), self._kernels.vector(coarser.A.n, A.A.vectors)
-        everywhere: Any = np.arange(A.n)
-        self._everywhere = workshop.points(A.n, lambda: self._kernels.indices(everywhere))
+        self.x, self.r = A.halo_vector(), zeros(workshop.kernels, coarser.A.n, A.A.vectors)
+        self._everywhere = workshop.points(A.n, lambda: np.arange(A.n, dtype=np.int32))
 
     def presmooth(self, b: Vector) -> None:
         """x = (D + L)^-1 b."""
@@ -139,13 +137,13 @@ class AmgLevel:
         """r = R (b - A x)."""
         self.A.residual_at(b, self.x, self._everywhere, self._R.x, swept=True)
         with self._spans("restriction", flops=2.0 * self._R.nnz, bytes=float(self._R.bytes)):
-            self._kernels.assign(self.r, 0.0)
+            self.r[:] = 0.0
             self._R.add_to(self.r)
 
     def correct(self, coarse: Any) -> None:
         """x += P x_coarse."""
         with self._spans("prolongation", flops=2.0 * self._P.nnz, bytes=float(self._P.bytes)):
-            self._kernels.assign(self._P.x, coarse.A.own(coarse.x))
+            self._P.x[:] = coarse.A.own(coarse.x)
             self._P.add_to(self.A.own(self.x))
 
     def postsmooth(self, b: Vector) -> None:
@@ -158,8 +156,8 @@ class Coarsest:
 
     coarser = r = None
 
-    def __init__(self, A: SparseMatrix, inverse: Any, arrays: Arrays, spans: Spans):
-        self.A, self.x, self._inverse, self._arrays, self._spans = A, A.operand(), inverse, arrays, spans
+    def __init__(self, A: SparseMatrix, inverse: Any, spans: Spans):
+        self.A, self.x, self._inverse, self._spans = A, A.halo_vector(), inverse, spans
 
     def presmooth(self, b: Vector) -> None:
         """x = A^-1 b."""
@@ -167,7 +165,7 @@ class Coarsest:
             self.A.relax_from_zero(b, self.x)
             return
         with self._spans("coarsest"):
-            self._arrays.multiply(self._inverse, b, self.A.own(self.x))
+            self.A.own(self.x)[:] = self._inverse @ b
 
 
 def amg_multigrid(workshop: Workshop, A: SparseMatrix, order: Order, grids: Sequence[Grid]) -> Multigrid:
@@ -178,8 +176,8 @@ def amg_multigrid(workshop: Workshop, A: SparseMatrix, order: Order, grids: Sequ
         B, coarse_order = _stored(workshop, grid, vectors)
         matrices.append(B)
         orders.append(coarse_order)
-    inverse = _inverse(workshop.arrays, grids[-1].A, orders[-1], matrices[-1])
-    level: Any = Coarsest(matrices[-1], inverse, workshop.arrays, workshop.spans)
+    inverse = _inverse(kernels, grids[-1].A, orders[-1], vectors)
+    level: Any = Coarsest(matrices[-1], inverse, workshop.spans)
     total = sum(B.A.bytes for B in matrices[1:]) + (0 if inverse is None else int(inverse.nbytes))
     for depth in reversed(range(len(grids) - 1)):
         P = Transfer(kernels, grids[depth].P, orders[depth], orders[depth + 1], vectors)
@@ -199,9 +197,9 @@ def _stored(workshop: Workshop, grid: Grid, vectors: str) -> tuple[SparseMatrix,
     return workshop.store(rows, order, narrowest(kernels, rows) or vectors, vectors), order
 
 
-def _inverse(arrays: Arrays, A: Csr, order: Order, stored: SparseMatrix) -> Any:
+def _inverse(kernels: SparseKernels, A: Csr, order: Order, vectors: str) -> Any:
     """The coarsest matrix's inverse, in its order; a pseudo-inverse, since of a Neumann problem it is singular."""
     if A.shape[0] > DENSE:
         return None
-    inverse = np.linalg.pinv(A.toarray())[np.ix_(order.places, order.places)]
-    return arrays.matrix(inverse, like=stored.operand())
+    inverse = np.linalg.pinv(A.toarray())[np.ix_(order.new_to_old, order.new_to_old)]
+    return kernels.xp.asarray(np.ascontiguousarray(inverse), dtype=vector_type(kernels, vectors))

@@ -13,10 +13,10 @@ from mxpeak.distributed.stencil import weights
 from mxpeak.errors import UsageError
 from mxpeak.kernels.contract.sparse import Rows, SparseKernels
 from mxpeak.layout.stencil import Box, times
-from mxpeak.library.sparse.arrays import Array
+from mxpeak.library.inputs import Array
 from mxpeak.library.sparse.inputs import Csr, rows_of_entries
-from mxpeak.library.sparse.team import make_ready
 from mxpeak.precision import PRECISIONS
+from mxpeak.runtime.calls import compile_once
 
 PRECISION_NAMES = ("mixed", "fp64", "fp32", "bf16", "fp16")
 PRECONDITIONERS = ("auto", "stencil", "amg", "gs", "sgs", "jacobi", "none")
@@ -24,6 +24,8 @@ PRECONDITIONERS = ("auto", "stencil", "amg", "gs", "sgs", "jacobi", "none")
 DIVIDING = ("stencil", "amg", "gs", "sgs", "jacobi")
 #: Formats that `mixed` tries for one that holds every value exactly; bf16 before fp16, since it widens by a shift.
 NARROW = ("bf16", "fp16", "fp32")
+#: What is said where kernels are compiled.
+FIRST_USE = "mxpeak.gmres, first use of"
 #: Entries that are looked at first: where they do not fit a format, the others need not be.
 SAMPLE = 4096
 #: Algebraic multigrid is for matrices whose entries beside the diagonal have the other sign, by at least this share.
@@ -58,7 +60,7 @@ class Formats:
 
 
 def preconditioner(kernels: SparseKernels, A: Csr, asked: Any) -> Choice:
-    """The preconditioner that was asked for, if it can be had for this matrix; auto: the first that suits it."""
+    """The preconditioner that was asked for, if this matrix allows it; auto: the first that suits it."""
     if callable(asked):
         return Choice("user", "as asked", asked)
     if not isinstance(asked, str) or asked not in PRECONDITIONERS:
@@ -142,7 +144,7 @@ def _stencil(kernels: SparseKernels, A: Csr) -> Choice | None:
     if any(side % 2 for side in box.shape) or A.nnz != box.global_nnz:
         return None
     stencil = weights(nonsymmetric=bool(A.data[4] != -1.0))
-    make_ready("the 27-point matrix", ("rows",), lambda: kernels.stencil_rows(Box(2, 2, 2), stencil))
+    compile_once(f"{FIRST_USE} the 27-point matrix", ("rows",), lambda: kernels.stencil_rows(Box(2, 2, 2), stencil))
     rows = kernels.stencil_rows(box, stencil)
     same = ((A.indptr, rows.indptr), (A.indices, rows.indices), (A.data, rows.data))
     if not all(np.array_equal(a, b) for a, b in same):

@@ -1,4 +1,4 @@
-"""What a user hands in, as the kernels can take it: checked, and copied only where it must be."""
+"""Systems that can be solved: A square and sparse, b with as many rows, all finite and real."""
 
 from __future__ import annotations
 
@@ -9,46 +9,31 @@ import numpy as np
 import scipy.sparse as sparse
 
 from mxpeak.errors import SingularError, UsageError
-from mxpeak.library.inputs import device_for, device_of, is_tensor, read
-from mxpeak.library.sparse.arrays import HOST, Array, Arrays
+from mxpeak.kernels.contract import SparseKernels
+from mxpeak.library.inputs import Array, Input, check_finite, is_tensor, read, sparse_on_host
 
 #: A scipy.sparse.csr_array of fp64.
 Csr = Any
 
-#: Rows that 32-bit columns can tell apart, with room beyond the last.
+#: Rows that 32-bit columns can tell apart, less some padding.
 MOST_ROWS = 2**31 - 1024
-
-
-def place_for(device: str, A: Any, b: Any, x0: Any) -> Arrays:
-    """Where to solve: on the GPU that is asked for or that has the tensors, else on the host."""
-    operands = (A, b) if x0 is None else (A, b, x0)
-    found = device_for(device, *(device_of(one) or "cpu" for one in operands))
-    return HOST if found is None else place_on(found)
-
-
-def place_on(device: Any) -> Arrays:
-    """A `kernels.torch.device.Device`, be it a CPU."""
-    from mxpeak.kernels.torch.convert import DeviceArrays
-
-    arrays: Arrays = DeviceArrays(device)
-    return arrays
 
 
 def matrix(values: Any) -> Csr:
     """A by rows in fp64, columns ascending, none twice; it shares memory with A wherever A is so already."""
     if not (sparse.issparse(values) or is_tensor(values)):
         raise UsageError(
-            f"A is {type(values).__name__}, no sparse matrix of SciPy; type scipy.sparse.csr_array(A), "
+            f"A is {type(values).__name__}, not a sparse matrix of SciPy; type scipy.sparse.csr_array(A), "
             "or mxpeak.solve(A, b) for a dense one"
         )
     _check_shape(values)
     _check_type(values.dtype, "A")
     try:
-        A = _scipys(values).astype(np.float64, copy=False).tocsr()
+        A = sparse_on_host(values).astype(np.float64, copy=False).tocsr()
         A = sparse.csr_array((A.data, A.indices, A.indptr), shape=A.shape)  # the user's object stays as it was
         A.check_format(full_check=True)
     except ValueError as error:
-        raise UsageError(f"A is no valid sparse matrix: {error}; build it anew from its entries") from None
+        raise UsageError(f"A is no valid sparse matrix: {error}; build it from its entries") from None
     if not A.has_canonical_format:
         A = A.copy()
         A.sum_duplicates()
@@ -59,15 +44,6 @@ def matrix(values: Any) -> Csr:
     _check_finite(A)
     _check_entries(A)
     return A
-
-
-def _scipys(values: Any) -> Any:
-    """A tensor as SciPy has it, on the host, where all is set up."""
-    if not is_tensor(values):
-        return values
-    from mxpeak.kernels.torch.convert import sparse_matrix
-
-    return sparse_matrix(values)
 
 
 def _check_shape(A: Any) -> None:
@@ -159,32 +135,32 @@ def rows_of_entries(A: Csr) -> Array:
     return np.repeat(np.arange(A.shape[0], dtype=A.indices.dtype), np.diff(A.indptr))
 
 
-def vectors(arrays: Arrays, values: Any, name: str, n: int) -> Any:
-    """One vector as (n,), or k of them as (n, k), in fp64 and finite, where they are solved for."""
-    numbers = read(values, name).array
-    _check_type(numbers.dtype, name)
-    shape = tuple(numbers.shape)
-    if len(shape) not in (1, 2):
-        raise UsageError(f"{name} has shape {shape}; give one vector as (n,), k of them as (n, k)")
-    if shape[0] != n:
-        raise UsageError(f"A is {n}x{n}, but {name} has shape {shape}: it needs {n} rows")
-    if prod(shape) == 0:
-        raise UsageError(f"{name} is empty, of shape {shape}: there is nothing to solve")
-    X = arrays.taken(numbers)
-    if found := arrays.not_finite(X):
-        index, count = found
-        raise UsageError(
-            f"{name}[{', '.join(map(str, index))}] is {float(X[index])}: {count} of {prod(shape)} entries of {name} "
-            "are not finite"
-        )
+def vectors(values: Any, name: str, n: int) -> Input:
+    """One vector as (n,), or k of them as (n, k)."""
+    X = read(values, name)
+    if X.dtype.kind == "c":
+        _check_type(X.array.dtype, name)
+    if len(X.shape) not in (1, 2):
+        raise UsageError(f"{name} has shape {X.shape}; give one vector as (n,), k of them as (n, k)")
+    if X.shape[0] != n:
+        raise UsageError(f"A is {n}x{n}, but {name} has shape {X.shape}: it needs {n} rows")
+    if prod(X.shape) == 0:
+        raise UsageError(f"{name} is empty, of shape {X.shape}: there is nothing to solve")
     return X
 
 
-def start(arrays: Arrays, values: Any, b: Any) -> Any:
+def on_kernels(X: Input, kernels: SparseKernels) -> Any:
+    """Vectors where they are solved for, in fp64 and finite; copied only if they must be."""
+    found = X.on(kernels.device, np.dtype(np.float64))
+    check_finite(found, X.name, kernels.xp)
+    return found
+
+
+def start(values: Any, b: Input, kernels: SparseKernels) -> Any:
     """x0 in b's shape; zeros where there is none."""
     if values is None:
-        return arrays.zeros_like(b)
-    x0 = vectors(arrays, values, "x0", b.shape[0])
+        return kernels.xp.zeros(b.shape, dtype=kernels.xp.float64)
+    x0 = vectors(values, "x0", b.shape[0])
     if x0.shape != b.shape:
-        raise UsageError(f"x0 has shape {tuple(x0.shape)}, but b has shape {tuple(b.shape)}; they need the same")
-    return x0
+        raise UsageError(f"x0 has shape {x0.shape}, but b has shape {b.shape}; they need the same")
+    return on_kernels(x0, kernels)

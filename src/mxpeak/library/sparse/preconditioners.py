@@ -9,13 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from mxpeak.comm.solo import Solo
-from mxpeak.distributed.sparse import Exchange, Level, SparseMatrix
+from mxpeak.distributed.sparse import Level, SparseMatrix, no_exchange, zeros
+from mxpeak.distributed.stencil import coarse_points
 from mxpeak.errors import ResourceError, UsageError
 from mxpeak.kernels.contract.sparse import Indices, Order, Rows, SparseKernels, Stored, Vector
-from mxpeak.kernels.host.sparse_native import LANES
 from mxpeak.layout.stencil import Box
-from mxpeak.library.sparse.arrays import Array, Arrays
+from mxpeak.library.inputs import Array, is_tensor
 from mxpeak.library.sparse.inputs import kind_of
 from mxpeak.library.sparse.scaling import Scaling
 from mxpeak.perf.host import available_memory_bytes
@@ -29,17 +28,17 @@ FILLING_BYTES, COLUMN_BYTES = 132, 4
 
 
 class Workshop:
-    """Stores matrices and brings them into order, all in the same way: kernels, place, smoother, storage, spans."""
+    """Stores matrices and orders their rows, all in the same way: kernels, smoother, storage, spans."""
 
-    def __init__(self, kernels: SparseKernels, arrays: Arrays, smoother: str, storage: str, spans: Spans):
-        self.kernels, self.arrays, self.storage, self.spans = kernels, arrays, storage, spans
+    def __init__(self, kernels: SparseKernels, smoother: str, storage: str, spans: Spans):
+        self.kernels, self.storage, self.spans = kernels, storage, spans
         self._kind = "greedy" if smoother == "coloured" else "natural"
         self._points: dict[int, Indices] = {}
 
     def points(self, n: int, make: Callable[[], Indices]) -> Indices:
-        """Where a level of n rows has residuals restricted: made once, as its matrix keeps a table for each array."""
+        """The rows of a level where residuals are restricted: made once, as its matrix keeps a table for each array."""
         if n not in self._points:
-            self._points[n] = make()
+            self._points[n] = self.kernels.xp.asarray(make())
         return self._points[n]
 
     def ordered(self, rows: Rows) -> tuple[Rows, Order]:
@@ -55,10 +54,9 @@ class Workshop:
         if like is None and self.storage == "auto" and A.lower + A.upper > rows.indices.size:
             sliced = self.kernels.store(rows, order, values, vectors, "sell")  # no runs to speak of
             A = sliced if sliced.bytes < A.bytes else A
-        alone = Exchange(self.kernels, Solo(), [], self.kernels.indices([]), vectors)
-        return SparseMatrix(self.kernels, A, alone, self.spans)
+        return SparseMatrix(self.kernels, A, no_exchange(self.kernels, vectors), self.spans)
 
-    def check_room(self, rows: Rows, order: Order | None, value_bytes: Sequence[int], basis: int) -> None:
+    def check_memory(self, rows: Rows, order: Order | None, value_bytes: Sequence[int], basis: int) -> None:
         """Stop where chunks of rows, each as wide as its longest, and the basis take more memory than is free.
 
         value_bytes   of a value in each form of the matrix
@@ -69,34 +67,36 @@ class Workshop:
         lengths = np.diff(rows.indptr)
         column = 0 if self._storage() == "packed" else COLUMN_BYTES
         matrix = self._slots(lengths, order) * sum(one + column for one in value_bytes)
-        for free, need, where in self._rooms(matrix, basis):
+        for free, need, where in self._memories(matrix, basis):
             if free is not None and need > free:
                 self._refuse(lengths, matrix, basis, f"{size_text(free)} of {where}")
 
-    def _rooms(self, matrix: int, basis: int) -> list[tuple[int | None, int, str]]:
-        """What is free, what is needed of it, and where: a device's matrix is made on the host."""
-        host, device = available_memory_bytes(), self.arrays.free_bytes()
+    def _memories(self, matrix: int, basis: int) -> list[tuple[int | None, int, str]]:
+        """What is free, what is needed of it, and of what: a device's matrix is made on the host."""
+        host, device = available_memory_bytes(), self.kernels.device
         if device is None:
             return [(host, matrix + basis, "memory")]
-        return [(host, matrix, "the host's memory"), (device, matrix + basis, f"the memory of {self.arrays.name}")]
+        _, free = device.memory()
+        return [(host, matrix, "the host's memory"), (free, matrix + basis, f"the memory of {device.where}")]
 
     def _refuse(self, lengths: Array, matrix: int, basis: int, free: str) -> None:
         use = "use scipy.sparse.linalg.gmres, which stores entries one by one"
         instead = f'type storage="auto", or {use}' if self.storage == "ell" else use
         raise ResourceError(
-            f"the longest row of A has {lengths.max()} entries, the mean {lengths.mean():.3g}: storing {LANES} rows "
-            f"side by side takes about {size_text(matrix)}, and the basis {size_text(basis)}, but {free} "
-            f"is free; {'give a smaller restart' if basis > matrix else instead}"
+            f"the longest row of A has {lengths.max()} entries, the mean {lengths.mean():.3g}: storing "
+            f"{self.kernels.chunk_rows} rows side by side takes about {size_text(matrix)}, and the basis "
+            f"{size_text(basis)}, but {free} is free; {'give a smaller restart' if basis > matrix else instead}"
         )
 
     def _slots(self, lengths: Array, order: Order | None) -> int:
         """Values with the zeros that fill up short rows."""
+        chunk = self.kernels.chunk_rows
         if order is None:
-            return LANES * int(-np.sort(-lengths)[::LANES].sum())
-        step = lengths.size if self.storage == "ell" else LANES
+            return chunk * int(-np.sort(-lengths)[::chunk].sum())
+        step = lengths.size if self.storage == "ell" else chunk
         firsts = np.concatenate([np.arange(a, b, step) for a, b in zip(order.starts, order.starts[1:])])
-        sizes = np.maximum(np.diff(firsts, append=lengths.size), LANES)
-        return int(sizes @ np.maximum.reduceat(lengths[order.places], firsts))
+        sizes = np.maximum(np.diff(firsts, append=lengths.size), chunk)
+        return int(sizes @ np.maximum.reduceat(lengths[order.new_to_old], firsts))
 
     def _storage(self) -> str:
         return "packed" if self.storage == "auto" else self.storage
@@ -113,16 +113,16 @@ def _check_filling(nnz: int) -> None:
 
 
 def one_group(n: int) -> Order:
-    """The rows as they stand, in one group: for what takes no sweeps."""
-    places = np.arange(n, dtype=np.int32)
-    return Order(places=places, inverse=places, starts=np.array([0, n], np.int64), kind="none")
+    """The rows as they stand, in one group: for what sweeps over none."""
+    rows = np.arange(n, dtype=np.int32)
+    return Order(new_to_old=rows, old_to_new=rows, starts=np.array([0, n], np.int64), kind="none")
 
 
 class Sweep:
     """One forward Gauss-Seidel sweep from zero; of a matrix whose rows are one group it is Jacobi, r_i / a_ii."""
 
     def __init__(self, A: SparseMatrix):
-        self._A, self._x = A, A.operand()
+        self._A, self._x = A, A.halo_vector()
         self.bytes = int(self._x.nbytes)
 
     def __call__(self, r: Vector) -> Vector:
@@ -135,8 +135,8 @@ class SymmetricSweep:
     """A forward and a backward sweep."""
 
     def __init__(self, kernels: SparseKernels, A: SparseMatrix):
-        self._A, self._x = A, A.operand()
-        self._keep = kernels.vector(A.n, A.A.vectors)
+        self._A, self._x = A, A.halo_vector()
+        self._keep = zeros(kernels, A.n, A.A.vectors)
         self.bytes = int(self._x.nbytes + self._keep.nbytes)
 
     def __call__(self, r: Vector) -> Vector:
@@ -150,12 +150,12 @@ class Identity:
     """No preconditioner."""
 
     def __init__(self, kernels: SparseKernels, A: SparseMatrix):
-        self._kernels, self._A, self._x = kernels, A, A.operand()
+        self._kernels, self._A, self._x = kernels, A, A.halo_vector()
         self.bytes = int(self._x.nbytes)
 
     def __call__(self, r: Vector) -> Vector:
         """The vector r."""
-        self._kernels.assign(self._A.own(self._x), r)
+        self._A.own(self._x)[:] = r
         return self._x
 
 
@@ -165,30 +165,43 @@ class Users:
     def __init__(
         self, workshop: Workshop, A: SparseMatrix, function: Callable[[Vector], Any], scaling: Scaling
     ):  # fmt: skip
-        self._kernels, self._arrays, self._spans = workshop.kernels, workshop.arrays, workshop.spans
+        self._kernels, self._spans = workshop.kernels, workshop.spans
         self._A, self._function, self._scaling = A, function, scaling
-        self._x = A.operand()
+        self._x = A.halo_vector()
         self.bytes = int(self._x.nbytes)
 
     def __call__(self, r: Vector) -> Vector:
         """D_c^-1 M^-1 D_r^-1 r."""
-        arrays, scaling, x = self._arrays, self._scaling, self._A.own(self._x)
-        if arrays.not_finite(r):
-            self._kernels.assign(x, nan)  # no business of the user's: the solver sees it and goes on in fp64
+        xp, scaling, x = self._kernels.xp, self._scaling, self._A.own(self._x)
+        if not xp.all(xp.isfinite(r)):
+            x[:] = nan  # no business of the user's: the solver sees it and goes on in fp64
             return self._x
         with self._spans("preconditioner"):
             if not scaling.active:
-                z = self._checked(self._function(arrays.copied(r)))
+                z = self._checked(self._function(xp.asarray(r, copy=True)))
             else:
-                unscaled = arrays.ldexp(arrays.taken(r), -scaling.rows)
-                z = arrays.ldexp(arrays.taken(self._checked(self._function(unscaled))), -scaling.columns)
+                unscaled = xp.ldexp(xp.astype(r, xp.float64), -scaling.rows)
+                z = xp.ldexp(xp.astype(self._checked(self._function(unscaled)), xp.float64), -scaling.columns)
             with np.errstate(over="ignore"):
-                self._kernels.assign(x, z)
+                x[:] = z
         return self._x
 
+    def _returned(self, z: Any) -> Any:
+        """What the function returned, as an array, or as a tensor of the device."""
+        device = self._kernels.device
+        if device is None:
+            return np.asarray(z)
+        if is_tensor(z) and z.device == device.where and str(z.layout) == "torch.strided":
+            return z.detach()
+        what = f"a {z.layout} tensor on {z.device}" if is_tensor(z) else f"{type(z).__name__}, no tensor"
+        raise UsageError(
+            f"the preconditioner returned {what}; A x = b is solved on {device.where}, where its argument is a dense "
+            f'tensor, and it has to return one; for functions of NumPy arrays type device="cpu"'
+        )
+
     def _checked(self, z: Any) -> Vector:
-        n = self._A.n
-        found = self._arrays.returned(z)
+        n, xp = self._A.n, self._kernels.xp
+        found = self._returned(z)
         shape = tuple(found.shape)
         if prod(shape) != n or kind_of(found.dtype) != "real":
             raise UsageError(
@@ -196,8 +209,9 @@ class Users:
                 f"it has to return M^-1 r, {n} real numbers"
             )
         found = found.reshape(n)
-        if wrong := self._arrays.not_finite(found):
-            (i,), _ = wrong
+        finite = xp.isfinite(found)
+        if not xp.all(finite):
+            i = int(xp.argmin(xp.astype(finite, xp.int8)))
             raise UsageError(
                 f"the preconditioner returned {float(found[i])} at [{i}] for a finite vector; it has to return finite "
                 "numbers"
@@ -221,15 +235,14 @@ def stencil_multigrid(
 ) -> Multigrid:
     """The benchmarks' multigrid, down to the coarsest box there is: each level the same stencil on half the points."""
     kernels, vectors = workshop.kernels, A.A.vectors
-    top = level = Level(A, A.operand())
+    top = level = Level(A, A.halo_vector())
     total, count = 0, 1
     while not any(side % 2 for side in box.shape):
         rows, coarse_order = workshop.ordered(kernels.stencil_rows(box.coarser(), stencil))
         coarse = workshop.store(rows, coarse_order, A.A.values, vectors)
-        make = partial(kernels.coarse_rows, order, coarse_order, box)
-        level.points = workshop.points(level.A.n, make)
-        level.r = kernels.vector(coarse.n, vectors)
-        level.coarser = Level(coarse, coarse.operand())
+        level.points = workshop.points(level.A.n, partial(coarse_points, order, coarse_order, box))
+        level.r = zeros(kernels, coarse.n, vectors)
+        level.coarser = Level(coarse, coarse.halo_vector())
         level, order, box = level.coarser, coarse_order, box.coarser()
         total, count = total + coarse.A.bytes, count + 1
     return Multigrid(top, count, total)

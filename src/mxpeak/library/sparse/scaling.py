@@ -12,31 +12,32 @@ from typing import Any
 import numpy as np
 
 from mxpeak.kernels.contract.sparse import Vector
-from mxpeak.library.sparse.arrays import HOST, Array, Arrays
+from mxpeak.library.inputs import Array
 from mxpeak.library.sparse.inputs import Csr, rows_of_entries
+from mxpeak.solvers import scaling
 
-#: A is scaled if the sums of its rows, or of its columns, spread by more, or lie farther from 1, than this.
-SPREAD, RANGE = 2.0**10, 2.0**60
 #: Rounds of means over rows and columns at most, and the change, in powers of two, at which they end.
 ROUNDS, CHANGE = 50, 0.5
+#: Below the exponent of every number.
+LOWEST = -(2**31)
 
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
     """The exponents of D_r and D_c, an entry a row and a column; two zeros where nothing is scaled.
 
-    Matrices are scaled on the host, vectors where the exponents are.
+    Matrices are scaled on the host, vectors by the array namespace xp, in whose memory the exponents lie.
     """
 
     rows: Any = 0
     columns: Any = 0
-    arrays: Arrays = HOST
+    xp: Any = np
 
-    def on(self, arrays: Arrays) -> Scaling:
-        """The same for vectors in another place."""
+    def on(self, xp: Any) -> Scaling:
+        """The same for the vectors of an array namespace."""
         if not self.active:
-            return replace(self, arrays=arrays)
-        return Scaling(arrays.indices(self.rows), arrays.indices(self.columns), arrays)
+            return replace(self, xp=xp)
+        return Scaling(xp.asarray(self.rows), xp.asarray(self.columns), xp)
 
     @property
     def active(self) -> bool:
@@ -52,25 +53,25 @@ class Scaling:
 
     def right_hand_side(self, b: Vector) -> tuple[Vector, int]:
         """2^k D_r b with its largest entry in [1/2, 1), and k; b is not zero."""
-        k = -self.arrays.largest_exponent(b, self.rows)
-        return self.arrays.ldexp(b, self.rows + k), k
+        k = -largest_exponent(b, self.rows, self.xp)
+        return self.xp.ldexp(b, self.rows + k), k
 
     def start(self, x: Vector, k: int) -> Vector:
         """y = 2^k D_c^-1 x, which may be beyond fp64: its residual then tells."""
         with np.errstate(over="ignore"):
-            return self.arrays.ldexp(x, k - self.columns)
+            return self.xp.ldexp(x, k - self.columns)
 
     def solution(self, y: Vector, k: int) -> Vector:
         """x = 2^-k D_c y."""
-        return self.arrays.ldexp(y, self.columns - k)
+        return self.xp.ldexp(y, self.columns - k)
 
     def relative(self, r: Vector, b: Vector) -> float:
         """||D_r^-1 r|| / ||D_r^-1 b||: what a residual of the scaled system is to the unscaled one."""
-        arrays = self.arrays
-        shift = -arrays.largest_exponent(b, -self.rows)
+        xp = self.xp
+        shift = -largest_exponent(b, -self.rows, xp)
         with np.errstate(over="ignore"):
-            r, b = (arrays.ldexp(v, shift - self.rows) for v in (r, b))
-            return arrays.norm(r) / arrays.norm(b)
+            norms = [float(xp.linalg.vector_norm(xp.ldexp(v, shift - self.rows))) for v in (r, b)]
+        return norms[0] / norms[1]
 
     @property
     def range(self) -> int:
@@ -78,21 +79,24 @@ class Scaling:
         return max(int(np.ptp(self.rows)), int(np.ptp(self.columns)))
 
 
+def largest_exponent(v: Vector, shift: Any, xp: Any) -> int:
+    """The least e with |v_i|·2^shift_i < 2^e for all i; v is not zero."""
+    exponents = xp.frexp(v)[1] + shift
+    return int(xp.max(xp.where(v != 0, exponents, LOWEST)))
+
+
 def balanced(A: Csr) -> bool:
     """Whether range and spread suit the solver as they are."""
     size = np.abs(A.data)
     with np.errstate(over="ignore"):
         sums = (np.add.reduceat(size, A.indptr[:-1]), np.bincount(A.indices, size, A.shape[1]))
-    most, least = max(float(s.max()) for s in sums), min(float(s.max()) for s in sums)
-    if not 1 / RANGE < least <= most < RANGE:
-        return False
-    return all(float(s.max()) <= SPREAD * float(s.min()) for s in sums)
+    return scaling.balanced(*sums)
 
 
 def equilibration(A: Csr) -> Scaling:
     """Bring entries near 1 in the geometric mean of every row and column, then the largest of each to 1 or below.
 
-    The means are taken in turns, as in Curtis and Reid's scaling (1972), which finds D_r and D_c even where both are
+    Rows and columns alternate, as in Curtis and Reid's scaling (1972), which finds D_r and D_c even where both are
     wild: maxima alone would let the largest column set the scale of all rows.
     """
     there = A.data != 0
@@ -110,11 +114,13 @@ def equilibration(A: Csr) -> Scaling:
     return Scaling(-rows, -columns)
 
 
-def _means(exponents: Array, places: Array, n: int) -> Array:
-    return np.asarray(np.bincount(places, exponents, n) / np.bincount(places, minlength=n))
+def _means(exponents: Array, lines: Array, n: int) -> Array:
+    """The mean exponent of each row or column; `lines` says of which each entry is."""
+    return np.asarray(np.bincount(lines, exponents, n) / np.bincount(lines, minlength=n))
 
 
-def _largest(exponents: Array, places: Array, n: int) -> Array:
+def _largest(exponents: Array, lines: Array, n: int) -> Array:
+    """The same of the largest."""
     largest = np.full(n, np.iinfo(np.int64).min)
-    np.maximum.at(largest, places, exponents)
+    np.maximum.at(largest, lines, exponents)
     return largest

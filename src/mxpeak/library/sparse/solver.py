@@ -11,13 +11,13 @@ import numpy as np
 
 from mxpeak.errors import UsageError
 from mxpeak.kernels.contract.sparse import SparseKernels, Vector
+from mxpeak.library.inputs import on_host
 from mxpeak.library.sparse import choosing
 from mxpeak.library.sparse.amg import COMPLEXITY, MOST_RANGE, Grid, complexity, hierarchy
-from mxpeak.library.sparse.arrays import HOST, Arrays
 from mxpeak.library.sparse.choosing import Choice, Formats
 from mxpeak.library.sparse.inputs import Csr, with_diagonal
 from mxpeak.library.sparse.scaling import Scaling, balanced, equilibration
-from mxpeak.library.sparse.system import Plan, Problem, make_ready_for
+from mxpeak.library.sparse.system import Plan, Problem, compile_for
 from mxpeak.precision import PRECISIONS
 from mxpeak.solvers.krylov import STALL, STALL_CYCLES, Solve, gmres_ir, stalled
 from mxpeak.spans import Spans
@@ -53,11 +53,11 @@ class Solver:
 
     def __init__(
         self, kernels: SparseKernels, A: Csr, precision: str, preconditioner: Any, storage: str, smoother: str,
-        restart: int, arrays: Arrays = HOST,
+        restart: int,
     ):  # fmt: skip
         begin = time.perf_counter()
-        self.spans, self.notes, self.fallback = Spans(stopwatch=arrays.stopwatch), list[str](), False
-        self.nnz, self.arrays, self._A, self._restart = A.nnz, arrays, A, restart
+        self.spans, self.notes, self.fallback = Spans(stopwatch=kernels.stopwatch), list[str](), False
+        self.nnz, self._kernels, self._A, self._restart = A.nnz, kernels, A, restart
         choice = choosing.preconditioner(kernels, A, preconditioner)
         with self.spans("scale"):
             scaling = _scaling(kernels, A, precision)
@@ -70,15 +70,21 @@ class Solver:
             A_s = with_diagonal(A_s)
         self._formats = choosing.formats(kernels, _rows(kernels, A_s), precision)
         self.notes += [self._formats.note] if self._formats.note else []
-        self.plan = Plan(choice, smoother, storage, restart, scaling.on(arrays), tuple(grids))
-        make_ready_for(arrays, self.plan, self._formats)
-        self.problem = Problem(kernels, arrays, A_s, self.plan, self._formats, self.spans)
+        self.plan = Plan(choice, smoother, storage, restart, scaling.on(kernels.xp), tuple(grids))
+        compile_for(kernels, self.plan, self._formats)
+        self.problem = Problem(kernels, A_s, self.plan, self._formats, self.spans)
         self.setup_s = time.perf_counter() - begin
+
+    @property
+    def device(self) -> str:
+        """Where it solves, as torch says it: cpu, cuda:0 …"""
+        return "cpu" if self._kernels.device is None else str(self._kernels.device.where)
 
     def solve(self, b: Vector, x0: Vector, tol: float, most: int) -> Column:
         """x for one right-hand side, or the best x so far."""
-        if not b.any():
-            return Column(self.arrays.zeros_like(b), history=[0.0])
+        xp = self._kernels.xp
+        if not xp.any(b != 0):
+            return Column(xp.zeros_like(b), history=[0.0])
         scaling, problem = self.plan.scaling, self.problem
         b_s, k = scaling.right_hand_side(b)
         b_s, done = problem.ordered(b_s), Column(x0)
@@ -92,13 +98,13 @@ class Solver:
             system.go_back()
         done.residual = self._relative(system.residual_vector, b_s)
         with np.errstate(over="ignore"):
-            done.x = scaling.solution(problem.as_given(system.solution), k)
-        if self.arrays.not_finite(done.x):
+            done.x = scaling.solution(problem.unordered(system.solution), k)
+        if not xp.all(xp.isfinite(done.x)):
             done.residual, done.note = inf, "x is beyond the range of fp64: scale A up, or b down"
         elif not done.residual <= tol:
             done.note = self._why(done, ended, b, most)
         if ended == "not finite":
-            self.problem.begin_anew()
+            self.problem.start_over()
         return done
 
     def _rounds(self, done: Column, b: Vector, tol: float, most: int) -> str:
@@ -127,8 +133,8 @@ class Solver:
 
     def _relative(self, r: Vector, b: Vector) -> float:
         """||b - A x|| / ||b|| of the system as the user gave it, from the scaled ones in their order."""
-        as_given = self.problem.as_given
-        return self.plan.scaling.relative(as_given(r), as_given(b))
+        unordered = self.problem.unordered
+        return self.plan.scaling.relative(unordered(r), unordered(b))
 
     def _widen(self, done: Column, b: Vector) -> None:
         """Go on in fp64 from the best x so far, and stay there for the right-hand sides to come."""
@@ -139,12 +145,12 @@ class Solver:
         )
         self._formats = Formats(self.problem.outer.A.values, "fp64", True)
         self.fallback = True
-        make_ready_for(self.arrays, self.plan, self._formats)
+        compile_for(self._kernels, self.plan, self._formats)
         self.problem.widen()
         self.problem.system.begin(b, y)
 
-    def _why(self, done: Column, ended: str, given: Vector, most: int) -> str:
-        x, b = self.arrays.to_host(done.x), self.arrays.to_host(given)
+    def _why(self, done: Column, ended: str, b: Vector, most: int) -> str:
+        x, b = on_host(done.x), on_host(b)
         with np.errstate(all="ignore"):
             terms = np.linalg.norm(abs(self._A) @ np.abs(x) + np.abs(b)) / np.linalg.norm(b)
         if isfinite(terms) and done.residual <= ROUNDINGS * PRECISIONS["fp64"].u * terms:

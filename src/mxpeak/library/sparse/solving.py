@@ -9,12 +9,16 @@ from typing import Any
 import numpy as np
 
 from mxpeak.errors import Outcome, UsageError
-from mxpeak.library.sparse import choosing, inputs, team
-from mxpeak.library.sparse.arrays import Arrays
+from mxpeak.kernels.choose import sparse as sparse_kernels
+from mxpeak.library.inputs import device_for, device_of
+from mxpeak.library.sparse import choosing, inputs
 from mxpeak.library.sparse.solver import Column, Solver
+from mxpeak.runtime.calls import TURN, threads_for
 
 STORAGES = ("auto", "ell", "sell", "packed")
 SMOOTHERS = ("coloured", "natural")
+#: Entries from which on more than one thread is quicker: waking a team costs some ten microseconds a kernel.
+MANY = 200_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +137,7 @@ def gmres(
     residual, iterations, history and times: print(info).  What does not converge is no error: x is the best so far.
 
     Raises UsageError for what is not square, finite or real, SingularError for a row or column of zeros, and
-    ResourceError where the device is not there or has no room.  docs/gmres.md explains the rest.
+    ResourceError where the device does not exist or has too little memory.  docs/gmres.md explains the rest.
 
     >>> import mxpeak as mx, scipy.sparse as sp
     >>> x, info = mx.gmres(sp.csr_array([[2.0, 0.0], [0.0, 4.0]]), [2.0, 4.0])
@@ -141,26 +145,35 @@ def gmres(
     (array([1., 1.]), True)
     """
     options = Options(precision, tol, restart, max_iterations, preconditioner, storage, smoother, threads)
-    return solve_in(inputs.place_for(device, A, b, x0), A, b, x0, options)
+    operands = (A, b) if x0 is None else (A, b, x0)
+    where = device_for(device, *(device_of(one) or "cpu" for one in operands))
+    return solve_on(where, A, b, x0, options)
 
 
-def solve_in(arrays: Arrays, A: Any, b: Any, x0: Any, options: Options) -> tuple[Any, GmresInfo]:
-    """`gmres` on the host, or on a device."""
+def solve_on(device: Any, A: Any, b: Any, x0: Any, options: Options) -> tuple[Any, GmresInfo]:
+    """`gmres` on a `kernels.torch.device.Device`, or on the host (None)."""
     whole = inputs.matrix(A)
-    host = team.kernels(options.threads, whole.nnz)
-    with team.TURN, arrays.careful():
-        B = inputs.vectors(arrays, b, "b", whole.shape[0])
-        X0 = inputs.start(arrays, x0, B)
+    right_side = inputs.vectors(b, "b", whole.shape[0])
+    threads = threads_for(options.threads, default=None if whole.nnz >= MANY else 1)
+    kernels = sparse_kernels(device, threads)
+    with TURN, kernels.computing():
+        B = inputs.on_kernels(right_side, kernels)
+        X0 = inputs.start(x0, right_side, kernels)
         solver = Solver(
-            arrays.kernels(host), whole, options.precision, options.preconditioner, options.storage, options.smoother,
-            min(options.restart, whole.shape[0]), arrays,
-        )  # fmt: skip
+            kernels,
+            whole,
+            options.precision,
+            options.preconditioner,
+            options.storage,
+            options.smoother,
+            min(options.restart, whole.shape[0]),
+        )
         done = [
             solver.solve(column, start, options.tol, options.max_iterations)
             for column, start in zip(B.reshape(len(B), -1).T, X0.reshape(len(B), -1).T)
         ]
-        x = arrays.stacked([one.x for one in done]).reshape(B.shape)
-        return arrays.given_back(x, b), _info(solver, done, options.tol)
+        X = kernels.xp.stack([one.x for one in done], axis=1).reshape(B.shape)
+        return right_side.result(X), _info(solver, done, options.tol)
 
 
 def _info(solver: Solver, done: list[Column], tol: float) -> GmresInfo:
@@ -174,6 +187,6 @@ def _info(solver: Solver, done: list[Column], tol: float) -> GmresInfo:
         values=problem.inner.A.values, vectors=problem.inner.A.vectors, preconditioner=choice.name,
         reason=choice.reason, levels=problem.levels, storage=problem.inner.A.storage, colours=problem.colours,
         scaled=solver.plan.scaling.active, fallback=solver.fallback, message="\n".join(notes), bytes=problem.bytes,
-        device=solver.arrays.name, setup_s=solver.setup_s,
+        device=solver.device, setup_s=solver.setup_s,
         times={name: phase.time_s for name, phase in solver.spans.phases.items()}, history=tuple(longest.history),
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""A x = b in the forms in which it is solved: the order of its rows, how values are stored, and what stands before."""
+"""A x = b in the forms in which it is solved: the order of its rows, how values are stored, and the preconditioner."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ import numpy as np
 from scipy.sparse import csr_array, diags_array
 
 from mxpeak.comm.solo import Solo
+from mxpeak.distributed.sparse import zeros
 from mxpeak.distributed.system import MixedSystem
+from mxpeak.kernels.choose import sparse as sparse_kernels
 from mxpeak.kernels.contract.sparse import SparseKernels, Vector
 from mxpeak.layout.stencil import Box
 from mxpeak.library.sparse.amg import Grid, amg_multigrid, hierarchy
-from mxpeak.library.sparse.arrays import Arrays
-from mxpeak.library.sparse.choosing import Choice, Formats
+from mxpeak.library.sparse.choosing import FIRST_USE, Choice, Formats
 from mxpeak.library.sparse.inputs import Csr
 from mxpeak.library.sparse.preconditioners import (
     Identity,
@@ -28,8 +29,8 @@ from mxpeak.library.sparse.preconditioners import (
     stencil_multigrid,
 )
 from mxpeak.library.sparse.scaling import Scaling
-from mxpeak.library.sparse.team import kernels, make_ready
 from mxpeak.precision import PRECISIONS
+from mxpeak.runtime.calls import compile_once
 from mxpeak.solvers.krylov import gmres_ir
 from mxpeak.spans import Spans
 
@@ -57,37 +58,36 @@ class Plan:
 class Problem:
     """The scaled matrix in one order, and the system that is being iterated on: low at first, in fp64 once widened."""
 
-    def __init__(
-        self, kernels: SparseKernels, arrays: Arrays, A: Csr, plan: Plan, formats: Formats, spans: Spans
-    ):  # fmt: skip
-        self._kernels, self._arrays, self._plan, self._spans = kernels, arrays, plan, spans
-        self._workshop = Workshop(kernels, arrays, plan.smoother, plan.storage, spans)
+    def __init__(self, kernels: SparseKernels, A: Csr, plan: Plan, formats: Formats, spans: Spans):
+        self._kernels, self._plan, self._spans = kernels, plan, spans
+        self._workshop = Workshop(kernels, plan.smoother, plan.storage, spans)
         rows = kernels.rows_of(A.indptr, A.indices, A.data, A.shape[0], 0)
         basis = self._basis_bytes(rows.n, formats.vectors)
         value_bytes = [PRECISIONS[formats.values].bytes]
         if not formats.exact:
             value_bytes.append(PRECISIONS["fp64"].bytes)  # the outer matrix shares nothing
-        self._workshop.check_room(rows, None, value_bytes, basis)
+        self._workshop.check_memory(rows, None, value_bytes, basis)
         with spans("order"):
             self.order = one_group(rows.n)
             if plan.choice.name in SWEEPING:
                 rows, self.order = self._workshop.ordered(rows)
-            self._places, self._inverse = (arrays.indices(one) for one in (self.order.places, self.order.inverse))
+            self._new_to_old = kernels.xp.asarray(self.order.new_to_old)
+            self._old_to_new = kernels.xp.asarray(self.order.old_to_new)
         with spans("store"):
-            self._workshop.check_room(rows, self.order, value_bytes, basis)
+            self._workshop.check_memory(rows, self.order, value_bytes, basis)
             self.inner = self.outer = self._workshop.store(rows, self.order, formats.values, formats.vectors)
             if formats.vectors != "fp64":
                 values = formats.values if formats.exact else "fp64"
                 self.outer = self._workshop.store(rows, self.order, values, "fp64", like=self.inner.A)
-        self.begin_anew()
+        self.start_over()
 
     def ordered(self, x: Vector) -> Vector:
         """A vector of the user's order in the matrix's."""
-        return self._arrays.permuted(x, self._places)
+        return self._kernels.xp.take(x, self._new_to_old)
 
-    def as_given(self, x: Vector) -> Vector:
+    def unordered(self, x: Vector) -> Vector:
         """And back."""
-        return self._arrays.permuted(x, self._inverse)
+        return self._kernels.xp.take(x, self._old_to_new)
 
     @property
     def colours(self) -> int:
@@ -102,9 +102,9 @@ class Problem:
     @property
     def bytes(self) -> int:
         """Of matrices, preconditioner and basis."""
-        beside = 0 if self.outer is self.inner else self.outer.A.bytes_beside(self.inner.A)
+        outer = 0 if self.outer is self.inner else self.outer.A.extra_bytes(self.inner.A)
         basis = self._basis_bytes(self.inner.n, self.inner.A.vectors)
-        return int(self.inner.A.bytes + beside + self._preconditioner.bytes + basis)
+        return int(self.inner.A.bytes + outer + self._preconditioner.bytes + basis)
 
     def _basis_bytes(self, n: int, vectors: str) -> int:
         return (self._plan.restart + 1) * n * PRECISIONS[vectors].bytes
@@ -112,14 +112,14 @@ class Problem:
     def widen(self) -> None:
         """From now on everything in fp64."""
         self.inner = self.outer
-        self.begin_anew()
+        self.start_over()
 
-    def begin_anew(self) -> None:
+    def start_over(self) -> None:
         """Make preconditioner and system, all of whose vectors are new: none holds what is not finite."""
         with self._spans("preconditioner set-up"):
             self._preconditioner = self._made()
             self.system = Continued(
-                self._kernels, Solo(), self.outer, self.inner, self._kernels.vector(self.inner.n, "fp64"),
+                self._kernels, Solo(), self.outer, self.inner, zeros(self._kernels, self.inner.n, "fp64"),
                 self._preconditioner, self._plan.restart, self._spans,
             )  # fmt: skip
 
@@ -143,15 +143,15 @@ class Continued(MixedSystem):
 
     def __init__(self, *args: Any):
         super().__init__(*args)
-        self._best, self._best_x = inf, self._kernels.vector(self._A.n, "fp64")
+        self._best, self._best_x = inf, zeros(self._kernels, self._A.n, "fp64")
         self._known: float | None = None
 
     def begin(self, b: Vector, x: Vector) -> None:
-        """Take another right-hand side, and where to begin."""
-        self._kernels.assign(self._b, b)
-        self._kernels.assign(self.solution, x)
+        """Another right-hand side, and the x to begin with."""
+        self._b[:] = b
+        self.solution[:] = x
         self._best, self._known = inf, None
-        self._kernels.assign(self._best_x, x)  # to go back to where no residual is a finite number
+        self._best_x[:] = x  # to go back to where no residual is a finite number
 
     def residual(self) -> float:
         """||b - A x||, computed once for every x."""
@@ -159,7 +159,7 @@ class Continued(MixedSystem):
             self._known = super().residual()
             if self._known < self._best:
                 self._best = self._known
-                self._kernels.assign(self._best_x, self.solution)
+                self._best_x[:] = self.solution
         return self._known
 
     def update(self, d: Vector) -> None:
@@ -169,7 +169,7 @@ class Continued(MixedSystem):
 
     def go_back(self) -> Vector:
         """Return to the x of the least residual so far, which the next one overwrites."""
-        self._kernels.assign(self.solution, self._best_x)
+        self.solution[:] = self._best_x
         self._known = None
         self.residual()
         return self._best_x
@@ -180,25 +180,27 @@ class Continued(MixedSystem):
         return self._r
 
 
-def make_ready_for(arrays: Arrays, plan: Plan, formats: Formats) -> None:
+def compile_for(kernels: SparseKernels, plan: Plan, formats: Formats) -> None:
     """Use on a tiny system all that this plan will use in these formats, so that it is compiled."""
-    key = (arrays, plan.choice.name, plan.smoother, formats.values, formats.vectors, formats.exact)
+    key = (kernels.device, plan.choice.name, plan.smoother, formats.values, formats.vectors, formats.exact)
 
     def use() -> None:
-        A, choice, grids = _tiny(plan.choice)
+        small_kernels = sparse_kernels(kernels.device, 1)
+        A, choice, grids = _tiny(small_kernels, plan.choice)
         small = replace(plan, choice=choice, grids=grids, restart=2, scaling=Scaling())
-        problem = Problem(arrays.kernels(kernels(1, 0)), arrays, A, small, formats, Spans())
-        problem.system.begin(np.ones(A.shape[0]), np.zeros(A.shape[0]))
+        problem = Problem(small_kernels, A, small, formats, Spans())
+        problem.system.begin(1.0, 0.0)
         gmres_ir(problem.system, 1.0, restart=2, most=3, tolerance=1e-15)
 
-    make_ready(f"{plan.choice.name} with {formats.values} values and {formats.vectors} vectors", key, use)
+    what = f"{plan.choice.name} with {formats.values} values and {formats.vectors} vectors"
+    compile_once(f"{FIRST_USE} {what}", key, use)
 
 
-def _tiny(choice: Choice) -> tuple[Csr, Choice, tuple[Grid, ...]]:
+def _tiny(kernels: SparseKernels, choice: Choice) -> tuple[Csr, Choice, tuple[Grid, ...]]:
     """A system of the kind, and its preconditioner."""
     if choice.box is not None:
         box = Box(4, 4, 4)
-        rows = kernels(1, 0).stencil_rows(box, choice.stencil)
+        rows = kernels.stencil_rows(box, choice.stencil)
         return csr_array((rows.data, rows.indices, rows.indptr)), replace(choice, box=box), ()
     off, n = -np.ones(TINY - 1), TINY
     A = csr_array(diags_array([off, np.full(n, 2.0), off], offsets=[-1, 0, 1]))

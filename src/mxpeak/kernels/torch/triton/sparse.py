@@ -1,8 +1,8 @@
 """Sums over chunks of a sparse matrix in one pass: every stored value is read once, a slot's 64 lanes by one warp.
 
 A program is one warp with some successive chunks: their tables, bases and much of their x share cache lines.  A thread
-has two neighbouring lanes, so its loads of x, which may begin anywhere, lie beside those of its neighbours.  fp8 comes
-as integers, since few devices know the format: put into an fp16's place they are 2^-8 times what they mean.
+has two neighbouring lanes, so its loads of x, which may begin anywhere, lie next to those of its neighbours.  fp8 comes
+as integers, since few devices know the format: put into an fp16's bits they are 2^-8 times what they mean.
 Sums are of the vectors' type, each lane's over its slots in an order that never changes.
 """
 
@@ -111,9 +111,18 @@ def _add(total, x, row, values, bases, columns, count, KIND: tl.constexpr, E4M3:
 
 @triton.jit
 def _add_part(
-    total, chunk, x, bases, near, far, values, PART: tl.constexpr, KINDS: tl.constexpr, E4M3: tl.constexpr,
+    total,
+    chunk,
+    x,
+    bases,
+    near,
+    far,
+    values,
+    PART: tl.constexpr,
+    KINDS: tl.constexpr,
+    E4M3: tl.constexpr,
     SLOTS: tl.constexpr,
-):  # fmt: skip
+):
     """total += L x or U x of a chunk's rows."""
     row = tl.load(chunk + ROW)
     slot = tl.load(chunk + SLOT).to(tl.int64)
@@ -137,12 +146,29 @@ def _add_part(
 
 @triton.jit(do_not_specialize=["first", "end", "each"])
 def sweep_kernel(
-    table, first, end, each, bases, near, far, values, diagonal, b, outside, x, keep, PARTS: tl.constexpr,
-    OUTSIDE: tl.constexpr, KEEP: tl.constexpr, KINDS: tl.constexpr, E4M3: tl.constexpr, SLOTS: tl.constexpr,
-):  # fmt: skip
-    """x_i = (b_i - outside_i - Σ_L a_ij x_j - Σ_U a_ij x_j) / a_ii of chunks first … end-1, which are independent.
+    table,
+    first,
+    end,
+    each,
+    bases,
+    near,
+    far,
+    values,
+    diagonal,
+    b,
+    Hx,
+    x,
+    keep,
+    PARTS: tl.constexpr,
+    HALO: tl.constexpr,
+    KEEP: tl.constexpr,
+    KINDS: tl.constexpr,
+    E4M3: tl.constexpr,
+    SLOTS: tl.constexpr,
+):
+    """x_i = (b_i - (H x)_i - Σ_L a_ij x_j - Σ_U a_ij x_j) / a_ii of chunks first … end-1, which are independent.
 
-    `each` of them for a program.  PARTS leaves out L or U.  KEEP: keep_i = b_i - outside_i - Σ_L a_ij x_j.
+    `each` of them for a program.  PARTS leaves out L or U.  KEEP: keep_i = b_i - (H x)_i - Σ_L a_ij x_j.
     """
     real: tl.constexpr = x.dtype.element_ty
     lane = tl.arange(0, LANES)
@@ -153,8 +179,8 @@ def sweep_kernel(
         there = lane < tl.load(chunk + ROWS)
         left = tl.load(b + rows, mask=there, other=0.0)
         d = tl.load(diagonal + rows, mask=there, other=1.0)
-        if OUTSIDE:
-            left -= tl.load(outside + rows, mask=there, other=0.0)
+        if HALO:
+            left -= tl.load(Hx + rows, mask=there, other=0.0)
         total = tl.zeros([LANES], real)
         if LOWER & PARTS:
             total = _add_part(total, chunk, x, bases, near, far, values, LOWER, KINDS, E4M3, SLOTS)
@@ -169,9 +195,20 @@ def sweep_kernel(
 
 @triton.jit(do_not_specialize=["end", "each"])
 def multiply_kernel(
-    table, end, each, bases, near, far, values, diagonal, x, y, KINDS: tl.constexpr, E4M3: tl.constexpr,
+    table,
+    end,
+    each,
+    bases,
+    near,
+    far,
+    values,
+    diagonal,
+    x,
+    y,
+    KINDS: tl.constexpr,
+    E4M3: tl.constexpr,
     SLOTS: tl.constexpr,
-):  # fmt: skip
+):
     """y = (L + D + U) x of chunks 0 … end-1, `each` of them for a program."""
     lane = tl.arange(0, LANES)
     begin = tl.program_id(0) * each
@@ -188,9 +225,23 @@ def multiply_kernel(
 
 @triton.jit(do_not_specialize=["end", "each"])
 def residual_kernel(
-    table, end, each, bases, near, far, values, diagonal, b, x, targets, r, PARTS: tl.constexpr, KINDS: tl.constexpr,
-    E4M3: tl.constexpr, SLOTS: tl.constexpr,
-):  # fmt: skip
+    table,
+    end,
+    each,
+    bases,
+    near,
+    far,
+    values,
+    diagonal,
+    b,
+    x,
+    targets,
+    r,
+    PARTS: tl.constexpr,
+    KINDS: tl.constexpr,
+    E4M3: tl.constexpr,
+    SLOTS: tl.constexpr,
+):
     """r[targets_i] = b_i - (L + D + U) x where targets_i >= 0, of chunks 0 … end-1; with UPPER alone, -U x."""
     lane = tl.arange(0, LANES)
     begin = tl.program_id(0) * each
@@ -210,21 +261,31 @@ def residual_kernel(
 
 
 @triton.jit(do_not_specialize=["count"])
-def outside_kernel(
-    numbers, targets, count, pointer, columns, values, halo, y, FACTOR: tl.constexpr, KEEP: tl.constexpr,
-    ROWS_AT_ONCE: tl.constexpr, WIDTH: tl.constexpr,
-):  # fmt: skip
+def halo_kernel(
+    numbers,
+    targets,
+    count,
+    pointer,
+    columns,
+    values,
+    halo,
+    y,
+    FACTOR: tl.constexpr,
+    KEEP: tl.constexpr,
+    ROWS_AT_ONCE: tl.constexpr,
+    WIDTH: tl.constexpr,
+):
     """y[targets_k] = FACTOR·Σ_h a_sh halo_h, s = numbers_k; added to what is there with KEEP."""
     k = tl.program_id(0) * ROWS_AT_ONCE + tl.arange(0, ROWS_AT_ONCE)
     there = k < count
     s = tl.load(numbers + k, mask=there, other=0)
     first = tl.load(pointer + s, mask=there, other=0)
     entries = (tl.load(pointer + s + 1, mask=there, other=0) - first).to(tl.int32)
-    place = tl.arange(0, WIDTH)[None, :]
+    lane = tl.arange(0, WIDTH)[None, :]
     total = tl.zeros([ROWS_AT_ONCE, WIDTH], y.dtype.element_ty)
     for at in range(0, tl.max(entries, axis=0), WIDTH):
-        inside = at + place < entries[:, None]
-        entry = first[:, None] + (at + place)
+        inside = at + lane < entries[:, None]
+        entry = first[:, None] + (at + lane)
         column = tl.load(columns + entry, mask=inside, other=0)
         a = tl.load(values + entry, mask=inside, other=0.0)
         total += a * tl.load(halo + column, mask=inside, other=0.0)
@@ -265,18 +326,36 @@ def _options(device: Device, A: TorchMatrix) -> dict[str, Any]:
 
 
 def sweep(
-    device: Device, A: TorchMatrix, steps: Steps, b: Tensor, outside: Tensor | None, x: Tensor, keep: Tensor | None,
-    parts: int, *, backward: bool,
-) -> None:  # fmt: skip
+    device: Device,
+    A: TorchMatrix,
+    steps: Steps,
+    b: Tensor,
+    Hx: Tensor | None,
+    x: Tensor,
+    keep: Tensor | None,
+    parts: int,
+    *,
+    backward: bool,
+) -> None:
     """See `sparse_plain`."""
     for step in parts_of(steps, backward=backward):
         first, end = steps.bounds[step : step + 2]
         each, grid = _shares(device, end - first)
         sweep_kernel[grid](
-            steps.table, first, end, each, *_arrays(A), b, x if outside is None else outside, x,
-            x if keep is None else keep, PARTS=parts, OUTSIDE=outside is not None, KEEP=keep is not None,
+            steps.table,
+            first,
+            end,
+            each,
+            *_arrays(A),
+            b,
+            x if Hx is None else Hx,
+            x,
+            x if keep is None else keep,
+            PARTS=parts,
+            HALO=Hx is not None,
+            KEEP=keep is not None,
             **_options(device, A),
-        )  # fmt: skip
+        )
 
 
 def multiply(device: Device, A: TorchMatrix, x: Tensor, y: Tensor) -> None:
@@ -295,15 +374,26 @@ def residual(device: Device, A: TorchMatrix, coarse: Coarse, b: Tensor, x: Tenso
     )
 
 
-def outside(
+def halo_product(
     device: Device, A: TorchMatrix, halo: Tensor, surface: Surface, y: Tensor, *, keep: bool, factor: float
 ) -> None:
     """See `sparse_plain`."""
     count, pattern = surface.numbers.numel(), A.pattern
-    outside_kernel[(-(-count // SURFACE),)](
-        surface.numbers, surface.targets, count, pattern.outside_first, pattern.outside_columns, A.outside, halo, y,
-        FACTOR=factor, KEEP=keep, ROWS_AT_ONCE=SURFACE, WIDTH=WIDTH, num_warps=WARPS,
-    )  # fmt: skip
+    halo_kernel[(-(-count // SURFACE),)](
+        surface.numbers,
+        surface.targets,
+        count,
+        pattern.halo_first,
+        pattern.halo_columns,
+        A.halo_entries,
+        halo,
+        y,
+        FACTOR=factor,
+        KEEP=keep,
+        ROWS_AT_ONCE=SURFACE,
+        WIDTH=WIDTH,
+        num_warps=WARPS,
+    )
 
 
 # --- what is compiled without a device, to see that it can be -----------------------------------------------------
@@ -320,19 +410,30 @@ def _sample(kernel: Any, types: tuple[str, str], ints: str, **constants: int) ->
 
 COMPILED = [
     *(
-        _sample(sweep_kernel, types, "first end each", PARTS=3, OUTSIDE=1, KEEP=1)
+        _sample(sweep_kernel, types, "first end each", PARTS=3, HALO=1, KEEP=1)
         for types in (("*bf16", "*fp32"), ("*u8", "*fp32"), ("*fp16", "*fp64"), ("*fp64", "*fp64"))
     ),
     _sample(multiply_kernel, ("*bf16", "*fp64"), "end each"),
     _sample(residual_kernel, ("*fp32", "*fp32"), "end each", PARTS=3),
     *(
         (
-            outside_kernel,
-            {"numbers": "*i32", "targets": "*i32", "count": "i32", "pointer": "*i64", "columns": "*i32",
-             "values": real, "halo": real, "y": real, "FACTOR": "constexpr", "KEEP": "constexpr",
-             "ROWS_AT_ONCE": "constexpr", "WIDTH": "constexpr"},
+            halo_kernel,
+            {
+                "numbers": "*i32",
+                "targets": "*i32",
+                "count": "i32",
+                "pointer": "*i64",
+                "columns": "*i32",
+                "values": real,
+                "halo": real,
+                "y": real,
+                "FACTOR": "constexpr",
+                "KEEP": "constexpr",
+                "ROWS_AT_ONCE": "constexpr",
+                "WIDTH": "constexpr",
+            },
             {"FACTOR": -1.0, "KEEP": True, "ROWS_AT_ONCE": SURFACE, "WIDTH": WIDTH},
         )
         for real in ("*fp32", "*fp64")
     ),
-]  # fmt: skip
+]

@@ -52,18 +52,28 @@ def subtract_kernel(b, y, n, sums, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def add_at_kernel(x, places, y, n, BLOCK: tl.constexpr):
-    """x[places_k] += y_k."""
+def scatter_add_kernel(x, rows, y, n, BLOCK: tl.constexpr):
+    """x[rows_k] += y_k."""
     k = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    to = x + tl.load(places + k, mask=k < n, other=0)
+    to = x + tl.load(rows + k, mask=k < n, other=0)
     tl.store(to, tl.load(to, mask=k < n, other=0.0) + tl.load(y + k, mask=k < n, other=0.0), mask=k < n)
 
 
 @triton.jit(do_not_specialize=["k"])
 def basis_kernel(
-    Q, ld, k, w, h, n, sums, SUBTRACT: tl.constexpr, PROJECT: tl.constexpr, SQUARE: tl.constexpr, K: tl.constexpr,
+    Q,
+    ld,
+    k,
+    w,
+    h,
+    n,
+    sums,
+    SUBTRACT: tl.constexpr,
+    PROJECT: tl.constexpr,
+    SQUARE: tl.constexpr,
+    K: tl.constexpr,
     BLOCK: tl.constexpr,
-):  # fmt: skip
+):
     """w -= Σ_{j<k} h_j q_j; its part of all q_j · w into sums[program, j], or of Σ w_i² into sums[program]."""
     j = tl.arange(0, K)
     lane = tl.arange(0, BLOCK)
@@ -114,7 +124,7 @@ def dot(device: Device, x: Tensor, y: Tensor) -> Tensor:
     return sums.sum()
 
 
-def subtract_from(device: Device, b: Tensor, y: Tensor) -> Tensor:
+def subtract_from(device: Device, y: Tensor, b: Tensor) -> Tensor:
     """See `sparse_vectors`."""
     programs = _programs(device, y, BLOCK)
     sums = device.empty(programs)
@@ -122,10 +132,10 @@ def subtract_from(device: Device, b: Tensor, y: Tensor) -> Tensor:
     return sums.sum()
 
 
-def add_at(device: Device, x: Tensor, places: Tensor, y: Tensor) -> None:
+def scatter_add(device: Device, x: Tensor, rows: Tensor, y: Tensor) -> None:
     """See `sparse_vectors`."""
-    if n := places.numel():
-        add_at_kernel[(-(-n // BLOCK),)](x, places, y, n, BLOCK=BLOCK, num_warps=WARPS)
+    if n := rows.numel():
+        scatter_add_kernel[(-(-n // BLOCK),)](x, rows, y, n, BLOCK=BLOCK, num_warps=WARPS)
 
 
 def project(device: Device, Q: Tensor, w: Tensor) -> Tensor:
@@ -159,14 +169,25 @@ def _pass(
 ) -> Tensor:
     """One pass over up to MOST vectors: their sums, or the one of w."""
     k, n = len(Q), w.numel()
-    room = max(FEWEST, triton.next_power_of_2(k))
-    block = BLOCK // room
+    height = max(FEWEST, triton.next_power_of_2(k))
+    block = BLOCK // height
     programs = _programs(device, w, block)
-    sums = device.empty(programs, room if project else 1)
+    sums = device.empty(programs, height if project else 1)
     basis_kernel[(programs,)](
-        Q, Q.stride(0), k, w, sums if h is None else h, n, sums, SUBTRACT=h is not None, PROJECT=project,
-        SQUARE=square, K=room, BLOCK=block, num_warps=WARPS,
-    )  # fmt: skip
+        Q,
+        Q.stride(0),
+        k,
+        w,
+        sums if h is None else h,
+        n,
+        sums,
+        SUBTRACT=h is not None,
+        PROJECT=project,
+        SQUARE=square,
+        K=height,
+        BLOCK=block,
+        num_warps=WARPS,
+    )
     return sums[:, :k].sum(0) if project else sums.sum(0)
 
 
@@ -178,16 +199,16 @@ def _sample(kernel: Any, types: str, **constants: int) -> tuple[Any, dict[str, s
     return kernel, dict(zip(kernel.arg_names, types.split())) | dict.fromkeys(constants, "constexpr"), constants
 
 
-def _basis(real: str, room: int, **what: int) -> tuple[Any, dict[str, str], dict[str, int]]:
-    """The pass over a basis of up to `room` vectors that does this and nothing else."""
+def _basis(real: str, height: int, **what: int) -> tuple[Any, dict[str, str], dict[str, int]]:
+    """The pass over a basis of up to `height` vectors that does this and nothing else."""
     flags = {"SUBTRACT": 0, "PROJECT": 0, "SQUARE": 0, **what}
-    return _sample(basis_kernel, f"{real} i32 i32 {real} *fp64 i32 *fp64", **flags, K=room, BLOCK=BLOCK // room)
+    return _sample(basis_kernel, f"{real} i32 i32 {real} *fp64 i32 *fp64", **flags, K=height, BLOCK=BLOCK // height)
 
 
 COMPILED = [
     _sample(dot_kernel, "*fp32 *fp32 i32 *fp64", BLOCK=BLOCK),
     _sample(subtract_kernel, "*fp64 *fp64 i32 *fp64", BLOCK=BLOCK),
-    _sample(add_at_kernel, "*fp32 *i32 *fp32 i32", BLOCK=BLOCK),
+    _sample(scatter_add_kernel, "*fp32 *i32 *fp32 i32", BLOCK=BLOCK),
     _basis("*fp32", FEWEST, PROJECT=1),
     _basis("*fp32", 32, SUBTRACT=1, PROJECT=1),
     _basis("*fp64", MOST, SUBTRACT=1, PROJECT=1),

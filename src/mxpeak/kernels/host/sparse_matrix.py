@@ -1,0 +1,151 @@
+"""A sparse matrix as the host stores it, and its values in other formats."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from mxpeak.kernels.host import sparse_pack as pack
+from mxpeak.kernels.host.sparse_native import LANES
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+#: The type of each format, and as what compiled code gets it.
+FORMATS: dict[str, tuple[Any, Any]] = {
+    "fp64": (np.dtype(np.float64), np.dtype(np.float64)),
+    "fp32": (np.dtype(np.float32), np.dtype(np.float32)),
+    "bf16": (np.dtype(ml_dtypes.bfloat16), np.dtype(np.int16)),
+    "fp16": (np.dtype(np.float16), np.dtype(np.uint16)),
+    "fp8": (np.dtype(ml_dtypes.float8_e4m3fn), np.dtype(np.uint8)),
+}
+VECTORS: dict[str, np.dtype[Any]] = {"fp64": np.dtype(np.float64), "fp32": np.dtype(np.float32)}
+#: Entries that are rounded at a time, so that no second array as large as the matrix comes to be.
+PIECE = 2**22
+#: Bytes of a cache line.
+LINE = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """Where a matrix has entries, as `sparse_pack` tells it, and in which order sweeps go through the chunks.
+
+    every           the chunks in the order of a sweep, and where its steps begin, which threads take together
+    early, late     the same of those that need nothing of other ranks, and of the others
+    rows_in_turn    the chunks by window, for whatever may take them in any order
+    """
+
+    storage: str
+    table: Array
+    bases: Array
+    near: Array
+    far: Array
+    every: tuple[Array, Array]
+    early: tuple[Array, Array]
+    late: tuple[Array, Array]
+    rows_in_turn: Array
+    halo_rows: Array
+    halo_first: Array
+    halo_columns: Array
+
+    @property
+    def bytes(self) -> int:
+        """Of all that tells columns."""
+        return int(sum(array.nbytes for array in (self.table, self.bases, self.near, self.far)))
+
+    @property
+    def arrays(self) -> tuple[Array, ...]:
+        """As the sweeps take them."""
+        return self.table, self.bases, self.near, self.far
+
+    @property
+    def halo_arrays(self) -> tuple[Array, ...]:
+        """Rows, where their entries begin, and columns of H."""
+        return self.halo_rows, self.halo_first, self.halo_columns
+
+
+@dataclass(slots=True, repr=False)
+class HostMatrix:
+    """A matrix of this rank, stored: see `kernels.contract.sparse.Stored`."""
+
+    n: int
+    halo: int
+    nnz: int
+    values: str
+    vectors: str
+    pattern: Pattern
+    entries: Array
+    diagonal: Array
+    halo_entries: Array
+    coarse: list[tuple[Array, Array, Array, Array]] = field(default_factory=list)
+
+    @property
+    def storage(self) -> str:
+        """How its columns are told."""
+        return self.pattern.storage
+
+    @property
+    def bytes(self) -> int:
+        """Of everything."""
+        pattern = self.pattern
+        others = (self.entries, self.diagonal, self.halo_entries, pattern.halo_columns, pattern.halo_first)
+        return pattern.bytes + int(sum(array.nbytes for array in others))
+
+    @property
+    def index_bytes(self) -> int:
+        """Of what tells the columns."""
+        return self.pattern.bytes
+
+    def extra_bytes(self, other: HostMatrix) -> int:
+        """What it takes in addition to another form, with which it may share columns and values."""
+        shared = other.pattern.bytes + other.entries.nbytes if self.entries is other.entries else 0
+        return self.bytes - shared
+
+    @property
+    def halo_nnz(self) -> int:
+        """Entries of H."""
+        return int(self.halo_entries.size)
+
+    @property
+    def lower(self) -> int:
+        """Values stored of L."""
+        return LANES * int(self.pattern.table[:, pack.L_PART : pack.L_PART + 3].sum(dtype=np.int64))
+
+    @property
+    def upper(self) -> int:
+        """Values stored of U."""
+        return LANES * int(self.pattern.table[:, pack.U_PART : pack.U_PART + 3].sum(dtype=np.int64))
+
+
+def aligned(size: int, dtype: Any) -> Array:
+    """Zeros that begin with a cache line: vector loads then touch no second one."""
+    itemsize = np.dtype(dtype).itemsize
+    raw = np.zeros(size * itemsize + LINE, np.uint8)
+    start = -raw.ctypes.data % LINE
+    return raw[start : start + size * itemsize].view(dtype)
+
+
+def rounded(data: Array, dtype: Any) -> Array:
+    """Values in a format, rounded to nearest even, once."""
+    if data.dtype == dtype:
+        return data
+    out = np.empty(data.size, dtype)
+    with np.errstate(all="ignore"):
+        for k in range(0, data.size, PIECE):
+            part = data[k : k + PIECE]
+            out[k : k + PIECE] = _odd(part) if dtype.kind == "V" else part
+    return out
+
+
+def _odd(a: Array) -> Array:
+    """fp64 numbers cut off to fp32, the last bit set where something was lost: rounded once more, they are right.
+
+    ml_dtypes' formats are made of fp32, and two roundings to nearest are not one.
+    """
+    near = a.astype(np.float32)
+    bits = near.view(np.int32)
+    bits -= np.abs(near.astype(np.float64)) > np.abs(a)  # towards zero
+    bits |= (near.astype(np.float64) != a) & np.isfinite(near)
+    return near

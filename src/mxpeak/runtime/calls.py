@@ -1,0 +1,50 @@
+"""Calls of the library in one process: whose turn it is, on how many threads, and compilation at first use."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from functools import cache
+from numbers import Integral
+from typing import Any
+
+from mxpeak.comm.solo import Solo
+from mxpeak.errors import UsageError
+from mxpeak.perf.host import allowed_cores, one_core_each
+from mxpeak.runtime.compile import compile_in_turn
+
+#: One call at a time: the kernels' threads work in step, and a sum has one slot for each of them.  A call that a user's
+#: function starts comes in the same thread, between two kernels.
+TURN = threading.RLock()
+
+_ready: set[tuple[object, ...]] = set()
+
+
+def threads_for(asked: Any, *, default: int | None = None) -> int:
+    """As many threads as asked for, if there are cores for them; where `asked` is None, `default` or one a core."""
+    if asked is None:
+        return default or _cores()
+    if isinstance(asked, bool) or not isinstance(asked, Integral) or int(asked) < 1:
+        raise UsageError(f"threads={asked!r}: give a whole number from 1 on, or None for one a core")
+    most = len(allowed_cores())
+    if int(asked) > most:
+        raise UsageError(
+            f"threads={asked}, but there are {most} cores for this process, and threads that work in step need one "
+            f"each; give at most {most}, or None for one a core"
+        )
+    return int(asked)
+
+
+@cache
+def _cores() -> int:
+    return max(1, len(one_core_each()))
+
+
+def compile_once(what: str, key: tuple[object, ...], use: Callable[[], Any]) -> None:
+    """Use kernels on something tiny at the first call with this key, so that they are compiled.
+
+    Says so on stderr if that takes more than a second.
+    """
+    if key not in _ready:
+        _ready.add(key)
+        compile_in_turn(Solo(), what, use)

@@ -1,0 +1,85 @@
+"""Work is run, then recorded, then replayed: what a graph depends on tells it apart from others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+
+from mxpeak.kernels.host.sparse import HostSparse
+from mxpeak.kernels.host.team import Team
+from mxpeak.kernels.torch.device import Device
+from mxpeak.kernels.torch.replay import Replay
+from mxpeak.kernels.torch.sparse import TorchSparse
+from tests.support.sparse_matrices import order_of, rows_of
+
+
+class FakeRecorder:
+    """Counts what is recorded, and replays by calling."""
+
+    def __init__(self) -> None:
+        self.busy, self.recorded, self.replayed = False, 0, 0
+
+    def is_busy(self) -> bool:
+        return self.busy
+
+    def record(self, work: Callable[[], None]) -> Callable[[], None]:
+        self.recorded += 1
+
+        def replay() -> None:
+            self.replayed += 1
+            work()
+
+        return replay
+
+
+def test_work_is_run_then_recorded_then_replayed_and_what_is_not_used_is_forgotten() -> None:
+    recorder, done = FakeRecorder(), []
+    replay = Replay(recorder, most=2)
+
+    def run(*keys: str) -> tuple[int, int, int]:
+        for key in keys:
+            replay(key, lambda key=key: done.append(key))
+        return len(done), recorder.recorded, recorder.replayed
+
+    assert run("a") == (1, 0, 0)
+    assert run("a") == (2, 1, 1)
+    assert run("a", "a") == (4, 1, 3)
+    assert run("b", "a", "c") == (7, 1, 4)  # b, used longest ago, makes room
+    assert run("a", "b") == (9, 1, 5)  # and c does for b
+    assert run("b") == (10, 2, 6)
+    assert run("c") == (11, 2, 6)
+    recorder.busy = True  # part of somebody else's graph
+    assert run("b", "new", "new") == (14, 2, 6)
+    assert done == ["a", "a", "a", "a", "b", "a", "c", "a", "b", "b", "c", "b", "new", "new"]
+
+
+def test_without_a_recorder_work_is_only_run() -> None:
+    done: list[int] = []
+    replay = Replay(None)
+    for k in range(3):
+        replay("always", lambda k=k: done.append(k))
+    assert done == [0, 1, 2]
+
+
+def test_operations_are_told_apart_by_their_vectors_and_by_what_they_do() -> None:
+    """Each is called three times with each of two sets of vectors: once run, once recorded, twice replayed."""
+    device, name = Device(torch.device("cpu"), triton=False), "a small box between others"
+    kernels = TorchSparse(device, HostSparse(Team(1)))
+    kernels._recorder = recorder = FakeRecorder()
+    A = kernels.store(rows_of(kernels, name), order_of(kernels, name, "greedy"), "fp64", "fp64", "packed")
+    rows = torch.tensor([1, 5], dtype=torch.int32)
+    new = partial(torch.zeros, A.n, dtype=torch.float64)
+    vectors = [(new(), kernels.halo_vector(A), new()) for _ in range(2)]
+    for _ in range(3):
+        for b, x, y in vectors:
+            kernels.relax(A, b, x, from_zero=True)
+            kernels.relax(A, b, x, from_zero=True, keep=y)
+            kernels.relax(A, b, x, backward=True, keep=y)
+            kernels.relax(A, b, x, halo=True)
+            kernels.matvec(y, A, x, halo=False)
+            kernels.matvec(y, A, x, halo=True)
+            kernels.residual_at(A, b, x, rows, y[:2], swept=True, halo=False)
+            kernels.residual_at(A, b, x, rows, y[:2], swept=False, halo=False)
+    assert (recorder.recorded, recorder.replayed) == (2 * 8, 2 * 2 * 8)

@@ -1,0 +1,73 @@
+"""Sparse kernels of any backend, called with NumPy's arrays."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.support import backends
+from tests.support.backends import TORCH, backend_named
+
+#: All that are compared with the reference.
+BACKENDS = backends.BACKENDS[1:]
+
+
+@cache
+def sparse_kernels(name: str) -> Any:
+    """`reference`, or one of BACKENDS."""
+    kernels = backend_named(name).kernels.sparse
+    return OnArrays(kernels) if name in TORCH else kernels
+
+
+class OnArrays:
+    """Kernels of tensors, for arrays: these share the tensors' memory, or are sent to a GPU and brought back."""
+
+    def __init__(self, kernels: Any):
+        self.kernels = kernels
+        self._rows: list[tuple[Any, Any]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self.kernels, name)
+        if not callable(method) or name in ("rows_of", "stencil_rows", "is_symmetric_pattern", "order"):
+            return method
+
+        def call(*args: Any, **named: Any) -> Any:
+            sent: list[tuple[Any, Any]] = []
+            tensors = [self._tensor(value, sent) for value in args]
+            result = method(*tensors, **{key: self._tensor(value, sent) for key, value in named.items()})
+            for _, copy in sent:
+                copy.bring_back()
+            return self._array(result)
+
+        return call
+
+    def _tensor(self, value: Any, sent: list[tuple[Any, Any]]) -> Any:
+        """One tensor for each array of row numbers: matrices know those by identity."""
+        from tests.support.torch_devices import ON_GPU, Copy, tensor
+
+        if not isinstance(value, np.ndarray):
+            return value
+        if value.dtype.kind == "i":
+            for known, rows in self._rows:
+                if known is value:
+                    return rows
+            self._rows.append((value, tensor(value)))
+            return self._rows[-1][1]
+        if not ON_GPU:
+            return tensor(value)
+        sent.append((value, Copy(value)))
+        return sent[-1][1].tensor
+
+    def _array(self, result: Any) -> Any:
+        import torch
+
+        from tests.support.torch_devices import array_like
+
+        return array_like(result) if isinstance(result, torch.Tensor) else result
+
+
+#: A test for each of BACKENDS.
+every_backend = pytest.mark.parametrize("kernels", [sparse_kernels(name) for name in BACKENDS], ids=BACKENDS)

@@ -1,0 +1,98 @@
+"""Sparse systems that `mxpeak.gmres` is tested on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sparse
+
+from mxpeak.distributed.stencil import weights
+from mxpeak.kernels.choose import sparse as sparse_kernels
+from mxpeak.layout.stencil import Box
+from mxpeak.library.sparse import choosing
+from tests.support.roundoff import U
+
+PRECISIONS = ("mixed", "fp64", "fp32", "bf16", "fp16")
+SWEEPS = ("gs", "sgs", "jacobi", "none")
+needs_pyamg = pytest.mark.skipif(not choosing.has_pyamg(), reason="PyAMG is not installed")
+
+
+def line(n: int, off: float = -1.0, middle: float = 2.0) -> Any:
+    """A tridiagonal matrix; by default the one-dimensional Laplacian."""
+    offs = np.full(n - 1, float(off))
+    return sparse.csr_array(
+        sparse.diags_array([offs, np.full(n, float(middle)), offs], offsets=[-1, 0, 1], shape=(n, n))
+    )
+
+
+def poisson(*sides: int) -> Any:
+    """The Laplacian on a grid."""
+    A = line(sides[0])
+    for n in sides[1:]:
+        A = sparse.kron(A, sparse.eye_array(n)) + sparse.kron(sparse.eye_array(A.shape[0]), line(n))
+    return sparse.csr_array(A)
+
+
+def stencil(*shape: int, nonsymmetric: bool = False) -> Any:
+    """The benchmarks' 27-point matrix."""
+    rows = sparse_kernels(None, 1).stencil_rows(Box(*shape), weights(nonsymmetric=nonsymmetric))
+    return sparse.csr_array((rows.data, rows.indices, rows.indptr))
+
+
+def random(n: int, seed: int = 1) -> Any:
+    """Random and diagonally dominant."""
+    rng = np.random.default_rng(seed)
+    A = np.where(rng.random((n, n)) < 4 / n, rng.uniform(-1, 1, (n, n)), 0.0)
+    np.fill_diagonal(A, np.abs(A).sum(axis=1) + 1)
+    return sparse.csr_array(A)
+
+
+def flow(m: int, speed: float = 20.0) -> Any:
+    """Upwind convection and diffusion on m² points."""
+    along = sparse.diags_array([np.full(m, 1.0), np.full(m - 1, -1.0)], offsets=[0, -1])
+    one = sparse.eye_array(m)
+    return sparse.csr_array(poisson(m, m) + speed / m * (sparse.kron(along, one) + 0.5 * sparse.kron(one, along)))
+
+
+def irregular(n: int = 301) -> Any:
+    """Rows of 1 to 40 entries, without any order or symmetry."""
+    rng = np.random.default_rng(5)
+    A = random(n).tolil()
+    for i in range(0, n, 37):
+        A[i, rng.integers(0, n, 40)] = rng.uniform(-1, 1, 40)
+        A[i, i] = 50.0
+    return sparse.csr_array(A)
+
+
+def wild() -> tuple[Any, Any]:
+    """The five-point matrix with rows and columns multiplied by powers of two, and a right-hand side of its scales."""
+    rng = np.random.default_rng(3)
+    rows, columns = (np.ldexp(1.0, rng.integers(-100, 101, 81)) for _ in range(2))
+    A = sparse.csr_array(sparse.diags_array(rows) @ poisson(9, 9) @ sparse.diags_array(columns))
+    return A, rows * vector(81)
+
+
+def vector(n: int, seed: int = 2) -> Any:
+    return np.random.default_rng(seed).standard_normal(n)
+
+
+def residual(A: Any, x: Any, b: Any) -> float:
+    """||b - A x|| / ||b||."""
+    return float(np.linalg.norm(b - A @ x) / np.linalg.norm(b))
+
+
+def reached(A: Any, x: Any, b: Any, tol: float) -> bool:
+    """Whether the residual is at most tol, and what two summations of its terms may differ by.
+
+    A row of A has at most some 30 entries where tol is near u, so that a sum is off by no more than 32 u Σ |a_ij x_j|.
+    """
+    terms = np.linalg.norm(abs(A) @ np.abs(x) + np.abs(b)) / np.linalg.norm(b)
+    return residual(A, x, b) <= tol + 32 * U * terms
+
+
+def parts(A: Any) -> list[Any]:
+    """Copies of all arrays of a matrix."""
+    arrays = [A.data, *(A.coords if hasattr(A, "coords") else (A.indices, A.indptr))]
+    return [array.copy() for array in arrays]
