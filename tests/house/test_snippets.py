@@ -1,0 +1,122 @@
+"""What README, docs and docstrings show is run: examples, Python with small matrices; commands are parsed.
+
+docs/extending.md is followed by tests/bench/test_extending.py.
+"""
+
+from __future__ import annotations
+
+import doctest
+import re
+import shlex
+import shutil
+from importlib import import_module
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse
+
+from mxpeak.cli.main import NO_ARGUMENTS, main, parsed
+from mxpeak.cli.request import requests
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+WITH_PYTHON = ("README.md", "docs/gmres.md", "docs/gpus.md", "docs/norms.md", "docs/solving.md")
+#: What is too large for a test, or needs a GPU, and what is run instead.
+SMALLER = {
+    "n=5000, ranks=4, grid=(2, 2)": "n=100, ranks=1, grid=(1, 1)",
+    "grid=(2, 2), comm=": "grid=(1, 1), comm=",
+    "torch.randn(40000, 40000,": "torch.randn(64, 64,",
+    'device="cuda"': 'device="cpu"',
+}
+
+
+def blocks(page: Path, *languages: str) -> list[str]:
+    found = re.findall(r"^```(\w*)\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    return [code for language, code in found if language in languages]
+
+
+def modules_with_examples() -> list[str]:
+    source = ROOT / "src"
+    files = [file for file in source.rglob("*.py") if re.search(r"^ *>>> ", file.read_text("utf-8"), re.MULTILINE)]
+    return sorted(".".join(file.relative_to(source).with_suffix("").parts) for file in files)
+
+
+@pytest.mark.parametrize("name", modules_with_examples())
+def test_examples_in_docstrings_give_what_they_show(name: str) -> None:
+    failed, tried = doctest.testmod(import_module(name))
+    assert tried > 0
+    assert failed == 0
+
+
+def stand_ins(page: str) -> dict[str, Any]:
+    """What the text of a page calls A, b and so on."""
+    torch = pytest.importorskip("torch")
+    rng = np.random.default_rng(20261121)
+    n = 128
+    dense = rng.standard_normal((n, n)) + n * np.eye(n)
+    by_rows = scipy.sparse.diags_array([-1.0, 4.0, -1.0], offsets=[-1, 0, 1], shape=(n, n), format="csr")
+    tile = rng.standard_normal((64, 64))
+    desc = [1, 0, n, n, 16, 16, 0, 0, n]  # ScaLAPACK's: dense, m, n, mb, nb, first process, leading dimension
+    return {
+        "A": by_rows if page == "docs/gmres.md" else dense,
+        "A_csr": by_rows,
+        "b": rng.standard_normal(n),
+        "numpy_array": dense,
+        "A00": tile,
+        "A01": tile,
+        "A10": tile,
+        "A11": tile,
+        "local": np.asfortranarray(dense),
+        "desc": desc,
+        "AB": rng.standard_normal((4, n)),
+        "kl": 2,
+        "ku": 1,
+        "MPI": SimpleNamespace(COMM_WORLD=None),
+        "mx": import_module("mxpeak"),
+        "scipy": scipy,
+        "torch": torch,
+    }
+
+
+@pytest.mark.parametrize("page", WITH_PYTHON)
+def test_python_of_a_page_runs(page: str, capsys: pytest.CaptureFixture[str]) -> None:
+    names = stand_ins(page)
+    for code in blocks(ROOT / page, "python"):
+        for large, small in SMALLER.items():
+            code = code.replace(large, small)
+        exec(compile(code, page, "exec"), names)
+    said = capsys.readouterr().out
+    assert ("True" in said) == (page == "README.md"), "the benchmark passed"
+
+
+def commands(page: Path) -> list[list[str]]:
+    """The arguments of every mxpeak on a page, whatever starts it."""
+    lines = "".join(blocks(page, "sh", "")).replace("\\\n", " ")
+    found = re.findall(r"^(?:.*&& |(?:mpiexec|srun|torchrun)\b.* )?mxpeak(?: (.*))?$", lines, re.MULTILINE)
+    return [shlex.split(arguments, comments=True) for arguments in found]
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if commands(page)], ids=lambda page: page.name)
+def test_every_command_of_a_page_is_one(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its flags are known, and its values make a configuration."""
+    monkeypatch.chdir(tmp_path)
+    for name, file in (("HPL.dat", "lists.dat"), ("HPL-MxP.dat", "mxp.dat")):
+        shutil.copy(ROOT / "tests" / "golden" / file, tmp_path / name)
+    for arguments in commands(page):
+        args = parsed(arguments or NO_ARGUMENTS)
+        if args.verb == "run":
+            assert requests(args, {}), arguments
+
+
+def test_what_answers_at_once_does(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor"]) == 0
+    assert main(["run", "hpl", "-N", "500", "--device", "cpu", "--threads", "1", "--dry-run"]) == 0
+    assert "a run on the CPU is possible" in capsys.readouterr().out
+
+
+def test_every_page_with_python_is_run() -> None:
+    found = [str(page.relative_to(ROOT)) for page in PAGES if blocks(page, "python")]
+    assert sorted([*WITH_PYTHON, "docs/extending.md"]) == sorted(found)
