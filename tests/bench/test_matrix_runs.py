@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from scipy.sparse.linalg import spsolve_triangular
 
 from mxpeak.bench import sparse
+from mxpeak.bench.hpg_mxp import problem
 from mxpeak.bench.hpg_mxp import run as bench
 from mxpeak.bench.hpg_mxp.config import HpgMxpConfig
 from mxpeak.bench.hpg_mxp.problem import FILLING_BYTES, MatrixFile, _filled
@@ -478,8 +479,16 @@ def test_at_full_scale_a_file_has_to_be_solved_all_the_same(tmp_path: Path) -> N
     assert (result.status, result.validation["threshold"]) == ("invalid", 1e-9)
 
 
-def test_reading_that_takes_too_much_memory_is_a_matter_of_resources(tmp_path: Path) -> None:
+def test_reading_that_takes_too_much_memory_is_a_matter_of_resources(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: str, ranks: int) -> Any:
+        raise MemoryError
+
+    monkeypatch.setattr(problem, "_read", full)
+    refused(2, HpgMxpConfig(matrix="A.mtx", threads=1), ResourceError, "more memory", bench.run)
+
+
+def test_rows_without_entries_are_found_before_there_is_memory_for_them(tmp_path: Path) -> None:
     """Row pointers alone would take 8 PB."""
     path = tmp_path / "A.mtx"
     path.write_text(BANNER + f"{10**15} {10**15} 1\n1 1 1\n")
-    refused(2, HpgMxpConfig(matrix=str(path), threads=1), ResourceError, "more memory", bench.run)
+    refused(2, HpgMxpConfig(matrix=str(path), threads=1), UsageError, "row 2 has no entries", bench.run)
