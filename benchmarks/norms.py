@@ -32,7 +32,7 @@ import scipy.linalg
 import mxpeak as mx
 from mxpeak.kernels.contract.norms import Tile
 from mxpeak.kernels.host.blas import blas_facts
-from mxpeak.kernels.host.norm_tiles import Norms
+from mxpeak.kernels.host.norms import HostNorms
 from mxpeak.kernels.host.team import Team
 from mxpeak.layout.index_map import consecutive
 from mxpeak.perf.host import environment, host_facts, one_core_each, software_facts
@@ -94,7 +94,7 @@ def beside(contenders: Contenders, other: Callable[[], Any], repeat: int) -> dic
 
 def reading(A: Any, team: Team) -> Callable[[], Any]:
     """A call that reads all bytes of A."""
-    kernels, tile = Norms(team), Tile(A, consecutive(A.shape[0]), consecutive(A.shape[1]), 0, 0)
+    kernels, tile = HostNorms(team), Tile(A, consecutive(A.shape[0]), consecutive(A.shape[1]), 0, 0)
     return lambda: kernels.read_all([tile])
 
 

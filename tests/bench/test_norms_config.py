@@ -18,6 +18,7 @@ from mxpeak.errors import UsageError
 from mxpeak.layout import structure as layout
 from mxpeak.options import options, resolve
 from mxpeak.solvers.norms import KINDS
+from tests.support.notes import told
 
 OPTIONS = {"uplo": "upper", "diag": "unit", "kl": 3, "ku": 3}
 
@@ -33,46 +34,46 @@ def config(**values: Any) -> NormsConfig:
 # --- parsing ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "value"),
-    [
-        ("n", "1000,2000", (1000, 2000)),
-        ("m", "300", (300,)),
-        ("seed", "1,2", (1, 2)),
-        ("kind", "max,one,inf,fro,all", ("max", "one", "inf", "fro", "all")),
-        ("kind", "1,infinity,frobenius", ("one", "inf", "fro")),
-        ("dtype", "fp64,fp32,fp16,bf16,c128,c64", ("float64", "float32", "float16", "bfloat16", "complex128",
-                                                   "complex64")),
-        ("dtype", "d,s,z,c", ("float64", "float32", "complex128", "complex64")),
-        ("dtype", ",".join(DTYPES), tuple(DTYPES)),
-        ("structure", "hermitian-band,general", ("hermitian-band", "general")),
-        ("layout", "tiles,F,C", ("tiles", "F", "C")),
-        ("uplo", "upper,lower", ("upper", "lower")),
-        ("diag", "unit", ("unit",)),
-        ("kl", "0,7", (0, 7)),
-        ("deterministic", "yes", True),
-    ],
-)  # fmt: skip
-def test_lists_are_parsed_and_aliases_become_the_names_that_are_reported(name: str, text: str, value: Any):
-    assert parsed(name, text) == value
+PARSED: list[tuple[str, str, Any]] = [
+    ("n", "1000,2000", (1000, 2000)),
+    ("m", "300", (300,)),
+    ("seed", "1,2", (1, 2)),
+    ("kind", "max,one,inf,fro,all", ("max", "one", "inf", "fro", "all")),
+    ("kind", "1,infinity,frobenius", ("one", "inf", "fro")),
+    ("dtype", "fp64,fp32,fp16,bf16,c128,c64", ("float64", "float32", "float16", "bfloat16", "complex128",
+                                               "complex64")),
+    ("dtype", "d,s,z,c", ("float64", "float32", "complex128", "complex64")),
+    ("dtype", ",".join(DTYPES), tuple(DTYPES)),
+    ("structure", "hermitian-band,general", ("hermitian-band", "general")),
+    ("layout", "tiles,F,C", ("tiles", "F", "C")),
+    ("uplo", "upper,lower", ("upper", "lower")),
+    ("diag", "unit", ("unit",)),
+    ("kl", "0,7", (0, 7)),
+    ("deterministic", "yes", True),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "says"),
-    [
-        ("kind", "two", "--kind: 'two' is unknown; choose one of max, one, inf, fro, all"),
-        ("dtype", "int8", "--dtype: 'int8' is unknown; choose one of float64"),
-        ("structure", "sparse", "--structure: 'sparse' is unknown; choose one of general"),
-        ("layout", "R", "--layout: 'R' is unknown; choose one of C, F, tiles"),
-        ("uplo", "left", "--uplo: 'left' is unknown; choose one of lower, upper"),
-        ("kl", "-1", "--kl: -1 is out of range"),
-        ("n", "0", "-N/--n: 0 is out of range"),
-    ],
-)
-def test_a_value_that_cannot_be_is_named_with_its_flag_and_the_choices(name: str, text: str, says: str):
-    with pytest.raises(UsageError) as caught:
-        parsed(name, text)
-    assert says in str(caught.value)
+def test_lists_are_parsed_and_aliases_become_the_names_that_are_reported():
+    for name, text, value in PARSED:
+        assert parsed(name, text) == value, (name, text)
+
+
+IMPOSSIBLE = [
+    ("kind", "two", "--kind: 'two' is unknown; choose one of max, one, inf, fro, all"),
+    ("dtype", "int8", "--dtype: 'int8' is unknown; choose one of float64"),
+    ("structure", "sparse", "--structure: 'sparse' is unknown; choose one of general"),
+    ("layout", "R", "--layout: 'R' is unknown; choose one of C, F, tiles"),
+    ("uplo", "left", "--uplo: 'left' is unknown; choose one of lower, upper"),
+    ("kl", "-1", "--kl: -1 is out of range"),
+    ("n", "0", "-N/--n: 0 is out of range"),
+]
+
+
+def test_an_impossible_value_is_named_with_its_flag_and_the_choices():
+    for name, text, says in IMPOSSIBLE:
+        with told(name=name, text=text), pytest.raises(UsageError) as caught:
+            parsed(name, text)
+        assert says in str(caught.value)
 
 
 def test_norms_have_the_options_of_a_grid_and_none_of_panels():
@@ -94,17 +95,17 @@ def test_the_names_are_those_of_the_layouts_and_solvers():
     assert {name for name, takes in STRUCTURES.items() if "kl" in takes} == set(layout.WITH_WIDTHS)
 
 
-@pytest.mark.parametrize("name", STRUCTURES)
-def test_every_structure_takes_the_options_of_its_cases_and_no_others(name: str):
-    (case,) = config(structure=(name,), kind=("one",)).cases(1)
-    given = {option: getattr(case, option) for option in OPTIONS}
-    layout.structure(name, 8, 8, **given)
-    needless = [
-        option for option, value in given.items() if value is None and (name, option) != ("hermitian-band", "ku")
-    ]
-    for option in needless:
-        with pytest.raises(UsageError):
-            layout.structure(name, 8, 8, **{**given, option: OPTIONS[option]})
+def test_every_structure_takes_the_options_of_its_cases_and_no_others():
+    for name in STRUCTURES:
+        (case,) = config(structure=(name,), kind=("one",)).cases(1)
+        given = {option: getattr(case, option) for option in OPTIONS}
+        layout.structure(name, 8, 8, **given)
+        needless = [
+            option for option, value in given.items() if value is None and (name, option) != ("hermitian-band", "ku")
+        ]
+        for option in needless:
+            with pytest.raises(UsageError):
+                layout.structure(name, 8, 8, **{**given, option: OPTIONS[option]})
 
 
 def test_an_option_multiplies_the_cases_of_those_structures_that_have_it():
@@ -146,14 +147,13 @@ def test_all_is_the_four_norms_in_one_pass():
     assert NormsCase(m=1, n=1, nb=1, P=1, Q=1, kind="fro").kinds == ("fro",)
 
 
-@pytest.mark.parametrize(
-    ("dtype", "bytes_", "complex_"),
-    [("float64", 8, False), ("float32", 4, False), ("complex128", 16, True), ("complex64", 8, True),
-     ("float16", 2, False), ("bfloat16", 2, False)],
-)  # fmt: skip
-def test_a_type_knows_its_size(dtype: str, bytes_: int, complex_: bool):
-    case = NormsCase(m=1, n=1, nb=1, P=1, Q=1, dtype=dtype)
-    assert (case.itemsize, case.complex) == (bytes_, complex_)
+def test_a_type_knows_its_size():
+    for dtype, size, is_complex in (
+        ("float64", 8, False), ("float32", 4, False), ("complex128", 16, True), ("complex64", 8, True),
+        ("float16", 2, False), ("bfloat16", 2, False),
+    ):  # fmt: skip
+        case = NormsCase(m=1, n=1, nb=1, P=1, Q=1, dtype=dtype)
+        assert (case.itemsize, case.complex) == (size, is_complex), dtype
 
 
 def test_the_default_is_every_kind_of_a_general_matrix_of_doubles():

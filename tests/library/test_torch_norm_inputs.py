@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from itertools import product
 from typing import Any
 
 import ml_dtypes
@@ -18,7 +19,7 @@ from mxpeak.kernels.torch import tensors
 from mxpeak.kernels.torch.device import Device
 from mxpeak.kernels.torch.norms import TorchNorms
 from mxpeak.layout.structure import structure
-from mxpeak.library.norms import devices, from_band, from_scalapack, from_tiles
+from mxpeak.library.norms import from_band, from_scalapack, from_tiles, operands
 from mxpeak.solvers import norms as four_stages
 from mxpeak.solvers.exact_norms import reproducible_norms, vector_norms
 from tests.support.roundoff import U
@@ -50,31 +51,31 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Device:
 # --- tensors on the CPU -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_norms_of_tensors_are_those_of_arrays(dtype: torch.dtype) -> None:
-    A = random((37, 23), dtype)
-    for mine, same in (
-        (A, array(A)),
-        (A.T, array(A).T),
-        (A[3::2, 1::3], array(A)[3::2, 1::3]),
-        (A[:, 2], array(A)[:, 2]),
-    ):
-        assert mx.norms(mine) == mx.norms(same)
+def test_norms_of_tensors_are_those_of_arrays() -> None:
+    for dtype in DTYPES:
+        A = random((37, 23), dtype)
+        for mine, same in (
+            (A, array(A)),
+            (A.T, array(A).T),
+            (A[3::2, 1::3], array(A)[3::2, 1::3]),
+            (A[:, 2], array(A)[:, 2]),
+        ):
+            assert mx.norms(mine) == mx.norms(same)
+            for kind in KINDS:
+                assert mx.norm(mine, kind) == mx.norm(same, kind)
+                assert mx.norm(mine, kind, deterministic=True) == mx.norm(same, kind, deterministic=True)
+
+
+def test_norms_of_columns_of_a_tensor_are_a_tensor() -> None:
+    for dtype in DTYPES:
+        A = random((37, 23), dtype)
         for kind in KINDS:
-            assert mx.norm(mine, kind) == mx.norm(same, kind)
-            assert mx.norm(mine, kind, deterministic=True) == mx.norm(same, kind, deterministic=True)
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_norms_of_columns_of_a_tensor_are_a_tensor(dtype: torch.dtype) -> None:
-    A = random((37, 23), dtype)
-    for kind in KINDS:
-        for function in (mx.column_norms, mx.row_norms):
-            found = function(A, kind)
-            assert isinstance(found, torch.Tensor)
-            assert found.dtype == torch.float64
-            np.testing.assert_array_equal(found, function(array(A), kind))
-            assert isinstance(function(array(A), kind), np.ndarray)
+            for function in (mx.column_norms, mx.row_norms):
+                found = function(A, kind)
+                assert isinstance(found, torch.Tensor)
+                assert found.dtype == torch.float64
+                np.testing.assert_array_equal(found, function(array(A), kind))
+                assert isinstance(function(array(A), kind), np.ndarray)
 
 
 def test_a_tensor_is_taken_with_its_gradient_conjugation_and_sign() -> None:
@@ -108,19 +109,19 @@ def test_what_is_no_dense_matrix_of_numbers_is_refused() -> None:
 # --- tiles, local arrays, bands ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_tiles_may_be_tensors_and_arrays(dtype: torch.dtype) -> None:
-    A = random((11, 7), dtype)
-    expected = mx.norms(array(A))
-    tensors = [[A[:4, :5], A[:4, 5:]], [A[4:, :5].T.contiguous().T, A[4:, 5:]]]
-    mixed = [[array(A[:4, :5]), A[:4, 5:]], [A[4:, :5], array(A[4:, 5:])]]
-    for tiles in (tensors, mixed):
-        M = from_tiles(tiles)
-        assert mx.norms(M) == pytest.approx(expected, rel=20 * U)  # of at most 11 terms, in another order
-        assert isinstance(mx.column_norms(M), torch.Tensor)
-        np.testing.assert_array_equal(mx.row_norms(M.T, "one"), mx.column_norms(array(A), "one"))
-    with pytest.raises(UsageError, match="have one dtype"):
-        from_tiles([[A, random((11, 2), torch.float64 if dtype != torch.float64 else torch.float32)]])
+def test_tiles_may_be_tensors_and_arrays() -> None:
+    for dtype in DTYPES:
+        A = random((11, 7), dtype)
+        expected = mx.norms(array(A))
+        tensors = [[A[:4, :5], A[:4, 5:]], [A[4:, :5].T.contiguous().T, A[4:, 5:]]]
+        mixed = [[array(A[:4, :5]), A[:4, 5:]], [A[4:, :5], array(A[4:, 5:])]]
+        for tiles in (tensors, mixed):
+            M = from_tiles(tiles)
+            assert mx.norms(M) == pytest.approx(expected, rel=20 * U)  # of at most 11 terms, in another order
+            assert isinstance(mx.column_norms(M), torch.Tensor)
+            np.testing.assert_array_equal(mx.row_norms(M.T, "one"), mx.column_norms(array(A), "one"))
+        with pytest.raises(UsageError, match="have one dtype"):
+            from_tiles([[A, random((11, 2), torch.float64 if dtype != torch.float64 else torch.float32)]])
 
 
 def test_a_local_array_of_scalapack_may_be_a_tensor() -> None:
@@ -134,11 +135,11 @@ def test_a_local_array_of_scalapack_may_be_a_tensor() -> None:
         from_scalapack(flat[:20], desc)
 
 
-@pytest.mark.parametrize("m", [3, 7, 8, 9, 12])
-def test_a_band_may_be_a_tensor(m: int) -> None:
+def test_a_band_may_be_a_tensor() -> None:
     kl, ku, n = 2, 1, 8
     AB = random((kl + ku + 1, n), torch.complex64)
-    for stored in (AB, AB.T.contiguous().T, torch.cat([AB, AB])[:4], random((6, n), torch.complex64)):
+    forms = (AB, AB.T.contiguous().T, torch.cat([AB, AB])[:4], random((6, n), torch.complex64))
+    for m, stored in product((3, 7, 8, 9, 12), forms):
         mine, same = from_band(stored, kl, ku, m), from_band(array(stored), kl, ku, m)
         assert mine.shape == same.shape == (m, n)
         assert mx.norms(mine) == pytest.approx(mx.norms(same), rel=20 * U)
@@ -148,10 +149,10 @@ def test_a_band_may_be_a_tensor(m: int) -> None:
 # --- devices ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("device", ["gpu", "cuda:x", "cuda1", "", "mps"])
-def test_unknown_devices_are_named_with_those_there_are(device: str) -> None:
-    with pytest.raises(UsageError, match="choose one of auto, cpu, cuda"):
-        mx.norm(np.ones((2, 2)), device=device)
+def test_unknown_devices_are_named_with_those_there_are() -> None:
+    for device in ("gpu", "cuda:x", "cuda1", "", "mps"):
+        with pytest.raises(UsageError, match="choose one of auto, cpu, cuda"):
+            mx.norm(np.ones((2, 2)), device=device)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
@@ -163,20 +164,21 @@ def test_a_gpu_that_is_not_there_is_an_error(A: Any) -> None:
                 function(A, device=device)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_arrays_are_copied_to_the_device_that_is_named(gpu: Device, dtype: torch.dtype) -> None:
-    A = random((37, 23), dtype)
-    read_only, backwards = array(A), array(A)[::-1, ::-1]
-    read_only.flags.writeable = False
-    for B in (read_only, backwards):
-        assert mx.norms(B, device="cuda") == pytest.approx(mx.norms(B), rel=(37 * 23 + 9) * U)
-        for kind in KINDS:
-            found = mx.column_norms(B, kind, device="cuda")
-            assert isinstance(found, np.ndarray)
-            # The same bits, but for the modulus of which host and device may round the largest differently.
-            np.testing.assert_allclose(found, mx.column_norms(B, kind), rtol=4 * U if dtype.is_complex else 0)
-    assert isinstance(mx.row_norms(A, device="cuda"), torch.Tensor)
-    assert mx.norm(from_tiles([[array(A)]]), "one", device="cuda") == pytest.approx(mx.norm(A, "one"), rel=46 * U)
+@pytest.mark.usefixtures("gpu")
+def test_arrays_are_copied_to_the_device_that_is_named() -> None:
+    for dtype in DTYPES:
+        A = random((37, 23), dtype)
+        read_only, backwards = array(A), array(A)[::-1, ::-1]
+        read_only.flags.writeable = False
+        for B in (read_only, backwards):
+            assert mx.norms(B, device="cuda") == pytest.approx(mx.norms(B), rel=(37 * 23 + 9) * U)
+            for kind in KINDS:
+                found = mx.column_norms(B, kind, device="cuda")
+                assert isinstance(found, np.ndarray)
+                # The same bits, but for the modulus of which host and device may round the largest differently.
+                np.testing.assert_allclose(found, mx.column_norms(B, kind), rtol=4 * U if dtype.is_complex else 0)
+        assert isinstance(mx.row_norms(A, device="cuda"), torch.Tensor)
+        assert mx.norm(from_tiles([[array(A)]]), "one", device="cuda") == pytest.approx(mx.norm(A, "one"), rel=46 * U)
 
 
 @pytest.mark.parametrize("name", ["general", "symmetric", "hermitian", "triangular", "hessenberg"])
@@ -185,33 +187,35 @@ def test_solvers_take_the_device_s_vectors(name: str) -> None:
     A, kernels = random((29, 29), torch.complex128), TorchNorms(Device(torch.device("cpu"), triton=False, poison=True))
     options = {"diag": "unit"} if name == "triangular" else {}
     S = structure(name, 29, 29, **options)
-    given_as: dict[str, Any] = {"structure": name, **options}
-    expected = mx.norms(array(A), **given_as)
+    asked: dict[str, Any] = {"structure": name, **options}
+    expected = mx.norms(array(A), **asked)
     found = four_stages.norms(whole(A), S, KINDS, kernels)
     assert found == pytest.approx(expected._asdict(), rel=(29 + 9) * U)
-    exact = {kind: mx.norm(array(A), kind, deterministic=True, **given_as) for kind in KINDS}
+    exact = {kind: mx.norm(array(A), kind, deterministic=True, **asked) for kind in KINDS}
     assert reproducible_norms(whole(A), S, KINDS, kernels) == pytest.approx(exact, rel=8 * U)
     for kind in KINDS:
         for by, function in (("rows", mx.row_norms), ("columns", mx.column_norms)):
             mine = vector_norms(whole(A), S, kind, by, kernels)
-            np.testing.assert_allclose(mine, function(array(A), kind, **given_as), rtol=8 * U)
+            np.testing.assert_allclose(mine, function(array(A), kind, **asked), rtol=8 * U)
 
 
 def test_tiles_that_lie_on_several_devices_are_each_computed_with_there(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two devices of this machine's memory, told apart by the tiles' heights."""
     A = random((11, 7), torch.float32)
-    opened: list[str] = []
+    opened: dict[str, Device] = {}
 
-    def device_at(place: str) -> Device:
-        opened.append(place)
-        return Device(torch.device("cpu"), triton=False, poison=True)
+    def device_named(name: str) -> Device:
+        return opened.setdefault(name, Device(torch.device("cpu"), triton=False, poison=True))
 
-    monkeypatch.setattr(tensors, "device_named", lambda name: None)
-    monkeypatch.setattr(devices, "device_of", lambda A: "cpu" if A.shape[0] == 4 else "cuda:0")
-    monkeypatch.setattr(tensors, "device_at", device_at)
+    def name_of(A: torch.Tensor) -> str:
+        return "cpu" if A.shape[0] == 4 else "cuda:0"
+
+    monkeypatch.setattr(operands, "device_of", name_of)
+    monkeypatch.setattr(Device, "has", lambda device, x: device is opened[name_of(x)])
+    monkeypatch.setattr(tensors, "device_named", device_named)
     M: TileMatrix = from_tiles([[A[:4, :5], A[:4, 5:]], [A[4:, :5], A[4:, 5:]]])
     assert mx.norms(M) == pytest.approx(mx.norms(array(A)), rel=(77 + 9) * U)
-    assert opened == ["cuda:0", "cpu"], "vectors lie on a GPU, if there is one"
+    assert list(opened) == ["cuda:0", "cpu"], "vectors lie on a GPU, if there is one"
     for kind in KINDS:
         assert mx.norm(M, kind, deterministic=True) == mx.norm(array(A), kind, deterministic=True)
         np.testing.assert_array_equal(mx.column_norms(M, kind), mx.column_norms(array(A), kind))

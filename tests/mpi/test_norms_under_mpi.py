@@ -13,16 +13,9 @@ import mxpeak as mx
 from mxpeak.errors import UsageError
 from mxpeak.layout.grid import ProcessGrid
 from mxpeak.layout.structure import STRUCTURES
-from tests.bench.test_norms_on_thread_ranks import (
-    all_norms,
-    blocks,
-    check,
-    laid,
-    scalapack_array,
-    scalapack_part,
-    size_of,
-)
-from tests.solvers.test_norms import TYPES, cases, poisoned, random_matrix
+from tests.support.exact_norms import cases, poisoned
+from tests.support.norm_ranks import all_norms, blocks, check, laid, scalapack_array, scalapack_part, size_of
+from tests.support.norm_tiles import TYPES, random_values
 from tests.support.ranks import call_on_ranks, needs_mpi
 from tests.support.roundoff import U
 
@@ -35,9 +28,9 @@ def check_scalapack(comm: Any) -> None:
     for P in (P for P in range(1, size + 1) if size % P == 0):
         Q, order = size // P, "column" if P == 2 else "row"
         for turn, name in enumerate(STRUCTURES):
-            options = cases(name, True)[turn % len(cases(name, True))]
+            options = cases(name)[turn % len(cases(name))]
             dtype = TYPES[("float64", "complex64", "bfloat16")[turn % 3]]
-            A = poisoned(random_matrix(rng, size_of(name), dtype), name, **options)
+            A = poisoned(random_values(rng, size_of(name), dtype), name, **options)
             desc = [1, 0, *A.shape, 3, 2, P - 1, Q // 2, 20]
             part = scalapack_part(A, desc, (P, Q), *ProcessGrid(P, Q, order).coords(comm.Get_rank()))
             local = scalapack_array(part, 20, flat=comm.Get_rank() == 0)
@@ -51,9 +44,9 @@ def check_tiles(comm: Any) -> None:
     for turn, name in enumerate(STRUCTURES):
         m, n = size_of(name)
         heights, widths = (5, 1, 0, m - 6), (2, n - 6, 4)
-        options = cases(name, True)[-1]
+        options = cases(name)[-1]
         dtype = TYPES[("complex64", "bfloat16", "float64")[turn % 3]]
-        A = poisoned(random_matrix(rng, (m, n), dtype), name, **options)
+        A = poisoned(random_values(rng, (m, n), dtype), name, **options)
         owners = rng.integers(size, size=(4, 3))
         mine = {at: laid(tile, turn + rank) for at, tile in blocks(A, heights, widths).items() if owners[at] == rank}
         M = mx.from_tiles(mine, heights, widths, comm=comm)

@@ -5,11 +5,11 @@ Nothing is copied: a tile is an array of any strides wherever it lies (SLATE, Pa
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
-from mxpeak.comm.base import Communicator
+from mxpeak.comm.base import Communicator, Transport
 from mxpeak.comm.grid import Grid
 from mxpeak.comm.solo import Solo
 from mxpeak.distributed.matrix import DistMatrix
@@ -23,16 +23,16 @@ from mxpeak.layout.structure import WHOLE, Band
 
 @dataclass(frozen=True, slots=True, repr=False)
 class TileMatrix:
-    """An m×n matrix in tiles, those of this rank at their places; sums are completed over all ranks.
+    """An m×n matrix in tiles, of which each rank has any; sums are completed over all ranks.
 
-    No constraint on which rank holds which tile, nor on where in memory: block row I has heights[I] rows, block
-    column J widths[J] columns, and tiles[I, J] is an array of that shape.  Only the band `stored` of it may be read.
+    A tile may lie anywhere in memory: block row I has heights[I] rows, block column J widths[J] columns, and
+    tiles[I, J] is an array of that shape.  Only the band `stored` of the matrix may be read.
     """
 
     tiles: Sequence[Tile]
-    row_places: IndexMap
-    column_places: IndexMap
-    everybody: Communicator
+    row_map: IndexMap
+    column_map: IndexMap
+    comm: Communicator
     stored: Band = WHOLE
 
     def __repr__(self) -> str:
@@ -42,26 +42,34 @@ class TileMatrix:
     @property
     def shape(self) -> tuple[int, int]:
         """Rows and columns of the whole matrix."""
-        return self.row_places.size, self.column_places.size
+        return self.row_map.size, self.column_map.size
 
     @property
     def T(self) -> TileMatrix:
         """The transposed matrix: a view."""
-        tiles = [_turned(tile) for tile in self.tiles]
-        return TileMatrix(tiles, self.column_places, self.row_places, self.everybody, self.stored.transposed)
+        tiles = [Tile(tile.A.T, tile.cols, tile.rows, tile.col0, tile.row0) for tile in self.tiles]
+        return TileMatrix(tiles, self.column_map, self.row_map, self.comm, self.stored.transposed)
+
+    def mapped(self, change: Callable[[Matrix], Matrix]) -> TileMatrix:
+        """The matrix with other arrays of the same numbers."""
+        return replace(self, tiles=[replace(tile, A=change(tile.A)) for tile in self.tiles])
+
+    def with_transport(self, transport: Transport) -> TileMatrix:
+        """The matrix whose ranks exchange a device's vectors."""
+        return replace(self, comm=self.comm.with_transport(transport))
 
     def sum_rows(self, by_row: Vector) -> None:
         """Over all ranks.  Collective."""
-        self.everybody.allreduce(by_row, "sum")
+        self.comm.allreduce(by_row, "sum")
 
     def sum_columns(self, by_column: Vector) -> None:
         """Over all ranks.  Collective."""
-        self.everybody.allreduce(by_column, "sum")
+        self.comm.allreduce(by_column, "sum")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class BlockCyclicMatrix:
-    """A matrix dealt block-cyclically, rows over process rows and columns over process columns.
+    """A matrix distributed block-cyclically, rows over process rows and columns over process columns.
 
     Blocks need not be square, as ScaLAPACK's are not.
     """
@@ -80,17 +88,17 @@ class BlockCyclicMatrix:
         return self.rows.n, self.cols.n
 
     @property
-    def row_places(self) -> IndexMap:
-        """Where the local rows lie."""
+    def row_map(self) -> IndexMap:
+        """The global indices of the local rows."""
         return block_cyclic(self.rows)
 
     @property
-    def column_places(self) -> IndexMap:
-        """Where the local columns lie."""
+    def column_map(self) -> IndexMap:
+        """The global indices of the local columns."""
         return block_cyclic(self.cols)
 
     @property
-    def everybody(self) -> Communicator:
+    def comm(self) -> Communicator:
         """All ranks of the grid."""
         return self.grid.all
 
@@ -111,14 +119,24 @@ class CyclicMatrix(BlockCyclicMatrix):
 
     @property
     def tiles(self) -> Sequence[Tile]:
-        """The local array is one tile, whatever it holds."""
-        return [Tile(self.local, self.row_places, self.column_places, 0, 0)]
+        """The local array is one tile, however many blocks it consists of."""
+        return [Tile(self.local, self.row_map, self.column_map, 0, 0)]
 
     @property
     def T(self) -> CyclicMatrix:
         """The transposed matrix on the transposed grid: a view."""
         g = self.grid
         return CyclicMatrix(Grid(g.Q, g.P, g.q, g.p, g.all, g.column, g.row), self.cols, self.rows, self.local.T)
+
+    def mapped(self, change: Callable[[Matrix], Matrix]) -> CyclicMatrix:
+        """The matrix with another array of the same numbers."""
+        return replace(self, local=change(self.local))
+
+    def with_transport(self, transport: Transport) -> CyclicMatrix:
+        """The matrix whose ranks exchange a device's vectors."""
+        g = self.grid
+        everyone, row, column = (comm.with_transport(transport) for comm in (g.all, g.row, g.column))
+        return replace(self, grid=replace(g, all=everyone, row=row, column=column))
 
 
 def whole(A: Matrix) -> TileMatrix:
@@ -133,9 +151,9 @@ def cyclic(A: DistMatrix) -> CyclicMatrix:
 
 
 def tile_matrix(
-    tiles: Mapping[tuple[int, int], Matrix], heights: Sequence[int], widths: Sequence[int], everybody: Communicator
+    tiles: Mapping[tuple[int, int], Matrix], heights: Sequence[int], widths: Sequence[int], comm: Communicator
 ) -> TileMatrix:
-    """The matrix of which this rank holds tiles[I, J]; see `TileMatrix`."""
+    """The matrix of which this rank has tiles[I, J]; see `TileMatrix`."""
     downs, rights = [0, *accumulate(heights)], [0, *accumulate(widths)]
     found = []
     for (I, J), A in tiles.items():
@@ -148,11 +166,7 @@ def tile_matrix(
             )
         rows, cols = consecutive(heights[I], downs[I]), consecutive(widths[J], rights[J])
         found.append(Tile(A, rows, cols, downs[I], rights[J]))
-    return TileMatrix(found, consecutive(downs[-1]), consecutive(rights[-1]), everybody)
-
-
-def _turned(tile: Tile) -> Tile:
-    return Tile(tile.A.T, tile.cols, tile.rows, tile.col0, tile.row0)
+    return TileMatrix(found, consecutive(downs[-1]), consecutive(rights[-1]), comm)
 
 
 #: The entries of an array descriptor of ScaLAPACK, in their order.

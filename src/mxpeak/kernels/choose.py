@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mxpeak.errors import ResourceError, UsageError
-from mxpeak.kernels.contract import DenseKernels, Kernels, SparseKernels
+from mxpeak.kernels.contract import DenseKernels, Kernels, NormKernels, SparseKernels
 
 if TYPE_CHECKING:
     from mxpeak.kernels.host.sparse import HostSparse
@@ -113,6 +113,23 @@ def _host_sparse(threads: int) -> HostSparse:
     from mxpeak.kernels.host.team import Team
 
     return HostSparse(Team(threads))
+
+
+@cache
+def host_norms(threads: int) -> NormKernels:
+    """The norm kernels on so many threads of the host."""
+    from mxpeak.kernels.host.norms import HostNorms
+    from mxpeak.kernels.host.team import Team
+
+    return HostNorms(Team(threads))
+
+
+def device_norms(devices: Sequence[Any]) -> NormKernels:
+    """The norm kernels of torch devices: of several, each goes over the tiles on it, and vectors lie on the first."""
+    from mxpeak.kernels.torch.norm_devices import SeveralNorms
+    from mxpeak.kernels.torch.norms import TorchNorms
+
+    return TorchNorms(devices[0]) if len(devices) == 1 else SeveralNorms(devices)
 
 
 def device_failure(error: BaseException) -> str | None:

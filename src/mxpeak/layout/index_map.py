@@ -1,4 +1,4 @@
-"""Where a line of local indices lies globally: blocks of NB entries, `jump` apart, the first at `first`.
+"""Local indices as global ones: blocks of NB consecutive indices, `jump` apart, the first at `first`.
 
     global(l) = first + (l // NB)·jump + l mod NB
 
@@ -8,6 +8,7 @@ A whole matrix, a tile of one, and a block-cyclic part of one are all of this fo
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from mxpeak.layout.block_cyclic import BlockCyclic
 
@@ -21,12 +22,12 @@ class IndexMap:
     nb: int
     jump: int
 
-    def to_global(self, il: int) -> int:
-        """The global index of local index il."""
+    def to_global(self, il: Any) -> Any:
+        """The global index of local index il, or of each of an array of them."""
         return self.first + il // self.nb * self.jump + il % self.nb
 
     def before(self, ig: int) -> int:
-        """How many of the local indices lie globally before ig."""
+        """How many of the local indices are globally less than ig."""
         rounds, rest = divmod(ig - self.first, self.jump)
         return min(max(rounds * self.nb + min(rest, self.nb), 0), self.size)
 

@@ -47,7 +47,7 @@ class Band:
         """Whether all of its entries are entries of the other band."""
         return self.below <= other.below and self.above <= other.above
 
-    def holds(self, i: int, j: int) -> bool:
+    def contains(self, i: int, j: int) -> bool:
         """Whether entry (i, j) is one of them."""
         return -self.below <= j - i <= self.above
 

@@ -55,22 +55,11 @@ class Input:
             from mxpeak.kernels.torch.tensors import on_device
 
             return on_device(self.array, device, dtype)
-        array = self.array
-        if self.is_tensor:
-            from mxpeak.kernels.torch.tensors import array_of
-
-            array = array_of(array)
-        return np.asarray(np.require(array, dtype, "A"))
+        return np.asarray(np.require(as_array(self.array), dtype, "A"))
 
     def result(self, X: Any) -> Any:
         """X as this input came: a tensor on its device, or an array."""
-        if isinstance(X, np.ndarray) and not self.is_tensor:
-            return X
-        from mxpeak.kernels.torch.tensors import array_of, tensor_of
-
-        if not self.is_tensor:
-            return array_of(X)
-        return (tensor_of(X) if isinstance(X, np.ndarray) else X).to(self.array.device)
+        return as_tensor(X).to(self.array.device) if self.is_tensor else as_array(X)
 
 
 def read(values: Any, name: str, *, instead: str = "") -> Input:
@@ -118,6 +107,24 @@ def is_tensor(values: Any) -> bool:
     return torch is not None and isinstance(values, torch.Tensor)
 
 
+def as_array(x: Any) -> Any:
+    """An array, or a tensor as one: on the CPU of the same memory."""
+    if isinstance(x, np.ndarray):
+        return x
+    from mxpeak.kernels.torch.tensors import array_of
+
+    return array_of(x)
+
+
+def as_tensor(x: Any) -> Any:
+    """A tensor, or an array as one of the same memory, if torch knows its strides."""
+    if not isinstance(x, np.ndarray):
+        return x
+    from mxpeak.kernels.torch.tensors import tensor_of
+
+    return tensor_of(x)
+
+
 def device_of(values: Any) -> str | None:
     """Where they lie, as torch says it: cpu, cuda:0 …; None for Python's numbers, which lie nowhere."""
     if is_tensor(values):
@@ -153,11 +160,11 @@ def device_for(name: str, *devices: str | None) -> Any:
         raise UsageError(f'device="{name}", but a tensor lies on {gpus[0]}; copy it with .to("{name}")')
     if name == "auto" and not gpus:
         return None
-    return _opened(gpus[0] if gpus else name)
+    return opened(gpus[0] if gpus else name)
 
 
-def _opened(name: str) -> Any:
-    """The GPU of this name."""
+def opened(name: str) -> Any:
+    """The device of this name."""
     try:
         from mxpeak.kernels.torch.tensors import device_named
     except ModuleNotFoundError as error:

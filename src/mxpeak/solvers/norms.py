@@ -1,6 +1,6 @@
 """Matrix norms in the four stages of SLATE (Parallel Norms Performance Report, 2018, §2.1), for any structure.
 
-(1) a kernel goes over each tile; (2) what it gives is summed up within the process, whatever computed it; (3) sums are
+(1) a kernel goes over each tile; (2) its sums are added up within the process, whatever computed them; (3) sums are
 completed along process rows or columns only; (4) the largest is found over the grid.
 
     max |a_ij|        one = max_j Σ_i |a_ij|        inf = max_i Σ_j |a_ij|        fro = sqrt(Σ |a_ij|²)
@@ -13,46 +13,47 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from typing import Protocol
+from dataclasses import replace
+from typing import Any, Protocol
 
 from mxpeak.comm.base import Communicator
-from mxpeak.kernels.contract import Vector
+from mxpeak.kernels.contract import Indices, Matrix, Vector
 from mxpeak.kernels.contract.norms import NormKernels, NormParts, Tile
 from mxpeak.layout.index_map import IndexMap
 from mxpeak.layout.structure import DIAGONAL, Structure
 
-#: The norms, and what of a pass over the matrix each is made from.
+#: The norms, and the result of a pass over the matrix from which each is made.
 KINDS = ("max", "one", "inf", "fro")
 NEEDS = {"max": ("max",), "one": ("columns",), "inf": ("rows",), "fro": ("squares",)}
-#: The exponents by which Blue's three sums are scaled; see `kernels.contract.NormParts`.
+#: The exponents by which Blue's three sums are scaled; see `kernels.contract.norms.NormParts`.
 BIG, SMALL = 538, 600
 
 
 class NormMatrix(Protocol):
-    """A matrix as its norms see it: tiles, and the ranks among which they lie.
+    """A matrix as its norms see it: tiles, and the ranks among which they are distributed.
 
-    row_places, column_places   which global row (column) each entry of this rank's sums by row (column) belongs to
+    row_map, column_map   the global row (column) of each entry of this rank's sums by row (column)
     """
 
     @property
     def tiles(self) -> Sequence[Tile]: ...  # noqa: D102
     @property
-    def row_places(self) -> IndexMap: ...  # noqa: D102
+    def row_map(self) -> IndexMap: ...  # noqa: D102
     @property
-    def column_places(self) -> IndexMap: ...  # noqa: D102
+    def column_map(self) -> IndexMap: ...  # noqa: D102
     @property
-    def everybody(self) -> Communicator: ...  # noqa: D102
+    def comm(self) -> Communicator: ...  # noqa: D102
 
     def sum_rows(self, by_row: Vector) -> None:
-        """Complete sums by row in place: over the ranks that hold parts of the same rows."""
+        """Complete sums by row in place: over the ranks with parts of the same rows."""
 
     def sum_columns(self, by_column: Vector) -> None:
-        """Complete sums by column in place: over the ranks that hold parts of the same columns."""
+        """Complete sums by column in place: over the ranks with parts of the same columns."""
 
 
 def norms(A: NormMatrix, S: Structure, kinds: Collection[str], kernels: NormKernels) -> dict[str, float]:
-    """Each kind of norm of A, in one pass over what is read of it.  Collective over A's ranks."""
-    wants = {want for kind in kinds for want in NEEDS[kind]}
+    """Each kind of norm of A, in one pass over the entries that S reads.  Collective over A's ranks."""
+    xp, wants = kernels.xp, {want for kind in kinds for want in NEEDS[kind]}
     found: dict[str, float] = {}
 
     parts, diagonal = _passes(A, S, wants, kernels)  # (1) and (2)
@@ -60,58 +61,92 @@ def norms(A: NormMatrix, S: Structure, kinds: Collection[str], kernels: NormKern
         A.sum_rows(parts.by_row)  # (3)
         A.sum_columns(parts.by_column)
         found["inf"], found["one"] = _largest_sums(A, S, parts, diagonal, kernels)
-    found["max"] = kernels.largest(kernels.vector_of([parts.top, diagonal.top, 1.0 if S.ones and S.diagonal else 0.0]))
-    tops = kernels.vector_of(list(found.values()))
-    A.everybody.allreduce(tops, "max")  # (4)
-    found = dict(zip(found, kernels.floats(tops)))
+    found["max"] = largest(fp64([parts.top, diagonal.top, 1.0 if S.ones and S.diagonal else 0.0], xp), xp)
+    tops = fp64(list(found.values()), xp)
+    A.comm.allreduce(tops, "max")  # (4)
+    found = dict(zip(found, tops.tolist()))
 
     if "fro" in kinds:
         squares = parts.squares * (2.0 if S.mirrored else 1.0) + diagonal.squares
-        A.everybody.allreduce(squares, "sum")
-        plain, big, small = kernels.floats(squares)
+        A.comm.allreduce(squares, "sum")
+        plain, big, small = squares.tolist()
         found["fro"] = root(plain + (S.diagonal if S.ones else 0), big, small)
     return {kind: found[kind] for kind in kinds}
 
 
 def _passes(A: NormMatrix, S: Structure, wants: set[str], kernels: NormKernels) -> tuple[NormParts, NormParts]:
-    """What the band gives, and what a diagonal that is read apart gives.
+    """The results of the band, and those of a diagonal that is read apart.
 
-    Of a mirrored matrix a_ij stands in row i and column j, and for a_ji in row j and column i: so sums by row and by
+    Entry a_ij of a mirrored matrix counts in row i and column j, and as a_ji in row j and column i: sums by row and by
     column are both needed, and its row sums are their sum.
     """
-    rows, columns = A.row_places.size, A.column_places.size
+    rows, columns = A.row_map.size, A.column_map.size
     if S.mirrored and wants & {"rows", "columns"}:
         wants = wants | {"rows", "columns"}
     parts = kernels.norm_pass(A.tiles, S.band, wants, rows, columns)
     if not S.mirrored:
-        nothing = kernels.vector_of([])
-        return parts, NormParts(0.0, kernels.vector_of([0.0, 0.0, 0.0]), nothing, nothing)
-    return parts, kernels.norm_pass(diagonal_tiles(A, S, kernels), DIAGONAL, wants - {"columns"}, rows, columns)
+        return parts, NormParts(0.0, fp64([0.0, 0.0, 0.0], kernels.xp), *[fp64([], kernels.xp)] * 2)
+    return parts, kernels.norm_pass(diagonal_tiles(A, S), DIAGONAL, wants - {"columns"}, rows, columns)
 
 
-def diagonal_tiles(A: NormMatrix, S: Structure, kernels: NormKernels) -> Sequence[Tile]:
-    """The tiles whose diagonal is read apart: none, all, or their real parts."""
+def diagonal_tiles(A: NormMatrix, S: Structure) -> Sequence[Tile]:
+    """The tiles whose diagonal is read apart: none, all, or views of their real parts."""
     if not S.mirrored:
         return []
-    return [kernels.real_part(tile) for tile in A.tiles] if S.real else A.tiles
+    return [replace(tile, A=tile.A.real) for tile in A.tiles] if S.real else A.tiles
 
 
 def _largest_sums(
     A: NormMatrix, S: Structure, parts: NormParts, diagonal: NormParts, kernels: NormKernels
 ) -> tuple[float, float]:
     """The largest of this rank's complete sums by row, and by column."""
-    if S.mirrored:  # row i and column i meet on one rank
+    xp = kernels.xp
+    if S.mirrored:
         A.sum_rows(diagonal.by_row)
-        by_row = parts.by_row + diagonal.by_row
-        rows, columns = kernels.places(A.row_places), kernels.places(A.column_places)
-        largest = kernels.largest(kernels.meeting(by_row, rows, parts.by_column, columns))
-        return largest, largest
+        same = largest(_sums_of_both(A, parts.by_row + diagonal.by_row, parts.by_column, xp), xp)
+        return same, same
     by_row, by_column = parts.by_row, parts.by_column
     if S.ones and len(by_row):
-        by_row = by_row + kernels.below(kernels.places(A.row_places), S.diagonal)
+        by_row = by_row + ones_before(S.diagonal, A.row_map, xp)
     if S.ones and len(by_column):
-        by_column = by_column + kernels.below(kernels.places(A.column_places), S.diagonal)
-    return kernels.largest(by_row), kernels.largest(by_column)
+        by_column = by_column + ones_before(S.diagonal, A.column_map, xp)
+    return largest(by_row, xp), largest(by_column, xp)
+
+
+def _sums_of_both(A: NormMatrix, by_row: Vector, by_column: Vector, xp: Any) -> Vector:
+    """by_row[i] + by_column[i] for each global index i that is among this rank's rows and its columns."""
+    rows, columns = global_indices(A.row_map, xp), global_indices(A.column_map, xp)
+    if not len(rows) or not len(columns):
+        return fp64([], xp)
+    k = xp.minimum(xp.searchsorted(columns, rows), xp.asarray(len(columns) - 1))  # both ascend
+    return (by_row + by_column[k])[columns[k] == rows]
+
+
+def fp64(values: Sequence[Any], xp: Any) -> Vector:
+    """A few Python numbers, or rows of them, as an array."""
+    return xp.asarray(values, dtype=xp.float64)
+
+
+def largest(x: Vector, xp: Any) -> float:
+    """max x_i, NaN if there is one, 0 for an empty vector."""
+    return float(xp.max(x)) if len(x) else 0.0
+
+
+def global_indices(index_map: IndexMap, xp: Any) -> Indices:
+    """The global index of each local one."""
+    return index_map.to_global(xp.arange(index_map.size))
+
+
+def whole(values: Matrix, index_map: IndexMap, size: int, xp: Any) -> Matrix:
+    """This rank's values (or rows of them) at their global indices, zeros elsewhere."""
+    full = xp.zeros((*values.shape[:-1], size), dtype=xp.float64)
+    full[..., global_indices(index_map, xp)] = values
+    return full
+
+
+def ones_before(end: int, index_map: IndexMap, xp: Any) -> Vector:
+    """1 where the global index is less than `end`, else 0."""
+    return xp.astype(global_indices(index_map, xp) < end, xp.float64)
 
 
 def root(plain: float, big: float, small: float) -> float:

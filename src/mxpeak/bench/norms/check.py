@@ -22,7 +22,7 @@ from mxpeak.kernels.contract.norms import ExtendedParts, NormKernels, Tile
 from mxpeak.layout.index_map import IndexMap, consecutive
 from mxpeak.layout.structure import DIAGONAL, Band, Structure
 from mxpeak.precision import precision
-from mxpeak.solvers.norms import diagonal_tiles
+from mxpeak.solvers.norms import diagonal_tiles, fp64, ones_before, whole
 from mxpeak.spans import Spans
 
 #: Scaled errors that pass, and those of the largest entry of a real matrix.
@@ -45,12 +45,12 @@ def reference_norms(A: StoredMatrix, S: Structure, kernels: NormKernels, spans: 
     """All norms in doubled precision.  Collective over the grid; None on all ranks but its first."""
     spans.start(f"checking {S.name} {S.m}x{S.n}", float(STRIPS))
     band = _parts(A, strips(A, STRIPS), S.band, kernels, spans)
-    apart = _parts(A, [diagonal_tiles(A, S, kernels)], DIAGONAL, kernels, Spans())
+    apart = _parts(A, [diagonal_tiles(A, S)], DIAGONAL, kernels, Spans())
     spans.finish()
-    rows = _complete(_sum(band.by_row, apart.by_row, kernels), A.grid.row, A.grid.column, A.row_places, S.m, kernels)
-    columns = _complete(band.by_column, A.grid.column, A.grid.row, A.column_places, S.n, kernels)
-    parts = _rows(band.squares, kernels), _rows(apart.squares, kernels)
-    rest = A.everybody.gather_objects((band.top, apart.top, *parts, band.entries + apart.entries))
+    rows = _complete(_sum(band.by_row, apart.by_row, kernels), A.grid.row, A.grid.column, A.row_map, S.m, kernels)
+    columns = _complete(band.by_column, A.grid.column, A.grid.row, A.column_map, S.n, kernels)
+    parts = band.squares.tolist(), apart.squares.tolist()
+    rest = A.comm.gather_objects((band.top, apart.top, *parts, band.entries + apart.entries))
     if rest is None:
         return None
     if S.mirrored:
@@ -109,30 +109,19 @@ def _parts(
 
 
 def _complete(
-    mine: Matrix, across: Communicator, along: Communicator, places: IndexMap, size: int, kernels: NormKernels
+    mine: Matrix, across: Communicator, along: Communicator, index_map: IndexMap, size: int, kernels: NormKernels
 ) -> Any:
-    """Sums over the ranks of `across`, each put at its place among those of `along`; whole on the grid's first rank."""
-    terms = across.gather_objects(_rows(mine, kernels))
-    parts = along.gather_objects(terms and (places, _rows(_total(terms, kernels), kernels)))
+    """Sums over the ranks of `across`, at their global indices among those of `along`; on the grid's first rank.
+
+    They travel as lists of Python's numbers: ranks have devices of their own.
+    """
+    xp = kernels.xp
+    terms = across.gather_objects(mine.tolist())
+    total = terms and kernels.paired_sum([fp64(rows, xp) for rows in terms]).tolist()
+    parts = along.gather_objects(terms and (index_map, total))
     if terms is None or parts is None:
         return None
-    return kernels.paired_sum(
-        [
-            kernels.spread(kernels.vector_of(row).reshape(1, -1), kernels.places(places), size)
-            for places, rows in parts
-            for row in rows
-        ]
-    )
-
-
-def _rows(sums: Matrix, kernels: NormKernels) -> list[list[float]]:
-    """Sums as other ranks, with devices of their own, can have them."""
-    return [kernels.floats(row) for row in sums]
-
-
-def _total(terms: Sequence[Sequence[Sequence[float]]], kernels: NormKernels) -> Matrix:
-    """The sum of everybody's."""
-    return kernels.paired_sum([kernels.vector_of(row).reshape(1, -1) for rows in terms for row in rows])
+    return kernels.paired_sum([whole(fp64(rows, xp), index_map, size, xp) for index_map, rows in parts])
 
 
 def _sum(x: Matrix, y: Matrix, kernels: NormKernels) -> Matrix:
@@ -140,8 +129,8 @@ def _sum(x: Matrix, y: Matrix, kernels: NormKernels) -> Matrix:
 
 
 def _ones(like: Matrix, count: int, kernels: NormKernels) -> Matrix:
-    """1 in the first `count` places."""
-    return kernels.below(kernels.places(consecutive(like.shape[1])), count).reshape(1, -1)
+    """1 in the first `count` columns."""
+    return ones_before(count, consecutive(like.shape[1]), kernels.xp)[None, :]
 
 
 def _largest(sums: Matrix) -> Decimal:

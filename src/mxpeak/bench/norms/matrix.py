@@ -59,7 +59,7 @@ def generate(A: StoredMatrix, case: NormsCase, kernels: Kernels, spans: Spans) -
             kernels.generate(part[:height], block_row, A.cols, entries)
         for jl0, target in _block_row(A, il0, height):
             real, *imaginary = (part[:height, jl0 : jl0 + target.shape[1]] for part in parts)
-            kernels.norms.put(target, real, imaginary[0] if imaginary else None)
+            kernels.norms.set_parts(target, real, imaginary[0] if imaginary else None)
         spans.step(step, -(-A.rows.local_size // case.nb), float(il0 + height))
     spans.finish()
 
@@ -74,8 +74,10 @@ def strips(A: StoredMatrix, count: int) -> list[Sequence[Tile]]:
     found: list[Sequence[Tile]] = []
     for il0 in range(0, rows, height):
         size = min(height, rows - il0)
-        places = IndexMap(size, tile.rows.to_global(il0), tile.rows.nb, tile.rows.jump)  # il0 is the first of a block
-        found.append([Tile(tile.A[il0 : il0 + size], places, tile.cols, il0, 0)])
+        rows_here = IndexMap(
+            size, tile.rows.to_global(il0), tile.rows.nb, tile.rows.jump
+        )  # il0 is the first of a block
+        found.append([Tile(tile.A[il0 : il0 + size], rows_here, tile.cols, il0, 0)])
     return found
 
 

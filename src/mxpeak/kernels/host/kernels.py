@@ -9,7 +9,7 @@ from mxpeak.kernels.host import blas
 from mxpeak.kernels.host.dense import HostDense
 from mxpeak.kernels.host.generated import HostGenerated
 from mxpeak.kernels.host.lu import HostLu
-from mxpeak.kernels.host.norm_tiles import Norms
+from mxpeak.kernels.host.norms import HostNorms
 from mxpeak.kernels.host.sparse import HostSparse
 from mxpeak.kernels.host.team import Team
 
@@ -23,7 +23,7 @@ class HostKernels(HostLu, HostGenerated):
     def __init__(self, threads: int = 1, cores: Sequence[int] = (), *, poison: bool = False):
         team = Team(threads, cores)
         super().__init__(team, poison)
-        self.norms = Norms(team)
+        self.norms = HostNorms(team)
         self._sparse: HostSparse | None = None
 
     @property

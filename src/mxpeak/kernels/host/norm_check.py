@@ -6,9 +6,9 @@ into what is rounded and what is rounded off, without error (Knuth; Dekker 1971;
     s = x + y,  t = s - x,  rest = (x - (s - t)) + (y - t)               x + y = s + rest
     p = x·x,    x = h + l (26 bits each),  rest = ((h·h - p) + 2·h·l) + l·l       x·x = p + rest
 
-so that sums of n terms are right to about (n·2^-53)² of their value.  A modulus is the root of |z|², mended by a step
-of Newton's.  Squares must stay within fp64's range, as those of generated entries do.  Nothing here may be reassociated
-or contracted, so these functions are compiled without fast-math.
+so that sums of n terms are right to about (n·2^-53)² of their value.  A modulus is the root of |z|², corrected by a
+step of Newton's method.  Squares must stay within fp64's range, as those of generated entries do.  Nothing here may be
+reassociated or contracted, so these functions are compiled without fast-math.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from numba.extending import overload
 
 from mxpeak.kernels.host.jit import jit
 from mxpeak.kernels.host.native import bits_of, float_of
-from mxpeak.kernels.host.norm_pass import LINE0, PLACE0, SEGMENT, TURNED, chunks, cut, reach, segment
+from mxpeak.kernels.host.norm_pass import LINE0, POSITION0, SEGMENT, TURNED, chunks, cut, reach, segment
 
 #: Partial sums along a line that are kept side by side, so that they go by vectors.
 LANES = 256
@@ -48,9 +48,9 @@ def _modulus(re, im):
     rest = ((p - (s - t)) + (q - t)) + (p_rest + q_rest)
     root = math.sqrt(s)
     again, again_rest = _squared(root)
-    mend = (((s - again) - again_rest) + rest) / max(root + root, 2.0**-1000)
-    x = root + mend
-    return x, mend - (x - root), s, rest
+    correction = (((s - again) - again_rest) + rest) / max(root + root, 2.0**-1000)
+    x = root + correction
+    return x, correction - (x - root), s, rest
 
 
 def expand(a, values, x, y, q, r):
@@ -110,31 +110,31 @@ def _largest(x):
 
 
 @jit()
-def extended_pass(tid, threads, sample, tiles, rooms, values, by_row, by_column, tops, squares, counts):
+def extended_pass(tid, threads, sample, tiles, buffers, values, by_row, by_column, tops, squares, counts):
     """Thread tid's chunks of all tiles (see `norm_pass`), into this thread's copies.
 
     by_row, by_column   Σ|a_ij|, high and low
     tops, counts        the largest |a_ij|, and how many entries were read
     squares             Σ|a_ij|², high and low, in lanes to be added up
     """
-    number, room = 0, np.int64(rooms.ctypes.data) + tid * rooms.shape[1] * sample.itemsize
-    buffers, lanes = np.empty((4, SEGMENT)), np.empty((2, LANES))
+    number, buffer = 0, np.int64(buffers.ctypes.data) + tid * buffers.shape[1] * sample.itemsize
+    work, lanes = np.empty((4, SEGMENT)), np.empty((2, LANES))
     for t in range(tiles.shape[0]):
         tile = tiles[t]
         turned = tile[TURNED] != 0
-        by_line, by_place = (by_column[tid], by_row[tid]) if turned else (by_row[tid], by_column[tid])
+        by_line, by_position = (by_column[tid], by_row[tid]) if turned else (by_row[tid], by_column[tid])
         for c in range((tid - number) % threads, chunks(tile), threads):
             line0, line1, begin, end = cut(tile, c)
             for line in range(line0, line1):
                 low, high = reach(tile, line, begin, end)
                 lanes[:] = 0.0
                 for s in range(low, high, SEGMENT):
-                    a = segment(tile, line, s, min(high, s + SEGMENT), sample, room)
-                    count, at = a.shape[0], tile[PLACE0] + s
-                    x, y, q, r = buffers[0, :count], buffers[1, :count], buffers[2, :count], buffers[3, :count]
+                    a = segment(tile, line, s, min(high, s + SEGMENT), sample, buffer)
+                    count, at = a.shape[0], tile[POSITION0] + s
+                    x, y, q, r = work[0, :count], work[1, :count], work[2, :count], work[3, :count]
                     expand(a, values, x, y, q, r)
                     tops[tid], counts[tid] = max(tops[tid], _largest(x)), counts[tid] + count
-                    _add(x, y, by_place[0, at : at + count], by_place[1, at : at + count])
+                    _add(x, y, by_position[0, at : at + count], by_position[1, at : at + count])
                     _add_along(x, y, lanes)
                     _add_along(q, r, squares[tid])
                 at = tile[LINE0] + line

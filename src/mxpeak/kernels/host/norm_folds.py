@@ -12,7 +12,7 @@ import numpy as np
 
 from mxpeak.kernels.host.jit import jit
 from mxpeak.kernels.host.magnitude import ordered, safe_magnitude, scaled, scaled_square
-from mxpeak.kernels.host.norm_pass import COLUMNS, LINE0, PLACE0, ROWS, SEGMENT, TURNED, chunks, cut, reach, segment
+from mxpeak.kernels.host.norm_pass import COLUMNS, LINE0, POSITION0, ROWS, SEGMENT, TURNED, chunks, cut, reach, segment
 
 #: Partial sums along a line that are kept side by side, so that they go by vectors.
 LANES = 64
@@ -33,26 +33,26 @@ def _largest_along(a):
 
 
 @jit()
-def maxima(tid, threads, want, sample, tiles, rooms, by_row, by_column):
+def maxima(tid, threads, want, sample, tiles, buffers, by_row, by_column):
     """max_j |a_ij| and max_i |a_ij| as the bits of fp64 numbers, into this thread's copy."""
-    number, room = 0, np.int64(rooms.ctypes.data) + tid * rooms.shape[1] * sample.itemsize
+    number, buffer = 0, np.int64(buffers.ctypes.data) + tid * buffers.shape[1] * sample.itemsize
     for t in range(tiles.shape[0]):
         tile = tiles[t]
         row_lines = tile[TURNED] == 0
-        by_line, by_place = (by_row[tid], by_column[tid]) if row_lines else (by_column[tid], by_row[tid])
+        by_line, by_position = (by_row[tid], by_column[tid]) if row_lines else (by_column[tid], by_row[tid])
         along, across = (want & ROWS, want & COLUMNS) if row_lines else (want & COLUMNS, want & ROWS)
         for c in range((tid - number) % threads, chunks(tile), threads):
             line0, line1, begin, end = cut(tile, c)
             for line in range(line0, line1):
                 low, high = reach(tile, line, begin, end)
                 for s in range(low, high, SEGMENT):
-                    a = segment(tile, line, s, min(high, s + SEGMENT), sample, room)
+                    a = segment(tile, line, s, min(high, s + SEGMENT), sample, buffer)
                     if along:
                         at = tile[LINE0] + line
                         by_line[at] = max(by_line[at], _largest_along(a))
                     if across:
-                        at = tile[PLACE0] + s
-                        _largest_across(a, by_place[at : at + a.shape[0]])
+                        at = tile[POSITION0] + s
+                        _largest_across(a, by_position[at : at + a.shape[0]])
         number += chunks(tile)
 
 
@@ -101,30 +101,30 @@ def _fold_along(values, sigmas, lanes, sums, at):
 
 @jit()
 def folded_sums(
-    tid, threads, want, squared, sample, tiles, rooms, sigmas, row_factors, column_factors, by_row, by_column
+    tid, threads, want, squared, sample, tiles, buffers, sigmas, row_factors, column_factors, by_row, by_column
 ):
     """Σ_j and Σ_i of the scaled entries, or of their squares, fold by fold, into this thread's copy."""
-    number, room = 0, np.int64(rooms.ctypes.data) + tid * rooms.shape[1] * sample.itemsize
+    number, buffer = 0, np.int64(buffers.ctypes.data) + tid * buffers.shape[1] * sample.itemsize
     lanes, values = np.zeros(LANES), np.zeros(SEGMENT)
     for t in range(tiles.shape[0]):
         tile = tiles[t]
         row_lines = tile[TURNED] == 0
-        by_line, by_place = (by_row[tid], by_column[tid]) if row_lines else (by_column[tid], by_row[tid])
-        line_f, place_f = (row_factors, column_factors) if row_lines else (column_factors, row_factors)
+        by_line, by_position = (by_row[tid], by_column[tid]) if row_lines else (by_column[tid], by_row[tid])
+        line_factors, position_factors = (row_factors, column_factors) if row_lines else (column_factors, row_factors)
         along, across = (want & ROWS, want & COLUMNS) if row_lines else (want & COLUMNS, want & ROWS)
         for c in range((tid - number) % threads, chunks(tile), threads):
             line0, line1, begin, end = cut(tile, c)
             for line in range(line0, line1):
                 low, high = reach(tile, line, begin, end)
                 for s in range(low, high, SEGMENT):
-                    a = segment(tile, line, s, min(high, s + SEGMENT), sample, room)
+                    a = segment(tile, line, s, min(high, s + SEGMENT), sample, buffer)
                     mine = values[: a.shape[0]]
                     if along:
-                        _values_along(a, squared, line_f[tile[LINE0] + line], mine)
+                        _values_along(a, squared, line_factors[tile[LINE0] + line], mine)
                         _fold_along(mine, sigmas, lanes, by_line, tile[LINE0] + line)
                     if across:
-                        at = tile[PLACE0] + s
-                        _values_across(a, squared, place_f[at : at + a.shape[0]], mine)
+                        at = tile[POSITION0] + s
+                        _values_across(a, squared, position_factors[at : at + a.shape[0]], mine)
                         for k in range(sigmas.shape[0]):
-                            fold(mine, sigmas[k], by_place[k, at : at + a.shape[0]])
+                            fold(mine, sigmas[k], by_position[k, at : at + a.shape[0]])
         number += chunks(tile)

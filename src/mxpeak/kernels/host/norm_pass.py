@@ -34,15 +34,15 @@ from mxpeak.kernels.host.native import float_of, pointer
 
 #: Entries of a line that are worked on at a time: four lines of them, and their sums, stay in the first cache.
 SEGMENT = 1024
-#: The same of a line by itself; it fits into the room of four segments.
+#: The same of a line by itself; it fits into a buffer of four segments.
 LONG = 4 * SEGMENT
 #: What is wanted of a pass, to be combined; of a tile whose lines are its rows, sums along them are sums by row.
 MAX, SQUARES, ALONG, ACROSS = 1, 2, 4, 8
 ROWS, COLUMNS = ALONG, ACROSS
 #: The columns of the table of tiles; strides are in bytes, and `turned` says that lines are columns.
 (
-    ADDRESS, LINES, LENGTH, LINE_STRIDE, STRIDE, LINE0, PLACE0, TURNED, LINE_FIRST, LINE_NB, LINE_JUMP, FIRST, NB, JUMP,
-    BACK, AHEAD, CHUNK, PIECE,
+    ADDRESS, LINES, LENGTH, LINE_STRIDE, STRIDE, LINE0, POSITION0, TURNED, LINE_FIRST, LINE_NB, LINE_JUMP,
+    FIRST, NB, JUMP, BACK, AHEAD, CHUNK, PIECE,
 ) = range(18)  # fmt: skip
 ENTRIES_OF_TABLE = 18
 #: A band edge beyond which there is none.
@@ -308,29 +308,29 @@ def _four_safely(want, a, b, c, d, across, tops, squares):
 
 
 @jit()
-def segment(tile, line, begin, end, sample, room):
-    """Entries begin … end-1 of a line, as they lie, or, where they lie apart, copied to the address `room`."""
+def segment(tile, line, begin, end, sample, buffer):
+    """Entries begin … end-1 of a line, as they lie, or, where they lie apart, copied to the address `buffer`."""
     address = tile[ADDRESS] + line * tile[LINE_STRIDE] + begin * tile[STRIDE]
     if tile[STRIDE] == sample.itemsize:
         return carray(pointer(address), (end - begin,), sample.dtype)
-    copied = carray(pointer(room), (end - begin,), sample.dtype)
+    copied = carray(pointer(buffer), (end - begin,), sample.dtype)
     for j in range(end - begin):
         copied[j] = carray(pointer(address + j * tile[STRIDE]), (1,), sample.dtype)[0]
     return copied
 
 
 @jit()
-def _four_stretches(want, tile, line, count, begin, end, origin, sample, room, across, waste, tops, squares):
+def _four_stretches(want, tile, line, count, begin, end, origin, sample, buffer, across, waste, tops, squares):
     """Entries begin … end-1 of `count` <= 4 lines; those that are missing are zeros.  `origin` is at across[0]."""
     s0 = s1 = s2 = s3 = 0.0
     size = SEGMENT * sample.itemsize
     for s in range(begin, end, SEGMENT):
         e = min(end, s + SEGMENT)
-        zeros = carray(pointer(room + 4 * size), (e - s,), sample.dtype)
-        a = segment(tile, line, s, e, sample, room)
-        b = segment(tile, line + 1, s, e, sample, room + size) if count > 1 else zeros
-        c = segment(tile, line + 2, s, e, sample, room + 2 * size) if count > 2 else zeros
-        d = segment(tile, line + 3, s, e, sample, room + 3 * size) if count > 3 else zeros
+        zeros = carray(pointer(buffer + 4 * size), (e - s,), sample.dtype)
+        a = segment(tile, line, s, e, sample, buffer)
+        b = segment(tile, line + 1, s, e, sample, buffer + size) if count > 1 else zeros
+        c = segment(tile, line + 2, s, e, sample, buffer + 2 * size) if count > 2 else zeros
+        d = segment(tile, line + 3, s, e, sample, buffer + 3 * size) if count > 3 else zeros
         to = carray(pointer(across + (s - origin) * 8), (e - s,), np.float64)
         t0, t1, t2, t3 = four_lines(want, a, b, c, d, to, waste[: e - s], tops, squares)
         s0, s1, s2, s3 = s0 + t0, s1 + t1, s2 + t2, s3 + t3
@@ -338,11 +338,11 @@ def _four_stretches(want, tile, line, count, begin, end, origin, sample, room, a
 
 
 @jit()
-def _one_stretch(want, tile, line, begin, end, sample, room, waste, tops, squares):
+def _one_stretch(want, tile, line, begin, end, sample, buffer, waste, tops, squares):
     """Entries begin … end-1 of one line, where no sums across are wanted."""
     total = 0.0
     for s in range(begin, end, LONG):
-        a = segment(tile, line, s, min(end, s + LONG), sample, room)
+        a = segment(tile, line, s, min(end, s + LONG), sample, buffer)
         total += one_line(want, a, waste, tops, squares)
     return total
 
@@ -365,9 +365,9 @@ def cut(tile, c):
 
 
 @jit()
-def _before(tile, place):
-    """How many of a line's entries lie globally before `place`."""
-    t = place - tile[FIRST]
+def _before(tile, index):
+    """How many of a line's entries have a global index less than this one."""
+    t = index - tile[FIRST]
     if tile[NB] >= tile[LENGTH]:  # one block, and no division
         return min(max(t, 0), tile[LENGTH])
     rounds = t // tile[JUMP]
@@ -390,7 +390,7 @@ def reach(tile, line, begin, end):
 
 
 @jit()
-def _chunk_by_four(want, tile, line0, line1, begin, end, sample, room, across, along_out, waste, tops, squares):
+def _chunk_by_four(want, tile, line0, line1, begin, end, sample, buffer, across, along_out, waste, tops, squares):
     """Lines line0 … line1-1 of a tile, their entries begin … end-1, four lines together in what all four have."""
     lows, highs, sums = np.empty(4, np.int64), np.empty(4, np.int64), np.empty(4)
     for line in range(line0, line1, 4):
@@ -402,41 +402,41 @@ def _chunk_by_four(want, tile, line0, line1, begin, end, sample, room, across, a
         if low >= high:  # they have nothing in common
             low = high = end
         sums[0], sums[1], sums[2], sums[3] = _four_stretches(
-            want, tile, line, count, low, high, begin, sample, room, across, waste, tops, squares
+            want, tile, line, count, low, high, begin, sample, buffer, across, waste, tops, squares
         )
         for k in range(count):
             if lows[k] < min(low, highs[k]):
-                sums[k] += _four_stretches(want, tile, line + k, 1, lows[k], min(low, highs[k]), begin, sample, room,
+                sums[k] += _four_stretches(want, tile, line + k, 1, lows[k], min(low, highs[k]), begin, sample, buffer,
                                            across, waste, tops, squares)[0]  # fmt: skip
             if max(high, lows[k]) < highs[k]:
-                sums[k] += _four_stretches(want, tile, line + k, 1, max(high, lows[k]), highs[k], begin, sample, room,
+                sums[k] += _four_stretches(want, tile, line + k, 1, max(high, lows[k]), highs[k], begin, sample, buffer,
                                            across, waste, tops, squares)[0]  # fmt: skip
             if want & ALONG:
                 along_out[tile[LINE0] + line + k] += sums[k]
 
 
 @jit()
-def _chunk_along(want, tile, line0, line1, begin, end, sample, room, along_out, waste, tops, squares):
+def _chunk_along(want, tile, line0, line1, begin, end, sample, buffer, along_out, waste, tops, squares):
     """The same of whole lines where no sums across are wanted: one by one."""
     for line in range(line0, line1):
         low, high = reach(tile, line, begin, end)
-        total = _one_stretch(want, tile, line, low, high, sample, room, waste, tops, squares)
+        total = _one_stretch(want, tile, line, low, high, sample, buffer, waste, tops, squares)
         if want & ALONG:
             along_out[tile[LINE0] + line] += total
 
 
 @jit()
-def norm_pass(tid, threads, want, sample, tiles, rooms, across, by_row, by_column, tops, squares):
+def norm_pass(tid, threads, want, sample, tiles, buffers, across, by_row, by_column, tops, squares):
     """Thread tid's chunks of all tiles.
 
     sample          an array of the entries' type
-    rooms           for each thread five segments of that type, the last one of zeros
-    across          for each thread room for the sums across one chunk
+    buffers         for each thread five segments of that type, the last one of zeros
+    across          for each thread a buffer for the sums across one chunk
     by_row, -column sums, += ; one copy for all threads, or one for each
     tops, squares   for each thread the bits of the largest so far, and the three sums of squares
     """
     number = 0
-    mine, room = across[tid], np.int64(rooms.ctypes.data) + tid * rooms.shape[1] * sample.itemsize
+    mine, buffer = across[tid], np.int64(buffers.ctypes.data) + tid * buffers.shape[1] * sample.itemsize
     mine_at = np.int64(mine.ctypes.data)
     tops, squares, waste = tops[tid * APART :], squares[tid], np.empty(LONG)
     for t in range(tiles.shape[0]):
@@ -445,20 +445,22 @@ def norm_pass(tid, threads, want, sample, tiles, rooms, across, by_row, by_colum
         swapped = (want & ALONG) << 1 | (want & ACROSS) >> 1 if turned else want & (ALONG | ACROSS)
         asked = want & (MAX | SQUARES) | swapped
         by_line = by_column[tid % by_column.shape[0]] if turned else by_row[tid % by_row.shape[0]]
-        by_place = by_row[tid % by_row.shape[0]] if turned else by_column[tid % by_column.shape[0]]
+        by_position = by_row[tid % by_row.shape[0]] if turned else by_column[tid % by_column.shape[0]]
         for c in range((tid - number) % threads, chunks(tile), threads):
             line0, line1, begin, end = cut(tile, c)
             if not asked & ACROSS and tile[BACK] >= ENDLESS and tile[AHEAD] >= ENDLESS:
-                _chunk_along(asked, tile, line0, line1, begin, end, sample, room, by_line, waste, tops, squares)
+                _chunk_along(asked, tile, line0, line1, begin, end, sample, buffer, by_line, waste, tops, squares)
                 continue
             # All that is read of these lines lies between the start of the first one and the end of the last one.
             begin, end = reach(tile, line0, begin, end)[0], reach(tile, line1 - 1, begin, end)[1]
             length = max(0, end - begin) if asked & ACROSS else 0
             mine[:length] = 0.0
-            _chunk_by_four(asked, tile, line0, line1, begin, end, sample, room, mine_at, by_line, waste, tops, squares)
-            place = tile[PLACE0] + begin
+            _chunk_by_four(
+                asked, tile, line0, line1, begin, end, sample, buffer, mine_at, by_line, waste, tops, squares
+            )
+            position = tile[POSITION0] + begin
             for j in range(length):
-                by_place[place + j] += mine[j]
+                by_position[position + j] += mine[j]
         number += chunks(tile)
 
 

@@ -13,7 +13,7 @@ from mxpeak.kernels.contract.norms import Tile
 from mxpeak.kernels.host import sparse_sweep as sweep
 from mxpeak.kernels.host import sparse_vectors as vectors
 from mxpeak.kernels.host.native import SYNC, sched_yield_address
-from mxpeak.kernels.host.norm_tiles import Norms
+from mxpeak.kernels.host.norms import HostNorms
 from mxpeak.kernels.host.sparse_matrix import VECTORS, Array, HostMatrix, aligned
 from mxpeak.kernels.host.sparse_native import LANES
 from mxpeak.kernels.host.sparse_pack import ROW
@@ -38,7 +38,7 @@ class HostSparse(SparseSetup):
 
     def __init__(self, team: Team):
         super().__init__(team)
-        self._norms = Norms(team)
+        self._norms = HostNorms(team)
         self._sync, self._yield = np.zeros(SYNC, np.int64), sched_yield_address()
         self._sums = np.zeros((team.threads, 1024))
         self._scratch = {dtype: aligned(team.threads * LANES, dtype) for dtype in VECTORS.values()}

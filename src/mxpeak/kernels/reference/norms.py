@@ -1,18 +1,17 @@
-"""The reference kernels of norms: `kernels.contract.NormKernels`, each operation written as its definition says."""
+"""The reference kernels of norms: each operation of `kernels.contract.norms` written as its definition says."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 from decimal import Decimal, localcontext
 from typing import Any
 
+import array_api_compat.numpy
 import ml_dtypes
 import numpy as np
 
 from mxpeak.kernels.contract.norms import ExtendedParts, NormParts, Tile
-from mxpeak.layout.index_map import IndexMap
 from mxpeak.layout.structure import Band
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -35,7 +34,7 @@ def entries(tile: Tile, band: Band) -> Array:
     columns = [tile.cols.to_global(b) for b in range(found.shape[1])]
     for a in range(found.shape[0]):
         i = tile.rows.to_global(a)
-        inside = np.array([band.holds(i, j) for j in columns], bool)
+        inside = np.array([band.contains(i, j) for j in columns], bool)
         found[a, inside] = tile.A[a, inside]
     return found
 
@@ -105,10 +104,15 @@ def pairs(values: Sequence[Decimal]) -> Array:
 class ReferenceNorms:
     """Definitions, not algorithms: every sum correctly rounded, and easy to check by eye."""
 
+    xp = array_api_compat.numpy
+    transport = None
+
+    def small_norm(self, A: Array, want: str) -> None:
+        return None  # every norm takes a pass
+
     def norm_pass(
         self, tiles: Sequence[Tile], band: Band, wants: Collection[str], rows: int, columns: int
     ) -> NormParts:
-        """See `kernels.contract`."""
         values = [entries(tile, band) for tile in tiles]
         sizes = [magnitude(x) for x in values]
         everything = np.concatenate([np.zeros(0), *(x.ravel() for x in values)])
@@ -124,7 +128,6 @@ class ReferenceNorms:
     def row_column_max(
         self, tiles: Sequence[Tile], band: Band, wants: Collection[str], rows: int, columns: int
     ) -> tuple[Array, Array]:
-        """See `kernels.contract`."""
         sizes = [magnitude(entries(tile, band)) for tile in tiles]
         by_row, by_column = ([line.max(initial=0.0) for line in lines(tiles, sizes, by, size)] if by in wants else []
                              for by, size in (("rows", rows), ("columns", columns)))  # fmt: skip
@@ -134,7 +137,6 @@ class ReferenceNorms:
         self, tiles: Sequence[Tile], band: Band, wants: Collection[str], squared: bool, sigmas: Sequence[float],
         row_factors: Array, column_factors: Array,
     ) -> tuple[Array, Array]:  # fmt: skip
-        """See `kernels.contract`."""
         values = [entries(tile, band) for tile in tiles]
         by_row, by_column = (np.zeros((len(sigmas), len(factors))) for factors in (row_factors, column_factors))
         for by, folds, factors in (("rows", by_row, row_factors), ("columns", by_column, column_factors)):
@@ -144,16 +146,13 @@ class ReferenceNorms:
         return by_row, by_column
 
     def read_all(self, tiles: Sequence[Tile]) -> None:
-        """See `kernels.contract`."""
         for tile in tiles:
             tile.A.copy()
 
     def half_powers(self, maxima: Array) -> Array:
-        """See `kernels.contract`."""
         return np.array([_half_power(float(maximum)) for maximum in maxima])
 
     def unfolded(self, folds: Array, factors: Array, maxima: Array, squared: bool) -> Array:
-        """See `kernels.contract`."""
         found = maxima.copy()
         with quiet():
             for at in np.flatnonzero((maxima > 0) & (maxima < np.inf)):
@@ -161,66 +160,13 @@ class ReferenceNorms:
                 found[at] = np.float64(math.sqrt(value) if squared else value) / factors[at] / factors[at]
         return found
 
-    def real_part(self, tile: Tile) -> Tile:
-        """See `kernels.contract`."""
-        return replace(tile, A=tile.A.real) if tile.A.dtype.kind == "c" else tile
-
-    def places(self, places: IndexMap) -> Array:
-        """See `kernels.contract`."""
-        return np.array([places.to_global(il) for il in range(places.size)], np.int64)
-
-    def spread(self, values: Array, places: Array, size: int) -> Array:
-        """See `kernels.contract`."""
-        full = np.zeros((*values.shape[:-1], size))
-        for at, place in enumerate(places):
-            full[..., place] = values[..., at]
-        return full
-
-    def taken(self, values: Array, places: Array) -> Array:
-        """See `kernels.contract`."""
-        return np.array([values[place] for place in places], np.float64)
-
-    def below(self, places: Array, end: int) -> Array:
-        """See `kernels.contract`."""
-        return np.array([1.0 if place < end else 0.0 for place in places])
-
-    def meeting(self, by_row: Array, row_places: Array, by_column: Array, column_places: Array) -> Array:
-        """See `kernels.contract`."""
-        column_at = {int(place): at for at, place in enumerate(column_places)}
-        both = [(at, column_at[int(place)]) for at, place in enumerate(row_places) if int(place) in column_at]
-        return np.array([by_row[i] + by_column[j] for i, j in both], np.float64)
-
-    def larger(self, x: Array, y: Array) -> Array:
-        """See `kernels.contract`."""
-        return np.maximum(x, y)
-
-    def largest(self, x: Array) -> float:
-        """See `kernels.contract`."""
-        return float(x.max(initial=0.0))
-
-    def vector_of(self, values: Sequence[float]) -> Array:
-        """See `kernels.contract`."""
-        return np.array(values, np.float64)
-
-    def floats(self, vector: Array) -> list[float]:
-        """See `kernels.contract`."""
-        return [float(value) for value in vector]
-
-    def hypot(self, x: Array, y: Array) -> Array:
-        """See `kernels.contract`."""
-        with quiet():
-            return np.where(np.isnan(x) | np.isnan(y), np.nan, np.hypot(x, y))
-
     def empty(self, rows: int, columns: int, dtype: str, order: str) -> Array:
-        """See `kernels.contract`."""
         return np.empty((rows, columns), np.dtype(getattr(ml_dtypes, dtype, dtype)), "F" if order == "F" else "C")
 
-    def put(self, target: Array, real: Array, imaginary: Array | None) -> None:
-        """See `kernels.contract`."""
+    def set_parts(self, target: Array, real: Array, imaginary: Array | None) -> None:
         target[:] = (real if imaginary is None else real + 1j * imaginary).astype(target.dtype)
 
     def extended_pass(self, tiles: Sequence[Tile], band: Band, rows: int, columns: int) -> ExtendedParts:
-        """See `kernels.contract`."""
         values = [entries(tile, band) for tile in tiles]
         by_row, by_column = ([exact(x) for x in lines(tiles, values, by, size)]
                              for by, size in (("rows", rows), ("columns", columns)))  # fmt: skip
@@ -228,12 +174,13 @@ class ReferenceNorms:
             squares = [sum((x * x for x in line), Decimal(0)) for line in by_row]
             sums = [[sum(line, Decimal(0)) for line in by] for by in (by_row, by_column)]
             total = sum(squares, Decimal(0))
-        inside = [band.holds(t.rows.to_global(a), t.cols.to_global(b)) for t in tiles for a, b in np.ndindex(t.A.shape)]
+        inside = [
+            band.contains(t.rows.to_global(a), t.cols.to_global(b)) for t in tiles for a, b in np.ndindex(t.A.shape)
+        ]
         top = max((float(x) for line in by_row for x in line), default=0.0)
         return ExtendedParts(top, pairs([total]), pairs(sums[0]), pairs(sums[1]), sum(inside))
 
     def paired_sum(self, terms: Sequence[Array]) -> Array:
-        """See `kernels.contract`."""
         columns = zip(*(row.tolist() for term in terms for row in term))
         with localcontext(prec=DIGITS):
             return pairs([sum(map(Decimal, column), Decimal(0)) for column in columns])

@@ -55,6 +55,10 @@ class Device:
     lag: int = 2
     _side: Any = field(default=None, repr=False)
 
+    def has(self, x: torch.Tensor) -> bool:
+        """Whether a tensor is in its memory."""
+        return bool(x.device == self.where)
+
     @property
     def is_gpu(self) -> bool:
         """Whether work goes on in the background."""

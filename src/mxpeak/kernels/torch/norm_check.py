@@ -59,13 +59,13 @@ def _expanded(strip: Strip) -> tuple[Pair, Pair]:
 
 
 def _modulus(re: torch.Tensor, im: torch.Tensor) -> tuple[Pair, Pair]:
-    """|z|, the root of |z|² mended by a step of Newton's, and |z|²."""
+    """|z|, the root of |z|² corrected by a step of Newton's method, and |z|²."""
     s, rest = _sum(_squared(re), _squared(im))
     root = s.sqrt()
     again, again_rest = _squared(root)
-    mend = (((s - again) - again_rest) + rest) / (root + root).clamp_min(2.0**-1000)
-    x = root + mend
-    return (x, mend - (x - root)), (s, rest)
+    correction = (((s - again) - again_rest) + rest) / (root + root).clamp_min(2.0**-1000)
+    x = root + correction
+    return (x, correction - (x - root)), (s, rest)
 
 
 def _squared(x: torch.Tensor) -> Pair:

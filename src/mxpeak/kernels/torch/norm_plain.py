@@ -1,6 +1,6 @@
-"""Passes over tiles made of torch's own operations: what a device without Triton runs, and what Triton is held against.
+"""Passes over tiles made of torch's own operations, for devices without Triton.
 
-A tile is taken in strips of rows, each copied to fp64 with 0 where it is outside the band.
+They go through a tile in strips of rows, each copied to fp64 with 0 where it is outside the band.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import torch
 
 from mxpeak.kernels.contract.norms import Tile
 from mxpeak.kernels.torch.norm_table import FAR
-from mxpeak.layout.index_map import IndexMap
 from mxpeak.layout.structure import WHOLE, Band
 
 #: Entries of a strip.
@@ -47,12 +46,6 @@ def strips(tiles: Sequence[Tile], band: Band, most: int = STRIP) -> Iterator[Str
             begin, stop = _reach(tile, band, a, end)
             if begin < stop:
                 yield _strip(tile, band, slice(a, end), slice(begin, stop))
-
-
-def place_of(places: IndexMap, where: torch.device, part: slice = slice(None)) -> torch.Tensor:
-    """The global indices of a line of local ones, or of a part of it."""
-    il = torch.arange(*part.indices(places.size), device=where)
-    return places.first + il // places.nb * places.jump + il % places.nb
 
 
 def modulus(re: torch.Tensor, im: torch.Tensor | None) -> torch.Tensor:
@@ -115,12 +108,21 @@ def folded_sums(
             _fold(_terms(strip, f, squared), sigmas, by_column[:, strip.columns], dim=0)
 
 
+def read_all(tiles: Sequence[Tile]) -> None:
+    """Add up every entry, and do not look at the sum."""
+    for tile in tiles:
+        tile.A.sum()
+
+
 def _strip(tile: Tile, band: Band, rows: slice, columns: slice) -> Strip:
     A, inside = tile.A[rows, columns], None
     re, im = (A.real, A.imag) if A.is_complex() else (A, None)
     re, im = re.to(torch.float64), None if im is None else im.to(torch.float64)
     if band != WHOLE:
-        i, j = place_of(tile.rows, A.device, rows), place_of(tile.cols, A.device, columns)
+        i, j = (
+            index_map.to_global(torch.arange(part.start, part.stop, device=A.device))
+            for index_map, part in ((tile.rows, rows), (tile.cols, columns))
+        )
         offset = j[None, :] - i[:, None]
         inside = (offset >= -min(band.below, FAR)) & (offset <= min(band.above, FAR))
         re = torch.where(inside, re, 0.0)

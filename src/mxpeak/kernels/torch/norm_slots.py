@@ -27,19 +27,19 @@ def norm_pass(
         programs = batch.wide * batch.strips * len(batch.pieces)
         tops = torch.empty(programs, dtype=torch.int64, device=top.device)
         parts = torch.zeros(programs, 3, dtype=torch.float64, device=top.device)
-        by_line, by_place = _slots(batch, along, across, (), torch.float64, top.device)
+        by_line, by_position = _slots(batch, along, across, (), torch.float64, top.device)
         launch_pass(
-            batch, _table(batch, top.device), tops, parts, by_line, by_place, top="max" in wants,
+            batch, _table(batch, top.device), tops, parts, by_line, by_position, top="max" in wants,
             square="squares" in wants, along=along, across=across, largest=False,
         )  # fmt: skip
         if "max" in wants:
             torch.maximum(top, tops.max().view(torch.float64), out=top)
         squares += parts.sum(dim=0)
-        line_sums, place_sums = _targets(batch, by_row, by_column)
+        line_sums, position_sums = _targets(batch, by_row, by_column)
         if along:
             _part(line_sums, batch.by_line).add_(by_line.sum(dim=0))
         if across:
-            _part(place_sums, batch.by_place).add_(by_place.sum(dim=0))
+            _part(position_sums, batch.by_position).add_(by_position.sum(dim=0))
 
 
 def row_column_max(
@@ -50,14 +50,14 @@ def row_column_max(
 
     for batch in batches(tiles, band, MANY):
         along, across = _wanted(batch, wants)
-        by_line, by_place = _slots(batch, along, across, (), torch.int64, by_row.device)
+        by_line, by_position = _slots(batch, along, across, (), torch.int64, by_row.device)
         launch_pass(
-            batch, _table(batch, by_row.device), by_line, by_row, by_line, by_place, top=False, square=False,
+            batch, _table(batch, by_row.device), by_line, by_row, by_line, by_position, top=False, square=False,
             along=along, across=across, largest=True,
         )  # fmt: skip
-        line_tops, place_tops = _targets(batch, by_row, by_column)
+        line_tops, position_tops = _targets(batch, by_row, by_column)
         for wanted, tops, found, span in ((along, line_tops, by_line, batch.by_line),
-                                          (across, place_tops, by_place, batch.by_place)):  # fmt: skip
+                                          (across, position_tops, by_position, batch.by_position)):  # fmt: skip
             if wanted:
                 mine = _part(tops, span)
                 torch.maximum(mine, found.amax(dim=0).view(torch.float64), out=mine)
@@ -74,17 +74,17 @@ def folded_sums(
     constants = torch.tensor(sigmas, dtype=torch.float64).to(where, non_blocking=True)
     for batch in batches(tiles, band, FEW):
         along, across = _wanted(batch, wants)
-        by_line, by_place = _slots(batch, along, across, (len(sigmas),), torch.float64, where)
+        by_line, by_position = _slots(batch, along, across, (len(sigmas),), torch.float64, where)
         factors = _targets(batch, row_factors, column_factors)
         launch_folds(
-            batch, _table(batch, where), constants, *factors, by_line, by_place, squared=squared, along=along,
+            batch, _table(batch, where), constants, *factors, by_line, by_position, squared=squared, along=along,
             across=across,
         )  # fmt: skip
-        line_sums, place_sums = _targets(batch, by_row, by_column)
+        line_sums, position_sums = _targets(batch, by_row, by_column)
         if along:
             _part(line_sums, batch.by_line).add_(by_line.sum(dim=1))
         if across:
-            _part(place_sums, batch.by_place).add_(by_place.sum(dim=1))
+            _part(position_sums, batch.by_position).add_(by_position.sum(dim=1))
 
 
 def read_all(tiles: Sequence[Tile]) -> None:
@@ -125,7 +125,7 @@ def _wanted(batch: Batch, wants: Collection[str]) -> tuple[bool, bool]:
 
 
 def _targets(batch: Batch, by_row: Tensor, by_column: Tensor) -> tuple[Tensor, Tensor]:
-    """What belongs to lines, and to places."""
+    """What belongs to lines, and to positions."""
     return (by_column, by_row) if batch.turned else (by_row, by_column)
 
 
@@ -135,10 +135,10 @@ def _slots(
     """Zeros for the partial sums along lines and across them: [slots, size], or as many of each fold."""
     shapes = (
         (count, end - first) if wanted else (1, 1)
-        for wanted, (first, end, count) in ((along, batch.by_line), (across, batch.by_place))
+        for wanted, (first, end, count) in ((along, batch.by_line), (across, batch.by_position))
     )
-    by_line, by_place = (torch.zeros(*folds, *shape, dtype=dtype, device=where) for shape in shapes)
-    return by_line, by_place
+    by_line, by_position = (torch.zeros(*folds, *shape, dtype=dtype, device=where) for shape in shapes)
+    return by_line, by_position
 
 
 def _part(sums: Tensor, span: tuple[int, int, int]) -> Tensor:

@@ -1,9 +1,9 @@
 """Tiles as a table that a kernel goes through, and the blocks in which it does so: integers only.
 
 A tile is a number of lines, each contiguous if it can be: rows of a row-major tile, columns of a column-major one.  A
-program takes a strip of lines, C places wide, and goes down it R lines at a time.  What it has of each line and of each
-place at the end is a partial sum; these stand in slots, no two of the same line (place) in one slot, so that summing up
-the slots gives the same bits every time.
+program takes a strip of lines, C positions wide, and goes down it R lines at a time.  Its sum of
+each line and of each position is a partial one; partial sums are stored in slots, no two of the same line (position) in
+one slot, so that adding up the slots gives the same bits every time.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from mxpeak.layout.structure import WHOLE, Band
 
 #: The columns of the table; strides are in real numbers.
 (
-    ADDRESS, LINES, LENGTH, LINE_STRIDE, STRIDE, LINE0, PLACE0, LINE_SLOT, PLACE_SLOT, LINE_FIRST, LINE_NB, LINE_JUMP,
-    FIRST, NB, JUMP, BACK, AHEAD,
+    ADDRESS, LINES, LENGTH, LINE_STRIDE, STRIDE, LINE0, POSITION0, LINE_SLOT, POSITION_SLOT,
+    LINE_FIRST, LINE_NB, LINE_JUMP, FIRST, NB, JUMP, BACK, AHEAD,
 ) = range(17)  # fmt: skip
 COLUMNS = 17
 #: Tiles of one launch: the device computes on them while the next are put into a table.
@@ -30,7 +30,7 @@ BATCH = 512
 VECTOR, THREADS, LANES, WIDTH = 16, 128, 32, 1024
 #: Such loads of a thread in a step: where there is little to keep of each entry, and where there is much.
 MANY, FEW = 4, 2
-MOST_PLACES = 256
+MOST_POSITIONS = 256
 #: Warps of a program; AMD's are of 64 threads.
 WARPS = THREADS // (64 if torch.version.hip else 32)
 #: Programs that fill a large device, and lines that a program takes at most.
@@ -41,7 +41,7 @@ FAR = 2**61
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """The entries of a step: U·BL lines, K·BP places; lanes go along BP, warps along BL, K and U are a thread's own."""
+    """The entries of a step: U·BL lines, K·BP positions; lanes go along BP, warps along BL, a thread along K and U."""
 
     U: int
     K: int
@@ -54,7 +54,7 @@ class Block:
         return self.U * self.BL
 
     @property
-    def places(self) -> int:
+    def positions(self) -> int:
         """C."""
         return self.K * self.BP
 
@@ -66,9 +66,9 @@ class Piece:
     A: torch.Tensor
     turned: bool
     line0: int
-    place0: int
-    by_line: IndexMap
-    by_place: IndexMap
+    position0: int
+    line_map: IndexMap
+    position_map: IndexMap
     line_stride: int
     stride: int
     band: Band  # of lines as rows
@@ -77,16 +77,16 @@ class Piece:
     def kind(self) -> tuple[bool, bool, bool]:
         """Whether it is turned, its lines are contiguous, and they begin where vectors can be loaded."""
         step = self.line_stride * self.A.element_size()
-        aligned = self.A.data_ptr() % VECTOR == 0 and (step % VECTOR == 0 or self.by_line.size == 1)
+        aligned = self.A.data_ptr() % VECTOR == 0 and (step % VECTOR == 0 or self.line_map.size == 1)
         return self.turned, self.stride == 1, self.stride == 1 and aligned
 
-    def row(self, line_slot: int, place_slot: int) -> tuple[int, ...]:
+    def row(self, line_slot: int, position_slot: int) -> tuple[int, ...]:
         """Its row of the table."""
-        line, place, parts = self.by_line, self.by_place, 2 if self.A.is_complex() else 1
+        line, position, parts = self.line_map, self.position_map, 2 if self.A.is_complex() else 1
         return (
-            self.A.data_ptr(), line.size, place.size, parts * self.line_stride, parts * self.stride, self.line0,
-            self.place0, line_slot, place_slot, line.first, line.nb, line.jump, place.first, place.nb, place.jump,
-            min(self.band.below, FAR), min(self.band.above, FAR),
+            self.A.data_ptr(), line.size, position.size, parts * self.line_stride, parts * self.stride, self.line0,
+            self.position0, line_slot, position_slot, line.first, line.nb, line.jump,
+            position.first, position.nb, position.jump, min(self.band.below, FAR), min(self.band.above, FAR),
         )  # fmt: skip
 
 
@@ -96,7 +96,7 @@ class Batch:
 
     strip            lines of a program
     strips, wide     programs down and across the largest piece, in so far as they can meet the band
-    by_line          first and last line + 1 of the sums along lines, and their slots; by_place the same across them
+    by_line          first and last line + 1 of the sums along lines, and their slots; by_position the same across them
     """
 
     pieces: list[Piece]
@@ -111,7 +111,7 @@ class Batch:
     wide: int
     deep: int
     by_line: tuple[int, int, int]
-    by_place: tuple[int, int, int]
+    by_position: tuple[int, int, int]
 
 
 def batches(tiles: Sequence[Tile], band: Band, loads: int) -> Iterator[Batch]:
@@ -129,9 +129,8 @@ def meets(tile: Tile, band: Band) -> bool:
     (m, n), rows, cols = tile.A.shape, tile.rows, tile.cols
     if not m or not n:
         return False
-    return (
-        cols.to_global(n - 1) - rows.first >= -band.below and cols.first - rows.to_global(m - 1) <= band.above
-    )  # fmt: skip
+    left, right = cols.first - rows.to_global(m - 1), cols.to_global(n - 1) - rows.first
+    return bool(right >= -band.below and left <= band.above)
 
 
 def as_lines(tile: Tile, band: Band) -> Piece:
@@ -148,19 +147,19 @@ def as_lines(tile: Tile, band: Band) -> Piece:
 def batch(pieces: list[Piece], kind: tuple[bool, bool, bool], banded: bool, loads: int) -> Batch:
     """Pieces of one kind, cut into programs, each with slots of its own for its partial sums."""
     turned, unit, aligned = kind
-    most_lines, longest = (max(size) for size in zip(*((p.by_line.size, p.by_place.size) for p in pieces)))
+    most_lines, longest = (max(size) for size in zip(*((p.line_map.size, p.position_map.size) for p in pieces)))
     block = block_of(pieces[0].A, most_lines, longest, aligned, loads)
-    C, strip = block.places, strip_of(pieces, block)
-    wide = max(_reached(p.by_place, C, p.by_line, strip, p.band) for p in pieces)
-    deep = max(_reached(p.by_line, strip, p.by_place, C, p.band) for p in pieces)
-    line_slots = slots([(p.line0, p.by_line.size) for p in pieces])
-    place_slots = slots([(p.place0, p.by_place.size) for p in pieces])
-    rows = [p.row(line * wide, place * deep) for p, line, place in zip(pieces, line_slots, place_slots)]
-    lines = min(p.line0 for p in pieces), max(p.line0 + p.by_line.size for p in pieces)
-    places = min(p.place0 for p in pieces), max(p.place0 + p.by_place.size for p in pieces)
+    C, strip = block.positions, strip_of(pieces, block)
+    wide = max(_reached(p.position_map, C, p.line_map, strip, p.band) for p in pieces)
+    deep = max(_reached(p.line_map, strip, p.position_map, C, p.band) for p in pieces)
+    line_slots = slots([(p.line0, p.line_map.size) for p in pieces])
+    position_slots = slots([(p.position0, p.position_map.size) for p in pieces])
+    rows = [p.row(line * wide, position * deep) for p, line, position in zip(pieces, line_slots, position_slots)]
+    lines = min(p.line0 for p in pieces), max(p.line0 + p.line_map.size for p in pieces)
+    positions = min(p.position0 for p in pieces), max(p.position0 + p.position_map.size for p in pieces)
     return Batch(
         pieces, rows, block, turned, unit, aligned, banded, strip, -(-most_lines // strip), wide, deep,
-        (*lines, wide * (max(line_slots) + 1)), (*places, deep * (max(place_slots) + 1)),
+        (*lines, wide * (max(line_slots) + 1)), (*positions, deep * (max(position_slots) + 1)),
     )  # fmt: skip
 
 
@@ -169,7 +168,7 @@ def block_of(A: torch.Tensor, lines: int, length: int, aligned: bool, loads: int
     size = A.element_size()
     vector = VECTOR // size if aligned and not A.is_complex() else 1
     entries = THREADS * loads * VECTOR // size
-    C = min(WIDTH // size, MOST_PLACES, _power(length))
+    C = min(WIDTH // size, MOST_POSITIONS, _power(length))
     R = min(entries // C, _power(lines))
     C = min(entries // R, _power(length))
     BP = min(LANES * vector, C)
@@ -179,8 +178,8 @@ def block_of(A: torch.Tensor, lines: int, length: int, aligned: bool, loads: int
 
 def strip_of(pieces: Sequence[Piece], block: Block) -> int:
     """How many lines a program takes, a multiple of R."""
-    entries = sum(p.by_line.size * p.by_place.size for p in pieces)
-    wanted = min(MOST_LINES, entries // (PROGRAMS * block.places))
+    entries = sum(p.line_map.size * p.position_map.size for p in pieces)
+    wanted = min(MOST_LINES, entries // (PROGRAMS * block.positions))
     return max(1, wanted // block.lines) * block.lines
 
 
@@ -197,15 +196,15 @@ def slots(spans: Sequence[tuple[int, int]]) -> list[int]:
     return found
 
 
-def _reached(places: IndexMap, size: int, others: IndexMap, count: int, band: Band) -> int:
-    """At most how many blocks of `size` of these places `count` consecutive ones of the others meet in the band."""
-    blocks = -(-places.size // size)
+def _reached(these: IndexMap, size: int, others: IndexMap, count: int, band: Band) -> int:
+    """The most blocks of `size` of these indices that `count` consecutive ones of the others meet in the band."""
+    blocks = -(-these.size // size)
     return min(blocks, (_span(others, count) + max(0, band.below + band.above)) // size + 2)
 
 
-def _span(places: IndexMap, count: int) -> int:
-    """At most how far apart the first and the last of so many places are."""
-    return count + -(-count // places.nb) * (places.jump - places.nb)
+def _span(index_map: IndexMap, count: int) -> int:
+    """The most that the first and the last of so many indices are apart."""
+    return count + -(-count // index_map.nb) * (index_map.jump - index_map.nb)
 
 
 def _power(size: int) -> int:

@@ -1,4 +1,4 @@
-"""Ranks that agree on what is asked before any of them communicates for it."""
+"""Ranks that agree on a call before any of them communicates for it."""
 
 from __future__ import annotations
 
@@ -22,39 +22,39 @@ def communicator(comm: Any) -> Communicator:
 
         return of_user(comm)
     if not hasattr(comm, "agree"):
-        raise UsageError(f"comm = {comm!r} is no communicator; give one of mpi4py, such as MPI.COMM_WORLD")
+        raise UsageError(f"comm = {comm!r} is not a communicator; give one of mpi4py, such as MPI.COMM_WORLD")
     return comm  # type: ignore[no-any-return]
 
 
 _grids: WeakKeyDictionary[Any, dict[ProcessGrid, Grid]] = WeakKeyDictionary()
 
 
-def grid_of(shape: ProcessGrid, everybody: Communicator) -> Grid:
+def grid_of(shape: ProcessGrid, comm: Communicator) -> Grid:
     """The grid of all ranks, made once: MPI has a limited number of communicators.  Collective."""
-    made = _grids.setdefault(everybody, {})
+    made = _grids.setdefault(comm, {})
     if shape not in made:
-        grid = make_grid(shape, everybody)
+        grid = make_grid(shape, comm)
         assert grid is not None, "the grid takes all ranks"
         made[shape] = grid
     return made[shape]
 
 
-def on_all(build: Callable[[], Any], everybody: Communicator, essence: Callable[[Any], Any]) -> Any:
-    """What `build` makes on every rank.
+def on_all(build: Callable[[], Any], comm: Communicator, essence: Callable[[Any], Any]) -> Any:
+    """The result of `build` on every rank.
 
-    A mistake on one of them raises on all, and so does an essence that is not the same everywhere.  Collective.
+    A mistake on one of them raises on all, and so does an essence that differs between ranks.  Collective.
     """
     mistake: Exception | None = None
     try:
         made = build()
     except Exception as error:
         mistake = error
-    if everybody.agree(mistake is None):
-        asked = everybody.gather_objects(str(essence(made))) or []
-        odd = next((rank for rank, what in enumerate(asked) if what != asked[0]), 0)
-        mistaken = everybody.bcast_object(odd and (asked[0], odd, asked[odd]))
-        if not mistaken:
+    if comm.agree(mistake is None):
+        calls = comm.gather_objects(str(essence(made))) or []
+        odd = next((rank for rank, call in enumerate(calls) if call != calls[0]), 0)
+        difference = comm.bcast_object(odd and (calls[0], odd, calls[odd]))
+        if not difference:
             return made
-        first, rank, other = mistaken
-        mistake = UsageError(f"the ranks ask for different things: rank 0 for {first}, rank {rank} for {other}")
-    raise mistake or UsageError("another rank of this matrix was given something that it cannot take")
+        first, rank, other = difference
+        mistake = UsageError(f"the calls of the ranks differ: {first} on rank 0, {other} on rank {rank}")
+    raise mistake or UsageError("the call of another rank of this matrix is invalid; the error on that rank says why")

@@ -1,6 +1,6 @@
 """Norms as Triton kernels: one pass over the blocks that meet the band; partial sums in slots, no atomics.
 
-A block of entries is [BL, U, K, BP]: lines u·BL + b, places k·BP + p.  Lanes go along BP and load vectors, warps go
+A block of entries is [BL, U, K, BP]: lines u·BL + b, positions k·BP + p.  Lanes go along BP and load vectors, warps go
 along BL, so that sums along a line stay in a warp and those over U and K in a thread.  See `norm_table` for the rest.
 
 Absolute values are compared as integers: the bits of a non-negative number grow with it, those of Inf are above all
@@ -26,7 +26,7 @@ COLUMNS = tl.constexpr(_COLUMNS)
 LARGE, SMALL = tl.constexpr(2.0**480), tl.constexpr(2.0**-450)
 DOWN, UP = tl.constexpr(2.0**-538), tl.constexpr(2.0**600)
 POSITIVE, INFINITE = tl.constexpr(2**63 - 1), tl.constexpr(0x7FF << 52)
-#: Folds of one launch: a thread has room for no more.
+#: Folds of one launch: the registers of a thread suffice for no more.
 FOLDS = 4
 #: The types of the real numbers that entries consist of.
 TYPES = {
@@ -123,13 +123,13 @@ def _before(ig, size, first, nb, jump):
 
 @triton.jit
 def _region(row, strip, wide, C: tl.constexpr, BANDED: tl.constexpr):
-    """This program's first line, line to stop before, first place; its strip, its block of it; whether all is inside.
+    """Its first line, line to stop before and first position; its strip and block of that; whether all is inside.
 
-    Nothing to do: no line.
+    A program with nothing to do has no line.
     """
     d, w = (tl.program_id(0) // wide).to(tl.int64), (tl.program_id(0) % wide).to(tl.int64)
     lines, length = tl.load(row + 1), tl.load(row + 2)
-    line0, place0 = d * strip, w * C
+    line0, position0 = d * strip, w * C
     end = tl.minimum(line0 + strip, lines)
     inside = True
     if BANDED:
@@ -140,29 +140,29 @@ def _region(row, strip, wide, C: tl.constexpr, BANDED: tl.constexpr):
         bottom = _global(tl.maximum(end - 1, 0), line_first, line_nb, line_jump)
         low = _before(top - back, length, first, nb, jump)
         high = _before(bottom + ahead + 1, length, first, nb, jump)
-        place0 += low // C * C
-        if tl.maximum(low, place0) >= high:
+        position0 += low // C * C
+        if tl.maximum(low, position0) >= high:
             end = line0
-        left = _global(place0, first, nb, jump)
-        right = _global(tl.minimum(place0 + C, length) - 1, first, nb, jump)
+        left = _global(position0, first, nb, jump)
+        right = _global(tl.minimum(position0 + C, length) - 1, first, nb, jump)
         inside = (right - top <= ahead) & (left - bottom >= -back)
-    if place0 >= length:
+    if position0 >= length:
         end = line0
-    return line0, end, place0, d, w, inside & (place0 + C <= length)
+    return line0, end, position0, d, w, inside & (position0 + C <= length)
 
 
 @triton.jit
 def _memory(row, COMPLEX: tl.constexpr, TYPE: tl.constexpr, UNIT: tl.constexpr):
-    """Where the first entry lies; how far apart lines are, and places."""
+    """Where the first entry lies; how far apart lines are, and positions."""
     step: tl.constexpr = 2 if COMPLEX else 1
     return tl.load(row).to(tl.pointer_type(TYPE)), tl.load(row + 3), step if UNIT else tl.load(row + 4)
 
 
 @triton.jit
-def _in_band(row, lines, places):
-    """Which of these lines and places meet in the band."""
+def _in_band(row, lines, positions):
+    """Which of these lines and positions meet in the band."""
     i = _global(lines, tl.load(row + 9), tl.load(row + 10), tl.load(row + 11))
-    j = _global(places, tl.load(row + 12), tl.load(row + 13), tl.load(row + 14))
+    j = _global(positions, tl.load(row + 12), tl.load(row + 13), tl.load(row + 14))
     return (j - i <= tl.load(row + 16)) & (j - i >= -tl.load(row + 15))
 
 
@@ -173,8 +173,8 @@ def _lines_of(U: tl.constexpr, BL: tl.constexpr):
 
 
 @triton.jit
-def _places_of(K: tl.constexpr, BP: tl.constexpr):
-    """The places of a block, [K, BP]."""
+def _positions_of(K: tl.constexpr, BP: tl.constexpr):
+    """The positions of a block, [K, BP]."""
     return tl.arange(0, K)[:, None] * BP + tl.arange(0, BP)[None, :]
 
 
@@ -189,13 +189,13 @@ def _read(at, mask, COMPLEX: tl.constexpr):
 
 @triton.jit
 def _block(
-    row, base, line_stride, stride, line, end, place0, inside, BANDED: tl.constexpr, COMPLEX: tl.constexpr,
+    row, base, line_stride, stride, line, end, position0, inside, BANDED: tl.constexpr, COMPLEX: tl.constexpr,
     ALIGNED: tl.constexpr, U: tl.constexpr, K: tl.constexpr, BL: tl.constexpr, BP: tl.constexpr,
 ):  # fmt: skip
     """Real and imaginary parts of the block at a line: fp64, but fp32 of entries that are real and narrow."""
     lines = (line + _lines_of(U, BL))[:, :, None, None]
-    places = (place0 + _places_of(K, BP))[None, None, :, :]
-    at = base + lines * line_stride + places * stride
+    positions = (position0 + _positions_of(K, BP))[None, None, :, :]
+    at = base + lines * line_stride + positions * stride
     mask = lines < end
     if COMPLEX:
         at = at[:, :, :, :, None] + tl.arange(0, 2)
@@ -206,9 +206,9 @@ def _block(
     if inside:
         x = _read(at, mask, COMPLEX)
     else:
-        some = mask & (places < tl.load(row + 2))
+        some = mask & (positions < tl.load(row + 2))
         if BANDED:
-            some = some & _in_band(row, lines, places)
+            some = some & _in_band(row, lines, positions)
         x = _read(at, some, COMPLEX)
     if COMPLEX:
         re, im = tl.split(x)
@@ -224,7 +224,8 @@ def _block(
 
 @triton.jit
 def pass_kernel(
-    table, strip, wide, deep, tops, squares, by_line, line_size, line_origin, by_place, place_size, place_origin,
+    table, strip, wide, deep, tops, squares,
+    by_line, line_size, line_origin, by_position, position_size, position_origin,
     BANDED: tl.constexpr, COMPLEX: tl.constexpr, TYPE: tl.constexpr, UNIT: tl.constexpr, ALIGNED: tl.constexpr,
     U: tl.constexpr, K: tl.constexpr, BL: tl.constexpr, BP: tl.constexpr,
     WIDE: tl.constexpr, MAX: tl.constexpr, SQUARES: tl.constexpr, ALONG: tl.constexpr, ACROSS: tl.constexpr,
@@ -233,7 +234,7 @@ def pass_kernel(
     """A program's largest |a_ij| and squares; along its lines and across them sums of |a_ij|, or the largest as bits.
 
     tops, squares       one, and three, of each program
-    by_line, by_place   [slots, size], zero: sums of the lines (places) from line_origin (place_origin) on
+    by_line, by_position   [slots, size], zero: sums of the lines (positions) from line_origin (position_origin) on
     WIDE                whether squares can leave fp64's range: entries are fp64 or complex128
     """
     SIZES: tl.constexpr = ALONG or ACROSS or (MAX and COMPLEX and WIDE)
@@ -241,7 +242,7 @@ def pass_kernel(
     SUM: tl.constexpr = tl.int64 if LARGEST else tl.float64
     row = table + tl.program_id(1).to(tl.int64) * COLUMNS
     program = tl.program_id(1).to(tl.int64) * tl.num_programs(0) + tl.program_id(0)
-    line0, end, place0, d, w, inside = _region(row, strip, wide, K * BP, BANDED)
+    line0, end, position0, d, w, inside = _region(row, strip, wide, K * BP, BANDED)
     base, line_stride, stride = _memory(row, COMPLEX, TYPE, UNIT)
     line_sums = by_line + (tl.load(row + 7) + w) * line_size + (tl.load(row + 5) - line_origin)
     top = tl.zeros([BL, K, BP], KEY)
@@ -252,7 +253,7 @@ def pass_kernel(
 
     for line in range(line0, end, U * BL):
         re, im = _block(
-            row, base, line_stride, stride, line, end, place0, inside, BANDED, COMPLEX, ALIGNED, U, K, BL, BP
+            row, base, line_stride, stride, line, end, position0, inside, BANDED, COMPLEX, ALIGNED, U, K, BL, BP
         )  # fmt: skip
         x = re
         if SIZES:
@@ -279,10 +280,10 @@ def pass_kernel(
             tl.store(squares + 3 * program + 2, tl.sum(small))
     if ACROSS:
         if end > line0:
-            places = place0 + _places_of(K, BP)
-            slot = by_place + (tl.load(row + 8) + d % deep) * place_size
+            positions = position0 + _positions_of(K, BP)
+            slot = by_position + (tl.load(row + 8) + d % deep) * position_size
             total = tl.max(across, axis=0) if LARGEST else tl.sum(across, axis=0)
-            tl.store(slot + (tl.load(row + 6) - place_origin) + places, total, mask=places < tl.load(row + 2))
+            tl.store(slot + (tl.load(row + 6) - position_origin) + positions, total, mask=positions < tl.load(row + 2))
 
 
 @triton.jit
@@ -299,28 +300,28 @@ def _term(re, im, f, SQUARED: tl.constexpr, COMPLEX: tl.constexpr):
 
 @triton.jit
 def fold_kernel(
-    table, strip, wide, deep, sigmas, line_factors, place_factors,
-    by_line, fold_of_lines, line_size, line_origin, by_place, fold_of_places, place_size, place_origin,
+    table, strip, wide, deep, sigmas, line_factors, position_factors,
+    by_line, fold_of_lines, line_size, line_origin, by_position, fold_of_positions, position_size, position_origin,
     BANDED: tl.constexpr, COMPLEX: tl.constexpr, TYPE: tl.constexpr, UNIT: tl.constexpr, ALIGNED: tl.constexpr,
     U: tl.constexpr, K: tl.constexpr, BL: tl.constexpr, BP: tl.constexpr,
     ALONG: tl.constexpr, ACROSS: tl.constexpr, SQUARED: tl.constexpr, SKIP: tl.constexpr, FOLDED: tl.constexpr,
 ):  # fmt: skip
     """Folds SKIP … SKIP+FOLDED-1, at most four, of the sums along lines and across them: q = (σ + x) - σ, x -= q.
 
-    by_line, by_place   [folds, slots, size], zero: as in `pass_kernel`; a fold of them is so many numbers
+    by_line, by_position   [folds, slots, size], zero: as in `pass_kernel`; a fold of them is so many numbers
 
     Launched without contraction of products and sums: every operation is rounded.
     """
     row = table + tl.program_id(1).to(tl.int64) * COLUMNS
-    line0, end, place0, d, w, inside = _region(row, strip, wide, K * BP, BANDED)
+    line0, end, position0, d, w, inside = _region(row, strip, wide, K * BP, BANDED)
     base, line_stride, stride = _memory(row, COMPLEX, TYPE, UNIT)
-    first_line, first_place = tl.load(row + 5), tl.load(row + 6)
+    first_line, first_position = tl.load(row + 5), tl.load(row + 6)
     line_sums = by_line + (tl.load(row + 7) + w) * line_size + (first_line - line_origin)
-    places = place0 + _places_of(K, BP)
-    known = places < tl.load(row + 2)
-    f_place = tl.zeros([K, BP], tl.float64)
+    positions = position0 + _positions_of(K, BP)
+    known = positions < tl.load(row + 2)
+    f_position = tl.zeros([K, BP], tl.float64)
     if ACROSS:
-        f_place = tl.load(place_factors + first_place + places, mask=known, other=0.0)
+        f_position = tl.load(position_factors + first_position + positions, mask=known, other=0.0)
     sums0 = tl.zeros([BL, K, BP], tl.float64)
     sums1 = tl.zeros([BL, K, BP], tl.float64)
     sums2 = tl.zeros([BL, K, BP], tl.float64)
@@ -328,10 +329,10 @@ def fold_kernel(
 
     for line in range(line0, end, U * BL):
         re, im = _block(
-            row, base, line_stride, stride, line, end, place0, inside, BANDED, COMPLEX, ALIGNED, U, K, BL, BP
+            row, base, line_stride, stride, line, end, position0, inside, BANDED, COMPLEX, ALIGNED, U, K, BL, BP
         )  # fmt: skip
         if ACROSS:
-            x = _term(re, im, f_place[None, None, :, :], SQUARED, COMPLEX)
+            x = _term(re, im, f_position[None, None, :, :], SQUARED, COMPLEX)
             for k in tl.static_range(SKIP + FOLDED):
                 sigma = tl.load(sigmas + k)
                 q = (sigma + x) - sigma
@@ -359,45 +360,46 @@ def fold_kernel(
 
     if ACROSS:
         if end > line0:
-            slot = by_place + (tl.load(row + 8) + d % deep) * place_size + (first_place - place_origin)
-            tl.store(slot + places, tl.sum(sums0, axis=0), mask=known)
+            slot = by_position + (tl.load(row + 8) + d % deep) * position_size + (first_position - position_origin)
+            tl.store(slot + positions, tl.sum(sums0, axis=0), mask=known)
             if FOLDED > 1:
-                tl.store(slot + fold_of_places + places, tl.sum(sums1, axis=0), mask=known)
+                tl.store(slot + fold_of_positions + positions, tl.sum(sums1, axis=0), mask=known)
             if FOLDED > 2:
-                tl.store(slot + 2 * fold_of_places + places, tl.sum(sums2, axis=0), mask=known)
+                tl.store(slot + 2 * fold_of_positions + positions, tl.sum(sums2, axis=0), mask=known)
             if FOLDED > 3:
-                tl.store(slot + 3 * fold_of_places + places, tl.sum(sums3, axis=0), mask=known)
+                tl.store(slot + 3 * fold_of_positions + positions, tl.sum(sums3, axis=0), mask=known)
 
 
 # --- launches ---------------------------------------------------------------------------------------------------
 
 
 def launch_pass(
-    batch: Batch, table: Tensor, tops: Tensor, squares: Tensor, by_line: Tensor, by_place: Tensor, *, top: bool,
+    batch: Batch, table: Tensor, tops: Tensor, squares: Tensor, by_line: Tensor, by_position: Tensor, *, top: bool,
     square: bool, along: bool, across: bool, largest: bool,
 ) -> None:  # fmt: skip
     """`pass_kernel` on a batch."""
-    line_span, place_span = _span(by_line, batch.by_line), _span(by_place, batch.by_place)
+    line_span, position_span = _span(by_line, batch.by_line), _span(by_position, batch.by_position)
     with torch.cuda.device_of(table):
         pass_kernel[_grid(batch)](
-            table, batch.strip, batch.wide, batch.deep, tops, squares, by_line, *line_span, by_place, *place_span,
+            table, batch.strip, batch.wide, batch.deep, tops, squares, by_line, *line_span, by_position, *position_span,
             **_form_of(batch), WIDE=wide(batch.pieces[0].A), MAX=top, SQUARES=square, ALONG=along, ACROSS=across,
             LARGEST=largest, num_warps=WARPS,
         )  # fmt: skip
 
 
 def launch_folds(
-    batch: Batch, table: Tensor, sigmas: Tensor, line_factors: Tensor, place_factors: Tensor, by_line: Tensor,
-    by_place: Tensor, *, squared: bool, along: bool, across: bool,
+    batch: Batch, table: Tensor, sigmas: Tensor, line_factors: Tensor, position_factors: Tensor, by_line: Tensor,
+    by_position: Tensor, *, squared: bool, along: bool, across: bool,
 ) -> None:  # fmt: skip
     """`fold_kernel` on a batch, so many folds at a time as it takes."""
-    line_span, place_span = _span(by_line, batch.by_line), _span(by_place, batch.by_place)
+    line_span, position_span = _span(by_line, batch.by_line), _span(by_position, batch.by_position)
     for skip in range(0, len(sigmas), FOLDS):
         options = {"SQUARED": squared, "SKIP": skip, "FOLDED": min(FOLDS, len(sigmas) - skip)}
         with torch.cuda.device_of(table):
             fold_kernel[_grid(batch)](
-                table, batch.strip, batch.wide, batch.deep, sigmas, line_factors, place_factors,
-                by_line[skip:], by_line.stride(0), *line_span, by_place[skip:], by_place.stride(0), *place_span,
+                table, batch.strip, batch.wide, batch.deep, sigmas, line_factors, position_factors,
+                by_line[skip:], by_line.stride(0), *line_span,
+                by_position[skip:], by_position.stride(0), *position_span,
                 **_form_of(batch), ALONG=along, ACROSS=across, **options, num_warps=WARPS, enable_fp_fusion=False,
             )  # fmt: skip
 
@@ -412,7 +414,7 @@ def _grid(batch: Batch) -> tuple[int, int]:
 
 
 def _span(slots: Tensor, span: tuple[int, int, int]) -> tuple[int, int]:
-    """The length of a slot, and to which line or place its first number belongs."""
+    """The length of a slot, and to which line or position its first number belongs."""
     return slots.shape[-1], span[0]
 
 
@@ -447,7 +449,7 @@ def _samples(kernel: Any, loads: int, **options: Any) -> list[Any]:
 
 #: The types of arguments; those of others are integers.
 ARGUMENTS = {"table": "*i64", "tops": "*i64"} | dict.fromkeys(
-    ("squares", "by_line", "by_place", "sigmas", "line_factors", "place_factors"), "*fp64"
+    ("squares", "by_line", "by_position", "sigmas", "line_factors", "position_factors"), "*fp64"
 )
 ALL = {"MAX": True, "SQUARES": True, "ALONG": True, "ACROSS": True, "LARGEST": False}
 COMPILED = [
