@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from math import inf, nan, sqrt
 
 import numpy as np
@@ -46,21 +47,20 @@ def off_diagonal(A: np.ndarray) -> np.ndarray:
     return A[~np.eye(len(A), dtype=bool)]
 
 
-@pytest.mark.parametrize("name", GENERATORS)
-@pytest.mark.parametrize("n", [1, 2, 3, 50])
-def test_every_generator_makes_a_system_that_lu_without_pivoting_solves(name, n):
-    made = generator(name, n)
-    A, b = dense(made), drawn(made.right_side, 1)[:, 0]
-    LU = A.copy()
-    for k in range(n - 1):
-        LU[k + 1 :, k] /= LU[k, k]
-        LU[k + 1 :, k + 1 :] -= np.outer(LU[k + 1 :, k], LU[k, k + 1 :])
-    L, R = np.tril(LU, -1) + np.eye(n), np.triu(LU)
-    x = np.linalg.solve(R, np.linalg.solve(L, b))
-    # backward error of an LU and two triangular solves: 3·n·u·|L||U|; the residual itself adds n·u·|A||x|, pivoting in
-    # the two solves as much
-    bound = 5 * n * U * np.abs(L).dot(np.abs(R)).dot(np.abs(x)).max()
-    assert np.abs(A @ x - b).max() <= bound + U
+def test_every_generator_makes_a_system_that_lu_without_pivoting_solves() -> None:
+    for name, n in product(GENERATORS, [1, 2, 3, 50]):
+        made = generator(name, n)
+        A, b = dense(made), drawn(made.right_side, 1)[:, 0]
+        LU = A.copy()
+        for k in range(n - 1):
+            LU[k + 1 :, k] /= LU[k, k]
+            LU[k + 1 :, k + 1 :] -= np.outer(LU[k + 1 :, k], LU[k, k + 1 :])
+        L, R = np.tril(LU, -1) + np.eye(n), np.triu(LU)
+        x = np.linalg.solve(R, np.linalg.solve(L, b))
+        # backward error of an LU and two triangular solves: 3·n·u·|L||U|; the residual itself adds n·u·|A||x|,
+        # pivoting in the two solves as much
+        bound = 5 * n * U * np.abs(L).dot(np.abs(R)).dot(np.abs(x)).max()
+        assert np.abs(A @ x - b).max() <= bound + U, (name, n)
 
 
 @pytest.mark.parametrize("name", ["sqrt-n", "ddd", "gaussian", "dominant-n", "hpl"])
@@ -145,25 +145,26 @@ def test_icl_is_singular_for_its_seeds_up_to_order_3_and_only_there():
 # --- fasi-higham ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 5, 20, 100, 237, 400])
-@pytest.mark.parametrize("beta", [1e-4, 2.5e-3, 1 / 64, 0.11, 1.0])
-def test_the_norms_by_formula_are_those_of_the_matrix(n, beta):
-    A = unit_factors(n, beta)
-    # a row sum of n terms, each three roundings from exact: (n+3)·u, and as much again for the formula
-    assert unit_factors_norm(n, beta) == pytest.approx(np.linalg.norm(A, np.inf), rel=2 * (n + 3) * U)
-    # the inverse from its factors, as products of nonnegative matrices: componentwise accurate
-    strictly = np.tril(np.ones((n, n)), -1)
-    inverse = np.linalg.inv(np.eye(n) - beta * strictly.T) @ np.linalg.inv(np.eye(n) - RATIO * beta * strictly)
-    if unit_factors_inverse_norm(n, beta) < 1e12:
-        assert unit_factors_inverse_norm(n, beta) == pytest.approx(np.linalg.norm(inverse, np.inf), rel=1e-11)
+def test_the_norms_by_formula_are_those_of_the_matrix() -> None:
+    for n, beta in product([1, 2, 3, 5, 20, 100, 237, 400], [1e-4, 2.5e-3, 1 / 64, 0.11, 1.0]):
+        A = unit_factors(n, beta)
+        # a row sum of n terms, each three roundings from exact: (n+3)·u, and as much again for the formula
+        assert unit_factors_norm(n, beta) == pytest.approx(np.linalg.norm(A, np.inf), rel=2 * (n + 3) * U), (n, beta)
+        # the inverse from its factors, as products of nonnegative matrices: componentwise accurate
+        strictly = np.tril(np.ones((n, n)), -1)
+        inverse = np.linalg.inv(np.eye(n) - beta * strictly.T) @ np.linalg.inv(np.eye(n) - RATIO * beta * strictly)
+        if unit_factors_inverse_norm(n, beta) < 1e12:
+            assert unit_factors_inverse_norm(n, beta) == pytest.approx(np.linalg.norm(inverse, np.inf), rel=1e-11), (
+                n,
+                beta,
+            )
 
 
-@pytest.mark.parametrize("n", [100, 150, 250, 400])
-@pytest.mark.parametrize("condition", [1.5, 100.0, 1000.0, 1e6])
-def test_fasi_higham_has_the_condition_number_asked_for(n, condition):
-    A = dense(generator("fasi-higham", n, condition=condition))
-    # the inverse of a matrix with condition number k is known to about n·u·k
-    assert np.linalg.cond(A, np.inf) == pytest.approx(condition, rel=n * U * condition + 1e-12)
+def test_fasi_higham_has_the_condition_number_asked_for() -> None:
+    for n, condition in product([100, 150, 250, 400], [1.5, 100.0, 1000.0, 1e6]):
+        A = dense(generator("fasi-higham", n, condition=condition))
+        # the inverse of a matrix with condition number k is known to about n·u·k
+        assert np.linalg.cond(A, np.inf) == pytest.approx(condition, rel=n * U * condition + 1e-12), (n, condition)
 
 
 @pytest.mark.parametrize("n", [5, 60, 200])

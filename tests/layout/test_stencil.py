@@ -60,31 +60,31 @@ def ranks_of(shape: Triple, grid: Triple) -> list[Box]:
 # --- boxes ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("grid", GRIDS)
-def test_a_rank_and_its_box_name_each_other(grid: Triple):
-    boxes = ranks_of((2, 1, 3), grid)
-    assert [box.rank for box in boxes] == list(range(prod(grid)))
-    assert all(box.ranks == prod(grid) for box in boxes)
-    owned = [point for box in boxes for point in globally(box, points((0, 0, 0), box.shape))]
-    domain = boxes[0].global_shape
-    assert sorted(owned) == sorted(points((0, 0, 0), domain)), "every point of the domain has one owner"
-    assert boxes[0].global_rows == prod(domain) == sum(box.rows for box in boxes)
-
-
-@pytest.mark.parametrize("grid", GRIDS)
-def test_the_entries_of_the_ranks_are_those_of_the_domain(grid: Triple):
-    for shape in SHAPES:
-        boxes = ranks_of(shape, grid)
+def test_a_rank_and_its_box_name_each_other() -> None:
+    for grid in GRIDS:
+        boxes = ranks_of((2, 1, 3), grid)
+        assert [box.rank for box in boxes] == list(range(prod(grid))), grid
+        assert all(box.ranks == prod(grid) for box in boxes), grid
+        owned = [point for box in boxes for point in globally(box, points((0, 0, 0), box.shape))]
         domain = boxes[0].global_shape
-        own = (point for box in boxes for point in globally(box, points((0, 0, 0), shape)))
-        assert sum(len(coupled(point, domain)) for point in own) == boxes[0].global_nnz
+        assert sorted(owned) == sorted(points((0, 0, 0), domain)), "every point of the domain has one owner"
+        assert boxes[0].global_rows == prod(domain) == sum(box.rows for box in boxes), grid
 
 
-@pytest.mark.parametrize("grid", GRIDS)
-def test_the_entries_of_coarse_points_are_those_of_every_second_point(grid: Triple):
-    box = Box.of(0, (2, 4, 2), grid)
-    even = (point for point in points((0, 0, 0), box.global_shape) if all(p % 2 == 0 for p in point))
-    assert box.global_coarse_nnz == sum(len(coupled(point, box.global_shape)) for point in even)
+def test_the_entries_of_the_ranks_are_those_of_the_domain() -> None:
+    for grid in GRIDS:
+        for shape in SHAPES:
+            boxes = ranks_of(shape, grid)
+            domain = boxes[0].global_shape
+            own = (point for box in boxes for point in globally(box, points((0, 0, 0), shape)))
+            assert sum(len(coupled(point, domain)) for point in own) == boxes[0].global_nnz, (grid, shape)
+
+
+def test_the_entries_of_coarse_points_are_those_of_every_second_point() -> None:
+    for grid in GRIDS:
+        box = Box.of(0, (2, 4, 2), grid)
+        even = (point for point in points((0, 0, 0), box.global_shape) if all(p % 2 == 0 for p in point))
+        assert box.global_coarse_nnz == sum(len(coupled(point, box.global_shape)) for point in even), grid
 
 
 def test_a_rank_outside_the_grid_is_refused():
@@ -99,45 +99,47 @@ def test_a_rank_outside_the_grid_is_refused():
 # --- neighbours -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("grid", GRIDS)
-def test_what_a_rank_sends_is_what_its_neighbour_receives_in_the_same_order(grid: Triple):
-    for shape in SHAPES:
-        boxes = ranks_of(shape, grid)
-        sent = {
-            (box.rank, to.rank): globally(box, points(to.first, to.shape)) for box in boxes for to in box.neighbours()
-        }
-        received = {
-            (of.rank, box.rank): globally(box, points(of.first_received, of.shape))
-            for box in boxes
-            for of in box.neighbours()
-        }
-        assert sent == received
+def test_what_a_rank_sends_is_what_its_neighbour_receives_in_the_same_order() -> None:
+    for grid in GRIDS:
+        for shape in SHAPES:
+            boxes = ranks_of(shape, grid)
+            sent = {
+                (box.rank, to.rank): globally(box, points(to.first, to.shape))
+                for box in boxes
+                for to in box.neighbours()
+            }
+            received = {
+                (of.rank, box.rank): globally(box, points(of.first_received, of.shape))
+                for box in boxes
+                for of in box.neighbours()
+            }
+            assert sent == received, (grid, shape)
 
 
-@pytest.mark.parametrize("grid", GRIDS)
-def test_the_halo_is_every_point_needed_once(grid: Triple):
-    for shape in SHAPES:
-        for box in ranks_of(shape, grid):
-            halo = [
-                point for of in box.neighbours() for point in globally(box, points(of.first_received, of.shape))
-            ]  # fmt: skip
-            assert len(halo) == len(set(halo)) == box.halo
-            assert set(halo) == needed(box)
+def test_the_halo_is_every_point_needed_once() -> None:
+    for grid in GRIDS:
+        for shape in SHAPES:
+            for box in ranks_of(shape, grid):
+                halo = [
+                    point for of in box.neighbours() for point in globally(box, points(of.first_received, of.shape))
+                ]  # fmt: skip
+                assert len(halo) == len(set(halo)) == box.halo, (grid, shape)
+                assert set(halo) == needed(box), (grid, shape)
 
 
-@pytest.mark.parametrize("grid", GRIDS)
-def test_neighbours_stand_by_rank_and_fill_the_halo_one_after_the_other(grid: Triple):
-    for box in ranks_of((2, 3, 4), grid):
-        neighbours = box.neighbours()
-        ranks = [one.rank for one in neighbours]
-        assert ranks == sorted(set(ranks))
-        assert box.rank not in ranks
-        assert [one.recv_offset for one in neighbours] == [
-            sum(before.count for before in neighbours[:i]) for i in range(len(neighbours))
-        ]
-        for one in neighbours:
-            there = Box.of(one.rank, box.shape, box.grid)
-            assert one.direction == tuple(q - p for p, q in zip(box.coords, there.coords))
+def test_neighbours_stand_by_rank_and_fill_the_halo_one_after_the_other() -> None:
+    for grid in GRIDS:
+        for box in ranks_of((2, 3, 4), grid):
+            neighbours = box.neighbours()
+            ranks = [one.rank for one in neighbours]
+            assert ranks == sorted(set(ranks)), grid
+            assert box.rank not in ranks, grid
+            assert [one.recv_offset for one in neighbours] == [
+                sum(before.count for before in neighbours[:i]) for i in range(len(neighbours))
+            ], grid
+            for one in neighbours:
+                there = Box.of(one.rank, box.shape, box.grid)
+                assert one.direction == tuple(q - p for p, q in zip(box.coords, there.coords)), grid
 
 
 def test_a_box_in_the_middle_has_26_neighbours_and_a_whole_layer_around_it():
@@ -160,11 +162,11 @@ KNOWN = {
 }
 
 
-@pytest.mark.parametrize("n", KNOWN)
-def test_the_entries_of_every_level_are_the_known_ones(n: int):
-    levels = Box(n, n, n).levels()
-    assert tuple(box.global_nnz for box in levels) == KNOWN[n]
-    assert [box.rows for box in levels] == [(n >> level) ** 3 for level in range(4)]
+def test_the_entries_of_every_level_are_the_known_ones() -> None:
+    for n in KNOWN:
+        levels = Box(n, n, n).levels()
+        assert tuple(box.global_nnz for box in levels) == KNOWN[n], n
+        assert [box.rows for box in levels] == [(n >> level) ** 3 for level in range(4)], n
 
 
 def test_levels_keep_the_coordinates_of_the_rank():
