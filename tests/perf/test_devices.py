@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mxpeak.perf.devices import bus_address, core_nodes, cross_socket, gpu_location, map_lines, nics, rank_location
-from tests.perf.test_host import machine, put
+from tests.support.machine import machine, put
 
 
 @pytest.fixture
