@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 # Triton's kernels are interpreted on the CPU and compiled on a GPU, unless whoever starts the tests says otherwise: it
 # is read when they are decorated, so before anything imports them.
@@ -29,13 +30,32 @@ def pytest_configure() -> None:
             raise pytest.UsageError(f"TEST_DEVICE=cuda: {error}; leave it out to test on the CPU") from error
 
 
+#: Folders whose files take longest: the compilers first, which fill the cores while the workers load; what starts MPI
+#: ranks last, when the kernels are compiled and no other worker computes, because ranks that wait for each other spin.
+FIRST = ("triton", "comm", "contract", "solvers", "bench", "library", "cli")
+LAST = ("mpi",)
+
+
+def group(file: Path) -> str:
+    """What one worker takes together: a file, and all that starts ranks of MPI, or of torch."""
+    if file.parent.name in LAST:
+        return file.parent.name
+    return "torch ranks" if file.name in ("test_torchdist.py", "test_torch_benchmarks.py") else str(file)
+
+
+def turn(file: Path) -> int:
+    """When a file's turn comes."""
+    order = (*FIRST, "", *LAST)
+    folder = "comm" if group(file) == "torch ranks" else file.parent.name
+    return order.index(folder if folder in order else "")
+
+
 @pytest.hookimpl(tryfirst=True)  # before the workers' own, which reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Of several workers each takes whole files, and one all that start ranks of their own, which fill the cores."""
+    """Tests by groups, in turn: workers take a group when they have done with one."""
     for item in items:
-        file = str(item.path)
-        alone = f"{os.sep}mpi{os.sep}" in file or file.endswith(("test_torchdist.py", "test_torch_benchmarks.py"))
-        item.add_marker(pytest.mark.xdist_group("ranks" if alone else file))
+        item.add_marker(pytest.mark.xdist_group(group(item.path)))
+    items.sort(key=lambda item: turn(item.path))
 
 
 @pytest.fixture
