@@ -34,7 +34,7 @@ from threadpoolctl import threadpool_info, threadpool_limits  # noqa: E402
 
 import mxpeak as mx  # noqa: E402
 from mxpeak.kernels.contract.norms import Tile  # noqa: E402
-from mxpeak.kernels.host.norm_tiles import Norms  # noqa: E402
+from mxpeak.kernels.host.norms import HostNorms  # noqa: E402
 from mxpeak.kernels.host.team import Team  # noqa: E402
 from mxpeak.layout.index_map import consecutive  # noqa: E402
 from mxpeak.perf.host import environment, host_facts, software_facts  # noqa: E402
@@ -157,7 +157,7 @@ def rates(args: argparse.Namespace, scalapack: ScaLapack) -> Iterator[Row]:
     for letter in args.types.split(","):
         case = Case(scalapack, letter, args.n, args.nb)
         m, n = case.local.shape
-        tile, kernels = Tile(case.local, consecutive(m), consecutive(n), 0, 0), Norms(Team(1))
+        tile, kernels = Tile(case.local, consecutive(m), consecutive(n), 0, 0), HostNorms(Team(1))
         read = partial(kernels.read_all, [tile])
         calls: dict[str, Callable[[], Any]] = {}
         for kind in KINDS:

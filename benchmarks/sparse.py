@@ -27,7 +27,7 @@ from mxpeak.distributed.sparse import SparseMatrix, no_exchange, zeros
 from mxpeak.distributed.stencil import weights
 from mxpeak.distributed.system import SparseBasis
 from mxpeak.kernels.contract.norms import Tile
-from mxpeak.kernels.host.norm_tiles import Norms
+from mxpeak.kernels.host.norms import HostNorms
 from mxpeak.kernels.host.sparse import HostSparse
 from mxpeak.kernels.host.team import Team
 from mxpeak.layout.index_map import consecutive
@@ -114,7 +114,7 @@ def cgs2(n: int, count: int, vectors: str, args: argparse.Namespace) -> Row:
     """One more vector made orthogonal to so many."""
     team, spans = Team(args.threads), Spans()
     kernels = HostSparse(team)
-    Q, norms = SparseBasis(kernels, Solo(), n**3, count + 1, vectors, spans), Norms(team)
+    Q, norms = SparseBasis(kernels, Solo(), n**3, count + 1, vectors, spans), HostNorms(team)
     Q.next[:] = 1.0
     Q.append(Q.next, 1.0)
     for _ in range(count - 1):
