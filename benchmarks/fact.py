@@ -74,8 +74,11 @@ def main() -> None:
             m = blocks * args.nb
             rate = fact_rate(kernels, m, args.nb, plan, args.pfact, args.repeat)
             rows.append({"threads": threads, "rows": m, "rate_flops": rate, "dgemm_flops": limit})
-            print(f"threads {threads:3d}  rows {m:7d}  FACT {rate / 1e9:7.2f} GFLOP/s  "
-                  f"{rate / limit:5.1%} of DGEMM {limit / 1e9:.1f}", flush=True)  # fmt: skip
+            print(
+                f"threads {threads:3d}  rows {m:7d}  FACT {rate / 1e9:7.2f} GFLOP/s  "
+                f"{rate / limit:5.1%} of DGEMM {limit / 1e9:.1f}",
+                flush=True,
+            )
     if args.out:
         command = " ".join(["python", *sys.argv[: sys.argv.index("--out")]])
         facts = {"command": command, "nb": args.nb, "machine": host_facts()}

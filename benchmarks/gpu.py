@@ -277,9 +277,10 @@ def sparse(bench: Bench) -> None:
         x, y, b = A.halo_vector(), zeros(kernels, A.n, vectors), zeros(kernels, A.n, vectors)
         b[:] = 1.0
         calls: dict[str, tuple[str, Callable[[], Any]]] = {
-            "sweep": ("gs", partial(A.relax, b, x)), "sweep from zero": ("gs", partial(A.relax_from_zero, b, x)),
+            "sweep": ("gs", partial(A.relax, b, x)),
+            "sweep from zero": ("gs", partial(A.relax_from_zero, b, x)),
             "product": ("spmv", partial(A.multiply, x, y)),
-        }  # fmt: skip
+        }
         half = kernels.stencil_rows(box.coarser(), weights())
         points = kernels.xp.asarray(coarse_points(order, kernels.order(half, "greedy"), box))
         r = zeros(kernels, len(points), vectors)
@@ -358,10 +359,16 @@ def solve(bench: Bench) -> None:
             x, info = mx.solve(A, b, precision=precision)
             time_s = bench.seconds(partial(mx.solve, A, b, precision=precision))
             bench.note(
-                "solve", f"mx.solve {precision} {name} n={n}", time_s, flops=2 / 3 * n**3,
-                backward_error=_backward_error(A, x, b), iterations=info.iterations, fallback=info.fallback,
-                used=info.precision, times_faster=torch_s / time_s,
-            )  # fmt: skip
+                "solve",
+                f"mx.solve {precision} {name} n={n}",
+                time_s,
+                flops=2 / 3 * n**3,
+                backward_error=_backward_error(A, x, b),
+                iterations=info.iterations,
+                fallback=info.fallback,
+                used=info.precision,
+                times_faster=torch_s / time_s,
+            )
         del A, b, x
 
 
@@ -395,9 +402,12 @@ def main() -> int:
             print(f"{name} FAILED: {wrong[name]}", file=sys.stderr, flush=True)
         if args.out:
             body = {
-                "command": sys.argv, "machine": {**host_facts(), **bench.kernels.device_facts()},
-                "software": {**software_facts(), **bench.kernels.facts()}, "rows": bench.rows, "failed": wrong,
-            }  # fmt: skip
+                "command": sys.argv,
+                "machine": {**host_facts(), **bench.kernels.device_facts()},
+                "software": {**software_facts(), **bench.kernels.facts()},
+                "rows": bench.rows,
+                "failed": wrong,
+            }
             args.out.write_text(json.dumps(body, indent=1, default=str) + "\n")
     return 1 if wrong else 0
 

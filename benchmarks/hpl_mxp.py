@@ -60,38 +60,62 @@ def main() -> None:
     for repeat in range(args.repeat):
         for nb in map(int, args.hpl_nb.split(",")):
             hpl = measure("hpl", args.n, nb, args.grid, args.threads)
-            rows.append({"repeat": repeat, "nb": nb, "hpl_flops": hpl["result"]["rate_flops"],
-                         "of_dgemm": hpl["result"]["fraction_of_limit"]})  # fmt: skip
+            rows.append(
+                {
+                    "repeat": repeat,
+                    "nb": nb,
+                    "hpl_flops": hpl["result"]["rate_flops"],
+                    "of_dgemm": hpl["result"]["fraction_of_limit"],
+                }
+            )
             print(f"HPL      NB {nb:4d}  {rows[-1]['hpl_flops'] / 1e9:7.2f} GFLOP/s", flush=True)
         for nb in map(int, args.nb.split(",")):
             mxp = measure("hpl-mxp", args.n, nb, args.grid, args.threads, "--precision", args.precision)
             result = mxp["result"]
             limit = result["limit"]["rate_flops"]
-            rows.append({
-                "repeat": repeat, "nb": nb, "mxp_flops": result["rate_flops"], "lu_flops": result["lu_rate_flops"],
-                "limit_flops": limit, "lu_of_limit": result["lu_rate_flops"] / limit,
-                "refine_share": result["refine_time_s"] / result["time_s"], "phases": mxp["phases"],
-                "iterations": mxp["validation"]["iterations"], "residual": mxp["validation"]["residual"],
-                "admissible": mxp["rules"]["admissible"], "memory_bytes": mxp["problem"]["memory_bytes"],
-                "process_peak_rss_bytes": mxp["problem"]["process_peak_rss_bytes"],
-            })  # fmt: skip
-            print(f"HPL-MxP  NB {nb:4d}  {result['rate_flops'] / 1e9:7.2f} GFLOP/s  LU {rows[-1]['lu_of_limit']:.3f}"
-                  f" of GEMM  refinement {100 * rows[-1]['refine_share']:.1f} %", flush=True)  # fmt: skip
+            rows.append(
+                {
+                    "repeat": repeat,
+                    "nb": nb,
+                    "mxp_flops": result["rate_flops"],
+                    "lu_flops": result["lu_rate_flops"],
+                    "limit_flops": limit,
+                    "lu_of_limit": result["lu_rate_flops"] / limit,
+                    "refine_share": result["refine_time_s"] / result["time_s"],
+                    "phases": mxp["phases"],
+                    "iterations": mxp["validation"]["iterations"],
+                    "residual": mxp["validation"]["residual"],
+                    "admissible": mxp["rules"]["admissible"],
+                    "memory_bytes": mxp["problem"]["memory_bytes"],
+                    "process_peak_rss_bytes": mxp["problem"]["process_peak_rss_bytes"],
+                }
+            )
+            print(
+                f"HPL-MxP  NB {nb:4d}  {result['rate_flops'] / 1e9:7.2f} GFLOP/s  LU {rows[-1]['lu_of_limit']:.3f}"
+                f" of GEMM  refinement {100 * rows[-1]['refine_share']:.1f} %",
+                flush=True,
+            )
     hpl, mxp = summary(rows, "hpl_flops"), summary(rows, "mxp_flops")
     found = {
-        "hpl": hpl, "mxp": mxp, "ratio_of_medians": mxp["median_flops"] / hpl["median_flops"],
+        "hpl": hpl,
+        "mxp": mxp,
+        "ratio_of_medians": mxp["median_flops"] / hpl["median_flops"],
         "ratio_of_bests": mxp["best_flops"] / hpl["best_flops"],
         "lu_of_limit": statistics.median(row["lu_of_limit"] for row in rows if row.get("mxp_flops")),
         "refine_share": statistics.median(row["refine_share"] for row in rows if row.get("mxp_flops")),
-    }  # fmt: skip
+    }
     print(json.dumps(found, indent=1))
     if args.out:
         facts = {
-            "command": re.sub(r" --out \S+", "", " ".join(["python", *sys.argv])), "n": args.n, "grid": args.grid,
-            "threads": args.threads, "precision": args.precision,
-            "openblas_coretype": os.environ.get("OPENBLAS_CORETYPE"), "machine": host_facts(),
+            "command": re.sub(r" --out \S+", "", " ".join(["python", *sys.argv])),
+            "n": args.n,
+            "grid": args.grid,
+            "threads": args.threads,
+            "precision": args.precision,
+            "openblas_coretype": os.environ.get("OPENBLAS_CORETYPE"),
+            "machine": host_facts(),
             "software": software_facts(),
-        }  # fmt: skip
+        }
         args.out.write_text(json.dumps({**facts, "summary": found, "runs": rows}, indent=1) + "\n")
 
 

@@ -72,12 +72,17 @@ def main() -> None:
             theirs = netlib(args.xhpl, config, P * Q, args.threads)
             mine = ours(HplConfig(n=(args.n,), nb=(nb,), grid=((P, Q),), depth=(args.depth,)), P * Q, args.threads)
             row = {
-                "repeat": repeat, "nb": nb, "netlib_flops": theirs, "mxpeak_flops": mine["result"]["rate_flops"],
+                "repeat": repeat,
+                "nb": nb,
+                "netlib_flops": theirs,
+                "mxpeak_flops": mine["result"]["rate_flops"],
                 "fraction_of_dgemm": mine["result"]["fraction_of_limit"],
-                "dgemm_flops": mine["result"]["limit"]["rate_flops"], "phases": mine["phases"],
-                "residual": mine["validation"]["residual"], "memory_bytes": mine["problem"]["memory_bytes"],
+                "dgemm_flops": mine["result"]["limit"]["rate_flops"],
+                "phases": mine["phases"],
+                "residual": mine["validation"]["residual"],
+                "memory_bytes": mine["problem"]["memory_bytes"],
                 "process_peak_rss_bytes": mine["problem"]["process_peak_rss_bytes"],
-            }  # fmt: skip
+            }
             rows.append(row)
             ratio, share = row["mxpeak_flops"] / theirs, row["fraction_of_dgemm"]
             print(f"NB {nb:4d}  netlib {theirs / 1e9:7.2f}  mxpeak {row['mxpeak_flops'] / 1e9:7.2f} GFLOP/s", end="  ")
@@ -96,9 +101,14 @@ def main() -> None:
     if args.out:
         pinned = os.environ.get("OPENBLAS_CORETYPE")
         facts = {
-            "command": " ".join(["python", *sys.argv]), "n": args.n, "grid": args.grid, "threads": args.threads,
-            "openblas_coretype": pinned, "machine": host_facts(), "software": software_facts(),
-        }  # fmt: skip
+            "command": " ".join(["python", *sys.argv]),
+            "n": args.n,
+            "grid": args.grid,
+            "threads": args.threads,
+            "openblas_coretype": pinned,
+            "machine": host_facts(),
+            "software": software_facts(),
+        }
         facts["command"] = re.sub(r"--xhpl \S+", "--xhpl xhpl", re.sub(r" --out \S+", "", str(facts["command"])))
         args.out.write_text(json.dumps({**facts, "summary": summary, "runs": rows}, indent=1) + "\n")
 

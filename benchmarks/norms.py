@@ -86,9 +86,11 @@ def beside(contenders: Contenders, other: Callable[[], Any], repeat: int) -> dic
     for who in contenders:
         others, own = times[f"other before {who}"], times[who]
         found[who] = {
-            "best_s": min(own), "other_s": min(others), "ratio": min(others) / min(own),
+            "best_s": min(own),
+            "other_s": min(others),
+            "ratio": min(others) / min(own),
             "ratio_median": statistics.median(x / y for x, y in zip(others, own)),
-        }  # fmt: skip
+        }
     return found
 
 
@@ -144,9 +146,12 @@ def general(args: argparse.Namespace) -> Iterator[Row]:
         for order, _ in ordered(A):
             found = {kind: times[f"{order} {kind}"] for kind in (*KINDS, "all")}
             row = {
-                **facts, "order": order, **of_reading(found, A.nbytes),
-                "all_over_slowest": over_others(found, max), "all_over_mean": over_others(found, statistics.mean),
-            }  # fmt: skip
+                **facts,
+                "order": order,
+                **of_reading(found, A.nbytes),
+                "all_over_slowest": over_others(found, max),
+                "all_over_mean": over_others(found, statistics.mean),
+            }
             show(f"general {facts['dtype']} {order}", row)
             yield row
 
@@ -154,10 +159,12 @@ def general(args: argparse.Namespace) -> Iterator[Row]:
 def of_reading(found: Mapping[str, Row], nbytes: int) -> Row:
     """Rates, and shares of the rate of reading."""
     return {
-        "read_bytes_s": nbytes / min(values(found, "other_s").values()), "times_s": values(found, "best_s"),
+        "read_bytes_s": nbytes / min(values(found, "other_s").values()),
+        "times_s": values(found, "best_s"),
         "bytes_s": {kind: nbytes / t for kind, t in values(found, "best_s").items()},
-        "share_of_read": values(found, "ratio"), "share_of_read_median": values(found, "ratio_median"),
-    }  # fmt: skip
+        "share_of_read": values(found, "ratio"),
+        "share_of_read_median": values(found, "ratio_median"),
+    }
 
 
 def over_others(found: Mapping[str, Row], which: Callable[[list[float]], float]) -> dict[str, float]:
@@ -198,10 +205,15 @@ def structured(args: argparse.Namespace) -> Iterator[Row]:
             over, median = ({kind: 2 / x for kind, x in values(found, what).items()} for what in RATIOS)
             line(f"structured {facts['dtype']:10} {name:10} {uplo}", both(over, median))
             yield {
-                **facts, "order": "C", "structure": name, "uplo": uplo, "times_s": values(found, "best_s"),
-                "read_s": min(values(found, "other_s").values()), "over_reading_half": over,
+                **facts,
+                "order": "C",
+                "structure": name,
+                "uplo": uplo,
+                "times_s": values(found, "best_s"),
+                "read_s": min(values(found, "other_s").values()),
+                "over_reading_half": over,
                 "over_reading_half_median": median,
-            }  # fmt: skip
+            }
 
 
 def both(of_bests: Mapping[str, float], medians: Mapping[str, float]) -> dict[str, str]:
@@ -219,9 +231,13 @@ def deterministic(args: argparse.Namespace) -> Iterator[Row]:
             over, median = ({kind: 1 / x for kind, x in values(found, what).items()} for what in RATIOS)
             line(f"deterministic {facts['dtype']:10} {order}", both(over, median))
             yield {
-                **facts, "order": order, "plain_s": values(found, "other_s"), "times_s": values(found, "best_s"),
-                "over_plain": over, "over_plain_median": median,
-            }  # fmt: skip
+                **facts,
+                "order": order,
+                "plain_s": values(found, "other_s"),
+                "times_s": values(found, "best_s"),
+                "over_plain": over,
+                "over_plain_median": median,
+            }
 
 
 def vectors(args: argparse.Namespace) -> Iterator[Row]:
@@ -288,9 +304,10 @@ def small(args: argparse.Namespace) -> Iterator[Row]:
                 for who, found in samples.items():
                     row[who][kind] = min(found)
             row["numpy_over_mxpeak"] = {kind: row["numpy_s"][kind] / row["mxpeak_s"][kind] for kind in KINDS}
-            line(f"small {dtype:10} n = {n:3d} us mxpeak/numpy", {
-                kind: f"{1e6 * row['mxpeak_s'][kind]:6.1f}/{1e6 * row['numpy_s'][kind]:6.1f}" for kind in KINDS
-            })  # fmt: skip
+            line(
+                f"small {dtype:10} n = {n:3d} us mxpeak/numpy",
+                {kind: f"{1e6 * row['mxpeak_s'][kind]:6.1f}/{1e6 * row['numpy_s'][kind]:6.1f}" for kind in KINDS},
+            )
             yield row
 
 
@@ -316,11 +333,16 @@ def main() -> None:
     if unknown := set(args.sections.split(",")) - set(SECTIONS):
         parser.error(f"unknown sections {', '.join(sorted(unknown))}; choose from {', '.join(SECTIONS)}")
     facts = {
-        "command": re.sub(r" --out \S+", "", " ".join(["python", *sys.argv])), "threads": args.threads,
-        "repeat": args.repeat, "peer_repeat": args.peer_repeat, "load_average": os.getloadavg(),
-        "environment": environment(), "machine": host_facts(), "software": software_facts(),
+        "command": re.sub(r" --out \S+", "", " ".join(["python", *sys.argv])),
+        "threads": args.threads,
+        "repeat": args.repeat,
+        "peer_repeat": args.peer_repeat,
+        "load_average": os.getloadavg(),
+        "environment": environment(),
+        "machine": host_facts(),
+        "software": software_facts(),
         "scipy_blas": blas_facts(),
-    }  # fmt: skip
+    }
     found = {section: list(SECTIONS[section](args)) for section in args.sections.split(",")}
     if args.out:
         args.out.write_text(json.dumps({**facts, "sections": found}, indent=1) + "\n")

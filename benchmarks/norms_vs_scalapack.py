@@ -114,9 +114,10 @@ def loaded() -> Row:
         if info["user_api"] == "blas" and "site-packages" not in info["filepath"]
     ]
     return {
-        "libraries": sorted(names), "blas": blas or "reference BLAS, or none that threadpoolctl knows",
+        "libraries": sorted(names),
+        "blas": blas or "reference BLAS, or none that threadpoolctl knows",
         "mpi": MPI.Get_library_version().split("\n")[0].strip(),
-    }  # fmt: skip
+    }
 
 
 # --- measuring --------------------------------------------------------------------------------------------------
@@ -201,8 +202,10 @@ def accuracy(args: argparse.Namespace, scalapack: ScaLapack) -> Iterator[Row]:
             exact = np.sqrt(WORLD.allreduce(sum_of_squares(case.local)))
             values = {"scalapack": case.lange("fro"), "mxpeak": case.norm("fro")}
             errors = {who: float(abs(np.longdouble(value) - exact) / exact) for who, value in values.items()}
-            say(f"fro fp32 {fill:6} n = {n:6d}  exact {float(exact):.9e}  relative error  "
-                f"ScaLAPACK {errors['scalapack']:.1e}  mxpeak {errors['mxpeak']:.1e}")  # fmt: skip
+            say(
+                f"fro fp32 {fill:6} n = {n:6d}  exact {float(exact):.9e}  relative error  "
+                f"ScaLAPACK {errors['scalapack']:.1e}  mxpeak {errors['mxpeak']:.1e}"
+            )
             yield {"type": "s", "fill": fill, "n": n, "exact": float(exact), **values, "relative_error": errors}
 
 
@@ -240,12 +243,22 @@ def main() -> None:
     scalapack = ScaLapack(args.scalapack, P, Q)
     with threadpool_limits(1, user_api="blas"):
         facts = {
-            "command": re.sub(r"--scalapack \S+", "--scalapack libscalapack.so",
-                              re.sub(r" --out \S+", "", f"mpiexec -n {P * Q} python {' '.join(sys.argv)}")),
-            "grid": args.grid, "ranks": P * Q, "threads": 1, "nb": args.nb, "repeat": args.repeat,
-            "load_average": os.getloadavg(), "scalapack": {**loaded(), "lapack_version": scalapack.lapack_version()},
-            "environment": environment(), "machine": host_facts(), "software": software_facts(),
-        }  # fmt: skip
+            "command": re.sub(
+                r"--scalapack \S+",
+                "--scalapack libscalapack.so",
+                re.sub(r" --out \S+", "", f"mpiexec -n {P * Q} python {' '.join(sys.argv)}"),
+            ),
+            "grid": args.grid,
+            "ranks": P * Q,
+            "threads": 1,
+            "nb": args.nb,
+            "repeat": args.repeat,
+            "load_average": os.getloadavg(),
+            "scalapack": {**loaded(), "lapack_version": scalapack.lapack_version()},
+            "environment": environment(),
+            "machine": host_facts(),
+            "software": software_facts(),
+        }
         say(json.dumps(facts["scalapack"]))
         found = {section: list(SECTIONS[section](args, scalapack)) for section in args.sections.split(",")}
     if args.out and WORLD.rank == 0:

@@ -60,13 +60,22 @@ def compare(n: int, repeat: int, seed: int, order: str) -> dict[str, Any]:
     info = mx.solve(A, b)[1]
     medians = {who: statistics.median(found) for who, found in times.items()}
     return {
-        "n": n, "seed": seed, "order": order, "median_s": medians, "best_s": {who: min(t) for who, t in times.items()},
+        "n": n,
+        "seed": seed,
+        "order": order,
+        "median_s": medians,
+        "best_s": {who: min(t) for who, t in times.items()},
         "numpy_over_mxpeak": medians["numpy"] / medians["mxpeak"],
         "scipy_over_mxpeak": medians["scipy"] / medians["mxpeak"],
-        "backward_error": errors, "precision": info.precision, "iterations": info.iterations,
-        "condition": info.condition, "growth": info.growth, "fallback": info.fallback, "phases_s": info.times,
+        "backward_error": errors,
+        "precision": info.precision,
+        "iterations": info.iterations,
+        "condition": info.condition,
+        "growth": info.growth,
+        "fallback": info.fallback,
+        "phases_s": info.times,
         "times_s": times,
-    }  # fmt: skip
+    }
 
 
 def main() -> None:
@@ -92,9 +101,11 @@ def main() -> None:
         )
     if args.out:
         facts = {
-            "command": re.sub(r" --out \S+", "", " ".join(["python", *sys.argv])), "machine": host_facts(),
-            "software": software_facts(), "scipy_blas": blas_facts(),
-        }  # fmt: skip
+            "command": re.sub(r" --out \S+", "", " ".join(["python", *sys.argv])),
+            "machine": host_facts(),
+            "software": software_facts(),
+            "scipy_blas": blas_facts(),
+        }
         args.out.write_text(json.dumps({**facts, "runs": rows}, indent=1) + "\n")
 
 

@@ -61,9 +61,13 @@ def beside(call: Callable[[], None], read: Callable[[], float], spans: Spans, na
         if not round_:
             rates, reads, times = [], [], []
     return {
-        "time_s": min(times), "flops_s": flops / min(times), "bytes_s": max(rates), "read_bytes_s": max(reads),
-        "share": max(rates) / max(reads), "share_median": statistics.median(a / b for a, b in zip(rates, reads)),
-    }  # fmt: skip
+        "time_s": min(times),
+        "flops_s": flops / min(times),
+        "bytes_s": max(rates),
+        "read_bytes_s": max(reads),
+        "share": max(rates) / max(reads),
+        "share_median": statistics.median(a / b for a, b in zip(rates, reads)),
+    }
 
 
 def kernels(n: int, args: argparse.Namespace) -> Iterator[Row]:
@@ -86,16 +90,23 @@ def kernels(n: int, args: argparse.Namespace) -> Iterator[Row]:
         points = order.old_to_new[[(z * n + y) * n + x for z in even for y in even for x in even]]
         r = zeros(k, len(points), vectors)
         row: Row = {
-            "nx": n, "values": values, "vectors": vectors, "storage": storage, "bytes": A.bytes,
-            "index_bytes": A.index_bytes, "stored_per_entry": (A.lower + A.upper + A.n) / A.nnz,
-            "store_s": stored - first, "generate_s": made - begin, "order_s": ordered - made,
-        }  # fmt: skip
+            "nx": n,
+            "values": values,
+            "vectors": vectors,
+            "storage": storage,
+            "bytes": A.bytes,
+            "index_bytes": A.index_bytes,
+            "stored_per_entry": (A.lower + A.upper + A.n) / A.nnz,
+            "store_s": stored - first,
+            "generate_s": made - begin,
+            "order_s": ordered - made,
+        }
         for name, phase, call in (
             ("sweep", "gs", partial(matrix.relax, b, x)),
             ("sweep from zero", "gs", partial(matrix.relax_from_zero, b, x)),
             ("product", "spmv", partial(matrix.multiply, x, y)),
             ("residual", "restriction", partial(matrix.residual_at, b, x, points, r, swept=True)),
-        ):  # fmt: skip
+        ):
             row[name] = beside(call, partial(k.read_values, A), spans, phase, args.repeat)
         show(f"{n} {values}/{vectors} {storage}", row, ("sweep", "sweep from zero", "product", "residual"))
         yield row
@@ -152,10 +163,14 @@ def main() -> None:
     args = parser.parse_args()
     sizes = [int(n) for n in args.nx.split(",")]
     facts = {
-        "command": re.sub(r" --out \S+", "", " ".join(["python", *sys.argv])), "threads": args.threads,
-        "repeat": args.repeat, "load_average": os.getloadavg(), "environment": environment(),
-        "machine": host_facts(), "software": software_facts(),
-    }  # fmt: skip
+        "command": re.sub(r" --out \S+", "", " ".join(["python", *sys.argv])),
+        "threads": args.threads,
+        "repeat": args.repeat,
+        "load_average": os.getloadavg(),
+        "environment": environment(),
+        "machine": host_facts(),
+        "software": software_facts(),
+    }
     found = {
         "kernels": [row for n in sizes for row in kernels(n, args)],
         "orthogonalization": [row for n in sizes for row in orthogonalization(n, args)],

@@ -97,8 +97,25 @@ class Result:
     warnings: list[Caution] = field(default_factory=list)
 
     def __repr__(self) -> str:
-        names = ("kind", "structure", "dtype", "m", "n", "nb", "P", "Q", "matrix", "nx", "ny", "nz", "npx", "npy",
-                 "npz", "storage", "precision")  # fmt: skip
+        names = (
+            "kind",
+            "structure",
+            "dtype",
+            "m",
+            "n",
+            "nb",
+            "P",
+            "Q",
+            "matrix",
+            "nx",
+            "ny",
+            "nz",
+            "npx",
+            "npy",
+            "npz",
+            "storage",
+            "precision",
+        )
         known = {key: value for key in names if isinstance(value := self.problem.get(key), int | str)}
         size = ", ".join(f"{key}={value}" for key, value in known.items())
         return f"Result({self.benchmark}, {self.status}, {figure_text(self.result)}, {size})"

@@ -54,9 +54,17 @@ class OnRank:
     """The problem on this rank, with everything that the checks take."""
 
     def __init__(
-        self, comm: Any, shape: Triple, grid: Triple, *, order: str = "greedy", storage: str = "sell", threads: int = 1,
-        symmetric: bool = True, nonsymmetric: bool = False,
-    ):  # fmt: skip
+        self,
+        comm: Any,
+        shape: Triple,
+        grid: Triple,
+        *,
+        order: str = "greedy",
+        storage: str = "sell",
+        threads: int = 1,
+        symmetric: bool = True,
+        nonsymmetric: bool = False,
+    ):
         self.comm, self.kernels, self.order = comm, HostKernels(threads).sparse, order
         self.box = Box.of(comm.rank, shape, grid)
         made = replace(form(storage), symmetric=symmetric)
@@ -335,9 +343,13 @@ def test_a_residual_that_is_not_reached_fails(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize(
-    ("part", "value", "key"), [("spectral", Spectral(13, 1), "cg"), ("spectral", Spectral(11, 3), "cg"),
-                               ("symmetry", Symmetry(1.5, 0.0), "symmetry")],
-)  # fmt: skip
+    ("part", "value", "key"),
+    [
+        ("spectral", Spectral(13, 1), "cg"),
+        ("spectral", Spectral(11, 3), "cg"),
+        ("symmetry", Symmetry(1.5, 0.0), "symmetry"),
+    ],
+)
 def test_each_test_that_fails_fails_the_run(monkeypatch: pytest.MonkeyPatch, part: str, value: Any, key: str) -> None:
     monkeypatch.setattr(hpcg, f"{part}_test", lambda *args: value)
     failed = run()

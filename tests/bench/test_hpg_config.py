@@ -185,21 +185,41 @@ def test_a_grid_partly_given_is_completed(asked: dict[str, int], ranks: int, gri
 @pytest.mark.parametrize(
     ("asked", "ranks", "says"),
     [
-        ({"npx": 3}, 8, "--npx 3 does not divide the number of ranks: 8 / 3 leaves 2; start 9 ranks (--ranks 9, "
-                        "or mpiexec -n 9), or leave --npx 3 out for the grid 2x2x2"),
-        ({"npx": 2, "npz": 3}, 8, "--npx 2 --npz 3 does not divide the number of ranks: 2*3 = 6, and 8 / 6 leaves 2; "
-                                  "start 6 ranks (--ranks 6, or mpiexec -n 6), or leave --npx 2 --npz 3 out for the "
-                                  "grid 2x2x2"),
-        ({"npx": 2, "npy": 2, "npz": 2}, 16, "--npx 2 --npy 2 --npz 2 needs 2*2*2 = 8 ranks, but there are 16; start 8 "
-                                             "ranks (--ranks 8, or mpiexec -n 8), or leave --npx 2 --npy 2 --npz 2 out "
-                                             "for the grid 2x2x4"),
-        ({"npx": 2}, 1, "--npx 2 does not divide the number of ranks: 1 / 2 leaves 1; start 2 ranks (--ranks 2, "
-                        "or mpiexec -n 2), or leave --npx 2 out for the grid 1x1x1"),
-        ({"npx": 2, "npy": 1, "npz": 1}, 1, "--npx 2 --npy 1 --npz 1 needs 2*1*1 = 2 ranks, but there is 1; start 2 "
-                                            "ranks (--ranks 2, or mpiexec -n 2), or leave --npx 2 --npy 1 --npz 1 out "
-                                            "for the grid 1x1x1"),
+        (
+            {"npx": 3},
+            8,
+            "--npx 3 does not divide the number of ranks: 8 / 3 leaves 2; start 9 ranks (--ranks 9, "
+            "or mpiexec -n 9), or leave --npx 3 out for the grid 2x2x2",
+        ),
+        (
+            {"npx": 2, "npz": 3},
+            8,
+            "--npx 2 --npz 3 does not divide the number of ranks: 2*3 = 6, and 8 / 6 leaves 2; "
+            "start 6 ranks (--ranks 6, or mpiexec -n 6), or leave --npx 2 --npz 3 out for the "
+            "grid 2x2x2",
+        ),
+        (
+            {"npx": 2, "npy": 2, "npz": 2},
+            16,
+            "--npx 2 --npy 2 --npz 2 needs 2*2*2 = 8 ranks, but there are 16; start 8 "
+            "ranks (--ranks 8, or mpiexec -n 8), or leave --npx 2 --npy 2 --npz 2 out "
+            "for the grid 2x2x4",
+        ),
+        (
+            {"npx": 2},
+            1,
+            "--npx 2 does not divide the number of ranks: 1 / 2 leaves 1; start 2 ranks (--ranks 2, "
+            "or mpiexec -n 2), or leave --npx 2 out for the grid 1x1x1",
+        ),
+        (
+            {"npx": 2, "npy": 1, "npz": 1},
+            1,
+            "--npx 2 --npy 1 --npz 1 needs 2*1*1 = 2 ranks, but there is 1; start 2 "
+            "ranks (--ranks 2, or mpiexec -n 2), or leave --npx 2 --npy 1 --npz 1 out "
+            "for the grid 1x1x1",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_grid_that_is_not_of_all_ranks_is_refused(asked: dict[str, int], ranks: int, says: str):
     with pytest.raises(UsageError, match=f"^{re.escape(says)}$"):
         completed_grid(HpcgConfig(**asked), ranks)
@@ -307,7 +327,5 @@ def test_a_budget_for_nothing_says_so(config: HpgMxpConfig):
 
 
 def test_nodes_with_more_ranks_hold_smaller_boxes():
-    few, many = (
-        largest_fitting(Box(16, 16, 16, 2, 2, 2), [DOUBLE], Budget(0, 0, ranks), 2**34) for ranks in (1, 8)
-    )  # fmt: skip
+    few, many = (largest_fitting(Box(16, 16, 16, 2, 2, 2), [DOUBLE], Budget(0, 0, ranks), 2**34) for ranks in (1, 8))
     assert few > many > 0

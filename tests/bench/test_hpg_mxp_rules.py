@@ -30,18 +30,24 @@ def broken(**values: Any) -> list[str]:
 @pytest.mark.parametrize(
     ("values", "says"),
     [
-        ({"nx": 100}, "--nx 100: 4 levels of multigrid halve it 3 times, but 100 / 8 leaves 4; type --nx 96 or "
-                      "--nx 104"),
+        (
+            {"nx": 100},
+            "--nx 100: 4 levels of multigrid halve it 3 times, but 100 / 8 leaves 4; type --nx 96 or --nx 104",
+        ),
         ({"nx": 8}, "--nx 8 is less than 16, the least that the rules allow; type --nx 16, or --mode explore"),
         ({"npx": 3}, "--npx 3 does not divide the number of ranks: 2 / 3 leaves 2"),
         ({"precision": "fp8"}, "--mode official takes formats of 16 bits or more, not fp8; type --mode explore"),
         ({"mg_precision": ("fp32", "fp16", "fp16", "fp8")}, "--mode official takes formats of 16 bits or more"),
-        ({"mg_precision": ("fp32", "fp16")}, "--mg-precision fp32,fp16 has 2 formats for 4 levels; give one for all, "
-                                             "or 4"),
-        ({"value_tolerance": 0.01}, "--value-tolerance 0.01 allows inexact stored values, which --mode official does "
-                                    "not; type --mode explore"),
+        (
+            {"mg_precision": ("fp32", "fp16")},
+            "--mg-precision fp32,fp16 has 2 formats for 4 levels; give one for all, or 4",
+        ),
+        (
+            {"value_tolerance": 0.01},
+            "--value-tolerance 0.01 allows inexact stored values, which --mode official does not; type --mode explore",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_run_officially_is_refused_on_every_rank_alike(values: dict[str, Any], says: str) -> None:
     config = HpgMxpConfig(**{"nx": 16, **values})
     for rank in range(2):
@@ -51,11 +57,8 @@ def test_what_cannot_be_run_officially_is_refused_on_every_rank_alike(values: di
 
 @pytest.mark.parametrize(
     "values",
-    [
-        {"nx": 8}, {"precision": "fp8"}, {"mg_precision": ("fp8",) * 4}, {"value_tolerance": 0.1},
-        {"nx": 16, "nz": 160},
-    ],
-)  # fmt: skip
+    [{"nx": 8}, {"precision": "fp8"}, {"mg_precision": ("fp8",) * 4}, {"value_tolerance": 0.1}, {"nx": 16, "nz": 160}],
+)
 def test_explore_takes_what_the_rules_do_not(values: dict[str, Any]) -> None:
     check(HpgMxpConfig(**{"nx": 16, "mode": "explore", **values}), 0, 1)
 

@@ -68,8 +68,9 @@ def test_entries_at_one_position_are_summed(tmp_path: Path) -> None:
 
 @settings(max_examples=25, deadline=None)
 @given(n=st.integers(1, 12), seed=st.integers(0, 2**31), symmetric=st.booleans())
-def test_what_scipy_writes_is_read_back_exactly(tmp_path_factory: pytest.TempPathFactory, n: int, seed: int,
-                                                symmetric: bool) -> None:  # fmt: skip
+def test_what_scipy_writes_is_read_back_exactly(
+    tmp_path_factory: pytest.TempPathFactory, n: int, seed: int, symmetric: bool
+) -> None:
     rng = np.random.default_rng(seed)
     dense = np.where(rng.random((n, n)) < 0.4, rng.standard_normal((n, n)), 0.0) + np.diag(np.full(n, 9.0))
     dense = dense + dense.T if symmetric else dense

@@ -252,12 +252,15 @@ def swept(A: Any, ranks: int) -> SimpleNamespace:
     return SimpleNamespace(levels=[SimpleNamespace(A=sp.csr_matrix(A))], cycle=lambda r: spsolve_triangular(M, r))
 
 
-@pytest.mark.parametrize(("ranks", "values"), [
-    (1, {"storage": "auto", "mode": "explore"}),
-    (2, {"storage": "packed", "colouring": "jpl", "warmup": "gemm"}),
-    (4, {"storage": "ell", "validation": "fullscale", "restart": 5, "iterations": 4}),
-    (3, {"krylov_precision": "fp64", "kernels": "reference", "iterations": 2}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("ranks", "values"),
+    [
+        (1, {"storage": "auto", "mode": "explore"}),
+        (2, {"storage": "packed", "colouring": "jpl", "warmup": "gemm"}),
+        (4, {"storage": "ell", "validation": "fullscale", "restart": 5, "iterations": 4}),
+        (3, {"krylov_precision": "fp64", "kernels": "reference", "iterations": 2}),
+    ],
+)
 def test_every_choice_works_with_a_file(tmp_path: Path, ranks: int, values: dict[str, Any]) -> None:
     A = random_matrix(50, 0.08, 1)
     result = measured(write(tmp_path, A), ranks, **values)
@@ -379,10 +382,12 @@ def refused(ranks: int, config: HpgMxpConfig, error: type[Exception], says: str,
 @pytest.mark.parametrize(
     ("values", "says"),
     [({name: 8}, f"--matrix A.mtx and --{name} 8 were both") for name in ("nx", "ny", "nz", "npx", "npy", "npz")]
-    + [({"nonsymmetric": True}, "--matrix A.mtx and --nonsymmetric were both"),
-       ({"mg_precision": ("fp32",) * 4}, "has 4 formats for 1 level"),
-       ({"precision": "fp8"}, "--mode explore")],
-)  # fmt: skip
+    + [
+        ({"nonsymmetric": True}, "--matrix A.mtx and --nonsymmetric were both"),
+        ({"mg_precision": ("fp32",) * 4}, "has 4 formats for 1 level"),
+        ({"precision": "fp8"}, "--mode explore"),
+    ],
+)
 def test_what_contradicts_a_file_is_named_with_it(values: dict[str, Any], says: str) -> None:
     refused(2, HpgMxpConfig(matrix="A.mtx", threads=1, **values), UsageError, says, bench.run)
 

@@ -74,10 +74,15 @@ def measured_steps(A: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> int:
 @pytest.mark.parametrize(
     ("name", "scale"),
     [
-        ("sqrt-n", 2.0), ("sqrt-n", 1.0), ("sqrt-n", 0.8), ("gaussian", 1.0), ("ddd", 2 / math.sqrt(400)),
-        ("dominant-n", None), ("icl", None),
+        ("sqrt-n", 2.0),
+        ("sqrt-n", 1.0),
+        ("sqrt-n", 0.8),
+        ("gaussian", 1.0),
+        ("ddd", 2 / math.sqrt(400)),
+        ("dominant-n", None),
+        ("icl", None),
     ],
-)  # fmt: skip
+)
 def test_the_predicted_steps_are_those_that_gmres_takes(name: str, scale: float | None):
     """To two steps, or a tenth: the law is that of large n, and matrices of order 400 scatter by one step."""
     wanted = case(n=400, generator=name, diagonal_scale=scale)
@@ -249,5 +254,12 @@ def test_every_broken_rule_is_in_the_section():
     section = ruling(found)
     assert not section["admissible"]
     assert [one["rule"] for one in section["violations"]] == [
-        "mode", "precision", "generator", "lu-needed", "backward-error", "iterations", "backward-error", "lu-proof",
-    ]  # fmt: skip
+        "mode",
+        "precision",
+        "generator",
+        "lu-needed",
+        "backward-error",
+        "iterations",
+        "backward-error",
+        "lu-proof",
+    ]

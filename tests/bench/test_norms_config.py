@@ -110,13 +110,23 @@ def test_every_structure_takes_the_options_of_its_cases_and_no_others():
 
 def test_an_option_multiplies_the_cases_of_those_structures_that_have_it():
     wide = config(
-        structure=tuple(STRUCTURES), kind=("one",), uplo=("lower", "upper"), diag=("nonunit", "unit"), kl=(1, 2, 3),
+        structure=tuple(STRUCTURES),
+        kind=("one",),
+        uplo=("lower", "upper"),
+        diag=("nonunit", "unit"),
+        kl=(1, 2, 3),
         ku=(4, 5, 6, 7),
-    )  # fmt: skip
+    )
     assert Counter(case.structure for case in wide.cases(1)) == {
-        "general": 1, "hessenberg": 1, "trapezoid": 4, "triangular": 4, "symmetric": 2, "hermitian": 2, "band": 12,
+        "general": 1,
+        "hessenberg": 1,
+        "trapezoid": 4,
+        "triangular": 4,
+        "symmetric": 2,
+        "hermitian": 2,
+        "band": 12,
         "hermitian-band": 6,
-    }  # fmt: skip
+    }
     assert {case.ku for case in wide.cases(1) if case.structure == "hermitian-band"} == {None}
 
 
@@ -133,9 +143,14 @@ def test_a_matrix_is_square_unless_its_rows_are_given():
 
 def test_cases_of_one_matrix_follow_each_other():
     many = config(
-        n=(4, 5), nb=(2, 3), seed=(1, 2), dtype=("float64", "float32"), layout=("C", "F"),
-        structure=("general", "symmetric"), kind=("one", "all"),
-    )  # fmt: skip
+        n=(4, 5),
+        nb=(2, 3),
+        seed=(1, 2),
+        dtype=("float64", "float32"),
+        layout=("C", "F"),
+        structure=("general", "symmetric"),
+        kind=("one", "all"),
+    )
     matrices = [(c.n, c.nb, c.seed, c.dtype, c.layout) for c in many.cases(1)]
     changes = sum(a != b for a, b in pairwise(matrices))
     assert changes == len(set(matrices)) - 1
@@ -149,9 +164,13 @@ def test_all_is_the_four_norms_in_one_pass():
 
 def test_a_type_knows_its_size():
     for dtype, size, is_complex in (
-        ("float64", 8, False), ("float32", 4, False), ("complex128", 16, True), ("complex64", 8, True),
-        ("float16", 2, False), ("bfloat16", 2, False),
-    ):  # fmt: skip
+        ("float64", 8, False),
+        ("float32", 4, False),
+        ("complex128", 16, True),
+        ("complex64", 8, True),
+        ("float16", 2, False),
+        ("bfloat16", 2, False),
+    ):
         case = NormsCase(m=1, n=1, nb=1, P=1, Q=1, dtype=dtype)
         assert (case.itemsize, case.complex) == (size, is_complex), dtype
 

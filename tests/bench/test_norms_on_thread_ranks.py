@@ -175,8 +175,11 @@ def test_tiles_may_lie_on_any_rank(rng: Any, size: int) -> None:
         for c in calls:
             m, n = c.A.shape
             heights, widths = (5, 1, 0, m - 6), (2, n - 6, 4)
-            mine = {at: laid(tile, comm.rank + at[0]) for at, tile in blocks(c.A, heights, widths).items()
-                    if c.how[at] == comm.rank}  # fmt: skip
+            mine = {
+                at: laid(tile, comm.rank + at[0])
+                for at, tile in blocks(c.A, heights, widths).items()
+                if c.how[at] == comm.rank
+            }
             M = mx.from_tiles(mine, heights, widths, comm=comm)
             found.append(all_norms(M, structure=c.structure, **c.options))
         return found
@@ -272,9 +275,15 @@ def test_a_mistake_on_one_rank_is_raised_on_all() -> None:
 
 def test_a_rank_whose_call_differs_stops_all() -> None:
     differences: list[dict[str, Any]] = [
-        {"kind": "one"}, {"kind": "two"}, {"structure": "hessenberg"}, {"structure": "trapezoid", "uplo": "upper"},
-        {"structure": "band", "kl": 1}, {"deterministic": True}, {"threads": 0}, {"device": "tpu"},
-    ]  # fmt: skip
+        {"kind": "one"},
+        {"kind": "two"},
+        {"structure": "hessenberg"},
+        {"structure": "trapezoid", "uplo": "upper"},
+        {"structure": "band", "kl": 1},
+        {"deterministic": True},
+        {"threads": 0},
+        {"device": "tpu"},
+    ]
 
     def body(comm: Any) -> None:
         M = mx.from_tiles({(comm.rank, 0): np.ones((2, 3))}, [2] * comm.size, [3], comm=comm)

@@ -28,15 +28,16 @@ def config_of(settings: dict[str, Setting]) -> HplConfig:
 
 
 def test_flag_beats_variable_beats_file_beats_dat_beats_default():
-    sources = [
-        ("flag", {"nb": "1"}), ("variable", {"MXPEAK_NB": "2"}), ("file", {"nb": 3}), ("HPL.dat", {"nb": (4,)}),
-    ]  # fmt: skip
+    sources = [("flag", {"nb": "1"}), ("variable", {"MXPEAK_NB": "2"}), ("file", {"nb": 3}), ("HPL.dat", {"nb": (4,)})]
     for k, (origin, _) in enumerate(sources):
         present = dict(sources[k:])
         settings = resolve(
-            HplConfig, present.get("flag", {}), present.get("variable", {}), present.get("file", {}),
+            HplConfig,
+            present.get("flag", {}),
+            present.get("variable", {}),
+            present.get("file", {}),
             present.get("HPL.dat"),
-        )  # fmt: skip
+        )
         assert settings["nb"] == Setting((k + 1,), origin)
     assert resolve(HplConfig, {}, {}, {})["nb"] == Setting((192,), "default")
 
@@ -207,10 +208,18 @@ def test_one_result_is_a_result_and_several_are_results():
 @pytest.mark.parametrize(
     ("value", "text"),
     [
-        (0.0, "0"), (1.0, "1.00"), (9.999, "10.0"), (71.234, "71.2"), (1234.0, "1230"), (0.012345, "0.0123"),
-        (3.2e-9, "3.20e-09"), (4.56e8, "4.56e+08"), (None, "none"), (math.nan, "none"),
+        (0.0, "0"),
+        (1.0, "1.00"),
+        (9.999, "10.0"),
+        (71.234, "71.2"),
+        (1234.0, "1230"),
+        (0.012345, "0.0123"),
+        (3.2e-9, "3.20e-09"),
+        (4.56e8, "4.56e+08"),
+        (None, "none"),
+        (math.nan, "none"),
     ],
-)  # fmt: skip
+)
 def test_people_see_three_digits(value: float | None, text: str):
     assert three_digits(value) == text
 
@@ -218,9 +227,13 @@ def test_people_see_three_digits(value: float | None, text: str):
 @pytest.mark.parametrize(
     ("rate", "text"),
     [
-        (71.234e9, "71.2 GFLOP/s"), (2.5e6, "0.00250 GFLOP/s"), (999.4e9, "999 GFLOP/s"), (999.6e9, "1.00 TFLOP/s"),
-        (1.35e18, "1.35 EFLOP/s"), (None, "no rate"),
+        (71.234e9, "71.2 GFLOP/s"),
+        (2.5e6, "0.00250 GFLOP/s"),
+        (999.4e9, "999 GFLOP/s"),
+        (999.6e9, "1.00 TFLOP/s"),
+        (1.35e18, "1.35 EFLOP/s"),
+        (None, "no rate"),
     ],
-)  # fmt: skip
+)
 def test_people_see_rates_in_si_units(rate: float | None, text: str):
     assert rate_text(rate) == text

@@ -22,38 +22,74 @@ VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
 
 def hpl_result(**values: Any) -> Result:
     sections: dict[str, Any] = {
-        "benchmark": "hpl", "status": "valid",
+        "benchmark": "hpl",
+        "status": "valid",
         "run": {"start_unix": 1.7e9, "end_unix": 1.7e9 + 32.5, "argv": ["run", "hpl"]},
         "problem": {"n": 20000, "nb": 256, "P": 2, "Q": 2},
-        "result": {"rate_flops": 71.2e9, "time_s": 75.0, "fraction_of_limit": 0.891,
-                   "limit": {"name": "DGEMM", "rate_flops": 79.9e9}, "emulated": False},
-        "validation": {"passed": True, "residual": 3.21e-3, "threshold": 16.0, "formula": "||Ax-b||/…",
-                       "iterations": None},
+        "result": {
+            "rate_flops": 71.2e9,
+            "time_s": 75.0,
+            "fraction_of_limit": 0.891,
+            "limit": {"name": "DGEMM", "rate_flops": 79.9e9},
+            "emulated": False,
+        },
+        "validation": {
+            "passed": True,
+            "residual": 3.21e-3,
+            "threshold": 16.0,
+            "formula": "||Ax-b||/…",
+            "iterations": None,
+        },
         "samples_s": [75.0],
-        "phases": {"update": {"time_s": 70.0, "max_s": 71.0, "min_s": 69.0, "flops": 5e12, "bytes": 0, "calls": 79},
-                   "rfact": {"time_s": 4.0, "max_s": 5.0, "min_s": 3.0, "flops": 1e11, "bytes": 0, "calls": 79}},
+        "phases": {
+            "update": {"time_s": 70.0, "max_s": 71.0, "min_s": 69.0, "flops": 5e12, "bytes": 0, "calls": 79},
+            "rfact": {"time_s": 4.0, "max_s": 5.0, "min_s": 3.0, "flops": 1e11, "bytes": 0, "calls": 79},
+        },
         "config": {"nb": {"value": [256], "origin": "flag"}},
         "telemetry": {"progress": [(1.0, 7e10), (40.0, 2.9e12), (75.0, 5.33e12)]},
         "warnings": [Caution("noisy", "other load <on> this host", "stop it")],
-    }  # fmt: skip
+    }
     return Result(**{**sections, **values})
 
 
 def mxp_result(**values: Any) -> Result:
     sections: dict[str, Any] = {
-        "benchmark": "hpl-mxp", "status": "valid",
-        "problem": {"n": 20000, "nb": 256, "P": 2, "Q": 2, "precision": "fp16", "generator": "sqrt-n",
-                    "unpreconditioned_factor": 0.9238, "predicted_unpreconditioned_steps": 198, "growth": 1.5,
-                    "condition": 120.0},
-        "result": {"rate_flops": 142.4e9, "time_s": 37.5, "lu_rate_flops": 152e9, "lu_time_s": 35.1,
-                   "refine_time_s": 2.25, "fraction_of_limit": 0.9,
-                   "limit": {"name": "SGEMM", "rate_flops": 158.2e9}, "emulated": False},
-        "validation": {"passed": True, "residual": 0.0321, "threshold": 16.0, "formula": "||Ax-b||/…",
-                       "iterations": 2, "history": [4.1e6, 310.0, 0.0321],
-                       "lu_proof": {"passed": True, "error": 1.2e-4, "bound": 9.8e-3, "probes": 4, "worst": 3}},
+        "benchmark": "hpl-mxp",
+        "status": "valid",
+        "problem": {
+            "n": 20000,
+            "nb": 256,
+            "P": 2,
+            "Q": 2,
+            "precision": "fp16",
+            "generator": "sqrt-n",
+            "unpreconditioned_factor": 0.9238,
+            "predicted_unpreconditioned_steps": 198,
+            "growth": 1.5,
+            "condition": 120.0,
+        },
+        "result": {
+            "rate_flops": 142.4e9,
+            "time_s": 37.5,
+            "lu_rate_flops": 152e9,
+            "lu_time_s": 35.1,
+            "refine_time_s": 2.25,
+            "fraction_of_limit": 0.9,
+            "limit": {"name": "SGEMM", "rate_flops": 158.2e9},
+            "emulated": False,
+        },
+        "validation": {
+            "passed": True,
+            "residual": 0.0321,
+            "threshold": 16.0,
+            "formula": "||Ax-b||/…",
+            "iterations": 2,
+            "history": [4.1e6, 310.0, 0.0321],
+            "lu_proof": {"passed": True, "error": 1.2e-4, "bound": 9.8e-3, "probes": 4, "worst": 3},
+        },
         "rules": {"mode": "official", "admissible": True, "violations": []},
         "samples_s": [37.5],
-    }  # fmt: skip
+    }
     return Result(**{**sections, **values})
 
 
@@ -82,12 +118,27 @@ def test_keys_may_be_added_to_sections():
 @pytest.mark.parametrize(
     "path",
     [
-        "schema", "status", "benchmark", "warnings", "config", "result.rate_flops", "result.time_s",
-        "result.fraction_of_limit", "result.limit", "result.limit.name", "result.limit.rate_flops", "result.emulated",
-        "validation.passed", "validation.residual", "validation.threshold", "validation.formula",
-        "validation.iterations", "config.nb.origin", "config.nb.value",
+        "schema",
+        "status",
+        "benchmark",
+        "warnings",
+        "config",
+        "result.rate_flops",
+        "result.time_s",
+        "result.fraction_of_limit",
+        "result.limit",
+        "result.limit.name",
+        "result.limit.rate_flops",
+        "result.emulated",
+        "validation.passed",
+        "validation.residual",
+        "validation.threshold",
+        "validation.formula",
+        "validation.iterations",
+        "config.nb.origin",
+        "config.nb.value",
     ],
-)  # fmt: skip
+)
 def test_a_promised_key_must_be_there(path: str):
     body = copy.deepcopy(document([hpl_result()]))
     *way, last = path.split(".")
@@ -102,11 +153,22 @@ def test_a_promised_key_must_be_there(path: str):
 @pytest.mark.parametrize(
     "path",
     [
-        "rules", "rules.admissible", "rules.violations", "rules.violations.0.rule", "rules.violations.0.text",
-        "result.lu_rate_flops", "result.refine_time_s", "result.emulated", "validation.history", "validation.lu_proof",
-        "validation.lu_proof.passed", "validation.lu_proof.error", "validation.lu_proof.bound", "validation.iterations",
+        "rules",
+        "rules.admissible",
+        "rules.violations",
+        "rules.violations.0.rule",
+        "rules.violations.0.text",
+        "result.lu_rate_flops",
+        "result.refine_time_s",
+        "result.emulated",
+        "validation.history",
+        "validation.lu_proof",
+        "validation.lu_proof.passed",
+        "validation.lu_proof.error",
+        "validation.lu_proof.bound",
+        "validation.iterations",
     ],
-)  # fmt: skip
+)
 def test_a_promised_key_of_hpl_mxp_must_be_there(path: str):
     body = json.loads(json.dumps(mxp_result(rules=BROKEN).as_dict()))
     *way, last = path.split(".")

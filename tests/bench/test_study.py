@@ -71,8 +71,12 @@ def test_a_zero_pivot_without_pivoting_is_reported_as_no_number():
     A, b = np.array([[0.0, 1.0], [1.0, 0.0]]), np.array([1.0, 2.0])
     assert residual_norms(A, b, pivoting=True)["norm_1"] == 0.0
     assert residual_norms(A, b, pivoting=False) == {
-        "norm_1": None, "norm_2": None, "norm_inf": None, "scaled_residual": None, "passed": False,
-    }  # fmt: skip
+        "norm_1": None,
+        "norm_2": None,
+        "norm_inf": None,
+        "scaled_residual": None,
+        "passed": False,
+    }
 
 
 # --- GMRES ------------------------------------------------------------------------------------------------------
@@ -250,9 +254,13 @@ def test_an_axis_places_equal_ratios_equally_far_apart():
 
 @pytest.mark.parametrize(
     ("low", "high", "ticks"),
-    [(1.0, 1000.0, ["1", "10", "100", "1000"]), (90.0, 1700.0, ["100", "200", "500", "1000"]),
-     (0.58, 0.82, ["0.6", "0.7", "0.8"]), (1e-9, 1e-7, ["10⁻⁹", "10⁻⁸", "10⁻⁷"])],
-)  # fmt: skip
+    [
+        (1.0, 1000.0, ["1", "10", "100", "1000"]),
+        (90.0, 1700.0, ["100", "200", "500", "1000"]),
+        (0.58, 0.82, ["0.6", "0.7", "0.8"]),
+        (1e-9, 1e-7, ["10⁻⁹", "10⁻⁸", "10⁻⁷"]),
+    ],
+)
 def test_ticks_are_round_numbers_few_and_inside(low, high, ticks):
     assert [number(t) for t in Axis(low, high, 0, 1).ticks()] == ticks
     assert len(Axis(1e-16, 1e6, 0, 1).ticks()) <= 12

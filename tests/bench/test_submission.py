@@ -21,34 +21,79 @@ SOFTWARE = {
 def result_of(rate: float = 142.4e9, *, admissible: bool = True, **sections: Any) -> Result:
     violations = [] if admissible else [{"rule": "mode", "text": "--mode explore is for exploration"}]
     made: dict[str, Any] = {
-        "benchmark": "hpl-mxp", "status": "valid", "run": {"id": "abc"},
-        "problem": {"n": 20000, "nb": 256, "P": 2, "Q": 3, "precision": "fp16", "generator": "sqrt-n", "seed": 100,
-                    "refine": "gmres"},
+        "benchmark": "hpl-mxp",
+        "status": "valid",
+        "run": {"id": "abc"},
+        "problem": {
+            "n": 20000,
+            "nb": 256,
+            "P": 2,
+            "Q": 3,
+            "precision": "fp16",
+            "generator": "sqrt-n",
+            "seed": 100,
+            "refine": "gmres",
+        },
         "result": {"rate_flops": rate, "lu_rate_flops": 1.1 * rate, "lu_time_s": 35.0, "emulated": False},
         "validation": {"passed": True, "residual": 0.5, "iterations": 2},
         "rules": {"mode": "official", "admissible": admissible, "violations": violations},
-        "machine": MACHINE, "software": SOFTWARE, "launch": {"ranks": 6},
-    }  # fmt: skip
+        "machine": MACHINE,
+        "software": SOFTWARE,
+        "launch": {"ranks": 6},
+    }
     return Result(**{**made, **sections})
 
 
 def test_the_fields_are_those_of_the_form_under_its_own_names():
     assert [field.name for field in FORM] == [
-        "firstName", "lastName", "email", "sitename", "segment", "city", "country", "sysname", "integrator", "model",
-        "processor", "procfreq", "proccores", "sockets", "nodemem", "accelerator", "accelcores", "accelcount",
-        "interconnect", "nodes", "hplaigflops", "hplaiimpl", "hplgflops", "outputFile", "osname", "compiler",
-        "mathlib", "mpilib",
-    ]  # fmt: skip
+        "firstName",
+        "lastName",
+        "email",
+        "sitename",
+        "segment",
+        "city",
+        "country",
+        "sysname",
+        "integrator",
+        "model",
+        "processor",
+        "procfreq",
+        "proccores",
+        "sockets",
+        "nodemem",
+        "accelerator",
+        "accelcores",
+        "accelcount",
+        "interconnect",
+        "nodes",
+        "hplaigflops",
+        "hplaiimpl",
+        "hplgflops",
+        "outputFile",
+        "osname",
+        "compiler",
+        "mathlib",
+        "mpilib",
+    ]
 
 
 def test_what_the_machine_knows_is_filled_in():
     fields = submission(result_of(), [], "HPL-MxP.out")["fields"]
     assert {name: value for name, value in fields.items() if value is not None} == {
-        "processor": MACHINE["cpu_model"], "procfreq": 2.2, "proccores": 12, "sockets": 2, "nodemem": "64.0 GiB",
-        "nodes": 3, "hplaigflops": 142.4, "hplaiimpl": "The mxpeak authors, mxpeak 0.1.0", "outputFile": "HPL-MxP.out",
-        "osname": "Linux 6.1.0", "compiler": "Numba 0.60, llvmlite (LLVM) 0.43", "mathlib": "openblas 0.3.30 Haswell",
+        "processor": MACHINE["cpu_model"],
+        "procfreq": 2.2,
+        "proccores": 12,
+        "sockets": 2,
+        "nodemem": "64.0 GiB",
+        "nodes": 3,
+        "hplaigflops": 142.4,
+        "hplaiimpl": "The mxpeak authors, mxpeak 0.1.0",
+        "outputFile": "HPL-MxP.out",
+        "osname": "Linux 6.1.0",
+        "compiler": "Numba 0.60, llvmlite (LLVM) 0.43",
+        "mathlib": "openblas 0.3.30 Haswell",
         "mpilib": "MPICH 5.0.2",
-    }  # fmt: skip
+    }
 
 
 def test_what_only_people_know_is_null_and_listed():

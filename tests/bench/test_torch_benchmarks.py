@@ -44,9 +44,13 @@ def start(name: str, *asked: str, cwd: Path) -> list[dict[str, Any]]:
         flags += [f"--{key}", text]
     command = [sys.executable, "-m", "mxpeak", "run", name, *flags, "--threads", "1", "--warmup", "none", *asked]
     done = subprocess.run(
-        [*command, "--kernels", "torch", "--device", "cpu", "--json", "-", "--quiet"], cwd=cwd, capture_output=True,
-        text=True, timeout=240, env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
+        [*command, "--kernels", "torch", "--device", "cpu", "--json", "-", "--quiet"],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
     assert done.returncode == 0, done.stderr
     body = json.loads(done.stdout)
     return list(body.get("results", [body]))

@@ -66,9 +66,12 @@ def test_flags_variables_files_and_dat_come_together_with_their_origins(
     settings = bench.calls[0].settings
     found = {name: (settings[name].value, settings[name].origin) for name in ("nb", "bcast", "ndiv", "order", "seed")}
     assert found == {
-        "nb": ((64,), "flag"), "bcast": (("ilib",), "variable"), "ndiv": ((3,), "file"),
-        "order": ("column", "HPL.dat"), "seed": (100, "default"),
-    }  # fmt: skip
+        "nb": ((64,), "flag"),
+        "bcast": (("ilib",), "variable"),
+        "ndiv": ((3,), "file"),
+        "order": ("column", "HPL.dat"),
+        "seed": (100, "default"),
+    }
     assert settings["swap_threshold"].value == 7
     assert bench.calls[0].config.u_form == "no-transposed"
 
@@ -239,15 +242,16 @@ def test_only_folders_that_were_made_are_taken_away_again(tmp_path: Path):
 
 @pytest.mark.parametrize(
     ("error", "code", "says"),
-    [
-        (BrokenPipeError(32, "Broken pipe"), 0, ""),
-        (OSError(28, "No space left"), 5, "cannot write to stdout"),
-    ],
+    [(BrokenPipeError(32, "Broken pipe"), 0, ""), (OSError(28, "No space left"), 5, "cannot write to stdout")],
 )
 def test_a_broken_stdout_does_not_end_the_run(
-    bench: Bench, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, error: OSError, code: int,
+    bench: Bench,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    error: OSError,
+    code: int,
     says: str,
-):  # fmt: skip
+):
     class Broken(io.StringIO):
         def write(self, text: str) -> int:
             raise error
@@ -419,9 +423,7 @@ def test_the_module_runs_as_the_command_does():
 
 def doctored(monkeypatch: pytest.MonkeyPatch, blas: Any, mpi: Any) -> None:
     monkeypatch.setitem(sys.modules, "mxpeak.kernels.host.blas", SimpleNamespace(blas_facts=blas))
-    monkeypatch.setitem(
-        sys.modules, "mxpeak.runtime.launch", SimpleNamespace(mpi_facts=mpi, launcher=lambda: None)
-    )  # fmt: skip
+    monkeypatch.setitem(sys.modules, "mxpeak.runtime.launch", SimpleNamespace(mpi_facts=mpi, launcher=lambda: None))
 
 
 def missing() -> dict[str, Any]:

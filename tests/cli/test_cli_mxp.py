@@ -24,15 +24,41 @@ BANNER = " ****** HPL MxP Result    ****** \n"
 
 def mxp_result(case: Any, status: str = "valid") -> Result:
     return Result(
-        benchmark="hpl-mxp", status=status, run={"id": "abc"},
-        problem={"n": case.n, "nb": case.nb, "P": case.P, "Q": case.Q, "precision": case.precision,
-                 "generator": case.generator, "refine": case.refine, "seed": case.seed, "variant": case.tag},
-        result={"rate_flops": 2e9, "time_s": 0.5, "lu_rate_flops": 3e9, "lu_time_s": 0.3, "refine_time_s": 0.1,
-                "fraction_of_limit": None, "limit": None, "emulated": False},
-        validation={"passed": status == "valid", "residual": 1e-3, "threshold": 16.0, "formula": "f", "iterations": 2,
-                    "history": [1e4, 1e-3], "lu_proof": {"passed": True, "error": 1e-4, "bound": 1e-2}},
+        benchmark="hpl-mxp",
+        status=status,
+        run={"id": "abc"},
+        problem={
+            "n": case.n,
+            "nb": case.nb,
+            "P": case.P,
+            "Q": case.Q,
+            "precision": case.precision,
+            "generator": case.generator,
+            "refine": case.refine,
+            "seed": case.seed,
+            "variant": case.tag,
+        },
+        result={
+            "rate_flops": 2e9,
+            "time_s": 0.5,
+            "lu_rate_flops": 3e9,
+            "lu_time_s": 0.3,
+            "refine_time_s": 0.1,
+            "fraction_of_limit": None,
+            "limit": None,
+            "emulated": False,
+        },
+        validation={
+            "passed": status == "valid",
+            "residual": 1e-3,
+            "threshold": 16.0,
+            "formula": "f",
+            "iterations": 2,
+            "history": [1e4, 1e-3],
+            "lu_proof": {"passed": True, "error": 1e-4, "bound": 1e-2},
+        },
         rules={"mode": case.mode, "admissible": case.mode == "official", "violations": []},
-    )  # fmt: skip
+    )
 
 
 @pytest.fixture
@@ -96,9 +122,7 @@ def test_format_mxp_prints_the_report_that_stands_in_its_file(mxp: Bench, capsys
 
 
 @pytest.mark.parametrize("device", [6, 7, 8])
-def test_the_report_goes_where_line_four_of_the_dat_says(
-    mxp: Bench, capsys: pytest.CaptureFixture[str], device: int
-):  # fmt: skip
+def test_the_report_goes_where_line_four_of_the_dat_says(mxp: Bench, capsys: pytest.CaptureFixture[str], device: int):
     lines = DAT.splitlines()
     lines[3] = str(device)
     Path("mine.dat").write_text("\n".join(lines))
@@ -118,11 +142,13 @@ def test_the_report_goes_where_line_four_of_the_dat_says(
         (["run", "all", "--format", "mxp"], "run all has no --format mxp; choose text"),
         (["run", "hpl-mxp", "--precision", "fp12"], "--precision: 'fp12' is unknown; choose one of fp64"),
         (["run", "hpl-mxp", "--pfact", "left"], "mxpeak run hpl-mxp does not know --pfact left"),
-        (["run", "hpl-mxp", "--dat", "cut.dat"], "cut.dat line 3 (output file name): the file ends after line 2; "
-         "expected 14 lines"),
+        (
+            ["run", "hpl-mxp", "--dat", "cut.dat"],
+            "cut.dat line 3 (output file name): the file ends after line 2; expected 14 lines",
+        ),
         (["run", "hpl-mxp", "--dat", "taken.dat"], "HPL-MxP.dat names result.json for its report"),
     ],
-)  # fmt: skip
+)
 def test_a_mistake_is_named_and_exits_with_two(
     mxp: Bench, hpl: Bench, capsys: pytest.CaptureFixture[str], argv: list[str], message: str
 ):

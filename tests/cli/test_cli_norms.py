@@ -85,9 +85,15 @@ def value(result: Result, kind: str) -> float:
 
 def test_every_structure_type_and_layout_passes_and_its_file_is_as_promised():
     results = measured(
-        structure=tuple(STRUCTURES), dtype=tuple(DTYPES), layout=LAYOUTS, kind=("all",), kl=(2,), ku=(3,),
-        uplo=("lower", "upper"), diag=("nonunit", "unit"),
-    )  # fmt: skip
+        structure=tuple(STRUCTURES),
+        dtype=tuple(DTYPES),
+        layout=LAYOUTS,
+        kind=("all",),
+        kl=(2,),
+        ku=(3,),
+        uplo=("lower", "upper"),
+        diag=("nonunit", "unit"),
+    )
     assert len(results) == len(DTYPES) * len(LAYOUTS) * (1 + 4 + 4 + 2 + 2 + 1 + 2 + 1)
     body = document(results)
     VALIDATOR.validate(json.loads(json.dumps(body, allow_nan=False)))
@@ -108,8 +114,12 @@ def dtype_of(name: str) -> Any:
 def test_a_single_norm_is_that_of_the_generated_matrix():
     entries = Entries("lcg", M, seed=7, scale=-1.0, shift=0.5)
     A = np.array([[entries.value(i, j) for j in range(N)] for i in range(M)])
-    wanted = {"max": np.abs(A).max(), "one": np.abs(A).sum(0).max(), "inf": np.abs(A).sum(1).max(),
-              "fro": math.sqrt((A * A).sum())}  # fmt: skip
+    wanted = {
+        "max": np.abs(A).max(),
+        "one": np.abs(A).sum(0).max(),
+        "inf": np.abs(A).sum(1).max(),
+        "fro": math.sqrt((A * A).sum()),
+    }
     for kind in NORM_KINDS:
         (found,) = measured(m=(M,), kind=(kind,), seed=(7,))
         assert value(found, kind) == pytest.approx(wanted[kind], rel=2 * M * N * U)
@@ -126,8 +136,11 @@ def test_the_matrix_is_the_same_on_every_grid_and_in_every_layout(dtype: str):
             assert grid is not None
             A = norms_matrix.empty_matrix(case, grid, kernels.norms)
             norms_matrix.generate(A, case, kernels, Spans())
-            return [(tile.rows.to_global(a), tile.cols.to_global(b), tile.A[a, b]) for tile in A.tiles
-                    for a, b in np.ndindex(tile.A.shape)]  # fmt: skip
+            return [
+                (tile.rows.to_global(a), tile.cols.to_global(b), tile.A[a, b])
+                for tile in A.tiles
+                for a, b in np.ndindex(tile.A.shape)
+            ]
 
         whole = np.full((M, N), np.nan, np.complex128)
         for i, j, x in (entry for part in run_ranks(P * Q, body) for entry in part):
@@ -147,10 +160,18 @@ def test_the_matrix_is_the_same_on_every_grid_and_in_every_layout(dtype: str):
 def test_a_norm_is_the_same_on_every_grid_and_in_every_layout_up_to_rounding(dtype: str):
     structures = ("general", "hermitian", "triangular", "band")
     found = [
-        measured(P * Q, grid=((P, Q),), structure=structures, kind=("all",), dtype=(dtype,), layout=LAYOUTS,
-                 diag=("unit",), kl=(2,))
+        measured(
+            P * Q,
+            grid=((P, Q),),
+            structure=structures,
+            kind=("all",),
+            dtype=(dtype,),
+            layout=LAYOUTS,
+            diag=("unit",),
+            kl=(2,),
+        )
         for P, Q in GRIDS
-    ]  # fmt: skip
+    ]
     for results in found:
         assert all(r.passed for r in results)
         for k, r in enumerate(results):
@@ -164,10 +185,17 @@ def test_a_norm_is_the_same_on_every_grid_and_in_every_layout_up_to_rounding(dty
 def test_a_deterministic_norm_has_the_same_bits_on_every_grid_in_every_layout_with_any_number_of_threads():
     structures = ("general", "symmetric")
     found = [
-        measured(P * Q, grid=((P, Q),), structure=structures, kind=("one", "inf", "fro"), layout=LAYOUTS,
-                 deterministic=True, threads=threads)
+        measured(
+            P * Q,
+            grid=((P, Q),),
+            structure=structures,
+            kind=("one", "inf", "fro"),
+            layout=LAYOUTS,
+            deterministic=True,
+            threads=threads,
+        )
         for (P, Q), threads in zip(GRIDS, (1, 3, 1, 2))
-    ]  # fmt: skip
+    ]
     for name in structures:
         for kind in ("one", "inf", "fro"):
             bits = {
@@ -187,8 +215,13 @@ def test_the_reference_kernels_measure_the_same():
 
 
 def test_several_threads_measure_what_one_does():
-    asked: dict[str, Any] = {"n": (420,), "nb": (64,), "structure": ("general", "hermitian"), "kind": ("all",),
-                             "layout": LAYOUTS}  # fmt: skip
+    asked: dict[str, Any] = {
+        "n": (420,),
+        "nb": (64,),
+        "structure": ("general", "hermitian"),
+        "kind": ("all",),
+        "layout": LAYOUTS,
+    }
     for one, many in zip(measured(**asked), measured(**asked, threads=3), strict=True):  # 1.4 MB: enough for threads
         assert many.passed
         for kind in NORM_KINDS:
@@ -235,8 +268,11 @@ def test_ranks_without_a_block_are_said():
 def test_what_cases_share_is_booked_once():
     results = measured(kind=("max", "one"), structure=("general", "symmetric"))
     assert [sorted(r.phases) for r in results] == [
-        ["check", "generate", "limit", "norm"], ["limit", "norm"], ["check", "limit", "norm"], ["limit", "norm"],
-    ]  # fmt: skip
+        ["check", "generate", "limit", "norm"],
+        ["limit", "norm"],
+        ["check", "limit", "norm"],
+        ["limit", "norm"],
+    ]
 
 
 def test_one_matrix_lives_at_a_time(monkeypatch: pytest.MonkeyPatch):
@@ -299,10 +335,12 @@ def check_that_it_fails(asked: str, kind: str, capsys: pytest.CaptureFixture[str
 
 def test_a_kernel_that_gives_no_number_fails_the_check(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(
-        HostNorms, "norm_pass", lambda self, tiles, band, wants, rows, columns: NormParts(
+        HostNorms,
+        "norm_pass",
+        lambda self, tiles, band, wants, rows, columns: NormParts(
             math.nan, np.full(3, math.nan), np.full(rows, math.nan), np.full(columns, math.nan)
-        )
-    )  # fmt: skip
+        ),
+    )
     (result,) = measured(kind=("all",))
     assert result.status == "invalid"
     body = document([result])
@@ -337,9 +375,13 @@ def test_errors_are_scaled_as_slate_scales_them():
 
 def test_the_largest_of_real_entries_must_be_exact_and_16_bit_types_have_the_bound_of_fp32():
     for dtype, epsilon, of_max in (
-        ("float64", 2.0**-52, 0.0), ("complex128", 2.0**-52, 10.0), ("float32", 2.0**-23, 0.0),
-        ("complex64", 2.0**-23, 10.0), ("float16", 2.0**-23, 0.0), ("bfloat16", 2.0**-23, 0.0),
-    ):  # fmt: skip
+        ("float64", 2.0**-52, 0.0),
+        ("complex128", 2.0**-52, 10.0),
+        ("float32", 2.0**-23, 0.0),
+        ("complex64", 2.0**-23, 10.0),
+        ("float16", 2.0**-23, 0.0),
+        ("bfloat16", 2.0**-23, 0.0),
+    ):
         case = NormsCase(m=4, n=4, nb=4, P=1, Q=1, dtype=dtype)
         assert (eps(case), threshold(case, "max"), threshold(case, "fro")) == (epsilon, of_max, 10.0), dtype
 
@@ -357,8 +399,7 @@ def test_the_sums_that_norms_are_checked_against_are_right_to_thirty_digits(rng:
         real, imaginary = rng.standard_normal((2, 37, 29))
         host.set_parts(A.tiles[0].A, real, imaginary if case.complex else None)
         for name in ("general", "band", "triangular"):
-            band = structure(name, 29, 29, kl=3 if name == "band" else None,
-                                                 ku=2 if name == "band" else None).band  # fmt: skip
+            band = structure(name, 29, 29, kl=3 if name == "band" else None, ku=2 if name == "band" else None).band
             fast, slow = (kernels.extended_pass(A.tiles, band, 37, 29) for kernels in (host, reference))
             assert fast.entries == slow.entries == band.entries(37, 29)
             assert fast.top == slow.top
@@ -376,8 +417,10 @@ def test_strips_are_all_of_a_matrix_once():
         parts = norms_matrix.strips(A, count)
         seen = sorted(
             (tile.rows.to_global(a), tile.cols.to_global(b), tile.row0 + a, tile.col0 + b)
-            for part in parts for tile in part for a, b in np.ndindex(tile.A.shape)
-        )  # fmt: skip
+            for part in parts
+            for tile in part
+            for a, b in np.ndindex(tile.A.shape)
+        )
         assert seen == [(i, j, i, j) for i in range(M) for j in range(N)]
         assert len(parts) <= count
 
@@ -431,9 +474,11 @@ def test_quiet_is_one_line_a_norm(capsys: pytest.CaptureFixture[str]):
     assert cli.main(["run", "norms", "-N", "50", "--kind", "one,fro", "--layout", "C,tiles", "--quiet"]) == 0
     out, err = capsys.readouterr()
     assert [line.split("GB/s)  ")[1] for line in out.splitlines()] == [
-        "one general float64 C 50x50", "fro general float64 C 50x50", "one general float64 tiles 50x50 NB=512 1x1",
+        "one general float64 C 50x50",
+        "fro general float64 C 50x50",
+        "one general float64 tiles 50x50 NB=512 1x1",
         "fro general float64 tiles 50x50 NB=512 1x1",
-    ]  # fmt: skip
+    ]
     assert err == ""
 
 
@@ -606,15 +651,44 @@ def test_progress_says_how_far_and_how_long_still_and_no_flops():
 
 def norms_result(**values: Any) -> Result:
     sections: dict[str, Any] = {
-        "benchmark": "norms", "status": "valid",
-        "problem": {"kind": "one", "structure": "band", "dtype": "float64", "layout": "C", "m": 300, "n": 400,
-                    "nb": 64, "P": 1, "Q": 1, "uplo": None, "diag": None, "kl": 20, "ku": 100, "entries": 9},
-        "result": {"rate_bytes": 41.2e9, "time_s": 0.02, "fraction_of_limit": 0.913,
-                   "limit": {"name": "read bandwidth", "rate_bytes": 45.1e9}, "emulated": False, "value": 2.5},
-        "validation": {"passed": True, "residual": 0.0104, "threshold": 10.0, "formula": "f", "iterations": None,
-                       "value": 2.5, "expected": 2.5, "entries": 9},
+        "benchmark": "norms",
+        "status": "valid",
+        "problem": {
+            "kind": "one",
+            "structure": "band",
+            "dtype": "float64",
+            "layout": "C",
+            "m": 300,
+            "n": 400,
+            "nb": 64,
+            "P": 1,
+            "Q": 1,
+            "uplo": None,
+            "diag": None,
+            "kl": 20,
+            "ku": 100,
+            "entries": 9,
+        },
+        "result": {
+            "rate_bytes": 41.2e9,
+            "time_s": 0.02,
+            "fraction_of_limit": 0.913,
+            "limit": {"name": "read bandwidth", "rate_bytes": 45.1e9},
+            "emulated": False,
+            "value": 2.5,
+        },
+        "validation": {
+            "passed": True,
+            "residual": 0.0104,
+            "threshold": 10.0,
+            "formula": "f",
+            "iterations": None,
+            "value": 2.5,
+            "expected": 2.5,
+            "entries": 9,
+        },
         "samples_s": [0.02],
-    }  # fmt: skip
+    }
     return Result(**{**sections, **values})
 
 
@@ -633,9 +707,13 @@ def test_entries_that_were_not_read_are_said():
 
 def test_rates_of_bytes_are_in_si_units():
     for rate, text in (
-        (41.23e9, "41.2 GB/s"), (9.999e11, "1.00 TB/s"), (2.5e12, "2.50 TB/s"), (3e15, "3.00 PB/s"),
-        (5e6, "0.00500 GB/s"), (None, "no rate"),
-    ):  # fmt: skip
+        (41.23e9, "41.2 GB/s"),
+        (9.999e11, "1.00 TB/s"),
+        (2.5e12, "2.50 TB/s"),
+        (3e15, "3.00 PB/s"),
+        (5e6, "0.00500 GB/s"),
+        (None, "no rate"),
+    ):
         assert bytes_rate_text(rate) == text
 
 

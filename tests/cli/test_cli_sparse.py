@@ -87,11 +87,13 @@ def test_explore_has_the_official_figure_beside_it(capsys: pytest.CaptureFixture
         (["--ny", "16", "--nz", "24"], {"nx": 8, "ny": 16, "nz": 24}),
         (["--precision", "fp16"], {"precision": {"mg": ["fp16"] * 4, "krylov": "fp16", "vectors": "fp32"}}),
         (["--krylov-precision", "fp64"], {"precision": {"mg": ["fp8"] * 4, "krylov": "fp8", "vectors": "fp64"}}),
-        (["--mg-precision", "fp32,bf16,fp16,fp8"],
-         {"precision": {"mg": ["fp32", "bf16", "fp16", "fp8"], "krylov": "fp32", "vectors": "fp32"}}),
+        (
+            ["--mg-precision", "fp32,bf16,fp16,fp8"],
+            {"precision": {"mg": ["fp32", "bf16", "fp16", "fp8"], "krylov": "fp32", "vectors": "fp32"}},
+        ),
         (["--npx", "1", "--npy", "1", "--npz", "1"], {"npx": 1, "npy": 1, "npz": 1, "ranks": 1}),
     ],
-)  # fmt: skip
+)
 def test_each_option_does_what_it_says(capsys: pytest.CaptureFixture[str], argv: list[str], wanted: dict[str, Any]):
     body = run_json(capsys, *argv)
     check_result(Result.from_dict(body))
@@ -102,10 +104,12 @@ def test_the_natural_order_and_other_colours_change_the_groups(capsys: pytest.Ca
     colours = {
         name: [level["colours"] for level in run_json(capsys, *argv)["problem"]["levels"]]
         for name, argv in (
-            ("greedy", []), ("natural", ["--smoother", "natural"]), ("jpl", ["--colouring", "jpl"]),
+            ("greedy", []),
+            ("natural", ["--smoother", "natural"]),
+            ("jpl", ["--colouring", "jpl"]),
             ("both", ["--smoother", "natural", "--colouring", "jpl"]),
         )
-    }  # fmt: skip
+    }
     assert colours["greedy"] == [8, 8, 8, 1]
     assert colours["natural"] == [7 * 7 + 1, 7 * 3 + 1, 7 + 1, 1], "wavefronts x + 2y + 4z"
     assert colours["both"] == colours["natural"]
@@ -232,14 +236,20 @@ def test_a_rate_below_the_floor_exits_with_four(capsys: pytest.CaptureFixture[st
         (["--nz", "16"], "--nz 16 needs --nx; type --nx 16 too"),
         (["--nx", "16", "--npx", "3"], "--npx 3 does not divide the number of ranks: 1 / 3 leaves 1"),
         (["--nx", "16", "--npx", "2", "--npy", "1", "--npz", "1"], "needs 2*1*1 = 2 ranks, but there is 1"),
-        (["--nx", "16", "--precision", "fp8"], "--mode official takes formats of 16 bits or more, not fp8; type "
-         "--mode explore"),
+        (
+            ["--nx", "16", "--precision", "fp8"],
+            "--mode official takes formats of 16 bits or more, not fp8; type --mode explore",
+        ),
         (["--nx", "16", "--mg-precision", "fp32,fp16,fp16,fp8"], "type --mode explore"),
-        (["--nx", "16", "--mg-precision", "fp32,fp16"], "--mg-precision fp32,fp16 has 2 formats for 4 levels; give "
-         "one for all, or 4"),
+        (
+            ["--nx", "16", "--mg-precision", "fp32,fp16"],
+            "--mg-precision fp32,fp16 has 2 formats for 4 levels; give one for all, or 4",
+        ),
         (["--nx", "8", "--mode", "explore", "--mg-precision", "fp32,fp16"], "has 2 formats for 4 levels"),
-        (["--nx", "16", "--value-tolerance", "0.1"], "--value-tolerance 0.1 allows inexact stored values, which --mode "
-         "official does not; type --mode explore"),
+        (
+            ["--nx", "16", "--value-tolerance", "0.1"],
+            "--value-tolerance 0.1 allows inexact stored values, which --mode official does not; type --mode explore",
+        ),
         (["--nx", "16", "--krylov-precision", "fp8"], "--krylov-precision: 'fp8' is unknown; choose one of fp64, fp32"),
         (["--nx", "16", "--rt", "-1"], "--rt: -1 is out of range: the least is 0"),
         (["--nx", "16", "--restart", "0"], "--restart: 0 is out of range: the least is 1, the most 1000"),
@@ -248,7 +258,7 @@ def test_a_rate_below_the_floor_exits_with_four(capsys: pytest.CaptureFixture[st
         (["--nx", "432"], "27*432*432*432 = 2176782336, more than 2^31-1 = 2147483647"),
         (["-N", "100"], "mxpeak run hpg-mxp does not know -N 100"),
     ],
-)  # fmt: skip
+)
 def test_a_mistake_is_named_before_anything_runs_and_exits_with_two(
     capsys: pytest.CaptureFixture[str], argv: Sequence[str], says: str
 ):

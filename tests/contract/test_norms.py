@@ -140,8 +140,10 @@ def test_a_pass_over_tiles_adds_each_where_it_belongs(rng: Any, norms: Norms) ->
 
 
 def test_tiles_whose_lines_overlap_in_part_are_all_added(rng: Any, norms: Norms) -> None:
-    tiles = [replace(one_tile(random_values(rng, (size, 5), TYPES["float64"])), row0=first, col0=first)
-             for first, size in ((0, 9), (4, 11), (4, 3), (13, 7))]  # fmt: skip
+    tiles = [
+        replace(one_tile(random_values(rng, (size, 5), TYPES["float64"])), row0=first, col0=first)
+        for first, size in ((0, 9), (4, 11), (4, 3), (13, 7))
+    ]
     check(norms, Case(tiles, WHOLE, 20, 20))
 
 
@@ -347,8 +349,10 @@ def test_folds_have_the_same_bits_in_any_order_of_anything(rng: Any, norms: Norm
         by_row, by_column = folds(norms, [one_tile(values)], squared, m, n)
 
         down, right = rng.permutation(m), rng.permutation(n)
-        others = {layout: ([one_tile(values, WHOLE, layout)], by_row, by_column)
-                  for layout in norms.some(norms.layouts[1:], torch=3, triton=5)}  # fmt: skip
+        others = {
+            layout: ([one_tile(values, WHOLE, layout)], by_row, by_column)
+            for layout in norms.some(norms.layouts[1:], torch=3, triton=5)
+        }
         tiles = ragged_tiles(rng, values, WHOLE, (3, 1, 10, m - 14), (7, 9, n - 16), norms.layouts)
         others["in tiles"] = tiles, by_row, by_column
         others["in another order"] = [one_tile(values[down][:, right])], by_row[:, down], by_column[:, right]
@@ -444,8 +448,10 @@ def test_maxima_of_the_array_namespaces_let_nan_win(rng: Any, norms: Norms) -> N
 def test_reading_all_goes_over_every_tile_and_changes_none(rng: Any, norms: Norms) -> None:
     shapes = ((3, 5), (10, 23), (0, 2)) if norms.backend.on_torch else ((3, 5), (400, 503), (0, 2))
     for name, dtype in TYPES.items():
-        tiles = [one_tile(random_values(rng, shape, dtype), WHOLE, layout)
-                 for shape, layout in product(shapes, norms.layouts)]  # fmt: skip
+        tiles = [
+            one_tile(random_values(rng, shape, dtype), WHOLE, layout)
+            for shape, layout in product(shapes, norms.layouts)
+        ]
         before = [tile.A.tobytes() for tile in tiles]
         there = norms.there(tiles)
         norms.kernels.read_all(there)
@@ -456,8 +462,10 @@ def test_matrices_are_made_and_filled(rng: Any, norms: Norms) -> None:
     for (name, dtype), order, (m, n) in product(TYPES.items(), "CF", ((0, 4), (1, 1), (7, 13))):
         real, imaginary = rng.standard_normal((m, n)), rng.standard_normal((m, n))
         expected = (real + 1j * imaginary if dtype.kind == "c" else real).astype(dtype)
-        for kernels, there, here in ((norms.kernels, norms.backend.array, norms.backend.numpy),
-                                     (ORACLE, np.asarray, np.asarray)):  # fmt: skip
+        for kernels, there, here in (
+            (norms.kernels, norms.backend.array, norms.backend.numpy),
+            (ORACLE, np.asarray, np.asarray),
+        ):
             A = kernels.empty(m, n, name, order)
             kernels.set_parts(A, there(real), there(imaginary) if dtype.kind == "c" else None)
             found = here(A)

@@ -23,9 +23,18 @@ FACTS = ("left", "crout", "right")
 
 
 def factored(
-    backend: Backend, values: Any, rows: BlockCyclic, *, nbmin: int = 2, ndiv: int = 2, rfact: str = "right",
-    pfact: str = "right", il0: int = 0, top: int | None = None, exchange: Any = None,
-) -> tuple[list[float], Any, Any]:  # fmt: skip
+    backend: Backend,
+    values: Any,
+    rows: BlockCyclic,
+    *,
+    nbmin: int = 2,
+    ndiv: int = 2,
+    rfact: str = "right",
+    pfact: str = "right",
+    il0: int = 0,
+    top: int | None = None,
+    exchange: Any = None,
+) -> tuple[list[float], Any, Any]:
     """Pivots and flag, L1, and the panel's rows."""
     jb = values.shape[1]
     A, L1, pivots = panel(backend, values), panel(backend, np.full((jb, jb), np.nan)), backend.kernels.buffer(jb + 1)

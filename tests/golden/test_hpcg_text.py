@@ -87,69 +87,128 @@ TOTAL = sum(RAW.values())
 def level(k: int) -> dict[str, Any]:
     n = 104 >> k
     return {
-        "nx": n, "ny": n, "nz": n, "rows": n**3, "nnz": (3 * n - 2) ** 3, "colours": 8, "value_precision": "fp64",
-        "vector_precision": "fp64", "storage": "ell", "bytes": 216 * n**3, "index_bytes": 108 * n**3,
-    }  # fmt: skip
+        "nx": n,
+        "ny": n,
+        "nz": n,
+        "rows": n**3,
+        "nnz": (3 * n - 2) ** 3,
+        "colours": 8,
+        "value_precision": "fp64",
+        "vector_precision": "fp64",
+        "storage": "ell",
+        "bytes": 216 * n**3,
+        "index_bytes": 108 * n**3,
+    }
 
 
 def problem_of(**values: Any) -> dict[str, Any]:
     return {
-        "nx": 104, "ny": 104, "nz": 104, "npx": 1, "npy": 1, "npz": 1, "gnx": 104, "gny": 104, "gnz": 104,
-        "rows": level(0)["rows"], "nnz": level(0)["nnz"], "levels": [level(k) for k in range(4)], "storage": "ell",
-        "smoother": "coloured", "colouring": "octants", "ranks": 1, "threads": 4, "setup_s": 0.3125,
-        "optimize_s": 0.1875, "memory_bytes": {"double": 2**30, "reference_formula": 800_000_000}, "rt_s": 60.0,
+        "nx": 104,
+        "ny": 104,
+        "nz": 104,
+        "npx": 1,
+        "npy": 1,
+        "npz": 1,
+        "gnx": 104,
+        "gny": 104,
+        "gnz": 104,
+        "rows": level(0)["rows"],
+        "nnz": level(0)["nnz"],
+        "levels": [level(k) for k in range(4)],
+        "storage": "ell",
+        "smoother": "coloured",
+        "colouring": "octants",
+        "ranks": 1,
+        "threads": 4,
+        "setup_s": 0.3125,
+        "optimize_s": 0.1875,
+        "memory_bytes": {"double": 2**30, "reference_formula": 800_000_000},
+        "rt_s": 60.0,
         **values,
-    }  # fmt: skip
+    }
 
 
 def figures_of(**values: Any) -> dict[str, Any]:
     raw = TOTAL / 60.0
     return {
-        "rate_flops": 0.9 * raw, "raw_rate_flops": raw, "raw": {**RAW, "total": TOTAL},
-        "rate_flops_2_4": 0.905 * raw, "rate_flops_with_convergence": raw * 50 / 55, "time_s": 60.0, "sets": 6,
-        "reference_iterations_per_set": 50, "optimized_iterations_per_set": 55, "total_reference_iterations": 300,
-        "total_optimized_iterations": 330, "fraction_of_limit": 0.6125,
-        "limit": {"name": "read bandwidth", "rate_bytes": 2.05e10}, "bytes": {"read": 1.2e12, "write": 9e10},
-        "dot_allreduce_s": {"min": 0.5, "max": 0.75, "mean": 0.625}, "beside": [], "emulated": False, **values,
-    }  # fmt: skip
+        "rate_flops": 0.9 * raw,
+        "raw_rate_flops": raw,
+        "raw": {**RAW, "total": TOTAL},
+        "rate_flops_2_4": 0.905 * raw,
+        "rate_flops_with_convergence": raw * 50 / 55,
+        "time_s": 60.0,
+        "sets": 6,
+        "reference_iterations_per_set": 50,
+        "optimized_iterations_per_set": 55,
+        "total_reference_iterations": 300,
+        "total_optimized_iterations": 330,
+        "fraction_of_limit": 0.6125,
+        "limit": {"name": "read bandwidth", "rate_bytes": 2.05e10},
+        "bytes": {"read": 1.2e12, "write": 9e10},
+        "dot_allreduce_s": {"min": 0.5, "max": 0.75, "mean": 0.625},
+        "beside": [],
+        "emulated": False,
+        **values,
+    }
 
 
 def check_of(**values: Any) -> dict[str, Any]:
     return {
-        "passed": True, "residual": 3.25e-4, "threshold": 3.5e-4, "formula": "||b - A x|| / ||b||", "iterations": 55,
+        "passed": True,
+        "residual": 3.25e-4,
+        "threshold": 3.5e-4,
+        "formula": "||b - A x|| / ||b||",
+        "iterations": 55,
         "cg": {
-            "passed": True, "unpreconditioned": {"iterations": 11, "expected": 12},
+            "passed": True,
+            "unpreconditioned": {"iterations": 11, "expected": 12},
             "preconditioned": {"iterations": 2, "expected": 2},
         },
         "symmetry": {"passed": True, "spmv": 1.25e-7, "mg": 3.5e-8},
-        "norms": {"passed": True, "mean": 3.25e-4, "variance": 0.0, "samples": 6}, **values,
-    }  # fmt: skip
+        "norms": {"passed": True, "mean": 3.25e-4, "variance": 0.0, "samples": 6},
+        **values,
+    }
 
 
 def result_of(**sections: Any) -> Result:
     made: dict[str, Any] = {
-        "benchmark": "hpcg", "status": "valid", "problem": problem_of(), "result": figures_of(),
-        "validation": check_of(), "rules": {"mode": "official", "admissible": True, "violations": []},
+        "benchmark": "hpcg",
+        "status": "valid",
+        "problem": problem_of(),
+        "result": figures_of(),
+        "validation": check_of(),
+        "rules": {"mode": "official", "admissible": True, "violations": []},
         "phases": {
-            name: {"time_s": time_s, "max_s": time_s, "min_s": time_s, "flops": RAW[name], "bytes": 6 * RAW[name],
-                   "calls": 330}
+            name: {
+                "time_s": time_s,
+                "max_s": time_s,
+                "min_s": time_s,
+                "flops": RAW[name],
+                "bytes": 6 * RAW[name],
+                "calls": 330,
+            }
             for name, time_s in SECONDS.items()
         },
-        "samples_s": 6 * [10.0], "software": {"mxpeak": "0.1.0"},
-    }  # fmt: skip
+        "samples_s": 6 * [10.0],
+        "software": {"mxpeak": "0.1.0"},
+    }
     return Result(**{**made, **sections})
 
 
 FAILED = result_of(
     status="invalid",
     validation=check_of(
-        passed=False, residual=4e-3,
-        cg={"passed": False, "unpreconditioned": {"iterations": 14, "expected": 12},
-            "preconditioned": {"iterations": 2, "expected": 2}},
+        passed=False,
+        residual=4e-3,
+        cg={
+            "passed": False,
+            "unpreconditioned": {"iterations": 14, "expected": 12},
+            "preconditioned": {"iterations": 2, "expected": 2},
+        },
         symmetry={"passed": False, "spmv": 1.25e-7, "mg": 2.5e6},
         norms={"passed": False, "mean": 4e-3, "variance": 1e-5, "samples": [4e-3, 5e-3]},
     ),
-)  # fmt: skip
+)
 
 
 def keys(report: str) -> dict[str, list[str]]:
@@ -219,9 +278,7 @@ def test_a_run_below_half_an_hour_is_valid_but_told_to_be_too_short(time_s: floa
 
 def test_each_test_that_failed_says_so_and_the_result_is_invalid():
     found = values(hpcg_report(FAILED, NOW))
-    sections = [
-        "Spectral Convergence Tests", DEPARTURE, "Iteration Count Information", "Reproducibility Information",
-    ]  # fmt: skip
+    sections = ["Spectral Convergence Tests", DEPARTURE, "Iteration Count Information", "Reproducibility Information"]
     assert [found[f"{name}::Result"] for name in sections] == 4 * ["FAILED"]
     assert keys(hpcg_report(FAILED, NOW))["Final Summary"] == ["HPCG result is"]
     assert found["Final Summary::HPCG result is"] == "INVALID."
@@ -248,9 +305,13 @@ def emptied(fill: float | None) -> Result:
 
     body = result_of()
     return result_of(
-        status="invalid", problem=empty(body.problem), result=empty(body.result), validation=empty(body.validation),
-        phases=empty(body.phases), samples_s=[],
-    )  # fmt: skip
+        status="invalid",
+        problem=empty(body.problem),
+        result=empty(body.result),
+        validation=empty(body.validation),
+        phases=empty(body.phases),
+        samples_s=[],
+    )
 
 
 @pytest.mark.parametrize("result", [BARE, emptied(None), emptied(math.nan)], ids=["bare", "none", "nan"])
@@ -327,12 +388,24 @@ def test_the_schema_takes_results_that_passed_and_that_failed():
 @pytest.mark.parametrize(
     "path",
     [
-        "result.rate_flops", "result.raw_rate_flops", "result.raw.mg", "result.rate_flops_2_4", "result.time_s",
-        "result.optimized_iterations_per_set", "result.beside", "validation.residual", "validation.cg.passed",
-        "validation.cg.preconditioned.expected", "validation.symmetry.mg", "validation.norms.variance", "phases.mg",
-        "problem.gnz", "problem.levels.0.rows", "problem.optimize_s",
+        "result.rate_flops",
+        "result.raw_rate_flops",
+        "result.raw.mg",
+        "result.rate_flops_2_4",
+        "result.time_s",
+        "result.optimized_iterations_per_set",
+        "result.beside",
+        "validation.residual",
+        "validation.cg.passed",
+        "validation.cg.preconditioned.expected",
+        "validation.symmetry.mg",
+        "validation.norms.variance",
+        "phases.mg",
+        "problem.gnz",
+        "problem.levels.0.rows",
+        "problem.optimize_s",
     ],
-)  # fmt: skip
+)
 def test_a_promised_key_must_be_there(path: str):
     *way, last = path.split(".")
     section = body = json.loads(json.dumps(result_of().as_dict()))

@@ -86,44 +86,88 @@ TOTAL = sum(FLOPS.values())
 def phases(seconds: dict[str, float], solves: int) -> dict[str, dict[str, Any]]:
     return {
         name: {
-            "time_s": time_s, "max_s": 1.01 * time_s, "min_s": 0.99 * time_s, "flops": solves * FLOPS[name],
-            "bytes": 4.0 * solves * FLOPS[name], "calls": 2 * 310 * solves, "share_of_limit": 0.75,
+            "time_s": time_s,
+            "max_s": 1.01 * time_s,
+            "min_s": 0.99 * time_s,
+            "flops": solves * FLOPS[name],
+            "bytes": 4.0 * solves * FLOPS[name],
+            "calls": 2 * 310 * solves,
+            "share_of_limit": 0.75,
         }
         for name, time_s in seconds.items()
-    }  # fmt: skip
+    }
 
 
 def level(k: int) -> dict[str, Any]:
     n = 104 >> k
     return {
-        "nx": n, "ny": n, "nz": n, "rows": 2 * n**3, "nnz": (3 * n - 2) ** 2 * (6 * n - 2), "colours": 8,
-        "value_precision": "fp16" if k < 2 else "fp32", "vector_precision": "fp32", "storage": "packed",
-        "bytes": 200 * n**3, "index_bytes": 100 * n**3,
-    }  # fmt: skip
+        "nx": n,
+        "ny": n,
+        "nz": n,
+        "rows": 2 * n**3,
+        "nnz": (3 * n - 2) ** 2 * (6 * n - 2),
+        "colours": 8,
+        "value_precision": "fp16" if k < 2 else "fp32",
+        "vector_precision": "fp32",
+        "storage": "packed",
+        "bytes": 200 * n**3,
+        "index_bytes": 100 * n**3,
+    }
 
 
 def problem_of(**values: Any) -> dict[str, Any]:
     return {
-        "nx": 104, "ny": 104, "nz": 104, "npx": 1, "npy": 1, "npz": 2, "gnx": 104, "gny": 104, "gnz": 208,
-        "rows": level(0)["rows"], "nnz": level(0)["nnz"], "nonsymmetric": False, "matrix": None, "restart": 30,
-        "max_iterations": 300, "levels": [level(k) for k in range(4)], "storage": "packed", "smoother": "coloured",
-        "colouring": "octants", "ranks": 2, "threads": 4, "setup_s": 0.3125, "optimize_s": 0.1875,
+        "nx": 104,
+        "ny": 104,
+        "nz": 104,
+        "npx": 1,
+        "npy": 1,
+        "npz": 2,
+        "gnx": 104,
+        "gny": 104,
+        "gnz": 208,
+        "rows": level(0)["rows"],
+        "nnz": level(0)["nnz"],
+        "nonsymmetric": False,
+        "matrix": None,
+        "restart": 30,
+        "max_iterations": 300,
+        "levels": [level(k) for k in range(4)],
+        "storage": "packed",
+        "smoother": "coloured",
+        "colouring": "octants",
+        "ranks": 2,
+        "threads": 4,
+        "setup_s": 0.3125,
+        "optimize_s": 0.1875,
         "memory_bytes": {"mixed": 5 * 2**28, "double": 2**31, "setup": 2**29, "reference_formula": 1_700_000_000},
-        "rt_s": 60.0, "larger_mesh": 88,
-        "precision": {"mg": ["fp16", "fp16", "fp32", "fp32"], "krylov": "fp32", "vectors": "fp32"}, **values,
-    }  # fmt: skip
+        "rt_s": 60.0,
+        "larger_mesh": 88,
+        "precision": {"mg": ["fp16", "fp16", "fp32", "fp32"], "krylov": "fp32", "vectors": "fp32"},
+        **values,
+    }
 
 
 def figures_of(**values: Any) -> dict[str, Any]:
     penalty = 2305 / 2382
     raw, double = 12 * TOTAL / 60.0, 10 * TOTAL / 85.0
     return {
-        "rate_flops": raw * penalty, "raw_rate_flops": raw, "double_rate_flops": double,
-        "speedup": raw * penalty / double, "rate_flops_reference": raw * penalty,
-        "rate_flops_ornl": 0.77 * raw * penalty, "raw_rate_flops_ornl": 0.77 * raw,
-        "double_rate_flops_ornl": 0.77 * double, "time_s": 60.0, "double_time_s": 85.0, "solves": 12,
-        "double_solves": 10, "iterations": 3600, "fraction_of_limit": 0.7125,
-        "limit": {"name": "read bandwidth", "rate_bytes": 2.05e10}, "emulated": False,
+        "rate_flops": raw * penalty,
+        "raw_rate_flops": raw,
+        "double_rate_flops": double,
+        "speedup": raw * penalty / double,
+        "rate_flops_reference": raw * penalty,
+        "rate_flops_ornl": 0.77 * raw * penalty,
+        "raw_rate_flops_ornl": 0.77 * raw,
+        "double_rate_flops_ornl": 0.77 * double,
+        "time_s": 60.0,
+        "double_time_s": 85.0,
+        "solves": 12,
+        "double_solves": 10,
+        "iterations": 3600,
+        "fraction_of_limit": 0.7125,
+        "limit": {"name": "read bandwidth", "rate_bytes": 2.05e10},
+        "emulated": False,
         "flops": {**{name: 12 * count for name, count in FLOPS.items()}, "total": 12 * TOTAL},
         "double_flops": {**{name: 10 * count for name, count in FLOPS.items()}, "total": 10 * TOTAL},
         "double_phases": phases(DOUBLE_S, 10),
@@ -132,37 +176,63 @@ def figures_of(**values: Any) -> dict[str, Any]:
             "total": raw * penalty / double,
         },
         "beside": [
-            {"label": "official", "storage": "ell", "precision": "fp32", "rate_flops": 3.9e10,
-             "raw_rate_flops": 4.03e10},
+            {
+                "label": "official",
+                "storage": "ell",
+                "precision": "fp32",
+                "rate_flops": 3.9e10,
+                "raw_rate_flops": 4.03e10,
+            }
         ],
-        "dot_allreduce_s": {"min": 0.5, "max": 0.75, "mean": 0.625}, **values,
-    }  # fmt: skip
+        "dot_allreduce_s": {"min": 0.5, "max": 0.75, "mean": 0.625},
+        **values,
+    }
 
 
 def check_of(**values: Any) -> dict[str, Any]:
     return {
-        "passed": True, "residual": 9.9e-10, "threshold": 1e-9, "formula": "||b - A x|| / ||b||", "iterations": 2382,
-        "double_iterations": 2305, "mixed_iterations": 2382, "penalty": 2305 / 2382, "type": "standard", "ranks": 2,
-        "double_residual": 9.75e-10, "mixed_residual": 9.9e-10, "double_initial": 512.0, "mixed_initial": 512.0,
-        "max_error": 3e-9, "history": {"double": [1.0, 1e-5, 9.75e-10], "mixed": [1.0, 2e-4, 3e-8, 9.9e-10]}, **values,
-    }  # fmt: skip
+        "passed": True,
+        "residual": 9.9e-10,
+        "threshold": 1e-9,
+        "formula": "||b - A x|| / ||b||",
+        "iterations": 2382,
+        "double_iterations": 2305,
+        "mixed_iterations": 2382,
+        "penalty": 2305 / 2382,
+        "type": "standard",
+        "ranks": 2,
+        "double_residual": 9.75e-10,
+        "mixed_residual": 9.9e-10,
+        "double_initial": 512.0,
+        "mixed_initial": 512.0,
+        "max_error": 3e-9,
+        "history": {"double": [1.0, 1e-5, 9.75e-10], "mixed": [1.0, 2e-4, 3e-8, 9.9e-10]},
+        **values,
+    }
 
 
 def result_of(**sections: Any) -> Result:
     made: dict[str, Any] = {
-        "benchmark": "hpg-mxp", "status": "valid", "problem": problem_of(), "result": figures_of(),
-        "validation": check_of(), "rules": {"mode": "official", "admissible": True, "violations": []},
-        "phases": phases(MIXED_S, 12), "samples_s": 12 * [5.0], "software": {"mxpeak": "0.1.0"},
-    }  # fmt: skip
+        "benchmark": "hpg-mxp",
+        "status": "valid",
+        "problem": problem_of(),
+        "result": figures_of(),
+        "validation": check_of(),
+        "rules": {"mode": "official", "admissible": True, "violations": []},
+        "phases": phases(MIXED_S, 12),
+        "samples_s": 12 * [5.0],
+        "software": {"mxpeak": "0.1.0"},
+    }
     return Result(**{**made, **sections})
 
 
 VIOLATION = {"rule": "indices", "text": "indices of two bytes <in --storage packed> are not cleared"}
 BROKEN = {"mode": "explore", "admissible": False, "violations": [VIOLATION]}
 FAILED = result_of(
-    status="invalid", rules=BROKEN,
+    status="invalid",
+    rules=BROKEN,
     validation=check_of(passed=False, residual=2e-4, mixed_residual=2e-4, mixed_iterations=10000, penalty=0.2305),
-)  # fmt: skip
+)
 
 
 def keys(report: str) -> dict[str, list[str]]:
@@ -269,9 +339,13 @@ def emptied(fill: float | None) -> Result:
 
     body = result_of()
     return result_of(
-        status="invalid", problem=empty(body.problem), result=empty(body.result), validation=empty(body.validation),
-        phases=empty(body.phases), samples_s=[],
-    )  # fmt: skip
+        status="invalid",
+        problem=empty(body.problem),
+        result=empty(body.result),
+        validation=empty(body.validation),
+        phases=empty(body.phases),
+        samples_s=[],
+    )
 
 
 @pytest.mark.parametrize("result", [BARE, emptied(None), emptied(math.nan)], ids=["bare", "none", "nan"])
@@ -360,18 +434,28 @@ def test_the_repr_is_one_line_of_plain_values():
 
 @pytest.mark.parametrize(
     ("rows", "text"),
-    [(2197, "2197 rows"), (999_499, "999499 rows"), (2_249_728, "2.25 million rows"), (3 * 10**9, "3.00 billion rows"),
-     (1_233_125_376_000, "1.23 trillion rows")],
-)  # fmt: skip
+    [
+        (2197, "2197 rows"),
+        (999_499, "999499 rows"),
+        (2_249_728, "2.25 million rows"),
+        (3 * 10**9, "3.00 billion rows"),
+        (1_233_125_376_000, "1.23 trillion rows"),
+    ],
+)
 def test_rows_are_counted_in_words(rows: int, text: str):
     assert rows_text(rows) == text
 
 
 @pytest.mark.parametrize(
     ("precision", "text"),
-    [("fp32", "fp32"), (None, ""), ({"mg": ["fp32", "fp32"], "krylov": "fp32"}, "fp32"),
-     ({"mg": ["bf16", "fp32"], "krylov": "fp32", "vectors": None}, "mg bf16/fp32 krylov fp32"), ({}, "")],
-)  # fmt: skip
+    [
+        ("fp32", "fp32"),
+        (None, ""),
+        ({"mg": ["fp32", "fp32"], "krylov": "fp32"}, "fp32"),
+        ({"mg": ["bf16", "fp32"], "krylov": "fp32", "vectors": None}, "mg bf16/fp32 krylov fp32"),
+        ({}, ""),
+    ],
+)
 def test_formats_are_told_once_where_all_are_the_same(precision: Any, text: str):
     assert precision_text(precision) == text
 
@@ -426,14 +510,33 @@ def without(body: dict[str, Any], path: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "path",
     [
-        "rules", "rules.admissible", "result.raw_rate_flops", "result.double_rate_flops", "result.speedup",
-        "result.rate_flops_reference", "result.rate_flops_ornl", "result.limit", "result.flops.gs",
-        "result.double_phases.gs.time_s", "validation.double_iterations", "validation.mixed_iterations",
-        "validation.penalty", "validation.type", "validation.double_residual", "validation.mixed_residual",
-        "validation.max_error", "validation.history.mixed", "phases.gs", "phases.update.bytes", "problem.npz",
-        "problem.levels", "problem.levels.3.nnz", "problem.precision", "problem.restart",
+        "rules",
+        "rules.admissible",
+        "result.raw_rate_flops",
+        "result.double_rate_flops",
+        "result.speedup",
+        "result.rate_flops_reference",
+        "result.rate_flops_ornl",
+        "result.limit",
+        "result.flops.gs",
+        "result.double_phases.gs.time_s",
+        "validation.double_iterations",
+        "validation.mixed_iterations",
+        "validation.penalty",
+        "validation.type",
+        "validation.double_residual",
+        "validation.mixed_residual",
+        "validation.max_error",
+        "validation.history.mixed",
+        "phases.gs",
+        "phases.update.bytes",
+        "problem.npz",
+        "problem.levels",
+        "problem.levels.3.nnz",
+        "problem.precision",
+        "problem.restart",
     ],
-)  # fmt: skip
+)
 def test_a_promised_key_must_be_there(path: str):
     with pytest.raises(jsonschema.ValidationError):
         VALIDATOR.validate(without(result_of(rules=BROKEN).as_dict(), path))
@@ -441,10 +544,17 @@ def test_a_promised_key_must_be_there(path: str):
 
 @pytest.mark.parametrize(
     ("section", "changed"),
-    [("validation", {"penalty": 1.5}), ("validation", {"type": "none"}), ("validation", {"history": [1.0, 1e-9]}),
-     ("validation", {"mixed_iterations": 2.5}), ("problem", {"levels": []}), ("problem", {"rows": -1}),
-     ("result", {"solves": -1}), ("result", {"beside": [{}]})],
-)  # fmt: skip
+    [
+        ("validation", {"penalty": 1.5}),
+        ("validation", {"type": "none"}),
+        ("validation", {"history": [1.0, 1e-9]}),
+        ("validation", {"mixed_iterations": 2.5}),
+        ("problem", {"levels": []}),
+        ("problem", {"rows": -1}),
+        ("result", {"solves": -1}),
+        ("result", {"beside": [{}]}),
+    ],
+)
 def test_values_out_of_their_range_are_refused(section: str, changed: dict[str, Any]):
     body = result_of().as_dict()
     body[section] = {**body[section], **changed}

@@ -91,7 +91,7 @@ def test_thresholds_at_and_below_zero_are_kept(threshold: str):
         (26, "3 SWAP", "HPL.dat line 26 (SWAP): '3' is unknown; expected one of 0 bin, 1 long, 2 mix: '3 SWAP'"),
         (31, "0", "HPL.dat line 31 (memory alignment): 0 is out of range: the least is 1, the most 100000000: '0'"),
     ],
-)  # fmt: skip
+)
 def test_what_is_wrong_is_said_with_its_line(number: int, line: str, message: str):
     with pytest.raises(UsageError) as caught:
         read_dat(edited(number, line), "HPL.dat")

@@ -36,13 +36,14 @@ def utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def result_of(case: HplCase, *, passed: bool = True, residual: float | None = 3.25e-3) -> Result:
     flops = (2 / 3 * case.n + 3 / 2) * case.n**2
     return Result(
-        benchmark="hpl", status="valid" if passed else "invalid",
+        benchmark="hpl",
+        status="valid" if passed else "invalid",
         run={"start_unix": 1_700_000_000.25, "end_unix": 1_700_000_032.75},
         problem={"variant": case.tag, "n": case.n, "nb": case.nb, "P": case.P, "Q": case.Q},
         result={"time_s": 32.5, "rate_flops": flops / 32.5},
         validation={"passed": passed, "residual": residual, "threshold": case.threshold, "norms": NORMS},
         phases={name: {"max_s": max_s, "time_s": max_s} for name, max_s in PHASES.items()},
-    )  # fmt: skip
+    )
 
 
 def report(config: HplConfig, ranks: int, *outcomes: dict[str, Any], skipped: int = 0) -> str:

@@ -22,9 +22,17 @@ def edited(number: int, line: str) -> str:
 def test_all_14_lines_are_read():
     assert len(DAT.splitlines()) == LINES
     assert read_dat(DAT, "HPL-MxP.dat") == {
-        "output_file": "mixed.out", "device_out": 6, "n": (1000, 2000), "nb": (64, 128), "order": "column", "P": (2,),
-        "Q": (3,), "threshold": 16.0, "bcast": ("1ring", "1ringM", "longM"), "idle_ranks": True,
-    }  # fmt: skip
+        "output_file": "mixed.out",
+        "device_out": 6,
+        "n": (1000, 2000),
+        "nb": (64, 128),
+        "order": "column",
+        "P": (2,),
+        "Q": (3,),
+        "threshold": 16.0,
+        "bcast": ("1ring", "1ringM", "longM"),
+        "idle_ranks": True,
+    }
 
 
 def test_what_is_read_makes_a_config_whose_grid_may_leave_ranks_idle():
@@ -48,11 +56,15 @@ def test_any_line_ending_reads_the_same(newline: str):
         (9, "2", "HPL-MxP.dat line 9 (PMAP process mapping): '2' is unknown; expected one of 0 row, 1 column: '2'"),
         (10, "P", "HPL-MxP.dat line 10 (P): 'P' is not a whole number: 'P'"),
         (11, "0 Q", "HPL-MxP.dat line 11 (Q): 0 is out of range: the least is 1, the most 100000000: '0 Q'"),
-        (12, "-1.0 t", "HPL-MxP.dat line 12 (threshold): -1 means no check, but a mixed-precision result needs one; "
-         "write 16.0: '-1.0 t'"),
+        (
+            12,
+            "-1.0 t",
+            "HPL-MxP.dat line 12 (threshold): -1 means no check, but a mixed-precision result needs one; "
+            "write 16.0: '-1.0 t'",
+        ),
         (12, "nan", "HPL-MxP.dat line 12 (threshold): 'nan' is not a finite number: 'nan'"),
     ],
-)  # fmt: skip
+)
 def test_what_is_wrong_is_said_with_its_line(number: int, line: str, message: str):
     with pytest.raises(UsageError) as caught:
         read_dat(edited(number, line), "HPL-MxP.dat")

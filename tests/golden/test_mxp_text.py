@@ -41,17 +41,27 @@ PROBLEM = {
 def result_of(*, passed: bool = True, **sections: Any) -> Result:
     violations = [] if passed else [{"rule": "backward-error", "text": "the scaled backward error 17 is not below 16"}]
     made: dict[str, Any] = {
-        "benchmark": "hpl-mxp", "status": "valid" if passed else "invalid",
-        "result": {"rate_flops": 4.3468e14, "lu_rate_flops": 2.494e15, "time_s": 26.353, "lu_time_s": 4.593,
-                   "refine_time_s": 21.7, "emulated": False},
+        "benchmark": "hpl-mxp",
+        "status": "valid" if passed else "invalid",
+        "result": {
+            "rate_flops": 4.3468e14,
+            "lu_rate_flops": 2.494e15,
+            "time_s": 26.353,
+            "lu_time_s": 4.593,
+            "refine_time_s": 21.7,
+            "emulated": False,
+        },
         "validation": {
-            "passed": passed, "residual": 5.599413e-4 if passed else 17.0, "threshold": 16.0, "iterations": 2,
+            "passed": passed,
+            "residual": 5.599413e-4 if passed else 17.0,
+            "threshold": 16.0,
+            "iterations": 2,
             "norms": {"residual": 8.737455e-14, "A_inf": 2.594294e5, "x_inf": 7.799867e-6, "b_inf": 0.999999},
             "history": [4.9e5, 0.86, 5.599413e-4],
         },
         "rules": {"mode": "official", "admissible": passed, "violations": violations},
         "problem": PROBLEM,
-    }  # fmt: skip
+    }
     return Result(**{**made, **sections})
 
 

@@ -122,7 +122,7 @@ def test_the_halo_is_every_point_needed_once() -> None:
             for box in ranks_of(shape, grid):
                 halo = [
                     point for of in box.neighbours() for point in globally(box, points(of.first_received, of.shape))
-                ]  # fmt: skip
+                ]
                 assert len(halo) == len(set(halo)) == box.halo, (grid, shape)
                 assert set(halo) == needed(box), (grid, shape)
 
@@ -239,27 +239,43 @@ def test_good_boxes_pass(box: Box):
 @pytest.mark.parametrize(
     ("box", "says"),
     [
-        (Box(100, 104, 104), "--nx 100: 4 levels of multigrid halve it 3 times, but 100 / 8 leaves 4; type --nx 96 or "
-                             "--nx 104"),
-        (Box(104, 104, 20), "--nz 20: 4 levels of multigrid halve it 3 times, but 20 / 8 leaves 4; type --nz 16 or "
-                            "--nz 24"),
+        (
+            Box(100, 104, 104),
+            "--nx 100: 4 levels of multigrid halve it 3 times, but 100 / 8 leaves 4; type --nx 96 or --nx 104",
+        ),
+        (
+            Box(104, 104, 20),
+            "--nz 20: 4 levels of multigrid halve it 3 times, but 20 / 8 leaves 4; type --nz 16 or --nz 24",
+        ),
         (Box(16, 9, 16), "--ny 9: 4 levels of multigrid halve it 3 times, but 9 / 8 leaves 1; type --ny 16"),
         (Box(16, 8, 16), "--ny 8 is less than 16, the least that the rules allow; type --ny 16, or --mode explore"),
-        (Box(16, 16, 136), "the local box 16x16x136 is too far from a cube: shortest over longest side is 16/136 = "
-                           "0.118, less than 0.125, the least that the rules allow; type sides of 24 or more, or of "
-                           "128 or less, or --mode explore"),
-        (Box(16, 16, 16, 1, 1, 11), "the process grid 1x1x11 is too far from a cube: shortest over longest side is "
-                                    "1/11 = 0.0909, less than 0.125, the least that the rules allow; 11 ranks have no "
-                                    "better grid than 1x1x11: start 10 (1x2x5) or 12 (2x2x3) ranks, or type --mode "
-                                    "explore"),
-        (Box(16, 16, 16, 12), "the process grid 12x1x1 is too far from a cube: shortest over longest side is 1/12 = "
-                              "0.0833, less than 0.125, the least that the rules allow; type --npx 2 --npy 2 --npz 3, "
-                              "or type --mode explore"),
-        (Box(432, 432, 432), "a local box of 432x432x432 has 27 entries a row, 27*432*432*432 = 2176782336, more than "
-                             "2^31-1 = 2147483647, the most that 32-bit places can say; the largest cube is --nx 424: "
-                             "type that, and start more ranks"),
+        (
+            Box(16, 16, 136),
+            "the local box 16x16x136 is too far from a cube: shortest over longest side is 16/136 = "
+            "0.118, less than 0.125, the least that the rules allow; type sides of 24 or more, or of "
+            "128 or less, or --mode explore",
+        ),
+        (
+            Box(16, 16, 16, 1, 1, 11),
+            "the process grid 1x1x11 is too far from a cube: shortest over longest side is "
+            "1/11 = 0.0909, less than 0.125, the least that the rules allow; 11 ranks have no "
+            "better grid than 1x1x11: start 10 (1x2x5) or 12 (2x2x3) ranks, or type --mode "
+            "explore",
+        ),
+        (
+            Box(16, 16, 16, 12),
+            "the process grid 12x1x1 is too far from a cube: shortest over longest side is 1/12 = "
+            "0.0833, less than 0.125, the least that the rules allow; type --npx 2 --npy 2 --npz 3, "
+            "or type --mode explore",
+        ),
+        (
+            Box(432, 432, 432),
+            "a local box of 432x432x432 has 27 entries a row, 27*432*432*432 = 2176782336, more than "
+            "2^31-1 = 2147483647, the most that 32-bit places can say; the largest cube is --nx 424: "
+            "type that, and start more ranks",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_bad_box_is_refused_with_the_arithmetic_and_what_to_type(box: Box, says: str):
     with pytest.raises(UsageError, match=f"^{re.escape(says)}$"):
         check_box(box)

@@ -86,10 +86,14 @@ def test_small_systems_agree_with_numpy(n: int, k: int, seed: int, turned: bool,
 @pytest.mark.parametrize(
     ("dtype", "of_x"),
     [
-        (np.int64, np.float64), (np.uint8, np.float64), (np.float16, np.float32), (ml_dtypes.bfloat16, np.float32),
-        (np.float32, np.float32), (np.complex64, np.complex64),
+        (np.int64, np.float64),
+        (np.uint8, np.float64),
+        (np.float16, np.float32),
+        (ml_dtypes.bfloat16, np.float32),
+        (np.float32, np.float32),
+        (np.complex64, np.complex64),
     ],
-)  # fmt: skip
+)
 def test_integers_and_16_bit_numbers_are_widened(kernels: DenseKernels, dtype: Any, of_x: Any) -> None:
     A, b = (np.array(values).astype(dtype) for values in ([[2, 1], [1, 3]], [3, 4]))
     of_torch = getattr(torch, np.dtype(dtype).name)

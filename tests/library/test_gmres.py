@@ -90,10 +90,14 @@ def test_every_real_type_is_taken(dtype: str) -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(
-    n=st.integers(1, 9), seed=st.integers(0, 2**31), form=st.sampled_from(["csr", "csc", "coo", "bsr"]),
-    dtype=st.sampled_from([np.float64, np.float32, np.int16]), wide=st.booleans(), twice=st.booleans(),
+    n=st.integers(1, 9),
+    seed=st.integers(0, 2**31),
+    form=st.sampled_from(["csr", "csc", "coo", "bsr"]),
+    dtype=st.sampled_from([np.float64, np.float32, np.int16]),
+    wide=st.booleans(),
+    twice=st.booleans(),
     columns=st.integers(0, 3),
-)  # fmt: skip
+)
 def test_any_input_gives_numpys_solution_and_is_not_modified(
     n: int, seed: int, form: str, dtype: Any, wide: bool, twice: bool, columns: int
 ) -> None:

@@ -126,8 +126,11 @@ def test_a_matrix_in_ragged_tiles_has_the_norms_of_the_matrix(rng: Any, name: st
             found = mx.norms(M, structure=name, deterministic=deterministic, **options)
             for kind in KINDS:
                 agree(getattr(found, kind), exact[kind], kind, A)
-        assert np.array_equal(mx.row_norms(M, "one", structure=name, **options),
-                              mx.row_norms(A, "one", structure=name, **options), equal_nan=True)  # fmt: skip
+        assert np.array_equal(
+            mx.row_norms(M, "one", structure=name, **options),
+            mx.row_norms(A, "one", structure=name, **options),
+            equal_nan=True,
+        )
 
 
 @pytest.mark.parametrize("uplo", UPLOS)
@@ -258,10 +261,16 @@ def test_half_of_a_hermitian_band_in_storage_has_its_norms(rng: Any, uplo: str) 
 def test_of_a_stored_band_nothing_else_is_read() -> None:
     A = np.triu(np.tril(np.ones((6, 6)), 1), -2)  # kl = 2, ku = 1
     M = mx.from_band(np.ones((4, 6)), 2, 1)
-    for options in ({}, {"structure": "band", "kl": 1, "ku": 1}, {"structure": "band", "kl": 9, "ku": 9},
-                    {"structure": "triangular"}, {"structure": "triangular", "uplo": "upper", "diag": "unit"},
-                    {"structure": "hessenberg"}, {"structure": "symmetric"},
-                    {"structure": "hermitian-band", "kl": 2}):  # fmt: skip
+    for options in (
+        {},
+        {"structure": "band", "kl": 1, "ku": 1},
+        {"structure": "band", "kl": 9, "ku": 9},
+        {"structure": "triangular"},
+        {"structure": "triangular", "uplo": "upper", "diag": "unit"},
+        {"structure": "hessenberg"},
+        {"structure": "symmetric"},
+        {"structure": "hermitian-band", "kl": 2},
+    ):
         assert mx.norms(M, **options) == mx.norms(A, **options)
         assert mx.norms(M.T, **options) == mx.norms(A.T, **options)
         assert mx.row_norms(M, "one", **options).tolist() == mx.row_norms(A, "one", **options).tolist()
@@ -286,8 +295,10 @@ def test_what_lies_outside_of_the_stored_band_is_zero(rng: Any, name: str) -> No
 def test_a_mirrored_band_whose_triangle_is_not_stored_is_refused() -> None:
     M = mx.from_band(np.ones((3, 6)), 2, 0)
     assert mx.norm(M, "inf", structure="hermitian-band", kl=2) == 5.0
-    for options in ({"structure": "symmetric", "uplo": "upper"},
-                    {"structure": "hermitian-band", "kl": 2, "uplo": "upper"}):  # fmt: skip
+    for options in (
+        {"structure": "symmetric", "uplo": "upper"},
+        {"structure": "hermitian-band", "kl": 2, "uplo": "upper"},
+    ):
         with pytest.raises(UsageError, match="use uplo='lower'"):
             mx.norm(M, "inf", **options)
     with pytest.raises(UsageError, match="has no kl"):

@@ -21,11 +21,7 @@ VALID = {
         "natural": ["--smoother", "natural", "--storage", "ell"],
     },
 }
-MISTAKES = {
-    "--nx 24": ["--nx", "20"],
-    "leaves": ["--npx", "3"],
-    "--mode explore": ["--nx", "8"],
-}
+MISTAKES = {"--nx 24": ["--nx", "20"], "leaves": ["--npx", "3"], "--mode explore": ["--nx", "8"]}
 
 
 @pytest.fixture(scope="module")

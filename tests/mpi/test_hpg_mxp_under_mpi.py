@@ -62,10 +62,7 @@ def on_four(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ended]:
 
 @pytest.mark.parametrize("problem", PROBLEMS)
 def test_real_ranks_take_the_steps_of_virtual_ones(
-    monkeypatch: pytest.MonkeyPatch,
-    on_two: dict[str, Ended],
-    on_four: dict[str, Ended],
-    problem: tuple[int, str],
+    monkeypatch: pytest.MonkeyPatch, on_two: dict[str, Ended], on_four: dict[str, Ended], problem: tuple[int, str]
 ) -> None:
     ranks, name = problem
     ended = {2: on_two, 4: on_four}[ranks][name]

@@ -25,10 +25,7 @@ GRIDS = {
     },
 }
 #: What breaks a rule, and which.
-BROKEN = {
-    "generator": ["--generator", "dominant-n"],
-    "lu-needed": ["--diagonal-scale", "1"],
-}
+BROKEN = {"generator": ["--generator", "dominant-n"], "lu-needed": ["--diagonal-scale", "1"]}
 #: What would be ignored, and what is said instead.
 IGNORED = {
     "--generator fasi-higham": ["--condition", "10"],

@@ -43,40 +43,61 @@ def test_hardware_threads_of_a_core_count_once(tmp_path):
 
 def test_a_cgroup_v2_limit_binds_total_and_available_memory(tmp_path):
     level = "sys/fs/cgroup/job/"
-    put(tmp_path, {
-        "proc/meminfo": MEMINFO, "proc/self/cgroup": "0::/job/step\n", level + "memory.max": str(GiB // 4),
-        level + "memory.current": str(GiB // 8), level + "memory.stat": f"anon 1\ninactive_file {GiB // 16}\n",
-        level + "step/memory.max": "max\n",
-    })  # fmt: skip
+    put(
+        tmp_path,
+        {
+            "proc/meminfo": MEMINFO,
+            "proc/self/cgroup": "0::/job/step\n",
+            level + "memory.max": str(GiB // 4),
+            level + "memory.current": str(GiB // 8),
+            level + "memory.stat": f"anon 1\ninactive_file {GiB // 16}\n",
+            level + "step/memory.max": "max\n",
+        },
+    )
     assert host.total_memory_bytes(tmp_path) == GiB // 4
     assert host.available_memory_bytes(tmp_path) == GiB // 4 - GiB // 16
 
 
 def test_a_cgroup_v1_limit_binds_too_and_its_no_limit_does_not(tmp_path):
     level = "sys/fs/cgroup/memory/"
-    put(tmp_path, {
-        "proc/meminfo": MEMINFO, "proc/self/cgroup": "9:name=systemd:/\n4:cpu,memory:/slurm/job_7\n0::/\n",
-        level + "memory.limit_in_bytes": "9223372036854771712\n",
-        level + "slurm/job_7/memory.limit_in_bytes": str(GiB // 2), level + "slurm/job_7/memory.usage_in_bytes": "4096",
-    })  # fmt: skip
+    put(
+        tmp_path,
+        {
+            "proc/meminfo": MEMINFO,
+            "proc/self/cgroup": "9:name=systemd:/\n4:cpu,memory:/slurm/job_7\n0::/\n",
+            level + "memory.limit_in_bytes": "9223372036854771712\n",
+            level + "slurm/job_7/memory.limit_in_bytes": str(GiB // 2),
+            level + "slurm/job_7/memory.usage_in_bytes": "4096",
+        },
+    )
     assert host.total_memory_bytes(tmp_path) == GiB // 2
     assert host.available_memory_bytes(tmp_path) == GiB // 2 - 4096
 
 
 def test_in_a_container_that_does_not_see_its_cgroup_path_the_limit_of_the_mount_holds(tmp_path):
-    put(tmp_path, {
-        "proc/meminfo": MEMINFO, "proc/self/cgroup": "0::/docker/abc\n", "sys/fs/cgroup/memory.max": str(GiB // 8),
-        "sys/fs/cgroup/memory.current": str(GiB),
-    })  # fmt: skip
+    put(
+        tmp_path,
+        {
+            "proc/meminfo": MEMINFO,
+            "proc/self/cgroup": "0::/docker/abc\n",
+            "sys/fs/cgroup/memory.max": str(GiB // 8),
+            "sys/fs/cgroup/memory.current": str(GiB),
+        },
+    )
     assert host.total_memory_bytes(tmp_path) == GiB // 8
     assert host.available_memory_bytes(tmp_path) == 0  # in use beyond the limit is not negative memory
 
 
 def test_a_limit_above_the_memory_does_not_add_memory(tmp_path):
-    put(tmp_path, {
-        "proc/meminfo": MEMINFO, "proc/self/cgroup": "0::/\n", "sys/fs/cgroup/memory.max": str(8 * GiB),
-        "sys/fs/cgroup/memory.current": "0",
-    })  # fmt: skip
+    put(
+        tmp_path,
+        {
+            "proc/meminfo": MEMINFO,
+            "proc/self/cgroup": "0::/\n",
+            "sys/fs/cgroup/memory.max": str(8 * GiB),
+            "sys/fs/cgroup/memory.current": "0",
+        },
+    )
     assert host.total_memory_bytes(tmp_path) == GiB
     assert host.available_memory_bytes(tmp_path) == GiB // 2
 
@@ -108,10 +129,21 @@ def test_software_versions_are_found_and_absent_packages_are_none(monkeypatch):
 
 def test_only_listed_variables_are_recorded_and_never_secrets():
     environ = {
-        "OMP_NUM_THREADS": "4", "SLURM_JOB_ID": "7", "SLURM_NNODES": "2", "MXPEAK_NB": "192", "HOME": "/x",
-        "AWS_SECRET_ACCESS_KEY": "s", "MXPEAK_TOKEN": "s", "OMPI_MCA_auth_secret": "s", "NOT_OMP_X": "1", "omp_x": "1",
-    }  # fmt: skip
+        "OMP_NUM_THREADS": "4",
+        "SLURM_JOB_ID": "7",
+        "SLURM_NNODES": "2",
+        "MXPEAK_NB": "192",
+        "HOME": "/x",
+        "AWS_SECRET_ACCESS_KEY": "s",
+        "MXPEAK_TOKEN": "s",
+        "OMPI_MCA_auth_secret": "s",
+        "NOT_OMP_X": "1",
+        "omp_x": "1",
+    }
     assert host.environment(environ=environ) == {
-        "MXPEAK_NB": "192", "OMP_NUM_THREADS": "4", "SLURM_JOB_ID": "7", "SLURM_NNODES": "2",
-    }  # fmt: skip
+        "MXPEAK_NB": "192",
+        "OMP_NUM_THREADS": "4",
+        "SLURM_JOB_ID": "7",
+        "SLURM_NNODES": "2",
+    }
     assert host.environment(allow=("HOME",), environ=environ) == {"HOME": "/x"}

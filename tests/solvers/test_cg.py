@@ -71,9 +71,7 @@ def test_the_solution_is_found_and_the_residual_of_the_recurrence_is_the_true_on
 @pytest.mark.parametrize("different", [1, 2, 5])
 def test_it_takes_as_many_steps_as_there_are_different_eigenvalues(rng: np.random.Generator, different: int) -> None:
     values = np.resize(np.arange(1.0, different + 1.0), N)
-    done = conjugate_gradients(
-        Dense(with_eigenvalues(rng, values), rng.standard_normal(N)), most=N, tolerance=1e-12
-    )  # fmt: skip
+    done = conjugate_gradients(Dense(with_eigenvalues(rng, values), rng.standard_normal(N)), most=N, tolerance=1e-12)
     assert (done.outcome, done.steps) == (Outcome.SOLVED, different)
 
 

@@ -42,8 +42,10 @@ TOLERANCE = 1e-9
 
 def global_matrix(shape: Triple, nonsymmetric: bool) -> Any:
     """27 - T ⊗ T ⊗ T with T = tridiag(1, 1, 1); non-symmetric: ±1/2 beside the diagonal in z more."""
-    one, T = ([sp.diags([value] * (2 * k + 1), range(-k, k + 1), shape=(n, n)) for n in reversed(shape)]
-              for k, value in ((0, 1.0), (1, 1.0)))  # fmt: skip
+    one, T = (
+        [sp.diags([value] * (2 * k + 1), range(-k, k + 1), shape=(n, n)) for n in reversed(shape)]
+        for k, value in ((0, 1.0), (1, 1.0))
+    )
     A = 27.0 * reduce(sp.kron, one) - reduce(sp.kron, T)
     if nonsymmetric:
         skew = sp.diags([-0.5, 0.5], [-1, 1], shape=(shape[2],) * 2)
@@ -112,7 +114,9 @@ class Oracle:
 
 
 @cache
-def oracle(shape: Triple, grid: Triple, kind: str = "greedy", nonsymmetric: bool = False, dtype: Any = np.float64) -> Oracle:  # fmt: skip  # noqa: E501
+def oracle(
+    shape: Triple, grid: Triple, kind: str = "greedy", nonsymmetric: bool = False, dtype: Any = np.float64
+) -> Oracle:
     """All levels of a global problem distributed over a grid of ranks."""
     sides = [tuple(n >> depth for n in shape) for depth in range(LEVELS)]
     return Oracle(tuple(BlockLevel(side, grid, kind, nonsymmetric, dtype) for side in sides))  # type: ignore[arg-type]
@@ -173,7 +177,9 @@ class Solved:
 DOUBLE = Form(("fp64",) * LEVELS, "fp64", "sell")
 
 
-def mixed_form(values: Sequence[str] | str, vectors: str = "fp32", storage: str = "sell", tolerance: float = 0.0) -> Form:  # fmt: skip  # noqa: E501
+def mixed_form(
+    values: Sequence[str] | str, vectors: str = "fp32", storage: str = "sell", tolerance: float = 0.0
+) -> Form:
     """The mixed solver's matrices: one format for all levels or one each."""
     each = (values,) * LEVELS if isinstance(values, str) else tuple(values)
     return Form(each, vectors, storage, mixed=True, tolerance=tolerance)
@@ -186,9 +192,16 @@ def system_of(kernels: Any, comm: Communicator, made: Made, hierarchy: Hierarchy
 
 
 def solved(
-    comm: Communicator, shape: Triple, grid: Triple, forms: Sequence[Form], kind: str = "greedy",
-    nonsymmetric: bool = False, tolerance: float = TOLERANCE, restart: int = 30, kernels: Any = None,
-) -> list[Solved]:  # fmt: skip
+    comm: Communicator,
+    shape: Triple,
+    grid: Triple,
+    forms: Sequence[Form],
+    kind: str = "greedy",
+    nonsymmetric: bool = False,
+    tolerance: float = TOLERANCE,
+    restart: int = 30,
+    kernels: Any = None,
+) -> list[Solved]:
     """This rank's view of the global problem's solves in each form.  Collective."""
     kernels = HostKernels(1).sparse if kernels is None else kernels
     box = Box.of(comm.rank, tuple(n // p for n, p in zip(shape, grid)), grid)  # type: ignore[arg-type]

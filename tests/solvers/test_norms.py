@@ -262,9 +262,11 @@ def test_slates_tolerance_is_met_with_room(rng: Any, name: str) -> None:
     A, eps = random_values(rng, (m, n), dtype), float(np.finfo(dtype).eps)
     sizes = np.abs(A.astype(np.clongdouble if dtype.kind == "c" else np.longdouble))
     exact = {
-        "max": (sizes.max(), 1), "one": (sizes.sum(axis=0).max(), m), "inf": (sizes.sum(axis=1).max(), n),
+        "max": (sizes.max(), 1),
+        "one": (sizes.sum(axis=0).max(), m),
+        "inf": (sizes.sum(axis=1).max(), n),
         "fro": (np.sqrt((sizes * sizes).sum()), m * n),
-    }  # fmt: skip
+    }
     for kind, (value, terms) in exact.items():
         for deterministic in (False, True):
             found = mx.norm(A, kind, deterministic=deterministic)
@@ -290,9 +292,15 @@ STEPS = st.sampled_from([1, 2, 3, -1, -2, -3])
     seed=st.integers(0, 2**32 - 1),
 )
 def test_any_piece_of_any_array_has_the_norms_of_its_copy(
-    shape: tuple[int, int], offsets: tuple[int, int], steps: tuple[int, int], order: str, turned: bool, name: str,
-    structure: str, seed: int,
-) -> None:  # fmt: skip
+    shape: tuple[int, int],
+    offsets: tuple[int, int],
+    steps: tuple[int, int],
+    order: str,
+    turned: bool,
+    name: str,
+    structure: str,
+    seed: int,
+) -> None:
     larger = [offset + abs(step) * max(size, 1) + 2 for size, offset, step in zip(shape, offsets, steps)]
     whole = np.full(larger, np.nan, TYPES[name], order=order)
     down, right = (
@@ -319,8 +327,13 @@ def test_deterministic_norms_have_the_same_bits_in_any_order_tiles_and_threads(r
     A = random_values(rng, (n, n), TYPES[name])
     assert A.nbytes > ALONE, "several threads must have something to do"
     F, B = np.asfortranarray(A), mx.from_tiles(tiles_of(A, (100, 1, 60, n - 161), (7, 200, n - 207)))
-    for structure, options in (("general", {}), ("trapezoid", {"uplo": "upper"}), ("hermitian", {"uplo": "lower"}),
-                               ("triangular", {"diag": "unit"}), ("band", {"kl": 40, "ku": 9})):  # fmt: skip
+    for structure, options in (
+        ("general", {}),
+        ("trapezoid", {"uplo": "upper"}),
+        ("hermitian", {"uplo": "lower"}),
+        ("triangular", {"diag": "unit"}),
+        ("band", {"kl": 40, "ku": 9}),
+    ):
         asked: dict[str, Any] = {"structure": structure, **options}
         expected = mx.norms(A, deterministic=True, threads=1, **asked)
         columns = mx.column_norms(A, threads=1, **asked)

@@ -56,9 +56,12 @@ def eta(one: Dense, x: Array, u: float) -> float:
 
 
 @given(
-    st.sampled_from(TYPES), st.sampled_from(["gmres", "classical"]), st.integers(1, 30), st.integers(0, 2**32 - 1),
+    st.sampled_from(TYPES),
+    st.sampled_from(["gmres", "classical"]),
+    st.integers(1, 30),
+    st.integers(0, 2**32 - 1),
     st.sampled_from([3, 50]),
-)  # fmt: skip
+)
 def test_both_methods_reach_the_target_in_the_units_of_the_type(
     dtype: Any, method: str, n: int, seed: int, restart: int
 ) -> None:

@@ -59,14 +59,30 @@ class Bench:
 
 def hpl_result(case: Any, status: str = "valid", rate_flops: float = 2e9) -> Result:
     return Result(
-        benchmark="hpl", status=status, run={"start_unix": 1.7e9, "end_unix": 1.7e9},
-        problem={"n": case.n, "nb": case.nb, "P": case.P, "Q": case.Q, "variant": case.tag, "precision": "fp32",
-                 "generator": "sqrt-n", "refine": "gmres", "seed": case.seed},
+        benchmark="hpl",
+        status=status,
+        run={"start_unix": 1.7e9, "end_unix": 1.7e9},
+        problem={
+            "n": case.n,
+            "nb": case.nb,
+            "P": case.P,
+            "Q": case.Q,
+            "variant": case.tag,
+            "precision": "fp32",
+            "generator": "sqrt-n",
+            "refine": "gmres",
+            "seed": case.seed,
+        },
         result={"rate_flops": rate_flops, "time_s": 0.5, "fraction_of_limit": None, "limit": None, "emulated": False},
-        validation={"passed": status == "valid", "residual": 1e-3, "threshold": 16.0, "formula": "f",
-                    "iterations": None},
+        validation={
+            "passed": status == "valid",
+            "residual": 1e-3,
+            "threshold": 16.0,
+            "formula": "f",
+            "iterations": None,
+        },
         warnings=[Caution("busy", "other load", "stop it")],
-    )  # fmt: skip
+    )
 
 
 def use_fakes(monkeypatch: pytest.MonkeyPatch, folder: Path, comm: Comm, default: Any, **benches: Any) -> None:
@@ -75,9 +91,12 @@ def use_fakes(monkeypatch: pytest.MonkeyPatch, folder: Path, comm: Comm, default
     for name in [name for name in os.environ if name.startswith("MXPEAK_")]:
         monkeypatch.delenv(name)
     launch = SimpleNamespace(
-        launched=lambda: comm.size > 1, launcher=lambda: ("fake", comm.rank, comm.size),
-        start=lambda *wish: comm, confirm=lambda *wish: None, respawn=lambda ranks, argv, comm: 100 + ranks,
-    )  # fmt: skip
+        launched=lambda: comm.size > 1,
+        launcher=lambda: ("fake", comm.rank, comm.size),
+        start=lambda *wish: comm,
+        confirm=lambda *wish: None,
+        respawn=lambda ranks, argv, comm: 100 + ranks,
+    )
     for benchmark in BENCHMARKS.values():
         fake = benches.get(benchmark.name.replace("-", "_"), default)
         monkeypatch.setitem(sys.modules, benchmark.module, fake)

@@ -25,12 +25,16 @@ def compilers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, su
         started = {
             target: open_pipes.enter_context(
                 subprocess.Popen(
-                    [sys.executable, "-m", "tests.triton.compile_kernels", target], cwd=ROOT, env=environment,
-                    text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                    [sys.executable, "-m", "tests.triton.compile_kernels", target],
+                    cwd=ROOT,
+                    env=environment,
+                    text=True,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
                 )
             )
             for target in TARGETS
-        }  # fmt: skip
+        }
         yield started
         for one in started.values():
             one.kill()

@@ -139,9 +139,7 @@ register(
         module="mxpeak.bench.hpcg.run",
         example="mxpeak run hpcg --nx 104 --rt 60 --ranks 2",
         report=ReportFormat(
-            format="hpcg",
-            file="HPCG-Benchmark_3.1_{:%Y-%m-%d_%H-%M-%S}.txt",
-            writer="mxpeak.report.hpcg_text:HpcgText",
+            format="hpcg", file="HPCG-Benchmark_3.1_{:%Y-%m-%d_%H-%M-%S}.txt", writer="mxpeak.report.hpcg_text:HpcgText"
         ),
     )
 )

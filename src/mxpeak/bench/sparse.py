@@ -70,11 +70,13 @@ def held(forms: Sequence[Form], basis: int) -> list[Held]:
     """What forms of the problem need, as `stencil_sizes` counts it."""
     return [
         Held(
-            tuple(PRECISIONS[values].bytes for values in form.values), PRECISIONS[form.vectors].bytes, basis,
+            tuple(PRECISIONS[values].bytes for values in form.values),
+            PRECISIONS[form.vectors].bytes,
+            basis,
             1 if form.storage == "packed" else 4,
         )
         for form in forms
-    ]  # fmt: skip
+    ]
 
 
 AnySparse = TypeVar("AnySparse", bound=SparseConfig)
@@ -160,10 +162,15 @@ class SparseBench(Bench[AnySparse]):
         finally:
             events = self.spans.recorded()
         mine = [
-            {"name": e.name, "rank": self.comm.rank, "lane": e.lane, "begin_s": e.begin - begin,
-             "time_s": e.end - e.begin}
+            {
+                "name": e.name,
+                "rank": self.comm.rank,
+                "lane": e.lane,
+                "begin_s": e.begin - begin,
+                "time_s": e.end - e.begin,
+            }
             for e in events
-        ]  # fmt: skip
+        ]
         return [event for events in self.comm.gather_objects(mine) or [] for event in events]
 
     def total(self, value: float) -> float:

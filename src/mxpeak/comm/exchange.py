@@ -45,9 +45,11 @@ def scatter(comm: Communicator, pieces: Sequence[Buffer], mine: Buffer, root: in
         going = [i for i, piece in enumerate(pieces) if i != root and piece.shape[0]]
         sent = [pieces[i] for i in going]
         return passing_on(
-            comm, sent, range(len(sent)),
+            comm,
+            sent,
+            range(len(sent)),
             lambda bare, memory: all_of([bare.isend(piece, i, tag) for i, piece in zip(going, memory)]),
-        )  # fmt: skip
+        )
     coming = [mine] if mine.shape[0] else []
     return passing_on(comm, coming, [], lambda bare, memory: all_of([bare.irecv(piece, root, tag) for piece in memory]))
 

@@ -57,12 +57,7 @@ class GridConfig(RunConfig):
         group="grid",
     )
     node_grid: tuple[int, int] | None = option(
-        None,
-        "--node-grid",
-        help="part of the grid on each node",
-        metavar="PxQ",
-        parse=grid_shape,
-        group="grid",
+        None, "--node-grid", help="part of the grid on each node", metavar="PxQ", parse=grid_shape, group="grid"
     )
     idle_ranks: bool = False
 

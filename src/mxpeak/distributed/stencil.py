@@ -85,12 +85,20 @@ class Made:
         boxes = box.levels(len(self.colours))
         return [
             {
-                "nx": one.nx, "ny": one.ny, "nz": one.nz, "rows": one.global_rows, "nnz": one.global_nnz,
-                "colours": colours, "value_precision": level.A.A.values, "vector_precision": level.A.A.vectors,
-                "storage": level.A.A.storage, "bytes": level.A.A.bytes, "index_bytes": level.A.A.index_bytes,
+                "nx": one.nx,
+                "ny": one.ny,
+                "nz": one.nz,
+                "rows": one.global_rows,
+                "nnz": one.global_nnz,
+                "colours": colours,
+                "value_precision": level.A.A.values,
+                "vector_precision": level.A.A.vectors,
+                "storage": level.A.A.storage,
+                "bytes": level.A.A.bytes,
+                "index_bytes": level.A.A.index_bytes,
             }
             for one, colours, level in zip(boxes, self.colours, self.levels(k))
-        ]  # fmt: skip
+        ]
 
     def levels(self, k: int) -> list[Level]:
         """All levels of a hierarchy, the finest first."""
@@ -102,9 +110,14 @@ class Made:
 
 
 def make_stencil(
-    kernels: SparseKernels, comm: Communicator, boxes: Sequence[Box], forms: Sequence[Form], order: str,
-    stencil: Sequence[float], spans: Spans,
-) -> Made:  # fmt: skip
+    kernels: SparseKernels,
+    comm: Communicator,
+    boxes: Sequence[Box],
+    forms: Sequence[Form],
+    order: str,
+    stencil: Sequence[float],
+    spans: Spans,
+) -> Made:
     """The levels on `boxes`, the finest first, in every form.  Collective over comm."""
     made: list[list[Level]] = [[] for _ in forms]
     outers: list[SparseMatrix | None] = [None for _ in forms]
@@ -136,9 +149,16 @@ def make_stencil(
 
 
 def _level(
-    kernels: SparseKernels, comm: Communicator, box: Box, rows: Rows, order: Order, form: Form, values: str,
-    same: Matrix | None, spans: Spans,
-) -> Level:  # fmt: skip
+    kernels: SparseKernels,
+    comm: Communicator,
+    box: Box,
+    rows: Rows,
+    order: Order,
+    form: Form,
+    values: str,
+    same: Matrix | None,
+    spans: Spans,
+) -> Level:
     vectors = "fp64" if values == "fp64" else form.vectors
     stored = kernels.store(rows, order, values, vectors, form.storage, like=same)
     A = SparseMatrix(kernels, stored, _exchange(kernels, comm, box, order, vectors), spans)

@@ -87,9 +87,16 @@ class MixedSystem:
     """
 
     def __init__(
-        self, kernels: SparseKernels, comm: Communicator, A: SparseMatrix, inner: SparseMatrix, b: Vector,
-        precondition: Preconditioner, restart: int, spans: Spans,
-    ):  # fmt: skip
+        self,
+        kernels: SparseKernels,
+        comm: Communicator,
+        A: SparseMatrix,
+        inner: SparseMatrix,
+        b: Vector,
+        precondition: Preconditioner,
+        restart: int,
+        spans: Spans,
+    ):
         self._kernels, self._comm, self._A, self._inner, self._spans = kernels, comm, A, inner, spans
         self._b, self._precondition = b, precondition
         self._bytes = PRECISIONS[inner.A.vectors].bytes
@@ -151,9 +158,14 @@ class CgSystem:
     """
 
     def __init__(
-        self, kernels: SparseKernels, comm: Communicator, A: SparseMatrix, b: Vector,
-        precondition: Preconditioner | None, spans: Spans,
-    ):  # fmt: skip
+        self,
+        kernels: SparseKernels,
+        comm: Communicator,
+        A: SparseMatrix,
+        b: Vector,
+        precondition: Preconditioner | None,
+        spans: Spans,
+    ):
         self._kernels, self._comm, self._A, self._spans = kernels, comm, A, spans
         self._b, self._precondition = b, precondition
         self._r, self._Ap = zeros(kernels, A.n, "fp64"), zeros(kernels, A.n, "fp64")

@@ -32,11 +32,21 @@ class HpcgText(OwnReport):
 
 def hpcg_report(result: Result, now: datetime) -> str:
     """HPCG's report of one result."""
-    return "".join([
-        opening("HPCG-Benchmark", "3.1", result.problem), _tests(result.validation), _iterations(result),
-        _times(result), _flops(result), _bandwidths(result), _rates(result), overheads(result.problem),
-        _allreduces(result.result), _final(result), written_by(result, now),
-    ])  # fmt: skip
+    return "".join(
+        [
+            opening("HPCG-Benchmark", "3.1", result.problem),
+            _tests(result.validation),
+            _iterations(result),
+            _times(result),
+            _flops(result),
+            _bandwidths(result),
+            _rates(result),
+            overheads(result.problem),
+            _allreduces(result.result),
+            _final(result),
+            written_by(result, now),
+        ]
+    )
 
 
 # --- what HPG-MxP's report shares -------------------------------------------------------------------------------
@@ -50,20 +60,29 @@ def section(name: str, rows: Rows) -> str:
 def opening(name: str, version: str, problem: Section) -> str:
     """Machine, dimensions, system, multigrid, memory: the part that both reports begin with."""
     machine = (("Distributed Processes", problem.get("ranks")), ("Threads per processes", problem.get("threads")))
-    return "".join([
-        f"{name}\nversion={version}\n", section("Machine Summary", machine), _dimensions(problem),
-        section("Setup Information", [("Setup Time", problem.get("setup_s"))]),
-        section("Linear System Information", _system(problem)), _multigrid(problem), _memory(problem),
-    ])  # fmt: skip
+    return "".join(
+        [
+            f"{name}\nversion={version}\n",
+            section("Machine Summary", machine),
+            _dimensions(problem),
+            section("Setup Information", [("Setup Time", problem.get("setup_s"))]),
+            section("Linear System Information", _system(problem)),
+            _multigrid(problem),
+            _memory(problem),
+        ]
+    )
 
 
 def _dimensions(problem: Section) -> str:
     """The mesh of all ranks, the grid of ranks, and the box of one, all of which are as high as the first."""
     highest = None if problem.get("npz") is None else problem["npz"] - 1
     local = (
-        ("nx", problem.get("nx")), ("ny", problem.get("ny")),
-        ("Lower ipz", None if highest is None else 0), ("Upper ipz", highest), ("nz", problem.get("nz")),
-    )  # fmt: skip
+        ("nx", problem.get("nx")),
+        ("ny", problem.get("ny")),
+        ("Lower ipz", None if highest is None else 0),
+        ("Upper ipz", highest),
+        ("nz", problem.get("nz")),
+    )
     return (
         section("Global Problem Dimensions", [(f"Global n{axis}", problem.get(f"gn{axis}")) for axis in "xyz"])
         + section("Processor Dimensions", [(f"np{axis}", problem.get(f"np{axis}")) for axis in "xyz"])
@@ -90,10 +109,13 @@ def _multigrid(problem: Section) -> str:
 def _memory(problem: Section) -> str:
     """The memory by the reference's own formula, which takes every number for fp64, however it is stored."""
     total, rows = (problem.get("memory_bytes") or {}).get("reference_formula"), problem.get("rows")
-    return section("Memory Use Information", [
-        ("Total memory used for data (Gbytes)", giga(total)),
-        ("Bytes per equation (Total memory / Number of Equations)", ratio(total, rows)),
-    ])  # fmt: skip
+    return section(
+        "Memory Use Information",
+        [
+            ("Total memory used for data (Gbytes)", giga(total)),
+            ("Bytes per equation (Total memory / Number of Equations)", ratio(total, rows)),
+        ],
+    )
 
 
 def overheads(problem: Section) -> str:
@@ -117,10 +139,15 @@ def final_summary(name: str, result: Result, ratings: Rows) -> str:
 def written_by(result: Result, now: datetime) -> str:
     """Who wrote the file and when, and what the rules say of the run."""
     broken = result.rules.get("violations") or []
-    return section("Written by mxpeak", [
-        ("Version", result.software.get("mxpeak")), ("Date", f"{now:%Y-%m-%d %H:%M:%S}"),
-        ("Rules", rules_text(result) or None), *(("Broken rule", f"{one['rule']}: {one['text']}") for one in broken),
-    ])  # fmt: skip
+    return section(
+        "Written by mxpeak",
+        [
+            ("Version", result.software.get("mxpeak")),
+            ("Date", f"{now:%Y-%m-%d %H:%M:%S}"),
+            ("Rules", rules_text(result) or None),
+            *(("Broken rule", f"{one['rule']}: {one['text']}") for one in broken),
+        ],
+    )
 
 
 def time_of(phases: Mapping[str, Section], *names: str) -> float | None:
@@ -152,14 +179,16 @@ def _tests(check: Section) -> str:
     text = section("Spectral Convergence Tests", [("Result", _word(cg.get("passed")))])
     for name in ("unpreconditioned", "preconditioned"):
         way = cg.get(name) or {}
-        counts = (
-            ("Maximum iteration count", way.get("iterations")), ("Expected iteration count", way.get("expected")),
-        )  # fmt: skip
+        counts = (("Maximum iteration count", way.get("iterations")), ("Expected iteration count", way.get("expected")))
         text += section(f"Spectral Convergence Tests::{name.capitalize()}", counts)
-    return text + section(SYMMETRY, [
-        ("Result", _word(symmetry.get("passed"))), ("Departure for SpMV", symmetry.get("spmv")),
-        ("Departure for MG", symmetry.get("mg")),
-    ])  # fmt: skip
+    return text + section(
+        SYMMETRY,
+        [
+            ("Result", _word(symmetry.get("passed"))),
+            ("Departure for SpMV", symmetry.get("spmv")),
+            ("Departure for MG", symmetry.get("mg")),
+        ],
+    )
 
 
 def _iterations(result: Result) -> str:
@@ -167,16 +196,23 @@ def _iterations(result: Result) -> str:
     figures, check = result.result, result.validation
     norms, residual, threshold = check.get("norms") or {}, check.get("residual"), check.get("threshold")
     reached = None if residual is None or threshold is None else residual <= threshold
-    return section("Iteration Count Information", [
-        ("Result", _word(reached)),
-        ("Reference CG iterations per set", figures.get("reference_iterations_per_set")),
-        ("Optimized CG iterations per set", figures.get("optimized_iterations_per_set")),
-        ("Total number of reference iterations", figures.get("total_reference_iterations")),
-        ("Total number of optimized iterations", figures.get("total_optimized_iterations")),
-    ]) + section("Reproducibility Information", [
-        ("Result", _word(norms.get("passed"))), ("Scaled residual mean", norms.get("mean")),
-        ("Scaled residual variance", norms.get("variance")),
-    ])  # fmt: skip
+    return section(
+        "Iteration Count Information",
+        [
+            ("Result", _word(reached)),
+            ("Reference CG iterations per set", figures.get("reference_iterations_per_set")),
+            ("Optimized CG iterations per set", figures.get("optimized_iterations_per_set")),
+            ("Total number of reference iterations", figures.get("total_reference_iterations")),
+            ("Total number of optimized iterations", figures.get("total_optimized_iterations")),
+        ],
+    ) + section(
+        "Reproducibility Information",
+        [
+            ("Result", _word(norms.get("passed"))),
+            ("Scaled residual mean", norms.get("mean")),
+            ("Scaled residual variance", norms.get("variance")),
+        ],
+    )
 
 
 MOTIFS = (("DDOT", "ddot"), ("WAXPBY", "waxpby"), ("SpMV", "spmv"), ("MG", "mg"))
@@ -184,9 +220,10 @@ MOTIFS = (("DDOT", "ddot"), ("WAXPBY", "waxpby"), ("SpMV", "spmv"), ("MG", "mg")
 
 def _times(result: Result) -> str:
     motifs = [(name, time_of(result.phases, phase)) for name, phase in MOTIFS]
-    return section("Benchmark Time Summary", [
-        ("Optimization phase", result.problem.get("optimize_s")), *motifs, ("Total", result.result.get("time_s")),
-    ])  # fmt: skip
+    return section(
+        "Benchmark Time Summary",
+        [("Optimization phase", result.problem.get("optimize_s")), *motifs, ("Total", result.result.get("time_s"))],
+    )
 
 
 def _flops(result: Result) -> str:
@@ -194,10 +231,14 @@ def _flops(result: Result) -> str:
     raw, figures = result.result.get("raw") or {}, result.result
     credited = ratio(figures.get("reference_iterations_per_set"), figures.get("optimized_iterations_per_set"))
     total = raw.get("total")
-    return section("Floating Point Operations Summary", [
-        *((f"Raw {name}", raw.get(phase)) for name, phase in MOTIFS), ("Total", total),
-        ("Total with convergence overhead", None if total is None or credited is None else total * credited),
-    ])  # fmt: skip
+    return section(
+        "Floating Point Operations Summary",
+        [
+            *((f"Raw {name}", raw.get(phase)) for name, phase in MOTIFS),
+            ("Total", total),
+            ("Total with convergence overhead", None if total is None or credited is None else total * credited),
+        ],
+    )
 
 
 def _bandwidths(result: Result) -> str:
@@ -209,21 +250,32 @@ def _bandwidths(result: Result) -> str:
     time_s, read, write = figures.get("time_s"), giga(moved.get("read")), giga(moved.get("write"))
     total = None if read is None or write is None else ratio(read + write, time_s)
     share = ratio(figures.get("rate_flops"), figures.get("raw_rate_flops"))
-    return section("GB/s Summary", [
-        ("Raw Read B/W", ratio(read, time_s)), ("Raw Write B/W", ratio(write, time_s)), ("Raw Total B/W", total),
-        ("Total with convergence and optimization phase overhead",
-         None if total is None or share is None else total * share),
-    ])  # fmt: skip
+    return section(
+        "GB/s Summary",
+        [
+            ("Raw Read B/W", ratio(read, time_s)),
+            ("Raw Write B/W", ratio(write, time_s)),
+            ("Raw Total B/W", total),
+            (
+                "Total with convergence and optimization phase overhead",
+                None if total is None or share is None else total * share,
+            ),
+        ],
+    )
 
 
 def _rates(result: Result) -> str:
     raw, figures = result.result.get("raw") or {}, result.result
     motifs = [(f"Raw {name}", ratio(giga(raw.get(key)), time_of(result.phases, key))) for name, key in MOTIFS]
-    return section("GFLOP/s Summary", [
-        *motifs, ("Raw Total", giga(figures.get("raw_rate_flops"))),
-        ("Total with convergence overhead", giga(figures.get("rate_flops_with_convergence"))),
-        ("Total with convergence and optimization phase overhead", giga(figures.get("rate_flops"))),
-    ])  # fmt: skip
+    return section(
+        "GFLOP/s Summary",
+        [
+            *motifs,
+            ("Raw Total", giga(figures.get("raw_rate_flops"))),
+            ("Total with convergence overhead", giga(figures.get("rate_flops_with_convergence"))),
+            ("Total with convergence and optimization phase overhead", giga(figures.get("rate_flops"))),
+        ],
+    )
 
 
 def _allreduces(figures: Section) -> str:
@@ -233,7 +285,11 @@ def _allreduces(figures: Section) -> str:
 
 
 def _final(result: Result) -> str:
-    return final_summary("HPCG", result, [
-        ("HPCG result is VALID with a GFLOP/s rating of", giga(result.result.get("rate_flops"))),
-        ("HPCG 2.4 rating for historical reasons is", giga(result.result.get("rate_flops_2_4"))),
-    ])  # fmt: skip
+    return final_summary(
+        "HPCG",
+        result,
+        [
+            ("HPCG result is VALID with a GFLOP/s rating of", giga(result.result.get("rate_flops"))),
+            ("HPCG 2.4 rating for historical reasons is", giga(result.result.get("rate_flops_2_4"))),
+        ],
+    )

@@ -40,24 +40,35 @@ class HpgMpText(OwnReport):
 
 def hpgmp_report(result: Result, now: datetime) -> str:
     """HPG-MxP's report of one result."""
-    return "".join([
-        opening("HPGMP-Benchmark", "0.1", result.problem), _iterations(result), _times(result), _flops(result),
-        _rates(result), overheads(result.problem), _final(result), written_by(result, now),
-    ])  # fmt: skip
+    return "".join(
+        [
+            opening("HPGMP-Benchmark", "0.1", result.problem),
+            _iterations(result),
+            _times(result),
+            _flops(result),
+            _rates(result),
+            overheads(result.problem),
+            _final(result),
+            written_by(result, now),
+        ]
+    )
 
 
 def _iterations(result: Result) -> str:
     """The validation: both solvers from x = 0, each with the norms of its residual before and after."""
     check = result.validation
-    return section("Iteration Count Information", [
-        ("Number of processes (validation)", check.get("ranks")),
-        ("Restart length (validation)", result.problem.get("restart")),
-        ("Convergence tolerance (validation)", check.get("threshold")),
-        *_solver("reference", "double", check),
-        *_solver("optimized", "mixed", check),
-        ("Validation type", check.get("type")),
-        ("Penalty factor (validation)", check.get("penalty")),
-    ])  # fmt: skip
+    return section(
+        "Iteration Count Information",
+        [
+            ("Number of processes (validation)", check.get("ranks")),
+            ("Restart length (validation)", result.problem.get("restart")),
+            ("Convergence tolerance (validation)", check.get("threshold")),
+            *_solver("reference", "double", check),
+            *_solver("optimized", "mixed", check),
+            ("Validation type", check.get("type")),
+            ("Penalty factor (validation)", check.get("penalty")),
+        ],
+    )
 
 
 def _solver(name: str, key: str, check: Section) -> list[tuple[str, Any]]:
@@ -66,9 +77,11 @@ def _solver(name: str, key: str, check: Section) -> list[tuple[str, Any]]:
     return [
         (f"Number of {name} iterations (validation)", check.get(f"{key}_iterations")),
         (f"Initial residual norm of {name} iterations (validation)", first),
-        (f"Final residual norm of {name} iterations (validation)",
-         None if first is None or residual is None else first * residual),
-    ]  # fmt: skip
+        (
+            f"Final residual norm of {name} iterations (validation)",
+            None if first is None or residual is None else first * residual,
+        ),
+    ]
 
 
 def _times(result: Result) -> str:
@@ -117,21 +130,29 @@ def _motif_flops(result: Result) -> dict[str, float | None]:
 
 def _flops(result: Result) -> str:
     flops = _motif_flops(result)
-    return section("Floating Point Operations Summary", [
-        ("Raw Ortho", flops["ortho"]), ("Raw SpMV", flops["spmv"]), ("Raw MG", flops["mg"]),
-        ("Total", (result.result.get("flops") or {}).get("total")),
-    ])  # fmt: skip
+    return section(
+        "Floating Point Operations Summary",
+        [
+            ("Raw Ortho", flops["ortho"]),
+            ("Raw SpMV", flops["spmv"]),
+            ("Raw MG", flops["mg"]),
+            ("Total", (result.result.get("flops") or {}).get("total")),
+        ],
+    )
 
 
 def _rates(result: Result) -> str:
     flops, phases = _motif_flops(result), result.phases
-    return section("GFLOP/s Summary", [
-        ("Raw Orho", ratio(giga(flops["ortho"]), time_of(phases, "ortho"))),
-        ("Raw SpMV", ratio(giga(flops["spmv"]), time_of(phases, "spmv"))),
-        ("Raw MG", ratio(giga(flops["mg"]), time_of(phases, *MULTIGRID))),
-        ("Raw Total", giga(result.result.get("raw_rate_flops"))),
-        ("Total for benchmark", giga(result.result.get("rate_flops"))),
-    ])  # fmt: skip
+    return section(
+        "GFLOP/s Summary",
+        [
+            ("Raw Orho", ratio(giga(flops["ortho"]), time_of(phases, "ortho"))),
+            ("Raw SpMV", ratio(giga(flops["spmv"]), time_of(phases, "spmv"))),
+            ("Raw MG", ratio(giga(flops["mg"]), time_of(phases, *MULTIGRID))),
+            ("Raw Total", giga(result.result.get("raw_rate_flops"))),
+            ("Total for benchmark", giga(result.result.get("rate_flops"))),
+        ],
+    )
 
 
 def _final(result: Result) -> str:

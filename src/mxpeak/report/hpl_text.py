@@ -180,9 +180,7 @@ def _phase_lines(result: Result) -> str:
 def _residual_lines(result: Result) -> str:
     residual = _number(result.validation.get("residual"))
     verdict = "PASSED" if result.validation.get("passed") else "FAILED"
-    text = (
-        f"{RULE}\n||Ax-b||_oo/(eps*(||A||_oo*||x||_oo+||b||_oo)*N)= {residual:16.8e} ...... {verdict}\n"
-    )  # fmt: skip
+    text = f"{RULE}\n||Ax-b||_oo/(eps*(||A||_oo*||x||_oo+||b||_oo)*N)= {residual:16.8e} ...... {verdict}\n"
     if verdict == "PASSED" or math.isnan(residual):
         return text
     norms = result.validation.get("norms") or {}

@@ -100,9 +100,11 @@ def _section(result: Mapping[str, Any]) -> str:
         _titled("Rate over the run", _rate_curve(_part(result, "telemetry").get("progress") or [])),
         _history(result),
         _titled("Configuration", _table(("setting", "value", "from"), config)),
-        *(_titled(name.capitalize(), _table(("", ""), _part(result, name).items()))
-          for name in ("machine", "software", "launch", "run")),
-    ]  # fmt: skip
+        *(
+            _titled(name.capitalize(), _table(("", ""), _part(result, name).items()))
+            for name in ("machine", "software", "launch", "run")
+        ),
+    ]
     return "\n".join(part for part in parts if part)
 
 

@@ -161,10 +161,15 @@ def motif_rows(figures: Section, phases: Mapping[str, Section]) -> list[tuple[st
     double = figures.get("double_phases") or {}
     speedups = figures.get("speedup_by_motif") or {}
     rows = [
-        (name, _a_solve(phases.get(name), figures.get("solves")), _a_solve(double[name], figures.get("double_solves")),
-         three_digits(speedups.get(name)))
-        for name in MOTIFS if name in double
-    ]  # fmt: skip
+        (
+            name,
+            _a_solve(phases.get(name), figures.get("solves")),
+            _a_solve(double[name], figures.get("double_solves")),
+            three_digits(speedups.get(name)),
+        )
+        for name in MOTIFS
+        if name in double
+    ]
     return [("motif", "mixed s a solve", "double s a solve", "speed-up"), *rows] if rows else []
 
 

@@ -68,8 +68,11 @@ def _norm_table(part: Mapping[str, Any]) -> tuple[list[Row], str]:
     rows: list[Row] = [("N", "1-norm", "2-norm", "inf-norm", "without: 1-norm", "2-norm", "inf-norm", "passed")]
     for n, cases in _by_order(part["cases"]).items():
         with_, without = ([case for case in cases if case["pivoting"] is wanted] for wanted in (True, False))
-        cells = [f"{value:.1e}" if (value := _middle(chosen, name)) is not None else "none"
-                 for chosen in (with_, without) for name in names]  # fmt: skip
+        cells = [
+            f"{value:.1e}" if (value := _middle(chosen, name)) is not None else "none"
+            for chosen in (with_, without)
+            for name in names
+        ]
         rows.append((str(n), *cells, f"{sum(case['passed'] for case in without)} of {len(without)}"))
     lost = part["summary"]["norm_inf"]["decades_lost"]
     words = (
@@ -90,10 +93,14 @@ def _gmres_table(part: Mapping[str, Any]) -> tuple[list[Row], str]:
         steps = [_middle([case for case in cases if case["diagonal_scale"] == c], "steps") for cases in groups.values()]
         last = [case for case in largest if case["diagonal_scale"] == c]
         predicted = _middle(last, "predicted_steps")
-        rows.append((
-            f"{c:g}", *(f"{s:g}" if s is not None else "> N" for s in steps),
-            three_digits(last[0]["predicted_factor"]), f"{predicted:.0f}" if predicted is not None else "none",
-        ))  # fmt: skip
+        rows.append(
+            (
+                f"{c:g}",
+                *(f"{s:g}" if s is not None else "> N" for s in steps),
+                three_digits(last[0]["predicted_factor"]),
+                f"{predicted:.0f}" if predicted is not None else "none",
+            )
+        )
     return rows, (
         "steps of GMRES without a preconditioner until HPL's check passes; the diagonal is c*sqrt(N)\n"
         "  predicted: by the circular law, at the largest N, as the rules of HPL-MxP count"
@@ -115,30 +122,41 @@ def page(body: Mapping[str, Any]) -> str:
     parts = [f"<h2>{name}</h2>{figure(body[name])}" for name, figure in FIGURES.items() if name in body]
     machine, software = body["machine"], body["software"]
     facts = ", ".join(
-        str(fact) for fact in (
-            machine["cpu_model"], f"{machine['logical_cores_allowed']} cores", f"Python {software['python']}",
-            f"NumPy {software['numpy']}", f"SciPy {software['scipy']}",
-        ) if fact
-    )  # fmt: skip
+        str(fact)
+        for fact in (
+            machine["cpu_model"],
+            f"{machine['logical_cores_allowed']} cores",
+            f"Python {software['python']}",
+            f"NumPy {software['numpy']}",
+            f"SciPy {software['scipy']}",
+        )
+        if fact
+    )
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1"><title>mxpeak study</title>'
         f"<style>{STYLE}{FIGURE_STYLE}</style></head><body>\n<h1>What HPL-MxP's rules rest on</h1>"
-        f'<p class="faint">{html.escape(facts)}; FP64, entries U[-1, 1]</p>\n' + "\n".join(parts)
+        f'<p class="faint">{html.escape(facts)}; FP64, entries U[-1, 1]</p>\n'
+        + "\n".join(parts)
         + f"<h2>Tables</h2><pre>{html.escape(tables(body))}</pre>\n</body></html>\n"
-    )  # fmt: skip
+    )
 
 
 def _pivot_figure(part: Mapping[str, Any]) -> str:
     orders = list(_by_order(part["cases"]))
     series = [
         Series("largest pivot", [(case["n"], case["largest"]) for case in part["cases"]]),
-        Series("late, median", [(n, (_middle(cases, "late_over_sqrt_n") or 0.0) * n**0.5)
-                                for n, cases in _by_order(part["cases"]).items()]),
+        Series(
+            "late, median",
+            [
+                (n, (_middle(cases, "late_over_sqrt_n") or 0.0) * n**0.5)
+                for n, cases in _by_order(part["cases"]).items()
+            ],
+        ),
         Series("√N", [(n, n**0.5) for n in orders], joined=True),
         Series("5/8·√N", [(n, 0.625 * n**0.5) for n in orders], joined=True),
         Series("N^0.45", [(n, n**0.45) for n in orders], joined=True),
-    ]  # fmt: skip
+    ]
     caption = "Largest |u_ii| that partial pivoting selects; late: the median pivot of the last tenth of the columns."
     return loglog("largest pivots", "order N", "pivot", series, caption=caption)
 

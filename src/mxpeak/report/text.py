@@ -59,10 +59,16 @@ def phase_table(result: Result) -> str:
     rows = [["phase", "mean s", "max s", "share", "rate", "calls"]]
     for name, phase in phases:
         time_s = phase.get("time_s") or 0.0
-        rows.append([
-            name, three_digits(time_s), three_digits(phase.get("max_s")),
-            _percent(time_s / total) if total else "", _phase_rate(phase), str(phase.get("calls", "")),
-        ])  # fmt: skip
+        rows.append(
+            [
+                name,
+                three_digits(time_s),
+                three_digits(phase.get("max_s")),
+                _percent(time_s / total) if total else "",
+                _phase_rate(phase),
+                str(phase.get("calls", "")),
+            ]
+        )
     if any(phase.get("share_of_limit") is not None for _, phase in phases):
         for row, cell in zip(rows, ["of limit", *(_percent(phase.get("share_of_limit")) for _, phase in phases)]):
             row.append(cell)
@@ -101,9 +107,7 @@ def scoreboard(results: Sequence[Result], *, color: bool = False) -> str:
     rows = [["benchmark", "rate", "of limit", "residual", "case", "validation"]]
     for r in results:
         residual = three_digits(r.validation.get("residual"))
-        rows.append([
-            r.benchmark, figure_text(r.result), share_text(r), residual, size_text(r), r.mark,
-        ])  # fmt: skip
+        rows.append([r.benchmark, figure_text(r.result), share_text(r), residual, size_text(r), r.mark])
     if any(r.rules for r in results):
         for row, cell in zip(rows, ["rules", *map(rules_text, results)]):
             row.append(cell)
@@ -141,9 +145,11 @@ def _dense_lines(result: Result) -> list[str]:
 def _sparse_lines(result: Result) -> list[str]:
     """How accurate, how large, and what the rate is in other countings, in double, and plainly stored."""
     lines = [
-        *check_lines(result.benchmark, result.validation), problem_text(result.problem, result.result.get("time_s")),
-        memory_text(result.problem), *figure_lines(result.benchmark, result.result),
-    ]  # fmt: skip
+        *check_lines(result.benchmark, result.validation),
+        problem_text(result.problem, result.result.get("time_s")),
+        memory_text(result.problem),
+        *figure_lines(result.benchmark, result.result),
+    ]
     return [f"  {line}" for line in lines if line]
 
 

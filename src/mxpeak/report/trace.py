@@ -17,11 +17,15 @@ def chrome_trace(events: Sequence[Mapping[str, Any]]) -> str:
     named += [_meta("thread_name", rank, k, lane) for rank in ranks for k, lane in enumerate(LANES)]
     spans = [
         {
-            "name": event["name"], "ph": "X", "pid": event["rank"], "tid": LANES.index(event["lane"]),
-            "ts": 1e6 * event["begin_s"], "dur": 1e6 * event["time_s"],
+            "name": event["name"],
+            "ph": "X",
+            "pid": event["rank"],
+            "tid": LANES.index(event["lane"]),
+            "ts": 1e6 * event["begin_s"],
+            "dur": 1e6 * event["time_s"],
         }
         for event in events
-    ]  # fmt: skip
+    ]
     return json.dumps({"displayTimeUnit": "ms", "traceEvents": [*named, *spans]}) + "\n"
 
 

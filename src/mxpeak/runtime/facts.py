@@ -76,9 +76,14 @@ def launch_facts(comm: Communicator, placement: Placement, kernels: Kernels) -> 
     """Who started the run, and what each rank got.  Collective over comm; whole on rank 0."""
     found = launcher()
     ranks = comm.gather_objects(
-        {"rank": comm.rank, "host": os.uname().nodename, "cores": short_list(placement.cores),
-         "threads": placement.threads, **kernels.device_facts()}
-    )  # fmt: skip
+        {
+            "rank": comm.rank,
+            "host": os.uname().nodename,
+            "cores": short_list(placement.cores),
+            "threads": placement.threads,
+            **kernels.device_facts(),
+        }
+    )
     return {"launcher": found[0] if found and comm.size > 1 else "shell", "ranks": comm.size, "binding": ranks}
 
 

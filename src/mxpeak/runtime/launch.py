@@ -39,10 +39,7 @@ LOCAL_RANKS = {
 
 
 #: How several ranks of each communicator are started.
-COMMANDS = {
-    "mpi": "mpiexec -n {ranks} mxpeak ...",
-    "torch": "torchrun --nproc-per-node {ranks} -m mxpeak ...",
-}
+COMMANDS = {"mpi": "mpiexec -n {ranks} mxpeak ...", "torch": "torchrun --nproc-per-node {ranks} -m mxpeak ..."}
 
 
 def launcher(environ: Mapping[str, str] = os.environ) -> tuple[str, int, int] | None:

@@ -80,9 +80,12 @@ class RowSwap:
         with spans("laswp"):
             if self._buffers is None:
                 kernels.permute_rows(
-                    self._section, moves.block.start, kernels.indices(moves.my_sources),
-                    kernels.indices(moves.my_targets), kernels.indices(moves.out_rows[0]),
-                )  # fmt: skip
+                    self._section,
+                    moves.block.start,
+                    kernels.indices(moves.my_sources),
+                    kernels.indices(moves.my_targets),
+                    kernels.indices(moves.out_rows[0]),
+                )
                 return
             self._pieces = self._cut(self._buffers.into_u, moves.u_rows)
             self._out = self._cut(self._buffers.out, moves.out_rows)

@@ -162,15 +162,33 @@ def hpcg_result(
 def _problem(bench: SparseBench[HpcgConfig], box: Box, one: Measured) -> dict[str, Any]:
     config = bench.config
     return {
-        "nx": box.nx, "ny": box.ny, "nz": box.nz, "npx": box.npx, "npy": box.npy, "npz": box.npz,
-        "gnx": box.gnx, "gny": box.gny, "gnz": box.gnz, "rows": box.global_rows, "nnz": box.global_nnz,
-        "levels": one.levels, "storage": one.storage, "smoother": config.smoother, "colouring": config.colouring,
-        "ranks": bench.comm.size, "threads": bench.placement.threads, "setup_s": one.setup_s,
-        "optimize_s": one.optimize_s, "rt_s": bench.rt, "precision": "fp64",
+        "nx": box.nx,
+        "ny": box.ny,
+        "nz": box.nz,
+        "npx": box.npx,
+        "npy": box.npy,
+        "npz": box.npz,
+        "gnx": box.gnx,
+        "gny": box.gny,
+        "gnz": box.gnz,
+        "rows": box.global_rows,
+        "nnz": box.global_nnz,
+        "levels": one.levels,
+        "storage": one.storage,
+        "smoother": config.smoother,
+        "colouring": config.colouring,
+        "ranks": bench.comm.size,
+        "threads": bench.placement.threads,
+        "setup_s": one.setup_s,
+        "optimize_s": one.optimize_s,
+        "rt_s": bench.rt,
+        "precision": "fp64",
         "memory_bytes": {
-            "double": one.held_bytes, "setup": one.setup_bytes, "reference_formula": sum(memory_bytes(box)),
+            "double": one.held_bytes,
+            "setup": one.setup_bytes,
+            "reference_formula": sum(memory_bytes(box)),
         },
-    }  # fmt: skip
+    }
 
 
 def _validation(one: Measured, reference: Solve) -> dict[str, Any]:
@@ -190,12 +208,10 @@ def _validation(one: Measured, reference: Solve) -> dict[str, Any]:
             "preconditioned": {"iterations": spectral.preconditioned, "expected": EXPECTED_PRECONDITIONED},
         },
         "symmetry": {"passed": symmetry.passed, "spmv": symmetry.spmv, "mg": symmetry.mg},
-        "norms": {
-            "passed": norms.passed, "mean": norms.mean, "variance": norms.variance, "samples": norms.samples,
-        },
+        "norms": {"passed": norms.passed, "mean": norms.mean, "variance": norms.variance, "samples": norms.samples},
         "max_error": one.max_error,
         "history": {"reference": reference.history, "optimized": one.converged.history},
-    }  # fmt: skip
+    }
 
 
 def _beside(other: Measured, box: Box) -> dict[str, Any]:
@@ -216,7 +232,11 @@ def _beside(other: Measured, box: Box) -> dict[str, Any]:
 def _failed(beside: list[Measured]) -> list[Caution]:
     """Which of the other figures are none, because their tests failed."""
     return [
-        Caution("beside", f"with {other.storage} storage the tests failed: its rate counts for nothing",
-                f"--storage {other.storage} --mode explore shows which")
-        for other in beside if not other.passed
-    ]  # fmt: skip
+        Caution(
+            "beside",
+            f"with {other.storage} storage the tests failed: its rate counts for nothing",
+            f"--storage {other.storage} --mode explore shows which",
+        )
+        for other in beside
+        if not other.passed
+    ]

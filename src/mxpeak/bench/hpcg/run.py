@@ -142,10 +142,20 @@ class Hpcg:
         sets = self._sets(system, storage, max(REFERENCE_STEPS, converged.steps), int(rt / slowest_s) + 1, rt)
         limits.append(bench.bandwidth(top.A))
         return Measured(
-            storage, made.described(self._box, 0), aim, converged, spectral, symmetry, sets, system.max_error(1.0),
-            max((rate for rate in limits if rate), default=None), self._longest(made.generate_s),
-            self._longest(made.optimize_s), bench.bytes_of(made, 0, 0), int(bench.total(made.setup_bytes)),
-        )  # fmt: skip
+            storage,
+            made.described(self._box, 0),
+            aim,
+            converged,
+            spectral,
+            symmetry,
+            sets,
+            system.max_error(1.0),
+            max((rate for rate in limits if rate), default=None),
+            self._longest(made.generate_s),
+            self._longest(made.optimize_s),
+            bench.bytes_of(made, 0, 0),
+            int(bench.total(made.setup_bytes)),
+        )
 
     def _converged(self, system: CgSystem, storage: str, aim: float) -> tuple[Solve, float]:
         """A solve to the aim, and the seconds of the slowest rank.  Collective."""

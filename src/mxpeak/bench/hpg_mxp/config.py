@@ -78,12 +78,7 @@ class HpgMxpConfig(SparseConfig):
         group="precision and rules",
     )
     restart: int = option(
-        30,
-        "--restart",
-        help="GMRES restart length",
-        metavar="K",
-        parse=integer(1, 1000),
-        group="precision and rules",
+        30, "--restart", help="GMRES restart length", metavar="K", parse=integer(1, 1000), group="precision and rules"
     )
     validation: str = option(
         "standard",

@@ -120,10 +120,20 @@ class Boxes:
         """See `Problem`."""
         box = self._box
         return {
-            "nx": box.nx, "ny": box.ny, "nz": box.nz, "npx": box.npx, "npy": box.npy, "npz": box.npz,
-            "gnx": box.gnx, "gny": box.gny, "gnz": box.gnz, "rows": box.global_rows, "nnz": box.global_nnz,
-            "nonsymmetric": self._config.nonsymmetric, "matrix": None,
-        }  # fmt: skip
+            "nx": box.nx,
+            "ny": box.ny,
+            "nz": box.nz,
+            "npx": box.npx,
+            "npy": box.npy,
+            "npz": box.npz,
+            "gnx": box.gnx,
+            "gny": box.gny,
+            "gnz": box.gnz,
+            "rows": box.global_rows,
+            "nnz": box.global_nnz,
+            "nonsymmetric": self._config.nonsymmetric,
+            "matrix": None,
+        }
 
     def reference_bytes(self) -> int | None:
         """See `Problem`."""
@@ -304,10 +314,16 @@ class FileProblem:
         A = made.hierarchies[k].top.A.A
         return [
             {
-                "rows": self._file.n, "nnz": self._file.nnz, "colours": made.colours[0], "value_precision": A.values,
-                "vector_precision": A.vectors, "storage": A.storage, "bytes": A.bytes, "index_bytes": A.index_bytes,
+                "rows": self._file.n,
+                "nnz": self._file.nnz,
+                "colours": made.colours[0],
+                "value_precision": A.values,
+                "vector_precision": A.vectors,
+                "storage": A.storage,
+                "bytes": A.bytes,
+                "index_bytes": A.index_bytes,
             }
-        ]  # fmt: skip
+        ]
 
     def section(self) -> dict[str, Any]:
         """See `Problem`."""

@@ -136,7 +136,7 @@ class Measured:
 
 def hpg_mxp_result(
     bench: SparseBench[HpgMxpConfig], problem: Problem, found: list[Measured], rss: int, start: float, end: float
-) -> Result:  # fmt: skip
+) -> Result:
     """The result of the first of `found`, with the others' figures."""
     config, (one, *beside) = bench.config, found
     check, rates = one.validation, one.rates(problem.levels)
@@ -171,10 +171,15 @@ def hpg_mxp_result(
         phases={name: with_share(phase, limit) for name, phase in phases.items()},
         telemetry={"trace": one.trace} if one.trace else {},
         warnings=[
-            *bench.facts.cautions, *bench.cautions, *_raised(config, one), *_unreached(config, check),
-            *_failed(beside), *above_caution(motion, limit, one.held_bytes[1], bench.facts.machine), *_wrong(check),
+            *bench.facts.cautions,
+            *bench.cautions,
+            *_raised(config, one),
+            *_unreached(config, check),
+            *_failed(beside),
+            *above_caution(motion, limit, one.held_bytes[1], bench.facts.machine),
+            *_wrong(check),
         ],
-    )  # fmt: skip
+    )
 
 
 def _problem(bench: SparseBench[HpgMxpConfig], problem: Problem, one: Measured) -> dict[str, Any]:
@@ -182,18 +187,27 @@ def _problem(bench: SparseBench[HpgMxpConfig], problem: Problem, one: Measured) 
     values = [level["value_precision"] for level in one.levels]
     mixed, double = one.held_bytes[1], one.held_bytes[0]
     return {
-        **problem.section(), "restart": config.restart,
-        "max_iterations": config.iterations, "levels": one.levels, "storage": one.storage,
-        "smoother": config.smoother, "colouring": config.colouring, "ranks": bench.comm.size,
-        "threads": bench.placement.threads, "setup_s": one.setup_s, "optimize_s": one.optimize_s,
+        **problem.section(),
+        "restart": config.restart,
+        "max_iterations": config.iterations,
+        "levels": one.levels,
+        "storage": one.storage,
+        "smoother": config.smoother,
+        "colouring": config.colouring,
+        "ranks": bench.comm.size,
+        "threads": bench.placement.threads,
+        "setup_s": one.setup_s,
+        "optimize_s": one.optimize_s,
         "memory_bytes": {
-            "mixed": mixed, "double": double, "setup": one.setup_bytes,
+            "mixed": mixed,
+            "double": double,
+            "setup": one.setup_bytes,
             "reference_formula": problem.reference_bytes(),
         },
         "rt_s": bench.rt,
         "larger_mesh": problem.larger_mesh(mixed / double),
         "precision": {"mg": values, "krylov": values[0], "vectors": one.levels[0]["vector_precision"]},
-    }  # fmt: skip
+    }
 
 
 def _validation(check: Validation, *, passed: bool) -> dict[str, Any]:
@@ -243,11 +257,14 @@ def _raised(config: HpgMxpConfig, one: Measured) -> list[Caution]:
     """Where a format was asked for that does not hold the values."""
     asked = config.mg_precisions(len(one.levels))
     return [
-        Caution("raised", f"level {k}: {name} does not hold every value, so {level['value_precision']} was used",
-                "with --mode explore and --value-tolerance X values may be rounded")
+        Caution(
+            "raised",
+            f"level {k}: {name} does not hold every value, so {level['value_precision']} was used",
+            "with --mode explore and --value-tolerance X values may be rounded",
+        )
         for k, (name, level) in enumerate(zip(asked, one.levels))
         if name not in ("auto", level["value_precision"])
-    ]  # fmt: skip
+    ]
 
 
 def _wrong(check: Validation) -> list[Caution]:

@@ -147,10 +147,18 @@ class HpgMxp:
         trace = self._trace(made, mixed) if config.trace is not None and storage == storages(config)[0] else []
         held_bytes = [bench.bytes_of(made, k, config.restart + 1) for k in range(2)]
         return Measured(
-            storage, self._problem.described(made, 1), validation, timed, reference,
-            max((rate for rate in limits if rate), default=None), setup_s, made.optimize_s, held_bytes,
-            int(bench.total(made.setup_bytes)), trace,
-        )  # fmt: skip
+            storage,
+            self._problem.described(made, 1),
+            validation,
+            timed,
+            reference,
+            max((rate for rate in limits if rate), default=None),
+            setup_s,
+            made.optimize_s,
+            held_bytes,
+            int(bench.total(made.setup_bytes)),
+            trace,
+        )
 
     def _trace(self, made: Made, hierarchy: Hierarchy) -> list[dict[str, Any]]:
         """Every span of one restart cycle (paper, fig. 9).  Collective."""
@@ -211,6 +219,12 @@ class HpgMxp:
         top = hierarchy.top
         hierarchy.clear()
         return MixedSystem(
-            self._bench.kernels.sparse, comm, hierarchy.outer, top.A, made.b, lambda q: cycle(top, q), restart,
+            self._bench.kernels.sparse,
+            comm,
+            hierarchy.outer,
+            top.A,
+            made.b,
+            lambda q: cycle(top, q),
+            restart,
             self._bench.spans,
-        )  # fmt: skip
+        )

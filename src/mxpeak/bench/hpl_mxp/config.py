@@ -96,12 +96,7 @@ class HplMxpConfig(LuConfig):
         group="precision and rules",
     )
     restart: int = option(
-        50,
-        "--restart",
-        help="GMRES restart length",
-        metavar="K",
-        parse=integer(1, 1000),
-        group="precision and rules",
+        50, "--restart", help="GMRES restart length", metavar="K", parse=integer(1, 1000), group="precision and rules"
     )
     mode: str = option(
         "official",

@@ -63,9 +63,14 @@ def hpl_mxp_result(bench: LuBench, case: HplMxpCase, runs: Runs[MxpSolve]) -> Re
     passed = worst.passed(case.threshold)
     rate = hpl_flops(case.n) / best.time_s
     broken = violations(
-        case, iterations=worst.iterations, residual=worst.check.scaled, passed=worst.check.scaled < case.threshold,
-        proof_passed=worst.proof.passed, growth=worst.growth, unpreconditioned_steps=worst.unpreconditioned_steps,
-    )  # fmt: skip
+        case,
+        iterations=worst.iterations,
+        residual=worst.check.scaled,
+        passed=worst.check.scaled < case.threshold,
+        proof_passed=worst.proof.passed,
+        growth=worst.growth,
+        unpreconditioned_steps=worst.unpreconditioned_steps,
+    )
     return Result(
         benchmark="hpl-mxp",
         status="valid" if passed else "invalid",

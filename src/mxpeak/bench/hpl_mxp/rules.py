@@ -171,8 +171,7 @@ def _generator(case: HplMxpCase) -> list[Violation]:
         )
         return [Violation("generator", text)]
     why = INADMISSIBLE.get(case.generator, "the rules do not name it")
-    text = f"{case.generator}: {why}; use --generator {', '.join(ADMISSIBLE[:-1])} or " \
-        f"{ADMISSIBLE[-1]}"  # fmt: skip
+    text = f"{case.generator}: {why}; use --generator {', '.join(ADMISSIBLE[:-1])} or {ADMISSIBLE[-1]}"
     return [Violation("generator", text)]
 
 

@@ -152,9 +152,15 @@ class _Timed:
     """What the clock sees."""
 
     def __init__(
-        self, case: HplMxpCase, grid: Grid, system: GeneratedSystem, A: DistMatrix, kernels: Kernels, spans: Spans,
+        self,
+        case: HplMxpCase,
+        grid: Grid,
+        system: GeneratedSystem,
+        A: DistMatrix,
+        kernels: Kernels,
+        spans: Spans,
         forwards: bool,
-    ):  # fmt: skip
+    ):
         self.case, self.grid, self.system, self.A = case, grid, system, A
         self.kernels, self.spans, self.forwards = kernels, spans, forwards
         self.balance: Balance | None = None
@@ -205,9 +211,5 @@ def _max_abs(A: DistMatrix, kernels: Kernels) -> float:
 
 
 HPL_MXP: Problem[HplMxpCase, MxpSolve] = Problem(
-    check=_check,
-    footprint=_footprint,
-    precision=lambda case: case.precision,
-    solve=_solve,
-    result=hpl_mxp_result,
+    check=_check, footprint=_footprint, precision=lambda case: case.precision, solve=_solve, result=hpl_mxp_result
 )

@@ -73,9 +73,15 @@ def check_runs(case: NormsCase, S: Structure, runs: Runs, reference: Reference) 
 
 
 def norms_result(
-    case: NormsCase, S: Structure, runs: Runs, reference: Reference, limit: float | None, phases: dict[str, Any],
-    memory: dict[str, int], facts: Facts,
-) -> Result:  # fmt: skip
+    case: NormsCase,
+    S: Structure,
+    runs: Runs,
+    reference: Reference,
+    limit: float | None,
+    phases: dict[str, Any],
+    memory: dict[str, int],
+    facts: Facts,
+) -> Result:
     """The result of the runs of one case: the best one's time, the worst one's check."""
     check, time_s = check_runs(case, S, runs, reference), min(runs.samples_s)
     read_bytes = S.entries * case.itemsize

@@ -74,10 +74,20 @@ def gemm(alpha: float, A: Array, B: Array, C: Array) -> None:
     if of_C == b"T":
         left, right = (_OTHER[of_A], m, A, lda), (_OTHER[of_B], n, B, ldb)
     _routine(f"{letter}gemm", 13)(
-        ctypes.c_char_p(left[0]), ctypes.c_char_p(right[0]), _int(left[1]), _int(right[1]), _int(k),
-        ctypes.byref(real(alpha)), left[2].ctypes.data, _int(left[3]), right[2].ctypes.data, _int(right[3]),
-        ctypes.byref(real(1.0)), C.ctypes.data, _int(ldc),
-    )  # fmt: skip
+        ctypes.c_char_p(left[0]),
+        ctypes.c_char_p(right[0]),
+        _int(left[1]),
+        _int(right[1]),
+        _int(k),
+        ctypes.byref(real(alpha)),
+        left[2].ctypes.data,
+        _int(left[3]),
+        right[2].ctypes.data,
+        _int(right[3]),
+        ctypes.byref(real(1.0)),
+        C.ctypes.data,
+        _int(ldc),
+    )
 
 
 def trsm_unit_lower(L: Array, B: Array) -> None:

@@ -40,6 +40,15 @@ def factor_block(D, singular, gemm, trsm):
         if j1 < n:
             trsm_at(trsm, j1 - j0, n - j1, one, address_of(D, j0, j0), ld, address_of(D, j0, j1), ld)
             gemm_at(
-                gemm, n - j1, n - j1, j1 - j0, minus_one, address_of(D, j1, j0), ld, address_of(D, j0, j1), ld,
-                address_of(D, j1, j1), ld,
-            )  # fmt: skip
+                gemm,
+                n - j1,
+                n - j1,
+                j1 - j0,
+                minus_one,
+                address_of(D, j1, j0),
+                ld,
+                address_of(D, j0, j1),
+                ld,
+                address_of(D, j1, j1),
+                ld,
+            )

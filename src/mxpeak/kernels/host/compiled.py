@@ -51,8 +51,9 @@ def _writable_place() -> Path:
             continue
         if os.access(candidate, os.W_OK | os.X_OK):
             return candidate
-    raise OSError(f"no folder for compiled kernels can be written: tried {', '.join(map(str, candidates))}; "
-                  f"set {VARIABLE}")  # fmt: skip
+    raise OSError(
+        f"no folder for compiled kernels can be written: tried {', '.join(map(str, candidates))}; set {VARIABLE}"
+    )
 
 
 def token() -> str:

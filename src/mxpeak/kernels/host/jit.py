@@ -33,8 +33,14 @@ def jit(
         before = numba.config.CACHE_DIR
         numba.config.CACHE_DIR = str(cache_directory())  # of this function only: the user's own keep theirs
         try:
-            return numba.njit(*([types_given] if types_given else []), nogil=True, cache=True, fastmath=fastmath,
-                              inline=inline, error_model="numpy")(function)  # fmt: skip
+            return numba.njit(
+                *([types_given] if types_given else []),
+                nogil=True,
+                cache=True,
+                fastmath=fastmath,
+                inline=inline,
+                error_model="numpy",
+            )(function)
         finally:
             numba.config.CACHE_DIR = before
 

@@ -58,7 +58,7 @@ def getrf(A: Array, pivots: Array) -> int:
     info = ctypes.c_int(0)
     _routine(f"{LETTERS[A.dtype]}getrf", 6)(
         _int(A.shape[0]), _int(A.shape[1]), A.ctypes.data, _int(_columns(A)), pivots.ctypes.data, ctypes.byref(info)
-    )  # fmt: skip
+    )
     return info.value
 
 
@@ -66,9 +66,16 @@ def getrs(LU: Array, pivots: Array, B: Array, form: bytes) -> None:
     """B = A^-1 B (form N), A^-T B (T) or A^-H B (C) in place, B column-major; 2·n²·k flops."""
     info = ctypes.c_int(0)
     _routine(f"{LETTERS[LU.dtype]}getrs", 9)(
-        *_letters(form), _int(LU.shape[0]), _int(B.shape[1]), LU.ctypes.data, _int(_columns(LU)), pivots.ctypes.data,
-        B.ctypes.data, _int(_columns(B)), ctypes.byref(info),
-    )  # fmt: skip
+        *_letters(form),
+        _int(LU.shape[0]),
+        _int(B.shape[1]),
+        LU.ctypes.data,
+        _int(_columns(LU)),
+        pivots.ctypes.data,
+        B.ctypes.data,
+        _int(_columns(B)),
+        ctypes.byref(info),
+    )
 
 
 def subtract_product(R: Array, A: Array, X: Array) -> None:
@@ -82,14 +89,33 @@ def subtract_product(R: Array, A: Array, X: Array) -> None:
     if k == 1:
         rows, columns = (n, m) if form == b"T" else (m, n)
         _routine(f"{letter}gemv", 11)(
-            *_letters(form), _int(rows), _int(columns), minus.ctypes.data, A.ctypes.data, _int(lda), X.ctypes.data,
-            _int(1), one.ctypes.data, R.ctypes.data, _int(1),
-        )  # fmt: skip
+            *_letters(form),
+            _int(rows),
+            _int(columns),
+            minus.ctypes.data,
+            A.ctypes.data,
+            _int(lda),
+            X.ctypes.data,
+            _int(1),
+            one.ctypes.data,
+            R.ctypes.data,
+            _int(1),
+        )
         return
     _routine(f"{letter}gemm", 13)(
-        *_letters(form, b"N"), _int(m), _int(k), _int(n), minus.ctypes.data, A.ctypes.data, _int(lda),
-        X.ctypes.data, _int(_columns(X)), one.ctypes.data, R.ctypes.data, _int(_columns(R)),
-    )  # fmt: skip
+        *_letters(form, b"N"),
+        _int(m),
+        _int(k),
+        _int(n),
+        minus.ctypes.data,
+        A.ctypes.data,
+        _int(lda),
+        X.ctypes.data,
+        _int(_columns(X)),
+        one.ctypes.data,
+        R.ctypes.data,
+        _int(_columns(R)),
+    )
 
 
 def _laswp(A: Array, pivots: Array) -> None:
@@ -97,16 +123,22 @@ def _laswp(A: Array, pivots: Array) -> None:
     if A.shape[1]:
         _routine(f"{LETTERS[A.dtype]}laswp", 7)(
             _int(A.shape[1]), A.ctypes.data, _int(_columns(A)), _int(1), _int(len(pivots)), pivots.ctypes.data, _int(1)
-        )  # fmt: skip
+        )
 
 
 def _trsm_unit_lower(L: Array, B: Array) -> None:
     """B = L^-1 B in place, L the unit lower triangle of a column-major block."""
     one = np.ones(1, B.dtype)
     _routine(f"{LETTERS[B.dtype]}trsm", 11)(
-        *_letters(b"L", b"L", b"N", b"U"), _int(B.shape[0]), _int(B.shape[1]), one.ctypes.data, L.ctypes.data,
-        _int(_columns(L)), B.ctypes.data, _int(_columns(B)),
-    )  # fmt: skip
+        *_letters(b"L", b"L", b"N", b"U"),
+        _int(B.shape[0]),
+        _int(B.shape[1]),
+        one.ctypes.data,
+        L.ctypes.data,
+        _int(_columns(L)),
+        B.ctypes.data,
+        _int(_columns(B)),
+    )
 
 
 def getrf_rounded(A: Array, pivots: Array, precision: str) -> int:

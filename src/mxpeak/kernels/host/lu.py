@@ -124,10 +124,7 @@ class HostLu(Synchronous):
             raise failure[0]
         work.pivots[:jb], work.pivots[jb] = pivots, state[panel.SINGULAR]
         per_cycle = elapsed / max(1, int(state[panel.ALL_CYCLES]))
-        return PanelOutcome(
-            float(state[panel.LEAF_CYCLES]) * per_cycle,
-            float(state[panel.SWAP_CYCLES]) * per_cycle,
-        )
+        return PanelOutcome(float(state[panel.LEAF_CYCLES]) * per_cycle, float(state[panel.SWAP_CYCLES]) * per_cycle)
 
     def _plan(self, work: Panel) -> Array:
         if work.plan not in self._plans:

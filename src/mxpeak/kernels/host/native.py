@@ -53,10 +53,22 @@ def gemm_at(typingctx, address, m, n, k, alpha, a, lda, b, ldb, c, ldc):
         one = _reference(builder, ir.Constant(real, 1.0))
         no = _letter(builder, "N")
         _call(
-            builder, address,
-            [no, no, *count[:3], _reference(builder, alpha), block[0], count[3], block[1], count[4], one, block[2],
-             count[5]],
-        )  # fmt: skip
+            builder,
+            address,
+            [
+                no,
+                no,
+                *count[:3],
+                _reference(builder, alpha),
+                block[0],
+                count[3],
+                block[1],
+                count[4],
+                one,
+                block[2],
+                count[5],
+            ],
+        )
         return context.get_dummy_value()
 
     return signature, codegen
@@ -73,10 +85,22 @@ def trsm_at(typingctx, address, m, n, one, a, lda, b, ldb):
         block = [builder.inttoptr(value, one.type.as_pointer()) for value in (a, b)]
         left, lower, no, unit = (_letter(builder, char) for char in "LLNU")
         _call(
-            builder, address,
-            [left, lower, no, unit, count[0], count[1], _reference(builder, one), block[0], count[2], block[1],
-             count[3]],
-        )  # fmt: skip
+            builder,
+            address,
+            [
+                left,
+                lower,
+                no,
+                unit,
+                count[0],
+                count[1],
+                _reference(builder, one),
+                block[0],
+                count[2],
+                block[1],
+                count[3],
+            ],
+        )
         return context.get_dummy_value()
 
     return signature, codegen

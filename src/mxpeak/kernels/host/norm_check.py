@@ -139,8 +139,12 @@ def extended_pass(tid, threads, sample, tiles, buffers, values, by_row, by_colum
                     _add_along(q, r, squares[tid])
                 at = tile[LINE0] + line
                 for lane in range(LANES):
-                    _add(lanes[0, lane : lane + 1], lanes[1, lane : lane + 1], by_line[0, at : at + 1],
-                         by_line[1, at : at + 1])  # fmt: skip
+                    _add(
+                        lanes[0, lane : lane + 1],
+                        lanes[1, lane : lane + 1],
+                        by_line[0, at : at + 1],
+                        by_line[1, at : at + 1],
+                    )
         number += chunks(tile)
 
 

@@ -41,9 +41,25 @@ MAX, SQUARES, ALONG, ACROSS = 1, 2, 4, 8
 ROWS, COLUMNS = ALONG, ACROSS
 #: The columns of the table of tiles; strides are in bytes, and `turned` says that lines are columns.
 (
-    ADDRESS, LINES, LENGTH, LINE_STRIDE, STRIDE, LINE0, POSITION0, TURNED, LINE_FIRST, LINE_NB, LINE_JUMP,
-    FIRST, NB, JUMP, BACK, AHEAD, CHUNK, PIECE,
-) = range(18)  # fmt: skip
+    ADDRESS,
+    LINES,
+    LENGTH,
+    LINE_STRIDE,
+    STRIDE,
+    LINE0,
+    POSITION0,
+    TURNED,
+    LINE_FIRST,
+    LINE_NB,
+    LINE_JUMP,
+    FIRST,
+    NB,
+    JUMP,
+    BACK,
+    AHEAD,
+    CHUNK,
+    PIECE,
+) = range(18)
 ENTRIES_OF_TABLE = 18
 #: A band edge beyond which there is none.
 ENDLESS = 2**62
@@ -406,11 +422,37 @@ def _chunk_by_four(want, tile, line0, line1, begin, end, sample, buffer, across,
         )
         for k in range(count):
             if lows[k] < min(low, highs[k]):
-                sums[k] += _four_stretches(want, tile, line + k, 1, lows[k], min(low, highs[k]), begin, sample, buffer,
-                                           across, waste, tops, squares)[0]  # fmt: skip
+                sums[k] += _four_stretches(
+                    want,
+                    tile,
+                    line + k,
+                    1,
+                    lows[k],
+                    min(low, highs[k]),
+                    begin,
+                    sample,
+                    buffer,
+                    across,
+                    waste,
+                    tops,
+                    squares,
+                )[0]
             if max(high, lows[k]) < highs[k]:
-                sums[k] += _four_stretches(want, tile, line + k, 1, max(high, lows[k]), highs[k], begin, sample, buffer,
-                                           across, waste, tops, squares)[0]  # fmt: skip
+                sums[k] += _four_stretches(
+                    want,
+                    tile,
+                    line + k,
+                    1,
+                    max(high, lows[k]),
+                    highs[k],
+                    begin,
+                    sample,
+                    buffer,
+                    across,
+                    waste,
+                    tops,
+                    squares,
+                )[0]
             if want & ALONG:
                 along_out[tile[LINE0] + line + k] += sums[k]
 

@@ -94,9 +94,25 @@ def _entry(tile: Tile, A: Array, band: Band, want: int, threads: int) -> tuple[i
     chunk = max(1, lines) if few else max(4, min(LINES, -(-lines // (CHUNKS * threads))))
     piece = max(LEAST_PIECE, PIECE // max(1, lines)) if few else max(1, length)
     return (
-        A.ctypes.data, lines, length, line_stride, stride, line0, position0, turned, line_map.first, line_map.nb,
-        line_map.jump, position_map.first, position_map.nb, position_map.jump, back, ahead, chunk, piece,
-    )  # fmt: skip
+        A.ctypes.data,
+        lines,
+        length,
+        line_stride,
+        stride,
+        line0,
+        position0,
+        turned,
+        line_map.first,
+        line_map.nb,
+        line_map.jump,
+        position_map.first,
+        position_map.nb,
+        position_map.jump,
+        back,
+        ahead,
+        chunk,
+        piece,
+    )
 
 
 def _turned(m: int, n: int, down: int, right: int, itemsize: int) -> bool:

@@ -70,16 +70,30 @@ class HostNorms:
         return by_row, by_column
 
     def folded_sums(
-        self, tiles: Sequence[Tile], band: Band, wants: Collection[str], squared: bool, sigmas: Sequence[float],
-        row_factors: Array, column_factors: Array,
-    ) -> tuple[Array, Array]:  # fmt: skip
+        self,
+        tiles: Sequence[Tile],
+        band: Band,
+        wants: Collection[str],
+        squared: bool,
+        sigmas: Sequence[float],
+        row_factors: Array,
+        column_factors: Array,
+    ) -> tuple[Array, Array]:
         job, folds = Job(tiles, band, wants, self._team.threads), len(sigmas)
         by_row = np.zeros((job.threads, folds, len(row_factors)))
         by_column = np.zeros((job.threads, folds, len(column_factors)))
         self._run(
-            job, norm_folds.folded_sums, job.want, squared, *job.tiles, np.array(sigmas), row_factors, column_factors,
-            by_row, by_column,
-        )  # fmt: skip
+            job,
+            norm_folds.folded_sums,
+            job.want,
+            squared,
+            *job.tiles,
+            np.array(sigmas),
+            row_factors,
+            column_factors,
+            by_row,
+            by_column,
+        )
         return by_row.sum(axis=0), by_column.sum(axis=0)  # exact, in any order
 
     def read_all(self, tiles: Sequence[Tile]) -> None:
@@ -123,9 +137,12 @@ class HostNorms:
         tops, counts = np.zeros(job.threads), np.zeros(job.threads, np.int64)
         self._run(job, norm_check.extended_pass, *job.tiles, values, by_row, by_column, tops, squares, counts)
         return ExtendedParts(
-            float(tops.max()), self.paired_sum([squares.reshape(-1, 1)]), self.paired_sum(list(by_row)),
-            self.paired_sum(list(by_column)), int(counts.sum()),
-        )  # fmt: skip
+            float(tops.max()),
+            self.paired_sum([squares.reshape(-1, 1)]),
+            self.paired_sum(list(by_row)),
+            self.paired_sum(list(by_column)),
+            int(counts.sum()),
+        )
 
     def paired_sum(self, terms: Sequence[Array]) -> Array:
         return norm_check.paired_sum(terms)

@@ -182,9 +182,18 @@ def _update(tid, threads, A, L1, op, top, tile, gemm):
         r0, r1 = _tile_rows(t, tile, first, rows)
         if r1 > r0:
             gemm_at(
-                gemm, r1 - r0, c1 - c0, k1 - k0, minus_one, address_of(A, r0, k0), ld, address_of(L1, k0, c0), ld1,
-                address_of(A, r0, c0), ld,
-            )  # fmt: skip
+                gemm,
+                r1 - r0,
+                c1 - c0,
+                k1 - k0,
+                minus_one,
+                address_of(A, r0, k0),
+                ld,
+                address_of(L1, k0, c0),
+                ld1,
+                address_of(A, r0, c0),
+                ld,
+            )
 
 
 @jit(
@@ -222,9 +231,24 @@ def factor_panel(tid, threads, A, L1, plan, variant, top, pivots, geometry, mine
         if op[0] == LEAF:
             leaf_begin = cycles()
             _leaf(
-                tid, threads, A, L1, c0, c1, top, variant, pivots, geometry, mine, state, best, where, sync, exchange,
+                tid,
+                threads,
+                A,
+                L1,
+                c0,
+                c1,
+                top,
+                variant,
+                pivots,
+                geometry,
+                mine,
+                state,
+                best,
+                where,
+                sync,
+                exchange,
                 give,
-            )  # fmt: skip
+            )
             if state[BROKEN] != 0:
                 return
             if tid == 0:
@@ -238,9 +262,18 @@ def factor_panel(tid, threads, A, L1, plan, variant, top, pivots, geometry, mine
             else:
                 r0, r1 = op[1], op[2]
                 gemm_at(
-                    gemm, r1 - r0, c1 - c0, k1 - k0, minus_one, address_of(L1, r0, k0), ld1,
-                    address_of(L1, k0, c0), ld1, address_of(L1, r0, c0), ld1,
-                )  # fmt: skip
+                    gemm,
+                    r1 - r0,
+                    c1 - c0,
+                    k1 - k0,
+                    minus_one,
+                    address_of(L1, r0, k0),
+                    ld1,
+                    address_of(L1, k0, c0),
+                    ld1,
+                    address_of(L1, r0, c0),
+                    ld1,
+                )
     barrier(sync, threads, give)
     if tid == 0:
         state[ALL_CYCLES] += cycles() - begin

@@ -93,9 +93,16 @@ def _columns_before(ig, nb, q, Q):
 
 
 @jit(
-    INT, INT, VECTOR, MATRIX, VECTOR, INTEGERS, FLAG, INT,
+    INT,
+    INT,
+    VECTOR,
+    MATRIX,
+    VECTOR,
+    INTEGERS,
+    FLAG,
+    INT,
     also=(INT, INT, VECTOR, MATRIX32, VECTOR, INTEGERS, FLAG, INT),
-)  # fmt: skip
+)
 def add_triangle_matvec(tid, threads, y, A, x, distribution, lower, form):
     """y += T x, |T| x or (T∘T) x, T the part of A strictly below the diagonal, or the part from it on.
 

@@ -116,8 +116,10 @@ class ReferenceNorms:
         values = [entries(tile, band) for tile in tiles]
         sizes = [magnitude(x) for x in values]
         everything = np.concatenate([np.zeros(0), *(x.ravel() for x in values)])
-        by_row, by_column = ([total(line) for line in lines(tiles, sizes, by, size)] if by in wants else []
-                             for by, size in (("rows", rows), ("columns", columns)))  # fmt: skip
+        by_row, by_column = (
+            [total(line) for line in lines(tiles, sizes, by, size)] if by in wants else []
+            for by, size in (("rows", rows), ("columns", columns))
+        )
         return NormParts(
             top=float(magnitude(everything).max(initial=0.0)) if "max" in wants else 0.0,
             squares=np.array(squares(everything) if "squares" in wants else [0.0, 0.0, 0.0]),
@@ -129,14 +131,22 @@ class ReferenceNorms:
         self, tiles: Sequence[Tile], band: Band, wants: Collection[str], rows: int, columns: int
     ) -> tuple[Array, Array]:
         sizes = [magnitude(entries(tile, band)) for tile in tiles]
-        by_row, by_column = ([line.max(initial=0.0) for line in lines(tiles, sizes, by, size)] if by in wants else []
-                             for by, size in (("rows", rows), ("columns", columns)))  # fmt: skip
+        by_row, by_column = (
+            [line.max(initial=0.0) for line in lines(tiles, sizes, by, size)] if by in wants else []
+            for by, size in (("rows", rows), ("columns", columns))
+        )
         return np.array(by_row, np.float64), np.array(by_column, np.float64)
 
     def folded_sums(
-        self, tiles: Sequence[Tile], band: Band, wants: Collection[str], squared: bool, sigmas: Sequence[float],
-        row_factors: Array, column_factors: Array,
-    ) -> tuple[Array, Array]:  # fmt: skip
+        self,
+        tiles: Sequence[Tile],
+        band: Band,
+        wants: Collection[str],
+        squared: bool,
+        sigmas: Sequence[float],
+        row_factors: Array,
+        column_factors: Array,
+    ) -> tuple[Array, Array]:
         values = [entries(tile, band) for tile in tiles]
         by_row, by_column = (np.zeros((len(sigmas), len(factors))) for factors in (row_factors, column_factors))
         for by, folds, factors in (("rows", by_row, row_factors), ("columns", by_column, column_factors)):
@@ -168,8 +178,9 @@ class ReferenceNorms:
 
     def extended_pass(self, tiles: Sequence[Tile], band: Band, rows: int, columns: int) -> ExtendedParts:
         values = [entries(tile, band) for tile in tiles]
-        by_row, by_column = ([exact(x) for x in lines(tiles, values, by, size)]
-                             for by, size in (("rows", rows), ("columns", columns)))  # fmt: skip
+        by_row, by_column = (
+            [exact(x) for x in lines(tiles, values, by, size)] for by, size in (("rows", rows), ("columns", columns))
+        )
         with localcontext(prec=DIGITS):
             squares = [sum((x * x for x in line), Decimal(0)) for line in by_row]
             sums = [[sum(line, Decimal(0)) for line in by] for by in (by_row, by_column)]

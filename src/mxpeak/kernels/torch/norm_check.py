@@ -29,9 +29,14 @@ Pair = tuple[torch.Tensor, torch.Tensor]
 
 
 def extended_pass(
-    tiles: Sequence[Tile], band: Band, top: torch.Tensor, squares: torch.Tensor, by_row: torch.Tensor,
-    by_column: torch.Tensor, count: torch.Tensor,
-) -> None:  # fmt: skip
+    tiles: Sequence[Tile],
+    band: Band,
+    top: torch.Tensor,
+    squares: torch.Tensor,
+    by_row: torch.Tensor,
+    by_column: torch.Tensor,
+    count: torch.Tensor,
+) -> None:
     """Add to sums of two rows, high and low; raise the largest; count the entries."""
     for strip in strips(tiles, band, STRIP):
         x, q = _expanded(strip)

@@ -62,9 +62,14 @@ def root(x: torch.Tensor) -> torch.Tensor:
 
 
 def norm_pass(
-    tiles: Sequence[Tile], band: Band, wants: Collection[str], top: torch.Tensor, squares: torch.Tensor,
-    by_row: torch.Tensor, by_column: torch.Tensor,
-) -> None:  # fmt: skip
+    tiles: Sequence[Tile],
+    band: Band,
+    wants: Collection[str],
+    top: torch.Tensor,
+    squares: torch.Tensor,
+    by_row: torch.Tensor,
+    by_column: torch.Tensor,
+) -> None:
     """Add to the sums that are wanted, and raise the largest."""
     for strip in strips(tiles, band):
         x = modulus(strip.re, strip.im)
@@ -95,9 +100,16 @@ def row_column_max(
 
 
 def folded_sums(
-    tiles: Sequence[Tile], band: Band, wants: Collection[str], squared: bool, sigmas: Sequence[float],
-    row_factors: torch.Tensor, column_factors: torch.Tensor, by_row: torch.Tensor, by_column: torch.Tensor,
-) -> None:  # fmt: skip
+    tiles: Sequence[Tile],
+    band: Band,
+    wants: Collection[str],
+    squared: bool,
+    sigmas: Sequence[float],
+    row_factors: torch.Tensor,
+    column_factors: torch.Tensor,
+    by_row: torch.Tensor,
+    by_column: torch.Tensor,
+) -> None:
     """Add to the folds: q = (σ + x) - σ, x -= q, each operation rounded."""
     for strip in strips(tiles, band):
         if "rows" in wants:

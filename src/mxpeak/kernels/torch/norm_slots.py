@@ -16,9 +16,14 @@ Tensor = Any
 
 
 def norm_pass(
-    tiles: Sequence[Tile], band: Band, wants: Collection[str], top: Tensor, squares: Tensor, by_row: Tensor,
+    tiles: Sequence[Tile],
+    band: Band,
+    wants: Collection[str],
+    top: Tensor,
+    squares: Tensor,
+    by_row: Tensor,
     by_column: Tensor,
-) -> None:  # fmt: skip
+) -> None:
     """Add to the sums that are wanted, and raise the largest."""
     from mxpeak.kernels.torch.triton.norms import launch_pass
 
@@ -29,9 +34,18 @@ def norm_pass(
         parts = torch.zeros(programs, 3, dtype=torch.float64, device=top.device)
         by_line, by_position = _slots(batch, along, across, (), torch.float64, top.device)
         launch_pass(
-            batch, _table(batch, top.device), tops, parts, by_line, by_position, top="max" in wants,
-            square="squares" in wants, along=along, across=across, largest=False,
-        )  # fmt: skip
+            batch,
+            _table(batch, top.device),
+            tops,
+            parts,
+            by_line,
+            by_position,
+            top="max" in wants,
+            square="squares" in wants,
+            along=along,
+            across=across,
+            largest=False,
+        )
         if "max" in wants:
             torch.maximum(top, tops.max().view(torch.float64), out=top)
         squares += parts.sum(dim=0)
@@ -52,21 +66,39 @@ def row_column_max(
         along, across = _wanted(batch, wants)
         by_line, by_position = _slots(batch, along, across, (), torch.int64, by_row.device)
         launch_pass(
-            batch, _table(batch, by_row.device), by_line, by_row, by_line, by_position, top=False, square=False,
-            along=along, across=across, largest=True,
-        )  # fmt: skip
+            batch,
+            _table(batch, by_row.device),
+            by_line,
+            by_row,
+            by_line,
+            by_position,
+            top=False,
+            square=False,
+            along=along,
+            across=across,
+            largest=True,
+        )
         line_tops, position_tops = _targets(batch, by_row, by_column)
-        for wanted, tops, found, span in ((along, line_tops, by_line, batch.by_line),
-                                          (across, position_tops, by_position, batch.by_position)):  # fmt: skip
+        for wanted, tops, found, span in (
+            (along, line_tops, by_line, batch.by_line),
+            (across, position_tops, by_position, batch.by_position),
+        ):
             if wanted:
                 mine = _part(tops, span)
                 torch.maximum(mine, found.amax(dim=0).view(torch.float64), out=mine)
 
 
 def folded_sums(
-    tiles: Sequence[Tile], band: Band, wants: Collection[str], squared: bool, sigmas: Sequence[float],
-    row_factors: Tensor, column_factors: Tensor, by_row: Tensor, by_column: Tensor,
-) -> None:  # fmt: skip
+    tiles: Sequence[Tile],
+    band: Band,
+    wants: Collection[str],
+    squared: bool,
+    sigmas: Sequence[float],
+    row_factors: Tensor,
+    column_factors: Tensor,
+    by_row: Tensor,
+    by_column: Tensor,
+) -> None:
     """Add to the folds."""
     from mxpeak.kernels.torch.triton.norms import launch_folds
 
@@ -77,9 +109,16 @@ def folded_sums(
         by_line, by_position = _slots(batch, along, across, (len(sigmas),), torch.float64, where)
         factors = _targets(batch, row_factors, column_factors)
         launch_folds(
-            batch, _table(batch, where), constants, *factors, by_line, by_position, squared=squared, along=along,
+            batch,
+            _table(batch, where),
+            constants,
+            *factors,
+            by_line,
+            by_position,
+            squared=squared,
+            along=along,
             across=across,
-        )  # fmt: skip
+        )
         line_sums, position_sums = _targets(batch, by_row, by_column)
         if along:
             _part(line_sums, batch.by_line).add_(by_line.sum(dim=1))
@@ -96,9 +135,18 @@ def read_all(tiles: Sequence[Tile]) -> None:
         tops = torch.empty(batch.wide * batch.strips * len(batch.pieces), dtype=torch.int64, device=where)
         none = torch.empty(1, 1, dtype=torch.float64, device=where)
         launch_pass(
-            batch, _table(batch, where), tops, none, none, none, top=True, square=False, along=False, across=False,
+            batch,
+            _table(batch, where),
+            tops,
+            none,
+            none,
+            none,
+            top=True,
+            square=False,
+            along=False,
+            across=False,
             largest=False,
-        )  # fmt: skip
+        )
 
 
 def _real_parts(tile: Tile) -> list[Tile]:

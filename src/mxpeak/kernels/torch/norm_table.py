@@ -20,9 +20,24 @@ from mxpeak.layout.structure import WHOLE, Band
 
 #: The columns of the table; strides are in real numbers.
 (
-    ADDRESS, LINES, LENGTH, LINE_STRIDE, STRIDE, LINE0, POSITION0, LINE_SLOT, POSITION_SLOT,
-    LINE_FIRST, LINE_NB, LINE_JUMP, FIRST, NB, JUMP, BACK, AHEAD,
-) = range(17)  # fmt: skip
+    ADDRESS,
+    LINES,
+    LENGTH,
+    LINE_STRIDE,
+    STRIDE,
+    LINE0,
+    POSITION0,
+    LINE_SLOT,
+    POSITION_SLOT,
+    LINE_FIRST,
+    LINE_NB,
+    LINE_JUMP,
+    FIRST,
+    NB,
+    JUMP,
+    BACK,
+    AHEAD,
+) = range(17)
 COLUMNS = 17
 #: Tiles of one launch: the device computes on them while the next are put into a table.
 BATCH = 512
@@ -84,10 +99,24 @@ class Piece:
         """Its row of the table."""
         line, position, parts = self.line_map, self.position_map, 2 if self.A.is_complex() else 1
         return (
-            self.A.data_ptr(), line.size, position.size, parts * self.line_stride, parts * self.stride, self.line0,
-            self.position0, line_slot, position_slot, line.first, line.nb, line.jump,
-            position.first, position.nb, position.jump, min(self.band.below, FAR), min(self.band.above, FAR),
-        )  # fmt: skip
+            self.A.data_ptr(),
+            line.size,
+            position.size,
+            parts * self.line_stride,
+            parts * self.stride,
+            self.line0,
+            self.position0,
+            line_slot,
+            position_slot,
+            line.first,
+            line.nb,
+            line.jump,
+            position.first,
+            position.nb,
+            position.jump,
+            min(self.band.below, FAR),
+            min(self.band.above, FAR),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +145,9 @@ class Batch:
 
 def batches(tiles: Sequence[Tile], band: Band, loads: int) -> Iterator[Batch]:
     """What meets the band, in the order of rows and columns, a launch at a time."""
-    pieces = [as_lines(tile, band) for tile in sorted(tiles, key=lambda tile: (tile.row0, tile.col0))
-              if meets(tile, band)]  # fmt: skip
+    pieces = [
+        as_lines(tile, band) for tile in sorted(tiles, key=lambda tile: (tile.row0, tile.col0)) if meets(tile, band)
+    ]
     for kind, same in groupby(sorted(pieces, key=lambda piece: piece.kind), key=lambda piece: piece.kind):
         group = list(same)
         for k in range(0, len(group), BATCH):
@@ -139,8 +169,9 @@ def as_lines(tile: Tile, band: Band) -> Piece:
     apart = (right if n > 1 else FAR, down if m > 1 else FAR)  # the stride of a single entry means nothing
     turned = apart[1] < apart[0] if apart[0] != apart[1] else m > n
     if turned:
-        return Piece(tile.A, True, tile.col0, tile.row0, tile.cols, tile.rows, right, down if m > 1 else 1,
-                     band.transposed)  # fmt: skip
+        return Piece(
+            tile.A, True, tile.col0, tile.row0, tile.cols, tile.rows, right, down if m > 1 else 1, band.transposed
+        )
     return Piece(tile.A, False, tile.row0, tile.col0, tile.rows, tile.cols, down, right if n > 1 else 1, band)
 
 
@@ -158,9 +189,20 @@ def batch(pieces: list[Piece], kind: tuple[bool, bool, bool], banded: bool, load
     lines = min(p.line0 for p in pieces), max(p.line0 + p.line_map.size for p in pieces)
     positions = min(p.position0 for p in pieces), max(p.position0 + p.position_map.size for p in pieces)
     return Batch(
-        pieces, rows, block, turned, unit, aligned, banded, strip, -(-most_lines // strip), wide, deep,
-        (*lines, wide * (max(line_slots) + 1)), (*positions, deep * (max(position_slots) + 1)),
-    )  # fmt: skip
+        pieces,
+        rows,
+        block,
+        turned,
+        unit,
+        aligned,
+        banded,
+        strip,
+        -(-most_lines // strip),
+        wide,
+        deep,
+        (*lines, wide * (max(line_slots) + 1)),
+        (*positions, deep * (max(position_slots) + 1)),
+    )
 
 
 def block_of(A: torch.Tensor, lines: int, length: int, aligned: bool, loads: int) -> Block:

@@ -61,9 +61,17 @@ class SparseSetup:
             pattern = like.pattern
             entries = like.entries if like.values == values else narrowed(like.entries, values)
         return TorchMatrix(
-            rows.n, rows.halo, stored.nnz, values, vectors, pattern, entries, device.tensor(stored.diagonal),
-            device.tensor(stored.halo_entries), Replay(self._recorder),
-        )  # fmt: skip
+            rows.n,
+            rows.halo,
+            stored.nnz,
+            values,
+            vectors,
+            pattern,
+            entries,
+            device.tensor(stored.diagonal),
+            device.tensor(stored.halo_entries),
+            Replay(self._recorder),
+        )
 
     def row_sums(self, rows: Rows, order: Order) -> Tensor:
         return self.device.tensor(self._host.row_sums(rows, order))

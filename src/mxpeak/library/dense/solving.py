@@ -170,7 +170,7 @@ class LUFactors:
 
     def __init__(
         self, A: Matrix, dtype: np.dtype[Any], factors: Factors, spans: Spans, notes: tuple[str, ...], most: int
-    ):  # fmt: skip
+    ):
         self.A = A
         self._dtype = dtype
         self._most = most  # steps of GMRES
@@ -225,12 +225,20 @@ class LUFactors:
         if done.doubtful and factors.condition * roundoff(dtype) >= 1.0:
             notes += (_note_of_singularity(factors.condition, dtype, done.outcome),)
         return SolveInfo(
-            outcome=done.outcome, n=self.A.shape[0], rhs=rhs, precision=factors.precision, emulated=factors.emulated,
-            iterations=done.steps, backward_error=done.eta, scaled=factors.scaling is not None,
-            fallback=bool(self._notes), message="\n".join(notes),
-            times={name: phase.time_s for name, phase in spans.phases.items()}, history=tuple(done.history),
+            outcome=done.outcome,
+            n=self.A.shape[0],
+            rhs=rhs,
+            precision=factors.precision,
+            emulated=factors.emulated,
+            iterations=done.steps,
+            backward_error=done.eta,
+            scaled=factors.scaling is not None,
+            fallback=bool(self._notes),
+            message="\n".join(notes),
+            times={name: phase.time_s for name, phase in spans.phases.items()},
+            history=tuple(done.history),
             _estimates=Estimates(factors),
-        )  # fmt: skip
+        )
 
 
 def _chosen(n: int, dtype: np.dtype[Any], name: str, sides: int, *, on_device: bool) -> str:

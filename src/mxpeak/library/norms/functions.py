@@ -41,10 +41,18 @@ class Norms(NamedTuple):
 
 
 def norm(
-    A: Any, kind: Any = "fro", *, structure: str = "general", uplo: str | None = None, diag: str | None = None,
-    kl: int | None = None, ku: int | None = None, deterministic: bool = False, threads: int | None = None,
+    A: Any,
+    kind: Any = "fro",
+    *,
+    structure: str = "general",
+    uplo: str | None = None,
+    diag: str | None = None,
+    kl: int | None = None,
+    ku: int | None = None,
+    deterministic: bool = False,
+    threads: int | None = None,
     device: str = "auto",
-) -> float:  # fmt: skip
+) -> float:
     """One norm of A: `max` |a_ij|, `one` = max_j Σ_i |a_ij|, `inf` = max_i Σ_j |a_ij|, or `fro` = sqrt(Σ |a_ij|²).
 
     `structure` says which entries are read: general, trapezoid, triangular (`uplo` lower or upper, `diag` nonunit or
@@ -71,17 +79,33 @@ def norm(
 
 
 def norms(
-    A: Any, *, structure: str = "general", uplo: str | None = None, diag: str | None = None, kl: int | None = None,
-    ku: int | None = None, deterministic: bool = False, threads: int | None = None, device: str = "auto",
-) -> Norms:  # fmt: skip
+    A: Any,
+    *,
+    structure: str = "general",
+    uplo: str | None = None,
+    diag: str | None = None,
+    kl: int | None = None,
+    ku: int | None = None,
+    deterministic: bool = False,
+    threads: int | None = None,
+    device: str = "auto",
+) -> Norms:
     """All four norms of A in one pass over memory; see `norm`."""
     return Norms(**_Call(A, KINDS, structure, uplo, diag, kl, ku, deterministic, threads, device).norms())
 
 
 def column_norms(
-    A: Any, kind: Any = "fro", *, structure: str = "general", uplo: str | None = None, diag: str | None = None,
-    kl: int | None = None, ku: int | None = None, threads: int | None = None, device: str = "auto",
-) -> Any:  # fmt: skip
+    A: Any,
+    kind: Any = "fro",
+    *,
+    structure: str = "general",
+    uplo: str | None = None,
+    diag: str | None = None,
+    kl: int | None = None,
+    ku: int | None = None,
+    threads: int | None = None,
+    device: str = "auto",
+) -> Any:
     """The norm of every column of A as a vector: its `max` (or `inf`), its sum `one`, or its length `fro`.
 
     A float64 array, or of a tensor a tensor on its device, with one entry a column, on every rank; the same bits on any
@@ -91,9 +115,17 @@ def column_norms(
 
 
 def row_norms(
-    A: Any, kind: Any = "fro", *, structure: str = "general", uplo: str | None = None, diag: str | None = None,
-    kl: int | None = None, ku: int | None = None, threads: int | None = None, device: str = "auto",
-) -> Any:  # fmt: skip
+    A: Any,
+    kind: Any = "fro",
+    *,
+    structure: str = "general",
+    uplo: str | None = None,
+    diag: str | None = None,
+    kl: int | None = None,
+    ku: int | None = None,
+    threads: int | None = None,
+    device: str = "auto",
+) -> Any:
     """The norm of every row of A; see `column_norms`."""
     return _Call(A, (kind,), structure, uplo, diag, kl, ku, True, threads, device).vector_norms("rows")
 

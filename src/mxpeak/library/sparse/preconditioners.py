@@ -162,9 +162,7 @@ class Identity:
 class Users:
     """A user's function r -> M^-1 r, for vectors of the user's own, unscaled system."""
 
-    def __init__(
-        self, workshop: Workshop, A: SparseMatrix, function: Callable[[Vector], Any], scaling: Scaling
-    ):  # fmt: skip
+    def __init__(self, workshop: Workshop, A: SparseMatrix, function: Callable[[Vector], Any], scaling: Scaling):
         self._kernels, self._spans = workshop.kernels, workshop.spans
         self._A, self._function, self._scaling = A, function, scaling
         self._x = A.halo_vector()

@@ -52,9 +52,15 @@ class Solver:
     """One matrix, set up for any number of right-hand sides."""
 
     def __init__(
-        self, kernels: SparseKernels, A: Csr, precision: str, preconditioner: Any, storage: str, smoother: str,
+        self,
+        kernels: SparseKernels,
+        A: Csr,
+        precision: str,
+        preconditioner: Any,
+        storage: str,
+        smoother: str,
         restart: int,
-    ):  # fmt: skip
+    ):
         begin = time.perf_counter()
         self.spans, self.notes, self.fallback = Spans(stopwatch=kernels.stopwatch), list[str](), False
         self.nnz, self._kernels, self._A, self._restart = A.nnz, kernels, A, restart

@@ -109,9 +109,10 @@ class Options:
 
     def __post_init__(self) -> None:
         for name, value, choices in (
-            ("precision", self.precision, choosing.PRECISION_NAMES), ("storage", self.storage, STORAGES),
+            ("precision", self.precision, choosing.PRECISION_NAMES),
+            ("storage", self.storage, STORAGES),
             ("smoother", self.smoother, SMOOTHERS),
-        ):  # fmt: skip
+        ):
             if value not in choices:
                 raise UsageError(f"unknown {name} {value!r}; choose one of {', '.join(choices)}")
         for name, count in (("restart", self.restart), ("max_iterations", self.max_iterations)):
@@ -122,10 +123,20 @@ class Options:
 
 
 def gmres(
-    A: Any, b: Any, precision: str = "mixed", *, x0: Any = None, tol: float = 1e-9, restart: int = 30,
-    max_iterations: int = 10_000, preconditioner: Any = "auto", storage: str = "auto", smoother: str = "coloured",
-    threads: int | None = None, device: str = "auto",
-) -> tuple[Any, GmresInfo]:  # fmt: skip
+    A: Any,
+    b: Any,
+    precision: str = "mixed",
+    *,
+    x0: Any = None,
+    tol: float = 1e-9,
+    restart: int = 30,
+    max_iterations: int = 10_000,
+    preconditioner: Any = "auto",
+    storage: str = "auto",
+    smoother: str = "coloured",
+    threads: int | None = None,
+    device: str = "auto",
+) -> tuple[Any, GmresInfo]:
     """Solve A x = b to ||b - A x|| <= tol·||b||; A is sparse, and neither A nor b is changed.
 
     A: n×n, any sparse matrix or array of SciPy or a sparse tensor of torch, of any real type; b: (n,) or (n, k), an
@@ -182,11 +193,27 @@ def _info(solver: Solver, done: list[Column], tol: float) -> GmresInfo:
     residual = float(np.max([one.residual for one in done]))  # NaN where one is, which max would pass over
     notes = dict.fromkeys([*solver.notes, *(one.note for one in done if one.note)])
     return GmresInfo(
-        outcome=Outcome.SOLVED if residual <= tol else Outcome.UNREACHED, n=problem.inner.n, nnz=solver.nnz,
-        rhs=len(done), tol=tol, residual=residual, iterations=longest.steps, cycles=longest.cycles,
-        values=problem.inner.A.values, vectors=problem.inner.A.vectors, preconditioner=choice.name,
-        reason=choice.reason, levels=problem.levels, storage=problem.inner.A.storage, colours=problem.colours,
-        scaled=solver.plan.scaling.active, fallback=solver.fallback, message="\n".join(notes), bytes=problem.bytes,
-        device=solver.device, setup_s=solver.setup_s,
-        times={name: phase.time_s for name, phase in solver.spans.phases.items()}, history=tuple(longest.history),
-    )  # fmt: skip
+        outcome=Outcome.SOLVED if residual <= tol else Outcome.UNREACHED,
+        n=problem.inner.n,
+        nnz=solver.nnz,
+        rhs=len(done),
+        tol=tol,
+        residual=residual,
+        iterations=longest.steps,
+        cycles=longest.cycles,
+        values=problem.inner.A.values,
+        vectors=problem.inner.A.vectors,
+        preconditioner=choice.name,
+        reason=choice.reason,
+        levels=problem.levels,
+        storage=problem.inner.A.storage,
+        colours=problem.colours,
+        scaled=solver.plan.scaling.active,
+        fallback=solver.fallback,
+        message="\n".join(notes),
+        bytes=problem.bytes,
+        device=solver.device,
+        setup_s=solver.setup_s,
+        times={name: phase.time_s for name, phase in solver.spans.phases.items()},
+        history=tuple(longest.history),
+    )

@@ -119,9 +119,15 @@ class Problem:
         with self._spans("preconditioner set-up"):
             self._preconditioner = self._made()
             self.system = Continued(
-                self._kernels, Solo(), self.outer, self.inner, zeros(self._kernels, self.inner.n, "fp64"),
-                self._preconditioner, self._plan.restart, self._spans,
-            )  # fmt: skip
+                self._kernels,
+                Solo(),
+                self.outer,
+                self.inner,
+                zeros(self._kernels, self.inner.n, "fp64"),
+                self._preconditioner,
+                self._plan.restart,
+                self._spans,
+            )
 
     def _made(self) -> Any:
         kernels, A, choice = self._kernels, self.inner, self._plan.choice

@@ -52,9 +52,17 @@ def _tf32(x):
 
 @triton.jit
 def cast_kernel(
-    source, target, m, n, source_ld, target_ld, HOW: tl.constexpr, TURNED: tl.constexpr, BM: tl.constexpr,
+    source,
+    target,
+    m,
+    n,
+    source_ld,
+    target_ld,
+    HOW: tl.constexpr,
+    TURNED: tl.constexpr,
+    BM: tl.constexpr,
     BN: tl.constexpr,
-):  # fmt: skip
+):
     """target[i, j] = source[i, j], a tile a program; the target by columns (TURNED) or by rows."""
     i = (tl.program_id(0) * BM + tl.arange(0, BM)).to(tl.int64)
     j = (tl.program_id(1) * BN + tl.arange(0, BN)).to(tl.int64)
@@ -96,14 +104,23 @@ def _launch(source: Tensor, target: Tensor, how: tl.constexpr) -> None:
     grid = (triton.cdiv(m, ROWS), triton.cdiv(n, COLUMNS))
     target_ld = target.stride(1) if turned else target.stride(0)
     cast_kernel[grid](
-        source, target, m, n, source.stride(0), target_ld, HOW=how, TURNED=turned, BM=ROWS, BN=COLUMNS,
-        num_warps=WARPS,
-    )  # fmt: skip
+        source, target, m, n, source.stride(0), target_ld, HOW=how, TURNED=turned, BM=ROWS, BN=COLUMNS, num_warps=WARPS
+    )
 
 
 def _compiled(source: str, target: str, how: int, turned: bool) -> tuple[object, dict[str, str], dict[str, object]]:
-    signature = {"source": source, "target": target, "m": "i32", "n": "i32", "source_ld": "i64", "target_ld": "i64",
-                 "HOW": "constexpr", "TURNED": "constexpr", "BM": "constexpr", "BN": "constexpr"}  # fmt: skip
+    signature = {
+        "source": source,
+        "target": target,
+        "m": "i32",
+        "n": "i32",
+        "source_ld": "i64",
+        "target_ld": "i64",
+        "HOW": "constexpr",
+        "TURNED": "constexpr",
+        "BM": "constexpr",
+        "BN": "constexpr",
+    }
     return cast_kernel, signature, {"HOW": how, "TURNED": turned, "BM": ROWS, "BN": COLUMNS}
 
 
@@ -111,6 +128,10 @@ COMPILED = [
     _compiled(source, target, how, turned)
     for turned in (False, True)
     for source, target, how in (
-        ("*fp32", "*fp16", 0), ("*fp32", "*u8", 1), ("*fp32", "*i16", 2), ("*fp32", "*fp32", 3), ("*fp64", "*fp64", 0),
+        ("*fp32", "*fp16", 0),
+        ("*fp32", "*u8", 1),
+        ("*fp32", "*i16", 2),
+        ("*fp32", "*fp32", 3),
+        ("*fp64", "*fp64", 0),
     )
-]  # fmt: skip
+]

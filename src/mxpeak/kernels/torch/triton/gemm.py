@@ -28,9 +28,22 @@ TINY = 16
 
 @triton.jit
 def gemm_kernel(
-    C, A, B, m, n, k, c_ld, a_ld, b_k, b_n, EVEN_K: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
-    BK: tl.constexpr, GROUP: tl.constexpr,
-):  # fmt: skip
+    C,
+    A,
+    B,
+    m,
+    n,
+    k,
+    c_ld,
+    a_ld,
+    b_k,
+    b_n,
+    EVEN_K: tl.constexpr,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+    BK: tl.constexpr,
+    GROUP: tl.constexpr,
+):
     """A tile of C -= A B; B[k, n] at b_k·k + b_n·n."""
     across, down = tl.cdiv(n, BN), tl.cdiv(m, BM)
     group = tl.program_id(0) // (GROUP * across)
@@ -64,9 +77,24 @@ def launch_subtract_product(C: Tensor, A: Tensor, B: Tensor) -> None:
     BM, BN, BK, stages = tile_of(A)
     grid = (triton.cdiv(m, BM) * triton.cdiv(n, BN),)
     gemm_kernel[grid](
-        C, A, B, m, n, k, C.stride(0), A.stride(0), B.stride(0), B.stride(1), EVEN_K=k % BK == 0, BM=BM, BN=BN, BK=BK,
-        GROUP=GROUP, num_warps=WARPS, num_stages=stages,
-    )  # fmt: skip
+        C,
+        A,
+        B,
+        m,
+        n,
+        k,
+        C.stride(0),
+        A.stride(0),
+        B.stride(0),
+        B.stride(1),
+        EVEN_K=k % BK == 0,
+        BM=BM,
+        BN=BN,
+        BK=BK,
+        GROUP=GROUP,
+        num_warps=WARPS,
+        num_stages=stages,
+    )
 
 
 def tile_of(A: Tensor) -> tuple[int, int, int, int]:
@@ -81,8 +109,14 @@ def tile_of(A: Tensor) -> tuple[int, int, int, int]:
 
 def _compiled(operand: str, tile: tuple[int, int, int], depth: int) -> tuple[Any, dict[str, str], dict[str, Any]]:
     constants = {"EVEN_K": True, "BM": tile[0], "BN": tile[1], "BK": depth, "GROUP": GROUP, "b_k": 1}
-    signature = {"C": "*fp32", "A": operand, "B": operand,
-                 **dict.fromkeys(("m", "n", "k", "c_ld", "a_ld"), "i32"), "b_k": "constexpr", "b_n": "i32"}  # fmt: skip
+    signature = {
+        "C": "*fp32",
+        "A": operand,
+        "B": operand,
+        **dict.fromkeys(("m", "n", "k", "c_ld", "a_ld"), "i32"),
+        "b_k": "constexpr",
+        "b_n": "i32",
+    }
     return gemm_kernel, signature | dict.fromkeys(constants, "constexpr"), constants
 
 

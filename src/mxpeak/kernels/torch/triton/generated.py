@@ -67,9 +67,20 @@ def _normal(x):
 
 @triton.jit
 def _entries(
-    rows, cols, in_rows, in_cols, reals, starts, a, c, i_at, j_at, diagonal, KIND: tl.constexpr,
+    rows,
+    cols,
+    in_rows,
+    in_cols,
+    reals,
+    starts,
+    a,
+    c,
+    i_at,
+    j_at,
+    diagonal,
+    KIND: tl.constexpr,
     HAS_DIAGONAL: tl.constexpr,
-):  # fmt: skip
+):
     """A tile of entries in fp64."""
     scale, shift = tl.load(reals), tl.load(reals + 1)
     alpha, beta = tl.load(reals + 2), tl.load(reals + 3)
@@ -95,9 +106,22 @@ def _entries(
 
 @triton.jit
 def generate_kernel(
-    A, ld, m, n, reals, starts, a, c, i_at, j_at, diagonal, KIND: tl.constexpr, HAS_DIAGONAL: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr,
-):  # fmt: skip
+    A,
+    ld,
+    m,
+    n,
+    reals,
+    starts,
+    a,
+    c,
+    i_at,
+    j_at,
+    diagonal,
+    KIND: tl.constexpr,
+    HAS_DIAGONAL: tl.constexpr,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+):
     """A tile of the matrix, stored."""
     rows, cols = tl.program_id(1) * BM + tl.arange(0, BM), tl.program_id(0) * BN + tl.arange(0, BN)
     in_rows, in_cols = rows < m, cols < n
@@ -108,9 +132,24 @@ def generate_kernel(
 
 @triton.jit
 def fold_kernel(
-    sums, m, n, span, reals, starts, a, c, i_at, j_at, diagonal, x, KIND: tl.constexpr,
-    HAS_DIAGONAL: tl.constexpr, TASK: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
-):  # fmt: skip
+    sums,
+    m,
+    n,
+    span,
+    reals,
+    starts,
+    a,
+    c,
+    i_at,
+    j_at,
+    diagonal,
+    x,
+    KIND: tl.constexpr,
+    HAS_DIAGONAL: tl.constexpr,
+    TASK: tl.constexpr,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+):
     """Over a part's columns: Σ a_ij x_j (MULTIPLY), or Σ |a_ij| (SUM)."""
     part = tl.program_id(1)
     rows = tl.program_id(0) * BM + tl.arange(0, BM)
@@ -131,9 +170,18 @@ def launch_generate(A: Tensor, made: Recipe, diagonal: Tensor | None) -> None:
     """A = the matrix, rounded once to its type."""
     m, n = A.shape
     generate_kernel[(triton.cdiv(n, COLUMNS), triton.cdiv(m, ROWS))](
-        A, A.stride(0), m, n, *_tables(made, diagonal), KIND=made.kind, HAS_DIAGONAL=diagonal is not None,
-        BM=ROWS, BN=COLUMNS, num_warps=_warps(made), enable_fp_fusion=False,
-    )  # fmt: skip
+        A,
+        A.stride(0),
+        m,
+        n,
+        *_tables(made, diagonal),
+        KIND=made.kind,
+        HAS_DIAGONAL=diagonal is not None,
+        BM=ROWS,
+        BN=COLUMNS,
+        num_warps=_warps(made),
+        enable_fp_fusion=False,
+    )
 
 
 def launch_matvec(device: Device, y: Tensor, made: Recipe, diagonal: Tensor | None, x: Tensor) -> None:
@@ -154,10 +202,20 @@ def _fold(device: Device, sums: Tensor, made: Recipe, diagonal: Tensor | None, x
     parts = triton.cdiv(n, span)
     partial = device.empty(parts, m)
     fold_kernel[(blocks, parts)](
-        partial, m, n, span, *_tables(made, diagonal), x, KIND=made.kind,
-        HAS_DIAGONAL=diagonal is not None, TASK=task, BM=ROWS, BN=COLUMNS,
-        num_warps=_warps(made), enable_fp_fusion=False,
-    )  # fmt: skip
+        partial,
+        m,
+        n,
+        span,
+        *_tables(made, diagonal),
+        x,
+        KIND=made.kind,
+        HAS_DIAGONAL=diagonal is not None,
+        TASK=task,
+        BM=ROWS,
+        BN=COLUMNS,
+        num_warps=_warps(made),
+        enable_fp_fusion=False,
+    )
     torch.sum(partial, dim=0, out=sums)
 
 

@@ -189,9 +189,22 @@ def _read(at, mask, COMPLEX: tl.constexpr):
 
 @triton.jit
 def _block(
-    row, base, line_stride, stride, line, end, position0, inside, BANDED: tl.constexpr, COMPLEX: tl.constexpr,
-    ALIGNED: tl.constexpr, U: tl.constexpr, K: tl.constexpr, BL: tl.constexpr, BP: tl.constexpr,
-):  # fmt: skip
+    row,
+    base,
+    line_stride,
+    stride,
+    line,
+    end,
+    position0,
+    inside,
+    BANDED: tl.constexpr,
+    COMPLEX: tl.constexpr,
+    ALIGNED: tl.constexpr,
+    U: tl.constexpr,
+    K: tl.constexpr,
+    BL: tl.constexpr,
+    BP: tl.constexpr,
+):
     """Real and imaginary parts of the block at a line: fp64, but fp32 of entries that are real and narrow."""
     lines = (line + _lines_of(U, BL))[:, :, None, None]
     positions = (position0 + _positions_of(K, BP))[None, None, :, :]
@@ -224,13 +237,34 @@ def _block(
 
 @triton.jit
 def pass_kernel(
-    table, strip, wide, deep, tops, squares,
-    by_line, line_size, line_origin, by_position, position_size, position_origin,
-    BANDED: tl.constexpr, COMPLEX: tl.constexpr, TYPE: tl.constexpr, UNIT: tl.constexpr, ALIGNED: tl.constexpr,
-    U: tl.constexpr, K: tl.constexpr, BL: tl.constexpr, BP: tl.constexpr,
-    WIDE: tl.constexpr, MAX: tl.constexpr, SQUARES: tl.constexpr, ALONG: tl.constexpr, ACROSS: tl.constexpr,
+    table,
+    strip,
+    wide,
+    deep,
+    tops,
+    squares,
+    by_line,
+    line_size,
+    line_origin,
+    by_position,
+    position_size,
+    position_origin,
+    BANDED: tl.constexpr,
+    COMPLEX: tl.constexpr,
+    TYPE: tl.constexpr,
+    UNIT: tl.constexpr,
+    ALIGNED: tl.constexpr,
+    U: tl.constexpr,
+    K: tl.constexpr,
+    BL: tl.constexpr,
+    BP: tl.constexpr,
+    WIDE: tl.constexpr,
+    MAX: tl.constexpr,
+    SQUARES: tl.constexpr,
+    ALONG: tl.constexpr,
+    ACROSS: tl.constexpr,
     LARGEST: tl.constexpr,
-):  # fmt: skip
+):
     """A program's largest |a_ij| and squares; along its lines and across them sums of |a_ij|, or the largest as bits.
 
     tops, squares       one, and three, of each program
@@ -254,7 +288,7 @@ def pass_kernel(
     for line in range(line0, end, U * BL):
         re, im = _block(
             row, base, line_stride, stride, line, end, position0, inside, BANDED, COMPLEX, ALIGNED, U, K, BL, BP
-        )  # fmt: skip
+        )
         x = re
         if SIZES:
             x = _modulus(re, im, WIDE) if COMPLEX else tl.abs(re.to(tl.float64))
@@ -300,12 +334,36 @@ def _term(re, im, f, SQUARED: tl.constexpr, COMPLEX: tl.constexpr):
 
 @triton.jit
 def fold_kernel(
-    table, strip, wide, deep, sigmas, line_factors, position_factors,
-    by_line, fold_of_lines, line_size, line_origin, by_position, fold_of_positions, position_size, position_origin,
-    BANDED: tl.constexpr, COMPLEX: tl.constexpr, TYPE: tl.constexpr, UNIT: tl.constexpr, ALIGNED: tl.constexpr,
-    U: tl.constexpr, K: tl.constexpr, BL: tl.constexpr, BP: tl.constexpr,
-    ALONG: tl.constexpr, ACROSS: tl.constexpr, SQUARED: tl.constexpr, SKIP: tl.constexpr, FOLDED: tl.constexpr,
-):  # fmt: skip
+    table,
+    strip,
+    wide,
+    deep,
+    sigmas,
+    line_factors,
+    position_factors,
+    by_line,
+    fold_of_lines,
+    line_size,
+    line_origin,
+    by_position,
+    fold_of_positions,
+    position_size,
+    position_origin,
+    BANDED: tl.constexpr,
+    COMPLEX: tl.constexpr,
+    TYPE: tl.constexpr,
+    UNIT: tl.constexpr,
+    ALIGNED: tl.constexpr,
+    U: tl.constexpr,
+    K: tl.constexpr,
+    BL: tl.constexpr,
+    BP: tl.constexpr,
+    ALONG: tl.constexpr,
+    ACROSS: tl.constexpr,
+    SQUARED: tl.constexpr,
+    SKIP: tl.constexpr,
+    FOLDED: tl.constexpr,
+):
     """Folds SKIP … SKIP+FOLDED-1, at most four, of the sums along lines and across them: q = (σ + x) - σ, x -= q.
 
     by_line, by_position   [folds, slots, size], zero: as in `pass_kernel`; a fold of them is so many numbers
@@ -330,7 +388,7 @@ def fold_kernel(
     for line in range(line0, end, U * BL):
         re, im = _block(
             row, base, line_stride, stride, line, end, position0, inside, BANDED, COMPLEX, ALIGNED, U, K, BL, BP
-        )  # fmt: skip
+        )
         if ACROSS:
             x = _term(re, im, f_position[None, None, :, :], SQUARED, COMPLEX)
             for k in tl.static_range(SKIP + FOLDED):
@@ -374,34 +432,83 @@ def fold_kernel(
 
 
 def launch_pass(
-    batch: Batch, table: Tensor, tops: Tensor, squares: Tensor, by_line: Tensor, by_position: Tensor, *, top: bool,
-    square: bool, along: bool, across: bool, largest: bool,
-) -> None:  # fmt: skip
+    batch: Batch,
+    table: Tensor,
+    tops: Tensor,
+    squares: Tensor,
+    by_line: Tensor,
+    by_position: Tensor,
+    *,
+    top: bool,
+    square: bool,
+    along: bool,
+    across: bool,
+    largest: bool,
+) -> None:
     """`pass_kernel` on a batch."""
     line_span, position_span = _span(by_line, batch.by_line), _span(by_position, batch.by_position)
     with torch.cuda.device_of(table):
         pass_kernel[_grid(batch)](
-            table, batch.strip, batch.wide, batch.deep, tops, squares, by_line, *line_span, by_position, *position_span,
-            **_form_of(batch), WIDE=wide(batch.pieces[0].A), MAX=top, SQUARES=square, ALONG=along, ACROSS=across,
-            LARGEST=largest, num_warps=WARPS,
-        )  # fmt: skip
+            table,
+            batch.strip,
+            batch.wide,
+            batch.deep,
+            tops,
+            squares,
+            by_line,
+            *line_span,
+            by_position,
+            *position_span,
+            **_form_of(batch),
+            WIDE=wide(batch.pieces[0].A),
+            MAX=top,
+            SQUARES=square,
+            ALONG=along,
+            ACROSS=across,
+            LARGEST=largest,
+            num_warps=WARPS,
+        )
 
 
 def launch_folds(
-    batch: Batch, table: Tensor, sigmas: Tensor, line_factors: Tensor, position_factors: Tensor, by_line: Tensor,
-    by_position: Tensor, *, squared: bool, along: bool, across: bool,
-) -> None:  # fmt: skip
+    batch: Batch,
+    table: Tensor,
+    sigmas: Tensor,
+    line_factors: Tensor,
+    position_factors: Tensor,
+    by_line: Tensor,
+    by_position: Tensor,
+    *,
+    squared: bool,
+    along: bool,
+    across: bool,
+) -> None:
     """`fold_kernel` on a batch, so many folds at a time as it takes."""
     line_span, position_span = _span(by_line, batch.by_line), _span(by_position, batch.by_position)
     for skip in range(0, len(sigmas), FOLDS):
         options = {"SQUARED": squared, "SKIP": skip, "FOLDED": min(FOLDS, len(sigmas) - skip)}
         with torch.cuda.device_of(table):
             fold_kernel[_grid(batch)](
-                table, batch.strip, batch.wide, batch.deep, sigmas, line_factors, position_factors,
-                by_line[skip:], by_line.stride(0), *line_span,
-                by_position[skip:], by_position.stride(0), *position_span,
-                **_form_of(batch), ALONG=along, ACROSS=across, **options, num_warps=WARPS, enable_fp_fusion=False,
-            )  # fmt: skip
+                table,
+                batch.strip,
+                batch.wide,
+                batch.deep,
+                sigmas,
+                line_factors,
+                position_factors,
+                by_line[skip:],
+                by_line.stride(0),
+                *line_span,
+                by_position[skip:],
+                by_position.stride(0),
+                *position_span,
+                **_form_of(batch),
+                ALONG=along,
+                ACROSS=across,
+                **options,
+                num_warps=WARPS,
+                enable_fp_fusion=False,
+            )
 
 
 def wide(A: Tensor) -> bool:
@@ -425,9 +532,16 @@ def _form_of(batch: Batch) -> dict[str, Any]:
 def _form(A: Tensor, block: Block, *, banded: bool, unit: bool, aligned: bool) -> dict[str, Any]:
     """What kernels are compiled for."""
     return {
-        "BANDED": banded, "COMPLEX": A.is_complex(), "TYPE": TYPES[A.real.dtype if A.is_complex() else A.dtype],
-        "UNIT": unit, "ALIGNED": aligned, "U": block.U, "K": block.K, "BL": block.BL, "BP": block.BP,
-    }  # fmt: skip
+        "BANDED": banded,
+        "COMPLEX": A.is_complex(),
+        "TYPE": TYPES[A.real.dtype if A.is_complex() else A.dtype],
+        "UNIT": unit,
+        "ALIGNED": aligned,
+        "U": block.U,
+        "K": block.K,
+        "BL": block.BL,
+        "BP": block.BP,
+    }
 
 
 # --- what compile checks compile --------------------------------------------------------------------------------

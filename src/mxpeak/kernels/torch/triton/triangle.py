@@ -63,9 +63,26 @@ def _folded(total, a, x, inside, FORM: tl.constexpr, WEIGHTED: tl.constexpr):
 
 @triton.jit
 def row_kernel(
-    A, ld, x, out, m, n, span, nb, p, P, cnb, q, Q, FORM: tl.constexpr, PART: tl.constexpr, WEIGHTED: tl.constexpr,
-    ADD: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
-):  # fmt: skip
+    A,
+    ld,
+    x,
+    out,
+    m,
+    n,
+    span,
+    nb,
+    p,
+    P,
+    cnb,
+    q,
+    Q,
+    FORM: tl.constexpr,
+    PART: tl.constexpr,
+    WEIGHTED: tl.constexpr,
+    ADD: tl.constexpr,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+):
     """out[part, i] = the fold of row i over a part's columns; or added to out[i]."""
     part = tl.program_id(1)
     rows = tl.program_id(0) * BM + tl.arange(0, BM)
@@ -100,9 +117,19 @@ def row_kernel(
 
 @triton.jit
 def column_kernel(
-    A, ld, x, out, m, n, span, FORM: tl.constexpr, WEIGHTED: tl.constexpr, ADD: tl.constexpr, BM: tl.constexpr,
+    A,
+    ld,
+    x,
+    out,
+    m,
+    n,
+    span,
+    FORM: tl.constexpr,
+    WEIGHTED: tl.constexpr,
+    ADD: tl.constexpr,
+    BM: tl.constexpr,
     BN: tl.constexpr,
-):  # fmt: skip
+):
     """out[part, j] = the fold of column j over a part's rows; or added to out[j]."""
     part = tl.program_id(1)
     cols = tl.program_id(0) * BN + tl.arange(0, BN)
@@ -136,17 +163,37 @@ def scale_kernel(A, ld, by_row, by_column, m, n, BM: tl.constexpr, BN: tl.conste
 
 
 def launch_rows(
-    device: Device, A: Tensor, x: Tensor | None, out: Tensor, form: str, part: str = "whole",
-    distribution: tuple[int, ...] = (1, 0, 1, 1, 0, 1), *, add: bool = False,
-) -> None:  # fmt: skip
+    device: Device,
+    A: Tensor,
+    x: Tensor | None,
+    out: Tensor,
+    form: str,
+    part: str = "whole",
+    distribution: tuple[int, ...] = (1, 0, 1, 1, 0, 1),
+    *,
+    add: bool = False,
+) -> None:
     """out_i = or += the fold of each row; distribution: NB, p, P of the rows and of the columns, for a triangle."""
     m, n = A.shape
     span, parts = _cut(m, ROWS, n, COLUMNS)
     results, direct = _results(device, out, form, parts, add)
     row_kernel[(triton.cdiv(m, ROWS), parts)](
-        A, A.stride(0), A if x is None else x, results, m, n, span, *distribution, FORM=FORMS[form], PART=PARTS[part],
-        WEIGHTED=x is not None, ADD=direct, BM=ROWS, BN=COLUMNS, num_warps=WARPS,
-    )  # fmt: skip
+        A,
+        A.stride(0),
+        A if x is None else x,
+        results,
+        m,
+        n,
+        span,
+        *distribution,
+        FORM=FORMS[form],
+        PART=PARTS[part],
+        WEIGHTED=x is not None,
+        ADD=direct,
+        BM=ROWS,
+        BN=COLUMNS,
+        num_warps=WARPS,
+    )
     if not direct:
         _finish(A, results, out, form, add)
 
@@ -157,9 +204,20 @@ def launch_columns(device: Device, A: Tensor, x: Tensor | None, out: Tensor, for
     span, parts = _cut(n, COLUMNS, m, ROWS)
     results, direct = _results(device, out, form, parts, add)
     column_kernel[(triton.cdiv(n, COLUMNS), parts)](
-        A, A.stride(0), A if x is None else x, results, m, n, span, FORM=FORMS[form], WEIGHTED=x is not None,
-        ADD=direct, BM=ROWS, BN=COLUMNS, num_warps=WARPS,
-    )  # fmt: skip
+        A,
+        A.stride(0),
+        A if x is None else x,
+        results,
+        m,
+        n,
+        span,
+        FORM=FORMS[form],
+        WEIGHTED=x is not None,
+        ADD=direct,
+        BM=ROWS,
+        BN=COLUMNS,
+        num_warps=WARPS,
+    )
     if not direct:
         _finish(A, results, out, form, add)
 
@@ -204,15 +262,27 @@ _TILE = {"BM": ROWS, "BN": COLUMNS}
 
 def _rows(matrix: str, form: int, part: int, weighted: bool) -> tuple[Any, dict[str, str], dict[str, Any]]:
     constants = {"FORM": form, "PART": part, "WEIGHTED": weighted, "ADD": form != 3, **_TILE}
-    signature = {"A": matrix, "ld": "i64", "x": "*fp64", "out": "*i64" if form == 3 else "*fp64",
-                 **dict.fromkeys(("m", "n", "span", "nb", "p", "P", "cnb", "q", "Q"), "i32")}  # fmt: skip
+    signature = {
+        "A": matrix,
+        "ld": "i64",
+        "x": "*fp64",
+        "out": "*i64" if form == 3 else "*fp64",
+        **dict.fromkeys(("m", "n", "span", "nb", "p", "P", "cnb", "q", "Q"), "i32"),
+    }
     return row_kernel, signature | dict.fromkeys(constants, "constexpr"), constants
 
 
 def _columns(matrix: str, form: int, weighted: bool) -> tuple[Any, dict[str, str], dict[str, Any]]:
     constants = {"FORM": form, "WEIGHTED": weighted, "ADD": form != 3, **_TILE}
-    signature = {"A": matrix, "ld": "i64", "x": "*fp64", "out": "*i64" if form == 3 else "*fp64", "m": "i32",
-                 "n": "i32", "span": "i32"}  # fmt: skip
+    signature = {
+        "A": matrix,
+        "ld": "i64",
+        "x": "*fp64",
+        "out": "*i64" if form == 3 else "*fp64",
+        "m": "i32",
+        "n": "i32",
+        "span": "i32",
+    }
     return column_kernel, signature | dict.fromkeys(constants, "constexpr"), constants
 
 
@@ -225,8 +295,14 @@ COMPILED = [
     entry
     for matrix in ("*fp32", "*fp64")
     for entry in (
-        _rows(matrix, 0, 0, True), _rows(matrix, 1, 1, True), _rows(matrix, 2, 2, True), _rows(matrix, 3, 2, False),
-        _rows(matrix, 1, 0, False), _columns(matrix, 0, True), _columns(matrix, 1, False), _columns(matrix, 3, False),
+        _rows(matrix, 0, 0, True),
+        _rows(matrix, 1, 1, True),
+        _rows(matrix, 2, 2, True),
+        _rows(matrix, 3, 2, False),
+        _rows(matrix, 1, 0, False),
+        _columns(matrix, 0, True),
+        _columns(matrix, 1, False),
+        _columns(matrix, 3, False),
         _scale(matrix),
     )
-]  # fmt: skip
+]
