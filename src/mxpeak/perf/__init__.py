@@ -1,1 +1,1 @@
-"""mxpeak.perf"""
+"""Numbers about numbers: official counts of flops and bytes, and facts about the machine."""

@@ -1,0 +1,64 @@
+"""The table of modules in architecture.md, made of their first lines:  python docs/house.py [--write]
+
+Floors come in the order of the contract in pyproject.toml, the lowest first; without --write the table is printed.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "mxpeak"
+PAGE = Path(__file__).with_name("architecture.md")
+BEGIN = "<!-- made by: python docs/house.py --write -->\n"
+END = "<!-- end of what is made -->\n"
+
+
+def floors() -> list[str]:
+    """The packages and modules of the first contract, from the ground up."""
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"][
+        "contracts"
+    ]
+    layers = next(contract["layers"] for contract in contracts if contract["name"] == "floors")
+    return [name for layer in reversed(layers) for name in layer.split(" | ")]
+
+
+def first_line(file: Path) -> str:
+    """The first line of a module's docstring, as a cell of a table."""
+    text = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
+    return text.split("\n")[0].replace("|", "\\|")
+
+
+def rows(file: Path) -> list[str]:
+    """A row of the table for a module; for a package one for itself, and those of what it has."""
+    if file.is_file():
+        return [f"| `{file.relative_to(SOURCE)}` | {first_line(file)} |"]
+    parts = [part for part in file.iterdir() if part.suffix == ".py" or (part / "__init__.py").exists()]
+    modules = sorted(
+        (part for part in parts if part.name != "__init__.py"), key=lambda part: (part.is_dir(), part.name)
+    )
+    name = f"| **`{file.relative_to(SOURCE)}/`** | **{first_line(file / '__init__.py')}** |"
+    return [name, *(row for module in modules for row in rows(module))]
+
+
+def table() -> str:
+    """The whole table."""
+    files = [SOURCE / name if (SOURCE / name).is_dir() else SOURCE / f"{name}.py" for name in floors()]
+    lines = ["| file | what it is |", "|---|---|", *(row for file in files for row in rows(file))]
+    return "\n".join(lines) + "\n"
+
+
+def page() -> str:
+    """The page with today's table."""
+    before, rest = PAGE.read_text(encoding="utf-8").split(BEGIN)
+    return f"{before}{BEGIN}\n{table()}\n{END}{rest.split(END)[1]}"
+
+
+if __name__ == "__main__":
+    if "--write" in sys.argv[1:]:
+        PAGE.write_text(page(), encoding="utf-8")
+    else:
+        print(table(), end="")
