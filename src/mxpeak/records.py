@@ -64,7 +64,7 @@ def size_text(size_bytes: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Caution:
-    """Something a reader of the result should know, and what would mend it."""
+    """Something a reader of the result should know, and how to fix it."""
 
     code: str
     text: str

@@ -157,8 +157,8 @@ def test_whatever_becomes_of_a_file_it_is_read_as_its_lines_say_or_refused(
 # --- what is refused -----------------------------------------------------------------------------------------------
 
 MISTAKES = {
-    "no banner": ("hello\n1 1 1\n1 1 1\n", "line 1: 'hello' is no Matrix Market banner"),
-    "empty file": ("", "line 1: '' is no Matrix Market banner"),
+    "no banner": ("hello\n1 1 1\n1 1 1\n", "line 1: 'hello' is not a Matrix Market banner"),
+    "empty file": ("", "line 1: '' is not a Matrix Market banner"),
     "short banner": ("%%MatrixMarket matrix coordinate\n1 1 1\n", "line 1: .* should be %%MatrixMarket matrix"),
     "array": ("%%MatrixMarket matrix array real general\n1 1\n1\n", "line 1: the format is array, a dense matrix"),
     "complex": ("%%MatrixMarket matrix coordinate complex general\n1 1 1\n1 1 1 0\n", "line 1: the field is complex"),
@@ -220,5 +220,5 @@ def test_a_folder_and_a_broken_archive_cannot_be_read(tmp_path: Path) -> None:
 def test_a_binary_file_is_no_matrix_market_file(tmp_path: Path) -> None:
     path = tmp_path / "A.mtx"
     path.write_bytes(bytes(range(256)) * 20)
-    with pytest.raises(UsageError, match="is no Matrix Market banner"):
+    with pytest.raises(UsageError, match="is not a Matrix Market banner"):
         read_matrix(path)

@@ -212,7 +212,7 @@ def test_what_cannot_be_solved_is_refused() -> None:
 def test_broken_arrays_are_refused() -> None:
     A = random(5)
     A.indices[3] = 7
-    with pytest.raises(UsageError, match="A is no valid sparse matrix"):
+    with pytest.raises(UsageError, match="A is not a valid sparse matrix"):
         mx.gmres(A, np.ones(5))
 
 
@@ -470,10 +470,10 @@ def test_auto_takes_algebraic_multigrid_where_it_suits() -> None:
 @needs_pyamg
 def test_algebraic_multigrid_says_where_it_cannot_be_had() -> None:
     wild = sparse.csr_array(sparse.diags_array(np.logspace(-30, 30, 324)) @ poisson(18, 18))
-    with pytest.raises(UsageError, match='"amg" cannot be had for this matrix: the scales of its rows or columns'):
+    with pytest.raises(UsageError, match='"amg" is not possible for this matrix: the scales of its rows or columns'):
         mx.gmres(wild, np.ones(324), preconditioner="amg")
     diagonal = sparse.csr_array(sparse.diags_array(np.arange(1.0, 400)))
-    with pytest.raises(UsageError, match='"amg" cannot be had for this matrix'):
+    with pytest.raises(UsageError, match='"amg" is not possible for this matrix'):
         mx.gmres(diagonal, np.ones(399), preconditioner="amg")
 
 

@@ -339,7 +339,7 @@ def test_starts_of_another_shape_broken_tensors_and_rows_of_zeros_are_refused(on
         solve(line(3), torch.ones(3), x0=torch.ones(3, 1), on=on)
     broken = tensor(random(5))
     broken.col_indices()[3] = 7
-    with pytest.raises(UsageError, match="A is no valid sparse matrix"):
+    with pytest.raises(UsageError, match="A is not a valid sparse matrix"):
         solve(broken, torch.ones(5), on=on)
     with pytest.raises(SingularError, match="row 1 has no entry other than zero"):
         solve(torch.tensor([[1.0, 2], [0, 0]]).to_sparse(), torch.ones(2), on=on)

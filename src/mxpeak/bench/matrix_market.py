@@ -117,7 +117,7 @@ def _header(path: Path, file: IO[str]) -> Header:
     rows, columns, entries = map(int, words)
     if rows != columns:
         raise UsageError(
-            f"{path}, line {number}: the matrix is {rows}x{columns}, but only square ones can be solved with"
+            f"{path}, line {number}: the matrix is {rows}x{columns}, but only square matrices can be solved"
         )
     if rows == 0:
         raise UsageError(f"{path}, line {number}: the matrix is empty, 0x0: there is nothing to solve")
@@ -128,7 +128,7 @@ def _banner(path: Path, line: str) -> tuple[str, str]:
     words = line.lower().split()
     if line.split(maxsplit=1)[:1] != ["%%MatrixMarket"]:
         raise UsageError(
-            f"{path}, line 1: {_shown(line)} is no Matrix Market banner; a file of a sparse matrix begins with "
+            f"{path}, line 1: {_shown(line)} is not a Matrix Market banner; the file of a sparse matrix begins with "
             "%%MatrixMarket matrix coordinate real general (scipy.io.mmwrite writes such files)"
         )
     if len(words) != 5 or words[1] != "matrix":

@@ -53,7 +53,7 @@ def doctor(args: argparse.Namespace, argv: list[str], session: Session) -> int:
 
 
 def _section(title: str, facts: Callable[[], Mapping[str, Any]], remedy: str) -> bool:
-    """Print one section; False, with the remedy, if its facts cannot be had."""
+    """Print one section; False, with the remedy, if its facts are not available."""
     print(f"\n{title}")
     try:
         found = facts()

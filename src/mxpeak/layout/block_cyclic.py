@@ -21,7 +21,7 @@ def numroc(n: int, nb: int, p: int, P: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class BlockCyclic:
-    """n entries in blocks of NB dealt over P processes, as process p sees them."""
+    """n entries in blocks of NB distributed over P processes, as process p sees them."""
 
     n: int
     nb: int

@@ -253,7 +253,7 @@ def check_box(box: Box, levels: int = LEVELS, rules: bool = True) -> None:
     if STENCIL * box.rows > INT32_MAX:
         raise UsageError(
             f"a local box of {times(box.shape)} has {STENCIL} entries a row, {STENCIL}*{'*'.join(map(str, box.shape))} "
-            f"= {STENCIL * box.rows}, more than 2^31-1 = {INT32_MAX}, the most that 32-bit places can say; "
+            f"= {STENCIL * box.rows}, more than 2^31-1 = {INT32_MAX}, the most that 32-bit indices can count; "
             f"the largest cube is --nx {largest_cube(levels)}: type that, and start more ranks"
         )
 

@@ -1,4 +1,4 @@
-"""What a person reads: the verdict of one result, the scoreboard of several, warnings with what mends them."""
+"""What a person reads: the verdict of one result, the scoreboard of several, warnings with their fixes."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def scoreboard(results: Sequence[Result], *, color: bool = False) -> str:
 
 
 def cautions(warnings: Iterable[Caution]) -> str:
-    """Each warning on a line of its own, and under it what would mend it."""
+    """Each warning on a line of its own, and under it how to fix it."""
     lines = []
     for warning in warnings:
         lines.append(f"warning: {warning.text} [{warning.code}]")

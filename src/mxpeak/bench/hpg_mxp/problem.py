@@ -180,7 +180,7 @@ class MatrixFile:
           matrix    filled·(value + index)
           vectors   3·n·vector, and 5·8·n for the outer solver
           basis     the largest basis·n·vector      solves follow one another
-          making    64·nnz at most                  rows as they are dealt and ordered
+          making    64·nnz at most                  rows as they are distributed and ordered
           filling   176·nnz at most                 of a pattern that is not symmetric, before anything is stored
           kept      12·nnz                          the file's matrix, on rank 0
         total       kept + the larger of filling and matrix + vectors + the larger of basis and making.

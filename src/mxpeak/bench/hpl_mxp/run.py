@@ -5,7 +5,7 @@ timed       making A in FP32 (that is, its cast), balancing, LU without pivoting
             refinement, undoing the balancing: from a barrier to the slowest rank's end
 counted     2/3 N³ + 3/2 N² flops, whatever was executed
 verified    after the clock: ||Ax-b|| / ((||A||·||x|| + ||b||)·N·u) < 16 in the infinity norm, u = 2^-53, with A, b
-            and ||A|| made anew; and the factors, by the proof of LU, whose random vectors are drawn only then
+            and ||A|| regenerated; and the factors, by the proof of LU, whose random vectors are drawn only then
 limit       GEMM of the same precision with inner dimension NB on all ranks at once, in the same process
 admissible  what `mxp_rules` says
 """

@@ -53,7 +53,9 @@ def generate(A: StoredMatrix, case: NormsCase, kernels: Kernels, spans: Spans) -
     parts = [kernels.matrix(min(case.nb, m), A.cols.local_size) for _ in seeds]
     spans.start(f"generating {m}x{case.n} {case.dtype}", float(A.rows.local_size))
     for step, (il0, height) in enumerate(_blocks(A.rows), start=1):
-        block_row = BlockCyclic(m, case.nb, A.rows.to_global(il0) // case.nb, count)  # dealt to as many as there are
+        block_row = BlockCyclic(
+            m, case.nb, A.rows.to_global(il0) // case.nb, count
+        )  # distributed to as many as there are
         for seed, part in zip(seeds, parts):
             entries = Entries("lcg", m, seed=seed, scale=-1.0, shift=0.5)
             kernels.generate(part[:height], block_row, A.cols, entries)

@@ -33,7 +33,7 @@ def matrix(values: Any) -> Csr:
         A = sparse.csr_array((A.data, A.indices, A.indptr), shape=A.shape)  # the user's object stays as it was
         A.check_format(full_check=True)
     except ValueError as error:
-        raise UsageError(f"A is no valid sparse matrix: {error}; build it from its entries") from None
+        raise UsageError(f"A is not a valid sparse matrix: {error}; build it from its entries") from None
     if not A.has_canonical_format:
         A = A.copy()
         A.sum_duplicates()

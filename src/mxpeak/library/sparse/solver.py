@@ -204,5 +204,5 @@ def _hierarchy(A: Csr, A_s: Csr, choice: Choice, scaling: Scaling, automatic: bo
     if not problem:
         return choice, grids
     if not automatic:
-        raise UsageError(f'preconditioner="amg" cannot be had for this matrix: {problem}; type preconditioner="gs"')
+        raise UsageError(f'preconditioner="amg" is not possible for this matrix: {problem}; type preconditioner="gs"')
     return replace(choice, name="gs", reason=problem), []
