@@ -166,7 +166,7 @@ MISTAKES = {
     "only a banner": (REAL + "% nothing more\n", "it ends on line 2, before the sizes"),
     "two sizes": (REAL + "2 2\n1 1 1\n", "line 2: '2 2' should be three sizes"),
     "sizes in words": (REAL + "two 2 2\n1 1 1\n", "line 2: 'two 2 2' should be three sizes"),
-    "rectangular": (REAL + "2 3 1\n1 1 1\n", "line 2: the matrix is 2x3, but only square ones"),
+    "rectangular": (REAL + "2 3 1\n1 1 1\n", "line 2: the matrix is 2x3, but only square matrices"),
     "0x0": (REAL + "0 0 0\n", "line 2: the matrix is empty"),
     "truncated": (REAL + "2 2 2\n1 1 1\n", "it ends after 1 of the 2 entries that line 2 says"),
     "too long": (REAL + "1 1 1\n1 1 1\n1 1 2\n", "line 4: '1 1 2' is entry 2, but line 2 says that there are 1"),
