@@ -2,123 +2,65 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import numpy as np
 import pytest
 
 from mxpeak.comm.broadcast import BROADCASTS
-from mxpeak.comm.grid import make_grid
-from mxpeak.comm.threads import run_ranks
-from mxpeak.distributed.matrix import dist_matrix
-from mxpeak.kernels.contract import Kernels
 from mxpeak.kernels.host.kernels import HostKernels
 from mxpeak.kernels.reference.kernels import ReferenceKernels
-from mxpeak.layout import lcg
-from mxpeak.layout.generators import generator
 from mxpeak.layout.grid import ProcessGrid
 from mxpeak.solvers.panel import PanelOptions
-from mxpeak.solvers.pivoted_lu import PivotedLuOptions, factorize
-from mxpeak.solvers.residual import ResidualNorms, residual_norms
+from mxpeak.solvers.pivoted_lu import PivotedLuOptions
 from mxpeak.solvers.row_swap import SwapOptions
-from mxpeak.solvers.triangular import solve_augmented
-from mxpeak.spans import Spans
+from tests.support.hpl_ranks import host, solve, system
 from tests.support.roundoff import U
 
 GRIDS = [(1, 1), (1, 3), (2, 2), (2, 3), (3, 5)]
-Edit = Callable[[Any, Any], None]
-
-
-def host() -> Kernels:
-    return HostKernels(1, poison=True)
-
-
-def solve(
-    n: int,
-    nb: int,
-    shape: ProcessGrid,
-    options: PivotedLuOptions,
-    make: Callable[[], Kernels] = host,
-    edit: Edit | None = None,
-) -> tuple[list[float], ResidualNorms, int]:
-    """Solve HPL's system of order n on thread ranks; x in global order, the norms, the singular column."""
-
-    def body(comm: Any) -> Any:
-        kernels = make()
-        grid = make_grid(shape, comm)
-        assert grid is not None
-        A = dist_matrix(grid, n, n + 1, nb, kernels)
-        kernels.generate(A.local, A.rows, A.cols, generator("hpl", n).entries)
-        if edit is not None:
-            edit(A, kernels)
-        singular = factorize(A, options, kernels, Spans())
-        x = solve_augmented(A, kernels)
-        kernels.generate(A.local, A.rows, A.cols, generator("hpl", n).entries)
-        if edit is not None:
-            edit(A, kernels)
-        norms = residual_norms(A, x, kernels)
-        places = [A.cols.to_global(jl) for jl in range(len(x))]
-        return dict(zip(places, x)) if grid.p == 0 else {}, norms, singular
-
-    results = run_ranks(shape.size, body)
-    x: dict[int, float] = {}
-    for part, norms, singular in results:
-        x.update(part)
-        assert (norms, singular) == results[0][1:] or np.isnan(norms.residual), "all ranks must agree"
-    return [x[j] for j in range(n)], results[0][1], results[0][2]
-
-
-def system(n: int) -> tuple[Any, Any]:
-    """HPL's A and b of order n, entry by entry."""
-    both = np.array([[lcg.value(lcg.state(100, 1 + i + j * n)) for j in range(n + 1)] for i in range(n)])
-    return both.reshape(n, n + 1)[:, :n], both.reshape(n, n + 1)[:, n]
 
 
 @pytest.mark.parametrize("make", [host, ReferenceKernels], ids=["host", "reference"])
-@pytest.mark.parametrize("grid", GRIDS, ids=lambda g: f"{g[0]}x{g[1]}")
-@pytest.mark.parametrize(("n", "nb"), [(0, 4), (1, 4), (3, 8), (37, 4), (61, 8), (30, 64)])
 @pytest.mark.parametrize(
     "options", [PivotedLuOptions(lookahead=0), PivotedLuOptions(), PivotedLuOptions(split=0.5)], ids=["2", "3", "6"]
 )
-def test_every_grid_and_order_of_phases_solves_the_system(
-    make: Any, grid: tuple[int, int], n: int, nb: int, options: PivotedLuOptions
-) -> None:
-    x, norms, singular = solve(n, nb, ProcessGrid(*grid), options, make)
-    assert singular == 0
-    assert norms.scaled(n, U) < 1.0  # HPL accepts 16; partial pivoting gives about 0.01
-    A, b = system(n)
-    if n:
-        # |x - x'| <= 2·n·u·κ·|x| for two backward stable solves; a factor 10 for the growth of pivoting.
-        bound = 20 * n * U * np.linalg.cond(A) * np.abs(x).max()
-        assert np.abs(np.array(x) - np.linalg.solve(A, b)).max() <= bound
+def test_every_grid_and_order_of_phases_solves_the_system(make: Any, options: PivotedLuOptions) -> None:
+    for (P, Q), (n, nb) in product(GRIDS, [(0, 4), (1, 4), (3, 8), (37, 4), (61, 8), (30, 64)]):
+        x, norms, singular = solve(n, nb, ProcessGrid(P, Q), options, make)
+        assert singular == 0, (P, Q, n)
+        assert norms.scaled(n, U) < 1.0, (P, Q, n)  # HPL accepts 16; partial pivoting gives about 0.01
+        A, b = system(n)
+        if n:
+            # |x - x'| <= 2·n·u·κ·|x| for two backward stable solves; a factor 10 for the growth of pivoting.
+            bound = 20 * n * U * np.linalg.cond(A) * np.abs(x).max()
+            assert np.abs(np.array(x) - np.linalg.solve(A, b)).max() <= bound, (P, Q, n)
 
 
 @pytest.mark.parametrize("bcast", list(BROADCASTS))
-@pytest.mark.parametrize("Q", [1, 2, 3, 5, 6])
-def test_every_broadcast_brings_the_panel(bcast: str, Q: int) -> None:
-    _, norms, _ = solve(41, 4, ProcessGrid(1, Q), PivotedLuOptions(PanelOptions(bcast=bcast)))
-    assert norms.scaled(41, U) < 1.0
+def test_every_broadcast_brings_the_panel(bcast: str) -> None:
+    for Q in (1, 2, 3, 5, 6):
+        _, norms, _ = solve(41, 4, ProcessGrid(1, Q), PivotedLuOptions(PanelOptions(bcast=bcast)))
+        assert norms.scaled(41, U) < 1.0, Q
 
 
 @pytest.mark.parametrize("swap", ["bin", "long", "mix"])
-@pytest.mark.parametrize("P", [2, 3, 4, 5, 6, 7])
-@pytest.mark.parametrize("split", [0.0, 0.3, 1.0])
-def test_every_row_swap_works_on_any_number_of_process_rows(swap: str, P: int, split: float) -> None:
-    options = PivotedLuOptions(PanelOptions(nbmin=2), SwapOptions(swap, threshold=9), split=split)
-    _, norms, _ = solve(53, 4, ProcessGrid(P, 2, "column"), options)
-    assert norms.scaled(53, U) < 1.0
+def test_every_row_swap_works_on_any_number_of_process_rows(swap: str) -> None:
+    for P, split in product((2, 3, 4, 5, 6, 7), (0.0, 0.3, 1.0)):
+        options = PivotedLuOptions(PanelOptions(nbmin=2), SwapOptions(swap, threshold=9), split=split)
+        _, norms, _ = solve(53, 4, ProcessGrid(P, 2, "column"), options)
+        assert norms.scaled(53, U) < 1.0, (P, split)
 
 
 @pytest.mark.parametrize("pfact", ["left", "crout", "right"])
-@pytest.mark.parametrize("rfact", ["left", "crout", "right"])
-@pytest.mark.parametrize(("nbmin", "ndiv"), [(1, 2), (3, 2), (2, 5), (99, 2)])
-def test_every_panel_variant_gives_the_same_solution(pfact: str, rfact: str, nbmin: int, ndiv: int) -> None:
-    options = PivotedLuOptions(PanelOptions(pfact, rfact, nbmin, ndiv))
-    x, norms, _ = solve(47, 12, ProcessGrid(2, 2), options)
+def test_every_panel_variant_gives_the_same_solution(pfact: str) -> None:
     plain, _, _ = solve(47, 12, ProcessGrid(1, 1), PivotedLuOptions(lookahead=0), ReferenceKernels)
-    assert norms.scaled(47, U) < 1.0
-    assert np.allclose(x, plain, rtol=1e6 * U, atol=0)  # κ(A) of this system is about 1e3, times n and growth
+    for rfact, (nbmin, ndiv) in product(("left", "crout", "right"), [(1, 2), (3, 2), (2, 5), (99, 2)]):
+        options = PivotedLuOptions(PanelOptions(pfact, rfact, nbmin, ndiv))
+        x, norms, _ = solve(47, 12, ProcessGrid(2, 2), options)
+        assert norms.scaled(47, U) < 1.0, (rfact, nbmin, ndiv)
+        # κ(A) of this system is about 1e3, times n and growth
+        assert np.allclose(x, plain, rtol=1e6 * U, atol=0), (rfact, nbmin, ndiv)
 
 
 @pytest.mark.parametrize("shape", [ProcessGrid(2, 4, "row", (1, 2)), ProcessGrid(4, 2, "column", (2, 1))])

@@ -41,8 +41,8 @@ from mxpeak.report.hpgmp_text import hpgmp_report
 from mxpeak.report.html import html_report
 from mxpeak.report.sparse_text import problem_text, sparse_case_text
 from mxpeak.spans import Spans
-from tests.bench.test_schema import VALIDATOR
-from tests.solvers.test_hpg_mxp import agree, solve_oracle
+from tests.support.hpg_mxp_solves import agree, solve_oracle
+from tests.support.result_file import VALIDATOR
 from tests.support.roundoff import U
 
 Array = np.ndarray[Any, np.dtype[Any]]

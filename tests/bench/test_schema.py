@@ -6,7 +6,6 @@ import copy
 import json
 import re
 from html.parser import HTMLParser
-from importlib.resources import files
 from typing import Any
 
 import jsonschema
@@ -15,9 +14,7 @@ import pytest
 from mxpeak.records import Caution, Result, document
 from mxpeak.report.html import html_report
 from mxpeak.report.text import cautions, phase_table, scoreboard, verdict
-
-SCHEMA = json.loads((files("mxpeak") / "schema" / "result-1.json").read_text(encoding="utf-8"))
-VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
+from tests.support.result_file import SCHEMA, VALIDATOR
 
 
 def hpl_result(**values: Any) -> Result:

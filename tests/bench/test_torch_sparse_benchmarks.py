@@ -26,7 +26,7 @@ from mxpeak.precision import PRECISIONS
 from mxpeak.solvers.cg import conjugate_gradients
 from mxpeak.solvers.multigrid import cycle
 from mxpeak.spans import Spans
-from tests.solvers.test_hpg_mxp import DOUBLE, TOLERANCE, Triple, agree, error_bound, mixed_form, solved
+from tests.support.hpg_mxp_solves import DOUBLE, TOLERANCE, Triple, agree, error_bound, mixed_form, solved
 from tests.support.torch_devices import ON_GPU, torch_device
 
 GRIDS = [(1, 1, 1), (1, 1, 2), (2, 1, 1)]

@@ -44,9 +44,9 @@ from mxpeak.records import Result, bytes_rate_text, document
 from mxpeak.report.html import html_report
 from mxpeak.report.text import scoreboard, verdict
 from mxpeak.spans import Spans, Step
-from tests.bench.test_schema import VALIDATOR
 from tests.support.cli import only_folder
 from tests.support.notes import told
+from tests.support.result_file import VALIDATOR
 from tests.support.roundoff import U
 
 M, N, NB = 11, 14, 4

@@ -16,9 +16,9 @@ import pytest
 from mxpeak.bench import sparse
 from mxpeak.cli import main as cli
 from mxpeak.records import Result
-from tests.bench.test_hpg_mxp_on_thread_ranks import check_result
-from tests.bench.test_schema import VALIDATOR
 from tests.support.cli import only_folder
+from tests.support.hpg_mxp_results import check_result
+from tests.support.result_file import VALIDATOR
 
 #: The smallest problem, a few steps, one storage, one thread.
 TINY = ["--nx", "8", "--mode", "explore", "--rt", "0", "--iterations", "5", "--storage", "sell", "--threads", "1"]

@@ -11,8 +11,8 @@ import pytest
 
 from mxpeak.bench import sparse
 from mxpeak.records import Result
-from tests.bench.test_hpg_mxp_on_thread_ranks import check_result, measured
-from tests.solvers.test_hpg_mxp import agree
+from tests.support.hpg_mxp_results import check_result, measured
+from tests.support.hpg_mxp_solves import agree
 from tests.support.processes import first_line, started
 from tests.support.ranks import MPIEXEC, Ended, commands_on_ranks, needs_mpi
 

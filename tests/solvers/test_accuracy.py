@@ -9,7 +9,7 @@ import pytest
 
 from mxpeak.layout.grid import ProcessGrid
 from mxpeak.solvers.pivoted_lu import PivotedLuOptions
-from tests.bench.test_hpl_on_thread_ranks import solve, system
+from tests.support.hpl_ranks import solve, system
 from tests.support.roundoff import U
 
 

@@ -1,0 +1,216 @@
+"""HPG-MxP's solver on thread ranks, and the oracle that it is held against."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache, reduce
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from mxpeak.comm.base import Communicator
+from mxpeak.distributed.stencil import Form, Hierarchy, Made, make_stencil, weights
+from mxpeak.distributed.system import MixedSystem
+from mxpeak.kernels.host.kernels import HostKernels
+from mxpeak.kernels.reference.sparse import ReferenceSparse
+from mxpeak.layout.stencil import LEVELS, Box
+from mxpeak.solvers.krylov import Solve, gmres_ir
+from mxpeak.solvers.multigrid import cycle
+from mxpeak.spans import Spans
+from tests.support.roundoff import U
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+Triple = tuple[int, int, int]
+
+
+KINDS = ("greedy", "jpl", "natural")
+
+
+TOLERANCE = 1e-9
+
+
+def global_matrix(shape: Triple, nonsymmetric: bool) -> Any:
+    """27 - T ⊗ T ⊗ T with T = tridiag(1, 1, 1); non-symmetric: ±1/2 beside the diagonal in z more."""
+    one, T = ([sp.diags([value] * (2 * k + 1), range(-k, k + 1), shape=(n, n)) for n in reversed(shape)]
+              for k, value in ((0, 1.0), (1, 1.0)))  # fmt: skip
+    A = 27.0 * reduce(sp.kron, one) - reduce(sp.kron, T)
+    if nonsymmetric:
+        skew = sp.diags([-0.5, 0.5], [-1, 1], shape=(shape[2],) * 2)
+        A = A + sp.kron(sp.kron(skew, one[1]), one[2])
+    return A.tocsr()
+
+
+def local_groups(shape: Triple, kind: str) -> Array:
+    """The group of each of a box's points: octants of parity, wavefronts of the natural order, or random colours."""
+    z, y, x = np.indices(shape[::-1]).reshape(3, -1)
+    if kind == "greedy":
+        return x % 2 + 2 * (y % 2) + 4 * (z % 2)
+    if kind == "natural":
+        return x + 2 * y + 4 * z
+    kernels, group = ReferenceSparse(), np.empty(math.prod(shape), int)
+    order = kernels.order(kernels.stencil_rows(Box(*shape), weights()), kind)
+    for g, (begin, end) in enumerate(zip(order.starts, order.starts[1:])):
+        group[order.new_to_old[begin:end]] = g
+    return group
+
+
+class BlockLevel:
+    """One level over all ranks: x += M^-1 (b - A x), M block diagonal over the ranks, D + L in each.
+
+    `lower` is how many entries M has, `points` are the next level's.
+    """
+
+    def __init__(self, shape: Triple, grid: Triple, kind: str, nonsymmetric: bool, dtype: Any):
+        A = global_matrix(shape, nonsymmetric)
+        box: Triple = tuple(n // p for n, p in zip(shape, grid))  # type: ignore[assignment]
+        z, y, x = np.indices(shape[::-1]).reshape(3, -1)
+        rank = (z // box[2] * grid[1] + y // box[1]) * grid[0] + x // box[0]
+        group = local_groups(box, kind)[((z % box[2]) * box[1] + y % box[1]) * box[0] + x % box[0]]
+        entries = A.tocoo()
+        inside = rank[entries.row] == rank[entries.col]
+        within = sp.csr_matrix((entries.data * inside, (entries.row, entries.col)), A.shape)
+        self.A = A.astype(dtype)
+        self._outside, self._D = (A - within).tocsr().astype(dtype), A.diagonal().astype(dtype)
+        rows = [np.flatnonzero(group == g) for g in range(group.max() + 1)]
+        self._groups = [(g, (within - sp.diags(A.diagonal())).tocsr()[g].astype(dtype)) for g in rows]
+        self.lower = int((inside & (group[entries.col] < group[entries.row])).sum()) + A.shape[0]
+        self.points = np.flatnonzero((x % 2 == 0) & (y % 2 == 0) & (z % 2 == 0))
+
+    def sweep(self, b: Array, x: Array) -> Array:
+        """One forward sweep from x."""
+        x, b = x.copy(), b - self._outside @ x
+        for rows, A in self._groups:
+            x[rows] = (b[rows] - A @ x) / self._D[rows]
+        return x
+
+
+@dataclass(frozen=True)
+class Oracle:
+    """The problem with its levels, the finest first."""
+
+    levels: tuple[BlockLevel, ...]
+
+    def cycle(self, b: Array, depth: int = 0) -> Array:
+        """M^-1 b."""
+        level = self.levels[depth]
+        x = level.sweep(b, np.zeros_like(b))
+        if depth + 1 < len(self.levels):
+            x[level.points] += self.cycle((b - level.A @ x)[level.points], depth + 1)
+            x = level.sweep(b, x)
+        return x
+
+
+@cache
+def oracle(shape: Triple, grid: Triple, kind: str = "greedy", nonsymmetric: bool = False, dtype: Any = np.float64) -> Oracle:  # fmt: skip  # noqa: E501
+    """All levels of a global problem distributed over a grid of ranks."""
+    sides = [tuple(n >> depth for n in shape) for depth in range(LEVELS)]
+    return Oracle(tuple(BlockLevel(side, grid, kind, nonsymmetric, dtype) for side in sides))  # type: ignore[arg-type]
+
+
+@dataclass
+class Steps:
+    """What the oracle's solve took: estimates and true residuals relative to ||b||."""
+
+    estimates: list[float]
+    history: list[float]
+
+    @property
+    def count(self) -> int:
+        return len(self.estimates)
+
+
+def solve_oracle(problem: Oracle, A: Any, tolerance: float, restart: int = 30, most: int = 300) -> Steps:
+    """GMRES-IR by its definition: residuals with A in fp64, all else in the type of the oracle's levels."""
+    inner = problem.levels[0].A
+    b, x, found = A.sum(1).A1, np.zeros(A.shape[0]), Steps([], [1.0])
+    scale = float(np.linalg.norm(b))
+    while found.history[-1] > tolerance and found.count < most:
+        r = b - A @ x
+        rho = float(np.linalg.norm(r))
+        Q, H = [(r / rho).astype(inner.dtype)], np.zeros((restart + 1, restart))
+        for k in range(restart):
+            w = inner @ problem.cycle(Q[k])
+            for _ in range(2):
+                h = np.array([float(q.astype(float) @ w.astype(float)) for q in Q])
+                w = (w - h @ np.array(Q, float)).astype(inner.dtype)
+                H[: k + 1, k] += h
+            H[k + 1, k] = np.linalg.norm(w.astype(float))
+            Q.append((w / H[k + 1, k]).astype(inner.dtype))
+            target = rho * np.eye(k + 2)[0]
+            t, *_ = np.linalg.lstsq(H[: k + 2, : k + 1], target)
+            found.estimates.append(float(np.linalg.norm(target - H[: k + 2, : k + 1] @ t)) / scale)
+            if found.estimates[-1] <= tolerance or found.count == most:
+                break
+        x = x + problem.cycle((t @ np.array(Q[:-1], float)).astype(inner.dtype))
+        found.history.append(float(np.linalg.norm(b - A @ x)) / scale)
+    return found
+
+
+@dataclass(frozen=True)
+class Solved:
+    """One solver's way, and what it ended with."""
+
+    solve: Solve
+    max_error: float
+    values: tuple[str, ...]
+    vectors: str
+
+
+DOUBLE = Form(("fp64",) * LEVELS, "fp64", "sell")
+
+
+def mixed_form(values: Sequence[str] | str, vectors: str = "fp32", storage: str = "sell", tolerance: float = 0.0) -> Form:  # fmt: skip  # noqa: E501
+    """The mixed solver's matrices: one format for all levels or one each."""
+    each = (values,) * LEVELS if isinstance(values, str) else tuple(values)
+    return Form(each, vectors, storage, mixed=True, tolerance=tolerance)
+
+
+def system_of(kernels: Any, comm: Communicator, made: Made, hierarchy: Hierarchy, restart: int) -> MixedSystem:
+    """A x = b as GMRES-IR takes it."""
+    top = hierarchy.top
+    return MixedSystem(kernels, comm, hierarchy.outer, top.A, made.b, lambda q: cycle(top, q), restart, Spans())
+
+
+def solved(
+    comm: Communicator, shape: Triple, grid: Triple, forms: Sequence[Form], kind: str = "greedy",
+    nonsymmetric: bool = False, tolerance: float = TOLERANCE, restart: int = 30, kernels: Any = None,
+) -> list[Solved]:  # fmt: skip
+    """This rank's view of the global problem's solves in each form.  Collective."""
+    kernels = HostKernels(1).sparse if kernels is None else kernels
+    box = Box.of(comm.rank, tuple(n // p for n, p in zip(shape, grid)), grid)  # type: ignore[arg-type]
+    made = make_stencil(kernels, comm, box.levels(LEVELS), forms, kind, weights(nonsymmetric=nonsymmetric), Spans())
+    found = []
+    for k, hierarchy in enumerate(made.hierarchies):
+        system = system_of(kernels, comm, made, hierarchy, restart)
+        done = gmres_ir(system, system.norm_of_b(), restart=restart, most=300, tolerance=tolerance)
+        values = tuple(level.A.A.values for level in made.levels(k))
+        found.append(Solved(done, system.max_error(1.0), values, hierarchy.top.A.A.vectors))
+    return found
+
+
+def smallest_eigenvalue(shape: Triple) -> float:
+    """Of 27 - T ⊗ T ⊗ T: T's largest is 1 + 2 cos(π/(n + 1)).  Of the non-symmetric matrix' symmetric part, too."""
+    return 27.0 - math.prod(1.0 + 2.0 * math.cos(math.pi / (n + 1)) for n in shape)
+
+
+def error_bound(shape: Triple, residual: float, nonsymmetric: bool = False) -> float:
+    """max |x - 1| <= ||A^-1||·||b - A x|| <= residual·||b|| / λ, λ the least eigenvalue of A's symmetric part.
+
+    To that comes what x and the residual themselves are rounded by, 27 products and sums a row.
+    """
+    b = global_matrix(shape, nonsymmetric).sum(1)
+    norm_b, rounding = float(np.linalg.norm(b)), 27 * U * 53 * math.sqrt(math.prod(shape))
+    return (residual * norm_b + rounding) / smallest_eigenvalue(shape)
+
+
+def agree(found: Sequence[float], wanted: Sequence[float]) -> None:
+    """As many residuals, each right to what rounding leaves of it: 27 products and sums a row, in every step so far."""
+    assert len(found) == len(wanted)
+    for k, (one, other) in enumerate(zip(found, wanted), start=1):
+        assert one == pytest.approx(other, abs=27 * k * U)
