@@ -141,7 +141,7 @@ def test_a_solve_does_not_see_what_an_earlier_one_left() -> None:
         made = make_stencil(kernels, comm, box.levels(LEVELS), forms, "greedy", weights(), Spans())
 
         def solve() -> Any:
-            made.hierarchies[0].clear(kernels)
+            made.hierarchies[0].clear()
             system = system_of(kernels, comm, made, made.hierarchies[0], 30)
             return gmres_ir(system, system.norm_of_b(), restart=30, most=300, tolerance=TOLERANCE)
 
