@@ -32,7 +32,7 @@ def reduced(kernels: SparseKernels, comm: Communicator, value: float, op: str) -
     """The sum or the largest of everybody's value, NaN if there is one.  Collective."""
     if comm.size == 1:
         return value
-    found = kernels.xp.full(1, value)
+    found = kernels.xp.full(1, value, dtype=kernels.xp.float64)
     comm.allreduce(found, op)
     return float(found[0])
 
