@@ -1,0 +1,52 @@
+"""The host's kernels compiled before the tests begin:  python -m tests.support.compiled
+
+Workers that meet a kernel at the same time would compile it each, and ranks spin while one of them compiles.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+
+import ml_dtypes
+import numpy as np
+import scipy.sparse
+
+import mxpeak as mx
+from mxpeak.kernels.host.kernels import HostKernels
+
+
+def norms() -> None:
+    """Norms in every type, also by sums that are exact."""
+    for dtype in (np.float64, np.float32, np.float16, ml_dtypes.bfloat16, np.complex128, np.complex64):
+        A = np.ones((8, 8), dtype)
+        for deterministic in (False, True):
+            mx.norms(A, structure="hermitian", deterministic=deterministic)
+        for kind in ("max", "one", "inf", "fro"):
+            mx.norm(A, kind)
+
+
+def sparse() -> None:
+    """Products, sweeps and bases in every format."""
+    A = scipy.sparse.diags_array([-1.0, 4.0, -1.0], offsets=[-1, 0, 1], shape=(64, 64), format="csr")
+    for precision in ("mixed", "fp64", "fp32", "bf16", "fp16"):
+        mx.gmres(A, np.ones(64), precision)
+
+
+PARTS: dict[str, Callable[[], None]] = {"norms": norms, "sparse": sparse}
+
+
+def main(*names: str) -> int:
+    """Compile some parts here; without names all of them, one process each, and first what they share."""
+    HostKernels(1)
+    if names:
+        for name in names:
+            PARTS[name]()
+        return 0
+    started = [subprocess.Popen([sys.executable, "-m", __spec__.name, name]) for name in PARTS]
+    return max(process.wait() for process in started)
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
