@@ -6,8 +6,6 @@ import ast
 from pathlib import Path
 
 TESTS = Path(__file__).parents[1]
-#: Folders whose modules still import each other.
-WAITING = ("bench", "cli", "contract", "mpi", "solvers")
 
 
 def imported(file: Path) -> list[str]:
@@ -29,7 +27,6 @@ def test_no_test_module_imports_another_or_conftest() -> None:
     wrong = {
         f"{file.relative_to(TESTS)}: {module}"
         for file in TESTS.rglob("*.py")
-        if file.parent.name not in WAITING
         for module in imported(file)
         if is_test(module) and (TESTS.parent / module.replace(".", "/")).with_suffix(".py").exists()
     }
