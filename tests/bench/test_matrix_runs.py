@@ -394,7 +394,7 @@ def test_what_contradicts_a_file_is_named_with_it(values: dict[str, Any], says: 
 
 BANNER = "%%MatrixMarket matrix coordinate real general\n"
 BAD_FILES = {
-    "no banner": ("hello", "no Matrix Market banner"),
+    "no banner": ("hello", "not a Matrix Market banner"),
     "dense": ("%%MatrixMarket matrix array real general\n1 1\n1\n", "dense"),
     "rectangular": (BANNER + "2 3 1\n1 1 1\n", "2x3"),
     "complex": ("%%MatrixMarket matrix coordinate complex general\n1 1 1\n1 1 1 0\n", "complex"),
