@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mxpeak.configs.grid import GridCase, GridConfig
+from mxpeak.errors import UsageError
 from mxpeak.options import integer, known, listed, option
 
 #: The panel broadcasts, by HPL's numbers; `comm.broadcast.register` appends others.
@@ -67,6 +68,13 @@ class LuConfig(GridConfig, ABC):
     # What only the benchmark's .dat can say: lines 3 and 4.
     output_file: str = ""
     device_out: int = 6
+
+    def orders(self, n: Sequence[int] | None) -> Sequence[int]:
+        """The orders to run; `n` stands in where the config leaves N open."""
+        orders = self.n if self.n is not None else n
+        if orders is None:
+            raise UsageError("the order of the matrix is missing; give -N")
+        return orders
 
     @abstractmethod
     def cases(self, ranks: int, n: Sequence[int] | None = None) -> Iterator[Any]:

@@ -98,11 +98,9 @@ class Boxes:
         self.levels = stencil_levels(self._box)
 
     def forms(self, storage: str) -> tuple[Form, Form]:
-        """See `Problem`."""
         return forms(self._config, storage)
 
     def make_ready(self, storage: str, use: Callable[[Made], None]) -> None:
-        """See `Problem`."""
         self._bench.make_ready(self.forms(storage), self._stencil, use)
 
     def make(self, storage: str, comm: Communicator) -> Made:
@@ -113,11 +111,9 @@ class Boxes:
         return self._bench.make(box, self.forms(storage), self._stencil, comm)
 
     def described(self, made: Made, k: int) -> list[dict[str, Any]]:
-        """See `Problem`."""
         return made.described(self._box, k)
 
     def section(self) -> dict[str, Any]:
-        """See `Problem`."""
         box = self._box
         return {
             "nx": box.nx,
@@ -136,11 +132,9 @@ class Boxes:
         }
 
     def reference_bytes(self) -> int | None:
-        """See `Problem`."""
         return sum(memory_bytes(self._box, self._config.restart))
 
     def larger_mesh(self, share: float) -> int | None:
-        """See `Problem`."""
         return int((share * self._box.rows) ** (1 / 3)) // 8 * 8 or None
 
 
@@ -286,7 +280,6 @@ class FileProblem:
         return str(bench.comm.bcast_object(name))
 
     def forms(self, storage: str) -> tuple[Form, Form]:
-        """See `Problem`."""
         double, mixed = forms(self._config, storage)
         return double, replace(mixed, values=(self._values,))
 
@@ -302,7 +295,6 @@ class FileProblem:
         self._bench.make_ready(tiny, weights(), use_all)
 
     def make(self, storage: str, comm: Communicator) -> Made:
-        """See `Problem`."""
         from mxpeak.distributed.general import distribute, make_general  # as SciPy above
 
         bench = self._bench
@@ -326,18 +318,15 @@ class FileProblem:
         ]
 
     def section(self) -> dict[str, Any]:
-        """See `Problem`."""
         file = self._file
         mesh = dict.fromkeys(("nx", "ny", "nz", "npx", "npy", "npz", "gnx", "gny", "gnz"))
         sizes = {"rows": file.n, "nnz": file.nnz}
         return {**mesh, **sizes, "nonsymmetric": file.nonsymmetric, "matrix": file.name}
 
     def reference_bytes(self) -> int | None:
-        """See `Problem`."""
         return None
 
     def larger_mesh(self, share: float) -> int | None:
-        """See `Problem`."""
         return None
 
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from itertools import product
 
 from mxpeak.configs.lu import BCASTS, LuCase, LuConfig
-from mxpeak.errors import UsageError
 from mxpeak.options import integer, listed, one_of, option, real
 
 FACTS = ("left", "crout", "right")
@@ -134,12 +133,9 @@ class HplConfig(LuConfig):
 
     def cases(self, ranks: int, n: Sequence[int] | None = None) -> Iterator[HplCase]:
         """Every combination of the lists, in HPL's loop order; `n` stands in where the config leaves N open."""
-        sizes = self.n if self.n is not None else n
-        if sizes is None:
-            raise UsageError("the order of the matrix is missing; give -N")
         lists = (
             self.grids(ranks),
-            sizes,
+            self.orders(n),
             self.nb,
             self.depth,
             self.bcast,

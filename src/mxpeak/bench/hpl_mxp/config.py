@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from itertools import product
 
 from mxpeak.configs.lu import GENERATORS, LuCase, LuConfig
-from mxpeak.errors import UsageError
 from mxpeak.options import integer, known, listed, one_of, option, positive, real
 from mxpeak.precision import PRECISIONS
 
@@ -125,12 +124,9 @@ class HplMxpConfig(LuConfig):
 
     def cases(self, ranks: int, n: Sequence[int] | None = None) -> Iterator[HplMxpCase]:
         """Every combination of the lists; `n` stands in where the config leaves N open."""
-        sizes = self.n if self.n is not None else n
-        if sizes is None:
-            raise UsageError("the order of the matrix is missing; give -N")
         lists = (
             self.grids(ranks),
-            sizes,
+            self.orders(n),
             self.nb,
             self.depth,
             self.bcast,

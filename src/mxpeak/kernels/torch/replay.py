@@ -37,11 +37,9 @@ class GraphRecorder:
         self._pool = torch.cuda.graph_pool_handle()
 
     def is_busy(self) -> bool:
-        """See `Recorder`."""
         return bool(torch.cuda.is_current_stream_capturing())
 
     def record(self, work: Work) -> Work:
-        """See `Recorder`."""
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.stream(self._stream):
             graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")  # other threads may go on

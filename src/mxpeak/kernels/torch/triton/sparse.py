@@ -337,7 +337,6 @@ def sweep(
     *,
     backward: bool,
 ) -> None:
-    """See `sparse_plain`."""
     for step in parts_of(steps, backward=backward):
         first, end = steps.bounds[step : step + 2]
         each, grid = _shares(device, end - first)
@@ -359,14 +358,12 @@ def sweep(
 
 
 def multiply(device: Device, A: TorchMatrix, x: Tensor, y: Tensor) -> None:
-    """See `sparse_plain`."""
     table = A.pattern.in_turn
     each, grid = _shares(device, len(table))
     multiply_kernel[grid](table, len(table), each, *_arrays(A), x, y, **_options(device, A))
 
 
 def residual(device: Device, A: TorchMatrix, coarse: Coarse, b: Tensor, x: Tensor, r: Tensor, parts: int) -> None:
-    """See `sparse_plain`."""
     table = coarse.steps.table
     each, grid = _shares(device, len(table))
     residual_kernel[grid](
@@ -377,7 +374,6 @@ def residual(device: Device, A: TorchMatrix, coarse: Coarse, b: Tensor, x: Tenso
 def halo_product(
     device: Device, A: TorchMatrix, halo: Tensor, surface: Surface, y: Tensor, *, keep: bool, factor: float
 ) -> None:
-    """See `sparse_plain`."""
     count, pattern = surface.numbers.numel(), A.pattern
     halo_kernel[(-(-count // SURFACE),)](
         surface.numbers,

@@ -117,7 +117,6 @@ def _programs(device: Device, x: Tensor, block: int) -> int:
 
 
 def dot(device: Device, x: Tensor, y: Tensor) -> Tensor:
-    """See `sparse_vectors`."""
     programs = _programs(device, x, BLOCK)
     sums = device.empty(programs)
     dot_kernel[(programs,)](x, y, x.numel(), sums, BLOCK=BLOCK, num_warps=WARPS)
@@ -125,7 +124,6 @@ def dot(device: Device, x: Tensor, y: Tensor) -> Tensor:
 
 
 def subtract_from(device: Device, y: Tensor, b: Tensor) -> Tensor:
-    """See `sparse_vectors`."""
     programs = _programs(device, y, BLOCK)
     sums = device.empty(programs)
     subtract_kernel[(programs,)](b, y, y.numel(), sums, BLOCK=BLOCK, num_warps=WARPS)
@@ -133,19 +131,16 @@ def subtract_from(device: Device, y: Tensor, b: Tensor) -> Tensor:
 
 
 def scatter_add(device: Device, x: Tensor, rows: Tensor, y: Tensor) -> None:
-    """See `sparse_vectors`."""
     if n := rows.numel():
         scatter_add_kernel[(-(-n // BLOCK),)](x, rows, y, n, BLOCK=BLOCK, num_warps=WARPS)
 
 
 def project(device: Device, Q: Tensor, w: Tensor) -> Tensor:
-    """See `sparse_vectors`."""
     parts = [_pass(device, Q[k : k + MOST], w, None, project=True) for k in range(0, len(Q), MOST)]
     return torch.cat(parts) if len(parts) > 1 else parts[0] if parts else device.zeros(0)
 
 
 def subtract_and_project(device: Device, Q: Tensor, w: Tensor, h: Tensor) -> Tensor:
-    """See `sparse_vectors`."""
     if 0 < len(Q) <= MOST:
         return _pass(device, Q, w, h, project=True)
     _subtract(device, Q, w, h)
@@ -153,7 +148,6 @@ def subtract_and_project(device: Device, Q: Tensor, w: Tensor, h: Tensor) -> Ten
 
 
 def subtract_and_square(device: Device, Q: Tensor, w: Tensor, h: Tensor) -> Tensor:
-    """See `sparse_vectors`."""
     last = max(0, len(Q) - 1) // MOST * MOST
     _subtract(device, Q[:last], w, h)
     return _pass(device, Q[last:], w, h[last:], square=True)[0]
