@@ -9,10 +9,12 @@ from contextlib import suppress
 from time import monotonic, sleep
 from typing import Any, NoReturn
 
-#: How often a rank looks whether another has ended the program, and how long ranks wait for each other at its end.
-LOOK_S, END_S = 0.5, 5.0
+#: How often a rank looks whether another has ended the program.
+LOOK_S = 0.5
+#: How long ranks wait for each other: until all know that the program was ended, and at its own end.
+KNOWN_S, END_S = 2.0, 5.0
 #: Keys of the store.
-ABORTED, ENDED = "mxpeak/aborted", "mxpeak/ended"
+ABORTED, KNOWN, ENDED = "mxpeak/aborted", "mxpeak/known", "mxpeak/ended"
 
 
 def exit_now(code: int) -> NoReturn:
@@ -22,18 +24,27 @@ def exit_now(code: int) -> NoReturn:
 
 
 def abort(store: Any, code: int) -> NoReturn:
-    """Leave the code for the others, unless another was first, and give them time to find it."""
+    """Leave the code for all ranks, unless another was first; this rank's Watch finds it as theirs do."""
     with suppress(RuntimeError):  # a store that went with its rank: nobody can be told, and all will notice
         code = int(store.compare_set(ABORTED, "", str(code)))
-        sleep(2 * LOOK_S)
+        sleep(2 * LOOK_S + KNOWN_S)
     exit_now(code)
+
+
+def _meet(store: Any, size: int, key: str, limit_s: float) -> None:
+    """Wait until all ranks have come here, or for `limit_s`."""
+    until = monotonic() + limit_s
+    with suppress(RuntimeError):  # the rank that kept the store has left: all had come, or it waited long enough
+        store.add(key, 1)
+        while store.add(key, 0) < size and monotonic() < until:
+            sleep(0.01)
 
 
 class Watch:
     """Ends this process when another rank has ended the program, whatever it is doing."""
 
-    def __init__(self, store: Any):
-        self._store = store  # of its own: another's may be waiting
+    def __init__(self, store: Any, size: int):
+        self._store, self._size = store, size  # a store of its own: another's may be waiting
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._look, daemon=True)
         self._thread.start()
@@ -42,7 +53,9 @@ class Watch:
         with suppress(RuntimeError):  # the store is gone, and with it the rank that kept it: messages will fail
             while not self._stopped.wait(LOOK_S):
                 if self._store.check([ABORTED]):
-                    exit_now(int(self._store.get(ABORTED)))
+                    code = int(self._store.get(ABORTED))
+                    _meet(self._store, self._size, KNOWN, KNOWN_S)  # this rank may be the one that keeps the store
+                    exit_now(code)
 
     def stop(self) -> None:
         """Before Python ends: a thread that comes back from the library then would end the process by a signal."""
@@ -56,11 +69,7 @@ def leave(store: Any, size: int, watch: Watch) -> None:
     torchrun ends all ranks as soon as one of them has ended with another code than 0.
     """
     _flush()
-    until = monotonic() + END_S
-    with suppress(RuntimeError):  # the rank that kept the store has left: all had come
-        store.add(ENDED, 1)
-        while store.add(ENDED, 0) < size and monotonic() < until:
-            sleep(0.01)
+    _meet(store, size, ENDED, END_S)
     watch.stop()
 
 

@@ -406,7 +406,7 @@ def world(rank: int, size: int) -> TorchDist:
     host, port = os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"]
     try:
         store, _, _ = next(dist.rendezvous("env://", rank, size, timeout=MEETING))
-        watch = Watch(dist.TCPStore(host, int(port), timeout=MEETING))
+        watch = Watch(dist.TCPStore(host, int(port), timeout=MEETING), size)
         group = _Group(dist.PrefixStore("world", store), rank, size)
     except (RuntimeError, ValueError) as error:
         text = f"rank {rank} of {size} did not meet the others at MASTER_ADDR:MASTER_PORT = {host}:{port}"
