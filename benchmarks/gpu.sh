@@ -34,7 +34,8 @@ part environment 60 "$python" -m mxpeak doctor
 workers=()
 "$python" -c 'import xdist' 2>/dev/null && workers=(-n "$(nproc)" --dist worksteal)
 part tests 150 env TEST_DEVICE=cuda OMP_NUM_THREADS=1 "$python" -m pytest -q -W default --tb=short --durations=10 \
-    -o addopts="--strict-markers" -p no:cacheprovider "${workers[@]}" tests/contract/test_torch_*.py tests/solvers/test_torch_*.py tests/library/test_torch_hard_matrices.py tests/gpu
+    -o addopts="--strict-markers" -p no:cacheprovider "${workers[@]}" \
+    -k "torch or gpu" tests/contract tests/solvers/test_torch_lu.py tests/library/test_dense_hard_matrices.py tests/gpu
 part kernels 110 "$python" benchmarks/gpu.py --out "$out/kernels.json"
 part hpl-mxp 70 bash -c 'run hpl-mxp --precision fp16'
 part hpl 60 bash -c 'run hpl -N 100000'
