@@ -5,12 +5,8 @@ On the CPU: what a GPU adds is other forms of the same kernels (held against the
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
+from functools import cache
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +14,7 @@ import pytest
 from mxpeak.bench.registry import BENCHMARKS
 from mxpeak.comm.solo import Solo
 from mxpeak.records import Result
+from tests.support.ranks import Ended, commands_on_ranks, needs_mpi
 
 #: Settings of small problems: ragged blocks, several levels, a matrix of two structures.
 CASES: dict[str, dict[str, Any]] = {
@@ -36,24 +33,27 @@ def run(name: str, kernels: str) -> list[Result]:
     return found
 
 
-def start(name: str, *asked: str, cwd: Path) -> list[dict[str, Any]]:
-    """The benchmark as a command, on ranks of its own."""
+@cache
+def on_host(name: str) -> list[Result]:
+    """What the host's kernels make of a benchmark."""
+    return run(name, "host")
+
+
+def command(name: str) -> list[str]:
+    """The benchmark as a command."""
     flags = []
     for key, value in CASES[name].items():
         text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
         flags += [f"--{key}", text]
-    command = [sys.executable, "-m", "mxpeak", "run", name, *flags, "--threads", "1", "--warmup", "none", *asked]
-    done = subprocess.run(
-        [*command, "--kernels", "torch", "--device", "cpu", "--json", "-", "--quiet"],
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    assert done.returncode == 0, done.stderr
-    body = json.loads(done.stdout)
-    return list(body.get("results", [body]))
+    flags += ["--threads", "1", "--warmup", "none", "--kernels", "torch", "--device", "cpu"]
+    return ["run", name, *flags, "--json", "-", "--quiet"]
+
+
+@pytest.fixture(scope="module", params=["torch", pytest.param("mpi", marks=needs_mpi)])
+def on_two(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ended]:
+    """All benchmarks on two ranks, which torch.distributed or MPI connects."""
+    commands = {name: [*command(name), "--comm", request.param] for name in CASES}
+    return commands_on_ranks(2, commands, tmp_path_factory.mktemp("two"), request.param, OMP_NUM_THREADS="1")
 
 
 def check_alike(name: str, found: dict[str, Any], host: dict[str, Any]) -> None:
@@ -78,23 +78,17 @@ def check_alike(name: str, found: dict[str, Any], host: dict[str, Any]) -> None:
         assert abs(ours["iterations"] - theirs["iterations"]) <= 0.05 * theirs["iterations"]
 
 
-@pytest.fixture(scope="module", params=CASES)
-def case(request: pytest.FixtureRequest) -> tuple[str, list[Result]]:
-    """A benchmark, and what the host's kernels make of it."""
-    return request.param, run(request.param, "host")
-
-
-def test_one_rank_gives_what_the_host_gives(case: tuple[str, list[Result]]) -> None:
-    name, host = case
-    for found, same in zip(run(name, "torch"), host, strict=True):
+@pytest.mark.parametrize("name", CASES)
+def test_one_rank_gives_what_the_host_gives(name: str) -> None:
+    for found, same in zip(run(name, "torch"), on_host(name), strict=True):
         check_alike(name, found.as_dict(), same.as_dict())
 
 
-@pytest.mark.parametrize("comm", ["torch", "mpi"])
-def test_two_ranks_give_what_the_host_gives(case: tuple[str, list[Result]], comm: str, tmp_path: Path) -> None:
-    name, host = case
-    found = start(name, "--ranks", "2", "--comm", comm, cwd=tmp_path)
-    for one, same in zip(found, host, strict=True):
+@pytest.mark.parametrize("name", CASES)
+def test_two_ranks_give_what_the_host_gives(on_two: dict[str, Ended], name: str) -> None:
+    on_two[name].check(0)
+    body = on_two[name].body
+    for one, same in zip(body.get("results", [body]), on_host(name), strict=True):
         assert one["launch"]["ranks"] == 2
         if name in ("hpl", "hpl-mxp", "norms"):  # of the others a rank has a box of its own
             check_alike(name, one, same.as_dict())

@@ -12,17 +12,16 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.support.processes import first_line, started
+from tests.support.ranks import PYTHON, ROOT, TORCHRUN
 
 if not os.environ.get("CI"):  # there, a missing torch is a failure
     pytest.importorskip("torch", reason="PyTorch is not installed")
 
-ROOT = Path(__file__).parents[2]
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
-RESPAWN = "import sys; from mxpeak.runtime.launch import respawn; sys.exit(respawn({}, sys.argv[1:], 'torch'))"
 SOLVE = ["run", "hpl", "-N", "200", "--nb", "32", "--warmup", "none", "--json", "-"]
 
 
@@ -40,14 +39,8 @@ def torchrun(ranks: int, *arguments: str, cwd: Path = ROOT) -> subprocess.Comple
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
-def test_ranks_of_torch_communicate(ranks: int) -> None:
-    done = torchrun(ranks, "tests.support.torch_ranks", "messages")
-    assert done.returncode == 0, done.stderr
-
-
-@pytest.mark.parametrize("ranks", [2, 3])
-def test_posts_by_family_need_no_tags_and_never_wait_for_each_other(ranks: int) -> None:
-    done = torchrun(ranks, "tests.support.torch_ranks", "channels")
+def test_ranks_of_torch_communicate_and_posts_by_family_need_no_tags_and_never_wait_for_each_other(ranks: int) -> None:
+    done = torchrun(ranks, "tests.support.torch_ranks", "communicate")
     assert done.returncode == 0, done.stderr
 
 
@@ -58,13 +51,22 @@ def test_a_solver_runs_on_messages_in_order_without_tags(tmp_path: Path) -> None
     assert json.loads(done.stdout)["validation"]["passed"]
 
 
-def test_under_torchrun_a_benchmark_has_the_numbers_of_one_rank(tmp_path: Path) -> None:
-    done = torchrun(2, "mxpeak", *SOLVE, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    body = json.loads(done.stdout)
+@pytest.mark.parametrize(("arguments", "code"), [([], 0), (["--threshold", "1e-9"], 3), (["--grid", "3x5"], 2)])
+def test_ranks_started_by_mxpeak_end_with_their_own_code(tmp_path: Path, arguments: list[str], code: int) -> None:
+    done = run(*PYTHON, *SOLVE, "--ranks", "2", "--comm", "torch", *arguments, cwd=tmp_path)
+    assert done.returncode == code, done.stderr
+    assert "torch/distributed" not in done.stderr, "torchrun has nothing to add"
+    if code in (0, 3):
+        assert json.loads(done.stdout)["validation"]["passed"] == (code == 0)
+    if code == 0:
+        check_the_numbers_of_one_rank(json.loads(done.stdout), tmp_path)
+
+
+def check_the_numbers_of_one_rank(body: dict[str, Any], cwd: Path) -> None:
+    """The system of torchrun's two ranks, and its solution, are those of a process alone."""
     assert body["launch"]["launcher"] == "torchrun"
     assert body["launch"]["ranks"] == 2
-    alone = json.loads(run(sys.executable, "-m", "mxpeak", *SOLVE, cwd=tmp_path).stdout)
+    alone = json.loads(run(*PYTHON, *SOLVE, cwd=cwd).stdout)
     ours, theirs = body["validation"]["norms"], alone["validation"]["norms"]
     # The matrix is the same to the last bit, so its maximum norms are, up to the order of 200 additions.
     assert ours["A_inf"] == pytest.approx(theirs["A_inf"], rel=200 * 2.0**-53)
@@ -72,27 +74,18 @@ def test_under_torchrun_a_benchmark_has_the_numbers_of_one_rank(tmp_path: Path) 
     assert ours["x_inf"] == pytest.approx(theirs["x_inf"], rel=1e-9)  # condition of this matrix: about 1e4
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code"), [([], 0), (["--threshold", "1e-9"], 3), (["--grid", "3x5"], 2), (["-N", "9000000"], 5)]
-)
-def test_ranks_started_by_mxpeak_end_with_their_own_code(tmp_path: Path, arguments: list[str], code: int) -> None:
-    done = run(sys.executable, "-c", RESPAWN.format(2), *SOLVE, *arguments, cwd=tmp_path)
-    assert done.returncode == code, done.stderr
-    assert "torch/distributed" not in done.stderr, "torchrun has nothing to add"
-    if code in (0, 3):
-        assert json.loads(done.stdout)["validation"]["passed"] == (code == 0)
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_the_ranks_that_mxpeak_started(tmp_path: Path, number: int) -> None:
-    command = [sys.executable, "-c", RESPAWN.format(2), "run", "hpl", "-N", "12000", "--warmup", "none"]
-    with started(command, cwd=tmp_path, env=environ()) as run:
-        assert first_line(run), "the head of the report: the ranks are at work"
+    large = ["run", "hpl", "-N", "8000", "--threads", "1", "--warmup", "none", "--progress", "always"]
+    with started([*PYTHON, *large, "--ranks", "2", "--comm", "torch"], cwd=tmp_path, env=environ()) as run:
+        assert run.stderr is not None
+        assert any(" % " in line for line in run.stderr), "progress: the ranks are at work"
         begin = time.monotonic()
         run.send_signal(number)
-        run.communicate(timeout=40)
+        out, _ = run.communicate(timeout=40)
     assert time.monotonic() - begin < 20
     assert run.returncode == 128 + number
+    assert out == "", "they had not come to their end"
 
 
 def test_a_rank_that_raises_ends_all_with_its_traceback(tmp_path: Path) -> None:
@@ -103,7 +96,7 @@ def test_a_rank_that_raises_ends_all_with_its_traceback(tmp_path: Path) -> None:
         "from mxpeak.cli.main import main\n"
         "def broken(self, *args): raise FloatingPointError('a made-up fault')\n"
         "if launcher()[1] == 1: panel.FactoredPanel.factor = broken\n"
-        "sys.exit(main(['run', 'hpl', '-N', '1000', '--nb', '64', '--grid', '1x2']))\n"
+        "sys.exit(main(['run', 'hpl', '-N', '300', '--nb', '64', '--grid', '1x2', '--warmup', 'none']))\n"
     )
     begin = time.monotonic()
     done = run(*TORCHRUN, "2", "crash.py", cwd=tmp_path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import scipy.sparse as sp
 from mxpeak.bench.hpg_mxp import run as hpg_mxp
 from mxpeak.bench.hpg_mxp.config import HpgMxpConfig
 from mxpeak.comm.threads import run_ranks
-from tests.support.ranks import PYTHON, Ended, commands_on_ranks, needs_mpi
+from tests.support.ranks import Ended, commands_on_ranks, needs_mpi
 
 pytestmark = needs_mpi
 
@@ -59,7 +58,9 @@ def on_two(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ended]:
     folder = tmp_path_factory.mktemp("two")
     (folder / "stuck").mkdir()
     write(folder / "stuck", np.random.default_rng(5).standard_normal((40, 40)))
-    commands = {"stuck": [*RUN, *SHORT, "--restart", "2", "--json", "result.json"]}
+    (folder / "dry").mkdir()
+    write(folder / "dry", lopsided(30))
+    commands = {"stuck": [*RUN, *SHORT, "--restart", "2", "--json", "result.json"], "dry": [*RUN, "--dry-run"]}
     for name, (text, arguments, _) in MISTAKES.items():
         (folder / name).mkdir()
         commands[name] = [*RUN, *arguments]
@@ -101,11 +102,6 @@ def test_mistakes_end_all_ranks_with_two_and_one_message(on_two: dict[str, Ended
     assert on_two[name].stderr.count(MISTAKES[name][2]) == 1
 
 
-def test_ranks_flag_and_dry_run_work_with_a_file(tmp_path: Path) -> None:
-    A = lopsided(30)
-    write(tmp_path, A)
-    run = subprocess.run(
-        [*PYTHON, *RUN, "--ranks", "2", "--dry-run"], cwd=tmp_path, capture_output=True, text=True, timeout=120
-    )
-    assert run.returncode == 0, run.stderr
-    assert f"A.mtx  ranks 2: 30 rows, {A.nnz} entries" in run.stdout
+def test_a_dry_run_knows_the_matrix_of_a_file(on_two: dict[str, Ended]) -> None:
+    on_two["dry"].check(0)
+    assert f"A.mtx  ranks 2: 30 rows, {lopsided(30).nnz} entries" in on_two["dry"].stdout

@@ -29,6 +29,9 @@ def tensors_of_every_type_travel() -> None:
     comm = world()
     check_tensors(comm)
     assert comm.bcast_object({"of": comm.rank}) == {"of": 0}
+    two = comm.split(0 if comm.rank < 2 else None, comm.rank)
+    if two is not None:
+        check_tensors(two)
 
 
 def device_memory_is_tried_on_somebodys_word_and_staged_where_it_fails() -> None:
@@ -61,23 +64,13 @@ def mpi_is_asked_whether_it_reads_devices_and_the_user_knows_better() -> None:
         takes_devices("cuda", {"MXPEAK_GPU_AWARE_MPI": "perhaps"})
 
 
-CHECKS = {
-    check.__name__: check
-    for check in (
-        tensors_of_every_type_travel,
-        device_memory_is_tried_on_somebodys_word_and_staged_where_it_fails,
-        mpi_is_asked_whether_it_reads_devices_and_the_user_knows_better,
-    )
-}
+def main() -> None:
+    """Run all checks as one rank; to load torch costs more than any of them."""
+    tensors_of_every_type_travel()
+    device_memory_is_tried_on_somebodys_word_and_staged_where_it_fails()
+    mpi_is_asked_whether_it_reads_devices_and_the_user_knows_better()
 
 
-def main(*names: str) -> None:
-    """Run checks as one rank; to load torch costs more than any of them."""
-    for name in names:
-        CHECKS[name]()
-
-
-@pytest.mark.parametrize(("ranks", "names"), [(2, list(CHECKS)), (3, ["tensors_of_every_type_travel"])])
-def test_on_mpi_ranks(ranks: int, names: list[str]) -> None:
-    run = call_on_ranks(ranks, __name__, "main", *names)
+def test_on_mpi_ranks() -> None:
+    run = call_on_ranks(3, __name__, "main")
     assert run.returncode == 0, run.stderr

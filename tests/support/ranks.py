@@ -1,4 +1,4 @@
-"""Real ranks under mpiexec: one command on them, or many in one start.
+"""Real ranks under mpiexec or torchrun: one command on them, or many in one start.
 
 A start costs more than most of what tests ask of it: every rank loads Python, NumPy and Numba, on few cores.
 What is to be shown about the ends of a run (signals, crashes, mpiexec's exit code) needs a start of its own; all else
@@ -24,6 +24,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 MPIEXEC = Path(sysconfig.get_path("scripts")) / "mpiexec"
 PYTHON = [sys.executable, "-m", "mxpeak"]
+#: With a number of ranks after it, torchrun runs what Python would run.
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
 
 #: In CI a missing MPI is a failure.
 needs_mpi = pytest.mark.skipif(
@@ -77,15 +79,25 @@ class Ended:
 
 
 def commands_on_ranks(
-    ranks: int, commands: Mapping[str, list[str]], folder: Path, timeout: float = 300.0
+    ranks: int,
+    commands: Mapping[str, list[str]],
+    folder: Path,
+    comm: str = "mpi",
+    timeout: float = 300.0,
+    **variables: str,
 ) -> dict[str, Ended]:
-    """`mxpeak ARGUMENTS` for every entry, one after the other on the same ranks; each in the folder of its name."""
+    """`mxpeak ARGUMENTS` for every entry, one after the other on the same ranks; each in the folder of its name.
+
+    The ranks are connected by `comm`, MPI or torch.distributed, and have variables in their environment.
+    """
     for name in commands:
         (folder / name).mkdir(exist_ok=True)
     (folder / "commands.json").write_text(json.dumps(commands))
+    python = {"mpi": [str(MPIEXEC), "-n", str(ranks), sys.executable], "torch": [*TORCHRUN, str(ranks)]}[comm]
     run = subprocess.run(
-        [str(MPIEXEC), "-n", str(ranks), sys.executable, "-m", "tests.support.ranks", str(folder)],
+        [*python, "-m", "tests.support.ranks", str(folder)],
         cwd=ROOT,
+        env={**os.environ, **variables},
         capture_output=True,
         text=True,
         timeout=timeout,
@@ -102,9 +114,11 @@ def commands_on_ranks(
 def main(folder: Path) -> None:
     """One rank's part of `commands_on_ranks`."""
     from mxpeak.cli.main import main
-    from mxpeak.runtime.launch import start
+    from mxpeak.runtime import launch
 
-    comm = start()
+    comm = launch.start()
+    if comm.name == "torch":  # its ranks meet once
+        launch.start = lambda asked="auto": comm
     for name, arguments in json.loads((folder / "commands.json").read_text()).items():
         out, err = io.StringIO(), io.StringIO()
         os.chdir(folder / name)
@@ -113,6 +127,8 @@ def main(folder: Path) -> None:
         said = {"code": code, "stdout": out.getvalue(), "stderr": err.getvalue()}
         (folder / f"{name}.{comm.rank}.json").write_text(json.dumps(said))
         comm.barrier()
+    if comm.name == "torch":  # ends as the console script does
+        sys.modules["mxpeak.comm.torchdist"].depart(0)
 
 
 if __name__ == "__main__":
