@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 # Triton's kernels are interpreted on the CPU and compiled on a GPU, unless whoever starts the tests says otherwise: it
 # is read when they are decorated, so before anything imports them.
@@ -50,12 +51,21 @@ def turn(file: Path) -> int:
     return order.index(folder if folder in order else "")
 
 
-@pytest.hookimpl(tryfirst=True)  # before the workers' own, which reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests by groups, in turn: workers take a group when they have done with one."""
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group(group(item.path)))
+    """Tests in turn: workers take a group when they have done with one."""
     items.sort(key=lambda item: turn(item.path))
+
+
+@pytest.hookimpl(optionalhook=True)  # pytest-xdist's
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Groups go to workers whole.  xdist's own groups are marks that it writes into names, which pytest 9.2 undoes."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByGroup(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return group(Path(nodeid.split("::")[0]))
+
+    return ByGroup(config, log)
 
 
 @pytest.fixture
