@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -58,11 +59,11 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- the solver -------------------------------------------------------------------------------------------------
 
 
-def check_solves(shape: Triple, grid: Triple, kind: str, nonsymmetric: bool, **asked: Any) -> tuple[int, int]:
+@cache
+def check_solves(shape: Triple, grid: Triple, kind: str, nonsymmetric: bool) -> tuple[int, int]:
     """Double takes the oracle's steps, mixed nearly so, x is 1, all ranks agree; both's numbers of steps."""
     everybody = run_ranks(
-        math.prod(grid),
-        lambda comm: solved(comm, shape, grid, [DOUBLE, mixed_form("bf16")], kind, nonsymmetric, **asked),
+        math.prod(grid), lambda comm: solved(comm, shape, grid, [DOUBLE, mixed_form("bf16")], kind, nonsymmetric)
     )
     assert all(found == everybody[0] for found in everybody), "every rank gets the same numbers"
     double, mixed = everybody[0]
@@ -80,23 +81,24 @@ def check_solves(shape: Triple, grid: Triple, kind: str, nonsymmetric: bool, **a
 
 @pytest.mark.parametrize("grid", SPLITS)
 def test_a_problem_takes_the_steps_of_its_matrices_however_it_is_dealt(grid: Triple) -> None:
-    check_solves(WHOLE, grid, "greedy", nonsymmetric=False)
+    check_solves(WHOLE, grid, "greedy", False)
 
 
-@pytest.mark.parametrize("nonsymmetric", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("grid", SMALL)
-def test_every_order_of_the_sweeps_is_kept_on_every_grid(grid: Triple, kind: str, nonsymmetric: bool) -> None:
+def test_every_order_of_the_sweeps_is_kept_on_every_grid(grid: Triple, kind: str) -> None:
+    """With the symmetric matrix or the other, by turns: each order and each grid has both."""
+    nonsymmetric = (SMALL.index(grid) + KINDS.index(kind)) % 2 == 1
     check_solves(tuple(8 * p for p in grid), grid, kind, nonsymmetric)  # type: ignore[arg-type]
 
 
 def test_boxes_need_not_be_cubes() -> None:
-    check_solves((16, 48, 8), (2, 3, 1), "greedy", nonsymmetric=True)
+    check_solves((16, 48, 8), (2, 3, 1), "greedy", True)
 
 
 def test_more_ranks_cost_some_steps_and_not_many() -> None:
     """Between ranks a sweep is one of Jacobi's, which is less than Gauss-Seidel's: here by up to a third."""
-    steps = {grid: check_solves(WHOLE, grid, "greedy", nonsymmetric=False) for grid in (SPLITS[0], SPLITS[-1])}
+    steps = {grid: check_solves(WHOLE, grid, "greedy", False) for grid in (SPLITS[0], SPLITS[-1])}
     one = steps[1, 1, 1]
     for double, mixed in steps.values():
         assert one[0] <= double <= 4 / 3 * one[0] + 1
@@ -184,7 +186,7 @@ def test_whole_runs_are_valid_and_tell_what_was_done(ranks: int, values: dict[st
 @pytest.mark.parametrize("ranks", [1, 2, 8])
 def test_sweeps_book_the_flops_of_the_entries_that_they_read(ranks: int) -> None:
     """From zero 2 for each entry of L and D, and none for what other ranks would have; from x 2·nnz."""
-    result = measured(ranks, iterations=5)
+    result = measured(ranks, iterations=5, threshold=1e-3, warmup="none")
     p = result.problem
     problem = oracle((p["gnx"], p["gny"], p["gnz"]), (p["npx"], p["npy"], p["npz"]))
     last = problem.levels[-1]
@@ -305,8 +307,8 @@ def test_the_validation_on_fewer_ranks_has_boxes_of_the_runs_size(monkeypatch: p
 
     monkeypatch.setattr(bench, "FEW", 1)
     monkeypatch.setattr(SparseBench, "make", watched)
-    result = measured(2, nx=None, quick=True, mem="40MB", iterations=2)
-    assert result.problem["nx"] < 32
+    result = measured(2, nx=None, quick=True, mem="20MB", iterations=2, threshold=1e-5)
+    assert 8 < result.problem["nx"] < 32
     assert set(boxes) == {(8, 8, 8), (result.problem["nx"],) * 3}
 
 

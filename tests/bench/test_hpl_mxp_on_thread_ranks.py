@@ -136,8 +136,8 @@ def test_every_grid_factors_and_solves_the_same_system(n: int, nb: int) -> None:
     A, b = dense("sqrt-n", n)
     for shape in GRIDS:
         check_solved(solve(n, nb, shape), A, b)
-    # The reference kernels are slow: the largest system on one grid.
-    for shape in GRIDS if n < 100 else [(2, 3)]:
+    # The reference kernels are slow: the larger systems on one grid.
+    for shape in GRIDS if n < 40 else [(2, 3)]:
         check_solved(solve(n, nb, shape, make=ReferenceKernels), A, b)
 
 
@@ -169,11 +169,15 @@ def test_every_precision_refines_to_fp64_and_is_proven(low: str, shape: tuple[in
     assert np.abs(A - L @ U).max() <= 2.5 * u * (np.abs(L) @ np.abs(U)).max()  # two operands of relative error u each
 
 
-@pytest.mark.parametrize("name", ["sqrt-n", "ddd", "fasi-higham", "gaussian", "dominant-n", "icl"])
+GENERATORS = ["sqrt-n", "ddd", "fasi-higham", "gaussian", "dominant-n", "icl"]
+
+
+@pytest.mark.parametrize("name", GENERATORS)
 def test_every_generator_makes_the_same_system_on_every_grid(name: str) -> None:
     n, nb = 97, 8
     A, b = dense(name, n)
-    for shape in GRIDS:
+    at = GENERATORS.index(name)
+    for shape in (GRIDS[0], *(GRIDS[1 + k % 4] for k in (at, at + 1))):  # one rank, and two of the others by turns
         found = solve(n, nb, shape, name=name)
         # Gaussian numbers come from logarithms and cosines that libraries round differently, in the last place.
         assert np.abs(found.A - A.astype(np.float32)).max() <= 2.0**-23 * np.abs(A).max()
@@ -308,7 +312,7 @@ def nan_in_the_factors(A: Any, kernels: Any) -> None:
 @pytest.mark.parametrize("spoil", [zero_factors, wrong_block, flipped_exponent, nan_in_the_factors])
 def test_the_proof_finds_spoilt_factors(low: str, shape: tuple[int, int], spoil: Edit) -> None:
     with np.errstate(all="ignore"):
-        assert not solve(211, 16, shape, low, spoil_after=spoil).proof.passed
+        assert not solve(127, 16, shape, low, spoil_after=spoil).proof.passed
 
 
 @pytest.mark.parametrize("low", ["fp64", "fp32", "tf32", "bf16", "fp16", "fp8"])
@@ -372,9 +376,9 @@ def test_the_proof_is_not_fooled_by_factors_that_fit_other_vectors() -> None:
 
 @pytest.mark.parametrize("low", ["fp64", "fp32", "tf32", "bf16", "fp16", "fp8"])
 def test_the_proof_raises_no_false_alarm(low: str) -> None:
-    """34 clean runs for each of 5 generators and 6 precisions: 1020."""
-    for name, seed in product(("sqrt-n", "ddd", "fasi-higham", "gaussian", "dominant-n"), range(34)):
-        n, nb = 40 + 7 * seed, (4, 16, 64)[seed % 3]
+    """17 clean runs for each of 5 generators and 6 precisions: 510."""
+    for name, seed in product(("sqrt-n", "ddd", "fasi-higham", "gaussian", "dominant-n"), range(17)):
+        n, nb = 40 + 14 * seed, (4, 16, 64)[seed % 3]
         assert solve_lu_only(n, nb, low, name, seed).passed, (name, seed)
 
 

@@ -258,7 +258,7 @@ def swept(A: Any, ranks: int) -> SimpleNamespace:
         (1, {"storage": "auto", "mode": "explore"}),
         (2, {"storage": "packed", "colouring": "jpl", "warmup": "gemm"}),
         (4, {"storage": "ell", "validation": "fullscale", "restart": 5, "iterations": 4}),
-        (3, {"krylov_precision": "fp64", "kernels": "reference", "iterations": 2}),
+        (3, {"krylov_precision": "fp64", "kernels": "reference", "iterations": 2, "threshold": 1e-5}),
     ],
 )
 def test_every_choice_works_with_a_file(tmp_path: Path, ranks: int, values: dict[str, Any]) -> None:

@@ -17,6 +17,7 @@ import pytest
 from mxpeak.kernels.contract.sparse import Rows
 from mxpeak.layout.stencil import Box
 from mxpeak.precision import PRECISIONS
+from tests.support.backends import backend_named
 from tests.support.on_arrays import BACKENDS, OnArrays, every_backend, sparse_kernels
 from tests.support.sparse_matrices import (
     BOXES,
@@ -53,6 +54,20 @@ HOSTS = [sparse_kernels(name) for name in BACKENDS[:2]]
 #: What makes rows and orders; the torch backend leaves these to the host.
 every_host = pytest.mark.parametrize("host", HOSTS, ids=BACKENDS[:2])
 GRID = (2, 3, 2)
+
+
+def interpreted(kernels: Any) -> bool:
+    """Whether Triton's interpreter runs these kernels, milliseconds a program."""
+    return any(kernels is sparse_kernels(name) and backend_named(name).interpreted for name in BACKENDS)
+
+
+#: Of FEW the two matrices of several chunks, which are there twice: with fp32 values and with narrow ones.
+LARGER = ("a box of several chunks", "irregular rows")
+
+
+def left_out(kernels: Any, s: Example, turn: int) -> bool:
+    """Whether an interpreter leaves out a larger matrix in these formats; with the other turn it takes it."""
+    return interpreted(kernels) and s.name in LARGER and (LARGER.index(s.name) + (s.values == "fp32") + turn) % 2 == 1
 
 
 def same_rows(found: Rows, exact: Rows) -> None:
@@ -370,7 +385,10 @@ def test_the_references_operations_fit_together() -> None:
 @on_examples
 def test_sweeps_are_the_references_in_one_part_and_in_two(kernels: Any, s: Example, A: Any) -> None:
     """The first part reads nothing of other ranks; b is as it was, bit by bit."""
-    for (exact, bound), backward in ((s.forward, False), (s.backward, True)):
+    ways = ((s.forward, False), (s.backward, True))
+    if interpreted(kernels) and s.name in LARGER:  # one way with fp32 values, the other with narrow ones
+        ways = (ways[(LARGER.index(s.name) + (s.values == "fp32")) % 2],)
+    for (exact, bound), backward in ways:
         x, halves, b = s.fresh(kernels, A), s.fresh(kernels, A), s.right_side()
         whole_keep, keep = (None if backward else Guarded(A.n, s.vectors) for _ in range(2))
         kernels.relax(A, b.inner, x, backward=backward, keep=whole_keep and whole_keep.inner)
@@ -388,6 +406,8 @@ def test_sweeps_are_the_references_in_one_part_and_in_two(kernels: Any, s: Examp
 
 @on_examples
 def test_a_sweep_from_zero_is_one_on_zero(kernels: Any, s: Example, A: Any) -> None:
+    if left_out(kernels, s, 1):
+        return
     for before in (FAR_OFF,) if isinstance(kernels, OnArrays) else (s.x, FAR_OFF):
         x, b = s.fresh(kernels, A, before), s.right_side()
         kernels.relax(A, b.inner, x, from_zero=True)
@@ -408,7 +428,8 @@ def check_keep(kernels: Any, s: Example, A: Any) -> None:
 
 @on_examples
 def test_what_a_forward_sweep_keeps_serves_the_backward_one(kernels: Any, s: Example, A: Any) -> None:
-    check_keep(kernels, s, A)
+    if not left_out(kernels, s, 0):
+        check_keep(kernels, s, A)
 
 
 def test_threads_do_not_change_a_bit() -> None:
@@ -469,6 +490,8 @@ def test_products_are_the_references_in_one_part_and_in_two(kernels: Any, s: Exa
 
 @on_examples
 def test_residuals_at_some_rows_are_the_references_in_one_part_and_in_two(kernels: Any, s: Example, A: Any) -> None:
+    if left_out(kernels, s, 0):
+        return
     n, (exact, bound) = s.R.n, s.residuals
     some = np.random.default_rng(1).permutation(n)[: n // (9 if isinstance(kernels, OnArrays) else 3) + 1]
     for numbers in (some, some[:0], *(() if isinstance(kernels, OnArrays) else (np.arange(n),))):
@@ -496,7 +519,8 @@ def check_swept(kernels: Any, s: Example, A: Any) -> None:
 
 @on_examples
 def test_after_a_sweep_from_zero_the_residual_needs_u_alone(kernels: Any, s: Example, A: Any) -> None:
-    check_swept(kernels, s, A)
+    if not left_out(kernels, s, 1):
+        check_swept(kernels, s, A)
 
 
 @every_backend
@@ -504,8 +528,9 @@ def test_forms_of_a_matrix_share_what_is_equal_and_give_what_they_give_by_themse
     name = "a small box between others" if isinstance(kernels, OnArrays) else "long rows"
     rows, order = rows_of(kernels, name), order_of(kernels, name, "greedy")
     b, x0, halo = (random(rng, size, "fp32") for size in (rows.n, rows.n, rows.halo))
-    for storage in STORAGES:
-        for values, other in (("fp32", "fp32"), ("fp64", "bf16"), ("fp32", "bf16"), ("bf16", "bf16")):
+    formats = (("fp32", "fp32"), ("fp64", "bf16"), ("fp32", "bf16"), ("bf16", "bf16"))
+    for at, storage in enumerate(STORAGES):
+        for values, other in formats[at % 2 :: 2] if interpreted(kernels) else formats:
             first, results = kernels.store(rows, order, values, "fp64", storage), []
             for like in (None, first):
                 A = kernels.store(rows, order, other, "fp32", storage, like)

@@ -71,15 +71,18 @@ def test_every_structure_has_the_norms_of_its_definition_in_every_type(rng: Any,
 @pytest.mark.parametrize("name", STRUCTURES)
 def test_zeros_ones_and_nothing_at_all(name: str) -> None:
     empty = [(0, 0)] if shapes(name)[0] == (11, 11) else [(0, 0), (0, 5), (5, 0)]
-    for turn, (dtype, shape, options) in enumerate(product(TYPES.values(), [*empty, *shapes(name)], cases(name))):
-        A = (np.zeros(shape, dtype), np.ones(shape, dtype), -np.zeros(shape, dtype))[turn % 3]
-        with told(dtype=dtype, shape=shape, options=options):
-            check(A, name, **options)
+    every = product(*map(enumerate, (TYPES.values(), [*empty, *shapes(name)], cases(name))))
+    for (i, dtype), (j, shape), (k, options) in every:
+        turn, rest = divmod(i + j + k, 2)  # every other type; with these each shape and options have all three
+        if rest == 0:
+            A = (np.zeros(shape, dtype), np.ones(shape, dtype), -np.zeros(shape, dtype))[turn % 3]
+            with told(dtype=dtype, shape=shape, options=options):
+                check(A, name, **options)
 
 
 @pytest.mark.parametrize("name", STRUCTURES)
 def test_nan_counts_wherever_it_is_read_and_nowhere_else(rng: Any, name: str) -> None:
-    m, n = (5, 5) if shapes(name)[0] == (11, 11) else (6, 4)
+    m, n = (4, 4) if shapes(name)[0] == (11, 11) else (5, 3)
     for dtype, options in product((np.dtype(np.float64), np.dtype(np.complex64)), cases(name)):
         clean = poisoned(random_values(rng, (m, n), dtype), name, **options)
         hidden = unread(m, n, name, **options)
@@ -126,8 +129,8 @@ def test_inf_without_nan_is_inf_and_nan_beside_it_wins() -> None:
 
 
 def test_one_entry_among_zeros_is_the_norm_wherever_it_stands() -> None:
-    for dtype, value, at in product(TYPES.values(), (np.nan, np.inf, 0.25), np.ndindex(6, 5)):
-        A = np.zeros((6, 5), dtype)
+    for dtype, value, at in product(TYPES.values(), (np.nan, np.inf, 0.25), np.ndindex(5, 4)):
+        A = np.zeros((5, 4), dtype)
         A[at] = value
         for deterministic in BOTH_WAYS:
             found = [mx.norm(A, kind, deterministic=deterministic) for kind in KINDS]
@@ -137,7 +140,8 @@ def test_one_entry_among_zeros_is_the_norm_wherever_it_stands() -> None:
 
 @pytest.mark.parametrize("name", TYPES)
 def test_long_lines_of_any_layout_have_the_norms_of_their_definition(rng: Any, name: str) -> None:
-    for (m, n), scale in product(((3, 2503), (2503, 3), (1, 4099)), (1.0, float(ml_dtypes.finfo(TYPES[name]).tiny))):
+    tiny = float(ml_dtypes.finfo(TYPES[name]).tiny)
+    for (m, n), scale in (((2, 2503), 1.0), ((2503, 2), tiny), ((1, 4099), 1.0), ((1, 4099), tiny)):
         A = random_values(rng, (m, n), TYPES[name], scale)
         A[m // 2, n // 2] = 1.0
         exact = exact_norms(expanded(A, "general"))
@@ -280,7 +284,7 @@ def test_slates_tolerance_is_met_with_room(rng: Any, name: str) -> None:
 STEPS = st.sampled_from([1, 2, 3, -1, -2, -3])
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(
     shape=st.tuples(st.integers(0, 23), st.integers(0, 23)),
     offsets=st.tuples(st.integers(0, 3), st.integers(0, 3)),
