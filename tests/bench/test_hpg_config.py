@@ -71,8 +71,8 @@ def test_texts_become_values(name: str, text: str, value: Any):
         ("nx", "0", "--nx: 0 is out of range: the least is 1"),
         ("nx", "64,128", "--nx: '64,128' is not a whole number"),
         ("rt", "-1", "--rt: -1 is out of range: the least is 0"),
-        ("storage", "csr", "--storage: 'csr' is unknown; choose one of auto, ell, sell, packed"),
-        ("smoother", "red-black", "--smoother: 'red-black' is unknown; choose one of coloured, natural"),
+        ("storage", "csr", "--storage: 'csr' is unknown; choose one of auto, rows, ell, sell, packed"),
+        ("smoother", "red-black", "--smoother: 'red-black' is unknown; choose one of auto, natural, coloured"),
         ("precision", "tf32", "--precision: 'tf32' is unknown; choose one of auto, fp64, fp32, bf16, fp16, fp8"),
         ("krylov_precision", "fp8", "--krylov-precision: 'fp8' is unknown; choose one of fp64, fp32"),
         ("mg_precision", "fp32,int8", "--mg-precision: 'int8' is unknown"),
@@ -89,7 +89,7 @@ def test_a_value_that_cannot_be_is_named_with_its_flag_and_the_choices(name: str
 def test_the_defaults_are_the_benchmarks():
     config = HpgMxpConfig()
     assert (config.restart, config.iterations, config.threshold, config.validation) == (30, 300, 1e-9, "standard")
-    assert (config.precision, config.mode, config.smoother, config.rt) == ("auto", "official", "coloured", None)
+    assert (config.precision, config.mode, config.smoother, config.rt) == ("auto", "official", "auto", None)
     assert config.shape is None
 
 

@@ -10,7 +10,7 @@ import pytest
 from mxpeak.bench.hpg_mxp.config import HpgMxpConfig
 from mxpeak.bench.hpg_mxp.result import Validated, Validation
 from mxpeak.bench.hpg_mxp.rules import check, foreseen, forms, storages
-from mxpeak.bench.sparse import of_memory
+from mxpeak.bench.sparse import of_memory, order_of, smoother_of
 from mxpeak.distributed.stencil import Form
 from mxpeak.errors import Outcome, UsageError
 from mxpeak.solvers.krylov import Solve
@@ -73,11 +73,27 @@ def test_too_many_formats_are_a_mistake_in_any_mode() -> None:
 
 
 def test_the_figure_is_of_32_bit_columns_by_the_rules_and_of_short_ones_beyond_them() -> None:
-    assert storages(HpgMxpConfig()) == ("sell", "packed")
-    assert storages(HpgMxpConfig(mode="explore")) == ("packed", "sell")
-    for name in ("ell", "sell", "packed"):
+    assert storages(HpgMxpConfig()) == ("rows", "packed")
+    assert storages(HpgMxpConfig(kernels="torch")) == ("sell", "packed")
+    assert storages(HpgMxpConfig(mode="explore")) == ("packed", "rows")
+    for name in ("rows", "ell", "sell", "packed"):
         assert storages(HpgMxpConfig(storage=name)) == (name,)
         assert storages(HpgMxpConfig(storage=name, mode="explore")) == (name,)
+
+
+def test_the_natural_order_goes_with_rows_and_colours_with_chunks_unless_asked_otherwise() -> None:
+    wanted = {"auto": ("natural", "greedy"), "natural": ("natural", "levels"), "coloured": ("greedy", "greedy")}
+    for smoother, orders in wanted.items():
+        config = HpgMxpConfig(smoother=smoother)
+        assert (order_of(config, "rows"), order_of(config, "sell")) == orders
+        names = tuple(smoother_of(config, storage) for storage in ("rows", "sell"))
+        assert names == tuple("coloured" if order == "greedy" else "natural" for order in orders)
+
+
+def test_rows_are_refused_where_kernels_do_not_have_them() -> None:
+    with pytest.raises(UsageError, match="type --storage sell, or --kernels host"):
+        check(HpgMxpConfig(storage="rows", kernels="torch", nx=16), 0, 1)
+    check(HpgMxpConfig(storage="rows", kernels="reference", nx=16), 0, 1)
 
 
 def test_double_is_double_whatever_is_asked_of_the_mixed_solver() -> None:

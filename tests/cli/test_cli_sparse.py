@@ -54,8 +54,8 @@ def test_the_official_run_is_the_default(capsys: pytest.CaptureFixture[str]):
     body = json.loads(capsys.readouterr().out)
     check_result(Result.from_dict(body))
     problem = body["problem"]
-    assert (problem["restart"], problem["max_iterations"], problem["smoother"]) == (30, 300, "coloured")
-    assert (problem["storage"], problem["colouring"], problem["nonsymmetric"]) == ("sell", "greedy", False)
+    assert (problem["restart"], problem["max_iterations"], problem["smoother"]) == (30, 300, "natural")
+    assert (problem["storage"], problem["colouring"], problem["nonsymmetric"]) == ("rows", "greedy", False)
     assert problem["precision"] == {"mg": ["bf16"] * 4, "krylov": "bf16", "vectors": "fp32"}
     assert body["validation"]["threshold"] == 1e-9
     assert body["phases"]["ortho"]["calls"] == 300
@@ -70,7 +70,7 @@ def test_explore_has_the_official_figure_beside_it(capsys: pytest.CaptureFixture
     assert body["problem"]["storage"] == "packed"
     assert body["problem"]["precision"]["mg"] == ["fp8"] * 4
     (beside,) = body["result"]["beside"]
-    assert beside["storage"] == "sell"
+    assert beside["storage"] == "rows"
     assert {"mode", "storage"} <= {one["rule"] for one in body["rules"]["violations"]}
 
 
@@ -104,12 +104,14 @@ def test_the_natural_order_and_other_colours_change_the_groups(capsys: pytest.Ca
     colours = {
         name: [level["colours"] for level in run_json(capsys, *argv)["problem"]["levels"]]
         for name, argv in (
-            ("greedy", []),
-            ("natural", ["--smoother", "natural"]),
-            ("jpl", ["--colouring", "jpl"]),
-            ("both", ["--smoother", "natural", "--colouring", "jpl"]),
+            ("greedy", ["--storage", "sell"]),
+            ("rows", ["--storage", "rows"]),
+            ("natural", ["--storage", "sell", "--smoother", "natural"]),
+            ("jpl", ["--storage", "sell", "--colouring", "jpl"]),
+            ("both", ["--storage", "sell", "--smoother", "natural", "--colouring", "jpl"]),
         )
     }
+    assert colours["rows"] == [None] * 4, "row after row"
     assert colours["greedy"] == [8, 8, 8, 1]
     assert colours["natural"] == [7 * 7 + 1, 7 * 3 + 1, 7 + 1, 1], "wavefronts x + 2y + 4z"
     assert colours["both"] == colours["natural"]
@@ -183,7 +185,7 @@ def test_a_dry_run_shows_the_problem_and_runs_nothing(capsys: pytest.CaptureFixt
     assert run("--nx", "64", "--nz", "128", "--dry-run") == 0
     out = capsys.readouterr().out
     nnz = (3 * 64 - 2) ** 2 * (3 * 128 - 2)
-    for storage in ("sell", "packed"):
+    for storage in ("rows", "packed"):
         assert f"{storage}: local 64x64x128  ranks 1x1x1  global 64x64x128: 524288 rows, {nnz} entries" in out
     assert not Path("mxpeak-out").exists()
 
@@ -253,7 +255,7 @@ def test_a_rate_below_the_floor_exits_with_four(capsys: pytest.CaptureFixture[st
         (["--nx", "16", "--krylov-precision", "fp8"], "--krylov-precision: 'fp8' is unknown; choose one of fp64, fp32"),
         (["--nx", "16", "--rt", "-1"], "--rt: -1 is out of range: the least is 0"),
         (["--nx", "16", "--restart", "0"], "--restart: 0 is out of range: the least is 1, the most 1000"),
-        (["--nx", "16", "--storage", "csr"], "--storage: 'csr' is unknown; choose one of auto, ell, sell, packed"),
+        (["--nx", "16", "--storage", "csr"], "--storage: 'csr' is unknown; choose one of auto, rows, ell, sell,"),
         (["--nx", "16", "--format", "hpl"], "run hpg-mxp has no --format hpl"),
         (["--nx", "432"], "27*432*432*432 = 2176782336, more than 2^31-1 = 2147483647"),
         (["-N", "100"], "mxpeak run hpg-mxp does not know -N 100"),
@@ -285,13 +287,13 @@ def test_a_box_that_does_not_fit_exits_with_five_and_says_what_would(capsys: pyt
 
 
 def test_what_stands_beside_the_figure_has_to_fit_too(capsys: pytest.CaptureFixture[str]):
-    """With --mode explore that is sell, whose column numbers take more than packed's."""
+    """With --mode explore that is rows, whose column numbers take more than packed's."""
     asked = ("--nx", "32", "--mode", "explore", "--rt", "0", "--iterations", "1", "--threads", "1")
     assert run(*asked, "--dry-run") == 0
     lines = re.findall(r"^(\w+): local .* ([\d.]+) MiB in all a rank", capsys.readouterr().out, re.MULTILINE)
     needs = {name: float(size) for name, size in lines}
-    assert needs["packed"] < 0.9 * needs["sell"]
-    assert run(*asked, "--mem", f"{(needs['packed'] + needs['sell']) / 2}MiB") == 5
+    assert needs["packed"] < 0.9 * needs["rows"]
+    assert run(*asked, "--mem", f"{(needs['packed'] + needs['rows']) / 2}MiB") == 5
 
 
 def test_a_size_left_open_is_what_memory_holds_and_says_so(capsys: pytest.CaptureFixture[str]):

@@ -23,8 +23,12 @@ from mxpeak.precision import PRECISIONS
 from tests.support.on_arrays import OnArrays, every_backend, sparse_kernels
 
 ORACLE: Any = sparse_kernels("reference")
-STORAGES = ("ell", "sell", "packed")
-KINDS = ("greedy", "jpl", "natural")
+#: Storages in chunks, which every backend has, and all of the host's.
+CHUNKS = ("ell", "sell", "packed")
+STORAGES = ("rows", *CHUNKS)
+KINDS = ("greedy", "jpl", "levels", "natural")
+#: What is stored in which order: chunks want large groups.
+SUITING = {"greedy": STORAGES, "jpl": CHUNKS, "levels": CHUNKS, "natural": ("rows",)}
 VECTORS = ("fp64", "fp32")
 #: Formats of a matrix and of the vectors that it multiplies.
 FORMATS = [(values, vectors) for vectors in VECTORS for values in ("fp64", "fp32", "bf16", "fp16", "fp8")]
@@ -117,6 +121,11 @@ def rows_of(kernels: Any, name: str) -> Rows:
     """The same as these kernels have it."""
     rows = oracle_rows(name)
     return kernels.rows_of(rows.indptr, rows.indices, rows.data, rows.n, rows.halo)
+
+
+def storages_of(kernels: Any) -> tuple[str, ...]:
+    """How these kernels can store a matrix."""
+    return CHUNKS if isinstance(kernels, OnArrays) else STORAGES
 
 
 @cache
@@ -305,7 +314,7 @@ example = cache(Example)
 #: On an interpreter matrices are small: each storage, format, order and type of vectors meets several of the others.
 FEW = [
     ("a small box between others", "greedy", "fp64", "fp64", "ell"),
-    ("a small box between others", "natural", "fp8", "fp32", "packed"),
+    ("a small box between others", "levels", "fp8", "fp32", "packed"),
     ("a box with a neighbour", "jpl", "fp16", "fp64", "sell"),
     ("a small box between others", "jpl", "bf16", "fp64", "packed"),
     ("a box of several chunks", "greedy", "bf16", "fp32", "packed"),
@@ -319,7 +328,7 @@ MANY = [
     (name, kind, *FORMATS[(2 * at + k) % len(FORMATS)], storage)
     for at, (name, kind) in enumerate(product(MATRICES, KINDS))
     for k in range(2)
-    for storage in STORAGES
+    for storage in SUITING[kind]
 ]
 
 

@@ -15,6 +15,7 @@ from mxpeak.comm.solo import Solo
 from mxpeak.configs.sparse import SparseConfig
 from mxpeak.distributed.sparse import SparseMatrix, reduced, zeros
 from mxpeak.distributed.stencil import Form, Made, make_stencil
+from mxpeak.errors import UsageError
 from mxpeak.layout.stencil import LEVELS, Box
 from mxpeak.precision import PRECISIONS
 from mxpeak.records import Caution, size_text, three_digits
@@ -29,9 +30,39 @@ GPU_READS = 8
 #: Share of the machine's memory that the rules ask a problem to take.
 OFFICIAL_SHARE = 0.25
 #: Storages whose columns are 32-bit numbers.
-PLAIN = ("ell", "sell")
+PLAIN = ("rows", "ell", "sell")
 #: Points a side of the box on which everything is used once before any clock.
 TINY = 8
+
+
+def plain_storage(config: SparseConfig) -> str:
+    """The storage with 32-bit columns that is fastest here: rows one after the other for CPUs, slices for devices."""
+    return "sell" if config.kernels == "torch" else "rows"
+
+
+def check_storage(config: SparseConfig) -> None:
+    """Stop at a storage that the kernels do not have."""
+    if config.storage == "rows" and config.kernels == "torch":
+        raise UsageError(
+            "--storage rows is for CPUs, where a core takes one row after the other; the torch kernels take many rows "
+            "at a time: type --storage sell, or --kernels host"
+        )
+
+
+def order_of(config: SparseConfig, storage: str) -> str:
+    """The order in which sweeps take rows: natural where rows are stored one after the other, else colours.
+
+    Chunks hold rows of one group, so the natural order is swept level by level there.
+    """
+    natural = storage == "rows" if config.smoother == "auto" else config.smoother == "natural"
+    if not natural:
+        return config.colouring
+    return "natural" if storage == "rows" else "levels"
+
+
+def smoother_of(config: SparseConfig, storage: str) -> str:
+    """The order of the sweeps as results call it."""
+    return "natural" if order_of(config, storage) in ("natural", "levels") else "coloured"
 
 
 def seconds_for(config: SparseConfig) -> float:
@@ -95,11 +126,6 @@ class SparseBench(Bench[AnySparse]):
         """Seconds to measure for."""
         return seconds_for(self.config)
 
-    @property
-    def order(self) -> str:
-        """The order in which sweeps take rows."""
-        return "natural" if self.config.smoother == "natural" else self.config.colouring
-
     def box(self, kinds: Sequence[Sequence[Form]], basis: int) -> Box:
         """This rank's box, if each kind of forms fits into memory by itself; collective, the same answer everywhere."""
         box = box_of(self.config, self.comm.rank, self.comm.size)
@@ -113,7 +139,8 @@ class SparseBench(Bench[AnySparse]):
 
     def make(self, box: Box, forms: Sequence[Form], stencil: Sequence[float], comm: Communicator) -> Made:
         """The problem on `comm`, in every form.  Collective over it."""
-        return make_stencil(self.kernels.sparse, comm, box.levels(LEVELS), forms, self.order, stencil, self.spans)
+        order = order_of(self.config, forms[0].storage)
+        return make_stencil(self.kernels.sparse, comm, box.levels(LEVELS), forms, order, stencil, self.spans)
 
     def make_ready(self, forms: Sequence[Form], stencil: Sequence[float], use: Callable[[Made], None]) -> None:
         """Compile what these forms take, by using all of it on a tiny box.  Collective."""
@@ -130,7 +157,7 @@ class SparseBench(Bench[AnySparse]):
         """What only happens to a matrix with entries from another rank; nobody is asked for them here."""
         kernels = self.kernels.sparse
         rows = kernels.stencil_rows(box, stencil)
-        order = kernels.order(rows, self.order)
+        order = kernels.order(rows, order_of(self.config, form.storage))
         for values, vectors in {(name, "fp64" if name == "fp64" else form.vectors) for name in form.values}:
             A = kernels.store(rows, order, values, vectors, form.storage)
             b, x, r = zeros(kernels, A.n, vectors), kernels.halo_vector(A), zeros(kernels, 1, vectors)

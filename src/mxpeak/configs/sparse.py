@@ -52,19 +52,19 @@ class SparseConfig(RunConfig):
     storage: str = option(
         "auto",
         "--storage",
-        help="how matrices are stored: ell (rows padded to one length), sell (padded in slices), "
-        "packed (with compressed column numbers)",
-        metavar="{auto,ell,sell,packed}",
-        parse=one_of("auto", "ell", "sell", "packed"),
+        help="how matrices are stored: rows (one after the other), ell (64 side by side, padded to one length), sell "
+        "(padded in slices), packed (with compressed column numbers)",
+        metavar="{auto,rows,ell,sell,packed}",
+        parse=one_of("auto", "rows", "ell", "sell", "packed"),
         group="precision and rules",
     )
     smoother: str = option(
-        "coloured",
+        "auto",
         "--smoother",
-        help="order of Gauss-Seidel: coloured, where the rows of a colour do not depend on "
-        "each other; or natural, the reference's",
-        metavar="{coloured,natural}",
-        parse=one_of("coloured", "natural"),
+        help="order of Gauss-Seidel: natural, row after row as the reference does; coloured, where the rows of a "
+        "colour do not depend on each other; auto: natural with --storage rows, else coloured",
+        metavar="{auto,natural,coloured}",
+        parse=one_of("auto", "natural", "coloured"),
         group="precision and rules",
     )
     colouring: str = option(

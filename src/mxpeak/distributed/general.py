@@ -161,4 +161,4 @@ def make_general(
             outer = SparseMatrix(kernels, stored, exchange(kernels, comm, partners, ordered, "fp64"), spans)
         found.append(Hierarchy(Level(top, top.halo_vector()), outer))
     b, setup_bytes = kernels.row_sums(rows, ordered), int(rows.indptr[-1]) * 12 + rows.n * 8
-    return Made(found, b, generated - begin, perf_counter() - generated, [ordered.groups], setup_bytes)
+    return Made(found, b, generated - begin, perf_counter() - generated, [ordered.colours], setup_bytes)

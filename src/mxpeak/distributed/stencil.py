@@ -70,14 +70,14 @@ class Made:
 
     generate_s   seconds for rows as a user would hand them over
     optimize_s   seconds for orders and storage
-    colours      groups of each level
+    colours      groups of each level, None where rows are taken one after the other
     """
 
     hierarchies: list[Hierarchy]
     b: Vector
     generate_s: float
     optimize_s: float
-    colours: list[int]
+    colours: list[int | None]
     setup_bytes: int
 
     def described(self, box: Box, k: int) -> list[dict[str, Any]]:
@@ -145,7 +145,7 @@ def make_stencil(
         generate_s += generated - begin
         optimize_s += perf_counter() - generated
     hierarchies = [Hierarchy(levels[0], outer or levels[0].A) for levels, outer in zip(made, outers)]
-    return Made(hierarchies, b, generate_s, optimize_s, [one.groups for one in orders], setup_bytes)
+    return Made(hierarchies, b, generate_s, optimize_s, [one.colours for one in orders], setup_bytes)
 
 
 def _level(

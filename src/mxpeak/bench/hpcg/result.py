@@ -10,7 +10,7 @@ from mxpeak.bench.hpcg.check import EXPECTED, EXPECTED_PRECONDITIONED, Norms, Sp
 from mxpeak.bench.hpcg.config import HpcgConfig
 from mxpeak.bench.hpcg.rules import foreseen
 from mxpeak.bench.rules import ruling
-from mxpeak.bench.sparse import PLAIN, SparseBench, of_memory
+from mxpeak.bench.sparse import PLAIN, SparseBench, of_memory, smoother_of
 from mxpeak.errors import Outcome
 from mxpeak.layout.stencil import Box
 from mxpeak.perf.sparse_counts import HPCG_MOTIFS, hpcg_bytes, hpcg_flops, memory_bytes, stencil_levels
@@ -175,7 +175,7 @@ def _problem(bench: SparseBench[HpcgConfig], box: Box, one: Measured) -> dict[st
         "nnz": box.global_nnz,
         "levels": one.levels,
         "storage": one.storage,
-        "smoother": config.smoother,
+        "smoother": smoother_of(config, one.storage),
         "colouring": config.colouring,
         "ranks": bench.comm.size,
         "threads": bench.placement.threads,

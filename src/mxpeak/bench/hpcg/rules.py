@@ -12,13 +12,10 @@ from __future__ import annotations
 
 from mxpeak.bench.hpcg.config import HpcgConfig
 from mxpeak.bench.rules import Violation
-from mxpeak.bench.sparse import OFFICIAL_RT, PLAIN
+from mxpeak.bench.sparse import OFFICIAL_RT, PLAIN, plain_storage
 from mxpeak.distributed.stencil import Form
 from mxpeak.layout.stencil import LEVELS
 from mxpeak.records import three_digits
-
-#: How the reference phase is stored.
-REFERENCE = "sell"
 
 
 def storages(config: HpcgConfig) -> tuple[str, ...]:
@@ -26,8 +23,8 @@ def storages(config: HpcgConfig) -> tuple[str, ...]:
     if config.storage in PLAIN:
         return (config.storage,)
     if config.storage == "packed":
-        return ("packed", REFERENCE)
-    return (REFERENCE, "packed") if config.mode == "official" else ("packed", REFERENCE)
+        return ("packed", plain_storage(config))
+    return (plain_storage(config), "packed") if config.mode == "official" else ("packed", plain_storage(config))
 
 
 def form(storage: str, levels: int = LEVELS) -> Form:

@@ -25,8 +25,18 @@ from mxpeak.bench.harness import Told, peak_rss, phase_table, run_cases
 from mxpeak.bench.hpcg.check import Norms, spectral_test, symmetry_test
 from mxpeak.bench.hpcg.config import HpcgConfig
 from mxpeak.bench.hpcg.result import MOST, REFERENCE_STEPS, SLACK, Measured, Sets, hpcg_result
-from mxpeak.bench.hpcg.rules import REFERENCE, foreseen, form, forms, storages
-from mxpeak.bench.sparse import TINY, SparseBench, held, seconds_for, without_admission, without_effect
+from mxpeak.bench.hpcg.rules import foreseen, form, forms, storages
+from mxpeak.bench.sparse import (
+    TINY,
+    SparseBench,
+    check_storage,
+    held,
+    order_of,
+    plain_storage,
+    seconds_for,
+    without_admission,
+    without_effect,
+)
 from mxpeak.bench.stencil_sizes import box_of, line
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.solo import Solo
@@ -55,6 +65,7 @@ def run(config: HpcgConfig, comm: Communicator, **told: Unpack[Told]) -> list[Re
 
 
 def _check(config: HpcgConfig, comm: Communicator) -> Box:
+    check_storage(config)
     return box_of(config, comm.rank, comm.size)
 
 
@@ -84,14 +95,15 @@ class Hpcg:
         config = bench.config
         self._bench, self._config, self._comm = bench, config, bench.comm
         self._kernels = bench.kernels.sparse
-        self._box = bench.box([forms(storage) for storage in (REFERENCE, *storages(config))], 0)
+        self._plain = plain_storage(config)
+        self._box = bench.box([forms(storage) for storage in (self._plain, *storages(config))], 0)
         self._flops_a_step = hpcg_flops(stencil_levels(self._box), REFERENCE_STEPS)["total"] / REFERENCE_STEPS
 
     def result(self) -> Result | None:
         """The result on rank 0, None elsewhere.  Collective."""
         start = time.time()
         first, *beside = storages(self._config)
-        for storage in dict.fromkeys((REFERENCE, first, *beside)):
+        for storage in dict.fromkeys((self._plain, first, *beside)):
             self._bench.make_ready([form(storage)], weights(), self._use)
         reference = self._reference()
         aim = reference.residual * SLACK
@@ -105,27 +117,27 @@ class Hpcg:
     def _use(self, made: Made) -> None:
         """Everything that happens to a problem, so that nothing is compiled while a clock runs."""
         tiny, spans = Box(TINY, TINY, TINY), Spans()
-        natural = make_stencil(
-            self._kernels, Solo(), tiny.levels(LEVELS), [form(REFERENCE)], "natural", weights(), spans
-        )
-        for one in (natural, made):
+        for one in (self._in_natural_order(tiny, Solo()), made):
             conjugate_gradients(self._system(one, Solo()), most=2, tolerance=0.0)
         top = made.hierarchies[0].top
-        spectral_test(self._kernels, Solo(), top, tiny, self._bench.order, spans)
+        spectral_test(self._kernels, Solo(), top, tiny, order_of(self._config, top.A.A.storage), spans)
         symmetry_test(self._kernels, Solo(), top.A, partial(cycle, top))
         self._system(made, Solo()).max_error(1.0)
         self._kernels.read_values(top.A.A)
 
     def _reference(self) -> Solve:
         """The iterations that set the aim.  Collective."""
-        boxes = self._box.levels(LEVELS)
-        made = make_stencil(
-            self._kernels, self._comm, boxes, [form(REFERENCE)], "natural", weights(), self._bench.spans
-        )
+        made = self._in_natural_order(self._box, self._comm)
         watch = self._watch("reference", REFERENCE_STEPS)
         done = conjugate_gradients(self._system(made, self._comm), most=REFERENCE_STEPS, tolerance=0.0, watch=watch)
         self._bench.spans.finish()
         return done
+
+    def _in_natural_order(self, box: Box, comm: Communicator) -> Made:
+        """The problem as the reference sweeps over it.  Collective over comm."""
+        order = "natural" if self._plain == "rows" else "levels"
+        forms = [form(self._plain)]
+        return make_stencil(self._kernels, comm, box.levels(LEVELS), forms, order, weights(), self._bench.spans)
 
     def _measured(self, storage: str, aim: float, rt: float) -> Measured:
         """Tests, convergence and sets with one storage.  Collective."""
@@ -133,7 +145,7 @@ class Hpcg:
         made = bench.make(self._box, [form(storage)], weights(), comm)
         top = made.hierarchies[0].top
         limits = [bench.bandwidth(top.A)]
-        spectral = spectral_test(kernels, comm, top, self._box, bench.order, bench.spans)
+        spectral = spectral_test(kernels, comm, top, self._box, order_of(self._config, storage), bench.spans)
         symmetry = symmetry_test(kernels, comm, top.A, partial(cycle, top))
         system = self._system(made, comm)
         converged, slowest_s = self._converged(system, storage, aim)

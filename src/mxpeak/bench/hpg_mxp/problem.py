@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from mxpeak.bench.hpg_mxp.config import HpgMxpConfig
 from mxpeak.bench.hpg_mxp.rules import forms, storages
-from mxpeak.bench.sparse import SparseBench, held
+from mxpeak.bench.sparse import SparseBench, held, order_of
 from mxpeak.bench.stencil_sizes import Hierarchy as Held
 from mxpeak.bench.stencil_sizes import box_of, line
 from mxpeak.comm.base import Communicator
@@ -299,7 +299,9 @@ class FileProblem:
 
         bench = self._bench
         block = distribute(comm, self._file.entries)
-        return make_general(bench.kernels.sparse, comm, block, self.forms(storage), bench.order, bench.spans)
+        return make_general(
+            bench.kernels.sparse, comm, block, self.forms(storage), order_of(self._config, storage), bench.spans
+        )
 
     def described(self, made: Made, k: int) -> list[dict[str, Any]]:
         """See `Problem`: the one level, sizes over all ranks, bytes of this one."""

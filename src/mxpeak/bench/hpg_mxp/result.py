@@ -11,7 +11,7 @@ from mxpeak.bench.hpg_mxp.config import HpgMxpConfig
 from mxpeak.bench.hpg_mxp.problem import Problem
 from mxpeak.bench.hpg_mxp.rules import foreseen
 from mxpeak.bench.rules import ruling
-from mxpeak.bench.sparse import OFFICIAL_RT, SparseBench, of_memory
+from mxpeak.bench.sparse import OFFICIAL_RT, SparseBench, of_memory, smoother_of
 from mxpeak.errors import Outcome
 from mxpeak.perf.sparse_counts import HPG_MXP_MOTIFS, Levels, hpg_mxp_flops
 from mxpeak.records import Caution, Result, three_digits
@@ -192,7 +192,7 @@ def _problem(bench: SparseBench[HpgMxpConfig], problem: Problem, one: Measured) 
         "max_iterations": config.iterations,
         "levels": one.levels,
         "storage": one.storage,
-        "smoother": config.smoother,
+        "smoother": smoother_of(config, one.storage),
         "colouring": config.colouring,
         "ranks": bench.comm.size,
         "threads": bench.placement.threads,

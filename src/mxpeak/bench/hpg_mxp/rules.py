@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from mxpeak.bench.hpg_mxp.config import HpgMxpConfig
 from mxpeak.bench.rules import Violation
-from mxpeak.bench.sparse import OFFICIAL_RT, PLAIN
+from mxpeak.bench.sparse import OFFICIAL_RT, PLAIN, check_storage, plain_storage
 from mxpeak.bench.stencil_sizes import box_of
 from mxpeak.distributed.stencil import Form
 from mxpeak.errors import UsageError
@@ -32,6 +32,7 @@ OF_BOXES = ("nx", "ny", "nz", "npx", "npy", "npz", "nonsymmetric")
 
 def check(config: HpgMxpConfig, rank: int, ranks: int) -> None:
     """Stop at what cannot be run, before anything is; on every rank alike."""
+    check_storage(config)
     if config.matrix is None:
         box_of(config, rank, ranks)
     else:
@@ -69,7 +70,8 @@ def storages(config: HpgMxpConfig) -> tuple[str, ...]:
     """How matrices are stored for the figure, and for the one beside it where nothing was asked for."""
     if config.storage != "auto":
         return (config.storage,)
-    return ("sell", "packed") if config.mode == "official" else ("packed", "sell")
+    plain = plain_storage(config)
+    return (plain, "packed") if config.mode == "official" else ("packed", plain)
 
 
 def forms(config: HpgMxpConfig, storage: str) -> tuple[Form, Form]:

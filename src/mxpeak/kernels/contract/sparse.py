@@ -3,8 +3,8 @@
 A rank has n rows.  A vector that a matrix multiplies is a halo vector x: x[:n] are the rank's own unknowns,
 x[n : n + h] its halo, the h entries that other ranks send, and the rest is padding that stays zero.  Other vectors have
 n entries; all are fp64 or fp32.  Matrices are stored in an order of their own, group after group: groups are sets of
-rows without entries between them (colours, or levels of the natural order), and a sweep takes them one after the other.
-All vectors are in that order; an `Order` leads there and back.
+rows without entries between them (colours, levels of the natural order, or single rows), and a sweep takes them one
+after the other.  All vectors are in that order; an `Order` leads there and back.
 
 L and U are the entries in columns of earlier and later groups, D the diagonal, H the columns of other ranks.  Values of
 L and U are stored in a format of their own, those of D and H in the vectors'.  Row numbers are arrays of the backend,
@@ -63,6 +63,11 @@ class Order:
     def groups(self) -> int:
         """How many there are."""
         return len(self.starts) - 1
+
+    @property
+    def colours(self) -> int | None:
+        """How many groups of rows are taken one after the other; None where rows are."""
+        return None if self.kind == "natural" else self.groups
 
 
 class Stored(Protocol):
@@ -131,7 +136,10 @@ class SparseKernels(Protocol):
         """The same matrix, with zeros stored where an entry has no partner: orders need one."""
 
     def order(self, rows: Rows, kind: str) -> Order:
-        """`greedy` or `jpl` colours, or the levels of the `natural` order."""
+        """`greedy` or `jpl` colours; the rows as they stand, `natural`, or the `levels` of that order.
+
+        A sweep over the levels gives what one row after row gives.
+        """
 
     def rounding(self, rows: Rows, precision: str) -> float:
         """max |fl(a) - a| / |a| over all entries; inf where one overflows.  0: the format holds the matrix exactly."""
@@ -139,7 +147,11 @@ class SparseKernels(Protocol):
     def store(
         self, rows: Rows, order: Order, values: str, vectors: str, storage: str, like: Matrix | None = None
     ) -> Matrix:
-        """The matrix with its values in one precision, for vectors of another; `ell`, `sell` or `packed`.
+        """The matrix with its values in one precision, for vectors of another.
+
+        storage     `rows`: one after the other, which suits the natural order; else chunks of rows of one group, side
+                    by side: with 32-bit columns and as many slots for all chunks of a group (`ell`) or for each
+                    (`sell`), or with columns in as few bytes as they allow (`packed`).  Devices have no `rows`.
 
         `like` is the same matrix in the same storage: what is equal in both is kept once.  No value may be beyond the
         format (`rounding` finite).

@@ -151,15 +151,31 @@ def piece(a, first, count):
     return carray(pointer(np.int64(a.ctypes.data) + first * np.int64(a.itemsize)), (count,), a.dtype)
 
 
+def _prefetch(builder, address, write):
+    """Ask for the cache line at `address`, to be read soon, or written too."""
+    function_type = ir.FunctionType(ir.VoidType(), [_I8.as_pointer(), _I32, _I32, _I32])
+    function = cgutils.get_or_insert_function(builder.module, function_type, "llvm.prefetch.p0")
+    write, keep, data = (ir.Constant(_I32, value) for value in (write, 3, 1))
+    builder.call(function, [builder.inttoptr(address, _I8.as_pointer()), write, keep, data])
+
+
 @intrinsic
 def prefetch(typingctx, address):
     """Ask for the cache line at `address`, to be read and written soon."""
 
     def codegen(context, builder, signature, args):
-        function_type = ir.FunctionType(ir.VoidType(), [_I8.as_pointer(), _I32, _I32, _I32])
-        function = cgutils.get_or_insert_function(builder.module, function_type, "llvm.prefetch.p0")
-        write, keep, data = (ir.Constant(_I32, value) for value in (1, 3, 1))
-        builder.call(function, [builder.inttoptr(args[0], _I8.as_pointer()), write, keep, data])
+        _prefetch(builder, args[0], 1)
+        return context.get_dummy_value()
+
+    return types.void(types.int64), codegen
+
+
+@intrinsic
+def prefetch_read(typingctx, address):
+    """Ask for the cache line at `address`, to be read soon."""
+
+    def codegen(context, builder, signature, args):
+        _prefetch(builder, args[0], 0)
         return context.get_dummy_value()
 
     return types.void(types.int64), codegen

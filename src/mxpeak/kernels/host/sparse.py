@@ -14,7 +14,8 @@ from mxpeak.kernels.host import sparse_sweep as sweep
 from mxpeak.kernels.host import sparse_vectors as vectors
 from mxpeak.kernels.host.native import SYNC, sched_yield_address
 from mxpeak.kernels.host.norms import HostNorms
-from mxpeak.kernels.host.sparse_matrix import VECTORS, Array, HostMatrix, aligned
+from mxpeak.kernels.host.sparse_by_row import ByRow
+from mxpeak.kernels.host.sparse_matrix import VECTORS, Array, HostMatrix, Pattern, RowPattern, aligned
 from mxpeak.kernels.host.sparse_native import LANES
 from mxpeak.kernels.host.sparse_pack import ROW
 from mxpeak.kernels.host.sparse_setup import SparseSetup
@@ -40,6 +41,7 @@ class HostSparse(SparseSetup):
         super().__init__(team)
         self._norms = HostNorms(team)
         self._sync, self._yield = np.zeros(SYNC, np.int64), sched_yield_address()
+        self._by_row = ByRow(self._run_on, team.threads, self._yield)
         self._sums = np.zeros((team.threads, 1024))
         self._scratch = {dtype: aligned(team.threads * LANES, dtype) for dtype in VECTORS.values()}
 
@@ -130,32 +132,27 @@ class HostSparse(SparseSetup):
         else:
             both = [(pattern.early, False), (pattern.late, True)]
             halves = both if halo is None else [both[halo]]
-        for chunks, meets_halo in halves:
+        for part, meets_halo in halves:
             if kept_for_b:
-                self._sweep(A, chunks, keep, x, None, sweep.UPPER, backward=True)
+                self._sweep(A, part, keep, x, None, sweep.UPPER, backward=True)
                 continue
             before = b[pattern.halo_rows] if meets_halo else None
             if meets_halo:
                 self._subtract_halo(A, x, pattern.halo_rows, b)  # b - H x, for as long as the sweep takes
             try:
-                self._sweep(A, chunks, b, x, keep, sweep.LOWER if from_zero else sweep.BOTH, backward=backward)
+                self._sweep(A, part, b, x, keep, sweep.LOWER if from_zero else sweep.BOTH, backward=backward)
             finally:
                 if meets_halo:
                     b[pattern.halo_rows] = before
 
     def _sweep(
-        self,
-        A: HostMatrix,
-        chunks: tuple[Array, Array],
-        b: Any,
-        x: Array,
-        keep: Array | None,
-        parts: int,
-        *,
-        backward: bool,
+        self, A: HostMatrix, part: tuple[Any, Any], b: Any, x: Array, keep: Array | None, parts: int, *, backward: bool
     ) -> None:
-        """Steps of chunks, one after the other."""
-        numbers, first = chunks
+        """Units of rows, or steps of chunks, one after the other."""
+        if isinstance(A.pattern, RowPattern):
+            self._by_row.sweep(A, A.pattern, part, b, x, keep, parts, backward=backward)
+            return
+        numbers, first = part
         steps = np.arange(first.size - 1)
         self._run_on(
             A.entries.size,
@@ -182,7 +179,9 @@ class HostSparse(SparseSetup):
 
     def matvec(self, y: Array, A: HostMatrix, x: Array, *, halo: bool | None = None) -> None:
         pattern = A.pattern
-        if halo is not True:
+        if halo is not True and isinstance(pattern, RowPattern):
+            self._by_row.multiply(y, A, pattern, x)
+        elif halo is not True and isinstance(pattern, Pattern):
             self._run_on(
                 A.entries.size,
                 sweep.multiply,
@@ -201,14 +200,18 @@ class HostSparse(SparseSetup):
     def residual_at(
         self, A: HostMatrix, b: Array, x: Array, rows: Array, r: Array, *, swept: bool, halo: bool | None = None
     ) -> None:
-        _, targets, chunks, halo_targets = self._coarse(A, rows)
-        if halo is not True:
+        _, *where, halo_targets = self._coarse(A, rows)
+        pattern = A.pattern
+        if halo is not True and isinstance(pattern, RowPattern):
+            self._by_row.residual(A, pattern, b, x, rows, where[0], where[1], r, swept=swept)
+        elif halo is not True and isinstance(pattern, Pattern):
+            targets, chunks = where
             self._run_on(
                 27 * rows.size,
                 sweep.residual,
                 chunks,
                 targets,
-                *A.pattern.arrays,
+                *pattern.arrays,
                 A.entries,
                 A.diagonal,
                 b,
@@ -217,19 +220,27 @@ class HostSparse(SparseSetup):
                 sweep.UPPER if swept else sweep.BOTH,
                 self._scratch[x.dtype],
             )
-        if halo is not False and A.pattern.halo_rows.size:
+        if halo is not False and pattern.halo_rows.size:
             self._subtract_halo(A, x, halo_targets, r)
 
     def _coarse(self, A: HostMatrix, rows: Array) -> tuple[Array, Array, Array, Array]:
-        """For some rows: where each row's residual goes (-1: nowhere), the chunks that have any; found once."""
+        """For some rows, found once: where their residuals go (-1: nowhere) and the chunks that have any.
+
+        Or, stored by rows, where the entries of each begin.  At the end where the residuals of the halo's rows go.
+        """
         for known in A.coarse:
             if known[0] is rows:
                 return known
-        targets = np.full(A.n, -1, np.int32)
+        targets, pattern = np.full(A.n, -1, np.int32), A.pattern
         targets[rows] = np.arange(rows.size, dtype=np.int32)
-        starts = A.pattern.table[:, ROW]
-        chunks = np.flatnonzero(np.maximum.reduceat(targets, starts) >= 0) if A.n else np.empty(0, np.int64)
-        A.coarse.append((rows, targets, chunks, targets[A.pattern.halo_rows]))
+        where: tuple[Array, Array]
+        if isinstance(pattern, RowPattern):
+            where = self._by_row.begins(pattern, rows)
+        else:
+            starts = pattern.table[:, ROW]
+            chunks = np.flatnonzero(np.maximum.reduceat(targets, starts) >= 0) if A.n else np.empty(0, np.int64)
+            where = targets, chunks
+        A.coarse.append((rows, *where, targets[pattern.halo_rows]))
         return A.coarse[-1]
 
     def read_values(self, A: HostMatrix) -> int:

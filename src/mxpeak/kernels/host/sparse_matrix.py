@@ -8,6 +8,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from mxpeak.kernels.host import sparse_natural as natural
 from mxpeak.kernels.host import sparse_pack as pack
 from mxpeak.kernels.host.sparse_native import LANES
 
@@ -56,9 +57,72 @@ class Pattern:
         return int(sum(array.nbytes for array in (self.table, self.bases, self.near, self.far)))
 
     @property
+    def lower(self) -> int:
+        """Values stored of L."""
+        return LANES * int(self.table[:, pack.L_PART : pack.L_PART + 3].sum(dtype=np.int64))
+
+    @property
+    def upper(self) -> int:
+        """Values stored of U."""
+        return LANES * int(self.table[:, pack.U_PART : pack.U_PART + 3].sum(dtype=np.int64))
+
+    @property
     def arrays(self) -> tuple[Array, ...]:
         """As the sweeps take them."""
         return self.table, self.bases, self.near, self.far
+
+    @property
+    def halo_arrays(self) -> tuple[Array, ...]:
+        """Rows, where their entries begin, and columns of H."""
+        return self.halo_rows, self.halo_first, self.halo_columns
+
+
+@dataclass(frozen=True, slots=True)
+class RowPattern:
+    """Where a matrix stored by rows has entries, as `sparse_natural` tells it, and whose rows are whose.
+
+    units                where units of successive rows begin, and all ends
+    in_lower, in_upper   entries of L and of U in each row
+    owner                the thread of each unit in a sweep
+    forward, backward    how far the others have to be before it
+    every                the units of a sweep, first and end
+    early, late          the same of those that need nothing of other ranks, and of the others
+    """
+
+    units: Array
+    in_lower: Array
+    in_upper: Array
+    columns: Array
+    owner: Array
+    forward: Array
+    backward: Array
+    every: tuple[int, int]
+    early: tuple[int, int]
+    late: tuple[int, int]
+    halo_rows: Array
+    halo_first: Array
+    halo_columns: Array
+    storage: str = "rows"
+
+    @property
+    def bytes(self) -> int:
+        """Of all that tells columns."""
+        return int(sum(array.nbytes for array in self.arrays))
+
+    @property
+    def lower(self) -> int:
+        """Values stored of L."""
+        return int(self.units[-1, natural.LOWER])
+
+    @property
+    def upper(self) -> int:
+        """Values stored of U."""
+        return int(self.units[-1, natural.UPPER]) - self.lower
+
+    @property
+    def arrays(self) -> tuple[Array, ...]:
+        """As the sweeps take them."""
+        return self.units, self.in_lower, self.in_upper, self.columns
 
     @property
     def halo_arrays(self) -> tuple[Array, ...]:
@@ -75,7 +139,7 @@ class HostMatrix:
     nnz: int
     values: str
     vectors: str
-    pattern: Pattern
+    pattern: Pattern | RowPattern
     entries: Array
     diagonal: Array
     halo_entries: Array
@@ -111,12 +175,12 @@ class HostMatrix:
     @property
     def lower(self) -> int:
         """Values stored of L."""
-        return LANES * int(self.pattern.table[:, pack.L_PART : pack.L_PART + 3].sum(dtype=np.int64))
+        return self.pattern.lower
 
     @property
     def upper(self) -> int:
         """Values stored of U."""
-        return LANES * int(self.pattern.table[:, pack.U_PART : pack.U_PART + 3].sum(dtype=np.int64))
+        return self.pattern.upper
 
 
 def aligned(size: int, dtype: Any) -> Array:

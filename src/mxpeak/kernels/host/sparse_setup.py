@@ -8,9 +8,21 @@ from typing import Any
 import numpy as np
 
 from mxpeak.kernels.contract.sparse import Order, Rows
+from mxpeak.kernels.host import sparse_natural as natural
 from mxpeak.kernels.host import sparse_pack as pack
 from mxpeak.kernels.host import sparse_rows as setup
-from mxpeak.kernels.host.sparse_matrix import FORMATS, PIECE, VECTORS, Array, HostMatrix, Pattern, aligned, rounded
+from mxpeak.kernels.host.sparse_by_row import shares
+from mxpeak.kernels.host.sparse_matrix import (
+    FORMATS,
+    PIECE,
+    VECTORS,
+    Array,
+    HostMatrix,
+    Pattern,
+    RowPattern,
+    aligned,
+    rounded,
+)
 from mxpeak.kernels.host.sparse_native import LANES
 from mxpeak.kernels.host.team import Team
 from mxpeak.layout.stencil import Box
@@ -78,6 +90,9 @@ class SparseSetup:
         return self.rows_of(indptr, column[first], value[first], rows.n, rows.halo)
 
     def order(self, rows: Rows, kind: str) -> Order:
+        if kind == "natural":
+            every = np.arange(rows.n, dtype=np.int32)
+            return Order(every, every, np.arange(rows.n + 1), kind)
         group = np.zeros(rows.n, np.int32)
         if kind == "jpl":
             groups = self._jpl(rows, group)
@@ -117,7 +132,8 @@ class SparseSetup:
             pattern = like.pattern
             entries = like.entries if like.values == values else self._narrowed(like.entries, values)
         else:
-            pattern, entries = self._packed(rows, order, values, storage)
+            make = self._by_rows if storage == "rows" else self._packed
+            pattern, entries = make(rows, order, values, storage)
         real = VECTORS[vectors]
         diagonal = np.empty(rows.n, real)
         self._run(pack.diagonal_of, order.new_to_old, rows.indptr, rows.indices, rows.data, diagonal)
@@ -145,6 +161,41 @@ class SparseSetup:
         else:
             out[:] = rounded(data, dtype).view(compiled)
         return out
+
+    def _by_rows(self, rows: Rows, order: Order, values: str, storage: str) -> tuple[RowPattern, Array]:
+        """Where the entries of L and U stand, row after row, and their values in that order."""
+        where = (order.new_to_old, order.old_to_new, rows.indptr, rows.indices)
+        in_lower, in_upper = np.empty(rows.n, np.int32), np.empty(rows.n, np.int32)
+        self._run(natural.count_parts, *where, in_lower, in_upper)
+        units = np.zeros((rows.n // natural.FEW + 2, 3), np.int64)
+        units = units[: natural.cut_units(*where, in_lower, in_upper, units) + 1].copy()
+        units[:, natural.UPPER] += units[-1, natural.LOWER]
+        size = int(units[-1, natural.UPPER])
+        columns = np.empty(size, np.int32)
+        entries = aligned(-(-size // LANES) * LANES, FORMATS[values][1])
+        data = self._narrowed(rows.data, values) if values != "fp64" else rows.data
+        self._run(natural.fill_parts, *where, data, units, in_lower, in_upper, columns, entries)
+        surface = np.zeros(rows.n, np.bool_)
+        self._run(setup.touches_halo, rows.indptr, rows.indices, rows.n, surface)
+        halo_rows, halo_first, halo_columns = self._halo_pattern(rows, order, surface)
+        count = units.shape[0] - 1
+        late = count
+        if halo_rows.size:
+            late = int(np.searchsorted(units[:, natural.ROW], halo_rows[0], side="right")) - 1
+        pattern = RowPattern(
+            units,
+            in_lower,
+            in_upper,
+            columns,
+            *shares(self.threads, units, in_lower, columns),
+            (0, count),
+            (0, late),
+            (late, count),
+            halo_rows,
+            halo_first,
+            halo_columns,
+        )
+        return pattern, entries
 
     def _packed(self, rows: Rows, order: Order, values: str, storage: str) -> tuple[Pattern, Array]:
         """Where the entries stand, and their values in that order."""

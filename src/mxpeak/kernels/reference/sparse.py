@@ -185,6 +185,8 @@ class ReferenceSparse:
         """
         natural = range(rows.n)
         if kind == "natural":
+            group = list(natural)
+        elif kind == "levels":
             group = levels(rows)
         else:
             group = colours(rows, sorted(natural, key=weight, reverse=True) if kind == "jpl" else natural)

@@ -7,6 +7,7 @@ from typing import Any
 
 from mxpeak.kernels.contract.sparse import Order, Rows
 from mxpeak.kernels.host.sparse import HostSparse
+from mxpeak.kernels.host.sparse_matrix import Pattern
 from mxpeak.kernels.torch.device import Device
 from mxpeak.kernels.torch.namespace import Namespace
 from mxpeak.kernels.torch.replay import GraphRecorder, Replay
@@ -56,6 +57,7 @@ class SparseSetup:
             rows, order, values, vectors, storage, like=None if like is None else like.for_host(values)
         )
         if like is None:
+            assert isinstance(stored.pattern, Pattern), f"a device has no storage by {storage}"
             pattern, entries = pattern_of(device, stored.pattern, order), entries_of(device, stored)
         else:
             pattern = like.pattern

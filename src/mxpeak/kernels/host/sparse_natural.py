@@ -1,0 +1,316 @@
+"""Gauss-Seidel row after row over compressed rows with 32-bit columns, on several threads, in compiled code.
+
+L and U lie one after the other in one array of values and one of columns, each by rows: first what L has, lower[i]
+entries of row i, then what U has, upper[i] of them.  A unit is some successive rows, where the rows of it and of each
+part begin is known.  A unit belongs to one thread, which takes its units in the order of the sweep and says how far it
+has come; before a unit it waits for the units of others that this one has entries in (Park et al., Sparsifying
+Synchronization for High-Performance Shared-Memory Sparse Triangular Solver, ISC 2014).  The pattern has to be
+symmetric: so nobody overwrites what is still to be read.  Whoever computes a row, its sums are the same.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mxpeak.kernels.host.jit import jit
+from mxpeak.kernels.host.native import SPINS, atomic_add, atomic_load, call_at, piece, prefetch_read
+from mxpeak.kernels.host.sparse_native import widened_value
+
+#: Columns of the table of units: first row, where its entries of L begin, and those of U.
+ROW, LOWER, UPPER = 0, 1, 2
+#: Numbers from one thread's progress to the next one's: each has a cache line.
+APART = 8
+#: Rows of a unit.  It ends before a row that needs none of it (the first one of a mesh's plane), if it has FEW; before
+#: one that does not need the row before (the first one of a line), if it has LEAST; and at MOST anyhow.
+FEW, LEAST, MOST = 12, 48, 160
+#: Entries ahead of which a sweep from the last row on asks for columns and values: processors expect rising addresses.
+AHEAD = 512
+
+
+@jit(fastmath={"contract"}, inline="always")
+def _sum(first, end, columns, values, x):
+    """Σ a_ij x_j over some entries, in four sums: one would wait for itself."""
+    s0 = s1 = s2 = s3 = x.dtype.type(0)
+    k, last4 = np.uint64(first), np.uint64(first + (end - first) // 4 * 4)
+    while k < last4:
+        s0 += widened_value(values[k], s0) * x[np.uint32(columns[k])]
+        s1 += widened_value(values[k + np.uint64(1)], s1) * x[np.uint32(columns[k + np.uint64(1)])]
+        s2 += widened_value(values[k + np.uint64(2)], s2) * x[np.uint32(columns[k + np.uint64(2)])]
+        s3 += widened_value(values[k + np.uint64(3)], s3) * x[np.uint32(columns[k + np.uint64(3)])]
+        k += np.uint64(4)
+    while k < np.uint64(end):
+        s0 += widened_value(values[k], s0) * x[np.uint32(columns[k])]
+        k += np.uint64(1)
+    return (s0 + s1) + (s2 + s3)
+
+
+@jit(fastmath={"contract"}, inline="always")
+def _forward(i, l0, l1, u0, u1, columns, values, diagonal, b, x, keep, from_zero):
+    """x_i = (b_i - Σ_L a_ij x_j - Σ_U a_ij x_j) / a_ii, the last entry of L at the end: its x_j is the youngest."""
+    one = x.dtype.type(1)
+    reciprocal = one / diagonal[i]  # while the sums are on their way
+    known = max(l0, l1 - 1)
+    left = b[i] - _sum(l0, known, columns, values, x)
+    after = x.dtype.type(0) if from_zero else _sum(u0, u1, columns, values, x)
+    a, youngest = x.dtype.type(0), x.dtype.type(0)
+    if known < l1:
+        a, youngest = widened_value(values[np.uint64(known)], a), x[np.uint32(columns[np.uint64(known)])]
+    if keep.shape[0] > 0:
+        keep[i] = left - a * youngest
+    x[i] = (left - after - a * youngest) * reciprocal
+
+
+@jit(fastmath={"contract"}, inline="always")
+def _backward(i, l0, l1, u0, u1, columns, values, diagonal, b, x, kept):
+    """The same from the last row on, the first entry of U at the end; what was kept has L x subtracted already."""
+    one = x.dtype.type(1)
+    reciprocal = one / diagonal[i]
+    known = min(u1, u0 + 1)
+    left = b[i] - _sum(known, u1, columns, values, x)
+    if not kept:
+        left -= _sum(l0, l1, columns, values, x)
+    if u0 < known:
+        left -= widened_value(values[np.uint64(u0)], one) * x[np.uint32(columns[np.uint64(u0)])]
+    x[i] = left * reciprocal
+
+
+@jit(inline="always")
+def _all(a):
+    """The array, without the counting of references to it."""
+    return piece(a, 0, a.shape[0])
+
+
+@jit()
+def _wait(tid, threads, progress, needs, u, yield_address):
+    """Return once every other thread has come as far as unit u needs."""
+    for s in range(threads):
+        need, spins = np.int64(needs[u, s]), 0
+        while s != tid and atomic_load(progress, s * APART) < need:
+            spins += 1
+            if spins > SPINS:
+                call_at(yield_address)
+
+
+@jit(inline="always")
+def _say(progress, tid, done):
+    """Tell the others how far this thread has come."""
+    atomic_add(progress, tid * APART, done - progress[tid * APART])
+
+
+@jit(fastmath={"contract"})
+def sweep_forward(
+    tid,
+    threads,
+    progress,
+    yield_address,
+    first,
+    end,
+    owner,
+    needs,
+    units,
+    lower,
+    upper,
+    columns,
+    values,
+    diagonal,
+    b,
+    x,
+    keep,
+    from_zero,
+):
+    """Units first … end-1 of a sweep; progress is the number of the unit that comes next, needs likewise.
+
+    Where keep is not empty, keep_i = b_i - Σ_L a_ij x_j.
+    """
+    lower, upper, columns, values = _all(lower), _all(upper), _all(columns), _all(values)
+    diagonal, b, x, keep = _all(diagonal), _all(b), _all(x), _all(keep)
+    for u in range(first, end):
+        if threads > 1:
+            if owner[u] != tid:
+                continue
+            _wait(tid, threads, progress, needs, u, yield_address)
+        l, h = units[u, LOWER], units[u, UPPER]
+        for i in range(np.uint64(units[u, ROW]), np.uint64(units[u + 1, ROW])):
+            l1, h1 = l + np.int64(lower[i]), h + np.int64(upper[i])
+            _forward(i, l, l1, h, h1, columns, values, diagonal, b, x, keep, from_zero)
+            l, h = l1, h1
+        if threads > 1:
+            _say(progress, tid, u + 1)
+
+
+@jit(fastmath={"contract"})
+def sweep_backward(
+    tid,
+    threads,
+    progress,
+    yield_address,
+    first,
+    end,
+    owner,
+    needs,
+    units,
+    lower,
+    upper,
+    columns,
+    values,
+    diagonal,
+    b,
+    x,
+    kept,
+):
+    """Units end-1 … first; progress is how many units from the last one on are behind this thread, needs likewise."""
+    lower, upper, columns, values = _all(lower), _all(upper), _all(columns), _all(values)
+    diagonal, b, x = _all(diagonal), _all(b), _all(x)
+    count = owner.shape[0]
+    column_address, value_address = np.int64(columns.ctypes.data), np.int64(values.ctypes.data)
+    for v in range(count - end, count - first):
+        u = count - 1 - v
+        if threads > 1:
+            if owner[u] != tid:
+                continue
+            _wait(tid, threads, progress, needs, u, yield_address)
+        l, h = units[u + 1, LOWER], units[u + 1, UPPER]
+        row0, row1 = units[u, ROW], units[u + 1, ROW]
+        for back in range(row1 - row0):
+            i = np.uint64(row1 - 1 - back)
+            l0, h0 = l - np.int64(lower[i]), h - np.int64(upper[i])
+            prefetch_read(column_address + 4 * (h0 - AHEAD))
+            prefetch_read(value_address + values.itemsize * (h0 - AHEAD))
+            _backward(i, l0, l, h0, h, columns, values, diagonal, b, x, kept)
+            l, h = l0, h0
+        if threads > 1:
+            _say(progress, tid, v + 1)
+
+
+@jit(fastmath={"contract"})
+def multiply(tid, threads, units, lower, upper, columns, values, diagonal, x, y):
+    """y = (L + D + U) x."""
+    lower, upper, columns, values = _all(lower), _all(upper), _all(columns), _all(values)
+    diagonal, x, y = _all(diagonal), _all(x), _all(y)
+    count = units.shape[0] - 1
+    for u in range(count * tid // threads, count * (tid + 1) // threads):
+        l, h = units[u, LOWER], units[u, UPPER]
+        for i in range(np.uint64(units[u, ROW]), np.uint64(units[u + 1, ROW])):
+            l1, h1 = l + np.int64(lower[i]), h + np.int64(upper[i])
+            y[i] = _sum(l, l1, columns, values, x) + _sum(h, h1, columns, values, x) + diagonal[i] * x[i]
+            l, h = l1, h1
+
+
+@jit(fastmath={"contract"})
+def residual(tid, threads, rows, lower_first, upper_first, lower, upper, columns, values, diagonal, b, x, r, swept):
+    """r_k = (b - (L + D + U) x)[rows_k]; after a sweep from zero, x = (D + L)^-1 b, that is -(U x)[rows_k]."""
+    lower, upper, columns, values = _all(lower), _all(upper), _all(columns), _all(values)
+    diagonal, b, x, r = _all(diagonal), _all(b), _all(x), _all(r)
+    count = rows.shape[0]
+    for k in range(count * tid // threads, count * (tid + 1) // threads):
+        i = np.uint64(rows[k])
+        u0, l0 = upper_first[k], lower_first[k]
+        after = _sum(u0, u0 + np.int64(upper[i]), columns, values, x)
+        if swept:
+            r[k] = -after
+        else:
+            r[k] = b[i] - diagonal[i] * x[i] - _sum(l0, l0 + np.int64(lower[i]), columns, values, x) - after
+
+
+# --- set-up -----------------------------------------------------------------------------------------------------
+
+
+@jit()
+def count_parts(tid, threads, new_to_old, old_to_new, indptr, indices, lower, upper):
+    """lower[r], upper[r] = entries of L and of U in row r of the new order."""
+    n = new_to_old.shape[0]
+    for r in range(n * tid // threads, n * (tid + 1) // threads):
+        i, before, after = new_to_old[r], 0, 0
+        for k in range(indptr[i], indptr[i + 1]):
+            j = indices[k]
+            if j < n:
+                before += 1 if old_to_new[j] < r else 0
+                after += 1 if old_to_new[j] > r else 0
+        lower[r], upper[r] = before, after
+
+
+@jit()
+def fill_parts(tid, threads, new_to_old, old_to_new, indptr, indices, data, units, lower, upper, columns, values):
+    """Columns, in the new order, and values of L and U."""
+    n, count = new_to_old.shape[0], units.shape[0] - 1
+    for u in range(count * tid // threads, count * (tid + 1) // threads):
+        l, h = units[u, LOWER], units[u, UPPER]
+        for r in range(units[u, ROW], units[u + 1, ROW]):
+            i = new_to_old[r]
+            for k in range(indptr[i], indptr[i + 1]):
+                j = indices[k]
+                if j < n and old_to_new[j] < r:
+                    columns[l], values[l] = old_to_new[j], data[k]
+                    l += 1
+                elif j < n and old_to_new[j] > r:
+                    columns[h], values[h] = old_to_new[j], data[k]
+                    h += 1
+
+
+@jit()
+def cut_units(new_to_old, old_to_new, indptr, indices, lower, upper, units):
+    """The table of units, its last row where all ends; returns how many units there are.  `units` is long enough."""
+    n, count, rows, l, h = new_to_old.shape[0], 0, 0, 0, 0
+    for r in range(n):
+        i, youngest = new_to_old[r], -1  # the last row before this one that it needs
+        for k in range(indptr[i], indptr[i + 1]):
+            if indices[k] < n and old_to_new[indices[k]] < r:
+                youngest = max(youngest, old_to_new[indices[k]])
+        alone, new_line = youngest < r - rows, youngest != r - 1
+        if r == 0 or rows == MOST or (rows >= LEAST and new_line) or (rows >= FEW and alone):
+            units[count, ROW], units[count, LOWER], units[count, UPPER] = r, l, h
+            count += 1
+            rows = 0
+        rows += 1
+        l += lower[r]
+        h += upper[r]
+    units[count, ROW], units[count, LOWER], units[count, UPPER] = n, l, h
+    return count
+
+
+@jit()
+def unit_edges(units, count, lower, columns, unit_of, first, edges):
+    """The earlier units that each has entries in: edges[first[u]] … edges[first[u+1]-1]; returns how many in all.
+
+    With an empty `edges` they are only counted.
+    """
+    seen = np.full(count, -1, np.int64)
+    at = 0
+    for u in range(count):
+        first[u] = at
+        l = units[u, LOWER]
+        for r in range(units[u, ROW], units[u + 1, ROW]):
+            for k in range(l, l + lower[r]):
+                v = unit_of[columns[k]]
+                if v != u and seen[v] != u:
+                    seen[v] = u
+                    if edges.shape[0] > 0:
+                        edges[at] = v
+                    at += 1
+            l += lower[r]
+    first[count] = at
+    return at
+
+
+@jit()
+def find_needs(first, edges, owner, forward, backward):
+    """How far each thread has to be for a unit, counted from the first one on, and from the last: see the sweeps."""
+    count = owner.shape[0]
+    for u in range(count):
+        for e in range(first[u], first[u + 1]):
+            v = edges[e]
+            forward[u, owner[v]] = max(forward[u, owner[v]], v + 1)
+            backward[v, owner[u]] = max(backward[v, owner[u]], count - u)
+
+
+@jit()
+def makespan(first, edges, owner, cost, threads):
+    """When the last thread is through, if a unit takes as long as it costs."""
+    count, free, done = owner.shape[0], np.zeros(threads), np.zeros(owner.shape[0])
+    for u in range(count):
+        begin = free[owner[u]]
+        for e in range(first[u], first[u + 1]):
+            begin = max(begin, done[edges[e]])
+        done[u] = begin + cost[u]
+        free[owner[u]] = done[u]
+    return free.max() if count else 0.0
