@@ -66,6 +66,7 @@ class OnRank:
         nonsymmetric: bool = False,
     ):
         self.comm, self.kernels, self.order = comm, HostKernels(threads).sparse, order
+        storage = "rows" if order == "natural" else storage
         self.box = Box.of(comm.rank, shape, grid)
         made = replace(form(storage), symmetric=symmetric)
         stencil = weights(nonsymmetric=nonsymmetric)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from types import SimpleNamespace
 from typing import Any
@@ -62,9 +63,9 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
 @cache
 def check_solves(shape: Triple, grid: Triple, kind: str, nonsymmetric: bool) -> tuple[int, int]:
     """Double takes the oracle's steps, mixed nearly so, x is 1, all ranks agree; both's numbers of steps."""
-    everybody = run_ranks(
-        math.prod(grid), lambda comm: solved(comm, shape, grid, [DOUBLE, mixed_form("bf16")], kind, nonsymmetric)
-    )
+    storage = "rows" if kind == "natural" else "sell"
+    forms = [replace(DOUBLE, storage=storage), mixed_form("bf16", storage=storage)]
+    everybody = run_ranks(math.prod(grid), lambda comm: solved(comm, shape, grid, forms, kind, nonsymmetric))
     assert all(found == everybody[0] for found in everybody), "every rank gets the same numbers"
     double, mixed = everybody[0]
     problem = oracle(shape, grid, kind, nonsymmetric)

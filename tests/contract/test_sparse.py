@@ -39,6 +39,7 @@ from tests.support.sparse_matrices import (
     compressed,
     example,
     halo_vector,
+    larger,
     listed,
     near,
     on_examples,
@@ -583,10 +584,20 @@ def check_swept(kernels: Any, s: Example, A: Any) -> None:
     kernels.residual_at(A, Guarded(n, s.vectors).inner, x, rows, found.inner, swept=True)
     exact, bound = wide(s.b) - s.product(x), 2 * s.u * s.magnitudes(x, s.b)  # (D + L) x is b up to rounding
     near(found.checked(), exact[rows], bound[rows])
+    keep, after = Guarded(n, s.vectors), Guarded(len(rows), s.vectors)
+    kernels.relax(A, s.b, x, from_zero=True, keep=keep.inner)
+    before = own(A, x)
+    kernels.relax(A, s.b, x, backward=True, keep=keep.inner)
+    for halo in (False, True):
+        kernels.residual_at(A, s.b, x, rows, after.inner, halo=halo, keep=keep.checked())
+    largest = np.concatenate([larger(before, own(A, x)), np.abs(s.halo)])
+    exact, bound = wide(s.b) - s.product(x), 2 * s.u * s.magnitudes(largest, s.b)  # (D + U) x is keep up to rounding
+    near(after.checked(), exact[rows], bound[rows])
 
 
 @on_examples
-def test_after_a_sweep_from_zero_the_residual_needs_u_alone(kernels: Any, s: Example, A: Any) -> None:
+def test_after_sweeps_the_residual_needs_u_alone_or_l_alone(kernels: Any, s: Example, A: Any) -> None:
+    """U after a forward sweep from zero, L after a symmetric one."""
     if not left_out(kernels, s, 1):
         check_swept(kernels, s, A)
 

@@ -322,6 +322,20 @@ def test_every_storage_and_order_gives_the_same_solution(solve: Any, smoother: s
         assert reached(A, x, b, 1e-12)
 
 
+def test_rows_are_taken_one_after_the_other_in_the_natural_order() -> None:
+    A, b = poisson(7, 4, 5), vector(140)
+    for asked, preconditioner in product(
+        ({"smoother": "natural"}, {"storage": "rows", "smoother": "natural"}), ("gs", "sgs", "amg")
+    ):
+        x, info = mx.gmres(A, b, preconditioner=preconditioner, tol=1e-12, **asked)
+        assert (info.storage, info.colours) == ("rows", None)
+        assert "  storage         rows, row after row, " in str(info)
+        assert reached(A, x, b, 1e-12)
+    x, info = mx.gmres(A, b, storage="rows", preconditioner="gs", tol=1e-12)
+    assert (info.storage, info.colours) == ("rows", 2)
+    assert reached(A, x, b, 1e-12)
+
+
 def test_storage_follows_the_pattern() -> None:
     assert mx.gmres(poisson(20, 20), np.ones(400))[1].storage == "packed"
     rng = np.random.default_rng(1)
@@ -344,6 +358,7 @@ def test_rows_too_unlike_to_be_stored_side_by_side_are_refused(
     A, b = sparse.csr_array(arrow), vector(900)
     assert reached(A, mx.gmres(A, b, storage=storage)[0], b, 1e-9)
     monkeypatch.setattr(FREE, lambda: 200_000)
+    assert reached(A, mx.gmres(A, b, storage="rows", restart=5, preconditioner="gs")[0], b, 1e-9)
     says = "the longest row of A has 900 entries, the mean 3: storing 64 rows side.*" + advice
     with pytest.raises(ResourceError, match=says):
         mx.gmres(A, b, storage=storage)

@@ -172,7 +172,7 @@ def test_a_matrix_that_a_format_does_not_hold_is_rounded_as_far_as_was_allowed(t
     assert system.max_error(1.0) <= TOLERANCE * 26.1 * math.sqrt(box.rows) / (26.1 - 26 * 0.99)
 
 
-@pytest.mark.parametrize("smoother", ["greedy", "natural"])
+@pytest.mark.parametrize("smoother", ["greedy", "levels", "natural"])
 def test_reference_kernels_take_the_steps_that_the_matrices_take(smoother: str) -> None:
     kernels, problem = ReferenceSparse(), oracle((8, 8, 8), (1, 1, 1), smoother)
     (double,) = solved(Solo(), (8, 8, 8), (1, 1, 1), [DOUBLE], smoother, tolerance=1e-3, kernels=kernels)

@@ -29,7 +29,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 Triple = tuple[int, int, int]
 
 
-KINDS = ("greedy", "jpl", "natural")
+KINDS = ("greedy", "jpl", "levels", "natural")
 
 
 TOLERANCE = 1e-9
@@ -47,12 +47,14 @@ def global_matrix(shape: Triple, nonsymmetric: bool) -> Any:
 
 
 def local_groups(shape: Triple, kind: str) -> Array:
-    """The group of each of a box's points: octants of parity, wavefronts of the natural order, or random colours."""
+    """The group of each of a box's points: octants of parity, wavefronts, the natural order, random colours."""
     z, y, x = np.indices(shape[::-1]).reshape(3, -1)
     if kind == "greedy":
         return x % 2 + 2 * (y % 2) + 4 * (z % 2)
-    if kind == "natural":
+    if kind == "levels":
         return x + 2 * y + 4 * z
+    if kind == "natural":
+        return np.arange(math.prod(shape))
     kernels, group = ReferenceSparse(), np.empty(math.prod(shape), int)
     order = kernels.order(kernels.stencil_rows(Box(*shape), weights()), kind)
     for g, (begin, end) in enumerate(zip(order.starts, order.starts[1:])):

@@ -147,17 +147,19 @@ class SparseMatrix:
         with self._spans("gs", flops=flops, bytes=moved):
             self._kernels.relax(self.A, b, x, backward=True, keep=keep)
 
-    def residual_at(self, b: Vector, x: Vector, rows: Indices, r: Vector, *, swept: bool) -> None:
-        """r = (b - A x) at some rows; `swept`: right after a forward sweep from zero, when (D + L) x = b."""
+    def residual_at(
+        self, b: Vector, x: Vector, rows: Indices, r: Vector, *, swept: bool = False, keep: Vector | None = None
+    ) -> None:
+        """r = (b - A x) at some rows, right after a forward sweep from zero (`swept`) or a symmetric one (`keep`)."""
         k, A = self._kernels, self.A
         share = len(rows) / max(A.n, 1)
-        values = int(share * ((self._upper if swept else self._upper + self._lower) + A.n))
+        values = int(share * ((0 if keep is not None else self._upper) + (0 if swept else self._lower) + A.n))
         moved = counts.coarse_residual_bytes(self._memory, len(rows), values)
         with self._spans("restriction", flops=2.0 * share * A.nnz, bytes=moved):
             travel = self._begin(x)
-            k.residual_at(A, b, x, rows, r, swept=swept, halo=False)
+            k.residual_at(A, b, x, rows, r, halo=False, swept=swept, keep=keep)
             if self._wait(travel):
-                k.residual_at(A, b, x, rows, r, swept=swept, halo=True)
+                k.residual_at(A, b, x, rows, r, halo=True, swept=swept, keep=keep)
 
     def scatter_add(self, x: Vector, rows: Indices, y: Vector) -> None:
         """x += y at some rows."""
@@ -209,7 +211,7 @@ class Level:
 
     def restrict(self, b: Vector) -> None:
         """r = (b - A x) at the coarser level's points: injection, computed nowhere else (paper, eq. 6)."""
-        self.A.residual_at(b, self.x, self.points, self.r, swept=self.keep is None)
+        self.A.residual_at(b, self.x, self.points, self.r, swept=self.keep is None, keep=self.keep)
 
     def correct(self, coarse: Level) -> None:
         """x += the coarser level's correction at its points."""

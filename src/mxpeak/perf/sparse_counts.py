@@ -213,7 +213,7 @@ def zero_sweep_bytes(A: Stored, lower: int) -> int:
 
 
 def coarse_residual_bytes(A: Stored, coarse_rows: int, coarse_values: int) -> int:
-    """r - A x at coarse points: the entries of their rows, all of x, and n_c·(2·w + 4): r, what is written, the map."""
+    """r - A x at coarse points: the entries that are read, all of x, and n_c·(2·w + 4): r, what is written, the map."""
     return A.part(coarse_values) + A.rows * A.vector_bytes + coarse_rows * (2 * A.vector_bytes + INT32_BYTES)
 
 

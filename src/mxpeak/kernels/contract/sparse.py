@@ -233,9 +233,21 @@ class SparseKernels(Protocol):
         """
 
     def residual_at(
-        self, A: Matrix, b: Vector, x: Vector, rows: Indices, r: Vector, *, swept: bool, halo: bool | None = None
+        self,
+        A: Matrix,
+        b: Vector,
+        x: Vector,
+        rows: Indices,
+        r: Vector,
+        *,
+        halo: bool | None = None,
+        swept: bool = False,
+        keep: Vector | None = None,
     ) -> None:
-        """r_k = (b - A x)[rows_k], in two parts as `matvec`; swept: x is (D + L)^-1 b, so b - (D + L) x is zero.
+        """r_k = (b - A x)[rows_k], in two parts as `matvec`, of which sweeps just before leave less to compute.
+
+        swept    x is (D + L)^-1 b, from a forward sweep from zero: r = -U x - H x
+        keep     a backward sweep has read it, so (D + U) x is keep: r = b - keep - L x - H x
 
         `rows` is known again by identity: what is found out about it is found once.
         """

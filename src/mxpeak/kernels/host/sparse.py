@@ -198,12 +198,23 @@ class HostSparse(SparseSetup):
             self._run_on(A.halo_nnz, sweep.add_halo, *H, A.halo_entries, x[A.n : A.n + A.halo], y)
 
     def residual_at(
-        self, A: HostMatrix, b: Array, x: Array, rows: Array, r: Array, *, swept: bool, halo: bool | None = None
+        self,
+        A: HostMatrix,
+        b: Array,
+        x: Array,
+        rows: Array,
+        r: Array,
+        *,
+        halo: bool | None = None,
+        swept: bool = False,
+        keep: Array | None = None,
     ) -> None:
+        parts = sweep.LOWER if keep is not None else sweep.UPPER if swept else sweep.BOTH
+        kept = b if keep is None else keep  # read with LOWER alone
         _, *where, halo_targets = self._coarse(A, rows)
         pattern = A.pattern
         if halo is not True and isinstance(pattern, RowPattern):
-            self._by_row.residual(A, pattern, b, x, rows, where[0], where[1], r, swept=swept)
+            self._by_row.residual(A, pattern, b, x, kept, rows, where[0], where[1], r, parts)
         elif halo is not True and isinstance(pattern, Pattern):
             targets, chunks = where
             self._run_on(
@@ -216,8 +227,9 @@ class HostSparse(SparseSetup):
                 A.diagonal,
                 b,
                 x,
+                kept,
                 r,
-                sweep.UPPER if swept else sweep.BOTH,
+                parts,
                 self._scratch[x.dtype],
             )
         if halo is not False and pattern.halo_rows.size:

@@ -67,17 +67,17 @@ class ByRow:
         pattern: RowPattern,
         b: Array,
         x: Array,
+        keep: Array,
         rows: Array,
         lower_first: Array,
         upper_first: Array,
         r: Array,
-        *,
-        swept: bool,
+        parts: int,
     ) -> None:
-        """r_k = (b - (L + D + U) x)[rows_k]."""
+        """r_k = (b - (L + D + U) x)[rows_k], or what is the same after a sweep."""
         _, *arrays = pattern.arrays
         where = (rows, lower_first, upper_first)
-        self._run_on(27 * rows.size, natural.residual, *where, *arrays, A.entries, A.diagonal, b, x, r, swept)
+        self._run_on(27 * rows.size, natural.residual, *where, *arrays, A.entries, A.diagonal, b, x, keep, r, parts)
 
 
 def shares(threads: int, units: Array, in_lower: Array, columns: Array) -> tuple[Array, Array, Array]:

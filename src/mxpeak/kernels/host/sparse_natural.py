@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from mxpeak.kernels.host import sparse_sweep as sweep
 from mxpeak.kernels.host.jit import jit
 from mxpeak.kernels.host.native import SPINS, atomic_add, atomic_load, call_at, piece, prefetch_read
 from mxpeak.kernels.host.sparse_native import widened_value
@@ -197,19 +198,27 @@ def multiply(tid, threads, units, lower, upper, columns, values, diagonal, x, y)
 
 
 @jit(fastmath={"contract"})
-def residual(tid, threads, rows, lower_first, upper_first, lower, upper, columns, values, diagonal, b, x, r, swept):
-    """r_k = (b - (L + D + U) x)[rows_k]; after a sweep from zero, x = (D + L)^-1 b, that is -(U x)[rows_k]."""
-    lower, upper, columns, values = _all(lower), _all(upper), _all(columns), _all(values)
-    diagonal, b, x, r = _all(diagonal), _all(b), _all(x), _all(r)
+def residual(
+    tid, threads, rows, lower_first, upper_first, in_lower, in_upper, columns, values, diagonal, b, x, keep, r, parts
+):
+    """r_k = (b - (L + D + U) x)[rows_k]; with UPPER alone -U x, with LOWER alone b - keep - L x: see `sparse_sweep`."""
+    in_lower, in_upper, columns, values = _all(in_lower), _all(in_upper), _all(columns), _all(values)
+    diagonal, b, x, keep, r = _all(diagonal), _all(b), _all(x), _all(keep), _all(r)
     count = rows.shape[0]
     for k in range(count * tid // threads, count * (tid + 1) // threads):
         i = np.uint64(rows[k])
-        u0, l0 = upper_first[k], lower_first[k]
-        after = _sum(u0, u0 + np.int64(upper[i]), columns, values, x)
-        if swept:
+        l, h = lower_first[k], upper_first[k]
+        before = after = x.dtype.type(0)
+        if parts & sweep.LOWER:
+            before = _sum(l, l + np.int64(in_lower[i]), columns, values, x)
+        if parts & sweep.UPPER:
+            after = _sum(h, h + np.int64(in_upper[i]), columns, values, x)
+        if parts == sweep.UPPER:
             r[k] = -after
+        elif parts == sweep.LOWER:
+            r[k] = b[i] - keep[i] - before
         else:
-            r[k] = b[i] - diagonal[i] * x[i] - _sum(l0, l0 + np.int64(lower[i]), columns, values, x) - after
+            r[k] = b[i] - diagonal[i] * x[i] - before - after
 
 
 # --- set-up -----------------------------------------------------------------------------------------------------

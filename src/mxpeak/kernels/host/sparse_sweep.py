@@ -127,22 +127,25 @@ def multiply(tid, threads, chunks, table, bases, near, far, values, diagonal, x,
 
 
 @jit(fastmath={"contract"})
-def residual(tid, threads, chunks, targets, table, bases, near, far, values, diagonal, b, x, r, parts, scratch):
-    """r[targets_i] = b_i - (L + D + U) x of the rows of some chunks, where targets_i >= 0; with UPPER alone, -U x.
+def residual(tid, threads, chunks, targets, table, bases, near, far, values, diagonal, b, x, keep, r, parts, scratch):
+    """r[targets_i] = b_i - (L + D + U) x of the rows of some chunks, where targets_i >= 0.
 
-    Right after a sweep from zero, x = (D + L)^-1 b, both are the same.
+    With UPPER alone -U x, which is the same after a sweep from zero, x = (D + L)^-1 b; with LOWER alone b - keep - L x,
+    the same after a backward sweep, (D + U) x = keep.
     """
     out = piece(scratch, tid * LANES, LANES)
     for k in range(chunks.shape[0] * tid // threads, chunks.shape[0] * (tid + 1) // threads):
         c = chunks[k]
         row, rows = np.int64(table[c, ROW]), np.int64(table[c, ROWS])
         b_c, x_c, d_c = piece(b, row, rows), piece(x, row, rows), piece(diagonal, row, rows)
-        to = piece(targets, row, rows)
+        to, kept = piece(targets, row, rows), piece(keep, row, rows)
         _add_lower(table, c, parts & LOWER, bases, near, far, values, x, out)
-        _add_upper(table, c, 1, bases, near, far, values, x, out)
+        _add_upper(table, c, parts >> 1, bases, near, far, values, x, out)
         for lane in range(rows):
             if to[lane] >= 0 and parts == BOTH:
                 r[to[lane]] = b_c[lane] - d_c[lane] * x_c[lane] - out[lane]
+            elif to[lane] >= 0 and parts == LOWER:
+                r[to[lane]] = b_c[lane] - kept[lane] - out[lane]
             elif to[lane] >= 0:
                 r[to[lane]] = -out[lane]
 

@@ -310,12 +310,24 @@ class ReferenceSparse:
                 y[r] = total + (0.0 if halo is False else row.halo.times(x[A.n :]))
 
     def residual_at(
-        self, A: Any, b: Array, x: Array, rows: Array, r: Array, *, swept: bool, halo: bool | None = None
+        self,
+        A: Any,
+        b: Array,
+        x: Array,
+        rows: Array,
+        r: Array,
+        *,
+        halo: bool | None = None,
+        swept: bool = False,
+        keep: Array | None = None,
     ) -> None:
         with quiet():
             for k, i in enumerate(rows):
                 row = A.rows[i]
-                inside = -row.upper.times(x) if swept else float(b[i]) - _times_inside(row, x, i)
+                if keep is not None:
+                    inside = float(b[i]) - float(keep[i]) - row.lower.times(x)
+                else:
+                    inside = -row.upper.times(x) if swept else float(b[i]) - _times_inside(row, x, i)
                 total = float(r[k]) if halo is True else inside
                 r[k] = total - (0.0 if halo is False else row.halo.times(x[A.n :]))
 

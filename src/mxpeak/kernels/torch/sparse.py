@@ -164,18 +164,36 @@ class TorchSparse(SparseSetup):
             self._sums.halo_product(self.device, A, x[A.n :], A.pattern.surface, y, keep=True, factor=1.0)
 
     def residual_at(
-        self, A: TorchMatrix, b: Tensor, x: Tensor, rows: Tensor, r: Tensor, *, swept: bool, halo: bool | None = None
+        self,
+        A: TorchMatrix,
+        b: Tensor,
+        x: Tensor,
+        rows: Tensor,
+        r: Tensor,
+        *,
+        halo: bool | None = None,
+        swept: bool = False,
+        keep: Tensor | None = None,
     ) -> None:
         coarse = coarse_of(self.device, A, rows)
+        parts = LOWER if keep is not None else UPPER if swept else BOTH
         if rows.numel() and (coarse.surface.numbers.numel() or halo is not True):
-            key = ("residual", id(coarse), swept, halo, *_addresses(None if swept else b, x, r))
-            A.replay(key, partial(self._residual, A, coarse, b, x, r, UPPER if swept else BOTH, halo))
+            key = ("residual", id(coarse), parts, halo, *_addresses(None if swept else b, x, keep, r))
+            A.replay(key, partial(self._residual, A, coarse, b, x, keep, r, parts, halo))
 
     def _residual(
-        self, A: TorchMatrix, coarse: Coarse, b: Tensor, x: Tensor, r: Tensor, parts: int, halo: bool | None
+        self,
+        A: TorchMatrix,
+        coarse: Coarse,
+        b: Tensor,
+        x: Tensor,
+        keep: Tensor | None,
+        r: Tensor,
+        parts: int,
+        halo: bool | None,
     ) -> None:
         if halo is not True:
-            self._sums.residual(self.device, A, coarse, b, x, r, parts)
+            self._sums.residual(self.device, A, coarse, b, x, keep, r, parts)
         if halo is not False and coarse.surface.numbers.numel():
             self._sums.halo_product(self.device, A, x[A.n :], coarse.surface, r, keep=True, factor=-1.0)
 

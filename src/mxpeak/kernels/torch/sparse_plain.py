@@ -75,13 +75,15 @@ def multiply(device: Device, A: TorchMatrix, x: Tensor, y: Tensor) -> None:
         y[rows] = _times(A, chunks, x, LOWER | UPPER) + A.diagonal[rows] * x[rows]
 
 
-def residual(device: Device, A: TorchMatrix, coarse: Coarse, b: Tensor, x: Tensor, r: Tensor, parts: int) -> None:
-    """r[targets_i] = b_i - (L + D + U) x of some rows; with UPPER alone, -U x."""
+def residual(
+    device: Device, A: TorchMatrix, coarse: Coarse, b: Tensor, x: Tensor, keep: Tensor | None, r: Tensor, parts: int
+) -> None:
+    """r[targets_i] = b_i - (L + D + U) x of some rows; with UPPER alone -U x, with keep b - keep - L x."""
     for chunks in coarse.steps.chunks:
         rows = chunks.rows
         left = -_times(A, chunks, x, parts)
         if parts & LOWER:
-            left += b[rows] - A.diagonal[rows] * x[rows]
+            left += b[rows] - (A.diagonal[rows] * x[rows] if keep is None else keep[rows])
         r[coarse.targets[rows]] = left
 
 

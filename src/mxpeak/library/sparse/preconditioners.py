@@ -31,8 +31,11 @@ class Workshop:
     """Stores matrices and orders their rows, all in the same way: kernels, smoother, storage, spans."""
 
     def __init__(self, kernels: SparseKernels, smoother: str, storage: str, spans: Spans):
-        self.kernels, self.storage, self.spans = kernels, storage, spans
-        self._kind = "greedy" if smoother == "coloured" else "natural"
+        self.kernels, self.spans = kernels, spans
+        # rows one after the other suit the natural order; devices, which take many at a time, have it level by level
+        self.storage = "rows" if (storage, smoother, kernels.device) == ("auto", "natural", None) else storage
+        natural = "natural" if self.storage == "rows" else "levels"
+        self._kind = "greedy" if smoother == "coloured" else natural
         self._points: dict[int, Indices] = {}
 
     def points(self, n: int, make: Callable[[], Indices]) -> Indices:
@@ -90,6 +93,8 @@ class Workshop:
 
     def _slots(self, lengths: Array, order: Order | None) -> int:
         """Values with the zeros that fill up short rows."""
+        if self.storage == "rows":
+            return int(lengths.sum())
         chunk = self.kernels.chunk_rows
         if order is None:
             return chunk * int(-np.sort(-lengths)[::chunk].sum())

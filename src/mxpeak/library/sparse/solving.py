@@ -15,7 +15,7 @@ from mxpeak.library.sparse import choosing, inputs
 from mxpeak.library.sparse.solver import Column, Solver
 from mxpeak.runtime.calls import TURN, threads_for
 
-STORAGES = ("auto", "ell", "sell", "packed")
+STORAGES = ("auto", "rows", "ell", "sell", "packed")
 SMOOTHERS = ("coloured", "natural")
 #: Entries from which on more than one thread is quicker: waking a team costs some ten microseconds a kernel.
 MANY = 200_000
@@ -31,7 +31,7 @@ class GmresInfo:
     values          the format of the matrix in the inner iteration in the end; `vectors` that of its vectors
     reason          why this preconditioner
     levels          of multigrid, else 1
-    colours         groups of rows that a sweep takes one after the other
+    colours         groups of rows that a sweep takes one after the other; None where it takes single rows
     scaled          rows and columns were scaled by powers of two
     fallback        the precision asked for did not do, and fp64 took over
     bytes           of matrices, preconditioner and basis
@@ -53,7 +53,7 @@ class GmresInfo:
     reason: str
     levels: int
     storage: str
-    colours: int
+    colours: int | None
     scaled: bool
     fallback: bool
     message: str
@@ -73,6 +73,7 @@ class GmresInfo:
         sides = "" if self.rhs == 1 else f", {self.rhs} right-hand sides"
         levels = f", {self.levels} levels" if self.levels > 1 else ""
         where = "" if self.device == "cpu" else f" on {self.device}"
+        order = "row after row" if self.colours is None else _count(self.colours, "colour")
         times = ", ".join(f"{name} {time_s:.3g} s" for name, time_s in self.times.items())
         lines = [
             f"{verdict}: n = {self.n}, {self.nnz} entries{sides}, {_count(self.iterations, 'iteration')} "
@@ -80,7 +81,7 @@ class GmresInfo:
             f"  residual        {self.residual:.2e} (asked for: {self.tol:.0e})",
             f"  precision       values {self.values}, vectors {self.vectors}, residuals fp64",
             f"  preconditioner  {self.preconditioner}{levels} ({self.reason})",
-            f"  storage         {self.storage}, {_count(self.colours, 'colour')}, {self.bytes / 2**20:.3g} MiB{where}",
+            f"  storage         {self.storage}, {order}, {self.bytes / 2**20:.3g} MiB{where}",
             f"  time            set-up {self.setup_s:.3g} s; {times}",
         ]
         if self.scaled:
@@ -165,6 +166,11 @@ def solve_on(device: Any, A: Any, b: Any, x0: Any, options: Options) -> tuple[An
     """`gmres` on a `kernels.torch.device.Device`, or on the host (None)."""
     whole = inputs.matrix(A)
     right_side = inputs.vectors(b, "b", whole.shape[0])
+    if options.storage == "rows" and device is not None:
+        raise UsageError(
+            'storage="rows" is for CPUs, where a core takes one row after the other; a device takes many at a time: '
+            'type storage="auto"'
+        )
     threads = threads_for(options.threads, default=None if whole.nnz >= MANY else 1)
     kernels = sparse_kernels(device, threads)
     with TURN, kernels.computing():

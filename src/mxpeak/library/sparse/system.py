@@ -90,9 +90,9 @@ class Problem:
         return self._kernels.xp.take(x, self._old_to_new)
 
     @property
-    def colours(self) -> int:
-        """Groups of rows that sweeps take one after the other; 1 where there are none."""
-        return self.order.groups
+    def colours(self) -> int | None:
+        """Groups of rows that sweeps take in turn; 1 where none sweeps, None where they take single rows."""
+        return self.order.colours
 
     @property
     def levels(self) -> int:

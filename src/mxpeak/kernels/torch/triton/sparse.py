@@ -235,6 +235,7 @@ def residual_kernel(
     diagonal,
     b,
     x,
+    keep,
     targets,
     r,
     PARTS: tl.constexpr,
@@ -242,7 +243,10 @@ def residual_kernel(
     E4M3: tl.constexpr,
     SLOTS: tl.constexpr,
 ):
-    """r[targets_i] = b_i - (L + D + U) x where targets_i >= 0, of chunks 0 … end-1; with UPPER alone, -U x."""
+    """r[targets_i] = b_i - (L + D + U) x where targets_i >= 0, of chunks 0 … end-1.
+
+    With UPPER alone -U x, with LOWER alone b - keep - L x.
+    """
     lane = tl.arange(0, LANES)
     begin = tl.program_id(0) * each
     for c in range(begin, tl.minimum(begin + each, end)):
@@ -253,10 +257,14 @@ def residual_kernel(
         left = tl.zeros([LANES], x.dtype.element_ty)
         total = tl.zeros([LANES], x.dtype.element_ty)
         if LOWER & PARTS:
-            own = tl.load(diagonal + rows, mask=there, other=0.0) * tl.load(x + rows, mask=there, other=0.0)
+            if UPPER & PARTS:
+                own = tl.load(diagonal + rows, mask=there, other=0.0) * tl.load(x + rows, mask=there, other=0.0)
+            else:
+                own = tl.load(keep + rows, mask=there, other=0.0)
             left = tl.load(b + rows, mask=there, other=0.0) - own
             total = _add_part(total, chunk, x, bases, near, far, values, LOWER, KINDS, E4M3, SLOTS)
-        total = _add_part(total, chunk, x, bases, near, far, values, UPPER, KINDS, E4M3, SLOTS)
+        if UPPER & PARTS:
+            total = _add_part(total, chunk, x, bases, near, far, values, UPPER, KINDS, E4M3, SLOTS)
         tl.store(r + target, left - total, mask=there)
 
 
@@ -363,11 +371,14 @@ def multiply(device: Device, A: TorchMatrix, x: Tensor, y: Tensor) -> None:
     multiply_kernel[grid](table, len(table), each, *_arrays(A), x, y, **_options(device, A))
 
 
-def residual(device: Device, A: TorchMatrix, coarse: Coarse, b: Tensor, x: Tensor, r: Tensor, parts: int) -> None:
+def residual(
+    device: Device, A: TorchMatrix, coarse: Coarse, b: Tensor, x: Tensor, keep: Tensor | None, r: Tensor, parts: int
+) -> None:
+    kept = b if keep is None else keep  # read with LOWER alone
     table = coarse.steps.table
     each, grid = _shares(device, len(table))
     residual_kernel[grid](
-        table, len(table), each, *_arrays(A), b, x, coarse.targets, r, PARTS=parts, **_options(device, A)
+        table, len(table), each, *_arrays(A), b, x, kept, coarse.targets, r, PARTS=parts, **_options(device, A)
     )
 
 
@@ -410,7 +421,7 @@ COMPILED = [
         for types in (("*bf16", "*fp32"), ("*u8", "*fp32"), ("*fp16", "*fp64"), ("*fp64", "*fp64"))
     ),
     _sample(multiply_kernel, ("*bf16", "*fp64"), "end each"),
-    _sample(residual_kernel, ("*fp32", "*fp32"), "end each", PARTS=3),
+    *(_sample(residual_kernel, ("*fp32", "*fp32"), "end each", PARTS=parts) for parts in (LOWER.value, 3)),
     *(
         (
             halo_kernel,
