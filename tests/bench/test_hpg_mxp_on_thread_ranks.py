@@ -23,8 +23,9 @@ from mxpeak.errors import Outcome
 from mxpeak.kernels.host.kernels import HostKernels
 from mxpeak.kernels.reference.sparse import ReferenceSparse
 from mxpeak.layout.stencil import LEVELS, Box
-from mxpeak.perf.sparse_counts import HPG_MXP_MOTIFS
+from mxpeak.perf.sparse_counts import HPG_MXP_MOTIFS, hpg_mxp_flops, stencil_levels
 from mxpeak.records import Result, document
+from mxpeak.report.text import verdict
 from mxpeak.solvers.krylov import gmres_ir
 from mxpeak.spans import Spans
 from tests.support.hpg_mxp_results import check_result, measured
@@ -184,6 +185,34 @@ def test_whole_runs_are_valid_and_tell_what_was_done(ranks: int, values: dict[st
         assert result.result["fraction_of_limit"] == pytest.approx(rate / limit["rate_bytes"], rel=8 * U)
 
 
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_what_is_precision_and_what_is_compression_stands_beside_the_speed_up(ranks: int) -> None:
+    result = measured(ranks, rt=0.01, iterations=4, threshold=1e-3, warmup="none", mode="official", nx=16)
+    check_result(result)
+    figures, between = result.result, result.result["between"]
+    assert set(between) == {"compressed double", "fp32"}
+    p, penalty = result.problem, {"compressed double": 1.0, "fp32": result.validation["penalty"]}
+    box = Box(p["nx"], p["ny"], p["nz"], p["npx"], p["npy"], p["npz"])
+    for name, one in between.items():
+        flops = one["solves"] * hpg_mxp_flops(stencil_levels(box), [4])["total"]
+        assert one["rate_flops"] == pytest.approx(penalty[name] * flops / one["time_s"], rel=8 * U)
+        assert one["speedup"] == pytest.approx(figures["rate_flops"] / one["rate_flops"], rel=8 * U)
+        assert one["over_double"] == pytest.approx(one["rate_flops"] / figures["double_rate_flops"], rel=8 * U)
+    lines = verdict(result).splitlines()
+    assert sum("times double with the same stored values" in line for line in lines) == 1
+    for values in ({"rt": 0.0}, {"quick": True}, {"krylov_precision": "fp64"}, {"precision": "fp64"}):
+        asked = {
+            "rt": 0.01,
+            "iterations": 2,
+            "threshold": 1e-3,
+            "warmup": "none",
+            "mode": "official",
+            "nx": 16,
+            **values,
+        }
+        assert set(measured(1, **asked).result["between"]) == ({"fp32"} if "precision" in values else set())
+
+
 @pytest.mark.parametrize("ranks", [1, 2, 8])
 def test_sweeps_book_the_flops_of_the_entries_that_they_read(ranks: int) -> None:
     """From zero 2 for each entry of L and D, and none for what other ranks would have; from x 2·nnz."""
@@ -235,7 +264,9 @@ def test_every_timed_solve_begins_with_zero_and_one_more_is_not_counted(monkeypa
     monkeypatch.setattr(bench, "gmres_ir", watched)
     result = measured(rt=0.5, restart=6, iterations=8)
     assert (result.result["solves"], result.result["double_solves"]) == (2, 2)
-    assert [done.cycles for done in timed] == [[6, 2]] * 6, "a warm-up and two, mixed and double"
+    between = result.result["between"].values()
+    assert [one["solves"] for one in between] == [1, 1]
+    assert [done.cycles for done in timed] == [[6, 2]] * 10, "a warm-up and two, twice; a warm-up and one, twice"
     assert {done.initial for done in timed} == {result.validation["double_initial"]}
 
 

@@ -301,7 +301,7 @@ def test_a_size_left_open_is_what_memory_holds_and_says_so(capsys: pytest.Captur
     assert run(*argv) == 0
     problem = json.loads(Path("x.json").read_text())["problem"]
     assert problem["nx"] == problem["ny"] == problem["nz"] < 32
-    assert re.search(r"warning: local boxes of 32x32x32 would take .* instead \[size\]", capsys.readouterr().err)
+    assert re.search(r"warning: local boxes of 64x64x64 would take .* instead \[size\]", capsys.readouterr().err)
 
 
 def test_two_ranks_are_started_and_solve_one_problem():

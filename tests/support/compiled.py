@@ -36,12 +36,20 @@ def sparse() -> None:
         mx.gmres(A, np.ones(64), precision)
 
 
+def sparse_by_rows() -> None:
+    """Sweeps row after row."""
+    A = scipy.sparse.diags_array([-1.0, 4.0, -1.0], offsets=[-1, 0, 1], shape=(64, 64), format="csr")
+    for precision in ("mixed", "fp64", "fp32"):
+        mx.gmres(A, np.ones(64), precision, preconditioner="sgs", smoother="natural")
+
+
 #: Parts that take about as long.
 PARTS: dict[str, Callable[[], None]] = {
     "real norms": partial(norms, np.float64, np.float32),
     "16-bit norms": partial(norms, np.float16, ml_dtypes.bfloat16),
     "complex norms": partial(norms, np.complex128, np.complex64),
     "sparse": sparse,
+    "sparse by rows": sparse_by_rows,
 }
 
 

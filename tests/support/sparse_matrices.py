@@ -323,12 +323,15 @@ FEW = [
     ("irregular rows", "jpl", "fp16", "fp32", "ell"),
     ("a matrix without rows", "greedy", "bf16", "fp32", "packed"),
 ]
-#: Elsewhere every matrix is in every order in two formats, each in every storage.
+#: Elsewhere every matrix is in every order in two formats, each in every storage; by rows, where every pair is
+#: compiled anew, in all formats of values and with both types of vectors, but not in every pair of them.
+BY_ROWS = [("fp64", "fp64"), ("bf16", "fp32"), ("fp32", "fp32"), ("fp16", "fp64"), ("fp8", "fp32"), ("bf16", "fp64")]
 MANY = [
-    (name, kind, *FORMATS[(2 * at + k) % len(FORMATS)], storage)
+    (name, kind, *formats[(2 * at + k) % len(formats)], storage)
     for at, (name, kind) in enumerate(product(MATRICES, KINDS))
     for k in range(2)
     for storage in SUITING[kind]
+    for formats in [BY_ROWS if storage == "rows" else FORMATS]
 ]
 
 

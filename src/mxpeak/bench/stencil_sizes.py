@@ -17,7 +17,7 @@ from mxpeak.runtime.launch import hosts
 from mxpeak.runtime.memory import MARGIN, Budget
 
 #: A rank's box where none was asked for, and with --quick: on the host the reference's, and what fills a GPU.
-DEFAULT_NX, QUICK_NX = 104, 32
+DEFAULT_NX, QUICK_NX = 104, 64
 GPU_NX, GPU_QUICK_NX = 256, 128
 #: Bytes of a 32-bit column number, and of an entry while the matrix is made: a double and its column number.
 INDEX_BYTES, SETUP_BYTES = 4, 12

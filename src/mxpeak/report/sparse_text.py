@@ -149,7 +149,9 @@ def _count(value: int | None) -> str:
 
 def figure_lines(benchmark: str, figures: Section) -> list[str]:
     """The other rates beside the headline's: of double, in both countings, of other storages."""
-    lines = [_speedup(figures), _countings(figures)] if benchmark == "hpg-mxp" else [_ratings(figures)]
+    lines = (
+        [_speedup(figures), _between(figures), _countings(figures)] if benchmark == "hpg-mxp" else [_ratings(figures)]
+    )
     return [line for line in [*lines, *_beside(figures)] if line]
 
 
@@ -187,6 +189,22 @@ def _speedup(figures: Section) -> str:
         f"{three_digits(figures['speedup'])} times double's {rate_text(figures.get('double_rate_flops'))}"
         f"{': ' if parts else ''}{', '.join(parts)}"
     )
+
+
+def _between(figures: Section) -> str:
+    """What of the speed-up is precision, and what is values stored in fewer bits; empty where it was not measured."""
+    between = figures.get("between") or {}
+    parts = []
+    if (double := between.get("compressed double")) and double.get("speedup") is not None:
+        parts.append(
+            f"{three_digits(double['speedup'])} times double with the same stored values "
+            f"({rate_text(double['rate_flops'])})"
+        )
+    if (fp32 := between.get("fp32")) and fp32.get("over_double") is not None:
+        parts.append(
+            f"with fp32 values {three_digits(fp32['over_double'])} times double ({rate_text(fp32['rate_flops'])})"
+        )
+    return "; ".join(parts)
 
 
 def _countings(figures: Section) -> str:

@@ -47,11 +47,11 @@ class Problem(Protocol):
     def forms(self, storage: str) -> tuple[Form, Form]:
         """The double solver's matrices, and the mixed one's."""
 
-    def make_ready(self, storage: str, use: Callable[[Made], None]) -> None:
-        """Compile all that a storage takes, by using it on something tiny.  Collective."""
+    def make_ready(self, forms: Sequence[Form], use: Callable[[Made], None]) -> None:
+        """Compile all that some forms take, by using them on something tiny.  Collective."""
 
-    def make(self, storage: str, comm: Communicator) -> Made:
-        """The problem on all ranks, or on the first of them, in both forms.  Collective over comm."""
+    def make(self, forms: Sequence[Form], comm: Communicator) -> Made:
+        """The problem on all ranks, or on the first of them, in some forms of one storage.  Collective over comm."""
 
     def described(self, made: Made, k: int) -> list[dict[str, Any]]:
         """Each level of a hierarchy as results tell it."""
@@ -100,15 +100,15 @@ class Boxes:
     def forms(self, storage: str) -> tuple[Form, Form]:
         return forms(self._config, storage)
 
-    def make_ready(self, storage: str, use: Callable[[Made], None]) -> None:
-        self._bench.make_ready(self.forms(storage), self._stencil, use)
+    def make_ready(self, forms: Sequence[Form], use: Callable[[Made], None]) -> None:
+        self._bench.make_ready(forms, self._stencil, use)
 
-    def make(self, storage: str, comm: Communicator) -> Made:
+    def make(self, forms: Sequence[Form], comm: Communicator) -> Made:
         """See `Problem`; on fewer ranks boxes are as large, in a grid of their own."""
         box = self._box
         if comm.size != box.ranks:
             box = Box.of(comm.rank, box.shape, process_grid(comm.size))
-        return self._bench.make(box, self.forms(storage), self._stencil, comm)
+        return self._bench.make(box, forms, self._stencil, comm)
 
     def described(self, made: Made, k: int) -> list[dict[str, Any]]:
         return made.described(self._box, k)
@@ -283,10 +283,10 @@ class FileProblem:
         double, mixed = forms(self._config, storage)
         return double, replace(mixed, values=(self._values,))
 
-    def make_ready(self, storage: str, use: Callable[[Made], None]) -> None:
+    def make_ready(self, forms: Sequence[Form], use: Callable[[Made], None]) -> None:
         """See `Problem`: on a tiny box in these formats, with what only happens to a matrix that is not known."""
         kernels = self._bench.kernels.sparse
-        tiny = [replace(form, values=form.values * LEVELS) for form in self.forms(storage)]
+        tiny = [replace(form, values=form.values * LEVELS) for form in forms]
 
         def use_all(made: Made) -> None:
             use(made)
@@ -294,14 +294,13 @@ class FileProblem:
 
         self._bench.make_ready(tiny, weights(), use_all)
 
-    def make(self, storage: str, comm: Communicator) -> Made:
+    def make(self, forms: Sequence[Form], comm: Communicator) -> Made:
         from mxpeak.distributed.general import distribute, make_general  # as SciPy above
 
         bench = self._bench
         block = distribute(comm, self._file.entries)
-        return make_general(
-            bench.kernels.sparse, comm, block, self.forms(storage), order_of(self._config, storage), bench.spans
-        )
+        order = order_of(self._config, forms[0].storage)
+        return make_general(bench.kernels.sparse, comm, block, forms, order, bench.spans)
 
     def described(self, made: Made, k: int) -> list[dict[str, Any]]:
         """See `Problem`: the one level, sizes over all ranks, bytes of this one."""

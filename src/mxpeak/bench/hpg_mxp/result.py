@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isfinite
 from typing import Any
@@ -135,9 +136,15 @@ class Measured:
 
 
 def hpg_mxp_result(
-    bench: SparseBench[HpgMxpConfig], problem: Problem, found: list[Measured], rss: int, start: float, end: float
+    bench: SparseBench[HpgMxpConfig],
+    problem: Problem,
+    found: list[Measured],
+    between: Mapping[str, Solves],
+    rss: int,
+    start: float,
+    end: float,
 ) -> Result:
-    """The result of the first of `found`, with the others' figures."""
+    """The result of the first of `found`, with the others' figures, and those of forms between double and mixed."""
     config, (one, *beside) = bench.config, found
     check, rates = one.validation, one.rates(problem.levels)
     broken = foreseen(config, bench.rt, one.storage)
@@ -163,6 +170,7 @@ def hpg_mxp_result(
             "double_flops": hpg_mxp_flops(problem.levels, one.double.cycles),
             "double_phases": one.double.phases,
             "speedup_by_motif": one.speedup_by_motif(),
+            "between": _between(between, rates, check.penalty, problem.levels),
             "beside": [_beside(config, other, problem.levels) for other in beside],
         },
         validation=_validation(check, passed=one.passed),
@@ -231,6 +239,25 @@ def _validation(check: Validation, *, passed: bool) -> dict[str, Any]:
         "history": {"double": double.history, "mixed": mixed.history},
         "outcome": {"double": str(double.outcome), "mixed": str(mixed.outcome)},
     }
+
+
+def _between(between: Mapping[str, Solves], rates: dict[str, Any], penalty: float, levels: Levels) -> dict[str, Any]:
+    """How fast the forms between double and mixed are, and by how much mixed is faster than each.
+
+    fp32 has the mixed solver's numbers, so it takes its steps and has its penalty.
+    """
+    found = {}
+    for name, solves in between.items():
+        raw = hpg_mxp_flops(levels, solves.cycles)["total"] / solves.time_s
+        rate = raw if name == "compressed double" else raw * penalty
+        found[name] = {
+            "rate_flops": rate,
+            "speedup": rates["rate_flops"] / rate if rate else None,
+            "over_double": rate / rates["double_rate_flops"] if rates["double_rate_flops"] else None,
+            "time_s": solves.time_s,
+            "solves": len(solves.samples_s),
+        }
+    return found
 
 
 def _beside(config: HpgMxpConfig, other: Measured, levels: Levels) -> dict[str, Any]:

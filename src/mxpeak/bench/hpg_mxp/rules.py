@@ -15,6 +15,9 @@ the rules anyway: values that are right to fp32's roundoff will do there, as res
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 from mxpeak.bench.hpg_mxp.config import HpgMxpConfig
 from mxpeak.bench.rules import Violation
 from mxpeak.bench.sparse import OFFICIAL_RT, PLAIN, check_storage, plain_storage
@@ -84,6 +87,22 @@ def forms(config: HpgMxpConfig, storage: str) -> tuple[Form, Form]:
         Form(("fp64",) * count, "fp64", storage),
         Form(values, config.krylov_precision, storage, mixed=True, tolerance=tolerance),
     )
+
+
+def between(config: HpgMxpConfig, storage: str, mixed: Sequence[Mapping[str, Any]]) -> dict[str, Form]:
+    """Forms that tell precision from compression, beside the mixed solver whose levels these are.
+
+    compressed double   fp64 vectors and the mixed solver's stored values, where those have fewer bits without a loss
+    fp32                values and vectors in fp32, as in ORNL's code: the mixed solver's numbers in more bits
+    """
+    if config.value_tolerance or config.matrix is not None or config.krylov_precision == "fp64":
+        return {}  # values may be rounded: other numbers, other steps; or mixed is the compressed double itself
+    values, found = tuple(level["value_precision"] for level in mixed), dict[str, Form]()
+    if set(values) != {"fp64"}:
+        found["compressed double"] = Form(values, "fp64", storage, mixed=True)
+    if set(values) != {"fp32"}:
+        found["fp32"] = Form(("fp32",) * len(values), "fp32", storage, mixed=True)
+    return found
 
 
 def foreseen(config: HpgMxpConfig, rt: float, storage: str) -> list[Violation]:

@@ -7,6 +7,8 @@ validation  double GMRES to 1e-9 in n_d iterations, GMRES-IR to the same in n_ir
             standard: on up to 8 ranks; fullscale: on all, and IR has to reach what double did in 10,000 iterations
 mixed       solves of 300 iterations from x = 0 until --rt is over, after one that does not count
 double      the same in fp64, as the reference
+beside      double with the mixed solver's stored values, and mixed with fp32 values: what of the speed-up is precision,
+            and what is values stored in fewer bits without loss; not with --quick
 counted     flops by the reference's formula, whatever was skipped; also by ORNL's; a motif's own flops and least bytes
 figure      (flops of the mixed solves / their time) · penalty
 limit       read bandwidth: the values of the matrix read by all ranks at once, in the same process
@@ -27,7 +29,7 @@ from mxpeak.bench.harness import Told, peak_rss, phase_table, run_cases
 from mxpeak.bench.hpg_mxp.config import HpgMxpConfig
 from mxpeak.bench.hpg_mxp.problem import MatrixFile, problem_of, read_file, size_lines
 from mxpeak.bench.hpg_mxp.result import Measured, Solves, Validated, Validation, hpg_mxp_result
-from mxpeak.bench.hpg_mxp.rules import check, foreseen, storages
+from mxpeak.bench.hpg_mxp.rules import between, check, foreseen, storages
 from mxpeak.bench.sparse import SparseBench, seconds_for, without_admission, without_effect
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.solo import Solo
@@ -114,13 +116,25 @@ class HpgMxp:
         start = time.time()
         first, *beside = storages(self._config)
         for storage in (first, *beside):
-            self._problem.make_ready(storage, self._use)
+            self._problem.make_ready(self._problem.forms(storage), self._use)
         found = [self._measured(first, self._bench.rt)]
         found += [self._measured(storage, BESIDE * self._bench.rt) for storage in beside]
+        between = self._between(first, found[0])
         rss = peak_rss(self._comm)
         if self._comm.rank:
             return None
-        return hpg_mxp_result(self._bench, self._problem, found, rss, start, time.time())
+        return hpg_mxp_result(self._bench, self._problem, found, between, rss, start, time.time())
+
+    def _between(self, storage: str, one: Measured) -> dict[str, Solves]:
+        """Solves in the forms between double and mixed, each made by itself for a share of the time.  Collective."""
+        rt, found = BESIDE * self._bench.rt, dict[str, Solves]()
+        if self._config.quick or not rt:
+            return found
+        for name, form in between(self._config, storage, one.levels).items():
+            self._problem.make_ready([form], self._use)
+            made = self._problem.make([form], self._comm)
+            found[name] = self._solves(made, made.hierarchies[0], f"{storage}: {name}", rt)
+        return found
 
     def _use(self, made: Made) -> None:
         """Everything that happens to a problem, so that nothing is compiled while a clock runs."""
@@ -136,7 +150,7 @@ class HpgMxp:
         few = config.validation == "standard" and self._comm.size > FEW
         validation = self._validate_on_few(storage) if few else None  # before: both problems at once may not fit
         begin = time.perf_counter()
-        made = self._problem.make(storage, self._comm)
+        made = self._problem.make(self._problem.forms(storage), self._comm)
         setup_s = time.perf_counter() - begin
         double, mixed = made.hierarchies
         limits = [bench.bandwidth(double.outer)]
@@ -168,7 +182,9 @@ class HpgMxp:
 
     def _validate_on_few(self, storage: str) -> Validation:
         """Both solvers to the same residual, on the first few ranks.  Collective."""
-        found = self._solve_both(self._problem.make(storage, self._few), self._few) if self._few is not None else None
+        found = None
+        if self._few is not None:
+            found = self._solve_both(self._problem.make(self._problem.forms(storage), self._few), self._few)
         return self._comm.bcast_object(found)  # type: ignore[no-any-return]
 
     def _solve_both(self, made: Made, comm: Communicator) -> Validation:
