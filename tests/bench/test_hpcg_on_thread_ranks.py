@@ -385,6 +385,7 @@ def test_the_storages_of_figures_are_official_ones_unless_others_were_asked_for(
     assert storages(HpcgConfig()) == ("rows", "packed")
     assert storages(HpcgConfig(kernels="torch")) == ("sell", "packed")
     assert storages(HpcgConfig(mode="explore")) == ("packed", "rows")
+    assert storages(HpcgConfig(mode="explore", quick=True)) == ("packed",)
     assert storages(HpcgConfig(storage="packed")) == ("packed", "rows")
     assert storages(HpcgConfig(storage="ell")) == ("ell",)
 

@@ -76,6 +76,7 @@ def test_the_figure_is_of_32_bit_columns_by_the_rules_and_of_short_ones_beyond_t
     assert storages(HpgMxpConfig()) == ("rows", "packed")
     assert storages(HpgMxpConfig(kernels="torch")) == ("sell", "packed")
     assert storages(HpgMxpConfig(mode="explore")) == ("packed", "rows")
+    assert storages(HpgMxpConfig(quick=True)) == ("rows",)
     for name in ("rows", "ell", "sell", "packed"):
         assert storages(HpgMxpConfig(storage=name)) == (name,)
         assert storages(HpgMxpConfig(storage=name, mode="explore")) == (name,)

@@ -19,12 +19,15 @@ from mxpeak.records import three_digits
 
 
 def storages(config: HpcgConfig) -> tuple[str, ...]:
-    """How matrices are stored for the figure, and for one beside it: where that was left open, or is compressed."""
+    """How matrices are stored for the figure, and for one beside it: where that was left open, or is compressed.
+
+    With --quick there is none beside it.
+    """
+    plain = plain_storage(config)
     if config.storage in PLAIN:
         return (config.storage,)
-    if config.storage == "packed":
-        return ("packed", plain_storage(config))
-    return (plain_storage(config), "packed") if config.mode == "official" else ("packed", plain_storage(config))
+    both = ("packed", plain) if config.storage == "packed" or config.mode == "explore" else (plain, "packed")
+    return both[:1] if config.quick else both
 
 
 def form(storage: str, levels: int = LEVELS) -> Form:

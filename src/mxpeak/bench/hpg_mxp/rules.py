@@ -70,11 +70,12 @@ def levels(config: HpgMxpConfig) -> int:
 
 
 def storages(config: HpgMxpConfig) -> tuple[str, ...]:
-    """How matrices are stored for the figure, and for the one beside it where nothing was asked for."""
+    """How matrices are stored for the figure, and for the one beside it where nothing was asked for but to be quick."""
     if config.storage != "auto":
         return (config.storage,)
     plain = plain_storage(config)
-    return (plain, "packed") if config.mode == "official" else ("packed", plain)
+    both = (plain, "packed") if config.mode == "official" else ("packed", plain)
+    return both[:1] if config.quick else both
 
 
 def forms(config: HpgMxpConfig, storage: str) -> tuple[Form, Form]:
