@@ -39,7 +39,7 @@ from mxpeak.spans import Spans
 FORMS = (
     ("fp64", "fp64", "packed"), ("fp32", "fp32", "packed"), ("bf16", "fp32", "packed"), ("fp16", "fp32", "packed"),
     ("fp8", "fp32", "packed"), ("bf16", "fp64", "packed"), ("fp64", "fp64", "sell"), ("fp32", "fp32", "sell"),
-    ("bf16", "fp32", "sell"),
+    ("bf16", "fp32", "sell"), ("fp64", "fp64", "rows"), ("fp32", "fp32", "rows"), ("bf16", "fp32", "rows"),
 )  # fmt: skip
 BASIS = (8, 15, 30)
 Row = dict[str, Any]
@@ -75,10 +75,11 @@ def kernels(n: int, args: argparse.Namespace) -> Iterator[Row]:
     begin = time.perf_counter()
     rows = k.stencil_rows(Box(n, n, n), weights())
     made = time.perf_counter()
-    order = k.order(rows, "greedy")
+    colours = k.order(rows, "greedy")
     ordered = time.perf_counter()
     last: dict[str, Any] = {}
     for values, vectors, storage in FORMS:
+        order = k.order(rows, "natural") if storage == "rows" else colours
         first = time.perf_counter()
         A = k.store(rows, order, values, vectors, storage, like=last.get(storage))
         stored = time.perf_counter()

@@ -248,6 +248,10 @@ HAS_FP16 = not numba.config.CPU_NAME and (
 )
 
 
+#: Whether it has registers of 64 bytes.
+HAS_AVX512 = not numba.config.CPU_NAME and bool(get_host_cpu_features().get("avx512f", False))
+
+
 @intrinsic
 def widened_fp16(typingctx, bits):
     """The fp16 number of these 16 bits as fp32; only where HAS_FP16."""

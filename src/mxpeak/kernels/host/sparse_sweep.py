@@ -9,7 +9,7 @@ import numpy as np
 
 from mxpeak.kernels.host.jit import jit
 from mxpeak.kernels.host.native import barrier, piece
-from mxpeak.kernels.host.sparse_native import LANES, WIDTH, sum_runs, widened_value
+from mxpeak.kernels.host.sparse_native import LANES, sum_runs, widened_value
 from mxpeak.kernels.host.sparse_pack import FAR, L_PART, NEAR, ROW, ROWS, SLOT, U_PART
 
 #: The parts that a sum takes.
@@ -19,8 +19,7 @@ LOWER, UPPER, BOTH = 1, 2, 3
 @jit(fastmath={"contract"}, inline="always")
 def _add_part(row, rows, slot, near0, far0, runs, nears, fars, bases, near, far, values, x, out, fresh):
     """out += the entries of one part of a chunk times x; out = them where it is fresh."""
-    for lane0 in range(0, LANES, WIDTH // x.itemsize):
-        sum_runs(values, slot * LANES, bases, slot, runs, x, row, lane0, out, fresh)
+    sum_runs(values, slot * LANES, bases, slot, runs, x, row, out, fresh)
     for s in range(nears):
         value = piece(values, (slot + runs + s) * LANES, LANES)
         column = piece(near, (near0 + s) * LANES, LANES)
