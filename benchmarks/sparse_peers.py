@@ -43,10 +43,10 @@ def reference(xhpcg: str, nx: int, ranks: int, threads: int, seconds: float) -> 
     return {"rate_flops": float(rating[1]) * 1e9, "iterations": int(iterations[1])}
 
 
-def ours(nx: int, ranks: int, threads: int, seconds: float, options: list[str]) -> dict[str, Any]:
+def ours(nx: int, ranks: int, threads: int, seconds: float) -> dict[str, Any]:
     """One run of mxpeak: its result file."""
     command = [sys.executable, "-m", "mxpeak", "run", "hpcg", "--nx", str(nx), "--threads", str(threads)]
-    command += ["--rt", str(seconds), *options, "--json", "-", "--quiet"]
+    command += ["--rt", str(seconds), "--json", "-", "--quiet"]
     with tempfile.TemporaryDirectory() as folder:
         launched = [MPIEXEC, "-n", str(ranks), *command, "--out", folder + "/out"]
         run = subprocess.run(launched, text=True, capture_output=True, cwd=folder)
@@ -82,7 +82,7 @@ def main() -> None:
             pairs = []
             for _ in range(args.rounds):
                 theirs = reference(args.xhpcg, nx, ranks, threads, args.seconds)
-                mine = figures(ours(nx, ranks, threads, args.seconds, []))
+                mine = figures(ours(nx, ranks, threads, args.seconds))
                 pairs.append({"reference": theirs, "mxpeak": mine})
             medians = {
                 who: statistics.median(pair[who]["rate_flops"] for pair in pairs) for who in ("reference", "mxpeak")

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Unpack
 
@@ -135,8 +136,7 @@ class Hpcg:
 
     def _in_natural_order(self, box: Box, comm: Communicator) -> Made:
         """The problem as the reference sweeps over it.  Collective over comm."""
-        order = "natural" if self._plain == "rows" else "levels"
-        forms = [form(self._plain)]
+        order, forms = order_of(replace(self._config, smoother="natural"), self._plain), [form(self._plain)]
         return make_stencil(self._kernels, comm, box.levels(LEVELS), forms, order, weights(), self._bench.spans)
 
     def _measured(self, storage: str, aim: float, rt: float) -> Measured:

@@ -132,8 +132,9 @@ class SparseSetup:
             pattern = like.pattern
             entries = like.entries if like.values == values else self._narrowed(like.entries, values)
         else:
-            make = self._by_rows if storage == "rows" else self._packed
-            pattern, entries = make(rows, order, values, storage)
+            by_rows = storage == "rows"
+            made = self._by_rows(rows, order, values) if by_rows else self._packed(rows, order, values, storage)
+            pattern, entries = made
         real = VECTORS[vectors]
         diagonal = np.empty(rows.n, real)
         self._run(pack.diagonal_of, order.new_to_old, rows.indptr, rows.indices, rows.data, diagonal)
@@ -162,7 +163,7 @@ class SparseSetup:
             out[:] = rounded(data, dtype).view(compiled)
         return out
 
-    def _by_rows(self, rows: Rows, order: Order, values: str, storage: str) -> tuple[RowPattern, Array]:
+    def _by_rows(self, rows: Rows, order: Order, values: str) -> tuple[RowPattern, Array]:
         """Where the entries of L and U stand, row after row, and their values in that order."""
         where = (order.new_to_old, order.old_to_new, rows.indptr, rows.indices)
         in_lower, in_upper = np.empty(rows.n, np.int32), np.empty(rows.n, np.int32)
