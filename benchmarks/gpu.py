@@ -146,9 +146,9 @@ def dense(bench: Bench) -> None:
     for way in ("library", "inverse", "tf32"):
         kernels.trsm = way
         right, left = A[:, :nb], A[:nb]
-        time_s = bench.seconds(partial(kernels.solve_right_upper, right, D))
+        time_s = bench.seconds(partial(kernels.solve_right_upper, right, D, "fp32"))
         bench.note("dense", f"L21 = A21 U11^-1 by {way}", time_s, flops=float(n * nb**2))
-        time_s = bench.seconds(partial(kernels.solve_unit_lower, D, left))
+        time_s = bench.seconds(partial(kernels.solve_unit_lower, D, left, "fp32"))
         bench.note("dense", f"U12 = L11^-1 A12 by {way}", time_s, flops=float(n // 2 * nb**2))
     generate()  # what was solved with again and again has become zeros, and zeros are multiplied faster
     for precision in ("fp16", "bf16", "fp8"):

@@ -296,7 +296,7 @@ def test_rows_more_than_2_to_the_31_entries_apart_are_read_and_written(
         parts = kernels.norms.norm_pass(
             [Tile(A, consecutive(m), consecutive(n), 0, 0)], WHOLE, ("max", "squares", "rows", "columns"), m, n
         )
-        operand = kernels.operand_matrix(kernels.operand_buffer(m, n, "fp16", "left"), m, n, "left")
+        operand = kernels.operand_matrix(kernels.operand_buffer(m, n, "fp16", "left"), m, n, "fp16", "left")
         kernels.cast(A, operand, "fp16")
         kernels.scale_rows_columns(A, by_row, by_column)
         vectors = [by_row, by_column, y, z, parts.squares, parts.by_row, parts.by_column, A, operand]

@@ -15,7 +15,8 @@ ON_GPU = os.environ.get("TEST_DEVICE") == "cuda"
 #: What `torch` has for an operation in both forms: torch's own operations, and Triton's kernels, which the CPU
 #: interprets (milliseconds a program: sizes are small, but more than a tile).  TEST_DEVICE=cuda tests both on a GPU.
 TORCH = {"torch": False, "torch with Triton": True}
-#: The reference is what the others are compared with; it is held by definitions itself.
+#: The reference is what the others are compared with; it is held by definitions itself.  The host with 3 threads does
+#: without the processor's own products of 16-bit operands, the one with 1 thread has them where there are any.
 BACKENDS = ("reference", "host", "host with 3 threads", *TORCH)
 
 
@@ -30,6 +31,11 @@ class Backend:
     def on_torch(self) -> bool:
         """Whether its arrays are tensors."""
         return self.name in TORCH
+
+    @property
+    def native(self) -> set[str]:
+        """The precisions that this host's processor multiplies by itself."""
+        return {unit.precision for unit in getattr(self.kernels, "units", ())}
 
     @property
     def on_gpu(self) -> bool:
@@ -63,7 +69,7 @@ def backend_named(name: str) -> Backend:
     """One of BACKENDS."""
     if name == "reference":
         return Backend(name, ReferenceKernels())
-    host = HostKernels(3 if "3 threads" in name else 1, poison=True)
+    host = HostKernels(1, poison=True) if "3 threads" not in name else HostKernels(3, poison=True, units=())
     if name not in TORCH:
         return Backend(name, host)
     from mxpeak.kernels.torch.kernels import TorchKernels

@@ -19,11 +19,12 @@ from mxpeak.kernels.contract import Kernels
 from mxpeak.layout.grid import ProcessGrid
 from mxpeak.layout.nodes import fitting_node_grids, node_grids_a_host
 from mxpeak.options import Setting
+from mxpeak.precision import PRECISIONS
 from mxpeak.records import Caution, Result, bytes_rate_text, size_text
 from mxpeak.runtime.facts import facts_of
 from mxpeak.runtime.launch import hosts
 from mxpeak.runtime.memory import memory_budget
-from mxpeak.runtime.placement import Placement, bind_to_cores, load_kernels, on_device
+from mxpeak.runtime.placement import Placement, bind_to_cores, load_kernels, on_device, on_processor
 from mxpeak.spans import Observer, Spans
 
 #: From which share of the limit on a rate needs an explanation.
@@ -96,6 +97,9 @@ def run_cases(
     placement = bind_to_cores(comm, config.threads)
     try:
         kernels, comm = load_kernels(config, placement, comm)
+        if not config.on_gpu:
+            native = [name for name, format_ in PRECISIONS.items() if format_.bytes < 4 and not kernels.emulates(name)]
+            config, settings = on_processor(config, settings, native)
         bench = make(config, comm, placement, kernels, {**told, "settings": settings})
         found = []
         for case, mine in results(bench):

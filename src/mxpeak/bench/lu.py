@@ -20,7 +20,7 @@ from mxpeak.options import Setting
 from mxpeak.perf.counts import Footprint, hpl_flops
 from mxpeak.records import Result
 from mxpeak.runtime.memory import memory_budget
-from mxpeak.runtime.placement import on_device
+from mxpeak.runtime.placement import native_precisions, on_device, on_processor
 from mxpeak.solvers.lu import storage
 from mxpeak.spans import Spans
 
@@ -229,6 +229,7 @@ def dry_run_text(
 ) -> str:
     """What a run would do: grid, sizes and memory of each case, nothing run.  Collective over comm."""
     config, settings = on_device(config, settings or {})
+    config, settings = on_processor(config, settings, native_precisions(config))
     problem.check(config, comm)
     grids = check_grids(config, comm)
     lines = [ProcessGrid(*shape, config.order, config.node_grid).render() for shape in dict.fromkeys(grids)]
@@ -267,7 +268,8 @@ def gemm_probe(kernels: Kernels, m: int, n: int, k: int, precision: str) -> Call
         uniform = kernels.matrix(rows, columns, stored)
         entries = Entries("lcg", rows, seed=seed, scale=-1.0, shift=0.5)
         kernels.generate(uniform, BlockCyclic(rows, 64, 0, 1), BlockCyclic(columns, 64, 0, 1), entries)
-        operand = kernels.operand_matrix(kernels.operand_buffer(rows, columns, precision, side), rows, columns, side)
+        buffer = kernels.operand_buffer(rows, columns, precision, side)
+        operand = kernels.operand_matrix(buffer, rows, columns, precision, side)
         kernels.cast(uniform, operand, precision)
         return operand
 

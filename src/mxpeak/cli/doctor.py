@@ -45,6 +45,7 @@ def doctor(args: argparse.Namespace, argv: list[str], session: Session) -> int:
         _section("host", _host_facts, "the /proc and /sys of Linux"),
         _section("BLAS", _blas_facts, "pip install --force-reinstall mxpeak"),
     ]
+    _section("products of 16-bit numbers", _unit_facts, "pip install --force-reinstall mxpeak")
     _section("MPI", _mpi_facts, "pip install 'mxpeak[mpich]'; without it a run has one rank")
     _section("GPU", _gpu_facts, "a driver, and: pip install 'mxpeak[gpu]'; without them a run is on the CPU")
     _section("cores", lambda: _core_facts(args.ranks), f"fewer --ranks than {args.ranks}")
@@ -89,6 +90,16 @@ def _blas_facts() -> Mapping[str, Any]:
     facts = blas_facts()
     pinned = os.environ.get("OPENBLAS_CORETYPE")
     return facts if pinned is None else {**facts, "warning": f"OPENBLAS_CORETYPE={pinned} is set; unset it to compare"}
+
+
+def _unit_facts() -> Mapping[str, Any]:
+    """What multiplies operands of 16 bits, and which of that a run uses."""
+    from mxpeak.kernels.host.units import chosen, present, unit_for
+
+    used = {name: unit_for(name, chosen()) for name in ("bf16", "fp16")}
+    facts = {name: unit.name if unit else "emulated: rounded in software, fp32's speed" for name, unit in used.items()}
+    slower = [unit.name for unit in present() if unit not in chosen()]
+    return facts | ({"not used": f"{', '.join(slower)}: slower than fp32 here"} if slower else {})
 
 
 def _mpi_facts() -> Mapping[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -88,6 +88,10 @@ class RunConfig:
 
     #: What is another default on a GPU.
     GPU_DEFAULTS: ClassVar[Mapping[str, Any]] = {}
+
+    def natively(self, native: Collection[str]) -> dict[str, Any]:
+        """What is another default where the processor multiplies these low precisions itself."""
+        return {}
 
     @property
     def on_gpu(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -66,18 +66,28 @@ def open_device(device: str, local_rank: int = 0) -> Any:
     return devices.open_device(device, local_rank)
 
 
-def choose(name: str, device: str, threads: int, cores: Sequence[int] = (), local_rank: int = 0) -> Kernels:
+def choose(
+    name: str,
+    device: str,
+    threads: int,
+    cores: Sequence[int] = (),
+    local_rank: int = 0,
+    native: Collection[str] | None = None,
+) -> Kernels:
     """The backend `name` on `device`, both as `settled`.
 
-    `threads` of the host compute, thread t on core cores[t] if there are any.
+    `threads` of the host compute, thread t on core cores[t] if there are any; operands of `native` precisions by the
+    processor's own units (None: of all that it has).
     """
     if name == "reference":
         from mxpeak.kernels.reference.kernels import ReferenceKernels
 
         return ReferenceKernels()
     from mxpeak.kernels.host.kernels import HostKernels
+    from mxpeak.kernels.host.units import chosen
 
-    host = HostKernels(threads, cores)
+    units = [unit for unit in chosen() if native is None or unit.precision in native]
+    host = HostKernels(threads, cores, units=units)
     if name == "host":
         return host
     where = open_device(device, local_rank)

@@ -66,5 +66,5 @@ class Synchronous:
     def operand_size(self, rows: int, columns: int, precision: str, side: str) -> int:
         return rows * columns
 
-    def operand_matrix(self, buffer: Vector, rows: int, columns: int, side: str) -> Matrix:
+    def operand_matrix(self, buffer: Vector, rows: int, columns: int, precision: str, side: str) -> Matrix:
         return buffer[: rows * columns].reshape((rows, columns))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -90,6 +90,24 @@ def on_device(config: AnyConfig, settings: Mapping[str, Setting]) -> tuple[AnyCo
     return replace(config, **changed), {**settings, **new}
 
 
+def on_processor(
+    config: AnyConfig, settings: Mapping[str, Setting], native: Collection[str]
+) -> tuple[AnyConfig, dict[str, Setting]]:
+    """The configuration with what is another default where the processor multiplies these precisions itself."""
+    asked = {key for key, setting in settings.items() if setting.origin != "default"}
+    changed = {key: value for key, value in config.natively(native).items() if key not in asked and _open(config, key)}
+    return replace(config, **changed), {**settings, **{key: Setting(value, "auto") for key, value in changed.items()}}
+
+
+def native_precisions(config: RunConfig) -> frozenset[str]:
+    """The low precisions that this rank's processor multiplies itself, if it is the processor that computes."""
+    if config.kernels != "host":
+        return frozenset()
+    from mxpeak.kernels.host.units import chosen
+
+    return frozenset(unit.precision for unit in chosen())
+
+
 def _open(config: RunConfig, name: str) -> bool:
     """Whether a setting has the value that it has where nobody says anything."""
     return bool(getattr(config, name) == type(config).__dataclass_fields__[name].default)
@@ -99,10 +117,11 @@ def load_kernels(config: RunConfig, placement: Placement, comm: Communicator) ->
     """The kernels, and the ranks as these talk to each other with the kernels' arrays.
 
     Compiled (on first use) by one rank per cache folder and loaded by the others; a device that one rank has not is
-    an error on all.  Collective.
+    an error on all.  What not all processors multiply themselves, none does: operands lie differently.  Collective.
     """
     from mxpeak.kernels.host.compiled import cache_directory, is_cached, token
 
+    native = frozenset.intersection(*comm.bcast_object(comm.gather_objects(native_precisions(config))))
     folders = comm.bcast_object(comm.gather_objects(token()))
     leader = folders.index(folders[comm.rank]) == comm.rank
     if comm.rank == 0 and config.kernels != "reference" and not is_cached():
@@ -114,7 +133,7 @@ def load_kernels(config: RunConfig, placement: Placement, comm: Communicator) ->
         if leader == turn:
             try:
                 kernels = choose(
-                    config.kernels, config.device, placement.threads, placement.cores, placement.local_rank
+                    config.kernels, config.device, placement.threads, placement.cores, placement.local_rank, native
                 )
             except MxpeakError as error:
                 mistake = error

@@ -110,7 +110,7 @@ class _MixedLu:
                     yield to.block
                 # L21 = A21 U11^-1
                 with spans("trsm", flops=float(A21.shape[0] * step.jb**2)):
-                    kernels.solve_right_upper(A21, to.D)
+                    kernels.solve_right_upper(A21, to.D, self.options.precision)
                 # L_row = CAST(L21), along the process rows
                 with spans("cast"):
                     kernels.cast(A21, to.L_row, self.options.precision)
@@ -122,7 +122,7 @@ class _MixedLu:
                     yield to.block
                 # U12 = L11^-1 A12
                 with spans("trsm", flops=float(A12.shape[1] * step.jb**2)):
-                    kernels.solve_unit_lower(to.D, A12)
+                    kernels.solve_unit_lower(to.D, A12, self.options.precision)
                 # U_col = CAST(U12), along the process columns
                 with spans("cast"):
                     kernels.cast(A12, to.U_col, self.options.precision)
@@ -214,8 +214,8 @@ class Panels:
         self._first_row, self._first_column = A.rows.local_start(step.j1), A.cols.local_start(step.j1)
         m, n = A.rows.local_size - self._first_row, A.cols.local_size - self._first_column
         self.D: Matrix = kernels.panel(buffers.D, jb, jb)
-        self.L_row: Matrix = kernels.operand_matrix(buffers.L, m, jb, "left")
-        self.U_col: Matrix = kernels.operand_matrix(buffers.U, jb, n, "right")
+        self.L_row: Matrix = kernels.operand_matrix(buffers.L, m, jb, low, "left")
+        self.U_col: Matrix = kernels.operand_matrix(buffers.U, jb, n, low, "right")
         self.D_message = buffers.D[: kernels.panel_size(jb, jb, storage(low))]
         self.L_message = buffers.L[: kernels.operand_size(m, jb, low, "left")]
         self.U_message = buffers.U[: kernels.operand_size(jb, n, low, "right")]

@@ -197,7 +197,7 @@ class _PivotedLu:
         with self.spans("update"):
             swap.finish(self.spans)
             with self.spans("trsm", flops=float(panel.step.jb**2 * swap.columns)):
-                self.kernels.solve_unit_lower(panel.L11, swap.U)
+                self.kernels.solve_unit_lower(panel.L11, swap.U, "fp64")
             swap.store(self.spans)
 
     def subtract(self, C: Matrix, L21_row: Matrix, U: Matrix) -> None:

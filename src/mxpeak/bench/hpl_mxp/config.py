@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
+from typing import Any
 
 from mxpeak.configs.lu import GENERATORS, LuCase, LuConfig
 from mxpeak.options import integer, known, listed, one_of, option, positive, real
@@ -31,10 +32,15 @@ class HplMxpConfig(LuConfig):
 
     GPU_DEFAULTS = {"nb": (1024,), "precision": ("fp16",)}  # noqa: RUF012
 
+    def natively(self, native: Collection[str]) -> dict[str, Any]:
+        """bf16, and blocks so long that the trailing matrix is read and written seldom enough for such products."""
+        precision = self.precision or (("bf16",) if "bf16" in native else ())
+        return {"precision": precision, "nb": (512,)} if precision and set(precision) <= set(native) else {}
+
     nb: tuple[int, ...] = option(
         (320,),
         "--nb",
-        help="block size (default: 320, on a GPU 1024)",
+        help="block size (default: 320; 512 where the processor multiplies 16-bit numbers, on a GPU 1024)",
         metavar="NB,...",
         parse=listed(integer(1)),
         group="problem",
@@ -81,7 +87,9 @@ class HplMxpConfig(LuConfig):
     precision: tuple[str, ...] | None = option(
         None,
         "--precision",
-        help="operands of the update: " + ", ".join(PRECISIONS) + " (default: fp32, on a GPU fp16)",
+        help="operands of the update: "
+        + ", ".join(PRECISIONS)
+        + " (default: fp32; bf16 where the processor multiplies it, see mxpeak doctor; on a GPU fp16)",
         metavar="NAME,...",
         parse=listed(one_of(*PRECISIONS)),
         group="precision and rules",

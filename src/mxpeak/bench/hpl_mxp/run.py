@@ -33,7 +33,7 @@ from mxpeak.options import Setting
 from mxpeak.perf.counts import Footprint, hpl_flops, mxp_memory_bytes
 from mxpeak.precision import precision
 from mxpeak.records import Result
-from mxpeak.runtime.placement import on_device
+from mxpeak.runtime.placement import native_precisions, on_device, on_processor
 from mxpeak.solvers.difficulty import condition_estimate, unpreconditioned_factor, unpreconditioned_steps
 from mxpeak.solvers.krylov import Solve
 from mxpeak.solvers.lu import MixedLuOptions, factorize, storage
@@ -62,6 +62,7 @@ def forewarnings(config: HplMxpConfig, comm: Communicator) -> list[str]:
     if config.n is None or config.mode != "official":
         return []
     config, _ = on_device(config, {})
+    config, _ = on_processor(config, {}, native_precisions(config))
     _check(config, comm)
     return [
         f"N {case.n} {case.generator} {case.precision} will not be ADMISSIBLE: {broken.rule}: {broken.text}"

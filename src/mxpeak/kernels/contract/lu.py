@@ -88,8 +88,11 @@ class LuKernels(Backend, Protocol):
     def operand_size(self, rows: int, columns: int, precision: str, side: str) -> int:
         """How many entries of such a vector an operand takes."""
 
-    def operand_matrix(self, buffer: Vector, rows: int, columns: int, side: str) -> Matrix:
-        """The first `operand_size` entries of such a vector as A (B) of A B: a view, as products like it best."""
+    def operand_matrix(self, buffer: Vector, rows: int, columns: int, precision: str, side: str) -> Matrix:
+        """The first `operand_size` entries of such a vector as A (B) of A B: a view, as products like it best.
+
+        Of what `cast` has written there some rows of A, and some columns of B, are an operand as well.
+        """
 
     def emulates(self, precision: str) -> bool:
         """Whether operands of this precision are rounded to it but multiplied in a wider one."""
@@ -139,11 +142,19 @@ class LuKernels(Backend, Protocol):
         `singular`, one fp64 number, is overwritten by 0, or by 1 + the first column whose pivot is zero.
         """
 
-    def solve_unit_lower(self, L: Matrix, B: Matrix) -> None:
-        """B = L^-1 B in place, L the unit lower triangle of a panel's block; |ΔL| <= m·u·|L|; m²·n flops."""
+    def solve_unit_lower(self, L: Matrix, B: Matrix, precision: str) -> None:
+        """B = L^-1 B in place, L the unit lower triangle of a panel's block; |ΔL| <= m·u·|L|; m²·n flops.
 
-    def solve_right_upper(self, B: Matrix, U: Matrix) -> None:
-        """B = B U^-1 in place, U the upper triangle of a panel's block; |ΔU| <= n·u·|U|; m·n² flops."""
+        Where a precision lower than B's is named, operands of the products that a solve is made of may be rounded to
+        it, as in the updates of an LU with smaller blocks: |ΔL| <= (2·u_low + m·u)·|L|.  In fp32 blocks L_jj of the
+        diagonal may be inverted: |L_jj^-1||L_jj| then is a factor of their part.
+        """
+
+    def solve_right_upper(self, B: Matrix, U: Matrix, precision: str) -> None:
+        """B = B U^-1 in place, U the upper triangle of a panel's block; |ΔU| <= n·u·|U|; m·n² flops.
+
+        Precision and inverses as for `solve_unit_lower`.
+        """
 
     def subtract_product(self, C: Matrix, A: Matrix, B: Matrix) -> None:
         """C -= A B in place, A and B matrices or panels; error <= (k+1)·u·|A||B| + u·|C|; 2·m·n·k flops.

@@ -12,17 +12,24 @@ from mxpeak.kernels.host.lu import HostLu
 from mxpeak.kernels.host.norms import HostNorms
 from mxpeak.kernels.host.sparse import HostSparse
 from mxpeak.kernels.host.team import Team
+from mxpeak.kernels.host.units import Unit, chosen
 
 
 class HostKernels(HostLu, HostGenerated):
-    """Tuned BLAS and compiled loops on `threads` cores.  `poison` fills new arrays with NaN (tests)."""
+    """Tuned BLAS and compiled loops on `threads` cores.  `poison` fills new arrays with NaN (tests).
+
+    units: the processor's own products of 16-bit operands that are used; those that beat fp32 if None.  Operands of
+    other low precisions are rounded to them, and multiplied in fp32.
+    """
 
     name = "host"
     dense = HostDense()
 
-    def __init__(self, threads: int = 1, cores: Sequence[int] = (), *, poison: bool = False):
+    def __init__(
+        self, threads: int = 1, cores: Sequence[int] = (), *, poison: bool = False, units: Sequence[Unit] | None = None
+    ):
         team = Team(threads, cores)
-        super().__init__(team, poison)
+        super().__init__(team, poison, chosen() if units is None else units)
         self.norms = HostNorms(team)
         self._sparse: HostSparse | None = None
 
@@ -33,4 +40,4 @@ class HostKernels(HostLu, HostGenerated):
         return self._sparse
 
     def facts(self) -> dict[str, Any]:
-        return {"kernels": self.name, "blas": blas.blas_facts()}
+        return {"kernels": self.name, "blas": blas.blas_facts(), "units": [unit.name for unit in self.units]}

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 
 from mxpeak.kernels.contract.lu import HEAD, BlockSolver, Exchange, Panel, PanelOutcome
-from mxpeak.kernels.host import blas, block, cast, panel, rows, triangle
+from mxpeak.kernels.host import blas, block, cast, operands, panel, rows, solves, triangle, units
 from mxpeak.kernels.host.native import SYNC, sched_yield_address
+from mxpeak.kernels.host.operands import LeftOperand, RightOperand, aligned
 from mxpeak.kernels.host.team import Team
+from mxpeak.kernels.host.units import Unit, unit_for
 from mxpeak.kernels.synchronous import Synchronous
 from mxpeak.layout.block_cyclic import BlockCyclic
 from mxpeak.layout.panel_plan import PanelOp
@@ -44,10 +47,14 @@ TILES = 2
 
 
 class HostLu(Synchronous):
-    """`LuKernels` on the threads of a team.  `poison` fills new arrays with NaN (tests)."""
+    """`LuKernels` on the threads of a team.  `poison` fills new arrays with NaN (tests).
 
-    def __init__(self, team: Team, poison: bool):
-        self._team, self.threads, self._poison = team, team.threads, poison
+    units: the processor's own products of 16-bit operands that are used
+    """
+
+    def __init__(self, team: Team, poison: bool, units: Sequence[Unit]):
+        self._team, self.threads, self._poison, self.units = team, team.threads, poison, tuple(units)
+        self._tiles = np.empty((team.threads, operands.TILES), np.float32)
         self._plans: dict[tuple[PanelOp, ...], Array] = {}
         self._yield = sched_yield_address()
         self._gemm, self._trsm = blas.address("dgemm"), blas.address("dtrsm")
@@ -60,13 +67,33 @@ class HostLu(Synchronous):
         return self.buffer(rows * ld, precision).reshape((rows, ld))[:, :columns]
 
     def emulates(self, precision: str) -> bool:
-        return precision not in STORED
+        return precision not in STORED and unit_for(precision, self.units) is None
 
     def buffer(self, size: int, precision: str = "fp64") -> Array:
-        array = np.empty(size, STORED[precision])
+        array = aligned(size, STORED[precision])
         if self._poison:
             array.fill(np.nan)
         return array
+
+    def operand_buffer(self, rows: int, columns: int, precision: str, side: str) -> Array:
+        if unit_for(precision, self.units) is None:
+            return super().operand_buffer(rows, columns, precision, side)
+        pairs = operands.size(rows, columns, side)
+        array = aligned(pairs + (operands.behind(columns) if side == "left" else 0), np.dtype(np.int32))
+        if self._poison:
+            array.fill(operands.NAN_PAIR)
+        return array[:pairs]
+
+    def operand_size(self, rows: int, columns: int, precision: str, side: str) -> int:
+        if unit_for(precision, self.units) is None:
+            return super().operand_size(rows, columns, precision, side)
+        return operands.size(rows, columns, side)
+
+    def operand_matrix(self, buffer: Array, rows: int, columns: int, precision: str, side: str) -> Any:
+        unit = unit_for(precision, self.units)
+        if unit is None:
+            return super().operand_matrix(buffer, rows, columns, precision, side)
+        return (LeftOperand if side == "left" else RightOperand).over(buffer, rows, columns, unit)
 
     def panel(self, buffer: Array, rows: int, columns: int) -> Array:
         ld = leading_dimension(rows, buffer.itemsize)
@@ -78,8 +105,12 @@ class HostLu(Synchronous):
     def copy(self, source: Array, target: Array) -> None:
         self._team.run(rows.copy_block, self.threads, source, target)
 
-    def cast(self, source: Array, target: Array, precision: str) -> None:
-        if self.emulates(precision):
+    def cast(self, source: Array, target: Array | LeftOperand | RightOperand, precision: str) -> None:
+        if isinstance(target, LeftOperand):
+            self._team.run(operands.round_left, self.threads, source, target.pairs, precision == "fp16")
+        elif isinstance(target, RightOperand):
+            self._team.run(operands.round_right, self.threads, source, target.strips, precision == "fp16")
+        elif precision not in STORED:
             self._team.run(cast.round_block, self.threads, source, target, *cast.FORMATS[precision])
         else:
             self._team.run(cast.copy_rows, self.threads, source, target)
@@ -150,22 +181,55 @@ class HostLu(Synchronous):
         block.factor_block(D, first, blas.address(f"{letter}gemm"), blas.address(f"{letter}trsm"))
         singular[0] = first[0]
 
-    def solve_right_upper(self, B: Array, U: Array) -> None:
-        self._team.run(self._solve_right_part, B, U)
+    def solve_right_upper(self, B: Array, U: Array, precision: str) -> None:
+        if B.dtype == np.float64:
+            self._team.run(self._solve_right_part, B, U)
+        else:
+            self._solve32("right", B, U, precision)
 
     def _solve_right_part(self, tid: int, B: Array, U: Array) -> None:
         rows = B.shape[0]
         blas.trsm_right_upper(B[rows * tid // self.threads : rows * (tid + 1) // self.threads], U)
 
-    def solve_unit_lower(self, L: Array, B: Array) -> None:
-        self._team.run(self._solve_part, L, B)
+    def solve_unit_lower(self, L: Array, B: Array, precision: str) -> None:
+        if B.dtype == np.float64:
+            self._team.run(self._solve_left_part, L, B)
+        else:
+            self._solve32("left", B, L, precision)
 
-    def _solve_part(self, tid: int, L: Array, B: Array) -> None:
+    def _solve_left_part(self, tid: int, L: Array, B: Array) -> None:
         columns = B.shape[1]
         blas.trsm_unit_lower(L, B[:, columns * tid // self.threads : columns * (tid + 1) // self.threads])
 
-    def subtract_product(self, C: Array, A: Array, B: Array) -> None:
-        self._team.run(self._product_part, C, A, B)
+    def _solve32(self, side: str, B: Array, T: Array, precision: str) -> None:
+        """B = B T^-1 (T upper, from the right) or B = T^-1 B (T unit lower, from the left) in fp32."""
+        threads, n, gemm = self.threads, T.shape[0], blas.address("sgemm")
+        W = self.matrix(n, n, "fp32")
+        self.copy(T, W)
+        unit = unit_for(precision, self.units)
+        T_low = None
+        if unit is not None and n > solves.BLOCK:
+            other = "right" if side == "right" else "left"
+            T_low = self.operand_matrix(self.operand_buffer(n, n, precision, other), n, n, precision, other)
+            self.cast(W, T_low, precision)
+        solves.invert_blocks(side == "right", W)
+        if unit is None or T_low is None:
+            self._team.run(solves.solve_right if side == "right" else solves.solve_left, threads, B, W, gemm)
+            return
+        how, tiles = (unit.code, unit.rows, precision == "fp16"), (self._tiles, units.TILE_CONFIG)
+        if isinstance(T_low, RightOperand):
+            X_rows = solves.rows_of_X(threads, n)
+            self._team.run(solves.solve_right_rounded, threads, *how, B, W, T_low.strips, X_rows, *tiles, gemm)
+        else:
+            X_strips = solves.strips_of_X(threads, n)
+            self._team.run(solves.solve_left_rounded, threads, *how, B, W, T_low.pairs, X_strips, *tiles, gemm)
+
+    def subtract_product(self, C: Array, A: Array | LeftOperand, B: Array | RightOperand) -> None:
+        if isinstance(A, LeftOperand) and isinstance(B, RightOperand):
+            how, low = (A.unit.code, A.unit.rows), (A.pairs, B.strips, B.first)
+            self._team.run(operands.subtract_product, self.threads, *how, C, *low, self._tiles, units.TILE_CONFIG)
+        else:
+            self._team.run(self._product_part, C, A, B)
 
     def _product_part(self, tid: int, C: Array, A: Array, B: Array) -> None:
         (m, n), (down, across) = C.shape, self._team.shape(*C.shape)

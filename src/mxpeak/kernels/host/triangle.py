@@ -5,8 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from mxpeak.kernels.host.jit import FLAG, INT, INTEGERS, MATRIX, MATRIX32, VECTOR, jit
-from mxpeak.kernels.host.native import row
+from mxpeak.kernels.host.native import address_of, prefetch_read, row
 from mxpeak.kernels.host.rows import part_of
+
+#: Rows up to so many bytes are asked for before their turn: the processor itself goes on along a row, but not to the
+#: next one, a page further.  10000×512 of a 10000×10000 matrix in fp32: 5.0 GB/s a core row by row, 7.6 four rows at a
+#: time, 9.0 when the next four are asked for as well; whole rows four at a time 10.9, and 10.0 when asked for.
+SHORT = 4096
 
 PLAIN, ABSOLUTE, SQUARED = range(3)
 FORMS = {"plain": PLAIN, "absolute": ABSOLUTE, "squared": SQUARED}
@@ -18,6 +23,21 @@ def _dot(a, x):
     for j in range(a.shape[0]):
         total += np.float64(a[j]) * x[j]
     return total
+
+
+@jit(fastmath={"contract", "reassoc"})
+def _add_four_dots(y, i, a, b, c, d, x):
+    """y[i : i+4] += four rows times x: more rows than one are on their way from memory."""
+    s, t, u, v = 0.0, 0.0, 0.0, 0.0
+    for j in range(a.shape[0]):
+        s += np.float64(a[j]) * x[j]
+        t += np.float64(b[j]) * x[j]
+        u += np.float64(c[j]) * x[j]
+        v += np.float64(d[j]) * x[j]
+    y[i] += s
+    y[i + 1] += t
+    y[i + 2] += u
+    y[i + 3] += v
 
 
 @jit(fastmath={"contract", "reassoc"})
@@ -80,7 +100,14 @@ def add_matvec(tid, threads, y, A, x, transposed):
             _add(y[c0:c1], x[i], row(A, i, c0, c1))
     else:
         r0, r1 = part_of(tid, threads, m)
-        for i in range(r0, r1):
+        fours = r0 + (r1 - r0) // 4 * 4
+        for i in range(r0, fours, 4):
+            if n * A.itemsize <= SHORT and i + 8 <= r1:
+                for j in range(0, n, 64 // A.itemsize):
+                    for k in range(4):
+                        prefetch_read(address_of(A, i + 4 + k, j))
+            _add_four_dots(y, i, row(A, i, 0, n), row(A, i + 1, 0, n), row(A, i + 2, 0, n), row(A, i + 3, 0, n), x)
+        for i in range(fours, r1):
             y[i] += _dot(row(A, i, 0, n), x)
 
 

@@ -100,12 +100,12 @@ class ReferenceLu(Synchronous):
                     D[j + 1 :, j] /= D[j, j]
                 D[j + 1 :, j + 1 :] -= np.outer(D[j + 1 :, j], D[j, j + 1 :])
 
-    def solve_unit_lower(self, L: Array, B: Array) -> None:
+    def solve_unit_lower(self, L: Array, B: Array, precision: str) -> None:
         with quiet():
             for i in range(B.shape[0]):
                 B[i] -= L[i, :i] @ B[:i]
 
-    def solve_right_upper(self, B: Array, U: Array) -> None:
+    def solve_right_upper(self, B: Array, U: Array, precision: str) -> None:
         with quiet():
             for j in range(B.shape[1]):
                 B[:, j] = (B[:, j] - B[:, :j] @ U[:j, j]) / U[j, j]

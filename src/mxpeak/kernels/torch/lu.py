@@ -48,9 +48,9 @@ class TorchLu:
         long, k = (rows, columns) if side == "left" else (columns, rows)
         return long * leading_dimension(k, TYPES[precision].itemsize, NEAR)
 
-    def operand_matrix(self, buffer: Tensor, rows: int, columns: int, side: str) -> Tensor:
+    def operand_matrix(self, buffer: Tensor, rows: int, columns: int, precision: str, side: str) -> Tensor:
         if side == "right":
-            return self.operand_matrix(buffer, columns, rows, "left").T
+            return self.operand_matrix(buffer, columns, rows, precision, "left").T
         ld = leading_dimension(columns, buffer.itemsize, NEAR)
         return buffer[: rows * ld].view(rows, ld)[:, :columns]
 
@@ -117,10 +117,10 @@ class TorchLu:
     def factor_block(self, D: Tensor, singular: Tensor) -> None:
         blas.factor_block(self.device, D, singular)
 
-    def solve_unit_lower(self, L: Tensor, B: Tensor) -> None:
+    def solve_unit_lower(self, L: Tensor, B: Tensor, precision: str) -> None:
         blas.solve_unit_lower(L, B, self.trsm)
 
-    def solve_right_upper(self, B: Tensor, U: Tensor) -> None:
+    def solve_right_upper(self, B: Tensor, U: Tensor, precision: str) -> None:
         blas.solve_right_upper(B, U, self.trsm)
 
     def subtract_product(self, C: Tensor, A: Tensor, B: Tensor) -> None:

@@ -1,0 +1,244 @@
+"""The processor's own products of 16-bit numbers: which of them it has, and one tile of a product by each.
+
+A tile is T = A B with up to 32 rows of A and 32 columns of B, its sums in fp32.  A lies by rows, entries along k next
+to each other.  B lies as pairs along k: a row of 32 pairs (b_2p,j, b_2p+1,j) for each p.  Both instructions take
+exactly that: AMX a block of 16 rows of A and one of 16 columns of B, AVX-512 one pair of A, repeated, and 16 of B's.
+
+LLVM's language has no type for these numbers that llvmlite knows, so the innermost loops are written as assembly; all
+else about a product is compiled code like any other (`operands`).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
+
+import llvmlite.binding
+import numba
+import numpy as np
+from llvmlite import ir
+from numba.core import types
+from numba.extending import intrinsic
+
+from mxpeak.kernels.host.jit import jit
+
+#: A tile's most rows, and its columns; k is filled up with zeros to a multiple of DEPTH.
+ROWS, COLUMNS, DEPTH = 32, 32, 32
+
+#: Units by the number that compiled code knows them by.
+AMX_FP16, AMX_BF16, AVX512_BF16 = range(3)
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """One kind of instruction that multiplies.
+
+    rows        of A that one tile takes
+    features    what the processor must have, by LLVM's names
+    faster_on   how LLVM's names of the processors begin on which it beats products in fp32
+    """
+
+    code: int
+    name: str
+    precision: str
+    rows: int
+    features: tuple[str, ...]
+    faster_on: str = ""
+
+
+#: The first that a processor has for a precision is taken.  AMX: 6 times SGEMM on an Intel Xeon with AMX-FP16.
+#: AVX512-BF16: 1.9 times SGEMM on AMD's Zen 4, 0.63 times on that Xeon.
+UNITS = (
+    Unit(AMX_FP16, "AMX-FP16", "fp16", 32, ("amx-tile", "amx-fp16", "avx512f")),
+    Unit(AMX_BF16, "AMX-BF16", "bf16", 32, ("amx-tile", "amx-bf16", "avx512f")),
+    Unit(AVX512_BF16, "AVX512-BF16", "bf16", 14, ("avx512bf16", "avx512f"), "znver"),
+)
+
+
+@cache
+def present() -> tuple[Unit, ...]:
+    """The units that this processor has, and this process may use; none where Numba compiles for another processor."""
+    if numba.config.CPU_NAME or platform.machine() != "x86_64":
+        return ()
+    features = llvmlite.binding.get_host_cpu_features()
+    return tuple(
+        unit
+        for unit in UNITS
+        if all(features.get(name, False) for name in unit.features) and ("amx-tile" not in unit.features or _may_tile())
+    )
+
+
+def chosen() -> tuple[Unit, ...]:
+    """Those that are present and multiply faster than fp32 does."""
+    return tuple(unit for unit in present() if llvmlite.binding.get_host_cpu_name().startswith(unit.faster_on))
+
+
+def unit_for(precision: str, among: Sequence[Unit]) -> Unit | None:
+    """The unit that multiplies operands of a precision."""
+    return next((unit for unit in among if unit.precision == precision), None)
+
+
+@cache
+def _may_tile() -> bool:
+    """Whether Linux lets this process use AMX's tiles: it wants to be asked, for their 8 KiB are part of a thread."""
+    arch_prctl, request_permission, tile_data = 158, 0x1023, 18
+    return platform.system() == "Linux" and ctypes.CDLL(None).syscall(arch_prctl, request_permission, tile_data) == 0
+
+
+#: Eight tiles of 16 rows of 64 bytes each: palette 1, the bytes of a row, the rows (Intel SDM, LDTILECFG).
+TILE_CONFIG = np.zeros(64, dtype=np.uint8)
+TILE_CONFIG[0], TILE_CONFIG[16:32:2], TILE_CONFIG[48:56] = 1, 64, 16
+
+
+def _amx(multiply: str) -> str:
+    """T = A B by 2×2 blocks of 16×16: each block of A, and of B, is loaded once for two products."""
+    return f"""
+        movq $1, %rsi
+        movq $2, %rdx
+        shlq $$4, %rdx
+        addq %rsi, %rdx
+        movq $3, %rdi
+        movq $4, %rcx
+        movl $$128, %eax
+        tilezero %tmm0
+        tilezero %tmm1
+        tilezero %tmm2
+        tilezero %tmm3
+    1:
+        tileloadd (%rsi,$2,1), %tmm4
+        tileloadd (%rdi,%rax,1), %tmm6
+        {multiply} %tmm6, %tmm4, %tmm0
+        tileloadd 64(%rdi,%rax,1), %tmm7
+        {multiply} %tmm7, %tmm4, %tmm1
+        tileloadd (%rdx,$2,1), %tmm5
+        {multiply} %tmm6, %tmm5, %tmm2
+        {multiply} %tmm7, %tmm5, %tmm3
+        addq $$64, %rsi
+        addq $$64, %rdx
+        addq $$2048, %rdi
+        decq %rcx
+        jnz 1b
+        movq $0, %rsi
+        tilestored %tmm0, (%rsi,%rax,1)
+        tilestored %tmm1, 64(%rsi,%rax,1)
+        tilestored %tmm2, 2048(%rsi,%rax,1)
+        tilestored %tmm3, 2112(%rsi,%rax,1)
+    """
+
+
+def _avx512() -> str:
+    """T = A B for 14 rows: 28 registers of sums, two of B's pairs, and one of A's, repeated, in turn with another.
+
+    Four pairs of k at a time.  Rows are addressed from every third one: x86 adds once or twice a distance.
+    """
+    rows, bases = 14, ("%rax", "%rcx", "%rdx", "%rsi", "%rdi")
+    lines = ["movq $1, %rax", "leaq ($2,$2,2), %r9"]
+    lines += [f"leaq ({left},%r9,1), {right}" for left, right in pairwise(bases)]
+    lines += ["movq $3, %r8", "movq $4, %r9", "shlq $$2, %r9"]
+    lines += [f"vpxord %zmm{i}, %zmm{i}, %zmm{i}" for i in range(2 * rows)]
+    lines += ["1:"]
+    for pair in range(4):
+        lines += [f"vmovups {128 * pair}(%r8), %zmm28", f"vmovups {128 * pair + 64}(%r8), %zmm29"]
+        for i in range(rows):
+            address = ("({})", "({},$2,1)", "({},$2,2)")[i % 3].format(bases[i // 3])
+            a = f"%zmm{30 + i % 2}"
+            lines += [
+                f"vpbroadcastd {4 * pair}{address}, {a}",
+                f"vdpbf16ps {a}, %zmm28, %zmm{2 * i}",
+                f"vdpbf16ps {a}, %zmm29, %zmm{2 * i + 1}",
+            ]
+    lines += [f"addq $$16, {base}" for base in bases] + ["addq $$512, %r8", "decq %r9", "jnz 1b", "movq $0, %r8"]
+    lines += [f"vmovups %zmm{i}, {64 * i}(%r8)" for i in range(2 * rows)]
+    return "\n".join(lines)
+
+
+_MEMORY = ["~{memory}", "~{dirflag}", "~{fpsr}", "~{flags}"]
+_USED = [f"~{{{name}}}" for name in ("rax", "rcx", "rdx", "rsi", "rdi", "r8", "r9")]
+_VECTORS = [f"~{{zmm{i}}}" for i in range(32)]
+
+
+def _assembled(unit, assembly, arguments, clobbered):
+    """An operation of so many integers that is this assembly; nothing at all where the processor lacks the unit."""
+
+    def codegen(context, builder, signature, args):
+        if UNITS[unit] in present():
+            llvmlite.binding.initialize_native_asmparser()
+            function_type = ir.FunctionType(ir.VoidType(), [ir.IntType(64)] * arguments)
+            constraints = ",".join(["r"] * arguments + clobbered + _MEMORY)
+            builder.call(ir.InlineAsm(function_type, assembly, constraints, side_effect=True), args)
+        return context.get_dummy_value()
+
+    return types.void(*[types.int64] * arguments), codegen
+
+
+@intrinsic
+def _tile_amx_fp16(typingctx, T, A, lda, B, depths):
+    return _assembled(AMX_FP16, _amx("tdpfp16ps"), 5, _USED)
+
+
+@intrinsic
+def _tile_amx_bf16(typingctx, T, A, lda, B, depths):
+    return _assembled(AMX_BF16, _amx("tdpbf16ps"), 5, _USED)
+
+
+@intrinsic
+def _tile_avx512_bf16(typingctx, T, A, lda, B, depths):
+    return _assembled(AVX512_BF16, _avx512(), 5, _USED + _VECTORS)
+
+
+@intrinsic
+def _load_config(typingctx, address):
+    return _assembled(AMX_BF16, "ldtilecfg ($0)", 1, [])
+
+
+@intrinsic
+def _release(typingctx):
+    return _assembled(AMX_BF16, "tilerelease", 0, [])
+
+
+@jit(inline="always")
+def begin(unit, config):
+    """Make this thread's tiles ready; config is the address of TILE_CONFIG."""
+    if unit != AVX512_BF16:
+        _load_config(config)
+
+
+@jit(inline="always")
+def end(unit):
+    """Give the tiles back: a thread without them is switched faster."""
+    if unit != AVX512_BF16:
+        _release()
+
+
+@jit(inline="always")
+def tile(unit, T, A, lda, B, depths):
+    """T = A B for the unit's rows of A, 32 columns of B and DEPTH·depths entries along k; all addresses, lda in bytes.
+
+    T has rows of 32 fp32 numbers.
+    """
+    if unit == AMX_BF16:
+        _tile_amx_bf16(T, A, lda, B, depths)
+    elif unit == AMX_FP16:
+        _tile_amx_fp16(T, A, lda, B, depths)
+    else:
+        _tile_avx512_bf16(T, A, lda, B, depths)
+
+
+@intrinsic
+def subtract_lanes(typingctx, c, t):
+    """c -= t for 32 fp32 numbers at these addresses."""
+
+    def codegen(context, builder, signature, args):
+        vectors = ir.VectorType(ir.FloatType(), 16).as_pointer()
+        c, t = (builder.inttoptr(address, vectors) for address in args)
+        for half in range(2):
+            at = [builder.gep(vector, [ir.Constant(ir.IntType(64), half)]) for vector in (c, t)]
+            left, right = (builder.load(address, align=4) for address in at)
+            builder.store(builder.fsub(left, right), at[0], align=4)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), codegen

@@ -1,0 +1,154 @@
+"""The processor's own products of 16-bit operands: every unit that this machine has, on every shape of its tiles.
+
+Where it has none, what rounds and lays out operands is tested all the same.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mxpeak.kernels.host import operands, units
+from mxpeak.kernels.host.kernels import HostKernels
+from mxpeak.kernels.host.operands import LeftOperand, RightOperand
+from mxpeak.kernels.host.units import UNITS, Unit
+from mxpeak.kernels.reference.kernels import ReferenceKernels
+from mxpeak.precision import PRECISIONS
+
+HERE = [pytest.param(unit, id=unit.name) for unit in UNITS if unit in units.present()] or [
+    pytest.param(UNITS[0], id="none", marks=pytest.mark.skip(reason="this processor has no products of 16-bit numbers"))
+]
+U = 2.0**-24
+
+
+def made(kernels: HostKernels, unit: Unit, A: Any, B: Any) -> tuple[Any, Any]:
+    """Both operands of a product."""
+    both = []
+    for side, values in (("left", A), ("right", B)):
+        buffer = kernels.operand_buffer(*values.shape, unit.precision, side)
+        both.append(kernels.operand_matrix(buffer, *values.shape, unit.precision, side))
+        kernels.cast(values.astype(np.float32), both[-1], unit.precision)
+    return both[0], both[1]
+
+
+def error_in_bounds(C: Any, before: Any, A: Any, B: Any) -> bool:
+    """|C - (before - A B)| <= (k+1)·u·|A||B| + u·|C|, the contract's bound, doubled for what is summed here in fp64."""
+    a, b = np.asarray(A).astype(np.float64), np.asarray(B).astype(np.float64)
+    bound = (a.shape[1] + 1) * U * (np.abs(a) @ np.abs(b)) + U * np.abs(before)
+    return bool(np.all(np.abs(C - (before - a @ b)) <= 2 * bound))
+
+
+@pytest.mark.parametrize("unit", HERE)
+def test_products_of_every_small_shape(unit: Unit, rng: Any) -> None:
+    kernels = HostKernels(poison=True, units=[unit])
+    for m in range(1, 71):
+        ns, ks = (int(x) for x in rng.integers(1, 71, 2)), (m, 71 - m, int(rng.integers(1, 71)))
+        for n in (m, *ns):
+            for k in ks:
+                A, B = made(kernels, unit, rng.standard_normal((m, k)), rng.standard_normal((k, n)))
+                around = np.full((m + 2, n + 3), np.nan, np.float32)
+                C = around[1 : m + 1, 1 : n + 1]
+                C[:] = before = rng.standard_normal((m, n)).astype(np.float32)
+                kernels.subtract_product(C, A, B)
+                assert error_in_bounds(C, before, A, B), (m, n, k)
+                assert np.isnan(around).sum() == around.size - m * n, (m, n, k)
+
+
+@pytest.mark.parametrize("unit", HERE)
+@pytest.mark.parametrize("threads", [1, 3])
+def test_rows_of_a_left_and_columns_of_a_right_operand_are_operands(unit: Unit, threads: int, rng: Any) -> None:
+    """What the update's pieces are, from any row and any column on; few strips (threads share rows) and many."""
+    kernels = HostKernels(threads, poison=True, units=[unit])
+    m, k, n = 150, 67, 500
+    A, B = made(kernels, unit, rng.standard_normal((m, k)), rng.standard_normal((k, n)))
+    for rows in (slice(0, m), slice(37, 38), slice(31, 121), slice(m, m)):
+        for columns in (slice(0, n), slice(45, 46), slice(33, 95), slice(31, 481), slice(9, 9)):
+            left, right = A[rows], B[:, columns]
+            assert np.array_equal(np.asarray(left), np.asarray(A)[rows])
+            assert np.array_equal(np.asarray(right), np.asarray(B)[:, columns])
+            C = before = rng.standard_normal((left.shape[0], right.shape[1])).astype(np.float32)
+            C = before.copy()
+            kernels.subtract_product(C, left, right)
+            assert error_in_bounds(C, before, left, right), (rows, columns)
+
+
+@pytest.mark.parametrize("unit", HERE)
+def test_many_strips_pass_by_in_groups(unit: Unit, rng: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With k so large that a group is one strip, and so small that all strips are one."""
+    kernels = HostKernels(poison=True, units=[unit])
+    for k in (9000, 3):
+        A, B = made(kernels, unit, rng.standard_normal((35, k)), rng.standard_normal((k, 131)))
+        before = rng.standard_normal((35, 131)).astype(np.float32)
+        C = before.copy()
+        kernels.subtract_product(C, A, B)
+        assert error_in_bounds(C, before, A, B)
+
+
+@pytest.mark.parametrize("unit", HERE)
+def test_infinity_and_nan_stay_in_their_row_or_column(unit: Unit, rng: Any) -> None:
+    kernels = HostKernels(poison=True, units=[unit])
+    for value in (np.nan, np.inf):
+        for of in ("left", "right"):
+            A, B = rng.random((40, 70)), rng.random((70, 50)) + 1.0
+            (A if of == "left" else B)[17, 33] = value
+            C = np.zeros((40, 50), np.float32)
+            kernels.subtract_product(C, *made(kernels, unit, A, B))
+            lines = np.isfinite(C).all(axis=1 if of == "left" else 0)
+            assert list(np.flatnonzero(~lines)) == [17 if of == "left" else 33]
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
+@pytest.mark.parametrize("threads", [1, 3])
+def test_operands_are_the_rounded_numbers_and_zeros_behind_them(unit: Unit, threads: int, rng: Any) -> None:
+    kernels, reference = HostKernels(threads), ReferenceKernels()
+    for m, k in ((1, 1), (3, 32), (45, 33), (70, 95), (300, 7)):
+        values = (rng.standard_normal((m, k)) * 100).astype(np.float32)
+        expected = reference.matrix(m, k, "fp32")
+        reference.cast(values, expected, unit.precision)
+        left = LeftOperand.over(np.full(operands.size(m, k, "left"), operands.NAN_PAIR, np.int32), m, k, unit)
+        right = RightOperand.over(np.full(operands.size(m, k, "right"), operands.NAN_PAIR, np.int32), m, k, unit)
+        for target in (left, right):
+            kernels.cast(values, target, unit.precision)
+            assert np.array_equal(np.asarray(target), expected)
+        assert not left.pairs.view(np.int16)[:, k:].any()
+        assert not right.strips.view(np.int16).reshape(*right.strips.shape, 2).transpose(1, 3, 0, 2)[m:].any()
+
+
+def test_a_processor_without_units_rounds_in_software(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernels = HostKernels(units=())
+    assert all(kernels.emulates(name) for name in ("tf32", "bf16", "fp16", "fp8"))
+    monkeypatch.setattr(units.numba.config, "CPU_NAME", "generic")
+    assert units.present.__wrapped__() == ()
+
+
+# --- solves with a panel's block
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_solves_of_many_blocks_multiply_back(threads: int, rng: Any) -> None:
+    """Orders of one block, of several, and ragged ones; more right-hand sides than a chunk, and fewer."""
+    kernels = [HostKernels(threads, poison=True, units=())] + [
+        HostKernels(threads, poison=True, units=[unit]) for unit in UNITS if unit in units.present()
+    ]
+    for host in kernels:
+        precision = host.units[0].precision if host.units else "fp32"
+        u_low = 0.0 if precision == "fp32" else PRECISIONS[precision].u
+        for n, many in ((64, 40), (70, 801), (129, 1), (200, 403), (449, 50)):
+            T, L = rng.random((n, n)) - 0.5 + n * np.eye(n), np.tril(rng.random((n, n)) - 0.5, -1) / n**0.5
+            upper, lower = (host.panel(host.buffer(host.panel_size(n, n, "fp32"), "fp32"), n, n) for _ in range(2))
+            upper[:], lower[:] = np.where(np.tri(n, k=-1), np.nan, T), np.where(np.tri(n, k=-1), L, np.nan)
+            T, L = np.triu(upper).astype(np.float64), np.tril(lower, -1).astype(np.float64) + np.eye(n)
+            T[np.tri(n, k=-1, dtype=bool)], L[~np.tri(n, dtype=bool)] = 0.0, 0.0
+            b = rng.random((many, n)) - 0.5
+            X, Y = host.matrix(many, n, "fp32"), host.matrix(n, many, "fp32")
+            X[:], Y[:] = b, b.T
+            host.solve_right_upper(X, upper, precision)
+            host.solve_unit_lower(lower, Y, precision)
+            x, y = X.astype(np.float64), Y.astype(np.float64)
+            b = b.astype(np.float32)
+            # Blocks' inverses: |T_jj^-1||T_jj| has row sums below 2 here, |L_jj^-1||L_jj| below 5.
+            right, left = np.abs(x) @ np.abs(T), np.abs(L) @ np.abs(y)
+            assert np.all(np.abs(x @ T - b) <= (2 * u_low + 2 * (n + 1) * U) * right), (precision, n)
+            assert np.all(np.abs(L @ y - b.T) <= (2 * u_low + 5 * (n + 1) * U) * left.max()), (precision, n)
