@@ -132,6 +132,7 @@ def test_solves_of_many_blocks_multiply_back(threads: int, rng: Any) -> None:
     kernels = [HostKernels(threads, poison=True, units=())] + [
         HostKernels(threads, poison=True, units=[unit]) for unit in UNITS if unit in units.present()
     ]
+    kernels[0].trsm = "inverse"
     for host in kernels:
         precision = host.units[0].precision if host.units else "fp32"
         u_low = 0.0 if precision == "fp32" else PRECISIONS[precision].u

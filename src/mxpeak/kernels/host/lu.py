@@ -46,6 +46,11 @@ def _distribution(rows: BlockCyclic, cols: BlockCyclic) -> Array:
 TILES = 2
 
 
+#: OpenBLAS's kernels whose STRSM is slower than products and inverses: its AVX-512 ones, 45 to 63 GFLOP/s of 180 at
+#: NB = 512 where products reach 96.  With AVX2 it is 100 of 106, and they 80.
+SLOW_TRSM = ("SkylakeX", "Cooperlake", "SapphireRapids")
+
+
 class HostLu(Synchronous):
     """`LuKernels` on the threads of a team.  `poison` fills new arrays with NaN (tests).
 
@@ -58,6 +63,8 @@ class HostLu(Synchronous):
         self._plans: dict[tuple[PanelOp, ...], Array] = {}
         self._yield = sched_yield_address()
         self._gemm, self._trsm = blas.address("dgemm"), blas.address("dtrsm")
+        #: fp32's solves with the diagonal block by the `library`, or by products with `inverse` blocks.
+        self.trsm = "inverse" if blas.blas_facts()["architecture"] in SLOW_TRSM else "library"
         blas.set_threads(1)  # the team's threads call BLAS, each for its own block: no second pool competes with them
 
     # --- arrays
@@ -182,17 +189,20 @@ class HostLu(Synchronous):
         singular[0] = first[0]
 
     def solve_right_upper(self, B: Array, U: Array, precision: str) -> None:
-        if B.dtype == np.float64:
+        if self._by_library(B, precision):
             self._team.run(self._solve_right_part, B, U)
         else:
             self._solve32("right", B, U, precision)
+
+    def _by_library(self, B: Array, precision: str) -> bool:
+        return bool(B.dtype == np.float64 or (self.trsm == "library" and unit_for(precision, self.units) is None))
 
     def _solve_right_part(self, tid: int, B: Array, U: Array) -> None:
         rows = B.shape[0]
         blas.trsm_right_upper(B[rows * tid // self.threads : rows * (tid + 1) // self.threads], U)
 
     def solve_unit_lower(self, L: Array, B: Array, precision: str) -> None:
-        if B.dtype == np.float64:
+        if self._by_library(B, precision):
             self._team.run(self._solve_left_part, L, B)
         else:
             self._solve32("left", B, L, precision)
