@@ -24,8 +24,11 @@ APART = 8
 #: Rows of a unit.  It ends before a row that needs none of it (the first one of a mesh's plane), if it has FEW; before
 #: one that does not need the row before (the first one of a line), if it has LEAST; and at MOST anyhow.
 FEW, LEAST, MOST = 12, 48, 160
-#: Entries ahead of which a sweep from the last row on asks for columns and values: processors expect rising addresses.
+#: How many entries ahead columns and values are asked for.  A product of 64^3 rows on one core of an Intel Xeon: in fp64
+#: 1.6 GFLOP/s without, 2.7 with 256 or 512, in bf16 1.3 to 1.8 without, 4.0 to 4.4 with 256, 4.5 to 4.7 with more.
 AHEAD = 512
+#: And how many rows ahead, where only some rows are read.
+ROWS_AHEAD = 6
 
 
 @jit(fastmath={"contract"}, inline="always")
@@ -73,6 +76,15 @@ def _backward(i, l0, l1, u0, u1, columns, values, diagonal, b, x, kept):
     if u0 < known:
         left -= widened_value(values[np.uint64(u0)], one) * x[np.uint32(columns[np.uint64(u0)])]
     x[i] = left * reciprocal
+
+
+@jit(inline="always")
+def _ask(a, first, end):
+    """Ask for the cache lines of a[first:end], which may lie outside of a."""
+    at, end_at = np.int64(a.ctypes.data) + a.itemsize * first, np.int64(a.ctypes.data) + a.itemsize * end
+    while at < end_at:
+        prefetch_read(at)
+        at += 64
 
 
 @jit(inline="always")
@@ -133,6 +145,11 @@ def sweep_forward(
         l, h = units[u, LOWER], units[u, UPPER]
         for i in range(np.uint64(units[u, ROW]), np.uint64(units[u + 1, ROW])):
             l1, h1 = l + np.int64(lower[i]), h + np.int64(upper[i])
+            _ask(columns, l + AHEAD, l1 + AHEAD)
+            _ask(values, l + AHEAD, l1 + AHEAD)
+            if not from_zero:
+                _ask(columns, h + AHEAD, h1 + AHEAD)
+                _ask(values, h + AHEAD, h1 + AHEAD)
             _forward(i, l, l1, h, h1, columns, values, diagonal, b, x, keep, from_zero)
             l, h = l1, h1
         if threads > 1:
@@ -163,7 +180,6 @@ def sweep_backward(
     lower, upper, columns, values = _all(lower), _all(upper), _all(columns), _all(values)
     diagonal, b, x = _all(diagonal), _all(b), _all(x)
     count = owner.shape[0]
-    column_address, value_address = np.int64(columns.ctypes.data), np.int64(values.ctypes.data)
     for v in range(count - end, count - first):
         u = count - 1 - v
         if threads > 1:
@@ -175,8 +191,11 @@ def sweep_backward(
         for back in range(row1 - row0):
             i = np.uint64(row1 - 1 - back)
             l0, h0 = l - np.int64(lower[i]), h - np.int64(upper[i])
-            prefetch_read(column_address + 4 * (h0 - AHEAD))
-            prefetch_read(value_address + values.itemsize * (h0 - AHEAD))
+            _ask(columns, h0 - AHEAD, h - AHEAD)
+            _ask(values, h0 - AHEAD, h - AHEAD)
+            if not kept:
+                _ask(columns, l0 - AHEAD, l - AHEAD)
+                _ask(values, l0 - AHEAD, l - AHEAD)
             _backward(i, l0, l, h0, h, columns, values, diagonal, b, x, kept)
             l, h = l0, h0
         if threads > 1:
@@ -193,6 +212,10 @@ def multiply(tid, threads, units, lower, upper, columns, values, diagonal, x, y)
         l, h = units[u, LOWER], units[u, UPPER]
         for i in range(np.uint64(units[u, ROW]), np.uint64(units[u + 1, ROW])):
             l1, h1 = l + np.int64(lower[i]), h + np.int64(upper[i])
+            _ask(columns, l + AHEAD, l1 + AHEAD)
+            _ask(values, l + AHEAD, l1 + AHEAD)
+            _ask(columns, h + AHEAD, h1 + AHEAD)
+            _ask(values, h + AHEAD, h1 + AHEAD)
             y[i] = _sum(l, l1, columns, values, x) + _sum(h, h1, columns, values, x) + diagonal[i] * x[i]
             l, h = l1, h1
 
@@ -208,6 +231,16 @@ def residual(
     for k in range(count * tid // threads, count * (tid + 1) // threads):
         i = np.uint64(rows[k])
         l, h = lower_first[k], upper_first[k]
+        if k + ROWS_AHEAD < count:
+            soon = np.uint64(rows[k + ROWS_AHEAD])
+            if parts & sweep.LOWER:
+                l1, l2 = lower_first[k + ROWS_AHEAD], lower_first[k + ROWS_AHEAD] + np.int64(in_lower[soon])
+                _ask(columns, l1, l2)
+                _ask(values, l1, l2)
+            if parts & sweep.UPPER:
+                h1, h2 = upper_first[k + ROWS_AHEAD], upper_first[k + ROWS_AHEAD] + np.int64(in_upper[soon])
+                _ask(columns, h1, h2)
+                _ask(values, h1, h2)
         before = after = x.dtype.type(0)
         if parts & sweep.LOWER:
             before = _sum(l, l + np.int64(in_lower[i]), columns, values, x)
