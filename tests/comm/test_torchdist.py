@@ -5,24 +5,35 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.processes import first_line, started
+from tests.support.forked_ranks import Check, Outcome, run_checks
+from tests.support.processes import started
 from tests.support.ranks import PYTHON, ROOT, TORCHRUN
 
 if not os.environ.get("CI"):  # there, a missing torch is a failure
     pytest.importorskip("torch", reason="PyTorch is not installed")
 
 SOLVE = ["run", "hpl", "-N", "200", "--nb", "32", "--warmup", "none", "--json", "-"]
+IN_ORDER = ["run", "hpl", "-N", "197", "--nb", "24", "--grid", "2x2", "--split", "0.5", "--bcast", "longM", "--json", "-"]
+SIZES = (1, 2, 3)
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
+    """What all checks came to that need no launcher of their own."""
+    module, folder = "tests.support.torch_ranks", tmp_path_factory.mktemp("ranks")
+    checks = {f"communicate {size}": Check(size, module, "communicate") for size in SIZES}
+    checks["in order"] = Check(4, module, "mxpeak", tuple(IN_ORDER), str(folder))
+    checks["alone"] = Check(1, module, "alone", tuple(SOLVE), str(folder))
+    checks["abort"] = Check(3, module, "ends", ("7",))
+    checks["killed"] = Check(3, module, "ends", ("killed",))
+    return run_checks(checks, folder)
 
 
 def environ(**more: str) -> dict[str, str]:
@@ -34,39 +45,38 @@ def run(*command: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=cwd, env=environ(), capture_output=True, text=True, timeout=120)
 
 
-def torchrun(ranks: int, *arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
-    return run(*TORCHRUN, str(ranks), "-m", *arguments, cwd=cwd)
+@pytest.mark.parametrize("ranks", SIZES)
+def test_ranks_of_torch_communicate_and_posts_by_family_need_no_tags_and_never_wait_for_each_other(
+    outcomes: dict[str, Outcome], ranks: int
+) -> None:
+    done = outcomes[f"communicate {ranks}"]
+    assert done.codes == [0] * ranks, done.stderr
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3])
-def test_ranks_of_torch_communicate_and_posts_by_family_need_no_tags_and_never_wait_for_each_other(ranks: int) -> None:
-    done = torchrun(ranks, "tests.support.torch_ranks", "communicate")
-    assert done.returncode == 0, done.stderr
-
-
-def test_a_solver_runs_on_messages_in_order_without_tags(tmp_path: Path) -> None:
-    arguments = ["-N", "197", "--nb", "24", "--grid", "2x2", "--split", "0.5", "--bcast", "longM", "--json", "-"]
-    done = torchrun(4, "tests.support.torch_ranks", "mxpeak", "run", "hpl", *arguments, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["validation"]["passed"]
+def test_a_solver_runs_on_messages_in_order_without_tags(outcomes: dict[str, Outcome]) -> None:
+    done = outcomes["in order"]
+    assert done.codes == [0] * 4, done.stderr
+    assert json.loads("".join(done.stdout))["validation"]["passed"]
 
 
 @pytest.mark.parametrize(("arguments", "code"), [([], 0), (["--threshold", "1e-9"], 3), (["--grid", "3x5"], 2)])
-def test_ranks_started_by_mxpeak_end_with_their_own_code(tmp_path: Path, arguments: list[str], code: int) -> None:
+def test_ranks_started_by_mxpeak_end_with_their_own_code(
+    tmp_path: Path, outcomes: dict[str, Outcome], arguments: list[str], code: int
+) -> None:
     done = run(*PYTHON, *SOLVE, "--ranks", "2", "--comm", "torch", *arguments, cwd=tmp_path)
     assert done.returncode == code, done.stderr
     assert "torch/distributed" not in done.stderr, "torchrun has nothing to add"
     if code in (0, 3):
         assert json.loads(done.stdout)["validation"]["passed"] == (code == 0)
     if code == 0:
-        check_the_numbers_of_one_rank(json.loads(done.stdout), tmp_path)
+        assert outcomes["alone"].codes == [0]
+        check_the_numbers_of_one_rank(json.loads(done.stdout), json.loads(outcomes["alone"].stdout[0]))
 
 
-def check_the_numbers_of_one_rank(body: dict[str, Any], cwd: Path) -> None:
+def check_the_numbers_of_one_rank(body: dict[str, Any], alone: dict[str, Any]) -> None:
     """The system of torchrun's two ranks, and its solution, are those of a process alone."""
     assert body["launch"]["launcher"] == "torchrun"
     assert body["launch"]["ranks"] == 2
-    alone = json.loads(run(*PYTHON, *SOLVE, cwd=cwd).stdout)
     ours, theirs = body["validation"]["norms"], alone["validation"]["norms"]
     # The matrix is the same to the last bit, so its maximum norms are, up to the order of 200 additions.
     assert ours["A_inf"] == pytest.approx(theirs["A_inf"], rel=200 * 2.0**-53)
@@ -107,39 +117,15 @@ def test_a_rank_that_raises_ends_all_with_its_traceback(tmp_path: Path) -> None:
     assert "[rank 0" not in done.stderr, "only the rank that failed is heard"
 
 
-@contextmanager
-def without_torchrun(*arguments: str) -> Iterator[list[subprocess.Popen[str]]]:
-    """Three ranks that a launcher of another kind started: nobody ends them but they themselves."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    command = [sys.executable, "-m", "tests.support.torch_ranks", *arguments]
-    with ExitStack() as stack:
-        ranks = []
-        for rank in map(str, range(3)):
-            mine = {"RANK": rank, "WORLD_SIZE": "3", "LOCAL_WORLD_SIZE": "3", "LOCAL_RANK": rank}
-            where = environ(MASTER_ADDR="127.0.0.1", MASTER_PORT=port, **mine)
-            ranks.append(stack.enter_context(started(command, cwd=ROOT, env=where)))
-        yield ranks
+def test_abort_ends_ranks_that_wait_and_ranks_that_compute_with_its_code(outcomes: dict[str, Outcome]) -> None:
+    done = outcomes["abort"]
+    assert done.stdout[1] == "the end\n"
+    assert done.codes == [7, 7, 7]
+    assert not any("Traceback" in error for error in done.stderr), "only the rank that failed is heard"
 
 
-def test_abort_ends_ranks_that_wait_and_ranks_that_compute_with_its_code() -> None:
-    with without_torchrun("ends", "7") as ranks:
-        assert first_line(ranks[1]) == "the end\n"
-        begin = time.monotonic()
-        errors = [rank.communicate(timeout=50)[1] for rank in ranks]
-    assert time.monotonic() - begin < 20
-    assert [rank.returncode for rank in ranks] == [7, 7, 7]
-    assert not any("Traceback" in error for error in errors), "only the rank that failed is heard"
-
-
-def test_ranks_that_wait_for_a_killed_one_end() -> None:
-    with without_torchrun("ends", "killed") as ranks:
-        assert first_line(ranks[1]) == "the end\n"
-        begin = time.monotonic()
-        assert ranks[1].wait(timeout=40) == -signal.SIGKILL
-        _, error = ranks[0].communicate(timeout=40)
-        assert ranks[0].returncode == 1
-        assert time.monotonic() - begin < 20
-        ranks[2].kill()  # it computes, and would notice at its next message
-    assert "RuntimeError" in error
+def test_ranks_that_wait_for_a_killed_one_end(outcomes: dict[str, Outcome]) -> None:
+    done = outcomes["killed"]
+    assert done.stdout[1] == "the end\n"
+    assert done.codes == [1, -signal.SIGKILL, 1]
+    assert all("RuntimeError" in done.stderr[rank] for rank in (0, 2))

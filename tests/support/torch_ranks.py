@@ -1,4 +1,4 @@
-"""What ranks under torchrun do in tests: python -m tests.support.torch_ranks CHECK [ARGUMENT …]."""
+"""What ranks of torch.distributed do in tests; each function here is called on all of them."""
 
 from __future__ import annotations
 
@@ -220,9 +220,16 @@ def mxpeak() -> None:
     comm: Any = start("torch")
     _on_stand_in(comm)
     launch.start = lambda asked="auto": comm
-    code = main(sys.argv[2:])
+    code = main(sys.argv[1:])
     assert InOrder.begun > 10
     sys.exit(code)
+
+
+def alone() -> None:
+    """A benchmark of mxpeak on one rank."""
+    from mxpeak.cli.main import main
+
+    sys.exit(main(sys.argv[1:]))
 
 
 def ends() -> None:
@@ -232,15 +239,11 @@ def ends() -> None:
     if comm.rank == 1:
         time.sleep(0.3)
         print("the end", flush=True)
-        if sys.argv[2] == "killed":
+        if sys.argv[1] == "killed":
             os.kill(os.getpid(), signal.SIGKILL)
-        comm.abort(int(sys.argv[2]))
+        comm.abort(int(sys.argv[1]))
     if comm.rank == 0:
         comm.irecv(x, 1, 3).wait()
-    if comm.rank == 2:
-        time.sleep(60)
+    if comm.rank == 2:  # one that computes notices at its next message that another was killed
+        time.sleep(2 if sys.argv[1] == "killed" else 60)
     comm.barrier()
-
-
-if __name__ == "__main__":
-    {"communicate": communicate, "mxpeak": mxpeak, "ends": ends}[sys.argv[1]]()

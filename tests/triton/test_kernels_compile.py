@@ -3,8 +3,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import ExitStack
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -16,32 +15,28 @@ from tests.triton.compile_kernels import TARGETS
 ROOT = Path(__file__).parents[2]
 
 
+#: The targets of each vendor, whose compiler is loaded once for them.
+VENDORS = [[name for name, (vendor, *_) in TARGETS.items() if vendor == one] for one in ("cuda", "hip")]
+Done = subprocess.CompletedProcess[str]
+
+
 @pytest.fixture(scope="module")
-def compilers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, subprocess.Popen[str]]]:
-    """One process a target, all at work."""
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Done]:
+    """One process a vendor, both at work: how it ended, by targets."""
     environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path_factory.mktemp("triton"))}
     environment.pop("TRITON_INTERPRET", None)  # it is read when kernels are decorated: so not in this process
-    with ExitStack() as open_pipes:
-        started = {
-            target: open_pipes.enter_context(
-                subprocess.Popen(
-                    [sys.executable, "-m", "tests.triton.compile_kernels", target],
-                    cwd=ROOT,
-                    env=environment,
-                    text=True,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                )
-            )
-            for target in TARGETS
-        }
-        yield started
-        for one in started.values():
-            one.kill()
+
+    def compile_for(targets: list[str]) -> Done:
+        command = [sys.executable, "-m", "tests.triton.compile_kernels", *targets]
+        return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600)
+
+    with ThreadPoolExecutor() as both:
+        return {target: done for targets, done in zip(VENDORS, both.map(compile_for, VENDORS)) for target in targets}
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_every_kernel_compiles(compilers: dict[str, subprocess.Popen[str]], target: str) -> None:
-    said, wrong = compilers[target].communicate(timeout=600)
-    assert compilers[target].returncode == 0, wrong
-    assert said.startswith(f"{target}: ")
+def test_every_kernel_compiles(compiled: dict[str, Done], target: str) -> None:
+    done = compiled[target]
+    wrong = [line for line in done.stderr.splitlines() if line.startswith(f"{target} ")]
+    assert not wrong
+    assert f"{target}: " in done.stdout, done.stderr

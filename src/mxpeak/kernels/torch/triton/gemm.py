@@ -123,6 +123,6 @@ def _compiled(operand: str, tile: tuple[int, int, int], depth: int) -> tuple[Any
 COMPILED = [_compiled(*entry) for entry in (("*fp16", SMALL, 32), ("*bf16", SMALL, 32))]
 #: For chips that know FP8 numbers, which NVIDIA's before sm_89 do not; and with the tile that fits on Hopper.
 COMPILED_FOR = {
-    "sm_90": [_compiled(*entry) for entry in (("*fp8e4nv", LARGE, 128), ("*fp16", LARGE, 64), ("*bf16", LARGE, 64))],
+    "sm_90": [_compiled(*entry) for entry in (("*fp8e4nv", LARGE, 128), ("*bf16", LARGE, 64))],
     "gfx942": [_compiled("*fp8e4nv", SMALL, 64)],
 }

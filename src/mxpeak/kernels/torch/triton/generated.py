@@ -246,6 +246,6 @@ def _folds(kind: int, diagonal: bool, task: int) -> tuple[Any, dict[str, str], d
 
 
 COMPILED = [
-    *(_generate(matrix, kind, kind != 0) for kind in range(3) for matrix in ("*fp32", "*fp64")),
-    *(_folds(kind, kind != 0, task) for kind in range(3) for task in range(2)),
+    *(_generate(matrix, kind, kind != 0) for matrix in ("*fp32", "*fp64") for kind in range(3)),
+    *(_folds(kind, kind != 0, task) for task in range(2) for kind in range(3)),
 ]

@@ -549,7 +549,7 @@ def _form(A: Tensor, block: Block, *, banded: bool, unit: bool, aligned: bool) -
 def _samples(kernel: Any, loads: int, first: int, **options: Any) -> list[Any]:
     """A kernel for every type, in the three layouts in turn: in one piece, banded with lines anywhere, entries apart.
 
-    Samples that begin with another layout go through the types beside other layouts.
+    Samples that begin with another layout go through the types beside other layouts, and begin with another type.
     """
     found = []
     for k, dtype in enumerate((*TYPES, torch.complex128, torch.complex64)):
@@ -561,7 +561,7 @@ def _samples(kernel: Any, loads: int, first: int, **options: Any) -> list[Any]:
             form["WIDE"] = wide(A)
         types = {name: "constexpr" if name in form else ARGUMENTS.get(name, "i32") for name in kernel.arg_names}
         found.append((kernel, types, form))
-    return found
+    return found[first:] + found[:first]
 
 
 #: The types of arguments; those of others are integers.

@@ -406,22 +406,37 @@ def halo_product(
 # --- what is compiled without a device, to see that it can be -----------------------------------------------------
 
 
-def _sample(kernel: Any, types: tuple[str, str], ints: str, **constants: int) -> tuple[Any, dict[str, str], Any]:
+#: Slots of all kinds, as matrices of any pattern have them.
+EVERY = RUNS.value | NEARS.value | FARS.value
+
+
+def _sample(
+    kernel: Any, types: tuple[str, str], ints: str, kinds: int = EVERY, e4m3: int = 0, **constants: int
+) -> tuple[Any, dict[str, str], Any]:
     """One kernel for a format of values and a type of vectors; `ints` are those of its arguments that are no arrays."""
     values, real = types
-    constants |= {"KINDS": RUNS.value | NEARS.value | FARS.value, "E4M3": 0, "SLOTS": SLOTS}
+    constants |= {"KINDS": kinds, "E4M3": e4m3, "SLOTS": SLOTS}
     known = {"table": "*i32", "bases": "*i32", "near": "*i16", "far": "*i32", "values": values, "targets": "*i32"}
     known |= dict.fromkeys(ints.split(), "i32") | dict.fromkeys(constants, "constexpr")
     return kernel, {name: known.get(name, real) for name in kernel.arg_names}, constants
 
 
+def _sweep(values: str, real: str, kinds: int, e4m3: int = 0) -> tuple[Any, dict[str, str], Any]:
+    return _sample(sweep_kernel, (values, real), "first end each", kinds, e4m3, PARTS=3, HALO=1, KEEP=1)
+
+
+#: Slots of a kind are added up by the same lines in every kernel and for every type: all kinds together once, then
+#: each kind beside another type and another kernel.
 COMPILED = [
+    _sweep("*bf16", "*fp32", EVERY),
+    _sweep("*u8", "*fp32", FARS.value),
+    _sweep("*fp16", "*fp64", NEARS.value),
+    _sweep("*fp64", "*fp64", RUNS.value),
+    _sample(multiply_kernel, ("*bf16", "*fp64"), "end each", NEARS.value),
     *(
-        _sample(sweep_kernel, types, "first end each", PARTS=3, HALO=1, KEEP=1)
-        for types in (("*bf16", "*fp32"), ("*u8", "*fp32"), ("*fp16", "*fp64"), ("*fp64", "*fp64"))
+        _sample(residual_kernel, ("*fp32", "*fp32"), "end each", kinds, PARTS=parts)
+        for parts, kinds in ((3, RUNS.value), (LOWER.value, FARS.value))
     ),
-    _sample(multiply_kernel, ("*bf16", "*fp64"), "end each"),
-    *(_sample(residual_kernel, ("*fp32", "*fp32"), "end each", PARTS=parts) for parts in (LOWER.value, 3)),
     *(
         (
             halo_kernel,
@@ -444,3 +459,5 @@ COMPILED = [
         for real in ("*fp32", "*fp64")
     ),
 ]
+#: fp8 as chips read it that know the format, and as others do.
+COMPILED_FOR = {"sm_90": [_sweep("*u8", "*fp64", RUNS.value, e4m3=1)], "sm_80": [_sweep("*u8", "*fp64", RUNS.value)]}
