@@ -20,7 +20,22 @@ if not os.environ.get("CI"):  # there, a missing torch is a failure
     pytest.importorskip("torch", reason="PyTorch is not installed")
 
 SOLVE = ["run", "hpl", "-N", "200", "--nb", "32", "--warmup", "none", "--json", "-"]
-IN_ORDER = ["run", "hpl", "-N", "197", "--nb", "24", "--grid", "2x2", "--split", "0.5", "--bcast", "longM", "--json", "-"]
+IN_ORDER = [
+    "run",
+    "hpl",
+    "-N",
+    "197",
+    "--nb",
+    "24",
+    "--grid",
+    "2x2",
+    "--split",
+    "0.5",
+    "--bcast",
+    "longM",
+    "--json",
+    "-",
+]
 SIZES = (1, 2, 3)
 
 

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-from pathlib import Path
-
 import pytest
 
-from tests.support.ranks import PYTHON, Ended, commands_on_ranks, mpiexec, needs_mpi
+from tests.support.ranks import Ended, StandingRanks, needs_mpi
 
 pytestmark = needs_mpi
 
@@ -19,17 +15,17 @@ MISTAKES = {"--nx 24": ["--nx", "20"], "leaves": ["--npx", "3"], "--mode explore
 
 
 @pytest.fixture(scope="module")
-def on_two(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ended]:
+def on_two(tmp_path_factory: pytest.TempPathFactory, two_ranks: StandingRanks) -> dict[str, Ended]:
     """What runs on two ranks."""
     commands = {"two": [*SHORT, "--npx", "2"], "valid": [*SHORT, *VALID[2]]}
     commands |= {says: ["run", "hpcg", *arguments] for says, arguments in MISTAKES.items()}
-    return commands_on_ranks(2, commands, tmp_path_factory.mktemp("two"))
+    return two_ranks.run(commands, tmp_path_factory.mktemp("two"))
 
 
 @pytest.fixture(scope="module")
-def on_four(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ended]:
+def on_four(tmp_path_factory: pytest.TempPathFactory, four_ranks: StandingRanks) -> dict[str, Ended]:
     """What runs on four ranks."""
-    return commands_on_ranks(4, {"valid": [*SHORT, *VALID[4]]}, tmp_path_factory.mktemp("four"))
+    return four_ranks.run({"valid": [*SHORT, *VALID[4]]}, tmp_path_factory.mktemp("four"))
 
 
 def test_two_ranks_come_to_the_residual_that_hpcg_reports(on_two: dict[str, Ended]) -> None:
@@ -56,18 +52,7 @@ def test_every_rank_count_is_valid(on_two: dict[str, Ended], on_four: dict[str, 
     assert {one["rule"] for one in body["rules"]["violations"]} >= {"time", "memory"}
 
 
-def test_ranks_flag_starts_mpiexec_itself(tmp_path: Path) -> None:
-    command = [*PYTHON, *SHORT, "--ranks", "2"]
-    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
-    assert run.returncode == 0, run.stderr
-    assert json.loads(run.stdout)["launch"]["ranks"] == 2
-
-
 @pytest.mark.parametrize("says", MISTAKES)
 def test_mistakes_end_all_ranks_before_anything_runs(on_two: dict[str, Ended], says: str) -> None:
     on_two[says].check(2)
     assert says in on_two[says].stderr
-
-
-def test_a_mistake_is_mpiexecs_exit_code(tmp_path: Path) -> None:
-    assert mpiexec(2, "run", "hpcg", "--nx", "20", cwd=tmp_path).returncode == 2

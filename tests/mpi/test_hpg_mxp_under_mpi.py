@@ -14,7 +14,7 @@ from mxpeak.records import Result
 from tests.support.hpg_mxp_results import check_result, measured
 from tests.support.hpg_mxp_solves import agree
 from tests.support.processes import first_line, started
-from tests.support.ranks import MPIEXEC, Ended, commands_on_ranks, needs_mpi
+from tests.support.ranks import MPIEXEC, Ended, StandingRanks, needs_mpi
 
 pytestmark = needs_mpi
 
@@ -46,18 +46,18 @@ def problems(ranks: int) -> dict[str, list[str]]:
 
 
 @pytest.fixture(scope="module")
-def on_two(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ended]:
+def on_two(tmp_path_factory: pytest.TempPathFactory, two_ranks: StandingRanks) -> dict[str, Ended]:
     """What runs on two ranks."""
     commands = problems(2)
     commands["fails"] = [*RUN, "--nx", "32", "--threshold", "1e-15", "--iterations", "1"]
     commands |= {name: [*RUN, *flags] for name, (flags, _) in MISTAKES.items()}
-    return commands_on_ranks(2, commands, tmp_path_factory.mktemp("two"))
+    return two_ranks.run(commands, tmp_path_factory.mktemp("two"))
 
 
 @pytest.fixture(scope="module")
-def on_four(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ended]:
+def on_four(tmp_path_factory: pytest.TempPathFactory, four_ranks: StandingRanks) -> dict[str, Ended]:
     """What runs on four ranks."""
-    return commands_on_ranks(4, problems(4), tmp_path_factory.mktemp("four"))
+    return four_ranks.run(problems(4), tmp_path_factory.mktemp("four"))
 
 
 @pytest.mark.parametrize("problem", PROBLEMS)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.ranks import MPIEXEC, Ended, commands_on_ranks, needs_mpi
+from tests.support.ranks import MPIEXEC, Ended, StandingRanks, commands_on_ranks, needs_mpi
 
 pytestmark = needs_mpi
 
@@ -51,18 +51,18 @@ def on_one(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ended]:
 
 
 @pytest.fixture(scope="module")
-def on_two(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ended]:
+def on_two(tmp_path_factory: pytest.TempPathFactory, two_ranks: StandingRanks) -> dict[str, Ended]:
     """What runs on two ranks."""
     hopeless = ["--precision", "fp8", "--mode", "explore", "--refine", "classical", "--diagonal-scale", "0.3"]
     commands = {**grids(2), "hopeless": [*SYSTEM, *hopeless]}
-    return commands_on_ranks(2, commands, tmp_path_factory.mktemp("two"))
+    return two_ranks.run(commands, tmp_path_factory.mktemp("two"))
 
 
 @pytest.fixture(scope="module")
-def on_four(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ended]:
+def on_four(tmp_path_factory: pytest.TempPathFactory, four_ranks: StandingRanks) -> dict[str, Ended]:
     """What runs on four ranks."""
     commands = {**grids(4), "fp8": [*SYSTEM, "--precision", "fp8"]}
-    return commands_on_ranks(4, commands, tmp_path_factory.mktemp("four"))
+    return four_ranks.run(commands, tmp_path_factory.mktemp("four"))
 
 
 @pytest.mark.parametrize("ranks", GRIDS)

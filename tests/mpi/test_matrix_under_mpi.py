@@ -13,7 +13,7 @@ import scipy.sparse as sp
 from mxpeak.bench.hpg_mxp import run as hpg_mxp
 from mxpeak.bench.hpg_mxp.config import HpgMxpConfig
 from mxpeak.comm.threads import run_ranks
-from tests.support.ranks import Ended, commands_on_ranks, needs_mpi
+from tests.support.ranks import Ended, StandingRanks, needs_mpi
 
 pytestmark = needs_mpi
 
@@ -45,15 +45,15 @@ MISTAKES: dict[str, tuple[str | None, list[str], str]] = {
 }
 
 
-def solved(ranks: int, folder: Path, more: dict[str, list[str]]) -> dict[str, Ended]:
+def solved(ranks: StandingRanks, folder: Path, more: dict[str, list[str]]) -> dict[str, Ended]:
     """The lopsided matrix on real ranks, and more commands."""
     (folder / "solved").mkdir()
     write(folder / "solved", lopsided(80))
-    return commands_on_ranks(ranks, {"solved": [*RUN, *SHORT, "--json", "-", "--quiet"], **more}, folder)
+    return ranks.run({"solved": [*RUN, *SHORT, "--json", "-", "--quiet"], **more}, folder)
 
 
 @pytest.fixture(scope="module")
-def on_two(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ended]:
+def on_two(tmp_path_factory: pytest.TempPathFactory, two_ranks: StandingRanks) -> dict[str, Ended]:
     """What runs on two ranks."""
     folder = tmp_path_factory.mktemp("two")
     (folder / "stuck").mkdir()
@@ -66,14 +66,14 @@ def on_two(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ended]:
         commands[name] = [*RUN, *arguments]
         if text is not None:
             (folder / name / "A.mtx").write_text(text)
-    return solved(2, folder, commands)
+    return solved(two_ranks, folder, commands)
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_real_ranks_find_ones_in_as_many_steps_as_threads_do(
-    tmp_path: Path, on_two: dict[str, Ended], ranks: int
+    tmp_path: Path, on_two: dict[str, Ended], four_ranks: StandingRanks, ranks: int
 ) -> None:
-    ended = on_two["solved"] if ranks == 2 else solved(4, tmp_path, {})["solved"]
+    ended = on_two["solved"] if ranks == 2 else solved(four_ranks, tmp_path, {})["solved"]
     ended.check(0)
     body = ended.body
     assert (body["status"], body["problem"]["ranks"], body["problem"]["matrix"]) == ("valid", ranks, "A.mtx")
