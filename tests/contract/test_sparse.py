@@ -454,9 +454,9 @@ def test_threads_that_wait_for_each_other_sweep_like_one(monkeypatch: pytest.Mon
     alone, several = HOSTS
     monkeypatch.setattr(host_sparse, "ALONE", 0)
     for name in MATRICES:
-        s, results = example(name, "natural", "fp32", "fp64"), []
+        s, results = example(name, "natural", "fp64", "fp64"), []
         for host in (alone, *[several] * 3):
-            A, found = stored(host, name, "natural", "fp32", "fp64", "rows"), []
+            A, found = stored(host, name, "natural", "fp64", "fp64", "rows"), []
             for from_zero in (True, False):
                 x, keep = s.fresh(host, A), np.zeros(A.n)
                 host.relax(A, s.b, x, from_zero=from_zero, keep=keep)
@@ -472,7 +472,7 @@ def test_threads_that_wait_for_each_other_sweep_like_one(monkeypatch: pytest.Mon
 def test_a_unit_waits_for_all_that_it_has_entries_in() -> None:
     host = HOSTS[1]
     for name in ("a box alone", "long rows", "rows of hundreds"):
-        A, rows = stored(host, name, "natural", "fp32", "fp64", "rows"), rows_of(host, name)
+        A, rows = stored(host, name, "natural", "fp64", "fp64", "rows"), rows_of(host, name)
         pattern, count = A.pattern, A.pattern.owner.size
         assert count >= 5
         assert pattern.units[-1, 0] == rows.n
@@ -724,10 +724,10 @@ def test_columns_further_apart_than_16_bits_can_say_are_reached(host: Any, rng: 
     rows = host.rows_of(indptr, column, value, n, 0)
     order = host.order(rows, "greedy")
     x0 = rng.integers(-8, 9, n).astype(float)
-    exact = np.bincount(row, value * x0[column], n)  # whole multiples of 1/8: no rounding
+    exact = np.bincount(row, value * x0[column], n)  # whole multiples of 1/8, below 2^20: no rounding
     for storage in STORAGES:
-        A = host.store(rows, order, "fp8", "fp64", storage)
-        x, y = halo_vector(host, A, x0[order.new_to_old], []), np.zeros(n)
+        A = host.store(rows, order, "fp8", "fp32", storage)
+        x, y = halo_vector(host, A, x0[order.new_to_old], []), np.zeros(n, np.float32)
         host.matvec(y, A, x)
         assert (y[order.old_to_new] == exact).all()
         x[:n] = 0.0
@@ -737,7 +737,7 @@ def test_columns_further_apart_than_16_bits_can_say_are_reached(host: Any, rng: 
         sums = np.bincount(row[before], (value * swept[column])[before], n)
         sizes = np.bincount(row[before], np.abs(value * swept[column])[before], n) + np.abs(exact)
         longest = int(np.bincount(row).max())
-        near(sums, exact, 2 * (longest + 4) * unit("fp64") * sizes)
+        near(sums, exact, 2 * (longest + 4) * unit("fp32") * sizes)
 
 
 @every_backend

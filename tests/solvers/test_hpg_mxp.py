@@ -8,7 +8,6 @@ no layout in common with the solver.
 from __future__ import annotations
 
 import math
-from itertools import product
 
 import numpy as np
 import pytest
@@ -61,7 +60,7 @@ def test_the_oracle_is_the_27_point_matrix_with_its_eigenvalue() -> None:
 
 @pytest.mark.parametrize("nonsymmetric", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("shape", [(16, 16, 16), (8, 24, 16)])
+@pytest.mark.parametrize("shape", [(16, 8, 8), (8, 24, 8)])
 def test_double_takes_the_steps_that_the_matrices_take(shape: Triple, kind: str, nonsymmetric: bool) -> None:
     (double,) = solved(Solo(), shape, (1, 1, 1), [DOUBLE], kind, nonsymmetric)
     problem = oracle(shape, (1, 1, 1), kind, nonsymmetric)
@@ -84,7 +83,7 @@ def test_restarts_are_those_of_the_matrices(restart: int) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_first_mixed_cycle_is_doubles_until_fp32_ends(kind: str, nonsymmetric: bool) -> None:
     """Where it ends is fp32's business, and what is left then is rounding, of which each order of sums has its own."""
-    shape = (16, 16, 16)
+    shape = (16, 8, 16)
     double, mixed = solved(Solo(), shape, (1, 1, 1), [DOUBLE, mixed_form("bf16")], kind, nonsymmetric)
     U32 = PRECISIONS["fp32"].u
     together = min(mixed.solve.cycles[0], double.solve.steps)
@@ -93,7 +92,7 @@ def test_the_first_mixed_cycle_is_doubles_until_fp32_ends(kind: str, nonsymmetri
         assert one == pytest.approx(other, rel=4 * 27 * U32 * together)
     assert abs(mixed.solve.cycles[0] - double.solve.steps) <= 1
     # ||A||·||x||·u / ||b||, with ||A|| <= 53 and x = 1, and 27 sums that add up in each row at worst.
-    floor = 53 * math.sqrt(16**3) * U32 / double.solve.initial
+    floor = 53 * math.sqrt(math.prod(shape)) * U32 / double.solve.initial
     assert TOLERANCE < mixed.solve.history[1] < 27 * floor
     narrow = oracle(shape, (1, 1, 1), kind, nonsymmetric, np.float32)
     wanted = solve_oracle(narrow, global_matrix(shape, nonsymmetric), TOLERANCE)
@@ -109,10 +108,8 @@ PER_LEVEL = [("fp32", "bf16", "fp16", "fp8"), ("bf16", "fp32", "fp32", "fp32"), 
 @pytest.mark.parametrize("storage", ["ell", "sell", "packed"])
 def test_every_format_reaches_the_tolerance_and_x_equal_to_one(storage: str, nonsymmetric: bool) -> None:
     shape = (16, 8, 24)
-    forms = [
-        mixed_form(values, vectors, storage)
-        for values, vectors in product(("fp64", "fp32", "bf16", "fp16", "fp8"), ("fp32", "fp64"))
-    ]
+    forms = [mixed_form(values, "fp32", storage) for values in ("fp64", "fp32", "bf16", "fp16", "fp8")]
+    forms += [mixed_form(values, "fp64", storage) for values in ("fp64", "bf16")]
     for found in solved(Solo(), shape, (1, 1, 1), forms, nonsymmetric=nonsymmetric):
         assert found.solve.outcome == Outcome.SOLVED
         assert found.solve.residual <= TOLERANCE

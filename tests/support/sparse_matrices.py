@@ -30,8 +30,9 @@ KINDS = ("greedy", "jpl", "levels", "natural")
 #: What is stored in which order: chunks want large groups.
 SUITING = {"greedy": STORAGES, "jpl": CHUNKS, "levels": CHUNKS, "natural": ("rows",)}
 VECTORS = ("fp64", "fp32")
-#: Formats of a matrix and of the vectors that it multiplies.
-FORMATS = [(values, vectors) for vectors in VECTORS for values in ("fp64", "fp32", "bf16", "fp16", "fp8")]
+#: Formats of a matrix and of the vectors that it multiplies: every one of both, each pair of which is compiled anew.
+#: Values become what vectors are before they are used, so that not every pair need be there.
+FORMATS = [("fp64", "fp64"), ("bf16", "fp32"), ("fp32", "fp32"), ("fp16", "fp32"), ("fp8", "fp32"), ("bf16", "fp64")]
 DTYPES = {"fp64": np.float64, "fp32": np.float32}
 #: What stands where nothing has been received yet: whoever reads it shows.
 FAR_OFF = 1e30
@@ -323,9 +324,8 @@ FEW = [
     ("irregular rows", "jpl", "fp16", "fp32", "ell"),
     ("a matrix without rows", "greedy", "bf16", "fp32", "packed"),
 ]
-#: Elsewhere every matrix is in every order in two formats, each in every storage; by rows, where every pair is
-#: compiled anew, in all formats of values and with both types of vectors, but not in every pair of them.
-BY_ROWS = [("fp64", "fp64"), ("bf16", "fp32"), ("fp32", "fp32"), ("fp16", "fp64"), ("fp8", "fp32"), ("bf16", "fp64")]
+#: Elsewhere every matrix is in every order in two formats, each in every storage; by rows in some pairs of them.
+BY_ROWS = [("fp64", "fp64"), ("bf16", "fp32"), ("fp32", "fp32"), ("fp16", "fp64"), ("fp8", "fp32")]
 MANY = [
     (name, kind, *formats[(2 * at + k) % len(formats)], storage)
     for at, (name, kind) in enumerate(product(MATRICES, KINDS))
