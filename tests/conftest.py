@@ -38,17 +38,14 @@ LAST = ("mpi",)
 
 
 def group(file: Path) -> str:
-    """What one worker takes together: a file, and all that starts ranks of MPI, or of torch."""
-    if file.parent.name in LAST:
-        return file.parent.name
-    return "torch ranks" if file.name in ("test_torchdist.py", "test_torch_benchmarks.py") else str(file)
+    """What one worker takes together: a file, and all that starts ranks of MPI."""
+    return file.parent.name if file.parent.name in LAST else str(file)
 
 
 def turn(file: Path) -> int:
     """When a file's turn comes."""
     order = (*FIRST, "", *LAST)
-    folder = "comm" if group(file) == "torch ranks" else file.parent.name
-    return order.index(folder if folder in order else "")
+    return order.index(file.parent.name if file.parent.name in order else "")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -1,96 +1,20 @@
-"""Every benchmark whole on torch's kernels, on one rank and on ranks that torch.distributed or MPI connects.
-
-On the CPU: what a GPU adds is other forms of the same kernels (held against the reference by themselves) and its speed.
-"""
+"""Every benchmark whole on torch's kernels, on one rank and on ranks that torch.distributed connects."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache
-from importlib import import_module
-from typing import Any
-
 import pytest
 
-from mxpeak.bench.registry import BENCHMARKS
-from mxpeak.comm.solo import Solo
-from mxpeak.records import Result
-from tests.support.ranks import Ended, commands_on_ranks, needs_mpi
+from tests.support.ranks import Ended, commands_of_torch
+from tests.support.torch_benchmarks import CASES, check_alike, check_two, command, on_host, run
 
-#: Settings of small problems: ragged blocks, several levels, a matrix of two structures.
-CASES: dict[str, dict[str, Any]] = {
-    "hpl": {"n": (211,), "nb": (32,)},
-    "hpl-mxp": {"n": (211,), "nb": (32,), "precision": ("fp16",)},
-    "hpg-mxp": {"nx": 16, "ny": 8, "nz": 8, "rt": 0.0, "precision": "bf16", "mode": "explore", "iterations": 5},
-    "hpcg": {"nx": 16, "ny": 8, "nz": 8, "rt": 0.0, "mode": "explore", "storage": "packed"},
-    "norms": {"n": (301,), "kind": ("all",), "structure": ("general", "hermitian"), "dtype": ("complex64",)},
-}
-
-
-def run(name: str, kernels: str) -> list[Result]:
-    """The benchmark in this process."""
-    config = BENCHMARKS[name].config(kernels=kernels, device="cpu", threads=1, warmup="none", **CASES[name])
-    found: list[Result] = import_module(f"mxpeak.bench.{name.replace('-', '_')}.run").run(config, Solo())
-    return found
-
-
-@cache
-def on_host(name: str) -> list[Result]:
-    """What the host's kernels make of a benchmark."""
-    return run(name, "host")
-
-
-def command(name: str) -> list[str]:
-    """The benchmark as a command."""
-    flags = []
-    for key, value in CASES[name].items():
-        text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
-        flags += [f"--{key}", text]
-    flags += ["--threads", "1", "--warmup", "none", "--kernels", "torch", "--device", "cpu"]
-    return ["run", name, *flags, "--json", "-", "--quiet"]
-
-
-#: On whose ranks which benchmarks run: both have vectors of a box and their halo, and one of them is enough a time.
-TOGETHER = {"torch": [name for name in CASES if name != "hpg-mxp"], "mpi": [name for name in CASES if name != "hpcg"]}
-RANKS = [
-    pytest.param((comm, name), id=f"{comm}-{name}", marks=needs_mpi if comm == "mpi" else ())
-    for comm, names in TOGETHER.items()
-    for name in names
-]
+#: HPG-MxP runs under MPI: of it and HPCG, both of which have a box a rank and its halo, one is enough a time.
+ON_TWO = [name for name in CASES if name != "hpg-mxp"]
 
 
 @pytest.fixture(scope="module")
-def on_two(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], dict[str, Ended]]:
-    """All benchmarks on two ranks, which torch.distributed or MPI connects."""
-
-    @cache
-    def ended(comm: str) -> dict[str, Ended]:
-        commands = {name: [*command(name), "--comm", comm] for name in TOGETHER[comm]}
-        return commands_on_ranks(2, commands, tmp_path_factory.mktemp(comm), comm, OMP_NUM_THREADS="1")
-
-    return ended
-
-
-def check_alike(name: str, found: dict[str, Any], host: dict[str, Any]) -> None:
-    """The same problem, and the same answer but for the order of sums."""
-    assert found["status"] == "valid"
-    ours, theirs = found["validation"], host["validation"]
-    assert ours["passed"]
-    assert {found["software"]["kernels"], host["software"]["kernels"]} == {"torch", "host"}
-    if name == "norms":
-        for kind, value in theirs["values"].items():
-            # Sums of n·n terms in another order: 10·n·eps of the type is the benchmark's own bound.
-            assert ours["values"][kind] == pytest.approx(value, rel=10 * 301 * 2.0**-23), kind
-    elif name == "hpl":
-        assert ours["residual"] < 16.0
-    elif name == "hpl-mxp":
-        assert abs(ours["iterations"] - theirs["iterations"]) <= 1
-        assert ours["lu_proof"]["passed"]
-    elif name == "hpg-mxp":
-        for key in ("mixed_iterations", "double_iterations"):
-            assert abs(ours[key] - theirs[key]) <= 1
-    else:  # so small a box is solved after ten steps: the others go on by forty orders, and rounding steers them
-        assert abs(ours["iterations"] - theirs["iterations"]) <= 0.05 * theirs["iterations"]
+def on_two(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ended]:
+    """What runs on two ranks."""
+    return commands_of_torch(2, {name: command(name, "torch") for name in ON_TWO}, tmp_path_factory.mktemp("two"))
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -99,15 +23,6 @@ def test_one_rank_gives_what_the_host_gives(name: str) -> None:
         check_alike(name, found.as_dict(), same.as_dict())
 
 
-@pytest.mark.parametrize("case", RANKS)
-def test_two_ranks_give_what_the_host_gives(on_two: Callable[[str], dict[str, Ended]], case: tuple[str, str]) -> None:
-    comm, name = case
-    ended = on_two(comm)[name]
-    ended.check(0)
-    body = ended.body
-    for one, same in zip(body.get("results", [body]), on_host(name), strict=True):
-        assert one["launch"]["ranks"] == 2
-        if name in ("hpl", "hpl-mxp", "norms"):  # of the others a rank has a box of its own
-            check_alike(name, one, same.as_dict())
-        else:
-            assert one["validation"]["passed"]
+@pytest.mark.parametrize("name", ON_TWO)
+def test_two_ranks_give_what_the_host_gives(on_two: dict[str, Ended], name: str) -> None:
+    check_two(name, on_two[name])

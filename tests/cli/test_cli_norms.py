@@ -600,20 +600,6 @@ def test_an_input_file_of_hpl_that_a_variable_names_is_not_for_norms():
     assert not made.from_dat
 
 
-def test_two_ranks_measure_the_same_norms_as_one():
-    pytest.importorskip("mpi4py", reason="MPI for Python is not installed")
-    asked = {"n": 60, "nb": 8, "structure": ("general", "hermitian"), "dtype": "complex128", "kind": "all"}
-    one, two = (mx.run.norms(**asked, threads=1, **more) for more in ({}, {"ranks": 2, "layout": "tiles"}))
-    assert isinstance(one, list)
-    assert isinstance(two, list)
-    for a, b in zip(one, two, strict=True):
-        assert a.passed
-        assert b.passed
-        assert (b.problem["P"], b.problem["Q"]) == (1, 2)
-        for kind in NORM_KINDS:
-            assert value(a, kind) == pytest.approx(value(b, kind), rel=60 * 60 * U)
-
-
 def test_the_function_mirrors_the_command():
     result = mx.run.norms(n=40, m=30, kind="one", dtype="bf16", deterministic=True, threads=1)
     assert isinstance(result, Result)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -302,13 +300,3 @@ def test_a_size_left_open_is_what_memory_holds_and_says_so(capsys: pytest.Captur
     problem = json.loads(Path("x.json").read_text())["problem"]
     assert problem["nx"] == problem["ny"] == problem["nz"] < 32
     assert re.search(r"warning: local boxes of 64x64x64 would take .* instead \[size\]", capsys.readouterr().err)
-
-
-def test_two_ranks_are_started_and_solve_one_problem():
-    pytest.importorskip("mpi4py", reason="MPI for Python is not installed")
-    command = [sys.executable, "-m", "mxpeak", "run", "hpg-mxp", *TINY, "--ranks", "2", "--quiet", "--json", "-"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    result = Result.from_dict(json.loads(done.stdout))
-    check_result(result)
-    assert (result.problem["npz"], result.launch["ranks"]) == (2, 2)

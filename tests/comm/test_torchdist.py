@@ -19,7 +19,8 @@ from tests.support.ranks import PYTHON, ROOT, TORCHRUN
 if not os.environ.get("CI"):  # there, a missing torch is a failure
     pytest.importorskip("torch", reason="PyTorch is not installed")
 
-SOLVE = ["run", "hpl", "-N", "200", "--nb", "32", "--warmup", "none", "--json", "-"]
+#: Kernels that are loaded soonest.
+SOLVE = ["run", "hpl", "-N", "200", "--nb", "32", "--kernels", "reference", "--warmup", "none", "--json", "-"]
 IN_ORDER = [
     "run",
     "hpl",

@@ -10,16 +10,9 @@ from tests.support.ranks import StandingRanks
 
 
 @pytest.fixture(scope="session")
-def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandingRanks]:
-    """Two ranks, for commands of any test."""
-    ranks = StandingRanks(2, tmp_path_factory.mktemp("two_ranks"))
-    yield ranks
-    ranks.end()
-
-
-@pytest.fixture(scope="session")
-def four_ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandingRanks]:
-    """Four ranks, for commands of any test."""
-    ranks = StandingRanks(4, tmp_path_factory.mktemp("four_ranks"))
-    yield ranks
-    ranks.end()
+def standing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[int, StandingRanks]]:
+    """So many ranks, for calls of any test."""
+    by_size = {size: StandingRanks(size, tmp_path_factory.mktemp(f"ranks{size}")) for size in (2, 3, 4)}
+    yield by_size
+    for ranks in by_size.values():
+        ranks.end()

@@ -8,7 +8,7 @@ import pytest
 
 from mxpeak.comm.threads import run_ranks
 from tests.support.communicator_checks import check
-from tests.support.ranks import call_on_ranks, mpiexec, needs_mpi
+from tests.support.ranks import StandingRanks, mpiexec, needs_mpi
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 7])
@@ -24,9 +24,8 @@ def check_mpi() -> None:
 
 @needs_mpi
 @pytest.mark.parametrize("size", [2, 3, 4])
-def test_mpi_ranks_communicate(size: int) -> None:
-    run = call_on_ranks(size, __name__, "check_mpi")
-    assert run.returncode == 0, run.stderr
+def test_mpi_ranks_communicate(standing: dict[int, StandingRanks], size: int) -> None:
+    standing[size].call(__name__, "check_mpi")
 
 
 @needs_mpi

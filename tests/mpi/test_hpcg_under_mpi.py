@@ -15,17 +15,17 @@ MISTAKES = {"--nx 24": ["--nx", "20"], "leaves": ["--npx", "3"], "--mode explore
 
 
 @pytest.fixture(scope="module")
-def on_two(tmp_path_factory: pytest.TempPathFactory, two_ranks: StandingRanks) -> dict[str, Ended]:
+def on_two(tmp_path_factory: pytest.TempPathFactory, standing: dict[int, StandingRanks]) -> dict[str, Ended]:
     """What runs on two ranks."""
     commands = {"two": [*SHORT, "--npx", "2"], "valid": [*SHORT, *VALID[2]]}
     commands |= {says: ["run", "hpcg", *arguments] for says, arguments in MISTAKES.items()}
-    return two_ranks.run(commands, tmp_path_factory.mktemp("two"))
+    return standing[2].run(commands, tmp_path_factory.mktemp("two"))
 
 
 @pytest.fixture(scope="module")
-def on_four(tmp_path_factory: pytest.TempPathFactory, four_ranks: StandingRanks) -> dict[str, Ended]:
+def on_four(tmp_path_factory: pytest.TempPathFactory, standing: dict[int, StandingRanks]) -> dict[str, Ended]:
     """What runs on four ranks."""
-    return four_ranks.run({"valid": [*SHORT, *VALID[4]]}, tmp_path_factory.mktemp("four"))
+    return standing[4].run({"valid": [*SHORT, *VALID[4]]}, tmp_path_factory.mktemp("four"))
 
 
 def test_two_ranks_come_to_the_residual_that_hpcg_reports(on_two: dict[str, Ended]) -> None:

@@ -46,18 +46,18 @@ def problems(ranks: int) -> dict[str, list[str]]:
 
 
 @pytest.fixture(scope="module")
-def on_two(tmp_path_factory: pytest.TempPathFactory, two_ranks: StandingRanks) -> dict[str, Ended]:
+def on_two(tmp_path_factory: pytest.TempPathFactory, standing: dict[int, StandingRanks]) -> dict[str, Ended]:
     """What runs on two ranks."""
     commands = problems(2)
     commands["fails"] = [*RUN, "--nx", "32", "--threshold", "1e-15", "--iterations", "1"]
     commands |= {name: [*RUN, *flags] for name, (flags, _) in MISTAKES.items()}
-    return two_ranks.run(commands, tmp_path_factory.mktemp("two"))
+    return standing[2].run(commands, tmp_path_factory.mktemp("two"))
 
 
 @pytest.fixture(scope="module")
-def on_four(tmp_path_factory: pytest.TempPathFactory, four_ranks: StandingRanks) -> dict[str, Ended]:
+def on_four(tmp_path_factory: pytest.TempPathFactory, standing: dict[int, StandingRanks]) -> dict[str, Ended]:
     """What runs on four ranks."""
-    return four_ranks.run(problems(4), tmp_path_factory.mktemp("four"))
+    return standing[4].run(problems(4), tmp_path_factory.mktemp("four"))
 
 
 @pytest.mark.parametrize("problem", PROBLEMS)

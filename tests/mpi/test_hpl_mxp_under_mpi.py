@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.ranks import MPIEXEC, Ended, StandingRanks, commands_on_ranks, needs_mpi
+from tests.support.ranks import MPIEXEC, Ended, StandingRanks, commands_here, needs_mpi
 
 pytestmark = needs_mpi
 
@@ -47,22 +47,22 @@ def on_one(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ended]:
     """The system of these tests on one process, and what needs no more."""
     commands = {"alone": [*SYSTEM, "--precision", "fp16"]}
     commands |= {name: [*SYSTEM, *asked] for name, asked in {**BROKEN, **IGNORED}.items()}
-    return commands_on_ranks(1, commands, tmp_path_factory.mktemp("one"))
+    return commands_here(commands, tmp_path_factory.mktemp("one"))
 
 
 @pytest.fixture(scope="module")
-def on_two(tmp_path_factory: pytest.TempPathFactory, two_ranks: StandingRanks) -> dict[str, Ended]:
+def on_two(tmp_path_factory: pytest.TempPathFactory, standing: dict[int, StandingRanks]) -> dict[str, Ended]:
     """What runs on two ranks."""
     hopeless = ["--precision", "fp8", "--mode", "explore", "--refine", "classical", "--diagonal-scale", "0.3"]
     commands = {**grids(2), "hopeless": [*SYSTEM, *hopeless]}
-    return two_ranks.run(commands, tmp_path_factory.mktemp("two"))
+    return standing[2].run(commands, tmp_path_factory.mktemp("two"))
 
 
 @pytest.fixture(scope="module")
-def on_four(tmp_path_factory: pytest.TempPathFactory, four_ranks: StandingRanks) -> dict[str, Ended]:
+def on_four(tmp_path_factory: pytest.TempPathFactory, standing: dict[int, StandingRanks]) -> dict[str, Ended]:
     """What runs on four ranks."""
     commands = {**grids(4), "fp8": [*SYSTEM, "--precision", "fp8"]}
-    return four_ranks.run(commands, tmp_path_factory.mktemp("four"))
+    return standing[4].run(commands, tmp_path_factory.mktemp("four"))
 
 
 @pytest.mark.parametrize("ranks", GRIDS)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.processes import first_line, started
-from tests.support.ranks import MPIEXEC, PYTHON, Ended, StandingRanks, mpiexec, needs_mpi
+from tests.support.ranks import MPIEXEC, PYTHON, Ended, StandingRanks, commands_here, mpiexec, needs_mpi
 
 pytestmark = needs_mpi
 
@@ -35,16 +35,16 @@ MISTAKES = {
 
 
 @pytest.fixture(scope="module")
-def on_two(tmp_path_factory: pytest.TempPathFactory, two_ranks: StandingRanks) -> dict[str, Ended]:
+def on_two(tmp_path_factory: pytest.TempPathFactory, standing: dict[int, StandingRanks]) -> dict[str, Ended]:
     """What runs on two ranks."""
     commands = {name: [*SYSTEM, "--grid", name, *extra] for name, extra in GRIDS[2].items()}
     commands["fails"] = [*SYSTEM, "--threshold", "1e-9"]
     commands["too large"] = ["run", "hpl", "-N", "9000000"]
-    return two_ranks.run(commands, tmp_path_factory.mktemp("two"))
+    return standing[2].run(commands, tmp_path_factory.mktemp("two"))
 
 
 @pytest.fixture(scope="module")
-def on_four(tmp_path_factory: pytest.TempPathFactory, four_ranks: StandingRanks) -> dict[str, Ended]:
+def on_four(tmp_path_factory: pytest.TempPathFactory, standing: dict[int, StandingRanks]) -> dict[str, Ended]:
     """What runs on four ranks."""
     folder = tmp_path_factory.mktemp("four")
     commands = {name: [*SYSTEM, "--grid", name.split()[0], *extra] for name, extra in GRIDS[4].items()}
@@ -53,12 +53,11 @@ def on_four(tmp_path_factory: pytest.TempPathFactory, four_ranks: StandingRanks)
     commands["idle"] = ["run", "hpl", "--dat", "../HPL.dat", "-N", "31", "--nb", "4", "--nbmin", "2"]
     (folder / "HPL.dat of all").write_text(HPL_DAT)
     commands["all"] = ["run", "hpl", "--dat", "../HPL.dat of all", "-N", "29"]
-    return four_ranks.run(commands, folder)
+    return standing[4].run(commands, folder)
 
 
 def test_every_grid_solves_a_ragged_system(tmp_path: Path, on_two: dict[str, Ended], on_four: dict[str, Ended]) -> None:
-    alone = subprocess.run([*PYTHON, *SYSTEM], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=True)
-    same = json.loads(alone.stdout)["validation"]["norms"]
+    same = commands_here({"alone": SYSTEM}, tmp_path)["alone"].body["validation"]["norms"]
     for ranks, found in ((2, on_two), (4, on_four)):
         for grid in GRIDS[ranks]:
             found[grid].check(0)

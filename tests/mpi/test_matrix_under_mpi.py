@@ -53,7 +53,7 @@ def solved(ranks: StandingRanks, folder: Path, more: dict[str, list[str]]) -> di
 
 
 @pytest.fixture(scope="module")
-def on_two(tmp_path_factory: pytest.TempPathFactory, two_ranks: StandingRanks) -> dict[str, Ended]:
+def on_two(tmp_path_factory: pytest.TempPathFactory, standing: dict[int, StandingRanks]) -> dict[str, Ended]:
     """What runs on two ranks."""
     folder = tmp_path_factory.mktemp("two")
     (folder / "stuck").mkdir()
@@ -66,14 +66,14 @@ def on_two(tmp_path_factory: pytest.TempPathFactory, two_ranks: StandingRanks) -
         commands[name] = [*RUN, *arguments]
         if text is not None:
             (folder / name / "A.mtx").write_text(text)
-    return solved(two_ranks, folder, commands)
+    return solved(standing[2], folder, commands)
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_real_ranks_find_ones_in_as_many_steps_as_threads_do(
-    tmp_path: Path, on_two: dict[str, Ended], four_ranks: StandingRanks, ranks: int
+    tmp_path: Path, on_two: dict[str, Ended], standing: dict[int, StandingRanks], ranks: int
 ) -> None:
-    ended = on_two["solved"] if ranks == 2 else solved(four_ranks, tmp_path, {})["solved"]
+    ended = on_two["solved"] if ranks == 2 else solved(standing[4], tmp_path, {})["solved"]
     ended.check(0)
     body = ended.body
     assert (body["status"], body["problem"]["ranks"], body["problem"]["matrix"]) == ("valid", ranks, "A.mtx")

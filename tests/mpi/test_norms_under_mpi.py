@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import math
-import traceback
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import mxpeak as mx
+from mxpeak.configs.norms import NORM_KINDS
 from mxpeak.errors import UsageError
 from mxpeak.layout.grid import ProcessGrid
 from mxpeak.layout.structure import STRUCTURES
 from tests.support.exact_norms import cases, poisoned
 from tests.support.norm_ranks import all_norms, blocks, check, laid, scalapack_array, scalapack_part, size_of
 from tests.support.norm_tiles import TYPES, random_values
-from tests.support.ranks import call_on_ranks, needs_mpi
+from tests.support.ranks import StandingRanks, commands_here, needs_mpi
 from tests.support.roundoff import U
 
 pytestmark = needs_mpi
@@ -109,15 +110,11 @@ CHECKS = {
 
 
 def main(*names: str) -> None:
-    """Run checks as one rank of MPI's world; a failure on one rank ends all."""
+    """Run checks as one rank of MPI's world."""
     from mpi4py import MPI
 
-    try:
-        for name in names:
-            CHECKS[name](MPI.COMM_WORLD)
-    except BaseException:
-        traceback.print_exc()
-        MPI.COMM_WORLD.Abort(1)
+    for name in names:
+        CHECKS[name](MPI.COMM_WORLD)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -127,16 +124,40 @@ def compiled() -> None:
         all_norms(np.ones((2, 2), dtype), structure="hermitian")
 
 
-def on_ranks(size: int, *names: str) -> None:
-    """Run checks on so many MPI ranks."""
-    run = call_on_ranks(size, __name__, "main", *names)
-    assert run.returncode == 0, run.stderr[-3000:]
-
-
 @pytest.mark.parametrize("size", [2, 4])
-def test_distributed_matrices_have_the_norms_of_the_whole_and_mistakes_reach_all_ranks(size: int) -> None:
-    on_ranks(size, "check_scalapack", "check_tiles", "check_ends_of_the_range", "check_mistakes")
+def test_distributed_matrices_have_the_norms_of_the_whole_and_mistakes_reach_all_ranks(
+    standing: dict[int, StandingRanks], size: int
+) -> None:
+    standing[size].call(__name__, "main", "check_scalapack", "check_tiles", "check_ends_of_the_range", "check_mistakes")
 
 
-def test_matrices_do_not_use_up_mpis_communicators() -> None:
-    on_ranks(2, "check_many")
+def test_matrices_do_not_use_up_mpis_communicators(standing: dict[int, StandingRanks]) -> None:
+    standing[2].call(__name__, "main", "check_many")
+
+
+def test_the_benchmark_measures_the_norms_of_one_process(tmp_path: Path, standing: dict[int, StandingRanks]) -> None:
+    asked = [
+        "run",
+        "norms",
+        "-N",
+        "60",
+        "--nb",
+        "8",
+        "--structure",
+        "general,hermitian",
+        "--dtype",
+        "complex128",
+        "--kind",
+        "all",
+    ]
+    asked += ["--threads", "1", "--warmup", "none", "--json", "-", "--quiet"]
+    one = commands_here({"one": asked}, tmp_path)["one"]
+    two = standing[2].run({"two": [*asked, "--layout", "tiles"]}, tmp_path)["two"]
+    for ended in (one, two):
+        ended.check(0)
+    for a, b in zip(one.body["results"], two.body["results"], strict=True):
+        assert a["status"] == b["status"] == "valid"
+        assert (b["problem"]["P"], b["problem"]["Q"]) == (1, 2)
+        assert set(b["result"]["values"]) == set(NORM_KINDS)
+        for kind, value in a["result"]["values"].items():  # sums of up to n·n terms, each rounded
+            assert b["result"]["values"][kind] == pytest.approx(value, rel=60 * 60 * U)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.ranks import call_on_ranks, needs_mpi
+from tests.support.ranks import StandingRanks, needs_mpi
 
 pytestmark = needs_mpi
 
@@ -71,6 +71,5 @@ def main() -> None:
     mpi_is_asked_whether_it_reads_devices_and_the_user_knows_better()
 
 
-def test_on_mpi_ranks() -> None:
-    run = call_on_ranks(3, __name__, "main")
-    assert run.returncode == 0, run.stderr
+def test_on_mpi_ranks(standing: dict[int, StandingRanks]) -> None:
+    standing[3].call(__name__, "main")

@@ -39,11 +39,11 @@ class Norms:
         return FORWARD if self.backend.on_torch else list(LAYOUTS)
 
     def some(self, cases: Iterable[Any], turn: int = 0, *, torch: int = 11, triton: int = 29) -> list[Any]:
-        """All combinations on the host; on torch one in so many, another first one each turn.
+        """All combinations on the host's one thread; elsewhere one in so many, another first one each turn.
 
         Strides are primes, so that every part of a combination has its turn.
         """
-        stride = {"torch": torch, "torch with Triton": triton}.get(self.name, 1)
+        stride = {"host with 3 threads": 3, "torch": torch, "torch with Triton": triton}.get(self.name, 1)
         return list(cases)[turn % stride :: stride]
 
     def there(self, tiles: Sequence[Tile]) -> list[Tile]:

@@ -15,8 +15,10 @@ import subprocess
 import sys
 import sysconfig
 import time
+import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,7 @@ from typing import Any
 import pytest
 
 from mxpeak.comm.base import Communicator
+from mxpeak.comm.solo import Solo
 from tests.support.forked_ranks import Check, run_checks
 
 #: How often those who wait for commands or their end look for them.
@@ -44,21 +47,6 @@ def mpiexec(ranks: int, *arguments: str, cwd: Path, timeout: float = 300.0) -> s
     """`mxpeak ARGUMENTS` on its own ranks."""
     command = [str(MPIEXEC), "-n", str(ranks), *PYTHON, *arguments]
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=timeout)
-
-
-def call_on_ranks(
-    ranks: int, module: str, function: str, *arguments: str, timeout: float = 300.0, **variables: str
-) -> subprocess.CompletedProcess[str]:
-    """A function of a test module on every rank, with variables in its environment."""
-    code = f"from {module} import {function}; {function}(*{arguments})"
-    return subprocess.run(
-        [str(MPIEXEC), "-n", str(ranks), sys.executable, "-c", code],
-        cwd=ROOT,
-        env={**os.environ, **variables},
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,84 +73,113 @@ class Ended:
         assert "Traceback" not in self.stderr
 
 
-def commands_on_ranks(
-    ranks: int, commands: Mapping[str, list[str]], folder: Path, comm: str = "mpi", **variables: str
-) -> dict[str, Ended]:
-    """`mxpeak ARGUMENTS` for every entry, one after the other on the same ranks; each in the folder of its name.
-
-    The ranks are connected by `comm`, MPI or torch.distributed, and have variables in their environment.
-    """
-    prepare(commands, folder)
-    if comm == "torch":
-        one = {"ranks": Check(ranks, "tests.support.ranks", "torch_rank", (str(folder),))}
-        ended = run_checks(one, folder, **variables)["ranks"]
-        assert ended.codes == [0] * ranks, ended.stderr
-    else:
-        run = call_on_ranks(ranks, "tests.support.ranks", "mpi_rank", str(folder), **variables)
-        assert run.returncode == 0, run.stderr
-    return what_ended(ranks, commands, folder)
-
-
 class StandingRanks:
-    """MPI ranks that wait for commands, and after them for those of other tests: a start serves them all."""
+    """MPI ranks that wait for calls, of any test: the first one starts them, and so does the first after a failure."""
 
     def __init__(self, ranks: int, folder: Path):
-        self._ranks, self._folder, self._calls = ranks, folder, count()
-        self._errors = (folder / "stderr").open("w")
-        code = f"from tests.support.ranks import standing_rank; standing_rank({str(folder)!r})"
-        command = [str(MPIEXEC), "-n", str(ranks), sys.executable, "-c", code]
-        self._process = subprocess.Popen(command, cwd=ROOT, stdout=self._errors, stderr=self._errors)
+        self._ranks, self._folder = ranks, folder
+        self._calls = count()
+        self._process: subprocess.Popen[bytes] | None = None
 
-    def run(self, commands: Mapping[str, list[str]], folder: Path, timeout: float = 300.0) -> dict[str, Ended]:
-        """`mxpeak ARGUMENTS` for every entry, one after the other; each in the folder of its name."""
+    def run(self, commands: Mapping[str, list[str]], folder: Path) -> dict[str, Ended]:
+        """`mxpeak ARGUMENTS` for every entry, one after the other on the same ranks; each in the folder of its name."""
         prepare(commands, folder)
-        self._call(str(folder))
-        until = time.monotonic() + timeout
-        while not (folder / "done").exists():
-            if self._process.poll() is not None or time.monotonic() > until:
-                self._process.terminate()
-                raise AssertionError((self._folder / "stderr").read_text())
-            time.sleep(LOOK_S)
+        self.call("tests.support.ranks", "mpi_rank", str(folder))
         return what_ended(self._ranks, commands, folder)
+
+    def call(self, module: str, function: str, *arguments: str, timeout: float = 300.0) -> None:
+        """A function of a module on every rank; what it raises on one of them ends all, and the test."""
+        number = next(self._calls)
+        self._leave(number, json.dumps([module, function, *arguments]))
+        process, until = self._started(number), time.monotonic() + timeout
+        while not (self._folder / f"{number}.done").exists():
+            if process.poll() is not None or time.monotonic() > until:
+                self.end()
+                raise AssertionError((self._folder / "stderr").read_text()[-5000:])
+            time.sleep(LOOK_S)
 
     def end(self) -> None:
         """They wait no longer."""
-        self._call("")
+        if self._process is None:
+            return
+        self._leave(next(self._calls), json.dumps([]))
         try:
-            self._process.wait(timeout=30)
+            self._process.wait(timeout=20)
         except subprocess.TimeoutExpired:
             self._process.terminate()
-        self._errors.close()
+            self._process.wait()
+        self._process = None
 
-    def _call(self, what: str) -> None:
-        """Leave a message, which appears whole."""
-        call = self._folder / f"{next(self._calls)}.call"
-        call.with_suffix(".written").write_text(what)
-        call.with_suffix(".written").rename(call)
+    def _leave(self, number: int, text: str) -> None:
+        """A call, which appears whole."""
+        written = self._folder / f"{number}.written"
+        written.write_text(text)
+        written.rename(written.with_suffix(".call"))
+
+    def _started(self, first: int) -> subprocess.Popen[bytes]:
+        if self._process is None or self._process.poll() is not None:
+            code = f"from tests.support.ranks import standing_rank; standing_rank({str(self._folder)!r}, {first})"
+            with (self._folder / "stderr").open("w") as stderr:
+                self._process = subprocess.Popen(
+                    [str(MPIEXEC), "-n", str(self._ranks), sys.executable, "-c", code],
+                    cwd=ROOT,
+                    env={**os.environ, "OMP_NUM_THREADS": "1"},  # of torch, which would start a thread a core
+                    stdout=stderr,
+                    stderr=stderr,
+                )
+        return self._process
 
 
-def standing_rank(folder: str) -> None:
+def standing_rank(folder: str, first: int) -> None:
     """One rank's part of `StandingRanks`.  It waits asleep: a rank that waits in MPI takes a core."""
     from mxpeak.comm.mpi import world
 
     comm = world()
-    for call in count():
-        while not (path := Path(folder) / f"{call}.call").exists():
+    for number in count(first):
+        os.chdir(ROOT)
+        while not (call := Path(folder) / f"{number}.call").exists():
             time.sleep(LOOK_S)
-        if not (commands := path.read_text()):
+        if not (what := json.loads(call.read_text())):
             return
-        run_commands(Path(commands), comm)
+        module, function, *arguments = what
+        try:
+            getattr(import_module(module), function)(*arguments)
+        except BaseException:
+            traceback.print_exc()
+            comm.abort(1)
+        comm.barrier()
+        if comm.rank == 0:
+            call.with_suffix(".done").touch()
+
+
+def commands_of_torch(
+    ranks: int, commands: Mapping[str, list[str]], folder: Path, **variables: str
+) -> dict[str, Ended]:
+    """`mxpeak ARGUMENTS` for every entry, one after the other on the same ranks of torch.distributed."""
+    prepare(commands, folder)
+    check = Check(ranks, "tests.support.ranks", "torch_rank", (str(folder),))
+    ended = run_checks({"ranks": check}, folder, **variables)["ranks"]
+    assert ended.codes == [0] * ranks, ended.stderr
+    return what_ended(ranks, commands, folder)
+
+
+def commands_here(commands: Mapping[str, list[str]], folder: Path) -> dict[str, Ended]:
+    """`mxpeak ARGUMENTS` for every entry in this process, a rank alone."""
+    prepare(commands, folder)
+    with contextlib.chdir(folder):
+        run_commands(folder, Solo())
+    return what_ended(1, commands, folder)
 
 
 def mpi_rank(folder: str) -> None:
-    """One rank's part of `commands_on_ranks` over MPI."""
+    """One rank's part of commands over MPI."""
     from mxpeak.runtime import launch
 
     run_commands(Path(folder), launch.start())
 
 
 def torch_rank() -> None:
-    """One rank's part of `commands_on_ranks` over torch.distributed, whose ranks meet once."""
+    """One rank's part of commands over torch.distributed, whose ranks meet once."""
     from mxpeak.runtime import launch
 
     comm = launch.start()
@@ -189,8 +206,6 @@ def run_commands(folder: Path, comm: Communicator) -> None:
         said = {"code": code, "stdout": out.getvalue(), "stderr": err.getvalue()}
         (folder / f"{name}.{comm.rank}.json").write_text(json.dumps(said))
         comm.barrier()
-    if comm.rank == 0:
-        (folder / "done").touch()
 
 
 def what_ended(ranks: int, commands: Mapping[str, list[str]], folder: Path) -> dict[str, Ended]:

@@ -1,0 +1,24 @@
+"""Benchmarks whole on torch's kernels, on ranks that MPI connects."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.ranks import Ended, StandingRanks, needs_mpi
+from tests.support.torch_benchmarks import CASES, check_two, command
+
+pytestmark = needs_mpi
+
+#: HPCG runs on ranks of torch.distributed: of it and HPG-MxP one is enough a time.
+ON_TWO = [name for name in CASES if name != "hpcg"]
+
+
+@pytest.fixture(scope="module")
+def on_two(tmp_path_factory: pytest.TempPathFactory, standing: dict[int, StandingRanks]) -> dict[str, Ended]:
+    """What runs on two ranks."""
+    return standing[2].run({name: command(name, "mpi") for name in ON_TWO}, tmp_path_factory.mktemp("two"))
+
+
+@pytest.mark.parametrize("name", ON_TWO)
+def test_two_ranks_give_what_the_host_gives(on_two: dict[str, Ended], name: str) -> None:
+    check_two(name, on_two[name])

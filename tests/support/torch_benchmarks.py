@@ -1,0 +1,83 @@
+"""Benchmarks on torch's kernels: small problems, and what the host's kernels make of them.
+
+On the CPU: what a GPU adds is other forms of the same kernels (held against the reference by themselves) and its speed.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+import pytest
+
+from mxpeak.bench.registry import BENCHMARKS
+from mxpeak.comm.solo import Solo
+from mxpeak.records import Result
+from tests.support.ranks import Ended
+
+#: Settings of small problems: ragged blocks, several levels, a matrix of two structures.
+CASES: dict[str, dict[str, Any]] = {
+    "hpl": {"n": (211,), "nb": (32,)},
+    "hpl-mxp": {"n": (211,), "nb": (32,), "precision": ("fp16",)},
+    "hpg-mxp": {"nx": 16, "ny": 8, "nz": 8, "rt": 0.0, "precision": "bf16", "mode": "explore", "iterations": 5},
+    "hpcg": {"nx": 16, "ny": 8, "nz": 8, "rt": 0.0, "mode": "explore", "storage": "packed"},
+    "norms": {"n": (301,), "kind": ("all",), "structure": ("general", "hermitian"), "dtype": ("complex64",)},
+}
+
+
+def run(name: str, kernels: str) -> list[Result]:
+    """The benchmark in this process."""
+    config = BENCHMARKS[name].config(kernels=kernels, device="cpu", threads=1, warmup="none", **CASES[name])
+    found: list[Result] = import_module(f"mxpeak.bench.{name.replace('-', '_')}.run").run(config, Solo())
+    return found
+
+
+@cache
+def on_host(name: str) -> list[Result]:
+    """What the host's kernels make of a benchmark."""
+    return run(name, "host")
+
+
+def command(name: str, comm: str) -> list[str]:
+    """The benchmark as a command for ranks that are so connected."""
+    flags = []
+    for key, value in CASES[name].items():
+        text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+        flags += [f"--{key}", text]
+    flags += ["--threads", "1", "--warmup", "none", "--kernels", "torch", "--device", "cpu"]
+    return ["run", name, *flags, "--comm", comm, "--json", "-", "--quiet"]
+
+
+def check_alike(name: str, found: dict[str, Any], host: dict[str, Any]) -> None:
+    """The same problem, and the same answer but for the order of sums."""
+    assert found["status"] == "valid"
+    ours, theirs = found["validation"], host["validation"]
+    assert ours["passed"]
+    assert {found["software"]["kernels"], host["software"]["kernels"]} == {"torch", "host"}
+    if name == "norms":
+        for kind, value in theirs["values"].items():
+            # Sums of n·n terms in another order: 10·n·eps of the type is the benchmark's own bound.
+            assert ours["values"][kind] == pytest.approx(value, rel=10 * 301 * 2.0**-23), kind
+    elif name == "hpl":
+        assert ours["residual"] < 16.0
+    elif name == "hpl-mxp":
+        assert abs(ours["iterations"] - theirs["iterations"]) <= 1
+        assert ours["lu_proof"]["passed"]
+    elif name == "hpg-mxp":
+        for key in ("mixed_iterations", "double_iterations"):
+            assert abs(ours[key] - theirs[key]) <= 1
+    else:  # so small a box is solved after ten steps: the others go on by forty orders, and rounding steers them
+        assert abs(ours["iterations"] - theirs["iterations"]) <= 0.05 * theirs["iterations"]
+
+
+def check_two(name: str, ended: Ended) -> None:
+    """Two ranks give what the host gives."""
+    ended.check(0)
+    body = ended.body
+    for one, same in zip(body.get("results", [body]), on_host(name), strict=True):
+        assert one["launch"]["ranks"] == 2
+        if name in ("hpl", "hpl-mxp", "norms"):  # of the others a rank has a box of its own
+            check_alike(name, one, same.as_dict())
+        else:
+            assert one["validation"]["passed"]
