@@ -24,7 +24,7 @@ APART = 8
 #: Rows of a unit.  It ends before a row that needs none of it (the first one of a mesh's plane), if it has FEW; before
 #: one that does not need the row before (the first one of a line), if it has LEAST; and at MOST anyhow.
 FEW, LEAST, MOST = 12, 48, 160
-#: How many entries ahead columns and values are asked for.  A product of 64^3 rows on one core of an Intel Xeon: in fp64
+#: How many entries ahead columns and values are asked for.  A product of 64^3 rows on a core of an Intel Xeon: in fp64
 #: 1.6 GFLOP/s without, 2.7 with 256 or 512, in bf16 1.3 to 1.8 without, 4.0 to 4.4 with 256, 4.5 to 4.7 with more.
 AHEAD = 512
 #: And how many rows ahead, where only some rows are read.
