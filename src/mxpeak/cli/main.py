@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 from mxpeak import __version__
 from mxpeak.bench.registry import import_extensions
-from mxpeak.cli import doctor, run, study
+from mxpeak.cli import doctor, plan, run, simulate, study
 from mxpeak.cli.session import Interrupted, Session, interruptible
 from mxpeak.errors import ExitCode, MxpeakError, UsageError
 
@@ -86,6 +86,8 @@ def parsed(argv: list[str]) -> argparse.Namespace:
 #: Each adds its verb's parser, with the function that runs it as the default of `action`.
 VERBS: tuple[Callable[[argparse._SubParsersAction[Parser]], None], ...] = (
     run.add_verb,
+    plan.add_verb,
+    simulate.add_verb,
     study.add_verb,
     doctor.add_verb,
 )

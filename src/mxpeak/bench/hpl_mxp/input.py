@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from mxpeak.bench.dat import Dat, numbered
+from mxpeak.bench.dat import MOST_VALUES, Dat, numbered
+from mxpeak.bench.hpl_mxp.config import HplMxpConfig
 from mxpeak.configs.grid import ORDERS
 from mxpeak.configs.lu import BCASTS
 from mxpeak.errors import UsageError
@@ -35,3 +37,29 @@ def _threshold(text: str) -> float:
     if value <= 0.0:
         raise UsageError(f"{value:g} means no check, but a mixed-precision result needs one; write 16.0")
     return value
+
+
+def write_dat(config: HplMxpConfig) -> str:
+    """The HPL-MxP.dat that makes HPL-MxP run what `config` says: orders, blocks, one grid, broadcasts."""
+    if config.n is None or config.grid is None or len(config.grid) != 1:
+        raise UsageError("HPL-MxP.dat states orders and one process grid: give -N and --grid")
+    ((P, Q),) = config.grid
+    rows = [
+        (config.output_file, "output file name, if device out is neither 6 nor 7"),
+        (str(config.device_out), "device out (6 stdout, 7 stderr, other: file)"),
+        *_list("Ns", config.n),
+        *_list("NBs", config.nb),
+        (str(ORDERS.index(config.order)), "PMAP process mapping (0 row-major, 1 column-major)"),
+        (str(P), "P"),
+        (str(Q), "Q"),
+        (repr(config.threshold), "threshold"),
+        *_list("BCASTs", [BCASTS.index(name) for name in config.bcast]),
+    ]
+    lines = ["HPL-MxP input file", "written by mxpeak", *(f"{value:<12} {note}" for value, note in rows)]
+    return "\n".join(lines) + "\n"
+
+
+def _list(name: str, values: Sequence[int]) -> list[tuple[str, str]]:
+    if len(values) > MOST_VALUES:
+        raise UsageError(f"HPL-MxP.dat holds at most {MOST_VALUES} {name}, but there are {len(values)}")
+    return [(str(len(values)), f"number of {name}"), (" ".join(map(str, values)), name)]

@@ -1,0 +1,307 @@
+"""What `simulate` and `plan` share: a machine, a run on it from flags, its prediction, and how they are shown."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import textwrap
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from mxpeak.configs.grid import ORDERS, squarest
+from mxpeak.configs.lu import BCASTS
+from mxpeak.errors import UsageError
+from mxpeak.options import grid_shape, integer, known, memory_budget, memory_bytes, one_of, real
+from mxpeak.precision import PRECISIONS
+from mxpeak.records import Caution, rate_text, three_digits
+
+if TYPE_CHECKING:
+    from mxpeak.layout.stencil import Box
+    from mxpeak.perf.machines import Machine
+    from mxpeak.perf.simulate_lu import LuForecast, LuRun
+    from mxpeak.perf.simulate_sparse import SparseForecast, SparseRun
+
+LU = ("hpl", "hpl-mxp")
+SPARSE = ("hpg-mxp", "hpcg")
+PREDICTED = (*LU, *SPARSE)
+WIDTH = 80
+
+Parse = Callable[[str], Any]
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """The flags that say what is run, where."""
+
+    def flag(group: Any, *names: str, parse: Parse, help: str, metavar: str) -> None:
+        group.add_argument(*names, type=_told(names[0], parse), help=help, metavar=metavar)
+
+    where = parser.add_argument_group("where")
+    where.add_argument("--machine", metavar="FILE|NAME", help="summit, frontier, crusher, or a file that describes one")
+    flag(where, "--ranks", parse=integer(1), help="ranks, one a device", metavar="R")
+    flag(where, "--nodes", parse=integer(1), help="nodes, instead of --ranks", metavar="K")
+    flag(where, "--ranks-per-node", parse=integer(1, 4096), help="ranks of a node (default: a machine's)", metavar="R")
+    flag(where, "--mem", parse=memory_budget, help="memory of a rank's device: a share or a size", metavar="80%|64GiB")
+    problem = parser.add_argument_group("problem")
+    flag(problem, "-N", "--n", parse=integer(1), help="order of the matrix (default: what fits)", metavar="N")
+    flag(problem, "--nb", parse=integer(1), help="block size (default: where products are fast)", metavar="NB")
+    flag(problem, "--precision", parse=one_of(*PRECISIONS), help="of the low-precision part", metavar="NAME")
+    for name in ("nx", "ny", "nz"):
+        flag(problem, f"--{name}", parse=integer(8), help=f"points of a rank's box in {name[1]}", metavar=name.upper())
+    grid = parser.add_argument_group("grid")
+    flag(grid, "--grid", parse=grid_shape, help="process grid (default: the squarest)", metavar="PxQ")
+    flag(grid, "--node-grid", parse=grid_shape, help="part of the grid on each node", metavar="PxQ")
+    flag(grid, "--order", parse=one_of(*ORDERS), help="order in which ranks fill the grid", metavar="{row,column}")
+    flag(
+        grid, "--bcast", parse=known(BCASTS, digits=True), help="panel broadcast: " + ", ".join(BCASTS), metavar="NAME"
+    )
+    flag(grid, "--depth", parse=integer(0, 1), help="look-ahead: 0 or 1", metavar="D")
+    flag(grid, "--split", parse=real(0.0, 1.0), help="split update's share of columns (hpl)", metavar="FRACTION")
+    for name in ("npx", "npy", "npz"):
+        flag(grid, f"--{name}", parse=integer(1), help=f"ranks in {name[2]}", metavar=name.upper())
+    parser.add_argument("--json", metavar="FILE", help="also write the result as JSON to FILE; - writes only that")
+
+
+def _told(flag: str, parse: Parse) -> Parse:
+    """A parser whose mistakes name their flag."""
+
+    def told(text: str) -> Any:
+        try:
+            return parse(text)
+        except UsageError as error:
+            raise UsageError(f"{flag}: {error}") from None
+
+    return told
+
+
+# --- from flags to a run ----------------------------------------------------------------------------------------
+
+
+def machine_of(args: argparse.Namespace) -> Machine:
+    """The machine that --machine names, with as many ranks a node as --ranks-per-node says."""
+    from dataclasses import replace
+
+    from mxpeak.perf.machines import find_machine
+
+    machine = find_machine(args.machine)
+    if args.ranks_per_node is None:
+        return machine
+    if args.ranks_per_node > machine.cores:
+        raise UsageError(f"--ranks-per-node {args.ranks_per_node}: a node of {machine.name} has {machine.cores} cores")
+    return replace(machine, ranks_per_node=args.ranks_per_node)
+
+
+def ranks_of(args: argparse.Namespace, machine: Machine) -> int:
+    """How many ranks: --ranks, --nodes times those of a node, the product of a grid, or a node's."""
+    from mxpeak.perf.plan import check_ranks
+
+    per_node = machine.ranks_per_node
+    given = {"--ranks": args.ranks, "--nodes": None if args.nodes is None else args.nodes * per_node}
+    if args.grid is not None:
+        given["--grid"] = args.grid[0] * args.grid[1]
+    sides = [args.npx, args.npy, args.npz]
+    if None not in sides:
+        given["--npx --npy --npz"] = args.npx * args.npy * args.npz
+    said = {flag: ranks for flag, ranks in given.items() if ranks is not None}
+    if len(set(said.values())) > 1:
+        raise UsageError(
+            "the numbers of ranks differ: " + ", ".join(f"{flag} makes {ranks}" for flag, ranks in said.items())
+            + (f" ({per_node} a node)" if args.nodes is not None else "") + "; give one of them"
+        )  # fmt: skip
+    ranks = next(iter(said.values()), per_node)
+    check_ranks(machine, ranks)
+    return int(ranks)
+
+
+def refuse_foreign(args: argparse.Namespace, benchmark: str) -> None:
+    """Stop at flags of the other kind of benchmark: they would be ignored."""
+    lu = ("n", "nb", "grid", "node_grid", "order", "bcast", "depth", "split")
+    sparse = ("nx", "ny", "nz", "npx", "npy", "npz")
+    foreign = sparse if benchmark in LU else lu
+    if benchmark == "hpl-mxp":
+        foreign = (*foreign, "split")
+    if benchmark in ("hpl", "hpcg"):
+        foreign = (*foreign, "precision")
+    for name in foreign:
+        if getattr(args, name, None) is not None:
+            flag = "-N" if name == "n" else "--" + name.replace("_", "-")
+            raise UsageError(f"{flag} says nothing to {benchmark}; leave it out")
+
+
+def device_bytes(args: argparse.Namespace, machine: Machine) -> int:
+    """What a rank's device can give: --mem of it, or all but a tenth."""
+    return memory_bytes(args.mem or "90%", int(machine.memory_bytes))
+
+
+def lu_run(args: argparse.Namespace, benchmark: str, machine: Machine, **settings: Any) -> LuRun:
+    """The run of an LU benchmark, what was left open being planned."""
+    from mxpeak.layout.grid import ProcessGrid
+    from mxpeak.perf.plan import check_fit, footprint_of, good_block, good_node_grid, good_order
+    from mxpeak.perf.simulate_lu import LuRun
+
+    ranks = ranks_of(args, machine)
+    P, Q = args.grid or squarest(ranks)
+    low = "fp64" if benchmark == "hpl" else args.precision or _low(machine)
+    nb = args.nb or good_block(machine.curve("gemm", low))
+    node_grid = args.node_grid or good_node_grid(benchmark, P, Q, machine.ranks_per_node)
+    order = args.order or "column"
+    ProcessGrid(P, Q, order, node_grid)  # says what does not tile
+    footprint, per_rank = footprint_of(benchmark, low, on_gpu=False), device_bytes(args, machine)
+    n = args.n or good_order(per_rank * ranks, nb, P, Q, footprint)
+    whole = machine.memory_bytes if args.mem is None else per_rank
+    check_fit(benchmark, n, nb, P, Q, low, whole, footprint)
+    if nb > n:
+        raise UsageError(f"--nb {nb} is more than N = {n}; type --nb {n}, or a larger -N")
+    split = args.split if args.split is not None else (0.5 if benchmark == "hpl" else 0.0)
+    return LuRun(
+        n=n, nb=nb, P=P, Q=Q, precision=low, order=order, node_grid=node_grid, bcast=args.bcast or "2ringM",
+        depth=1 if args.depth is None else args.depth, split=split, **settings,
+    )  # fmt: skip
+
+
+def _low(machine: Machine) -> str:
+    """The narrowest precision that the rules admit and the machine has a rate of."""
+    return next(name for name in ("fp16", "bf16", "tf32", "fp32", "fp64") if name in machine.gemm)
+
+
+def sparse_run(args: argparse.Namespace, benchmark: str, machine: Machine, **settings: Any) -> SparseRun:
+    """The run of a sparse benchmark: the largest cube that fits where its size was left open."""
+    from mxpeak.errors import ResourceError
+    from mxpeak.layout.stencil import LEVELS, Box, check_box, largest_cube
+    from mxpeak.perf.simulate_sparse import SparseRun
+    from mxpeak.records import size_text
+
+    ranks = ranks_of(args, machine)
+    grid = _rank_grid(args, ranks)
+    low = args.precision or ("fp64" if benchmark == "hpcg" else "fp32")
+    if low not in ("fp64", "fp32", "bf16", "fp16"):
+        raise UsageError(f"--precision {low}: HPG-MxP's matrices are simulated in fp64, fp32, bf16 or fp16")
+    budget = device_bytes(args, machine)
+    if args.nx is None:
+        if args.ny is not None or args.nz is not None:
+            raise UsageError("--ny and --nz need --nx; type it too")
+        sides = range(largest_cube(), 15, -(2 ** (LEVELS - 1)))
+        nx = next((n for n in sides if box_bytes(Box.of(0, (n, n, n), grid), benchmark, low) <= budget), None)
+        if nx is None:
+            raise ResourceError(f"not even --nx 16 fits into {size_text(budget)} a rank; give a larger --mem")
+        shape = (nx, nx, nx)
+    else:
+        shape = (args.nx, args.ny or args.nx, args.nz or args.nx)
+    box = Box.of(0, shape, grid)
+    check_box(box, rules=False)
+    need, most = box_bytes(box, benchmark, low), machine.memory_bytes if args.mem is None else budget
+    if need > most:
+        raise ResourceError(
+            f"a box of {'x'.join(map(str, shape))} takes {size_text(need)} a rank, but a rank has {size_text(most)}; "
+            "give a smaller --nx"
+        )
+    return SparseRun(box=box, benchmark=benchmark, low=low, iterations=50 if benchmark == "hpcg" else 300, **settings)
+
+
+def _rank_grid(args: argparse.Namespace, ranks: int) -> tuple[int, int, int]:
+    from mxpeak.perf.plan import rank_box
+
+    given = [args.npx, args.npy, args.npz]
+    if given == [None] * 3:
+        return rank_box(ranks)
+    if None in given:
+        raise UsageError("--npx, --npy and --npz are given together, or not at all")
+    return args.npx, args.npy, args.npz
+
+
+def box_bytes(box: Box, benchmark: str, low: str) -> int:
+    """Bytes of a rank: 27 entries a row on all levels (8/7 of the finest), vectors, and GMRES's basis of 31."""
+    from mxpeak.precision import precision
+
+    n, w = box.rows, precision(low).bytes
+    levels = 8 / 7
+    double = 27 * n * levels * 12 + 9 * n * levels * 8
+    if benchmark == "hpcg":
+        return int(double)
+    inner = 27 * n * levels * (w + 4) + 31 * n * max(w, 4)
+    return int(double + inner + 31 * n * 8)
+
+
+# --- what comes out ---------------------------------------------------------------------------------------------
+
+
+def lu_config(run: LuRun) -> dict[str, Any]:
+    """The run as JSON has it."""
+    return {
+        "n": run.n, "nb": run.nb, "P": run.P, "Q": run.Q, "ranks": run.ranks, "order": run.order,
+        "node_grid": run.node_grid, "bcast": run.bcast, "depth": run.depth, "split": run.split,
+        "precision": run.precision, "gpu_aware": run.aware, "nics": run.nics, "core_sharing": run.core_sharing,
+        "slow": {str(rank): factor for rank, factor in run.slow.items()},
+    }  # fmt: skip
+
+
+def sparse_config(run: SparseRun) -> dict[str, Any]:
+    """The run as JSON has it."""
+    box = run.box
+    return {
+        "nx": box.nx, "ny": box.ny, "nz": box.nz, "npx": box.npx, "npy": box.npy, "npz": box.npz, "ranks": run.ranks,
+        "precision": run.low, "iterations": run.iterations, "counting": run.counting, "penalty": run.penalty,
+        "gpu_aware": run.aware, "slow": {str(rank): factor for rank, factor in run.slow.items()},
+    }  # fmt: skip
+
+
+def machine_section(machine: Machine, ranks: int) -> dict[str, Any]:
+    """The machine as JSON has it, each number's source with it."""
+    return {
+        "name": machine.name,
+        "title": machine.title,
+        "ranks_per_node": machine.ranks_per_node,
+        "nodes": -(-ranks // machine.ranks_per_node),
+        "memory_bytes": machine.memory_bytes,
+        "sources": dict(machine.sources),
+    }
+
+
+def forecast_lines(forecast: LuForecast | SparseForecast) -> list[str]:
+    """Where the time goes, for people."""
+    shares = ", ".join(
+        f"{name} {100 * seconds / forecast.time_s:.1f} %"
+        for name, seconds in forecast.phases.items()
+        if seconds >= 5e-4 * forecast.time_s
+    )
+    return [
+        f"exposed   {100 * forecast.exposed:.1f} % of the time is communication that nothing hides",
+        *wrapped("phases    ", shares),
+    ]
+
+
+def prediction_lines(prediction: Mapping[str, Any], ranks: int) -> list[str]:
+    """The rate with its interval, and the time."""
+    if prediction["rate_flops"] is None:
+        return ["rate      unknown"]
+    rate = prediction["rate_flops"]
+    return [
+        f"rate      {rate_text(rate)}, {rate_text(rate / ranks)} a rank",
+        f"interval  {rate_text(prediction['low'])} to {rate_text(prediction['high'])}",
+        f"time      {three_digits(prediction['time_s'])} s",
+    ]
+
+
+def caution_lines(cautions: list[Caution]) -> list[str]:
+    """Warnings with what to do."""
+    return [line for one in cautions for line in wrapped("warning   ", f"{one.text}; {one.hint}")]
+
+
+def wrapped(head: str, text: str) -> list[str]:
+    """A text behind its heading, in 80 columns."""
+    return textwrap.wrap(text, WIDTH, initial_indent=head, subsequent_indent=" " * len(head))
+
+
+def show(body: Mapping[str, Any], lines: list[str], to: str | None) -> None:
+    """To stdout and, as asked, as JSON."""
+    text = json.dumps(body, indent=2, ensure_ascii=False) + "\n"
+    if to == "-":
+        print(text, end="")
+        return
+    print("\n".join(lines))
+    if to is not None:
+        from pathlib import Path
+
+        from mxpeak.cli.output import check_file, write_new
+
+        check_file(Path(to))
+        write_new(Path(to), text)

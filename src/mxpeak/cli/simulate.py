@@ -1,0 +1,187 @@
+"""mxpeak simulate BENCHMARK: how fast a run would be on a machine, step by step on the clocks of all its ranks."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from mxpeak.cli.predicted import (
+    LU,
+    PREDICTED,
+    add_flags,
+    caution_lines,
+    forecast_lines,
+    lu_config,
+    lu_run,
+    machine_of,
+    machine_section,
+    prediction_lines,
+    refuse_foreign,
+    show,
+    sparse_config,
+    sparse_run,
+)
+from mxpeak.errors import ExitCode, UsageError
+from mxpeak.options import integer
+
+if TYPE_CHECKING:
+    from mxpeak.cli.session import Session
+
+EXAMPLES = """\
+examples:
+  mxpeak simulate hpl-mxp --machine frontier -N 3833856 --nb 3072 --grid 32x32
+  mxpeak simulate hpl --machine crusher --nodes 4 --bcast 1ringM --split 0.5
+  mxpeak simulate hpg-mxp --machine frontier --nodes 9408 --nx 320 --json -
+  mxpeak simulate --table
+"""
+
+
+#: A prediction as JSON, and as lines for people.
+Predicted: TypeAlias = "tuple[dict[str, Any], list[str]]"
+
+
+def add_verb(verbs: Any) -> None:
+    """Add `simulate` to the command line."""
+    parser = verbs.add_parser(
+        "simulate",
+        help="predict a run on a machine that need not be here",
+        description="Predict the rate of a run: the solver's steps on the clocks of all ranks, with a machine's "
+        "measured rates and links (docs/scale.md).",
+        epilog=EXAMPLES,
+        allow_abbrev=False,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("benchmark", nargs="?", metavar="BENCHMARK", help=", ".join(PREDICTED))
+    add_flags(parser)
+    what_if = parser.add_argument_group("what if")
+    what_if.add_argument("--slow", metavar="RANK:FACTOR,...", help="ranks that compute at a fraction of the speed")
+    what_if.add_argument("--nics", metavar="K", help="ports of a node that are used (default: all)")
+    what_if.add_argument("--staged", action="store_true", help="messages go through host memory: MPI is not GPU-aware")
+    what_if.add_argument("--no-core-sharing", action="store_true", help="FACT takes a rank's own cores alone (hpl)")
+    parser.add_argument("--table", action="store_true", help="published results beside the formula and the simulation")
+    parser.set_defaults(action=simulate)
+
+
+def simulate(args: argparse.Namespace, argv: list[str], session: Session) -> int:
+    """Simulate on one rank, whoever launched more."""
+    if session.rank != 0:
+        return ExitCode.VALID
+    if args.table:
+        from mxpeak.perf.published import table
+
+        print(table(), end="")
+        return ExitCode.VALID
+    benchmark = args.benchmark
+    if benchmark not in PREDICTED:
+        asked = "no benchmark was named" if benchmark is None else f"{benchmark!r} is none that can be simulated"
+        raise UsageError(f"{asked}; choose one of {', '.join(PREDICTED)}")
+    refuse_foreign(args, benchmark)
+    if args.machine is None:
+        from mxpeak.perf.machines import known_machines
+
+        raise UsageError(f"--machine is missing: a FILE, or one of {', '.join(known_machines())}")
+    body, lines = simulated(args, benchmark)
+    show(body, lines, args.json)
+    return ExitCode.VALID
+
+
+def simulated(args: argparse.Namespace, benchmark: str) -> Predicted:
+    """The prediction as JSON, and as lines for people."""
+    machine = machine_of(args)
+    slow = _slow(args.slow)
+    nics = None if args.nics is None else _ports(args.nics, machine.network.nics)
+    if benchmark in LU:
+        return _lu(args, benchmark, machine, slow, nics)
+    return _sparse(args, benchmark, machine, slow)
+
+
+def _lu(args: Any, benchmark: str, machine: Any, slow: dict[int, float], nics: int | None) -> Predicted:
+    from mxpeak.perf.model import upper_bound
+    from mxpeak.perf.plan import lu_cautions
+    from mxpeak.perf.predict import predict, simulate_lu
+    from mxpeak.perf.simulate_lu import element_bytes, node_block
+
+    run = lu_run(
+        args, benchmark, machine, slow=slow, nics=nics, aware=not args.staged, core_sharing=not args.no_core_sharing
+    )
+    _check_slow(slow, run.ranks)
+    prediction = predict(lambda one: simulate_lu(benchmark, run, one), machine)
+    cautions = lu_cautions(run.n, run.nb, run.P, run.Q, element_bytes("fp64" if benchmark == "hpl" else "fp32"))
+    section = prediction.section()
+    block = node_block(run.P, run.Q, machine.ranks_per_node, run.order, run.node_grid)
+    bound = None
+    if benchmark == "hpl-mxp":
+        bound = upper_bound(machine, run.n, run.nb, run.P, run.Q, block, run.precision, run.nics).time_s
+    lines = [
+        f"{benchmark} on {machine.title}",
+        f"N {run.n}  NB {run.nb}  grid {run.P}x{run.Q}, {block[0]}x{block[1]} a node  {run.bcast}  {run.precision}",
+        *prediction_lines(section, run.ranks),
+        *forecast_lines(prediction.forecast),
+    ]
+    if bound is not None:
+        lines.append(f"formula   {bound:.4g} s at most (OLCF, eq. 3 and 5)")
+    body = {
+        "schema": "mxpeak.simulate/1",
+        "benchmark": benchmark,
+        "prediction": {**section, "exposed": prediction.forecast.exposed, "formula_s": bound},
+        "phases": dict(prediction.forecast.phases),
+        "config": lu_config(run),
+        "machine": machine_section(machine, run.ranks),
+        "warnings": [{"code": c.code, "text": c.text, "hint": c.hint} for c in cautions],
+    }
+    return body, [*lines, *caution_lines(cautions)]
+
+
+def _sparse(args: Any, benchmark: str, machine: Any, slow: dict[int, float]) -> Predicted:
+    from mxpeak.perf.predict import predict
+    from mxpeak.perf.simulate_sparse import simulate as simulate_sparse
+
+    run = sparse_run(args, benchmark, machine, slow=slow, aware=not args.staged)
+    _check_slow(slow, run.ranks)
+    prediction = predict(lambda one: simulate_sparse(run, one), machine)
+    section, box = prediction.section(), run.box
+    lines = [
+        f"{benchmark} on {machine.title}",
+        f"box {box.nx}x{box.ny}x{box.nz}  ranks {box.npx}x{box.npy}x{box.npz}  {run.low}, one solve",
+        *prediction_lines(section, run.ranks),
+        *forecast_lines(prediction.forecast),
+    ]
+    body = {
+        "schema": "mxpeak.simulate/1",
+        "benchmark": benchmark,
+        "prediction": {**section, "exposed": prediction.forecast.exposed},
+        "phases": dict(prediction.forecast.phases),
+        "config": sparse_config(run),
+        "machine": machine_section(machine, run.ranks),
+        "warnings": [],
+    }
+    return body, lines
+
+
+def _slow(text: str | None) -> dict[int, float]:
+    """RANK:FACTOR,... as numbers."""
+    found: dict[int, float] = {}
+    for part in (text or "").split(","):
+        if not part and not text:
+            continue
+        rank, _, factor = part.partition(":")
+        try:
+            found[int(rank)] = float(factor)
+        except ValueError:
+            raise UsageError(f"--slow {part!r} is not RANK:FACTOR; write it as 17:0.9") from None
+        if not 0.0 < found[int(rank)] <= 10.0:
+            raise UsageError(f"--slow {part}: a rank computes at a factor above 0, at most 10, of the usual speed")
+    return found
+
+
+def _check_slow(slow: dict[int, float], ranks: int) -> None:
+    for rank in slow:
+        if not 0 <= rank < ranks:
+            raise UsageError(f"--slow {rank}:{slow[rank]:g}: there are {ranks} ranks, 0 to {ranks - 1}")
+
+
+def _ports(text: str, most: int) -> int:
+    try:
+        return integer(1, most)(text)
+    except UsageError as error:
+        raise UsageError(f"--nics: {error}") from None

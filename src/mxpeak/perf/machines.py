@@ -1,0 +1,344 @@
+"""Machines as data: what a rank computes, what links carry; read from machines.toml or a user's own file."""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, NoReturn
+
+from mxpeak.errors import UsageError
+
+Table = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """A rate by size: points (size, rate), linear between the logarithms of the sizes, constant outside."""
+
+    points: tuple[tuple[float, float], ...]
+
+    def __call__(self, size: float) -> float:
+        """The rate at a size."""
+        if size <= self.points[0][0]:
+            return self.points[0][1]
+        for (x0, y0), (x1, y1) in zip(self.points, self.points[1:]):
+            if size <= x1:
+                return y0 + (y1 - y0) * math.log(size / x0) / math.log(x1 / x0)
+        return self.points[-1][1]
+
+    def times(self, factor: float) -> Curve:
+        """The same shape, faster or slower."""
+        return Curve(tuple((x, factor * y) for x, y in self.points))
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """Links of one node, in one direction: bytes a second, seconds a message.
+
+    nics, nic_rate     ports of a node, and one's rate: a rank reaches one, all ranks of a node share them
+    local              between the devices of a node
+    host_rate          between a device and its host
+    lib_passes         times that the library's broadcast carries a message through a node's port: 1 if it is pipelined
+    ilib_passes        the same for its nonblocking broadcast
+    lib_overlaps       whether devices compute while their hosts are in the library's broadcast
+    """
+
+    nics: int
+    nic_rate: float
+    latency_s: float
+    local_rate: float
+    local_latency_s: float
+    host_rate: float
+    lib_passes: float
+    ilib_passes: float
+    lib_overlaps: bool = False
+
+    def rate(self, sharing: int) -> float:
+        """What one of `sharing` ranks that send from a node at once is left: min(port, ports / sharing)."""
+        return self.nic_rate * min(1.0, self.nics / sharing)
+
+    def times(self, factor: float) -> Network:
+        """The same links, faster or slower."""
+        return replace(self, nic_rate=factor * self.nic_rate, local_rate=factor * self.local_rate)
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A machine as a simulation sees it; rates are those of one rank.
+
+    gemm, trsm, factor   products, triangular solves and diagonal blocks by precision: FLOP/s by inner size
+    edge                 rows and columns that a product wastes at its edges
+    memory_rate          bytes a second of device memory; memory_share: what sparse kernels reach of it
+    launch_s             until a kernel runs, or the host hears of its end
+    generate_rate        entries of A made anew a second, while refining
+    core_rate, sync_s    of a core in FACT, and of one level of a reduction over cores
+    row_passes           times that a row which moves goes through device memory: 4 in a row-major matrix
+    spread               how far compute and network may lie from these, relatively: a prediction's interval
+    sources              where each number is from
+    """
+
+    name: str
+    title: str
+    nodes: int | None
+    ranks_per_node: int
+    cores: int
+    memory_bytes: float
+    memory_rate: float
+    network: Network
+    gemm: Mapping[str, Curve]
+    trsm: Mapping[str, Curve]
+    factor: Mapping[str, Curve]
+    edge: float = 0.0
+    memory_share: float = 1.0
+    launch_s: float = 0.0
+    generate_rate: float | None = None
+    refine_steps: int = 3
+    core_rate: float | None = None
+    sync_s: float | None = None
+    row_passes: float = 4.0
+    spread: tuple[float, float] = (0.05, 0.2)
+    sources: Mapping[str, str] = field(default_factory=dict)
+
+    def curve(self, kernel: str, precision: str) -> Curve:
+        """The curve of a kernel; a machine without it is an error that says what it has."""
+        curves: Mapping[str, Curve] = getattr(self, kernel)
+        if precision in curves:
+            return curves[precision]
+        have = ", ".join(curves) or "none"
+        raise UsageError(
+            f"the machine {self.name} has no rate of {kernel} in {precision}: it has {have}; choose a precision that "
+            f"it has, or give a --machine FILE whose table [{self.name}.{kernel}] says {precision}"
+        )
+
+    def varied(self, compute: float, network: float) -> Machine:
+        """The same machine with its rates times `compute`, and those of its links times `network`."""
+        return replace(
+            self,
+            gemm={name: curve.times(compute) for name, curve in self.gemm.items()},
+            trsm={name: curve.times(compute) for name, curve in self.trsm.items()},
+            factor={name: curve.times(compute) for name, curve in self.factor.items()},
+            memory_rate=compute * self.memory_rate,
+            core_rate=None if self.core_rate is None else compute * self.core_rate,
+            network=self.network.times(network),
+        )
+
+
+def known_machines() -> dict[str, Any]:
+    """The tables of machines.toml by name."""
+    return tomllib.loads((files("mxpeak.perf") / "machines.toml").read_text(encoding="utf-8"))
+
+
+def find_machine(asked: str) -> Machine:
+    """The machine of that name, or the one that a file of that name describes.
+
+    A file has one table of the form of machines.toml's; it may be based on a known machine.
+    """
+    known = known_machines()
+    if asked in known:
+        return machine_from(asked, known, "machines.toml")
+    path = Path(asked)
+    if not path.exists():
+        close = get_close_matches(asked.lower(), known, n=1, cutoff=0.5)
+        hint = f"did you mean {close[0]}?" if close else f"the known ones are {', '.join(known)}"
+        raise UsageError(f"--machine {asked}: no machine of that name and no such file; {hint}")
+    own = _read(path)
+    if len(own) != 1:
+        raise UsageError(
+            f"--machine {asked} describes {len(own)} machines{': ' + ', '.join(own) if own else ''}; a file has one "
+            "table, such as [mycluster], with all that docs/scale.md lists"
+        )
+    (name,) = own
+    return machine_from(name, {**known, **own}, str(path))
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        own = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"cannot read --machine {path}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"--machine {path} is not TOML: {error}") from None
+    for name, table in own.items():
+        if not isinstance(table, dict):
+            raise UsageError(f"--machine {path}: {name} stands outside of a table; begin with [mycluster]")
+    return own
+
+
+# --- from a table to a machine ----------------------------------------------------------------------------------
+
+#: What a table says: each key with the least and the most that make sense, and whether it may be missing.
+NUMBERS: dict[str, tuple[float, float, bool]] = {
+    "nodes": (1, 1e6, False),
+    "ranks_per_node": (1, 4096, True),
+    "cores": (1, 65536, True),
+    "memory_bytes": (1e6, 1e15, True),
+    "memory_rate": (1e6, 1e15, True),
+    "memory_share": (0.01, 1.0, False),
+    "launch_s": (0.0, 1.0, False),
+    "generate_rate": (1e3, 1e15, False),
+    "refine_steps": (0, 50, False),
+    "spread_compute": (0.0, 0.9, False),
+    "spread_network": (0.0, 0.9, False),
+    "network.nics": (1, 1024, True),
+    "network.nic_rate": (1e3, 1e15, True),
+    "network.latency_s": (0.0, 1.0, True),
+    "network.local_rate": (1e3, 1e15, True),
+    "network.local_latency_s": (0.0, 1.0, False),
+    "network.host_rate": (1e3, 1e15, False),
+    "network.lib_passes": (0.5, 100.0, False),
+    "network.ilib_passes": (0.5, 100.0, False),
+    "network.lib_overlaps": (0, 1, False),
+    "gemm.edge": (0.0, 1e5, False),
+    "panel.core_rate": (1e3, 1e15, False),
+    "panel.sync_s": (0.0, 1.0, False),
+    "panel.row_passes": (1.0, 1000.0, False),
+}
+WHOLE = ("nodes", "ranks_per_node", "cores", "refine_steps", "network.nics", "network.lib_overlaps")
+CURVES = ("gemm", "trsm", "factor")
+TABLES = ("network", "panel", *CURVES)
+PRECISIONS = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8")
+
+
+def machine_from(name: str, tables: Table, source: str) -> Machine:
+    """The machine that tables[name] describes, with what it is based on filled in; anything odd is an error."""
+    return _Reader(name, _based(name, tables, source), source).machine()
+
+
+def _based(name: str, tables: Table, source: str) -> dict[str, Any]:
+    own = dict(tables[name])
+    base = own.pop("based_on", None)
+    if base is None:
+        return own
+    if base not in tables or base == name or "based_on" in tables[base]:
+        raise UsageError(f"{source}: [{name}] is based on {base!r}, which is no machine that stands alone")
+    merged = dict(tables[base])
+    for key, value in own.items():
+        both = isinstance(value, dict) and key in TABLES
+        merged[key] = {**merged.get(key, {}), **value} if both else value
+    return merged
+
+
+class _Reader:
+    """One table, looked up by dotted keys; it remembers the sources."""
+
+    def __init__(self, name: str, table: dict[str, Any], source: str):
+        self.name, self.table, self.source = name, table, source
+        self.sources: dict[str, str] = {}
+
+    def machine(self) -> Machine:
+        self.refuse_unknown()
+        numbers = {key: self.number(key) for key in NUMBERS}
+        if numbers["cores"] < numbers["ranks_per_node"]:
+            self.fail("cores", f"{numbers['cores']:g} is less than ranks_per_node = {numbers['ranks_per_node']:g}")
+        curves = {kind: self.curves(kind) for kind in CURVES}
+        if not curves["gemm"]:
+            self.fail("gemm", "no curve: say fp64 or fp16 = [[NB, FLOP/s], ...]")
+
+        def given(key: str, default: Any) -> Any:
+            return default if numbers[key] is None else numbers[key]
+
+        return Machine(
+            name=self.name,
+            title=str(self.table.get("title", self.name)),
+            nodes=numbers["nodes"],
+            ranks_per_node=numbers["ranks_per_node"],
+            cores=numbers["cores"],
+            memory_bytes=numbers["memory_bytes"],
+            memory_rate=numbers["memory_rate"],
+            network=Network(
+                nics=numbers["network.nics"],
+                nic_rate=numbers["network.nic_rate"],
+                latency_s=numbers["network.latency_s"],
+                local_rate=numbers["network.local_rate"],
+                local_latency_s=given("network.local_latency_s", numbers["network.latency_s"]),
+                host_rate=given("network.host_rate", numbers["network.local_rate"]),
+                lib_passes=given("network.lib_passes", 2.0),
+                lib_overlaps=bool(given("network.lib_overlaps", 0)),
+                ilib_passes=given("network.ilib_passes", given("network.lib_passes", 2.0)),
+            ),
+            **curves,
+            edge=given("gemm.edge", 0.0),
+            memory_share=given("memory_share", 1.0),
+            launch_s=given("launch_s", 0.0),
+            generate_rate=numbers["generate_rate"],
+            refine_steps=given("refine_steps", 3),
+            core_rate=numbers["panel.core_rate"],
+            sync_s=numbers["panel.sync_s"],
+            row_passes=given("panel.row_passes", 4.0),
+            spread=(given("spread_compute", 0.05), given("spread_network", 0.2)),
+            sources=self.sources,
+        )
+
+    def refuse_unknown(self) -> None:
+        keys = [(key, value) for key, value in self.table.items() if key not in TABLES]
+        for part in TABLES:
+            inner = self.table.get(part, {})
+            if not isinstance(inner, dict):
+                self.fail(part, f"{inner!r} is no table; write [{self.name}.{part}]")
+            keys += [(f"{part}.{key}", value) for key, value in inner.items()]
+        allowed = {"title", *NUMBERS, *(f"{kind}.{precision}" for kind in CURVES for precision in PRECISIONS)}
+        for key, _ in keys:
+            if key not in allowed:
+                close = get_close_matches(key, allowed, n=1)
+                self.fail(key, f"unknown; did you mean {close[0]}?" if close else "unknown")
+
+    def number(self, key: str) -> Any:
+        least, most, needed = NUMBERS[key]
+        value = self.value(key, "value")
+        if value is None:
+            if needed:
+                self.fail(key, f"missing; give a number from {least:g} to {most:g}")
+            return None
+        if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
+            self.fail(key, f"{value!r} makes no sense; give a number from {least:g} to {most:g}")
+        if key in WHOLE and value != int(value):
+            self.fail(key, f"{value!r} is not a whole number")
+        return int(value) if key in WHOLE else float(value)
+
+    def curves(self, kind: str) -> dict[str, Curve]:
+        found = {}
+        for precision in PRECISIONS:
+            points = self.value(f"{kind}.{precision}", "points")
+            if points is not None:
+                found[precision] = self.curve(f"{kind}.{precision}", points)
+        return found
+
+    def curve(self, key: str, points: Any) -> Curve:
+        if isinstance(points, int | float) and not isinstance(points, bool):
+            points = [[1, points]]
+        pairs = points if isinstance(points, list) else []
+        numeric = [
+            pair
+            for pair in pairs
+            if isinstance(pair, list) and len(pair) == 2 and all(type(x) in (int, float) and x > 0 for x in pair)
+        ]
+        if not pairs or len(numeric) < len(pairs):
+            self.fail(key, f"{points!r} is no curve; write a rate, or points [[size, rate], ...], all above 0")
+        sizes = [pair[0] for pair in pairs]
+        if sorted(set(sizes)) != sizes:
+            self.fail(key, f"the sizes {sizes} do not rise; sort the points")
+        if max(pair[1] for pair in pairs) > 1e18:
+            self.fail(key, "a rate above 1e18 FLOP/s for one rank; rates are FLOP/s, not TFLOP/s")
+        return Curve(tuple((float(x), float(y)) for x, y in pairs))
+
+    def value(self, key: str, inner: str) -> Any:
+        """What stands under a dotted key, bare or as { value | points = ..., source = "..." }."""
+        found: Any = self.table
+        for part in key.split("."):
+            found = found.get(part) if isinstance(found, dict) else None
+        if isinstance(found, dict):
+            if inner not in found:
+                self.fail(key, f"{found!r} has no {inner}; write {{ {inner} = ..., source = '...' }}")
+            self.sources[key] = str(found.get("source", "not stated"))
+            return found[inner]
+        if found is not None:
+            self.sources[key] = "not stated"
+        return found
+
+    def fail(self, key: str, why: str) -> NoReturn:
+        raise UsageError(f"{self.source}: [{self.name}] {key}: {why}")

@@ -1,0 +1,268 @@
+"""HPL step by step on the clocks of all ranks: the order of solvers/pivoted_lu.py (rocHPL §III, fig. 3 and 6).
+
+    FACT     the panel, on the cores of the ranks of its process column; from the device and back
+    LBCAST   along the process rows
+    RS       gather rows, exchange them within the process columns, scatter them
+    UPDATE   U12 = L11^-1 U12, A22 = A22 - L21 U12
+
+With look-ahead the next panel's columns come first, and FACT and LBCAST go on behind the rest of UPDATE; with the split
+update RS does too, as long as there is a left section.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from mxpeak.errors import UsageError
+from mxpeak.layout.schedule import LuStep, lu_steps, split_columns
+from mxpeak.perf.clocks import Array, Line, arrivals
+from mxpeak.perf.machines import Machine
+from mxpeak.perf.simulate_lu import LuForecast, LuRun, Ranks, forecast, owned
+
+FP64_BYTES = 8
+
+
+def simulate(run: LuRun, machine: Machine) -> LuForecast:
+    """One run: LU, and the triangular solve at its end."""
+    return _Simulation(run, machine).result()
+
+
+def fact_cores(machine: Machine, block: tuple[int, int], sharing: bool) -> int:
+    """Cores of one rank in FACT: T = 1 + (C - pq)/p where a node's p×q ranks share C in turn, else C/(pq).
+
+    rocHPL III-B: ranks of one process row never factor at the same time.
+    """
+    p, q = block
+    return 1 + (machine.cores - p * q) // p if sharing else max(1, machine.cores // (p * q))
+
+
+def fact_s(machine: Machine, line: Line, M: float, nb: int, T: int) -> float:
+    """Seconds of FACT of M×NB numbers a rank on T cores: products on T cores, and a pivot a column.
+
+    t = (M NB² - NB³/3) / (min(T, M/NB) r) + NB (log2(T) s + 2 log2(P) l)
+
+    with a core's rate r, a level of a reduction over cores s, and of one over ranks l.  Tiles of NB rows are what cores
+    are given (III-A), so a short panel has no work for all of them.
+    """
+    assert machine.core_rate is not None
+    assert machine.sync_s is not None
+    flops = max(0.0, M * nb**2 - nb**3 / 3.0)
+    busy = max(1.0, min(float(T), M / nb))
+    level_s = max(machine.sync_s, line.slowest[0]) if line.size > 1 else 0.0
+    pivots = nb * (math.log2(T) * machine.sync_s + 2.0 * math.ceil(math.log2(line.size)) * level_s)
+    return flops / (busy * machine.core_rate) + pivots
+
+
+class _Simulation:
+    """The clocks [P, Q] of a factorization under way.
+
+    device   when each device has done all that it was given
+    panel    when the next panel is where it is needed
+    right    when the rows of the right section are; None: not on their way
+    port     when each rank's way out of its node is free
+    """
+
+    def __init__(self, run: LuRun, machine: Machine):
+        if run.precision != "fp64":
+            raise UsageError(f"HPL is computed in fp64, not {run.precision}; leave --precision out, or take hpl-mxp")
+        if machine.core_rate is None or machine.sync_s is None:
+            raise UsageError(
+                f"the machine {machine.name} says nothing of FACT, HPL's panels on the host: its table "
+                f"[{machine.name}.panel] needs core_rate and sync_s"
+            )
+        self.run, self.machine, self.ranks = run, machine, Ranks(run, machine)
+        self.device, self.panel, self.port = (np.zeros((run.P, run.Q)) for _ in range(3))
+        self.right: Array | None = None
+        self.gemm_rate, self.trsm_rate = machine.curve("gemm", "fp64"), machine.curve("trsm", "fp64")
+        self.columns = owned(run.n + 1, run.nb, run.Q)
+        hides = run.depth > 0 and run.P > 1
+        self.n2 = np.array([split_columns(int(c), run.split, run.nb) if hides else 0 for c in self.columns], float)
+        self.cores = fact_cores(machine, self.ranks.node, run.core_sharing)
+        self.busy = dict.fromkeys(("gemm", "trsm", "rows", "factor", "copy"), 0.0)
+        self.step_s: list[float] = []
+        self.device_s: list[float] = []
+
+    def result(self) -> LuForecast:
+        """All steps, then the triangular solve: N²/(PQ) numbers read, and a block row after the other."""
+        run = self.run
+        steps = lu_steps(run.n, run.nb, run.P, run.Q)
+        self.next_panel(steps[0], self.device[:, 0].copy(), self.device)
+        for step, following in zip(steps, [*steps[1:], None]):
+            ready = np.maximum(self.device, self.panel)
+            self.step_s.append(float(ready[step.p, step.q]))
+            if following is None or run.depth == 0:
+                self.plain(step, following, ready)
+            elif self.splits(following):
+                self.split(step, following, ready)
+            else:
+                self.look_ahead(step, following, ready)
+        local = float(owned(run.n, run.nb, run.P)[0]) * float(self.columns[0])
+        hops = math.ceil(math.log2(run.P)) + math.ceil(math.log2(run.Q))
+        solve_s = FP64_BYTES * local / self.machine.memory_rate + len(steps) * hops * self.ranks.network.latency_s
+        behind = {name: self.busy.pop(name) for name in ("factor", "copy")}
+        phases = {**self.busy, "solve": solve_s}
+        return forecast(run, float(self.device.max()) + solve_s, phases, self.step_s, self.device_s, behind)
+
+    # --- one step
+
+    def plain(self, step: LuStep, following: LuStep | None, ready: Array) -> None:
+        """Fig. 2: one after the other."""
+        m, n = self.trailing(step)
+        swapped = self.exchange(ready + self.rows_s(n, step.jb), n, step.jb)
+        self.device = swapped + self.update_s(step.jb, m, n)
+        self.device_s.append(float((self.device - swapped)[step.p, step.q]))
+        if following is not None:
+            self.next_panel(following, self.device[:, following.q].copy(), self.device)
+
+    def look_ahead(self, step: LuStep, following: LuStep, ready: Array) -> None:
+        """Fig. 3: FACT and LBCAST behind UPDATE, RS not."""
+        ahead, panel_s = self.ahead(step, following, ready)
+        m, n = self.rest(step, following)
+        begun = ready if self.right is None else np.maximum(ready, self.right)
+        self.right = None
+        gathered = begun + self.rows_s(n, step.jb)
+        gathered[:, following.q] += panel_s
+        swapped = self.exchange(gathered, n, step.jb)
+        update = self.update_s(step.jb, m, n)
+        self.device = swapped + update
+        self.device_s.append(self.active(step, following, update + (gathered - begun)))
+        self.next_panel(following, ahead, ready)
+
+    def split(self, step: LuStep, following: LuStep, ready: Array) -> None:
+        """Fig. 6: UPDATE2 hides FACT, LBCAST and RS1; UPDATE1 hides the next step's RS2."""
+        m, n = self.rest(step, following)
+        n1, n2 = n - self.n2, self.n2
+        if self.right is None:
+            self.right = self.exchange(ready + self.rows_s(n2, step.jb), n2, step.jb)
+        ahead, panel_s = self.ahead(step, following, ready)
+        gathered = ready + 0.5 * self.rows_s(n1, step.jb)
+        gathered[:, following.q] += panel_s
+        left = self.exchange(gathered, n1, step.jb)
+        update2, update1 = self.update_s(step.jb, m, n2), self.update_s(step.jb, m, n1)
+        half2, half1 = 0.5 * self.rows_s(n2, step.jb), 0.5 * self.rows_s(n1, step.jb)
+        device = np.maximum(gathered, self.right) + half2 + update2
+        self.next_panel(following, ahead, ready)
+        device = np.maximum(device, self.panel)
+        self.right = None
+        after = self.rest_of(following)
+        if after is not None and self.splits(after):
+            device = device + half2
+            self.right = self.exchange(device, n2, following.jb)
+        self.device = np.maximum(device, left) + half1 + update1
+        self.device_s.append(self.active(step, following, update2 + update1 + half2 + half1 + (gathered - ready)))
+
+    def ahead(self, step: LuStep, following: LuStep, ready: Array) -> tuple[Array, Array]:
+        """The next panel's columns brought up to date: when, and the device's seconds for it, by process row."""
+        q, jb = following.q, float(following.jb)
+        m, _ = self.trailing(step)
+        columns = np.full(self.run.Q, jb)
+        rows_s = self.rows_s(columns, step.jb)[:, q]
+        swapped = self.exchange_one(ready[:, q] + rows_s, jb, step.jb)
+        update = self.update_s(step.jb, m, columns, q)[:, 0]
+        ahead: Array = swapped + update
+        return ahead, rows_s + update
+
+    def next_panel(self, step: LuStep, begun: Array, entry: Array) -> None:
+        """FACT in process column q, which ends for all of it at once, and LBCAST."""
+        q, jb = step.q, step.jb
+        m = self.below(step.j0)[0]
+        panel_bytes = FP64_BYTES * jb * m
+        copy_s = panel_bytes / self.ranks.network.host_rate
+        fact = fact_s(self.machine, self.ranks.along_column, float(m.max()), jb, self.cores)
+        done = float((begun + copy_s).max()) + fact
+        L = done + copy_s
+        message = panel_bytes + FP64_BYTES * jb * (jb + 1)
+        stage = self.ranks.staged(message)
+        taking = entry.copy()
+        if self.ranks.wait_on_the_spot:
+            taking[:, q] = L
+        self.panel = arrivals(self.run.bcast, self.ranks.along_row, q, L + stage, taking, self.port, message)
+        if not self.run.aware:
+            self.panel = self.panel + np.reshape(stage, (-1, 1))
+        self.ranks.share_ports(self.port)
+        self.busy["factor"] += fact / self.run.Q
+        self.busy["copy"] += 2.0 * float(copy_s.sum()) / self.run.ranks
+
+    # --- its parts
+
+    def exchange(self, begun: Array, columns: Array, jb: int) -> Array:
+        """RS's messages: within a process column all begin when the last has gathered; spread, then roll.
+
+        2 (P-1) (l + jb n 8/P b): P - 1 pieces from the owner of the block row, then P - 1 rolls of U's pieces.
+        """
+        line = self.ranks.along_column
+        if line.size == 1:
+            return begun
+        latency_s, per_byte = line.slowest
+        piece = FP64_BYTES * jb * columns / line.size
+        seconds = np.where(columns > 0, 2 * (line.size - 1) * (latency_s + piece * per_byte), 0.0)
+        if line.leaves:  # both use the ports of the node
+            seconds = np.where(columns > 0, np.minimum(seconds, self.binary_s(columns, jb)), 0.0)
+        return np.broadcast_to(begun.max(axis=0) + seconds, begun.shape).copy()
+
+    def binary_s(self, columns: Array, jb: int) -> Array:
+        """HPL's binary exchange of U: log2(P) rounds; shorter where latency counts."""
+        line = self.ranks.along_column
+        latency_s, per_byte = line.slowest
+        rounds = math.ceil(math.log2(line.size))
+        seconds: Array = rounds * (latency_s + FP64_BYTES * jb * columns * per_byte)
+        return seconds
+
+    def exchange_one(self, begun: Array, columns: float, jb: int) -> Array:
+        """The same for one process column."""
+        return self.exchange(begun[:, None], np.array([columns]), jb)[:, 0]
+
+    def rows_s(self, columns: Array, jb: int) -> Array:
+        """The device's seconds to gather and scatter the rows of a section, by process column, for all rows alike."""
+        seconds = self.machine.row_passes * FP64_BYTES * jb * columns / self.machine.memory_rate / self.ranks.speed
+        self.busy["rows"] += float(seconds.sum()) / self.run.ranks
+        found: Array = seconds
+        return found
+
+    def update_s(self, jb: int, m: Array, n: Array, q: int | None = None) -> Array:
+        """The device's seconds of UPDATE of n columns: jb² n for U, 2 jb (m + edge)(n + edge) for A22."""
+        edge, speed = self.machine.edge, self.ranks.speed
+        if q is not None:
+            n, speed = n[q : q + 1], speed[:, q : q + 1]
+        padded_m, padded_n = np.where(m > 0, m + edge, 0.0), np.where(n > 0, n + edge, 0.0)
+        gemm = np.multiply.outer(padded_m, padded_n * (2.0 * jb / self.gemm_rate(jb))) / speed
+        trsm = jb**2 * n / self.trsm_rate(jb) / speed
+        self.busy["gemm"] += float(gemm.sum()) / self.run.ranks
+        self.busy["trsm"] += float(trsm.sum()) / self.run.ranks
+        seconds: Array = gemm + trsm
+        return seconds
+
+    def active(self, step: LuStep, following: LuStep, update: Array) -> float:
+        """What the device of the next panel's owner computes in a step (fig. 7)."""
+        return float(update[following.p, following.q])
+
+    # --- sizes
+
+    def splits(self, following: LuStep) -> bool:
+        """Whether the next panel still lies in the left section everywhere (III-C)."""
+        _, n = self.below(following.j1)
+        return bool((self.n2 > 0).any() and (n >= self.n2).all())
+
+    def rest_of(self, step: LuStep) -> LuStep | None:
+        """The step after one."""
+        run = self.run
+        j0 = step.j1
+        if j0 >= run.n:
+            return None
+        k = step.k + 1
+        return LuStep(k, j0, min(run.nb, run.n - j0), k % run.P, k % run.Q)
+
+    def trailing(self, step: LuStep) -> tuple[Array, Array]:
+        """Local rows and columns behind a step's panel, b among the columns."""
+        return self.below(step.j1)
+
+    def rest(self, step: LuStep, following: LuStep) -> tuple[Array, Array]:
+        """Local rows behind a step's panel, and columns behind the next one."""
+        return self.below(step.j1)[0], self.below(following.j1)[1]
+
+    def below(self, j: int) -> tuple[Array, Array]:
+        """Local rows and columns from global index j on."""
+        run = self.run
+        return owned(run.n, run.nb, run.P) - owned(j, run.nb, run.P), self.columns - owned(j, run.nb, run.Q)
