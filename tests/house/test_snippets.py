@@ -101,7 +101,7 @@ def commands(page: Path) -> list[list[str]]:
 
 @pytest.mark.parametrize("page", [page for page in PAGES if commands(page)], ids=lambda page: page.name)
 def test_every_command_of_a_page_is_one(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its flags are known, and its values make a configuration."""
+    """Its flags are known, and its values make a configuration; what only predicts does so."""
     monkeypatch.chdir(tmp_path)
     for name, file in (("HPL.dat", "lists.dat"), ("HPL-MxP.dat", "mxp.dat")):
         shutil.copy(ROOT / "tests" / "golden" / file, tmp_path / name)
@@ -109,6 +109,8 @@ def test_every_command_of_a_page_is_one(page: Path, tmp_path: Path, monkeypatch:
         args = parsed(arguments or NO_ARGUMENTS)
         if args.verb == "run":
             assert requests(args, {}), arguments
+        elif args.verb in ("plan", "simulate"):
+            assert main(arguments) == 0, arguments
 
 
 def test_what_answers_at_once_does(capsys: pytest.CaptureFixture[str]) -> None:

@@ -91,10 +91,12 @@ def arrivals(name: str, line: Line, root: int, ready: Array, entry: Array, port:
 def _rings(name: str, line: Line, root: int, at: Array, entry: Array, port: Array, size_bytes: Array) -> None:
     start = at[:, root]
     for stage in _routes(name, line, root):
-        left = start
+        left, begun, busy = start, port[:, root].copy(), port[:, root].copy()
         for order, latency, per_byte, leaving in stage:
+            port[:, root] = begun  # the heads of a stage are served together
             left = np.maximum(left, _chain(order, latency, per_byte, leaving, start, at, entry, port, size_bytes))
-        start = left
+            busy = np.maximum(busy, port[:, root])
+        start, port[:, root] = left, busy
 
 
 @cache

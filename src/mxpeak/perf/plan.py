@@ -7,6 +7,7 @@ from functools import partial
 
 from mxpeak.configs.grid import squarest
 from mxpeak.errors import ResourceError, UsageError
+from mxpeak.layout.block_cyclic import numroc
 from mxpeak.layout.grid import factor3, nearest_node_grids
 from mxpeak.perf.counts import Footprint, hpl_memory_bytes, largest_n, mxp_memory_bytes
 from mxpeak.perf.machines import Curve, Machine
@@ -114,13 +115,13 @@ def lu_cautions(n: int, nb: int, P: int, Q: int, element_bytes: int) -> list[Cau
                 f"-N {below}" if below else "a larger -N",
             )
         )
-    local = -(-n // (nb * P)) * nb
+    local = numroc(n, nb, 0, P)
     if local * element_bytes % POWER == 0 and local & (local - 1) == 0:
         found.append(
             Caution(
                 "leading-dimension",
                 f"a rank has {local} rows, a power of two: its columns fall on the same lines of a cache",
-                f"-N {n - nb * P}",
+                f"-N {n - nb * P}" if n > nb * P else "another -N",
             )
         )
     return found

@@ -260,9 +260,6 @@ def _sparse_rows() -> list[Row]:
     def efficiency() -> float:
         return 100 * of_sparse(9408).rate_flops / of_sparse(1).rate_flops / 9408
 
-    def ortho(nodes: int) -> float:
-        return of_sparse(nodes).phases["ortho"] / of_sparse(nodes).time_s
-
     return [
         Row(
             "Frontier, HPG-MxP on 1 node", "ORNL 4.1, 17.23 / 78 % / 9408", 2.348, "TFLOP/s",
@@ -277,10 +274,6 @@ def _sparse_rows() -> list[Row]:
         Row(
             "Frontier, HPCG on 9408 nodes", "ORNL 4.1", 10.4, "PFLOP/s",
             lambda: of_sparse(9408, "fp64", "hpcg").rate_flops / 1e15,
-        ),
-        Row(
-            "Frontier, share of ortho on 9408 nodes over 1", "ORNL fig. 7: it grows", 1.0, "times",
-            lambda: ortho(9408) / ortho(1),
         ),
     ]  # fmt: skip
 

@@ -1,0 +1,223 @@
+"""mxpeak plan and mxpeak simulate: what is typed is predicted, shown and written; every mistake is told."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mxpeak.bench.hpl.input import read_dat as read_hpl
+from mxpeak.bench.hpl_mxp.input import read_dat as read_mxp
+from mxpeak.cli.main import main
+
+SMALL = ["--machine", "frontier", "-N", "98304", "--nb", "3072", "--grid", "2x4"]
+
+
+@pytest.fixture(autouse=True)
+def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def json_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    assert main([*arguments, "--json", "-"]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def told(capsys: pytest.CaptureFixture[str], code: int, *arguments: str) -> str:
+    assert main(list(arguments)) == code
+    said = capsys.readouterr()
+    assert said.out == ""
+    return said.err
+
+
+# --- simulate ---------------------------------------------------------------------------------------------------
+
+
+def test_a_simulation_as_text_fits_eighty_columns_and_says_where_the_time_goes(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["simulate", "hpl-mxp", *SMALL]) == 0
+    text = capsys.readouterr().out
+    assert max(map(len, text.splitlines())) <= 80
+    for word in ("rate", "interval", "time", "exposed", "gemm", "formula"):
+        assert word in text
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["hpl-mxp", *SMALL],
+        ["hpl", "--machine", "crusher", "--ranks", "4", "-N", "20000", "--nb", "512"],
+        ["hpg-mxp", "--machine", "frontier", "--nodes", "2", "--nx", "64"],
+        ["hpcg", "--machine", "frontier", "--nodes", "2", "--nx", "64", "--ny", "32"],
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_a_simulation_as_json(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
+    body = json_of(capsys, "simulate", *arguments)
+    found = body["prediction"]
+    assert body["schema"] == "mxpeak.simulate/1"
+    assert 0 < found["low"] < found["rate_flops"] < found["high"]
+    assert found["time_s"] > 0
+    assert 0 <= found["exposed"] < 1
+    assert body["config"]["ranks"] in (4, 8, 16)
+    assert body["machine"]["sources"]["memory_rate"]
+    assert sum(body["phases"].values()) == pytest.approx(found["time_s"])
+
+
+def test_what_if_changes_the_rate(capsys: pytest.CaptureFixture[str]) -> None:
+    usual = json_of(capsys, "simulate", "hpl-mxp", *SMALL)["prediction"]["rate_flops"]
+    slow = json_of(capsys, "simulate", "hpl-mxp", *SMALL, "--slow", "3:0.5")
+    assert slow["prediction"]["rate_flops"] < 0.8 * usual
+    assert slow["config"]["slow"] == {"3": 0.5}
+    assert json_of(capsys, "simulate", "hpl-mxp", *SMALL, "--depth", "0")["prediction"]["rate_flops"] < usual
+    assert json_of(capsys, "simulate", "hpl-mxp", *SMALL, "--staged")["config"]["gpu_aware"] is False
+
+
+@pytest.mark.parametrize(
+    ("code", "arguments", "words"),
+    [
+        (2, ["simulate"], ["no benchmark was named; choose one of hpl, hpl-mxp"]),
+        (2, ["simulate", "linpack"], ["'linpack' is none that can be simulated"]),
+        (2, ["simulate", "hpl"], ["--machine is missing", "summit, frontier, crusher"]),
+        (2, ["simulate", "hpl", "--machine", "sumit"], ["did you mean summit?"]),
+        (2, ["simulate", "hpl-mxp", *SMALL, "--ranks", "9"], ["--ranks makes 9, --grid makes 8"]),
+        (2, ["simulate", "hpl-mxp", *SMALL, "--node-grid", "3x1"], ["2 / 3 leaves 2", "try --node-grid"]),
+        (2, ["simulate", "hpl-mxp", *SMALL, "--slow", "8:0.5"], ["there are 8 ranks, 0 to 7"]),
+        (2, ["simulate", "hpl-mxp", *SMALL, "--slow", "half"], ["'half' is not RANK:FACTOR", "17:0.9"]),
+        (2, ["simulate", "hpl-mxp", *SMALL, "--slow", "1:0"], ["a factor above 0"]),
+        (2, ["simulate", "hpl-mxp", *SMALL, "--nics", "9"], ["--nics: 9 is out of range", "the most 4"]),
+        (2, ["simulate", "hpl-mxp", *SMALL, "--bcast", "star"], ["--bcast: 'star' is unknown"]),
+        (2, ["simulate", "hpl-mxp", *SMALL, "--nx", "64"], ["--nx says nothing to hpl-mxp"]),
+        (2, ["simulate", "hpl", *SMALL, "--precision", "fp16"], ["--precision says nothing to hpl"]),
+        (2, ["simulate", "hpcg", "--machine", "frontier", "-N", "9"], ["-N says nothing to hpcg"]),
+        (2, ["simulate", "hpl-mxp", "--machine", "crusher", "--nodes", "193"], ["1544 / 8 = 193 nodes", "1536 ranks"]),
+        (2, ["simulate", "hpl-mxp", "--machine", "frontier", "-N", "100", "--nb", "200"], ["--nb 200 is more than N"]),
+        (2, ["simulate", "hpcg", "--machine", "frontier", "--nx", "36"], ["36 / 8 leaves 4", "--nx 32 or --nx 40"]),
+        (2, ["simulate", "hpl", "--machine", "summit"], ["no rate of gemm in fp64"]),
+        (5, ["simulate", "hpl-mxp", "--machine", "frontier", "--grid", "2x4", "-N", "900000"],
+         ["type -N 334080", "a rank has 59.6"]),
+        (5, ["plan", "hpcg", "--machine", "frontier", "--nx", "424", "--mem", "8GiB"], ["give a smaller --nx"]),
+        (5, ["plan", "hpl", "--machine", "frontier", "-N", "100000", "--mem", "1MiB", "--ranks", "1"],
+         ["a rank has 1 MiB; the largest N that fits is 56"]),
+        (2, ["plan", "norms"], ["'norms' is none that can be planned"]),
+        (2, ["plan", "hpcg", "--machine", "frontier", "--write-dat", "x"], ["hpcg has no .dat to write"]),
+        (2, ["plan", "hpl", "--mem", "lots"], ["--mem: 'lots' is not a memory budget"]),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_told_with_what_to_type(
+    capsys: pytest.CaptureFixture[str], code: int, arguments: list[str], words: list[str]
+) -> None:
+    said = told(capsys, code, *arguments)
+    for word in words:
+        assert word in said
+
+
+def test_a_bad_machine_file_is_told_with_its_place(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("mine.toml").write_text('[mine]\nbased_on = "frontier"\n[mine.network]\nnic_rate = "fast"\n')
+    assert "[mine] network.nic_rate: 'fast' makes no sense" in told(
+        capsys, 2, "simulate", "hpl", "--machine", "mine.toml"
+    )
+
+
+def test_a_machine_file_counts(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("mine.toml").write_text('[mine]\nbased_on = "frontier"\n[mine.gemm]\nfp16 = [[1024, 200e12]]\n')
+    usual = json_of(capsys, "simulate", "hpl-mxp", *SMALL)["prediction"]["rate_flops"]
+    mine = json_of(capsys, "simulate", "hpl-mxp", "--machine", "mine.toml", *SMALL[2:])["prediction"]["rate_flops"]
+    assert mine > 1.1 * usual
+
+
+# --- plan -------------------------------------------------------------------------------------------------------
+
+
+def test_a_plan_fills_the_memory_in_whole_blocks(capsys: pytest.CaptureFixture[str]) -> None:
+    body = json_of(capsys, "plan", "hpl-mxp", "--machine", "frontier", "--nodes", "2")
+    config = body["config"]
+    assert body["schema"] == "mxpeak.plan/1"
+    assert (config["P"], config["Q"], config["ranks"]) == (4, 4, 16)
+    assert config["n"] % (config["nb"] * 4) == 0
+    assert 0.85 * 64e9 < body["memory"]["bytes_per_rank"] < 0.9 * 64e9
+    assert config["node_grid"] in ([2, 4], [4, 2])
+    assert body["prediction"]["low"] < body["prediction"]["rate_flops"] < body["prediction"]["high"]
+    assert body["warnings"] == []
+
+
+def test_a_plan_warns_of_what_is_odd(capsys: pytest.CaptureFixture[str]) -> None:
+    body = json_of(capsys, "plan", "hpl", "--ranks", "7", "-N", "1000", "--nb", "64")
+    assert [one["code"] for one in body["warnings"]] == ["prime-ranks", "ragged"]
+    body = json_of(capsys, "plan", "hpl", "--grid", "8x1", "-N", "4096", "--nb", "64")
+    assert [one["code"] for one in body["warnings"]] == ["tall-grid", "leading-dimension"]
+    assert all(one["hint"] for one in body["warnings"])
+
+
+def test_here_the_rate_is_unknown_until_something_has_run(capsys: pytest.CaptureFixture[str]) -> None:
+    body = json_of(capsys, "plan", "hpl", "--ranks", "2")
+    assert set(body["prediction"].values()) == {None}
+    assert body["config"]["n"] > 0
+    result = {
+        "benchmark": "hpl", "status": "valid", "problem": {"P": 1, "Q": 2}, "result": {"rate_flops": 5e10},
+    }  # fmt: skip
+    folder = Path("mxpeak-out/one")
+    folder.mkdir(parents=True)
+    (folder / "result.json").write_text(json.dumps({"schema": "mxpeak.results/1", "results": [result]}))
+    found = json_of(capsys, "plan", "hpl", "--ranks", "2")["prediction"]
+    assert (found["rate_flops"], found["low"], found["high"]) == (5e10, 4e10, 6e10)
+    assert json_of(capsys, "plan", "hpl", "--ranks", "4")["prediction"]["rate_flops"] is None, "on other ranks"
+
+
+@pytest.mark.parametrize(("benchmark", "read"), [("hpl", read_hpl), ("hpl-mxp", read_mxp)])
+def test_a_dat_holds_the_plan_and_is_never_overwritten(
+    capsys: pytest.CaptureFixture[str], benchmark: str, read: Any
+) -> None:
+    where = ["plan", benchmark, "--machine", "crusher", "--nodes", "1", "--write-dat", "mine.dat"]
+    config = json_of(capsys, *where)["config"]
+    text = Path("mine.dat").read_text()
+    found = read(text, "mine.dat")
+    assert (found["n"], found["nb"], found["P"], found["Q"]) == (
+        (config["n"],), (config["nb"],), (config["P"],), (config["Q"],),
+    )  # fmt: skip
+    assert found["bcast"] == (config["bcast"],)
+    assert found["order"] == config["order"]
+    assert "mine.dat exists" in told(capsys, 2, *where)
+    assert Path("mine.dat").read_text() == text
+
+
+def test_the_command_of_a_plan_is_one(capsys: pytest.CaptureFixture[str]) -> None:
+    command = json_of(capsys, "plan", "hpl", "--ranks", "1", "-N", "2000")["command"]
+    arguments = command.split(" mxpeak ")[1].split()
+    assert main([*arguments, "--device", "cpu", "--dry-run"]) == 0
+    assert "N 2000" in capsys.readouterr().out
+
+
+# --- what they import -------------------------------------------------------------------------------------------
+
+
+def imported_by(*arguments: str) -> set[str]:
+    code = (
+        "import sys\nfrom mxpeak.cli.main import main\n"
+        f"code = main({list(arguments)!r})\nprint(sorted(set(sys.modules)), file=sys.stderr)\nsys.exit(code)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return set(eval(done.stderr.strip().splitlines()[-1]))
+
+
+@pytest.mark.parametrize("verb", ["plan", "simulate"])
+def test_help_imports_nothing_heavy_and_shows_an_example(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert not imported_by(verb, "--help") & {"numpy", "scipy", "numba", "torch", "mpi4py", "rich"}
+    assert main([verb, "--help"]) == 0
+    assert f"  mxpeak {verb} hpl" in capsys.readouterr().out
+
+
+def test_planning_and_simulating_need_neither_mpi_nor_torch_nor_numba() -> None:
+    for arguments in (
+        ["plan", "hpl", "--ranks", "2"],
+        ["plan", "hpl-mxp", "--machine", "frontier", "--nodes", "1"],
+        ["simulate", "hpg-mxp", "--machine", "frontier", "--nx", "64"],
+    ):
+        assert not imported_by(*arguments) & {"numba", "torch", "triton", "mpi4py", "scipy"}, arguments

@@ -1,0 +1,98 @@
+"""Machines from tables: numbers with their sources, and every mistake by its place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mxpeak.errors import UsageError
+from mxpeak.perf.machines import Curve, find_machine, known_machines
+
+WHOLE = """
+[mine]
+ranks_per_node = 4
+cores = 8
+memory_bytes = 80e9
+memory_rate = 2e12
+[mine.network]
+nics = 2
+nic_rate = 25e9
+latency_s = 2e-6
+local_rate = 100e9
+[mine.gemm]
+fp16 = [[512, 100e12], [2048, 200e12]]
+fp64 = { value = 1, points = [[512, 20e12]], source = "measured" }
+"""
+
+
+def written(folder: Path, text: str) -> str:
+    file = folder / "mine.toml"
+    file.write_text(text)
+    return str(file)
+
+
+def test_a_curve_is_linear_between_the_logarithms_of_sizes_and_constant_outside() -> None:
+    curve = Curve(((512, 100.0), (2048, 200.0)))
+    assert [curve(size) for size in (1, 512, 1024, 2048, 10**6)] == [100.0, 100.0, 150.0, 200.0, 200.0]
+    assert curve.times(2.0)(1024) == 300.0
+
+
+@pytest.mark.parametrize("name", known_machines())
+def test_every_number_of_a_known_machine_says_where_it_is_from(name: str) -> None:
+    machine = find_machine(name)
+    assert machine.sources
+    assert all(len(source) >= 4 and source != "not stated" for source in machine.sources.values())
+
+
+def test_a_file_describes_a_machine_alone_or_on_top_of_a_known_one(tmp_path: Path) -> None:
+    mine = find_machine(written(tmp_path, WHOLE))
+    assert (mine.name, mine.ranks_per_node, mine.network.nics, mine.gemm["fp16"](1024)) == ("mine", 4, 2, 150e12)
+    assert mine.network.host_rate == mine.network.local_rate, "where nothing else is said"
+    assert mine.sources["gemm.fp64"] == "measured"
+    based = find_machine(written(tmp_path, '[mine]\nbased_on = "frontier"\n[mine.network]\nnics = 8\n'))
+    frontier = find_machine("frontier")
+    assert based.network.nics == 8
+    assert based.network.nic_rate == frontier.network.nic_rate
+    assert based.gemm == frontier.gemm
+
+
+def test_ports_are_shared_by_those_that_send_and_one_rank_reaches_one() -> None:
+    network = find_machine("frontier").network
+    assert network.rate(1) == network.rate(4) == network.nic_rate
+    assert network.rate(8) == network.nic_rate / 2
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (("cores = 8\n", ""), r"\[mine\] cores: missing; give a number from 1"),
+        (("cores = 8", "cores = 2"), "2 is less than ranks_per_node = 4"),
+        (("cores = 8", "cores = 8.5"), "8.5 is not a whole number"),
+        (("cores = 8", 'cores = "many"'), "'many' makes no sense"),
+        (("nic_rate = 25e9", "nic_rate = -1"), "network.nic_rate: -1 makes no sense"),
+        (("nic_rate = 25e9", "nic_rat = 25e9"), "did you mean network.nic_rate"),
+        (("latency_s = 2e-6", "latency_s = nan"), "latency_s: nan makes no sense"),
+        (("[512, 100e12], [2048", "[2048, 100e12], [512"), "do not rise; sort the points"),
+        (("[512, 100e12]", "[512, -1]"), "is no curve"),
+        (("200e12", "200e24"), "rates are FLOP/s, not TFLOP/s"),
+        (("fp16 =", "fp12 ="), "gemm.fp12: unknown; did you mean"),
+        (("[mine]", "[mine]\nbased_on = 'atlantis'"), "'atlantis', which is no machine"),
+        (("[mine]", "[other]\ncores = 1\n[mine]"), "describes 2 machines: other, mine"),
+        (("[mine]", "cores = 1\n[mine]"), "cores stands outside of a table"),
+        (("cores = 8", "cores ="), "is not TOML"),
+    ],
+)
+def test_what_makes_no_sense_is_told_with_its_place(tmp_path: Path, change: tuple[str, str], told: str) -> None:
+    assert change[0] in WHOLE
+    with pytest.raises(UsageError, match=told):
+        find_machine(written(tmp_path, WHOLE.replace(*change)))
+
+
+def test_an_unknown_machine_is_told_with_the_nearest_one() -> None:
+    with pytest.raises(UsageError, match="did you mean frontier"):
+        find_machine("frontire")
+    with pytest.raises(UsageError, match="the known ones are summit, frontier, crusher"):
+        find_machine("xyzzy")
+    with pytest.raises(UsageError, match="no rate of gemm in fp64: it has fp16"):
+        find_machine("summit").curve("gemm", "fp64")

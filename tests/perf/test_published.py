@@ -1,0 +1,27 @@
+"""The table of docs/scale.md is what `mxpeak simulate --table` prints; the quick rows are done anew."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mxpeak.perf.published import Row, rows
+
+PAGE = (Path(__file__).parents[2] / "docs" / "scale.md").read_text(encoding="utf-8")
+QUICK = [row for row in rows() if row.quick]
+
+
+def test_every_published_row_stands_on_the_page_once() -> None:
+    on_page = [line.split(" | ")[0].removeprefix("| ") for line in PAGE.splitlines() if line.startswith("| ")]
+    found = [what for what in on_page if what in {row.what for row in rows()}]
+    assert found == [row.what for row in rows()]
+
+
+@pytest.mark.parametrize("row", QUICK, ids=lambda row: row.what)
+def test_a_row_of_the_page_is_todays(row: Row) -> None:
+    assert row.line() in PAGE, "run: mxpeak simulate --table, and put what it prints into docs/scale.md"
+
+
+def test_each_figure_says_which_paper_it_is_from() -> None:
+    assert all(row.source.split()[0] in ("OLCF", "OpenMxP's", "rocHPL", "ORNL") for row in rows())

@@ -1,0 +1,227 @@
+"""HPL and HPL-MxP on clocks: against a simulation rank by rank, by hand where that is possible, and never odd."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise, product
+
+import numpy as np
+import pytest
+
+from mxpeak.errors import UsageError
+from mxpeak.layout.block_cyclic import numroc
+from mxpeak.layout.schedule import lu_steps
+from mxpeak.perf import simulate_hpl, simulate_mxp
+from mxpeak.perf.clocks import Line, stages
+from mxpeak.perf.machines import Curve, Machine, Network, find_machine
+from mxpeak.perf.predict import predict, simulate_lu
+from mxpeak.perf.simulate_hpl import fact_cores, fact_s
+from mxpeak.perf.simulate_lu import LuForecast, LuRun, node_block, owned
+
+#: A rank a node, no latency of the diagonal block's tree, nothing at the edges: what a few lines can repeat.
+PLAIN = Machine(
+    name="plain",
+    title="plain",
+    nodes=None,
+    ranks_per_node=1,
+    cores=4,
+    memory_bytes=1e12,
+    memory_rate=1e10,
+    network=Network(1, 1e8, 1e-5, 1e9, 1e-6, 1e9, 1.0, 1.0),
+    gemm={"fp16": Curve(((1, 1e9),)), "fp64": Curve(((1, 5e8),))},
+    trsm={"fp32": Curve(((1, 5e8),)), "fp64": Curve(((1, 4e8),))},
+    factor={"fp32": Curve(((1, 1e8),))},
+    core_rate=1e8,
+    sync_s=1e-6,
+)
+MXP = LuRun(n=1000, nb=64, P=2, Q=3, precision="fp16", bcast="1ring", order="row")
+HPL = LuRun(n=1000, nb=64, P=2, Q=3, bcast="1ringM", order="row")
+BCASTS = ("1ring", "1ringM", "2ring", "2ringM", "long", "longM", "lib", "ilib")
+
+
+def run_of(benchmark: str, run: LuRun, machine: Machine = PLAIN) -> LuForecast:
+    return simulate_lu(benchmark, run, machine)
+
+
+@pytest.mark.parametrize(("n", "nb", "P"), [(0, 4, 3), (1, 4, 3), (17, 4, 3), (24, 4, 3), (1000, 64, 7)])
+def test_local_sizes_are_those_of_the_block_cyclic_distribution(n: int, nb: int, P: int) -> None:
+    assert owned(n, nb, P).tolist() == [numroc(n, nb, p, P) for p in range(P)]
+
+
+def rank_by_rank(run: LuRun, machine: Machine) -> list[float]:
+    """When the owner of each step's diagonal block begins it, each rank and each message by itself; 1ring alone."""
+    net, P, Q = machine.network, run.P, run.Q
+    gemm, trsm, factor = machine.gemm["fp16"](1), machine.trsm["fp32"](1), machine.factor["fp32"](1)
+    ranks = list(product(range(P), range(Q)))
+    device, L, U, port = ({rank: 0.0 for rank in ranks} for _ in range(4))
+
+    def below(j: int, p: int, size: int) -> int:
+        return numroc(run.n, run.nb, p, size) - numroc(j, run.nb, p, size)
+
+    def tree(size: int, size_bytes: float) -> float:
+        return int(np.ceil(np.log2(size))) * net.latency_s + size_bytes / net.nic_rate if size > 1 else 0.0
+
+    def ring(members: list[tuple[int, int]], ready: float, size_bytes: float, at: dict[tuple[int, int], float]) -> None:
+        at[members[0]] = ready
+        for sender, receiver in pairwise(members):
+            begin = max(at[sender], entry[sender], port[sender])
+            at[receiver] = port[sender] = begin + net.latency_s + size_bytes / net.nic_rate
+
+    def make(step, column, row, rest):  # type: ignore[no-untyped-def]
+        (p, q), jb = (step.p, step.q), step.jb
+        rate_bytes = machine.memory_rate
+        D = column[p] + 2 / 3 * jb**3 / factor
+
+        def panel(size: int) -> float:
+            return jb**2 * size / trsm + 6 * jb * size / rate_bytes
+
+        sent_L = {
+            i: (D if i == p else max(column[i], D + tree(P, 4 * jb**2))) + panel(below(step.j1, i, P)) for i in range(P)
+        }
+        sent_U = {
+            j: (sent_L[p] if j == q else max(row[j], D + tree(Q, 4 * jb**2))) + panel(below(step.j1, j, Q))
+            for j in range(Q)
+        }
+        for i in range(P):
+            device[i, q] = max(column[i] + panel(below(step.j1, i, P)) + rest[i, q], sent_L[i])
+        for j in range(Q):
+            device[p, j] = max(row[j] + panel(below(step.j1, j, Q)) + rest[p, j], sent_U[j])
+        both = panel(below(step.j1, p, P)) + panel(below(step.j1, q, Q))
+        device[p, q] = max(D + both + rest[p, q], sent_U[q])
+        for i in range(P):
+            ring([(i, (q + r) % Q) for r in range(Q)], sent_L[i], 2 * jb * below(step.j1, i, P), L)
+        for j in range(Q):
+            ring([((p + r) % P, j) for r in range(P)], sent_U[j], 2 * jb * below(step.j1, j, Q), U)
+
+    steps, begun = lu_steps(run.n, run.nb, P, Q), []
+    entry = {rank: 0.0 for rank in ranks}
+    make(steps[0], dict.fromkeys(range(P), 0.0), dict.fromkeys(range(Q), 0.0), dict.fromkeys(ranks, 0.0))
+    for step, following in zip(steps, [*steps[1:], None]):
+        ready = {rank: max(device[rank], L[rank], U[rank]) for rank in ranks}
+        begun.append(ready[step.p, step.q])
+        if following is None:
+            break
+        entry = ready
+        c, jb = 2 * step.jb / gemm, following.jb
+        column = {i: ready[i, following.q] + c * below(step.j1, i, P) * jb for i in range(P)}
+        row = {j: ready[following.p, j] + c * jb * below(following.j1, j, Q) for j in range(Q)}
+        column[following.p] += c * jb * below(following.j1, following.q, Q)
+        row[following.q] = column[following.p]
+        rest = {(i, j): c * below(following.j1, i, P) * below(following.j1, j, Q) for i, j in ranks}
+        for rank in ranks:
+            device[rank] = ready[rank] + rest[rank]
+        make(following, column, row, rest)
+    return begun
+
+
+@pytest.mark.parametrize(("P", "Q"), [(1, 1), (1, 3), (2, 2), (2, 3), (3, 5)])
+@pytest.mark.parametrize(("n", "nb"), [(512, 64), (1000, 64), (997, 37)])
+def test_hpl_mxp_on_arrays_is_hpl_mxp_rank_by_rank(P: int, Q: int, n: int, nb: int) -> None:
+    run = replace(MXP, P=P, Q=Q, n=n, nb=nb)
+    np.testing.assert_allclose(run_of("hpl-mxp", run).step_s, rank_by_rank(run, PLAIN), rtol=1e-12)
+
+
+def test_one_rank_without_look_ahead_takes_the_sum_of_its_kernels() -> None:
+    run = replace(MXP, P=1, Q=1, n=640, depth=0)
+    seconds = 0.0
+    for step in lu_steps(run.n, run.nb, 1, 1):
+        m = run.n - step.j1
+        seconds += (
+            2 / 3 * step.jb**3 / 1e8 + 2 * (step.jb**2 * m / 5e8 + 6 * step.jb * m / 1e10) + 2 * step.jb * m**2 / 1e9
+        )
+    assert run_of("hpl-mxp", run).time_s == pytest.approx(seconds)
+
+
+def test_one_rank_of_hpl_without_look_ahead_takes_the_sum_of_its_phases() -> None:
+    run = replace(HPL, P=1, Q=1, n=640, depth=0)
+    T, line, seconds = 4, Line(1, 1, 1, PLAIN.network), 8 * 640 * 641 / 1e10
+    for step in lu_steps(run.n, run.nb, 1, 1):
+        jb, m, n = step.jb, run.n - step.j0, run.n + 1 - step.j1
+        seconds += fact_s(PLAIN, line, m, jb, T) + 2 * 8 * jb * m / 1e9
+        seconds += 4 * 8 * jb * n / 1e10 + jb**2 * n / 4e8 + 2 * jb * (m - jb) * n / 5e8
+    assert run_of("hpl", run).time_s == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("benchmark", ["hpl", "hpl-mxp"])
+@pytest.mark.parametrize("bcast", BCASTS)
+def test_faster_links_and_devices_are_never_slower(benchmark: str, bcast: str) -> None:
+    run = replace(HPL if benchmark == "hpl" else MXP, P=3, Q=4, bcast=bcast, split=0.5 if benchmark == "hpl" else 0.0)
+    times = [
+        run_of(benchmark, run, PLAIN.varied(c, n)).time_s for c, n in ((0.5, 0.5), (0.5, 1), (1, 1), (1, 2), (2, 2))
+    ]
+    assert times == sorted(times, reverse=True)
+    assert times[0] > times[-1]
+
+
+@pytest.mark.parametrize("benchmark", ["hpl", "hpl-mxp"])
+def test_what_takes_away_never_helps(benchmark: str) -> None:
+    run = replace(HPL if benchmark == "hpl" else MXP, P=2, Q=4, node_grid=(1, 2))
+    machine = replace(PLAIN, ranks_per_node=2, network=replace(PLAIN.network, nics=2))
+    usual = run_of(benchmark, run, machine).time_s
+    for worse in ({"slow": {3: 0.5}}, {"nics": 1}, {"aware": False}, {"depth": 0}):
+        assert run_of(benchmark, replace(run, **worse), machine).time_s >= usual, worse
+    assert run_of(benchmark, replace(run, slow={3: 0.5}), machine).time_s > 1.2 * usual
+
+
+@pytest.mark.parametrize("benchmark", ["hpl", "hpl-mxp"])
+def test_phases_sum_to_the_time_and_steps_follow_one_another(benchmark: str) -> None:
+    done = run_of(benchmark, HPL if benchmark == "hpl" else MXP)
+    assert sum(done.phases.values()) == pytest.approx(done.time_s)
+    assert 0.0 <= done.exposed < 1.0
+    assert (np.diff(done.step_s) >= 0).all()
+    assert len(done.step_s) == 16
+
+
+def test_products_are_all_of_the_matrix_s() -> None:
+    """Without edges the products of all ranks come to Σ 2 jb (n - j1)², whatever the order of the work."""
+    flops = sum(2.0 * s.jb * (MXP.n - s.j1) ** 2 for s in lu_steps(MXP.n, MXP.nb, 2, 3))
+    for depth in (0, 1):
+        assert run_of("hpl-mxp", replace(MXP, depth=depth)).phases["gemm"] * 6 * 1e9 == pytest.approx(flops)
+
+
+def test_the_split_update_hides_row_swaps() -> None:
+    machine = replace(PLAIN, network=replace(PLAIN.network, nic_rate=3e7, local_rate=3e7))
+    run = replace(HPL, n=4000, P=2, Q=2)
+    split, plain = run_of("hpl", replace(run, split=0.5), machine), run_of("hpl", run, machine)
+    assert split.phases["wait"] < 0.5 * plain.phases["wait"]
+    assert split.time_s < plain.time_s
+
+
+def test_fact_shares_the_cores_of_ranks_that_wait() -> None:
+    frontier = find_machine("frontier")
+    assert [fact_cores(frontier, block, True) for block in ((8, 1), (2, 4), (1, 8))] == [8, 29, 57]
+    assert [fact_cores(frontier, block, False) for block in ((8, 1), (2, 4), (1, 8))] == [8, 8, 8]
+    one = Line(1, 1, 1, frontier.network)
+    by_cores = [fact_s(frontier, one, 64000, 512, T) for T in (1, 2, 4, 8, 16, 32, 64)]
+    assert by_cores == sorted(by_cores, reverse=True)
+    assert by_cores[0] > 20 * by_cores[-1], "rocHPL fig. 5: large numbers of cores pay"
+    short = [fact_s(frontier, one, 512, 512, T) for T in (1, 64)]
+    assert short[0] <= short[1], "a panel of one tile has work for one core"
+
+
+@pytest.mark.parametrize(
+    ("P", "Q", "ranks", "order", "block"),
+    [
+        (54, 54, 6, "column", (6, 1)),
+        (54, 54, 6, "row", (1, 6)),
+        (172, 172, 8, "column", (4, 2)),
+        (2, 2, 8, "column", (2, 2)),
+        (7, 5, 8, "column", (1, 1)),
+    ],
+)
+def test_consecutive_ranks_make_the_block_of_a_node(P: int, Q: int, ranks: int, order: str, block: tuple) -> None:
+    assert node_block(P, Q, ranks, order, None) == block
+
+
+def test_an_interval_holds_the_rate() -> None:
+    found = predict(lambda machine: simulate_mxp.simulate(MXP, machine), PLAIN)
+    assert found.low < found.forecast.rate_flops < found.high
+
+
+def test_what_a_machine_does_not_say_is_told() -> None:
+    with pytest.raises(UsageError, match=r"\[plain.panel\] needs core_rate and sync_s"):
+        simulate_hpl.simulate(HPL, replace(PLAIN, core_rate=None))
+    with pytest.raises(UsageError, match="HPL is computed in fp64, not fp16"):
+        simulate_hpl.simulate(MXP, PLAIN)
+    with pytest.raises(ValueError, match="lib is no ring"):
+        stages("lib", 4)
