@@ -20,6 +20,7 @@ import scipy.sparse as sparse
 
 from mxpeak.distributed.sparse import SparseMatrix, vector_type, zeros
 from mxpeak.kernels.contract.sparse import Order, SparseKernels, Vector
+from mxpeak.library.inputs import Array
 from mxpeak.library.sparse.choosing import narrowest
 from mxpeak.library.sparse.inputs import Csr, rows_of_entries
 from mxpeak.library.sparse.preconditioners import Multigrid, Workshop, one_group
@@ -32,6 +33,8 @@ COARSEST, DENSE = 200, 2000
 COMPLEXITY = 4.0
 #: Powers of two over which the scales of rows or columns may spread: PyAMG works with the unscaled matrix.
 MOST_RANGE = 40
+#: Symmetric sweeps that make a vector smooth.
+SMOOTHING = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +49,14 @@ class Grid:
 def hierarchy(A: Csr, A_s: Csr, scaling: Scaling, coarsest: int = COARSEST) -> tuple[list[Grid], str]:
     """The levels of A below A_s = D_r A D_c, the finest first, or none and why there are none.
 
-    PyAMG gets 2^k A with its largest entry near 1, since it takes numbers below 1e-15 for zeros.  Its P and R become
-    D_c^-1 P and 2^k R D_r^-1, in one step: either factor alone may be beyond fp64.
+    PyAMG gets B = W A_s Z with its largest entry near 1, since it takes numbers below 1e-15 for zeros.  Its P and R
+    become Z P and R W.
     """
     if A.shape[0] <= coarsest:
         return [Grid(A_s)], ""
     import pyamg
 
-    k = -largest_exponent(A.data, 0, np)
-    near_one = sparse.csr_matrix((np.ldexp(A.data, k), A.indices, A.indptr), shape=A.shape)
+    rows, columns, near_one = _for_pyamg(A, A_s, scaling)
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
         try:
@@ -67,14 +69,64 @@ def hierarchy(A: Csr, A_s: Csr, scaling: Scaling, coarsest: int = COARSEST) -> t
         return [], "PyAMG found no coarser level"
     P, R = grids[0].P, grids[0].R
     with np.errstate(over="ignore"):
-        R.data = np.ldexp(R.data, k - (scaling.rows[R.indices] if scaling.active else 0))
-        if scaling.active:
-            P.data = np.ldexp(P.data, -scaling.columns[rows_of_entries(P)])
+        P.data = columns.entries(P.data, rows_of_entries(P))
+        R.data = rows.entries(R.data, R.indices)
     grids[0] = Grid(A_s, P, R)
     for depth, grid in enumerate(grids, start=1):
         if bad := _unfit(grid):
             return [], f"PyAMG's level {depth} {bad}"
     return grids, ""
+
+
+@dataclass(frozen=True, slots=True)
+class Factor:
+    """A diagonal matrix, factor_i · 2^exponent_i: either part may be one number for all i."""
+
+    factor: Any
+    exponent: Any
+
+    def entries(self, data: Array, lines: Array) -> Array:
+        """Entries of a matrix whose rows or columns, told by `lines`, are multiplied."""
+        factor, exponent = (part[lines] if np.ndim(part) else part for part in (self.factor, self.exponent))
+        return np.asarray(np.ldexp(data * factor, exponent))
+
+
+def _for_pyamg(A: Csr, A_s: Csr, scaling: Scaling) -> tuple[Factor, Factor, Csr]:
+    """W, Z and W A_s Z, of which PyAMG makes levels.
+
+    Interpolation by Ruge and Stüben is right for matrices whose rows sum to about zero.  If those of A do not, since
+    units were mixed, smooth vectors of A_s take the place of constants: what some sweeps on A_s z = 0 leave (Brezina
+    et al. 2006), and likewise of its transpose for W.
+    """
+    k = -largest_exponent(A.data, 0, np)
+    unscaled = sparse.csr_matrix((np.ldexp(A.data, k), A.indices, A.indptr), shape=A.shape)
+    if not scaling.active:
+        return Factor(1.0, k), Factor(1.0, 0), unscaled
+    z, w = _smooth(A_s), _smooth(A_s.T.tocsr())
+    if z is not None and w is not None:
+        i = rows_of_entries(A_s)
+        adapted = sparse.csr_matrix((w[i] * A_s.data * z[A_s.indices], A_s.indices, A_s.indptr), shape=A.shape)
+        if _row_sums(adapted) < _row_sums(unscaled):
+            k = -largest_exponent(adapted.data, 0, np)
+            adapted.data = np.ldexp(adapted.data, k)
+            return Factor(w, k), Factor(z, 0), adapted
+    return Factor(1.0, k - scaling.rows), Factor(1.0, -scaling.columns), unscaled
+
+
+def _smooth(A: Csr) -> Array | None:
+    """A positive vector near those that sweeps hardly change; none where sweeps leave no positive one."""
+    from pyamg.relaxation.relaxation import gauss_seidel
+
+    z = np.ones(A.shape[0])
+    with np.errstate(all="ignore"):
+        gauss_seidel(sparse.csr_matrix(A), z, np.zeros_like(z), iterations=SMOOTHING, sweep="symmetric")
+    return z if np.isfinite(z).all() and (z > 0).all() else None
+
+
+def _row_sums(A: Csr) -> float:
+    """The mean of |Σ_j a_ij| / Σ_j |a_ij|, over all rows."""
+    with np.errstate(all="ignore"):
+        return float(np.nanmean(np.abs(A.sum(axis=1)) / abs(A).sum(axis=1)))
 
 
 def _fp64(T: Any) -> Csr:

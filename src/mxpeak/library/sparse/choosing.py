@@ -14,12 +14,13 @@ from mxpeak.errors import UsageError
 from mxpeak.kernels.contract.sparse import Rows, SparseKernels
 from mxpeak.layout.stencil import Box, times
 from mxpeak.library.inputs import Array
+from mxpeak.library.sparse.factors import width
 from mxpeak.library.sparse.inputs import Csr, rows_of_entries
 from mxpeak.precision import PRECISIONS
 from mxpeak.runtime.calls import compile_once
 
 PRECISION_NAMES = ("mixed", "fp64", "fp32", "bf16", "fp16")
-PRECONDITIONERS = ("auto", "stencil", "amg", "gs", "sgs", "jacobi", "none")
+PRECONDITIONERS = ("auto", "stencil", "amg", "lu", "gs", "sgs", "jacobi", "none")
 #: Those that divide by the diagonal.
 DIVIDING = ("stencil", "amg", "gs", "sgs", "jacobi")
 #: Formats that `mixed` tries for one that holds every value exactly; bf16 before fp16, since it widens by a shift.
@@ -30,6 +31,17 @@ FIRST_USE = "mxpeak.gmres, first use of"
 SAMPLE = 4096
 #: Algebraic multigrid is for matrices whose entries beside the diagonal have the other sign, by at least this share.
 M_LIKE = 0.8
+#: The diagonal outweighs the rest of every row by so much that sweeps need few steps.
+DOMINATED = 0.7
+#: A matrix is factored where a dense block of as many rows as cut its graph in two takes, cubed, no more than so many
+#: times A's entries; where multigrid would do too, up to so many rows, from which on it takes less time.
+NARROW_GRAPH, FACTORED_ROWS = 60.0, 200_000
+#: The largest share of |A - A^T| in |A + A^T| at which multigrid takes a matrix for a symmetric one.
+SKEW = 0.1
+#: Jacobi sweeps that make a vector smooth, and their weight.
+SWEEPS, DAMPING = 10, 2 / 3
+#: Neighbours of a row's neighbour, over a row's: beyond that the levels of multigrid fill up.
+HUBS = 4.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +84,8 @@ def preconditioner(kernels: SparseKernels, A: Csr, asked: Any) -> Choice:
         )
     zeros = np.flatnonzero(A.diagonal() == 0)
     if zeros.size and asked == "auto":
+        if kernels.device is None and narrow(A):
+            return Choice("lu", f"{zeros.size} diagonal entries are zero, and the graph of A is narrow")
         return Choice("none", f"{zeros.size} diagonal entries are zero, by which the others divide")
     if zeros.size and asked in DIVIDING:
         raise UsageError(
@@ -84,7 +98,7 @@ def preconditioner(kernels: SparseKernels, A: Csr, asked: Any) -> Choice:
         found = _stencil(kernels, A)
         if found is not None or asked == "stencil":
             return found or _no_stencil()
-    return _automatic(A) if asked == "auto" else _asked(asked)
+    return _automatic(kernels, A) if asked == "auto" else _asked(asked)
 
 
 def _asked(name: str) -> Choice:
@@ -96,15 +110,64 @@ def _asked(name: str) -> Choice:
     return Choice(name, "as asked")
 
 
-def _automatic(A: Csr) -> Choice:
+def _automatic(kernels: SparseKernels, A: Csr) -> Choice:
+    rest = beside_diagonal(A)
+    if rest <= DOMINATED:
+        return Choice("gs", f"what is beside the diagonal sums to {rest:.0%} of it at most: sweeps need few steps")
     share = opposite_share(A)
+    for_multigrid = share >= M_LIKE and skew(A) <= SKEW and not indefinite(A)
+    small = A.shape[0] <= FACTORED_ROWS
+    if kernels.device is None and (small or not for_multigrid) and narrow(A):  # devices have no SuperLU
+        why = "and small enough to be factored" if for_multigrid else "and multigrid is not sure to do"
+        return Choice("lu", f"the graph of A is narrow, {why}")
     if share < M_LIKE:
         return Choice(
             "gs", f"{share:.0%} of what is beside the diagonal has the other sign: multigrid wants {M_LIKE:.0%}"
         )
+    crowd = hubs(A)
+    if crowd > HUBS:
+        return Choice("gs", f"some rows have very many neighbours ({crowd:.0f} times the mean), which fill up levels")
     if not has_pyamg():
         return Choice("gs", 'multigrid would suit this matrix: pip install "mxpeak[amg]"')
     return Choice("amg", "entries beside the diagonal have the other sign")
+
+
+def narrow(A: Csr) -> bool:
+    """Whether few rows cut the graph of A in two, so that its factors do not fill up much."""
+    return bool(width(A) ** 3 <= NARROW_GRAPH * A.nnz)
+
+
+def beside_diagonal(A: Csr) -> float:
+    """The largest Σ |a_ij| / |a_ii| over i ≠ j of all rows; the diagonal has no zeros."""
+    size = np.abs(A.data)
+    diagonal = np.abs(A.diagonal())
+    with np.errstate(over="ignore"):
+        sums = np.bincount(rows_of_entries(A), size, A.shape[0])
+        return float((sums / diagonal).max() - 1.0)
+
+
+def skew(A: Csr) -> float:
+    """The sum of |A - A^T| over that of |A + A^T|."""
+    T = A.T.tocsr()
+    with np.errstate(over="ignore", invalid="ignore"):
+        apart, together = float(abs(A - T).sum()), float(abs(A + T).sum())
+    return apart / together if together else 0.0
+
+
+def indefinite(A: Csr) -> bool:
+    """Whether a smooth vector proves so: v^T A v has not the sign of v^T D v, v what Jacobi sweeps leave of ones."""
+    diagonal = A.diagonal()
+    v = np.ones(A.shape[0])
+    with np.errstate(all="ignore"):
+        for _ in range(SWEEPS):
+            v -= DAMPING * (A @ v) / diagonal
+        return bool((v @ (A @ v)) * (v @ (diagonal * v)) < 0)
+
+
+def hubs(A: Csr) -> float:
+    """How many entries a row has that is met along an entry, over those of the mean row."""
+    lengths = np.diff(A.indptr).astype(np.float64)
+    return float(lengths[A.indices].mean() / lengths.mean())
 
 
 def has_pyamg() -> bool:

@@ -15,6 +15,7 @@ from mxpeak.library.inputs import on_host
 from mxpeak.library.sparse import choosing
 from mxpeak.library.sparse.amg import COMPLEXITY, MOST_RANGE, Grid, complexity, hierarchy
 from mxpeak.library.sparse.choosing import Choice, Formats
+from mxpeak.library.sparse.factors import Factors, factored
 from mxpeak.library.sparse.inputs import Csr, with_diagonal
 from mxpeak.library.sparse.scaling import Scaling, balanced, equilibration
 from mxpeak.library.sparse.system import Plan, Problem, compile_for
@@ -76,7 +77,11 @@ class Solver:
             A_s = with_diagonal(A_s)
         self._formats = choosing.formats(kernels, _rows(kernels, A_s), precision)
         self.notes += [self._formats.note] if self._formats.note else []
-        self.plan = Plan(choice, smoother, storage, restart, scaling.on(kernels.xp), tuple(grids))
+        factors: Factors | None = None
+        if choice.name == "lu":
+            with self.spans("factor"):
+                choice, factors = _factors(A_s, choice, self._formats.vectors, preconditioner == "auto")
+        self.plan = Plan(choice, smoother, storage, restart, scaling.on(kernels.xp), tuple(grids), factors)
         compile_for(kernels, self.plan, self._formats)
         self.problem = Problem(kernels, A_s, self.plan, self._formats, self.spans)
         self.setup_s = time.perf_counter() - begin
@@ -190,6 +195,16 @@ def _scaling(kernels: SparseKernels, A: Csr, precision: str) -> Scaling:
     if balanced(A) and not choosing.out_of_range(kernels, _rows(kernels, A), precision):
         return Scaling()
     return equilibration(A)
+
+
+def _factors(A: Csr, choice: Choice, vectors: str, automatic: bool) -> tuple[Choice, Factors | None]:
+    """SuperLU's factors; where there are none, `auto` takes Gauss-Seidel, or nothing before zeros on the diagonal."""
+    factors, problem = factored(A, vectors)
+    if factors is not None:
+        return choice, factors
+    if not automatic:
+        raise UsageError(f'preconditioner="lu" is not possible for this matrix: {problem}; type preconditioner="auto"')
+    return replace(choice, name="gs" if A.diagonal().all() else "none", reason=problem), None
 
 
 def _hierarchy(A: Csr, A_s: Csr, choice: Choice, scaling: Scaling, automatic: bool) -> tuple[Choice, list[Grid]]:

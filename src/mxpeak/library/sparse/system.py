@@ -17,6 +17,7 @@ from mxpeak.kernels.contract.sparse import SparseKernels, Vector
 from mxpeak.layout.stencil import Box
 from mxpeak.library.sparse.amg import Grid, amg_multigrid, hierarchy
 from mxpeak.library.sparse.choosing import FIRST_USE, Choice, Formats
+from mxpeak.library.sparse.factors import Factors, Solved, factored
 from mxpeak.library.sparse.inputs import Csr
 from mxpeak.library.sparse.preconditioners import (
     Identity,
@@ -44,7 +45,8 @@ SWEEPING = ("gs", "sgs", "stencil", "amg")
 class Plan:
     """All that was decided before anything is stored.
 
-    grids   algebraic multigrid's levels, below the matrix as scaled
+    grids     algebraic multigrid's levels, below the matrix as scaled
+    factors   of the matrix as scaled
     """
 
     choice: Choice
@@ -53,13 +55,14 @@ class Plan:
     restart: int
     scaling: Scaling
     grids: tuple[Grid, ...] = ()
+    factors: Factors | None = None
 
 
 class Problem:
     """The scaled matrix in one order, and the system that is being iterated on: low at first, in fp64 once widened."""
 
     def __init__(self, kernels: SparseKernels, A: Csr, plan: Plan, formats: Formats, spans: Spans):
-        self._kernels, self._plan, self._spans = kernels, plan, spans
+        self._kernels, self._A, self._plan, self._spans = kernels, A, plan, spans
         self._workshop = Workshop(kernels, plan.smoother, plan.storage, spans)
         rows = kernels.rows_of(A.indptr, A.indices, A.data, A.shape[0], 0)
         basis = self._basis_bytes(rows.n, formats.vectors)
@@ -139,9 +142,18 @@ class Problem:
             return SymmetricSweep(kernels, A)
         if choice.name == "amg":
             return amg_multigrid(self._workshop, A, self.order, self._plan.grids)
+        if self._plan.factors is not None:
+            return Solved(kernels, A, self._factors(self._plan.factors), self._spans)
         if choice.box is not None:
             return stencil_multigrid(self._workshop, A, self.order, choice.box, choice.stencil)
         return Sweep(A)
+
+    def _factors(self, made: Factors) -> Factors:
+        """Factors in the format of the vectors; those of before where SuperLU has none in fp64."""
+        if made.vectors == self.inner.A.vectors:
+            return made
+        again, _ = factored(self._A, self.inner.A.vectors)
+        return again or made
 
 
 class Continued(MixedSystem):
@@ -193,7 +205,8 @@ def compile_for(kernels: SparseKernels, plan: Plan, formats: Formats) -> None:
     def use() -> None:
         small_kernels = sparse_kernels(kernels.device, 1)
         A, choice, grids = _tiny(small_kernels, plan.choice)
-        small = replace(plan, choice=choice, grids=grids, restart=2, scaling=Scaling())
+        factors = factored(A, formats.vectors)[0] if choice.name == "lu" else None
+        small = replace(plan, choice=choice, grids=grids, factors=factors, restart=2, scaling=Scaling())
         problem = Problem(small_kernels, A, small, formats, Spans())
         problem.system.begin(1.0, 0.0)
         gmres_ir(problem.system, 1.0, restart=2, most=3, tolerance=1e-15)

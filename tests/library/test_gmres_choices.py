@@ -1,0 +1,187 @@
+"""What `auto` makes of a matrix in `mxpeak.gmres`, and the two choices that are more than sweeps: factors and levels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sparse
+import scipy.sparse.linalg as linalg
+
+import mxpeak as mx
+from mxpeak.errors import Outcome, UsageError
+from mxpeak.kernels.choose import sparse as sparse_kernels
+from mxpeak.library.sparse import choosing, factors
+from mxpeak.library.sparse.factors import factored, fill, width
+from tests.support.sparse_systems import PRECISIONS, flow, line, needs_pyamg, poisson, random, reached, vector
+
+
+def waves(n: int, wavelengths: float = 3.0) -> Any:
+    """A shifted Laplacian, indefinite."""
+    return sparse.csr_array(poisson(n, n) - (2 * np.pi * wavelengths / n) ** 2 * sparse.eye_array(n * n))
+
+
+def saddle(n: int) -> Any:
+    """A Laplacian with constraints on sums of neighbours: zeros on the diagonal."""
+    A, count = poisson(n, n), n * n // 4
+    at = np.arange(count)
+    B = sparse.coo_array((np.ones(2 * count), (np.tile(at, 2), np.concatenate([4 * at, 4 * at + 1]))), (count, n * n))
+    return sparse.csr_array(sparse.block_array([[A, B.T], [B, None]]))
+
+
+def star(n: int) -> Any:
+    """The Laplacian of a random graph some of whose vertices have very many neighbours, the first one grounded."""
+    rng = np.random.default_rng(4)
+    i, j = rng.integers(0, n, 3 * n), rng.integers(0, 1 + n // 40, 3 * n)
+    W = sparse.coo_array((np.ones(3 * n), (i, j)), shape=(n, n)).tocsr()
+    W = W + W.T + sparse.diags_array([np.ones(n - 1), np.ones(n - 1)], offsets=[-1, 1])
+    W = sparse.csr_array(W - sparse.diags_array(W.diagonal()))
+    return sparse.csr_array(sparse.diags_array(W.sum(axis=1)) - W)[1:, 1:]
+
+
+def mixed_units(A: Any, seed: int = 6) -> Any:
+    """Every row and column in a unit of its own."""
+    rng = np.random.default_rng(seed)
+    rows, columns = (sparse.diags_array(10.0 ** rng.uniform(-3, 3, A.shape[0])) for _ in range(2))
+    return sparse.csr_array(rows @ A @ columns)
+
+
+CHOICES = {
+    "narrow": (poisson(30, 30), "lu", "narrow, and small enough"),
+    "narrow, not symmetric": (flow(30), "lu", "narrow, and multigrid is not sure to do"),
+    "indefinite": (waves(30), "lu", "narrow"),
+    "zeros on the diagonal": (saddle(12), "lu", "diagonal entries are zero"),
+    "dominant": (poisson(30, 30) + 10 * sparse.eye_array(900), "gs", "sums to 29% of it at most"),
+    "wide, many neighbours": (star(4000), "gs", "some rows have very many neighbours"),
+}
+
+
+@pytest.mark.parametrize("name", CHOICES)
+def test_auto_goes_by_the_graph_and_the_entries(name: str) -> None:
+    A, expected, reason = CHOICES[name]
+    b = vector(A.shape[0])
+    x, info = mx.gmres(A, b)
+    assert info.preconditioner == expected
+    assert reason in info.reason
+    assert info.converged, str(info)
+    assert info.iterations <= 40
+    assert reached(A, x, b, 1e-9)
+
+
+@needs_pyamg
+def test_auto_leaves_wide_and_large_matrices_to_multigrid(monkeypatch: pytest.MonkeyPatch) -> None:
+    wide, large = poisson(25, 25, 25), poisson(30, 30)
+    assert mx.gmres(wide, vector(25**3))[1].preconditioner == "amg"
+    monkeypatch.setattr(choosing, "FACTORED_ROWS", 899)
+    assert mx.gmres(large, vector(900))[1].preconditioner == "amg"
+    for A in (flow(30), waves(30)):
+        assert mx.gmres(A, vector(900))[1].preconditioner == "lu"  # whatever their order
+
+
+def test_a_graph_is_as_wide_as_what_cuts_it() -> None:
+    assert width(line(1000)) == 1.0
+    assert 15 <= width(poisson(30, 200)) <= 30
+    assert width(poisson(200, 30)) == width(poisson(30, 200))
+    one = sparse.csr_array(np.array([[2.0]]))
+    assert width(one) == 1.0
+
+
+def test_factors_are_about_as_large_as_was_thought() -> None:
+    for A in (poisson(60, 60), flow(60), line(5000)):
+        made, problem = factored(A, "fp64")
+        assert not problem
+        assert made is not None
+        assert made.lu.nnz <= 1.5 * fill(A)
+
+
+# --- factors ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("matrix", [waves(25), saddle(12), flow(25), mixed_units(flow(20))])
+def test_factors_solve_in_a_few_steps_in_every_precision(matrix: Any, precision: str) -> None:
+    b = vector(matrix.shape[0])
+    x, info = mx.gmres(matrix, b, precision, preconditioner="lu", tol=1e-10)
+    assert info.converged, str(info)
+    assert info.preconditioner == "lu"
+    assert info.times["factor"] > 0
+    assert reached(matrix, x, b, 1e-10)
+    assert info.iterations <= (2 if precision == "fp64" else 60)
+
+
+def test_where_factors_in_fp32_do_not_do_they_are_made_again_in_fp64() -> None:
+    L = poisson(16, 16)
+    least = linalg.eigsh(L, k=1, sigma=0, return_eigenvectors=False)[0]
+    A = sparse.csr_array(L - (least - 8e-11) * sparse.eye_array(256))
+    b = vector(256)
+    x, info = mx.gmres(A, b, preconditioner="lu", tol=1e-6)
+    assert info.converged, str(info)
+    assert info.fallback
+    assert reached(A, x, b, 1e-6)
+
+
+def test_without_factors_auto_goes_on_and_a_user_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    singular = sparse.csr_array(np.array([[1.0, 1, 0], [1, 1, 0], [0, 0, 1]]))
+    b = np.array([2.0, 2, 1])
+    with pytest.raises(UsageError, match=r'"lu" is not possible for this matrix: SuperLU found no factors: .*singular'):
+        mx.gmres(singular, b, preconditioner="lu")
+    x, info = mx.gmres(singular, b)
+    assert info.preconditioner == "gs"
+    assert "SuperLU found no factors" in info.reason
+    assert reached(singular, x, b, 1e-9)
+    A = flow(30)
+    monkeypatch.setattr(factors, "available_memory_bytes", lambda: 1000)
+    x, info = mx.gmres(A, vector(900))
+    assert info.preconditioner == "gs"
+    assert "of memory is free" in info.reason
+    assert reached(A, x, vector(900), 1e-9)
+
+
+def test_a_right_hand_side_in_the_null_space_of_the_transpose_is_said_not_to_converge() -> None:
+    L = poisson(20, 20)
+    A = sparse.csr_array(L - sparse.diags_array(L.sum(axis=1)))
+    x, info = mx.gmres(A, np.ones(400), preconditioner="lu", max_iterations=500)
+    assert info.outcome is Outcome.UNREACHED
+    assert info.residual >= 1 - 1e-9
+    assert np.isfinite(x).all()
+
+
+# --- multigrid -------------------------------------------------------------------------------------------------------
+
+
+@needs_pyamg
+@pytest.mark.parametrize("seed", [1, 2])
+def test_mixed_units_cost_multigrid_few_steps(seed: int) -> None:
+    k = np.exp(2 * np.random.default_rng(seed).standard_normal(12**3))
+    L = poisson(12, 12, 12)
+    offs = sparse.csr_array(L - sparse.diags_array(L.diagonal()))
+    i, j = offs.nonzero()
+    offs = sparse.csr_array((-2 * k[i] * k[j] / (k[i] + k[j]), (i, j)), shape=L.shape)
+    A = sparse.csr_array(sparse.diags_array(1e-2 - offs.sum(axis=1)) + offs)
+    ugly = mixed_units(A, seed)
+    b = vector(12**3)
+    x, info = mx.gmres(ugly, b, preconditioner="amg")
+    assert info.converged, str(info)
+    assert info.iterations <= 60
+    assert reached(ugly, x, b, 1e-9)
+
+
+def test_a_shifted_laplacian_is_told_from_a_definite_one() -> None:
+    assert choosing.indefinite(waves(30))
+    assert choosing.indefinite(-1 * waves(30))
+    for A in (poisson(30, 30), -1 * poisson(30, 30), line(5)):
+        assert not choosing.indefinite(A)
+
+
+def test_skew_and_hubs_are_what_they_say() -> None:
+    assert choosing.skew(poisson(9, 9)) == 0.0
+    assert choosing.skew(sparse.csr_array(np.array([[0.0, 1.0], [0.0, 0.0]]))) == 1.0
+    assert choosing.hubs(sparse.csr_array(np.ones((5, 5)))) == 1.0
+    arrow = sparse.eye_array(100, format="lil")
+    arrow[0, :], arrow[:, 0] = 1, 1
+    A = sparse.csr_array(arrow)
+    assert choosing.hubs(A) == pytest.approx((100**2 + 99 * 4) / 298 / 2.98)
+    assert choosing.beside_diagonal(A) == 99.0
+    assert not choosing.narrow(random(2000))
+    assert sparse_kernels(None, 1).device is None
