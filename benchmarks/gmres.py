@@ -44,7 +44,7 @@ from mxpeak.perf.host import host_facts, software_facts
 TOL = 1e-9
 RESTART = 30
 #: A peer is given up after so many times the best peer's seconds, and after so many seconds in any case.
-LIMIT, MOST_S = 3.0, 30.0
+LIMIT, MOST_S = 2.5, 10.0
 FINALISTS = 3
 DROPS = (1e-2, 1e-3, 1e-4, 1e-5)
 ORDERS = ("COLAMD", "MMD_AT_PLUS_A")

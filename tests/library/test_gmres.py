@@ -475,9 +475,10 @@ def test_a_problem_that_starts_over_adds_no_tables_to_its_matrix(preconditioner:
 
 
 @needs_pyamg
-def test_auto_takes_algebraic_multigrid_where_it_suits() -> None:
+def test_auto_takes_algebraic_multigrid_where_it_suits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choosing, "FACTORED_ROWS", 0)
     assert mx.gmres(poisson(18, 18), np.ones(324))[1].preconditioner == "amg"
-    dense_looking = mx.gmres(random(300), np.ones(300))[1]
+    dense_looking = mx.gmres(random(2000), np.ones(2000))[1]
     assert dense_looking.preconditioner == "gs"
     assert "of what is beside the diagonal has the other sign" in dense_looking.reason
 
@@ -494,6 +495,7 @@ def test_algebraic_multigrid_says_where_it_cannot_be_had() -> None:
 
 def test_without_pyamg_auto_takes_a_sweep_and_says_what_would_help(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choosing, "has_pyamg", lambda: False)
+    monkeypatch.setattr(choosing, "FACTORED_ROWS", 0)
     info = mx.gmres(poisson(9, 9), np.ones(81))[1]
     assert info.preconditioner == "gs"
     assert 'pip install "mxpeak[amg]"' in info.reason
@@ -552,11 +554,15 @@ def test_a_factorization_is_told_to_pass_its_method() -> None:
 
 
 @pytest.mark.parametrize("stored", [False, True])
-def test_a_zero_on_the_diagonal_leaves_auto_without_a_preconditioner(stored: bool) -> None:
+def test_a_zero_on_the_diagonal_leaves_auto_with_factors_or_nothing(
+    stored: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     A = sparse.csr_array(np.array([[0.0, 2, 0], [1, 3, 1], [0, 1, 4]]))
     if stored:
         A = sparse.csr_array((np.append(A.data, 0.0), (np.append(A.nonzero()[0], 0), np.append(A.nonzero()[1], 0))))
     b = np.array([1.0, 2, 3])
+    assert mx.gmres(A, b)[1].preconditioner == "lu"
+    monkeypatch.setattr(choosing, "NARROW_GRAPH", 0.0)
     x, info = mx.gmres(A, b)
     assert info.preconditioner == "none"
     assert "1 diagonal entries are zero" in info.reason

@@ -1,4 +1,4 @@
-"""What `auto` makes of a matrix in `mxpeak.gmres`, and the two choices that are more than sweeps: factors and levels."""
+"""What `auto` makes of a matrix in `mxpeak.gmres`, and its two choices beside sweeps: factors and levels."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def mixed_units(A: Any, seed: int = 6) -> Any:
 
 CHOICES = {
     "narrow": (poisson(30, 30), "lu", "narrow, and small enough"),
-    "narrow, not symmetric": (flow(30), "lu", "narrow, and multigrid is not sure to do"),
+    "narrow, not symmetric": (flow(30, 300.0), "lu", "narrow, and multigrid is not sure to do"),
     "indefinite": (waves(30), "lu", "narrow"),
     "zeros on the diagonal": (saddle(12), "lu", "diagonal entries are zero"),
     "dominant": (poisson(30, 30) + 10 * sparse.eye_array(900), "gs", "sums to 29% of it at most"),
@@ -75,7 +75,7 @@ def test_auto_leaves_wide_and_large_matrices_to_multigrid(monkeypatch: pytest.Mo
     assert mx.gmres(wide, vector(25**3))[1].preconditioner == "amg"
     monkeypatch.setattr(choosing, "FACTORED_ROWS", 899)
     assert mx.gmres(large, vector(900))[1].preconditioner == "amg"
-    for A in (flow(30), waves(30)):
+    for A in (flow(30, 300.0), waves(30)):
         assert mx.gmres(A, vector(900))[1].preconditioner == "lu"  # whatever their order
 
 

@@ -33,6 +33,8 @@ COARSEST, DENSE = 200, 2000
 COMPLEXITY = 4.0
 #: Powers of two over which the scales of rows or columns may spread: PyAMG works with the unscaled matrix.
 MOST_RANGE = 40
+#: Rows whose sum is by so much smaller than that of absolute values, in the mean, have constants for smooth vectors.
+CONSTANT = 0.25
 #: Symmetric sweeps that make a vector smooth.
 SMOOTHING = 10
 
@@ -102,6 +104,9 @@ def _for_pyamg(A: Csr, A_s: Csr, scaling: Scaling) -> tuple[Factor, Factor, Csr]
     unscaled = sparse.csr_matrix((np.ldexp(A.data, k), A.indices, A.indptr), shape=A.shape)
     if not scaling.active:
         return Factor(1.0, k), Factor(1.0, 0), unscaled
+    as_given = Factor(1.0, k - scaling.rows), Factor(1.0, -scaling.columns), unscaled
+    if _row_sums(unscaled) <= CONSTANT:
+        return as_given
     z, w = _smooth(A_s), _smooth(A_s.T.tocsr())
     if z is not None and w is not None:
         i = rows_of_entries(A_s)
@@ -110,7 +115,7 @@ def _for_pyamg(A: Csr, A_s: Csr, scaling: Scaling) -> tuple[Factor, Factor, Csr]
             k = -largest_exponent(adapted.data, 0, np)
             adapted.data = np.ldexp(adapted.data, k)
             return Factor(w, k), Factor(z, 0), adapted
-    return Factor(1.0, k - scaling.rows), Factor(1.0, -scaling.columns), unscaled
+    return as_given
 
 
 def _smooth(A: Csr) -> Array | None:

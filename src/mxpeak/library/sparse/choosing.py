@@ -90,7 +90,7 @@ def preconditioner(kernels: SparseKernels, A: Csr, asked: Any) -> Choice:
     if zeros.size and asked in DIVIDING:
         raise UsageError(
             f"A[{zeros[0]}, {zeros[0]}] is zero, one of {zeros.size} such diagonal entries, by which preconditioner="
-            f'"{asked}" divides; type preconditioner="none", pass a function of your own such as '
+            f'"{asked}" divides; type preconditioner="lu" or "none", pass a function of your own such as '
             "scipy.sparse.linalg.spilu(A).solve, or move other entries to the diagonal "
             "(scipy.sparse.csgraph.maximum_bipartite_matching)"
         )

@@ -143,8 +143,8 @@ def gmres(
     A: n×n, any sparse matrix or array of SciPy or a sparse tensor of torch, of any real type; b: (n,) or (n, k), an
     array or a tensor, and x is one as b is, where b is.  `precision` is that of the inner iteration: mixed (the
     narrowest format that holds every value exactly), fp64, fp32, bf16 or fp16; residuals and x are fp64.
-    `preconditioner`: auto, stencil, amg, gs, sgs, jacobi, none, or a function r -> M^-1 r.  `device`: auto (that of the
-    tensors, else the host), cpu, cuda or cuda:0 …
+    `preconditioner`: auto, stencil, amg, lu, gs, sgs, jacobi, none, or a function r -> M^-1 r.  `device`: auto (that of
+    the tensors, else the host), cpu, cuda or cuda:0 …
     Where the inner iteration's precision does not do, fp64 takes over, and `info` says so; it also holds outcome,
     residual, iterations, history and times: print(info).  What does not converge is no error: x is the best so far.
 
