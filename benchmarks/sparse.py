@@ -19,6 +19,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -35,12 +36,12 @@ from mxpeak.layout.stencil import Box
 from mxpeak.perf.host import environment, host_facts, one_core_each, software_facts
 from mxpeak.spans import Spans
 
-#: Formats of values, of vectors, and storages.
+#: Formats of values and of vectors, storages, and orders.
 FORMS = (
-    ("fp64", "fp64", "packed"), ("fp32", "fp32", "packed"), ("bf16", "fp32", "packed"), ("fp16", "fp32", "packed"),
-    ("fp8", "fp32", "packed"), ("bf16", "fp64", "packed"), ("fp64", "fp64", "sell"), ("fp32", "fp32", "sell"),
-    ("bf16", "fp32", "sell"), ("fp64", "fp64", "rows"), ("fp32", "fp32", "rows"), ("bf16", "fp32", "rows"),
-)  # fmt: skip
+    *product((("fp64", "fp64"), ("fp32", "fp32"), ("bf16", "fp32")), ("rows", "packed", "sell"), ("natural",)),
+    *product((("fp64", "fp64"), ("fp32", "fp32"), ("bf16", "fp32")), ("packed", "sell"), ("greedy",)),
+    *product((("fp16", "fp32"), ("fp8", "fp32"), ("bf16", "fp64")), ("packed",), ("greedy",)),
+)
 BASIS = (8, 15, 30)
 Row = dict[str, Any]
 
@@ -78,12 +79,12 @@ def kernels(n: int, args: argparse.Namespace) -> Iterator[Row]:
     colours = k.order(rows, "greedy")
     ordered = time.perf_counter()
     last: dict[str, Any] = {}
-    for values, vectors, storage in FORMS:
-        order = k.order(rows, "natural") if storage == "rows" else colours
+    for (values, vectors), storage, kind in FORMS:
+        order = k.order(rows, "natural") if kind == "natural" else colours
         first = time.perf_counter()
-        A = k.store(rows, order, values, vectors, storage, like=last.get(storage))
+        A = k.store(rows, order, values, vectors, storage, like=last.get(f"{storage} {kind}"))
         stored = time.perf_counter()
-        last.setdefault(storage, A)
+        last.setdefault(f"{storage} {kind}", A)
         matrix = SparseMatrix(k, A, no_exchange(k, vectors), spans)
         x, b, y = matrix.halo_vector(), zeros(k, A.n, vectors), zeros(k, A.n, vectors)
         b[:] = k.row_sums(rows, order)
@@ -95,6 +96,8 @@ def kernels(n: int, args: argparse.Namespace) -> Iterator[Row]:
             "values": values,
             "vectors": vectors,
             "storage": storage,
+            "order": kind,
+            "rows_at_a_time": A.rows_at_a_time,
             "bytes": A.bytes,
             "index_bytes": A.index_bytes,
             "stored_per_entry": (A.lower + A.upper + A.n) / A.nnz,
@@ -109,7 +112,7 @@ def kernels(n: int, args: argparse.Namespace) -> Iterator[Row]:
             ("residual", "restriction", partial(matrix.residual_at, b, x, points, r, swept=True)),
         ):
             row[name] = beside(call, partial(k.read_values, A), spans, phase, args.repeat)
-        show(f"{n} {values}/{vectors} {storage}", row, ("sweep", "sweep from zero", "product", "residual"))
+        show(f"{n} {values}/{vectors} {storage} {kind}", row, ("sweep", "sweep from zero", "product", "residual"))
         yield row
 
 
@@ -152,7 +155,7 @@ def show(head: str, row: Row, names: Any) -> None:
         f"({row[name]['share']:.2f} {row[name]['share_median']:.2f})"
         for name in names
     ]
-    print(f"{head:24}", "  ".join(cells), flush=True)
+    print(f"{head:32}", "  ".join(cells), flush=True)
 
 
 def main() -> None:

@@ -19,7 +19,7 @@ from mxpeak.kernels.host import sparse as host_sparse
 from mxpeak.kernels.host.sparse_by_row import shares
 from mxpeak.layout.stencil import Box
 from mxpeak.precision import PRECISIONS
-from tests.support.backends import backend_named
+from tests.support.backends import TORCH, backend_named
 from tests.support.on_arrays import BACKENDS, OnArrays, every_backend, sparse_kernels
 from tests.support.sparse_matrices import (
     BOXES,
@@ -32,6 +32,7 @@ from tests.support.sparse_matrices import (
     MATRICES,
     ORACLE,
     STORAGES,
+    SUITING,
     UNEQUAL,
     VECTORS,
     Example,
@@ -63,7 +64,7 @@ GRID = (2, 3, 2)
 
 def interpreted(kernels: Any) -> bool:
     """Whether Triton's interpreter runs these kernels, milliseconds a program."""
-    return any(kernels is sparse_kernels(name) and backend_named(name).interpreted for name in BACKENDS)
+    return any(kernels is sparse_kernels(name) and backend_named(name).interpreted for name in TORCH)
 
 
 #: Of FEW the two matrices of several chunks, which are there twice: with fp32 values and with narrow ones.
@@ -453,10 +454,10 @@ def test_threads_that_wait_for_each_other_sweep_like_one(monkeypatch: pytest.Mon
     """Row after row, however little there is to do: forward, backward, from zero, with what was kept; same bits."""
     alone, several = HOSTS
     monkeypatch.setattr(host_sparse, "ALONE", 0)
-    for name in MATRICES:
+    for name, storage in product(MATRICES, SUITING["natural"]):
         s, results = example(name, "natural", "fp64", "fp64"), []
         for host in (alone, *[several] * 3):
-            A, found = stored(host, name, "natural", "fp64", "fp64", "rows"), []
+            A, found = stored(host, name, "natural", "fp64", "fp64", storage), []
             for from_zero in (True, False):
                 x, keep = s.fresh(host, A), np.zeros(A.n)
                 host.relax(A, s.b, x, from_zero=from_zero, keep=keep)
@@ -466,17 +467,18 @@ def test_threads_that_wait_for_each_other_sweep_like_one(monkeypatch: pytest.Mon
                 host.relax(A, s.b, x, backward=True)
                 found += x.tolist()
             results.append(found)
-        assert all(found == results[0] for found in results[1:]), name
+        assert all(found == results[0] for found in results[1:]), (name, storage)
 
 
 def test_a_unit_waits_for_all_that_it_has_entries_in() -> None:
     host = HOSTS[1]
-    for name in ("a box alone", "long rows", "rows of hundreds"):
-        A, rows = stored(host, name, "natural", "fp64", "fp64", "rows"), rows_of(host, name)
+    for name, storage in product(("a box alone", "long rows", "rows of hundreds"), ("rows", "packed")):
+        A, rows = stored(host, name, "natural", "fp64", "fp64", storage), rows_of(host, name)
         pattern, count = A.pattern, A.pattern.owner.size
-        assert count >= 5
-        assert pattern.units[-1, 0] == rows.n
-        unit = np.searchsorted(pattern.units[:, 0], np.arange(rows.n), side="right") - 1
+        begins = begins_of(pattern)
+        assert count >= 4
+        assert begins[-1] == rows.n
+        unit = np.searchsorted(begins, np.arange(rows.n), side="right") - 1
         row, column = np.repeat(np.arange(rows.n), np.diff(rows.indptr)), rows.indices
         u, v = unit[row[column < rows.n]], unit[column[column < rows.n]]
         others = pattern.owner[u] != pattern.owner[v]
@@ -487,28 +489,37 @@ def test_a_unit_waits_for_all_that_it_has_entries_in() -> None:
                 assert pattern.backward[a, pattern.owner[b]] >= count - b
 
 
-def test_a_box_is_dealt_out_so_that_threads_work_at_the_same_time() -> None:
+def begins_of(pattern: Any) -> Any:
+    """The first rows of units, and where the last one ends."""
+    if pattern.units.ndim == 2:
+        return pattern.units[:, 0]
+    return np.append(pattern.table[:, 0], pattern.table[-1, :2].sum())[pattern.units]
+
+
+@pytest.mark.parametrize("storage", ["rows", "packed"])
+def test_a_box_is_dealt_out_so_that_threads_work_at_the_same_time(storage: str) -> None:
     """Plane by plane, two threads take hardly more than half of the time that one takes, if time is entries."""
     host = HOSTS[0]
-    for box, share in ((Box(24, 24, 24), (0.6, 0.45)), (Box(31, 17, 23), (0.6, 0.5))):
+    for box, share in ((Box(32, 32, 32), (0.6, 0.45)), (Box(40, 33, 23), (0.6, 0.5))):
         rows = host.stencil_rows(box, CLASSIC)
-        A = host.store(rows, host.order(rows, "natural"), "fp64", "fp64", "rows")
-        units, in_lower, _, columns = A.pattern.arrays
+        order = host.order(rows, "natural")
+        begins = begins_of(host.store(rows, order, "fp64", "fp64", storage).pattern)
+        cost = np.diff(rows.indptr[begins]).astype(float)
         for threads, most in zip((2, 3), share):
-            owner, _, _ = shares(threads, units, in_lower, columns)
+            owner, _, _ = shares(threads, begins, cost, (order.new_to_old, order.old_to_new, rows.indptr, rows.indices))
             assert set(owner.tolist()) == set(range(threads))
-            done = finished(owner, units, in_lower, columns, threads)
-            assert done < most * finished(np.zeros_like(owner), units, in_lower, columns, 1), (box, threads)
+            done = finished(owner, begins, cost, rows, threads)
+            assert done < most * finished(np.zeros_like(owner), begins, cost, rows, 1), (box, threads)
 
 
-def finished(owner: Any, units: Any, in_lower: Any, columns: Any, threads: int) -> float:
-    """When all units are done that take as long as they have entries, each once those that it needs are."""
-    unit = np.searchsorted(units[:, 0], np.arange(len(in_lower)), side="right") - 1
-    first, free, done = np.append(0, np.cumsum(in_lower)), [0.0] * threads, [0.0] * len(owner)
+def finished(owner: Any, begins: Any, cost: Any, rows: Rows, threads: int) -> float:
+    """When all units are done that take as long as they cost, each once those that it needs are."""
+    unit = np.searchsorted(begins, np.arange(rows.n), side="right") - 1
+    free, done = [0.0] * threads, [0.0] * len(owner)
     for u, thread in enumerate(owner):
-        row0, row1 = units[u : u + 2, 0]
-        needed = set(unit[columns[first[row0] : first[row1]]].tolist()) - {u}
-        done[u] = max([free[thread], *(done[v] for v in needed)]) + float(units[u + 1, 1:].sum() - units[u, 1:].sum())
+        row0, row1 = begins[u : u + 2]
+        needed = {v for v in unit[rows.indices[rows.indptr[row0] : rows.indptr[row1]]].tolist() if v < u}
+        done[u] = max([free[thread], *(done[v] for v in needed)]) + cost[u]
         free[thread] = done[u]
     return max(free)
 

@@ -318,7 +318,8 @@ def test_every_storage_and_order_gives_the_same_solution(solve: Any, smoother: s
     for storage, preconditioner in product(("ell", "sell", "packed"), ("gs", "sgs")):
         x, info = solve(A, b, storage=storage, smoother=smoother, preconditioner=preconditioner, tol=1e-12)
         assert info.storage == storage
-        assert info.colours == (2 if smoother == "coloured" else 7 + 4 + 5 - 2)
+        levels = 7 + 4 + 5 - 2 if storage == "ell" or solve is not mx.gmres else None
+        assert info.colours == (2 if smoother == "coloured" else levels)
         assert reached(A, x, b, 1e-12)
 
 

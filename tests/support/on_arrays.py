@@ -8,17 +8,26 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mxpeak.kernels.host.sparse import HostSparse
+from mxpeak.kernels.host.sparse_native import SUCCESSIVE
+from mxpeak.kernels.host.team import Team
 from tests.support import backends
 from tests.support.backends import TORCH, backend_named
 
+#: The host where it takes rows one after the other in slices; by its own choice it would be this way or that.
+SLICES = "host in slices"
 #: All that are compared with the reference.
-BACKENDS = backends.BACKENDS[1:]
+BACKENDS = (*backends.BACKENDS[1:], SLICES)
 
 
 @cache
 def sparse_kernels(name: str) -> Any:
     """`reference`, or one of BACKENDS."""
-    kernels = backend_named(name).kernels.sparse
+    if name == SLICES:
+        return HostSparse(Team(2), rows_at_a_time=SUCCESSIVE)
+    kernels: Any = backend_named(name).kernels.sparse
+    if isinstance(kernels, HostSparse):
+        return HostSparse(Team(kernels.threads), rows_at_a_time=1)
     return OnArrays(kernels) if name in TORCH else kernels
 
 

@@ -20,7 +20,7 @@ from mxpeak.kernels.contract.sparse import Rows
 from mxpeak.kernels.reference.sparse import ReferenceMatrix
 from mxpeak.layout.stencil import Box
 from mxpeak.precision import PRECISIONS
-from tests.support.on_arrays import OnArrays, every_backend, sparse_kernels
+from tests.support.on_arrays import SLICES, OnArrays, every_backend, sparse_kernels
 
 ORACLE: Any = sparse_kernels("reference")
 #: Storages in chunks, which every backend has, and all of the host's.
@@ -28,7 +28,7 @@ CHUNKS = ("ell", "sell", "packed")
 STORAGES = ("rows", *CHUNKS)
 KINDS = ("greedy", "jpl", "levels", "natural")
 #: What is stored in which order: chunks want large groups.
-SUITING = {"greedy": STORAGES, "jpl": CHUNKS, "levels": CHUNKS, "natural": ("rows",)}
+SUITING = {"greedy": STORAGES, "jpl": CHUNKS, "levels": CHUNKS, "natural": ("rows", "sell", "packed")}
 VECTORS = ("fp64", "fp32")
 #: Formats of a matrix and of the vectors that it multiplies: every one of both, each pair of which is compiled anew.
 #: Values become what vectors are before they are used, so that not every pair need be there.
@@ -340,11 +340,18 @@ def stored(kernels: Any, name: str, kind: str, values: str, vectors: str, storag
     return example(name, kind, values, vectors).stored(kernels, storage)
 
 
+def cases_of(kernels: Any) -> list[tuple[str, ...]]:
+    """What these kernels are tested on."""
+    if isinstance(kernels, OnArrays):
+        return FEW
+    return [case for case in MANY if case[-1] == "rows"] if kernels is sparse_kernels(SLICES) else MANY
+
+
 def on_examples(check: Callable[[Any, Example, Any], None]) -> Any:
     """A test for each backend, which checks (kernels, example, stored matrix) on all of its examples."""
 
     def test(kernels: Any) -> None:
-        for case in FEW if isinstance(kernels, OnArrays) else MANY:
+        for case in cases_of(kernels):
             with told(case):
                 check(kernels, example(*case[:-1]), stored(kernels, *case))
 

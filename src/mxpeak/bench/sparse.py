@@ -50,14 +50,17 @@ def check_storage(config: SparseConfig) -> None:
 
 
 def order_of(config: SparseConfig, storage: str) -> str:
-    """The order in which sweeps take rows: natural where rows are stored one after the other, else colours.
+    """The order in which sweeps take rows, unless one was asked for: natural by rows, and packed for sweeps both ways.
 
-    Chunks hold rows of one group, so the natural order is swept level by level there.
+    Colours take fewer iterations where all sweeps go forward, more where they go both ways.  Chunks of independent
+    rows, as devices and ELLPACK have them, take the natural order level by level.
     """
-    natural = storage == "rows" if config.smoother == "auto" else config.smoother == "natural"
+    natural = storage == "rows" or (storage == "packed" and config.both_ways and config.kernels != "torch")
+    if config.smoother != "auto":
+        natural = config.smoother == "natural"
     if not natural:
         return config.colouring
-    return "natural" if storage == "rows" else "levels"
+    return "levels" if storage == "ell" or config.kernels == "torch" else "natural"
 
 
 def smoother_of(config: SparseConfig, storage: str) -> str:

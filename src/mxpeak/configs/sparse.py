@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from mxpeak.configs.run import RunConfig
 from mxpeak.errors import UsageError
@@ -12,7 +13,12 @@ from mxpeak.options import Setting, integer, one_of, option, real
 
 @dataclass(frozen=True, kw_only=True)
 class SparseConfig(RunConfig):
-    """A benchmark of the 27-point problem, whose ranks own a box of points each: one case, no lists."""
+    """A benchmark of the 27-point problem, whose ranks own a box of points each: one case, no lists.
+
+    both_ways   whether its sweeps go forward and backward
+    """
+
+    both_ways: ClassVar[bool] = False
 
     nx: int | None = option(
         None,
@@ -62,7 +68,7 @@ class SparseConfig(RunConfig):
         "auto",
         "--smoother",
         help="order of Gauss-Seidel: natural, row after row as the reference does; coloured, where the rows of a "
-        "colour do not depend on each other; auto: natural with --storage rows, else coloured",
+        "colour do not depend on each other; auto: natural with --storage rows, and packed for HPCG, else coloured",
         metavar="{auto,natural,coloured}",
         parse=one_of("auto", "natural", "coloured"),
         group="precision and rules",

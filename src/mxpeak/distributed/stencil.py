@@ -94,6 +94,7 @@ class Made:
                 "value_precision": level.A.A.values,
                 "vector_precision": level.A.A.vectors,
                 "storage": level.A.A.storage,
+                "rows_at_a_time": level.A.A.rows_at_a_time,
                 "bytes": level.A.A.bytes,
                 "index_bytes": level.A.A.index_bytes,
             }

@@ -313,6 +313,7 @@ class FileProblem:
                 "value_precision": A.values,
                 "vector_precision": A.vectors,
                 "storage": A.storage,
+                "rows_at_a_time": A.rows_at_a_time,
                 "bytes": A.bytes,
                 "index_bytes": A.index_bytes,
             }

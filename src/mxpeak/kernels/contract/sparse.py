@@ -73,11 +73,12 @@ class Order:
 class Stored(Protocol):
     """A matrix as a backend stores it.
 
-    bytes         of everything
-    index_bytes   of what tells the columns
-    lower, upper  values stored of L and of U, zeros that fill slots included
-    nnz           entries of all parts
-    halo_nnz      entries of H
+    bytes           of everything
+    index_bytes     of what tells the columns
+    rows_at_a_time  whose entries stand side by side
+    lower, upper    values stored of L and of U, zeros that fill slots included
+    nnz             entries of all parts
+    halo_nnz        entries of H
     """
 
     n: int
@@ -85,6 +86,7 @@ class Stored(Protocol):
     values: str
     vectors: str
     storage: str
+    rows_at_a_time: int
     bytes: int
     index_bytes: int
     lower: int

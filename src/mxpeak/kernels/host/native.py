@@ -151,7 +151,7 @@ def piece(a, first, count):
     return carray(pointer(np.int64(a.ctypes.data) + first * np.int64(a.itemsize)), (count,), a.dtype)
 
 
-def _prefetch(builder, address, write):
+def ask(builder, address, write):
     """Ask for the cache line at `address`, to be read soon, or written too."""
     function_type = ir.FunctionType(ir.VoidType(), [_I8.as_pointer(), _I32, _I32, _I32])
     function = cgutils.get_or_insert_function(builder.module, function_type, "llvm.prefetch.p0")
@@ -164,7 +164,7 @@ def prefetch(typingctx, address):
     """Ask for the cache line at `address`, to be read and written soon."""
 
     def codegen(context, builder, signature, args):
-        _prefetch(builder, args[0], 1)
+        ask(builder, args[0], 1)
         return context.get_dummy_value()
 
     return types.void(types.int64), codegen
@@ -175,7 +175,7 @@ def prefetch_read(typingctx, address):
     """Ask for the cache line at `address`, to be read soon."""
 
     def codegen(context, builder, signature, args):
-        _prefetch(builder, args[0], 0)
+        ask(builder, args[0], 0)
         return context.get_dummy_value()
 
     return types.void(types.int64), codegen

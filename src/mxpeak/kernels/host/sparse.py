@@ -37,8 +37,8 @@ class HostSparse(SparseSetup):
     device = None
     chunk_rows = LANES
 
-    def __init__(self, team: Team):
-        super().__init__(team)
+    def __init__(self, team: Team, rows_at_a_time: int | None = None):
+        super().__init__(team, rows_at_a_time)
         self._norms = HostNorms(team)
         self._sync, self._yield = np.zeros(SYNC, np.int64), sched_yield_address()
         self._by_row = ByRow(self._run_on, team.threads, self._yield)
@@ -149,7 +149,7 @@ class HostSparse(SparseSetup):
         self, A: HostMatrix, part: tuple[Any, Any], b: Any, x: Array, keep: Array | None, parts: int, *, backward: bool
     ) -> None:
         """Units of rows, or steps of chunks, one after the other."""
-        if isinstance(A.pattern, RowPattern):
+        if not isinstance(A.pattern, Pattern):
             self._by_row.sweep(A, A.pattern, part, b, x, keep, parts, backward=backward)
             return
         numbers, first = part
@@ -179,7 +179,7 @@ class HostSparse(SparseSetup):
 
     def matvec(self, y: Array, A: HostMatrix, x: Array, *, halo: bool | None = None) -> None:
         pattern = A.pattern
-        if halo is not True and isinstance(pattern, RowPattern):
+        if halo is not True and not isinstance(pattern, Pattern):
             self._by_row.multiply(y, A, pattern, x)
         elif halo is not True and isinstance(pattern, Pattern):
             self._run_on(
@@ -213,8 +213,8 @@ class HostSparse(SparseSetup):
         kept = b if keep is None else keep  # read with LOWER alone
         _, *where, halo_targets = self._coarse(A, rows)
         pattern = A.pattern
-        if halo is not True and isinstance(pattern, RowPattern):
-            self._by_row.residual(A, pattern, b, x, kept, rows, where[0], where[1], r, parts)
+        if halo is not True and not isinstance(pattern, Pattern):
+            self._by_row.residual(A, pattern, b, x, kept, rows, (where[0], where[1]), r, parts)
         elif halo is not True and isinstance(pattern, Pattern):
             targets, chunks = where
             self._run_on(
@@ -249,7 +249,7 @@ class HostSparse(SparseSetup):
         if isinstance(pattern, RowPattern):
             where = self._by_row.begins(pattern, rows)
         else:
-            starts = pattern.table[:, ROW]
+            starts = pattern.table[:, ROW]  # where both kinds of chunks say it
             chunks = np.flatnonzero(np.maximum.reduceat(targets, starts) >= 0) if A.n else np.empty(0, np.int64)
             where = targets, chunks
         A.coarse.append((rows, *where, targets[pattern.halo_rows]))

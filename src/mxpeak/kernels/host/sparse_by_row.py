@@ -1,4 +1,4 @@
-"""Work on a matrix that is stored by rows: `sparse_natural` on the threads of a team."""
+"""Work on a matrix whose rows are swept one after the other: `sparse_natural` or `sparse_successive` on a team."""
 
 from __future__ import annotations
 
@@ -7,8 +7,12 @@ from collections.abc import Callable
 import numpy as np
 
 from mxpeak.kernels.host import sparse_natural as natural
-from mxpeak.kernels.host.sparse_matrix import Array, HostMatrix, RowPattern
+from mxpeak.kernels.host import sparse_successive as successive
+from mxpeak.kernels.host.sparse_matrix import VECTORS, Array, HostMatrix, RowPattern, SuccessivePattern, aligned
+from mxpeak.kernels.host.sparse_native import SUCCESSIVE
 from mxpeak.kernels.host.sparse_sweep import LOWER
+
+InTurn = RowPattern | SuccessivePattern
 
 
 class ByRow:
@@ -16,11 +20,12 @@ class ByRow:
 
     def __init__(self, run_on: Callable[..., int], threads: int, yield_address: int):
         self._run_on, self._threads, self._yield = run_on, threads, yield_address
+        self._scratch = {dtype: aligned(threads * 4 * SUCCESSIVE, dtype) for dtype in VECTORS.values()}
 
     def sweep(
         self,
         A: HostMatrix,
-        pattern: RowPattern,
+        pattern: InTurn,
         part: tuple[int, int],
         b: Array,
         x: Array,
@@ -32,15 +37,18 @@ class ByRow:
         """Units of rows, one after the other; a backward sweep over U alone has what was kept for b."""
         first, end = part
         passed = pattern.owner.size - end if backward else first
+        by_row = isinstance(pattern, RowPattern)
+        of = natural if by_row else successive
         self._run_on(
             A.entries.size,
-            natural.sweep_backward if backward else natural.sweep_forward,
+            of.sweep_backward if backward else of.sweep_forward,
             np.full(self._threads * natural.APART, passed, np.int64),
             self._yield,
             first,
             end,
             pattern.owner,
             pattern.backward if backward else pattern.forward,
+            *(() if by_row else (pattern.units,)),
             *pattern.arrays,
             A.entries,
             A.diagonal,
@@ -48,11 +56,16 @@ class ByRow:
             x,
             *(() if backward else (np.empty(0, x.dtype) if keep is None else keep,)),
             not parts & LOWER if backward else parts == LOWER,
+            *(() if by_row else (self._scratch[x.dtype],)),
         )
 
-    def multiply(self, y: Array, A: HostMatrix, pattern: RowPattern, x: Array) -> None:
+    def multiply(self, y: Array, A: HostMatrix, pattern: InTurn, x: Array) -> None:
         """y = (L + D + U) x."""
-        self._run_on(A.entries.size, natural.multiply, *pattern.arrays, A.entries, A.diagonal, x, y)
+        arrays = (*pattern.arrays, A.entries, A.diagonal, x, y)
+        if isinstance(pattern, RowPattern):
+            self._run_on(A.entries.size, natural.multiply, *arrays)
+        else:
+            self._run_on(A.entries.size, successive.multiply, *arrays, self._scratch[x.dtype])
 
     def begins(self, pattern: RowPattern, rows: Array) -> tuple[Array, Array]:
         """Where some rows' entries of L begin, and those of U."""
@@ -62,40 +75,36 @@ class ByRow:
         return begins[0], begins[1]
 
     def residual(
-        self,
-        A: HostMatrix,
-        pattern: RowPattern,
-        b: Array,
-        x: Array,
-        keep: Array,
-        rows: Array,
-        lower_first: Array,
-        upper_first: Array,
-        r: Array,
-        parts: int,
-    ) -> None:
-        """r_k = (b - (L + D + U) x)[rows_k], or what is the same after a sweep."""
-        _, *arrays = pattern.arrays
-        where = (rows, lower_first, upper_first)
-        self._run_on(27 * rows.size, natural.residual, *where, *arrays, A.entries, A.diagonal, b, x, keep, r, parts)
+        self, A: HostMatrix, pattern: InTurn, b: Array, x: Array, keep: Array, rows: Array,
+        where: tuple[Array, Array], r: Array, parts: int,
+    ) -> None:  # fmt: skip
+        """r_k = (b - (L + D + U) x)[rows_k], or what is the same after a sweep; `where` tells where the rows stand."""
+        vectors = (b, x, keep, r, parts)
+        if isinstance(pattern, RowPattern):
+            _, *arrays = pattern.arrays
+            kernel, known, extra = natural.residual, (rows, *where), ()
+        else:
+            targets, chunks = where
+            arrays, kernel, known = list(pattern.arrays), successive.residual, (chunks, targets)
+            extra = (self._scratch[x.dtype],)
+        self._run_on(27 * rows.size, kernel, *known, *arrays, A.entries, A.diagonal, *vectors, *extra)
 
 
-def shares(threads: int, units: Array, in_lower: Array, columns: Array) -> tuple[Array, Array, Array]:
-    """Whose units are whose, so that a sweep is over soonest if time were entries; and what each has to wait for.
+def shares(threads: int, begins: Array, cost: Array, where: tuple[Array, ...]) -> tuple[Array, Array, Array]:
+    """Whose units are whose, so that a sweep is over soonest, and what each has to wait for.
 
-    Units are dealt out in turn, in blocks: of one size, or cut where a unit does not need the one before, as at the
-    planes of a mesh.  Every way is tried by reckoning.
+    Units begin at these rows, the last one where all ends; `where` are the orders and the compressed rows.  They are
+    dealt out in turn, in blocks: of one size, or cut where a unit does not need the one before, as at the planes of a
+    mesh.  Every way is tried by reckoning.
     """
-    count = units.shape[0] - 1
+    count = begins.size - 1
     owner = np.zeros(count, np.int32)
     if threads == 1 or count < threads:
         return owner, np.zeros((count, threads), np.int32), np.zeros((count, threads), np.int32)
-    unit_of = np.repeat(np.arange(count, dtype=np.int32), np.diff(units[:, natural.ROW]))
+    unit_of = np.repeat(np.arange(count, dtype=np.int32), np.diff(begins))
     first = np.zeros(count + 1, np.int64)
-    total = natural.unit_edges(units, count, in_lower, columns, unit_of, first, np.empty(0, np.int32))
-    edges = np.empty(total, np.int32)
-    natural.unit_edges(units, count, in_lower, columns, unit_of, first, edges)
-    cost = np.diff(units[:, natural.LOWER] + units[:, natural.UPPER]) + 8.0 * np.diff(units[:, natural.ROW])
+    edges = np.empty(natural.unit_edges(*where, unit_of, first, np.empty(0, np.int32)), np.int32)
+    natural.unit_edges(*where, unit_of, first, edges)
     follows = np.zeros(count, bool)
     follows[edges[edges == np.repeat(np.arange(count), np.diff(first)) - 1] + 1] = True
     runs = np.cumsum(~follows) - 1

@@ -10,7 +10,8 @@ import numpy as np
 
 from mxpeak.kernels.host import sparse_natural as natural
 from mxpeak.kernels.host import sparse_pack as pack
-from mxpeak.kernels.host.sparse_native import LANES
+from mxpeak.kernels.host import sparse_successive as successive
+from mxpeak.kernels.host.sparse_native import LANES, SUCCESSIVE
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -130,6 +131,62 @@ class RowPattern:
         return self.halo_rows, self.halo_first, self.halo_columns
 
 
+@dataclass(frozen=True, slots=True)
+class SuccessivePattern:
+    """Where a matrix has entries, as `sparse_successive` tells it, and whose chunks are whose.
+
+    units                where units of successive chunks begin, and all ends
+    owner                the thread of each unit in a sweep
+    forward, backward    how far the others have to be before it
+    every                the units of a sweep, first and end
+    early, late          the same of those that need nothing of other ranks, and of the others
+    """
+
+    storage: str
+    units: Array
+    table: Array
+    bases: Array
+    far: Array
+    owner: Array
+    forward: Array
+    backward: Array
+    every: tuple[int, int]
+    early: tuple[int, int]
+    late: tuple[int, int]
+    halo_rows: Array
+    halo_first: Array
+    halo_columns: Array
+
+    @property
+    def bytes(self) -> int:
+        """Of all that tells columns."""
+        return int(sum(array.nbytes for array in (self.units, *self.arrays)))
+
+    @property
+    def lower(self) -> int:
+        """Values stored of L."""
+        return self._stored(successive.BEFORE, successive.LATER)
+
+    @property
+    def upper(self) -> int:
+        """Values stored of U."""
+        return self._stored(successive.LATER, successive.PARTS)
+
+    def _stored(self, first: int, end: int) -> int:
+        counts = self.table[:, successive.COUNTS + 2 * first : successive.COUNTS + 2 * end]
+        return SUCCESSIVE * int(counts.sum(dtype=np.int64))
+
+    @property
+    def arrays(self) -> tuple[Array, ...]:
+        """As the sweeps take them."""
+        return self.table, self.bases, self.far
+
+    @property
+    def halo_arrays(self) -> tuple[Array, ...]:
+        """Rows, where their entries begin, and columns of H."""
+        return self.halo_rows, self.halo_first, self.halo_columns
+
+
 @dataclass(slots=True, repr=False)
 class HostMatrix:
     """A matrix of this rank, stored: see `kernels.contract.sparse.Stored`."""
@@ -139,7 +196,7 @@ class HostMatrix:
     nnz: int
     values: str
     vectors: str
-    pattern: Pattern | RowPattern
+    pattern: Pattern | RowPattern | SuccessivePattern
     entries: Array
     diagonal: Array
     halo_entries: Array
@@ -149,6 +206,11 @@ class HostMatrix:
     def storage(self) -> str:
         """How its columns are told."""
         return self.pattern.storage
+
+    @property
+    def rows_at_a_time(self) -> int:
+        """Rows whose entries stand side by side."""
+        return {RowPattern: 1, SuccessivePattern: SUCCESSIVE, Pattern: LANES}[type(self.pattern)]
 
     @property
     def bytes(self) -> int:

@@ -16,10 +16,11 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from mxpeak.kernels.host.native import HAS_AVX512, HAS_FP16
+from mxpeak.kernels.host.native import HAS_AVX512, HAS_FP16, ask
 
-#: Rows of a chunk.
+#: Rows of a chunk of independent rows, and of one whose rows depend on each other.
 LANES = 64
+SUCCESSIVE = 32
 #: Bytes of sums that are kept in registers at a time: eight of AVX-512's 32, or of 16 narrower ones.  Better all lanes
 #: of a slot at once: prefetchers lose values that come in pieces, fp64 on a Zen 4 at 0.35 instead of 0.6 of bandwidth.
 WIDTH = 512 if HAS_AVX512 else 256
@@ -102,29 +103,141 @@ def sum_runs(typingctx, values, value0, bases, base0, slots, x, row, out, fresh)
     signature = types.void(values, types.int64, bases, types.int64, types.int64, x, types.int64, out, types.boolean)
 
     def codegen(context, builder, signature, args):
-        values, value0, bases, base0, slots, x, row, out, fresh = args
-        format_, real = signature.args[0].dtype, context.get_value_type(signature.args[5].dtype)
-        size = 8 if real == _F64 else 4
-        count = min(LANES, WIDTH // size)
-
-        def data(position, value):
-            return context.make_array(signature.args[position])(context, builder, value).data
-
-        values_p = builder.gep(data(0, values), [value0])
-        bases_p = builder.gep(data(2, bases), [base0])
-        x_p, out_p = builder.gep(data(5, x), [row]), data(7, out)
-        is_fresh = builder.trunc(fresh, ir.IntType(1))
-        for lane0 in range(0, LANES, count):
-            at = [_I64(lane0)]
-            pointers = builder.gep(values_p, at), bases_p, builder.gep(x_p, at), builder.gep(out_p, at)
-            _sum_lanes(builder, format_, real, count, *pointers, slots, is_fresh)
+        _sum_slots(context, builder, signature, args, LANES, _run)
         return context.get_dummy_value()
 
     return signature, codegen
 
 
-def _sum_lanes(builder, format_, real, count, values_p, bases_p, x_p, out_p, slots, is_fresh):
-    """The sums of `count` lanes in a row; pointers to the first one's numbers, and to the slots' bases."""
+@intrinsic
+def sum_successive_runs(typingctx, values, value0, bases, base0, slots, x, row, out, fresh, ahead, down):
+    """The same of chunks of SUCCESSIVE lanes; values `ahead` of those that are summed are asked for.
+
+    The last slot comes first where it goes down.
+    """
+    numbers, flag = types.int64, types.boolean
+    signature = types.void(values, numbers, bases, numbers, numbers, x, numbers, out, flag, numbers, flag)
+
+    def codegen(context, builder, signature, args):
+        _sum_slots(context, builder, signature, args[:-2], SUCCESSIVE, _run, *args[-2:])
+        return context.get_dummy_value()
+
+    return signature, codegen
+
+
+@intrinsic
+def sum_successive_columns(typingctx, values, value0, columns, column0, slots, x, row, out, fresh, ahead, down):
+    """out[lane] = Σ_s values[value0 + s·SUCCESSIVE + lane] · x[columns[column0 + s·SUCCESSIVE + lane]] of all lanes.
+
+    Columns are 32-bit numbers, and asked for as values are.
+    """
+    numbers, flag = types.int64, types.boolean
+    signature = types.void(values, numbers, columns, numbers, numbers, x, numbers, out, flag, numbers, flag)
+
+    def codegen(context, builder, signature, args):
+        _sum_slots(context, builder, signature, args[:-2], SUCCESSIVE, _gathered, *args[-2:])
+        return context.get_dummy_value()
+
+    return signature, codegen
+
+
+@intrinsic
+def recurrence(typingctx, b, first, second, a, slot, d, p, q):
+    """p = (b - first - second) / d and q = a[slot …] / d of SUCCESSIVE lanes: all that a recurrence is made of."""
+    signature = types.void(b, first, second, a, types.int64, d, p, q)
+
+    def codegen(context, builder, signature, args):
+        real, format_ = context.get_value_type(signature.args[0].dtype), signature.args[3].dtype
+        size, count = (8, SUCCESSIVE // 4) if real == _F64 else (4, SUCCESSIVE // 2)
+        wide, stored = ir.VectorType(real, count), ir.VectorType(_STORED[format_], count)
+        data = [
+            context.make_array(of)(context, builder, value).data
+            for of, value in zip(signature.args, args)
+            if of != types.int64
+        ]
+        b, first, second, a, d, p, q = data
+        a = builder.gep(a, [args[4]])
+        for lane in range(0, SUCCESSIVE, count):
+
+            def at(pointer, vector=wide, lane=lane):
+                return builder.bitcast(builder.gep(pointer, [_I64(lane)]), vector.as_pointer())
+
+            left = builder.fsub(builder.load(at(b), align=size), builder.load(at(first), align=size))
+            left = builder.fsub(left, builder.load(at(second), align=size))
+            reciprocal = builder.fdiv(_splat(real, count, 1.0), builder.load(at(d), align=size))
+            bits = builder.load(at(a, stored), align=_STORED_BYTES[format_])
+            builder.store(builder.fmul(left, reciprocal), at(p), align=size)
+            value = _widened(builder, format_, real, bits, count)
+            builder.store(builder.fmul(value, reciprocal), at(q), align=size)
+        return context.get_dummy_value()
+
+    return signature, codegen
+
+
+def _sum_slots(context, builder, signature, args, lanes, terms_of, ahead=None, down=None):
+    """Sums over slots of so many lanes; terms_of loads what one multiplies."""
+    values, value0, columns, column0, slots, x, row, out, fresh = args
+    format_, real = signature.args[0].dtype, context.get_value_type(signature.args[5].dtype)
+    count = min(lanes, WIDTH // (8 if real == _F64 else 4))
+
+    def data(position, value):
+        return context.make_array(signature.args[position])(context, builder, value).data
+
+    values_p = builder.gep(data(0, values), [value0])
+    columns_p = builder.gep(data(2, columns), [column0])
+    x_p, out_p = data(5, x), data(7, out)
+    is_fresh = builder.trunc(fresh, ir.IntType(1))
+    first, step = _I64(0), _I64(1)
+    if down is not None:
+        goes_down = builder.trunc(down, ir.IntType(1))
+        first = builder.select(goes_down, builder.sub(slots, step), first)
+        step = builder.select(goes_down, _I64(-1), step)
+    for lane0 in range(0, lanes, count):
+
+        def terms(s, lane0=lane0):
+            return terms_of(builder, lanes, lane0, ir.VectorType(real, count), columns_p, s, x_p, row, ahead)
+
+        pointers = builder.gep(values_p, [_I64(lane0)]), builder.gep(out_p, [_I64(lane0)])
+        _sum_lanes(builder, lanes, format_, real, count, *pointers, terms, slots, first, step, is_fresh, ahead)
+
+
+def _run(builder, lanes, lane0, wide, bases_p, s, x_p, row, ahead):
+    """x[bases[s] + row + lane0 …]."""
+    base = builder.sext(builder.load(builder.gep(bases_p, [s])), _I64)
+    first = builder.add(builder.add(base, row), _I64(lane0))
+    size = 8 if wide.element == _F64 else 4
+    return builder.load(builder.bitcast(builder.gep(x_p, [first]), wide.as_pointer()), align=size)
+
+
+def _gathered(builder, lanes, lane0, wide, columns_p, s, x_p, row, ahead):
+    """x[columns[s·lanes + lane0 …]]."""
+    count, size = wide.count, 8 if wide.element == _F64 else 4
+    at = builder.gep(columns_p, [builder.add(builder.mul(s, _I64(lanes)), _I64(lane0))])
+    _ask_ahead(builder, at, ahead, 4 * count)
+    columns = builder.load(builder.bitcast(at, ir.VectorType(_I32, count).as_pointer()), align=4)
+    # the builder knows no vectors of addresses
+    pointers = ir.instructions.GEPInstr(builder.block, x_p, [columns], True, "", source_etype=wide.element)
+    pointers.type = ir.VectorType(ir.PointerType(), count)
+    builder._insert(pointers)
+    mask = ir.VectorType(ir.IntType(1), count)
+    name = f"llvm.masked.gather.v{count}{'f64' if size == 8 else 'f32'}.v{count}p0"
+    gather = ir.FunctionType(wide, [pointers.type, _I32, mask, wide])
+    function = cgutils.get_or_insert_function(builder.module, gather, name)
+    every, nothing = ir.Constant(mask, [1] * count), ir.Constant(wide, ir.Undefined)
+    return builder.call(function, [pointers, _I32(size), every, nothing])
+
+
+def _ask_ahead(builder, at, ahead, length):
+    """Ask for `length` bytes that lie so many numbers ahead of an address."""
+    if ahead is None:
+        return
+    first = builder.ptrtoint(builder.gep(at, [ahead]), _I64)
+    for line in range(0, length, 64):
+        ask(builder, builder.add(first, _I64(line)), 0)
+
+
+def _sum_lanes(builder, lanes, format_, real, count, values_p, out_p, terms, slots, first, step, is_fresh, ahead):
+    """The sums of `count` lanes in a row; pointers to the first one's numbers."""
     wide, stored = ir.VectorType(real, count), ir.VectorType(_STORED[format_], count)
     size = 8 if real == _F64 else 4
     out_p = builder.bitcast(out_p, wide.as_pointer())
@@ -140,19 +253,20 @@ def _sum_lanes(builder, format_, real, count, values_p, bases_p, x_p, out_p, slo
     entry, loop, done = builder.block, builder.append_basic_block("slots"), builder.append_basic_block("summed")
     builder.cbranch(builder.icmp_signed(">", slots, _I64(0)), loop, done)
     builder.position_at_end(loop)
-    s, total = builder.phi(_I64), builder.phi(wide)
-    s.add_incoming(_I64(0), entry)
+    s, left, total = builder.phi(_I64), builder.phi(_I64), builder.phi(wide)
+    s.add_incoming(first, entry)
+    left.add_incoming(slots, entry)
     total.add_incoming(before, entry)
-    value_p = builder.gep(values_p, [builder.mul(s, _I64(LANES))])
+    value_p = builder.gep(values_p, [builder.mul(s, _I64(lanes))])
+    _ask_ahead(builder, value_p, ahead, _STORED_BYTES[format_] * count)
     bits = builder.load(builder.bitcast(value_p, stored.as_pointer()), align=_STORED_BYTES[format_])
-    base = builder.sext(builder.load(builder.gep(bases_p, [s])), _I64)
-    terms = builder.load(builder.bitcast(builder.gep(x_p, [base]), wide.as_pointer()), align=size)
     fma = _fma(builder, wide, real, count)
-    next_total = builder.call(fma, [_widened(builder, format_, real, bits, count), terms, total])
-    next_s = builder.add(s, _I64(1))
-    s.add_incoming(next_s, loop)
+    next_total = builder.call(fma, [_widened(builder, format_, real, bits, count), terms(s), total])
+    next_left = builder.sub(left, _I64(1))
+    s.add_incoming(builder.add(s, step), loop)
+    left.add_incoming(next_left, loop)
     total.add_incoming(next_total, loop)
-    builder.cbranch(builder.icmp_signed("<", next_s, slots), loop, done)
+    builder.cbranch(builder.icmp_signed(">", next_left, _I64(0)), loop, done)
     builder.position_at_end(done)
     result = builder.phi(wide)
     result.add_incoming(before, entry)

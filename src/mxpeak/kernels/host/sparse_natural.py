@@ -94,7 +94,7 @@ def _all(a):
 
 
 @jit()
-def _wait(tid, threads, progress, needs, u, yield_address):
+def wait(tid, threads, progress, needs, u, yield_address):
     """Return once every other thread has come as far as unit u needs."""
     for s in range(threads):
         need, spins = np.int64(needs[u, s]), 0
@@ -105,7 +105,7 @@ def _wait(tid, threads, progress, needs, u, yield_address):
 
 
 @jit(inline="always")
-def _say(progress, tid, done):
+def say(progress, tid, done):
     """Tell the others how far this thread has come."""
     atomic_add(progress, tid * APART, done - progress[tid * APART])
 
@@ -141,7 +141,7 @@ def sweep_forward(
         if threads > 1:
             if owner[u] != tid:
                 continue
-            _wait(tid, threads, progress, needs, u, yield_address)
+            wait(tid, threads, progress, needs, u, yield_address)
         l, h = units[u, LOWER], units[u, UPPER]
         for i in range(np.uint64(units[u, ROW]), np.uint64(units[u + 1, ROW])):
             l1, h1 = l + np.int64(lower[i]), h + np.int64(upper[i])
@@ -153,7 +153,7 @@ def sweep_forward(
             _forward(i, l, l1, h, h1, columns, values, diagonal, b, x, keep, from_zero)
             l, h = l1, h1
         if threads > 1:
-            _say(progress, tid, u + 1)
+            say(progress, tid, u + 1)
 
 
 @jit(fastmath={"contract"})
@@ -185,7 +185,7 @@ def sweep_backward(
         if threads > 1:
             if owner[u] != tid:
                 continue
-            _wait(tid, threads, progress, needs, u, yield_address)
+            wait(tid, threads, progress, needs, u, yield_address)
         l, h = units[u + 1, LOWER], units[u + 1, UPPER]
         row0, row1 = units[u, ROW], units[u + 1, ROW]
         for back in range(row1 - row0):
@@ -199,7 +199,7 @@ def sweep_backward(
             _backward(i, l0, l, h0, h, columns, values, diagonal, b, x, kept)
             l, h = l0, h0
         if threads > 1:
-            _say(progress, tid, v + 1)
+            say(progress, tid, v + 1)
 
 
 @jit(fastmath={"contract"})
@@ -311,25 +311,28 @@ def cut_units(new_to_old, old_to_new, indptr, indices, lower, upper, units):
 
 
 @jit()
-def unit_edges(units, count, lower, columns, unit_of, first, edges):
+def unit_edges(new_to_old, old_to_new, indptr, indices, unit_of, first, edges):
     """The earlier units that each has entries in: edges[first[u]] … edges[first[u+1]-1]; returns how many in all.
 
     With an empty `edges` they are only counted.
     """
+    n, count = new_to_old.shape[0], first.shape[0] - 1
     seen = np.full(count, -1, np.int64)
-    at = 0
-    for u in range(count):
-        first[u] = at
-        l = units[u, LOWER]
-        for r in range(units[u, ROW], units[u + 1, ROW]):
-            for k in range(l, l + lower[r]):
-                v = unit_of[columns[k]]
-                if v != u and seen[v] != u:
-                    seen[v] = u
+    at = u = 0
+    for r in range(n):
+        while u <= unit_of[r]:
+            first[u] = at
+            u += 1
+        i = new_to_old[r]
+        for k in range(indptr[i], indptr[i + 1]):
+            j = indices[k]
+            if j < n and old_to_new[j] < r:
+                v = unit_of[old_to_new[j]]
+                if v != unit_of[r] and seen[v] != unit_of[r]:
+                    seen[v] = unit_of[r]
                     if edges.shape[0] > 0:
                         edges[at] = v
                     at += 1
-            l += lower[r]
     first[count] = at
     return at
 

@@ -49,7 +49,7 @@ def cut_rows(tid, threads, starts, new_to_old, old_to_new, indptr, indices, adap
                 for k in range(indptr[i], indptr[i + 1]):
                     j = indices[k]
                     if j < n and j != i:
-                        same += 1 if _find(known, size, old_to_new[j] - r, entries) >= 0 else 0
+                        same += 1 if find(known, size, old_to_new[j] - r, entries) >= 0 else 0
                         entries += 1
                 if 4 * same < 3 * min(entries, size):
                     rows = LANES
@@ -63,7 +63,7 @@ def cut_rows(tid, threads, starts, new_to_old, old_to_new, indptr, indices, adap
                 for k in range(indptr[i], indptr[i + 1]):
                     j = indices[k]
                     if j < n and j != i:
-                        at = _find(known, size, old_to_new[j] - r, hint)
+                        at = find(known, size, old_to_new[j] - r, hint)
                         if at < 0 and size < known.shape[0]:
                             at = size
                             known[size] = old_to_new[j] - r
@@ -73,7 +73,7 @@ def cut_rows(tid, threads, starts, new_to_old, old_to_new, indptr, indices, adap
 
 
 @jit(inline="always")
-def _find(known, size, value, hint):
+def find(known, size, value, hint):
     """The index of a value among the first `size`; the hint is looked at first.  -1 if it is not there."""
     if 0 <= hint < size and known[hint] == value:
         return hint
@@ -107,7 +107,7 @@ def _differences(row0, rows, entries, column, lane, known, count, columns, stora
         if e and lane[e] != lane[e - 1]:
             hint = 0
         difference = column[e] - row0 - lane[e]
-        at = _find(known, size, difference, hint)
+        at = find(known, size, difference, hint)
         if at < 0 and size < MOST:
             at = size
             known[at], count[at] = difference, 0
@@ -134,7 +134,7 @@ def _assign_slots(row0, entries, column, lane, known, runs, low, high, slot):
     for e in range(entries):
         if e and lane[e] != lane[e - 1]:
             s, hint = 0, 0
-        at = _find(known, runs, column[e] - row0 - lane[e], hint)
+        at = find(known, runs, column[e] - row0 - lane[e], hint)
         slot[e] = at
         if at >= 0:
             hint = at + 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,9 @@ from mxpeak.kernels.contract.sparse import Order, Rows
 from mxpeak.kernels.host import sparse_natural as natural
 from mxpeak.kernels.host import sparse_pack as pack
 from mxpeak.kernels.host import sparse_rows as setup
+from mxpeak.kernels.host import sparse_successive as successive
 from mxpeak.kernels.host.sparse_by_row import shares
+from mxpeak.kernels.host.sparse_choice import rows_at_a_time, trial
 from mxpeak.kernels.host.sparse_matrix import (
     FORMATS,
     PIECE,
@@ -20,14 +23,17 @@ from mxpeak.kernels.host.sparse_matrix import (
     HostMatrix,
     Pattern,
     RowPattern,
+    SuccessivePattern,
     aligned,
     rounded,
 )
-from mxpeak.kernels.host.sparse_native import LANES
+from mxpeak.kernels.host.sparse_native import LANES, SUCCESSIVE
 from mxpeak.kernels.host.team import Team
 from mxpeak.layout.stencil import Box
 
 STORAGES = {"ell": pack.ELL, "sell": pack.SELL, "packed": pack.PACKED}
+#: Rows are taken several at a time where so many times the entries are stored then, at most.
+MOST_FILLED = 1.25
 #: Rows of a window, at least: what a step has to do is worth a barrier.
 WINDOW = 2**16
 
@@ -35,8 +41,8 @@ WINDOW = 2**16
 class SparseSetup:
     """All that happens before a solve, on the threads of a team."""
 
-    def __init__(self, team: Team):
-        self._team, self.threads = team, team.threads
+    def __init__(self, team: Team, rows_at_a_time: int | None = None):
+        self._team, self.threads, self._at_a_time = team, team.threads, rows_at_a_time
 
     def _run(self, function: Any, *args: Any) -> None:
         self._team.run(function, self.threads, *args)
@@ -128,13 +134,11 @@ class SparseSetup:
     def store(
         self, rows: Rows, order: Order, values: str, vectors: str, storage: str, like: HostMatrix | None = None
     ) -> HostMatrix:
-        if like is not None and like.pattern.storage == storage and like.values in (values, "fp64"):
+        if like is not None and self._may_share(like, rows, order, values, vectors, storage):
             pattern = like.pattern
             entries = like.entries if like.values == values else self._narrowed(like.entries, values)
         else:
-            by_rows = storage == "rows"
-            made = self._by_rows(rows, order, values) if by_rows else self._packed(rows, order, values, storage)
-            pattern, entries = made
+            pattern, entries = self._stored(rows, order, values, vectors, storage)
         real = VECTORS[vectors]
         diagonal = np.empty(rows.n, real)
         self._run(pack.diagonal_of, order.new_to_old, rows.indptr, rows.indices, rows.data, diagonal)
@@ -152,6 +156,31 @@ class SparseSetup:
         )
         nnz = int(rows.indptr[-1])
         return HostMatrix(rows.n, rows.halo, nnz, values, vectors, pattern, entries, diagonal, halo_entries)
+
+    def _may_share(self, like: HostMatrix, rows: Rows, order: Order, values: str, vectors: str, storage: str) -> bool:
+        """Whether a matrix stored like this one has its columns, and values made of its values."""
+        if like.pattern.storage != storage or like.values not in (values, "fp64"):
+            return False
+        one_by_one = isinstance(like.pattern, RowPattern)
+        return storage != "rows" or one_by_one == (self._way(rows, order, values, vectors) == 1)
+
+    def _stored(
+        self, rows: Rows, order: Order, values: str, vectors: str, storage: str
+    ) -> tuple[Pattern | RowPattern | SuccessivePattern, Array]:
+        """Where the entries stand, and their values in that order."""
+        if storage == "rows" and self._way(rows, order, values, vectors) == 1:
+            return self._by_rows(rows, order, values)
+        if storage == "rows" or (order.kind == "natural" and storage != "ell"):
+            return self._successive(rows, order, values, storage)
+        return self._packed(rows, order, values, storage)
+
+    def _way(self, rows: Rows, order: Order, values: str, vectors: str) -> int:
+        """How many rows are taken at a time where they are stored one after the other."""
+        lengths = np.diff(rows.indptr)[order.new_to_old]
+        longest = np.maximum.reduceat(lengths, np.arange(0, rows.n, SUCCESSIVE)) if rows.n else lengths
+        if SUCCESSIVE * int(longest.sum()) > MOST_FILLED * rows.indices.size:
+            return 1
+        return self._at_a_time or rows_at_a_time(values, vectors, partial(trial, type(self), values, vectors))
 
     def _narrowed(self, data: Array, precision: str) -> Array:
         """fp64 numbers in another format, rounded to nearest even, once, as compiled code takes them."""
@@ -176,27 +205,47 @@ class SparseSetup:
         entries = aligned(-(-size // LANES) * LANES, FORMATS[values][1])
         data = self._narrowed(rows.data, values) if values != "fp64" else rows.data
         self._run(natural.fill_parts, *where, data, units, in_lower, in_upper, columns, entries)
+        begins = units[:, natural.ROW]
+        cost = np.diff(units[:, natural.LOWER] + units[:, natural.UPPER]) + 8.0 * np.diff(begins)
+        in_turn = self._in_turn(rows, order, begins, cost)
+        return RowPattern(units, in_lower, in_upper, columns, *in_turn), entries
+
+    def _successive(self, rows: Rows, order: Order, values: str, storage: str) -> tuple[SuccessivePattern, Array]:
+        """Chunks of successive rows."""
+        where = (order.new_to_old, order.old_to_new, rows.indptr, rows.indices)
+        chunk_row, units = np.empty(rows.n, np.int64), np.zeros(rows.n + 1, np.int64)
+        chunks, count = successive.cut_chunks(*where, chunk_row, units)
+        chunk_row, units = chunk_row[:chunks].copy(), units[: count + 1].copy()
+        ends = np.append(chunk_row, rows.n)
+        table, columns = np.zeros((chunks, successive.TABLE), np.int32), rows.n + rows.halo
+        length = np.diff(rows.indptr)[order.new_to_old]
+        longest = int(np.add.reduceat(length, chunk_row).max()) if chunks else 0
+        packed = storage == "packed"
+        self._run(successive.count_slots, *where, chunk_row, ends[1:], columns, packed, longest, table)
+        counts = table[:, successive.COUNTS :].astype(np.int64)
+        slots, fars = counts.sum(axis=1), counts[:, 1::2].sum(axis=1)
+        table[:, successive.SLOT], table[:, successive.FAR] = np.cumsum(slots) - slots, np.cumsum(fars) - fars
+        bases, far = np.zeros(int(slots.sum()), np.int32), aligned(int(fars.sum()) * SUCCESSIVE, np.int32)
+        entries = aligned(-(-bases.size * SUCCESSIVE // LANES) * LANES, FORMATS[values][1])
+        data = self._narrowed(rows.data, values) if values != "fp64" else rows.data
+        self._run(successive.fill_slots, *where, data, columns, packed, longest, table, bases, far, entries)
+        cost = np.add.reduceat(slots, units[:-1]).astype(float) if count else np.empty(0)
+        in_turn = self._in_turn(rows, order, ends[units], cost)
+        return SuccessivePattern(storage, units, table, bases, far, *in_turn), entries
+
+    def _in_turn(self, rows: Rows, order: Order, begins: Array, cost: Array) -> tuple[Any, ...]:
+        """Whose units are whose; which are all, early and late ones; and the rows that need other ranks.
+
+        Units begin at these rows, the last one where all ends.
+        """
         surface = np.zeros(rows.n, np.bool_)
         self._run(setup.touches_halo, rows.indptr, rows.indices, rows.n, surface)
-        halo_rows, halo_first, halo_columns = self._halo_pattern(rows, order, surface)
-        count = units.shape[0] - 1
-        late = count
-        if halo_rows.size:
-            late = int(np.searchsorted(units[:, natural.ROW], halo_rows[0], side="right")) - 1
-        pattern = RowPattern(
-            units,
-            in_lower,
-            in_upper,
-            columns,
-            *shares(self.threads, units, in_lower, columns),
-            (0, count),
-            (0, late),
-            (late, count),
-            halo_rows,
-            halo_first,
-            halo_columns,
-        )
-        return pattern, entries
+        halo = self._halo_pattern(rows, order, surface)
+        count = begins.size - 1
+        late = int(np.searchsorted(begins, halo[0][0], side="right")) - 1 if halo[0].size else count
+        where = (order.new_to_old, order.old_to_new, rows.indptr, rows.indices)
+        in_turn = shares(self.threads, begins, cost, where)
+        return *in_turn, (0, count), (0, late), (late, count), *halo
 
     def _packed(self, rows: Rows, order: Order, values: str, storage: str) -> tuple[Pattern, Array]:
         """Where the entries stand, and their values in that order."""

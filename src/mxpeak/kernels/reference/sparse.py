@@ -56,6 +56,7 @@ class ReferenceMatrix:
     vectors: str
     storage: str
     rows: tuple[Row, ...]
+    rows_at_a_time: int = 1
 
     @property
     def nnz(self) -> int:

@@ -153,6 +153,11 @@ class TorchMatrix:
         return self.pattern.storage
 
     @property
+    def rows_at_a_time(self) -> int:
+        """Rows whose entries stand side by side."""
+        return LANES
+
+    @property
     def halo_nnz(self) -> int:
         """Entries of H."""
         return int(self.halo_entries.numel())

@@ -32,9 +32,9 @@ class Workshop:
 
     def __init__(self, kernels: SparseKernels, smoother: str, storage: str, spans: Spans):
         self.kernels, self.spans = kernels, spans
-        # rows one after the other suit the natural order; devices, which take many at a time, have it level by level
+        # chunks of independent rows, as devices and ELLPACK have them, take the natural order level by level
         self.storage = "rows" if (storage, smoother, kernels.device) == ("auto", "natural", None) else storage
-        natural = "natural" if self.storage == "rows" else "levels"
+        natural = "levels" if self.storage == "ell" or kernels.device is not None else "natural"
         self._kind = "greedy" if smoother == "coloured" else natural
         self._points: dict[int, Indices] = {}
 

@@ -1,0 +1,72 @@
+"""Rows one after the other: each by itself, or successive ones in vector instructions; whichever is faster here.
+
+Processors differ in what a gather costs, so both ways are timed once, on a small box, and the answer is kept beside the
+compiled kernels: the next run takes the same way and gives the same bits.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+from llvmlite.binding import get_host_cpu_name
+
+from mxpeak.kernels.host.compiled import cache_directory
+from mxpeak.kernels.host.sparse_native import SUCCESSIVE
+from mxpeak.kernels.host.team import Team
+from mxpeak.layout.stencil import Box
+
+#: Rows at a time.
+WAYS = (1, SUCCESSIVE)
+#: Times that each way is measured, in turn; the best counts.
+ROUNDS = 5
+#: Points a side of the box that they are measured on.
+SIDE = 40
+#: What has been found for values and vectors.
+_known: dict[tuple[str, str], int] = {}
+
+
+def rows_at_a_time(values: str, vectors: str, trial: Callable[[int], Callable[[], None]]) -> int:
+    """The faster way for such values and vectors on this machine; trial(way) is work to be timed."""
+    if (values, vectors) not in _known:
+        path = cache_directory() / f"rows-{get_host_cpu_name()}-{values}-{vectors}"
+        try:
+            found = int(path.read_text())
+        except (OSError, ValueError):
+            found = _faster(trial)
+            mine = path.with_name(f"{path.name}.{os.getpid()}")
+            with suppress(OSError):  # without it the next run looks again
+                mine.write_text(str(found))
+                mine.replace(path)
+        _known[values, vectors] = found if found in WAYS else 1
+    return _known[values, vectors]
+
+
+def trial(kernels: Callable[[Team, int], Any], values: str, vectors: str, way: int) -> Callable[[], None]:
+    """A sweep and a product on one thread, of the 27-point matrix of a box whose rows are taken so."""
+    one = kernels(Team(1), way)
+    rows = one.stencil_rows(Box(SIDE, SIDE, SIDE), [-1.0] * 13 + [26.0] + [-1.0] * 13)
+    A = one.store(rows, one.order(rows, "natural"), values, vectors, "rows")
+    x = one.halo_vector(A)
+    b, y = np.ones(rows.n, x.dtype), np.zeros(rows.n, x.dtype)
+
+    def work() -> None:
+        one.relax(A, b, x)
+        one.matvec(y, A, x)
+
+    return work
+
+
+def _faster(trial: Callable[[int], Callable[[], None]]) -> int:
+    work = {way: trial(way) for way in WAYS}
+    best = dict.fromkeys(WAYS, float("inf"))
+    for _ in range(1 + ROUNDS):
+        for way in WAYS:
+            begin = time.perf_counter()
+            work[way]()
+            best[way] = min(best[way], time.perf_counter() - begin)
+    return min(WAYS, key=lambda way: best[way])

@@ -1,0 +1,370 @@
+"""Gauss-Seidel row after row in vector instructions: chunks of successive rows, columns as runs where they are runs.
+
+A chunk is up to LANES successive rows.  A slot is one entry of each of them, values side by side, as in `sparse_pack`:
+
+    run       columns base + row: one number for the slot; rows without such an entry hold a zero
+    columns   a 32-bit column for each row; rows without such an entry hold a zero, and their own number or the next
+
+Slots stand in four parts: entries in columns before the chunk; in earlier columns of the chunk itself; in later ones of
+it; after the chunk.  A forward sweep adds up all but the second in vectors: the x of the others are known, old or new.
+What is left is a recurrence along the chunk's rows.  Where it has one term, that of the row before, it is
+
+    x_i = p_i - q_i x_{i-1},    p = (b - Σ) / d,   q = a_{i,i-1} / d
+
+and takes a multiplication and an addition a row.  A backward sweep is the same from the last row on, with the third
+part.  Units of chunks go to threads as `sparse_natural` has it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mxpeak.kernels.host import sparse_sweep as sweep
+from mxpeak.kernels.host.jit import jit
+from mxpeak.kernels.host.native import piece
+from mxpeak.kernels.host.sparse_native import SUCCESSIVE as LANES
+from mxpeak.kernels.host.sparse_native import recurrence, sum_successive_columns, sum_successive_runs, widened_value
+from mxpeak.kernels.host.sparse_natural import say, wait
+from mxpeak.kernels.host.sparse_pack import MOST, SHARE, find
+
+#: Columns of the table of chunks: first row, rows, first slot, first slot of columns, then runs and columns by part.
+ROW, ROWS, SLOT, FAR, COUNTS = 0, 1, 2, 3, 4
+TABLE = COUNTS + 8
+#: The parts: before the chunk, in it before the row, in it after the row, after the chunk.
+BEFORE, EARLIER, LATER, AFTER, PARTS = 0, 1, 2, 3, 4
+#: Chunks of a unit, which one thread sweeps without looking at the others; rows from which on a mesh's plane begins a
+#: new one.
+UNIT, LEAST = 5, LANES // 4
+
+
+@jit(inline="always")
+def _slots_before(table, c, part):
+    """The first slot and the first slot of columns of a part."""
+    slot, far = np.int64(table[c, SLOT]), np.int64(table[c, FAR])
+    for p in range(part):
+        slot += table[c, COUNTS + 2 * p] + table[c, COUNTS + 2 * p + 1]
+        far += table[c, COUNTS + 2 * p + 1]
+    return slot, far
+
+
+@jit(inline="always")
+def _add(table, c, after, first, end, bases, far, values, x, out):
+    """out = the parts first … end-1 of a chunk times x, of all lanes.
+
+    Meanwhile the chunk that comes after it is asked for, slot for slot; if that one stands before it, so do its slots:
+    values are read in one direction, as memory likes it.
+    """
+    ahead = (np.int64(table[after, SLOT]) - np.int64(table[c, SLOT])) * LANES
+    far_ahead = (np.int64(table[after, FAR]) - np.int64(table[c, FAR])) * LANES
+    row, down, fresh = np.int64(table[c, ROW]), after < c, True
+    for k in range(end - first):
+        part = end - 1 - k if down else first + k
+        slot, far0 = _slots_before(table, c, part)
+        runs, columns = np.int64(table[c, COUNTS + 2 * part]), np.int64(table[c, COUNTS + 2 * part + 1])
+        sum_successive_runs(values, slot * LANES, bases, slot, runs, x, row, out, fresh, ahead, down)
+        fresh = False
+        if columns:
+            value0, far0 = (slot + runs) * LANES, far0 * LANES
+            sum_successive_columns(values, value0, far, far0, columns, x, row, out, False, far_ahead, down)
+
+
+@jit(fastmath={"contract"}, inline="always")
+def _inner(table, c, part, slot, far0, lane, bases, far, values, x):
+    """Σ a_ij x_j over the entries of one row in one part."""
+    runs, columns = np.int64(table[c, COUNTS + 2 * part]), np.int64(table[c, COUNTS + 2 * part + 1])
+    row, total = np.int64(table[c, ROW]) + lane, x.dtype.type(0)
+    for s in range(slot, slot + runs):
+        total += widened_value(values[s * LANES + lane], total) * x[row + np.int64(bases[s])]
+    for k in range(columns):
+        a = widened_value(values[(slot + runs + k) * LANES + lane], total)
+        total += a * x[np.uint32(far[(far0 + k) * LANES + lane])]
+    return total
+
+
+@jit(inline="always")
+def _is_next(table, c, part, slot, far0, bases, far, apart):
+    """Whether a part has one slot, and in it nothing but the row next to each."""
+    runs, columns = table[c, COUNTS + 2 * part], table[c, COUNTS + 2 * part + 1]
+    if runs + columns != 1:
+        return False
+    if runs:
+        return bases[slot] == apart
+    row, column, others = table[c, ROW] + np.int32(apart), piece(far, far0 * LANES, LANES), np.int32(0)
+    for k in range(LANES):
+        others |= column[k] ^ (row + np.int32(k))
+    return others == 0
+
+
+@jit(fastmath={"contract"}, inline="always")
+def _terms(row, rows, slot, values, diagonal, b, first, second, p, q):
+    """p = (b - first - second) / d and q = a / d of a chunk's rows, with the a_ij of one slot."""
+    b_c, d_c, one = piece(b, row, rows), piece(diagonal, row, rows), p.dtype.type(1)
+    if rows == LANES:
+        recurrence(b_c, first, second, values, slot * LANES, d_c, p, q)
+        return
+    a = piece(values, slot * LANES, LANES)
+    for k in range(rows):
+        reciprocal = one / d_c[k]
+        p[k] = (b_c[k] - first[k] - second[k]) * reciprocal
+        q[k] = widened_value(a[k], one) * reciprocal
+
+
+@jit(fastmath={"contract"})
+def sweep_forward(
+    tid, threads, progress, yield_address, first, end, owner, needs,
+    units, table, bases, far, values, diagonal, b, x, keep, from_zero, scratch,
+):  # fmt: skip
+    """Units first … end-1 of x_i = (b_i - Σ_L a_ij x_j - Σ_U a_ij x_j) / a_ii; where keep is not empty, b_i - Σ_L."""
+    work = piece(scratch, tid * 4 * LANES, 4 * LANES)
+    lower, upper = piece(work, 0, LANES), piece(work, LANES, LANES)
+    p, q = piece(work, 2 * LANES, LANES), piece(work, 3 * LANES, LANES)
+    one = x.dtype.type(1)
+    upper[:] = 0
+    for u in range(first, end):
+        if threads > 1:
+            if owner[u] != tid:
+                continue
+            wait(tid, threads, progress, needs, u, yield_address)
+        for c in range(units[u], units[u + 1]):
+            after, row, rows = min(c + 1, table.shape[0] - 1), np.int64(table[c, ROW]), np.int64(table[c, ROWS])
+            x_c = piece(x, row, rows)
+            _add(table, c, after, BEFORE, EARLIER, bases, far, values, x, lower)
+            if not from_zero:
+                _add(table, c, after, LATER, PARTS, bases, far, values, x, upper)
+            slot, far0 = _slots_before(table, c, EARLIER)
+            if _is_next(table, c, EARLIER, slot, far0, bases, far, -1):
+                _terms(row, rows, slot, values, diagonal, b, lower, upper, p, q)
+                young = x[max(row - 1, 0)]
+                for k in range(rows):
+                    young = p[k] - q[k] * young
+                    x_c[k] = young
+                if keep.shape[0] > 0:
+                    a, b_c = piece(values, slot * LANES, LANES), piece(b, row, rows)
+                    keep_c, x_b = piece(keep, row, rows), piece(x, row - 1, rows)
+                    keep_c[0] = b_c[0] - lower[0] - widened_value(a[0], one) * x[max(row - 1, 0)]
+                    for k in range(1, rows):
+                        keep_c[k] = b_c[k] - lower[k] - widened_value(a[k], one) * x_b[k]
+                continue
+            for k in range(rows):
+                left = b[row + k] - lower[k] - _inner(table, c, EARLIER, slot, far0, k, bases, far, values, x)
+                if keep.shape[0] > 0:
+                    keep[row + k] = left
+                x_c[k] = (left - upper[k]) / diagonal[row + k]
+        if threads > 1:
+            say(progress, tid, u + 1)
+
+
+@jit(fastmath={"contract"})
+def sweep_backward(
+    tid, threads, progress, yield_address, first, end, owner, needs,
+    units, table, bases, far, values, diagonal, b, x, kept, scratch,
+):  # fmt: skip
+    """Units end-1 … first of the same from the last row on; where kept, b has L x subtracted already."""
+    work = piece(scratch, tid * 4 * LANES, 4 * LANES)
+    lower, upper = piece(work, 0, LANES), piece(work, LANES, LANES)
+    p, q = piece(work, 2 * LANES, LANES), piece(work, 3 * LANES, LANES)
+    lower[:] = 0
+    count = owner.shape[0]
+    for v in range(count - end, count - first):
+        u = count - 1 - v
+        if threads > 1:
+            if owner[u] != tid:
+                continue
+            wait(tid, threads, progress, needs, u, yield_address)
+        for back in range(units[u + 1] - units[u]):
+            c = units[u + 1] - 1 - back
+            after, row, rows = max(c - 1, 0), np.int64(table[c, ROW]), np.int64(table[c, ROWS])
+            x_c = piece(x, row, rows)
+            _add(table, c, after, AFTER, PARTS, bases, far, values, x, upper)
+            if not kept:
+                _add(table, c, after, BEFORE, LATER, bases, far, values, x, lower)
+            slot, far0 = _slots_before(table, c, LATER)
+            if _is_next(table, c, LATER, slot, far0, bases, far, 1):
+                _terms(row, rows, slot, values, diagonal, b, lower, upper, p, q)
+                young = x[row + rows]
+                for back_k in range(rows):
+                    k = rows - 1 - back_k
+                    young = p[k] - q[k] * young
+                    x_c[k] = young
+                continue
+            for back_k in range(rows):
+                k = rows - 1 - back_k
+                inner = _inner(table, c, LATER, slot, far0, k, bases, far, values, x)
+                x_c[k] = (b[row + k] - lower[k] - upper[k] - inner) / diagonal[row + k]
+        if threads > 1:
+            say(progress, tid, v + 1)
+
+
+@jit(fastmath={"contract"})
+def multiply(tid, threads, table, bases, far, values, diagonal, x, y, scratch):
+    """y = (L + D + U) x."""
+    total, count = piece(scratch, tid * 4 * LANES, LANES), table.shape[0]
+    for c in range(count * tid // threads, count * (tid + 1) // threads):
+        after, row, rows = min(c + 1, count - 1), np.int64(table[c, ROW]), np.int64(table[c, ROWS])
+        y_c, x_c, d_c = piece(y, row, rows), piece(x, row, rows), piece(diagonal, row, rows)
+        _add(table, c, after, BEFORE, PARTS, bases, far, values, x, total)
+        for k in range(rows):
+            y_c[k] = total[k] + d_c[k] * x_c[k]
+
+
+@jit(fastmath={"contract"})
+def residual(tid, threads, chunks, targets, table, bases, far, values, diagonal, b, x, keep, r, parts, scratch):
+    """r[targets_i] = b_i - (L + D + U) x of the rows of some chunks, where targets_i >= 0.
+
+    With UPPER alone -U x, with LOWER alone b - keep - L x: see `sparse_sweep`.
+    """
+    total, count = piece(scratch, tid * 4 * LANES, LANES), chunks.shape[0]
+    first, end = (LATER if parts == sweep.UPPER else BEFORE), (LATER if parts == sweep.LOWER else PARTS)
+    for n in range(count * tid // threads, count * (tid + 1) // threads):
+        c, after = chunks[n], chunks[min(n + 1, count - 1)]
+        row, rows = np.int64(table[c, ROW]), np.int64(table[c, ROWS])
+        b_c, x_c, d_c = piece(b, row, rows), piece(x, row, rows), piece(diagonal, row, rows)
+        to, kept = piece(targets, row, rows), piece(keep, row, rows)
+        _add(table, c, after, first, end, bases, far, values, x, total)
+        for k in range(rows):
+            if to[k] >= 0 and parts == sweep.BOTH:
+                r[to[k]] = b_c[k] - d_c[k] * x_c[k] - total[k]
+            elif to[k] >= 0 and parts == sweep.LOWER:
+                r[to[k]] = b_c[k] - kept[k] - total[k]
+            elif to[k] >= 0:
+                r[to[k]] = -total[k]
+
+
+# --- set-up -----------------------------------------------------------------------------------------------------
+
+
+@jit()
+def cut_chunks(new_to_old, old_to_new, indptr, indices, chunk_row, units):
+    """The first rows of chunks, and the first chunks of units; returns how many there are of each.
+
+    A row that needs none of a unit's length of rows before it begins a unit, unless that is so of the row before too:
+    so do the planes of a mesh, which threads can take side by side.
+    """
+    n, chunks, count, rows, was_alone = new_to_old.shape[0], 0, 0, 0, True
+    for r in range(n):
+        i, youngest = new_to_old[r], -1
+        for k in range(indptr[i], indptr[i + 1]):
+            if indices[k] < n and old_to_new[indices[k]] < r:
+                youngest = max(youngest, old_to_new[indices[k]])
+        alone = youngest < r - UNIT * LANES
+        begins = alone and not was_alone and rows >= LEAST
+        if r == 0 or rows == LANES or begins:
+            if r == 0 or begins or chunks - units[count - 1] == UNIT:
+                units[count] = chunks
+                count += 1
+            chunk_row[chunks] = r
+            chunks += 1
+            rows = 0
+        rows += 1
+        was_alone = alone
+    units[count] = chunks
+    return chunks, count
+
+
+@jit(inline="always")
+def _slots_of(row0, rows, where, columns, packed, known, hits, part_of, column, lane, entry, slot, part, counts):
+    """The entries of a chunk, and which slot of which part each is in; counts becomes runs and columns by part.
+
+    The part of a run is that of the entry farthest inside: so no entry is in a vector sum too early.  known lists the
+    runs, part_of their parts, and slot is a run's index there, or -1 - s for the s-th of its row and part without one.
+    Returns how many entries and runs there are.
+    """
+    new_to_old, old_to_new, indptr, indices = where
+    n, entries, size = new_to_old.shape[0], 0, 0
+    for k in range(lane.shape[0]):
+        lane[k] = 0
+    for r in range(row0, row0 + rows):
+        i, hint = new_to_old[r], 0
+        for k in range(indptr[i], indptr[i + 1]):
+            j = indices[k]
+            if j >= n or j == i:
+                continue
+            column[entries], lane[entries], entry[entries] = old_to_new[j], r - row0, k
+            entries += 1
+            if packed:
+                at = find(known, size, old_to_new[j] - r, hint)
+                if at < 0 and size < known.shape[0]:
+                    at = size
+                    known[size], hits[size] = old_to_new[j] - r, 0
+                    size += 1
+                if at >= 0:
+                    hits[at] += 1
+                hint = at + 1
+    runs = 0
+    for k in range(size):
+        # rows without the entry read there all the same, so it must exist; x has LANES numbers beyond its last
+        if SHARE * hits[k] >= rows and row0 + known[k] >= 0 and row0 + known[k] <= columns:
+            known[runs], part_of[runs] = known[k], BEFORE if known[k] < 0 else AFTER
+            runs += 1
+    for k in range(2 * PARTS):
+        counts[k] = 0
+    s, hint = np.zeros(PARTS, np.int64), 0
+    for e in range(entries):
+        if e and lane[e] != lane[e - 1]:
+            s[:] = 0
+            hint = 0
+        inside, before = row0 <= column[e] < row0 + rows, column[e] < row0 + lane[e]
+        at = find(known, runs, column[e] - row0 - lane[e], hint)
+        if at >= 0:
+            slot[e], hint = at, at + 1
+            if inside:
+                part_of[at] = EARLIER if before else LATER
+        else:
+            part[e] = (EARLIER if before else LATER) if inside else (BEFORE if before else AFTER)
+            slot[e] = -1 - s[part[e]]
+            s[part[e]] += 1
+            counts[2 * part[e] + 1] = max(counts[2 * part[e] + 1], s[part[e]])
+    for k in range(runs):
+        counts[2 * part_of[k]] += 1
+    return entries, runs
+
+
+@jit()
+def count_slots(
+    tid, threads, new_to_old, old_to_new, indptr, indices, chunk_row, chunk_end, columns, packed, longest, table
+):
+    """Rows and counts of every chunk; none has more than `longest` entries.  A share of them for each thread."""
+    chunks, where = chunk_row.shape[0], (new_to_old, old_to_new, indptr, indices)
+    known, hits, part_of = np.empty(2 * MOST, np.int64), np.empty(2 * MOST, np.int64), np.empty(2 * MOST, np.int64)
+    column, lane, slot = np.empty(longest, np.int32), np.empty(longest, np.int32), np.empty(longest, np.int32)
+    entry, part, counts = np.empty(longest, np.int64), np.empty(longest, np.int8), np.empty(2 * PARTS, np.int64)
+    for c in range(chunks * tid // threads, chunks * (tid + 1) // threads):
+        row0, rows = chunk_row[c], chunk_end[c] - chunk_row[c]
+        _slots_of(row0, rows, where, columns, packed, known, hits, part_of, column, lane, entry, slot, part, counts)
+        table[c, ROW], table[c, ROWS] = row0, rows
+        for k in range(2 * PARTS):
+            table[c, COUNTS + k] = counts[k]
+
+
+@jit()
+def fill_slots(
+    tid, threads, new_to_old, old_to_new, indptr, indices, data, columns, packed, longest, table, bases, far, values
+):  # fmt: skip
+    """Bases, columns and values of every slot; a share of the chunks for each thread.  Values come as zeros."""
+    chunks, where = table.shape[0], (new_to_old, old_to_new, indptr, indices)
+    known, hits, part_of = np.empty(2 * MOST, np.int64), np.empty(2 * MOST, np.int64), np.empty(2 * MOST, np.int64)
+    column, lane, slot = np.empty(longest, np.int32), np.empty(longest, np.int32), np.empty(longest, np.int32)
+    entry, part, counts = np.empty(longest, np.int64), np.empty(longest, np.int8), np.empty(2 * PARTS, np.int64)
+    at = np.empty(2 * MOST, np.int64)
+    for c in range(chunks * tid // threads, chunks * (tid + 1) // threads):
+        row0, rows = np.int64(table[c, ROW]), np.int64(table[c, ROWS])
+        entries, runs = _slots_of(
+            row0, rows, where, columns, packed, known, hits, part_of, column, lane, entry, slot, part, counts
+        )
+        for p in range(PARTS):
+            slot0, far0 = _slots_before(table, c, p)
+            for k in range(runs):
+                if part_of[k] == p:
+                    bases[slot0], at[k] = known[k], slot0
+                    slot0 += 1
+            apart = -1 if p == EARLIER else 1 if p == LATER else 0
+            for k in range(far0 * LANES, (far0 + counts[2 * p + 1]) * LANES):
+                far[k] = min(max(row0 + k % LANES + apart, 0), columns)
+        for e in range(entries):
+            if slot[e] >= 0:
+                values[at[slot[e]] * LANES + lane[e]] = data[entry[e]]
+                continue
+            slot0, far0 = _slots_before(table, c, part[e])
+            s = -1 - slot[e]
+            values[(slot0 + counts[2 * part[e]] + s) * LANES + lane[e]] = data[entry[e]]
+            far[(far0 + s) * LANES + lane[e]] = column[e]
