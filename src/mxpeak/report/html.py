@@ -145,7 +145,7 @@ def _found(result: Mapping[str, Any]) -> list[str]:
     benchmark, validation = str(result.get("benchmark")), _part(result, "validation")
     if benchmark not in SPARSE:
         return [_validation(result)]
-    return [*check_lines(benchmark, validation), *figure_lines(benchmark, _part(result, "result"))]
+    return [*check_lines(benchmark, validation), *figure_lines(benchmark, _part(result, "result"), verbose=True)]
 
 
 def _validation(result: Mapping[str, Any]) -> str:

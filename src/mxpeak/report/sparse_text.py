@@ -147,12 +147,13 @@ def _count(value: int | None) -> str:
 # --- how fast ---------------------------------------------------------------------------------------------------
 
 
-def figure_lines(benchmark: str, figures: Section) -> list[str]:
-    """The other rates beside the headline's: of double, in both countings, of other storages."""
-    lines = (
-        [_speedup(figures), _between(figures), _countings(figures)] if benchmark == "hpg-mxp" else [_ratings(figures)]
-    )
-    return [line for line in [*lines, *_beside(figures)] if line]
+def figure_lines(benchmark: str, figures: Section, *, verbose: bool) -> list[str]:
+    """What mixed gains over double; if `verbose`, the rates in other countings and forms, and of other storages."""
+    lines = [_speedup(figures)] if benchmark == "hpg-mxp" else []
+    if verbose:
+        lines += [_between(figures), _countings(figures)] if benchmark == "hpg-mxp" else [_ratings(figures)]
+        lines += _beside(figures)
+    return [line for line in lines if line]
 
 
 def motif_rows(figures: Section, phases: Mapping[str, Section]) -> list[tuple[str, ...]]:
@@ -183,12 +184,7 @@ def _a_solve(phase: Section | None, solves: int | None) -> str:
 def _speedup(figures: Section) -> str:
     if figures.get("speedup") is None:
         return ""
-    by_motif = figures.get("speedup_by_motif") or {}
-    parts = [f"{name} {three_digits(by_motif[name])}" for name in MOTIFS if by_motif.get(name)]
-    return (
-        f"{three_digits(figures['speedup'])} times double's {rate_text(figures.get('double_rate_flops'))}"
-        f"{': ' if parts else ''}{', '.join(parts)}"
-    )
+    return f"{three_digits(figures['speedup'])} times double's {rate_text(figures.get('double_rate_flops'))}"
 
 
 def _between(figures: Section) -> str:

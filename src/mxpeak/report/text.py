@@ -21,7 +21,7 @@ GREEN, RED, BOLD, PLAIN = "\x1b[32m", "\x1b[31m", "\x1b[1m", "\x1b[0m"
 
 def verdict(result: Result, *, verbose: bool = False, color: bool = False) -> str:
     """Did it pass, how fast, what share of the limit, how accurate; if `verbose`, where the time went, and who ran."""
-    about = _sparse_lines(result) if result.benchmark in SPARSE else _dense_lines(result)
+    about = _sparse_lines(result, verbose=verbose) if result.benchmark in SPARSE else _dense_lines(result)
     lines = [headline(result, color=color), _emulation(result), *about, *_broken_rules(result)]
     text = "\n".join(line for line in lines if line) + "\n"
     return text + phase_table(result) + motif_table(result) + placement(result) if verbose else text
@@ -142,13 +142,13 @@ def _dense_lines(result: Result) -> list[str]:
     return [*about, _stages(result), _difficulty(result)]
 
 
-def _sparse_lines(result: Result) -> list[str]:
-    """How accurate, how large, and what the rate is in other countings, in double, and plainly stored."""
+def _sparse_lines(result: Result, *, verbose: bool) -> list[str]:
+    """How accurate, how large, what mixed gains; if `verbose`, the memory, and the rate in other countings and forms."""
     lines = [
         *check_lines(result.benchmark, result.validation),
         problem_text(result.problem, result.result.get("time_s")),
-        memory_text(result.problem),
-        *figure_lines(result.benchmark, result.result),
+        memory_text(result.problem) if verbose else "",
+        *figure_lines(result.benchmark, result.result, verbose=verbose),
     ]
     return [f"  {line}" for line in lines if line]
 

@@ -30,8 +30,8 @@ from mxpeak.runtime.memory import MARGIN, Budget
 #: ||b|| outside of these is refused: squares of its entries, and of residuals, have to be numbers of fp64.
 LEAST_B, MOST_B = 1e-100, 1e100
 #: Bytes of an entry on rank 0, which keeps the file's matrix; at the most of one while rows are ordered and stored;
-#: and of one while a pattern is filled up, at the most, which takes i, j, value and place of entries and of zeros.
-KEPT_BYTES, MAKING_BYTES, FILLING_BYTES = 12, 64, 176
+#: and of one while a pattern is filled up, at the most, which takes the rows before and after, and the zeros' places.
+KEPT_BYTES, MAKING_BYTES, FILLING_BYTES = 12, 64, 72
 
 
 class Problem(Protocol):
@@ -175,7 +175,7 @@ class MatrixFile:
           vectors   3·n·vector, and 5·8·n for the outer solver
           basis     the largest basis·n·vector      solves follow one another
           making    64·nnz at most                  rows as they are distributed and ordered
-          filling   176·nnz at most                 of a pattern that is not symmetric, before anything is stored
+          filling   72·nnz at most                  of a pattern that is not symmetric, before anything is stored
           kept      12·nnz                          the file's matrix, on rank 0
         total       kept + the larger of filling and matrix + vectors + the larger of basis and making.
         """

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from mxpeak.kernels.host.jit import jit
-from mxpeak.kernels.host.native import bits_of
+from mxpeak.kernels.host.native import atomic_add, bits_of
 
 
 @jit()
@@ -199,6 +199,44 @@ def pattern_is_symmetric(tid, threads, indptr, indices, n, found):
             if j < n and not _has(indptr, indices, j, i):
                 found[tid] = 1
                 return
+
+
+@jit()
+def count_partners(tid, threads, indptr, indices, n, missing):
+    """missing[j] += how many entries (i, j) of this thread's rows have no (j, i)."""
+    for i in range(n * tid // threads, n * (tid + 1) // threads):
+        for k in range(indptr[i], indptr[i + 1]):
+            j = indices[k]
+            if j < n and not _has(indptr, indices, j, i):
+                atomic_add(missing, j, 1)
+
+
+@jit()
+def fill_partners(tid, threads, indptr, indices, n, at, columns):
+    """columns[at[j]] = i of each such entry, whichever thread comes first; at[j] goes on to the next."""
+    for i in range(n * tid // threads, n * (tid + 1) // threads):
+        for k in range(indptr[i], indptr[i + 1]):
+            j = indices[k]
+            if j < n and not _has(indptr, indices, j, i):
+                columns[atomic_add(at, j, 1)] = i
+
+
+@jit()
+def merge_rows(tid, threads, indptr, indices, data, n, first, columns, to, out_indices, out_data):
+    """Each row with zeros in its partners' columns, which are columns[first[i]] … columns[first[i+1]-1]; in order."""
+    for i in range(n * tid // threads, n * (tid + 1) // threads):
+        k, s, at = indptr[i], first[i], to[i]
+        partners = columns[s : first[i + 1]]
+        partners.sort()
+        while at < to[i + 1]:
+            more = k < indptr[i + 1]
+            if s == first[i + 1] or (more and (indices[k] >= n or indices[k] < columns[s])):
+                out_indices[at], out_data[at] = indices[k], data[k]
+                k += 1
+            else:
+                out_indices[at], out_data[at] = columns[s], 0.0
+                s += 1
+            at += 1
 
 
 @jit()

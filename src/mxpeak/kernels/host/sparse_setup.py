@@ -82,18 +82,16 @@ class SparseSetup:
         return not found.any()
 
     def with_symmetric_pattern(self, rows: Rows) -> Rows:
-        i = np.repeat(np.arange(rows.n), np.diff(rows.indptr))
-        local = rows.indices < rows.n
-        row = np.concatenate([i, rows.indices[local]])
-        column = np.concatenate([rows.indices, i[local]])
-        value = np.concatenate([rows.data, np.zeros(int(local.sum()))])
-        order = np.lexsort((np.arange(row.size), column, row))  # an entry before the zero for its partner
-        row, column, value = row[order], column[order], value[order]
-        first = np.ones(row.size, bool)
-        first[1:] = (row[1:] != row[:-1]) | (column[1:] != column[:-1])
-        indptr = np.zeros(rows.n + 1, np.int64)
-        np.cumsum(np.bincount(row[first], minlength=rows.n), out=indptr[1:])
-        return self.rows_of(indptr, column[first], value[first], rows.n, rows.halo)
+        of = (rows.indptr, rows.indices)
+        missing = np.zeros(rows.n, np.int64)
+        self._run(setup.count_partners, *of, rows.n, missing)
+        first = np.append(0, np.cumsum(missing))
+        columns = np.empty(first[-1], np.int32)
+        self._run(setup.fill_partners, *of, rows.n, first[:-1].copy(), columns)
+        indptr = rows.indptr + first
+        indices, data = np.empty(indptr[-1], np.int32), np.empty(indptr[-1])
+        self._run(setup.merge_rows, *of, rows.data, rows.n, first, columns, indptr, indices, data)
+        return Rows(rows.n, rows.halo, indptr, indices, data)
 
     def order(self, rows: Rows, kind: str) -> Order:
         if kind == "natural":

@@ -24,7 +24,7 @@ from mxpeak.solvers.multigrid import cycle
 from mxpeak.spans import Spans
 
 #: Bytes an entry while a pattern is filled up to be symmetric, and of a column that is told by itself.
-FILLING_BYTES, COLUMN_BYTES = 132, 4
+FILLING_BYTES, COLUMN_BYTES = 48, 4
 
 
 class Workshop:
