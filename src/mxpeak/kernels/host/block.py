@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from mxpeak.kernels.host.jit import INT, INTEGERS, MATRIX, MATRIX32, jit
+from mxpeak.kernels.host.jit import INT, INTEGERS, MATRIX, MATRIX32, inner, jit
 from mxpeak.kernels.host.native import address_of, column, gemm_at, trsm_at
 
 #: Columns of a strip: wide enough for its products to be BLAS, narrow enough for its own work to be little.
 STRIP = 16
 
 
-@jit(fastmath={"contract"})
+@inner(fastmath={"contract"})
 def _factor_strip(D, j0, j1, singular):
     """Columns j0:j1, right-looking, all rows below; notes the first zero pivot."""
     n = D.shape[0]

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mxpeak.kernels.host.jit import INT, INTEGERS, MATRIX, MATRIX32, VECTOR, WORDS, jit
+from mxpeak.kernels.host.jit import INT, INTEGERS, MATRIX, MATRIX32, VECTOR, WORDS, inner, jit
 from mxpeak.kernels.host.normal import normal
 from mxpeak.kernels.host.team import Team
 from mxpeak.layout import lcg
@@ -62,7 +62,7 @@ def recipe(rows: BlockCyclic, cols: BlockCyclic, entries: Entries) -> Recipe:
     return Recipe(np.array(integers, dtype=np.int64), reals, *words)
 
 
-@jit()
+@inner()
 def _fill(buffer, count, kind, i, j0, x, reals, a_table, c_table):
     """buffer[:count] = entries (i, j0) … (i, j0+count-1); X of the first is x."""
     scale, shift, alpha, beta = reals[0], reals[1], reals[2], reals[3]
@@ -78,7 +78,7 @@ def _fill(buffer, count, kind, i, j0, x, reals, a_table, c_table):
             buffer[j] = common + (1.0 if i == j0 + j else -beta if i < j0 + j else -alpha)
 
 
-@jit(fastmath={"contract", "reassoc"})
+@inner(fastmath={"contract", "reassoc"})
 def _dot(buffer, x, count):
     total = 0.0
     for j in range(count):
@@ -86,7 +86,7 @@ def _dot(buffer, x, count):
     return total
 
 
-@jit(fastmath={"contract", "reassoc"})
+@inner(fastmath={"contract", "reassoc"})
 def _abs_sum(buffer, count):
     total = 0.0
     for j in range(count):

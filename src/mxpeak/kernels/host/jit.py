@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numba
+import numpy as np
 from numba import types
 
 from mxpeak.kernels.host.compiled import cache_directory
@@ -19,27 +20,33 @@ WORDS = types.uint64[::1]
 INT = types.int64
 FLAG = types.boolean
 
+#: Arguments with a type: for a literal Numba would compile the function that takes it once more.
+ZERO, ONE = np.int64(0), np.int64(1)
 
-def jit(
-    *signature: Any, also: tuple[Any, ...] = (), fastmath: Any = False, inline: str = "never"
-) -> Callable[[Callable[..., Any]], Any]:
-    """Compile now for these argument types (an entry point); without any, when compiled code first uses it.
+
+def jit(*signature: Any, also: tuple[Any, ...] = (), fastmath: Any = False) -> Callable[[Callable[..., Any]], Any]:
+    """An entry point: compile now for these argument types; without any, when it is first called.
 
     `also`: the argument types of a second form of the same function.
     """
     types_given = [types.void(*form) for form in (signature, also) if form]
+    return _njit(*([types_given] if types_given else []), fastmath=fastmath)
+
+
+def inner(*, fastmath: Any = False, inline: str = "never") -> Callable[[Callable[..., Any]], Any]:
+    """A function that compiled code alone calls: the way in from Python can take as long to compile as the function."""
+    return _njit(fastmath=fastmath, inline=inline, no_cpython_wrapper=True)
+
+
+def _njit(*types_given: Any, **options: Any) -> Callable[[Callable[..., Any]], Any]:
+    """Without a way in from C, of which there is no use."""
 
     def compile_(function: Callable[..., Any]) -> Any:
         before = numba.config.CACHE_DIR
         numba.config.CACHE_DIR = str(cache_directory())  # of this function only: the user's own keep theirs
         try:
             return numba.njit(
-                *([types_given] if types_given else []),
-                nogil=True,
-                cache=True,
-                fastmath=fastmath,
-                inline=inline,
-                error_model="numpy",
+                *types_given, nogil=True, cache=True, error_model="numpy", no_cfunc_wrapper=True, **options
             )(function)
         finally:
             numba.config.CACHE_DIR = before

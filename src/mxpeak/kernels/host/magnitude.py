@@ -15,7 +15,7 @@ import numpy as np
 from numba import types
 from numba.extending import overload
 
-from mxpeak.kernels.host.jit import jit
+from mxpeak.kernels.host.jit import inner
 from mxpeak.kernels.host.native import HAS_FP16, bits_of, float_of, widened_fp16
 
 #: The types as compiled code gets them.
@@ -25,7 +25,7 @@ _SIGN32, _SIGN64 = np.uint32(0x7FFFFFFF), np.uint64(0x7FFFFFFFFFFFFFFF)
 _INF64 = np.uint64(0x7FF0000000000000)
 
 
-@jit(inline="always")
+@inner(inline="always")
 def ordered(x):
     """The bits of an fp64 |x| as an integer, NaN above Inf whatever the sign of the NaN."""
     return np.int64(bits_of(x) & _SIGN64)

@@ -17,7 +17,7 @@ from numba import carray, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from mxpeak.kernels.host.jit import jit
+from mxpeak.kernels.host.jit import inner
 
 _I8, _I32, _I64 = ir.IntType(8), ir.IntType(32), ir.IntType(64)
 
@@ -127,25 +127,25 @@ def pointer(typingctx, address):
     return types.voidptr(types.int64), codegen
 
 
-@jit(inline="always")
+@inner(inline="always")
 def address_of(A, i, j):
     """The address of A[i, j], also where i or j is one past the end."""
     return np.int64(A.ctypes.data) + i * np.int64(A.strides[0]) + j * np.int64(A.strides[1])
 
 
-@jit(inline="always")
+@inner(inline="always")
 def column(A, j, r0, r1):
     """A[r0:r1, j] of a column-major block as an array that the compiler knows to be contiguous: so it vectorizes."""
     return carray(pointer(address_of(A, r0, j)), (r1 - r0,), A.dtype)
 
 
-@jit(inline="always")
+@inner(inline="always")
 def row(A, i, c0, c1):
     """A[i, c0:c1] of a row-major block as an array that the compiler knows to be contiguous."""
     return carray(pointer(address_of(A, i, c0)), (c1 - c0,), A.dtype)
 
 
-@jit(inline="always")
+@inner(inline="always")
 def piece(a, first, count):
     """a[first : first+count] of a contiguous vector, without the counting of references that a slice costs."""
     return carray(pointer(np.int64(a.ctypes.data) + first * np.int64(a.itemsize)), (count,), a.dtype)
@@ -262,7 +262,7 @@ def widened_fp16(typingctx, bits):
     return types.float32(types.uint16), codegen
 
 
-@jit()
+@inner()
 def barrier(sync, threads, yield_address):
     """Return once all threads have come here.  sync[0] counts arrivals, sync[8] the barriers passed."""
     if threads == 1:

@@ -19,7 +19,7 @@ import numpy as np
 from numba import types
 from numba.extending import overload
 
-from mxpeak.kernels.host.jit import jit
+from mxpeak.kernels.host.jit import inner, jit
 from mxpeak.kernels.host.native import bits_of, float_of
 from mxpeak.kernels.host.norm_pass import LINE0, POSITION0, SEGMENT, TURNED, chunks, cut, reach, segment
 
@@ -29,7 +29,7 @@ LANES = 256
 HALVES = 2.0**27 + 1.0
 
 
-@jit()
+@inner()
 def _squared(x):
     """x·x as p + rest."""
     p, c = x * x, HALVES * x
@@ -38,7 +38,7 @@ def _squared(x):
     return p, ((h * h - p) + 2.0 * h * l) + l * l
 
 
-@jit()
+@inner()
 def _modulus(re, im):
     """|z| and |z|², each as high and low."""
     p, p_rest = _squared(re)
@@ -83,7 +83,7 @@ def _expand(a, values, x, y, q, r):
     return of_real
 
 
-@jit()
+@inner()
 def _add(x, y, high, low):
     """high_j + low_j += x_j + y_j."""
     for j in range(x.shape[0]):
@@ -93,7 +93,7 @@ def _add(x, y, high, low):
         high[j] = s
 
 
-@jit()
+@inner()
 def _add_along(x, y, lanes):
     """The same, into sums that stand side by side."""
     for j in range(0, x.shape[0], LANES):
@@ -101,7 +101,7 @@ def _add_along(x, y, lanes):
         _add(x[j : j + count], y[j : j + count], lanes[0, :count], lanes[1, :count])
 
 
-@jit()
+@inner()
 def _largest(x):
     top = np.int64(0)
     for j in range(x.shape[0]):

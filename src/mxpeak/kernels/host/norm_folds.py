@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from mxpeak.kernels.host.jit import jit
+from mxpeak.kernels.host.jit import inner, jit
 from mxpeak.kernels.host.magnitude import ordered, safe_magnitude, scaled, scaled_square
 from mxpeak.kernels.host.norm_pass import COLUMNS, LINE0, POSITION0, ROWS, SEGMENT, TURNED, chunks, cut, reach, segment
 
@@ -18,13 +18,13 @@ from mxpeak.kernels.host.norm_pass import COLUMNS, LINE0, POSITION0, ROWS, SEGME
 LANES = 64
 
 
-@jit()
+@inner()
 def _largest_across(a, tops):
     for j in range(a.shape[0]):
         tops[j] = max(tops[j], ordered(safe_magnitude(a[j])))
 
 
-@jit()
+@inner()
 def _largest_along(a):
     top = np.int64(0)
     for j in range(a.shape[0]):
@@ -56,7 +56,7 @@ def maxima(tid, threads, want, sample, tiles, buffers, by_row, by_column):
         number += chunks(tile)
 
 
-@jit()
+@inner()
 def _values_across(a, squared, factors, values):
     """values_j = |f_j·f_j·a_j|, or its square."""
     if squared:
@@ -67,7 +67,7 @@ def _values_across(a, squared, factors, values):
             values[j] = scaled(a[j], factors[j])
 
 
-@jit()
+@inner()
 def _values_along(a, squared, factor, values):
     """values_j = |f·f·a_j|, or its square."""
     if squared:
@@ -78,7 +78,7 @@ def _values_along(a, squared, factor, values):
             values[j] = scaled(a[j], factor)
 
 
-@jit()
+@inner()
 def fold(values, sigma, sums):
     """sums_j += q_j and values_j -= q_j, with q_j = (σ + values_j) - σ."""
     for j in range(values.shape[0]):
@@ -87,7 +87,7 @@ def fold(values, sigma, sums):
         values[j] -= q
 
 
-@jit()
+@inner()
 def _fold_along(values, sigmas, lanes, sums, at):
     """The same where all values belong to one sum, the one at `at`."""
     for k in range(sigmas.shape[0]):

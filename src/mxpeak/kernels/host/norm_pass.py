@@ -16,7 +16,7 @@ import math
 import numpy as np
 from numba import carray
 
-from mxpeak.kernels.host.jit import jit
+from mxpeak.kernels.host.jit import ONE, inner, jit
 from mxpeak.kernels.host.magnitude import (
     key,
     largest_part,
@@ -36,8 +36,9 @@ from mxpeak.kernels.host.native import float_of, pointer
 SEGMENT = 1024
 #: The same of a line by itself; it fits into a buffer of four segments.
 LONG = 4 * SEGMENT
-#: What is wanted of a pass, to be combined; of a tile whose lines are its rows, sums along them are sums by row.
-MAX, SQUARES, ALONG, ACROSS = 1, 2, 4, 8
+#: What is wanted of a pass, to be combined; of a tile whose lines are its rows, sums along them are sums by row.  They
+#: have a type, as `ONE` has.
+MAX, SQUARES, ALONG, ACROSS = (np.int64(2**bit) for bit in range(4))
 ROWS, COLUMNS = ALONG, ACROSS
 #: The columns of the table of tiles; strides are in bytes, and `turned` says that lines are columns.
 (
@@ -77,7 +78,7 @@ _FAST = {"reassoc", "contract"}
 # --- one segment of one line, or of four ------------------------------------------------------------------------
 
 
-@jit()
+@inner()
 def _largest(a):
     top = least_key(a[0])
     for j in range(a.shape[0]):
@@ -85,7 +86,7 @@ def _largest(a):
     return of_key(top, a[0])
 
 
-@jit(fastmath=_FAST)
+@inner(fastmath=_FAST)
 def _squares(a):
     total = 0.0
     for j in range(a.shape[0]):
@@ -93,7 +94,7 @@ def _squares(a):
     return total
 
 
-@jit(fastmath=_FAST)
+@inner(fastmath=_FAST)
 def _sum(a):
     total = 0.0
     for j in range(a.shape[0]):
@@ -101,7 +102,7 @@ def _sum(a):
     return total
 
 
-@jit()
+@inner()
 def _largest_four(a, b, c, d):
     top = least_key(a[0])
     for j in range(a.shape[0]):
@@ -109,7 +110,7 @@ def _largest_four(a, b, c, d):
     return of_key(top, a[0])
 
 
-@jit(fastmath=_FAST)
+@inner(fastmath=_FAST)
 def _squares_four(a, b, c, d):
     s0 = s1 = s2 = s3 = 0.0
     for j in range(a.shape[0]):
@@ -120,7 +121,7 @@ def _squares_four(a, b, c, d):
     return (s0 + s1) + (s2 + s3)
 
 
-@jit(fastmath=_FAST)
+@inner(fastmath=_FAST)
 def _along_four(a, b, c, d):
     s0 = s1 = s2 = s3 = 0.0
     for j in range(a.shape[0]):
@@ -131,13 +132,13 @@ def _along_four(a, b, c, d):
     return s0, s1, s2, s3
 
 
-@jit(fastmath=_FAST)
+@inner(fastmath=_FAST)
 def _add_four(a, b, c, d, across):
     for j in range(a.shape[0]):
         across[j] += (magnitude(a[j]) + magnitude(b[j])) + (magnitude(c[j]) + magnitude(d[j]))
 
 
-@jit(fastmath=_FAST)
+@inner(fastmath=_FAST)
 def _sum_four(a, b, c, d, across):
     """Sums along the lines, returned, and across them."""
     s0 = s1 = s2 = s3 = 0.0
@@ -151,7 +152,7 @@ def _sum_four(a, b, c, d, across):
     return s0, s1, s2, s3
 
 
-@jit(fastmath=_FAST)
+@inner(fastmath=_FAST)
 def _all_four(a, b, c, d, across):
     """Sums along the lines and across them; the largest, and the sum of squares."""
     s0 = s1 = s2 = s3 = q0 = q1 = 0.0
@@ -172,7 +173,7 @@ def _all_four(a, b, c, d, across):
 # --- the same where fp64's range is too small -------------------------------------------------------------------
 
 
-@jit()
+@inner()
 def _peak(a):
     """The largest real or imaginary part, NaN if there is one."""
     top = np.int64(0)
@@ -181,7 +182,7 @@ def _peak(a):
     return float_of(np.uint64(top))
 
 
-@jit()
+@inner()
 def _safe(a, across):
     """Σ |a| and max |a|, and across += |a|."""
     total, top = 0.0, np.int64(0)
@@ -193,7 +194,7 @@ def _safe(a, across):
     return total, float_of(np.uint64(top))
 
 
-@jit()
+@inner()
 def _add_squares(a, total, squares):
     """Book the squares of a segment, of which `total` is the plain sum."""
     if not square_may_overflow(a[0]) or LEAST_SUM <= total <= MOST_SUM:
@@ -219,12 +220,12 @@ def _add_squares(a, total, squares):
 # --- a group of up to four lines --------------------------------------------------------------------------------
 
 
-@jit()
+@inner()
 def _raise_to(tops, x):
     tops[0] = max(tops[0], ordered(x))
 
 
-@jit()
+@inner()
 def one_line(want, a, waste, tops, squares):
     """The sum along a segment; the largest and the squares booked."""
     if want & MAX:
@@ -242,7 +243,7 @@ def one_line(want, a, waste, tops, squares):
     return total
 
 
-@jit()
+@inner()
 def _four_apart(want, a, b, c, d, waste, tops, squares):
     """Four lines without sums across: the sums along them; the largest and the squares booked."""
     if want & MAX:
@@ -263,7 +264,7 @@ def _four_apart(want, a, b, c, d, waste, tops, squares):
     return s0, s1, s2, s3
 
 
-@jit()
+@inner()
 def _book_squares(total, a, b, c, d, squares):
     """The squares of four segments, of which `total` is the plain sum."""
     if not square_may_overflow(a[0]) or LEAST_SUM <= total <= MOST_SUM:
@@ -273,7 +274,7 @@ def _book_squares(total, a, b, c, d, squares):
             _add_squares(x, _squares(x), squares)
 
 
-@jit()
+@inner()
 def _four_fast(want, a, b, c, d, across):
     """Sums across; along too, the largest and the sum of squares, where wanted."""
     if want & (MAX | SQUARES):
@@ -285,7 +286,7 @@ def _four_fast(want, a, b, c, d, across):
     return 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
 
 
-@jit()
+@inner()
 def four_lines(want, a, b, c, d, across, waste, tops, squares):
     """Sums across, and along, returned, where wanted; the largest and the squares booked."""
     if not want & ACROSS:
@@ -306,7 +307,7 @@ def four_lines(want, a, b, c, d, across, waste, tops, squares):
     return s0, s1, s2, s3
 
 
-@jit()
+@inner()
 def _four_safely(want, a, b, c, d, across, tops, squares):
     """The same where |x|² may leave fp64's range."""
     if _peak(a) == _peak(b) == _peak(c) == _peak(d) == 0.0:
@@ -323,7 +324,7 @@ def _four_safely(want, a, b, c, d, across, tops, squares):
     return s0, s1, s2, s3
 
 
-@jit()
+@inner()
 def segment(tile, line, begin, end, sample, buffer):
     """Entries begin … end-1 of a line, as they lie, or, where they lie apart, copied to the address `buffer`."""
     address = tile[ADDRESS] + line * tile[LINE_STRIDE] + begin * tile[STRIDE]
@@ -335,7 +336,7 @@ def segment(tile, line, begin, end, sample, buffer):
     return copied
 
 
-@jit()
+@inner()
 def _four_stretches(want, tile, line, count, begin, end, origin, sample, buffer, across, waste, tops, squares):
     """Entries begin … end-1 of `count` <= 4 lines; those that are missing are zeros.  `origin` is at across[0]."""
     s0 = s1 = s2 = s3 = 0.0
@@ -353,7 +354,7 @@ def _four_stretches(want, tile, line, count, begin, end, origin, sample, buffer,
     return s0, s1, s2, s3
 
 
-@jit()
+@inner()
 def _one_stretch(want, tile, line, begin, end, sample, buffer, waste, tops, squares):
     """Entries begin … end-1 of one line, where no sums across are wanted."""
     total = 0.0
@@ -366,13 +367,13 @@ def _one_stretch(want, tile, line, begin, end, sample, buffer, waste, tops, squa
 # --- tiles ------------------------------------------------------------------------------------------------------
 
 
-@jit()
+@inner()
 def chunks(tile):
     """Into how many chunks a tile is cut."""
     return -(-tile[LINES] // tile[CHUNK]) * -(-tile[LENGTH] // tile[PIECE])
 
 
-@jit()
+@inner()
 def cut(tile, c):
     """Chunk c: its lines, and its entries of each."""
     pieces = -(-tile[LENGTH] // tile[PIECE])
@@ -380,7 +381,7 @@ def cut(tile, c):
     return line0, min(tile[LINES], line0 + tile[CHUNK]), begin, min(tile[LENGTH], begin + tile[PIECE])
 
 
-@jit()
+@inner()
 def _before(tile, index):
     """How many of a line's entries have a global index less than this one."""
     t = index - tile[FIRST]
@@ -390,7 +391,7 @@ def _before(tile, index):
     return min(max(rounds * tile[NB] + min(t - rounds * tile[JUMP], tile[NB]), 0), tile[LENGTH])
 
 
-@jit()
+@inner()
 def reach(tile, line, begin, end):
     """The part of begin:end of a line that lies inside the band."""
     low, high = begin, end
@@ -405,7 +406,7 @@ def reach(tile, line, begin, end):
     return low, max(low, high)
 
 
-@jit()
+@inner()
 def _chunk_by_four(want, tile, line0, line1, begin, end, sample, buffer, across, along_out, waste, tops, squares):
     """Lines line0 … line1-1 of a tile, their entries begin … end-1, four lines together in what all four have."""
     lows, highs, sums = np.empty(4, np.int64), np.empty(4, np.int64), np.empty(4)
@@ -426,7 +427,7 @@ def _chunk_by_four(want, tile, line0, line1, begin, end, sample, buffer, across,
                     want,
                     tile,
                     line + k,
-                    1,
+                    ONE,
                     lows[k],
                     min(low, highs[k]),
                     begin,
@@ -442,7 +443,7 @@ def _chunk_by_four(want, tile, line0, line1, begin, end, sample, buffer, across,
                     want,
                     tile,
                     line + k,
-                    1,
+                    ONE,
                     max(high, lows[k]),
                     highs[k],
                     begin,
@@ -457,7 +458,7 @@ def _chunk_by_four(want, tile, line0, line1, begin, end, sample, buffer, across,
                 along_out[tile[LINE0] + line + k] += sums[k]
 
 
-@jit()
+@inner()
 def _chunk_along(want, tile, line0, line1, begin, end, sample, buffer, along_out, waste, tops, squares):
     """The same of whole lines where no sums across are wanted: one by one."""
     for line in range(line0, line1):
@@ -506,7 +507,7 @@ def norm_pass(tid, threads, want, sample, tiles, buffers, across, by_row, by_col
         number += chunks(tile)
 
 
-@jit()
+@inner()
 def _read(words):
     """The union of all bits: as little as can be done with them."""
     seen = np.uint64(0)

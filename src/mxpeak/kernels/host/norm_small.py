@@ -10,7 +10,7 @@ import math
 import numpy as np
 from numba import carray
 
-from mxpeak.kernels.host.jit import jit
+from mxpeak.kernels.host.jit import inner, jit
 from mxpeak.kernels.host.magnitude import ordered
 from mxpeak.kernels.host.native import float_of, pointer
 from mxpeak.kernels.host.norm_pass import ACROSS, ALONG, COLUMNS, MAX, ROWS, SEGMENT, SQUARES, four_lines, one_line
@@ -54,7 +54,7 @@ def small_norm(A, want):
     return math.sqrt(squares[0]) if squares[1] == 0.0 and squares[2] == 0.0 else THE_LONG_WAY
 
 
-@jit()
+@inner()
 def _across(A, address, lines, length, stride, waste, tops, squares):
     """The largest of the sums across lines."""
     sums, zeros = np.zeros(length), np.zeros(min(length, SEGMENT), A.dtype)

@@ -16,7 +16,7 @@ from llvmlite import ir
 from numba import carray, types
 from numba.extending import intrinsic
 
-from mxpeak.kernels.host.jit import FLAG, INT, MATRIX32, jit
+from mxpeak.kernels.host.jit import FLAG, INT, MATRIX32, ZERO, inner, jit
 from mxpeak.kernels.host.native import HAS_FP16, address_of, bits_of, pointer, prefetch, row
 from mxpeak.kernels.host.rows import part_of
 from mxpeak.kernels.host.units import COLUMNS, DEPTH, ROWS, Unit, begin, end, subtract_lanes, tile
@@ -155,7 +155,7 @@ def _narrowed_fp16(typingctx, value):
     return types.uint16(types.float32), codegen
 
 
-@jit(inline="always")
+@inner(inline="always")
 def _rounded_bf16(x):
     """The upper half of x's bits: add half of what is cut off, less one where the last kept bit is 0; NaN stays NaN."""
     bits = bits_of(x)
@@ -163,13 +163,13 @@ def _rounded_bf16(x):
     return np.uint16((up if x == x else np.uint32(bits | np.uint32(0x400000))) >> np.uint32(16))
 
 
-@jit(inline="always")
+@inner(inline="always")
 def _halves(A, i, count):
     """Row i of a table of pairs as its single numbers."""
     return carray(pointer(address_of(A, i, 0)), (count,), np.uint16)
 
 
-@jit()
+@inner()
 def round_rows(source, target, r0, r1, fp16):
     """Rows r0:r1 of target = source rounded, and zeros behind them."""
     k = source.shape[1]
@@ -192,12 +192,12 @@ def round_left(tid, threads, source, target, fp16):
     round_rows(source, target, r0, r1, fp16)
 
 
-@jit(inline="always")
+@inner(inline="always")
 def _pair(low, high):
     return np.uint32(np.uint32(low) | (np.uint32(high) << np.uint32(16)))
 
 
-@jit()
+@inner()
 def round_strips(source, strips, first_pair, s0, s1, fp16):
     """Strips s0:s1 = source rounded, in pairs from `first_pair` on, and zeros below it and beside it."""
     k, n = source.shape
@@ -224,13 +224,13 @@ def round_strips(source, strips, first_pair, s0, s1, fp16):
 def round_right(tid, threads, source, strips, fp16):
     """strips = source rounded, a thread some strips."""
     s0, s1 = part_of(tid, threads, strips.shape[0])
-    round_strips(source, strips, 0, s0, s1, fp16)
+    round_strips(source, strips, ZERO, s0, s1, fp16)
 
 
 # --- the product
 
 
-@jit()
+@inner()
 def _subtract(C, i, rows, c0, c1, t):
     """C[i : i+rows, c0:c1] -= the numbers from address t on, in rows of COLUMNS."""
     for r in range(rows):
@@ -243,7 +243,7 @@ def _subtract(C, i, rows, c0, c1, t):
                 c[j] -= sums[j]
 
 
-@jit()
+@inner()
 def subtract_tiles(unit, unit_rows, C, A, strips, first, depths, r0, r1, s0, s1, T):
     """C -= A B on rows r0:r1 and B's strips s0:s1, C's first column being B's `first`; sums of all k = 32·depths first.
 
@@ -254,7 +254,7 @@ def subtract_tiles(unit, unit_rows, C, A, strips, first, depths, r0, r1, s0, s1,
     lda, strip_bytes = np.int64(A.strides[0]), np.int64(strips.strides[0])
     group = 1 + GROUP_BYTES // (strip_bytes + 1)
     other = T + ROWS * COLUMNS * 4
-    last_i, last_rows, last_c0, last_c1, last = 0, 0, 0, 0, T
+    last_i, last_rows, last_c0, last_c1, last = ZERO, ZERO, ZERO, ZERO, T
     for g in range(s0, s1, group):
         for i in range(r0, r1, unit_rows):
             rows = min(unit_rows, r1 - i)
@@ -271,7 +271,7 @@ def subtract_tiles(unit, unit_rows, C, A, strips, first, depths, r0, r1, s0, s1,
     _subtract(C, last_i, last_rows, last_c0, last_c1, last)
 
 
-@jit(inline="always")
+@inner(inline="always")
 def tiles_of(scratch, tid):
     """The address of a thread's two tiles, on a cache line."""
     return (address_of(scratch, tid, 0) + 63) // 64 * 64

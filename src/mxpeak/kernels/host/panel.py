@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from mxpeak.kernels.contract.lu import HAS_TOP, HEAD, ROW, VALUE
-from mxpeak.kernels.host.jit import INT, INTEGERS, MATRIX, TABLE, VECTOR, jit
+from mxpeak.kernels.host.jit import INT, INTEGERS, MATRIX, TABLE, VECTOR, inner, jit
 from mxpeak.kernels.host.native import address_of, barrier, call_at, column, cycles, gemm_at, prefetch, trsm_at
 
 RIGHT, LEFT, CROUT = range(3)
@@ -23,13 +23,13 @@ LEAF, SOLVE, TOP, UPDATE = range(4)
 SINGULAR, BROKEN, LEAF_CYCLES, SWAP_CYCLES, ALL_CYCLES = range(5)
 
 
-@jit()
+@inner()
 def _tile_rows(t, tile, first, rows):
     """The active rows of tile t."""
     return max(t * tile, first), min((t + 1) * tile, rows)
 
 
-@jit(fastmath={"contract"})
+@inner(fastmath={"contract"})
 def _finish_column(A, L1, j, c0, c1, r0, r1, variant, reciprocal):
     """Rows r0:r1 after pivot j is known: scale column j, then bring up to date what this variant needs next.
 
@@ -55,7 +55,7 @@ def _finish_column(A, L1, j, c0, c1, r0, r1, variant, reciprocal):
                 a_next[r] -= l_k[r] * u
 
 
-@jit()
+@inner()
 def _search(A, j, r0, r1, best, where, tid):
     """Thread tid's largest |A[r, j]| so far, and its row; on ties the upper row; a NaN never wins."""
     largest, at = best[tid * 8], where[tid * 8]
@@ -68,12 +68,12 @@ def _search(A, j, r0, r1, best, where, tid):
     best[tid * 8], where[tid * 8] = largest, at
 
 
-@jit()
+@inner()
 def _to_global(il, nb, p, P):
     return (il // nb * P + p) * nb + il % nb
 
 
-@jit()
+@inner()
 def _move_rows(A, L1, j, top, pivots, geometry, mine, state, best, where, threads, exchange):
     """Thread 0: the best candidate of all threads and ranks becomes row j of L1; row j goes where it came from.
 
@@ -121,7 +121,7 @@ def _move_rows(A, L1, j, top, pivots, geometry, mine, state, best, where, thread
             A[at, c] = mine[HEAD + jb + c]
 
 
-@jit()
+@inner()
 def _row_of_u(L1, j, c0, c1, variant):
     """Thread 0: what left and Crout need of U besides the pivot row itself.
 
@@ -138,7 +138,7 @@ def _row_of_u(L1, j, c0, c1, variant):
                 L1[j, c] -= L1[j, k] * L1[k, c]
 
 
-@jit()
+@inner()
 def _leaf(tid, threads, A, L1, c0, c1, top, variant, pivots, geometry, mine, state, best, where, sync, exchange, give):
     """Factor columns c0:c1 one by one."""
     rows, tile = A.shape[0], geometry[4]
@@ -168,7 +168,7 @@ def _leaf(tid, threads, A, L1, c0, c1, top, variant, pivots, geometry, mine, sta
                 _search(A, j + 1, r0, r1, best, where, tid)
 
 
-@jit()
+@inner()
 def _update(tid, threads, A, L1, op, top, tile, gemm):
     """A[r0:, c0:c1] -= A[r0:, k0:k1] · L1[k0:k1, c0:c1], each thread its own tiles; one thread: all rows at once."""
     rows = A.shape[0]

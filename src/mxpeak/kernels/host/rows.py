@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import numpy as np
 
-from mxpeak.kernels.host.jit import INT, INTEGERS, MATRIX, MATRIX32, jit
+from mxpeak.kernels.host.jit import INT, INTEGERS, MATRIX, MATRIX32, inner, jit
 from mxpeak.kernels.host.native import row
 
 #: Columns of a strip: two panels' worth of rows of it fit in half a megabyte.
 STRIP = 128
 
 
-@jit()
+@inner()
 def part_of(tid, threads, count):
     """The share of thread tid of 0:count: contiguous."""
     return count * tid // threads, count * (tid + 1) // threads
 
 
-@jit()
+@inner()
 def _move(source, target):
     for c in range(target.shape[0]):
         target[c] = source[c]

@@ -15,7 +15,7 @@ import math
 import numpy as np
 from numba import types
 
-from mxpeak.kernels.host.jit import FLAG, INT, MATRIX32, jit
+from mxpeak.kernels.host.jit import FLAG, INT, MATRIX32, ZERO, inner, jit
 from mxpeak.kernels.host.native import address_of, gemm_at
 from mxpeak.kernels.host.operands import (
     CONFIG,
@@ -73,7 +73,7 @@ def strips_of_X(threads: int, n: int) -> np.ndarray:
     return aligned(math.prod(shape), np.dtype(np.int32)).reshape(shape)
 
 
-@jit()
+@inner()
 def _multiply_right(B, i, rows, j0, size, W, copy, gemm):
     """B_j = B_j W_jj for some rows of B; BLAS sees the transposes."""
     for r in range(rows):
@@ -84,7 +84,7 @@ def _multiply_right(B, i, rows, j0, size, W, copy, gemm):
     gemm_at(gemm, size, rows, size, one, W_jj, ldw, address_of(copy, 0, 0), BLOCK, address_of(B, i, j0), ldb)
 
 
-@jit()
+@inner()
 def _multiply_left(B, i0, size, j, columns, W, copy, gemm):
     """B_i = W_ii B_i for some columns of B."""
     for r in range(size):
@@ -148,9 +148,9 @@ def solve_right_rounded(tid, threads, unit, unit_rows, fp16, B, W, T_strips, X_r
             if j0 > 0:
                 strips, depths = T_strips[s0 : s0 + BLOCK // COLUMNS], j0 // DEPTH
                 T = tiles_of(scratch, tid)
-                subtract_tiles(unit, unit_rows, B_j, X_low, strips, 0, depths, 0, rows, 0, strips.shape[0], T)
+                subtract_tiles(unit, unit_rows, B_j, X_low, strips, ZERO, depths, ZERO, rows, ZERO, strips.shape[0], T)
             _multiply_right(B, i, rows, j0, size, W, copy, gemm)
-            round_rows(B_j, X_low[:, j0 // 2 : (j0 + BLOCK) // 2], 0, rows, fp16)
+            round_rows(B_j, X_low[:, j0 // 2 : (j0 + BLOCK) // 2], ZERO, rows, fp16)
     end(unit)
 
 
@@ -169,7 +169,7 @@ def solve_left_rounded(tid, threads, unit, unit_rows, fp16, B, W, T_rows, X_stri
             B_i = B[i0 : i0 + size, j : j + columns]
             if i0 > 0:
                 T = tiles_of(scratch, tid)
-                subtract_tiles(unit, unit_rows, B_i, T_rows[i0:], X_low, 0, i0 // DEPTH, 0, size, 0, s1, T)
+                subtract_tiles(unit, unit_rows, B_i, T_rows[i0:], X_low, ZERO, i0 // DEPTH, ZERO, size, ZERO, s1, T)
             _multiply_left(B, i0, size, j, columns, W, copy, gemm)
-            round_strips(B_i, X_low, i0 // 2, 0, s1, fp16)
+            round_strips(B_i, X_low, i0 // 2, ZERO, s1, fp16)
     end(unit)

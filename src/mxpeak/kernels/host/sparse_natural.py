@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from mxpeak.kernels.host import sparse_sweep as sweep
-from mxpeak.kernels.host.jit import jit
+from mxpeak.kernels.host.jit import inner, jit
 from mxpeak.kernels.host.native import SPINS, atomic_add, atomic_load, call_at, piece, prefetch_read
 from mxpeak.kernels.host.sparse_native import widened_value
 
@@ -31,7 +31,7 @@ AHEAD = 512
 ROWS_AHEAD = 6
 
 
-@jit(fastmath={"contract"}, inline="always")
+@inner(fastmath={"contract"}, inline="always")
 def _sum(first, end, columns, values, x):
     """Σ a_ij x_j over some entries, in four sums: one would wait for itself."""
     s0 = s1 = s2 = s3 = x.dtype.type(0)
@@ -48,7 +48,7 @@ def _sum(first, end, columns, values, x):
     return (s0 + s1) + (s2 + s3)
 
 
-@jit(fastmath={"contract"}, inline="always")
+@inner(fastmath={"contract"}, inline="always")
 def _forward(i, l0, l1, u0, u1, columns, values, diagonal, b, x, keep, from_zero):
     """x_i = (b_i - Σ_L a_ij x_j - Σ_U a_ij x_j) / a_ii, the last entry of L at the end: its x_j is the youngest."""
     one = x.dtype.type(1)
@@ -64,7 +64,7 @@ def _forward(i, l0, l1, u0, u1, columns, values, diagonal, b, x, keep, from_zero
     x[i] = (left - after - a * youngest) * reciprocal
 
 
-@jit(fastmath={"contract"}, inline="always")
+@inner(fastmath={"contract"}, inline="always")
 def _backward(i, l0, l1, u0, u1, columns, values, diagonal, b, x, kept):
     """The same from the last row on, the first entry of U at the end; what was kept has L x subtracted already."""
     one = x.dtype.type(1)
@@ -78,7 +78,7 @@ def _backward(i, l0, l1, u0, u1, columns, values, diagonal, b, x, kept):
     x[i] = left * reciprocal
 
 
-@jit(inline="always")
+@inner(inline="always")
 def _ask(a, first, end):
     """Ask for the cache lines of a[first:end], which may lie outside of a."""
     at, end_at = np.int64(a.ctypes.data) + a.itemsize * first, np.int64(a.ctypes.data) + a.itemsize * end
@@ -87,13 +87,13 @@ def _ask(a, first, end):
         at += 64
 
 
-@jit(inline="always")
+@inner(inline="always")
 def _all(a):
     """The array, without the counting of references to it."""
     return piece(a, 0, a.shape[0])
 
 
-@jit()
+@inner()
 def wait(tid, threads, progress, needs, u, yield_address):
     """Return once every other thread has come as far as unit u needs."""
     for s in range(threads):
@@ -104,7 +104,7 @@ def wait(tid, threads, progress, needs, u, yield_address):
                 call_at(yield_address)
 
 
-@jit(inline="always")
+@inner(inline="always")
 def say(progress, tid, done):
     """Tell the others how far this thread has come."""
     atomic_add(progress, tid * APART, done - progress[tid * APART])

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from mxpeak.kernels.host.jit import jit
+from mxpeak.kernels.host.jit import inner, jit
 from mxpeak.kernels.host.sparse_native import LANES
 
 #: Columns of the table of chunks: first row, rows, first slot, first near and far slot, then the counts of L and of U.
@@ -72,7 +72,7 @@ def cut_rows(tid, threads, starts, new_to_old, old_to_new, indptr, indices, adap
         counts[g] = count
 
 
-@jit(inline="always")
+@inner(inline="always")
 def find(known, size, value, hint):
     """The index of a value among the first `size`; the hint is looked at first.  -1 if it is not there."""
     if 0 <= hint < size and known[hint] == value:
@@ -83,7 +83,7 @@ def find(known, size, value, hint):
     return -1
 
 
-@jit()
+@inner()
 def _gather(row0, rows, upper, new_to_old, old_to_new, indptr, indices, start, column, lane, entry):
     """One part of a chunk, row after row: column (new number), lane, index into `indices`; returns how many entries."""
     n, count = old_to_new.shape[0], 0
@@ -97,7 +97,7 @@ def _gather(row0, rows, upper, new_to_old, old_to_new, indptr, indices, start, c
     return count
 
 
-@jit()
+@inner()
 def _differences(row0, rows, entries, column, lane, known, count, columns, storage):
     """The differences of one part of a chunk that become runs: known[:size], in order of first sight; returns size."""
     size, hint = 0, 0
@@ -124,7 +124,7 @@ def _differences(row0, rows, entries, column, lane, known, count, columns, stora
     return kept
 
 
-@jit()
+@inner()
 def _assign_slots(row0, entries, column, lane, known, runs, low, high, slot):
     """slot[e] = the run of an entry, or -1 - s for the s-th of its row that is in none; returns how many such slots.
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from mxpeak.kernels.host.jit import jit
+from mxpeak.kernels.host.jit import inner, jit
 from mxpeak.kernels.host.native import atomic_add, bits_of
 
 
@@ -26,7 +26,7 @@ def stencil_counts(tid, threads, box, first, indptr):
                 indptr[1 + (z * ny + y) * nx + x] = flat * _around(first[0] + x, box[3])
 
 
-@jit(inline="always")
+@inner(inline="always")
 def _around(x, end):
     """How many of x-1, x, x+1 lie in 0 … end-1."""
     return 1 + (1 if x > 0 else 0) + (1 if x + 1 < end else 0)
@@ -58,7 +58,7 @@ def stencil_rows(tid, threads, box, first, halo, weights, indptr, indices, data)
                             at += 1
 
 
-@jit(inline="always")
+@inner(inline="always")
 def _column(box, halo, x, y, z):
     nx, ny, nz = box[0], box[1], box[2]
     sx, sy, sz = _side(x, nx), _side(y, ny), _side(z, nz)
@@ -68,7 +68,7 @@ def _column(box, halo, x, y, z):
     return nx * ny * nz + h[0] + ((z - h[3]) * h[5] + y - h[2]) * h[4] + x - h[1]
 
 
-@jit(inline="always")
+@inner(inline="always")
 def _side(x, end):
     """-1 before 0, 1 from `end` on, else 0."""
     return -1 if x < 0 else (1 if x >= end else 0)
@@ -113,7 +113,7 @@ def levels(indptr, indices, n, level):
     return most
 
 
-@jit(inline="always")
+@inner(inline="always")
 def _weight(i):
     """A number without order: the same of a row wherever it is asked for (splitmix64)."""
     z = np.uint64(i) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(0x9E3779B97F4A7C15)
@@ -239,7 +239,7 @@ def merge_rows(tid, threads, indptr, indices, data, n, first, columns, to, out_i
             at += 1
 
 
-@jit()
+@inner()
 def _has(indptr, indices, i, j):
     low, high = indptr[i], indptr[i + 1]
     while low < high:

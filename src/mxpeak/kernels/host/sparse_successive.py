@@ -20,7 +20,7 @@ from __future__ import annotations
 import numpy as np
 
 from mxpeak.kernels.host import sparse_sweep as sweep
-from mxpeak.kernels.host.jit import jit
+from mxpeak.kernels.host.jit import inner, jit
 from mxpeak.kernels.host.native import piece
 from mxpeak.kernels.host.sparse_native import SUCCESSIVE as LANES
 from mxpeak.kernels.host.sparse_native import recurrence, sum_successive_columns, sum_successive_runs, widened_value
@@ -37,7 +37,7 @@ BEFORE, EARLIER, LATER, AFTER, PARTS = 0, 1, 2, 3, 4
 UNIT, LEAST = 5, LANES // 4
 
 
-@jit(inline="always")
+@inner(inline="always")
 def _slots_before(table, c, part):
     """The first slot and the first slot of columns of a part."""
     slot, far = np.int64(table[c, SLOT]), np.int64(table[c, FAR])
@@ -47,7 +47,7 @@ def _slots_before(table, c, part):
     return slot, far
 
 
-@jit(inline="always")
+@inner(inline="always")
 def _add(table, c, after, first, end, bases, far, values, x, out):
     """out = the parts first … end-1 of a chunk times x, of all lanes.
 
@@ -68,7 +68,7 @@ def _add(table, c, after, first, end, bases, far, values, x, out):
             sum_successive_columns(values, value0, far, far0, columns, x, row, out, False, far_ahead, down)
 
 
-@jit(fastmath={"contract"}, inline="always")
+@inner(fastmath={"contract"}, inline="always")
 def _inner(table, c, part, slot, far0, lane, bases, far, values, x):
     """Σ a_ij x_j over the entries of one row in one part."""
     runs, columns = np.int64(table[c, COUNTS + 2 * part]), np.int64(table[c, COUNTS + 2 * part + 1])
@@ -81,7 +81,7 @@ def _inner(table, c, part, slot, far0, lane, bases, far, values, x):
     return total
 
 
-@jit(inline="always")
+@inner(inline="always")
 def _is_next(table, c, part, slot, far0, bases, far, apart):
     """Whether a part has one slot, and in it nothing but the row next to each."""
     runs, columns = table[c, COUNTS + 2 * part], table[c, COUNTS + 2 * part + 1]
@@ -95,7 +95,7 @@ def _is_next(table, c, part, slot, far0, bases, far, apart):
     return others == 0
 
 
-@jit(fastmath={"contract"}, inline="always")
+@inner(fastmath={"contract"}, inline="always")
 def _terms(row, rows, slot, values, diagonal, b, first, second, p, q):
     """p = (b - first - second) / d and q = a / d of a chunk's rows, with the a_ij of one slot."""
     b_c, d_c, one = piece(b, row, rows), piece(diagonal, row, rows), p.dtype.type(1)
@@ -261,7 +261,7 @@ def cut_chunks(new_to_old, old_to_new, indptr, indices, chunk_row, units):
     return chunks, count
 
 
-@jit(inline="always")
+@inner(inline="always")
 def _slots_of(row0, rows, where, columns, packed, known, hits, part_of, column, lane, entry, slot, part, counts):
     """The entries of a chunk, and which slot of which part each is in; counts becomes runs and columns by part.
 

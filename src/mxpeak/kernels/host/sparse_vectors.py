@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from mxpeak.kernels.host.jit import jit
+from mxpeak.kernels.host.jit import inner, jit
 from mxpeak.kernels.host.native import piece, row
 
 #: Rows of a block: of a basis of 30 fp32 vectors they fit a core's second cache.
@@ -14,14 +14,14 @@ SHORT = 512
 _SUM = {"contract", "reassoc"}
 
 
-@jit(inline="always")
+@inner(inline="always")
 def _share(n, tid, threads):
     """First and last row of a thread's blocks."""
     blocks = (n + BLOCK - 1) // BLOCK
     return BLOCK * (blocks * tid // threads), min(n, BLOCK * (blocks * (tid + 1) // threads))
 
 
-@jit(fastmath=_SUM)
+@inner(fastmath=_SUM)
 def _dot(x, y):
     total = x.dtype.type(0)
     for i in range(x.shape[0]):
@@ -29,7 +29,7 @@ def _dot(x, y):
     return total
 
 
-@jit(fastmath=_SUM)
+@inner(fastmath=_SUM)
 def _dot4(q0, q1, q2, q3, w):
     zero = w.dtype.type(0)
     a, b, c, d = zero, zero, zero, zero
@@ -41,19 +41,19 @@ def _dot4(q0, q1, q2, q3, w):
     return a, b, c, d
 
 
-@jit(fastmath={"contract"})
+@inner(fastmath={"contract"})
 def _subtract4(w, q0, q1, q2, q3, a, b, c, d):
     for i in range(w.shape[0]):
         w[i] -= (q0[i] * a + q1[i] * b) + (q2[i] * c + q3[i] * d)
 
 
-@jit(fastmath={"contract"})
+@inner(fastmath={"contract"})
 def _subtract(w, q, a):
     for i in range(w.shape[0]):
         w[i] -= q[i] * a
 
 
-@jit(inline="always")
+@inner(inline="always")
 def _dots(Q, k, first, end, w, h):
     """h_j += Σ q_j w over some rows."""
     for at in range(first, end, SHORT):
@@ -73,7 +73,7 @@ def _dots(Q, k, first, end, w, h):
             j += 1
 
 
-@jit(inline="always")
+@inner(inline="always")
 def _subtract_all(Q, k, first, end, w, h):
     """w -= Σ h_j q_j over some rows; h has the vectors' type."""
     w_here, j = piece(w, first, end - first), 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from mxpeak.kernels.host.jit import FLAG, INT, INTEGERS, MATRIX, MATRIX32, VECTOR, jit
+from mxpeak.kernels.host.jit import FLAG, INT, INTEGERS, MATRIX, MATRIX32, VECTOR, inner, jit
 from mxpeak.kernels.host.native import address_of, prefetch_read, row
 from mxpeak.kernels.host.rows import part_of
 
@@ -17,7 +17,7 @@ PLAIN, ABSOLUTE, SQUARED = range(3)
 FORMS = {"plain": PLAIN, "absolute": ABSOLUTE, "squared": SQUARED}
 
 
-@jit(fastmath={"contract", "reassoc"})
+@inner(fastmath={"contract", "reassoc"})
 def _dot(a, x):
     total = 0.0
     for j in range(a.shape[0]):
@@ -25,7 +25,7 @@ def _dot(a, x):
     return total
 
 
-@jit(fastmath={"contract", "reassoc"})
+@inner(fastmath={"contract", "reassoc"})
 def _add_four_dots(y, i, a, b, c, d, x):
     """y[i : i+4] += four rows times x: more rows than one are on their way from memory."""
     s, t, u, v = 0.0, 0.0, 0.0, 0.0
@@ -40,7 +40,7 @@ def _add_four_dots(y, i, a, b, c, d, x):
     y[i + 3] += v
 
 
-@jit(fastmath={"contract", "reassoc"})
+@inner(fastmath={"contract", "reassoc"})
 def _dot_squared(a, x):
     total = 0.0
     for j in range(a.shape[0]):
@@ -49,7 +49,7 @@ def _dot_squared(a, x):
     return total
 
 
-@jit(fastmath={"contract", "reassoc"})
+@inner(fastmath={"contract", "reassoc"})
 def _dot_absolute(a, x):
     total = 0.0
     for j in range(a.shape[0]):
@@ -57,7 +57,7 @@ def _dot_absolute(a, x):
     return total
 
 
-@jit(fastmath={"contract"})
+@inner(fastmath={"contract"})
 def _add(y, factor, a):
     for j in range(a.shape[0]):
         y[j] += factor * np.float64(a[j])
@@ -111,7 +111,7 @@ def add_matvec(tid, threads, y, A, x, transposed):
             y[i] += _dot(row(A, i, 0, n), x)
 
 
-@jit()
+@inner()
 def _columns_before(ig, nb, q, Q):
     """How many of the global columns before ig process column q owns."""
     blocks, ragged = ig // nb, ig % nb
@@ -150,7 +150,7 @@ def add_triangle_matvec(tid, threads, y, A, x, distribution, lower, form):
             y[il] += _dot_squared(a, x[c0:c1])
 
 
-@jit()
+@inner()
 def _greater(best, value):
     """The greater of both, NaN if one of them is."""
     return value if value > best or value != value else best
@@ -202,7 +202,7 @@ def scale_rows_columns(tid, threads, A, by_row, by_column):
             a[j] = np.float64(a[j]) * by_row[i] * by_column[j]
 
 
-@jit(fastmath={"contract", "reassoc"})
+@inner(fastmath={"contract", "reassoc"})
 def _abs_sum(a):
     """Σ |a_i|; reassociation lets it vectorize, and only tightens the bound n·u."""
     total = 0.0

@@ -24,7 +24,7 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
-from mxpeak.kernels.host.jit import jit
+from mxpeak.kernels.host.jit import inner
 
 #: A tile's most rows, and its columns; k is filled up with zeros to a multiple of DEPTH.
 ROWS, COLUMNS, DEPTH = 32, 32, 32
@@ -200,21 +200,21 @@ def _release(typingctx):
     return _assembled(AMX_BF16, "tilerelease", 0, [])
 
 
-@jit(inline="always")
+@inner(inline="always")
 def begin(unit, config):
     """Make this thread's tiles ready; config is the address of TILE_CONFIG."""
     if unit != AVX512_BF16:
         _load_config(config)
 
 
-@jit(inline="always")
+@inner(inline="always")
 def end(unit):
     """Give the tiles back: a thread without them is switched faster."""
     if unit != AVX512_BF16:
         _release()
 
 
-@jit(inline="always")
+@inner(inline="always")
 def tile(unit, T, A, lda, B, depths):
     """T = A B for the unit's rows of A, 32 columns of B and DEPTH·depths entries along k; all addresses, lda in bytes.
 
