@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,11 @@ def turn(file: Path) -> int:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests in turn: workers take a group when they have done with one."""
     items.sort(key=lambda item: turn(item.path))
+
+
+def pytest_collection_finish() -> None:
+    """What has been loaded by now stays: it need not be looked through for garbage again and again."""
+    gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)  # pytest-xdist's
