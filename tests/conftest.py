@@ -59,6 +59,11 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def pytest_sessionfinish() -> None:
+    """What is left is torn down as ever: Triton complains of all that stays."""
+    gc.unfreeze()
+
+
 @pytest.hookimpl(optionalhook=True)  # pytest-xdist's
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Groups go to workers whole.  xdist's own groups are marks that it writes into names, which pytest 9.2 undoes."""

@@ -33,7 +33,7 @@ class Job:
     """The tiles of one pass as compiled code takes them, and how many threads are worth it."""
 
     def __init__(self, tiles: Sequence[Tile], band: Band, wants: Collection[str], threads: int):
-        self.want = sum(WANTS[name] for name in wants)
+        self.want = int(sum(WANTS[name] for name in wants))
         self._arrays = [known(tile.A) for tile in tiles]  # the table holds addresses only: keep them alive
         self.threads = threads if sum(_bytes_in(band, array) for array in self._arrays) > ALONE else 1
         entries = [_entry(tile, A, band, self.want, self.threads) for tile, A in zip(tiles, self._arrays)]
