@@ -179,6 +179,17 @@ def touches_halo(tid, threads, indptr, indices, n, surface):
 
 
 @jit()
+def columns_descend(tid, threads, indptr, indices, n, found):
+    """found[tid] = 1 if in some of this thread's rows a column is below the one before it."""
+    found[tid] = 0
+    for i in range(n * tid // threads, n * (tid + 1) // threads):
+        for k in range(indptr[i] + 1, indptr[i + 1]):
+            if indices[k] < indices[k - 1]:
+                found[tid] = 1
+                return
+
+
+@jit()
 def bandwidth(tid, threads, indptr, indices, n, apart):
     """apart[tid] = the largest |i - j| of a local entry of this thread's rows."""
     most = 0

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from scipy.sparse import csr_array
 
 from mxpeak.kernels.contract.sparse import Order, Rows
 from mxpeak.kernels.host import sparse_natural as natural
@@ -70,10 +71,12 @@ class SparseSetup:
     def rows_of(self, indptr: Any, indices: Any, data: Any, n: int, halo: int) -> Rows:
         start = np.ascontiguousarray(indptr, np.int64)
         column, value = np.ascontiguousarray(indices, np.int32), np.ascontiguousarray(data, np.float64)
-        row = np.repeat(np.arange(n, dtype=np.int32), np.diff(start))
-        if ((np.diff(column) < 0) & (row[1:] == row[:-1])).any():
-            ascending = np.lexsort((column, row))
-            column, value = column[ascending], value[ascending]
+        found = np.zeros(self.threads, np.int64)
+        self._run(setup.columns_descend, start, column, n, found)
+        if found.any():
+            sorted_rows = csr_array((value.copy(), column.copy(), start), shape=(n, n + halo))
+            sorted_rows.sort_indices()
+            column, value = sorted_rows.indices.astype(np.int32, copy=False), sorted_rows.data
         return Rows(n, halo, start, column, value)
 
     def is_symmetric_pattern(self, rows: Rows) -> bool:
