@@ -338,7 +338,7 @@ def test_rows_are_taken_one_after_the_other_in_the_natural_order() -> None:
 
 
 def test_storage_follows_the_pattern() -> None:
-    assert mx.gmres(poisson(20, 20), np.ones(400))[1].storage == "packed"
+    assert mx.gmres(poisson(20, 20), np.ones(400), preconditioner="gs")[1].storage == "packed"
     rng = np.random.default_rng(1)
     A = sparse.random_array((1500, 1500), density=0.01, rng=rng) + sparse.eye_array(1500) * 30
     assert mx.gmres(A, np.ones(1500))[1].storage == "sell"

@@ -66,9 +66,12 @@ class SparseBasis:
 
     def combine(self, t: list[Any]) -> Vector:
         """Q t, in a vector that the next call overwrites."""
+        return self._combination(self._Q, t)
+
+    def _combination(self, Q: Any, t: list[Any]) -> Vector:
         flops = 2.0 * self._n * len(t)
         with self._spans("update", flops=flops, bytes=float(self._n * self._bytes * (len(t) + 1))):
-            self._kernels.combine(self._Q, t, self._combined)
+            self._kernels.combine(Q, t, self._combined)
         return self._combined
 
     def _summed(self, h: Vector) -> Vector:
@@ -100,9 +103,13 @@ class MixedSystem:
         self._kernels, self._comm, self._A, self._inner, self._spans = kernels, comm, A, inner, spans
         self._b, self._precondition = b, precondition
         self._bytes = PRECISIONS[inner.A.vectors].bytes
-        self._basis = SparseBasis(kernels, comm, A.n, restart + 1, inner.A.vectors, spans)
+        self._basis = self._empty_basis(restart)
         self._r, self._rho = zeros(kernels, A.n, "fp64"), 0.0
         self.x = A.halo_vector()
+
+    def _empty_basis(self, restart: int) -> SparseBasis:
+        """Memory for the vectors of a cycle."""
+        return SparseBasis(self._kernels, self._comm, self._A.n, restart + 1, self._inner.A.vectors, self._spans)
 
     @property
     def solution(self) -> Vector:
@@ -139,7 +146,9 @@ class MixedSystem:
 
     def update(self, d: Vector) -> None:
         """x += M^-1 d."""
-        z = self._inner.own(self._precondition(d))
+        self._add(self._inner.own(self._precondition(d)))
+
+    def _add(self, z: Vector) -> None:
         with self._spans("update", flops=2.0 * self._A.n, bytes=float(self._A.n * (16 + self._bytes))):
             self._kernels.add_scaled(self.solution, 1.0, z)
 

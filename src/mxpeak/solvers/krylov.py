@@ -232,7 +232,7 @@ class System(Protocol):
         """A M^-1 q."""
 
     def update(self, d: Vector) -> None:
-        """x = x + M^-1 d."""
+        """x = x + M^-1 d; or x + d, where the basis combines M^-1 q_k."""
 
 
 def gmres_ir(

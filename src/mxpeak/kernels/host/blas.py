@@ -6,6 +6,8 @@ BLAS knows column-major blocks; matrices here are row-major, so it gets their tr
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
 
@@ -123,6 +125,18 @@ def set_threads(threads: int) -> None:
     """Let BLAS use so many threads from now on."""
     for controller in _controllers():
         controller.set_num_threads(threads)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """BLAS on one thread inside: for what is done sooner than more threads are woken."""
+    before = [controller.num_threads for controller in _controllers()]
+    set_threads(1)
+    try:
+        yield
+    finally:
+        for controller, threads in zip(_controllers(), before):
+            controller.set_num_threads(threads)
 
 
 def blas_facts() -> dict[str, Any]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,7 @@ import scipy.sparse as sparse
 
 from mxpeak.distributed.sparse import SparseMatrix, vector_type, zeros
 from mxpeak.kernels.contract.sparse import Order, SparseKernels, Vector
+from mxpeak.kernels.host.blas import one_thread
 from mxpeak.library.inputs import Array
 from mxpeak.library.sparse.choosing import narrowest
 from mxpeak.library.sparse.inputs import Csr, rows_of_entries
@@ -65,10 +67,10 @@ def hierarchy(A: Csr, A_s: Csr, scaling: Scaling, coarsest: int = COARSEST) -> t
             made = pyamg.ruge_stuben_solver(near_one, max_coarse=coarsest)
         except (ValueError, ArithmeticError, IndexError, RuntimeError, np.linalg.LinAlgError) as error:
             return [], f"PyAMG made no hierarchy: {error}"
+    if len(made.levels) == 1:
+        return [], "PyAMG found no coarser level"
     grids = [Grid(*(_fp64(getattr(level, name, None)) for name in "APR")) for level in made.levels]
     grids[-1] = Grid(grids[-1].A)
-    if len(grids) == 1:
-        return [], "PyAMG found no coarser level"
     P, R = grids[0].P, grids[0].R
     with np.errstate(over="ignore"):
         P.data = columns.entries(P.data, rows_of_entries(P))
@@ -137,7 +139,7 @@ def _row_sums(A: Csr) -> float:
 def _fp64(T: Any) -> Csr:
     if T is None:
         return None
-    T = sparse.csr_array(T).astype(np.float64)
+    T = sparse.csr_array(T).astype(np.float64, copy=False)
     T.sum_duplicates()
     return T
 
@@ -251,12 +253,14 @@ def _stored(workshop: Workshop, grid: Grid, vectors: str) -> tuple[SparseMatrix,
     order = one_group(n)
     if grid.P is not None or n > DENSE:
         rows, order = workshop.ordered(rows)
-    return workshop.store(rows, order, narrowest(kernels, rows) or vectors, vectors), order
+    return workshop.store(rows, order, narrowest(kernels, rows) or vectors, vectors, brief=True), order
 
 
 def _inverse(kernels: SparseKernels, A: Csr, order: Order, vectors: str) -> Any:
     """The coarsest matrix's inverse, in its order; a pseudo-inverse, since of a Neumann problem it is singular."""
     if A.shape[0] > DENSE:
         return None
-    inverse = np.linalg.pinv(A.toarray())[np.ix_(order.new_to_old, order.new_to_old)]
+    with one_thread() if A.shape[0] <= COARSEST else nullcontext():
+        inverse = np.linalg.pinv(A.toarray())
+    inverse = inverse[np.ix_(order.new_to_old, order.new_to_old)]
     return kernels.xp.asarray(np.ascontiguousarray(inverse), dtype=vector_type(kernels, vectors))

@@ -51,10 +51,13 @@ class Workshop:
             rows = self.kernels.with_symmetric_pattern(rows)
         return rows, self.kernels.order(rows, self._kind)
 
-    def store(self, rows: Rows, order: Order, values: str, vectors: str, like: Stored | None = None) -> SparseMatrix:
-        """The matrix as solvers see it."""
-        A = self.kernels.store(rows, order, values, vectors, like.storage if like else self._storage(), like)
-        if like is None and self.storage == "auto" and A.lower + A.upper > rows.indices.size:
+    def store(
+        self, rows: Rows, order: Order, values: str, vectors: str, like: Stored | None = None, *, brief: bool = False
+    ) -> SparseMatrix:
+        """The matrix as solvers see it; `brief`: auto takes the storage that is made soonest, not that read soonest."""
+        storage = "sell" if brief and self.storage == "auto" else self._storage()
+        A = self.kernels.store(rows, order, values, vectors, like.storage if like else storage, like)
+        if like is None and self.storage == "auto" and A.storage == "packed" and A.lower + A.upper > rows.indices.size:
             sliced = self.kernels.store(rows, order, values, vectors, "sell")  # no runs to speak of
             A = sliced if sliced.bytes < A.bytes else A
         return SparseMatrix(self.kernels, A, no_exchange(self.kernels, vectors), self.spans)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import inf, isfinite, log
 from typing import Any
 
@@ -49,6 +52,17 @@ class Column:
         self.cycles += len(done.cycles)
 
 
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What was made of the matrix before it was stored, under the name of a phase; `choice` says what came of it."""
+
+    choice: Choice
+    grids: Sequence[Grid] = ()
+    factors: Factors | None = None
+    name: str = ""
+    time_s: float = 0.0
+
+
 class Solver:
     """One matrix, set up for any number of right-hand sides."""
 
@@ -69,22 +83,30 @@ class Solver:
         with self.spans("scale"):
             scaling = _scaling(kernels, A, precision)
             A_s = scaling.matrix(A)
-        grids: list[Grid] = []
-        if choice.name == "amg":
-            with self.spans("hierarchy"):
-                choice, grids = _hierarchy(A, A_s, choice, scaling, preconditioner == "auto")
         if choice.name not in choosing.DIVIDING:
             A_s = with_diagonal(A_s)
         self._formats = choosing.formats(kernels, _rows(kernels, A_s), precision)
         self.notes += [self._formats.note] if self._formats.note else []
-        factors: Factors | None = None
-        if choice.name == "lu":
-            with self.spans("factor"):
-                choice, factors = _factors(A_s, choice, self._formats.vectors, preconditioner == "auto")
-        self.plan = Plan(choice, smoother, storage, restart, scaling.on(kernels.xp), tuple(grids), factors)
-        compile_for(kernels, self.plan, self._formats)
-        self.problem = Problem(kernels, A_s, self.plan, self._formats, self.spans)
+        self.plan = Plan(choice, smoother, storage, restart, scaling.on(kernels.xp))
+        make = partial(_parts, A, A_s, self.plan.choice, scaling, self._formats.vectors, preconditioner == "auto")
+        # others make factors and levels on one thread: matrices are stored meanwhile
+        with ThreadPoolExecutor(1) as beside:
+            parts = beside.submit(make)
+            compile_for(kernels, self.plan, self._formats)
+            self.problem = Problem(kernels, A_s, self.plan, self._formats, self.spans)
+        self._complete(A_s, parts.result())
         self.setup_s = time.perf_counter() - begin
+
+    def _complete(self, A: Csr, parts: Parts) -> None:
+        """Put the preconditioner before the matrix, stored once more if it has become another one."""
+        if parts.name:
+            self.spans.add(parts.name, parts.time_s)
+        self.plan = replace(self.plan, choice=parts.choice, grids=tuple(parts.grids), factors=parts.factors)
+        if parts.choice.name != self.problem.preconditioner:
+            del self.problem
+            compile_for(self._kernels, self.plan, self._formats)
+            self.problem = Problem(self._kernels, A, self.plan, self._formats, self.spans)
+        self.problem.complete(self.plan)
 
     @property
     def device(self) -> str:
@@ -195,6 +217,18 @@ def _scaling(kernels: SparseKernels, A: Csr, precision: str) -> Scaling:
     if balanced(A) and not choosing.out_of_range(kernels, _rows(kernels, A), precision):
         return Scaling()
     return equilibration(A)
+
+
+def _parts(A: Csr, A_s: Csr, choice: Choice, scaling: Scaling, vectors: str, automatic: bool) -> Parts:
+    """Factors or levels of A and of A_s = D_r A D_c, if that is what was chosen."""
+    begin = time.perf_counter()
+    if choice.name == "lu":
+        choice, factors = _factors(A_s, choice, vectors, automatic)
+        return Parts(choice, (), factors, "factor", time.perf_counter() - begin)
+    if choice.name == "amg":
+        choice, grids = _hierarchy(A, A_s, choice, scaling, automatic)
+        return Parts(choice, grids, None, "hierarchy", time.perf_counter() - begin)
+    return Parts(choice)
 
 
 def _factors(A: Csr, choice: Choice, vectors: str, automatic: bool) -> tuple[Choice, Factors | None]:

@@ -11,7 +11,7 @@ from scipy.sparse import csr_array, diags_array
 
 from mxpeak.comm.solo import Solo
 from mxpeak.distributed.sparse import zeros
-from mxpeak.distributed.system import MixedSystem
+from mxpeak.distributed.system import MixedSystem, SparseBasis
 from mxpeak.kernels.choose import sparse as sparse_kernels
 from mxpeak.kernels.contract.sparse import SparseKernels, Vector
 from mxpeak.layout.stencil import Box
@@ -37,13 +37,13 @@ from mxpeak.spans import Spans
 
 #: Points of the one-dimensional system on which everything is used once, and rows of its coarsest level.
 TINY, TINY_COARSEST = 24, 6
-#: Preconditioners that sweep over the matrix's rows.
-SWEEPING = ("gs", "sgs", "stencil", "amg")
+#: Preconditioners that sweep over the matrix's rows, and those that take longer than to keep what they return.
+SWEEPING, KEPT = ("gs", "sgs", "stencil", "amg"), ("lu", "amg")
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """All that was decided before anything is stored.
+    """All that was decided before anything is stored, and what the preconditioner consists of, once that is made.
 
     grids     algebraic multigrid's levels, below the matrix as scaled
     factors   of the matrix as scaled
@@ -78,11 +78,23 @@ class Problem:
             self._old_to_new = kernels.xp.asarray(self.order.old_to_new)
         with spans("store"):
             self._workshop.check_memory(rows, self.order, value_bytes, basis)
-            self.inner = self.outer = self._workshop.store(rows, self.order, formats.values, formats.vectors)
+            brief = plan.choice.name == "lu"  # few products will be taken
+            self.inner = self.outer = self._workshop.store(
+                rows, self.order, formats.values, formats.vectors, brief=brief
+            )
             if formats.vectors != "fp64":
                 values = formats.values if formats.exact else "fp64"
                 self.outer = self._workshop.store(rows, self.order, values, "fp64", like=self.inner.A)
+
+    def complete(self, plan: Plan) -> None:
+        """Put the preconditioner before the matrix, now that the plan has what it consists of."""
+        self._plan = plan
         self.start_over()
+
+    @property
+    def preconditioner(self) -> str:
+        """Its name: what the order of the rows is for."""
+        return self._plan.choice.name
 
     def ordered(self, x: Vector) -> Vector:
         """A vector of the user's order in the matrix's."""
@@ -110,7 +122,12 @@ class Problem:
         return int(self.inner.A.bytes + outer + self._preconditioner.bytes + basis)
 
     def _basis_bytes(self, n: int, vectors: str) -> int:
-        return (self._plan.restart + 1) * n * PRECISIONS[vectors].bytes
+        kept = self._plan.restart if self._keeps else 0
+        return (self._plan.restart + 1 + kept) * n * PRECISIONS[vectors].bytes
+
+    @property
+    def _keeps(self) -> bool:
+        return self._plan.choice.name in KEPT
 
     def widen(self) -> None:
         """From now on everything in fp64."""
@@ -121,7 +138,7 @@ class Problem:
         """Make preconditioner and system, all of whose vectors are new: none holds what is not finite."""
         with self._spans("preconditioner set-up"):
             self._preconditioner = self._made()
-            self.system = Continued(
+            self.system = (Keeping if self._keeps else Continued)(
                 self._kernels,
                 Solo(),
                 self.outer,
@@ -198,6 +215,45 @@ class Continued(MixedSystem):
         return self._r
 
 
+class KeepingBasis(SparseBasis):
+    """q_1 … q_k, and what M^-1 made of them, which is what it combines."""
+
+    def __init__(self, kernels: SparseKernels, n: int, restart: int, precision: str, spans: Spans):
+        super().__init__(kernels, Solo(), n, restart + 1, precision, spans)
+        self._Z = kernels.basis(n, restart, precision)
+
+    def keep(self, z: Vector) -> None:
+        """z = M^-1 q_k."""
+        self._kernels.scale(self._Z[self._k - 1], 1.0, z)
+
+    def combine(self, t: list[Any]) -> Vector:
+        """M^-1 Q t = Z t, in a vector that the next call overwrites."""
+        return self._combination(self._Z, t)
+
+
+class Keeping(Continued):
+    """A system that keeps M^-1 q of every step, so that a correction takes no M^-1 of its own (Saad 1993)."""
+
+    _basis: KeepingBasis
+
+    def _empty_basis(self, restart: int) -> KeepingBasis:
+        return KeepingBasis(self._kernels, self._A.n, restart, self._inner.A.vectors, self._spans)
+
+    def step(self, q: Vector) -> Vector:
+        """A M^-1 q, in the memory of the basis's next vector."""
+        z = self._precondition(q)
+        with self._spans("update", bytes=float(2 * self._A.n * self._bytes)):
+            self._basis.keep(self._inner.own(z))
+        w = self._basis.next
+        self._inner.multiply(z, w)
+        return w
+
+    def update(self, d: Vector) -> None:
+        """x += d: M^-1 is in it."""
+        self._add(d)
+        self._known = None
+
+
 def compile_for(kernels: SparseKernels, plan: Plan, formats: Formats) -> None:
     """Use on a tiny system all that this plan will use in these formats, so that it is compiled."""
     key = (kernels.device, plan.choice.name, plan.smoother, formats.values, formats.vectors, formats.exact)
@@ -208,6 +264,7 @@ def compile_for(kernels: SparseKernels, plan: Plan, formats: Formats) -> None:
         factors = factored(A, formats.vectors)[0] if choice.name == "lu" else None
         small = replace(plan, choice=choice, grids=grids, factors=factors, restart=2, scaling=Scaling())
         problem = Problem(small_kernels, A, small, formats, Spans())
+        problem.complete(small)
         problem.system.begin(1.0, 0.0)
         gmres_ir(problem.system, 1.0, restart=2, most=3, tolerance=1e-15)
 
