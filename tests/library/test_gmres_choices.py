@@ -48,8 +48,8 @@ def mixed_units(A: Any, seed: int = 6) -> Any:
 
 
 CHOICES = {
-    "narrow": (poisson(30, 30), "lu", "narrow, and small enough"),
-    "narrow, not symmetric": (flow(30, 300.0), "lu", "narrow, and multigrid is not sure to do"),
+    "narrow": (poisson(30, 30), "lu", "narrow: factors fill up little"),
+    "narrow, not symmetric": (flow(30, 300.0), "lu", "narrow: factors fill up little"),
     "indefinite": (waves(30), "lu", "narrow"),
     "zeros on the diagonal": (saddle(12), "lu", "diagonal entries are zero"),
     "dominant": (poisson(30, 30) + 10 * sparse.eye_array(900), "gs", "sums to 29% of it at most"),
@@ -75,8 +75,15 @@ def test_auto_leaves_wide_and_large_matrices_to_multigrid(monkeypatch: pytest.Mo
     assert mx.gmres(wide, vector(25**3))[1].preconditioner == "amg"
     monkeypatch.setattr(choosing, "FACTORED_ROWS", 899)
     assert mx.gmres(large, vector(900))[1].preconditioner == "amg"
-    for A in (flow(30, 300.0), waves(30)):
-        assert mx.gmres(A, vector(900))[1].preconditioner == "lu"  # whatever their order
+    unlike = {
+        "signs are against it": abs(poisson(30, 30)),
+        "A is not symmetric": flow(30, 300.0),
+        "A is indefinite": waves(30),
+    }
+    for why, A in unlike.items():
+        info = mx.gmres(A, vector(900))[1]
+        assert info.preconditioner == "lu"
+        assert why in info.reason
 
 
 def test_a_graph_is_as_wide_as_what_cuts_it() -> None:
@@ -108,6 +115,24 @@ def test_factors_solve_in_a_few_steps_in_every_precision(matrix: Any, precision:
     assert info.times["factor"] > 0
     assert reached(matrix, x, b, 1e-10)
     assert info.iterations <= (2 if precision == "fp64" else 60)
+
+
+def test_a_step_takes_the_factors_once_and_a_correction_never(monkeypatch: pytest.MonkeyPatch) -> None:
+    solved, calls = factors.Solved.__call__, []
+
+    def counted(self: Any, r: Any) -> Any:
+        calls.append(r)
+        return solved(self, r)
+
+    A, b = waves(40), vector(1600)
+    mx.gmres(A, b)  # compiles, by solving too
+    monkeypatch.setattr(factors.Solved, "__call__", counted)
+    x, info = mx.gmres(A, b)
+    assert info.preconditioner == "lu"
+    assert info.storage == "sell"
+    assert info.cycles >= 2
+    assert len(calls) == info.iterations
+    assert reached(A, x, b, 1e-9)
 
 
 def test_where_factors_in_fp32_do_not_do_they_are_made_again_in_fp64() -> None:
@@ -177,11 +202,18 @@ def test_a_shifted_laplacian_is_told_from_a_definite_one() -> None:
 def test_skew_and_hubs_are_what_they_say() -> None:
     assert choosing.skew(poisson(9, 9)) == 0.0
     assert choosing.skew(sparse.csr_array(np.array([[0.0, 1.0], [0.0, 0.0]]))) == 1.0
+    assert choosing.skew(sparse.csr_array(np.array([[2.0, 1.0], [-1.0, 2.0]]))) == 0.5
     assert choosing.hubs(sparse.csr_array(np.ones((5, 5)))) == 1.0
     arrow = sparse.eye_array(100, format="lil")
     arrow[0, :], arrow[:, 0] = 1, 1
     A = sparse.csr_array(arrow)
     assert choosing.hubs(A) == pytest.approx((100**2 + 99 * 4) / 298 / 2.98)
-    assert choosing.beside_diagonal(A) == 99.0
+    sums = choosing.row_sums(A)
+    assert choosing.beside_diagonal(sums) == 99.0
+    assert choosing.opposite_share(sums) == 0.0
+    mixed = sparse.csr_array(np.array([[2.0, -3, 1], [-1, -2, 1], [0, 0, 5]]))
+    assert choosing.opposite_share(choosing.row_sums(mixed)) == pytest.approx((3 + 1) / 6)
+    assert choosing.opposite_share(choosing.row_sums(poisson(9, 9))) == 1.0
+    assert choosing.opposite_share(choosing.row_sums(sparse.csr_array(sparse.eye_array(3)))) == 0.0
     assert not choosing.narrow(random(2000))
     assert sparse_kernels(None, 1).device is None

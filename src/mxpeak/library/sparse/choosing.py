@@ -15,7 +15,7 @@ from mxpeak.kernels.contract.sparse import Rows, SparseKernels
 from mxpeak.layout.stencil import Box, times
 from mxpeak.library.inputs import Array
 from mxpeak.library.sparse.factors import width
-from mxpeak.library.sparse.inputs import Csr, rows_of_entries
+from mxpeak.library.sparse.inputs import Csr
 from mxpeak.precision import PRECISIONS
 from mxpeak.runtime.calls import compile_once
 
@@ -111,15 +111,16 @@ def _asked(name: str) -> Choice:
 
 
 def _automatic(kernels: SparseKernels, A: Csr) -> Choice:
-    rest = beside_diagonal(A)
+    sums = row_sums(A)
+    rest = beside_diagonal(sums)
     if rest <= DOMINATED:
         return Choice("gs", f"what is beside the diagonal sums to {rest:.0%} of it at most: sweeps need few steps")
-    share = opposite_share(A)
-    for_multigrid = share >= M_LIKE and skew(A) <= SKEW and not indefinite(A)
-    small = A.shape[0] <= FACTORED_ROWS
-    if kernels.device is None and (small or not for_multigrid) and narrow(A):  # devices have no SuperLU
-        why = "and small enough to be factored" if for_multigrid else "and multigrid is not sure to do"
-        return Choice("lu", f"the graph of A is narrow, {why}")
+    share = opposite_share(sums)
+    if kernels.device is None and narrow(A):  # devices have no SuperLU
+        if A.shape[0] <= FACTORED_ROWS:
+            return Choice("lu", "the graph of A is narrow: factors fill up little")
+        if why := _unlike_multigrids(A, share):
+            return Choice("lu", f"the graph of A is narrow, and multigrid is not sure to do: {why}")
     if share < M_LIKE:
         return Choice(
             "gs", f"{share:.0%} of what is beside the diagonal has the other sign: multigrid wants {M_LIKE:.0%}"
@@ -132,24 +133,56 @@ def _automatic(kernels: SparseKernels, A: Csr) -> Choice:
     return Choice("amg", "entries beside the diagonal have the other sign")
 
 
+def _unlike_multigrids(A: Csr, share: float) -> str:
+    """What keeps a matrix from being of the kind that multigrid is made for."""
+    if share < M_LIKE:
+        return "signs are against it"
+    if skew(A) > SKEW:
+        return "A is not symmetric"
+    return "A is indefinite" if indefinite(A) else ""
+
+
 def narrow(A: Csr) -> bool:
     """Whether few rows cut the graph of A in two, so that its factors do not fill up much."""
     return bool(width(A) ** 3 <= NARROW_GRAPH * A.nnz)
 
 
-def beside_diagonal(A: Csr) -> float:
+@dataclass(frozen=True, slots=True)
+class RowSums:
+    """Σ_j a_ij and Σ_j |a_ij| of every row, and the diagonal."""
+
+    plain: Array
+    absolute: Array
+    diagonal: Array
+
+
+def row_sums(A: Csr) -> RowSums:
+    """Of all entries of each row."""
+    ones = np.ones(A.shape[0])
+    with np.errstate(over="ignore", invalid="ignore"):
+        return RowSums(A @ ones, abs(A) @ ones, A.diagonal())
+
+
+def beside_diagonal(sums: RowSums) -> float:
     """The largest Σ |a_ij| / |a_ii| over i ≠ j of all rows; the diagonal has no zeros."""
-    size = np.abs(A.data)
-    diagonal = np.abs(A.diagonal())
     with np.errstate(over="ignore"):
-        sums = np.bincount(rows_of_entries(A), size, A.shape[0])
-        return float((sums / diagonal).max() - 1.0)
+        return float((sums.absolute / np.abs(sums.diagonal)).max() - 1.0)
+
+
+def opposite_share(sums: RowSums) -> float:
+    """Σ |a_ij| over i ≠ j with the sign other than a_ii's, over the sum of all; 0 of a diagonal matrix."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        total = float((sums.absolute - np.abs(sums.diagonal)).sum())
+        surplus = float(((sums.plain - sums.diagonal) * np.sign(sums.diagonal)).sum())  # what has the same sign, less
+        return 0.5 * (1.0 - surplus / total) if total > 0 else 0.0
 
 
 def skew(A: Csr) -> float:
     """The sum of |A - A^T| over that of |A + A^T|."""
     T = A.T.tocsr()
     with np.errstate(over="ignore", invalid="ignore"):
+        if np.array_equal(A.indptr, T.indptr) and np.array_equal(A.indices, T.indices):  # a symmetric pattern: quicker
+            A, T = A.data, T.data
         apart, together = float(abs(A - T).sum()), float(abs(A + T).sum())
     return apart / together if together else 0.0
 
@@ -173,16 +206,6 @@ def hubs(A: Csr) -> float:
 def has_pyamg() -> bool:
     """Whether PyAMG can be imported."""
     return find_spec("pyamg") is not None
-
-
-def opposite_share(A: Csr) -> float:
-    """Σ |a_ij| over i ≠ j with the sign other than a_ii's, over the sum of all; 0 of a diagonal matrix."""
-    i = rows_of_entries(A)
-    beside = i != A.indices
-    signs = np.sign(A.diagonal())[i]
-    size = np.abs(A.data)
-    total = float(size[beside].sum())
-    return float(size[beside & (A.data * signs < 0)].sum()) / total if total else 0.0
 
 
 # --- the benchmarks' own matrix --------------------------------------------------------------------------------------
