@@ -55,14 +55,15 @@ class Workshop:
         self, rows: Rows, order: Order, values: str, vectors: str, like: Stored | None = None, *, brief: bool = False
     ) -> SparseMatrix:
         """The matrix as solvers see it; `brief`: auto takes the storage that is made soonest, not that read soonest."""
-        storage = "sell" if brief and self.storage == "auto" else self._storage()
-        A = self.kernels.store(rows, order, values, vectors, like.storage if like else storage, like)
+        A = self.kernels.store(rows, order, values, vectors, like.storage if like else self._storage(brief), like)
         if like is None and self.storage == "auto" and A.storage == "packed" and A.lower + A.upper > rows.indices.size:
             sliced = self.kernels.store(rows, order, values, vectors, "sell")  # no runs to speak of
             A = sliced if sliced.bytes < A.bytes else A
         return SparseMatrix(self.kernels, A, no_exchange(self.kernels, vectors), self.spans)
 
-    def check_memory(self, rows: Rows, order: Order | None, value_bytes: Sequence[int], basis: int) -> None:
+    def check_memory(
+        self, rows: Rows, order: Order | None, value_bytes: Sequence[int], basis: int, *, brief: bool = False
+    ) -> None:
         """Stop where chunks of rows, each as wide as its longest, and the basis take more memory than is free.
 
         value_bytes   of a value in each form of the matrix
@@ -71,7 +72,7 @@ class Workshop:
         Of packed columns, most often a few bytes a chunk, nothing is counted.
         """
         lengths = np.diff(rows.indptr)
-        column = 0 if self._storage() == "packed" else COLUMN_BYTES
+        column = 0 if self._storage(brief) == "packed" else COLUMN_BYTES
         matrix = self._slots(lengths, order) * sum(one + column for one in value_bytes)
         for free, need, where in self._memories(matrix, basis):
             if free is not None and need > free:
@@ -106,8 +107,9 @@ class Workshop:
         sizes = np.maximum(np.diff(firsts, append=lengths.size), chunk)
         return int(sizes @ np.maximum.reduceat(lengths[order.new_to_old], firsts))
 
-    def _storage(self) -> str:
-        return "packed" if self.storage == "auto" else self.storage
+    def _storage(self, brief: bool) -> str:
+        tried = "sell" if brief else "packed"
+        return tried if self.storage == "auto" else self.storage
 
 
 def _check_filling(nnz: int) -> None:

@@ -69,7 +69,8 @@ class Problem:
         value_bytes = [PRECISIONS[formats.values].bytes]
         if not formats.exact:
             value_bytes.append(PRECISIONS["fp64"].bytes)  # the outer matrix shares nothing
-        self._workshop.check_memory(rows, None, value_bytes, basis)
+        brief = plan.choice.name == "lu"  # few products will be taken
+        self._workshop.check_memory(rows, None, value_bytes, basis, brief=brief)
         with spans("order"):
             self.order = one_group(rows.n)
             if plan.choice.name in SWEEPING:
@@ -77,8 +78,7 @@ class Problem:
             self._new_to_old = kernels.xp.asarray(self.order.new_to_old)
             self._old_to_new = kernels.xp.asarray(self.order.old_to_new)
         with spans("store"):
-            self._workshop.check_memory(rows, self.order, value_bytes, basis)
-            brief = plan.choice.name == "lu"  # few products will be taken
+            self._workshop.check_memory(rows, self.order, value_bytes, basis, brief=brief)
             self.inner = self.outer = self._workshop.store(
                 rows, self.order, formats.values, formats.vectors, brief=brief
             )
