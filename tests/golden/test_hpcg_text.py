@@ -361,7 +361,10 @@ def test_a_plain_figure_stands_beside_that_of_another_storage():
     plain = {"label": "official", "storage": "ell", "precision": "fp64", "rate_flops": 2.5e9, "raw_rate_flops": 2.7e9}
     packed = result_of(result=figures_of(beside=[plain]))
     VALIDATOR.validate(document([packed]))
-    assert verdict(packed, verbose=True).splitlines()[5] == "  beside it, official, ell/fp64: 2.50 GFLOP/s (raw 2.70 GFLOP/s)"
+    assert (
+        verdict(packed, verbose=True).splitlines()[5]
+        == "  beside it, official, ell/fp64: 2.50 GFLOP/s (raw 2.70 GFLOP/s)"
+    )
 
 
 def test_phases_have_no_column_for_a_limit_that_no_phase_was_measured_against():
