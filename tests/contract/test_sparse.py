@@ -7,8 +7,9 @@ and what x must not be read yet holds a number that is far off: whoever reads it
 from __future__ import annotations
 
 import math
+import time
 from itertools import product
-from typing import Any
+from typing import Any, ClassVar
 
 import ml_dtypes
 import numpy as np
@@ -16,11 +17,15 @@ import pytest
 
 from mxpeak.kernels.contract.sparse import Rows
 from mxpeak.kernels.host import sparse as host_sparse
+from mxpeak.kernels.host import sparse_choice
+from mxpeak.kernels.host.sparse import HostSparse
 from mxpeak.kernels.host.sparse_by_row import shares
+from mxpeak.kernels.host.sparse_matrix import RowPattern, SuccessivePattern
+from mxpeak.kernels.host.sparse_native import SUCCESSIVE
 from mxpeak.layout.stencil import Box
 from mxpeak.precision import PRECISIONS
 from tests.support.backends import TORCH, backend_named
-from tests.support.on_arrays import BACKENDS, OnArrays, every_backend, sparse_kernels
+from tests.support.on_arrays import BACKENDS, SLICES, OnArrays, every_backend, sparse_kernels
 from tests.support.sparse_matrices import (
     BOXES,
     CHUNKS,
@@ -781,3 +786,66 @@ def test_reading_a_matrix_changes_nothing_and_tells_how_many_bytes_its_values_ta
     filled = 64 if s.kind == "natural" or A.storage == "rows" else 1  # there the last line is filled up once
     assert A.lower + A.upper <= stored_values < A.lower + A.upper + filled
     assert before is None or before.tobytes() == A.entries.tobytes()
+
+
+# --- one by one, or in slices -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def no_choice_yet(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A machine on which nothing has been tried; its folder of compiled kernels."""
+    monkeypatch.setattr(sparse_choice, "cache_directory", lambda: tmp_path)
+    monkeypatch.setattr(sparse_choice, "_known", {})
+    return tmp_path
+
+
+def test_the_faster_way_to_take_rows_is_tried_once_and_kept(
+    no_choice_yet: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried = []
+
+    def trial(way: int) -> Any:
+        tried.append(way)
+        return lambda: time.sleep(0.002 if way == slow else 0.0)
+
+    for slow, values in ((1, "fp64"), (SUCCESSIVE, "bf16")):
+        fast = 1 + SUCCESSIVE - slow
+        assert sparse_choice.rows_at_a_time(values, "fp64", trial) == fast
+        monkeypatch.setattr(sparse_choice, "_known", {})  # as the next process
+        slow = fast
+        assert sparse_choice.rows_at_a_time(values, "fp64", trial) == fast
+    assert tried == [1, SUCCESSIVE] * 2
+    for file in no_choice_yet.iterdir():
+        file.write_text("not a number")
+    monkeypatch.setattr(sparse_choice, "_known", {})
+    assert sparse_choice.rows_at_a_time("fp64", "fp64", trial) in (1, SUCCESSIVE)
+    assert tried == [1, SUCCESSIVE] * 3
+
+
+class Recorded(HostSparse):
+    """The host, which remembers what it stored."""
+
+    stored: ClassVar[list[Any]] = []
+
+    def store(self, *args: Any) -> Any:
+        self.stored.append(super().store(*args))
+        return self.stored[-1]
+
+
+def test_a_trial_gives_work_on_a_box_that_is_stored_so() -> None:
+    for way, pattern in ((1, RowPattern), (SUCCESSIVE, SuccessivePattern)):
+        sparse_choice.trial(Recorded, "bf16", "fp32", way)()
+        A = Recorded.stored[-1]
+        assert isinstance(A.pattern, pattern)
+        assert (A.values, A.vectors, A.storage, A.rows_at_a_time) == ("bf16", "fp32", "rows", way)
+
+
+def test_uneven_rows_are_taken_one_by_one() -> None:
+    slices = sparse_kernels(SLICES)
+    for name, way in (("a box alone", SUCCESSIVE), ("irregular rows", 1), ("long rows", 1), ("an arrow", 1)):
+        rows = rows_of(slices, name)
+        order = slices.order(rows, "natural")
+        A = slices.store(rows, order, "fp64", "fp64", "rows")
+        assert A.rows_at_a_time == way, name
+        B = slices.store(rows, order, "bf16", "fp32", "rows", like=A)
+        assert B.pattern is A.pattern

@@ -143,7 +143,7 @@ def _dense_lines(result: Result) -> list[str]:
 
 
 def _sparse_lines(result: Result, *, verbose: bool) -> list[str]:
-    """How accurate, how large, what mixed gains; if `verbose`, the memory, and the rate in other countings and forms."""
+    """How accurate, how large, what mixed gains; if `verbose`, memory, and the rate in other countings and forms."""
     lines = [
         *check_lines(result.benchmark, result.validation),
         problem_text(result.problem, result.result.get("time_s")),
