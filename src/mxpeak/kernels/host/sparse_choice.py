@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+import numba
 import numpy as np
 from llvmlite.binding import get_host_cpu_name
 
@@ -33,7 +34,7 @@ _known: dict[tuple[str, str], int] = {}
 def rows_at_a_time(values: str, vectors: str, trial: Callable[[int], Callable[[], None]]) -> int:
     """The faster way for such values and vectors on this machine; trial(way) is work to be timed."""
     if (values, vectors) not in _known:
-        path = cache_directory() / f"rows-{get_host_cpu_name()}-{values}-{vectors}"
+        path = cache_directory() / f"rows-{numba.config.CPU_NAME or get_host_cpu_name()}-{values}-{vectors}"
         try:
             found = int(path.read_text())
         except (OSError, ValueError):
