@@ -380,14 +380,16 @@ def compare(name: str, rounds: int) -> dict[str, Any]:
             times[who].append(seconds)
             residuals[who] = residual(A, x, b)
     medians = {who: statistics.median(found) for who, found in times.items()}
-    best_peer = min((one["peer"] for one in good), key=lambda who: medians[who])
+    best_peer = min(
+        (one["peer"] for one in good), key=lambda who: medians[who], default=None
+    )  # none may have solved it
     return {
         "kind": name,
         "what": system.what,
         "n": A.shape[0],
         "nnz": A.nnz,
         "best_peer": best_peer,
-        "ratio_of_medians": medians[best_peer] / medians["mxpeak"],
+        "ratio_of_medians": medians[best_peer] / medians["mxpeak"] if best_peer else None,
         "medians_s": medians,
         "residuals": residuals,
         "mxpeak": {
@@ -425,11 +427,11 @@ def main() -> None:
     command = " ".join(["python", *(re.sub(r"--out \S+", "", " ".join(sys.argv)).split())])
     for name in args.kinds.split(","):
         row = compare(name, args.rounds)
-        ours, best = row["medians_s"]["mxpeak"], row["medians_s"][row["best_peer"]]
+        ours, best = row["medians_s"]["mxpeak"], row["best_peer"]
+        against = f"{best} {row['medians_s'][best]:.2f} s, ratio {row['ratio_of_medians']:.2f}" if best else "no peer"
         print(
-            f"{name}: n {row['n']}, {row['nnz']} entries; {row['best_peer']} {best:.2f} s, mxpeak {ours:.2f} s "
-            f"({row['mxpeak']['preconditioner']}, {row['mxpeak']['iterations']} iterations), "
-            f"ratio {row['ratio_of_medians']:.2f}, residual {row['residuals']['mxpeak']:.1e}",
+            f"{name}: n {row['n']}, {row['nnz']} entries; mxpeak {ours:.2f} s ({row['mxpeak']['preconditioner']}, "
+            f"{row['mxpeak']['iterations']} iterations, residual {row['residuals']['mxpeak']:.1e}); {against}",
             flush=True,
         )
         if args.out:
