@@ -198,7 +198,7 @@ def test_what_is_precision_and_what_is_compression_stands_beside_the_speed_up(ra
         assert one["rate_flops"] == pytest.approx(penalty[name] * flops / one["time_s"], rel=8 * U)
         assert one["speedup"] == pytest.approx(figures["rate_flops"] / one["rate_flops"], rel=8 * U)
         assert one["over_double"] == pytest.approx(one["rate_flops"] / figures["double_rate_flops"], rel=8 * U)
-    lines = verdict(result).splitlines()
+    lines = verdict(result, verbose=True).splitlines()
     assert sum("times double with the same stored values" in line for line in lines) == 1
     for values in ({"rt": 0.0}, {"quick": True}, {"krylov_precision": "fp64"}, {"precision": "fp64"}):
         asked = {

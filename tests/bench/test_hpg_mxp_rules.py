@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from mxpeak.bench.hpcg.config import HpcgConfig
 from mxpeak.bench.hpg_mxp.config import HpgMxpConfig
 from mxpeak.bench.hpg_mxp.result import Validated, Validation
 from mxpeak.bench.hpg_mxp.rules import check, foreseen, forms, storages
@@ -83,12 +84,24 @@ def test_the_figure_is_of_32_bit_columns_by_the_rules_and_of_short_ones_beyond_t
 
 
 def test_the_natural_order_goes_with_rows_and_colours_with_chunks_unless_asked_otherwise() -> None:
-    wanted = {"auto": ("natural", "greedy"), "natural": ("natural", "levels"), "coloured": ("greedy", "greedy")}
+    kinds = ("rows", "sell", "packed", "ell")
+    wanted = {
+        "auto": ("natural", "greedy", "greedy", "greedy"),
+        "natural": ("natural", "natural", "natural", "levels"),
+        "coloured": ("greedy", "greedy", "greedy", "greedy"),
+    }
     for smoother, orders in wanted.items():
         config = HpgMxpConfig(smoother=smoother)
-        assert (order_of(config, "rows"), order_of(config, "sell")) == orders
-        names = tuple(smoother_of(config, storage) for storage in ("rows", "sell"))
+        assert tuple(order_of(config, storage) for storage in kinds) == orders
+        names = tuple(smoother_of(config, storage) for storage in kinds)
         assert names == tuple("coloured" if order == "greedy" else "natural" for order in orders)
+
+
+def test_sweeps_both_ways_have_the_natural_order_when_packed_but_on_devices_its_levels() -> None:
+    assert order_of(HpcgConfig(), "packed") == "natural"
+    assert order_of(HpcgConfig(), "sell") == "greedy"
+    assert order_of(HpcgConfig(kernels="torch"), "packed") == "greedy"
+    assert order_of(HpcgConfig(kernels="torch", smoother="natural"), "packed") == "levels"
 
 
 def test_rows_are_refused_where_kernels_do_not_have_them() -> None:

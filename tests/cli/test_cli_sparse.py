@@ -104,12 +104,13 @@ def test_the_natural_order_and_other_colours_change_the_groups(capsys: pytest.Ca
         for name, argv in (
             ("greedy", ["--storage", "sell"]),
             ("rows", ["--storage", "rows"]),
-            ("natural", ["--storage", "sell", "--smoother", "natural"]),
+            ("slices", ["--storage", "sell", "--smoother", "natural"]),
+            ("natural", ["--storage", "ell", "--smoother", "natural"]),
             ("jpl", ["--storage", "sell", "--colouring", "jpl"]),
-            ("both", ["--storage", "sell", "--smoother", "natural", "--colouring", "jpl"]),
+            ("both", ["--storage", "ell", "--smoother", "natural", "--colouring", "jpl"]),
         )
     }
-    assert colours["rows"] == [None] * 4, "row after row"
+    assert colours["rows"] == colours["slices"] == [None] * 4, "row after row"
     assert colours["greedy"] == [8, 8, 8, 1]
     assert colours["natural"] == [7 * 7 + 1, 7 * 3 + 1, 7 + 1, 1], "wavefronts x + 2y + 4z"
     assert colours["both"] == colours["natural"]

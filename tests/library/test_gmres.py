@@ -379,7 +379,7 @@ def test_a_pattern_that_cannot_be_made_symmetric_for_lack_of_memory_is_refused_b
     smoother: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     A, b = random(400), vector(400)
-    monkeypatch.setattr(FREE, lambda: 131 * A.nnz)
+    monkeypatch.setattr(FREE, lambda: 47 * A.nnz)
     with pytest.raises(ResourceError, match=f'filling up that of {A.nnz} entries .*preconditioner="jacobi"'):
         mx.gmres(A, b, preconditioner="gs", smoother=smoother)
     x, info = mx.gmres(A, b, preconditioner="jacobi")

@@ -21,7 +21,7 @@ CASES: dict[str, dict[str, Any]] = {
     "hpl": {"n": (211,), "nb": (32,)},
     "hpl-mxp": {"n": (211,), "nb": (32,), "precision": ("fp16",)},
     "hpg-mxp": {"nx": 16, "ny": 8, "nz": 8, "rt": 0.0, "precision": "bf16", "mode": "explore", "iterations": 5},
-    "hpcg": {"nx": 16, "ny": 8, "nz": 8, "rt": 0.0, "mode": "explore", "storage": "packed"},
+    "hpcg": {"nx": 16, "ny": 8, "nz": 8, "rt": 0.0, "mode": "explore", "storage": "packed", "smoother": "coloured"},
     "norms": {"n": (301,), "kind": ("all",), "structure": ("general", "hermitian"), "dtype": ("complex64",)},
 }
 

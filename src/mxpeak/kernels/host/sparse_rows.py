@@ -240,8 +240,7 @@ def merge_rows(tid, threads, indptr, indices, data, n, first, columns, to, out_i
         partners = columns[s : first[i + 1]]
         partners.sort()
         while at < to[i + 1]:
-            more = k < indptr[i + 1]
-            if s == first[i + 1] or (more and (indices[k] >= n or indices[k] < columns[s])):
+            if s == first[i + 1] or (k < indptr[i + 1] and indices[k] < columns[s]):
                 out_indices[at], out_data[at] = indices[k], data[k]
                 k += 1
             else:
