@@ -12,7 +12,7 @@ from mxpeak.kernels.host.sparse_matrix import VECTORS, Array, HostMatrix, RowPat
 from mxpeak.kernels.host.sparse_native import SUCCESSIVE
 from mxpeak.kernels.host.sparse_sweep import LOWER
 
-InTurn = RowPattern | SuccessivePattern
+Rowwise = RowPattern | SuccessivePattern
 
 
 class ByRow:
@@ -25,7 +25,7 @@ class ByRow:
     def sweep(
         self,
         A: HostMatrix,
-        pattern: InTurn,
+        pattern: Rowwise,
         part: tuple[int, int],
         b: Array,
         x: Array,
@@ -59,7 +59,7 @@ class ByRow:
             *(() if by_row else (self._scratch[x.dtype],)),
         )
 
-    def multiply(self, y: Array, A: HostMatrix, pattern: InTurn, x: Array) -> None:
+    def multiply(self, y: Array, A: HostMatrix, pattern: Rowwise, x: Array) -> None:
         """y = (L + D + U) x."""
         arrays = (*pattern.arrays, A.entries, A.diagonal, x, y)
         if isinstance(pattern, RowPattern):
@@ -75,7 +75,7 @@ class ByRow:
         return begins[0], begins[1]
 
     def residual(
-        self, A: HostMatrix, pattern: InTurn, b: Array, x: Array, keep: Array, rows: Array,
+        self, A: HostMatrix, pattern: Rowwise, b: Array, x: Array, keep: Array, rows: Array,
         where: tuple[Array, Array], r: Array, parts: int,
     ) -> None:  # fmt: skip
         """r_k = (b - (L + D + U) x)[rows_k], or what is the same after a sweep; `where` tells where the rows stand."""

@@ -79,21 +79,15 @@ class Pattern:
 
 
 @dataclass(frozen=True, slots=True)
-class RowPattern:
-    """Where a matrix stored by rows has entries, as `sparse_natural` tells it, and whose rows are whose.
+class InTurn:
+    """Units of successive rows, which are swept one after the other: whose they are, and what meets other ranks.
 
-    units                where units of successive rows begin, and all ends
-    in_lower, in_upper   entries of L and of U in each row
     owner                the thread of each unit in a sweep
     forward, backward    how far the others have to be before it
     every                the units of a sweep, first and end
     early, late          the same of those that need nothing of other ranks, and of the others
     """
 
-    units: Array
-    in_lower: Array
-    in_upper: Array
-    columns: Array
     owner: Array
     forward: Array
     backward: Array
@@ -103,6 +97,25 @@ class RowPattern:
     halo_rows: Array
     halo_first: Array
     halo_columns: Array
+
+    @property
+    def halo_arrays(self) -> tuple[Array, ...]:
+        """Rows, where their entries begin, and columns of H."""
+        return self.halo_rows, self.halo_first, self.halo_columns
+
+
+@dataclass(frozen=True, slots=True)
+class RowPattern(InTurn):
+    """Where a matrix stored by rows has entries, as `sparse_natural` tells it.
+
+    units                where units of successive rows begin, and all ends
+    in_lower, in_upper   entries of L and of U in each row
+    """
+
+    units: Array
+    in_lower: Array
+    in_upper: Array
+    columns: Array
     storage: str = "rows"
 
     @property
@@ -125,37 +138,16 @@ class RowPattern:
         """As the sweeps take them."""
         return self.units, self.in_lower, self.in_upper, self.columns
 
-    @property
-    def halo_arrays(self) -> tuple[Array, ...]:
-        """Rows, where their entries begin, and columns of H."""
-        return self.halo_rows, self.halo_first, self.halo_columns
-
 
 @dataclass(frozen=True, slots=True)
-class SuccessivePattern:
-    """Where a matrix has entries, as `sparse_successive` tells it, and whose chunks are whose.
-
-    units                where units of successive chunks begin, and all ends
-    owner                the thread of each unit in a sweep
-    forward, backward    how far the others have to be before it
-    every                the units of a sweep, first and end
-    early, late          the same of those that need nothing of other ranks, and of the others
-    """
+class SuccessivePattern(InTurn):
+    """Where a matrix has entries, as `sparse_successive` tells it; units are those of successive chunks."""
 
     storage: str
     units: Array
     table: Array
     bases: Array
     far: Array
-    owner: Array
-    forward: Array
-    backward: Array
-    every: tuple[int, int]
-    early: tuple[int, int]
-    late: tuple[int, int]
-    halo_rows: Array
-    halo_first: Array
-    halo_columns: Array
 
     @property
     def bytes(self) -> int:
@@ -180,11 +172,6 @@ class SuccessivePattern:
     def arrays(self) -> tuple[Array, ...]:
         """As the sweeps take them."""
         return self.table, self.bases, self.far
-
-    @property
-    def halo_arrays(self) -> tuple[Array, ...]:
-        """Rows, where their entries begin, and columns of H."""
-        return self.halo_rows, self.halo_first, self.halo_columns
 
 
 @dataclass(slots=True, repr=False)

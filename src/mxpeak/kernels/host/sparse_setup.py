@@ -209,7 +209,7 @@ class SparseSetup:
         begins = units[:, natural.ROW]
         cost = np.diff(units[:, natural.LOWER] + units[:, natural.UPPER]) + 8.0 * np.diff(begins)
         in_turn = self._in_turn(rows, order, begins, cost)
-        return RowPattern(units, in_lower, in_upper, columns, *in_turn), entries
+        return RowPattern(units=units, in_lower=in_lower, in_upper=in_upper, columns=columns, **in_turn), entries
 
     def _successive(self, rows: Rows, order: Order, values: str, storage: str) -> tuple[SuccessivePattern, Array]:
         """Chunks of successive rows."""
@@ -232,21 +232,29 @@ class SparseSetup:
         self._run(successive.fill_slots, *where, data, columns, packed, longest, table, bases, far, entries)
         cost = np.add.reduceat(slots, units[:-1]).astype(float) if count else np.empty(0)
         in_turn = self._in_turn(rows, order, ends[units], cost)
-        return SuccessivePattern(storage, units, table, bases, far, *in_turn), entries
+        pattern = SuccessivePattern(storage=storage, units=units, table=table, bases=bases, far=far, **in_turn)
+        return pattern, entries
 
-    def _in_turn(self, rows: Rows, order: Order, begins: Array, cost: Array) -> tuple[Any, ...]:
-        """Whose units are whose; which are all, early and late ones; and the rows that need other ranks.
-
-        Units begin at these rows, the last one where all ends.
-        """
+    def _in_turn(self, rows: Rows, order: Order, begins: Array, cost: Array) -> dict[str, Any]:
+        """The parts of an `InTurn`; units begin at these rows, the last one where all ends, and take so long."""
         surface = np.zeros(rows.n, np.bool_)
         self._run(setup.touches_halo, rows.indptr, rows.indices, rows.n, surface)
-        halo = self._halo_pattern(rows, order, surface)
+        halo_rows, halo_first, halo_columns = self._halo_pattern(rows, order, surface)
         count = begins.size - 1
-        late = int(np.searchsorted(begins, halo[0][0], side="right")) - 1 if halo[0].size else count
+        late = int(np.searchsorted(begins, halo_rows[0], side="right")) - 1 if halo_rows.size else count
         where = (order.new_to_old, order.old_to_new, rows.indptr, rows.indices)
-        in_turn = shares(self.threads, begins, cost, where)
-        return *in_turn, (0, count), (0, late), (late, count), *halo
+        owner, forward, backward = shares(self.threads, begins, cost, where)
+        return {
+            "owner": owner,
+            "forward": forward,
+            "backward": backward,
+            "every": (0, count),
+            "early": (0, late),
+            "late": (late, count),
+            "halo_rows": halo_rows,
+            "halo_first": halo_first,
+            "halo_columns": halo_columns,
+        }
 
     def _packed(self, rows: Rows, order: Order, values: str, storage: str) -> tuple[Pattern, Array]:
         """Where the entries stand, and their values in that order."""
