@@ -35,15 +35,16 @@ def rows_at_a_time(values: str, vectors: str, trial: Callable[[int], Callable[[]
     """The faster way for such values and vectors on this machine; trial(way) is work to be timed."""
     if (values, vectors) not in _known:
         path = cache_directory() / f"rows-{numba.config.CPU_NAME or get_host_cpu_name()}-{values}-{vectors}"
-        try:
+        found = None
+        with suppress(OSError, ValueError):
             found = int(path.read_text())
-        except (OSError, ValueError):
+        if found not in WAYS:
             found = _faster(trial)
             mine = path.with_name(f"{path.name}.{os.getpid()}")
             with suppress(OSError):  # without it the next run looks again
                 mine.write_text(str(found))
                 mine.replace(path)
-        _known[values, vectors] = found if found in WAYS else 1
+        _known[values, vectors] = found
     return _known[values, vectors]
 
 
