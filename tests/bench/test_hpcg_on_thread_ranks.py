@@ -66,7 +66,7 @@ class OnRank:
         nonsymmetric: bool = False,
     ):
         self.comm, self.kernels, self.order = comm, HostKernels(threads).sparse, order
-        storage = "rows" if order == "natural" else storage
+        storage = "rows" if order in ("natural", "surface_last") else storage
         self.box = Box.of(comm.rank, shape, grid)
         made = replace(form(storage), symmetric=symmetric)
         stencil = weights(nonsymmetric=nonsymmetric)
@@ -121,7 +121,7 @@ def test_the_natural_order_is_the_reference(
     assert spectral == Spectral(unpreconditioned, preconditioned)
 
 
-@pytest.mark.parametrize("order", ["natural", "greedy", "jpl"])
+@pytest.mark.parametrize("order", ["natural", "surface_last", "greedy", "jpl"])
 @pytest.mark.parametrize(("grid", "preconditioned"), [((1, 1, 1), 1), ((1, 1, 2), 2), ((1, 2, 2), 2)])
 def test_a_large_diagonal_takes_few_steps(grid: Triple, preconditioned: int, order: str) -> None:
     spectral = on_ranks(OnRank.spectral, cube(8), grid, order=order)
@@ -169,7 +169,7 @@ def test_the_first_nine_rows_of_the_matrix_are_found_wherever_they_are(shape: Tr
 # --- symmetry ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("order", ["natural", "greedy", "jpl"])
+@pytest.mark.parametrize("order", ["natural", "surface_last", "greedy", "jpl"])
 @pytest.mark.parametrize("grid", [(1, 1, 1), (1, 1, 2), (1, 2, 2)])
 def test_products_and_multigrid_are_symmetric(grid: Triple, order: str) -> None:
     symmetry = on_ranks(OnRank.symmetry, cube(8), grid, order=order)

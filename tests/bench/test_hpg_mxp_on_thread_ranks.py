@@ -64,7 +64,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
 @cache
 def check_solves(shape: Triple, grid: Triple, kind: str, nonsymmetric: bool) -> tuple[int, int]:
     """Double takes the oracle's steps, mixed nearly so, x is 1, all ranks agree; both's numbers of steps."""
-    storage = "rows" if kind == "natural" else "sell"
+    storage = "rows" if kind in ("natural", "surface_last") else "sell"
     forms = [replace(DOUBLE, storage=storage), mixed_form("bf16", storage=storage)]
     everybody = run_ranks(math.prod(grid), lambda comm: solved(comm, shape, grid, forms, kind, nonsymmetric))
     assert all(found == everybody[0] for found in everybody), "every rank gets the same numbers"

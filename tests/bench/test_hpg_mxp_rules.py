@@ -86,8 +86,8 @@ def test_the_figure_is_of_32_bit_columns_by_the_rules_and_of_short_ones_beyond_t
 def test_the_natural_order_goes_with_rows_and_colours_with_chunks_unless_asked_otherwise() -> None:
     kinds = ("rows", "sell", "packed", "ell")
     wanted = {
-        "auto": ("natural", "greedy", "greedy", "greedy"),
-        "natural": ("natural", "natural", "natural", "levels"),
+        "auto": ("surface_last", "greedy", "greedy", "greedy"),
+        "natural": ("surface_last", "surface_last", "surface_last", "levels"),
         "coloured": ("greedy", "greedy", "greedy", "greedy"),
     }
     for smoother, orders in wanted.items():
@@ -98,7 +98,7 @@ def test_the_natural_order_goes_with_rows_and_colours_with_chunks_unless_asked_o
 
 
 def test_sweeps_both_ways_have_the_natural_order_when_packed_but_on_devices_its_levels() -> None:
-    assert order_of(HpcgConfig(), "packed") == "natural"
+    assert order_of(HpcgConfig(), "packed") == "surface_last"
     assert order_of(HpcgConfig(), "sell") == "greedy"
     assert order_of(HpcgConfig(kernels="torch"), "packed") == "greedy"
     assert order_of(HpcgConfig(kernels="torch", smoother="natural"), "packed") == "levels"

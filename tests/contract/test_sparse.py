@@ -22,6 +22,7 @@ from mxpeak.kernels.host.sparse import HostSparse
 from mxpeak.kernels.host.sparse_by_row import shares
 from mxpeak.kernels.host.sparse_matrix import RowPattern, SuccessivePattern
 from mxpeak.kernels.host.sparse_native import SUCCESSIVE
+from mxpeak.kernels.host.sparse_successive import COUNTS, STRAYS
 from mxpeak.layout.stencil import Box
 from mxpeak.precision import PRECISIONS
 from tests.support.backends import TORCH, backend_named
@@ -160,6 +161,10 @@ def test_orders_are_those_of_the_reference_and_their_groups_are_independent(host
             assert (group[i] != group[j]).all()
             if kind in ("levels", "natural"):
                 assert (group[j] < group[i])[j < i].all()
+            if kind == "surface_last":
+                surface = np.zeros(rows.n, bool)
+                surface[np.repeat(np.arange(rows.n), np.diff(rows.indptr))[rows.indices >= rows.n]] = True
+                assert found.new_to_old.tolist() == [*np.flatnonzero(~surface), *np.flatnonzero(surface)]
             if kind == "greedy" and name in BOXES:
                 assert found.groups == 8
 
@@ -475,6 +480,18 @@ def test_threads_that_wait_for_each_other_sweep_like_one(monkeypatch: pytest.Mon
         assert all(found == results[0] for found in results[1:]), (name, storage)
 
 
+@pytest.mark.parametrize("storage", ["rows", "packed"])
+def test_entries_that_few_rows_of_a_chunk_have_take_no_slots_of_their_own(storage: str) -> None:
+    """With the last row of each line at the end of all, the row before it alone has neighbours there."""
+    host, name = sparse_kernels(SLICES), "long lines that end at a neighbour"
+    found = {kind: stored(host, name, kind, "fp64", "fp64", storage) for kind in ("natural", "surface_last")}
+    strays = {kind: A.pattern.table[:, COUNTS + STRAYS :].sum(axis=0) for kind, A in found.items()}
+    assert strays["natural"].tolist() == [0, 0]
+    assert (strays["surface_last"] > 0).all()
+    stored_values = {kind: A.lower + A.upper for kind, A in found.items()}
+    assert stored_values["surface_last"] < 1.25 * stored_values["natural"]
+
+
 def test_a_unit_waits_for_all_that_it_has_entries_in() -> None:
     host = HOSTS[1]
     for name, storage in product(("a box alone", "long rows", "rows of hundreds"), ("rows", "packed")):
@@ -783,7 +800,7 @@ def test_reading_a_matrix_changes_nothing_and_tells_how_many_bytes_its_values_ta
 ) -> None:
     before = np.asarray(A.entries).copy() if not isinstance(kernels, OnArrays) else None
     stored_values = kernels.read_values(A) // PRECISIONS[s.values].bytes
-    filled = 64 if s.kind == "natural" or A.storage == "rows" else 1  # there the last line is filled up once
+    filled = 64 if s.order.row_by_row or A.storage == "rows" else 1  # there the last line is filled up once
     assert A.lower + A.upper <= stored_values < A.lower + A.upper + filled
     assert before is None or before.tobytes() == A.entries.tobytes()
 

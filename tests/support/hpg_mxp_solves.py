@@ -29,7 +29,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 Triple = tuple[int, int, int]
 
 
-KINDS = ("greedy", "jpl", "levels", "natural")
+KINDS = ("greedy", "jpl", "levels", "natural", "surface_last")
 
 
 TOLERANCE = 1e-9
@@ -53,7 +53,7 @@ def local_groups(shape: Triple, kind: str) -> Array:
         return x % 2 + 2 * (y % 2) + 4 * (z % 2)
     if kind == "levels":
         return x + 2 * y + 4 * z
-    if kind == "natural":
+    if kind in ("natural", "surface_last"):
         return np.arange(math.prod(shape))
     kernels, group = ReferenceSparse(), np.empty(math.prod(shape), int)
     order = kernels.order(kernels.stencil_rows(Box(*shape), weights()), kind)
@@ -79,6 +79,8 @@ class BlockLevel:
         within = sp.csr_matrix((entries.data * inside, (entries.row, entries.col)), A.shape)
         self.A = A.astype(dtype)
         self._outside, self._D = (A - within).tocsr().astype(dtype), A.diagonal().astype(dtype)
+        if kind == "surface_last":
+            group += (np.diff(self._outside.indptr) > 0) * math.prod(box)
         rows = [np.flatnonzero(group == g) for g in range(group.max() + 1)]
         self._groups = [(g, (within - sp.diags(A.diagonal())).tocsr()[g].astype(dtype)) for g in rows]
         self.lower = int((inside & (group[entries.col] < group[entries.row])).sum()) + A.shape[0]

@@ -26,9 +26,11 @@ ORACLE: Any = sparse_kernels("reference")
 #: Storages in chunks, which every backend has, and all of the host's.
 CHUNKS = ("ell", "sell", "packed")
 STORAGES = ("rows", *CHUNKS)
-KINDS = ("greedy", "jpl", "levels", "natural")
+#: Those for rows one after the other.
+ROWWISE = ("rows", "sell", "packed")
+KINDS = ("greedy", "jpl", "levels", "natural", "surface_last")
 #: What is stored in which order: chunks want large groups.
-SUITING = {"greedy": STORAGES, "jpl": CHUNKS, "levels": CHUNKS, "natural": ("rows", "sell", "packed")}
+SUITING = {"greedy": STORAGES, "jpl": CHUNKS, "levels": CHUNKS, **dict.fromkeys(("natural", "surface_last"), ROWWISE)}
 VECTORS = ("fp64", "fp32")
 #: Formats of a matrix and of the vectors that it multiplies: every one of both, each pair of which is compiled anew.
 #: Values become what vectors are before they are used, so that not every pair need be there.
@@ -51,6 +53,7 @@ BOXES = {
     "a box of several chunks": Box(18, 10, 3, 1, 2, 1, 0, 1, 0),
     "a box in a corner": Box(8, 6, 10, 2, 3, 2, 1, 2, 0),
     "a box alone": Box(16, 8, 8),
+    "long lines that end at a neighbour": Box(40, 3, 3, 2, 1, 1, 0, 0, 0),
 }
 
 

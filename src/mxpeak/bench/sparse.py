@@ -52,20 +52,28 @@ def check_storage(config: SparseConfig) -> None:
 def order_of(config: SparseConfig, storage: str) -> str:
     """The order in which sweeps take rows, unless one was asked for: natural by rows, and packed for sweeps both ways.
 
-    Colours take fewer iterations where all sweeps go forward, more where they go both ways.  Chunks of independent
-    rows, as devices and ELLPACK have them, take the natural order level by level.
+    Colours take fewer iterations where all sweeps go forward, more where they go both ways.  In the natural order rows
+    that need other ranks come last, so that the others do not wait for these.
     """
     natural = storage == "rows" or (storage == "packed" and config.both_ways and config.kernels != "torch")
     if config.smoother != "auto":
         natural = config.smoother == "natural"
     if not natural:
         return config.colouring
+    return "surface_last" if natural_order(config, storage) == "natural" else "levels"
+
+
+def natural_order(config: SparseConfig, storage: str) -> str:
+    """Row after row, as the reference codes have it.
+
+    Chunks of independent rows, as devices and ELLPACK have them, take this order level by level.
+    """
     return "levels" if storage == "ell" or config.kernels == "torch" else "natural"
 
 
 def smoother_of(config: SparseConfig, storage: str) -> str:
     """The order of the sweeps as results call it."""
-    return "natural" if order_of(config, storage) in ("natural", "levels") else "coloured"
+    return "natural" if order_of(config, storage) in ("surface_last", "levels") else "coloured"
 
 
 def seconds_for(config: SparseConfig) -> float:

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import partial
 from typing import Unpack
 
@@ -32,6 +31,7 @@ from mxpeak.bench.sparse import (
     SparseBench,
     check_storage,
     held,
+    natural_order,
     order_of,
     plain_storage,
     seconds_for,
@@ -136,7 +136,7 @@ class Hpcg:
 
     def _in_natural_order(self, box: Box, comm: Communicator) -> Made:
         """The problem as the reference sweeps over it.  Collective over comm."""
-        order, forms = order_of(replace(self._config, smoother="natural"), self._plain), [form(self._plain)]
+        order, forms = natural_order(self._config, self._plain), [form(self._plain)]
         return make_stencil(self._kernels, comm, box.levels(LEVELS), forms, order, weights(), self._bench.spans)
 
     def _measured(self, storage: str, aim: float, rt: float) -> Measured:

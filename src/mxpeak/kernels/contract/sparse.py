@@ -65,9 +65,14 @@ class Order:
         return len(self.starts) - 1
 
     @property
+    def row_by_row(self) -> bool:
+        """Whether each row is a group of its own."""
+        return self.kind in ("natural", "surface_last")
+
+    @property
     def colours(self) -> int | None:
         """How many groups of rows are taken one after the other; None where rows are."""
-        return None if self.kind == "natural" else self.groups
+        return None if self.row_by_row else self.groups
 
 
 class Stored(Protocol):
@@ -140,7 +145,8 @@ class SparseKernels(Protocol):
     def order(self, rows: Rows, kind: str) -> Order:
         """`greedy` or `jpl` colours; the rows as they stand, `natural`, or the `levels` of that order.
 
-        A sweep over the levels gives what one row after row gives.
+        A sweep over the levels gives what one row after row gives.  `surface_last` takes the rows as they stand too, but
+        those with entries in the halo at the end: so a sweep computes while its halo is on the way.
         """
 
     def rounding(self, rows: Rows, precision: str) -> float:

@@ -24,13 +24,16 @@ FLAG = types.boolean
 ZERO, ONE = np.int64(0), np.int64(1)
 
 
-def jit(*signature: Any, also: tuple[Any, ...] = (), fastmath: Any = False) -> Callable[[Callable[..., Any]], Any]:
+def jit(
+    *signature: Any, also: tuple[Any, ...] = (), fastmath: Any = False, allocates: bool = True
+) -> Callable[[Callable[..., Any]], Any]:
     """An entry point: compile now for these argument types; without any, when it is first called.
 
-    `also`: the argument types of a second form of the same function.
+    `also`: the argument types of a second form of the same function.  What does not allocate need not count references
+    to its arrays: atomic operations, and calls before which the vector registers are cleared.
     """
     types_given = [types.void(*form) for form in (signature, also) if form]
-    return _njit(*([types_given] if types_given else []), fastmath=fastmath)
+    return _njit(*([types_given] if types_given else []), fastmath=fastmath, _nrt=allocates)
 
 
 def inner(*, fastmath: Any = False, inline: str = "never") -> Callable[[Callable[..., Any]], Any]:

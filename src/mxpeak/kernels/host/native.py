@@ -13,9 +13,10 @@ import numba
 import numpy as np
 from llvmlite import ir
 from llvmlite.binding import get_host_cpu_features
-from numba import carray, types
+from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
+from numba.np.arrayobj import populate_array
 
 from mxpeak.kernels.host.jit import inner
 
@@ -118,13 +119,18 @@ def call_at(typingctx, address):
 
 
 @intrinsic
-def pointer(typingctx, address):
-    """The address as a pointer."""
+def vector_at(typingctx, address, count, of):
+    """The `count` numbers at an address as a contiguous array of `of`'s type, whose references nobody counts."""
+    result = types.Array(of.dtype, 1, "C")
 
     def codegen(context, builder, signature, args):
-        return builder.inttoptr(args[0], _I8.as_pointer())
+        vector = context.make_array(result)(context, builder)
+        data = builder.inttoptr(args[0], vector.data.type)
+        size = _I64(context.get_abi_sizeof(context.get_data_type(result.dtype)))
+        populate_array(vector, data=data, shape=[args[1]], strides=[size], itemsize=size, meminfo=None)
+        return vector._getvalue()
 
-    return types.voidptr(types.int64), codegen
+    return result(types.int64, types.int64, of), codegen
 
 
 @inner(inline="always")
@@ -136,19 +142,19 @@ def address_of(A, i, j):
 @inner(inline="always")
 def column(A, j, r0, r1):
     """A[r0:r1, j] of a column-major block as an array that the compiler knows to be contiguous: so it vectorizes."""
-    return carray(pointer(address_of(A, r0, j)), (r1 - r0,), A.dtype)
+    return vector_at(address_of(A, r0, j), r1 - r0, A)
 
 
 @inner(inline="always")
 def row(A, i, c0, c1):
     """A[i, c0:c1] of a row-major block as an array that the compiler knows to be contiguous."""
-    return carray(pointer(address_of(A, i, c0)), (c1 - c0,), A.dtype)
+    return vector_at(address_of(A, i, c0), c1 - c0, A)
 
 
 @inner(inline="always")
 def piece(a, first, count):
     """a[first : first+count] of a contiguous vector, without the counting of references that a slice costs."""
-    return carray(pointer(np.int64(a.ctypes.data) + first * np.int64(a.itemsize)), (count,), a.dtype)
+    return vector_at(np.int64(a.ctypes.data) + first * np.int64(a.itemsize), count, a)
 
 
 def ask(builder, address, write):

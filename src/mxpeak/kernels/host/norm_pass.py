@@ -14,7 +14,6 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import carray
 
 from mxpeak.kernels.host.jit import ONE, inner, jit
 from mxpeak.kernels.host.magnitude import (
@@ -30,7 +29,7 @@ from mxpeak.kernels.host.magnitude import (
     square,
     square_may_overflow,
 )
-from mxpeak.kernels.host.native import float_of, pointer
+from mxpeak.kernels.host.native import float_of, vector_at
 
 #: Entries of a line that are worked on at a time: four lines of them, and their sums, stay in the first cache.
 SEGMENT = 1024
@@ -329,10 +328,10 @@ def segment(tile, line, begin, end, sample, buffer):
     """Entries begin … end-1 of a line, as they lie, or, where they lie apart, copied to the address `buffer`."""
     address = tile[ADDRESS] + line * tile[LINE_STRIDE] + begin * tile[STRIDE]
     if tile[STRIDE] == sample.itemsize:
-        return carray(pointer(address), (end - begin,), sample.dtype)
-    copied = carray(pointer(buffer), (end - begin,), sample.dtype)
+        return vector_at(address, end - begin, sample.dtype)
+    copied = vector_at(buffer, end - begin, sample.dtype)
     for j in range(end - begin):
-        copied[j] = carray(pointer(address + j * tile[STRIDE]), (1,), sample.dtype)[0]
+        copied[j] = vector_at(address + j * tile[STRIDE], 1, sample.dtype)[0]
     return copied
 
 
@@ -343,12 +342,12 @@ def _four_stretches(want, tile, line, count, begin, end, origin, sample, buffer,
     size = SEGMENT * sample.itemsize
     for s in range(begin, end, SEGMENT):
         e = min(end, s + SEGMENT)
-        zeros = carray(pointer(buffer + 4 * size), (e - s,), sample.dtype)
+        zeros = vector_at(buffer + 4 * size, e - s, sample.dtype)
         a = segment(tile, line, s, e, sample, buffer)
         b = segment(tile, line + 1, s, e, sample, buffer + size) if count > 1 else zeros
         c = segment(tile, line + 2, s, e, sample, buffer + 2 * size) if count > 2 else zeros
         d = segment(tile, line + 3, s, e, sample, buffer + 3 * size) if count > 3 else zeros
-        to = carray(pointer(across + (s - origin) * 8), (e - s,), np.float64)
+        to = vector_at(across + (s - origin) * 8, e - s, np.float64)
         t0, t1, t2, t3 = four_lines(want, a, b, c, d, to, waste[: e - s], tops, squares)
         s0, s1, s2, s3 = s0 + t0, s1 + t1, s2 + t2, s3 + t3
     return s0, s1, s2, s3
@@ -527,6 +526,6 @@ def read_all(tid, threads, sample, tiles, seen):
             for line in range(line0, line1):
                 lowest = begin if tile[STRIDE] > 0 else end - 1
                 address = tile[ADDRESS] + line * tile[LINE_STRIDE] + lowest * tile[STRIDE]
-                words = carray(pointer(address), ((end - begin) * abs(tile[STRIDE]) // 8,), np.uint64)
+                words = vector_at(address, (end - begin) * abs(tile[STRIDE]) // 8, np.uint64)
                 seen[tid * APART] |= _read(words)
         number += chunks(tile)

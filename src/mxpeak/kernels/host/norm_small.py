@@ -8,11 +8,10 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import carray
 
 from mxpeak.kernels.host.jit import inner, jit
 from mxpeak.kernels.host.magnitude import ordered
-from mxpeak.kernels.host.native import float_of, pointer
+from mxpeak.kernels.host.native import float_of, vector_at
 from mxpeak.kernels.host.norm_pass import ACROSS, ALONG, COLUMNS, MAX, ROWS, SEGMENT, SQUARES, four_lines, one_line
 
 #: The answer to a matrix that has no contiguous lines, or many short ones, or squares outside fp64's range.
@@ -44,8 +43,7 @@ def small_norm(A, want):
     for line in range(lines):
         total = 0.0
         for s in range(0, length, SEGMENT):
-            at = pointer(address + line * stride + s * A.itemsize)
-            a = carray(at, (min(SEGMENT, length - s),), A.dtype)
+            a = vector_at(address + line * stride + s * A.itemsize, min(SEGMENT, length - s), A)
             total += one_line(asked, a, waste, tops, squares)
         if asked == ALONG:
             tops[0] = max(tops[0], ordered(total))
@@ -61,10 +59,10 @@ def _across(A, address, lines, length, stride, waste, tops, squares):
     for line in range(0, lines, 4):
         for s in range(0, length, SEGMENT):
             size, at = min(SEGMENT, length - s), address + line * stride + s * A.itemsize
-            a = carray(pointer(at), (size,), A.dtype)
-            b = carray(pointer(at + stride), (size,), A.dtype) if line + 1 < lines else zeros[:size]
-            c = carray(pointer(at + 2 * stride), (size,), A.dtype) if line + 2 < lines else zeros[:size]
-            d = carray(pointer(at + 3 * stride), (size,), A.dtype) if line + 3 < lines else zeros[:size]
+            a = vector_at(at, size, A)
+            b = vector_at(at + stride, size, A) if line + 1 < lines else zeros[:size]
+            c = vector_at(at + 2 * stride, size, A) if line + 2 < lines else zeros[:size]
+            d = vector_at(at + 3 * stride, size, A) if line + 3 < lines else zeros[:size]
             four_lines(ACROSS, a, b, c, d, sums[s : s + size], waste[:size], tops, squares)
     top = np.int64(0)
     for j in range(length):

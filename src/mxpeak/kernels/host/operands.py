@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import carray, types
+from numba import types
 from numba.extending import intrinsic
 
 from mxpeak.kernels.host.jit import FLAG, INT, MATRIX32, ZERO, inner, jit
-from mxpeak.kernels.host.native import HAS_FP16, address_of, bits_of, pointer, prefetch, row
+from mxpeak.kernels.host.native import HAS_FP16, address_of, bits_of, prefetch, row, vector_at
 from mxpeak.kernels.host.rows import part_of
 from mxpeak.kernels.host.units import COLUMNS, DEPTH, ROWS, Unit, begin, end, subtract_lanes, tile
 
@@ -166,7 +166,7 @@ def _rounded_bf16(x):
 @inner(inline="always")
 def _halves(A, i, count):
     """Row i of a table of pairs as its single numbers."""
-    return carray(pointer(address_of(A, i, 0)), (count,), np.uint16)
+    return vector_at(address_of(A, i, 0), count, np.uint16)
 
 
 @inner()
@@ -209,7 +209,7 @@ def round_strips(source, strips, first_pair, s0, s1, fp16):
                 c1 = min(c0 + COLUMNS, n)
                 low = row(source, 2 * p, c0, c1) if 2 * p < k else zero
                 high = row(source, 2 * p + 1, c0, c1) if 2 * p + 1 < k else zero
-                out = carray(pointer(address_of(strips[s], first_pair + p, 0)), (COLUMNS,), np.uint32)
+                out = vector_at(address_of(strips[s], first_pair + p, 0), COLUMNS, np.uint32)
                 if fp16:
                     for j in range(c1 - c0):
                         out[j] = _pair(_narrowed_fp16(low[j]), _narrowed_fp16(high[j]))
@@ -238,7 +238,7 @@ def _subtract(C, i, rows, c0, c1, t):
         if c1 - c0 == COLUMNS:
             subtract_lanes(c_r, t_r)
         else:
-            c, sums = row(C, i + r, c0, c1), carray(pointer(t_r), (c1 - c0,), np.float32)
+            c, sums = row(C, i + r, c0, c1), vector_at(t_r, c1 - c0, np.float32)
             for j in range(c1 - c0):
                 c[j] -= sums[j]
 

@@ -24,7 +24,7 @@ from mxpeak.layout.stencil import Box
 #: Rows at a time.
 WAYS = (1, SUCCESSIVE)
 #: Times that each way is measured, in turn; the best counts.
-ROUNDS = 3
+ROUNDS = 6
 #: Points a side of the box that they are measured on: one that lies in no second cache, where slices always win.
 SIDE = 64
 #: What has been found for values and vectors.

@@ -157,16 +157,23 @@ class SuccessivePattern(InTurn):
     @property
     def lower(self) -> int:
         """Values stored of L."""
-        return self._stored(successive.BEFORE, successive.LATER)
+        return SUCCESSIVE * self._slots(successive.BEFORE, successive.LATER) + int(self._strays[:, 0].sum())
 
     @property
     def upper(self) -> int:
         """Values stored of U."""
-        return self._stored(successive.LATER, successive.PARTS)
+        slots = self._slots(successive.LATER, successive.PARTS)
+        apart = int((-(-self._strays.sum(axis=1) // SUCCESSIVE)).sum())  # strays of L and U share a chunk's slots
+        return SUCCESSIVE * (slots + apart) - int(self._strays[:, 0].sum())
 
-    def _stored(self, first: int, end: int) -> int:
-        counts = self.table[:, successive.COUNTS + 2 * first : successive.COUNTS + 2 * end]
-        return SUCCESSIVE * int(counts.sum(dtype=np.int64))
+    def _slots(self, first: int, end: int) -> int:
+        first, end = (successive.COUNTS + 2 * part for part in (first, end))
+        return int(self.table[:, first:end].sum(dtype=np.int64))
+
+    @property
+    def _strays(self) -> Array:
+        """Of each chunk, before it and after it."""
+        return self.table[:, successive.COUNTS + successive.STRAYS :].astype(np.int64)
 
     @property
     def arrays(self) -> tuple[Array, ...]:

@@ -142,6 +142,37 @@ def sum_successive_columns(typingctx, values, value0, columns, column0, slots, x
 
 
 @intrinsic
+def add_strays(typingctx, values, value0, columns, column0, lane0, first, end, x, out):
+    """out[columns[lane0 + k]] += values[value0 + k] · x[columns[column0 + k]], k = first … end-1."""
+    numbers = types.int64
+    signature = types.void(values, numbers, columns, numbers, numbers, numbers, numbers, x, out)
+
+    def codegen(context, builder, signature, args):
+        values, columns, x, out = (
+            context.make_array(signature.args[k])(context, builder, args[k]).data for k in (0, 2, 7, 8)
+        )
+        _, value0, _, column0, lane0, first, end, _, _ = args
+        real, format_ = context.get_value_type(signature.args[7].dtype), signature.args[0].dtype
+        with cgutils.for_range_slice(builder, first, end, _I64(1), inc=True) as (k, _):
+            column, lane = (
+                builder.zext(builder.load(builder.gep(columns, [builder.add(at, k)])), _I64) for at in (column0, lane0)
+            )
+            bits = builder.load(
+                builder.bitcast(
+                    builder.gep(values, [builder.add(value0, k)]), ir.VectorType(_STORED[format_], 1).as_pointer()
+                ),
+                align=_STORED_BYTES[format_],
+            )
+            a = builder.extract_element(_widened(builder, format_, real, bits, 1), _I32(0))
+            to = builder.gep(out, [lane])
+            product = builder.fmul(a, builder.load(builder.gep(x, [column])))
+            builder.store(builder.fadd(builder.load(to), product), to)
+        return context.get_dummy_value()
+
+    return signature, codegen
+
+
+@intrinsic
 def recurrence(typingctx, b, first, second, a, slot, d, p, q):
     """p = (b - first - second) / d and q = a[slot …] / d of SUCCESSIVE lanes: all that a recurrence is made of."""
     signature = types.void(b, first, second, a, types.int64, d, p, q)

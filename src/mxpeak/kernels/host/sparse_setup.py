@@ -101,7 +101,11 @@ class SparseSetup:
             every = np.arange(rows.n, dtype=np.int32)
             return Order(every, every, np.arange(rows.n + 1), kind)
         group = np.zeros(rows.n, np.int32)
-        if kind == "jpl":
+        if kind == "surface_last":
+            surface = self._surface(rows)
+            group[np.argsort(surface, kind="stable")] = np.arange(rows.n, dtype=np.int32)
+            groups = rows.n
+        elif kind == "jpl":
             groups = self._jpl(rows, group)
         elif rows.n:
             compute = setup.greedy_colours if kind == "greedy" else setup.levels
@@ -113,6 +117,12 @@ class SparseSetup:
         setup.group_rows(group, groups, new_to_old, starts)
         old_to_new[new_to_old] = np.arange(rows.n, dtype=np.int32)
         return Order(new_to_old, old_to_new, starts, kind)
+
+    def _surface(self, rows: Rows) -> Array:
+        """Which rows have entries in the halo."""
+        surface = np.zeros(rows.n, np.bool_)
+        self._run(setup.touches_halo, rows.indptr, rows.indices, rows.n, surface)
+        return surface
 
     def _jpl(self, rows: Rows, colour: Array) -> int:
         colour[:] = -1
@@ -171,7 +181,7 @@ class SparseSetup:
         """Where the entries stand, and their values in that order."""
         if storage == "rows" and self._way(rows, order, values, vectors) == 1:
             return self._by_rows(rows, order, values)
-        if storage == "rows" or (order.kind == "natural" and storage != "ell"):
+        if storage == "rows" or (order.row_by_row and storage != "ell"):
             return self._successive(rows, order, values, storage)
         return self._packed(rows, order, values, storage)
 
@@ -223,8 +233,9 @@ class SparseSetup:
         longest = int(np.add.reduceat(length, chunk_row).max()) if chunks else 0
         packed = storage == "packed"
         self._run(successive.count_slots, *where, chunk_row, ends[1:], columns, packed, longest, table)
-        counts = table[:, successive.COUNTS :].astype(np.int64)
-        slots, fars = counts.sum(axis=1), counts[:, 1::2].sum(axis=1)
+        counts, strays = np.split(table[:, successive.COUNTS :].astype(np.int64), [successive.STRAYS], axis=1)
+        apart = -(-strays.sum(axis=1) // SUCCESSIVE)
+        slots, fars = counts.sum(axis=1) + apart, counts[:, 1::2].sum(axis=1) + 2 * apart
         table[:, successive.SLOT], table[:, successive.FAR] = np.cumsum(slots) - slots, np.cumsum(fars) - fars
         bases, far = np.zeros(int(slots.sum()), np.int32), aligned(int(fars.sum()) * SUCCESSIVE, np.int32)
         entries = aligned(-(-bases.size * SUCCESSIVE // LANES) * LANES, FORMATS[values][1])
@@ -237,9 +248,7 @@ class SparseSetup:
 
     def _in_turn(self, rows: Rows, order: Order, begins: Array, cost: Array) -> dict[str, Any]:
         """The parts of an `InTurn`; units begin at these rows, the last one where all ends, and take so long."""
-        surface = np.zeros(rows.n, np.bool_)
-        self._run(setup.touches_halo, rows.indptr, rows.indices, rows.n, surface)
-        halo_rows, halo_first, halo_columns = self._halo_pattern(rows, order, surface)
+        halo_rows, halo_first, halo_columns = self._halo_pattern(rows, order, self._surface(rows))
         count = begins.size - 1
         late = int(np.searchsorted(begins, halo_rows[0], side="right")) - 1 if halo_rows.size else count
         where = (order.new_to_old, order.old_to_new, rows.indptr, rows.indices)
@@ -278,8 +287,7 @@ class SparseSetup:
         entries = aligned(slots * LANES, FORMATS[values][1])
         data = self._narrowed(rows.data, values) if values != "fp64" else rows.data
         self._run(pack.fill_slots, *where, data, start, columns, rule, longest, table, bases, near, far, entries)
-        surface = np.zeros(rows.n, np.bool_)
-        self._run(setup.touches_halo, rows.indptr, rows.indices, rows.n, surface)
+        surface = self._surface(rows)
         halo_rows, halo_first, halo_columns = self._halo_pattern(rows, order, surface)
         late = np.zeros(chunk_row.size, np.bool_)
         if halo_rows.size:

@@ -6,7 +6,8 @@ A chunk is up to LANES successive rows.  A slot is one entry of each of them, va
     columns   a 32-bit column for each row; rows without such an entry hold a zero, and their own number or the next
 
 Slots stand in four parts: entries in columns before the chunk; in earlier columns of the chunk itself; in later ones of
-it; after the chunk.  A forward sweep adds up all but the second in vectors: the x of the others are known, old or new.
+it; after the chunk.  Where few rows have entries that no run takes, before the chunk or after it, these stand by
+themselves behind the slots, each with its column and its lane: strays.  A forward sweep adds up all but the second in vectors: the x of the others are known, old or new.
 What is left is a recurrence along the chunk's rows.  Where it has one term, that of the row before, it is
 
     x_i = p_i - q_i x_{i-1},    p = (b - Σ) / d,   q = a_{i,i-1} / d
@@ -23,15 +24,25 @@ from mxpeak.kernels.host import sparse_sweep as sweep
 from mxpeak.kernels.host.jit import inner, jit
 from mxpeak.kernels.host.native import piece
 from mxpeak.kernels.host.sparse_native import SUCCESSIVE as LANES
-from mxpeak.kernels.host.sparse_native import recurrence, sum_successive_columns, sum_successive_runs, widened_value
+from mxpeak.kernels.host.sparse_native import (
+    add_strays,
+    recurrence,
+    sum_successive_columns,
+    sum_successive_runs,
+    widened_value,
+)
 from mxpeak.kernels.host.sparse_natural import say, wait
 from mxpeak.kernels.host.sparse_pack import MOST, SHARE, find
 
-#: Columns of the table of chunks: first row, rows, first slot, first slot of columns, then runs and columns by part.
-ROW, ROWS, SLOT, FAR, COUNTS = 0, 1, 2, 3, 4
-TABLE = COUNTS + 8
 #: The parts: before the chunk, in it before the row, in it after the row, after the chunk.
 BEFORE, EARLIER, LATER, AFTER, PARTS = 0, 1, 2, 3, 4
+#: Columns of the table of chunks: first row, rows, first slot, first slot of columns, then runs and columns by part, and
+#: strays before the chunk and after it.
+ROW, ROWS, SLOT, FAR, COUNTS = 0, 1, 2, 3, 4
+STRAYS = 2 * PARTS
+TABLE = COUNTS + STRAYS + 2
+#: Entries of a slot, at most, that had better stand by themselves.
+FEW = LANES // 4
 #: Chunks of a unit, which one thread sweeps without looking at the others; rows from which on a mesh's plane begins a
 #: new one.
 UNIT, LEAST = 5, LANES // 4
@@ -66,6 +77,13 @@ def _add(table, c, after, first, end, bases, far, values, x, out):
         if columns:
             value0, far0 = (slot + runs) * LANES, far0 * LANES
             sum_successive_columns(values, value0, far, far0, columns, x, row, out, False, far_ahead, down)
+    before = np.int64(table[c, COUNTS + STRAYS])
+    strays = before + np.int64(table[c, COUNTS + STRAYS + 1])
+    if strays:
+        slot, far0 = _slots_before(table, c, PARTS)
+        lanes0 = far0 + (strays + LANES - 1) // LANES
+        begin, stop = before if first > BEFORE else 0, strays if end == PARTS else before
+        add_strays(values, slot * LANES, far, far0 * LANES, lanes0 * LANES, begin, stop, x, out)
 
 
 @inner(fastmath={"contract"}, inline="always")
@@ -109,7 +127,7 @@ def _terms(row, rows, slot, values, diagonal, b, first, second, p, q):
         q[k] = widened_value(a[k], one) * reciprocal
 
 
-@jit(fastmath={"contract"})
+@jit(fastmath={"contract"}, allocates=False)
 def sweep_forward(
     tid, threads, progress, yield_address, first, end, owner, needs,
     units, table, bases, far, values, diagonal, b, x, keep, from_zero, scratch,
@@ -154,7 +172,7 @@ def sweep_forward(
             say(progress, tid, u + 1)
 
 
-@jit(fastmath={"contract"})
+@jit(fastmath={"contract"}, allocates=False)
 def sweep_backward(
     tid, threads, progress, yield_address, first, end, owner, needs,
     units, table, bases, far, values, diagonal, b, x, kept, scratch,
@@ -195,7 +213,7 @@ def sweep_backward(
             say(progress, tid, v + 1)
 
 
-@jit(fastmath={"contract"})
+@jit(fastmath={"contract"}, allocates=False)
 def multiply(tid, threads, table, bases, far, values, diagonal, x, y, scratch):
     """y = (L + D + U) x."""
     total, count = piece(scratch, tid * 4 * LANES, LANES), table.shape[0]
@@ -207,7 +225,7 @@ def multiply(tid, threads, table, bases, far, values, diagonal, x, y, scratch):
             y_c[k] = total[k] + d_c[k] * x_c[k]
 
 
-@jit(fastmath={"contract"})
+@jit(fastmath={"contract"}, allocates=False)
 def residual(tid, threads, chunks, targets, table, bases, far, values, diagonal, b, x, keep, r, parts, scratch):
     """r[targets_i] = b_i - (L + D + U) x of the rows of some chunks, where targets_i >= 0.
 
@@ -261,14 +279,40 @@ def cut_chunks(new_to_old, old_to_new, indptr, indices, chunk_row, units):
     return chunks, count
 
 
+@inner()
+def _scratch(longest):
+    """What finding the slots of a chunk of so many entries takes."""
+    known, hits, part_of = np.empty(2 * MOST, np.int64), np.empty(2 * MOST, np.int64), np.empty(2 * MOST, np.int64)
+    column, lane, slot = np.empty(longest, np.int32), np.empty(longest, np.int32), np.empty(longest, np.int32)
+    entry, part, often = np.empty(longest, np.int64), np.empty(longest, np.int8), np.empty((PARTS, longest), np.int32)
+    return (known, hits), part_of, (column, lane, entry), (slot, part, often), np.empty(STRAYS + 2, np.int64)
+
+
 @inner(inline="always")
-def _slots_of(row0, rows, where, columns, packed, known, hits, part_of, column, lane, entry, slot, part, counts):
-    """The entries of a chunk, and which slot of which part each is in; counts becomes runs and columns by part.
+def _set_strays_apart(counts, often):
+    """Let slots that few rows have be strays, where that takes less than half of the room."""
+    before, after, strays_before, strays_after = counts[2 * BEFORE + 1], counts[2 * AFTER + 1], 0, 0
+    while before and often[BEFORE, before - 1] <= FEW:
+        before -= 1
+        strays_before += often[BEFORE, before]
+    while after and often[AFTER, after - 1] <= FEW:
+        after -= 1
+        strays_after += often[AFTER, after]
+    slots = (strays_before + strays_after + LANES - 1) // LANES
+    if counts[2 * BEFORE + 1] - before + counts[2 * AFTER + 1] - after >= 2 * slots:
+        counts[2 * BEFORE + 1], counts[2 * AFTER + 1] = before, after
+        counts[STRAYS], counts[STRAYS + 1] = strays_before, strays_after
+
+
+@inner(inline="always")
+def _slots_of(row0, rows, where, columns, packed, runs_known, part_of, entry_of, slot_of, counts):
+    """The entries of a chunk, and which slot of which part each is in; counts becomes runs and columns by part, strays.
 
     The part of a run is that of the entry farthest inside: so no entry is in a vector sum too early.  known lists the
-    runs, part_of their parts, and slot is a run's index there, or -1 - s for the s-th of its row and part without one.
-    Returns how many entries and runs there are.
+    runs, part_of their parts, and slot is a run's index there, or -1 - s for the s-th of its row and part without one;
+    often[part, s] rows have such.  Returns how many entries and runs there are.
     """
+    (known, hits), (column, lane, entry), (slot, part, often) = runs_known, entry_of, slot_of
     new_to_old, old_to_new, indptr, indices = where
     n, entries, size = new_to_old.shape[0], 0, 0
     for k in range(lane.shape[0]):
@@ -296,7 +340,7 @@ def _slots_of(row0, rows, where, columns, packed, known, hits, part_of, column, 
         if SHARE * hits[k] >= rows and row0 + known[k] >= 0 and row0 + known[k] <= columns:
             known[runs], part_of[runs] = known[k], BEFORE if known[k] < 0 else AFTER
             runs += 1
-    for k in range(2 * PARTS):
+    for k in range(STRAYS + 2):
         counts[k] = 0
     s, hint = np.zeros(PARTS, np.int64), 0
     for e in range(entries):
@@ -310,10 +354,14 @@ def _slots_of(row0, rows, where, columns, packed, known, hits, part_of, column, 
             if inside:
                 part_of[at] = EARLIER if before else LATER
         else:
-            part[e] = (EARLIER if before else LATER) if inside else (BEFORE if before else AFTER)
-            slot[e] = -1 - s[part[e]]
-            s[part[e]] += 1
-            counts[2 * part[e] + 1] = max(counts[2 * part[e] + 1], s[part[e]])
+            p = (EARLIER if before else LATER) if inside else (BEFORE if before else AFTER)
+            if s[p] == counts[2 * p + 1]:
+                counts[2 * p + 1] += 1
+                often[p, s[p]] = 0
+            often[p, s[p]] += 1
+            part[e], slot[e] = p, -1 - s[p]
+            s[p] += 1
+    _set_strays_apart(counts, often)
     for k in range(runs):
         counts[2 * part_of[k]] += 1
     return entries, runs
@@ -325,14 +373,12 @@ def count_slots(
 ):
     """Rows and counts of every chunk; none has more than `longest` entries.  A share of them for each thread."""
     chunks, where = chunk_row.shape[0], (new_to_old, old_to_new, indptr, indices)
-    known, hits, part_of = np.empty(2 * MOST, np.int64), np.empty(2 * MOST, np.int64), np.empty(2 * MOST, np.int64)
-    column, lane, slot = np.empty(longest, np.int32), np.empty(longest, np.int32), np.empty(longest, np.int32)
-    entry, part, counts = np.empty(longest, np.int64), np.empty(longest, np.int8), np.empty(2 * PARTS, np.int64)
+    runs_known, part_of, entry_of, slot_of, counts = _scratch(longest)
     for c in range(chunks * tid // threads, chunks * (tid + 1) // threads):
         row0, rows = chunk_row[c], chunk_end[c] - chunk_row[c]
-        _slots_of(row0, rows, where, columns, packed, known, hits, part_of, column, lane, entry, slot, part, counts)
+        _slots_of(row0, rows, where, columns, packed, runs_known, part_of, entry_of, slot_of, counts)
         table[c, ROW], table[c, ROWS] = row0, rows
-        for k in range(2 * PARTS):
+        for k in range(STRAYS + 2):
             table[c, COUNTS + k] = counts[k]
 
 
@@ -342,15 +388,12 @@ def fill_slots(
 ):  # fmt: skip
     """Bases, columns and values of every slot; a share of the chunks for each thread.  Values come as zeros."""
     chunks, where = table.shape[0], (new_to_old, old_to_new, indptr, indices)
-    known, hits, part_of = np.empty(2 * MOST, np.int64), np.empty(2 * MOST, np.int64), np.empty(2 * MOST, np.int64)
-    column, lane, slot = np.empty(longest, np.int32), np.empty(longest, np.int32), np.empty(longest, np.int32)
-    entry, part, counts = np.empty(longest, np.int64), np.empty(longest, np.int8), np.empty(2 * PARTS, np.int64)
-    at = np.empty(2 * MOST, np.int64)
+    runs_known, part_of, entry_of, slot_of, counts = _scratch(longest)
+    (known, _), (column, lane, entry), (slot, part, _) = runs_known, entry_of, slot_of
+    at, strays = np.empty(2 * MOST, np.int64), np.empty(2, np.int64)
     for c in range(chunks * tid // threads, chunks * (tid + 1) // threads):
         row0, rows = np.int64(table[c, ROW]), np.int64(table[c, ROWS])
-        entries, runs = _slots_of(
-            row0, rows, where, columns, packed, known, hits, part_of, column, lane, entry, slot, part, counts
-        )
+        entries, runs = _slots_of(row0, rows, where, columns, packed, runs_known, part_of, entry_of, slot_of, counts)
         for p in range(PARTS):
             slot0, far0 = _slots_before(table, c, p)
             for k in range(runs):
@@ -360,11 +403,20 @@ def fill_slots(
             apart = -1 if p == EARLIER else 1 if p == LATER else 0
             for k in range(far0 * LANES, (far0 + counts[2 * p + 1]) * LANES):
                 far[k] = min(max(row0 + k % LANES + apart, 0), columns)
+        strays[0], strays[1] = 0, counts[STRAYS]
+        stray_slot, stray_far = _slots_before(table, c, PARTS)
+        stray_lane = stray_far + (counts[STRAYS] + counts[STRAYS + 1] + LANES - 1) // LANES
         for e in range(entries):
             if slot[e] >= 0:
                 values[at[slot[e]] * LANES + lane[e]] = data[entry[e]]
                 continue
             slot0, far0 = _slots_before(table, c, part[e])
             s = -1 - slot[e]
+            if s >= counts[2 * part[e] + 1]:
+                k = strays[0 if part[e] == BEFORE else 1]
+                strays[0 if part[e] == BEFORE else 1] += 1
+                values[stray_slot * LANES + k] = data[entry[e]]
+                far[stray_far * LANES + k], far[stray_lane * LANES + k] = column[e], lane[e]
+                continue
             values[(slot0 + counts[2 * part[e]] + s) * LANES + lane[e]] = data[entry[e]]
             far[(far0 + s) * LANES + lane[e]] = column[e]

@@ -187,6 +187,9 @@ class ReferenceSparse:
         natural = range(rows.n)
         if kind == "natural":
             group = list(natural)
+        elif kind == "surface_last":
+            surface = [any(j >= rows.n for j, _ in entries_of(rows, i)) for i in natural]
+            group = np.argsort(sorted(natural, key=lambda i: (surface[i], i))).tolist()
         elif kind == "levels":
             group = levels(rows)
         else:
