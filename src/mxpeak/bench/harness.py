@@ -8,12 +8,13 @@ from __future__ import annotations
 import resource
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Generic, TypedDict, TypeVar, Unpack
 
 from mxpeak.comm.base import Communicator
 from mxpeak.configs.grid import GridCase, GridConfig
-from mxpeak.configs.run import RunConfig
+from mxpeak.configs.run import PlaceConfig
 from mxpeak.distributed.vectors import largest
 from mxpeak.kernels.contract import Kernels
 from mxpeak.layout.grid import ProcessGrid
@@ -30,7 +31,7 @@ from mxpeak.spans import Observer, Spans
 #: From which share of the limit on a rate needs an explanation.
 ABOVE = 1.02
 
-AnyConfig = TypeVar("AnyConfig", bound=RunConfig)
+AnyConfig = TypeVar("AnyConfig", bound=PlaceConfig)
 
 
 # --- the run ----------------------------------------------------------------------------------------------------
@@ -79,6 +80,31 @@ class Bench(Generic[AnyConfig]):
 AnyBench = TypeVar("AnyBench", bound=Bench[Any])
 
 
+@contextmanager
+def opened(
+    make: Callable[[AnyConfig, Communicator, Placement, Kernels, Told], AnyBench],
+    check: Callable[[AnyConfig, Communicator], object],
+    config: AnyConfig,
+    comm: Communicator,
+    told: Told,
+) -> Iterator[AnyBench]:
+    """What all cases of a run share, with kernels loaded and cores bound as long as the block lasts.
+
+    `check` raises mistakes, on every rank alike, before anything runs; `make` makes what is shared.  Collective.
+    """
+    config, settings = on_device(config, told.get("settings") or {})
+    check(config, comm)
+    placement = bind_to_cores(comm, config.threads)
+    try:
+        kernels, comm = load_kernels(config, placement, comm)
+        if not config.on_gpu:
+            native = [name for name, format_ in PRECISIONS.items() if format_.bytes < 4 and not kernels.emulates(name)]
+            config, settings = on_processor(config, settings, native)
+        yield make(config, comm, placement, kernels, {**told, "settings": settings})
+    finally:
+        placement.release()
+
+
 def run_cases(
     make: Callable[[AnyConfig, Communicator, Placement, Kernels, Told], AnyBench],
     check: Callable[[AnyConfig, Communicator], object],
@@ -89,28 +115,18 @@ def run_cases(
 ) -> list[Result]:
     """Run a benchmark and return what its cases gave, on every rank.
 
-    `check` raises mistakes, on every rank alike, before anything runs; `make` makes what the cases share; `results`
-    yields each case with its result, whole on rank 0, None where it does not fit.  Collective over comm.
+    `check` and `make` are those of `opened`; `results` yields each case with its result, whole on rank 0, None where it
+    does not fit.  Collective over comm.
     """
-    config, settings = on_device(config, told.get("settings") or {})
-    check(config, comm)
-    placement = bind_to_cores(comm, config.threads)
-    try:
-        kernels, comm = load_kernels(config, placement, comm)
-        if not config.on_gpu:
-            native = [name for name, format_ in PRECISIONS.items() if format_.bytes < 4 and not kernels.emulates(name)]
-            config, settings = on_processor(config, settings, native)
-        bench = make(config, comm, placement, kernels, {**told, "settings": settings})
+    with opened(make, check, config, comm, told) as bench:
         found = []
         for case, mine in results(bench):
-            result: Result | None = comm.bcast_object(mine)
+            result: Result | None = bench.comm.bcast_object(mine)
             if comm.rank == 0 and (on_case := told.get("on_case")):
                 on_case(case, result)
             if result is not None:
                 found.append(result)
         return found
-    finally:
-        placement.release()
 
 
 def repeated(timed: Callable[[], float], *, least: int, most: int, seconds: float) -> list[float]:

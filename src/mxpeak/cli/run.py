@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mxpeak.bench.registry import BENCHMARKS, load
+from mxpeak.cli.ranks import on_ranks
 from mxpeak.cli.request import Request, add_options, requests, settings_table
 from mxpeak.configs.run import OutputConfig, RunConfig
 from mxpeak.errors import ExitCode, MxpeakError, UsageError
@@ -73,23 +74,22 @@ def _add_benchmark(choices: Any, name: str, summary: str, example: str, config: 
 
 def run(args: argparse.Namespace, argv: list[str], session: Session) -> int:
     """Run what the command line asks for.  Collective over all ranks, once they are there."""
-    from mxpeak.runtime.launch import confirm, launched, respawn, start
+    return on_ranks(
+        args,
+        argv,
+        session,
+        read=lambda: requests(args, os.environ),
+        place=lambda wanted: wanted[0].config,
+        act=lambda wanted: _run(args.benchmark, wanted, argv, session),
+    )
 
-    if launched():  # rank 0 reads the request, once all ranks are there to hear what is wrong with it
-        session.comm = start(getattr(args, "comm", os.environ.get("MXPEAK_COMM", "auto")))
-        wanted = session.on_root(lambda: requests(args, os.environ))
-    else:
-        wanted = requests(args, os.environ)
-        ranks = wanted[0].config.ranks
-        if ranks is not None and ranks > 1:
-            return respawn(ranks, argv, wanted[0].config.comm)
-        session.comm = start(wanted[0].config.comm)
-    confirm(wanted[0].config.comm, wanted[0].config.ranks, session.comm)
+
+def _run(benchmark: str, wanted: list[Request], argv: list[str], session: Session) -> int:
     if wanted[0].output.dry_run:
         return _dry_run(wanted, session)
-    folders = session.on_root(lambda: _prepare_files(args.benchmark, wanted))
+    folders = session.on_root(lambda: _prepare_files(benchmark, wanted))
     try:
-        return _run_all(args.benchmark, wanted, folders, argv, session)
+        return _run_all(benchmark, wanted, folders, argv, session)
     finally:
         if session.rank == 0:
             _remove_if_empty(folders)

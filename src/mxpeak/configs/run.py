@@ -10,8 +10,8 @@ from mxpeak.options import Setting, boolean, device, integer, memory_budget, one
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunConfig:
-    """Where a benchmark runs, what is measured, and where its results go: the same in every benchmark."""
+class PlaceConfig:
+    """Where something computes: device, kernels, ranks, threads and memory."""
 
     device: str = option(
         "auto",
@@ -60,6 +60,24 @@ class RunConfig:
         parse=memory_budget,
         group="where",
     )
+
+    #: What is another default on a GPU.
+    GPU_DEFAULTS: ClassVar[Mapping[str, Any]] = {}
+
+    def natively(self, native: Collection[str]) -> dict[str, Any]:
+        """What is another default where the processor multiplies these low precisions itself."""
+        return {}
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether it computes on a GPU, once `auto` is settled."""
+        return self.device.startswith("cuda")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig(PlaceConfig):
+    """Where a benchmark runs, what is measured, and where its results go: the same in every benchmark."""
+
     quick: bool = option(False, "--quick", help="choose a size that takes seconds", parse=boolean, group="measuring")
     repeat: int = option(
         1,
@@ -85,18 +103,6 @@ class RunConfig:
         parse=real(0.0),
         group="measuring",
     )
-
-    #: What is another default on a GPU.
-    GPU_DEFAULTS: ClassVar[Mapping[str, Any]] = {}
-
-    def natively(self, native: Collection[str]) -> dict[str, Any]:
-        """What is another default where the processor multiplies these low precisions itself."""
-        return {}
-
-    @property
-    def on_gpu(self) -> bool:
-        """Whether it computes on a GPU, once `auto` is settled."""
-        return self.device.startswith("cuda")
 
     @property
     def report_to(self) -> str:
@@ -124,7 +130,32 @@ class RunConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OutputConfig:
+class ShowConfig:
+    """What is shown of something that measures: its JSON, its progress."""
+
+    json: str | None = option(
+        None,
+        "--json",
+        help="also write the result as JSON to FILE; - writes only the JSON to stdout",
+        metavar="FILE",
+        parse=str,
+        group="output",
+    )
+    progress: str = option(
+        "auto",
+        "--progress",
+        help="show progress on stderr; auto: if a run takes more than two seconds",
+        metavar="{auto,always,never}",
+        parse=one_of("auto", "always", "never"),
+        group="output",
+    )
+    quiet: bool = option(
+        False, "--quiet", help="one line per result, no progress, no notes", parse=boolean, group="output"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputConfig(ShowConfig):
     """What a run shows and where its files go: the same for every benchmark, and no part of its configuration."""
 
     out: str | None = option(
@@ -132,14 +163,6 @@ class OutputConfig:
         "--out",
         help="folder of the result files (default: a new one in mxpeak-out/)",
         metavar="DIR",
-        parse=str,
-        group="output",
-    )
-    json: str | None = option(
-        None,
-        "--json",
-        help="also write the result as JSON to FILE; - writes only the JSON to stdout",
-        metavar="FILE",
         parse=str,
         group="output",
     )
@@ -152,14 +175,6 @@ class OutputConfig:
         parse=one_of("text", "hpl", "mxp", "hpcg"),
         group="output",
     )
-    progress: str = option(
-        "auto",
-        "--progress",
-        help="show progress on stderr; auto: if a run takes more than two seconds",
-        metavar="{auto,always,never}",
-        parse=one_of("auto", "always", "never"),
-        group="output",
-    )
     color: str = option(
         "auto",
         "--color",
@@ -170,9 +185,6 @@ class OutputConfig:
     )
     verbose: bool = option(
         False, "-v", "--verbose", help="show the time of each phase, and the ranks", parse=boolean, group="output"
-    )
-    quiet: bool = option(
-        False, "--quiet", help="one line per result, no progress, no notes", parse=boolean, group="output"
     )
     dry_run: bool = option(
         False, "--dry-run", help="show configuration, grid and memory; run nothing", parse=boolean, group="output"

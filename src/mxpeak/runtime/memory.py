@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mxpeak.comm.base import Communicator
-from mxpeak.configs.run import RunConfig
+from mxpeak.configs.run import PlaceConfig
 from mxpeak.errors import MxpeakError
 from mxpeak.kernels.choose import open_device
 from mxpeak.options import Setting, memory_bytes
@@ -60,7 +60,7 @@ class Budget:
         return largest_n(node_bytes * P * Q // min(self.ranks_a_node, P * Q), nb, P, Q, footprint)
 
 
-def memory_budget(config: RunConfig, settings: dict[str, Setting], comm: Communicator) -> Budget:
+def memory_budget(config: PlaceConfig, settings: dict[str, Setting], comm: Communicator) -> Budget:
     """What is free now, less a margin for all that is not counted; an explicit --mem caps it.
 
     Collective over comm.  The device is settled.
@@ -79,7 +79,7 @@ def _host_memory() -> tuple[int, int]:
     return total_memory_bytes() or 2**63, available_memory_bytes() or 2**63
 
 
-def _gpu_memory(config: RunConfig, comm: Communicator, nodes: Sequence[str]) -> tuple[int, int]:
+def _gpu_memory(config: PlaceConfig, comm: Communicator, nodes: Sequence[str]) -> tuple[int, int]:
     """What a full node's ranks have on their GPUs, if each has what this one has; ranks may share one."""
     here = [rank for rank, node in enumerate(nodes) if node == nodes[comm.rank]]
     number, mistake = local_rank(comm), None

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.devices import check_device_messages
-from mxpeak.configs.run import RunConfig
+from mxpeak.configs.run import PlaceConfig
 from mxpeak.errors import MxpeakError
 from mxpeak.kernels.choose import choose, settled
 from mxpeak.kernels.contract import Kernels
@@ -20,7 +20,7 @@ from mxpeak.perf.host import one_core_each
 from mxpeak.records import Caution
 from mxpeak.runtime.launch import bind, hosts, local_rank, ranks_a_node
 
-AnyConfig = TypeVar("AnyConfig", bound=RunConfig)
+AnyConfig = TypeVar("AnyConfig", bound=PlaceConfig)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ def on_processor(
     return replace(config, **changed), {**settings, **{key: Setting(value, "auto") for key, value in changed.items()}}
 
 
-def native_precisions(config: RunConfig) -> frozenset[str]:
+def native_precisions(config: PlaceConfig) -> frozenset[str]:
     """The low precisions that this rank's processor multiplies itself, if it is the processor that computes."""
     if config.kernels != "host":
         return frozenset()
@@ -108,12 +108,12 @@ def native_precisions(config: RunConfig) -> frozenset[str]:
     return frozenset(unit.precision for unit in chosen())
 
 
-def _open(config: RunConfig, name: str) -> bool:
+def _open(config: PlaceConfig, name: str) -> bool:
     """Whether a setting has the value that it has where nobody says anything."""
     return bool(getattr(config, name) == type(config).__dataclass_fields__[name].default)
 
 
-def load_kernels(config: RunConfig, placement: Placement, comm: Communicator) -> tuple[Kernels, Communicator]:
+def load_kernels(config: PlaceConfig, placement: Placement, comm: Communicator) -> tuple[Kernels, Communicator]:
     """The kernels, and the ranks as these talk to each other with the kernels' arrays.
 
     Compiled (on first use) by one rank per cache folder and loaded by the others; a device that one rank has not is

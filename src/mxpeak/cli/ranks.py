@@ -1,0 +1,65 @@
+"""From one command line to its ranks: those that a launcher started, those that it starts itself, or this one alone."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
+
+from mxpeak.configs.run import PlaceConfig
+from mxpeak.errors import UsageError
+
+if TYPE_CHECKING:
+    from mxpeak.cli.session import Session
+
+T = TypeVar("T")
+
+
+def on_ranks(
+    args: argparse.Namespace,
+    argv: list[str],
+    session: Session,
+    read: Callable[[], T],
+    place: Callable[[T], PlaceConfig],
+    act: Callable[[T], int],
+    local_ranks: Callable[[PlaceConfig], int] = lambda _: 1,
+) -> int:
+    """Read what is asked for, join its ranks or start them, and act on all of them; the exit code.
+
+    `local_ranks` says how many to start where neither a launcher nor --ranks did.  Under a launcher rank 0 reads, once
+    all ranks are there to hear what is wrong.
+    """
+    from mxpeak.runtime.launch import confirm, launched, start
+
+    if launched():
+        session.comm = start(getattr(args, "comm", os.environ.get("MXPEAK_COMM", "auto")))
+        wanted = session.on_root(read)
+    else:
+        wanted = read()
+        ranks = _to_start(place(wanted), local_ranks)
+        if ranks > 1:
+            return _start(ranks, argv, place(wanted))
+        session.comm = start(place(wanted).comm)
+    confirm(place(wanted).comm, place(wanted).ranks, session.comm)
+    return act(wanted)
+
+
+def _to_start(config: PlaceConfig, local_ranks: Callable[[PlaceConfig], int]) -> int:
+    """How many local ranks this process has to start, if more than one: itself is none of them then."""
+    from mxpeak.runtime.launch import launcher
+
+    if config.ranks is not None:
+        return config.ranks
+    return 1 if launcher() is not None or config.comm == "solo" else local_ranks(config)
+
+
+def _start(ranks: int, argv: list[str], config: PlaceConfig) -> int:
+    from mxpeak.runtime.launch import respawn
+
+    try:
+        return respawn(ranks, argv, config.comm)
+    except UsageError as error:
+        if config.ranks is not None:
+            raise
+        raise UsageError(f"this host takes {ranks} ranks, and {error}; or take one: --ranks 1") from None
