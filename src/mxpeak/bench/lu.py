@@ -255,8 +255,22 @@ def dry_run_text(
     return "\n".join(lines)
 
 
-def gemm_probe(kernels: Kernels, m: int, n: int, k: int, precision: str) -> Callable[[], None]:
-    """C = C - A B, C m×n and k columns in A, operands in a precision: to be called and timed.
+@dataclass(frozen=True, slots=True)
+class GemmProbe:
+    """C = C - A B, to be called and timed."""
+
+    kernels: Kernels
+    C: Matrix
+    A: Matrix
+    B: Matrix
+
+    def __call__(self) -> None:
+        """One product."""
+        self.kernels.subtract_product(self.C, self.A, self.B)
+
+
+def gemm_probe(kernels: Kernels, m: int, n: int, k: int, precision: str) -> GemmProbe:
+    """C = C - A B from C = 0 on, C m×n and k columns in A, operands in a precision.
 
     A and B are random numbers: products of equal ones draw less power, and are faster than those of an LU.
     """
@@ -273,5 +287,4 @@ def gemm_probe(kernels: Kernels, m: int, n: int, k: int, precision: str) -> Call
         kernels.cast(uniform, operand, precision)
         return operand
 
-    A, B = random(m, k, "left", 1), random(k, n, "right", 2)
-    return lambda: kernels.subtract_product(C, A, B)
+    return GemmProbe(kernels, C, random(m, k, "left", 1), random(k, n, "right", 2))

@@ -10,6 +10,7 @@ import array_api_compat.numpy
 import numpy as np
 
 from mxpeak.kernels.contract import Matrix, Vector
+from mxpeak.kernels.contract.lu import digest
 from mxpeak.spans import HOST
 
 
@@ -55,6 +56,10 @@ class Synchronous:
 
     def indices(self, values: Sequence[int]) -> Vector:
         return np.array(values, dtype=np.int64)
+
+    def fingerprint(self, A: Matrix) -> str:
+        bits = A.view(f"i{A.dtype.itemsize}")
+        return digest(bits.sum(axis=axis, dtype=np.int64).tobytes() for axis in (1, 0))
 
     def fetch(self, vector: Vector) -> Callable[[], list[float]]:
         values: list[float] = vector.tolist()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Protocol
 
 from mxpeak.kernels.contract.backend import Backend, Indices, Matrix, Vector
@@ -56,6 +57,11 @@ Exchange = Callable[[Vector, Vector], None]
 #: A pivot candidate is 4 + 2·jb numbers: at VALUE |pivot|, at ROW its global row (-1: none), at HAS_TOP 1 if the block
 #: row's own row follows; from HEAD on the pivot's row, then that row.
 VALUE, ROW, HAS_TOP, HEAD = 0, 1, 2, 4
+
+
+def digest(parts: Iterable[bytes]) -> str:
+    """128 bits, in hexadecimal, that tell these bytes from others."""
+    return blake2b(b"".join(parts), digest_size=16).hexdigest()
 
 
 def better_candidate(mine: Vector, theirs: Vector) -> None:
@@ -114,6 +120,13 @@ class LuKernels(Backend, Protocol):
 
     def copy(self, source: Matrix, target: Matrix) -> None:
         """target = source, in whatever orders they lie."""
+
+    def fingerprint(self, A: Matrix) -> str:
+        """What tells the bits of A, fp64 or fp32, from others: the `digest` of their sums by row, then by column.
+
+        Bit patterns are added as signed integers modulo 2^64.  Every change of one entry shows, and all but one in
+        billions of larger ones; no gap between rows is read.
+        """
 
     def cast(self, source: Matrix, target: Matrix, precision: str) -> None:
         """target = source rounded to nearest even in a precision; beyond its largest number: inf (fp8: NaN)."""

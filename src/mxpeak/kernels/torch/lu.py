@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from mxpeak.kernels.contract.lu import BlockSolver, Exchange, Panel, PanelOutcome
+from mxpeak.kernels.contract.lu import BlockSolver, Exchange, Panel, PanelOutcome, digest
 from mxpeak.kernels.host.lu import HostLu
 from mxpeak.kernels.torch import blas, cast, panel, rows, triangle
 from mxpeak.kernels.torch.device import NEAR, TYPES, Device, leading_dimension
@@ -83,6 +83,10 @@ class TorchLu:
             return values
 
         return arrive
+
+    def fingerprint(self, A: Tensor) -> str:
+        bits = A.view(torch.int64 if A.itemsize == 8 else torch.int32)
+        return digest(bits.sum(dim=dim, dtype=torch.int64).cpu().numpy().tobytes() for dim in (1, 0))
 
     def copy(self, source: Tensor, target: Tensor) -> None:
         cast.copy(self.device, source, target)
