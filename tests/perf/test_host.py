@@ -147,3 +147,9 @@ def test_only_listed_variables_are_recorded_and_never_secrets():
         "SLURM_NNODES": "2",
     }
     assert host.environment(allow=("HOME",), environ=environ) == {"HOME": "/x"}
+
+
+def test_cores_are_grouped_by_the_last_cache_that_they_share(tmp_path):
+    assert host.core_groups(machine(tmp_path), range(16)) == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    assert host.core_groups(machine(tmp_path), [1, 2, 9]) == [[1], [2]]
+    assert host.core_groups(tmp_path / "nothing", [3, 4]) == [[3, 4]]

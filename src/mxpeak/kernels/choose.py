@@ -52,6 +52,14 @@ def has_gpu() -> bool:
     return count() > 0
 
 
+def gpu_count(device: str) -> int:
+    """How many GPUs the ranks of a host may take: all for `cuda`, one for `cuda:N`."""
+    open_device(device)  # says why, where there is none
+    from mxpeak.kernels.torch.device import count
+
+    return count() if device == "cuda" else 1
+
+
 def open_device(device: str, local_rank: int = 0) -> Any:
     """The torch device called cpu, cuda or cuda:N; of several GPUs each rank of a node takes its own."""
     if find_spec("torch") is None:

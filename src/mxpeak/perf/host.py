@@ -103,6 +103,14 @@ def one_core_each(root: str | Path = "/", affinity: Sequence[int] | None = None)
     return chosen
 
 
+def core_groups(root: str | Path = "/", affinity: Sequence[int] | None = None) -> list[list[int]]:
+    """The cores of `one_core_each` by the third-level cache that they share; one group where the system names none."""
+    groups: dict[str | None, list[int]] = {}
+    for core in one_core_each(root, affinity):
+        groups.setdefault(_cache(Path(root), core, 3, "shared_cpu_list"), []).append(core)
+    return list(groups.values())
+
+
 def core_list(text: str) -> list[int]:
     """The numbers of a kernel list such as 0-3,8,10-11."""
     cores: list[int] = []

@@ -12,11 +12,11 @@ from mxpeak.comm.base import Communicator
 from mxpeak.comm.devices import check_device_messages
 from mxpeak.configs.run import PlaceConfig
 from mxpeak.errors import MxpeakError
-from mxpeak.kernels.choose import choose, settled
+from mxpeak.kernels.choose import choose, gpu_count, settled
 from mxpeak.kernels.contract import Kernels
 from mxpeak.layout.cores import core_masks, oversubscribed
 from mxpeak.options import Setting
-from mxpeak.perf.host import one_core_each
+from mxpeak.perf.host import core_groups, one_core_each
 from mxpeak.records import Caution
 from mxpeak.runtime.launch import bind, hosts, local_rank, ranks_a_node
 
@@ -77,6 +77,20 @@ def bind_to_cores(comm: Communicator, threads: int | None) -> Placement:
     return Placement(
         cores, threads or len(cores), local_rank(comm), ranks_a_node(nodes), len(set(nodes)), crowded, before
     )
+
+
+def parts_here(config: PlaceConfig) -> int:
+    """How many devices or groups of cores this host has, for a rank each.
+
+    A group has the cores of one third-level cache, or --threads of them; where all share one, each core is a group.
+    """
+    _, device = settled(config.kernels, config.device)
+    if device != "cpu":
+        return gpu_count(device)
+    groups = core_groups()
+    if config.threads is not None:
+        return max(1, sum(map(len, groups)) // config.threads)
+    return len(groups) if len(groups) > 1 else max(1, len(groups[0]))
 
 
 def on_device(config: AnyConfig, settings: Mapping[str, Setting]) -> tuple[AnyConfig, dict[str, Setting]]:
