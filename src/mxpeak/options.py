@@ -54,6 +54,14 @@ def real(least: float = -math.inf, most: float = math.inf) -> Callable[[str], fl
     return parse
 
 
+def share(text: str) -> float:
+    """A parser of shares below the whole: 5% or 0.05."""
+    value = real()(text[:-1]) / 100.0 if text.endswith("%") else real()(text)
+    if not 0.0 <= value < 1.0:
+        raise UsageError(f"{text!r} is no share: the least is 0%, and 100% would be everything; write 5% or 0.05")
+    return value
+
+
 def positive(text: str) -> float:
     """A parser of finite numbers above 0."""
     value = real()(text)

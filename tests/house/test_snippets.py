@@ -20,6 +20,7 @@ import scipy.sparse
 
 from mxpeak.cli.main import NO_ARGUMENTS, main, parsed
 from mxpeak.cli.request import requests
+from mxpeak.cli.scan import asked
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -109,6 +110,8 @@ def test_every_command_of_a_page_is_one(page: Path, tmp_path: Path, monkeypatch:
         args = parsed(arguments or NO_ARGUMENTS)
         if args.verb == "run":
             assert requests(args, {}), arguments
+        elif args.verb == "scan":
+            assert asked(args, {}), arguments
         elif args.verb in ("plan", "simulate"):
             assert main(arguments) == 0, arguments
 

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 from mxpeak import __version__
 from mxpeak.bench.registry import import_extensions
-from mxpeak.cli import doctor, plan, run, simulate, study
+from mxpeak.cli import doctor, plan, run, scan, simulate, study
 from mxpeak.cli.session import Interrupted, Session, interruptible
 from mxpeak.errors import ExitCode, MxpeakError, UsageError
 
@@ -37,7 +37,7 @@ exit codes:
   0      valid
   1      bug
   2      wrong usage, or an impossible configuration
-  3      ran, but the validation FAILED
+  3      ran, but the validation FAILED; of a scan: some ranks are slow or wrong
   4      valid, but below --min-gflops
   5      not enough memory or disk, or no such device
   128+n  ended by signal n
@@ -88,6 +88,7 @@ VERBS: tuple[Callable[[argparse._SubParsersAction[Parser]], None], ...] = (
     run.add_verb,
     plan.add_verb,
     simulate.add_verb,
+    scan.add_verb,
     study.add_verb,
     doctor.add_verb,
 )

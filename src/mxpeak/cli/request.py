@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mxpeak.bench.registry import BENCHMARKS, Benchmark, InputFile, load
+from mxpeak.bench.scan.config import ScanConfig, ScanOutput
 from mxpeak.configs.run import OutputConfig, RunConfig
 from mxpeak.errors import UsageError
 from mxpeak.options import Option, Setting, options, resolve
@@ -71,11 +72,11 @@ def _help(o: Option) -> str:
 def requests(args: argparse.Namespace, environ: Mapping[str, str]) -> list[Request]:
     """What the command line asks for, one request a benchmark; files are read here."""
     names = list(BENCHMARKS) if args.benchmark == "all" else [args.benchmark]
-    _check_variables(environ)
+    check_variables(environ)
     config_file = args.config or environ.get("MXPEAK_CONFIG")
     form = BENCHMARKS[names[0]].input if len(names) == 1 else None
     dat_file = getattr(args, "dat", None) or (environ.get("MXPEAK_DAT") if form else None)
-    file = _read_toml(config_file) if config_file else {}
+    file = read_toml(config_file) if config_file else {}
     dat = _read_dat(form, dat_file) if form and dat_file else None
     made = [_request(BENCHMARKS[name], vars(args), environ, file, dat) for name in names]
     made = [_without_flops(one) if len(names) > 1 and not one.benchmark.in_flops else one for one in made]
@@ -84,9 +85,14 @@ def requests(args: argparse.Namespace, environ: Mapping[str, str]) -> list[Reque
     return made
 
 
-def _check_variables(environ: Mapping[str, str]) -> None:
+def check_variables(environ: Mapping[str, str]) -> None:
     """Stop at an MXPEAK_* variable that nothing reads: it would be ignored."""
-    configs: list[type] = [OutputConfig, *(benchmark.config for benchmark in BENCHMARKS.values())]
+    configs: list[type] = [
+        OutputConfig,
+        ScanConfig,
+        ScanOutput,
+        *(benchmark.config for benchmark in BENCHMARKS.values()),
+    ]
     known = {o.variable for config in configs for o in options(config)} | {f"MXPEAK_{name}" for name in OTHER_VARIABLES}
     for name in environ:
         if name.startswith("MXPEAK_") and name not in known:
@@ -100,7 +106,7 @@ def _request(
     file: Mapping[str, Any],
     dat: Mapping[str, Any] | None,
 ) -> Request:
-    values = _values_for(benchmark, file)
+    values = values_for(benchmark.name, file)
     shown = {o.name for o in options(OutputConfig)}
     output = resolve(OutputConfig, typed, environ, {k: v for k, v in values.items() if k in shown})
     settings = resolve(benchmark.config, typed, environ, {k: v for k, v in values.items() if k not in shown}, dat)
@@ -124,13 +130,14 @@ def _without_flops(request: Request) -> Request:
     return replace(request, config=replace(request.config, min_gflops=None), settings=settings)
 
 
-def _values_for(benchmark: Benchmark, file: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys that stand alone in a TOML file, and over them those of the table named as the benchmark."""
+def values_for(name: str, file: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys that stand alone in a TOML file, and over them those of the table with this name."""
     alone = {key: value for key, value in file.items() if not isinstance(value, dict)}
-    return {key.replace("-", "_"): value for key, value in {**alone, **file.get(benchmark.name, {})}.items()}
+    return {key.replace("-", "_"): value for key, value in {**alone, **file.get(name, {})}.items()}
 
 
-def _read_toml(path: str) -> dict[str, Any]:
+def read_toml(path: str) -> dict[str, Any]:
+    """A --config file, whose tables are those of benchmarks and of `scan`."""
     import tomllib
 
     try:
@@ -138,8 +145,9 @@ def _read_toml(path: str) -> dict[str, Any]:
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"--config {path} is not TOML: {error}") from None
     for name, value in found.items():
-        if isinstance(value, dict) and name not in BENCHMARKS:
-            raise UsageError(f"--config {path}: unknown table [{name}]; the tables are {', '.join(BENCHMARKS)}")
+        if isinstance(value, dict) and name not in (*BENCHMARKS, "scan"):
+            tables = ", ".join([*BENCHMARKS, "scan"])
+            raise UsageError(f"--config {path}: unknown table [{name}]; the tables are {tables}")
     return found
 
 

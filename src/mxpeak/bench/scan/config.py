@@ -1,0 +1,90 @@
+"""What a scan is told, and what it shows."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+from mxpeak.configs.run import PlaceConfig, ShowConfig
+from mxpeak.options import integer, one_of, option, share
+from mxpeak.precision import PRECISIONS
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScanConfig(PlaceConfig):
+    """All that `mxpeak scan` can be told about what it measures."""
+
+    GPU_DEFAULTS = {"nb": 1024, "precision": "fp16"}  # noqa: RUF012
+
+    def natively(self, native: Collection[str]) -> dict[str, Any]:
+        """As HPL-MxP: bf16 and longer blocks."""
+        precision = self.precision or ("bf16" if "bf16" in native else None)
+        return {"precision": precision, "nb": 512} if precision in native else {}
+
+    n: int | None = option(
+        None,
+        "-N",
+        "--n",
+        help="order of each rank's matrix (default: what takes about a second: 4096 with one thread, 32768 on a GPU)",
+        metavar="N",
+        parse=integer(1),
+        group="problem",
+    )
+    nb: int = option(
+        320,
+        "--nb",
+        help="block size (default: 320; 512 where the processor multiplies 16-bit numbers, on a GPU 1024)",
+        metavar="NB",
+        parse=integer(1),
+        group="problem",
+    )
+    precision: str | None = option(
+        None,
+        "--precision",
+        help="operands of the products: " + ", ".join(PRECISIONS) + " (default: as in run hpl-mxp)",
+        metavar="NAME",
+        parse=one_of(*PRECISIONS),
+        group="problem",
+    )
+    rounds: int = option(
+        5, "--rounds", help="how often everything is measured", metavar="K", parse=integer(1, 1000), group="measuring"
+    )
+    warmup: str = option(
+        "full",
+        "--warmup",
+        help="work before the first round: none, GEMM, or a whole round",
+        metavar="{none,gemm,full}",
+        parse=one_of("none", "gemm", "full"),
+        group="measuring",
+    )
+    tolerance: float = option(
+        0.05,
+        "--tolerance",
+        help="how far below the others a rank may always be (default: 5%%)",
+        metavar="5%",
+        parse=share,
+        group="measuring",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScanOutput(ShowConfig):
+    """What a scan shows and writes."""
+
+    write_exclude: str | None = option(
+        None,
+        "--write-exclude",
+        help="write the hosts of slow and wrong ranks to FILE; an empty file if there are none",
+        metavar="FILE",
+        parse=str,
+        group="output",
+    )
+    exclude_format: str = option(
+        "slurm",
+        "--exclude-format",
+        help="node[003,007-009] for srun --exclude, or a host a line, as in a hostfile",
+        metavar="{slurm,hostfile}",
+        parse=one_of("slurm", "hostfile"),
+        group="output",
+    )

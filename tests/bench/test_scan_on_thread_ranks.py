@@ -1,0 +1,145 @@
+"""Scans on virtual ranks: one whose kernels are off by the last bit is named, no other is.  No rate decides here."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from mxpeak.bench.scan.config import ScanConfig
+from mxpeak.bench.scan.probes import Size, footprint, probes
+from mxpeak.bench.scan.run import Record, measure, result
+from mxpeak.comm.base import ARRAYS, Communicator
+from mxpeak.comm.threads import run_ranks
+from mxpeak.kernels.host.kernels import HostKernels
+from mxpeak.layout.cores import short_list
+from mxpeak.perf.counts import lu_flops
+from mxpeak.perf.health import CoreSensors
+from mxpeak.spans import Spans
+
+SIZE = Size(61, 8, "fp32")
+ROUNDS = 3
+#: Decides by bits alone: no rate is below nothing.
+CONFIG = ScanConfig(rounds=ROUNDS, warmup="full", tolerance=0.0)
+Make = Callable[[int], HostKernels]
+
+
+class OffByAUnit(HostKernels):
+    """Kernels one of whose operations leaves one number a unit in its last place too large, whenever `when` says so."""
+
+    def __init__(self, operation: str, when: Callable[[], bool]):
+        super().__init__(1, poison=True)
+        self.operation, self.when = operation, when
+
+    def subtract_product(self, C: Any, A: Any, B: Any) -> None:
+        super().subtract_product(C, A, B)
+        self._spoil("subtract_product", C)
+
+    def solve_unit_lower(self, L: Any, B: Any, precision: str) -> None:
+        super().solve_unit_lower(L, B, precision)
+        self._spoil("solve_unit_lower", B)
+
+    def _spoil(self, operation: str, A: Any) -> None:
+        if operation == self.operation and A.size and self.when():
+            A.view("i4")[-1, -1] += 1  # always away from zero: what comes later does not undo it
+
+
+def scan(ranks: int, make: Make, size: Size = SIZE, kinds: str = "") -> dict[str, Any]:
+    """The result of a scan whose rank r has the kernels make(r), and is of the kind of the letter kinds[r]."""
+
+    def body(comm: Communicator) -> Any:
+        where = {"rank": comm.rank, "host": f"node{comm.rank:03}", "cores": "0", "device": "cpu", "uuid": None}
+        record = Record(where, kinds[comm.rank] if kinds else "k")
+        measure(record, size, CONFIG, make(comm.rank), comm, Spans(), CoreSensors([0], "/nowhere"))
+        return comm.gather_objects(record)
+
+    return result(run_ranks(ranks, body)[0], size, CONFIG)
+
+
+def sound(rank: int) -> HostKernels:
+    return HostKernels(1, poison=True)
+
+
+def wrong(body: dict[str, Any]) -> list[tuple[int, str, str]]:
+    return [(found["rank"], found["result"], found["reason"]) for found in body["wrong"]]
+
+
+def test_sound_ranks_compute_the_same_bits_in_every_round() -> None:
+    body = scan(3, sound)
+    assert body["wrong"] == body["undecided"] == []
+    bits = [one["bits"] for one in body["ranks"]]
+    assert bits[0] == bits[1] == bits[2]
+    assert all(len(found) == 1 for found in bits[0].values())
+    for one in body["ranks"]:
+        assert {name: len(rates) for name, rates in one["rates"].items()} == dict.fromkeys(
+            ("lu", "gemm", "read"), ROUNDS
+        )
+        assert min(rate for rates in one["rates"].values() for rate in rates) > 0
+    json.dumps(body, allow_nan=False)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+def test_a_number_that_is_off_by_its_last_bit_is_found_in_it_and_in_the_factors(precision: str) -> None:
+    def make(rank: int) -> HostKernels:
+        return OffByAUnit("subtract_product", lambda: True) if rank == 2 else sound(rank)
+
+    body = scan(4, make, Size(61, 8, precision))
+    assert wrong(body) == [(2, "lu", "differ"), (2, "gemm", "differ")]
+    assert body["status"] == "different"
+    assert "node002" in body["exclude"]["hosts"]
+
+
+def test_a_fault_outside_of_products_is_found_in_the_factors_only() -> None:
+    body = scan(3, lambda rank: OffByAUnit("solve_unit_lower", lambda: True) if rank == 0 else sound(rank))
+    assert wrong(body) == [(0, "lu", "differ")]
+
+
+def test_a_fault_that_comes_once_is_found_as_bits_that_change() -> None:
+    calls = iter(range(10**6))
+    body = scan(3, lambda rank: OffByAUnit("subtract_product", lambda: next(calls) == 60) if rank == 1 else sound(rank))
+    ((rank, result_, reason),) = wrong(body)
+    assert (rank, reason) == (1, "change")
+    assert len(body["ranks"][1]["bits"][result_]) == 2
+
+
+def test_of_two_ranks_that_differ_neither_is_named_and_no_host_is_left_out_for_it() -> None:
+    body = scan(2, lambda rank: OffByAUnit("subtract_product", lambda: True) if rank else sound(rank))
+    assert body["wrong"] == []
+    assert [(found["result"], found["reason"], list(found["ranks"])) for found in body["undecided"]] == [
+        ("lu", "no majority", [0, 1]),
+        ("gemm", "no majority", [0, 1]),
+    ]
+    assert body["status"] == "different"
+
+
+def test_kinds_may_compute_other_bits() -> None:
+    body = scan(4, lambda rank: OffByAUnit("subtract_product", lambda: True) if rank > 1 else sound(rank), kinds="oonn")
+    assert body["wrong"] == body["undecided"] == []
+    assert [group["ranks"] for group in body["groups"]] == [(0, 1), (2, 3)]
+
+
+def test_ranks_that_are_named_are_told_with_their_hosts() -> None:
+    body = scan(5, lambda rank: OffByAUnit("subtract_product", lambda: True) if rank in (1, 3) else sound(rank))
+    assert short_list([found["rank"] for found in body["wrong"]]) == "1,3"
+    assert {found["host"] for found in body["wrong"]} == {"node001", "node003"}
+
+
+@pytest.mark.parametrize(("n", "nb"), [(1, 1), (2, 4), (48, 16), (100, 320)])
+def test_every_size_has_work_for_the_clock_and_leaves_its_bits(n: int, nb: int) -> None:
+    size = Size(n, nb, "fp32")
+    for probe in probes(HostKernels(1, poison=True), ARRAYS, size):
+        probe.prepare()
+        probe.work()
+        first = probe.bits() if probe.bits else None
+        probe.prepare()
+        probe.work()
+        assert first == (probe.bits() if probe.bits else None), probe.name
+    assert size.product_flops >= lu_flops(n)
+
+
+def test_memory_is_counted_for_every_rank_of_a_host() -> None:
+    one, four = (footprint("fp32", on_gpu=False)(4096, 320, 1, ranks)["total"] for ranks in (1, 4))
+    assert four == 4 * one
+    assert one > 4 * 4096**2 * 5 // 4, "A, and C of half its sides"

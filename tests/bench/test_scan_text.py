@@ -1,0 +1,100 @@
+"""A scan as people read it: at most 80 columns, whom it names and why, and the hosts to leave out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mxpeak.cli.scan import excluded
+from mxpeak.report.scan_text import MOST_SHOWN, scan_text, verdict
+from tests.support.scans import HOT, scan_body
+
+BODIES: dict[str, dict[str, Any]] = {
+    "alike": scan_body(4),
+    "alone": scan_body(1),
+    "two": scan_body(2, slow={1: 0.5}),
+    "slow and wrong": scan_body(8, slow={2: 0.61}, wrong={5: "bbb", 6: "aba"}),
+    "many": scan_body(1000, slow={17: 0.8, 999: 0.7}, wrong={500: "bbb"}, a_host=8),
+    "undecided": scan_body(4, wrong={0: "bbb", 1: "bbb"}),
+    "changing": scan_body(3, wrong={0: "aba", 1: "aab"}),
+    "GPUs": scan_body(
+        8, slow={3: 0.7}, device="cuda:3", uuid="GPU-8a3e-5f1b-11", readings=HOT, host="a-host-of-a-very-long-name.{}"
+    ),
+    "kinds": scan_body(5, kinds="ooonn"),
+    "one of a kind": scan_body(5, kinds="oooon"),
+}
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_no_line_is_wider_than_80_columns(name: str) -> None:
+    assert max(map(len, scan_text(BODIES[name]).splitlines())) <= 80
+
+
+def test_who_is_alike_is_said_to_be() -> None:
+    text = scan_text(BODIES["alike"])
+    assert "all 4 ranks are alike: none is slow, all of a kind compute the same bits\n" in text
+    assert "exclude" not in text
+    assert "SLOW" not in text
+    assert "nothing" not in verdict(BODIES["alike"])
+    assert "there is none to compare it with" in scan_text(BODIES["alone"])
+    assert "all 5 ranks are alike" in scan_text(BODIES["kinds"])
+    assert "1 is alone of a kind" in scan_text(BODIES["one of a kind"])
+
+
+def test_each_that_stands_out_is_named_with_its_reasons() -> None:
+    text = " ".join(scan_text(BODIES["slow and wrong"]).split())
+    assert "SLOW rank 2 (node002, cores 0-3): LU at 61 % of the median in 3 of 3 rounds; GEMM at 61 %" in text
+    assert "WRONG rank 5 (node005, cores 0-3): the bits of its LU are not those of the majority" in text
+    assert "WRONG rank 6 (node006, cores 0-3): the bits of its LU change from round to round" in text
+    assert "of 8 ranks 1 is slow, 2 are wrong exclude node[002,005-006]" in text
+
+
+def test_of_two_the_slow_one_is_compared_with_the_best() -> None:
+    assert "rank 1 (node001, cores 0-3): LU at 50 % of the best in 3 of 3" in " ".join(scan_text(BODIES["two"]).split())
+
+
+def test_of_many_ranks_only_those_that_stand_out_have_lines() -> None:
+    text = scan_text(BODIES["many"])
+    rows = [line for line in text.splitlines() if " cores 0-3 " in line]
+    assert [int(row.split()[0]) for row in rows] == [17, 500, 999]
+    assert len(text.splitlines()) < 30
+    assert "ranks 0-999" in text
+    assert "exclude  node[002,062,124]\n" in text
+    assert len(BODIES["many"]["ranks"]) == 1000
+    assert "cores 0-3" not in scan_text(scan_body(MOST_SHOWN + 1))
+
+
+def test_of_many_that_stand_out_the_first_have_lines_and_all_their_hosts_are_listed() -> None:
+    text = scan_text(scan_body(100, slow=dict.fromkeys(range(40), 0.5)))
+    assert text.count("SLOW  rank") == MOST_SHOWN
+    assert f"and {40 - MOST_SHOWN} more, which --json FILE names" in text
+    assert "exclude  node[000-039]\n" in text
+
+
+def test_bits_that_nobody_can_judge_exclude_nobody() -> None:
+    text = scan_text(BODIES["undecided"])
+    assert "UNDECIDED  ranks 0-3" in text
+    assert "bits differ, and nobody can say whose are right" in verdict(BODIES["undecided"])
+    assert "exclude" not in text
+    assert "change from round to round on most ranks" in " ".join(scan_text(BODIES["changing"]).split())
+
+
+def test_what_a_device_said_of_itself_stands_with_its_slowness() -> None:
+    text = " ".join(scan_text(BODIES["GPUs"]).split())
+    assert "rank 3 (a-host-of-a-very-long-name.3, cuda:3, GPU-8a3e-5f1b-11): LU at 70 %" in text
+    assert "clock down to 1200 of 1980 MHz; held back by hardware thermal slowdown" in text
+    assert "7 corrected memory errors, 3 of them now" in text
+
+
+def test_hosts_to_leave_out_as_files() -> None:
+    assert excluded(BODIES["slow and wrong"], "slurm") == "node[002,005-006]\n"
+    assert excluded(BODIES["slow and wrong"], "hostfile") == "node002\nnode005\nnode006\n"
+    for form in ("slurm", "hostfile"):
+        assert excluded(BODIES["alike"], form) == excluded(BODIES["undecided"], form) == ""
+
+
+def test_the_medians_are_over_all_ranks() -> None:
+    body = BODIES["slow and wrong"]
+    assert set(body["median"]) == {"lu", "gemm", "read"}
+    assert body["median"]["lu"] == pytest.approx(2.5e11, rel=0.01)

@@ -1,0 +1,176 @@
+"""mxpeak scan as it is typed: settings, files, exit codes, and what is said of mistakes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from mxpeak.bench.scan import run as scan_run
+from mxpeak.cli.main import main, parsed
+from mxpeak.cli.scan import asked
+from mxpeak.errors import UsageError
+from mxpeak.kernels import choose
+from mxpeak.runtime import launch, placement
+from tests.support.ranks import Ended, commands_here
+from tests.support.scans import scan_body
+
+SMALL = ["scan", "--ranks", "1", "--threads", "1", "-N", "40", "--nb", "16", "--rounds", "2"]
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ended]:
+    """Scans of one rank."""
+    commands = {
+        "text": SMALL,
+        "json": [*SMALL, "--json", "-", "--warmup", "none"],
+        "files": [*SMALL, "--json", "scan.json", "--write-exclude", "exclude.txt", "--quiet", "--warmup", "gemm"],
+        "reference": [*SMALL, "--kernels", "reference", "--json", "-"],
+        "torch": [*SMALL, "--kernels", "torch", "--device", "cpu", "--json", "-"],
+        "large": [*SMALL[:5], "-N", "9000000"],
+    }
+    return commands_here(commands, tmp_path_factory.mktemp("scans"))
+
+
+def test_one_rank_is_alike(ended: dict[str, Ended]) -> None:
+    ended["text"].check(0)
+    assert "LU of N 40 NB 16" in ended["text"].stdout
+    assert "there is none to compare it with" in ended["text"].stdout
+
+
+def test_json_has_what_programs_rely_on(ended: dict[str, Ended]) -> None:
+    for name in ("json", "reference", "torch"):
+        ended[name].check(0)
+        body = ended[name].body
+        assert body["schema"] == "mxpeak.scan/1"
+        assert (body["slow"], body["wrong"], body["undecided"]) == ([], [], [])
+        assert all(rate > 0 for rate in body["median"].values())
+        (rank,) = body["ranks"]
+        assert {key: len(rates) for key, rates in rank["rates"].items()} == {"lu": 2, "gemm": 2, "read": 2}
+        assert rank["host"] == body["machine"]["hostname"]
+        assert {"clock_mhz", "throttle_events", "throttle_reasons", "ecc_corrected", "uuid"} <= set(rank)
+        assert body["config"]["n"] == {"value": 40, "origin": "flag"}
+
+
+def test_files_are_written_beside_one_line(ended: dict[str, Ended]) -> None:
+    ended["files"].check(0)
+    assert len(ended["files"].stdout.splitlines()) == 1
+    assert ended["files"].stderr == ""
+    assert ended["files"].file("scan.json")["problem"]["warmup"] == "gemm"
+    assert (ended["files"].folder / "exclude.txt").read_text() == ""
+
+
+def test_what_does_not_fit_into_memory_is_said_with_what_would(ended: dict[str, Ended]) -> None:
+    ended["large"].check(5)
+    assert "the largest N that fits is" in ended["large"].stderr
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        (scan_body(4), 0),
+        (scan_body(4, slow={1: 0.5}), 3),
+        (scan_body(4, wrong={1: "bbb"}), 3),
+        (scan_body(2, wrong={1: "bbb"}), 3),
+    ],
+)
+def test_the_exit_code_tells_whether_all_are_alike(
+    body: dict[str, Any], code: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(scan_run, "run", lambda *_, **told: {**body, "warnings": []})
+    assert main([*SMALL, "--json", "body.json", "--write-exclude", "out"]) == code
+    assert json.loads(Path("body.json").read_text())["status"] == body["status"]
+    assert (Path("out").read_text() == "") == (body["exclude"]["hosts"] == [])
+    assert main([*SMALL, "--json", "body.json"]) == 2, "nothing is overwritten"
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        (["--rounds", "0"], "--rounds: 0 is out of range: the least is 1"),
+        (["-N", "0"], "-N/--n: 0 is out of range"),
+        (["--warmup", "cold"], "--warmup: 'cold' is unknown; choose one of none, gemm, full"),
+        (["--device", "tpu"], "--device: 'tpu' is not a device"),
+        (["--tolerance", "100%"], "--tolerance: '100%' is no share"),
+        (["--tolerance=-1%"], "--tolerance: '-1%' is no share"),
+        (["--exclude-format", "pbs"], "--exclude-format: 'pbs' is unknown; choose one of slurm, hostfile"),
+        (["--write-exclude", "/no/such/folder/file"], "give another --write-exclude FILE"),
+        (["--json", "a", "--write-exclude", "a"], "--write-exclude a is one of the run's own result files"),
+        (["--repeat", "3"], "mxpeak scan does not know --repeat 3; see mxpeak scan --help"),
+    ],
+)
+def test_mistakes_are_named_before_anything_runs(
+    typed: list[str], said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["scan", "--ranks", "1", *typed]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_settings_come_from_flags_variables_and_files(tmp_path: Path) -> None:
+    file = tmp_path / "my.toml"
+    file.write_text("nb = 64\nrounds = 2\n[scan]\nrounds = 7\nwrite-exclude = 'x'\n[hpl]\nnb = 1\n")
+    environ = {"MXPEAK_WARMUP": "none", "MXPEAK_NB": "96"}
+    found = asked(parsed(["scan", "--config", str(file), "--tolerance", "3%"]), environ)
+    assert (found.config.rounds, found.config.nb, found.config.warmup) == (7, 96, "none")
+    assert found.config.tolerance == pytest.approx(0.03)
+    assert found.output.write_exclude == "x"
+    assert found.settings["nb"].origin == "variable"
+    with pytest.raises(UsageError, match="MXPEAK_ROUND is unknown"):
+        asked(parsed(["scan"]), {"MXPEAK_ROUND": "1"})
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The numbers of local ranks that a scan starts; none is."""
+    found: list[int] = []
+    monkeypatch.setattr(launch, "respawn", lambda ranks, argv, comm: found.append(ranks) or 0)
+    monkeypatch.setattr(placement, "core_groups", lambda: [[0, 1, 2, 3], [4, 5, 6, 7]])
+    return found
+
+
+@pytest.mark.parametrize(
+    ("typed", "groups", "ranks"),
+    [
+        ([], [[0, 1, 2, 3], [4, 5, 6, 7]], 2),
+        ([], [[0, 1, 2]], 3),
+        (["--threads", "2"], [[0, 1, 2, 3], [4, 5, 6, 7]], 4),
+        (["--ranks", "5"], [[0, 1]], 5),
+        (["--device", "cpu", "--kernels", "torch"], [[0, 1]], 2),
+    ],
+)
+def test_a_host_is_scanned_by_groups_of_cores(
+    typed: list[str], groups: list[list[int]], ranks: int, started: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(placement, "core_groups", lambda: groups)
+    assert main(["scan", "--device", "cpu", *typed]) == 0
+    assert started == [ranks]
+
+
+def test_a_host_is_scanned_by_gpus(started: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    from mxpeak.kernels.torch import device
+
+    monkeypatch.setattr(choose, "open_device", lambda name: None)
+    monkeypatch.setattr(device, "count", lambda: 4)
+    assert main(["scan", "--device", "cuda"]) == 0
+    assert started == [4]
+    assert placement.parts_here(SimpleNamespace(kernels="auto", device="cuda:1", threads=None)) == 1  # type: ignore[arg-type]
+
+
+def test_without_mpi_a_scan_says_what_one_rank_would_take(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def no_mpi(*_: Any) -> int:
+        raise UsageError("--ranks 2 needs MPI for Python")
+
+    monkeypatch.setattr(launch, "respawn", no_mpi)
+    monkeypatch.setattr(placement, "core_groups", lambda: [[0, 1]])
+    assert main(["scan", "--device", "cpu"]) == 2
+    assert "this host takes 2 ranks, and --ranks 2 needs MPI for Python; or take one: --ranks 1" in (
+        capsys.readouterr().err
+    )

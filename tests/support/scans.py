@@ -1,0 +1,42 @@
+"""Results of scans that never were: so many ranks, of which some are slow or wrong."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mxpeak.bench.scan.config import ScanConfig
+from mxpeak.bench.scan.probes import Size
+from mxpeak.bench.scan.run import Record, result
+from mxpeak.perf.health import Reading, summary
+
+#: What a GPU says of itself while it is held back.
+HOT = (Reading(1980.0, 1980.0, None, (), 4, 0), Reading(1200.0, 1980.0, None, ("hardware thermal slowdown",), 7, 0))
+
+
+def scan_body(
+    ranks: int,
+    *,
+    slow: dict[int, float] | None = None,
+    wrong: dict[int, str] | None = None,
+    host: str = "node{:03}",
+    a_host: int = 1,
+    device: str = "cpu",
+    uuid: str | None = None,
+    readings: tuple[Reading, ...] = (Reading(), Reading()),
+    kinds: str = "",
+) -> dict[str, Any]:
+    """Three rounds on ranks that are alike but for those that are slow by a factor, or have other bits."""
+    records = []
+    for rank in range(ranks):
+        where = {
+            "rank": rank, "host": host.format(rank // a_host), "cores": "0-3", "threads": 4, "device": device,
+            "model": "Invented 9000", "uuid": uuid,
+        }  # fmt: skip
+        share, bits = (slow or {}).get(rank, 1.0), (wrong or {}).get(rank, "aaa")
+        rates = {"lu": 2.5e11, "gemm": 1.25e12, "read": 1.1e10}
+        kind = kinds[rank] if kinds else "Invented 9000, 4 threads, openblas 0.3.30 Haswell"
+        record = Record(where, kind, health=summary(readings))
+        record.rates = {name: [share * rate * (1 + 1e-3 * (rank % 5))] * 3 for name, rate in rates.items()}
+        record.bits = {"lu": list(bits), "gemm": ["a"] * 3}
+        records.append(record)
+    return result(records, Size(6144, 512, "bf16"), ScanConfig(rounds=3))
