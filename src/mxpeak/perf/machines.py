@@ -78,6 +78,10 @@ class Machine:
     generate_rate        entries of A made anew a second, while refining
     core_rate, sync_s    of a core in FACT, and of one level of a reduction over cores
     row_passes           times that a row which moves goes through device memory: 4 in a row-major matrix
+    fact                 FACT of a rank's panel by NB where its device factors it, as CPUs do; else its host's cores do
+    cast_rate            bytes a second while numbers are rounded; None: memory_rate
+    solve_rate           entries of L and U a second in a solve with both; None: what memory_rate allows
+    extra_passes         times that A is made anew within the clock besides refinement
     spread               how far compute and network may lie from these, relatively: a prediction's interval
     sources              where each number is from
     """
@@ -101,6 +105,10 @@ class Machine:
     core_rate: float | None = None
     sync_s: float | None = None
     row_passes: float = 4.0
+    fact: Mapping[str, Curve] = field(default_factory=dict)
+    cast_rate: float | None = None
+    solve_rate: float | None = None
+    extra_passes: int = 0
     spread: tuple[float, float] = (0.05, 0.2)
     sources: Mapping[str, str] = field(default_factory=dict)
 
@@ -122,8 +130,11 @@ class Machine:
             gemm={name: curve.times(compute) for name, curve in self.gemm.items()},
             trsm={name: curve.times(compute) for name, curve in self.trsm.items()},
             factor={name: curve.times(compute) for name, curve in self.factor.items()},
+            fact={name: curve.times(compute) for name, curve in self.fact.items()},
             memory_rate=compute * self.memory_rate,
             core_rate=None if self.core_rate is None else compute * self.core_rate,
+            cast_rate=None if self.cast_rate is None else compute * self.cast_rate,
+            solve_rate=None if self.solve_rate is None else compute * self.solve_rate,
             network=self.network.times(network),
         )
 
@@ -181,7 +192,10 @@ NUMBERS: dict[str, tuple[float, float, bool]] = {
     "memory_share": (0.01, 1.0, False),
     "launch_s": (0.0, 1.0, False),
     "generate_rate": (1e3, 1e15, False),
-    "refine_steps": (0, 50, False),
+    "refine_steps": (0, 60, False),
+    "cast_rate": (1e3, 1e15, False),
+    "solve_rate": (1e3, 1e15, False),
+    "extra_passes": (0, 50, False),
     "spread_compute": (0.0, 0.9, False),
     "spread_network": (0.0, 0.9, False),
     "network.nics": (1, 1024, True),
@@ -198,8 +212,8 @@ NUMBERS: dict[str, tuple[float, float, bool]] = {
     "panel.sync_s": (0.0, 1.0, False),
     "panel.row_passes": (1.0, 1000.0, False),
 }
-WHOLE = ("nodes", "ranks_per_node", "cores", "refine_steps", "network.nics", "network.lib_overlaps")
-CURVES = ("gemm", "trsm", "factor")
+WHOLE = ("nodes", "ranks_per_node", "cores", "refine_steps", "extra_passes", "network.nics", "network.lib_overlaps")
+CURVES = ("gemm", "trsm", "factor", "fact")
 TABLES = ("network", "panel", *CURVES)
 PRECISIONS = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8")
 
@@ -270,6 +284,9 @@ class _Reader:
             core_rate=numbers["panel.core_rate"],
             sync_s=numbers["panel.sync_s"],
             row_passes=given("panel.row_passes", 4.0),
+            cast_rate=numbers["cast_rate"],
+            solve_rate=numbers["solve_rate"],
+            extra_passes=given("extra_passes", 0),
             spread=(given("spread_compute", 0.05), given("spread_network", 0.2)),
             sources=self.sources,
         )

@@ -6,7 +6,8 @@
     UPDATE   U12 = L11^-1 U12, A22 = A22 - L21 U12
 
 With look-ahead the next panel's columns come first, and FACT and LBCAST go on behind the rest of UPDATE; with the split
-update RS does too, as long as there is a left section.
+update RS does too, as long as there is a left section.  Where the device is a rank's own cores (a CPU), FACT is part of
+their work, and hides LBCAST alone.
 """
 
 from __future__ import annotations
@@ -55,6 +56,13 @@ def fact_s(machine: Machine, line: Line, M: float, nb: int, T: int) -> float:
     return flops / (busy * machine.core_rate) + pivots
 
 
+def own_fact_s(machine: Machine, line: Line, M: float, nb: int) -> float:
+    """Seconds of FACT of M×NB numbers a rank by its device: t = (M NB² - NB³/3) / r(NB) + NB (s + 2 log2(P) l)."""
+    flops = max(0.0, M * nb**2 - nb**3 / 3.0)
+    pivots = nb * ((machine.sync_s or 0.0) + 2.0 * math.ceil(math.log2(line.size)) * line.slowest[0])
+    return flops / machine.curve("fact", "fp64")(nb) + pivots
+
+
 class _Simulation:
     """The clocks [P, Q] of a factorization under way.
 
@@ -67,7 +75,7 @@ class _Simulation:
     def __init__(self, run: LuRun, machine: Machine):
         if run.precision != "fp64":
             raise UsageError(f"HPL is computed in fp64, not {run.precision}; leave --precision out, or take hpl-mxp")
-        if machine.core_rate is None or machine.sync_s is None:
+        if not machine.fact and (machine.core_rate is None or machine.sync_s is None):
             raise UsageError(
                 f"the machine {machine.name} says nothing of FACT, HPL's panels on the host: its table "
                 f"[{machine.name}.panel] needs core_rate and sync_s"
@@ -88,7 +96,7 @@ class _Simulation:
         """All steps, then the triangular solve: N²/(PQ) numbers read, and a block row after the other."""
         run = self.run
         steps = lu_steps(run.n, run.nb, run.P, run.Q)
-        self.next_panel(steps[0], self.device[:, 0].copy(), self.device)
+        self.device[:, 0] += self.next_panel(steps[0], self.device[:, 0].copy(), self.device)
         for step, following in zip(steps, [*steps[1:], None]):
             ready = np.maximum(self.device, self.panel)
             self.step_s.append(float(ready[step.p, step.q]))
@@ -100,8 +108,11 @@ class _Simulation:
                 self.look_ahead(step, following, ready)
         local = float(owned(run.n, run.nb, run.P)[0]) * float(self.columns[0])
         hops = math.ceil(math.log2(run.P)) + math.ceil(math.log2(run.Q))
-        solve_s = FP64_BYTES * local / self.machine.memory_rate + len(steps) * hops * self.ranks.network.latency_s
-        behind = {name: self.busy.pop(name) for name in ("factor", "copy")}
+        # a measured rate is that of a solve with L and with U; here U alone is left
+        rate = 2.0 * (self.machine.solve_rate or 0.0) or self.machine.memory_rate / FP64_BYTES
+        solve_s = local / rate + len(steps) * hops * self.ranks.network.latency_s
+        hidden = () if self.machine.fact else ("factor", "copy")
+        behind = {name: self.busy.pop(name) for name in hidden}
         phases = {**self.busy, "solve": solve_s}
         return forecast(run, float(self.device.max()) + solve_s, phases, self.step_s, self.device_s, behind)
 
@@ -114,7 +125,8 @@ class _Simulation:
         self.device = swapped + self.update_s(step.jb, m, n)
         self.device_s.append(float((self.device - swapped)[step.p, step.q]))
         if following is not None:
-            self.next_panel(following, self.device[:, following.q].copy(), self.device)
+            q = following.q
+            self.device[:, q] += self.next_panel(following, self.device[:, q].copy(), self.device)
 
     def look_ahead(self, step: LuStep, following: LuStep, ready: Array) -> None:
         """Fig. 3: FACT and LBCAST behind UPDATE, RS not."""
@@ -123,12 +135,11 @@ class _Simulation:
         begun = ready if self.right is None else np.maximum(ready, self.right)
         self.right = None
         gathered = begun + self.rows_s(n, step.jb)
-        gathered[:, following.q] += panel_s
+        gathered[:, following.q] += panel_s + self.next_panel(following, ahead, ready)
         swapped = self.exchange(gathered, n, step.jb)
         update = self.update_s(step.jb, m, n)
         self.device = swapped + update
         self.device_s.append(self.active(step, following, update + (gathered - begun)))
-        self.next_panel(following, ahead, ready)
 
     def split(self, step: LuStep, following: LuStep, ready: Array) -> None:
         """Fig. 6: UPDATE2 hides FACT, LBCAST and RS1; UPDATE1 hides the next step's RS2."""
@@ -138,12 +149,11 @@ class _Simulation:
             self.right = self.exchange(ready + self.rows_s(n2, step.jb), n2, step.jb)
         ahead, panel_s = self.ahead(step, following, ready)
         gathered = ready + 0.5 * self.rows_s(n1, step.jb)
-        gathered[:, following.q] += panel_s
+        gathered[:, following.q] += panel_s + self.next_panel(following, ahead, ready)
         left = self.exchange(gathered, n1, step.jb)
         update2, update1 = self.update_s(step.jb, m, n2), self.update_s(step.jb, m, n1)
         half2, half1 = 0.5 * self.rows_s(n2, step.jb), 0.5 * self.rows_s(n1, step.jb)
         device = np.maximum(gathered, self.right) + half2 + update2
-        self.next_panel(following, ahead, ready)
         device = np.maximum(device, self.panel)
         self.right = None
         after = self.rest_of(following)
@@ -164,13 +174,16 @@ class _Simulation:
         ahead: Array = swapped + update
         return ahead, rows_s + update
 
-    def next_panel(self, step: LuStep, begun: Array, entry: Array) -> None:
-        """FACT in process column q, which ends for all of it at once, and LBCAST."""
+    def next_panel(self, step: LuStep, begun: Array, entry: Array) -> Array | float:
+        """FACT in process column q, which ends for all of it at once, and LBCAST; the seconds that its devices lose."""
         q, jb = step.q, step.jb
         m = self.below(step.j0)[0]
         panel_bytes = FP64_BYTES * jb * m
         copy_s = panel_bytes / self.ranks.network.host_rate
-        fact = fact_s(self.machine, self.ranks.along_column, float(m.max()), jb, self.cores)
+        if self.machine.fact:
+            fact = own_fact_s(self.machine, self.ranks.along_column, float(m.max()), jb)
+        else:
+            fact = fact_s(self.machine, self.ranks.along_column, float(m.max()), jb, self.cores)
         done = float((begun + copy_s).max()) + fact
         L = done + copy_s
         message = panel_bytes + FP64_BYTES * jb * (jb + 1)
@@ -184,6 +197,7 @@ class _Simulation:
         self.ranks.share_ports(self.port)
         self.busy["factor"] += fact / self.run.Q
         self.busy["copy"] += 2.0 * float(copy_s.sum()) / self.run.ranks
+        return L - begun if self.machine.fact else 0.0
 
     # --- its parts
 

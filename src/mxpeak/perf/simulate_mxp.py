@@ -99,7 +99,8 @@ class _Simulation:
         block_bytes = float(self.stored * jb**2)
         D_column, D_row = (D + _tree(line, block_bytes) for line in (self.ranks.along_column, self.ranks.along_row))
         trsm_L, trsm_U = (jb**2 * size / self.trsm_rate(jb) for size in (m, n))
-        cast_L, cast_U = ((self.stored + self.low) * jb * size / self.machine.memory_rate for size in (m, n))
+        cast_rate = self.machine.cast_rate or self.machine.memory_rate
+        cast_L, cast_U = ((self.stored + self.low) * jb * size / cast_rate for size in (m, n))
         make_L, make_U = (trsm_L + cast_L) / speed[:, q], (trsm_U + cast_U) / speed[p]
         L = np.where(np.arange(self.run.P) == p, D, np.maximum(column, D_column)) + make_L
         U = np.where(np.arange(self.run.Q) == q, L[p], np.maximum(row, D_row)) + make_U
@@ -157,10 +158,14 @@ def refinement_s(run: LuRun, machine: Machine, ranks: Ranks) -> float:
     """Seconds of refinement: a step makes A anew for the residual, and solves with L and U, which it reads.
 
     step = N²/(PQ) / generate + 4 N²/(PQ) / memory + 2 N/NB (log2 P + log2 Q) latencies
+
+    A measured rate of solves stands in for that of memory, and `extra_passes` over A are made besides.
     """
     if machine.generate_rate is None:
         return 0.0
     local = float(owned(run.n, run.nb, run.P)[0] * owned(run.n, run.nb, run.Q)[0])
     hops = math.ceil(math.log2(run.P)) + math.ceil(math.log2(run.Q))
-    solve_s = FP32_BYTES * local / machine.memory_rate + 2.0 * run.n / run.nb * hops * ranks.network.latency_s
-    return machine.refine_steps * (local / machine.generate_rate + solve_s)
+    solve_rate = machine.solve_rate or machine.memory_rate / FP32_BYTES
+    solve_s = local / solve_rate + 2.0 * run.n / run.nb * hops * ranks.network.latency_s
+    pass_s = local / machine.generate_rate
+    return machine.extra_passes * pass_s + machine.refine_steps * (pass_s + solve_s)

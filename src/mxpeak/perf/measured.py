@@ -1,0 +1,247 @@
+"""From single measured kernels to a machine: the table that `perf.machines` reads, each number with its measurement.
+
+A record is what one measurement gave: its `name`, the sizes that it was taken at, and `seconds` or a `rate`.  Nothing
+here is fitted to a run of a benchmark, so a run that the machine predicts is a test of it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from mxpeak.errors import UsageError
+
+Record = Mapping[str, Any]
+
+#: Steps of GMRES on HPL-MxP's own matrix where no run has counted them yet.
+STEPS = {"fp32": 2, "bf16": 4, "fp16": 3}
+#: What a machine's table can hold.
+LEAST_SHARE, MOST_PASSES = 0.01, 100.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """What is known of the machine without a measurement; memory is a rank's."""
+
+    title: str
+    ranks: int
+    threads: int
+    ranks_per_node: int
+    cores: int
+    memory_bytes: float
+    steps: int | None = None
+
+
+def machine_table(records: Sequence[Record], layout: Layout) -> dict[str, Any]:
+    """The machine that these measurements of one layout describe; what is missing is an error that names it."""
+    records = _undisturbed(records)
+    read = _rate(records, "read")
+    edge = _edge(records)
+    gemm = {name: _gemm_curve(records, name, edge) for name in _precisions(records, "gemm")}
+    low = next((name for name in ("fp16", "bf16", "fp32") if name in gemm), "fp32")
+    steps, counted = (STEPS[low], "assumed") if layout.steps is None else (layout.steps, "counted in a run")
+    return {
+        "title": layout.title,
+        "ranks_per_node": layout.ranks_per_node,
+        "cores": max(layout.cores, layout.ranks_per_node),
+        "memory_bytes": layout.memory_bytes,
+        "memory_rate": _said(read, "measured: products of a matrix and a vector, all ranks at once"),
+        "memory_share": _said(_share(records, read), "measured: Gauss-Seidel in fp64"),
+        "generate_rate": _said(_rate(records, "generate"), "measured: A x, with A made anew"),
+        "cast_rate": _said(_rate(records, "cast"), "measured"),
+        "solve_rate": _said(_rate(records, "solve"), "measured: L and U in fp32"),
+        # a step's residual and solve, two more of each, A in fp32 and its norm
+        "refine_steps": _said(steps + 2, f"{counted}: {steps} steps of GMRES, a first and a last residual"),
+        "extra_passes": _said(2, "A is made in fp32 and its norm taken within the clock"),
+        "network": _network(records, read, layout.ranks),
+        "gemm": {
+            "edge": _said(edge, "measured: smaller blocks against the largest"),
+            **{name: {"points": points, "source": "measured"} for name, points in gemm.items()},
+        },
+        "trsm": {
+            name: {"points": _points(records, "trsm", name), "source": "measured"}
+            for name in _precisions(records, "trsm")
+        },
+        "factor": {"fp32": {"points": _points(records, "factor", "fp32"), "source": "measured"}},
+        **_panel(records, read),
+    }
+
+
+def _undisturbed(records: Iterable[Record]) -> list[Record]:
+    """The fastest of measurements of the same: what was measured more than once was disturbed each time but one."""
+    best: dict[str, Record] = {}
+    for r in records:
+        key = json.dumps({name: value for name, value in r.items() if name not in ("seconds", "rate")}, sort_keys=True)
+        if key not in best or _cost(r) < _cost(best[key]):
+            best[key] = r
+    return list(best.values())
+
+
+def _cost(record: Record) -> float:
+    return 1.0 / record["rate"] if "rate" in record else float(record["seconds"])
+
+
+def _precisions(records: Iterable[Record], name: str) -> list[str]:
+    """In which a kernel was measured."""
+    found = sorted({str(r["precision"]) for r in _of(records, name)})
+    if not found:
+        raise _missing(name)
+    return found
+
+
+def _of(records: Iterable[Record], name: str) -> list[Record]:
+    return [r for r in records if r["name"] == name]
+
+
+def _rate(records: Sequence[Record], name: str) -> float:
+    """The rate of a kernel that was measured at one size."""
+    found = [float(r["rate"]) for r in _of(records, name)]
+    if not found:
+        raise _missing(name)
+    return max(found)
+
+
+def _missing(name: str) -> UsageError:
+    return UsageError(f"{name} was not measured yet; mxpeak tune goes on where it stopped")
+
+
+def _said(value: float, source: str) -> dict[str, Any]:
+    return {"value": value, "source": source}
+
+
+def _points(records: Sequence[Record], name: str, precision: str) -> list[list[float]]:
+    """A curve by the inner size k."""
+    best: dict[int, float] = {}
+    for r in _of(records, name):
+        if r["precision"] == precision:
+            best[r["k"]] = max(best.get(r["k"], 0.0), float(r["rate"]))
+    if not best:
+        raise UsageError(
+            f"{name} in {precision} was not measured yet; type: mxpeak tune, which goes on where it stopped"
+        )
+    return [[k, rate] for k, rate in sorted(best.items())]
+
+
+def _edge(records: Sequence[Record]) -> float:
+    """Rows and columns that a product wastes at its edges: rate(s) = R (s / (s + e))² of s×s blocks.
+
+    With q² = rate(s)/rate(b):   e = s b (1 - q) / (q b - s)
+    """
+    found = []
+    for r in _of(records, "gemm"):
+        beside = [o for o in _of(records, "gemm") if (o["precision"], o["k"]) == (r["precision"], r["k"])]
+        whole = max(beside, key=lambda o: int(o["m"]))
+        s, b, q = float(r["m"]), float(whole["m"]), (r["rate"] / whole["rate"]) ** 0.5
+        if r["precision"] == "fp64" and s < b and q * b > s:
+            found.append(max(0.0, s * b * (1 - q) / (q * b - s)))
+    return median(found) if found else 0.0
+
+
+def _gemm_curve(records: Sequence[Record], precision: str, edge: float) -> list[list[float]]:
+    """The rate by k of blocks without an edge, from the largest ones of each k."""
+    best: dict[int, tuple[int, float]] = {}
+    for r in _of(records, "gemm"):
+        if r["precision"] == precision:
+            best[r["k"]] = max(best.get(r["k"], (0, 0.0)), (int(r["m"]), float(r["rate"])))
+    return [[k, rate * ((m + edge) / m) ** 2] for k, (m, rate) in sorted(best.items())]
+
+
+def _share(records: Sequence[Record], read: float) -> float:
+    return min(1.0, max(LEAST_SHARE, _rate(records, "sweep") / read))
+
+
+def _panel(records: Sequence[Record], read: float) -> dict[str, Any]:
+    """FACT: from a tall and a short panel of NB columns, t = flops / rate + NB·s, and rows that move."""
+    by_nb: dict[int, dict[int, float]] = {}
+    for r in _of(records, "fact"):
+        heights = by_nb.setdefault(r["k"], {})
+        heights[r["m"]] = min(heights.get(r["m"], float("inf")), float(r["seconds"]))
+    if not by_nb:
+        raise _missing("fact")
+    points, syncs = [], []
+    for nb, heights in sorted(by_nb.items()):
+        tall, short = max(heights), min(heights)
+        more, flops = heights[tall] - heights[short], panel_flops(tall, nb)
+        per_flop = more / (flops - panel_flops(short, nb)) if tall > short and more > 0 else heights[tall] / flops
+        sync = max(0.0, (heights[tall] - per_flop * flops) / nb)
+        syncs.append(sync)
+        points.append([nb, flops / (heights[tall] - nb * sync)])
+    rows = min(_of(records, "rows"), key=lambda r: float(r["seconds"]) / r["bytes"], default=None)
+    passes = 4.0 if rows is None else rows["seconds"] * read / rows["bytes"]
+    return {
+        "fact": {"fp64": {"points": points, "source": "measured: panels on the cores that update too"}},
+        "panel": {
+            "sync_s": _said(median(syncs), "measured: a column of a panel, its flops aside"),
+            "row_passes": _said(min(1000.0, max(1.0, passes)), "measured" if rows else "assumed"),
+        },
+    }
+
+
+def panel_flops(m: float, nb: float) -> float:
+    """The flops of a panel of m rows and NB columns: m NB² - NB³/3."""
+    return m * nb**2 - nb**3 / 3.0
+
+
+def _network(records: Sequence[Record], read: float, ranks: int) -> dict[str, Any]:
+    """Links between the ranks here; where there is one rank nothing is sent, and memory stands in."""
+    copy = 2.0 * _rate(records, "copy")  # a host's device takes a panel there and back; here it is copied once
+    messages = sorted((int(r["bytes"]), float(r["seconds"])) for r in _of(records, "pingpong"))
+    if ranks > 1 and not messages:
+        raise _missing("pingpong")
+    if not messages:
+        alone = "one rank was measured, which sends nothing: the rate of memory stands in"
+        return {
+            "nics": 1, "nic_rate": _said(read, alone), "latency_s": _said(0.0, alone), "local_rate": _said(read, alone),
+            "host_rate": _said(copy, "measured: twice the rate of a panel's copy"),
+        }  # fmt: skip
+    latency_s = min(seconds for size, seconds in messages if size == messages[0][0])
+    size = messages[-1][0]
+    rate = size / max(1e-9, min(seconds for other, seconds in messages if other == size) - latency_s)
+    return {
+        "nics": 1,
+        "nic_rate": _said(rate, "as local_rate: no other node was measured"),
+        "latency_s": _said(latency_s, "measured: ping-pong"),
+        "local_rate": _said(rate, "measured: ping-pong"),
+        "host_rate": _said(copy, "measured: twice the rate of a panel's copy"),
+        "lib_passes": _said(_passes(records, "lib", rate), "measured"),
+        "ilib_passes": _said(_passes(records, "ilib", rate), "measured"),
+    }
+
+
+def _passes(records: Sequence[Record], name: str, rate: float) -> float:
+    """Times that a broadcast carries its message, of the longest that was sent."""
+    found = [(int(r["bytes"]), -float(r["seconds"])) for r in _of(records, "bcast") if r["bcast"] == name]
+    if not found:
+        return 2.0
+    size, seconds = max(found)
+    return min(MOST_PASSES, max(0.5, -seconds * rate / size))
+
+
+# --- as TOML ----------------------------------------------------------------------------------------------------
+
+
+def to_toml(name: str, table: Mapping[str, Any]) -> str:
+    """A machine's table as a file of its own, as `find_machine` reads it."""
+    alone = {key: value for key, value in table.items() if not _is_table(value)}
+    inner = {key: value for key, value in table.items() if _is_table(value)}
+    parts = [f"[{name}]\n{_lines(alone)}", *(f"[{name}.{key}]\n{_lines(value)}" for key, value in inner.items())]
+    return "# Measured by mxpeak tune.  FLOP/s, bytes/s, seconds.\n\n" + "\n".join(parts)
+
+
+def _is_table(value: Any) -> bool:
+    return isinstance(value, Mapping) and "source" not in value
+
+
+def _lines(table: Mapping[str, Any]) -> str:
+    return "".join(f"{key} = {_value(value)}\n" for key, value in table.items())
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{key} = {_value(inner)}" for key, inner in value.items()) + " }"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_value, value)) + "]"
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
