@@ -11,6 +11,9 @@ from typing import Any
 # is read when they are decorated, so before anything imports them.
 os.environ.setdefault("TRITON_INTERPRET", "0" if os.environ.get("TEST_DEVICE") == "cuda" else "1")
 
+# What a user has tuned is no part of what is tested: not here, see `nothing_tuned`, and in no process that tests start.
+os.environ["MXPEAK_TUNED"] = "no"
+
 import numpy as np
 import pytest
 
@@ -74,6 +77,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             return group(Path(nodeid.split("::")[0]))
 
     return ByGroup(config, log)
+
+
+@pytest.fixture(autouse=True)
+def nothing_tuned(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder for tuned settings, of each test."""
+    folder = tmp_path_factory.getbasetemp() / "tuned" / os.urandom(8).hex()
+    monkeypatch.setattr("mxpeak.runtime.tuned.store_folder", lambda: folder)
+    return folder
 
 
 @pytest.fixture

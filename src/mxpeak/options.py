@@ -175,7 +175,7 @@ def options(config: type) -> list[Option]:
 
 
 #: Where a value can come from, the weakest source first.
-ORIGINS = ("default", "HPL.dat", "file", "variable", "flag")
+ORIGINS = ("default", "tuned", "HPL.dat", "file", "variable", "flag")
 
 
 @dataclass(frozen=True, slots=True)

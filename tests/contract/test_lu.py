@@ -355,23 +355,21 @@ def test_what_is_not_finite_spoils_its_row_of_a_product_and_no_other(backend: Ba
 
 
 @pytest.mark.parametrize("precision", STORED)
-def test_a_fingerprint_is_that_of_the_definition_and_tells_every_bit(
-    backend: Backend, rng: Any, precision: str
-) -> None:
+def test_a_digest_is_that_of_the_definition_and_tells_every_bit(backend: Backend, rng: Any, precision: str) -> None:
     kernels, values = backend.kernels, stored(rng.standard_normal((13, 7)), precision)
     A = matrix(backend, values, precision)
-    first = kernels.fingerprint(A)
-    assert first == backend_named("reference").kernels.fingerprint(values)
-    assert kernels.fingerprint(matrix(backend, values, precision)) == first, "gaps between rows are not read"
-    assert kernels.fingerprint(A[:, :6]) != first
+    first = kernels.digest(A)
+    assert first == backend_named("reference").kernels.digest(values)
+    assert kernels.digest(matrix(backend, values, precision)) == first, "gaps between rows are not read"
+    assert kernels.digest(A[:, :6]) != first
     words = f"i{values.itemsize}"
     for bit in (0, 8 * values.itemsize - 1):
         changed = values.copy()
         changed.view(words)[4, 5] ^= np.array(1).astype(words) << bit
-        assert kernels.fingerprint(matrix(backend, changed, precision)) != first
+        assert kernels.digest(matrix(backend, changed, precision)) != first
     swapped = values.copy()
     swapped[[2, 3]] = swapped[[3, 2]]
-    assert kernels.fingerprint(matrix(backend, swapped, precision)) != first
+    assert kernels.digest(matrix(backend, swapped, precision)) != first
 
 
 def test_a_probe_is_one_product_of_random_numbers_in_its_precision(

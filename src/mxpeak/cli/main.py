@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 from mxpeak import __version__
 from mxpeak.bench.registry import import_extensions
-from mxpeak.cli import doctor, plan, run, scan, simulate, study
+from mxpeak.cli import doctor, plan, run, scan, simulate, study, tune
 from mxpeak.cli.session import Interrupted, Session, interruptible
 from mxpeak.errors import ExitCode, MxpeakError, UsageError
 
@@ -31,7 +31,7 @@ examples:
   mxpeak doctor
 
 sources of a setting, in order of precedence:
-  flag, variable MXPEAK_<NAME>, --config FILE.toml, --dat FILE, default
+  flag, variable MXPEAK_<NAME>, --config FILE.toml, --dat FILE, mxpeak tune, default
 
 exit codes:
   0      valid
@@ -88,6 +88,7 @@ VERBS: tuple[Callable[[argparse._SubParsersAction[Parser]], None], ...] = (
     run.add_verb,
     plan.add_verb,
     simulate.add_verb,
+    tune.add_verb,
     scan.add_verb,
     study.add_verb,
     doctor.add_verb,

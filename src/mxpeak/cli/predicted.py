@@ -25,6 +25,8 @@ LU = ("hpl", "hpl-mxp")
 SPARSE = ("hpg-mxp", "hpcg")
 PREDICTED = (*LU, *SPARSE)
 WIDTH = 80
+#: What --machine calls this machine, as it was measured.
+TUNED = "tuned"
 
 Parse = Callable[[str], Any]
 
@@ -36,7 +38,11 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         group.add_argument(*names, type=_told(names[0], parse), help=help, metavar=metavar)
 
     where = parser.add_argument_group("where")
-    where.add_argument("--machine", metavar="FILE|NAME", help="summit, frontier, crusher, or a file that describes one")
+    where.add_argument(
+        "--machine",
+        metavar="FILE|NAME",
+        help="summit, frontier, crusher, or a file that describes one; tuned: this one, as mxpeak tune has measured it",
+    )
     flag(where, "--ranks", parse=integer(1), help="ranks, one a device", metavar="R")
     flag(where, "--nodes", parse=integer(1), help="nodes, instead of --ranks", metavar="K")
     flag(where, "--ranks-per-node", parse=integer(1, 4096), help="ranks of a node (default: a machine's)", metavar="R")
@@ -82,12 +88,31 @@ def machine_of(args: argparse.Namespace) -> Machine:
 
     from mxpeak.perf.machines import find_machine
 
-    machine = find_machine(args.machine)
+    machine = find_machine(_tuned_table(args) if args.machine == TUNED else args.machine)
     if args.ranks_per_node is None:
         return machine
     if args.ranks_per_node > machine.cores:
         raise UsageError(f"--ranks-per-node {args.ranks_per_node}: a node of {machine.name} has {machine.cores} cores")
     return replace(machine, ranks_per_node=args.ranks_per_node)
+
+
+def _tuned_table(args: argparse.Namespace) -> str:
+    """The file of this machine with as many ranks as asked for, or with one."""
+    from mxpeak.runtime.tuned import this_store
+
+    store = this_store()
+    tables, sides = store.tables(), [args.npx, args.npy, args.npz]
+    grid = args.grid[0] * args.grid[1] if args.grid else sides[0] * sides[1] * sides[2] if all(sides) else None
+    ranks = args.ranks or grid or args.ranks_per_node or min((ranks for ranks, _ in tables), default=1)
+    found = max((layout for layout in tables if layout[0] == ranks), default=None)
+    if found is None:
+        have = ", ".join(f"{R} of {T} threads" for R, T in tables) or "none"
+        asked = f"{ranks} rank{'s' * (ranks > 1)}"
+        raise UsageError(
+            f"--machine {TUNED}: this machine was not measured with {asked} (measured: {have}); "
+            f"type: mxpeak tune --ranks {ranks}"
+        )
+    return str(tables[found])
 
 
 def ranks_of(args: argparse.Namespace, machine: Machine) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ OTHER_VARIABLES = ("CONFIG", "DAT", "CACHE_DIR", "GPU_AWARE_MPI", "IMPORT")
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One benchmark, its configuration with the origin of each value, and what to show of it."""
+    """One benchmark, its configuration with the origin of each value, what to show of it, and what to say before."""
 
     benchmark: Benchmark
     config: RunConfig
@@ -29,6 +29,7 @@ class Request:
     output: OutputConfig
     from_dat: bool
     begun: datetime
+    notes: list[str] = field(default_factory=list)
 
     @property
     def own_format(self) -> str:
@@ -79,6 +80,7 @@ def requests(args: argparse.Namespace, environ: Mapping[str, str]) -> list[Reque
     file = read_toml(config_file) if config_file else {}
     dat = _read_dat(form, dat_file) if form and dat_file else None
     made = [_request(BENCHMARKS[name], vars(args), environ, file, dat) for name in names]
+    made = [_with_tuned(one, alone=len(names) == 1) for one in made]
     made = [_without_flops(one) if len(names) > 1 and not one.benchmark.in_flops else one for one in made]
     _check_streams(made[0].output)
     _check_format(args.benchmark, made)
@@ -122,6 +124,19 @@ def _request(
         from_dat=dat is not None,
         begun=datetime.now(),
     )
+
+
+def _with_tuned(request: Request, *, alone: bool) -> Request:
+    """What `mxpeak tune` has stored, in place of defaults; `alone`: also for ranks and threads, if both are open."""
+    if request.output.tuned == "no":
+        return request
+    from mxpeak.runtime.tuned import tuned_settings
+
+    settings, notes = tuned_settings(request.benchmark.name, request.config, request.settings, alone=alone)
+    if settings == request.settings:
+        return replace(request, notes=notes)
+    config = request.benchmark.config(**{name: s.value for name, s in settings.items()})
+    return replace(request, config=config, settings=settings, notes=notes)
 
 
 def _without_flops(request: Request) -> Request:

@@ -166,6 +166,9 @@ def _run_one(
     display = Display(request, session.comm.size, progress, stdout, stderr, color)
     try:
         module = import_module(request.benchmark.module)
+        if not output.quiet:
+            for line in request.notes:
+                session.say(f"note: {line}")
         if not output.quiet and hasattr(module, "forewarnings"):  # of rules that the run will break
             for line in module.forewarnings(request.config, session.comm):
                 session.say(f"note: {line}")

@@ -186,6 +186,14 @@ class OutputConfig(ShowConfig):
     verbose: bool = option(
         False, "-v", "--verbose", help="show the time of each phase, and the ranks", parse=boolean, group="output"
     )
+    tuned: str = option(
+        "yes",
+        "--tuned",
+        help="take what mxpeak tune has stored for this machine for settings that nobody else says",
+        metavar="{yes,no}",
+        parse=one_of("yes", "no"),
+        group="output",
+    )
     dry_run: bool = option(
         False, "--dry-run", help="show configuration, grid and memory; run nothing", parse=boolean, group="output"
     )

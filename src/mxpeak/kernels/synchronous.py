@@ -57,7 +57,7 @@ class Synchronous:
     def indices(self, values: Sequence[int]) -> Vector:
         return np.array(values, dtype=np.int64)
 
-    def fingerprint(self, A: Matrix) -> str:
+    def digest(self, A: Matrix) -> str:
         bits = A.view(f"i{A.dtype.itemsize}")
         return digest(bits.sum(axis=axis, dtype=np.int64).tobytes() for axis in (1, 0))
 

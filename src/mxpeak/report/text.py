@@ -22,9 +22,29 @@ GREEN, RED, BOLD, PLAIN = "\x1b[32m", "\x1b[31m", "\x1b[1m", "\x1b[0m"
 def verdict(result: Result, *, verbose: bool = False, color: bool = False) -> str:
     """Did it pass, how fast, what share of the limit, how accurate; if `verbose`, where the time went, and who ran."""
     about = _sparse_lines(result, verbose=verbose) if result.benchmark in SPARSE else _dense_lines(result)
-    lines = [headline(result, color=color), _emulation(result), *about, *_broken_rules(result)]
+    lines = [headline(result, color=color), _emulation(result), *about, _tuned(result), *_broken_rules(result)]
     text = "\n".join(line for line in lines if line) + "\n"
     return text + phase_table(result) + motif_table(result) + placement(result) if verbose else text
+
+
+def _tuned(result: Result) -> str:
+    """What of the settings nobody said, and mxpeak tune had stored."""
+    found = {
+        name: one["value"]
+        for name, one in result.config.items()
+        if isinstance(one, dict) and one.get("origin") == "tuned"
+    }
+    return (
+        f"  from mxpeak tune: {', '.join(f'{name} {_told(value)}' for name, value in found.items())}" if found else ""
+    )
+
+
+def _told(value: Any) -> str:
+    """A setting's value; a list of one as that one, a grid as PxQ."""
+    if isinstance(value, list | tuple):
+        pairs = [v if isinstance(v, list | tuple) else (v,) for v in value]
+        return ",".join("x".join(map(str, pair)) for pair in pairs)
+    return str(value)
 
 
 def headline(result: Result, *, color: bool = False) -> str:

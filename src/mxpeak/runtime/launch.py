@@ -95,7 +95,24 @@ def respawn(ranks: int, argv: list[str], comm: str = "auto") -> int:
 def _mpi_ranks(ranks: int, argv: list[str]) -> int:
     if not _has("mpi4py"):
         raise UsageError(f"--ranks {ranks} needs MPI for Python; type: pip install 'mxpeak[mpich]'")
-    command = [_mpiexec(), "-n", str(ranks), sys.executable, "-m", "mxpeak", *argv]
+    return _code_of([_mpiexec(), "-n", str(ranks), sys.executable, "-m", "mxpeak", *argv])
+
+
+def spawn(ranks: int, argv: list[str], comm: str = "auto") -> int:
+    """Start `ranks` local ranks of another command, one as a process alone, and return their exit code."""
+    return respawn(ranks, argv, comm) if ranks > 1 else _code_of([sys.executable, "-m", "mxpeak", *argv])
+
+
+def can_start_ranks() -> bool:
+    """Whether several local ranks of MPI can be started."""
+    try:
+        return _has("mpi4py") and bool(_mpiexec())
+    except UsageError:
+        return False
+
+
+def _code_of(command: list[str]) -> int:
+    """Run a command to its end, and return its exit code; a signal that ends us ends it first."""
     # In a group of its own, so that a Ctrl-C comes here alone: mpiexec, told twice, would fall over itself.
     child = subprocess.Popen(command, start_new_session=True)
     told: list[int] = []

@@ -93,6 +93,13 @@ def parts_here(config: PlaceConfig) -> int:
     return len(groups) if len(groups) > 1 else max(1, len(groups[0]))
 
 
+def threads_of(comm: Communicator) -> int:
+    """The threads that each rank has where nobody says a number.  Collective over comm."""
+    placement = bind_to_cores(comm, None)
+    placement.release()
+    return placement.threads
+
+
 def on_device(config: AnyConfig, settings: Mapping[str, Setting]) -> tuple[AnyConfig, dict[str, Setting]]:
     """The configuration with kernels and device settled, and with what is another default there."""
     name, device = settled(config.kernels, config.device)

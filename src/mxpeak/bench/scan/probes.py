@@ -99,9 +99,9 @@ def probes(kernels: Kernels, transport: Transport, size: Size) -> list[Probe]:
             lu_flops(size.n),
             lambda: system.store(A),
             lambda: factorize(A, options, kernels, Spans()),
-            lambda: kernels.fingerprint(A.local),
+            lambda: kernels.digest(A.local),
         ),
-        Probe("gemm", size.product_flops, clear, multiply, lambda: kernels.fingerprint(product.C)),
+        Probe("gemm", size.product_flops, clear, multiply, lambda: kernels.digest(product.C)),
         Probe("read", float(size.read_bytes), lambda: None, read),
     ]
 

@@ -121,7 +121,7 @@ class LuKernels(Backend, Protocol):
     def copy(self, source: Matrix, target: Matrix) -> None:
         """target = source, in whatever orders they lie."""
 
-    def fingerprint(self, A: Matrix) -> str:
+    def digest(self, A: Matrix) -> str:
         """What tells the bits of A, fp64 or fp32, from others: the `digest` of their sums by row, then by column.
 
         Bit patterns are added as signed integers modulo 2^64.  Every change of one entry shows, and all but one in

@@ -84,7 +84,7 @@ class TorchLu:
 
         return arrive
 
-    def fingerprint(self, A: Tensor) -> str:
+    def digest(self, A: Tensor) -> str:
         bits = A.view(torch.int64 if A.itemsize == 8 else torch.int32)
         return digest(bits.sum(dim=dim, dtype=torch.int64).cpu().numpy().tobytes() for dim in (1, 0))
 

@@ -1,0 +1,255 @@
+"""mxpeak tune [BENCHMARK…]: measure this machine, search the fastest settings, check them, keep them for `run`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mxpeak.errors import ExitCode, MxpeakError, UsageError
+from mxpeak.options import device, integer, one_of
+
+if TYPE_CHECKING:
+    from mxpeak.bench.tune.candidates import Layout
+    from mxpeak.bench.tune.groups import Standing
+    from mxpeak.bench.tune.plan import TunePlan
+    from mxpeak.cli.session import Session
+    from mxpeak.comm.base import Communicator
+    from mxpeak.runtime.tuned import Store
+
+EXAMPLES = """\
+examples:
+  mxpeak tune
+  mxpeak tune hpl --budget 2m
+  mxpeak tune hpl-mxp --ranks 2 -N 8000 --budget 10m
+  mxpeak tune hpcg --mode explore --json tune.json
+"""
+
+SCHEMA = "mxpeak.tune/1"
+TUNED = ("hpl", "hpl-mxp", "hpg-mxp", "hpcg")
+UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+LEAST_S, MOST_S = 1.0, 7 * 24 * 3600.0
+
+
+def add_verb(verbs: Any) -> None:
+    """Add `tune` to the command line."""
+    parser = verbs.add_parser(
+        "tune",
+        help="measure this machine and search the fastest settings, for run to use",
+        description="Measure kernels and messages, search NB, grid, broadcast, split, ranks and threads, storage and "
+        "smoother by short runs, check the winner against the defaults, and keep it for mxpeak run (docs/tuning.md).",
+        epilog=EXAMPLES,
+        allow_abbrev=False,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("benchmarks", nargs="*", metavar="BENCHMARK", help=f"{', '.join(TUNED)} (default: all of them)")
+    parser.add_argument("--budget", default="5m", metavar="TIME", help="time to take: 90s, 5m, 1h (default: 5m)")
+    parser.add_argument("--fresh", action="store_true", help="forget what was measured and stored on this machine")
+    parser.add_argument("--mode", default="official", metavar="{official,explore}", help="rules that settings keep")
+    where = parser.add_argument_group("where")
+    where.add_argument("--ranks", metavar="R", help="local ranks (default: ranks and threads are searched)")
+    where.add_argument("--threads", metavar="T", help="threads per rank (default: its share of the cores)")
+    where.add_argument("--device", default="auto", metavar="{auto,cpu,cuda,cuda:0,...}", help="device to compute on")
+    where.add_argument("--kernels", default="auto", metavar="{auto,host,torch}", help="kernels that compute")
+    where.add_argument("--comm", default="auto", metavar="{auto,solo,mpi,torch}", help="communication between ranks")
+    problem = parser.add_argument_group("problem")
+    problem.add_argument("-N", "--n", metavar="N", help="order in trials (default: as the budget allows)")
+    problem.add_argument("--nx", metavar="NX", help="side of a rank's box in trials (default: as the budget allows)")
+    parser.add_argument(
+        "--json", metavar="FILE", help="also write the result as JSON to FILE; - writes only the JSON to stdout"
+    )
+    parser.add_argument("--quiet", action="store_true", help="no progress")
+    parser.add_argument("--job", help=argparse.SUPPRESS)  # what the ranks that it starts do
+    parser.set_defaults(action=tune)
+
+
+def tune(args: argparse.Namespace, argv: list[str], session: Session) -> int:
+    """Tune on one rank, which has others measure and run; under a launcher all ranks are one group."""
+    if args.job is not None:
+        return _job(args.job, session)
+    _parse(args)
+    from mxpeak.runtime.launch import launched, start
+
+    if not launched():
+        return _lead(args, session, None, None)
+    session.comm = comm = start(args.comm)
+    return _follow(args, session, comm)
+
+
+def _parse(args: argparse.Namespace) -> None:
+    """Texts to values; mistakes name their flag."""
+
+    def parsed(flag: str, text: str | None, parse: Any) -> Any:
+        try:
+            return None if text is None else parse(text)
+        except UsageError as error:
+            raise UsageError(f"{flag}: {error}") from None
+
+    asked = [parsed("tune", name, one_of(*TUNED)) for name in args.benchmarks]
+    args.benchmarks = [name for name in TUNED if name in (asked or TUNED)]
+    args.budget_s = parsed("--budget", args.budget, budget_seconds)
+    args.mode = parsed("--mode", args.mode, one_of("official", "explore"))
+    args.ranks, args.threads = (
+        parsed(f"--{name}", getattr(args, name), integer(1, 4096)) for name in ("ranks", "threads")
+    )
+    args.device = parsed("--device", args.device, device)
+    args.kernels = parsed("--kernels", args.kernels, one_of("auto", "host", "torch"))
+    args.comm = parsed("--comm", args.comm, one_of("auto", "solo", "mpi", "torch"))
+    args.n, args.nx = parsed("-N", args.n, integer(64)), parsed("--nx", args.nx, integer(16))
+    if args.nx is not None and args.nx % 8:
+        below = args.nx // 8 * 8
+        raise UsageError(
+            f"--nx {args.nx}: multigrid halves it three times, so it is a multiple of 8; type --nx {below}"
+        )
+
+
+def budget_seconds(text: str) -> float:
+    """A parser of times: 90s, 2m, 1.5h."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", text.strip())
+    if not match:
+        raise UsageError(f"{text!r} is not a time; write a number and s, m or h, for example 5m")
+    seconds = float(match[1]) * UNITS[match[2]]
+    if not LEAST_S <= seconds <= MOST_S:
+        raise UsageError(f"{text} is {seconds:g} s; the least is {LEAST_S:g} s, the most 168h; 2m is a good beginning")
+    return seconds
+
+
+# --- who does what ----------------------------------------------------------------------------------------------
+
+
+def _job(file: str, session: Session) -> int:
+    """Do a job as one of its ranks."""
+    from mxpeak.bench.tune.job import Job, perform
+    from mxpeak.runtime.launch import start
+
+    try:
+        job = Job(**json.loads(Path(file).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError) as error:
+        raise UsageError(f"--job {file} is for the ranks that mxpeak tune starts itself: {error}") from None
+    session.comm = start(job.comm)
+    perform(job, session.comm, _silent if job.quiet else session.say)
+    return ExitCode.VALID
+
+
+def _silent(text: str) -> None:
+    """Say nothing."""
+
+
+def _follow(args: argparse.Namespace, session: Session, comm: Communicator) -> int:
+    """All ranks of a launcher: rank 0 leads, the others do its jobs and hear how it went."""
+    from mxpeak.bench.tune.candidates import Layout
+    from mxpeak.bench.tune.groups import Standing
+    from mxpeak.runtime.launch import confirm, hosts
+    from mxpeak.runtime.placement import threads_of
+
+    confirm(args.comm, args.ranks, comm)
+    layout = Layout(comm.size, args.threads or threads_of(comm), len(set(hosts(comm))))
+    group = Standing(comm, _silent if args.quiet else session.say)
+    if comm.rank != 0:
+        group.serve()
+        return int(comm.bcast_object(None))
+    code = int(ExitCode.BUG)
+    try:
+        code = _lead(args, session, group, layout)
+        return code
+    except MxpeakError as error:
+        code = int(error.exit_code)
+        raise
+    finally:
+        group.dismiss()
+        comm.bcast_object(code)
+
+
+def _lead(args: argparse.Namespace, session: Session, standing: Standing | None, layout: Layout | None) -> int:
+    """Plan, tune, show; on rank 0 alone."""
+    from mxpeak.bench.tune.groups import Spawned, Stopped
+    from mxpeak.bench.tune.run import Tuner
+    from mxpeak.cli.output import check_file
+    from mxpeak.runtime.tuned import this_store
+
+    if args.json not in (None, "-"):
+        check_file(Path(args.json))
+    store = this_store()
+    if args.fresh:
+        store.clear()
+    plan = _plan(args, layout)
+    say = _silent if args.quiet else session.say
+    say(f"tuning {', '.join(plan.benchmarks)} for {args.budget} on {', '.join(map(str, plan.layouts))} ranks x threads")
+    try:
+        body = Tuner(plan, store, standing or Spawned(), say).run()
+    except Stopped as stopped:
+        session.say("mxpeak tune was stopped; what it has measured is kept: mxpeak tune goes on from there")
+        return stopped.code
+    return _show(args, session, plan, store, body)
+
+
+def _plan(args: argparse.Namespace, layout: Layout | None) -> TunePlan:
+    """What is asked for, with the layouts that this machine or its launcher has."""
+    from mxpeak.bench.tune.candidates import Layout, layouts
+    from mxpeak.bench.tune.plan import TunePlan
+    from mxpeak.perf.host import one_core_each, total_memory_bytes
+    from mxpeak.runtime.launch import can_start_ranks
+    from mxpeak.runtime.tuned import device_of
+
+    cores, where = max(1, len(one_core_each())), device_of(args.kernels, args.device)
+    if layout is not None:
+        found = [layout]
+    elif args.ranks is not None or args.threads is not None or where != "cpu" or args.comm == "solo":
+        ranks = args.ranks or 1
+        found = [Layout(ranks, args.threads or max(1, cores // ranks))]
+    else:
+        found = layouts(cores, several=can_start_ranks())
+    size = {name: n for name, n in (("n", args.n), ("nx", args.nx)) if n is not None}
+    memory = total_memory_bytes()
+    return TunePlan(
+        benchmarks=args.benchmarks,
+        layouts=found,
+        budget_s=args.budget_s,
+        mode=args.mode,
+        device=where,
+        kernels=args.kernels,
+        comm=args.comm,
+        quiet=args.quiet,
+        size=size,
+        cores=cores,
+        memory_bytes=float(memory or 2**30),
+    )
+
+
+# --- what comes out ---------------------------------------------------------------------------------------------
+
+
+def _show(args: argparse.Namespace, session: Session, plan: TunePlan, store: Store, body: dict[str, Any]) -> int:
+    from mxpeak.cli.output import Steady, write_new
+    from mxpeak.records import to_json
+    from mxpeak.report.tune import tables
+
+    tables_of = {f"{ranks}x{threads}": str(path) for (ranks, threads), path in store.tables().items()}
+    whole = {
+        "schema": SCHEMA,
+        "config": {
+            "benchmarks": list(plan.benchmarks),
+            "mode": plan.mode,
+            "budget_s": plan.budget_s,
+            "device": plan.device,
+            "layouts": [str(layout) for layout in plan.layouts],
+            **plan.size,
+        },
+        "machine": {"fingerprint": store.name, "facts": dict(store.facts), "tables": tables_of},
+        "store": str(store.book_file),
+        **body,
+        "winners": [asdict(one) for one in body["winners"]],
+    }
+    stdout = Steady(sys.stdout)
+    stdout.say(to_json(whole) if args.json == "-" else tables(whole))
+    if args.json not in (None, "-"):
+        try:
+            write_new(Path(args.json), to_json(whole))
+        except OSError as error:
+            session.say(f"mxpeak: error: cannot write {args.json}: {error.strerror}; the result is on stdout only")
+            return ExitCode.RESOURCE
+    return ExitCode.VALID

@@ -1,0 +1,91 @@
+"""A fingerprint of machine and software: what settings that were tuned on one are worth on another.
+
+Two machines with the same fingerprint have the same processors, as many cores, about as much memory, the same devices
+and the same libraries; names of hosts are no part of it, so that the nodes of a cluster share what one has measured.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import re
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from mxpeak.perf.host import host_facts, software_facts
+
+#: What of a host's facts counts, and of the versions.
+OF_HOST = (
+    "architecture", "cpu_model", "sockets", "physical_cores", "logical_cores_allowed", "l2_bytes", "l3_bytes", "avx2",
+    "avx512",
+)  # fmt: skip
+OF_SOFTWARE = ("mxpeak", "python", "numpy", "scipy", "numba", "mpi4py", "mpich", "torch", "triton")
+#: Variables that make a library take other code.
+VARIABLES = ("OPENBLAS_CORETYPE", "MKL_ENABLE_INSTRUCTIONS", "NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES")
+
+
+def machine_facts(root: str | Path = "/", environ: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """What the fingerprint is of, found without loading a library: BLAS must not start before cores are bound."""
+    environ = os.environ if environ is None else environ
+    host, software = host_facts(root), software_facts()
+    memory = host["memory_total_bytes"]
+    return {
+        **{name: host[name] for name in OF_HOST},
+        # to the nearest power of two: kernels and hypervisors take some of it
+        "memory_class_gib": None if not memory else 2.0 ** round(math.log2(memory / 2**30)),
+        "devices": gpu_models(root),
+        **{name: software[name] for name in OF_SOFTWARE},
+        "blas": blas_files(),
+        "variables": {name: environ[name] for name in VARIABLES if name in environ},
+    }
+
+
+def digest(facts: Mapping[str, Any]) -> str:
+    """The fingerprint as a word."""
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def differences(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:
+    """What is another here than there, as lines for people."""
+    names = dict.fromkeys([*mine, *theirs])
+    return [f"{name}: {theirs.get(name)} there, {mine.get(name)} here" for name in names
+            if mine.get(name) != theirs.get(name)]  # fmt: skip
+
+
+def gpu_models(root: str | Path = "/") -> list[str]:
+    """The GPUs as their drivers name them; none is opened."""
+    proc, nodes = Path(root) / "proc/driver/nvidia/gpus", Path(root) / "sys/class/kfd/kfd/topology/nodes"
+    found = []
+    for folder in _folders(proc):
+        found += re.findall(r"^Model:\s*(.+?)\s*$", _read(folder / "information"), re.MULTILINE)
+    for folder in _folders(nodes):
+        found += re.findall(r"^gfx_target_version ([1-9]\d*)$", _read(folder / "properties"), re.MULTILINE)
+    return found
+
+
+def blas_files() -> list[str]:
+    """The BLAS libraries that NumPy's and SciPy's wheels bring; their names tell the build.  None: the system's."""
+    found = []
+    for package in ("numpy", "scipy"):
+        try:
+            files = metadata.files(package) or []
+        except metadata.PackageNotFoundError:
+            continue
+        found += [one.name for one in files if re.search(r"(blas|mkl|lapack|blis).*\.(so|dylib|dll)", one.name)
+                  and f"{package}.libs" in str(one)]  # fmt: skip
+    return sorted(found)
+
+
+def _folders(parent: Path) -> list[Path]:
+    return sorted(parent.iterdir()) if parent.is_dir() else []
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""

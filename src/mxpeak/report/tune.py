@@ -1,0 +1,137 @@
+"""What mxpeak tune has found, for people: kernels as tables, the check of each benchmark, what `run` takes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mxpeak.records import bytes_rate_text, rate_text, three_digits
+
+Record = Mapping[str, Any]
+NAMES = {"trsm": "TRSM", "factor": "GETRF, a block", "fact": "GETRF, a panel"}
+
+
+def tables(body: Mapping[str, Any]) -> str:
+    """All of it, in 80 columns."""
+    layouts = dict.fromkeys((r["ranks"], r["threads"]) for r in body["curves"])
+    parts = [_layout([r for r in body["curves"] if (r["ranks"], r["threads"]) == one], *one) for one in layouts]
+    parts += [_check(name, check) for name, check in body["check"].items()]
+    parts.append(_stored(body))
+    return "\n".join(filter(None, parts))
+
+
+def _layout(records: Sequence[Record], ranks: int, threads: int) -> str:
+    """The kernels of one layout; rates are those of a rank."""
+    rates = {r["name"]: max(o["rate"] for o in records if o["name"] == r["name"]) for r in records if "rate" in r}
+    lines = [f"{ranks} rank{'s' * (ranks > 1)} of {threads} thread{'s' * (threads > 1)}, GFLOP/s of a rank"]
+    for name in dict.fromkeys(r["precision"] for r in records if r["name"] == "gemm"):
+        lines += _gemm([r for r in records if r["name"] == "gemm" and r["precision"] == name], name)
+    lines += _by_block(records)
+    lines += _leading_dimension([r for r in records if r["name"] == "ld"])
+    if "read" in rates:
+        lines.append(f"  memory read at {bytes_rate_text(rates['read'])}")
+    lines += _messages(records)
+    return "\n".join(lines) + "\n"
+
+
+def _gemm(records: Sequence[Record], name: str) -> list[str]:
+    """The heat map: a row a block, a column an inner size."""
+    inner = sorted({r["k"] for r in records})
+    lines = [_row(f"GEMM {name}, m=n", "k", *inner)]
+    for side in sorted({r["m"] for r in records}):
+        of = {r["k"]: r["rate"] for r in records if r["m"] == side}
+        lines.append(_row("", side, *(three_digits(of[k] / 1e9) if k in of else "" for k in inner)))
+    return lines
+
+
+def _by_block(records: Sequence[Record]) -> list[str]:
+    """What a step is made of, by NB."""
+    inner = sorted({r["k"] for r in records if r["name"] in NAMES})
+    if not inner:
+        return []
+    lines = [_row("by NB", "NB", *inner)]
+    for name, title in NAMES.items():
+        for low in dict.fromkeys(r["precision"] for r in records if r["name"] == name):
+            cells = []
+            for k in inner:
+                found = [r for r in records if (r["name"], r.get("precision"), r.get("k")) == (name, low, k)]
+                cells.append(three_digits(max(map(_rate, found)) / 1e9) if found else "")
+            lines.append(_row(title, low, *cells))
+    return lines
+
+
+def _rate(record: Record) -> float:
+    """FLOP/s; of a panel of m rows m NB² - NB³/3 flops."""
+    if "rate" in record:
+        return float(record["rate"])
+    m, k = record["m"], record["k"]
+    return float((m * k**2 - k**3 / 3) / record["seconds"])
+
+
+def _leading_dimension(records: Sequence[Record]) -> list[str]:
+    if not records:
+        return []
+    ordered = sorted(records, key=lambda r: int(r["ld"]))
+    best, worst = (pick(r["rate"] for r in ordered) for pick in (max, min))
+    return [
+        _row("by leading dim.", "ld", *(r["ld"] for r in ordered)),
+        _row("GEMM fp64", f"k={ordered[0]['k']}", *(three_digits(r["rate"] / 1e9) for r in ordered)),
+        f"  the leading dimension makes {100 * (best / worst - 1):.1f} % at most",
+    ]
+
+
+def _messages(records: Sequence[Record]) -> list[str]:
+    """Broadcasts by their longest message, the fastest first."""
+    back = [r for r in records if r["name"] == "pingpong"]
+    if not back:
+        return []
+    short, long = min(back, key=lambda r: int(r["bytes"])), max(back, key=lambda r: int(r["bytes"]))
+    lines = [f"  a message: {short['seconds'] * 1e6:.3g} µs, {bytes_rate_text(long['bytes'] / long['seconds'])}"]
+    sent = [r for r in records if r["name"] == "bcast"]
+    if sent:
+        size = max(r["bytes"] for r in sent)
+        ordered = sorted((r for r in sent if r["bytes"] == size), key=lambda r: float(r["seconds"]))
+        told = ", ".join(f"{r['bcast']} {r['seconds'] * 1e3:.3g} ms" for r in ordered)
+        lines.append(f"  broadcasts of {size / 2**20:.3g} MiB: {told}")
+    return lines
+
+
+def _row(head: str, name: object, *cells: object) -> str:
+    return f"  {head:<15} {name!s:>5} " + "".join(f"{cell!s:>8}" for cell in cells)
+
+
+def _check(name: str, check: Mapping[str, Any]) -> str:
+    """The check of one benchmark: every rate, medians, spread, and what came of it."""
+    candidate = check.get("candidate_text", "the winner")
+    lines = [f"check of {name}, {_size(check['size'])}: the defaults and {candidate}, in turns"]
+    for who in ("defaults", "tuned"):
+        one = check[who]
+        rates = " ".join(three_digits(rate / 1e9) for rate in one["rates_flops"])
+        spread = "unknown" if one["spread"] is None else f"{100 * one['spread']:.1f} %"
+        lines.append(f"  {who:<8}  {rates}  median {rate_text(one['median'])}, spread {spread}")
+    gain = check["gain"]
+    told = "" if gain is None else f"{100 * gain:+.1f} %, noise {100 * (check['noise'] or 0):.1f} %: "
+    lines.append(f"  {told}{_verdict(check['verdict'])}; stored: {check['stored']}")
+    return "\n".join(lines) + "\n"
+
+
+def _verdict(verdict: str) -> str:
+    return {
+        "faster": "faster than the defaults",
+        "equal": "no slower than the defaults, within the noise",
+        "slower": "no faster than the defaults, which stay",
+        "failed": "a run of it failed, the defaults stay",
+    }[verdict]
+
+
+def _size(size: Mapping[str, int]) -> str:
+    return f"N = {size['n']}" if "n" in size else "x".join(map(str, size.values())) + " a rank"
+
+
+def _stored(body: Mapping[str, Any]) -> str:
+    """Where all of it lies, and how to use it."""
+    lines = [f"stored in {body['store']}: mxpeak run takes it, --tuned no does not"] if body["winners"] else []
+    if body["machine"]["tables"]:
+        lines.append("this machine for the model: mxpeak simulate BENCHMARK --machine tuned")
+    lines += [f"note: {text}" for text in body["notes"]]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,231 @@
+"""Where tuned settings are kept, and how: beside the compiled kernels, a book, a journal and machines a fingerprint.
+
+<fingerprint>.json         the winners, replaced as a whole
+<fingerprint>.jsonl        all measurements, appended as they come
+<fingerprint>-RxT.toml     this machine with R ranks of T threads, as `mxpeak simulate` takes it
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from math import isqrt
+from pathlib import Path
+from typing import Any
+
+from mxpeak.configs.run import RunConfig
+from mxpeak.errors import UsageError
+from mxpeak.kernels.choose import settled
+from mxpeak.kernels.host.compiled import cache_directory
+from mxpeak.options import Setting, memory_bytes, options
+from mxpeak.perf.fingerprint import digest, machine_facts
+from mxpeak.perf.host import one_core_each, total_memory_bytes
+from mxpeak.perf.tuned import BadBookError, Book, Wanted, Winner, read_book, read_journal, winner_for
+
+
+def store_folder() -> Path:
+    """The folder of all that is tuned; it outlives versions of the kernels, whose own folders lie beside it."""
+    return cache_directory().parent / "tuned"
+
+
+@dataclass(frozen=True)
+class Store:
+    """What is kept for machines like this one, in a folder that need not be there yet."""
+
+    folder: Path
+    facts: Mapping[str, Any]
+
+    @cached_property
+    def name(self) -> str:
+        """The fingerprint."""
+        return digest(self.facts)
+
+    @property
+    def book_file(self) -> Path:
+        """Of the winners."""
+        return self.folder / f"{self.name}.json"
+
+    @property
+    def journal_file(self) -> Path:
+        """Of the measurements."""
+        return self.folder / f"{self.name}.jsonl"
+
+    def table_file(self, ranks: int, threads: int) -> Path:
+        """Of this machine with so many ranks of so many threads."""
+        return self.folder / f"{self.name}-{ranks}x{threads}.toml"
+
+    def tables(self) -> dict[tuple[int, int], Path]:
+        """The machines that were measured, by ranks and threads."""
+        found = {}
+        for path in sorted(self.folder.glob(f"{self.name}-*x*.toml")):
+            ranks, _, threads = path.stem.rpartition("-")[2].partition("x")
+            if ranks.isdecimal() and threads.isdecimal():
+                found[int(ranks), int(threads)] = path
+        return found
+
+    def book(self) -> tuple[Book, str]:
+        """The winners, and what is wrong with their file; one that cannot be read is as good as none."""
+        try:
+            return read_book(self.book_file.read_text(encoding="utf-8"), self.facts), ""
+        except FileNotFoundError:
+            return Book(self.facts), ""
+        except (OSError, UnicodeDecodeError, BadBookError) as error:
+            return Book(self.facts), f"{self.book_file} is ignored: {error}; mxpeak tune --fresh writes a new one"
+
+    def journal(self) -> tuple[list[dict[str, Any]], str]:
+        """All measurements, and what is wrong with their file."""
+        try:
+            found, bad = read_journal(self.journal_file.read_text(encoding="utf-8", errors="replace"))
+        except FileNotFoundError:
+            return [], ""
+        except OSError as error:
+            return [], f"{self.journal_file} is ignored: {error.strerror}"
+        return found, f"{bad} lines of {self.journal_file} are no measurements and are ignored" if bad else ""
+
+    def clear(self) -> None:
+        """Forget everything about machines like this one."""
+        for path in (self.book_file, self.journal_file, *self.tables().values()):
+            with suppress(FileNotFoundError):
+                path.unlink()
+
+    def write_book(self, book: Book) -> None:
+        """Replace the winners."""
+        self.write(self.book_file, book.text())
+
+    def write(self, path: Path, text: str) -> None:
+        """Replace a file, whole or not at all."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            mine = path.with_name(f"{path.name}.{os.getpid()}")
+            mine.write_text(text, encoding="utf-8")
+            mine.replace(path)
+        except OSError as error:
+            raise UsageError(f"cannot write {path}: {error.strerror}; set MXPEAK_CACHE_DIR to another folder") from None
+
+    def note(self, records: Iterable[Mapping[str, Any]]) -> None:
+        """Append measurements."""
+        append(self.journal_file, records)
+
+
+def append(journal: Path, records: Iterable[Mapping[str, Any]]) -> None:
+    """Append measurements to a journal, a line each, after one that an earlier writer may have left half written."""
+    try:
+        journal.parent.mkdir(parents=True, exist_ok=True)
+        with journal.open("a+b") as file:
+            half = file.tell() > 0 and (file.seek(-1, os.SEEK_END), file.read(1))[1] != b"\n"
+            lines = "".join(json.dumps(one, allow_nan=False) + "\n" for one in records)
+            file.write((b"\n" if half else b"") + lines.encode())
+    except OSError as error:
+        raise UsageError(f"cannot write {journal}: {error.strerror}; set MXPEAK_CACHE_DIR to another folder") from None
+
+
+def this_store() -> Store:
+    """The store of this machine and its software."""
+    return Store(store_folder(), machine_facts())
+
+
+def is_empty() -> bool:
+    """Whether nothing was ever tuned by this user: known without a look at the machine."""
+    try:
+        return not any(store_folder().glob("*.json"))
+    except OSError:
+        return True
+
+
+# --- what a run takes of it -------------------------------------------------------------------------------------
+
+
+def tuned_settings(
+    benchmark: str, config: RunConfig, settings: Mapping[str, Setting], *, alone: bool = True
+) -> tuple[dict[str, Setting], list[str]]:
+    """The settings with the stored winner's in place of defaults, and what to say of one that does not fit.
+
+    `alone`: this is the only benchmark, so its ranks and threads may be chosen too where both are open.
+    """
+    now = dict(settings)
+    if is_empty():
+        return now, []
+    store = this_store()
+    book, trouble = store.book()
+    if trouble:
+        return now, [trouble]
+    if not any(one.benchmark == benchmark for one in book.winners.values()):
+        return now, []
+    winner, reason = winner_for(book.winners.values(), _wanted(benchmark, config, alone=alone))
+    if winner is None:
+        return now, [f"stored settings are not used: {reason}; see mxpeak tune {benchmark}"] * bool(reason)
+    try:
+        said = _said(winner, type(config), open_layout=(config.ranks, config.threads) == (None, None))
+    except UsageError as error:
+        return now, [f"{store.book_file} is ignored: {error}; mxpeak tune --fresh writes a new one"]
+    return _filled(now, said, config), []
+
+
+def _filled(now: dict[str, Setting], said: Mapping[str, Any], config: RunConfig) -> dict[str, Setting]:
+    """What nobody has said, as the winner says it; a grid and a box only as a whole."""
+    for whole in (("grid", "P", "Q", "node_grid"), ("nx", "ny", "nz"), ("npx", "npy", "npz")):
+        if any(name in now and now[name].origin != "default" for name in whole):
+            said = {name: value for name, value in said.items() if name not in whole}
+    if config.quick or getattr(config, "matrix", None) is not None:  # these say the box
+        said = {name: value for name, value in said.items() if name not in ("nx", "ny", "nz")}
+    filled = {name: Setting(value, "tuned") for name, value in said.items() if now[name].origin == "default"}
+    return {**now, **filled}
+
+
+def _said(winner: Winner, config: type[RunConfig], *, open_layout: bool) -> dict[str, Any]:
+    """The winner's settings as values; its ranks and threads where they were searched for, and nobody says them."""
+    known = {o.name: o for o in options(config)}
+    texts = dict(winner.settings)
+    if winner.any_layout and winner.ranks > 1 and open_layout:
+        texts |= {"ranks": str(winner.ranks), "threads": str(winner.threads)}
+    for name in texts:
+        if name not in known:
+            raise UsageError(f"{winner.benchmark} has no setting {name!r}")
+    return {name: known[name].parse(text) for name, text in texts.items()}
+
+
+def _wanted(benchmark: str, config: RunConfig, *, alone: bool) -> Wanted:
+    """The request, as far as winners go.  Under a launcher ranks are settled, and threads are what it leaves."""
+    from mxpeak.runtime.launch import launched, launcher
+
+    found = launcher() if launched() else None
+    cores = max(1, len(one_core_each()))
+    ranks, threads = config.ranks or 1, config.threads
+    if found is not None:
+        ranks = found[2]
+    elif threads is None:
+        threads = max(1, cores // ranks)
+    is_open = found is None and alone and (config.ranks, config.threads) == (None, None) and config.comm != "solo"
+    device = device_of(config.kernels, config.device)
+    return Wanted(
+        benchmark=benchmark,
+        mode=getattr(config, "mode", "official"),
+        device=device,
+        ranks=ranks,
+        threads=threads,
+        open_layout=is_open,
+        n=_orders(config, device),
+        shape=getattr(config, "shape", None),
+        precision=getattr(config, "precision", None) if benchmark == "hpl-mxp" else None,
+    )
+
+
+def device_of(kernels: str, device: str) -> str:
+    """The kind of device that computes: cpu or cuda."""
+    return settled(kernels, device)[1].partition(":")[0]
+
+
+def _orders(config: RunConfig, device: str) -> tuple[int, ...] | None:
+    """N, or about what it will be where it is to fill the memory; None where a run measures first, or has none."""
+    if not hasattr(config, "n"):
+        return None
+    orders: tuple[int, ...] | None = config.n
+    total = total_memory_bytes()
+    if orders is None and not config.quick and device == "cpu" and total is not None:
+        entry_bytes = 4 if hasattr(config, "refine") else 8
+        orders = (isqrt(memory_bytes(config.mem, total) // entry_bytes),)
+    return orders

@@ -1,0 +1,389 @@
+"""Tuning with ranks that invent what they measure, and once with real ones: stages, resuming, what is stored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mxpeak.bench.registry import BENCHMARKS
+from mxpeak.bench.sparse import smoother_of
+from mxpeak.bench.tune.candidates import Candidate, Layout, largest, layouts, lu_candidates, ordered, sparse_candidates
+from mxpeak.bench.tune.groups import Stopped
+from mxpeak.bench.tune.job import Job, line, perform, probe_of, trial_texts
+from mxpeak.bench.tune.plan import TunePlan
+from mxpeak.bench.tune.probe import probes
+from mxpeak.bench.tune.run import Tuner
+from mxpeak.comm.solo import Solo
+from mxpeak.options import resolve
+from mxpeak.perf.halving import LEAST_PAIRS
+from mxpeak.perf.machines import find_machine
+from mxpeak.runtime.tuned import Store, append
+
+ONE, TWO = Layout(1, 2), Layout(2, 1)
+
+
+class Invented:
+    """Ranks whose trials have the rate that `rate_of` says; they end after so many tasks, or stop as if interrupted."""
+
+    def __init__(self, rate_of: Callable[[dict[str, Any]], float], most: int = 10_000, stops: bool = False):
+        self.rate_of, self.left, self.stops = rate_of, most, stops
+        self.done: list[dict[str, Any]] = []
+
+    def do(self, job: Job) -> None:
+        beside = {"ranks": job.ranks, "threads": job.threads, "device": job.device}
+        for task in job.tasks:
+            if self.left == 0:
+                if self.stops:
+                    raise Stopped(130)
+                return
+            self.left -= 1
+            if task["do"] == "probes":
+                record = {"kind": "complete", **beside}
+            else:
+                rate = self.rate_of({**task, **beside})
+                told = {name: value for name, value in task.items() if name != "do"}
+                beside_rate = {"passed": rate > 0, "precision": "fp64", "iterations": None}
+                record = {"kind": "trial", **beside, **told, "rate_flops": rate, **beside_rate}
+            append(Path(job.journal), [record])
+            self.done.append(record)
+
+
+def by_block(task: dict[str, Any]) -> float:
+    """NB = 128 is the best of all, two ranks a little better than one."""
+    nb = int(task["settings"].get("nb", 192))
+    return 1e9 * task["ranks"] ** 0.1 / (1 + abs(nb - 128) / 128)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "tuned", {"cpu_model": "invented"})
+
+
+def plan(*names: str, layouts: tuple[Layout, ...] = (ONE,), **changed: Any) -> TunePlan:
+    size = {"n": 2048, "nx": 48}
+    return TunePlan(**{"benchmarks": names, "layouts": layouts, "budget_s": 3600.0, "size": size, **changed})
+
+
+def tuned(store: Store, group: Any, *names: str, **changed: Any) -> dict[str, Any]:
+    return Tuner(plan(*(names or ("hpl",)), **changed), store, group, lambda text: None).run()
+
+
+# --- stages -----------------------------------------------------------------------------------------------------
+
+
+def test_the_fastest_settings_win_are_checked_and_stored(store: Store) -> None:
+    body = tuned(store, Invented(by_block))
+    (winner,) = store.book()[0].winners.values()
+    assert winner.settings == {"nb": "128"}
+    assert winner.verdict == "faster"
+    assert winner.size == {"n": 2048}
+    check = body["check"]["hpl"]
+    assert len(check["defaults"]["rates_flops"]) == len(check["tuned"]["rates_flops"]) >= LEAST_PAIRS
+    assert check["gain"] == pytest.approx(
+        by_block({"settings": {"nb": "128"}, "ranks": 1}) / by_block({"settings": {}, "ranks": 1}) - 1
+    )
+
+
+def test_a_check_takes_turns_in_runs_that_the_search_has_not_seen(store: Store) -> None:
+    group = Invented(by_block)
+    tuned(store, group)
+    checked = [one["settings"].get("nb", "") for one in group.done if one.get("phase") == "check"]
+    assert checked == ["", "128", "128", "", "", "128", "128", "", "", "128", "128", "", "", "128"]
+    phases = [one.get("phase") for one in group.done]
+    assert phases.index("check") > max(k for k, phase in enumerate(phases) if phase == "search")
+
+
+def test_candidates_that_are_slower_leave_the_defaults_as_the_winner(store: Store) -> None:
+    body = tuned(store, Invented(lambda task: 1e9 if not task["settings"] else 5e8))
+    (winner,) = store.book()[0].winners.values()
+    assert winner.settings == {}
+    assert body["check"]["hpl"]["verdict"] == "slower"
+    assert body["check"]["hpl"]["stored"] == "defaults"
+
+
+def test_what_wins_the_search_and_loses_the_check_is_not_stored(store: Store) -> None:
+    def lucky(task: dict[str, Any]) -> float:
+        return 2e9 if task["phase"] == "search" and task["settings"] else 1e9 if not task["settings"] else 9e8
+
+    tuned(store, Invented(lucky))
+    assert [one.settings for one in store.book()[0].winners.values()] == [{}]
+
+
+def test_settings_that_fail_their_validation_never_win(store: Store) -> None:
+    def fails(task: dict[str, Any]) -> float:
+        return 0.0 if task["settings"].get("nb") == "128" else by_block(task)
+
+    tuned(store, Invented(fails))
+    (winner,) = store.book()[0].winners.values()
+    assert winner.settings.get("nb") in ("96", "160")
+
+
+def test_layouts_are_searched_together_and_checked_against_the_default_one(store: Store) -> None:
+    group = Invented(lambda task: by_block(task) * task["ranks"])
+    tuned(store, group, layouts=(ONE, TWO))
+    (winner,) = store.book()[0].winners.values()
+    assert (winner.ranks, winner.any_layout) == (2, True)
+    checked = [one["ranks"] for one in group.done if one.get("phase") == "check"]
+    assert checked == [1, 2, 2, 1, 1, 2, 2, 1, 1, 2, 2, 1, 1, 2]
+
+
+@pytest.mark.parametrize("name", ["hpl", "hpl-mxp", "hpg-mxp", "hpcg"])
+def test_every_benchmark_can_be_tuned(store: Store, name: str) -> None:
+    tuned(store, Invented(lambda task: 1e9 + 1e6 * len(str(task["settings"]))), name)
+    (winner,) = store.book()[0].winners.values()
+    assert winner.benchmark == name
+    assert winner.settings
+    options = BENCHMARKS[name].config
+    assert resolve(options, dict(winner.settings), {}, {}), "a run can be told so"
+
+
+# --- stopping and going on --------------------------------------------------------------------------------------
+
+
+def test_a_search_that_was_stopped_anywhere_goes_on_to_the_same_winner(tmp_path: Path) -> None:
+    whole = Store(tmp_path / "whole", {})
+    group = Invented(by_block)
+    tuned(whole, group)
+    for done in range(0, len(group.done), 3):
+        store = Store(tmp_path / str(done), {})
+        first = Invented(by_block, most=done, stops=True)
+        with pytest.raises(Stopped):
+            tuned(store, first)
+        second = Invented(by_block)
+        tuned(store, second)
+        assert [one.settings for one in store.book()[0].winners.values()] == [{"nb": "128"}]
+        for phase, twice in (("search", 0), ("check", 1)):  # a pair that was cut in two runs anew
+            wanted, counted = (
+                sum(one.get("phase") == phase for one in done_by)
+                for done_by in (group.done, [*first.done, *second.done])
+            )
+            assert wanted <= counted <= wanted + twice, phase
+
+
+def test_what_is_tuned_is_not_tuned_again_by_a_like_budget(store: Store) -> None:
+    tuned(store, Invented(by_block))
+    again = Invented(by_block)
+    body = tuned(store, again)
+    assert again.done == []
+    assert "hpl is tuned" in body["notes"][-1]
+    assert body["check"]["hpl"]["verdict"] == "faster"
+
+
+def test_another_size_is_another_search(store: Store) -> None:
+    tuned(store, Invented(by_block))
+    again = Invented(by_block)
+    tuned(store, again, size={"n": 4096})
+    assert again.done
+    assert [one.size for one in store.book()[0].winners.values()] == [{"n": 4096}]
+
+
+def test_a_longer_budget_looks_for_a_larger_size(store: Store) -> None:
+    tuned(store, Invented(by_block))
+    tuner = Tuner(plan("hpl", budget_s=2 * 3600.0), store, Invented(by_block), lambda text: None)
+    assert tuner.planned("hpl") is None
+    tuner = Tuner(plan("hpl", budget_s=1.9 * 3600.0), store, Invented(by_block), lambda text: None)
+    assert tuner.planned("hpl") is not None
+
+
+def test_a_size_at_which_nothing_else_can_be_tried_says_so(store: Store) -> None:
+    body = tuned(store, Invented(by_block), size={"n": 64})
+    assert store.book()[0].winners == {}
+    assert "larger -N" in body["notes"][-1]
+
+
+def test_a_budget_that_ends_stores_nothing_and_says_so(store: Store) -> None:
+    body = tuned(store, Invented(by_block, most=4))
+    assert store.book()[0].winners == {}
+    assert "run mxpeak tune again" in body["notes"][-1]
+
+
+def test_a_benchmark_for_which_no_time_is_left_waits_for_the_next_call(store: Store) -> None:
+    def late(task: dict[str, Any]) -> float:
+        tuner.begin -= 3600.0  # the whole budget is over
+        return by_block(task)
+
+    tuner = Tuner(plan("hpl", "hpcg"), store, Invented(late), lambda text: None)
+    body = tuner.run()
+    assert "hpcg waits" in body["notes"][-1]
+    assert all(one["kind"] != "plan" or "hpcg" not in one["key"] for one in store.journal()[0])
+
+
+def test_a_corrupted_store_is_told_and_tuned_anew(store: Store) -> None:
+    store.folder.mkdir()
+    store.book_file.write_text("{")
+    store.journal_file.write_text('{"kind": "trial"\n')
+    body = tuned(store, Invented(by_block))
+    assert any("not JSON" in text for text in body["notes"])
+    assert any("no measurements" in text for text in body["notes"])
+    assert len(store.book()[0].winners) == 1
+
+
+# --- candidates -------------------------------------------------------------------------------------------------
+
+
+def test_the_defaults_come_first_and_say_nothing() -> None:
+    for found in (
+        lu_candidates("hpl", TWO, 2048, 192, on_gpu=False),
+        sparse_candidates("hpcg", TWO, "official", 104, on_gpu=False, boxes=True),
+    ):
+        assert found[0].settings == {}
+        assert all(one.settings for one in found[1:])
+        assert len({one.key for one in found}) == len(found)
+
+
+def test_official_settings_compete_with_official_ones() -> None:
+    storages = {
+        mode: {
+            one.settings.get("storage") for one in sparse_candidates("hpcg", ONE, mode, 48, on_gpu=False, boxes=False)
+        }
+        for mode in ("official", "explore")
+    }
+    assert "packed" not in storages["official"]
+    assert "packed" in storages["explore"]
+
+
+@pytest.mark.parametrize("name", ["hpcg", "hpg-mxp"])
+@pytest.mark.parametrize("mode", ["official", "explore"])
+@pytest.mark.parametrize("on_gpu", [False, True])
+def test_the_defaults_by_another_name_do_not_compete(name: str, mode: str, on_gpu: bool) -> None:
+    config = BENCHMARKS[name].config(mode=mode, kernels="torch" if on_gpu else "host")
+    storage = import_module(f"mxpeak.bench.{name.replace('-', '_')}.rules").storages(config)[0]
+    default = {"storage": storage, "smoother": smoother_of(config, storage)}
+    found = [dict(one.settings) for one in sparse_candidates(name, ONE, mode, 48, on_gpu=on_gpu, boxes=False)]
+    assert default not in found
+    assert {**default, "smoother": "coloured" if default["smoother"] == "natural" else "natural"} in found
+
+
+def test_one_rank_has_no_grid_broadcast_or_split_to_search() -> None:
+    assert {name for one in lu_candidates("hpl", ONE, 2048, 192, on_gpu=False) for name in one.settings} == {"nb"}
+    tall = {name for one in lu_candidates("hpl", TWO, 2048, 192, on_gpu=False) for name in one.settings}
+    assert tall == {"nb", "grid", "bcast", "split"}
+
+
+def test_several_nodes_search_their_part_of_the_grid() -> None:
+    found = lu_candidates("hpl-mxp", Layout(16, 1, nodes=4), 8192, 320, on_gpu=False)
+    assert {one.settings["node_grid"] for one in found if "node_grid" in one.settings} >= {"2x2", "1x4"}
+
+
+def test_a_block_is_not_tried_where_ranks_would_have_too_few_of_them() -> None:
+    blocks = {int(one.settings["nb"]) for one in lu_candidates("hpl", ONE, 512, 192, on_gpu=False) if one.settings}
+    assert max(blocks) <= 128
+
+
+def test_the_model_orders_and_the_defaults_of_each_layout_stay() -> None:
+    found = [Candidate(ONE, {}), *(Candidate(ONE, {"nb": str(k)}) for k in range(1, 9)), Candidate(TWO, {})]
+    chosen = ordered(found, lambda one: -float(one.settings["nb"]), 4)
+    assert [dict(one.settings) for one in chosen] == [{}, {}, {"nb": "8"}, {"nb": "7"}]
+    assert [dict(one.settings) for one in ordered(found, lambda one: None, 3)] == [{}, {}, {"nb": "1"}]
+
+
+def test_boxes_have_about_as_many_points_and_keep_the_rules() -> None:
+    boxes = [
+        one.settings
+        for one in sparse_candidates("hpg-mxp", ONE, "official", 104, on_gpu=False, boxes=True)
+        if "nx" in one.settings
+    ]
+    assert boxes
+    for box in boxes:
+        assert all(int(box[name]) % 8 == 0 for name in ("nx", "ny", "nz"))
+        assert int(box["nx"]) * int(box["ny"]) * int(box["nz"]) == pytest.approx(104**3, rel=0.15)
+
+
+def test_cores_are_shared_in_a_few_ways_the_default_first() -> None:
+    assert layouts(2, several=True) == [ONE, TWO]
+    assert layouts(1, several=True) == [Layout(1, 1)]
+    assert layouts(64, several=False) == [Layout(1, 64)]
+    many = layouts(64, several=True)
+    assert many[0] == Layout(1, 64)
+    assert Layout(64, 1) in many
+    assert len(many) <= 4
+
+
+def test_the_largest_size_that_takes_no_longer_is_taken() -> None:
+    assert largest((1, 2, 4, 8), lambda n: float(n), 5.0) == 4
+    assert largest((1, 2, 4, 8), lambda n: float(n), 0.5) == 1
+
+
+# --- real ranks -------------------------------------------------------------------------------------------------
+
+
+class Here:
+    """One rank, this process."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def do(self, job: Job) -> None:
+        perform(job, Solo(), self.said.append)
+
+
+@pytest.mark.parametrize("name", ["hpl", "hpl-mxp", "hpcg"])
+def test_kernels_and_a_benchmark_are_really_measured(store: Store, name: str, tmp_path: Path) -> None:
+    group = Here()
+    body = tuned(store, group, name, layouts=(Layout(1, 1),), size={"n": 256, "nx": 16}, scale=32)
+    assert {r["name"] for r in body["curves"]} >= {"gemm", "trsm", "factor", "fact", "ld", "read", "sweep", "solve"}
+    assert all(r["seconds"] > 0 for r in body["curves"])
+    assert all(one["passed"] for one in body["trials"]), [one.get("failed") for one in body["trials"]]
+    assert [one.benchmark for one in body["winners"]] == [name]
+    assert body["check"][name]["verdict"] in ("faster", "equal", "slower")
+    assert find_machine(str(store.table_file(1, 1))).fact, "the machine is there for simulate"
+    assert all(len(text) > 10 for text in group.said)
+
+
+def test_a_record_of_a_kernel_names_its_probe() -> None:
+    for probe in probes(2, ["bf16"], on_gpu=False):
+        measured = {"kind": "kernel", "ranks": 2, "threads": 1, "device": "cpu", **probe, "seconds": 1.0}
+        if probe["name"] == "rows":
+            measured["bytes"] = 8.0
+        assert probe_of(measured) == probe
+        assert str(probe["name"]) in line(measured)
+
+
+def test_probes_are_all_different() -> None:
+    found = [str(probe) for probe in probes(2, ["bf16"], on_gpu=False)]
+    assert len(found) - len(set(found)) <= 0
+
+
+def test_a_trial_that_cannot_be_run_has_no_rate(store: Store) -> None:
+    task = {
+        "do": "trial",
+        "benchmark": "hpl",
+        "mode": "official",
+        "size": {"n": 64},
+        "settings": {"grid": "3x5"},
+        "phase": "search",
+    }
+    job = Job(
+        ranks=1, threads=1, device="cpu", kernels="auto", tasks=[task], journal=str(store.journal_file), until_unix=4e9
+    )
+    Here().do(job)
+    (record,), _ = store.journal()
+    assert record["rate_flops"] == 0.0
+    assert "3*5 = 15 ranks" in record["failed"]
+
+
+def test_a_trial_is_told_in_flags_that_its_benchmark_has() -> None:
+    for name, size in (("hpl", {"n": 64}), ("hpl-mxp", {"n": 64}), ("hpg-mxp", {"nx": 16}), ("hpcg", {"nx": 16})):
+        job = Job(ranks=1, threads=1, device="cpu", kernels="auto", tasks=[], journal="", until_unix=0.0)
+        task = {"mode": "official", "size": size, "settings": {}}
+        config = BENCHMARKS[name].config
+        settings = resolve(config, trial_texts(BENCHMARKS[name], task, job), {}, {})
+        assert settings["threads"].value == 1
+
+
+def test_no_task_is_begun_after_its_time(store: Store) -> None:
+    job = Job(
+        ranks=1,
+        threads=1,
+        device="cpu",
+        kernels="auto",
+        tasks=[{"do": "probes", "known": []}],
+        journal=str(store.journal_file),
+        until_unix=0.0,
+    )
+    Here().do(job)
+    assert store.journal() == ([], "")

@@ -1,0 +1,259 @@
+"""mxpeak tune as it is typed: mistakes, what is shown and stored, and that run names what it took."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mxpeak.bench.tune import job as jobs
+from mxpeak.bench.tune.groups import Spawned, Standing, Stopped
+from mxpeak.bench.tune.job import Job, perform
+from mxpeak.bench.tune.probe import probes
+from mxpeak.cli.main import main
+from mxpeak.cli.tune import budget_seconds
+from mxpeak.comm.solo import Solo
+from mxpeak.errors import UsageError
+from mxpeak.perf.tuned import Book, Winner
+from mxpeak.runtime.tuned import this_store
+from tests.support.result_file import VALIDATOR
+
+SMALL = ["tune", "hpl", "--ranks", "1", "--threads", "1", "-N", "256", "--budget", "20m", "--device", "cpu"]
+
+
+@pytest.fixture(autouse=True)
+def tuned_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty folder, and runs that take what is stored."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("MXPEAK_TUNED")
+
+
+@pytest.fixture
+def small_kernels_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Jobs are done in this process, and their kernels are small."""
+    monkeypatch.setattr(Spawned, "do", lambda self, job: perform(job, Solo(), lambda text: None))
+    monkeypatch.setattr(
+        jobs, "probes", lambda ranks, low, *, on_gpu, scale: probes(ranks, low, on_gpu=on_gpu, scale=32)
+    )
+
+
+def told(capsys: pytest.CaptureFixture[str], code: int, *arguments: str) -> str:
+    assert main(list(arguments)) == code
+    said = capsys.readouterr()
+    assert said.out == ""
+    return said.err
+
+
+# --- mistakes ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90s", 90.0), ("2m", 120.0), ("1.5h", 5400.0), (" 5m ", 300.0), ("168h", 604800.0)]
+)
+def test_a_budget_is_a_number_and_its_unit(text: str, seconds: float) -> None:
+    assert budget_seconds(text) == seconds
+
+
+@pytest.mark.parametrize(
+    "text", ["", "5", "m", "0s", "0m", "0.5s", "-2m", "2 m", "2min", "1d", "inf s", "nan", "169h", "1e3s"]
+)
+def test_a_budget_that_is_none_says_how_to_write_it(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(UsageError):
+        budget_seconds(text)
+    said = told(capsys, 2, "tune", f"--budget={text}")
+    assert "--budget" in said
+    assert "m" in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["norms"], "choose one of hpl, hpl-mxp, hpg-mxp, hpcg"),
+        (["hpl", "--ranks", "0"], "--ranks: 0 is out of range"),
+        (["hpl", "--threads", "many"], "--threads"),
+        (["hpl", "-N", "7"], "-N: 7 is out of range"),
+        (["hpcg", "--nx", "20"], "--nx 16"),
+        (["hpl", "--mode", "fast"], "--mode"),
+        (["hpl", "--device", "tpu"], "--device"),
+        (["hpl", "--job", "nothing.json"], "--job nothing.json"),
+        (["hpl", "--json", "no/such/folder/x.json"], "cannot write"),
+        (["hpl", "--nb", "64"], "does not know --nb"),
+    ],
+)
+def test_mistakes_are_told(arguments: list[str], why: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert why in told(capsys, 2, "tune", *arguments)
+
+
+def test_help_has_examples(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["tune", "--help"]) == 0
+    said = capsys.readouterr().out
+    assert "mxpeak tune hpl --budget 2m" in said
+    assert "--job" not in said
+
+
+# --- the whole, small -------------------------------------------------------------------------------------------
+
+
+def test_a_small_machine_is_tuned_and_its_run_and_its_model_know_it(
+    small_kernels_here: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*SMALL, "--json", "-"]) == 0
+    said = capsys.readouterr()
+    body = json.loads(said.out)
+    assert body["schema"] == "mxpeak.tune/1"
+    assert body["config"] == {
+        "benchmarks": ["hpl"],
+        "mode": "official",
+        "budget_s": 1200.0,
+        "device": "cpu",
+        "layouts": ["1x1"],
+        "n": 256,
+    }
+    assert {"gemm", "trsm", "fact", "ld", "read"} <= {r["name"] for r in body["curves"]}
+    assert body["check"]["hpl"]["verdict"] in ("faster", "equal", "slower")
+    (winner,) = body["winners"]
+    assert Path(body["store"]).exists()
+    assert list(body["machine"]["tables"]) == ["1x1"]
+    assert "tuning hpl for 20m on 1x1" in said.err
+
+    run = ["run", "hpl", "-N", "300", "--threads", "1", "--ranks", "1", "--device", "cpu", "--quiet", "--json", "-"]
+    assert main(run) == 0
+    config = json.loads(capsys.readouterr().out)["config"]
+    assert {name for name, one in config.items() if one["origin"] == "tuned"} == set(winner["settings"])
+
+    assert main(["simulate", "hpl", "--machine", "tuned", "--ranks", "1", "-N", "4096", "--nb", "64"]) == 0
+    assert main(["plan", "hpl", "--machine", "tuned", "--ranks", "1"]) == 0
+    assert "this machine, 1 rank of 1 thread" in capsys.readouterr().out
+    assert "mxpeak tune --ranks 7" in told(capsys, 2, "simulate", "hpl", "--machine", "tuned", "--ranks", "7")
+
+    assert main(SMALL) == 0  # there is nothing left to do
+    shown = capsys.readouterr().out
+    for word in (
+        "GEMM fp64",
+        "GETRF, a panel",
+        "leading dim",
+        "check of hpl, N = 256",
+        "median",
+        "spread",
+        "stored in",
+    ):
+        assert word in shown
+
+
+def test_an_interrupted_tune_says_that_it_goes_on(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(self: Spawned, job: Job) -> None:
+        raise Stopped(130)
+
+    monkeypatch.setattr(Spawned, "do", interrupted)
+    assert "goes on from there" in told(capsys, 130, *SMALL)
+
+
+def test_fresh_forgets(
+    nothing_tuned: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = this_store()
+    store.note([{"kind": "kernel", "name": "gemm"}])
+    put(settings={"nb": "64"})
+    monkeypatch.setattr(Spawned, "do", lambda self, job: None)
+    assert main([*SMALL, "--fresh", "--quiet"]) == 0
+    assert store.journal()[0] == [one for one in store.journal()[0] if one["kind"] == "plan"]
+    assert store.book()[0].winners == {}
+
+
+# --- what a run says of it --------------------------------------------------------------------------------------
+
+
+def put(**changed: Any) -> None:
+    """Store a winner for HPL on one rank of one thread."""
+    store = this_store()
+    winner = Winner(
+        benchmark="hpl",
+        mode="official",
+        device="cpu",
+        ranks=1,
+        threads=1,
+        any_layout=False,
+        size={"n": 256},
+        settings={},
+    )
+    book = Book(store.facts)
+    book.add(replace(winner, **changed))
+    store.write_book(book)
+
+
+RUN = ["run", "hpl", "-N", "100", "--threads", "1", "--ranks", "1", "--device", "cpu", "--quiet", "--json", "-"]
+
+
+def config_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    assert main([*RUN, *arguments]) == 0
+    body = json.loads(capsys.readouterr().out)
+    VALIDATOR.validate(body)
+    found: dict[str, Any] = body["config"]
+    return found
+
+
+def test_a_run_names_what_was_tuned_unless_told_otherwise(capsys: pytest.CaptureFixture[str]) -> None:
+    put(settings={"nb": "24"})
+    assert config_of(capsys)["nb"] == {"value": [24], "origin": "tuned"}
+    assert config_of(capsys, "--nb", "32")["nb"] == {"value": [32], "origin": "flag"}
+    assert config_of(capsys, "--tuned", "no")["nb"] == {"value": [192], "origin": "default"}
+
+
+def test_the_text_of_a_run_names_it(capsys: pytest.CaptureFixture[str]) -> None:
+    put(settings={"nb": "24", "grid": "1x1", "bcast": "long"})
+    shown = RUN[: RUN.index("--quiet")]
+    assert main(shown) == 0
+    assert "  from mxpeak tune: grid 1x1, nb 24, bcast long\n" in capsys.readouterr().out
+    assert main([*shown, "--tuned", "no"]) == 0
+    assert "from mxpeak tune" not in capsys.readouterr().out
+
+
+def test_a_variable_and_a_file_turn_it_off(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    put(settings={"nb": "24"})
+    Path("off.toml").write_text('tuned = "no"\n')
+    assert config_of(capsys, "--config", "off.toml")["nb"]["origin"] == "default"
+    monkeypatch.setenv("MXPEAK_TUNED", "no")
+    assert config_of(capsys)["nb"]["origin"] == "default"
+    assert config_of(capsys, "--tuned", "yes")["nb"]["origin"] == "tuned"
+
+
+def test_a_dry_run_shows_it(capsys: pytest.CaptureFixture[str]) -> None:
+    put(settings={"nb": "24"})
+    assert main([*RUN[:-3], "--dry-run"]) == 0
+    assert "tuned" in next(line for line in capsys.readouterr().out.splitlines() if line.split()[:1] == ["nb"])
+
+
+def test_a_corrupted_store_is_a_note_and_no_end(capsys: pytest.CaptureFixture[str]) -> None:
+    store = this_store()
+    store.write(store.book_file, "{ broken")
+    assert main(["run", "hpl", "-N", "64", "--threads", "1", "--device", "cpu"]) == 0
+    said = capsys.readouterr().err
+    assert "note: " in said
+    assert str(store.book_file) in said
+
+
+# --- ranks of a launcher ----------------------------------------------------------------------------------------
+
+
+def test_standing_ranks_do_jobs_until_they_are_dismissed(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Scripted(Solo):
+        """What rank 0 says, one word after the other."""
+
+        def __init__(self, words: list[Any]):
+            super().__init__()
+            self.words = words
+
+        def bcast_object(self, obj: Any, root: int = 0) -> Any:
+            return self.words.pop(0)
+
+    job = Job(ranks=2, threads=1, device="cpu", kernels="auto", tasks=[], journal="", until_unix=0.0)
+    done: list[Job] = []
+    monkeypatch.setattr("mxpeak.bench.tune.groups.perform", lambda job, comm, say: done.append(job))
+    Standing(Scripted([job, job, None]), print).serve()
+    assert done == [job, job]
+    assert Job(**json.loads(json.dumps(asdict(job)))) == job

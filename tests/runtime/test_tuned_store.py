@@ -1,0 +1,204 @@
+"""The store of tuned settings: files that are whole or not at all, bad ones ignored and told of, and what runs take."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mxpeak.bench.registry import BENCHMARKS
+from mxpeak.configs.run import RunConfig
+from mxpeak.errors import UsageError
+from mxpeak.options import Setting, resolve
+from mxpeak.perf.tuned import Book, Winner
+from mxpeak.runtime import tuned
+from mxpeak.runtime.tuned import Store, append, tuned_settings
+
+CORES = max(1, len(tuned.one_core_each()))
+HPL = Winner(
+    benchmark="hpl",
+    mode="official",
+    device="cpu",
+    ranks=1,
+    threads=CORES,
+    any_layout=False,
+    size={"n": 1024},
+    settings={"nb": "64", "bcast": "long"},
+)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "not" / "there" / "yet", {"cpu_model": "invented"})
+
+
+@pytest.fixture
+def here(nothing_tuned: Path) -> Store:
+    """The store of this very machine, in a folder of the test's."""
+    return tuned.this_store()
+
+
+def test_an_empty_store_has_nothing_and_complains_of_nothing(store: Store) -> None:
+    assert store.book() == (Book(store.facts), "")
+    assert store.journal() == ([], "")
+    assert store.tables() == {}
+    store.clear()
+
+
+def test_what_is_written_is_read_again(store: Store) -> None:
+    book = Book(store.facts)
+    book.add(HPL)
+    store.write_book(book)
+    assert store.book() == (book, "")
+    assert [path.name for path in store.folder.iterdir()] == [f"{store.name}.json"], "no part of a file is left"
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe\x00", b'{"schema": "mxpeak.tuned/1"}', b"[]"])
+def test_a_corrupted_book_is_ignored_and_named(store: Store, content: bytes) -> None:
+    store.folder.mkdir(parents=True)
+    store.book_file.write_bytes(content)
+    book, trouble = store.book()
+    assert book.winners == {}
+    assert str(store.book_file) in trouble
+    assert "--fresh" in trouble
+
+
+def test_a_book_of_another_machine_under_this_name_is_ignored(store: Store) -> None:
+    other = Book({"cpu_model": "another"})
+    other.add(HPL)
+    store.write(store.book_file, other.text())
+    book, trouble = store.book()
+    assert book.winners == {}
+    assert "another machine" in trouble
+
+
+def test_another_machine_in_the_same_folder_has_files_of_its_own(store: Store) -> None:
+    other = Store(store.folder, {"cpu_model": "another"})
+    book = Book(other.facts)
+    book.add(HPL)
+    other.write_book(book)
+    assert store.book()[0].winners == {}
+    other.clear()
+    assert list(store.folder.iterdir()) == []
+
+
+def test_measurements_are_appended_and_a_half_written_line_costs_only_itself(store: Store) -> None:
+    store.note([{"kind": "kernel", "k": 1}])
+    with store.journal_file.open("a") as file:
+        file.write('{"kind": "kernel", "k"')  # ended here
+    store.note([{"kind": "kernel", "k": 2}, {"kind": "kernel", "k": 3}])
+    found, problem = store.journal()
+    assert [one["k"] for one in found] == [1, 2, 3]
+    assert problem.startswith("1 line")
+
+
+def test_a_folder_that_cannot_be_written_says_what_to_set(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    blocked = Store(tmp_path / "file" / "folder", {})
+    with pytest.raises(UsageError, match="MXPEAK_CACHE_DIR"):
+        blocked.write_book(Book({}))
+    with pytest.raises(UsageError, match="MXPEAK_CACHE_DIR"):
+        append(blocked.journal_file, [{"kind": "kernel"}])
+
+
+def test_tables_are_found_by_their_layout(store: Store) -> None:
+    for ranks, threads in ((2, 1), (1, 2)):
+        store.write(store.table_file(ranks, threads), "")
+    store.write(store.folder / f"{store.name}-odd.toml", "")
+    assert store.tables() == {(1, 2): store.table_file(1, 2), (2, 1): store.table_file(2, 1)}
+
+
+# --- what runs take ---------------------------------------------------------------------------------------------
+
+
+def asked(name: str, **flags: str) -> tuple[RunConfig, dict[str, Setting]]:
+    config = BENCHMARKS[name].config
+    settings = config.settle(resolve(config, flags, {}, {}))
+    return config(**{key: one.value for key, one in settings.items()}), settings
+
+
+def taken(store: Store, *winners: Winner, benchmark: str = "hpl", **flags: str) -> tuple[dict[str, Any], list[str]]:
+    """What of a run's settings is tuned, and the notes."""
+    book = Book(store.facts)
+    for winner in winners:
+        book.add(winner)
+    store.write_book(book)
+    settings, notes = tuned_settings(benchmark, *asked(benchmark, **{"device": "cpu", **flags}))
+    return {name: one.value for name, one in settings.items() if one.origin == "tuned"}, notes
+
+
+def test_a_run_takes_what_it_does_not_say_itself(here: Store) -> None:
+    assert taken(here, HPL, n="2000") == ({"nb": (64,), "bcast": ("long",)}, [])
+    assert taken(here, HPL, n="2000", nb="32") == ({"bcast": ("long",)}, [])
+
+
+def test_a_run_of_another_size_or_layout_takes_nothing(here: Store) -> None:
+    nothing, notes = taken(here, HPL, n="100000")
+    assert nothing == {}
+    assert "N = 1024" in notes[0]
+    assert taken(here, HPL, n="2000", ranks="7") == ({}, [])
+    assert taken(here, HPL, n="2000", benchmark="hpl-mxp") == ({}, [])
+
+
+def test_ranks_and_threads_are_taken_where_both_are_open(here: Store) -> None:
+    several = replace(HPL, ranks=2, threads=1, any_layout=True)
+    assert taken(here, several, n="2000")[0] == {"nb": (64,), "bcast": ("long",), "ranks": 2, "threads": 1}
+    assert taken(here, several, n="2000", comm="solo")[0] == {}
+    assert taken(here, several, n="2000", ranks="2", threads="1")[0] == {"nb": (64,), "bcast": ("long",)}
+    settings, _ = tuned_settings("hpl", *asked("hpl", n="2000", device="cpu"), alone=False)
+    assert all(one.origin != "tuned" for one in settings.values())
+
+
+def test_a_grid_and_a_box_are_taken_whole_or_not_at_all(here: Store) -> None:
+    one = replace(HPL, settings={"grid": "1x1", "nb": "64"})
+    assert taken(here, one, n="2000")[0] == {"grid": ((1, 1),), "nb": (64,)}
+    assert taken(here, one, n="2000", P="1")[0] == {"nb": (64,)}
+    box = replace(
+        HPL,
+        benchmark="hpcg",
+        size={"nx": 104, "ny": 104, "nz": 104},
+        settings={"nx": "208", "ny": "104", "nz": "56", "storage": "sell"},
+    )
+    assert taken(here, box, benchmark="hpcg")[0] == {"nx": 208, "ny": 104, "nz": 56, "storage": "sell"}
+    assert taken(here, box, benchmark="hpcg", nx="96")[0] == {"storage": "sell"}
+    assert taken(here, box, benchmark="hpcg", quick="yes")[0] == {"storage": "sell"}
+
+
+@pytest.mark.parametrize("settings", [{"nb": "0"}, {"nb": "wide"}, {"nonsense": "1"}, {"bcast": "telegram"}])
+def test_a_stored_value_that_no_flag_would_take_is_ignored_and_told(here: Store, settings: dict[str, str]) -> None:
+    nothing, notes = taken(here, replace(HPL, settings=settings), n="2000")
+    assert nothing == {}
+    assert "--fresh" in notes[0]
+
+
+def test_a_bad_store_never_stops_a_run(here: Store) -> None:
+    here.folder.mkdir(parents=True)
+    here.book_file.write_text("{ this is no JSON")
+    settings, notes = tuned_settings("hpl", *asked("hpl", n="2000"))
+    assert all(one.origin != "tuned" for one in settings.values())
+    assert "not JSON" in notes[0]
+
+
+def test_without_any_store_the_machine_is_not_even_looked_at(
+    nothing_tuned: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def looked() -> Any:
+        raise AssertionError("the machine was looked at")
+
+    monkeypatch.setattr(tuned, "machine_facts", looked)
+    assert tuned_settings("hpl", *asked("hpl"))[1] == []
+
+
+def test_winners_without_settings_change_nothing(here: Store) -> None:
+    assert taken(here, replace(HPL, settings={}), n="2000") == ({}, [])
+
+
+def test_the_folder_is_beside_the_compiled_kernels(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.undo()  # the real one
+    assert tuned.store_folder() == tuned.cache_directory().parent / "tuned"
+    assert json.dumps(dict(tuned.machine_facts())), "a fingerprint is JSON"
+    assert os.sep not in tuned.this_store().name
