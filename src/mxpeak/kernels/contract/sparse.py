@@ -145,8 +145,8 @@ class SparseKernels(Protocol):
     def order(self, rows: Rows, kind: str) -> Order:
         """`greedy` or `jpl` colours; the rows as they stand, `natural`, or the `levels` of that order.
 
-        A sweep over the levels gives what one row after row gives.  `surface_last` takes the rows as they stand too, but
-        those with entries in the halo at the end: so a sweep computes while its halo is on the way.
+        A sweep over the levels gives what one row after row gives.  `surface_last` takes the rows as they stand too,
+        but those with entries in the halo at the end: so a sweep computes while its halo is on the way.
         """
 
     def rounding(self, rows: Rows, precision: str) -> float:

@@ -7,8 +7,9 @@ A chunk is up to LANES successive rows.  A slot is one entry of each of them, va
 
 Slots stand in four parts: entries in columns before the chunk; in earlier columns of the chunk itself; in later ones of
 it; after the chunk.  Where few rows have entries that no run takes, before the chunk or after it, these stand by
-themselves behind the slots, each with its column and its lane: strays.  A forward sweep adds up all but the second in vectors: the x of the others are known, old or new.
-What is left is a recurrence along the chunk's rows.  Where it has one term, that of the row before, it is
+themselves behind the slots, each with its column and its lane: strays.  A forward sweep adds up all but the second part
+in vectors: the x of the others are known, old or new.  What is left is a recurrence along the chunk's rows.  Where it
+has one term, that of the row before, it is
 
     x_i = p_i - q_i x_{i-1},    p = (b - Σ) / d,   q = a_{i,i-1} / d
 
@@ -36,8 +37,8 @@ from mxpeak.kernels.host.sparse_pack import MOST, SHARE, find
 
 #: The parts: before the chunk, in it before the row, in it after the row, after the chunk.
 BEFORE, EARLIER, LATER, AFTER, PARTS = 0, 1, 2, 3, 4
-#: Columns of the table of chunks: first row, rows, first slot, first slot of columns, then runs and columns by part, and
-#: strays before the chunk and after it.
+#: Columns of the table of chunks: first row, rows, first slot, first slot of columns, then runs and columns by part,
+#: then strays before the chunk and after it.
 ROW, ROWS, SLOT, FAR, COUNTS = 0, 1, 2, 3, 4
 STRAYS = 2 * PARTS
 TABLE = COUNTS + STRAYS + 2
