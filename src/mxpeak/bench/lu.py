@@ -8,6 +8,7 @@ from functools import lru_cache, partial
 from typing import Any, Generic, Protocol, TypeVar, Unpack
 
 from mxpeak.bench.harness import Bench, Told, check_grids, node_cautions, peak_rss, phase_table, repeated, run_cases
+from mxpeak.bench.timeline import cut_off, events_a_rank, step_table, timeline
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.grid import Grid, make_grid
 from mxpeak.configs.lu import LuCase, LuConfig
@@ -212,16 +213,26 @@ def _result(problem: Problem[AnyCase, AnySolve], bench: LuBench, case: AnyCase, 
         if n := bench.warm_up_n(case):
             problem.solve(bench, replace(case, n=n), grid, bench.new_spans(watched=False))
         for _ in range(bench.config.repeat):
-            solves.append(problem.solve(bench, case, grid, bench.new_spans()))
+            spans = bench.new_spans()
+            if bench.config.trace is not None:
+                spans.record(events_a_rank(grid.all))
+            solves.append(problem.solve(bench, case, grid, spans))
         return min(one.time_s for one in solves)
 
     limit = bench.limits(case, problem.precision(case), solve_all)
     best = min(solves, key=lambda one: one.time_s)
     phases, rss = phase_table(grid.all, best.spans), peak_rss(grid.all)
+    steps = step_table(bench.kernels, grid.all, best.spans)
+    trace = None if bench.config.trace is None else timeline(grid.all, best.spans)
     if grid.all.rank != 0:
         return None
     memory = problem.footprint(case, bench.config.on_gpu)(case.n, case.nb, case.P, case.Q)
-    return problem.result(bench, case, Runs(solves, limit, phases, memory, rss))
+    result = problem.result(bench, case, Runs(solves, limit, phases, memory, rss))
+    result.telemetry["steps"] = steps
+    if trace is not None:
+        result.telemetry["trace"] = trace
+        result.warnings += cut_off(grid.all, trace)
+    return result
 
 
 def dry_run_text(

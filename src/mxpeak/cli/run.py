@@ -111,8 +111,8 @@ def _prepare_files(benchmark: str, wanted: list[Request]) -> list[Folder]:
             check_file(Path(output.json or ""), taken=taken)
             taken.append(Path(output.json or ""))
         for request in wanted:
-            if (timeline := request.config.timeline_file) is not None:
-                check_file(Path(timeline), taken=taken, flag="--trace")
+            if request.config.trace is not None:
+                check_file(Path(request.config.trace), taken=taken, flag="--trace")
             if (submission := request.config.submission_folder) is not None:
                 folders.append(empty_folder(submission, "--submit", not_in=folders[0].path))
     except UsageError:
@@ -230,25 +230,27 @@ def _finish(name: str, displays: list[Display], folders: list[Folder], session: 
     return code
 
 
-def _traces(displays: list[Display]) -> dict[str, list[Any]]:
-    """The timelines, by the files that they go to; they are no part of the result file."""
-    found = {}
+def _traces(displays: list[Display]) -> dict[str, list[tuple[str, list[Any]]]]:
+    """The timelines of the cases, by the files that they go to; they are no part of the result file."""
+    from mxpeak.report.text import size_text
+
+    found: dict[str, list[tuple[str, list[Any]]]] = {}
     for display in displays:
-        file = display.request.config.timeline_file
         for result in display.results:
-            events = result.telemetry.pop("trace", [])
-            if file is not None:
-                found[file] = events
+            events = result.telemetry.pop("trace", None)
+            if display.request.config.trace is not None and events is not None:
+                title = f"{result.benchmark} {size_text(result)}"
+                found.setdefault(display.request.config.trace, []).append((title, events))
     return found
 
 
-def _write_traces(traces: dict[str, list[Any]], session: Session) -> int:
+def _write_traces(traces: dict[str, list[tuple[str, list[Any]]]], session: Session) -> int:
     from mxpeak.cli.output import write_new
     from mxpeak.report.trace import chrome_trace
 
-    for path, events in traces.items():
+    for path, cases in traces.items():
         try:
-            write_new(Path(path), chrome_trace(events))
+            write_new(Path(path), chrome_trace(cases))
         except OSError as error:
             session.say(f"mxpeak: error: cannot write --trace {path}: {error.strerror}")
             return ExitCode.RESOURCE

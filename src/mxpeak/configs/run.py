@@ -86,6 +86,15 @@ class RunConfig:
         group="measuring",
     )
 
+    trace: str | None = option(
+        None,
+        "--trace",
+        help="also write every span of the timed part, on all ranks, to FILE: for ui.perfetto.dev or chrome://tracing",
+        metavar="FILE",
+        parse=str,
+        group="output",
+    )
+
     #: What is another default on a GPU.
     GPU_DEFAULTS: ClassVar[Mapping[str, Any]] = {}
 
@@ -106,11 +115,6 @@ class RunConfig:
     @property
     def submission_folder(self) -> str | None:
         """The folder that takes the fields of a list's form."""
-        return None
-
-    @property
-    def timeline_file(self) -> str | None:
-        """The file that takes every span of a part of the run."""
         return None
 
     def as_run(self, case: Any, ranks: int) -> dict[str, Any]:

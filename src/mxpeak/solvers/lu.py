@@ -68,6 +68,7 @@ class _MixedLu:
 
     def run(self) -> None:
         """All steps; with look-ahead the next one's panels are made and sent while this one's update goes on."""
+        self.spans.step(0, len(self.steps), 0.0)  # what came before belongs to none of them
         panels = self.begin(self.steps[0]) if self.steps else None
         for step, following in zip(self.steps, [*self.steps[1:], None]):
             assert panels is not None

@@ -67,7 +67,7 @@ def _solve(bench: LuBench, case: HplCase, grid: Grid, spans: Spans) -> Solve:
         with spans("ptrsv", flops=float(case.n) ** 2):
             solution.append(solve_augmented(A, kernels))
         spans.finish()
-        spans.add("other", max(0.0, spans.active_s - sum(map(spans.time_of, PARTS))))
+        spans.add("other", max(0.0, spans.active_s - sum(map(spans.time_of, PARTS))), scattered=True)
 
     start = time.time()
     elapsed_s = bench.slowest(solve, grid.all)

@@ -196,7 +196,7 @@ class _Timed:
         self.x, self.done = refine(mxp, case.refine, restart=case.restart, target=target)
         self.refine_s = time.perf_counter() - begin
         spans.finish()
-        spans.add("other", max(0.0, spans.active_s - sum(map(spans.time_of, PARTS))))
+        spans.add("other", max(0.0, spans.active_s - sum(map(spans.time_of, PARTS))), scattered=True)
 
 
 def _norm(system: GeneratedSystem, kernels: Kernels) -> float:
