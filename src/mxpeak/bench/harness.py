@@ -41,12 +41,14 @@ class Told(TypedDict, total=False):
 
     settings    each value of the configuration with its origin
     observers   of its spans, on rank 0
+    on_begin    hears of each case as it begins, on rank 0
     on_case     hears of each case as it ends, on rank 0 (None: it did not fit into memory, and was skipped)
     argv        the command line, for the result file
     """
 
     settings: Mapping[str, Setting] | None
     observers: Sequence[Observer]
+    on_begin: Callable[[Any], None]
     on_case: Callable[[Any, Result | None], None]
     argv: Sequence[str]
 
@@ -58,8 +60,14 @@ class Bench(Generic[AnyConfig]):
         settings = dict(told.get("settings") or {})
         self.config, self.comm, self.placement, self.kernels = config, comm, placement, kernels
         self.observers = told.get("observers", ()) if comm.rank == 0 else ()
+        self._on_begin = told.get("on_begin") if comm.rank == 0 else None
         self.facts = facts_of(told.get("argv", ()), settings, comm, placement, kernels)
         self.budget = memory_budget(config, settings, comm)
+
+    def begin(self, case: Any) -> None:
+        """A case begins."""
+        if self._on_begin is not None:
+            self._on_begin(case)
 
     def new_spans(self, *, watched: bool = True) -> Spans:
         """New spans, which the observers follow if `watched`."""

@@ -208,6 +208,7 @@ def _result(problem: Problem[AnyCase, AnySolve], bench: LuBench, case: AnyCase, 
     Collective over the grid; the result is whole on its rank 0.
     """
     solves: list[AnySolve] = []
+    bench.begin(case)
 
     def solve_all() -> float:
         if n := bench.warm_up_n(case):

@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from contextlib import closing
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from mxpeak.cli.display import Display
     from mxpeak.cli.output import Folder, Steady
     from mxpeak.cli.session import Session
+    from mxpeak.cli.watching import Onlookers
 
 EXAMPLES = """\
 examples:
@@ -73,6 +75,7 @@ def _add_benchmark(choices: Any, name: str, summary: str, example: str, config: 
 
 def run(args: argparse.Namespace, argv: list[str], session: Session) -> int:
     """Run what the command line asks for.  Collective over all ranks, once they are there."""
+    from mxpeak.cli.watching import looked_on
     from mxpeak.runtime.launch import confirm, launched, respawn, start
 
     if launched():  # rank 0 reads the request, once all ranks are there to hear what is wrong with it
@@ -89,7 +92,8 @@ def run(args: argparse.Namespace, argv: list[str], session: Session) -> int:
         return _dry_run(wanted, session)
     folders = session.on_root(lambda: _prepare_files(args.benchmark, wanted))
     try:
-        return _run_all(args.benchmark, wanted, folders, argv, session)
+        with looked_on(wanted[0].output, args.benchmark, argv, session) as onlookers:
+            return _run_all(args.benchmark, wanted, folders, argv, session, onlookers)
     finally:
         if session.rank == 0:
             _remove_if_empty(folders)
@@ -110,6 +114,11 @@ def _prepare_files(benchmark: str, wanted: list[Request]) -> list[Folder]:
         if output.json not in (None, "-"):
             check_file(Path(output.json or ""), taken=taken)
             taken.append(Path(output.json or ""))
+        if output.events is not None:
+            check_file(Path(output.events), taken=taken, flag="--events")
+            taken.append(Path(output.events))
+        if output.prometheus is not None:
+            check_file(Path(output.prometheus), taken=taken, flag="--prometheus", replaced=True)
         for request in wanted:
             if request.config.trace is not None:
                 check_file(Path(request.config.trace), taken=taken, flag="--trace")
@@ -134,24 +143,29 @@ def _dry_run(wanted: list[Request], session: Session) -> int:
     return ExitCode.VALID
 
 
-def _run_all(name: str, wanted: list[Request], folders: list[Folder], argv: list[str], session: Session) -> int:
+def _run_all(
+    name: str, wanted: list[Request], folders: list[Folder], argv: list[str], session: Session, onlookers: Onlookers
+) -> int:
     from mxpeak.cli.output import Steady
 
     stdout, stderr = Steady(sys.stdout), Steady(sys.stderr)
     displays: list[Display] = []
     codes: list[int] = []
     for request in wanted:
-        display, code = _run_one(request, argv, session, stdout, stderr)
+        display, code = _run_one(request, argv, session, stdout, stderr, onlookers)
         displays.append(display)
         codes.append(code)
     if session.rank == 0:
         codes.append(_finish(name, displays, folders, session, stdout))
+        codes.append(onlookers.trouble(session))
     assert session.comm is not None
-    return int(session.comm.bcast_object(_worst(codes)))
+    code = int(session.comm.bcast_object(_worst(codes)))
+    onlookers.close(code)
+    return code
 
 
 def _run_one(
-    request: Request, argv: list[str], session: Session, stdout: Steady, stderr: Steady
+    request: Request, argv: list[str], session: Session, stdout: Steady, stderr: Steady, onlookers: Onlookers
 ) -> tuple[Display, int]:
     """Run one benchmark; an error that all ranks raise ends it, and not the benchmarks after it."""
     from mxpeak.cli.display import Display, PlainProgress
@@ -164,6 +178,11 @@ def _run_one(
     kind = Progress if request.benchmark.in_flops else PlainProgress
     progress = kind(sys.stderr, os.environ, mode)
     display = Display(request, session.comm.size, progress, stdout, stderr, color)
+
+    def on_case(case: Any, result: Result | None) -> None:
+        display.on_case(case, result)
+        onlookers.end(result)
+
     try:
         module = import_module(request.benchmark.module)
         if not output.quiet and hasattr(module, "forewarnings"):  # of rules that the run will break
@@ -174,8 +193,9 @@ def _run_one(
                 request.config,
                 session.comm,
                 settings=request.settings,
-                observers=[progress] if session.rank == 0 else [],
-                on_case=display.on_case,
+                observers=[progress, *onlookers.observers] if session.rank == 0 else [],
+                on_begin=partial(onlookers.begin, request.benchmark.name),
+                on_case=on_case,
                 argv=argv,
             )
         code = _verdict_code(display.results, display.skipped, request.config.min_gflops)

@@ -156,6 +156,22 @@ class OutputConfig:
         parse=one_of("text", "hpl", "mxp", "hpcg"),
         group="output",
     )
+    events: str | None = option(
+        None,
+        "--events",
+        help="also write what happens to FILE as it happens, as JSON lines",
+        metavar="FILE",
+        parse=str,
+        group="output",
+    )
+    prometheus: str | None = option(
+        None,
+        "--prometheus",
+        help="keep metrics of the run in FILE, for Prometheus's textfile collector; FILE is replaced",
+        metavar="FILE",
+        parse=str,
+        group="output",
+    )
     progress: str = option(
         "auto",
         "--progress",

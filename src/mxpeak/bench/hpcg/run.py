@@ -72,6 +72,7 @@ def _check(config: HpcgConfig, comm: Communicator) -> Box:
 
 
 def _results(bench: SparseBench[HpcgConfig]) -> Iterator[tuple[HpcgConfig, Result | None]]:
+    bench.begin(bench.config)
     yield bench.config, Hpcg(bench).result()
 
 

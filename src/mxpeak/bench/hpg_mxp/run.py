@@ -62,6 +62,7 @@ def _check(config: HpgMxpConfig, comm: Communicator) -> None:
 
 def _results(bench: SparseBench[HpgMxpConfig]) -> Iterator[tuple[HpgMxpConfig, Result | None]]:
     file = None if bench.config.matrix is None else read_file(bench.config.matrix, bench.comm)
+    bench.begin(bench.config)
     yield bench.config, HpgMxp(bench, file).result()
 
 

@@ -122,6 +122,7 @@ class NormBench(Bench[NormsConfig]):
         self, case: NormsCase, A: StoredMatrix, S: Structure, reference: Reference | None, spans: Spans
     ) -> Result | None:
         """The result of one case, on rank 0."""
+        self.begin(case)
         limits = self._bandwidth(case, A, spans)
         runs = self._timed(case, A, S, spans)
         limits += self._bandwidth(case, A, spans)

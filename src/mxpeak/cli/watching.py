@@ -1,0 +1,105 @@
+"""Who looks on while a run goes on, on rank 0: the event file and the metrics file, from the first case to the end."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from mxpeak import __version__
+from mxpeak.cli.session import Interrupted, Session
+from mxpeak.configs.run import OutputConfig
+from mxpeak.errors import ExitCode, MxpeakError
+from mxpeak.records import Result
+from mxpeak.report.text import size_text
+from mxpeak.spans import Observer
+from mxpeak.watch.events import SCHEMA, EventLog
+from mxpeak.watch.prometheus import Metrics
+
+
+class Onlookers:
+    """The files that follow a run; on other ranks than 0 there are none."""
+
+    def __init__(self, output: OutputConfig, benchmark: str, argv: Sequence[str], session: Session):
+        speaks, ranks = session.rank == 0, session.comm.size if session.comm else 1
+        host = os.uname().nodename
+        self.log = EventLog(Path(output.events)) if speaks and output.events else None
+        about = {"benchmark": benchmark, "version": __version__, "host": host, "ranks": str(ranks)}
+        self.metrics = Metrics(Path(output.prometheus), about) if speaks and output.prometheus else None
+        if self.log:
+            run = {"schema": SCHEMA, "benchmark": benchmark, "argv": list(argv), "ranks": ranks}
+            self.log.write("run started", **run, version=__version__, host=host, pid=os.getpid())
+
+    @property
+    def observers(self) -> list[Observer]:
+        """Those that want to see each step."""
+        return [one for one in (self.log, self.metrics) if one is not None]
+
+    def begin(self, benchmark: str, case: Any) -> None:
+        """A case begins."""
+        if self.log:
+            about = dataclasses.asdict(case) if dataclasses.is_dataclass(case) and not isinstance(case, type) else {}
+            self.log.write("case started", benchmark=benchmark, case=about)
+
+    def end(self, result: Result | None) -> None:
+        """A case ended; None: it did not fit into memory."""
+        if self.log:
+            self.log.write("case skipped") if result is None else self.log.write("case finished", **_told(result))
+        if self.metrics and result is not None:
+            self.metrics.case(result, size_text(result))
+
+    def trouble(self, session: Session) -> int:
+        """The exit code of files that could not be written, once that has been said."""
+        lost = [(flag, one) for flag, one in (("--events", self.log), ("--prometheus", self.metrics)) if one]
+        lost = [(flag, one) for flag, one in lost if one.error is not None]
+        for flag, one in lost:
+            session.say(f"mxpeak: error: cannot write {flag} {one.path}: {one.error.strerror if one.error else ''}")
+        return ExitCode.RESOURCE if lost else ExitCode.VALID
+
+    def close(self, code: int) -> None:
+        """The run ended with this exit code."""
+        if self.log:
+            self.log.write("run ended", status=status_of(code), exit_code=code)
+            self.log.close()
+        if self.metrics:
+            self.metrics.ended(code)
+
+
+@contextmanager
+def looked_on(output: OutputConfig, benchmark: str, argv: Sequence[str], session: Session) -> Iterator[Onlookers]:
+    """Follow a run; an error or a signal on its way out is its end, too."""
+    onlookers = Onlookers(output, benchmark, argv, session)
+    try:
+        yield onlookers
+    except BaseException as error:
+        onlookers.close(_code(error))
+        raise
+
+
+def status_of(code: int) -> str:
+    """What an exit code says of a run, in the words of a result's status; `error` where there is no result."""
+    known = {ExitCode.VALID: "valid", ExitCode.FAILED: "invalid", ExitCode.BELOW_TARGET: "slow"}
+    return "aborted" if code > 128 else {int(key): word for key, word in known.items()}.get(code, "error")
+
+
+def _code(error: BaseException) -> int:
+    if isinstance(error, Interrupted):
+        return 128 + error.number
+    return int(error.exit_code if isinstance(error, MxpeakError) else ExitCode.BUG)
+
+
+def _told(result: Result) -> dict[str, Any]:
+    """What an event says of a result: the figure and its validation in the same breath."""
+    figures = ("rate_flops", "rate_bytes", "time_s", "fraction_of_limit")
+    checks = ("passed", "residual", "threshold", "iterations")
+    return {
+        "benchmark": result.benchmark,
+        "case": size_text(result),
+        "status": result.status,
+        "result": {key: result.result[key] for key in figures if key in result.result},
+        "validation": {key: result.validation.get(key) for key in checks},
+        "samples_s": result.samples_s,
+    }
