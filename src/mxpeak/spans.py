@@ -139,11 +139,15 @@ class Observer(Protocol):
 
 @dataclass(slots=True)
 class Spans:
-    """Phase totals of one rank, and the observers that look on; single events too, where `events` is a list."""
+    """Phase totals of one rank, and the observers that look on; single events too, where `events` is a list.
+
+    look    called at each step, on every rank; it may raise to end the computation
+    """
 
     observers: Sequence[Observer] = ()
     stopwatch: Stopwatch = HOST
     events: list[Event] | None = None
+    look: Callable[[Step], None] | None = None
     clock: Callable[[], float] = perf_counter
     _phases: dict[str, Phase] = field(default_factory=dict)
     _waiting: deque[tuple[str, Any, Any]] = field(default_factory=deque)
@@ -219,6 +223,21 @@ class Spans:
         return self._phases
 
     @property
+    def label(self) -> str:
+        """What is being computed."""
+        return self._label
+
+    @property
+    def total_flops(self) -> float:
+        """How much is to be done."""
+        return self._total_flops
+
+    @property
+    def known_phases(self) -> dict[str, Phase]:
+        """The totals of each phase, without waiting for work that still goes on."""
+        return self._phases
+
+    @property
     def rows(self) -> list[Row]:
         """Where the computation stood after its steps, and at its end."""
         return self._rows.kept
@@ -284,6 +303,8 @@ class Spans:
             self._rows.add(step, self._phases)
             for observer in self.observers:
                 observer.step(step)
+            if self.look is not None:
+                self.look(step)
 
     def finish(self) -> None:
         """Wait for what has been begun, and tell the observers that the computation ended."""

@@ -38,7 +38,16 @@ class Bench:
         self.outcome = outcome or hpl_result
 
     def run(
-        self, config: Any, comm: Any, *, settings: Any, observers: Any, on_begin: Any, on_case: Any, argv: Any
+        self,
+        config: Any,
+        comm: Any,
+        *,
+        settings: Any,
+        observers: Any,
+        on_begin: Any,
+        on_case: Any,
+        argv: Any,
+        **told: Any,
     ) -> list[Result]:
         self.calls.append(SimpleNamespace(config=config, settings=settings, argv=argv))
         results = []

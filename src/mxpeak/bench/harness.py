@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, TypedDict, TypeVar, Unpack
 
+from mxpeak.bench.partial import UnderWay, aborted, asked
 from mxpeak.comm.base import Communicator
 from mxpeak.configs.grid import GridCase, GridConfig
 from mxpeak.configs.run import RunConfig
@@ -39,17 +40,21 @@ AnyConfig = TypeVar("AnyConfig", bound=RunConfig)
 class Told(TypedDict, total=False):
     """What a run is told besides its configuration.
 
+    benchmark   its name, for a result that did not come to its end
     settings    each value of the configuration with its origin
     observers   of its spans, on rank 0
     on_begin    hears of each case as it begins, on rank 0
     on_case     hears of each case as it ends, on rank 0 (None: it did not fit into memory, and was skipped)
+    stop        why not to go on, by those who look on; asked on rank 0
     argv        the command line, for the result file
     """
 
+    benchmark: str
     settings: Mapping[str, Setting] | None
     observers: Sequence[Observer]
     on_begin: Callable[[Any], None]
     on_case: Callable[[Any, Result | None], None]
+    stop: Callable[[], str | None]
     argv: Sequence[str]
 
 
@@ -60,18 +65,40 @@ class Bench(Generic[AnyConfig]):
         settings = dict(told.get("settings") or {})
         self.config, self.comm, self.placement, self.kernels = config, comm, placement, kernels
         self.observers = told.get("observers", ()) if comm.rank == 0 else ()
-        self._on_begin = told.get("on_begin") if comm.rank == 0 else None
+        self._told = told
+        self._under_way: UnderWay | None = None
         self.facts = facts_of(told.get("argv", ()), settings, comm, placement, kernels)
         self.budget = memory_budget(config, settings, comm)
 
     def begin(self, case: Any) -> None:
         """A case begins."""
-        if self._on_begin is not None:
-            self._on_begin(case)
+        self._under_way = UnderWay(case)
+        if self.comm.rank == 0 and (on_begin := self._told.get("on_begin")):
+            on_begin(case)
 
     def new_spans(self, *, watched: bool = True) -> Spans:
         """New spans, which the observers follow if `watched`."""
-        return Spans(self.observers if watched else (), self.kernels.stopwatch)
+        spans = Spans(self.observers if watched else (), self.kernels.stopwatch)
+        if watched and self._under_way is not None:
+            self._under_way.spans = spans
+        return spans
+
+    def stoppable(self, spans: Spans, comm: Communicator) -> Spans:
+        """The same spans, at whose steps the ranks of comm leave together if those who look on say so."""
+        spans.look = asked(comm, self._told.get("stop", lambda: None))
+        return spans
+
+    def sampled(self, time_s: float) -> None:
+        """One more measurement of the case has been taken."""
+        if self._under_way is not None:
+            self._under_way.samples_s.append(time_s)
+
+    def aborted(self, why: str) -> tuple[Any, Result] | None:
+        """The case that has begun, and what is known of it without asking other ranks; None if none has."""
+        if self._under_way is None:
+            return None
+        name = self._told.get("benchmark", "")
+        return self._under_way.case, aborted(name, self._under_way, self.facts, why)
 
     def slowest(self, work: Callable[[], object], comm: Communicator | None = None) -> float:
         """Do the work and return the seconds of the slowest rank, from a barrier on.  Collective over comm, or all."""
@@ -102,7 +129,7 @@ def run_cases(
     """
     config, settings = on_device(config, told.get("settings") or {})
     check(config, comm)
-    placement = bind_to_cores(comm, config.threads)
+    placement, on_case, bench = bind_to_cores(comm, config.threads), told.get("on_case"), None
     try:
         kernels, comm = load_kernels(config, placement, comm)
         if not config.on_gpu:
@@ -112,11 +139,17 @@ def run_cases(
         found = []
         for case, mine in results(bench):
             result: Result | None = comm.bcast_object(mine)
-            if comm.rank == 0 and (on_case := told.get("on_case")):
+            if comm.rank == 0 and on_case:
                 on_case(case, result)
             if result is not None:
                 found.append(result)
         return found
+    except Exception:
+        raise
+    except BaseException as ending:  # a signal: what is known so far is kept
+        if comm.rank == 0 and on_case and bench is not None and (known := bench.aborted(str(ending))):
+            on_case(*known)
+        raise
     finally:
         placement.release()
 

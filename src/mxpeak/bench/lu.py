@@ -12,7 +12,7 @@ from mxpeak.bench.timeline import cut_off, events_a_rank, step_table, timeline
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.grid import Grid, make_grid
 from mxpeak.configs.lu import LuCase, LuConfig
-from mxpeak.errors import ResourceError
+from mxpeak.errors import ResourceError, StoppedError
 from mxpeak.kernels.contract import Kernels, Matrix
 from mxpeak.layout.block_cyclic import BlockCyclic
 from mxpeak.layout.entries import Entries
@@ -215,12 +215,19 @@ def _result(problem: Problem[AnyCase, AnySolve], bench: LuBench, case: AnyCase, 
             problem.solve(bench, replace(case, n=n), grid, bench.new_spans(watched=False))
         for _ in range(bench.config.repeat):
             spans = bench.new_spans()
+            if bench.config.target is not None:
+                bench.stoppable(spans, grid.all)
             if bench.config.trace is not None:
                 spans.record(events_a_rank(grid.all))
             solves.append(problem.solve(bench, case, grid, spans))
+            bench.sampled(solves[-1].time_s)
         return min(one.time_s for one in solves)
 
-    limit = bench.limits(case, problem.precision(case), solve_all)
+    try:
+        limit = bench.limits(case, problem.precision(case), solve_all)
+    except StoppedError as stop:
+        known = bench.aborted(str(stop))
+        return known[1] if known and grid.all.rank == 0 else None
     best = min(solves, key=lambda one: one.time_s)
     phases, rss = phase_table(grid.all, best.spans), peak_rss(grid.all)
     steps = step_table(bench.kernels, grid.all, best.spans)

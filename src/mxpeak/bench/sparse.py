@@ -125,6 +125,12 @@ class SparseBench(Bench[AnySparse]):
         self.spans = self.new_spans()
         self.cautions: list[Caution] = []
 
+    def begin(self, case: Any) -> None:
+        """A case begins; all of it has the same spans."""
+        super().begin(case)
+        if self._under_way is not None:
+            self._under_way.spans = self.spans
+
     @property
     def rt(self) -> float:
         """Seconds to measure for."""

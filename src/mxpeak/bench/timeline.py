@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -28,11 +29,16 @@ def step_table(kernels: Kernels, comm: Communicator, spans: Spans) -> dict[str, 
     ]
     mean = [time_s / comm.size for time_s in summed(kernels, comm, mine)] if mine else []
     longest = largest(kernels, comm, mine) if mine else []
-    count = len(rows) - 1
+    return {**columns(rows[1:], names, mean, longest), "ranks": comm.size}
+
+
+def columns(rows: Sequence[Row], names: Sequence[str], mean: list[float], longest: list[float]) -> dict[str, Any]:
+    """Rows as columns; of each phase, one after the other, the seconds of all rows."""
+    count = len(rows)
     return {
-        "index": [row.index for row in rows[1:]],
-        "elapsed_s": [round(row.elapsed_s, DIGITS) for row in rows[1:]],
-        "done_flops": [row.done_flops for row in rows[1:]],
+        "index": [row.index for row in rows],
+        "elapsed_s": [round(row.elapsed_s, DIGITS) for row in rows],
+        "done_flops": [row.done_flops for row in rows],
         "phases": {
             name: {
                 "time_s": [round(time_s, DIGITS) for time_s in mean[k * count : (k + 1) * count]],

@@ -40,6 +40,7 @@ exit codes:
   3      ran, but the validation FAILED
   4      valid, but below --min-gflops
   5      not enough memory or disk, or no such device
+  6      stopped by the guard: --target can no longer be reached
   128+n  ended by signal n
 """
 
@@ -120,8 +121,8 @@ def main(argv: list[str] | None = None) -> int:
         session.say(f"mxpeak: error: out of memory: {error}; give a smaller -N, or a smaller --mem")
         return session.end(ExitCode.RESOURCE)
     except Interrupted as interrupted:
-        session.say(f"mxpeak: ended by signal {interrupted.number}")
-        return session.end(128 + interrupted.number)
+        session.say(f"mxpeak: {interrupted}")
+        return session.end_late(128 + interrupted.number)
     except Exception as error:
         from mxpeak.kernels.choose import device_failure
 

@@ -6,13 +6,13 @@ import argparse
 import os
 import sys
 from contextlib import closing
-from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mxpeak.bench.registry import BENCHMARKS, load
 from mxpeak.cli.request import Request, add_options, requests, settings_table
+from mxpeak.cli.session import Interrupted
 from mxpeak.configs.run import OutputConfig, RunConfig
 from mxpeak.errors import ExitCode, MxpeakError, UsageError
 from mxpeak.records import Result, document, rate_text, to_json
@@ -90,13 +90,24 @@ def run(args: argparse.Namespace, argv: list[str], session: Session) -> int:
     confirm(wanted[0].config.comm, wanted[0].config.ranks, session.comm)
     if wanted[0].output.dry_run:
         return _dry_run(wanted, session)
+    forecasts: dict[str, Any] = {}  # of rank 0, which alone compares
+    session.on_root(lambda: forecasts.update(_forecasts(wanted, session)))
     folders = session.on_root(lambda: _prepare_files(args.benchmark, wanted))
     try:
         with looked_on(wanted[0].output, args.benchmark, argv, session) as onlookers:
+            onlookers.forecasts = forecasts
             return _run_all(args.benchmark, wanted, folders, argv, session, onlookers)
     finally:
         if session.rank == 0:
             _remove_if_empty(folders)
+
+
+def _forecasts(wanted: list[Request], session: Session) -> dict[str, Any]:
+    """What every case should take by its --baseline, by benchmark."""
+    from mxpeak.cli.baseline import forecasts_of
+
+    assert session.comm is not None
+    return {request.benchmark.name: forecasts_of(request, session.comm.size) for request in wanted}
 
 
 def _prepare_files(benchmark: str, wanted: list[Request]) -> list[Folder]:
@@ -151,10 +162,13 @@ def _run_all(
     stdout, stderr = Steady(sys.stdout), Steady(sys.stderr)
     displays: list[Display] = []
     codes: list[int] = []
-    for request in wanted:
-        display, code = _run_one(request, argv, session, stdout, stderr, onlookers)
-        displays.append(display)
-        codes.append(code)
+    try:
+        for request in wanted:
+            codes.append(_run_one(request, argv, session, stdout, stderr, onlookers, displays))
+    except Interrupted:
+        if session.rank == 0:
+            _finish(name, displays, folders, session, stdout)  # with what is known so far
+        raise
     if session.rank == 0:
         codes.append(_finish(name, displays, folders, session, stdout))
         codes.append(onlookers.trouble(session))
@@ -165,9 +179,15 @@ def _run_all(
 
 
 def _run_one(
-    request: Request, argv: list[str], session: Session, stdout: Steady, stderr: Steady, onlookers: Onlookers
-) -> tuple[Display, int]:
-    """Run one benchmark; an error that all ranks raise ends it, and not the benchmarks after it."""
+    request: Request,
+    argv: list[str],
+    session: Session,
+    stdout: Steady,
+    stderr: Steady,
+    onlookers: Onlookers,
+    displays: list[Display],
+) -> int:
+    """Run one benchmark, with a display of its own; an error that all ranks raise ends it alone."""
     from mxpeak.cli.display import Display, PlainProgress
     from mxpeak.watch.progress import Progress, is_terminal
 
@@ -178,6 +198,8 @@ def _run_one(
     kind = Progress if request.benchmark.in_flops else PlainProgress
     progress = kind(sys.stderr, os.environ, mode)
     display = Display(request, session.comm.size, progress, stdout, stderr, color)
+    displays.append(display)
+    watched = onlookers.of_benchmark(request, progress)
 
     def on_case(case: Any, result: Result | None) -> None:
         display.on_case(case, result)
@@ -193,9 +215,11 @@ def _run_one(
                 request.config,
                 session.comm,
                 settings=request.settings,
-                observers=[progress, *onlookers.observers] if session.rank == 0 else [],
-                on_begin=partial(onlookers.begin, request.benchmark.name),
+                benchmark=request.benchmark.name,
+                observers=watched.observers if session.rank == 0 else [],
+                on_begin=watched.begin,
                 on_case=on_case,
+                stop=watched.reason,
                 argv=argv,
             )
         code = _verdict_code(display.results, display.skipped, request.config.min_gflops)
@@ -206,13 +230,15 @@ def _run_one(
         session.say(f"mxpeak: error: {error}")
         code = int(error.exit_code)
     display.close()
-    return display, code
+    return code
 
 
 def _verdict_code(results: list[Result], skipped: int, min_gflops: float | None) -> int:
     """How a run that came to its end went, as rank 0 sees it."""
-    if any(not r.passed for r in results):
+    if any(r.status == "invalid" for r in results):
         return ExitCode.FAILED
+    if any(r.status == "aborted" for r in results):
+        return ExitCode.GUARD
     if skipped:
         return ExitCode.RESOURCE
     best = max((r.result.get("rate_flops") or 0.0 for r in results), default=0.0)
@@ -221,7 +247,7 @@ def _verdict_code(results: list[Result], skipped: int, min_gflops: float | None)
 
 def _worst(codes: list[int]) -> int:
     """The code of several runs: a bug or a mistake before a failed check before a slow run before a good one."""
-    order = (ExitCode.BUG, ExitCode.USAGE, ExitCode.FAILED, ExitCode.RESOURCE, ExitCode.BELOW_TARGET)
+    order = (ExitCode.BUG, ExitCode.USAGE, ExitCode.FAILED, ExitCode.GUARD, ExitCode.RESOURCE, ExitCode.BELOW_TARGET)
     return next((code for code in order if code in codes), ExitCode.VALID)
 
 

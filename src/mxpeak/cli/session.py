@@ -8,6 +8,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from time import sleep
 from types import FrameType
 from typing import TYPE_CHECKING, TypeVar
 
@@ -17,13 +18,15 @@ if TYPE_CHECKING:
     from mxpeak.comm.base import Communicator
 
 T = TypeVar("T")
+#: Seconds that rank 0 is granted to write what it knows of a run that was ended.
+LEAVE_S = 3.0
 
 
 class Interrupted(BaseException):
     """A signal asks this process to end; no BaseException handler on the way out may mistake it for an error."""
 
     def __init__(self, number: int):
-        super().__init__(number)
+        super().__init__(f"ended by signal {number}")
         self.number = number
 
 
@@ -85,6 +88,12 @@ class Session:
         if self.comm is not None and self.comm.size > 1:
             self.comm.abort(code)
         return code
+
+    def end_late(self, code: int) -> int:
+        """`end`, with time for rank 0 to leave what it knows: whoever ends first ends all."""
+        if self.rank != 0:
+            sleep(LEAVE_S)
+        return self.end(code)
 
     def fail(self, text: str, code: int) -> int:
         """Say what happened to this rank, and end all ranks."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mxpeak import __version__
+from mxpeak.cli.request import Request
 from mxpeak.cli.session import Interrupted, Session
 from mxpeak.configs.run import OutputConfig
 from mxpeak.errors import ExitCode, MxpeakError
@@ -17,6 +19,9 @@ from mxpeak.records import Result
 from mxpeak.report.text import size_text
 from mxpeak.spans import Observer
 from mxpeak.watch.events import SCHEMA, EventLog
+from mxpeak.watch.forecast import Forecast
+from mxpeak.watch.guard import Guard
+from mxpeak.watch.progress import Progress
 from mxpeak.watch.prometheus import Metrics
 
 
@@ -24,6 +29,7 @@ class Onlookers:
     """The files that follow a run; on other ranks than 0 there are none."""
 
     def __init__(self, output: OutputConfig, benchmark: str, argv: Sequence[str], session: Session):
+        self.forecasts: Mapping[str, Mapping[Any, Forecast]] = {}
         speaks, ranks = session.rank == 0, session.comm.size if session.comm else 1
         host = os.uname().nodename
         self.log = EventLog(Path(output.events)) if speaks and output.events else None
@@ -33,16 +39,11 @@ class Onlookers:
             run = {"schema": SCHEMA, "benchmark": benchmark, "argv": list(argv), "ranks": ranks}
             self.log.write("run started", **run, version=__version__, host=host, pid=os.getpid())
 
-    @property
-    def observers(self) -> list[Observer]:
-        """Those that want to see each step."""
-        return [one for one in (self.log, self.metrics) if one is not None]
-
-    def begin(self, benchmark: str, case: Any) -> None:
-        """A case begins."""
-        if self.log:
-            about = dataclasses.asdict(case) if dataclasses.is_dataclass(case) and not isinstance(case, type) else {}
-            self.log.write("case started", benchmark=benchmark, case=about)
+    def of_benchmark(self, request: Request, progress: Progress) -> Watched:
+        """Those who look on while one benchmark runs."""
+        target = getattr(request.config, "target", None)
+        guard = None if target is None else Guard(1e9 * target)
+        return Watched(self, request.benchmark.name, progress, guard)
 
     def end(self, result: Result | None) -> None:
         """A case ended; None: it did not fit into memory."""
@@ -68,6 +69,35 @@ class Onlookers:
             self.metrics.ended(code)
 
 
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """One benchmark, and who looks on while it runs."""
+
+    onlookers: Onlookers
+    benchmark: str
+    progress: Progress
+    guard: Guard | None
+
+    @property
+    def observers(self) -> list[Observer]:
+        """Those that want to see each step, the guard last: others shall know the step that it ends."""
+        found: tuple[Observer | None, ...] = (self.progress, self.onlookers.log, self.onlookers.metrics, self.guard)
+        return [one for one in found if one is not None]
+
+    def begin(self, case: Any) -> None:
+        """A case begins."""
+        self.progress.forecast = self.onlookers.forecasts.get(self.benchmark, {}).get(case)
+        if self.guard:
+            self.guard.forecast = self.progress.forecast
+        if self.onlookers.log:
+            about = dataclasses.asdict(case) if dataclasses.is_dataclass(case) and not isinstance(case, type) else {}
+            self.onlookers.log.write("case started", benchmark=self.benchmark, case=about)
+
+    def reason(self) -> str | None:
+        """Why the case should be stopped; None: it should go on."""
+        return self.guard.reason() if self.guard else None
+
+
 @contextmanager
 def looked_on(output: OutputConfig, benchmark: str, argv: Sequence[str], session: Session) -> Iterator[Onlookers]:
     """Follow a run; an error or a signal on its way out is its end, too."""
@@ -82,7 +112,11 @@ def looked_on(output: OutputConfig, benchmark: str, argv: Sequence[str], session
 def status_of(code: int) -> str:
     """What an exit code says of a run, in the words of a result's status; `error` where there is no result."""
     known = {ExitCode.VALID: "valid", ExitCode.FAILED: "invalid", ExitCode.BELOW_TARGET: "slow"}
-    return "aborted" if code > 128 else {int(key): word for key, word in known.items()}.get(code, "error")
+    return (
+        "aborted"
+        if code > 128 or code == ExitCode.GUARD
+        else {int(key): word for key, word in known.items()}.get(code, "error")
+    )
 
 
 def _code(error: BaseException) -> int:

@@ -19,6 +19,7 @@ from mxpeak.comm.base import Steps, Task, all_of, together
 from mxpeak.comm.broadcast import broadcast
 from mxpeak.distributed.matrix import DistMatrix
 from mxpeak.distributed.vectors import largest
+from mxpeak.errors import StoppedError
 from mxpeak.kernels.contract import Kernels, Matrix
 from mxpeak.layout.schedule import LuStep, lu_steps
 from mxpeak.perf.counts import lu_flops_done
@@ -81,7 +82,12 @@ class _MixedLu:
                 self.update(panels, step.j1)
                 upcoming = self.begin(following) if following else None
             n = self.A.rows.n
-            self.spans.step(step.k + 1, len(self.steps), lu_flops_done(n, n - step.j1))
+            try:
+                self.spans.step(step.k + 1, len(self.steps), lu_flops_done(n, n - step.j1))
+            except StoppedError:
+                if upcoming:
+                    self.wait(upcoming)  # nothing may be under way when all ranks leave
+                raise
             panels = upcoming
 
     # --- lines 7-28: the panels

@@ -11,9 +11,11 @@ The matrix is augmented, [A | b], so its last column ends as b̂ = L^-1 P b.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from os import sched_yield
 from typing import Protocol
 
 from mxpeak.distributed.matrix import DistMatrix
+from mxpeak.errors import StoppedError
 from mxpeak.kernels.contract import Kernels, Matrix
 from mxpeak.layout.schedule import LuStep, lu_steps, split_columns
 from mxpeak.perf.counts import lu_flops_done
@@ -102,7 +104,7 @@ class _PivotedLu:
                 with self.kernels.side_stream():
                     upcoming = self.next_panel(following, panel) if following else None
                 self.swap_and_update(panel, self.trailing(following or step), self.end, self._left, upcoming)
-                self.report(panel)
+                self.report(panel, upcoming)
                 panel = upcoming
 
     def splits(self, step: LuStep) -> bool:
@@ -133,7 +135,7 @@ class _PivotedLu:
         if self.splits(following):
             right = self.begin_swap(upcoming, self.split_at, self.end, self._right)
         self.update(panel, left, ahead, right)  # UPDATE1 hides RS2 of the next step
-        self.report(panel)
+        self.report(panel, right)
         return upcoming, right
 
     # --- the phases
@@ -206,8 +208,14 @@ class _PivotedLu:
         with self.spans("update"), self.spans("gemm", flops=2.0 * m * n * jb):
             self.kernels.subtract_product(C, L21_row, U)
 
-    def report(self, panel: FactoredPanel) -> None:
+    def report(self, panel: FactoredPanel, *under_way: UnderWay | None) -> None:
         """Note a singular column, and tell the observers how far we are."""
         self.singular = self.singular or panel.singular
         n = self.A.rows.n
-        self.spans.step(panel.step.k + 1, len(self.steps), lu_flops_done(n, n - panel.step.j1))
+        try:
+            self.spans.step(panel.step.k + 1, len(self.steps), lu_flops_done(n, n - panel.step.j1))
+        except StoppedError:
+            for task in filter(None, under_way):  # nothing may be under way when all ranks leave
+                while not task.progress():
+                    sched_yield()
+            raise
