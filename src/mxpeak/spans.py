@@ -141,13 +141,21 @@ class Observer(Protocol):
 class Spans:
     """Phase totals of one rank, and the observers that look on; single events too, where `events` is a list.
 
-    look    called at each step, on every rank; it may raise to end the computation
+    look       called at each step, on every rank; it may raise to end the computation
+    running    whether a computation has begun and not ended
+    beats      how often something has begun or ended: a thread may see by it whether the rank gets on
+    place      the innermost span that is open; empty between spans
+    longest_s  the longest time between two steps of the computation
     """
 
     observers: Sequence[Observer] = ()
     stopwatch: Stopwatch = HOST
     events: list[Event] | None = None
     look: Callable[[Step], None] | None = None
+    running: bool = False
+    beats: int = 0
+    place: str = ""
+    longest_s: float = 0.0
     clock: Callable[[], float] = perf_counter
     _phases: dict[str, Phase] = field(default_factory=dict)
     _waiting: deque[tuple[str, Any, Any]] = field(default_factory=deque)
@@ -155,6 +163,7 @@ class Spans:
     _begun: list[tuple[Any, int, int, int, float]] = field(default_factory=list)
     _rows: Rows = field(default_factory=Rows)
     _last: tuple[int, float] = (0, 0.0)
+    _stepped_s: float = 0.0
     _most_events: int = MOST_EVENTS
     _label: str = ""
     _total_flops: float = 0.0
@@ -164,11 +173,15 @@ class Spans:
     @contextmanager
     def __call__(self, name: str, *, flops: float = 0.0, bytes: float = 0.0) -> Iterator[None]:
         """Time the body of a `with` statement as one call of phase `name`."""
+        around, self.place = self.place, name
+        self.beats += 1
         begin = self.stopwatch.mark()
         try:
             yield
         finally:
             end = self.stopwatch.mark()
+            self.beats += 1
+            self.place = around
             self._count(name, flops, bytes)
             if self.stopwatch.lag:
                 self._waiting.append((name, begin, end))
@@ -228,6 +241,11 @@ class Spans:
         return self._label
 
     @property
+    def index(self) -> int:
+        """The last step that is done."""
+        return self._last[0]
+
+    @property
     def total_flops(self) -> float:
         """How much is to be done."""
         return self._total_flops
@@ -280,6 +298,8 @@ class Spans:
         self._begun.clear()
         self._phases.clear()
         self._ended, self._last, self._rows = 0, (0, 0.0), Rows()
+        self.running, self.longest_s, self._stepped_s = True, 0.0, 0.0
+        self.beats += 1
         self._label, self._total_flops, self._started = label, total_flops, self.clock()
         self._start = self.stopwatch.mark()
         for observer in self.observers:
@@ -300,6 +320,9 @@ class Spans:
             self._look_up(self._ended - ended)
             step = Step(self._label, index, count, done_flops, self._total_flops, self.active_s)
             self._last = index, done_flops
+            self.longest_s = max(self.longest_s, step.elapsed_s - self._stepped_s)
+            self._stepped_s = step.elapsed_s
+            self.beats += 1
             self._rows.add(step, self._phases)
             for observer in self.observers:
                 observer.step(step)
@@ -312,6 +335,7 @@ class Spans:
         end = self.stopwatch.mark()
         self.stopwatch.seconds(end, end)
         elapsed_s = self.active_s
+        self.running = False
         self._look_up()
         self._rows.end(self._last[0], elapsed_s, self._last[1], self._phases)
         for observer in self.observers:

@@ -45,6 +45,7 @@ class Told(TypedDict, total=False):
     observers   of its spans, on rank 0
     on_begin    hears of each case as it begins, on rank 0
     on_case     hears of each case as it ends, on rank 0 (None: it did not fit into memory, and was skipped)
+    follow      hears of the spans of each computation that is watched, on every rank
     stop        why not to go on, by those who look on; asked on rank 0
     argv        the command line, for the result file
     """
@@ -54,6 +55,7 @@ class Told(TypedDict, total=False):
     observers: Sequence[Observer]
     on_begin: Callable[[Any], None]
     on_case: Callable[[Any, Result | None], None]
+    follow: Callable[[Spans], None]
     stop: Callable[[], str | None]
     argv: Sequence[str]
 
@@ -81,6 +83,8 @@ class Bench(Generic[AnyConfig]):
         spans = Spans(self.observers if watched else (), self.kernels.stopwatch)
         if watched and self._under_way is not None:
             self._under_way.spans = spans
+        if watched and (follow := self._told.get("follow")):
+            follow(spans)
         return spans
 
     def stoppable(self, spans: Spans, comm: Communicator) -> Spans:

@@ -17,16 +17,13 @@ SAME = ("n", "precision", "generator", "refine", "scaling")
 
 
 def forecasts_of(request: Request, ranks: int) -> dict[Any, Forecast]:
-    """The forecast of every case of a request; none where it asks for no --baseline."""
+    """The forecast of every case of a request with a --baseline."""
     config: Any = request.config
-    text = getattr(config, "baseline", None)
-    if text is None:
-        return {}
     if config.n is None:
         raise UsageError("--baseline forecasts one problem, and -N is left open; give -N")
     config, settings = on_device(config, request.settings)
     config, _ = on_processor(config, settings, native_precisions(config))
-    return forecasts(text, request.benchmark.name, config.cases(ranks), ranks)
+    return forecasts(config.baseline, request.benchmark.name, config.cases(ranks), ranks)
 
 
 def forecasts(text: str, benchmark: str, cases: Iterable[Any], ranks: int) -> dict[Any, Forecast]:

@@ -40,7 +40,7 @@ exit codes:
   3      ran, but the validation FAILED
   4      valid, but below --min-gflops
   5      not enough memory or disk, or no such device
-  6      stopped by the guard: --target can no longer be reached
+  6      stopped by the guard: --target can no longer be reached, or a rank has stalled (--watchdog)
   128+n  ended by signal n
 """
 
@@ -99,7 +99,7 @@ def main(argv: list[str] | None = None) -> int:
     argv = (sys.argv[1:] if argv is None else argv) or NO_ARGUMENTS
     session = Session()
     try:
-        with interruptible():
+        with interruptible(session):
             import_extensions(os.environ)
             args = parsed(argv)
             return int(args.action(args, argv, session))
@@ -121,8 +121,9 @@ def main(argv: list[str] | None = None) -> int:
         session.say(f"mxpeak: error: out of memory: {error}; give a smaller -N, or a smaller --mem")
         return session.end(ExitCode.RESOURCE)
     except Interrupted as interrupted:
-        session.say(f"mxpeak: {interrupted}")
-        return session.end_late(128 + interrupted.number)
+        if session.stalled is None:  # a stall is said by every rank
+            session.say(f"mxpeak: {interrupted}")
+        return session.end_late(interrupted.code)
     except Exception as error:
         from mxpeak.kernels.choose import device_failure
 

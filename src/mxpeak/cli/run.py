@@ -104,10 +104,13 @@ def run(args: argparse.Namespace, argv: list[str], session: Session) -> int:
 
 def _forecasts(wanted: list[Request], session: Session) -> dict[str, Any]:
     """What every case should take by its --baseline, by benchmark."""
+    compared = [request for request in wanted if getattr(request.config, "baseline", None) is not None]
+    if not compared:
+        return {}
     from mxpeak.cli.baseline import forecasts_of
 
     assert session.comm is not None
-    return {request.benchmark.name: forecasts_of(request, session.comm.size) for request in wanted}
+    return {request.benchmark.name: forecasts_of(request, session.comm.size) for request in compared}
 
 
 def _prepare_files(benchmark: str, wanted: list[Request]) -> list[Folder]:
@@ -189,6 +192,8 @@ def _run_one(
 ) -> int:
     """Run one benchmark, with a display of its own; an error that all ranks raise ends it alone."""
     from mxpeak.cli.display import Display, PlainProgress
+    from mxpeak.cli.watching import stalls_noticed
+    from mxpeak.options import stall_limits
     from mxpeak.watch.progress import Progress, is_terminal
 
     assert session.comm is not None
@@ -210,7 +215,7 @@ def _run_one(
         if not output.quiet and hasattr(module, "forewarnings"):  # of rules that the run will break
             for line in module.forewarnings(request.config, session.comm):
                 session.say(f"note: {line}")
-        with closing(progress):
+        with closing(progress), stalls_noticed(stall_limits(request.config.watchdog), session) as follow:
             module.run(
                 request.config,
                 session.comm,
@@ -219,6 +224,7 @@ def _run_one(
                 observers=watched.observers if session.rank == 0 else [],
                 on_begin=watched.begin,
                 on_case=on_case,
+                follow=follow,
                 stop=watched.reason,
                 argv=argv,
             )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,16 +13,18 @@ from typing import Any
 from mxpeak import __version__
 from mxpeak.cli.request import Request
 from mxpeak.cli.session import Interrupted, Session
+from mxpeak.comm.base import waits_for
 from mxpeak.configs.run import OutputConfig
 from mxpeak.errors import ExitCode, MxpeakError
 from mxpeak.records import Result
 from mxpeak.report.text import size_text
-from mxpeak.spans import Observer
+from mxpeak.spans import Observer, Spans
 from mxpeak.watch.events import SCHEMA, EventLog
 from mxpeak.watch.forecast import Forecast
 from mxpeak.watch.guard import Guard
 from mxpeak.watch.progress import Progress
 from mxpeak.watch.prometheus import Metrics
+from mxpeak.watch.watchdog import Watchdog
 
 
 class Onlookers:
@@ -99,6 +101,20 @@ class Watched:
 
 
 @contextmanager
+def stalls_noticed(limits: tuple[float, float] | None, session: Session) -> Iterator[Callable[[Spans], None]]:
+    """End the run if this rank stalls; what comes back is told whose spans to look at."""
+    if limits is None:
+        yield lambda spans: None
+        return
+    watchdog = Watchdog(*limits, session.stall, waits_for)
+    watchdog.start()
+    try:
+        yield watchdog.follow
+    finally:
+        watchdog.stop()
+
+
+@contextmanager
 def looked_on(output: OutputConfig, benchmark: str, argv: Sequence[str], session: Session) -> Iterator[Onlookers]:
     """Follow a run; an error or a signal on its way out is its end, too."""
     onlookers = Onlookers(output, benchmark, argv, session)
@@ -121,7 +137,7 @@ def status_of(code: int) -> str:
 
 def _code(error: BaseException) -> int:
     if isinstance(error, Interrupted):
-        return 128 + error.number
+        return error.code
     return int(error.exit_code if isinstance(error, MxpeakError) else ExitCode.BUG)
 
 

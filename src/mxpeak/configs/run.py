@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from mxpeak.options import Setting, boolean, device, integer, memory_budget, one_of, option, real
+from mxpeak.options import Setting, boolean, device, integer, memory_budget, one_of, option, real, stall_limit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +86,15 @@ class RunConfig:
         group="measuring",
     )
 
+    watchdog: str = option(
+        "10,60",
+        "--watchdog",
+        help="end all ranks with exit code 6 once nothing happens on one for K times the longest step, and at least "
+        "for S seconds",
+        metavar="{K[,S],off}",
+        parse=stall_limit,
+        group="measuring",
+    )
     trace: str | None = option(
         None,
         "--trace",
