@@ -19,9 +19,10 @@ from mxpeak.layout.entries import Entries
 from mxpeak.layout.grid import ProcessGrid
 from mxpeak.options import Setting
 from mxpeak.perf.counts import Footprint, hpl_flops
-from mxpeak.records import Result
+from mxpeak.records import Caution, Result
 from mxpeak.runtime.memory import memory_budget
 from mxpeak.runtime.placement import native_precisions, on_device, on_processor
+from mxpeak.solvers.blocks import Witness
 from mxpeak.solvers.lu import storage
 from mxpeak.spans import Spans
 
@@ -51,6 +52,10 @@ class Solve(Protocol):
     @property
     def spans(self) -> Spans:
         """Where they went."""
+
+    @property
+    def witness(self) -> Witness:
+        """What its diagonal blocks say."""
 
 
 AnySolve = TypeVar("AnySolve", bound=Solve)
@@ -237,10 +242,26 @@ def _result(problem: Problem[AnyCase, AnySolve], bench: LuBench, case: AnyCase, 
     memory = problem.footprint(case, bench.config.on_gpu)(case.n, case.nb, case.P, case.Q)
     result = problem.result(bench, case, Runs(solves, limit, phases, memory, rss))
     result.telemetry["steps"] = steps
+    result.telemetry["growth"] = {"largest": best.witness.largest, "block": [best.witness.block] * 2}
+    result.warnings += not_finite([one.witness for one in solves], case)
     if trace is not None:
         result.telemetry["trace"] = trace
         result.warnings += cut_off(grid.all, trace)
     return result
+
+
+def not_finite(witnesses: Sequence[Witness], case: LuCase) -> list[Caution]:
+    """Where an LU ceased to be finite, if one did: the block, its rows and columns, and who holds it."""
+    found = next((one for one in witnesses if one.not_finite is not None), None)
+    if found is None or found.not_finite is None:
+        return []
+    i, j = found.not_finite
+    rows, columns = (f"{b * case.nb} to {min((b + 1) * case.nb, case.n) - 1}" for b in (i, j))
+    text = (
+        f"not finite: block ({i}, {j}), rows {rows}, columns {columns}, on process ({i % case.P}, {j % case.Q}) of the "
+        f"grid, noticed in step {found.step}"
+    )
+    return [Caution("not-finite-block", text, "if the matrix is finite, test that process's node or device")]
 
 
 def dry_run_text(

@@ -19,6 +19,7 @@ from mxpeak.errors import StoppedError
 from mxpeak.kernels.contract import Kernels, Matrix
 from mxpeak.layout.schedule import LuStep, lu_steps, split_columns
 from mxpeak.perf.counts import lu_flops_done
+from mxpeak.solvers.blocks import DiagonalBlocks
 from mxpeak.solvers.panel import FactoredPanel, PanelOptions
 from mxpeak.solvers.row_swap import RowSwap, SwapBuffers, SwapOptions, swap_buffers
 from mxpeak.solvers.update import pieces
@@ -47,13 +48,16 @@ class PivotedLuOptions:
     forwards: bool = True
 
 
-def factorize(A: DistMatrix, options: PivotedLuOptions, kernels: Kernels, spans: Spans) -> int:
+def factorize(
+    A: DistMatrix, options: PivotedLuOptions, kernels: Kernels, spans: Spans, blocks: DiagonalBlocks | None = None
+) -> int:
     """Overwrite [A | b] (N×(N+1)) by U above the diagonal and b̂ in the last column; what is below U is not L.
 
-    Returns 0, or 1 + the first column for which no non-zero pivot was left.  Collective over the grid.
+    Returns 0, or 1 + the first column for which no non-zero pivot was left.  Collective over the grid.  `blocks` notes
+    the diagonal blocks.
     |ΔA| <= N·u·|L||U|; 2/3 N³ flops.
     """
-    lu = _PivotedLu(A, options, kernels, spans)
+    lu = _PivotedLu(A, options, kernels, spans, blocks)
     if options.lookahead == 0:
         lu.plain()
     else:
@@ -67,8 +71,10 @@ class _PivotedLu:
     Sections of local columns, from left to right: finished | ahead (the next panel, where it is ours) | left | right.
     """
 
-    def __init__(self, A: DistMatrix, options: PivotedLuOptions, kernels: Kernels, spans: Spans):
-        self.A, self.options, self.kernels, self.spans = A, options, kernels, spans
+    def __init__(
+        self, A: DistMatrix, options: PivotedLuOptions, kernels: Kernels, spans: Spans, blocks: DiagonalBlocks | None
+    ):
+        self.A, self.options, self.kernels, self.spans, self.blocks = A, options, kernels, spans, blocks
         self.singular = 0
         self.steps = lu_steps(A.rows.n, A.nb, A.grid.P, A.grid.Q)
         self.end = A.cols.local_size
@@ -160,6 +166,8 @@ class _PivotedLu:
             if before is not None:
                 self.subtract(panel.rows, before.L21_row, swap.U)
             panel.factor(self.options.panel, self.spans)
+            if self.blocks is not None and self.A.grid.p == step.p:
+                self.blocks.note(step.k, panel.L11)
             panel.fetch_pivots()
         panel.start_broadcast(self.options.panel)
         return panel
