@@ -3,6 +3,7 @@
     MxpeakError                 exit code
     ├── UsageError              2   a request that is malformed or cannot be met
     ├── ResourceError           5   not enough memory, or no such device
+    ├── StoppedError            6   the guard stopped the run
     └── SingularError           3   a matrix of the user's own has no inverse
 
 Users' mistakes raise, on every rank, before any communication.  Numerical outcomes of a run (a residual that fails, a
@@ -23,6 +24,7 @@ class ExitCode(IntEnum):
     FAILED = 3
     BELOW_TARGET = 4
     RESOURCE = 5
+    GUARD = 6
 
 
 class MxpeakError(Exception):
@@ -41,6 +43,12 @@ class ResourceError(MxpeakError):
     """Memory or a device that the request needs is not there; found before anything is allocated."""
 
     exit_code = ExitCode.RESOURCE
+
+
+class StoppedError(MxpeakError):
+    """The guard stopped a computation, on all ranks at the same step."""
+
+    exit_code = ExitCode.GUARD
 
 
 class SingularError(MxpeakError):

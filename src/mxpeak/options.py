@@ -140,6 +140,22 @@ def memory_bytes(text: str, total: int) -> int:
     return int(total * value / 100) if match[2] == "%" else int(value * units[match[2]])
 
 
+def stall_limits(text: str) -> tuple[float, float] | None:
+    """How long is too long: so many times the longest step, and at least so many seconds; None for `off`."""
+    if text == "off":
+        return None
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)(?:,(\d+(?:\.\d+)?))?", text.strip())
+    if not match or float(match[1]) <= 1 or float(match[2] or 60) <= 0:
+        raise UsageError(f"{text!r} says no limit; write a factor above 1, such as 10, or 10,60 with seconds, or off")
+    return float(match[1]), float(match[2] or 60)
+
+
+def stall_limit(text: str) -> str:
+    """Check a limit on stalls; it is kept as text until used."""
+    stall_limits(text)
+    return text
+
+
 # --- fields that carry their flag -------------------------------------------------------------------------------
 
 

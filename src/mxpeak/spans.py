@@ -1,7 +1,8 @@
 """Timed spans: the one way in which anything is timed or watched.
 
-A solver opens `with spans("update", flops=...)`; the totals become the phase table of the result, and observers
-such as the progress line see each finished step.  A span costs about a microsecond.
+A solver opens `with spans("update", flops=...)`; the totals become the phase table of the result, those after each
+step its table of steps, and observers such as the progress line see each finished step.  A span costs about a
+microsecond, a step two.
 
 On a device work goes on in the background: a span is then from mark to mark in the order of the work, its length is
 looked up when somebody asks, and what runs at the same time as something else is counted in both.
@@ -10,7 +11,7 @@ looked up when somebody asks, and what runs at the same time as something else i
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from time import perf_counter
@@ -37,6 +38,44 @@ class Step:
     done_flops: float
     total_flops: float
     elapsed_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Where a computation stood after a step: when, flops done, and the seconds of each phase by then."""
+
+    index: int
+    elapsed_s: float
+    done_flops: float
+    phases: Mapping[str, float]
+
+
+class Rows:
+    """Rows of one computation, of which at most `MOST_ROWS` are kept: every one, every second, every fourth, ...
+
+    A row holds totals, so what is left out goes to the next one that is kept.
+    """
+
+    def __init__(self) -> None:
+        self.kept: list[Row] = []
+        self._stride, self._count = 1, 0
+
+    def add(self, step: Step, phases: Mapping[str, Phase]) -> None:
+        """A step is done."""
+        if self._count % self._stride == 0:
+            self.kept.append(_row(step.index, step.elapsed_s, step.done_flops, phases))
+        self._count += 1
+        if len(self.kept) >= MOST_ROWS:
+            del self.kept[1::2]
+            self._stride *= 2
+
+    def end(self, index: int, elapsed_s: float, done_flops: float, phases: Mapping[str, Phase]) -> None:
+        """The computation ended, with whatever came after its last step."""
+        self.kept.append(_row(index, elapsed_s, done_flops, phases))
+
+
+def _row(index: int, elapsed_s: float, done_flops: float, phases: Mapping[str, Phase]) -> Row:
+    return Row(index, elapsed_s, done_flops, {name: phase.time_s for name, phase in phases.items()})
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +120,8 @@ class HostClock:
 HOST = HostClock()
 #: Marks that may wait for somebody to ask before they are looked up.
 MOST_WAITING = 4096
+#: Rows of a computation that are kept, and events of a timeline unless `record` is told otherwise.
+MOST_ROWS, MOST_EVENTS = 200, 500_000
 
 
 class Observer(Protocol):
@@ -98,15 +139,32 @@ class Observer(Protocol):
 
 @dataclass(slots=True)
 class Spans:
-    """Phase totals of one rank, and the observers that look on; single events too, where `events` is a list."""
+    """Phase totals of one rank, and the observers that look on; single events too, where `events` is a list.
+
+    look       called at each step, on every rank; it may raise to end the computation
+    running    whether a computation has begun and not ended
+    beats      how often something has begun or ended: a thread may see by it whether the rank gets on
+    place      the innermost span that is open; empty between spans
+    longest_s  the longest time between two steps of the computation
+    """
 
     observers: Sequence[Observer] = ()
     stopwatch: Stopwatch = HOST
     events: list[Event] | None = None
+    look: Callable[[Step], None] | None = None
+    running: bool = False
+    beats: int = 0
+    place: str = ""
+    longest_s: float = 0.0
     clock: Callable[[], float] = perf_counter
     _phases: dict[str, Phase] = field(default_factory=dict)
     _waiting: deque[tuple[str, Any, Any]] = field(default_factory=deque)
-    _begun: list[tuple[Any, int, int, float]] = field(default_factory=list)
+    _ended: int = 0
+    _begun: list[tuple[Any, int, int, int, float]] = field(default_factory=list)
+    _rows: Rows = field(default_factory=Rows)
+    _last: tuple[int, float] = (0, 0.0)
+    _stepped_s: float = 0.0
+    _most_events: int = MOST_EVENTS
     _label: str = ""
     _total_flops: float = 0.0
     _started: float = 0.0
@@ -115,25 +173,33 @@ class Spans:
     @contextmanager
     def __call__(self, name: str, *, flops: float = 0.0, bytes: float = 0.0) -> Iterator[None]:
         """Time the body of a `with` statement as one call of phase `name`."""
+        around, self.place = self.place, name
+        self.beats += 1
         begin = self.stopwatch.mark()
         try:
             yield
         finally:
             end = self.stopwatch.mark()
+            self.beats += 1
+            self.place = around
             self._count(name, flops, bytes)
             if self.stopwatch.lag:
                 self._waiting.append((name, begin, end))
+                self._ended += 1
                 for _ in range(2 if len(self._waiting) > MOST_WAITING else 0):  # past long since: nobody waits
                     self._book(*self._waiting.popleft())
             else:
                 self._book(name, begin, end)
 
-    def add(self, name: str, time_s: float, *, flops: float = 0.0, bytes: float = 0.0) -> None:
-        """Book `time_s` seconds, measured elsewhere, as one call of phase `name`."""
+    def add(self, name: str, time_s: float, *, flops: float = 0.0, bytes: float = 0.0, scattered: bool = False) -> None:
+        """Book `time_s` seconds, measured elsewhere, as one call of phase `name`.
+
+        They ended now, unless they were `scattered` over a longer time: no timeline can show those.
+        """
         self._count(name, flops, bytes).time_s += time_s
-        if self.events is not None:
+        if not scattered and self.events is not None:
             end = self.clock()
-            self.events.append(Event(name, end - time_s, end))
+            self._note(name, end - time_s, end)
 
     def _count(self, name: str, flops: float, bytes: float) -> Phase:
         """One more call of a phase."""
@@ -151,11 +217,16 @@ class Spans:
         self._phases[name].time_s += time_s
         if self.events is not None:
             at = self._started + self.stopwatch.seconds(self._start, begin)
-            self.events.append(Event(name, at, at + time_s))
+            self._note(name, at, at + time_s)
 
-    def _look_up(self) -> None:
-        """Book all marks that wait."""
-        while self._waiting:
+    def _note(self, name: str, begin: float, end: float, lane: str = "compute") -> None:
+        """Keep an event, if there is room for it."""
+        if self.events is not None and len(self.events) < self._most_events:
+            self.events.append(Event(name, begin, end, lane))
+
+    def _look_up(self, waiting: int = 0) -> None:
+        """Book the marks that wait, all or the oldest, until so many are left."""
+        while len(self._waiting) > waiting:
             self._book(*self._waiting.popleft())
 
     @property
@@ -164,9 +235,39 @@ class Spans:
         self._look_up()
         return self._phases
 
-    def record(self) -> float:
-        """Begin to keep single events; returns the time by the clock."""
-        self.events = []
+    @property
+    def label(self) -> str:
+        """What is being computed."""
+        return self._label
+
+    @property
+    def index(self) -> int:
+        """The last step that is done."""
+        return self._last[0]
+
+    @property
+    def total_flops(self) -> float:
+        """How much is to be done."""
+        return self._total_flops
+
+    @property
+    def known_phases(self) -> dict[str, Phase]:
+        """The totals of each phase, without waiting for work that still goes on."""
+        return self._phases
+
+    @property
+    def rows(self) -> list[Row]:
+        """Where the computation stood after its steps, and at its end."""
+        return self._rows.kept
+
+    @property
+    def started(self) -> float:
+        """When the computation, or `record`, began: by the clock."""
+        return self._started
+
+    def record(self, most: int = MOST_EVENTS) -> float:
+        """Begin to keep single events, the first so many of them; returns the time by the clock."""
+        self.events, self._most_events = [], most
         self._started, self._start = self.clock(), self.stopwatch.mark()
         return self._started
 
@@ -179,7 +280,7 @@ class Spans:
     def travelled(self, name: str, begin: float) -> None:
         """Note what has been under way since `begin`, by the clock, beside what was computed meanwhile."""
         if self.events is not None:
-            self.events.append(Event(name, begin, self.clock(), "halo"))
+            self._note(name, begin, self.clock(), "halo")
 
     def time_of(self, name: str) -> float:
         """The seconds of a phase; 0 if it did not occur."""
@@ -196,27 +297,37 @@ class Spans:
         self._waiting.clear()
         self._begun.clear()
         self._phases.clear()
+        self._ended, self._last, self._rows = 0, (0, 0.0), Rows()
+        self.running, self.longest_s, self._stepped_s = True, 0.0, 0.0
+        self.beats += 1
         self._label, self._total_flops, self._started = label, total_flops, self.clock()
         self._start = self.stopwatch.mark()
         for observer in self.observers:
             observer.start(label, total_flops)
 
     def step(self, index: int, count: int, done_flops: float) -> None:
-        """Step `index` of `count` has been begun: tell the observers of those that are done.
+        """Step `index` of `count` has been begun: tell the observers of those that are done, and keep their times.
 
         It waits for the one `lag` steps before, so that what they see is done, and the work does not pile up.
         """
-        if self.observers or self.stopwatch.lag:
-            self._begun.append((self.stopwatch.mark(), index, count, done_flops))
+        self._begun.append((self.stopwatch.mark(), self._ended, index, count, done_flops))
         self._tell(self.stopwatch.lag)
 
     def _tell(self, lag: int) -> None:
         while len(self._begun) > lag:
-            mark, index, count, done_flops = self._begun.pop(0)
+            mark, ended, index, count, done_flops = self._begun.pop(0)
             self.stopwatch.seconds(mark, mark)  # waits for it
+            self._look_up(self._ended - ended)
             step = Step(self._label, index, count, done_flops, self._total_flops, self.active_s)
+            self._last = index, done_flops
+            self.longest_s = max(self.longest_s, step.elapsed_s - self._stepped_s)
+            self._stepped_s = step.elapsed_s
+            self.beats += 1
+            self._rows.add(step, self._phases)
             for observer in self.observers:
                 observer.step(step)
+            if self.look is not None:
+                self.look(step)
 
     def finish(self) -> None:
         """Wait for what has been begun, and tell the observers that the computation ended."""
@@ -224,5 +335,8 @@ class Spans:
         end = self.stopwatch.mark()
         self.stopwatch.seconds(end, end)
         elapsed_s = self.active_s
+        self.running = False
+        self._look_up()
+        self._rows.end(self._last[0], elapsed_s, self._last[1], self._phases)
         for observer in self.observers:
             observer.finish(self._label, elapsed_s)

@@ -14,6 +14,7 @@ import pytest
 
 from tests.support.processes import first_line, started
 from tests.support.ranks import MPIEXEC, PYTHON, Ended, StandingRanks, commands_here, mpiexec, needs_mpi
+from tests.support.result_file import VALIDATOR
 
 pytestmark = needs_mpi
 
@@ -38,6 +39,7 @@ MISTAKES = {
 def on_two(tmp_path_factory: pytest.TempPathFactory, standing: dict[int, StandingRanks]) -> dict[str, Ended]:
     """What runs on two ranks."""
     commands = {name: [*SYSTEM, "--grid", name, *extra] for name, extra in GRIDS[2].items()}
+    commands["too slow"] = [*SYSTEM, "--target", "1e9"]
     commands["fails"] = [*SYSTEM, "--threshold", "1e-9"]
     commands["too large"] = ["run", "hpl", "-N", "9000000"]
     return standing[2].run(commands, tmp_path_factory.mktemp("two"))
@@ -84,6 +86,14 @@ def test_a_failed_check_is_exit_code_3_from_all_ranks(on_two: dict[str, Ended]) 
     assert (body["status"], body["validation"]["passed"]) == ("invalid", False)
 
 
+def test_a_target_out_of_reach_is_exit_code_6_from_all_ranks(on_two: dict[str, Ended]) -> None:
+    on_two["too slow"].check(6)
+    body = on_two["too slow"].body
+    VALIDATOR.validate(body)
+    assert (body["status"], body["result"]["rate_flops"]) == ("aborted", None)
+    assert "--target is 1.00 EFLOP/s" in body["telemetry"]["aborted"]["reason"]
+
+
 def test_impossible_requests_end_all_ranks_with_2_and_the_arithmetic(on_four: dict[str, Ended]) -> None:
     for name, (_, says) in MISTAKES.items():
         on_four[name].check(2)
@@ -126,15 +136,22 @@ def test_a_rank_that_raises_ends_all_within_ten_seconds(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_terminated_run_ends_with_128_plus_the_signal_and_leaves_no_file(tmp_path: Path, number: int) -> None:
+def test_a_terminated_run_ends_with_128_plus_the_signal_and_leaves_what_is_known(tmp_path: Path, number: int) -> None:
     command = [*PYTHON, "run", "hpl", "-N", "12000", "--ranks", "2", "--warmup", "none", "--out", "results"]
+    command += ["--events", "events"]
     with started(command, cwd=tmp_path) as run:
         assert a_rank_at_work(run) is not None, "the ranks never started"
         run.send_signal(number)
         _, err = run.communicate(timeout=20)
     assert run.returncode == 128 + number
     assert "assert" not in err, "mpiexec must not fall over a signal that came twice"
-    assert list(tmp_path.glob("results/*")) == []
+    result = json.loads((tmp_path / "results" / "result.json").read_text())
+    VALIDATOR.validate(result)
+    assert (result["status"], result["result"]["rate_flops"]) == ("aborted", None)
+    assert result["telemetry"]["aborted"]["reason"] == f"ended by signal {signal.SIGTERM:d}", "mpiexec's"
+    assert (result["problem"]["n"], result["launch"]["ranks"]) == (12000, 2)
+    last = json.loads((tmp_path / "events").read_text().splitlines()[-1])
+    assert (last["event"], last["exit_code"]) == ("run ended", 128 + signal.SIGTERM)
 
 
 def test_a_killed_rank_ends_all_within_ten_seconds(tmp_path: Path) -> None:

@@ -37,11 +37,23 @@ class Bench:
         self.calls: list[SimpleNamespace] = []
         self.outcome = outcome or hpl_result
 
-    def run(self, config: Any, comm: Any, *, settings: Any, observers: Any, on_case: Any, argv: Any) -> list[Result]:
+    def run(
+        self,
+        config: Any,
+        comm: Any,
+        *,
+        settings: Any,
+        observers: Any,
+        on_begin: Any,
+        on_case: Any,
+        argv: Any,
+        **told: Any,
+    ) -> list[Result]:
         self.calls.append(SimpleNamespace(config=config, settings=settings, argv=argv))
         results = []
         # of HPG-MxP and HPCG nothing is shown here: their results have other sections than this one
         for case in config.cases(comm.size, n=[1000]) if hasattr(config, "cases") else ():
+            on_begin(case)
             spans = Spans(observers=observers)
             spans.start(case.tag, 1e9)
             spans.step(1, 1, 1e9)

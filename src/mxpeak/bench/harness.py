@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Generic, TypedDict, TypeVar, Unpack
 
+from mxpeak.bench.partial import UnderWay, aborted, asked
 from mxpeak.comm.base import Communicator
 from mxpeak.configs.grid import GridCase, GridConfig
 from mxpeak.configs.run import PlaceConfig
@@ -40,15 +41,23 @@ AnyConfig = TypeVar("AnyConfig", bound=PlaceConfig)
 class Told(TypedDict, total=False):
     """What a run is told besides its configuration.
 
+    benchmark   its name, for a result that did not come to its end
     settings    each value of the configuration with its origin
     observers   of its spans, on rank 0
+    on_begin    hears of each case as it begins, on rank 0
     on_case     hears of each case as it ends, on rank 0 (None: it did not fit into memory, and was skipped)
+    follow      hears of the spans of each computation that is watched, on every rank
+    stop        why not to go on, by those who look on; asked on rank 0
     argv        the command line, for the result file
     """
 
+    benchmark: str
     settings: Mapping[str, Setting] | None
     observers: Sequence[Observer]
+    on_begin: Callable[[Any], None]
     on_case: Callable[[Any, Result | None], None]
+    follow: Callable[[Spans], None]
+    stop: Callable[[], str | None]
     argv: Sequence[str]
 
 
@@ -59,12 +68,42 @@ class Bench(Generic[AnyConfig]):
         settings = dict(told.get("settings") or {})
         self.config, self.comm, self.placement, self.kernels = config, comm, placement, kernels
         self.observers = told.get("observers", ()) if comm.rank == 0 else ()
+        self._told = told
+        self._under_way: UnderWay | None = None
         self.facts = facts_of(told.get("argv", ()), settings, comm, placement, kernels)
         self.budget = memory_budget(config, settings, comm)
 
+    def begin(self, case: Any) -> None:
+        """A case begins."""
+        self._under_way = UnderWay(case)
+        if self.comm.rank == 0 and (on_begin := self._told.get("on_begin")):
+            on_begin(case)
+
     def new_spans(self, *, watched: bool = True) -> Spans:
         """New spans, which the observers follow if `watched`."""
-        return Spans(self.observers if watched else (), self.kernels.stopwatch)
+        spans = Spans(self.observers if watched else (), self.kernels.stopwatch)
+        if watched and self._under_way is not None:
+            self._under_way.spans = spans
+        if watched and (follow := self._told.get("follow")):
+            follow(spans)
+        return spans
+
+    def stoppable(self, spans: Spans, comm: Communicator) -> Spans:
+        """The same spans, at whose steps the ranks of comm leave together if those who look on say so."""
+        spans.look = asked(comm, self._told.get("stop", lambda: None))
+        return spans
+
+    def sampled(self, time_s: float) -> None:
+        """One more measurement of the case has been taken."""
+        if self._under_way is not None:
+            self._under_way.samples_s.append(time_s)
+
+    def aborted(self, why: str) -> tuple[Any, Result] | None:
+        """The case that has begun, and what is known of it without asking other ranks; None if none has."""
+        if self._under_way is None:
+            return None
+        name = self._told.get("benchmark", "")
+        return self._under_way.case, aborted(name, self._under_way, self.facts, why)
 
     def slowest(self, work: Callable[[], object], comm: Communicator | None = None) -> float:
         """Do the work and return the seconds of the slowest rank, from a barrier on.  Collective over comm, or all."""
@@ -118,14 +157,22 @@ def run_cases(
     `check` and `make` are those of `opened`; `results` yields each case with its result, whole on rank 0, None where it
     does not fit.  Collective over comm.
     """
+    on_case = told.get("on_case")
     with opened(make, check, config, comm, told) as bench:
         found = []
-        for case, mine in results(bench):
-            result: Result | None = bench.comm.bcast_object(mine)
-            if comm.rank == 0 and (on_case := told.get("on_case")):
-                on_case(case, result)
-            if result is not None:
-                found.append(result)
+        try:
+            for case, mine in results(bench):
+                result: Result | None = bench.comm.bcast_object(mine)
+                if comm.rank == 0 and on_case:
+                    on_case(case, result)
+                if result is not None:
+                    found.append(result)
+        except Exception:
+            raise
+        except BaseException as ending:  # a signal: what is known so far is kept
+            if comm.rank == 0 and on_case and (known := bench.aborted(str(ending))):
+                on_case(*known)
+            raise
         return found
 
 

@@ -8,19 +8,21 @@ from functools import lru_cache, partial
 from typing import Any, Generic, Protocol, TypeVar, Unpack
 
 from mxpeak.bench.harness import Bench, Told, check_grids, node_cautions, peak_rss, phase_table, repeated, run_cases
+from mxpeak.bench.timeline import cut_off, events_a_rank, step_table, timeline
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.grid import Grid, make_grid
 from mxpeak.configs.lu import LuCase, LuConfig
-from mxpeak.errors import ResourceError
+from mxpeak.errors import ResourceError, StoppedError
 from mxpeak.kernels.contract import Kernels, Matrix
 from mxpeak.layout.block_cyclic import BlockCyclic
 from mxpeak.layout.entries import Entries
 from mxpeak.layout.grid import ProcessGrid
 from mxpeak.options import Setting
 from mxpeak.perf.counts import Footprint, hpl_flops
-from mxpeak.records import Result
+from mxpeak.records import Caution, Result
 from mxpeak.runtime.memory import memory_budget
 from mxpeak.runtime.placement import native_precisions, on_device, on_processor
+from mxpeak.solvers.blocks import Witness
 from mxpeak.solvers.lu import storage
 from mxpeak.spans import Spans
 
@@ -50,6 +52,10 @@ class Solve(Protocol):
     @property
     def spans(self) -> Spans:
         """Where they went."""
+
+    @property
+    def witness(self) -> Witness:
+        """What its diagonal blocks say."""
 
 
 AnySolve = TypeVar("AnySolve", bound=Solve)
@@ -207,21 +213,55 @@ def _result(problem: Problem[AnyCase, AnySolve], bench: LuBench, case: AnyCase, 
     Collective over the grid; the result is whole on its rank 0.
     """
     solves: list[AnySolve] = []
+    bench.begin(case)
 
     def solve_all() -> float:
         if n := bench.warm_up_n(case):
             problem.solve(bench, replace(case, n=n), grid, bench.new_spans(watched=False))
         for _ in range(bench.config.repeat):
-            solves.append(problem.solve(bench, case, grid, bench.new_spans()))
+            spans = bench.new_spans()
+            if bench.config.target is not None:
+                bench.stoppable(spans, grid.all)
+            if bench.config.trace is not None:
+                spans.record(events_a_rank(grid.all))
+            solves.append(problem.solve(bench, case, grid, spans))
+            bench.sampled(solves[-1].time_s)
         return min(one.time_s for one in solves)
 
-    limit = bench.limits(case, problem.precision(case), solve_all)
+    try:
+        limit = bench.limits(case, problem.precision(case), solve_all)
+    except StoppedError as stop:
+        known = bench.aborted(str(stop))
+        return known[1] if known and grid.all.rank == 0 else None
     best = min(solves, key=lambda one: one.time_s)
     phases, rss = phase_table(grid.all, best.spans), peak_rss(grid.all)
+    steps = step_table(bench.kernels, grid.all, best.spans)
+    trace = None if bench.config.trace is None else timeline(grid.all, best.spans)
     if grid.all.rank != 0:
         return None
     memory = problem.footprint(case, bench.config.on_gpu)(case.n, case.nb, case.P, case.Q)
-    return problem.result(bench, case, Runs(solves, limit, phases, memory, rss))
+    result = problem.result(bench, case, Runs(solves, limit, phases, memory, rss))
+    result.telemetry["steps"] = steps
+    result.telemetry["growth"] = {"largest": best.witness.largest, "block": [best.witness.block] * 2}
+    result.warnings += not_finite([one.witness for one in solves], case)
+    if trace is not None:
+        result.telemetry["trace"] = trace
+        result.warnings += cut_off(grid.all, trace)
+    return result
+
+
+def not_finite(witnesses: Sequence[Witness], case: LuCase) -> list[Caution]:
+    """Where an LU ceased to be finite, if one did: the block, its rows and columns, and who holds it."""
+    found = next((one for one in witnesses if one.not_finite is not None), None)
+    if found is None or found.not_finite is None:
+        return []
+    i, j = found.not_finite
+    rows, columns = (f"{b * case.nb} to {min((b + 1) * case.nb, case.n) - 1}" for b in (i, j))
+    text = (
+        f"not finite: block ({i}, {j}), rows {rows}, columns {columns}, on process ({i % case.P}, {j % case.Q}) of the "
+        f"grid, noticed in step {found.step}"
+    )
+    return [Caution("not-finite-block", text, "if the matrix is finite, test that process's node or device")]
 
 
 def dry_run_text(

@@ -10,6 +10,7 @@ from mxpeak.bench.harness import Bench, repeated
 from mxpeak.bench.rules import Violation
 from mxpeak.bench.stencil_sizes import Hierarchy as Held
 from mxpeak.bench.stencil_sizes import box_of, check_host_memory, fitted
+from mxpeak.bench.timeline import events_a_rank, timeline
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.solo import Solo
 from mxpeak.configs.sparse import SparseConfig
@@ -132,6 +133,12 @@ class SparseBench(Bench[AnySparse]):
         self.spans = self.new_spans()
         self.cautions: list[Caution] = []
 
+    def begin(self, case: Any) -> None:
+        """A case begins; all of it has the same spans."""
+        super().begin(case)
+        if self._under_way is not None:
+            self._under_way.spans = self.spans
+
     @property
     def rt(self) -> float:
         """Seconds to measure for."""
@@ -194,22 +201,9 @@ class SparseBench(Bench[AnySparse]):
     def traced(self, work: Callable[[], Any]) -> list[dict[str, Any]]:
         """Every span of some work on all ranks, seconds from a barrier on; whole on rank 0.  Collective."""
         self.comm.barrier()
-        begin = self.spans.record()
-        try:
-            work()
-        finally:
-            events = self.spans.recorded()
-        mine = [
-            {
-                "name": e.name,
-                "rank": self.comm.rank,
-                "lane": e.lane,
-                "begin_s": e.begin - begin,
-                "time_s": e.end - e.begin,
-            }
-            for e in events
-        ]
-        return [event for events in self.comm.gather_objects(mine) or [] for event in events]
+        self.spans.record(events_a_rank(self.comm))
+        work()
+        return timeline(self.comm, self.spans)
 
     def total(self, value: float) -> float:
         """The sum of everybody's value.  Collective."""

@@ -56,15 +56,15 @@ class Display:
             if self.request.benchmark.in_flops:
                 result.telemetry.setdefault("progress", list(self.progress.samples))
             self.results.append(result)
-            for text in self._texts:
+            for text in self._texts if result.status != "aborted" else ():  # those formats know only whole runs
                 text.case(result)
             self._show(result)
 
     def close(self) -> None:
         """End the reports."""
-        passed = sum(r.passed for r in self.results)
+        passed, failed = (sum(r.status == status for r in self.results) for status in ("valid", "invalid"))
         for text in self._texts:
-            text.footer(passed, len(self.results) - passed, self.skipped)
+            text.footer(passed, failed, self.skipped)
 
     def _open_texts(self, case: Any) -> None:
         own = self.request.benchmark.report

@@ -40,6 +40,7 @@ exit codes:
   3      ran, but the validation FAILED; of a scan: some ranks are slow or wrong
   4      valid, but below --min-gflops
   5      not enough memory or disk, or no such device
+  6      stopped by the guard: --target can no longer be reached, or a rank has stalled (--watchdog)
   128+n  ended by signal n
 """
 
@@ -100,7 +101,7 @@ def main(argv: list[str] | None = None) -> int:
     argv = (sys.argv[1:] if argv is None else argv) or NO_ARGUMENTS
     session = Session()
     try:
-        with interruptible():
+        with interruptible(session):
             import_extensions(os.environ)
             args = parsed(argv)
             return int(args.action(args, argv, session))
@@ -122,8 +123,9 @@ def main(argv: list[str] | None = None) -> int:
         session.say(f"mxpeak: error: out of memory: {error}; give a smaller -N, or a smaller --mem")
         return session.end(ExitCode.RESOURCE)
     except Interrupted as interrupted:
-        session.say(f"mxpeak: ended by signal {interrupted.number}")
-        return session.end(128 + interrupted.number)
+        if session.stalled is None:  # a stall is said by every rank
+            session.say(f"mxpeak: {interrupted}")
+        return session.end_late(interrupted.code)
     except Exception as error:
         from mxpeak.kernels.choose import device_failure
 

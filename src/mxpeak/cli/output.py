@@ -55,9 +55,13 @@ def refuse_existing(paths: Iterable[Path]) -> None:
             raise UsageError(f"{path} exists, and results are never overwritten; give another --out or --json")
 
 
-def check_file(path: Path, taken: Iterable[Path] = (), flag: str = "--json") -> None:
-    """Stop if a new file cannot be made at `path`, or if another result will be written there."""
-    refuse_existing([path])
+def check_file(path: Path, taken: Iterable[Path] = (), flag: str = "--json", *, replaced: bool = False) -> None:
+    """Stop if a new file cannot be made at `path`, or if another result will be written there.
+
+    `replaced`: a file that is there is to be replaced.
+    """
+    if not replaced:
+        refuse_existing([path])
     if path.absolute() in [other.absolute() for other in taken]:
         raise UsageError(f"{flag} {path} is one of the run's own result files; leave {flag} out, or name another file")
     try:

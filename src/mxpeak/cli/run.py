@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from mxpeak.bench.registry import BENCHMARKS, load
 from mxpeak.cli.ranks import on_ranks
 from mxpeak.cli.request import Request, add_options, requests, settings_table
+from mxpeak.cli.session import Interrupted
 from mxpeak.configs.run import OutputConfig, RunConfig
 from mxpeak.errors import ExitCode, MxpeakError, UsageError
 from mxpeak.records import Result, document, rate_text, to_json
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from mxpeak.cli.display import Display
     from mxpeak.cli.output import Folder, Steady
     from mxpeak.cli.session import Session
+    from mxpeak.cli.watching import Onlookers
 
 EXAMPLES = """\
 examples:
@@ -85,14 +87,31 @@ def run(args: argparse.Namespace, argv: list[str], session: Session) -> int:
 
 
 def _run(benchmark: str, wanted: list[Request], argv: list[str], session: Session) -> int:
+    from mxpeak.cli.watching import looked_on
+
     if wanted[0].output.dry_run:
         return _dry_run(wanted, session)
+    forecasts: dict[str, Any] = {}  # of rank 0, which alone compares
+    session.on_root(lambda: forecasts.update(_forecasts(wanted, session)))
     folders = session.on_root(lambda: _prepare_files(benchmark, wanted))
     try:
-        return _run_all(benchmark, wanted, folders, argv, session)
+        with looked_on(wanted[0].output, benchmark, argv, session) as onlookers:
+            onlookers.forecasts = forecasts
+            return _run_all(benchmark, wanted, folders, argv, session, onlookers)
     finally:
         if session.rank == 0:
             _remove_if_empty(folders)
+
+
+def _forecasts(wanted: list[Request], session: Session) -> dict[str, Any]:
+    """What every case should take by its --baseline, by benchmark."""
+    compared = [request for request in wanted if getattr(request.config, "baseline", None) is not None]
+    if not compared:
+        return {}
+    from mxpeak.cli.baseline import forecasts_of
+
+    assert session.comm is not None
+    return {request.benchmark.name: forecasts_of(request, session.comm.size) for request in compared}
 
 
 def _prepare_files(benchmark: str, wanted: list[Request]) -> list[Folder]:
@@ -110,9 +129,14 @@ def _prepare_files(benchmark: str, wanted: list[Request]) -> list[Folder]:
         if output.json not in (None, "-"):
             check_file(Path(output.json or ""), taken=taken)
             taken.append(Path(output.json or ""))
+        if output.events is not None:
+            check_file(Path(output.events), taken=taken, flag="--events")
+            taken.append(Path(output.events))
+        if output.prometheus is not None:
+            check_file(Path(output.prometheus), taken=taken, flag="--prometheus", replaced=True)
         for request in wanted:
-            if (timeline := request.config.timeline_file) is not None:
-                check_file(Path(timeline), taken=taken, flag="--trace")
+            if request.config.trace is not None:
+                check_file(Path(request.config.trace), taken=taken, flag="--trace")
             if (submission := request.config.submission_folder) is not None:
                 folders.append(empty_folder(submission, "--submit", not_in=folders[0].path))
     except UsageError:
@@ -134,27 +158,43 @@ def _dry_run(wanted: list[Request], session: Session) -> int:
     return ExitCode.VALID
 
 
-def _run_all(name: str, wanted: list[Request], folders: list[Folder], argv: list[str], session: Session) -> int:
+def _run_all(
+    name: str, wanted: list[Request], folders: list[Folder], argv: list[str], session: Session, onlookers: Onlookers
+) -> int:
     from mxpeak.cli.output import Steady
 
     stdout, stderr = Steady(sys.stdout), Steady(sys.stderr)
     displays: list[Display] = []
     codes: list[int] = []
-    for request in wanted:
-        display, code = _run_one(request, argv, session, stdout, stderr)
-        displays.append(display)
-        codes.append(code)
+    try:
+        for request in wanted:
+            codes.append(_run_one(request, argv, session, stdout, stderr, onlookers, displays))
+    except Interrupted:
+        if session.rank == 0:
+            _finish(name, displays, folders, session, stdout)  # with what is known so far
+        raise
     if session.rank == 0:
         codes.append(_finish(name, displays, folders, session, stdout))
+        codes.append(onlookers.trouble(session))
     assert session.comm is not None
-    return int(session.comm.bcast_object(_worst(codes)))
+    code = int(session.comm.bcast_object(_worst(codes)))
+    onlookers.close(code)
+    return code
 
 
 def _run_one(
-    request: Request, argv: list[str], session: Session, stdout: Steady, stderr: Steady
-) -> tuple[Display, int]:
-    """Run one benchmark; an error that all ranks raise ends it, and not the benchmarks after it."""
+    request: Request,
+    argv: list[str],
+    session: Session,
+    stdout: Steady,
+    stderr: Steady,
+    onlookers: Onlookers,
+    displays: list[Display],
+) -> int:
+    """Run one benchmark, with a display of its own; an error that all ranks raise ends it alone."""
     from mxpeak.cli.display import Display, PlainProgress
+    from mxpeak.cli.watching import stalls_noticed
+    from mxpeak.options import stall_limits
     from mxpeak.watch.progress import Progress, is_terminal
 
     assert session.comm is not None
@@ -164,6 +204,13 @@ def _run_one(
     kind = Progress if request.benchmark.in_flops else PlainProgress
     progress = kind(sys.stderr, os.environ, mode)
     display = Display(request, session.comm.size, progress, stdout, stderr, color)
+    displays.append(display)
+    watched = onlookers.of_benchmark(request, progress)
+
+    def on_case(case: Any, result: Result | None) -> None:
+        display.on_case(case, result)
+        onlookers.end(result)
+
     try:
         module = import_module(request.benchmark.module)
         if not output.quiet:
@@ -172,13 +219,17 @@ def _run_one(
         if not output.quiet and hasattr(module, "forewarnings"):  # of rules that the run will break
             for line in module.forewarnings(request.config, session.comm):
                 session.say(f"note: {line}")
-        with closing(progress):
+        with closing(progress), stalls_noticed(stall_limits(request.config.watchdog), session) as follow:
             module.run(
                 request.config,
                 session.comm,
                 settings=request.settings,
-                observers=[progress] if session.rank == 0 else [],
-                on_case=display.on_case,
+                benchmark=request.benchmark.name,
+                observers=watched.observers if session.rank == 0 else [],
+                on_begin=watched.begin,
+                on_case=on_case,
+                follow=follow,
+                stop=watched.reason,
                 argv=argv,
             )
         code = _verdict_code(display.results, display.skipped, request.config.min_gflops)
@@ -189,13 +240,15 @@ def _run_one(
         session.say(f"mxpeak: error: {error}")
         code = int(error.exit_code)
     display.close()
-    return display, code
+    return code
 
 
 def _verdict_code(results: list[Result], skipped: int, min_gflops: float | None) -> int:
     """How a run that came to its end went, as rank 0 sees it."""
-    if any(not r.passed for r in results):
+    if any(r.status == "invalid" for r in results):
         return ExitCode.FAILED
+    if any(r.status == "aborted" for r in results):
+        return ExitCode.GUARD
     if skipped:
         return ExitCode.RESOURCE
     best = max((r.result.get("rate_flops") or 0.0 for r in results), default=0.0)
@@ -204,7 +257,7 @@ def _verdict_code(results: list[Result], skipped: int, min_gflops: float | None)
 
 def _worst(codes: list[int]) -> int:
     """The code of several runs: a bug or a mistake before a failed check before a slow run before a good one."""
-    order = (ExitCode.BUG, ExitCode.USAGE, ExitCode.FAILED, ExitCode.RESOURCE, ExitCode.BELOW_TARGET)
+    order = (ExitCode.BUG, ExitCode.USAGE, ExitCode.FAILED, ExitCode.GUARD, ExitCode.RESOURCE, ExitCode.BELOW_TARGET)
     return next((code for code in order if code in codes), ExitCode.VALID)
 
 
@@ -233,25 +286,27 @@ def _finish(name: str, displays: list[Display], folders: list[Folder], session: 
     return code
 
 
-def _traces(displays: list[Display]) -> dict[str, list[Any]]:
-    """The timelines, by the files that they go to; they are no part of the result file."""
-    found = {}
+def _traces(displays: list[Display]) -> dict[str, list[tuple[str, list[Any]]]]:
+    """The timelines of the cases, by the files that they go to; they are no part of the result file."""
+    from mxpeak.report.text import size_text
+
+    found: dict[str, list[tuple[str, list[Any]]]] = {}
     for display in displays:
-        file = display.request.config.timeline_file
         for result in display.results:
-            events = result.telemetry.pop("trace", [])
-            if file is not None:
-                found[file] = events
+            events = result.telemetry.pop("trace", None)
+            if display.request.config.trace is not None and events is not None:
+                title = f"{result.benchmark} {size_text(result)}"
+                found.setdefault(display.request.config.trace, []).append((title, events))
     return found
 
 
-def _write_traces(traces: dict[str, list[Any]], session: Session) -> int:
+def _write_traces(traces: dict[str, list[tuple[str, list[Any]]]], session: Session) -> int:
     from mxpeak.cli.output import write_new
     from mxpeak.report.trace import chrome_trace
 
-    for path, events in traces.items():
+    for path, cases in traces.items():
         try:
-            write_new(Path(path), chrome_trace(events))
+            write_new(Path(path), chrome_trace(cases))
         except OSError as error:
             session.say(f"mxpeak: error: cannot write --trace {path}: {error.strerror}")
             return ExitCode.RESOURCE

@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 import traceback
+from _thread import interrupt_main
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from time import sleep
 from types import FrameType
 from typing import TYPE_CHECKING, TypeVar
 
@@ -17,22 +20,32 @@ if TYPE_CHECKING:
     from mxpeak.comm.base import Communicator
 
 T = TypeVar("T")
+#: Seconds that rank 0 is granted to write what it knows of a run that was ended, and a rank to end at all.
+LEAVE_S, LAST_S = 5.0, 20.0
 
 
 class Interrupted(BaseException):
     """A signal asks this process to end; no BaseException handler on the way out may mistake it for an error."""
 
     def __init__(self, number: int):
-        super().__init__(number)
-        self.number = number
+        super().__init__(f"ended by signal {number}")
+        self.code = 128 + number
+
+
+class StalledError(Interrupted):
+    """The watchdog found that this rank no longer gets on."""
+
+    def __init__(self, text: str):
+        BaseException.__init__(self, text)
+        self.code = int(ExitCode.GUARD)
 
 
 @contextmanager
-def interruptible() -> Iterator[None]:
+def interruptible(session: Session) -> Iterator[None]:
     """Turn SIGINT and SIGTERM into Interrupted, so that whatever is half done is undone on the way out."""
 
     def stop(number: int, frame: FrameType | None) -> None:
-        raise Interrupted(number)
+        raise Interrupted(number) if session.stalled is None else StalledError(session.stalled)
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -47,6 +60,8 @@ class Session:
 
     def __init__(self) -> None:
         self.comm: Communicator | None = None
+        self.stalled: str | None = None
+        self._heard = threading.Event()
 
     @property
     def rank(self) -> int:
@@ -85,6 +100,23 @@ class Session:
         if self.comm is not None and self.comm.size > 1:
             self.comm.abort(code)
         return code
+
+    def end_late(self, code: int) -> int:
+        """`end`, with time for rank 0 to leave what it knows, and for all to say where they stall."""
+        if self.comm is not None and self.comm.size > 1 and (self.rank != 0 or self.stalled is not None):
+            sleep(LEAVE_S)  # whoever ends first ends all
+        self._heard.set()
+        return self.end(code)
+
+    def stall(self, text: str) -> None:
+        """Say why this rank no longer gets on, and end it; called by another thread than the main one."""
+        name = f"[rank {self.rank} {os.uname().nodename}] "
+        with suppress(OSError):
+            print(f"{name}mxpeak: error: {text}", file=sys.stderr, flush=True)
+        self.stalled = f"{name}{text}"
+        interrupt_main(signal.SIGTERM)
+        if not self._heard.wait(LAST_S):  # the main thread hangs where it hears no signal
+            os._exit(ExitCode.GUARD)
 
     def fail(self, text: str, code: int) -> int:
         """Say what happened to this rank, and end all ranks."""

@@ -93,6 +93,21 @@ class Request(Protocol):
         """Return once it is complete."""
 
 
+#: The requests that this process waits for, the innermost last: for whoever asks why nothing goes on.
+WAITED_FOR: list[Request] = []
+
+
+def about(request: Request | None) -> str:
+    """What a request stands for, such as `a message from rank 3`, by the whole program's ranks; empty if unknown."""
+    say: Callable[[], str] = getattr(request, "about", str)
+    return say()
+
+
+def waits_for() -> str:
+    """What this process waits for, as far as its communicators say; may be asked by another thread."""
+    return next((text for request in reversed(WAITED_FOR[:]) if (text := about(request))), "")
+
+
 class Communicator(Protocol):
     """A group of ranks 0 … size-1 that talk to each other.  All but isend, irecv and with_transport are collective.
 
@@ -163,6 +178,10 @@ class Arrival:
             self._request.wait()
             self._bring()
 
+    def about(self) -> str:
+        """What its receive stands for."""
+        return about(self._request)
+
     def _bring(self) -> None:
         assert self._land is not None
         self._land()
@@ -205,6 +224,10 @@ class Task:
         """Whether the algorithm has ended on this rank."""
         return self._steps is None
 
+    def about(self) -> str:
+        """What it waits for."""
+        return about(self._pending) if self._pending is not None else ""
+
     def test(self) -> bool:
         """Go as far as is possible without waiting; whether the algorithm has ended."""
         while self._pending is not None and self._pending.test():
@@ -233,8 +256,14 @@ class _FirstOf:
 
     def wait(self) -> None:
         """Drive them in turn, and give the core to whoever else wants it."""
+        WAITED_FOR.append(self)
         while not self.test():
             sched_yield()
+        WAITED_FOR.pop()
+
+    def about(self) -> str:
+        """What all of them stand for."""
+        return ", ".join(filter(None, map(about, self._requests)))
 
 
 def in_turn(*algorithms: Steps) -> Steps:

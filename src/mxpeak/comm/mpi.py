@@ -22,7 +22,7 @@ mpi4py.rc.thread_level = "funneled"  # only the main thread communicates; it spa
 import numpy as np  # noqa: E402
 from mpi4py import MPI  # noqa: E402
 
-from mxpeak.comm.base import ARRAYS, Buffer, Communicator, DeviceTransport, Request, Transport, arrival  # noqa: E402
+from mxpeak.comm.base import ARRAYS, WAITED_FOR, Buffer, Communicator, DeviceTransport, Request, Transport, arrival  # noqa: E402
 from mxpeak.errors import UsageError  # noqa: E402
 
 
@@ -46,18 +46,27 @@ _idle: Callable[[], None] = getattr(os, "sched_yield", lambda: None)
 
 
 class _Pending:
-    """An MPI request under way."""
+    """An MPI request under way; with whom, or what for."""
 
-    __slots__ = ("test",)
+    __slots__ = ("_what", "_who", "test")
 
-    def __init__(self, request: MPI.Request):
+    def __init__(self, request: MPI.Request, what: str, who: int | None = None):
         self.test: Callable[[], bool] = request.Test
+        self._what, self._who = what, who
 
     def wait(self) -> None:
         """Test until it is complete."""
         test = self.test
+        if test():
+            return
+        WAITED_FOR.append(self)
         while not test():
             _idle()
+        WAITED_FOR.pop()
+
+    def about(self) -> str:
+        """What it stands for."""
+        return self._what if self._who is None else f"{self._what} rank {self._who}"
 
 
 class Mpi:
@@ -70,6 +79,9 @@ class Mpi:
         self.transport = transport
         self.rank: int = comm.Get_rank()
         self.size: int = comm.Get_size()
+        #: The ranks of the whole program by this group's.
+        self._world: list[int] = comm.Get_group().Translate_ranks(None, MPI.COMM_WORLD.Get_group())
+        self._all = f"all {self.size} ranks of {self._world[0]} to {self._world[-1]}"
         # MPI errors become exceptions, so that the traceback of the rank that failed is seen.
         comm.Set_errhandler(MPI.ERRORS_RETURN)
 
@@ -85,29 +97,30 @@ class Mpi:
 
     def isend(self, buffer: Buffer, dest: int, tag: int = 0) -> Request:
         """MPI_Isend."""
-        return _Pending(self._comm.Isend(self.transport.outgoing(buffer), dest, tag))
+        request = self._comm.Isend(self.transport.outgoing(buffer), dest, tag)
+        return _Pending(request, "a message to be taken by", self._world[dest])
 
     def irecv(self, buffer: Buffer, source: int, tag: int = 0) -> Request:
         """MPI_Irecv."""
         memory, land = self.transport.incoming(buffer)
-        return arrival(_Pending(self._comm.Irecv(memory, source, tag)), land)
+        return arrival(_Pending(self._comm.Irecv(memory, source, tag), "a message from", self._world[source]), land)
 
     def ibcast(self, buffer: Buffer, root: int) -> Request:
         """MPI_Ibcast."""
         memory, land = (self.transport.outgoing(buffer), None) if self.rank == root else self.transport.incoming(buffer)
-        return arrival(_Pending(self._comm.Ibcast(memory, root)), land)
+        return arrival(_Pending(self._comm.Ibcast(memory, root), "the broadcast of", self._world[root]), land)
 
     def allreduce(self, buffer: Buffer, op: str) -> None:
         """MPI_Iallreduce of fp64 numbers in place on the host, waited for politely: they are few."""
         if self.size > 1:
             numbers, land = self.transport.numbers(buffer)
-            _Pending(self._comm.Iallreduce(MPI.IN_PLACE, numbers, _op(op))).wait()
+            _Pending(self._comm.Iallreduce(MPI.IN_PLACE, numbers, _op(op)), f"a reduction over {self._all}").wait()
             if land is not None:
                 land()
 
     def barrier(self) -> None:
         """MPI_Ibarrier, waited for politely."""
-        _Pending(self._comm.Ibarrier()).wait()
+        _Pending(self._comm.Ibarrier(), f"a barrier of {self._all}").wait()
 
     def bcast_object(self, obj: Any, root: int = 0) -> Any:
         """A pickled broadcast: its length, then its bytes."""
@@ -115,10 +128,10 @@ class Mpi:
 
         message = bytearray(dumps(obj)) if self.rank == root else bytearray()
         length = bytearray(len(message).to_bytes(8, "little"))
-        _Pending(self._comm.Ibcast(length, root)).wait()
+        _Pending(self._comm.Ibcast(length, root), "the broadcast of", self._world[root]).wait()
         if self.rank != root:
             message = bytearray(int.from_bytes(length, "little"))
-        _Pending(self._comm.Ibcast(message, root)).wait()
+        _Pending(self._comm.Ibcast(message, root), "the broadcast of", self._world[root]).wait()
         return obj if self.rank == root else loads(bytes(message))
 
     def gather_objects(self, obj: Any, root: int = 0) -> list[Any] | None:
@@ -146,7 +159,8 @@ class Mpi:
     def agree(self, ok: bool) -> bool:
         """One reduction of a flag."""
         flag = bytearray([0 if ok else 1])
-        _Pending(self._comm.Iallreduce(MPI.IN_PLACE, [flag, MPI.UNSIGNED_CHAR], MPI.MAX)).wait()
+        request = self._comm.Iallreduce(MPI.IN_PLACE, [flag, MPI.UNSIGNED_CHAR], MPI.MAX)
+        _Pending(request, f"the word of {self._all}").wait()
         return flag[0] == 0
 
     def abort(self, code: int) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from mxpeak.configs.grid import GridCase, GridConfig
 from mxpeak.errors import UsageError
-from mxpeak.options import integer, known, listed, option
+from mxpeak.options import integer, known, listed, option, real
 
 #: The panel broadcasts, by HPL's numbers; `comm.broadcast.register` appends others.
 BCASTS = ["1ring", "1ringM", "2ring", "2ringM", "long", "longM", "lib", "ilib"]
@@ -63,6 +63,24 @@ class LuConfig(GridConfig, ABC):
         metavar="D,...",
         parse=listed(integer(0, 99)),
         group="grid",
+    )
+
+    target: float | None = option(
+        None,
+        "--target",
+        help="stop with exit code 6 once X GFLOP/s can no longer be reached",
+        metavar="X",
+        parse=real(0.0),
+        group="measuring",
+    )
+    baseline: str | None = option(
+        None,
+        "--baseline",
+        help="compare progress with the run of the same problem whose result is in FILE; last: with the newest in "
+        "mxpeak-out/",
+        metavar="FILE",
+        parse=str,
+        group="measuring",
     )
 
     # What only the benchmark's .dat can say: lines 3 and 4.

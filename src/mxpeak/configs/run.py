@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from mxpeak.options import Setting, boolean, device, integer, memory_budget, one_of, option, real
+from mxpeak.options import Setting, boolean, device, integer, memory_budget, one_of, option, real, stall_limit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,6 +104,24 @@ class RunConfig(PlaceConfig):
         group="measuring",
     )
 
+    watchdog: str = option(
+        "10,60",
+        "--watchdog",
+        help="end all ranks with exit code 6 once nothing happens on one for K times the longest step, and at least "
+        "for S seconds",
+        metavar="{K[,S],off}",
+        parse=stall_limit,
+        group="measuring",
+    )
+    trace: str | None = option(
+        None,
+        "--trace",
+        help="also write every span of the timed part, on all ranks, to FILE: for ui.perfetto.dev or chrome://tracing",
+        metavar="FILE",
+        parse=str,
+        group="output",
+    )
+
     @property
     def report_to(self) -> str:
         """Where an input file sends the benchmark's own report: stdout, stderr, or a file of this name."""
@@ -112,11 +130,6 @@ class RunConfig(PlaceConfig):
     @property
     def submission_folder(self) -> str | None:
         """The folder that takes the fields of a list's form."""
-        return None
-
-    @property
-    def timeline_file(self) -> str | None:
-        """The file that takes every span of a part of the run."""
         return None
 
     def as_run(self, case: Any, ranks: int) -> dict[str, Any]:
@@ -173,6 +186,22 @@ class OutputConfig(ShowConfig):
         "with --dat, as its line 4 says)",
         metavar="{text,hpl,mxp,hpcg}",
         parse=one_of("text", "hpl", "mxp", "hpcg"),
+        group="output",
+    )
+    events: str | None = option(
+        None,
+        "--events",
+        help="also write what happens to FILE as it happens, as JSON lines",
+        metavar="FILE",
+        parse=str,
+        group="output",
+    )
+    prometheus: str | None = option(
+        None,
+        "--prometheus",
+        help="keep metrics of the run in FILE, for Prometheus's textfile collector; FILE is replaced",
+        metavar="FILE",
+        parse=str,
         group="output",
     )
     color: str = option(

@@ -23,6 +23,13 @@ def largest(kernels: Kernels, everybody: Communicator, values: list[float]) -> l
     return list(found.tolist())
 
 
+def summed(kernels: Kernels, everybody: Communicator, values: list[float]) -> list[float]:
+    """The sum of everybody's values, entry by entry.  Collective."""
+    found = kernels.xp.asarray(values, dtype=kernels.xp.float64)
+    everybody.allreduce(found, "sum")
+    return list(found.tolist())
+
+
 def max_abs(kernels: Kernels, w: Vector) -> float:
     """The largest |w_i| on this rank, NaN if there is one, 0 if it has no entry."""
     return float(kernels.xp.max(kernels.xp.abs(w))) if len(w) else 0.0

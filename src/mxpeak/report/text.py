@@ -21,6 +21,8 @@ GREEN, RED, BOLD, PLAIN = "\x1b[32m", "\x1b[31m", "\x1b[1m", "\x1b[0m"
 
 def verdict(result: Result, *, verbose: bool = False, color: bool = False) -> str:
     """Did it pass, how fast, what share of the limit, how accurate; if `verbose`, where the time went, and who ran."""
+    if "aborted" in result.telemetry:
+        return f"{headline(result, color=color)}\n{_how_far(result)}"
     about = _sparse_lines(result, verbose=verbose) if result.benchmark in SPARSE else _dense_lines(result)
     lines = [headline(result, color=color), _emulation(result), *about, _tuned(result), *_broken_rules(result)]
     text = "\n".join(line for line in lines if line) + "\n"
@@ -45,6 +47,14 @@ def _told(value: Any) -> str:
         pairs = [v if isinstance(v, list | tuple) else (v,) for v in value]
         return ",".join("x".join(map(str, pair)) for pair in pairs)
     return str(value)
+
+
+def _how_far(result: Result) -> str:
+    """Why a run did not come to its end, and how far it had come."""
+    known = result.telemetry["aborted"]
+    if not known["step"]:
+        return f"  before its first step: {known['reason']}\n"
+    return f"  {known['computation']}, after step {known['step']}: {known['reason']}\n"
 
 
 def headline(result: Result, *, color: bool = False) -> str:

@@ -8,25 +8,33 @@ from typing import Any
 
 #: The lanes of a rank, from above.
 LANES = ("compute", "halo")
+#: Seconds between the timelines of two cases.
+GAP_S = 1e-3
 
 
-def chrome_trace(events: Sequence[Mapping[str, Any]]) -> str:
-    """The events of all ranks as JSON; times in microseconds."""
-    ranks = sorted({event["rank"] for event in events})
-    named = [_meta("process_name", rank, 0, f"rank {rank}") for rank in ranks]
-    named += [_meta("thread_name", rank, k, lane) for rank in ranks for k, lane in enumerate(LANES)]
-    spans = [
-        {
-            "name": event["name"],
-            "ph": "X",
-            "pid": event["rank"],
-            "tid": LANES.index(event["lane"]),
-            "ts": 1e6 * event["begin_s"],
-            "dur": 1e6 * event["time_s"],
-        }
-        for event in events
-    ]
-    return json.dumps({"displayTimeUnit": "ms", "traceEvents": [*named, *spans]}) + "\n"
+def chrome_trace(cases: Sequence[tuple[str, Sequence[Mapping[str, Any]]]]) -> str:
+    """The events of all ranks as JSON, one titled case after the other; times in microseconds."""
+    ranks = sorted({event["rank"] for _, events in cases for event in events})
+    lanes = [lane for lane in LANES if any(event["lane"] == lane for _, events in cases for event in events)]
+    found = [_meta("process_name", rank, 0, f"rank {rank}") for rank in ranks]
+    found += [_meta("thread_name", rank, LANES.index(lane), lane) for rank in ranks for lane in lanes]
+    begin_s = 0.0
+    for title, events in cases:
+        found.append({"name": title, "ph": "i", "s": "g", "pid": 0, "tid": 0, "ts": 1e6 * begin_s})
+        found += [_span(event, begin_s) for event in events]
+        begin_s += max((event["begin_s"] + event["time_s"] for event in events), default=0.0) + GAP_S
+    return json.dumps({"displayTimeUnit": "ms", "traceEvents": found}) + "\n"
+
+
+def _span(event: Mapping[str, Any], begin_s: float) -> dict[str, Any]:
+    return {
+        "name": event["name"],
+        "ph": "X",
+        "pid": event["rank"],
+        "tid": LANES.index(event["lane"]),
+        "ts": 1e6 * (begin_s + event["begin_s"]),
+        "dur": 1e6 * event["time_s"],
+    }
 
 
 def _meta(what: str, rank: int, lane: int, name: str) -> dict[str, Any]:

@@ -19,9 +19,11 @@ from mxpeak.comm.base import Steps, Task, all_of, together
 from mxpeak.comm.broadcast import broadcast
 from mxpeak.distributed.matrix import DistMatrix
 from mxpeak.distributed.vectors import largest
+from mxpeak.errors import StoppedError
 from mxpeak.kernels.contract import Kernels, Matrix
 from mxpeak.layout.schedule import LuStep, lu_steps
 from mxpeak.perf.counts import lu_flops_done
+from mxpeak.solvers.blocks import DiagonalBlocks
 from mxpeak.solvers.update import pieces
 from mxpeak.spans import Spans
 
@@ -45,12 +47,15 @@ def storage(precision: str) -> str:
     return "fp64" if precision == "fp64" else "fp32"
 
 
-def factorize(A: DistMatrix, options: MixedLuOptions, kernels: Kernels, spans: Spans) -> int:
+def factorize(
+    A: DistMatrix, options: MixedLuOptions, kernels: Kernels, spans: Spans, blocks: DiagonalBlocks | None = None
+) -> int:
     """Overwrite A by L (unit, below the diagonal) and U.  Returns 0, or 1 + the first column with a zero pivot.
 
+    `blocks` notes the diagonal blocks.
     |ΔA| <= 2·u_low·|L||U| + N·u_32·|L||U|; 2/3 N³ flops.  Collective over the grid.
     """
-    lu = _MixedLu(A, options, kernels, spans)
+    lu = _MixedLu(A, options, kernels, spans, blocks)
     lu.run()
     # The first column is the largest of the negatives.
     first = -int(largest(kernels, A.grid.all, [-float(lu.singular() or A.rows.n + 1)])[0])
@@ -60,14 +65,17 @@ def factorize(A: DistMatrix, options: MixedLuOptions, kernels: Kernels, spans: S
 class _MixedLu:
     """One factorization under way: its buffers, and the order of its work."""
 
-    def __init__(self, A: DistMatrix, options: MixedLuOptions, kernels: Kernels, spans: Spans):
-        self.A, self.options, self.kernels, self.spans = A, options, kernels, spans
+    def __init__(
+        self, A: DistMatrix, options: MixedLuOptions, kernels: Kernels, spans: Spans, blocks: DiagonalBlocks | None
+    ):
+        self.A, self.options, self.kernels, self.spans, self.blocks = A, options, kernels, spans, blocks
         self.steps = lu_steps(A.rows.n, A.nb, A.grid.P, A.grid.Q)
         self.zero_pivots = kernels.xp.zeros(len(self.steps))  # looked at when all is done: until then nobody waits
         self.buffers = [_Buffers(A, options.precision, kernels) for _ in range(min(2, options.lookahead + 1))]
 
     def run(self) -> None:
         """All steps; with look-ahead the next one's panels are made and sent while this one's update goes on."""
+        self.spans.step(0, len(self.steps), 0.0)  # what came before belongs to none of them
         panels = self.begin(self.steps[0]) if self.steps else None
         for step, following in zip(self.steps, [*self.steps[1:], None]):
             assert panels is not None
@@ -80,7 +88,12 @@ class _MixedLu:
                 self.update(panels, step.j1)
                 upcoming = self.begin(following) if following else None
             n = self.A.rows.n
-            self.spans.step(step.k + 1, len(self.steps), lu_flops_done(n, n - step.j1))
+            try:
+                self.spans.step(step.k + 1, len(self.steps), lu_flops_done(n, n - step.j1))
+            except StoppedError:
+                if upcoming:
+                    self.wait(upcoming)  # nothing may be under way when all ranks leave
+                raise
             panels = upcoming
 
     # --- lines 7-28: the panels
@@ -101,6 +114,8 @@ class _MixedLu:
                 kernels.copy(A11, to.D)
                 kernels.factor_block(to.D, self.zero_pivots[step.k : step.k + 1])
                 kernels.copy(to.D, A11)
+                if self.blocks is not None:
+                    self.blocks.note(step.k, A11)
         ways = [(grid.row, step.q)] * to.in_row + [(grid.column, step.p)] * to.in_column
         to.block = Task(together(*(broadcast("ilib", comm, to.D_message, root) for comm, root in ways)))
 

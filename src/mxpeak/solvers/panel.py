@@ -84,8 +84,8 @@ class FactoredPanel:
         panel = Panel(self.rows, self.L11, self._tail, A.rows, il0, self._top, plan, options.pfact)
         with spans("rfact"):
             outcome = kernels.factor_panel(panel, exchange if column.size > 1 else None)
-        spans.add("pfact", outcome.leaf_s)
-        spans.add("mxswp", outcome.swap_s)
+        spans.add("pfact", outcome.leaf_s, scattered=True)
+        spans.add("mxswp", outcome.swap_s, scattered=True)
 
         if self._top:
             kernels.copy(self.L11, A[step.j0 : step.j1, step.j0 : step.j1])

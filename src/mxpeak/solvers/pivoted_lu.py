@@ -11,12 +11,15 @@ The matrix is augmented, [A | b], so its last column ends as b̂ = L^-1 P b.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from os import sched_yield
 from typing import Protocol
 
 from mxpeak.distributed.matrix import DistMatrix
+from mxpeak.errors import StoppedError
 from mxpeak.kernels.contract import Kernels, Matrix
 from mxpeak.layout.schedule import LuStep, lu_steps, split_columns
 from mxpeak.perf.counts import lu_flops_done
+from mxpeak.solvers.blocks import DiagonalBlocks
 from mxpeak.solvers.panel import FactoredPanel, PanelOptions
 from mxpeak.solvers.row_swap import RowSwap, SwapBuffers, SwapOptions, swap_buffers
 from mxpeak.solvers.update import pieces
@@ -45,13 +48,16 @@ class PivotedLuOptions:
     forwards: bool = True
 
 
-def factorize(A: DistMatrix, options: PivotedLuOptions, kernels: Kernels, spans: Spans) -> int:
+def factorize(
+    A: DistMatrix, options: PivotedLuOptions, kernels: Kernels, spans: Spans, blocks: DiagonalBlocks | None = None
+) -> int:
     """Overwrite [A | b] (N×(N+1)) by U above the diagonal and b̂ in the last column; what is below U is not L.
 
-    Returns 0, or 1 + the first column for which no non-zero pivot was left.  Collective over the grid.
+    Returns 0, or 1 + the first column for which no non-zero pivot was left.  Collective over the grid.  `blocks` notes
+    the diagonal blocks.
     |ΔA| <= N·u·|L||U|; 2/3 N³ flops.
     """
-    lu = _PivotedLu(A, options, kernels, spans)
+    lu = _PivotedLu(A, options, kernels, spans, blocks)
     if options.lookahead == 0:
         lu.plain()
     else:
@@ -65,8 +71,10 @@ class _PivotedLu:
     Sections of local columns, from left to right: finished | ahead (the next panel, where it is ours) | left | right.
     """
 
-    def __init__(self, A: DistMatrix, options: PivotedLuOptions, kernels: Kernels, spans: Spans):
-        self.A, self.options, self.kernels, self.spans = A, options, kernels, spans
+    def __init__(
+        self, A: DistMatrix, options: PivotedLuOptions, kernels: Kernels, spans: Spans, blocks: DiagonalBlocks | None
+    ):
+        self.A, self.options, self.kernels, self.spans, self.blocks = A, options, kernels, spans, blocks
         self.singular = 0
         self.steps = lu_steps(A.rows.n, A.nb, A.grid.P, A.grid.Q)
         self.end = A.cols.local_size
@@ -102,7 +110,7 @@ class _PivotedLu:
                 with self.kernels.side_stream():
                     upcoming = self.next_panel(following, panel) if following else None
                 self.swap_and_update(panel, self.trailing(following or step), self.end, self._left, upcoming)
-                self.report(panel)
+                self.report(panel, upcoming)
                 panel = upcoming
 
     def splits(self, step: LuStep) -> bool:
@@ -133,7 +141,7 @@ class _PivotedLu:
         if self.splits(following):
             right = self.begin_swap(upcoming, self.split_at, self.end, self._right)
         self.update(panel, left, ahead, right)  # UPDATE1 hides RS2 of the next step
-        self.report(panel)
+        self.report(panel, right)
         return upcoming, right
 
     # --- the phases
@@ -158,6 +166,8 @@ class _PivotedLu:
             if before is not None:
                 self.subtract(panel.rows, before.L21_row, swap.U)
             panel.factor(self.options.panel, self.spans)
+            if self.blocks is not None and self.A.grid.p == step.p:
+                self.blocks.note(step.k, panel.L11)
             panel.fetch_pivots()
         panel.start_broadcast(self.options.panel)
         return panel
@@ -206,8 +216,14 @@ class _PivotedLu:
         with self.spans("update"), self.spans("gemm", flops=2.0 * m * n * jb):
             self.kernels.subtract_product(C, L21_row, U)
 
-    def report(self, panel: FactoredPanel) -> None:
+    def report(self, panel: FactoredPanel, *under_way: UnderWay | None) -> None:
         """Note a singular column, and tell the observers how far we are."""
         self.singular = self.singular or panel.singular
         n = self.A.rows.n
-        self.spans.step(panel.step.k + 1, len(self.steps), lu_flops_done(n, n - panel.step.j1))
+        try:
+            self.spans.step(panel.step.k + 1, len(self.steps), lu_flops_done(n, n - panel.step.j1))
+        except StoppedError:
+            for task in filter(None, under_way):  # nothing may be under way when all ranks leave
+                while not task.progress():
+                    sched_yield()
+            raise

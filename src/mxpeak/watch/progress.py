@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from mxpeak.records import rate_text, three_digits
 from mxpeak.spans import Step
+from mxpeak.watch.forecast import Forecast
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -30,6 +31,7 @@ class Progress:
     """An observer of spans that shows progress on `stream` and keeps up to 200 samples (elapsed_s, done_flops)."""
 
     def __init__(self, stream: TextIO, environ: Mapping[str, str], mode: str = "auto"):
+        self.forecast: Forecast | None = None
         self.samples: list[tuple[float, float]] = []
         self._stream = stream
         self._mode = mode
@@ -101,8 +103,13 @@ class Progress:
         left = (step.total_flops - step.done_flops) / overall if overall else 0.0
         return (
             f"{step.label}  {100 * share:3.0f} %  {duration(step.elapsed_s)}  "
-            f"now {rate_text(now)}  overall {rate_text(overall)}  {duration(left)} left"
+            f"now {rate_text(now)}  overall {rate_text(overall)}  {duration(left)} left{self._beside(step)}"
         )
+
+    def _beside(self, step: Step) -> str:
+        """How the run stands beside what was forecast, if anything was."""
+        beside = self.forecast.compared(step.elapsed_s, step.done_flops) if self.forecast else ""
+        return f"  {beside}" if beside else ""
 
     def _draw(self, text: str) -> None:
         from rich.console import Console

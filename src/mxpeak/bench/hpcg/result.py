@@ -29,13 +29,14 @@ MG_PARTS = ("gs", "restriction", "prolongation")
 
 @dataclass(frozen=True, slots=True)
 class Sets:
-    """The timed sets: seconds of each, iterations of all and how many each was to take, residuals, phases."""
+    """The timed sets: seconds of each, iterations of all, how many each was to take, residuals, phases, times."""
 
     samples_s: list[float]
     iterations: int
     steps: int
     norms: Norms
     phases: dict[str, Any]
+    by_step: dict[str, Any]
 
     @property
     def count(self) -> int:
@@ -73,6 +74,7 @@ class Measured:
     optimize_s: float
     held_bytes: int
     setup_bytes: int
+    trace: list[dict[str, Any]] | None
 
     @property
     def passed(self) -> bool:
@@ -149,6 +151,7 @@ def hpcg_result(
         validation=_validation(one, reference),
         rules={"mode": config.mode, **ruling(broken)},
         samples_s=one.sets.samples_s,
+        telemetry={"steps": one.sets.by_step, **({} if one.trace is None else {"trace": one.trace})},
         phases=one.table(*HPCG_MOTIFS, "halo"),
         warnings=[
             *bench.facts.cautions,

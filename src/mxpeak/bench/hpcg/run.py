@@ -19,7 +19,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Unpack
+from typing import Any, Unpack
 
 from mxpeak.bench.harness import Told, peak_rss, phase_table, run_cases
 from mxpeak.bench.hpcg.check import Norms, spectral_test, symmetry_test
@@ -39,6 +39,7 @@ from mxpeak.bench.sparse import (
     without_effect,
 )
 from mxpeak.bench.stencil_sizes import box_of, line
+from mxpeak.bench.timeline import step_table
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.solo import Solo
 from mxpeak.distributed.stencil import Made, make_stencil, weights
@@ -71,6 +72,7 @@ def _check(config: HpcgConfig, comm: Communicator) -> Box:
 
 
 def _results(bench: SparseBench[HpcgConfig]) -> Iterator[tuple[HpcgConfig, Result | None]]:
+    bench.begin(bench.config)
     yield bench.config, Hpcg(bench).result()
 
 
@@ -153,6 +155,7 @@ class Hpcg:
             rt = 0.0  # one set will do for a run that failed
         sets = self._sets(system, storage, max(REFERENCE_STEPS, converged.steps), int(rt / slowest_s) + 1, rt)
         limits.append(bench.bandwidth(top.A))
+        trace = self._trace(system, sets.steps) if storage == storages(self._config)[0] else None
         return Measured(
             storage,
             made.described(self._box, 0),
@@ -167,7 +170,15 @@ class Hpcg:
             self._longest(made.optimize_s),
             bench.bytes_of(made, 0, 0),
             int(bench.total(made.setup_bytes)),
+            trace,
         )
+
+    def _trace(self, system: CgSystem, steps: int) -> list[dict[str, Any]] | None:
+        """Every span of one more set, where --trace asks for it.  Collective."""
+        if self._config.trace is None:
+            return None
+        system.restart_from_zero()
+        return self._bench.traced(lambda: conjugate_gradients(system, most=steps, tolerance=0.0))
 
     def _converged(self, system: CgSystem, storage: str, aim: float) -> tuple[Solve, float]:
         """A solve to the aim, and the seconds of the slowest rank.  Collective."""
@@ -198,8 +209,9 @@ class Hpcg:
             system.restart_from_zero()
             samples.append(self._bench.slowest(solve))
         self._bench.spans.finish()
-        phases = phase_table(self._comm, self._bench.spans)
-        return Sets(samples, sum(one.steps for one in solves), steps, Norms([one.residual for one in solves]), phases)
+        residuals, spans = Norms([one.residual for one in solves]), self._bench.spans
+        phases, by_step = phase_table(self._comm, spans), step_table(self._bench.kernels, self._comm, spans)
+        return Sets(samples, sum(one.steps for one in solves), steps, residuals, phases, by_step)
 
     def _watch(self, label: str, most: int) -> Callable[[int], None]:
         """Begin to show a computation of so many steps: what comes back is told how many are done."""

@@ -89,19 +89,6 @@ class HpgMxpConfig(SparseConfig):
         parse=one_of("standard", "fullscale"),
         group="precision and rules",
     )
-    trace: str | None = option(
-        None,
-        "--trace",
-        help="also write all spans of one restart cycle to FILE, for chrome://tracing",
-        metavar="FILE",
-        parse=str,
-        group="output",
-    )
-
-    @property
-    def timeline_file(self) -> str | None:
-        """The file of --trace."""
-        return self.trace
 
     def mg_precisions(self, levels: int) -> tuple[str, ...]:
         """The format of each level's matrix."""

@@ -57,11 +57,12 @@ class Validation:
 
 @dataclass(frozen=True, slots=True)
 class Solves:
-    """Timed solves: seconds of each, how each went, the phases of all."""
+    """Timed solves: seconds of each, how each went, the phases of all, their times by step."""
 
     samples_s: list[float]
     solves: list[Solve]
     phases: dict[str, Any]
+    by_step: dict[str, Any]
 
     @property
     def cycles(self) -> list[int]:
@@ -98,7 +99,7 @@ class Measured:
     optimize_s: float
     held_bytes: list[int]
     setup_bytes: int
-    trace: list[dict[str, Any]]
+    trace: list[dict[str, Any]] | None
 
     @property
     def passed(self) -> bool:
@@ -177,7 +178,7 @@ def hpg_mxp_result(
         rules=ruling(broken),
         samples_s=one.mixed.samples_s,
         phases={name: with_share(phase, limit) for name, phase in phases.items()},
-        telemetry={"trace": one.trace} if one.trace else {},
+        telemetry={"steps": one.mixed.by_step, **({} if one.trace is None else {"trace": one.trace})},
         warnings=[
             *bench.facts.cautions,
             *bench.cautions,

@@ -31,6 +31,7 @@ from mxpeak.bench.hpg_mxp.problem import MatrixFile, problem_of, read_file, size
 from mxpeak.bench.hpg_mxp.result import Measured, Solves, Validated, Validation, hpg_mxp_result
 from mxpeak.bench.hpg_mxp.rules import between, check, foreseen, storages
 from mxpeak.bench.sparse import SparseBench, seconds_for, without_admission, without_effect
+from mxpeak.bench.timeline import step_table
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.solo import Solo
 from mxpeak.distributed.stencil import Hierarchy, Made
@@ -61,6 +62,7 @@ def _check(config: HpgMxpConfig, comm: Communicator) -> None:
 
 def _results(bench: SparseBench[HpgMxpConfig]) -> Iterator[tuple[HpgMxpConfig, Result | None]]:
     file = None if bench.config.matrix is None else read_file(bench.config.matrix, bench.comm)
+    bench.begin(bench.config)
     yield bench.config, HpgMxp(bench, file).result()
 
 
@@ -158,7 +160,8 @@ class HpgMxp:
         timed = self._solves(made, mixed, f"{storage}: mixed", rt)
         reference = self._solves(made, double, f"{storage}: double", rt)
         limits.append(bench.bandwidth(double.outer))
-        trace = self._trace(made, mixed) if config.trace is not None and storage == storages(config)[0] else []
+        wanted = config.trace is not None and storage == storages(config)[0]
+        trace = self._trace(made, mixed) if wanted else None
         held_bytes = [bench.bytes_of(made, k, config.restart + 1) for k in range(2)]
         return Measured(
             storage,
@@ -232,7 +235,8 @@ class HpgMxp:
             watch = replace(watch, before=config.iterations * len(samples))
             samples.append(bench.slowest(partial(solve, config.iterations, watch)))
         bench.spans.finish()
-        return Solves(samples, done, phase_table(bench.comm, bench.spans))
+        by_step = step_table(bench.kernels, bench.comm, bench.spans)
+        return Solves(samples, done, phase_table(bench.comm, bench.spans), by_step)
 
     def _system(self, made: Made, hierarchy: Hierarchy, comm: Communicator, restart: int) -> MixedSystem:
         top = hierarchy.top

@@ -13,6 +13,7 @@ from mxpeak.layout.block_cyclic import BlockCyclic
 from mxpeak.layout.schedule import split_columns
 from mxpeak.perf.counts import hpl_flops
 from mxpeak.records import Caution, Result
+from mxpeak.solvers.blocks import Witness
 from mxpeak.solvers.residual import ResidualNorms
 from mxpeak.spans import Spans
 
@@ -32,6 +33,7 @@ class Solve:
     scaled: float
     singular: int
     spans: Spans
+    witness: Witness
 
 
 def hpl_result(bench: LuBench, case: HplCase, runs: Runs[Solve]) -> Result:

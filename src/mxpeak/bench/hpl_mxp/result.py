@@ -13,6 +13,7 @@ from mxpeak.bench.rules import ruling
 from mxpeak.errors import Outcome
 from mxpeak.perf.counts import hpl_flops, lu_flops
 from mxpeak.records import Caution, Result
+from mxpeak.solvers.blocks import Witness
 from mxpeak.solvers.proof import Proof
 from mxpeak.spans import Spans
 
@@ -50,6 +51,7 @@ class MxpSolve:
     unpreconditioned_factor: float | None
     unpreconditioned_steps: int | None  # at most the rules' fifty, where no law predicts them
     spans: Spans
+    witness: Witness
 
     def passed(self, threshold: float) -> bool:
         """Whether the solution is accurate, and its factors are those of an LU."""

@@ -34,6 +34,7 @@ from mxpeak.perf.counts import Footprint, hpl_flops, mxp_memory_bytes
 from mxpeak.precision import precision
 from mxpeak.records import Result
 from mxpeak.runtime.placement import native_precisions, on_device, on_processor
+from mxpeak.solvers.blocks import DiagonalBlocks
 from mxpeak.solvers.difficulty import condition_estimate, unpreconditioned_factor, unpreconditioned_steps
 from mxpeak.solvers.krylov import Solve
 from mxpeak.solvers.lu import MixedLuOptions, factorize, storage
@@ -139,6 +140,7 @@ def _after_the_clock(timed: _Timed, elapsed_s: float, start: float, end: float, 
         unpreconditioned_factor=unpreconditioned_factor(system, mxp),
         unpreconditioned_steps=_steps_without_factors(case, system, mxp),
         spans=timed.spans,
+        witness=timed.blocks.witness(with_l=True),
     )
 
 
@@ -164,6 +166,7 @@ class _Timed:
     ):
         self.case, self.grid, self.system, self.A = case, grid, system, A
         self.kernels, self.spans, self.forwards = kernels, spans, forwards
+        self.blocks = DiagonalBlocks(A, kernels)
         self.balance: Balance | None = None
         self.x: Vector = None
         self.done = Solve()
@@ -184,7 +187,7 @@ class _Timed:
                 self.balance = balance(self.A, kernels)
                 self.largest_a = 1.0  # what balancing brings the largest entry to
         options = MixedLuOptions(case.precision, case.bcast, min(case.depth, 1), self.forwards)
-        self.singular = factorize(self.A, options, kernels, spans)
+        self.singular = factorize(self.A, options, kernels, spans, self.blocks)
         kernels.wait()
         self.lu_s = time.perf_counter() - begin
 
@@ -196,7 +199,7 @@ class _Timed:
         self.x, self.done = refine(mxp, case.refine, restart=case.restart, target=target)
         self.refine_s = time.perf_counter() - begin
         spans.finish()
-        spans.add("other", max(0.0, spans.active_s - sum(map(spans.time_of, PARTS))))
+        spans.add("other", max(0.0, spans.active_s - sum(map(spans.time_of, PARTS))), scattered=True)
 
 
 def _norm(system: GeneratedSystem, kernels: Kernels) -> float:

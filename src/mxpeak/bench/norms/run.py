@@ -24,6 +24,7 @@ from mxpeak.bench.norms.config import NormsCase, NormsConfig
 from mxpeak.bench.norms.matrix import StoredMatrix, empty_matrix, generate
 from mxpeak.bench.norms.result import Runs, norms_result
 from mxpeak.bench.norms.sizes import Sizes, check, matrix_bytes, matrix_of, read_bytes, structure_of, without_effect
+from mxpeak.bench.timeline import events_a_rank, timeline
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.grid import Grid, make_grid
 from mxpeak.comm.solo import Solo
@@ -96,7 +97,7 @@ class NormBench(Bench[NormsConfig]):
 
     def _of_one_matrix(self, cases: Sequence[NormsCase]) -> Iterator[tuple[NormsCase, Result | None]]:
         """All that is asked of one matrix: it is made once, and freed when the last result is out."""
-        first, spans = cases[0], self.new_spans(watched=False)
+        first, spans = cases[0], self._unwatched()
         self._ready(first.dtype)
         with spans("generate", bytes=self._once(matrix_bytes(first))):
             A = empty_matrix(first, self._grid(first.P, first.Q), self.kernels.norms)
@@ -107,20 +108,33 @@ class NormBench(Bench[NormsConfig]):
                 reference = reference_norms(A, S, self.kernels.norms, self.new_spans())
             for case in same:
                 yield case, self._measured(case, A, S, reference, spans)
-                spans = self.new_spans(watched=False)  # what several cases share is booked with the first of them
+                spans = self._unwatched()  # what several cases share is booked with the first of them
+
+    def _unwatched(self) -> Spans:
+        """The spans of one case, for whose parts observers have spans of their own.  Collective."""
+        spans = self.new_spans(watched=False)
+        if self.config.trace is not None:
+            self.comm.barrier()
+            spans.record(events_a_rank(self.comm))
+        return spans
 
     def _measured(
         self, case: NormsCase, A: StoredMatrix, S: Structure, reference: Reference | None, spans: Spans
     ) -> Result | None:
         """The result of one case, on rank 0."""
+        self.begin(case)
         limits = self._bandwidth(case, A, spans)
         runs = self._timed(case, A, S, spans)
         limits += self._bandwidth(case, A, spans)
         phases = phase_table(A.grid.all, spans)
+        trace = None if self.config.trace is None else timeline(A.grid.all, spans)
         if reference is None:
             return None
         limit = max(limits, default=None)
-        return norms_result(case, S, runs, reference, limit, phases, self._sizes.memory(case), self.facts)
+        result = norms_result(case, S, runs, reference, limit, phases, self._sizes.memory(case), self.facts)
+        if trace is not None:
+            result.telemetry["trace"] = trace
+        return result
 
     def _timed(self, case: NormsCase, A: StoredMatrix, S: Structure, spans: Spans) -> Runs:
         """The norm, once for nothing and then as often as it takes.  Collective over the grid."""

@@ -1,0 +1,77 @@
+"""When a run did what: the times of its steps by phase, and every span of it, from all ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+from mxpeak.comm.base import Communicator
+from mxpeak.distributed.vectors import largest, summed
+from mxpeak.kernels.contract import Kernels
+from mxpeak.records import Caution
+from mxpeak.spans import MOST_EVENTS, Row, Spans
+
+#: Digits behind the point of seconds: spans are not known to more.
+DIGITS = 7
+
+
+def step_table(kernels: Kernels, comm: Communicator, spans: Spans) -> dict[str, Any]:
+    """The steps of the last computation as columns: mean and largest time of each phase over the ranks, step by step.
+
+    All ranks count the same steps.  The last row is what came after the last step.  Whole on rank 0.  Collective.
+    """
+    rows = [Row(0, 0.0, 0.0, {}), *spans.rows]
+    everybody = comm.gather_objects(list(rows[-1].phases))
+    names = comm.bcast_object(list(dict.fromkeys(name for mine in everybody or [] for name in mine)))
+    mine = [
+        after.phases.get(name, 0.0) - before.phases.get(name, 0.0) for name in names for before, after in pairwise(rows)
+    ]
+    mean = [time_s / comm.size for time_s in summed(kernels, comm, mine)] if mine else []
+    longest = largest(kernels, comm, mine) if mine else []
+    return {**columns(rows[1:], names, mean, longest), "ranks": comm.size}
+
+
+def columns(rows: Sequence[Row], names: Sequence[str], mean: list[float], longest: list[float]) -> dict[str, Any]:
+    """Rows as columns; of each phase, one after the other, the seconds of all rows."""
+    count = len(rows)
+    return {
+        "index": [row.index for row in rows],
+        "elapsed_s": [round(row.elapsed_s, DIGITS) for row in rows],
+        "done_flops": [row.done_flops for row in rows],
+        "phases": {
+            name: {
+                "time_s": [round(time_s, DIGITS) for time_s in mean[k * count : (k + 1) * count]],
+                "max_s": [round(time_s, DIGITS) for time_s in longest[k * count : (k + 1) * count]],
+            }
+            for k, name in enumerate(names)
+        },
+    }
+
+
+def events_a_rank(comm: Communicator) -> int:
+    """How many spans of each rank a timeline has room for."""
+    return max(1, MOST_EVENTS // comm.size)
+
+
+def timeline(comm: Communicator, spans: Spans) -> list[dict[str, Any]]:
+    """Every span since `record`, seconds from the start of the computation; whole on rank 0.  Collective."""
+    begin = spans.started
+    mine = [(e.name, e.lane, e.begin - begin, e.end - e.begin) for e in spans.recorded()]
+    return [
+        {"name": name, "rank": rank, "lane": lane, "begin_s": begin_s, "time_s": time_s}
+        for rank, events in enumerate(comm.gather_objects(mine) or [])
+        for name, lane, begin_s, time_s in events
+    ]
+
+
+def cut_off(comm: Communicator, events: list[dict[str, Any]]) -> list[Caution]:
+    """What to know of a timeline that had no room for all spans."""
+    most = events_a_rank(comm)
+    counts = [0] * comm.size
+    for event in events:
+        counts[event["rank"]] += 1
+    if max(counts) < most:
+        return []
+    text = f"--trace has room for {MOST_EVENTS} spans, {most} a rank: the timeline ends before the run does"
+    return [Caution("trace", text, "trace a smaller run")]

@@ -1,0 +1,80 @@
+"""--baseline: the recorded run that a run is compared with, found and checked before anything runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from mxpeak.cli.request import Request
+from mxpeak.errors import UsageError
+from mxpeak.runtime.placement import native_precisions, on_device, on_processor
+from mxpeak.watch.forecast import Forecast
+
+#: What two runs must have in common for one to forecast the other, as far as the benchmark has it; and their ranks.
+SAME = ("n", "precision", "generator", "refine", "scaling")
+
+
+def forecasts_of(request: Request, ranks: int) -> dict[Any, Forecast]:
+    """The forecast of every case of a request with a --baseline."""
+    config: Any = request.config
+    if config.n is None:
+        raise UsageError("--baseline forecasts one problem, and -N is left open; give -N")
+    config, settings = on_device(config, request.settings)
+    config, _ = on_processor(config, settings, native_precisions(config))
+    return forecasts(config.baseline, request.benchmark.name, config.cases(ranks), ranks)
+
+
+def forecasts(text: str, benchmark: str, cases: Iterable[Any], ranks: int) -> dict[Any, Forecast]:
+    """The forecast of every case, from the file `text`, or from the newest run in mxpeak-out/ (`last`)."""
+    path = _newest(benchmark) if text == "last" else Path(text)
+    recorded = [one for one in _results(path) if one.get("benchmark") == benchmark and one.get("status") == "valid"]
+    if not recorded:
+        raise UsageError(f"--baseline {path} holds no valid result of {benchmark}; give another FILE")
+    return {case: _forecast(path, recorded, case, ranks) for case in cases}
+
+
+def _newest(benchmark: str) -> Path:
+    files = sorted(Path("mxpeak-out").glob("*/result.json"), key=lambda file: file.stat().st_mtime, reverse=True)
+    for file in files:
+        if any(one.get("benchmark") == benchmark and one.get("status") == "valid" for one in _results(file)):
+            return file
+    raise UsageError(
+        f"--baseline last: no folder of mxpeak-out/ holds a valid result of {benchmark}; give --baseline FILE"
+    )
+
+
+def _results(path: Path) -> list[Mapping[str, Any]]:
+    try:
+        body = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"cannot read --baseline {path}: {error.strerror}") from None
+    except ValueError as error:
+        raise UsageError(f"--baseline {path} is not JSON: {error}; give the result.json of a run") from None
+    if not isinstance(body, dict) or not str(body.get("schema", "")).startswith("mxpeak.result"):
+        raise UsageError(f"--baseline {path} is no result of a run; give its result.json")
+    return list(body.get("results", [body]))
+
+
+def _forecast(path: Path, recorded: list[Mapping[str, Any]], case: Any, ranks: int) -> Forecast:
+    """The forecast of one case, by the newest result of the same problem."""
+    others = [_differences(one, case, ranks) for one in recorded]
+    for one, different in zip(reversed(recorded), reversed(others)):
+        if not different:
+            found = Forecast.of(one)
+            if found is None:
+                raise UsageError(f"--baseline {path} has no telemetry.steps: it is of an older version; run it again")
+            return found
+    nearest = min(others, key=len)
+    raise UsageError(
+        f"--baseline {path} is of another problem: {', '.join(nearest)}; give another FILE, or change that"
+    )
+
+
+def _differences(result: Mapping[str, Any], case: Any, ranks: int) -> list[str]:
+    """What differs, as `n is 1000 there and 2000 here`."""
+    problem = result.get("problem") or {}
+    there = {name: problem.get(name) for name in SAME} | {"ranks": (result.get("launch") or {}).get("ranks")}
+    here = {name: getattr(case, name, None) for name in SAME} | {"ranks": ranks}
+    return [f"{name} is {there[name]} there and {here[name]} here" for name in here if there[name] != here[name]]

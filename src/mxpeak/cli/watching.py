@@ -1,0 +1,155 @@
+"""Who looks on while a run goes on, on rank 0: the event file and the metrics file, from the first case to the end."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mxpeak import __version__
+from mxpeak.cli.request import Request
+from mxpeak.cli.session import Interrupted, Session
+from mxpeak.comm.base import waits_for
+from mxpeak.configs.run import OutputConfig
+from mxpeak.errors import ExitCode, MxpeakError
+from mxpeak.records import Result
+from mxpeak.report.text import size_text
+from mxpeak.spans import Observer, Spans
+from mxpeak.watch.events import SCHEMA, EventLog
+from mxpeak.watch.forecast import Forecast
+from mxpeak.watch.guard import Guard
+from mxpeak.watch.progress import Progress
+from mxpeak.watch.prometheus import Metrics
+from mxpeak.watch.watchdog import Watchdog
+
+
+class Onlookers:
+    """The files that follow a run; on other ranks than 0 there are none."""
+
+    def __init__(self, output: OutputConfig, benchmark: str, argv: Sequence[str], session: Session):
+        self.forecasts: Mapping[str, Mapping[Any, Forecast]] = {}
+        speaks, ranks = session.rank == 0, session.comm.size if session.comm else 1
+        host = os.uname().nodename
+        self.log = EventLog(Path(output.events)) if speaks and output.events else None
+        about = {"benchmark": benchmark, "version": __version__, "host": host, "ranks": str(ranks)}
+        self.metrics = Metrics(Path(output.prometheus), about) if speaks and output.prometheus else None
+        if self.log:
+            run = {"schema": SCHEMA, "benchmark": benchmark, "argv": list(argv), "ranks": ranks}
+            self.log.write("run started", **run, version=__version__, host=host, pid=os.getpid())
+
+    def of_benchmark(self, request: Request, progress: Progress) -> Watched:
+        """Those who look on while one benchmark runs."""
+        target = getattr(request.config, "target", None)
+        guard = None if target is None else Guard(1e9 * target)
+        return Watched(self, request.benchmark.name, progress, guard)
+
+    def end(self, result: Result | None) -> None:
+        """A case ended; None: it did not fit into memory."""
+        if self.log:
+            self.log.write("case skipped") if result is None else self.log.write("case finished", **_told(result))
+        if self.metrics and result is not None:
+            self.metrics.case(result, size_text(result))
+
+    def trouble(self, session: Session) -> int:
+        """The exit code of files that could not be written, once that has been said."""
+        lost = [(flag, one) for flag, one in (("--events", self.log), ("--prometheus", self.metrics)) if one]
+        lost = [(flag, one) for flag, one in lost if one.error is not None]
+        for flag, one in lost:
+            session.say(f"mxpeak: error: cannot write {flag} {one.path}: {one.error.strerror if one.error else ''}")
+        return ExitCode.RESOURCE if lost else ExitCode.VALID
+
+    def close(self, code: int) -> None:
+        """The run ended with this exit code."""
+        if self.log:
+            self.log.write("run ended", status=status_of(code), exit_code=code)
+            self.log.close()
+        if self.metrics:
+            self.metrics.ended(code)
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """One benchmark, and who looks on while it runs."""
+
+    onlookers: Onlookers
+    benchmark: str
+    progress: Progress
+    guard: Guard | None
+
+    @property
+    def observers(self) -> list[Observer]:
+        """Those that want to see each step, the guard last: others shall know the step that it ends."""
+        found: tuple[Observer | None, ...] = (self.progress, self.onlookers.log, self.onlookers.metrics, self.guard)
+        return [one for one in found if one is not None]
+
+    def begin(self, case: Any) -> None:
+        """A case begins."""
+        self.progress.forecast = self.onlookers.forecasts.get(self.benchmark, {}).get(case)
+        if self.guard:
+            self.guard.forecast = self.progress.forecast
+        if self.onlookers.log:
+            about = dataclasses.asdict(case) if dataclasses.is_dataclass(case) and not isinstance(case, type) else {}
+            self.onlookers.log.write("case started", benchmark=self.benchmark, case=about)
+
+    def reason(self) -> str | None:
+        """Why the case should be stopped; None: it should go on."""
+        return self.guard.reason() if self.guard else None
+
+
+@contextmanager
+def stalls_noticed(limits: tuple[float, float] | None, session: Session) -> Iterator[Callable[[Spans], None]]:
+    """End the run if this rank stalls; what comes back is told whose spans to look at."""
+    if limits is None:
+        yield lambda spans: None
+        return
+    watchdog = Watchdog(*limits, session.stall, waits_for)
+    watchdog.start()
+    try:
+        yield watchdog.follow
+    finally:
+        watchdog.stop()
+
+
+@contextmanager
+def looked_on(output: OutputConfig, benchmark: str, argv: Sequence[str], session: Session) -> Iterator[Onlookers]:
+    """Follow a run; an error or a signal on its way out is its end, too."""
+    onlookers = Onlookers(output, benchmark, argv, session)
+    try:
+        yield onlookers
+    except BaseException as error:
+        onlookers.close(_code(error))
+        raise
+
+
+def status_of(code: int) -> str:
+    """What an exit code says of a run, in the words of a result's status; `error` where there is no result."""
+    known = {ExitCode.VALID: "valid", ExitCode.FAILED: "invalid", ExitCode.BELOW_TARGET: "slow"}
+    return (
+        "aborted"
+        if code > 128 or code == ExitCode.GUARD
+        else {int(key): word for key, word in known.items()}.get(code, "error")
+    )
+
+
+def _code(error: BaseException) -> int:
+    if isinstance(error, Interrupted):
+        return error.code
+    return int(error.exit_code if isinstance(error, MxpeakError) else ExitCode.BUG)
+
+
+def _told(result: Result) -> dict[str, Any]:
+    """What an event says of a result: the figure and its validation in the same breath."""
+    figures = ("rate_flops", "rate_bytes", "time_s", "fraction_of_limit")
+    checks = ("passed", "residual", "threshold", "iterations")
+    return {
+        "benchmark": result.benchmark,
+        "case": size_text(result),
+        "status": result.status,
+        "result": {key: result.result[key] for key in figures if key in result.result},
+        "validation": {key: result.validation.get(key) for key in checks},
+        "samples_s": result.samples_s,
+    }

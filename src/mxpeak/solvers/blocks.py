@@ -1,0 +1,69 @@
+"""Diagonal blocks as witnesses of an LU: how large their entries became, and where numbers ceased to be finite.
+
+What is not finite in block (i, j) is so in all of row i, or column j, behind step min(i, j), and comes to a diagonal
+block in the end.  So nothing but the diagonal blocks is looked at on the way, jb² entries a step by the rank that has
+them in hand; which block it came from is looked for afterwards, and only if there is something to look for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import isfinite
+
+from mxpeak.distributed.matrix import DistMatrix
+from mxpeak.distributed.vectors import largest
+from mxpeak.kernels.contract import Kernels, Matrix
+from mxpeak.layout.schedule import LuStep, lu_steps
+
+
+@dataclass(frozen=True, slots=True)
+class Witness:
+    """What the diagonal blocks say; blocks are numbered from 0.
+
+    largest    the largest |entry| of a finite one, and which it is
+    not_finite the block (i, j) in which an entry was first not finite, as far as is known; None: all are finite
+    step       the step that came upon it
+    """
+
+    largest: float
+    block: int
+    not_finite: tuple[int, int] | None = None
+    step: int = 0
+
+
+class DiagonalBlocks:
+    """The largest |entry| of each diagonal block, noted by the ranks that have it in hand; nobody waits for it."""
+
+    def __init__(self, A: DistMatrix, kernels: Kernels):
+        self._A, self._kernels = A, kernels
+        self._steps = lu_steps(A.rows.n, A.nb, A.grid.P, A.grid.Q)
+        self._largest = kernels.xp.zeros(len(self._steps))
+
+    def note(self, k: int, D: Matrix) -> None:
+        """Block k is factored: D = L U, one over the other."""
+        xp = self._kernels.xp
+        self._largest[k : k + 1] = xp.max(xp.abs(D))
+
+    def witness(self, *, with_l: bool) -> Witness:
+        """What they say, once all is done; `with_l`: L lies below the diagonal of A.  Collective over the grid."""
+        found = largest(self._kernels, self._A.grid.all, list(self._largest.tolist()))
+        values = [value if isfinite(value) else -1.0 for value in found]
+        block = values.index(max(values)) if values else 0
+        bad = next((k for k, value in enumerate(found) if not isfinite(value)), None)
+        if bad is None:
+            return Witness(max(values, default=0.0), block)
+        return Witness(max(0.0, values[block]), block, self._origin(bad, with_l), bad + 1)
+
+    def _origin(self, k: int, with_l: bool) -> tuple[int, int]:
+        """The first block that is not finite, above block (k, k) or, where L is kept, to the left of it."""
+        here, before = self._steps[k], self._steps[:k]
+        above = next((b.k for b in before if not self._finite(b, here)), k)
+        left = next((b.k for b in before if with_l and not self._finite(here, b)), k)
+        above, left = (-int(x) for x in largest(self._kernels, self._A.grid.all, [-float(above), -float(left)]))
+        return (above, k) if above <= left else (k, left)
+
+    def _finite(self, row: LuStep, column: LuStep) -> bool:
+        """Whether this rank's part of a block is finite."""
+        block = self._A[row.j0 : row.j1, column.j0 : column.j1]
+        xp = self._kernels.xp
+        return 0 in block.shape or isfinite(float(xp.max(xp.abs(block))))

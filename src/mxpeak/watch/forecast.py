@@ -1,0 +1,46 @@
+"""What to expect of a run: when a recorded one had done how much of the same work."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+
+class Forecast:
+    """Seconds by which a recorded run had done so many flops; straight lines between its records."""
+
+    def __init__(self, elapsed_s: Sequence[float], done_flops: Sequence[float]):
+        points = sorted({0.0: 0.0, **dict(zip(done_flops, elapsed_s))}.items())
+        self._done = [done for done, _ in points]
+        self._elapsed = [seconds for _, seconds in points]
+
+    @classmethod
+    def of(cls, result: Mapping[str, Any]) -> Forecast | None:
+        """That of a result as it stands in a file; None where it recorded no steps.
+
+        What came after the last step, such as refinement, is left out: it is no part of any step here either.
+        """
+        steps = (result.get("telemetry") or {}).get("steps") or {}
+        elapsed_s, done_flops = steps.get("elapsed_s") or [], steps.get("done_flops") or []
+        return cls(elapsed_s[:-1], done_flops[:-1]) if len(elapsed_s) > 1 else None
+
+    def seconds(self, done_flops: float) -> float:
+        """When so many flops had been done."""
+        k = min(max(1, bisect_left(self._done, done_flops)), len(self._done) - 1)
+        (d0, d1), (s0, s1) = self._done[k - 1 : k + 1], self._elapsed[k - 1 : k + 1]
+        return s0 + (s1 - s0) * (done_flops - d0) / (d1 - d0)
+
+    def left(self, done_flops: float) -> float:
+        """Seconds that the rest of the steps took."""
+        return max(0.0, self._elapsed[-1] - self.seconds(done_flops))
+
+    def compared(self, elapsed_s: float, done_flops: float) -> str:
+        """How a run stands beside it, as people read it; nothing while there is nothing to compare."""
+        expected = self.seconds(done_flops)
+        if done_flops <= 0.0 or expected <= 0.0:
+            return ""
+        percent = round(100 * (elapsed_s / expected - 1.0))
+        if percent == 0:
+            return "as forecast"
+        return f"{abs(percent)} % {'slower' if percent > 0 else 'faster'} than forecast"

@@ -1,0 +1,140 @@
+"""How a run stands, as a text file of metrics that Prometheus collects (node_exporter's textfile collector).
+
+The file is replaced as a whole, by rename, and at most every five seconds: a reader never sees half of it.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from mxpeak.records import Result
+from mxpeak.spans import Step
+
+#: Seconds between two updates while steps are done, at least.
+UPDATE_S = 5.0
+#: The metrics: type, and what a reader is told of them.
+METRICS = {
+    "mxpeak_run_info": ("gauge", "1; which run this is"),
+    "mxpeak_running": ("gauge", "1 while the run goes on, 0 when it has ended"),
+    "mxpeak_start_time_seconds": ("gauge", "when the run began, in Unix time"),
+    "mxpeak_update_time_seconds": ("gauge", "when this file was written, in Unix time"),
+    "mxpeak_phase_elapsed_seconds": ("gauge", "time since the current computation began"),
+    "mxpeak_phase_steps_done": ("gauge", "steps of the current computation that are done"),
+    "mxpeak_phase_steps": ("gauge", "steps of the current computation"),
+    "mxpeak_phase_flops_done": ("gauge", "flops of the current computation that are done"),
+    "mxpeak_phase_flops": ("gauge", "flops of the current computation"),
+    "mxpeak_phase_rate_flops": ("gauge", "flop/s of the current computation so far"),
+    "mxpeak_cases_total": ("counter", "cases that have ended, by status"),
+    "mxpeak_result_rate_flops": ("gauge", "figure of merit of a finished case, in flop/s"),
+    "mxpeak_result_rate_bytes": ("gauge", "figure of merit of a finished case, in bytes a second"),
+    "mxpeak_result_time_seconds": ("gauge", "time of a finished case"),
+    "mxpeak_result_residual": ("gauge", "scaled residual of a finished case"),
+    "mxpeak_result_passed": ("gauge", "1 if the validation of a finished case passed, else 0"),
+    "mxpeak_exit_code": ("gauge", "exit code of the run, once it has ended"),
+}
+
+Labels = tuple[tuple[str, str], ...]
+
+
+class Metrics:
+    """The metrics of one run, kept and written; an observer of spans.  The first error is kept, and ends it."""
+
+    def __init__(self, path: Path, about: Mapping[str, str], clock: Callable[[], float] = time.time):
+        self.path = path
+        self.error: OSError | None = None
+        self._clock = clock
+        self._values: dict[str, dict[Labels, float]] = {name: {} for name in METRICS}
+        self._written_s = 0.0
+        self._set("mxpeak_run_info", 1.0, **about)
+        self._set("mxpeak_running", 1.0)
+        self._set("mxpeak_start_time_seconds", clock())
+        self._write()
+
+    def start(self, label: str, total_flops: float) -> None:
+        """A computation begins."""
+        self._written_s = 0.0
+        self._phase(label, 0, 0, 0.0, 0.0, total_flops)
+        self._write()
+
+    def step(self, step: Step) -> None:
+        """One more step is done: written where the last update is a while ago."""
+        if step.elapsed_s - self._written_s >= UPDATE_S:
+            self._written_s = step.elapsed_s
+            self._phase(step.label, step.index, step.count, step.elapsed_s, step.done_flops, step.total_flops)
+            self._write()
+
+    def finish(self, label: str, elapsed_s: float) -> None:
+        """The computation ended; what stands in the file stays until something else happens."""
+
+    def case(self, result: Result, name: str) -> None:
+        """A case has ended."""
+        about = {"benchmark": result.benchmark, "case": name}
+        counted = self._values["mxpeak_cases_total"]
+        key = (("benchmark", result.benchmark), ("status", result.status))
+        counted[key] = counted.get(key, 0.0) + 1.0
+        self._set("mxpeak_result_passed", float(result.passed), **about)
+        figures = {
+            "rate_flops": result.result.get("rate_flops"),
+            "rate_bytes": result.result.get("rate_bytes"),
+            "time_seconds": result.result.get("time_s"),
+            "residual": result.validation.get("residual"),
+        }
+        for figure, value in figures.items():
+            if value is not None:
+                self._set(f"mxpeak_result_{figure}", value, **about)
+        self._write()
+
+    def ended(self, code: int) -> None:
+        """The run has ended."""
+        for name in METRICS:
+            if name.startswith("mxpeak_phase_"):
+                self._values[name].clear()
+        self._set("mxpeak_running", 0.0)
+        self._set("mxpeak_exit_code", float(code))
+        self._write()
+
+    def text(self) -> str:
+        """The metrics in Prometheus's exposition format."""
+        lines: list[str] = []
+        for name, (kind, help_text) in METRICS.items():
+            if samples := self._values[name]:
+                lines += [f"# HELP {name} {help_text}", f"# TYPE {name} {kind}"]
+                lines += [f"{name}{_braces(labels)} {value!r}" for labels, value in samples.items()]
+        return "\n".join(lines) + "\n"
+
+    def _set(self, name: str, value: float, **labels: str) -> None:
+        self._values[name][tuple(labels.items())] = value
+
+    def _phase(self, label: str, index: int, count: int, elapsed_s: float, done: float, total: float) -> None:
+        figures = {
+            "elapsed_seconds": elapsed_s,
+            "steps_done": float(index),
+            "steps": float(count),
+            "flops_done": done,
+            "flops": total,
+            "rate_flops": done / elapsed_s if elapsed_s else 0.0,
+        }
+        for figure, value in figures.items():
+            self._values[f"mxpeak_phase_{figure}"] = {(("phase", label),): value}
+
+    def _write(self) -> None:
+        if self.error is not None:
+            return
+        self._set("mxpeak_update_time_seconds", self._clock())
+        part = self.path.with_name(f".{self.path.name}.{os.getpid()}.part")
+        try:
+            part.write_text(self.text(), encoding="utf-8")
+            part.replace(self.path)
+        except OSError as error:
+            self.error = error
+            with suppress(OSError):
+                part.unlink(missing_ok=True)
+
+
+def _braces(labels: Labels) -> str:
+    escaped = [(key, value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")) for key, value in labels]
+    return "{" + ",".join(f'{key}="{value}"' for key, value in escaped) + "}" if labels else ""

@@ -1,0 +1,294 @@
+"""A run is compared with a recorded one, and ended by all ranks together once its target is out of reach."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mxpeak.bench.hpl import run as hpl
+from mxpeak.bench.hpl.config import HplConfig
+from mxpeak.bench.hpl_mxp import run as hpl_mxp
+from mxpeak.bench.hpl_mxp.config import HplMxpConfig
+from mxpeak.bench.partial import asked
+from mxpeak.cli import main as cli
+from mxpeak.comm.solo import Solo
+from mxpeak.comm.threads import run_ranks
+from mxpeak.errors import StoppedError
+from mxpeak.records import Result
+from mxpeak.report.html import html_report
+from mxpeak.report.text import verdict
+from mxpeak.spans import Step
+from mxpeak.watch.forecast import Forecast
+from mxpeak.watch.guard import Guard
+from mxpeak.watch.progress import Progress
+from tests.support.cli import Bench, Comm, hpl_result, use_fakes
+from tests.support.result_file import VALIDATOR
+
+#: 100 flops, the first half of them twice as fast.
+RECORDED = Forecast([10.0, 30.0], [50.0, 100.0])
+
+
+def step(done: float, elapsed_s: float, total: float = 100.0) -> Step:
+    return Step("HPL", int(done), 100, done, total, elapsed_s)
+
+
+# --- the forecast -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("done", "seconds"), [(0, 0), (25, 5), (50, 10), (75, 20), (100, 30)])
+def test_a_forecast_is_when_a_recorded_run_had_done_as_much(done: float, seconds: float) -> None:
+    assert RECORDED.seconds(done) == pytest.approx(seconds)
+    assert RECORDED.left(done) == pytest.approx(30 - seconds)
+
+
+@pytest.mark.parametrize(
+    ("elapsed_s", "says"),
+    [(10.0, "as forecast"), (11.2, "12 % slower than forecast"), (9.0, "10 % faster than forecast")],
+)
+def test_the_progress_line_says_how_the_run_stands_beside_it(elapsed_s: float, says: str) -> None:
+    stream = io.StringIO()
+    progress = Progress(stream, {}, "always")
+    progress.forecast = RECORDED
+    progress.start("HPL", 100.0)
+    progress.step(step(50.0, elapsed_s))
+    assert stream.getvalue().rstrip().endswith(f"left  {says}")
+
+
+def test_what_came_after_the_last_step_is_no_part_of_a_forecast() -> None:
+    steps = {"elapsed_s": [10.0, 30.0, 99.0], "done_flops": [50.0, 100.0, 100.0]}
+    found = Forecast.of({"telemetry": {"steps": steps}})
+    assert found is not None
+    assert found.seconds(100.0) == 30.0
+    assert Forecast.of({"telemetry": {}}) is None
+
+
+# --- the guard --------------------------------------------------------------------------------------------------
+
+
+def guarded(target: float, pace: float, forecast: Forecast | None = None) -> tuple[int, str] | None:
+    """The step at which a run of 100 flops at an even pace is ended, and why; None: it is not."""
+    guard = Guard(target)
+    guard.forecast = forecast
+    guard.start("HPL", 100.0)
+    for k in range(1, 101):
+        guard.step(step(k, k / pace))
+        if (why := guard.reason()) is not None:
+            return k, why
+    return None
+
+
+@pytest.mark.parametrize("pace", [5.0, 5.2])
+def test_a_run_that_reaches_its_target_is_never_ended(pace: float) -> None:
+    assert guarded(5.0, pace) is None
+
+
+def test_a_run_that_cannot_reach_its_target_is_ended_once_that_is_certain() -> None:
+    found = guarded(8.0, 5.0)
+    assert found is not None
+    at, why = found
+    assert at == 10, "not before a tenth of the work, and not later"
+    assert why == (
+        "10.0 % of the work took 2.00 s, the rest takes 17.6 s at 102 % of the best rate seen, 5.00e-09 GFLOP/s; "
+        "that makes 5.09e-09 GFLOP/s, and --target is 8.00e-09 GFLOP/s"
+    )
+
+
+def test_a_slow_beginning_ends_no_run_that_can_make_up_for_it() -> None:
+    guard = Guard(8.0)
+    guard.start("HPL", 100.0)
+    elapsed_s = 0.0
+    for k in range(1, 101):
+        elapsed_s += 1 / 4 if k <= 4 else 1 / 10  # the whole: 100 flops in 10.6 s
+        guard.step(step(k, elapsed_s))
+        assert guard.reason() is None, k
+
+
+def test_the_rest_may_be_as_fast_as_the_baseline_was() -> None:
+    slow_then_fast = Forecast([40.0, 45.0], [50.0, 100.0])
+    alone, beside = guarded(2.0, 1.5), guarded(2.0, 1.5, slow_then_fast)
+    assert alone is not None
+    assert beside is not None
+    assert (alone[0], beside[0] > 50) == (10, True), "the second half may make up for the first"
+    assert "as the baseline took it" in beside[1]
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_all_ranks_leave_at_the_same_step(size: int) -> None:
+    def body(comm: Any) -> int:
+        reached = 0
+        look = asked(comm, lambda: "too slow" if reached >= 40 else None)
+        for k in range(1, 101):
+            reached = k
+            try:
+                look(step(k, float(k)))
+            except StoppedError:
+                return k
+        return 0
+
+    found = [body(Solo())] if size == 1 else run_ranks(size, body)
+    assert set(found) == {40}
+
+
+def test_nobody_is_asked_after_the_last_step() -> None:
+    asked(Solo(), lambda: "too late")(Step("HPL", 100, 100, 100.0, 100.0, 1.0))
+
+
+# --- benchmarks that are ended ----------------------------------------------------------------------------------
+
+
+def ended(bench: Any, config: Any, ranks: int, after: int) -> list[list[Result]]:
+    """What every rank's run gives if rank 0 wants to end it from its `after`-th look on."""
+    looks: list[int] = []
+
+    def stop() -> str | None:
+        looks.append(1)
+        return "for the test" if len(looks) >= after else None
+
+    if ranks == 1:
+        return [bench.run(config, Solo(), benchmark="hpl", stop=stop)]
+    return run_ranks(ranks, lambda comm: bench.run(config, comm, benchmark="hpl", stop=stop))
+
+
+@pytest.mark.parametrize(
+    ("grid", "options"),
+    [((1, 1), {}), ((2, 3), {}), ((2, 2), {"split": 0.5}), ((3, 1), {"depth": (0,)}), ((1, 3), {"bcast": ("longM",)})],
+)
+@pytest.mark.parametrize("after", [1, 4])
+def test_hpl_is_ended_on_every_grid_and_leaves_what_is_known(grid: Any, options: Any, after: int) -> None:
+    config = HplConfig(n=(97,), nb=(8,), grid=(grid,), warmup="none", threads=1, device="cpu", target=1.0, **options)
+    everybody = ended(hpl, config, grid[0] * grid[1], after)
+    for results in everybody:
+        (result,) = results
+        assert result.status == "aborted"
+    body = json.loads(json.dumps(everybody[0][0].as_dict()))
+    VALIDATOR.validate(body)
+    assert body["result"]["rate_flops"] is None
+    assert body["validation"]["passed"] is None
+    assert body["telemetry"]["aborted"]["reason"] == "for the test"
+    assert 1 <= body["telemetry"]["aborted"]["step"] < 13
+    assert body["telemetry"]["steps"]["phases"]["gemm"]["time_s"]
+    assert body["problem"]["n"] == 97
+
+
+def test_hpl_mxp_is_ended_and_the_next_case_runs() -> None:
+    config = HplMxpConfig(
+        n=(97, 53), nb=(8,), grid=((2, 2),), precision=("fp32",), warmup="none", threads=1, device="cpu", target=1.0
+    )
+    calls: list[int] = []
+
+    def stop() -> str | None:
+        calls.append(1)
+        return "for the test" if len(calls) == 1 else None
+
+    results = run_ranks(4, lambda comm: hpl_mxp.run(config, comm, benchmark="hpl-mxp", stop=stop))[0]
+    assert [result.status for result in results] == ["aborted", "valid"]
+
+
+def test_solves_that_were_finished_are_samples_of_a_run_that_was_not() -> None:
+    config = HplConfig(n=(97,), nb=(8,), repeat=3, warmup="none", threads=1, device="cpu", target=1.0)
+    (result,) = ended(hpl, config, 1, 15)[0]
+    assert result.status == "aborted"
+    assert len(result.samples_s) == 1
+
+
+def test_people_read_why_and_when_a_run_was_ended() -> None:
+    config = HplConfig(n=(97,), nb=(8,), warmup="none", threads=1, device="cpu", target=1.0)
+    (result,) = ended(hpl, config, 1, 1)[0]
+    first, second = verdict(result).splitlines()
+    assert first == "ABORTED  hpl  no rate"
+    assert second == "  HPL N=97, after step 1: for the test"
+    assert "ABORTED" in html_report(result.as_dict())
+
+
+# --- the command line -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Bench:
+    """A command line in an empty folder whose HPL and launcher are fakes."""
+    fake = Bench()
+    use_fakes(monkeypatch, tmp_path, Comm(), fake)
+    return fake
+
+
+def aborted(case: Any) -> Result:
+    return hpl_result(case, "aborted", 0.0)
+
+
+def test_a_run_that_was_ended_is_exit_code_six(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    bench.outcome = aborted
+    assert cli.main(["run", "hpl", "--target", "100", "--format", "hpl", "--out", "out"]) == 6
+    assert json.loads(Path("out/result.json").read_text())["status"] == "aborted"
+    assert "Finished      0 tests" in capsys.readouterr().out, "HPL's report knows only whole runs"
+
+
+def test_a_failed_check_counts_more_than_an_early_end(bench: Bench) -> None:
+    bench.outcome = lambda case: hpl_result(case, "invalid") if case.n == 10 else aborted(case)
+    assert cli.main(["run", "hpl", "-N", "10,20", "--target", "100"]) == 3
+
+
+def recorded(**values: Any) -> dict[str, Any]:
+    """The result file of a valid run of N = 1000 on one rank."""
+    steps = {"index": [1, 2, 2], "elapsed_s": [1.0, 2.0, 2.1], "done_flops": [6e8, 6.6e8, 6.6e8], "phases": {}}
+    return {
+        "schema": "mxpeak.result/1",
+        "benchmark": "hpl",
+        "status": "valid",
+        "problem": {"n": 1000},
+        "launch": {"ranks": 1},
+        "telemetry": {"steps": steps},
+        **values,
+    }
+
+
+def with_baseline(body: Any, *arguments: str) -> int:
+    Path("base.json").write_text(body if isinstance(body, str) else json.dumps(body))
+    return cli.main(["run", "hpl", *arguments, "--baseline", "base.json"])
+
+
+def test_a_baseline_of_the_same_problem_is_taken(bench: Bench) -> None:
+    assert with_baseline(recorded(), "-N", "1000") == 0
+    several = {"schema": "mxpeak.results/1", "results": [recorded(problem={"n": 7}), recorded()]}
+    assert with_baseline(several, "-N", "1000,7") == 0
+
+
+@pytest.mark.parametrize(
+    ("body", "arguments", "says"),
+    [
+        (recorded(), ["-N", "2000"], "is of another problem: n is 1000 there and 2000 here"),
+        (recorded(launch={"ranks": 4}), ["-N", "1000"], "ranks is 4 there and 1 here"),
+        (recorded(benchmark="hpl-mxp"), ["-N", "1000"], "holds no valid result of hpl"),
+        (recorded(status="aborted"), ["-N", "1000"], "holds no valid result of hpl"),
+        (recorded(telemetry={}), ["-N", "1000"], "has no telemetry.steps"),
+        (recorded(), [], "-N is left open; give -N"),
+        ("{", ["-N", "1000"], "is not JSON"),
+        ({"schema": "mxpeak.plan/1"}, ["-N", "1000"], "is no result of a run"),
+    ],
+)
+def test_a_baseline_that_forecasts_nothing_is_refused_before_the_run(
+    bench: Bench, capsys: pytest.CaptureFixture[str], body: Any, arguments: list[str], says: str
+) -> None:
+    assert with_baseline(body, *arguments) == 2
+    assert says in capsys.readouterr().err
+    assert not bench.calls
+    assert not Path("mxpeak-out").exists()
+
+
+def test_the_last_baseline_is_the_newest_valid_run(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["run", "hpl", "-N", "1000", "--baseline", "last"]) == 2
+    assert "no folder of mxpeak-out/ holds a valid result of hpl" in capsys.readouterr().err
+    folder = Path("mxpeak-out/one")
+    folder.mkdir(parents=True)
+    (folder / "result.json").write_text(json.dumps(recorded()))
+    assert cli.main(["run", "hpl", "-N", "1000", "--baseline", "last"]) == 0
+
+
+def test_benchmarks_that_measure_for_a_set_time_have_no_target(
+    bench: Bench, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["run", "hpcg", "--target", "100"]) == 2
+    assert "does not know --target" in capsys.readouterr().err

@@ -1,0 +1,200 @@
+"""A rank that no longer gets on is noticed, says where it stands, and ends all; one that is only slow is left alone."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mxpeak.cli import main as cli
+from mxpeak.cli import session as sessions
+from mxpeak.comm import base
+from mxpeak.errors import UsageError
+from mxpeak.options import stall_limits
+from mxpeak.spans import Spans
+from mxpeak.watch.watchdog import FIRST, Watchdog
+from tests.support.cli import Bench, Comm, use_fakes
+
+FACTOR, LEAST_S = 10.0, 60.0
+
+
+class Scene:
+    """A rank and its watchdog, whose clock goes on when the scene says so."""
+
+    def __init__(self, waiting: str = "") -> None:
+        self.now = 0.0
+        self.dog = Watchdog(FACTOR, LEAST_S, lambda text: None, lambda: waiting, clock=lambda: self.now)
+        self.spans = Spans(clock=lambda: self.now)
+        self.dog.follow(self.spans)
+
+    def passes(self, seconds: float) -> str | None:
+        """So much time, in which the watchdog looks as often as it does; the first that it says."""
+        for _ in range(round(seconds / self.dog.look_s)):
+            self.now += self.dog.look_s
+            if (said := self.dog.look()) is not None:
+                return said
+        return None
+
+    def steps(self, count: int, seconds: float) -> None:
+        self.spans.start("HPL N=9", 1.0)
+        for k in range(1, count + 1):
+            assert self.passes(seconds) is None
+            self.spans.step(k, 100, 0.0)
+
+
+def test_a_stall_names_step_phase_and_whom_the_rank_waits_for() -> None:
+    scene = Scene(waiting="a message from rank 3")
+    scene.steps(17, 2.0)
+    with scene.spans("update"), scene.spans("bcast"):
+        assert scene.passes(LEAST_S) is None
+        said = scene.passes(3.0)
+    assert said == (
+        "HPL N=9: nothing has happened for 60.0 s (its longest step took 2.00 s); after step 17, in bcast, this rank "
+        "waits for a message from rank 3"
+    )
+
+
+def test_a_rank_that_waits_for_nobody_says_so() -> None:
+    scene = Scene()
+    scene.steps(1, 2.0)
+    assert "between its phases, this rank waits for no message" in str(scene.passes(2 * LEAST_S))
+
+
+@pytest.mark.parametrize("longest", [7.0, 20.0])
+def test_steps_that_take_long_are_granted_a_multiple_of_the_longest(longest: float) -> None:
+    scene = Scene()
+    scene.steps(3, longest)
+    assert scene.passes(FACTOR * longest) is None
+    assert scene.passes(3.0) is not None
+
+
+def test_the_first_step_is_granted_longer() -> None:
+    scene = Scene()
+    scene.spans.start("HPL N=9", 1.0)
+    assert scene.passes(FIRST * LEAST_S) is None
+    assert "in the first step" in str(scene.passes(3.0))
+
+
+def test_spans_that_begin_and_end_are_no_stall_however_long_a_step_takes() -> None:
+    scene = Scene()
+    scene.steps(1, 1.0)
+    for _ in range(20):
+        with scene.spans("matvec"):
+            assert scene.passes(LEAST_S / 2) is None
+        assert scene.passes(LEAST_S / 2) is None
+
+
+def test_nothing_is_watched_before_and_after_a_computation() -> None:
+    scene = Scene()
+    assert scene.passes(100 * LEAST_S) is None
+    scene.steps(1, 1.0)
+    scene.spans.finish()
+    assert scene.passes(100 * LEAST_S) is None
+
+
+def test_time_in_which_the_whole_process_stood_still_does_not_count() -> None:
+    scene = Scene()
+    scene.steps(1, 1.0)
+    for _ in range(10):
+        scene.now += 3600.0
+        assert scene.dog.look() is None
+
+
+@pytest.mark.parametrize(("text", "limits"), [("off", None), ("10", (10, 60)), ("2.5,0.5", (2.5, 0.5))])
+def test_limits_are_a_factor_and_seconds(text: str, limits: Any) -> None:
+    assert stall_limits(text) == limits
+
+
+@pytest.mark.parametrize("text", ["", "1", "0.5,60", "10,0", "10,", "on", "-3"])
+def test_limits_that_would_end_every_run_are_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="write a factor above 1"):
+        stall_limits(text)
+
+
+# --- what a rank waits for --------------------------------------------------------------------------------------
+
+
+class Asked:
+    """A request that is complete after some tests, and looks then what this process says that it waits for."""
+
+    def __init__(self, name: str, tests: int, heard: list[str]):
+        self.name, self.tests, self.heard = name, tests, heard
+
+    def test(self) -> bool:
+        self.heard.append(base.waits_for())
+        self.tests -= 1
+        return self.tests < 0
+
+    def wait(self) -> None:
+        while not self.test():
+            pass
+
+    def about(self) -> str:
+        return f"a message from {self.name}"
+
+
+def test_a_process_says_what_it_waits_for_while_it_does() -> None:
+    heard: list[str] = []
+    requests = [Asked("rank 1", 3, heard), Asked("rank 2", 3, heard)]
+    base.Task(base.together(*(base.all_of([one]) for one in requests))).wait()
+    assert "a message from rank 1, a message from rank 2" in heard
+    assert base.waits_for() == ""
+    assert base.WAITED_FOR == []
+
+
+def test_requests_that_know_nothing_of_their_peer_are_left_out() -> None:
+    assert base.about(None) == ""
+    assert base.about(object()) == ""  # type: ignore[arg-type]
+
+
+# --- the command line -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def comm() -> Comm:
+    return Comm()
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, comm: Comm) -> Bench:
+    """A command line in an empty folder whose HPL and launcher are fakes."""
+    fake = Bench()
+    use_fakes(monkeypatch, tmp_path, comm, fake)
+    monkeypatch.setattr(sessions, "LEAVE_S", 0.1)
+    return fake
+
+
+class Hangs(Bench):
+    """A benchmark that waits for ever in a phase of its first step."""
+
+    def run(self, config: Any, comm: Any, **told: Any) -> Any:
+        spans = Spans()
+        told["follow"](spans)
+        spans.start("HPL N=9", 1.0)
+        with spans("bcast"):
+            while True:
+                time.sleep(0.01)
+
+
+def test_a_stall_ends_all_ranks_with_six(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, comm: Comm, bench: Bench, capsys: pytest.CaptureFixture[str]
+) -> None:
+    use_fakes(monkeypatch, tmp_path, comm, Hangs())
+    comm.size = 2
+    before = signal.getsignal(signal.SIGTERM)
+    assert cli.main(["run", "hpl", "--watchdog", "2,0.05", "--events", "events"]) == 6
+    assert comm.aborted == [6]
+    said = capsys.readouterr().err
+    assert said.startswith("[rank 0 ")
+    assert "HPL N=9: nothing has happened for 0.500 s (in the first step); after step 0, in bcast" in said
+    assert json.loads(Path("events").read_text().splitlines()[-1])["exit_code"] == 6
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_a_run_without_a_watchdog_follows_no_spans(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mxpeak.cli.watching.Watchdog", None)
+    assert cli.main(["run", "hpl", "--watchdog", "off"]) == 0
