@@ -246,11 +246,26 @@ def test_whole_runs_find_ones_in_the_steps_that_the_matrix_says(tmp_path: Path, 
 
 
 def swept(A: Any, ranks: int) -> SimpleNamespace:
-    """The oracle's problem: M^-1 is a forward substitution with the lower triangle of each rank's diagonal block."""
-    starts = cuts(sp.csr_array(A).indptr, ranks)
-    blocks = [sp.tril(A.tocsr()[a:b, a:b]) for a, b in pairwise(starts)]
+    """The oracle's problem: M^-1 is a forward substitution with the lower triangle of each rank's diagonal block.
+
+    Its rows stand as they stood, but those with entries of other ranks come last.
+    """
+    A = sp.csr_array(A)
+    starts = cuts(A.indptr, ranks)
+    rank = np.repeat(np.arange(ranks), np.diff(starts))
+    row = np.repeat(np.arange(A.shape[0]), np.diff(A.indptr))
+    surface = np.zeros(A.shape[0], bool)
+    surface[row[rank[row] != rank[A.indices]]] = True
+    order = np.lexsort((surface, rank))
+    blocks = [sp.tril(A[order][:, order][a:b, a:b]) for a, b in pairwise(starts)]
     M = sp.csr_array(sp.block_diag(blocks))
-    return SimpleNamespace(levels=[SimpleNamespace(A=sp.csr_matrix(A))], cycle=lambda r: spsolve_triangular(M, r))
+
+    def cycle(r: Array) -> Array:
+        z = np.empty_like(r)
+        z[order] = spsolve_triangular(M, r[order])
+        return z
+
+    return SimpleNamespace(levels=[SimpleNamespace(A=sp.csr_matrix(A))], cycle=cycle)
 
 
 @pytest.mark.parametrize(

@@ -480,11 +480,10 @@ def test_threads_that_wait_for_each_other_sweep_like_one(monkeypatch: pytest.Mon
         assert all(found == results[0] for found in results[1:]), (name, storage)
 
 
-@pytest.mark.parametrize("storage", ["rows", "packed"])
-def test_entries_that_few_rows_of_a_chunk_have_take_no_slots_of_their_own(storage: str) -> None:
+def test_entries_that_few_rows_of_a_chunk_have_take_no_slots_of_their_own() -> None:
     """With the last row of each line at the end of all, the row before it alone has neighbours there."""
     host, name = sparse_kernels(SLICES), "long lines that end at a neighbour"
-    found = {kind: stored(host, name, kind, "fp64", "fp64", storage) for kind in ("natural", "surface_last")}
+    found = {kind: stored(host, name, kind, "fp64", "fp64", "packed") for kind in ("natural", "surface_last")}
     strays = {kind: A.pattern.table[:, COUNTS + STRAYS :].sum(axis=0) for kind, A in found.items()}
     assert strays["natural"].tolist() == [0, 0]
     assert (strays["surface_last"] > 0).all()

@@ -53,7 +53,7 @@ BOXES = {
     "a box of several chunks": Box(18, 10, 3, 1, 2, 1, 0, 1, 0),
     "a box in a corner": Box(8, 6, 10, 2, 3, 2, 1, 2, 0),
     "a box alone": Box(16, 8, 8),
-    "long lines that end at a neighbour": Box(40, 3, 3, 2, 1, 1, 0, 0, 0),
+    "long lines that end at a neighbour": Box(64, 4, 3, 2, 1, 1, 0, 0, 0),
 }
 
 

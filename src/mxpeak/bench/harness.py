@@ -5,6 +5,7 @@ A benchmark says what cannot be run (`check`) and yields each case with its resu
 
 from __future__ import annotations
 
+import os
 import resource
 import sys
 import time
@@ -21,6 +22,7 @@ from mxpeak.kernels.contract import Kernels
 from mxpeak.layout.grid import ProcessGrid
 from mxpeak.layout.nodes import fitting_node_grids, node_grids_a_host
 from mxpeak.options import Setting
+from mxpeak.perf.energy import Gpu, Meter, energy, processors
 from mxpeak.precision import PRECISIONS
 from mxpeak.records import Caution, Result, bytes_rate_text, size_text
 from mxpeak.runtime.facts import facts_of
@@ -72,10 +74,13 @@ class Bench(Generic[AnyConfig]):
         self._under_way: UnderWay | None = None
         self.facts = facts_of(told.get("argv", ()), settings, comm, placement, kernels)
         self.budget = memory_budget(config, settings, comm)
+        bus = kernels.device_facts().get("device_bus")
+        self._meter = Meter(processors() if placement.local_rank == 0 else [], Gpu(bus) if bus else None)
 
     def begin(self, case: Any) -> None:
         """A case begins."""
         self._under_way = UnderWay(case)
+        self._meter.clear()
         if self.comm.rank == 0 and (on_begin := self._told.get("on_begin")):
             on_begin(case)
 
@@ -114,6 +119,18 @@ class Bench(Generic[AnyConfig]):
         work()
         self.kernels.wait()
         return largest(self.kernels, comm, [time.perf_counter() - begin])[0]
+
+    def metered(self, work: Callable[[], object], comm: Communicator | None = None) -> float:
+        """The same of work that the figure is made of: its energy is counted too."""
+        self._meter.begin()
+        elapsed_s = self.slowest(work, comm)
+        self._meter.end(elapsed_s)
+        return elapsed_s
+
+    def energy(self, rate_flops: float | None) -> dict[str, Any] | None:
+        """What the metered work of a case took, on rank 0.  Collective over all ranks."""
+        everybody = self.comm.gather_objects((os.uname().nodename, self._meter.used))
+        return energy(everybody, rate_flops) if everybody else None
 
 
 AnyBench = TypeVar("AnyBench", bound=Bench[Any])
@@ -162,6 +179,9 @@ def run_cases(
         found = []
         try:
             for case, mine in results(bench):
+                used = bench.energy(None if mine is None else mine.result.get("rate_flops"))
+                if mine is not None:
+                    mine.telemetry["energy"] = used
                 result: Result | None = bench.comm.bcast_object(mine)
                 if comm.rank == 0 and on_case:
                     on_case(case, result)

@@ -5,14 +5,14 @@ Cores are read from /sys, NVIDIA's GPUs through NVML where nvidia-ml-py is insta
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
-#: cpufreq counts in kHz.
-KHZ_A_MHZ = 1e3
+#: cpufreq counts in kHz, NVML in mJ.
+KHZ_A_MHZ, MILLI = 1e3, 1e-3
 #: NVML's reasons for clocks below the highest, by their bits; an idle GPU (bit 0) is not held back.
 REASONS = {
     0x002: "application clocks", 0x004: "software power cap", 0x008: "hardware slowdown", 0x010: "sync boost",
@@ -94,21 +94,21 @@ class GpuSensors:
 
     def __init__(self, pci_bus_id: str):
         self._nvml, self._gpu = _open(pci_bus_id)
-        found = self._ask("nvmlDeviceGetUUID")
+        found = self.ask("nvmlDeviceGetUUID")
         self.uuid: str | None = found.decode() if isinstance(found, bytes) else found
 
     def read(self) -> Reading:
         """Clocks, why they are held back, errors of memory."""
-        bits = self._ask("nvmlDeviceGetCurrentClocksThrottleReasons")
+        bits = self.ask("nvmlDeviceGetCurrentClocksThrottleReasons")
         return Reading(
-            clock_mhz=self._ask("nvmlDeviceGetClockInfo", SM_CLOCK),
-            max_clock_mhz=self._ask("nvmlDeviceGetMaxClockInfo", SM_CLOCK),
+            clock_mhz=self.ask("nvmlDeviceGetClockInfo", SM_CLOCK),
+            max_clock_mhz=self.ask("nvmlDeviceGetMaxClockInfo", SM_CLOCK),
             reasons=None if bits is None else tuple(name for bit, name in REASONS.items() if bits & bit),
-            ecc_corrected=self._ask("nvmlDeviceGetTotalEccErrors", CORRECTED, VOLATILE),
-            ecc_uncorrected=self._ask("nvmlDeviceGetTotalEccErrors", UNCORRECTED, VOLATILE),
+            ecc_corrected=self.ask("nvmlDeviceGetTotalEccErrors", CORRECTED, VOLATILE),
+            ecc_uncorrected=self.ask("nvmlDeviceGetTotalEccErrors", UNCORRECTED, VOLATILE),
         )
 
-    def _ask(self, question: str, *about: int) -> Any:
+    def ask(self, question: str, *about: int) -> Any:
         """The answer; None where this GPU or its driver has none."""
         if self._gpu is None:
             return None
@@ -129,6 +129,17 @@ def _open(pci_bus_id: str) -> tuple[Any, Any]:
         return nvml, nvml.nvmlDeviceGetHandleByPciBusId(pci_bus_id)
     except nvml.NVMLError:
         return nvml, None
+
+
+def gpu_energy(pci_bus_id: str) -> tuple[str, Callable[[], float | None]]:
+    """The UUID of the GPU at a PCI address, and what reads the joules since its driver was loaded."""
+    sensors = GpuSensors(pci_bus_id)
+
+    def joules() -> float | None:
+        found = sensors.ask("nvmlDeviceGetTotalEnergyConsumption")
+        return None if found is None else MILLI * found
+
+    return sensors.uuid or pci_bus_id, joules
 
 
 def summary(readings: Sequence[Reading]) -> dict[str, Any]:

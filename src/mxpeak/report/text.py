@@ -24,9 +24,27 @@ def verdict(result: Result, *, verbose: bool = False, color: bool = False) -> st
     if "aborted" in result.telemetry:
         return f"{headline(result, color=color)}\n{_how_far(result)}"
     about = _sparse_lines(result, verbose=verbose) if result.benchmark in SPARSE else _dense_lines(result)
-    lines = [headline(result, color=color), _emulation(result), *about, _tuned(result), *_broken_rules(result)]
+    lines = [
+        headline(result, color=color),
+        _emulation(result),
+        *about,
+        _energy(result),
+        _tuned(result),
+        *_broken_rules(result),
+    ]
     text = "\n".join(line for line in lines if line) + "\n"
     return text + phase_table(result) + motif_table(result) + placement(result) if verbose else text
+
+
+def _energy(result: Result) -> str:
+    """What the timed work took, where the machine can tell."""
+    known = result.telemetry.get("energy")
+    if not known or known["joules"] is None:
+        return ""
+    per_watt = known["gflops_per_watt"]
+    joules, seconds, watts = (three_digits(known[name]) for name in ("joules", "seconds", "watts"))
+    rate = "" if per_watt is None else f", {three_digits(per_watt)} GFLOP/s/W"
+    return f"  energy {joules} J in {seconds} s, {watts} W{rate}"
 
 
 def _tuned(result: Result) -> str:

@@ -1,0 +1,189 @@
+"""Energy of a node while something is timed: RAPL's counters of its processors, NVML's of its GPUs.
+
+Counters are read at both ends of each timed region, and now and then between, since RAPL's begin anew at some 260 kJ:
+twenty minutes of a busy processor.  What cannot be read is None; on many systems root alone may read RAPL.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from mxpeak.perf.health import gpu_energy
+
+#: RAPL counts microjoules; seconds between two looks.
+MICRO, LOOK_S = 1e-6, 30.0
+
+
+class Counter(Protocol):
+    """Something whose energy grows."""
+
+    name: str
+
+    def joules(self) -> float | None:
+        """Since the counter was made."""
+
+
+class Rapl:
+    """One of RAPL's domains: a package, or the memory at it."""
+
+    def __init__(self, folder: Path):
+        self.name = f"{folder.name}"
+        self._file, self._range = folder / "energy_uj", _number(folder / "max_energy_range_uj")
+        self._last, self._total = _number(self._file), 0
+
+    def joules(self) -> float | None:
+        """What was counted since, around the end of the counter too, if somebody looks once a round."""
+        now = _number(self._file)
+        if now is None or self._last is None:
+            return None
+        grown = now - self._last
+        if grown < 0:
+            if self._range is None:
+                return None
+            grown += self._range + 1
+        self._last, self._total = now, self._total + grown
+        return MICRO * self._total
+
+
+class Gpu:
+    """One of NVIDIA's GPUs, through NVML."""
+
+    def __init__(self, pci_bus_id: str):
+        self.name, self._read = gpu_energy(pci_bus_id)
+        self._first = self._read()
+
+    def joules(self) -> float | None:
+        """What was counted since."""
+        now = self._read()
+        return None if now is None or self._first is None else now - self._first
+
+
+def processors(root: str | Path = "/") -> list[Counter]:
+    """The packages of this host, and their memory where it is counted apart."""
+    found: list[Counter] = []
+    for package in sorted((Path(root) / "sys/class/powercap").glob("intel-rapl:[0-9]*")):
+        if package.name.count(":") == 1 and _word(package / "name").startswith("package"):
+            found.append(Rapl(package))
+            parts = sorted(package.glob(f"{package.name}:[0-9]*"))
+            found += [Rapl(part) for part in parts if _word(part / "name") == "dram"]
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Used:
+    """What one rank has read over all timed regions: joules of its host's processors, and of its GPU.
+
+    seconds    that the regions took
+    gpu        whose joules: ranks may share a GPU
+    """
+
+    seconds: float
+    processors: float | None = None
+    gpu: str | None = None
+    gpu_joules: float | None = None
+
+
+class Meter:
+    """The energy of timed regions, one after the other.
+
+    cpu    counters of this host's processors; empty on all ranks of a host but one
+    gpu    that of this rank's GPU
+    """
+
+    def __init__(self, cpu: Sequence[Counter], gpu: Counter | None, look_s: float = LOOK_S):
+        self._cpu, self._gpu, self._look_s = cpu, gpu, look_s
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget all regions."""
+        self._seconds, self._joules, self._gpu_joules = 0.0, _Sum(), _Sum()
+
+    def begin(self) -> None:
+        """A region begins."""
+        self._ended = threading.Event()
+        self._before = self._read()
+        if self._cpu:
+            threading.Thread(target=self._look, args=(self._ended,), name="energy", daemon=True).start()
+
+    def end(self, seconds: float) -> None:
+        """It ended, and took so long."""
+        self._ended.set()
+        (cpu, gpu), (cpu_before, gpu_before) = self._read(), self._before
+        self._seconds += seconds
+        self._joules.add(cpu, cpu_before)
+        self._gpu_joules.add(gpu, gpu_before)
+
+    @property
+    def used(self) -> Used:
+        """Over all regions."""
+        of_gpu = (None, None) if self._gpu is None else (self._gpu.name, self._gpu_joules.total)
+        return Used(self._seconds, self._joules.total if self._cpu else None, *of_gpu)
+
+    def _look(self, ended: threading.Event) -> None:
+        while not ended.wait(self._look_s):
+            for counter in self._cpu:
+                counter.joules()
+
+    def _read(self) -> tuple[float | None, float | None]:
+        cpu = total(counter.joules() for counter in self._cpu)
+        return cpu, None if self._gpu is None else self._gpu.joules()
+
+
+class _Sum:
+    """Joules of regions; None once one could not be read."""
+
+    def __init__(self) -> None:
+        self.total: float | None = 0.0
+
+    def add(self, after: float | None, before: float | None) -> None:
+        unread = self.total is None or after is None or before is None
+        self.total = None if unread else (self.total or 0.0) + (after or 0.0) - (before or 0.0)
+
+
+def total(parts: Iterable[float | None]) -> float | None:
+    """Their sum; None if one is, or there are none."""
+    known = list(parts)
+    return None if not known or None in known else sum(part for part in known if part is not None)
+
+
+def energy(everybody: Sequence[tuple[str, Used]], rate_flops: float | None) -> dict[str, Any] | None:
+    """All hosts' energy of the timed regions, as results have it; `everybody` is each rank's host and what it has read.
+
+    None where nothing can be read.  Where GPUs compute, processors and GPUs have to be known for a sum.
+    """
+    hosts = {host for host, _ in everybody}
+    cpu_of = {host: used.processors for host, used in everybody if used.processors is not None}
+    cpu = total(cpu_of.get(host) for host in hosts)
+    gpu_of = {(host, used.gpu): used.gpu_joules for host, used in everybody if used.gpu is not None}
+    gpu, seconds = total(gpu_of.values()), max((used.seconds for _, used in everybody), default=0.0)
+    if (cpu is None and gpu is None) or not seconds:
+        return None
+    joules = cpu if not gpu_of else total([cpu, gpu])
+    watts = None if joules is None else joules / seconds
+    return {
+        "seconds": seconds,
+        "processor_joules": cpu,
+        "gpu_joules": gpu,
+        "joules": joules,
+        "watts": watts,
+        "gflops_per_watt": rate_flops / 1e9 / watts if watts and rate_flops else None,
+    }
+
+
+def _number(path: Path) -> int | None:
+    try:
+        text = path.read_text().strip()
+    except OSError:
+        return None
+    return int(text) if text.isdecimal() else None
+
+
+def _word(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""

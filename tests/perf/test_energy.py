@@ -1,0 +1,180 @@
+"""Energy of timed regions, on invented counters and system trees."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from mxpeak.perf.energy import Gpu, Meter, Used, energy, processors
+
+RANGE = 262_143_328_850
+
+
+def package(root: Path, number: int, microjoules: int, *, dram: int | None = None, name: str = "package-0") -> Path:
+    """A package of RAPL's tree, with the memory at it."""
+    folder = root / f"sys/class/powercap/intel-rapl:{number}"
+    folder.mkdir(parents=True)
+    for path, text in (("name", name), ("energy_uj", str(microjoules)), ("max_energy_range_uj", str(RANGE))):
+        (folder / path).write_text(f"{text}\n")
+    for part, (kind, count) in enumerate((("core", 5), ("dram", dram))):
+        if count is not None:
+            below = folder / f"{folder.name}:{part}"
+            below.mkdir()
+            for path, text in (("name", kind), ("energy_uj", str(count)), ("max_energy_range_uj", str(RANGE))):
+                (below / path).write_text(f"{text}\n")
+    return folder
+
+
+class Counter:
+    """A counter that is told what it counts."""
+
+    name = "told"
+
+    def __init__(self, *joules: float | None):
+        self._joules = list(joules)
+        self.looks = 0
+
+    def joules(self) -> float | None:
+        self.looks += 1
+        return self._joules.pop(0)
+
+
+def test_packages_and_their_memory_are_counted_once(tmp_path: Path) -> None:
+    """Cores are part of their package, and psys of everything."""
+    first, _ = package(tmp_path, 0, 1_000_000, dram=500_000), package(tmp_path, 1, 7, name="psys")
+    counters = processors(tmp_path)
+    assert [one.name for one in counters] == ["intel-rapl:0", "intel-rapl:0:1"]
+    (first / "energy_uj").write_text("3000000\n")
+    (first / "intel-rapl:0:1/energy_uj").write_text("750000\n")
+    assert [one.joules() for one in counters] == pytest.approx([2.0, 0.25], rel=1e-12)
+
+
+def test_a_counter_that_begins_anew_goes_on(tmp_path: Path) -> None:
+    folder = package(tmp_path, 0, RANGE - 999_999)
+    (counter,) = processors(tmp_path)
+    for now, joules in ((0, 1.0), (2_000_000, 3.0), (1_999_999, 3.0 + (RANGE) * 1e-6)):
+        (folder / "energy_uj").write_text(f"{now}\n")
+        assert counter.joules() == pytest.approx(joules, rel=1e-12)
+
+
+def test_what_may_not_be_read_is_not_known(tmp_path: Path) -> None:
+    folder = package(tmp_path, 0, 5)
+    (folder / "energy_uj").unlink()
+    (counter,) = processors(tmp_path)
+    assert counter.joules() is None
+    assert processors(tmp_path / "elsewhere") == []
+    meter = Meter([counter], None)
+    meter.begin()
+    meter.end(2.0)
+    assert meter.used == Used(2.0)
+
+
+def test_a_meter_adds_up_regions_and_nothing_between() -> None:
+    meter = Meter([Counter(1.0, 4.0, 10.0, 12.0), Counter(0.0, 1.0, 1.0, 1.0)], Counter(5.0, 25.0, 25.0, 40.0))
+    for seconds in (2.0, 1.0):
+        meter.begin()
+        meter.end(seconds)
+    assert meter.used == Used(3.0, 6.0, "told", 35.0)
+    meter.clear()
+    assert meter.used == Used(0.0, 0.0, "told", 0.0)
+
+
+def test_one_look_that_fails_leaves_all_unknown() -> None:
+    meter = Meter([Counter(1.0, None, 2.0, 3.0)], None)
+    for _ in range(2):
+        meter.begin()
+        meter.end(1.0)
+    assert meter.used == Used(2.0, None)
+
+
+def test_counters_are_looked_at_while_the_region_lasts() -> None:
+    class Endless(Counter):
+        def joules(self) -> float | None:
+            self.looks += 1
+            if self.looks == 5:
+                seen.set()
+            return 1.0
+
+    seen, counter = threading.Event(), Endless()
+    meter = Meter([counter], None, look_s=0.001)
+    meter.begin()
+    assert seen.wait(timeout=60.0)
+    meter.end(1.0)
+    assert counter.looks >= 6
+
+
+def test_hosts_are_summed_and_a_gpu_that_ranks_share_counts_once() -> None:
+    found = energy(
+        [
+            ("a", Used(2.0, 100.0, "gpu 0", 300.0)),
+            ("a", Used(2.0, None, "gpu 0", 300.0)),
+            ("b", Used(2.5, 150.0, "gpu 0", 450.0)),
+        ],
+        4e12,
+    )
+    assert found == {
+        "seconds": 2.5,
+        "processor_joules": 250.0,
+        "gpu_joules": 750.0,
+        "joules": 1000.0,
+        "watts": 400.0,
+        "gflops_per_watt": 10.0,
+    }
+
+
+@pytest.mark.parametrize(
+    ("everybody", "known"),
+    [
+        ([("a", Used(1.0, 5.0)), ("b", Used(1.0))], None),
+        ([("a", Used(1.0))], None),
+        ([("a", Used(0.0, 5.0))], None),
+        ([("a", Used(1.0, 5.0, "gpu", None))], (5.0, None, None)),
+        ([("a", Used(1.0, None, "gpu", 7.0))], (None, 7.0, None)),
+        ([("a", Used(1.0, 5.0))], (5.0, None, 5.0)),
+    ],
+)
+def test_a_sum_is_known_where_all_of_its_parts_are(everybody: list[tuple[str, Used]], known: Any) -> None:
+    found = energy(everybody, None)
+    if known is None:
+        assert found is None
+    else:
+        assert found is not None
+        assert (found["processor_joules"], found["gpu_joules"], found["joules"]) == known
+        assert found["gflops_per_watt"] is None
+
+
+def test_a_gpu_tells_its_energy_through_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
+    class NVMLError(Exception):
+        pass
+
+    millijoules = iter([5_000, 12_500])
+    nvml = SimpleNamespace(
+        NVMLError=NVMLError,
+        nvmlInit=lambda: None,
+        nvmlDeviceGetHandleByPciBusId=lambda bus: bus,
+        nvmlDeviceGetUUID=lambda gpu: f"GPU-{gpu}",
+        nvmlDeviceGetTotalEnergyConsumption=lambda gpu: next(millijoules),
+    )
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    gpu = Gpu("0000:01:00.0")
+    assert gpu.name == "GPU-0000:01:00.0"
+    assert gpu.joules() == 7.5
+
+
+def test_without_nvml_a_gpu_tells_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)  # type: ignore[arg-type]
+    assert Gpu("0000:01:00.0").joules() is None
+
+
+def test_this_machine_can_be_asked() -> None:
+    meter = Meter(processors(), None)
+    meter.begin()
+    os.getpid()
+    meter.end(1.0)
+    assert meter.used.processors is None or meter.used.processors >= 0.0
