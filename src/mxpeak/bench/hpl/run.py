@@ -66,7 +66,7 @@ def _solve(bench: LuBench, case: HplCase, grid: Grid, spans: Spans) -> Solve:
     def solve() -> None:
         spans.start(f"HPL N={case.n}", hpl_flops(case.n))
         solution.append(factorize(A, options, kernels, spans, blocks))
-        with spans("ptrsv", flops=float(case.n) ** 2):
+        with spans("ptrsv", flops=float(case.n) ** 2 / grid.all.size):
             solution.append(solve_augmented(A, kernels))
         spans.finish()
         spans.add("other", max(0.0, spans.active_s - sum(map(spans.time_of, PARTS))), scattered=True)
