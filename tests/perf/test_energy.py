@@ -178,3 +178,15 @@ def test_this_machine_can_be_asked() -> None:
     os.getpid()
     meter.end(1.0)
     assert meter.used.processors is None or meter.used.processors >= 0.0
+
+
+def test_a_region_that_fails_does_not_count_and_is_looked_at_no_longer() -> None:
+    counter = Counter(1.0, 5.0, 7.0)
+    meter = Meter([counter], None)
+    meter.begin()
+    meter.end(None)
+    assert "energy" not in [thread.name for thread in threading.enumerate()]
+    meter.begin()
+    meter.end(3.0)
+    assert meter.used == Used(3.0, 2.0)
+    assert counter.looks == 3

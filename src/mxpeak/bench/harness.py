@@ -122,9 +122,12 @@ class Bench(Generic[AnyConfig]):
 
     def metered(self, work: Callable[[], object], comm: Communicator | None = None) -> float:
         """The same of work that the figure is made of: its energy is counted too."""
+        elapsed_s = None
         self._meter.begin()
-        elapsed_s = self.slowest(work, comm)
-        self._meter.end(elapsed_s)
+        try:
+            elapsed_s = self.slowest(work, comm)
+        finally:
+            self._meter.end(elapsed_s)
         return elapsed_s
 
     def energy(self, rate_flops: float | None) -> dict[str, Any] | None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mxpeak.layout.cores import short_list
-from mxpeak.perf.host import core_list, host_facts
+from mxpeak.perf.host import core_list, host_facts, number_in, text_in
 
 #: Classes of network adapters that carry messages between nodes: InfiniBand and RoCE, Slingshot.
 ADAPTERS = ("infiniband", "cxi")
@@ -51,7 +51,7 @@ def bus_address(pci_bus_id: str) -> str:
 def gpu_location(pci_bus_id: str, root: str | Path = "/") -> GpuLocation:
     """Where the GPU at this PCI address lies."""
     device = Path(root) / "sys/bus/pci/devices" / bus_address(pci_bus_id)
-    return GpuLocation(_node(device), core_list(_read(device / "local_cpulist")))
+    return GpuLocation(_node(device), core_list(text_in(device / "local_cpulist") or ""))
 
 
 def nics(root: str | Path = "/") -> dict[str, int | None]:
@@ -102,12 +102,4 @@ def cross_socket(rank: RankLocation) -> str | None:
 
 def _node(device: Path) -> int | None:
     """The NUMA node of a device; the kernel writes -1 where it does not know."""
-    text = _read(device / "numa_node")
-    return int(text) if text.isdecimal() else None
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text().strip()
-    except OSError:
-        return ""
+    return number_in(device / "numa_node")

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from mxpeak.perf.health import gpu_energy
+from mxpeak.perf.host import number_in, text_in
 
 #: RAPL counts microjoules; seconds between two looks.
 MICRO, LOOK_S = 1e-6, 30.0
@@ -31,13 +32,13 @@ class Rapl:
     """One of RAPL's domains: a package, or the memory at it."""
 
     def __init__(self, folder: Path):
-        self.name = f"{folder.name}"
-        self._file, self._range = folder / "energy_uj", _number(folder / "max_energy_range_uj")
-        self._last, self._total = _number(self._file), 0
+        self.name = folder.name
+        self._file, self._range = folder / "energy_uj", number_in(folder / "max_energy_range_uj")
+        self._last, self._total = number_in(self._file), 0
 
     def joules(self) -> float | None:
         """What was counted since, around the end of the counter too, if somebody looks once a round."""
-        now = _number(self._file)
+        now = number_in(self._file)
         if now is None or self._last is None:
             return None
         grown = now - self._last
@@ -66,10 +67,10 @@ def processors(root: str | Path = "/") -> list[Counter]:
     """The packages of this host, and their memory where it is counted apart."""
     found: list[Counter] = []
     for package in sorted((Path(root) / "sys/class/powercap").glob("intel-rapl:[0-9]*")):
-        if package.name.count(":") == 1 and _word(package / "name").startswith("package"):
+        if package.name.count(":") == 1 and (text_in(package / "name") or "").startswith("package"):
             found.append(Rapl(package))
             parts = sorted(package.glob(f"{package.name}:[0-9]*"))
-            found += [Rapl(part) for part in parts if _word(part / "name") == "dram"]
+            found += [Rapl(part) for part in parts if text_in(part / "name") == "dram"]
     return found
 
 
@@ -104,14 +105,18 @@ class Meter:
 
     def begin(self) -> None:
         """A region begins."""
-        self._ended = threading.Event()
-        self._before = self._read()
-        if self._cpu:
-            threading.Thread(target=self._look, args=(self._ended,), name="energy", daemon=True).start()
+        self._ended, self._before = threading.Event(), self._read()
+        self._looking = threading.Thread(target=self._look, name="energy", daemon=True) if self._cpu else None
+        if self._looking is not None:
+            self._looking.start()
 
-    def end(self, seconds: float) -> None:
-        """It ended, and took so long."""
+    def end(self, seconds: float | None) -> None:
+        """It ended, and took so long; None: it failed, and does not count."""
         self._ended.set()
+        if self._looking is not None:
+            self._looking.join()  # a counter is read by one thread at a time
+        if seconds is None:
+            return
         (cpu, gpu), (cpu_before, gpu_before) = self._read(), self._before
         self._seconds += seconds
         self._joules.add(cpu, cpu_before)
@@ -123,8 +128,8 @@ class Meter:
         of_gpu = (None, None) if self._gpu is None else (self._gpu.name, self._gpu_joules.total)
         return Used(self._seconds, self._joules.total if self._cpu else None, *of_gpu)
 
-    def _look(self, ended: threading.Event) -> None:
-        while not ended.wait(self._look_s):
+    def _look(self) -> None:
+        while not self._ended.wait(self._look_s):
             for counter in self._cpu:
                 counter.joules()
 
@@ -172,18 +177,3 @@ def energy(everybody: Sequence[tuple[str, Used]], rate_flops: float | None) -> d
         "watts": watts,
         "gflops_per_watt": rate_flops / 1e9 / watts if watts and rate_flops else None,
     }
-
-
-def _number(path: Path) -> int | None:
-    try:
-        text = path.read_text().strip()
-    except OSError:
-        return None
-    return int(text) if text.isdecimal() else None
-
-
-def _word(path: Path) -> str:
-    try:
-        return path.read_text().strip()
-    except OSError:
-        return ""

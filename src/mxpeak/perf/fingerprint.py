@@ -16,7 +16,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from mxpeak.perf.host import host_facts, software_facts
+from mxpeak.perf.host import host_facts, software_facts, text_in
 
 #: What of a host's facts counts, and of the versions.
 OF_HOST = (
@@ -61,9 +61,9 @@ def gpu_models(root: str | Path = "/") -> list[str]:
     proc, nodes = Path(root) / "proc/driver/nvidia/gpus", Path(root) / "sys/class/kfd/kfd/topology/nodes"
     found = []
     for folder in _folders(proc):
-        found += re.findall(r"^Model:\s*(.+?)\s*$", _read(folder / "information"), re.MULTILINE)
+        found += re.findall(r"^Model:\s*(.+?)\s*$", text_in(folder / "information") or "", re.MULTILINE)
     for folder in _folders(nodes):
-        found += re.findall(r"^gfx_target_version ([1-9]\d*)$", _read(folder / "properties"), re.MULTILINE)
+        found += re.findall(r"^gfx_target_version ([1-9]\d*)$", text_in(folder / "properties") or "", re.MULTILINE)
     return found
 
 
@@ -82,10 +82,3 @@ def blas_files() -> list[str]:
 
 def _folders(parent: Path) -> list[Path]:
     return sorted(parent.iterdir()) if parent.is_dir() else []
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""

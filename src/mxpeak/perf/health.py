@@ -11,6 +11,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
+from mxpeak.perf.host import number_in
+
 #: cpufreq counts in kHz, NVML in mJ.
 KHZ_A_MHZ, MILLI = 1e3, 1e-3
 #: NVML's reasons for clocks below the highest, by their bits; an idle GPU (bit 0) is not held back.
@@ -76,7 +78,7 @@ class CoreSensors:
         )
 
     def _numbers(self, name: str) -> list[int]:
-        return [number for core in self._cores if (number := _number(core / name)) is not None]
+        return [number for core in self._cores if (number := number_in(core / name)) is not None]
 
     def _throttled(self) -> int | None:
         cores = self._numbers("thermal_throttle/core_throttle_count")
@@ -84,7 +86,7 @@ class CoreSensors:
         return int(sum(cores) + max(package, default=0)) if cores or package else None
 
     def _errors(self, name: str) -> int | None:
-        found = [_number(path) for path in sorted(self._memory.glob(f"mc[0-9]*/{name}"))]
+        found = [number_in(path) for path in sorted(self._memory.glob(f"mc[0-9]*/{name}"))]
         counts = [number for number in found if number is not None]
         return sum(counts) if counts else None
 
@@ -165,11 +167,3 @@ def _since(first: int | None, last: int | None) -> int | None:
 
 def _lowest(values: Sequence[float], unit: float = 1.0) -> float | None:
     return min(values) / unit if values else None
-
-
-def _number(path: Path) -> int | None:
-    try:
-        text = path.read_text().strip()
-    except OSError:
-        return None
-    return int(text) if text.isdecimal() else None

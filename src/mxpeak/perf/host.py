@@ -41,7 +41,7 @@ def host_facts(root: str | Path = "/", affinity: Sequence[int] | None = None) ->
     first = allowed[0] if allowed else 0
     return {
         "hostname": platform.node() or None,
-        "kernel": _text(root / "proc/sys/kernel/osrelease") or platform.release() or None,
+        "kernel": text_in(root / "proc/sys/kernel/osrelease") or platform.release() or None,
         "architecture": platform.machine() or None,
         "cpu_model": cpuinfo.get("model name"),
         "sockets": _sockets(root),
@@ -55,7 +55,7 @@ def host_facts(root: str | Path = "/", affinity: Sequence[int] | None = None) ->
         "avx512": "avx512f" in flags if flags else None,
         "memory_total_bytes": total_memory_bytes(root),
         "memory_available_bytes": available_memory_bytes(root),
-        "governor": _text(root / f"sys/devices/system/cpu/cpu{first}/cpufreq/scaling_governor"),
+        "governor": text_in(root / f"sys/devices/system/cpu/cpu{first}/cpufreq/scaling_governor"),
     }
 
 
@@ -126,7 +126,7 @@ def _cpu_directories(root: Path) -> list[Path]:
 
 def _siblings(root: Path, core: int) -> list[int] | None:
     topology = root / f"sys/devices/system/cpu/cpu{core}/topology"
-    text = _text(topology / "core_cpus_list") or _text(topology / "thread_siblings_list")
+    text = text_in(topology / "core_cpus_list") or text_in(topology / "thread_siblings_list")
     return core_list(text) if text else None
 
 
@@ -136,14 +136,14 @@ def _physical_cores(root: Path) -> int | None:
 
 
 def _sockets(root: Path) -> int | None:
-    packages = {_text(path / "topology/physical_package_id") for path in _cpu_directories(root)} - {None}
+    packages = {text_in(path / "topology/physical_package_id") for path in _cpu_directories(root)} - {None}
     return len(packages) or None
 
 
 def _numa_nodes(root: Path) -> list[dict[str, Any]] | None:
     nodes = [path for path in _glob(root / "sys/devices/system/node", "node*") if path.name[4:].isdecimal()]
     found = [
-        {"node": int(path.name[4:]), "cores": core_list(_text(path / "cpulist") or "")}
+        {"node": int(path.name[4:]), "cores": core_list(text_in(path / "cpulist") or "")}
         for path in sorted(nodes, key=lambda path: int(path.name[4:]))
     ]
     return found or None
@@ -151,8 +151,8 @@ def _numa_nodes(root: Path) -> list[dict[str, Any]] | None:
 
 def _cache(root: Path, core: int, level: int, fact: str) -> str | None:
     for index in _glob(root / f"sys/devices/system/cpu/cpu{core}/cache", "index*"):
-        if _text(index / "level") == str(level) and _text(index / "type") != "Instruction":
-            return _text(index / fact)
+        if text_in(index / "level") == str(level) and text_in(index / "type") != "Instruction":
+            return text_in(index / fact)
     return None
 
 
@@ -163,7 +163,7 @@ def _cache_bytes(root: Path, core: int, level: int) -> int | None:
 
 def _cpuinfo(root: Path) -> dict[str, str]:
     # The first processor speaks for all.
-    block = (_text(root / "proc/cpuinfo") or "").split("\n\n")[0]
+    block = (text_in(root / "proc/cpuinfo") or "").split("\n\n")[0]
     pairs = (line.partition(":") for line in block.splitlines())
     return {key.strip(): value.strip() for key, _, value in pairs}
 
@@ -192,7 +192,7 @@ def available_memory_bytes(root: str | Path = "/") -> int | None:
 def _cgroup_memory(root: Path) -> list[tuple[int, int]]:
     # (limit, bytes in use) of every limited cgroup from the process's own up to the root: each of them binds.
     found: list[tuple[int, int]] = []
-    for line in (_text(root / "proc/self/cgroup") or "").splitlines():
+    for line in (text_in(root / "proc/self/cgroup") or "").splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers == "":
             mounts = [root / "sys/fs/cgroup", root / "sys/fs/cgroup/unified"]
@@ -214,16 +214,16 @@ def _levels(mount: Path, path: str) -> list[Path]:
 
 
 def _cgroup_level(level: Path, limit_name: str, usage_name: str, cache_name: str) -> tuple[int, int] | None:
-    limit = _text(level / limit_name)
+    limit = text_in(level / limit_name)
     if limit is None or not limit.isdecimal() or int(limit) >= NO_LIMIT:
         return None
-    usage = int(_text(level / usage_name) or 0)
-    match = re.search(rf"^{cache_name} (\d+)$", _text(level / "memory.stat") or "", re.MULTILINE)
+    usage = int(text_in(level / usage_name) or 0)
+    match = re.search(rf"^{cache_name} (\d+)$", text_in(level / "memory.stat") or "", re.MULTILINE)
     return int(limit), max(0, usage - (int(match[1]) if match else 0))
 
 
 def _meminfo(root: Path, name: str) -> int | None:
-    match = re.search(rf"^{name}:\s+(\d+) kB$", _text(root / "proc/meminfo") or "", re.MULTILINE)
+    match = re.search(rf"^{name}:\s+(\d+) kB$", text_in(root / "proc/meminfo") or "", re.MULTILINE)
     return int(match[1]) * 1024 if match else None
 
 
@@ -237,11 +237,18 @@ def _sysconf_bytes() -> int | None:
 # --- small readers ----------------------------------------------------------------------------------------------
 
 
-def _text(path: Path) -> str | None:
+def text_in(path: Path) -> str | None:
+    """What stands in a file of /proc or /sys; None where there is none, it is empty, or may not be read."""
     try:
         return path.read_text(encoding="utf-8", errors="replace").strip() or None
     except OSError:
         return None
+
+
+def number_in(path: Path) -> int | None:
+    """The same as a number that is not negative."""
+    text = text_in(path)
+    return int(text) if text is not None and text.isdecimal() else None
 
 
 def _glob(directory: Path, pattern: str) -> list[Path]:
