@@ -97,7 +97,7 @@ def _abs_sum(buffer, count):
 _TABLES = (VECTOR, VECTOR, VECTOR, INTEGERS, VECTOR, WORDS, WORDS, WORDS, WORDS, INT)
 
 
-@jit(INT, INT, INT, MATRIX, *_TABLES, also=(INT, INT, INT, MATRIX32, *_TABLES))
+@jit(INT, INT, INT, MATRIX, *_TABLES, also=(INT, INT, INT, MATRIX32, *_TABLES), allocates=True)
 def generated(tid, threads, task, A, y, x, diagonal, integers, reals, starts, a_table, c_table, to_block, columns):
     """Make the entries of this thread's rows, and by `task`:
 

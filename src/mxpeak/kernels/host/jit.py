@@ -22,23 +22,29 @@ FLAG = types.boolean
 
 #: Arguments with a type: for a literal Numba would compile the function that takes it once more.
 ZERO, ONE = np.int64(0), np.int64(1)
+FALSE, TRUE = np.bool_(False), np.bool_(True)
 
 
 def jit(
-    *signature: Any, also: tuple[Any, ...] = (), fastmath: Any = False, allocates: bool = True
+    *signature: Any, also: tuple[Any, ...] = (), fastmath: Any = False, allocates: bool = False
 ) -> Callable[[Callable[..., Any]], Any]:
     """An entry point: compile now for these argument types; without any, when it is first called.
 
-    `also`: the argument types of a second form of the same function.  What does not allocate need not count references
-    to its arrays: atomic operations, and calls before which the vector registers are cleared.
+    `also`: the argument types of a second form of the same function.  What neither allocates nor calls what returns new
+    arrays need not count references: atomic operations, and calls before which the vector registers are cleared.
     """
     types_given = [types.void(*form) for form in (signature, also) if form]
     return _njit(*([types_given] if types_given else []), fastmath=fastmath, _nrt=allocates)
 
 
-def inner(*, fastmath: Any = False, inline: str = "never") -> Callable[[Callable[..., Any]], Any]:
-    """A function that compiled code alone calls: the way in from Python can take as long to compile as the function."""
-    return _njit(fastmath=fastmath, inline=inline, no_cpython_wrapper=True)
+def inner(
+    *, fastmath: Any = False, inline: bool = False, allocates: bool = False
+) -> Callable[[Callable[..., Any]], Any]:
+    """A function that compiled code alone calls: the way in from Python can take as long to compile as the function.
+
+    `inline`: LLVM puts it into its callers.  Numba could too, but types it anew in each.
+    """
+    return _njit(fastmath=fastmath, forceinline=inline, no_cpython_wrapper=True, _nrt=allocates)
 
 
 def _njit(*types_given: Any, **options: Any) -> Callable[[Callable[..., Any]], Any]:

@@ -10,7 +10,6 @@ import ctypes
 from platform import machine
 
 import numba
-import numpy as np
 from llvmlite import ir
 from llvmlite.binding import get_host_cpu_features
 from numba import types
@@ -118,43 +117,79 @@ def call_at(typingctx, address):
     return types.int32(types.int64), codegen
 
 
+def _vector(context, builder, array_type, data, count):
+    """The `count` numbers from a pointer on as a contiguous array, whose references nobody counts."""
+    vector = context.make_array(array_type)(context, builder)
+    size = _I64(context.get_abi_sizeof(context.get_data_type(array_type.dtype)))
+    populate_array(vector, data=data, shape=[count], strides=[size], itemsize=size, meminfo=None)
+    return vector._getvalue()
+
+
+def _address(context, builder, array_type, array, i, j):
+    """The address of A[i, j]."""
+    A = context.make_array(array_type)(context, builder, array)
+    down, right = cgutils.unpack_tuple(builder, A.strides, 2)
+    first = builder.ptrtoint(A.data, _I64)
+    return builder.add(first, builder.add(builder.mul(i, down), builder.mul(j, right)))
+
+
+def _line(A, first):
+    """What an intrinsic returns that takes (A, line, begin, end): the entries from A[first(line, begin)] on."""
+    result = types.Array(A.dtype, 1, "C")
+
+    def codegen(context, builder, signature, args):
+        array, line, begin, end = args
+        address = _address(context, builder, signature.args[0], array, *first(line, begin))
+        data = builder.inttoptr(address, context.get_data_type(A.dtype).as_pointer())
+        return _vector(context, builder, result, data, builder.sub(end, begin))
+
+    return result(A, *[types.int64] * 3), codegen
+
+
 @intrinsic
 def vector_at(typingctx, address, count, of):
-    """The `count` numbers at an address as a contiguous array of `of`'s type, whose references nobody counts."""
+    """The `count` numbers at an address as a contiguous array of `of`'s type."""
     result = types.Array(of.dtype, 1, "C")
 
     def codegen(context, builder, signature, args):
-        vector = context.make_array(result)(context, builder)
-        data = builder.inttoptr(args[0], vector.data.type)
-        size = _I64(context.get_abi_sizeof(context.get_data_type(result.dtype)))
-        populate_array(vector, data=data, shape=[args[1]], strides=[size], itemsize=size, meminfo=None)
-        return vector._getvalue()
+        data = builder.inttoptr(args[0], context.get_data_type(result.dtype).as_pointer())
+        return _vector(context, builder, result, data, args[1])
 
     return result(types.int64, types.int64, of), codegen
 
 
-@inner(inline="always")
-def address_of(A, i, j):
+@intrinsic
+def address_of(typingctx, A, i, j):
     """The address of A[i, j], also where i or j is one past the end."""
-    return np.int64(A.ctypes.data) + i * np.int64(A.strides[0]) + j * np.int64(A.strides[1])
+
+    def codegen(context, builder, signature, args):
+        return _address(context, builder, signature.args[0], *args)
+
+    return types.int64(A, types.int64, types.int64), codegen
 
 
-@inner(inline="always")
-def column(A, j, r0, r1):
+@intrinsic
+def column(typingctx, A, j, r0, r1):
     """A[r0:r1, j] of a column-major block as an array that the compiler knows to be contiguous: so it vectorizes."""
-    return vector_at(address_of(A, r0, j), r1 - r0, A)
+    return _line(A, lambda j, r0: (r0, j))
 
 
-@inner(inline="always")
-def row(A, i, c0, c1):
+@intrinsic
+def row(typingctx, A, i, c0, c1):
     """A[i, c0:c1] of a row-major block as an array that the compiler knows to be contiguous."""
-    return vector_at(address_of(A, i, c0), c1 - c0, A)
+    return _line(A, lambda i, c0: (i, c0))
 
 
-@inner(inline="always")
-def piece(a, first, count):
+@intrinsic
+def piece(typingctx, a, first, count):
     """a[first : first+count] of a contiguous vector, without the counting of references that a slice costs."""
-    return vector_at(np.int64(a.ctypes.data) + first * np.int64(a.itemsize), count, a)
+    result = types.Array(a.dtype, 1, "C")
+
+    def codegen(context, builder, signature, args):
+        whole = context.make_array(signature.args[0])(context, builder, args[0])
+        return _vector(context, builder, result, builder.gep(whole.data, [args[1]]), args[2])
+
+    return result(a, types.int64, types.int64), codegen
 
 
 def ask(builder, address, write):

@@ -20,7 +20,7 @@ from numba import types
 from numba.extending import overload
 
 from mxpeak.kernels.host.jit import inner, jit
-from mxpeak.kernels.host.native import bits_of, float_of
+from mxpeak.kernels.host.native import bits_of, float_of, vector_at
 from mxpeak.kernels.host.norm_pass import LINE0, POSITION0, SEGMENT, TURNED, chunks, cut, reach, segment
 
 #: Partial sums along a line that are kept side by side, so that they go by vectors.
@@ -109,7 +109,7 @@ def _largest(x):
     return float_of(np.uint64(top))
 
 
-@jit()
+@jit(allocates=True)
 def extended_pass(tid, threads, sample, tiles, buffers, values, by_row, by_column, tops, squares, counts):
     """Thread tid's chunks of all tiles (see `norm_pass`), into this thread's copies.
 
@@ -129,7 +129,8 @@ def extended_pass(tid, threads, sample, tiles, buffers, values, by_row, by_colum
                 low, high = reach(tile, line, begin, end)
                 lanes[:] = 0.0
                 for s in range(low, high, SEGMENT):
-                    a = segment(tile, line, s, min(high, s + SEGMENT), sample, buffer)
+                    e = min(high, s + SEGMENT)
+                    a = vector_at(segment(tile, line, s, e, sample, buffer), e - s, sample)
                     count, at = a.shape[0], tile[POSITION0] + s
                     x, y, q, r = work[0, :count], work[1, :count], work[2, :count], work[3, :count]
                     expand(a, values, x, y, q, r)

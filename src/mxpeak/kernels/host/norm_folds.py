@@ -12,6 +12,7 @@ import numpy as np
 
 from mxpeak.kernels.host.jit import inner, jit
 from mxpeak.kernels.host.magnitude import ordered, safe_magnitude, scaled, scaled_square
+from mxpeak.kernels.host.native import vector_at
 from mxpeak.kernels.host.norm_pass import COLUMNS, LINE0, POSITION0, ROWS, SEGMENT, TURNED, chunks, cut, reach, segment
 
 #: Partial sums along a line that are kept side by side, so that they go by vectors.
@@ -46,7 +47,8 @@ def maxima(tid, threads, want, sample, tiles, buffers, by_row, by_column):
             for line in range(line0, line1):
                 low, high = reach(tile, line, begin, end)
                 for s in range(low, high, SEGMENT):
-                    a = segment(tile, line, s, min(high, s + SEGMENT), sample, buffer)
+                    e = min(high, s + SEGMENT)
+                    a = vector_at(segment(tile, line, s, e, sample, buffer), e - s, sample)
                     if along:
                         at = tile[LINE0] + line
                         by_line[at] = max(by_line[at], _largest_along(a))
@@ -99,7 +101,7 @@ def _fold_along(values, sigmas, lanes, sums, at):
             sums[k, at] += lanes[i]
 
 
-@jit()
+@jit(allocates=True)
 def folded_sums(
     tid, threads, want, squared, sample, tiles, buffers, sigmas, row_factors, column_factors, by_row, by_column
 ):
@@ -117,7 +119,8 @@ def folded_sums(
             for line in range(line0, line1):
                 low, high = reach(tile, line, begin, end)
                 for s in range(low, high, SEGMENT):
-                    a = segment(tile, line, s, min(high, s + SEGMENT), sample, buffer)
+                    e = min(high, s + SEGMENT)
+                    a = vector_at(segment(tile, line, s, e, sample, buffer), e - s, sample)
                     mine = values[: a.shape[0]]
                     if along:
                         _values_along(a, squared, line_factors[tile[LINE0] + line], mine)

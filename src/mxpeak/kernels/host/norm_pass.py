@@ -29,7 +29,7 @@ from mxpeak.kernels.host.magnitude import (
     square,
     square_may_overflow,
 )
-from mxpeak.kernels.host.native import float_of, vector_at
+from mxpeak.kernels.host.native import float_of, piece, vector_at
 
 #: Entries of a line that are worked on at a time: four lines of them, and their sums, stay in the first cache.
 SEGMENT = 1024
@@ -325,14 +325,14 @@ def _four_safely(want, a, b, c, d, across, tops, squares):
 
 @inner()
 def segment(tile, line, begin, end, sample, buffer):
-    """Entries begin … end-1 of a line, as they lie, or, where they lie apart, copied to the address `buffer`."""
+    """The address of entries begin … end-1 of a line: as they lie, or, where they lie apart, copied to `buffer`."""
     address = tile[ADDRESS] + line * tile[LINE_STRIDE] + begin * tile[STRIDE]
     if tile[STRIDE] == sample.itemsize:
-        return vector_at(address, end - begin, sample.dtype)
-    copied = vector_at(buffer, end - begin, sample.dtype)
+        return address
+    copied = vector_at(buffer, end - begin, sample)
     for j in range(end - begin):
-        copied[j] = vector_at(address + j * tile[STRIDE], 1, sample.dtype)[0]
-    return copied
+        copied[j] = vector_at(address + j * tile[STRIDE], 1, sample)[0]
+    return buffer
 
 
 @inner()
@@ -342,13 +342,15 @@ def _four_stretches(want, tile, line, count, begin, end, origin, sample, buffer,
     size = SEGMENT * sample.itemsize
     for s in range(begin, end, SEGMENT):
         e = min(end, s + SEGMENT)
-        zeros = vector_at(buffer + 4 * size, e - s, sample.dtype)
-        a = segment(tile, line, s, e, sample, buffer)
-        b = segment(tile, line + 1, s, e, sample, buffer + size) if count > 1 else zeros
-        c = segment(tile, line + 2, s, e, sample, buffer + 2 * size) if count > 2 else zeros
-        d = segment(tile, line + 3, s, e, sample, buffer + 3 * size) if count > 3 else zeros
+        zeros = buffer + 4 * size
+        a0 = segment(tile, line, s, e, sample, buffer)
+        b0 = segment(tile, line + 1, s, e, sample, buffer + size) if count > 1 else zeros
+        c0 = segment(tile, line + 2, s, e, sample, buffer + 2 * size) if count > 2 else zeros
+        d0 = segment(tile, line + 3, s, e, sample, buffer + 3 * size) if count > 3 else zeros
+        a, b = vector_at(a0, e - s, sample), vector_at(b0, e - s, sample)
+        c, d = vector_at(c0, e - s, sample), vector_at(d0, e - s, sample)
         to = vector_at(across + (s - origin) * 8, e - s, np.float64)
-        t0, t1, t2, t3 = four_lines(want, a, b, c, d, to, waste[: e - s], tops, squares)
+        t0, t1, t2, t3 = four_lines(want, a, b, c, d, to, piece(waste, 0, e - s), tops, squares)
         s0, s1, s2, s3 = s0 + t0, s1 + t1, s2 + t2, s3 + t3
     return s0, s1, s2, s3
 
@@ -358,7 +360,8 @@ def _one_stretch(want, tile, line, begin, end, sample, buffer, waste, tops, squa
     """Entries begin … end-1 of one line, where no sums across are wanted."""
     total = 0.0
     for s in range(begin, end, LONG):
-        a = segment(tile, line, s, min(end, s + LONG), sample, buffer)
+        e = min(end, s + LONG)
+        a = vector_at(segment(tile, line, s, e, sample, buffer), e - s, sample)
         total += one_line(want, a, waste, tops, squares)
     return total
 
@@ -405,7 +408,7 @@ def reach(tile, line, begin, end):
     return low, max(low, high)
 
 
-@inner()
+@inner(allocates=True)
 def _chunk_by_four(want, tile, line0, line1, begin, end, sample, buffer, across, along_out, waste, tops, squares):
     """Lines line0 … line1-1 of a tile, their entries begin … end-1, four lines together in what all four have."""
     lows, highs, sums = np.empty(4, np.int64), np.empty(4, np.int64), np.empty(4)
@@ -467,7 +470,7 @@ def _chunk_along(want, tile, line0, line1, begin, end, sample, buffer, along_out
             along_out[tile[LINE0] + line] += total
 
 
-@jit()
+@jit(allocates=True)
 def norm_pass(tid, threads, want, sample, tiles, buffers, across, by_row, by_column, tops, squares):
     """Thread tid's chunks of all tiles.
 

@@ -20,7 +20,7 @@ THE_LONG_WAY = -1.0
 SHORT, MANY = 64, 1024
 
 
-@jit()
+@jit(allocates=True)
 def small_norm(A, want):
     """max, inf (ROWS), one (COLUMNS) or fro (SQUARES) of an array; THE_LONG_WAY where it takes more."""
     m, n = A.shape
@@ -52,7 +52,7 @@ def small_norm(A, want):
     return math.sqrt(squares[0]) if squares[1] == 0.0 and squares[2] == 0.0 else THE_LONG_WAY
 
 
-@inner()
+@inner(allocates=True)
 def _across(A, address, lines, length, stride, waste, tops, squares):
     """The largest of the sums across lines."""
     sums, zeros = np.zeros(length), np.zeros(min(length, SEGMENT), A.dtype)

@@ -25,7 +25,7 @@ _COS = tuple((-1.0) ** k / factorial(2 * k) for k in range(9))
 _SIN = tuple((-1.0) ** k / factorial(2 * k + 1) for k in range(9))
 
 
-@inner(inline="always")
+@inner(inline=True)
 def _horner(c, x):
     """Σ c_k x^k."""
     total = c[len(c) - 1]
@@ -34,7 +34,7 @@ def _horner(c, x):
     return total
 
 
-@inner(inline="always")
+@inner(inline=True)
 def normal(x):
     """The standard normal number that belongs to state x of the generator (`layout.entries.normal` of its mix)."""
     z = (x ^ (x >> _32)) * _MIX

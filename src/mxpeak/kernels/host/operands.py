@@ -155,7 +155,7 @@ def _narrowed_fp16(typingctx, value):
     return types.uint16(types.float32), codegen
 
 
-@inner(inline="always")
+@inner(inline=True)
 def _rounded_bf16(x):
     """The upper half of x's bits: add half of what is cut off, less one where the last kept bit is 0; NaN stays NaN."""
     bits = bits_of(x)
@@ -163,18 +163,13 @@ def _rounded_bf16(x):
     return np.uint16((up if x == x else np.uint32(bits | np.uint32(0x400000))) >> np.uint32(16))
 
 
-@inner(inline="always")
-def _halves(A, i, count):
-    """Row i of a table of pairs as its single numbers."""
-    return vector_at(address_of(A, i, 0), count, np.uint16)
-
-
 @inner()
 def round_rows(source, target, r0, r1, fp16):
     """Rows r0:r1 of target = source rounded, and zeros behind them."""
     k = source.shape[1]
     for i in range(r0, r1):
-        a, out = row(source, i, 0, k), _halves(target, i, 2 * target.shape[1])
+        a = row(source, i, 0, k)
+        out = vector_at(address_of(target, i, 0), 2 * target.shape[1], np.uint16)  # its pairs as single numbers
         if fp16:
             for j in range(k):
                 out[j] = _narrowed_fp16(a[j])
@@ -192,12 +187,12 @@ def round_left(tid, threads, source, target, fp16):
     round_rows(source, target, r0, r1, fp16)
 
 
-@inner(inline="always")
+@inner(inline=True)
 def _pair(low, high):
     return np.uint32(np.uint32(low) | (np.uint32(high) << np.uint32(16)))
 
 
-@inner()
+@inner(allocates=True)
 def round_strips(source, strips, first_pair, s0, s1, fp16):
     """Strips s0:s1 = source rounded, in pairs from `first_pair` on, and zeros below it and beside it."""
     k, n = source.shape
@@ -271,7 +266,7 @@ def subtract_tiles(unit, unit_rows, C, A, strips, first, depths, r0, r1, s0, s1,
     _subtract(C, last_i, last_rows, last_c0, last_c1, last)
 
 
-@inner(inline="always")
+@inner(inline=True)
 def tiles_of(scratch, tid):
     """The address of a thread's two tiles, on a cache line."""
     return (address_of(scratch, tid, 0) + 63) // 64 * 64

@@ -39,7 +39,7 @@ def scatter_rows(tid, threads, source, rows, A):
         _move(row(source, k, c0, c1), row(A, rows[k], c0, c1))
 
 
-@jit(INT, INT, MATRIX, INT, INTEGERS, INTEGERS, INTEGERS)
+@jit(INT, INT, MATRIX, INT, INTEGERS, INTEGERS, INTEGERS, allocates=True)
 def permute_rows(tid, threads, A, block, sources, targets, block_rows):
     """A[block+i, :] = A[sources[i], :] and A[targets[t], :] = A[block+block_rows[t], :], as the rows were before."""
     begin, end = part_of(tid, threads, A.shape[1])

@@ -14,7 +14,7 @@ import numpy as np
 
 from mxpeak.kernels.host import sparse_sweep as sweep
 from mxpeak.kernels.host.jit import inner, jit
-from mxpeak.kernels.host.native import SPINS, atomic_add, atomic_load, call_at, piece, prefetch_read
+from mxpeak.kernels.host.native import SPINS, atomic_add, atomic_load, call_at, prefetch_read
 from mxpeak.kernels.host.sparse_native import widened_value
 
 #: Columns of the table of units: first row, where its entries of L begin, and those of U.
@@ -31,7 +31,7 @@ AHEAD = 512
 ROWS_AHEAD = 6
 
 
-@inner(fastmath={"contract"}, inline="always")
+@inner(fastmath={"contract"}, inline=True)
 def _sum(first, end, columns, values, x):
     """Σ a_ij x_j over some entries, in four sums: one would wait for itself."""
     s0 = s1 = s2 = s3 = x.dtype.type(0)
@@ -48,7 +48,7 @@ def _sum(first, end, columns, values, x):
     return (s0 + s1) + (s2 + s3)
 
 
-@inner(fastmath={"contract"}, inline="always")
+@inner(fastmath={"contract"}, inline=True)
 def _forward(i, l0, l1, u0, u1, columns, values, diagonal, b, x, keep, from_zero):
     """x_i = (b_i - Σ_L a_ij x_j - Σ_U a_ij x_j) / a_ii, the last entry of L at the end: its x_j is the youngest."""
     one = x.dtype.type(1)
@@ -64,7 +64,7 @@ def _forward(i, l0, l1, u0, u1, columns, values, diagonal, b, x, keep, from_zero
     x[i] = (left - after - a * youngest) * reciprocal
 
 
-@inner(fastmath={"contract"}, inline="always")
+@inner(fastmath={"contract"}, inline=True)
 def _backward(i, l0, l1, u0, u1, columns, values, diagonal, b, x, kept):
     """The same from the last row on, the first entry of U at the end; what was kept has L x subtracted already."""
     one = x.dtype.type(1)
@@ -78,19 +78,13 @@ def _backward(i, l0, l1, u0, u1, columns, values, diagonal, b, x, kept):
     x[i] = left * reciprocal
 
 
-@inner(inline="always")
+@inner(inline=True)
 def _ask(a, first, end):
     """Ask for the cache lines of a[first:end], which may lie outside of a."""
     at, end_at = np.int64(a.ctypes.data) + a.itemsize * first, np.int64(a.ctypes.data) + a.itemsize * end
     while at < end_at:
         prefetch_read(at)
         at += 64
-
-
-@inner(inline="always")
-def _all(a):
-    """The array, without the counting of references to it."""
-    return piece(a, 0, a.shape[0])
 
 
 @inner()
@@ -104,7 +98,7 @@ def wait(tid, threads, progress, needs, u, yield_address):
                 call_at(yield_address)
 
 
-@inner(inline="always")
+@inner(inline=True)
 def say(progress, tid, done):
     """Tell the others how far this thread has come."""
     atomic_add(progress, tid * APART, done - progress[tid * APART])
@@ -135,8 +129,6 @@ def sweep_forward(
 
     Where keep is not empty, keep_i = b_i - Σ_L a_ij x_j.
     """
-    lower, upper, columns, values = _all(lower), _all(upper), _all(columns), _all(values)
-    diagonal, b, x, keep = _all(diagonal), _all(b), _all(x), _all(keep)
     for u in range(first, end):
         if threads > 1:
             if owner[u] != tid:
@@ -177,8 +169,6 @@ def sweep_backward(
     kept,
 ):
     """Units end-1 … first; progress is how many units from the last one on are behind this thread, needs likewise."""
-    lower, upper, columns, values = _all(lower), _all(upper), _all(columns), _all(values)
-    diagonal, b, x = _all(diagonal), _all(b), _all(x)
     count = owner.shape[0]
     for v in range(count - end, count - first):
         u = count - 1 - v
@@ -205,8 +195,6 @@ def sweep_backward(
 @jit(fastmath={"contract"})
 def multiply(tid, threads, units, lower, upper, columns, values, diagonal, x, y):
     """y = (L + D + U) x."""
-    lower, upper, columns, values = _all(lower), _all(upper), _all(columns), _all(values)
-    diagonal, x, y = _all(diagonal), _all(x), _all(y)
     count = units.shape[0] - 1
     for u in range(count * tid // threads, count * (tid + 1) // threads):
         l, h = units[u, LOWER], units[u, UPPER]
@@ -225,8 +213,6 @@ def residual(
     tid, threads, rows, lower_first, upper_first, in_lower, in_upper, columns, values, diagonal, b, x, keep, r, parts
 ):
     """r_k = (b - (L + D + U) x)[rows_k]; with UPPER alone -U x, with LOWER alone b - keep - L x: see `sparse_sweep`."""
-    in_lower, in_upper, columns, values = _all(in_lower), _all(in_upper), _all(columns), _all(values)
-    diagonal, b, x, keep, r = _all(diagonal), _all(b), _all(x), _all(keep), _all(r)
     count = rows.shape[0]
     for k in range(count * tid // threads, count * (tid + 1) // threads):
         i = np.uint64(rows[k])
@@ -310,7 +296,7 @@ def cut_units(new_to_old, old_to_new, indptr, indices, lower, upper, units):
     return count
 
 
-@jit()
+@jit(allocates=True)
 def unit_edges(new_to_old, old_to_new, indptr, indices, unit_of, first, edges):
     """The earlier units that each has entries in: edges[first[u]] … edges[first[u+1]-1]; returns how many in all.
 
@@ -348,7 +334,7 @@ def find_needs(first, edges, owner, forward, backward):
             backward[v, owner[u]] = max(backward[v, owner[u]], count - u)
 
 
-@jit()
+@jit(allocates=True)
 def makespan(first, edges, owner, cost, threads):
     """When the last thread is through, if a unit takes as long as it costs."""
     count, free, done = owner.shape[0], np.zeros(threads), np.zeros(owner.shape[0])

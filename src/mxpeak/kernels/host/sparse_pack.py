@@ -33,7 +33,7 @@ LEAST = LANES // 4
 NEAR_SPAN = 2**16
 
 
-@jit()
+@jit(allocates=True)
 def cut_rows(tid, threads, starts, new_to_old, old_to_new, indptr, indices, adaptive, chunk_row, counts):
     """The first rows of the chunks of each group g, at chunk_row[starts[g]] and on; counts[g] = how many there are.
 
@@ -72,7 +72,7 @@ def cut_rows(tid, threads, starts, new_to_old, old_to_new, indptr, indices, adap
         counts[g] = count
 
 
-@inner(inline="always")
+@inner(inline=True)
 def find(known, size, value, hint):
     """The index of a value among the first `size`; the hint is looked at first.  -1 if it is not there."""
     if 0 <= hint < size and known[hint] == value:
@@ -149,7 +149,7 @@ def _assign_slots(row0, entries, column, lane, known, runs, low, high, slot):
     return slots
 
 
-@jit()
+@jit(allocates=True)
 def count_slots(
     tid,
     threads,
@@ -188,7 +188,7 @@ def count_slots(
             table[c, part], table[c, part + 1], table[c, part + 2] = runs, near, slots - near
 
 
-@jit()
+@jit(allocates=True)
 def fill_slots(
     tid,
     threads,

@@ -26,7 +26,7 @@ def stencil_counts(tid, threads, box, first, indptr):
                 indptr[1 + (z * ny + y) * nx + x] = flat * _around(first[0] + x, box[3])
 
 
-@inner(inline="always")
+@inner(inline=True)
 def _around(x, end):
     """How many of x-1, x, x+1 lie in 0 … end-1."""
     return 1 + (1 if x > 0 else 0) + (1 if x + 1 < end else 0)
@@ -58,7 +58,7 @@ def stencil_rows(tid, threads, box, first, halo, weights, indptr, indices, data)
                             at += 1
 
 
-@inner(inline="always")
+@inner(inline=True)
 def _column(box, halo, x, y, z):
     nx, ny, nz = box[0], box[1], box[2]
     sx, sy, sz = _side(x, nx), _side(y, ny), _side(z, nz)
@@ -68,13 +68,13 @@ def _column(box, halo, x, y, z):
     return nx * ny * nz + h[0] + ((z - h[3]) * h[5] + y - h[2]) * h[4] + x - h[1]
 
 
-@inner(inline="always")
+@inner(inline=True)
 def _side(x, end):
     """-1 before 0, 1 from `end` on, else 0."""
     return -1 if x < 0 else (1 if x >= end else 0)
 
 
-@jit()
+@jit(allocates=True)
 def greedy_colours(indptr, indices, n, colour):
     """colour[i] = the least that no neighbour with a smaller number has (Saad, section 3.3.3); returns how many.
 
@@ -113,7 +113,7 @@ def levels(indptr, indices, n, level):
     return most
 
 
-@inner(inline="always")
+@inner(inline=True)
 def _weight(i):
     """A number without order: the same of a row wherever it is asked for (splitmix64)."""
     z = np.uint64(i) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(0x9E3779B97F4A7C15)
@@ -122,7 +122,7 @@ def _weight(i):
     return z ^ (z >> np.uint64(31))
 
 
-@jit()
+@jit(allocates=True)
 def jpl_round(tid, threads, indptr, indices, n, longest, colour, before, left):
     """One round of Jones, Plassmann and Luby: rows that outweigh all uncoloured neighbours take the least free colour.
 
@@ -153,7 +153,7 @@ def jpl_round(tid, threads, indptr, indices, n, longest, colour, before, left):
     left[tid] = mine
 
 
-@jit()
+@jit(allocates=True)
 def group_rows(group, groups, new_to_old, starts):
     """Sort rows by group, as they stood inside of one: new_to_old[new] = old; starts[g] = the first of group g."""
     n = group.shape[0]
@@ -232,7 +232,7 @@ def fill_partners(tid, threads, indptr, indices, n, at, columns):
                 columns[atomic_add(at, j, 1)] = i
 
 
-@jit()
+@jit(allocates=True)
 def merge_rows(tid, threads, indptr, indices, data, n, first, columns, to, out_indices, out_data):
     """Each row with zeros in its partners' columns, which are columns[first[i]] … columns[first[i+1]-1]; in order."""
     for i in range(n * tid // threads, n * (tid + 1) // threads):

@@ -22,7 +22,7 @@ from __future__ import annotations
 import numpy as np
 
 from mxpeak.kernels.host import sparse_sweep as sweep
-from mxpeak.kernels.host.jit import inner, jit
+from mxpeak.kernels.host.jit import ONE, inner, jit
 from mxpeak.kernels.host.native import piece
 from mxpeak.kernels.host.sparse_native import SUCCESSIVE as LANES
 from mxpeak.kernels.host.sparse_native import (
@@ -36,7 +36,7 @@ from mxpeak.kernels.host.sparse_natural import say, wait
 from mxpeak.kernels.host.sparse_pack import MOST, SHARE, find
 
 #: The parts: before the chunk, in it before the row, in it after the row, after the chunk.
-BEFORE, EARLIER, LATER, AFTER, PARTS = 0, 1, 2, 3, 4
+BEFORE, EARLIER, LATER, AFTER, PARTS = (np.int64(part) for part in range(5))
 #: Columns of the table of chunks: first row, rows, first slot, first slot of columns, then runs and columns by part,
 #: then strays before the chunk and after it.
 ROW, ROWS, SLOT, FAR, COUNTS = 0, 1, 2, 3, 4
@@ -49,7 +49,7 @@ FEW = LANES // 4
 UNIT, LEAST = 5, LANES // 4
 
 
-@inner(inline="always")
+@inner(inline=True)
 def _slots_before(table, c, part):
     """The first slot and the first slot of columns of a part."""
     slot, far = np.int64(table[c, SLOT]), np.int64(table[c, FAR])
@@ -59,7 +59,7 @@ def _slots_before(table, c, part):
     return slot, far
 
 
-@inner(inline="always")
+@inner(inline=True)
 def _add(table, c, after, first, end, bases, far, values, x, out):
     """out = the parts first … end-1 of a chunk times x, of all lanes.
 
@@ -87,7 +87,7 @@ def _add(table, c, after, first, end, bases, far, values, x, out):
         add_strays(values, slot * LANES, far, far0 * LANES, lanes0 * LANES, begin, stop, x, out)
 
 
-@inner(fastmath={"contract"}, inline="always")
+@inner(fastmath={"contract"}, inline=True)
 def _inner(table, c, part, slot, far0, lane, bases, far, values, x):
     """Σ a_ij x_j over the entries of one row in one part."""
     runs, columns = np.int64(table[c, COUNTS + 2 * part]), np.int64(table[c, COUNTS + 2 * part + 1])
@@ -100,7 +100,7 @@ def _inner(table, c, part, slot, far0, lane, bases, far, values, x):
     return total
 
 
-@inner(inline="always")
+@inner(inline=True)
 def _is_next(table, c, part, slot, far0, bases, far, apart):
     """Whether a part has one slot, and in it nothing but the row next to each."""
     runs, columns = table[c, COUNTS + 2 * part], table[c, COUNTS + 2 * part + 1]
@@ -114,7 +114,7 @@ def _is_next(table, c, part, slot, far0, bases, far, apart):
     return others == 0
 
 
-@inner(fastmath={"contract"}, inline="always")
+@inner(fastmath={"contract"}, inline=True)
 def _terms(row, rows, slot, values, diagonal, b, first, second, p, q):
     """p = (b - first - second) / d and q = a / d of a chunk's rows, with the a_ij of one slot."""
     b_c, d_c, one = piece(b, row, rows), piece(diagonal, row, rows), p.dtype.type(1)
@@ -128,7 +128,7 @@ def _terms(row, rows, slot, values, diagonal, b, first, second, p, q):
         q[k] = widened_value(a[k], one) * reciprocal
 
 
-@jit(fastmath={"contract"}, allocates=False)
+@jit(fastmath={"contract"})
 def sweep_forward(
     tid, threads, progress, yield_address, first, end, owner, needs,
     units, table, bases, far, values, diagonal, b, x, keep, from_zero, scratch,
@@ -151,7 +151,7 @@ def sweep_forward(
             if not from_zero:
                 _add(table, c, after, LATER, PARTS, bases, far, values, x, upper)
             slot, far0 = _slots_before(table, c, EARLIER)
-            if _is_next(table, c, EARLIER, slot, far0, bases, far, -1):
+            if _is_next(table, c, EARLIER, slot, far0, bases, far, -ONE):
                 _terms(row, rows, slot, values, diagonal, b, lower, upper, p, q)
                 young = x[max(row - 1, 0)]
                 for k in range(rows):
@@ -173,7 +173,7 @@ def sweep_forward(
             say(progress, tid, u + 1)
 
 
-@jit(fastmath={"contract"}, allocates=False)
+@jit(fastmath={"contract"})
 def sweep_backward(
     tid, threads, progress, yield_address, first, end, owner, needs,
     units, table, bases, far, values, diagonal, b, x, kept, scratch,
@@ -198,7 +198,7 @@ def sweep_backward(
             if not kept:
                 _add(table, c, after, BEFORE, LATER, bases, far, values, x, lower)
             slot, far0 = _slots_before(table, c, LATER)
-            if _is_next(table, c, LATER, slot, far0, bases, far, 1):
+            if _is_next(table, c, LATER, slot, far0, bases, far, ONE):
                 _terms(row, rows, slot, values, diagonal, b, lower, upper, p, q)
                 young = x[row + rows]
                 for back_k in range(rows):
@@ -214,7 +214,7 @@ def sweep_backward(
             say(progress, tid, v + 1)
 
 
-@jit(fastmath={"contract"}, allocates=False)
+@jit(fastmath={"contract"})
 def multiply(tid, threads, table, bases, far, values, diagonal, x, y, scratch):
     """y = (L + D + U) x."""
     total, count = piece(scratch, tid * 4 * LANES, LANES), table.shape[0]
@@ -226,7 +226,7 @@ def multiply(tid, threads, table, bases, far, values, diagonal, x, y, scratch):
             y_c[k] = total[k] + d_c[k] * x_c[k]
 
 
-@jit(fastmath={"contract"}, allocates=False)
+@jit(fastmath={"contract"})
 def residual(tid, threads, chunks, targets, table, bases, far, values, diagonal, b, x, keep, r, parts, scratch):
     """r[targets_i] = b_i - (L + D + U) x of the rows of some chunks, where targets_i >= 0.
 
@@ -280,7 +280,7 @@ def cut_chunks(new_to_old, old_to_new, indptr, indices, chunk_row, units):
     return chunks, count
 
 
-@inner()
+@inner(allocates=True)
 def _scratch(longest):
     """What finding the slots of a chunk of so many entries takes."""
     known, hits, part_of = np.empty(2 * MOST, np.int64), np.empty(2 * MOST, np.int64), np.empty(2 * MOST, np.int64)
@@ -289,7 +289,7 @@ def _scratch(longest):
     return (known, hits), part_of, (column, lane, entry), (slot, part, often), np.empty(STRAYS + 2, np.int64)
 
 
-@inner(inline="always")
+@inner(inline=True)
 def _set_strays_apart(counts, often):
     """Let slots that few rows have be strays, where that takes less than half of the room."""
     before, after, strays_before, strays_after = counts[2 * BEFORE + 1], counts[2 * AFTER + 1], 0, 0
@@ -305,7 +305,7 @@ def _set_strays_apart(counts, often):
         counts[STRAYS], counts[STRAYS + 1] = strays_before, strays_after
 
 
-@inner(inline="always")
+@inner(inline=True, allocates=True)
 def _slots_of(row0, rows, where, columns, packed, runs_known, part_of, entry_of, slot_of, counts):
     """The entries of a chunk, and which slot of which part each is in; counts becomes runs and columns by part, strays.
 
@@ -368,7 +368,7 @@ def _slots_of(row0, rows, where, columns, packed, runs_known, part_of, entry_of,
     return entries, runs
 
 
-@jit()
+@jit(allocates=True)
 def count_slots(
     tid, threads, new_to_old, old_to_new, indptr, indices, chunk_row, chunk_end, columns, packed, longest, table
 ):
@@ -383,7 +383,7 @@ def count_slots(
             table[c, COUNTS + k] = counts[k]
 
 
-@jit()
+@jit(allocates=True)
 def fill_slots(
     tid, threads, new_to_old, old_to_new, indptr, indices, data, columns, packed, longest, table, bases, far, values
 ):  # fmt: skip

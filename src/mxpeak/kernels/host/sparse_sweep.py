@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from mxpeak.kernels.host.jit import inner, jit
+from mxpeak.kernels.host.jit import FALSE, ONE, TRUE, inner, jit
 from mxpeak.kernels.host.native import barrier, piece
 from mxpeak.kernels.host.sparse_native import LANES, sum_runs, widened_value
 from mxpeak.kernels.host.sparse_pack import FAR, L_PART, NEAR, ROW, ROWS, SLOT, U_PART
@@ -16,7 +16,7 @@ from mxpeak.kernels.host.sparse_pack import FAR, L_PART, NEAR, ROW, ROWS, SLOT, 
 LOWER, UPPER, BOTH = 1, 2, 3
 
 
-@inner(fastmath={"contract"}, inline="always")
+@inner(fastmath={"contract"}, inline=True)
 def _add_part(row, rows, slot, near0, far0, runs, nears, fars, bases, near, far, values, x, out, fresh):
     """out += the entries of one part of a chunk times x; out = them where it is fresh."""
     sum_runs(values, slot * LANES, bases, slot, runs, x, row, out, fresh)
@@ -33,7 +33,7 @@ def _add_part(row, rows, slot, near0, far0, runs, nears, fars, bases, near, far,
             out[lane] += widened_value(value[lane], out[0]) * x[np.uint32(column[lane])]
 
 
-@inner(inline="always")
+@inner(inline=True)
 def _add_lower(table, c, wanted, bases, near, far, values, x, out):
     """out = L x of a chunk's rows; 0 if it is not wanted: then all counts are 0, which is quicker than a branch."""
     row, rows, slot = np.int64(table[c, ROW]), np.int64(table[c, ROWS]), np.int64(table[c, SLOT])
@@ -53,18 +53,18 @@ def _add_lower(table, c, wanted, bases, near, far, values, x, out):
         values,
         x,
         out,
-        True,
+        TRUE,
     )
 
 
-@inner(inline="always")
+@inner(inline=True)
 def _add_upper(table, c, wanted, bases, near, far, values, x, out):
     """out += U x of a chunk's rows, if it is wanted."""
     row, rows = np.int64(table[c, ROW]), np.int64(table[c, ROWS])
     slot = np.int64(table[c, SLOT]) + table[c, L_PART] + table[c, L_PART + 1] + table[c, L_PART + 2]
     near0, far0 = np.int64(table[c, NEAR]) + table[c, L_PART + 1], np.int64(table[c, FAR]) + table[c, L_PART + 2]
     runs, nears, fars = wanted * table[c, U_PART], wanted * table[c, U_PART + 1], wanted * table[c, U_PART + 2]
-    _add_part(row, rows, slot, near0, far0, runs, nears, fars, bases, near, far, values, x, out, False)
+    _add_part(row, rows, slot, near0, far0, runs, nears, fars, bases, near, far, values, x, out, FALSE)
 
 
 @jit(fastmath={"contract"})
@@ -119,8 +119,8 @@ def multiply(tid, threads, chunks, table, bases, near, far, values, diagonal, x,
         c = chunks[k]
         row, rows = np.int64(table[c, ROW]), np.int64(table[c, ROWS])
         y_c, x_c, d_c = piece(y, row, rows), piece(x, row, rows), piece(diagonal, row, rows)
-        _add_lower(table, c, 1, bases, near, far, values, x, out)
-        _add_upper(table, c, 1, bases, near, far, values, x, out)
+        _add_lower(table, c, ONE, bases, near, far, values, x, out)
+        _add_upper(table, c, ONE, bases, near, far, values, x, out)
         for lane in range(rows):
             y_c[lane] = out[lane] + d_c[lane] * x_c[lane]
 

@@ -14,7 +14,7 @@ SHORT = 512
 _SUM = {"contract", "reassoc"}
 
 
-@inner(inline="always")
+@inner(inline=True)
 def _share(n, tid, threads):
     """First and last row of a thread's blocks."""
     blocks = (n + BLOCK - 1) // BLOCK
@@ -53,7 +53,7 @@ def _subtract(w, q, a):
         w[i] -= q[i] * a
 
 
-@inner(inline="always")
+@inner(inline=True)
 def _dots(Q, k, first, end, w, h):
     """h_j += Σ q_j w over some rows."""
     for at in range(first, end, SHORT):
@@ -73,7 +73,7 @@ def _dots(Q, k, first, end, w, h):
             j += 1
 
 
-@inner(inline="always")
+@inner(inline=True)
 def _subtract_all(Q, k, first, end, w, h):
     """w -= Σ h_j q_j over some rows; h has the vectors' type."""
     w_here, j = piece(w, first, end - first), 0
@@ -131,7 +131,7 @@ def subtract_and_square(tid, threads, Q, k, w, h, sums):
     sums[tid, 0] = total
 
 
-@jit()
+@jit(allocates=True)
 def combine(tid, threads, Q, k, y, out):
     """out = Q y, of the first k vectors; y has the vectors' type, out may be of another."""
     first, end = _share(out.shape[0], tid, threads)

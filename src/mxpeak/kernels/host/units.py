@@ -200,21 +200,21 @@ def _release(typingctx):
     return _assembled(AMX_BF16, "tilerelease", 0, [])
 
 
-@inner(inline="always")
+@inner(inline=True)
 def begin(unit, config):
     """Make this thread's tiles ready; config is the address of TILE_CONFIG."""
     if unit != AVX512_BF16:
         _load_config(config)
 
 
-@inner(inline="always")
+@inner(inline=True)
 def end(unit):
     """Give the tiles back: a thread without them is switched faster."""
     if unit != AVX512_BF16:
         _release()
 
 
-@inner(inline="always")
+@inner(inline=True)
 def tile(unit, T, A, lda, B, depths):
     """T = A B for the unit's rows of A, 32 columns of B and DEPTH·depths entries along k; all addresses, lda in bytes.
 
