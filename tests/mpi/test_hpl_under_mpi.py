@@ -258,3 +258,20 @@ def test_hpls_own_file_passes_on_ranks_that_share_cores(on_four: dict[str, Ended
 def test_a_grid_of_hpl_dat_may_leave_ranks_idle(on_four: dict[str, Ended]) -> None:
     on_four["idle"].check(0)
     assert "             27 tests completed and passed residual checks," in on_four["idle"].stdout
+
+
+def test_a_series_over_counts_of_ranks(standing: dict[int, StandingRanks], tmp_path: Path) -> None:
+    """One and three of four ranks; the others wait, and all end with one code."""
+    arguments = ["run", "hpl", "-N", "200", "--nb", "16", "--study", "weak", "--ranks-list", "3,1", "--json", "-"]
+    ended = standing[4].run({"series": arguments}, tmp_path)["series"]
+    ended.check(0)
+    assert [(point["ranks"], point["problem"]["n"]) for point in ended.body["study"]["points"]] == [(1, 200), (3, 336)]
+    assert [one["launch"]["ranks"] for one in ended.body["results"]] == [1, 3]
+    assert "study: 2 of 2: 3 ranks, n 336" in ended.stderr
+    (folder,) = (tmp_path / "series" / "mxpeak-out").iterdir()
+    assert {path.name for path in folder.iterdir()} >= {
+        "HPL-1ranks.out",
+        "HPL-3ranks.out",
+        "result.json",
+        "report.html",
+    }

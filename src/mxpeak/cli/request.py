@@ -15,6 +15,8 @@ from mxpeak.configs.run import OutputConfig, RunConfig
 from mxpeak.errors import UsageError
 from mxpeak.options import Option, Setting, options, resolve
 
+#: What tuned settings say of one layout, and a series over counts of ranks has several.
+OF_A_LAYOUT = ("ranks", "threads", "grid", "P", "Q", "node_grid", "nx", "ny", "nz", "npx", "npy", "npz")
 #: Variables beside those of the options: MXPEAK_CONFIG, ...
 OTHER_VARIABLES = ("CONFIG", "DAT", "CACHE_DIR", "GPU_AWARE_MPI", "IMPORT")
 
@@ -30,6 +32,7 @@ class Request:
     from_dat: bool
     begun: datetime
     notes: list[str] = field(default_factory=list)
+    of_ranks: int | None = None  # in a series over counts of ranks: this one's
 
     @property
     def own_format(self) -> str:
@@ -49,7 +52,8 @@ class Request:
         if self.benchmark.report is None:
             return ""
         asked = "" if self.config.report_to in ("stdout", "stderr") else Path(self.config.report_to).name
-        return asked or self.benchmark.report.file.format(self.begun)
+        name = Path(asked or self.benchmark.report.file.format(self.begun))
+        return name.name if self.of_ranks is None else f"{name.stem}-{self.of_ranks}ranks{name.suffix}"
 
 
 def add_options(parser: argparse.ArgumentParser, config: type) -> None:
@@ -80,7 +84,9 @@ def requests(args: argparse.Namespace, environ: Mapping[str, str]) -> list[Reque
     file = read_toml(config_file) if config_file else {}
     dat = _read_dat(form, dat_file) if form and dat_file else None
     made = [_request(BENCHMARKS[name], vars(args), environ, file, dat) for name in names]
-    made = [_with_tuned(one, alone=len(names) == 1) for one in made]
+    if len(names) > 1 and made[0].config.study is not None:
+        raise UsageError(f"--study is of one benchmark; type one of {', '.join(names)} instead of all")
+    made = [_with_tuned(_with_counts(one), alone=len(names) == 1) for one in made]
     made = [_without_flops(one) if len(names) > 1 and not one.benchmark.in_flops else one for one in made]
     _check_streams(made[0].output)
     _check_format(args.benchmark, made)
@@ -126,6 +132,26 @@ def _request(
     )
 
 
+def _with_counts(request: Request) -> Request:
+    """A series with its counts of ranks; what makes no series is a mistake, before anything starts."""
+    config = request.config
+    if config.study is None:
+        if config.ranks_list is not None:
+            text = ",".join(map(str, config.ranks_list))
+            raise UsageError(f"--ranks-list {text} is for a series; type --study weak or --study strong too")
+        return request
+    from mxpeak.bench.scaling import settled
+
+    return changed(request, settled(request.benchmark.name, config))
+
+
+def changed(request: Request, values: Mapping[str, Any]) -> Request:
+    """The request with other values, whose origin is `auto` where they differ."""
+    new = {name: value for name, value in values.items() if request.settings[name].value != value}
+    settings = {**request.settings, **{name: Setting(value, "auto") for name, value in new.items()}}
+    return replace(request, config=replace(request.config, **new), settings=settings)
+
+
 def _with_tuned(request: Request, *, alone: bool) -> Request:
     """What `mxpeak tune` has stored, in place of defaults; `alone`: also for ranks and threads, if both are open."""
     if request.output.tuned == "no":
@@ -133,6 +159,8 @@ def _with_tuned(request: Request, *, alone: bool) -> Request:
     from mxpeak.runtime.tuned import tuned_settings
 
     settings, notes = tuned_settings(request.benchmark.name, request.config, request.settings, alone=alone)
+    if request.config.study is not None:
+        settings |= {name: request.settings[name] for name in OF_A_LAYOUT if name in settings}
     if settings == request.settings:
         return replace(request, notes=notes)
     config = request.benchmark.config(**{name: s.value for name, s in settings.items()})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Mapping
 from contextlib import closing
 from importlib import import_module
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from mxpeak.bench.registry import BENCHMARKS, load
 from mxpeak.cli.ranks import on_ranks
 from mxpeak.cli.request import Request, add_options, requests, settings_table
+from mxpeak.cli.scaling import as_asked, parts, section, turns
 from mxpeak.cli.session import Interrupted
 from mxpeak.configs.run import OutputConfig, RunConfig
 from mxpeak.errors import ExitCode, MxpeakError, UsageError
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from mxpeak.cli.output import Folder, Steady
     from mxpeak.cli.session import Session
     from mxpeak.cli.watching import Onlookers
+    from mxpeak.comm.base import Communicator
 
 EXAMPLES = """\
 examples:
@@ -31,6 +34,7 @@ examples:
   mpiexec -n 4 mxpeak run hpl --dat HPL.dat --out results
   mxpeak run hpl-mxp -N 20000 --precision fp16 --submit submission
   mxpeak run norms -N 20000 --kind one,fro --structure general,symmetric
+  mxpeak run hpl -N 10000 --study weak --ranks-list 1,2,4
 """
 
 RESULT, PAGE = "result.json", "report.html"
@@ -89,6 +93,7 @@ def run(args: argparse.Namespace, argv: list[str], session: Session) -> int:
 def _run(benchmark: str, wanted: list[Request], argv: list[str], session: Session) -> int:
     from mxpeak.cli.watching import looked_on
 
+    wanted = [part for request in wanted for part in parts(request, session)]
     if wanted[0].output.dry_run:
         return _dry_run(wanted, session)
     forecasts: dict[str, Any] = {}  # of rank 0, which alone compares
@@ -151,8 +156,8 @@ def _remove_if_empty(folders: list[Folder]) -> None:
 
 
 def _dry_run(wanted: list[Request], session: Session) -> int:
-    for request in wanted:
-        text = import_module(request.benchmark.module).dry_run(request.config, session.comm, request.settings)
+    for request, comm in turns(wanted, session, lambda: as_asked(wanted[0])):
+        text = import_module(request.benchmark.module).dry_run(request.config, comm, request.settings)
         if session.rank == 0:
             print(f"{request.benchmark.name}\n{settings_table(request.settings)}{text}")
     return ExitCode.VALID
@@ -167,8 +172,8 @@ def _run_all(
     displays: list[Display] = []
     codes: list[int] = []
     try:
-        for request in wanted:
-            codes.append(_run_one(request, argv, session, stdout, stderr, onlookers, displays))
+        for request, comm in turns(wanted, session, lambda: _first_problem(displays)):
+            codes.append(_run_one(request, comm, argv, session, stdout, stderr, onlookers, displays))
     except Interrupted:
         if session.rank == 0:
             _finish(name, displays, folders, session, stdout)  # with what is known so far
@@ -182,8 +187,14 @@ def _run_all(
     return code
 
 
+def _first_problem(displays: list[Display]) -> Mapping[str, Any] | None:
+    """The problem of a series on its fewest ranks, if its result is valid."""
+    return next((result.problem for result in displays[0].results if result.passed), None)
+
+
 def _run_one(
     request: Request,
+    comm: Communicator,
     argv: list[str],
     session: Session,
     stdout: Steady,
@@ -197,13 +208,12 @@ def _run_one(
     from mxpeak.options import stall_limits
     from mxpeak.watch.progress import Progress, is_terminal
 
-    assert session.comm is not None
     output = request.output
     color = output.color == "always" or (output.color == "auto" and is_terminal(sys.stdout, os.environ))
     mode = "never" if output.quiet or session.rank != 0 else output.progress
     kind = Progress if request.benchmark.in_flops else PlainProgress
     progress = kind(sys.stderr, os.environ, mode)
-    display = Display(request, session.comm.size, progress, stdout, stderr, color)
+    display = Display(request, comm.size, progress, stdout, stderr, color)
     displays.append(display)
     watched = onlookers.of_benchmark(request, progress)
 
@@ -217,12 +227,12 @@ def _run_one(
             for line in request.notes:
                 session.say(f"note: {line}")
         if not output.quiet and hasattr(module, "forewarnings"):  # of rules that the run will break
-            for line in module.forewarnings(request.config, session.comm):
+            for line in module.forewarnings(request.config, comm):
                 session.say(f"note: {line}")
         with closing(progress), stalls_noticed(stall_limits(request.config.watchdog), session) as follow:
             module.run(
                 request.config,
-                session.comm,
+                comm,
                 settings=request.settings,
                 benchmark=request.benchmark.name,
                 observers=watched.observers if session.rank == 0 else [],
@@ -272,11 +282,15 @@ def _finish(name: str, displays: list[Display], folders: list[Folder], session: 
     output = displays[0].request.output
     cases = len(results) + sum(display.skipped for display in displays)
     traces = _traces(displays)
-    body = document(results, several=name == "all" or cases > 1)
+    body = document(results, several=name == "all" or cases > 1) | _study(displays)
     if output.json == "-":
         stdout.say(to_json(body))
     elif displays[0].request.stdout_format == "text" and "results" in body and not output.quiet:
         stdout.say("\n" + scoreboard(results, color=displays[0].color))
+        if "study" in body:
+            from mxpeak.report.scaling import study_table
+
+            stdout.say("\n" + study_table(body["study"]))
     files = {RESULT: to_json(body)}
     files |= {display.request.report_name: display.report for display in displays if display.report}
     files[PAGE] = html_report(body)
@@ -284,6 +298,15 @@ def _finish(name: str, displays: list[Display], folders: list[Folder], session: 
     for folder in folders[1:]:
         code = _worst([code, _submit(folder, files, displays, session)])
     return code
+
+
+def _study(displays: list[Display]) -> dict[str, Any]:
+    """The section of a series over counts of ranks; nothing where there is none."""
+    request = displays[0].request
+    if request.of_ranks is None:
+        return {}
+    runs = [(one.request.of_ranks or 0, next(iter(one.results), None)) for one in displays]
+    return {"study": section(request, runs)}
 
 
 def _traces(displays: list[Display]) -> dict[str, list[tuple[str, list[Any]]]]:

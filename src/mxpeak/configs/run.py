@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from mxpeak.options import Setting, boolean, device, integer, memory_budget, one_of, option, real, stall_limit
+from mxpeak.options import Setting, boolean, device, integer, listed, memory_budget, one_of, option, real, stall_limit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,6 +111,23 @@ class RunConfig(PlaceConfig):
         "for S seconds",
         metavar="{K[,S],off}",
         parse=stall_limit,
+        group="measuring",
+    )
+    study: str | None = option(
+        None,
+        "--study",
+        help="run a series over --ranks-list and report its efficiency; weak: constant memory a rank, -N and --nx "
+        "being those on the fewest ranks; strong: the same problem",
+        metavar="{weak,strong}",
+        parse=one_of("weak", "strong"),
+        group="measuring",
+    )
+    ranks_list: tuple[int, ...] | None = option(
+        None,
+        "--ranks-list",
+        help="counts of ranks of --study (default: 1,2,4,... up to all cores, or all ranks that were started)",
+        metavar="R,...",
+        parse=listed(integer(1)),
         group="measuring",
     )
     trace: str | None = option(

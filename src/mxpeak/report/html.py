@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from mxpeak.records import figure_text, mark, rate_text, three_digits
+from mxpeak.report.figure import FIGURE_STYLE
+from mxpeak.report.scaling import study_figures
 from mxpeak.report.sparse_text import SPARSE, check_lines, figure_lines, memory_text, motif_rows, sparse_case_text
 from mxpeak.report.text import norms_case_text
 
@@ -39,11 +41,14 @@ def html_report(document: Mapping[str, Any]) -> str:
     """The page of a result file's content, of one result or of several."""
     results = document.get("results", [document])
     title = "mxpeak: " + (", ".join(dict.fromkeys(str(r.get("benchmark")) for r in results)) or "no results")
-    body = [f"<h1>{_text(title)}</h1>", _scoreboard(results), *(_section(r) for r in results), _embedded(document)]
+    head = [f"<h1>{_text(title)}</h1>", _scoreboard(results), _study(document.get("study") or {})]
+    body = [*head, *(_section(r) for r in results), _embedded(document)]
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{_text(title)}</title><style>{STYLE}</style></head><body>\n" + "\n".join(body) + "\n</body></html>\n"
+        f"<title>{_text(title)}</title><style>{STYLE}{FIGURE_STYLE}</style></head><body>\n"
+        + "\n".join(body)
+        + "\n</body></html>\n"
     )
 
 
@@ -82,6 +87,14 @@ def _scoreboard(results: Sequence[Mapping[str, Any]]) -> str:
         for r in results
     ]
     return f"<table>{head}{''.join(rows)}</table>"
+
+
+def _study(study: Mapping[str, Any]) -> str:
+    """Efficiency and rate of a series over counts of ranks."""
+    if not study:
+        return ""
+    said = f'<p class="faint">expected: {_text(study["expected"]["text"])}</p>'
+    return _titled(f"{study['kind'].capitalize()} scaling", study_figures(study) + said)
 
 
 def _section(result: Mapping[str, Any]) -> str:

@@ -93,6 +93,16 @@ def parts_here(config: PlaceConfig) -> int:
     return len(groups) if len(groups) > 1 else max(1, len(groups[0]))
 
 
+def ranks_here(config: PlaceConfig) -> tuple[int, str]:
+    """How many ranks this host takes with a device or cores of its own for each, and why."""
+    _, device = settled(config.kernels, config.device)
+    if device != "cpu":
+        gpus = max(1, gpu_count(device))
+        return gpus, f"this host has {gpus} GPUs"
+    cores, threads = max(1, len(one_core_each())), config.threads or 1
+    return max(1, cores // threads), f"this host has {cores} cores, {threads} a rank"
+
+
 def threads_of(comm: Communicator) -> int:
     """The threads that each rank has where nobody says a number.  Collective over comm."""
     placement = bind_to_cores(comm, None)

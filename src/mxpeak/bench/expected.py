@@ -1,0 +1,99 @@
+"""What the model expects of runs here: this machine as `mxpeak tune` measured it, and the runs of results on it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mxpeak.errors import UsageError
+from mxpeak.layout.stencil import Box
+from mxpeak.perf.machines import Machine, find_machine
+from mxpeak.perf.predict import simulate_lu
+from mxpeak.perf.simulate_lu import LuRun
+from mxpeak.perf.simulate_sparse import SparseRun, simulate
+from mxpeak.records import Result
+from mxpeak.runtime.tuned import store_folder, this_store
+
+LU, SPARSE = ("hpl", "hpl-mxp"), ("hpg-mxp", "hpcg")
+
+
+def measured_layouts() -> Mapping[tuple[int, int], Any]:
+    """The files of this machine by ranks and threads; without a look at the machine where nothing was measured."""
+    if not any(store_folder().glob("*.toml")):
+        return {}
+    return this_store().tables()
+
+
+def curve(results: Sequence[Result], threads: int) -> tuple[str, str, list[float]]:
+    """The rates that are to be expected of a series of results: where from, in words, and one a result.
+
+    From a simulation on this machine as it was measured with as many threads a rank; else the first result's rate,
+    times the ranks.
+    """
+    first, ranks = results[0], [_ranks(one) for one in results]
+    rate: float = first.result["rate_bytes" if "rate_bytes" in first.result else "rate_flops"]
+    ideal = [rate * R / ranks[0] for R in ranks]
+    said = f"the rate measured on {ranks[0]} {'ranks' if ranks[0] > 1 else 'rank'}, times the ranks"
+    if first.benchmark not in (*LU, *SPARSE):
+        return "measured", said, ideal
+    tables = {R: path for (R, T), path in measured_layouts().items() if threads == T}
+    if not tables:
+        advice = (
+            f"mxpeak tune {first.benchmark} --ranks {ranks[-1]} --threads {threads} measures what a simulation needs"
+        )
+        return "measured", f"{said} ({advice})", ideal
+    most = max(tables)
+    try:
+        machines = {R: find_machine(str(tables.get(R, tables[most]))) for R in ranks}
+        rates = [rate_of(one, machines[R]) for one, R in zip(results, ranks)]
+    except UsageError as error:
+        return "measured", f"{said}; no simulation: {error}", ideal
+    layouts = sorted({R if R in tables else most for R in ranks})
+    return "tuned", f"simulated, this machine as mxpeak tune measured it with {_listed(layouts)} ranks", rates
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    return ", ".join(map(str, numbers))
+
+
+def _ranks(result: Result) -> int:
+    return int(result.launch["ranks"])
+
+
+def rate_of(result: Result, machine: Machine) -> float:
+    """The simulated rate of the run that gave a result."""
+    if result.benchmark in LU:
+        return simulate_lu(result.benchmark, lu_run(result), machine).rate_flops
+    return simulate(sparse_run(result), machine).rate_flops
+
+
+def lu_run(result: Result) -> LuRun:
+    """The run that gave a result of an LU benchmark."""
+    problem, bcast = result.problem, result.config["bcast"]["value"]
+    return LuRun(
+        n=problem["n"],
+        nb=problem["nb"],
+        P=problem["P"],
+        Q=problem["Q"],
+        precision="fp64" if result.benchmark == "hpl" else problem["precision"],
+        order=problem["order"],
+        node_grid=problem["node_grid"],
+        bcast=bcast[0],
+        depth=problem["lookahead"],
+        split=problem.get("split", 0.0),
+    )
+
+
+def sparse_run(result: Result) -> SparseRun:
+    """The run that gave a result of HPG-MxP or HPCG."""
+    problem = result.problem
+    if "nx" not in problem:
+        raise UsageError("a matrix from a file is none of the 27-point problem")
+    low = problem["precision"]
+    return SparseRun(
+        box=Box(*(problem[side] for side in ("nx", "ny", "nz", "npx", "npy", "npz"))),
+        benchmark=result.benchmark,
+        low=low if isinstance(low, str) else low["krylov"],
+        iterations=50 if result.benchmark == "hpcg" else problem["max_iterations"],
+        penalty=result.validation.get("penalty", 1.0),
+    )

@@ -1,0 +1,259 @@
+"""Scaling studies: one benchmark on more and more ranks: the size on each count, and the efficiency.
+
+weak     memory a rank is constant: N grows with sqrt(R); every rank of a sparse problem keeps its box
+strong   the same problem on every count
+efficiency(R) = (rate(R) / R) / (rate(R0) / R0), R0 being the fewest ranks
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from mxpeak.bench.stencil_sizes import DEFAULT_NX, GPU_NX, GPU_QUICK_NX, QUICK_NX
+from mxpeak.configs.grid import GridConfig
+from mxpeak.configs.run import RunConfig
+from mxpeak.configs.sparse import SparseConfig
+from mxpeak.errors import UsageError
+from mxpeak.layout.stencil import LEVELS, Box, Triple, check_box, process_grid, times
+from mxpeak.options import memory_bytes
+from mxpeak.records import Result
+from mxpeak.runtime.placement import ranks_here
+
+#: What says a process grid, a file of cases, or what only one size can be compared with: no study has a use for it.
+REFUSED = ("grid", "node_grid", "npx", "npy", "npz", "min_gflops", "target", "baseline", "submit")
+#: Side of the boxes that multigrid halves.
+STEP = 2 ** (LEVELS - 1)
+#: The largest side that is tried where one has to be found.
+LARGEST_SIDE = 1024
+
+
+# --- what is asked for ------------------------------------------------------------------------------------------
+
+
+def settled(name: str, config: RunConfig) -> dict[str, Any]:
+    """The counts of ranks of a series and how many to start, checked; a mistake raises on every rank alike."""
+    from mxpeak.runtime.launch import launched, launcher
+
+    started = launcher() if launched() else None
+    asked = started[2] if started else config.ranks
+    said = f"{asked} were started" if started else f"--ranks says {asked}"
+    most, of_what = ranks_here(config) if asked is None else (asked, said)
+    found = counts(config.ranks_list, most, of_what)
+    if asked is not None and found[-1] > asked:
+        raise UsageError(
+            f"--ranks-list {','.join(map(str, found))} needs {found[-1]} ranks, and {of_what}; leave {found[-1]} "
+            f"out, or start {found[-1]}"
+        )
+    check(name, config, found)
+    return {"ranks_list": found} | ({} if started else {"ranks": asked or found[-1]})
+
+
+def counts(asked: Sequence[int] | None, most: int, of_what: str) -> tuple[int, ...]:
+    """The counts of ranks, rising: those asked for, or powers of two up to `most`, and that one."""
+    if asked is None:
+        asked = sorted({most, *(2**k for k in range(most.bit_length()) if 2**k <= most)})
+    text = ",".join(map(str, asked))
+    if len(set(asked)) < len(asked):
+        twice = next(one for one in asked if list(asked).count(one) > 1)
+        raise UsageError(f"--ranks-list {text} has {twice} twice; type each count once")
+    if len(asked) < 2:
+        raise UsageError(
+            f"a study compares at least two counts of ranks, and {text} is one ({of_what}); type --ranks-list 1,2"
+        )
+    return tuple(sorted(asked))
+
+
+def check(name: str, config: RunConfig, counts: Sequence[int]) -> None:
+    """Stop at what makes no series."""
+    if not isinstance(config, GridConfig | SparseConfig):
+        raise UsageError(f"--study: {name} has no sizes that grow with the ranks; leave --study out")
+    for option in REFUSED:
+        if getattr(config, option, None) is not None:
+            flag = "--" + option.replace("_", "-")
+            raise UsageError(
+                f"--study runs several counts of ranks and sizes, {flag} is for one; leave one of them out"
+            )
+    if isinstance(config, SparseConfig):
+        _check_sparse(config, counts)
+    else:
+        _check_grid(config, counts)
+
+
+def _check_grid(config: GridConfig, counts: Sequence[int]) -> None:
+    if config.P is not None and config.Q is not None:
+        raise UsageError("--study has a process grid for each count of ranks; leave -P and -Q out, or one of them")
+    if config.study == "weak" and getattr(config, "m", None) is not None:
+        raise UsageError("--study weak lets a square matrix grow, and -m makes another one; leave -m out")
+    settled: Any = config
+    for ranks in counts:
+        cases = len(list(settled.cases(ranks, None if settled.n else [1])))
+        if cases != 1:
+            raise UsageError(
+                f"--study has one case on each count of ranks, and the lists here make {cases}; give one value of each"
+            )
+
+
+def _check_sparse(config: SparseConfig, counts: Sequence[int]) -> None:
+    if getattr(config, "matrix", None) is not None:
+        if config.study == "weak":
+            raise UsageError("--study weak lets the problem grow, and that of --matrix is given; type --study strong")
+        return
+    boxes(config, counts)
+
+
+# --- sizes ------------------------------------------------------------------------------------------------------
+
+
+def sized(config: RunConfig, counts: Sequence[int], ranks: int, first: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What the configuration is on so many ranks, as far as it differs; `first` is the problem on the fewest."""
+    if isinstance(config, SparseConfig):
+        if getattr(config, "matrix", None) is not None:
+            return {}
+        return dict(zip(("nx", "ny", "nz"), boxes(config, counts)[ranks]))
+    settled: Any = config
+    if first is None:
+        return {} if settled.n else _open_size(config, counts)
+    (P, Q), nb = settled.grids(ranks)[0], first["nb"]
+    n = order(first["n"], ranks / counts[0], nb * math.lcm(P, Q)) if config.study == "weak" else first["n"]
+    return {"n": (n,)}
+
+
+def order(n: int, growth: float, multiple: int) -> int:
+    """N·sqrt(growth), rounded to a multiple: the memory of a matrix grows with N²."""
+    return max(1, round(n * math.sqrt(growth) / multiple)) * multiple
+
+
+def _open_size(config: RunConfig, counts: Sequence[int]) -> dict[str, Any]:
+    """The memory for the fewest ranks: of a weak series, what leaves as much to each of the most."""
+    if config.study == "strong" or config.on_gpu or config.quick:
+        return {}
+    share = counts[0] / counts[-1]
+    if config.mem.endswith("%"):
+        return {"mem": f"{float(config.mem[:-1]) * share:g}%"}
+    return {"mem": f"{share * memory_bytes(config.mem, 0) / 2**20:g}MiB"}
+
+
+def boxes(config: SparseConfig, counts: Sequence[int]) -> dict[int, Triple]:
+    """A rank's box on every count; a global box that does not divide is an error that names one which does."""
+    if config.shape is not None:
+        return _boxes(config, config.shape, counts)
+    default, quick = (GPU_NX, GPU_QUICK_NX) if config.on_gpu else (DEFAULT_NX, QUICK_NX)
+    nx = quick if config.quick else default
+    for side in range(nx - nx % STEP, 0, -STEP):
+        if not any(misfits(config, (side,) * 3, counts)):
+            return _boxes(config, (side,) * 3, counts)
+    return _boxes(config, (nx,) * 3, counts)
+
+
+def _boxes(config: SparseConfig, shape: Triple, counts: Sequence[int]) -> dict[int, Triple]:
+    if config.study == "weak":
+        for ranks in counts:
+            check_box(Box.of(0, shape, process_grid(ranks)), rules=config.mode == "official")
+        return dict.fromkeys(counts, shape)
+    why = next(filter(None, misfits(config, shape, counts)), "")
+    if why:
+        raise UsageError(f"--study strong: {why}; {_advice(config, shape, counts)}")
+    return {ranks: _divided(shape, counts[0], ranks) for ranks in counts}
+
+
+def misfits(config: SparseConfig, shape: Triple, counts: Sequence[int]) -> list[str]:
+    """Why the global box of `shape` on the fewest ranks does not divide among each count; empty where it does."""
+    return [_misfit(shape, counts[0], ranks, rules=config.mode == "official") for ranks in counts]
+
+
+def _misfit(shape: Triple, fewest: int, ranks: int, *, rules: bool) -> str:
+    whole, grid = _whole(shape, fewest), process_grid(ranks)
+    head = f"the box of {times(whole)} on {ranks} ranks, {times(grid)}"
+    for n, p in zip(whole, grid):
+        if n % p:
+            return f"{head}: {n} / {p} leaves {n % p}"
+        if n // p % STEP:
+            return f"{head}: {n} / {p} = {n // p} is no multiple of {STEP}, and {LEVELS} levels of multigrid halve it"
+    try:
+        check_box(Box.of(0, _divided(shape, fewest, ranks), grid), rules=rules)
+    except UsageError as error:
+        return f"{head}: {error}".split(";")[0]
+    return ""
+
+
+def _whole(shape: Triple, fewest: int) -> Triple:
+    return Box.of(0, shape, process_grid(fewest)).global_shape
+
+
+def _divided(shape: Triple, fewest: int, ranks: int) -> Triple:
+    x, y, z = (n // p for n, p in zip(_whole(shape, fewest), process_grid(ranks)))
+    return x, y, z
+
+
+def _advice(config: SparseConfig, shape: Triple, counts: Sequence[int]) -> str:
+    """The cube nearest to what was asked for that divides."""
+    sides = sorted(range(STEP, LARGEST_SIDE + 1, STEP), key=lambda side: abs(side - shape[0]))
+    side = next((side for side in sides if not any(misfits(config, (side,) * 3, counts))), None)
+    return "leave some counts out of --ranks-list" if side is None else f"type --nx {side}"
+
+
+# --- what comes out ---------------------------------------------------------------------------------------------
+
+#: Rates that are expected on each count of ranks, and what says so.
+Expected = Callable[[Sequence[Result]], tuple[str, str, list[float]]]
+
+
+def study(
+    config: RunConfig, threads: int, runs: Sequence[tuple[int, Result | None]], expected: Expected
+) -> dict[str, Any]:
+    """The section `study` of a result file: a point for each count of ranks, beside what was expected."""
+    points = [_point(ranks, result) for ranks, result in runs]
+    valid = [result for _, result in runs if result is not None and result.passed]
+    source, said, curve = expected(valid) if valid and points[0]["rate"] else ("none", "no rate to begin with", [])
+    for point, rate in zip([p for p in points if p["rate"]], curve):
+        point["expected_rate"] = rate
+    for name in ("", "expected_"):
+        base = points[0][f"{name}rate"]
+        for point in points:
+            rate = point[f"{name}rate"]
+            share = None if not base or not rate else rate / point["ranks"] / (base / points[0]["ranks"])
+            point[f"{name}efficiency"] = share
+    return {
+        "kind": config.study,
+        "ranks_list": [ranks for ranks, _ in runs],
+        "threads": threads,
+        "unit": "byte/s" if any("rate_bytes" in one.result for one in valid) else "flop/s",
+        "expected": {"source": source, "text": said},
+        "points": points,
+    }
+
+
+def _point(ranks: int, result: Result | None) -> dict[str, Any]:
+    """One count of ranks; a rate counts only if it is valid."""
+    point: dict[str, Any] = {"ranks": ranks, "status": "none" if result is None else result.status}
+    figures = {} if result is None or not result.passed else result.result
+    rate = figures.get("rate_flops", figures.get("rate_bytes"))
+    problem = {} if result is None else result.problem
+    sizes = ("n", "nb", "P", "Q", "nx", "ny", "nz", "npx", "npy", "npz")
+    held = _held(problem.get("memory_bytes") or {})
+    return {
+        **point,
+        "problem": {name: problem[name] for name in sizes if name in problem},
+        "oversubscribed": result is not None and any(one.code == "oversubscribed" for one in result.warnings),
+        "bytes_per_rank": None if held is None else held // ranks,
+        "time_s": figures.get("time_s"),
+        "rate": rate,
+        "rate_per_rank": rate / ranks if rate else None,
+        "expected_rate": None,
+    }
+
+
+def _held(memory: Mapping[str, Any]) -> int | None:
+    """Bytes of all ranks: the total, or both solvers'."""
+    if "total" in memory:
+        return int(memory["total"])
+    parts = [memory[name] for name in ("double", "mixed") if memory.get(name) is not None]
+    return int(sum(parts)) if parts else None
+
+
+def with_sizes(config: RunConfig, sizes: Mapping[str, Any]) -> RunConfig:
+    """The configuration on one count of ranks: no series any more."""
+    return replace(config, **sizes, study=None, ranks_list=None)

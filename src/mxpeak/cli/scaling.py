@@ -1,0 +1,109 @@
+"""mxpeak run BENCHMARK --study: a series over counts of ranks, one group after the other on the same processes.
+
+All ranks are started once.  For R of them the first R form a group, the others sleep: they look for a message fifty
+times a second, and take no core from those that compute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from time import sleep
+from typing import TYPE_CHECKING, Any
+
+from mxpeak.cli.request import Request, changed
+from mxpeak.errors import UsageError
+
+if TYPE_CHECKING:
+    from mxpeak.cli.session import Session
+    from mxpeak.comm.base import Communicator
+
+#: Seconds between two looks of a rank that sleeps.
+LOOK_S = 0.02
+
+
+def parts(request: Request, session: Session) -> list[Request]:
+    """A request for each count of ranks, with the threads that all have; their sizes come later.  Collective."""
+    from mxpeak.runtime.placement import on_device, threads_of
+
+    if request.config.study is None:
+        return [request]
+    assert session.comm is not None
+    threads = threads_of(session.comm) if request.config.threads is None else request.config.threads
+    config, settings = on_device(request.config, request.settings)
+    whole = changed(replace(request, config=config, settings=settings), {"threads": threads})
+    return [replace(whole, of_ranks=ranks) for ranks in config.ranks_list or ()]
+
+
+def turns(
+    requests: Sequence[Request], session: Session, first: Callable[[], Mapping[str, Any] | None]
+) -> Iterator[tuple[Request, Communicator]]:
+    """Each request with the ranks that run it, on these; the others sleep meanwhile.  Collective.
+
+    `first` says on rank 0 which problem the first count of a series had, once it has run; None: none that is valid.
+    """
+    assert session.comm is not None
+    counts = [request.of_ranks for request in requests if request.of_ranks is not None]
+    for k, request in enumerate(requests):
+        if request.of_ranks is None:
+            yield request, session.comm
+            continue
+        problem = session.on_root(first) if k else None
+        if k and problem is None:
+            session.say(f"study: ends here: no valid result on {_ranks(counts[0])} to compare with")
+            return
+        yield from _turn(request, session, counts, problem)
+
+
+def _turn(
+    request: Request, session: Session, counts: Sequence[int], problem: Mapping[str, Any] | None
+) -> Iterator[tuple[Request, Communicator]]:
+    from mxpeak.bench import scaling
+
+    world, ranks = session.comm, request.of_ranks
+    assert world is not None
+    assert ranks is not None
+    group = world.split(0 if world.rank < ranks else None, world.rank)
+    if group is not None:
+        sizes = scaling.sized(request.config, counts, ranks, problem)
+        if not request.output.quiet:
+            shown = ", ".join(
+                f"{name} {value[0] if isinstance(value, tuple) else value}" for name, value in sizes.items()
+            )
+            at = f"study: {counts.index(ranks) + 1} of {len(counts)}: {_ranks(ranks)}"
+            session.say(f"{at}, {shown}" if shown else at)
+        sized = changed(request, sizes)
+        yield replace(sized, config=scaling.with_sizes(sized.config, {})), group
+    wake(world)
+
+
+def _ranks(count: int) -> str:
+    return f"{count} rank{'s' * (count > 1)}"
+
+
+def wake(world: Communicator) -> None:
+    """Return once rank 0 has come here; who waits for it sleeps.  Collective."""
+    request = world.ibcast(bytearray(1), 0)
+    while not request.test():
+        sleep(LOOK_S)
+
+
+def as_asked(request: Request) -> dict[str, Any]:
+    """The problem on the fewest ranks as far as it is known before it runs: what a dry run shows of a series."""
+    config: Any = request.config
+    if hasattr(config, "nx"):
+        return {}
+    if not config.n:
+        raise UsageError("--dry-run of a --study needs -N: else the run on the fewest ranks chooses it; type -N too")
+    return {"n": config.n[0], "nb": config.nb[0]}
+
+
+def section(request: Request, runs: Sequence[tuple[int, Any]]) -> dict[str, Any]:
+    """The section `study` of a result file."""
+    from mxpeak.bench import scaling
+    from mxpeak.bench.expected import curve
+
+    threads = request.config.threads or 1
+    kind = request.settings["study"].value
+    config = replace(request.config, study=kind)
+    return scaling.study(config, threads, runs, lambda valid: curve(valid, threads))

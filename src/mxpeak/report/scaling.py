@@ -1,0 +1,117 @@
+"""A series over counts of ranks: as a table for the terminal, and as two figures for the page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import log2
+from typing import Any
+
+from mxpeak.records import bytes_rate_text, rate_text, size_text, three_digits
+from mxpeak.report.chart import Axis, Curve, curves, nice
+
+Study = Mapping[str, Any]
+Point = Mapping[str, Any]
+
+
+def study_table(study: Study) -> str:
+    """A row for each count of ranks, and what was expected."""
+    head = ["ranks", "problem", "a rank", "time", "rate", "efficiency", "expected", ""]
+    rows = [head, *(_row(study, point) for point in study["points"])]
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    lines = ["  " + "  ".join(cell.rjust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
+    what = "memory a rank is constant" if study["kind"] == "weak" else "the same problem"
+    threads = f"{study['threads']} thread{'s' * (study['threads'] > 1)} a rank"
+    title = f"  {study['kind']} scaling: {what}, {threads}"
+    return "\n".join([title, *lines, f"  expected: {study['expected']['text']}", *_notes(study)]) + "\n"
+
+
+def _row(study: Study, point: Point) -> list[str]:
+    held, time_s = point["bytes_per_rank"], point["time_s"]
+    return [
+        str(point["ranks"]) + "*" * bool(point["oversubscribed"]),
+        problem_text(point["problem"]),
+        "" if held is None else size_text(held),
+        point["status"] if time_s is None else f"{three_digits(time_s)} s",
+        _rate(study, point["rate"]),
+        _percent(point["efficiency"]),
+        _rate(study, point["expected_rate"]),
+        _percent(point["expected_efficiency"]),
+    ]
+
+
+def _notes(study: Study) -> list[str]:
+    crowded = any(point["oversubscribed"] for point in study["points"])
+    return ["  * ranks share cores: the efficiency is that of sharing, too"] if crowded else []
+
+
+def problem_text(problem: Mapping[str, Any]) -> str:
+    """The size of a problem, and its process grid."""
+    if "nx" in problem:
+        return f"{_times(problem, 'n')} on {_times(problem, 'np')}"
+    return f"N {problem['n']} on {problem['P']}x{problem['Q']}" if "P" in problem else ""
+
+
+def _times(problem: Mapping[str, Any], kind: str) -> str:
+    return "x".join(str(problem[f"{kind}{axis}"]) for axis in "xyz")
+
+
+def _rate(study: Study, rate: float | None) -> str:
+    if rate is None:
+        return ""
+    return bytes_rate_text(rate) if study["unit"] == "byte/s" else rate_text(rate)
+
+
+def _percent(share: float | None) -> str:
+    return "" if share is None else f"{100 * share:.1f} %"
+
+
+# --- figures ----------------------------------------------------------------------------------------------------
+
+
+def study_figures(study: Study) -> str:
+    """Efficiency, and rate, over the ranks: what was measured before what was expected."""
+    shown = [point for point in study["points"] if point["rate"]]
+    if not shown:
+        return ""
+    ranks = Axis.through([(log2(point["ranks"]), str(point["ranks"])) for point in shown])
+    efficiency = [
+        _curve(study, shown, "expected_efficiency", 100.0, "expected", behind=True),
+        _curve(study, shown, "efficiency", 100.0, "measured"),
+    ]
+    scale, unit = unit_of([point["rate"] for point in shown], study["unit"])
+    rates = [
+        _curve(study, shown, "expected_rate", scale, "expected", behind=True),
+        _curve(study, shown, "rate", scale, "measured"),
+    ]
+    what = "memory a rank constant" if study["kind"] == "weak" else "one problem"
+    return curves(
+        f"efficiency, {what}", "ranks", "efficiency in %", ranks, _from_zero(efficiency), efficiency
+    ) + curves(f"rate, {what}", "ranks", unit, ranks, _from_zero(rates), rates)
+
+
+def _curve(
+    study: Study, points: Sequence[Point], name: str, scale: float, label: str, *, behind: bool = False
+) -> Curve:
+    known = [point for point in points if point[name] is not None]
+    kind = _percent if "efficiency" in name else lambda rate: _rate(study, rate)
+    return Curve(
+        f"{label} ({study['expected']['source']})" if behind else label,
+        [(log2(point["ranks"]), scale * point[name]) for point in known],
+        [f"{point['ranks']} ranks, {problem_text(point['problem'])}: {label} {kind(point[name])}" for point in known],
+        colour=1 if behind else 0,
+        dashed=behind,
+        marked=True,
+    )
+
+
+def _from_zero(series: Sequence[Curve]) -> Axis:
+    return nice(max((y for one in series for _, y in one.points), default=1.0))
+
+
+def unit_of(rates: Sequence[float], unit: str) -> tuple[float, str]:
+    """A factor for rates, and the unit that they then have: that of the largest."""
+    name = "FLOP/s" if unit == "flop/s" else "B/s"
+    for prefix, size in (("E", 1e18), ("P", 1e15), ("T", 1e12)):
+        if max(rates) >= size:
+            return 1 / size, f"{prefix}{name}"
+    return 1e-9, f"G{name}"

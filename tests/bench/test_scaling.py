@@ -1,0 +1,242 @@
+"""Series over counts of ranks: sizes, efficiency, what is expected, and the groups that run one after the other."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from mxpeak.bench import expected, scaling
+from mxpeak.bench.hpcg.config import HpcgConfig
+from mxpeak.bench.hpg_mxp.config import HpgMxpConfig
+from mxpeak.bench.hpl import run as hpl
+from mxpeak.bench.hpl.config import HplConfig
+from mxpeak.bench.norms.config import NormsConfig
+from mxpeak.bench.registry import BENCHMARKS
+from mxpeak.cli import main as cli
+from mxpeak.cli.request import Request
+from mxpeak.cli.scaling import parts, turns
+from mxpeak.cli.session import Session
+from mxpeak.comm.threads import run_ranks
+from mxpeak.configs.run import OutputConfig, RunConfig
+from mxpeak.errors import UsageError
+from mxpeak.options import resolve
+from mxpeak.perf.machines import find_machine
+from mxpeak.perf.predict import simulate_lu
+from mxpeak.perf.simulate_lu import LuRun
+from mxpeak.records import Caution, Result, document
+from mxpeak.report.html import html_report
+from mxpeak.report.scaling import study_table
+from tests.support.cli import Bench, Comm, use_fakes
+from tests.support.result_file import VALIDATOR
+
+
+def result(ranks: int, rate: float, status: str = "valid", **more: Any) -> Result:
+    problem = {"n": 1000 * ranks, "nb": 100, "P": 1, "Q": ranks, "order": "row", "node_grid": None, "lookahead": 1}
+    return Result(
+        benchmark="hpl",
+        status=status,
+        problem={**problem, "split": 0.0, "memory_bytes": {"total": 800 * ranks}},
+        result={"rate_flops": rate, "time_s": 2.0, "fraction_of_limit": None, "limit": None, "emulated": False},
+        validation=dict.fromkeys(("passed", "residual", "threshold", "iterations")) | {"formula": "f"},
+        config={"bcast": {"value": ("1ring",), "origin": "default"}},
+        launch={"ranks": ranks},
+        **more,
+    )
+
+
+# --- what is asked for ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("asked", "most", "found"),
+    [(None, 2, (1, 2)), (None, 6, (1, 2, 4, 6)), (None, 8, (1, 2, 4, 8)), ((4, 1, 2), 2, (1, 2, 4))],
+)
+def test_counts_rise_and_by_default_double(asked: Any, most: int, found: Any) -> None:
+    assert scaling.counts(asked, most, "") == found
+
+
+@pytest.mark.parametrize(("asked", "says"), [((1, 2, 2), "has 2 twice"), ((4,), "4 is one"), (None, "1 is one (so)")])
+def test_counts_that_make_no_series_are_refused(asked: Any, says: str) -> None:
+    with pytest.raises(UsageError) as error:
+        scaling.counts(asked, 1, "so")
+    assert says in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        (HplConfig(study="weak", grid=((1, 2),)), "--grid is for one"),
+        (HplConfig(study="weak", P=(1,), Q=(2,)), "leave -P and -Q out"),
+        (HplConfig(study="weak", n=(10, 20)), "make 2"),
+        (HplConfig(study="weak", target=1.0), "--target is for one"),
+        (HplConfig(study="weak", baseline="last"), "--baseline is for one"),
+        (NormsConfig(study="weak", n=(10,)), "make 5"),
+        (NormsConfig(study="weak", n=(10,), m=(20,), kind=("one",)), "leave -m out"),
+        (HpgMxpConfig(study="weak", matrix="a.mtx"), "type --study strong"),
+        (HpcgConfig(study="strong", nx=40), "40 / 2 = 20 is no multiple of 8"),
+        (HpcgConfig(study="strong", nx=16), "type --nx 32"),
+        (RunConfig(study="weak"), "no sizes that grow"),
+    ],
+)
+def test_what_makes_no_series_is_refused(config: RunConfig, says: str) -> None:
+    with pytest.raises(UsageError) as error:
+        scaling.check("triad", config, (1, 2))
+    assert says in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["hpl", "--ranks-list", "1,2"], "type --study weak or --study strong too"),
+        (["hpl", "--study", "weak", "--ranks-list", "1,x"], "'x' is not a whole number"),
+        (["hpl", "--study", "weak", "--ranks", "2", "--ranks-list", "1,4"], "needs 4 ranks, and --ranks says 2"),
+        (["all", "--study", "weak"], "--study is of one benchmark"),
+    ],
+)
+def test_mistakes_are_said_before_anything_starts(
+    arguments: list[str], says: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    use_fakes(monkeypatch, tmp_path, Comm(), Bench())
+    assert cli.main(["run", *arguments]) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_the_most_ranks_of_a_list_are_started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    use_fakes(monkeypatch, tmp_path, Comm(), Bench())
+    assert cli.main(["run", "hpl", "-N", "100", "--study", "weak", "--ranks-list", "5,1"]) == 105, "the fake's code"
+
+
+def test_ranks_that_were_not_started_are_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    use_fakes(monkeypatch, tmp_path, Comm(size=2), Bench())
+    assert cli.main(["run", "hpl", "-N", "100", "--study", "weak", "--ranks-list", "1,4"]) == 2
+    assert "needs 4 ranks, and 2 were started" in capsys.readouterr().err
+
+
+# --- sizes ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4, 6, 16, 72])
+def test_a_weak_series_of_lu_keeps_the_memory_of_a_rank(ranks: int) -> None:
+    config, first = HplConfig(study="weak", n=(20000,), nb=(96,)), {"n": 20000, "nb": 96}
+    (n,) = scaling.sized(config, (1, ranks), ranks, first)["n"]
+    (P, Q) = config.grids(ranks)[0]
+    assert n % (96 * math.lcm(P, Q)) == 0
+    assert n**2 / ranks == pytest.approx(20000**2, rel=2 * 96 * math.lcm(P, Q) / n)
+
+
+def test_a_strong_series_of_lu_keeps_its_order() -> None:
+    config = HplConfig(study="strong", n=(1000,))
+    assert scaling.sized(config, (1, 2), 1, None) == {}
+    assert scaling.sized(config, (1, 2), 2, {"n": 1000, "nb": 192}) == {"n": (1000,)}
+
+
+@pytest.mark.parametrize(("mem", "share"), [("80%", "20%"), ("2GiB", "512MiB")])
+def test_an_open_order_leaves_room_for_all_ranks(mem: str, share: str) -> None:
+    config = HplConfig(study="weak", mem=mem, device="cpu")
+    assert scaling.sized(config, (1, 2, 4), 1, None) == {"mem": share}
+
+
+@pytest.mark.parametrize("counts", [(1, 2, 4), (2, 4, 8), (1, 3, 9)])
+@pytest.mark.parametrize("quick", [False, True])
+def test_a_strong_series_of_boxes_keeps_the_global_box(counts: tuple[int, ...], quick: bool) -> None:
+    config = HpcgConfig(study="strong", device="cpu", quick=quick, mode="explore")
+    found = scaling.boxes(config, counts)
+    wholes = {scaling._whole(shape, ranks) for ranks, shape in found.items()}
+    assert len(wholes) == 1
+    assert all(n % 8 == 0 for shape in found.values() for n in shape)
+
+
+def test_a_weak_series_of_boxes_keeps_a_ranks_box() -> None:
+    assert scaling.boxes(HpcgConfig(study="weak", nx=24), (1, 2, 4)) == dict.fromkeys((1, 2, 4), (24, 24, 24))
+
+
+# --- what comes out ---------------------------------------------------------------------------------------------
+
+
+def made(runs: list[tuple[int, Result | None]], kind: str = "weak") -> dict[str, Any]:
+    return scaling.study(HplConfig(study=kind), 1, runs, lambda valid: expected.curve(valid, 1))
+
+
+def test_efficiency_is_the_rate_a_rank_beside_that_of_the_fewest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(expected, "measured_layouts", dict)
+    crowded = [Caution("oversubscribed", "4 ranks share fewer cores", "")]
+    runs = [(2, result(2, 4e9)), (4, result(4, 6e9)), (8, result(8, 9e9, "invalid")), (16, None)]
+    runs.append((32, result(32, 16e9, warnings=crowded)))
+    study = made(runs)
+    assert [point["efficiency"] for point in study["points"]] == [1.0, 0.75, None, None, 0.25]
+    assert [point["expected_rate"] for point in study["points"]] == [4e9, 8e9, None, None, 64e9]
+    assert [point["status"] for point in study["points"]] == ["valid", "valid", "invalid", "none", "valid"]
+    assert study["expected"]["source"] == "measured"
+    assert study["points"][0]["bytes_per_rank"] == 800
+    body = document([one for _, one in runs if one], several=True) | {"study": study}
+    VALIDATOR.validate(body)
+    table = study_table(study).splitlines()
+    assert "75.0 %" in table[3]
+    assert "32*" in table[6]
+    page = html_report(body)
+    assert page.count("<title>4 ranks, N 4000 on 1x4: measured 75.0 %</title>") == 1
+    assert page.count("<title>4 ranks, N 4000 on 1x4: expected 8.00 GFLOP/s</title>") == 1
+
+
+def test_a_series_without_a_beginning_has_no_efficiency() -> None:
+    study = made([(1, None), (2, result(2, 1e9))], "strong")
+    assert [point["efficiency"] for point in study["points"]] == [None, None]
+    assert study["expected"]["source"] == "none"
+
+
+def test_a_machine_that_was_measured_is_simulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(expected, "measured_layouts", lambda: {(2, 1): "crusher", (1, 8): "crusher"})
+    results = [result(1, 1e9), result(2, 2e9)]
+    source, _, rates = expected.curve(results, 1)
+    run = LuRun(n=2000, nb=100, P=1, Q=2, order="row", bcast="1ring")
+    assert source == "tuned"
+    assert rates[1] == simulate_lu("hpl", run, find_machine("crusher")).rate_flops
+    assert expected.curve(results, 3)[0] == "measured", "no layout has three threads a rank"
+
+
+def test_a_sparse_run_is_simulated_as_it_ran() -> None:
+    sides = {"nx": 32, "ny": 24, "nz": 16, "npx": 1, "npy": 2, "npz": 3}
+    problem = {**sides, "precision": {"mg": ["bf16"], "krylov": "bf16"}, "max_iterations": 300}
+    run = expected.sparse_run(Result(benchmark="hpg-mxp", status="valid", problem=problem, validation={"penalty": 0.5}))
+    assert (run.box.global_shape, run.low, run.iterations, run.penalty) == ((32, 48, 48), "bf16", 300, 0.5)
+
+
+# --- groups -----------------------------------------------------------------------------------------------------
+
+
+def test_groups_run_one_after_the_other_and_the_others_wait() -> None:
+    """HPL on one, then two, of three ranks, at sizes that follow from the first."""
+    flags = {
+        "n": "64",
+        "nb": "8",
+        "study": "weak",
+        "ranks_list": "1,2",
+        "warmup": "none",
+        "threads": "1",
+        "device": "cpu",
+    }
+    settings = resolve(HplConfig, flags, {}, {})
+    config = HplConfig(**{name: one.value for name, one in settings.items()})
+    benchmark, output = BENCHMARKS["hpl"], OutputConfig(quiet=True)
+    request: Any = SimpleNamespace(begun=None)
+    request = Request(benchmark, config, settings, output, from_dat=False, begun=request.begun)
+    found: list[Result] = []
+
+    def body(comm: Any) -> list[int]:
+        session, sizes = Session(), []
+        session.comm = comm
+        for one, group in turns(parts(request, session), session, lambda: found[0].problem):
+            (ended,) = hpl.run(one.config, group, settings=one.settings)
+            sizes.append(group.size)
+            if comm.rank == 0:
+                found.append(ended)
+        return sizes
+
+    assert run_ranks(3, body) == [[1, 2], [2], []]
+    assert [(one.problem["n"], one.problem["Q"], one.status) for one in found] == [(64, 1, "valid"), (96, 2, "valid")]
