@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from mxpeak.bench.expected import progress_of
 from mxpeak.bench.hpl import run as hpl
 from mxpeak.bench.hpl.config import HplConfig
 from mxpeak.bench.hpl_mxp import run as hpl_mxp
@@ -18,6 +19,8 @@ from mxpeak.cli import main as cli
 from mxpeak.comm.solo import Solo
 from mxpeak.comm.threads import run_ranks
 from mxpeak.errors import StoppedError
+from mxpeak.perf.counts import lu_flops_done
+from mxpeak.perf.machines import find_machine
 from mxpeak.records import Result
 from mxpeak.report.html import html_report
 from mxpeak.report.text import verdict
@@ -64,6 +67,27 @@ def test_what_came_after_the_last_step_is_no_part_of_a_forecast() -> None:
     assert found is not None
     assert found.seconds(100.0) == 30.0
     assert Forecast.of({"telemetry": {}}) is None
+
+
+def test_a_simulation_is_called_by_its_name_and_kept_within_bounds() -> None:
+    simulated = Forecast([float(k) for k in range(1, 1001)], [2.0 * k for k in range(1, 1001)], simulated=True)
+    assert simulated.compared(550.0, 1000.0) == "10 % slower than simulated"
+    kept = simulated.section()
+    assert kept["source"] == "simulated"
+    assert (kept["elapsed_s"][-1], kept["done_flops"][-1]) == (1000.0, 2000.0)
+    assert len(kept["elapsed_s"]) == len(kept["done_flops"]) <= 200
+
+
+def test_the_model_says_when_flops_should_be_done() -> None:
+    case = next(HplConfig(n=(4096,), nb=(512,)).cases(1))
+    found = progress_of("hpl", case, find_machine("crusher"))
+    assert found is not None
+    elapsed_s, done = found
+    assert elapsed_s == sorted(elapsed_s)
+    assert len(elapsed_s) == len(done) == 8
+    assert done[-1] == lu_flops_done(4096, 0)
+    mixed = next(HplMxpConfig(n=(4096,), nb=(512,), precision=("fp8",)).cases(1))
+    assert progress_of("hpl-mxp", mixed, find_machine("crusher")) is None, "of fp8 it has no rate"
 
 
 # --- the guard --------------------------------------------------------------------------------------------------
@@ -213,6 +237,17 @@ def bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Bench:
     fake = Bench()
     use_fakes(monkeypatch, tmp_path, Comm(), fake)
     return fake
+
+
+@pytest.mark.parametrize(("machine", "source"), [("crusher", "simulated"), ("not-there", None)])
+def test_a_machine_that_was_tuned_is_what_a_run_is_compared_with(
+    machine: str, source: str | None, bench: Bench, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.setattr("mxpeak.bench.expected.measured_layouts", lambda: {(1, 1): machine})
+    assert cli.main(["run", "hpl", "-N", "2000", "--threads", "1", "--out", "out"]) == 0
+    telemetry = json.loads(Path("out/result.json").read_text())["telemetry"]
+    assert telemetry.get("forecast", {}).get("source") == source
+    assert ("note: no forecast: --machine not-there" in capsys.readouterr().err) == (source is None)
 
 
 def aborted(case: Any) -> Result:

@@ -7,6 +7,7 @@ from typing import Any
 
 from mxpeak.errors import UsageError
 from mxpeak.layout.stencil import Box
+from mxpeak.perf.counts import lu_flops_done
 from mxpeak.perf.machines import Machine, find_machine
 from mxpeak.perf.predict import simulate_lu
 from mxpeak.perf.simulate_lu import LuRun
@@ -18,7 +19,10 @@ LU, SPARSE = ("hpl", "hpl-mxp"), ("hpg-mxp", "hpcg")
 
 
 def measured_layouts() -> Mapping[tuple[int, int], Any]:
-    """The files of this machine by ranks and threads; without a look at the machine where nothing was measured."""
+    """The files of this machine by ranks and threads; without a look at the machine where nothing was measured.
+
+    To be asked before a rank is bound to its cores: the cores that it may use are what a machine is known by.
+    """
     if not any(store_folder().glob("*.toml")):
         return {}
     return this_store().tables()
@@ -65,6 +69,32 @@ def rate_of(result: Result, machine: Machine) -> float:
     if result.benchmark in LU:
         return simulate_lu(result.benchmark, lu_run(result), machine).rate_flops
     return simulate(sparse_run(result), machine).rate_flops
+
+
+def progress_of(benchmark: str, case: Any, machine: Machine) -> tuple[list[float], list[float]] | None:
+    """When an LU should have done how many flops on a machine: seconds, and flops done by then.
+
+    None where the machine was not measured in the case's precision.
+    """
+    run = LuRun(
+        n=case.n,
+        nb=case.nb,
+        P=case.P,
+        Q=case.Q,
+        precision=getattr(case, "precision", "fp64"),
+        order=case.order,
+        node_grid=case.node_grid,
+        bcast=case.bcast,
+        depth=min(case.depth, 1),
+        split=getattr(case, "split", 0.0),
+    )
+    try:
+        found = simulate_lu(benchmark, run, machine)
+    except UsageError:
+        return None
+    lu_s = found.time_s - found.phases.get("refine", 0.0)
+    done = [lu_flops_done(run.n, run.n - k * run.nb) for k in range(len(found.step_s))]
+    return [*map(float, found.step_s[1:]), lu_s], [*done[1:], lu_flops_done(run.n, 0)]
 
 
 def lu_run(result: Result) -> LuRun:

@@ -1,15 +1,16 @@
-"""--baseline: the recorded run that a run is compared with, found and checked before anything runs."""
+"""What a run is compared with: the one recorded in --baseline, checked before anything runs; else a simulated one."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from mxpeak.cli.request import Request
+from mxpeak.comm.base import Communicator
 from mxpeak.errors import UsageError
-from mxpeak.runtime.placement import native_precisions, on_device, on_processor
+from mxpeak.runtime.placement import native_precisions, on_device, on_processor, threads_of
 from mxpeak.watch.forecast import Forecast
 
 #: What two runs must have in common for one to forecast the other, as far as the benchmark has it; and their ranks.
@@ -24,6 +25,33 @@ def forecasts_of(request: Request, ranks: int) -> dict[Any, Forecast]:
     config, settings = on_device(config, request.settings)
     config, _ = on_processor(config, settings, native_precisions(config))
     return forecasts(config.baseline, request.benchmark.name, config.cases(ranks), ranks)
+
+
+def simulated(request: Request, comm: Communicator, say: Callable[[str], None]) -> Callable[[Any], Forecast | None]:
+    """What to expect of a case on this machine, if mxpeak tune has measured it with as many ranks and threads.
+
+    Collective; what comes back is for rank 0, which says what is wrong with the measurements.
+    """
+    from mxpeak.bench.expected import measured_layouts, progress_of
+    from mxpeak.perf.machines import find_machine
+
+    layouts = measured_layouts() if comm.rank == 0 else {}
+    if not comm.bcast_object(bool(layouts)):
+        return lambda case: None
+    file = layouts.get((comm.size, request.config.threads or threads_of(comm)))
+    if file is None:
+        return lambda case: None
+    try:
+        machine, name = find_machine(str(file)), request.benchmark.name
+    except UsageError as error:
+        say(f"note: no forecast: {error}; mxpeak tune measures this machine again")
+        return lambda case: None
+
+    def forecast(case: Any) -> Forecast | None:
+        found = progress_of(name, case, machine)
+        return None if found is None else Forecast(*found, simulated=True)
+
+    return forecast
 
 
 def forecasts(text: str, benchmark: str, cases: Iterable[Any], ranks: int) -> dict[Any, Forecast]:

@@ -55,6 +55,8 @@ class Display:
         else:
             if self.request.benchmark.in_flops:
                 result.telemetry.setdefault("progress", list(self.progress.samples))
+            if self.progress.forecast is not None:
+                result.telemetry["forecast"] = self.progress.forecast.section()
             self.results.append(result)
             for text in self._texts if result.status != "aborted" else ():  # those formats know only whole runs
                 text.case(result)

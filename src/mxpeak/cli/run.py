@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from mxpeak.cli.display import Display
     from mxpeak.cli.output import Folder, Steady
     from mxpeak.cli.session import Session
-    from mxpeak.cli.watching import Onlookers
+    from mxpeak.cli.watching import Onlookers, Simulated
     from mxpeak.comm.base import Communicator
 
 EXAMPLES = """\
@@ -187,6 +187,15 @@ def _run_all(
     return code
 
 
+def _simulated(request: Request, comm: Communicator, session: Session) -> Simulated:
+    """What to expect of LU's cases where no --baseline says it, and somebody sees it."""
+    from mxpeak.cli.baseline import simulated
+
+    if getattr(request.config, "baseline", "none to have") is not None:
+        return lambda case: None
+    return simulated(request, comm, session.say)
+
+
 def _first_problem(displays: list[Display]) -> Mapping[str, Any] | None:
     """The problem of a series on its fewest ranks, if its result is valid."""
     return next((result.problem for result in displays[0].results if result.passed), None)
@@ -215,7 +224,7 @@ def _run_one(
     progress = kind(sys.stderr, os.environ, mode)
     display = Display(request, comm.size, progress, stdout, stderr, color)
     displays.append(display)
-    watched = onlookers.of_benchmark(request, progress)
+    watched = onlookers.of_benchmark(request, progress, _simulated(request, comm, session))
 
     def on_case(case: Any, result: Result | None) -> None:
         display.on_case(case, result)

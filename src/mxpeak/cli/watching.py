@@ -26,6 +26,9 @@ from mxpeak.watch.progress import Progress
 from mxpeak.watch.prometheus import Metrics
 from mxpeak.watch.watchdog import Watchdog
 
+#: What to expect of a case by a simulation; None where none is possible.
+Simulated = Callable[[Any], Forecast | None]
+
 
 class Onlookers:
     """The files that follow a run; on other ranks than 0 there are none."""
@@ -41,11 +44,11 @@ class Onlookers:
             run = {"schema": SCHEMA, "benchmark": benchmark, "argv": list(argv), "ranks": ranks}
             self.log.write("run started", **run, version=__version__, host=host, pid=os.getpid())
 
-    def of_benchmark(self, request: Request, progress: Progress) -> Watched:
-        """Those who look on while one benchmark runs."""
+    def of_benchmark(self, request: Request, progress: Progress, simulated: Simulated) -> Watched:
+        """Those who look on while one benchmark runs; `simulated` forecasts cases that no --baseline does."""
         target = getattr(request.config, "target", None)
         guard = None if target is None else Guard(1e9 * target)
-        return Watched(self, request.benchmark.name, progress, guard)
+        return Watched(self, request.benchmark.name, progress, guard, simulated)
 
     def end(self, result: Result | None) -> None:
         """A case ended; None: it did not fit into memory."""
@@ -79,6 +82,7 @@ class Watched:
     benchmark: str
     progress: Progress
     guard: Guard | None
+    simulated: Simulated
 
     @property
     def observers(self) -> list[Observer]:
@@ -88,9 +92,10 @@ class Watched:
 
     def begin(self, case: Any) -> None:
         """A case begins."""
-        self.progress.forecast = self.onlookers.forecasts.get(self.benchmark, {}).get(case)
+        recorded = self.onlookers.forecasts.get(self.benchmark, {}).get(case)
+        self.progress.forecast = recorded or self.simulated(case)
         if self.guard:
-            self.guard.forecast = self.progress.forecast
+            self.guard.forecast = recorded  # a simulation is no proof that the rest can be so fast
         if self.onlookers.log:
             about = dataclasses.asdict(case) if dataclasses.is_dataclass(case) and not isinstance(case, type) else {}
             self.onlookers.log.write("case started", benchmark=self.benchmark, case=about)

@@ -1,4 +1,4 @@
-"""What to expect of a run: when a recorded one had done how much of the same work."""
+"""What to expect of a run: when a recorded, or a simulated one had done how much of the same work."""
 
 from __future__ import annotations
 
@@ -6,11 +6,18 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+#: Points that a result keeps of a forecast, at most.
+MOST_POINTS = 200
+
 
 class Forecast:
-    """Seconds by which a recorded run had done so many flops; straight lines between its records."""
+    """Seconds by which another run had done so many flops; straight lines between its records.
 
-    def __init__(self, elapsed_s: Sequence[float], done_flops: Sequence[float]):
+    simulated    whether that was a simulation: nobody has seen it reach what it says
+    """
+
+    def __init__(self, elapsed_s: Sequence[float], done_flops: Sequence[float], *, simulated: bool = False):
+        self.simulated = simulated
         points = sorted({0.0: 0.0, **dict(zip(done_flops, elapsed_s))}.items())
         self._done = [done for done, _ in points]
         self._elapsed = [seconds for _, seconds in points]
@@ -40,7 +47,17 @@ class Forecast:
         expected = self.seconds(done_flops)
         if done_flops <= 0.0 or expected <= 0.0:
             return ""
-        percent = round(100 * (elapsed_s / expected - 1.0))
+        percent, word = round(100 * (elapsed_s / expected - 1.0)), "simulated" if self.simulated else "forecast"
         if percent == 0:
-            return "as forecast"
-        return f"{abs(percent)} % {'slower' if percent > 0 else 'faster'} than forecast"
+            return f"as {word}"
+        return f"{abs(percent)} % {'slower' if percent > 0 else 'faster'} than {word}"
+
+    def section(self) -> dict[str, Any]:
+        """What a result keeps of it."""
+        stride = -(-len(self._done) // MOST_POINTS)
+        kept = sorted({*range(0, len(self._done), stride), len(self._done) - 1})[-MOST_POINTS:]
+        return {
+            "source": "simulated" if self.simulated else "baseline",
+            "elapsed_s": [self._elapsed[k] for k in kept],
+            "done_flops": [self._done[k] for k in kept],
+        }
