@@ -10,6 +10,13 @@ from math import floor, log10
 
 from mxpeak.report.figure import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, number
 
+#: Colours of layers beyond those of curves, which they use first.
+CHART_STYLE = """
+:root { --c6: #c77; --c7: #bbb; } @media (prefers-color-scheme: dark) { :root { --c6: #a55; --c7: #555; } }
+.plot .layer { stroke: none; } .plot .layer:hover { fill-opacity: .7; }
+.plot .unseen { fill: transparent; stroke: none; }
+""" + "".join(f".plot .l{k} {{ fill: var(--c{k}); }}\n" for k in range(8))
+
 #: How many ticks an axis from zero has, about.
 TICKS = 5
 
@@ -40,7 +47,16 @@ def nice(high: float) -> Axis:
     decade = 10.0 ** floor(log10(high / TICKS))
     step = next(m * decade for m in (1, 2, 5, 10) if m * decade * TICKS >= high)
     count = floor(high / step) + 1
-    return Axis(0.0, 1.04 * high, [(k * step, number(float(f"{k * step:.6g}"))) for k in range(count)])
+    return Axis(0.0, 1.04 * high, [(k * step, number(float(f"{k * step:.6g}")) if k else "0") for k in range(count)])
+
+
+def unit_of(rates: Sequence[float], unit: str) -> tuple[float, str]:
+    """A factor for rates, and the unit that they then have: that of the largest."""
+    name = "FLOP/s" if unit == "flop/s" else "B/s"
+    for prefix, size in (("E", 1e18), ("P", 1e15), ("T", 1e12)):
+        if max(rates) >= size:
+            return 1 / size, f"{prefix}{name}"
+    return 1e-9, f"G{name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +87,8 @@ def _drawn(one: Curve, places: Sequence[tuple[float, float]]) -> Iterator[str]:
     dashes = ' stroke-dasharray="7 4"' if one.dashed else ""
     yield f'<polyline class="trace c{one.colour}"{dashes} points="{line}"/>'
     for (x, y), said in zip(places, one.said):
-        radius, clear = (3.5, "") if one.marked else (6.0, ' fill-opacity="0" stroke-opacity="0"')
-        circle = f'<circle class="dot c{one.colour}" cx="{x:.1f}" cy="{y:.1f}" r="{radius}"{clear}>'
+        look, radius = (f"dot c{one.colour}", 3.5) if one.marked else ("unseen", 6.0)
+        circle = f'<circle class="{look}" cx="{x:.1f}" cy="{y:.1f}" r="{radius}">'
         yield f"{circle}<title>{html.escape(said)}</title></circle>"
 
 

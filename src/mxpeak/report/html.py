@@ -11,10 +11,12 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from mxpeak.records import figure_text, mark, rate_text, three_digits
+from mxpeak.records import figure_text, mark, three_digits
+from mxpeak.report.chart import CHART_STYLE
 from mxpeak.report.figure import FIGURE_STYLE
 from mxpeak.report.scaling import study_figures
 from mxpeak.report.sparse_text import SPARSE, check_lines, figure_lines, memory_text, motif_rows, sparse_case_text
+from mxpeak.report.steps import rate_figure, steps_figure
 from mxpeak.report.text import norms_case_text
 
 STYLE = """
@@ -37,16 +39,21 @@ svg .axis { stroke: var(--line); }
 """
 
 
+#: Bars in all figures of steps together, about, and in one: a page of hundreds of results has to stay small.
+BARS, MOST_BARS, LEAST_BARS = 600, 100, 10
+
+
 def html_report(document: Mapping[str, Any]) -> str:
     """The page of a result file's content, of one result or of several."""
     results = document.get("results", [document])
     title = "mxpeak: " + (", ".join(dict.fromkeys(str(r.get("benchmark")) for r in results)) or "no results")
     head = [f"<h1>{_text(title)}</h1>", _scoreboard(results), _study(document.get("study") or {})]
-    body = [*head, *(_section(r) for r in results), _embedded(document)]
+    bars = max(LEAST_BARS, min(MOST_BARS, BARS // max(1, len(results))))
+    body = [*head, *(_section(r, bars) for r in results), _embedded(document)]
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{_text(title)}</title><style>{STYLE}{FIGURE_STYLE}</style></head><body>\n"
+        f"<title>{_text(title)}</title><style>{STYLE}{FIGURE_STYLE}{CHART_STYLE}</style></head><body>\n"
         + "\n".join(body)
         + "\n</body></html>\n"
     )
@@ -97,8 +104,9 @@ def _study(study: Mapping[str, Any]) -> str:
     return _titled(f"{study['kind'].capitalize()} scaling", study_figures(study) + said)
 
 
-def _section(result: Mapping[str, Any]) -> str:
-    problem = _part(result, "problem")
+def _section(result: Mapping[str, Any], bars: int) -> str:
+    """All about one result; a figure of its steps has at most so many bars."""
+    problem, steps = _part(result, "problem"), _part(_part(result, "telemetry"), "steps")
     config = [(name, *_setting(value)) for name, value in _part(result, "config").items()]
     parts = [
         f"<h2>{_text(result.get('benchmark'))} {_mark(result)}</h2>",
@@ -110,7 +118,8 @@ def _section(result: Mapping[str, Any]) -> str:
         _warnings(result.get("warnings") or []),
         _titled("Where the time went", _phase_bars(_part(result, "phases"))),
         _titled("Mixed against double, by motif", _motifs(result)),
-        _titled("Rate over the run", _rate_curve(_part(result, "telemetry").get("progress") or [])),
+        _titled("Where each step's time went", steps_figure(str(result.get("benchmark")), steps, bars)),
+        _titled("Rate over the run", rate_figure(_part(result, "telemetry"))),
         _history(result),
         _titled("Configuration", _table(("setting", "value", "from"), config)),
         *(
@@ -234,21 +243,6 @@ def _phase_bars(phases: Mapping[str, Mapping[str, Any]]) -> str:
 def _motifs(result: Mapping[str, Any]) -> str:
     head, *rows = motif_rows(_part(result, "result"), _part(result, "phases")) or [()]
     return _table(head, rows)
-
-
-def _rate_curve(samples: Sequence[Sequence[float]]) -> str:
-    """Overall rate at each sample, over the share of the work that was done by then."""
-    points = [(flops, flops / elapsed_s) for elapsed_s, flops in samples if elapsed_s > 0 and flops > 0]
-    if len(points) < 2:
-        return ""
-    total, peak = points[-1][0], max(rate for _, rate in points)
-    line = " ".join(f"{20 + 700 * flops / total:.1f},{180 - 150 * rate / peak:.1f}" for flops, rate in points)
-    return (
-        '<svg viewBox="0 0 760 210" role="img" aria-label="rate over progress">'
-        '<line class="axis" x1="20" y1="180" x2="720" y2="180"/><line class="axis" x1="20" y1="30" x2="720" y2="30"/>'
-        f'<polyline class="curve" points="{line}"/><text x="20" y="22">{_text(rate_text(peak))}</text>'
-        '<text x="20" y="198">0 %</text><text x="720" y="198" text-anchor="end">100 % of the work</text></svg>'
-    )
 
 
 def _history(result: Mapping[str, Any]) -> str:

@@ -7,7 +7,7 @@ from math import log2
 from typing import Any
 
 from mxpeak.records import bytes_rate_text, rate_text, size_text, three_digits
-from mxpeak.report.chart import Axis, Curve, curves, nice
+from mxpeak.report.chart import Axis, Curve, curves, nice, unit_of
 
 Study = Mapping[str, Any]
 Point = Mapping[str, Any]
@@ -106,12 +106,3 @@ def _curve(
 
 def _from_zero(series: Sequence[Curve]) -> Axis:
     return nice(max((y for one in series for _, y in one.points), default=1.0))
-
-
-def unit_of(rates: Sequence[float], unit: str) -> tuple[float, str]:
-    """A factor for rates, and the unit that they then have: that of the largest."""
-    name = "FLOP/s" if unit == "flop/s" else "B/s"
-    for prefix, size in (("E", 1e18), ("P", 1e15), ("T", 1e12)):
-        if max(rates) >= size:
-            return 1 / size, f"{prefix}{name}"
-    return 1e-9, f"G{name}"

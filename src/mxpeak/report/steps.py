@@ -1,0 +1,106 @@
+"""A run step by step: what each step's time went into, one component upon the other, and the rate with its forecast.
+
+Drawn as figure 7 of the rocHPL paper and figure 10 of OLCF's: bound by computation at first, by communication at last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mxpeak.records import rate_text, three_digits
+from mxpeak.report.chart import Axis, Curve, curves, nice, stacked, unit_of
+
+#: Phases that are parts of others, or have parts that are drawn instead.
+NOT_DRAWN = {"hpl": ("update", "pfact", "mxswp"), "hpg-mxp": ("halo",), "hpcg": ("halo",)}
+#: What is left of a step's time: waiting for other ranks, Python, and what has no name.
+REST = "other"
+#: Layers of one figure, at most; smaller ones go to the rest.
+MOST_LAYERS = 8
+#: A part of all time that is not worth a layer.
+LEAST_SHARE = 0.002
+
+Columns = Mapping[str, Any]
+
+
+def steps_figure(benchmark: str, steps: Columns, bars: int) -> str:
+    """Seconds a step by component, in at most so many bars; nothing where there are fewer than two steps."""
+    index, elapsed_s = list(steps.get("index") or []), list(steps.get("elapsed_s") or [])
+    phases = {
+        name: column["time_s"]
+        for name, column in (steps.get("phases") or {}).items()
+        if name not in NOT_DRAWN.get(benchmark, ())
+    }
+    rows = _bars(index, bars)
+    if len(rows) < 2:
+        return ""
+    edges = [float(index[rows[0][0] - 1] if rows[0][0] else 0), *(float(index[last]) for _, last in rows)]
+    spent = {name: [sum(column[first : last + 1]) for first, last in rows] for name, column in phases.items()}
+    whole = [elapsed_s[last] - (elapsed_s[first - 1] if first else 0.0) for first, last in rows]
+    layers = _layers(spent, whole)
+    longest_s = max(time_s / (b - a) for time_s, a, b in zip(whole, edges, edges[1:]))
+    scale, unit = (1e3, "ms") if longest_s < 0.1 else (1.0, "s")
+    heights = [
+        (name, [scale * time_s / (b - a) for time_s, a, b in zip(column, edges, edges[1:])]) for name, column in layers
+    ]
+    title = f"Time of each step by component, mean of {steps.get('ranks', 1)} ranks{_outside(index, rows, phases)}"
+    x = Axis(edges[0], edges[-1], [tick for tick in nice(edges[-1]).ticks if edges[0] <= tick[0] <= edges[-1]])
+    return stacked(title, "step", f"{unit} a step", x, edges, heights)
+
+
+def _bars(index: Sequence[int], bars: int) -> list[tuple[int, int]]:
+    """The first and the last row of each bar: rows that stand for steps, a like number to each."""
+    rows = [k for k in range(len(index)) if index[k] > (index[k - 1] if k else 0)]
+    stride = -(-len(rows) // bars)
+    parts = [rows[k : k + stride] for k in range(0, len(rows), stride or 1)]
+    return [(part[0], part[-1]) for part in parts]
+
+
+def _layers(spent: Mapping[str, list[float]], whole: Sequence[float]) -> list[tuple[str, list[float]]]:
+    """The components, the largest first, and what they leave of the whole."""
+    total = sum(whole)
+    kept = sorted((name for name in spent if sum(spent[name]) > LEAST_SHARE * total), key=lambda n: -sum(spent[n]))
+    layers = [(name, spent[name]) for name in kept[: MOST_LAYERS - 1]]
+    rest = [max(0.0, time_s - sum(column[k] for _, column in layers)) for k, time_s in enumerate(whole)]
+    return [*layers, (REST, rest)]
+
+
+def _outside(index: Sequence[int], rows: Sequence[tuple[int, int]], phases: Mapping[str, Sequence[float]]) -> str:
+    """What came after the last step, in words."""
+    last = rows[-1][1]
+    after = {name: sum(column[last + 1 :]) for name, column in phases.items()}
+    parts = [f"{name} {three_digits(time_s)} s" for name, time_s in after.items() if time_s > 0.0]
+    return f"; after the last one: {', '.join(parts)}" if parts else ""
+
+
+def rate_figure(telemetry: Mapping[str, Any]) -> str:
+    """The rate from sample to sample and on the whole, over the share of the work, before what was forecast."""
+    samples = [(float(s), float(done)) for s, done in telemetry.get("progress") or [] if s > 0 and done > 0]
+    if len(samples) < 2:
+        return ""
+    total = samples[-1][1]
+    forecast = telemetry.get("forecast") or {}
+    expected = [
+        (s, done)
+        for s, done in zip(forecast.get("elapsed_s", ()), forecast.get("done_flops", ()))
+        if s > 0 and done > 0
+    ]
+    now = [(b[1], (b[1] - a[1]) / (b[0] - a[0])) for a, b in zip([(0.0, 0.0), *samples], samples) if b[0] > a[0]]
+    overall, likely = ([(done, done / s) for s, done in points] for points in (samples, expected))
+    scale, unit = unit_of([rate for _, rate in (*now, *overall, *likely)], "flop/s")
+    source = {"baseline": "of the baseline", "simulated": "simulated"}.get(str(forecast.get("source")), "")
+    named = [(f"overall, {source}", likely), ("now", now), ("overall", overall)]
+    series = [
+        Curve(
+            name,
+            [(100 * done / total, scale * rate) for done, rate in points],
+            [f"{100 * done / total:.0f} % of the work: {name} {rate_text(rate)}" for done, rate in points],
+            colour=colour,
+            dashed=colour == 1,
+        )
+        for colour, (name, points) in zip((1, 5, 0), named)
+        if points
+    ]
+    x = Axis(0.0, 100.0, [(float(at), f"{at}") for at in range(0, 101, 20)])
+    y = nice(max(value for one in series for _, value in one.points))
+    return curves("Rate over the run", "work done in %", unit, x, y, series)

@@ -1,0 +1,97 @@
+"""The figures of a page: each step's time by component, the rate before its forecast; every value is in the drawing."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from mxpeak.report.chart import nice
+from mxpeak.report.html import html_report
+from mxpeak.report.steps import rate_figure, steps_figure
+
+
+def steps(**more: Any) -> dict[str, Any]:
+    phases = {
+        "gemm": [0.0, 3.0, 1.0, 0.0],
+        "update": [0.0, 3.5, 1.5, 0.0],
+        "bcast": [0.0, 0.5, 2.0, 0.0],
+        "ptrsv": [0.0, 0.0, 0.0, 0.25],
+    }
+    return {
+        "ranks": 2,
+        "index": [0, 1, 2, 2],
+        "elapsed_s": [1.0, 5.0, 9.0, 9.5],
+        "done_flops": [0.0, 60.0, 100.0, 100.0],
+        "phases": {name: {"time_s": column, "max_s": column} for name, column in phases.items()},
+        **more,
+    }
+
+
+def drawn(figure: str) -> ElementTree.Element:
+    return ElementTree.fromstring(figure.replace("<svg ", '<svg xmlns="" ', 1))
+
+
+def test_every_component_of_a_step_is_a_layer_and_the_rest_is_named() -> None:
+    figure = steps_figure("hpl", steps(), 60)
+    said = re.findall(r"<title>(step[^<]*)</title>", figure)
+    assert said == [
+        "step 0 to 1: gemm 3 s a step",
+        "step 0 to 1: bcast 0.5 s a step",
+        "step 0 to 1: other 0.5 s a step",
+        "step 1 to 2: gemm 1 s a step",
+        "step 1 to 2: bcast 2 s a step",
+        "step 1 to 2: other 1 s a step",
+    ]
+    assert "mean of 2 ranks; after the last one: ptrsv 0.250 s" in figure
+    heights = [float(box.get("height", "0")) for box in drawn(figure).iter("rect") if box.find("title") is not None]
+    assert heights[0] / heights[1] == pytest.approx(6.0, rel=1e-3)
+    assert sum(heights[:3]) == pytest.approx(sum(heights[3:]), abs=0.02), "both steps took 4 s"
+
+
+@pytest.mark.parametrize("bars", [10, 60, 200])
+def test_bars_are_few_and_lose_no_time(bars: int) -> None:
+    count = 150
+    many = {
+        "index": [*range(1, count + 1), count],
+        "elapsed_s": [0.5 * k for k in range(1, count + 2)],
+        "phases": {"gemm": {"time_s": [0.5] * count + [0.0]}},
+    }
+    figure = steps_figure("hpl", many, bars)
+    found = re.findall(r"step (\d+) to (\d+): gemm 0\.5 s", figure)
+    assert len(found) <= bars
+    assert [int(a) for a, _ in found] == [0, *(int(b) for _, b in found[:-1])]
+    assert int(found[-1][1]) == count
+
+
+def test_a_run_of_one_step_is_not_drawn() -> None:
+    assert steps_figure("hpl", {}, 60) == ""
+    assert steps_figure("hpl", {"index": [1, 1], "elapsed_s": [1.0, 1.5], "phases": {}}, 60) == ""
+
+
+def test_the_rate_stands_before_its_forecast() -> None:
+    progress = [(1.0, 60e9), (2.0, 100e9)]
+    forecast = {"source": "simulated", "elapsed_s": [0.0, 0.5, 1.0], "done_flops": [0.0, 60e9, 100e9]}
+    figure = rate_figure({"progress": progress, "forecast": forecast})
+    assert "100 % of the work: overall 50.0 GFLOP/s" in figure
+    assert "100 % of the work: now 40.0 GFLOP/s" in figure
+    assert "60 % of the work: overall, simulated 120 GFLOP/s" in figure
+    assert "simulated" not in rate_figure({"progress": progress})
+    assert rate_figure({"progress": progress[:1]}) == ""
+
+
+@pytest.mark.parametrize("high", [3e-7, 0.9, 1.0, 4.2, 17.0, 99.9, 5e14])
+def test_axes_have_a_handful_of_round_ticks(high: float) -> None:
+    axis = nice(high)
+    assert 3 <= len(axis.ticks) <= 6
+    assert axis.ticks[0] == (0.0, "0")
+    assert axis.ticks[-1][0] <= high < axis.high
+
+
+def test_a_page_of_many_results_stays_small() -> None:
+    one = {"benchmark": "hpl", "status": "valid", "telemetry": {"steps": steps(index=[1, 2, 3, 3])}}
+    assert html_report({"results": [one]}).count("<title>step") == 7
+    many = {**one, "telemetry": {"steps": {"index": [*range(1, 200)], "elapsed_s": [*range(1, 200)], "phases": {}}}}
+    assert html_report({"results": [many] * 100}).count("<title>step") == 100 * 10
