@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from typing import Any, Unpack
 
+from mxpeak.bench.finite import end_if_not_finite
 from mxpeak.bench.harness import Told, check_grids
 from mxpeak.bench.hpl.config import HplCase, HplConfig
 from mxpeak.bench.hpl.result import Solve, hpl_result
@@ -62,6 +63,7 @@ def _solve(bench: LuBench, case: HplCase, grid: Grid, spans: Spans) -> Solve:
 
     solution: list[Any] = []
     blocks = DiagonalBlocks(A, kernels)
+    end_if_not_finite(spans, blocks, case, with_l=False)
 
     def solve() -> None:
         spans.start(f"HPL N={case.n}", hpl_flops(case.n))
