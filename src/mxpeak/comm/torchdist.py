@@ -5,8 +5,9 @@ members work out alike: so a group splits among its members alone, and nobody el
 
 Gloo has tags.  NCCL has none: it takes the messages between two ranks in the order in which they are begun, and ranks
 that both receive first wait for each other for ever, unless what they begin is begun together.  So messages of GPUs
-are posted, and begin together with the next test or wait; and each family of tags has an order of its own, that is an
-NCCL communicator of its own.  Within a family all ranks post in one order, as algorithms do that would also work with
+are posted, and begin together with the next test or wait, on whatever stream that is; what they wait for was marked
+when they were posted, where their buffers were made.  And each family of tags has an order of its own, that is an NCCL
+communicator of its own.  Within a family all ranks post in one order, as algorithms do that would also work with
 sends that wait for their receives; between families no order is needed.
 """
 
@@ -162,12 +163,16 @@ class _Group:
 
 
 class _Posted:
-    """A message between GPUs: posted, and begun with all others at the first test or wait of one."""
+    """A message between GPUs: posted, and begun with all others at the first test or wait of one.
 
-    __slots__ = ("begin", "work")
+    ready    the event of its buffer: what the stream that made it, or still read it, had begun by then
+    """
 
-    def __init__(self, begin: Callable[[Any], Any]):
+    __slots__ = ("begin", "ready", "work")
+
+    def __init__(self, begin: Callable[[Any], Any], message: torch.Tensor):
         self.begin = begin
+        self.ready = torch.cuda.current_stream(message.device).record_event() if message.is_cuda else None
         self.work: Any = None
 
     def test(self) -> bool:
@@ -202,23 +207,38 @@ class _Channel:
     def __init__(self, nccl: Any):
         self.nccl = nccl
         self.posted: list[_Posted] = []
+        self._stream: Any = None
 
-    def post(self, begin: Callable[[Any], Any]) -> _Posted:
-        """To be begun by begin(nccl)."""
-        request = _Posted(begin)
+    def post(self, begin: Callable[[Any], Any], message: torch.Tensor) -> _Posted:
+        """To be begun by begin(nccl), which reads or writes the message."""
+        request = _Posted(begin, message)
         self.posted.append(request)
         _waiting.setdefault(self)
         return request
 
     def begin(self) -> None:
         """Begin what has been posted, together."""
-        self.nccl._start_coalescing()
-        for request in self.posted:
-            request.begin(self.nccl)
-        work = self.nccl._end_coalescing()
+        with self._behind([request.ready for request in self.posted if request.ready is not None]):
+            self.nccl._start_coalescing()
+            for request in self.posted:
+                request.begin(self.nccl)
+            work = self.nccl._end_coalescing()
         for request in self.posted:
             request.work = work
         self.posted = []
+
+    @contextmanager
+    def _behind(self, events: list[Any]) -> Iterator[None]:
+        """What NCCL begins inside comes after these events, and after nothing else: it waits for the current stream."""
+        if not events:
+            yield
+            return
+        if self._stream is None:
+            self._stream = torch.cuda.Stream(priority=-1)
+        for event in events:
+            self._stream.wait_event(event)
+        with torch.cuda.stream(self._stream):
+            yield
 
 
 #: Channels with messages that are not begun, in the order in which they were posted.
@@ -281,7 +301,7 @@ class TorchDist:
         """Send with a tag, or post in the family's channel."""
         message = _bytes(self.transport.outgoing(buffer))
         if _on_gpu(message):
-            return self._channel(tag).post(lambda nccl: nccl.send([message], dest, 0))
+            return self._channel(tag).post(lambda nccl: nccl.send([message], dest, 0), message)
         return _Message(self._group.gloo.send([message], dest, tag), message)
 
     def irecv(self, buffer: Buffer, source: int, tag: int = 0) -> Request:
@@ -289,7 +309,8 @@ class TorchDist:
         memory, land = self.transport.incoming(buffer)
         message = _bytes(memory)
         if _on_gpu(message):
-            return arrival(self._channel(tag).post(lambda nccl: nccl.recv([message], source, 0)), land)
+            posted = self._channel(tag).post(lambda nccl: nccl.recv([message], source, 0), message)
+            return arrival(posted, land)
         return arrival(_Message(self._group.gloo.recv([message], source, tag), message), land)
 
     def _channel(self, tag: int) -> _Channel:

@@ -102,8 +102,8 @@ class _PivotedLu:
         panel, right = self.next_panel(self.steps[0]) if self.steps else None, None
         for step, following in zip(self.steps, [*self.steps[1:], None]):
             assert panel is not None
-            panel.wait(self.spans)
             self.kernels.join()
+            panel.wait(self.spans)
             if following and self.splits(step):
                 panel, right = self.split_update(panel, right, following)
             else:
@@ -135,8 +135,8 @@ class _PivotedLu:
 
         left.start(self.options.swap)
         self.update(panel, right, self.split_at, upcoming, left)  # UPDATE2 hides FACT, LBCAST and RS1
-        upcoming.wait(self.spans)
         self.kernels.join()
+        upcoming.wait(self.spans)
         right = None
         if self.splits(following):
             right = self.begin_swap(upcoming, self.split_at, self.end, self._right)

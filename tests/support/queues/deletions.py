@@ -1,0 +1,81 @@
+"""Every wait of the package left out, one at a time: whether the detector of races notices."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from tests.support.queues.log import PRODUCT, Log, Wait
+from tests.support.queues.races import races
+
+#: Calls by which something waits for something, and the files in which a device's queues are spoken of.
+NAMES = ("wait", "join", "wait_stream", "wait_event", "synchronize")
+FILES = (
+    "kernels/torch/*.py", "solvers/*.py", "distributed/*.py", "comm/base.py", "comm/broadcast.py", "comm/exchange.py",
+    "comm/torchdist.py",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, order=True)
+class Site:
+    """A call that waits: the file, its lines, and the line as it is written."""
+
+    file: str
+    first: int
+    last: int
+    text: str
+
+    def made(self, wait: Wait) -> bool:
+        """Whether a wait came of it."""
+        return any(self._holds(line) for line in wait.place)
+
+    def _holds(self, line: str) -> bool:
+        file, _, number = line.rpartition(":")
+        return file == self.file and self.first <= int(number) <= self.last
+
+
+@cache
+def sites() -> list[Site]:
+    """Every call of the package that waits."""
+    return sorted(site for pattern in FILES for path in PRODUCT.glob(pattern) for site in _of(str(path)))
+
+
+def _of(path: str) -> Iterator[Site]:
+    with open(path, encoding="utf-8") as file:
+        source = file.read()
+    lines, name = source.splitlines(), path.removeprefix(f"{PRODUCT}/")
+    for node in ast.walk(ast.parse(source)):
+        if _is_wait(node):
+            first, last = node.lineno, node.end_lineno or node.lineno
+            yield Site(name, first, last, lines[first - 1].strip())
+
+
+def _is_wait(node: Any) -> bool:
+    """A call by one of the names; not a string's join."""
+    called = node.func if isinstance(node, ast.Call) else None
+    return isinstance(called, ast.Attribute) and called.attr in NAMES and not isinstance(called.value, ast.Constant)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What leaving out a site does: whether anything waited there, and the first race that came of it."""
+
+    site: Site
+    reached: bool
+    race: str
+
+
+def verdicts(logs: Iterable[Log]) -> list[Verdict]:
+    """Each site, left out of logs in which there are no races with it."""
+    waits = [(log, [one for one in log.records if isinstance(one, Wait)]) for log in logs]
+    return [_verdict(site, [log for log, found in waits if any(map(site.made, found))]) for site in sites()]
+
+
+def _verdict(site: Site, logs: list[Log]) -> Verdict:
+    for log in logs:
+        if found := races(log, site.made):
+            return Verdict(site, True, str(found[0]))
+    return Verdict(site, bool(logs), "")

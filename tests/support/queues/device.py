@@ -1,0 +1,123 @@
+"""A virtual GPU in place of torch.cuda, and ranks as threads that have one each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import torch
+
+from mxpeak import spans
+from mxpeak.comm.base import Communicator
+from mxpeak.comm.threads import run_ranks
+from mxpeak.kernels.torch import device as devices
+from mxpeak.kernels.torch import sparse_setup
+from tests.support.queues import rank as queues
+from tests.support.queues.launches import single_launches
+from tests.support.queues.log import Log, Step
+from tests.support.queues.rank import Rank, here, playing
+from tests.support.queues.tensors import Dispatch, pinned
+
+#: What torch would say of the chip.
+CHIP = {
+    "name": "virtual", "major": 9, "minor": 0, "multi_processor_count": 2, "total_memory": 1 << 34,
+    "pci_domain_id": 0, "pci_bus_id": 1, "pci_device_id": 0,
+}  # fmt: skip
+
+
+class Eager:
+    """A recorder whose graphs run the work again."""
+
+    def __init__(self, device: Any):
+        pass
+
+    def is_busy(self) -> bool:
+        return False
+
+    def record(self, work: Callable[[], None]) -> Callable[[], None]:
+        return work
+
+
+def _chip(device: Any = None) -> Any:
+    return SimpleNamespace(uuid=f"virtual-{here().number}", **CHIP)
+
+
+def _opened(name: str, local_rank: int = 0) -> devices.Device:
+    index = int(name.partition(":")[2] or 0)
+    return devices.Device(torch.device("cuda", index), triton=False, poison=True)
+
+
+def _tensor(make: Any) -> Any:
+    """torch.tensor, pinned or on a virtual device."""
+
+    def tensor(values: Any, *, dtype: Any = None, device: Any = None, pin_memory: bool = False) -> Any:
+        made = make(values, dtype=dtype)
+        if pin_memory:
+            return pinned(made)
+        return made if device is None else made.to(device)
+
+    return tensor
+
+
+@contextmanager
+def _noted(self: Any, name: str, **work: Any) -> Iterator[None]:
+    """A span of a phase: what is begun inside belongs to it."""
+    log = here().log
+    before, log.phase = log.phase, name
+    try:
+        with _span(self, name, **work):
+            yield
+    finally:
+        log.phase = before
+
+
+def _stepped(self: Any, index: int, count: int, done_flops: float) -> None:
+    here().log.records.append(Step(index))
+    _step(self, index, count, done_flops)
+
+
+_span, _step = spans.Spans.__call__, spans.Spans.step
+
+CUDA = {
+    "Stream": queues.new_stream, "Event": queues.Event, "current_stream": queues.current_stream,
+    "stream": queues.stream, "synchronize": queues.synchronize, "device": lambda where: nullcontext(),
+    "device_of": lambda tensor: nullcontext(), "set_device": lambda where: None, "current_device": lambda: 0,
+    "get_device_properties": _chip, "get_device_capability": lambda device=None: (9, 0),
+    "mem_get_info": lambda device=None: (1 << 34, 1 << 34), "memory_reserved": lambda device=None: 0,
+    "memory_allocated": lambda device=None: 0, "_lazy_init": lambda: None,
+}  # fmt: skip
+
+
+@contextmanager
+def virtual_gpus() -> Iterator[None]:
+    """torch.cuda is virtual, and so is every device that is opened."""
+    with ExitStack() as stack:
+        for name, value in CUDA.items():
+            stack.enter_context(patch.object(torch.cuda, name, value))
+        stack.enter_context(patch.object(torch, "tensor", _tensor(torch.tensor)))
+        stack.enter_context(patch.object(devices, "open_device", _opened))
+        stack.enter_context(patch.object(devices, "count", lambda: 1))
+        stack.enter_context(patch.object(sparse_setup, "GraphRecorder", Eager))
+        stack.enter_context(patch.object(spans.Spans, "__call__", _noted))
+        stack.enter_context(patch.object(spans.Spans, "step", _stepped))
+        stack.enter_context(patch.object(torch.backends.cuda, "preferred_linalg_library", lambda *which: "default"))
+        stack.enter_context(single_launches())
+        yield
+
+
+def on_virtual_gpus(
+    size: int, body: Callable[[Communicator], Any], carrier: Callable[[Communicator], Communicator]
+) -> tuple[list[Any], list[Log]]:
+    """What each rank's body returned, and what each has begun."""
+    ranks = [Rank(number) for number in range(size)]
+
+    def main(comm: Communicator) -> Any:
+        with playing(ranks[comm.rank]), Dispatch():
+            return body(carrier(comm))
+
+    with virtual_gpus():
+        results = run_ranks(size, main)
+    return results, [rank.log for rank in ranks]

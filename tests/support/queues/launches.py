@@ -1,0 +1,100 @@
+"""Functions of the plain sparse kernels as one launch each, as Triton's kernels are.
+
+They run on the tensors inside; each says which entries it touches, so that a sweep of some rows is not taken for one of
+all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+from mxpeak.kernels.torch import sparse_plain
+from tests.support.queues.log import Region
+from tests.support.queues.rank import here
+from tests.support.queues.tensors import Virtual, region
+
+_inside: dict[int, tuple[Any, Any]] = {}
+
+
+def inside(value: Any) -> Any:
+    """A value with the tensors inside in place of virtual ones."""
+    if isinstance(value, Virtual):
+        return value.elem
+    if isinstance(value, (list, tuple)):
+        return type(value)(inside(one) for one in value)
+    if is_dataclass(value) and not isinstance(value, type):
+        if id(value) not in _inside:
+            changed = {one.name: inside(getattr(value, one.name)) for one in fields(value) if one.init}
+            _inside[id(value)] = value, replace(value, **changed)
+        return _inside[id(value)][1]
+    return value
+
+
+def _rows(y: Any, chosen: Any) -> Region:
+    whole = region(y, True)
+    rows = tuple(torch.cat(chosen).tolist()) if chosen else ()
+    return Region(whole.memory, whole.first, whole.shape, whole.strides, whole.itemsize, True, rows)
+
+
+def _sweep(device: Any, A: Any, steps: Any, b: Any, Hx: Any, x: Any, keep: Any, parts: int, **_: Any) -> list[Region]:
+    rows = [inside(steps.chunks[step]).rows for step in sparse_plain.parts_of(steps, backward=False)]
+    read = [t for t in (A.entries, A.diagonal, b, Hx) if t is not None]
+    return [
+        *(region(t, False) for t in read),
+        region(x[: A.n], False),
+        *(_rows(y, rows) for y in (x, keep) if y is not None),
+    ]
+
+
+def _multiply(device: Any, A: Any, x: Any, y: Any) -> list[Region]:
+    return [region(A.entries, False), region(A.diagonal, False), region(x[: A.n], False), region(y[: A.n], True)]
+
+
+def _residual(device: Any, A: Any, coarse: Any, b: Any, x: Any, keep: Any, r: Any, parts: int) -> list[Region]:
+    read = [t for t in (A.entries, A.diagonal, b, keep) if t is not None]
+    return [*(region(t, False) for t in read), region(x[: A.n], False), region(r, True)]
+
+
+def _halo(device: Any, A: Any, halo: Any, surface: Any, y: Any, **_: Any) -> list[Region]:
+    return [region(halo[: A.halo], False), region(A.halo_entries, False), _rows(y, [inside(surface).targets])]
+
+
+TOUCHES: dict[str, Callable[..., list[Region]]] = {
+    "sweep": _sweep, "multiply": _multiply, "residual": _residual, "halo_product": _halo,
+}  # fmt: skip
+
+
+def _one_launch(name: str) -> Callable[..., None]:
+    function, touches = getattr(sparse_plain, name), TOUCHES[name]
+
+    def launch(*args: Any, **kwargs: Any) -> None:
+        rank = here()
+        regions = tuple(touches(*args, **kwargs))
+        with _disable_current_modes():
+            function(*inside(args), **kwargs)
+        size = 0
+        for one in regions:
+            count = 1
+            for i, n in enumerate(one.shape):
+                count *= len(one.rows) if i == 0 and one.rows is not None else n
+            size += count * one.itemsize
+        rank.log.op(rank.stream().name, name, "kernel", regions, bytes=size)
+
+    return launch
+
+
+@contextmanager
+def single_launches() -> Iterator[None]:
+    """Each of these functions is one launch."""
+    with ExitStack() as stack:
+        for name in TOUCHES:
+            stack.enter_context(patch.object(sparse_plain, name, _one_launch(name)))
+        yield
+    _inside.clear()

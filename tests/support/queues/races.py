@@ -1,0 +1,159 @@
+"""Races: two operations that touch the same entries, one of them writing, and that no event orders.
+
+Each actor has a clock that counts its operations and says how far it knows the others': a vector clock.  An operation
+is ordered after another when its actor's clock has counted it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from tests.support.queues.log import HOST, Free, Log, Mark, Op, Region, Wait
+
+Clock = dict[str, int]
+#: A wait that is left out, by its place: to see whether it is needed.
+Without = Callable[[Wait], bool]
+
+
+@dataclass(frozen=True)
+class Race:
+    """Two operations that nothing orders; `second` may be the end of a memory's life."""
+
+    first: Op
+    second: Op | Free
+
+    def __str__(self) -> str:
+        return f"{_said(self.first)}\n  and  {_said(self.second)}"
+
+
+def _said(what: Op | Free) -> str:
+    where = " < ".join(what.place[:4])
+    if isinstance(what, Free):
+        return f"the end of the memory at {where}"
+    return f"{what.name} on {what.actor}, phase {what.phase or '-'}, at {where}"
+
+
+class _Shadow:
+    """Who last read and wrote each entry of a memory: the operations' numbers by their actors'."""
+
+    def __init__(self, size: int, itemsize: int):
+        self.itemsize = itemsize
+        self.count = -(-size // itemsize)
+        self.writes: dict[str, Any] = {}
+        self.reads: dict[str, Any] = {}
+
+    def of(self, kind: dict[str, Any], actor: str) -> Any:
+        if actor not in kind:
+            kind[actor] = np.zeros(self.count, np.int32)
+        return kind[actor]
+
+    def part(self, numbers: Any, region: Region) -> Any:
+        """The entries of a region."""
+        if region.itemsize == self.itemsize:
+            strides = [stride * numbers.itemsize for stride in region.strides]
+            view = np.lib.stride_tricks.as_strided(numbers[region.first :], region.shape, strides)
+            return view if region.rows is None else view[list(region.rows)]
+        # seen as another type: from its first to its last byte
+        begin = region.first * region.itemsize
+        end = begin + region.itemsize * (1 + sum((n - 1) * s for n, s in zip(region.shape, region.strides)))
+        return numbers[begin // self.itemsize : -(-end // self.itemsize)]
+
+    def set(self, numbers: Any, region: Region, value: int) -> None:
+        if region.itemsize == self.itemsize and region.rows is not None:
+            whole = Region(region.memory, region.first, region.shape, region.strides, region.itemsize, region.writes)
+            self.part(numbers, whole)[list(region.rows)] = value
+        else:
+            self.part(numbers, region)[...] = value
+
+
+class _Detector:
+    """One rank's log, gone through in order."""
+
+    def __init__(self, log: Log, without: Without | None):
+        self.log, self.without = log, without
+        self.clocks: dict[str, Clock] = {}
+        self.events: dict[int, Clock] = {}
+        self.shadows: dict[int, _Shadow] = {}
+        self.ops: dict[tuple[str, int], Op] = {}
+        self.races: dict[tuple[Any, ...], Race] = {}
+
+    def clock(self, actor: str) -> Clock:
+        return self.clocks.setdefault(actor, {actor: 0})
+
+    def run(self) -> list[Race]:
+        for record in self.log.records:
+            if isinstance(record, Op):
+                self.operation(record)
+            elif isinstance(record, Mark):
+                clock = self.clock(record.actor)
+                self.events[record.event] = {**clock} if record.actor == HOST else _joined(clock, self.clock(HOST))
+            elif isinstance(record, Wait):
+                if self.without is None or not self.without(record):
+                    self.clocks[record.actor] = _joined(self.clock(record.actor), self.events[record.event])
+            elif isinstance(record, Free):
+                self.end(record)
+        return list(self.races.values())
+
+    def operation(self, op: Op) -> None:
+        clock = self.clock(op.actor)
+        if op.actor != HOST:  # what the host begins comes after all that the host knows
+            clock = self.clocks[op.actor] = _joined(clock, self.clock(HOST))
+        clock[op.actor] = number = clock.get(op.actor, 0) + 1
+        self.ops[op.actor, number] = op
+        for region in op.regions:
+            if prod(region.shape):
+                self.touch(op, region, clock)
+        for region in op.regions:
+            if prod(region.shape):
+                shadow = self.shadow(region.memory)
+                kind = shadow.writes if region.writes else shadow.reads
+                shadow.set(shadow.of(kind, op.actor), region, number)
+
+    def shadow(self, memory: int) -> _Shadow:
+        if memory not in self.shadows:
+            self.shadows[memory] = _Shadow(*self.log.memories[memory][:2])
+        return self.shadows[memory]
+
+    def touch(self, op: Op, region: Region, clock: Clock) -> None:
+        shadow = self.shadow(region.memory)
+        for kind in (shadow.writes, shadow.reads) if region.writes else (shadow.writes,):
+            for actor, numbers in kind.items():
+                if actor != op.actor:
+                    latest = int(shadow.part(numbers, region).max())
+                    if latest > clock.get(actor, 0):
+                        self.found(self.ops[actor, latest], op)
+
+    def end(self, free: Free) -> None:
+        """A memory goes back to its stream, whose next operation may write to it."""
+        shadow = self.shadows.pop(free.memory, None)
+        if shadow is None:
+            return
+        stream = self.log.memories[free.memory][2]
+        clock = _joined(self.clock(stream), self.clock(HOST))
+        for kind in (shadow.writes, shadow.reads):
+            for actor, numbers in kind.items():
+                latest = int(numbers.max(initial=0))
+                if actor != stream and latest > clock.get(actor, 0):
+                    self.found(self.ops[actor, latest], free)
+
+    def found(self, first: Op, second: Op | Free) -> None:
+        """Once for each pair of places."""
+        self.races.setdefault((first.name, first.place[:3], type(second), second.place[:3]), Race(first, second))
+
+
+def _joined(one: Clock, other: Clock) -> Clock:
+    both = dict(one)
+    for actor, number in other.items():
+        if both.get(actor, 0) < number:
+            both[actor] = number
+    return both
+
+
+def races(log: Log, without: Without | None = None) -> list[Race]:
+    """What nothing orders, each pair of places once; `without` some waits."""
+    return _Detector(log, without).run()

@@ -1,0 +1,148 @@
+"""Small problems on virtual GPUs: benchmarks and solvers, each grid, each carrier."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+import torch
+
+import mxpeak as mx
+from mxpeak.bench.registry import BENCHMARKS
+from mxpeak.comm.base import Communicator
+from mxpeak.comm.devices import check_device_messages
+from mxpeak.comm.grid import make_grid
+from mxpeak.distributed.matrix import dist_matrix
+from mxpeak.distributed.stencil import Form, make_stencil, weights
+from mxpeak.distributed.system import CgSystem, MixedSystem
+from mxpeak.kernels.host.kernels import HostKernels
+from mxpeak.kernels.torch.device import Device
+from mxpeak.kernels.torch.kernels import TorchKernels
+from mxpeak.layout.generators import generator
+from mxpeak.layout.grid import ProcessGrid
+from mxpeak.layout.stencil import Box
+from mxpeak.solvers.cg import conjugate_gradients
+from mxpeak.solvers.krylov import gmres_ir
+from mxpeak.solvers.multigrid import cycle
+from mxpeak.solvers.pivoted_lu import PivotedLuOptions, factorize
+from mxpeak.solvers.triangular import solve_augmented
+from mxpeak.spans import Spans
+from tests.support.hpg_mxp_solves import mixed_form
+from tests.support.queues.carriers import CARRIERS
+from tests.support.queues.device import on_virtual_gpus
+from tests.support.queues.log import Log
+
+#: Settings of small problems whose benchmarks run whole; more than eight steps of LU.
+CASES: dict[str, dict[str, Any]] = {
+    "hpl": {"n": (100,), "nb": (8,)},
+    "hpl-mxp": {"n": (44,), "nb": (6,), "precision": ("fp16",)},
+    "hpg-mxp": {"nx": 8, "ny": 8, "nz": 8, "rt": 0.0, "precision": "bf16", "mode": "explore", "iterations": 3},
+    "hpcg": {"nx": 8, "ny": 8, "nz": 8, "rt": 0.0, "mode": "explore", "storage": "packed", "smoother": "coloured"},
+    "norms": {"n": (90,), "kind": ("all",), "structure": ("general",), "dtype": ("float32",)},
+}
+Found = tuple[list[Any], list[Log]]
+
+
+def kernels_here() -> TorchKernels:
+    """The kernels of this rank's virtual GPU."""
+    return TorchKernels(Device(torch.device("cuda", 0), triton=False, poison=True), HostKernels(1))
+
+
+def played(size: int, carrier: str, body: Callable[[Communicator], Any]) -> Found:
+    """What so many ranks' bodies returned, and what each has begun."""
+    with CARRIERS[carrier]() as of:
+        return on_virtual_gpus(size, body, of)
+
+
+def benchmark(name: str, shape: tuple[int, int], carrier: str, **settings: Any) -> Found:
+    """A benchmark on P×Q ranks with a virtual GPU each."""
+    P, Q = shape
+    asked = CASES[name] | ({"P": (P,), "Q": (Q,)} if name in ("hpl", "hpl-mxp") else {}) | settings
+    config = BENCHMARKS[name].config(kernels="torch", device="cuda", threads=1, warmup="none", **asked)
+    module = import_module(f"mxpeak.bench.{name.replace('-', '_')}.run")
+    return played(P * Q, carrier, lambda comm: module.run(config, comm))
+
+
+def hpl(
+    shape: tuple[int, int], carrier: str, options: PivotedLuOptions, n: int = 100, nb: int = 8, **choices: Any
+) -> Found:
+    """HPL's factorization and solve alone; b̂ is compared by the caller."""
+
+    def body(comm: Communicator) -> Any:
+        kernels = kernels_here()
+        for name, choice in choices.items():
+            setattr(kernels, name, choice)
+        grid = make_grid(ProcessGrid(*shape), check_device_messages(comm, kernels.transport))
+        assert grid is not None
+        A = dist_matrix(grid, n, n + 1, nb, kernels)
+        kernels.generate(A.local, A.rows, A.cols, generator("hpl", n).entries)
+        spans = Spans(stopwatch=kernels.stopwatch)
+        singular = factorize(A, options, kernels, spans)
+        x = solve_augmented(A, kernels)
+        spans.finish()
+        return {A.cols.to_global(jl): value for jl, value in enumerate(x.tolist())}, singular
+
+    return played(shape[0] * shape[1], carrier, body)
+
+
+def hpg_mxp(grid: tuple[int, int, int], carrier: str, most: int = 3, side: int = 8) -> Found:
+    """Some iterations of HPG-MxP's solver, a box a rank."""
+
+    def body(comm: Communicator) -> Any:
+        kernels = kernels_here()
+        comm = check_device_messages(comm, kernels.transport)
+        sparse = kernels.sparse
+        box = Box.of(comm.rank, (side,) * 3, grid)
+        made = make_stencil(sparse, comm, box.levels(2), [mixed_form(("bf16",) * 2)], "greedy", weights(), Spans())
+        spans = Spans(stopwatch=kernels.stopwatch)
+        hierarchy = made.hierarchies[0]
+        top = hierarchy.top
+        system = MixedSystem(sparse, comm, hierarchy.outer, top.A, made.b, lambda q: cycle(top, q), 30, spans)
+        done = gmres_ir(system, system.norm_of_b(), restart=30, most=most, tolerance=0.0)
+        kernels.wait()
+        return list(done.history)
+
+    return played(grid[0] * grid[1] * grid[2], carrier, body)
+
+
+def hpcg(grid: tuple[int, int, int], carrier: str, most: int = 3, side: int = 8) -> Found:
+    """Some iterations of HPCG's solver, a box a rank."""
+
+    def body(comm: Communicator) -> Any:
+        kernels = kernels_here()
+        comm = check_device_messages(comm, kernels.transport)
+        sparse = kernels.sparse
+        box = Box.of(comm.rank, (side,) * 3, grid)
+        form = Form(("fp64",) * 2, "fp64", "sell", symmetric=True)
+        made = make_stencil(sparse, comm, box.levels(2), [form], "greedy", weights(), Spans())
+        top = made.hierarchies[0].top
+        spans = Spans(stopwatch=kernels.stopwatch)
+        system = CgSystem(sparse, comm, top.A, made.b, lambda r: cycle(top, r), spans)
+        return list(conjugate_gradients(system, most=most, tolerance=0.0).history)
+
+    return played(grid[0] * grid[1] * grid[2], carrier, body)
+
+
+def solve(precision: str = "fp64", n: int = 60) -> Found:
+    """mx.solve on one device; with more than 512 rows there are several panels."""
+    A, b = np.random.default_rng(0).standard_normal((n, n)) + 8.0 * np.eye(n), np.ones(n)
+
+    def body(comm: Communicator) -> Any:
+        x, _ = mx.solve(A, b, precision=precision, device="cuda")
+        return float(np.abs(A @ x - b).max())
+
+    return played(1, "mpi", body)
+
+
+def gmres(n: int = 64) -> Found:
+    """mx.gmres on one device."""
+    A = scipy.sparse.diags_array([-1.0, 4.0, -1.0], offsets=[-1, 0, 1], shape=(n, n), format="csr")
+
+    def body(comm: Communicator) -> Any:
+        x, _ = mx.gmres(A, np.ones(n), device="cuda", preconditioner="gs")
+        return np.abs(A @ x - 1.0).max()
+
+    return played(1, "mpi", body)
