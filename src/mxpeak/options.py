@@ -15,11 +15,18 @@ from typing import Any
 
 from mxpeak.errors import UsageError
 
+#: More digits than any number here has; Python refuses to read some thousands of them.
+DIGITS = 600
 #: Largest N, NB and thread count worth parsing: beyond them 8 N^2 exceeds any machine, so it is a slip of the finger.
 LARGEST_N = 100_000_000
 
 
 # --- how one flag's text becomes a value ------------------------------------------------------------------------
+
+
+def shown(text: str) -> str:
+    """A text as errors quote it: whole, if it is not too long."""
+    return repr(text if len(text) <= 60 else text[:60] + "…")
 
 
 def integer(least: int, most: int = LARGEST_N) -> Callable[[str], int]:
@@ -29,7 +36,8 @@ def integer(least: int, most: int = LARGEST_N) -> Callable[[str], int]:
         try:
             value = int(text)
         except ValueError:
-            raise UsageError(f"{text!r} is not a whole number") from None
+            digits = ", or has too many digits" * (len(text) > DIGITS)
+            raise UsageError(f"{shown(text)} is not a whole number{digits}") from None
         if not least <= value <= most:
             raise UsageError(f"{value} is out of range: the least is {least}, the most {most}")
         return value
@@ -44,9 +52,9 @@ def real(least: float = -math.inf, most: float = math.inf) -> Callable[[str], fl
         try:
             value = float(text)
         except ValueError:
-            raise UsageError(f"{text!r} is not a number") from None
+            raise UsageError(f"{shown(text)} is not a number") from None
         if not math.isfinite(value):
-            raise UsageError(f"{text!r} is not a finite number")
+            raise UsageError(f"{shown(text)} is not a finite number")
         if not least <= value <= most:
             raise UsageError(f"{value:g} is out of range: the least is {least:g}, the most {most:g}")
         return value
@@ -79,10 +87,10 @@ def known(choices: Sequence[str], *, digits: bool = False) -> Callable[[str], st
     """`one_of` a list that may still grow: it is looked at when a text is parsed."""
 
     def parse(text: str) -> str:
-        if digits and text.isdecimal() and int(text) < len(choices):
+        if digits and text.isdecimal() and len(text) <= DIGITS and int(text) < len(choices):
             return choices[int(text)]
         if text not in choices:
-            raise UsageError(f"{text!r} is unknown; choose one of {', '.join(choices)}")
+            raise UsageError(f"{shown(text)} is unknown; choose one of {', '.join(choices)}")
         return text
 
     return parse
@@ -99,16 +107,16 @@ def boolean(text: str) -> bool:
 
 def device(text: str) -> str:
     """A parser of devices: auto, cpu, cuda, or one of several as cuda:0."""
-    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", text):
-        raise UsageError(f"{text!r} is not a device; choose auto, cpu, cuda or cuda:0")
+    if not re.fullmatch(r"auto|cpu|cuda(:\d{1,9})?", text):
+        raise UsageError(f"{shown(text)} is not a device; choose auto, cpu, cuda or cuda:0")
     return text
 
 
 def grid_shape(text: str) -> tuple[int, int]:
     """A parser of grids written PxQ."""
-    match = re.fullmatch(r"(\d+)[xX×](\d+)", text)
+    match = re.fullmatch(r"(\d{1,9})[xX×](\d{1,9})", text)
     if not match or int(match[1]) < 1 or int(match[2]) < 1:
-        raise UsageError(f"{text!r} is not a grid; write it PxQ with P, Q >= 1, for example 2x4")
+        raise UsageError(f"{shown(text)} is not a grid; write it PxQ with P, Q >= 1, for example 2x4")
     return int(match[1]), int(match[2])
 
 
@@ -133,9 +141,9 @@ def memory_budget(text: str) -> str:
 def memory_bytes(text: str, total: int) -> int:
     """The budget `text` in bytes, of `total` bytes present: 80% is a share, 64GiB or 64GB a size."""
     units = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40, "kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(%|[KMGT]iB|[kMGT]B)", text.strip())
+    match = re.fullmatch(r"(\d{1,18}(?:\.\d+)?)\s*(%|[KMGT]iB|[kMGT]B)", text.strip())
     if not match or float(match[1]) <= 0 or (match[2] == "%" and float(match[1]) > 100):
-        raise UsageError(f"{text!r} is not a memory budget; write a share such as 80% or a size such as 64GiB")
+        raise UsageError(f"{shown(text)} is not a memory budget; write a share such as 80% or a size such as 64GiB")
     value = float(match[1])
     return int(total * value / 100) if match[2] == "%" else int(value * units[match[2]])
 
@@ -144,9 +152,11 @@ def stall_limits(text: str) -> tuple[float, float] | None:
     """How long is too long: so many times the longest step, and at least so many seconds; None for `off`."""
     if text == "off":
         return None
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)(?:,(\d+(?:\.\d+)?))?", text.strip())
+    match = re.fullmatch(r"(\d{1,18}(?:\.\d+)?)(?:,(\d{1,18}(?:\.\d+)?))?", text.strip())
     if not match or float(match[1]) <= 1 or float(match[2] or 60) <= 0:
-        raise UsageError(f"{text!r} says no limit; write a factor above 1, such as 10, or 10,60 with seconds, or off")
+        raise UsageError(
+            f"{shown(text)} says no limit; write a factor above 1, such as 10, or 10,60 with seconds, or off"
+        )
     return float(match[1]), float(match[2] or 60)
 
 

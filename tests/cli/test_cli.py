@@ -224,13 +224,29 @@ def test_a_full_disk_is_said_and_the_result_stands_on_stdout(
     assert list(Path().iterdir()) == []
 
 
-def test_a_file_that_another_run_wrote_meanwhile_is_not_overwritten(tmp_path: Path):
+@pytest.mark.parametrize("links", [True, False])
+def test_a_file_that_another_run_wrote_meanwhile_is_not_overwritten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], links: bool
+):
     path = tmp_path / "result.json"
     path.write_text("theirs")
-    with pytest.raises(FileExistsError):
-        write_new(path, "ours")
-    assert path.read_text() == "theirs"
-    assert list(tmp_path.iterdir()) == [path]
+    if not links:
+        monkeypatch.setattr(os, "link", _refused)
+    write_new(path, "ours")
+    write_new(path, "ours, too")
+    assert {file.name: file.read_text() for file in tmp_path.iterdir()} == {
+        "result.json": "theirs",
+        "result-2.json": "ours",
+        "result-3.json": "ours, too",
+    }
+    assert (
+        f"{path} has appeared meanwhile; it is kept, and this is {tmp_path / 'result-2.json'}"
+        in capsys.readouterr().err
+    )
+
+
+def _refused(*paths: Path) -> None:
+    raise OSError(1, "Operation not permitted")
 
 
 def test_only_folders_that_were_made_are_taken_away_again(tmp_path: Path):
@@ -323,6 +339,12 @@ def test_cases_that_do_not_fit_are_counted_and_said(bench: Bench, capsys: pytest
         (["run", "hpl", "--dat", "."], "cannot read --dat .: Is a directory"),
         (["run", "hpl", "--dat", "cut.dat"], "cut.dat line 3 (output file name): the file ends after line 2"),
         (["run", "hpl", "--config", "bad.toml"], "--config bad.toml is not TOML"),
+        (["run", "hpl", "--config", "digits.toml"], "--config digits.toml is not TOML: Exceeds the limit"),
+        (["run", "hpl", "--config", "deep.toml"], "--config deep.toml is not TOML"),
+        (["run", "hpl", "-N", "9" * 5000], "is not a whole number, or has too many digits"),
+        (["run", "hpl", "--grid", "9" * 5000 + "x1"], "is not a grid"),
+        (["run", "hpl", "--mem", "9" * 400 + "TiB"], "is not a memory budget"),
+        (["run", "hpl", "--watchdog", "9" * 400], "says no limit"),
         (["run", "hpl", "--config", "other.toml"], "unknown table [hpx]; the tables are hpl"),
         (["run", "hpl", "--config", "none.toml"], "cannot read --config none.toml"),
         (["run", "all", "--nb", "64"], "mxpeak run all does not know --nb 64; see mxpeak run all --help"),
@@ -333,6 +355,8 @@ def test_a_mistake_is_named_and_exits_with_two(
 ):
     Path("cut.dat").write_text("a\nb\n")
     Path("bad.toml").write_text("nb =")
+    Path("digits.toml").write_text(f"nb = {'9' * 5000}")
+    Path("deep.toml").write_text(f"nb = {'[' * 5000}")
     Path("other.toml").write_text("[hpx]\nnb = 1\n")
     assert cli.main(argv) == 2
     out, err = capsys.readouterr()

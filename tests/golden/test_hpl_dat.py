@@ -98,6 +98,13 @@ def test_what_is_wrong_is_said_with_its_line(number: int, line: str, message: st
     assert str(caught.value) == message
 
 
+@pytest.mark.parametrize("number", range(5, 32))
+def test_numbers_of_thousands_of_digits_are_refused_on_every_line(number: int):
+    with pytest.raises(UsageError, match=rf"^HPL.dat line {number} .*999…") as caught:
+        read_dat(edited(number, "9" * 5000), "HPL.dat")
+    assert len(str(caught.value)) < 500
+
+
 def test_an_unknown_broadcast_is_an_error_that_names_the_known_ones():
     with pytest.raises(UsageError, match=r"line 23 \(BCASTs\): '8' is unknown; expected one of 0 1ring, 1 1ringM, .*7"):
         read_dat(edited(23, "0 1 2 3 4 5 6 8"), "HPL.dat")

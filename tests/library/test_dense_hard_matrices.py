@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import mxpeak as mx
 from mxpeak.kernels.contract import DenseKernels
 from tests.support.systems import (
     KERNELS,
@@ -183,3 +184,48 @@ def test_fp32_input_falls_back_to_fp64_where_it_must(kernels: DenseKernels) -> N
     assert x.dtype == np.float32
     assert (info.fallback, info.precision) == (True, "fp64")
     assert eta(A, x, b) <= enough(n)
+
+
+# --- the ends of the range ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("dtype", "size"), [(np.float64, 1e-310), (np.float32, 1e-40), (np.complex128, 1e-310)])
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_matrix_of_subnormal_numbers_is_solved(name: str, dtype: Any, size: float) -> None:
+    """Its numbers have few digits left, but they are what is to be solved with: the same system, 2^k times as large."""
+    A, b = (size * random(shape, dtype) for shape in ((60, 60), 60))
+    A, b = A.astype(dtype), b.astype(dtype)
+    kept = A.copy()
+    x, info = solve_on(dense_kernels(name), A, b)
+    k = 2.0**1000 if np.finfo(dtype).maxexp > 128 else 2.0**120
+    assert info.solved
+    assert eta(A * A.dtype.type(k), x, b * A.dtype.type(k)) <= 3 * enough(60)
+    assert np.array_equal(A, kept)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.complex128])
+@pytest.mark.parametrize("name", KERNELS)
+def test_right_hand_sides_near_the_largest_number_are_solved(name: str, dtype: Any) -> None:
+    A, b = 1e3 * random((60, 60)), random(60, dtype)
+    b *= 1.5e308 / np.abs([b.real, b.imag]).max()
+    x, info = solve_on(dense_kernels(name), A, b)
+    assert info.solved
+    assert eta(A.astype(dtype), x / 2**40, b / 2**40) <= 3 * enough(60)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_solution_beyond_the_range_is_called_so(name: str) -> None:
+    x, info = solve_on(dense_kernels(name), 1e-310 * random((9, 9)), np.ones(9))
+    assert not info.solved
+    assert "x is beyond the range of float64" in info.message
+    assert np.isinf(x).any()
+
+
+def test_factors_of_a_tiny_matrix_serve_any_right_hand_side() -> None:
+    A = 1e-310 * random((30, 30))
+    factors = mx.lu_factor(A)
+    big, small = factors.solve(np.full(30, 1e-300)), factors.solve(np.full(30, 1e-315))
+    assert big[1].solved
+    assert small[1].solved
+    assert small[1].message == ""
+    assert np.allclose(big[0] * 1e-15, small[0], rtol=1e-6)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sparse
 
+import mxpeak as mx
 from mxpeak.errors import UsageError
 from mxpeak.library.inputs import TYPES, check_finite, device_for, device_of, is_tensor, read
 
@@ -129,3 +130,15 @@ def test_the_device_is_that_of_the_tensors_unless_another_is_named(monkeypatch: 
     ):
         with pytest.raises(UsageError, match=advice):
             device_for(name, *devices)
+
+
+@pytest.mark.parametrize("asked", [0, None, ["cpu"], b"cpu", True])
+def test_a_device_that_is_no_text_is_refused(asked: Any) -> None:
+    with pytest.raises(UsageError, match=r"unknown device .*; choose one of auto, cpu, cuda"):
+        device_for(asked)
+
+
+@pytest.mark.parametrize("asked", [["fp32"], {}, 64, None])
+def test_a_precision_that_is_no_text_is_refused(asked: Any) -> None:
+    with pytest.raises(UsageError, match="unknown precision"):
+        mx.solve(np.eye(2), np.ones(2), precision=asked)

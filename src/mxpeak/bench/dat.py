@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mxpeak.errors import UsageError
-from mxpeak.options import integer
+from mxpeak.options import DIGITS, integer, shown
 
 MOST_VALUES = 20
 
@@ -23,9 +23,9 @@ def numbered(choices: Sequence[Any]) -> Callable[[str], Any]:
     """A parser of HPL's number for one of `choices`."""
 
     def parse(text: str) -> Any:
-        if not text.isdecimal() or int(text) >= len(choices):
+        if not text.isdecimal() or len(text) > DIGITS or int(text) >= len(choices):
             known = ", ".join(f"{k} {choice}" for k, choice in enumerate(choices))
-            raise UsageError(f"{text!r} is unknown; expected one of {known}")
+            raise UsageError(f"{shown(text)} is unknown; expected one of {known}")
         return choices[int(text)]
 
     return parse
@@ -81,4 +81,4 @@ class Dat:
             raise self._error(number, name, str(error)) from None
 
     def _error(self, number: int, name: str, what: str) -> UsageError:
-        return UsageError(f"{self.source} line {number} ({name}): {what}: '{self.lines[number - 1].strip()}'")
+        return UsageError(f"{self.source} line {number} ({name}): {what}: {shown(self.lines[number - 1].strip())}")

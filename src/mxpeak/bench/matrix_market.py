@@ -23,6 +23,7 @@ import numpy as np
 import scipy.sparse as sparse
 
 from mxpeak.errors import UsageError
+from mxpeak.options import DIGITS, shown
 
 FIELDS = ("real", "double", "integer", "pattern")
 SYMMETRIES = ("general", "symmetric", "skew-symmetric")
@@ -110,7 +111,7 @@ def _header(path: Path, file: IO[str]) -> Header:
     words = line.split()
     if not line:
         raise UsageError(f"{path}: it ends on line {number - 1}, before the sizes; get the whole file again")
-    if len(words) != 3 or not all(word.isdecimal() for word in words):
+    if len(words) != 3 or not all(word.isdecimal() and len(word) <= DIGITS for word in words):
         raise UsageError(
             f"{path}, line {number}: {_shown(line)} should be three sizes: rows, columns, entries, as in 100 100 460"
         )
@@ -149,8 +150,7 @@ def _check_kind(path: Path, word: str, known: tuple[str, ...], what: str, instea
 
 
 def _shown(line: str) -> str:
-    text = line.rstrip("\n")
-    return repr(text if len(text) <= 60 else text[:60] + "…")
+    return shown(line.rstrip("\n"))
 
 
 # --- what is wrong with the entries ----------------------------------------------------------------------------------
@@ -184,10 +184,14 @@ def _problems(words: list[str], header: Header) -> Iterator[str]:
     for name, word in zip(("row", "column"), words):
         if not word.isdecimal():
             yield f"has no whole number for its {name}" + ("; comments stand above the sizes" if "%" in word else "")
-        elif not 1 <= int(word) <= header.n:
-            yield f"is in {name} {word}, but the {name}s are 1 to {header.n}"
+        elif len(word) > DIGITS or not 1 <= int(word) <= header.n:
+            yield f"is in {name} {shown(word)[1:-1]}, but the {name}s are 1 to {header.n}"
     if wanted == 3 and not _is_number(words[2], whole=header.field == "integer"):
-        fortran = "; write its exponent with e" if _is_number(words[2].lower().replace("d", "e"), whole=False) else ""
+        fortran = (
+            "; write its exponent with e"
+            if "d" in words[2].lower() and _is_number(words[2].lower().replace("d", "e"), whole=False)
+            else ""
+        )
         yield f"has no {header.field} number for its value{fortran}"
     if header.symmetry == "skew-symmetric" and words[0] == words[1]:
         yield "is on the diagonal, but a skew-symmetric matrix has nothing there; call it general"

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Iterable, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import count
 from pathlib import Path
 from typing import TextIO
 
@@ -77,18 +79,40 @@ def _try_to_write(folder: Path) -> None:
 
 
 def write_new(path: Path, text: str) -> None:
-    """Write a new file that appears whole or not at all."""
+    """Write a new file that appears whole or not at all.
+
+    Where somebody has taken its name meanwhile it gets the next one, result-2.json …, and that is said on stderr.
+    """
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         with part.open("x", encoding="utf-8", newline="\n") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        if os.path.lexists(path):
-            raise FileExistsError(17, "another run has written it meanwhile", str(path))
-        part.rename(path)
+        name = next(name for name in _names(path) if _taken(part, name))
+        if name != path:
+            with suppress(OSError):  # a broken stderr must not end a run
+                print(f"warning: {path} has appeared meanwhile; it is kept, and this is {name}", file=sys.stderr)
     finally:
         part.unlink(missing_ok=True)
+
+
+def _names(path: Path) -> Iterator[Path]:
+    yield path
+    yield from (path.with_name(f"{path.stem}-{k}{path.suffix}") for k in count(2))
+
+
+def _taken(part: Path, name: Path) -> bool:
+    """Give a file this name unless another has it; whether it was free."""
+    try:
+        os.link(part, name)  # unlike a rename, it replaces nothing
+    except FileExistsError:
+        return False
+    except OSError:  # a file system without links
+        if os.path.lexists(name):
+            return False
+        part.rename(name)
+    return True
 
 
 @dataclass(frozen=True, slots=True)

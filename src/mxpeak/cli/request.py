@@ -185,7 +185,7 @@ def read_toml(path: str) -> dict[str, Any]:
 
     try:
         found = tomllib.loads(_read(path, "--config"))
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # besides what is no TOML: thousands of digits, or of brackets
         raise UsageError(f"--config {path} is not TOML: {error}") from None
     for name, value in found.items():
         if isinstance(value, dict) and name not in (*BENCHMARKS, "scan"):

@@ -142,8 +142,9 @@ def device_for(name: str, *devices: str | None) -> Any:
 
     Operands on several devices are an error unless `name` is one of these, and so is a device that does not exist.
     """
-    if name not in ("auto", "cpu") and not re.fullmatch(r"cuda(:\d+)?", name):
-        raise UsageError(f'unknown device "{name}"; choose one of auto, cpu, cuda, cuda:0, cuda:1 …')
+    if not isinstance(name, str) or not re.fullmatch(r"auto|cpu|cuda(:\d{1,9})?", name):
+        asked = f'"{name}"' if isinstance(name, str) else repr(name)
+        raise UsageError(f"unknown device {asked}; choose one of auto, cpu, cuda, cuda:0, cuda:1 …, as text")
     found = [device for device in dict.fromkeys(devices) if device is not None]
     gpus = [device for device in found if device.startswith("cuda")]
     if others := [device for device in found if device != "cpu" and device not in gpus]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -11,9 +11,10 @@ from mxpeak.errors import Outcome, UsageError
 from mxpeak.kernels import choose
 from mxpeak.kernels.contract import DenseKernels, Matrix
 from mxpeak.kernels.contract.dense import Block
+from mxpeak.library.dense.extremes import centred, raised, restored
 from mxpeak.library.dense.factoring import Estimates, Factors, factor, factor_in_fp64
 from mxpeak.library.dense.inputs import block, columns, matrix, on_kernels, right_hand_side
-from mxpeak.library.dense.refinement import Refined, refined
+from mxpeak.library.dense.refinement import Refined, largest, refined
 from mxpeak.library.dense.types import roundoff, with_precision_of, working_type
 from mxpeak.library.inputs import Input, device_for
 from mxpeak.precision import PRECISIONS
@@ -150,7 +151,7 @@ def lu_factor_by(
     """`lu_factor` by some kernels, in a type; A is factored in fp64 where the precision fails altogether."""
     n, dtype = A.shape[0], dtype or working_type(A.dtype)
     chosen = _chosen(n, dtype, precision, sides, on_device=kernels.device is not None)
-    M = on_kernels(A, dtype, chosen, kernels)
+    M, exponent = raised(kernels, on_kernels(A, dtype, chosen, kernels), dtype)
     spans = Spans(stopwatch=kernels.stopwatch)
     notes: tuple[str, ...] = ()
     if chosen == "fp64":
@@ -162,16 +163,27 @@ def lu_factor_by(
             factors = factor_in_fp64(kernels, M, dtype, spans)
     # Where fp64 may be had for the asking, GMRES must not cost more than its LU would.
     most = MOST_STEPS if precision != "auto" else min(MOST_STEPS, n // ORDERS_PER_STEP)
-    return LUFactors(M, dtype, factors, spans, notes, most)
+    return LUFactors(M, dtype, factors, spans, notes, most, exponent)
 
 
 class LUFactors:
-    """A and its factors.  A is needed for residuals and must not be changed while these are used."""
+    """A and its factors.  A is needed for residuals and must not be changed while these are used.
+
+    Where A is tiny, `A` is 2^exponent times as large, and so are the factors.
+    """
 
     def __init__(
-        self, A: Matrix, dtype: np.dtype[Any], factors: Factors, spans: Spans, notes: tuple[str, ...], most: int
+        self,
+        A: Matrix,
+        dtype: np.dtype[Any],
+        factors: Factors,
+        spans: Spans,
+        notes: tuple[str, ...],
+        most: int,
+        exponent: int = 0,
     ):
         self.A = A
+        self._exponent = exponent
         self._dtype = dtype
         self._most = most  # steps of GMRES
         self._factors = factors
@@ -209,6 +221,7 @@ class LUFactors:
         kernels = self._factors.kernels
         spans, self._spans = self._spans, Spans(stopwatch=kernels.stopwatch)
         u = roundoff(self._dtype)
+        B, power = centred(kernels, B, self._dtype, self._exponent)
         done = refined(kernels, self.A, self._factors, B, u, spans, self._most)
         if done.outcome is not Outcome.SOLVED and self.precision != "fp64":
             note = _note_of_fallback(self.precision, done, self._factors)
@@ -216,12 +229,16 @@ class LUFactors:
             self._notes += (note,)
             done = refined(kernels, self.A, self._factors, B, u, spans, self._most)
         k = columns(b)
-        x = done.X if B.shape[1] == k else done.X[:, :k] + 1j * done.X[:, k:]
-        return b.result(kernels.xp.reshape(x, b.shape)), self._info(done, spans, k)
+        X = restored(kernels, done.X, self._exponent - power)
+        beyond: tuple[str, ...] = ()
+        if done.outcome is Outcome.SOLVED and not np.isfinite(largest(kernels, X)).all():
+            done, beyond = replace(done, outcome=Outcome.NOT_FINITE), (f"x is beyond the range of {self._dtype}",)
+        x = X if B.shape[1] == k else X[:, :k] + 1j * X[:, k:]
+        return b.result(kernels.xp.reshape(x, b.shape)), self._info(done, spans, k, beyond)
 
-    def _info(self, done: Refined, spans: Spans, rhs: int) -> SolveInfo:
+    def _info(self, done: Refined, spans: Spans, rhs: int, beyond: tuple[str, ...]) -> SolveInfo:
         factors, dtype = self._factors, self._dtype
-        notes = self._notes
+        notes = self._notes + beyond
         if done.doubtful and factors.condition * roundoff(dtype) >= 1.0:
             notes += (_note_of_singularity(factors.condition, dtype, done.outcome),)
         return SolveInfo(
@@ -244,7 +261,7 @@ class LUFactors:
 def _chosen(n: int, dtype: np.dtype[Any], name: str, sides: int, *, on_device: bool) -> str:
     """The precision of the factors; auto: the coarsest that pays, which is fp32 where the input is fp32 anyway."""
     if name != "auto":
-        if name not in PRECISIONS:
+        if not isinstance(name, str) or name not in PRECISIONS:
             raise UsageError(f"unknown precision {name!r}; choose one of auto, {', '.join(PRECISIONS)}")
         return name
     if roundoff(dtype) == 2.0**-24:
