@@ -38,7 +38,7 @@ def pytest_configure() -> None:
 #: Folders whose files take longest: the compilers first, which fill the cores while the workers load; what starts MPI
 #: ranks last, when the kernels are compiled and no other worker computes, because ranks that wait for each other spin.
 FIRST = ("triton", "comm", "contract", "solvers", "bench", "library", "cli")
-LAST = ("mpi",)
+LAST = ("mpi", "faults")
 
 
 def group(file: Path) -> str:

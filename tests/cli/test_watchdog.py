@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -94,6 +96,16 @@ def test_nothing_is_watched_before_and_after_a_computation() -> None:
     scene.steps(1, 1.0)
     scene.spans.finish()
     assert scene.passes(100 * LEAST_S) is None
+
+
+def test_a_wait_for_one_message_before_a_computation_is_a_stall() -> None:
+    scene, message = Scene(waiting="a message from rank 3"), object()
+    awaited = [message]
+    scene.dog = Watchdog(FACTOR, LEAST_S, print, lambda: "rank 3", clock=lambda: scene.now, message=lambda: awaited[0])
+    assert scene.passes(0.9 * FIRST * LEAST_S) is None
+    awaited[0] = object()  # the one has come, and another is waited for
+    assert scene.passes(FIRST * LEAST_S) is None
+    assert "before or after the computation: this rank has waited for 60" in str(scene.passes(3.0))
 
 
 def test_time_in_which_the_whole_process_stood_still_does_not_count() -> None:
@@ -198,3 +210,41 @@ def test_a_stall_ends_all_ranks_with_six(
 def test_a_run_without_a_watchdog_follows_no_spans(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mxpeak.cli.watching.Watchdog", None)
     assert cli.main(["run", "hpl", "--watchdog", "off"]) == 0
+
+
+# --- a signal that the main thread does not hear ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_main_thread_that_hears_no_signal_is_ended_by_another(
+    monkeypatch: pytest.MonkeyPatch, number: int, code: int
+) -> None:
+    """Here it hears of it, by an exception, but goes on all the same, as in a library that never returns."""
+    ended: list[int] = []
+    gone = threading.Event()
+
+    def leave(code: int) -> None:
+        ended.append(code)
+        gone.set()
+
+    monkeypatch.setattr(sessions, "LAST_S", 0.01)
+    monkeypatch.setattr(sessions.os, "_exit", leave)
+    with sessions.interruptible(sessions.Session()):
+        with pytest.raises(sessions.Interrupted):
+            hit_by(number)
+        assert gone.wait(60)
+    assert ended == [code]
+
+
+def hit_by(number: int) -> None:
+    os.kill(os.getpid(), number)
+    time.sleep(60)
+
+
+def test_a_rank_whose_starter_is_gone_ends_as_by_a_signal(capsys: pytest.CaptureFixture[str]) -> None:
+    session = sessions.Session()
+    session.heard.set()
+    with sessions.interruptible(session), pytest.raises(sessions.Interrupted) as caught:
+        session.let_go(77)
+    assert caught.value.code == 143
+    assert "process 77, which started this run, is no more" in capsys.readouterr().err

@@ -12,6 +12,7 @@ import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any, NoReturn
 
 from mxpeak import __version__
@@ -19,6 +20,7 @@ from mxpeak.bench.registry import import_extensions
 from mxpeak.cli import doctor, plan, run, scan, simulate, study, tune
 from mxpeak.cli.session import Interrupted, Session, interruptible
 from mxpeak.errors import ExitCode, MxpeakError, UsageError
+from mxpeak.runtime.leash import holder, on_end
 
 NO_ARGUMENTS = ["run", "all", "--quick"]
 
@@ -102,6 +104,8 @@ def main(argv: list[str] | None = None) -> int:
     session = Session()
     try:
         with interruptible(session):
+            if (pid := holder()) is not None:
+                on_end(pid, partial(session.let_go, pid))
             import_extensions(os.environ)
             args = parsed(argv)
             return int(args.action(args, argv, session))

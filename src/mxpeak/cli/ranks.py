@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from mxpeak.cli.session import Session
 
 T = TypeVar("T")
+#: Signals by which a user or a batch system asks a run to end.
+ASKED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def on_ranks(
@@ -39,7 +42,7 @@ def on_ranks(
         wanted = read()
         ranks = _to_start(place(wanted), local_ranks)
         if ranks > 1:
-            return _start(ranks, argv, place(wanted))
+            return _start(ranks, argv, place(wanted), session)
         session.comm = start(place(wanted).comm)
     confirm(place(wanted).comm, place(wanted).ranks, session.comm)
     return act(wanted)
@@ -54,12 +57,18 @@ def _to_start(config: PlaceConfig, local_ranks: Callable[[PlaceConfig], int]) ->
     return 1 if launcher() is not None or config.comm == "solo" else local_ranks(config)
 
 
-def _start(ranks: int, argv: list[str], config: PlaceConfig) -> int:
+def _start(ranks: int, argv: list[str], config: PlaceConfig, session: Session) -> int:
     from mxpeak.runtime.launch import respawn
 
     try:
-        return respawn(ranks, argv, config.comm)
+        code = respawn(ranks, argv, config.comm)
     except UsageError as error:
         if config.ranks is not None:
             raise
         raise UsageError(f"this host takes {ranks} ranks, and {error}; or take one: --ranks 1") from None
+    if code > 128 and code - 128 not in ASKED:
+        session.say(
+            f"mxpeak: error: a rank was ended by {signal.Signals(code - 128).name}, and all others with it; "
+            "the system's log may say why (dmesg: a host whose memory is full ends a process by SIGKILL)"
+        )
+    return code

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 #: Seconds that rank 0 is granted to write what it knows of a run that was ended, and a rank to end at all.
-LEAVE_S, LAST_S = 5.0, 20.0
+LEAVE_S, LAST_S = 5.0, 12.0
 
 
 class Interrupted(BaseException):
@@ -40,19 +40,40 @@ class StalledError(Interrupted):
         self.code = int(ExitCode.GUARD)
 
 
+#: The signals that ask a process to end.
+ENDING = (signal.SIGINT, signal.SIGTERM)
+
+
 @contextmanager
 def interruptible(session: Session) -> Iterator[None]:
-    """Turn SIGINT and SIGTERM into Interrupted, so that whatever is half done is undone on the way out."""
+    """Turn SIGINT and SIGTERM into Interrupted, so that whatever is half done is undone on the way out.
+
+    A main thread that waits inside a library hears of no signal: another thread ends the process some time after it.
+    """
 
     def stop(number: int, frame: FrameType | None) -> None:
         raise Interrupted(number) if session.stalled is None else StalledError(session.stalled)
 
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, stop) for number in ENDING}
+    heard, woken = os.pipe()
+    os.set_blocking(woken, False)
+    others = signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
+    threading.Thread(target=_insist, args=(session, heard), name="last resort", daemon=True).start()
     try:
         yield
     finally:
+        signal.set_wakeup_fd(others)
+        os.close(woken)
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _insist(session: Session, heard: int) -> None:
+    """End the process if the main thread has not, once a signal has come that asks for it."""
+    while number := os.read(heard, 1):
+        if number[0] in ENDING and not session.heard.wait(LAST_S):
+            os._exit(128 + number[0])
+    os.close(heard)
 
 
 class Session:
@@ -61,7 +82,7 @@ class Session:
     def __init__(self) -> None:
         self.comm: Communicator | None = None
         self.stalled: str | None = None
-        self._heard = threading.Event()
+        self.heard = threading.Event()  # that it shall end
 
     @property
     def rank(self) -> int:
@@ -105,7 +126,7 @@ class Session:
         """`end`, with time for rank 0 to leave what it knows, and for all to say where they stall."""
         if self.comm is not None and self.comm.size > 1 and (self.rank != 0 or self.stalled is not None):
             sleep(LEAVE_S)  # whoever ends first ends all
-        self._heard.set()
+        self.heard.set()
         return self.end(code)
 
     def stall(self, text: str) -> None:
@@ -115,8 +136,13 @@ class Session:
             print(f"{name}mxpeak: error: {text}", file=sys.stderr, flush=True)
         self.stalled = f"{name}{text}"
         interrupt_main(signal.SIGTERM)
-        if not self._heard.wait(LAST_S):  # the main thread hangs where it hears no signal
+        if not self.heard.wait(LAST_S):  # the main thread hangs where it hears no signal
             os._exit(ExitCode.GUARD)
+
+    def let_go(self, pid: int) -> None:
+        """End this rank, for whoever started it has ended; called by another thread than the main one."""
+        self.say(f"mxpeak: process {pid}, which started this run, is no more: the run ends with it")
+        os.kill(os.getpid(), signal.SIGTERM)
 
     def fail(self, text: str, code: int) -> int:
         """Say what happened to this rank, and end all ranks."""

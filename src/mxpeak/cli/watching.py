@@ -13,7 +13,7 @@ from typing import Any
 from mxpeak import __version__
 from mxpeak.cli.request import Request
 from mxpeak.cli.session import Interrupted, Session
-from mxpeak.comm.base import waits_for
+from mxpeak.comm.base import awaited, waits_for
 from mxpeak.configs.run import OutputConfig
 from mxpeak.errors import ExitCode, MxpeakError
 from mxpeak.records import Result
@@ -111,7 +111,7 @@ def stalls_noticed(limits: tuple[float, float] | None, session: Session) -> Iter
     if limits is None:
         yield lambda spans: None
         return
-    watchdog = Watchdog(*limits, session.stall, waits_for)
+    watchdog = Watchdog(*limits, session.stall, waits_for, message=awaited)
     watchdog.start()
     try:
         yield watchdog.follow

@@ -103,6 +103,11 @@ def about(request: Request | None) -> str:
     return say()
 
 
+def awaited() -> Request | None:
+    """The request that this process waits for, if any; may be asked by another thread."""
+    return next(reversed(WAITED_FOR[:]), None)
+
+
 def waits_for() -> str:
     """What this process waits for, as far as its communicators say; may be asked by another thread."""
     return next((text for request in reversed(WAITED_FOR[:]) if (text := about(request))), "")

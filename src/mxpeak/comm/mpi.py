@@ -11,7 +11,7 @@ import ctypes
 import os
 from collections.abc import Callable, Mapping
 from copy import copy
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -45,13 +45,13 @@ def _op(name: str) -> MPI.Op:
 _idle: Callable[[], None] = getattr(os, "sched_yield", lambda: None)
 
 
-class _Pending:
-    """An MPI request under way; with whom, or what for."""
+class _Awaited:
+    """Something under way in MPI; with whom, or what for."""
 
     __slots__ = ("_what", "_who", "test")
 
-    def __init__(self, request: MPI.Request, what: str, who: int | None = None):
-        self.test: Callable[[], bool] = request.Test
+    def __init__(self, test: Callable[[], bool], what: str, who: int | None = None):
+        self.test = test
         self._what, self._who = what, who
 
     def wait(self) -> None:
@@ -67,6 +67,10 @@ class _Pending:
     def about(self) -> str:
         """What it stands for."""
         return self._what if self._who is None else f"{self._what} rank {self._who}"
+
+
+def _pending(request: MPI.Request, what: str, who: int | None = None) -> _Awaited:
+    return _Awaited(request.Test, what, who)
 
 
 class Mpi:
@@ -98,29 +102,29 @@ class Mpi:
     def isend(self, buffer: Buffer, dest: int, tag: int = 0) -> Request:
         """MPI_Isend."""
         request = self._comm.Isend(self.transport.outgoing(buffer), dest, tag)
-        return _Pending(request, "a message to be taken by", self._world[dest])
+        return _pending(request, "a message to be taken by", self._world[dest])
 
     def irecv(self, buffer: Buffer, source: int, tag: int = 0) -> Request:
         """MPI_Irecv."""
         memory, land = self.transport.incoming(buffer)
-        return arrival(_Pending(self._comm.Irecv(memory, source, tag), "a message from", self._world[source]), land)
+        return arrival(_pending(self._comm.Irecv(memory, source, tag), "a message from", self._world[source]), land)
 
     def ibcast(self, buffer: Buffer, root: int) -> Request:
         """MPI_Ibcast."""
         memory, land = (self.transport.outgoing(buffer), None) if self.rank == root else self.transport.incoming(buffer)
-        return arrival(_Pending(self._comm.Ibcast(memory, root), "the broadcast of", self._world[root]), land)
+        return arrival(_pending(self._comm.Ibcast(memory, root), "the broadcast of", self._world[root]), land)
 
     def allreduce(self, buffer: Buffer, op: str) -> None:
         """MPI_Iallreduce of fp64 numbers in place on the host, waited for politely: they are few."""
         if self.size > 1:
             numbers, land = self.transport.numbers(buffer)
-            _Pending(self._comm.Iallreduce(MPI.IN_PLACE, numbers, _op(op)), f"a reduction over {self._all}").wait()
+            _pending(self._comm.Iallreduce(MPI.IN_PLACE, numbers, _op(op)), f"a reduction over {self._all}").wait()
             if land is not None:
                 land()
 
     def barrier(self) -> None:
         """MPI_Ibarrier, waited for politely."""
-        _Pending(self._comm.Ibarrier(), f"a barrier of {self._all}").wait()
+        _pending(self._comm.Ibarrier(), f"a barrier of {self._all}").wait()
 
     def bcast_object(self, obj: Any, root: int = 0) -> Any:
         """A pickled broadcast: its length, then its bytes."""
@@ -128,26 +132,25 @@ class Mpi:
 
         message = bytearray(dumps(obj)) if self.rank == root else bytearray()
         length = bytearray(len(message).to_bytes(8, "little"))
-        _Pending(self._comm.Ibcast(length, root), "the broadcast of", self._world[root]).wait()
+        _pending(self._comm.Ibcast(length, root), "the broadcast of", self._world[root]).wait()
         if self.rank != root:
             message = bytearray(int.from_bytes(length, "little"))
-        _Pending(self._comm.Ibcast(message, root), "the broadcast of", self._world[root]).wait()
+        _pending(self._comm.Ibcast(message, root), "the broadcast of", self._world[root]).wait()
         return obj if self.rank == root else loads(bytes(message))
 
     def gather_objects(self, obj: Any, root: int = 0) -> list[Any] | None:
         """A pickled gather, one message a rank."""
         if self.rank != root:
             request = self._comm.isend(obj, root, tag=7000)
-            while not request.test()[0]:
-                _idle()
+            _Awaited(lambda: request.test()[0], "a message to be taken by", self._world[root]).wait()
             return None
         gathered: list[Any] = []
         for source in range(self.size):
             if source == root:
                 gathered.append(obj)
                 continue
-            while not self._comm.iprobe(source, tag=7000):
-                _idle()
+            here = partial(self._comm.iprobe, source, tag=7000)
+            _Awaited(here, "a message from", self._world[source]).wait()
             gathered.append(self._comm.recv(source=source, tag=7000))
         return gathered
 
@@ -160,7 +163,7 @@ class Mpi:
         """One reduction of a flag."""
         flag = bytearray([0 if ok else 1])
         request = self._comm.Iallreduce(MPI.IN_PLACE, [flag, MPI.UNSIGNED_CHAR], MPI.MAX)
-        _Pending(request, f"the word of {self._all}").wait()
+        _pending(request, f"the word of {self._all}").wait()
         return flag[0] == 0
 
     def abort(self, code: int) -> None:

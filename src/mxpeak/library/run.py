@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,10 @@ from mxpeak.errors import MxpeakError, ResourceError, UsageError
 from mxpeak.options import Option, as_text, options
 from mxpeak.records import Result
 from mxpeak.runtime.launch import launched
+from mxpeak.runtime.leash import leashed
 
+#: Seconds that a run is granted to end its ranks.
+END_S = 15.0
 #: What an exit code of the command line is raised as.
 ERRORS: dict[int, type[MxpeakError]] = {2: UsageError, 5: ResourceError}
 
@@ -87,13 +91,29 @@ def _run(benchmark: str, settings: Mapping[str, Any]) -> Result | list[Result]:
     flags = [part for name, value in settings.items() if value is not None for part in _flag(known[name], name, value)]
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "mxpeak", "run", benchmark, *flags, "--out", str(Path(folder) / "out")]
-        done = subprocess.run([*command, "--quiet", "--json", "-"], capture_output=True, text=True)
-    if not done.stdout.strip():
-        message = done.stderr.strip().removeprefix("mxpeak: error: ")
-        raise ERRORS.get(done.returncode, MxpeakError)(message or f"mxpeak ended with exit code {done.returncode}")
-    body = json.loads(done.stdout)
+        out, err, code = _output([*command, "--quiet", "--json", "-"])
+    if not out.strip():
+        message = err.strip().removeprefix("mxpeak: error: ")
+        raise ERRORS.get(code, MxpeakError)(message or f"mxpeak ended with exit code {code}")
+    body = json.loads(out)
     results = [Result.from_dict(one) for one in body.get("results", [body])]
     return results if "results" in body else results[0]
+
+
+def _output(command: list[str]) -> tuple[str, str, int]:
+    """What a command prints, and its exit code; it ends with this process, and with a Ctrl-C here."""
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    # In a group of its own: a Ctrl-C comes here alone, and is handed on once.
+    with subprocess.Popen(command, start_new_session=True, env=leashed(), **pipes) as process:
+        try:
+            out, err = process.communicate()
+        except BaseException:
+            process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                process.communicate(timeout=END_S)
+            process.kill()
+            raise
+    return out, err, process.returncode
 
 
 def _flag(option: Option, name: str, value: Any) -> list[str]:

@@ -15,7 +15,8 @@ from typing import Any
 
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.solo import Solo
-from mxpeak.errors import UsageError
+from mxpeak.errors import ExitCode, UsageError
+from mxpeak.runtime.leash import leashed
 
 TORCHRUN = "torchrun"
 
@@ -88,6 +89,7 @@ def respawn(ranks: int, argv: list[str], comm: str = "auto") -> int:
         _need_torch(f"--ranks {ranks} --comm torch")
         from mxpeak.comm.torchdist import run_ranks
 
+        os.environ.update(leashed())
         return run_ranks(ranks, argv)
     return _mpi_ranks(ranks, argv)
 
@@ -95,7 +97,9 @@ def respawn(ranks: int, argv: list[str], comm: str = "auto") -> int:
 def _mpi_ranks(ranks: int, argv: list[str]) -> int:
     if not _has("mpi4py"):
         raise UsageError(f"--ranks {ranks} needs MPI for Python; type: pip install 'mxpeak[mpich]'")
-    return _code_of([_mpiexec(), "-n", str(ranks), sys.executable, "-m", "mxpeak", *argv])
+    code = _code_of([_mpiexec(), "-n", str(ranks), sys.executable, "-m", "mxpeak", *argv])
+    # MPICH's mpiexec ends with the bare number of the signal that ended a rank.
+    return 128 + code if max(ExitCode) < code < signal.NSIG else code
 
 
 def spawn(ranks: int, argv: list[str], comm: str = "auto") -> int:
@@ -114,7 +118,7 @@ def can_start_ranks() -> bool:
 def _code_of(command: list[str]) -> int:
     """Run a command to its end, and return its exit code; a signal that ends us ends it first."""
     # In a group of its own, so that a Ctrl-C comes here alone: mpiexec, told twice, would fall over itself.
-    child = subprocess.Popen(command, start_new_session=True)
+    child = subprocess.Popen(command, start_new_session=True, env=leashed())
     told: list[int] = []
 
     def forward(number: int, frame: object) -> None:

@@ -2,6 +2,9 @@
 
 Steps of an LU become shorter, so the longest so far is what the next one is expected to take at most.  Time counts
 from look to look of the thread itself: a process that was stopped as a whole, or a laptop that slept, has not stalled.
+
+Before and after a computation, where nothing says how long anything may take, only a wait for one and the same message
+is a stall.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ class Watchdog:
     factor     how many times the longest step so far is too long
     least_s    what is never too long
     waiting    what the rank waits for, as far as its messages say
+    message    the message that it waits for
     """
 
     def __init__(
@@ -33,8 +37,10 @@ class Watchdog:
         stalled: Callable[[str], None],
         waiting: Callable[[], str],
         clock: Callable[[], float] = monotonic,
+        message: Callable[[], object | None] = lambda: None,
     ):
         self._factor, self._least_s, self._stalled, self._waiting = factor, least_s, stalled, waiting
+        self._message, self._awaited = message, message()
         self._clock, self._looked = clock, clock()
         self.look_s = min(LOOK_S, least_s / LOOKS)
         self._spans: Spans | None = None
@@ -63,12 +69,25 @@ class Watchdog:
         """What to say of a stall; None while there is none."""
         now, spans = self._clock(), self._spans
         passed_s, self._looked = min(now - self._looked, 2 * self.look_s), now
-        if spans is None or not spans.running or spans.beats != self._beats:
-            self._beats, self._idle_s = -1 if spans is None else spans.beats, 0.0
+        if spans is None or not spans.running:
+            return self._look_at_messages(passed_s)
+        if spans.beats != self._beats:
+            self._beats, self._idle_s = spans.beats, 0.0
             return None
         self._idle_s += passed_s
         limit_s = self._limit(spans)
         return None if self._idle_s <= limit_s else self._said(spans, limit_s)
+
+    def _look_at_messages(self, passed_s: float) -> str | None:
+        before, self._awaited, self._beats = self._awaited, self._message(), -1
+        if before is None or self._awaited is not before:
+            self._idle_s = 0.0
+            return None
+        self._idle_s += passed_s
+        if self._idle_s <= FIRST * self._least_s:
+            return None
+        waited = f"this rank has waited for {three_digits(self._idle_s)} s for {self._waiting()}"
+        return f"before or after the computation: {waited}"
 
     def _limit(self, spans: Spans) -> float:
         if not spans.longest_s:

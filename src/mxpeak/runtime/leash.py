@@ -1,0 +1,59 @@
+"""A process that was started by another ends with it: nobody would look at what it computes.
+
+Whoever starts a run on local ranks says who it is in a variable, which launchers hand on.  A thread of each rank waits
+for the end of that process: a signal that nobody can catch leaves no other trace.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from time import sleep
+
+#: HOST:PID of the process that this one shall not outlive.
+VARIABLE = "MXPEAK_STARTED_BY"
+#: How often a system is asked that cannot tell when a process has ended.
+LOOK_S = 1.0
+
+
+def leashed(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The environment of a process that shall end with this one."""
+    return {**environ, VARIABLE: f"{os.uname().nodename}:{os.getpid()}"}
+
+
+def holder(environ: Mapping[str, str] = os.environ) -> int | None:
+    """Who shall not be outlived: on this host, as the variable says, or torchrun, which ends without a word too."""
+    host, _, pid = environ.get(VARIABLE, "").rpartition(":")
+    if host == os.uname().nodename and pid.isdecimal():
+        return int(pid)
+    return os.getppid() if "TORCHELASTIC_RUN_ID" in environ else None
+
+
+def on_end(pid: int, ended: Callable[[], None]) -> None:
+    """Have a thread call `ended` once the process is no more; at once, if it is not there."""
+    threading.Thread(target=_wait, args=(pid, ended), name="leash", daemon=True).start()
+
+
+def _wait(pid: int, ended: Callable[[], None]) -> None:
+    try:
+        handle = os.pidfd_open(pid)
+    except (AttributeError, OSError) as error:  # a system that has no such call, or no such process
+        while not isinstance(error, ProcessLookupError) and _there(pid):
+            sleep(LOOK_S)
+    else:
+        with suppress(OSError):
+            select.select([handle], [], [])
+    ended()
+
+
+def _there(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True

@@ -1,0 +1,150 @@
+"""Accidents: whatever is killed, stopped or taken away, the run ends, says so, and leaves nothing behind.
+
+A few of them always; all of them with TEST_FAULTS=all, which takes most of an hour and prints how each ended.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shutil
+import signal
+from collections.abc import Callable
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.faults import Job, at_work, beginning, by_itself, by_mpiexec, by_python, by_torchrun, job, set_up
+from tests.support.ranks import PYTHON, needs_mpi
+from tests.support.result_file import VALIDATOR
+
+pytestmark = needs_mpi
+
+BENCHMARKS = ("hpl", "hpl-mxp", "hpg-mxp", "hpcg", "norms")
+MOMENTS = {"beginning": beginning, "set-up": set_up, "work": at_work}
+#: What is typed, and what of it is hit.
+STARTED: dict[str, tuple[Callable[..., list[str]], Callable[[Job], int]]] = {
+    "rank 0": (by_itself, lambda job: job.rank(0)),
+    "rank 1": (by_itself, lambda job: job.rank(1)),
+    "mxpeak --ranks": (by_itself, lambda job: job.process.pid),
+    "mpiexec": (by_mpiexec, lambda job: job.process.pid),
+    "a rank of torchrun": (by_torchrun, lambda job: job.rank(1)),
+    "torchrun": (by_torchrun, lambda job: job.process.pid),
+    "a program that calls mx.run.hpl": (by_python, lambda job: job.process.pid),
+}
+SIGNALS = ("SIGKILL", "SIGQUIT", "SIGSEGV", "SIGTERM", "SIGINT", "SIGHUP")
+ASKED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+#: benchmark, what is hit, by which signal, when.
+SHORT = [
+    ("hpl", "rank 1", "SIGKILL", "work"),
+    ("hpl-mxp", "mxpeak --ranks", "SIGKILL", "work"),
+    ("hpl", "a program that calls mx.run.hpl", "SIGKILL", "beginning"),
+    ("hpl", "a rank of torchrun", "SIGKILL", "work"),
+]
+WHOLE = [
+    *product(
+        BENCHMARKS, [name for name in STARTED if "program" not in name], ["SIGKILL", "SIGTERM"], ["set-up", "work"]
+    ),
+    *product(["hpl", "hpcg"], ["rank 1", "mxpeak --ranks", "mpiexec"], SIGNALS, list(MOMENTS)),
+    *product(["hpl"], ["a program that calls mx.run.hpl"], SIGNALS, ["beginning"]),
+]
+ALL = os.environ.get("TEST_FAULTS") == "all"
+
+
+@pytest.mark.parametrize(("benchmark", "victim", "name", "moment"), list(dict.fromkeys(WHOLE)) if ALL else SHORT)
+def test_a_signal_ends_the_whole_run(tmp_path: Path, benchmark: str, victim: str, name: str, moment: str) -> None:
+    start, hit = STARTED[victim]
+    number = getattr(signal, name)
+    with job(tmp_path, start(benchmark)) as run:
+        run.wait_for(MOMENTS["set-up" if (benchmark, moment) == ("norms", "work") else moment], moment)
+        os.kill(hit(run), number)
+        code, after_s = run.ended()
+        said = run.said()
+    last = " | ".join(said.splitlines()[-4:])[-300:]
+    print(f"{benchmark} {victim} {name} {moment}: code {code} after {after_s:.1f} s: {last}")
+    assert code in ended_by(number, victim), said
+    assert "Traceback" not in said or "torchrun" in victim or "program" in victim, said
+    assert victim not in ("rank 0", "rank 1") or number in ASKED or f"a rank was ended by {name}" in said
+    nothing_torn(tmp_path / "results")
+
+
+def ended_by(number: int, victim: str) -> tuple[int, ...]:
+    """How what was started may end, once something of it was hit by a signal."""
+    if victim in ("rank 0", "rank 1"):  # its own word, or the signal that ended it without one
+        return (128 + number,)
+    if "torchrun" in victim:
+        return (-number, 1, 128 + number)
+    return (-number, 128 + number, 1) if victim == "mpiexec" else (-number, 128 + number)
+
+
+def nothing_torn(results: Path) -> None:
+    """A result is whole or not there, and nothing half written is left."""
+    for path in results.glob("*") if results.exists() else ():
+        assert not path.name.endswith(".part"), path
+        if path.suffix == ".json":
+            result = json.loads(path.read_text())
+            VALIDATOR.validate(result)
+            assert result["status"] == "aborted"
+
+
+@pytest.mark.skipif(not ALL, reason="TEST_FAULTS=all")
+@pytest.mark.parametrize("benchmark", [name for name in BENCHMARKS if name != "norms"])
+def test_a_stopped_rank_is_named(tmp_path: Path, benchmark: str) -> None:
+    with job(tmp_path, by_itself(benchmark, "--watchdog", "5,3")) as run:
+        run.wait_for(at_work, "work")
+        os.kill(run.rank(1), signal.SIGSTOP)
+        code, after_s = run.ended()
+        said = run.said()
+    print(f"{benchmark} stopped: code {code} after {after_s:.1f} s")
+    assert code == 6, said
+    assert "[rank 0 " in said
+    assert "this rank waits for" in said
+    nothing_torn(tmp_path / "results")
+
+
+@pytest.mark.skipif(not ALL, reason="TEST_FAULTS=all")
+@pytest.mark.parametrize("benchmark", BENCHMARKS)
+def test_results_are_on_stdout_where_their_folder_is_gone(tmp_path: Path, benchmark: str) -> None:
+    short = {"hpl": ["-N", "6000"], "hpl-mxp": ["-N", "6000"], "norms": ["-N", "3000"]}.get(benchmark, ["--nx", "32"])
+    short += ["--rt", "5"] if "hp" in benchmark and "l" not in benchmark else []
+    command = [*PYTHON, "run", benchmark, *short, "--ranks", "2", "--events", "events", "--out", "results"]
+    with job(tmp_path, command) as run:
+        run.wait_for(set_up, "set-up")
+        shutil.rmtree(tmp_path / "results")
+        code, _ = run.ended()
+        said, shown = run.said(), (tmp_path / "stdout").read_text()
+    assert code == 5, said
+    assert "the result is on stdout only" in said
+    assert "PASSED" in shown
+
+
+@pytest.mark.skipif(not ALL, reason="TEST_FAULTS=all")
+@pytest.mark.parametrize("benchmark", BENCHMARKS)
+def test_an_address_space_that_is_too_small_is_no_bug(tmp_path: Path, benchmark: str) -> None:
+    small: Any = (3 << 30, 3 << 30)
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (small[0], before[1]))
+    try:
+        sizes = {"hpl": ["-N", "30000"], "hpl-mxp": ["-N", "40000"], "norms": ["-N", "30000"]}
+        command = [*PYTHON, "run", benchmark, *sizes.get(benchmark, ["--nx", "256", "--rt", "5"]), "--mem", "99%"]
+        with job(tmp_path, [*command, "--ranks", "2", "--out", "results"]) as run:
+            code, after_s = run.ended()
+            said = run.said()
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+    print(f"{benchmark} ulimit -v: code {code} after {after_s:.1f} s: {said[-300:]}")
+    assert code == 5, said
+    assert "Traceback" not in said
+    nothing_torn(tmp_path / "results")
+
+
+@pytest.mark.skipif(not ALL, reason="TEST_FAULTS=all")
+def test_no_home_and_no_cache_hinder_no_run(tmp_path: Path) -> None:
+    nowhere = {"HOME": "/proc/none", "XDG_CACHE_HOME": "/proc/none", "MXPEAK_CACHE_DIR": "/proc/none"}
+    with job(tmp_path, [*PYTHON, "run", "hpl", "-N", "500", "--ranks", "2", "--out", "results"], **nowhere) as run:
+        code, _ = run.ended()
+        said = run.said()
+    assert code == 0, said

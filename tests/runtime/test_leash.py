@@ -1,0 +1,66 @@
+"""What is started ends with whoever started it, and with nobody else."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from mxpeak.runtime import leash
+from mxpeak.runtime.leash import VARIABLE, holder, leashed, on_end
+
+HOST = os.uname().nodename
+
+
+@pytest.mark.parametrize(
+    ("environ", "found"),
+    [
+        ({}, None),
+        ({VARIABLE: f"{HOST}:77"}, 77),
+        ({VARIABLE: "elsewhere:77"}, None),  # a number of another host's processes
+        ({VARIABLE: f"{HOST}:"}, None),
+        ({"TORCHELASTIC_RUN_ID": "x"}, os.getppid()),
+        ({VARIABLE: f"{HOST}:77", "TORCHELASTIC_RUN_ID": "x"}, 77),
+    ],
+)
+def test_who_shall_not_be_outlived(environ: dict[str, str], found: int | None) -> None:
+    assert holder(environ) == found
+
+
+def test_what_is_started_knows_by_whom() -> None:
+    assert holder(leashed({})) == os.getpid()
+    assert leashed({"A": "b"})["A"] == "b"
+
+
+@pytest.fixture
+def other() -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        yield process
+        process.kill()
+
+
+@pytest.mark.parametrize("handles", [True, False], ids=["by a handle", "by asking again"])
+def test_the_end_of_a_process_is_heard(
+    other: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch, handles: bool
+) -> None:
+    if not handles:
+        monkeypatch.delattr(os, "pidfd_open", raising=False)
+        monkeypatch.setattr(leash, "LOOK_S", 0.01)
+    heard = threading.Event()
+    on_end(other.pid, heard.set)
+    assert not heard.wait(0.05)
+    other.kill()
+    other.wait()
+    assert heard.wait(60)
+
+
+def test_a_process_that_has_ended_already_is_heard_at_once(other: subprocess.Popen[bytes]) -> None:
+    other.kill()
+    other.wait()
+    heard = threading.Event()
+    on_end(other.pid, heard.set)
+    assert heard.wait(60)

@@ -1,0 +1,156 @@
+"""Runs that meet with an accident: when it happens, what it is, and what is left of them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.support.ranks import PYTHON
+
+#: Seconds after which a run that should have ended hangs; they decide nothing else.
+HANGS_S = 150.0
+
+
+@dataclass
+class Job:
+    """A run in a folder of its own, by which its processes are told from all others."""
+
+    folder: Path
+    process: subprocess.Popen[str]
+
+    def processes(self) -> list[int]:
+        """All that works in its folder."""
+        return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal() and self._here(entry)]
+
+    def _here(self, entry: Path) -> bool:
+        try:
+            state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
+            return (entry / "cwd").resolve() == self.folder.resolve() and state != "Z"
+        except OSError:
+            return False
+
+    def rank(self, number: int) -> int:
+        """The process of a rank."""
+        for pid in self.processes():
+            try:
+                environ = (Path("/proc") / str(pid) / "environ").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if f"PMI_RANK={number}".encode() in environ or f"RANK={number}".encode() in environ:
+                return pid
+        raise LookupError(f"there is no rank {number}")
+
+    def wait_for(self, moment: Callable[[Job], object], what: str) -> None:
+        """Until the moment has come."""
+        deadline = time.monotonic() + HANGS_S
+        while not self._come(moment):
+            ended = self.process.poll()
+            assert ended is None, f"it ended with {ended} before {what}: {self.said()}"
+            assert time.monotonic() < deadline, f"{what} never came: {self.said()}"
+            time.sleep(0.05)
+
+    def _come(self, moment: Callable[[Job], object]) -> bool:
+        try:
+            return bool(moment(self))
+        except (LookupError, OSError):
+            return False
+
+    def ended(self) -> tuple[int, float]:
+        """The exit code, and the seconds until nothing was left."""
+        begin = time.monotonic()
+        while self.process.poll() is None or self.processes():
+            left = self.processes()
+            assert time.monotonic() - begin < HANGS_S, f"still there: {left}: {self.said()}"
+            time.sleep(0.05)
+        return self.process.returncode, time.monotonic() - begin
+
+    def said(self) -> str:
+        """What it has printed on stderr."""
+        return (self.folder / "stderr").read_text(errors="replace")
+
+    def events(self) -> str:
+        """What --events has written so far."""
+        return (self.folder / "events").read_text()
+
+
+@contextmanager
+def job(folder: Path, command: list[str], **environ: str) -> Iterator[Job]:
+    """A command that runs in this folder; nothing of it is left when the block is."""
+    with (folder / "stdout").open("w") as out, (folder / "stderr").open("w") as err:
+        process = subprocess.Popen(
+            command,
+            cwd=folder,
+            stdout=out,
+            stderr=err,
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, **environ},
+            text=True,
+        )
+        one = Job(folder, process)
+        try:
+            yield one
+        finally:
+            for pid in one.processes():
+                os.kill(pid, signal.SIGKILL)
+            process.kill()
+            process.wait()
+
+
+def run(benchmark: str, *flags: str) -> list[str]:
+    """The command line of a run that takes longer than any accident needs to come."""
+    sizes = {
+        "hpl": ["-N", "14000", "--grid", "1x2"],
+        "hpl-mxp": ["-N", "14000", "--grid", "1x2"],
+        "hpg-mxp": ["--nx", "64", "--rt", "60"],
+        "hpcg": ["--nx", "64", "--rt", "60"],
+        "norms": ["-N", "8000", "--repeat", "3000"],
+    }
+    common = ["--warmup", "none", "--events", "events", "--out", "results"]
+    return ["run", benchmark, *sizes[benchmark], *common, *flags]
+
+
+def by_itself(benchmark: str, *flags: str) -> list[str]:
+    """mxpeak starts its two ranks."""
+    return [*PYTHON, *run(benchmark, *flags), "--ranks", "2"]
+
+
+def by_mpiexec(benchmark: str, *flags: str) -> list[str]:
+    """mpiexec starts them."""
+    return [str(Path(sys.executable).parent / "mpiexec"), "-n", "2", *PYTHON, *run(benchmark, *flags)]
+
+
+def by_torchrun(benchmark: str, *flags: str) -> list[str]:
+    """torchrun starts them."""
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    return [*torchrun, "-m", "mxpeak", *run(benchmark, *flags)]
+
+
+def by_python(benchmark: str) -> list[str]:
+    """A Python program that calls the library starts them."""
+    assert benchmark == "hpl"
+    return [sys.executable, "-c", "import mxpeak as mx; mx.run.hpl(n=14000, grid='1x2', ranks=2, warmup='none')"]
+
+
+# --- moments
+
+
+def beginning(job: Job) -> object:
+    """Its ranks are there."""
+    return job.rank(1)
+
+
+def set_up(job: Job) -> object:
+    """A case has begun."""
+    return "case started" in job.events()
+
+
+def at_work(job: Job) -> object:
+    """A step has been done."""
+    return '"step"' in job.events()
