@@ -71,6 +71,7 @@ class Bench(Generic[AnyConfig]):
         self.config, self.comm, self.placement, self.kernels = config, comm, placement, kernels
         self.observers = told.get("observers", ()) if comm.rank == 0 else ()
         self._told = told
+        self.name = told.get("benchmark", "")
         self._under_way: UnderWay | None = None
         self.facts = facts_of(told.get("argv", ()), settings, comm, placement, kernels)
         self.budget = memory_budget(config, settings, comm)

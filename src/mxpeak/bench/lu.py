@@ -9,11 +9,14 @@ from typing import Any, Generic, Protocol, TypeVar, Unpack
 
 from mxpeak.bench.finite import NotFiniteError, not_finite
 from mxpeak.bench.harness import Bench, Told, check_grids, node_cautions, peak_rss, phase_table, repeated, run_cases
+from mxpeak.bench.keeping import Keeping, opened
+from mxpeak.bench.keeping import Run as CheckpointedRun
 from mxpeak.bench.timeline import cut_off, events_a_rank, step_table, timeline
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.grid import Grid, make_grid
 from mxpeak.configs.lu import LuCase, LuConfig
-from mxpeak.errors import ResourceError, StoppedError
+from mxpeak.distributed.matrix import DistMatrix
+from mxpeak.errors import ResourceError, StoppedError, UsageError
 from mxpeak.kernels.contract import Kernels, Matrix
 from mxpeak.layout.block_cyclic import BlockCyclic
 from mxpeak.layout.entries import Entries
@@ -35,6 +38,8 @@ GEMM_BLOCK, GPU_GEMM_BLOCK = 4096, 16384
 GPU_PROBES = 8
 #: The order of a run before the clock on a GPU, at least: kernels have other forms for few rows.
 GPU_WARM_N = 24 * 1024
+#: The kernels whose matrices lie in the host's memory.
+IN_HOST_MEMORY = ("host", "reference")
 #: Seconds over which the limit is looked for.
 LIMIT_S = 0.3
 #: Seconds of a run after which the limit is measured once more.
@@ -105,6 +110,7 @@ class LuBench(Bench[LuConfig]):
         self.gemm_block = GPU_GEMM_BLOCK if self.config.on_gpu else GEMM_BLOCK
         self.grid = lru_cache(maxsize=None)(self._grid)
         self.limit = lru_cache(maxsize=None)(self.measure_limit)
+        self.kept: CheckpointedRun | None = None  # while the clock of a run with --checkpoint is to begin
 
     def default_n(self, footprint: Footprint, nb: int, P: int, Q: int, precision: str) -> int:
         """The order where none was given: what fills --mem, or, with --quick, what takes a few seconds."""
@@ -115,6 +121,15 @@ class LuBench(Bench[LuConfig]):
             n = min(n, max(QUICK_LEAST, min(most, int((1.5 * rate * QUICK_S) ** (1 / 3)))))
             n = max(1, n // nb) * nb if n >= nb else n
         return int(self.comm.bcast_object(n))
+
+    def keeper(self, A: DistMatrix, spans: Spans) -> Keeping | None:
+        """Who keeps this matrix, if it is to be kept.  Collective over the grid."""
+        return None if self.kept is None else Keeping(self.kept, A, self.kernels, spans)
+
+    @property
+    def before_s(self) -> float:
+        """Seconds of the clock before this process, of a run that has been resumed."""
+        return 0.0 if self.kept is None else self.kept.before_s
 
     def forwards(self, case: LuCase) -> bool:
         """Whether ranks pass panels on, or networks want to be driven: then an update looks at what it hides.
@@ -179,9 +194,10 @@ def run_lu(problem: Problem[Any, Any], config: LuConfig, comm: Communicator, **t
 def _results(problem: Problem[AnyCase, Any], bench: LuBench) -> Iterator[tuple[AnyCase, Result | None]]:
     """Each case with its result; None where it does not fit.  Collective."""
     cases = list(bench.config.cases(bench.comm.size, _sizes(problem, bench)))
+    _check_checkpoint(bench, len(cases))
 
     def footprint(case: AnyCase) -> Footprint:
-        return problem.footprint(case, bench.config.on_gpu)
+        return footprint_of(problem, bench.config, case)
 
     def fits(case: AnyCase) -> bool:
         return bench.budget.fits(footprint(case), case.n, case.nb, case.P, case.Q)
@@ -194,13 +210,40 @@ def _results(problem: Problem[AnyCase, Any], bench: LuBench) -> Iterator[tuple[A
         yield case, None if grid is None else _result(problem, bench, case, grid)
 
 
+def _check_checkpoint(bench: LuBench, cases: int) -> None:
+    """Stop at what cannot be kept."""
+    if bench.config.checkpoint is None:
+        return
+    if cases > 1 or bench.config.repeat > 1:
+        runs = f"{cases} cases" if cases > 1 else f"--repeat {bench.config.repeat}"
+        raise UsageError(f"--checkpoint keeps one run, and {runs} were asked for; give one -N, --nb … and no --repeat")
+    if bench.kernels.name not in IN_HOST_MEMORY:
+        raise UsageError(
+            f"--checkpoint keeps matrices of the host's kernels, not of {bench.kernels.name} kernels; leave it out, or "
+            "type: --kernels host"
+        )
+
+
+def footprint_of(problem: Problem[Any, Any], config: LuConfig, case: LuCase) -> Footprint:
+    """The bytes of a case; with --checkpoint, of a copy of the matrix too, from which it is written."""
+    need = problem.footprint(case, config.on_gpu)
+    if config.checkpoint is None:
+        return need
+
+    def with_copy(n: int, nb: int, P: int, Q: int) -> dict[str, int]:
+        found = need(n, nb, P, Q)
+        return {**found, **{key: found[key] + found["matrix"] for key in ("buffers", "total")}}
+
+    return with_copy
+
+
 def _sizes(problem: Problem[Any, Any], bench: LuBench) -> Sequence[int] | None:
     """Orders for a configuration that leaves them open: one that suits its largest case."""
     if bench.config.n is not None:
         return None
 
     def footprint(case: LuCase) -> Footprint:
-        return problem.footprint(case, bench.config.on_gpu)
+        return footprint_of(problem, bench.config, case)
 
     models = list(bench.config.cases(bench.comm.size, [1]))
     largest = max(models, key=lambda model: footprint(model)(10**4, model.nb, model.P, model.Q)["total"])
@@ -214,11 +257,13 @@ def _result(problem: Problem[AnyCase, AnySolve], bench: LuBench, case: AnyCase, 
     Collective over the grid; the result is whole on its rank 0.
     """
     solves: list[AnySolve] = []
+    kept = opened(bench.config, case, grid.all, bench.name)
     bench.begin(case)
 
     def solve_all() -> float:
         if n := bench.warm_up_n(case):
             problem.solve(bench, replace(case, n=n), grid, bench.new_spans(watched=False))
+        bench.kept = kept
         for _ in range(bench.config.repeat):
             spans = bench.new_spans()
             if bench.config.target is not None:
@@ -243,11 +288,13 @@ def _result(problem: Problem[AnyCase, AnySolve], bench: LuBench, case: AnyCase, 
     trace = None if bench.config.trace is None else timeline(grid.all, best.spans)
     if grid.all.rank != 0:
         return None
-    memory = problem.footprint(case, bench.config.on_gpu)(case.n, case.nb, case.P, case.Q)
+    memory = footprint_of(problem, bench.config, case)(case.n, case.nb, case.P, case.Q)
     result = problem.result(bench, case, Runs(solves, limit, phases, memory, rss))
     result.telemetry["steps"] = steps
     result.telemetry["growth"] = {"largest": best.witness.largest, "block": [best.witness.block] * 2}
     result.warnings += not_finite([one.witness for one in solves], case)
+    if kept is not None:
+        kept.about(result)
     if trace is not None:
         result.telemetry["trace"] = trace
         result.warnings += cut_off(grid.all, trace)
@@ -267,13 +314,13 @@ def dry_run_text(
     sizes = config.n
     if sizes is None:
         first = next(config.cases(comm.size, [1]))
-        footprint = problem.footprint(first, config.on_gpu)
+        footprint = footprint_of(problem, config, first)
         sizes = (budget.default_n(footprint, max(config.nb), first.P, first.Q),)
         if config.quick:
             most = GPU_QUICK_MOST if config.on_gpu else QUICK_MOST
             lines.append(f"--quick: N is chosen after GEMM is measured, {QUICK_LEAST} to {most}; at most:")
     for case in config.cases(comm.size, sizes):
-        footprint = problem.footprint(case, config.on_gpu)
+        footprint = footprint_of(problem, config, case)
         need = footprint(case.n, case.nb, case.P, case.Q)
         if not budget.fits(footprint, case.n, case.nb, case.P, case.Q):
             lines.append(f"does NOT fit, a node can give {budget.most / 2**30:.3g} GiB:")

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 from mxpeak import __version__
 from mxpeak.bench.registry import import_extensions
-from mxpeak.cli import doctor, plan, run, scan, simulate, study, tune
+from mxpeak.cli import doctor, plan, resume, run, scan, simulate, study, tune
 from mxpeak.cli.session import Interrupted, Session, interruptible
 from mxpeak.errors import ExitCode, MxpeakError, UsageError
 from mxpeak.runtime.leash import holder, on_end
@@ -89,6 +89,7 @@ def parsed(argv: list[str]) -> argparse.Namespace:
 #: Each adds its verb's parser, with the function that runs it as the default of `action`.
 VERBS: tuple[Callable[[argparse._SubParsersAction[Parser]], None], ...] = (
     run.add_verb,
+    resume.add_verb,
     plan.add_verb,
     simulate.add_verb,
     tune.add_verb,

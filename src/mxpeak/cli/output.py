@@ -37,6 +37,13 @@ def empty_folder(name: str, flag: str, not_in: Path) -> Folder:
     return folder
 
 
+def checkpoint_folder(name: str, not_in: Path) -> Folder:
+    """The folder that --checkpoint names: new or empty."""
+    if Path(name).is_dir() and any(Path(name).iterdir()):
+        raise UsageError(f"--checkpoint {name} is not empty; to go on with its run, type: mxpeak resume {name}")
+    return empty_folder(name, "--checkpoint", not_in)
+
+
 def _made(name: str, flag: str) -> Folder:
     """A folder that is there, made where it was not, and can be written to."""
     path = Path(name)

@@ -86,11 +86,12 @@ def run(args: argparse.Namespace, argv: list[str], session: Session) -> int:
         session,
         read=lambda: requests(args, os.environ),
         place=lambda wanted: wanted[0].config,
-        act=lambda wanted: _run(args.benchmark, wanted, argv, session),
+        act=lambda wanted: run_requests(args.benchmark, wanted, argv, session),
     )
 
 
-def _run(benchmark: str, wanted: list[Request], argv: list[str], session: Session) -> int:
+def run_requests(benchmark: str, wanted: list[Request], argv: list[str], session: Session) -> int:
+    """Run what is asked for, on the ranks that are there.  Collective."""
     from mxpeak.cli.watching import looked_on
 
     wanted = [part for request in wanted for part in parts(request, session)]
@@ -121,7 +122,7 @@ def _forecasts(wanted: list[Request], session: Session) -> dict[str, Any]:
 
 def _prepare_files(benchmark: str, wanted: list[Request]) -> list[Folder]:
     """Find out before the run whether its results can be written: the folder of results, and of a submission."""
-    from mxpeak.cli.output import check_file, empty_folder, new_folder
+    from mxpeak.cli.output import check_file, checkpoint_folder, empty_folder, new_folder
 
     output = wanted[0].output
     names = [RESULT, PAGE, *(r.report_name for r in wanted if r.report_name)]
@@ -142,6 +143,8 @@ def _prepare_files(benchmark: str, wanted: list[Request]) -> list[Folder]:
         for request in wanted:
             if request.config.trace is not None:
                 check_file(Path(request.config.trace), taken=taken, flag="--trace")
+            if (kept := getattr(request.config, "checkpoint", None)) and not getattr(request.config, "resumed", False):
+                checkpoint_folder(kept, not_in=folders[0].path).remove_if_empty()
             if (submission := request.config.submission_folder) is not None:
                 folders.append(empty_folder(submission, "--submit", not_in=folders[0].path))
     except UsageError:

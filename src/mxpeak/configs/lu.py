@@ -9,7 +9,7 @@ from typing import Any
 
 from mxpeak.configs.grid import GridCase, GridConfig
 from mxpeak.errors import UsageError
-from mxpeak.options import integer, known, listed, option, real
+from mxpeak.options import duration, integer, known, listed, option, real
 
 #: The panel broadcasts, by HPL's numbers; `comm.broadcast.register` appends others.
 BCASTS = ["1ring", "1ringM", "2ring", "2ringM", "long", "longM", "lib", "ilib"]
@@ -82,6 +82,25 @@ class LuConfig(GridConfig, ABC):
         parse=str,
         group="measuring",
     )
+
+    checkpoint: str | None = option(
+        None,
+        "--checkpoint",
+        help="keep the matrix in DIR now and then, so that mxpeak resume DIR can go on",
+        metavar="DIR",
+        parse=str,
+        group="measuring",
+    )
+    every: str = option(
+        "10m",
+        "--every",
+        help="time between two checkpoints, such as 90s, 10m, 1h",
+        metavar="TIME",
+        parse=duration,
+        group="measuring",
+    )
+    # What `mxpeak resume` says.
+    resumed: bool = False
 
     # What only the benchmark's .dat can say: lines 3 and 4.
     output_file: str = ""

@@ -8,6 +8,7 @@ rank's last column or last row is not.  Which block it came from is looked for o
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
 
@@ -97,6 +98,15 @@ class DiagonalBlocks:
         left = [-float(b.k) for b in self._steps[:done] if with_l and not self._finite(self._steps[row], b)]
         found = largest(self._kernels, self._A.grid.all, [max(left, default=-float(done))])[0]
         return row, int(-found)
+
+    def noted(self) -> list[float]:
+        """What this rank has noted, by block."""
+        return list(self._largest.tolist())
+
+    def recall(self, noted: Sequence[float]) -> None:
+        """Take up what was noted of some blocks before."""
+        xp = self._kernels.xp
+        self._largest[:] = xp.asarray(noted, dtype=xp.float64)
 
     def witness(self, *, with_l: bool) -> Witness:
         """What they say, once all is done; `with_l`: L lies below the diagonal of A.  Collective over the grid."""

@@ -24,6 +24,7 @@ from mxpeak.kernels.contract import Kernels, Matrix
 from mxpeak.layout.schedule import LuStep, lu_steps
 from mxpeak.perf.counts import lu_flops_done
 from mxpeak.solvers.blocks import DiagonalBlocks
+from mxpeak.solvers.keeping import NOBODY, Keeper
 from mxpeak.solvers.update import pieces
 from mxpeak.spans import Spans
 
@@ -48,14 +49,19 @@ def storage(precision: str) -> str:
 
 
 def factorize(
-    A: DistMatrix, options: MixedLuOptions, kernels: Kernels, spans: Spans, blocks: DiagonalBlocks | None = None
+    A: DistMatrix,
+    options: MixedLuOptions,
+    kernels: Kernels,
+    spans: Spans,
+    blocks: DiagonalBlocks | None = None,
+    keeper: Keeper = NOBODY,
 ) -> int:
     """Overwrite A by L (unit, below the diagonal) and U.  Returns 0, or 1 + the first column with a zero pivot.
 
-    `blocks` notes the diagonal blocks.
+    `blocks` notes the diagonal blocks; `keeper` may copy A between steps, and says with which one to begin.
     |ΔA| <= 2·u_low·|L||U| + N·u_32·|L||U|; 2/3 N³ flops.  Collective over the grid.
     """
-    lu = _MixedLu(A, options, kernels, spans, blocks)
+    lu = _MixedLu(A, options, kernels, spans, blocks, keeper)
     lu.run()
     # The first column is the largest of the negatives.
     first = -int(largest(kernels, A.grid.all, [-float(lu.singular() or A.rows.n + 1)])[0])
@@ -66,26 +72,39 @@ class _MixedLu:
     """One factorization under way: its buffers, and the order of its work."""
 
     def __init__(
-        self, A: DistMatrix, options: MixedLuOptions, kernels: Kernels, spans: Spans, blocks: DiagonalBlocks | None
+        self,
+        A: DistMatrix,
+        options: MixedLuOptions,
+        kernels: Kernels,
+        spans: Spans,
+        blocks: DiagonalBlocks | None,
+        keeper: Keeper,
     ):
         self.A, self.options, self.kernels, self.spans, self.blocks = A, options, kernels, spans, blocks
+        self.keeper = keeper
         self.steps = lu_steps(A.rows.n, A.nb, A.grid.P, A.grid.Q)
         self.zero_pivots = kernels.xp.zeros(len(self.steps))  # looked at when all is done: until then nobody waits
+        if "zero_pivots" in keeper.notes:
+            self.zero_pivots[:] = kernels.xp.asarray(keeper.notes["zero_pivots"], dtype=kernels.xp.float64)
         self.buffers = [_Buffers(A, options.precision, kernels) for _ in range(min(2, options.lookahead + 1))]
 
     def run(self) -> None:
         """All steps; with look-ahead the next one's panels are made and sent while this one's update goes on."""
         self.spans.step(0, len(self.steps), 0.0)  # what came before belongs to none of them
-        panels = self.begin(self.steps[0]) if self.steps else None
-        for step, following in zip(self.steps, [*self.steps[1:], None]):
+        steps = self.steps[self.keeper.first :]
+        panels = self.begin(steps[0]) if steps else None
+        for step, following in zip(steps, [*steps[1:], None]):
             assert panels is not None
             self.wait(panels)
-            if following and self.options.lookahead:
+            kept = following is not None and self.keeper.due(step.k, len(self.steps))
+            if following and self.options.lookahead and not kept:
                 self.update_ahead(panels, following)
                 upcoming: Panels | None = self.begin(following)
                 self.update(panels, following.j1, upcoming)
             else:
                 self.update(panels, step.j1)
+                if kept:  # all of A is up to date, and nothing is under way
+                    self.keep(step)
                 upcoming = self.begin(following) if following else None
             n = self.A.rows.n
             try:
@@ -95,6 +114,13 @@ class _MixedLu:
                     self.wait(upcoming)  # nothing may be under way when all ranks leave
                 raise
             panels = upcoming
+
+    def keep(self, step: LuStep) -> None:
+        """Have A kept as it is after a step."""
+        blocks = {} if self.blocks is None else {"blocks": self.blocks.noted()}
+        with self.spans("keep"):
+            self.kernels.wait()
+            self.keeper.keep(step.k + 1, {"zero_pivots": list(self.zero_pivots.tolist()), **blocks})
 
     # --- lines 7-28: the panels
 

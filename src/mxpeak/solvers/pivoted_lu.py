@@ -20,6 +20,7 @@ from mxpeak.kernels.contract import Kernels, Matrix
 from mxpeak.layout.schedule import LuStep, lu_steps, split_columns
 from mxpeak.perf.counts import lu_flops_done
 from mxpeak.solvers.blocks import DiagonalBlocks
+from mxpeak.solvers.keeping import NOBODY, Keeper
 from mxpeak.solvers.panel import FactoredPanel, PanelOptions
 from mxpeak.solvers.row_swap import RowSwap, SwapBuffers, SwapOptions, swap_buffers
 from mxpeak.solvers.update import pieces
@@ -49,15 +50,20 @@ class PivotedLuOptions:
 
 
 def factorize(
-    A: DistMatrix, options: PivotedLuOptions, kernels: Kernels, spans: Spans, blocks: DiagonalBlocks | None = None
+    A: DistMatrix,
+    options: PivotedLuOptions,
+    kernels: Kernels,
+    spans: Spans,
+    blocks: DiagonalBlocks | None = None,
+    keeper: Keeper = NOBODY,
 ) -> int:
     """Overwrite [A | b] (N×(N+1)) by U above the diagonal and b̂ in the last column; what is below U is not L.
 
     Returns 0, or 1 + the first column for which no non-zero pivot was left.  Collective over the grid.  `blocks` notes
-    the diagonal blocks.
+    the diagonal blocks; `keeper` may copy A between steps, and says with which one to begin.
     |ΔA| <= N·u·|L||U|; 2/3 N³ flops.
     """
-    lu = _PivotedLu(A, options, kernels, spans, blocks)
+    lu = _PivotedLu(A, options, kernels, spans, blocks, keeper)
     if options.lookahead == 0:
         lu.plain()
     else:
@@ -72,10 +78,17 @@ class _PivotedLu:
     """
 
     def __init__(
-        self, A: DistMatrix, options: PivotedLuOptions, kernels: Kernels, spans: Spans, blocks: DiagonalBlocks | None
+        self,
+        A: DistMatrix,
+        options: PivotedLuOptions,
+        kernels: Kernels,
+        spans: Spans,
+        blocks: DiagonalBlocks | None,
+        keeper: Keeper,
     ):
         self.A, self.options, self.kernels, self.spans, self.blocks = A, options, kernels, spans, blocks
-        self.singular = 0
+        self.keeper = keeper
+        self.singular = int(*keeper.notes.get("singular", [0]))
         self.steps = lu_steps(A.rows.n, A.nb, A.grid.P, A.grid.Q)
         self.end = A.cols.local_size
         # n2 of §III-C: the columns of the right section, fixed for the whole run.
@@ -91,20 +104,29 @@ class _PivotedLu:
 
     def plain(self) -> None:
         """Fig. 2: FACT, LBCAST, RS, UPDATE, one after the other."""
-        for step in self.steps:
+        for step in self.steps[self.keeper.first :]:
             panel = self.next_panel(step)
             panel.wait(self.spans)
+            kept = self.due(step)
             self.swap_and_update(panel, self.trailing(step), self.end, self._left)
             self.report(panel)
+            if kept:
+                self.keep(step)
 
     def look_ahead(self) -> None:
         """Fig. 3: the next panel is factored and broadcast while this one's update goes on; fig. 6 while it applies."""
-        panel, right = self.next_panel(self.steps[0]) if self.steps else None, None
-        for step, following in zip(self.steps, [*self.steps[1:], None]):
+        steps = self.steps[self.keeper.first :]
+        panel, right = self.next_panel(steps[0]) if steps else None, None
+        for step, following in zip(steps, [*steps[1:], None]):
             assert panel is not None
             self.kernels.join()
             panel.wait(self.spans)
-            if following and self.splits(step):
+            if following and self.due(step):
+                self.whole_update(panel, right)
+                self.report(panel)
+                self.keep(step)
+                panel, right = self.next_panel(following), None
+            elif following and self.splits(step):
                 panel, right = self.split_update(panel, right, following)
             else:
                 with self.kernels.side_stream():
@@ -143,6 +165,30 @@ class _PivotedLu:
         self.update(panel, left, ahead, right)  # UPDATE1 hides RS2 of the next step
         self.report(panel, right)
         return upcoming, right
+
+    def due(self, step: LuStep) -> bool:
+        """Whether A shall be kept after this step; never after the last."""
+        return step.k + 1 < len(self.steps) and self.keeper.due(step.k, len(self.steps))
+
+    def keep(self, step: LuStep) -> None:
+        """Have A kept as it is after a step."""
+        blocks = {} if self.blocks is None else {"blocks": self.blocks.noted()}
+        with self.spans("keep"):
+            self.kernels.wait()
+            self.keeper.keep(step.k + 1, {"singular": [float(self.singular)], **blocks})
+
+    def whole_update(self, panel: FactoredPanel, right: RowSwap | None) -> None:
+        """RS and UPDATE of all columns behind the panel: A is up to date then, and nothing is under way.
+
+        `right`: this panel's row swap of the right section, on its way since the last step (None: not begun).
+        """
+        first, end = self.trailing(panel.step), self.end
+        if first <= self.split_at < end:
+            if right is None:
+                right = self.begin_swap(panel, self.split_at, end, self._right)
+            self.update(panel, right, self.split_at)
+            end = self.split_at
+        self.swap_and_update(panel, first, end, self._left)
 
     # --- the phases
 

@@ -21,6 +21,7 @@ from mxpeak.bench.harness import Told, check_grids
 from mxpeak.bench.hpl_mxp.config import HplMxpCase, HplMxpConfig
 from mxpeak.bench.hpl_mxp.result import Check, MxpSolve, hpl_mxp_result
 from mxpeak.bench.hpl_mxp.rules import NAMED, THRESHOLD, convergence_factor, foreseen, refused
+from mxpeak.bench.keeping import Keeping
 from mxpeak.bench.lu import LuBench, Problem, dry_run_text, run_lu
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.grid import Grid
@@ -37,6 +38,7 @@ from mxpeak.records import Result
 from mxpeak.runtime.placement import native_precisions, on_device, on_processor
 from mxpeak.solvers.blocks import DiagonalBlocks
 from mxpeak.solvers.difficulty import condition_estimate, unpreconditioned_factor, unpreconditioned_steps
+from mxpeak.solvers.keeping import NOBODY
 from mxpeak.solvers.krylov import Solve
 from mxpeak.solvers.lu import MixedLuOptions, factorize, storage
 from mxpeak.solvers.mxp_system import MxpSystem
@@ -102,12 +104,15 @@ def _solve(bench: LuBench, case: HplMxpCase, grid: Grid, spans: Spans) -> MxpSol
     A = dist_matrix(grid, case.n, case.n, case.nb, kernels, storage(case.precision))  # while nothing lies in its way
     system = GeneratedSystem(grid, case.n, case.nb, _generator(case), kernels)
     system.store(A)  # for its memory to be there, and its largest entry known; made once more inside the clock
-    timed = _Timed(case, grid, system, A, kernels, spans, bench.forwards(case))
+    timed = _Timed(case, grid, system, A, kernels, spans, bench.forwards(case), bench.keeper(A, spans))
     grid.all.barrier()
     generate_s = time.perf_counter() - begin
     start = time.time()
-    elapsed_s = bench.metered(timed.solve, grid.all)
+    elapsed_s = bench.before_s + bench.metered(timed.solve, grid.all)
+    timed.lu_s += bench.before_s
     end = time.time()
+    if timed.keeper is not None:
+        bench.facts.cautions.extend(timed.keeper.finish())
     return _after_the_clock(timed, elapsed_s, start, end, generate_s)
 
 
@@ -164,10 +169,11 @@ class _Timed:
         kernels: Kernels,
         spans: Spans,
         forwards: bool,
+        keeper: Keeping | None,
     ):
         self.case, self.grid, self.system, self.A = case, grid, system, A
         self.kernels, self.spans, self.forwards = kernels, spans, forwards
-        self.blocks = DiagonalBlocks(A, kernels)
+        self.blocks, self.keeper = DiagonalBlocks(A, kernels), keeper
         end_if_not_finite(spans, self.blocks, case, with_l=True)
         self.balance: Balance | None = None
         self.x: Vector = None
@@ -188,8 +194,10 @@ class _Timed:
             with spans("balance"):
                 self.balance = balance(self.A, kernels)
                 self.largest_a = 1.0  # what balancing brings the largest entry to
+        if self.keeper is not None:
+            self.keeper.load(self.blocks)
         options = MixedLuOptions(case.precision, case.bcast, min(case.depth, 1), self.forwards)
-        self.singular = factorize(self.A, options, kernels, spans, self.blocks)
+        self.singular = factorize(self.A, options, kernels, spans, self.blocks, self.keeper or NOBODY)
         kernels.wait()
         self.lu_s = time.perf_counter() - begin
 

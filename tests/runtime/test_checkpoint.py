@@ -1,0 +1,120 @@
+"""Checkpoints come back on any grid, bit by bit, or are recognised as torn."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mxpeak.layout.block_cyclic import BlockCyclic
+from mxpeak.runtime import checkpoint
+from mxpeak.runtime.checkpoint import HEAD, SLOTS, Part, Writer, checkpoints, digest, load, trouble, write_part
+
+M, N, NB = 37, 38, 5
+WHOLE = np.random.default_rng(7).standard_normal((M, N))
+
+
+def places(rows: BlockCyclic, columns: BlockCyclic) -> Any:
+    indices = [[one.to_global(i) for i in range(one.local_size)] for one in (rows, columns)]
+    return np.ix_(*indices)
+
+
+def keep(folder: Path, number: int = 1, P: int = 2, Q: int = 3, run: str = "this", whole: Any = WHOLE) -> None:
+    """All parts of a checkpoint."""
+    for p in range(P):
+        for q in range(Q):
+            part = Part(run, number, 4, M, N, NB, P, Q, p, q, whole.dtype.name, 1.5, 0.0, {"blocks": [float(p)]})
+            write_part(folder / SLOTS[number % 2], part, whole[places(part.rows, part.columns)])
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("shape", [(1, 1), (2, 3), (3, 2), (5, 1), (9, 9)], ids=str)
+def test_a_matrix_comes_back_on_any_grid(tmp_path: Path, shape: tuple[int, int], dtype: str) -> None:
+    whole = WHOLE.astype(dtype)
+    keep(tmp_path, whole=whole)
+    (found,), wrong = checkpoints(tmp_path, "this")
+    assert len(wrong) == 1  # the slot that is empty
+    assert found.about.steps == 4
+    assert [trouble(*one) for one in found.parts] == [None] * 6
+    for p in range(shape[0]):
+        for q in range(shape[1]):
+            rows, columns = BlockCyclic(M, NB, p, shape[0]), BlockCyclic(N, NB, q, shape[1])
+            padded = np.full((rows.local_size, columns.local_size + 3), np.nan, dtype)
+            local = padded[:, : columns.local_size]
+            load(found, rows, columns, local)
+            assert np.array_equal(local, whole[places(rows, columns)])
+            assert np.isnan(padded[:, columns.local_size :]).all()
+
+
+def flip(path: Path) -> None:
+    """One bit of its numbers."""
+    content = bytearray(path.read_bytes())
+    content[HEAD + 77] ^= 4
+    path.write_bytes(content)
+
+
+TEARS: dict[str, Callable[[Path], object]] = {
+    "a bit is flipped": flip,
+    "its end is missing": lambda path: os.truncate(path, path.stat().st_size - 1),
+    "it is empty": lambda path: os.truncate(path, 0),
+    "it is gone": Path.unlink,
+    "it is something else": lambda path: path.write_text("[1]\n"),
+    "its first line is cut": lambda path: os.truncate(path, 100),
+    "it is of another run": lambda path: keep(path.parent.parent, 2, run="other"),
+    "it is of an older checkpoint": lambda path: keep(path.parent.parent, 4, P=1, Q=1),
+}
+
+
+@pytest.mark.parametrize("name", TEARS)
+def test_a_torn_checkpoint_is_recognised_and_the_one_before_it_is_whole(tmp_path: Path, name: str) -> None:
+    keep(tmp_path, 1)
+    keep(tmp_path, 2)
+    TEARS[name](tmp_path / SLOTS[0] / "1-1")
+    found, wrong = checkpoints(tmp_path, "this")
+    whole = [one for one in found if not any(trouble(*part) for part in one.parts)]
+    assert [one.about.number for one in whole] == [1]
+    assert wrong or len(found) == 2
+
+
+def test_the_latest_checkpoint_comes_first(tmp_path: Path) -> None:
+    for number in (1, 2, 3):
+        keep(tmp_path, number)
+    found, wrong = checkpoints(tmp_path, "this")
+    assert [one.about.number for one in found] == [3, 2]
+    assert wrong == []
+
+
+def test_a_full_disk_leaves_what_was_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    part = Part("this", 1, 4, M, N, NB, 1, 1, 0, 0, "float64", 1.0, 0.0, {})
+    writer = Writer(tmp_path, WHOLE)
+    writer.write(part, lambda copy: np.copyto(copy, WHOLE))
+    writer.wait()
+    before = (tmp_path / SLOTS[1] / "0-0").read_bytes()
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoint.os, "fsync", full)
+    writer.write(part, lambda copy: np.copyto(copy, 0.0))
+    writer.wait()
+    assert writer.error is not None
+    assert writer.error.errno == 28
+    assert not writer.busy
+    assert (tmp_path / SLOTS[1] / "0-0").read_bytes() == before
+    assert [path.name for path in (tmp_path / SLOTS[1]).iterdir()] == ["0-0"]
+
+
+def test_any_single_bit_changes_the_digest() -> None:
+    numbers = np.arange(3000.0)
+    known = digest(numbers)
+    bits = numbers.view(np.uint8)
+    for at in (0, 4095, 4096, 23999):
+        for bit in (1, 128):
+            bits[at] ^= bit
+            assert digest(numbers) != known
+            bits[at] ^= bit
+    assert digest(numbers) == known
