@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any
 
 from mxpeak.errors import UsageError
@@ -43,6 +44,34 @@ def integer(least: int, most: int = LARGEST_N) -> Callable[[str], int]:
         return value
 
     return parse
+
+
+def count(least: int, most: int = LARGEST_N) -> Callable[[str], int]:
+    """A parser of sizes in [least, most], as people write them: 20000, 20_000, 20k, 2e4."""
+    whole = integer(least, most)
+
+    def parse(text: str) -> int:
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)(?:[eE](\d{1,2})|([kM]))", text)
+        if match is None:
+            return whole(text)
+        value = Decimal(match[1]).scaleb(int(match[2] or {"k": 3, "M": 6}[match[3]]))
+        return whole(str(int(value)) if value == int(value) else text)
+
+    return parse
+
+
+#: Seconds of a unit of time.
+TIME_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def seconds(text: str) -> float:
+    """A parser of times: 90, 90s, 30m, 1.5h; a number alone is one of seconds."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([a-z]+)", text.strip())
+    if match is None:
+        return real(0.0)(text)
+    if match[2] not in TIME_UNITS:
+        raise UsageError(f"{text!r} is not a time; write seconds, or a number and s, m or h, for example 30m")
+    return float(match[1]) * TIME_UNITS[match[2]]
 
 
 def real(least: float = -math.inf, most: float = math.inf) -> Callable[[str], float]:

@@ -55,6 +55,22 @@ def test_mxpeak_alone_runs_everything_quickly(bench: Bench, monkeypatch: pytest.
     assert body["schema"] == "mxpeak.results/1"
 
 
+@pytest.mark.parametrize(("typed", "n"), [("2k", 2000), ("2e3", 2000), ("20_000", 20000), ("1.5k", 1500)])
+def test_sizes_are_taken_as_people_write_them(bench: Bench, typed: str, n: int):
+    assert cli.main(["run", "hpl", "-N", typed]) == 0
+    assert bench.calls[0].config.n == (n,)
+
+
+def test_a_time_may_have_its_unit(bench: Bench):
+    assert cli.main(["run", "hpcg", "--rt", "30m"]) == 0
+    assert bench.calls[0].config.rt == 1800.0
+
+
+def test_flags_alone_are_those_of_the_quick_run_of_everything(bench: Bench):
+    assert cli.main(["--json", "-"]) == 0
+    assert bench.calls[0].argv == ["run", "all", "--quick", "--json", "-"]
+
+
 def test_flags_variables_files_and_dat_come_together_with_their_origins(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
@@ -330,10 +346,25 @@ def test_cases_that_do_not_fit_are_counted_and_said(bench: Bench, capsys: pytest
     [
         (["run", "hpx"], "'hpx' (choose from "),
         (["fly"], "'fly' (choose from "),
+        (["hpl"], "'hpl' is a benchmark; did you mean: mxpeak run hpl?"),
+        (["plann"], "did you mean plan?"),
+        (["run", "hpl_mxp"], "did you mean hpl-mxp?"),
+        (["run", "hpl", "HPL.dat"], "did you mean --dat HPL.dat?"),
+        (
+            ["run", "hpl", "-p", "1", "--NB", "64"],
+            "did you mean -P and -Q (rocHPL's -p and -q are --node-grid PxQ), --nb?",
+        ),
+        (["run", "hpl", "-N", "0"], "-N/--n: 0 is out of range: the least is 1"),
+        (["run", "hpl", "-N", "2.5001k"], "-N/--n: '2.5001k' is not a whole number"),
+        (["run", "hpcg", "--rt", "30x"], "--rt: '30x' is not a time; write seconds, or a number and s, m or h"),
+        (["--quik"], "mxpeak run all does not know --quik; did you mean --quick?"),
         (["run", "hpl", "--nb", "0"], "--nb: 0 is out of range: the least is 1"),
         (["run", "hpl", "--bcast", "3ring"], "--bcast: '3ring' is unknown; choose one of 1ring"),
         (["run", "hpl", "--threshold", "nan"], "--threshold: 'nan' is not a finite number"),
-        (["run", "hpl", "--thresh", "3"], "mxpeak run hpl does not know --thresh 3; see mxpeak run hpl --help"),
+        (
+            ["run", "hpl", "--thresh", "3"],
+            "does not know --thresh 3; did you mean --threshold?; see mxpeak run hpl --help",
+        ),
         (["run", "hpl", "--grid", "2x2"], "grid 2x2 needs 2*2 = 4 ranks, but there is 1; start 4 ranks"),
         (["run", "hpl", "--dat", "none.dat"], "cannot read --dat none.dat: No such file or directory"),
         (["run", "hpl", "--dat", "."], "cannot read --dat .: Is a directory"),
@@ -347,7 +378,7 @@ def test_cases_that_do_not_fit_are_counted_and_said(bench: Bench, capsys: pytest
         (["run", "hpl", "--watchdog", "9" * 400], "says no limit"),
         (["run", "hpl", "--config", "other.toml"], "unknown table [hpx]; the tables are hpl"),
         (["run", "hpl", "--config", "none.toml"], "cannot read --config none.toml"),
-        (["run", "all", "--nb", "64"], "mxpeak run all does not know --nb 64; see mxpeak run all --help"),
+        (["run", "all", "--nb", "64"], "mxpeak run all does not know --nb 64"),
     ],
 )
 def test_a_mistake_is_named_and_exits_with_two(

@@ -44,6 +44,15 @@ def test_the_launcher_is_known_by_its_variables(environ: dict[str, str], found: 
     assert launcher(environ) == found
 
 
+def test_open_mpis_mpiexec_over_another_library_is_named_before_mpi_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "_mpi_vendor", lambda: "MPICH")
+    with pytest.raises(UsageError, match=r"Open MPI's, but MPI for Python uses MPICH's .*mpiexec -n 2 mxpeak"):
+        launch._refuse_other_launcher(("mpiexec (Open MPI)", 0, 2))
+    launch._refuse_other_launcher(("mpiexec (PMI)", 0, 2))
+    monkeypatch.setattr(launch, "_mpi_vendor", lambda: "Open MPI")
+    launch._refuse_other_launcher(("mpiexec (Open MPI)", 0, 2))
+
+
 def test_without_a_launcher_there_is_one_rank() -> None:
     assert start().size == 1
 

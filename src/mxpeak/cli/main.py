@@ -16,9 +16,10 @@ from functools import partial
 from typing import Any, NoReturn
 
 from mxpeak import __version__
-from mxpeak.bench.registry import import_extensions
+from mxpeak.bench.registry import BENCHMARKS, import_extensions
 from mxpeak.cli import doctor, plan, resume, run, scan, simulate, study, tune
 from mxpeak.cli.session import Interrupted, Session, interruptible
+from mxpeak.cli.suggest import of_choice, of_flags
 from mxpeak.errors import ExitCode, MxpeakError, UsageError
 from mxpeak.runtime.leash import holder, on_end
 
@@ -54,6 +55,12 @@ class Parser(argparse.ArgumentParser):
         """Raise, instead of printing on every rank."""
         raise UsageError(f"{message}; see {self.prog} --help")
 
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Say what was probably meant by a verb or a benchmark that is unknown."""
+        if action.choices is not None and value not in action.choices:
+            said = of_choice(str(value), [str(one) for one in action.choices], list(BENCHMARKS))
+            raise argparse.ArgumentError(action, said)
+
     def _print_message(self, message: str, file: Any = None) -> None:
         """Print help and version once, not on every rank."""
         if Session().rank == 0:
@@ -79,11 +86,33 @@ def parser() -> argparse.ArgumentParser:
 
 def parsed(argv: list[str]) -> argparse.Namespace:
     """The command line as values; what no parser knows is an error that points to the verb's own help."""
-    args, unknown = parser().parse_known_args(argv)
+    args, unknown = (top := parser()).parse_known_args(argv)
     if unknown:
-        verb = " ".join(filter(None, ["mxpeak", args.verb, getattr(args, "benchmark", None)]))
-        raise UsageError(f"{verb} does not know {' '.join(unknown)}; see {verb} --help")
+        words = [word for word in (args.verb, getattr(args, "benchmark", None)) if word]
+        verb = " ".join(["mxpeak", *words])
+        meant = of_flags(unknown, _flags(top, words))
+        raise UsageError(f"{verb} does not know {' '.join(unknown)}{meant}; see {verb} --help")
     return args
+
+
+def _flags(top: argparse.ArgumentParser, words: list[str]) -> list[str]:
+    """The flags of the innermost parser that some words lead to."""
+    parser = top
+    for word in words:
+        found = [
+            a.choices[word] for a in parser._actions if isinstance(a, argparse._SubParsersAction) and word in a.choices
+        ]
+        parser = found[0] if found else parser
+    return list(parser._option_string_actions)
+
+
+def completed(argv: list[str]) -> list[str]:
+    """The command line with what `mxpeak` alone means, also where only flags follow it: mxpeak --json -."""
+    if not argv:
+        return NO_ARGUMENTS
+    if argv[0].startswith("-") and argv[0] not in ("-h", "--help", "--version"):
+        return [*NO_ARGUMENTS[:2], *([] if "--quick" in argv else NO_ARGUMENTS[2:]), *argv]
+    return argv
 
 
 #: Each adds its verb's parser, with the function that runs it as the default of `action`.
@@ -101,7 +130,7 @@ VERBS: tuple[Callable[[argparse._SubParsersAction[Parser]], None], ...] = (
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command line and return its exit code, the same on every rank."""
-    argv = (sys.argv[1:] if argv is None else argv) or NO_ARGUMENTS
+    argv = completed(sys.argv[1:] if argv is None else argv)
     session = Session()
     try:
         with interruptible(session):

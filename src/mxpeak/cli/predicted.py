@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from mxpeak.configs.grid import ORDERS, squarest
 from mxpeak.configs.lu import BCASTS
 from mxpeak.errors import UsageError
-from mxpeak.options import grid_shape, integer, known, memory_budget, memory_bytes, one_of, real
+from mxpeak.options import count, grid_shape, integer, known, memory_budget, memory_bytes, one_of, real
 from mxpeak.precision import PRECISIONS
 from mxpeak.records import Caution, rate_text, three_digits
 
@@ -48,7 +48,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     flag(where, "--ranks-per-node", parse=integer(1, 4096), help="ranks of a node (default: a machine's)", metavar="R")
     flag(where, "--mem", parse=memory_budget, help="memory of a rank's device: a share or a size", metavar="80%|64GiB")
     problem = parser.add_argument_group("problem")
-    flag(problem, "-N", "--n", parse=integer(1), help="order of the matrix (default: what fits)", metavar="N")
+    flag(problem, "-N", "--n", parse=count(1), help="order of the matrix (default: what fits)", metavar="N")
     flag(problem, "--nb", parse=integer(1), help="block size (default: where products are fast)", metavar="NB")
     flag(problem, "--precision", parse=one_of(*PRECISIONS), help="of the low-precision part", metavar="NAME")
     for name in ("nx", "ny", "nz"):

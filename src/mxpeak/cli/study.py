@@ -10,7 +10,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from mxpeak.errors import ExitCode, UsageError
-from mxpeak.options import integer, listed, one_of, real
+from mxpeak.options import count, integer, listed, one_of, real
 from mxpeak.records import to_json
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def study(args: argparse.Namespace, argv: list[str], session: Session) -> int:
             "diagonal as drawn; leave it out, or type: mxpeak study gmres"
         )
     given = {
-        "orders": _parsed("-N", args.n, listed(integer(1))),
+        "orders": _parsed("-N", args.n, listed(count(1))),
         "seeds": _parsed("--seeds", args.seeds, integer(1, 100_000)),
         "scales": _parsed("--diagonal-scale", args.diagonal_scale, listed(real(1e-3, 1e6))),
     }

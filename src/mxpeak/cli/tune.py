@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mxpeak.errors import ExitCode, MxpeakError, UsageError
-from mxpeak.options import device, integer, one_of
+from mxpeak.options import count, device, integer, one_of, seconds
 
 if TYPE_CHECKING:
     from mxpeak.bench.tune.candidates import Layout
@@ -31,7 +30,6 @@ examples:
 
 SCHEMA = "mxpeak.tune/1"
 TUNED = ("hpl", "hpl-mxp", "hpg-mxp", "hpcg")
-UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 LEAST_S, MOST_S = 1.0, 7 * 24 * 3600.0
 
 
@@ -99,7 +97,7 @@ def _parse(args: argparse.Namespace) -> None:
     args.device = parsed("--device", args.device, device)
     args.kernels = parsed("--kernels", args.kernels, one_of("auto", "host", "torch"))
     args.comm = parsed("--comm", args.comm, one_of("auto", "solo", "mpi", "torch"))
-    args.n, args.nx = parsed("-N", args.n, integer(64)), parsed("--nx", args.nx, integer(16))
+    args.n, args.nx = parsed("-N", args.n, count(64)), parsed("--nx", args.nx, integer(16))
     if args.nx is not None and args.nx % 8:
         below = args.nx // 8 * 8
         raise UsageError(
@@ -109,13 +107,12 @@ def _parse(args: argparse.Namespace) -> None:
 
 def budget_seconds(text: str) -> float:
     """A parser of times: 90s, 2m, 1.5h."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", text.strip())
-    if not match:
+    if text.strip()[-1:].isdecimal():
         raise UsageError(f"{text!r} is not a time; write a number and s, m or h, for example 5m")
-    seconds = float(match[1]) * UNITS[match[2]]
-    if not LEAST_S <= seconds <= MOST_S:
-        raise UsageError(f"{text} is {seconds:g} s; the least is {LEAST_S:g} s, the most 168h; 2m is a good beginning")
-    return seconds
+    time_s = seconds(text)
+    if not LEAST_S <= time_s <= MOST_S:
+        raise UsageError(f"{text} is {time_s:g} s; the least is {LEAST_S:g} s, the most 168h; 2m is a good beginning")
+    return time_s
 
 
 # --- who does what ----------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from typing import Any
 
 from mxpeak.configs.grid import GridCase, GridConfig
 from mxpeak.errors import UsageError
-from mxpeak.options import duration, integer, known, listed, option, real
+from mxpeak.options import count, duration, integer, known, listed, option, real
 
 #: The panel broadcasts, by HPL's numbers; `comm.broadcast.register` appends others.
 BCASTS = ["1ring", "1ringM", "2ring", "2ringM", "long", "longM", "lib", "ilib"]
@@ -42,7 +42,7 @@ class LuConfig(GridConfig, ABC):
         "--n",
         help="order of the matrix (default: what --mem allows, or --quick)",
         metavar="N,...",
-        parse=listed(integer(1)),
+        parse=listed(count(1)),
         group="problem",
     )
     nb: tuple[int, ...] = option(

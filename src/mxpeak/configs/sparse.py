@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from mxpeak.configs.run import RunConfig
 from mxpeak.errors import UsageError
-from mxpeak.options import Setting, integer, one_of, option, real
+from mxpeak.options import Setting, integer, one_of, option, seconds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,9 +92,9 @@ class SparseConfig(RunConfig):
     rt: float | None = option(
         None,
         "--rt",
-        help="seconds to measure (default: 60; the rules ask for 1800)",
+        help="seconds to measure, or 30m, 1h (default: 60; the rules ask for 1800)",
         metavar="SECONDS",
-        parse=real(0.0),
+        parse=seconds,
         group="measuring",
     )
     # What this is of a benchmark whose limit is that of memory.

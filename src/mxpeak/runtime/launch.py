@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import sysconfig
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -191,6 +192,7 @@ def _start_mpi(found: tuple[str, int, int] | None) -> Communicator:
         )
     if not _has("mpi4py"):
         raise UsageError("this run needs MPI for Python, which is not installed; type: pip install 'mxpeak[mpich]'")
+    _refuse_other_launcher(found)
     from mxpeak.comm import mpi
 
     group = mpi.world()
@@ -200,6 +202,32 @@ def _start_mpi(found: tuple[str, int, int] | None) -> Communicator:
             "type: pip install --force-reinstall mpi4py, with this launcher's MPI loaded"
         )
     return group
+
+
+def _refuse_other_launcher(found: tuple[str, int, int] | None) -> None:
+    """Stop before MPI starts where Open MPI's launcher started ranks of another library: there they would abort."""
+    if found is None or found[0] != "mpiexec (Open MPI)":
+        return
+    vendor = _mpi_vendor()
+    if vendor != "Open MPI":
+        beside = Path(sysconfig.get_path("scripts")) / "mpiexec"
+        own = str(beside) if beside.exists() else f"{vendor}'s mpiexec"
+        raise UsageError(
+            f"this mpiexec is Open MPI's, but MPI for Python uses {vendor}'s library, which it cannot start; "
+            f"type: {own} -n {found[2]} mxpeak ..., or install MPI for Python for Open MPI: "
+            "pip install --force-reinstall --no-binary mpi4py mpi4py"
+        )
+
+
+def _mpi_vendor() -> str:
+    """Whose MPI library MPI for Python uses, found without starting it."""
+    import mpi4py
+
+    mpi4py.rc.initialize, mpi4py.rc.finalize = False, True  # whoever starts MPI later wants it ended
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it suspects the launcher, too
+        from mpi4py import MPI
+    return str(MPI.get_vendor()[0])
 
 
 def local_rank(comm: Communicator, environ: Mapping[str, str] = os.environ) -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from mxpeak.configs.lu import BCASTS, LuCase, LuConfig
-from mxpeak.options import integer, listed, one_of, option, real
+from mxpeak.options import count, integer, listed, one_of, option, real
 
 FACTS = ("left", "crout", "right")
 
@@ -49,7 +49,7 @@ class HplConfig(LuConfig):
         "--n",
         help="order of the matrix (default: what --mem allows, or --quick)",
         metavar="N,...",
-        parse=listed(integer(0)),
+        parse=listed(count(1)),
         group="problem",
     )
     nb: tuple[int, ...] = option(

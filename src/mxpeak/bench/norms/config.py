@@ -9,7 +9,7 @@ from itertools import product
 from mxpeak.configs.grid import GridCase, GridConfig
 from mxpeak.configs.norms import DTYPE_NAMES, DTYPES, KIND_NAMES, LAYOUTS, NORM_KINDS, STRUCTURES
 from mxpeak.errors import UsageError
-from mxpeak.options import boolean, integer, listed, one_of, option, real
+from mxpeak.options import boolean, count, integer, listed, one_of, option, real
 from mxpeak.precision import PRECISIONS, Precision
 
 
@@ -84,16 +84,11 @@ class NormsConfig(GridConfig):
         "--n",
         help="columns, and rows unless -m is given (default: 10240, or what --mem allows, or --quick)",
         metavar="N,...",
-        parse=listed(integer(1)),
+        parse=listed(count(1)),
         group="problem",
     )
     m: tuple[int, ...] | None = option(
-        None,
-        "-m",
-        help="rows (default: as many as columns)",
-        metavar="M,...",
-        parse=listed(integer(1)),
-        group="problem",
+        None, "-m", help="rows (default: as many as columns)", metavar="M,...", parse=listed(count(1)), group="problem"
     )
     nb: tuple[int, ...] = option(
         (512,),

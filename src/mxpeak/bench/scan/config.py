@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mxpeak.configs.run import PlaceConfig, ShowConfig
-from mxpeak.options import integer, one_of, option, share
+from mxpeak.options import count, integer, one_of, option, share
 from mxpeak.precision import PRECISIONS
 
 
@@ -28,7 +28,7 @@ class ScanConfig(PlaceConfig):
         "--n",
         help="order of each rank's matrix (default: what takes about a second: 4096 with one thread, 32768 on a GPU)",
         metavar="N",
-        parse=integer(1),
+        parse=count(1),
         group="problem",
     )
     nb: int = option(

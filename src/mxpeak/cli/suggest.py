@@ -1,0 +1,60 @@
+"""Did you mean: what was probably meant by a verb, a benchmark or a flag that is not known."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+
+#: How other codes spell what is spelled otherwise here; rocHPL's -p and -q are a node's part of the grid.
+SPELLINGS = {
+    "-p": "-P and -Q (rocHPL's -p and -q are --node-grid PxQ)",
+    "-q": "-P and -Q (rocHPL's -p and -q are --node-grid PxQ)",
+    "-n": "-N",
+    "-f": "--split",
+    "-i": "--dat",
+    "--it": "--repeat",
+    "-np": "--ranks",
+    "--np": "--ranks",
+}
+
+
+def near(word: str, known: Iterable[str]) -> str | None:
+    """The known word that is spelled most like this one, whatever its case and its - or _; None if none is close."""
+    plain = {_plain(one): one for one in known}
+    if _plain(word) in plain:
+        return plain[_plain(word)]
+    close = difflib.get_close_matches(_plain(word), plain, n=1, cutoff=0.6)
+    return plain[close[0]] if close else None
+
+
+def _plain(word: str) -> str:
+    return word.lower().replace("_", "-")
+
+
+def of_choice(value: str, known: Sequence[str], benchmarks: Sequence[str]) -> str:
+    """What to say of a verb or a benchmark that is none of the known ones."""
+    choices = f"(choose from {', '.join(known)})"
+    if value not in known and value in benchmarks and "run" in known:
+        return f"{value!r} is a benchmark; did you mean: mxpeak run {value}?"
+    meant = near(value, known)
+    if meant is None and "run" in known and (benchmark := near(value, benchmarks)):
+        meant = f"run {benchmark}"
+    return f"{value!r} {choices}" if meant is None else f"{value!r} {choices}; did you mean {meant}?"
+
+
+def of_flags(unknown: Sequence[str], known: Iterable[str]) -> str:
+    """What was probably meant by words that no flag takes, one after the other; empty where nobody can tell."""
+    flags, found = list(known), []
+    for word in unknown:
+        name = word.split("=")[0]
+        if name.startswith("-") and not _is_number(name):
+            meant = SPELLINGS.get(name) or near(name, [one for one in flags if one.startswith("--")])
+        else:
+            meant = f"--dat {word}" if word.endswith(".dat") and "--dat" in flags else None
+        if meant is not None:
+            found.append(meant)
+    return f"; did you mean {', '.join(dict.fromkeys(found))}?" if found else ""
+
+
+def _is_number(word: str) -> bool:
+    return word.lstrip("-").replace(".", "", 1).isdigit()
