@@ -14,6 +14,12 @@ from typing import Any
 
 __version__ = "0.1.0"
 __all__ = [
+    "IllConditionedWarning",
+    "MxpeakError",
+    "ResourceError",
+    "SingularMatrixError",
+    "UnknownTypeError",
+    "UsageError",
     "__version__",
     "column_norms",
     "from_band",
@@ -27,8 +33,13 @@ __all__ = [
     "run",
     "solve",
 ]
-#: The module of each public function.
-_HOMES = {"solve": "mxpeak.library.dense", "lu_factor": "mxpeak.library.dense", "gmres": "mxpeak.library.sparse"}
+#: The module of each public name, where that is not that of the norms.
+_HOMES = {
+    **dict.fromkeys(("solve", "lu_factor"), "mxpeak.library.dense"),
+    "gmres": "mxpeak.library.sparse",
+    **dict.fromkeys(("IllConditionedWarning", "SingularMatrixError"), "mxpeak.library.outcomes"),
+    **dict.fromkeys(("MxpeakError", "ResourceError", "UnknownTypeError", "UsageError"), "mxpeak.errors"),
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -1,7 +1,8 @@
 """Everything that can go wrong, as a tree, and everything that can come out, as a value.
 
     MxpeakError                 exit code
-    ├── UsageError              2   a request that is malformed or cannot be met
+    ├── UsageError              2   a request that is malformed or cannot be met; a ValueError, too
+    │   └── UnknownTypeError    2   numbers of a type that is not computed with; a TypeError, too
     ├── ResourceError           5   not enough memory, or no such device
     ├── StoppedError            6   the guard stopped the run
     └── SingularError           3   a matrix of the user's own has no inverse
@@ -33,10 +34,14 @@ class MxpeakError(Exception):
     exit_code: ExitCode = ExitCode.BUG
 
 
-class UsageError(MxpeakError):
+class UsageError(MxpeakError, ValueError):
     """A request that is malformed or cannot be met; the message shows the arithmetic and what to type instead."""
 
     exit_code = ExitCode.USAGE
+
+
+class UnknownTypeError(UsageError, TypeError):
+    """Numbers of a type that is not computed with, or no numbers at all."""
 
 
 class ResourceError(MxpeakError):
@@ -82,7 +87,7 @@ class Outcome(StrEnum):
         "matrix; try a wider precision, or a better conditioned matrix"
     )
     UNREACHED = (
-        "GMRES did not reach the tolerance; x is the best that it found. Raise max_iterations and restart, try another "
+        "GMRES did not reach the tolerance; x is the best that it found. Raise maxiter and restart, try another "
         "preconditioner (amg, or a factorization such as scipy.sparse.linalg.spilu), or solve directly with "
         "scipy.sparse.linalg.spsolve"
     )

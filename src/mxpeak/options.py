@@ -177,17 +177,10 @@ def memory_bytes(text: str, total: int) -> int:
     return int(total * value / 100) if match[2] == "%" else int(value * units[match[2]])
 
 
-def seconds(text: str) -> float:
-    """A time written with its unit: 90s, 10m or 1h."""
-    match = re.fullmatch(r"(\d{1,9}(?:\.\d+)?)\s*([smh])", text.strip())
-    if not match or float(match[1]) <= 0:
-        raise UsageError(f"{shown(text)} is no time; write seconds, minutes or hours, such as 90s, 10m or 1h")
-    return float(match[1]) * {"s": 1, "m": 60, "h": 3600}[match[2]]
-
-
 def duration(text: str) -> str:
-    """Check a time; it is kept as text until used."""
-    seconds(text)
+    """Check a time above zero; it is kept as text until used."""
+    if seconds(text) <= 0:
+        raise UsageError(f"{shown(text)} is no length of time; write for example 90s, 10m or 1h")
     return text
 
 

@@ -109,7 +109,7 @@ def test_factors_are_about_as_large_as_was_thought() -> None:
 @pytest.mark.parametrize("matrix", [waves(25), saddle(12), flow(25), mixed_units(flow(20))])
 def test_factors_solve_in_a_few_steps_in_every_precision(matrix: Any, precision: str) -> None:
     b = vector(matrix.shape[0])
-    x, info = mx.gmres(matrix, b, precision, preconditioner="lu", tol=1e-10)
+    x, info = mx.gmres(matrix, b, precision=precision, preconditioner="lu", rtol=1e-10)
     assert info.converged, str(info)
     assert info.preconditioner == "lu"
     assert info.times["factor"] > 0
@@ -140,7 +140,7 @@ def test_where_factors_in_fp32_do_not_do_they_are_made_again_in_fp64() -> None:
     least = linalg.eigsh(L, k=1, sigma=0, return_eigenvectors=False)[0]
     A = sparse.csr_array(L - (least - 8e-11) * sparse.eye_array(256))
     b = vector(256)
-    x, info = mx.gmres(A, b, preconditioner="lu", tol=1e-6)
+    x, info = mx.gmres(A, b, preconditioner="lu", rtol=1e-6)
     assert info.converged, str(info)
     assert info.fallback
     assert reached(A, x, b, 1e-6)
@@ -166,7 +166,7 @@ def test_without_factors_auto_goes_on_and_a_user_is_told(monkeypatch: pytest.Mon
 def test_a_right_hand_side_in_the_null_space_of_the_transpose_is_said_not_to_converge() -> None:
     L = poisson(20, 20)
     A = sparse.csr_array(L - sparse.diags_array(L.sum(axis=1)))
-    x, info = mx.gmres(A, np.ones(400), preconditioner="lu", max_iterations=500)
+    x, info = mx.gmres(A, np.ones(400), preconditioner="lu", maxiter=500)
     assert info.outcome is Outcome.UNREACHED
     assert info.residual >= 1 - 1e-9
     assert np.isfinite(x).all()

@@ -80,7 +80,7 @@ SYSTEMS: dict[str, Any] = {
 def test_usual_systems_are_solved_to_the_tolerance_as_a_direct_solver_solves_them(name: str, tol: float) -> None:
     A = SYSTEMS[name]
     b = vector(A.shape[0])
-    x, info = mx.gmres(A, b, tol=tol)
+    x, info = mx.gmres(A, b, rtol=tol)
     y = linalg.spsolve(A.tocsc(), b)
     assert info.converged, str(info)
     assert not info.fallback
@@ -98,7 +98,7 @@ def test_usual_systems_are_solved_to_the_tolerance_as_a_direct_solver_solves_the
 def test_every_precision_and_preconditioner_gets_there(name: str, precision: str, preconditioner: str) -> None:
     A = SYSTEMS[name]
     b = A @ np.ones(A.shape[0])
-    x, info = mx.gmres(A, b, precision, preconditioner=preconditioner, tol=1e-10)
+    x, info = mx.gmres(A, b, precision=precision, preconditioner=preconditioner, rtol=1e-10)
     assert info.converged, str(info)
     assert reached(A, x, b, 1e-10)
 
@@ -106,7 +106,7 @@ def test_every_precision_and_preconditioner_gets_there(name: str, precision: str
 def test_rounding_to_a_low_precision_costs_few_steps() -> None:
     A = stencil(12, 12, 12)
     b = vector(A.shape[0])
-    steps = {name: mx.gmres(A, b, name, tol=1e-12)[1].iterations for name in PRECISIONS}
+    steps = {name: mx.gmres(A, b, precision=name, rtol=1e-12)[1].iterations for name in PRECISIONS}
     assert max(steps.values()) <= 1.5 * steps["fp64"]
 
 
@@ -115,7 +115,7 @@ def test_values_that_are_rounded_cost_cycles_and_no_accuracy() -> None:
     b = vector(A.shape[0])
     cycles = []
     for name in ("fp64", "fp32", "fp16", "bf16"):
-        x, info = mx.gmres(A, b, name, tol=1e-12)
+        x, info = mx.gmres(A, b, precision=name, rtol=1e-12)
         assert info.converged
         assert info.values == name
         assert reached(A, x, b, 1e-12)
@@ -133,7 +133,7 @@ def test_jumps_in_the_coefficients_are_for_multigrid(contrast: float) -> None:
     assert info.converged, str(info)
     assert info.iterations <= 60
     assert reached(A, x, b, 1e-9)
-    assert info.iterations < mx.gmres(A, b, preconditioner="gs", max_iterations=1000)[1].iterations
+    assert info.iterations < mx.gmres(A, b, preconditioner="gs", maxiter=1000)[1].iterations
 
 
 @needs_pyamg
@@ -142,7 +142,7 @@ def test_jumps_in_the_coefficients_are_for_multigrid(contrast: float) -> None:
 def test_algebraic_multigrid_solves_what_it_is_made_for(name: str, precision: str) -> None:
     A = SYSTEMS[name]
     b = vector(A.shape[0])
-    x, info = mx.gmres(A, b, precision, preconditioner="amg")
+    x, info = mx.gmres(A, b, precision=precision, preconditioner="amg")
     assert info.converged, str(info)
     assert info.iterations <= 40
     assert reached(A, x, b, 1e-9)
@@ -173,7 +173,7 @@ def test_bad_scaling_by_powers_of_two_costs_no_digits(precision: str, power: int
     r, c = (r if side != "columns" else r / r), (c if side != "rows" else c / c)
     A = sparse.csr_array(sparse.diags_array(r) @ L @ sparse.diags_array(c))
     y = linalg.spsolve(L.tocsc(), np.ones(196))
-    x, info = mx.gmres(A, r, precision, tol=1e-12)
+    x, info = mx.gmres(A, r, precision=precision, rtol=1e-12)
     assert info.converged, str(info)
     assert info.scaled
     # The condition of L is 90, and scaling to near 1 leaves entries within a factor of 8 of L's: 90·8·tol at most.
@@ -184,7 +184,7 @@ def test_bad_scaling_by_powers_of_two_costs_no_digits(precision: str, power: int
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_matrices_of_any_size_are_solved(factor: float, precision: str) -> None:
     A, b = poisson(12, 12) * factor, vector(144)
-    x, info = mx.gmres(A, b, precision, tol=1e-11)
+    x, info = mx.gmres(A, b, precision=precision, rtol=1e-11)
     assert info.converged, str(info)
     y = linalg.spsolve(poisson(12, 12).tocsc(), b) / factor
     assert np.abs(x - y).max() <= 1e-8 * np.abs(y).max()  # condition 70, and norms of 144 entries
@@ -193,7 +193,7 @@ def test_matrices_of_any_size_are_solved(factor: float, precision: str) -> None:
 @pytest.mark.parametrize("size", [1e-300, 1e-30, 1e30, 1e300])
 def test_right_hand_sides_of_any_size_are_solved(size: float) -> None:
     A, b = poisson(12, 12), vector(144)
-    x, info = mx.gmres(A, b * size, tol=1e-11)
+    x, info = mx.gmres(A, b * size, rtol=1e-11)
     assert info.converged, str(info)
     y = linalg.spsolve(A.tocsc(), b)
     assert np.abs(x / size - y).max() <= 1e-8 * np.abs(y).max()
@@ -208,7 +208,7 @@ def test_a_matrix_on_which_restarted_gmres_stagnates_ends_with_an_outcome(precis
     n = 30
     A = sparse.csr_array((np.ones(n), (np.arange(n), (np.arange(n) + 1) % n)), shape=(n, n))
     b = np.eye(n)[0]
-    x, info = mx.gmres(A, b, precision, restart=n - 1, preconditioner="none")
+    x, info = mx.gmres(A, b, precision=precision, restart=n - 1, preconditioner="none")
     assert info.outcome is Outcome.UNREACHED
     assert not info.converged
     assert info.residual == pytest.approx(1.0)
@@ -216,7 +216,7 @@ def test_a_matrix_on_which_restarted_gmres_stagnates_ends_with_an_outcome(precis
     assert f"{STALL_CYCLES} cycles gained less than 0.1%" in info.message
     assert len(info.history) == info.cycles + 1
     assert info.iterations <= 2 * (STALL_CYCLES + 1) * n
-    y, whole = mx.gmres(A, b, precision, restart=n, preconditioner="none")
+    y, whole = mx.gmres(A, b, precision=precision, restart=n, preconditioner="none")
     assert whole.converged
     assert reached(A, y, b, 1e-9)
 
@@ -224,7 +224,7 @@ def test_a_matrix_on_which_restarted_gmres_stagnates_ends_with_an_outcome(precis
 def test_an_indefinite_matrix_with_a_short_restart_ends_with_its_best_solution() -> None:
     A = sparse.csr_array(poisson(25, 25) - 2.1 * sparse.eye_array(625))
     b = vector(625)
-    x, info = mx.gmres(A, b, restart=5, max_iterations=1000, preconditioner="gs")
+    x, info = mx.gmres(A, b, restart=5, maxiter=1000, preconditioner="gs")
     assert info.outcome is Outcome.UNREACHED
     assert info.residual <= min(info.history) * (1 + 1e-6)  # sums in another order
     assert info.residual == pytest.approx(np.linalg.norm(b - A @ x) / np.linalg.norm(b), rel=1e-6)
@@ -237,7 +237,7 @@ def test_a_singular_system_without_a_solution_ends_with_a_finite_vector() -> Non
     A = poisson(20, 20)
     A = sparse.csr_array(A - sparse.diags_array(A.sum(axis=1)))
     b = 1 + vector(400)
-    x, info = mx.gmres(A, b, max_iterations=2000)
+    x, info = mx.gmres(A, b, maxiter=2000)
     assert info.outcome is Outcome.UNREACHED
     assert np.isfinite(x).all()
     least = abs(b.sum()) / np.sqrt(400) / np.linalg.norm(b)  # b's part along constants, which A x never has
@@ -252,6 +252,6 @@ def test_an_ill_conditioned_system_is_solved_with_a_good_preconditioner(conditio
     A = sparse.csr_array(L - (least - 8 / condition) * sparse.eye_array(256))
     b = A @ vector(256)
     lu = linalg.splu(sparse.csc_array(A + 1e-6 * sparse.eye_array(256)))
-    x, info = mx.gmres(A, b, preconditioner=lambda r: lu.solve(r.astype(np.float64)), tol=1e-12)
+    x, info = mx.gmres(A, b, preconditioner=lambda r: lu.solve(r.astype(np.float64)), rtol=1e-12)
     assert info.converged, str(info)
     assert reached(A, x, b, 1e-12)

@@ -63,21 +63,21 @@ SYSTEMS: dict[str, Callable[[], Any]] = {
 NAMES = ("auto", "gs", "sgs", "jacobi", "none", pytest.param("amg", marks=needs_pyamg))
 
 
-def agree(A: Any, b: Any, precision: str = "mixed", on: Any = DEVICE, tol: float = 1e-9, **options: Any) -> Any:
+def agree(A: Any, b: Any, precision: str = "mixed", on: Any = DEVICE, rtol: float = 1e-9, **options: Any) -> Any:
     """The same outcome on the device as on the host, and the same choices; returns x and info.
 
     Sums in another order may let a cycle reach its aim a step earlier or later.  What `auto` stores as follows from how
     much memory each storage takes, which without Triton's kernels is more.
     """
-    _, host = mx.gmres(A, b, precision, tol=tol, **options)
-    x, info = solve(A, b, precision, on=on, tol=tol, **options)
+    _, host = mx.gmres(A, b, precision=precision, rtol=rtol, **options)
+    x, info = solve(A, b, precision, on=on, rtol=rtol, **options)
     for name in ("outcome", "values", "vectors", "preconditioner", "reason", "levels", "colours", "scaled"):
         assert getattr(info, name) == getattr(host, name), name
     assert info.storage == host.storage or not on.triton
     assert abs(info.iterations - host.iterations) <= host.cycles
     assert isinstance(x, np.ndarray)
     assert x.dtype == np.float64
-    assert reached(A, x, b, tol)
+    assert reached(A, x, b, rtol)
     assert info.residual == pytest.approx(residual(A, x, b), rel=1e-3)  # rounding of b - A x where that is 1e-9 of b
     return x, info
 
@@ -100,7 +100,7 @@ def test_values_that_no_format_holds_are_rounded_as_on_the_host(precision: str) 
     A = poisson(11, 12)
     A.data *= np.pi
     for preconditioner in ("gs", "none"):
-        agree(A, vector(132), precision, preconditioner=preconditioner, tol=1e-11)
+        agree(A, vector(132), precision, preconditioner=preconditioner, rtol=1e-11)
 
 
 @pytest.mark.parametrize("preconditioner", ["gs", "none"])
@@ -125,8 +125,8 @@ def test_it_is_the_devices_kernels_that_solve(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize("precision", ["mixed", "bf16"])
 def test_bad_scales_are_taken_out_on_a_device(precision: str) -> None:
     A, b = wild()
-    host, _ = mx.gmres(A, b, precision, tol=1e-12, preconditioner="gs")
-    x, info = agree(A, b, precision, tol=1e-12, preconditioner="gs")
+    host, _ = mx.gmres(A, b, precision=precision, rtol=1e-12, preconditioner="gs")
+    x, info = agree(A, b, precision, rtol=1e-12, preconditioner="gs")
     assert info.scaled
     # Both are off by condition·residual, below 100·1e-12, in the scales of the columns.
     assert np.abs(x / host - 1).max() <= 1e-8
@@ -255,7 +255,7 @@ def test_entries_that_stand_twice_are_summed_and_views_and_gradients_are_taken_a
     i, j = torch.tensor([[0, 0, 1, 2, 2, 1], [0, 0, 1, 2, 1, 0]])
     A = torch.sparse_coo_tensor(torch.stack([i, j]), torch.tensor([1.0, 3, 5, 4, 1, 1]), (3, 3)).requires_grad_()
     b = torch.arange(6.0)[::2].requires_grad_()
-    x, _ = solve(A, b, "fp64", on=on, preconditioner="gs", tol=1e-14)
+    x, _ = solve(A, b, "fp64", on=on, preconditioner="gs", rtol=1e-14)
     assert not x.requires_grad
     expected = np.linalg.solve([[4.0, 0, 0], [1, 5, 0], [0, 1, 4]], [0.0, 2, 4])
     assert np.abs(x.numpy() - expected).max() <= 1e-14 * 4 * 2  # the inverse's norm is below 1/2, b's below 5
@@ -269,7 +269,7 @@ def test_inputs_are_not_written_to(on: Any) -> None:
         before = [one.clone() for one in (*pieces(A), right, x0)]
         arrays = [*parts(S), b.copy()]
         for left, side in ((A, right), (S, b)):
-            assert solve(left, side, x0=x0, on=on, preconditioner=preconditioner, max_iterations=50)[1].iterations
+            assert solve(left, side, x0=x0, on=on, preconditioner=preconditioner, maxiter=50)[1].iterations
         for old, new in zip([*before, *arrays], [*pieces(A), right, x0, *parts(S), b], strict=True):
             assert bool((old == new).all())
 

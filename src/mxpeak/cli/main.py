@@ -55,6 +55,15 @@ class Parser(argparse.ArgumentParser):
         """Raise, instead of printing on every rank."""
         raise UsageError(f"{message}; see {self.prog} --help")
 
+    def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
+        """Let our own words through: argparse has its own for every ValueError."""
+        try:
+            return super()._get_value(action, arg_string)
+        except argparse.ArgumentError as error:
+            if isinstance(error.__context__, UsageError):
+                raise error.__context__ from None
+            raise
+
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         """Say what was probably meant by a verb or a benchmark that is unknown."""
         if action.choices is not None and value not in action.choices:

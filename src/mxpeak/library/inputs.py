@@ -10,7 +10,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from mxpeak.errors import ResourceError, UsageError
+from mxpeak.errors import ResourceError, UnknownTypeError, UsageError
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -73,10 +73,10 @@ def read(values: Any, name: str, *, instead: str = "") -> Input:
     try:
         array = values.detach() if tensor else np.asarray(values)
     except (ValueError, TypeError) as error:
-        raise UsageError(f"{name} is not a numeric array: {error}") from None
+        raise UnknownTypeError(f"{name} is not a numeric array: {error}") from None
     dtype = _DTYPES.get(str(array.dtype).removeprefix("torch.") if tensor else array.dtype.name)
     if dtype is None:
-        raise UsageError(
+        raise UnknownTypeError(
             f"{name} has dtype {array.dtype}; supported are {', '.join(TYPES)} and integers: convert it, for example "
             f"{name}.{'double()' if tensor else 'astype(float)'}"
         )

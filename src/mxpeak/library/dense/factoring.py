@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import isfinite
 from typing import Any
 
 import numpy as np
 
-from mxpeak.errors import SingularError
 from mxpeak.kernels.contract import DenseKernels, Matrix, Vector
 from mxpeak.kernels.contract.dense import Block, PivotedLU
 from mxpeak.library.dense.inputs import by_rows
 from mxpeak.library.dense.types import typed
 from mxpeak.library.inputs import check_finite
+from mxpeak.library.outcomes import SingularMatrixError
 from mxpeak.precision import PRECISIONS
 from mxpeak.solvers.condition import inverse_one_norm
 from mxpeak.solvers.scaling import balanced, powers, spread
@@ -84,6 +84,15 @@ class Factors:
         """A_s^-1 B or A_s^-T B in the factors' precision."""
         return self.kernels.solve(self.lu, B, transposed=transposed == self.by_rows)
 
+    def of_transpose(self, A: Matrix) -> Factors:
+        """The same numbers as the factors of A_s^T, A being what they were made of."""
+        scaling = None
+        if self.scaling is not None:
+            R = A if self.by_rows else A.T
+            A_one = _inf_norm(self.kernels, R, not self.by_rows)
+            scaling = Scaling(self.scaling.columns, self.scaling.rows, A_one)
+        return replace(self, by_rows=not self.by_rows, scaling=scaling, A_inf=self.A_one, A_one=self.A_inf)
+
     @cached_property
     def growth(self) -> float:
         """max |u_ij| / max |a_ij|; inf if one is not finite."""
@@ -144,7 +153,7 @@ def factor_in_fp64(kernels: DenseKernels, A: Matrix, dtype: np.dtype[Any], spans
     """A's factors in fp64, beyond which there is nothing to fall back to."""
     factors = factor(kernels, A, dtype, "fp64", spans)
     if factors.singular:
-        raise SingularError(
+        raise SingularMatrixError(
             f"A is singular: pivot {factors.singular} of {A.shape[0]} is exactly zero; "
             "check the matrix, or solve in the sense of least squares (numpy.linalg.lstsq)"
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,6 +18,7 @@ from mxpeak.library.dense.inputs import block, columns, matrix, on_kernels, righ
 from mxpeak.library.dense.refinement import Refined, largest, refined
 from mxpeak.library.dense.types import roundoff, with_precision_of, working_type
 from mxpeak.library.inputs import Input, device_for
+from mxpeak.library.outcomes import IllConditionedWarning, Info
 from mxpeak.precision import PRECISIONS
 from mxpeak.solvers.refine import MOST_STEPS
 from mxpeak.spans import Spans
@@ -36,8 +38,10 @@ FP16_FROM = 16384
 
 
 @dataclass(frozen=True, slots=True)
-class SolveInfo:
+class SolveInfo(Info):
     """How a solve went, and how far its result can be trusted.
+
+    u               the unit roundoff of x's type
 
     backward_error  ||b-Ax|| / ((||A||·||x|| + ||b||)·n·u), infinity norm, u of x's type; the worst right-hand side
                     (of more than 8, solved in one precision: about the root mean square, from a random combination)
@@ -47,6 +51,7 @@ class SolveInfo:
     condition       estimate of the one-norm condition number of A, as scaled
     growth          max |u_ij| / max |a_ij|, as scaled
                     (both are computed when first asked for; until then this object keeps the factors)
+    ill_conditioned A is singular to working precision: however small the backward error, x may have no correct digit
     scaled          rows and columns were scaled before the factorization
     fallback        the precision asked for did not do, and A was factored again in fp64
     times           seconds by phase: equilibrate, factor, refine
@@ -62,7 +67,9 @@ class SolveInfo:
     backward_error: float
     scaled: bool
     fallback: bool
+    ill_conditioned: bool
     message: str
+    u: float
     times: dict[str, float] = field(repr=False)
     history: tuple[float, ...] = field(repr=False)
     _estimates: Estimates = field(repr=False, compare=False)
@@ -82,8 +89,14 @@ class SolveInfo:
         """Whether x is as accurate as a stable solver in the input's type makes it."""
         return self.outcome is Outcome.SOLVED
 
+    @property
+    def converged(self) -> bool:
+        """The same, by the name that it has where one iterates."""
+        return self.solved
+
     def __str__(self) -> str:
         verdict = "solved" if self.solved else "NOT SOLVED"
+        verdict += ", but numerically singular" if self.solved and self.ill_conditioned else ""
         sides = "" if self.rhs == 1 else f", {self.rhs} right-hand sides"
         emulated = " (emulated)" if self.emulated else ""
         emulated += ", after a coarser one failed" if self.fallback else ""
@@ -91,7 +104,7 @@ class SolveInfo:
         times = ", ".join(f"{name} {time_s:.3g} s" for name, time_s in self.times.items())
         lines = [
             f"{verdict}: n = {self.n}{sides}, LU in {self.precision}{emulated}, {steps}",
-            f"  backward error  {self.backward_error:.2e}",
+            f"  backward error  {self.backward_error * self.n * self.u:.1e}  ({self.backward_error:.1e} n·u)",
             f"  condition       {self.condition:.2e} (estimate)",
             f"  growth          {self.growth:.2e}",
             f"  time            {times}",
@@ -103,8 +116,10 @@ class SolveInfo:
         return "\n".join([*lines, *(f"  {line}" for line in self.message.splitlines())])
 
 
-def solve(A: Any, b: Any, *, precision: str = "auto", device: str = "auto") -> tuple[Any, SolveInfo]:
-    """Solve A x = b to the accuracy of the input's type; neither A nor b is changed.
+def solve(
+    A: Any, b: Any, *, transposed: bool = False, precision: str = "auto", device: str = "auto"
+) -> tuple[Any, SolveInfo]:
+    """Solve A x = b, or A^T x = b if `transposed`, to the accuracy of the input's type; neither A nor b is changed.
 
     A: n×n, in any memory order; b: (n,) or (n, k); arrays, or tensors of torch.  Integers become fp64, 16-bit numbers
     fp32; the result has the type that A and b promote to, and is an array or a tensor as b is, where b is.
@@ -113,8 +128,10 @@ def solve(A: Any, b: Any, *, precision: str = "auto", device: str = "auto") -> t
     Where factors in a low precision do not lead to the accuracy of plain LU in the input's type, A is factored again in
     fp64, and `info` says so; it also holds outcome, backward error, condition, steps and times: print(info).
 
-    Raises UsageError for what is not square, finite or numeric, SingularError for a pivot that is exactly zero, and
-    ResourceError where the device does not exist or its memory is too small.  docs/solving.md explains the rest.
+    Warns with IllConditionedWarning where A is singular to working precision: x may then have no correct digit.
+    Raises UsageError, a ValueError, for what is not square, finite or numeric, SingularMatrixError, a LinAlgError, for
+    a pivot that is exactly zero, and ResourceError where the device does not exist or its memory is too small.
+    docs/solving.md explains the rest.
 
     >>> import mxpeak as mx
     >>> x, info = mx.solve([[2.0, 0.0], [0.0, 4.0]], [2.0, 4.0])
@@ -122,8 +139,18 @@ def solve(A: Any, b: Any, *, precision: str = "auto", device: str = "auto") -> t
     (array([1., 1.]), True)
     """
     of_A = matrix(A)
+    if transposed:
+        of_A = replace(of_A, array=of_A.array.T)
     of_b = right_hand_side(b, of_A.shape[0])
-    return solve_by(kernels_for(device, of_A, of_b), of_A, of_b, precision)
+    x, info = solve_by(kernels_for(device, of_A, of_b), of_A, of_b, precision)
+    _warn(info)
+    return x, info
+
+
+def _warn(info: SolveInfo) -> None:
+    """Warn, in the name of our caller's caller, of a solution that may have no correct digit."""
+    if info.ill_conditioned:
+        warnings.warn(info.message.splitlines()[-1], IllConditionedWarning, stacklevel=3)
 
 
 def lu_factor(A: Any, *, precision: str = "auto", device: str = "auto") -> LUFactors:
@@ -189,6 +216,7 @@ class LUFactors:
         self._factors = factors
         self._notes = notes
         self._spans = spans
+        self._transposed: LUFactors | None = None  # the same factors, as those of A^T
 
     @property
     def precision(self) -> str:
@@ -204,11 +232,24 @@ class LUFactors:
         n = self.A.shape[0]
         return f"LUFactors({n}x{n} {self._dtype}, precision={self.precision!r})"
 
-    def solve(self, b: Any) -> tuple[Any, SolveInfo]:
-        """Solve A x = b, b (n,) or (n, k), in A's precision; x is an array or a tensor as b is, where b is.
+    def solve(self, b: Any, *, transposed: bool = False) -> tuple[Any, SolveInfo]:
+        """Solve A x = b, or A^T x = b, b (n,) or (n, k), in A's precision; x is an array or a tensor as b is.
 
         Where the factors turn out to be too coarse, A is factored in fp64, and those factors are kept.
         """
+        x, info = (self._of_transpose() if transposed else self)._solve(b)
+        _warn(info)
+        return x, info
+
+    def _of_transpose(self) -> LUFactors:
+        """The same factors, as those of A^T."""
+        if self._transposed is None:
+            factors, spans = self._factors.of_transpose(self.A), Spans(stopwatch=self._factors.kernels.stopwatch)
+            self._transposed = LUFactors(self.A.T, self._dtype, factors, spans, self._notes, self._most)
+        return self._transposed
+
+    def _solve(self, b: Any) -> tuple[Any, SolveInfo]:
+        """`solve` with these factors."""
         one = right_hand_side(b, self.A.shape[0])
         kernels = self._factors.kernels
         if kernels.device is None:
@@ -226,6 +267,7 @@ class LUFactors:
         if done.outcome is not Outcome.SOLVED and self.precision != "fp64":
             note = _note_of_fallback(self.precision, done, self._factors)
             self._factors = factor_in_fp64(kernels, self.A, self._dtype, spans)
+            self._transposed = None
             self._notes += (note,)
             done = refined(kernels, self.A, self._factors, B, u, spans, self._most)
         k = columns(b)
@@ -239,7 +281,8 @@ class LUFactors:
     def _info(self, done: Refined, spans: Spans, rhs: int, beyond: tuple[str, ...]) -> SolveInfo:
         factors, dtype = self._factors, self._dtype
         notes = self._notes + beyond
-        if done.doubtful and factors.condition * roundoff(dtype) >= 1.0:
+        singular = done.doubtful and factors.condition * roundoff(dtype) >= 1.0
+        if singular:
             notes += (_note_of_singularity(factors.condition, dtype, done.outcome),)
         return SolveInfo(
             outcome=done.outcome,
@@ -251,6 +294,8 @@ class LUFactors:
             backward_error=done.eta,
             scaled=factors.scaling is not None,
             fallback=bool(self._notes),
+            ill_conditioned=singular,
+            u=roundoff(dtype),
             message="\n".join(notes),
             times={name: phase.time_s for name, phase in spans.phases.items()},
             history=tuple(done.history),
@@ -283,7 +328,9 @@ def _note_of_fallback(name: str, done: Refined, factors: Factors) -> str:
 
 def _note_of_singularity(condition: float, dtype: np.dtype[Any], outcome: Outcome) -> str:
     small = "the residual is small, but " if outcome is Outcome.SOLVED else ""
+    wider = "a type with more digits, " if dtype.name in ("float32", "complex64") else ""
     return (
         f"A is numerically singular: condition {condition:.1e} >= 1/u = {1 / roundoff(dtype):.1e}; "
-        f"{small}x may have no correct digit"
+        f"{small}x may have no correct digit; look for rows or columns that depend on each other, or take {wider}"
+        "regularisation or least squares (numpy.linalg.lstsq)"
     )

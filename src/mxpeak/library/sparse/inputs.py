@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sparse
 
-from mxpeak.errors import SingularError, UsageError
+from mxpeak.errors import UsageError
 from mxpeak.kernels.contract import SparseKernels
 from mxpeak.library.inputs import Array, Input, check_finite, is_tensor, read, sparse_on_host
+from mxpeak.library.outcomes import SingularMatrixError
 
 #: A scipy.sparse.csr_array of fp64.
 Csr = Any
@@ -102,7 +103,7 @@ def _check_entries(A: Csr) -> None:
     rows = counts[A.indptr[1:]] > counts[A.indptr[:-1]]
     for name, full in (("row", rows), ("column", columns)):
         if not full.all():
-            raise SingularError(
+            raise SingularMatrixError(
                 f"A is singular: {name} {int(np.argmin(full))} has no entry other than zero, as have "
                 f"{full.size - int(full.sum())} of {full.size} {name}s; check how A was built"
             )

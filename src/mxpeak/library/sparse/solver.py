@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -113,8 +113,10 @@ class Solver:
         """Where it solves, as torch says it: cpu, cuda:0 …"""
         return "cpu" if self._kernels.device is None else str(self._kernels.device.where)
 
-    def solve(self, b: Vector, x0: Vector, tol: float, most: int) -> Column:
-        """x for one right-hand side, or the best x so far."""
+    def solve(
+        self, b: Vector, x0: Vector, tol: float, most: int, heard: Callable[[float], object] = lambda residual: None
+    ) -> Column:
+        """x for one right-hand side, or the best x so far; `heard` is told the relative residual after each cycle."""
         xp = self._kernels.xp
         if not xp.any(b != 0):
             return Column(xp.zeros_like(b), history=[0.0])
@@ -122,10 +124,10 @@ class Solver:
         b_s, k = scaling.right_hand_side(b)
         b_s, done = problem.ordered(b_s), Column(x0)
         problem.system.begin(b_s, problem.ordered(scaling.start(x0, k)))
-        ended = self._rounds(done, b_s, tol, most)
+        ended = self._rounds(done, b_s, tol, most, heard)
         if ended == "coarse":
             self._widen(done, b_s)
-            ended = self._rounds(done, b_s, tol, most)
+            ended = self._rounds(done, b_s, tol, most, heard)
         system = self.problem.system
         if ended != "converged":
             system.go_back()
@@ -140,7 +142,7 @@ class Solver:
             self.problem.start_over()
         return done
 
-    def _rounds(self, done: Column, b: Vector, tol: float, most: int) -> str:
+    def _rounds(self, done: Column, b: Vector, tol: float, most: int, heard: Callable[[float], object]) -> str:
         """Go on from the system's x; returns how it ended: converged, steps, stalled, coarse or not finite."""
         system, low, restart = self.problem.system, self._formats.vectors != "fp64", self._restart
         b_norm, target, first = system.norm_of_b(), tol, len(done.history)
@@ -149,6 +151,7 @@ class Solver:
             aim = max(target, self._formats.gain * before)
             made = gmres_ir(system, b_norm, restart=restart, most=min(restart, most - done.steps), tolerance=aim)
             done.add(made)
+            heard(made.residual)
             if not isfinite(made.residual):
                 return "coarse" if low else "not finite"
             if made.residual <= target:
@@ -187,13 +190,13 @@ class Solver:
         with np.errstate(all="ignore"):
             terms = np.linalg.norm(abs(self._A) @ np.abs(x) + np.abs(b)) / np.linalg.norm(b)
         if isfinite(terms) and done.residual <= ROUNDINGS * PRECISIONS["fp64"].u * terms:
-            least = f"ask for no less than tol={2 * done.residual:.0e}, or " if 2 * done.residual < 1.0 else ""
+            least = f"ask for no less than rtol={2 * done.residual:.0e}, or " if 2 * done.residual < 1.0 else ""
             return (
                 f"the residual is as small as fp64 makes it for this x: |A||x| + |b| is {terms:.1e} times b; {least}"
                 f"scale the rows of A and b so that all count alike"
             )
         return {
-            "steps": f"max_iterations={most} were used up",
+            "steps": f"maxiter={most} were used up",
             "scales": "the rows of A and b are of so different scales that no residual is small in all of them",
             "stalled": f"{STALL_CYCLES} cycles gained less than {1 - STALL:.1%}",
             "not finite": "numbers beyond the range of fp64 came up",
