@@ -73,7 +73,7 @@ class Caution:
 
 def mark(status: str) -> str:
     """The word for a status."""
-    return {"valid": "PASSED", "invalid": "FAILED"}.get(status, "ABORTED")
+    return {"valid": "PASSED", "slow": "TOO SLOW", "invalid": "FAILED"}.get(status, "ABORTED")
 
 
 @dataclass(slots=True, kw_only=True, repr=False)
@@ -81,7 +81,7 @@ class Result:
     """What one run of one case gave, in the sections of the result file."""
 
     benchmark: str
-    status: str  # valid | invalid | aborted
+    status: str  # valid | slow (valid, but below a floor that was asked for) | invalid | aborted
     run: dict[str, Any] = field(default_factory=dict)
     problem: dict[str, Any] = field(default_factory=dict)
     result: dict[str, Any] = field(default_factory=dict)
@@ -123,7 +123,7 @@ class Result:
     @property
     def passed(self) -> bool:
         """Whether the validation passed."""
-        return self.status == "valid"
+        return self.status in ("valid", "slow")
 
     @property
     def mark(self) -> str:
@@ -159,10 +159,18 @@ def _finite(value: Any, path: str, lost: list[str]) -> Any:
 
 
 def document(results: Sequence[Result], *, several: bool = False) -> dict[str, Any]:
-    """The content of a result file: the one result, or the list of several (with `several`, also of one)."""
-    if len(results) == 1 and not several:
-        return results[0].as_dict()
-    return {"schema": SCHEMA_RESULTS, "results": [r.as_dict() for r in results]}
+    """The content of a result file: the list of results.
+
+    In this release that of a single case (not with `several`) has the case's keys at its top, too: they will go.
+    """
+    found = [r.as_dict() for r in results]
+    alone = found[0] if len(found) == 1 and not several else {}
+    return {**alone, "schema": SCHEMA_RESULTS, "results": found}
+
+
+def results_of(body: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The results in the content of a result file, also in one of an older version: there one stood alone."""
+    return list(body.get("results", [body]))
 
 
 def to_json(body: Mapping[str, Any]) -> str:

@@ -62,7 +62,7 @@ def test_toml_lists_numbers_and_booleans_are_taken():
         ({"nb": "0"}, "--nb: 0 is out of range: the least is 1, the most 100000000"),
         ({"nb": "12.5"}, "--nb: '12.5' is not a whole number"),
         ({"nb": ""}, "--nb: the list is empty; give at least one value"),
-        ({"n": "-1"}, "-N/--n: -1 is out of range: the least is 0, the most 100000000"),
+        ({"n": "-1"}, "-N/--n: -1 is out of range: the least is 1, the most 100000000"),
         ({"bcast": "3ring"}, "--bcast: '3ring' is unknown; choose one of " + ", ".join(BCASTS)),
         ({"bcast": "8"}, "--bcast: '8' is unknown; choose one of " + ", ".join(BCASTS)),
         ({"threshold": "nan"}, "--threshold: 'nan' is not a finite number"),
@@ -197,12 +197,14 @@ def test_what_is_not_finite_becomes_null_and_a_warning():
     assert json.loads(to_json(body)) == body
 
 
-def test_one_result_is_a_result_and_several_are_results():
+def test_a_file_is_a_list_of_results_and_that_of_one_case_has_its_keys_at_the_top_too():
     one = Result(benchmark="hpl", status="valid", warnings=[Caution("a", "b")])
-    assert document([one])["schema"] == "mxpeak.result/1"
-    assert document([one], several=True)["schema"] == "mxpeak.results/1"
-    assert document([one, one])["schema"] == "mxpeak.results/1"
-    assert document([])["results"] == []
+    for results, several in (([one], False), ([one], True), ([one, one], False), ([], False)):
+        body = document(results, several=several)
+        assert body["schema"] == "mxpeak.results/1"
+        assert body["results"] == [r.as_dict() for r in results]
+        assert ("benchmark" in body) == (len(results) == 1 and not several)
+    assert document([one])["status"] == "valid"
 
 
 @pytest.mark.parametrize(

@@ -139,8 +139,11 @@ def test_several_results_end_in_a_scoreboard(bench: Bench, capsys: pytest.Captur
 def test_json_on_stdout_is_alone_there(bench: Bench, capsys: pytest.CaptureFixture[str]):
     assert cli.main(["run", "hpl", "--json", "-", "-N", "1000"]) == 0
     body = json.loads(capsys.readouterr().out)
-    assert body["schema"] == "mxpeak.result/1"
-    assert len(body["telemetry"]["progress"]) == 1
+    assert body["schema"] == "mxpeak.results/1"
+    (result,) = body["results"]
+    assert result["schema"] == "mxpeak.result/1"
+    assert len(result["telemetry"]["progress"]) == 1
+    assert all(body[name] == result[name] for name in result if name != "schema"), "for one release"
 
 
 def test_json_on_stdout_excludes_another_format_there(bench: Bench, capsys: pytest.CaptureFixture[str]):
@@ -326,6 +329,44 @@ def test_a_stream_keeps_its_first_error():
 def test_the_exit_code_says_how_it_went(bench: Bench, outcome: Any, flags: list[str], code: int):
     bench.outcome = outcome
     assert cli.main(["run", "hpl", *flags]) == code
+
+
+@pytest.mark.parametrize(
+    ("flags", "code", "status", "said"),
+    [
+        (["--min-gflops", "9"], 4, "slow", "2.00 GFLOP/s is below --min-gflops 9"),
+        (["--min-share", "80%"], 4, "slow", "50.0 % of the limit is below --min-share 80%"),
+        (["--min-share", "0.4", "--min-gflops", "1"], 0, "valid", ""),
+    ],
+)
+def test_a_floor_that_is_missed_is_in_status_headline_and_json(
+    bench: Bench, capsys: pytest.CaptureFixture[str], flags: list[str], code: int, status: str, said: str
+):
+    def half(case: Any) -> Any:
+        result = hpl_result(case)
+        result.result |= {"fraction_of_limit": 0.5, "limit": {"name": "DGEMM", "rate_flops": 4e9}}
+        return result
+
+    bench.outcome = half
+    assert cli.main(["run", "hpl", "-N", "100", *flags]) == code
+    out, err = capsys.readouterr()
+    assert out.startswith("TOO SLOW  hpl" if code else "PASSED  hpl")
+    assert said in err
+    body = json.loads((only_folder() / "result.json").read_text())
+    assert body["results"][0]["status"] == status
+    assert [w["code"] for w in body["results"][0]["warnings"] if w["text"] == said] == ["slow"] * bool(code)
+
+
+def test_one_case_that_is_fast_enough_will_do(bench: Bench):
+    bench.outcome = lambda case: hpl_result(case, rate_flops=1e9 * case.n)
+    assert cli.main(["run", "hpl", "-N", "1,3", "--min-gflops", "2"]) == 0
+    body = json.loads((only_folder() / "result.json").read_text())
+    assert [one["status"] for one in body["results"]] == ["slow", "valid"]
+
+
+def test_a_share_of_a_limit_that_is_not_measured_is_refused(bench: Bench, capsys: pytest.CaptureFixture[str]):
+    assert cli.main(["run", "hpl", "--min-share", "80%", "--warmup", "none"]) == 2
+    assert "--warmup none leaves out" in capsys.readouterr().err
 
 
 def test_results_before_an_error_are_kept(bench: Bench):

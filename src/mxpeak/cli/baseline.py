@@ -10,6 +10,7 @@ from typing import Any
 from mxpeak.cli.request import Request
 from mxpeak.comm.base import Communicator
 from mxpeak.errors import UsageError
+from mxpeak.records import results_of
 from mxpeak.runtime.placement import native_precisions, on_device, on_processor, threads_of
 from mxpeak.watch.forecast import Forecast
 
@@ -57,7 +58,9 @@ def simulated(request: Request, comm: Communicator, say: Callable[[str], None]) 
 def forecasts(text: str, benchmark: str, cases: Iterable[Any], ranks: int) -> dict[Any, Forecast]:
     """The forecast of every case, from the file `text`, or from the newest run in mxpeak-out/ (`last`)."""
     path = _newest(benchmark) if text == "last" else Path(text)
-    recorded = [one for one in _results(path) if one.get("benchmark") == benchmark and one.get("status") == "valid"]
+    recorded = [
+        one for one in _results(path) if one.get("benchmark") == benchmark and one.get("status") in ("valid", "slow")
+    ]
     if not recorded:
         raise UsageError(f"--baseline {path} holds no valid result of {benchmark}; give another FILE")
     return {case: _forecast(path, recorded, case, ranks) for case in cases}
@@ -66,7 +69,7 @@ def forecasts(text: str, benchmark: str, cases: Iterable[Any], ranks: int) -> di
 def _newest(benchmark: str) -> Path:
     files = sorted(Path("mxpeak-out").glob("*/result.json"), key=lambda file: file.stat().st_mtime, reverse=True)
     for file in files:
-        if any(one.get("benchmark") == benchmark and one.get("status") == "valid" for one in _results(file)):
+        if any(one.get("benchmark") == benchmark and one.get("status") in ("valid", "slow") for one in _results(file)):
             return file
     raise UsageError(
         f"--baseline last: no folder of mxpeak-out/ holds a valid result of {benchmark}; give --baseline FILE"
@@ -82,7 +85,7 @@ def _results(path: Path) -> list[Mapping[str, Any]]:
         raise UsageError(f"--baseline {path} is not JSON: {error}; give the result.json of a run") from None
     if not isinstance(body, dict) or not str(body.get("schema", "")).startswith("mxpeak.result"):
         raise UsageError(f"--baseline {path} is no result of a run; give its result.json")
-    return list(body.get("results", [body]))
+    return results_of(body)
 
 
 def _forecast(path: Path, recorded: list[Mapping[str, Any]], case: Any, ranks: int) -> Forecast:

@@ -9,9 +9,10 @@ from typing import Any
 from mxpeak.bench.registry import load
 from mxpeak.cli.output import Steady
 from mxpeak.cli.request import Request
-from mxpeak.records import Result
+from mxpeak.configs.run import RunConfig
+from mxpeak.records import Caution, Result, rate_text
 from mxpeak.report.own import OwnReport
-from mxpeak.report.text import cautions, headline, size_text, verdict
+from mxpeak.report.text import cautions, headline, percent, size_text, verdict
 from mxpeak.spans import Step
 from mxpeak.watch.progress import Progress, duration
 
@@ -23,6 +24,22 @@ class PlainProgress(Progress):
         share = step.done_flops / step.total_flops if step.total_flops else 0.0
         left = step.elapsed_s * (1.0 / share - 1.0) if share else 0.0
         return f"{step.label}  {100 * share:3.0f} %  {duration(step.elapsed_s)}  {duration(left)} left"
+
+
+def judge(result: Result, config: RunConfig) -> None:
+    """Call a valid result slow if it is below a floor that was asked for, and say which."""
+    rate, share = result.result.get("rate_flops") or 0.0, result.result.get("fraction_of_limit")
+    said = []
+    if config.min_gflops is not None and rate < 1e9 * config.min_gflops:
+        said.append(f"{rate_text(rate)} is below --min-gflops {config.min_gflops:g}")
+    if config.min_share is not None and (share is None or share < config.min_share):
+        found = "no limit was measured" if share is None else f"{percent(share)} of the limit is"
+        said.append(
+            f"{found}{', so nothing is known of' if share is None else ' below'} --min-share {config.min_share:.0%}"
+        )
+    if said and result.status == "valid":
+        result.status = "slow"
+        result.warnings += [Caution("slow", text) for text in said]
 
 
 @dataclass
@@ -57,6 +74,7 @@ class Display:
                 result.telemetry.setdefault("progress", list(self.progress.samples))
             if self.progress.forecast is not None:
                 result.telemetry["forecast"] = self.progress.forecast.section()
+            judge(result, self.request.config)
             self.results.append(result)
             for text in self._texts if result.status != "aborted" else ():  # those formats know only whole runs
                 text.case(result)
@@ -64,7 +82,7 @@ class Display:
 
     def close(self) -> None:
         """End the reports."""
-        passed, failed = (sum(r.status == status for r in self.results) for status in ("valid", "invalid"))
+        passed, failed = sum(r.passed for r in self.results), sum(r.status == "invalid" for r in self.results)
         for text in self._texts:
             text.footer(passed, failed, self.skipped)
 

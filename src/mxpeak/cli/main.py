@@ -41,7 +41,7 @@ exit codes:
   1      bug
   2      wrong usage, or an impossible configuration
   3      ran, but the validation FAILED; of a scan: some ranks are slow or wrong
-  4      valid, but below --min-gflops
+  4      valid, but below --min-gflops or --min-share
   5      not enough memory or disk, or no such device
   6      stopped by the guard: --target can no longer be reached, a block of an LU is not finite, or a rank has stalled
   128+n  ended by signal n

@@ -27,7 +27,7 @@ from mxpeak.cli.predicted import (
     wrapped,
 )
 from mxpeak.errors import ExitCode, UsageError
-from mxpeak.records import Caution, size_text
+from mxpeak.records import Caution, results_of, size_text
 
 if TYPE_CHECKING:
     from mxpeak.cli.session import Session
@@ -182,12 +182,12 @@ def _last_rate(benchmark: str, ranks: int) -> float | None:
     files = sorted(Path("mxpeak-out").glob("*/result.json"), key=lambda file: file.stat().st_mtime, reverse=True)
     for file in files:
         try:
-            found = json.loads(file.read_text(encoding="utf-8")).get("results", [])
+            found = results_of(json.loads(file.read_text(encoding="utf-8")))
         except (OSError, ValueError):
             continue
         for one in found:
             problem = one.get("problem", {})
-            if one.get("benchmark") == benchmark and one.get("status") == "valid":
+            if one.get("benchmark") == benchmark and one.get("status") in ("valid", "slow"):
                 rate = one.get("result", {}).get("rate_flops")
                 if problem.get("P", 0) * problem.get("Q", 0) == ranks and isinstance(rate, int | float):
                     return float(rate)

@@ -90,6 +90,7 @@ def requests(args: argparse.Namespace, environ: Mapping[str, str]) -> list[Reque
     made = [_without_flops(one) if len(names) > 1 and not one.benchmark.in_flops else one for one in made]
     _check_streams(made[0].output)
     _check_format(args.benchmark, made)
+    _check_floors(made)
     return made
 
 
@@ -213,6 +214,15 @@ def _check_streams(output: OutputConfig) -> None:
         raise UsageError(
             f"--json - and --format {output.format} both write to stdout; type --json FILE, or leave --format out"
         )
+
+
+def _check_floors(made: Sequence[Request]) -> None:
+    """Stop at a share of a limit that is not measured."""
+    for one in made:
+        if one.config.min_share is not None and one.config.warmup == "none":
+            raise UsageError(
+                "--min-share is one of the measured limit, which --warmup none leaves out; leave one of them out"
+            )
 
 
 def _check_format(name: str, made: Sequence[Request]) -> None:

@@ -6,7 +6,19 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from mxpeak.options import Setting, boolean, device, integer, listed, memory_budget, one_of, option, real, stall_limit
+from mxpeak.options import (
+    Setting,
+    boolean,
+    device,
+    integer,
+    listed,
+    memory_budget,
+    one_of,
+    option,
+    real,
+    share,
+    stall_limit,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,6 +113,14 @@ class RunConfig(PlaceConfig):
         help="exit with code 4 if the best rate is below X GFLOP/s",
         metavar="X",
         parse=real(0.0),
+        group="measuring",
+    )
+    min_share: float | None = option(
+        None,
+        "--min-share",
+        help="exit with code 4 if the best share of the measured limit is below X: 80%% or 0.8",
+        metavar="X",
+        parse=share,
         group="measuring",
     )
 

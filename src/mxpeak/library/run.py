@@ -17,7 +17,7 @@ from typing import Any
 from mxpeak.bench.registry import BENCHMARKS
 from mxpeak.errors import MxpeakError, ResourceError, UsageError
 from mxpeak.options import Option, as_text, options
-from mxpeak.records import Result
+from mxpeak.records import Result, results_of
 from mxpeak.runtime.launch import launched
 from mxpeak.runtime.leash import leashed
 
@@ -73,6 +73,11 @@ def norms(**settings: Any) -> Result | list[Result]:
     return _run("norms", settings)
 
 
+def __dir__() -> list[str]:
+    """The benchmarks, and nothing that this module needs for itself."""
+    return [name.replace("-", "_") for name in BENCHMARKS]
+
+
 def __getattr__(name: str) -> Any:
     """A registered benchmark as a function: `triad(n=1000)`."""
     if (benchmark := name.replace("_", "-")) not in BENCHMARKS:
@@ -96,8 +101,8 @@ def _run(benchmark: str, settings: Mapping[str, Any]) -> Result | list[Result]:
         message = err.strip().removeprefix("mxpeak: error: ")
         raise ERRORS.get(code, MxpeakError)(message or f"mxpeak ended with exit code {code}")
     body = json.loads(out)
-    results = [Result.from_dict(one) for one in body.get("results", [body])]
-    return results if "results" in body else results[0]
+    results = [Result.from_dict(one) for one in results_of(body)]
+    return results[0] if "benchmark" in body else results
 
 
 def _output(command: list[str]) -> tuple[str, str, int]:

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from mxpeak.records import figure_text, mark, three_digits
+from mxpeak.records import figure_text, mark, rate_text, results_of, three_digits
 from mxpeak.report.chart import CHART_STYLE
 from mxpeak.report.figure import FIGURE_STYLE
 from mxpeak.report.scaling import study_figures
@@ -45,7 +45,7 @@ BARS, MOST_BARS, LEAST_BARS = 600, 100, 10
 
 def html_report(document: Mapping[str, Any]) -> str:
     """The page of a result file's content, of one result or of several."""
-    results = document.get("results", [document])
+    results = results_of(document)
     title = "mxpeak: " + (", ".join(dict.fromkeys(str(r.get("benchmark")) for r in results)) or "no results")
     head = [f"<h1>{_text(title)}</h1>", _scoreboard(results), _study(document.get("study") or {})]
     bars = max(LEAST_BARS, min(MOST_BARS, BARS // max(1, len(results))))

@@ -92,7 +92,7 @@ def rules_text(result: Result) -> str:
 
 def share_text(result: Result) -> str:
     """The share of the limit that was measured in the same process; empty where none was."""
-    return _percent(result.result.get("fraction_of_limit"))
+    return percent(result.result.get("fraction_of_limit"))
 
 
 def phase_table(result: Result) -> str:
@@ -112,13 +112,13 @@ def phase_table(result: Result) -> str:
                 name,
                 three_digits(time_s),
                 three_digits(phase.get("max_s")),
-                _percent(time_s / total) if total else "",
+                percent(time_s / total) if total else "",
                 _phase_rate(phase),
                 str(phase.get("calls", "")),
             ]
         )
     if any(phase.get("share_of_limit") is not None for _, phase in phases):
-        for row, cell in zip(rows, ["of limit", *(_percent(phase.get("share_of_limit")) for _, phase in phases)]):
+        for row, cell in zip(rows, ["of limit", *(percent(phase.get("share_of_limit")) for _, phase in phases)]):
             row.append(cell)
     return _table(rows) if phases else ""
 
@@ -129,7 +129,8 @@ def motif_table(result: Result) -> str:
     return _table(rows) if rows else ""
 
 
-def _percent(share: float | None) -> str:
+def percent(share: float | None) -> str:
+    """A share as people read it; empty where it is not known."""
     return "" if share is None else f"{three_digits(100 * share)} %"
 
 
