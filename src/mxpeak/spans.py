@@ -305,6 +305,10 @@ class Spans:
         for observer in self.observers:
             observer.start(label, total_flops)
 
+    def expect(self, total_flops: float) -> None:
+        """The computation turns out to be of so many flops."""
+        self._total_flops = total_flops
+
     def step(self, index: int, count: int, done_flops: float) -> None:
         """Step `index` of `count` has been begun: tell the observers of those that are done, and keep their times.
 

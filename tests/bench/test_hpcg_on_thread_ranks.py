@@ -438,6 +438,8 @@ def test_progress_is_shown_of_every_phase() -> None:
 
     seen = Seen()
     run(observers=[seen])
-    assert seen.labels == ["reference", "sell: convergence", "sell: sets"]
-    assert seen.last["reference"] == (50, 50)
-    assert seen.last["sell: sets"][0] == seen.last["sell: sets"][1]
+    first, second, third = seen.labels
+    assert first == "phase 1 of 3: reference"
+    assert (second, third) == ("phase 2 of 3: sell: convergence", "phase 3 of 3: sell: sets")
+    assert seen.last[first] == (50, 50)
+    assert seen.last[third][0] == seen.last[third][1]

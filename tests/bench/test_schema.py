@@ -12,8 +12,10 @@ import jsonschema
 import pytest
 
 from mxpeak.records import Caution, Result, document
+from mxpeak.report.columns import folded
 from mxpeak.report.html import html_report
-from mxpeak.report.text import cautions, phase_table, scoreboard, verdict
+from mxpeak.report.scoreboard import scoreboard, sweep
+from mxpeak.report.text import cautions, phase_table, verdict
 from tests.support.result_file import SCHEMA, VALIDATOR
 
 
@@ -256,11 +258,11 @@ def test_a_run_that_is_invalid_for_another_reason_does_not_call_a_small_residual
     assert "0.0321 < threshold 16.0" in verdict(mxp_result(status="invalid"))
 
 
-def test_the_scoreboard_shows_rules_where_a_benchmark_has_some():
-    rows = scoreboard([hpl_result(), mxp_result(), mxp_result(rules=BROKEN)]).splitlines()
+def test_a_sweep_shows_rules_where_a_benchmark_has_some():
+    rows = sweep([hpl_result(), mxp_result(), mxp_result(rules=BROKEN)]).splitlines()
     assert [row.split("PASSED")[-1].strip() for row in rows[1:]] == ["", "ADMISSIBLE", "NOT ADMISSIBLE"]
     assert "rules" in rows[0]
-    assert "rules" not in scoreboard([hpl_result()])
+    assert "rules" not in sweep([hpl_result()])
 
 
 def test_the_page_draws_the_history_and_names_the_broken_rules():
@@ -294,12 +296,73 @@ def test_verbose_adds_the_phases_the_longest_first():
     assert verdict(hpl_result(), verbose=True).endswith(table)
 
 
-def test_the_scoreboard_has_a_row_a_result():
-    rows = scoreboard([hpl_result(), hpl_result(status="invalid")]).splitlines()
-    assert len(rows) == 3
-    assert rows[1].endswith("PASSED")
-    assert rows[2].endswith("FAILED")
-    assert "\x1b[" in scoreboard([hpl_result()], color=True)
+SHORT = {"admissible": False, "violations": [{"rule": "time", "text": "1 s"}, {"rule": "memory", "text": "1 %"}]}
+
+
+def test_the_scoreboard_has_a_row_a_result_and_says_what_is_wrong_with_which():
+    results = [hpl_result(), mxp_result(status="invalid"), mxp_result(rules=SHORT), mxp_result(rules=BROKEN)]
+    results[0].result["rate_flops"] = 71.2e9
+    _, _, *rows, verdict, of_lists, short, page = scoreboard(results, page="out/report.html").splitlines()
+    assert [row.split("GFLOP/s ")[-1].split()[0] for row in rows] == ["ok", "FAILED", "ok", "ok"]
+    assert rows[2].endswith(" ok   2.0 × hpl")
+    assert verdict == "3 of 4 valid; FAILED: hpl-mxp."
+    assert of_lists == "hpl-mxp: not for the list: lu-needed."
+    assert short == "hpl-mxp: too short for the list."
+    assert page == "Page to share: out/report.html"
+    assert max(map(len, [*rows, verdict])) <= 80
+    assert "\x1b[31mFAILED" in scoreboard(results, color=True)
+
+
+def test_what_is_only_too_short_is_no_fault():
+    assert verdict(mxp_result(rules=SHORT)).splitlines()[0].endswith("  too short for the list")
+    assert "NOT" not in verdict(mxp_result(rules=SHORT)).splitlines()[0]
+
+
+def case(nb: int, bcast: str, rate: float, status: str = "valid") -> Result:
+    problem = {"n": 400, "nb": nb, "P": 1, "Q": 1, "bcast": bcast}
+    argv = ["run", "hpl", "-N", "400", "--nb", "64,128", "--bcast=1ringM,long", "--json", "x", "-v"]
+    return hpl_result(problem=problem, status=status, run={"argv": argv}, result={"rate_flops": rate, "time_s": 1.0})
+
+
+def test_a_sweep_has_a_column_an_option_marks_the_best_and_says_how_to_repeat_it():
+    cases = [
+        case(64, "1ringM", 1e9),
+        case(64, "long", 3e9),
+        case(128, "1ringM", 2e9),
+        case(128, "long", 9e9, "invalid"),
+    ]
+    head, *rows, best = sweep(cases).splitlines()
+    assert head.split()[:2] == ["nb", "bcast"]
+    assert [row.split()[:2] for row in rows] == [["64", "1ringM"], ["64", "long"], ["128", "1ringM"], ["128", "long"]]
+    assert [row.endswith("*") for row in rows] == [False, True, False, False]
+    assert best == "  * best: mxpeak run hpl -N 400 -v --nb 64 --bcast long"
+    narrow = sweep(cases, width=50)
+    assert "residual" not in narrow
+    assert max(map(len, narrow.splitlines()[:-1])) <= 50
+
+
+def test_phases_stand_under_those_that_they_are_part_of():
+    phases = {name: {"time_s": t} for name, t in (("rfact", 1.0), ("gemm", 3.0), ("update", 4.0), ("pfact", 0.5))}
+    rows = phase_table(hpl_result(phases=phases)).splitlines()[1:]
+    assert [row.rstrip()[: len(row) - len(row.lstrip()) + 6].rstrip() for row in rows] == [
+        "  update", "    gemm", "  rfact", "    pfact",
+    ]  # fmt: skip
+
+
+def test_repeats_are_told_by_best_median_and_spread():
+    repeated = hpl_result(samples_s=[1.0, 1.2, 1.1], config={"repeat": {"value": 3, "origin": "flag"}})
+    assert "  3 runs: best 1.00 s, median 1.10 s, spread 18.2 %" in verdict(repeated)
+    assert "runs: best" not in verdict(hpl_result())
+
+
+def test_long_lines_go_on_below_between_words():
+    text = folded("  mixed 2382 iterations to 9.90e-10, double 2305: penalty 0.968; max |x - 1| 3.00e-09\n", 40)
+    assert max(map(len, text.splitlines())) <= 40
+    assert (
+        " ".join(text.split()) == "mixed 2382 iterations to 9.90e-10, double 2305: penalty 0.968; max |x - 1| 3.00e-09"
+    )
+    row = "  phase     mean s     max s    share           rate  calls  of limit\n"
+    assert folded(row, 40) == row, "a table's row has columns"
 
 
 def test_warnings_come_with_their_hint():

@@ -132,8 +132,12 @@ def test_quiet_is_one_line_a_result(bench: Bench, capsys: pytest.CaptureFixture[
 
 
 def test_several_results_end_in_a_scoreboard(bench: Bench, capsys: pytest.CaptureFixture[str]):
-    assert cli.main(["run", "hpl", "-N", "1000,2000"]) == 0
-    assert "N=2000 NB=192 1x1" in capsys.readouterr().out
+    bench.outcome = lambda case: hpl_result(case, rate_flops=1e6 * case.n)
+    assert cli.main(["run", "hpl", "-N", "1000,2000", "--nb", "64"]) == 0
+    rows = capsys.readouterr().out.split("\n\n")[1].splitlines()
+    assert [row.split()[0] for row in rows] == ["n", "1000", "2000", "*"]
+    assert rows[2].endswith("PASSED *")
+    assert rows[3].startswith("  * best: mxpeak run hpl") or rows[3].startswith("  * best: mxpeak ")
 
 
 def test_json_on_stdout_is_alone_there(bench: Bench, capsys: pytest.CaptureFixture[str]):

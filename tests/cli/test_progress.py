@@ -32,7 +32,9 @@ def shown(seconds: float, mode: str = "auto", steps: int = 1000) -> list[str]:
 
 
 def test_a_plain_line_says_share_time_rates_and_what_is_left():
-    assert shown(100.0)[3] == "hpl   20 %  20.0 s  now 10.0 GFLOP/s  overall 10.0 GFLOP/s  1 min 20 s left"
+    assert shown(100.0)[3] == (
+        "hpl   20 %  1 min 20 s left  now 10.0 GFLOP/s  mean 10.0 GFLOP/s  20.0 s of ~1 min 40 s"
+    )
 
 
 def test_plain_lines_come_every_five_percent():
@@ -68,6 +70,28 @@ def test_a_terminal_gets_one_live_line_that_is_gone_in_the_end():
     text = stream.getvalue()
     assert "GFLOP/s" in text
     assert text.endswith("\x1b[2K") or text.rstrip().endswith("\x1b[?25h") or "\x1b[2K" in text.split("GFLOP/s")[-1]
+
+
+@pytest.mark.parametrize("columns", [40, 80, 200])
+def test_a_live_line_fits_and_keeps_the_time_that_is_left(columns: int, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    progress = Progress(Terminal(), {"TERM": "xterm"})
+    line = progress._line(Step("phase 3 of 5: rows: sets", 1, 4, 2.5e11, 1e12, 25.0))
+    assert len(line) < columns
+    assert "1 min 15 s left" in line
+    assert ("25.0 s of ~1 min 40 s" in line) == (columns == 200)
+    progress.close()
+
+
+def test_samples_are_kept_by_phase():
+    progress = Progress(io.StringIO(), {}, "never")
+    for label, seconds in (("sets", 50.0), ("double", 5.0)):
+        progress.start(label, 1e12)
+        progress.step(Step(label, 1, 1, 1e12, 1e12, seconds))
+        progress.finish(label, seconds)
+    assert progress.samples_of("sets") == [(50.0, 1e12)]
+    assert progress.samples_of(None) == progress.samples_of("double") == [(5.0, 1e12)]
+    assert progress.samples_of("another") == []
 
 
 def test_a_run_that_breaks_off_gives_the_terminal_its_cursor_back():

@@ -94,6 +94,12 @@ class Bench(Generic[AnyConfig]):
             follow(spans)
         return spans
 
+    def doing(self, text: str) -> None:
+        """Tell those who look on what is done beside the computations that they watch."""
+        for observer in self.observers:
+            if (hear := getattr(observer, "doing", None)) is not None:
+                hear(text)
+
     def stoppable(self, spans: Spans, comm: Communicator) -> Spans:
         """The same spans, at whose steps the ranks of comm leave together if those who look on say so."""
         spans.look = asked(comm, self._told.get("stop", lambda: None))

@@ -275,6 +275,7 @@ def _result(problem: Problem[AnyCase, AnySolve], bench: LuBench, case: AnyCase, 
         return min(one.time_s for one in solves)
 
     try:
+        bench.doing(f"N={case.n}: measuring the limit, generating the matrix")
         limit = bench.limits(case, problem.precision(case), solve_all)
     except StoppedError as stop:
         known = bench.aborted(str(stop))

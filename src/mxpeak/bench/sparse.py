@@ -132,6 +132,13 @@ class SparseBench(Bench[AnySparse]):
         super().__init__(*shared)
         self.spans = self.new_spans()
         self.cautions: list[Caution] = []
+        self.parts: Sequence[str] = ()
+
+    def label(self, part: str) -> str:
+        """What a part of the run is called while it is watched: its number among all of them comes first."""
+        if part not in self.parts:
+            return part
+        return f"phase {self.parts.index(part) + 1} of {len(self.parts)}: {part}"
 
     def begin(self, case: Any) -> None:
         """A case begins; all of it has the same spans."""

@@ -11,19 +11,19 @@ from mxpeak.cli.output import Steady
 from mxpeak.cli.request import Request
 from mxpeak.configs.run import RunConfig
 from mxpeak.records import Caution, Result, rate_text
+from mxpeak.report.columns import folded
+from mxpeak.report.lines import case_text
 from mxpeak.report.own import OwnReport
-from mxpeak.report.text import cautions, headline, percent, size_text, verdict
+from mxpeak.report.text import cautions, headline, painted, percent, verdict
 from mxpeak.spans import Step
-from mxpeak.watch.progress import Progress, duration
+from mxpeak.watch.progress import Progress, how_far, since
 
 
 class PlainProgress(Progress):
     """Progress of work that is not counted in flops: how far, and how long still."""
 
-    def _line(self, step: Step) -> str:
-        share = step.done_flops / step.total_flops if step.total_flops else 0.0
-        left = step.elapsed_s * (1.0 / share - 1.0) if share else 0.0
-        return f"{step.label}  {100 * share:3.0f} %  {duration(step.elapsed_s)}  {duration(left)} left"
+    def _parts(self, step: Step) -> list[str]:
+        return [*how_far(step), since(step)]
 
 
 def judge(result: Result, config: RunConfig) -> None:
@@ -52,6 +52,8 @@ class Display:
     stdout: Steady
     stderr: Steady
     color: bool
+    width: int | None = None  # of the terminal; None: lines are not folded
+    rows_only: bool = False  # the scoreboard alone shows results
     results: list[Result] = field(default_factory=list)
     skipped: int = 0
     _warned: set[str] = field(default_factory=set)
@@ -71,7 +73,8 @@ class Display:
             self._skip(case)
         else:
             if self.request.benchmark.in_flops:
-                result.telemetry.setdefault("progress", list(self.progress.samples))
+                label = result.telemetry.get("computation")  # the one that the rate is of
+                result.telemetry.setdefault("progress", self.progress.samples_of(label))
             if self.progress.forecast is not None:
                 result.telemetry["forecast"] = self.progress.forecast.section()
             judge(result, self.request.config)
@@ -111,10 +114,10 @@ class Display:
 
     def _show(self, result: Result) -> None:
         output = self.request.output
-        if output.json != "-" and self.request.stdout_format == "text":
-            one_line = f"{headline(result, color=self.color)}  {size_text(result)}\n"
-            full = verdict(result, verbose=output.verbose, color=self.color)
-            self.stdout.say(one_line if output.quiet else full)
+        if output.json != "-" and self.request.stdout_format == "text" and not self.rows_only:
+            one_line = f"{headline(result)}  {case_text(result)}\n"
+            text = one_line if output.quiet else folded(verdict(result, verbose=output.verbose), self.width)
+            self.stdout.say(text.replace(result.mark, painted(result.mark, self.color), 1))
         if not output.quiet and not output.verbose and result.problem.get("node_grid"):
             self._once(result.launch["grid"])  # ranks were remapped: show where they went
         if not output.quiet:

@@ -31,6 +31,7 @@ class Request:
     output: OutputConfig
     from_dat: bool
     begun: datetime
+    among: bool = False  # one of all benchmarks
     notes: list[str] = field(default_factory=list)
     of_ranks: int | None = None  # in a series over counts of ranks: this one's
 
@@ -91,7 +92,7 @@ def requests(args: argparse.Namespace, environ: Mapping[str, str]) -> list[Reque
     _check_streams(made[0].output)
     _check_format(args.benchmark, made)
     _check_floors(made)
-    return made
+    return [replace(one, among=args.benchmark == "all") for one in made]
 
 
 def check_variables(environ: Mapping[str, str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import sys
 from collections.abc import Mapping
 from contextlib import closing
@@ -222,10 +223,12 @@ def _run_one(
 
     output = request.output
     color = output.color == "always" or (output.color == "auto" and is_terminal(sys.stdout, os.environ))
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     mode = "never" if output.quiet or session.rank != 0 else output.progress
     kind = Progress if request.benchmark.in_flops else PlainProgress
     progress = kind(sys.stderr, os.environ, mode)
-    display = Display(request, comm.size, progress, stdout, stderr, color)
+    rows_only = request.among and not output.verbose
+    display = Display(request, comm.size, progress, stdout, stderr, color, width, rows_only)
     displays.append(display)
     watched = onlookers.of_benchmark(request, progress, _simulated(request, comm, session))
 
@@ -238,7 +241,7 @@ def _run_one(
         if not output.quiet:
             for line in request.notes:
                 session.say(f"note: {line}")
-        if not output.quiet and hasattr(module, "forewarnings"):  # of rules that the run will break
+        if not output.quiet and not rows_only and hasattr(module, "forewarnings"):  # of rules that the run will break
             for line in module.forewarnings(request.config, comm):
                 session.say(f"note: {line}")
         with closing(progress), stalls_noticed(stall_limits(request.config.watchdog), session) as follow:
@@ -282,7 +285,6 @@ def _worst(codes: list[int]) -> int:
 def _finish(name: str, displays: list[Display], folders: list[Folder], session: Session, stdout: Steady) -> int:
     """Show the whole and write the files; what cannot be written is said, and stands on stdout all the same."""
     from mxpeak.report.html import html_report
-    from mxpeak.report.text import scoreboard
 
     results = [r for display in displays for r in display.results]
     if not results and not any(display.skipped for display in displays):
@@ -293,8 +295,8 @@ def _finish(name: str, displays: list[Display], folders: list[Folder], session: 
     body = document(results, several=name == "all" or cases > 1) | _study(displays)
     if output.json == "-":
         stdout.say(to_json(body))
-    elif displays[0].request.stdout_format == "text" and "results" in body and not output.quiet:
-        stdout.say("\n" + scoreboard(results, color=displays[0].color))
+    elif displays[0].request.stdout_format == "text" and not output.quiet and (name == "all" or cases > 1):
+        stdout.say(_overview(name, results, displays, folders[0]))
         if "study" in body:
             from mxpeak.report.scaling import study_table
 
@@ -317,16 +319,32 @@ def _study(displays: list[Display]) -> dict[str, Any]:
     return {"study": section(request, runs)}
 
 
+def _overview(name: str, results: list[Result], displays: list[Display], folder: Folder) -> str:
+    """All results at one glance: a scoreboard of benchmarks, or the table of a sweep."""
+    from mxpeak.report.scoreboard import scoreboard, sweep
+    from mxpeak.watch.progress import duration
+
+    shown = displays[0]
+    if name != "all":
+        return "\n" + sweep(results, color=shown.color, width=shown.width)
+    begun = min((r.run.get("start_unix") or 0.0 for r in results), default=0.0)
+    ended = max((r.run.get("end_unix") or 0.0 for r in results), default=0.0)
+    sizes = ", ".join(["quick sizes"] * shown.request.config.quick + [duration(ended - begun)])
+    return ("" if shown.rows_only else "\n") + scoreboard(
+        results, color=shown.color, page=str(folder.path / PAGE), sizes=sizes
+    )
+
+
 def _traces(displays: list[Display]) -> dict[str, list[tuple[str, list[Any]]]]:
     """The timelines of the cases, by the files that they go to; they are no part of the result file."""
-    from mxpeak.report.text import size_text
+    from mxpeak.report.lines import case_text
 
     found: dict[str, list[tuple[str, list[Any]]]] = {}
     for display in displays:
         for result in display.results:
             events = result.telemetry.pop("trace", None)
             if display.request.config.trace is not None and events is not None:
-                title = f"{result.benchmark} {size_text(result)}"
+                title = f"{result.benchmark} {case_text(result)}"
                 found.setdefault(display.request.config.trace, []).append((title, events))
     return found
 

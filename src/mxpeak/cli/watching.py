@@ -17,7 +17,7 @@ from mxpeak.comm.base import awaited, waits_for
 from mxpeak.configs.run import OutputConfig
 from mxpeak.errors import ExitCode, MxpeakError
 from mxpeak.records import Result
-from mxpeak.report.text import size_text
+from mxpeak.report.lines import case_text
 from mxpeak.spans import Observer, Spans
 from mxpeak.watch.events import SCHEMA, EventLog
 from mxpeak.watch.forecast import Forecast
@@ -55,7 +55,7 @@ class Onlookers:
         if self.log:
             self.log.write("case skipped") if result is None else self.log.write("case finished", **_told(result))
         if self.metrics and result is not None:
-            self.metrics.case(result, size_text(result))
+            self.metrics.case(result, case_text(result))
 
     def trouble(self, session: Session) -> int:
         """The exit code of files that could not be written, once that has been said."""
@@ -152,7 +152,7 @@ def _told(result: Result) -> dict[str, Any]:
     checks = ("passed", "residual", "threshold", "iterations")
     return {
         "benchmark": result.benchmark,
-        "case": size_text(result),
+        "case": case_text(result),
         "status": result.status,
         "result": {key: result.result[key] for key in figures if key in result.result},
         "validation": {key: result.validation.get(key) for key in checks},

@@ -11,13 +11,12 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from mxpeak.records import figure_text, mark, rate_text, results_of, three_digits
+from mxpeak.records import Result, figure_text, mark, results_of, three_digits
 from mxpeak.report.chart import CHART_STYLE
 from mxpeak.report.figure import FIGURE_STYLE
+from mxpeak.report.lines import case_text, lines_of
 from mxpeak.report.scaling import study_figures
-from mxpeak.report.sparse_text import SPARSE, check_lines, figure_lines, memory_text, motif_rows, sparse_case_text
 from mxpeak.report.steps import rate_figure, steps_figure
-from mxpeak.report.text import norms_case_text
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1b1f24; --paper: #fff; --faint: #6a737d; --line: #d8dee4; --bar: #3b7ddd;
@@ -86,7 +85,7 @@ def _scoreboard(results: Sequence[Mapping[str, Any]]) -> str:
         "<th>rules</th></tr>"
     )
     rows = [
-        f"<tr><td>{_text(r.get('benchmark'))}</td><td>{_text(_size(_part(r, 'problem')))}</td>"
+        f"<tr><td>{_text(r.get('benchmark'))}</td><td>{_text(_size(r))}</td>"
         f'<td class="number">{_text(figure_text(_part(r, "result")))}</td>'
         f'<td class="number">{_share(r)}</td>'
         f'<td class="number">{three_digits(_part(r, "result").get("time_s"))} s</td><td>{_mark(r)}</td>'
@@ -106,7 +105,7 @@ def _study(study: Mapping[str, Any]) -> str:
 
 def _section(result: Mapping[str, Any], bars: int) -> str:
     """All about one result; a figure of its steps has at most so many bars."""
-    problem, steps = _part(result, "problem"), _part(_part(result, "telemetry"), "steps")
+    steps = _part(_part(result, "telemetry"), "steps")
     config = [(name, *_setting(value)) for name, value in _part(result, "config").items()]
     parts = [
         f"<h2>{_text(result.get('benchmark'))} {_mark(result)}</h2>",
@@ -114,12 +113,12 @@ def _section(result: Mapping[str, Any], bars: int) -> str:
         f'<p class="faint">{_text(_limit(result))}</p>',
         *(f"<p>{_text(line)}</p>" for line in _found(result)),
         _rules(_part(result, "rules")),
-        f"<p>{_text(_size(problem))}{_text(_memory(problem))}</p>",
+        f"<p>{_text(_size(result))}{_text(_memory(result))}</p>",
         _warnings(result.get("warnings") or []),
         _titled("Where the time went", _phase_bars(_part(result, "phases"))),
         _titled("Mixed against double, by motif", _motifs(result)),
         _titled("Where each step's time went", steps_figure(str(result.get("benchmark")), steps, bars)),
-        _titled("Rate over the run", rate_figure(_part(result, "telemetry"))),
+        _titled("Rate over the run", rate_figure(_part(result, "telemetry"), _bound(result))),
         _history(result),
         _titled("Configuration", _table(("setting", "value", "from"), config)),
         *(
@@ -130,22 +129,22 @@ def _section(result: Mapping[str, Any], bars: int) -> str:
     return "\n".join(part for part in parts if part)
 
 
-def _size(problem: Mapping[str, Any]) -> str:
+def _read(result: Mapping[str, Any]) -> Result:
+    """A result as it was written, whatever an old file left out."""
+    return Result.from_dict({"benchmark": "", "status": "", **result})
+
+
+def _size(result: Mapping[str, Any]) -> str:
     """The size of a case in one line."""
-    if "structure" in problem:
-        return norms_case_text(problem)
-    if "levels" in problem:
-        return sparse_case_text(problem)
-    names = {"n": "N", "nb": "NB"}
-    parts = [f"{shown} {problem[name]}" for name, shown in names.items() if name in problem]
-    parts += [f"grid {problem['P']}x{problem['Q']}"] if {"P", "Q"} <= set(problem) else []
-    return ", ".join([*parts, *([str(problem["variant"])] if "variant" in problem else [])])
+    return case_text(_read(result))
 
 
-def _memory(problem: Mapping[str, Any]) -> str:
+def _memory(result: Mapping[str, Any]) -> str:
+    problem = _part(result, "problem")
     memory = problem.get("memory_bytes") or {}
     if not isinstance(memory, Mapping) or "matrix" not in memory:
-        return f"; {text}" if isinstance(memory, Mapping) and (text := memory_text(problem)) else ""
+        text = lines_of(str(result.get("benchmark"))).memory(problem) if isinstance(memory, Mapping) else ""
+        return f"; {text}" if text else ""
     return (
         f"; matrix {three_digits(memory['matrix'] / 2**30)} GiB of {three_digits(memory['total'] / 2**30)} GiB in all"
     )
@@ -164,24 +163,7 @@ def _limit(result: Mapping[str, Any]) -> str:
 
 def _found(result: Mapping[str, Any]) -> list[str]:
     """What the validation found, and the other rates where a benchmark has some."""
-    benchmark, validation = str(result.get("benchmark")), _part(result, "validation")
-    if benchmark not in SPARSE:
-        return [_validation(result)]
-    return [*check_lines(benchmark, validation), *figure_lines(benchmark, _part(result, "result"), verbose=True)]
-
-
-def _validation(result: Mapping[str, Any]) -> str:
-    validation = _part(result, "validation")
-    residual, threshold = validation.get("residual"), validation.get("threshold")
-    text = f"scaled residual {three_digits(residual)}, threshold {three_digits(threshold)}: {validation.get('formula')}"
-    if (norm := validation.get("value", validation.get("values"))) is not None:
-        text += f"; found {norm}, expected {validation.get('expected')}"
-    if (steps := validation.get("iterations")) is not None:
-        text += f"; {steps} {'step' if steps == 1 else 'steps'} of refinement"
-    if proof := validation.get("lu_proof"):
-        error, bound = three_digits(proof.get("error")), three_digits(proof.get("bound"))
-        text += f"; the LU is {'proven' if proof.get('passed') else 'NOT proven'}: error {error}, bound {bound}"
-    return text
+    return lines_of(str(result.get("benchmark"))).found(_read(result))
 
 
 def _admissible(result: Mapping[str, Any]) -> str:
@@ -241,13 +223,19 @@ def _phase_bars(phases: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def _motifs(result: Mapping[str, Any]) -> str:
-    head, *rows = motif_rows(_part(result, "result"), _part(result, "phases")) or [()]
+    head, *rows = lines_of(str(result.get("benchmark"))).motifs(_read(result)) or [()]
     return _table(head, rows)
 
 
+def _bound(result: Mapping[str, Any]) -> float | None:
+    """The rate that a run could reach at most, where that is known."""
+    figures = _part(result, "result")
+    rate, share = figures.get("rate_flops"), figures.get("fraction_of_limit")
+    return rate / share if rate and share and "rate_flops" in (figures.get("limit") or {}) else None
+
+
 def _history(result: Mapping[str, Any]) -> str:
-    sparse = result.get("benchmark") in SPARSE
-    name, of = ("Residual", "the validation") if sparse else ("Backward error", "refinement")
+    name, of = lines_of(str(result.get("benchmark"))).history
     return _titled(f"{name} by step of {of}", _history_curve(name, _part(result, "validation")))
 
 

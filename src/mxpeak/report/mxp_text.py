@@ -12,8 +12,8 @@ from typing import Any
 from mxpeak.precision import precision
 from mxpeak.records import Result
 from mxpeak.report.hpl_text import EPSILON
+from mxpeak.report.lu_text import depth_text
 from mxpeak.report.own import OwnReport
-from mxpeak.report.text import depth_text
 
 BANNER = " ****** HPL MxP Result    ****** \n"
 DOTS = "    . . . . . . . . . . . . . . . . .          ="

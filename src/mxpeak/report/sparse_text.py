@@ -2,17 +2,84 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
-from mxpeak.records import rate_text, size_text, three_digits
+from mxpeak.records import Result, rate_text, size_text, three_digits
+from mxpeak.report.lines import Lines
 
-#: The benchmarks that solve the 27-point problem, or a sparse matrix of one's own.
-SPARSE = ("hpg-mxp", "hpcg")
 #: The motifs that the time and the flops of HPG-MxP are told by.
 MOTIFS = ("gs", "spmv", "ortho", "restriction", "prolongation", "update")
 
 Section = Mapping[str, Any]
+
+
+class SparseLines(Lines, ABC):
+    """What HPG-MxP and HPCG both say of a result."""
+
+    def case(self, problem: Section) -> str:
+        """See `sparse_case_text`."""
+        return sparse_case_text(problem)
+
+    def about(self, result: Result, *, verbose: bool) -> list[str]:
+        """How accurate, how large, what mixed gains; if `verbose`, memory, and the rate in other countings."""
+        return [
+            *self.checks(result.validation),
+            problem_text(result.problem, result.result.get("time_s")),
+            memory_text(result.problem) if verbose else "",
+            *self.figures(result.result, verbose=verbose),
+        ]
+
+    def found(self, result: Result) -> list[str]:
+        """What the validation found, and the other rates."""
+        return [*self.checks(result.validation), *self.figures(result.result, verbose=True)]
+
+    def motifs(self, result: Result) -> list[tuple[str, ...]]:
+        """See `motif_rows`."""
+        return motif_rows(result.result, result.phases)
+
+    def memory(self, problem: Section) -> str:
+        """See `memory_text`."""
+        return memory_text(problem)
+
+    @abstractmethod
+    def checks(self, check: Section) -> list[str]:
+        """What the validation found."""
+
+    @abstractmethod
+    def figures(self, figures: Section, *, verbose: bool) -> list[str]:
+        """The rate in other countings and forms."""
+
+
+class HpgMxpLines(SparseLines):
+    """What HPG-MxP says of a result."""
+
+    def checks(self, check: Section) -> list[str]:
+        """Both solvers and the penalty."""
+        return [_solvers(check)]
+
+    def figures(self, figures: Section, *, verbose: bool) -> list[str]:
+        """What mixed gains over double; if `verbose`, what of it is precision, both countings, other storages."""
+        more = [_between(figures), _countings(figures), *_beside(figures)] if verbose else []
+        return [line for line in (_speedup(figures), *more) if line]
+
+    def beside(self, result: Result, others: Mapping[str, float]) -> str:
+        """How much faster than double precision."""
+        speedup = result.result.get("speedup")
+        return "" if speedup is None else f"{speedup:.1f} × double"
+
+
+class HpcgLines(SparseLines):
+    """What HPCG says of a result."""
+
+    def checks(self, check: Section) -> list[str]:
+        """The residual, and HPCG's tests."""
+        return [_cg_sets(check), _tests(check)]
+
+    def figures(self, figures: Section, *, verbose: bool) -> list[str]:
+        """If `verbose`, the other ratings, and the rates of other storages."""
+        return [line for line in (_ratings(figures), *_beside(figures)) if line] if verbose else []
 
 
 # --- what was solved --------------------------------------------------------------------------------------------
@@ -84,11 +151,6 @@ def _choices(problem: Section) -> list[str]:
 # --- how well ---------------------------------------------------------------------------------------------------
 
 
-def check_lines(benchmark: str, check: Section) -> list[str]:
-    """What the validation found: of HPG-MxP both solvers and the penalty, of HPCG the residual and its tests."""
-    return [_solvers(check)] if benchmark == "hpg-mxp" else [_cg_sets(check), _tests(check)]
-
-
 def _solvers(check: Section) -> str:
     """Iterations of both solvers, and what becomes of the rate: penalty = min(1, n_d / n_ir)."""
     text = (
@@ -145,15 +207,6 @@ def _count(value: int | None) -> str:
 
 
 # --- how fast ---------------------------------------------------------------------------------------------------
-
-
-def figure_lines(benchmark: str, figures: Section, *, verbose: bool) -> list[str]:
-    """What mixed gains over double; if `verbose`, the rates in other countings and forms, and of other storages."""
-    lines = [_speedup(figures)] if benchmark == "hpg-mxp" else []
-    if verbose:
-        lines += [_between(figures), _countings(figures)] if benchmark == "hpg-mxp" else [_ratings(figures)]
-        lines += _beside(figures)
-    return [line for line in lines if line]
 
 
 def motif_rows(figures: Section, phases: Mapping[str, Section]) -> list[tuple[str, ...]]:

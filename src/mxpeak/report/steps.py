@@ -73,8 +73,8 @@ def _outside(index: Sequence[int], rows: Sequence[tuple[int, int]], phases: Mapp
     return f"; after the last one: {', '.join(parts)}" if parts else ""
 
 
-def rate_figure(telemetry: Mapping[str, Any]) -> str:
-    """The rate from sample to sample and on the whole, over the share of the work, before what was forecast."""
+def rate_figure(telemetry: Mapping[str, Any], limit: float | None) -> str:
+    """The rate from sample to sample and on the whole, over the share of the work, before its forecast and limit."""
     samples = [(float(s), float(done)) for s, done in telemetry.get("progress") or [] if s > 0 and done > 0]
     if len(samples) < 2:
         return ""
@@ -87,18 +87,19 @@ def rate_figure(telemetry: Mapping[str, Any]) -> str:
     ]
     now = [(b[1], (b[1] - a[1]) / (b[0] - a[0])) for a, b in zip([(0.0, 0.0), *samples], samples) if b[0] > a[0]]
     overall, likely = ([(done, done / s) for s, done in points] for points in (samples, expected))
-    scale, unit = unit_of([rate for _, rate in (*now, *overall, *likely)], "flop/s")
+    scale, unit = unit_of([rate for _, rate in (*bound, *now, *overall, *likely)], "flop/s")
     source = {"baseline": "of the baseline", "simulated": "simulated"}.get(str(forecast.get("source")), "")
-    named = [(f"overall, {source}", likely), ("now", now), ("overall", overall)]
+    bound = [(0.0, limit), (total, limit)] if limit else []
+    named = [("limit", bound), (f"overall, {source}", likely), ("now", now), ("overall", overall)]
     series = [
         Curve(
             name,
             [(100 * done / total, scale * rate) for done, rate in points],
             [f"{100 * done / total:.0f} % of the work: {name} {rate_text(rate)}" for done, rate in points],
             colour=colour,
-            dashed=colour == 1,
+            dashed=colour in (1, 3),
         )
-        for colour, (name, points) in zip((1, 5, 0), named)
+        for colour, (name, points) in zip((3, 1, 5, 0), named)
         if points
     ]
     x = Axis(0.0, 100.0, [(float(at), f"{at}") for at in range(0, 101, 20)])

@@ -1,20 +1,14 @@
-"""What a person reads: the verdict of one result, the scoreboard of several, warnings with their fixes."""
+"""What a person reads of one result: headline, verdict, phases, warnings with their fixes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from statistics import median
 from typing import Any
 
 from mxpeak.records import Caution, Result, bytes_rate_text, figure_text, rate_text, three_digits
-from mxpeak.report.sparse_text import (
-    SPARSE,
-    check_lines,
-    figure_lines,
-    memory_text,
-    motif_rows,
-    problem_text,
-    sparse_case_text,
-)
+from mxpeak.report.columns import table
+from mxpeak.report.lines import lines_of
 
 GREEN, RED, BOLD, PLAIN = "\x1b[32m", "\x1b[31m", "\x1b[1m", "\x1b[0m"
 
@@ -23,17 +17,28 @@ def verdict(result: Result, *, verbose: bool = False, color: bool = False) -> st
     """Did it pass, how fast, what share of the limit, how accurate; if `verbose`, where the time went, and who ran."""
     if "aborted" in result.telemetry:
         return f"{headline(result, color=color)}\n{_how_far(result)}"
-    about = _sparse_lines(result, verbose=verbose) if result.benchmark in SPARSE else _dense_lines(result)
+    about = lines_of(result.benchmark).about(result, verbose=verbose)
     lines = [
         headline(result, color=color),
         _emulation(result),
-        *about,
+        *(f"  {line}" for line in about if line),
+        _repeats(result),
         _energy(result),
         _tuned(result),
         *_broken_rules(result),
     ]
     text = "\n".join(line for line in lines if line) + "\n"
     return text + phase_table(result) + motif_table(result) + placement(result) if verbose else text
+
+
+def _repeats(result: Result) -> str:
+    """Best, median and spread of the runs of a case, where several were asked for."""
+    asked, samples = result.config.get("repeat"), result.samples_s
+    if not isinstance(asked, Mapping) or asked.get("value", 1) < 2 or len(samples) < 2:
+        return ""
+    best, middle = min(samples), median(samples)
+    spread = percent((max(samples) - best) / middle) if middle else "none"
+    return f"  {len(samples)} runs: best {three_digits(best)} s, median {three_digits(middle)} s, spread {spread}"
 
 
 def _energy(result: Result) -> str:
@@ -77,17 +82,31 @@ def _how_far(result: Result) -> str:
 
 def headline(result: Result, *, color: bool = False) -> str:
     """One line: validity, rate, and what a list's rules say of them in the same breath."""
-    words = [_painted(result.mark, color), result.benchmark, figure_text(result.result)]
+    words = [painted(result.mark, color), result.benchmark, figure_text(result.result)]
     words += [f"({share} of {_limit_text(result)})"] if (share := share_text(result)) else []
     words += [rules] if (rules := rules_text(result)) else []
     return "  ".join([*words, "emulated"] if result.result.get("emulated") else words)
+
+
+#: Rules that a run of a few seconds on a part of a machine breaks, and what is said of one that breaks no others.
+SHORT = {"time": "too short for the list", "memory": "too small for the list"}
 
 
 def rules_text(result: Result) -> str:
     """Whether a list would take the result; empty where the benchmark has no list's rules."""
     if not result.rules:
         return ""
-    return "ADMISSIBLE" if result.rules.get("admissible") else "NOT ADMISSIBLE"
+    if result.rules.get("admissible"):
+        return "ADMISSIBLE"
+    return too_short(result) or "NOT ADMISSIBLE"
+
+
+def too_short(result: Result) -> str:
+    """What a valid run is, that nobody meant for a list: too short, or too small; empty for all others."""
+    broken = [str(one["rule"]) for one in result.rules.get("violations") or ()]
+    if not result.passed or not broken or not set(broken) <= set(SHORT):
+        return ""
+    return SHORT["time" if "time" in broken else "memory"]
 
 
 def share_text(result: Result) -> str:
@@ -103,13 +122,14 @@ def phase_table(result: Result) -> str:
     total = result.result.get("time_s") or 0.0
     if "rate_bytes" in result.result:
         total = sum(phase.get("time_s") or 0.0 for phase in result.phases.values())
-    phases = sorted(result.phases.items(), key=lambda item: -(item[1].get("time_s") or 0.0))
+    phases = _nested(result.phases, lines_of(result.benchmark).nested)
     rows = [["phase", "mean s", "max s", "share", "rate", "calls"]]
-    for name, phase in phases:
+    for name, depth in phases:
+        phase = result.phases[name]
         time_s = phase.get("time_s") or 0.0
         rows.append(
             [
-                name,
+                "  " * depth + name,
                 three_digits(time_s),
                 three_digits(phase.get("max_s")),
                 percent(time_s / total) if total else "",
@@ -117,16 +137,28 @@ def phase_table(result: Result) -> str:
                 str(phase.get("calls", "")),
             ]
         )
-    if any(phase.get("share_of_limit") is not None for _, phase in phases):
-        for row, cell in zip(rows, ["of limit", *(percent(phase.get("share_of_limit")) for _, phase in phases)]):
+    shares = [result.phases[name].get("share_of_limit") for name, _ in phases]
+    if any(share is not None for share in shares):
+        for row, cell in zip(rows, ["of limit", *map(percent, shares)]):
             row.append(cell)
-    return _table(rows) if phases else ""
+    return table(rows) if phases else ""
+
+
+def _nested(phases: Mapping[str, Mapping[str, Any]], parents: Mapping[str, str]) -> list[tuple[str, int]]:
+    """Phases with how deep they lie in others, the longest first, each followed by its parts."""
+
+    def under(parent: str | None, depth: int) -> list[tuple[str, int]]:
+        here = [name for name in phases if (parents.get(name) if parents.get(name) in phases else None) == parent]
+        here.sort(key=lambda name: -(phases[name].get("time_s") or 0.0))
+        return [row for name in here for row in ((name, depth), *under(name, depth + 1))]
+
+    return under(None, 0)
 
 
 def motif_table(result: Result) -> str:
     """Mixed against double by motif; empty where double was not measured."""
-    rows = motif_rows(result.result, result.phases)
-    return _table(rows) if rows else ""
+    rows = lines_of(result.benchmark).motifs(result)
+    return table(rows) if rows else ""
 
 
 def percent(share: float | None) -> str:
@@ -151,21 +183,6 @@ def placement(result: Result) -> str:
     return "".join(f"  {line}\n" for line in lines)
 
 
-def scoreboard(results: Sequence[Result], *, color: bool = False) -> str:
-    """One row a result: rate, share of the measured limit, validity, and the rules where one of them has some."""
-    rows = [["benchmark", "rate", "of limit", "residual", "case", "validation"]]
-    for r in results:
-        residual = three_digits(r.validation.get("residual"))
-        rows.append([r.benchmark, figure_text(r.result), share_text(r), residual, size_text(r), r.mark])
-    if any(r.rules for r in results):
-        for row, cell in zip(rows, ["rules", *map(rules_text, results)]):
-            row.append(cell)
-    table = _table(rows)
-    for mark in {r.mark for r in results}:
-        table = table.replace(mark, _painted(mark, color))
-    return table
-
-
 def cautions(warnings: Iterable[Caution]) -> str:
     """Each warning on a line of its own, and under it how to fix it."""
     lines = []
@@ -176,59 +193,14 @@ def cautions(warnings: Iterable[Caution]) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def _painted(mark: str, color: bool) -> str:
+def painted(mark: str, color: bool) -> str:
+    """The word for a status, green or red."""
     return f"{BOLD}{GREEN if mark == 'PASSED' else RED}{mark}{PLAIN}" if color else mark
 
 
 def _limit_text(result: Result) -> str:
     limit = result.result.get("limit") or {}
     return f"{limit.get('name', 'the limit')} at {figure_text(limit)}"
-
-
-def _dense_lines(result: Result) -> list[str]:
-    """How accurate, how large, and of a mixed LU where its time went and how hard the system was."""
-    about = [_accuracy(result), _proof(result), _problem(result), *_what_ran(result)]
-    return [*about, _stages(result), _difficulty(result)]
-
-
-def _sparse_lines(result: Result, *, verbose: bool) -> list[str]:
-    """How accurate, how large, what mixed gains; if `verbose`, memory, and the rate in other countings and forms."""
-    lines = [
-        *check_lines(result.benchmark, result.validation),
-        problem_text(result.problem, result.result.get("time_s")),
-        memory_text(result.problem) if verbose else "",
-        *figure_lines(result.benchmark, result.result, verbose=verbose),
-    ]
-    return [f"  {line}" for line in lines if line]
-
-
-def _accuracy(result: Result) -> str:
-    check = result.validation
-    if result.benchmark == "norms":
-        return _norm_error(result)
-    residual, threshold, steps = check.get("residual"), check.get("threshold"), check.get("iterations")
-    below = residual is not None and threshold is not None and residual < threshold
-    what = "scaled residual" if steps is None else "scaled backward error"
-    after = "" if steps is None else f" after {steps} {'step' if steps == 1 else 'steps'} of refinement"
-    return (
-        f"  {what} {three_digits(residual)} {'<' if below else 'is not below'} threshold "
-        f"{three_digits(threshold)}{after}"
-    )
-
-
-def _norm_error(result: Result) -> str:
-    """How far a norm is from its reference, and the norm itself, where it is one."""
-    check, kind = result.validation, result.problem.get("kind")
-    residual, threshold = check.get("residual"), check.get("threshold")
-    passes = residual is not None and threshold is not None and residual <= threshold
-    error = f"scaled error {three_digits(residual)} {'<=' if passes else 'is not within'} {three_digits(threshold)} eps"
-    if threshold == 0.0:
-        error = "exact" if passes else f"off by {three_digits(residual)} eps: the max of real entries must be exact"
-    if check.get("entries") != result.problem.get("entries"):
-        error += f"; {check.get('entries')} entries were read of {result.problem.get('entries')}"
-    values = result.result.get("values") or {kind: result.result.get("value")}
-    shown = [f"{name} {value:.10g}" for name, value in values.items() if value is not None]
-    return f"  {'; '.join([error, *([', '.join(shown)] if shown else [])])}"
 
 
 def _emulation(result: Result) -> str:
@@ -238,111 +210,6 @@ def _emulation(result: Result) -> str:
     return f"  {low} rounded in software: convergence counts, the rate is FP32's"
 
 
-def _proof(result: Result) -> str:
-    """Whether the factors are those of an LU: the largest error of (A - LU) v against what rounding allows."""
-    proof = result.validation.get("lu_proof")
-    if not proof:
-        return ""
-    error, bound = three_digits(proof.get("error")), three_digits(proof.get("bound"))
-    if proof.get("passed"):
-        return f"  the LU is proven: error {error} within its bound {bound}"
-    return f"  the LU is NOT proven: {_why_unproven(proof)}"
-
-
-def _why_unproven(proof: Mapping[str, Any]) -> str:
-    """The first of the proof's conditions that is broken."""
-    error, bound, worst, spread = (proof.get(key) for key in ("error", "bound", "worst", "spread"))
-    if error is None or bound is None or worst is None or spread is None:
-        return "(A - LU) v is not finite"
-    if bound >= 1.0:
-        return f"its bound, {three_digits(bound)} of ||Av||, is too wide to prove anything; use a wider --precision"
-    if worst > 1.0:
-        return f"an entry of (A - LU) v is {three_digits(worst)} times what rounding explains"
-    if spread > 1.0:
-        return f"in some 64 rows the mean square of (A - LU) v is {three_digits(spread)} times what rounding explains"
-    return f"error {three_digits(error)} beyond its bound {three_digits(bound)}"
-
-
-def depth_text(problem: Mapping[str, Any]) -> str:
-    """The look-ahead that ran, where another was requested."""
-    depth, ran = problem.get("depth"), problem.get("lookahead")
-    return "" if depth == ran else f"look-ahead of depth {ran} ({depth} was requested)"
-
-
-def _what_ran(result: Result) -> list[str]:
-    """What ran otherwise than its options say: the look-ahead, and panels that a library factored."""
-    library = result.problem.get("panel_library")
-    panels = f"panels factored by {library}: pfact, rfact, nbmin and ndiv are not used" if library else ""
-    return [f"  {line}" for line in (depth_text(result.problem), panels) if line]
-
-
-def _stages(result: Result) -> str:
-    lu_s, refine_s = result.result.get("lu_time_s"), result.result.get("refine_time_s")
-    if lu_s is None:
-        return ""
-    lu = f"  LU {three_digits(lu_s)} s at {rate_text(result.result.get('lu_rate_flops'))}"
-    return lu if refine_s is None else f"{lu}, refinement {three_digits(refine_s)} s"
-
-
-def _difficulty(result: Result) -> str:
-    """How hard the system was: GMRES without the factors, growth of the LU, condition."""
-    problem = result.problem
-    parts = []
-    if (factor := problem.get("unpreconditioned_factor")) is not None:
-        parts.append(f"without the LU a GMRES step leaves {three_digits(factor)} of the residual{_predicted(problem)}")
-    for name in ("growth", "condition"):
-        if problem.get(name) is not None:
-            parts.append(f"{name} {three_digits(problem[name])}")
-    return f"  the system: {', '.join(parts)}" if parts else ""
-
-
-def _predicted(problem: Mapping[str, Any]) -> str:
-    steps = problem.get("predicted_unpreconditioned_steps")
-    return "" if steps is None else f" and about {steps:.0f} are needed"
-
-
 def _broken_rules(result: Result) -> list[str]:
+    """Each rule that was broken; a run that is only too short has said so."""
     return [f"  broken rule {one['rule']}: {one['text']}" for one in result.rules.get("violations") or ()]
-
-
-def size_text(result: Result) -> str:
-    """The size of a case, such as N=1000 NB=192 2x2, and where there is a choice its precision and generator."""
-    problem = result.problem
-    if result.benchmark == "norms":
-        return norms_case_text(problem)
-    if result.benchmark in SPARSE:
-        return sparse_case_text(problem)
-    parts = [f"N={problem['n']}"] if "n" in problem else []
-    parts += [f"NB={problem['nb']}"] if "nb" in problem else []
-    if "P" in problem and "Q" in problem:
-        parts.append(f"{problem['P']}x{problem['Q']}")
-    parts += [str(problem[name]) for name in ("precision", "generator") if name in problem]
-    return " ".join(parts)
-
-
-def norms_case_text(problem: Mapping[str, Any]) -> str:
-    """A case of norms, such as: one general float64 C 10240x10240; the grid and its blocks where there are several."""
-    names = ["kind", "structure", "uplo", "diag", "kl", "ku", "dtype", "layout"]
-    known = {name: problem[name] for name in names if problem.get(name) not in (None, "nonunit")}
-    parts = [f"{name}={value}" if name in ("kl", "ku") else str(value) for name, value in known.items()]
-    parts += [f"{problem['m']}x{problem['n']}"] if "m" in problem and "n" in problem else []
-    if problem.get("P", 1) * problem.get("Q", 1) > 1 or problem.get("layout") == "tiles":
-        parts.append(f"NB={problem.get('nb')} {problem.get('P')}x{problem.get('Q')}")
-    return " ".join([*parts, *(["deterministic"] if problem.get("deterministic") else [])])
-
-
-def _problem(result: Result) -> str:
-    time_s = result.result.get("time_s")
-    parts = [size_text(result).replace("=", " "), "" if time_s is None else f"time {three_digits(time_s)} s"]
-    text = ", ".join(part for part in parts if part)
-    return f"  {text}" if text else ""
-
-
-def _table(rows: Sequence[Sequence[str]]) -> str:
-    """Columns as wide as their widest cell; the first to the left, the others to the right."""
-    widths = [max(map(len, column)) for column in zip(*rows)]
-    lines = []
-    for first, *others in rows:
-        cells = [first.ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(others, widths[1:]))]
-        lines.append("  " + "  ".join(cells).rstrip())
-    return "\n".join(lines) + "\n"

@@ -5,6 +5,7 @@ One live line on a terminal, plain lines elsewhere: one every 5 % or 60 s, and n
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, TextIO
@@ -33,6 +34,7 @@ class Progress:
     def __init__(self, stream: TextIO, environ: Mapping[str, str], mode: str = "auto"):
         self.forecast: Forecast | None = None
         self.samples: list[tuple[float, float]] = []
+        self._by_label: dict[str, list[tuple[float, float]]] = {}
         self._stream = stream
         self._mode = mode
         self._show_live = mode != "never" and is_terminal(stream, environ)
@@ -44,6 +46,18 @@ class Progress:
     def start(self, label: str, total_flops: float) -> None:
         """A computation of `total_flops` flops called `label` begins."""
         self._reset()
+        self._by_label[label] = self.samples
+        if self._show_live:
+            self._draw(label)
+
+    def doing(self, text: str) -> None:
+        """Say on a terminal what is done beside the computations that are watched: it takes seconds, too."""
+        if self._show_live:
+            self._draw(text)
+
+    def samples_of(self, label: str | None) -> list[tuple[float, float]]:
+        """The samples of the last computation with this label; None: of the last one."""
+        return list(self.samples if label is None else self._by_label.get(label, []))
 
     def step(self, step: Step) -> None:
         """One more step is done: keep a sample, and show a line where one is due."""
@@ -96,20 +110,25 @@ class Progress:
         return share >= LINE_SHARE or step.elapsed_s - elapsed_s >= LINE_S
 
     def _line(self, step: Step) -> str:
-        elapsed_s, done_flops = self._mark
-        overall = step.done_flops / step.elapsed_s if step.elapsed_s else 0.0
-        now = (step.done_flops - done_flops) / max(step.elapsed_s - elapsed_s, 1e-9)
-        share = step.done_flops / step.total_flops if step.total_flops else 0.0
-        left = (step.total_flops - step.done_flops) / overall if overall else 0.0
-        return (
-            f"{step.label}  {100 * share:3.0f} %  {duration(step.elapsed_s)}  "
-            f"now {rate_text(now)}  overall {rate_text(overall)}  {duration(left)} left{self._beside(step)}"
-        )
+        """The parts of the line, as many as fit on a terminal: those that people need most come first."""
+        label, share, left, *others = filter(None, self._parts(step))
+        if not self._show_live:
+            return "  ".join([label, share, left, *others])
+        width = shutil.get_terminal_size().columns - 1
+        line = f"{_cut(label, width - len(share) - len(left) - 4)}  {share}  {left}"
+        for part in others:
+            if len(line) + 2 + len(part) > width:
+                break
+            line += f"  {part}"
+        return line
 
-    def _beside(self, step: Step) -> str:
-        """How the run stands beside what was forecast, if anything was."""
+    def _parts(self, step: Step) -> list[str]:
+        """How far, how long still, how it stands beside a forecast, how fast now and on the whole, since when."""
+        elapsed_s, done_flops = self._mark
+        mean = step.done_flops / step.elapsed_s if step.elapsed_s else 0.0
+        now = (step.done_flops - done_flops) / max(step.elapsed_s - elapsed_s, 1e-9)
         beside = self.forecast.compared(step.elapsed_s, step.done_flops) if self.forecast else ""
-        return f"  {beside}" if beside else ""
+        return [*how_far(step), beside, f"now {rate_text(now)}", f"mean {rate_text(mean)}", since(step)]
 
     def _draw(self, text: str) -> None:
         from rich.console import Console
@@ -122,6 +141,23 @@ class Progress:
             self._live = Live(console=console, auto_refresh=False, transient=True)
             self._live.start()
         self._live.update(Text(text, no_wrap=True, overflow="ellipsis"), refresh=True)
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else f"{text[: max(0, width - 1)]}…"
+
+
+def how_far(step: Step) -> list[str]:
+    """What is computed, the share of it that is done, and the time that the rest takes at the same pace."""
+    share = step.done_flops / step.total_flops if step.total_flops else 0.0
+    left = step.elapsed_s * (1.0 / share - 1.0) if share else 0.0
+    return [step.label, f"{100 * share:3.0f} %", f"{duration(left)} left"]
+
+
+def since(step: Step) -> str:
+    """The time that it has taken, of that which it will take."""
+    share = step.done_flops / step.total_flops if step.total_flops else 0.0
+    return f"{duration(step.elapsed_s)} of ~{duration(step.elapsed_s / share)}" if share else duration(step.elapsed_s)
 
 
 def duration(seconds: float) -> str:

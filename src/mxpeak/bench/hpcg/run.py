@@ -17,8 +17,10 @@ Source: Dongarra, Heroux, Luszczek 2016; HPCG 3.1, main.cpp and ReportResults.cp
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
+from math import ceil
 from typing import Any, Unpack
 
 from mxpeak.bench.harness import Told, peak_rss, phase_table, run_cases
@@ -91,6 +93,21 @@ def forewarnings(config: HpcgConfig, comm: Communicator) -> list[str]:
     return [*without_effect(config), *without_admission(config, broken)]
 
 
+@dataclass(slots=True)
+class Watch:
+    """Shows a part of the run, told how many of its `most` steps are done; if they were more, so were they."""
+
+    spans: Spans
+    flops_a_step: float
+    most: int
+
+    def __call__(self, steps: int) -> None:
+        """So many steps are done."""
+        self.most = max(self.most, steps)
+        self.spans.expect(self.most * self.flops_a_step)
+        self.spans.step(steps, self.most, steps * self.flops_a_step)
+
+
 class Hpcg:
     """One run: the reference's 50 iterations, then tests, convergence and sets with each storage."""
 
@@ -106,6 +123,8 @@ class Hpcg:
         """The result on rank 0, None elsewhere.  Collective."""
         start = time.time()
         first, *beside = storages(self._config)
+        parts = (f"{storage}: {part}" for storage in (first, *beside) for part in ("convergence", "sets"))
+        self._bench.parts = ("reference", *parts)
         for storage in dict.fromkeys((self._plain, first, *beside)):
             self._bench.make_ready([form(storage)], weights(), self._use)
         reference = self._reference()
@@ -115,7 +134,9 @@ class Hpcg:
         rss = peak_rss(self._comm)
         if self._comm.rank:
             return None
-        return hpcg_result(self._bench, self._box, reference, found, rss, start, time.time())
+        result = hpcg_result(self._bench, self._box, reference, found, rss, start, time.time())
+        result.telemetry["computation"] = self._bench.label(f"{first}: sets")
+        return result
 
     def _use(self, made: Made) -> None:
         """Everything that happens to a problem, so that nothing is compiled while a clock runs."""
@@ -209,16 +230,17 @@ class Hpcg:
         while len(samples) < count or sum(samples) < rt:
             system.restart_from_zero()
             samples.append(timed(solve))
+            watch.most = steps * max(count, ceil(rt * len(samples) / sum(samples)))  # quicker than convergence was?
         self._bench.spans.finish()
         residuals, spans = Norms([one.residual for one in solves]), self._bench.spans
         phases, by_step = phase_table(self._comm, spans), step_table(self._bench.kernels, self._comm, spans)
         return Sets(samples, sum(one.steps for one in solves), steps, residuals, phases, by_step)
 
-    def _watch(self, label: str, most: int) -> Callable[[int], None]:
-        """Begin to show a computation of so many steps: what comes back is told how many are done."""
+    def _watch(self, part: str, most: int) -> Watch:
+        """Begin to show a part of the run, of about so many steps."""
         spans = self._bench.spans
-        spans.start(label, most * self._flops_a_step)
-        return lambda steps: spans.step(min(steps, most), most, min(steps, most) * self._flops_a_step)
+        spans.start(self._bench.label(part), most * self._flops_a_step)
+        return Watch(spans, self._flops_a_step, most)
 
     def _system(self, made: Made, comm: Communicator) -> CgSystem:
         top = made.hierarchies[0].top

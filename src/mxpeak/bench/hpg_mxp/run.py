@@ -22,7 +22,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from math import ceil
+from math import ceil, log
 from typing import Any, Unpack
 
 from mxpeak.bench.harness import Told, peak_rss, phase_table, run_cases
@@ -47,6 +47,10 @@ from mxpeak.spans import Spans
 
 #: Ranks of the standard validation, iterations that a validation may take, and those that IR may take at full scale.
 FEW, MOST, MOST_IR = 8, 10_000, 100_000
+#: What is done with each storage, one after the other.
+PARTS = ("double to the threshold", "mixed to the threshold", "mixed", "double")
+#: Steps that a solve to the threshold is guessed to take, until its residual tells more.
+GUESSED = 100
 #: Share of the time that the figure beside the first one gets.
 BESIDE = 0.25
 
@@ -85,13 +89,18 @@ def forewarnings(config: HpgMxpConfig, comm: Communicator) -> list[str]:
 
 @dataclass(slots=True)
 class Watch:
-    """Shows the cycles of solves as steps; `before` is what earlier solves have done."""
+    """Shows the cycles of solves as steps.
+
+    before   what earlier solves have done
+    aim      the relative residual at which the solve ends; steps are then guessed from how it falls
+    """
 
     spans: Spans
     label: str
     most: int
     flops_a_step: float
     before: int = 0
+    aim: float = 0.0
 
     def start(self) -> None:
         """The first solve begins."""
@@ -99,7 +108,11 @@ class Watch:
 
     def __call__(self, done: Solve) -> None:
         """A cycle is done."""
-        steps = min(self.before + done.steps, self.most)
+        steps = self.before + done.steps
+        if 0.0 < self.aim < done.residual < 1.0:
+            self.most = int(steps * log(self.aim) / log(done.residual))
+        self.most = max(self.most, steps)
+        self.spans.expect(self.most * self.flops_a_step)
         self.spans.step(steps, self.most, steps * self.flops_a_step)
 
 
@@ -117,6 +130,7 @@ class HpgMxp:
         """The result on rank 0, None elsewhere.  Collective."""
         start = time.time()
         first, *beside = storages(self._config)
+        self._bench.parts = [f"{storage}: {part}" for storage in (first, *beside) for part in PARTS]
         for storage in (first, *beside):
             self._problem.make_ready(self._problem.forms(storage), self._use)
         found = [self._measured(first, self._bench.rt)]
@@ -125,7 +139,9 @@ class HpgMxp:
         rss = peak_rss(self._comm)
         if self._comm.rank:
             return None
-        return hpg_mxp_result(self._bench, self._problem, found, between, rss, start, time.time())
+        result = hpg_mxp_result(self._bench, self._problem, found, between, rss, start, time.time())
+        result.telemetry["computation"] = self._bench.label(f"{first}: mixed")
+        return result
 
     def _between(self, storage: str, one: Measured) -> dict[str, Solves]:
         """Solves in the forms between double and mixed, each made by itself for a share of the time.  Collective."""
@@ -156,7 +172,7 @@ class HpgMxp:
         setup_s = time.perf_counter() - begin
         double, mixed = made.hierarchies
         limits = [bench.bandwidth(double.outer)]
-        validation = validation or self._solve_both(made, self._comm)
+        validation = validation or self._solve_both(made, self._comm, storage)
         timed = self._solves(made, mixed, f"{storage}: mixed", rt, metered=storage == storages(config)[0])
         reference = self._solves(made, double, f"{storage}: double", rt)
         limits.append(bench.bandwidth(double.outer))
@@ -187,16 +203,16 @@ class HpgMxp:
         """Both solvers to the same residual, on the first few ranks.  Collective."""
         found = None
         if self._few is not None:
-            found = self._solve_both(self._problem.make(self._problem.forms(storage), self._few), self._few)
+            found = self._solve_both(self._problem.make(self._problem.forms(storage), self._few), self._few, storage)
         return self._comm.bcast_object(found)  # type: ignore[no-any-return]
 
-    def _solve_both(self, made: Made, comm: Communicator) -> Validation:
-        config = self._config
+    def _solve_both(self, made: Made, comm: Communicator, storage: str) -> Validation:
+        config, parts = self._config, [f"{storage}: {part}" for part in PARTS]
         fullscale = config.validation == "fullscale" and self._problem.may_fall_short
-        double = self._validated(made, made.hierarchies[0], comm, MOST, config.threshold, "validation, double")
+        double = self._validated(made, made.hierarchies[0], comm, MOST, config.threshold, parts[0])
         reach = max(config.threshold, double.solve.residual) if fullscale else config.threshold
         most = MOST_IR if fullscale else MOST
-        mixed = self._validated(made, made.hierarchies[1], comm, most, reach, "validation, mixed")
+        mixed = self._validated(made, made.hierarchies[1], comm, most, reach, parts[1])
         return Validation(double, mixed, reach, config.validation, comm.size)
 
     def _validated(
@@ -204,7 +220,7 @@ class HpgMxp:
     ) -> Validated:
         """One solver, to the tolerance.  Collective over comm."""
         restart, system = self._config.restart, self._system(made, hierarchy, comm, self._config.restart)
-        watch = Watch(self._bench.spans, label, most, self._flops_a_step)
+        watch = Watch(self._bench.spans, self._bench.label(label), GUESSED, self._flops_a_step, aim=tolerance)
         watch.start()
         done = gmres_ir(system, system.norm_of_b(), restart=restart, most=most, tolerance=tolerance, watch=watch)
         self._bench.spans.finish()
@@ -224,16 +240,18 @@ class HpgMxp:
             done.append(gmres_ir(system, b_norm, restart=config.restart, most=most, tolerance=0.0, watch=watch))
 
         first = min(config.restart, config.iterations) if config.quick else config.iterations
-        watch = Watch(bench.spans, label, first, self._flops_a_step)
+        label = bench.label(label)
+        watch = Watch(bench.spans, f"{label}, not counted yet", first, self._flops_a_step)
         watch.start()
         expected = bench.slowest(partial(solve, first, watch)) * config.iterations / first
-        watch = replace(watch, most=config.iterations * max(1, ceil(rt / expected)))
+        watch = replace(watch, label=label, most=config.iterations * max(1, ceil(rt / expected)))
         watch.start()
         done.clear()
         samples: list[float] = []
         timed = bench.metered if metered else bench.slowest
         while sum(samples) < rt or not samples:
-            watch = replace(watch, before=config.iterations * len(samples))
+            solves = ceil(rt * len(samples) / sum(samples)) if samples else watch.most // config.iterations
+            watch = replace(watch, before=config.iterations * len(samples), most=config.iterations * max(1, solves))
             samples.append(timed(partial(solve, config.iterations, watch)))
         bench.spans.finish()
         by_step = step_table(bench.kernels, bench.comm, bench.spans)

@@ -79,6 +79,7 @@ def _solve(bench: LuBench, case: HplCase, grid: Grid, spans: Spans) -> Solve:
     start = time.time()
     elapsed_s = bench.before_s + bench.metered(solve, grid.all)
     end = time.time()
+    bench.doing(f"N={case.n}: checking the solution")
     if keeper is not None:
         bench.facts.cautions.extend(keeper.finish())
     singular, x = solution

@@ -87,6 +87,7 @@ def hpl_mxp_result(bench: LuBench, case: HplMxpCase, runs: Runs[MxpSolve]) -> Re
             "seed": case.seed,
             "generator": case.generator,
             "diagonal_scale": diagonal_scale(case) if case.generator in ("sqrt-n", "gaussian", "ddd") else None,
+            "bcast": case.bcast,
             "depth": case.depth,
             "lookahead": min(case.depth, 1),
             "precision": case.precision,

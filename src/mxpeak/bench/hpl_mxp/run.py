@@ -111,6 +111,7 @@ def _solve(bench: LuBench, case: HplMxpCase, grid: Grid, spans: Spans) -> MxpSol
     elapsed_s = bench.before_s + bench.metered(timed.solve, grid.all)
     timed.lu_s += bench.before_s
     end = time.time()
+    bench.doing(f"N={case.n}: checking the solution, proving the LU")
     if timed.keeper is not None:
         bench.facts.cautions.extend(timed.keeper.finish())
     return _after_the_clock(timed, elapsed_s, start, end, generate_s)

@@ -1,0 +1,124 @@
+"""Lines for people about HPL and HPL-MxP: how accurate, how large, where the time went, how hard the system was."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from mxpeak.records import Result, rate_text, three_digits
+from mxpeak.report.lines import Lines, problem_line
+
+
+class LuLines(Lines):
+    """What HPL and HPL-MxP say of a result."""
+
+    nested: ClassVar[Mapping[str, str]] = {
+        "pfact": "rfact",
+        "mxswp": "pfact",
+        "laswp": "update",
+        "trsm": "update",
+        "gemm": "update",
+    }
+    history = "Backward error", "refinement"
+
+    def about(self, result: Result, *, verbose: bool) -> list[str]:
+        """How accurate, how large, and of a mixed LU where its time went and how hard the system was."""
+        about = [_accuracy(result), _proof(result), problem_line(self, result), *_what_ran(result)]
+        return [*about, _stages(result), _difficulty(result)]
+
+    def found(self, result: Result) -> list[str]:
+        """What the validation found, with its formula."""
+        check = result.validation
+        residual, threshold = three_digits(check.get("residual")), three_digits(check.get("threshold"))
+        text = f"scaled residual {residual}, threshold {threshold}: {check.get('formula')}"
+        if (steps := check.get("iterations")) is not None:
+            text += f"; {steps} {'step' if steps == 1 else 'steps'} of refinement"
+        if proof := check.get("lu_proof"):
+            error, bound = three_digits(proof.get("error")), three_digits(proof.get("bound"))
+            text += f"; the LU is {'proven' if proof.get('passed') else 'NOT proven'}: error {error}, bound {bound}"
+        return [text]
+
+
+class MxpLines(LuLines):
+    """What HPL-MxP says besides."""
+
+    nested: ClassVar[Mapping[str, str]] = {}
+
+    def beside(self, result: Result, others: Mapping[str, float]) -> str:
+        """How much faster than HPL in the same run."""
+        rate, hpl = result.result.get("rate_flops"), others.get("hpl")
+        return f"{rate / hpl:.1f} × hpl" if rate and hpl else ""
+
+
+def _accuracy(result: Result) -> str:
+    check = result.validation
+    residual, threshold, steps = check.get("residual"), check.get("threshold"), check.get("iterations")
+    below = residual is not None and threshold is not None and residual < threshold
+    what = "scaled residual" if steps is None else "scaled backward error"
+    after = "" if steps is None else f" after {steps} {'step' if steps == 1 else 'steps'} of refinement"
+    return (
+        f"{what} {three_digits(residual)} {'<' if below else 'is not below'} threshold {three_digits(threshold)}{after}"
+    )
+
+
+def _proof(result: Result) -> str:
+    """Whether the factors are those of an LU: the largest error of (A - LU) v against what rounding allows."""
+    proof = result.validation.get("lu_proof")
+    if not proof:
+        return ""
+    error, bound = three_digits(proof.get("error")), three_digits(proof.get("bound"))
+    if proof.get("passed"):
+        return f"the LU is proven: error {error} within its bound {bound}"
+    return f"the LU is NOT proven: {_why_unproven(proof)}"
+
+
+def _why_unproven(proof: Mapping[str, Any]) -> str:
+    """The first of the proof's conditions that is broken."""
+    error, bound, worst, spread = (proof.get(key) for key in ("error", "bound", "worst", "spread"))
+    if error is None or bound is None or worst is None or spread is None:
+        return "(A - LU) v is not finite"
+    if bound >= 1.0:
+        return f"its bound, {three_digits(bound)} of ||Av||, is too wide to prove anything; use a wider --precision"
+    if worst > 1.0:
+        return f"an entry of (A - LU) v is {three_digits(worst)} times what rounding explains"
+    if spread > 1.0:
+        return f"in some 64 rows the mean square of (A - LU) v is {three_digits(spread)} times what rounding explains"
+    return f"error {three_digits(error)} beyond its bound {three_digits(bound)}"
+
+
+def depth_text(problem: Mapping[str, Any]) -> str:
+    """The look-ahead that ran, where another was requested."""
+    depth, ran = problem.get("depth"), problem.get("lookahead")
+    return "" if depth == ran else f"look-ahead of depth {ran} ({depth} was requested)"
+
+
+def _what_ran(result: Result) -> list[str]:
+    """What ran otherwise than its options say: the look-ahead, and panels that a library factored."""
+    library = result.problem.get("panel_library")
+    panels = f"panels factored by {library}: pfact, rfact, nbmin and ndiv are not used" if library else ""
+    return [line for line in (depth_text(result.problem), panels) if line]
+
+
+def _stages(result: Result) -> str:
+    lu_s, refine_s = result.result.get("lu_time_s"), result.result.get("refine_time_s")
+    if lu_s is None:
+        return ""
+    lu = f"LU {three_digits(lu_s)} s at {rate_text(result.result.get('lu_rate_flops'))}"
+    return lu if refine_s is None else f"{lu}, refinement {three_digits(refine_s)} s"
+
+
+def _difficulty(result: Result) -> str:
+    """How hard the system was: GMRES without the factors, growth of the LU, condition."""
+    problem = result.problem
+    parts = []
+    if (factor := problem.get("unpreconditioned_factor")) is not None:
+        parts.append(f"without the LU a GMRES step leaves {three_digits(factor)} of the residual{_predicted(problem)}")
+    for name in ("growth", "condition"):
+        if problem.get(name) is not None:
+            parts.append(f"{name} {three_digits(problem[name])}")
+    return f"the system: {', '.join(parts)}" if parts else ""
+
+
+def _predicted(problem: Mapping[str, Any]) -> str:
+    steps = problem.get("predicted_unpreconditioned_steps")
+    return "" if steps is None else f" and about {steps:.0f} are needed"
