@@ -445,7 +445,7 @@ def test_a_matrix_that_does_not_fit_is_refused_with_the_arithmetic(tmp_path: Pat
     config, typed = HpgMxpConfig(matrix=path, mem="100kB", threads=1), {"mem": Setting("100kB", "flag")}
     says = "A.mtx with 500 rows and 1498 entries takes matrix .* making .* --mem"
     refused(2, config, ResourceError, says, lambda config, comm: bench.run(config, comm, settings=typed))
-    text = bench.dry_run(config, Solo(), typed)
+    text = bench.dry_run(config, Solo(), typed).text
     assert "does NOT fit" in text
 
 
@@ -487,7 +487,7 @@ def test_a_symmetric_pattern_of_zeros_and_others_is_not_filled_up() -> None:
 
 
 def test_a_dry_run_tells_rows_entries_and_memory(tmp_path: Path) -> None:
-    text = bench.dry_run(HpgMxpConfig(matrix=write(tmp_path, tridiagonal(50)), storage="sell"), Solo())
+    text = bench.dry_run(HpgMxpConfig(matrix=write(tmp_path, tridiagonal(50)), storage="sell"), Solo()).text
     assert "sell: A.mtx  ranks 1: 50 rows, 148 entries; matrices " in text
     assert "matrix:" in text, "the rule that it breaks"
     assert "NOT fit" not in text

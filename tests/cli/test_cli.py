@@ -112,6 +112,55 @@ def test_a_dry_run_shows_configuration_with_origins_and_runs_nothing(bench: Benc
     assert not Path("mxpeak-out").exists()
 
 
+def test_a_dry_run_needs_no_mpi_for_the_ranks_that_it_thinks_of(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("mxpeak.runtime.launch.respawn", None)
+    assert cli.main(["run", "hpl", "-N", "2000", "--ranks", "4", "--threads", "1", "--dry-run"]) == 0
+    out = capsys.readouterr().out
+    lines = [line.split() for line in out.splitlines()]
+    assert ["ranks", "4", "flag"] in lines
+    assert ["P", "2", "auto"] in lines
+    assert ["kernels", "host", "auto"] in lines
+    assert "grid 2x2: matrix 0.0323 GiB" in out
+    assert "time to expect: not known before a run of about this size here" in out
+
+
+def test_a_dry_run_ends_as_the_run_would_where_memory_does_not_suffice(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["run", "hpl", "-N", "100,9_000_000", "--threads", "1", "--dry-run"]) == 5
+    assert "does NOT fit" in capsys.readouterr().out
+    assert cli.main(["run", "hpcg", "--nx", "64", "--mem", "100MB", "--threads", "1", "--dry-run"]) == 5
+
+
+def test_a_dry_run_tells_the_time_by_the_last_run_of_about_the_size(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.chdir(tmp_path)
+    past = {"benchmark": "hpl", "status": "valid", "launch": {"ranks": 1}, "result": {"rate_flops": 5.34e9}}
+    for name, n in (("old", 1000), ("new", 10)):
+        (tmp_path / "mxpeak-out" / name).mkdir(parents=True)
+        body = {"schema": "mxpeak.results/1", "results": [{**past, "problem": {"n": n}}]}
+        (tmp_path / "mxpeak-out" / name / "result.json").write_text(json.dumps(body))
+    assert cli.main(["run", "hpl", "-N", "2000", "--threads", "1", "--dry-run"]) == 0
+    assert "time to expect: 1.00 s at 5.34 GFLOP/s" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("benchmark", "ends"), [("hpl", "memory alignment in doubles\n"), ("hpl-mxp", "BCASTs\n")])
+def test_a_sample_input_file_is_printed_and_can_be_run(
+    bench: Bench, capsys: pytest.CaptureFixture[str], benchmark: str, ends: str
+):
+    assert cli.main(["run", benchmark, "--print-dat", "--nb", "96", "-N", "500"]) == 0
+    text = capsys.readouterr().out
+    assert text.endswith(ends)
+    Path("sample.dat").write_text(text)
+    assert cli.main(["run", benchmark, "--dat", "sample.dat"]) == 0
+    assert (bench.calls[0].config.n, bench.calls[0].config.nb) == ((500,), (96,))
+
+
 # --- what is shown ----------------------------------------------------------------------------------------------
 
 

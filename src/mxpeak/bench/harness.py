@@ -23,10 +23,11 @@ from mxpeak.layout.grid import ProcessGrid
 from mxpeak.layout.nodes import fitting_node_grids, node_grids_a_host
 from mxpeak.options import Setting
 from mxpeak.perf.energy import Gpu, Meter, energy, processors
+from mxpeak.perf.host import one_core_each
 from mxpeak.precision import PRECISIONS
 from mxpeak.records import Caution, Result, bytes_rate_text, size_text
 from mxpeak.runtime.facts import facts_of
-from mxpeak.runtime.launch import hosts
+from mxpeak.runtime.launch import hosts, ranks_a_node
 from mxpeak.runtime.memory import memory_budget
 from mxpeak.runtime.placement import Placement, bind_to_cores, load_kernels, on_device, on_processor
 from mxpeak.spans import Observer, Spans
@@ -141,6 +142,11 @@ class Bench(Generic[AnyConfig]):
         """What the metered work of a case took, on rank 0.  Collective over all ranks."""
         everybody = self.comm.gather_objects((os.uname().nodename, self._meter.used))
         return energy(everybody, rate_flops) if everybody else None
+
+
+def threads_a_rank(config: PlaceConfig, comm: Communicator) -> int:
+    """The threads of each rank, told or its share of the cores.  Collective."""
+    return config.threads or max(1, len(one_core_each()) // ranks_a_node(hosts(comm)))
 
 
 AnyBench = TypeVar("AnyBench", bound=Bench[Any])

@@ -8,9 +8,20 @@ from functools import lru_cache, partial
 from typing import Any, Generic, Protocol, TypeVar, Unpack
 
 from mxpeak.bench.finite import NotFiniteError, not_finite
-from mxpeak.bench.harness import Bench, Told, check_grids, node_cautions, peak_rss, phase_table, repeated, run_cases
+from mxpeak.bench.harness import (
+    Bench,
+    Told,
+    check_grids,
+    node_cautions,
+    peak_rss,
+    phase_table,
+    repeated,
+    run_cases,
+    threads_a_rank,
+)
 from mxpeak.bench.keeping import Keeping, opened
 from mxpeak.bench.keeping import Run as CheckpointedRun
+from mxpeak.bench.outlook import Outlook, settled
 from mxpeak.bench.timeline import cut_off, events_a_rank, step_table, timeline
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.grid import Grid, make_grid
@@ -302,9 +313,9 @@ def _result(problem: Problem[AnyCase, AnySolve], bench: LuBench, case: AnyCase, 
     return result
 
 
-def dry_run_text(
+def outlook(
     problem: Problem[Any, Any], config: LuConfig, comm: Communicator, settings: dict[str, Setting] | None
-) -> str:
+) -> Outlook:
     """What a run would do: grid, sizes and memory of each case, nothing run.  Collective over comm."""
     config, settings = on_device(config, settings or {})
     config, settings = on_processor(config, settings, native_precisions(config))
@@ -320,17 +331,21 @@ def dry_run_text(
         if config.quick:
             most = GPU_QUICK_MOST if config.on_gpu else QUICK_MOST
             lines.append(f"--quick: N is chosen after GEMM is measured, {QUICK_LEAST} to {most}; at most:")
-    for case in config.cases(comm.size, sizes):
+    fits, cases = True, list(config.cases(comm.size, sizes))
+    for case in cases:
         footprint = footprint_of(problem, config, case)
         need = footprint(case.n, case.nb, case.P, case.Q)
         if not budget.fits(footprint, case.n, case.nb, case.P, case.Q):
             lines.append(f"does NOT fit, a node can give {budget.most / 2**30:.3g} GiB:")
+            fits = False
         lines.append(
             f"{case.tag}  N {case.n}  NB {case.nb}  grid {case.P}x{case.Q}: matrix {need['matrix'] / 2**30:.3g} GiB "
             f"and buffers {need['buffers'] / 2**30:.3g} GiB, "
             f"{need['total'] / case.P / case.Q / 2**30:.3g} GiB a rank; {hpl_flops(case.n):.3g} flops"
         )
-    return "\n".join(lines)
+    threads, (P, Q) = threads_a_rank(config, comm), zip(*grids)
+    known = settled(settings, n=tuple(sizes), P=P, Q=Q, ranks=comm.size, threads=threads, comm=comm.name)
+    return Outlook("\n".join(lines), fits, known, config.repeat * sum(hpl_flops(case.n) for case in cases))
 
 
 @dataclass(frozen=True, slots=True)

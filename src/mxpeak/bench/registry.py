@@ -22,10 +22,12 @@ class InputFile:
 
     name     as its community calls it: HPL.dat
     reader   "module:function" from its text and path to settings by name
+    writer   "module:function" from a configuration to its text, if there is one
     """
 
     name: str
     reader: str
+    writer: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +103,9 @@ register(
         config=HplConfig,
         module="mxpeak.bench.hpl.run",
         example="mxpeak run hpl -N 20000 --nb 256 --ranks 4",
-        input=InputFile(name="HPL.dat", reader="mxpeak.bench.hpl.input:read_dat"),
+        input=InputFile(
+            name="HPL.dat", reader="mxpeak.bench.hpl.input:read_dat", writer="mxpeak.bench.hpl.input:write_dat"
+        ),
         report=ReportFormat(format="hpl", file="HPL.out", writer="mxpeak.report.hpl_text:HplText"),
     )
 )
@@ -112,7 +116,11 @@ register(
         config=HplMxpConfig,
         module="mxpeak.bench.hpl_mxp.run",
         example="mxpeak run hpl-mxp -N 20000 --precision fp16 --submit submission",
-        input=InputFile(name="HPL-MxP.dat", reader="mxpeak.bench.hpl_mxp.input:read_dat"),
+        input=InputFile(
+            name="HPL-MxP.dat",
+            reader="mxpeak.bench.hpl_mxp.input:read_dat",
+            writer="mxpeak.bench.hpl_mxp.input:write_dat",
+        ),
         report=ReportFormat(format="mxp", file="HPL-MxP.out", writer="mxpeak.report.mxp_text:MxpText"),
         submission="mxpeak.report.submission:submission_files",
     )

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from mxpeak.bench.harness import Bench, repeated
+from mxpeak.bench.harness import Bench, repeated, threads_a_rank
+from mxpeak.bench.outlook import Outlook, settled
 from mxpeak.bench.rules import Violation
 from mxpeak.bench.stencil_sizes import Hierarchy as Held
 from mxpeak.bench.stencil_sizes import box_of, check_host_memory, fitted
@@ -18,6 +19,7 @@ from mxpeak.distributed.sparse import SparseMatrix, reduced, zeros
 from mxpeak.distributed.stencil import Form, Made, make_stencil
 from mxpeak.errors import UsageError
 from mxpeak.layout.stencil import LEVELS, Box
+from mxpeak.options import Setting
 from mxpeak.precision import PRECISIONS
 from mxpeak.records import Caution, size_text, three_digits
 from mxpeak.runtime.compile import compile_in_turn
@@ -90,6 +92,23 @@ def without_effect(config: SparseConfig) -> list[str]:
     if config.repeat != 1:
         found.append(f"--repeat {config.repeat} has no effect here: a run takes as many solves as fit into --rt")
     return found
+
+
+def sparse_outlook(
+    config: SparseConfig,
+    comm: Communicator,
+    settings: Mapping[str, Setting],
+    box: Box | None,
+    lines: Sequence[str],
+    *,
+    fits: bool,
+) -> Outlook:
+    """What a run would do: its lines, and the settings with the box and the ranks that it has.  Collective."""
+    found: dict[str, Any] = {"ranks": comm.size, "threads": threads_a_rank(config, comm), "comm": comm.name}
+    if box is not None:
+        found |= {name: getattr(box, name) for name in ("nx", "ny", "nz", "npx", "npy", "npz")}
+    rt = seconds_for(config)
+    return Outlook("\n".join(lines), fits, settled(settings, **found, rt=rt), time_s=rt)
 
 
 def of_memory(used: int, machine: Mapping[str, Any]) -> list[Violation]:

@@ -159,8 +159,13 @@ def line(box: Box, hierarchies: Sequence[Hierarchy], budget: Budget) -> str:
         f"local {times(box.shape)}  ranks {times(box.grid)}  global {times(box.global_shape)}: {box.global_rows} rows, "
         f"{box.global_nnz} entries; matrices {size_text(parts['matrix'])} and {size_text(parts['total'])} in all a rank"
     )
-    fits = _node_need(box, hierarchies, budget) <= budget.most
+    fits = fits_in(box, hierarchies, budget)
     return text if fits else f"{text}; does NOT fit, a node can give {size_text(budget.most)}"
+
+
+def fits_in(box: Box, hierarchies: Sequence[Hierarchy], budget: Budget) -> bool:
+    """Whether every node has room for the box."""
+    return _node_need(box, hierarchies, budget) <= budget.most
 
 
 def _node_need(box: Box, hierarchies: Sequence[Hierarchy], budget: Budget) -> int:

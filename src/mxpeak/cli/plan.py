@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mxpeak.cli.past import last_rate
 from mxpeak.cli.predicted import (
     LU,
     PREDICTED,
@@ -27,7 +27,7 @@ from mxpeak.cli.predicted import (
     wrapped,
 )
 from mxpeak.errors import ExitCode, UsageError
-from mxpeak.records import Caution, results_of, size_text
+from mxpeak.records import Caution, size_text
 
 if TYPE_CHECKING:
     from mxpeak.cli.session import Session
@@ -170,28 +170,11 @@ def _prediction(benchmark: str, run: LuRun, machine: Machine) -> tuple[dict[str,
     if machine.gemm:
         found = predict(lambda one: simulate_lu(benchmark, run, one), machine)
         return found.section(), found.forecast
-    rate = _last_rate(benchmark, run.ranks)
+    rate = last_rate(benchmark, run.ranks)
     if rate is None:
         return dict.fromkeys(("rate_flops", "time_s", "low", "high")), None
     low, high = (1 - LIKE_LAST) * rate, (1 + LIKE_LAST) * rate
     return {"rate_flops": rate, "time_s": hpl_flops(run.n) / rate, "low": low, "high": high}, None
-
-
-def _last_rate(benchmark: str, ranks: int) -> float | None:
-    """The rate of the newest valid result in mxpeak-out/ of this benchmark on as many ranks."""
-    files = sorted(Path("mxpeak-out").glob("*/result.json"), key=lambda file: file.stat().st_mtime, reverse=True)
-    for file in files:
-        try:
-            found = results_of(json.loads(file.read_text(encoding="utf-8")))
-        except (OSError, ValueError):
-            continue
-        for one in found:
-            problem = one.get("problem", {})
-            if one.get("benchmark") == benchmark and one.get("status") in ("valid", "slow"):
-                rate = one.get("result", {}).get("rate_flops")
-                if problem.get("P", 0) * problem.get("Q", 0) == ranks and isinstance(rate, int | float):
-                    return float(rate)
-    return None
 
 
 def _sparse(args: argparse.Namespace, benchmark: str, machine: Machine) -> tuple[dict[str, Any], list[str]]:

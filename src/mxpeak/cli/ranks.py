@@ -8,6 +8,7 @@ import signal
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
+from mxpeak.comm.planned import Planned
 from mxpeak.configs.run import PlaceConfig
 from mxpeak.errors import UsageError
 
@@ -27,11 +28,12 @@ def on_ranks(
     place: Callable[[T], PlaceConfig],
     act: Callable[[T], int],
     local_ranks: Callable[[PlaceConfig], int] = lambda _: 1,
+    thought_of: Callable[[T], bool] = lambda _: False,
 ) -> int:
     """Read what is asked for, join its ranks or start them, and act on all of them; the exit code.
 
-    `local_ranks` says how many to start where neither a launcher nor --ranks did.  Under a launcher rank 0 reads, once
-    all ranks are there to hear what is wrong.
+    `local_ranks` says how many to start where neither a launcher nor --ranks did; those that are only `thought_of` are
+    not started.  Under a launcher rank 0 reads, once all ranks are there to hear what is wrong.
     """
     from mxpeak.runtime.launch import confirm, launched, start
 
@@ -41,9 +43,9 @@ def on_ranks(
     else:
         wanted = read()
         ranks = _to_start(place(wanted), local_ranks)
-        if ranks > 1:
+        if ranks > 1 and not thought_of(wanted):
             return _start(ranks, argv, place(wanted), session)
-        session.comm = start(place(wanted).comm)
+        session.comm = Planned(ranks) if ranks > 1 else start(place(wanted).comm)
     confirm(place(wanted).comm, place(wanted).ranks, session.comm)
     return act(wanted)
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from mxpeak.bench.registry import BENCHMARKS, load
 from mxpeak.cli.ranks import on_ranks
-from mxpeak.cli.request import Request, add_options, requests, settings_table
-from mxpeak.cli.scaling import as_asked, parts, section, turns
+from mxpeak.cli.request import Request, add_options, requests
+from mxpeak.cli.scaling import parts, section, turns
 from mxpeak.cli.session import Interrupted
 from mxpeak.configs.run import OutputConfig, RunConfig
 from mxpeak.errors import ExitCode, MxpeakError, UsageError
@@ -58,6 +58,11 @@ def add_verb(verbs: Any) -> None:
             parser.add_argument(
                 "--dat", metavar="FILE", help=f"read settings from an {benchmark.input.name}; flags override it"
             )
+            parser.add_argument(
+                "--print-dat",
+                action="store_true",
+                help=f"print the {benchmark.input.name} of these settings, to begin with; run nothing",
+            )
     _add_benchmark(choices, "all", "every benchmark, one scoreboard", "mxpeak run all --quick", RunConfig)
 
 
@@ -81,6 +86,10 @@ def _add_benchmark(choices: Any, name: str, summary: str, example: str, config: 
 
 def run(args: argparse.Namespace, argv: list[str], session: Session) -> int:
     """Run what the command line asks for.  Collective over all ranks, once they are there."""
+    if getattr(args, "print_dat", False):
+        from mxpeak.cli.outlook import print_dat
+
+        return print_dat(requests(args, os.environ)[0], session)
     return on_ranks(
         args,
         argv,
@@ -88,6 +97,7 @@ def run(args: argparse.Namespace, argv: list[str], session: Session) -> int:
         read=lambda: requests(args, os.environ),
         place=lambda wanted: wanted[0].config,
         act=lambda wanted: run_requests(args.benchmark, wanted, argv, session),
+        thought_of=lambda wanted: wanted[0].output.dry_run,
     )
 
 
@@ -97,7 +107,9 @@ def run_requests(benchmark: str, wanted: list[Request], argv: list[str], session
 
     wanted = [part for request in wanted for part in parts(request, session)]
     if wanted[0].output.dry_run:
-        return _dry_run(wanted, session)
+        from mxpeak.cli.outlook import dry_run
+
+        return dry_run(wanted, session)
     forecasts: dict[str, Any] = {}  # of rank 0, which alone compares
     session.on_root(lambda: forecasts.update(_forecasts(wanted, session)))
     folders = session.on_root(lambda: _prepare_files(benchmark, wanted))
@@ -157,14 +169,6 @@ def _prepare_files(benchmark: str, wanted: list[Request]) -> list[Folder]:
 def _remove_if_empty(folders: list[Folder]) -> None:
     for folder in reversed(folders):  # one may stand in the other
         folder.remove_if_empty()
-
-
-def _dry_run(wanted: list[Request], session: Session) -> int:
-    for request, comm in turns(wanted, session, lambda: as_asked(wanted[0])):
-        text = import_module(request.benchmark.module).dry_run(request.config, comm, request.settings)
-        if session.rank == 0:
-            print(f"{request.benchmark.name}\n{settings_table(request.settings)}{text}")
-    return ExitCode.VALID
 
 
 def _run_all(

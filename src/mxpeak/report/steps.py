@@ -87,9 +87,9 @@ def rate_figure(telemetry: Mapping[str, Any], limit: float | None) -> str:
     ]
     now = [(b[1], (b[1] - a[1]) / (b[0] - a[0])) for a, b in zip([(0.0, 0.0), *samples], samples) if b[0] > a[0]]
     overall, likely = ([(done, done / s) for s, done in points] for points in (samples, expected))
+    bound = [(0.0, limit), (total, limit)] if limit else []
     scale, unit = unit_of([rate for _, rate in (*bound, *now, *overall, *likely)], "flop/s")
     source = {"baseline": "of the baseline", "simulated": "simulated"}.get(str(forecast.get("source")), "")
-    bound = [(0.0, limit), (total, limit)] if limit else []
     named = [("limit", bound), (f"overall, {source}", likely), ("now", now), ("overall", overall)]
     series = [
         Curve(

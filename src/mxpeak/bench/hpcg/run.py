@@ -28,6 +28,7 @@ from mxpeak.bench.hpcg.check import Norms, spectral_test, symmetry_test
 from mxpeak.bench.hpcg.config import HpcgConfig
 from mxpeak.bench.hpcg.result import MOST, REFERENCE_STEPS, SLACK, Measured, Sets, hpcg_result
 from mxpeak.bench.hpcg.rules import foreseen, form, forms, storages
+from mxpeak.bench.outlook import Outlook
 from mxpeak.bench.sparse import (
     TINY,
     SparseBench,
@@ -37,10 +38,11 @@ from mxpeak.bench.sparse import (
     order_of,
     plain_storage,
     seconds_for,
+    sparse_outlook,
     without_admission,
     without_effect,
 )
-from mxpeak.bench.stencil_sizes import box_of, line
+from mxpeak.bench.stencil_sizes import box_of, fits_in, line
 from mxpeak.bench.timeline import step_table
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.solo import Solo
@@ -78,13 +80,15 @@ def _results(bench: SparseBench[HpcgConfig]) -> Iterator[tuple[HpcgConfig, Resul
     yield bench.config, Hpcg(bench).result()
 
 
-def dry_run(config: HpcgConfig, comm: Communicator, settings: dict[str, Setting] | None = None) -> str:
+def dry_run(config: HpcgConfig, comm: Communicator, settings: dict[str, Setting] | None = None) -> Outlook:
     """What a run would do: boxes, grid and memory, nothing run.  Collective over comm."""
     config, settings = on_device(config, settings or {})
     box = _check(config, comm)
     budget = memory_budget(config, settings, comm)
-    lines = [f"{storage}: {line(box, held(forms(storage), 0), budget)}" for storage in storages(config)]
-    return "\n".join([*lines, *forewarnings(config, comm)])
+    need = {storage: held(forms(storage), 0) for storage in storages(config)}
+    lines = [f"{storage}: {line(box, hierarchies, budget)}" for storage, hierarchies in need.items()]
+    fits = all(fits_in(box, hierarchies, budget) for hierarchies in need.values())
+    return sparse_outlook(config, comm, settings, box, [*lines, *forewarnings(config, comm)], fits=fits)
 
 
 def forewarnings(config: HpcgConfig, comm: Communicator) -> list[str]:

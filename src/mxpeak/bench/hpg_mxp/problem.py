@@ -16,7 +16,7 @@ from mxpeak.bench.hpg_mxp.config import HpgMxpConfig
 from mxpeak.bench.hpg_mxp.rules import forms, storages
 from mxpeak.bench.sparse import SparseBench, held, order_of
 from mxpeak.bench.stencil_sizes import Hierarchy as Held
-from mxpeak.bench.stencil_sizes import box_of, line
+from mxpeak.bench.stencil_sizes import box_of, fits_in, line
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.solo import Solo
 from mxpeak.distributed.stencil import Form, Made, settled, weights
@@ -71,16 +71,16 @@ def problem_of(bench: SparseBench[HpgMxpConfig], file: MatrixFile | None) -> Pro
     return Boxes(bench) if file is None else FileProblem(bench, file)
 
 
-def size_lines(config: HpgMxpConfig, comm: Communicator, budget: Budget) -> list[str]:
-    """Sizes and memory by storage, for a dry run.  Collective over comm."""
+def size_lines(config: HpgMxpConfig, comm: Communicator, budget: Budget) -> tuple[list[str], bool]:
+    """Sizes and memory by storage, and whether all of them fit, for a dry run.  Collective over comm."""
     if config.matrix is not None:
-        file = read_file(config.matrix, comm)
-        return [f"{storage}: {file.line(config, storage, comm.size, budget)}" for storage in storages(config)]
+        file, names = read_file(config.matrix, comm), storages(config)
+        fits = all(file.fits(config, storage, comm.size, budget) for storage in names)
+        return [f"{storage}: {file.line(config, storage, comm.size, budget)}" for storage in names], fits
     box = box_of(config, comm.rank, comm.size)
-    return [
-        f"{storage}: {line(box, held(forms(config, storage), config.restart + 1), budget)}"
-        for storage in storages(config)
-    ]
+    need = {storage: held(forms(config, storage), config.restart + 1) for storage in storages(config)}
+    lines = [f"{storage}: {line(box, hierarchies, budget)}" for storage, hierarchies in need.items()]
+    return lines, all(fits_in(box, hierarchies, budget) for hierarchies in need.values())
 
 
 # --- boxes ------------------------------------------------------------------------------------------------------
@@ -157,16 +157,23 @@ class MatrixFile:
 
     def line(self, config: HpgMxpConfig, storage: str, ranks: int, budget: Budget) -> str:
         """Sizes and memory, for a dry run; a format that only the run will choose is taken for the widest."""
-        double, mixed = forms(config, storage)
-        if config.mg_precisions(1) == ("auto",):
-            mixed = replace(mixed, values=("fp64",))
-        parts = self.memory_need(held((double, mixed), config.restart + 1))
+        parts = self._parts(config, storage)
         text = (
             f"{self.name}  ranks {ranks}: {self.n} rows, {self.nnz} entries; matrices {size_text(parts['matrix'])} and "
             f"{size_text(parts['total'])} in all, at most"
         )
-        fits = self.node_need(parts, ranks, budget) <= budget.most
+        fits = self.fits(config, storage, ranks, budget)
         return text if fits else f"{text}; does NOT fit, a node can give {size_text(budget.most)}"
+
+    def fits(self, config: HpgMxpConfig, storage: str, ranks: int, budget: Budget) -> bool:
+        """Whether every node has room for it, with the widest of the formats that it may have."""
+        return self.node_need(self._parts(config, storage), ranks, budget) <= budget.most
+
+    def _parts(self, config: HpgMxpConfig, storage: str) -> dict[str, int]:
+        double, mixed = forms(config, storage)
+        if config.mg_precisions(1) == ("auto",):
+            mixed = replace(mixed, values=("fp64",))
+        return self.memory_need(held((double, mixed), config.restart + 1))
 
     def memory_need(self, hierarchies: Sequence[Held]) -> dict[str, int]:
         """The bytes that all ranks hold at a time, padding and halos left out; n rows, nnz entries, of each solver

@@ -30,7 +30,9 @@ from mxpeak.bench.hpg_mxp.config import HpgMxpConfig
 from mxpeak.bench.hpg_mxp.problem import MatrixFile, problem_of, read_file, size_lines
 from mxpeak.bench.hpg_mxp.result import Measured, Solves, Validated, Validation, hpg_mxp_result
 from mxpeak.bench.hpg_mxp.rules import between, check, foreseen, storages
-from mxpeak.bench.sparse import SparseBench, seconds_for, without_admission, without_effect
+from mxpeak.bench.outlook import Outlook
+from mxpeak.bench.sparse import SparseBench, seconds_for, sparse_outlook, without_admission, without_effect
+from mxpeak.bench.stencil_sizes import box_of
 from mxpeak.bench.timeline import step_table
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.solo import Solo
@@ -70,12 +72,14 @@ def _results(bench: SparseBench[HpgMxpConfig]) -> Iterator[tuple[HpgMxpConfig, R
     yield bench.config, HpgMxp(bench, file).result()
 
 
-def dry_run(config: HpgMxpConfig, comm: Communicator, settings: dict[str, Setting] | None = None) -> str:
+def dry_run(config: HpgMxpConfig, comm: Communicator, settings: dict[str, Setting] | None = None) -> Outlook:
     """What a run would do: boxes, grid and memory, nothing run.  Collective over comm."""
     config, settings = on_device(config, settings or {})
     _check(config, comm)
     budget = memory_budget(config, settings, comm)
-    return "\n".join([*size_lines(config, comm, budget), *forewarnings(config, comm)])
+    box = None if config.matrix is not None else box_of(config, comm.rank, comm.size)
+    lines, fits = size_lines(config, comm, budget)
+    return sparse_outlook(config, comm, settings, box, [*lines, *forewarnings(config, comm)], fits=fits)
 
 
 def forewarnings(config: HpgMxpConfig, comm: Communicator) -> list[str]:

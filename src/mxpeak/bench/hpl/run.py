@@ -16,7 +16,8 @@ from mxpeak.bench.finite import end_if_not_finite
 from mxpeak.bench.harness import Told, check_grids
 from mxpeak.bench.hpl.config import HplCase, HplConfig
 from mxpeak.bench.hpl.result import Solve, hpl_result
-from mxpeak.bench.lu import LuBench, Problem, dry_run_text, run_lu
+from mxpeak.bench.lu import LuBench, Problem, outlook, run_lu
+from mxpeak.bench.outlook import Outlook
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.grid import Grid
 from mxpeak.distributed.matrix import DistMatrix, dist_matrix
@@ -44,9 +45,9 @@ def run(config: HplConfig, comm: Communicator, **told: Unpack[Told]) -> list[Res
     return run_lu(HPL, config, comm, **told)
 
 
-def dry_run(config: HplConfig, comm: Communicator, settings: dict[str, Setting] | None = None) -> str:
+def dry_run(config: HplConfig, comm: Communicator, settings: dict[str, Setting] | None = None) -> Outlook:
     """What a run would do: grid, sizes and memory of each case, nothing run.  Collective over comm."""
-    return dry_run_text(HPL, config, comm, settings)
+    return outlook(HPL, config, comm, settings)
 
 
 def _solve(bench: LuBench, case: HplCase, grid: Grid, spans: Spans) -> Solve:

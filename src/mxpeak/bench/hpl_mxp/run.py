@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from dataclasses import replace
 from typing import Any, Unpack
 
 from mxpeak.bench.finite import end_if_not_finite
@@ -22,7 +23,8 @@ from mxpeak.bench.hpl_mxp.config import HplMxpCase, HplMxpConfig
 from mxpeak.bench.hpl_mxp.result import Check, MxpSolve, hpl_mxp_result
 from mxpeak.bench.hpl_mxp.rules import NAMED, THRESHOLD, convergence_factor, foreseen, refused
 from mxpeak.bench.keeping import Keeping
-from mxpeak.bench.lu import LuBench, Problem, dry_run_text, run_lu
+from mxpeak.bench.lu import LuBench, Problem, outlook, run_lu
+from mxpeak.bench.outlook import Outlook
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.grid import Grid
 from mxpeak.distributed.generate import GeneratedSystem
@@ -56,9 +58,10 @@ def run(config: HplMxpConfig, comm: Communicator, **told: Unpack[Told]) -> list[
     return run_lu(HPL_MXP, config, comm, **told)
 
 
-def dry_run(config: HplMxpConfig, comm: Communicator, settings: dict[str, Setting] | None = None) -> str:
+def dry_run(config: HplMxpConfig, comm: Communicator, settings: dict[str, Setting] | None = None) -> Outlook:
     """What a run would do: grid, sizes and memory of each case, nothing run.  Collective over comm."""
-    return "\n".join([dry_run_text(HPL_MXP, config, comm, settings), *forewarnings(config, comm)])
+    found = outlook(HPL_MXP, config, comm, settings)
+    return replace(found, text="\n".join([found.text, *forewarnings(config, comm)]))
 
 
 def forewarnings(config: HplMxpConfig, comm: Communicator) -> list[str]:

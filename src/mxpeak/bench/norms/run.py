@@ -18,12 +18,13 @@ from functools import lru_cache
 from itertools import groupby
 from typing import Any, Unpack
 
-from mxpeak.bench.harness import Bench, Told, node_cautions, phase_table, repeated, run_cases
+from mxpeak.bench.harness import Bench, Told, node_cautions, phase_table, repeated, run_cases, threads_a_rank
 from mxpeak.bench.norms.check import Reference, reference_norms
 from mxpeak.bench.norms.config import NormsCase, NormsConfig
 from mxpeak.bench.norms.matrix import StoredMatrix, empty_matrix, generate
 from mxpeak.bench.norms.result import Runs, norms_result
 from mxpeak.bench.norms.sizes import Sizes, check, matrix_bytes, matrix_of, read_bytes, structure_of, without_effect
+from mxpeak.bench.outlook import Outlook, settled
 from mxpeak.bench.timeline import events_a_rank, timeline
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.grid import Grid, make_grid
@@ -32,10 +33,8 @@ from mxpeak.errors import ResourceError
 from mxpeak.layout.grid import ProcessGrid
 from mxpeak.layout.structure import Structure
 from mxpeak.options import Setting
-from mxpeak.perf.host import one_core_each
 from mxpeak.records import Result, size_text
 from mxpeak.runtime.compile import compile_in_turn
-from mxpeak.runtime.launch import hosts, ranks_a_node
 from mxpeak.runtime.memory import memory_budget
 from mxpeak.runtime.placement import on_device
 from mxpeak.solvers.exact_norms import reproducible_norms
@@ -53,19 +52,20 @@ def run(config: NormsConfig, comm: Communicator, **told: Unpack[Told]) -> list[R
     return run_cases(NormBench, check, NormBench.results, config, comm, **told)
 
 
-def dry_run(config: NormsConfig, comm: Communicator, settings: dict[str, Setting] | None = None) -> str:
+def dry_run(config: NormsConfig, comm: Communicator, settings: dict[str, Setting] | None = None) -> Outlook:
     """What a run would do: grid, sizes and memory of each case, nothing run.  Collective over comm."""
     config, settings = on_device(config, settings or {})
     grids = check(config, comm)
     lines = [ProcessGrid(*shape, config.order, config.node_grid).render() for shape in dict.fromkeys(grids)]
-    ranks_here = ranks_a_node(hosts(comm))
-    threads = config.threads or max(1, len(one_core_each()) // ranks_here)
+    threads = threads_a_rank(config, comm)
     sizes = Sizes(config, comm, memory_budget(config, settings, comm), threads)
     for _, group in groupby(sizes.cases(), matrix_of):
         cases = list(group)
         lines.append(sizes.line(cases[0]))
         lines += [f"  {case.tag}: {size_text(read_bytes(case))} to be read" for case in cases]
-    return "\n".join([*lines, *(caution.text for caution in sizes.cautions)])
+    known = settled(settings, ranks=comm.size, threads=threads, comm=comm.name)
+    fits = all(map(sizes.fits, sizes.cases()))
+    return Outlook("\n".join([*lines, *(caution.text for caution in sizes.cautions)]), fits, known)
 
 
 def forewarnings(config: NormsConfig, comm: Communicator) -> list[str]:

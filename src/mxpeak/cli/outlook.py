@@ -1,0 +1,79 @@
+"""What a run would do: --dry-run with settings, memory and the time to expect, and --print-dat."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from mxpeak.bench.outlook import Outlook
+from mxpeak.bench.registry import load
+from mxpeak.cli.past import last_rate
+from mxpeak.cli.request import Request, settings_table
+from mxpeak.cli.scaling import as_asked, turns
+from mxpeak.comm.planned import Planned
+from mxpeak.errors import ExitCode, UsageError
+from mxpeak.options import Setting
+from mxpeak.records import rate_text
+
+if TYPE_CHECKING:
+    from mxpeak.cli.session import Session
+
+
+def dry_run(wanted: list[Request], session: Session) -> int:
+    """Show what would be run, and end as the run would where its memory does not suffice.  Collective."""
+    fits = True
+    for request, group in turns(wanted, session, lambda: as_asked(wanted[0])):
+        comm = group if request.of_ranks is None else Planned(request.of_ranks)
+        found = import_module(request.benchmark.module).dry_run(request.config, comm, request.settings)
+        seen = found if isinstance(found, Outlook) else Outlook(str(found))
+        fits = fits and seen.fits
+        if session.rank == 0:
+            lines = [seen.text.rstrip("\n"), _time_line(request, seen, comm.size)]
+            table = settings_table(_flagged(request, seen.settings or request.settings))
+            print(f"{request.benchmark.name}\n{table}" + "\n".join(line for line in lines if line))
+    return ExitCode.VALID if fits else ExitCode.RESOURCE
+
+
+def _flagged(request: Request, settings: Mapping[str, Setting]) -> dict[str, Setting]:
+    """The settings that one can say: what only an input file has is shown where it has it."""
+    flags = {f for f, one in type(request.config).__dataclass_fields__.items() if "flags" in one.metadata}
+    return {name: one for name, one in settings.items() if name in flags or one.origin != "default"}
+
+
+def _time_line(request: Request, seen: Outlook, ranks: int) -> str:
+    """The time to expect of the timed part."""
+    from mxpeak.watch.progress import duration
+
+    if seen.time_s is not None:
+        return f"time to expect: {duration(seen.time_s)} for the figure, and as much again or more around it"
+    if seen.flops is None or not seen.fits:
+        return ""
+    orders = seen.settings["n"].value if "n" in seen.settings else ()
+    rate = last_rate(request.benchmark.name, ranks, max(orders, default=0))
+    if rate is None:
+        first = f"mxpeak run {request.benchmark.name} --quick"
+        return f"time to expect: not known before a run of about this size here; type: {first}"
+    return f"time to expect: {duration(seen.flops / rate)} at {rate_text(rate)}, the rate of the last run here"
+
+
+def print_dat(request: Request, session: Session) -> int:
+    """The input file that says these settings: HPL.dat as its community knows it."""
+    form, config = request.benchmark.input, request.config
+    if form is None or not form.writer:
+        raise UsageError(f"{request.benchmark.name} has no input file to print")
+    known: dict[str, Any] = {name: getattr(config, name) for name in ("n", "grid", "P", "Q")}
+    if known["n"] is None:
+        config = replace(config, n=(SAMPLE_N,))  # type: ignore[call-arg]
+    if known["grid"] is None and (known["P"] is None or known["Q"] is None):
+        from mxpeak.configs.grid import squarest
+
+        config = replace(config, grid=(squarest(config.ranks or 1),))  # type: ignore[call-arg]
+    if session.rank == 0:
+        print(load(form.writer)(config), end="")
+    return ExitCode.VALID
+
+
+#: N in a sample where nobody says one.
+SAMPLE_N = 10_000
