@@ -120,8 +120,11 @@ class Display:
             self.stdout.say(text.replace(result.mark, painted(result.mark, self.color), 1))
         if not output.quiet and not output.verbose and result.problem.get("node_grid"):
             self._once(result.launch["grid"])  # ranks were remapped: show where they went
-        if not output.quiet:
-            new = [warning for warning in result.warnings if warning.text not in self._warned]
+        told = [
+            one for one in result.warnings if not output.quiet or one.code == "slow"
+        ]  # that is why the exit code is 4
+        if told:
+            new = [warning for warning in told if warning.text not in self._warned]
             self._warned.update(warning.text for warning in new)  # hundreds of cases may share one warning
             self.stderr.say(cautions(new))
 

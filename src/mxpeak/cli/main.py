@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 from mxpeak import __version__
 from mxpeak.bench.registry import BENCHMARKS, import_extensions
-from mxpeak.cli import doctor, plan, resume, run, scan, simulate, study, tune
+from mxpeak.cli import compare, doctor, plan, resume, run, scan, simulate, study, tune
 from mxpeak.cli.session import Interrupted, Session, interruptible
 from mxpeak.cli.suggest import of_choice, of_flags
 from mxpeak.errors import ExitCode, MxpeakError, UsageError
@@ -41,7 +41,7 @@ exit codes:
   1      bug
   2      wrong usage, or an impossible configuration
   3      ran, but the validation FAILED; of a scan: some ranks are slow or wrong
-  4      valid, but below --min-gflops or --min-share
+  4      valid, but below --min-gflops or --min-share; of compare: a case became slower
   5      not enough memory or disk, or no such device
   6      stopped by the guard: --target can no longer be reached, a block of an LU is not finite, or a rank has stalled
   128+n  ended by signal n
@@ -133,6 +133,9 @@ VERBS: tuple[Callable[[argparse._SubParsersAction[Parser]], None], ...] = (
     tune.add_verb,
     scan.add_verb,
     study.add_verb,
+    compare.add_verb,
+    compare.add_history,
+    compare.add_baseline,
     doctor.add_verb,
 )
 

@@ -1,0 +1,222 @@
+"""mxpeak compare A B, mxpeak history, mxpeak baseline set: runs beside each other, and one after the other."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mxpeak.bench.registry import BENCHMARKS
+from mxpeak.cli.past import OUT, read_results, result_files
+from mxpeak.errors import ExitCode, UsageError
+from mxpeak.options import integer, share
+from mxpeak.records import to_json
+
+if TYPE_CHECKING:
+    from mxpeak.cli.session import Session
+
+COMPARE = """\
+examples:
+  mxpeak compare previous last
+  mxpeak compare baseline last --tolerance 3%
+  mxpeak compare HPL.out mxpeak-out/20261123T065303Z-all-fe67b4
+  mxpeak compare old.json new.json --json -
+
+A and B are folders of results, result files, reports of other programs (HPL's, rocHPL's, NVIDIA's, HPCG's, HPG-MxP's),
+or: last, previous (in mxpeak-out/), baseline (see mxpeak baseline).
+
+exit code: 0, or 4 if a case became slower by more than --tolerance and noise, or no longer passes
+"""
+HISTORY = """\
+examples:
+  mxpeak history
+  mxpeak history hpl --last 50 --json -
+"""
+BASELINE = """\
+example:
+  mxpeak baseline set last
+"""
+#: The runs that `mxpeak baseline set` keeps.
+KEPT = OUT / "baseline.json"
+JSON_HELP = "write it as JSON to FILE; - writes only that"
+
+
+def add_verb(verbs: Any) -> None:
+    """Add `compare` to the command line."""
+    parser = _verb(
+        verbs, "compare", "what changed between two runs, what differs between them, and why", COMPARE, compare
+    )
+    parser.add_argument("before", metavar="A", help="the run to compare with")
+    parser.add_argument("after", metavar="B", help="the run that is compared")
+    parser.add_argument(
+        "--tolerance", type=share, default=0.05, metavar="5%", help="changes below are none (default: 5%%)"
+    )
+
+
+def add_history(verbs: Any) -> None:
+    """Add `history` to the command line."""
+    parser = _verb(verbs, "history", "list the runs in mxpeak-out/, the newest last", HISTORY, history)
+    parser.add_argument(
+        "benchmark", nargs="?", choices=list(BENCHMARKS), metavar="BENCHMARK", help=", ".join(BENCHMARKS)
+    )
+    parser.add_argument("--last", type=integer(1), default=20, metavar="K", help="so many results (default: 20)")
+
+
+def add_baseline(verbs: Any) -> None:
+    """Add `baseline` to the command line."""
+    parser = _verb(
+        verbs, "baseline", "keep a run that later ones are compared with", BASELINE, baseline, json_too=False
+    )
+    parser.add_argument("set", choices=["set"], metavar="set", help="keep a run")
+    parser.add_argument("result", metavar="RESULT", help="a folder of results, a result file, last or previous")
+
+
+def _verb(verbs: Any, name: str, summary: str, epilog: str, action: Any, *, json_too: bool = True) -> Any:
+    parser = verbs.add_parser(
+        name,
+        help=summary,
+        description=f"{summary[0].upper()}{summary[1:]}.",
+        epilog=epilog,
+        allow_abbrev=False,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    if json_too:
+        parser.add_argument("--json", metavar="FILE", help=JSON_HELP)
+    parser.set_defaults(action=action)
+    return parser
+
+
+# --- the verbs --------------------------------------------------------------------------------------------------
+
+
+def compare(args: argparse.Namespace, argv: list[str], session: Session) -> int:
+    """Set two runs side by side; one rank speaks, whoever launched more."""
+    if session.rank != 0:
+        return ExitCode.VALID
+    from mxpeak.report.compare import body_of, compared, differences, pairs, text_of
+
+    paths = [found(name) for name in (args.before, args.after)]
+    before, after = (results_in(path) for path in paths)
+    same = list(pairs(before, after))
+    if not same:
+        raise UsageError(f"{paths[0]} has {_cases(before)}, {paths[1]} has {_cases(after)}: no case is in both")
+    changes, different = compared(before, after, args.tolerance), _merged([differences(*pair) for pair in same])
+    _show(
+        body_of(changes, different, [str(path) for path in paths], args.tolerance),
+        text_of(changes, different),
+        args.json,
+    )
+    return ExitCode.BELOW_TARGET if any(one.regressed for one in changes) else ExitCode.VALID
+
+
+def history(args: argparse.Namespace, argv: list[str], session: Session) -> int:
+    """List past results."""
+    if session.rank != 0:
+        return ExitCode.VALID
+    from mxpeak.report.columns import table
+    from mxpeak.report.compare import row_of
+
+    found = [(path, one) for path in reversed(result_files()) for one in read_results(path)]
+    found = [(path, one) for path, one in found if args.benchmark in (None, one.get("benchmark"))][-args.last :]
+    rows = [["when (UTC)", "benchmark", "case", "rate", "of limit", "status", "folder"]]
+    rows += [row_of(one, _when(one), path.parent.name) for path, one in found]
+    kept = ("benchmark", "status", "problem", "result")
+    body = {
+        "schema": "mxpeak.history/1",
+        "results": [{"file": str(path), "start": _when(one), **{k: one.get(k) for k in kept}} for path, one in found],
+    }
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    text = table(rows, width=width, least=(6, 4, 5)) if found else f"no results in {OUT}/\n"
+    _show(body, text, args.json)
+    return ExitCode.VALID
+
+
+def baseline(args: argparse.Namespace, argv: list[str], session: Session) -> int:
+    """Keep a run under the name `baseline`; the one that was kept before is replaced."""
+    if session.rank != 0:
+        return ExitCode.VALID
+    path = found(args.result)
+    valid = [one for one in results_in(path) if one.get("status") in ("valid", "slow")]
+    if not valid:
+        raise UsageError(f"{path} holds no valid result; give another RESULT")
+    body = {"schema": "mxpeak.results/1", "of": str(path), "results": valid}
+    part = KEPT.with_suffix(".part")
+    try:
+        OUT.mkdir(exist_ok=True)
+        part.write_text(to_json(body), encoding="utf-8")
+        part.replace(KEPT)
+    except OSError as error:
+        raise UsageError(f"cannot write {KEPT}: {error.strerror}") from None
+    print(f"{KEPT}: {_cases(valid)} of {path}")
+    return ExitCode.VALID
+
+
+# --- runs by name -----------------------------------------------------------------------------------------------
+
+
+def found(name: str) -> Path:
+    """The file that a run's name stands for."""
+    if name in ("last", "previous"):
+        files, place = result_files(), ("last", "previous").index(name)
+        if len(files) <= place:
+            raise UsageError(f"{name}: {OUT}/ holds {len(files)} runs; name a folder or a file")
+        return files[place]
+    if name == "baseline":
+        if not KEPT.exists():
+            raise UsageError("baseline: none has been set; type: mxpeak baseline set RESULT")
+        return KEPT
+    path = Path(name) if Path(name).exists() or not (OUT / name).exists() else OUT / name
+    return path / "result.json" if path.is_dir() else path
+
+
+def results_in(path: Path) -> list[Mapping[str, Any]]:
+    """The results of a result file, or of another program's report."""
+    from mxpeak.records import results_of
+    from mxpeak.report.logs import results_of_log
+
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}") from None
+    try:
+        body = json.loads(text)
+    except ValueError:
+        body = None
+    if isinstance(body, dict) and str(body.get("schema", "")).startswith("mxpeak.result"):
+        return [one for one in results_of(body) if isinstance(one, dict)]
+    if logged := results_of_log(text):
+        return list(logged)
+    raise UsageError(f"{path} is neither a result file nor a report of HPL, HPCG or HPG-MxP; give a run's folder")
+
+
+def _cases(results: Sequence[Mapping[str, Any]]) -> str:
+    names = list(dict.fromkeys(str(one.get("benchmark")) for one in results))
+    return f"{len(results)} result{'s' * (len(results) != 1)} ({', '.join(names)})" if results else "no results"
+
+
+def _merged(found: Sequence[Mapping[str, Sequence[str]]]) -> dict[str, list[str]]:
+    """What differs in any of the cases, each thing once."""
+    names = dict.fromkeys(name for one in found for name in one)
+    return {name: list(dict.fromkeys(line for one in found for line in one.get(name, ()))) for name in names}
+
+
+def _when(one: Mapping[str, Any]) -> str:
+    start = (one.get("run") or {}).get("start_unix")
+    return "" if start is None else f"{datetime.fromtimestamp(start, UTC):%Y-%m-%d %H:%M}"
+
+
+def _show(body: Mapping[str, Any], text: str, target: str | None) -> None:
+    from mxpeak.cli.output import check_file, write_new
+
+    if target == "-":
+        print(to_json(body), end="")
+        return
+    if target is not None:
+        check_file(Path(target))
+        write_new(Path(target), to_json(body))
+    print(text, end="")

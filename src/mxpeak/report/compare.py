@@ -1,0 +1,221 @@
+"""Two runs side by side: what changed, by more than noise or not, what differs between them, and why it may be so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from statistics import median
+from typing import Any
+
+from mxpeak.records import Result, bytes_rate_text, figure_text, rate_text, three_digits
+from mxpeak.report.columns import table
+from mxpeak.report.lines import case_text, lines_of
+
+Body = Mapping[str, Any]
+
+#: What makes two cases the same, as far as a benchmark has it.
+CASE = ("n", "m", "nx", "ny", "nz", "kind", "structure", "dtype", "layout", "precision", "generator", "matrix")
+#: What may differ of the same case, where several cases have the same size.
+WAY = ("nb", "P", "Q", "npx", "npy", "npz", "bcast", "depth", "pfact", "rfact", "nbmin", "ndiv", "storage", "smoother")
+#: Facts of a machine and its software that a rate depends on.
+FACTS = ("cpu_model", "hostname", "physical_cores", "logical_cores_allowed", "memory_total_bytes", "nodes", "governor")
+#: Settings that say where something goes, not how it runs.
+ASIDE = ("trace", "min_gflops", "min_share", "baseline", "target", "watchdog")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One case in both runs.
+
+    before, after   flop/s or bytes/s
+    change          after / before - 1
+    noise           how far repeats of either run lie apart; None where none were made
+    verdict         faster, slower, same, failed (it no longer passes), or unknown
+    why             what the measured limits say of it
+    """
+
+    name: str
+    unit: str
+    before: float | None
+    after: float | None
+    change: float | None
+    noise: float | None
+    verdict: str
+    why: str = ""
+
+    @property
+    def regressed(self) -> bool:
+        """Whether it became worse."""
+        return self.verdict in ("slower", "failed")
+
+
+def compared(before: Sequence[Body], after: Sequence[Body], tolerance: float) -> list[Change]:
+    """Every case that both runs have; what changed by less than `tolerance`, or than noise, is the same."""
+    return [_change(one, other, tolerance) for one, other in pairs(before, after)]
+
+
+def pairs(before: Sequence[Body], after: Sequence[Body]) -> Iterator[tuple[Body, Body]]:
+    """The cases of two runs that are the same: by size, then by the way they were run, then in their order."""
+    left = list(before)
+    for other in after:
+        alike = [one for one in left if _key(one, CASE) == _key(other, CASE)]
+        if not alike and sum(one.get("benchmark") == other.get("benchmark") for one in [*before, *after]) == 2:
+            alike = [one for one in left if one.get("benchmark") == other.get("benchmark")]
+        if alike:
+            one = next((one for one in alike if _key(one, WAY) == _key(other, WAY)), alike[0])
+            left.remove(one)
+            yield one, other
+
+
+def _key(body: Body, names: Sequence[str]) -> tuple[Any, ...]:
+    problem = body.get("problem") or {}
+    return (body.get("benchmark"), *(str(problem.get(name)) for name in names))
+
+
+def _change(before: Body, after: Body, tolerance: float) -> Change:
+    rates = [_rate(one) for one in (before, after)]
+    known = [noise for noise in (_noise(one) for one in (before, after)) if noise is not None]
+    noise = max(known, default=None)
+    change = rates[1] / rates[0] - 1.0 if rates[0] and rates[1] else None
+    least = max(tolerance, noise or 0.0)
+    passed = [one.get("status") in ("valid", "slow") for one in (before, after)]
+    verdict = "unknown" if change is None else "same" if abs(change) <= least else "faster" if change > 0 else "slower"
+    if passed[0] and not passed[1]:
+        verdict = "failed"
+    unit = "bytes/s" if "rate_bytes" in (after.get("result") or {}) else "flop/s"
+    result = _read(after)
+    name = f"{result.benchmark} {case_text(result)}".strip()
+    why = _why(before, after, change, least) if verdict in ("faster", "slower") else ""
+    return Change(
+        name=name, unit=unit, before=rates[0], after=rates[1], change=change, noise=noise, verdict=verdict, why=why
+    )
+
+
+def _read(body: Body) -> Result:
+    return Result.from_dict({"benchmark": "", "status": "", **body})
+
+
+def _rate(body: Body) -> float | None:
+    figures = body.get("result") or {}
+    rate = figures.get("rate_bytes", figures.get("rate_flops"))
+    return float(rate) if rate else None
+
+
+def _noise(body: Body) -> float | None:
+    """How far the runs of a case lie apart: their median above the best of them, of which the rate is made."""
+    samples = [float(one) for one in body.get("samples_s") or [] if one]
+    return median(samples) / min(samples) - 1.0 if len(samples) > 1 else None
+
+
+def _why(before: Body, after: Body, change: float | None, least: float) -> str:
+    """Machine or code: the limit was measured in the same process as the rate."""
+    limits = [_rate({"result": (one.get("result") or {}).get("limit") or {}}) for one in (before, after)]
+    if not limits[0] or not limits[1] or change is None:
+        return "no limit was measured in both runs, so machine and code cannot be told apart"
+    moved = limits[1] / limits[0] - 1.0
+    share = (1.0 + change) / (1.0 + moved) - 1.0
+    name = ((after.get("result") or {}).get("limit") or {}).get("name", "the limit")
+    if abs(moved) > least and abs(share) <= least:
+        return f"{name} changed by {100 * moved:+.1f} % too: the machine is {'faster' if change > 0 else 'slower'}"
+    if abs(moved) <= least:
+        return f"{name} is the same ({100 * moved:+.1f} %): it is the settings or the software"
+    return f"{name} changed by {100 * moved:+.1f} %, the share of it by {100 * share:+.1f} %: machine and code"
+
+
+# --- what differs -----------------------------------------------------------------------------------------------
+
+
+def differences(before: Body, after: Body) -> dict[str, list[str]]:
+    """What differs between two runs of a case: settings, machine, software, launch, each as `name: this -> that`."""
+    found = {
+        "settings": _differing(_settings(before), _settings(after)),
+        "machine": _differing(*({k: (one.get("machine") or {}).get(k) for k in FACTS} for one in (before, after))),
+        "software": _differing(*(_flat(one.get("software") or {}) for one in (before, after))),
+        "launch": _differing(*({"ranks": (one.get("launch") or {}).get("ranks")} for one in (before, after))),
+    }
+    return {name: lines for name, lines in found.items() if lines}
+
+
+def _settings(body: Body) -> dict[str, Any]:
+    config = body.get("config") or {}
+    values = {name: one.get("value") if isinstance(one, Mapping) else one for name, one in config.items()}
+    problem = body.get("problem") or {}
+    own = {name: problem[name] for name in (*CASE, *WAY) if name in problem}
+    return {**{name: value for name, value in values.items() if name not in (*ASIDE, "ranks", *own)}, **own}
+
+
+def _flat(section: Body, prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in section.items():
+        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+    return flat
+
+
+def _differing(before: Body, after: Body) -> list[str]:
+    both = [name for name in after if name in before and before[name] is not None and after[name] is not None]
+    return [f"{name}: {_told(before[name])} -> {_told(after[name])}" for name in both if before[name] != after[name]]
+
+
+def _told(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return ",".join(_told(one) for one in value)
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+# --- for people, and for programs -------------------------------------------------------------------------------
+
+
+def body_of(
+    changes: Sequence[Change], different: Mapping[str, Any], names: Sequence[str], tolerance: float
+) -> dict[str, Any]:
+    """The comparison as JSON."""
+    return {
+        "schema": "mxpeak.compare/1",
+        "before": names[0],
+        "after": names[1],
+        "tolerance": tolerance,
+        "changes": [asdict(one) for one in changes],
+        "differences": dict(different),
+        "regressed": any(one.regressed for one in changes),
+    }
+
+
+def text_of(changes: Sequence[Change], different: Mapping[str, Sequence[str]]) -> str:
+    """The comparison as a table, with what differs and why."""
+    rows = [["case", "before", "after", "change", "noise", ""]]
+    for one in changes:
+        shown = bytes_rate_text if one.unit == "bytes/s" else rate_text
+        change = "" if one.change is None else f"{100 * one.change:+.1f} %"
+        noise = "unknown" if one.noise is None else f"{100 * one.noise:.1f} %"
+        rows.append(
+            [
+                one.name,
+                shown(one.before),
+                shown(one.after),
+                change,
+                noise,
+                one.verdict.upper() if one.regressed else one.verdict,
+            ]
+        )
+    lines = [f"  {one.name}: {one.why}\n" for one in changes if one.why]
+    lines += [f"  differs in {name}: {'; '.join(found)}\n" for name, found in different.items()]
+    if any(one.noise is None for one in changes):
+        lines.append("  noise is known of runs with --repeat 3 or more\n")
+    return table(rows) + "".join(lines)
+
+
+def row_of(body: Body, when: str, where: str) -> list[str]:
+    """One result as a row of a history."""
+    result = _read(body)
+    share = result.result.get("fraction_of_limit")
+    case = case_text(result)
+    percent = "" if share is None else f"{three_digits(100 * share)} %"
+    return [
+        when,
+        lines_of(result.benchmark).name(result),
+        case,
+        figure_text(result.result),
+        percent,
+        result.status,
+        where,
+    ]

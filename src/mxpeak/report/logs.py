@@ -1,0 +1,75 @@
+"""Reports of other programs as results: HPL's (Netlib's, rocHPL's, NVIDIA's), HPCG's and HPG-MxP's.
+
+Only what those files say is filled in: problem, rate, time, residual and whether it passed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+#: T/V  N  NB  P  Q  Time  Gflops
+HPL_LINE = re.compile(r"^W\S+\s+(\d+)\s+(\d+)\s+(\d+)\s+(\d+)\s+([\d.eE+-]+)\s+([\d.eE+-]+)(?:\s|$)", re.MULTILINE)
+HPL_CHECK = re.compile(r"\|\|Ax-b\|\|_oo/.*=\s*([\d.eE+-]+|nan|inf)[\s.]*(PASSED|FAILED)", re.IGNORECASE)
+#: Section::key=value
+YAML_LINE = re.compile(r"^([^=\n]+)=(.*)$", re.MULTILINE)
+
+
+def results_of_log(text: str) -> list[dict[str, Any]]:
+    """The results that a report tells of; none where it is no report that is known."""
+    return [*_hpl(text), *_hpcg(text)]
+
+
+def _hpl(text: str) -> Iterator[dict[str, Any]]:
+    lines = list(HPL_LINE.finditer(text))
+    for line, after in zip(lines, [*lines[1:], None]):
+        n, nb, P, Q = (int(word) for word in line.groups()[:4])
+        time_s, gflops = float(line[5]), float(line[6])
+        check = HPL_CHECK.search(text, line.end(), len(text) if after is None else after.start())
+        passed = check is None or check[2].upper() == "PASSED"
+        yield _result(
+            "hpl",
+            passed,
+            {"n": n, "nb": nb, "P": P, "Q": Q},
+            1e9 * gflops,
+            time_s,
+            None if check is None else float(check[1]),
+            P * Q,
+        )
+
+
+def _hpcg(text: str) -> Iterator[dict[str, Any]]:
+    found = {key.strip(): value.strip() for key, value in YAML_LINE.findall(text)}
+    for name, benchmark in (("HPCG", "hpcg"), ("HPGMP", "hpg-mxp")):
+        rating = found.get(f"Final Summary::{name} result is VALID with a GFLOP/s rating of")
+        if rating is None and f"Final Summary::{name} result is" not in found:
+            continue
+        sizes = {
+            side: int(found[key])
+            for prefix, section in (("n", "Local Domain Dimensions::n"), ("np", "Processor Dimensions::np"))
+            for axis in "xyz"
+            if (key := f"{section}{axis}") in found and (side := f"{prefix}{axis}")
+        }
+        ranks = int(found.get("Machine Summary::Distributed Processes", 1))
+        yield _result(benchmark, rating is not None, sizes, 1e9 * float(rating or "nan"), None, None, ranks)
+
+
+def _result(
+    benchmark: str,
+    passed: bool,
+    problem: dict[str, Any],
+    rate_flops: float,
+    time_s: float | None,
+    residual: float | None,
+    ranks: int,
+) -> dict[str, Any]:
+    return {
+        "benchmark": benchmark,
+        "status": "valid" if passed else "invalid",
+        "problem": problem,
+        "result": {"rate_flops": rate_flops if rate_flops == rate_flops else None, "time_s": time_s},
+        "validation": {"passed": passed, "residual": residual},
+        "launch": {"ranks": ranks},
+        "samples_s": [] if time_s is None else [time_s],
+    }

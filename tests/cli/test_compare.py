@@ -1,0 +1,197 @@
+"""mxpeak compare, history and baseline: what changed beyond noise, what differs, and why it may be so."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mxpeak.cli.main import main
+from mxpeak.report.compare import compared, differences, pairs
+from mxpeak.report.logs import results_of_log
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+
+
+def run(
+    rate: float, *, samples: tuple[float, ...] = (), limit: float = 200e9, status: str = "valid", **more: Any
+) -> Any:
+    """One result of HPL at so many GFLOP/s."""
+    body = {
+        "benchmark": "hpl",
+        "status": status,
+        "run": {"start_unix": 1.7e9},
+        "problem": {"n": 1000, "nb": 64, "P": 1, "Q": 1},
+        "result": {
+            "rate_flops": 1e9 * rate,
+            "time_s": 1.0,
+            "fraction_of_limit": 1e9 * rate / limit,
+            "limit": {"name": "DGEMM", "rate_flops": limit},
+        },
+        "samples_s": list(samples),
+        "config": {"nb": {"value": [64], "origin": "flag"}, "swap": {"value": "mix", "origin": "default"}},
+        "machine": {"cpu_model": "A", "hostname": "one"},
+        "launch": {"ranks": 1},
+    }
+    return {**body, **more}
+
+
+def write(folder: str, *results: Any) -> str:
+    path = Path("mxpeak-out", folder, "result.json")
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps({"schema": "mxpeak.results/1", "results": results}))
+    os.utime(path, (1e9 + len(list(Path("mxpeak-out").iterdir())),) * 2)
+    return str(path.parent)
+
+
+@pytest.fixture(autouse=True)
+def empty_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+# --- what changed -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "verdict"),
+    [
+        (run(100), run(103), "same"),
+        (run(100), run(110), "faster"),
+        (run(100), run(90), "slower"),
+        (run(100, samples=(1.0, 1.2, 1.3)), run(90), "same"),  # noise of 20 %
+        (run(100), run(100, status="invalid"), "failed"),
+        (run(100, status="invalid"), run(90, status="invalid"), "slower"),
+        (run(100), run(0), "unknown"),
+    ],
+)
+def test_a_change_counts_beyond_tolerance_and_noise(before: Any, after: Any, verdict: str) -> None:
+    (change,) = compared([before], [after], 0.05)
+    assert change.verdict == verdict
+    assert change.regressed == (verdict in ("slower", "failed"))
+
+
+@pytest.mark.parametrize(
+    ("after", "why"),
+    [
+        (run(80, limit=160e9), "DGEMM changed by -20.0 % too: the machine is slower"),
+        (run(80), "DGEMM is the same (+0.0 %): it is the settings or the software"),
+        (run(70, limit=160e9), "DGEMM changed by -20.0 %, the share of it by -12.5 %: machine and code"),
+        (run(80, result={"rate_flops": 80e9}), "machine and code cannot be told apart"),
+    ],
+)
+def test_the_measured_limit_tells_machine_from_code(after: Any, why: str) -> None:
+    (change,) = compared([run(100)], [after], 0.05)
+    assert why in change.why
+
+
+def test_cases_are_paired_by_size_and_then_by_the_way_they_ran() -> None:
+    def case(nb: int, n: int = 1000) -> Any:
+        return run(100, problem={"n": n, "nb": nb, "P": 1, "Q": 1})
+
+    before = [case(64), case(128), case(64, 2000)]
+    found = [(a["problem"]["nb"], b["problem"]["nb"]) for a, b in pairs(before, [case(128), case(64), case(64, 500)])]
+    assert found == [(128, 128), (64, 64)]
+    (alone,) = pairs([case(64)], [case(96, 3000)])
+    assert alone[1]["problem"]["n"] == 3000, "one result each of a benchmark is compared, whatever its size"
+
+
+def test_what_differs_is_told_by_where_it_is() -> None:
+    other = run(100, machine={"cpu_model": "B", "hostname": "one"}, launch={"ranks": 2})
+    other["config"]["swap"]["value"] = "long"
+    other["problem"]["nb"] = 96
+    assert differences(run(100), other) == {
+        "settings": ["swap: mix -> long", "nb: 64 -> 96"],
+        "machine": ["cpu_model: A -> B"],
+        "launch": ["ranks: 1 -> 2"],
+    }
+
+
+# --- the verbs --------------------------------------------------------------------------------------------------
+
+
+def test_compare_shows_a_table_and_ends_with_four_at_a_regression(capsys: pytest.CaptureFixture[str]) -> None:
+    write("a", run(100, samples=(1.0, 1.01)))
+    write("b", run(90, samples=(1.0, 1.02)))
+    assert main(["compare", "previous", "last"]) == 4
+    out = capsys.readouterr().out
+    assert "hpl N=1000 NB=64 1x1  100 GFLOP/s  90.0 GFLOP/s  -10.0 %  1.0 %  SLOWER" in out
+    assert "it is the settings or the software" in out
+    assert main(["compare", "a", "b", "--tolerance", "15%"]) == 0
+    assert main(["compare", "b", "a", "--json", "-"]) == 0
+    body = json.loads(capsys.readouterr().out.split("\n", 2)[2].partition("{")[2].join(["{", ""]))
+    assert body["schema"] == "mxpeak.compare/1"
+    (change,) = body["changes"]
+    assert {"name", "before", "after", "change", "noise", "verdict"} <= set(change)
+    assert (change["verdict"], body["regressed"]) == ("faster", False)
+
+
+def test_a_baseline_is_kept_and_replaced(capsys: pytest.CaptureFixture[str]) -> None:
+    write("a", run(100))
+    assert main(["baseline", "set", "last"]) == 0
+    write("b", run(99))
+    assert main(["compare", "baseline", "last"]) == 0
+    assert main(["baseline", "set", "b"]) == 0
+    kept = json.loads(Path("mxpeak-out/baseline.json").read_text())
+    assert kept["results"][0]["result"]["rate_flops"] == 99e9
+    assert main(["history"]) == 0, "the baseline is no run of its own"
+    assert capsys.readouterr().out.count("2023-11-14") == 2
+
+
+def test_history_lists_results_the_newest_last(capsys: pytest.CaptureFixture[str]) -> None:
+    write("a", run(100))
+    write("b", run(90), run(80, benchmark="hpl-mxp"))
+    assert main(["history", "--json", "-"]) == 0
+    body = json.loads(capsys.readouterr().out)
+    assert body["schema"] == "mxpeak.history/1"
+    assert [one["result"]["rate_flops"] for one in body["results"]] == [100e9, 90e9, 80e9]
+    assert main(["history", "hpl", "--last", "1"]) == 0
+    assert capsys.readouterr().out.splitlines()[1].split()[2:5] == ["hpl", "N=1000", "NB=64"]
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["compare", "last", "previous"], "last: mxpeak-out/ holds 0 runs"),
+        (["compare", "baseline", "x"], "none has been set; type: mxpeak baseline set"),
+        (["compare", "none", "none"], "cannot read none"),
+        (["compare", "notes", "notes"], "notes is neither a result file nor a report"),
+        (["baseline", "set", "bad"], "holds no valid result"),
+    ],
+)
+def test_a_mistake_is_told_with_what_to_type(argv: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("notes").write_text("a = b\n")
+    Path("bad").write_text(json.dumps({"schema": "mxpeak.results/1", "results": [run(1, status="aborted")]}))
+    assert main(argv) == 2
+    assert said in capsys.readouterr().err
+
+
+# --- reports of other programs ----------------------------------------------------------------------------------
+
+
+def test_a_report_of_hpl_is_read_line_by_line() -> None:
+    results = results_of_log((GOLDEN / "checked.txt").read_text())
+    assert results
+    first = results[0]
+    assert (first["benchmark"], first["status"]) == ("hpl", "valid")
+    assert first["problem"] == {"n": 20000, "nb": 256, "P": 2, "Q": 2}
+    assert (first["result"]["rate_flops"], first["result"]["time_s"]) == (164.12e9, 32.5)
+    assert first["validation"]["residual"] == 3.25e-3
+    failed = results_of_log((GOLDEN / "failed.txt").read_text())
+    assert "invalid" in [one["status"] for one in failed]
+
+
+@pytest.mark.parametrize(
+    ("name", "benchmark", "rate", "status"),
+    [
+        ("hpcg", "hpcg", 3.15e9, "valid"),
+        ("hpcg_failed", "hpcg", None, "invalid"),
+        ("hpgmp", "hpg-mxp", 48.57724601175482e9, "valid"),
+    ],
+)
+def test_reports_of_hpcg_and_hpg_mxp_are_read(name: str, benchmark: str, rate: float | None, status: str) -> None:
+    (result,) = results_of_log((GOLDEN / f"{name}.txt").read_text())
+    assert (result["benchmark"], result["status"], result["result"]["rate_flops"]) == (benchmark, status, rate)
+    assert result["problem"]["nx"] == 104
