@@ -97,7 +97,7 @@ def commands(page: Path) -> list[list[str]]:
     """The arguments of every mxpeak on a page, whatever starts it."""
     lines = "".join(blocks(page, "sh", "")).replace("\\\n", " ")
     found = re.findall(r"^(?:.*&& |(?:mpiexec|srun|torchrun)\b.* )?mxpeak(?: (.*))?$", lines, re.MULTILINE)
-    return [shlex.split(arguments, comments=True) for arguments in found]
+    return [shlex.split(re.sub(r">\s*\S+", "", arguments), comments=True) for arguments in found]
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if commands(page)], ids=lambda page: page.name)

@@ -6,11 +6,12 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mxpeak.errors import ExitCode, MxpeakError, ResourceError
 from mxpeak.options import integer
-from mxpeak.records import three_digits
+from mxpeak.records import three_digits, to_json
 
 if TYPE_CHECKING:
     from mxpeak.cli.session import Session
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 EXAMPLE = """\
 example:
   mxpeak doctor --ranks 4
+  mxpeak doctor --json -
 """
 
 
@@ -34,6 +36,7 @@ def add_verb(verbs: Any) -> None:
     parser.add_argument(
         "--ranks", type=integer(1, 4096), default=1, metavar="R", help="show the cores that R ranks would use"
     )
+    parser.add_argument("--json", metavar="FILE", help="also write it as JSON to FILE; - writes only that")
     parser.set_defaults(action=doctor)
 
 
@@ -41,30 +44,72 @@ def doctor(args: argparse.Namespace, argv: list[str], session: Session) -> int:
     """Look at each part; what the CPU runs cannot do without decides the exit code."""
     if session.rank != 0:
         return ExitCode.VALID
-    able = [
-        _section("host", _host_facts, "the /proc and /sys of Linux"),
-        _section("BLAS", _blas_facts, "pip install --force-reinstall mxpeak"),
+    sections: dict[str, dict[str, Any]] = {}
+    for title, facts, remedy in _parts(args.ranks):
+        sections[title] = _section(facts, remedy)
+        if args.json != "-":
+            _print(title, sections[title])
+    verdict = _verdict(sections)
+    if args.json is not None:
+        _write({"schema": "mxpeak.doctor/1", "verdict": verdict, "sections": sections}, args.json)
+    if args.json != "-":
+        print(f"\n{verdict['text']}")
+    return ExitCode.VALID if verdict["cpu"] else ExitCode.RESOURCE
+
+
+def _parts(ranks: int) -> list[tuple[str, Callable[[], Mapping[str, Any]], str]]:
+    """What is looked at: its title, its facts, and what to do where they are not available."""
+    return [
+        ("host", _host_facts, "the /proc and /sys of Linux"),
+        ("BLAS", _blas_facts, "pip install --force-reinstall mxpeak"),
+        ("products of 16-bit numbers", _unit_facts, "pip install --force-reinstall mxpeak"),
+        ("MPI", _mpi_facts, "pip install 'mxpeak[mpich]'; without it a run has one rank"),
+        ("GPU", _gpu_facts, "a driver, and: pip install 'mxpeak[gpu]'; without them a run is on the CPU"),
+        ("cores", lambda: _core_facts(ranks), f"fewer --ranks than {ranks}"),
     ]
-    _section("products of 16-bit numbers", _unit_facts, "pip install --force-reinstall mxpeak")
-    _section("MPI", _mpi_facts, "pip install 'mxpeak[mpich]'; without it a run has one rank")
-    _section("GPU", _gpu_facts, "a driver, and: pip install 'mxpeak[gpu]'; without them a run is on the CPU")
-    _section("cores", lambda: _core_facts(args.ranks), f"fewer --ranks than {args.ranks}")
-    print("\na run on the CPU is " + ("possible: type mxpeak" if all(able) else "NOT possible yet"))
-    return ExitCode.VALID if all(able) else ExitCode.RESOURCE
 
 
-def _section(title: str, facts: Callable[[], Mapping[str, Any]], remedy: str) -> bool:
-    """Print one section; False, with the remedy, if its facts are not available."""
-    print(f"\n{title}")
+def _section(facts: Callable[[], Mapping[str, Any]], remedy: str) -> dict[str, Any]:
+    """The facts of one part, or what is missing of it and how to mend that."""
     try:
-        found = facts()
+        return dict(facts())
     except (ImportError, OSError, MxpeakError) as error:
-        print(f"  missing: {error}\n  fix: {remedy}")
-        return False
-    for name, value in found.items():
+        return {"missing": str(error), "fix": remedy}
+
+
+def _print(title: str, found: Mapping[str, Any]) -> None:
+    print(f"\n{title}")
+    if "missing" in found:
+        print(f"  missing: {found['missing']}\n  fix: {found['fix']}")
+    for name, value in found.items() if "missing" not in found else ():
         print(f"  {name:<20} {_shown(name, value)}")
     sys.stdout.flush()
-    return True
+
+
+def _verdict(sections: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """What a run here can be, in words and for programs; `to_do` is for what it cannot do without."""
+    able = {name: "missing" not in sections[name] for name in sections}
+    cpu = able["host"] and able["BLAS"]
+    where = "on the CPU and on GPUs" if able["GPU"] else "on the CPU"
+    text = f"a run {where} is possible{'' if able['MPI'] else ', with one rank'}: type mxpeak"
+    to_do = [str(sections[name]["fix"]) for name in ("host", "BLAS") if not able[name]]
+    return {
+        "cpu": cpu,
+        "mpi": able["MPI"],
+        "gpu": able["GPU"],
+        "text": text if cpu else f"a run on the CPU is NOT possible yet: {'; '.join(to_do)}",
+        "to_do": to_do,
+    }
+
+
+def _write(body: Mapping[str, Any], target: str) -> None:
+    from mxpeak.cli.output import check_file, write_new
+
+    if target == "-":
+        print(to_json(body), end="")
+        return
+    check_file(Path(target))
+    write_new(Path(target), to_json(body))
 
 
 def _shown(name: str, value: Any) -> str:

@@ -1,0 +1,1 @@
+"""What a machine can do at best: products of matrices, and memory."""

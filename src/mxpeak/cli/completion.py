@@ -1,0 +1,88 @@
+"""mxpeak completion SHELL: a script that completes verbs, benchmarks and flags; it starts no Python when it is used."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from mxpeak.errors import ExitCode
+
+if TYPE_CHECKING:
+    from mxpeak.cli.session import Session
+
+EXAMPLES = """\
+examples:
+  eval "$(mxpeak completion bash)"
+  mxpeak completion zsh > ~/.zfunc/_mxpeak
+  mxpeak completion fish > ~/.config/fish/completions/mxpeak.fish
+"""
+
+BASH = """\
+_mxpeak() {{
+  local words="${{COMP_WORDS[*]:1:COMP_CWORD-1}}" now="${{COMP_WORDS[COMP_CWORD]}}" known=""
+  case "$words " in
+{cases}
+  esac
+  mapfile -t COMPREPLY < <(compgen -W "$known" -- "$now")
+  [ ${{#COMPREPLY[@]}} -gt 0 ] || mapfile -t COMPREPLY < <(compgen -f -- "$now")
+}}
+complete -o filenames -F _mxpeak mxpeak
+"""
+ZSH = """\
+#compdef mxpeak
+autoload -U +X bashcompinit && bashcompinit
+"""
+FISH = """\
+function __mxpeak_after
+  set -l words (commandline -opc)[2..-1]
+  string match -q -- "$argv*" "$words "
+end
+"""
+
+
+def add_verb(verbs: Any) -> None:
+    """Add `completion` to the command line."""
+    parser = verbs.add_parser(
+        "completion",
+        help="print a script that completes mxpeak's words in a shell",
+        description="Print a script that completes verbs, benchmarks and flags.",
+        epilog=EXAMPLES,
+        allow_abbrev=False,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("shell", choices=["bash", "zsh", "fish"], metavar="SHELL", help="bash, zsh or fish")
+    parser.set_defaults(action=completion)
+
+
+def completion(args: argparse.Namespace, argv: list[str], session: Session) -> int:
+    """Print the script of a shell."""
+    if session.rank == 0:
+        words = dict(known_after(args.whole))
+        print(_fish(words) if args.shell == "fish" else _bash(words, zsh=args.shell == "zsh"), end="")
+    return ExitCode.VALID
+
+
+def known_after(parser: argparse.ArgumentParser, way: str = "") -> Iterator[tuple[str, list[str]]]:
+    """What may follow each beginning of a command line: the longest beginnings first."""
+    inner = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    for action in inner:
+        for name, sub in action.choices.items():
+            yield from known_after(sub, f"{way}{name} ")
+    names = [str(name) for action in inner for name in action.choices]
+    flags = [flag for action in parser._actions for flag in action.option_strings if flag.startswith("--")]
+    yield way, [*names, *flags]
+
+
+def _bash(words: dict[str, list[str]], *, zsh: bool) -> str:
+    cases = "\n".join(f"    '{way}'*) known='{' '.join(known)}' ;;" for way, known in words.items())
+    return (ZSH if zsh else "") + BASH.format(cases=cases)
+
+
+def _fish(words: dict[str, list[str]]) -> str:
+    lines = []
+    for way, known in words.items():
+        for word in known:
+            option = f"-l {word[2:]}" if word.startswith("--") else f"-f -a {word}"
+            lines.append(f"complete -c mxpeak -n '__mxpeak_after {way.strip()}' {option}")
+    return FISH + "\n".join(lines) + "\n"

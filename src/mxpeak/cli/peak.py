@@ -1,0 +1,86 @@
+"""mxpeak peak: what this machine can do at best, in a few seconds: GEMM in each precision, memory, their balance."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mxpeak.cli.ranks import on_ranks
+from mxpeak.cli.request import add_options
+from mxpeak.configs.run import PlaceConfig, RunConfig
+from mxpeak.errors import ExitCode
+from mxpeak.options import resolve
+from mxpeak.records import figure_text, three_digits, to_json
+
+if TYPE_CHECKING:
+    from mxpeak.cli.session import Session
+
+EXAMPLES = """\
+examples:
+  mxpeak peak
+  mpiexec -n 2 mxpeak peak --json -
+"""
+
+
+def add_verb(verbs: Any) -> None:
+    """Add `peak` to the command line."""
+    parser = verbs.add_parser(
+        "peak",
+        help="measure what this machine can do at best, in ten seconds",
+        description="Measure DGEMM, SGEMM, 16-bit GEMM where the hardware has it, reading memory and the triad, on all "
+        "ranks at once, and the balance between them.",
+        epilog=EXAMPLES,
+        allow_abbrev=False,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_options(parser, PlaceConfig)
+    parser.add_argument("--json", metavar="FILE", help="write it as JSON to FILE; - writes only that")
+    parser.set_defaults(action=peak)
+
+
+def peak(args: argparse.Namespace, argv: list[str], session: Session) -> int:
+    """Measure on the ranks that were started.  Collective, once they are there."""
+    return on_ranks(
+        args,
+        argv,
+        session,
+        read=lambda: _config(args),
+        place=lambda config: config,
+        act=lambda config: _measure(config, args, argv, session),
+    )
+
+
+def _config(args: argparse.Namespace) -> RunConfig:
+    from mxpeak.cli.output import check_file
+
+    if args.json not in (None, "-"):
+        check_file(Path(args.json))
+    settings = resolve(PlaceConfig, vars(args), os.environ, {})
+    return RunConfig(**{name: one.value for name, one in settings.items()})
+
+
+def _measure(config: RunConfig, args: argparse.Namespace, argv: list[str], session: Session) -> int:
+    from mxpeak.bench.peak.run import run
+    from mxpeak.cli.output import write_new
+
+    assert session.comm is not None
+    body = run(config, session.comm, argv=argv)
+    if session.rank != 0:
+        return ExitCode.VALID
+    if args.json == "-":
+        print(to_json(body), end="")
+        return ExitCode.VALID
+    if args.json is not None:
+        write_new(Path(args.json), to_json(body))
+    print(text_of(body), end="")
+    return ExitCode.VALID
+
+
+def text_of(body: dict[str, Any]) -> str:
+    """The rates, one a line, and their balance."""
+    lines = [f"{one['name']:<13} {figure_text(one):>13}" for one in body["rates"]]
+    balance = body["balance"]["flops_per_byte"]
+    lines.append(f"{'balance':<13} {three_digits(balance)} flops of {body['rates'][0]['name']} to a byte that is read")
+    return "\n".join(lines) + "\n"

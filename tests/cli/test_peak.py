@@ -1,0 +1,59 @@
+"""mxpeak peak, doctor and completion: what answers in seconds, as text and as JSON."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from mxpeak.bench.peak import run as peak
+from mxpeak.cli.main import main
+from mxpeak.comm.solo import Solo
+from mxpeak.configs.run import RunConfig
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    measure = peak.run
+    monkeypatch.setattr(peak, "SECONDS", 0.0)
+    monkeypatch.setattr(peak, "run", lambda config, comm, **told: measure(config, comm, scale=32, **told))
+
+
+def test_peak_measures_products_memory_and_their_balance(quick: None, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["peak", "--threads", "1", "--json", "-"]) == 0
+    body: dict[str, Any] = json.loads(capsys.readouterr().out)
+    assert body["schema"] == "mxpeak.peak/1"
+    names = [one["name"] for one in body["rates"]]
+    assert names[:2] == ["DGEMM", "SGEMM"]
+    assert names[-2:] == ["memory read", "memory triad"]
+    rates = {one["name"]: one.get("rate_flops", one.get("rate_bytes")) for one in body["rates"]}
+    assert body["balance"]["flops_per_byte"] == rates["DGEMM"] / rates["memory read"]
+    assert {"machine", "software", "launch"} <= set(body)
+
+
+def test_a_precision_that_is_emulated_is_no_limit(quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    body = peak.run(RunConfig(threads=1, kernels="reference"), Solo())
+    assert [one["name"] for one in body["rates"]] == ["DGEMM", "SGEMM", "memory read", "memory triad"]
+
+
+def test_doctor_ends_in_a_verdict_and_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--json", "-"]) == 0
+    body = json.loads(capsys.readouterr().out)
+    assert body["schema"] == "mxpeak.doctor/1"
+    assert body["verdict"]["cpu"] is True
+    assert set(body["verdict"]) == {"cpu", "mpi", "gpu", "text", "to_do"}
+    assert {"host", "BLAS", "MPI", "GPU", "cores"} <= set(body["sections"])
+    missing = [one for one in body["sections"].values() if "missing" in one]
+    assert all(one["fix"] for one in missing)
+    assert len(body["verdict"]["to_do"]) <= len(missing)
+    assert main(["doctor"]) == 0
+    assert capsys.readouterr().out.rstrip().splitlines()[-1].startswith("a run on the CPU is possible")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_knows_verbs_benchmarks_and_flags(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["completion", shell]) == 0
+    script = capsys.readouterr().out
+    for word in ("simulate", "compare", "hpl-mxp", "warmup", "min-gflops"):
+        assert word in script
