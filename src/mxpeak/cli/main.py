@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 from mxpeak import __version__
 from mxpeak.bench.registry import BENCHMARKS, import_extensions
-from mxpeak.cli import compare, completion, doctor, peak, plan, resume, run, scan, simulate, study, tune
+from mxpeak.cli import compare, completion, doctor, peak, plan, resume, run, scan, simulate, slurm, study, tune
 from mxpeak.cli.session import Interrupted, Session, interruptible
 from mxpeak.cli.suggest import of_choice, of_flags
 from mxpeak.errors import ExitCode, MxpeakError, UsageError
@@ -95,8 +95,13 @@ def parser() -> argparse.ArgumentParser:
 
 def parsed(argv: list[str]) -> argparse.Namespace:
     """The command line as values; what no parser knows is an error that points to the verb's own help."""
-    args, unknown = (top := parser()).parse_known_args(argv)
+    cut = argv.index("--") if "--" in argv else len(argv)
+    args, unknown = (top := parser()).parse_known_args(argv[:cut])
     args.whole = top  # the command line as a whole, for who describes it
+    if hasattr(args, "flags"):
+        args.flags = argv[cut + 1 :]  # of another verb, which the job script types
+    else:
+        unknown += argv[cut + 1 :]
     if unknown:
         words = [word for word in (args.verb, getattr(args, "benchmark", None)) if word]
         verb = " ".join(["mxpeak", *words])
@@ -139,6 +144,7 @@ VERBS: tuple[Callable[[argparse._SubParsersAction[Parser]], None], ...] = (
     compare.add_baseline,
     peak.add_verb,
     doctor.add_verb,
+    slurm.add_verb,
     completion.add_verb,
 )
 

@@ -1,0 +1,199 @@
+"""mxpeak slurm BENCHMARK: a job script for Slurm, every choice with its reason; it is printed and never submitted."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from mxpeak.bench.registry import BENCHMARKS
+from mxpeak.cli.suggest import of_flags
+from mxpeak.errors import ExitCode, UsageError
+from mxpeak.options import integer, options
+
+if TYPE_CHECKING:
+    from mxpeak.cli.session import Session
+
+EXAMPLES = """\
+examples:
+  mxpeak slurm hpl --nodes 4 --ranks-per-node 2 > job.sh
+  mxpeak slurm hpl-mxp --nodes 128 --ranks-per-node 8 --gpus-per-node 8 --partition gpu
+  mxpeak slurm hpg-mxp --nodes 2 --launcher torchrun --gpus-per-node 4 -- --nx 256 --rt 30m
+
+what stands after -- goes to mxpeak run; the script is printed, and never submitted
+"""
+LAUNCHERS = ("srun", "mpiexec", "torchrun")
+#: What may be run by a job besides benchmarks.
+OTHERS = ("scan", "peak")
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What a script asks Slurm for, and runs."""
+
+    benchmark: str
+    nodes: int
+    ranks_a_node: int
+    cores_a_rank: int | None
+    gpus_a_node: int | None
+    time: str
+    partition: str | None
+    account: str | None
+    launcher: str
+    flags: tuple[str, ...]
+
+    @property
+    def ranks(self) -> int:
+        """All of them."""
+        return self.nodes * self.ranks_a_node
+
+
+def add_verb(verbs: Any) -> None:
+    """Add `slurm` to the command line."""
+    parser = verbs.add_parser(
+        "slurm",
+        help="print a commented job script for Slurm",
+        description="Print a commented job script for Slurm: binding of cores and GPUs, a cache folder on each node, "
+        "and the launcher's line. It is never submitted.",
+        epilog=EXAMPLES,
+        allow_abbrev=False,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    names = [*BENCHMARKS, *OTHERS]
+    parser.add_argument("benchmark", choices=names, metavar="BENCHMARK", help=", ".join(names))
+    parser.add_argument("--nodes", type=integer(1), default=1, metavar="K", help="nodes (default: 1)")
+    parser.add_argument(
+        "--ranks-per-node", type=integer(1, 4096), metavar="R", help="ranks of a node (default: one a GPU, else one)"
+    )
+    parser.add_argument(
+        "--cpus-per-rank", type=integer(1, 4096), metavar="C", help="cores of a rank (default: its share of the node's)"
+    )
+    parser.add_argument("--gpus-per-node", type=integer(1, 64), metavar="G", help="GPUs of a node (default: none)")
+    parser.add_argument("--time", default="01:00:00", metavar="HH:MM:SS", help="time limit (default: 01:00:00)")
+    parser.add_argument("--partition", metavar="NAME", help="partition to run in")
+    parser.add_argument("--account", metavar="NAME", help="account to charge")
+    parser.add_argument(
+        "--launcher",
+        choices=LAUNCHERS,
+        default="srun",
+        metavar="NAME",
+        help="srun, mpiexec or torchrun (default: srun)",
+    )
+    parser.add_argument("flags", nargs="*", metavar="-- FLAGS", help="flags of mxpeak run")
+    parser.set_defaults(action=slurm)
+
+
+def slurm(args: argparse.Namespace, argv: list[str], session: Session) -> int:
+    """Print the script."""
+    ranks = args.ranks_per_node or args.gpus_per_node or 1
+    if args.gpus_per_node and ranks % args.gpus_per_node:
+        raise UsageError(
+            f"--ranks-per-node {ranks} on --gpus-per-node {args.gpus_per_node}: a GPU serves whole ranks; type "
+            f"--ranks-per-node {args.gpus_per_node}"
+        )
+    _check(args.benchmark, args.flags)
+    job = Job(
+        args.benchmark, args.nodes, ranks, args.cpus_per_rank, args.gpus_per_node, args.time, args.partition,
+        args.account, args.launcher, tuple(args.flags),
+    )  # fmt: skip
+    if session.rank == 0:
+        print(script(job), end="")
+    return ExitCode.VALID
+
+
+def _check(benchmark: str, flags: list[str]) -> None:
+    """Stop at a flag that the run would not know: a job in a queue is a slow way to find a misprint."""
+    if benchmark in OTHERS:
+        return
+    from mxpeak.configs.run import OutputConfig
+
+    known = {
+        flag for config in (BENCHMARKS[benchmark].config, OutputConfig) for o in options(config) for flag in o.flags
+    }
+    known |= {"--config", "--dat"}
+    unknown = [word for word in flags if word.startswith("--") and word.split("=")[0] not in known]
+    if unknown:
+        raise UsageError(f"mxpeak run {benchmark} does not know {' '.join(unknown)}{of_flags(unknown, known)}")
+
+
+def script(job: Job) -> str:
+    """The job script."""
+    return "\n".join([*_header(job), "", *_environment(job), "", *_launch(job)]) + "\n"
+
+
+def _header(job: Job) -> list[str]:
+    lines = [
+        "#!/bin/bash",
+        f"#SBATCH --job-name=mxpeak-{job.benchmark}",
+        f"#SBATCH --nodes={job.nodes}",
+        f"#SBATCH --ntasks-per-node={job.ranks_a_node}",
+    ]
+    lines += [f"#SBATCH --cpus-per-task={job.cores_a_rank}"] if job.cores_a_rank else []
+    lines += [f"#SBATCH --gpus-per-node={job.gpus_a_node}"] if job.gpus_a_node else []
+    lines += [f"#SBATCH --time={job.time}"]
+    lines += [f"#SBATCH --partition={job.partition}"] if job.partition else []
+    lines += [f"#SBATCH --account={job.account}"] if job.account else []
+    return [
+        *lines,
+        "# No other job on these nodes: a rate is of the whole node.",
+        "#SBATCH --exclusive",
+        "# A SIGTERM two minutes before the end lets mxpeak write what it knows by then.",
+        "#SBATCH --signal=TERM@120",
+    ]
+
+
+def _environment(job: Job) -> list[str]:
+    return [
+        "set -euo pipefail",
+        "# Load the site's MPI and activate the environment that has mxpeak, for example:",
+        '#   module load openmpi && source "$HOME/mxpeak/bin/activate"',
+        "",
+        "# Compiled kernels lie on each node's own disk, not on a file system that thousands of ranks share.",
+        'export MXPEAK_CACHE_DIR="${TMPDIR:-/tmp}/mxpeak-cache-$USER"',
+    ]
+
+
+def _launch(job: Job) -> list[str]:
+    verb = job.benchmark if job.benchmark in OTHERS else f"run {job.benchmark}"
+    own = list(job.flags)
+    if job.gpus_a_node and not any(word.split("=")[0] == "--device" for word in own):
+        own += ["--device", "cuda"]
+    if job.benchmark not in OTHERS and not any(word.split("=")[0] == "--out" for word in own):
+        out = f' --out "mxpeak-out/$SLURM_JOB_ID-{job.benchmark}"'
+    else:
+        out = ""
+    command = " ".join([verb, *map(shlex.quote, own)]) + out
+    return {"srun": _srun, "mpiexec": _mpiexec, "torchrun": _torchrun}[job.launcher](job, command)
+
+
+def _srun(job: Job, command: str) -> list[str]:
+    flags = [f"--nodes={job.nodes}", f"--ntasks={job.ranks}", f"--ntasks-per-node={job.ranks_a_node}"]
+    lines = []
+    if job.cores_a_rank:
+        lines.append("# Since Slurm 22.05 srun does not inherit --cpus-per-task: it is said again.")
+        flags.append(f"--cpus-per-task={job.cores_a_rank}")
+    lines.append("# Ranks keep to cores of their own; mxpeak leaves that binding as it finds it.")
+    flags.append("--cpu-bind=cores")
+    if job.gpus_a_node:
+        lines.append("# Each rank sees all GPUs of its node and takes its own by its local number, the closest first.")
+        flags.append("--gpu-bind=none")
+    return [*lines, f"srun {' '.join(flags)} \\", f"  mxpeak {command}"]
+
+
+def _mpiexec(job: Job, command: str) -> list[str]:
+    return [
+        "# mpiexec finds the nodes of the job by itself; it has to be that of the MPI which MPI for Python uses.",
+        f"mpiexec -n {job.ranks} mxpeak {command}",
+    ]
+
+
+def _torchrun(job: Job, command: str) -> list[str]:
+    return [
+        "# One torchrun a node starts the ranks there; they meet at the first node.",
+        'first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
+        f"srun --nodes={job.nodes} --ntasks={job.nodes} --ntasks-per-node=1 \\",
+        f"  torchrun --nnodes={job.nodes} --nproc-per-node={job.ranks_a_node} \\",
+        '  --rdzv-backend=c10d --rdzv-id="$SLURM_JOB_ID" --rdzv-endpoint="$first:29500" \\',
+        f"  -m mxpeak {command} --comm torch",
+    ]
