@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import html
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -119,6 +120,21 @@ class Result:
         known = {key: value for key in names if isinstance(value := self.problem.get(key), int | str)}
         size = ", ".join(f"{key}={value}" for key, value in known.items())
         return f"Result({self.benchmark}, {self.status}, {figure_text(self.result)}, {size})"
+
+    def _repr_html_(self) -> str:
+        """The result in a notebook: what it is, how fast, what share of its limit, how accurate."""
+        share, residual = self.result.get("fraction_of_limit"), self.validation.get("residual")
+        rows = {
+            "benchmark": self.benchmark,
+            "status": self.mark,
+            "rate": figure_text(self.result),
+            "of its limit": "" if share is None else f"{three_digits(100 * share)} %",
+            "residual": "" if residual is None else three_digits(residual),
+        }
+        cells = "".join(
+            f"<tr><th>{name}</th><td>{html.escape(value)}</td></tr>" for name, value in rows.items() if value
+        )
+        return f"<table>{cells}</table>"
 
     @property
     def passed(self) -> bool:

@@ -197,6 +197,15 @@ def test_what_is_not_finite_becomes_null_and_a_warning():
     assert json.loads(to_json(body)) == body
 
 
+def test_a_notebook_shows_a_result_as_a_table():
+    result = Result(benchmark="<hpl>", status="slow", result={"rate_flops": 2e9, "fraction_of_limit": 0.5})
+    page = result._repr_html_()
+    assert "<td>&lt;hpl&gt;</td>" in page
+    assert "<td>TOO SLOW</td>" in page
+    assert "<td>2.00 GFLOP/s</td>" in page
+    assert "residual" not in page
+
+
 def test_a_file_is_a_list_of_results_and_that_of_one_case_has_its_keys_at_the_top_too():
     one = Result(benchmark="hpl", status="valid", warnings=[Caution("a", "b")])
     for results, several in (([one], False), ([one], True), ([one, one], False), ([], False)):
