@@ -40,7 +40,7 @@ def integer(least: int, most: int = LARGEST_N) -> Callable[[str], int]:
             digits = ", or has too many digits" * (len(text) > DIGITS)
             raise UsageError(f"{shown(text)} is not a whole number{digits}") from None
         if not least <= value <= most:
-            raise UsageError(f"{value} is out of range: the least is {least}, the most {most}")
+            raise UsageError(f"{shown(str(value))[1:-1]} is out of range: the least is {least}, the most {most}")
         return value
 
     return parse

@@ -60,6 +60,14 @@ def size_text(size_bytes: float) -> str:
     return f"{size_bytes / 2**30:.4g} GiB" if size_bytes >= 2**30 else f"{size_bytes / 2**20:.3g} MiB"
 
 
+def read_json(text: str | bytes) -> Any:
+    """What a text says as JSON; a ValueError if it is none, or if its brackets are nested by the thousand."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("its brackets are nested too deeply") from None
+
+
 # --- what comes out ---------------------------------------------------------------------------------------------
 
 
@@ -185,8 +193,14 @@ def document(results: Sequence[Result], *, several: bool = False) -> dict[str, A
 
 
 def results_of(body: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The results in the content of a result file, also in one of an older version: there one stood alone."""
-    return list(body.get("results", [body]))
+    """The results in the content of a result file, also in one of an older version: there one stood alone.
+
+    A ValueError if they are no list of results.
+    """
+    found = body.get("results", [body])
+    if not isinstance(found, list) or not all(isinstance(one, Mapping) for one in found):
+        raise ValueError("its results are no list of them")
+    return found
 
 
 def to_json(body: Mapping[str, Any]) -> str:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from mxpeak.bench.keeping import Keeping
 from mxpeak.cli import main as cli
 from mxpeak.runtime.checkpoint import SLOTS, checkpoints
 from tests.support.result_file import VALIDATOR
@@ -57,6 +59,25 @@ def test_a_run_goes_on_from_its_last_checkpoint(benchmark: str, capsys: pytest.C
     os.truncate(Path("kept") / torn / "0-0", 70_000)
     assert cli.main(["resume", "kept", "--out", "third"]) == 0
     assert "torn" in [one["code"] for one in result("third")["warnings"]]
+
+
+def test_a_run_that_is_told_to_end_keeps_one_more_checkpoint(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    usual = Keeping.due
+
+    def due(keeping: Keeping, step: int, count: int) -> bool:
+        if step == 4:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return usual(keeping, step, count)
+
+    monkeypatch.setattr(Keeping, "due", due)
+    assert cli.main(["run", "hpl", *KEPT[:-1], "10m", "--out", "first"]) == 143
+    assert result("first")["status"] == "aborted"
+    assert "ended by signal 15" in capsys.readouterr().err
+    monkeypatch.setattr(Keeping, "due", usual)
+    assert cli.main(["resume", "kept", "--out", "second"]) == 0
+    assert result("second")["result"]["resumed"]["steps"] == 5
 
 
 def test_what_cannot_be_kept_or_gone_on_with_is_said(capsys: pytest.CaptureFixture[str]) -> None:

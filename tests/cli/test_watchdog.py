@@ -248,3 +248,29 @@ def test_a_rank_whose_starter_is_gone_ends_as_by_a_signal(capsys: pytest.Capture
         session.let_go(77)
     assert caught.value.code == 143
     assert "process 77, which started this run, is no more" in capsys.readouterr().err
+
+
+def test_a_run_with_checkpoints_is_granted_one_more_and_then_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = sessions.Session()
+    session.grace_s = 60.0
+    with sessions.interruptible(session):
+        os.kill(os.getpid(), signal.SIGTERM)  # is noted, and does not end it
+        assert session.ending
+        with pytest.raises(sessions.Interrupted):
+            hit_by(signal.SIGTERM)
+        session.heard.set()
+
+
+def test_a_run_that_reaches_no_checkpoint_in_time_ends_all_the_same() -> None:
+    session = sessions.Session()
+    session.grace_s = 0.05
+    with sessions.interruptible(session), pytest.raises(sessions.Interrupted):
+        hit_twice(signal.SIGTERM)
+    session.heard.set()
+
+
+def hit_twice(number: int) -> None:
+    """The second time by the thread that insists."""
+    os.kill(os.getpid(), number)
+    time.sleep(60)
+    time.sleep(60)

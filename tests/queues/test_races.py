@@ -1,4 +1,4 @@
-"""No race on virtual GPUs in any benchmark or solver, and every wait of the package is needed, or it is said why not."""
+"""No race on virtual GPUs in any benchmark or solver, and each wait of the package is needed or explained."""
 
 from __future__ import annotations
 

@@ -51,6 +51,7 @@ class Told(TypedDict, total=False):
     on_case     hears of each case as it ends, on rank 0 (None: it did not fit into memory, and was skipped)
     follow      hears of the spans of each computation that is watched, on every rank
     stop        why not to go on, by those who look on; asked on rank 0
+    ending      whether a signal has asked for the end, and waits for a last checkpoint
     argv        the command line, for the result file
     """
 
@@ -61,6 +62,7 @@ class Told(TypedDict, total=False):
     on_case: Callable[[Any, Result | None], None]
     follow: Callable[[Spans], None]
     stop: Callable[[], str | None]
+    ending: Callable[[], bool]
     argv: Sequence[str]
 
 
@@ -100,6 +102,11 @@ class Bench(Generic[AnyConfig]):
         for observer in self.observers:
             if (hear := getattr(observer, "doing", None)) is not None:
                 hear(text)
+
+    @property
+    def ending(self) -> Callable[[], bool]:
+        """Says whether a signal has asked for the end, and waits for a last checkpoint."""
+        return self._told.get("ending", lambda: False)
 
     def stoppable(self, spans: Spans, comm: Communicator) -> Spans:
         """The same spans, at whose steps the ranks of comm leave together if those who look on say so."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import secrets
+import signal
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,11 +16,10 @@ from mxpeak import __version__
 from mxpeak.comm.base import Communicator
 from mxpeak.configs.lu import LuCase, LuConfig
 from mxpeak.distributed.matrix import DistMatrix
-from mxpeak.distributed.vectors import largest
 from mxpeak.errors import UsageError
 from mxpeak.kernels.contract import Kernels
 from mxpeak.options import as_text, options, seconds
-from mxpeak.records import Caution, Result, three_digits
+from mxpeak.records import Caution, Result, read_json, three_digits
 from mxpeak.runtime.checkpoint import RUN, SCHEMA, Checkpoint, Part, Writer, checkpoints, load, trouble
 from mxpeak.solvers.blocks import DiagonalBlocks
 from mxpeak.solvers.keeping import Notes
@@ -26,15 +27,18 @@ from mxpeak.spans import Spans
 
 T = TypeVar("T")
 #: How often in a run all ranks ask whether a checkpoint is due.
-LOOKS = 200
+LOOKS = 100
 
 
 class Keeping:
     """A `solvers.keeping.Keeper` of files.  Made, and asked, by all ranks of the grid alike."""
 
-    def __init__(self, run: Run, A: DistMatrix, kernels: Kernels, spans: Spans):
+    def __init__(
+        self, run: Run, A: DistMatrix, kernels: Kernels, spans: Spans, ending: Callable[[], bool] = lambda: False
+    ):
         self._run, self._A, self._kernels, self._spans = run, A, kernels, spans
         self._writer = Writer(run.folder, A.local)
+        self._ending, self._last = ending, False
         self._number, self._kept_s, self._seen = 0, 0.0, 0
         self.first = 0
         self.notes: Notes = {}
@@ -50,15 +54,22 @@ class Keeping:
             blocks.recall(self.notes["blocks"])
 
     def due(self, step: int, count: int) -> bool:
-        """Whether --every is over on rank 0, and nobody still writes."""
+        """Whether --every is over on rank 0, and nobody still writes, or has failed to.
+
+        All wait for the word of rank 0, and only if it is yes for each other: ranks shall not march in step for this.
+        """
         if (part := LOOKS * (step + 1) // count) == self._seen:
             return False
         self._seen = part
-        A = self._A
-        late = A.grid.all.rank == 0 and self._spans.active_s - self._kept_s >= self._run.every_s
-        words = [float(late), float(self._writer.busy), float(self._writer.error is not None)]
-        late_, busy, failed = largest(self._kernels, A.grid.all, words)
-        return bool(late_ and not busy and not failed)
+        everybody = self._A.grid.all
+        late = self._spans.active_s - self._kept_s >= self._run.every_s
+        said = everybody.bcast_object((late, self._ending()) if everybody.rank == 0 else None)
+        self._last = said[1]
+        if self._last:
+            self._writer.wait()
+        if not any(said):
+            return False
+        return everybody.agree(not self._writer.busy and self._writer.error is None)
 
     def keep(self, done: int, notes: Notes) -> None:
         """Copy this rank's part, and have it written."""
@@ -81,6 +92,10 @@ class Keeping:
             notes={name: list(values) for name, values in notes.items()},
         )
         self._writer.write(part, lambda copy: self._kernels.copy(A.local, copy))
+        if self._last:
+            self._writer.wait()
+            A.grid.all.barrier()
+            os.kill(os.getpid(), signal.SIGTERM)  # once more: now it ends the run
 
     def finish(self) -> list[Caution]:
         """The factorization is over: let the last part be written, and hear how the writing went.  Collective."""
@@ -186,7 +201,7 @@ def _write_run(folder: Path, config: LuConfig, case: LuCase, ranks: int, benchma
 def read_run(folder: Path) -> dict[str, Any]:
     """What a folder of checkpoints says of its run."""
     try:
-        said = json.loads((folder / RUN).read_text(encoding="utf-8"))
+        said = read_json((folder / RUN).read_text(encoding="utf-8"))
         if said["schema"] != SCHEMA or not all(isinstance(text, str) for text in said["settings"].values()):
             raise ValueError(f"it is not one of {SCHEMA}")
         return {"run": str(said["run"]), "benchmark": str(said["benchmark"]), "settings": dict(said["settings"])}

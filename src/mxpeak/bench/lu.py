@@ -135,7 +135,7 @@ class LuBench(Bench[LuConfig]):
 
     def keeper(self, A: DistMatrix, spans: Spans) -> Keeping | None:
         """Who keeps this matrix, if it is to be kept.  Collective over the grid."""
-        return None if self.kept is None else Keeping(self.kept, A, self.kernels, spans)
+        return None if self.kept is None else Keeping(self.kept, A, self.kernels, spans, self.ending)
 
     @property
     def before_s(self) -> float:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from mxpeak.cli.past import past_results
 from mxpeak.cli.request import Request
 from mxpeak.comm.base import Communicator
 from mxpeak.errors import UsageError
-from mxpeak.records import results_of
+from mxpeak.records import read_json, results_of
 from mxpeak.runtime.placement import native_precisions, on_device, on_processor, threads_of
 from mxpeak.watch.forecast import Forecast
 
@@ -67,9 +67,8 @@ def forecasts(text: str, benchmark: str, cases: Iterable[Any], ranks: int) -> di
 
 
 def _newest(benchmark: str) -> Path:
-    files = sorted(Path("mxpeak-out").glob("*/result.json"), key=lambda file: file.stat().st_mtime, reverse=True)
-    for file in files:
-        if any(one.get("benchmark") == benchmark and one.get("status") in ("valid", "slow") for one in _results(file)):
+    for file, one in past_results():
+        if one.get("benchmark") == benchmark and one.get("status") in ("valid", "slow"):
             return file
     raise UsageError(
         f"--baseline last: no folder of mxpeak-out/ holds a valid result of {benchmark}; give --baseline FILE"
@@ -78,14 +77,17 @@ def _newest(benchmark: str) -> Path:
 
 def _results(path: Path) -> list[Mapping[str, Any]]:
     try:
-        body = json.loads(path.read_text(encoding="utf-8"))
+        body = read_json(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(f"cannot read --baseline {path}: {error.strerror}") from None
     except ValueError as error:
         raise UsageError(f"--baseline {path} is not JSON: {error}; give the result.json of a run") from None
     if not isinstance(body, dict) or not str(body.get("schema", "")).startswith("mxpeak.result"):
         raise UsageError(f"--baseline {path} is no result of a run; give its result.json")
-    return results_of(body)
+    try:
+        return results_of(body)
+    except ValueError as error:
+        raise UsageError(f"--baseline {path} is no result of a run: {error}") from None
 
 
 def _forecast(path: Path, recorded: list[Mapping[str, Any]], case: Any, ranks: int) -> Forecast:
@@ -93,7 +95,10 @@ def _forecast(path: Path, recorded: list[Mapping[str, Any]], case: Any, ranks: i
     others = [_differences(one, case, ranks) for one in recorded]
     for one, different in zip(reversed(recorded), reversed(others)):
         if not different:
-            found = Forecast.of(one)
+            try:
+                found = Forecast.of(one)
+            except (TypeError, ValueError, AttributeError, KeyError) as error:
+                raise UsageError(f"--baseline {path}: its telemetry.steps are no table: {error}") from None
             if found is None:
                 raise UsageError(f"--baseline {path} has no telemetry.steps: it is of an older version; run it again")
             return found
@@ -105,7 +110,12 @@ def _forecast(path: Path, recorded: list[Mapping[str, Any]], case: Any, ranks: i
 
 def _differences(result: Mapping[str, Any], case: Any, ranks: int) -> list[str]:
     """What differs, as `n is 1000 there and 2000 here`."""
-    problem = result.get("problem") or {}
-    there = {name: problem.get(name) for name in SAME} | {"ranks": (result.get("launch") or {}).get("ranks")}
+    problem, launch = (_table(result, name) for name in ("problem", "launch"))
+    there = {name: problem.get(name) for name in SAME} | {"ranks": launch.get("ranks")}
     here = {name: getattr(case, name, None) for name in SAME} | {"ranks": ranks}
     return [f"{name} is {there[name]} there and {here[name]} here" for name in here if there[name] != here[name]]
+
+
+def _table(result: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    found = result.get(name)
+    return found if isinstance(found, dict) else {}

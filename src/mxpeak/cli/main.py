@@ -48,12 +48,16 @@ exit codes:
 """
 
 
+def _shortened(text: str) -> str:
+    return text if len(text) <= 1000 else f"{text[:1000]}…"
+
+
 class Parser(argparse.ArgumentParser):
     """An argument parser whose mistakes are UsageErrors, and whose help comes from rank 0 only."""
 
     def error(self, message: str) -> NoReturn:
         """Raise, instead of printing on every rank."""
-        raise UsageError(f"{message}; see {self.prog} --help")
+        raise UsageError(f"{_shortened(message)}; see {self.prog} --help")
 
     def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
         """Let our own words through: argparse has its own for every ValueError."""
@@ -106,7 +110,7 @@ def parsed(argv: list[str]) -> argparse.Namespace:
         words = [word for word in (args.verb, getattr(args, "benchmark", None)) if word]
         verb = " ".join(["mxpeak", *words])
         meant = of_flags(unknown, _flags(top, words))
-        raise UsageError(f"{verb} does not know {' '.join(unknown)}{meant}; see {verb} --help")
+        raise UsageError(f"{verb} does not know {_shortened(' '.join(unknown))}{meant}; see {verb} --help")
     return args
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from mxpeak.records import results_of
+from mxpeak.records import read_json, results_of
 
 #: The folder that takes results where --out names no other.
 OUT = Path("mxpeak-out")
@@ -21,10 +20,10 @@ def result_files() -> list[Path]:
 def read_results(path: Path) -> list[Mapping[str, Any]]:
     """The results of a file; none where it is not readable as one."""
     try:
-        body = json.loads(path.read_text(encoding="utf-8"))
+        body = read_json(path.read_text(encoding="utf-8"))
+        return results_of(body) if isinstance(body, dict) else []
     except (OSError, ValueError):
         return []
-    return [one for one in results_of(body) if isinstance(one, dict)] if isinstance(body, dict) else []
 
 
 def past_results() -> Iterator[tuple[Path, Mapping[str, Any]]]:

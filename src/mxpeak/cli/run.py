@@ -16,7 +16,7 @@ from mxpeak.bench.registry import BENCHMARKS, load
 from mxpeak.cli.ranks import on_ranks
 from mxpeak.cli.request import Request, add_options, requests
 from mxpeak.cli.scaling import parts, section, turns
-from mxpeak.cli.session import Interrupted
+from mxpeak.cli.session import GRACE_S, Interrupted
 from mxpeak.configs.run import OutputConfig, RunConfig
 from mxpeak.errors import ExitCode, MxpeakError, UsageError
 from mxpeak.records import Result, document, to_json
@@ -240,6 +240,7 @@ def _run_one(
         display.on_case(case, result)
         onlookers.end(result)
 
+    session.grace_s = GRACE_S if getattr(request.config, "checkpoint", None) is not None else 0.0
     try:
         module = import_module(request.benchmark.module)
         if not output.quiet:
@@ -259,6 +260,7 @@ def _run_one(
                 on_case=on_case,
                 follow=follow,
                 stop=watched.reason,
+                ending=lambda: session.ending,
                 argv=argv,
             )
         code = _verdict_code(display.results, display.skipped)

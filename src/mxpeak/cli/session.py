@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 #: Seconds that rank 0 is granted to write what it knows of a run that was ended, and a rank to end at all.
 LEAVE_S, LAST_S = 5.0, 12.0
+#: Seconds that a last checkpoint may take: batch systems grant half a minute between SIGTERM and SIGKILL.
+GRACE_S = 12.0
 
 
 class Interrupted(BaseException):
@@ -52,6 +54,9 @@ def interruptible(session: Session) -> Iterator[None]:
     """
 
     def stop(number: int, frame: FrameType | None) -> None:
+        if session.grace_s and number == signal.SIGTERM and not session.ending:
+            session.ending = True  # whoever keeps checkpoints keeps one more, and asks again
+            return
         raise Interrupted(number) if session.stalled is None else StalledError(session.stalled)
 
     before = {number: signal.signal(number, stop) for number in ENDING}
@@ -71,7 +76,12 @@ def interruptible(session: Session) -> Iterator[None]:
 def _insist(session: Session, heard: int) -> None:
     """End the process if the main thread has not, once a signal has come that asks for it."""
     while number := os.read(heard, 1):
-        if number[0] in ENDING and not session.heard.wait(LAST_S):
+        if number[0] not in ENDING:
+            continue
+        if session.ending and session.grace_s and not session.heard.wait(session.grace_s):
+            session.grace_s = 0.0
+            os.kill(os.getpid(), signal.SIGTERM)
+        if not session.heard.wait(LAST_S):
             os._exit(128 + number[0])
     os.close(heard)
 
@@ -82,6 +92,8 @@ class Session:
     def __init__(self) -> None:
         self.comm: Communicator | None = None
         self.stalled: str | None = None
+        self.ending = False  # a signal has asked for the end, and a last checkpoint may come first
+        self.grace_s = 0.0  # how long it may take
         self.heard = threading.Event()  # that it shall end
 
     @property

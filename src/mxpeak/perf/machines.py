@@ -172,7 +172,7 @@ def _read(path: Path) -> dict[str, Any]:
         own = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(f"cannot read --machine {path}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # besides what is no TOML: thousands of digits, or of brackets
         raise UsageError(f"--machine {path} is not TOML: {error}") from None
     for name, table in own.items():
         if not isinstance(table, dict):

@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass, field
 from math import prod
 from typing import Any
 
+from mxpeak.records import read_json
+
 SCHEMA = "mxpeak.tuned/1"
 #: How many times as large, or as small, a problem may be as the one that was tuned: orders, and points of a box.
 COMPARABLE_N, COMPARABLE_POINTS = 4.0, 8.0
@@ -129,7 +131,7 @@ class BadBookError(ValueError):
 def read_book(text: str, facts: Mapping[str, Any]) -> Book:
     """The book that `Book.text` wrote on a machine with these facts; anything else is a BadBookError."""
     try:
-        body = json.loads(text)
+        body = read_json(text)
     except ValueError as error:
         raise BadBookError(f"not JSON: {error}") from None
     if not isinstance(body, dict) or body.get("schema") != SCHEMA:
@@ -169,7 +171,7 @@ def read_journal(text: str) -> tuple[list[dict[str, Any]], int]:
     found, bad = [], 0
     for line in filter(str.strip, text.splitlines()):
         try:
-            one = json.loads(line)
+            one = read_json(line)
         except ValueError:
             one = None
         if isinstance(one, dict) and isinstance(one.get("kind"), str):

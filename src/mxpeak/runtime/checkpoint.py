@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from mxpeak.layout.block_cyclic import BlockCyclic
+from mxpeak.records import read_json
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -185,7 +186,7 @@ def _head(path: Path) -> Part:
     with path.open("rb") as file:
         line = file.read(HEAD)
     try:
-        said = json.loads(line)
+        said = read_json(line)
     except ValueError:
         raise ValueError(f"part {path.name} does not begin as a part does") from None
     if not isinstance(said, dict) or said.pop("schema", None) != SCHEMA:

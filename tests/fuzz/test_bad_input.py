@@ -1,0 +1,33 @@
+"""Whatever is in a file or on a command line, it is taken or refused in words: no traceback, no hang, nothing endless.
+
+Some hundred texts a door always; TEST_FUZZ=10000 tries so many a door, and says how many were taken.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.support.fuzzing import DOORS, try_one
+
+CASES = int(os.environ.get("TEST_FUZZ", "60"))
+
+
+@pytest.fixture(autouse=True)
+def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Relative names go nowhere."""
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("name", DOORS)
+def test_bad_input_is_refused_in_words(name: str, tmp_path: Path) -> None:
+    taken = 0
+    for seed in range(CASES):
+        try:
+            taken += try_one(name, seed, tmp_path) is None
+        except Exception as error:
+            raise AssertionError(f"{name}, seed {seed}: {type(error).__name__}: {error}") from error
+    print(f"{name}: {taken} of {CASES} texts were taken")
+    assert taken < CASES, "some of them are bad"

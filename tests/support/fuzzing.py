@@ -1,0 +1,216 @@
+"""Bad input by the thousand: texts that were whole once, and a door for each kind that must refuse or take them."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from mxpeak.bench.hpl.input import read_dat as read_hpl
+from mxpeak.bench.hpl_mxp.input import read_dat as read_mxp
+from mxpeak.bench.matrix_market import read_matrix
+from mxpeak.cli.baseline import forecasts
+from mxpeak.cli.main import parsed
+from mxpeak.cli.request import read_toml, requests
+from mxpeak.configs.lu import LuCase
+from mxpeak.errors import UsageError
+from mxpeak.perf.machines import find_machine
+from mxpeak.perf.tuned import BadBookError, read_book
+from mxpeak.runtime.checkpoint import checkpoints
+
+#: What is put in, besides what stood there: numbers at ends of ranges, words that parsers know, bytes that none does.
+STRANGE = [
+    "", " ", "0", "-1", "1e999", "-0.0", "nan", "inf", "9" * 5000, "1" * 400 + ".5", "0x10", "1_000", "²", "٣", "\0",
+    "\x7f", "\ufeff", "\u2028", "é", "💥", "%", "#", "!", "'", '"', '"""', "[", "]", "{", "}", "[[", "=", ",", ":",
+    "\\", "\\u0000", "\r", "\t", "\n\n", "true", "null", "None", "[" * 3000, "{" * 300, "../../x", "/dev/zero/x",
+    "$(id)", "2x2", "1e400", "100%", "64GiB", "1" * 30, "-9223372036854775809", "1D3", "--help", "-", "auto", "NaN",
+    "Infinity", "1e-400",
+]  # fmt: skip
+
+
+def mutated(text: str, rng: random.Random) -> str:
+    """The text with some accidents: pieces lost, doubled, swapped, replaced by strange ones, or cut off."""
+    for _ in range(rng.choice([1, 1, 1, 2, 3, 8])):
+        text = _accident(text, rng)
+    return text
+
+
+def _accident(text: str, rng: random.Random) -> str:
+    i, j = sorted(rng.randrange(len(text) + 1) for _ in range(2))
+    words = [match.span() for match in re.finditer(r"[^\s=,:\[\]{}]+", text)]
+    kind = rng.randrange(8)
+    if kind == 0:
+        return text[:i]
+    if kind == 1:
+        return text[:i] + text[min(j, i + 20) :]
+    if kind == 2:
+        return text[:i] + rng.choice(STRANGE) + text[i:]
+    if kind == 3:
+        return text[:i] + text[i : i + 40] + text[i:]
+    if kind == 4 and i < len(text):
+        return text[:i] + chr(ord(text[i]) ^ (1 << rng.randrange(7))) + text[i + 1 :]
+    if words:
+        a, b = rng.choice(words)
+        other = rng.choice(words)
+        return text[:a] + (rng.choice(STRANGE) if kind < 7 else text[slice(*other)]) + text[b:]
+    return text + rng.choice(STRANGE)
+
+
+# --- the doors: each takes a text, and nothing but a UsageError may come out --------------------------------------
+
+
+def matrix_market(text: str, folder: Path) -> None:
+    path = folder / "A.mtx"
+    path.write_text(text, encoding="latin-1", errors="replace")
+    read_matrix(path)
+
+
+def compressed(text: str, folder: Path) -> None:
+    path = folder / "A.mtx.gz"
+    whole = gzip.compress(text.encode(errors="replace"), mtime=0)
+    path.write_bytes(whole[: len(whole) - len(text) % 7])
+    read_matrix(path)
+
+
+def toml(text: str, folder: Path) -> None:
+    path = folder / "run.toml"
+    path.write_text(text, encoding="utf-8", errors="replace")
+    read_toml(str(path))
+    requests(parsed(["run", "hpl", "--config", str(path), "--tuned", "no"]), {})
+
+
+def machine(text: str, folder: Path) -> None:
+    path = folder / "machine.toml"
+    path.write_text(text, encoding="utf-8", errors="replace")
+    find_machine(str(path))
+
+
+def result(text: str, folder: Path) -> None:
+    path = folder / "result.json"
+    path.write_text(text, encoding="utf-8", errors="replace")
+    forecasts(str(path), "hpl", [LuCase(n=1000, nb=64, P=1, Q=1)], 1)
+
+
+def part(text: str, folder: Path) -> None:
+    (folder / "a").mkdir(exist_ok=True)
+    (folder / "a" / "0-0").write_text(text, encoding="utf-8", errors="replace")
+    found, wrong = checkpoints(folder, "this")
+    assert found == [] or not wrong
+    if not found:
+        raise UsageError("; ".join(wrong))
+
+
+def book(text: str, folder: Path) -> None:
+    read_book(text, {})
+
+
+def command_line(text: str, folder: Path) -> None:
+    # --help and --version answer by leaving
+    words = text.split()[:30]
+    try:
+        args = parsed(words)
+        if getattr(args, "benchmark", None) and args.verb == "run":
+            requests(args, {})
+    except SystemExit as answered:
+        if answered.code:
+            raise RuntimeError(f"it left with {answered.code}") from None
+
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+MACHINES = Path(__file__).parents[2] / "src" / "mxpeak" / "perf" / "machines.toml"
+
+
+def _result_text() -> str:
+    steps = {
+        "index": [1, 2],
+        "elapsed_s": [0.5, 1.0],
+        "done_flops": [1e8, 6e8],
+        "phases": {"gemm": {"mean_s": [0.1, 0.2]}},
+    }
+    one = {
+        "schema": "mxpeak.result/1",
+        "benchmark": "hpl",
+        "status": "valid",
+        "problem": {"n": 1000, "nb": 64, "precision": "fp32"},
+        "launch": {"ranks": 1},
+        "result": {"rate_flops": 1e9, "time_s": 1.0},
+        "telemetry": {"steps": steps},
+    }
+    return json.dumps({"schema": "mxpeak.results/1", "results": [one]})
+
+
+def _part_text() -> str:
+    about = {"run": "this", "number": 1, "steps": 2, "m": 3, "n": 4, "nb": 2, "P": 1, "Q": 1, "p": 0, "q": 0}
+    about |= {"dtype": "float64", "elapsed_s": 1.0, "unix": 1.0, "notes": {"blocks": [1.0]}, "digest": "00"}
+    return json.dumps({"schema": "mxpeak.checkpoint/1", **about}) + "\n" + "x" * 96
+
+
+Door = Callable[[str, Path], object]
+#: What stands whole at the beginning, and where it goes in.
+DOORS: Mapping[str, tuple[Callable[[], str], Door]] = {
+    "HPL.dat": ((GOLDEN / "lists.dat").read_text, lambda text, _: read_hpl(text, "HPL.dat")),
+    "HPL-MxP.dat": ((GOLDEN / "mxp.dat").read_text, lambda text, _: read_mxp(text, "HPL-MxP.dat")),
+    "Matrix Market": (
+        lambda: (
+            "%%MatrixMarket matrix coordinate real general\n% a comment\n\n3 3 5\n"
+            "1 1 2.5\n2 2 -1e3 \n3 3 1\n1 3 4\n\n3 1 .5\n"
+        ),
+        matrix_market,
+    ),
+    "Matrix Market, compressed": (
+        lambda: "%%MatrixMarket matrix coordinate integer symmetric\n2 2 3\n1 1 2\n2 1 1\n2 2 2\n",
+        compressed,
+    ),
+    "TOML": (
+        lambda: (
+            'n = [1000, 2000]\nnb = 192\nmem = "80%"\n'
+            'grid = "1x2"\nrepeat = 2\nquick = false\nbcast = ["long", "1ring"]\n'
+            '[hpl]\nsplit = 0.5\nthreshold = 16.0\n[norms]\nkind = ["one", "fro"]\n'
+        ),
+        toml,
+    ),
+    "machine": (lambda: MACHINES.read_text(encoding="utf-8").split("[frontier]")[0], machine),
+    "result": (_result_text, result),
+    "part of a checkpoint": (_part_text, part),
+    "tuned settings": (
+        lambda: json.dumps(
+            {
+                "schema": "mxpeak.tuned/1",
+                "machine": {"host": "a"},
+                "fingerprint": {},
+                "winners": [{"benchmark": "hpl", "settings": {"nb": 128}}],
+            }
+        ),
+        book,
+    ),
+    "command line": (
+        lambda: (
+            "run hpl -N 1000,2000 --nb 64 --grid 1x2 --bcast long --depth 1 --threads 2 --mem 50% --watchdog 10,60 "
+            "--every 5m --split 0.5 --json r.json --out here --device cpu --min-gflops 3"
+        ),
+        command_line,
+    ),
+}
+
+
+def try_one(name: str, seed: int, folder: Path) -> str | None:
+    """One mutated text at a door: None if it was taken, or what the refusal says; anything else raises."""
+    whole, door = DOORS[name]
+    text = mutated(whole(), random.Random(f"{name} {seed}"))
+    try:
+        door(text, folder)
+    except (UsageError, BadBookError) as error:
+        said = str(error)
+        assert said.strip()
+        assert len(said) < 20_000, said[:300]
+        return said
+    return None
+
+
+def crash(name: str, seed: int) -> Any:
+    """The text of a seed, for whoever looks into a failure."""
+    return mutated(DOORS[name][0](), random.Random(f"{name} {seed}"))
