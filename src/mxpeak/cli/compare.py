@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
@@ -176,7 +175,7 @@ def found(name: str) -> Path:
 
 def results_in(path: Path) -> list[Mapping[str, Any]]:
     """The results of a result file, or of another program's report."""
-    from mxpeak.records import results_of
+    from mxpeak.records import read_json, results_of
     from mxpeak.report.logs import results_of_log
 
     try:
@@ -184,11 +183,14 @@ def results_in(path: Path) -> list[Mapping[str, Any]]:
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}") from None
     try:
-        body = json.loads(text)
+        body = read_json(text)
     except ValueError:
         body = None
     if isinstance(body, dict) and str(body.get("schema", "")).startswith("mxpeak.result"):
-        return [one for one in results_of(body) if isinstance(one, dict)]
+        try:
+            return results_of(body)
+        except ValueError as error:
+            raise UsageError(f"{path} is no result of a run: {error}") from None
     if logged := results_of_log(text):
         return list(logged)
     raise UsageError(f"{path} is neither a result file nor a report of HPL, HPCG or HPG-MxP; give a run's folder")

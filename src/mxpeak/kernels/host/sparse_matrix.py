@@ -157,12 +157,12 @@ class SuccessivePattern(InTurn):
     @property
     def lower(self) -> int:
         """Values stored of L."""
-        return SUCCESSIVE * self._slots(successive.BEFORE, successive.LATER) + int(self._strays[:, 0].sum())
+        return SUCCESSIVE * self._slots(int(successive.BEFORE), int(successive.LATER)) + int(self._strays[:, 0].sum())
 
     @property
     def upper(self) -> int:
         """Values stored of U."""
-        slots = self._slots(successive.LATER, successive.PARTS)
+        slots = self._slots(int(successive.LATER), int(successive.PARTS))
         apart = int((-(-self._strays.sum(axis=1) // SUCCESSIVE)).sum())  # strays of L and U share a chunk's slots
         return SUCCESSIVE * (slots + apart) - int(self._strays[:, 0].sum())
 
