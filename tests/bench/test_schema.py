@@ -314,6 +314,9 @@ def test_the_scoreboard_has_a_row_a_result_and_says_what_is_wrong_with_which():
 
 
 def test_what_is_only_too_short_is_no_fault():
+    page = html_report(document([mxp_result(rules=SHORT)]))
+    assert "too short for the list" in page
+    assert "NOT ADMISSIBLE" not in page
     assert verdict(mxp_result(rules=SHORT)).splitlines()[0].endswith("  too short for the list")
     assert "NOT" not in verdict(mxp_result(rules=SHORT)).splitlines()[0]
 

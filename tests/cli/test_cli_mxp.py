@@ -91,6 +91,20 @@ def test_run_all_runs_both_and_ends_in_one_scoreboard(mxp: Bench, hpl: Bench, ca
     assert sorted(p.name for p in only_folder().iterdir()) == ["HPL-MxP.out", "HPL.out", "report.html", "result.json"]
 
 
+def test_run_all_quietly_is_a_line_each_and_verbosely_a_verdict_each(
+    mxp: Bench, hpl: Bench, capsys: pytest.CaptureFixture[str]
+):
+    assert cli.main(["run", "all", "--quick", "--quiet"]) == 0
+    assert [line.split()[:2] for line in capsys.readouterr().out.splitlines()] == [
+        ["PASSED", "hpl"],
+        ["PASSED", "hpl-mxp"],
+    ]
+    assert cli.main(["run", "all", "--quick", "-v"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("PASSED  hpl  ")
+    assert "All valid." in out
+
+
 def test_the_input_file_is_rochpl_mxps_and_its_values_say_where_they_are_from(mxp: Bench):
     Path("mine.dat").write_text(DAT)
     assert cli.main(["run", "hpl-mxp", "--dat", "mine.dat", "--nb", "32", "--grid", "1x1"]) == 0

@@ -231,7 +231,7 @@ def _run_one(
     mode = "never" if output.quiet or session.rank != 0 else output.progress
     kind = Progress if request.benchmark.in_flops else PlainProgress
     progress = kind(sys.stderr, os.environ, mode)
-    rows_only = request.among and not output.verbose
+    rows_only = request.among and not output.verbose and not output.quiet
     display = Display(request, comm.size, progress, stdout, stderr, color, width, rows_only)
     displays.append(display)
     watched = onlookers.of_benchmark(request, progress, _simulated(request, comm, session))

@@ -17,6 +17,7 @@ from mxpeak.report.figure import FIGURE_STYLE
 from mxpeak.report.lines import case_text, lines_of
 from mxpeak.report.scaling import study_figures
 from mxpeak.report.steps import rate_figure, steps_figure
+from mxpeak.report.text import rules_text
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1b1f24; --paper: #fff; --faint: #6a737d; --line: #d8dee4; --bar: #3b7ddd;
@@ -30,7 +31,7 @@ h1 { font-size: 1.6rem; } h2 { font-size: 1.25rem; margin-top: 2.5rem; border-to
 table { border-collapse: collapse; } td, th { padding: .15rem .9rem .15rem 0; text-align: left; vertical-align: top;
   border-bottom: 1px solid var(--line); overflow-wrap: anywhere; }
 th { color: var(--faint); font-weight: 500; } .number { text-align: right; font-variant-numeric: tabular-nums; }
-.PASSED { color: var(--good); font-weight: 700; } .FAILED, .ABORTED { color: var(--bad); font-weight: 700; }
+.PASSED { color: var(--good); font-weight: 700; } .FAILED, .ABORTED, .SLOW { color: var(--bad); font-weight: 700; }
 .big { font-size: 2rem; margin: .2rem 0; } .faint { color: var(--faint); }
 svg text { fill: var(--ink); font: 12px system-ui, sans-serif; } svg .bar { fill: var(--bar); }
 svg .curve { fill: none; stroke: var(--bar); stroke-width: 2; } svg .k1 { stroke: var(--faint); stroke-dasharray: 7 4; }
@@ -89,7 +90,7 @@ def _scoreboard(results: Sequence[Mapping[str, Any]]) -> str:
         f'<td class="number">{_text(figure_text(_part(r, "result")))}</td>'
         f'<td class="number">{_share(r)}</td>'
         f'<td class="number">{three_digits(_part(r, "result").get("time_s"))} s</td><td>{_mark(r)}</td>'
-        f"<td>{_admissible(r)}</td></tr>"
+        f"<td>{_text(rules_text(_read(r)))}</td></tr>"
         for r in results
     ]
     return f"<table>{head}{''.join(rows)}</table>"
@@ -112,7 +113,7 @@ def _section(result: Mapping[str, Any], bars: int) -> str:
         f'<p class="big">{_text(figure_text(_part(result, "result")))}</p>',
         f'<p class="faint">{_text(_limit(result))}</p>',
         *(f"<p>{_text(line)}</p>" for line in _found(result)),
-        _rules(_part(result, "rules")),
+        _rules(result),
         f"<p>{_text(_size(result))}{_text(_memory(result))}</p>",
         _warnings(result.get("warnings") or []),
         _titled("Where the time went", _phase_bars(_part(result, "phases"))),
@@ -166,12 +167,8 @@ def _found(result: Mapping[str, Any]) -> list[str]:
     return lines_of(str(result.get("benchmark"))).found(_read(result))
 
 
-def _admissible(result: Mapping[str, Any]) -> str:
+def _rules(result: Mapping[str, Any]) -> str:
     rules = _part(result, "rules")
-    return "" if not rules else "ADMISSIBLE" if rules.get("admissible") else "NOT ADMISSIBLE"
-
-
-def _rules(rules: Mapping[str, Any]) -> str:
     if not rules:
         return ""
     if rules.get("admissible"):
@@ -179,7 +176,7 @@ def _rules(rules: Mapping[str, Any]) -> str:
     items = "".join(
         f"<li>{_text(one.get('rule'))}: {_text(one.get('text'))}</li>" for one in rules.get("violations") or ()
     )
-    return f"<p>NOT ADMISSIBLE</p><ul>{items}</ul>"
+    return f"<p>{_text(rules_text(_read(result)))}</p><ul>{items}</ul>"
 
 
 def _titled(title: str, content: str) -> str:
