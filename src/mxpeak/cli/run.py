@@ -302,11 +302,7 @@ def _finish(name: str, displays: list[Display], folders: list[Folder], session: 
     if output.json == "-":
         stdout.say(to_json(body))
     elif displays[0].request.stdout_format == "text" and not output.quiet and (name == "all" or cases > 1):
-        stdout.say(_overview(name, results, displays, folders[0]))
-        if "study" in body:
-            from mxpeak.report.scaling import study_table
-
-            stdout.say("\n" + study_table(body["study"]))
+        stdout.say(_overview(name, body, displays, folders[0]))
     files = {RESULT: to_json(body)}
     files |= {display.request.report_name: display.report for display in displays if display.report}
     files[PAGE] = html_report(body)
@@ -325,12 +321,15 @@ def _study(displays: list[Display]) -> dict[str, Any]:
     return {"study": section(request, runs)}
 
 
-def _overview(name: str, results: list[Result], displays: list[Display], folder: Folder) -> str:
-    """All results at one glance: a scoreboard of benchmarks, or the table of a sweep."""
+def _overview(name: str, body: dict[str, Any], displays: list[Display], folder: Folder) -> str:
+    """All results at one glance: a scoreboard of benchmarks, the table of a series over ranks, or of a sweep."""
+    from mxpeak.report.scaling import study_table
     from mxpeak.report.scoreboard import scoreboard, sweep
     from mxpeak.watch.progress import duration
 
-    shown = displays[0]
+    shown, results = displays[0], [result for display in displays for result in display.results]
+    if "study" in body:
+        return "\n" + study_table(body["study"])
     if name != "all":
         return "\n" + sweep(results, color=shown.color, width=shown.width)
     begun = min((r.run.get("start_unix") or 0.0 for r in results), default=0.0)
