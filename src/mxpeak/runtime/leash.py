@@ -44,8 +44,10 @@ def _wait(pid: int, ended: Callable[[], None]) -> None:
         while not isinstance(error, ProcessLookupError) and _there(pid):
             sleep(LOOK_S)
     else:
+        look = select.poll()
+        look.register(handle, select.POLLIN)
         with suppress(OSError):
-            select.select([handle], [], [])
+            look.poll()
     ended()
 
 
