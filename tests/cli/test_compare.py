@@ -95,7 +95,9 @@ def test_cases_are_paired_by_size_and_then_by_the_way_they_ran() -> None:
     found = [(a["problem"]["nb"], b["problem"]["nb"]) for a, b in pairs(before, [case(128), case(64), case(64, 500)])]
     assert found == [(128, 128), (64, 64)]
     (alone,) = pairs([case(64)], [case(96, 3000)])
-    assert alone[1]["problem"]["n"] == 3000, "one result each of a benchmark is compared, whatever its size"
+    assert alone[1]["problem"]["n"] == 3000, "one result each of a benchmark is shown, whatever its size"
+    (change,) = compared([case(64)], [case(96, 3000)], 0.05)
+    assert (change.verdict, change.regressed) == ("another problem", False)
 
 
 def test_what_differs_is_told_by_where_it_is() -> None:

@@ -30,7 +30,7 @@ class Change:
     before, after   flop/s or bytes/s
     change          after / before - 1
     noise           how far repeats of either run lie apart; None where none were made
-    verdict         faster, slower, same, failed (it no longer passes), or unknown
+    verdict         faster, slower, same, failed (it no longer passes), another problem, or unknown
     why             what the measured limits say of it
     """
 
@@ -80,6 +80,8 @@ def _change(before: Body, after: Body, tolerance: float) -> Change:
     least = max(tolerance, noise or 0.0)
     passed = [one.get("status") in ("valid", "slow") for one in (before, after)]
     verdict = "unknown" if change is None else "same" if abs(change) <= least else "faster" if change > 0 else "slower"
+    if _key(before, CASE) != _key(after, CASE):
+        verdict = "another problem"
     if passed[0] and not passed[1]:
         verdict = "failed"
     unit = "bytes/s" if "rate_bytes" in (after.get("result") or {}) else "flop/s"
