@@ -108,7 +108,7 @@ def test_a_stopped_rank_is_named(tmp_path: Path, benchmark: str) -> None:
 @pytest.mark.skipif(not ALL, reason="TEST_FAULTS=all")
 @pytest.mark.parametrize("benchmark", BENCHMARKS)
 def test_results_are_on_stdout_where_their_folder_is_gone(tmp_path: Path, benchmark: str) -> None:
-    short = {"hpl": ["-N", "6000"], "hpl-mxp": ["-N", "6000"], "norms": ["-N", "3000"]}.get(benchmark, ["--nx", "32"])
+    short = {"hpl": ["-N", "6000"], "hpl-mxp": ["-N", "6000"], "norms": ["-N", "3000"]}.get(benchmark, ["--nx", "16"])
     short += ["--rt", "5"] if "hp" in benchmark and "l" not in benchmark else []
     command = [*PYTHON, "run", benchmark, *short, "--ranks", "2", "--events", "events", "--out", "results"]
     with job(tmp_path, command) as run:

@@ -15,7 +15,7 @@ from pathlib import Path
 from tests.support.ranks import PYTHON
 
 #: Seconds after which a run that should have ended hangs; they decide nothing else.
-HANGS_S = 150.0
+HANGS_S = 300.0
 
 
 @dataclass

@@ -72,7 +72,7 @@ def matrix_market(text: str, folder: Path) -> None:
 def compressed(text: str, folder: Path) -> None:
     path = folder / "A.mtx.gz"
     whole = gzip.compress(text.encode(errors="replace"), mtime=0)
-    path.write_bytes(whole[: len(whole) - len(text) % 7])
+    path.write_bytes(whole[: len(whole) - (len(text) % 3 == 0) * 5])  # a third of the archives are cut off
     read_matrix(path)
 
 

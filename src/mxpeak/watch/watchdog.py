@@ -19,6 +19,9 @@ from mxpeak.spans import Spans
 #: Seconds between two looks, at most; looks in the least time that is a stall; and how much longer the first step may
 #: take, for nobody knows what to expect of it.
 LOOK_S, LOOKS, FIRST = 1.0, 10, 10
+#: Seconds that a rank may wait for one message before or after a computation, at least: another may generate a matrix
+#: meanwhile, or compile kernels.
+OUTSIDE_S = 600.0
 
 
 class Watchdog:
@@ -84,7 +87,7 @@ class Watchdog:
             self._idle_s = 0.0
             return None
         self._idle_s += passed_s
-        if self._idle_s <= FIRST * self._least_s:
+        if self._idle_s <= max(OUTSIDE_S, FIRST * self._least_s):
             return None
         waited = f"this rank has waited for {three_digits(self._idle_s)} s for {self._waiting()}"
         return f"before or after the computation: {waited}"
