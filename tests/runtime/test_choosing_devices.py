@@ -138,7 +138,7 @@ def test_a_gpu_that_one_rank_has_not_stops_all(monkeypatch: pytest.MonkeyPatch) 
             memory_budget(HplConfig(kernels="torch", device="cuda"), {}, comm)
         return str(caught.value)
 
-    assert run_ranks(3, budget) == ["no such device here"] * 3
+    assert run_ranks(3, budget) == ["rank 1: no such device here"] * 3
 
 
 # --- failures ---------------------------------------------------------------------------------------------------

@@ -25,7 +25,8 @@ def check(comm: Any) -> None:
     assert comm.agree(True)
     assert not comm.agree(rank != size - 1)
     assert comm.bcast_object({"from": rank}, root=size - 1) == {"from": size - 1}
-    assert comm.gather_objects(rank * 2) == ([2 * r for r in range(size)] if rank == 0 else None)
+    for root in range(size):
+        assert comm.gather_objects(rank * 2, root) == ([2 * r for r in range(size)] if rank == root else None)
 
     part = comm.split(rank % 2, -rank)
     assert part.size == len(range(rank % 2, size, 2))

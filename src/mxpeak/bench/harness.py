@@ -27,8 +27,9 @@ from mxpeak.perf.host import one_core_each
 from mxpeak.precision import PRECISIONS
 from mxpeak.records import Caution, Result, bytes_rate_text, size_text
 from mxpeak.runtime.facts import facts_of
-from mxpeak.runtime.launch import hosts, ranks_a_node
+from mxpeak.runtime.launch import hosts
 from mxpeak.runtime.memory import memory_budget
+from mxpeak.runtime.nodes import combined, nodes_of
 from mxpeak.runtime.placement import Placement, bind_to_cores, load_kernels, on_device, on_processor
 from mxpeak.spans import Observer, Spans
 
@@ -153,7 +154,7 @@ class Bench(Generic[AnyConfig]):
 
 def threads_a_rank(config: PlaceConfig, comm: Communicator) -> int:
     """The threads of each rank, told or its share of the cores.  Collective."""
-    return config.threads or max(1, len(one_core_each()) // ranks_a_node(hosts(comm)))
+    return config.threads or max(1, len(one_core_each()) // nodes_of(comm, None).most)
 
 
 AnyBench = TypeVar("AnyBench", bound=Bench[Any])
@@ -234,9 +235,9 @@ def repeated(timed: Callable[[], float], *, least: int, most: int, seconds: floa
 
 
 def peak_rss(comm: Communicator) -> int:
-    """The most memory that the processes of a group have had, in bytes; whole on rank 0.  Collective over comm."""
+    """The most memory that the processes of a group have had, in bytes.  Collective over comm."""
     unit = 1 if sys.platform == "darwin" else 1024  # ru_maxrss
-    return sum(comm.gather_objects(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit) or [])
+    return int(combined(comm, [float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit)], "sum")[0])
 
 
 def phase_table(comm: Communicator, spans: Spans) -> dict[str, dict[str, Any]]:

@@ -13,8 +13,8 @@ from mxpeak.errors import ResourceError, UsageError
 from mxpeak.layout.stencil import LEAST_SIDE, LEVELS, STENCIL, Box, Triple, check_box, largest_cube, process_grid, times
 from mxpeak.perf.host import available_memory_bytes
 from mxpeak.records import Caution, size_text
-from mxpeak.runtime.launch import hosts
 from mxpeak.runtime.memory import MARGIN, Budget
+from mxpeak.runtime.nodes import nodes_of
 
 #: A rank's box where none was asked for, and with --quick: on the host the reference's, and what fills a GPU.
 DEFAULT_NX, QUICK_NX = 104, 64
@@ -114,9 +114,8 @@ def check_host_memory(box: Box, hierarchies: Sequence[Hierarchy], comm: Communic
 
     Collective over comm.
     """
-    nodes = hosts(comm)
     widest = max(one.value_bytes[0] + one.index_bytes for one in hierarchies)
-    need = STENCIL * box.rows * (SETUP_BYTES + widest) * nodes.count(nodes[comm.rank])
+    need = STENCIL * box.rows * (SETUP_BYTES + widest) * nodes_of(comm, None).here
     free = int(MARGIN * (available_memory_bytes() or 2**63))
     if not comm.agree(need <= free):
         raise ResourceError(

@@ -140,11 +140,12 @@ def _follow(args: argparse.Namespace, session: Session, comm: Communicator) -> i
     """All ranks of a launcher: rank 0 leads, the others do its jobs and hear how it went."""
     from mxpeak.bench.tune.candidates import Layout
     from mxpeak.bench.tune.groups import Standing
-    from mxpeak.runtime.launch import confirm, hosts
+    from mxpeak.runtime.launch import confirm
+    from mxpeak.runtime.nodes import nodes_of
     from mxpeak.runtime.placement import threads_of
 
     confirm(args.comm, args.ranks, comm)
-    layout = Layout(comm.size, args.threads or threads_of(comm), len(set(hosts(comm))))
+    layout = Layout(comm.size, args.threads or threads_of(comm), nodes_of(comm, None).count)
     group = Standing(comm, _silent if args.quiet else session.say)
     if comm.rank != 0:
         group.serve()

@@ -155,6 +155,9 @@ class Communicator(Protocol):
     def split(self, color: int | None, key: int) -> Communicator | None:
         """The group of those that gave the same color, ordered by key; None for those that gave None."""
 
+    def free(self) -> None:
+        """Give up a group that was split off: libraries have a limited number."""
+
     def agree(self, ok: bool) -> bool:
         """Whether everybody is ok."""
 

@@ -139,25 +139,36 @@ class Mpi:
         return obj if self.rank == root else loads(bytes(message))
 
     def gather_objects(self, obj: Any, root: int = 0) -> list[Any] | None:
-        """A pickled gather, one message a rank."""
-        if self.rank != root:
-            request = self._comm.isend(obj, root, tag=7000)
-            _Awaited(lambda: request.test()[0], "a message to be taken by", self._world[root]).wait()
+        """A gather of pickled objects up a binomial tree: the root takes log2 R messages, and unpacks all of them."""
+        from pickle import dumps, loads
+
+        mine = (self.rank - root) % self.size
+        packed, distance = [dumps(obj)], 1
+        while distance < self.size and not mine & distance:
+            if mine + distance < self.size:
+                packed += self._taken((self.rank + distance) % self.size)
+            distance *= 2
+        if mine:
+            above = (self.rank - distance) % self.size
+            request = self._comm.isend(packed, above, tag=7000)
+            _Awaited(lambda: request.test()[0], "a message to be taken by", self._world[above]).wait()
             return None
-        gathered: list[Any] = []
-        for source in range(self.size):
-            if source == root:
-                gathered.append(obj)
-                continue
-            here = partial(self._comm.iprobe, source, tag=7000)
-            _Awaited(here, "a message from", self._world[source]).wait()
-            gathered.append(self._comm.recv(source=source, tag=7000))
-        return gathered
+        return [loads(packed[(rank - root) % self.size]) for rank in range(self.size)]
+
+    def _taken(self, source: int) -> list[bytes]:
+        """What a rank has gathered from its part of the tree."""
+        _Awaited(partial(self._comm.iprobe, source, tag=7000), "a message from", self._world[source]).wait()
+        taken: list[bytes] = self._comm.recv(source=source, tag=7000)
+        return taken
 
     def split(self, color: int | None, key: int) -> Communicator | None:
         """MPI_Comm_split; those with no color get no group."""
         part = self._comm.Split(MPI.UNDEFINED if color is None else color, key)
         return None if part == MPI.COMM_NULL else Mpi(part, self.transport)
+
+    def free(self) -> None:
+        """MPI_Comm_free."""
+        self._comm.Free()
 
     def agree(self, ok: bool) -> bool:
         """One reduction of a flag."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from mxpeak.comm.base import Communicator
 from mxpeak.comm.solo import Solo
 
 
@@ -19,3 +20,7 @@ class Planned(Solo):
     def gather_objects(self, obj: Any, root: int = 0) -> list[Any] | None:
         """What everybody would say."""
         return [obj] * self.size
+
+    def split(self, color: int | None, key: int) -> Communicator | None:
+        """All of them are in one part."""
+        return None if color is None else Planned(self.size)

@@ -66,6 +66,9 @@ class Solo:
         """The same group, or none."""
         return None if color is None else Solo(self.transport)
 
+    def free(self) -> None:
+        """There is nothing to give up."""
+
     def agree(self, ok: bool) -> bool:
         """What the only rank says."""
         return ok

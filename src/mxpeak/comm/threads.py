@@ -153,6 +153,9 @@ class Threads:
         group = (*self._group, number, color)
         return Threads(self._post, group, members.index(self.rank), len(members), self.transport)
 
+    def free(self) -> None:
+        """There is nothing to give up."""
+
     def agree(self, ok: bool) -> bool:
         """Whether all posted yes."""
         return all(self._exchange(ok))

@@ -398,6 +398,9 @@ class TorchDist:
         part._channels = None if self._channels is None else _Channels(part._group)
         return part
 
+    def free(self) -> None:
+        """Its process group ends with its last user."""
+
     def agree(self, ok: bool) -> bool:
         """One reduction of a flag on the host."""
         flag = torch.tensor([0 if ok else 1])

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 
 from mxpeak.comm.base import Communicator
+from mxpeak.runtime.nodes import leads
 
 #: Seconds after which a first use that compiles says so.
 SILENT_S = 1.0
@@ -19,15 +20,14 @@ def compile_in_turn(comm: Communicator, what: str, use: Callable[[], None]) -> N
     """
     from mxpeak.kernels.host.compiled import token
 
-    folders = comm.bcast_object(comm.gather_objects(token()))
-    leads = folders.index(folders[comm.rank]) == comm.rank
+    leader = leads(comm, token())
     text = f"{what}: compiling its kernels (about ten seconds)"
     timer = threading.Timer(SILENT_S, lambda: print(text, file=sys.stderr, flush=True))
     if comm.rank == 0:
         timer.start()
     try:
         for turn in (True, False):
-            if leads == turn:
+            if leader == turn:
                 use()
             comm.barrier()
     finally:

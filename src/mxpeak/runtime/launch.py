@@ -236,17 +236,14 @@ def local_rank(comm: Communicator, environ: Mapping[str, str] = os.environ) -> i
     said = environ.get(LOCAL_RANKS.get(found[0], ""), "") if found is not None else ""
     if said.isdecimal():
         return int(said)
-    return hosts(comm)[: comm.rank].count(os.uname().nodename)
+    from mxpeak.runtime.nodes import nodes_of
+
+    return nodes_of(comm, None).rank
 
 
 def hosts(comm: Communicator) -> list[str]:
-    """The host of every rank.  Collective over comm."""
+    """The host of every rank, for those few questions that need them all.  Collective over comm."""
     return list(comm.bcast_object(comm.gather_objects(os.uname().nodename)))
-
-
-def ranks_a_node(names: list[str]) -> int:
-    """How many ranks the fullest host holds."""
-    return max(names.count(name) for name in names)
 
 
 def bind(cores: list[int]) -> list[int]:

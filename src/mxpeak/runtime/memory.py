@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mxpeak.comm.base import Communicator
@@ -13,7 +12,8 @@ from mxpeak.options import Setting, memory_bytes
 from mxpeak.perf.counts import Footprint, largest_n
 from mxpeak.perf.host import available_memory_bytes, total_memory_bytes
 from mxpeak.records import size_text
-from mxpeak.runtime.launch import hosts, local_rank, ranks_a_node
+from mxpeak.runtime.launch import local_rank
+from mxpeak.runtime.nodes import combined, nodes_of, raise_first
 
 #: Share of the free memory that may be planned for: Python, MPI and the padding of rows come on top.
 MARGIN = 0.95
@@ -65,13 +65,12 @@ def memory_budget(config: PlaceConfig, settings: dict[str, Setting], comm: Commu
 
     Collective over comm.  The device is settled.
     """
-    nodes = hosts(comm)
-    ranks = ranks_a_node(nodes)
-    total, free = _gpu_memory(config, comm, nodes) if config.on_gpu else _host_memory()
+    ranks = nodes_of(comm, None).most
+    total, free = _gpu_memory(config, comm) if config.on_gpu else _host_memory()
     asked, free = memory_bytes(config.mem, total), int(MARGIN * free)
     explicit = settings.get("mem", Setting("", "default")).origin != "default"
-    budgets = comm.bcast_object(comm.gather_objects((min(free, asked) if explicit else free, min(free, asked))))
-    most, default = (min(column) for column in zip(*budgets))
+    mine = (min(free, asked) if explicit else free, min(free, asked))
+    most, default = (int(-least) for least in combined(comm, [-float(one) for one in mine], "max"))
     return Budget(most, default, ranks, "a node's GPUs" if config.on_gpu else "a node")
 
 
@@ -79,9 +78,8 @@ def _host_memory() -> tuple[int, int]:
     return total_memory_bytes() or 2**63, available_memory_bytes() or 2**63
 
 
-def _gpu_memory(config: PlaceConfig, comm: Communicator, nodes: Sequence[str]) -> tuple[int, int]:
+def _gpu_memory(config: PlaceConfig, comm: Communicator) -> tuple[int, int]:
     """What a full node's ranks have on their GPUs, if each has what this one has; ranks may share one."""
-    here = [rank for rank, node in enumerate(nodes) if node == nodes[comm.rank]]
     number, mistake = local_rank(comm), None
     mine, device = (0, 0), ""
     try:
@@ -89,9 +87,7 @@ def _gpu_memory(config: PlaceConfig, comm: Communicator, nodes: Sequence[str]) -
         mine, device = found.memory(), str(found.where)
     except MxpeakError as error:
         mistake = error
-    for wrong in comm.bcast_object(comm.gather_objects(mistake)):
-        if wrong is not None:
-            raise wrong
-    devices = comm.bcast_object(comm.gather_objects(device))
-    sharing = sum(devices[rank] == device for rank in here)
-    return ranks_a_node(list(nodes)) * mine[0] // sharing, ranks_a_node(list(nodes)) * mine[1] // sharing
+    raise_first(comm, mistake)
+    nodes = nodes_of(comm, device)
+    sharing = nodes.told.count(device)
+    return nodes.most * mine[0] // sharing, nodes.most * mine[1] // sharing

@@ -17,8 +17,10 @@ from mxpeak.kernels.contract import Kernels
 from mxpeak.layout.cores import core_masks, oversubscribed
 from mxpeak.options import Setting
 from mxpeak.perf.host import core_groups, one_core_each
+from mxpeak.precision import PRECISIONS
 from mxpeak.records import Caution
-from mxpeak.runtime.launch import bind, hosts, local_rank, ranks_a_node
+from mxpeak.runtime.launch import bind, local_rank
+from mxpeak.runtime.nodes import combined, leads, nodes_of, raise_first
 
 AnyConfig = TypeVar("AnyConfig", bound=PlaceConfig)
 
@@ -65,18 +67,14 @@ def bind_to_cores(comm: Communicator, threads: int | None) -> Placement:
     wanted.  A launcher that has bound the ranks of a node to different cores is left alone.
     """
     mine = one_core_each()
-    nodes = hosts(comm)
-    here = [rank for rank, node in enumerate(nodes) if node == nodes[comm.rank]]
-    masks = comm.bcast_object(comm.gather_objects(mine))
-    bound_already = len({tuple(masks[rank]) for rank in here}) > 1
+    nodes = nodes_of(comm, tuple(mine))
+    bound_already = len(set(nodes.told)) > 1
     cores = mine
-    crowded = oversubscribed(mine, len(here)) and not bound_already
-    if len(here) > 1 and not bound_already:
-        cores = core_masks(mine, len(here))[here.index(comm.rank)]
+    crowded = oversubscribed(mine, nodes.here) and not bound_already
+    if nodes.here > 1 and not bound_already:
+        cores = core_masks(mine, nodes.here)[nodes.rank]
     before = bind(cores[:1])
-    return Placement(
-        cores, threads or len(cores), local_rank(comm), ranks_a_node(nodes), len(set(nodes)), crowded, before
-    )
+    return Placement(cores, threads or len(cores), local_rank(comm), nodes.most, nodes.count, crowded, before)
 
 
 def parts_here(config: PlaceConfig) -> int:
@@ -152,9 +150,10 @@ def load_kernels(config: PlaceConfig, placement: Placement, comm: Communicator) 
     """
     from mxpeak.kernels.host.compiled import cache_directory, is_cached, token
 
-    native = frozenset.intersection(*comm.bcast_object(comm.gather_objects(native_precisions(config))))
-    folders = comm.bcast_object(comm.gather_objects(token()))
-    leader = folders.index(folders[comm.rank]) == comm.rank
+    mine = native_precisions(config)
+    lacked = combined(comm, [float(name not in mine) for name in PRECISIONS], "max")
+    native = frozenset(name for name, lacks in zip(PRECISIONS, lacked) if not lacks)
+    leader = leads(comm, token())
     if comm.rank == 0 and config.kernels != "reference" and not is_cached():
         where = cache_directory()
         print(f"first use: compiling kernels into {where} (about ten seconds)", file=sys.stderr, flush=True)
@@ -169,10 +168,7 @@ def load_kernels(config: PlaceConfig, placement: Placement, comm: Communicator) 
             except MxpeakError as error:
                 mistake = error
         comm.barrier()
-    mistakes = comm.bcast_object(comm.gather_objects(mistake))
-    for rank, wrong in enumerate(mistakes):
-        if wrong is not None:
-            raise wrong if comm.size == 1 else type(wrong)(f"rank {rank}: {wrong}")
+    raise_first(comm, mistake)
     assert kernels is not None
     if kernels.transport is None:
         return kernels, comm

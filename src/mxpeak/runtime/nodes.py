@@ -1,0 +1,80 @@
+"""Which ranks share a node, or a folder: found by groups and reductions, so that no rank holds a list of all ranks."""
+
+from __future__ import annotations
+
+import os
+from array import array
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+from zlib import crc32
+
+from mxpeak.comm.base import Communicator
+from mxpeak.errors import MxpeakError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Nodes(Generic[T]):
+    """This rank among those of its node, and what is known of all nodes.
+
+    rank    its number among the ranks of its node
+    here    how many those are
+    count   how many nodes there are
+    most    how many ranks the fullest of them has
+    told    what the ranks of this node have told each other, by their numbers
+    """
+
+    rank: int
+    here: int
+    count: int
+    most: int
+    told: list[T]
+
+
+def nodes_of(comm: Communicator, mine: T) -> Nodes[T]:
+    """Who shares this node, by its name, and what they say.  Collective over comm."""
+    here = alike(comm, os.uname().nodename)
+    told = here.bcast_object(here.gather_objects(mine))
+    rank, size = here.rank, here.size
+    here.free()
+    (count,) = combined(comm, [float(rank == 0)], "sum")
+    (most,) = combined(comm, [float(size)], "max")
+    return Nodes(rank, size, int(count), int(most), told)
+
+
+def leads(comm: Communicator, text: str) -> bool:
+    """Whether this is the first of the ranks that say the same text.  Collective over comm."""
+    group = alike(comm, text)
+    first = group.rank == 0
+    group.free()
+    return first
+
+
+def alike(comm: Communicator, text: str) -> Communicator:
+    """The ranks that say the same text: those with its checksum, told apart once more where two texts have one."""
+    likely = comm.split(crc32(text.encode()) >> 1, comm.rank)
+    assert likely is not None
+    if likely.agree(likely.bcast_object(text) == text):
+        return likely
+    texts = sorted(set(likely.bcast_object(likely.gather_objects(text))))
+    group = likely.split(texts.index(text), likely.rank)
+    likely.free()
+    assert group is not None
+    return group
+
+
+def raise_first(comm: Communicator, mistake: MxpeakError | None) -> None:
+    """Raise the mistake of the first rank that made one, on all ranks, under its number.  Collective over comm."""
+    if comm.agree(mistake is None):
+        return
+    for rank, wrong in enumerate(comm.bcast_object(comm.gather_objects(mistake))):
+        if wrong is not None:
+            raise wrong if comm.size == 1 else type(wrong)(f"rank {rank}: {wrong}")
+
+
+def combined(comm: Communicator, values: list[float], op: str) -> list[float]:
+    """Numbers, each combined over all ranks: sum or max.  Collective over comm."""
+    buffer = array("d", values)
+    comm.allreduce(buffer, op)
+    return list(buffer)
