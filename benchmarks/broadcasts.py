@@ -1,0 +1,103 @@
+"""Each panel broadcast beside MPI's own: the time until the last rank has the message, from a barrier on.
+
+    mpiexec -n 4 python benchmarks/broadcasts.py --mb 1,4,16,64 --out result.json
+
+MPI's own is MPI_Bcast as MPI for Python calls it.  All take turns in every round; what counts is the median of the
+slowest rank's times, and `ratio` is that over MPI's.  A message is checked on every rank after every broadcast.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from mxpeak.comm.base import Task
+from mxpeak.comm.broadcast import broadcast
+from mxpeak.comm.mpi import world
+from mxpeak.configs.lu import BCASTS
+from mxpeak.layout.cores import core_masks
+from mxpeak.perf.host import environment, host_facts, one_core_each, software_facts
+from mxpeak.runtime.launch import bind, mpi_facts
+from mxpeak.runtime.nodes import combined, nodes_of
+
+#: MPI's own, among the names of ours.
+OWN = "MPI_Bcast"
+
+
+def ways(comm: Any) -> dict[str, Callable[[Any], None]]:
+    """What sends a message from rank 0 to all, by name."""
+
+    def ours(name: str) -> Callable[[Any], None]:
+        return lambda message: Task(broadcast(name, comm, message, 0)).wait()
+
+    return {OWN: lambda message: MPI.COMM_WORLD.Bcast(message, 0)} | {name: ours(name) for name in BCASTS}
+
+
+def measured(comm: Any, message: Any, send: Callable[[Any], None], number: float) -> float:
+    """Seconds of the slowest rank, from a barrier on; the message is known on rank 0 alone, and checked."""
+    message[:] = number if comm.rank == 0 else -1.0
+    comm.barrier()
+    begin = time.perf_counter()
+    send(message)
+    (seconds,) = combined(comm, [time.perf_counter() - begin], "max")
+    assert (message == number).all(), "the message has to arrive whole"
+    return seconds
+
+
+def rows_of(comm: Any, megabytes: int, budget_s: float) -> list[dict[str, Any]]:
+    """One size: rounds in which all take turns, until the time is over."""
+    message = np.empty(megabytes * 10**6 // 8)
+    everything = ways(comm)
+    times: dict[str, list[float]] = {name: [] for name in everything}
+    until = time.perf_counter() + budget_s
+    rounds = 0
+    while comm.bcast_object(rounds < 3 or time.perf_counter() < until):
+        rounds += 1
+        for k, (name, send) in enumerate(everything.items()):
+            times[name].append(measured(comm, message, send, float(100 * rounds + k)))
+    own = statistics.median(times[OWN][1:])  # the first round touches memory
+    rows = []
+    for name, seconds in times.items():
+        middle = statistics.median(seconds[1:])
+        row = {"mb": megabytes, "name": name, "seconds": middle, "best_s": min(seconds[1:]), "ratio": middle / own}
+        rows.append({**row, "rounds": rounds - 1})
+    return rows
+
+
+def main() -> None:
+    """All sizes, as a table and as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--mb", default="1,4,16,64", help="sizes of the message in MB")
+    parser.add_argument("--seconds", type=float, default=20.0, help="for each size")
+    parser.add_argument("--out", help="JSON file to write")
+    args = parser.parse_args()
+    comm = world()
+    nodes = nodes_of(comm, None)
+    machine = host_facts(affinity=one_core_each())
+    bind(core_masks(one_core_each(), nodes.here)[nodes.rank][:1])
+    rows: list[dict[str, Any]] = []
+    for megabytes in map(int, args.mb.split(",")):
+        found = rows_of(comm, megabytes, args.seconds)
+        rows += found
+        if comm.rank == 0:
+            print(f"{megabytes} MB, {found[0]['rounds']} rounds")
+            for row in found:
+                print(
+                    f"  {row['name']:<10} {1e3 * row['seconds']:8.2f} ms   {row['ratio']:5.2f} times MPI's", flush=True
+                )
+    if comm.rank == 0 and args.out:
+        about = {"ranks": comm.size, "machine": machine, "software": {**software_facts(), "environment": environment()}}
+        body = {"what": "broadcasts from rank 0, beside MPI_Bcast", **about, "mpi": mpi_facts(), "rows": rows}
+        Path(args.out).write_text(json.dumps(body, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
