@@ -18,11 +18,13 @@ from mxpeak.comm.base import Task
 from mxpeak.comm.broadcast import BROADCASTS, broadcast
 from mxpeak.comm.devices import check_device_messages
 from mxpeak.comm.exchange import gather_everywhere_binary, gather_everywhere_ring
-from mxpeak.comm.solo import Solo
+from mxpeak.comm.posted import Posts
+from mxpeak.comm.solo import Done, Solo
 from mxpeak.comm.threads import Threads, run_ranks
 from mxpeak.errors import UsageError
 from mxpeak.kernels.torch import messages
 from mxpeak.kernels.torch.messages import HostTensors, StagedTensors, tensor_transport
+from mxpeak.promised import Promised
 from tests.support.tensor_checks import Device, Staged, check_tensors
 
 
@@ -114,7 +116,59 @@ def test_what_is_passed_on_crosses_to_the_device_once() -> None:
     run_ranks(5, body)
 
 
+# --- messages that begin when their buffers are ready
+
+
+class Mark:
+    """An event that is past once somebody says so."""
+
+    def __init__(self) -> None:
+        self.past = False
+
+    def query(self) -> bool:
+        return self.past
+
+    def synchronize(self) -> None:
+        self.past = True
+
+
+def test_messages_begin_when_their_buffers_are_ready_and_in_the_order_of_posting() -> None:
+    posts, begun, first, second = Posts(), [], Mark(), Mark()
+
+    def begin(memory: Any) -> Done:
+        begun.append(memory)
+        return Done()
+
+    one = posts.post(Promised("a", first), begin)
+    two = posts.post(Promised("b", second), begin)
+    three = posts.post("c", begin)
+    second.past = True
+    assert not two.test()
+    assert not three.test()
+    assert begun == []
+    first.past = True
+    assert three.test()
+    assert begun == ["a", "b", "c"]
+    assert one.test()
+    posts.post(Promised("d", Mark()), begin)
+    posts.flush()
+    assert begun[-1] == "d"
+    part = Promised(np.arange(6), Mark(), lambda memory: memory + 1)[2:4]
+    assert part.shape == (2,)
+    assert part.settled().tolist() == [3, 4]
+
+
 # --- staging, with streams that write down what they are told
+
+
+class Event(str):
+    def __new__(cls, name: str, log: list[str]) -> Event:
+        made = super().__new__(cls, name)
+        made.log = log  # type: ignore[attr-defined]
+        return made
+
+    def synchronize(self) -> None:
+        self.log.append(f"wait for {self}")  # type: ignore[attr-defined]
 
 
 class Stream:
@@ -127,9 +181,9 @@ class Stream:
     def wait_event(self, event: str) -> None:
         self.log.append(f"{self.name} waits for {event}")
 
-    def record_event(self) -> str:
+    def record_event(self) -> Event:
         self.log.append(f"event on {self.name}")
-        return f"event on {self.name}"
+        return Event(f"event on {self.name}", self.log)
 
     def synchronize(self) -> None:
         self.log.append(f"wait for {self.name}")
@@ -154,10 +208,11 @@ def on_cpu() -> Any:
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float8_e4m3fn])
 def test_a_staged_message_is_a_copy_that_is_whole_when_it_is_sent(dtype: torch.dtype, streams: list[str]) -> None:
     staged, x = StagedTensors(on_cpu()), torch.ones(7, dtype=dtype)
-    message = staged.outgoing(x)
+    promised = staged.outgoing(x)
     x.zero_()
-    assert np.array_equal(message, messages.flat(torch.ones(7, dtype=dtype)).numpy())
-    assert streams == ["copies waits for work", "wait for copies"]
+    assert streams == ["copies waits for work", "event on copies"], "nobody has waited yet"
+    assert np.array_equal(promised.settled(), messages.flat(torch.ones(7, dtype=dtype)).numpy())
+    assert streams[2:] == ["wait for event on copies"]
 
 
 def test_a_staged_arrival_waits_for_what_may_still_read_the_buffer_and_for_nothing_later(streams: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""No race on virtual GPUs in any benchmark or solver, and each wait of the package is needed or explained."""
+"""No race on virtual GPUs in any benchmark or solver, and every wait of the package is needed, or has its reason."""
 
 from __future__ import annotations
 
@@ -102,7 +102,6 @@ NOT_NEEDED = {
     ("kernels/torch/kernels.py", "self.device.wait()"),
 }
 NOT_MET = {
-    ("comm/base.py", "self._request.wait()"),
     ("comm/torchdist.py", "self.wait()"),
     ("comm/torchdist.py", "self._waiter.join()"),
     ("comm/torchdist.py", 'nccl.allreduce(torch.zeros(1, device="cuda")).wait()'),

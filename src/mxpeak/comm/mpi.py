@@ -23,6 +23,7 @@ import numpy as np  # noqa: E402
 from mpi4py import MPI  # noqa: E402
 
 from mxpeak.comm.base import ARRAYS, WAITED_FOR, Buffer, Communicator, DeviceTransport, Request, Transport, arrival  # noqa: E402
+from mxpeak.comm.posted import Posts  # noqa: E402
 from mxpeak.errors import UsageError  # noqa: E402
 
 
@@ -41,6 +42,8 @@ def _op(name: str) -> MPI.Op:
     raise ValueError(f"unknown reduction {name!r}; choose sum or max")
 
 
+#: Messages of all groups whose buffers a device still works on.
+_posts = Posts()
 #: Give the core to whoever else wants it; where there are no such calls, poll.
 _idle: Callable[[], None] = getattr(os, "sched_yield", lambda: None)
 
@@ -61,6 +64,7 @@ class _Awaited:
             return
         WAITED_FOR.append(self)
         while not test():
+            _posts.drive()
             _idle()
         WAITED_FOR.pop()
 
@@ -100,23 +104,35 @@ class Mpi:
         return self.with_transport(transport) if self.agree(takes_devices(transport.kind)) else None
 
     def isend(self, buffer: Buffer, dest: int, tag: int = 0) -> Request:
-        """MPI_Isend."""
-        request = self._comm.Isend(self.transport.outgoing(buffer), dest, tag)
-        return _pending(request, "a message to be taken by", self._world[dest])
+        """MPI_Isend, once the buffer's content is there."""
+
+        def begin(memory: Any) -> Request:
+            return _pending(self._comm.Isend(memory, dest, tag), "a message to be taken by", self._world[dest])
+
+        return _posts.post(self.transport.outgoing(buffer), begin)
 
     def irecv(self, buffer: Buffer, source: int, tag: int = 0) -> Request:
-        """MPI_Irecv."""
+        """MPI_Irecv, once nothing reads the buffer any more."""
+
+        def begin(memory: Any) -> Request:
+            return _pending(self._comm.Irecv(memory, source, tag), "a message from", self._world[source])
+
         memory, land = self.transport.incoming(buffer)
-        return arrival(_pending(self._comm.Irecv(memory, source, tag), "a message from", self._world[source]), land)
+        return arrival(_posts.post(memory, begin), land)
 
     def ibcast(self, buffer: Buffer, root: int) -> Request:
-        """MPI_Ibcast."""
+        """MPI_Ibcast, once the buffer is ready."""
+
+        def begin(memory: Any) -> Request:
+            return _pending(self._comm.Ibcast(memory, root), "the broadcast of", self._world[root])
+
         memory, land = (self.transport.outgoing(buffer), None) if self.rank == root else self.transport.incoming(buffer)
-        return arrival(_pending(self._comm.Ibcast(memory, root), "the broadcast of", self._world[root]), land)
+        return arrival(_posts.post(memory, begin), land)
 
     def allreduce(self, buffer: Buffer, op: str) -> None:
         """MPI_Iallreduce of fp64 numbers in place on the host, waited for politely: they are few."""
         if self.size > 1:
+            _posts.flush()  # all ranks begin the collective operations of a group in one order
             numbers, land = self.transport.numbers(buffer)
             _pending(self._comm.Iallreduce(MPI.IN_PLACE, numbers, _op(op)), f"a reduction over {self._all}").wait()
             if land is not None:
@@ -124,12 +140,14 @@ class Mpi:
 
     def barrier(self) -> None:
         """MPI_Ibarrier, waited for politely."""
+        _posts.flush()
         _pending(self._comm.Ibarrier(), f"a barrier of {self._all}").wait()
 
     def bcast_object(self, obj: Any, root: int = 0) -> Any:
         """A pickled broadcast: its length, then its bytes."""
         from pickle import dumps, loads
 
+        _posts.flush()
         message = bytearray(dumps(obj)) if self.rank == root else bytearray()
         length = bytearray(len(message).to_bytes(8, "little"))
         _pending(self._comm.Ibcast(length, root), "the broadcast of", self._world[root]).wait()
@@ -142,6 +160,7 @@ class Mpi:
         """A gather of pickled objects up a binomial tree: the root takes log2 R messages, and unpacks all of them."""
         from pickle import dumps, loads
 
+        _posts.flush()
         mine = (self.rank - root) % self.size
         packed, distance = [dumps(obj)], 1
         while distance < self.size and not mine & distance:
@@ -163,6 +182,8 @@ class Mpi:
 
     def split(self, color: int | None, key: int) -> Communicator | None:
         """MPI_Comm_split; those with no color get no group."""
+        _posts.flush()
+        _posts.flush()
         part = self._comm.Split(MPI.UNDEFINED if color is None else color, key)
         return None if part == MPI.COMM_NULL else Mpi(part, self.transport)
 
@@ -172,6 +193,7 @@ class Mpi:
 
     def agree(self, ok: bool) -> bool:
         """One reduction of a flag."""
+        _posts.flush()
         flag = bytearray([0 if ok else 1])
         request = self._comm.Iallreduce(MPI.IN_PLACE, [flag, MPI.UNSIGNED_CHAR], MPI.MAX)
         _pending(request, f"the word of {self._all}").wait()

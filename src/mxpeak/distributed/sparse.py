@@ -61,7 +61,9 @@ class Exchange:
         if not self._neighbours:
             return None
         self._kernels.gather(own, self._rows, self._buffer)
-        return Task(self._travel(halo))
+        travel = Task(self._travel(halo))
+        travel.test()  # what is only posted begins now, before the product that hides it
+        return travel
 
     def _travel(self, halo: Vector) -> Steps:
         requests, at = [], 0

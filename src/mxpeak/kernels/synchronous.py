@@ -42,7 +42,7 @@ class Synchronous:
     def wait(self) -> None:
         pass
 
-    def side_stream(self) -> nullcontext[None]:
+    def side_stream(self, *, behind: bool = True) -> nullcontext[None]:
         return nullcontext()
 
     def join(self) -> None:

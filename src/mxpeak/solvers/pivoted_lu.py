@@ -10,7 +10,9 @@ The matrix is augmented, [A | b], so its last column ends as b̂ = L^-1 P b.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from os import sched_yield
 from typing import Protocol
 
@@ -94,6 +96,9 @@ class _PivotedLu:
         # n2 of §III-C: the columns of the right section, fixed for the whole run.
         hides = options.lookahead > 0 and A.grid.P > 1
         n2 = split_columns(self.end, options.split, A.nb) if hides else 0
+        # A device updates while the host factors: so its update is begun first.  Where the host computes all, it could
+        # not begin the broadcast before the update had ended.
+        self.updates_first = kernels.stopwatch.lag > 0 and kernels.panel_library(A.grid.P) is None
         self.split_at = self.end - n2
         self._panels = [
             kernels.buffer(FactoredPanel.buffer_size(A, kernels)) for _ in range(min(2, options.lookahead + 1))
@@ -129,9 +134,9 @@ class _PivotedLu:
             elif following and self.splits(step):
                 panel, right = self.split_update(panel, right, following)
             else:
-                with self.kernels.side_stream():
-                    upcoming = self.next_panel(following, panel) if following else None
-                self.swap_and_update(panel, self.trailing(following or step), self.end, self._left, upcoming)
+                c0 = self.trailing(following or step)
+                update = partial(self.swap_and_update, panel, c0, self.end, self._left)
+                upcoming = self.beside(update, following, panel)
                 self.report(panel, upcoming)
                 panel = upcoming
 
@@ -152,19 +157,38 @@ class _PivotedLu:
         ahead = self.trailing(following)
         left = RowSwap(self.A, panel, ahead, self.split_at, self._left, self.kernels)
         left.gather(self.spans)
-        with self.kernels.side_stream():
-            upcoming = self.next_panel(following, panel)
 
-        left.start(self.options.swap)
-        self.update(panel, right, self.split_at, upcoming, left)  # UPDATE2 hides FACT, LBCAST and RS1
+        def update2(upcoming: FactoredPanel | None) -> None:  # it hides FACT, LBCAST and RS1
+            left.start(self.options.swap)
+            self.update(panel, right, self.split_at, upcoming, left)
+
+        upcoming = self.beside(update2, following, panel)
+        assert upcoming is not None
         self.kernels.join()
         upcoming.wait(self.spans)
-        right = None
+        later = None
         if self.splits(following):
-            right = self.begin_swap(upcoming, self.split_at, self.end, self._right)
-        self.update(panel, left, ahead, right)  # UPDATE1 hides RS2 of the next step
-        self.report(panel, right)
-        return upcoming, right
+            later = self.begin_swap(upcoming, self.split_at, self.end, self._right)
+        self.update(panel, left, ahead, later)  # UPDATE1 hides RS2 of the next step
+        self.report(panel, later)
+        return upcoming, later
+
+    def beside(
+        self, update: Callable[[FactoredPanel | None], None], following: LuStep | None, panel: FactoredPanel
+    ) -> FactoredPanel | None:
+        """The next panel, and an update that hides it: begun in the order in which they can run at the same time."""
+        if following is None:
+            update(None)
+            return None
+        with self.kernels.side_stream():
+            upcoming = self.load_panel(following, panel)
+            if not self.updates_first:
+                self.finish_panel(upcoming)
+        update(upcoming)
+        if self.updates_first:
+            with self.kernels.side_stream(behind=False):
+                self.finish_panel(upcoming)
+        return upcoming
 
     def due(self, step: LuStep) -> bool:
         """Whether A shall be kept after this step; never after the last."""
@@ -196,11 +220,17 @@ class _PivotedLu:
         """Where the columns behind a step's panel begin locally."""
         return self.A.cols.local_start(step.j1)
 
-    def next_panel(self, step: LuStep, before: FactoredPanel | None = None) -> FactoredPanel:
-        """FACT in the process column that owns the panel, and LBCAST begun along every process row.
+    def next_panel(self, step: LuStep) -> FactoredPanel:
+        """FACT in the process column that owns the panel, and LBCAST begun along every process row."""
+        panel = self.load_panel(step)
+        self.finish_panel(panel)
+        return panel
 
-        With `before`, the panel of the step before, the new panel's columns are brought up to date first, on their way
-        into the message: A is not written, for only the panel needs them.
+    def load_panel(self, step: LuStep, before: FactoredPanel | None = None) -> FactoredPanel:
+        """A panel's columns in its message, in the process column that owns it.
+
+        With `before`, the panel of the step before, they are brought up to date first, on their way there: A is not
+        written, for only the panel needs them.
         """
         panel = FactoredPanel(self.A, step, self._panels[step.k % len(self._panels)], self.kernels)
         if self.A.grid.q == step.q:
@@ -211,12 +241,17 @@ class _PivotedLu:
             panel.load(self.spans)
             if before is not None:
                 self.subtract(panel.rows, before.L21_row, swap.U)
+        return panel
+
+    def finish_panel(self, panel: FactoredPanel) -> None:
+        """FACT of a loaded panel, and LBCAST begun."""
+        step = panel.step
+        if self.A.grid.q == step.q:
             panel.factor(self.options.panel, self.spans)
             if self.blocks is not None and self.A.grid.p == step.p:
                 self.blocks.note(step.k, panel.L11)
             panel.fetch_pivots()
         panel.start_broadcast(self.options.panel)
-        return panel
 
     def begin_swap(self, panel: FactoredPanel, c0: int, c1: int, buffers: SwapBuffers | None) -> RowSwap:
         """RS on local columns c0:c1, as far as the rows being on their way."""

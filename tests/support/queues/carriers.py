@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from itertools import count
+from os import sched_yield
 from typing import Any
 from unittest.mock import patch
 
@@ -19,6 +20,7 @@ import torch.distributed as dist
 
 from mxpeak.comm import torchdist
 from mxpeak.comm.base import Buffer, Communicator, DeviceTransport, Request, arrival
+from mxpeak.comm.posted import Posts
 from mxpeak.comm.solo import Done
 from mxpeak.comm.threads import Threads
 from tests.support.queues.log import HOST
@@ -64,6 +66,9 @@ class _Message:
         if self._done:
             return
         if self._receive:
+            while not self._box.has():
+                posts().drive()
+                self._box.pause()
             _numbers(self._buffer)[:] = self._box.take()
         self._done = True
         if self._actor is not None:
@@ -77,8 +82,21 @@ class _Box:
     def has(self) -> bool:
         return bool(self._post.has(self._address))
 
+    def pause(self) -> None:
+        if self._post.failed:
+            raise RuntimeError("another rank failed")
+        sched_yield()
+
     def take(self) -> Any:
         return self._post.take(self._address)
+
+
+def posts() -> Posts:
+    """The messages of this rank that are posted."""
+    rank = here()
+    if not hasattr(rank, "posts"):
+        rank.posts = Posts()  # type: ignore[attr-defined]
+    return rank.posts  # type: ignore[attr-defined,no-any-return]
 
 
 class Mpi(Threads):
@@ -101,9 +119,9 @@ class Mpi(Threads):
 
     def isend(self, buffer: Buffer, dest: int, tag: int = 0) -> Request:
         address = (self._group, self.rank, dest, tag)
-        return self._sending(self.transport.outgoing(buffer), [address])
+        return posts().post(self.transport.outgoing(buffer), lambda memory: self._sent(memory, [address]))
 
-    def _sending(self, memory: Any, addresses: list[Any]) -> Request:
+    def _sent(self, memory: Any, addresses: list[Any]) -> Request:
         if not addresses:
             return Done()
         key = (addresses[0], next(self.sent[addresses[0]]))
@@ -115,14 +133,23 @@ class Mpi(Threads):
     def _receive(self, buffer: Buffer, address: tuple[Any, ...]) -> Request:
         memory, land = self.transport.incoming(buffer)
         key = (address, next(self.received[address]))
-        return arrival(_Message(memory, "receive", key, _Box(self._post, address), True), land)
+        box = _Box(self._post, address)
+        return arrival(posts().post(memory, lambda given: _Message(given, "receive", key, box, True)), land)
 
     def ibcast(self, buffer: Buffer, root: int) -> Request:
         tag = self._next("bcast")
         if self.rank != root:
             return self._receive(buffer, (self._group, root, self.rank, tag))
         others = [(self._group, root, dest, tag) for dest in range(self.size) if dest != root]
-        return self._sending(self.transport.outgoing(buffer), others)
+        return posts().post(self.transport.outgoing(buffer), lambda memory: self._sent(memory, others))
+
+    def allreduce(self, buffer: Buffer, op: str) -> None:
+        posts().flush()
+        super().allreduce(buffer, op)
+
+    def _exchange(self, obj: Any) -> list[Any]:
+        posts().flush()
+        return super()._exchange(obj)
 
     def split(self, color: int | None, key: int) -> Communicator | None:
         part = super().split(color, key)

@@ -13,11 +13,12 @@ import torch
 from mxpeak import spans
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.threads import run_ranks
+from mxpeak.kernels.host.lu import HostLu
 from mxpeak.kernels.torch import device as devices
 from mxpeak.kernels.torch import sparse_setup
 from tests.support.queues import rank as queues
 from tests.support.queues.launches import single_launches
-from tests.support.queues.log import Log, Step
+from tests.support.queues.log import HOST, Log, Step
 from tests.support.queues.rank import Rank, here, playing
 from tests.support.queues.tensors import Dispatch, pinned
 
@@ -79,6 +80,14 @@ def _stepped(self: Any, index: int, count: int, done_flops: float) -> None:
     _step(self, index, count, done_flops)
 
 
+def _factored(self: Any, work: Any, exchange: Any) -> Any:
+    """FACT on the host."""
+    m, jb = work.A.shape
+    here().log.op(HOST, "FACT", "fact", (), flops=float(m * jb**2 - jb**3 / 3))
+    return _factor(self, work, exchange)
+
+
+_factor = HostLu.factor_panel
 _span, _step = spans.Spans.__call__, spans.Spans.step
 
 CUDA = {
@@ -103,6 +112,7 @@ def virtual_gpus() -> Iterator[None]:
         stack.enter_context(patch.object(sparse_setup, "GraphRecorder", Eager))
         stack.enter_context(patch.object(spans.Spans, "__call__", _noted))
         stack.enter_context(patch.object(spans.Spans, "step", _stepped))
+        stack.enter_context(patch.object(HostLu, "factor_panel", _factored))
         stack.enter_context(patch.object(torch.backends.cuda, "preferred_linalg_library", lambda *which: "default"))
         stack.enter_context(single_launches())
         yield

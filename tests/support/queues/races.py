@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.support.queues.log import HOST, Free, Log, Mark, Op, Region, Wait
+from tests.support.queues.log import HOST, Free, Log, Mark, Op, Region, Step, Wait
 
 Clock = dict[str, int]
 #: A wait that is left out, by its place: to see whether it is needed.
@@ -71,10 +71,10 @@ class _Shadow:
             self.part(numbers, region)[...] = value
 
 
-class _Detector:
+class Detector:
     """One rank's log, gone through in order."""
 
-    def __init__(self, log: Log, without: Without | None):
+    def __init__(self, log: Log, without: Without | None = None):
         self.log, self.without = log, without
         self.clocks: dict[str, Clock] = {}
         self.events: dict[int, Clock] = {}
@@ -94,10 +94,19 @@ class _Detector:
                 self.events[record.event] = {**clock} if record.actor == HOST else _joined(clock, self.clock(HOST))
             elif isinstance(record, Wait):
                 if self.without is None or not self.without(record):
-                    self.clocks[record.actor] = _joined(self.clock(record.actor), self.events[record.event])
+                    self.wait(record)
             elif isinstance(record, Free):
                 self.end(record)
+            else:
+                self.begin(record)
         return list(self.races.values())
+
+    def wait(self, wait: Wait) -> None:
+        """What an actor does from here on comes after the event."""
+        self.clocks[wait.actor] = _joined(self.clock(wait.actor), self.events[wait.event])
+
+    def begin(self, step: Step) -> None:
+        """A step has been begun."""
 
     def operation(self, op: Op) -> None:
         clock = self.clock(op.actor)
@@ -156,4 +165,4 @@ def _joined(one: Clock, other: Clock) -> Clock:
 
 def races(log: Log, without: Without | None = None) -> list[Race]:
     """What nothing orders, each pair of places once; `without` some waits."""
-    return _Detector(log, without).run()
+    return Detector(log, without).run()

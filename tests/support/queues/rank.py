@@ -73,7 +73,7 @@ class Event:
     """A mark in a stream."""
 
     def __init__(self, enable_timing: bool = False):
-        self.number, self.at = 0, 0.0
+        self.number, self.at, self.asked = 0, 0.0, 0
 
     def record(self, stream: Stream | None = None) -> None:
         """Now, in the order of a stream."""
@@ -90,9 +90,11 @@ class Event:
         (stream or here().stream()).wait_event(self)
 
     def query(self) -> bool:
-        """Whether it is past: then the host knows."""
-        self.synchronize()
-        return True
+        """Whether it is past, which the host then knows; not when it is asked for the first time."""
+        self.asked += 1
+        if self.asked > 1:
+            self.synchronize()
+        return self.asked > 1
 
     def elapsed_time(self, end: Event) -> float:
         """Milliseconds by the host's clock, which decide nothing."""

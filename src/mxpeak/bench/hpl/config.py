@@ -41,7 +41,7 @@ class HplCase(LuCase):
 class HplConfig(LuConfig):
     """All that `mxpeak run hpl` can be told; lists run every combination, in HPL's order."""
 
-    GPU_DEFAULTS = {"nb": (512,)}  # noqa: RUF012  (nobody writes into it)
+    GPU_DEFAULTS = {"nb": (512,), "split": 0.5}  # noqa: RUF012  (nobody writes into it)
 
     n: tuple[int, ...] | None = option(
         None,
@@ -66,7 +66,7 @@ class HplConfig(LuConfig):
     split: float = option(
         0.0,
         "--split",
-        help="fraction of the columns whose update hides the row swaps of the rest",
+        help="fraction of the columns whose update hides the row swaps of the rest (default: 0, on a GPU 0.5)",
         metavar="FRACTION",
         parse=real(0.0, 1.0),
         group="grid",

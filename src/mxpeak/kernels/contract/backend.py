@@ -36,8 +36,11 @@ class Backend(Protocol):
     def wait(self) -> None:
         """Return once everything that was begun has ended."""
 
-    def side_stream(self) -> AbstractContextManager[None]:
-        """What is begun inside begins after all that was begun before, and may run together with what comes later."""
+    def side_stream(self, *, behind: bool = True) -> AbstractContextManager[None]:
+        """What is begun inside begins after all that was begun before, and may run together with what comes later.
+
+        Not `behind`: it goes on after what was begun inside before, whatever was begun elsewhere since.
+        """
 
     def join(self) -> None:
         """What is begun from here on begins after all that was begun in a side stream."""

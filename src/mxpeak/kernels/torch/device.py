@@ -87,14 +87,18 @@ class Device:
             torch.cuda.synchronize(self.where)
 
     @contextmanager
-    def side_stream(self) -> Iterator[None]:
-        """What is begun inside begins after all that was begun before, and runs together with what comes later."""
+    def side_stream(self, *, behind: bool = True) -> Iterator[None]:
+        """What is begun inside begins after all that was begun before, and runs together with what comes later.
+
+        Not `behind`: only after what was begun inside before.
+        """
         if not self.is_gpu:
             yield
             return
         if self._side is None:
             self._side = torch.cuda.Stream(self.where, priority=-1)
-        self._side.wait_stream(torch.cuda.current_stream(self.where))
+        if behind:
+            self._side.wait_stream(torch.cuda.current_stream(self.where))
         with torch.cuda.stream(self._side):
             yield
 

@@ -63,8 +63,8 @@ class TorchKernels(TorchLu, TorchGenerated):
     def wait(self) -> None:
         self.device.wait()
 
-    def side_stream(self) -> AbstractContextManager[None]:
-        return self.device.side_stream()
+    def side_stream(self, *, behind: bool = True) -> AbstractContextManager[None]:
+        return self.device.side_stream(behind=behind)
 
     def join(self) -> None:
         self.device.join()

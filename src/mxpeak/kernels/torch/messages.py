@@ -1,7 +1,7 @@
 """How tensors become messages: as arrays over the same memory, as device memory, or staged through host memory.
 
-Message passing knows neither streams nor bf16.  So whatever it reads has been computed before it is told of it, what it
-writes nobody reads any more, and formats that NumPy lacks travel as bytes.
+Message passing knows neither streams nor bf16.  So what it gets is promised with an event: by then what it reads has
+been computed, and what it writes nobody reads any more.  Formats that NumPy lacks travel as bytes.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import torch
 
 from mxpeak.errors import UsageError
 from mxpeak.kernels.torch.device import Device
+from mxpeak.promised import Promised
 
 #: Types that NumPy and MPI know; all others travel as bytes.
 KNOWN = (torch.float64, torch.float32, torch.float16, torch.int64, torch.int32, torch.uint8)
@@ -67,8 +68,8 @@ class StagedTensors:
         self._copies = torch.cuda.Stream(device.where)
 
     def outgoing(self, buffer: Any) -> Any:
-        """A copy in pinned memory."""
-        return self._down(flat(buffer)) if self._carries(buffer) else buffer
+        """A copy in pinned memory, promised."""
+        return self._copy(flat(buffer)) if self._carries(buffer) else buffer
 
     def incoming(self, buffer: Any) -> tuple[Any, Callable[[], None] | None]:
         """Pinned memory, to be copied to the device."""
@@ -88,19 +89,18 @@ class StagedTensors:
         if not self._carries(buffer):
             return buffer, None
         line = _doubles(buffer)
-        numbers = self._down(line)
+        numbers = self._copy(line).settled()
         return numbers, lambda: self._up(torch.from_numpy(numbers), line)
 
     def _carries(self, buffer: Any) -> bool:
         return isinstance(buffer, torch.Tensor) and buffer.is_cuda
 
-    def _down(self, line: torch.Tensor) -> Any:
+    def _copy(self, line: torch.Tensor) -> Promised:
         pinned = _pinned(line)
         self._copies.wait_stream(torch.cuda.current_stream(self._where))
         with torch.cuda.stream(self._copies):
             pinned.copy_(line, non_blocking=True)
-        self._copies.synchronize()
-        return pinned.numpy()
+        return Promised(pinned, self._copies.record_event(), lambda memory: memory.numpy())
 
     def _up(self, pinned: torch.Tensor, line: torch.Tensor) -> None:
         with torch.cuda.stream(self._copies):
@@ -115,7 +115,7 @@ def _pinned(line: torch.Tensor) -> torch.Tensor:
 class DirectTensors:
     """Tensors on a GPU, in whose memory message passing reads and writes: MPI that is GPU-aware.
 
-    MPI knows no streams: it is told of a tensor once all that was begun on the current stream has ended.
+    It is told of a tensor once all that had been begun on the current stream has ended.
     """
 
     name = "device memory"
@@ -127,14 +127,13 @@ class DirectTensors:
         self.device_id = str(torch.cuda.get_device_properties(device.where).uuid)
 
     def outgoing(self, buffer: Any) -> Any:
-        """The tensor's own memory."""
+        """The tensor's own memory, promised."""
         if not isinstance(buffer, torch.Tensor):
             return buffer
-        torch.cuda.current_stream(self._device.where).synchronize()
-        return flat(buffer)
+        return Promised(flat(buffer), torch.cuda.current_stream(self._device.where).record_event())
 
     def incoming(self, buffer: Any) -> tuple[Any, None]:
-        """The tensor's own memory."""
+        """The tensor's own memory, promised."""
         return self.outgoing(buffer), None
 
     def numbers(self, buffer: Any) -> tuple[Any, Callable[[], None] | None]:

@@ -1,4 +1,7 @@
-"""Norms of matrices whose tiles lie on several devices: each goes over its own, and the first adds up."""
+"""Norms of matrices whose tiles lie on several devices: each goes over its own, and the first adds up.
+
+All devices have begun before the host waits for the numbers of one.
+"""
 
 from __future__ import annotations
 
@@ -26,13 +29,9 @@ class SeveralNorms(TorchNorms):
     def norm_pass(
         self, tiles: Sequence[Tile], band: Band, wants: Collection[str], rows: int, columns: int
     ) -> NormParts:
-        parts = [norms.norm_pass(mine, band, wants, rows, columns) for norms, mine in self._shares(tiles)]
-        return NormParts(
-            float(torch.tensor([part.top for part in parts], dtype=torch.float64).max()),  # NaN if there is one
-            self._total([part.squares for part in parts]),
-            self._total([part.by_row for part in parts]),
-            self._total([part.by_column for part in parts]),
-        )
+        parts = [norms.begin_pass(mine, band, wants, rows, columns) for norms, mine in self._shares(tiles)]
+        tops, *sums = zip(*parts)
+        return NormParts(self._largest(tops) if "max" in wants else 0.0, *map(self._total, sums))
 
     def row_column_max(
         self, tiles: Sequence[Tile], band: Band, wants: Collection[str], rows: int, columns: int
@@ -63,14 +62,10 @@ class SeveralNorms(TorchNorms):
             norms.read_all(mine)
 
     def extended_pass(self, tiles: Sequence[Tile], band: Band, rows: int, columns: int) -> ExtendedParts:
-        parts = [norms.extended_pass(mine, band, rows, columns) for norms, mine in self._shares(tiles)]
-        return ExtendedParts(
-            max(part.top for part in parts),
-            self.paired_sum(self._gathered([part.squares for part in parts])),
-            self.paired_sum(self._gathered([part.by_row for part in parts])),
-            self.paired_sum(self._gathered([part.by_column for part in parts])),
-            sum(part.entries for part in parts),
-        )
+        parts = [norms.begin_extended(mine, band, rows, columns) for norms, mine in self._shares(tiles)]
+        tops, counts, *sums = zip(*parts)
+        squares, by_row, by_column = (self.paired_sum(self._gathered(same)) for same in sums)
+        return ExtendedParts(self._largest(tops), squares, by_row, by_column, int(self._total(counts)))
 
     def _shares(self, tiles: Sequence[Tile]) -> list[tuple[TorchNorms, list[Tile]]]:
         """The tiles of each device, with its norms."""
@@ -79,6 +74,10 @@ class SeveralNorms(TorchNorms):
     def _gathered(self, vectors: Sequence[Tensor]) -> list[Tensor]:
         """The vectors on the first device."""
         return [vector.to(self.device.where) for vector in vectors]
+
+    def _largest(self, tops: Sequence[Tensor]) -> float:
+        """NaN if there is one."""
+        return float(torch.cat(self._gathered(tops)).max())
 
     def _total(self, vectors: Sequence[Tensor]) -> Tensor:
         """Their sum on the first device."""

@@ -35,10 +35,17 @@ class TorchNorms:
     def norm_pass(
         self, tiles: Sequence[Tile], band: Band, wants: Collection[str], rows: int, columns: int
     ) -> NormParts:
+        top, *sums = self.begin_pass(tiles, band, wants, rows, columns)
+        return NormParts(float(top) if "max" in wants else 0.0, *sums)
+
+    def begin_pass(
+        self, tiles: Sequence[Tile], band: Band, wants: Collection[str], rows: int, columns: int
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The parts of a norm pass, for whose numbers nobody waits yet."""
         new = self.device.zeros
-        top, squares, by_row, by_column = new(1), new(3), *self._sums(wants, rows, columns)
-        self._passes.norm_pass(tiles, band, wants, top, squares, by_row, by_column)
-        return NormParts(float(top) if "max" in wants else 0.0, squares, by_row, by_column)
+        parts = new(1), new(3), *self._sums(wants, rows, columns)
+        self._passes.norm_pass(tiles, band, wants, *parts)
+        return parts
 
     def row_column_max(
         self, tiles: Sequence[Tile], band: Band, wants: Collection[str], rows: int, columns: int
@@ -91,12 +98,16 @@ class TorchNorms:
             target.imag.copy_(imaginary)
 
     def extended_pass(self, tiles: Sequence[Tile], band: Band, rows: int, columns: int) -> ExtendedParts:
+        top, count, squares, by_row, by_column = self.begin_extended(tiles, band, rows, columns)
+        return ExtendedParts(float(top), squares, by_row, by_column, int(count))
+
+    def begin_extended(self, tiles: Sequence[Tile], band: Band, rows: int, columns: int) -> tuple[Tensor, ...]:
+        """Maximum, count, squares and sums of an extended pass, for whose numbers nobody waits yet."""
         new = self.device.zeros
         top, squares, by_row, by_column = new(1), new(2, 1), new(2, rows), new(2, columns)
         count = new(1, dtype=torch.int64)
         norm_check.extended_pass(tiles, band, top, squares, by_row, by_column, count)
-        squares, by_row, by_column = (self.paired_sum([sums]) for sums in (squares, by_row, by_column))
-        return ExtendedParts(float(top), squares, by_row, by_column, int(count))
+        return top, count, *(self.paired_sum([sums]) for sums in (squares, by_row, by_column))
 
     def paired_sum(self, terms: Sequence[Tensor]) -> Tensor:
         return norm_check.paired_sum(terms)

@@ -1,0 +1,49 @@
+"""What runs beside what, and where the host waits: the order of work that hides panels and messages."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+
+from mxpeak.solvers.pivoted_lu import PivotedLuOptions
+from tests.support.queues import runs
+from tests.support.queues.log import Log
+from tests.support.queues.order import beside, host_waits
+
+N = 72
+SPLIT = PivotedLuOptions(split=0.5)
+
+
+@cache
+def hpl(P: int, Q: int, carrier: str, split: bool = False) -> list[Log]:
+    """What the ranks of HPL have begun."""
+    return runs.hpl((P, Q), carrier, SPLIT if split else PivotedLuOptions(), N)[1]
+
+
+@pytest.mark.parametrize("split", [False, True])
+@pytest.mark.parametrize("carrier", ["mpi", "nccl"])
+def test_panels_are_factored_on_the_host_while_the_update_is_under_way(carrier: str, split: bool) -> None:
+    for log in hpl(2, 2, carrier, split):
+        factored = [one for one in beside(log, "rfact") if one.op.kind == "fact"]
+        assert len(factored) in (4, 5)
+        for one in factored:
+            updates = [op for op in one.under_way if op.kind == "gemm" and op.actor == "main 0"]
+            first_or_last = one is factored[0] or one is factored[-1]
+            assert updates or first_or_last
+
+
+#: At most so many waits of the host in one step in the middle, and what for.
+WAITS = {
+    # the pivots, by which rows are moved
+    ("hpl", 1, 1, "nccl"): 1,
+    ("hpl", 1, 2, "nccl"): 1,
+}
+
+
+@pytest.mark.parametrize(("P", "Q", "carrier", "most"), [(1, 1, "nccl", 1), (1, 2, "nccl", 1), (1, 2, "mpi", 3)])
+def test_a_step_waits_for_nothing_but_its_pivots_and_messages(P: int, Q: int, carrier: str, most: int) -> None:
+    for log in hpl(P, Q, carrier):
+        waits = host_waits(log)
+        for step in range(2, N // 8 - 2):
+            assert len(waits[step]) <= most, [wait.place[:3] for wait in waits[step]]

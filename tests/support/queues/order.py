@@ -1,0 +1,61 @@
+"""What is under way while the host is busy, and where the host waits for a device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tests.support.queues.log import HOST, Log, Op, Step, Wait
+from tests.support.queues.races import Detector
+
+
+@dataclass(frozen=True)
+class Beside:
+    """Something that the host does, and the device's operations that it does not know to have ended."""
+
+    op: Op
+    under_way: tuple[Op, ...]
+
+
+class _Order(Detector):
+    """A log gone through in order, with the steps and the waits in which the host learns something."""
+
+    def __init__(self, log: Log):
+        super().__init__(log)
+        self.step, self.beside, self.waits = 0, [], []  # type: ignore[var-annotated]
+
+    def operation(self, op: Op) -> None:
+        super().operation(op)
+        if op.actor == HOST:
+            known = self.clock(HOST)
+            left = (one for (actor, number), one in self.ops.items() if actor != HOST and number > known.get(actor, 0))
+            self.beside.append(Beside(op, tuple(left)))
+
+    def wait(self, wait: Wait) -> None:
+        if wait.actor == HOST and any(
+            number > self.clock(HOST).get(actor, 0) for actor, number in self.events[wait.event].items()
+        ):
+            self.waits.append((self.step, wait))
+        super().wait(wait)
+
+    def begin(self, step: Step) -> None:
+        self.step = step.index
+
+
+def _gone_through(log: Log) -> _Order:
+    order = _Order(log)
+    order.run()
+    return order
+
+
+def beside(log: Log, phase: str) -> Iterator[Beside]:
+    """What is under way while the host works in a phase."""
+    return (one for one in _gone_through(log).beside if one.op.phase == phase)
+
+
+def host_waits(log: Log) -> dict[int, list[Wait]]:
+    """The waits of each step in which the host has something to wait for."""
+    found: dict[int, list[Wait]] = {}
+    for step, wait in _gone_through(log).waits:
+        found.setdefault(step, []).append(wait)
+    return found
