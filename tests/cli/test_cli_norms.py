@@ -709,7 +709,7 @@ def test_rates_of_bytes_are_in_si_units():
 def test_the_scoreboard_and_the_page_have_rates_in_bytes():
     row = scoreboard([norms_result()]).splitlines()[2]
     assert row.startswith("norms ")
-    assert "41.2 GB/s    91 %  of memory       45.1 GB/s  ok" in row
+    assert "41.2 GB/s    91 % of memory       45.1 GB/s  PASSED" in row
     assert "41.2 GB/s    91.3 %" in sweep([norms_result()]).splitlines()[1]
     page = html_report(document([norms_result()]))
     assert "41.2 GB/s" in page

@@ -427,7 +427,7 @@ def test_a_matrix_of_ones_own_is_named_instead_of_its_mesh():
 
 def test_the_scoreboard_sets_mixed_beside_double_and_a_sweep_names_mesh_grid_precision_and_storage():
     row = scoreboard([result_of()]).splitlines()[2]
-    assert row == "hpg-mxp      48.6 GFLOP/s    71 %  of memory       20.5 GB/s  ok   1.6 × double"
+    assert row == "hpg-mxp     48.6 GFLOP/s    71 % of memory       20.5 GB/s  PASSED  1.6 × double"
     row = sweep([result_of()]).splitlines()[1]
     assert "  104x104x104 1x1x2 fp16/fp32 packed  " in row
     assert row.endswith("PASSED  ADMISSIBLE")

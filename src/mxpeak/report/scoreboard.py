@@ -20,8 +20,6 @@ OPTIONS = {
     "uplo": "--uplo", "diag": "--diag", "kl": "--kl", "ku": "--ku", "dtype": "--dtype", "layout": "--layout",
     "seed": "--seed",
 }  # fmt: skip
-#: What the check of a result is called in a row of the scoreboard, where it is not its mark.
-CHECKS = {"valid": "ok"}
 
 
 # --- all benchmarks ---------------------------------------------------------------------------------------------
@@ -30,30 +28,26 @@ CHECKS = {"valid": "ok"}
 def scoreboard(results: Sequence[Result], *, color: bool = False, page: str = "", sizes: str = "") -> str:
     """One row a result: its rate, its share of what it could be, its check; what keeps it off a list; the page."""
     rates = {r.benchmark: float(r.result.get("rate_flops") or 0.0) for r in results}
-    head = f"{'':<11} {'rate':<13}  of what it could be"
+    head = f"{'':<10} {'rate':>13}  of what it could be"
     rows = [_row(r, rates) for r in results]
     width = max([len(head) + 2, *(len(row) for row, _, _ in rows)])
     lines = [_machine(results, sizes), f"{head:<{width}}  check"]
-    for row, status, beside in rows:
-        word = CHECKS.get(status[0], status[1])
-        lines.append(
-            f"{row:<{width}}  {painted(word, color and word != 'ok'):<4}{f' {beside}' if beside else ''}".rstrip()
-        )
+    lines += [f"{row:<{width}}  {painted(mark, color)}  {beside}".rstrip() for row, mark, beside in rows]
     lines.append(_verdict(results))
     lines += [f"{', '.join(names)}: {why}." for why, names in _off_the_lists(results)]
     return "\n".join(lines) + "\n" + (f"Page to share: {page}\n" if page else "")
 
 
-def _row(result: Result, rates: Mapping[str, float]) -> tuple[str, tuple[str, str], str]:
+def _row(result: Result, rates: Mapping[str, float]) -> tuple[str, str, str]:
     lines, figures = lines_of(result.benchmark), result.result
     limit, share = figures.get("limit") or {}, figures.get("fraction_of_limit")
-    row = f"{lines.name(result):<11} {figure_text(figures):>13}"
+    row = f"{lines.name(result):<10} {figure_text(figures):>13}"
     if share is not None:
         name = str(limit.get("name", "")).split(",")[0].replace("read bandwidth", "memory")
         percent = three_digits(100 * share) if share < 0.1 else f"{100 * share:.0f}"
-        row += f"  {percent:>4} %  of {name:<9} {figure_text(limit):>12}"
+        row += f"  {percent:>4} % of {name:<9} {figure_text(limit):>12}"
     beside = [lines.beside(result, rates), "emulated" if figures.get("emulated") else ""]
-    return row, (result.status, result.mark), ", ".join(filter(None, beside))
+    return row, result.mark, ", ".join(filter(None, beside))
 
 
 def _machine(results: Sequence[Result], sizes: str) -> str:
