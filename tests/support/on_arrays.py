@@ -80,3 +80,11 @@ class OnArrays:
 
 #: A test for each of BACKENDS.
 every_backend = pytest.mark.parametrize("kernels", [sparse_kernels(name) for name in BACKENDS], ids=BACKENDS)
+#: The host, which makes rows and orders; the torch backend leaves these to it.
+HOSTS = [sparse_kernels(name) for name in BACKENDS[:2]]
+every_host = pytest.mark.parametrize("host", HOSTS, ids=BACKENDS[:2])
+
+
+def interpreted(kernels: Any) -> bool:
+    """Whether Triton's interpreter runs these kernels, milliseconds a program."""
+    return any(kernels is sparse_kernels(name) and backend_named(name).interpreted for name in TORCH)

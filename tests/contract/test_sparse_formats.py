@@ -1,0 +1,242 @@
+"""Stored formats of sparse matrices: every number as it is, columns however far apart, rows one by one or in slices."""
+
+from __future__ import annotations
+
+import math
+import time
+from itertools import product
+from typing import Any, ClassVar
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from mxpeak.kernels.host import sparse_choice
+from mxpeak.kernels.host.sparse import HostSparse
+from mxpeak.kernels.host.sparse_matrix import RowPattern, SuccessivePattern
+from mxpeak.kernels.host.sparse_native import SUCCESSIVE
+from mxpeak.precision import PRECISIONS
+from tests.support.on_arrays import SLICES, OnArrays, every_backend, every_host, sparse_kernels
+from tests.support.sparse_matrices import (
+    CHUNKS,
+    DTYPES,
+    ORACLE,
+    STORAGES,
+    VECTORS,
+    Example,
+    compressed,
+    halo_vector,
+    near,
+    on_examples,
+    own,
+    rows_of,
+    storages_of,
+    unit,
+)
+
+TYPES = {"bf16": ml_dtypes.bfloat16, "fp16": np.float16, "fp8": ml_dtypes.float8_e4m3fn}
+
+
+def read_back(kernels: Any, numbers: list[float], values: str, vectors: str, kind: str, storage: str) -> list[float]:
+    """The numbers out of a matrix that shifts: entry (i, n + i) times 1; in chunks of runs, and in single columns."""
+    k = len(numbers)
+    rows = [{i: 1.0, k + i: a} for i, a in enumerate(numbers)] + [{k + i: 1.0, i: 0.0} for i in range(k)]
+    shift = compressed(2 * k, 0, rows)
+    mine = kernels.rows_of(shift.indptr, shift.indices, shift.data, 2 * k, 0)
+    order = kernels.order(mine, kind)
+    A, y = kernels.store(mine, order, values, vectors, storage), np.zeros(2 * k, DTYPES[vectors])
+    kernels.matvec(y, A, halo_vector(kernels, A, order.new_to_old >= k, []))
+    found: list[float] = y[order.old_to_new][:k].tolist()
+    return found
+
+
+@every_backend
+@pytest.mark.parametrize("values", TYPES)
+def test_every_number_of_a_narrow_format_is_read_as_it_is(kernels: Any, values: str) -> None:
+    """All of fp8's; of 16-bit formats every 37th, on an interpreter the largest and smallest and some between.
+
+    The interpreter knows no subnormal number of bf16.
+    """
+    format_ = PRECISIONS[values]
+    if values == "fp8" or not isinstance(kernels, OnArrays):
+        bits = np.arange(2 ** (8 * format_.bytes), dtype=np.uint16 if values != "fp8" else np.uint8)
+        with np.errstate(invalid="ignore"):
+            every = bits.view(TYPES[values]).astype(np.float64)
+        numbers = every[np.isfinite(every)][:: 1 if values == "fp8" else 37].tolist()
+        forms = product(VECTORS, ("greedy", "levels"), STORAGES if not isinstance(kernels, OnArrays) else ("packed",))
+    else:
+        smallest = 2.0**-24 if values == "fp16" else 2.0**-126
+        numbers = [format_.largest, -format_.largest, 1 + 2 * format_.u, smallest, -3 * smallest, 0.0, -1.5]
+        forms = product(("fp64",), ("greedy",), CHUNKS)
+    for form in forms:
+        assert read_back(kernels, numbers, values, *form) == numbers, form
+
+
+@every_backend
+@pytest.mark.parametrize("values", TYPES)
+def test_values_are_rounded_once_also_where_a_wider_form_is_known(kernels: Any, values: str, rng: Any) -> None:
+    """Just beside the middle of two numbers, which through fp32 would be the middle; and among subnormal numbers."""
+    u, smallest = PRECISIONS[values].u, 2.0**-9 if values == "fp8" else 2.0**-24
+    middles = np.concatenate([1 + (2 * np.arange(20) + 1) * u, smallest * (np.arange(20) + 0.5)])
+    close = np.concatenate([middles, middles * (1 + 2.0**-40), middles * (1 - 2.0**-40), rng.uniform(-4, 4, 20)])
+    a = np.concatenate([close, -close, [PRECISIONS[values].largest]])
+    k = len(a)
+    rows = [{i: 1.0, k + i: float(one)} for i, one in enumerate(a)] + [{k + i: 1.0, i: 0.0} for i in range(k)]
+    given = compressed(2 * k, 0, rows)
+    order = ORACLE.order(given, "levels")
+    R, exact = ORACLE.store(given, order, values, "fp64", ""), np.zeros(2 * k)
+    ORACLE.matvec(exact, R, halo_vector(ORACLE, R, order.new_to_old >= k, []))
+    mine = kernels.rows_of(given.indptr, given.indices, given.data, 2 * k, 0)
+    order = kernels.order(mine, "levels")
+    wider = kernels.store(mine, order, "fp64", "fp64", "packed")
+    for like in (None, wider):
+        A, y = kernels.store(mine, order, values, "fp64", "packed", like), np.zeros(2 * k)
+        kernels.matvec(y, A, halo_vector(kernels, A, order.new_to_old >= k, []))
+        assert y.tolist() == exact.tolist()
+
+
+@every_backend
+@pytest.mark.parametrize("values", ["fp32", *TYPES])
+def test_all_values_are_in_the_matrixs_format(kernels: Any, values: str) -> None:
+    """Save those of the diagonal and those in columns of other ranks, which are in the vectors'."""
+    given = compressed(2, 1, [{0: math.pi, 1: math.e}, {0: -math.e, 1: math.pi, 2: math.sqrt(3)}])
+    R = ORACLE.store(given, ORACLE.order(given, "levels"), values, "fp64", "")
+    rows = kernels.rows_of(given.indptr, given.indices, given.data, 2, 1)
+    for storage in storages_of(kernels):
+        A = kernels.store(rows, kernels.order(rows, "levels"), values, "fp64", storage)
+        for x0, halo in (([1.0, 0.0], [0.0]), ([0.0, 1.0], [0.0]), ([0.0, 0.0], [1.0])):
+            y, exact = np.zeros(2), np.zeros(2)
+            kernels.matvec(y, A, halo_vector(kernels, A, x0, halo))
+            ORACLE.matvec(exact, R, halo_vector(ORACLE, R, x0, halo))
+            assert y.tolist() == exact.tolist()
+
+
+# --- columns that are far apart ---------------------------------------------------------------------------------
+
+
+@every_host
+def test_columns_further_apart_than_16_bits_can_say_are_reached(host: Any, rng: Any) -> None:
+    """Row i has columns i - s and i + s for a shift s of its own, up to 70 000 away."""
+    n = 90_000
+    shifts = rng.integers(1, 70_000, n)
+    i = np.arange(n)
+    up = i[i + shifts < n]
+    row = np.concatenate([i, up, up + shifts[up]])
+    column = np.concatenate([i, up + shifts[up], up])
+    keys = np.unique(row * n + column)
+    row, column = keys // n, keys % n
+    value = np.where(row == column, 64.0, rng.integers(1, 16, keys.size) / 8 * rng.choice((-1, 1), keys.size))
+    indptr = np.zeros(n + 1, np.int64)
+    np.cumsum(np.bincount(row, minlength=n), out=indptr[1:])
+    rows = host.rows_of(indptr, column, value, n, 0)
+    order = host.order(rows, "greedy")
+    x0 = rng.integers(-8, 9, n).astype(float)
+    exact = np.bincount(row, value * x0[column], n)  # whole multiples of 1/8, below 2^20: no rounding
+    for storage in STORAGES:
+        A = host.store(rows, order, "fp8", "fp32", storage)
+        x, y = halo_vector(host, A, x0[order.new_to_old], []), np.zeros(n, np.float32)
+        host.matvec(y, A, x)
+        assert (y[order.old_to_new] == exact).all()
+        x[:n] = 0.0
+        host.relax(A, y, x, from_zero=True)
+        swept = own(A, x)[order.old_to_new]
+        before = order.old_to_new[column] <= order.old_to_new[row]
+        sums = np.bincount(row[before], (value * swept[column])[before], n)
+        sizes = np.bincount(row[before], np.abs(value * swept[column])[before], n) + np.abs(exact)
+        longest = int(np.bincount(row).max())
+        near(sums, exact, 2 * (longest + 4) * unit("fp32") * sizes)
+
+
+@every_backend
+def test_columns_that_15_and_16_bits_cannot_tell_apart_are_reached(kernels: Any, rng: Any) -> None:
+    """The last eight rows have an entry each within 59 500 columns, and one within 69 000; only they are read."""
+    n, last = 70_000, 69_992
+    entries = [{i: 2.0} for i in range(n)]
+    for k in range(8):
+        first = 100 + 8500 * k
+        for j, a in ((first, k + 1.0), (69_000 + 10 * k if k % 2 else first + 1, -0.5 * k)):
+            entries[last + k][j], entries[j][last + k] = a, 1.0
+    given = compressed(n, 0, entries)
+    rows = kernels.rows_of(given.indptr, given.indices, given.data, n, 0)
+    order = kernels.order(rows, "levels")
+    A = kernels.store(rows, order, "fp8", "fp32", "packed")
+    assert (np.asarray(A.pattern.near).astype(np.int32) & 0xFFFF).max() == 59_500
+    assert np.asarray(A.pattern.far).max() == 69_070
+    x0, r = rng.integers(-8, 9, n).astype(float), np.zeros(8, np.float32)
+    x, b = halo_vector(kernels, A, x0[order.new_to_old], []), np.zeros(n, np.float32)
+    kernels.residual_at(A, b, x, order.old_to_new[last:n], r, swept=False)
+    assert r.tolist() == [-sum(a * x0[j] for j, a in entries[last + k].items()) for k in range(8)]  # nothing is rounded
+
+
+@on_examples
+def test_reading_a_matrix_changes_nothing_and_tells_how_many_bytes_its_values_take(
+    kernels: Any, s: Example, A: Any
+) -> None:
+    before = np.asarray(A.entries).copy() if not isinstance(kernels, OnArrays) else None
+    stored_values = kernels.read_values(A) // PRECISIONS[s.values].bytes
+    filled = 64 if s.order.row_by_row or A.storage == "rows" else 1  # there the last line is filled up once
+    assert A.lower + A.upper <= stored_values < A.lower + A.upper + filled
+    assert before is None or before.tobytes() == A.entries.tobytes()
+
+
+# --- one by one, or in slices -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def no_choice_yet(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A machine on which nothing has been tried; its folder of compiled kernels."""
+    monkeypatch.setattr(sparse_choice, "cache_directory", lambda: tmp_path)
+    monkeypatch.setattr(sparse_choice, "_known", {})
+    return tmp_path
+
+
+def test_the_faster_way_to_take_rows_is_tried_once_and_kept(
+    no_choice_yet: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried = []
+
+    def trial(way: int) -> Any:
+        tried.append(way)
+        return lambda: time.sleep(0.002 if way == slow else 0.0)
+
+    for slow, values in ((1, "fp64"), (SUCCESSIVE, "bf16")):
+        fast = 1 + SUCCESSIVE - slow
+        assert sparse_choice.rows_at_a_time(values, "fp64", trial) == fast
+        monkeypatch.setattr(sparse_choice, "_known", {})  # as the next process
+        slow = fast
+        assert sparse_choice.rows_at_a_time(values, "fp64", trial) == fast
+    assert tried == [1, SUCCESSIVE] * 2
+    for file in no_choice_yet.iterdir():
+        file.write_text("not a number")
+    monkeypatch.setattr(sparse_choice, "_known", {})
+    assert sparse_choice.rows_at_a_time("fp64", "fp64", trial) in (1, SUCCESSIVE)
+    assert tried == [1, SUCCESSIVE] * 3
+
+
+class Recorded(HostSparse):
+    """The host, which remembers what it stored."""
+
+    stored: ClassVar[list[Any]] = []
+
+    def store(self, *args: Any) -> Any:
+        self.stored.append(super().store(*args))
+        return self.stored[-1]
+
+
+def test_a_trial_gives_work_on_a_box_that_is_stored_so() -> None:
+    for way, pattern in ((1, RowPattern), (SUCCESSIVE, SuccessivePattern)):
+        sparse_choice.trial(Recorded, "bf16", "fp32", way)()
+        A = Recorded.stored[-1]
+        assert isinstance(A.pattern, pattern)
+        assert (A.values, A.vectors, A.storage, A.rows_at_a_time) == ("bf16", "fp32", "rows", way)
+
+
+def test_uneven_rows_are_taken_one_by_one() -> None:
+    slices = sparse_kernels(SLICES)
+    for name, way in (("a box alone", SUCCESSIVE), ("irregular rows", 1), ("long rows", 1), ("an arrow", 1)):
+        rows = rows_of(slices, name)
+        order = slices.order(rows, "natural")
+        A = slices.store(rows, order, "fp64", "fp64", "rows")
+        assert A.rows_at_a_time == way, name
+        B = slices.store(rows, order, "bf16", "fp32", "rows", like=A)
+        assert B.pattern is A.pattern
