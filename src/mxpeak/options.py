@@ -67,9 +67,9 @@ TIME_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 def seconds(text: str) -> float:
     """A parser of times: 90, 90s, 30m, 1.5h; a number alone is one of seconds."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([a-z]+)", text.strip())
-    if match is None:
-        return real(0.0)(text)
-    if match[2] not in TIME_UNITS:
+    if match is None and re.fullmatch(r"\d{1,18}(\.\d+)?", text.strip()):
+        return float(text)
+    if match is None or match[2] not in TIME_UNITS:
         raise UsageError(f"{text!r} is not a time; write seconds, or a number and s, m or h, for example 30m")
     return float(match[1]) * TIME_UNITS[match[2]]
 

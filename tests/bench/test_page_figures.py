@@ -74,12 +74,15 @@ def test_a_run_of_one_step_is_not_drawn() -> None:
 def test_the_rate_stands_before_its_forecast() -> None:
     progress = [(1.0, 60e9), (2.0, 100e9)]
     forecast = {"source": "simulated", "elapsed_s": [0.0, 0.5, 1.0], "done_flops": [0.0, 60e9, 100e9]}
-    figure = rate_figure({"progress": progress, "forecast": forecast})
+    figure = rate_figure({"progress": progress, "forecast": forecast}, 200e9)
+    assert "100 % of the work: limit 200 GFLOP/s" in figure
     assert "100 % of the work: overall 50.0 GFLOP/s" in figure
     assert "100 % of the work: now 40.0 GFLOP/s" in figure
     assert "60 % of the work: overall, simulated 120 GFLOP/s" in figure
-    assert "simulated" not in rate_figure({"progress": progress})
-    assert rate_figure({"progress": progress[:1]}) == ""
+    plain = rate_figure({"progress": progress}, None)
+    assert "simulated" not in plain
+    assert "limit" not in plain
+    assert rate_figure({"progress": progress[:1]}, None) == ""
 
 
 @pytest.mark.parametrize("high", [3e-7, 0.9, 1.0, 4.2, 17.0, 99.9, 5e14])

@@ -99,7 +99,7 @@ def test_what_cannot_be_kept_or_gone_on_with_is_said(capsys: pytest.CaptureFixtu
             "run hpl -N 99 --checkpoint full",
             "--checkpoint full is not empty; to go on with its run, type: mxpeak resume",
         ),
-        ("run hpl -N 99 --checkpoint new --every soon", "'soon' is no time"),
+        ("run hpl -N 99 --checkpoint new --every soon", "'soon' is not a time"),
         ("run hpl -N 98,99 --ranks 1 --checkpoint new", "--checkpoint keeps one run, and 2 cases were asked for"),
         ("run hpl -N 99 --ranks 1 --repeat 2 --checkpoint new", "and --repeat 2 were asked for"),
     ]:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from mxpeak.bench import finite
+from mxpeak.bench import lu as bench
 from mxpeak.bench.hpl import run as hpl
 from mxpeak.bench.hpl.config import HplCase, HplConfig
-from mxpeak.bench.hpl_mxp import run as hpl_mxp
-from mxpeak.bench.hpl_mxp.config import HplMxpConfig
 from mxpeak.comm.grid import make_grid
 from mxpeak.comm.solo import Solo
 from mxpeak.comm.threads import run_ranks
@@ -89,53 +86,23 @@ def test_with_pivoting_a_block_that_is_not_finite_is_named(P: int, Q: int, plant
 
 def test_the_warning_says_rows_columns_and_process() -> None:
     case = HplCase(n=N, nb=NB, P=2, Q=3)
-    (caution,) = finite.not_finite([Witness(1.0, 0), Witness(1.0, 0, (5, 6), 7)], case)
+    (caution,) = bench.not_finite([Witness(1.0, 0), Witness(1.0, 0, (5, 6), 7)], case)
     assert caution.text == (
         "not finite: block (5, 6), rows 40 to 47, columns 48 to 52, on process (1, 0) of the grid, noticed in step 7"
     )
-    assert finite.not_finite([Witness(1.0, 0)], case) == []
+    assert bench.not_finite([Witness(1.0, 0)], case) == []
 
 
-def spoilt(bench: Any, monkeypatch: pytest.MonkeyPatch, block: tuple[int, int]) -> None:
-    """A benchmark whose matrix has an entry that is not finite in a block, when it is factored."""
-    factorize, (i, j) = bench.factorize, (NB * b for b in block)
+def test_a_run_that_goes_wrong_names_the_block_in_its_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    fill = hpl.fill
 
-    def of_what_is_bad(A: Any, *others: Any) -> Any:
-        A[i : i + 1, j : j + 1][...] = np.nan
-        return factorize(A, *others)
+    def spoilt(A: Any, case: Any, kernels: Any) -> None:
+        fill(A, case, kernels)
+        A[0:1, 20:21][...] = np.nan
 
-    monkeypatch.setattr(bench, "factorize", of_what_is_bad)
-
-
-@pytest.mark.parametrize(("P", "Q"), [(1, 1), (2, 3)])
-@pytest.mark.parametrize("block", [(0, 2), (0, 0), (6, 1), (1, 6), (4, 4)])
-@pytest.mark.parametrize(
-    ("bench", "config"),
-    [
-        (hpl, HplConfig(n=(N,), nb=(NB,), warmup="none", threads=1, device="cpu")),
-        (hpl, HplConfig(n=(N,), nb=(NB,), split=0.5, warmup="none", threads=1, device="cpu")),
-        (hpl_mxp, HplMxpConfig(n=(N,), nb=(NB,), precision=("fp32",), warmup="none", threads=1, device="cpu")),
-    ],
-)
-def test_a_run_that_goes_wrong_is_ended_and_names_the_block(
-    bench: Any, config: Any, block: tuple[int, int], P: int, Q: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    spoilt(bench, monkeypatch, block)
-    config = replace(config, grid=((P, Q),))
-    everybody = run_ranks(P * Q, lambda comm: bench.run(config, comm, benchmark="hpl")) if P * Q > 1 else None
-    (result,) = everybody[0] if everybody else bench.run(config, Solo(), benchmark="hpl")
-    assert result.status == "aborted"
-    (caution,) = [caution for caution in result.warnings if caution.code == "not-finite-block"]
-    assert caution.text == result.telemetry["aborted"]["reason"]
-    if bench is hpl_mxp:
-        assert f"block {block}, rows {NB * block[0]} to " in caution.text
-    assert result.telemetry["aborted"]["step"] <= (5 if bench is hpl else min(block) + 1), "once it is spread"
-
-
-def test_what_is_noticed_with_the_last_block_fails_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
-    spoilt(hpl_mxp, monkeypatch, (6, 6))
-    config = HplMxpConfig(n=(N,), nb=(NB,), depth=(0,), precision=("fp32",), warmup="none", threads=1, device="cpu")
-    (result,) = hpl_mxp.run(config, Solo())
+    monkeypatch.setattr(hpl, "fill", spoilt)
+    config = HplConfig(n=(N,), nb=(NB,), warmup="none", threads=1, device="cpu")
+    (result,) = hpl.run(config, Solo())
     assert result.status == "invalid"
     assert "not-finite-block" in {caution.code for caution in result.warnings}
 

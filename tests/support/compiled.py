@@ -34,14 +34,14 @@ def sparse() -> None:
     """Products, sweeps and bases in every format."""
     A = scipy.sparse.diags_array([-1.0, 4.0, -1.0], offsets=[-1, 0, 1], shape=(64, 64), format="csr")
     for precision in ("mixed", "fp64", "fp32", "bf16", "fp16"):
-        mx.gmres(A, np.ones(64), precision, preconditioner="gs")
+        mx.gmres(A, np.ones(64), precision=precision, preconditioner="gs")
 
 
 def sparse_by_rows() -> None:
     """Sweeps row after row."""
     A = scipy.sparse.diags_array([-1.0, 4.0, -1.0], offsets=[-1, 0, 1], shape=(64, 64), format="csr")
     for precision in ("mixed", "fp64", "fp32"):
-        mx.gmres(A, np.ones(64), precision, preconditioner="sgs", smoother="natural")
+        mx.gmres(A, np.ones(64), precision=precision, preconditioner="sgs", smoother="natural")
 
 
 #: Parts that take about as long.

@@ -69,7 +69,10 @@ class Keeping:
             self._writer.wait()
         if not any(said):
             return False
-        return everybody.agree(not self._writer.busy and self._writer.error is None)
+        able = everybody.agree(not self._writer.busy and self._writer.error is None)
+        if self._last and not able:
+            end()
+        return able
 
     def keep(self, done: int, notes: Notes) -> None:
         """Copy this rank's part, and have it written."""
@@ -95,7 +98,7 @@ class Keeping:
         if self._last:
             self._writer.wait()
             A.grid.all.barrier()
-            os.kill(os.getpid(), signal.SIGTERM)  # once more: now it ends the run
+            end()
 
     def finish(self) -> list[Caution]:
         """The factorization is over: let the last part be written, and hear how the writing went.  Collective."""
@@ -106,6 +109,12 @@ class Keeping:
             text = f"a checkpoint could not be written: {next(filter(None, texts))}"
             cautions.append(Caution("checkpoint", text, "give --checkpoint a folder on a disk with more room"))
         return cautions
+
+
+def end() -> None:
+    """End this rank by the signal that it has put off, or, where a launcher told only one, by its first and a second."""
+    for _ in range(2):
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _largest(notes: list[Mapping[str, list[float]]]) -> dict[str, list[float]]:

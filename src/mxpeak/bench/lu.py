@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any, Generic, Protocol, TypeVar, Unpack
 
-from mxpeak.bench.finite import NotFiniteError, not_finite
 from mxpeak.bench.harness import (
     Bench,
     Told,
@@ -34,7 +33,7 @@ from mxpeak.layout.entries import Entries
 from mxpeak.layout.grid import ProcessGrid
 from mxpeak.options import Setting
 from mxpeak.perf.counts import Footprint, hpl_flops
-from mxpeak.records import Result
+from mxpeak.records import Caution, Result
 from mxpeak.runtime.memory import memory_budget
 from mxpeak.runtime.placement import native_precisions, on_device, on_processor
 from mxpeak.solvers.blocks import Witness
@@ -290,10 +289,7 @@ def _result(problem: Problem[AnyCase, AnySolve], bench: LuBench, case: AnyCase, 
         limit = bench.limits(case, problem.precision(case), solve_all)
     except StoppedError as stop:
         known = bench.aborted(str(stop))
-        if known is None or grid.all.rank != 0:
-            return None
-        known[1].warnings += stop.cautions if isinstance(stop, NotFiniteError) else []
-        return known[1]
+        return known[1] if known and grid.all.rank == 0 else None
     best = min(solves, key=lambda one: one.time_s)
     phases, rss = phase_table(grid.all, best.spans), peak_rss(grid.all)
     steps = step_table(bench.kernels, grid.all, best.spans)
@@ -311,6 +307,20 @@ def _result(problem: Problem[AnyCase, AnySolve], bench: LuBench, case: AnyCase, 
         result.telemetry["trace"] = trace
         result.warnings += cut_off(grid.all, trace)
     return result
+
+
+def not_finite(witnesses: Sequence[Witness], case: LuCase) -> list[Caution]:
+    """Where an LU ceased to be finite, if one did: the block, its rows and columns, and who holds it."""
+    found = next((one for one in witnesses if one.not_finite is not None), None)
+    if found is None or found.not_finite is None:
+        return []
+    i, j = found.not_finite
+    rows, columns = (f"{b * case.nb} to {min((b + 1) * case.nb, case.n) - 1}" for b in (i, j))
+    text = (
+        f"not finite: block ({i}, {j}), rows {rows}, columns {columns}, on process ({i % case.P}, {j % case.Q}) of the "
+        f"grid, noticed in step {found.step}"
+    )
+    return [Caution("not-finite-block", text, "if the matrix is finite, test that process's node or device")]
 
 
 def outlook(

@@ -43,7 +43,7 @@ exit codes:
   3      ran, but the validation FAILED; of a scan: some ranks are slow or wrong
   4      valid, but below --min-gflops or --min-share; of compare: a case became slower
   5      not enough memory or disk, or no such device
-  6      stopped by the guard: --target can no longer be reached, a block of an LU is not finite, or a rank has stalled
+  6      stopped by the guard: --target can no longer be reached, or a rank has stalled (--watchdog)
   128+n  ended by signal n
 """
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from time import sleep
 from typing import TYPE_CHECKING, Any
 
 from mxpeak.cli.request import Request, changed
@@ -16,10 +15,7 @@ from mxpeak.errors import UsageError
 
 if TYPE_CHECKING:
     from mxpeak.cli.session import Session
-    from mxpeak.comm.base import Communicator
-
-#: Seconds between two looks of a rank that sleeps.
-LOOK_S = 0.02
+    from mxpeak.comm.base import Communicator, meet_asleep
 
 
 def parts(request: Request, session: Session) -> list[Request]:
@@ -74,18 +70,11 @@ def _turn(
             session.say(f"{at}, {shown}" if shown else at)
         sized = changed(request, sizes)
         yield replace(sized, config=scaling.with_sizes(sized.config, {})), group
-    wake(world)
+    meet_asleep(world)
 
 
 def _ranks(count: int) -> str:
     return f"{count} rank{'s' * (count > 1)}"
-
-
-def wake(world: Communicator) -> None:
-    """Return once rank 0 has come here; who waits for it sleeps.  Collective."""
-    request = world.ibcast(bytearray(1), 0)
-    while not request.test():
-        sleep(LOOK_S)
 
 
 def as_asked(request: Request) -> dict[str, Any]:

@@ -54,7 +54,7 @@ def interruptible(session: Session) -> Iterator[None]:
     """
 
     def stop(number: int, frame: FrameType | None) -> None:
-        if session.grace_s and number == signal.SIGTERM and not session.ending:
+        if session.grace_s and number == signal.SIGTERM and not session.ending and session.stalled is None:
             session.ending = True  # whoever keeps checkpoints keeps one more, and asks again
             return
         raise Interrupted(number) if session.stalled is None else StalledError(session.stalled)

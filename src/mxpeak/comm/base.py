@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from os import sched_yield
+from time import sleep
 from typing import Any, Protocol
 
 #: A contiguous buffer (array or tensor): communicators send its bytes as they lie in memory.
@@ -93,6 +94,8 @@ class Request(Protocol):
         """Return once it is complete."""
 
 
+#: How often a rank that sleeps looks for what it waits for.
+LOOK_S = 0.02
 #: The requests that this process waits for, the innermost last: for whoever asks why nothing goes on.
 WAITED_FOR: list[Request] = []
 
@@ -320,3 +323,10 @@ def _landing(steps: Steps, landings: list[Landing]) -> Steps:
     yield from steps
     for land in landings:
         land()
+
+
+def meet_asleep(comm: Communicator) -> None:
+    """Return once rank 0 has come here, however long that takes: the others sleep.  Collective over comm."""
+    request = comm.ibcast(bytearray(1), 0)
+    while not request.test():
+        sleep(LOOK_S)

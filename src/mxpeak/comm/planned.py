@@ -11,7 +11,7 @@ from mxpeak.comm.solo import Solo
 class Planned(Solo):
     """So many ranks of this host, each of which would say what the calling process says."""
 
-    name = "planned"
+    name = "auto"  # what would join them is not known yet
 
     def __init__(self, size: int):
         super().__init__()

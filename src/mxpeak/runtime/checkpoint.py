@@ -30,7 +30,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 SCHEMA = "mxpeak.checkpoint/1"
 RUN, SLOTS = "run.json", ("a", "b")
 #: Bytes of the first line, and of the numbers that are written, summed and read at a time.
-HEAD, SUMMED, AT_ONCE = 1 << 16, 1 << 12, 1 << 24
+HEAD, SUMMED, AT_ONCE = 1 << 20, 1 << 12, 1 << 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ class Writer:
         self._copy = np.zeros(like.shape, like.dtype)
         self._copy.fill(0)  # so that the system hands out its pages now
         self._thread: threading.Thread | None = None
-        self.error: OSError | None = None
+        self.error: Exception | None = None
         self.written = 0
 
     @property
@@ -129,7 +129,7 @@ class Writer:
         try:
             write_part(self._folder / SLOTS[part.number % 2], part, self._copy)
             self.written += 1
-        except OSError as error:
+        except Exception as error:  # whatever it is, the run must hear that nothing was kept
             self.error = error
 
 
@@ -138,7 +138,8 @@ def write_part(slot: Path, part: Part, numbers: Array) -> None:
     slot.mkdir(exist_ok=True)
     beside = slot / f".{part.name}.part"
     head = json.dumps({"schema": SCHEMA, **asdict(part), "digest": digest(numbers)}).encode()
-    assert len(head) < HEAD, "notes are few"
+    if len(head) >= HEAD:
+        raise ValueError(f"its head takes {len(head)} bytes of {HEAD}")
     try:
         with beside.open("wb") as file:
             file.write(head.ljust(HEAD - 1) + b"\n")
@@ -148,6 +149,11 @@ def write_part(slot: Path, part: Part, numbers: Array) -> None:
             file.flush()
             os.fsync(file.fileno())
         beside.rename(slot / part.name)
+        folder = os.open(slot, os.O_RDONLY)
+        try:
+            os.fsync(folder)  # the name too is on the disk before the other slot is written to
+        finally:
+            os.close(folder)
     finally:
         with suppress(OSError):
             beside.unlink(missing_ok=True)
@@ -174,6 +180,9 @@ def checkpoints(folder: Path, run: str) -> tuple[list[Checkpoint], list[str]]:
     for slot in SLOTS:
         try:
             parts = [(path, _head(path)) for path in sorted((folder / slot).glob("[0-9]*-[0-9]*"))]
+            if parts:  # a run that went on on another grid leaves parts behind that nobody writes again
+                newest = max((one for _, one in parts), key=lambda one: (one.run == run, one.number, one.unix))
+                parts = [(path, one) for path, one in parts if one.p < newest.P and one.q < newest.Q]
             _check_together(parts, run)
         except (OSError, ValueError, TypeError, KeyError) as error:
             wrong.append(f"{folder / slot}: {error}")
@@ -228,9 +237,11 @@ def _numbers(path: Path, part: Part) -> Array:
 def load(checkpoint: Checkpoint, rows: BlockCyclic, columns: BlockCyclic, local: Array) -> None:
     """This rank's part of the matrix, whatever grid it was kept on, with the same blocks."""
     for path, part in checkpoint.parts:
+        (to_i, from_i), (to_j, from_j) = _shared(rows, part.rows), _shared(columns, part.columns)
+        if not (len(to_i) and len(to_j)):
+            continue
         numbers = _numbers(path, part)
-        to_j, from_j = _shared(columns, part.columns)
-        for to_i, from_i in _pieces(*_shared(rows, part.rows)):
+        for to_i, from_i in _pieces(to_i, from_i):
             local[np.ix_(to_i, to_j)] = numbers[from_i][:, from_j]
 
 

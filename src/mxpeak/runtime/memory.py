@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mxpeak.comm.base import Communicator
+from mxpeak.comm.planned import Planned
 from mxpeak.configs.run import PlaceConfig
 from mxpeak.errors import MxpeakError
-from mxpeak.kernels.choose import open_device
+from mxpeak.kernels.choose import gpu_count, open_device
 from mxpeak.options import Setting, memory_bytes
 from mxpeak.perf.counts import Footprint, largest_n
 from mxpeak.perf.host import available_memory_bytes, total_memory_bytes
@@ -90,4 +91,6 @@ def _gpu_memory(config: PlaceConfig, comm: Communicator) -> tuple[int, int]:
     raise_first(comm, mistake)
     nodes = nodes_of(comm, device)
     sharing = nodes.told.count(device)
+    if isinstance(comm, Planned):  # which all say what this one says: each would have the next GPU
+        sharing = -(-nodes.here // gpu_count(config.device))
     return nodes.most * mine[0] // sharing, nodes.most * mine[1] // sharing

@@ -1,15 +1,14 @@
 """Diagonal blocks as witnesses of an LU: how large their entries became, and where numbers ceased to be finite.
 
 What is not finite in block (i, j) is so in all of row i, or column j, behind step min(i, j), and comes to a diagonal
-block in the end.  So nothing but the diagonal blocks is looked at step by step, jb² entries by the rank that has them
-in hand.  Now and then all ranks ask each other whether one was not finite, or is going to be: then an entry of each
-rank's last column or last row is not.  Which block it came from is looked for only if there is something to look for.
+block in the end.  So nothing but the diagonal blocks is looked at on the way, jb² entries a step by the rank that has
+them in hand; which block it came from is looked for afterwards, and only if there is something to look for.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import isfinite
 
 from mxpeak.distributed.matrix import DistMatrix
@@ -45,59 +44,6 @@ class DiagonalBlocks:
         """Block k is factored: D = L U, one over the other."""
         xp = self._kernels.xp
         self._largest[k : k + 1] = xp.max(xp.abs(D))
-
-    def alarm(self, done: int, *, with_l: bool) -> Witness | None:
-        """What they say after so many steps if something is not finite by then, on whichever rank; else None.
-
-        Three numbers are combined over all ranks, and a device's work is waited for.  Collective over the grid.
-        """
-        known, none = all(map(isfinite, self._largest.tolist())), float(len(self._steps))
-        row, column = self._bad_row(done), self._bad_column(done)
-        worst = [float(not known), -none if row is None else -float(row), -none if column is None else -float(column)]
-        bad, row_, column_ = largest(self._kernels, self._A.grid.all, worst)
-        if bad:
-            return self.witness(with_l=with_l)
-        row, column = (None if -x == none else int(-x) for x in (row_, column_))
-        if row is None and column is None:
-            return None
-        origin = self._beside(row, column, done, with_l)
-        return replace(self.witness(with_l=with_l), not_finite=origin, step=done)
-
-    def _bad_row(self, done: int) -> int | None:
-        """The first block of rows, behind the steps that are done, that is not finite in the last column here."""
-        rows, j1 = self._A.rows, self._steps[done - 1].j1
-        if not self._A.local.shape[1]:
-            return None
-        at = self._first_bad(self._A.local[rows.local_start(j1) :, -1:])
-        return None if at is None else rows.to_global(rows.local_start(j1) + at) // self._A.nb
-
-    def _bad_column(self, done: int) -> int | None:
-        """The same of columns and the last row."""
-        cols, j1 = self._A.cols, self._steps[done - 1].j1
-        if not self._A.local.shape[0]:
-            return None
-        at = self._first_bad(self._A.local[-1:, cols.local_start(j1) :])
-        return (
-            None if at is None else min(cols.to_global(cols.local_start(j1) + at) // self._A.nb, len(self._steps) - 1)
-        )
-
-    def _first_bad(self, line: Matrix) -> int | None:
-        """Where a line of entries is first not finite."""
-        xp = self._kernels.xp
-        if 0 in line.shape or isfinite(float(xp.max(xp.abs(line)))):
-            return None
-        return next(k for k, entry in enumerate(line.reshape(-1).tolist()) if not isfinite(entry))
-
-    def _beside(self, row: int | None, column: int | None, done: int, with_l: bool) -> tuple[int, int]:
-        """The block that made a column, or else a row, what it is; where L is not kept a row does not tell."""
-        if column is not None:
-            above = [-float(b.k) for b in self._steps[:done] if not self._finite(b, self._steps[column])]
-            found = largest(self._kernels, self._A.grid.all, [max(above, default=-float(done))])[0]
-            return int(-found), column
-        assert row is not None
-        left = [-float(b.k) for b in self._steps[:done] if with_l and not self._finite(self._steps[row], b)]
-        found = largest(self._kernels, self._A.grid.all, [max(left, default=-float(done))])[0]
-        return row, int(-found)
 
     def noted(self) -> list[float]:
         """What this rank has noted, by block."""

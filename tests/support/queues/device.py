@@ -15,7 +15,7 @@ from mxpeak.comm.base import Communicator
 from mxpeak.comm.threads import run_ranks
 from mxpeak.kernels.host.lu import HostLu
 from mxpeak.kernels.torch import device as devices
-from mxpeak.kernels.torch import sparse_setup
+from mxpeak.kernels.torch import sparse_setup, tensors
 from tests.support.queues import rank as queues
 from tests.support.queues.launches import single_launches
 from tests.support.queues.log import HOST, Log, Step
@@ -103,7 +103,9 @@ CUDA = {
 @contextmanager
 def virtual_gpus() -> Iterator[None]:
     """torch.cuda is virtual, and so is every device that is opened."""
+    tensors.device_at.cache_clear()  # of devices that were opened before
     with ExitStack() as stack:
+        stack.callback(tensors.device_at.cache_clear)
         for name, value in CUDA.items():
             stack.enter_context(patch.object(torch.cuda, name, value))
         stack.enter_context(patch.object(torch, "tensor", _tensor(torch.tensor)))

@@ -17,7 +17,7 @@ from mxpeak.bench.hpg_mxp.rules import forms, storages
 from mxpeak.bench.sparse import SparseBench, held, order_of
 from mxpeak.bench.stencil_sizes import Hierarchy as Held
 from mxpeak.bench.stencil_sizes import box_of, fits_in, line
-from mxpeak.comm.base import Communicator
+from mxpeak.comm.base import Communicator, meet_asleep
 from mxpeak.comm.solo import Solo
 from mxpeak.distributed.stencil import Form, Made, settled, weights
 from mxpeak.errors import MxpeakError, ResourceError, UsageError
@@ -215,6 +215,7 @@ def read_file(path: str, comm: Communicator) -> MatrixFile:
             answer = error
         except MemoryError:
             answer = ResourceError(f"--matrix {path}: reading it takes more memory than is free")
+    meet_asleep(comm)  # a long file takes longer than any message should
     answer = comm.bcast_object(answer)
     if isinstance(answer, MxpeakError):
         raise answer

@@ -34,7 +34,7 @@ from mxpeak.bench.outlook import Outlook
 from mxpeak.bench.sparse import SparseBench, seconds_for, sparse_outlook, without_admission, without_effect
 from mxpeak.bench.stencil_sizes import box_of
 from mxpeak.bench.timeline import step_table
-from mxpeak.comm.base import Communicator
+from mxpeak.comm.base import Communicator, meet_asleep
 from mxpeak.comm.solo import Solo
 from mxpeak.distributed.stencil import Hierarchy, Made
 from mxpeak.distributed.system import MixedSystem
@@ -208,6 +208,7 @@ class HpgMxp:
         found = None
         if self._few is not None:
             found = self._solve_both(self._problem.make(self._problem.forms(storage), self._few), self._few, storage)
+        meet_asleep(self._comm)  # it may take longer than any message should
         return self._comm.bcast_object(found)  # type: ignore[no-any-return]
 
     def _solve_both(self, made: Made, comm: Communicator, storage: str) -> Validation:

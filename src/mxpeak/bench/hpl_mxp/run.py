@@ -17,7 +17,6 @@ import time
 from dataclasses import replace
 from typing import Any, Unpack
 
-from mxpeak.bench.finite import end_if_not_finite
 from mxpeak.bench.harness import Told, check_grids
 from mxpeak.bench.hpl_mxp.config import HplMxpCase, HplMxpConfig
 from mxpeak.bench.hpl_mxp.result import Check, MxpSolve, hpl_mxp_result
@@ -178,7 +177,6 @@ class _Timed:
         self.case, self.grid, self.system, self.A = case, grid, system, A
         self.kernels, self.spans, self.forwards = kernels, spans, forwards
         self.blocks, self.keeper = DiagonalBlocks(A, kernels), keeper
-        end_if_not_finite(spans, self.blocks, case, with_l=True)
         self.balance: Balance | None = None
         self.x: Vector = None
         self.done = Solve()
