@@ -23,10 +23,14 @@ def places(rows: BlockCyclic, columns: BlockCyclic) -> Any:
     return np.ix_(*indices)
 
 
-def keep(folder: Path, number: int = 1, P: int = 2, Q: int = 3, run: str = "this", whole: Any = WHOLE) -> None:
-    """All parts of a checkpoint."""
+def keep(
+    folder: Path, number: int = 1, P: int = 2, Q: int = 3, run: str = "this", whole: Any = WHOLE, only: Any = None
+) -> None:
+    """All parts of a checkpoint, or one of them."""
     for p in range(P):
         for q in range(Q):
+            if only not in (None, (p, q)):
+                continue
             part = Part(run, number, 4, M, N, NB, P, Q, p, q, whole.dtype.name, 1.5, 0.0, {"blocks": [float(p)]})
             write_part(folder / SLOTS[number % 2], part, whole[places(part.rows, part.columns)])
 
@@ -65,8 +69,16 @@ TEARS: dict[str, Callable[[Path], object]] = {
     "it is something else": lambda path: path.write_text("[1]\n"),
     "its first line is cut": lambda path: os.truncate(path, 100),
     "it is of another run": lambda path: keep(path.parent.parent, 2, run="other"),
-    "it is of an older checkpoint": lambda path: keep(path.parent.parent, 4, P=1, Q=1),
+    "it is of another checkpoint": lambda path: keep(path.parent.parent, 4, only=(1, 1)),
+    "it is of another grid": lambda path: keep(path.parent.parent, 4, P=2, Q=2, only=(1, 1)),
 }
+
+
+def test_what_was_kept_on_a_larger_grid_is_in_nobodys_way(tmp_path: Path) -> None:
+    for number, shape in ((1, (2, 3)), (2, (2, 3)), (3, (1, 2)), (4, (1, 2))):
+        keep(tmp_path, number, *shape)
+        found, wrong = checkpoints(tmp_path, "this")
+        assert (found[0].about.number, len(found[0].parts), len(wrong)) == (number, shape[0] * shape[1], number < 2)
 
 
 @pytest.mark.parametrize("name", TEARS)

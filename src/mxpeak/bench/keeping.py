@@ -112,7 +112,7 @@ class Keeping:
 
 
 def end() -> None:
-    """End this rank by the signal that it has put off, or, where a launcher told only one, by its first and a second."""
+    """End this rank by the signal that it has put off; a rank that got none takes two."""
     for _ in range(2):
         os.kill(os.getpid(), signal.SIGTERM)
 

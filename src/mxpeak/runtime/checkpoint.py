@@ -241,8 +241,8 @@ def load(checkpoint: Checkpoint, rows: BlockCyclic, columns: BlockCyclic, local:
         if not (len(to_i) and len(to_j)):
             continue
         numbers = _numbers(path, part)
-        for to_i, from_i in _pieces(to_i, from_i):
-            local[np.ix_(to_i, to_j)] = numbers[from_i][:, from_j]
+        for to, source in _pieces(to_i, from_i):
+            local[np.ix_(to, to_j)] = numbers[source][:, from_j]
 
 
 def _shared(mine: BlockCyclic, theirs: BlockCyclic) -> tuple[Array, Array]:
