@@ -103,13 +103,12 @@ CUDA = {
 @contextmanager
 def virtual_gpus() -> Iterator[None]:
     """torch.cuda is virtual, and so is every device that is opened."""
-    tensors.device_at.cache_clear()  # of devices that were opened before
     with ExitStack() as stack:
-        stack.callback(tensors.device_at.cache_clear)
         for name, value in CUDA.items():
             stack.enter_context(patch.object(torch.cuda, name, value))
         stack.enter_context(patch.object(torch, "tensor", _tensor(torch.tensor)))
-        stack.enter_context(patch.object(devices, "open_device", _opened))
+        for module, name in ((devices, "open_device"), (tensors, "open_device"), (tensors, "device_at")):
+            stack.enter_context(patch.object(module, name, _opened))
         stack.enter_context(patch.object(devices, "count", lambda: 1))
         stack.enter_context(patch.object(sparse_setup, "GraphRecorder", Eager))
         stack.enter_context(patch.object(spans.Spans, "__call__", _noted))
