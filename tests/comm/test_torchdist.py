@@ -102,7 +102,7 @@ def check_the_numbers_of_one_rank(body: dict[str, Any], alone: dict[str, Any]) -
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_the_ranks_that_mxpeak_started(tmp_path: Path, number: int) -> None:
-    large = ["run", "hpl", "-N", "8000", "--threads", "1", "--warmup", "none", "--progress", "always"]
+    large = ["run", "hpl", "-N", "8000", "--nb", "64", "--threads", "1", "--warmup", "none", "--progress", "always"]
     with started([*PYTHON, *large, "--ranks", "2", "--comm", "torch"], cwd=tmp_path, env=environ()) as run:
         assert run.stderr is not None
         assert any(" % " in line for line in run.stderr), "progress: the ranks are at work"
