@@ -12,6 +12,12 @@ from typing import Any
 
 SCHEMA_RESULT = "mxpeak.result/1"
 SCHEMA_RESULTS = "mxpeak.results/1"
+#: The parts of a result that are objects.
+SECTIONS = (
+    "run", "problem", "result", "validation", "rules", "phases", "config", "machine", "software", "launch", "telemetry",
+)  # fmt: skip
+#: The figures that every table shows.
+FIGURES = ("rate_flops", "rate_bytes", "time_s", "fraction_of_limit")
 
 
 # --- numbers for people -----------------------------------------------------------------------------------------
@@ -61,11 +67,15 @@ def size_text(size_bytes: float) -> str:
 
 
 def read_json(text: str | bytes) -> Any:
-    """What a text says as JSON; a ValueError if it is none, or if its brackets are nested by the thousand."""
+    """What a text says as JSON; a ValueError if it is none, has NaN or Infinity, or is nested by the thousand."""
     try:
-        return json.loads(text)
+        return json.loads(text, parse_constant=_no_number)
     except RecursionError:
         raise ValueError("its brackets are nested too deeply") from None
+
+
+def _no_number(word: str) -> Any:
+    raise ValueError(f"{word} is no number of JSON")
 
 
 # --- what comes out ---------------------------------------------------------------------------------------------
@@ -158,7 +168,9 @@ class Result:
     def from_dict(cls, body: Mapping[str, Any]) -> Result:
         """The result that `as_dict` wrote; keys of a later schema are left out."""
         known = {f.name for f in dataclasses.fields(cls)} & set(body)
-        warnings = [Caution(w["code"], w["text"], w.get("hint", "")) for w in body.get("warnings", [])]
+        said = body.get("warnings")
+        told = [w for w in (said if isinstance(said, list) else []) if isinstance(w, Mapping)]
+        warnings = [Caution(*(str(w.get(name) or "") for name in ("code", "text", "hint"))) for w in told]
         return cls(**{**{name: body[name] for name in known}, "warnings": warnings})
 
     def as_dict(self) -> dict[str, Any]:
@@ -195,12 +207,22 @@ def document(results: Sequence[Result], *, several: bool = False) -> dict[str, A
 def results_of(body: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """The results in the content of a result file, also in one of an older version: there one stood alone.
 
-    A ValueError if they are no list of results.
+    A section that is null is taken as empty.  A ValueError if they are no list of results, or a section is no object.
     """
     found = body.get("results", [body])
     if not isinstance(found, list) or not all(isinstance(one, Mapping) for one in found):
         raise ValueError("its results are no list of them")
-    return found
+    return [{**one, **_sections(one)} for one in found]
+
+
+def _sections(one: Mapping[str, Any]) -> dict[str, Any]:
+    sections = {name: one[name] if one[name] is not None else {} for name in SECTIONS if name in one}
+    if odd := [name for name, section in sections.items() if not isinstance(section, Mapping)]:
+        raise ValueError(f"{odd[0]} is no object")
+    figures = sections.get("result", {})
+    if odd := [name for name in FIGURES if not isinstance(figures.get(name), int | float | None)]:
+        raise ValueError(f"{odd[0]} is no number")
+    return sections
 
 
 def to_json(body: Mapping[str, Any]) -> str:

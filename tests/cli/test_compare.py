@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mxpeak.cli.main import main
-from mxpeak.report.compare import compared, differences, pairs
+from mxpeak.report.compare import alone, compared, differences, pairs
 from mxpeak.report.logs import results_of_log
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -77,9 +77,9 @@ def test_a_change_counts_beyond_tolerance_and_noise(before: Any, after: Any, ver
     ("after", "why"),
     [
         (run(80, limit=160e9), "DGEMM changed by -20.0 % too: the machine is slower"),
-        (run(80), "DGEMM is the same (+0.0 %): it is the settings or the software"),
-        (run(70, limit=160e9), "DGEMM changed by -20.0 %, the share of it by -12.5 %: machine and code"),
-        (run(80, result={"rate_flops": 80e9}), "machine and code cannot be told apart"),
+        (run(80), "DGEMM is the same (+0.0 %): settings or software changed"),
+        (run(70, limit=160e9), "DGEMM changed by -20.0 %, the share of it by -12.5 %: both machine and code changed"),
+        (run(80, result={"rate_flops": 80e9}), "cannot tell machine from code"),
     ],
 )
 def test_the_measured_limit_tells_machine_from_code(after: Any, why: str) -> None:
@@ -98,6 +98,28 @@ def test_cases_are_paired_by_size_and_then_by_the_way_they_ran() -> None:
     assert alone[1]["problem"]["n"] == 3000, "one result each of a benchmark is shown, whatever its size"
     (change,) = compared([case(64)], [case(96, 3000)], 0.05)
     assert (change.verdict, change.regressed) == ("another problem", False)
+
+
+def test_a_log_that_does_not_say_the_precision_is_of_the_same_case_and_other_grids_of_ranks_are_others() -> None:
+    (log,) = results_of_log((GOLDEN / "hpgmp.txt").read_text())
+    own = {**log, "problem": {**log["problem"], "precision": "fp32"}}
+    (change,) = compared([log], [own], 0.05)
+    assert change.verdict == "same"
+    four = {**own, "problem": {**own["problem"], "npx": 4 * own["problem"]["npx"]}}
+    (change,) = compared([log], [four], 0.05)
+    assert change.verdict == "another problem"
+
+
+def test_a_case_that_only_one_run_has_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    other = run(50, problem={"n": 2000, "nb": 64, "P": 1, "Q": 1})
+    assert alone([run(100), other], [run(100)]) == (["hpl N=2000 NB=64 1x1"], [])
+    write("a", run(100), other)
+    write("b", run(100))
+    assert main(["compare", "a", "b"]) == 0
+    assert "  only in A: hpl N=2000 NB=64 1x1\n" in capsys.readouterr().out
+    assert main(["compare", "b", "a", "--json", "-"]) == 0
+    body = json.loads(capsys.readouterr().out)
+    assert (body["only_before"], body["only_after"]) == ([], ["hpl N=2000 NB=64 1x1"])
 
 
 def test_what_differs_is_told_by_where_it_is() -> None:
@@ -120,7 +142,7 @@ def test_compare_shows_a_table_and_ends_with_four_at_a_regression(capsys: pytest
     assert main(["compare", "previous", "last"]) == 4
     out = capsys.readouterr().out
     assert "hpl N=1000 NB=64 1x1  100 GFLOP/s  90.0 GFLOP/s  -10.0 %  1.0 %  SLOWER" in out
-    assert "it is the settings or the software" in out
+    assert "settings or software changed" in out
     assert main(["compare", "a", "b", "--tolerance", "15%"]) == 0
     assert main(["compare", "b", "a", "--json", "-"]) == 0
     body = json.loads(capsys.readouterr().out.split("\n", 2)[2].partition("{")[2].join(["{", ""]))
@@ -170,6 +192,54 @@ def test_a_mistake_is_told_with_what_to_type(argv: list[str], said: str, capsys:
     assert said in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"problem": None, "config": None, "machine": None, "warnings": None, "samples_s": None},
+        {"warnings": [{"text": "so"}, 3], "samples_s": ["a", -1.0]},
+        {"run": {"start_unix": "yesterday"}},
+        {"run": {"start_unix": 1e300}},
+    ],
+)
+def test_odd_results_are_read_as_far_as_they_go(odd: Any) -> None:
+    write("a", run(100) | odd)
+    write("b", run(100))
+    assert main(["compare", "a", "b"]) == 0
+    assert main(["history"]) == 0
+
+
+def test_what_is_no_result_is_refused_or_passed_over(capsys: pytest.CaptureFixture[str]) -> None:
+    write("a", run(100, machine="mine"))
+    assert main(["compare", "a", "a"]) == 2
+    assert "machine is no object" in capsys.readouterr().err
+    write("e", run(100, result={"rate_flops": "fast"}))
+    assert main(["compare", "e", "e"]) == 2
+    assert "rate_flops is no number" in capsys.readouterr().err
+    write("b", run(float("nan")))
+    assert main(["compare", "b", "b"]) == 2
+    Path("mxpeak-out/c").mkdir()
+    Path("mxpeak-out/c/result.json").symlink_to("gone")
+    path = Path("mxpeak-out/d/result.json")
+    path.parent.mkdir()
+    path.write_text('{"schema": "mxpeak.tuned/1"}')
+    assert main(["history"]) == 0
+    assert "no results" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("argv", "code"), [(["compare", "a", "b"], 4), (["baseline", "set", "c"], 2)])
+def test_all_ranks_end_with_the_code_of_the_one_that_speaks(
+    argv: list[str], code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write("a", run(100))
+    write("b", run(50))
+    write("c", run(50, status="invalid"))
+    monkeypatch.setattr("mxpeak.runtime.launch.launcher", lambda: ("mpiexec", 1, 2))
+    assert main(argv) == code
+    assert main(["baseline", "set", "a"]) == 0
+    assert not Path("mxpeak-out/baseline.json").exists()
+    assert capsys.readouterr() == ("", "")
+
+
 # --- reports of other programs ----------------------------------------------------------------------------------
 
 
@@ -183,6 +253,16 @@ def test_a_report_of_hpl_is_read_line_by_line() -> None:
     assert first["validation"]["residual"] == 3.25e-3
     failed = results_of_log((GOLDEN / "failed.txt").read_text())
     assert "invalid" in [one["status"] for one in failed]
+
+
+@pytest.mark.parametrize("check", ["-nan ...... FAILED", "nan ...... FAILED", "inf ...... FAILED", ""])
+def test_a_report_of_hpl_without_a_check_that_passed_is_not_valid(check: str) -> None:
+    text = (GOLDEN / "checked.txt").read_text()
+    end = text.index("||Ax-b||", text.index("\nWR"))
+    said = f"||Ax-b||_oo/(eps*(||A||_oo*||x||_oo+||b||_oo)*N)= {check}\n" if check else ""
+    (result,) = results_of_log(text[:end] + said)
+    assert (result["status"], result["validation"]) == ("invalid", {"passed": False, "residual": None})
+    assert {one["status"] for one in results_of_log((GOLDEN / "unchecked.txt").read_text())} == {"invalid"}
 
 
 @pytest.mark.parametrize(

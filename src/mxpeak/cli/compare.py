@@ -14,7 +14,7 @@ from mxpeak.bench.registry import BENCHMARKS
 from mxpeak.cli.past import OUT, read_results, result_files
 from mxpeak.errors import ExitCode, UsageError
 from mxpeak.options import integer, share
-from mxpeak.records import to_json
+from mxpeak.records import SCHEMA_RESULTS, to_json
 
 if TYPE_CHECKING:
     from mxpeak.cli.session import Session
@@ -50,10 +50,10 @@ def add_verb(verbs: Any) -> None:
     parser = _verb(
         verbs, "compare", "what changed between two runs, what differs between them, and why", COMPARE, compare
     )
-    parser.add_argument("before", metavar="A", help="the run to compare with")
-    parser.add_argument("after", metavar="B", help="the run that is compared")
+    parser.add_argument("before", metavar="A", help="the reference run")
+    parser.add_argument("after", metavar="B", help="the run to judge")
     parser.add_argument(
-        "--tolerance", type=share, default=0.05, metavar="5%", help="changes below are none (default: 5%%)"
+        "--tolerance", type=share, default=0.05, metavar="5%", help="ignore changes smaller than this (default: 5%%)"
     )
 
 
@@ -63,15 +63,15 @@ def add_history(verbs: Any) -> None:
     parser.add_argument(
         "benchmark", nargs="?", choices=list(BENCHMARKS), metavar="BENCHMARK", help=", ".join(BENCHMARKS)
     )
-    parser.add_argument("--last", type=integer(1), default=20, metavar="K", help="so many results (default: 20)")
+    parser.add_argument(
+        "--last", type=integer(1), default=20, metavar="K", help="show the last K results (default: 20)"
+    )
 
 
 def add_baseline(verbs: Any) -> None:
     """Add `baseline` to the command line."""
-    parser = _verb(
-        verbs, "baseline", "keep a run that later ones are compared with", BASELINE, baseline, json_too=False
-    )
-    parser.add_argument("set", choices=["set"], metavar="set", help="keep a run")
+    parser = _verb(verbs, "baseline", "store a run as the baseline for compare", BASELINE, baseline, json_too=False)
+    parser.add_argument("set", choices=["set"], metavar="set", help="store a run")
     parser.add_argument("result", metavar="RESULT", help="a folder of results, a result file, last or previous")
 
 
@@ -94,10 +94,8 @@ def _verb(verbs: Any, name: str, summary: str, epilog: str, action: Any, *, json
 
 
 def compare(args: argparse.Namespace, argv: list[str], session: Session) -> int:
-    """Set two runs side by side; one rank speaks, whoever launched more."""
-    if session.rank != 0:
-        return ExitCode.VALID
-    from mxpeak.report.compare import body_of, compared, differences, pairs, text_of
+    """Set two runs side by side; all ranks end with the same code, and one speaks."""
+    from mxpeak.report.compare import alone, body_of, compared, differences, pairs, text_of
 
     paths = [found(name) for name in (args.before, args.after)]
     before, after = (results_in(path) for path in paths)
@@ -105,11 +103,13 @@ def compare(args: argparse.Namespace, argv: list[str], session: Session) -> int:
     if not same:
         raise UsageError(f"{paths[0]} has {_cases(before)}, {paths[1]} has {_cases(after)}: no case is in both")
     changes, different = compared(before, after, args.tolerance), _merged([differences(*pair) for pair in same])
-    _show(
-        body_of(changes, different, [str(path) for path in paths], args.tolerance),
-        text_of(changes, different),
-        args.json,
-    )
+    only = alone(before, after)
+    if session.rank == 0:
+        _show(
+            body_of(changes, different, [str(path) for path in paths], args.tolerance, only),
+            text_of(changes, different, only),
+            args.json,
+        )
     return ExitCode.BELOW_TARGET if any(one.regressed for one in changes) else ExitCode.VALID
 
 
@@ -137,13 +137,13 @@ def history(args: argparse.Namespace, argv: list[str], session: Session) -> int:
 
 def baseline(args: argparse.Namespace, argv: list[str], session: Session) -> int:
     """Keep a run under the name `baseline`; the one that was kept before is replaced."""
-    if session.rank != 0:
-        return ExitCode.VALID
     path = found(args.result)
     valid = [one for one in results_in(path) if one.get("status") in ("valid", "slow")]
     if not valid:
         raise UsageError(f"{path} holds no valid result; give another RESULT")
-    body = {"schema": "mxpeak.results/1", "of": str(path), "results": valid}
+    if session.rank != 0:
+        return ExitCode.VALID
+    body = {"schema": SCHEMA_RESULTS, "of": str(path), "results": valid}
     part = KEPT.with_suffix(".part")
     try:
         OUT.mkdir(exist_ok=True)
@@ -208,8 +208,11 @@ def _merged(found: Sequence[Mapping[str, Sequence[str]]]) -> dict[str, list[str]
 
 
 def _when(one: Mapping[str, Any]) -> str:
-    start = (one.get("run") or {}).get("start_unix")
-    return "" if start is None else f"{datetime.fromtimestamp(start, UTC):%Y-%m-%d %H:%M}"
+    start: Any = (one.get("run") or {}).get("start_unix")
+    try:
+        return f"{datetime.fromtimestamp(start, UTC):%Y-%m-%d %H:%M}"
+    except (TypeError, ValueError, OverflowError, OSError):  # no time, or none that a calendar has
+        return ""
 
 
 def _show(body: Mapping[str, Any], text: str, target: str | None) -> None:

@@ -14,14 +14,16 @@ OUT = Path("mxpeak-out")
 
 def result_files() -> list[Path]:
     """The result files of past runs, the newest first."""
-    return sorted(OUT.glob("*/result.json"), key=lambda file: file.stat().st_mtime, reverse=True)
+    found = [file for file in OUT.glob("*/result.json") if file.is_file()]  # no link to a file that is gone
+    return sorted(found, key=lambda file: file.stat().st_mtime, reverse=True)
 
 
 def read_results(path: Path) -> list[Mapping[str, Any]]:
     """The results of a file; none where it is not readable as one."""
     try:
         body = read_json(path.read_text(encoding="utf-8"))
-        return results_of(body) if isinstance(body, dict) else []
+        known = isinstance(body, dict) and str(body.get("schema", "")).startswith("mxpeak.result")
+        return results_of(body) if known else []
     except (OSError, ValueError):
         return []
 

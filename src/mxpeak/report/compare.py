@@ -13,10 +13,13 @@ from mxpeak.report.lines import case_text, lines_of
 
 Body = Mapping[str, Any]
 
-#: What makes two cases the same, as far as a benchmark has it.
-CASE = ("n", "m", "nx", "ny", "nz", "kind", "structure", "dtype", "layout", "precision", "generator", "matrix")
+#: What makes two cases the same, as far as both have it: a log of another program does not say everything.
+CASE = (
+    "n", "m", "nx", "ny", "nz", "npx", "npy", "npz", "kind", "structure", "dtype", "layout", "precision", "generator",
+    "matrix",
+)  # fmt: skip
 #: What may differ of the same case, where several cases have the same size.
-WAY = ("nb", "P", "Q", "npx", "npy", "npz", "bcast", "depth", "pfact", "rfact", "nbmin", "ndiv", "storage", "smoother")
+WAY = ("nb", "P", "Q", "bcast", "depth", "pfact", "rfact", "nbmin", "ndiv", "storage", "smoother")
 #: Facts of a machine and its software that a rate depends on.
 FACTS = ("cpu_model", "hostname", "physical_cores", "logical_cores_allowed", "memory_total_bytes", "nodes", "governor")
 #: Settings that say where something goes, not how it runs.
@@ -58,18 +61,34 @@ def pairs(before: Sequence[Body], after: Sequence[Body]) -> Iterator[tuple[Body,
     """The cases of two runs that are the same: by size, then by the way they were run, then in their order."""
     left = list(before)
     for other in after:
-        alike = [one for one in left if _key(one, CASE) == _key(other, CASE)]
+        alike = [one for one in left if _alike(one, other, CASE)]
         if not alike and sum(one.get("benchmark") == other.get("benchmark") for one in [*before, *after]) == 2:
             alike = [one for one in left if one.get("benchmark") == other.get("benchmark")]
         if alike:
-            one = next((one for one in alike if _key(one, WAY) == _key(other, WAY)), alike[0])
-            left.remove(one)
+            one = next((one for one in alike if _alike(one, other, WAY)), alike[0])
+            left = [rest for rest in left if rest is not one]
             yield one, other
 
 
-def _key(body: Body, names: Sequence[str]) -> tuple[Any, ...]:
-    problem = body.get("problem") or {}
-    return (body.get("benchmark"), *(str(problem.get(name)) for name in names))
+def alone(before: Sequence[Body], after: Sequence[Body]) -> tuple[list[str], list[str]]:
+    """The names of the cases that only the first run has, and of those that only the second has."""
+    found = list(pairs(before, after))
+    return (
+        [_name(one) for one in before if not any(one is pair[0] for pair in found)],
+        [_name(one) for one in after if not any(one is pair[1] for pair in found)],
+    )
+
+
+def _name(body: Body) -> str:
+    result = _read(body)
+    return f"{result.benchmark} {case_text(result)}".strip()
+
+
+def _alike(one: Body, other: Body, names: Sequence[str]) -> bool:
+    """Whether two results are of one benchmark and agree in these names, as far as both have them."""
+    this, that = (body.get("problem") or {} for body in (one, other))
+    both = [name for name in names if this.get(name) is not None and that.get(name) is not None]
+    return one.get("benchmark") == other.get("benchmark") and all(str(this[n]) == str(that[n]) for n in both)
 
 
 def _change(before: Body, after: Body, tolerance: float) -> Change:
@@ -80,16 +99,21 @@ def _change(before: Body, after: Body, tolerance: float) -> Change:
     least = max(tolerance, noise or 0.0)
     passed = [one.get("status") in ("valid", "slow") for one in (before, after)]
     verdict = "unknown" if change is None else "same" if abs(change) <= least else "faster" if change > 0 else "slower"
-    if _key(before, CASE) != _key(after, CASE):
+    if not _alike(before, after, CASE):
         verdict = "another problem"
     if passed[0] and not passed[1]:
         verdict = "failed"
     unit = "bytes/s" if "rate_bytes" in (after.get("result") or {}) else "flop/s"
-    result = _read(after)
-    name = f"{result.benchmark} {case_text(result)}".strip()
     why = _why(before, after, change, least) if verdict in ("faster", "slower") else ""
     return Change(
-        name=name, unit=unit, before=rates[0], after=rates[1], change=change, noise=noise, verdict=verdict, why=why
+        name=_name(after),
+        unit=unit,
+        before=rates[0],
+        after=rates[1],
+        change=change,
+        noise=noise,
+        verdict=verdict,
+        why=why,
     )
 
 
@@ -100,12 +124,15 @@ def _read(body: Body) -> Result:
 def _rate(body: Body) -> float | None:
     figures = body.get("result") or {}
     rate = figures.get("rate_bytes", figures.get("rate_flops"))
-    return float(rate) if rate else None
+    return float(rate) if isinstance(rate, int | float) and rate else None
 
 
 def _noise(body: Body) -> float | None:
     """How far the runs of a case lie apart: their median above the best of them, of which the rate is made."""
-    samples = [float(one) for one in body.get("samples_s") or [] if one]
+    known = body.get("samples_s")
+    samples = [
+        float(one) for one in (known if isinstance(known, list) else []) if isinstance(one, int | float) and one > 0
+    ]
     return median(samples) / min(samples) - 1.0 if len(samples) > 1 else None
 
 
@@ -113,15 +140,16 @@ def _why(before: Body, after: Body, change: float | None, least: float) -> str:
     """Machine or code: the limit was measured in the same process as the rate."""
     limits = [_rate({"result": (one.get("result") or {}).get("limit") or {}}) for one in (before, after)]
     if not limits[0] or not limits[1] or change is None:
-        return "no limit was measured in both runs, so machine and code cannot be told apart"
+        return "cannot tell machine from code: the limit was not measured in both runs"
     moved = limits[1] / limits[0] - 1.0
     share = (1.0 + change) / (1.0 + moved) - 1.0
     name = ((after.get("result") or {}).get("limit") or {}).get("name", "the limit")
     if abs(moved) > least and abs(share) <= least:
         return f"{name} changed by {100 * moved:+.1f} % too: the machine is {'faster' if change > 0 else 'slower'}"
     if abs(moved) <= least:
-        return f"{name} is the same ({100 * moved:+.1f} %): it is the settings or the software"
-    return f"{name} changed by {100 * moved:+.1f} %, the share of it by {100 * share:+.1f} %: machine and code"
+        return f"{name} is the same ({100 * moved:+.1f} %): settings or software changed"
+    shares = f"the share of it by {100 * share:+.1f} %"
+    return f"{name} changed by {100 * moved:+.1f} %, {shares}: both machine and code changed"
 
 
 # --- what differs -----------------------------------------------------------------------------------------------
@@ -168,7 +196,11 @@ def _told(value: Any) -> str:
 
 
 def body_of(
-    changes: Sequence[Change], different: Mapping[str, Any], names: Sequence[str], tolerance: float
+    changes: Sequence[Change],
+    different: Mapping[str, Any],
+    names: Sequence[str],
+    tolerance: float,
+    only: tuple[Sequence[str], Sequence[str]] = ((), ()),
 ) -> dict[str, Any]:
     """The comparison as JSON."""
     return {
@@ -178,12 +210,18 @@ def body_of(
         "tolerance": tolerance,
         "changes": [asdict(one) for one in changes],
         "differences": dict(different),
+        "only_before": list(only[0]),
+        "only_after": list(only[1]),
         "regressed": any(one.regressed for one in changes),
     }
 
 
-def text_of(changes: Sequence[Change], different: Mapping[str, Sequence[str]]) -> str:
-    """The comparison as a table, with what differs and why."""
+def text_of(
+    changes: Sequence[Change],
+    different: Mapping[str, Sequence[str]],
+    only: tuple[Sequence[str], Sequence[str]] = ((), ()),
+) -> str:
+    """The comparison as a table, with what differs and why, and the cases that only one run has."""
     rows = [["case", "before", "after", "change", "noise", ""]]
     for one in changes:
         shown = bytes_rate_text if one.unit == "bytes/s" else rate_text
@@ -202,7 +240,8 @@ def text_of(changes: Sequence[Change], different: Mapping[str, Sequence[str]]) -
     lines = [f"  {one.name}: {one.why}\n" for one in changes if one.why]
     lines += [f"  differs in {name}: {'; '.join(found)}\n" for name, found in different.items()]
     if any(one.noise is None for one in changes):
-        lines.append("  noise is known of runs with --repeat 3 or more\n")
+        lines.append("  noise unknown: needs at least two timed runs, e.g. --repeat 3\n")
+    lines += [f"  only in {run}: {'; '.join(names)}\n" for run, names in zip("AB", only) if names]
     return table(rows) + "".join(lines)
 
 

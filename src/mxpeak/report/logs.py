@@ -1,24 +1,34 @@
 """Reports of other programs as results: HPL's (Netlib's, rocHPL's, NVIDIA's), HPCG's and HPG-MxP's.
 
-Only what those files say is filled in: problem, rate, time, residual and whether it passed.
+Only what those files say is filled in: problem, rate, time, residual and whether it passed.  A rate without its check,
+as of a log that is cut off, has not passed.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from typing import Any
 
+from mxpeak.records import SCHEMA_RESULT
+
 #: T/V  N  NB  P  Q  Time  Gflops
 HPL_LINE = re.compile(r"^W\S+\s+(\d+)\s+(\d+)\s+(\d+)\s+(\d+)\s+([\d.eE+-]+)\s+([\d.eE+-]+)(?:\s|$)", re.MULTILINE)
-HPL_CHECK = re.compile(r"\|\|Ax-b\|\|_oo/.*=\s*([\d.eE+-]+|nan|inf)[\s.]*(PASSED|FAILED)", re.IGNORECASE)
+#: C libraries print a NaN as nan or -nan.
+HPL_CHECK = re.compile(
+    r"\|\|Ax-b\|\|_oo\s*/.*=\s*([-+]?(?:nan|inf|[\d.]+(?:e[-+]?\d+)?))[\s.]*(PASSED|FAILED)", re.IGNORECASE
+)
 #: Section::key=value
 YAML_LINE = re.compile(r"^([^=\n]+)=(.*)$", re.MULTILINE)
 
 
 def results_of_log(text: str) -> list[dict[str, Any]]:
-    """The results that a report tells of; none where it is no report that is known."""
-    return [*_hpl(text), *_hpcg(text)]
+    """The results that a report tells of; none where it is no report that is known, or its numbers are none."""
+    try:
+        return [*_hpl(text), *_hpcg(text)]
+    except ValueError:
+        return []
 
 
 def _hpl(text: str) -> Iterator[dict[str, Any]]:
@@ -27,7 +37,7 @@ def _hpl(text: str) -> Iterator[dict[str, Any]]:
         n, nb, P, Q = (int(word) for word in line.groups()[:4])
         time_s, gflops = float(line[5]), float(line[6])
         check = HPL_CHECK.search(text, line.end(), len(text) if after is None else after.start())
-        passed = check is None or check[2].upper() == "PASSED"
+        passed = check is not None and check[2].upper() == "PASSED"
         yield _result(
             "hpl",
             passed,
@@ -65,11 +75,16 @@ def _result(
     ranks: int,
 ) -> dict[str, Any]:
     return {
+        "schema": SCHEMA_RESULT,
         "benchmark": benchmark,
         "status": "valid" if passed else "invalid",
         "problem": problem,
-        "result": {"rate_flops": rate_flops if rate_flops == rate_flops else None, "time_s": time_s},
-        "validation": {"passed": passed, "residual": residual},
+        "result": {"rate_flops": _finite(rate_flops), "time_s": time_s},
+        "validation": {"passed": passed, "residual": _finite(residual)},
         "launch": {"ranks": ranks},
         "samples_s": [] if time_s is None else [time_s],
     }
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
