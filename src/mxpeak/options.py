@@ -51,7 +51,7 @@ def count(least: int, most: int = LARGEST_N) -> Callable[[str], int]:
     whole = integer(least, most)
 
     def parse(text: str) -> int:
-        match = re.fullmatch(r"(\d+(?:\.\d+)?)(?:[eE](\d{1,2})|([kM]))", text)
+        match = re.fullmatch(r"(\d{1,18}(?:\.\d{1,18})?)(?:[eE](\d{1,2})|([kM]))", text)
         if match is None:
             return whole(text)
         value = Decimal(match[1]).scaleb(int(match[2] or {"k": 3, "M": 6}[match[3]]))
@@ -66,11 +66,11 @@ TIME_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 def seconds(text: str) -> float:
     """A parser of times: 90, 90s, 30m, 1.5h; a number alone is one of seconds."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([a-z]+)", text.strip())
-    if match is None and re.fullmatch(r"\d{1,18}(\.\d+)?", text.strip()):
-        return float(text)
+    match = re.fullmatch(r"(\d{1,18}(?:\.\d{1,18})?)([a-z]+)", text.strip())
+    if match is None and not text.strip()[-1:].islower():
+        return real(0.0)(text)
     if match is None or match[2] not in TIME_UNITS:
-        raise UsageError(f"{text!r} is not a time; write seconds, or a number and s, m or h, for example 30m")
+        raise UsageError(f"{shown(text)} is not a time; write seconds, or a number and s, m or h, for example 30m")
     return float(match[1]) * TIME_UNITS[match[2]]
 
 
@@ -95,7 +95,7 @@ def share(text: str) -> float:
     """A parser of shares below the whole: 5% or 0.05."""
     value = real()(text[:-1]) / 100.0 if text.endswith("%") else real()(text)
     if not 0.0 <= value < 1.0:
-        raise UsageError(f"{text!r} is no share: the least is 0%, and 100% would be everything; write 5% or 0.05")
+        raise UsageError(f"{shown(text)} is no share: the least is 0%, and 100% would be everything; write 5% or 0.05")
     return value
 
 
@@ -131,7 +131,7 @@ def boolean(text: str) -> bool:
         return True
     if text.lower() in ("0", "false", "no", "off"):
         return False
-    raise UsageError(f"{text!r} is neither yes nor no")
+    raise UsageError(f"{shown(text)} is neither yes nor no")
 
 
 def device(text: str) -> str:
@@ -170,7 +170,7 @@ def memory_budget(text: str) -> str:
 def memory_bytes(text: str, total: int) -> int:
     """The budget `text` in bytes, of `total` bytes present: 80% is a share, 64GiB or 64GB a size."""
     units = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40, "kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}
-    match = re.fullmatch(r"(\d{1,18}(?:\.\d+)?)\s*(%|[KMGT]iB|[kMGT]B)", text.strip())
+    match = re.fullmatch(r"(\d{1,18}(?:\.\d{1,18})?)\s*(%|[KMGT]iB|[kMGT]B)", text.strip())
     if not match or float(match[1]) <= 0 or (match[2] == "%" and float(match[1]) > 100):
         raise UsageError(f"{shown(text)} is not a memory budget; write a share such as 80% or a size such as 64GiB")
     value = float(match[1])

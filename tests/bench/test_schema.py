@@ -303,14 +303,16 @@ def test_the_scoreboard_has_a_row_a_result_and_says_what_is_wrong_with_which():
     results = [hpl_result(), mxp_result(status="invalid"), mxp_result(rules=SHORT), mxp_result(rules=BROKEN)]
     results[0].result["rate_flops"] = 71.2e9
     _, _, *rows, verdict, of_lists, short, page = scoreboard(results, page="out/report.html").splitlines()
-    assert [row.split("GFLOP/s ")[-1].split()[0] for row in rows] == ["ok", "FAILED", "ok", "ok"]
-    assert rows[2].endswith(" ok   2.0 × hpl")
+    assert [row.split("GFLOP/s ")[-1].split()[0] for row in rows] == ["PASSED", "FAILED", "PASSED", "PASSED"]
+    assert rows[2].endswith("PASSED  2.0 × hpl")
     assert verdict == "3 of 4 valid; FAILED: hpl-mxp."
     assert of_lists == "hpl-mxp: not for the list: lu-needed."
     assert short == "hpl-mxp: too short for the list."
     assert page == "Page to share: out/report.html"
     assert max(map(len, [*rows, verdict])) <= 80
     assert "\x1b[31mFAILED" in scoreboard(results, color=True)
+    assert "\n1 valid; no result: hpcg, norms." in scoreboard([hpl_result()], lost=["hpcg", "norms"])
+    assert "\n0 of 1 valid; FAILED: hpl-mxp; no result: hpl." in scoreboard(results[1:2], lost=["hpl"])
 
 
 def test_what_is_only_too_short_is_no_fault():

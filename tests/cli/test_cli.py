@@ -124,7 +124,7 @@ def test_a_dry_run_needs_no_mpi_for_the_ranks_that_it_thinks_of(
     assert ["P", "2", "auto"] in lines
     assert ["kernels", "host", "auto"] in lines
     assert "grid 2x2: matrix 0.0323 GiB" in out
-    assert "time to expect: not known before a run of about this size here" in out
+    assert "expected time: unknown until a run of about this size here" in out
 
 
 def test_a_dry_run_ends_as_the_run_would_where_memory_does_not_suffice(
@@ -146,7 +146,7 @@ def test_a_dry_run_tells_the_time_by_the_last_run_of_about_the_size(
         body = {"schema": "mxpeak.results/1", "results": [{**past, "problem": {"n": n}}]}
         (tmp_path / "mxpeak-out" / name / "result.json").write_text(json.dumps(body))
     assert cli.main(["run", "hpl", "-N", "2000", "--threads", "1", "--dry-run"]) == 0
-    assert "time to expect: 1.00 s at 5.34 GFLOP/s" in capsys.readouterr().out
+    assert "expected time: 1.00 s at 5.34 GFLOP/s" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("benchmark", "ends"), [("hpl", "memory alignment in doubles\n"), ("hpl-mxp", "BCASTs\n")])
@@ -466,6 +466,8 @@ def test_cases_that_do_not_fit_are_counted_and_said(bench: Bench, capsys: pytest
         (["run", "hpl", "--config", "bad.toml"], "--config bad.toml is not TOML"),
         (["run", "hpl", "--config", "digits.toml"], "--config digits.toml is not TOML: Exceeds the limit"),
         (["run", "hpl", "--config", "deep.toml"], "--config deep.toml is not TOML"),
+        (["run", "hpl", "-N", "9" * 4300 + "k"], "is not a whole number, or has too many digits"),
+        (["run", "hpcg", "--rt", "9" * 400 + "s"], "…' is not a time"),
         (["run", "hpl", "-N", "9" * 5000], "is not a whole number, or has too many digits"),
         (["run", "hpl", "--grid", "9" * 5000 + "x1"], "is not a grid"),
         (["run", "hpl", "--mem", "9" * 400 + "TiB"], "is not a memory budget"),

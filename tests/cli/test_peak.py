@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -57,3 +59,28 @@ def test_completion_knows_verbs_benchmarks_and_flags(shell: str, capsys: pytest.
     script = capsys.readouterr().out
     for word in ("simulate", "compare", "hpl-mxp", "warmup", "min-gflops"):
         assert word in script
+    assert "mapfile" not in script, "zsh has none"
+
+
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [("compl", "completion"), ("run hpl-m", "hpl-mxp"), ("run hpl --min-g", "--min-gflops"), ("--out a", "a file")],
+)
+def test_bash_completes_words_and_files(
+    line: str, offered: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "a file").touch()
+    assert main(["completion", "bash"]) == 0
+    words = ["mxpeak", *line.split()]
+    ask = (
+        f"\nCOMP_WORDS=({' '.join(words)}); COMP_CWORD={len(words) - 1}; _mxpeak; printf '%s\\n' \"${{COMPREPLY[@]}}\""
+    )
+    done = subprocess.run(["bash"], input=capsys.readouterr().out + ask, text=True, capture_output=True, cwd=tmp_path)
+    assert done.stdout.splitlines() == [offered]
+
+
+def test_fish_offers_sub_verbs_only_where_they_stand(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["completion", "fish"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "complete -c mxpeak -n '__mxpeak_at run' -f -a hpl" in lines
+    assert "complete -c mxpeak -n '__mxpeak_after run hpl' -l min-gflops" in lines

@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 
 from mxpeak.cli import main as cli
+from mxpeak.cli import ranks
 from mxpeak.cli import session as sessions
 from mxpeak.comm import base
+from mxpeak.configs.run import PlaceConfig
 from mxpeak.errors import UsageError
 from mxpeak.options import stall_limits
 from mxpeak.spans import Spans
@@ -247,7 +249,7 @@ def test_a_rank_whose_starter_is_gone_ends_as_by_a_signal(capsys: pytest.Capture
     with sessions.interruptible(session), pytest.raises(sessions.Interrupted) as caught:
         session.let_go(77)
     assert caught.value.code == 143
-    assert "process 77, which started this run, is no more" in capsys.readouterr().err
+    assert "parent process 77 has ended; stopping the run" in capsys.readouterr().err
 
 
 def test_a_run_with_checkpoints_is_granted_one_more_and_then_ends(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -274,3 +276,14 @@ def hit_twice(number: int) -> None:
     os.kill(os.getpid(), number)
     time.sleep(60)
     time.sleep(60)
+
+
+@pytest.mark.parametrize(("code", "said"), [(137, "SIGKILL"), (141, "SIGPIPE"), (254, "signal 126")])
+def test_the_signal_that_ended_a_rank_is_named(
+    code: int, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("mxpeak.runtime.launch.respawn", lambda *_: code)
+    assert ranks._start(2, [], PlaceConfig(), sessions.Session()) == code
+    err = capsys.readouterr().err
+    assert f"ended by {said}" in err
+    assert ("dmesg" in err) == (code != 141)

@@ -20,12 +20,13 @@ examples:
 
 BASH = """\
 _mxpeak() {{
-  local words="${{COMP_WORDS[*]:1:COMP_CWORD-1}}" now="${{COMP_WORDS[COMP_CWORD]}}" known=""
-  case "$words " in
+  local before="${{COMP_WORDS[*]:1:COMP_CWORD-1}}" now="${{COMP_WORDS[COMP_CWORD]}}" known=""
+  case "$before " in
 {cases}
   esac
-  mapfile -t COMPREPLY < <(compgen -W "$known" -- "$now")
-  [ ${{#COMPREPLY[@]}} -gt 0 ] || mapfile -t COMPREPLY < <(compgen -f -- "$now")
+  local IFS=$'\\n'
+  COMPREPLY=($(IFS=' '; compgen -W "$known" -- "$now"))
+  [ ${{#COMPREPLY[@]}} -gt 0 ] || COMPREPLY=($(compgen -f -- "$now"))
 }}
 complete -o filenames -F _mxpeak mxpeak
 """
@@ -36,7 +37,11 @@ autoload -U +X bashcompinit && bashcompinit
 FISH = """\
 function __mxpeak_after
   set -l words (commandline -opc)[2..-1]
-  string match -q -- "$argv*" "$words "
+  string match -q -- "$argv *" "$words "
+end
+function __mxpeak_at
+  set -l words (commandline -opc)[2..-1]
+  test "$words" = "$argv"
 end
 """
 
@@ -82,7 +87,8 @@ def _bash(words: dict[str, list[str]], *, zsh: bool) -> str:
 def _fish(words: dict[str, list[str]]) -> str:
     lines = []
     for way, known in words.items():
+        where = "at" if any(other != way and other.startswith(way) for other in words) else "after"
         for word in known:
             option = f"-l {word[2:]}" if word.startswith("--") else f"-f -a {word}"
-            lines.append(f"complete -c mxpeak -n '__mxpeak_after {way.strip()}' {option}")
+            lines.append(f"complete -c mxpeak -n '__mxpeak_{where} {way.strip()}' {option}")
     return FISH + "\n".join(lines) + "\n"

@@ -33,10 +33,9 @@ def judge(result: Result, config: RunConfig) -> None:
     if config.min_gflops is not None and rate < 1e9 * config.min_gflops:
         said.append(f"{rate_text(rate)} is below --min-gflops {config.min_gflops:g}")
     if config.min_share is not None and (share is None or share < config.min_share):
-        found = "no limit was measured" if share is None else f"{percent(share)} of the limit is"
-        said.append(
-            f"{found}{', so nothing is known of' if share is None else ' below'} --min-share {config.min_share:.0%}"
-        )
+        floor = f"--min-share {config.min_share:.0%}"
+        unknown = f"no limit was measured, so {floor} cannot be checked"
+        said.append(unknown if share is None else f"{percent(share)} of the limit is below {floor}")
     if said and result.status == "valid":
         result.status = "slow"
         result.warnings += [Caution("slow", text) for text in said]

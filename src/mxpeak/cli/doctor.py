@@ -62,7 +62,7 @@ def _parts(ranks: int) -> list[tuple[str, Callable[[], Mapping[str, Any]], str]]
     return [
         ("host", _host_facts, "the /proc and /sys of Linux"),
         ("BLAS", _blas_facts, "pip install --force-reinstall mxpeak"),
-        ("products of 16-bit numbers", _unit_facts, "pip install --force-reinstall mxpeak"),
+        ("16-bit GEMM", _unit_facts, "pip install --force-reinstall mxpeak"),
         ("MPI", _mpi_facts, "pip install 'mxpeak[mpich]'; without it a run has one rank"),
         ("GPU", _gpu_facts, "a driver, and: pip install 'mxpeak[gpu]'; without them a run is on the CPU"),
         ("cores", lambda: _core_facts(ranks), f"fewer --ranks than {ranks}"),

@@ -19,7 +19,7 @@ from mxpeak import __version__
 from mxpeak.bench.registry import BENCHMARKS, import_extensions
 from mxpeak.cli import compare, completion, doctor, peak, plan, resume, run, scan, simulate, slurm, study, tune
 from mxpeak.cli.session import Interrupted, Session, interruptible
-from mxpeak.cli.suggest import of_choice, of_flags
+from mxpeak.cli.suggest import flags_after, of_choice, of_flags
 from mxpeak.errors import ExitCode, MxpeakError, UsageError
 from mxpeak.runtime.leash import holder, on_end
 
@@ -41,7 +41,7 @@ exit codes:
   1      bug
   2      wrong usage, or an impossible configuration
   3      ran, but the validation FAILED; of a scan: some ranks are slow or wrong
-  4      valid, but below --min-gflops or --min-share; of compare: a case became slower
+  4      valid, but below --min-gflops or --min-share; of compare: a case became slower or no longer passes
   5      not enough memory or disk, or no such device
   6      stopped by the guard: --target can no longer be reached, or a rank has stalled (--watchdog)
   128+n  ended by signal n
@@ -103,26 +103,16 @@ def parsed(argv: list[str]) -> argparse.Namespace:
     args, unknown = (top := parser()).parse_known_args(argv[:cut])
     args.whole = top  # the command line as a whole, for who describes it
     if hasattr(args, "flags"):
+        unknown += args.flags
         args.flags = argv[cut + 1 :]  # of another verb, which the job script types
     else:
         unknown += argv[cut + 1 :]
     if unknown:
         words = [word for word in (args.verb, getattr(args, "benchmark", None)) if word]
         verb = " ".join(["mxpeak", *words])
-        meant = of_flags(unknown, _flags(top, words))
+        meant = of_flags(unknown, flags_after(top, words))
         raise UsageError(f"{verb} does not know {_shortened(' '.join(unknown))}{meant}; see {verb} --help")
     return args
-
-
-def _flags(top: argparse.ArgumentParser, words: list[str]) -> list[str]:
-    """The flags of the innermost parser that some words lead to."""
-    parser = top
-    for word in words:
-        found = [
-            a.choices[word] for a in parser._actions if isinstance(a, argparse._SubParsersAction) and word in a.choices
-        ]
-        parser = found[0] if found else parser
-    return list(parser._option_string_actions)
 
 
 def completed(argv: list[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""What a run would do: --dry-run with settings, memory and the time to expect, and --print-dat."""
+"""What a run would do: --dry-run with settings, memory and the expected time, and --print-dat."""
 
 from __future__ import annotations
 
@@ -43,19 +43,19 @@ def _flagged(request: Request, settings: Mapping[str, Setting]) -> dict[str, Set
 
 
 def _time_line(request: Request, seen: Outlook, ranks: int) -> str:
-    """The time to expect of the timed part."""
+    """The expected time of the timed part."""
     from mxpeak.watch.progress import duration
 
     if seen.time_s is not None:
-        return f"time to expect: {duration(seen.time_s)} for the figure, and as much again or more around it"
+        return f"expected time: {duration(seen.time_s)} for the timed part, and at least as much again around it"
     if seen.flops is None or not seen.fits:
         return ""
     orders = seen.settings["n"].value if "n" in seen.settings else ()
     rate = last_rate(request.benchmark.name, ranks, max(orders, default=0))
     if rate is None:
         first = f"mxpeak run {request.benchmark.name} --quick"
-        return f"time to expect: not known before a run of about this size here; type: {first}"
-    return f"time to expect: {duration(seen.flops / rate)} at {rate_text(rate)}, the rate of the last run here"
+        return f"expected time: unknown until a run of about this size here; type: {first}"
+    return f"expected time: {duration(seen.flops / rate)} at {rate_text(rate)}, the rate of the last run here"
 
 
 def print_dat(request: Request, session: Session) -> int:

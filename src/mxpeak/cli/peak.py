@@ -82,5 +82,5 @@ def text_of(body: dict[str, Any]) -> str:
     """The rates, one a line, and their balance."""
     lines = [f"{one['name']:<13} {figure_text(one):>13}" for one in body["rates"]]
     balance = body["balance"]["flops_per_byte"]
-    lines.append(f"{'balance':<13} {three_digits(balance)} flops of {body['rates'][0]['name']} to a byte that is read")
+    lines.append(f"{'balance':<13} {three_digits(balance)} {body['rates'][0]['name']} flops per byte read")
     return "\n".join(lines) + "\n"

@@ -69,8 +69,16 @@ def _start(ranks: int, argv: list[str], config: PlaceConfig, session: Session) -
             raise
         raise UsageError(f"this host takes {ranks} ranks, and {error}; or take one: --ranks 1") from None
     if code > 128 and code - 128 not in ASKED:
-        session.say(
-            f"mxpeak: error: a rank was ended by {signal.Signals(code - 128).name}, and all others with it; "
-            "the system's log may say why (dmesg: a host whose memory is full ends a process by SIGKILL)"
-        )
+        session.say(f"mxpeak: error: a rank was ended by {_ended_by(code - 128)}")
     return code
+
+
+def _ended_by(number: int) -> str:
+    """The signal that ended a rank, and where to look for why."""
+    name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
+    told = (
+        ""
+        if number == signal.SIGPIPE
+        else ("; the system's log may say why (dmesg: a host whose memory is full ends a process by SIGKILL)")
+    )
+    return f"{name}, and all others with it{told}"

@@ -59,9 +59,7 @@ def add_verb(verbs: Any) -> None:
                 "--dat", metavar="FILE", help=f"read settings from an {benchmark.input.name}; flags override it"
             )
             parser.add_argument(
-                "--print-dat",
-                action="store_true",
-                help=f"print the {benchmark.input.name} of these settings, to begin with; run nothing",
+                "--print-dat", action="store_true", help=f"print an {benchmark.input.name} with these settings and exit"
             )
     _add_benchmark(choices, "all", "every benchmark, one scoreboard", "mxpeak run all --quick", RunConfig)
 
@@ -335,8 +333,9 @@ def _overview(name: str, body: dict[str, Any], displays: list[Display], folder: 
     begun = min((r.run.get("start_unix") or 0.0 for r in results), default=0.0)
     ended = max((r.run.get("end_unix") or 0.0 for r in results), default=0.0)
     sizes = ", ".join(["quick sizes"] * shown.request.config.quick + [duration(ended - begun)])
+    lost = [one.request.benchmark.name for one in displays if one.skipped or not one.results]
     return ("" if shown.rows_only else "\n") + scoreboard(
-        results, color=shown.color, page=str(folder.path / PAGE), sizes=sizes
+        results, color=shown.color, page=str(folder.path / PAGE), sizes=sizes, lost=lost
     )
 
 

@@ -46,7 +46,7 @@ def turns(
             continue
         problem = session.on_root(first) if k else None
         if k and problem is None:
-            session.say(f"study: ends here: no valid result on {_ranks(counts[0])} to compare with")
+            session.say(f"study stopped: no valid result on {_ranks(counts[0])}")
             return
         yield from _turn(request, session, counts, problem)
 

@@ -153,7 +153,7 @@ class Session:
 
     def let_go(self, pid: int) -> None:
         """End this rank, for whoever started it has ended; called by another thread than the main one."""
-        self.say(f"mxpeak: process {pid}, which started this run, is no more: the run ends with it")
+        self.say(f"mxpeak: parent process {pid} has ended; stopping the run")
         os.kill(os.getpid(), signal.SIGTERM)
 
     def fail(self, text: str, code: int) -> int:

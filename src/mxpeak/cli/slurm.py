@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import re
 import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mxpeak.bench.registry import BENCHMARKS
-from mxpeak.cli.suggest import of_flags
+from mxpeak.cli.suggest import flags_after, of_flags
 from mxpeak.errors import ExitCode, UsageError
-from mxpeak.options import integer, options
+from mxpeak.options import integer
 
 if TYPE_CHECKING:
     from mxpeak.cli.session import Session
@@ -21,7 +22,7 @@ examples:
   mxpeak slurm hpl-mxp --nodes 128 --ranks-per-node 8 --gpus-per-node 8 --partition gpu
   mxpeak slurm hpg-mxp --nodes 2 --launcher torchrun --gpus-per-node 4 -- --nx 256 --rt 30m
 
-what stands after -- goes to mxpeak run; the script is printed, and never submitted
+arguments after -- are passed to mxpeak run; the script is printed, not submitted
 """
 LAUNCHERS = ("srun", "mpiexec", "torchrun")
 #: What may be run by a job besides benchmarks.
@@ -55,7 +56,7 @@ def add_verb(verbs: Any) -> None:
         "slurm",
         help="print a commented job script for Slurm",
         description="Print a commented job script for Slurm: binding of cores and GPUs, a cache folder on each node, "
-        "and the launcher's line. It is never submitted.",
+        "and the launcher's line. It is not submitted.",
         epilog=EXAMPLES,
         allow_abbrev=False,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -64,12 +65,12 @@ def add_verb(verbs: Any) -> None:
     parser.add_argument("benchmark", choices=names, metavar="BENCHMARK", help=", ".join(names))
     parser.add_argument("--nodes", type=integer(1), default=1, metavar="K", help="nodes (default: 1)")
     parser.add_argument(
-        "--ranks-per-node", type=integer(1, 4096), metavar="R", help="ranks of a node (default: one a GPU, else one)"
+        "--ranks-per-node", type=integer(1, 4096), metavar="R", help="ranks per node (default: one per GPU, else 1)"
     )
     parser.add_argument(
-        "--cpus-per-rank", type=integer(1, 4096), metavar="C", help="cores of a rank (default: its share of the node's)"
+        "--cpus-per-rank", type=integer(1, 4096), metavar="C", help="cores per rank (default: its share of the node)"
     )
-    parser.add_argument("--gpus-per-node", type=integer(1, 64), metavar="G", help="GPUs of a node (default: none)")
+    parser.add_argument("--gpus-per-node", type=integer(1, 64), metavar="G", help="GPUs per node (default: none)")
     parser.add_argument("--time", default="01:00:00", metavar="HH:MM:SS", help="time limit (default: 01:00:00)")
     parser.add_argument("--partition", metavar="NAME", help="partition to run in")
     parser.add_argument("--account", metavar="NAME", help="account to charge")
@@ -80,7 +81,7 @@ def add_verb(verbs: Any) -> None:
         metavar="NAME",
         help="srun, mpiexec or torchrun (default: srun)",
     )
-    parser.add_argument("flags", nargs="*", metavar="-- FLAGS", help="flags of mxpeak run")
+    parser.add_argument("flags", nargs="*", metavar="-- FLAGS", help="arguments of mxpeak run")
     parser.set_defaults(action=slurm)
 
 
@@ -92,7 +93,7 @@ def slurm(args: argparse.Namespace, argv: list[str], session: Session) -> int:
             f"--ranks-per-node {ranks} on --gpus-per-node {args.gpus_per_node}: a GPU serves whole ranks; type "
             f"--ranks-per-node {args.gpus_per_node}"
         )
-    _check(args.benchmark, args.flags)
+    _check(args.whole, args.benchmark, args.flags)
     job = Job(
         args.benchmark, args.nodes, ranks, args.cpus_per_rank, args.gpus_per_node, args.time, args.partition,
         args.account, args.launcher, tuple(args.flags),
@@ -102,19 +103,18 @@ def slurm(args: argparse.Namespace, argv: list[str], session: Session) -> int:
     return ExitCode.VALID
 
 
-def _check(benchmark: str, flags: list[str]) -> None:
+def _check(top: argparse.ArgumentParser, benchmark: str, flags: list[str]) -> None:
     """Stop at a flag that the run would not know: a job in a queue is a slow way to find a misprint."""
-    if benchmark in OTHERS:
-        return
-    from mxpeak.configs.run import OutputConfig
-
-    known = {
-        flag for config in (BENCHMARKS[benchmark].config, OutputConfig) for o in options(config) for flag in o.flags
-    }
-    known |= {"--config", "--dat"}
-    unknown = [word for word in flags if word.startswith("--") and word.split("=")[0] not in known]
+    verb = [benchmark] if benchmark in OTHERS else ["run", benchmark]
+    known = flags_after(top, verb)
+    unknown = [word for word in flags if re.match(r"-[^\d.]", word) and _name(word) not in known]
     if unknown:
-        raise UsageError(f"mxpeak run {benchmark} does not know {' '.join(unknown)}{of_flags(unknown, known)}")
+        raise UsageError(f"mxpeak {' '.join(verb)} does not know {' '.join(unknown)}{of_flags(unknown, known)}")
+
+
+def _name(word: str) -> str:
+    """The flag in a word that may have its value, too: --nb=64, -N1000."""
+    return word.split("=")[0] if word.startswith("--") else word[:2]
 
 
 def script(job: Job) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import difflib
 from collections.abc import Iterable, Sequence
 
@@ -54,6 +55,17 @@ def of_flags(unknown: Sequence[str], known: Iterable[str]) -> str:
         if meant is not None:
             found.append(meant)
     return f"; did you mean {', '.join(dict.fromkeys(found))}?" if found else ""
+
+
+def flags_after(top: argparse.ArgumentParser, words: Iterable[str]) -> list[str]:
+    """The flags of the innermost parser that some words lead to."""
+    parser = top
+    for word in words:
+        found = [
+            a.choices[word] for a in parser._actions if isinstance(a, argparse._SubParsersAction) and word in a.choices
+        ]
+        parser = found[0] if found else parser
+    return list(parser._option_string_actions)
 
 
 def _is_number(word: str) -> bool:

@@ -86,7 +86,7 @@ class LuConfig(GridConfig, ABC):
     checkpoint: str | None = option(
         None,
         "--checkpoint",
-        help="keep the matrix in DIR now and then, so that mxpeak resume DIR can go on",
+        help="write checkpoints to DIR; continue with mxpeak resume DIR",
         metavar="DIR",
         parse=str,
         group="measuring",

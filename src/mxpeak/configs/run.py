@@ -118,7 +118,7 @@ class RunConfig(PlaceConfig):
     min_share: float | None = option(
         None,
         "--min-share",
-        help="exit with code 4 if the best share of the measured limit is below X: 80%% or 0.8",
+        help="exit with code 4 if the best share of the measured limit is below X, e.g. 80%% or 0.8",
         metavar="X",
         parse=share,
         group="measuring",
@@ -145,7 +145,7 @@ class RunConfig(PlaceConfig):
     ranks_list: tuple[int, ...] | None = option(
         None,
         "--ranks-list",
-        help="counts of ranks of --study (default: 1,2,4,... up to all cores, or all ranks that were started)",
+        help="rank counts for --study (default: 1,2,4,... up to all cores, or all ranks that were started)",
         metavar="R,...",
         parse=listed(integer(1)),
         group="measuring",
@@ -261,5 +261,9 @@ class OutputConfig(ShowConfig):
         group="output",
     )
     dry_run: bool = option(
-        False, "--dry-run", help="show configuration, grid and memory; run nothing", parse=boolean, group="output"
+        False,
+        "--dry-run",
+        help="show settings, grid, memory and expected time without running",
+        parse=boolean,
+        group="output",
     )

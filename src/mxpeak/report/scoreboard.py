@@ -25,15 +25,20 @@ OPTIONS = {
 # --- all benchmarks ---------------------------------------------------------------------------------------------
 
 
-def scoreboard(results: Sequence[Result], *, color: bool = False, page: str = "", sizes: str = "") -> str:
-    """One row a result: its rate, its share of what it could be, its check; what keeps it off a list; the page."""
+def scoreboard(
+    results: Sequence[Result], *, color: bool = False, page: str = "", sizes: str = "", lost: Sequence[str] = ()
+) -> str:
+    """One row a result: its rate, its share of what it could be, its check; what keeps it off a list; the page.
+
+    `lost` are the benchmarks that did not come to a result.
+    """
     rates = {r.benchmark: float(r.result.get("rate_flops") or 0.0) for r in results}
     head = f"{'':<10} {'rate':>13}  of what it could be"
     rows = [_row(r, rates) for r in results]
     width = max([len(head) + 2, *(len(row) for row, _, _ in rows)])
     lines = [_machine(results, sizes), f"{head:<{width}}  check"]
     lines += [f"{row:<{width}}  {painted(mark, color)}  {beside}".rstrip() for row, mark, beside in rows]
-    lines.append(_verdict(results))
+    lines.append(_verdict(results, lost))
     lines += [f"{', '.join(names)}: {why}." for why, names in _off_the_lists(results)]
     return "\n".join(lines) + "\n" + (f"Page to share: {page}\n" if page else "")
 
@@ -68,12 +73,14 @@ def _short(model: str) -> str:
     return " ".join(model.split("@")[0].split())
 
 
-def _verdict(results: Sequence[Result]) -> str:
+def _verdict(results: Sequence[Result], lost: Sequence[str]) -> str:
     bad = [r for r in results if r.status != "valid"]
-    if not bad:
+    if not bad and not lost:
         return "All valid."
     named = [f"{r.mark}: {lines_of(r.benchmark).name(r)}" for r in bad]
-    return f"{len(results) - len(bad)} of {len(results)} valid; {'; '.join(named)}."
+    named += [f"no result: {', '.join(lost)}"] if lost else []
+    count = f"{len(results) - len(bad)} of {len(results)}" if bad else str(len(results))
+    return f"{count} valid; {'; '.join(named)}."
 
 
 def _off_the_lists(results: Iterable[Result]) -> list[tuple[str, list[str]]]:

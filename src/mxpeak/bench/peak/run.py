@@ -4,7 +4,7 @@ GEMM     C -= A B on every rank at once, m = n = 4096 (on a GPU 16384), k = 512;
          device multiplies itself
 read     every rank at once reads a matrix that no cache holds
 triad    y += a x on every rank at once: 24 bytes an entry
-balance  flops of DGEMM to a byte that is read
+balance  DGEMM flops per byte read
 """
 
 from __future__ import annotations
