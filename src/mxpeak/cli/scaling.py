@@ -15,7 +15,7 @@ from mxpeak.errors import UsageError
 
 if TYPE_CHECKING:
     from mxpeak.cli.session import Session
-    from mxpeak.comm.base import Communicator, meet_asleep
+    from mxpeak.comm.base import Communicator
 
 
 def parts(request: Request, session: Session) -> list[Request]:
@@ -55,6 +55,7 @@ def _turn(
     request: Request, session: Session, counts: Sequence[int], problem: Mapping[str, Any] | None
 ) -> Iterator[tuple[Request, Communicator]]:
     from mxpeak.bench import scaling
+    from mxpeak.comm.base import meet_asleep
 
     world, ranks = session.comm, request.of_ranks
     assert world is not None
