@@ -457,7 +457,7 @@ def test_cases_that_do_not_fit_are_counted_and_said(bench: Bench, capsys: pytest
         (["run", "hpl", "--threshold", "nan"], "--threshold: 'nan' is not a finite number"),
         (
             ["run", "hpl", "--thresh", "3"],
-            "does not know --thresh 3; did you mean --threshold?; see mxpeak run hpl --help",
+            "does not know --thresh 3; did you mean --threshold? See mxpeak run hpl --help",
         ),
         (["run", "hpl", "--grid", "2x2"], "grid 2x2 needs 2*2 = 4 ranks, but there is 1; start 4 ranks"),
         (["run", "hpl", "--dat", "none.dat"], "cannot read --dat none.dat: No such file or directory"),

@@ -48,6 +48,11 @@ exit codes:
 """
 
 
+def _with_help(message: str, verb: str) -> str:
+    """What is wrong, and where the flags are listed."""
+    return f"{message} See {verb} --help" if message.endswith("?") else f"{message}; see {verb} --help"
+
+
 def _shortened(text: str) -> str:
     return text if len(text) <= 1000 else f"{text[:1000]}…"
 
@@ -57,7 +62,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise, instead of printing on every rank."""
-        raise UsageError(f"{_shortened(message)}; see {self.prog} --help")
+        raise UsageError(_with_help(_shortened(message), self.prog))
 
     def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
         """Let our own words through: argparse has its own for every ValueError."""
@@ -111,7 +116,7 @@ def parsed(argv: list[str]) -> argparse.Namespace:
         words = [word for word in (args.verb, getattr(args, "benchmark", None)) if word]
         verb = " ".join(["mxpeak", *words])
         meant = of_flags(unknown, flags_after(top, words))
-        raise UsageError(f"{verb} does not know {_shortened(' '.join(unknown))}{meant}; see {verb} --help")
+        raise UsageError(_with_help(f"{verb} does not know {_shortened(' '.join(unknown))}{meant}", verb))
     return args
 
 
