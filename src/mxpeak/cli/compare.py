@@ -216,12 +216,9 @@ def _when(one: Mapping[str, Any]) -> str:
 
 
 def _show(body: Mapping[str, Any], text: str, target: str | None) -> None:
-    from mxpeak.cli.output import check_file, write_new
+    from mxpeak.cli.output import write_json
 
-    if target == "-":
-        print(to_json(body), end="")
-        return
     if target is not None:
-        check_file(Path(target))
-        write_new(Path(target), to_json(body))
-    print(text, end="")
+        write_json(body, target)
+    if target != "-":
+        print(text, end="")

@@ -6,12 +6,11 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mxpeak.errors import ExitCode, MxpeakError, ResourceError
 from mxpeak.options import integer
-from mxpeak.records import three_digits, to_json
+from mxpeak.records import three_digits
 
 if TYPE_CHECKING:
     from mxpeak.cli.session import Session
@@ -51,7 +50,9 @@ def doctor(args: argparse.Namespace, argv: list[str], session: Session) -> int:
             _print(title, sections[title])
     verdict = _verdict(sections)
     if args.json is not None:
-        _write({"schema": "mxpeak.doctor/1", "verdict": verdict, "sections": sections}, args.json)
+        from mxpeak.cli.output import write_json
+
+        write_json({"schema": "mxpeak.doctor/1", "verdict": verdict, "sections": sections}, args.json)
     if args.json != "-":
         print(f"\n{verdict['text']}")
     return ExitCode.VALID if verdict["cpu"] else ExitCode.RESOURCE
@@ -100,16 +101,6 @@ def _verdict(sections: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         "text": text if cpu else f"a run on the CPU is NOT possible yet: {'; '.join(to_do)}",
         "to_do": to_do,
     }
-
-
-def _write(body: Mapping[str, Any], target: str) -> None:
-    from mxpeak.cli.output import check_file, write_new
-
-    if target == "-":
-        print(to_json(body), end="")
-        return
-    check_file(Path(target))
-    write_new(Path(target), to_json(body))
 
 
 def _shown(name: str, value: Any) -> str:

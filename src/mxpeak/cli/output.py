@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 import secrets
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from mxpeak.errors import UsageError
+from mxpeak.records import to_json
 
 
 def new_folder(out: str | None, benchmark: str, names: Sequence[str]) -> Folder:
@@ -83,6 +84,15 @@ def _try_to_write(folder: Path) -> None:
     probe = folder / f".mxpeak-{os.getpid()}-{secrets.token_hex(3)}"
     probe.touch(exist_ok=False)
     probe.unlink()
+
+
+def write_json(body: Mapping[str, Any], target: str) -> None:
+    """Print it as JSON where the target is `-`; else write a new file, which must not be there yet."""
+    if target == "-":
+        print(to_json(body), end="")
+        return
+    check_file(Path(target))
+    write_new(Path(target), to_json(body))
 
 
 def write_new(path: Path, text: str) -> None:

@@ -183,7 +183,6 @@ class Mpi:
     def split(self, color: int | None, key: int) -> Communicator | None:
         """MPI_Comm_split; those with no color get no group."""
         _posts.flush()
-        _posts.flush()
         part = self._comm.Split(MPI.UNDEFINED if color is None else color, key)
         return None if part == MPI.COMM_NULL else Mpi(part, self.transport)
 
