@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from mxpeak import __version__
 from mxpeak.comm.base import Communicator
@@ -21,11 +21,11 @@ from mxpeak.kernels.contract import Kernels
 from mxpeak.options import as_text, options, seconds
 from mxpeak.records import Caution, Result, read_json, three_digits
 from mxpeak.runtime.checkpoint import RUN, SCHEMA, Checkpoint, Part, Writer, checkpoints, load, trouble
+from mxpeak.runtime.nodes import by_root
 from mxpeak.solvers.blocks import DiagonalBlocks
 from mxpeak.solvers.keeping import Notes
 from mxpeak.spans import Spans
 
-T = TypeVar("T")
 #: How often in a run all ranks ask whether a checkpoint is due.
 LOOKS = 100
 
@@ -168,22 +168,8 @@ def opened(config: LuConfig, case: LuCase, comm: Communicator, benchmark: str) -
     folder = Path(config.checkpoint)
     if config.resumed:
         return _found(folder, config, comm)
-    name = _by_root(comm, lambda: _write_run(folder, config, case, comm.size, benchmark))
+    name = by_root(comm, lambda: _write_run(folder, config, case, comm.size, benchmark))
     return Run(folder, name, seconds(config.every), None, [])
-
-
-def _by_root(comm: Communicator, action: Callable[[], T]) -> T:
-    """What rank 0 finds, told to everybody; its error is everybody's.  Collective."""
-    answer: T | UsageError | None = None
-    if comm.rank == 0:
-        try:
-            answer = action()
-        except UsageError as error:
-            answer = error
-    answer = comm.bcast_object(answer)
-    if isinstance(answer, UsageError):
-        raise answer
-    return answer
 
 
 def _write_run(folder: Path, config: LuConfig, case: LuCase, ranks: int, benchmark: str) -> str:
@@ -222,8 +208,8 @@ def read_run(folder: Path) -> dict[str, Any]:
 
 def _found(folder: Path, config: LuConfig, comm: Communicator) -> Run:
     """The latest checkpoint whose parts are all there and whole; all ranks look through them together."""
-    name = _by_root(comm, lambda: str(read_run(folder)["run"]))
-    found, wrong = _by_root(comm, lambda: checkpoints(folder, name))
+    name = by_root(comm, lambda: str(read_run(folder)["run"]))
+    found, wrong = by_root(comm, lambda: checkpoints(folder, name))
     wrong = [text for text in wrong if "nothing has been kept" not in text]
     for one in found:
         mine = [text for path, part in one.parts[comm.rank :: comm.size] if (text := trouble(path, part))]

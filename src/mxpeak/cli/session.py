@@ -14,7 +14,7 @@ from time import sleep
 from types import FrameType
 from typing import TYPE_CHECKING, TypeVar
 
-from mxpeak.errors import ExitCode, MxpeakError
+from mxpeak.errors import ExitCode
 
 if TYPE_CHECKING:
     from mxpeak.comm.base import Communicator
@@ -114,17 +114,10 @@ class Session:
 
     def on_root(self, action: Callable[[], T]) -> T:
         """What `action` gives on rank 0, told to everybody; its error becomes everybody's.  Collective."""
+        from mxpeak.runtime.nodes import by_root
+
         assert self.comm is not None
-        answer: T | MxpeakError | None = None
-        if self.comm.rank == 0:
-            try:
-                answer = action()
-            except MxpeakError as error:
-                answer = error
-        answer = self.comm.bcast_object(answer)
-        if isinstance(answer, MxpeakError):
-            raise answer
-        return answer
+        return by_root(self.comm, action)
 
     def end(self, code: int) -> int:
         """End all ranks with `code`; the others cannot be told, because nobody knows where they are."""

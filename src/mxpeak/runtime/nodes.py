@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from array import array
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 from zlib import crc32
@@ -62,6 +63,20 @@ def alike(comm: Communicator, text: str) -> Communicator:
     likely.free()
     assert group is not None
     return group
+
+
+def by_root(comm: Communicator, action: Callable[[], T]) -> T:
+    """What `action` gives on rank 0, told to everybody; its error becomes everybody's.  Collective over comm."""
+    answer: T | MxpeakError | None = None
+    if comm.rank == 0:
+        try:
+            answer = action()
+        except MxpeakError as error:
+            answer = error
+    answer = comm.bcast_object(answer)
+    if isinstance(answer, MxpeakError):
+        raise answer
+    return answer
 
 
 def raise_first(comm: Communicator, mistake: MxpeakError | None) -> None:
