@@ -135,6 +135,7 @@ def test_only_listed_variables_are_recorded_and_never_secrets():
         "MXPEAK_NB": "192",
         "HOME": "/x",
         "AWS_SECRET_ACCESS_KEY": "s",
+        "MXPEAK_STARTED_BY": "login1:4711",
         "MXPEAK_TOKEN": "s",
         "OMPI_MCA_auth_secret": "s",
         "NOT_OMP_X": "1",

@@ -158,3 +158,25 @@ def test_kernels_are_compiled_into_the_cache_and_not_into_the_package(tmp_path: 
     subprocess.run(command, env=environ, check=True)
     assert sorted(package.rglob("*.nb*")) == before
     assert list(tmp_path.rglob("rows.permute_rows-*.nbi"))
+
+
+@pytest.mark.parametrize(
+    ("word", "status", "expected"),
+    [
+        ("3", 9, 3),  # a rank ended all with 3, and mpiexec tells of the SIGKILL by which it ended the others
+        ("143", 9, 143),
+        ("1", 0, 1),  # ... or of nothing
+        ("", 9, 137),  # killed ranks leave no word
+        ("", 3, 3),
+    ],
+)
+def test_ranks_end_with_the_code_of_the_rank_that_ended_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, word: str, status: int, expected: int
+) -> None:
+    mpiexec = tmp_path / "mpiexec"
+    leave = f"from mxpeak.runtime.launch import leave_word; leave_word({word})" if word else ""
+    mpiexec.write_text(f"#!{sys.executable}\nimport sys\n{leave}\nsys.exit({status})\n")
+    mpiexec.chmod(0o755)
+    monkeypatch.setattr("mxpeak.runtime.launch._mpiexec", lambda: str(mpiexec))
+    monkeypatch.setattr("mxpeak.runtime.launch._has", lambda package: True)
+    assert respawn(2, [], "mpi") == expected

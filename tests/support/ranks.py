@@ -34,6 +34,8 @@ LOOK_S = 0.02
 ROOT = Path(__file__).parents[2]
 MPIEXEC = Path(sysconfig.get_path("scripts")) / "mpiexec"
 PYTHON = [sys.executable, "-m", "mxpeak"]
+#: What mpiexec ends with where a rank ends all with 1: MPICH's may tell of the SIGKILL by which it ended the others.
+ENDED_BY_A_RANK = (1, 9)
 #: With a number of ranks after it, torchrun runs what Python would run.
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
 

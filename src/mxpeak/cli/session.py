@@ -124,6 +124,9 @@ class Session:
         sys.stdout.flush()
         sys.stderr.flush()
         if self.comm is not None and self.comm.size > 1:
+            from mxpeak.runtime.launch import leave_word
+
+            leave_word(code)
             self.comm.abort(code)
         return code
 

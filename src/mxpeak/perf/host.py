@@ -27,6 +27,8 @@ ALLOWED_VARIABLES = (
 )  # fmt: skip
 #: Names that are never recorded, even where the list above allows them: a result file is meant to be shared.
 SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|COOKIE|_KEY$|_AUTH", re.IGNORECASE)
+#: What a run's processes tell each other by: it is another each time, and changes no result.
+OWN = ("MXPEAK_STARTED_BY", "MXPEAK_LAST_WORD")
 
 #: cgroup v1 writes a page-rounded 2^63 for "no limit"; nothing real comes near it.
 NO_LIMIT = 2**60
@@ -75,7 +77,7 @@ def environment(allow: Sequence[str] = ALLOWED_VARIABLES, environ: Mapping[str, 
     return {
         name: environ[name]
         for name in sorted(environ)
-        if any(fnmatchcase(name, pattern) for pattern in allow) and not SECRET.search(name)
+        if any(fnmatchcase(name, pattern) for pattern in allow) and name not in OWN and not SECRET.search(name)
     }
 
 

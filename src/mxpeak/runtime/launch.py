@@ -11,7 +11,9 @@ import sys
 import sysconfig
 import warnings
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 from mxpeak.comm.base import Communicator
@@ -39,7 +41,8 @@ LOCAL_RANKS = {
     "srun": "SLURM_LOCALID",
 }
 
-
+#: The file in which the rank that ends all leaves its exit code: launchers do not always pass it on.
+LAST_WORD = "MXPEAK_LAST_WORD"
 #: How several ranks of each communicator are started.
 COMMANDS = {"mpi": "mpiexec -n {ranks} mxpeak ...", "torch": "torchrun --nproc-per-node {ranks} -m mxpeak ..."}
 
@@ -98,9 +101,23 @@ def respawn(ranks: int, argv: list[str], comm: str = "auto") -> int:
 def _mpi_ranks(ranks: int, argv: list[str]) -> int:
     if not _has("mpi4py"):
         raise UsageError(f"--ranks {ranks} needs MPI for Python; type: pip install 'mxpeak[mpich]'")
-    code = _code_of([_mpiexec(), "-n", str(ranks), sys.executable, "-m", "mxpeak", *argv])
-    # MPICH's mpiexec ends with the bare number of the signal that ended a rank.
+    with TemporaryFile() as word:
+        command = [_mpiexec(), "-n", str(ranks), sys.executable, "-m", "mxpeak", *argv]
+        code = _code_of(command, {LAST_WORD: f"/proc/{os.getpid()}/fd/{word.fileno()}"})
+        said = word.read().split()
+    # MPICH's mpiexec ends with the bare number of the signal that ended a rank, be it the one by which it ended those
+    # that another rank had asked it to end.
+    if said and code < 128:
+        return int(said[0])
     return 128 + code if max(ExitCode) < code < signal.NSIG else code
+
+
+def leave_word(code: int) -> None:
+    """Tell whoever started these ranks with what code this one ends them all."""
+    path = os.environ.get(LAST_WORD)
+    if path:
+        with suppress(OSError), open(path, "a") as word:  # /proc, which other systems have not, or of another host
+            word.write(f"{code}\n")
 
 
 def spawn(ranks: int, argv: list[str], comm: str = "auto") -> int:
@@ -116,10 +133,10 @@ def can_start_ranks() -> bool:
         return False
 
 
-def _code_of(command: list[str]) -> int:
+def _code_of(command: list[str], more: Mapping[str, str] | None = None) -> int:
     """Run a command to its end, and return its exit code; a signal that ends us ends it first."""
     # In a group of its own, so that a Ctrl-C comes here alone: mpiexec, told twice, would fall over itself.
-    child = subprocess.Popen(command, start_new_session=True, env=leashed())
+    child = subprocess.Popen(command, start_new_session=True, env={**leashed(), **(more or {})})
     told: list[int] = []
 
     def forward(number: int, frame: object) -> None:
