@@ -204,11 +204,13 @@ def document(results: Sequence[Result], *, several: bool = False) -> dict[str, A
     return {**alone, "schema": SCHEMA_RESULTS, "results": found}
 
 
-def results_of(body: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def results_of(body: Any) -> list[Mapping[str, Any]]:
     """The results in the content of a result file, also in one of an older version: there one stood alone.
 
-    A section that is null is taken as empty.  A ValueError if they are no list of results, or a section is no object.
+    A section that is null is taken as empty.  A ValueError if the content is not that of a result file.
     """
+    if not isinstance(body, Mapping) or not str(body.get("schema", "")).startswith("mxpeak.result"):
+        raise ValueError("its schema is not that of a result file")
     found = body.get("results", [body])
     if not isinstance(found, list) or not all(isinstance(one, Mapping) for one in found):
         raise ValueError("its results are no list of them")

@@ -20,6 +20,7 @@ from mxpeak.errors import Outcome
 from mxpeak.kernels.contract import Kernels
 from mxpeak.kernels.host.kernels import HostKernels
 from mxpeak.kernels.reference.kernels import ReferenceKernels
+from mxpeak.layout.block_cyclic import BlockCyclic
 from mxpeak.layout.generators import generator
 from mxpeak.layout.grid import ProcessGrid
 from mxpeak.precision import precision as format_of
@@ -27,7 +28,7 @@ from mxpeak.solvers import krylov
 from mxpeak.solvers.difficulty import condition_estimate, unpreconditioned_factor, unpreconditioned_steps
 from mxpeak.solvers.lu import MixedLuOptions, factorize, storage
 from mxpeak.solvers.mxp_system import MxpSystem
-from mxpeak.solvers.proof import Proof, prove
+from mxpeak.solvers.proof import PROBES, SIGMAS, Proof, prove
 from mxpeak.solvers.refine import backward_error, refine
 from mxpeak.solvers.scaling import balance
 from mxpeak.spans import Spans
@@ -311,6 +312,28 @@ def nan_in_the_factors(A: Any, kernels: Any) -> None:
 def test_the_proof_finds_spoilt_factors(low: str, shape: tuple[int, int], spoil: Edit) -> None:
     with np.errstate(all="ignore"):
         assert not solve(127, 16, shape, low, spoil_after=spoil).proof.passed
+
+
+def test_the_proof_allows_what_rounding_explains_and_no_more() -> None:
+    """The bound against its formula, with the roundings and spacings of the formats as figures."""
+    n, nb, u_32, u_64 = 61, 8, 2.0**-24, 2.0**-53
+    formats = {"fp16": (2.0**-11, 2.0**-24), "bf16": (2.0**-8, 2.0**-133), "fp32": (0.0, 0.0)}
+    for (low, (u, q)), name in product(formats.items(), ("sqrt-n", "fasi-higham")):
+        found = solve(n, nb, (2, 2), low, name)
+        L, U = np.tril(found.LU, -1), np.triu(found.LU)
+        t = (U**2).sum(axis=1)
+        if name == "fasi-higham":  # equal entries err alike
+            s, roundings = (abs(L) @ np.sqrt(t)) ** 2, (nb**2 + (n / nb) ** 2) / 3
+        else:
+            s, roundings = L**2 @ t, nb / 6 + n / (3 * nb)
+        variance = u**2 / 3 * s + q**2 / 12 * t.sum() + (u_32**2 * roundings + u_64**2 * n) * (s + t)
+        norms = []
+        for k in range(PROBES):
+            v = np.zeros(n)
+            ReferenceKernels().signs(v, BlockCyclic(n, nb, 0, 1), 77 + k)
+            norms.append(np.linalg.norm(found.A @ v))
+        expected = SIGMAS * np.sqrt(variance.sum()) / max(norms)
+        assert found.proof.bound == pytest.approx(expected, rel=1e-5), (low, name)  # A here is rounded to fp32
 
 
 @pytest.mark.parametrize("low", ["fp64", "fp32", "tf32", "bf16", "fp16", "fp8"])

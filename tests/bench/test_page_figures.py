@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from mxpeak.records import SCHEMA_RESULTS
 from mxpeak.report.chart import nice
 from mxpeak.report.html import html_report
 from mxpeak.report.steps import rate_figure, steps_figure
@@ -95,6 +96,6 @@ def test_axes_have_a_handful_of_round_ticks(high: float) -> None:
 
 def test_a_page_of_many_results_stays_small() -> None:
     one = {"benchmark": "hpl", "status": "valid", "telemetry": {"steps": steps(index=[1, 2, 3, 3])}}
-    assert html_report({"results": [one]}).count("<title>step") == 7
+    assert html_report({"schema": SCHEMA_RESULTS, "results": [one]}).count("<title>step") == 7
     many = {**one, "telemetry": {"steps": {"index": [*range(1, 200)], "elapsed_s": [*range(1, 200)], "phases": {}}}}
-    assert html_report({"results": [many] * 100}).count("<title>step") == 100 * 10
+    assert html_report({"schema": SCHEMA_RESULTS, "results": [many] * 100}).count("<title>step") == 100 * 10

@@ -221,5 +221,6 @@ def _found(folder: Path, config: LuConfig, comm: Communicator) -> Run:
             return run
         wrong += [text for part in texts for text in part]
     raise UsageError(
-        f"{folder} holds no whole checkpoint: {'; '.join(wrong) or 'nothing has been kept'}; run again from the start"
+        f"{folder} holds no whole checkpoint: {'; '.join(wrong) or 'nothing has been kept'}; "
+        "run again from the start, and give --checkpoint another folder"
     )

@@ -182,13 +182,9 @@ def results_in(path: Path) -> list[Mapping[str, Any]]:
         text = path.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}") from None
-    try:
-        body = read_json(text)
-    except ValueError:
-        body = None
-    if isinstance(body, dict) and str(body.get("schema", "")).startswith("mxpeak.result"):
+    if text.lstrip().startswith("{"):
         try:
-            return results_of(body)
+            return results_of(read_json(text))
         except ValueError as error:
             raise UsageError(f"{path} is no result of a run: {error}") from None
     if logged := results_of_log(text):
