@@ -174,7 +174,7 @@ def test_ranks_end_with_the_code_of_the_rank_that_ended_them(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, word: str, status: int, expected: int
 ) -> None:
     mpiexec = tmp_path / "mpiexec"
-    leave = f"from mxpeak.runtime.launch import leave_word; leave_word({word})" if word else ""
+    leave = f"from mxpeak.runtime.leash import leave_word; leave_word({word})" if word else ""
     mpiexec.write_text(f"#!{sys.executable}\nimport sys\n{leave}\nsys.exit({status})\n")
     mpiexec.chmod(0o755)
     monkeypatch.setattr("mxpeak.runtime.launch._mpiexec", lambda: str(mpiexec))

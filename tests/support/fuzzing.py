@@ -14,8 +14,9 @@ from mxpeak.bench.hpl.input import read_dat as read_hpl
 from mxpeak.bench.hpl_mxp.input import read_dat as read_mxp
 from mxpeak.bench.matrix_market import read_matrix
 from mxpeak.cli.baseline import forecasts
+from mxpeak.cli.config_file import read_toml
 from mxpeak.cli.main import parsed
-from mxpeak.cli.request import read_toml, requests
+from mxpeak.cli.request import requests
 from mxpeak.configs.lu import LuCase
 from mxpeak.errors import UsageError
 from mxpeak.perf.machines import find_machine

@@ -7,11 +7,10 @@ import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mxpeak.bench.registry import BENCHMARKS
-from mxpeak.cli.past import OUT, read_results, result_files
+from mxpeak.cli.past import KEPT, OUT, read_results, result_files, results_in, run_file
 from mxpeak.errors import ExitCode, UsageError
 from mxpeak.options import integer, share
 from mxpeak.records import SCHEMA_RESULTS, to_json
@@ -40,8 +39,6 @@ BASELINE = """\
 example:
   mxpeak baseline set last
 """
-#: The runs that `mxpeak baseline set` keeps.
-KEPT = OUT / "baseline.json"
 JSON_HELP = "write it as JSON to FILE; - writes only that"
 
 
@@ -97,7 +94,7 @@ def compare(args: argparse.Namespace, argv: list[str], session: Session) -> int:
     """Set two runs side by side; all ranks end with the same code, and one speaks."""
     from mxpeak.report.compare import alone, body_of, compared, differences, pairs, text_of
 
-    paths = [found(name) for name in (args.before, args.after)]
+    paths = [run_file(name) for name in (args.before, args.after)]
     before, after = (results_in(path) for path in paths)
     same = list(pairs(before, after))
     if not same:
@@ -137,7 +134,7 @@ def history(args: argparse.Namespace, argv: list[str], session: Session) -> int:
 
 def baseline(args: argparse.Namespace, argv: list[str], session: Session) -> int:
     """Keep a run under the name `baseline`; the one that was kept before is replaced."""
-    path = found(args.result)
+    path = run_file(args.result)
     valid = [one for one in results_in(path) if one.get("status") in ("valid", "slow")]
     if not valid:
         raise UsageError(f"{path} holds no valid result; give another RESULT")
@@ -153,43 +150,6 @@ def baseline(args: argparse.Namespace, argv: list[str], session: Session) -> int
         raise UsageError(f"cannot write {KEPT}: {error.strerror}") from None
     print(f"{KEPT}: {_cases(valid)} of {path}")
     return ExitCode.VALID
-
-
-# --- runs by name -----------------------------------------------------------------------------------------------
-
-
-def found(name: str) -> Path:
-    """The file that a run's name stands for."""
-    if name in ("last", "previous"):
-        files, place = result_files(), ("last", "previous").index(name)
-        if len(files) <= place:
-            raise UsageError(f"{name}: {OUT}/ holds {len(files)} runs; name a folder or a file")
-        return files[place]
-    if name == "baseline":
-        if not KEPT.exists():
-            raise UsageError("baseline: none has been set; type: mxpeak baseline set RESULT")
-        return KEPT
-    path = Path(name) if Path(name).exists() or not (OUT / name).exists() else OUT / name
-    return path / "result.json" if path.is_dir() else path
-
-
-def results_in(path: Path) -> list[Mapping[str, Any]]:
-    """The results of a result file, or of another program's report."""
-    from mxpeak.records import read_json, results_of
-    from mxpeak.report.logs import results_of_log
-
-    try:
-        text = path.read_text(encoding="utf-8", errors="replace")
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}") from None
-    if text.lstrip().startswith("{"):
-        try:
-            return results_of(read_json(text))
-        except ValueError as error:
-            raise UsageError(f"{path} is no result of a run: {error}") from None
-    if logged := results_of_log(text):
-        return list(logged)
-    raise UsageError(f"{path} is neither a result file nor a report of HPL, HPCG or HPG-MxP; give a run's folder")
 
 
 def _cases(results: Sequence[Mapping[str, Any]]) -> str:

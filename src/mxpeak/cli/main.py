@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 from mxpeak import __version__
 from mxpeak.bench.registry import BENCHMARKS, import_extensions
-from mxpeak.cli import compare, completion, doctor, peak, plan, resume, run, scan, simulate, slurm, study, tune
+from mxpeak.cli import compare, completion, doctor, peak, plan, report, resume, run, scan, simulate, slurm, study, tune
 from mxpeak.cli.session import Interrupted, Session, interruptible
 from mxpeak.cli.suggest import flags_after, of_choice, of_flags
 from mxpeak.errors import ExitCode, MxpeakError, UsageError
@@ -138,6 +138,7 @@ VERBS: tuple[Callable[[argparse._SubParsersAction[Parser]], None], ...] = (
     tune.add_verb,
     scan.add_verb,
     study.add_verb,
+    report.add_verb,
     compare.add_verb,
     compare.add_history,
     compare.add_baseline,

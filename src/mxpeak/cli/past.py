@@ -1,4 +1,4 @@
-"""Runs that are past: the results that lie in mxpeak-out/, the newest first, and what they tell of the next."""
+"""Runs that are past: found by name, read, and what they tell of the next; those in mxpeak-out/ the newest first."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from mxpeak.errors import UsageError
 from mxpeak.records import read_json, results_of
 
 #: The folder that takes results where --out names no other.
 OUT = Path("mxpeak-out")
+#: The runs that `mxpeak baseline set` keeps.
+KEPT = OUT / "baseline.json"
 
 
 def result_files() -> list[Path]:
@@ -31,6 +34,39 @@ def past_results() -> Iterator[tuple[Path, Mapping[str, Any]]]:
     for path in result_files():
         for one in read_results(path):
             yield path, one
+
+
+def run_file(name: str) -> Path:
+    """The file that a run's name stands for."""
+    if name in ("last", "previous"):
+        files, place = result_files(), ("last", "previous").index(name)
+        if len(files) <= place:
+            raise UsageError(f"{name}: {OUT}/ holds {len(files)} runs; name a folder or a file")
+        return files[place]
+    if name == "baseline":
+        if not KEPT.exists():
+            raise UsageError("baseline: none has been set; type: mxpeak baseline set RESULT")
+        return KEPT
+    path = Path(name) if Path(name).exists() or not (OUT / name).exists() else OUT / name
+    return path / "result.json" if path.is_dir() else path
+
+
+def results_in(path: Path) -> list[Mapping[str, Any]]:
+    """The results of a result file, or of another program's report."""
+    from mxpeak.report.logs import results_of_log
+
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}") from None
+    if text.lstrip().startswith("{"):
+        try:
+            return results_of(read_json(text))
+        except ValueError as error:
+            raise UsageError(f"{path} is no result of a run: {error}") from None
+    if logged := results_of_log(text):
+        return list(logged)
+    raise UsageError(f"{path} is neither a result file nor a report of HPL, HPCG or HPG-MxP; give a run's folder")
 
 
 def last_rate(benchmark: str, ranks: int, n: int = 0) -> float | None:

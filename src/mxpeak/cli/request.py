@@ -11,6 +11,7 @@ from typing import Any
 
 from mxpeak.bench.registry import BENCHMARKS, Benchmark, InputFile, load
 from mxpeak.bench.scan.config import ScanConfig, ScanOutput
+from mxpeak.cli.config_file import read_config, read_text, values_for
 from mxpeak.configs.run import OutputConfig, RunConfig
 from mxpeak.errors import UsageError
 from mxpeak.options import Option, Setting, options, resolve
@@ -82,7 +83,7 @@ def requests(args: argparse.Namespace, environ: Mapping[str, str]) -> list[Reque
     config_file = args.config or environ.get("MXPEAK_CONFIG")
     form = BENCHMARKS[names[0]].input if len(names) == 1 else None
     dat_file = getattr(args, "dat", None) or (environ.get("MXPEAK_DAT") if form else None)
-    file = read_toml(config_file) if config_file else {}
+    file = read_config(config_file, names) if config_file else {}
     dat = _read_dat(form, dat_file) if form and dat_file else None
     made = [_request(BENCHMARKS[name], vars(args), environ, file, dat) for name in names]
     if len(names) > 1 and made[0].config.study is not None:
@@ -175,37 +176,9 @@ def _without_flops(request: Request) -> Request:
     return replace(request, config=replace(request.config, min_gflops=None), settings=settings)
 
 
-def values_for(name: str, file: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys that stand alone in a TOML file, and over them those of the table with this name."""
-    alone = {key: value for key, value in file.items() if not isinstance(value, dict)}
-    return {key.replace("-", "_"): value for key, value in {**alone, **file.get(name, {})}.items()}
-
-
-def read_toml(path: str) -> dict[str, Any]:
-    """A --config file, whose tables are those of benchmarks and of `scan`."""
-    import tomllib
-
-    try:
-        found = tomllib.loads(_read(path, "--config"))
-    except (ValueError, RecursionError) as error:  # besides what is no TOML: thousands of digits, or of brackets
-        raise UsageError(f"--config {path} is not TOML: {error}") from None
-    for name, value in found.items():
-        if isinstance(value, dict) and name not in (*BENCHMARKS, "scan"):
-            tables = ", ".join([*BENCHMARKS, "scan"])
-            raise UsageError(f"--config {path}: unknown table [{name}]; the tables are {tables}")
-    return found
-
-
 def _read_dat(form: InputFile, path: str) -> dict[str, Any]:
-    found: dict[str, Any] = load(form.reader)(_read(path, "--dat"), path)
+    found: dict[str, Any] = load(form.reader)(read_text(path, "--dat"), path)
     return found
-
-
-def _read(path: str, flag: str) -> str:
-    try:
-        return Path(path).read_text(encoding="utf-8", errors="replace")
-    except OSError as error:
-        raise UsageError(f"cannot read {flag} {path}: {error.strerror}") from None
 
 
 def _check_streams(output: OutputConfig) -> None:

@@ -76,7 +76,10 @@ def _add_benchmark(choices: Any, name: str, summary: str, example: str, config: 
     add_options(parser, config)
     add_options(parser, OutputConfig)
     parser.add_argument(
-        "--config", metavar="FILE", help="read settings from a TOML file; flags and variables override it"
+        "--config",
+        metavar="FILE",
+        help="read settings from a TOML file, or from a run's result.json, to repeat it; flags and variables override "
+        "it",
     )
     parser.set_defaults(action=run)
     return parser

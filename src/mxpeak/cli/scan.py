@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mxpeak.bench.scan.config import ScanConfig, ScanOutput
+from mxpeak.cli.config_file import read_toml, values_for
 from mxpeak.cli.ranks import on_ranks
-from mxpeak.cli.request import add_options, check_variables, read_toml, values_for
+from mxpeak.cli.request import add_options, check_variables
 from mxpeak.configs.run import PlaceConfig
 from mxpeak.errors import ExitCode
 from mxpeak.options import Setting, options, resolve

@@ -15,6 +15,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, TypeVar
 
 from mxpeak.errors import ExitCode
+from mxpeak.runtime.leash import leave_word
 
 if TYPE_CHECKING:
     from mxpeak.comm.base import Communicator
@@ -124,8 +125,6 @@ class Session:
         sys.stdout.flush()
         sys.stderr.flush()
         if self.comm is not None and self.comm.size > 1:
-            from mxpeak.runtime.launch import leave_word
-
             leave_word(code)
             self.comm.abort(code)
         return code

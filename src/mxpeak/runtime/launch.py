@@ -11,7 +11,6 @@ import sys
 import sysconfig
 import warnings
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
@@ -19,7 +18,7 @@ from typing import Any
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.solo import Solo
 from mxpeak.errors import ExitCode, UsageError
-from mxpeak.runtime.leash import leashed
+from mxpeak.runtime.leash import LAST_WORD, leashed
 
 TORCHRUN = "torchrun"
 
@@ -41,8 +40,6 @@ LOCAL_RANKS = {
     "srun": "SLURM_LOCALID",
 }
 
-#: The file in which the rank that ends all leaves its exit code: launchers do not always pass it on.
-LAST_WORD = "MXPEAK_LAST_WORD"
 #: How several ranks of each communicator are started.
 COMMANDS = {"mpi": "mpiexec -n {ranks} mxpeak ...", "torch": "torchrun --nproc-per-node {ranks} -m mxpeak ..."}
 
@@ -110,14 +107,6 @@ def _mpi_ranks(ranks: int, argv: list[str]) -> int:
     if said and code < 128:
         return int(said[0])
     return 128 + code if max(ExitCode) < code < signal.NSIG else code
-
-
-def leave_word(code: int) -> None:
-    """Tell whoever started these ranks with what code this one ends them all."""
-    path = os.environ.get(LAST_WORD)
-    if path:
-        with suppress(OSError), open(path, "a") as word:  # /proc, which other systems have not, or of another host
-            word.write(f"{code}\n")
 
 
 def spawn(ranks: int, argv: list[str], comm: str = "auto") -> int:

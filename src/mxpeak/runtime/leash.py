@@ -15,6 +15,8 @@ from time import sleep
 
 #: HOST:PID of the process that this one shall not outlive.
 VARIABLE = "MXPEAK_STARTED_BY"
+#: The file in which the rank that ends all leaves its exit code: launchers do not always pass it on.
+LAST_WORD = "MXPEAK_LAST_WORD"
 #: How often a system is asked that cannot tell when a process has ended.
 LOOK_S = 1.0
 
@@ -30,6 +32,14 @@ def holder(environ: Mapping[str, str] = os.environ) -> int | None:
     if host == os.uname().nodename and pid.isdecimal():
         return int(pid)
     return os.getppid() if "TORCHELASTIC_RUN_ID" in environ else None
+
+
+def leave_word(code: int) -> None:
+    """Tell who started these ranks with what code this one ends them all."""
+    path = os.environ.get(LAST_WORD)
+    if path:
+        with suppress(OSError), open(path, "a") as word:  # /proc, which other systems have not, or of another host
+            word.write(f"{code}\n")
 
 
 def on_end(pid: int, ended: Callable[[], None]) -> None:

@@ -1,0 +1,74 @@
+"""What --config reads: a TOML file of settings, or the result of a run that is to be repeated."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mxpeak.bench.registry import BENCHMARKS
+from mxpeak.errors import UsageError
+from mxpeak.options import ORIGINS
+from mxpeak.records import read_json, results_of
+
+#: Settings that name files of the run that is repeated.
+ELSEWHERE = ("trace", "checkpoint", "every")
+
+
+def values_for(name: str, file: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys that stand alone in a TOML file, and over them those of the table with this name."""
+    alone = {key: value for key, value in file.items() if not isinstance(value, dict)}
+    return {key.replace("-", "_"): value for key, value in {**alone, **file.get(name, {})}.items()}
+
+
+def read_config(path: str, names: Sequence[str]) -> dict[str, Any]:
+    """A --config file: TOML, or the result of a run that is to be repeated."""
+    text = read_text(path, "--config")
+    if not text.lstrip().startswith("{"):
+        return read_toml(path)
+    try:
+        results = results_of(read_json(text))
+        found = {str(one["benchmark"]): _settings_said(one) for one in reversed(results)}
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
+        raise UsageError(f"--config {path} is neither TOML nor the result of a run: {error}") from None
+    if not set(names) & set(found):
+        raise UsageError(f"--config {path} is of {', '.join(found)}; type: mxpeak run {next(iter(found), 'BENCHMARK')}")
+    return found
+
+
+def _settings_said(result: Mapping[str, Any]) -> dict[str, Any]:
+    """What a run was told, and what tune had stored for it; what it chose by itself it chooses again."""
+    said = {name: one["value"] for name, one in result["config"].items() if one["origin"] in ORIGINS[1:]}
+    benchmark = BENCHMARKS.get(result["benchmark"])
+    if benchmark is not None:  # what only HPL.dat can say has no flag, and most files say what is the default anyway
+        mute = {f.name: f.default for f in dataclasses.fields(benchmark.config) if "flags" not in f.metadata}
+        said = {name: value for name, value in said.items() if name not in mute or value != mute[name]}
+    for name in ("grid", "node_grid"):
+        if said.get(name) is not None:
+            pairs = said[name] if isinstance(said[name][0], list) else [said[name]]
+            said[name] = [f"{P}x{Q}" for P, Q in pairs]
+    return {name: value for name, value in said.items() if value is not None and name not in ELSEWHERE}
+
+
+def read_toml(path: str) -> dict[str, Any]:
+    """A --config file, whose tables are those of benchmarks and of `scan`."""
+    import tomllib
+
+    try:
+        found = tomllib.loads(read_text(path, "--config"))
+    except (ValueError, RecursionError) as error:  # besides what is no TOML: thousands of digits, or of brackets
+        raise UsageError(f"--config {path} is not TOML: {error}") from None
+    for name, value in found.items():
+        if isinstance(value, dict) and name not in (*BENCHMARKS, "scan"):
+            tables = ", ".join([*BENCHMARKS, "scan"])
+            raise UsageError(f"--config {path}: unknown table [{name}]; the tables are {tables}")
+    return found
+
+
+def read_text(path: str, flag: str) -> str:
+    """The text of the file that a flag names."""
+    try:
+        return Path(path).read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise UsageError(f"cannot read {flag} {path}: {error.strerror}") from None

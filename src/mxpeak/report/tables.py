@@ -1,0 +1,66 @@
+"""Results of several runs as one table: Markdown for people, CSV for programs."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mxpeak.records import Result, figure_text, three_digits
+from mxpeak.report.lines import case_text, lines_of
+
+Body = Mapping[str, Any]
+
+#: Where the figures of a CSV file stand in a result.
+FIGURES = {
+    "start": ("run", "start"),
+    "n": ("problem", "n"),
+    "nb": ("problem", "nb"),
+    "P": ("problem", "P"),
+    "Q": ("problem", "Q"),
+    "nx": ("problem", "nx"),
+    "ny": ("problem", "ny"),
+    "nz": ("problem", "nz"),
+    "precision": ("problem", "precision"),
+    "ranks": ("launch", "ranks"),
+    "rate_flops": ("result", "rate_flops"),
+    "rate_bytes": ("result", "rate_bytes"),
+    "time_s": ("result", "time_s"),
+    "fraction_of_limit": ("result", "fraction_of_limit"),
+    "residual": ("validation", "residual"),
+    "threshold": ("validation", "threshold"),
+    "hostname": ("machine", "hostname"),
+    "cpu_model": ("machine", "cpu_model"),
+    "mxpeak": ("software", "mxpeak"),
+}
+
+
+def markdown(results: Sequence[tuple[str, Body]]) -> str:
+    """A table of results, each with the name of its run."""
+    rows = [["benchmark", "case", "rate", "of limit", "residual", "status", "run"], ["---"] * 7]
+    for where, body in results:
+        result = Result.from_dict({"benchmark": "", "status": "", **body})
+        share, residual = result.result.get("fraction_of_limit"), result.validation.get("residual")
+        rows.append([
+            lines_of(result.benchmark).name(result),
+            case_text(result),
+            figure_text(result.result),
+            "" if share is None else f"{three_digits(100 * share)} %",
+            "" if residual is None else three_digits(residual),
+            result.mark,
+            where,
+        ])  # fmt: skip
+    escaped = [[cell.replace("|", "\\|") for cell in row] for row in rows]
+    return "".join(f"| {' | '.join(row)} |\n" for row in escaped)
+
+
+def comma_separated(results: Sequence[tuple[str, Body]]) -> str:
+    """A line a result, with all digits: flop/s, bytes/s, seconds, shares; empty where a run does not say."""
+    file = io.StringIO()
+    lines = csv.writer(file, lineterminator="\n")
+    lines.writerow(["run", "benchmark", "status", *FIGURES])
+    for where, body in results:
+        figures = ((body.get(section) or {}).get(name) for section, name in FIGURES.values())
+        lines.writerow([where, body.get("benchmark"), body.get("status"), *figures])
+    return file.getvalue()

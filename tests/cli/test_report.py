@@ -1,0 +1,139 @@
+"""mxpeak report FILE…, and run --config result.json: what becomes of results that are there."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mxpeak.cli.main import main
+from mxpeak.cli.past import results_in
+from mxpeak.cli.request import requests
+from mxpeak.errors import UsageError
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+
+
+def run(rate: float, n: int = 1000, **more: Any) -> Any:
+    """One result of HPL at so many GFLOP/s."""
+    body = {
+        "benchmark": "hpl",
+        "status": "valid",
+        "run": {"start": "2026-11-23T11:04:22Z"},
+        "problem": {"n": n, "nb": 64, "P": 1, "Q": 2},
+        "result": {"rate_flops": 1e9 * rate, "time_s": 1.5, "fraction_of_limit": 0.5},
+        "validation": {"residual": 0.0125, "threshold": 16.0},
+        "machine": {"cpu_model": "A|B", "hostname": "one"},
+        "launch": {"ranks": 2},
+        "config": {
+            "n": {"value": [n], "origin": "flag"},
+            "nb": {"value": [64, 96], "origin": "variable"},
+            "grid": {"value": [[1, 2], [2, 1]], "origin": "file"},
+            "node_grid": {"value": [1, 2], "origin": "flag"},
+            "kernels": {"value": "host", "origin": "auto"},
+            "seed": {"value": 100, "origin": "default"},
+            "trace": {"value": "trace.json", "origin": "flag"},
+        },
+    }
+    return {**body, **more}
+
+
+@pytest.fixture(autouse=True)
+def two_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder, result in (("first", run(100)), ("second", run(110.5, 2000, status="invalid"))):
+        Path(folder).mkdir()
+        Path(folder, "result.json").write_text(json.dumps({"schema": "mxpeak.results/1", "results": [result]}))
+
+
+def test_several_runs_come_on_one_page(capsys: pytest.CaptureFixture[str]) -> None:
+    log = GOLDEN / "checked.txt"  # a report of another program
+    assert main(["report", "first", "second/result.json", str(log), "--out", "both.html"]) == 0
+    assert "both.html: 3 runs" in capsys.readouterr().out
+    page = Path("both.html").read_text()
+    assert page.startswith("<!DOCTYPE html>")
+    assert page.count("<h2>hpl") == 2 + len(results_in(log))
+    assert "N=2000" in page
+    assert main(["report", "first", "--out", "both.html"]) == 2, "no file is replaced"
+    assert Path("both.html").read_text() == page
+
+
+def test_a_table_for_people(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", "first", "second", "--format", "markdown"]) == 0
+    head, line, *rows = capsys.readouterr().out.splitlines()
+    assert head == "| benchmark | case | rate | of limit | residual | status | run |"
+    assert set(line) == set("| -")
+    assert [row.split(" | ")[2:] for row in rows] == [
+        ["100 GFLOP/s", "50.0 %", "0.0125", "PASSED", "first |"],
+        ["110 GFLOP/s", "50.0 %", "0.0125", "FAILED", "second |"],
+    ]
+
+
+def test_a_table_for_programs() -> None:
+    assert main(["report", "first", "second", "--format", "csv", "--out", "both.csv"]) == 0
+    with open("both.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["run"], row["status"], float(row["rate_flops"]), int(row["n"])) for row in rows] == [
+        ("first", "valid", 100e9, 1000),
+        ("second", "invalid", 110.5e9, 2000),
+    ]
+    assert {row["cpu_model"] for row in rows} == {"A|B"}
+    assert {row["rate_bytes"] for row in rows} == {""}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["third"], "cannot read third"),
+        (["last"], "last: mxpeak-out/ holds 0 runs"),
+        (["first", "--format", "xml"], "xml"),
+        (["first", "--out", "nowhere/page.html"], "cannot write nowhere/page.html"),
+    ],
+)
+def test_what_cannot_be_read_or_written_is_a_mistake(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
+) -> None:
+    assert main(["report", *arguments]) == 2
+    assert said in capsys.readouterr().err
+    assert not Path("report.html").exists()
+
+
+def repeated(benchmark: str = "hpl", **flags: str) -> Any:
+    """The request that the first run's result file makes."""
+    return requests(argparse.Namespace(benchmark=benchmark, config="first/result.json", **flags), {})
+
+
+def test_a_run_is_repeated_with_what_was_said() -> None:
+    (one,) = repeated(depth="0")
+    config = one.config
+    assert (config.n, config.nb, config.grid, config.depth) == ((1000,), (64, 96), ((1, 2), (2, 1)), (0,))
+    assert config.node_grid == (1, 2)
+    assert config.trace is None, "a file of the run that is repeated"
+    origins = {name: one.settings[name].origin for name in ("n", "nb", "depth", "kernels", "seed")}
+    assert origins == {"n": "file", "nb": "file", "depth": "flag", "kernels": "default", "seed": "default"}
+
+
+def test_only_a_run_of_the_benchmark_is_repeated() -> None:
+    with pytest.raises(UsageError, match=r"is of hpl; type: mxpeak run hpl"):
+        repeated("hpcg")
+    Path("first/result.json").write_text(json.dumps({"schema": "mxpeak.results/1", "results": [{"benchmark": "hpl"}]}))
+    with pytest.raises(UsageError, match=r"neither TOML nor the result of a run"):
+        repeated()
+
+
+def test_what_only_a_dat_file_can_say_must_be_the_default() -> None:
+    said = {"alignment": {"value": 8, "origin": "HPL.dat"}, "n": {"value": [500], "origin": "HPL.dat"}}
+    for alignment, fits in ((8, True), (4, False)):
+        said["alignment"]["value"] = alignment
+        Path("first/result.json").write_text(
+            json.dumps({"schema": "mxpeak.results/1", "results": [run(1, config=said)]})
+        )
+        if fits:
+            assert repeated()[0].config.n == (500,)
+        else:
+            with pytest.raises(UsageError, match="alignment"):
+                repeated()
