@@ -85,15 +85,27 @@ def _scoreboard(results: Sequence[Mapping[str, Any]]) -> str:
         "<tr><th>benchmark</th><th>case</th><th>rate</th><th>share of limit</th><th>time</th><th>validation</th>"
         "<th>rules</th></tr>"
     )
+    runs = [_of_run(r) for r in results]
+    if len(set(runs)) == 1:
+        runs = [""] * len(runs)
+    else:
+        head = head.replace("</tr>", "<th>run</th></tr>")
+        runs = [f"<td>{_text(run)}</td>" for run in runs]
     rows = [
         f"<tr><td>{_text(r.get('benchmark'))}</td><td>{_text(_size(r))}</td>"
         f'<td class="number">{_text(figure_text(_part(r, "result")))}</td>'
         f'<td class="number">{_share(r)}</td>'
         f'<td class="number">{three_digits(_part(r, "result").get("time_s"))} s</td><td>{_mark(r)}</td>'
-        f"<td>{_text(rules_text(_read(r)))}</td></tr>"
-        for r in results
+        f"<td>{_text(rules_text(_read(r)))}</td>{run}</tr>"
+        for r, run in zip(results, runs)
     ]
     return f"<table>{head}{''.join(rows)}</table>"
+
+
+def _of_run(result: Mapping[str, Any]) -> str:
+    """When and where a run began; nothing where it does not say."""
+    said = (_part(result, "run").get("start"), _part(result, "machine").get("hostname"))
+    return " ".join(str(word) for word in said if word)
 
 
 def _study(study: Mapping[str, Any]) -> str:
