@@ -304,7 +304,7 @@ def test_values_out_of_range_of_a_16_bit_format_are_scaled_into_it() -> None:
 
 
 def test_what_overflows_a_format_even_so_is_kept_in_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mxpeak.library.sparse.solver.equilibration", lambda A: Scaling())
+    monkeypatch.setattr("mxpeak.library.sparse.solver.equilibration", lambda A, everybody: Scaling())
     A, b = poisson(9, 9) * 1e5, vector(81)
     x, info = mx.gmres(A, b, precision="fp16")
     assert info.values == "fp32"

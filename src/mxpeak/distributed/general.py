@@ -101,15 +101,21 @@ def _part(whole: Any, starts: list[int], firsts: list[int], rank: int) -> Block:
 
 def localised(kernels: SparseKernels, comm: Communicator, block: Block) -> tuple[Rows, list[Partner]]:
     """The rows in local columns and the halo's, with a locally symmetric pattern; whom to talk to.  Collective."""
+    columns, halo = numbered(block)
+    rows = kernels.rows_of(block.indptr, columns, block.data, block.n, halo.size)
+    if not kernels.is_symmetric_pattern(rows):  # without one, colours and the order of sweeps would be wrong
+        rows = kernels.with_symmetric_pattern(rows)
+    return rows, partners(comm, block.starts, halo)
+
+
+def numbered(block: Block) -> tuple[Array, Array]:
+    """The columns as this rank counts them: n own ones, then its halo; and which columns of the whole that is."""
     first, n = block.first, block.n
     outside = (block.columns < first) | (block.columns >= first + n)
     halo = np.unique(block.columns[outside])
     columns = block.columns - first
     columns[outside] = n + np.searchsorted(halo, block.columns[outside])
-    rows = kernels.rows_of(block.indptr, columns, block.data, n, halo.size)
-    if not kernels.is_symmetric_pattern(rows):  # without one, colours and the order of sweeps would be wrong
-        rows = kernels.with_symmetric_pattern(rows)
-    return rows, partners(comm, block.starts, halo)
+    return columns, halo
 
 
 def partners(comm: Communicator, starts: Sequence[int], halo: Array) -> list[Partner]:

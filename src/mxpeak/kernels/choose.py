@@ -115,9 +115,12 @@ def dense(device: Any) -> DenseKernels:
     return TorchDense(device)
 
 
-def sparse(device: Any, threads: int) -> SparseKernels:
-    """The sparse kernels of a `kernels.torch.device.Device`, or of the host (None) on threads that callers share."""
-    host = _host_sparse(threads)
+def sparse(device: Any, threads: int, *, own: bool = False) -> SparseKernels:
+    """The sparse kernels of a `kernels.torch.device.Device`, or of the host (None) on threads that callers share.
+
+    own     on threads of the caller's own: for callers that compute at the same time
+    """
+    host = _host_sparse.__wrapped__(threads) if own else _host_sparse(threads)
     if device is None:
         return host
     from mxpeak.kernels.torch.sparse import TorchSparse

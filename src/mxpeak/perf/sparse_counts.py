@@ -191,7 +191,7 @@ class Stored:
 
     def part(self, values: int) -> int:
         """The bytes of `values` of its entries with their share of the indices."""
-        return values * self.value_bytes + self.index_bytes * values // self.values
+        return values * self.value_bytes + self.index_bytes * values // max(self.values, 1)
 
 
 def product_bytes(A: Stored) -> int:

@@ -8,6 +8,7 @@ from functools import cache
 from numbers import Integral
 from typing import Any
 
+from mxpeak.comm.base import Communicator
 from mxpeak.comm.solo import Solo
 from mxpeak.errors import UsageError
 from mxpeak.perf.host import allowed_cores, one_core_each
@@ -16,6 +17,9 @@ from mxpeak.runtime.compile import compile_in_turn
 #: One call at a time: the kernels' threads work in step, and a sum has one slot for each of them.  A call that a user's
 #: function starts comes in the same thread, between two kernels.
 TURN = threading.RLock()
+
+#: The calling process.
+ALONE: Communicator = Solo()
 
 _ready: set[tuple[object, ...]] = set()
 
@@ -40,11 +44,11 @@ def _cores() -> int:
     return max(1, len(one_core_each()))
 
 
-def compile_once(what: str, key: tuple[object, ...], use: Callable[[], Any]) -> None:
-    """Use kernels on something tiny at the first call with this key, so that they are compiled.
+def compile_once(what: str, key: tuple[object, ...], use: Callable[[], Any], comm: Communicator = ALONE) -> None:
+    """Use kernels on something tiny at the first call with this key on one of the ranks, so that they are compiled.
 
-    Says so on stderr if that takes more than a second.
+    Says so on stderr if that takes more than a second.  Collective over comm.
     """
-    if key not in _ready:
+    if not comm.agree(key in _ready):
         _ready.add(key)
-        compile_in_turn(Solo(), what, use)
+        compile_in_turn(comm, what, use)

@@ -8,23 +8,8 @@ from weakref import WeakKeyDictionary
 
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.grid import Grid, make_grid
-from mxpeak.comm.solo import Solo
 from mxpeak.errors import UsageError
 from mxpeak.layout.grid import ProcessGrid
-
-
-def communicator(comm: Any) -> Communicator:
-    """Our own view of a communicator of mpi4py, made once."""
-    if comm is None:
-        return Solo()
-    if hasattr(comm, "Get_rank"):
-        from mxpeak.comm.mpi import of_user
-
-        return of_user(comm)
-    if not hasattr(comm, "agree"):
-        raise UsageError(f"comm = {comm!r} is not a communicator; give one of mpi4py, such as MPI.COMM_WORLD")
-    return comm  # type: ignore[no-any-return]
-
 
 _grids: WeakKeyDictionary[Any, dict[ProcessGrid, Grid]] = WeakKeyDictionary()
 

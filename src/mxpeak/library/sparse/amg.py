@@ -23,7 +23,7 @@ from mxpeak.distributed.sparse import SparseMatrix, vector_type, zeros
 from mxpeak.kernels.contract.sparse import Order, SparseKernels, Vector
 from mxpeak.kernels.host.blas import one_thread
 from mxpeak.library.inputs import Array
-from mxpeak.library.sparse.choosing import narrowest
+from mxpeak.library.sparse.formats import narrowest
 from mxpeak.library.sparse.inputs import Csr, rows_of_entries
 from mxpeak.library.sparse.preconditioners import Multigrid, Workshop, one_group
 from mxpeak.library.sparse.scaling import Scaling, largest_exponent

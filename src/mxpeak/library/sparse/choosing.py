@@ -1,34 +1,31 @@
-"""What `auto` and `mixed` mean for a matrix: the preconditioner and the formats, each with its reason."""
+"""What `auto` means for a matrix: the preconditioner, with its reason."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
 from mxpeak.distributed.stencil import weights
 from mxpeak.errors import UsageError
-from mxpeak.kernels.contract.sparse import Rows, SparseKernels
+from mxpeak.kernels.contract.sparse import SparseKernels
 from mxpeak.layout.stencil import Box, times
 from mxpeak.library.inputs import Array
+from mxpeak.library.sparse.everybody import ALONE, Everybody
 from mxpeak.library.sparse.factors import width
 from mxpeak.library.sparse.inputs import Csr
-from mxpeak.precision import PRECISIONS
 from mxpeak.runtime.calls import compile_once
 
-PRECISION_NAMES = ("mixed", "fp64", "fp32", "bf16", "fp16")
 PRECONDITIONERS = ("auto", "stencil", "amg", "lu", "gs", "sgs", "jacobi", "none")
+#: Those of rows that several ranks share.
+OVER_RANKS = ("gs", "sgs", "jacobi", "none")
 #: Those that divide by the diagonal.
 DIVIDING = ("stencil", "amg", "gs", "sgs", "jacobi")
-#: Formats that `mixed` tries for one that holds every value exactly; bf16 before fp16, since it widens by a shift.
-NARROW = ("bf16", "fp16", "fp32")
 #: What is said where kernels are compiled.
 FIRST_USE = "mxpeak.gmres, first use of"
-#: Entries that are looked at first: where they do not fit a format, the others need not be.
-SAMPLE = 4096
 #: Algebraic multigrid is for matrices whose entries beside the diagonal have the other sign, by at least this share.
 M_LIKE = 0.8
 #: The diagonal outweighs the rest of every row by so much that sweeps need few steps.
@@ -55,24 +52,8 @@ class Choice:
     stencil: tuple[float, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Formats:
-    """The formats of the inner matrix's values and vectors; exact: no value was rounded."""
-
-    values: str
-    vectors: str
-    exact: bool
-    note: str = ""
-
-    @property
-    def gain(self) -> float:
-        """The factor by which one cycle can reduce the residual before rounding ends it, and steps are wasted."""
-        u = PRECISIONS[self.vectors].u if self.exact else max(PRECISIONS[self.values].u, PRECISIONS[self.vectors].u)
-        return 16 * u
-
-
-def preconditioner(kernels: SparseKernels, A: Csr, asked: Any) -> Choice:
-    """The preconditioner that was asked for, if this matrix allows it; auto: the first that suits it."""
+def preconditioner(kernels: SparseKernels, A: Csr, asked: Any, everybody: Everybody = ALONE) -> Choice:
+    """The preconditioner that was asked for, if this matrix allows it; auto: the first that suits it.  Collective."""
     if callable(asked):
         return Choice("user", "as asked", asked)
     if not isinstance(asked, str) or asked not in PRECONDITIONERS:
@@ -82,23 +63,46 @@ def preconditioner(kernels: SparseKernels, A: Csr, asked: Any) -> Choice:
             f"preconditioner={shown} is unknown; choose one of {', '.join(PRECONDITIONERS)}, or pass a function "
             f"that returns M^-1 r for a vector r{solve}"
         )
+    if not everybody.alone:
+        return _over_ranks(A, asked, everybody)
     zeros = np.flatnonzero(A.diagonal() == 0)
     if zeros.size and asked == "auto":
         if kernels.device is None and narrow(A):
             return Choice("lu", f"{zeros.size} diagonal entries are zero, and the graph of A is narrow")
         return Choice("none", f"{zeros.size} diagonal entries are zero, by which the others divide")
     if zeros.size and asked in DIVIDING:
-        raise UsageError(
-            f"A[{zeros[0]}, {zeros[0]}] is zero, one of {zeros.size} such diagonal entries, by which preconditioner="
-            f'"{asked}" divides; type preconditioner="lu" or "none", pass a function of your own such as '
-            "scipy.sparse.linalg.spilu(A).solve, or move other entries to the diagonal "
-            "(scipy.sparse.csgraph.maximum_bipartite_matching)"
-        )
+        _refuse_zeros(zeros, asked, 'type preconditioner="lu" or "none"')
     if asked in ("auto", "stencil"):
         found = _stencil(kernels, A)
         if found is not None or asked == "stencil":
             return found or _no_stencil()
     return _automatic(kernels, A) if asked == "auto" else _asked(asked)
+
+
+def _refuse_zeros(zeros: Array, asked: str, instead: str) -> NoReturn:
+    raise UsageError(
+        f"A[{zeros[0]}, {zeros[0]}] is zero, one of {zeros.size} such diagonal entries, by which preconditioner="
+        f'"{asked}" divides; {instead}, pass a function of your own such as scipy.sparse.linalg.spilu(A).solve, or '
+        "move other entries to the diagonal (scipy.sparse.csgraph.maximum_bipartite_matching)"
+    )
+
+
+def _over_ranks(A: Csr, asked: str, everybody: Everybody) -> Choice:
+    """The same for the rows of several ranks: sweeps stay within each rank's own unknowns."""
+    if asked not in ("auto", *OVER_RANKS):
+        raise UsageError(
+            f'preconditioner="{asked}" is for one process, and {everybody.comm.size} ranks share A; choose one of '
+            f"auto, {', '.join(OVER_RANKS)}, or pass a function that returns this rank's part of M^-1 r"
+        )
+    zeros = np.flatnonzero(A.diagonal() == 0) + everybody.first
+    count = int(everybody.sum(zeros.size))
+    if asked == "auto":
+        if count:
+            return Choice("none", f"{count} diagonal entries are zero, by which the others divide")
+        return Choice("sgs", "sweeps within the rows of each rank")
+    if count and asked in DIVIDING:
+        everybody.alike(lambda: _refuse_zeros(zeros, asked, 'type preconditioner="none"') if zeros.size else None)
+    return Choice(asked, "as asked")
 
 
 def _asked(name: str) -> Choice:
@@ -236,41 +240,3 @@ def _stencil(kernels: SparseKernels, A: Csr) -> Choice | None:
     if not all(np.array_equal(a, b) for a, b in same):
         return None
     return Choice("stencil", f"A is the 27-point matrix of a {times(box.shape)} box", box=box, stencil=tuple(stencil))
-
-
-# --- formats ---------------------------------------------------------------------------------------------------------
-
-
-def formats(kernels: SparseKernels, rows: Rows, precision: str) -> Formats:
-    """The formats that a precision means for these values; what overflows a format is kept in fp32."""
-    if precision == "fp64":
-        return Formats("fp64", "fp64", True)
-    if precision == "mixed":
-        exact = narrowest(kernels, rows)
-        return Formats(exact or "fp32", "fp32", bool(exact))
-    worst = kernels.rounding(rows, precision)
-    if worst == float("inf"):
-        largest = float(np.abs(rows.data).max())
-        note = f"{precision} ends at {PRECISIONS[precision].largest:g}, values at {largest:.3g}: they are kept in fp32"
-        return Formats("fp32", "fp32", rounding(kernels, rows, "fp32") == 0, note)
-    return Formats(precision, "fp32", worst == 0)
-
-
-def narrowest(kernels: SparseKernels, rows: Rows) -> str:
-    """The first format that holds every value exactly; empty if none does but fp64."""
-    return next((name for name in NARROW if rounding(kernels, rows, name) == 0), "")
-
-
-def rounding(kernels: SparseKernels, rows: Rows, name: str) -> float:
-    """The largest relative error of a value in this format, or a lower bound other than zero of it."""
-    step = max(1, rows.data.size // SAMPLE)
-    few: Array = np.ascontiguousarray(rows.data[::step])
-    return kernels.rounding(Rows(rows.n, rows.halo, rows.indptr, rows.indices, few), name) or kernels.rounding(
-        rows, name
-    )
-
-
-def out_of_range(kernels: SparseKernels, rows: Rows, precision: str) -> bool:
-    """Whether values in a 16-bit format would be off by more than its roundoff: too large for it, or too small."""
-    narrow = precision in ("bf16", "fp16")
-    return narrow and kernels.rounding(rows, precision) > PRECISIONS[precision].u

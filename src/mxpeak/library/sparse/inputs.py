@@ -1,4 +1,7 @@
-"""Systems that can be solved: A square and sparse, b with as many rows, all finite and real."""
+"""Systems that can be solved: A square and sparse, b with as many rows, all finite and real.
+
+Of ranks that share a system, each hands over some rows of A, and the same rows of b.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from mxpeak.errors import UsageError
 from mxpeak.kernels.contract import SparseKernels
 from mxpeak.library.inputs import Array, Input, check_finite, is_tensor, read, sparse_on_host
 from mxpeak.library.outcomes import SingularMatrixError
+from mxpeak.library.sparse.everybody import ALONE, Everybody
 
 #: A scipy.sparse.csr_array of fp64.
 Csr = Any
@@ -22,12 +26,19 @@ MOST_ROWS = 2**31 - 1024
 
 def matrix(values: Any) -> Csr:
     """A by rows in fp64, columns ascending, none twice; it shares memory with A wherever A is so already."""
+    A = rows(values, square=True)
+    check_entries(A)
+    return A
+
+
+def rows(values: Any, *, square: bool = False) -> Csr:
+    """Rows of A in that form: all of them, or a rank's."""
     if not (sparse.issparse(values) or is_tensor(values)):
         raise UsageError(
             f"A is {type(values).__name__}, not a sparse matrix of SciPy; type scipy.sparse.csr_array(A), "
             "or mxpeak.solve(A, b) for a dense one"
         )
-    _check_shape(values)
+    _check_shape(values, square)
     _check_type(values.dtype, "A")
     try:
         A = sparse_on_host(values).astype(np.float64, copy=False).tocsr()
@@ -43,16 +54,17 @@ def matrix(values: Any) -> Csr:
         np.require(part, requirements=["C", "A", "W"]) for part in (A.data, A.indices, A.indptr)
     )
     _check_finite(A)
-    _check_entries(A)
     return A
 
 
-def _check_shape(A: Any) -> None:
-    if len(A.shape) != 2 or A.shape[0] != A.shape[1]:
+def _check_shape(A: Any, square: bool) -> None:
+    if not square and len(A.shape) != 2:
+        raise UsageError(f"A has shape {tuple(A.shape)}; give this rank's rows of A, m of them, as (m, n)")
+    if square and (len(A.shape) != 2 or A.shape[0] != A.shape[1]):
         raise UsageError(
             f"A has shape {tuple(A.shape)}; gmres takes square matrices (for least squares: scipy.sparse.linalg.lsqr)"
         )
-    if A.shape[0] == 0:
+    if square and A.shape[0] == 0:
         raise UsageError("A is empty, of shape (0, 0): there is nothing to solve")
     if A.shape[0] > MOST_ROWS:
         raise UsageError(f"A has {A.shape[0]} rows, more than the {MOST_ROWS} that 32-bit columns can tell apart")
@@ -92,21 +104,26 @@ def _check_finite(A: Csr) -> None:
     raise UsageError(f"A[{i}, {j}] is {A.data[k]}: {A.nnz - int(finite.sum())} of {A.nnz} entries of A are not finite")
 
 
-def _check_entries(A: Csr) -> None:
-    """Stop where a row or a column has nothing but zeros; none has if the diagonal is full."""
-    if A.diagonal().all():
+def check_entries(A: Csr, everybody: Everybody = ALONE) -> None:
+    """Stop where a row or a column has nothing but zeros; none has if the diagonal is full.  Collective."""
+    if everybody.all(A.diagonal().all()):
         return
-    there = A.data != 0
+    n, there = A.shape[0], A.data != 0
     columns = np.zeros(A.shape[1], bool)
     columns[A.indices[there]] = True
+    columns = everybody.gathered(columns, np.logical_or)[:n]
     counts = np.concatenate([[0], np.cumsum(there)])
     rows = counts[A.indptr[1:]] > counts[A.indptr[:-1]]
-    for name, full in (("row", rows), ("column", columns)):
-        if not full.all():
-            raise SingularMatrixError(
-                f"A is singular: {name} {int(np.argmin(full))} has no entry other than zero, as have "
-                f"{full.size - int(full.sum())} of {full.size} {name}s; check how A was built"
-            )
+
+    def check() -> None:
+        for name, full in (("row", rows), ("column", columns)):
+            if not full.all():
+                raise SingularMatrixError(
+                    f"A is singular: {name} {everybody.first + int(np.argmin(full))} has no entry other than zero, as "
+                    f"have {n - int(full.sum())} of {n} {name}s; check how A was built"
+                )
+
+    everybody.alike(check)
 
 
 def row_of(A: Csr, k: int) -> int:
@@ -136,16 +153,17 @@ def rows_of_entries(A: Csr) -> Array:
     return np.repeat(np.arange(A.shape[0], dtype=A.indices.dtype), np.diff(A.indptr))
 
 
-def vectors(values: Any, name: str, n: int) -> Input:
-    """One vector as (n,), or k of them as (n, k)."""
+def vectors(values: Any, name: str, n: int, *, part: bool = False) -> Input:
+    """One vector as (n,), or k of them as (n, k); `part`: a rank's rows of them, maybe none."""
     X = read(values, name)
     if X.dtype.kind == "c":
         _check_type(X.array.dtype, name)
     if len(X.shape) not in (1, 2):
         raise UsageError(f"{name} has shape {X.shape}; give one vector as (n,), k of them as (n, k)")
     if X.shape[0] != n:
-        raise UsageError(f"A is {n}x{n}, but {name} has shape {X.shape}: it needs {n} rows")
-    if prod(X.shape) == 0:
+        here = f"this rank has {n} rows of A" if part else f"A is {n}x{n}"
+        raise UsageError(f"{here}, but {name} has shape {X.shape}: it needs {n} rows")
+    if prod(X.shape[part:]) == 0:
         raise UsageError(f"{name} is empty, of shape {X.shape}: there is nothing to solve")
     return X
 
@@ -157,11 +175,11 @@ def on_kernels(X: Input, kernels: SparseKernels) -> Any:
     return found
 
 
-def start(values: Any, b: Input, kernels: SparseKernels) -> Any:
+def start(values: Any, b: Input, kernels: SparseKernels, *, part: bool = False) -> Any:
     """x0 in b's shape; zeros where there is none."""
     if values is None:
         return kernels.xp.zeros(b.shape, dtype=kernels.xp.float64)
-    x0 = vectors(values, "x0", b.shape[0])
+    x0 = vectors(values, "x0", b.shape[0], part=part)
     if x0.shape != b.shape:
         raise UsageError(f"x0 has shape {x0.shape}, but b has shape {b.shape}; they need the same")
     return on_kernels(x0, kernels)

@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from mxpeak.distributed.sparse import Level, SparseMatrix, no_exchange, zeros
+from mxpeak.distributed.sparse import Level, SparseMatrix, zeros
 from mxpeak.distributed.stencil import coarse_points
 from mxpeak.errors import ResourceError, UsageError
 from mxpeak.kernels.contract.sparse import Indices, Order, Rows, SparseKernels, Stored, Vector
 from mxpeak.layout.stencil import Box
 from mxpeak.library.inputs import Array, is_tensor
+from mxpeak.library.sparse.everybody import ALONE, Everybody
 from mxpeak.library.sparse.inputs import kind_of
 from mxpeak.library.sparse.scaling import Scaling
 from mxpeak.perf.host import available_memory_bytes
@@ -52,14 +53,22 @@ class Workshop:
         return rows, self.kernels.order(rows, self._kind)
 
     def store(
-        self, rows: Rows, order: Order, values: str, vectors: str, like: Stored | None = None, *, brief: bool = False
+        self,
+        rows: Rows,
+        order: Order,
+        values: str,
+        vectors: str,
+        like: Stored | None = None,
+        *,
+        brief: bool = False,
+        everybody: Everybody = ALONE,
     ) -> SparseMatrix:
         """The matrix as solvers see it; `brief`: auto takes the storage that is made soonest, not that read soonest."""
         A = self.kernels.store(rows, order, values, vectors, like.storage if like else self._storage(brief), like)
         if like is None and self.storage == "auto" and A.storage == "packed" and A.lower + A.upper > rows.indices.size:
             sliced = self.kernels.store(rows, order, values, vectors, "sell")  # no runs to speak of
             A = sliced if sliced.bytes < A.bytes else A
-        return SparseMatrix(self.kernels, A, no_exchange(self.kernels, vectors), self.spans)
+        return SparseMatrix(self.kernels, A, everybody.exchange(self.kernels, order, vectors), self.spans)
 
     def check_memory(
         self, rows: Rows, order: Order | None, value_bytes: Sequence[int], basis: int, *, brief: bool = False
@@ -170,7 +179,7 @@ class Identity:
 
 
 class Users:
-    """A user's function r -> M^-1 r, for vectors of the user's own, unscaled system."""
+    """A user's function r -> M^-1 r, for vectors of the user's own, unscaled system: of ranks, for each one's part."""
 
     def __init__(self, workshop: Workshop, A: SparseMatrix, function: Callable[[Vector], Any], scaling: Scaling):
         self._kernels, self._spans = workshop.kernels, workshop.spans
@@ -180,19 +189,23 @@ class Users:
 
     def __call__(self, r: Vector) -> Vector:
         """D_c^-1 M^-1 D_r^-1 r."""
-        xp, scaling, x = self._kernels.xp, self._scaling, self._A.own(self._x)
-        if not xp.all(xp.isfinite(r)):
+        xp, everybody, x = self._kernels.xp, self._scaling.everybody, self._A.own(self._x)
+        if not everybody.all(xp.all(xp.isfinite(r))):
             x[:] = nan  # no business of the user's: the solver sees it and goes on in fp64
             return self._x
         with self._spans("preconditioner"):
-            if not scaling.active:
-                z = self._checked(self._function(xp.asarray(r, copy=True)))
-            else:
-                unscaled = xp.ldexp(xp.astype(r, xp.float64), -scaling.rows)
-                z = xp.ldexp(xp.astype(self._checked(self._function(unscaled)), xp.float64), -scaling.columns)
+            z = everybody.alike(lambda: self._asked(r))
             with np.errstate(over="ignore"):
                 x[:] = z
         return self._x
+
+    def _asked(self, r: Vector) -> Vector:
+        """What the function makes of r, in the scales of the system that is solved."""
+        xp, scaling = self._kernels.xp, self._scaling
+        if not scaling.active:
+            return self._checked(self._function(xp.asarray(r, copy=True)))
+        unscaled = xp.ldexp(xp.astype(r, xp.float64), -scaling.rows)
+        return xp.ldexp(xp.astype(self._checked(self._function(unscaled)), xp.float64), -scaling.columns)
 
     def _returned(self, z: Any) -> Any:
         """What the function returned, as an array, or as a tensor of the device."""

@@ -13,6 +13,7 @@ import numpy as np
 
 from mxpeak.kernels.contract.sparse import Vector
 from mxpeak.library.inputs import Array
+from mxpeak.library.sparse.everybody import ALONE, Everybody
 from mxpeak.library.sparse.inputs import Csr, rows_of_entries
 from mxpeak.solvers import scaling
 
@@ -26,18 +27,21 @@ LOWEST = -(2**31)
 class Scaling:
     """The exponents of D_r and D_c, an entry a row and a column; two zeros where nothing is scaled.
 
-    Matrices are scaled on the host, vectors by the array namespace xp, in whose memory the exponents lie.
+    Matrices are scaled on the host, vectors by the array namespace xp, in whose memory the exponents lie.  As made, of
+    ranks that share a matrix, columns are own ones and halo; of those vectors only have the own.
     """
 
     rows: Any = 0
     columns: Any = 0
     xp: Any = np
+    everybody: Everybody = ALONE
 
     def on(self, xp: Any) -> Scaling:
         """The same for the vectors of an array namespace."""
         if not self.active:
             return replace(self, xp=xp)
-        return Scaling(xp.asarray(self.rows), xp.asarray(self.columns), xp)
+        own = self.columns[: len(self.rows)]
+        return replace(self, rows=xp.asarray(self.rows), columns=xp.asarray(own), xp=xp)
 
     @property
     def active(self) -> bool:
@@ -52,8 +56,8 @@ class Scaling:
         return type(A)((np.ldexp(A.data, exponents), A.indices, A.indptr), shape=A.shape)
 
     def right_hand_side(self, b: Vector) -> tuple[Vector, int]:
-        """2^k D_r b with its largest entry in [1/2, 1), and k; b is not zero."""
-        k = -largest_exponent(b, self.rows, self.xp)
+        """2^k D_r b with its largest entry in [1/2, 1), and k; b is not zero.  Collective."""
+        k = -self._largest_exponent(b, self.rows)
         return self.xp.ldexp(b, self.rows + k), k
 
     def start(self, x: Vector, k: int) -> Vector:
@@ -66,12 +70,15 @@ class Scaling:
         return self.xp.ldexp(y, self.columns - k)
 
     def relative(self, r: Vector, b: Vector) -> float:
-        """||D_r^-1 r|| / ||D_r^-1 b||: what a residual of the scaled system is to the unscaled one."""
+        """||D_r^-1 r|| / ||D_r^-1 b||: what a residual of the scaled system is to the unscaled one.  Collective."""
         xp = self.xp
-        shift = -largest_exponent(b, -self.rows, xp)
+        shift = -self._largest_exponent(b, -self.rows)
         with np.errstate(over="ignore"):
-            norms = [float(xp.linalg.vector_norm(xp.ldexp(v, shift - self.rows))) for v in (r, b)]
+            norms = [self.everybody.norm(xp.ldexp(v, shift - self.rows), xp) for v in (r, b)]
         return norms[0] / norms[1]
+
+    def _largest_exponent(self, v: Vector, shift: Any) -> int:
+        return int(self.everybody.largest(largest_exponent(v, shift, self.xp)))
 
     @property
     def range(self) -> int:
@@ -80,47 +87,58 @@ class Scaling:
 
 
 def largest_exponent(v: Vector, shift: Any, xp: Any) -> int:
-    """The least e with |v_i|·2^shift_i < 2^e for all i; v is not zero."""
+    """The least e with |v_i|·2^shift_i < 2^e for all i; LOWEST where v has no entry but zeros."""
+    if not len(v):
+        return LOWEST
     exponents = xp.frexp(v)[1] + shift
     return int(xp.max(xp.where(v != 0, exponents, LOWEST)))
 
 
-def balanced(A: Csr) -> bool:
-    """Whether range and spread suit the solver as they are."""
+def balanced(A: Csr, everybody: Everybody = ALONE) -> bool:
+    """Whether range and spread suit the solver as they are.  Collective."""
     size = np.abs(A.data)
     with np.errstate(over="ignore"):
-        sums = (np.add.reduceat(size, A.indptr[:-1]), np.bincount(A.indices, size, A.shape[1]))
-    return scaling.balanced(*sums)
+        by_row, by_column = np.add.reduceat(size, A.indptr[:-1]), np.bincount(A.indices, size, A.shape[1])
+        by_column = everybody.gathered(by_column, np.add)[: A.shape[0]]
+    return scaling.balanced(*(_ends(sums, everybody) for sums in (by_row, by_column)))
 
 
-def equilibration(A: Csr) -> Scaling:
+def _ends(sums: Array, everybody: Everybody) -> Array:
+    """The least and the largest of all ranks."""
+    sums = sums.astype(np.float64)  # bincount's are integers where there are none
+    return np.array([-everybody.largest((-sums).max(initial=-np.inf)), everybody.largest(sums.max(initial=-np.inf))])
+
+
+def equilibration(A: Csr, everybody: Everybody = ALONE) -> Scaling:
     """Bring entries near 1 in the geometric mean of every row and column, then the largest of each to 1 or below.
 
     Rows and columns alternate, as in Curtis and Reid's scaling (1972), which finds D_r and D_c even where both are
-    wild: maxima alone would let the largest column set the scale of all rows.
+    wild: maxima alone would let the largest column set the scale of all rows.  Collective.
     """
+    (n, width), add = A.shape, np.add
     there = A.data != 0
     i, j = rows_of_entries(A)[there], A.indices[there]
     exponents = np.frexp(A.data[there])[1]
-    by_row, by_column = (np.zeros(A.shape[0]) for _ in range(2))
+    by_row, by_column = np.zeros(n), np.zeros(width)
+    counts = _counts(i, n), everybody.gathered(_counts(j, width), add)
     for _ in range(ROUNDS):
-        before, by_row = by_row, _means(exponents - by_column[j], i, A.shape[0])
-        if np.abs(by_row - before).max() < CHANGE:
+        before, by_row = by_row, np.bincount(i, exponents - by_column[j], n) / counts[0]
+        if everybody.max_abs(by_row - before, np) < CHANGE:
             break
-        by_column = _means(exponents - by_row[i], j, A.shape[0])
+        by_column = everybody.gathered(np.bincount(j, exponents - by_row[i], width), add) / counts[1]
     rows, columns = (np.rint(means).astype(np.int64) for means in (by_row, by_column))
-    rows += _largest(exponents - rows[i] - columns[j], i, A.shape[0])
-    columns += _largest(exponents - rows[i] - columns[j], j, A.shape[0])
-    return Scaling(-rows, -columns)
+    rows += _largest(exponents - rows[i] - columns[j], i, n)
+    columns += everybody.gathered(_largest(exponents - rows[i] - columns[j], j, width), np.maximum)
+    return Scaling(-rows, -columns, everybody=everybody)
 
 
-def _means(exponents: Array, lines: Array, n: int) -> Array:
-    """The mean exponent of each row or column; `lines` says of which each entry is."""
-    return np.asarray(np.bincount(lines, exponents, n) / np.bincount(lines, minlength=n))
+def _counts(lines: Array, n: int) -> Array:
+    """How many entries each row or column has; `lines` says of which each entry is."""
+    return np.bincount(lines, minlength=n).astype(np.float64)
 
 
 def _largest(exponents: Array, lines: Array, n: int) -> Array:
-    """The same of the largest."""
+    """The largest exponent of each row or column."""
     largest = np.full(n, np.iinfo(np.int64).min)
     np.maximum.at(largest, lines, exponents)
     return largest

@@ -17,8 +17,10 @@ from mxpeak.kernels.contract.sparse import SparseKernels, Vector
 from mxpeak.library.inputs import on_host
 from mxpeak.library.sparse import choosing
 from mxpeak.library.sparse.amg import COMPLEXITY, MOST_RANGE, Grid, complexity, hierarchy
-from mxpeak.library.sparse.choosing import Choice, Formats
+from mxpeak.library.sparse.choosing import Choice
+from mxpeak.library.sparse.everybody import ALONE, Everybody
 from mxpeak.library.sparse.factors import Factors, factored
+from mxpeak.library.sparse.formats import Formats, formats, out_of_range
 from mxpeak.library.sparse.inputs import Csr, with_diagonal
 from mxpeak.library.sparse.scaling import Scaling, balanced, equilibration
 from mxpeak.library.sparse.system import Plan, Problem, compile_for
@@ -64,7 +66,7 @@ class Parts:
 
 
 class Solver:
-    """One matrix, set up for any number of right-hand sides."""
+    """One matrix, or a rank's rows of one, set up for any number of right-hand sides.  All of it is collective."""
 
     def __init__(
         self,
@@ -75,17 +77,19 @@ class Solver:
         storage: str,
         smoother: str,
         restart: int,
+        everybody: Everybody = ALONE,
     ):
         begin = time.perf_counter()
         self.spans, self.notes, self.fallback = Spans(stopwatch=kernels.stopwatch), list[str](), False
-        self.nnz, self._kernels, self._A, self._restart = A.nnz, kernels, A, restart
-        choice = choosing.preconditioner(kernels, A, preconditioner)
+        self.everybody, self._kernels, self._A, self._restart = everybody, kernels, A, restart
+        self.n, self.nnz = int(everybody.sum(A.shape[0])), int(everybody.sum(A.nnz))
+        choice = choosing.preconditioner(kernels, A, preconditioner, everybody)
         with self.spans("scale"):
-            scaling = _scaling(kernels, A, precision)
+            scaling = _scaling(kernels, A, precision, everybody)
             A_s = scaling.matrix(A)
         if choice.name not in choosing.DIVIDING:
             A_s = with_diagonal(A_s)
-        self._formats = choosing.formats(kernels, _rows(kernels, A_s), precision)
+        self._formats = formats(kernels, _rows(kernels, A_s), precision, everybody)
         self.notes += [self._formats.note] if self._formats.note else []
         self.plan = Plan(choice, smoother, storage, restart, scaling.on(kernels.xp))
         make = partial(_parts, A, A_s, self.plan.choice, scaling, self._formats.vectors, preconditioner == "auto")
@@ -93,7 +97,7 @@ class Solver:
         with ThreadPoolExecutor(1) as beside:
             parts = beside.submit(make)
             compile_for(kernels, self.plan, self._formats)
-            self.problem = Problem(kernels, A_s, self.plan, self._formats, self.spans)
+            self.problem = self._stored(A_s)
         self._complete(A_s, parts.result())
         self.setup_s = time.perf_counter() - begin
 
@@ -105,8 +109,12 @@ class Solver:
         if parts.choice.name != self.problem.preconditioner:
             del self.problem
             compile_for(self._kernels, self.plan, self._formats)
-            self.problem = Problem(self._kernels, A, self.plan, self._formats, self.spans)
-        self.problem.complete(self.plan)
+            self.problem = self._stored(A)
+        self.everybody.alike(lambda: self.problem.complete(self.plan))
+
+    def _stored(self, A: Csr) -> Problem:
+        """The matrix in the forms of the plan."""
+        return self.everybody.alike(lambda: Problem(self._kernels, A, self.plan, self._formats, self.spans))
 
     @property
     def device(self) -> str:
@@ -117,8 +125,8 @@ class Solver:
         self, b: Vector, x0: Vector, tol: float, most: int, heard: Callable[[float], object] = lambda residual: None
     ) -> Column:
         """x for one right-hand side, or the best x so far; `heard` is told the relative residual after each cycle."""
-        xp = self._kernels.xp
-        if not xp.any(b != 0):
+        xp, everybody = self._kernels.xp, self.everybody
+        if everybody.all(not xp.any(b != 0)):
             return Column(xp.zeros_like(b), history=[0.0])
         scaling, problem = self.plan.scaling, self.problem
         b_s, k = scaling.right_hand_side(b)
@@ -134,7 +142,7 @@ class Solver:
         done.residual = self._relative(system.residual_vector, b_s)
         with np.errstate(over="ignore"):
             done.x = scaling.solution(problem.unordered(system.solution), k)
-        if not xp.all(xp.isfinite(done.x)):
+        if not everybody.all(xp.all(xp.isfinite(done.x))):
             done.residual, done.note = inf, "x is beyond the range of fp64: scale A up, or b down"
         elif not done.residual <= tol:
             done.note = self._why(done, ended, b, most)
@@ -151,7 +159,7 @@ class Solver:
             aim = max(target, self._formats.gain * before)
             made = gmres_ir(system, b_norm, restart=restart, most=min(restart, most - done.steps), tolerance=aim)
             done.add(made)
-            heard(made.residual)
+            self.everybody.alike(partial(heard, made.residual))
             if not isfinite(made.residual):
                 return "coarse" if low else "not finite"
             if made.residual <= target:
@@ -188,7 +196,8 @@ class Solver:
     def _why(self, done: Column, ended: str, b: Vector, most: int) -> str:
         x, b = on_host(done.x), on_host(b)
         with np.errstate(all="ignore"):
-            terms = np.linalg.norm(abs(self._A) @ np.abs(x) + np.abs(b)) / np.linalg.norm(b)
+            sizes = abs(self._A) @ self.everybody.with_halo(np.abs(x)) + np.abs(b)
+            terms = self.everybody.norm(sizes, np) / self.everybody.norm(b, np)
         if isfinite(terms) and done.residual <= ROUNDINGS * PRECISIONS["fp64"].u * terms:
             least = f"ask for no less than rtol={2 * done.residual:.0e}, or " if 2 * done.residual < 1.0 else ""
             return (
@@ -212,14 +221,14 @@ def _worthwhile(before: float, made: Solve) -> bool:
 
 
 def _rows(kernels: SparseKernels, A: Csr) -> Any:
-    return kernels.rows_of(A.indptr, A.indices, A.data, A.shape[0], 0)
+    return kernels.rows_of(A.indptr, A.indices, A.data, A.shape[0], A.shape[1] - A.shape[0])
 
 
-def _scaling(kernels: SparseKernels, A: Csr, precision: str) -> Scaling:
+def _scaling(kernels: SparseKernels, A: Csr, precision: str, everybody: Everybody) -> Scaling:
     """Powers of two where sums of rows or columns ask for them, or a 16-bit format."""
-    if balanced(A) and not choosing.out_of_range(kernels, _rows(kernels, A), precision):
-        return Scaling()
-    return equilibration(A)
+    if balanced(A, everybody) and not out_of_range(kernels, _rows(kernels, A), precision, everybody):
+        return Scaling(everybody=everybody)
+    return equilibration(A, everybody)
 
 
 def _parts(A: Csr, A_s: Csr, choice: Choice, scaling: Scaling, vectors: str, automatic: bool) -> Parts:

@@ -3,101 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from contextlib import nullcontext
+from dataclasses import dataclass
 from numbers import Real
 from typing import Any
 
 import numpy as np
 
+from mxpeak.comm.base import Communicator
 from mxpeak.errors import Outcome, UsageError
 from mxpeak.kernels.choose import sparse as sparse_kernels
+from mxpeak.kernels.contract.sparse import SparseKernels
+from mxpeak.library.communicators import communicator
 from mxpeak.library.inputs import device_for, device_of
-from mxpeak.library.outcomes import Info
-from mxpeak.library.sparse import choosing, inputs
+from mxpeak.library.sparse import inputs
+from mxpeak.library.sparse.everybody import ALONE, Everybody
+from mxpeak.library.sparse.formats import PRECISION_NAMES
+from mxpeak.library.sparse.info import GmresInfo
+from mxpeak.library.sparse.inputs import Csr
+from mxpeak.library.sparse.ranks import Share, joined, norm, read, threads_each
 from mxpeak.library.sparse.solver import Column, Solver
 from mxpeak.runtime.calls import TURN, threads_for
 
 STORAGES = ("auto", "rows", "ell", "sell", "packed")
-SMOOTHERS = ("coloured", "natural")
+SMOOTHERS = ("auto", "coloured", "natural")
 #: Entries from which on more than one thread is quicker: waking a team costs some ten microseconds a kernel.
 MANY = 200_000
 #: A relative residual of 1 is that of x = 0.
 LEAST_ASKED = 0.5
-
-
-@dataclass(frozen=True, slots=True)
-class GmresInfo(Info):
-    """How a solve went, and how far its result can be trusted.
-
-    tol             the relative residual that was asked for: rtol, or atol / ||b|| where that is more
-    residual        ||b - A x|| / ||b|| of what was returned, in fp64; the worst right-hand side
-    iterations      steps of GMRES, of the right-hand side that took most, as are cycles and history
-    history         the relative residual at the start and after each cycle, of the scaled system if there is one
-    values          the format of the matrix in the inner iteration in the end; `vectors` that of its vectors
-    reason          why this preconditioner
-    levels          of multigrid, else 1
-    colours         groups of rows that a sweep takes one after the other; None where it takes single rows
-    scaled          rows and columns were scaled by powers of two
-    fallback        the precision asked for did not do, and fp64 took over
-    bytes           of matrices, preconditioner and basis
-    device          where it was solved: cpu, cuda:0 …
-    setup_s, times  seconds before the first step, and seconds by phase
-    """
-
-    outcome: Outcome
-    n: int
-    nnz: int
-    rhs: int
-    tol: float
-    residual: float
-    iterations: int
-    cycles: int
-    values: str
-    vectors: str
-    preconditioner: str
-    reason: str
-    levels: int
-    storage: str
-    colours: int | None
-    scaled: bool
-    fallback: bool
-    message: str
-    bytes: int
-    device: str
-    setup_s: float
-    times: dict[str, float] = field(repr=False)
-    history: tuple[float, ...] = field(repr=False)
-
-    @property
-    def converged(self) -> bool:
-        """Whether the residual is as small as was asked for."""
-        return self.outcome is Outcome.SOLVED
-
-    def __str__(self) -> str:
-        verdict = "converged" if self.converged else "NOT CONVERGED"
-        sides = "" if self.rhs == 1 else f", {self.rhs} right-hand sides"
-        levels = f", {self.levels} levels" if self.levels > 1 else ""
-        where = "" if self.device == "cpu" else f" on {self.device}"
-        order = "row after row" if self.colours is None else _count(self.colours, "colour")
-        times = ", ".join(f"{name} {time_s:.3g} s" for name, time_s in self.times.items())
-        lines = [
-            f"{verdict}: n = {self.n}, {self.nnz} entries{sides}, {_count(self.iterations, 'iteration')} "
-            f"in {_count(self.cycles, 'cycle')}",
-            f"  residual        {self.residual:.2e} (asked for: {self.tol:.0e})",
-            f"  precision       values {self.values}, vectors {self.vectors}, residuals fp64",
-            f"  preconditioner  {self.preconditioner}{levels} ({self.reason})",
-            f"  storage         {self.storage}, {order}, {self.bytes / 2**20:.3g} MiB{where}",
-            f"  time            set-up {self.setup_s:.3g} s; {times}",
-        ]
-        if self.scaled:
-            lines.append("  rows and columns were scaled by powers of two")
-        if not self.converged:
-            lines.append(f"  {self.outcome}")
-        return "\n".join([*lines, *(f"  {line}" for line in self.message.splitlines())])
-
-
-def _count(number: int, name: str) -> str:
-    return f"{number} {name}{'' if number == 1 else 's'}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,13 +44,13 @@ class Options:
     maxiter: int = 10_000
     preconditioner: Any = "auto"
     storage: str = "auto"
-    smoother: str = "coloured"
+    smoother: str = "auto"
     threads: int | None = None
     callback: Callable[[float], object] | None = None
 
     def __post_init__(self) -> None:
         for name, value, choices in (
-            ("precision", self.precision, choosing.PRECISION_NAMES),
+            ("precision", self.precision, PRECISION_NAMES),
             ("storage", self.storage, STORAGES),
             ("smoother", self.smoother, SMOOTHERS),
         ):
@@ -148,9 +81,10 @@ def gmres(
     precision: str = "mixed",
     preconditioner: Any = "auto",
     storage: str = "auto",
-    smoother: str = "coloured",
+    smoother: str = "auto",
     threads: int | None = None,
     device: str = "auto",
+    comm: Any = None,
 ) -> tuple[Any, GmresInfo]:
     """Solve A x = b to ||b - A x|| <= max(rtol·||b||, atol); A is sparse, and neither A nor b is changed.
 
@@ -165,6 +99,9 @@ def gmres(
     Where the inner iteration's precision does not do, fp64 takes over, and `info` says so; it also holds outcome,
     residual, iterations, history and times: print(info).  What does not converge is no error: x is the best so far.
 
+    `comm`, a communicator of mpi4py or "world" for all ranks that were started: each rank hands over its rows of A, in
+    all n columns, and of b, rank 0 the first, rank 1 the next; x are its rows of x.  Collective: docs/distributed.md.
+
     Raises UsageError, a ValueError, for what is not square, finite or real, SingularMatrixError, a LinAlgError, for a
     row or column of zeros, and ResourceError where the device does not exist or has too little memory.  docs/gmres.md
     explains the rest.
@@ -176,11 +113,21 @@ def gmres(
     """
     if isinstance(x0, str):
         raise UsageError(f"x0={x0!r} is no vector; a precision is given by its name: precision={x0!r}")
-    before = _before(M, preconditioner)
-    options = Options(precision, rtol, atol, restart, maxiter, before, storage, smoother, threads, callback)
-    operands = (A, b) if x0 is None else (A, b, x0)
-    where = device_for(device, *(device_of(one) or "cpu" for one in operands))
-    return solve_on(where, A, b, x0, options)
+
+    def options() -> Options:
+        before = _before(M, preconditioner)
+        return Options(precision, rtol, atol, restart, maxiter, before, storage, smoother, threads, callback)
+
+    def where() -> Any:
+        operands = (A, b) if x0 is None else (A, b, x0)
+        return device_for(device, *(device_of(one) or "cpu" for one in operands))
+
+    if comm is None:
+        asked = options()
+        return solve_on(where(), A, b, x0, asked)
+    group = communicator(comm)
+    asked, device_of_rank = Everybody(group).alike(lambda: (options(), where()))
+    return solve_rows(group, device_of_rank, A, b, x0, asked)
 
 
 def _before(M: Any, preconditioner: Any) -> Any:
@@ -209,34 +156,68 @@ def solve_on(device: Any, A: Any, b: Any, x0: Any, options: Options) -> tuple[An
     kernels = sparse_kernels(device, threads)
     with TURN, kernels.computing():
         B = inputs.on_kernels(right_side, kernels)
-        X0 = inputs.start(x0, right_side, kernels)
-        solver = Solver(
-            kernels,
-            whole,
-            options.precision,
-            options.preconditioner,
-            options.storage,
-            options.smoother,
-            min(options.restart, whole.shape[0]),
-        )
-        sides = B.reshape(len(B), -1).T
-        tols = [_tolerance(options, side, kernels.xp) for side in sides]
-        heard = options.callback or (lambda residual: None)
-        done = [
-            solver.solve(side, start, tol, options.maxiter, heard)
-            for side, start, tol in zip(sides, X0.reshape(len(B), -1).T, tols)
-        ]
-        X = kernels.xp.stack([one.x for one in done], axis=1).reshape(B.shape)
-        return right_side.result(X), _info(solver, done, tols)
+        share = Share(whole, A.dtype, right_side, B, inputs.start(x0, right_side, kernels))
+        return _solved(kernels, whole, share, options, ALONE)
 
 
-def _tolerance(options: Options, b: Any, xp: Any) -> float:
+def solve_rows(comm: Communicator, device: Any, A: Any, b: Any, x0: Any, options: Options) -> tuple[Any, GmresInfo]:
+    """`gmres` on the rows of A and b that each rank hands over.  Collective over comm."""
+    everybody, most = Everybody(comm), threads_each(comm)
+    threads = everybody.alike(lambda: _threads_of_rank(device, A, options, most))
+    kernels = sparse_kernels(device, threads, own=comm.name == "threads")
+    with TURN if comm.name != "threads" else nullcontext(), kernels.computing():
+        share = everybody.alike(lambda: read(A, b, x0, kernels))
+        everybody, rows = joined(comm, share, _said(share, x0, options))
+        return _solved(kernels, rows, share, options, everybody)
+
+
+def _threads_of_rank(device: Any, A: Any, options: Options, most: int) -> int:
+    if device is not None:
+        raise UsageError(f"rows of ranks are solved with on CPUs, not on {device.where}; copy them with .cpu()")
+    return threads_for(options.threads, default=most if getattr(A, "nnz", 0) >= MANY else 1)
+
+
+def _said(share: Share, x0: Any, options: Options) -> dict[str, str]:
+    """What all ranks have to say alike."""
+    names = ("precision", "rtol", "atol", "restart", "maxiter", "preconditioner", "storage", "smoother")
+    values = {name: getattr(options, name) for name in names}
+    if callable(options.preconditioner):
+        values["preconditioner"] = "a function"
+    types = {"A.dtype": share.A_dtype, "b.dtype": share.right_side.dtype}
+    return {key: str(value) for key, value in {**types, "x0": "none" if x0 is None else "given", **values}.items()}
+
+
+def _solved(
+    kernels: SparseKernels, A: Csr, share: Share, options: Options, everybody: Everybody
+) -> tuple[Any, GmresInfo]:
+    """x in the layout of b.  Collective."""
+    n = int(everybody.sum(A.shape[0]))
+    smoother = ("coloured" if everybody.alone else "natural") if options.smoother == "auto" else options.smoother
+    solver = Solver(
+        kernels,
+        A,
+        options.precision,
+        options.preconditioner,
+        options.storage,
+        smoother,
+        min(options.restart, n),
+        everybody,
+    )
+    B, X0 = share.b, share.x0
+    sides, starts = ([V] if V.ndim == 1 else list(V.T) for V in (B, X0))
+    tols = [_tolerance(options, side, kernels.xp, everybody) for side in sides]
+    heard = options.callback or (lambda residual: None)
+    done = [solver.solve(side, start, tol, options.maxiter, heard) for side, start, tol in zip(sides, starts, tols)]
+    X = kernels.xp.stack([one.x for one in done], axis=1).reshape(B.shape)
+    return share.right_side.result(X), _info(solver, done, tols)
+
+
+def _tolerance(options: Options, b: Any, xp: Any, everybody: Everybody) -> float:
     """The relative residual that is asked for of one right-hand side; one of 1 would ask for nothing."""
     if not options.atol:
         return options.rtol
-    largest = float(xp.max(xp.abs(b)))
-    norm = largest * float(xp.linalg.vector_norm(b / largest)) if largest else 0.0
-    return max(options.rtol, min(options.atol / norm, LEAST_ASKED)) if norm else options.rtol
+    size = norm(everybody, b, xp)
+    return max(options.rtol, min(options.atol / size, LEAST_ASKED)) if size else options.rtol
 
 
 def _info(solver: Solver, done: list[Column], tols: list[float]) -> GmresInfo:
@@ -246,7 +227,7 @@ def _info(solver: Solver, done: list[Column], tols: list[float]) -> GmresInfo:
     notes = dict.fromkeys([*solver.notes, *(one.note for one in done if one.note)])
     return GmresInfo(
         outcome=Outcome.SOLVED if all(one.residual <= tol for one, tol in zip(done, tols)) else Outcome.UNREACHED,
-        n=problem.inner.n,
+        n=solver.n,
         nnz=solver.nnz,
         rhs=len(done),
         tol=max(tols),
@@ -263,8 +244,9 @@ def _info(solver: Solver, done: list[Column], tols: list[float]) -> GmresInfo:
         scaled=solver.plan.scaling.active,
         fallback=solver.fallback,
         message="\n".join(notes),
-        bytes=problem.bytes,
+        bytes=int(solver.everybody.largest(problem.bytes)),
         device=solver.device,
+        ranks=solver.everybody.comm.size,
         setup_s=solver.setup_s,
         times={name: phase.time_s for name, phase in solver.spans.phases.items()},
         history=tuple(longest.history),

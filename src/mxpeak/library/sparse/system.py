@@ -1,4 +1,7 @@
-"""A x = b in the forms in which it is solved: the order of its rows, how values are stored, and the preconditioner."""
+"""A x = b in the forms in which it is solved: the order of its rows, how values are stored, and the preconditioner.
+
+Of ranks that share a system each has its rows, in an order of its own; the preconditioner stays within them.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +12,15 @@ from typing import Any
 import numpy as np
 from scipy.sparse import csr_array, diags_array
 
-from mxpeak.comm.solo import Solo
+from mxpeak.comm.base import Communicator
 from mxpeak.distributed.sparse import zeros
 from mxpeak.distributed.system import MixedSystem, SparseBasis
-from mxpeak.kernels.choose import sparse as sparse_kernels
 from mxpeak.kernels.contract.sparse import SparseKernels, Vector
 from mxpeak.layout.stencil import Box
 from mxpeak.library.sparse.amg import Grid, amg_multigrid, hierarchy
-from mxpeak.library.sparse.choosing import FIRST_USE, Choice, Formats
+from mxpeak.library.sparse.choosing import FIRST_USE, Choice
 from mxpeak.library.sparse.factors import Factors, Solved, factored
+from mxpeak.library.sparse.formats import Formats
 from mxpeak.library.sparse.inputs import Csr
 from mxpeak.library.sparse.preconditioners import (
     Identity,
@@ -62,9 +65,10 @@ class Problem:
     """The scaled matrix in one order, and the system that is being iterated on: low at first, in fp64 once widened."""
 
     def __init__(self, kernels: SparseKernels, A: Csr, plan: Plan, formats: Formats, spans: Spans):
+        everybody = self._everybody = plan.scaling.everybody
         self._kernels, self._A, self._plan, self._spans = kernels, A, plan, spans
         self._workshop = Workshop(kernels, plan.smoother, plan.storage, spans)
-        rows = kernels.rows_of(A.indptr, A.indices, A.data, A.shape[0], 0)
+        rows = kernels.rows_of(A.indptr, A.indices, A.data, A.shape[0], A.shape[1] - A.shape[0])
         basis = self._basis_bytes(rows.n, formats.vectors)
         value_bytes = [PRECISIONS[formats.values].bytes]
         if not formats.exact:
@@ -80,11 +84,13 @@ class Problem:
         with spans("store"):
             self._workshop.check_memory(rows, self.order, value_bytes, basis, brief=brief)
             self.inner = self.outer = self._workshop.store(
-                rows, self.order, formats.values, formats.vectors, brief=brief
+                rows, self.order, formats.values, formats.vectors, brief=brief, everybody=everybody
             )
             if formats.vectors != "fp64":
                 values = formats.values if formats.exact else "fp64"
-                self.outer = self._workshop.store(rows, self.order, values, "fp64", like=self.inner.A)
+                self.outer = self._workshop.store(
+                    rows, self.order, values, "fp64", like=self.inner.A, everybody=everybody
+                )
 
     def complete(self, plan: Plan) -> None:
         """Put the preconditioner before the matrix, now that the plan has what it consists of."""
@@ -140,7 +146,7 @@ class Problem:
             self._preconditioner = self._made()
             self.system = (Keeping if self._keeps else Continued)(
                 self._kernels,
-                Solo(),
+                self._everybody.comm,
                 self.outer,
                 self.inner,
                 zeros(self._kernels, self.inner.n, "fp64"),
@@ -218,8 +224,8 @@ class Continued(MixedSystem):
 class KeepingBasis(SparseBasis):
     """q_1 … q_k, and what M^-1 made of them, which is what it combines."""
 
-    def __init__(self, kernels: SparseKernels, n: int, restart: int, precision: str, spans: Spans):
-        super().__init__(kernels, Solo(), n, restart + 1, precision, spans)
+    def __init__(self, kernels: SparseKernels, comm: Communicator, n: int, restart: int, precision: str, spans: Spans):
+        super().__init__(kernels, comm, n, restart + 1, precision, spans)
         self._Z = kernels.basis(n, restart, precision)
 
     def keep(self, z: Vector) -> None:
@@ -237,7 +243,7 @@ class Keeping(Continued):
     _basis: KeepingBasis
 
     def _empty_basis(self, restart: int) -> KeepingBasis:
-        return KeepingBasis(self._kernels, self._A.n, restart, self._inner.A.vectors, self._spans)
+        return KeepingBasis(self._kernels, self._comm, self._A.n, restart, self._inner.A.vectors, self._spans)
 
     def step(self, q: Vector) -> Vector:
         """A M^-1 q, in the memory of the basis's next vector."""
@@ -255,21 +261,20 @@ class Keeping(Continued):
 
 
 def compile_for(kernels: SparseKernels, plan: Plan, formats: Formats) -> None:
-    """Use on a tiny system all that this plan will use in these formats, so that it is compiled."""
+    """Use on a tiny system all that this plan will use in these formats, so that it is compiled.  Collective."""
     key = (kernels.device, plan.choice.name, plan.smoother, formats.values, formats.vectors, formats.exact)
 
     def use() -> None:
-        small_kernels = sparse_kernels(kernels.device, 1)
-        A, choice, grids = _tiny(small_kernels, plan.choice)
+        A, choice, grids = _tiny(kernels, plan.choice)
         factors = factored(A, formats.vectors)[0] if choice.name == "lu" else None
         small = replace(plan, choice=choice, grids=grids, factors=factors, restart=2, scaling=Scaling())
-        problem = Problem(small_kernels, A, small, formats, Spans())
+        problem = Problem(kernels, A, small, formats, Spans())
         problem.complete(small)
         problem.system.begin(1.0, 0.0)
         gmres_ir(problem.system, 1.0, restart=2, most=3, tolerance=1e-15)
 
     what = f"{plan.choice.name} with {formats.values} values and {formats.vectors} vectors"
-    compile_once(f"{FIRST_USE} {what}", key, use)
+    compile_once(f"{FIRST_USE} {what}", key, use, plan.scaling.everybody.comm)
 
 
 def _tiny(kernels: SparseKernels, choice: Choice) -> tuple[Csr, Choice, tuple[Grid, ...]]:

@@ -1,0 +1,235 @@
+"""mxpeak.gmres on rows of several ranks: the solution of one process, true residuals, the same word from all ranks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sparse
+
+import mxpeak as mx
+from mxpeak.comm.base import Communicator
+from mxpeak.comm.threads import run_ranks
+from mxpeak.errors import MxpeakError, Outcome, UsageError
+from mxpeak.library.outcomes import SingularMatrixError
+from tests.support.sparse_ranks import cut, even, gmres_on
+from tests.support.sparse_systems import flow, irregular, parts, poisson, random, reached, residual, vector, wild
+
+SYSTEMS = {
+    "poisson": lambda: poisson(9, 11),
+    "flow": lambda: flow(10),
+    "irregular": lambda: irregular(99),
+    "diagonal": lambda: sparse.csr_array(sparse.diags_array(np.arange(1.0, 61.0))),
+}
+#: Where ranks' rows begin, in shares of n: ragged, and with ranks that have none, or one.
+SPLITS = {
+    "1": lambda n: [0, n],
+    "2": lambda n: even(n, 2),
+    "3, ragged": lambda n: [0, 1, n // 3, n],
+    "5, empty": lambda n: [0, 0, n // 4, n // 4, n - 1, n],
+}
+
+
+@pytest.mark.parametrize("split", SPLITS)
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_ranks_find_what_one_process_finds(name: str, split: str) -> None:
+    A = SYSTEMS[name]()
+    n = A.shape[0]
+    b, starts = vector(n), SPLITS[split](n)
+    x, infos = gmres_on(starts, A, b, rtol=1e-11)
+    alone, _ = mx.gmres(A, b, rtol=1e-11)
+    assert reached(A, x, b, 1e-11)
+    condition = np.linalg.cond(A.toarray())
+    assert np.linalg.norm(x - alone) <= 3e-11 * condition * np.linalg.norm(x)
+    first = infos[0]
+    for info in infos:
+        assert info.converged
+        assert (info.n, info.nnz, info.ranks) == (n, A.nnz, len(starts) - 1)
+        assert (info.residual, info.iterations, info.history) == (first.residual, first.iterations, first.history)
+        assert info.residual == pytest.approx(residual(A, x, b), rel=0.05, abs=1e-14)
+
+
+@pytest.mark.parametrize("preconditioner", ["gs", "sgs", "jacobi", "none"])
+@pytest.mark.parametrize("precision", ["mixed", "fp64", "fp16"])
+def test_every_precision_and_sweep_reaches_fp64s_accuracy(precision: str, preconditioner: str) -> None:
+    A, B = irregular(90), np.stack([vector(90), np.zeros(90), vector(90, 5)], axis=1)
+    X, infos = gmres_on(
+        even(90, 3), A, B, vector(270).reshape(90, 3), precision=precision, preconditioner=preconditioner
+    )
+    assert X.shape == B.shape
+    assert infos[1].rhs == 3
+    assert reached(A, X[:, 0], B[:, 0], 1e-9)
+    assert not X[:, 1].any()
+    assert reached(A, X[:, 2], B[:, 2], 1e-9)
+
+
+def test_units_that_differ_by_row_and_column_are_scaled_over_the_ranks() -> None:
+    A, b = wild()
+    x, infos = gmres_on([0, 20, 20, 50, 81], A, b, rtol=1e-12)
+    alone, info = mx.gmres(A, b, rtol=1e-12, preconditioner="gs")
+    assert infos[0].scaled
+    assert infos[0].converged
+    assert info.converged
+    # Entries of x differ by more than 2^200.  As scaled, the condition is below 100, and no y_i is below max|y| / 100.
+    assert np.abs(x / alone - 1).max() <= 1e4 * 1e-12
+
+
+def test_a_precision_that_does_not_do_falls_back_to_fp64_on_all_ranks() -> None:
+    L = poisson(9, 9)
+    least = np.linalg.eigvalsh(L.toarray())[0]
+    A, b = sparse.csr_array(L - (least - 1e-5) * sparse.eye_array(81)) * np.pi, vector(81)  # bf16 is off by 1e-3
+    x, infos = gmres_on(even(81, 3), A, b, precision="bf16", restart=81)
+    assert {info.fallback for info in infos} == {True}
+    assert infos[0].converged
+    assert reached(A, x, b, 1e-9)
+
+
+def test_what_does_not_converge_says_so_on_all_ranks() -> None:
+    A, b = poisson(20, 20), vector(400)
+    x, infos = gmres_on(even(400, 3), A, b, maxiter=5)
+    assert {info.outcome for info in infos} == {Outcome.UNREACHED}
+    assert {info.message for info in infos} == {"maxiter=5 were used up"}
+    assert infos[0].residual == pytest.approx(residual(A, x, b), rel=1e-6)
+
+
+def test_a_function_of_the_users_sees_and_returns_each_ranks_part() -> None:
+    A, b, starts = poisson(8, 9), vector(72), [0, 10, 40, 72]
+
+    def body(comm: Communicator) -> Any:
+        first, last = starts[comm.rank : comm.rank + 2]
+        block = np.linalg.inv(A[first:last, first:last].toarray())
+        heard: list[float] = []
+        x, info = mx.gmres(A[first:last], b[first:last], comm=comm, M=block, callback=heard.append)
+        return x, info, heard
+
+    done = run_ranks(3, body)
+    assert reached(A, np.concatenate([x for x, _, _ in done]), b, 1e-9)
+    (_, info, heard), none = done[0], gmres_on(starts, A, b, preconditioner="none")[1][0]
+    assert info.preconditioner == "user"
+    assert info.iterations < none.iterations
+    assert heard
+    assert all(other == heard for _, _, other in done)
+
+
+def test_nothing_that_is_handed_over_is_changed() -> None:
+    A, b = random(50), vector(50)
+    mine = [(cut(A, even(50, 2), rank), cut(b, even(50, 2), rank).copy()) for rank in range(2)]
+    before = [[*parts(A_r), b_r.copy()] for A_r, b_r in mine]
+    run_ranks(2, lambda comm: mx.gmres(*mine[comm.rank], comm=comm, threads=1))
+    for (A_r, b_r), old in zip(mine, before):
+        for one, other in zip([*parts(A_r), b_r], old):
+            assert np.array_equal(one, other)
+
+
+# --- mistakes -----------------------------------------------------------------------------------------------------
+
+N = 12
+
+
+def with_entry(A: Any, value: float) -> Any:
+    changed = A.copy()
+    changed.data[3] = value
+    return changed
+
+
+def beyond(A: Any) -> Any:
+    """A column that is not there, as only a caller of the constructor's unchecked parts can have it."""
+    changed = A.copy()
+    changed.indices[-1] = N + 5
+    return changed
+
+
+def without_row(A: Any) -> Any:
+    changed = A.copy()
+    changed.data[: changed.indptr[1]] = 0.0
+    return changed
+
+
+def crash(r: Any) -> Any:
+    raise ZeroDivisionError("a bug of the user's")
+
+
+#: What rank 1 of 3 does otherwise, and what all ranks hear.
+MISTAKES: dict[str, tuple[Callable[[Any, Any], tuple[Any, Any, dict[str, Any]]], type[Exception], str]] = {
+    "columns": (lambda A, b: (A[:, :-1], b, {}), UsageError, "columns of A: 12 on rank 0, but 11 on rank 1"),
+    "rows": (lambda A, b: (A[:-1], b[:-1], {}), UsageError, r"3 ranks have 4 \+ 3 \+ 4 = 11 rows"),
+    "b": (lambda A, b: (A, b[:-1], {}), UsageError, "rank 1: this rank has 4 rows of A, but b has shape"),
+    "sides": (lambda A, b: (A, b[:, None], {}), UsageError, r"columns of b: \(\) on rank 0, but \(1,\) on rank 1"),
+    "out of range": (lambda A, b: (beyond(A), b, {}), UsageError, "rank 1: A is not a valid sparse matrix"),
+    "dtype": (lambda A, b: (A.astype(np.float32), b, {}), UsageError, "A.dtype: float64 on rank 0, but float32 on"),
+    "type of b": (lambda A, b: (A, b.astype(int), {}), UsageError, "b.dtype: float64 on rank 0, but int64 on rank 1"),
+    "rtol": (lambda A, b: (A, b, {"rtol": 1e-6}), UsageError, "rtol: 1e-09 on rank 0, but 1e-06 on rank 1"),
+    "no rtol": (lambda A, b: (A, b, {"rtol": 2}), UsageError, "rank 1: rtol=2: give a relative residual"),
+    "restart": (lambda A, b: (A, b, {"restart": 7}), UsageError, "restart: 30 on rank 0, but 7 on rank 1"),
+    "x0": (lambda A, b: (A, b, {"x0": b}), UsageError, "x0: none on rank 0, but given on rank 1"),
+    "sweep": (lambda A, b: (A, b, {"preconditioner": "gs"}), UsageError, "preconditioner: auto on rank 0, but gs on"),
+    "dense": (lambda A, b: (A.toarray(), b, {}), UsageError, "rank 1: A is ndarray, not a sparse matrix"),
+    "NaN in A": (lambda A, b: (with_entry(A, np.nan), b, {}), UsageError, r"rank 1: A\[\d, \d\] is nan"),
+    "Inf in b": (lambda A, b: (A, np.append(b[:-1], np.inf), {}), UsageError, r"rank 1: b\[3\] is inf"),
+    "singular": (lambda A, b: (without_row(A), b, {}), SingularMatrixError, "rank 1: A is singular: row 4 has no"),
+    "threads": (lambda A, b: (A, b, {"threads": 0}), UsageError, "rank 1: threads=0"),
+    "text": (lambda A, b: (A, "b", {}), UsageError, "rank 1: b "),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_on_one_rank_is_the_same_error_on_all(name: str) -> None:
+    change, kind, text = MISTAKES[name]
+    A, b, starts = random(N), vector(N), even(N, 3)
+    told = told_by_all(lambda rank, A, b: change(A, b) if rank == 1 else (A, b, {}), A, b, starts)
+    assert len(set(map(str, told))) == 1
+    for error in told:
+        assert isinstance(error, kind)
+        assert re.search(text, str(error)), str(error)
+
+
+def told_by_all(asked: Callable[[int, Any, Any], tuple[Any, Any, dict[str, Any]]], A: Any, b: Any, starts: Any) -> Any:
+    """The error of every rank, within seconds."""
+
+    def body(comm: Communicator) -> Exception:
+        mine, side, options = asked(comm.rank, cut(A, starts, comm.rank), cut(b, starts, comm.rank))
+        with pytest.raises(MxpeakError) as error:
+            mx.gmres(mine, side, comm=comm, **{"threads": 1, **options})
+        return error.value
+
+    return run_ranks(len(starts) - 1, body)
+
+
+@pytest.mark.parametrize(
+    ("function", "text"),
+    [
+        (crash, "rank 2: ZeroDivisionError: a bug of the user's"),
+        (lambda r: r[:-1], "rank 2: the preconditioner returned"),
+        (lambda r: r * np.nan, "rank 2: the preconditioner returned nan"),
+    ],
+)
+def test_a_function_that_fails_on_one_rank_ends_all_of_them(function: Any, text: str) -> None:
+    def asked(rank: int, A: Any, b: Any) -> tuple[Any, Any, dict[str, Any]]:
+        return A, b, {"preconditioner": function if rank == 2 else lambda r: r}
+
+    told = told_by_all(asked, random(N), vector(N), even(N, 3))
+    assert all(str(error).startswith(text) for error in told), told
+    assert isinstance(told[2].__cause__, ZeroDivisionError) == (function is crash)
+
+
+def test_zeros_on_the_diagonal_are_named_by_their_rank() -> None:
+    A = sparse.csr_array(np.fliplr(np.eye(N)) + 0.1 * np.eye(N, k=1))
+    told = told_by_all(lambda rank, A, b: (A, b, {"preconditioner": "gs"}), A, vector(N), even(N, 3))
+    assert len(set(map(str, told))) == 1
+    assert "rank 0: A[0, 0] is zero" in str(told[0])
+    x, infos = gmres_on(even(N, 3), A, vector(N))
+    assert infos[0].preconditioner == "none"
+    assert reached(A, x, vector(N), 1e-9)
+
+
+def test_what_is_for_one_process_only_says_so() -> None:
+    told = told_by_all(lambda rank, A, b: (A, b, {"preconditioner": "lu"}), random(N), vector(N), even(N, 2))
+    assert '"lu" is for one process, and 2 ranks share A' in str(told[0])
+    with pytest.raises(UsageError, match='give "world"'):
+        mx.gmres(random(N), vector(N), comm="everyone")
+    x, info = mx.gmres(random(N), vector(N), comm="world")
+    assert (info.ranks, info.converged) == (1, True)
+    assert reached(random(N), x, vector(N), 1e-9)

@@ -1,0 +1,41 @@
+"""mxpeak.gmres on rows of real MPI ranks: the solution of one process, and one error for a mistake on one rank."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mxpeak as mx
+from mxpeak.errors import UsageError
+from tests.support.ranks import StandingRanks, needs_mpi
+from tests.support.sparse_ranks import cut, even
+from tests.support.sparse_systems import flow, reached, vector
+
+pytestmark = needs_mpi
+
+
+def on_rank() -> None:
+    """One rank's part: MPI's communicator and `world` name the same ranks."""
+    from mpi4py import MPI
+
+    world = MPI.COMM_WORLD
+    A, b, starts = flow(24), vector(576), even(576, world.size)
+    for comm in (world, "world"):
+        x, info = solve(A, b, starts, world.rank, comm)
+        assert info.ranks == world.size
+        assert info.converged
+        assert reached(A, np.concatenate(world.allgather(x)), b, 1e-10)
+    wrong = b.copy()
+    wrong[-1] = np.nan
+    with pytest.raises(UsageError, match=f"rank {world.size - 1}: b"):
+        solve(A, wrong, starts, world.rank, world)
+
+
+def solve(A: Any, b: Any, starts: list[int], rank: int, comm: Any) -> Any:
+    return mx.gmres(cut(A, starts, rank), cut(b, starts, rank), rtol=1e-10, comm=comm, threads=1)
+
+
+def test_real_ranks_solve_and_refuse_as_one(standing: dict[int, StandingRanks]) -> None:
+    standing[2].call("tests.mpi.test_gmres_under_mpi", "on_rank")
