@@ -14,6 +14,7 @@ from typing import Any
 
 __version__ = "0.1.0"
 __all__ = [
+    "DistributedMatrix",
     "IllConditionedWarning",
     "MxpeakError",
     "ResourceError",
@@ -35,7 +36,7 @@ __all__ = [
 ]
 #: The module of each public name, where that is not that of the norms.
 _HOMES = {
-    **dict.fromkeys(("solve", "lu_factor"), "mxpeak.library.dense"),
+    **dict.fromkeys(("DistributedMatrix", "solve", "lu_factor"), "mxpeak.library.dense"),
     "gmres": "mxpeak.library.sparse",
     **dict.fromkeys(("IllConditionedWarning", "SingularMatrixError"), "mxpeak.library.outcomes"),
     **dict.fromkeys(("MxpeakError", "ResourceError", "UnknownTypeError", "UsageError"), "mxpeak.errors"),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from mxpeak.comm.grid import Grid
 from mxpeak.distributed.matrix import DistMatrix
 from mxpeak.kernels.contract import Kernels, Vector
@@ -68,17 +66,9 @@ class GeneratedSystem:
         xp = self._kernels.xp
         whole, x = xp.zeros(self.n), xp.zeros(self.cols.local_size)
         if self.grid.q == 0:
-            for mine, everywhere in _blocks(self.rows):
+            for mine, everywhere in self.rows.blocks():
                 whole[everywhere] = r[mine]
         self.grid.all.allreduce(whole, "sum")
-        for mine, everywhere in _blocks(self.cols):
+        for mine, everywhere in self.cols.blocks():
             x[mine] = whole[everywhere]
         return x
-
-
-def _blocks(layout: BlockCyclic) -> Iterator[tuple[slice, slice]]:
-    """(Local range, global range) of each block that this process owns."""
-    for begin in range(0, layout.local_size, layout.nb):
-        end = min(begin + layout.nb, layout.local_size)
-        first = layout.to_global(begin)
-        yield slice(begin, end), slice(first, first + end - begin)

@@ -6,6 +6,7 @@ Local indices number a process's own entries in increasing global order, without
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 
@@ -52,3 +53,10 @@ class BlockCyclic:
     def local_range(self, begin: int, end: int) -> slice:
         """The local indices of process p that hold global begin:end (contiguous, since order is kept)."""
         return slice(self.local_start(begin), self.local_start(end))
+
+    def blocks(self) -> Iterator[tuple[slice, slice]]:
+        """(Local range, global range) of each block that process p owns."""
+        for begin in range(0, self.local_size, self.nb):
+            end = min(begin + self.nb, self.local_size)
+            first = self.to_global(begin)
+            yield slice(begin, end), slice(first, first + end - begin)

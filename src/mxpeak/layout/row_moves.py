@@ -27,6 +27,26 @@ class RowMoves:
     out_from: list[int]
 
 
+class RowOrder:
+    """P of P A = L U: `rows[i]` is the row of A that has come to be row i."""
+
+    def __init__(self, n: int):
+        self.rows = list(range(n))
+
+    def exchange(self, j0: int, pivots: Sequence[int]) -> None:
+        """The swaps of one panel, j0+i <-> pivots[i], in turn."""
+        for row, pivot in enumerate(pivots, j0):
+            self.rows[row], self.rows[pivot] = self.rows[pivot], self.rows[row]
+
+    @property
+    def inverse(self) -> list[int]:
+        """P^T: where each row of A has gone."""
+        found = [0] * len(self.rows)
+        for i, row in enumerate(self.rows):
+            found[row] = i
+        return found
+
+
 def row_moves(j0: int, pivots: Sequence[int]) -> RowMoves:
     """Follow the contents through the swaps j0+i <-> pivots[i], i = 0, 1, ….
 

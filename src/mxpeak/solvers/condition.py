@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from math import inf, isfinite
 from typing import Any
 
+from mxpeak.distributed.vectors import DistSpace, largest
+
 Vector = Any
 
 #: Points x that are visited; two or three are usual.
@@ -31,6 +33,18 @@ class Ranks:
 
 
 ALONE = Ranks()
+
+
+def ranks_over(space: DistSpace) -> Ranks:
+    """How ranks add up over a distributed space."""
+
+    def total(value: float) -> float:
+        return space.sum_of([value])[0]
+
+    def most(value: float) -> float:
+        return largest(space.kernels, space.everybody, [value])[0]
+
+    return Ranks(total, most)
 
 
 def inverse_one_norm(

@@ -8,9 +8,8 @@ from __future__ import annotations
 import math
 
 from mxpeak.distributed.generate import GeneratedSystem
-from mxpeak.distributed.vectors import DistSpace, largest
 from mxpeak.kernels.contract import Vector
-from mxpeak.solvers.condition import Ranks, inverse_one_norm
+from mxpeak.solvers.condition import inverse_one_norm, ranks_over
 from mxpeak.solvers.krylov import LeastSquares, cycle, started
 from mxpeak.solvers.mxp_system import MxpSystem
 from mxpeak.solvers.refine import backward_error
@@ -60,16 +59,6 @@ def condition_estimate(mxp: MxpSystem) -> float:
     2·N² flops a solve, four to six solves.  Collective over the grid.
     """
     xp, indices = mxp.unknowns.kernels.xp, mxp.indices()
-    X, Y = _ranks(mxp.unknowns), _ranks(mxp.equations)
+    X, Y = ranks_over(mxp.unknowns), ranks_over(mxp.equations)
     solve_transposed, solve = mxp.precondition_transposed, mxp.precondition
     return mxp.A_inf * inverse_one_norm(solve_transposed, solve, indices, mxp.n, xp.float64, xp, X=X, Y=Y)
-
-
-def _ranks(space: DistSpace) -> Ranks:
-    def total(value: float) -> float:
-        return space.sum_of([value])[0]
-
-    def most(value: float) -> float:
-        return largest(space.kernels, space.everybody, [value])[0]
-
-    return Ranks(total, most)

@@ -90,6 +90,12 @@ class FactoredPanel:
         if self._top:
             kernels.copy(self.L11, A[step.j0 : step.j1, step.j0 : step.j1])
 
+    def keep_l(self, spans: Spans) -> None:
+        """Copy L21 of the factored panel into A, where a right-hand side that comes later needs it."""
+        A, step = self._A, self.step
+        with spans("copy"):
+            self._kernels.copy(self.L21_row, A[step.j1 :, step.j0 : step.j1])
+
     def start_broadcast(self, options: PanelOptions) -> None:
         """Send the panel on its way along the process rows.  Collective over all ranks."""
         if self._A.grid.Q > 1:

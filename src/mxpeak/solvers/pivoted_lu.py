@@ -5,7 +5,8 @@ process columns (RS), and updates the trailing matrix (UPDATE):
 
     P1 [A11; A21] = [L11; L21] U11        U12 = L11^-1 (P1 A)12        A22 = (P1 A)22 - L21 U12
 
-The matrix is augmented, [A | b], so its last column ends as b̂ = L^-1 P b.
+The matrix is augmented, [A | b], so its last column ends as b̂ = L^-1 P b.  Where right-hand sides are to come later, L
+is kept below the diagonal of A, its rows swapped with those of all later panels, and P is noted: P A = L U.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Protocol
 from mxpeak.distributed.matrix import DistMatrix
 from mxpeak.errors import StoppedError
 from mxpeak.kernels.contract import Kernels, Matrix
+from mxpeak.layout.row_moves import RowOrder
 from mxpeak.layout.schedule import LuStep, lu_steps, split_columns
 from mxpeak.perf.counts import lu_flops_done
 from mxpeak.solvers.blocks import DiagonalBlocks
@@ -58,14 +60,17 @@ def factorize(
     spans: Spans,
     blocks: DiagonalBlocks | None = None,
     keeper: Keeper = NOBODY,
+    order: RowOrder | None = None,
 ) -> int:
-    """Overwrite [A | b] (N×(N+1)) by U above the diagonal and b̂ in the last column; what is below U is not L.
+    r"""Overwrite [A | b] (N×(N+1)) by U above the diagonal and b̂ in the last column; what is below U is not L.
+
+    With `order`, which notes P, L is kept there: of an N×N matrix [L\U] is left, for as many solves as one likes.
 
     Returns 0, or 1 + the first column for which no non-zero pivot was left.  Collective over the grid.  `blocks` notes
     the diagonal blocks; `keeper` may copy A between steps, and says with which one to begin.
     |ΔA| <= N·u·|L||U|; 2/3 N³ flops.
     """
-    lu = _PivotedLu(A, options, kernels, spans, blocks, keeper)
+    lu = _PivotedLu(A, options, kernels, spans, blocks, keeper, order)
     if options.lookahead == 0:
         lu.plain()
     else:
@@ -87,9 +92,10 @@ class _PivotedLu:
         spans: Spans,
         blocks: DiagonalBlocks | None,
         keeper: Keeper,
+        order: RowOrder | None,
     ):
         self.A, self.options, self.kernels, self.spans, self.blocks = A, options, kernels, spans, blocks
-        self.keeper = keeper
+        self.keeper, self.order = keeper, order
         self.singular = int(*keeper.notes.get("singular", [0]))
         self.steps = lu_steps(A.rows.n, A.nb, A.grid.P, A.grid.Q)
         self.end = A.cols.local_size
@@ -106,6 +112,7 @@ class _PivotedLu:
         self._ahead = swap_buffers(A, min(A.nb, self.end), 0, kernels)
         self._left = swap_buffers(A, max(self.split_at, min(self.end, n2 + A.nb)), 1, kernels)
         self._right = swap_buffers(A, n2, 2, kernels)
+        self._finished = swap_buffers(A, self.end, 3, kernels) if order is not None else None
 
     def plain(self) -> None:
         """Fig. 2: FACT, LBCAST, RS, UPDATE, one after the other."""
@@ -250,6 +257,8 @@ class _PivotedLu:
             panel.factor(self.options.panel, self.spans)
             if self.blocks is not None and self.A.grid.p == step.p:
                 self.blocks.note(step.k, panel.L11)
+            if self.order is not None:
+                panel.keep_l(self.spans)
             panel.fetch_pivots()
         panel.start_broadcast(self.options.panel)
 
@@ -297,9 +306,20 @@ class _PivotedLu:
         with self.spans("update"), self.spans("gemm", flops=2.0 * m * n * jb):
             self.kernels.subtract_product(C, L21_row, U)
 
+    def swap_finished(self, panel: FactoredPanel, order: RowOrder) -> None:
+        """A panel's row swaps on the columns before it, where L is kept, and in P."""
+        order.exchange(panel.step.j0, panel.pivots[:-1])
+        finished = self.A.cols.local_start(panel.step.j0)
+        if finished:
+            swap = self.begin_swap(panel, 0, finished, self._finished)
+            swap.finish(self.spans)
+            swap.store(self.spans)
+
     def report(self, panel: FactoredPanel, *under_way: UnderWay | None) -> None:
         """Note a singular column, and tell the observers how far we are."""
         self.singular = self.singular or panel.singular
+        if self.order is not None:
+            self.swap_finished(panel, self.order)
         n = self.A.rows.n
         try:
             self.spans.step(panel.step.k + 1, len(self.steps), lu_flops_done(n, n - panel.step.j1))

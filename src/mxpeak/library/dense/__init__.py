@@ -9,8 +9,13 @@ what neither can solve is factored again in fp64.  Rows and columns are scaled b
 spread of A asks for it (Higham, Pranesh, Zounon 2019), and all below runs on the scaled system
 
     A_s y = b_s,   A_s = D_r A D_c,   b_s = D_r b,   x = D_c y.
+
+A `DistributedMatrix` goes the same way over many ranks, its factors in fp64.
 """
 
+from mxpeak.library.dense.distributed import DistributedMatrix
+from mxpeak.library.dense.distributed_info import DistributedInfo
+from mxpeak.library.dense.distributed_solving import DistributedFactors
 from mxpeak.library.dense.solving import LUFactors, SolveInfo, lu_factor, solve
 
-__all__ = ["LUFactors", "SolveInfo", "lu_factor", "solve"]
+__all__ = ["DistributedFactors", "DistributedInfo", "DistributedMatrix", "LUFactors", "SolveInfo", "lu_factor", "solve"]

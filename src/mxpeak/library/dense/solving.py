@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -12,6 +12,9 @@ from mxpeak.errors import Outcome, UsageError
 from mxpeak.kernels import choose
 from mxpeak.kernels.contract import DenseKernels, Matrix
 from mxpeak.kernels.contract.dense import Block
+from mxpeak.library.dense.distributed import DistributedMatrix
+from mxpeak.library.dense.distributed_info import DistributedInfo
+from mxpeak.library.dense.distributed_solving import DistributedFactors, factored
 from mxpeak.library.dense.extremes import centred, raised, restored
 from mxpeak.library.dense.factoring import Estimates, Factors, factor, factor_in_fp64
 from mxpeak.library.dense.inputs import block, columns, matrix, on_kernels, right_hand_side
@@ -35,6 +38,9 @@ ORDERS_PER_STEP = 64
 #: 16·n² bytes at 4 TB/s, and wait for two triangular solves of 0.2 us a row: 2.4e-11·n² + 2.4e-6·n s.  They break even
 #: at n = 14,500.
 FP16_FROM = 16384
+
+
+AnyInfo = TypeVar("AnyInfo", "SolveInfo", DistributedInfo)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +124,7 @@ class SolveInfo(Info):
 
 def solve(
     A: Any, b: Any, *, transposed: bool = False, precision: str = "auto", device: str = "auto"
-) -> tuple[Any, SolveInfo]:
+) -> tuple[Any, SolveInfo | DistributedInfo]:
     """Solve A x = b, or A^T x = b if `transposed`, to the accuracy of the input's type; neither A nor b is changed.
 
     A: n×n, in any memory order; b: (n,) or (n, k); arrays, or tensors of torch.  Integers become fp64, 16-bit numbers
@@ -133,28 +139,38 @@ def solve(
     a pivot that is exactly zero, and ResourceError where the device does not exist or its memory is too small.
     docs/solving.md explains the rest.
 
+    A may be a `DistributedMatrix`: then all its ranks call, b is the same on all or a function of row indices, and all
+    get x.
+
     >>> import mxpeak as mx
     >>> x, info = mx.solve([[2.0, 0.0], [0.0, 4.0]], [2.0, 4.0])
     >>> x, info.solved
     (array([1., 1.]), True)
     """
+    if isinstance(A, DistributedMatrix):
+        if transposed:
+            raise UsageError(
+                "transposed=True takes arrays; make A^T of a distributed matrix: fn(j, i) instead of fn(i, j)"
+            )
+        return _warned(*factored(A, precision, device).solve(b))
     of_A = matrix(A)
     if transposed:
         of_A = replace(of_A, array=of_A.array.T)
     of_b = right_hand_side(b, of_A.shape[0])
-    x, info = solve_by(kernels_for(device, of_A, of_b), of_A, of_b, precision)
-    _warn(info)
+    return _warned(*solve_by(kernels_for(device, of_A, of_b), of_A, of_b, precision))
+
+
+def _warned(x: Any, info: AnyInfo) -> tuple[Any, AnyInfo]:
+    """x and info; warns, in the name of our caller's caller, of a solution that may have no correct digit."""
+    if info.ill_conditioned:
+        warnings.warn(info.message.splitlines()[-1], IllConditionedWarning, stacklevel=3)
     return x, info
 
 
-def _warn(info: SolveInfo) -> None:
-    """Warn, in the name of our caller's caller, of a solution that may have no correct digit."""
-    if info.ill_conditioned:
-        warnings.warn(info.message.splitlines()[-1], IllConditionedWarning, stacklevel=3)
-
-
-def lu_factor(A: Any, *, precision: str = "auto", device: str = "auto") -> LUFactors:
+def lu_factor(A: Any, *, precision: str = "auto", device: str = "auto") -> LUFactors | DistributedFactors:
     """Factor A once, to solve for many b: `lu_factor(A).solve(b)`.  A is kept, not copied: leave it unchanged."""
+    if isinstance(A, DistributedMatrix):
+        return factored(A, precision, device)
     of_A = matrix(A)
     return lu_factor_by(kernels_for(device, of_A), of_A, precision)
 
@@ -237,9 +253,7 @@ class LUFactors:
 
         Where the factors turn out to be too coarse, A is factored in fp64, and those factors are kept.
         """
-        x, info = (self._of_transpose() if transposed else self)._solve(b)
-        _warn(info)
-        return x, info
+        return _warned(*(self._of_transpose() if transposed else self)._solve(b))
 
     def _of_transpose(self) -> LUFactors:
         """The same factors, as those of A^T."""

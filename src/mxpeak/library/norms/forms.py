@@ -16,9 +16,10 @@ from mxpeak.layout.grid import ProcessGrid
 from mxpeak.layout.index_map import consecutive
 from mxpeak.layout.structure import Band
 from mxpeak.library.communicators import communicator
+from mxpeak.library.grids import grid_of
 from mxpeak.library.inputs import Input
 from mxpeak.library.norms.operands import dense, integers, sizes
-from mxpeak.library.norms.ranks import grid_of, on_all
+from mxpeak.library.norms.ranks import on_all
 
 
 def from_tiles(

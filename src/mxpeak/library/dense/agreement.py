@@ -1,0 +1,37 @@
+"""Ranks that call together: a mistake of one is raised on all under its number, and so is a call that differs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from mxpeak.comm.base import Communicator
+from mxpeak.errors import MxpeakError, UsageError
+from mxpeak.runtime.nodes import raise_first
+
+T = TypeVar("T")
+
+
+def agreed(comm: Communicator, work: Callable[[], T], essence: Callable[[T], Any] = lambda made: None) -> T:
+    """What `work` gives, which does not communicate; `essence` is what must be the same on all ranks.  Collective."""
+    made, mistake = None, None
+    try:
+        made = work()
+    except MxpeakError as error:
+        mistake = error
+    except Exception as error:  # the others would wait for this rank for ever
+        mistake = MxpeakError(f"{type(error).__name__}: {error}")
+        mistake.__cause__ = error
+    raise_first(comm, mistake)
+    assert made is not None
+    check_alike(comm, str(essence(made)))
+    return made
+
+
+def check_alike(comm: Communicator, mine: str) -> None:
+    """Raise on all ranks where one of them says something else than rank 0.  Collective."""
+    if comm.size == 1:
+        return
+    first = comm.bcast_object(mine)
+    mistake = UsageError(f"this rank calls with {mine}, but rank 0 with {first}: all ranks give the same")
+    raise_first(comm, mistake if mine != first else None)

@@ -1,0 +1,115 @@
+"""A matrix of one's own over many ranks: its order, its blocks on their grid, and where its entries come from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+
+from mxpeak.comm.base import Communicator
+from mxpeak.comm.grid import Grid
+from mxpeak.configs.grid import squarest
+from mxpeak.errors import UsageError
+from mxpeak.layout.grid import ProcessGrid
+from mxpeak.library.communicators import communicator
+from mxpeak.library.dense.agreement import agreed
+from mxpeak.library.dense.sources import Made, Source
+from mxpeak.library.grids import grid_of
+
+#: Blocks of the benchmarks' default size, and smaller ones where a process row or column would have fewer than this.
+LARGEST_NB, STEP_NB, BLOCKS = 192, 16, 8
+
+
+class DistributedMatrix:
+    """An n×n matrix of real numbers in NB×NB blocks on a P×Q grid of ranks, for `mxpeak.solve` and `lu_factor`.
+
+    Made by its class methods, on all ranks with the same arguments: under mpiexec, srun or torchrun on all that were
+    started, else on this process.  `comm` may be a communicator of mpi4py instead; `nb` and `grid=(P, Q)` are chosen
+    where they are left out.
+
+    >>> import mxpeak as mx
+    >>> A = mx.DistributedMatrix.from_function(lambda i, j: 1.0 / (1.0 + abs(i - j)), 50)
+    >>> A.shape
+    (50, 50)
+    """
+
+    def __init__(self, n: int, nb: int, grid: Grid, source: Source):
+        self.n, self.nb, self.grid, self.source = n, nb, grid, source
+
+    @classmethod
+    def from_function(
+        cls,
+        fn: Callable[[Any, Any], Any],
+        n: int,
+        *,
+        nb: int | None = None,
+        comm: Any = "world",
+        grid: tuple[int, int] | None = None,
+    ) -> DistributedMatrix:
+        """The matrix a_ij = fn(i, j), 0 <= i, j < n: every rank makes its own blocks, and no rank holds A.
+
+        fn takes index arrays of shapes (m, 1) and (1, k) and gives m×k numbers.  It is called again for every residual,
+        so what it gives must depend on i and j alone.  Collective.
+        """
+        ranks = communicator(comm)
+        if not callable(fn):
+            raise UsageError(f"fn = {fn!r} is not a function of (i, j); for an array: mxpeak.solve(A, b)")
+        return cls(*placed(ranks, n, nb, grid), Made(fn))
+
+    @property
+    def comm(self) -> Communicator:
+        """The ranks of the grid."""
+        return self.grid.all
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(n, n)."""
+        return self.n, self.n
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """float64, whatever the entries are made of."""
+        return np.dtype(np.float64)
+
+    def __repr__(self) -> str:
+        return f"DistributedMatrix({self.n}x{self.n}, nb={self.nb}, grid={self.grid.P}x{self.grid.Q})"
+
+
+def placed(comm: Communicator, n: Any, nb: int | None, grid: tuple[int, int] | None) -> tuple[int, int, Grid]:
+    """Order, block size and grid, checked and alike on all ranks.  Collective."""
+
+    def settle() -> tuple[int, int, ProcessGrid]:
+        shape = _shape(grid, comm.size)
+        order = _positive(n, "n")
+        size = _block_size(order, max(shape.P, shape.Q)) if nb is None else _positive(nb, "nb")
+        return order, size, shape
+
+    order, size, shape = agreed(
+        comm, settle, lambda made: f"n = {made[0]}, nb = {made[1]}, grid = {made[2].P}x{made[2].Q}"
+    )
+    return order, size, grid_of(shape, comm)
+
+
+def _shape(grid: Any, ranks: int) -> ProcessGrid:
+    if grid is None:
+        return ProcessGrid(*squarest(ranks))
+    if not isinstance(grid, tuple | list) or len(grid) != 2:
+        raise UsageError(f"grid = {grid!r}: give two numbers (P, Q) with P*Q = {ranks}")
+    P, Q = (_positive(side, "grid") for side in grid)
+    if ranks != P * Q:
+        best = squarest(ranks)
+        raise UsageError(f"grid {P}x{Q} takes {P}*{Q} = {P * Q} ranks, but there are {ranks}; give grid={best}")
+    return ProcessGrid(P, Q)
+
+
+def _positive(value: Any, name: str) -> int:
+    if not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
+        raise UsageError(f"{name} = {value!r}: give an integer of 1 or more")
+    return int(value)
+
+
+def _block_size(n: int, side: int) -> int:
+    """At most the benchmarks' block size, and some blocks for every process row and column."""
+    return min(LARGEST_NB, max(STEP_NB, n // (BLOCKS * side) // STEP_NB * STEP_NB))

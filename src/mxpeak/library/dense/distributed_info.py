@@ -1,0 +1,74 @@
+"""How a distributed solve went."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from mxpeak.errors import Outcome
+from mxpeak.library.outcomes import Info
+from mxpeak.records import size_text
+from mxpeak.solvers.refine import U
+
+
+@dataclass(frozen=True, slots=True)
+class DistributedInfo(Info):
+    """How a distributed solve went; the same on every rank.  What `SolveInfo` has too means the same here.
+
+    precision       of the factors: always fp64
+    condition       estimate of the one-norm condition of A, as scaled, where pivots or corrections gave reason to doubt
+                    it; else None: `lu_factor(A).condition()` gives it always
+    grid            (P, Q)
+    bytes_a_rank    what the rank with most holds: factors, panels, and its part of A where that is held
+    """
+
+    outcome: Outcome
+    n: int
+    rhs: int
+    iterations: int
+    backward_error: float
+    condition: float | None
+    growth: float
+    scaled: bool
+    ill_conditioned: bool
+    message: str
+    grid: tuple[int, int]
+    nb: int
+    bytes_a_rank: int
+    times: dict[str, float] = field(repr=False)
+    history: tuple[float, ...] = field(repr=False)
+    precision: str = "fp64"
+    emulated: bool = False
+    fallback: bool = False
+    u: float = U
+
+    @property
+    def solved(self) -> bool:
+        """Whether x is as accurate as a stable solver in fp64 makes it."""
+        return self.outcome is Outcome.SOLVED
+
+    @property
+    def converged(self) -> bool:
+        """The same, by the name that it has where one iterates."""
+        return self.solved
+
+    def __str__(self) -> str:
+        verdict = "solved" if self.solved else "NOT SOLVED"
+        verdict += ", but numerically singular" if self.solved and self.ill_conditioned else ""
+        sides = "" if self.rhs == 1 else f", {self.rhs} right-hand sides"
+        steps = f"{self.iterations} refinement step{'' if self.iterations == 1 else 's'}"
+        P, Q = self.grid
+        times = ", ".join(f"{name} {time_s:.3g} s" for name, time_s in self.times.items())
+        lines = [
+            f"{verdict}: n = {self.n}{sides}, LU in fp64 on {P}x{Q} ranks, NB = {self.nb}, {steps}",
+            f"  backward error  {self.backward_error * self.n * self.u:.1e}  ({self.backward_error:.1e} n·u)",
+            f"  growth          {self.growth:.2e}",
+            f"  memory          {size_text(self.bytes_a_rank)} a rank",
+            f"  time            {times}",
+        ]
+        if self.condition is not None:
+            lines.insert(2, f"  condition       {self.condition:.2e} (estimate)")
+        if self.scaled:
+            lines.append("  rows and columns were scaled by powers of two")
+        if not self.solved:
+            lines.append(f"  {self.outcome}")
+        return "\n".join([*lines, *(f"  {line}" for line in self.message.splitlines())])

@@ -1,0 +1,55 @@
+"""Memory for distributed systems: what a rank needs, and a refusal before anything is allocated."""
+
+from __future__ import annotations
+
+from math import ceil
+
+from mxpeak.comm.base import Communicator
+from mxpeak.configs.grid import squarest
+from mxpeak.errors import ResourceError
+from mxpeak.layout.block_cyclic import numroc
+from mxpeak.perf.counts import hpl_memory_bytes
+from mxpeak.perf.host import available_memory_bytes
+from mxpeak.records import size_text
+from mxpeak.runtime.memory import MARGIN
+from mxpeak.runtime.nodes import combined, nodes_of
+
+#: Vectors of length n that every rank holds beside its part: b, x and those that travel.
+VECTORS = 4
+
+
+def bytes_a_rank(n: int, nb: int, P: int, Q: int, *, held: bool) -> int:
+    """What the rank with most holds: factors, panels, row swaps of U and of L, vectors; its part of A where held."""
+    m, k = numroc(n, nb, 0, P), numroc(n, nb, 0, Q)
+    swaps, part = 8 * 3 * nb * k if P > 1 else 0, 8 * m * k if held else 0
+    return hpl_memory_bytes(n, nb, P, Q)["total"] // (P * Q) + swaps + part + 8 * VECTORS * n
+
+
+def check_room(comm: Communicator, n: int, nb: int, grid: tuple[int, int], *, held: bool, there: int = 0) -> None:
+    """Stop, before anything is allocated, where a node has no room for its ranks; `there` is held already.
+
+    Collective.
+    """
+    most = nodes_of(comm, None).most
+    free = int(MARGIN * (available_memory_bytes() or 2**63)) // most
+    room = -int(combined(comm, [-float(free + there)], "max")[0])
+    need = bytes_a_rank(n, nb, *grid, held=held)
+    if need <= room:
+        return
+    enough = _enough_ranks(n, nb, comm.size, room, held=held)
+    parts = f"{'A and its factors' if held else 'the factors of A'}, {16 if held else 8}*{n}*{n} bytes,"
+    raise ResourceError(
+        f"{parts} and panels take {size_text(need)} a rank on {grid[0]}x{grid[1]} ranks, but {size_text(room)} a rank "
+        f"can be planned for, {most} to a node; start {enough} ranks on such nodes: mpiexec -n {enough} python ..."
+    )
+
+
+def _enough_ranks(n: int, nb: int, ranks: int, room: int, *, held: bool) -> int:
+    """How many ranks with so much room each would do; blocks stay as they are."""
+    need = bytes_a_rank(n, nb, *squarest(ranks), held=held)
+    while need > room:
+        ranks = max(ranks + 1, min(2 * ranks, ceil(ranks * need / room)))
+        if ranks * nb * nb > n * n:  # no rank can have less than a block
+            return ranks
+        need = bytes_a_rank(n, nb, *squarest(ranks), held=held)
+    return ranks

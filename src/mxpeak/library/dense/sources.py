@@ -1,0 +1,88 @@
+"""Where the entries of a distributed matrix come from.
+
+A rank asks for some rows of its own part.  What goes wrong there is noted, and NaN is given instead: the other ranks
+compute on, and all raise together afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from mxpeak.errors import MxpeakError, UsageError
+from mxpeak.layout.block_cyclic import BlockCyclic
+from mxpeak.layout.index_map import block_cyclic
+from mxpeak.library.dense.types import Array
+
+
+class Source:
+    """Entries made or read when they are asked for; `held`: bytes of them that this rank holds."""
+
+    held = 0
+
+    def __init__(self, what: str):
+        self.what = what
+        self._mistake: MxpeakError | None = None
+
+    def __call__(self, rows: BlockCyclic, cols: BlockCyclic, local: slice) -> Array:
+        """These local rows, in fp64."""
+        i, j = owned(rows)[local], owned(cols)
+        try:
+            return self._checked(self._entries(i, j), i, j)
+        except MxpeakError as error:
+            self._mistake = self._mistake or error
+        except Exception as error:
+            self._mistake = self._mistake or UsageError(f"{self.what} raised {type(error).__name__}: {error}")
+        return np.full((len(i), len(j)), np.nan)
+
+    def mistake(self) -> MxpeakError | None:
+        """What went wrong since this was last asked."""
+        found, self._mistake = self._mistake, None
+        return found
+
+    def _entries(self, i: Array, j: Array) -> Any:
+        """a_ij of these rows and columns."""
+        raise NotImplementedError
+
+    def _checked(self, values: Any, i: Array, j: Array) -> Array:
+        A = np.asarray(values)
+        check_real(A.dtype, self.what)
+        shape = len(i), len(j)
+        if A.shape != shape:
+            raise UsageError(
+                f"{self.what} gave shape {A.shape} for i of shape ({shape[0]}, 1) and j of shape (1, {shape[1]}); it "
+                f"must give {shape}: compute with whole arrays, for example 1.0 / (1.0 + abs(i - j))"
+            )
+        A = np.asarray(A, np.float64)
+        if not np.isfinite(A).all():
+            r, c = np.argwhere(~np.isfinite(A))[0]
+            raise UsageError(f"A[{i[r]}, {j[c]}] is {A[r, c]}: all entries of A must be finite")
+        return A
+
+
+class Made(Source):
+    """a_ij = fn(i, j), made anew whenever it is needed."""
+
+    def __init__(self, fn: Callable[[Any, Any], Any]):
+        super().__init__("fn(i, j)")
+        self._fn = fn
+
+    def _entries(self, i: Array, j: Array) -> Any:
+        return self._fn(i[:, None], j[None, :])
+
+
+def owned(layout: BlockCyclic) -> Array:
+    """The global indices that a process owns, ascending."""
+    found: Array = block_cyclic(layout).to_global(np.arange(layout.local_size))
+    return found
+
+
+def check_real(dtype: np.dtype[Any], what: str) -> None:
+    """Stop at numbers that are not real."""
+    if dtype.kind not in "biuf":
+        raise UsageError(
+            f"{what} has dtype {dtype}; distributed systems are solved in fp64: real numbers and integers are taken "
+            "(complex arrays on one process: mxpeak.solve(A, b))"
+        )

@@ -1,0 +1,163 @@
+"""A given system as refinement sees it: residuals with A itself, M^-1 from an LU with partial pivoting of it.
+
+    P (R A C) = L U,    M^-1 = C U^-1 L^-1 P R
+
+R and C are powers of two, and there only where range or spread of A's rows and columns ask for them.
+"""
+
+from __future__ import annotations
+
+from mxpeak.distributed.given import GivenMatrix
+from mxpeak.distributed.matrix import DistMatrix
+from mxpeak.distributed.vectors import DistSpace, largest, max_abs
+from mxpeak.kernels.contract import Kernels, Vector
+from mxpeak.layout.row_moves import RowOrder
+from mxpeak.layout.schedule import lu_steps
+from mxpeak.solvers.condition import inverse_one_norm, ranks_over
+from mxpeak.solvers.pivoted_lu import PivotedLuOptions, factorize
+from mxpeak.solvers.scaling import Balance, balance, balanced
+from mxpeak.solvers.triangular import Factored
+from mxpeak.spans import Spans
+
+
+class PivotedFactors:
+    """The factors of a given matrix.  Constructing it is collective over the grid, and so are all methods.
+
+    A_inf       ||A||_inf
+    singular    1 + the first column without a non-zero pivot; 0: all have one
+    scaled      whether R and C are there
+    growth      max |u_ij| / max |a_ij|, as scaled
+    """
+
+    def __init__(self, A: GivenMatrix, LU: DistMatrix, options: PivotedLuOptions, kernels: Kernels, spans: Spans):
+        """LU holds a copy of A, and is overwritten by its factors."""
+        self.given, self.LU, self._kernels = A, LU, kernels
+        grid, xp = A.grid, kernels.xp
+        self.unknowns = DistSpace(kernels, grid.all, A.cols.local_size, counts=grid.p == 0)
+        self.equations = DistSpace(kernels, grid.all, A.rows.local_size, counts=grid.q == 0)
+        with spans("equilibrate"):
+            self.A_inf = self._balance_if_needed()
+        by_row = xp.zeros(A.rows.local_size)
+        kernels.row_max(LU.local, by_row)
+        (A_max,) = largest(kernels, grid.all, [max_abs(kernels, by_row)])
+        order = RowOrder(A.n)
+        with spans("factor"):
+            self.singular = factorize(LU, options, kernels, spans, order=order)
+        mine = A.rows.to_global(xp.arange(A.rows.local_size))
+        self._to, self._back = (xp.take(xp.asarray(rows), mine) for rows in (order.rows, order.inverse))
+        self._solver = Factored(LU, kernels)
+        self.growth = self._growth(A_max)
+        self._condition: float | None = None
+
+    def _balance_if_needed(self) -> float:
+        """||A||_inf; LU is scaled if it must be."""
+        by_row, by_column = self._sums()
+        A_inf = largest(self._kernels, self.given.grid.all, [max_abs(self._kernels, by_row)])[0]
+        self._balance: Balance | None = None
+        if not self._well_balanced(by_row, by_column):
+            self._balance = balance(self.LU, self._kernels)
+            _, by_column = self._sums()
+        (self._A_one,) = largest(self._kernels, self.given.grid.all, [max_abs(self._kernels, by_column)])
+        return A_inf
+
+    def _sums(self) -> tuple[Vector, Vector]:
+        """Σ_j |a_ij| over the rows, Σ_i |a_ij| over the columns."""
+        xp, A = self._kernels.xp, self.given
+        by_row, by_column = xp.zeros(A.rows.local_size), xp.zeros(A.cols.local_size)
+        self._kernels.abs_sums(self.LU.local, by_row, by_column)
+        A.grid.row.allreduce(by_row, "sum")
+        A.grid.column.allreduce(by_column, "sum")
+        return by_row, by_column
+
+    def _well_balanced(self, by_row: Vector, by_column: Vector) -> bool:
+        """What `balanced` says of the sums of all ranks."""
+        xp, ends = self._kernels.xp, []
+        for sums in (by_row, by_column):
+            least = -float(xp.min(sums)) if len(sums) else -float("inf")
+            ends += [least, max_abs(self._kernels, sums)]
+        low_row, high_row, low_column, high_column = largest(self._kernels, self.given.grid.all, ends)
+        return balanced(xp.asarray([-low_row, high_row]), xp.asarray([-low_column, high_column]))
+
+    @property
+    def scaled(self) -> bool:
+        """Whether rows and columns were scaled."""
+        return self._balance is not None
+
+    def _growth(self, A_max: float) -> float:
+        mine = self._kernels.max_abs_upper(self.LU.local, self.given.rows, self.given.cols)
+        (found,) = largest(self._kernels, self.given.grid.all, [mine])
+        return found / A_max if A_max else 1.0
+
+    def condition(self) -> float:
+        """||A_s||_1·||A_s^-1||_1, A_s = R A C, the latter estimated by four to six solves; kept."""
+        if self._condition is None:
+            xp, X, Y = self._kernels.xp, ranks_over(self.equations), ranks_over(self.unknowns)
+            indices = self.given.rows.to_global(xp.arange(self.given.rows.local_size))
+            solve, back = self._solve_scaled, self._solve_scaled_transposed
+            found = inverse_one_norm(solve, back, indices, self.given.n, xp.float64, xp, X=X, Y=Y)
+            self._condition = self._A_one * found
+        return self._condition
+
+    def pivots_from(self, least: float) -> bool:
+        """Whether the smallest entry on U's diagonal is at least this part of the largest."""
+        A, xp, ends = self.given, self._kernels.xp, [-float("inf"), 0.0]
+        for step in lu_steps(A.n, A.nb, A.grid.P, A.grid.Q):
+            if (A.grid.p, A.grid.q) == (step.p, step.q):
+                size = xp.abs(xp.linalg.diagonal(self.LU[step.j0 : step.j1, step.j0 : step.j1]))
+                ends = [max(ends[0], -float(xp.min(size))), max(ends[1], float(xp.max(size)))]
+        minus, most = largest(self._kernels, A.grid.all, ends)
+        return -minus >= least * most
+
+    def solve(self, r: Vector) -> Vector:
+        """M^-1 r over the columns, for r over the rows."""
+        if self._balance is None:
+            return self._solve_scaled(r)
+        return self._balance.C * self._solve_scaled(self._balance.R * r)
+
+    def _solve_scaled(self, r: Vector) -> Vector:
+        """U^-1 L^-1 P r."""
+        return self._solver.solve(self._moved(r, self._to))
+
+    def _solve_scaled_transposed(self, c: Vector) -> Vector:
+        """P^T L^-T U^-T c."""
+        return self._moved(self._solver.solve_transposed(c), self._back)
+
+    def _moved(self, r: Vector, sources: Vector) -> Vector:
+        """r with entry sources[i] as its i-th, through the whole vector: 8·N bytes a rank."""
+        whole = self._kernels.xp.zeros(self.given.n)
+        for mine, everywhere in self.given.rows.blocks():
+            whole[everywhere] = r[mine]
+        self.given.grid.column.allreduce(whole, "sum")
+        return self._kernels.xp.take(whole, sources)
+
+    def gathered(self, x: Vector) -> Vector:
+        """The whole of a vector over the columns."""
+        whole = self._kernels.xp.zeros(self.given.n)
+        for mine, everywhere in self.given.cols.blocks():
+            whole[everywhere] = x[mine]
+        self.given.grid.row.allreduce(whole, "sum")
+        return whole
+
+
+class PivotedSystem:
+    """`refine.System` for one right-hand side, over the rows."""
+
+    def __init__(self, factors: PivotedFactors, b: Vector):
+        self._factors, self.b = factors, b
+        self.n, self.A_inf = factors.given.n, factors.A_inf
+        self.unknowns, self.equations = factors.unknowns, factors.equations
+        self.b_inf = self.equations.max_abs(b)
+        self.r = b  # the last residual
+
+    def multiply(self, v: Vector) -> Vector:
+        """A v over the rows."""
+        return self._factors.given.multiply(v)
+
+    def residual(self, x: Vector) -> Vector:
+        """b - A x over the rows."""
+        self.r = self.b - self.multiply(x)
+        return self.r
+
+    def precondition(self, r: Vector) -> Vector:
+        """M^-1 r over the columns."""
+        return self._factors.solve(r)
