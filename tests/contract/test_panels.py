@@ -16,7 +16,7 @@ from mxpeak.layout.block_cyclic import BlockCyclic
 from mxpeak.layout.panel_plan import panel_plan
 from mxpeak.layout.row_moves import local_moves, row_moves
 from tests.support.backends import Backend, backend_named
-from tests.support.blocks import globals_of, matrix, numbers, panel, within
+from tests.support.blocks import STORED, globals_of, matrix, numbers, panel, within
 from tests.support.roundoff import U
 
 FACTS = ("left", "crout", "right")
@@ -34,10 +34,12 @@ def factored(
     il0: int = 0,
     top: int | None = None,
     exchange: Any = None,
+    precision: str = "fp64",
 ) -> tuple[list[float], Any, Any]:
     """Pivots and flag, L1, and the panel's rows."""
     jb = values.shape[1]
-    A, L1, pivots = panel(backend, values), panel(backend, np.full((jb, jb), np.nan)), backend.kernels.buffer(jb + 1)
+    A, L1 = panel(backend, values, precision), panel(backend, np.full((jb, jb), np.nan), precision)
+    pivots = backend.kernels.buffer(jb + 1, precision)
     plan = panel_plan(jb, nbmin, ndiv, rfact)
     backend.kernels.factor_panel(Panel(A, L1, pivots, rows, il0, jb if top is None else top, plan, pfact), exchange)
     return pivots.tolist(), numbers(backend, L1), numbers(backend, A)
@@ -53,14 +55,17 @@ def on_either(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_a_panel_is_the_reference_panel(backend: Backend, rng: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     cases = [(1, 1, 1, 2, 0), (13, 5, 2, 2, 5), (61, 16, 4, 3, 16), (200, 37, 8, 2, 74)]
-    for (m, jb, nbmin, ndiv, il0), where in product(cases, on_either(backend, monkeypatch)):
-        values, rows = rng.random((m, jb)) - 0.5, BlockCyclic(m + il0, jb, 0, 1)
-        pivots_ref, L1_ref, A_ref = factored(backend_named("reference"), values, rows, il0=il0)
+    for (m, jb, nbmin, ndiv, il0), where, stored in product(cases, on_either(backend, monkeypatch), STORED):
+        values, rows = (rng.random((m, jb)) - 0.5).astype(STORED[stored][0]), BlockCyclic(m + il0, jb, 0, 1)
+        pivots_ref, L1_ref, A_ref = factored(backend_named("reference"), values, rows, il0=il0, precision=stored)
         # |L| <= 1 and |U| <= growth; two eliminations in different orders differ by jb·u·growth²: 100 covers the
         # constant.
-        bound = 100 * jb * U * max(1.0, np.abs(L1_ref).max()) ** 2
+        bound, way = (
+            100 * jb * STORED[stored][1] * max(1.0, np.abs(L1_ref).max()) ** 2,
+            {"il0": il0, "precision": stored},
+        )
         for pfact, rfact in product(FACTS, FACTS) if where != "device" else [("right", "right")]:
-            pivots, L1, A = factored(backend, values, rows, nbmin=nbmin, ndiv=ndiv, rfact=rfact, pfact=pfact, il0=il0)
+            pivots, L1, A = factored(backend, values, rows, nbmin=nbmin, ndiv=ndiv, rfact=rfact, pfact=pfact, **way)
             assert pivots == pivots_ref
             assert pivots[jb] == 0.0
             assert within(L1, L1_ref, bound), (m, where, pfact, rfact)
@@ -166,19 +171,19 @@ def test_row_moves_do_what_swaps_one_by_one_do(backend: Backend, rng: Any, monke
     if backend.on_torch:
         monkeypatch.setattr("mxpeak.kernels.torch.rows.STRIP", 3)
     kernels, (n, j0, jb) = backend.kernels, (53, 6, 11)
-    for columns in (0, 1, 7):
+    for columns, stored in product((0, 1, 7), STORED):
         pivots = [int(rng.integers(j0 + i, n)) for i in range(jb)]
         moves = local_moves(row_moves(j0, pivots), j0, BlockCyclic(n, jb, 0, 1))
-        values = rng.random((n, columns))
+        values = rng.random((n, columns)).astype(STORED[stored][0])
         expected = values.copy()
         for i, pivot in enumerate(pivots):
             expected[[j0 + i, pivot]] = expected[[pivot, j0 + i]]
         lists = [kernels.indices(part) for part in (moves.my_sources, moves.my_targets, moves.out_rows[0])]
-        A = matrix(backend, values)
+        A = matrix(backend, values, stored)
         kernels.permute_rows(A, j0, *lists)
         assert np.array_equal(numbers(backend, A), expected)
-        out = kernels.xp.zeros((jb, columns))
-        kernels.gather_rows(matrix(backend, values), lists[0], out)
+        out = matrix(backend, np.zeros((jb, columns)), stored)
+        kernels.gather_rows(matrix(backend, values, stored), lists[0], out)
         assert np.array_equal(numbers(backend, out), values[moves.my_sources])
         kernels.scatter_rows(out, lists[0], A)
         assert np.array_equal(numbers(backend, A)[moves.my_sources], numbers(backend, out))

@@ -26,7 +26,10 @@ VARIANTS = {
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("shape", [(1, 1), (2, 1), (2, 3)])
-def test_the_kept_factors_are_those_of_the_permuted_matrix(shape: tuple[int, int], variant: str) -> None:
+@pytest.mark.parametrize(("precision", "u"), [("fp64", U), ("fp32", 2.0**-24)])
+def test_the_kept_factors_are_those_of_the_permuted_matrix(
+    shape: tuple[int, int], variant: str, precision: str, u: float
+) -> None:
     n, nb = 67, 6
     A = np.random.default_rng(7).standard_normal((n, n))
 
@@ -34,7 +37,7 @@ def test_the_kept_factors_are_those_of_the_permuted_matrix(shape: tuple[int, int
         grid = make_grid(ProcessGrid(*shape), comm)
         assert grid is not None
         kernels, order = HostKernels(1, poison=True), RowOrder(n)
-        M = dist_matrix(grid, n, n, nb, kernels)
+        M = dist_matrix(grid, n, n, nb, kernels, precision)
         i, j = ([part.to_global(at) for at in range(part.local_size)] for part in (M.rows, M.cols))
         M.local[:] = A[np.ix_(i, j)]
         assert factorize(M, VARIANTS[variant], kernels, Spans(), order=order) == 0
@@ -48,4 +51,4 @@ def test_the_kept_factors_are_those_of_the_permuted_matrix(shape: tuple[int, int
     assert [orders[0][at] for at in inverses[0]] == list(range(n))
     L, upper = np.tril(LU, -1) + np.eye(n), np.triu(LU)
     assert np.abs(L).max() == 1.0
-    assert (np.abs(A[orders[0]] - L @ upper) <= 2 * n * U * (np.abs(L) @ np.abs(upper))).all()
+    assert (np.abs(A[orders[0]] - L @ upper) <= 2 * n * u * (np.abs(L) @ np.abs(upper))).all()

@@ -12,12 +12,13 @@ from mxpeak.layout.block_cyclic import BlockCyclic
 
 @dataclass(frozen=True, slots=True)
 class DistMatrix:
-    """An m×n matrix in NB×NB blocks on a P×Q grid; `local` is this rank's part, row-major."""
+    """An m×n matrix in NB×NB blocks on a P×Q grid; `local` is this rank's part, row-major, in `precision`."""
 
     grid: Grid
     rows: BlockCyclic
     cols: BlockCyclic
     local: Matrix
+    precision: str = "fp64"
 
     @property
     def nb(self) -> int:
@@ -36,4 +37,4 @@ def dist_matrix(grid: Grid, m: int, n: int, nb: int, kernels: Kernels, precision
     """An uninitialised m×n matrix on the grid."""
     rows = BlockCyclic(m, nb, grid.p, grid.P)
     cols = BlockCyclic(n, nb, grid.q, grid.Q)
-    return DistMatrix(grid, rows, cols, kernels.matrix(rows.local_size, cols.local_size, precision))
+    return DistMatrix(grid, rows, cols, kernels.matrix(rows.local_size, cols.local_size, precision), precision)

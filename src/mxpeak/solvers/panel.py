@@ -29,9 +29,13 @@ class PanelOptions:
     bcast: str = "1ringM"
 
 
-def _whole_lines(size: int) -> int:
+#: Numbers of a cache line.
+_LINE = {"fp64": 8, "fp32": 16}
+
+
+def _whole_lines(size: int, precision: str) -> int:
     """A size rounded up to whole cache lines, so that what follows begins on one."""
-    return -(-size // 8) * 8
+    return -(-size // _LINE[precision]) * _LINE[precision]
 
 
 class FactoredPanel:
@@ -39,20 +43,21 @@ class FactoredPanel:
 
     One message holds it all: the jb×jb block L1, the pivots, a flag for a singular column, and the panel's rows of this
     process row, column by column.  Their first jb on the owner of the block row are dead; L21 is what lies below.
+    Pivots are row numbers among numbers of A's type: fp32 knows those below 2^24.
     """
 
     def __init__(self, A: DistMatrix, step: LuStep, buffer: Any, kernels: Kernels):
         self.step = step
         self._A, self._kernels = A, kernels
         jb, m = step.jb, A.rows.local_size - A.rows.local_start(step.j0)
-        square = kernels.panel_size(jb, jb)
-        head = square + _whole_lines(jb + 1)
+        square = kernels.panel_size(jb, jb, A.precision)
+        head = square + _whole_lines(jb + 1, A.precision)
         self._top = jb if A.grid.p == step.p else 0
         self.L11 = kernels.panel(buffer, jb, jb)
         self._tail = buffer[square : square + jb + 1]
         self.rows = kernels.panel(buffer[head:], m, jb)
         self.L21_row = self.rows[self._top :]
-        self._message = buffer[: head + kernels.panel_size(m, jb)]
+        self._message = buffer[: head + kernels.panel_size(m, jb, A.precision)]
         self._broadcast: Task | None = None
         self._pivots: Callable[[], list[float]] | None = None
         self._moves: LocalMoves | None = None
@@ -60,8 +65,9 @@ class FactoredPanel:
     @staticmethod
     def buffer_size(A: DistMatrix, kernels: Kernels) -> int:
         """Numbers in the longest message of this rank: L1, pivots, flag, and the rows of the first step."""
-        jb = min(A.nb, A.rows.n)
-        return kernels.panel_size(jb, jb) + _whole_lines(jb + 1) + kernels.panel_size(A.rows.local_size, jb)
+        jb, stored = min(A.nb, A.rows.n), A.precision
+        square, rows = (kernels.panel_size(m, jb, stored) for m in (jb, A.rows.local_size))
+        return square + _whole_lines(jb + 1, stored) + rows
 
     def load(self, spans: Spans) -> None:
         """Copy the panel's columns of A into the message, where they are factored; local to its process column."""

@@ -68,7 +68,7 @@ def factorize(
 
     Returns 0, or 1 + the first column for which no non-zero pivot was left.  Collective over the grid.  `blocks` notes
     the diagonal blocks; `keeper` may copy A between steps, and says with which one to begin.
-    |ΔA| <= N·u·|L||U|; 2/3 N³ flops.
+    |ΔA| <= N·u·|L||U|, u that of A's type, fp64 or fp32 (N < 2^24); 2/3 N³ flops.
     """
     lu = _PivotedLu(A, options, kernels, spans, blocks, keeper, order)
     if options.lookahead == 0:
@@ -107,7 +107,8 @@ class _PivotedLu:
         self.updates_first = kernels.stopwatch.lag > 0 and kernels.panel_library(A.grid.P) is None
         self.split_at = self.end - n2
         self._panels = [
-            kernels.buffer(FactoredPanel.buffer_size(A, kernels)) for _ in range(min(2, options.lookahead + 1))
+            kernels.buffer(FactoredPanel.buffer_size(A, kernels), A.precision)
+            for _ in range(min(2, options.lookahead + 1))
         ]
         self._ahead = swap_buffers(A, min(A.nb, self.end), 0, kernels)
         self._left = swap_buffers(A, max(self.split_at, min(self.end, n2 + A.nb)), 1, kernels)
@@ -297,7 +298,7 @@ class _PivotedLu:
         with self.spans("update"):
             swap.finish(self.spans)
             with self.spans("trsm", flops=float(panel.step.jb**2 * swap.columns)):
-                self.kernels.solve_unit_lower(panel.L11, swap.U, "fp64")
+                self.kernels.solve_unit_lower(panel.L11, swap.U, self.A.precision)
             swap.store(self.spans)
 
     def subtract(self, C: Matrix, L21_row: Matrix, U: Matrix) -> None:

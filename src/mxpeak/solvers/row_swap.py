@@ -50,7 +50,8 @@ def swap_buffers(A: DistMatrix, columns: int, section: int, kernels: Kernels) ->
     if A.grid.P == 1:
         return None
     size = A.nb * columns
-    return SwapBuffers(TAG + 3 * section, kernels.buffer(size), kernels.buffer(size), kernels.buffer(size))
+    U, into_u, out = (kernels.buffer(size, A.precision) for _ in range(3))
+    return SwapBuffers(TAG + 3 * section, U, into_u, out)
 
 
 class RowSwap:

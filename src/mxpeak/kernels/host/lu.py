@@ -62,7 +62,6 @@ class HostLu(Synchronous):
         self._tiles = np.empty((team.threads, operands.TILES), np.float32)
         self._plans: dict[tuple[PanelOp, ...], Array] = {}
         self._yield = sched_yield_address()
-        self._gemm, self._trsm = blas.address("dgemm"), blas.address("dtrsm")
         #: fp32's solves with the diagonal block by the `library`, or by products with `inverse` blocks.
         self.trsm = "inverse" if blas.blas_facts()["architecture"] in SLOW_TRSM else "library"
         blas.set_threads(1)  # the team's threads call BLAS, each for its own block: no second pool competes with them
@@ -126,7 +125,8 @@ class HostLu(Synchronous):
 
     def factor_panel(self, work: Panel, exchange: Exchange | None) -> PanelOutcome:
         jb = work.L1.shape[0]
-        assert work.A.strides[0] == work.L1.strides[0] == 8 or work.A.shape[0] <= 1, "panels are column-major"
+        number = work.L1.itemsize
+        assert work.A.strides[0] == work.L1.strides[0] == number or work.A.shape[0] <= 1, "panels are column-major"
         tiles = -(-work.A.shape[0] // work.rows.nb)
         threads = self.threads if tiles > 1 else 1
         mine, theirs = np.zeros((2, HEAD + 2 * jb))
@@ -143,7 +143,9 @@ class HostLu(Synchronous):
 
         callback = _Callback(call_exchange)
         into_python = ctypes.cast(callback, ctypes.c_void_p).value or 0
-        calls = np.array([self._gemm, self._trsm, into_python, self._yield], dtype=np.int64)
+        letter, _ = blas.TYPES[work.L1.dtype]
+        products = blas.address(f"{letter}gemm"), blas.address(f"{letter}trsm")
+        calls = np.array([*products, into_python, self._yield], dtype=np.int64)
         tile = work.rows.nb * max(1, tiles // (TILES * threads))
         geometry = np.array([work.il0, work.rows.nb, work.rows.p, work.rows.P, tile], dtype=np.int64)
         state, sync = np.zeros(8, dtype=np.int64), np.zeros(SYNC, dtype=np.int64)

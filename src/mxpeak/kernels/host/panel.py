@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from mxpeak.kernels.contract.lu import HAS_TOP, HEAD, ROW, VALUE
-from mxpeak.kernels.host.jit import INT, INTEGERS, MATRIX, TABLE, VECTOR, inner, jit
+from mxpeak.kernels.host.jit import INT, INTEGERS, MATRIX, MATRIX32, TABLE, VECTOR, inner, jit
 from mxpeak.kernels.host.native import address_of, barrier, call_at, column, cycles, gemm_at, prefetch, trsm_at
 
 RIGHT, LEFT, CROUT = range(3)
@@ -159,8 +159,8 @@ def _leaf(tid, threads, A, L1, c0, c1, top, variant, pivots, geometry, mine, sta
         if pivot == 0.0:
             if tid == 0 and state[SINGULAR] == 0:
                 state[SINGULAR] = j + 1
-            pivot = 1.0  # a column of zeros stays one; the caller hears of it through SINGULAR
-        reciprocal = 1.0 / pivot
+            pivot = L1.dtype.type(1)  # a column of zeros stays one; the caller hears of it through SINGULAR
+        reciprocal = L1.dtype.type(1) / pivot
         for t in range(tid, tiles, threads):
             r0, r1 = _tile_rows(t, tile, j + 1 if top > 0 else 0, rows)
             _finish_column(A, L1, j, c0, c1, r0, r1, variant, reciprocal)
@@ -196,23 +196,10 @@ def _update(tid, threads, A, L1, op, top, tile, gemm):
             )
 
 
-@jit(
-    INT,
-    INT,
-    MATRIX,
-    MATRIX,
-    TABLE,
-    INT,
-    INT,
-    INTEGERS,
-    INTEGERS,
-    VECTOR,
-    INTEGERS,
-    VECTOR,
-    INTEGERS,
-    INTEGERS,
-    INTEGERS,
-)
+_WORK = (TABLE, INT, INT, INTEGERS, INTEGERS, VECTOR, INTEGERS, VECTOR, INTEGERS, INTEGERS, INTEGERS)
+
+
+@jit(INT, INT, MATRIX, MATRIX, *_WORK, also=(INT, INT, MATRIX32, MATRIX32, *_WORK))
 def factor_panel(tid, threads, A, L1, plan, variant, top, pivots, geometry, mine, state, best, where, sync, calls):
     """Execute the panel plan as thread tid of `threads`; every thread calls this with the same arguments.
 

@@ -23,7 +23,7 @@ def _move(source, target):
         target[c] = source[c]
 
 
-@jit(INT, INT, MATRIX, INTEGERS, MATRIX)
+@jit(INT, INT, MATRIX, INTEGERS, MATRIX, also=(INT, INT, MATRIX32, INTEGERS, MATRIX32))
 def gather_rows(tid, threads, A, rows, out):
     """out[k, :] = A[rows[k], :]."""
     c0, c1 = part_of(tid, threads, out.shape[1])
@@ -31,7 +31,7 @@ def gather_rows(tid, threads, A, rows, out):
         _move(row(A, rows[k], c0, c1), row(out, k, c0, c1))
 
 
-@jit(INT, INT, MATRIX, INTEGERS, MATRIX)
+@jit(INT, INT, MATRIX, INTEGERS, MATRIX, also=(INT, INT, MATRIX32, INTEGERS, MATRIX32))
 def scatter_rows(tid, threads, source, rows, A):
     """A[rows[k], :] = source[k, :]."""
     c0, c1 = part_of(tid, threads, source.shape[1])
@@ -39,7 +39,10 @@ def scatter_rows(tid, threads, source, rows, A):
         _move(row(source, k, c0, c1), row(A, rows[k], c0, c1))
 
 
-@jit(INT, INT, MATRIX, INT, INTEGERS, INTEGERS, INTEGERS, allocates=True)
+_MOVES = (INT, INTEGERS, INTEGERS, INTEGERS)
+
+
+@jit(INT, INT, MATRIX, *_MOVES, also=(INT, INT, MATRIX32, *_MOVES), allocates=True)
 def permute_rows(tid, threads, A, block, sources, targets, block_rows):
     """A[block+i, :] = A[sources[i], :] and A[targets[t], :] = A[block+block_rows[t], :], as the rows were before."""
     begin, end = part_of(tid, threads, A.shape[1])

@@ -211,7 +211,7 @@ def _abs_sum(a):
     return total
 
 
-@jit(INT, INT, MATRIX, VECTOR, MATRIX)
+@jit(INT, INT, MATRIX, VECTOR, MATRIX, also=(INT, INT, MATRIX32, VECTOR, MATRIX))
 def abs_sums(tid, threads, A, by_row, by_column):
     """by_row[i] = Σ_j |a_ij|, and by_column[tid, j] the part of Σ_i |a_ij| that thread tid's rows make."""
     m, n = A.shape
