@@ -141,11 +141,12 @@ def test_whatever_becomes_of_a_file_it_is_read_as_its_lines_say_or_refused(
     for where, cut, new in data.draw(st.lists(EDIT, max_size=2)):
         at = int(where * len(text))
         text = text[:at] + new + text[at + cut :]
-    wanted = defined(text.replace("\r\n", "\n"), symmetry)
+    text = re.sub("\r\n?", "\n", text)  # a carriage return ends a line by itself, too
+    wanted = defined(text, symmetry)
     end = data.draw(st.sampled_from(["\n", "\r\n"]))
     path = tmp_path_factory.mktemp("mtx") / data.draw(st.sampled_from(["A.mtx", "A.mtx.gz"]))
     banner = f"%%MatrixMarket matrix coordinate real {symmetry}\n"
-    content = (banner + text.replace("\r\n", "\n")).replace("\n", end).encode("latin-1")
+    content = (banner + text).replace("\n", end).encode("latin-1")
     path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
     if wanted is None:
         with pytest.raises(UsageError, match=f"^{re.escape(str(path))}"):
