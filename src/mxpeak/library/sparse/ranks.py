@@ -58,7 +58,9 @@ def joined(comm: Communicator, share: Share, said: Mapping[str, str]) -> tuple[E
     starts = by_root(comm, lambda: _starts(told or []))
     block = Block(starts, comm.rank, share.A.indptr, share.A.indices.astype(np.int64), share.A.data)
     columns, halo = numbered(block)
-    A = csr_array((share.A.data, columns.astype(np.int32), share.A.indptr), shape=(m, m + halo.size))
+    data = share.A.data.copy() if halo.size else share.A.data  # sorted anew, and the user's stay as they are
+    A = csr_array((data, columns.astype(np.int32), share.A.indptr), shape=(m, m + halo.size))
+    A.sort_indices()
     everybody = Everybody(comm, tuple(starts), tuple(partners(comm, starts, halo)))
     inputs.check_entries(A, everybody)
     return everybody, A
