@@ -16,7 +16,19 @@ from mxpeak.comm.threads import run_ranks
 from mxpeak.errors import MxpeakError, Outcome, UsageError
 from mxpeak.library.outcomes import SingularMatrixError
 from tests.support.sparse_ranks import cut, even, gmres_on
-from tests.support.sparse_systems import flow, irregular, parts, poisson, random, reached, residual, vector, wild
+from tests.support.sparse_systems import (
+    flow,
+    irregular,
+    needs_pyamg,
+    parts,
+    poisson,
+    random,
+    reached,
+    residual,
+    stencil,
+    vector,
+    wild,
+)
 
 SYSTEMS = {
     "poisson": lambda: poisson(9, 11),
@@ -78,18 +90,53 @@ def test_units_that_differ_by_row_and_column_are_scaled_over_the_ranks() -> None
 
 
 def test_a_precision_that_does_not_do_falls_back_to_fp64_on_all_ranks() -> None:
-    L = poisson(9, 9)
+    L = poisson(5, 5)
     least = np.linalg.eigvalsh(L.toarray())[0]
-    A, b = sparse.csr_array(L - (least - 1e-5) * sparse.eye_array(81)) * np.pi, vector(81)  # bf16 is off by 1e-3
-    x, infos = gmres_on(even(81, 3), A, b, precision="bf16", restart=81)
+    A, b = sparse.csr_array(L - (least - 1e-5) * sparse.eye_array(25)) * np.pi, vector(25)  # bf16 is off by 1e-3
+    x, infos = gmres_on(even(25, 3), A, b, precision="bf16", preconditioner="gs")
     assert {info.fallback for info in infos} == {True}
     assert infos[0].converged
     assert reached(A, x, b, 1e-9)
 
 
+GALLERY = {
+    "Poisson, 5 points": lambda: poisson(40, 40),
+    "Poisson, 7 points": lambda: poisson(12, 12, 12),
+    "27 points": lambda: stencil(12, 12, 12),
+    "upwind convection": lambda: flow(40),
+}
+
+
+@needs_pyamg
+@pytest.mark.parametrize("name", GALLERY)
+def test_multigrid_over_ranks_takes_few_more_steps_on_eight_than_on_two(name: str) -> None:
+    A = GALLERY[name]()
+    n, b, steps = A.shape[0], vector(A.shape[0]), {}
+    for ranks in (2, 8):
+        x, infos = gmres_on(even(n, ranks), A, b)
+        assert reached(A, x, b, 1e-9)
+        assert {(info.preconditioner, info.levels >= 2) for info in infos} == {("amg", True)}
+        steps[ranks] = infos[0].iterations
+    assert steps[8] <= 1.15 * steps[2] + 1
+    sweeps = gmres_on(even(n, 8), A, b, preconditioner="sgs")[1][0].iterations
+    assert steps[8] < sweeps / 2
+
+
+@needs_pyamg
+def test_multigrid_over_ranks_heeds_units_and_empty_ranks() -> None:
+    k = np.where(np.arange(400) % 7 < 3, 1.0, 2.0**14)
+    A = sparse.csr_array(sparse.diags_array(k) @ poisson(20, 20))
+    b = k * vector(400)
+    x, infos = gmres_on([0, 150, 150, 290, 400], A, b, preconditioner="amg")
+    assert infos[0].scaled
+    assert infos[0].converged
+    assert infos[0].preconditioner == "amg"
+    assert residual(A, x, b) <= 1e-9
+
+
 def test_what_does_not_converge_says_so_on_all_ranks() -> None:
     A, b = poisson(20, 20), vector(400)
-    x, infos = gmres_on(even(400, 3), A, b, maxiter=5)
+    x, infos = gmres_on(even(400, 3), A, b, maxiter=5, preconditioner="gs")
     assert {info.outcome for info in infos} == {Outcome.UNREACHED}
     assert {info.message for info in infos} == {"maxiter=5 were used up"}
     assert infos[0].residual == pytest.approx(residual(A, x, b), rel=1e-6)

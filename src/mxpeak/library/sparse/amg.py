@@ -23,6 +23,7 @@ from mxpeak.distributed.sparse import SparseMatrix, vector_type, zeros
 from mxpeak.kernels.contract.sparse import Order, SparseKernels, Vector
 from mxpeak.kernels.host.blas import one_thread
 from mxpeak.library.inputs import Array
+from mxpeak.library.sparse.everybody import ALONE, Everybody
 from mxpeak.library.sparse.formats import narrowest
 from mxpeak.library.sparse.inputs import Csr, rows_of_entries
 from mxpeak.library.sparse.preconditioners import Multigrid, Workshop, one_group
@@ -69,7 +70,7 @@ def hierarchy(A: Csr, A_s: Csr, scaling: Scaling, coarsest: int = COARSEST) -> t
             return [], f"PyAMG made no hierarchy: {error}"
     if len(made.levels) == 1:
         return [], "PyAMG found no coarser level"
-    grids = [Grid(*(_fp64(getattr(level, name, None)) for name in "APR")) for level in made.levels]
+    grids = [Grid(*(fp64(getattr(level, name, None)) for name in "APR")) for level in made.levels]
     grids[-1] = Grid(grids[-1].A)
     P, R = grids[0].P, grids[0].R
     with np.errstate(over="ignore"):
@@ -77,7 +78,7 @@ def hierarchy(A: Csr, A_s: Csr, scaling: Scaling, coarsest: int = COARSEST) -> t
         R.data = rows.entries(R.data, R.indices)
     grids[0] = Grid(A_s, P, R)
     for depth, grid in enumerate(grids, start=1):
-        if bad := _unfit(grid):
+        if bad := unfit(grid):
             return [], f"PyAMG's level {depth} {bad}"
     return grids, ""
 
@@ -136,7 +137,8 @@ def _row_sums(A: Csr) -> float:
         return float(np.nanmean(np.abs(A.sum(axis=1)) / abs(A).sum(axis=1)))
 
 
-def _fp64(T: Any) -> Csr:
+def fp64(T: Any) -> Csr:
+    """A matrix of PyAMG's as the kernels take it."""
     if T is None:
         return None
     T = sparse.csr_array(T).astype(np.float64, copy=False)
@@ -144,7 +146,7 @@ def _fp64(T: Any) -> Csr:
     return T
 
 
-def _unfit(grid: Grid) -> str:
+def unfit(grid: Grid) -> str:
     """What keeps a level from being smoothed or solved."""
     if not all(np.isfinite(T.data).all() for T in (grid.A, grid.P, grid.R) if T is not None):
         return "has entries that are not finite"
@@ -210,6 +212,20 @@ class AmgLevel:
         self.A.relax(b, self.x)
 
 
+class SharedLevel(AmgLevel):
+    """The finest level of ranks that share it, above one that each of them has as a whole."""
+
+    def __init__(self, everybody: Everybody, *parts: Any):
+        super().__init__(*parts)
+        self._everybody = everybody
+
+    def restrict(self, b: Vector) -> None:
+        """r = R (b - A x), of which every rank has a part.  Collective."""
+        super().restrict(b)
+        with self._spans("restriction"):
+            self._everybody.add_up(self.r)
+
+
 class Coarsest:
     """The last level: solved by its (pseudo-)inverse, or smoothed once where it is too large for one."""
 
@@ -227,8 +243,10 @@ class Coarsest:
             self.A.own(self.x)[:] = self._inverse @ b
 
 
-def amg_multigrid(workshop: Workshop, A: SparseMatrix, order: Order, grids: Sequence[Grid]) -> Multigrid:
-    """A cycle on these levels, the finest of which is stored as A already."""
+def amg_multigrid(
+    workshop: Workshop, A: SparseMatrix, order: Order, grids: Sequence[Grid], everybody: Everybody = ALONE
+) -> Multigrid:
+    """A cycle on these levels, the finest of which is stored as A already, and may be shared by ranks."""
     kernels, vectors = workshop.kernels, A.A.vectors
     matrices, orders = [A], [order]
     for grid in grids[1:]:
@@ -241,7 +259,8 @@ def amg_multigrid(workshop: Workshop, A: SparseMatrix, order: Order, grids: Sequ
     for depth in reversed(range(len(grids) - 1)):
         P = Transfer(kernels, grids[depth].P, orders[depth], orders[depth + 1], vectors)
         R = Transfer(kernels, grids[depth].R, orders[depth + 1], orders[depth], vectors)
-        level = AmgLevel(workshop, matrices[depth], P, R, level)
+        made = workshop, matrices[depth], P, R, level
+        level = AmgLevel(*made) if depth or everybody.alone else SharedLevel(everybody, *made)
         total += P.bytes + R.bytes
     return Multigrid(level, len(grids), total)
 

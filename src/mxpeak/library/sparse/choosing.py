@@ -21,7 +21,7 @@ from mxpeak.runtime.calls import compile_once
 
 PRECONDITIONERS = ("auto", "stencil", "amg", "lu", "gs", "sgs", "jacobi", "none")
 #: Those of rows that several ranks share.
-OVER_RANKS = ("gs", "sgs", "jacobi", "none")
+OVER_RANKS = ("amg", "gs", "sgs", "jacobi", "none")
 #: Those that divide by the diagonal.
 DIVIDING = ("stencil", "amg", "gs", "sgs", "jacobi")
 #: What is said where kernels are compiled.
@@ -64,7 +64,7 @@ def preconditioner(kernels: SparseKernels, A: Csr, asked: Any, everybody: Everyb
             f"that returns M^-1 r for a vector r{solve}"
         )
     if not everybody.alone:
-        return _over_ranks(A, asked, everybody)
+        return _over_ranks(kernels, A, asked, everybody)
     zeros = np.flatnonzero(A.diagonal() == 0)
     if zeros.size and asked == "auto":
         if kernels.device is None and narrow(A):
@@ -76,7 +76,7 @@ def preconditioner(kernels: SparseKernels, A: Csr, asked: Any, everybody: Everyb
         found = _stencil(kernels, A)
         if found is not None or asked == "stencil":
             return found or _no_stencil()
-    return _automatic(kernels, A) if asked == "auto" else _asked(asked)
+    return _automatic(kernels, A, everybody) if asked == "auto" else _asked(asked)
 
 
 def _refuse_zeros(zeros: Array, asked: str, instead: str) -> NoReturn:
@@ -87,7 +87,7 @@ def _refuse_zeros(zeros: Array, asked: str, instead: str) -> NoReturn:
     )
 
 
-def _over_ranks(A: Csr, asked: str, everybody: Everybody) -> Choice:
+def _over_ranks(kernels: SparseKernels, A: Csr, asked: str, everybody: Everybody) -> Choice:
     """The same for the rows of several ranks: sweeps stay within each rank's own unknowns."""
     if asked not in ("auto", *OVER_RANKS):
         raise UsageError(
@@ -99,42 +99,52 @@ def _over_ranks(A: Csr, asked: str, everybody: Everybody) -> Choice:
     if asked == "auto":
         if count:
             return Choice("none", f"{count} diagonal entries are zero, by which the others divide")
-        return Choice("sgs", "sweeps within the rows of each rank")
+        return _automatic(kernels, A, everybody)
+    everybody.alike(lambda: _check_pyamg(asked))
     if count and asked in DIVIDING:
         everybody.alike(lambda: _refuse_zeros(zeros, asked, 'type preconditioner="none"') if zeros.size else None)
     return Choice(asked, "as asked")
 
 
 def _asked(name: str) -> Choice:
+    _check_pyamg(name)
+    return Choice(name, "as asked")
+
+
+def _check_pyamg(name: str) -> None:
     if name == "amg" and not has_pyamg():
         raise UsageError(
             'preconditioner="amg" needs PyAMG, which is not installed; type: pip install "mxpeak[amg]", '
             'or preconditioner="gs"'
         )
-    return Choice(name, "as asked")
 
 
-def _automatic(kernels: SparseKernels, A: Csr) -> Choice:
-    sums = row_sums(A)
-    rest = beside_diagonal(sums)
+def _automatic(kernels: SparseKernels, A: Csr, everybody: Everybody) -> Choice:
+    sums, sweep = row_sums(A), sweeping(everybody)
+    rest = everybody.largest(beside_diagonal(sums))
     if rest <= DOMINATED:
-        return Choice("gs", f"what is beside the diagonal sums to {rest:.0%} of it at most: sweeps need few steps")
-    share = opposite_share(sums)
-    if kernels.device is None and narrow(A):  # devices have no SuperLU
+        return Choice(sweep, f"what is beside the diagonal sums to {rest:.0%} of it at most: sweeps need few steps")
+    share = opposite_share(sums, everybody)
+    if everybody.alone and kernels.device is None and narrow(A):  # devices have no SuperLU
         if A.shape[0] <= FACTORED_ROWS:
             return Choice("lu", "the graph of A is narrow: factors fill up little")
         if why := _unlike_multigrids(A, share):
             return Choice("lu", f"the graph of A is narrow, and multigrid is not sure to do: {why}")
     if share < M_LIKE:
         return Choice(
-            "gs", f"{share:.0%} of what is beside the diagonal has the other sign: multigrid wants {M_LIKE:.0%}"
+            sweep, f"{share:.0%} of what is beside the diagonal has the other sign: multigrid wants {M_LIKE:.0%}"
         )
-    crowd = hubs(A)
+    crowd = hubs(A, everybody)
     if crowd > HUBS:
-        return Choice("gs", f"some rows have very many neighbours ({crowd:.0f} times the mean), which fill up levels")
-    if not has_pyamg():
-        return Choice("gs", 'multigrid would suit this matrix: pip install "mxpeak[amg]"')
+        return Choice(sweep, f"some rows have very many neighbours ({crowd:.0f} times the mean), which fill up levels")
+    if not everybody.all(has_pyamg()):
+        return Choice(sweep, 'multigrid would suit this matrix: pip install "mxpeak[amg]"')
     return Choice("amg", "entries beside the diagonal have the other sign")
+
+
+def sweeping(everybody: Everybody) -> str:
+    """The sweep that `auto` takes: the natural order, which ranks take, gains by going back too."""
+    return "gs" if everybody.alone else "sgs"
 
 
 def _unlike_multigrids(A: Csr, share: float) -> str:
@@ -162,7 +172,7 @@ class RowSums:
 
 def row_sums(A: Csr) -> RowSums:
     """Of all entries of each row."""
-    ones = np.ones(A.shape[0])
+    ones = np.ones(A.shape[1])
     with np.errstate(over="ignore", invalid="ignore"):
         return RowSums(A @ ones, abs(A) @ ones, A.diagonal())
 
@@ -170,14 +180,16 @@ def row_sums(A: Csr) -> RowSums:
 def beside_diagonal(sums: RowSums) -> float:
     """The largest Σ |a_ij| / |a_ii| over i ≠ j of all rows; the diagonal has no zeros."""
     with np.errstate(over="ignore"):
-        return float((sums.absolute / np.abs(sums.diagonal)).max() - 1.0)
+        return float((sums.absolute / np.abs(sums.diagonal)).max(initial=0.0) - 1.0)
 
 
-def opposite_share(sums: RowSums) -> float:
-    """Σ |a_ij| over i ≠ j with the sign other than a_ii's, over the sum of all; 0 of a diagonal matrix."""
+def opposite_share(sums: RowSums, everybody: Everybody = ALONE) -> float:
+    """Σ |a_ij| over i ≠ j with the sign other than a_ii's, over that of all; 0 of a diagonal matrix.  Collective."""
     with np.errstate(over="ignore", invalid="ignore"):
-        total = float((sums.absolute - np.abs(sums.diagonal)).sum())
-        surplus = float(((sums.plain - sums.diagonal) * np.sign(sums.diagonal)).sum())  # what has the same sign, less
+        total = everybody.sum(float((sums.absolute - np.abs(sums.diagonal)).sum()))
+        surplus = everybody.sum(
+            float(((sums.plain - sums.diagonal) * np.sign(sums.diagonal)).sum())
+        )  # what has the same sign, less
         return 0.5 * (1.0 - surplus / total) if total > 0 else 0.0
 
 
@@ -201,10 +213,11 @@ def indefinite(A: Csr) -> bool:
         return bool((v @ (A @ v)) * (v @ (diagonal * v)) < 0)
 
 
-def hubs(A: Csr) -> float:
-    """How many entries a row has that is met along an entry, over those of the mean row."""
+def hubs(A: Csr, everybody: Everybody = ALONE) -> float:
+    """How many entries a row has that is met along an entry, over those of the mean row.  Collective."""
     lengths = np.diff(A.indptr).astype(np.float64)
-    return float(lengths[A.indices].mean() / lengths.mean())
+    met = everybody.sum(float(everybody.with_halo(lengths)[A.indices].sum()))
+    return met * everybody.sum(A.shape[0]) / everybody.sum(A.nnz) ** 2
 
 
 def has_pyamg() -> bool:

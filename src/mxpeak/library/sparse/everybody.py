@@ -88,6 +88,12 @@ class Everybody:
             raise told from cause
         return cast(T, result)
 
+    def add_up(self, v: Any) -> None:
+        """A vector that all ranks have, replaced by the sum of theirs."""
+        total = np.asarray(v, dtype=np.float64)
+        self.comm.allreduce(total, "sum")
+        v[:] = total
+
     def exchange(self, kernels: SparseKernels, order: Order, precision: str) -> Exchange:
         """The halo of vectors in an order of this rank's rows."""
         return general.exchange(kernels, self.comm, self.partners, order, precision)
@@ -114,6 +120,18 @@ class Everybody:
         for one, values in zip(self.partners, came):
             own[one.rows] = combine(own[one.rows], values)  # no partner names a row twice
         return self.with_halo(own)
+
+    def rows_with_halo(self, P: Any) -> Any:
+        """A row for each column of this rank, from this rank's rows of a sparse matrix."""
+        n, lengths = P.shape[0], self.with_halo(np.diff(P.indptr))
+        indptr = np.concatenate([[0], np.cumsum(lengths)])
+        sent = [P[one.rows] for one in self.partners]
+        spans = [slice(indptr[n + one.offset], indptr[n + one.offset + one.received]) for one in self.partners]
+        columns, data = np.empty(indptr[-1], P.indices.dtype), np.empty(indptr[-1])
+        for whole, name in ((columns, "indices"), (data, "data")):
+            whole[: P.nnz] = getattr(P, name)
+            self._travel([getattr(rows, name) for rows in sent], [whole[span] for span in spans])
+        return type(P)((data, columns, indptr), shape=(lengths.size, P.shape[1]))
 
     @property
     def halo(self) -> int:

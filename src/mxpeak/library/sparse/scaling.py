@@ -82,8 +82,10 @@ class Scaling:
 
     @property
     def range(self) -> int:
-        """How many powers of two the factors of the rows spread over, or those of the columns."""
-        return max(int(np.ptp(self.rows)), int(np.ptp(self.columns)))
+        """How many powers of two the factors of the rows spread over, or those of the columns.  Collective."""
+        largest = self.everybody.largest
+        ends = ((e.max(initial=LOWEST), (-e).max(initial=LOWEST)) for e in (self.rows, self.columns))
+        return max(int(largest(high) + largest(minus_low)) for high, minus_low in ends)
 
 
 def largest_exponent(v: Vector, shift: Any, xp: Any) -> int:

@@ -16,6 +16,7 @@ from mxpeak.errors import UsageError
 from mxpeak.kernels.contract.sparse import SparseKernels, Vector
 from mxpeak.library.inputs import on_host
 from mxpeak.library.sparse import choosing
+from mxpeak.library.sparse.aggregation import aggregated
 from mxpeak.library.sparse.amg import COMPLEXITY, MOST_RANGE, Grid, complexity, hierarchy
 from mxpeak.library.sparse.choosing import Choice
 from mxpeak.library.sparse.everybody import ALONE, Everybody
@@ -93,13 +94,23 @@ class Solver:
         self.notes += [self._formats.note] if self._formats.note else []
         self.plan = Plan(choice, smoother, storage, restart, scaling.on(kernels.xp))
         make = partial(_parts, A, A_s, self.plan.choice, scaling, self._formats.vectors, preconditioner == "auto")
-        # others make factors and levels on one thread: matrices are stored meanwhile
+        self._complete(A_s, self._beside(make, A_s) if everybody.alone else self._before(make, A_s))
+        self.setup_s = time.perf_counter() - begin
+
+    def _beside(self, make: Callable[[], Parts], A: Csr) -> Parts:
+        """Store the matrix while others make factors and levels on one thread."""
         with ThreadPoolExecutor(1) as beside:
             parts = beside.submit(make)
-            compile_for(kernels, self.plan, self._formats)
-            self.problem = self._stored(A_s)
-        self._complete(A_s, parts.result())
-        self.setup_s = time.perf_counter() - begin
+            compile_for(self._kernels, self.plan, self._formats)
+            self.problem = self._stored(A)
+        return parts.result()
+
+    def _before(self, make: Callable[[], Parts], A: Csr) -> Parts:
+        """Make levels and then store the matrix: of ranks both communicate, and only one thread may."""
+        parts = make()
+        compile_for(self._kernels, self.plan, self._formats)
+        self.problem = self._stored(A)
+        return parts
 
     def _complete(self, A: Csr, parts: Parts) -> None:
         """Put the preconditioner before the matrix, stored once more if it has become another one."""
@@ -258,12 +269,14 @@ def _hierarchy(A: Csr, A_s: Csr, choice: Choice, scaling: Scaling, automatic: bo
     grids: list[Grid] = []
     if scaling.active and scaling.range > MOST_RANGE:
         problem = f"the scales of its rows or columns spread over 2^{scaling.range}, too far for algebraic multigrid"
+    elif not scaling.everybody.alone:
+        grids, problem = aggregated(A, A_s, scaling, scaling.everybody)
     else:
         grids, problem = hierarchy(A, A_s, scaling)
-    if automatic and grids and complexity(grids) > COMPLEXITY:
+    if scaling.everybody.alone and automatic and grids and complexity(grids) > COMPLEXITY:
         problem = f"PyAMG's levels have {complexity(grids):.1f} times the entries of A"
     if not problem:
         return choice, grids
     if not automatic:
         raise UsageError(f'preconditioner="amg" is not possible for this matrix: {problem}; type preconditioner="gs"')
-    return replace(choice, name="gs", reason=problem), []
+    return replace(choice, name=choosing.sweeping(scaling.everybody), reason=problem), []

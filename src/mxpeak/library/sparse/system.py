@@ -164,7 +164,7 @@ class Problem:
         if choice.name == "sgs":
             return SymmetricSweep(kernels, A)
         if choice.name == "amg":
-            return amg_multigrid(self._workshop, A, self.order, self._plan.grids)
+            return amg_multigrid(self._workshop, A, self.order, self._plan.grids, self._everybody)
         if self._plan.factors is not None:
             return Solved(kernels, A, self._factors(self._plan.factors), self._spans)
         if choice.box is not None:
