@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -159,3 +160,137 @@ def test_a_matrix_that_cannot_be_made_is_refused(arguments: dict[str, Any], told
     asked: dict[str, Any] = {"fn": lambda i, j: i + j, "n": 4, **arguments}
     with pytest.raises(UsageError, match=told):
         mx.DistributedMatrix.from_function(asked.pop("fn"), asked.pop("n"), **asked)
+
+
+@pytest.mark.parametrize(("ranks", "split"), [(1, [23]), (3, [5, 0, 18]), (4, [1, 2, 17, 3])])
+def test_rows_wherever_they_lie_and_files_make_the_same_system(ranks: int, split: list[int], tmp_path: Path) -> None:
+    n = sum(split)
+    A, b = random(n), random(n, 3)
+    np.save(tmp_path / "A.npy", np.asfortranarray(A))
+    ends = np.cumsum(split)
+
+    def body(comm: Any) -> tuple[list[Array], Any]:
+        rows = A[ends[comm.rank] - split[comm.rank] : ends[comm.rank]]
+        made = [
+            mx.DistributedMatrix.from_function(lambda i, j: np.asfortranarray(A[i, j]), n, nb=4, comm=comm),
+            mx.DistributedMatrix.from_rows(rows, nb=4, comm=comm),
+            mx.DistributedMatrix.from_root(A if comm.rank == 0 else None, nb=4, comm=comm),
+            mx.DistributedMatrix.from_file(tmp_path / "A.npy", nb=4, comm=comm),
+        ]
+        answers = [mx.solve(M, b) for M in made]
+        assert all(info.solved for _, info in answers)
+        return [x for x, _ in answers], answers[1][1]
+
+    for (x, *others), info in run_ranks(ranks, body):
+        assert eta(A, x[:, 1], b[:, 1]) <= 2
+        assert all(np.array_equal(x, other) for other in others)
+        assert info.bytes_a_rank > 2 * 8 * n * n / ranks
+
+
+def test_integers_and_narrow_numbers_become_fp64() -> None:
+    A = np.array([[2, 1], [1, 3]])
+    for dtype in (np.int8, np.float16, np.float32):
+        x, _ = mx.solve(mx.DistributedMatrix.from_root(A.astype(dtype)), [3, 4])
+        np.testing.assert_allclose(x, [1, 1], rtol=8 * U)
+
+
+MISTAKES: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "an order of its own": (
+        lambda comm: mx.DistributedMatrix.from_function(entries(np.eye(9)), 4 + comm.rank // 2, nb=2, comm=comm),
+        "UsageError: rank 2: this rank calls with n = 5, nb = 2, grid = 2x2, but rank 0 with n = 4",
+    ),
+    "no function": (
+        lambda comm: mx.DistributedMatrix.from_function(None if comm.rank == 1 else min, 4, comm=comm),
+        "UsageError: rank 1: fn = None is not a function",
+    ),
+    "rows that are too few": (
+        lambda comm: mx.DistributedMatrix.from_rows(np.ones((comm.rank, 7)), comm=comm),
+        "UsageError: the ranks have 0 + 1 + 2 + 3 = 6 rows of 7 entries",
+    ),
+    "rows of another length": (
+        lambda comm: mx.DistributedMatrix.from_rows(np.ones((1, 4 + comm.rank // 3)), comm=comm),
+        "UsageError: rank 3: this rank calls with rows of 5 entries, but rank 0 with rows of 4 entries",
+    ),
+    "NaN in the rows of one": (
+        lambda comm: mx.DistributedMatrix.from_rows(np.full((1, 4), np.nan if comm.rank == 2 else 1.0), comm=comm),
+        "UsageError: rank 2: local_rows[0, 0] is nan",
+    ),
+    "complex rows": (
+        lambda comm: mx.DistributedMatrix.from_rows(np.ones((1, 4), complex), comm=comm),
+        "UsageError: rank 0: local_rows has dtype complex128",
+    ),
+    "an array where none belongs": (
+        lambda comm: mx.DistributedMatrix.from_root(np.eye(4), comm=comm),
+        "UsageError: rank 1: from_root takes A from rank 0",
+    ),
+    "no file": (
+        lambda comm: mx.DistributedMatrix.from_file("nowhere.npy", comm=comm),
+        "UsageError: rank 0: nowhere.npy: No such file or directory",
+    ),
+    "NaN of the function": (
+        lambda comm: mx.lu_factor(
+            mx.DistributedMatrix.from_function(
+                lambda i, j: np.where((i == 5) & (j == 2), np.nan, i + j), 8, nb=2, comm=comm
+            )
+        ),
+        "UsageError: rank 1: A[5, 2] is nan",
+    ),
+    "a function that fails": (
+        lambda comm: mx.lu_factor(
+            mx.DistributedMatrix.from_function(lambda i, j: (i + j) * (1 // (comm.rank - 3)), 8, nb=2, comm=comm)
+        ),
+        "UsageError: rank 3: fn(i, j) raised ZeroDivisionError",
+    ),
+    "a function of single numbers": (
+        lambda comm: mx.lu_factor(mx.DistributedMatrix.from_function(lambda i, j: 1.0, 8, nb=2, comm=comm)),
+        "UsageError: rank 0: fn(i, j) gave shape () for i of shape (4, 1) and j of shape (1, 4)",
+    ),
+    "a b of its own": (
+        lambda comm: mx.solve(
+            mx.DistributedMatrix.from_function(lambda i, j: 1.0 * (i == j), 8, comm=comm), np.full(8, comm.rank // 3)
+        ),
+        "UsageError: rank 3: this rank calls with b of shape (8,), checksum",
+    ),
+    "a precision of its own": (
+        lambda comm: mx.solve(
+            mx.DistributedMatrix.from_function(lambda i, j: 1.0 * (i == j), 8, comm=comm),
+            np.ones(8),
+            precision="fp64" if comm.rank == 1 else "auto",
+        ),
+        "UsageError: rank 1: this rank calls with precision and device ('fp64', 'auto')",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_of_one_rank_is_raised_on_all(name: str) -> None:
+    body, told = MISTAKES[name]
+    texts = raised(4, body)
+    assert len(set(texts)) == 1
+    assert texts[0].startswith(told)
+
+
+def test_a_function_that_fails_in_the_refinement_is_told_of_on_all_ranks() -> None:
+    def body(comm: Any) -> None:
+        calls: list[int] = []
+
+        def fn(i: Array, j: Array) -> Array:
+            calls.append(1)
+            if comm.rank == 1 and len(calls) > 1:
+                raise KeyError("lost")
+            return 1.0 * (i == j)
+
+        F = mx.lu_factor(mx.DistributedMatrix.from_function(fn, 8, nb=2, comm=comm))
+        F.solve(np.ones(8))
+
+    texts = raised(2, body)
+    assert texts == ["UsageError: rank 1: fn(i, j) raised KeyError: 'lost'"] * 2
+
+
+def test_files_that_hold_no_system_are_refused(tmp_path: Path) -> None:
+    np.save(tmp_path / "flat.npy", np.ones((2, 3)))
+    np.savez(tmp_path / "two.npz", a=np.ones(1))
+    (tmp_path / "text.npy").write_text("1 2 3")
+    for name, told in (("flat.npy", r"shape \(2, 3\)"), ("two.npz", "magic string"), ("text.npy", "numpy.save")):
+        with pytest.raises(UsageError, match=told):
+            mx.DistributedMatrix.from_file(tmp_path / name)

@@ -18,7 +18,7 @@ class Strips(Protocol):
     """This rank's part of a matrix, some rows of it at a time."""
 
     def __call__(self, rows: BlockCyclic, cols: BlockCyclic, local: slice) -> Matrix:
-        """These local rows, in fp64; they begin with a block.  Never raises: what it cannot give is NaN."""
+        """These local rows, row-major, in fp64; they begin with a block.  Never raises: what it cannot give is NaN."""
 
 
 class GivenMatrix:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from numbers import Integral
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,10 @@ from mxpeak.errors import UsageError
 from mxpeak.layout.grid import ProcessGrid
 from mxpeak.library.communicators import communicator
 from mxpeak.library.dense.agreement import agreed
-from mxpeak.library.dense.sources import Made, Source
+from mxpeak.library.dense.dealing import dealt, rows_here, starts_of
+from mxpeak.library.dense.room import check_room
+from mxpeak.library.dense.sources import Held, InFile, Made, Source
+from mxpeak.library.dense.types import Array
 from mxpeak.library.grids import grid_of
 
 #: Blocks of the benchmarks' default size, and smaller ones where a process row or column would have fewer than this.
@@ -54,9 +58,48 @@ class DistributedMatrix:
         so what it gives must depend on i and j alone.  Collective.
         """
         ranks = communicator(comm)
-        if not callable(fn):
-            raise UsageError(f"fn = {fn!r} is not a function of (i, j); for an array: mxpeak.solve(A, b)")
-        return cls(*placed(ranks, n, nb, grid), Made(fn))
+        source = agreed(ranks, lambda: _made(fn))
+        return cls(*placed(ranks, n, nb, grid), source)
+
+    @classmethod
+    def from_rows(
+        cls, local_rows: Any, *, nb: int | None = None, comm: Any = "world", grid: tuple[int, int] | None = None
+    ) -> DistributedMatrix:
+        """The matrix whose rows lie with the ranks, in their order: each gives an array of some rows, or of none.
+
+        They are copied to where their blocks belong, 8·n² bytes over all ranks, and kept in fp64.  Collective.
+        """
+        ranks = communicator(comm)
+        return cls._dealt(ranks, agreed(ranks, lambda: rows_here(local_rows, "local_rows")), nb, grid)
+
+    @classmethod
+    def from_root(
+        cls, A: Any, *, nb: int | None = None, comm: Any = "world", grid: tuple[int, int] | None = None
+    ) -> DistributedMatrix:
+        """The matrix of an array that rank 0 has; the others give None, and get their blocks.  Collective."""
+        ranks = communicator(comm)
+        rows = agreed(ranks, lambda: _roots(A, ranks.rank))
+        n = ranks.bcast_object(rows.shape[1])
+        return cls._dealt(ranks, rows if ranks.rank == 0 else np.empty((0, n)), nb, grid)
+
+    @classmethod
+    def from_file(
+        cls, path: str | Path, *, nb: int | None = None, comm: Any = "world", grid: tuple[int, int] | None = None
+    ) -> DistributedMatrix:
+        """The matrix in a NumPy file (.npy) that all ranks see; it is mapped, and each rank reads its own blocks.
+
+        They are read again for every residual: leave the file as it is.  Collective.
+        """
+        ranks = communicator(comm)
+        source = agreed(ranks, lambda: InFile.opened(Path(path)))
+        return cls(*placed(ranks, source.n, nb, grid), source)
+
+    @classmethod
+    def _dealt(cls, comm: Communicator, rows: Array, nb: int | None, grid: tuple[int, int] | None) -> DistributedMatrix:
+        starts = starts_of(comm, rows)
+        n, nb, process = placed(comm, starts[-1], nb, grid)
+        check_room(comm, n, nb, (process.P, process.Q), held=True)
+        return cls(n, nb, process, Held(dealt(process, n, nb, rows, starts)))
 
     @property
     def comm(self) -> Communicator:
@@ -75,6 +118,21 @@ class DistributedMatrix:
 
     def __repr__(self) -> str:
         return f"DistributedMatrix({self.n}x{self.n}, nb={self.nb}, grid={self.grid.P}x{self.grid.Q})"
+
+
+def _made(fn: Any) -> Made:
+    if not callable(fn):
+        raise UsageError(f"fn = {fn!r} is not a function of (i, j); for an array: from_root, or mxpeak.solve(A, b)")
+    return Made(fn)
+
+
+def _roots(A: Any, rank: int) -> Array:
+    """A on rank 0, nothing elsewhere."""
+    if rank == 0:
+        return rows_here(A, "A")
+    if A is not None:
+        raise UsageError("from_root takes A from rank 0: give None here, or rows of every rank to from_rows")
+    return np.empty((0, 0))
 
 
 def placed(comm: Communicator, n: Any, nb: int | None, grid: tuple[int, int] | None) -> tuple[int, int, Grid]:

@@ -139,7 +139,7 @@ class DistributedFactors:
 
 def _check_memory(A: DistributedMatrix) -> int:
     """The bytes of a rank, if every node has room for its ranks'; what A's ranks hold already is there.  Collective."""
-    P, Q, held = A.grid.P, A.grid.Q, A.source.held > 0
+    P, Q, held = A.grid.P, A.grid.Q, A.source.holds
     size_bytes = bytes_a_rank(A.n, A.nb, P, Q, held=held)
     check_room(A.comm, A.n, A.nb, (P, Q), held=held, there=A.source.held)
     return size_bytes

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from math import ceil
+from math import ceil, isqrt
 
 from mxpeak.comm.base import Communicator
-from mxpeak.configs.grid import squarest
 from mxpeak.errors import ResourceError
 from mxpeak.layout.block_cyclic import numroc
 from mxpeak.perf.counts import hpl_memory_bytes
@@ -38,18 +37,18 @@ def check_room(comm: Communicator, n: int, nb: int, grid: tuple[int, int], *, he
         return
     enough = _enough_ranks(n, nb, comm.size, room, held=held)
     parts = f"{'A and its factors' if held else 'the factors of A'}, {16 if held else 8}*{n}*{n} bytes,"
+    instead = f"start {enough} ranks on such nodes: mpiexec -n {enough} python ..."
+    if not enough:
+        instead = f"no number of such ranks would do, for each holds {VECTORS} vectors: start fewer of them a node"
     raise ResourceError(
         f"{parts} and panels take {size_text(need)} a rank on {grid[0]}x{grid[1]} ranks, but {size_text(room)} a rank "
-        f"can be planned for, {most} to a node; start {enough} ranks on such nodes: mpiexec -n {enough} python ..."
+        f"can be planned for, {most} to a node; {instead}"
     )
 
 
 def _enough_ranks(n: int, nb: int, ranks: int, room: int, *, held: bool) -> int:
-    """How many ranks with so much room each would do; blocks stay as they are."""
-    need = bytes_a_rank(n, nb, *squarest(ranks), held=held)
-    while need > room:
-        ranks = max(ranks + 1, min(2 * ranks, ceil(ranks * need / room)))
-        if ranks * nb * nb > n * n:  # no rank can have less than a block
-            return ranks
-        need = bytes_a_rank(n, nb, *squarest(ranks), held=held)
-    return ranks
+    """The least number of ranks on a grid s×s or s×(s+1) that do with so much room each; 0 if none does."""
+    blocks = ceil(n / nb)
+    grids = ((P, Q) for P in range(max(1, isqrt(ranks)), blocks + 1) for Q in (P, P + 1))
+    enough = (P * Q for P, Q in grids if ranks < P * Q and bytes_a_rank(n, nb, P, Q, held=held) <= room)
+    return next(enough, 0)

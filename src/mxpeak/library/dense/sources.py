@@ -1,4 +1,4 @@
-"""Where the entries of a distributed matrix come from.
+"""Where the entries of a distributed matrix come from: a function, a file, or its ranks' memory.
 
 A rank asks for some rows of its own part.  What goes wrong there is noted, and NaN is given instead: the other ranks
 compute on, and all raise together afterwards.
@@ -7,6 +7,7 @@ compute on, and all raise together afterwards.
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,9 +19,13 @@ from mxpeak.library.dense.types import Array
 
 
 class Source:
-    """Entries made or read when they are asked for; `held`: bytes of them that this rank holds."""
+    """Entries made or read when they are asked for.
 
-    held = 0
+    holds   whether every rank holds its part of A
+    held    how many bytes that are on this rank
+    """
+
+    holds, held = False, 0
 
     def __init__(self, what: str):
         self.what = what
@@ -55,7 +60,7 @@ class Source:
                 f"{self.what} gave shape {A.shape} for i of shape ({shape[0]}, 1) and j of shape (1, {shape[1]}); it "
                 f"must give {shape}: compute with whole arrays, for example 1.0 / (1.0 + abs(i - j))"
             )
-        A = np.asarray(A, np.float64)
+        A = np.ascontiguousarray(A, np.float64)  # products read rows
         if not np.isfinite(A).all():
             r, c = np.argwhere(~np.isfinite(A))[0]
             raise UsageError(f"A[{i[r]}, {j[c]}] is {A[r, c]}: all entries of A must be finite")
@@ -71,6 +76,50 @@ class Made(Source):
 
     def _entries(self, i: Array, j: Array) -> Any:
         return self._fn(i[:, None], j[None, :])
+
+
+class InFile(Source):
+    """a_ij of a NumPy file, which is mapped, not loaded: a rank reads what it needs when it needs it."""
+
+    def __init__(self, path: Path, A: Array):
+        super().__init__(str(path))
+        self._A = A
+
+    @classmethod
+    def opened(cls, path: Path) -> InFile:
+        """The square matrix of a .npy file."""
+        try:
+            A = np.lib.format.open_memmap(path, mode="r")
+        except (OSError, ValueError) as error:
+            why = getattr(error, "strerror", None) or error
+            raise UsageError(f"{path}: {why}; numpy.save(path, A) makes such files") from None
+        check_real(A.dtype, str(path))
+        if A.ndim != 2 or A.shape[0] != A.shape[1] or not A.size:
+            raise UsageError(f"{path} holds an array of shape {A.shape}; A is square and not empty")
+        return cls(path, A)
+
+    @property
+    def n(self) -> int:
+        """The order of the matrix."""
+        return len(self._A)
+
+    def _entries(self, i: Array, j: Array) -> Any:
+        runs = np.split(i, np.flatnonzero(np.diff(i) != 1) + 1)
+        return np.concatenate([np.asarray(self._A[run[0] : run[-1] + 1][:, j], np.float64) for run in runs])
+
+
+class Held(Source):
+    """This rank's part, in blocks as they are distributed; its entries are known to be finite."""
+
+    holds = True
+
+    def __init__(self, part: Array):
+        super().__init__("A")
+        self._part, self.held = part, part.nbytes
+
+    def __call__(self, rows: BlockCyclic, cols: BlockCyclic, local: slice) -> Array:
+        """These local rows."""
+        return self._part[local]
 
 
 def owned(layout: BlockCyclic) -> Array:
