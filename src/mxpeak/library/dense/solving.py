@@ -140,7 +140,7 @@ def solve(
     docs/solving.md explains the rest.
 
     A may be a `DistributedMatrix`: then all its ranks call, b is the same on all or a function of row indices, and all
-    get x.
+    get x: docs/distributed.md.
 
     >>> import mxpeak as mx
     >>> x, info = mx.solve([[2.0, 0.0], [0.0, 4.0]], [2.0, 4.0])

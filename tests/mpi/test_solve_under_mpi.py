@@ -1,0 +1,59 @@
+"""Distributed systems on real MPI ranks: the script of the documentation, rows and mistakes."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mxpeak as mx
+from mxpeak.errors import UsageError
+from tests.support.ranks import ROOT, StandingRanks, needs_mpi
+from tests.support.roundoff import U
+
+pytestmark = needs_mpi
+
+
+def check_page() -> None:
+    """The page's scripts, on fewer points; Love's u(0) is known, and the midpoint rule is off by some h²."""
+    page = (ROOT / "docs" / "distributed.md").read_text(encoding="utf-8")
+    dense = page.split("## Sparse")[0]
+    scripts = re.findall(r"^```python\n(.*?)^```", dense, re.DOTALL | re.MULTILINE)
+    names: dict[str, Any] = {"__name__": "love"}
+    for script in scripts:
+        exec(compile(script.replace("20_000", "500"), "docs/distributed.md", "exec"), names)
+        if "love" in script:
+            assert names["info"].grid == (1, 2)
+            assert abs(names["x"][250] - 1.9190320) < 10 * names["h"] ** 2
+    assert len(scripts) == 2
+    assert names["info"].solved
+    assert 1.0 < names["condition"] < 100.0
+
+
+def check_rows_and_mistakes() -> None:
+    """Rows of both ranks make one system; NaN on one of them is one error, and the next call works."""
+    from mpi4py import MPI
+
+    comm, n = MPI.COMM_WORLD, 45
+    rng = np.random.default_rng(3)
+    A, b = rng.standard_normal((n, n)), rng.standard_normal((n, 2))
+    rows = A[:31] if comm.rank == 0 else A[31:].copy()
+    if comm.rank == 1:
+        rows[2, 3] = np.nan
+    with pytest.raises(UsageError, match=r"^rank 1: local_rows\[2, 3\] is nan"):
+        mx.DistributedMatrix.from_rows(rows, comm=comm)
+    if comm.rank == 1:
+        rows[2, 3] = A[33, 3]
+    x, info = mx.solve(mx.DistributedMatrix.from_rows(rows, nb=4, comm=comm), b)
+    assert info.solved
+    assert np.abs(b - A @ x).max() <= 2 * n * U * np.abs(A).sum(axis=1).max() * np.abs(x).max()
+
+
+def test_the_script_of_the_page_solves_on_two_ranks(standing: dict[int, StandingRanks]) -> None:
+    standing[2].call(__name__, "check_page")
+
+
+def test_rows_of_two_ranks_are_one_system_and_mistakes_reach_both(standing: dict[int, StandingRanks]) -> None:
+    standing[2].call(__name__, "check_rows_and_mistakes")
