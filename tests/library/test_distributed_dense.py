@@ -13,7 +13,9 @@ import pytest
 import mxpeak as mx
 from mxpeak.comm.threads import run_ranks
 from mxpeak.errors import ResourceError, UsageError
+from mxpeak.layout.grid import ProcessGrid
 from mxpeak.library.outcomes import IllConditionedWarning, SingularMatrixError
+from tests.support.norm_ranks import scalapack_array, scalapack_part
 from tests.support.roundoff import U
 
 Array = Any
@@ -113,9 +115,11 @@ def test_a_matrix_singular_to_working_precision_is_told_of() -> None:
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         _, info = solved(A, np.ones(n), (1, 1), 8)[0]
+        mx.lu_factor(mx.DistributedMatrix.from_root(A)).solve(np.ones(n))
     assert info.ill_conditioned
     assert info.condition * U >= 1
-    assert [one.category for one in told] == [IllConditionedWarning]
+    assert [one.category for one in told] == [IllConditionedWarning] * 2
+    assert {one.filename for one in told} == {__file__}
 
 
 def test_a_zero_pivot_is_one_error_on_all_ranks() -> None:
@@ -185,6 +189,32 @@ def test_rows_wherever_they_lie_and_files_make_the_same_system(ranks: int, split
         assert eta(A, x[:, 1], b[:, 1]) <= 2
         assert all(np.array_equal(x, other) for other in others)
         assert info.bytes_a_rank > 2 * 8 * n * n / ranks
+
+
+@pytest.mark.parametrize("order", ["row", "column"])
+def test_blocks_go_to_norms_and_come_from_scalapack(order: str) -> None:
+    n, nb, (P, Q) = 21, 4, (2, 2)
+    A, b = random(n), random(n, 2)
+    desc = [1, 0, n, n, nb, nb, 0, 0, 13]
+
+    def body(comm: Any) -> tuple[float, Array]:
+        at = ProcessGrid(P, Q, order).coords(comm.rank)
+        local = scalapack_array(scalapack_part(A, desc, (P, Q), *at), 13, flat=False)
+        M = mx.from_scalapack(local, desc, grid=(P, Q), comm=comm, order=order)
+        made = mx.DistributedMatrix.from_function(entries(A), n, nb=30, comm=comm)
+        return mx.norm(made.blocks(), "max"), mx.solve(mx.DistributedMatrix.from_blocks(M), b)[0]
+
+    for largest, x in run_ranks(P * Q, body):
+        assert largest == np.abs(A).max()
+        assert eta(A, x[:, 0], b[:, 0]) <= 2
+
+
+def test_blocks_that_lu_does_not_take_are_refused() -> None:
+    for desc, told in (([1, 0, 4, 4, 2, 3, 0, 0, 4], "2x3"), ([1, 0, 4, 3, 2, 2, 0, 0, 4], r"\(4, 3\)")):
+        with pytest.raises(UsageError, match=told):
+            mx.DistributedMatrix.from_blocks(mx.from_scalapack(np.ones((4, desc[3]), order="F"), desc))
+    with pytest.raises(UsageError, match="not ndarray"):
+        mx.DistributedMatrix.from_blocks(np.eye(3))
 
 
 def test_integers_and_narrow_numbers_become_fp64() -> None:

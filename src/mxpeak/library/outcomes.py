@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import html
-from typing import NoReturn
+import warnings
+from typing import Any, NoReturn, Protocol, TypeVar
 
 import numpy as np
 
@@ -16,6 +17,28 @@ class SingularMatrixError(SingularError, np.linalg.LinAlgError):
 
 class IllConditionedWarning(RuntimeWarning):
     """A system was solved whose matrix is singular to working precision: x may have no correct digit."""
+
+
+AnyInfo = TypeVar("AnyInfo", bound="Warned")
+
+
+class Warned(Protocol):
+    """An info that may have something to warn of."""
+
+    @property
+    def ill_conditioned(self) -> bool:
+        """Whether x may have no correct digit."""
+
+    @property
+    def message(self) -> str:
+        """What happened; the last line says why."""
+
+
+def warned(x: Any, info: AnyInfo) -> tuple[Any, AnyInfo]:
+    """x and info; warns, in the name of our caller's caller, of a solution that may have no correct digit."""
+    if info.ill_conditioned:
+        warnings.warn(info.message.splitlines()[-1], IllConditionedWarning, stacklevel=3)
+    return x, info
 
 
 class Info:

@@ -12,7 +12,9 @@ import numpy as np
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.grid import Grid
 from mxpeak.configs.grid import squarest
+from mxpeak.distributed.tiles import CyclicMatrix
 from mxpeak.errors import UsageError
+from mxpeak.layout.block_cyclic import BlockCyclic
 from mxpeak.layout.grid import ProcessGrid
 from mxpeak.library.communicators import communicator
 from mxpeak.library.dense.agreement import agreed
@@ -21,6 +23,7 @@ from mxpeak.library.dense.room import check_room
 from mxpeak.library.dense.sources import Held, InFile, Made, Source
 from mxpeak.library.dense.types import Array
 from mxpeak.library.grids import grid_of
+from mxpeak.runtime.nodes import raise_first
 
 #: Blocks of the benchmarks' default size, and smaller ones where a process row or column would have fewer than this.
 LARGEST_NB, STEP_NB, BLOCKS = 192, 16, 8
@@ -95,11 +98,33 @@ class DistributedMatrix:
         return cls(*placed(ranks, source.n, nb, grid), source)
 
     @classmethod
+    def from_blocks(cls, blocks: CyclicMatrix) -> DistributedMatrix:
+        """The matrix in ScaLAPACK's local arrays: `from_blocks(mxpeak.from_scalapack(local, desc, grid=…, comm=…))`.
+
+        Square blocks from process (0, 0) on.  They are copied by rows, 8·n²/(P·Q) bytes a rank.  Collective.
+        """
+        if not isinstance(blocks, CyclicMatrix):
+            raise UsageError(f"from_blocks takes what mxpeak.from_scalapack gives, not {type(blocks).__name__}")
+        grid = blocks.grid
+        n, nb = agreed(grid.all, lambda: _square_blocks(blocks), lambda made: f"n = {made[0]}, nb = {made[1]}")
+        check_room(grid.all, n, nb, (grid.P, grid.Q), held=True)
+        part = agreed(grid.all, lambda: rows_here(blocks.local, "local"))
+        return cls(n, nb, grid, Held(np.array(part, np.float64, order="C")))
+
+    @classmethod
     def _dealt(cls, comm: Communicator, rows: Array, nb: int | None, grid: tuple[int, int] | None) -> DistributedMatrix:
         starts = starts_of(comm, rows)
         n, nb, process = placed(comm, starts[-1], nb, grid)
         check_room(comm, n, nb, (process.P, process.Q), held=True)
         return cls(n, nb, process, Held(dealt(process, n, nb, rows, starts)))
+
+    def blocks(self) -> CyclicMatrix:
+        """A's entries in memory, 8·n²/(P·Q) bytes a rank, for `mxpeak.norm`, `norms` and the like.  Collective."""
+        grid = self.grid
+        rows, cols = BlockCyclic(self.n, self.nb, grid.p, grid.P), BlockCyclic(self.n, self.nb, grid.q, grid.Q)
+        part = self.source(rows, cols, slice(0, rows.local_size))
+        raise_first(self.comm, self.source.mistake())
+        return CyclicMatrix(grid, rows, cols, part)
 
     @property
     def comm(self) -> Communicator:
@@ -124,6 +149,18 @@ def _made(fn: Any) -> Made:
     if not callable(fn):
         raise UsageError(f"fn = {fn!r} is not a function of (i, j); for an array: from_root, or mxpeak.solve(A, b)")
     return Made(fn)
+
+
+def _square_blocks(A: CyclicMatrix) -> tuple[int, int]:
+    """Order and block size."""
+    rows, cols, grid = A.rows, A.cols, A.grid
+    if rows.n != cols.n or rows.n < 1:
+        raise UsageError(f"A has shape {A.shape}; a system has a square matrix that is not empty")
+    if rows.nb != cols.nb:
+        raise UsageError(f"blocks are {rows.nb}x{cols.nb}; LU takes square ones: distribute A with MB = NB")
+    if (rows.p, cols.p) != (grid.p, grid.q):
+        raise UsageError("the first block lies with another process; LU begins at (0, 0): RSRC = CSRC = 0")
+    return rows.n, rows.nb
 
 
 def _roots(A: Any, rank: int) -> Array:

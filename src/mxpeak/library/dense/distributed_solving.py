@@ -32,7 +32,7 @@ from mxpeak.library.dense.room import bytes_a_rank, check_room
 from mxpeak.library.dense.sources import check_real, owned
 from mxpeak.library.dense.types import Array
 from mxpeak.library.inputs import check_finite
-from mxpeak.library.outcomes import SingularMatrixError
+from mxpeak.library.outcomes import SingularMatrixError, warned
 from mxpeak.runtime.nodes import raise_first
 from mxpeak.runtime.placement import bind_to_cores, load_kernels
 from mxpeak.solvers.krylov import Solve
@@ -84,6 +84,10 @@ class DistributedFactors:
 
     def solve(self, b: Any) -> tuple[Array, DistributedInfo]:
         """Solve A x = b, b (n,) or (n, k), the same on all ranks, or a function of row indices; x the same on all."""
+        return warned(*self.solve_quietly(b))
+
+    def solve_quietly(self, b: Any) -> tuple[Array, DistributedInfo]:
+        """The same without a warning."""
         A, comm = self.A, self.A.comm
         B = agreed(comm, lambda: _block(b, A.n), lambda made: f"b of shape {made.shape}, checksum {_checksum(made)}")
         spans, self._spans = self._spans, Spans()  # the factorization's time belongs to the first solve

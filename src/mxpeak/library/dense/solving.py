@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -21,7 +20,7 @@ from mxpeak.library.dense.inputs import block, columns, matrix, on_kernels, righ
 from mxpeak.library.dense.refinement import Refined, largest, refined
 from mxpeak.library.dense.types import roundoff, with_precision_of, working_type
 from mxpeak.library.inputs import Input, device_for
-from mxpeak.library.outcomes import IllConditionedWarning, Info
+from mxpeak.library.outcomes import Info, warned
 from mxpeak.precision import PRECISIONS
 from mxpeak.solvers.refine import MOST_STEPS
 from mxpeak.spans import Spans
@@ -38,9 +37,6 @@ ORDERS_PER_STEP = 64
 #: 16·n² bytes at 4 TB/s, and wait for two triangular solves of 0.2 us a row: 2.4e-11·n² + 2.4e-6·n s.  They break even
 #: at n = 14,500.
 FP16_FROM = 16384
-
-
-AnyInfo = TypeVar("AnyInfo", "SolveInfo", DistributedInfo)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,19 +148,12 @@ def solve(
             raise UsageError(
                 "transposed=True takes arrays; make A^T of a distributed matrix: fn(j, i) instead of fn(i, j)"
             )
-        return _warned(*factored(A, precision, device).solve(b))
+        return warned(*factored(A, precision, device).solve_quietly(b))
     of_A = matrix(A)
     if transposed:
         of_A = replace(of_A, array=of_A.array.T)
     of_b = right_hand_side(b, of_A.shape[0])
-    return _warned(*solve_by(kernels_for(device, of_A, of_b), of_A, of_b, precision))
-
-
-def _warned(x: Any, info: AnyInfo) -> tuple[Any, AnyInfo]:
-    """x and info; warns, in the name of our caller's caller, of a solution that may have no correct digit."""
-    if info.ill_conditioned:
-        warnings.warn(info.message.splitlines()[-1], IllConditionedWarning, stacklevel=3)
-    return x, info
+    return warned(*solve_by(kernels_for(device, of_A, of_b), of_A, of_b, precision))
 
 
 def lu_factor(A: Any, *, precision: str = "auto", device: str = "auto") -> LUFactors | DistributedFactors:
@@ -253,7 +242,7 @@ class LUFactors:
 
         Where the factors turn out to be too coarse, A is factored in fp64, and those factors are kept.
         """
-        return _warned(*(self._of_transpose() if transposed else self)._solve(b))
+        return warned(*(self._of_transpose() if transposed else self)._solve(b))
 
     def _of_transpose(self) -> LUFactors:
         """The same factors, as those of A^T."""
