@@ -88,6 +88,21 @@ def test_factors_serve_many_right_hand_sides_and_tell_the_condition() -> None:
         assert exact / 3 <= condition <= exact * (1 + n * U * exact)
 
 
+def test_entries_are_made_once_for_the_residuals_of_all_right_hand_sides() -> None:
+    n, calls = 33, []
+    A = random(n)
+
+    def fn(i: Array, j: Array) -> Array:
+        calls.append(i.size * j.size)
+        return A[i, j]
+
+    F = mx.lu_factor(mx.DistributedMatrix.from_function(fn, n, nb=8))
+    calls.clear()
+    _, info = F.solve(random(n, 5))
+    assert info.iterations == 0
+    assert sum(calls) == n * n
+
+
 def test_rows_and_columns_of_any_scale_are_solved() -> None:
     n = 61
     A = random(n) * np.ldexp(1.0, np.arange(n) * 8 - 240)[:, None] * np.ldexp(1.0, 100 - np.arange(n) * 5)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from mxpeak.comm.grid import Grid
@@ -36,11 +36,18 @@ class GivenMatrix:
 
     def multiply(self, x: Vector) -> Vector:
         """A x over the rows, for x over the columns; in fp64, one reduction.  Collective over the grid."""
-        y = self._kernels.xp.zeros(self.rows.local_size)
+        return self.multiply_all([x])[0]
+
+    def multiply_all(self, xs: Sequence[Vector]) -> list[Vector]:
+        """The same of several vectors, for which every entry is made once."""
+        ys = [self._kernels.xp.zeros(self.rows.local_size) for _ in xs]
         for local in self._parts():
-            self._kernels.add_matvec(y[local], self._strips(self.rows, self.cols, local), x)
-        self.grid.row.allreduce(y, "sum")
-        return y
+            strip = self._strips(self.rows, self.cols, local)
+            for x, y in zip(xs, ys):
+                self._kernels.add_matvec(y[local], strip, x)
+        for y in ys:
+            self.grid.row.allreduce(y, "sum")
+        return ys
 
     def _parts(self) -> Iterator[slice]:
         """Local rows, whole blocks of them."""

@@ -7,14 +7,20 @@ R and C are powers of two, and there only where range or spread of A's rows and 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 from mxpeak.distributed.given import GivenMatrix
 from mxpeak.distributed.matrix import DistMatrix
 from mxpeak.distributed.vectors import DistSpace, largest, max_abs
+from mxpeak.errors import Outcome
 from mxpeak.kernels.contract import Kernels, Vector
 from mxpeak.layout.row_moves import RowOrder
 from mxpeak.layout.schedule import lu_steps
 from mxpeak.solvers.condition import inverse_one_norm, ranks_over
+from mxpeak.solvers.krylov import Solve
 from mxpeak.solvers.pivoted_lu import PivotedLuOptions, factorize
+from mxpeak.solvers.refine import backward_error, refine
 from mxpeak.solvers.scaling import Balance, balance, balanced
 from mxpeak.solvers.triangular import Factored
 from mxpeak.spans import Spans
@@ -161,3 +167,31 @@ class PivotedSystem:
     def precondition(self, r: Vector) -> Vector:
         """M^-1 r over the columns."""
         return self._factors.solve(r)
+
+
+@dataclass(frozen=True, slots=True)
+class Solution:
+    """x of one right-hand side, over the columns, with its last residual r, and how it went."""
+
+    x: Vector
+    r: Vector
+    done: Solve
+
+
+def solve_all(factors: PivotedFactors, sides: Sequence[Vector], target: float, restart: int) -> list[Solution]:
+    """Solve for several right-hand sides over the rows to a backward error of `target`.
+
+    All first residuals take one pass over A; GMRES is for those that are above the target.  Collective over the grid.
+    """
+    systems = [PivotedSystem(factors, b) for b in sides]
+    xs = [factors.solve(b) for b in sides]
+    found = []
+    for system, x, Ax in zip(systems, xs, factors.given.multiply_all(xs)):
+        r = system.b - Ax
+        eta = backward_error(system, system.equations.max_abs(r), x)
+        if eta <= target:
+            found.append(Solution(x, r, Solve(Outcome.SOLVED, residual=eta, history=[eta])))
+        else:
+            x, done = refine(system, restart=restart, target=target)
+            found.append(Solution(x, system.r, done))
+    return found

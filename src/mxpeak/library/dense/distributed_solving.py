@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from math import isfinite
+from math import inf, isfinite
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -37,8 +37,8 @@ from mxpeak.runtime.nodes import raise_first
 from mxpeak.runtime.placement import bind_to_cores, load_kernels
 from mxpeak.solvers.krylov import Solve
 from mxpeak.solvers.pivoted_lu import PivotedLuOptions
-from mxpeak.solvers.pivoted_system import PivotedFactors, PivotedSystem
-from mxpeak.solvers.refine import MOST_STEPS, U, refine
+from mxpeak.solvers.pivoted_system import PivotedFactors, solve_all
+from mxpeak.solvers.refine import U
 from mxpeak.spans import Spans
 
 #: The phases that `info.times` tells.
@@ -99,21 +99,14 @@ class DistributedFactors:
     def _refined(self, B: Array) -> tuple[Array, Solve, bool]:
         """X, how the worst column went, and whether A may be singular to working precision."""
         factors, enough = self._factors, max(4.0 / self.A.n, PLAIN_LU)
-        mine, X = owned(factors.given.rows), np.empty(B.shape)
-        worst: tuple[Solve, PivotedSystem, Any] | None = None
-        most = 0
-        for j in range(B.shape[1]):
-            system = PivotedSystem(factors, np.ascontiguousarray(B[mine, j]))
-            x, done = refine(system, restart=RESTART, most=MOST_STEPS, target=enough)
-            X[:, j] = factors.gathered(x)
-            most = max(most, done.steps)
-            if worst is None or not done.residual <= worst[0].residual:
-                worst = done, system, x
-        assert worst is not None
-        done, system, x = worst
-        correction = factors.unknowns.max_abs(system.precondition(system.r))
-        small = correction <= DOUBT * factors.unknowns.max_abs(x)
-        return X, replace(done, steps=most), not (small and factors.pivots_from(DOUBT))
+        mine = owned(factors.given.rows)
+        found = solve_all(factors, [np.ascontiguousarray(b) for b in B[mine].T], enough, RESTART)
+        worst = max(found, key=lambda one: one.done.residual if isfinite(one.done.residual) else inf)
+        correction = factors.unknowns.max_abs(factors.solve(worst.r))
+        small = correction <= DOUBT * factors.unknowns.max_abs(worst.x)
+        done = replace(worst.done, steps=max(one.done.steps for one in found))
+        X = np.stack([factors.gathered(one.x) for one in found], axis=1)
+        return X, done, not (small and factors.pivots_from(DOUBT))
 
     def _info(self, done: Solve, doubtful: bool, rhs: int, spans: Spans) -> DistributedInfo:
         A, factors = self.A, self._factors
@@ -124,7 +117,7 @@ class DistributedFactors:
             n=A.n,
             rhs=rhs,
             iterations=done.steps,
-            backward_error=done.residual if isfinite(done.residual) else float("inf"),
+            backward_error=done.residual if isfinite(done.residual) else inf,
             condition=condition,
             growth=factors.growth,
             scaled=factors.scaled,
