@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf, isfinite
 
 from mxpeak.distributed.given import GivenMatrix
 from mxpeak.distributed.matrix import DistMatrix
@@ -24,6 +25,9 @@ from mxpeak.solvers.refine import backward_error, refine
 from mxpeak.solvers.scaling import Balance, balance, balanced
 from mxpeak.solvers.triangular import Factored
 from mxpeak.spans import Spans
+
+#: Matrices of a smaller norm lose digits when they are stored in fp32, whose least normal number is 2^-126.
+LEAST32 = 2.0**-60
 
 
 class PivotedFactors:
@@ -83,6 +87,16 @@ class PivotedFactors:
             ends += [least, max_abs(self._kernels, sums)]
         low_row, high_row, low_column, high_column = largest(self._kernels, self.given.grid.all, ends)
         return balanced(xp.asarray([-low_row, high_row]), xp.asarray([-low_column, high_column]))
+
+    @property
+    def precision(self) -> str:
+        """What the factors are stored in."""
+        return self.LU.precision
+
+    @property
+    def usable(self) -> bool:
+        """Whether all columns have a pivot, and A lies well within the range of what the factors are stored in."""
+        return not self.singular and isfinite(self.A_inf) and (self.precision == "fp64" or self.A_inf > LEAST32)
 
     @property
     def scaled(self) -> bool:
@@ -169,6 +183,10 @@ class PivotedSystem:
         return self._factors.solve(r)
 
 
+#: A step of classical refinement must divide the backward error by this, or GMRES takes over.
+GAIN = 4.0
+
+
 @dataclass(frozen=True, slots=True)
 class Solution:
     """x of one right-hand side, over the columns, with its last residual r, and how it went."""
@@ -178,20 +196,42 @@ class Solution:
     done: Solve
 
 
-def solve_all(factors: PivotedFactors, sides: Sequence[Vector], target: float, restart: int) -> list[Solution]:
+@dataclass(slots=True)
+class _UnderWay:
+    """One right-hand side between two residuals."""
+
+    side: int
+    system: PivotedSystem
+    x: Vector
+    history: list[float]
+
+
+def solve_all(
+    factors: PivotedFactors, sides: Sequence[Vector], target: float, restart: int, most: int
+) -> list[Solution]:
     """Solve for several right-hand sides over the rows to a backward error of `target`.
 
-    All first residuals take one pass over A; GMRES is for those that are above the target.  Collective over the grid.
+    x = M^-1 b, then x = x + M^-1 (b - A x) for all of them together, so that A is passed once a step, as long as a step
+    gains a factor of GAIN.  GMRES is for what it leaves.  Collective over the grid.
     """
-    systems = [PivotedSystem(factors, b) for b in sides]
-    xs = [factors.solve(b) for b in sides]
-    found = []
-    for system, x, Ax in zip(systems, xs, factors.given.multiply_all(xs)):
-        r = system.b - Ax
-        eta = backward_error(system, system.equations.max_abs(r), x)
-        if eta <= target:
-            found.append(Solution(x, r, Solve(Outcome.SOLVED, residual=eta, history=[eta])))
-        else:
-            x, done = refine(system, restart=restart, target=target)
-            found.append(Solution(x, system.r, done))
-    return found
+    found: dict[int, Solution] = {}
+    left = [_UnderWay(k, PivotedSystem(factors, b), factors.solve(b), []) for k, b in enumerate(sides)]
+    while left:
+        again = []
+        for one, Ax in zip(left, factors.given.multiply_all([one.x for one in left])):
+            r = one.system.b - Ax
+            eta = backward_error(one.system, one.system.equations.max_abs(r), one.x)
+            before = one.history[-1] if one.history else inf
+            one.history.append(eta)
+            if eta <= target:
+                steps = len(one.history) - 1
+                done = Solve(Outcome.SOLVED, steps=steps, residual=eta, history=one.history)
+                found[one.side] = Solution(one.x, r, done)
+            elif eta <= before / GAIN:
+                one.x = one.x + factors.solve(r)
+                again.append(one)
+            else:
+                x, done = refine(one.system, restart=restart, most=most, target=target)
+                found[one.side] = Solution(x, one.system.r, done)
+        left = again
+    return [found[k] for k in range(len(sides))]

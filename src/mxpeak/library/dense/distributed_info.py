@@ -14,11 +14,11 @@ from mxpeak.solvers.refine import U
 class DistributedInfo(Info):
     """How a distributed solve went; the same on every rank.  What `SolveInfo` has too means the same here.
 
-    precision       of the factors: always fp64
+    precision       of the factors: fp32 or fp64
     condition       estimate of the one-norm condition of A, as scaled, where pivots or corrections gave reason to doubt
                     it; else None: `lu_factor(A).condition()` gives it always
     grid            (P, Q)
-    bytes_a_rank    what the rank with most holds: factors, panels, and its part of A where that is held
+    bytes_a_rank    what the rank with most may hold: fp64 factors, panels, and its part of A where that is held
     """
 
     outcome: Outcome
@@ -57,9 +57,10 @@ class DistributedInfo(Info):
         sides = "" if self.rhs == 1 else f", {self.rhs} right-hand sides"
         steps = f"{self.iterations} refinement step{'' if self.iterations == 1 else 's'}"
         P, Q = self.grid
+        again = ", after a coarser one failed," if self.fallback else ""
         times = ", ".join(f"{name} {time_s:.3g} s" for name, time_s in self.times.items())
         lines = [
-            f"{verdict}: n = {self.n}{sides}, LU in fp64 on {P}x{Q} ranks, NB = {self.nb}, {steps}",
+            f"{verdict}: n = {self.n}{sides}, LU in {self.precision}{again} on {P}x{Q} ranks, NB = {self.nb}, {steps}",
             f"  backward error  {self.backward_error * self.n * self.u:.1e}  ({self.backward_error:.1e} n·u)",
             f"  growth          {self.growth:.2e}",
             f"  memory          {size_text(self.bytes_a_rank)} a rank",

@@ -1,6 +1,7 @@
 """solve and lu_factor for distributed matrices: LU with partial pivoting on the grid, refinement with A itself.
 
-The factors are fp64's: panels with pivoting are factored in no other precision.
+The factors are in fp32 where that pays; where they break down, or do not lead to the accuracy of fp64, A is factored
+again in fp64, and `info` says so.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from mxpeak.library.dense.distributed import DistributedMatrix
 from mxpeak.library.dense.distributed_info import DistributedInfo
 from mxpeak.library.dense.factoring import DOUBT
 from mxpeak.library.dense.inputs import columns, right_hand_side
-from mxpeak.library.dense.refinement import PLAIN_LU, RESTART
+from mxpeak.library.dense.refinement import ORDERS_PER_SIDE, ORDERS_PER_STEP, PLAIN_LU, RESTART
 from mxpeak.library.dense.room import bytes_a_rank, check_room
 from mxpeak.library.dense.sources import check_real, owned
 from mxpeak.library.dense.types import Array
@@ -38,44 +39,71 @@ from mxpeak.runtime.placement import bind_to_cores, load_kernels
 from mxpeak.solvers.krylov import Solve
 from mxpeak.solvers.pivoted_lu import PivotedLuOptions
 from mxpeak.solvers.pivoted_system import PivotedFactors, solve_all
-from mxpeak.solvers.refine import U
+from mxpeak.solvers.refine import MOST_STEPS, U
 from mxpeak.spans import Spans
 
+#: Below this order an fp64 LU is so quick that refining an fp32 one would not pay.
+FP32_FROM = 1000
 #: The phases that `info.times` tells.
 PHASES = ("make", "equilibrate", "factor", "refine")
 
 
-def factored(A: DistributedMatrix, precision: str = "auto", device: str = "auto") -> DistributedFactors:
-    """`lu_factor` of a distributed matrix.  Collective over its ranks."""
-    agreed(A.comm, lambda: _asked(precision, device), lambda asked: f"precision and device {asked}")
-    size_bytes = _check_memory(A)
-    spans = Spans()
+def factored(A: DistributedMatrix, precision: str = "auto", device: str = "auto", b: Any = None) -> DistributedFactors:
+    """`lu_factor` of a distributed matrix, to solve for b, if that is known.  Collective over its ranks."""
+    chosen = agreed(A.comm, lambda: _chosen(A.n, precision, device, b), lambda name: f"factors in {name}")
+    size_bytes, spans = _check_memory(A), Spans()
+    notes: tuple[str, ...] = ()
+    factors = _factors_in(chosen, A, spans)
+    if chosen != "fp64" and not factors.usable:
+        why = f"pivot {factors.singular} is zero" if factors.singular else f"||A||_inf is {factors.A_inf:.1e}"
+        notes = (f"the LU in {chosen} broke down: {why}; A was factored again in fp64",)
+        del factors  # whose memory the next ones take
+        factors = _factors_in("fp64", A, spans)
+    # Where fp64 may be had for the asking, GMRES must not cost more than its LU would.
+    most = MOST_STEPS if precision != "auto" else min(MOST_STEPS, max(1, A.n // ORDERS_PER_STEP))
+    return DistributedFactors(A, factors, spans, size_bytes, notes, most)
+
+
+def _factors_in(precision: str, A: DistributedMatrix, spans: Spans) -> PivotedFactors:
+    """A = L U with partial pivoting in a precision; raises where fp64 finds A singular.  Collective."""
     with computing(A.comm) as kernels:
         given = GivenMatrix(A.grid, A.n, A.nb, A.source, kernels)
-        LU = dist_matrix(A.grid, A.n, A.n, A.nb, kernels)
-        with spans("make"):
+        LU = dist_matrix(A.grid, A.n, A.n, A.nb, kernels, precision)
+        with spans("make"), np.errstate(over="ignore"):  # beyond fp32's range: inf, which is found below
             given.store(LU)
         raise_first(A.comm, A.source.mistake())
         factors = PivotedFactors(given, LU, PivotedLuOptions(), kernels, spans)
-    if factors.singular:
+    if factors.singular and precision == "fp64":
         raise SingularMatrixError(
             f"A is singular: pivot {factors.singular} of {A.n} is exactly zero; "
             "look for rows or columns that depend on each other"
         )
-    return DistributedFactors(A, factors, spans, size_bytes)
+    return factors
 
 
 class DistributedFactors:
     """A distributed matrix and its factors.  All methods are collective over its ranks."""
 
-    precision = "fp64"
-
-    def __init__(self, A: DistributedMatrix, factors: PivotedFactors, spans: Spans, size_bytes: int):
+    def __init__(
+        self,
+        A: DistributedMatrix,
+        factors: PivotedFactors,
+        spans: Spans,
+        size_bytes: int,
+        notes: tuple[str, ...],
+        most: int,
+    ):
         self.A = A
-        self._factors, self._spans, self._bytes = factors, spans, size_bytes
+        self._most = most  # steps of GMRES
+        self._factors, self._spans, self._bytes, self._notes = factors, spans, size_bytes, notes
+
+    @property
+    def precision(self) -> str:
+        """The precision of the factors."""
+        return self._factors.precision
 
     def __repr__(self) -> str:
-        return f"DistributedFactors({self.A!r}, precision='fp64')"
+        return f"DistributedFactors({self.A!r}, precision={self.precision!r})"
 
     def condition(self) -> float:
         """Estimate of the one-norm condition number of A, as scaled; by four to six solves when first asked for."""
@@ -91,16 +119,25 @@ class DistributedFactors:
         A, comm = self.A, self.A.comm
         B = agreed(comm, lambda: _block(b, A.n), lambda made: f"b of shape {made.shape}, checksum {_checksum(made)}")
         spans, self._spans = self._spans, Spans()  # the factorization's time belongs to the first solve
-        with computing(comm), spans("refine"):
-            X, done, doubtful = self._refined(np.reshape(B, (A.n, -1)))
-        raise_first(comm, A.source.mistake())
+        X, done, doubtful = self._refined(np.reshape(B, (A.n, -1)), spans)
+        if done.outcome is not Outcome.SOLVED and self.precision != "fp64":
+            self._notes += (_note_of_fallback(self._factors, done),)
+            del self._factors  # whose memory the next ones take
+            self._factors = _factors_in("fp64", A, spans)
+            X, done, doubtful = self._refined(np.reshape(B, (A.n, -1)), spans)
         return X.reshape(B.shape), self._info(done, doubtful, X.shape[1], spans)
 
-    def _refined(self, B: Array) -> tuple[Array, Solve, bool]:
+    def _refined(self, B: Array, spans: Spans) -> tuple[Array, Solve, bool]:
         """X, how the worst column went, and whether A may be singular to working precision."""
+        with computing(self.A.comm), spans("refine"):
+            found = self._solved(B)
+        raise_first(self.A.comm, self.A.source.mistake())
+        return found
+
+    def _solved(self, B: Array) -> tuple[Array, Solve, bool]:
         factors, enough = self._factors, max(4.0 / self.A.n, PLAIN_LU)
         mine = owned(factors.given.rows)
-        found = solve_all(factors, [np.ascontiguousarray(b) for b in B[mine].T], enough, RESTART)
+        found = solve_all(factors, [np.ascontiguousarray(b) for b in B[mine].T], enough, RESTART, self._most)
         worst = max(found, key=lambda one: one.done.residual if isfinite(one.done.residual) else inf)
         correction = factors.unknowns.max_abs(factors.solve(worst.r))
         small = correction <= DOUBT * factors.unknowns.max_abs(worst.x)
@@ -112,6 +149,9 @@ class DistributedFactors:
         A, factors = self.A, self._factors
         condition = self.condition() if doubtful else None
         singular = condition is not None and condition * U >= 1.0
+        notes = self._notes
+        if singular and condition is not None:
+            notes += (_note(condition, done.outcome),)
         return DistributedInfo(
             outcome=done.outcome,
             n=A.n,
@@ -122,7 +162,9 @@ class DistributedFactors:
             growth=factors.growth,
             scaled=factors.scaled,
             ill_conditioned=singular,
-            message=_note(condition, done.outcome) if singular and condition is not None else "",
+            message="\n".join(notes),
+            precision=self.precision,
+            fallback=bool(self._notes),
             grid=(A.grid.P, A.grid.Q),
             nb=A.nb,
             bytes_a_rank=self._bytes,
@@ -142,15 +184,19 @@ def _check_memory(A: DistributedMatrix) -> int:
     return size_bytes
 
 
-def _asked(precision: str, device: str) -> tuple[str, str]:
-    if precision not in ("auto", "fp64"):
+def _chosen(n: int, precision: str, device: str, b: Any) -> str:
+    """The precision of the factors; auto: fp32 where its LU saves more than refining that many sides costs."""
+    if precision not in ("auto", "fp32", "fp64"):
         raise UsageError(
-            f'precision = {precision!r}: LU with pivoting over several ranks is in fp64; say precision="fp64" '
-            "or leave it out (other precisions on one process: mxpeak.solve of an array)"
+            f"precision = {precision!r}: LU with pivoting over several ranks is in fp32 or fp64; say one of these, or "
+            "auto (others on one process: mxpeak.solve of an array)"
         )
     if device not in ("auto", "cpu"):
         raise UsageError(f'device = {device!r}: distributed systems are solved on the CPU; say device="cpu"')
-    return precision, device
+    if precision != "auto":
+        return precision
+    sides = 1 if b is None or callable(b) or np.ndim(b) < 2 else np.shape(b)[1]
+    return "fp32" if n >= FP32_FROM and sides * ORDERS_PER_SIDE <= n else "fp64"
 
 
 def _block(b: Any, n: int) -> Array:
@@ -165,6 +211,14 @@ def _block(b: Any, n: int) -> Array:
 
 def _checksum(B: Array) -> str:
     return f"{zlib.crc32(B.tobytes()):08x}"
+
+
+def _note_of_fallback(factors: PivotedFactors, done: Solve) -> str:
+    steps = f"{done.steps} step{'' if done.steps == 1 else 's'}"
+    return (
+        f"the LU in {factors.precision} was too coarse: after {steps} the backward error was {done.residual:.1e} "
+        f"(growth {factors.growth:.1e}); A was factored again in fp64"
+    )
 
 
 def _note(condition: float, outcome: Outcome) -> str:

@@ -27,6 +27,11 @@ GAIN, CLASSICAL_STEPS = 4.0, 10
 RESTART = 8
 #: The backward error eta of plain LU is seldom above this or above 4/n, whichever is larger.
 PLAIN_LU = 2.0**-7
+#: fp32 pays while there are n / this many right-hand sides: refining each costs some 9·n² flops, mostly slow ones, and
+#: the LU saves the time of n³/3.
+ORDERS_PER_SIDE = 128
+#: A step of GMRES takes about the time of an fp64 LU by n / this.
+ORDERS_PER_STEP = 64
 
 
 @dataclass(slots=True)

@@ -17,7 +17,7 @@ from mxpeak.library.dense.distributed_solving import DistributedFactors, factore
 from mxpeak.library.dense.extremes import centred, raised, restored
 from mxpeak.library.dense.factoring import Estimates, Factors, factor, factor_in_fp64
 from mxpeak.library.dense.inputs import block, columns, matrix, on_kernels, right_hand_side
-from mxpeak.library.dense.refinement import Refined, largest, refined
+from mxpeak.library.dense.refinement import ORDERS_PER_SIDE, ORDERS_PER_STEP, Refined, largest, refined
 from mxpeak.library.dense.types import roundoff, with_precision_of, working_type
 from mxpeak.library.inputs import Input, device_for
 from mxpeak.library.outcomes import Info, warned
@@ -27,11 +27,6 @@ from mxpeak.spans import Spans
 
 #: Below this order an fp64 LU is so quick on the host that refining a fp32 one would not pay.
 FP32_FROM = 250
-#: fp32 pays while there are n / this many right-hand sides: refining each costs some 9·n² flops, mostly slow ones, and
-#: the LU saves the time of n³/3.
-ORDERS_PER_SIDE = 128
-#: A step of GMRES takes about the time of an fp64 LU by n / this.
-ORDERS_PER_STEP = 64
 #: From this order on a GPU's factors of an fp64 matrix are fp16's.  An estimate, not measured: an LU at 350 instead of
 #: 45 TFLOP/s saves 2/3·n³·(1/45 - 1/350)e-12 s = 1.3e-14·n³ s; six more steps of refinement read A and the factors,
 #: 16·n² bytes at 4 TB/s, and wait for two triangular solves of 0.2 us a row: 2.4e-11·n² + 2.4e-6·n s.  They break even
@@ -148,7 +143,7 @@ def solve(
             raise UsageError(
                 "transposed=True takes arrays; make A^T of a distributed matrix: fn(j, i) instead of fn(i, j)"
             )
-        return warned(*factored(A, precision, device).solve_quietly(b))
+        return warned(*factored(A, precision, device, b).solve_quietly(b))
     of_A = matrix(A)
     if transposed:
         of_A = replace(of_A, array=of_A.array.T)
