@@ -24,12 +24,11 @@ from mxpeak.cli.scan import asked
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-WITH_PYTHON = ("README.md", "docs/distributed.md", "docs/gmres.md", "docs/gpus.md", "docs/norms.md", "docs/solving.md")
+WITH_PYTHON = ("README.md", "docs/gmres.md", "docs/gpus.md", "docs/norms.md", "docs/solving.md")
 #: What is too large for a test, or needs a GPU, and what is run instead.
 SMALLER = {
     "n=5000, ranks=4, grid=(2, 2)": "n=100, ranks=1, grid=(1, 1)",
     "grid=(2, 2), comm=": "grid=(1, 1), comm=",
-    "n = 20_000": "n = 400",
     "torch.randn(40000, 40000,": "torch.randn(64, 64,",
     'device="cuda"': 'device="cpu"',
 }

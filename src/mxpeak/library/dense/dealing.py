@@ -13,7 +13,7 @@ from mxpeak.comm.grid import Grid
 from mxpeak.errors import UsageError
 from mxpeak.layout.block_cyclic import BlockCyclic
 from mxpeak.layout.grid import ProcessGrid
-from mxpeak.library.dense.agreement import agreed
+from mxpeak.library.agreement import agreed
 from mxpeak.library.dense.sources import check_real, owned
 from mxpeak.library.dense.types import Array
 from mxpeak.library.inputs import check_finite, read

@@ -16,8 +16,8 @@ from mxpeak.distributed.tiles import CyclicMatrix
 from mxpeak.errors import UsageError
 from mxpeak.layout.block_cyclic import BlockCyclic
 from mxpeak.layout.grid import ProcessGrid
+from mxpeak.library.agreement import agreed
 from mxpeak.library.communicators import communicator
-from mxpeak.library.dense.agreement import agreed
 from mxpeak.library.dense.dealing import dealt, rows_here, starts_of
 from mxpeak.library.dense.room import check_room
 from mxpeak.library.dense.sources import Held, InFile, Made, Source

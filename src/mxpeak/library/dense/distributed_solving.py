@@ -23,7 +23,7 @@ from mxpeak.distributed.matrix import dist_matrix
 from mxpeak.errors import Outcome, UsageError
 from mxpeak.kernels.contract import Kernels
 from mxpeak.kernels.host import blas
-from mxpeak.library.dense.agreement import agreed
+from mxpeak.library.agreement import agreed
 from mxpeak.library.dense.distributed import DistributedMatrix
 from mxpeak.library.dense.distributed_info import DistributedInfo
 from mxpeak.library.dense.factoring import DOUBT
@@ -44,6 +44,8 @@ from mxpeak.spans import Spans
 
 #: Below this order an fp64 LU is so quick that refining an fp32 one would not pay.
 FP32_FROM = 1000
+#: What refinement of fp32 factors aims at: it is less than plain LU mostly has, and takes a step more than PLAIN_LU.
+REFINED = 2.0**-10
 #: The phases that `info.times` tells.
 PHASES = ("make", "equilibrate", "factor", "refine")
 
@@ -135,7 +137,8 @@ class DistributedFactors:
         return found
 
     def _solved(self, B: Array) -> tuple[Array, Solve, bool]:
-        factors, enough = self._factors, max(4.0 / self.A.n, PLAIN_LU)
+        factors = self._factors
+        enough = max(4.0 / self.A.n, PLAIN_LU if self.precision == "fp64" else REFINED)
         mine = owned(factors.given.rows)
         found = solve_all(factors, [np.ascontiguousarray(b) for b in B[mine].T], enough, RESTART, self._most)
         worst = max(found, key=lambda one: one.done.residual if isfinite(one.done.residual) else inf)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import sqrt
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -18,10 +18,10 @@ from mxpeak.comm.solo import Solo
 from mxpeak.distributed import general
 from mxpeak.distributed.general import Partner
 from mxpeak.distributed.sparse import Exchange
-from mxpeak.errors import MxpeakError
 from mxpeak.kernels.contract.sparse import Order, SparseKernels
+from mxpeak.library.agreement import agreed
 from mxpeak.library.inputs import Array
-from mxpeak.runtime.nodes import combined, raise_first
+from mxpeak.runtime.nodes import combined
 
 T = TypeVar("T")
 
@@ -71,22 +71,7 @@ class Everybody:
 
     def alike(self, work: Callable[[], T]) -> T:
         """What `work` returns, itself without communication; an error of one rank is raised on all, with its number."""
-        if self.alone:
-            return work()
-        result: T | None = None
-        mistake: MxpeakError | None = None
-        cause: Exception | None = None
-        try:
-            result = work()
-        except MxpeakError as error:
-            mistake = cause = error
-        except Exception as error:  # a bug, or a user's function: others would wait for this rank for ever
-            mistake, cause = MxpeakError(f"{type(error).__name__}: {error}"), error
-        try:
-            raise_first(self.comm, mistake)
-        except MxpeakError as told:
-            raise told from cause
-        return cast(T, result)
+        return work() if self.alone else agreed(self.comm, work)
 
     def add_up(self, v: Any) -> None:
         """A vector that all ranks have, replaced by the sum of theirs."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from mxpeak.comm.base import Communicator
 from mxpeak.errors import MxpeakError, UsageError
@@ -12,20 +12,25 @@ from mxpeak.runtime.nodes import raise_first
 T = TypeVar("T")
 
 
-def agreed(comm: Communicator, work: Callable[[], T], essence: Callable[[T], Any] = lambda made: None) -> T:
+def agreed(comm: Communicator, work: Callable[[], T], essence: Callable[[T], Any] | None = None) -> T:
     """What `work` gives, which does not communicate; `essence` is what must be the same on all ranks.  Collective."""
-    made, mistake = None, None
+    made: T | None = None
+    mistake: MxpeakError | None = None
+    cause: Exception | None = None
     try:
         made = work()
     except MxpeakError as error:
         mistake = error
-    except Exception as error:  # the others would wait for this rank for ever
-        mistake = MxpeakError(f"{type(error).__name__}: {error}")
-        mistake.__cause__ = error
-    raise_first(comm, mistake)
-    assert made is not None
-    check_alike(comm, str(essence(made)))
-    return made
+    except Exception as error:  # a bug, or a user's function: the others would wait for this rank for ever
+        mistake, cause = MxpeakError(f"{type(error).__name__}: {error}"), error
+    try:
+        raise_first(comm, mistake)
+    except MxpeakError as told:
+        raise told from cause
+    result = cast(T, made)
+    if essence is not None:
+        check_alike(comm, str(essence(result)))
+    return result
 
 
 def check_alike(comm: Communicator, mine: str) -> None:
