@@ -214,6 +214,8 @@ def results_of(body: Any) -> list[Mapping[str, Any]]:
     found = body.get("results", [body])
     if not isinstance(found, list) or not all(isinstance(one, Mapping) for one in found):
         raise ValueError("its results are no list of them")
+    if odd := [one for one in found if not isinstance(one.get("benchmark", ""), str)]:
+        raise ValueError(f"{odd[0]['benchmark']!r} is no name of a benchmark")
     return [{**one, **_sections(one)} for one in found]
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import mxpeak as mx
+from mxpeak.comm.solo import Solo
 from mxpeak.comm.threads import run_ranks
 from mxpeak.errors import ResourceError, UsageError
 from mxpeak.layout.grid import ProcessGrid
@@ -47,6 +48,11 @@ def solved(
         return mx.solve(M, b, precision=precision)
 
     return run_ranks(shape[0] * shape[1], body)
+
+
+def held(comm: Any, A: Array) -> Any:
+    """A matrix of two ranks."""
+    return mx.DistributedMatrix.from_function(entries(A), len(A), nb=8, comm=comm, grid=(1, 2))
 
 
 def raised(ranks: int, body: Callable[[Any], Any]) -> list[str]:
@@ -95,6 +101,44 @@ def test_factors_in_fp32_that_do_not_do_are_made_again_in_fp64() -> None:
             assert why in info.message
             assert "again in fp64" in info.message
             assert eta(A, x, b) <= 2, why
+
+
+def test_fp32_does_not_hide_that_a_matrix_is_singular() -> None:
+    n = 1000
+    A = random(n)
+    A[-1] = A[:-1].sum(axis=0) / 30
+    with pytest.warns(IllConditionedWarning, match="numerically singular"):
+        _, info = solved(A, A @ np.ones(n), (1, 1))[0]
+    assert (info.precision, info.fallback, info.ill_conditioned) == ("fp64", True, True)
+    assert "by its LU in fp32 the condition of A is" in info.message
+
+
+def test_sums_beyond_the_largest_number_are_refused() -> None:
+    A = np.full((60, 60), 1e307) + np.diag(np.full(60, 1e307))
+    for precision in ("fp32", "fp64"):
+        told = raised(2, lambda comm, how=precision: mx.solve(held(comm, A), np.ones(60), precision=how))
+        assert len(set(told)) == 1
+        assert "divide A and b" in told[0]
+
+
+def test_factors_that_could_not_be_made_again_say_why() -> None:
+    n = 40
+    A, calls = random(n), []
+
+    def fn(i: Array, j: Array) -> Array:
+        calls.append(len(calls))
+        if broken:
+            raise OSError("the table is gone")
+        return A[i, j]
+
+    broken: list[bool] = []
+    F = mx.lu_factor(mx.DistributedMatrix.from_function(fn, n, nb=8, comm=Solo()), precision="fp32")
+    broken.append(True)
+    for _ in range(2):
+        with pytest.raises(mx.MxpeakError, match="the table is gone"):
+            F.solve(np.ones(n))
+    assert F.precision == "fp32"
+    assert "fp32" in repr(F)
 
 
 def test_fp32_is_chosen_where_its_lu_saves_more_than_refinement_costs() -> None:
@@ -338,7 +382,7 @@ MISTAKES: dict[str, tuple[Callable[[Any], Any], str]] = {
             np.ones(8),
             precision="fp32" if comm.rank == 1 else "auto",
         ),
-        "UsageError: rank 1: this rank calls with factors in fp32, but rank 0 with factors in fp64",
+        "UsageError: rank 1: this rank calls with precision='fp32', fp32, but rank 0 with precision='auto', fp64",
     ),
 }
 

@@ -26,7 +26,7 @@ def read_config(path: str, names: Sequence[str]) -> dict[str, Any]:
     """A --config file: TOML, or the result of a run that is to be repeated."""
     text = read_text(path, "--config")
     if not text.lstrip().startswith("{"):
-        return read_toml(path)
+        return read_toml(path, text)
     try:
         results = results_of(read_json(text))
         found = {str(one["benchmark"]): _settings_said(one) for one in reversed(results)}
@@ -51,12 +51,12 @@ def _settings_said(result: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in said.items() if value is not None and name not in ELSEWHERE}
 
 
-def read_toml(path: str) -> dict[str, Any]:
+def read_toml(path: str, text: str | None = None) -> dict[str, Any]:
     """A --config file, whose tables are those of benchmarks and of `scan`."""
     import tomllib
 
     try:
-        found = tomllib.loads(read_text(path, "--config"))
+        found = tomllib.loads(read_text(path, "--config") if text is None else text)
     except (ValueError, RecursionError) as error:  # besides what is no TOML: thousands of digits, or of brackets
         raise UsageError(f"--config {path} is not TOML: {error}") from None
     for name, value in found.items():

@@ -41,7 +41,10 @@ def markdown(results: Sequence[tuple[str, Body]]) -> str:
     rows = [["benchmark", "case", "rate", "of limit", "residual", "status", "run"], ["---"] * 7]
     for where, body in results:
         result = Result.from_dict({"benchmark": "", "status": "", **body})
-        share, residual = result.result.get("fraction_of_limit"), result.validation.get("residual")
+        share, residual = (
+            value if isinstance(value, int | float) else None
+            for value in (result.result.get("fraction_of_limit"), result.validation.get("residual"))
+        )
         rows.append([
             lines_of(result.benchmark).name(result),
             case_text(result),
@@ -51,7 +54,7 @@ def markdown(results: Sequence[tuple[str, Body]]) -> str:
             result.mark,
             where,
         ])  # fmt: skip
-    escaped = [[cell.replace("|", "\\|") for cell in row] for row in rows]
+    escaped = [[str(cell).replace("|", "\\|").replace("\n", " ") for cell in row] for row in rows]
     return "".join(f"| {' | '.join(row)} |\n" for row in escaped)
 
 

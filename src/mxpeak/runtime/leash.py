@@ -37,7 +37,7 @@ def holder(environ: Mapping[str, str] = os.environ) -> int | None:
 def leave_word(code: int) -> None:
     """Tell who started these ranks with what code this one ends them all."""
     path = os.environ.get(LAST_WORD)
-    if path:
+    if path and holder() is not None:  # of this host: elsewhere the path is another's
         with suppress(OSError), open(path, "a") as word:  # /proc, which other systems have not, or of another host
             word.write(f"{code}\n")
 

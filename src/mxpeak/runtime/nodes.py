@@ -68,12 +68,17 @@ def alike(comm: Communicator, text: str) -> Communicator:
 def by_root(comm: Communicator, action: Callable[[], T]) -> T:
     """What `action` gives on rank 0, told to everybody; its error becomes everybody's.  Collective over comm."""
     answer: T | MxpeakError | None = None
+    bug: Exception | None = None
     if comm.rank == 0:
         try:
             answer = action()
         except MxpeakError as error:
             answer = error
+        except Exception as error:  # the others must not wait for the answer
+            bug, answer = error, MxpeakError(f"rank 0: {type(error).__name__}: {error}")
     answer = comm.bcast_object(answer)
+    if bug is not None:
+        raise bug
     if isinstance(answer, MxpeakError):
         raise answer
     return answer

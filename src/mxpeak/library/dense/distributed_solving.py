@@ -20,7 +20,7 @@ from mxpeak.comm.base import Communicator
 from mxpeak.configs.run import PlaceConfig
 from mxpeak.distributed.given import GivenMatrix
 from mxpeak.distributed.matrix import dist_matrix
-from mxpeak.errors import Outcome, UsageError
+from mxpeak.errors import MxpeakError, Outcome, UsageError
 from mxpeak.kernels.contract import Kernels
 from mxpeak.kernels.host import blas
 from mxpeak.library.agreement import agreed
@@ -29,7 +29,7 @@ from mxpeak.library.dense.distributed_info import DistributedInfo
 from mxpeak.library.dense.factoring import DOUBT
 from mxpeak.library.dense.inputs import columns, right_hand_side
 from mxpeak.library.dense.refinement import ORDERS_PER_SIDE, ORDERS_PER_STEP, PLAIN_LU, RESTART
-from mxpeak.library.dense.room import bytes_a_rank, check_room
+from mxpeak.library.dense.room import bytes_a_rank, check_room, check_sides
 from mxpeak.library.dense.sources import check_real, owned
 from mxpeak.library.dense.types import Array
 from mxpeak.library.inputs import check_finite
@@ -46,13 +46,17 @@ from mxpeak.spans import Spans
 FP32_FROM = 1000
 #: What refinement of fp32 factors aims at: it is less than plain LU mostly has, and takes a step more than PLAIN_LU.
 REFINED = 2.0**-10
+#: Beyond this, condition·u of fp32 factors as one solve for random signs shows it, the condition is estimated at once.
+PROBED = 2.0**-10
+#: Unit roundoff of fp32.
+U_32 = 2.0**-24
 #: The phases that `info.times` tells.
 PHASES = ("make", "equilibrate", "factor", "refine")
 
 
 def factored(A: DistributedMatrix, precision: str = "auto", device: str = "auto", b: Any = None) -> DistributedFactors:
     """`lu_factor` of a distributed matrix, to solve for b, if that is known.  Collective over its ranks."""
-    chosen = agreed(A.comm, lambda: _chosen(A.n, precision, device, b), lambda name: f"factors in {name}")
+    chosen = agreed(A.comm, lambda: _chosen(A.n, precision, device, b), lambda name: f"precision={precision!r}, {name}")
     size_bytes, spans = _check_memory(A), Spans()
     notes: tuple[str, ...] = ()
     factors = _factors_in(chosen, A, spans)
@@ -80,6 +84,11 @@ def _factors_in(precision: str, A: DistributedMatrix, spans: Spans) -> PivotedFa
             f"A is singular: pivot {factors.singular} of {A.n} is exactly zero; "
             "look for rows or columns that depend on each other"
         )
+    if not isfinite(factors.A_inf) and precision == "fp64":
+        raise UsageError(
+            "sums of rows of A exceed the largest number of fp64, 1.8e308, so no error can be told; divide A and b by "
+            "a power of two, such as 2.0**64"
+        )
     return factors
 
 
@@ -97,18 +106,19 @@ class DistributedFactors:
     ):
         self.A = A
         self._most = most  # steps of GMRES
+        self.precision = factors.precision
+        self._failed: MxpeakError | None = None
         self._factors, self._spans, self._bytes, self._notes = factors, spans, size_bytes, notes
-
-    @property
-    def precision(self) -> str:
-        """The precision of the factors."""
-        return self._factors.precision
 
     def __repr__(self) -> str:
         return f"DistributedFactors({self.A!r}, precision={self.precision!r})"
 
     def condition(self) -> float:
-        """Estimate of the one-norm condition number of A, as scaled; by four to six solves when first asked for."""
+        """Estimate of the one-norm condition number of A, as scaled; by four to six solves when first asked for.
+
+        Factors in fp32 cannot tell one above 1/u_32 = 1.7e7 from an infinite one.
+        """
+        self._check_there()
         with computing(self.A.comm):
             return self._factors.condition()
 
@@ -118,16 +128,40 @@ class DistributedFactors:
 
     def solve_quietly(self, b: Any) -> tuple[Array, DistributedInfo]:
         """The same without a warning."""
+        self._check_there()
         A, comm = self.A, self.A.comm
         B = agreed(comm, lambda: _block(b, A.n), lambda made: f"b of shape {made.shape}, checksum {_checksum(made)}")
+        check_sides(comm, A.n, B.size // A.n)
         spans, self._spans = self._spans, Spans()  # the factorization's time belongs to the first solve
         X, done, doubtful = self._refined(np.reshape(B, (A.n, -1)), spans)
-        if done.outcome is not Outcome.SOLVED and self.precision != "fp64":
-            self._notes += (_note_of_fallback(self._factors, done),)
-            del self._factors  # whose memory the next ones take
-            self._factors = _factors_in("fp64", A, spans)
+        if self.precision != "fp64" and (note := self._too_coarse(done, doubtful)):
+            self._factor_again(note, spans)
             X, done, doubtful = self._refined(np.reshape(B, (A.n, -1)), spans)
         return X.reshape(B.shape), self._info(done, doubtful, X.shape[1], spans)
+
+    def _too_coarse(self, done: Solve, doubtful: bool) -> str:
+        """Why the factors in fp32 do not do; empty: they do."""
+        if done.outcome is not Outcome.SOLVED:
+            return _note_of_fallback(self._factors, done)
+        # Such factors cannot tell a condition of 1/u_32 from an infinite one: fp64 has to say what A is.
+        if doubtful and (condition := self.condition()) * U_32 >= 1.0:
+            return f"by its LU in fp32 the condition of A is {condition:.1e} or more; A was factored again in fp64"
+        return ""
+
+    def _factor_again(self, note: str, spans: Spans) -> None:
+        """Factors in fp64 instead of those in fp32; where there are none, every later call says why."""
+        del self._factors  # whose memory the next ones take
+        try:
+            self._factors = _factors_in("fp64", self.A, spans)
+        except MxpeakError as error:
+            self._failed = error
+            raise
+        self.precision = "fp64"
+        self._notes += (note,)
+
+    def _check_there(self) -> None:
+        if self._failed is not None:
+            raise self._failed
 
     def _refined(self, B: Array, spans: Spans) -> tuple[Array, Solve, bool]:
         """X, how the worst column went, and whether A may be singular to working precision."""
@@ -146,7 +180,9 @@ class DistributedFactors:
         small = correction <= DOUBT * factors.unknowns.max_abs(worst.x)
         done = replace(worst.done, steps=max(one.done.steps for one in found))
         X = np.stack([factors.gathered(one.x) for one in found], axis=1)
-        return X, done, not (small and factors.pivots_from(DOUBT))
+        # Where A is singular and b fits to it, neither residual nor correction shows that x may be anything.
+        hidden = self.precision == "fp32" and not factors.probed() * U_32 <= PROBED
+        return X, done, hidden or not (small and factors.pivots_from(DOUBT))
 
     def _info(self, done: Solve, doubtful: bool, rhs: int, spans: Spans) -> DistributedInfo:
         A, factors = self.A, self._factors
@@ -198,7 +234,10 @@ def _chosen(n: int, precision: str, device: str, b: Any) -> str:
         raise UsageError(f'device = {device!r}: distributed systems are solved on the CPU; say device="cpu"')
     if precision != "auto":
         return precision
-    sides = 1 if b is None or callable(b) or np.ndim(b) < 2 else np.shape(b)[1]
+    try:
+        sides = np.shape(b)[1]
+    except (IndexError, ValueError):  # none, a function, a single one, or what will be refused
+        sides = 1
     return "fp32" if n >= FP32_FROM and sides * ORDERS_PER_SIDE <= n else "fp64"
 
 

@@ -29,9 +29,7 @@ def check_room(comm: Communicator, n: int, nb: int, grid: tuple[int, int], *, he
 
     Collective.
     """
-    most = nodes_of(comm, None).most
-    free = int(MARGIN * (available_memory_bytes() or 2**63)) // most
-    room = -int(combined(comm, [-float(free + there)], "max")[0])
+    most, room = _room(comm, there)
     need = bytes_a_rank(n, nb, *grid, held=held)
     if need <= room:
         return
@@ -46,8 +44,28 @@ def check_room(comm: Communicator, n: int, nb: int, grid: tuple[int, int], *, he
     )
 
 
+def check_sides(comm: Communicator, n: int, sides: int) -> None:
+    """Stop where b and x, which every rank has whole, do not fit beside the factors.  Collective."""
+    _, room = _room(comm, 0)
+    need = 8 * VECTORS * n * (sides - 1)
+    if need > room:
+        raise ResourceError(
+            f"b with {sides} columns, x and their residuals take {VECTORS}*8*{n}*{sides} bytes on every rank, "
+            f"{size_text(need)}, but {size_text(room)} a rank can be planned for; solve for fewer columns at a time"
+        )
+
+
+def _room(comm: Communicator, there: int) -> tuple[int, int]:
+    """How many ranks the fullest node has, and what each rank may hold, beside what is `there`.  Collective."""
+    most = nodes_of(comm, None).most
+    free = int(MARGIN * (available_memory_bytes() or 2**63)) // most
+    return most, -int(combined(comm, [-float(free + there)], "max")[0])
+
+
 def _enough_ranks(n: int, nb: int, ranks: int, room: int, *, held: bool) -> int:
     """The least number of ranks on a grid s×s or s×(s+1) that do with so much room each; 0 if none does."""
+    if 8 * VECTORS * n >= room:
+        return 0
     blocks = ceil(n / nb)
     grids = ((P, Q) for P in range(max(1, isqrt(ranks)), blocks + 1) for Q in (P, P + 1))
     enough = (P * Q for P, Q in grids if ranks < P * Q and bytes_a_rank(n, nb, P, Q, held=held) <= room)

@@ -135,7 +135,10 @@ def _levels(told: Sequence[tuple[Any, Array, Array]], n: int) -> tuple[list[Grid
     """C and the levels below it, from every rank's part of C and of T^T z; or none, and why."""
     i, j = (np.concatenate([coords[axis] for coords, _, _ in told]) for axis in (0, 1))
     C = sparse.coo_array((np.concatenate([data for _, data, _ in told]), (i, j)), shape=(n, n)).tocsr()
-    grids = [Grid(C)] if n <= COARSEST else _below(C, np.concatenate([norms for _, _, norms in told]))
+    try:
+        grids = [Grid(C)] if n <= COARSEST else _below(C, np.concatenate([norms for _, _, norms in told]))
+    except (ValueError, ArithmeticError, IndexError, RuntimeError, np.linalg.LinAlgError) as error:
+        return [], f"PyAMG made no hierarchy: {error}"
     problem = next((f"level {depth} {bad}" for depth, grid in enumerate(grids, 2) if (bad := unfit(grid))), "")
     return grids, problem
 
