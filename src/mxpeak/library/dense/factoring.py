@@ -25,6 +25,8 @@ HOPELESS = 2.0**10
 #: Signs of an ill-conditioned matrix, upon which the condition is estimated at once: pivots of so different size, or
 #: corrections so large compared with the solution.
 DOUBT = 2.0**-16
+#: Of the signs with which fp32 factors are probed; beyond PROBED, condition·u as they show it, it is estimated.
+PROBE_SEED, PROBED = 1961, 2.0**-10
 #: Entries of U that are looked at together.
 STRIP = 1 << 20
 
@@ -116,6 +118,22 @@ class Factors:
     def fit(self) -> bool:
         """Whether GMRES has a chance with them."""
         return self.condition * PRECISIONS[self.precision].u <= HOPELESS
+
+    @cached_property
+    def hide_singularity(self) -> bool:
+        """Whether they are in fp32 and cannot tell A from a singular matrix.
+
+        Where A is singular and b fits to it, neither residual nor correction shows that x may be anything.  One solve
+        for random signs does, and calls for an estimate of the condition.
+        """
+        if self.precision != "fp32":
+            return False
+        kernels, n, u = self.kernels, self.lu.LU.shape[0], PRECISIONS["fp32"].u
+        signs = np.random.default_rng(PROBE_SEED).choice(np.array([-1.0, 1.0], dtype=np.float32), (n, 1))
+        with kernels.computing(), np.errstate(all="ignore"):
+            z = kernels.xp.asarray(signs, dtype=self.lu.LU.dtype)
+            grown = float(kernels.xp.max(abs(self._solve(z))))
+        return not self.A_inf * grown * u <= PROBED and self.condition * u >= 1.0
 
     @property
     def even(self) -> bool:

@@ -262,8 +262,10 @@ class LUFactors:
         u = roundoff(self._dtype)
         B, power = centred(kernels, B, self._dtype, self._exponent)
         done = refined(kernels, self.A, self._factors, B, u, spans, self._most)
-        if done.outcome is not Outcome.SOLVED and self.precision != "fp64":
-            note = _note_of_fallback(self.precision, done, self._factors)
+        coarser = self.precision != "fp64" and roundoff(self._dtype) < PRECISIONS[self.precision].u
+        hidden = coarser and done.outcome is Outcome.SOLVED and self._factors.hide_singularity
+        if hidden or (done.outcome is not Outcome.SOLVED and self.precision != "fp64"):
+            note = _note_of_doubt(self._factors) if hidden else _note_of_fallback(self.precision, done, self._factors)
             self._factors = factor_in_fp64(kernels, self.A, self._dtype, spans)
             self._transposed = None
             self._notes += (note,)
@@ -322,6 +324,10 @@ def _note_of_fallback(name: str, done: Refined, factors: Factors) -> str:
         f"the LU in {name} was too coarse: after {steps} the backward error was {done.eta:.1e} (by these factors the "
         f"condition is {factors.condition:.1e}, the growth {factors.growth:.1e}); A was factored again in fp64"
     )
+
+
+def _note_of_doubt(factors: Factors) -> str:
+    return f"by its LU in fp32 the condition of A is {factors.condition:.1e} or more; A was factored again in fp64"
 
 
 def _note_of_singularity(condition: float, dtype: np.dtype[Any], outcome: Outcome) -> str:
