@@ -6,7 +6,7 @@ and what x must not be read yet holds a number that is far off: whoever reads it
 
 from __future__ import annotations
 
-from itertools import product
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
@@ -229,20 +229,31 @@ def test_a_box_is_dealt_out_so_that_threads_work_at_the_same_time(storage: str) 
         order = host.order(rows, "natural")
         begins = begins_of(host.store(rows, order, "fp64", "fp64", storage).pattern)
         cost = np.diff(rows.indptr[begins]).astype(float)
+        in_lower = np.array([(rows.indices[s:e] < r).sum() for r, (s, e) in enumerate(pairwise(rows.indptr))])
+        edges = host.unit_edges(rows, order, begins, in_lower)
+        for other in HOSTS[1:]:
+            for mine, theirs in zip(edges, other.unit_edges(rows, order, begins, in_lower)):
+                assert np.array_equal(mine, theirs)
+        for u, needed in enumerate(needs_of(begins, rows)):
+            assert set(edges[1][edges[0][u] : edges[0][u + 1]].tolist()) == needed
         for threads, most in zip((2, 3), share):
-            owner, _, _ = shares(threads, begins, cost, (order.new_to_old, order.old_to_new, rows.indptr, rows.indices))
+            owner, _, _ = shares(threads, cost, *edges)
             assert set(owner.tolist()) == set(range(threads))
             done = finished(owner, begins, cost, rows, threads)
             assert done < most * finished(np.zeros_like(owner), begins, cost, rows, 1), (box, threads)
 
 
+def needs_of(begins: Any, rows: Rows) -> list[set[int]]:
+    """The earlier units that each has entries in."""
+    unit = np.searchsorted(begins, np.arange(rows.n), side="right") - 1
+    entries = [rows.indices[rows.indptr[row0] : rows.indptr[row1]] for row0, row1 in pairwise(begins)]
+    return [{v for v in unit[columns].tolist() if v < u} for u, columns in enumerate(entries)]
+
+
 def finished(owner: Any, begins: Any, cost: Any, rows: Rows, threads: int) -> float:
     """When all units are done that take as long as they cost, each once those that it needs are."""
-    unit = np.searchsorted(begins, np.arange(rows.n), side="right") - 1
     free, done = [0.0] * threads, [0.0] * len(owner)
-    for u, thread in enumerate(owner):
-        row0, row1 = begins[u : u + 2]
-        needed = {v for v in unit[rows.indices[rows.indptr[row0] : rows.indptr[row1]]].tolist() if v < u}
+    for u, (thread, needed) in enumerate(zip(owner, needs_of(begins, rows))):
         done[u] = max([free[thread], *(done[v] for v in needed)]) + cost[u]
         free[thread] = done[u]
     return max(free)

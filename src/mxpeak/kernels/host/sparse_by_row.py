@@ -90,21 +90,17 @@ class ByRow:
         self._run_on(27 * rows.size, kernel, *known, *arrays, A.entries, A.diagonal, *vectors, *extra)
 
 
-def shares(threads: int, begins: Array, cost: Array, where: tuple[Array, ...]) -> tuple[Array, Array, Array]:
+def shares(threads: int, cost: Array, first: Array, edges: Array) -> tuple[Array, Array, Array]:
     """Whose units are whose, so that a sweep is over soonest, and what each has to wait for.
 
-    Units begin at these rows, the last one where all ends; `where` are the orders and the compressed rows.  They are
-    dealt out in turn, in blocks: of one size, or cut where a unit does not need the one before, as at the planes of a
-    mesh.  Every way is tried by reckoning.
+    Units cost so much, and each needs the earlier ones edges[first[u]:first[u+1]].  They are dealt out in turn, in
+    blocks: of one size, or cut where a unit does not need the one before, as at the planes of a mesh.  Every way is
+    tried by reckoning.
     """
-    count = begins.size - 1
+    count = cost.size
     owner = np.zeros(count, np.int32)
     if threads == 1 or count < threads:
         return owner, np.zeros((count, threads), np.int32), np.zeros((count, threads), np.int32)
-    unit_of = np.repeat(np.arange(count, dtype=np.int32), np.diff(begins))
-    first = np.zeros(count + 1, np.int64)
-    edges = np.empty(natural.unit_edges(*where, unit_of, first, np.empty(0, np.int32)), np.int32)
-    natural.unit_edges(*where, unit_of, first, edges)
     follows = np.zeros(count, bool)
     follows[edges[edges == np.repeat(np.arange(count), np.diff(first)) - 1] + 1] = True
     runs = np.cumsum(~follows) - 1

@@ -14,7 +14,7 @@ import numpy as np
 
 from mxpeak.kernels.host import sparse_sweep as sweep
 from mxpeak.kernels.host.jit import inner, jit
-from mxpeak.kernels.host.native import SPINS, atomic_add, atomic_load, call_at, prefetch_read
+from mxpeak.kernels.host.native import SPINS, atomic_add, atomic_load, call_at, piece, prefetch_read
 from mxpeak.kernels.host.sparse_native import widened_value
 
 #: Columns of the table of units: first row, where its entries of L begin, and those of U.
@@ -244,17 +244,18 @@ def residual(
 
 
 @jit()
-def count_parts(tid, threads, new_to_old, old_to_new, indptr, indices, lower, upper):
-    """lower[r], upper[r] = entries of L and of U in row r of the new order."""
+def count_parts(tid, threads, new_to_old, old_to_new, indptr, indices, lower, upper, youngest):
+    """lower[r], upper[r] = entries of L and of U in row r of the new order; youngest[r] = the last row that L has."""
     n = new_to_old.shape[0]
     for r in range(n * tid // threads, n * (tid + 1) // threads):
-        i, before, after = new_to_old[r], 0, 0
-        for k in range(indptr[i], indptr[i + 1]):
-            j = indices[k]
-            if j < n:
-                before += 1 if old_to_new[j] < r else 0
-                after += 1 if old_to_new[j] > r else 0
-        lower[r], upper[r] = before, after
+        i, before, after, last = new_to_old[r], 0, 0, np.int32(-1)
+        row = piece(indices, indptr[i], indptr[i + 1] - indptr[i])
+        for k in range(row.shape[0]):  # without branches, so in vector instructions
+            column = old_to_new[np.uint32(row[k])] if row[k] < n else np.int32(r)
+            before += column < r
+            after += column > r
+            last = max(last, column if column < r else np.int32(-1))
+        lower[r], upper[r], youngest[r] = before, after, last
 
 
 @jit()
@@ -276,15 +277,11 @@ def fill_parts(tid, threads, new_to_old, old_to_new, indptr, indices, data, unit
 
 
 @jit()
-def cut_units(new_to_old, old_to_new, indptr, indices, lower, upper, units):
+def cut_units(lower, upper, youngest, units):
     """The table of units, its last row where all ends; returns how many units there are.  `units` is long enough."""
-    n, count, rows, l, h = new_to_old.shape[0], 0, 0, 0, 0
+    n, count, rows, l, h = lower.shape[0], 0, 0, 0, 0
     for r in range(n):
-        i, youngest = new_to_old[r], -1  # the last row before this one that it needs
-        for k in range(indptr[i], indptr[i + 1]):
-            if indices[k] < n and old_to_new[indices[k]] < r:
-                youngest = max(youngest, old_to_new[indices[k]])
-        alone, new_line = youngest < r - rows, youngest != r - 1
+        alone, new_line = youngest[r] < r - rows, youngest[r] != r - 1
         if r == 0 or rows == MOST or (rows >= LEAST and new_line) or (rows >= FEW and alone):
             units[count, ROW], units[count, LOWER], units[count, UPPER] = r, l, h
             count += 1
@@ -297,30 +294,29 @@ def cut_units(new_to_old, old_to_new, indptr, indices, lower, upper, units):
 
 
 @jit(allocates=True)
-def unit_edges(new_to_old, old_to_new, indptr, indices, unit_of, first, edges):
-    """The earlier units that each has entries in: edges[first[u]] … edges[first[u+1]-1]; returns how many in all.
+def unit_edges(tid, threads, new_to_old, old_to_new, indptr, indices, begins, unit_of, room, count, edges):
+    """The earlier units that each has entries in, count[u] of them; those of a thread's units from edges[room[tid]] on.
 
-    With an empty `edges` they are only counted.
+    Units begin at these rows.
     """
-    n, count = new_to_old.shape[0], first.shape[0] - 1
-    seen = np.full(count, -1, np.int64)
-    at = u = 0
-    for r in range(n):
-        while u <= unit_of[r]:
-            first[u] = at
-            u += 1
-        i = new_to_old[r]
-        for k in range(indptr[i], indptr[i + 1]):
-            j = indices[k]
-            if j < n and old_to_new[j] < r:
-                v = unit_of[old_to_new[j]]
-                if v != unit_of[r] and seen[v] != unit_of[r]:
-                    seen[v] = unit_of[r]
-                    if edges.shape[0] > 0:
-                        edges[at] = v
-                    at += 1
-    first[count] = at
-    return at
+    n, units = new_to_old.shape[0], count.shape[0]
+    seen, at = np.full(units, -1, np.int64), room[tid]
+    for u in range(units * tid // threads, units * (tid + 1) // threads):
+        begin, row0, last = at, begins[u], -1
+        for r in range(row0, begins[u + 1]):
+            i = new_to_old[r]
+            row = piece(indices, indptr[i], indptr[i + 1] - indptr[i])
+            for k in range(row.shape[0]):
+                if row[k] < n:
+                    column = np.uint32(old_to_new[np.uint32(row[k])])
+                    if column < row0:
+                        v = np.int64(unit_of[column])
+                        if v != last and seen[v] != u:
+                            seen[v] = u
+                            edges[at] = v
+                            at += 1
+                        last = v
+        count[u] = at - begin
 
 
 @jit()

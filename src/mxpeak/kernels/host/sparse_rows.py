@@ -8,7 +8,8 @@ from __future__ import annotations
 import numpy as np
 
 from mxpeak.kernels.host.jit import inner, jit
-from mxpeak.kernels.host.native import atomic_add, bits_of
+from mxpeak.kernels.host.native import atomic_add, bits_of, piece
+from mxpeak.layout.stencil import STENCIL
 
 
 @jit()
@@ -42,8 +43,16 @@ def stencil_rows(tid, threads, box, first, halo, weights, indptr, indices, data)
     nx, ny, nz = box[0], box[1], box[2]
     for z in range(nz * tid // threads, nz * (tid + 1) // threads):
         for y in range(ny):
+            inside = 0 < y < ny - 1 and 0 < z < nz - 1
             for x in range(nx):
-                at = indptr[(z * ny + y) * nx + x]
+                i = (z * ny + y) * nx + x
+                at = indptr[i]
+                if inside and 0 < x < nx - 1:  # all neighbours are in the box
+                    columns, values = piece(indices, at, STENCIL), piece(data, at, STENCIL)
+                    for d in range(STENCIL):
+                        columns[d] = i + d % 3 - 1 + nx * (d // 3 % 3 - 1 + ny * (d // 9 - 1))
+                        values[d] = weights[d]
+                    continue
                 for dz in range(-1, 2):
                     if not 0 <= first[2] + z + dz < box[5]:
                         continue
@@ -266,16 +275,17 @@ def to_bf16(tid, threads, a, out):
     """out = a in bf16, rounded to nearest even, once.
 
     First to fp32 by cutting off, with the last bit set where something was lost: it decides what looks like a tie.
+    Without branches, so in vector instructions: an overflow to infinity is taken back to the largest number, rounds up
+    again, and what is no number stays none.
     """
-    n = a.shape[0]
-    for i in range(n * tid // threads, n * (tid + 1) // threads):
+    begin, end = a.shape[0] * tid // threads, a.shape[0] * (tid + 1) // threads
+    a, out = piece(a, begin, end - begin), piece(out, begin, end - begin)
+    for i in range(a.shape[0]):
         near = np.float32(a[i])
-        bits = np.int64(bits_of(near))
-        if np.float64(near) != a[i] and np.isfinite(near):
-            bits = (bits - (1 if abs(np.float64(near)) > abs(a[i]) else 0)) | 1
-        if near == near:
-            bits += 0x7FFF + ((bits >> 16) & 1)
-        out[i] = np.int16(bits >> 16)
+        lost, over = np.uint32(np.float64(near) != a[i]), np.uint32(abs(np.float64(near)) > abs(a[i]))
+        bits = np.uint32(np.uint32(bits_of(near) - over) | lost)
+        up = np.uint32(np.uint32(0x7FFF) + (np.uint32(bits >> np.uint32(16)) & np.uint32(1)))
+        out[i] = np.int16(np.uint32(bits + (up if near == near else np.uint32(0))) >> np.uint32(16))
 
 
 @jit()

@@ -100,28 +100,27 @@ class SparseSetup:
         if kind == "natural":
             every = np.arange(rows.n, dtype=np.int32)
             return Order(every, every, np.arange(rows.n + 1), kind)
-        group = np.zeros(rows.n, np.int32)
         if kind == "surface_last":
             surface = self._surface(rows)
-            group[np.argsort(surface, kind="stable")] = np.arange(rows.n, dtype=np.int32)
-            groups = rows.n
-        elif kind == "jpl":
+            new_to_old = np.concatenate([np.flatnonzero(~surface), np.flatnonzero(surface)]).astype(np.int32)
+            return Order(new_to_old, _inverse(new_to_old), np.arange(rows.n + 1), kind)
+        group = np.zeros(rows.n, np.int32)
+        if kind == "jpl":
             groups = self._jpl(rows, group)
         elif rows.n:
             compute = setup.greedy_colours if kind == "greedy" else setup.levels
             groups = compute(rows.indptr, rows.indices, rows.n, group)
         else:
             groups = 0
-        new_to_old, old_to_new = np.empty(rows.n, np.int32), np.empty(rows.n, np.int32)
-        starts = np.zeros(groups + 1, np.int64)
+        new_to_old, starts = np.empty(rows.n, np.int32), np.zeros(groups + 1, np.int64)
         setup.group_rows(group, groups, new_to_old, starts)
-        old_to_new[new_to_old] = np.arange(rows.n, dtype=np.int32)
-        return Order(new_to_old, old_to_new, starts, kind)
+        return Order(new_to_old, _inverse(new_to_old), starts, kind)
 
     def _surface(self, rows: Rows) -> Array:
         """Which rows have entries in the halo."""
         surface = np.zeros(rows.n, np.bool_)
-        self._run(setup.touches_halo, rows.indptr, rows.indices, rows.n, surface)
+        if rows.halo:
+            self._run(setup.touches_halo, rows.indptr, rows.indices, rows.n, surface)
         return surface
 
     def _jpl(self, rows: Rows, colour: Array) -> int:
@@ -206,10 +205,10 @@ class SparseSetup:
     def _by_rows(self, rows: Rows, order: Order, values: str) -> tuple[RowPattern, Array]:
         """Where the entries of L and U stand, row after row, and their values in that order."""
         where = (order.new_to_old, order.old_to_new, rows.indptr, rows.indices)
-        in_lower, in_upper = np.empty(rows.n, np.int32), np.empty(rows.n, np.int32)
-        self._run(natural.count_parts, *where, in_lower, in_upper)
+        in_lower, in_upper, youngest = (np.empty(rows.n, np.int32) for _ in range(3))
+        self._run(natural.count_parts, *where, in_lower, in_upper, youngest)
         units = np.zeros((rows.n // natural.FEW + 2, 3), np.int64)
-        units = units[: natural.cut_units(*where, in_lower, in_upper, units) + 1].copy()
+        units = units[: natural.cut_units(in_lower, in_upper, youngest, units) + 1].copy()
         units[:, natural.UPPER] += units[-1, natural.LOWER]
         size = int(units[-1, natural.UPPER])
         columns = np.empty(size, np.int32)
@@ -218,14 +217,16 @@ class SparseSetup:
         self._run(natural.fill_parts, *where, data, units, in_lower, in_upper, columns, entries)
         begins = units[:, natural.ROW]
         cost = np.diff(units[:, natural.LOWER] + units[:, natural.UPPER]) + 8.0 * np.diff(begins)
-        in_turn = self._in_turn(rows, order, begins, cost)
+        in_turn = self._in_turn(rows, order, begins, cost, in_lower)
         return RowPattern(units=units, in_lower=in_lower, in_upper=in_upper, columns=columns, **in_turn), entries
 
     def _successive(self, rows: Rows, order: Order, values: str, storage: str) -> tuple[SuccessivePattern, Array]:
         """Chunks of successive rows."""
         where = (order.new_to_old, order.old_to_new, rows.indptr, rows.indices)
         chunk_row, units = np.empty(rows.n, np.int64), np.zeros(rows.n + 1, np.int64)
-        chunks, count = successive.cut_chunks(*where, chunk_row, units)
+        in_lower, in_upper, youngest = (np.empty(rows.n, np.int32) for _ in range(3))
+        self._run(natural.count_parts, *where, in_lower, in_upper, youngest)
+        chunks, count = successive.cut_chunks(youngest, chunk_row, units)
         chunk_row, units = chunk_row[:chunks].copy(), units[: count + 1].copy()
         ends = np.append(chunk_row, rows.n)
         table, columns = np.zeros((chunks, successive.TABLE), np.int32), rows.n + rows.halo
@@ -242,17 +243,19 @@ class SparseSetup:
         data = self._narrowed(rows.data, values) if values != "fp64" else rows.data
         self._run(successive.fill_slots, *where, data, columns, packed, longest, table, bases, far, entries)
         cost = np.add.reduceat(slots, units[:-1]).astype(float) if count else np.empty(0)
-        in_turn = self._in_turn(rows, order, ends[units], cost)
+        in_turn = self._in_turn(rows, order, ends[units], cost, in_lower)
         pattern = SuccessivePattern(storage=storage, units=units, table=table, bases=bases, far=far, **in_turn)
         return pattern, entries
 
-    def _in_turn(self, rows: Rows, order: Order, begins: Array, cost: Array) -> dict[str, Any]:
+    def _in_turn(
+        self, rows: Rows, order: Order, begins: Array, cost: Array, in_lower: Array
+    ) -> dict[str, Any]:
         """The parts of an `InTurn`; units begin at these rows, the last one where all ends, and take so long."""
         halo_rows, halo_first, halo_columns = self._halo_pattern(rows, order, self._surface(rows))
         count = begins.size - 1
         late = int(np.searchsorted(begins, halo_rows[0], side="right")) - 1 if halo_rows.size else count
-        where = (order.new_to_old, order.old_to_new, rows.indptr, rows.indices)
-        owner, forward, backward = shares(self.threads, begins, cost, where)
+        edges = self.unit_edges(rows, order, begins, in_lower) if self.threads > 1 else (np.empty(0),) * 2
+        owner, forward, backward = shares(self.threads, cost, *edges)
         return {
             "owner": owner,
             "forward": forward,
@@ -264,6 +267,22 @@ class SparseSetup:
             "halo_first": halo_first,
             "halo_columns": halo_columns,
         }
+
+    def unit_edges(self, rows: Rows, order: Order, begins: Array, in_lower: Array) -> tuple[Array, Array]:
+        """The earlier units that each has entries in, edges[first[u]:first[u+1]]: (first, edges).
+
+        Units begin at these rows, the last one where all ends; rows have so many entries of L.
+        """
+        count = begins.size - 1
+        unit_of = np.repeat(np.arange(count, dtype=np.int32), np.diff(begins))
+        of_thread = count * np.arange(self.threads + 1) // self.threads
+        room = np.append(0, np.cumsum(in_lower, dtype=np.int64))[begins[of_thread]]
+        found, edges = np.zeros(count, np.int64), np.empty(room[-1], np.int32)  # few of whose pages are touched
+        where = (order.new_to_old, order.old_to_new, rows.indptr, rows.indices)
+        self._run(natural.unit_edges, *where, begins, unit_of, room, found, edges)
+        first = np.append(0, np.cumsum(found))
+        pieces = [edges[k : k + size] for k, size in zip(room[:-1], np.diff(first[of_thread]), strict=True)]
+        return first, np.concatenate(pieces)
 
     def _packed(self, rows: Rows, order: Order, values: str, storage: str) -> tuple[Pattern, Array]:
         """Where the entries stand, and their values in that order."""
@@ -350,6 +369,13 @@ class SparseSetup:
         sums = np.empty(rows.n)
         self._run(pack.row_sums, order.new_to_old, rows.indptr, rows.data, sums)
         return sums
+
+
+def _inverse(permutation: Array) -> Array:
+    """Where each number stands."""
+    inverse = np.empty_like(permutation)
+    inverse[permutation] = np.arange(permutation.size, dtype=permutation.dtype)
+    return inverse
 
 
 def _steps(chosen: Array, group: Array, window: Array) -> tuple[Array, Array]:

@@ -47,6 +47,8 @@ FEW = LANES // 4
 #: Chunks of a unit, which one thread sweeps without looking at the others; rows from which on a mesh's plane begins a
 #: new one.
 UNIT, LEAST = 5, LANES // 4
+#: Columns of the table of sorts of rows: first entry, entries, rows.
+FIRST, SIZE, OF_IT, SORT = range(4)
 
 
 @inner(inline=True)
@@ -253,19 +255,15 @@ def residual(tid, threads, chunks, targets, table, bases, far, values, diagonal,
 
 
 @jit()
-def cut_chunks(new_to_old, old_to_new, indptr, indices, chunk_row, units):
+def cut_chunks(youngest, chunk_row, units):
     """The first rows of chunks, and the first chunks of units; returns how many there are of each.
 
-    A row that needs none of a unit's length of rows before it begins a unit, unless that is so of the row before too:
-    so do the planes of a mesh, which threads can take side by side.
+    A row whose youngest[r], the last row before it that it needs, is farther back than a unit is long begins a unit,
+    unless that is so of the row before too: so do the planes of a mesh, which threads can take side by side.
     """
-    n, chunks, count, rows, was_alone = new_to_old.shape[0], 0, 0, 0, True
-    for r in range(n):
-        i, youngest = new_to_old[r], -1
-        for k in range(indptr[i], indptr[i + 1]):
-            if indices[k] < n and old_to_new[indices[k]] < r:
-                youngest = max(youngest, old_to_new[indices[k]])
-        alone = youngest < r - UNIT * LANES
+    chunks, count, rows, was_alone = 0, 0, 0, True
+    for r in range(youngest.shape[0]):
+        alone = youngest[r] < r - UNIT * LANES
         begins = alone and not was_alone and rows >= LEAST
         if r == 0 or rows == LANES or begins:
             if r == 0 or begins or chunks - units[count - 1] == UNIT:
@@ -282,11 +280,58 @@ def cut_chunks(new_to_old, old_to_new, indptr, indices, chunk_row, units):
 
 @inner(allocates=True)
 def _scratch(longest):
-    """What finding the slots of a chunk of so many entries takes."""
+    """What finding the slots of a chunk of so many entries takes: its sorts of rows, its runs, how often by part."""
+    sorts, sort_of = np.empty((LANES, SORT), np.int64), np.empty(LANES, np.int64)
+    key, slot, counts = np.empty(longest, np.int64), np.empty(longest, np.int64), np.empty(STRAYS + 2, np.int64)
     known, hits, part_of = np.empty(2 * MOST, np.int64), np.empty(2 * MOST, np.int64), np.empty(2 * MOST, np.int64)
-    column, lane, slot = np.empty(longest, np.int32), np.empty(longest, np.int32), np.empty(longest, np.int32)
-    entry, part, often = np.empty(longest, np.int64), np.empty(longest, np.int8), np.empty((PARTS, longest), np.int32)
-    return (known, hits), part_of, (column, lane, entry), (slot, part, often), np.empty(STRAYS + 2, np.int64)
+    taken, often = np.empty(PARTS, np.int64), np.empty((PARTS, longest), np.int64)
+    return (sorts, sort_of, key, slot), (known, hits, part_of), (taken, often, counts)
+
+
+@inner(inline=True)
+def _part(difference, lane, rows):
+    """The part of an entry so far from the diagonal."""
+    if difference < 0:
+        return EARLIER if lane + difference >= 0 else BEFORE
+    return LATER if lane + difference < rows else AFTER
+
+
+@inner()
+def _find_sorts(row0, rows, where, sorts_known):
+    """Rows of a chunk with the same entries, told by difference column - row and part, are of one sort; how many sorts.
+
+    key = PARTS·difference + part of each entry of a sort.
+    """
+    new_to_old, old_to_new, indptr, indices = where
+    sorts, sort_of, key, _ = sorts_known
+    n, count, used, s = new_to_old.shape[0], 0, 0, 0
+    for lane in range(rows):
+        r = row0 + lane
+        i, size = new_to_old[r], 0
+        columns, mine = piece(indices, indptr[i], indptr[i + 1] - indptr[i]), key[used:]
+        for k in range(columns.shape[0]):
+            j = columns[k]
+            if j < n and j != i:
+                difference = np.int64(old_to_new[np.uint32(j)]) - r
+                mine[np.uint64(size)] = PARTS * difference + _part(difference, lane, rows)
+                size += 1
+        for back in range(count):  # most rows are of the sort of the row before
+            found = s - back if s >= back else s - back + count
+            if sorts[found, SIZE] == size:
+                others, k = piece(key, sorts[found, FIRST], size), 0
+                while k < size and others[k] == mine[k]:
+                    k += 1
+                if k == size:
+                    s = found
+                    break
+        else:
+            s = count
+            count += 1
+            sorts[s, FIRST], sorts[s, SIZE], sorts[s, OF_IT] = used, size, 0
+            used += size
+        sort_of[lane] = s
+        sorts[s, OF_IT] += 1
+    return count
 
 
 @inner(inline=True)
@@ -305,67 +350,54 @@ def _set_strays_apart(counts, often):
         counts[STRAYS], counts[STRAYS + 1] = strays_before, strays_after
 
 
-@inner(inline=True, allocates=True)
-def _slots_of(row0, rows, where, columns, packed, runs_known, part_of, entry_of, slot_of, counts):
-    """The entries of a chunk, and which slot of which part each is in; counts becomes runs and columns by part, strays.
+@inner()
+def _slots_of(row0, rows, where, columns, packed, sorts_known, runs_known, counted):
+    """Which slots a chunk has: counts becomes runs and columns by part, then strays; returns (sorts, runs).
 
-    The part of a run is that of the entry farthest inside: so no entry is in a vector sum too early.  known lists the
-    runs, part_of their parts, and slot is a run's index there, or -1 - s for the s-th of its row and part without one;
-    often[part, s] rows have such.  Returns how many entries and runs there are.
+    known lists the runs, part_of their parts: that of the entry farthest inside, so that no entry is in a vector sum
+    too early.  slot tells the run of each entry of a sort, or -1 - s for the s-th of its part without one; often[part,
+    s] rows have such.
     """
-    (known, hits), (column, lane, entry), (slot, part, often) = runs_known, entry_of, slot_of
-    new_to_old, old_to_new, indptr, indices = where
-    n, entries, size = new_to_old.shape[0], 0, 0
-    for k in range(lane.shape[0]):
-        lane[k] = 0
-    for r in range(row0, row0 + rows):
-        i, hint = new_to_old[r], 0
-        for k in range(indptr[i], indptr[i + 1]):
-            j = indices[k]
-            if j >= n or j == i:
-                continue
-            column[entries], lane[entries], entry[entries] = old_to_new[j], r - row0, k
-            entries += 1
-            if packed:
-                at = find(known, size, old_to_new[j] - r, hint)
-                if at < 0 and size < known.shape[0]:
-                    at = size
-                    known[size], hits[size] = old_to_new[j] - r, 0
-                    size += 1
-                if at >= 0:
-                    hits[at] += 1
-                hint = at + 1
-    runs = 0
+    sorts, _, key, slot = sorts_known
+    known, hits, part_of = runs_known
+    taken, often, counts = counted
+    count, size, runs = _find_sorts(row0, rows, where, sorts_known), 0, 0
+    for s in range(count if packed else 0):
+        hint = 0
+        for e in range(sorts[s, FIRST], sorts[s, FIRST] + sorts[s, SIZE]):
+            at = find(known, size, key[e] // PARTS, hint)
+            if at < 0 and size < known.shape[0]:
+                at = size
+                known[size], hits[size] = key[e] // PARTS, 0
+                size += 1
+            if at >= 0:
+                hits[at] += sorts[s, OF_IT]
+            hint = at + 1
     for k in range(size):
         # rows without the entry read there all the same, so it must exist; x has LANES numbers beyond its last
         if SHARE * hits[k] >= rows and row0 + known[k] >= 0 and row0 + known[k] <= columns:
             known[runs], part_of[runs] = known[k], BEFORE if known[k] < 0 else AFTER
             runs += 1
-    for k in range(STRAYS + 2):
-        counts[k] = 0
-    s, hint = np.zeros(PARTS, np.int64), 0
-    for e in range(entries):
-        if e and lane[e] != lane[e - 1]:
-            s[:] = 0
-            hint = 0
-        inside, before = row0 <= column[e] < row0 + rows, column[e] < row0 + lane[e]
-        at = find(known, runs, column[e] - row0 - lane[e], hint)
-        if at >= 0:
-            slot[e], hint = at, at + 1
-            if inside:
-                part_of[at] = EARLIER if before else LATER
-        else:
-            p = (EARLIER if before else LATER) if inside else (BEFORE if before else AFTER)
-            if s[p] == counts[2 * p + 1]:
+    counts[:] = 0
+    for s in range(count):
+        hint, taken[:] = 0, 0
+        for e in range(sorts[s, FIRST], sorts[s, FIRST] + sorts[s, SIZE]):
+            p, at = key[e] % PARTS, find(known, runs, key[e] // PARTS, hint)
+            if at >= 0:
+                slot[e], hint = at, at + 1
+                if p == EARLIER or p == LATER:
+                    part_of[at] = p
+                continue
+            slot[e] = -1 - taken[p]
+            if taken[p] == counts[2 * p + 1]:
                 counts[2 * p + 1] += 1
-                often[p, s[p]] = 0
-            often[p, s[p]] += 1
-            part[e], slot[e] = p, -1 - s[p]
-            s[p] += 1
+                often[p, taken[p]] = 0
+            often[p, taken[p]] += sorts[s, OF_IT]
+            taken[p] += 1
     _set_strays_apart(counts, often)
     for k in range(runs):
         counts[2 * part_of[k]] += 1
-    return entries, runs
+    return count, runs
 
 
 @jit(allocates=True)
@@ -374,13 +406,13 @@ def count_slots(
 ):
     """Rows and counts of every chunk; none has more than `longest` entries.  A share of them for each thread."""
     chunks, where = chunk_row.shape[0], (new_to_old, old_to_new, indptr, indices)
-    runs_known, part_of, entry_of, slot_of, counts = _scratch(longest)
+    sorts_known, runs_known, counted = _scratch(longest)
     for c in range(chunks * tid // threads, chunks * (tid + 1) // threads):
         row0, rows = chunk_row[c], chunk_end[c] - chunk_row[c]
-        _slots_of(row0, rows, where, columns, packed, runs_known, part_of, entry_of, slot_of, counts)
+        _slots_of(row0, rows, where, columns, packed, sorts_known, runs_known, counted)
         table[c, ROW], table[c, ROWS] = row0, rows
         for k in range(STRAYS + 2):
-            table[c, COUNTS + k] = counts[k]
+            table[c, COUNTS + k] = counted[2][k]
 
 
 @jit(allocates=True)
@@ -388,36 +420,52 @@ def fill_slots(
     tid, threads, new_to_old, old_to_new, indptr, indices, data, columns, packed, longest, table, bases, far, values
 ):  # fmt: skip
     """Bases, columns and values of every slot; a share of the chunks for each thread.  Values come as zeros."""
-    chunks, where = table.shape[0], (new_to_old, old_to_new, indptr, indices)
-    runs_known, part_of, entry_of, slot_of, counts = _scratch(longest)
-    (known, _), (column, lane, entry), (slot, part, _) = runs_known, entry_of, slot_of
-    at, strays = np.empty(2 * MOST, np.int64), np.empty(2, np.int64)
+    n, chunks, where = new_to_old.shape[0], table.shape[0], (new_to_old, old_to_new, indptr, indices)
+    sorts_known, runs_known, counted = _scratch(longest)
+    (sorts, sort_of, key, slot), (known, _, part_of), (_, often, counts) = sorts_known, runs_known, counted
+    run_slot, far_to = np.empty(2 * MOST, np.int64), np.empty(longest, np.int64)
     for c in range(chunks * tid // threads, chunks * (tid + 1) // threads):
         row0, rows = np.int64(table[c, ROW]), np.int64(table[c, ROWS])
-        entries, runs = _slots_of(row0, rows, where, columns, packed, runs_known, part_of, entry_of, slot_of, counts)
+        count, runs = _slots_of(row0, rows, where, columns, packed, sorts_known, runs_known, counted)
         for p in range(PARTS):
             slot0, far0 = _slots_before(table, c, p)
             for k in range(runs):
                 if part_of[k] == p:
-                    bases[slot0], at[k] = known[k], slot0
+                    bases[slot0], run_slot[k] = known[k], slot0
                     slot0 += 1
             apart = -1 if p == EARLIER else 1 if p == LATER else 0
-            for k in range(far0 * LANES, (far0 + counts[2 * p + 1]) * LANES):
-                far[k] = min(max(row0 + k % LANES + apart, 0), columns)
-        strays[0], strays[1] = 0, counts[STRAYS]
+            for s in range(counts[2 * p + 1]):
+                own = piece(far, (far0 + s) * LANES, LANES)
+                for lane in range(LANES if often[p, s] < LANES else 0):
+                    own[lane] = min(max(row0 + lane + apart, 0), columns)
+        # From here on slot tells where the values of a slot begin, -1 for strays, and far_to where its columns do.
+        for s in range(count):
+            for e in range(sorts[s, FIRST], sorts[s, FIRST] + sorts[s, SIZE]):
+                if slot[e] >= 0:
+                    slot[e], far_to[e] = run_slot[slot[e]] * LANES, -1
+                    continue
+                p, at = key[e] % PARTS, -1 - slot[e]
+                slot0, far0 = _slots_before(table, c, p)
+                stays = at < counts[2 * p + 1]
+                slot[e] = (slot0 + counts[2 * p] + at) * LANES if stays else -1
+                far_to[e] = (far0 + at) * LANES if stays else -1
         stray_slot, stray_far = _slots_before(table, c, PARTS)
         stray_lane = stray_far + (counts[STRAYS] + counts[STRAYS + 1] + LANES - 1) // LANES
-        for e in range(entries):
-            if slot[e] >= 0:
-                values[at[slot[e]] * LANES + lane[e]] = data[entry[e]]
-                continue
-            slot0, far0 = _slots_before(table, c, part[e])
-            s = -1 - slot[e]
-            if s >= counts[2 * part[e] + 1]:
-                k = strays[0 if part[e] == BEFORE else 1]
-                strays[0 if part[e] == BEFORE else 1] += 1
-                values[stray_slot * LANES + k] = data[entry[e]]
-                far[stray_far * LANES + k], far[stray_lane * LANES + k] = column[e], lane[e]
-                continue
-            values[(slot0 + counts[2 * part[e]] + s) * LANES + lane[e]] = data[entry[e]]
-            far[(far0 + s) * LANES + lane[e]] = column[e]
+        before, after = 0, counts[STRAYS]
+        for lane in range(rows):
+            i, e = new_to_old[row0 + lane], np.uint64(sorts[sort_of[lane], FIRST])
+            for k in range(np.uint64(indptr[i]), np.uint64(indptr[i + 1])):
+                if indices[k] >= n or indices[k] == i:
+                    continue
+                if slot[e] >= 0:
+                    values[np.uint64(slot[e] + lane)] = data[k]
+                    if far_to[e] >= 0:
+                        far[np.uint64(far_to[e] + lane)] = row0 + lane + key[e] // PARTS
+                else:
+                    in_front = key[e] % PARTS == BEFORE
+                    at = before if in_front else after
+                    before, after = before + in_front, after + (not in_front)
+                    values[stray_slot * LANES + at] = data[k]
+                    far[stray_far * LANES + at] = row0 + lane + key[e] // PARTS
+                    far[stray_lane * LANES + at] = lane
+                e += np.uint64(1)
