@@ -21,10 +21,10 @@ from hypothesis import strategies as st
 from scipy.sparse.linalg import spsolve_triangular
 
 from mxpeak.bench import sparse
-from mxpeak.bench.hpg_mxp import problem
+from mxpeak.bench.hpg_mxp import input
 from mxpeak.bench.hpg_mxp import run as bench
 from mxpeak.bench.hpg_mxp.config import HpgMxpConfig
-from mxpeak.bench.hpg_mxp.problem import FILLING_BYTES, MatrixFile, _filled
+from mxpeak.bench.hpg_mxp.input import FILLING_BYTES, MatrixFile, filled_entries
 from mxpeak.bench.stencil_sizes import Hierarchy as Held
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.solo import Solo
@@ -471,7 +471,7 @@ def test_filling_up_a_pattern_takes_no_more_memory_than_is_planned_for(A: Any) -
         peak = tracemalloc.get_traced_memory()[1] + A.data.nbytes  # other ranks receive what the first has already
     finally:
         tracemalloc.stop()
-    assert filled == _filled(A) > nnz
+    assert filled == filled_entries(A) > nnz
     assert peak <= FILLING_BYTES * nnz
     file = MatrixFile("A.mtx", A.shape[0], nnz, filled, nonsymmetric=True)
     parts = file.memory_need([Held((8,), 8)])
@@ -482,7 +482,7 @@ def test_filling_up_a_pattern_takes_no_more_memory_than_is_planned_for(A: Any) -
 def test_a_symmetric_pattern_of_zeros_and_others_is_not_filled_up() -> None:
     A = sp.csr_array(tridiagonal(9, 2.5, -1.0, -0.5))
     A.data[A.data == -0.5] = 0.0  # stored all the same
-    assert _filled(A) == A.nnz
+    assert filled_entries(A) == A.nnz
     assert MatrixFile("A.mtx", 9, A.nnz, A.nnz, nonsymmetric=True).memory_need([Held((8,), 8)])["filling"] == 0
 
 
@@ -504,7 +504,7 @@ def test_reading_that_takes_too_much_memory_is_a_matter_of_resources(monkeypatch
     def full(path: str, ranks: int) -> Any:
         raise MemoryError
 
-    monkeypatch.setattr(problem, "_read", full)
+    monkeypatch.setattr(input, "_read", full)
     refused(2, HpgMxpConfig(matrix="A.mtx", threads=1), ResourceError, "more memory", bench.run)
 
 

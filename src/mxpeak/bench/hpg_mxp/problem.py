@@ -7,31 +7,21 @@ measured of it, and how, is the same for both.  A file's matrix has one level, s
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from math import isfinite
-from pathlib import Path
+from dataclasses import replace
 from typing import Any, Protocol
 
 from mxpeak.bench.hpg_mxp.config import HpgMxpConfig
+from mxpeak.bench.hpg_mxp.input import MatrixFile, read_file, too_large
 from mxpeak.bench.hpg_mxp.rules import forms, storages
 from mxpeak.bench.sparse import SparseBench, held, order_of
-from mxpeak.bench.stencil_sizes import Hierarchy as Held
 from mxpeak.bench.stencil_sizes import box_of, fits_in, line
-from mxpeak.comm.base import Communicator, meet_asleep
+from mxpeak.comm.base import Communicator
 from mxpeak.comm.solo import Solo
 from mxpeak.distributed.stencil import Form, Made, settled, weights
-from mxpeak.errors import MxpeakError, ResourceError, UsageError
+from mxpeak.errors import ResourceError
 from mxpeak.layout.stencil import LEVELS, Box, process_grid
-from mxpeak.perf.sparse_counts import FP64_BYTES, Levels, memory_bytes, stencil_levels
-from mxpeak.precision import PRECISIONS
-from mxpeak.records import size_text, three_digits
-from mxpeak.runtime.memory import MARGIN, Budget
-
-#: ||b|| outside of these is refused: squares of its entries, and of residuals, have to be numbers of fp64.
-LEAST_B, MOST_B = 1e-100, 1e100
-#: Bytes of an entry on rank 0, which keeps the file's matrix; at the most of one while rows are ordered and stored;
-#: and of one while a pattern is filled up, at the most, which takes the rows before and after, and the zeros' places.
-KEPT_BYTES, MAKING_BYTES, FILLING_BYTES = 12, 64, 72
+from mxpeak.perf.sparse_counts import Levels, memory_bytes, stencil_levels
+from mxpeak.runtime.memory import Budget
 
 
 class Problem(Protocol):
@@ -141,129 +131,6 @@ class Boxes:
 # --- a file -----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class MatrixFile:
-    """A matrix from a file as all ranks know it; its entries, compressed rows, are on rank 0 alone.
-
-    filled   entries and the zeros that make its pattern symmetric
-    """
-
-    name: str
-    n: int
-    nnz: int
-    filled: int
-    nonsymmetric: bool
-    entries: Any = None
-
-    def line(self, config: HpgMxpConfig, storage: str, ranks: int, budget: Budget) -> str:
-        """Sizes and memory, for a dry run; a format that only the run will choose is taken for the widest."""
-        parts = self._parts(config, storage)
-        text = (
-            f"{self.name}  ranks {ranks}: {self.n} rows, {self.nnz} entries; matrices {size_text(parts['matrix'])} and "
-            f"{size_text(parts['total'])} in all, at most"
-        )
-        fits = self.fits(config, storage, ranks, budget)
-        return text if fits else f"{text}; does NOT fit, a node can give {size_text(budget.most)}"
-
-    def fits(self, config: HpgMxpConfig, storage: str, ranks: int, budget: Budget) -> bool:
-        """Whether every node has room for it, with the widest of the formats that it may have."""
-        return self.node_need(self._parts(config, storage), ranks, budget) <= budget.most
-
-    def _parts(self, config: HpgMxpConfig, storage: str) -> dict[str, int]:
-        double, mixed = forms(config, storage)
-        if config.mg_precisions(1) == ("auto",):
-            mixed = replace(mixed, values=("fp64",))
-        return self.memory_need(held((double, mixed), config.restart + 1))
-
-    def memory_need(self, hierarchies: Sequence[Held]) -> dict[str, int]:
-        """The bytes that all ranks hold at a time, padding and halos left out; n rows, nnz entries, of each solver
-
-          matrix    filled·(value + index)
-          vectors   3·n·vector, and 5·8·n for the outer solver
-          basis     the largest basis·n·vector      solves follow one another
-          making    64·nnz at most                  rows as they are distributed and ordered
-          filling   72·nnz at most                  of a pattern that is not symmetric, before anything is stored
-          kept      12·nnz                          the file's matrix, on rank 0
-        total       kept + the larger of filling and matrix + vectors + the larger of basis and making.
-        """
-        n, nnz = self.n, self.nnz
-        parts = {
-            "matrix": sum(self.filled * (one.value_bytes[0] + one.index_bytes) for one in hierarchies),
-            "vectors": 5 * FP64_BYTES * n + sum(3 * n * one.vector_bytes for one in hierarchies),
-            "basis": max(one.basis * n * one.vector_bytes for one in hierarchies),
-            "making": MAKING_BYTES * nnz,
-            "filling": FILLING_BYTES * nnz if self.filled > nnz else 0,
-            "kept": KEPT_BYTES * nnz,
-        }
-        stored = parts["matrix"] + parts["vectors"] + max(parts["basis"], parts["making"])
-        return {**parts, "total": parts["kept"] + max(stored, parts["filling"])}
-
-    def node_need(self, parts: dict[str, int], ranks: int, budget: Budget) -> int:
-        """The bytes that rank 0's node holds."""
-        shared = {"total": parts["total"] - parts["kept"]}
-        return parts["kept"] + budget.need(lambda n, nb, P, Q: shared, self.n, 1, ranks, 1)
-
-
-def read_file(path: str, comm: Communicator) -> MatrixFile:
-    """The matrix in a file; a mistake in it is raised on every rank alike.  Collective over comm."""
-    entries: Any = None
-    answer: MatrixFile | MxpeakError | None = None
-    if comm.rank == 0:
-        try:
-            entries, answer = _read(path, comm.size)
-        except MxpeakError as error:
-            answer = error
-        except MemoryError:
-            answer = ResourceError(f"--matrix {path}: reading it takes more memory than is free")
-    meet_asleep(comm)  # a long file takes longer than any message should
-    answer = comm.bcast_object(answer)
-    if isinstance(answer, MxpeakError):
-        raise answer
-    assert answer is not None
-    return replace(answer, entries=entries)
-
-
-def _read(path: str, ranks: int) -> tuple[Any, MatrixFile]:
-    """The matrix as rank 0 reads it, and what the others hear of it."""
-    from mxpeak.bench.matrix_market import read_matrix  # SciPy must not be loaded where no file is read
-
-    A = read_matrix(path)
-    n = A.shape[0]
-    if n < ranks:
-        raise UsageError(
-            f"--matrix {path} has {n} rows for {ranks} ranks, of which each needs one; start at most {n} (--ranks {n})"
-        )
-    _check_sums(path, A)
-    difference = A - A.T
-    return A, MatrixFile(Path(path).name, n, int(A.nnz), _filled(A), bool(difference.count_nonzero()))
-
-
-def _filled(A: Any) -> int:
-    """Entries of A and A^T together: those of A's pattern as sweeps need it."""
-    there = A.astype(bool)
-    there.data[:] = True  # zeros that are stored are entries
-    return int((there + there.T).nnz)
-
-
-def _check_sums(path: str, A: Any) -> None:
-    """Stop where b = A·1 is nothing to solve for: zero to rounding, or out of range."""
-    import numpy as np
-
-    with np.errstate(over="ignore", invalid="ignore"):
-        b, sizes = A.sum(axis=1), abs(A).sum(axis=1)
-        norm = float(np.sqrt(b @ b))
-    if isfinite(norm) and (abs(b) <= A.shape[0] * PRECISIONS["fp64"].u * sizes).all():
-        raise UsageError(
-            f"--matrix {path}: its rows all sum to zero, so A·1 = 0 and the matrix is singular; fix an unknown, for "
-            "instance by making its row that of the identity"
-        )
-    if not LEAST_B <= norm <= MOST_B:
-        raise UsageError(
-            f"--matrix {path}: the norm of b = A·1 is {three_digits(norm)}, but its square has to be within "
-            f"what fp64 can represent: {LEAST_B:g} to {MOST_B:g}; scale the matrix by a power of two"
-        )
-
-
 class FileProblem:
     """A matrix from a file, its rows distributed over the ranks."""
 
@@ -276,7 +143,7 @@ class FileProblem:
         parts = file.memory_need(held(self.forms(storages(config)[0]), config.restart + 1))
         need = file.node_need(parts, bench.comm.size, bench.budget)
         if need > bench.budget.most:
-            raise ResourceError(_too_large(file, parts, need, bench.budget.most))
+            raise ResourceError(too_large(file, parts, need, bench.budget.most))
 
     def _settled(self) -> str:
         """The format of the mixed solver's values; rank 0 has them all.  Collective."""
@@ -338,13 +205,3 @@ class FileProblem:
 
     def larger_mesh(self, share: float) -> int | None:
         return None
-
-
-def _too_large(file: MatrixFile, parts: dict[str, int], need: int, node_bytes: int) -> str:
-    names = ("matrix", "vectors", "basis", "making", "filling", "kept")
-    what = ", ".join(f"{name} {size_text(parts[name])}" for name in names)
-    return (
-        f"{file.name} with {file.n} rows and {file.nnz} entries takes {what}, though not all at a time: at "
-        f"most {size_text(need)} on the first node, but {size_text(node_bytes)} of a node can be planned for (what is "
-        f"free less {1 - MARGIN:.0%}, or --mem); start it on more nodes, or give a smaller --restart or a larger --mem"
-    )

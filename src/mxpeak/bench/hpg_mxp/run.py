@@ -27,7 +27,8 @@ from typing import Any, Unpack
 
 from mxpeak.bench.harness import Told, peak_rss, phase_table, run_cases
 from mxpeak.bench.hpg_mxp.config import HpgMxpConfig
-from mxpeak.bench.hpg_mxp.problem import MatrixFile, problem_of, read_file, size_lines
+from mxpeak.bench.hpg_mxp.input import MatrixFile, read_file
+from mxpeak.bench.hpg_mxp.problem import problem_of, size_lines
 from mxpeak.bench.hpg_mxp.result import Measured, Solves, Validated, Validation, hpg_mxp_result
 from mxpeak.bench.hpg_mxp.rules import between, check, foreseen, storages
 from mxpeak.bench.outlook import Outlook

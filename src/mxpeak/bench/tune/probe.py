@@ -20,21 +20,18 @@ from typing import Any
 
 from mxpeak.bench.harness import Bench, repeated
 from mxpeak.bench.lu import gemm_probe
+from mxpeak.bench.tune.operands import alone, filled, near_one, triangle
 from mxpeak.comm.base import Task
 from mxpeak.comm.broadcast import broadcast
-from mxpeak.comm.grid import Grid, make_grid
-from mxpeak.comm.solo import Solo
 from mxpeak.configs.lu import BCASTS
 from mxpeak.configs.run import RunConfig
 from mxpeak.distributed.generate import GeneratedSystem
 from mxpeak.distributed.matrix import dist_matrix
 from mxpeak.distributed.stencil import weights
-from mxpeak.kernels.contract import Kernels, Matrix
+from mxpeak.kernels.contract import Kernels
 from mxpeak.kernels.contract.lu import Panel
 from mxpeak.layout.block_cyclic import BlockCyclic
-from mxpeak.layout.entries import Entries
 from mxpeak.layout.generators import generator
-from mxpeak.layout.grid import ProcessGrid
 from mxpeak.layout.panel_plan import panel_plan
 from mxpeak.layout.stencil import Box
 from mxpeak.perf.measured import panel_flops
@@ -128,17 +125,17 @@ def _ld(kernels: Kernels, probe: Probe, on_gpu: bool) -> Work:
     m, k, ld = probe["m"], probe["k"], probe["ld"]
     C, B = (kernels.buffer(rows * ld).reshape((rows, ld)) for rows in (m, k))
     C[:] = 0.0
-    _filled(kernels, B, 2)
-    A = _filled(kernels, kernels.panel(kernels.buffer(kernels.panel_size(m, k)), m, k), 1)
+    filled(kernels, B, 2)
+    A = filled(kernels, kernels.panel(kernels.buffer(kernels.panel_size(m, k)), m, k), 1)
     return lambda: kernels.subtract_product(C[:, :m], A, B[:, :m]), 2.0 * m * m * k
 
 
 def _trsm(kernels: Kernels, probe: Probe, on_gpu: bool) -> Work:
     """Both sides in fp32, as HPL-MxP has them; the left one in fp64, as HPL has it."""
     m, k, name = probe["m"], probe["k"], probe["precision"]
-    T = _triangle(kernels, k, name)
-    right = _filled(kernels, kernels.matrix(k, PLACES * m, name), 1)
-    left = _filled(kernels, kernels.matrix(PLACES * m, k, name), 2)
+    T = triangle(kernels, k, name)
+    right = filled(kernels, kernels.matrix(k, PLACES * m, name), 1)
+    left = filled(kernels, kernels.matrix(PLACES * m, k, name), 2)
     low = next(iter(native(kernels, on_gpu=on_gpu)), name) if name == "fp32" else name
 
     def both(place: slice) -> None:
@@ -152,7 +149,7 @@ def _trsm(kernels: Kernels, probe: Probe, on_gpu: bool) -> Work:
 
 def _factor(kernels: Kernels, probe: Probe, on_gpu: bool) -> Work:
     k, name = probe["k"], probe["precision"]
-    T, D = (_triangle(kernels, k, name) for _ in range(2))
+    T, D = (triangle(kernels, k, name) for _ in range(2))
     singular = kernels.xp.zeros(1)
 
     def factor() -> None:
@@ -167,7 +164,7 @@ def _fact(kernels: Kernels, probe: Probe, on_gpu: bool) -> Work:
     m, k = probe["m"], probe["k"]
     size = kernels.panel_size(m, k)
     source, A = (kernels.panel(kernels.buffer(size), m, k) for _ in range(2))
-    _filled(kernels, source, 1)
+    filled(kernels, source, 1)
     L1 = kernels.panel(kernels.buffer(kernels.panel_size(k, k)), k, k)
     panel = Panel(A, L1, kernels.buffer(k + 1), BlockCyclic(m, k, 0, 1), 0, k, panel_plan(k, 8, 2, "right"), "right")
 
@@ -180,14 +177,14 @@ def _fact(kernels: Kernels, probe: Probe, on_gpu: bool) -> Work:
 
 def _read(kernels: Kernels, probe: Probe, on_gpu: bool) -> Work:
     m = probe["m"]
-    A, x, y = _filled(kernels, kernels.matrix(m, m), 1), kernels.xp.zeros(m), kernels.xp.zeros(m)
+    A, x, y = filled(kernels, kernels.matrix(m, m), 1), kernels.xp.zeros(m), kernels.xp.zeros(m)
     return lambda: kernels.add_matvec(y, A, x), 8.0 * m * m
 
 
 def _cast(kernels: Kernels, probe: Probe, on_gpu: bool) -> Work:
     m, k = probe["m"], GPU_AT if on_gpu else AT
     low = next(iter(native(kernels, on_gpu=on_gpu)), "fp32")
-    source = _filled(kernels, kernels.matrix(m, PLACES * k, "fp32"), 1)
+    source = filled(kernels, kernels.matrix(m, PLACES * k, "fp32"), 1)
     targets = [
         kernels.operand_matrix(kernels.operand_buffer(m, k, low, "left"), m, k, low, "left") for _ in range(PLACES)
     ]
@@ -200,7 +197,7 @@ def _cast(kernels: Kernels, probe: Probe, on_gpu: bool) -> Work:
 def _copy(kernels: Kernels, probe: Probe, on_gpu: bool) -> Work:
     """Columns of a matrix into a panel, as FACT begins."""
     m, k = probe["m"], probe["k"]
-    A = _filled(kernels, kernels.matrix(m, m), 1)
+    A = filled(kernels, kernels.matrix(m, m), 1)
     panel = kernels.panel(kernels.buffer(kernels.panel_size(m, k)), m, k)
     places = [A[:, j : j + k] for j in range(0, m - k + 1, k)]
     return _in_turn(lambda place: kernels.copy(place, panel), places), 8.0 * m * k
@@ -209,7 +206,7 @@ def _copy(kernels: Kernels, probe: Probe, on_gpu: bool) -> Work:
 def _rows(kernels: Kernels, probe: Probe, on_gpu: bool) -> Work:
     """NB pivots from all over the matrix into a block row."""
     m, k = probe["m"], probe["k"]
-    A = _filled(kernels, kernels.matrix(m, m), 1)
+    A = filled(kernels, kernels.matrix(m, m), 1)
     places = []
     for block in range(0, min(PLACES, m // k - 1) * k, k):
         below = list(range(block + k, m)) + list(range(block))
@@ -220,15 +217,15 @@ def _rows(kernels: Kernels, probe: Probe, on_gpu: bool) -> Work:
 
 def _generate(kernels: Kernels, probe: Probe, on_gpu: bool) -> Work:
     m = probe["m"]
-    system, x = GeneratedSystem(_alone(), m, min(m, AT), generator("sqrt-n", m), kernels), kernels.xp.zeros(m)
+    system, x = GeneratedSystem(alone(), m, min(m, AT), generator("sqrt-n", m), kernels), kernels.xp.zeros(m)
     return lambda: system.multiply(x), float(m) ** 2
 
 
 def _solve(kernels: Kernels, probe: Probe, on_gpu: bool) -> Work:
     """U^-1 L^-1 r, L and U in fp32."""
     m = probe["m"]
-    A = dist_matrix(_alone(), m, m, min(m, GPU_AT if on_gpu else AT), kernels, "fp32")
-    _near_one(kernels, A.local)
+    A = dist_matrix(alone(), m, m, min(m, GPU_AT if on_gpu else AT), kernels, "fp32")
+    near_one(kernels, A.local)
     factors, r = Factored(A, kernels), kernels.xp.ones(m)
     return lambda: factors.solve(r), float(m) ** 2
 
@@ -289,40 +286,3 @@ def _message(kernels: Kernels, probe: Probe) -> Any:
     buffer = kernels.buffer(max(1, probe["bytes"] // 8))
     buffer[:] = 0.0
     return buffer
-
-
-# --- operands ---------------------------------------------------------------------------------------------------
-
-
-def _filled(kernels: Kernels, A: Matrix, seed: int) -> Matrix:
-    """A, of numbers in [-1/2, 1/2]."""
-    m, n = A.shape
-    uniform = kernels.matrix(m, n, _type(A))
-    entries = Entries("lcg", m, seed=seed, scale=-1.0, shift=0.5)
-    kernels.generate(uniform, BlockCyclic(m, 64, 0, 1), BlockCyclic(n, 64, 0, 1), entries)
-    kernels.copy(uniform, A)
-    return A
-
-
-def _near_one(kernels: Kernels, A: Matrix) -> Matrix:
-    """A with a diagonal of ones and small numbers beside it: solves with it neither grow nor vanish."""
-    k = A.shape[0]
-    block = kernels.matrix(k, k, _type(A))
-    entries = Entries("lcg", k, seed=3, scale=-1.0 / k, shift=0.5 / k)
-    kernels.generate(block, BlockCyclic(k, 64, 0, 1), BlockCyclic(k, 64, 0, 1), entries, kernels.xp.ones(k))
-    kernels.copy(block, A)
-    return A
-
-
-def _triangle(kernels: Kernels, k: int, name: str) -> Matrix:
-    return _near_one(kernels, kernels.panel(kernels.buffer(kernels.panel_size(k, k, name), name), k, k))
-
-
-def _type(A: Matrix) -> str:
-    return "fp32" if A.dtype.itemsize == 4 else "fp64"
-
-
-def _alone() -> Grid:
-    grid = make_grid(ProcessGrid(1, 1), Solo())
-    assert grid is not None, "one rank fills a grid of one"
-    return grid

@@ -13,13 +13,14 @@ where the first one stopped.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from mxpeak.bench.tune.candidates import LU, Candidate, Layout
 from mxpeak.bench.tune.groups import Group
-from mxpeak.bench.tune.job import Job, Record, Task, kernels_of, probe_of, typed
+from mxpeak.bench.tune.job import Record, Task, kernels_of, probe_of, typed
 from mxpeak.bench.tune.plan import TunePlan, race
+from mxpeak.bench.tune.trials import Trials
 from mxpeak.errors import UsageError
 from mxpeak.perf.halving import LEAST_PAIRS, Check, next_turn
 from mxpeak.perf.machines import Machine, machine_from
@@ -43,15 +44,15 @@ class Tuner:
     """One call of `mxpeak tune`."""
 
     def __init__(self, plan: TunePlan, store: Store, group: Group, say: Callable[[str], None]):
-        self.plan, self.store, self.group, self.say = plan, store, group, say
+        self.plan, self.store, self.say = plan, store, say
         self.begin = time.time()
         self.notes: list[str] = []
         self.checks: dict[str, dict[str, Any]] = {}
         self.layouts = list(plan.layouts)
         self.machines: dict[Layout, Machine] = {}
-        self.records, problem = store.journal()
+        self.trials = Trials(plan, store, group)
         self.book, trouble = store.book()
-        for text in filter(None, (problem, trouble)):
+        for text in filter(None, (self.trials.problem, trouble)):
             self.note(text)
 
     def run(self) -> dict[str, Any]:
@@ -77,13 +78,14 @@ class Tuner:
 
     def measure(self, layout: Layout) -> bool:
         """All kernels of a layout, and its table; whether such ranks can be had."""
-        found = kernels_of(self.records, layout.ranks, layout.threads, self.plan.device)
+        found = kernels_of(self.trials.records, layout.ranks, layout.threads, self.plan.device)
         here = {"kind": "complete", "ranks": layout.ranks, "threads": layout.threads, "device": self.plan.device}
-        if here not in self.records:
+        if here not in self.trials.records:
             share = KERNELS * self.plan.budget_s / len(self.plan.layouts)
             known = [probe_of(record) for record in found]
             try:
-                self.do(layout, [{"do": "probes", "known": known, "scale": self.plan.scale}], time.time() + share)
+                tasks: list[Task] = [{"do": "probes", "known": known, "scale": self.plan.scale}]
+                self.trials.do(layout, tasks, time.time() + share)
             except UsageError as error:
                 if layout == self.plan.layouts[0]:
                     raise
@@ -94,10 +96,10 @@ class Tuner:
 
     def make_table(self, layout: Layout) -> None:
         """The machine that the kernels of a layout describe, kept where `mxpeak simulate --machine tuned` finds it."""
-        found = kernels_of(self.records, layout.ranks, layout.threads, self.plan.device)
+        found = kernels_of(self.trials.records, layout.ranks, layout.threads, self.plan.device)
         steps = [
             r["iterations"]
-            for r in self.records
+            for r in self.trials.records
             if r["kind"] == "trial"
             and r["benchmark"] == "hpl-mxp"
             and (r["ranks"], r["threads"]) == (layout.ranks, layout.threads)
@@ -136,16 +138,12 @@ class Tuner:
         self.checks[benchmark] = {**check.section(), "size": plan["size"], "stored": stored(winner)}
         return True
 
-    def mode(self, benchmark: str) -> str:
-        """Whose rules settings keep; HPL has one way to be run."""
-        return "official" if benchmark == "hpl" else self.plan.mode
-
     def key(self, benchmark: str) -> str:
         """Of what a winner would be kept."""
         layout = self.plan.layouts[0]
         return Winner(
             benchmark=benchmark,
-            mode=self.mode(benchmark),
+            mode=self.trials.mode(benchmark),
             device=self.plan.device,
             ranks=layout.ranks,
             threads=layout.threads,
@@ -156,7 +154,7 @@ class Tuner:
 
     def planned(self, benchmark: str) -> Record | None:
         """The search that an earlier call has begun, if it is like this one."""
-        for record in reversed(self.records):
+        for record in reversed(self.trials.records):
             if record["kind"] == "plan" and record["key"] == self.key(benchmark):
                 same = all(record["size"].get(name) == n for name, n in self.size_asked(benchmark).items())
                 return record if same and self.plan.budget_s < LARGER * record["budget_s"] else None
@@ -198,7 +196,7 @@ class Tuner:
             ],
         }
         self.store.note([plan])
-        self.records.append(plan)
+        self.trials.records.append(plan)
         return plan
 
     # --- search and check
@@ -208,11 +206,11 @@ class Tuner:
         candidates = {one.key: one for one in self.candidates(plan)}
         default = next(iter(candidates))
         while True:
-            samples = {key: self.rates(benchmark, plan, one, "search") for key, one in candidates.items()}
+            samples = {key: self.trials.rates(benchmark, plan, one, "search") for key, one in candidates.items()}
             turn = next_turn(list(candidates), samples)
             if not turn.batch or time.time() >= until:
                 break
-            if not self.trials(benchmark, plan, [candidates[key] for key in turn.batch], "search", until):
+            if not self.trials.run(benchmark, plan, [candidates[key] for key in turn.batch], "search", until):
                 break
         alive = [candidates[key] for key in turn.alive if key != default and samples[key]]
         return (alive[0] if alive else None), not turn.batch
@@ -233,7 +231,7 @@ class Tuner:
             pairs = LEAST_PAIRS - done if done < LEAST_PAIRS else min(2, MOST_PAIRS - done)
             both = (default, challenger)
             turns = [one for pair in range(done, done + pairs) for one in (both if pair % 2 == 0 else both[::-1])]
-            if time.time() >= until or not self.trials(benchmark, plan, turns, "check", until):
+            if time.time() >= until or not self.trials.run(benchmark, plan, turns, "check", until):
                 break
         return self.check_of(benchmark, plan, challenger)
 
@@ -241,75 +239,11 @@ class Tuner:
         """What the runs of a check say so far, whole pairs only."""
         found = self.candidates(plan)
         if challenger is None:  # of the one that was checked
-            checked = [one for one in found[1:] if self.rates(benchmark, plan, one, "check")]
+            checked = [one for one in found[1:] if self.trials.rates(benchmark, plan, one, "check")]
             challenger = checked[-1] if checked else found[0]
-        rates = [self.rates(benchmark, plan, one, "check") for one in (found[0], challenger)]
+        rates = [self.trials.rates(benchmark, plan, one, "check") for one in (found[0], challenger)]
         pairs = min(map(len, rates))
         return Check(tuple(rates[0][:pairs]), tuple(rates[1][:pairs]))
-
-    def rates(self, benchmark: str, plan: Record, one: Candidate, phase: str) -> list[float]:
-        """Of all runs of a candidate in a phase."""
-        wanted = {
-            **self.task(benchmark, plan, one, phase),
-            "ranks": one.layout.ranks,
-            "threads": one.layout.threads,
-            "device": self.plan.device,
-        }
-        del wanted["do"]
-        return [
-            r["rate_flops"]
-            for r in self.records
-            if r["kind"] == "trial" and all(r.get(name) == value for name, value in wanted.items())
-        ]
-
-    def task(self, benchmark: str, plan: Record, one: Candidate, phase: str) -> Task:
-        """A trial."""
-        return {
-            "do": "trial",
-            "benchmark": benchmark,
-            "mode": self.mode(benchmark),
-            "size": plan["size"],
-            "settings": dict(one.settings),
-            "phase": phase,
-        }
-
-    def trials(self, benchmark: str, plan: Record, batch: Sequence[Candidate], phase: str, until: float) -> bool:
-        """Run a batch in its order; a search goes through it layout by layout.  Whether anything has run.
-
-        A group of ranks begins with one that does not count: it touches memory and starts threads.  Where layouts take
-        turns, each run has ranks of its own, as those of `mxpeak run` are.
-        """
-        before = len(self.records)
-        if phase == "search":
-            batch = sorted(batch, key=lambda one: self.layouts.index(one.layout))
-        turns = len({one.layout for one in batch}) > 1
-        while batch and time.time() < until:
-            layout = batch[0].layout
-            count = next((k for k, one in enumerate(batch) if one.layout != layout), len(batch))
-            tasks = [self.task(benchmark, plan, one, phase) for one in batch[:count]]
-            if phase == "search" or not turns:
-                tasks.insert(0, self.task(benchmark, plan, batch[0], "warm-up"))
-            self.do(layout, tasks, until)
-            batch = batch[count:]
-        return any(r.get("phase") == phase for r in self.records[before:])
-
-    def do(self, layout: Layout, tasks: list[Task], until: float) -> None:
-        """Have tasks done by ranks of this layout, and take up what they have measured."""
-        plan = self.plan
-        self.group.do(
-            Job(
-                ranks=layout.ranks,
-                threads=layout.threads,
-                device=plan.device,
-                kernels=plan.kernels,
-                tasks=tasks,
-                journal=str(self.store.journal_file),
-                until_unix=until,
-                comm=plan.comm,
-                quiet=plan.quiet,
-            )
-        )
-        self.records, _ = self.store.journal()
 
     # --- what is kept
 
@@ -319,14 +253,14 @@ class Tuner:
         low = next(
             (
                 r["precision"]
-                for r in reversed(self.records)
+                for r in reversed(self.trials.records)
                 if r["kind"] == "trial" and r["benchmark"] == benchmark and r["passed"]
             ),
             "",
         )
         winner = Winner(
             benchmark=benchmark,
-            mode=self.mode(benchmark),
+            mode=self.trials.mode(benchmark),
             device=self.plan.device,
             ranks=one.layout.ranks,
             threads=one.layout.threads,
@@ -350,8 +284,8 @@ class Tuner:
         """The result."""
         mine = [one for one in self.book.winners.values() if one.benchmark in self.plan.benchmarks]
         return {
-            "curves": [r for r in self.records if r["kind"] == "kernel"],
-            "trials": [r for r in self.records if r["kind"] == "trial"],
+            "curves": [r for r in self.trials.records if r["kind"] == "kernel"],
+            "trials": [r for r in self.trials.records if r["kind"] == "trial"],
             "winners": mine,
             "check": self.checks,
             "notes": self.notes,

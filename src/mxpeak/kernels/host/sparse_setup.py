@@ -247,9 +247,7 @@ class SparseSetup:
         pattern = SuccessivePattern(storage=storage, units=units, table=table, bases=bases, far=far, **in_turn)
         return pattern, entries
 
-    def _in_turn(
-        self, rows: Rows, order: Order, begins: Array, cost: Array, in_lower: Array
-    ) -> dict[str, Any]:
+    def _in_turn(self, rows: Rows, order: Order, begins: Array, cost: Array, in_lower: Array) -> dict[str, Any]:
         """The parts of an `InTurn`; units begin at these rows, the last one where all ends, and take so long."""
         halo_rows, halo_first, halo_columns = self._halo_pattern(rows, order, self._surface(rows))
         count = begins.size - 1

@@ -385,7 +385,7 @@ def _slots_of(row0, rows, where, columns, packed, sorts_known, runs_known, count
             p, at = key[e] % PARTS, find(known, runs, key[e] // PARTS, hint)
             if at >= 0:
                 slot[e], hint = at, at + 1
-                if p == EARLIER or p == LATER:
+                if EARLIER <= p <= LATER:
                     part_of[at] = p
                 continue
             slot[e] = -1 - taken[p]
