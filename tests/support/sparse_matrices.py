@@ -327,14 +327,12 @@ FEW = [
     ("irregular rows", "jpl", "fp16", "fp32", "ell"),
     ("a matrix without rows", "greedy", "bf16", "fp32", "packed"),
 ]
-#: Elsewhere every matrix is in every order in two formats, each in every storage; by rows in some pairs of them.
-BY_ROWS = [("fp64", "fp64"), ("bf16", "fp32"), ("fp32", "fp32"), ("fp16", "fp64"), ("fp8", "fp32")]
+#: Elsewhere every matrix is in every order in two formats, each in every storage.
 MANY = [
-    (name, kind, *formats[(2 * at + k) % len(formats)], storage)
+    (name, kind, *FORMATS[(2 * at + k) % len(FORMATS)], storage)
     for at, (name, kind) in enumerate(product(MATRICES, KINDS))
     for k in range(2)
     for storage in SUITING[kind]
-    for formats in [BY_ROWS if storage == "rows" else FORMATS]
 ]
 
 

@@ -210,7 +210,9 @@ class ReferenceSparse:
         self, rows: Rows, order: Order, values: str, vectors: str, storage: str, like: Stored | None = None
     ) -> ReferenceMatrix:
         """Whatever the storage, rows are kept as they are, and nothing is shared."""
-        stored = tuple(_stored_row(rows, order, r, values, vectors) for r in range(rows.n))
+        with quiet():
+            narrow, wide = rounded(rows.data, values), rounded(rows.data, vectors)
+        stored = tuple(_stored_row(rows, order, r, narrow, wide) for r in range(rows.n))
         return ReferenceMatrix(rows.n, rows.halo, values, vectors, storage, stored)
 
     def row_sums(self, rows: Rows, order: Order) -> Array:
@@ -346,23 +348,22 @@ def _points(first: tuple[int, int, int], shape: tuple[int, int, int]) -> list[tu
     return [(x0 + x, y0 + y, z0 + z) for z, y, x in product(range(nz), range(ny), range(nx))]
 
 
-def _stored_row(rows: Rows, order: Order, r: int, values: str, vectors: str) -> Row:
-    """Row r of the new order; between rows of one group there are no entries, so L is what comes before the row."""
+def _stored_row(rows: Rows, order: Order, r: int, narrow: Array, wide: Array) -> Row:
+    """Row r of the new order, its L and U of the narrow values, its diagonal and H of the wide ones.
+
+    Between rows of one group there are no entries, so L is what comes before the row.
+    """
     i = order.new_to_old[r]
-    entries = entries_of(rows, i)
-    local = [(int(order.old_to_new[j]), a) for j, a in entries if j < rows.n and j != i]
+    of_row = slice(rows.indptr[i], rows.indptr[i + 1])
+    columns, wide = rows.indices[of_row].astype(np.int64), wide[of_row]
+    own, beyond = columns < rows.n, columns >= rows.n
+    new, narrow = order.old_to_new[columns[own]], narrow[of_row][own]
     return Row(
-        lower=_rounded_entries([(j, a) for j, a in local if j < r], values),
-        diagonal=float(rounded(np.array(dict(entries)[i]), vectors)),
-        upper=_rounded_entries([(j, a) for j, a in local if j > r], values),
-        halo=_rounded_entries([(j - rows.n, a) for j, a in entries if j >= rows.n], vectors),
+        lower=Entries(new[new < r], narrow[new < r]),
+        diagonal=float(wide[columns == i][0]),
+        upper=Entries(new[new > r], narrow[new > r]),
+        halo=Entries(columns[beyond] - rows.n, wide[beyond]),
     )
-
-
-def _rounded_entries(entries: Sequence[tuple[int, float]], values: str) -> Entries:
-    columns = np.array([j for j, _ in entries], np.int64)
-    with quiet():
-        return Entries(columns, rounded(np.array([a for _, a in entries], np.float64), values))
 
 
 def _times_inside(row: Row, x: Array, r: int) -> float:
