@@ -17,28 +17,41 @@ TARGETS = {
     "sm_80": ("cuda", 80, 32), "sm_90": ("cuda", 90, 32), "gfx90a": ("hip", "gfx90a", 64),
     "gfx942": ("hip", "gfx942", 64),
 }  # fmt: skip
-#: The newer chip of each vendor, whose compilers take the forms of a kernel by turns.
-NEWER = ("sm_90", "gfx942")
+#: The chips of each vendor, the older one first, which take the first forms of kernels by turns.
+BY_AGE = {"cuda": ("sm_80", "sm_90"), "hip": ("gfx90a", "gfx942")}
+#: The newer ones, which take the other forms by turns.
+NEWER = tuple(chips[-1] for chips in BY_AGE.values())
 
 
 def kernels(target: str) -> list[tuple[str, Any, dict[str, str], dict[str, Any]]]:
     """Every kernel with its file, signatures and constants.
 
-    All GPUs get the first form of each kernel, and the forms that are for them alone.  Of the other forms, which are
-    the same code for other types and options, each goes to a newer chip, of one vendor and the other in turn.
+    The first form of each kernel is compiled for one chip of either vendor, the older and the newer one in turn: a
+    vendor's chips share a compiler.  Each of the other forms, which are the same code for other types and options, goes
+    to a newer chip, of one vendor and the other in turn.  Each chip gets the forms that are for it alone.
     """
-    found = []
-    for module in pkgutil.iter_modules(backend.__path__):
-        file = import_module(f"{backend.__name__}.{module.name}")
-        assert file.COMPILED, f"{module.name} has no kernel"
-        seen: set[str] = set()
+    chips = BY_AGE[TARGETS[target][0]]
+    found, seen = [], set()
+    for file in files():
         for turn, entry in enumerate(file.COMPILED):
-            first = entry[0].__name__ not in seen
-            seen.add(entry[0].__name__)
-            if first or target == NEWER[turn % 2]:
-                found.append((module.name, *entry))
-        found += [(module.name, *entry) for entry in getattr(file, "COMPILED_FOR", {}).get(target, [])]
+            first = entry[0] not in seen
+            seen.add(entry[0])
+            if target == (chips[len(seen) % 2] if first else NEWER[turn % 2]):
+                found.append((name_of(file), *entry))
+        found += [(name_of(file), *entry) for entry in getattr(file, "COMPILED_FOR", {}).get(target, [])]
     return found
+
+
+def files() -> list[Any]:
+    """The modules kernels/torch/triton/*.py, each of which has a kernel."""
+    found = [import_module(f"{backend.__name__}.{module.name}") for module in pkgutil.iter_modules(backend.__path__)]
+    assert all(file.COMPILED for file in found), "a module has no kernel"
+    return found
+
+
+def name_of(file: Any) -> str:
+    """Of a module, without its packages."""
+    return str(file.__name__.rpartition(".")[2])
 
 
 def options_of(file: str) -> dict[str, Any]:
