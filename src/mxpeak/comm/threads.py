@@ -27,25 +27,46 @@ class _Post:
     """The mail between all virtual ranks, and what they have agreed on."""
 
     def __init__(self) -> None:
-        self.arrived = threading.Condition()
-        self.boxes: dict[tuple[Any, ...], deque[Any]] = defaultdict(deque)
+        self._lock = threading.Lock()
+        self._boxes: dict[tuple[Any, ...], deque[Any]] = defaultdict(deque)
+        self._waiting: dict[tuple[Any, ...], threading.Condition] = {}
         self.failed = False
 
     def put(self, address: tuple[Any, ...], message: Any) -> None:
-        with self.arrived:
-            self.boxes[address].append(message)
-            self.arrived.notify_all()
+        """Only the rank that waits for it wakes up: to wake all for each message would take most of the time."""
+        with self._lock:
+            self._boxes[address].append(message)
+            if address in self._waiting:
+                self._waiting[address].notify()
 
     def has(self, address: tuple[Any, ...]) -> bool:
-        with self.arrived:
-            return bool(self.boxes[address])
+        with self._lock:
+            return address in self._boxes
 
     def take(self, address: tuple[Any, ...]) -> Any:
-        with self.arrived:
-            came = self.arrived.wait_for(lambda: self.boxes[address] or self.failed, PATIENCE_S)
-            if not self.boxes[address]:
-                raise RuntimeError("another rank failed" if came else f"no message came to {address}")
-            return self.boxes[address].popleft()
+        with self._lock:
+            if address not in self._boxes:
+                self._wait(address)
+            box = self._boxes[address]
+            message = box.popleft()
+            if not box:
+                del self._boxes[address]
+            return message
+
+    def _wait(self, address: tuple[Any, ...]) -> None:
+        came = self._waiting[address] = threading.Condition(self._lock)
+        if not came.wait_for(lambda: address in self._boxes or self.failed, PATIENCE_S):
+            raise RuntimeError(f"no message came to {address}")
+        del self._waiting[address]
+        if address not in self._boxes:
+            raise RuntimeError("another rank failed")
+
+    def fail(self) -> None:
+        """A rank failed: nobody waits for it any longer."""
+        with self._lock:
+            self.failed = True
+            for came in self._waiting.values():
+                came.notify()
 
 
 class _Receive:
@@ -194,10 +215,8 @@ def run_ranks(size: int, body: Callable[[Communicator], Any]) -> list[Any]:
         try:
             results[rank] = body(Threads(post, (), rank, size))
         except BaseException as error:
-            with post.arrived:
-                errors.append((rank, error))
-                post.failed = True
-                post.arrived.notify_all()
+            errors.append((rank, error))
+            post.fail()
 
     threads = [threading.Thread(target=main, args=(rank,), name=f"rank {rank}") for rank in range(size)]
     for thread in threads:

@@ -11,6 +11,7 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -261,7 +262,9 @@ def _least(values: Sequence[int | None]) -> int | None:
     return min((value for value in values if value is not None), default=None)
 
 
+@cache
 def _version(name: str) -> str | None:
+    """Of a package; to read what its installer left takes milliseconds, and stays true while the process runs."""
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
