@@ -61,9 +61,10 @@ def on_four(tmp_path_factory: pytest.TempPathFactory, standing: dict[int, Standi
     commands = {name: [*SYSTEM, "--grid", name.split()[0], *extra] for name, extra in GRIDS[4].items()}
     commands |= {name: ["run", "hpl", "-N", "100", *arguments] for name, (arguments, _) in MISTAKES.items()}
     (folder / "HPL.dat").write_text(HPL_DAT.replace("2 1 4        Ps", "2 1 3        Ps"))
-    commands["idle"] = ["run", "hpl", "--dat", "../HPL.dat", "-N", "31", "--nb", "4", "--nbmin", "2"]
+    of_each_grid = ["--nbmin", "2", "--pfact", "right", "--rfact", "crout"]
+    commands["idle"] = ["run", "hpl", "--dat", "../HPL.dat", "-N", "31", "--nb", "4", *of_each_grid]
     (folder / "HPL.dat of all").write_text(HPL_DAT)
-    commands["all"] = ["run", "hpl", "--dat", "../HPL.dat of all", "-N", "29"]
+    commands["all"] = ["run", "hpl", "--dat", "../HPL.dat of all", "-N", "29", "--nb", "3"]
     return standing[4].run(commands, folder)
 
 
@@ -163,18 +164,6 @@ def test_a_terminated_run_ends_with_128_plus_the_signal_and_leaves_what_is_known
     assert (last["event"], last["exit_code"]) == ("run ended", 128 + signal.SIGTERM)
 
 
-def test_a_killed_rank_ends_all_within_ten_seconds(tmp_path: Path) -> None:
-    command = [str(MPIEXEC), "-n", "2", *PYTHON, "run", "hpl", "-N", "12000", "--grid", "1x2", "--warmup", "none"]
-    with started(command, cwd=tmp_path) as run:
-        victim = a_rank_at_work(run)
-        assert victim is not None, "the ranks never started"
-        os.kill(victim, signal.SIGKILL)
-        begin = time.monotonic()
-        run.communicate(timeout=20)
-    assert time.monotonic() - begin < 10
-    assert run.returncode != 0
-
-
 def a_rank_at_work(run: subprocess.Popen[str]) -> int | None:
     """A rank that has its part of the matrix, once there is one."""
     deadline = time.monotonic() + 60
@@ -254,19 +243,19 @@ HPL.out      output file name (if any)
 
 
 def test_hpls_own_file_passes_on_ranks_that_share_cores(on_four: dict[str, Ended]) -> None:
-    """With one of its four orders, which is ragged in all blocks but those of one column."""
+    """With one of its four orders and one of its four sizes of blocks, the last of which is ragged."""
     on_four["all"].check(0)
     said = on_four["all"].stdout
-    # 4 NB × 3 grids × 3 PFACT × 2 NBMIN × 3 RFACT
-    assert "Finished    216 tests with the following results:" in said
-    assert "            216 tests completed and passed residual checks," in said
-    assert said.count("WR00") == 216
+    # 3 grids × 3 PFACT × 2 NBMIN × 3 RFACT
+    assert "Finished     54 tests with the following results:" in said
+    assert "             54 tests completed and passed residual checks," in said
+    assert said.count("WR00") == 54
     assert said.rstrip().endswith("=" * 80)
 
 
 def test_a_grid_of_hpl_dat_may_leave_ranks_idle(on_four: dict[str, Ended]) -> None:
     on_four["idle"].check(0)
-    assert "             27 tests completed and passed residual checks," in on_four["idle"].stdout
+    assert "              3 tests completed and passed residual checks," in on_four["idle"].stdout
 
 
 def test_a_series_over_counts_of_ranks(standing: dict[int, StandingRanks], tmp_path: Path) -> None:

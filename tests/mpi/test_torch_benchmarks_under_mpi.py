@@ -9,8 +9,8 @@ from tests.support.torch_benchmarks import CASES, check_two, command
 
 pytestmark = needs_mpi
 
-#: HPCG runs on ranks of torch.distributed: of it and HPG-MxP one is enough a time.
-ON_TWO = [name for name in CASES if name != "hpcg"]
+#: HPG-MxP runs on ranks of torch.distributed: of it and HPCG one is enough a time.
+ON_TWO = [name for name in CASES if name != "hpg-mxp"]
 
 
 @pytest.fixture(scope="module")
