@@ -13,7 +13,11 @@ import pytest
 
 from mxpeak.bench.registry import BENCHMARKS
 from mxpeak.records import Caution, Result
+from mxpeak.runtime import launch
 from mxpeak.spans import Spans
+
+#: An input file of HPL that asks for several cases.
+DAT = (Path(__file__).parents[1] / "golden" / "lists.dat").read_text()
 
 
 class Comm:
@@ -102,17 +106,18 @@ def use_fakes(monkeypatch: pytest.MonkeyPatch, folder: Path, comm: Comm, default
     monkeypatch.chdir(folder)
     for name in [name for name in os.environ if name.startswith("MXPEAK_")]:
         monkeypatch.delenv(name)
-    launch = SimpleNamespace(
-        launched=lambda: comm.size > 1,
-        launcher=lambda: ("fake", comm.rank, comm.size),
-        start=lambda *wish: comm,
-        confirm=lambda *wish: None,
-        respawn=lambda ranks, argv, comm: 100 + ranks,
-    )
+    fakes = {
+        "launched": lambda: comm.size > 1,
+        "launcher": lambda: ("fake", comm.rank, comm.size),
+        "start": lambda *wish: comm,
+        "confirm": lambda *wish: None,
+        "respawn": lambda ranks, argv, comm: 100 + ranks,
+    }
+    for name, fake in fakes.items():
+        monkeypatch.setattr(launch, name, fake)
     for benchmark in BENCHMARKS.values():
         fake = benches.get(benchmark.name.replace("-", "_"), default)
         monkeypatch.setitem(sys.modules, benchmark.module, fake)
-    monkeypatch.setitem(sys.modules, "mxpeak.runtime.launch", launch)
 
 
 def only_folder() -> Path:

@@ -1,0 +1,216 @@
+"""What the command line shows and writes: results on stdout, notes on stderr, files that are never overwritten."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from mxpeak.cli import main as cli
+from mxpeak.cli.output import Steady, new_folder, write_new
+from mxpeak.errors import UsageError
+from tests.support.cli import DAT, Bench, hpl_result, only_folder
+
+# --- what is shown ----------------------------------------------------------------------------------------------
+
+
+def test_the_verdict_is_on_stdout_and_notes_are_on_stderr(bench: Bench, capsys: pytest.CaptureFixture[str]):
+    assert cli.main(["run", "hpl", "-N", "1000"]) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith("PASSED  hpl  2.00 GFLOP/s")
+    assert err == f"warning: other load [busy]\n    hint: stop it\nresults in {only_folder()}/\n"
+
+
+def test_quiet_is_one_line_a_result(bench: Bench, capsys: pytest.CaptureFixture[str]):
+    assert cli.main(["run", "hpl", "-N", "1000,2000", "--quiet"]) == 0
+    out, err = capsys.readouterr()
+    lines = out.splitlines()
+    assert [line.split("  N=")[0] for line in lines] == ["PASSED  hpl  2.00 GFLOP/s"] * 2
+    assert ["N=1000" in lines[0], "N=2000" in lines[1]] == [True, True], "each line says which case it is"
+    assert err == ""
+
+
+def test_several_results_end_in_a_scoreboard(bench: Bench, capsys: pytest.CaptureFixture[str]):
+    bench.outcome = lambda case: hpl_result(case, rate_flops=1e6 * case.n)
+    assert cli.main(["run", "hpl", "-N", "1000,2000", "--nb", "64"]) == 0
+    rows = capsys.readouterr().out.split("\n\n")[1].splitlines()
+    assert [row.split()[0] for row in rows] == ["n", "1000", "2000", "*"]
+    assert rows[2].endswith("PASSED *")
+    assert rows[3].startswith("  * best: mxpeak run hpl") or rows[3].startswith("  * best: mxpeak ")
+
+
+def test_json_on_stdout_is_alone_there(bench: Bench, capsys: pytest.CaptureFixture[str]):
+    assert cli.main(["run", "hpl", "--json", "-", "-N", "1000"]) == 0
+    body = json.loads(capsys.readouterr().out)
+    assert body["schema"] == "mxpeak.results/1"
+    (result,) = body["results"]
+    assert result["schema"] == "mxpeak.result/1"
+    assert len(result["telemetry"]["progress"]) == 1
+    assert all(body[name] == result[name] for name in result if name != "schema"), "for one release"
+
+
+def test_json_on_stdout_excludes_another_format_there(bench: Bench, capsys: pytest.CaptureFixture[str]):
+    assert cli.main(["run", "hpl", "--json", "-", "--format", "hpl"]) == 2
+    assert "both write to stdout" in capsys.readouterr().err
+
+
+def test_color_is_there_when_asked_for_and_not_in_a_pipe(bench: Bench, capsys: pytest.CaptureFixture[str]):
+    cli.main(["run", "hpl"])
+    assert "\x1b" not in capsys.readouterr().out
+    cli.main(["run", "hpl", "--color", "always"])
+    assert "\x1b[32mPASSED" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("device", [6, 7, 8])
+def test_hpls_report_goes_where_line_four_of_the_dat_says(
+    bench: Bench, capsys: pytest.CaptureFixture[str], device: int
+):
+    lines = DAT.splitlines()
+    lines[3] = str(device)
+    Path("HPL.dat").write_text("\n".join(lines))
+    Path("lists.out").write_text("an older report")
+    assert cli.main(["run", "hpl", "--dat", "HPL.dat", "-N", "10", "--grid", "1x1", "--out", "new"]) == 0
+    out, err = capsys.readouterr()
+    report = Path("new", "lists.out" if device == 8 else "HPL.out").read_text()
+    assert report.endswith("End of Tests.\n" + "=" * 80 + "\n")
+    assert (out == report) == (device == 6)
+    assert (report.splitlines()[1] in err) == (device == 7)
+    assert ("PASSED  hpl" in out) == (device != 6)
+    assert Path("lists.out").read_text() == "an older report"
+
+
+@pytest.mark.usefixtures("other_rank")
+def test_only_rank_zero_speaks(bench: Bench, capsys: pytest.CaptureFixture[str]):
+    bench.outcome = lambda case: UsageError("wrong")
+    assert cli.main(["run", "hpl"]) == 2
+    assert cli.main(["run", "hpl", "--nonsense"]) == 2
+    assert cli.main(["run", "hpl", "--help"]) == 0
+    assert capsys.readouterr() == ("", "")
+
+
+# --- files ------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_writes_result_report_and_page_into_a_new_folder(bench: Bench):
+    assert cli.main(["run", "hpl"]) == 0
+    assert sorted(p.name for p in only_folder().iterdir()) == ["HPL.out", "report.html", "result.json"]
+    assert cli.main(["run", "hpl"]) == 0
+    assert len(list(Path("mxpeak-out").iterdir())) == 2
+
+
+@pytest.mark.parametrize("name", ["result.json", "HPL.out", "report.html"])
+def test_an_existing_result_is_refused_before_the_run(bench: Bench, capsys: pytest.CaptureFixture[str], name: str):
+    Path("out").mkdir()
+    Path("out", name).write_text("old")
+    assert cli.main(["run", "hpl", "--out", "out"]) == 2
+    assert "never overwritten" in capsys.readouterr().err
+    assert bench.calls == []
+    assert Path("out", name).read_text() == "old"
+
+
+def test_other_files_in_the_folder_are_no_obstacle(bench: Bench):
+    Path("out").mkdir()
+    Path("out", "notes.txt").touch()
+    assert cli.main(["run", "hpl", "--out", "out", "--json", "copy.json"]) == 0
+    assert Path("copy.json").read_text() == Path("out", "result.json").read_text()
+
+
+@pytest.mark.parametrize("flags", [["--out", "file/out"], ["--json", "file/x.json"], ["--json", "old.json"]])
+def test_a_place_that_cannot_be_written_is_refused_before_the_run(
+    bench: Bench, capsys: pytest.CaptureFixture[str], flags: list[str]
+):
+    Path("file").touch()
+    Path("old.json").touch()
+    assert cli.main(["run", "hpl", *flags]) == 2
+    assert flags[1] in capsys.readouterr().err
+    assert bench.calls == []
+
+
+def test_a_run_without_results_leaves_no_folder(bench: Bench):
+    bench.outcome = lambda case: UsageError("wrong")
+    assert cli.main(["run", "hpl"]) == 2
+    assert not Path("mxpeak-out").exists()
+
+
+def test_a_full_disk_is_said_and_the_result_stands_on_stdout(
+    bench: Bench, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    assert cli.main(["run", "hpl", "--out", "out"]) == 5
+    out, err = capsys.readouterr()
+    assert out.startswith("PASSED")
+    assert "No space left on device" in err
+    assert list(Path().iterdir()) == []
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_a_file_that_another_run_wrote_meanwhile_is_not_overwritten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], links: bool
+):
+    path = tmp_path / "result.json"
+    path.write_text("theirs")
+    if not links:
+        monkeypatch.setattr(os, "link", _refused)
+    write_new(path, "ours")
+    write_new(path, "ours, too")
+    assert {file.name: file.read_text() for file in tmp_path.iterdir()} == {
+        "result.json": "theirs",
+        "result-2.json": "ours",
+        "result-3.json": "ours, too",
+    }
+    assert (
+        f"{path} has appeared meanwhile; it is kept, and this is {tmp_path / 'result-2.json'}"
+        in capsys.readouterr().err
+    )
+
+
+def _refused(*paths: Path) -> None:
+    raise OSError(1, "Operation not permitted")
+
+
+def test_only_folders_that_were_made_are_taken_away_again(tmp_path: Path):
+    (tmp_path / "mine").mkdir()
+    new_folder(str(tmp_path / "mine"), "hpl", []).remove_if_empty()
+    new_folder(str(tmp_path / "mine" / "a" / "b"), "hpl", []).remove_if_empty()
+    assert list((tmp_path / "mine").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "says"),
+    [(BrokenPipeError(32, "Broken pipe"), 0, ""), (OSError(28, "No space left"), 5, "cannot write to stdout")],
+)
+def test_a_broken_stdout_does_not_end_the_run(
+    bench: Bench,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    error: OSError,
+    code: int,
+    says: str,
+):
+    class Broken(io.StringIO):
+        def write(self, text: str) -> int:
+            raise error
+
+    monkeypatch.setattr(sys, "stdout", Broken())
+    assert cli.main(["run", "hpl", "-N", "10,20"]) == code
+    assert says in capsys.readouterr().err
+    assert len(json.loads((only_folder() / "result.json").read_text())["results"]) == 2
+
+
+def test_a_stream_keeps_its_first_error():
+    class Full(io.StringIO):
+        def flush(self) -> None:
+            raise OSError(28, "No space left on device")
+
+    stream = Steady(Full())
+    stream.say("a")
+    stream.say("b")
+    assert stream.error is not None
+    assert stream.error.errno == 28
