@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import pytest
 
 from mxpeak.records import SCHEMA_RESULTS
-from mxpeak.report.chart import nice
+from mxpeak.report.axes import Axis
 from mxpeak.report.html import html_report
 from mxpeak.report.steps import rate_figure, steps_figure
 
@@ -46,7 +46,7 @@ def test_every_component_of_a_step_is_a_layer_and_the_rest_is_named() -> None:
         "step 1 to 2: bcast 2 s a step",
         "step 1 to 2: other 1 s a step",
     ]
-    assert "mean of 2 ranks; after the last one: ptrsv 0.250 s" in figure
+    assert "Mean of 2 ranks. After the last step: ptrsv 0.250 s." in figure
     heights = [float(box.get("height", "0")) for box in drawn(figure).iter("rect") if box.find("title") is not None]
     assert heights[0] / heights[1] == pytest.approx(6.0, rel=1e-3)
     assert sum(heights[:3]) == pytest.approx(sum(heights[3:]), abs=0.02), "both steps took 4 s"
@@ -88,7 +88,7 @@ def test_the_rate_stands_before_its_forecast() -> None:
 
 @pytest.mark.parametrize("high", [3e-7, 0.9, 1.0, 4.2, 17.0, 99.9, 5e14])
 def test_axes_have_a_handful_of_round_ticks(high: float) -> None:
-    axis = nice(high)
+    axis = Axis.from_zero(high)
     assert 3 <= len(axis.ticks) <= 6
     assert axis.ticks[0] == (0.0, "0")
     assert axis.ticks[-1][0] <= high < axis.high

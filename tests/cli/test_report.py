@@ -58,7 +58,10 @@ def test_several_runs_come_on_one_page(capsys: pytest.CaptureFixture[str]) -> No
     assert page.startswith("<!DOCTYPE html>")
     assert page.count("<h2>hpl") == 2 + len(results_in(log))
     assert "N=2000" in page
-    assert page.count("<td>2026-11-23T11:04:22Z one</td>") == 2, "each row tells its run"
+    assert page.count(">2026-11-23 11:04:22 UTC<") == 2
+    for name in ("first", "second"):
+        assert f'data-name="run">{name}</td>' in page, "each row tells its run"
+        assert f"<dd>{name}</dd>" in page
     assert main(["report", "first", "--out", "both.html"]) == 2, "no file is replaced"
     assert Path("both.html").read_text() == page
 

@@ -479,9 +479,9 @@ def test_the_limit_may_be_missing():
 
 def test_the_page_draws_both_histories_and_compares_motifs():
     page = html_report(document([result_of(rules=BROKEN)]))
-    assert 'aria-label="residual by step"' in page
-    assert page.count("<polyline") == 2
-    assert "double 9.75e-10 after step 2; mixed 9.90e-10 after step 3" in page
+    assert 'aria-label="Residual by step of the validation"' in page
+    assert "double 9.75e-10 after step 2</li>" in page
+    assert "mixed 9.90e-10 after step 3</li>" in page
     assert "<th>motif</th>" in page
     assert "<td>ortho</td><td>1.33</td><td>2.65</td><td>1.92</td>" in page
     assert "max |x - 1| 3.00e-09" in page
@@ -494,7 +494,7 @@ def test_nothing_in_a_history_can_break_out_of_the_page():
     evil = "</text><script>alert(1)</script>"
     page = html_report(document([result_of(validation=check_of(history={evil: [1.0, 1e-9], "mixed": None}))]))
     assert "<script>alert" not in page
-    assert page.count("<polyline") == 1
+    assert "&lt;/text&gt;&lt;script&gt;" in page
 
 
 def test_the_schema_takes_results_that_passed_and_that_failed():

@@ -70,7 +70,8 @@ def _text(form: str, results: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
     from mxpeak.report.tables import comma_separated, markdown
 
     if form == "html":
-        return html_report({"schema": SCHEMA_RESULTS, "results": [one for _, one in results]})
+        body = {"schema": SCHEMA_RESULTS, "results": [one for _, one in results]}
+        return html_report(body, [name for name, _ in results])
     return {"markdown": markdown, "csv": comma_separated}[form](results)
 
 

@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 from math import log2
 from typing import Any
 
-from mxpeak.records import bytes_rate_text, rate_text, size_text, three_digits
-from mxpeak.report.chart import Axis, Curve, curves, nice, unit_of
+from mxpeak.records import Result, bytes_rate_text, rate_text, size_text, three_digits
+from mxpeak.report.axes import Axis, unit_of
+from mxpeak.report.chart import Curve, curves
+from mxpeak.report.lines import case_text
 
 Study = Mapping[str, Any]
 Point = Mapping[str, Any]
@@ -100,9 +102,46 @@ def _curve(
         [f"{point['ranks']} ranks, {problem_text(point['problem'])}: {label} {kind(point[name])}" for point in known],
         colour=1 if behind else 0,
         dashed=behind,
-        marked=True,
+        mark="circle",
     )
 
 
 def _from_zero(series: Sequence[Curve]) -> Axis:
-    return nice(max((y for one in series for _, y in one.points), default=1.0))
+    return Axis.from_zero(max((y for one in series for _, y in one.points), default=1.0))
+
+
+def ranks_figure(name: str, results: Sequence[Mapping[str, Any]]) -> str:
+    """The fastest valid result on each count of ranks, before what the fewest would give times their number."""
+    unit, best = "flop/s", dict[int, tuple[float, str]]()
+    for one in results:
+        figures, ranks = one.get("result") or {}, (one.get("launch") or {}).get("ranks")
+        unit = "byte/s" if "rate_bytes" in figures else unit
+        rate = figures.get("rate_bytes") or figures.get("rate_flops")
+        if ranks and rate and one.get("status") in ("valid", "slow"):
+            best[ranks] = max(best.get(ranks, (0.0, "")), (rate, case_text(Result.from_dict({**one}))))
+    if len(best) < 2:
+        return ""
+    counts = sorted(best)
+    first = best[counts[0]][0] / counts[0]
+    scale, shown = unit_of([rate for rate, _ in best.values()], unit)
+    ideal = Curve(
+        f"as {counts[0]} rank{'s' * (counts[0] > 1)}, times their number",
+        [(log2(ranks), scale * first * ranks) for ranks in counts],
+        colour=1,
+        dashed=True,
+    )
+    measured = Curve(
+        "measured",
+        [(log2(ranks), scale * best[ranks][0]) for ranks in counts],
+        [_of_ranks(ranks, *best[ranks], first, unit) for ranks in counts],
+        mark="circle",
+    )
+    x = Axis.through([(log2(ranks), str(ranks)) for ranks in counts])
+    both = [ideal, measured]
+    return curves(f"Rate of {name} over ranks", "ranks", shown, x, _from_zero(both), both)
+
+
+def _of_ranks(ranks: int, rate: float, case: str, first: float, unit: str) -> str:
+    """What is said of one count of ranks on hovering."""
+    said = bytes_rate_text(rate) if unit == "byte/s" else rate_text(rate)
+    return f"{ranks} ranks, {case}: {said}, {100 * rate / ranks / first:.1f} % of the fewest ranks' rate a rank"

@@ -58,7 +58,7 @@ def _row(result: Result, rates: Mapping[str, float]) -> tuple[str, str, str]:
 def _machine(results: Sequence[Result], sizes: str) -> str:
     """Processor, cores, memory, version, sizes and the time that all took."""
     machine: Mapping[str, Any] = results[0].machine if results else {}
-    facts = [_short(str(machine["cpu_model"]))] if machine.get("cpu_model") else []
+    facts = [short_name(str(machine["cpu_model"]))] if machine.get("cpu_model") else []
     nodes = machine.get("nodes") or 1
     facts = [f"{nodes} nodes of {facts[0]}"] if facts and nodes > 1 else facts
     facts += [f"{machine['logical_cores_allowed']} cores"] if machine.get("logical_cores_allowed") else []
@@ -66,7 +66,7 @@ def _machine(results: Sequence[Result], sizes: str) -> str:
     return " · ".join(part for part in (", ".join(facts), f"mxpeak {__version__}", sizes) if part)
 
 
-def _short(model: str) -> str:
+def short_name(model: str) -> str:
     """A processor's name without its marks."""
     for mark in ("(R)", "(TM)", "(tm)", " CPU", " Processor"):
         model = model.replace(mark, "")

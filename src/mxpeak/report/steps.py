@@ -6,10 +6,12 @@ Drawn as figure 7 of the rocHPL paper and figure 10 of OLCF's: bound by computat
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from mxpeak.records import rate_text, three_digits
-from mxpeak.report.chart import Axis, Curve, curves, nice, stacked, unit_of
+from mxpeak.report.axes import Axis, unit_of
+from mxpeak.report.chart import Curve, curves, stacked
 
 #: Phases that are parts of others, or have parts that are drawn instead.
 NOT_DRAWN = {"hpl": ("update", "pfact", "mxswp"), "hpg-mxp": ("halo",), "hpcg": ("halo",)}
@@ -19,6 +21,8 @@ REST = "other"
 MOST_LAYERS = 8
 #: A part of all time that is not worth a layer.
 LEAST_SHARE = 0.002
+#: An interval that a rate is taken over, as a part of all time.
+LEAST_INTERVAL = 0.01
 
 Columns = Mapping[str, Any]
 
@@ -43,9 +47,12 @@ def steps_figure(benchmark: str, steps: Columns, bars: int) -> str:
     heights = [
         (name, [scale * time_s / (b - a) for time_s, a, b in zip(column, edges, edges[1:])]) for name, column in layers
     ]
-    title = f"Time of each step by component, mean of {steps.get('ranks', 1)} ranks{_outside(index, rows, phases)}"
-    x = Axis(edges[0], edges[-1], [tick for tick in nice(edges[-1]).ticks if edges[0] <= tick[0] <= edges[-1]])
-    return stacked(title, "step", f"{unit} a step", x, edges, heights)
+    ranks = steps.get("ranks", 1)
+    note = "" if ranks == 1 else f"Mean of {ranks} ranks. "
+    note += _outside(index, rows, phases)
+    ticks = Axis.from_zero(edges[-1], whole=True).ticks
+    x = Axis(edges[0], edges[-1], [tick for tick in ticks if edges[0] <= tick[0] <= edges[-1]])
+    return stacked("Time of each step, by component", "step", f"{unit} a step", x, edges, heights, note.strip())
 
 
 def _bars(index: Sequence[int], bars: int) -> list[tuple[int, int]]:
@@ -70,7 +77,7 @@ def _outside(index: Sequence[int], rows: Sequence[tuple[int, int]], phases: Mapp
     last = rows[-1][1]
     after = {name: sum(column[last + 1 :]) for name, column in phases.items()}
     parts = [f"{name} {three_digits(time_s)} s" for name, time_s in after.items() if time_s > 0.0]
-    return f"; after the last one: {', '.join(parts)}" if parts else ""
+    return f"After the last step: {', '.join(parts)}." if parts else ""
 
 
 def rate_figure(telemetry: Mapping[str, Any], limit: float | None) -> str:
@@ -85,7 +92,8 @@ def rate_figure(telemetry: Mapping[str, Any], limit: float | None) -> str:
         for s, done in zip(forecast.get("elapsed_s", ()), forecast.get("done_flops", ()))
         if s > 0 and done > 0
     ]
-    now = [(b[1], (b[1] - a[1]) / (b[0] - a[0])) for a, b in zip([(0.0, 0.0), *samples], samples) if b[0] > a[0]]
+    thinned = [(0.0, 0.0), *_apart(samples)]
+    now = [(b[1], (b[1] - a[1]) / (b[0] - a[0])) for a, b in pairwise(thinned)]
     overall, likely = ([(done, done / s) for s, done in points] for points in (samples, expected))
     bound = [(0.0, limit), (total, limit)] if limit else []
     scale, unit = unit_of([rate for _, rate in (*bound, *now, *overall, *likely)], "flop/s")
@@ -103,5 +111,14 @@ def rate_figure(telemetry: Mapping[str, Any], limit: float | None) -> str:
         if points
     ]
     x = Axis(0.0, 100.0, [(float(at), f"{at}") for at in range(0, 101, 20)])
-    y = nice(max(value for one in series for _, value in one.points))
+    y = Axis.from_zero(max(value for one in series for _, value in one.points))
     return curves("Rate over the run", "work done in %", unit, x, y, series)
+
+
+def _apart(samples: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Samples far enough from each other for a rate: the last of a run often follows at once on the one before."""
+    least_s, kept = LEAST_INTERVAL * samples[-1][0], [(0.0, 0.0)]
+    for sample in samples:
+        if sample[0] - kept[-1][0] >= least_s:
+            kept.append(sample)
+    return [*kept[1:-1], samples[-1]]

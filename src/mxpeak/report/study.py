@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from mxpeak.records import three_digits
-from mxpeak.report.figure import FIGURE_STYLE, Series, loglog
-from mxpeak.report.html import STYLE
+from mxpeak.report import style
+from mxpeak.report.figure import Series, loglog
 
 # --- tables -----------------------------------------------------------------------------------------------------
 
@@ -119,7 +119,8 @@ TABLES: dict[str, Callable[[Mapping[str, Any]], tuple[list[Row], str]]] = {
 
 def page(body: Mapping[str, Any]) -> str:
     """Figures and tables as one HTML file that needs no network."""
-    parts = [f"<h2>{name}</h2>{figure(body[name])}" for name, figure in FIGURES.items() if name in body]
+    drawn = {name: figure(body[name]) for name, figure in FIGURES.items() if name in body}
+    parts = [f'<h2>{name}</h2><div class="figures">{figures}</div>' for name, figures in drawn.items()]
     machine, software = body["machine"], body["software"]
     facts = ", ".join(
         str(fact)
@@ -132,14 +133,13 @@ def page(body: Mapping[str, Any]) -> str:
         )
         if fact
     )
-    return (
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1"><title>mxpeak study</title>'
-        f"<style>{STYLE}{FIGURE_STYLE}</style></head><body>\n<h1>What HPL-MxP's rules rest on</h1>"
-        f'<p class="faint">{html.escape(facts)}; FP64, entries U[-1, 1]</p>\n'
-        + "\n".join(parts)
-        + f"<h2>Tables</h2><pre>{html.escape(tables(body))}</pre>\n</body></html>\n"
-    )
+    shown = "\n".join([
+        "<h1>What HPL-MxP's rules rest on</h1>",
+        f'<p class="faint">{html.escape(facts)}; FP64, entries U[-1, 1]</p>',
+        *parts,
+        f"<h2>Tables</h2><pre>{html.escape(tables(body))}</pre>",
+    ])  # fmt: skip
+    return style.page("mxpeak study", shown)
 
 
 def _pivot_figure(part: Mapping[str, Any]) -> str:

@@ -122,7 +122,7 @@ def phase_table(result: Result) -> str:
     total = result.result.get("time_s") or 0.0
     if "rate_bytes" in result.result:
         total = sum(phase.get("time_s") or 0.0 for phase in result.phases.values())
-    phases = _nested(result.phases, lines_of(result.benchmark).nested)
+    phases = nested_phases(result.phases, lines_of(result.benchmark).nested)
     rows = [["phase", "mean s", "max s", "share", "rate", "calls"]]
     for name, depth in phases:
         phase = result.phases[name]
@@ -133,7 +133,7 @@ def phase_table(result: Result) -> str:
                 three_digits(time_s),
                 three_digits(phase.get("max_s")),
                 percent(time_s / total) if total else "",
-                _phase_rate(phase),
+                phase_rate(phase),
                 str(phase.get("calls", "")),
             ]
         )
@@ -144,7 +144,7 @@ def phase_table(result: Result) -> str:
     return table(rows) if phases else ""
 
 
-def _nested(phases: Mapping[str, Mapping[str, Any]], parents: Mapping[str, str]) -> list[tuple[str, int]]:
+def nested_phases(phases: Mapping[str, Mapping[str, Any]], parents: Mapping[str, str]) -> list[tuple[str, int]]:
     """Phases with how deep they lie in others, the longest first, each followed by its parts."""
 
     def under(parent: str | None, depth: int) -> list[tuple[str, int]]:
@@ -166,7 +166,7 @@ def percent(share: float | None) -> str:
     return "" if share is None else f"{three_digits(100 * share)} %"
 
 
-def _phase_rate(phase: Mapping[str, Any]) -> str:
+def phase_rate(phase: Mapping[str, Any]) -> str:
     """The rate of a phase: in flops where some were counted, else in bytes."""
     time_s, flops, moved = (phase.get(key) or 0.0 for key in ("time_s", "flops", "bytes"))
     if not time_s or not (flops or moved):

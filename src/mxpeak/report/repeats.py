@@ -1,0 +1,37 @@
+"""How far the runs of one case lie apart: a mark a run, and their median."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+
+from mxpeak.records import three_digits
+from mxpeak.report.axes import Axis
+from mxpeak.report.chart import Curve, curves
+
+#: Runs that are drawn one by one, at most.
+MOST_RUNS = 200
+
+
+def repeats_figure(samples_s: Sequence[float]) -> str:
+    """The time of each run, from zero so that a small spread looks small; nothing where there was one run."""
+    if len(samples_s) < 2 or max(samples_s) <= 0.0:
+        return ""
+    middle, best, worst = median(samples_s), min(samples_s), max(samples_s)
+    count, stride = len(samples_s), -(-len(samples_s) // MOST_RUNS)
+    scale, unit = (1e3, "ms") if worst < 0.1 else (1.0, "s")
+    shown = list(enumerate(samples_s, 1))[::stride]
+    runs = Curve(
+        "each run",
+        [(k, scale * time_s) for k, time_s in shown],
+        [f"run {k}: {three_digits(scale * time_s)} {unit}" for k, time_s in shown],
+        mark="circle",
+        joined=False,
+    )
+    said = f"median {three_digits(scale * middle)} {unit}"
+    line = Curve(said, [(1, scale * middle), (count, scale * middle)], [said] * 2, colour=7, dashed=True)
+    ticks = sorted({1, count, *(1 + (count - 1) * k // 4 for k in range(1, 4))})
+    x, y = Axis.through([(float(k), str(k)) for k in ticks]), Axis.from_zero(scale * worst)
+    spread = f"{count} runs: best {three_digits(scale * best)} {unit}, {said}, spread "
+    spread += f"{three_digits(100 * (worst - best) / middle)} % (slowest less best, over the median)."
+    return curves("Spread of the runs", "run", f"time in {unit}", x, y, [line, runs], spread)

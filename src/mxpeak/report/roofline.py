@@ -1,0 +1,107 @@
+"""The roofline: what each phase reaches, over its flops a byte, under what memory and arithmetic would allow.
+
+As figure 8 of the HPG-MxP paper: I = flops / bytes, and no more than min(peak, I·bandwidth).  The roofs are limits that
+were measured in the processes of the results shown; a roof that none of them measured is not drawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mxpeak.records import bytes_rate_text, rate_text, three_digits
+from mxpeak.report.axes import Axis, unit_of
+from mxpeak.report.chart import MARKS, Curve, curves
+
+#: The colour of roofs, and how many others there are for phases.
+ROOF, COLOURS = 7, 6
+
+Phases = Mapping[str, Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Roofs:
+    """The bandwidth, and rates of arithmetic by name, that were measured on one machine."""
+
+    bandwidth: tuple[str, float] | None
+    peaks: Mapping[str, float]
+
+
+def roofs_of(results: Iterable[Mapping[str, Any]]) -> Roofs:
+    """The limits that stand in some results: the highest of each name."""
+    found: dict[str, float] = {}
+    bandwidths: dict[str, float] = {}
+    for one in results:
+        limit = (one.get("result") or {}).get("limit") or {}
+        name = str(limit.get("name", "")).split(",")[0]
+        for key, where in (("rate_bytes", bandwidths), ("rate_flops", found)):
+            if limit.get(key):
+                where[name] = max(where.get(name, 0.0), float(limit[key]))
+    fastest = max(bandwidths.items(), key=lambda item: item[1], default=None)
+    return Roofs(fastest, found)
+
+
+def roofline_figure(computations: Mapping[str, Phases], roofs: Roofs) -> str:
+    """A mark a phase, a shape a computation, such as mixed and double; nothing without bytes, or without bandwidth."""
+    points = {name: _points(phases) for name, phases in computations.items()}
+    if roofs.bandwidth is None or not any(points.values()):
+        return ""
+    intensities = [i for found in points.values() for _, i, _ in found]
+    rates = [rate for found in points.values() for _, _, rate in found]
+    x = Axis.decades([min(intensities) / 1.5, max(intensities) * 1.5])
+    lines = _roof_lines(roofs, x.low, x.high)
+    scale, unit = unit_of([*rates, *(y for _, _, line in lines for _, y in line)], "flop/s")
+    series = [
+        Curve(label, [(i, scale * rate) for i, rate in line], [said] * len(line), colour=ROOF, dashed=k > 0)
+        for k, (label, said, line) in enumerate(lines)
+    ]
+    order = list(dict.fromkeys(name for found in points.values() for name, _, _ in found))
+    for k, (computation, found) in enumerate(points.items()):
+        series += [
+            Curve(
+                " ".join(filter(None, (name, computation))),
+                [(i, scale * rate)],
+                [f"{name} {computation}: {rate_text(rate)} at {three_digits(i)} flops a byte"],
+                colour=order.index(name) % COLOURS,
+                mark=MARKS[k % len(MARKS)],
+                joined=False,
+            )
+            for name, i, rate in found
+        ]
+    y = Axis.decades([value for one in series for _, value in one.points])
+    return curves("Roofline", "flops a byte", unit, x, y, series, _caption(points, roofs))
+
+
+def _points(phases: Phases) -> list[tuple[str, float, float]]:
+    """Of each phase with flops and bytes: its name, its flops a byte, its rate."""
+    found = []
+    for name, phase in phases.items():
+        flops, moved, time_s = (float(phase.get(key) or 0.0) for key in ("flops", "bytes", "time_s"))
+        if flops and moved and time_s:
+            found.append((name, flops / moved, flops / time_s))
+    return found
+
+
+def _roof_lines(roofs: Roofs, low: float, high: float) -> list[tuple[str, str, list[tuple[float, float]]]]:
+    """Memory's roof between two intensities, up to the lowest of the flat ones where it meets that, and the latter."""
+    assert roofs.bandwidth is not None
+    name, bandwidth = roofs.bandwidth
+    lines = []
+    below = {peak: rate for peak, rate in roofs.peaks.items() if rate < high * bandwidth}
+    end = min([high, *(rate / bandwidth for rate in below.values())])
+    said = f"{name} {bytes_rate_text(bandwidth)}"
+    lines.append((said, said, [(low, low * bandwidth), (end, end * bandwidth)]))
+    for peak, rate in below.items():
+        said = f"{peak} {rate_text(rate)}"
+        lines.append((said, said, [(rate / bandwidth, rate), (high, rate)]))
+    return lines
+
+
+def _caption(points: Mapping[str, Sequence[tuple[str, float, float]]], roofs: Roofs) -> str:
+    """How far each motif of the first computation is under memory's roof."""
+    assert roofs.bandwidth is not None
+    name, found = next((item for item in points.items() if item[1]), ("", []))
+    shares = [f"{phase} {100 * rate / (i * roofs.bandwidth[1]):.0f} %" for phase, i, rate in found]
+    of = f"{name}, of" if name else "of"
+    return f"Bytes are the least that a motif must move. Reached {of} what memory allows: {', '.join(shares)}."

@@ -1,0 +1,73 @@
+"""What a run was told, and on what it ran: what differs from the default in sight, all the rest folded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mxpeak.options import as_text
+from mxpeak.records import size_text
+from mxpeak.report.markup import Body, folded, part, table, text
+
+#: Sections that are the same for all results of a run, but for a few of their values.
+FACTS = ("machine", "software", "launch", "run")
+
+
+def settings(result: Body) -> str:
+    """The settings that somebody or something set, each with its origin; those left as they were are folded."""
+    rows = [(name, *_setting(value)) for name, value in part(result, "config").items()]
+    changed = [row for row in rows if row[2] != "default"]
+    left = [row[:2] for row in rows if row[2] == "default"]
+    return table(("setting", "value", "from"), changed, wide=1) + folded(
+        f"{len(left)} settings left at their defaults", table(("setting", "value"), left, wide=1)
+    )
+
+
+def _setting(value: Any) -> tuple[str, Any]:
+    """A setting's value as it would be typed, and where it is from."""
+    if not isinstance(value, Mapping):
+        return _typed(value), None
+    return _typed(value.get("value")), value.get("origin")
+
+
+def _typed(value: Any) -> str:
+    if isinstance(value, list):
+        return ",".join("x".join(map(str, one)) if isinstance(one, list) else str(one) for one in value)
+    return "–" if value is None else as_text(value)
+
+
+def facts(result: Body, among: Sequence[Body]) -> str:
+    """What this result says of machine, software and launch that the others of its page do not say alike."""
+    return _folded({name: _own(name, result, among) for name in FACTS}, "Machine, software and launch of this result")
+
+
+def common_facts(results: Sequence[Body]) -> str:
+    """What all results say alike of machine, software and launch."""
+    first = results[0]
+    shared = {
+        name: {key: value for key, value in part(first, name).items() if key not in _own(name, first, results)}
+        for name in FACTS
+    }
+    return _folded(shared, "Machine, software and launch")
+
+
+def _own(name: str, result: Body, among: Sequence[Body]) -> Body:
+    """The values of a section that not all results have alike; of a result that stands alone, none."""
+    return {
+        key: value
+        for key, value in part(result, name).items()
+        if any(part(other, name).get(key, ...) != value for other in among)
+    }
+
+
+def _folded(sections: Mapping[str, Body], title: str) -> str:
+    rows = {name: [_people(key, value) for key, value in body.items()] for name, body in sections.items() if body}
+    parts = [f"<h3>{text(name)}</h3>{table(('', ''), facts, wide=1)}" for name, facts in rows.items()]
+    return folded(title, "".join(parts))
+
+
+def _people(key: str, value: Any) -> tuple[str, Any]:
+    """A fact with units that people read: a size in bytes as GiB or MiB."""
+    if key.endswith("_bytes") and isinstance(value, int | float):
+        return key.removesuffix("_bytes"), size_text(value)
+    return key, value

@@ -1,0 +1,119 @@
+"""The page of results: one card, one row a result, figures with their values, and what is not the default in sight."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from mxpeak.report.html import html_report
+from mxpeak.report.rank_map import rank_map
+from mxpeak.report.repeats import repeats_figure
+from mxpeak.report.roofline import Roofs, roofline_figure, roofs_of
+from mxpeak.report.scaling import ranks_figure
+from tests.support.pages import everything, mixed, phases, result, sparse
+
+
+def page_of(*results: dict[str, Any], runs: tuple[str, ...] = ()) -> str:
+    return html_report({"schema": "mxpeak.results/1", "results": list(results)}, runs)
+
+
+def said(figure: str) -> list[str]:
+    """What a figure says on hovering."""
+    return re.findall(r"<title>([^<]*)</title>", figure)
+
+
+def test_machine_date_command_and_versions_stand_once_however_many_results_there_are() -> None:
+    page = html_report(everything())
+    for text in ("AMD EPYC 7A53", ">2026-11-23 11:04:22 UTC<", "openblas 0.3.30"):
+        assert page.split("<table")[0].count(text) == 1, text
+    command = "mxpeak run hpl-mxp -N 100000 --out /lustre/orion/project/scratch/user/acceptance/november"
+    assert f'<code class="command">{command}</code> <button type="button" data-copies' in page
+
+
+def test_runs_are_told_apart_by_their_names_and_share_what_is_the_same() -> None:
+    page = page_of(result("hpl", 1e12), result("hpl", 2e12), runs=("monday", "tuesday"))
+    assert page.count('data-name="run">monday</td>') == page.count('data-name="run">tuesday</td>') == 1
+    assert page.count("<dt>machine</dt>") == 1
+    other = page_of(result("hpl", 1e12), result("hpl", 1e12, machine={"cpu_model": "Xeon"}), runs=("a", "b"))
+    assert other.count("<dt>machine</dt>") == 2
+
+
+def test_only_settings_that_are_not_the_default_are_in_sight() -> None:
+    page = page_of(result("hpl", 1e12))
+    shown, left = page.split("<summary>1 settings left at their defaults</summary>")
+    assert '<td>n</td><td class="value">100000</td><td>flag</td>' in shown
+    assert "quick" not in shown
+    assert '<td>quick</td><td class="value">no</td>' in left
+
+
+def test_of_many_results_of_a_benchmark_the_fastest_stands_open() -> None:
+    page = page_of(*(result("hpl", rate) for rate in (1e12, 3e12, 2e12)))
+    assert re.findall(r"<section><h2>hpl.*?</h2><p class=\"big\">([^<]*)</p>", page) == ["3.00 TFLOP/s"]
+    assert page.count("<details><summary><h2>") == 2
+    assert "<details><summary><h2>" not in page_of(result("hpl", 1e12), result("hpl", 3e12))
+
+
+def test_the_roofline_has_every_motif_in_both_precisions_under_the_measured_roofs() -> None:
+    figure = roofline_figure({"mixed": phases({"gs": 2.0, "spmv": 1.0})}, Roofs(("memory", 9e9), {"DGEMM": 3e9}))
+    # gs does 2e9 flop/s at 2/9 of a flop a byte, spmv 4e9 at 4/9: memory would allow 2e9 and 4e9
+    assert "gs mixed: 2.00 GFLOP/s at 0.222 flops a byte" in said(figure)
+    assert "spmv mixed: 4.00 GFLOP/s at 0.444 flops a byte" in said(figure)
+    assert "gs 100 %, spmv 100 %" in figure
+    assert {"memory 9.00 GB/s", "DGEMM 3.00 GFLOP/s"} <= set(said(figure))
+    both = page_of(sparse())
+    for motif in ("gs", "spmv", "ortho", "restriction", "prolongation", "update"):
+        assert f"</span> {motif} mixed</li>" in both
+        assert f"</span> {motif} double</li>" in both
+
+
+def test_no_roof_is_drawn_that_was_not_measured() -> None:
+    assert roofs_of([result("hpl", 1e12)]) == Roofs(None, {"DGEMM": 2e12})
+    assert roofline_figure({"": phases({"gs": 1.0})}, Roofs(None, {"DGEMM": 2e12})) == ""
+    assert roofline_figure({"": {"gs": {"time_s": 1.0, "flops": 1e9}}}, Roofs(("memory", 9e9), {})) == ""
+    assert "DGEMM" not in roofline_figure({"": phases({"gs": 1.0})}, Roofs(("memory", 9e9), {"DGEMM": 1e15}))
+
+
+def test_precisions_converge_in_one_figure() -> None:
+    page = page_of(mixed("fp32", 1e12), mixed("bf16", 2e12))
+    together = page.split("<section>")[0]
+    assert re.findall(r"</span> (\w+) [^<]* after step (\d+)</li>", together) == [("fp32", "2"), ("bf16", "3")]
+    assert "</span> threshold 16.0</li>" in together
+
+
+def test_the_spread_of_runs_is_drawn_and_told() -> None:
+    figure = repeats_figure([1.0, 1.2, 1.1])
+    assert said(figure)[-3:] == ["run 1: 1.00 s", "run 2: 1.20 s", "run 3: 1.10 s"]
+    assert "3 runs: best 1.00 s, median 1.10 s, spread 18.2 %" in figure
+    assert repeats_figure([1.0]) == ""
+    assert len(re.findall("<circle", repeats_figure([1.0] * 10_000))) <= 202
+
+
+def test_several_runs_show_how_the_rate_grows_with_the_ranks() -> None:
+    runs = [result("hpl", 10e12, 8), result("hpl", 9e12, 8), result("hpl", 15e12, 16)]
+    figure = ranks_figure("hpl", runs)
+    assert [text.split(": ")[1] for text in said(figure)] == [
+        "10.0 TFLOP/s, 100.0 % of the fewest ranks' rate a rank".replace("'", "&#x27;"),
+        "15.0 TFLOP/s, 75.0 % of the fewest ranks' rate a rank".replace("'", "&#x27;"),
+    ]
+    assert ranks_figure("hpl", runs[:2]) == "", "all on as many ranks"
+    assert ranks_figure("hpl", [runs[0], result("hpl", 15e12, 16, status="invalid")]) == ""
+
+
+@pytest.mark.parametrize(("order", "rows"), [("row", [["0", "1"], ["2", "3"]]), ("column", [["0", "2"], ["1", "3"]])])
+def test_the_map_of_ranks_is_that_of_the_grid(order: str, rows: list[list[str]]) -> None:
+    bound = [{"rank": k, "host": f"node{k // 2}", "cores": "0-3", "threads": 4} for k in range(4)]
+    drawn = rank_map({"P": 2, "Q": 2, "order": order}, {"binding": bound})
+    assert [re.findall(r">(\d+)</td>", row) for row in drawn.split("<tr>")[1:]] == rows
+    assert 'title="rank 2 on node1: 4 threads on cores 0-3">2</td>' in drawn
+    assert rank_map({"P": 1, "Q": 1}, {"binding": bound[:1]}) == "", "there is nothing to show of one"
+
+
+def test_a_box_of_ranks_is_drawn_layer_by_layer() -> None:
+    bound = [{"rank": k, "host": "one", "cores": "0", "threads": 1} for k in range(8)]
+    drawn = rank_map({"npx": 2, "npy": 2, "npz": 2}, {"binding": bound})
+    assert drawn.count("<caption>layer") == 2
+    assert [re.findall(r">(\d+)</td>", row) for row in drawn.split("<tr>")[1:]] == [
+        ["0", "1"], ["2", "3"], ["4", "5"], ["6", "7"],
+    ]  # fmt: skip
