@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
 from mxpeak.bench.registry import BENCHMARKS
 from mxpeak.errors import MxpeakError, ResourceError, UsageError
@@ -21,12 +21,30 @@ from mxpeak.records import Result, results_of
 from mxpeak.runtime.launch import launched
 from mxpeak.runtime.leash import leashed
 
+if TYPE_CHECKING:
+    from mxpeak.library.run_settings import (
+        HpcgCase,
+        HpcgCases,
+        HpgMxpCase,
+        HpgMxpCases,
+        HplCase,
+        HplCases,
+        HplMxpCase,
+        HplMxpCases,
+        NormsCase,
+        NormsCases,
+    )
+
 #: Seconds that a run is granted to end its ranks.
 END_S = 15.0
 #: What an exit code of the command line is raised as.
 ERRORS: dict[int, type[MxpeakError]] = {2: UsageError, 5: ResourceError}
 
 
+@overload
+def hpl(**settings: Unpack[HplCase]) -> Result: ...
+@overload
+def hpl(**settings: Unpack[HplCases]) -> list[Result]: ...
 def hpl(**settings: Any) -> Result | list[Result]:
     """Run HPL and return its result, or the list of results where lists or several cases were asked for.
 
@@ -40,6 +58,10 @@ def hpl(**settings: Any) -> Result | list[Result]:
     return _run("hpl", settings)
 
 
+@overload
+def hpl_mxp(**settings: Unpack[HplMxpCase]) -> Result: ...
+@overload
+def hpl_mxp(**settings: Unpack[HplMxpCases]) -> list[Result]: ...
 def hpl_mxp(**settings: Any) -> Result | list[Result]:
     """Run HPL-MxP, as `hpl` runs HPL; settings by the names of `bench.hpl_mxp.config`: n, precision, generator, …
 
@@ -48,6 +70,10 @@ def hpl_mxp(**settings: Any) -> Result | list[Result]:
     return _run("hpl-mxp", settings)
 
 
+@overload
+def hpg_mxp(**settings: Unpack[HpgMxpCase]) -> Result: ...
+@overload
+def hpg_mxp(**settings: Unpack[HpgMxpCases]) -> list[Result]: ...
 def hpg_mxp(**settings: Any) -> Result | list[Result]:
     """Run HPG-MxP, as `hpl` runs HPL; settings by the names of `bench.hpg_mxp.config`: nx, rt, precision, storage, …
 
@@ -56,11 +82,19 @@ def hpg_mxp(**settings: Any) -> Result | list[Result]:
     return _run("hpg-mxp", settings)
 
 
+@overload
+def hpcg(**settings: Unpack[HpcgCase]) -> Result: ...
+@overload
+def hpcg(**settings: Unpack[HpcgCases]) -> list[Result]: ...
 def hpcg(**settings: Any) -> Result | list[Result]:
     """Run HPCG, as `hpl` runs HPL; settings by the names of `bench.hpcg.config`: nx, rt, storage, …"""
     return _run("hpcg", settings)
 
 
+@overload  # of one kind that is named there is one result, else several
+def norms(**settings: Unpack[NormsCase]) -> Result: ...  # type: ignore[overload-overlap]
+@overload
+def norms(**settings: Unpack[NormsCases]) -> list[Result]: ...
 def norms(**settings: Any) -> Result | list[Result]:
     """Measure norms, as `hpl` runs HPL; settings by the names of `bench.norms.config`: n, m, kind, …
 
