@@ -20,7 +20,7 @@ examples:
 
 BASH = """\
 _mxpeak() {{
-  local before="${{COMP_WORDS[*]:1:COMP_CWORD-1}}" now="${{COMP_WORDS[COMP_CWORD]}}" known=""
+  local before="${{COMP_WORDS[*]:1:$((COMP_CWORD-1))}}" now="${{COMP_WORDS[COMP_CWORD]}}" known=""
   case "$before " in
 {cases}
   esac

@@ -1,0 +1,41 @@
+"""A Spack recipe: mxpeak from its repository, with or without MPI and GPUs."""
+
+from spack_repo.builtin.build_systems.python import PythonPackage
+
+from spack.package import *
+
+
+class PyMxpeak(PythonPackage):
+    """The supercomputer benchmarks HPL, HPL-MxP, HPG-MxP and HPCG, distributed norms and mixed-precision solvers."""
+
+    homepage = "https://github.com/mxpeak/mxpeak"
+    git = "https://github.com/mxpeak/mxpeak.git"
+
+    license("BSD-3-Clause")
+
+    version("main", branch="main")
+
+    variant("mpi", default=True, description="Ranks that talk over MPI")
+    variant("gpu", default=False, description="Kernels on GPUs, by torch and Triton")
+    variant("amg", default=False, description="PyAMG's smoothed aggregation as a preconditioner")
+
+    depends_on("python@3.11:", type=("build", "run"))
+    depends_on("py-hatchling@1.24:", type="build")
+    depends_on("py-numpy@1.26:", type=("build", "run"))
+    depends_on("py-scipy@1.11:", type=("build", "run"))
+    depends_on("py-numba@0.60:", type=("build", "run"))
+    depends_on("py-threadpoolctl@3.5:", type=("build", "run"))
+    depends_on("py-ml-dtypes@0.4:", type=("build", "run"))
+    depends_on("py-array-api-compat@1.9:", type=("build", "run"))
+    depends_on("py-rich@13:", type=("build", "run"))
+    depends_on("py-mpi4py@4.1:", type=("build", "run"), when="+mpi")
+    depends_on("py-torch@2.9:", type=("build", "run"), when="+gpu")
+    depends_on("py-pyamg@5.2:", type=("build", "run"), when="+amg")
+
+    @run_after("install")
+    @on_package_attributes(run_tests=True)
+    def answers(self):
+        """The command line answers, and a small system of equations is solved and checked."""
+        mxpeak = Executable(self.prefix.bin.mxpeak)
+        mxpeak("doctor")
+        mxpeak("run", "hpl", "-N", "500", "--threads", "1", "--out", "mxpeak-out")

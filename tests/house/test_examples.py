@@ -1,0 +1,137 @@
+"""The examples hold for mxpeak as it is: commands, keys of results, metrics, dependencies; and shells read them."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shlex
+import shutil
+import subprocess
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mxpeak.cli.main import parsed
+from mxpeak.cli.request import requests
+from mxpeak.records import Result, document, to_json
+from mxpeak.watch.prometheus import METRICS
+from tests.support.pages import result
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
+FILES = sorted(file for file in EXAMPLES.rglob("*") if file.is_file())
+
+
+def text(name: str) -> str:
+    return (EXAMPLES / name).read_text(encoding="utf-8")
+
+
+def calls(name: str, function: str) -> list[ast.Call]:
+    """The calls of a function in an example."""
+    tree = ast.walk(ast.parse(text(name)))
+    return [n for n in tree if isinstance(n, ast.Call) and isinstance(n.func, ast.Name) and n.func.id == function]
+
+
+def words(call: ast.Call) -> dict[str, Any]:
+    """The arguments of a call that are written out."""
+    return {str(one.arg): ast.literal_eval(one.value) for one in call.keywords}
+
+
+def test_the_page_of_examples_names_each_file() -> None:
+    named = re.findall(r"\]\(([^):]+)\)", text("README.md"))
+    assert sorted(EXAMPLES / name for name in named) == [file for file in FILES if file.name != "README.md"]
+
+
+#: A command of mxpeak in a file, also one in a container: what follows its name.
+COMMAND = re.compile(r"(?:\bmxpeak|\.sif) ((?:run|scan|doctor|report|compare|baseline)\b[^\n`>#{]*)")
+COMMANDS = [
+    (file.name, line.rstrip(" |"))
+    for file in FILES
+    if file.suffix != ".py"
+    for line in COMMAND.findall(file.read_text("utf-8"))
+]
+
+
+@pytest.mark.parametrize(("name", "line"), COMMANDS)
+def test_every_command_in_an_example_is_one(name: str, line: str) -> None:
+    args = parsed(shlex.split(line))
+    assert args.verb != "run" or requests(args, {})
+
+
+def test_reframe_runs_what_mxpeak_knows() -> None:
+    tree = ast.parse(text("reframe/mxpeak_test.py"))
+    assigned = [node for node in ast.walk(tree) if isinstance(node, ast.Assign)]
+    values = {ast.unparse(node.targets[0]): node.value for node in assigned}
+    typed = [one.value for one in ast.walk(values["self.executable_opts"]) if isinstance(one, ast.Constant)]
+    for benchmark in ast.literal_eval(values["SHARES"]):
+        assert requests(parsed([str(typed[0]), benchmark, "--quick", *map(str, typed[1:])]), {})
+    body = document([Result.from_dict(result("hpl", 1e12))])["results"][0]
+    for section, name in set(re.findall(r'one\["(\w+)"\](?:\["(\w+)"\])?', text("reframe/mxpeak_test.py"))):
+        assert section in body
+        assert not name or name in body[section]
+
+
+def test_reframe_itself_lists_the_test_of_each_benchmark() -> None:
+    reframe = shutil.which("reframe")
+    if reframe is None:
+        pytest.skip("ReFrame is not installed: pip install ReFrame-HPC")
+    done = subprocess.run([reframe, "-c", str(EXAMPLES / "reframe"), "-l"], capture_output=True, text=True, check=True)
+    assert re.findall(r"MxpeakTest %benchmark=(\S+)", done.stdout) == ["hpl", "hpl-mxp", "hpg-mxp", "hpcg"]
+
+
+def test_ramble_finds_its_figures_in_a_result_file() -> None:
+    one = result("hpl", 2e12)
+    body = to_json(document([Result.from_dict(one)]))
+    found = {}
+    for call in calls("ramble/application.py", "figure_of_merit"):
+        said = words(call)
+        (value,) = {m[str(said["group_name"])] for m in re.finditer(str(said["fom_regex"]), body, re.MULTILINE)}
+        found[said["group_name"]] = float(value)
+    assert found == {"rate": 2e12, "share": 0.5, "time": one["result"]["time_s"], "residual": 0.0125}
+    (criterion,) = calls("ramble/application.py", "success_criteria")
+    match = str(words(criterion)["match"])
+    assert re.search(match, body, re.MULTILINE)
+    assert not re.search(match, to_json(document([Result(benchmark="hpl", status="invalid")])), re.MULTILINE)
+
+
+def test_ramble_runs_what_mxpeak_knows() -> None:
+    said = [words(call) for call in calls("ramble/application.py", "workload_variable")]
+    flags = [one for one in said if one["default"].startswith("-")]
+    assert flags
+    for one in flags:
+        for workload in one["workloads"]:
+            assert requests(parsed(["run", workload, *one["default"].split()]), {})
+
+
+def test_spack_depends_on_what_the_project_does() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    extras = {"mpi": "+mpi", "gpu": "+gpu", "amg": "+amg"}
+    wanted = {(need, "") for need in project["dependencies"]}
+    wanted |= {(need, when) for extra, when in extras.items() for need in project["optional-dependencies"][extra]}
+    found = set()
+    for call in calls("spack/package.py", "depends_on"):
+        name = ast.literal_eval(call.args[0]).removeprefix("py-").removesuffix(":").replace("@", ">=")
+        found.add((name, words(call).get("when", "")))
+    assert {(need.replace("_", "-"), when) for need, when in wanted} == {
+        one for one in found if not one[0].startswith(("python>=", "hatchling>="))
+    }
+    assert ("python" + project["requires-python"], "") in found
+
+
+def test_metrics_in_the_alerts_are_written() -> None:
+    named = set(re.findall(r"\bmxpeak_\w+", text("prometheus/mxpeak.rules.yml")))
+    assert named
+    assert named <= set(METRICS)
+
+
+SECTIONS = re.split(r"^%(\w+)$", text("apptainer/mxpeak.def"), flags=re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", ["post", "environment", "runscript", "test"])
+def test_a_shell_reads_every_section_of_the_container(name: str) -> None:
+    sections = dict(zip(SECTIONS[1::2], SECTIONS[2::2]))
+    subprocess.run(["sh", "-n"], input=sections[name], text=True, check=True)
+    for line in sections["files"].strip().splitlines():
+        assert (ROOT / line.split()[0]).exists()
