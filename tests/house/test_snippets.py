@@ -24,7 +24,7 @@ from mxpeak.cli.scan import asked
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-WITH_PYTHON = ("README.md", "docs/gmres.md", "docs/gpus.md", "docs/norms.md", "docs/solving.md")
+WITH_PYTHON = ("README.md", "docs/gmres.md", "docs/gpus.md", "docs/norms.md", "docs/solving.md", "docs/tutorial.md")
 #: What is too large for a test, or needs a GPU, and what is run instead.
 SMALLER = {
     "n=5000, ranks=4, grid=(2, 2)": "n=100, ranks=1, grid=(1, 1)",

@@ -1,0 +1,62 @@
+"""The documentation as a site: every page has its place, every link leads somewhere, and MkDocs builds it."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = [*sorted(DOCS.rglob("*.md")), ROOT / "README.md", ROOT / "examples" / "README.md", ROOT / "CONTRIBUTING.md"]
+LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
+
+
+def prose(page: Path) -> str:
+    """A page without its code."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    return re.sub(r"`[^`\n]*`", "", text)
+
+
+@cache
+def anchors(page: Path) -> set[str]:
+    """What a link into a page may name: its headings, as MkDocs and GitHub spell them, and what it names itself."""
+    text = page.read_text(encoding="utf-8")
+    heads = [re.sub(r"[^\w\- ]", "", head.lower()).strip() for head in re.findall(r"^#+ (.+)$", text, re.MULTILINE)]
+    spelt = {re.sub(r"[-\s]+", "-", head) for head in heads} | {head.replace(" ", "-") for head in heads}
+    return spelt | set(re.findall(r'<a id="([^"]+)"', text))
+
+
+def test_every_page_has_its_place() -> None:
+    nav = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").split("\nnav:\n")[1]
+    named = re.findall(r": (\S+\.md)$", nav, re.MULTILINE)
+    assert sorted(named) == sorted(str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md"))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_leads_somewhere(page: Path) -> None:
+    for link in LINK.findall(prose(page)):
+        if re.match(r"https?:", link):
+            continue
+        file, _, anchor = link.partition("#")
+        target = (page.parent / file).resolve() if file else page
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target), link
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("material") is None, reason="MkDocs is not installed: pip install '.[docs]'"
+)
+def test_mkdocs_builds_the_site(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
+    done = subprocess.run(
+        command, cwd=ROOT, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Ten minutes on a laptop" in (tmp_path / "tutorial" / "index.html").read_text(encoding="utf-8")
