@@ -11,7 +11,7 @@ from mxpeak.report.html import html_report
 from mxpeak.report.rank_map import rank_map
 from mxpeak.report.repeats import repeats_figure
 from mxpeak.report.roofline import Roofs, roofline_figure, roofs_of
-from mxpeak.report.scaling import ranks_figure
+from mxpeak.report.scaling import ranks_figures
 from tests.support.pages import everything, mixed, phases, result, sparse
 
 
@@ -42,7 +42,7 @@ def test_runs_are_told_apart_by_their_names_and_share_what_is_the_same() -> None
 
 def test_only_settings_that_are_not_the_default_are_in_sight() -> None:
     page = page_of(result("hpl", 1e12))
-    shown, left = page.split("<summary>1 settings left at their defaults</summary>")
+    shown, left = page.split("<summary>1 setting left at its default</summary>")
     assert '<td>n</td><td class="value">100000</td><td>flag</td>' in shown
     assert "quick" not in shown
     assert '<td>quick</td><td class="value">no</td>' in left
@@ -69,7 +69,8 @@ def test_the_roofline_has_every_motif_in_both_precisions_under_the_measured_roof
 
 
 def test_no_roof_is_drawn_that_was_not_measured() -> None:
-    assert roofs_of([result("hpl", 1e12)]) == Roofs(None, {"DGEMM": 2e12})
+    dense, elsewhere = result("hpl", 1e12), result("hpl", 9e12, machine={"hostname": "another"})
+    assert roofs_of([dense, elsewhere, result("hpl", 9e12, 16)], dense) == Roofs(None, {"DGEMM": 2e12})
     assert roofline_figure({"": phases({"gs": 1.0})}, Roofs(None, {"DGEMM": 2e12})) == ""
     assert roofline_figure({"": {"gs": {"time_s": 1.0, "flops": 1e9}}}, Roofs(("memory", 9e9), {})) == ""
     assert "DGEMM" not in roofline_figure({"": phases({"gs": 1.0})}, Roofs(("memory", 9e9), {"DGEMM": 1e15}))
@@ -92,13 +93,14 @@ def test_the_spread_of_runs_is_drawn_and_told() -> None:
 
 def test_several_runs_show_how_the_rate_grows_with_the_ranks() -> None:
     runs = [result("hpl", 10e12, 8), result("hpl", 9e12, 8), result("hpl", 15e12, 16)]
-    figure = ranks_figure("hpl", runs)
+    figure = ranks_figures("hpl", runs)
     assert [text.split(": ")[1] for text in said(figure)] == [
         "10.0 TFLOP/s, 100.0 % of the fewest ranks' rate a rank".replace("'", "&#x27;"),
         "15.0 TFLOP/s, 75.0 % of the fewest ranks' rate a rank".replace("'", "&#x27;"),
     ]
-    assert ranks_figure("hpl", runs[:2]) == "", "all on as many ranks"
-    assert ranks_figure("hpl", [runs[0], result("hpl", 15e12, 16, status="invalid")]) == ""
+    assert ranks_figures("hpl", runs[:2]) == "", "all on as many ranks"
+    assert ranks_figures("hpl", [runs[0], result("hpl", 15e12, 16, machine={"cpu_model": "another"})]) == ""
+    assert ranks_figures("hpl", [runs[0], result("hpl", 15e12, 16, status="invalid")]) == ""
 
 
 @pytest.mark.parametrize(("order", "rows"), [("row", [["0", "1"], ["2", "3"]]), ("column", [["0", "2"], ["1", "3"]])])

@@ -16,6 +16,7 @@ pytestmark = pytest.mark.skipif(
 
 #: Everything that a page must not be.
 BAD = """<!DOCTYPE html><body><p style="width: 3000px">wide</p>
+<button hidden>copy</button><a download="x">x</a>
 <p style="width: 2em; overflow-wrap: anywhere">unbreakable</p><img src="missing.png" alt="">
 <svg aria-label="bare" viewBox="0 0 10000 100" width="300"><text class="label" x="1" y="50">x</text></svg>"""
 
@@ -30,7 +31,9 @@ def test_a_page_fits_and_every_axis_has_its_label(found: dict[str, list[str]], w
     assert found[f"page on a {where}"] == []
 
 
-@pytest.mark.parametrize("fault", ["wide", "broken", "1 of 2 axes", "too few ticks", "letters of", "asks for"])
+@pytest.mark.parametrize(
+    "fault", ["wide", "broken", "1 of 2 axes", "too few ticks", "letters of", "asks for", "no script", "no content"]
+)
 def test_a_fault_would_be_found(found: dict[str, list[str]], fault: str) -> None:
     for where in ("telephone", "screen", "paper"):
         assert any(fault in text for text in found[f"bad on a {where}"]), where

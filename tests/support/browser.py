@@ -74,6 +74,9 @@ function faults(page, paper) {
     for (const name of ["src", "href", "srcset", "data", "poster"])
       if (element.hasAttribute(name) && !/^(#|blob:|data:)/.test(element.getAttribute(name)))
         found.push(`asks for ${element.getAttribute(name)}`);
+  for (const button of page.querySelectorAll("button")) if (button.hidden) found.push("a button has no script");
+  for (const link of page.querySelectorAll("a[download]"))
+    if (!link.href.startsWith("blob:")) found.push("a file to save has no content");
   for (const sheet of page.styleSheets) for (const rule of sheet.cssRules)
     if (/url\(|@import/.test(rule.cssText)) found.push(`asks for ${rule.cssText}`);
   return [...new Set(found)];

@@ -17,8 +17,8 @@ from mxpeak.report.markup import Body, meter, part, read, share, status, table, 
 from mxpeak.report.overview import overview
 from mxpeak.report.rank_map import rank_map
 from mxpeak.report.repeats import repeats_figure
-from mxpeak.report.roofline import Roofs, roofline_figure, roofs_of
-from mxpeak.report.scaling import ranks_figure, study_figures
+from mxpeak.report.roofline import roofline_figure, roofs_of
+from mxpeak.report.scaling import ranks_figures, study_figures
 from mxpeak.report.settings import facts, settings
 from mxpeak.report.steps import rate_figure, steps_figure
 from mxpeak.report.style import page
@@ -66,12 +66,11 @@ class _Sections:
 
     def __init__(self, results: Sequence[Body], *, study: bool):
         self.results, self.study = results, study
-        self.roofs: Roofs = roofs_of(results)
         self.bars = max(LEAST_BARS, min(MOST_BARS, BARS // max(1, len(results))))
 
     def benchmark(self, name: str, group: Sequence[Body]) -> str:
         """The results of one benchmark: what several of them show together, then each."""
-        over_ranks = "" if self.study else ranks_figure(name, group)  # a study has drawn it, with what it expected
+        over_ranks = "" if self.study else ranks_figures(name, group)  # a study has drawn it, with what it expected
         together = _figures([over_ranks, _precisions(name, group)])
         if len(group) <= MOST_OPEN:
             return together + "".join(self.open(one) for one in group)
@@ -102,7 +101,7 @@ class _Sections:
             _figures([
                 steps_figure(benchmark, part(telemetry, "steps"), self.bars),
                 rate_figure(telemetry, _bound(result)),
-                roofline_figure(_computations(result), self.roofs),
+                roofline_figure(_computations(result), roofs_of(self.results, result)),
                 convergence_figure(history, of, [("", part(result, "validation"))]),
                 repeats_figure(result.get("samples_s") or []),
             ]),

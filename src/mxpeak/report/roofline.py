@@ -28,11 +28,13 @@ class Roofs:
     peaks: Mapping[str, float]
 
 
-def roofs_of(results: Iterable[Mapping[str, Any]]) -> Roofs:
-    """The limits that stand in some results: the highest of each name."""
+def roofs_of(results: Iterable[Mapping[str, Any]], run: Mapping[str, Any]) -> Roofs:
+    """The limits in those results that are of the same machine and as many ranks as `run`: the highest of each name."""
     found: dict[str, float] = {}
     bandwidths: dict[str, float] = {}
     for one in results:
+        if _place(one) != _place(run):
+            continue
         limit = (one.get("result") or {}).get("limit") or {}
         name = str(limit.get("name", "")).split(",")[0]
         for key, where in (("rate_bytes", bandwidths), ("rate_flops", found)):
@@ -40,6 +42,12 @@ def roofs_of(results: Iterable[Mapping[str, Any]]) -> Roofs:
                 where[name] = max(where.get(name, 0.0), float(limit[key]))
     fastest = max(bandwidths.items(), key=lambda item: item[1], default=None)
     return Roofs(fastest, found)
+
+
+def _place(result: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What a limit holds for: processors, host, ranks."""
+    machine, launch = result.get("machine") or {}, result.get("launch") or {}
+    return machine.get("cpu_model"), machine.get("device_name"), machine.get("hostname"), launch.get("ranks")
 
 
 def roofline_figure(computations: Mapping[str, Phases], roofs: Roofs) -> str:

@@ -110,7 +110,19 @@ def _from_zero(series: Sequence[Curve]) -> Axis:
     return Axis.from_zero(max((y for one in series for _, y in one.points), default=1.0))
 
 
-def ranks_figure(name: str, results: Sequence[Mapping[str, Any]]) -> str:
+def ranks_figures(name: str, results: Sequence[Mapping[str, Any]]) -> str:
+    """A figure for each processor and precision of which there are several counts of ranks."""
+    kinds: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
+    for one in results:
+        machine, problem = one.get("machine") or {}, one.get("problem") or {}
+        precision, where = problem.get("precision"), (str(machine.get(k)) for k in ("cpu_model", "device_name"))
+        word = precision if isinstance(precision, str) else ""
+        kinds.setdefault((*where, str(precision), word), []).append(one)
+    titles = (f"Rate of {name} over ranks{', ' * bool(kind[-1])}{kind[-1]}" for kind in kinds)
+    return "".join(_ranks_figure(title, alike) for title, alike in zip(titles, kinds.values()))
+
+
+def _ranks_figure(title: str, results: Sequence[Mapping[str, Any]]) -> str:
     """The fastest valid result on each count of ranks, before what the fewest would give times their number."""
     unit, best = "flop/s", dict[int, tuple[float, str]]()
     for one in results:
@@ -138,7 +150,7 @@ def ranks_figure(name: str, results: Sequence[Mapping[str, Any]]) -> str:
     )
     x = Axis.through([(log2(ranks), str(ranks)) for ranks in counts])
     both = [ideal, measured]
-    return curves(f"Rate of {name} over ranks", "ranks", shown, x, _from_zero(both), both)
+    return curves(title, "ranks", shown, x, _from_zero(both), both)
 
 
 def _of_ranks(ranks: int, rate: float, case: str, first: float, unit: str) -> str:

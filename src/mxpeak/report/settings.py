@@ -18,9 +18,9 @@ def settings(result: Body) -> str:
     rows = [(name, *_setting(value)) for name, value in part(result, "config").items()]
     changed = [row for row in rows if row[2] != "default"]
     left = [row[:2] for row in rows if row[2] == "default"]
-    return table(("setting", "value", "from"), changed, wide=1) + folded(
-        f"{len(left)} settings left at their defaults", table(("setting", "value"), left, wide=1)
-    )
+    title = "1 setting left at its default" if len(left) == 1 else f"{len(left)} settings left at their defaults"
+    rest = folded(title, table(("setting", "value"), left, wide=1))
+    return table(("setting", "value", "from"), changed, wide=1) + rest
 
 
 def _setting(value: Any) -> tuple[str, Any]:
