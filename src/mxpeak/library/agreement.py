@@ -14,6 +14,8 @@ T = TypeVar("T")
 
 def agreed(comm: Communicator, work: Callable[[], T], essence: Callable[[T], Any] | None = None) -> T:
     """What `work` gives, which does not communicate; `essence` is what must be the same on all ranks.  Collective."""
+    if comm.size == 1:
+        return work()
     made: T | None = None
     mistake: MxpeakError | None = None
     cause: Exception | None = None
@@ -35,8 +37,6 @@ def agreed(comm: Communicator, work: Callable[[], T], essence: Callable[[T], Any
 
 def check_alike(comm: Communicator, mine: str) -> None:
     """Raise on all ranks where one of them says something else than rank 0.  Collective."""
-    if comm.size == 1:
-        return
     first = comm.bcast_object(mine)
     mistake = UsageError(f"this rank calls with {mine}, but rank 0 with {first}: all ranks give the same")
     raise_first(comm, mistake if mine != first else None)

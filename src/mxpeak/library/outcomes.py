@@ -8,7 +8,7 @@ from typing import Any, NoReturn, Protocol, TypeVar
 
 import numpy as np
 
-from mxpeak.errors import SingularError
+from mxpeak.errors import Outcome, SingularError
 
 
 class SingularMatrixError(SingularError, np.linalg.LinAlgError):
@@ -42,9 +42,23 @@ def warned(x: Any, info: AnyInfo) -> tuple[Any, AnyInfo]:
 
 
 class Info:
-    """What the solvers' infos share: they are shown in notebooks, and are no truth value."""
+    """What the solvers' infos share: how they end, and that they are shown in notebooks, and are no truth value."""
 
     __slots__ = ()
+    outcome: Outcome
+    scaled: bool
+    message: str
+
+    @property
+    def converged(self) -> bool:
+        """Whether x is as accurate as was asked for."""
+        return self.outcome is Outcome.SOLVED
+
+    def _told(self, lines: list[str]) -> str:
+        """The lines of a solver, and what all of them may have to add."""
+        scaled = ["rows and columns were scaled by powers of two"] if self.scaled else []
+        failed = [] if self.converged else [str(self.outcome)]
+        return "\n".join([*lines, *(f"  {line}" for line in (*scaled, *failed, *self.message.splitlines()))])
 
     def __bool__(self) -> NoReturn:
         """SciPy's info is 0, so false, where all went well: what is meant here has to be said."""

@@ -28,8 +28,6 @@ from mxpeak.spans import Spans
 
 #: Matrices of a smaller norm lose digits when they are stored in fp32, whose least normal number is 2^-126.
 LEAST32 = 2.0**-60
-
-
 #: Of the signs with which factors are probed.
 PROBE_SEED = 1961
 
@@ -62,6 +60,7 @@ class PivotedFactors:
         self._solver = Factored(LU, kernels)
         self.growth = self._growth(A_max)
         self._condition: float | None = None
+        self._probed: float | None = None
 
     def _balance_if_needed(self) -> float:
         """||A||_inf; LU is scaled if it must be."""
@@ -123,10 +122,12 @@ class PivotedFactors:
         return self._condition
 
     def probed(self) -> float:
-        """||A||_inf·||M^-1 z||_inf, z random signs: seldom far below the condition, whatever b is.  One solve."""
-        z = self._kernels.xp.zeros(self.given.rows.local_size)
-        self._kernels.signs(z, self.given.rows, PROBE_SEED)
-        return self.A_inf * self.unknowns.max_abs(self.solve(z))
+        """||A||_inf·||M^-1 z||_inf, z random signs: seldom far below the condition, whatever b is.  One solve; kept."""
+        if self._probed is None:
+            z = self._kernels.xp.zeros(self.given.rows.local_size)
+            self._kernels.signs(z, self.given.rows, PROBE_SEED)
+            self._probed = self.A_inf * self.unknowns.max_abs(self.solve(z))
+        return self._probed
 
     def pivots_from(self, least: float) -> bool:
         """Whether the smallest entry on U's diagonal is at least this part of the largest."""

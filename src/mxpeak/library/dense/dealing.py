@@ -18,7 +18,7 @@ from mxpeak.library.dense.sources import check_real, owned
 from mxpeak.library.dense.types import Array
 from mxpeak.library.inputs import check_finite, read
 
-TAG = 7300 // 3 * 3
+TAG = 7300
 
 
 def rows_here(values: Any, name: str) -> Array:

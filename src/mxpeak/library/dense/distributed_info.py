@@ -46,11 +46,6 @@ class DistributedInfo(Info):
         """Whether x is as accurate as a stable solver in fp64 makes it."""
         return self.outcome is Outcome.SOLVED
 
-    @property
-    def converged(self) -> bool:
-        """The same, by the name that it has where one iterates."""
-        return self.solved
-
     def __str__(self) -> str:
         verdict = "solved" if self.solved else "NOT SOLVED"
         verdict += ", but numerically singular" if self.solved and self.ill_conditioned else ""
@@ -68,8 +63,4 @@ class DistributedInfo(Info):
         ]
         if self.condition is not None:
             lines.insert(2, f"  condition       {self.condition:.2e} (estimate)")
-        if self.scaled:
-            lines.append("  rows and columns were scaled by powers of two")
-        if not self.solved:
-            lines.append(f"  {self.outcome}")
-        return "\n".join([*lines, *(f"  {line}" for line in self.message.splitlines())])
+        return self._told(lines)

@@ -46,6 +46,8 @@ def check_room(comm: Communicator, n: int, nb: int, grid: tuple[int, int], *, he
 
 def check_sides(comm: Communicator, n: int, sides: int) -> None:
     """Stop where b and x, which every rank has whole, do not fit beside the factors.  Collective."""
+    if sides == 1:  # which the factors' own room has counted
+        return
     _, room = _room(comm, 0)
     need = 8 * VECTORS * n * (sides - 1)
     if need > room:

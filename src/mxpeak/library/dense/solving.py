@@ -86,11 +86,6 @@ class SolveInfo(Info):
         """Whether x is as accurate as a stable solver in the input's type makes it."""
         return self.outcome is Outcome.SOLVED
 
-    @property
-    def converged(self) -> bool:
-        """The same, by the name that it has where one iterates."""
-        return self.solved
-
     def __str__(self) -> str:
         verdict = "solved" if self.solved else "NOT SOLVED"
         verdict += ", but numerically singular" if self.solved and self.ill_conditioned else ""
@@ -106,11 +101,7 @@ class SolveInfo(Info):
             f"  growth          {self.growth:.2e}",
             f"  time            {times}",
         ]
-        if self.scaled:
-            lines.append("  rows and columns were scaled by powers of two")
-        if not self.solved:
-            lines.append(f"  {self.outcome}")
-        return "\n".join([*lines, *(f"  {line}" for line in self.message.splitlines())])
+        return self._told(lines)
 
 
 def solve(

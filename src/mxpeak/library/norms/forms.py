@@ -15,11 +15,11 @@ from mxpeak.errors import UsageError
 from mxpeak.layout.grid import ProcessGrid
 from mxpeak.layout.index_map import consecutive
 from mxpeak.layout.structure import Band
+from mxpeak.library.agreement import agreed
 from mxpeak.library.communicators import communicator
 from mxpeak.library.grids import grid_of
 from mxpeak.library.inputs import Input
 from mxpeak.library.norms.operands import dense, integers, sizes
-from mxpeak.library.norms.ranks import on_all
 
 
 def from_tiles(
@@ -49,7 +49,7 @@ def from_tiles(
         across = _lengths(arrays, stored, 1) if widths is None else sizes(widths, "widths")
         return tile_matrix({at: A.array for at, A in arrays.items()}, down, across, ranks)
 
-    made: TileMatrix = on_all(build, ranks, lambda M: M.shape)
+    made = agreed(ranks, build, lambda M: f"tiles of shape {M.shape}")
     _check_owners(made, *types)
     return made
 
@@ -71,7 +71,7 @@ def from_scalapack(
             raise UsageError(f"grid {P}x{Q} takes {P}*{Q} = {P * Q} ranks, but the communicator has {ranks.size}")
         return ProcessGrid(P, Q, order)
 
-    process = grid_of(on_all(shape, ranks, repr), ranks)
+    process = grid_of(agreed(ranks, shape, repr), ranks)
 
     def build() -> CyclicMatrix:
         if not isinstance(desc, Sequence | np.ndarray):
@@ -80,8 +80,7 @@ def from_scalapack(
         array = _fortran(dense(local, "local"), lld, rows.local_size, cols.local_size)
         return CyclicMatrix(process, rows, cols, array)
 
-    made: CyclicMatrix = on_all(build, ranks, lambda M: [int(value) for value in (*desc[2:8],)])
-    return made
+    return agreed(ranks, build, lambda M: f"descriptor {[int(value) for value in desc[2:8]]}")
 
 
 def from_band(AB: Any, kl: int, ku: int, m: int | None = None) -> TileMatrix:

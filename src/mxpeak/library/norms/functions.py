@@ -19,9 +19,9 @@ from mxpeak.kernels.choose import host_norms
 from mxpeak.kernels.contract.norms import NormKernels, Tile
 from mxpeak.layout.structure import ENDLESS, WHOLE, Band, Structure
 from mxpeak.layout.structure import structure as structure_of
+from mxpeak.library.agreement import agreed
 from mxpeak.library.inputs import as_array, is_tensor
 from mxpeak.library.norms.operands import Matrix, dense, operand
-from mxpeak.library.norms.ranks import on_all
 from mxpeak.perf.host import one_core_each
 from mxpeak.solvers import norms as four_stages
 from mxpeak.solvers.exact_norms import reproducible_norms, vector_norms
@@ -165,7 +165,7 @@ class _Call:
         if not isinstance(A, TileMatrix | CyclicMatrix | DistMatrix):
             return self._checked_here()
         ranks = A.grid.all if isinstance(A, DistMatrix) else A.comm
-        found: _Checked = on_all(self._checked_here, ranks, self._text(what))
+        found = agreed(ranks, self._checked_here, self._text(what))
         _check_tiles(found.matrix, found.structure)
         return found
 

@@ -71,7 +71,7 @@ class Everybody:
 
     def alike(self, work: Callable[[], T]) -> T:
         """What `work` returns, itself without communication; an error of one rank is raised on all, with its number."""
-        return work() if self.alone else agreed(self.comm, work)
+        return agreed(self.comm, work)
 
     def add_up(self, v: Any) -> None:
         """A vector that all ranks have, replaced by the sum of theirs."""

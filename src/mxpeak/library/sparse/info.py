@@ -53,11 +53,6 @@ class GmresInfo(Info):
     times: dict[str, float] = field(repr=False)
     history: tuple[float, ...] = field(repr=False)
 
-    @property
-    def converged(self) -> bool:
-        """Whether the residual is as small as was asked for."""
-        return self.outcome is Outcome.SOLVED
-
     def __str__(self) -> str:
         verdict = "converged" if self.converged else "NOT CONVERGED"
         sides = "" if self.rhs == 1 else f", {self.rhs} right-hand sides"
@@ -75,11 +70,7 @@ class GmresInfo(Info):
             f"  storage         {self.storage}, {order}, {self.bytes / 2**20:.3g} MiB{where}",
             f"  time            set-up {self.setup_s:.3g} s; {times}",
         ]
-        if self.scaled:
-            lines.append("  rows and columns were scaled by powers of two")
-        if not self.converged:
-            lines.append(f"  {self.outcome}")
-        return "\n".join([*lines, *(f"  {line}" for line in self.message.splitlines())])
+        return self._told(lines)
 
 
 def _count(number: int, name: str) -> str:
