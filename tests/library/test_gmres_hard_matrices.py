@@ -20,6 +20,7 @@ from tests.support.roundoff import U
 from tests.support.sparse_systems import (
     PRECISIONS,
     SWEEPS,
+    jumps,
     line,
     needs_pyamg,
     poisson,
@@ -38,15 +39,6 @@ def convection(n: int, speed: float, *, central: bool = False) -> Any:
     )
     one = sparse.eye_array(n)
     return sparse.csr_array(sparse.kron(T, one) + sparse.kron(one, line(n)))
-
-
-def jumps(n: int, contrast: float, seed: int = 1) -> Any:
-    """-div(k grad u) on an n×n grid, k either 1 or `contrast` on each edge."""
-    k = np.where(np.random.default_rng(seed).random((2, n * n)) < 0.5, contrast, 1.0)
-    D = sparse.diags_array([-np.ones(n - 1), np.ones(n)], offsets=[-1, 0], shape=(n, n))
-    edges = (sparse.kron(D, sparse.eye_array(n)), sparse.kron(sparse.eye_array(n), D))
-    A = sum(E.T @ sparse.diags_array(k_e) @ E for E, k_e in zip(edges, k))
-    return sparse.csr_array(A + sparse.diags_array(np.full(n * n, 1e-3)))
 
 
 def graph(n: int, seed: int = 1) -> Any:

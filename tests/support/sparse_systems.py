@@ -56,6 +56,15 @@ def flow(m: int, speed: float = 20.0) -> Any:
     return sparse.csr_array(poisson(m, m) + speed / m * (sparse.kron(along, one) + 0.5 * sparse.kron(one, along)))
 
 
+def jumps(n: int, contrast: float, seed: int = 1) -> Any:
+    """-div(k grad u) on an n×n grid, k either 1 or `contrast` on each edge."""
+    k = np.where(np.random.default_rng(seed).random((2, n * n)) < 0.5, contrast, 1.0)
+    D = sparse.diags_array([-np.ones(n - 1), np.ones(n)], offsets=[-1, 0], shape=(n, n))
+    edges = (sparse.kron(D, sparse.eye_array(n)), sparse.kron(sparse.eye_array(n), D))
+    A = sum(E.T @ sparse.diags_array(k_e) @ E for E, k_e in zip(edges, k))
+    return sparse.csr_array(A + sparse.diags_array(np.full(n * n, 1e-3)))
+
+
 def irregular(n: int = 301) -> Any:
     """Rows of 1 to 40 entries, without any order or symmetry."""
     rng = np.random.default_rng(5)

@@ -71,20 +71,23 @@ def cuts(indptr: Array, ranks: int) -> list[int]:
     return [*starts, n]
 
 
-def distribute(comm: Communicator, whole: Any) -> Block:
-    """The rows of `whole`, compressed rows on rank 0 and None elsewhere, over the ranks.  Collective over comm."""
-    plan = None
+def distribute(comm: Communicator, whole: Any, starts: Sequence[int] | None = None) -> Block:
+    """The rows of `whole`, compressed rows on rank 0 and None elsewhere, over the ranks.  Collective over comm.
+
+    starts   every rank's first row, and n, on rank 0; None: about as many entries each
+    """
+    plan: tuple[list[int], list[int]] | None = None
     if comm.rank == 0:
-        starts = cuts(whole.indptr, comm.size)
-        plan = starts, [int(whole.indptr[row]) for row in starts]
-    starts, firsts = comm.bcast_object(plan)
+        cut = list(starts or cuts(whole.indptr, comm.size))
+        plan = cut, [int(whole.indptr[row]) for row in cut]
+    cut, firsts = comm.bcast_object(plan)
     if comm.rank == 0:
         for rank in range(1, comm.size):  # one at a time: all together would be a second copy of the columns
-            block = _part(whole, starts, firsts, rank)
+            block = _part(whole, cut, firsts, rank)
             Task(all_of([comm.isend(one, rank) for one in block.arrays])).wait()
-        return _part(whole, starts, firsts, 0)
-    n, nnz = starts[comm.rank + 1] - starts[comm.rank], firsts[comm.rank + 1] - firsts[comm.rank]
-    mine = Block(starts, comm.rank, np.empty(n + 1, np.int64), np.empty(nnz, np.int64), np.empty(nnz))
+        return _part(whole, cut, firsts, 0)
+    n, nnz = cut[comm.rank + 1] - cut[comm.rank], firsts[comm.rank + 1] - firsts[comm.rank]
+    mine = Block(cut, comm.rank, np.empty(n + 1, np.int64), np.empty(nnz, np.int64), np.empty(nnz))
     Task(all_of([comm.irecv(buffer, 0) for buffer in mine.arrays])).wait()
     return mine
 

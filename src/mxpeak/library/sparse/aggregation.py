@@ -24,6 +24,7 @@ from mxpeak.library.sparse.amg import COARSEST, Factor, Grid, fp64, unfit
 from mxpeak.library.sparse.everybody import Everybody
 from mxpeak.library.sparse.inputs import Csr, rows_of_entries
 from mxpeak.library.sparse.scaling import Scaling, largest_exponent
+from mxpeak.library.sparse.sharing import Coupling, SharedGrid, overlapping
 from mxpeak.runtime.nodes import by_root
 
 #: Neighbours may share an aggregate where |a_ij| is at least this times the root of a_ii a_jj.
@@ -46,7 +47,7 @@ class Aggregates:
     all: int
 
 
-def aggregated(A: Csr, A_s: Csr, scaling: Scaling, everybody: Everybody) -> tuple[list[Grid], str]:
+def aggregated(A: Csr, A_s: Csr, scaling: Scaling, everybody: Everybody) -> tuple[list[SharedGrid | Grid], str]:
     """The levels of A_s = D_r A D_c, this rank's part of the finest first; or none, and why.  Collective.
 
     All is done with B = 2^k A, near 1, which is symmetric where A is; P becomes D_c^-1 P, and R = 2^k P^T D_r^-1.
@@ -65,16 +66,16 @@ def aggregated(A: Csr, A_s: Csr, scaling: Scaling, everybody: Everybody) -> tupl
         part = sparse.coo_array(P.T @ (B @ everybody.rows_with_halo(P)))
     told = everybody.comm.gather_objects((part.coords, part.data, norms))
     coarse, problem = by_root(everybody.comm, lambda: _levels(told or [], found.all))
-    return ([_finest(A_s, P, k, scaling), *coarse] if not problem else []), problem
+    return ([_finest(A_s, P, k, scaling, everybody), *coarse] if not problem else []), problem
 
 
-def _finest(A: Csr, P: Csr, k: int, scaling: Scaling) -> Grid:
-    """The finest level in the scales of A."""
+def _finest(A: Csr, P: Csr, k: int, scaling: Scaling, everybody: Everybody) -> SharedGrid:
+    """The finest level in the scales of A.  Collective."""
     R = sparse.csr_array(P.T)
     own = scaling.columns[: A.shape[0]] if scaling.active else 0
     R.data = Factor(1.0, k - scaling.rows).entries(R.data, R.indices)
     P.data = Factor(1.0, -own).entries(P.data, rows_of_entries(P))
-    return Grid(A, P, R)
+    return SharedGrid(A, Coupling(P), Coupling(R), overlapping(A, everybody), everybody)
 
 
 def _aggregates(A: Csr, everybody: Everybody) -> Aggregates:

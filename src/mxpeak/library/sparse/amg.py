@@ -23,7 +23,6 @@ from mxpeak.distributed.sparse import SparseMatrix, vector_type, zeros
 from mxpeak.kernels.contract.sparse import Order, SparseKernels, Vector
 from mxpeak.kernels.host.blas import one_thread
 from mxpeak.library.inputs import Array
-from mxpeak.library.sparse.everybody import ALONE, Everybody
 from mxpeak.library.sparse.formats import narrowest
 from mxpeak.library.sparse.inputs import Csr, rows_of_entries
 from mxpeak.library.sparse.preconditioners import Multigrid, Workshop, one_group
@@ -212,20 +211,6 @@ class AmgLevel:
         self.A.relax(b, self.x)
 
 
-class SharedLevel(AmgLevel):
-    """The finest level of ranks that share it, above one that each of them has as a whole."""
-
-    def __init__(self, everybody: Everybody, *parts: Any):
-        super().__init__(*parts)
-        self._everybody = everybody
-
-    def restrict(self, b: Vector) -> None:
-        """r = R (b - A x), of which every rank has a part.  Collective."""
-        super().restrict(b)
-        with self._spans("restriction"):
-            self._everybody.add_up(self.r)
-
-
 class Coarsest:
     """The last level: solved by its (pseudo-)inverse, or smoothed once where it is too large for one."""
 
@@ -243,14 +228,18 @@ class Coarsest:
             self.A.own(self.x)[:] = self._inverse @ b
 
 
-def amg_multigrid(
-    workshop: Workshop, A: SparseMatrix, order: Order, grids: Sequence[Grid], everybody: Everybody = ALONE
-) -> Multigrid:
-    """A cycle on these levels, the finest of which is stored as A already, and may be shared by ranks."""
+def amg_multigrid(workshop: Workshop, A: SparseMatrix, order: Order, grids: Sequence[Grid]) -> Multigrid:
+    """A cycle on these levels, the finest of which is stored as A already."""
+    level, total = chain(workshop, A, order, grids)
+    return Multigrid(level, len(grids), total)
+
+
+def chain(workshop: Workshop, A: SparseMatrix, order: Order, grids: Sequence[Grid]) -> tuple[Any, int]:
+    """These levels, one above the other, the finest of which is stored as A already, and the bytes of all the rest."""
     kernels, vectors = workshop.kernels, A.A.vectors
     matrices, orders = [A], [order]
     for grid in grids[1:]:
-        B, coarse_order = _stored(workshop, grid, vectors)
+        B, coarse_order = stored(workshop, grid, vectors)
         matrices.append(B)
         orders.append(coarse_order)
     inverse = _inverse(kernels, grids[-1].A, orders[-1], vectors)
@@ -259,13 +248,12 @@ def amg_multigrid(
     for depth in reversed(range(len(grids) - 1)):
         P = Transfer(kernels, grids[depth].P, orders[depth], orders[depth + 1], vectors)
         R = Transfer(kernels, grids[depth].R, orders[depth + 1], orders[depth], vectors)
-        made = workshop, matrices[depth], P, R, level
-        level = AmgLevel(*made) if depth or everybody.alone else SharedLevel(everybody, *made)
+        level = AmgLevel(workshop, matrices[depth], P, R, level)
         total += P.bytes + R.bytes
-    return Multigrid(level, len(grids), total)
+    return level, total
 
 
-def _stored(workshop: Workshop, grid: Grid, vectors: str) -> tuple[SparseMatrix, Order]:
+def stored(workshop: Workshop, grid: Grid, vectors: str) -> tuple[SparseMatrix, Order]:
     """A coarse level's matrix: in a format that rounds it to less than fp32 does, its smooth part would be lost."""
     kernels, n = workshop.kernels, grid.A.shape[0]
     rows = kernels.rows_of(grid.A.indptr, grid.A.indices, grid.A.data, n, 0)

@@ -241,10 +241,10 @@ class Users:
 
 
 class Multigrid:
-    """One cycle of multigrid from zero."""
+    """One cycle of multigrid from zero; `order` is that of its sweeps where it is not the matrix's own."""
 
-    def __init__(self, top: AnyLevel, levels: int, bytes: int):
-        self._top, self.levels, self.bytes = top, levels, bytes
+    def __init__(self, top: AnyLevel, levels: int, bytes: int, order: Order | None = None):
+        self._top, self.levels, self.bytes, self.order = top, levels, bytes, order
 
     def __call__(self, r: Vector) -> Vector:
         """A cycle's correction."""

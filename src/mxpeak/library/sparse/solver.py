@@ -24,6 +24,7 @@ from mxpeak.library.sparse.factors import Factors, factored
 from mxpeak.library.sparse.formats import Formats, formats, out_of_range
 from mxpeak.library.sparse.inputs import Csr, with_diagonal
 from mxpeak.library.sparse.scaling import Scaling, balanced, equilibration
+from mxpeak.library.sparse.sharing import SharedGrid, shared_hierarchy
 from mxpeak.library.sparse.system import Plan, Problem, compile_for
 from mxpeak.precision import PRECISIONS
 from mxpeak.solvers.krylov import STALL, STALL_CYCLES, Solve, gmres_ir, stalled
@@ -60,7 +61,7 @@ class Parts:
     """What was made of the matrix before it was stored, under the name of a phase; `choice` says what came of it."""
 
     choice: Choice
-    grids: Sequence[Grid] = ()
+    grids: Sequence[SharedGrid | Grid] = ()
     factors: Factors | None = None
     name: str = ""
     time_s: float = 0.0
@@ -92,10 +93,18 @@ class Solver:
             A_s = with_diagonal(A_s)
         self._formats = formats(kernels, _rows(kernels, A_s), precision, everybody)
         self.notes += [self._formats.note] if self._formats.note else []
-        self.plan = Plan(choice, smoother, storage, restart, scaling.on(kernels.xp))
-        make = partial(_parts, A, A_s, self.plan.choice, scaling, self._formats.vectors, preconditioner == "auto")
+        self._smoother = smoother
+        self.plan = Plan(choice, self._sweeps(choice), storage, restart, scaling.on(kernels.xp))
+        automatic = preconditioner == "auto"
+        make = partial(_parts, kernels, A, A_s, choice, scaling, self._formats.vectors, automatic)
         self._complete(A_s, self._beside(make, A_s) if everybody.alone else self._before(make, A_s))
         self.setup_s = time.perf_counter() - begin
+
+    def _sweeps(self, choice: Choice) -> str:
+        """The sequence of rows in sweeps: the natural one suits those that end at the borders of ranks."""
+        if self._smoother != "auto":
+            return self._smoother
+        return "coloured" if self.everybody.alone or choice.name == "amg" else "natural"
 
     def _beside(self, make: Callable[[], Parts], A: Csr) -> Parts:
         """Store the matrix while others make factors and levels on one thread."""
@@ -116,7 +125,8 @@ class Solver:
         """Put the preconditioner before the matrix, stored once more if it has become another one."""
         if parts.name:
             self.spans.add(parts.name, parts.time_s)
-        self.plan = replace(self.plan, choice=parts.choice, grids=tuple(parts.grids), factors=parts.factors)
+        choice, grids = parts.choice, tuple(parts.grids)
+        self.plan = replace(self.plan, choice=choice, smoother=self._sweeps(choice), grids=grids, factors=parts.factors)
         if parts.choice.name != self.problem.preconditioner:
             del self.problem
             compile_for(self._kernels, self.plan, self._formats)
@@ -242,14 +252,16 @@ def _scaling(kernels: SparseKernels, A: Csr, precision: str, everybody: Everybod
     return equilibration(A, everybody)
 
 
-def _parts(A: Csr, A_s: Csr, choice: Choice, scaling: Scaling, vectors: str, automatic: bool) -> Parts:
+def _parts(
+    kernels: SparseKernels, A: Csr, A_s: Csr, choice: Choice, scaling: Scaling, vectors: str, automatic: bool
+) -> Parts:
     """Factors or levels of A and of A_s = D_r A D_c, if that is what was chosen."""
     begin = time.perf_counter()
     if choice.name == "lu":
         choice, factors = _factors(A_s, choice, vectors, automatic)
         return Parts(choice, (), factors, "factor", time.perf_counter() - begin)
     if choice.name == "amg":
-        choice, grids = _hierarchy(A, A_s, choice, scaling, automatic)
+        choice, grids = _hierarchy(kernels, A, A_s, choice, scaling, automatic)
         return Parts(choice, grids, None, "hierarchy", time.perf_counter() - begin)
     return Parts(choice)
 
@@ -264,17 +276,21 @@ def _factors(A: Csr, choice: Choice, vectors: str, automatic: bool) -> tuple[Cho
     return replace(choice, name="gs" if A.diagonal().all() else "none", reason=problem), None
 
 
-def _hierarchy(A: Csr, A_s: Csr, choice: Choice, scaling: Scaling, automatic: bool) -> tuple[Choice, list[Grid]]:
+def _hierarchy(
+    kernels: SparseKernels, A: Csr, A_s: Csr, choice: Choice, scaling: Scaling, automatic: bool
+) -> tuple[Choice, Sequence[SharedGrid | Grid]]:
     """PyAMG's levels; where they will not do, `auto` takes Gauss-Seidel."""
-    grids: list[Grid] = []
+    grids: Sequence[SharedGrid | Grid] = []
     if scaling.active and scaling.range > MOST_RANGE:
         problem = f"the scales of its rows or columns spread over 2^{scaling.range}, too far for algebraic multigrid"
     elif not scaling.everybody.alone:
-        grids, problem = aggregated(A, A_s, scaling, scaling.everybody)
+        grids, problem = shared_hierarchy(kernels, A, A_s, scaling)
+        if problem:
+            grids, problem = aggregated(A, A_s, scaling, scaling.everybody)
     else:
-        grids, problem = hierarchy(A, A_s, scaling)
-    if scaling.everybody.alone and automatic and grids and complexity(grids) > COMPLEXITY:
-        problem = f"PyAMG's levels have {complexity(grids):.1f} times the entries of A"
+        grids, problem = whole, problem = hierarchy(A, A_s, scaling)
+        if automatic and whole and complexity(whole) > COMPLEXITY:
+            problem = f"PyAMG's levels have {complexity(whole):.1f} times the entries of A"
     if not problem:
         return choice, grids
     if not automatic:

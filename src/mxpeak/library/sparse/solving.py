@@ -192,14 +192,13 @@ def _solved(
 ) -> tuple[Any, GmresInfo]:
     """x in the layout of b.  Collective."""
     n = int(everybody.sum(A.shape[0]))
-    smoother = ("coloured" if everybody.alone else "natural") if options.smoother == "auto" else options.smoother
     solver = Solver(
         kernels,
         A,
         options.precision,
         options.preconditioner,
         options.storage,
-        smoother,
+        options.smoother,
         min(options.restart, n),
         everybody,
     )

@@ -33,6 +33,8 @@ from mxpeak.library.sparse.preconditioners import (
     stencil_multigrid,
 )
 from mxpeak.library.sparse.scaling import Scaling
+from mxpeak.library.sparse.shared_levels import shared_multigrid
+from mxpeak.library.sparse.sharing import SharedGrid
 from mxpeak.precision import PRECISIONS
 from mxpeak.runtime.calls import compile_once
 from mxpeak.solvers.krylov import gmres_ir
@@ -57,7 +59,7 @@ class Plan:
     storage: str
     restart: int
     scaling: Scaling
-    grids: tuple[Grid, ...] = ()
+    grids: tuple[SharedGrid | Grid, ...] = ()
     factors: Factors | None = None
 
 
@@ -77,7 +79,7 @@ class Problem:
         self._workshop.check_memory(rows, None, value_bytes, basis, brief=brief)
         with spans("order"):
             self.order = one_group(rows.n)
-            if plan.choice.name in SWEEPING:
+            if plan.choice.name in SWEEPING and not self._shares_levels:
                 rows, self.order = self._workshop.ordered(rows)
             self._new_to_old = kernels.xp.asarray(self.order.new_to_old)
             self._old_to_new = kernels.xp.asarray(self.order.old_to_new)
@@ -113,7 +115,9 @@ class Problem:
     @property
     def colours(self) -> int | None:
         """Groups of rows that sweeps take in turn; 1 where none sweeps, None where they take single rows."""
-        return self.order.colours
+        made = self._preconditioner
+        swept = made.order if isinstance(made, Multigrid) and made.order is not None else self.order
+        return swept.colours
 
     @property
     def levels(self) -> int:
@@ -130,6 +134,11 @@ class Problem:
     def _basis_bytes(self, n: int, vectors: str) -> int:
         kept = self._plan.restart if self._keeps else 0
         return (self._plan.restart + 1 + kept) * n * PRECISIONS[vectors].bytes
+
+    @property
+    def _shares_levels(self) -> bool:
+        """Whether multigrid sweeps over rows of its own, beyond those of this rank."""
+        return self._plan.choice.name == "amg" and not self._everybody.alone
 
     @property
     def _keeps(self) -> bool:
@@ -164,7 +173,11 @@ class Problem:
         if choice.name == "sgs":
             return SymmetricSweep(kernels, A)
         if choice.name == "amg":
-            return amg_multigrid(self._workshop, A, self.order, self._plan.grids, self._everybody)
+            grids = self._plan.grids
+            whole = [grid for grid in grids if isinstance(grid, Grid)]
+            if self._shares_levels:
+                return shared_multigrid(self._workshop, A, grids)
+            return amg_multigrid(self._workshop, A, self.order, whole)
         if self._plan.factors is not None:
             return Solved(kernels, A, self._factors(self._plan.factors), self._spans)
         if choice.box is not None:

@@ -1,0 +1,241 @@
+"""Levels of multigrid whose rows lie with ranks: found on rank 0 from the rows of all, and dealt out.
+
+Ruge and Stüben's coarse points depend on all rows before them, so where the ranks cut the matrix would cost steps.  As
+long as one rank has room for all rows it therefore makes the hierarchy of one process.  Each level's rows, and those
+of P and R, go to their ranks; levels of few rows go to all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sparse
+
+from mxpeak.comm.base import Communicator
+from mxpeak.distributed.general import Block, Partner, distribute, numbered, partners
+from mxpeak.kernels.contract.sparse import SparseKernels
+from mxpeak.library.inputs import Array
+from mxpeak.library.sparse.amg import COMPLEXITY, Grid, complexity, hierarchy
+from mxpeak.library.sparse.everybody import Everybody
+from mxpeak.library.sparse.inputs import Csr, rows_of_entries
+from mxpeak.library.sparse.scaling import Scaling
+from mxpeak.perf.host import available_memory_bytes
+from mxpeak.records import size_text
+from mxpeak.runtime.memory import MARGIN
+from mxpeak.runtime.nodes import by_root, nodes_of
+
+#: Rows up to which one rank makes the levels of all: beyond EVEN only where many connections are weak, since there
+#: aggregates of all ranks take more steps, else less time.  What that takes of its memory for an entry of A.
+MOST_GATHERED, EVEN_GATHERED, BYTES_AN_ENTRY = 2_000_000, 200_000, 128
+#: A connection is weak below this share of the largest of its row; many are more than this share of all.
+WEAK, MANY_WEAK = 0.25, 0.05
+#: Levels of fewer rows are not worth their messages: every rank has them as a whole.
+LEAST_SHARED = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Coupling:
+    """A rank's rows of P or R in columns of its own: first its unknowns of the other level, then those of `partners`.
+
+    Without partners the other level is whole on every rank: P has all its columns, R all its rows.
+    """
+
+    T: Csr
+    partners: tuple[Partner, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Overlap:
+    """A rank's rows and those of its halo as one square matrix, in the sequence of the whole.
+
+    before   rows of the halo that precede the rank's own
+    colours  of all these rows, in which sweeps take them; None: to be found
+    """
+
+    A: Csr
+    before: int
+    colours: Array | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SharedGrid:
+    """One level of a hierarchy whose rows lie with ranks: this rank's part, in columns of its own."""
+
+    A: Csr
+    P: Coupling
+    R: Coupling
+    overlap: Overlap
+    everybody: Everybody
+
+
+@dataclass(frozen=True, slots=True)
+class _Whole:
+    """A level on rank 0, and the colour of each row."""
+
+    A: Csr
+    P: Csr
+    R: Csr
+    colours: Array
+
+
+def shared_hierarchy(kernels: SparseKernels, A: Csr, A_s: Csr, scaling: Scaling) -> tuple[list[SharedGrid | Grid], str]:
+    """One process's levels of A below A_s = D_r A D_c, over the ranks; or none and why there are none.  Collective."""
+    everybody = scaling.everybody
+    comm, starts = everybody.comm, everybody.starts
+    if problem := _unwanted(A, everybody) or _no_room(everybody, int(everybody.sum(A.nnz))):
+        return [], problem
+    rows = [comm.gather_objects(_named(M, everybody)) for M in ((A, A_s) if scaling.active else (A,))]
+    scales = comm.gather_objects((scaling.rows, scaling.columns[: A.shape[0]]) if scaling.active else None)
+    levels: list[_Whole] = []
+
+    def make() -> tuple[list[Sequence[int]], list[Grid], str]:
+        whole = [_stacked(parts or [], starts[-1]) for parts in rows]
+        grids, problem = hierarchy(whole[0], whole[-1], _joined(scales or []))
+        if problem or complexity(grids) > COMPLEXITY:
+            return [], [], problem or f"PyAMG's levels have {complexity(grids):.1f} times the entries of A"
+        if len(grids) == 1:  # small enough to be solved as it is
+            same = sparse.eye_array(starts[-1], format="csr")
+            grids = [Grid(grids[0].A, same, same), grids[0]]
+        few = _shared(grids)
+        levels.extend(_Whole(grid.A, grid.P, grid.R, _colours(kernels, grid.A)) for grid in grids[:few])
+        return [starts, *(_cut(grid.A, comm.size) for grid in grids[1:few])], grids[few:], ""
+
+    firsts, coarse, problem = by_root(comm, make)
+    found = [_dealt(comm, levels[depth] if levels else None, firsts[depth:][:2]) for depth in range(len(firsts))]
+    if found:
+        found[0] = replace(found[0], A=A_s)
+    return [*found, *coarse], problem
+
+
+def _shared(grids: Sequence[Grid]) -> int:
+    """How many levels are shared: the finest one, and those below that have rows enough; never the coarsest."""
+    below = enumerate(grids[1:], 1)
+    return next(depth for depth, grid in below if grid.A.shape[0] < LEAST_SHARED or grid.P is None)
+
+
+def _unwanted(A: Csr, everybody: Everybody) -> str:
+    """Why the levels of one process take longer than others would, if they do.  Collective."""
+    n = everybody.starts[-1]
+    most = MOST_GATHERED if weak_share(A, everybody) > MANY_WEAK else EVEN_GATHERED
+    return f"{n} rows are more than the {most} of which one rank makes the levels of all" if n > most else ""
+
+
+def weak_share(A: Csr, everybody: Everybody) -> float:
+    """The share of entries beside the diagonal that are small for their row.  Collective."""
+    i = rows_of_entries(A)
+    beside = A.indices != i
+    size, lines = np.abs(A.data[beside]), i[beside]
+    largest = np.zeros(A.shape[0])
+    np.maximum.at(largest, lines, size)
+    weak = float(np.count_nonzero(size < WEAK * largest[lines]))
+    return everybody.sum(weak) / max(everybody.sum(float(size.size)), 1.0)
+
+
+def _no_room(everybody: Everybody, nnz: int) -> str:
+    """Why rank 0 cannot make the levels of all ranks' rows, if it cannot.  Collective."""
+    need = BYTES_AN_ENTRY * nnz
+    room = int(MARGIN * (available_memory_bytes() or 2**63)) // nodes_of(everybody.comm, None).most
+    room = everybody.comm.bcast_object(room)
+    if need > room:
+        return f"levels of {nnz} entries take about {size_text(need)} on rank 0, which has {size_text(room)}"
+    return ""
+
+
+def _named(A: Csr, everybody: Everybody) -> Csr:
+    """This rank's rows in the columns of the whole.  Collective."""
+    mine = np.arange(everybody.first, everybody.first + A.shape[0])
+    shape = A.shape[0], everybody.starts[-1]
+    return sparse.csr_array((A.data, everybody.with_halo(mine)[A.indices], A.indptr), shape=shape)
+
+
+def _stacked(parts: Sequence[Csr], n: int) -> Csr:
+    """All rows, of 32-bit columns that ascend."""
+    indptr = np.concatenate([[0], np.cumsum(np.concatenate([np.diff(part.indptr) for part in parts]))])
+    columns = np.concatenate([part.indices for part in parts])
+    A = sparse.csr_array((np.concatenate([part.data for part in parts]), columns, indptr), shape=(n, n))
+    A.indices, A.indptr = A.indices.astype(np.int32), A.indptr.astype(np.int32)
+    A.sort_indices()
+    return A
+
+
+def _joined(scales: Sequence[Any]) -> Scaling:
+    """The scaling of all rows, as one process would have it."""
+    if scales[0] is None:
+        return Scaling()
+    rows, columns = (np.concatenate([part[axis] for part in scales]) for axis in (0, 1))
+    return Scaling(rows, columns)
+
+
+def _colours(kernels: SparseKernels, A: Csr) -> Array:
+    """Of every row, as one process would sweep over them."""
+    rows = kernels.rows_of(A.indptr, A.indices, A.data, A.shape[0], 0)
+    if not kernels.is_symmetric_pattern(rows):
+        rows = kernels.with_symmetric_pattern(rows)
+    order = kernels.order(rows, "greedy")
+    found = np.empty(A.shape[0], np.int32)
+    found[order.new_to_old] = np.repeat(np.arange(order.groups, dtype=np.int32), np.diff(order.starts))
+    return found
+
+
+def _cut(A: Csr, ranks: int) -> list[int]:
+    """The first row of every rank, and n: about as many entries each."""
+    shares = np.searchsorted(A.indptr, int(A.indptr[-1]) * np.arange(1, ranks) / ranks)
+    return [0, *(int(row) for row in shares), A.shape[0]]
+
+
+# --- from rank 0 to all -------------------------------------------------------------------------------------------
+
+
+def _dealt(comm: Communicator, whole: _Whole | None, firsts: Sequence[Sequence[int]]) -> SharedGrid:
+    """This rank's part of a level; `firsts` are the ranks' first rows of it, and of the next, if it is shared.
+
+    Collective.
+    """
+    starts, *coarse = firsts
+    A, with_whom = _local(comm, distribute(comm, whole and whole.A, starts), starts)
+    everybody = Everybody(comm, tuple(starts), with_whom)
+    painted = comm.bcast_object(whole and whole.colours)
+    mine = painted[starts[comm.rank] : starts[comm.rank + 1]]
+    rows_of_P = distribute(comm, whole and whole.P, starts)
+    if coarse:
+        P = Coupling(*_local(comm, rows_of_P, coarse[0]))
+        R = Coupling(*_local(comm, distribute(comm, whole and whole.R, coarse[0]), starts))
+    else:
+        P = Coupling(_csr(rows_of_P, comm.bcast_object(whole and whole.P.shape[1])))
+        columns = distribute(comm, whole and sparse.csr_array(whole.R.T), starts)
+        R = Coupling(sparse.csr_array(_csr(columns, P.T.shape[1]).T))
+    return SharedGrid(A, P, R, overlapping(A, everybody, everybody.with_halo(mine)), everybody)
+
+
+def _local(comm: Communicator, rows: Block, starts: Sequence[int]) -> tuple[Csr, tuple[Partner, ...]]:
+    """Rows of a matrix whose columns are cut at `starts`, in this rank's columns, and whom it shares them with."""
+    n = starts[comm.rank + 1] - starts[comm.rank]
+    columns, halo = numbered(Block(list(starts), comm.rank, rows.indptr, rows.columns, rows.data))
+    A = sparse.csr_array((rows.data, columns.astype(np.int32), rows.indptr), shape=(rows.n, n + halo.size))
+    A.sort_indices()
+    return A, tuple(partners(comm, starts, halo))
+
+
+def _csr(rows: Block, columns: int) -> Csr:
+    return sparse.csr_array((rows.data, rows.columns.astype(np.int32), rows.indptr), shape=(rows.n, columns))
+
+
+def overlapping(A: Csr, everybody: Everybody, colours: Array | None = None) -> Overlap:
+    """The rows of A and of its halo, without columns beyond; `colours` has one for each column of A.  Collective."""
+    n, first = A.shape[0], everybody.first
+    columns = everybody.with_halo(np.arange(first, first + n))
+    rows = everybody.rows_with_halo(_named(A, everybody))
+    sequence = np.argsort(columns, kind="stable")
+    ascending = columns[sequence]
+    at = np.minimum(np.searchsorted(ascending, rows.indices), max(columns.size - 1, 0))
+    kept = ascending[at] == rows.indices if columns.size else np.zeros(0, bool)
+    lengths = np.add.reduceat(np.append(kept, 0), rows.indptr[:-1]) * (np.diff(rows.indptr) > 0)
+    indptr = np.concatenate([[0], np.cumsum(lengths)])
+    square = sparse.csr_array((rows.data[kept], at[kept], indptr), shape=(columns.size, columns.size))
+    square = square[sequence]
+    square.sort_indices()
+    before = int(np.count_nonzero(columns[n:] < first))
+    return Overlap(square, before, None if colours is None else colours[sequence])
