@@ -81,6 +81,57 @@ def test_all_ranks_get_the_solution(shape: tuple[int, int], n: int, nb: int | No
     assert f"{shape[0]}x{shape[1]} ranks" in str(info)
 
 
+@pytest.mark.parametrize("precision", ["fp32", "fp64"])
+@pytest.mark.parametrize(("shape", "n", "nb"), CASES)
+def test_the_same_factors_solve_with_the_transpose(
+    shape: tuple[int, int], n: int, nb: int | None, precision: str
+) -> None:
+    A, b = random(n), random(n, 2)
+    A = A * np.exp2(np.arange(n) % 15)[:, None]  # so that rows are scaled, and ||A||_1 is not ||A||_inf
+
+    def body(comm: Any) -> tuple[Array, Any]:
+        M = mx.DistributedMatrix.from_function(entries(A), n, nb=nb, comm=comm, grid=shape)
+        F = mx.lu_factor(M, precision=precision)
+        return F.solve(b, transposed=True), F.solve(b)
+
+    answers = run_ranks(shape[0] * shape[1], body)
+    for (x, info), (y, other) in answers:
+        assert info.solved
+        assert other.solved
+        assert info.scaled == other.scaled == (n > 11)
+        assert eta(A.T, x, b) <= 1 + max(4 / n, 1)
+        assert eta(A, y, b) <= 1 + max(4 / n, 1)
+        assert np.array_equal(x, answers[0][0][0])
+
+
+#: The rows that each rank of two calls with, by how the matrix was made.
+SHARES: dict[str, tuple[Callable[[Any, Array], Any], list[int]]] = {
+    "rows": (lambda comm, A: mx.DistributedMatrix.from_rows(A[:9] if comm.rank == 0 else A[9:], comm=comm), [0, 9, 31]),
+    "function": (lambda comm, A: mx.DistributedMatrix.from_function(entries(A), 31, comm=comm), [0, 15, 31]),
+    "root": (lambda comm, A: mx.DistributedMatrix.from_root(None if comm.rank else A, comm=comm), [0, 31, 31]),
+}
+
+
+@pytest.mark.parametrize("made", SHARES)
+@pytest.mark.parametrize("sides", [(), (3,)])
+def test_each_rank_gives_its_rows_of_b_and_gets_those_of_x(made: str, sides: tuple[int, ...]) -> None:
+    make, starts = SHARES[made]
+    A, b = random(31), np.random.default_rng(2).standard_normal((31, *sides))
+
+    def body(comm: Any) -> Any:
+        M, mine = make(comm, A), slice(*starts[comm.rank :][:2])
+        assert M.own_rows == range(mine.start, mine.stop)
+        x, info = mx.solve(M, b[mine], local=True)
+        assert info.solved
+        assert x.shape == b[mine].shape
+        return x, mx.solve(M, b)[0]
+
+    answers = run_ranks(2, body)
+    x = np.concatenate([part for part, _ in answers])
+    assert np.array_equal(x, answers[0][1])
+    assert eta(A, x, b) <= 2
+
+
 def test_factors_in_fp32_that_do_not_do_are_made_again_in_fp64() -> None:
     n = 60
     rng = np.random.default_rng(1)
@@ -228,16 +279,18 @@ def test_a_zero_pivot_is_one_error_on_all_ranks() -> None:
     assert "pivot" in texts[0]
 
 
+def test_rows_of_one_rank_alone_are_for_distributed_matrices() -> None:
+    with pytest.raises(UsageError, match="local=True is for rows of a DistributedMatrix"):
+        mx.solve(np.eye(3), np.ones(3), local=True)
+
+
 def test_what_does_not_fit_is_refused_with_the_ranks_that_would_do() -> None:
     A = mx.DistributedMatrix.from_function(lambda i, j: i + j, 90_000_000)
     with pytest.raises(ResourceError, match=r"8\*90000000\*90000000 bytes.*mpiexec -n \d+ python"):
         mx.lu_factor(A)
 
 
-@pytest.mark.parametrize(
-    ("asked", "told"),
-    [({"precision": "bf16"}, "fp32"), ({"device": "cuda"}, 'device="cpu"'), ({"transposed": True}, r"fn\(j, i\)")],
-)
+@pytest.mark.parametrize(("asked", "told"), [({"precision": "bf16"}, "fp32"), ({"device": "cuda"}, 'device="cpu"')])
 def test_what_is_for_arrays_only_is_refused(asked: dict[str, Any], told: str) -> None:
     A = mx.DistributedMatrix.from_function(lambda i, j: 1.0 * (i == j), 3)
     with pytest.raises(UsageError, match=told):
@@ -375,6 +428,22 @@ MISTAKES: dict[str, tuple[Callable[[Any], Any], str]] = {
             mx.DistributedMatrix.from_function(lambda i, j: 1.0 * (i == j), 8, comm=comm), np.full(8, comm.rank // 3)
         ),
         "UsageError: rank 3: this rank calls with b of shape (8,), checksum",
+    ),
+    "all of b where its rows belong": (
+        lambda comm: mx.solve(
+            mx.DistributedMatrix.from_function(lambda i, j: 1.0 * (i == j), 8, comm=comm),
+            np.ones(8 if comm.rank == 2 else 2),
+            local=True,
+        ),
+        "UsageError: rank 2: this rank has rows 4 to 6 of A, but b has shape (8,): with local=True give",
+    ),
+    "the transpose on one rank": (
+        lambda comm: mx.solve(
+            mx.DistributedMatrix.from_function(lambda i, j: 1.0 * (i == j), 8, comm=comm),
+            np.ones(8),
+            transposed=comm.rank == 1,
+        ),
+        "UsageError: rank 1: this rank calls with transposed=True, local=False, but rank 0 with transposed=False",
     ),
     "a precision of its own": (
         lambda comm: mx.solve(

@@ -27,7 +27,8 @@ def check_page() -> None:
         if "love" in script:
             assert names["info"].grid == (1, 2)
             assert abs(names["x"][250] - 1.9190320) < 10 * names["h"] ** 2
-    assert len(scripts) == 2
+    assert len(scripts) == 3
+    assert len(names["x_rows"]) == 250
     assert names["info"].solved
     assert 1.0 < names["condition"] < 100.0
 

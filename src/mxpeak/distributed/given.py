@@ -34,12 +34,11 @@ class GivenMatrix:
         for local in self._parts():
             A.local[local] = self._strips(self.rows, self.cols, local)
 
-    def multiply(self, x: Vector) -> Vector:
-        """A x over the rows, for x over the columns; in fp64, one reduction.  Collective over the grid."""
-        return self.multiply_all([x])[0]
-
     def multiply_all(self, xs: Sequence[Vector]) -> list[Vector]:
-        """The same of several vectors, for which every entry is made once."""
+        """A x over the rows, of several x over the columns, for which every entry is made once; in fp64.
+
+        Collective over the grid.
+        """
         ys = [self._kernels.xp.zeros(self.rows.local_size) for _ in xs]
         for local in self._parts():
             strip = self._strips(self.rows, self.cols, local)
@@ -47,6 +46,17 @@ class GivenMatrix:
                 self._kernels.add_matvec(y[local], strip, x)
         for y in ys:
             self.grid.row.allreduce(y, "sum")
+        return ys
+
+    def multiply_all_transposed(self, xs: Sequence[Vector]) -> list[Vector]:
+        """A^T x over the columns, of several x over the rows, for which every entry is made once."""
+        ys = [self._kernels.xp.zeros(self.cols.local_size) for _ in xs]
+        for local in self._parts():
+            strip = self._strips(self.rows, self.cols, local)
+            for x, y in zip(xs, ys):
+                self._kernels.add_matvec(y, strip, x[local], transposed=True)
+        for y in ys:
+            self.grid.column.allreduce(y, "sum")
         return ys
 
     def _parts(self) -> Iterator[slice]:

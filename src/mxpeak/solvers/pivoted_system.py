@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf, isfinite
+from typing import Protocol
 
 from mxpeak.distributed.given import GivenMatrix
 from mxpeak.distributed.matrix import DistMatrix
@@ -35,7 +36,7 @@ PROBE_SEED = 1961
 class PivotedFactors:
     """The factors of a given matrix.  Constructing it is collective over the grid, and so are all methods.
 
-    A_inf       ||A||_inf
+    A_inf       ||A||_inf; A_one: ||A||_1
     singular    1 + the first column without a non-zero pivot; 0: all have one
     scaled      whether R and C are there
     growth      max |u_ij| / max |a_ij|, as scaled
@@ -65,13 +66,16 @@ class PivotedFactors:
     def _balance_if_needed(self) -> float:
         """||A||_inf; LU is scaled if it must be."""
         by_row, by_column = self._sums()
-        A_inf = largest(self._kernels, self.given.grid.all, [max_abs(self._kernels, by_row)])[0]
+        A_inf, self.A_one = self._largest(by_row, by_column)
         self._balance: Balance | None = None
+        self._A_s_one = self.A_one
         if not self._well_balanced(by_row, by_column):
             self._balance = balance(self.LU, self._kernels)
-            _, by_column = self._sums()
-        (self._A_one,) = largest(self._kernels, self.given.grid.all, [max_abs(self._kernels, by_column)])
+            _, self._A_s_one = self._largest(*self._sums())
         return A_inf
+
+    def _largest(self, *sums: Vector) -> list[float]:
+        return largest(self._kernels, self.given.grid.all, [max_abs(self._kernels, one) for one in sums])
 
     def _sums(self) -> tuple[Vector, Vector]:
         """Σ_j |a_ij| over the rows, Σ_i |a_ij| over the columns."""
@@ -118,7 +122,7 @@ class PivotedFactors:
             indices = self.given.rows.to_global(xp.arange(self.given.rows.local_size))
             solve, back = self._solve_scaled, self._solve_scaled_transposed
             found = inverse_one_norm(solve, back, indices, self.given.n, xp.float64, xp, X=X, Y=Y)
-            self._condition = self._A_one * found
+            self._condition = self._A_s_one * found
         return self._condition
 
     def probed(self) -> float:
@@ -145,6 +149,16 @@ class PivotedFactors:
             return self._solve_scaled(r)
         return self._balance.C * self._solve_scaled(self._balance.R * r)
 
+    def solve_transposed(self, c: Vector) -> Vector:
+        """M^-T c over the rows, for c over the columns."""
+        if self._balance is None:
+            return self._solve_scaled_transposed(c)
+        return self._balance.R * self._solve_scaled_transposed(self._balance.C * c)
+
+    def multiply_all(self, xs: Sequence[Vector]) -> list[Vector]:
+        """A x over the rows, of several x over the columns."""
+        return self.given.multiply_all(xs)
+
     def _solve_scaled(self, r: Vector) -> Vector:
         """U^-1 L^-1 P r."""
         return self._solver.solve(self._moved(r, self._to))
@@ -161,19 +175,47 @@ class PivotedFactors:
         self.given.grid.column.allreduce(whole, "sum")
         return self._kernels.xp.take(whole, sources)
 
-    def gathered(self, x: Vector) -> Vector:
-        """The whole of a vector over the columns."""
-        whole = self._kernels.xp.zeros(self.given.n)
-        for mine, everywhere in self.given.cols.blocks():
+    def gathered(self, x: Vector, *, over_rows: bool = False) -> Vector:
+        """The whole of a vector over the columns, or over the rows."""
+        A, whole = self.given, self._kernels.xp.zeros(self.given.n)
+        layout, along = (A.rows, A.grid.column) if over_rows else (A.cols, A.grid.row)
+        for mine, everywhere in layout.blocks():
             whole[everywhere] = x[mine]
-        self.given.grid.row.allreduce(whole, "sum")
+        along.allreduce(whole, "sum")
         return whole
 
 
-class PivotedSystem:
-    """`refine.System` for one right-hand side, over the rows."""
+class Operator(Protocol):
+    """A or A^T with its factors, between unknowns over one dimension of the grid and equations over the other.
 
-    def __init__(self, factors: PivotedFactors, b: Vector):
+    A_inf   its norm: ||A||_inf, or ||A^T||_inf
+    """
+
+    given: GivenMatrix
+    A_inf: float
+    unknowns: DistSpace
+    equations: DistSpace
+
+    def multiply_all(self, xs: Sequence[Vector]) -> list[Vector]:
+        """A x, of several x."""
+
+    def solve(self, r: Vector) -> Vector:
+        """M^-1 r."""
+
+
+class Transposed:
+    """A^T with the factors of A: unknowns over the rows, equations over the columns."""
+
+    def __init__(self, factors: PivotedFactors):
+        self.given, self.A_inf = factors.given, factors.A_one
+        self.unknowns, self.equations = factors.equations, factors.unknowns
+        self.multiply_all, self.solve = factors.given.multiply_all_transposed, factors.solve_transposed
+
+
+class PivotedSystem:
+    """`refine.System` for one right-hand side, over the equations."""
+
+    def __init__(self, factors: Operator, b: Vector):
         self._factors, self.b = factors, b
         self.n, self.A_inf = factors.given.n, factors.A_inf
         self.unknowns, self.equations = factors.unknowns, factors.equations
@@ -181,16 +223,16 @@ class PivotedSystem:
         self.r = b  # the last residual
 
     def multiply(self, v: Vector) -> Vector:
-        """A v over the rows."""
-        return self._factors.given.multiply(v)
+        """A v over the equations."""
+        return self._factors.multiply_all([v])[0]
 
     def residual(self, x: Vector) -> Vector:
-        """b - A x over the rows."""
+        """b - A x over the equations."""
         self.r = self.b - self.multiply(x)
         return self.r
 
     def precondition(self, r: Vector) -> Vector:
-        """M^-1 r over the columns."""
+        """M^-1 r over the unknowns."""
         return self._factors.solve(r)
 
 
@@ -200,7 +242,7 @@ GAIN = 4.0
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """x of one right-hand side, over the columns, with its last residual r, and how it went."""
+    """x of one right-hand side, over the unknowns, with its last residual r, and how it went."""
 
     x: Vector
     r: Vector
@@ -217,10 +259,8 @@ class _UnderWay:
     history: list[float]
 
 
-def solve_all(
-    factors: PivotedFactors, sides: Sequence[Vector], target: float, restart: int, most: int
-) -> list[Solution]:
-    """Solve for several right-hand sides over the rows to a backward error of `target`.
+def solve_all(factors: Operator, sides: Sequence[Vector], target: float, restart: int, most: int) -> list[Solution]:
+    """Solve for several right-hand sides over the equations to a backward error of `target`.
 
     x = M^-1 b, then x = x + M^-1 (b - A x) for all of them together, so that A is passed once a step, as long as a step
     gains a factor of GAIN.  GMRES is for what it leaves.  Collective over the grid.
@@ -229,7 +269,7 @@ def solve_all(
     left = [_UnderWay(k, PivotedSystem(factors, b), factors.solve(b), []) for k, b in enumerate(sides)]
     while left:
         again = []
-        for one, Ax in zip(left, factors.given.multiply_all([one.x for one in left])):
+        for one, Ax in zip(left, factors.multiply_all([one.x for one in left])):
             r = one.system.b - Ax
             eta = backward_error(one.system, one.system.equations.max_abs(r), one.x)
             before = one.history[-1] if one.history else inf

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from numbers import Integral
 from pathlib import Path
 from typing import Any
@@ -42,8 +42,9 @@ class DistributedMatrix:
     (50, 50)
     """
 
-    def __init__(self, n: int, nb: int, grid: Grid, source: Source):
+    def __init__(self, n: int, nb: int, grid: Grid, source: Source, starts: Sequence[int] = ()):
         self.n, self.nb, self.grid, self.source = n, nb, grid, source
+        self._starts = starts or [n * rank // grid.all.size for rank in range(grid.all.size + 1)]
 
     @classmethod
     def from_function(
@@ -116,7 +117,7 @@ class DistributedMatrix:
         starts = starts_of(comm, rows)
         n, nb, process = placed(comm, starts[-1], nb, grid)
         check_room(comm, n, nb, (process.P, process.Q), held=True)
-        return cls(n, nb, process, Held(dealt(process, n, nb, rows, starts)))
+        return cls(n, nb, process, Held(dealt(process, n, nb, rows, starts)), starts)
 
     def blocks(self) -> CyclicMatrix:
         """A's entries in memory, 8·n²/(P·Q) bytes a rank, for `mxpeak.norm`, `norms` and the like.  Collective."""
@@ -125,6 +126,11 @@ class DistributedMatrix:
         part = self.source(rows, cols, slice(0, rows.local_size))
         raise_first(self.comm, self.source.mistake())
         return CyclicMatrix(grid, rows, cols, part)
+
+    @property
+    def own_rows(self) -> range:
+        """The rows that this rank has given to from_rows or from_root, else an even share, in order of ranks."""
+        return range(*self._starts[self.comm.rank : self.comm.rank + 2])
 
     @property
     def comm(self) -> Communicator:

@@ -6,7 +6,6 @@ again in fp64, and `info` says so.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -23,22 +22,21 @@ from mxpeak.distributed.matrix import dist_matrix
 from mxpeak.errors import MxpeakError, Outcome, UsageError
 from mxpeak.kernels.contract import Kernels
 from mxpeak.kernels.host import blas
-from mxpeak.library.agreement import agreed
+from mxpeak.library.agreement import agreed, check_alike
 from mxpeak.library.dense.distributed import DistributedMatrix
 from mxpeak.library.dense.distributed_info import DistributedInfo
 from mxpeak.library.dense.factoring import DOUBT
-from mxpeak.library.dense.inputs import columns, right_hand_side
 from mxpeak.library.dense.refinement import ORDERS_PER_SIDE, ORDERS_PER_STEP, PLAIN_LU, RESTART
 from mxpeak.library.dense.room import bytes_a_rank, check_room, check_sides
-from mxpeak.library.dense.sources import check_real, owned
+from mxpeak.library.dense.sides import right_hand_sides
+from mxpeak.library.dense.sources import owned
 from mxpeak.library.dense.types import Array
-from mxpeak.library.inputs import check_finite
 from mxpeak.library.outcomes import SingularMatrixError, warned
 from mxpeak.runtime.nodes import raise_first
 from mxpeak.runtime.placement import bind_to_cores, load_kernels
 from mxpeak.solvers.krylov import Solve
 from mxpeak.solvers.pivoted_lu import PivotedLuOptions
-from mxpeak.solvers.pivoted_system import PivotedFactors, solve_all
+from mxpeak.solvers.pivoted_system import Operator, PivotedFactors, Transposed, solve_all
 from mxpeak.solvers.refine import MOST_STEPS, U
 from mxpeak.spans import Spans
 
@@ -84,10 +82,10 @@ def _factors_in(precision: str, A: DistributedMatrix, spans: Spans) -> PivotedFa
             f"A is singular: pivot {factors.singular} of {A.n} is exactly zero; "
             "look for rows or columns that depend on each other"
         )
-    if not isfinite(factors.A_inf) and precision == "fp64":
+    if not isfinite(factors.A_inf + factors.A_one) and precision == "fp64":
         raise UsageError(
-            "sums of rows of A exceed the largest number of fp64, 1.8e308, so no error can be told; divide A and b by "
-            "a power of two, such as 2.0**64"
+            "sums of rows or columns of A exceed the largest number of fp64, 1.8e308, so no error can be told; divide "
+            "A and b by a power of two, such as 2.0**64"
         )
     return factors
 
@@ -122,22 +120,27 @@ class DistributedFactors:
         with computing(self.A.comm):
             return self._factors.condition()
 
-    def solve(self, b: Any) -> tuple[Array, DistributedInfo]:
-        """Solve A x = b, b (n,) or (n, k), the same on all ranks, or a function of row indices; x the same on all."""
-        return warned(*self.solve_quietly(b))
+    def solve(self, b: Any, *, transposed: bool = False, local: bool = False) -> tuple[Array, DistributedInfo]:
+        """Solve A x = b, or A^T x = b if `transposed`: b (n,) or (n, k), the same on all ranks, or a function of rows.
 
-    def solve_quietly(self, b: Any) -> tuple[Array, DistributedInfo]:
+        x is the same on all ranks too; with `local` b and x are this rank's rows alone, A.own_rows.
+        """
+        return warned(*self.solve_quietly(b, transposed=transposed, local=local))
+
+    def solve_quietly(self, b: Any, *, transposed: bool = False, local: bool = False) -> tuple[Array, DistributedInfo]:
         """The same without a warning."""
         self._check_there()
         A, comm = self.A, self.A.comm
-        B = agreed(comm, lambda: _block(b, A.n), lambda made: f"b of shape {made.shape}, checksum {_checksum(made)}")
+        check_alike(comm, f"transposed={bool(transposed)}, local={bool(local)}")
+        B = right_hand_sides(A, b, local=local)
         check_sides(comm, A.n, B.size // A.n)
         spans, self._spans = self._spans, Spans()  # the factorization's time belongs to the first solve
-        X, done, doubtful = self._refined(np.reshape(B, (A.n, -1)), spans)
+        X, done, doubtful = self._refined(np.reshape(B, (A.n, -1)), transposed, spans)
         if self.precision != "fp64" and (note := self._too_coarse(done, doubtful)):
             self._factor_again(note, spans)
-            X, done, doubtful = self._refined(np.reshape(B, (A.n, -1)), spans)
-        return X.reshape(B.shape), self._info(done, doubtful, X.shape[1], spans)
+            X, done, doubtful = self._refined(np.reshape(B, (A.n, -1)), transposed, spans)
+        rows = slice(A.own_rows.start, A.own_rows.stop) if local else slice(None)
+        return X.reshape(B.shape)[rows], self._info(done, doubtful, X.shape[1], spans)
 
     def _too_coarse(self, done: Solve, doubtful: bool) -> str:
         """Why the factors in fp32 do not do; empty: they do."""
@@ -163,23 +166,25 @@ class DistributedFactors:
         if self._failed is not None:
             raise self._failed
 
-    def _refined(self, B: Array, spans: Spans) -> tuple[Array, Solve, bool]:
+    def _refined(self, B: Array, transposed: bool, spans: Spans) -> tuple[Array, Solve, bool]:
         """X, how the worst column went, and whether A may be singular to working precision."""
         with computing(self.A.comm), spans("refine"):
-            found = self._solved(B)
+            found = self._solved(B, transposed)
         raise_first(self.A.comm, self.A.source.mistake())
         return found
 
-    def _solved(self, B: Array) -> tuple[Array, Solve, bool]:
+    def _solved(self, B: Array, transposed: bool) -> tuple[Array, Solve, bool]:
         factors = self._factors
+        system: Operator = Transposed(factors) if transposed else factors
+        given = factors.given
         enough = max(4.0 / self.A.n, PLAIN_LU if self.precision == "fp64" else REFINED)
-        mine = owned(factors.given.rows)
-        found = solve_all(factors, [np.ascontiguousarray(b) for b in B[mine].T], enough, RESTART, self._most)
+        mine = owned(given.cols if transposed else given.rows)
+        found = solve_all(system, [np.ascontiguousarray(b) for b in B[mine].T], enough, RESTART, self._most)
         worst = max(found, key=lambda one: one.done.residual if isfinite(one.done.residual) else inf)
-        correction = factors.unknowns.max_abs(factors.solve(worst.r))
-        small = correction <= DOUBT * factors.unknowns.max_abs(worst.x)
+        correction = system.unknowns.max_abs(system.solve(worst.r))
+        small = correction <= DOUBT * system.unknowns.max_abs(worst.x)
         done = replace(worst.done, steps=max(one.done.steps for one in found))
-        X = np.stack([factors.gathered(one.x) for one in found], axis=1)
+        X = np.stack([factors.gathered(one.x, over_rows=transposed) for one in found], axis=1)
         # Where A is singular and b fits to it, neither residual nor correction shows that x may be anything.
         hidden = self.precision == "fp32" and not factors.probed() * U_32 <= PROBED
         return X, done, hidden or not (small and factors.pivots_from(DOUBT))
@@ -239,20 +244,6 @@ def _chosen(n: int, precision: str, device: str, b: Any) -> str:
     except (IndexError, ValueError):  # none, a function, a single one, or what will be refused
         sides = 1
     return "fp32" if n >= FP32_FROM and sides * ORDERS_PER_SIDE <= n else "fp64"
-
-
-def _block(b: Any, n: int) -> Array:
-    """b's numbers in fp64, finite; those of a function for all rows."""
-    one = right_hand_side(b(np.arange(n)) if callable(b) else b, n)
-    check_real(one.dtype, "b")
-    B = np.array(one.on(None, np.dtype(np.float64)))
-    check_finite(B, "b", np)
-    assert columns(one) >= 1
-    return B
-
-
-def _checksum(B: Array) -> str:
-    return f"{zlib.crc32(B.tobytes()):08x}"
 
 
 def _note_of_fallback(factors: PivotedFactors, done: Solve) -> str:

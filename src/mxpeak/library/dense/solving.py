@@ -105,7 +105,7 @@ class SolveInfo(Info):
 
 
 def solve(
-    A: Any, b: Any, *, transposed: bool = False, precision: str = "auto", device: str = "auto"
+    A: Any, b: Any, *, transposed: bool = False, precision: str = "auto", device: str = "auto", local: bool = False
 ) -> tuple[Any, SolveInfo | DistributedInfo]:
     """Solve A x = b, or A^T x = b if `transposed`, to the accuracy of the input's type; neither A nor b is changed.
 
@@ -122,7 +122,7 @@ def solve(
     docs/solving.md explains the rest.
 
     A may be a `DistributedMatrix`: then all its ranks call, b is the same on all or a function of row indices, and all
-    get x: docs/distributed.md.
+    get x; with `local=True` b and x are each rank's own rows: docs/distributed.md.
 
     >>> import mxpeak as mx
     >>> x, info = mx.solve([[2.0, 0.0], [0.0, 4.0]], [2.0, 4.0])
@@ -130,11 +130,12 @@ def solve(
     (array([1., 1.]), True)
     """
     if isinstance(A, DistributedMatrix):
-        if transposed:
-            raise UsageError(
-                "transposed=True takes arrays; make A^T of a distributed matrix: fn(j, i) instead of fn(i, j)"
-            )
-        return warned(*factored(A, precision, device, b).solve_quietly(b))
+        return warned(*factored(A, precision, device, b).solve_quietly(b, transposed=transposed, local=local))
+    if local:
+        raise UsageError(
+            "local=True is for rows of a DistributedMatrix, which ranks share; leave it out, or give each rank's rows: "
+            "mxpeak.DistributedMatrix.from_rows(A)"
+        )
     of_A = matrix(A)
     if transposed:
         of_A = replace(of_A, array=of_A.array.T)

@@ -1,0 +1,51 @@
+"""Right-hand sides of distributed systems: the same on all ranks, a function of row indices, or each rank's rows."""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any
+
+import numpy as np
+
+from mxpeak.errors import UsageError
+from mxpeak.library.agreement import agreed
+from mxpeak.library.dense.distributed import DistributedMatrix
+from mxpeak.library.dense.inputs import right_hand_side
+from mxpeak.library.dense.sources import check_real
+from mxpeak.library.dense.types import Array
+from mxpeak.library.inputs import Input, check_finite, read
+
+
+def right_hand_sides(A: DistributedMatrix, b: Any, *, local: bool) -> Array:
+    """The whole of b in fp64, finite, on all ranks; `local`: each has given its own rows.  Collective."""
+    if callable(b):
+        return agreed(A.comm, lambda: _numbers(right_hand_side(b(np.arange(A.n)), A.n)), _said)
+    if not local:
+        return agreed(A.comm, lambda: _numbers(right_hand_side(b, A.n)), _said)
+    mine = agreed(A.comm, lambda: _rows(A, b), lambda made: f"b of {made.shape[1:] or 'one column'}")
+    return np.concatenate(A.comm.bcast_object(A.comm.gather_objects(mine)))
+
+
+def _rows(A: DistributedMatrix, b: Any) -> Array:
+    """This rank's rows of b."""
+    rows = A.own_rows
+    one, m = read(b, "b"), rows.stop - rows.start
+    if len(one.shape) not in (1, 2) or one.shape[0] != m or (len(one.shape) == 2 and one.shape[1] == 0):
+        raise UsageError(
+            f"this rank has rows {rows.start} to {rows.stop} of A, but b has shape {one.shape}: with local=True give "
+            f"({m},), or ({m}, k) for k right-hand sides; without it all n = {A.n} rows on every rank"
+        )
+    return _numbers(one)
+
+
+def _numbers(b: Input) -> Array:
+    """In fp64, all finite, not the user's own."""
+    check_real(b.dtype, "b")
+    B = np.array(b.on(None, np.dtype(np.float64)))
+    check_finite(B, "b", np)
+    return B
+
+
+def _said(B: Array) -> str:
+    """What must be the same on all ranks."""
+    return f"b of shape {B.shape}, checksum {zlib.crc32(B.tobytes()):08x}"
