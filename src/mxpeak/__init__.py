@@ -31,13 +31,14 @@ __all__ = [
     "norm",
     "norms",
     "row_norms",
+    "rows_from_file",
     "run",
     "solve",
 ]
 #: The module of each public name, where that is not that of the norms.
 _HOMES = {
     **dict.fromkeys(("DistributedMatrix", "solve", "lu_factor"), "mxpeak.library.dense"),
-    "gmres": "mxpeak.library.sparse",
+    **dict.fromkeys(("gmres", "rows_from_file"), "mxpeak.library.sparse"),
     **dict.fromkeys(("IllConditionedWarning", "SingularMatrixError"), "mxpeak.library.outcomes"),
     **dict.fromkeys(("MxpeakError", "ResourceError", "UnknownTypeError", "UsageError"), "mxpeak.errors"),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ from mxpeak.comm.solo import Solo
 from mxpeak.comm.threads import run_ranks
 from mxpeak.errors import ResourceError, UsageError
 from mxpeak.layout.grid import ProcessGrid
+from mxpeak.library.dense.sources import owned
 from mxpeak.library.outcomes import IllConditionedWarning, SingularMatrixError
 from tests.support.norm_ranks import scalapack_array, scalapack_part
 from tests.support.roundoff import U
@@ -479,6 +481,53 @@ def test_a_function_that_fails_in_the_refinement_is_told_of_on_all_ranks() -> No
 
     texts = raised(2, body)
     assert texts == ["UsageError: rank 1: fn(i, j) raised KeyError: 'lost'"] * 2
+
+
+def stored(folder: Path, name: str, **arrays: Array) -> Path:
+    """A file of HDF5 or Zarr."""
+    library = pytest.importorskip("zarr" if name.endswith(".zarr") else "h5py")
+    path = folder / name
+    store = library.open_group(str(path), mode="w") if name.endswith(".zarr") else library.File(path, "w")
+    for key, array in arrays.items():
+        made = store.create_array if name.endswith(".zarr") else store.create_dataset
+        made(key, data=array, chunks=tuple(max(1, side // 3) for side in array.shape))
+    if not name.endswith(".zarr"):
+        store.close()
+    return path
+
+
+@pytest.mark.parametrize("name", ["A.h5", "A.hdf5", "A.zarr"])
+def test_datasets_are_read_block_by_block(name: str, tmp_path: Path) -> None:
+    A, b = random(41).astype(np.float32), random(41, 1)[:, 0]
+    path = stored(tmp_path, name, A=A, b=b)
+
+    def body(comm: Any) -> Array:
+        M = mx.DistributedMatrix.from_file(path, dataset="A", nb=6, comm=comm)
+        assert np.array_equal(M.blocks().local, A[np.ix_(owned(M.blocks().rows), owned(M.blocks().cols))])
+        return mx.solve(M, b)[0]
+
+    for x in run_ranks(4, body):
+        assert eta(A.astype(np.float64), x, b) <= 2
+
+
+@pytest.mark.parametrize("name", ["A.h5", "A.zarr"])
+def test_datasets_that_are_not_there_are_refused(name: str, tmp_path: Path) -> None:
+    path = stored(tmp_path, name, A=np.eye(3), B=np.eye(4))
+    for asked, told in (({}, "has 2 datasets, A, B"), ({"dataset": "C"}, "has no dataset 'C'; there are A, B")):
+        with pytest.raises(UsageError, match=told):
+            mx.DistributedMatrix.from_file(path, **asked)
+    with pytest.raises(UsageError, match="No such file"):
+        mx.DistributedMatrix.from_file(tmp_path / f"none{name}")
+
+
+def test_a_file_whose_library_is_missing_says_what_to_type(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "A.h5").write_bytes(b"")
+    monkeypatch.setitem(sys.modules, "h5py", None)
+    with pytest.raises(UsageError, match="type: pip install h5py"):
+        mx.DistributedMatrix.from_file(tmp_path / "A.h5")
+    np.save(tmp_path / "A.npy", np.eye(2))
+    with pytest.raises(UsageError, match="dataset='A' is for files of several arrays"):
+        mx.DistributedMatrix.from_file(tmp_path / "A.npy", dataset="A")
 
 
 def test_files_that_hold_no_system_are_refused(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NoReturn
 
 import numpy as np
 import scipy.sparse as sparse
@@ -27,6 +27,8 @@ from mxpeak.options import DIGITS, shown
 
 FIELDS = ("real", "double", "integer", "pattern")
 SYMMETRIES = ("general", "symmetric", "skew-symmetric")
+#: What is said where no line is wrong by itself.
+UNLIKE = "its entries cannot be told apart"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,45 +48,79 @@ def read_matrix(path: str | Path) -> Any:
     A UsageError for what cannot be solved with: no square sparse real matrix, NaN, Inf, empty rows, a zero diagonal.
     """
     path = Path(path)
-    header = _opened(path, lambda lines: _header(path, lines))
-    rows, columns, values = _entries(path, header)
+    header = read_header(path)
+    entries = parsed(str(path), header, skip=header.line)
+    if entries.problem or len(entries.rows) != header.entries:
+        raise_mistake(path, header, entries.problem)
+    rows, columns, _ = entries.arrays
     if header.n > 2 * len(rows):  # before anything of n numbers is made
         reached = np.unique([rows, columns] if header.symmetry != "general" else rows)
         gaps = np.flatnonzero(reached != np.arange(len(reached)))
         _refuse_empty_row(path, header, int(gaps[0]) if gaps.size else len(reached), header.n - len(reached))
-    if header.symmetry != "general":
-        sign = -1.0 if header.symmetry == "skew-symmetric" else 1.0
-        off = rows != columns
-        values = np.concatenate([values, sign * values[off]])
-        rows, columns = np.concatenate([rows, columns[off]]), np.concatenate([columns, rows[off]])
+    rows, columns, values = mirrored(header, entries).arrays
     A = sparse.coo_array((values, (rows, columns)), shape=(header.n, header.n)).tocsr()
     _check(path, header, A)
     return A
 
 
-def _entries(path: Path, header: Header) -> tuple[Any, Any, Any]:
-    """Rows and columns, counted from 0, and fp64 values, as the lines have them."""
+@dataclass(frozen=True, slots=True)
+class Entries:
+    """Entries of a file: rows and columns, counted from 0, fp64 values, and what is wrong with them, if anything."""
+
+    rows: Any
+    columns: Any
+    values: Any
+    problem: str = ""
+
+    @property
+    def arrays(self) -> tuple[Any, Any, Any]:
+        """Rows, columns and values."""
+        return self.rows, self.columns, self.values
+
+
+def parsed(lines: str | IO[bytes], header: Header, skip: int = 0) -> Entries:
+    """The entries in a file, by its name, or in some lines of it."""
     index = np.int32 if header.n < 2**31 else np.int64
     kinds: list[tuple[str, Any]] = [("row", index), ("column", index)]
     if header.field != "pattern":
         kinds.append(("value", np.int64 if header.field == "integer" else np.float64))
+    problem = ""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that nothing is there: the entries are counted below
-            found = np.loadtxt(
-                str(path), np.dtype(kinds), comments=None, skiprows=header.line, encoding="latin-1", ndmin=1
-            )
-        problem = "its entries cannot be told apart"
+            warnings.simplefilter("ignore")  # that nothing is there: the entries are counted afterwards
+            found = np.loadtxt(lines, np.dtype(kinds), comments=None, skiprows=skip, encoding="latin-1", ndmin=1)
     except (ValueError, OverflowError, OSError, EOFError, zlib.error) as error:
         found, problem = np.empty(0, np.dtype(kinds)), str(error)
     rows, columns = found["row"] - 1, found["column"] - 1
     inside = all(x.min(initial=0) >= 0 and int(x.max(initial=0)) < header.n for x in (rows, columns))
     skew = header.symmetry == "skew-symmetric"
-    if len(found) != header.entries or not inside or (skew and (rows == columns).any()):
-        _opened(path, lambda lines: _find_mistake(path, header, lines))
-        raise UsageError(f"{path}: it cannot be read as a Matrix Market file: {problem}")
+    if not problem and (not inside or (skew and (rows == columns).any())):
+        problem = UNLIKE
     values = found["value"].astype(np.float64) if header.field != "pattern" else np.ones(len(found))
-    return rows, columns, values
+    return Entries(rows, columns, values, problem)
+
+
+def mirrored(header: Header, entries: Entries) -> Entries:
+    """The entries, and those of the other triangle that a symmetric file leaves out."""
+    if header.symmetry == "general":
+        return entries
+    rows, columns, values = entries.arrays
+    sign = -1.0 if header.symmetry == "skew-symmetric" else 1.0
+    off = rows != columns
+    values = np.concatenate([values, sign * values[off]])
+    return Entries(np.concatenate([rows, columns[off]]), np.concatenate([columns, rows[off]]), values)
+
+
+def read_header(path: Path) -> Header:
+    """The first lines of a file, checked."""
+    found: Header = _opened(path, lambda lines: _header(path, lines))
+    return found
+
+
+def raise_mistake(path: Path, header: Header, problem: str) -> NoReturn:
+    """Raise what is wrong with the first bad line; `problem` where none is."""
+    _opened(path, lambda lines: _find_mistake(path, header, lines))
+    raise UsageError(f"{path}: it cannot be read as a Matrix Market file: {problem or UNLIKE}")
 
 
 def _opened(path: Path, use: Any) -> Any:

@@ -88,14 +88,21 @@ class DistributedMatrix:
 
     @classmethod
     def from_file(
-        cls, path: str | Path, *, nb: int | None = None, comm: Any = "world", grid: tuple[int, int] | None = None
+        cls,
+        path: str | Path,
+        *,
+        dataset: str | None = None,
+        nb: int | None = None,
+        comm: Any = "world",
+        grid: tuple[int, int] | None = None,
     ) -> DistributedMatrix:
-        """The matrix in a NumPy file (.npy) that all ranks see; it is mapped, and each rank reads its own blocks.
+        """The matrix in a file that all ranks see: each reads its own blocks.
 
-        They are read again for every residual: leave the file as it is.  Collective.
+        NumPy's .npy, mapped; HDF5's .h5 or .hdf5, by h5py; .zarr, by zarr.  `dataset` says which one of several.
+        Blocks are read again for every residual: leave the file as it is.  Collective.
         """
         ranks = communicator(comm)
-        source = agreed(ranks, lambda: InFile.opened(Path(path)))
+        source = agreed(ranks, lambda: InFile.opened(Path(path), dataset))
         return cls(*placed(ranks, source.n, nb, grid), source)
 
     @classmethod

@@ -15,6 +15,7 @@ import numpy as np
 from mxpeak.errors import MxpeakError, UsageError
 from mxpeak.layout.block_cyclic import BlockCyclic
 from mxpeak.layout.index_map import block_cyclic
+from mxpeak.library.dense.stores import opened
 from mxpeak.library.dense.types import Array
 
 
@@ -81,33 +82,31 @@ class Made(Source):
 
 
 class InFile(Source):
-    """a_ij of a NumPy file, which is mapped, not loaded: a rank reads what it needs when it needs it."""
+    """a_ij of a file, which is mapped, not loaded: a rank reads what it needs when it needs it."""
 
-    def __init__(self, path: Path, A: Array):
+    def __init__(self, path: Path, A: Any):
         super().__init__(str(path))
         self._A = A
 
     @classmethod
-    def opened(cls, path: Path) -> InFile:
-        """The square matrix of a .npy file."""
-        try:
-            A = np.lib.format.open_memmap(path, mode="r")
-        except (OSError, ValueError) as error:
-            why = getattr(error, "strerror", None) or error
-            raise UsageError(f"{path}: {why}; numpy.save(path, A) makes such files") from None
+    def opened(cls, path: Path, dataset: str | None) -> InFile:
+        """The square matrix of a file."""
+        A = opened(path, dataset)
         check_real(A.dtype, str(path))
-        if A.ndim != 2 or A.shape[0] != A.shape[1] or not A.size:
+        if len(A.shape) != 2 or A.shape[0] != A.shape[1] or not A.shape[0]:
             raise UsageError(f"{path} holds an array of shape {A.shape}; A is square and not empty")
         return cls(path, A)
 
     @property
     def n(self) -> int:
         """The order of the matrix."""
-        return len(self._A)
+        return int(self._A.shape[0])
 
     def _entries(self, i: Array, j: Array) -> Any:
         runs = np.split(i, np.flatnonzero(np.diff(i) != 1) + 1)
-        return np.concatenate([np.asarray(self._A[run[0] : run[-1] + 1][:, j], np.float64) for run in runs])
+        first, last = int(j[0]), int(j[-1]) + 1
+        strips = (self._A[int(run[0]) : int(run[-1]) + 1, first:last] for run in runs)
+        return np.concatenate([np.asarray(strip[:, j - first], np.float64) for strip in strips])
 
 
 class Held(Source):

@@ -9,7 +9,8 @@ where the range or the spread of A asks for it (Higham, Pranesh, Zounon 2019), a
     A_s y = b_s,   A_s = D_r A D_c,   b_s = 2^k D_r b,   x = 2^-k D_c y.
 """
 
+from mxpeak.library.sparse.files import rows_from_file
 from mxpeak.library.sparse.info import GmresInfo
 from mxpeak.library.sparse.solving import gmres
 
-__all__ = ["GmresInfo", "gmres"]
+__all__ = ["GmresInfo", "gmres", "rows_from_file"]

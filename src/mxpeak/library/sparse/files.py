@@ -1,0 +1,93 @@
+"""Rows of a Matrix Market file for each rank: everybody reads some of its bytes, and sends entries to their owners."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sparse
+
+from mxpeak.bench.matrix_market import Entries, Header, mirrored, parsed, raise_mistake, read_header
+from mxpeak.comm.base import Communicator, Task, all_of
+from mxpeak.errors import UsageError
+from mxpeak.library.agreement import agreed
+from mxpeak.library.communicators import communicator
+from mxpeak.library.inputs import Array
+from mxpeak.library.sparse.inputs import Csr
+from mxpeak.runtime.nodes import by_root
+
+#: Of messages between ranks, apart from those of a solve.
+TAG = 7400
+
+
+def rows_from_file(path: str | Path, comm: Any = "world") -> Csr:
+    """This rank's rows of the matrix in a Matrix Market file (.mtx), for `mxpeak.gmres(rows, b_rows, comm=comm)`.
+
+    Rank r of R has rows n·r//R to n·(r+1)//R, in all n columns; it reads and parses one R-th of the file, which all
+    ranks see.  Collective.
+
+    >>> import mxpeak as mx, pathlib, tempfile
+    >>> path = pathlib.Path(tempfile.mkdtemp(), "A.mtx")
+    >>> _ = path.write_text("%%MatrixMarket matrix coordinate real symmetric\\n2 2 3\\n1 1 2\\n2 1 1\\n2 2 4\\n")
+    >>> mx.rows_from_file(path, comm=None).toarray()
+    array([[2., 1.],
+           [1., 4.]])
+    """
+    ranks, file = communicator(comm), Path(path)
+    header = by_root(ranks, lambda: _header(file))
+    entries = agreed(ranks, lambda: parsed(io.BytesIO(_share(file, header, ranks)), header))
+    told = ranks.bcast_object(ranks.gather_objects((len(entries.rows), entries.problem)))
+    problem = next((problem for _, problem in told if problem), "")
+    if problem or sum(count for count, _ in told) != header.entries:
+        by_root(ranks, lambda: raise_mistake(file, header, problem))
+    starts = [header.n * rank // ranks.size for rank in range(ranks.size + 1)]
+    rows, columns, values = _at_their_owners(ranks, starts, mirrored(header, entries))
+    first, last = starts[ranks.rank : ranks.rank + 2]
+    where = rows.astype(np.int64) - first, columns.astype(np.int64)
+    return sparse.coo_array((values, where), shape=(last - first, header.n)).tocsr()
+
+
+def _header(path: Path) -> Header:
+    if path.suffix != ".mtx":
+        raise UsageError(
+            f"{path}: ranks read their parts of a Matrix Market file, A.mtx; unpack one that is compressed (gunzip), "
+            "and write others with scipy.io.mmwrite"
+        )
+    return read_header(path)
+
+
+def _share(path: Path, header: Header, ranks: Communicator) -> bytes:
+    """The lines of entries that begin in this rank's share of the file's bytes."""
+    try:
+        with path.open("rb") as file:
+            for _ in range(header.line):
+                file.readline()
+            begin, size = file.tell(), path.stat().st_size
+            low, high = (begin + (size - begin) * rank // ranks.size for rank in (ranks.rank, ranks.rank + 1))
+            if low > begin:
+                file.seek(low - 1)
+                file.readline()  # the rest of a line that begins before
+            lines = file.read(max(0, high - file.tell()))
+            return lines if lines.endswith(b"\n") or not lines else lines + file.readline()
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}; all ranks read the file") from None
+
+
+def _at_their_owners(ranks: Communicator, starts: Sequence[int], entries: Entries) -> Array:
+    """Rows, columns and values of all entries in this rank's rows, from wherever they were read.  Collective."""
+    owner = np.searchsorted(starts, entries.rows, side="right") - 1
+    by_owner = np.argsort(owner, kind="stable")
+    mine = np.stack([entries.rows, entries.columns, entries.values])[:, by_owner].astype(np.float64)
+    ends = np.searchsorted(owner[by_owner], np.arange(ranks.size + 1))
+    counts = ranks.bcast_object(ranks.gather_objects(np.diff(ends).tolist()))
+    came = [np.empty((3, sent[ranks.rank])) for sent in counts]
+    parts = [np.ascontiguousarray(mine[:, ends[rank] : ends[rank + 1]]) for rank in range(ranks.size)]
+    came[ranks.rank] = parts[ranks.rank]
+    others = [rank for rank in range(ranks.size) if rank != ranks.rank]
+    requests = [ranks.irecv(came[rank], rank, TAG) for rank in others if came[rank].size]
+    requests += [ranks.isend(parts[rank], rank, TAG) for rank in others if parts[rank].size]
+    Task(all_of(requests)).wait()
+    return np.concatenate(came, axis=1)
