@@ -1,16 +1,19 @@
-"""The scripts of docs/distributed.md, each run on two real ranks."""
+"""The scripts of docs/distributed.md, each run on two real ranks; and the end of all where one is killed."""
 
 from __future__ import annotations
 
 import contextlib
 import io
 import re
+import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 from scipy.sparse.linalg import spsolve
 
-from tests.support.ranks import ROOT, StandingRanks, needs_mpi
+from tests.support.processes import first_line, started
+from tests.support.ranks import MPIEXEC, ROOT, StandingRanks, needs_mpi
 from tests.support.sparse_systems import poisson
 
 pytestmark = needs_mpi
@@ -29,7 +32,7 @@ def on_rank(name: str, folder: str) -> None:
     from mpi4py import MPI
 
     said = io.StringIO()
-    with contextlib.redirect_stdout(said):
+    with contextlib.redirect_stdout(said), contextlib.chdir(folder):
         exec(compile(script(name), name, "exec"), {"__name__": "__main__"})
     (Path(folder) / str(MPI.COMM_WORLD.rank)).write_text(said.getvalue())
 
@@ -41,3 +44,58 @@ def test_rows_of_a_plate_are_solved(standing: dict[int, StandingRanks], tmp_path
     assert f"hottest: {hottest:.6f}, converged: True" in said
     assert "on the largest of 2 ranks" in said
     assert not (tmp_path / "1").read_text()
+
+
+def test_a_finite_element_matrix_is_assembled_and_solved(standing: dict[int, StandingRanks], tmp_path: Path) -> None:
+    standing[2].call("tests.mpi.test_distributed_scripts", "on_rank", "fem.py", str(tmp_path))
+    said = (tmp_path / "0").read_text()
+    error = re.search(r"largest error: (\S+), converged: True", said)
+    assert error is not None, said
+    assert float(error[1]) < 1e-3  # of the order of h² = 1.6e-4
+
+
+def test_a_kernel_system_is_read_from_a_file(standing: dict[int, StandingRanks], tmp_path: Path) -> None:
+    standing[2].call("tests.mpi.test_distributed_scripts", "on_rank", "kernel.py", str(tmp_path))
+    said = (tmp_path / "0").read_text()
+    found, exact = (np.fromstring(text, sep=" ") for text in re.findall(r"(?:interpolated|exact): +\[(.*)\]", said))
+    assert np.allclose(exact, [np.sin(1.2) * np.cos(1.8), np.sin(2.0) * np.cos(1.5)])
+    assert np.abs(found - exact).max() < 1e-2
+
+
+#: Where rank 1 kills itself: while entries are made anew for a residual, and in a function that stands before A.
+KILLED = {
+    "dense": """
+calls = []
+def fn(i, j):
+    calls.append(1)
+    if len(calls) == 2:
+        fault()
+    return 1.0 / (1.0 + abs(i - j))
+mx.solve(mx.DistributedMatrix.from_function(fn, 300), np.ones(300))
+""",
+    "sparse": """
+def before(r):
+    fault()
+    return r
+mine = sp.eye_array(200, format="csr")[100 * world.rank : 100 * (world.rank + 1)]
+mx.gmres(mine, np.ones(100), M=before, comm=world)
+""",
+}
+
+
+@pytest.mark.parametrize("name", KILLED)
+def test_a_rank_killed_in_a_solve_ends_all_within_ten_seconds(name: str, tmp_path: Path) -> None:
+    (tmp_path / "killed.py").write_text(
+        "import os, signal\nimport numpy as np\nimport scipy.sparse as sp\nfrom mpi4py import MPI\n"
+        "import mxpeak as mx\nworld = MPI.COMM_WORLD\n"
+        "def fault():\n"
+        "    if world.rank == 1:\n"
+        "        print('the fault', flush=True)\n"
+        "        os.kill(os.getpid(), signal.SIGKILL)\n"
+        f"{KILLED[name]}\nprint('went on', flush=True)\n"
+    )
+    with started([str(MPIEXEC), "-n", "2", sys.executable, "killed.py"], cwd=tmp_path) as run:
+        assert first_line(run) == "the fault\n"
+        out, _ = run.communicate(timeout=10)
+    assert run.returncode != 0
+    assert "went on" not in out
