@@ -10,12 +10,23 @@ spread of A asks for it (Higham, Pranesh, Zounon 2019), and all below runs on th
 
     A_s y = b_s,   A_s = D_r A D_c,   b_s = D_r b,   x = D_c y.
 
-A `DistributedMatrix` goes the same way over many ranks, its factors in fp64.
+Small systems, and stacks of them, are NumPy's to solve, and are checked.  A `DistributedMatrix` goes the same way over
+many ranks, its factors in fp32 or fp64.
 """
 
 from mxpeak.library.dense.distributed import DistributedMatrix
 from mxpeak.library.dense.distributed_info import DistributedInfo
 from mxpeak.library.dense.distributed_solving import DistributedFactors
 from mxpeak.library.dense.solving import LUFactors, SolveInfo, lu_factor, solve
+from mxpeak.library.dense.stack import StackInfo
 
-__all__ = ["DistributedFactors", "DistributedInfo", "DistributedMatrix", "LUFactors", "SolveInfo", "lu_factor", "solve"]
+__all__ = [
+    "DistributedFactors",
+    "DistributedInfo",
+    "DistributedMatrix",
+    "LUFactors",
+    "SolveInfo",
+    "StackInfo",
+    "lu_factor",
+    "solve",
+]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import isfinite
@@ -152,18 +153,18 @@ class Factors:
 
 
 class Estimates:
-    """Condition and growth of factors, which are let go once these are known."""
+    """Condition and growth of factors, which `make` has, or makes, and which are let go once these are known."""
 
-    def __init__(self, factors: Factors):
-        self._factors: Factors | None = factors
+    def __init__(self, make: Callable[[], Factors]):
+        self._make: Callable[[], Factors] | None = make
         self._values = (0.0, 0.0)
 
     def values(self) -> tuple[float, float]:
         """Condition and growth."""
-        factors = self._factors
-        if factors is not None:
+        if self._make is not None:
+            factors = self._make()
             self._values = factors.condition, factors.growth
-            self._factors = None
+            self._make = None
         return self._values
 
 

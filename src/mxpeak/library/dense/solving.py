@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,6 +19,8 @@ from mxpeak.library.dense.extremes import centred, raised, restored
 from mxpeak.library.dense.factoring import Estimates, Factors, factor, factor_in_fp64
 from mxpeak.library.dense.inputs import block, columns, matrix, on_kernels, right_hand_side
 from mxpeak.library.dense.refinement import ORDERS_PER_SIDE, ORDERS_PER_STEP, Refined, largest, refined
+from mxpeak.library.dense.small import solve_small
+from mxpeak.library.dense.stack import StackInfo, solve_stack, stack_of
 from mxpeak.library.dense.types import roundoff, with_precision_of, working_type
 from mxpeak.library.inputs import Input, device_for
 from mxpeak.library.outcomes import Info, warned
@@ -25,7 +28,8 @@ from mxpeak.precision import PRECISIONS
 from mxpeak.solvers.refine import MOST_STEPS
 from mxpeak.spans import Spans
 
-#: Below this order an fp64 LU is so quick on the host that refining a fp32 one would not pay.
+#: Below this order an fp64 LU is so quick on the host that refining a fp32 one would not pay; NumPy's solver has the
+#: least to do besides.
 FP32_FROM = 250
 #: From this order on a GPU's factors of an fp64 matrix are fp16's.  An estimate, not measured: an LU at 350 instead of
 #: 45 TFLOP/s saves 2/3·n³·(1/45 - 1/350)e-12 s = 1.3e-14·n³ s; six more steps of refinement read A and the factors,
@@ -51,7 +55,7 @@ class SolveInfo(Info):
     ill_conditioned A is singular to working precision: however small the backward error, x may have no correct digit
     scaled          rows and columns were scaled before the factorization
     fallback        the precision asked for did not do, and A was factored again in fp64
-    times           seconds by phase: equilibrate, factor, refine
+    times           seconds by phase: equilibrate, factor, refine; solve, where NumPy's solver did
     history         the worst backward error at the start and after each step, of the scaled system
     """
 
@@ -106,10 +110,11 @@ class SolveInfo(Info):
 
 def solve(
     A: Any, b: Any, *, transposed: bool = False, precision: str = "auto", device: str = "auto", local: bool = False
-) -> tuple[Any, SolveInfo | DistributedInfo]:
+) -> tuple[Any, SolveInfo | StackInfo | DistributedInfo]:
     """Solve A x = b, or A^T x = b if `transposed`, to the accuracy of the input's type; neither A nor b is changed.
 
-    A: n×n, in any memory order; b: (n,) or (n, k); arrays, or tensors of torch.  Integers become fp64, 16-bit numbers
+    A: n×n, in any memory order; b: (n,) or (n, k); arrays, or tensors of torch.  A stack of systems, A (..., n, n) and
+    b (n,) or (..., n, k), is solved as NumPy does, system by system, on the host.  Integers become fp64, 16-bit numbers
     fp32; the result has the type that A and b promote to, and is an array or a tensor as b is, where b is.
     `precision` is that of the factors: auto, fp64, fp32, tf32, bf16, fp16 or fp8.  `device`: auto (that of the tensors,
     else the host), cpu, cuda or cuda:0 …
@@ -136,6 +141,14 @@ def solve(
             "local=True is for rows of a DistributedMatrix, which ranks share; leave it out, or give each rank's rows: "
             "mxpeak.DistributedMatrix.from_rows(A)"
         )
+    if stack := stack_of(A):
+        if transposed:
+            stack = replace(stack, array=stack.array.swapaxes(-1, -2))
+
+        def solve_one(one: Input, side: Input) -> tuple[Any, SolveInfo]:
+            return solve_by(choose.dense(None), one, side, precision)
+
+        return warned(*solve_stack(stack, b, device, precision, solve_one))
     of_A = matrix(A)
     if transposed:
         of_A = replace(of_A, array=of_A.array.T)
@@ -160,8 +173,41 @@ def solve_by(kernels: DenseKernels, A: Input, b: Input, precision: str) -> tuple
     """`solve` by some kernels."""
     of_A, of_b = working_type(A.dtype), working_type(b.dtype)
     dtype = with_precision_of(of_A, np.result_type(of_A, of_b))
+    if precision == "auto" and kernels.device is None and A.shape[0] < FP32_FROM and of_A.kind == of_b.kind:
+        found = _small(kernels, A.on(None, dtype), b.on(None, dtype))
+        if found is not None:
+            return b.result(found[0]), found[1]
     B = block(b, dtype, kernels)
     return lu_factor_by(kernels, A, precision, dtype, B.shape[1]).solve_block(B, b)
+
+
+def _small(kernels: DenseKernels, A: Matrix, b: Matrix) -> tuple[Any, SolveInfo] | None:
+    """A small system as NumPy solves it, where a check finds nothing to mend."""
+    begin = time.perf_counter()
+    B = b[:, None] if b.ndim == 1 else b
+    found = solve_small(A, B)
+    if found is None or not found.good:
+        return None
+    eta, dtype, kept = float(found.eta), A.dtype, A.copy()
+    precision = "fp32" if roundoff(dtype) == PRECISIONS["fp32"].u else "fp64"
+    info = SolveInfo(
+        outcome=Outcome.SOLVED,
+        n=len(A),
+        rhs=B.shape[1],
+        precision=precision,
+        emulated=False,
+        iterations=0,
+        backward_error=eta,
+        scaled=False,
+        fallback=False,
+        ill_conditioned=False,
+        message="",
+        u=roundoff(dtype),
+        times={"solve": time.perf_counter() - begin},
+        history=(eta,),
+        _estimates=Estimates(lambda: factor(kernels, kept, dtype, precision, Spans(stopwatch=kernels.stopwatch))),
+    )
+    return found.X[:, 0] if b.ndim == 1 else found.X, info
 
 
 def lu_factor_by(
@@ -291,7 +337,7 @@ class LUFactors:
             message="\n".join(notes),
             times={name: phase.time_s for name, phase in spans.phases.items()},
             history=tuple(done.history),
-            _estimates=Estimates(factors),
+            _estimates=Estimates(lambda: factors),
         )
 
 

@@ -1,0 +1,74 @@
+"""Small systems of the host, and stacks of them: NumPy's solver, and a check of what it gives.
+
+    [X z] = A^-1 [B s],    eta = ||b - A x|| / ((||A||·||x|| + ||b||)·n·u),    ||A||·||z||·u
+
+for each system of a stack (..., n, n).  s are random signs: ||A||·||z|| is seldom far below the condition, and costs
+one column more.  Where one of the two is large, or A wants scaling, the solver for large systems has to look at it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from mxpeak.library.dense.factoring import PROBE_SEED, PROBED
+from mxpeak.library.dense.refinement import PLAIN_LU, SAMPLED
+from mxpeak.library.dense.types import Array, roundoff
+from mxpeak.solvers.scaling import RANGE, SPREAD
+
+
+@dataclass(frozen=True, slots=True)
+class Solved:
+    """Solutions of a stack: X (..., n, k), eta (...), and which of them are as good as a stable solver's."""
+
+    X: Array
+    eta: Array
+    good: Array
+
+
+def solve_small(A: Array, B: Array) -> Solved | None:
+    """Solve A X = B, A (..., n, n) and B (..., n, k) of one type and stack; None if a matrix is singular."""
+    n, k = B.shape[-2:]
+    u = roundoff(A.dtype)
+    with np.errstate(all="ignore"):
+        both = np.empty((*B.shape[:-1], k + 1), A.dtype)
+        both[..., :k], both[..., k] = B, _signs(n)
+        try:
+            both = np.linalg.solve(A, both)
+        except np.linalg.LinAlgError:
+            return None
+        X, grown = both[..., :k], np.abs(both[..., k]).max(-1)
+        sizes = np.abs(A)
+        by_row, by_column = sizes.sum(-1), sizes.sum(-2)
+        A_inf = by_row.max(-1)
+        eta = _worst_backward_error(A, A_inf, X, B, u)
+        good = (eta <= max(4.0 / n, PLAIN_LU)) & (A_inf * grown * u <= PROBED)
+        good &= _balanced(by_row) & _balanced(by_column)
+    return Solved(X, eta, good)
+
+
+@lru_cache(maxsize=64)
+def _signs(n: int) -> Array:
+    return np.random.default_rng(PROBE_SEED).choice((-1.0, 1.0), n)
+
+
+def _worst_backward_error(A: Array, A_inf: Array, X: Array, B: Array, u: float) -> Array:
+    """eta of each system; of many right-hand sides, that of a random combination, each over its own scale."""
+    n, k = B.shape[-2:]
+    A_inf = A_inf[..., None]
+    scale = np.abs(X).max(-2) + np.abs(B).max(-2) / A_inf
+    scale[scale == 0.0] = 1.0  # of x = b = 0
+    if k > SAMPLED:
+        w = (_signs(k) / scale)[..., None].astype(A.dtype)
+        X, B, scale = X @ w, B @ w, np.sqrt(k)
+    worst: Array = (np.abs(B - A @ X).max(-2) / A_inf / scale).max(-1) / (n * u)
+    return worst
+
+
+def _balanced(sums: Array) -> Array:
+    """Whether range and spread of each matrix's sums suit a solver as they are: see `solvers.scaling.balanced`."""
+    least, most = sums.min(-1), sums.max(-1)
+    suits: Array = (most <= SPREAD * least) & (least > 1 / RANGE) & (most < RANGE)
+    return suits

@@ -1,0 +1,164 @@
+"""Stacks of systems, A (..., n, n) and b (..., n, k): all at once, and by themselves those that need a second look."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mxpeak.errors import Outcome, UsageError
+from mxpeak.library.dense.small import solve_small
+from mxpeak.library.dense.types import Array, roundoff, working_type
+from mxpeak.library.inputs import Input, device_for, read
+from mxpeak.library.outcomes import Info, SingularMatrixError
+
+if TYPE_CHECKING:
+    from mxpeak.library.dense.solving import SolveInfo
+
+#: Of systems that were not solved, so many are told of.
+TOLD = 5
+
+
+@dataclass(frozen=True, slots=True)
+class StackInfo(Info):
+    """How the systems of a stack were solved; `one_by_one` has the infos of those that were looked at by themselves.
+
+    outcome         solved if all are, else that of the first that is not
+    backward_error  ||b-Ax|| / ((||A||·||x|| + ||b||)·n·u), infinity norm, u of x's type; the worst of all systems
+    ill_conditioned some A is singular to working precision: however small the error, its x may have no correct digit
+    times           seconds for all at once, and for those one by one
+    """
+
+    outcome: Outcome
+    systems: int
+    n: int
+    rhs: int
+    backward_error: float
+    scaled: bool
+    ill_conditioned: bool
+    message: str
+    u: float
+    one_by_one: dict[tuple[int, ...], SolveInfo] = field(repr=False)
+    times: dict[str, float] = field(repr=False)
+
+    @property
+    def solved(self) -> bool:
+        """Whether each x is as accurate as a stable solver in the input's type makes it."""
+        return self.outcome is Outcome.SOLVED
+
+    def __str__(self) -> str:
+        verdict = "solved" if self.solved else "NOT SOLVED"
+        verdict += ", some numerically singular" if self.solved and self.ill_conditioned else ""
+        sides = "" if self.rhs == 1 else f" with {self.rhs} right-hand sides each"
+        times = ", ".join(f"{name} {time_s:.3g} s" for name, time_s in self.times.items())
+        eta = self.backward_error
+        return self._told(
+            [
+                f"{verdict}: {self.systems} systems, n = {self.n}{sides}",
+                f"  backward error  {eta * self.n * self.u:.1e}  ({eta:.1e} n·u), the worst",
+                f"  one by one      {len(self.one_by_one)}",
+                f"  time            {times}",
+            ]
+        )
+
+
+def stack_of(values: Any) -> Input | None:
+    """A as a stack of square matrices; None where it has fewer than three dimensions."""
+    if getattr(values, "ndim", 0) < 3 and not (isinstance(values, list | tuple) and np.ndim(values) > 2):
+        return None
+    A = read(values, "A", instead="mxpeak.gmres(A, b)")
+    if A.shape[-1] != A.shape[-2]:
+        raise UsageError(
+            f"A has shape {A.shape}; solve takes square matrices, or a stack of them as (..., n, n) (for least "
+            "squares: numpy.linalg.lstsq)"
+        )
+    if prod(A.shape) == 0:
+        raise UsageError(f"A is empty, of shape {A.shape}: there is nothing to solve")
+    return A
+
+
+def solve_stack(
+    A: Input, values: Any, device: str, precision: str, solve_one: Callable[[Input, Input], tuple[Any, SolveInfo]]
+) -> tuple[Any, StackInfo]:
+    """Solve all systems; `solve_one` solves those that NumPy's solver does not, and all in a precision of its own."""
+    b = read(values, "b")
+    if device_for(device, A.device, b.device) is not None:
+        raise UsageError("a stack of systems is solved on the host: A.cpu() and b.cpu(), or one matrix after the other")
+    of_A, of_b = working_type(A.dtype), working_type(b.dtype)
+    dtype = np.result_type(of_A, of_b)
+    M, B = A.on(None, dtype), _sides(A.shape, b.on(None, dtype))
+    shape = np.broadcast_shapes(M.shape[:-2], B.shape[:-2])
+    M, B = (np.broadcast_to(X, (*shape, *X.shape[-2:])) for X in (M, B))
+    for name, X in (("A", M), ("b", B)):
+        _check_finite(X, name)
+    begin = time.perf_counter()
+    found = solve_small(M, B) if precision in ("auto", "fp64") else None
+    X = np.empty(B.shape, dtype) if found is None else found.X
+    eta = np.zeros(shape) if found is None else found.eta
+    left = np.ones(shape, bool) if found is None else ~found.good
+    middle = time.perf_counter()
+    infos = {}
+    for index in map(tuple, np.argwhere(left).tolist()):
+        one_A, one_b = (Input(name, x, dtype, x.shape, "cpu") for name, x in (("A", M[index]), ("b", B[index])))
+        try:
+            X[index], infos[index] = solve_one(one_A, one_b)
+        except SingularMatrixError as error:
+            raise SingularMatrixError(f"of the stack, A[{', '.join(map(str, index))}]: {error}") from None
+        eta[index] = infos[index].backward_error
+    times = {"all at once": middle - begin, "one by one": time.perf_counter() - middle}
+    info = _info(infos, eta, B.shape[-2:], roundoff(dtype), times)
+    return b.result(X[..., 0] if len(b.shape) == 1 else X), info
+
+
+def _info(
+    infos: dict[tuple[int, ...], SolveInfo], eta: Array, sides: tuple[int, ...], u: float, times: dict[str, float]
+) -> StackInfo:
+    failed = [(index, one) for index, one in infos.items() if not one.solved or one.ill_conditioned]
+    lines = [f"A[{', '.join(map(str, index))}]: {one.message or one.outcome}" for index, one in failed[:TOLD]]
+    if len(failed) > TOLD:
+        lines.insert(0, f"{len(failed)} of {eta.size} systems are not solved, or numerically singular; the last lines")
+    return StackInfo(
+        outcome=next((one.outcome for _, one in failed if not one.solved), Outcome.SOLVED),
+        systems=eta.size,
+        n=sides[0],
+        rhs=sides[1],
+        backward_error=float(eta.max()),
+        scaled=any(one.scaled for one in infos.values()),
+        ill_conditioned=any(one.ill_conditioned for one in infos.values()),
+        message="\n".join(lines),
+        u=u,
+        one_by_one=infos,
+        times=times,
+    )
+
+
+def _sides(A: tuple[int, ...], b: Array) -> Array:
+    """b as (..., n, k), as NumPy takes it: one dimension is a vector for all systems."""
+    n = A[-1]
+    B = b[:, None] if b.ndim == 1 else b
+    if b.ndim == 0 or B.shape[-2] != n or B.size == 0:
+        raise UsageError(
+            f"A is a stack of {n}x{n}, but b has shape {b.shape}: give ({n},), one vector for all, or (..., {n}, k)"
+        )
+    try:
+        np.broadcast_shapes(A[:-2], B.shape[:-2])
+    except ValueError:
+        raise UsageError(
+            f"the stacks of A, {A[:-2]}, and of b, {B.shape[:-2]}, do not fit together: they must be equal, or 1 where "
+            f"they differ; vectors of their own are b[..., None], of shape {(*b.shape, 1)}"
+        ) from None
+    return B
+
+
+def _check_finite(X: Array, name: str) -> None:
+    finite = np.isfinite(X)
+    if not finite.all():
+        index = tuple(int(i) for i in np.argwhere(~finite)[0])
+        raise UsageError(
+            f"{name}[{', '.join(map(str, index))}] is {X[index].item()}: {int((~finite).sum())} of {X.size} entries of "
+            f"{name} are not finite"
+        )
