@@ -17,7 +17,8 @@ many ranks, its factors in fp32 or fp64.
 from mxpeak.library.dense.distributed import DistributedMatrix
 from mxpeak.library.dense.distributed_info import DistributedInfo
 from mxpeak.library.dense.distributed_solving import DistributedFactors
-from mxpeak.library.dense.solving import LUFactors, SolveInfo, lu_factor, solve
+from mxpeak.library.dense.info import SolveInfo
+from mxpeak.library.dense.solving import LUFactors, lu_factor, solve
 from mxpeak.library.dense.stack import StackInfo
 
 __all__ = [

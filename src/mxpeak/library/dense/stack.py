@@ -6,18 +6,16 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from mxpeak.errors import Outcome, UsageError
+from mxpeak.library.dense.info import SolveInfo
 from mxpeak.library.dense.small import solve_small
 from mxpeak.library.dense.types import Array, roundoff, working_type
 from mxpeak.library.inputs import Input, device_for, read
 from mxpeak.library.outcomes import Info, SingularMatrixError
-
-if TYPE_CHECKING:
-    from mxpeak.library.dense.solving import SolveInfo
 
 #: Of systems that were not solved, so many are told of.
 TOLD = 5

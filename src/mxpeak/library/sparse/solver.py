@@ -288,7 +288,8 @@ def _hierarchy(
         if problem:
             grids, problem = aggregated(A, A_s, scaling, scaling.everybody)
     else:
-        grids, problem = whole, problem = hierarchy(A, A_s, scaling)
+        whole, problem = hierarchy(A, A_s, scaling)
+        grids = whole
         if automatic and whole and complexity(whole) > COMPLEXITY:
             problem = f"PyAMG's levels have {complexity(whole):.1f} times the entries of A"
     if not problem:

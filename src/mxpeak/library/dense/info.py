@@ -1,0 +1,79 @@
+"""What a solve of a dense system tells of itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from mxpeak.errors import Outcome
+from mxpeak.library.dense.factoring import Estimates
+from mxpeak.library.outcomes import Info
+
+
+@dataclass(frozen=True, slots=True)
+class SolveInfo(Info):
+    """How a solve went, and how far its result can be trusted.
+
+    u               the unit roundoff of x's type
+
+    backward_error  ||b-Ax|| / ((||A||·||x|| + ||b||)·n·u), infinity norm, u of x's type; the worst right-hand side
+                    (of more than 8, solved in one precision: about the root mean square, from a random combination)
+    iterations      steps of classical refinement, or of GMRES, of the right-hand side that took most
+    precision       the precision of the factors in the end
+    emulated        their products' operands were rounded in software: right numbers, but fp32's speed
+    condition       estimate of the one-norm condition number of A, as scaled
+    growth          max |u_ij| / max |a_ij|, as scaled
+                    (both are computed when first asked for; until then this object keeps the factors)
+    ill_conditioned A is singular to working precision: however small the backward error, x may have no correct digit
+    scaled          rows and columns were scaled before the factorization
+    fallback        the precision asked for did not do, and A was factored again in fp64
+    times           seconds by phase: equilibrate, factor, refine; solve, where NumPy's solver did
+    history         the worst backward error at the start and after each step, of the scaled system
+    """
+
+    outcome: Outcome
+    n: int
+    rhs: int
+    precision: str
+    emulated: bool
+    iterations: int
+    backward_error: float
+    scaled: bool
+    fallback: bool
+    ill_conditioned: bool
+    message: str
+    u: float
+    times: dict[str, float] = field(repr=False)
+    history: tuple[float, ...] = field(repr=False)
+    _estimates: Estimates = field(repr=False, compare=False)
+
+    @property
+    def condition(self) -> float:
+        """An estimate by Higham's method, from a few solves with the factors; rarely 3 times too small."""
+        return self._estimates.values()[0]
+
+    @property
+    def growth(self) -> float:
+        """How much larger than A's entries the elimination made them."""
+        return self._estimates.values()[1]
+
+    @property
+    def solved(self) -> bool:
+        """Whether x is as accurate as a stable solver in the input's type makes it."""
+        return self.outcome is Outcome.SOLVED
+
+    def __str__(self) -> str:
+        verdict = "solved" if self.solved else "NOT SOLVED"
+        verdict += ", but numerically singular" if self.solved and self.ill_conditioned else ""
+        sides = "" if self.rhs == 1 else f", {self.rhs} right-hand sides"
+        emulated = " (emulated)" if self.emulated else ""
+        emulated += ", after a coarser one failed" if self.fallback else ""
+        steps = f"{self.iterations} refinement step{'' if self.iterations == 1 else 's'}"
+        times = ", ".join(f"{name} {time_s:.3g} s" for name, time_s in self.times.items())
+        lines = [
+            f"{verdict}: n = {self.n}{sides}, LU in {self.precision}{emulated}, {steps}",
+            f"  backward error  {self.backward_error * self.n * self.u:.1e}  ({self.backward_error:.1e} n·u)",
+            f"  condition       {self.condition:.2e} (estimate)",
+            f"  growth          {self.growth:.2e}",
+            f"  time            {times}",
+        ]
+        return self._told(lines)
