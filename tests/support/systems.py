@@ -8,8 +8,9 @@ import numpy as np
 
 from mxpeak.kernels.contract import DenseKernels
 from mxpeak.kernels.host.dense import HostDense
+from mxpeak.library.dense.info import SolveInfo
 from mxpeak.library.dense.inputs import matrix, right_hand_side
-from mxpeak.library.dense.solving import LUFactors, SolveInfo, lu_factor_by, solve_by
+from mxpeak.library.dense.solving import LUFactors, lu_factor_by, solve_by
 
 U = 2.0**-53
 TYPES = (np.float64, np.float32, np.complex128, np.complex64)

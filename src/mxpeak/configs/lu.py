@@ -99,6 +99,14 @@ class LuConfig(GridConfig, ABC):
         parse=duration,
         group="measuring",
     )
+    soak: str | None = option(
+        None,
+        "--soak",
+        help="run each case again and again for TIME, such as 90s, 10m, 8h; runs that give other bits than most fail",
+        metavar="TIME",
+        parse=duration,
+        group="measuring",
+    )
     # What `mxpeak resume` says.
     resumed: bool = False
 

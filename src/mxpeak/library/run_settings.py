@@ -36,6 +36,7 @@ class HplCommon(Common, total=False):
     baseline: str | None
     checkpoint: str | None
     every: str
+    soak: str | None
     seed: int
     split: float
     swap: Literal["bin", "long", "mix"]
@@ -86,6 +87,7 @@ class HplMxpCommon(Common, total=False):
     baseline: str | None
     checkpoint: str | None
     every: str
+    soak: str | None
     seed: int
     condition: float
     scaling: Literal["none", "auto"]

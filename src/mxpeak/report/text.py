@@ -23,6 +23,7 @@ def verdict(result: Result, *, verbose: bool = False, color: bool = False) -> st
         _emulation(result),
         *(f"  {line}" for line in about if line),
         _repeats(result),
+        _soak(result),
         _energy(result),
         _tuned(result),
         *_broken_rules(result),
@@ -39,6 +40,15 @@ def _repeats(result: Result) -> str:
     best, middle = min(samples), median(samples)
     spread = percent((max(samples) - best) / middle) if middle else "none"
     return f"  {len(samples)} runs: best {three_digits(best)} s, median {three_digits(middle)} s, spread {spread}"
+
+
+def _soak(result: Result) -> str:
+    """How long a case was run again and again, and whether all runs gave the same bits."""
+    known = result.telemetry.get("soak")
+    if not known:
+        return ""
+    bits = "other bits on some ranks" if known["differ"] else "the same bits in all, on every rank"
+    return f"  soak: {known['runs']} runs in {three_digits(known['seconds'])} s, {bits}"
 
 
 def _energy(result: Result) -> str:

@@ -34,6 +34,7 @@ class Solve:
     singular: int
     spans: Spans
     witness: Witness
+    bits: str = ""
 
 
 def hpl_result(bench: LuBench, case: HplCase, runs: Runs[Solve]) -> Result:

@@ -17,6 +17,7 @@ from mxpeak.bench.hpl.config import HplCase, HplConfig
 from mxpeak.bench.hpl.result import Solve, hpl_result
 from mxpeak.bench.lu import LuBench, Problem, outlook, run_lu
 from mxpeak.bench.outlook import Outlook
+from mxpeak.bench.soak import bits_of
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.grid import Grid
 from mxpeak.distributed.matrix import DistMatrix, dist_matrix
@@ -84,9 +85,12 @@ def _solve(bench: LuBench, case: HplCase, grid: Grid, spans: Spans) -> Solve:
     singular, x = solution
     witness = blocks.witness(with_l=False)
 
+    bits = bits_of(kernels, A.local, x) if bench.config.soak else ""
     fill(A, case, kernels)
     norms = residual_norms(A, x, kernels)
-    return Solve(elapsed_s, start, end, norms, norms.scaled(case.n, precision("fp64").u), singular, spans, witness)
+    return Solve(
+        elapsed_s, start, end, norms, norms.scaled(case.n, precision("fp64").u), singular, spans, witness, bits
+    )
 
 
 def fill(A: DistMatrix, case: HplCase, kernels: Kernels) -> None:

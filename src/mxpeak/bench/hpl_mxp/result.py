@@ -52,6 +52,7 @@ class MxpSolve:
     unpreconditioned_steps: int | None  # at most the rules' fifty, where no law predicts them
     spans: Spans
     witness: Witness
+    bits: str = ""
 
     def passed(self, threshold: float) -> bool:
         """Whether the solution is accurate, and its factors are those of an LU."""

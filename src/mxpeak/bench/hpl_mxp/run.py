@@ -24,6 +24,7 @@ from mxpeak.bench.hpl_mxp.rules import NAMED, THRESHOLD, convergence_factor, for
 from mxpeak.bench.keeping import Keeping
 from mxpeak.bench.lu import LuBench, Problem, outlook, run_lu
 from mxpeak.bench.outlook import Outlook
+from mxpeak.bench.soak import bits_of
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.grid import Grid
 from mxpeak.distributed.generate import GeneratedSystem
@@ -116,7 +117,8 @@ def _solve(bench: LuBench, case: HplMxpCase, grid: Grid, spans: Spans) -> MxpSol
     bench.doing(f"N={case.n}: checking the solution, proving the LU")
     if timed.keeper is not None:
         bench.facts.cautions.extend(timed.keeper.finish())
-    return _after_the_clock(timed, elapsed_s, start, end, generate_s)
+    bits = bits_of(kernels, A.local, timed.x) if bench.config.soak else ""
+    return replace(_after_the_clock(timed, elapsed_s, start, end, generate_s), bits=bits)
 
 
 def _after_the_clock(timed: _Timed, elapsed_s: float, start: float, end: float, generate_s: float) -> MxpSolve:

@@ -1,0 +1,71 @@
+"""A soak: one case for hours, every run of which has to give the same bits, on each rank, as the others.
+
+Nothing in a run depends on time: where the bits of the factors and the solution differ between two runs of the same
+case on the same ranks and threads, hardware or system software computed something wrong.  The residual does not show
+a flip in a low bit.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections import Counter
+from typing import Any
+
+from mxpeak.comm.base import Communicator
+from mxpeak.kernels.contract import Kernels, Matrix, Vector
+from mxpeak.options import seconds
+from mxpeak.records import Caution, Result
+
+#: Runs after which a soak ends, however short they are.
+MOST_RUNS = 10_000
+#: Runs and ranks of other bits that are told of.
+TOLD = 8
+
+
+def bits_of(kernels: Kernels, A: Matrix, x: Vector) -> str:
+    """What tells this rank's factors and part of x from others."""
+    parts = [M for M in (A, x.reshape((1, -1))) if min(M.shape)]
+    return " ".join(kernels.digest(M) for M in parts)
+
+
+class Soak:
+    """The bits of each run on this rank, and the time that is left."""
+
+    def __init__(self, length: str, comm: Communicator):
+        self._length, self._comm, self._begin = seconds(length), comm, time.monotonic()
+        self._bits: list[str] = []
+
+    def goes_on(self, bits: str) -> bool:
+        """Note a run's bits; whether there is time for another, of which there are two at least.  Collective."""
+        self._bits.append(bits)
+        spent = time.monotonic() - self._begin
+        left = len(self._bits) < 2 or (spent < self._length and len(self._bits) < MOST_RUNS)
+        return bool(self._comm.bcast_object(left))
+
+    def about(self, result: Result | None) -> None:
+        """Say in a result how many runs there were, and which had other bits, on which ranks.  Collective."""
+        usual = Counter(self._bits).most_common(1)[0][0]
+        mine = [k for k, bits in enumerate(self._bits, 1) if bits != usual]
+        told = self._comm.gather_objects((socket.gethostname(), mine))
+        if result is None or told is None:
+            return
+        differ = [{"rank": rank, "host": host, "runs": runs} for rank, (host, runs) in enumerate(told) if runs]
+        spent = time.monotonic() - self._begin
+        result.telemetry["soak"] = {"runs": len(self._bits), "seconds": spent, "differ": differ}
+        if differ:
+            result.status = "invalid"
+            result.validation.update(passed=False, outcome=_said(differ, len(self._bits)))
+            hint = "test these hosts with mxpeak scan, and leave them out"
+            result.warnings.append(Caution("soak", _said(differ, len(self._bits)), hint))
+
+
+def _said(differ: list[dict[str, Any]], runs: int) -> str:
+    """Which runs had other bits than most."""
+    found = [
+        f"run {', '.join(map(str, one['runs'][:TOLD]))}{' …' * (len(one['runs']) > TOLD)} on rank {one['rank']} "
+        f"({one['host']})"
+        for one in differ[:TOLD]
+    ]
+    more = f" and {len(differ) - TOLD} more ranks" if len(differ) > TOLD else ""
+    return f"of {runs} runs of the same case some gave other bits than most: {'; '.join(found)}{more}"
