@@ -30,7 +30,7 @@ from mxpeak.spans import Spans
 #: Matrices of a smaller norm lose digits when they are stored in fp32, whose least normal number is 2^-126.
 LEAST32 = 2.0**-60
 #: Of the signs with which factors are probed.
-PROBE_SEED = 1961
+PROBE_SEED, GOLDEN = 1961, 0.6180339887498949
 
 
 class PivotedFactors:
@@ -126,10 +126,17 @@ class PivotedFactors:
         return self._condition
 
     def probed(self) -> float:
-        """||A||_inf·||M^-1 z||_inf, z random signs: seldom far below the condition, whatever b is.  One solve; kept."""
+        """||A||_inf·||M^-1 z||_inf, z random: seldom far below the condition, whatever b is.  One solve; kept.
+
+        z_i = ±(1 + frac(i·φ)): signs alone are at a right angle to (1, …, 1), a Laplacian's null vector, wherever as
+        many are positive as negative.
+        """
         if self._probed is None:
-            z = self._kernels.xp.zeros(self.given.rows.local_size)
-            self._kernels.signs(z, self.given.rows, PROBE_SEED)
+            xp, rows = self._kernels.xp, self.given.rows
+            z = xp.zeros(rows.local_size)
+            self._kernels.signs(z, rows, PROBE_SEED)
+            turns = xp.astype(rows.to_global(xp.arange(rows.local_size)), xp.float64) * GOLDEN
+            z = z * (1.0 + turns - xp.floor(turns))
             self._probed = self.A_inf * self.unknowns.max_abs(self.solve(z))
         return self._probed
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from math import isfinite
 from typing import Any
 
@@ -13,7 +13,7 @@ import numpy as np
 from mxpeak.kernels.contract import DenseKernels, Matrix, Vector
 from mxpeak.kernels.contract.dense import Block, PivotedLU
 from mxpeak.library.dense.inputs import by_rows
-from mxpeak.library.dense.types import typed
+from mxpeak.library.dense.types import Array, typed
 from mxpeak.library.inputs import check_finite
 from mxpeak.library.outcomes import SingularMatrixError
 from mxpeak.precision import PRECISIONS
@@ -26,10 +26,21 @@ HOPELESS = 2.0**10
 #: Signs of an ill-conditioned matrix, upon which the condition is estimated at once: pivots of so different size, or
 #: corrections so large compared with the solution.
 DOUBT = 2.0**-16
-#: Of the signs with which fp32 factors are probed; beyond PROBED, condition·u as they show it, it is estimated.
+#: Of the numbers with which factors are probed; beyond PROBED, condition·u as they show it, it is estimated.
 PROBE_SEED, PROBED = 1961, 2.0**-10
 #: Entries of U that are looked at together.
 STRIP = 1 << 20
+
+
+@lru_cache(maxsize=64)
+def probe(n: int) -> Array:
+    """n random numbers of either sign, 1 to 2 in size: a null vector of regular numbers is at no right angle to them.
+
+    Signs alone are to (1, …, 1), a Laplacian's, wherever as many are positive as negative.
+    """
+    rng = np.random.default_rng(PROBE_SEED)
+    found: Array = rng.choice((-1.0, 1.0), n) * rng.uniform(1.0, 2.0, n)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,14 +136,13 @@ class Factors:
         """Whether they are in fp32 and cannot tell A from a singular matrix.
 
         Where A is singular and b fits to it, neither residual nor correction shows that x may be anything.  One solve
-        for random signs does, and calls for an estimate of the condition.
+        for random numbers does, and calls for an estimate of the condition.
         """
         if self.precision != "fp32":
             return False
         kernels, n, u = self.kernels, self.lu.LU.shape[0], PRECISIONS["fp32"].u
-        signs = np.random.default_rng(PROBE_SEED).choice(np.array([-1.0, 1.0], dtype=np.float32), (n, 1))
         with kernels.computing(), np.errstate(all="ignore"):
-            z = kernels.xp.asarray(signs, dtype=self.lu.LU.dtype)
+            z = kernels.xp.asarray(probe(n)[:, None].astype(np.float32), dtype=self.lu.LU.dtype)
             grown = float(kernels.xp.max(abs(self._solve(z))))
         return not self.A_inf * grown * u <= PROBED and self.condition * u >= 1.0
 

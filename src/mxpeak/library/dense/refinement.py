@@ -11,7 +11,7 @@ from mxpeak.distributed.vectors import ArraySpace
 from mxpeak.errors import Outcome
 from mxpeak.kernels.contract import DenseKernels, Matrix, Vector
 from mxpeak.kernels.contract.dense import Block
-from mxpeak.library.dense.factoring import DOUBT, Factors
+from mxpeak.library.dense.factoring import DOUBT, Factors, Scaling, probe
 from mxpeak.library.dense.types import Array
 from mxpeak.solvers.krylov import Solve
 from mxpeak.solvers.refine import refine
@@ -36,7 +36,10 @@ ORDERS_PER_STEP = 64
 
 @dataclass(slots=True)
 class Refined:
-    """Solutions X of A X = B; eta: the worst backward error; doubtful: A may be singular to working precision."""
+    """Solutions X of A X = B; eta: the worst backward error; doubtful: A may be singular to working precision.
+
+    moved   by how much of its size one more correction would move an x, where columns were scaled
+    """
 
     X: Block
     eta: float
@@ -44,6 +47,7 @@ class Refined:
     steps: int
     history: list[float]
     doubtful: bool
+    moved: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +68,13 @@ class Equations:
         return replace(self, B=columns_of(self.kernels, self.B, columns), b_inf=self.b_inf[columns])
 
     def mixed(self, Y: Block) -> Mixture:
-        """One system A_s (Y w) = B_s w for all, w random signs over the columns' own scales: a check of all of them.
+        """One system A_s (Y w) = B_s w for all, w random numbers over the columns' own scales: a check of all of them.
 
         Its backward error is about the root mean square of theirs, for a product with one column instead of many.
         """
         kernels, A_inf = self.kernels, self.factors.A_inf
         scale = np.array(largest(kernels, Y)) + self.b_inf / (A_inf or 1.0)
-        signs = np.random.default_rng(Y.shape[1]).choice((-1.0, 1.0), Y.shape[1])
-        w = signs / np.where(scale > 0, scale, 1.0)
+        w = probe(Y.shape[1]) / np.where(scale > 0, scale, 1.0)
         weights = kernels.xp.asarray(w[:, None], dtype=Y.dtype)
         b, y = (product(kernels, V, weights) for V in (self.B, Y))
         return Mixture(kernels, self.A, self.factors, b, self.b_inf, self.u, y, Y.shape[1])
@@ -102,9 +105,9 @@ class Mixture(Equations):
     count: int
 
     def eta(self, R: Block, Y: Block) -> Array:
-        """||R|| / (||A||·sqrt(count)·n·u): each column entered with ||A||·||y|| + ||b|| = ||A||."""
+        """||R|| / (||A||·1.5·sqrt(count)·n·u): each column entered with ||A||·||y|| + ||b|| = ||A||, times 1 to 2."""
         (r_inf,) = largest(self.kernels, R)
-        return np.array([backward_error(r_inf, self.factors.A_inf or 1.0, sqrt(self.count), 0.0, len(R), self.u)])
+        return np.array([backward_error(r_inf, self.factors.A_inf or 1.0, 1.5 * sqrt(self.count), 0.0, len(R), self.u)])
 
 
 def refined(kernels: DenseKernels, A: Matrix, factors: Factors, B: Block, u: float, spans: Spans, most: int) -> Refined:
@@ -124,15 +127,16 @@ def refined(kernels: DenseKernels, A: Matrix, factors: Factors, B: Block, u: flo
             Y[:, j], etas[j] = y[:, 0], done.residual
             if not done.residual <= enough:
                 break
-        X, eta = Y, _worst(etas)
+        X, eta, moved = Y, _worst(etas), 0.0
         if scaling is not None:
             X = scaled(kernels, scaling.columns, Y)
             R = kernels.residual(B, A, X)
             eta = max(eta, _worst(backward_errors(kernels, R, X, np.array(largest(kernels, B)), scaling.A_inf, u)))
+            moved = _moved(equations, scaling, R, X)
         outcome = Outcome.SOLVED if eta <= enough else Outcome.NOT_CONVERGED
         if not np.isfinite(largest(kernels, X)).all():
             outcome = Outcome.NOT_FINITE
-        return Refined(X, eta, outcome, steps, history, doubtful)
+        return Refined(X, eta, outcome, steps, history, doubtful, moved)
 
 
 def _classical(equations: Equations, enough: float) -> tuple[Block, Array, list[float], bool]:
@@ -172,6 +176,18 @@ def _classical(equations: Equations, enough: float) -> tuple[Block, Array, list[
         left = np.flatnonzero(~(found <= aim))
         pending, R = pending[left], columns_of(kernels, R, left)
     return Y, etas, history, doubtful if same else not history[-1] <= enough
+
+
+def _moved(equations: Equations, scaling: Scaling, R: Block, X: Block) -> float:
+    """How far a correction moves an x, compared with its size; the scaled unknowns may be sure where x is not.
+
+    y = D_c^-1 x is known to condition·u of its largest entry, and x has that error times the largest of D_c: more than
+    x itself where its large entries belong to small columns of A.
+    """
+    kernels, factors = equations.kernels, equations.factors
+    C = scaled(kernels, scaling.columns, factors.apply(scaled(kernels, scaling.rows, R)))
+    sizes = zip(largest(kernels, C), largest(kernels, X))
+    return max((c / x if x else 0.0 for c, x in sizes), default=0.0)
 
 
 def _signs_of_singularity(equations: Equations, R: Block, Y: Block) -> bool:

@@ -2,18 +2,17 @@
 
     [X z] = A^-1 [B s],    eta = ||b - A x|| / ((||A||·||x|| + ||b||)·n·u),    ||A||·||z||·u
 
-for each system of a stack (..., n, n).  s are random signs: ||A||·||z|| is seldom far below the condition, and costs
+for each system of a stack (..., n, n).  s are random numbers: ||A||·||z|| is seldom far below the condition, and costs
 one column more.  Where one of the two is large, or A wants scaling, the solver for large systems has to look at it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 
-from mxpeak.library.dense.factoring import PROBE_SEED, PROBED
+from mxpeak.library.dense.factoring import PROBED, probe
 from mxpeak.library.dense.refinement import PLAIN_LU, SAMPLED
 from mxpeak.library.dense.types import Array, roundoff
 from mxpeak.solvers.scaling import RANGE, SPREAD
@@ -34,7 +33,7 @@ def solve_small(A: Array, B: Array) -> Solved | None:
     u = roundoff(A.dtype)
     with np.errstate(all="ignore"):
         both = np.empty((*B.shape[:-1], k + 1), A.dtype)
-        both[..., :k], both[..., k] = B, _signs(n)
+        both[..., :k], both[..., k] = B, probe(n)
         try:
             both = np.linalg.solve(A, both)
         except np.linalg.LinAlgError:
@@ -49,11 +48,6 @@ def solve_small(A: Array, B: Array) -> Solved | None:
     return Solved(X, eta, good)
 
 
-@lru_cache(maxsize=64)
-def _signs(n: int) -> Array:
-    return np.random.default_rng(PROBE_SEED).choice((-1.0, 1.0), n)
-
-
 def _worst_backward_error(A: Array, A_inf: Array, X: Array, B: Array, u: float) -> Array:
     """eta of each system; of many right-hand sides, that of a random combination, each over its own scale."""
     n, k = B.shape[-2:]
@@ -61,8 +55,8 @@ def _worst_backward_error(A: Array, A_inf: Array, X: Array, B: Array, u: float) 
     scale = np.abs(X).max(-2) + np.abs(B).max(-2) / A_inf
     scale[scale == 0.0] = 1.0  # of x = b = 0
     if k > SAMPLED:
-        w = (_signs(k) / scale)[..., None].astype(A.dtype)
-        X, B, scale = X @ w, B @ w, np.sqrt(k)
+        w = (probe(k) / scale)[..., None].astype(A.dtype)
+        X, B, scale = X @ w, B @ w, 1.5 * np.sqrt(k)
     worst: Array = (np.abs(B - A @ X).max(-2) / A_inf / scale).max(-1) / (n * u)
     return worst
 
