@@ -44,7 +44,7 @@ from mxpeak.spans import Spans
 FP32_FROM = 1000
 #: What refinement of fp32 factors aims at: it is less than plain LU mostly has, and takes a step more than PLAIN_LU.
 REFINED = 2.0**-10
-#: Beyond this, condition·u of fp32 factors as one solve for random numbers shows it, the condition is estimated at once.
+#: Beyond this, condition·u of fp32 factors, as one solve for random numbers shows it, calls for an estimate of it.
 PROBED = 2.0**-10
 #: Unit roundoff of fp32.
 U_32 = 2.0**-24
