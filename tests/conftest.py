@@ -35,9 +35,11 @@ def pytest_configure() -> None:
             raise pytest.UsageError(f"TEST_DEVICE=cuda: {error}; leave it out to test on the CPU") from error
 
 
-#: Folders whose files take longest: the compilers first, which fill the cores while the workers load; what starts MPI
-#: ranks last, when the kernels are compiled and no other worker computes, because ranks that wait for each other spin.
-FIRST = ("triton", "comm", "contract", "solvers", "bench", "library", "cli")
+#: Folders in turn: the compilers first, which fill the cores while the workers load; then what needs few of the host's
+#: kernels, while these are compiled beside; then those whose files take longest; what starts MPI ranks last, when no
+#: other worker computes, because ranks that wait for each other spin.
+FEW_KERNELS = ("comm", "queues", "perf", "layout", "golden")
+FIRST = ("triton", *FEW_KERNELS, "contract", "solvers", "bench", "library", "cli")
 LAST = ("mpi", "faults")
 
 
