@@ -154,6 +154,7 @@ def _below(C: Csr, z: Array) -> list[Grid]:
             sparse.csr_matrix(C),
             B=z[:, None],
             strength=("symmetric", {"theta": STRONG}),
+            smooth=("jacobi", {"omega": OMEGA, "weighting": "local"}),  # sums of rows: no spectral radius to estimate
             improve_candidates=None,
             max_coarse=COARSEST,
         )

@@ -115,9 +115,8 @@ class Problem:
     @property
     def colours(self) -> int | None:
         """Groups of rows that sweeps take in turn; 1 where none sweeps, None where they take single rows."""
-        made = self._preconditioner
-        swept = made.order if isinstance(made, Multigrid) and made.order is not None else self.order
-        return swept.colours
+        own = self._preconditioner.order if isinstance(self._preconditioner, Multigrid) else None
+        return (own or self.order).colours
 
     @property
     def levels(self) -> int:
@@ -173,10 +172,9 @@ class Problem:
         if choice.name == "sgs":
             return SymmetricSweep(kernels, A)
         if choice.name == "amg":
-            grids = self._plan.grids
-            whole = [grid for grid in grids if isinstance(grid, Grid)]
             if self._shares_levels:
-                return shared_multigrid(self._workshop, A, grids)
+                return shared_multigrid(self._workshop, A, self._plan.grids)
+            whole = [grid for grid in self._plan.grids if isinstance(grid, Grid)]
             return amg_multigrid(self._workshop, A, self.order, whole)
         if self._plan.factors is not None:
             return Solved(kernels, A, self._factors(self._plan.factors), self._spans)
