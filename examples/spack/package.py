@@ -17,12 +17,12 @@ class PyMxpeak(PythonPackage):
 
     variant("mpi", default=True, description="Ranks that talk over MPI")
     variant("gpu", default=False, description="Kernels on GPUs, by torch and Triton")
-    variant("amg", default=False, description="PyAMG's smoothed aggregation as a preconditioner")
+    variant("amg", default=False, description="PyAMG's levels for multigrid as a preconditioner")
 
     depends_on("python@3.11:", type=("build", "run"))
     depends_on("py-hatchling@1.24:", type="build")
     depends_on("py-numpy@1.26:", type=("build", "run"))
-    depends_on("py-scipy@1.11:", type=("build", "run"))
+    depends_on("py-scipy@1.13:", type=("build", "run"))
     depends_on("py-numba@0.60:", type=("build", "run"))
     depends_on("py-threadpoolctl@3.5:", type=("build", "run"))
     depends_on("py-ml-dtypes@0.4:", type=("build", "run"))

@@ -76,5 +76,5 @@ FILLED_BEFORE = {"hpl": 1, "hpl-mxp": 2}
 
 
 def test_a_soak_keeps_no_checkpoints(tmp_path: Any) -> None:
-    with pytest.raises(UsageError, match=r"--soak 1s asks for several.*no --repeat or --soak"):
+    with pytest.raises(UsageError, match=r"--soak 1s were asked for.*no --soak"):
         hpl.run(HplConfig(n=(64,), nb=(16,), soak="1s", checkpoint=str(tmp_path)), run_ranks(1, lambda comm: comm)[0])

@@ -5,6 +5,8 @@ Where it has none, what rounds and lays out operands is tested all the same.
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -156,3 +158,17 @@ def test_solves_of_many_blocks_multiply_back(threads: int, rng: Any) -> None:
             right, left = np.abs(x) @ np.abs(T), np.abs(L) @ np.abs(y)
             assert np.all(np.abs(x @ T - b) <= (2 * u_low + 2 * (n + 1) * U) * right), (precision, n)
             assert np.all(np.abs(L @ y - b.T) <= (2 * u_low + 5 * (n + 1) * U) * left.max()), (precision, n)
+
+
+def test_assembly_from_the_cache_can_be_put_into_what_is_compiled_here() -> None:
+    """Another process may have compiled the function that holds it, so that nothing here has asked for the parser."""
+    code = (
+        "import mxpeak.kernels.host.units\n"
+        "import llvmlite.binding as llvm\n"
+        "llvm.initialize_native_target(); llvm.initialize_native_asmprinter()\n"
+        'module = llvm.parse_assembly(\'define void @f() { call void asm sideeffect "nop", ""() ret void }\')\n'
+        "machine = llvm.Target.from_default_triple().create_target_machine()\n"
+        "print(len(machine.emit_object(module)) > 0)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.stdout == "True\n", done.stderr

@@ -327,12 +327,15 @@ FEW = [
     ("irregular rows", "jpl", "fp16", "fp32", "ell"),
     ("a matrix without rows", "greedy", "bf16", "fp32", "packed"),
 ]
-#: Elsewhere every matrix is in every order in two formats, each in every storage.
+#: Elsewhere every matrix is in every order in two formats, each in every storage; fp16 meets fp64 in rows alone.
 MANY = [
-    (name, kind, *FORMATS[(2 * at + k) % len(FORMATS)], storage)
-    for at, (name, kind) in enumerate(product(MATRICES, KINDS))
-    for k in range(2)
-    for storage in SUITING[kind]
+    ("irregular rows", "natural", "fp16", "fp64", "rows"),
+    *(
+        (name, kind, *FORMATS[(2 * at + k) % len(FORMATS)], storage)
+        for at, (name, kind) in enumerate(product(MATRICES, KINDS))
+        for k in range(2)
+        for storage in SUITING[kind]
+    ),
 ]
 
 

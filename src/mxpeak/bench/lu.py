@@ -233,7 +233,7 @@ def _check_checkpoint(bench: LuBench, cases: int) -> None:
         runs = f"{cases} cases" if cases > 1 else f"--repeat {bench.config.repeat}"
         runs = f"--soak {bench.config.soak}" if bench.config.soak is not None else runs
         raise UsageError(
-            f"--checkpoint keeps one run, and {runs} asks for several; give one -N, --nb … and no --repeat or --soak"
+            f"--checkpoint keeps one run, and {runs} were asked for; give one -N, --nb …, no --repeat and no --soak"
         )
     if bench.kernels.name not in IN_HOST_MEMORY:
         raise UsageError(

@@ -16,7 +16,7 @@ class SingularMatrixError(SingularError, np.linalg.LinAlgError):
 
 
 class IllConditionedWarning(RuntimeWarning):
-    """A system was solved whose matrix is singular to working precision: x may have no correct digit."""
+    """A system was solved, but x may have no correct digit: A is singular to working precision, or badly scaled."""
 
 
 AnyInfo = TypeVar("AnyInfo", bound="Warned")

@@ -13,7 +13,7 @@ from mxpeak.records import figure_text, results_of, three_digits
 from mxpeak.report.card import card
 from mxpeak.report.convergence import convergence_figure
 from mxpeak.report.lines import case_text, lines_of
-from mxpeak.report.markup import Body, meter, part, read, share, status, table, text, titled
+from mxpeak.report.markup import PASSED, Body, meter, part, read, share, status, table, text, titled
 from mxpeak.report.overview import overview
 from mxpeak.report.rank_map import rank_map
 from mxpeak.report.repeats import repeats_figure
@@ -74,7 +74,7 @@ class _Sections:
         together = _figures([over_ranks, _precisions(name, group)])
         if len(group) <= MOST_OPEN:
             return together + "".join(self.open(one) for one in group)
-        best = max(group, key=_rate)
+        best = max(group, key=lambda one: (one.get("status") in PASSED, _rate(one)))
         others = "".join(self.closed(one) for one in group if one is not best)
         return f"{together}{self.open(best)}{others}"
 
@@ -177,7 +177,7 @@ def _warnings(warnings: Sequence[Body]) -> str:
 
 def _phases(result: Body) -> str:
     """A row a phase, the longest first, each followed by its parts: its time as a bar, the slowest rank's, its rate."""
-    phases = part(result, "phases")
+    phases = {name: phase for name, phase in part(result, "phases").items() if phase}
     longest = max((phase.get("time_s") or 0.0 for phase in phases.values()), default=0.0)
     if not longest:
         return ""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from mxpeak.records import figure_text, three_digits
 from mxpeak.report.lines import case_text, lines_of
-from mxpeak.report.markup import Body, meter, part, read, share, status, text
+from mxpeak.report.markup import PASSED, Body, meter, part, read, share, status, text
+from mxpeak.report.roofline import place
 from mxpeak.report.text import rules_text
 
 #: Columns, in the order in which they are shown; one that is empty in all rows is left out.
@@ -16,8 +18,13 @@ NUMBERS = ("rate", "share of limit", "time")
 
 def overview(results: Sequence[Body], runs: Sequence[str]) -> str:
     """Of each result its rate, its share of the limit as a bar too, its time, its check; and whose it is."""
-    rates = {str(one.get("benchmark")): float(part(one, "result").get("rate_flops") or 0.0) for one in results}
-    rows = [_row(one, rates, run if len(set(runs)) > 1 else "") for one, run in zip(results, runs)]
+    rates: dict[Any, dict[str, float]] = {}  # of runs that passed, by the machine that they ran on
+    for one in results:
+        if one.get("status") in PASSED:
+            rate = float(part(one, "result").get("rate_flops") or 0.0)
+            rates.setdefault(place(one), {})[str(one.get("benchmark"))] = rate
+    several = len(set(runs)) > 1
+    rows = [_row(one, rates.get(place(one), {}), run if several else "") for one, run in zip(results, runs)]
     used = [k for k in range(len(COLUMNS)) if any(row[k] for row in rows)]
     titles = "".join(_title(COLUMNS[k]) for k in used)
     lines = ("".join(_cell(COLUMNS[k], row[k], first=k == used[0]) for k in used) for row in rows)

@@ -19,7 +19,7 @@ def rank_map(problem: Mapping[str, Any], launch: Mapping[str, Any]) -> str:
     bound = launch.get("binding") or []
     if not 1 < len(bound) <= MOST_RANKS:
         return ""
-    ranks = {int(one["rank"]): one for one in bound}
+    ranks = {int(one.get("rank", k)): one for k, one in enumerate(bound)}
     hosts = {host: k for k, host in enumerate(dict.fromkeys(str(one.get("host")) for one in bound))}
     parts = []
     for title, rows in _layers(problem, len(ranks)):

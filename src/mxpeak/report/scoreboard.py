@@ -32,7 +32,8 @@ def scoreboard(
 
     `lost` are the benchmarks that did not come to a result.
     """
-    rates = {r.benchmark: float(r.result.get("rate_flops") or 0.0) for r in results}
+    passed = [r for r in results if r.status in ("valid", "slow")]
+    rates = {r.benchmark: float(r.result.get("rate_flops") or 0.0) for r in passed}
     head = f"{'':<10} {'rate':>13}  of what it could be"
     rows = [_row(r, rates) for r in results]
     width = max([len(head) + 2, *(len(row) for row, _, _ in rows)])

@@ -29,7 +29,7 @@ from mxpeak.spans import Spans
 
 #: Matrices of a smaller norm lose digits when they are stored in fp32, whose least normal number is 2^-126.
 LEAST32 = 2.0**-60
-#: Of the signs with which factors are probed.
+#: Of the signs of the numbers with which factors are probed, and what tells their sizes.
 PROBE_SEED, GOLDEN = 1961, 0.6180339887498949
 
 

@@ -156,6 +156,10 @@ def _avx512() -> str:
     return "\n".join(lines)
 
 
+# For all that is compiled from here on: a function with assembly may come from the cache, where another process has
+# just put it, and its callers be compiled in this one.
+llvmlite.binding.initialize_native_asmparser()
+
 _MEMORY = ["~{memory}", "~{dirflag}", "~{fpsr}", "~{flags}"]
 _USED = [f"~{{{name}}}" for name in ("rax", "rcx", "rdx", "rsi", "rdi", "r8", "r9")]
 _VECTORS = [f"~{{zmm{i}}}" for i in range(32)]
@@ -166,7 +170,6 @@ def _assembled(unit, assembly, arguments, clobbered):
 
     def codegen(context, builder, signature, args):
         if UNITS[unit] in present():
-            llvmlite.binding.initialize_native_asmparser()
             function_type = ir.FunctionType(ir.VoidType(), [ir.IntType(64)] * arguments)
             constraints = ",".join(["r"] * arguments + clobbered + _MEMORY)
             builder.call(ir.InlineAsm(function_type, assembly, constraints, side_effect=True), args)

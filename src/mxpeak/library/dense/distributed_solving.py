@@ -82,7 +82,7 @@ def _factors_in(precision: str, A: DistributedMatrix, spans: Spans) -> PivotedFa
             f"A is singular: pivot {factors.singular} of {A.n} is exactly zero; "
             "look for rows or columns that depend on each other"
         )
-    if not isfinite(factors.A_inf + factors.A_one) and precision == "fp64":
+    if not (isfinite(factors.A_inf) and isfinite(factors.A_one)) and precision == "fp64":
         raise UsageError(
             "sums of rows or columns of A exceed the largest number of fp64, 1.8e308, so no error can be told; divide "
             "A and b by a power of two, such as 2.0**64"

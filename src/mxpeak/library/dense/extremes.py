@@ -34,9 +34,9 @@ def raised(kernels: DenseKernels, A: Matrix, dtype: np.dtype[Any]) -> tuple[Matr
 
 
 def centred(kernels: DenseKernels, B: Block, dtype: np.dtype[Any], exponent: int) -> tuple[Block, int]:
-    """(2^k B, k) where A was raised by 2^exponent, or B has huge entries; else (B, 0)."""
+    """(2^k B, k) where A was raised by 2^exponent, B is huge, or so tiny that its residual may vanish; else (B, 0)."""
     found = _largest(kernels, B)
-    if found == 0.0 or (not exponent and found < 1 / least(dtype)):
+    if found == 0.0 or (not exponent and least(dtype) < found < 1 / least(dtype)):
         return B, 0
     k = _exponent(float(powers(kernels.xp.asarray([found], dtype=kernels.xp.float64), kernels.xp)[0]))
     return _times(kernels, B, k), k

@@ -23,7 +23,8 @@ class SolveInfo(Info):
     condition       estimate of the one-norm condition number of A, as scaled
     growth          max |u_ij| / max |a_ij|, as scaled
                     (both are computed when first asked for; until then this object keeps the factors)
-    ill_conditioned A is singular to working precision: however small the backward error, x may have no correct digit
+    ill_conditioned x may have no correct digit, however small the backward error: A is singular to working precision,
+                    or its columns differ too much in size
     scaled          rows and columns were scaled before the factorization
     fallback        the precision asked for did not do, and A was factored again in fp64
     times           seconds by phase: equilibrate, factor, refine; solve, where NumPy's solver did
@@ -63,7 +64,9 @@ class SolveInfo(Info):
 
     def __str__(self) -> str:
         verdict = "solved" if self.solved else "NOT SOLVED"
-        verdict += ", but numerically singular" if self.solved and self.ill_conditioned else ""
+        if self.solved and self.ill_conditioned:
+            singular = self.condition * self.u >= 1.0
+            verdict += ", but numerically singular" if singular else ", but x may have no correct digit"
         sides = "" if self.rhs == 1 else f", {self.rhs} right-hand sides"
         emulated = " (emulated)" if self.emulated else ""
         emulated += ", after a coarser one failed" if self.fallback else ""

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from mxpeak.library.dense.extremes import least
 from mxpeak.library.dense.factoring import PROBED, probe
 from mxpeak.library.dense.refinement import PLAIN_LU, SAMPLED
 from mxpeak.library.dense.types import Array, roundoff
@@ -28,23 +29,23 @@ class Solved:
 
 
 def solve_small(A: Array, B: Array) -> Solved | None:
-    """Solve A X = B, A (..., n, n) and B (..., n, k) of one type and stack; None if a matrix is singular."""
+    """Solve A X = B, A (..., n, n) and B (..., n, k) of one type; None if a matrix is singular."""
     n, k = B.shape[-2:]
     u = roundoff(A.dtype)
     with np.errstate(all="ignore"):
-        both = np.empty((*B.shape[:-1], k + 1), A.dtype)
+        both = np.empty((*B.shape[:-1], k + 1), A.dtype)  # of B's stack; NumPy fits those of A and B together
         both[..., :k], both[..., k] = B, probe(n)
         try:
             both = np.linalg.solve(A, both)
         except np.linalg.LinAlgError:
             return None
-        X, grown = both[..., :k], np.abs(both[..., k]).max(-1)
+        X, grown = np.ascontiguousarray(both[..., :k]), np.abs(both[..., k]).max(-1)
         sizes = np.abs(A)
         by_row, by_column = sizes.sum(-1), sizes.sum(-2)
         A_inf = by_row.max(-1)
         eta = _worst_backward_error(A, A_inf, X, B, u)
         good = (eta <= max(4.0 / n, PLAIN_LU)) & (A_inf * grown * u <= PROBED)
-        good &= _balanced(by_row) & _balanced(by_column)
+        good &= _balanced(by_row) & _balanced(by_column) & _in_range(B)
     return Solved(X, eta, good)
 
 
@@ -59,6 +60,13 @@ def _worst_backward_error(A: Array, A_inf: Array, X: Array, B: Array, u: float) 
         X, B, scale = X @ w, B @ w, 1.5 * np.sqrt(k)
     worst: Array = (np.abs(B - A @ X).max(-2) / A_inf / scale).max(-1) / (n * u)
     return worst
+
+
+def _in_range(B: Array) -> Array:
+    """Whether no right-hand side is so tiny that its residual may vanish, or huge."""
+    low, b_inf = least(B.dtype), np.abs(B).max(-2)
+    suits: Array = ((b_inf == 0.0) | ((b_inf > low) & (b_inf < 1 / low))).all(-1)
+    return suits
 
 
 def _balanced(sums: Array) -> Array:

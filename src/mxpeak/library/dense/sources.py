@@ -103,10 +103,15 @@ class InFile(Source):
         return int(self._A.shape[0])
 
     def _entries(self, i: Array, j: Array) -> Any:
-        runs = np.split(i, np.flatnonzero(np.diff(i) != 1) + 1)
-        first, last = int(j[0]), int(j[-1]) + 1
-        strips = (self._A[int(run[0]) : int(run[-1]) + 1, first:last] for run in runs)
-        return np.concatenate([np.asarray(strip[:, j - first], np.float64) for strip in strips])
+        across = _runs(j)
+        strips = ([self._A[rows, columns] for columns in across] for rows in _runs(i))
+        return np.concatenate([np.asarray(np.concatenate(strip, axis=1), np.float64) for strip in strips])
+
+
+def _runs(indices: Array) -> list[slice]:
+    """Ascending indices as runs of consecutive ones."""
+    pieces = np.split(indices, np.flatnonzero(np.diff(indices) != 1) + 1)
+    return [slice(int(run[0]), int(run[-1]) + 1) for run in pieces]
 
 
 class Held(Source):

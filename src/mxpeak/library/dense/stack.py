@@ -16,6 +16,7 @@ from mxpeak.library.dense.small import solve_small
 from mxpeak.library.dense.types import Array, roundoff, working_type
 from mxpeak.library.inputs import Input, device_for, read
 from mxpeak.library.outcomes import Info, SingularMatrixError
+from mxpeak.precision import PRECISIONS
 
 #: Of systems that were not solved, so many are told of.
 TOLD = 5
@@ -27,7 +28,7 @@ class StackInfo(Info):
 
     outcome         solved if all are, else that of the first that is not
     backward_error  ||b-Ax|| / ((||A||·||x|| + ||b||)·n·u), infinity norm, u of x's type; the worst of all systems
-    ill_conditioned some A is singular to working precision: however small the error, its x may have no correct digit
+    ill_conditioned some x may have no correct digit, however small its backward error: `message` tells which, and why
     times           seconds for all at once, and for those one by one
     """
 
@@ -50,7 +51,7 @@ class StackInfo(Info):
 
     def __str__(self) -> str:
         verdict = "solved" if self.solved else "NOT SOLVED"
-        verdict += ", some numerically singular" if self.solved and self.ill_conditioned else ""
+        verdict += ", but some x may have no correct digit" if self.solved and self.ill_conditioned else ""
         sides = "" if self.rhs == 1 else f" with {self.rhs} right-hand sides each"
         times = ", ".join(f"{name} {time_s:.3g} s" for name, time_s in self.times.items())
         eta = self.backward_error
@@ -66,7 +67,7 @@ class StackInfo(Info):
 
 def stack_of(values: Any) -> Input | None:
     """A as a stack of square matrices; None where it has fewer than three dimensions."""
-    if getattr(values, "ndim", 0) < 3 and not (isinstance(values, list | tuple) and np.ndim(values) > 2):
+    if getattr(values, "ndim", 0) < 3 and not (isinstance(values, list | tuple) and _depth(values) > 2):
         return None
     A = read(values, "A", instead="mxpeak.gmres(A, b)")
     if A.shape[-1] != A.shape[-2]:
@@ -79,6 +80,14 @@ def stack_of(values: Any) -> Input | None:
     return A
 
 
+def _depth(values: Any) -> int:
+    """Of nested lists; 0 where they are no array, of which `read` tells."""
+    try:
+        return int(np.ndim(values))
+    except (ValueError, TypeError):
+        return 0
+
+
 def solve_stack(
     A: Input, values: Any, device: str, precision: str, solve_one: Callable[[Input, Input], tuple[Any, SolveInfo]]
 ) -> tuple[Any, StackInfo]:
@@ -88,16 +97,18 @@ def solve_stack(
         raise UsageError("a stack of systems is solved on the host: A.cpu() and b.cpu(), or one matrix after the other")
     of_A, of_b = working_type(A.dtype), working_type(b.dtype)
     dtype = np.result_type(of_A, of_b)
-    M, B = A.on(None, dtype), _sides(A.shape, b.on(None, dtype))
+    M, side = A.on(None, dtype), b.on(None, dtype)
+    B = _sides(A.shape, side)
     shape = np.broadcast_shapes(M.shape[:-2], B.shape[:-2])
-    M, B = (np.broadcast_to(X, (*shape, *X.shape[-2:])) for X in (M, B))
-    for name, X in (("A", M), ("b", B)):
+    for name, X in (("A", M), ("b", side)):
         _check_finite(X, name)
     begin = time.perf_counter()
-    found = solve_small(M, B) if precision in ("auto", "fp64") else None
-    X = np.empty(B.shape, dtype) if found is None else found.X
+    own = precision == "auto" or (precision == "fp64" and roundoff(dtype) == PRECISIONS["fp64"].u)
+    found = solve_small(M, B) if own else None
+    X = np.empty((*shape, *B.shape[-2:]), dtype) if found is None else found.X
     eta = np.zeros(shape) if found is None else found.eta
     left = np.ones(shape, bool) if found is None else ~found.good
+    M, B = (np.broadcast_to(each, (*shape, *each.shape[-2:])) for each in (M, B))
     middle = time.perf_counter()
     infos = {}
     for index in map(tuple, np.argwhere(left).tolist()):

@@ -34,10 +34,7 @@ def opened(path: Path, dataset: str | None) -> Any:
 
 def _mapped(path: Path, dataset: str | None) -> Any:
     """The array of a .npy file."""
-    if dataset is not None:
-        raise UsageError(
-            f"dataset={dataset!r} is for files of several arrays, *.h5, *.hdf5 and *.zarr; {path} has one: leave it out"
-        )
+    _check_single(path, dataset)
     try:
         return np.lib.format.open_memmap(path, mode="r")
     except (OSError, ValueError) as error:
@@ -45,9 +42,15 @@ def _mapped(path: Path, dataset: str | None) -> Any:
         raise UsageError(f"{path}: {why}; numpy.save(path, A) makes such files") from None
 
 
+def _check_single(path: Path, dataset: str | None) -> None:
+    if dataset is not None:
+        raise UsageError(f"dataset={dataset!r} is for files of several arrays; {path} is one array: leave it out")
+
+
 def _chosen(path: Path, store: Any, dataset: str | None) -> Any:
     """The dataset of that name, or the only one."""
     if hasattr(store, "shape"):  # a Zarr array that is no group
+        _check_single(path, dataset)
         return store
     names = sorted(name for name in store if hasattr(store[name], "shape"))
     if dataset is None and len(names) != 1:

@@ -38,7 +38,7 @@ def rows_from_file(path: str | Path, comm: Any = "world") -> Csr:
     """
     ranks, file = communicator(comm), Path(path)
     header = by_root(ranks, lambda: _header(file))
-    entries = agreed(ranks, lambda: parsed(io.BytesIO(_share(file, header, ranks)), header))
+    entries = agreed(ranks, lambda: _finite(file, parsed(io.BytesIO(_share(file, header, ranks)), header)))
     told = ranks.bcast_object(ranks.gather_objects((len(entries.rows), entries.problem)))
     problem = next((problem for _, problem in told if problem), "")
     if problem or sum(count for count, _ in told) != header.entries:
@@ -57,6 +57,15 @@ def _header(path: Path) -> Header:
             "and write others with scipy.io.mmwrite"
         )
     return read_header(path)
+
+
+def _finite(path: Path, entries: Entries) -> Entries:
+    """The entries, if all of them are numbers."""
+    bad = np.flatnonzero(~np.isfinite(entries.values))
+    if bad.size:
+        row, column, value = (one[bad[0]] for one in entries.arrays)
+        raise UsageError(f"{path}: the entry in row {row + 1}, column {column + 1} is {value}; entries must be finite")
+    return entries
 
 
 def _share(path: Path, header: Header, ranks: Communicator) -> bytes:
