@@ -132,15 +132,15 @@ def test_a_laplacian_is_told_to_be_singular_although_b_fits_to_it(precision: str
 def test_ranks_are_told_so_too() -> None:
     def body(comm: Any) -> bool:
         A = mx.DistributedMatrix.from_function(lambda i, j: laplacian(i, j, 48), 48, nb=8, comm=comm)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", mx.IllConditionedWarning)
-            try:
-                _, info = mx.solve(A, lambda i: np.cos(i + 1.0) - np.cos(i), precision="fp32")
-            except mx.SingularMatrixError:
-                return True
+        try:
+            _, info = mx.solve(A, lambda i: np.cos(i + 1.0) - np.cos(i), precision="fp32")
+        except mx.SingularMatrixError:
+            return True
         return bool(info.ill_conditioned or not info.solved)
 
-    assert all(run_ranks(2, body))
+    with warnings.catch_warnings():  # not in each rank: filters are the process's
+        warnings.simplefilter("ignore", mx.IllConditionedWarning)
+        assert all(run_ranks(2, body))
 
 
 def test_many_equal_right_hand_sides_do_not_hide_what_is_wrong_with_them() -> None:
@@ -153,3 +153,22 @@ def test_many_equal_right_hand_sides_do_not_hide_what_is_wrong_with_them() -> No
         assert small._worst_backward_error(A, A_inf, X, B, U) > 1e3
         one = np.linalg.solve(A, b)
         assert small._worst_backward_error(A, A_inf, np.repeat(one, k, axis=1), B, U) < 1.0
+
+
+def test_ranks_warn_of_columns_that_leave_no_digit_as_one_process_does() -> None:
+    rng = np.random.default_rng(22)
+    A = rng.standard_normal((40, 40)) * np.geomspace(1e-14, 1e14, 40)
+    b = A @ np.ones(40)
+
+    def body(comm: Any) -> bool:
+        M = mx.DistributedMatrix.from_function(lambda i, j: A[i, j], 40, nb=8, comm=comm)
+        _, info = mx.solve(M, b)
+        return bool(info.solved and info.ill_conditioned and "but x may have no correct digit" in str(info))
+
+    with pytest.warns(mx.IllConditionedWarning, match="columns of A differ"):
+        x, info = mx.solve(A, b)
+    y = exactly(A, b)
+    assert np.abs(x - y).max() > 0.1 * np.abs(y).max()
+    assert "but x may have no correct digit" in str(info)
+    with pytest.warns(mx.IllConditionedWarning, match="columns of A differ"):
+        assert all(run_ranks(2, body))

@@ -50,6 +50,16 @@ def test_wherever_the_bytes_are_cut_every_line_is_read_once(name: str, ranks: in
     assert np.array_equal(stacked, whole)
 
 
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_lines_end_where_the_reader_of_headers_has_them_end(ranks: int, tmp_path: Path) -> None:
+    path = tmp_path / "A.mtx"
+    path.write_bytes(
+        b"%%MatrixMarket matrix coordinate real general\r\n% made by\r% somebody\r\n2 2 2\r\n1 1 5\r\n2 2 7\r\n"
+    )
+    assert np.array_equal(sparse.vstack(read_on(ranks, path)).toarray(), np.diag([5.0, 7.0]))
+    assert np.array_equal(read_matrix(path).toarray(), np.diag([5.0, 7.0]))
+
+
 def test_what_was_read_is_solved(tmp_path: Path) -> None:
     A, b = flow(12), vector(144)
     scipy.io.mmwrite(tmp_path / "A.mtx", sparse.coo_array(A), precision=17)
@@ -64,6 +74,7 @@ def test_what_was_read_is_solved(tmp_path: Path) -> None:
 
 #: What is wrong with a file, and what all ranks hear.
 BAD = {
+    "nan.mtx": ("real general\n2 2 2\n1 1 5\n2 2 nan\n", "row 2, column 2 is nan"),
     "A.mtx.gz": ("", "gunzip"),
     "missing.mtx": (None, "there is no such file"),
     "line.mtx": ("real general\n2 2 2\n1 1 5\n2 x 5\n", r"line 4: .*2 x 5.* has no whole number for its column"),

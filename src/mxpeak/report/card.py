@@ -84,8 +84,19 @@ def _command(result: Body) -> str:
     argv = part(result, "run").get("argv")
     if not isinstance(argv, list):
         return ""
-    typed = text(shlex.join(["mxpeak", *map(str, argv)]))
+    typed = text(shlex.join([*_launched(result), *map(str, argv)]))
     return f'<code class="command">{typed}</code> <button type="button" data-copies hidden>copy</button>'
+
+
+def _launched(result: Body) -> list[str]:
+    """What stands before the verb: mxpeak, by itself or under what started the ranks."""
+    launch, argv = part(result, "launch"), part(result, "run").get("argv") or []
+    name, ranks = launch.get("launcher"), str(launch.get("ranks", 1))
+    if name in (None, "shell") or "--ranks" in argv:
+        return ["mxpeak"]
+    if name == "torchrun":
+        return ["torchrun", "--nproc-per-node", ranks, "-m", "mxpeak"]
+    return ["srun" if name == "srun" else "mpiexec", "-n", ranks, "mxpeak"]
 
 
 def _ranks(result: Body) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from mxpeak.errors import Outcome
+from mxpeak.library.dense.info import doubt
 from mxpeak.library.outcomes import Info
 from mxpeak.records import size_text
 from mxpeak.solvers.refine import U
@@ -48,7 +49,8 @@ class DistributedInfo(Info):
 
     def __str__(self) -> str:
         verdict = "solved" if self.solved else "NOT SOLVED"
-        verdict += ", but numerically singular" if self.solved and self.ill_conditioned else ""
+        if self.solved and self.ill_conditioned:
+            verdict += doubt(singular=self.condition is not None and self.condition * self.u >= 1.0)
         sides = "" if self.rhs == 1 else f", {self.rhs} right-hand sides"
         steps = f"{self.iterations} refinement step{'' if self.iterations == 1 else 's'}"
         P, Q = self.grid

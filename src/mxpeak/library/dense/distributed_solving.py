@@ -26,6 +26,7 @@ from mxpeak.library.agreement import agreed, check_alike
 from mxpeak.library.dense.distributed import DistributedMatrix
 from mxpeak.library.dense.distributed_info import DistributedInfo
 from mxpeak.library.dense.factoring import DOUBT
+from mxpeak.library.dense.info import LOST, note_of_columns
 from mxpeak.library.dense.refinement import ORDERS_PER_SIDE, ORDERS_PER_STEP, PLAIN_LU, RESTART
 from mxpeak.library.dense.room import bytes_a_rank, check_room, check_sides
 from mxpeak.library.dense.sides import right_hand_sides
@@ -135,12 +136,12 @@ class DistributedFactors:
         B = right_hand_sides(A, b, local=local)
         check_sides(comm, A.n, B.size // A.n)
         spans, self._spans = self._spans, Spans()  # the factorization's time belongs to the first solve
-        X, done, doubtful = self._refined(np.reshape(B, (A.n, -1)), transposed, spans)
+        X, done, doubtful, moved = self._refined(np.reshape(B, (A.n, -1)), transposed, spans)
         if self.precision != "fp64" and (note := self._too_coarse(done, doubtful)):
             self._factor_again(note, spans)
-            X, done, doubtful = self._refined(np.reshape(B, (A.n, -1)), transposed, spans)
+            X, done, doubtful, moved = self._refined(np.reshape(B, (A.n, -1)), transposed, spans)
         rows = slice(A.own_rows.start, A.own_rows.stop) if local else slice(None)
-        return X.reshape(B.shape)[rows], self._info(done, doubtful, X.shape[1], spans)
+        return X.reshape(B.shape)[rows], self._info(done, doubtful, moved, X.shape[1], spans)
 
     def _too_coarse(self, done: Solve, doubtful: bool) -> str:
         """Why the factors in fp32 do not do; empty: they do."""
@@ -166,14 +167,17 @@ class DistributedFactors:
         if self._failed is not None:
             raise self._failed
 
-    def _refined(self, B: Array, transposed: bool, spans: Spans) -> tuple[Array, Solve, bool]:
-        """X, how the worst column went, and whether A may be singular to working precision."""
+    def _refined(self, B: Array, transposed: bool, spans: Spans) -> tuple[Array, Solve, bool, float]:
+        """X, how the worst column went, whether A may be singular to working precision, and how far x may be off.
+
+        That is by how much of its size one more correction would move the worst x, where columns were scaled.
+        """
         with computing(self.A.comm), spans("refine"):
             found = self._solved(B, transposed)
         raise_first(self.A.comm, self.A.source.mistake())
         return found
 
-    def _solved(self, B: Array, transposed: bool) -> tuple[Array, Solve, bool]:
+    def _solved(self, B: Array, transposed: bool) -> tuple[Array, Solve, bool, float]:
         factors = self._factors
         system: Operator = Transposed(factors) if transposed else factors
         given = factors.given
@@ -182,20 +186,24 @@ class DistributedFactors:
         found = solve_all(system, [np.ascontiguousarray(b) for b in B[mine].T], enough, RESTART, self._most)
         worst = max(found, key=lambda one: one.done.residual if isfinite(one.done.residual) else inf)
         correction = system.unknowns.max_abs(system.solve(worst.r))
-        small = correction <= DOUBT * system.unknowns.max_abs(worst.x)
+        size = system.unknowns.max_abs(worst.x)
+        moved = correction / size if factors.scaled and size else 0.0
         done = replace(worst.done, steps=max(one.done.steps for one in found))
         X = np.stack([factors.gathered(one.x, over_rows=transposed) for one in found], axis=1)
         # Where A is singular and b fits to it, neither residual nor correction shows that x may be anything.
         hidden = self.precision == "fp32" and not factors.probed() * U_32 <= PROBED
-        return X, done, hidden or not (small and factors.pivots_from(DOUBT))
+        return X, done, hidden or not (correction <= DOUBT * size and factors.pivots_from(DOUBT)), moved
 
-    def _info(self, done: Solve, doubtful: bool, rhs: int, spans: Spans) -> DistributedInfo:
+    def _info(self, done: Solve, doubtful: bool, moved: float, rhs: int, spans: Spans) -> DistributedInfo:
         A, factors = self.A, self._factors
         condition = self.condition() if doubtful else None
         singular = condition is not None and condition * U >= 1.0
         notes = self._notes
+        lost = not singular and not moved <= LOST
         if singular and condition is not None:
             notes += (_note(condition, done.outcome),)
+        elif lost:
+            notes += (note_of_columns(moved),)
         return DistributedInfo(
             outcome=done.outcome,
             n=A.n,
@@ -205,7 +213,7 @@ class DistributedFactors:
             condition=condition,
             growth=factors.growth,
             scaled=factors.scaled,
-            ill_conditioned=singular,
+            ill_conditioned=singular or lost,
             message="\n".join(notes),
             precision=self.precision,
             fallback=bool(self._notes),

@@ -8,6 +8,22 @@ from mxpeak.errors import Outcome
 from mxpeak.library.dense.factoring import Estimates
 from mxpeak.library.outcomes import Info
 
+#: Where one more correction would move x by more of its size, x is warned of: its error may be several times that.
+LOST = 2.0**-4
+
+
+def note_of_columns(moved: float) -> str:
+    """Why x may have no correct digit although the scaled system is solved well."""
+    return (
+        f"the columns of A differ so much in size that x may have no correct digit where it is largest: one more "
+        f"correction would move it by {moved:.0%} of that; choose units of the unknowns in which columns are alike"
+    )
+
+
+def doubt(*, singular: bool) -> str:
+    """What is added to "solved" where x may have no correct digit."""
+    return ", but numerically singular" if singular else ", but x may have no correct digit"
+
 
 @dataclass(frozen=True, slots=True)
 class SolveInfo(Info):
@@ -65,8 +81,7 @@ class SolveInfo(Info):
     def __str__(self) -> str:
         verdict = "solved" if self.solved else "NOT SOLVED"
         if self.solved and self.ill_conditioned:
-            singular = self.condition * self.u >= 1.0
-            verdict += ", but numerically singular" if singular else ", but x may have no correct digit"
+            verdict += doubt(singular=self.condition * self.u >= 1.0)
         sides = "" if self.rhs == 1 else f", {self.rhs} right-hand sides"
         emulated = " (emulated)" if self.emulated else ""
         emulated += ", after a coarser one failed" if self.fallback else ""

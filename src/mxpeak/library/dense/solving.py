@@ -17,7 +17,7 @@ from mxpeak.library.dense.distributed_info import DistributedInfo
 from mxpeak.library.dense.distributed_solving import DistributedFactors, factored
 from mxpeak.library.dense.extremes import centred, raised, restored
 from mxpeak.library.dense.factoring import Estimates, Factors, factor, factor_in_fp64
-from mxpeak.library.dense.info import SolveInfo
+from mxpeak.library.dense.info import LOST, SolveInfo, note_of_columns
 from mxpeak.library.dense.inputs import block, columns, matrix, on_kernels, right_hand_side
 from mxpeak.library.dense.refinement import ORDERS_PER_SIDE, ORDERS_PER_STEP, Refined, largest, refined
 from mxpeak.library.dense.small import solve_small
@@ -32,8 +32,6 @@ from mxpeak.spans import Spans
 #: Below this order an fp64 LU is so quick on the host that refining a fp32 one would not pay; NumPy's solver has the
 #: least to do besides.
 FP32_FROM = 250
-#: Where one more correction would move x by more of its size, x is warned of: its error may be several times that.
-LOST = 2.0**-4
 #: From this order on a GPU's factors of an fp64 matrix are fp16's.  An estimate, not measured: an LU at 350 instead of
 #: 45 TFLOP/s saves 2/3·n³·(1/45 - 1/350)e-12 s = 1.3e-14·n³ s; six more steps of refinement read A and the factors,
 #: 16·n² bytes at 4 TB/s, and wait for two triangular solves of 0.2 us a row: 2.4e-11·n² + 2.4e-6·n s.  They break even
@@ -257,7 +255,7 @@ class LUFactors:
             notes += (_note_of_singularity(factors.condition, dtype, done.outcome),)
         lost = not singular and not done.moved <= LOST
         if lost:
-            notes += (_note_of_columns(done.moved),)
+            notes += (note_of_columns(done.moved),)
         return SolveInfo(
             outcome=done.outcome,
             n=self.A.shape[0],
@@ -302,13 +300,6 @@ def _note_of_fallback(name: str, done: Refined, factors: Factors) -> str:
 
 def _note_of_doubt(factors: Factors) -> str:
     return f"by its LU in fp32 the condition of A is {factors.condition:.1e} or more; A was factored again in fp64"
-
-
-def _note_of_columns(moved: float) -> str:
-    return (
-        f"the columns of A differ so much in size that x may have no correct digit where it is largest: one more "
-        f"correction would move it by {moved:.0%} of that; choose units of the unknowns in which columns are alike"
-    )
 
 
 def _note_of_singularity(condition: float, dtype: np.dtype[Any], outcome: Outcome) -> str:

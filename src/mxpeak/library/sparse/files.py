@@ -59,6 +59,12 @@ def _header(path: Path) -> Header:
     return read_header(path)
 
 
+def _begin(path: Path, header: Header) -> int:
+    """The first byte after the header, whose lines are counted as whoever read it did."""
+    with path.open("rt", encoding="latin-1", newline="") as file:  # a byte a character, line ends as they are
+        return sum(len(file.readline()) for _ in range(header.line))
+
+
 def _finite(path: Path, entries: Entries) -> Entries:
     """The entries, if all of them are numbers."""
     bad = np.flatnonzero(~np.isfinite(entries.values))
@@ -72,12 +78,10 @@ def _share(path: Path, header: Header, ranks: Communicator) -> bytes:
     """The lines of entries that begin in this rank's share of the file's bytes."""
     try:
         with path.open("rb") as file:
-            for _ in range(header.line):
-                file.readline()
-            begin, size = file.tell(), path.stat().st_size
+            begin, size = _begin(path, header), path.stat().st_size
             low, high = (begin + (size - begin) * rank // ranks.size for rank in (ranks.rank, ranks.rank + 1))
+            file.seek(low - (low > begin))
             if low > begin:
-                file.seek(low - 1)
                 file.readline()  # the rest of a line that begins before
             lines = file.read(max(0, high - file.tell()))
             return lines if lines.endswith(b"\n") or not lines else lines + file.readline()
