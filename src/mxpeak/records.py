@@ -90,6 +90,10 @@ class Caution:
     hint: str = ""
 
 
+#: The statuses of results whose validation passed.
+PASSED = ("valid", "slow")
+
+
 def mark(status: str) -> str:
     """The word for a status."""
     return {"valid": "PASSED", "slow": "TOO SLOW", "invalid": "FAILED"}.get(status, "ABORTED")
@@ -157,7 +161,7 @@ class Result:
     @property
     def passed(self) -> bool:
         """Whether the validation passed."""
-        return self.status in ("valid", "slow")
+        return self.status in PASSED
 
     @property
     def mark(self) -> str:

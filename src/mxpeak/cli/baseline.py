@@ -10,7 +10,7 @@ from mxpeak.cli.past import past_results
 from mxpeak.cli.request import Request
 from mxpeak.comm.base import Communicator
 from mxpeak.errors import UsageError
-from mxpeak.records import read_json, results_of
+from mxpeak.records import PASSED, read_json, results_of
 from mxpeak.runtime.placement import native_precisions, on_device, on_processor, threads_of
 from mxpeak.watch.forecast import Forecast
 
@@ -58,9 +58,7 @@ def simulated(request: Request, comm: Communicator, say: Callable[[str], None]) 
 def forecasts(text: str, benchmark: str, cases: Iterable[Any], ranks: int) -> dict[Any, Forecast]:
     """The forecast of every case, from the file `text`, or from the newest run in mxpeak-out/ (`last`)."""
     path = _newest(benchmark) if text == "last" else Path(text)
-    recorded = [
-        one for one in _results(path) if one.get("benchmark") == benchmark and one.get("status") in ("valid", "slow")
-    ]
+    recorded = [one for one in _results(path) if one.get("benchmark") == benchmark and one.get("status") in PASSED]
     if not recorded:
         raise UsageError(f"--baseline {path} holds no valid result of {benchmark}; give another FILE")
     return {case: _forecast(path, recorded, case, ranks) for case in cases}
@@ -68,7 +66,7 @@ def forecasts(text: str, benchmark: str, cases: Iterable[Any], ranks: int) -> di
 
 def _newest(benchmark: str) -> Path:
     for file, one in past_results():
-        if one.get("benchmark") == benchmark and one.get("status") in ("valid", "slow"):
+        if one.get("benchmark") == benchmark and one.get("status") in PASSED:
             return file
     raise UsageError(
         f"--baseline last: no folder of mxpeak-out/ holds a valid result of {benchmark}; give --baseline FILE"

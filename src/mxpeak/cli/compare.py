@@ -13,7 +13,7 @@ from mxpeak.bench.registry import BENCHMARKS
 from mxpeak.cli.past import KEPT, OUT, read_results, result_files, results_in, run_file
 from mxpeak.errors import ExitCode, UsageError
 from mxpeak.options import integer, share
-from mxpeak.records import SCHEMA_RESULTS, to_json
+from mxpeak.records import PASSED, SCHEMA_RESULTS, to_json
 
 if TYPE_CHECKING:
     from mxpeak.cli.session import Session
@@ -135,7 +135,7 @@ def history(args: argparse.Namespace, argv: list[str], session: Session) -> int:
 def baseline(args: argparse.Namespace, argv: list[str], session: Session) -> int:
     """Keep a run under the name `baseline`; the one that was kept before is replaced."""
     path = run_file(args.result)
-    valid = [one for one in results_in(path) if one.get("status") in ("valid", "slow")]
+    valid = [one for one in results_in(path) if one.get("status") in PASSED]
     if not valid:
         raise UsageError(f"{path} holds no valid result; give another RESULT")
     if session.rank != 0:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from mxpeak.errors import UsageError
-from mxpeak.records import read_json, results_of
+from mxpeak.records import PASSED, read_json, results_of
 
 #: The folder that takes results where --out names no other.
 OUT = Path("mxpeak-out")
@@ -72,7 +72,7 @@ def results_in(path: Path) -> list[Mapping[str, Any]]:
 def last_rate(benchmark: str, ranks: int, n: int = 0) -> float | None:
     """The rate of the newest valid result of a benchmark on as many ranks, and of an order of n/4 at least."""
     for _, one in past_results():
-        if one.get("benchmark") == benchmark and one.get("status") in ("valid", "slow"):
+        if one.get("benchmark") == benchmark and one.get("status") in PASSED:
             rate = one.get("result", {}).get("rate_flops")
             if 4 * (one.get("problem", {}).get("n") or 0) < n:
                 continue

@@ -92,7 +92,7 @@ def _launched(result: Body) -> list[str]:
     """What stands before the verb: mxpeak, by itself or under what started the ranks."""
     launch, argv = part(result, "launch"), part(result, "run").get("argv") or []
     name, ranks = launch.get("launcher"), str(launch.get("ranks", 1))
-    if name in (None, "shell") or "--ranks" in argv:
+    if name in (None, "shell") or any(str(one).partition("=")[0] == "--ranks" for one in argv):
         return ["mxpeak"]
     if name == "torchrun":
         return ["torchrun", "--nproc-per-node", ranks, "-m", "mxpeak"]

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
 
-from mxpeak.records import Result, bytes_rate_text, figure_text, rate_text, three_digits
+from mxpeak.records import PASSED, Result, bytes_rate_text, figure_text, rate_text, three_digits
 from mxpeak.report.columns import table
 from mxpeak.report.lines import case_text, lines_of
 
@@ -97,7 +97,7 @@ def _change(before: Body, after: Body, tolerance: float) -> Change:
     noise = max(known, default=None)
     change = rates[1] / rates[0] - 1.0 if rates[0] and rates[1] else None
     least = max(tolerance, noise or 0.0)
-    passed = [one.get("status") in ("valid", "slow") for one in (before, after)]
+    passed = [one.get("status") in PASSED for one in (before, after)]
     verdict = "unknown" if change is None else "same" if abs(change) <= least else "faster" if change > 0 else "slower"
     if not _alike(before, after, CASE):
         verdict = "another problem"

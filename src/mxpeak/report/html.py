@@ -9,11 +9,11 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mxpeak.records import figure_text, results_of, three_digits
+from mxpeak.records import PASSED, figure_text, results_of, three_digits
 from mxpeak.report.card import card
 from mxpeak.report.convergence import convergence_figure
 from mxpeak.report.lines import case_text, lines_of
-from mxpeak.report.markup import PASSED, Body, meter, part, read, share, status, table, text, titled
+from mxpeak.report.markup import Body, meter, part, read, share, status, table, text, titled
 from mxpeak.report.overview import overview
 from mxpeak.report.rank_map import rank_map
 from mxpeak.report.repeats import repeats_figure

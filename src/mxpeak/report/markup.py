@@ -10,8 +10,6 @@ from typing import Any
 from mxpeak.records import Result, mark, three_digits
 
 Body = Mapping[str, Any]
-#: Of results whose check was passed.
-PASSED = ("valid", "slow")
 
 
 def text(value: Any) -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from mxpeak.records import figure_text, three_digits
+from mxpeak.records import PASSED, figure_text, three_digits
 from mxpeak.report.lines import case_text, lines_of
-from mxpeak.report.markup import PASSED, Body, meter, part, read, share, status, text
+from mxpeak.report.markup import Body, meter, part, read, share, status, text
 from mxpeak.report.roofline import place
 from mxpeak.report.text import rules_text
 

@@ -32,8 +32,7 @@ def scoreboard(
 
     `lost` are the benchmarks that did not come to a result.
     """
-    passed = [r for r in results if r.status in ("valid", "slow")]
-    rates = {r.benchmark: float(r.result.get("rate_flops") or 0.0) for r in passed}
+    rates = {r.benchmark: float(r.result.get("rate_flops") or 0.0) for r in results if r.passed}
     head = f"{'':<10} {'rate':>13}  of what it could be"
     rows = [_row(r, rates) for r in results]
     width = max([len(head) + 2, *(len(row) for row, _, _ in rows)])
@@ -91,7 +90,7 @@ def _off_the_lists(results: Iterable[Result]) -> list[tuple[str, list[str]]]:
 
 
 def _off(result: Result) -> bool:
-    return result.status in ("valid", "slow") and bool(result.rules) and not result.rules.get("admissible")
+    return result.passed and bool(result.rules) and not result.rules.get("admissible")
 
 
 def _broken(result: Result) -> str:

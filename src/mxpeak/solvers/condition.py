@@ -16,6 +16,9 @@ from mxpeak.distributed.vectors import DistSpace, largest
 
 Vector = Any
 
+#: Of the random numbers with which factors are probed: one solve that may show that a condition is large.  Beyond
+#: PROBED, condition·u as they show it, it is estimated.
+PROBE_SEED, PROBED = 1961, 2.0**-10
 #: Points x that are visited; two or three are usual.
 MOST_POINTS = 5
 

@@ -19,7 +19,7 @@ from mxpeak.errors import Outcome
 from mxpeak.kernels.contract import Kernels, Vector
 from mxpeak.layout.row_moves import RowOrder
 from mxpeak.layout.schedule import lu_steps
-from mxpeak.solvers.condition import inverse_one_norm, ranks_over
+from mxpeak.solvers.condition import PROBE_SEED, inverse_one_norm, ranks_over
 from mxpeak.solvers.krylov import Solve
 from mxpeak.solvers.pivoted_lu import PivotedLuOptions, factorize
 from mxpeak.solvers.refine import backward_error, refine
@@ -29,8 +29,8 @@ from mxpeak.spans import Spans
 
 #: Matrices of a smaller norm lose digits when they are stored in fp32, whose least normal number is 2^-126.
 LEAST32 = 2.0**-60
-#: Of the signs of the numbers with which factors are probed, and what tells their sizes.
-PROBE_SEED, GOLDEN = 1961, 0.6180339887498949
+#: What tells the sizes of the numbers with which factors are probed.
+GOLDEN = 0.6180339887498949
 
 
 class PivotedFactors:

@@ -35,6 +35,7 @@ from mxpeak.library.dense.types import Array
 from mxpeak.library.outcomes import SingularMatrixError, warned
 from mxpeak.runtime.nodes import raise_first
 from mxpeak.runtime.placement import bind_to_cores, load_kernels
+from mxpeak.solvers.condition import PROBED
 from mxpeak.solvers.krylov import Solve
 from mxpeak.solvers.pivoted_lu import PivotedLuOptions
 from mxpeak.solvers.pivoted_system import Operator, PivotedFactors, Transposed, solve_all
@@ -45,8 +46,6 @@ from mxpeak.spans import Spans
 FP32_FROM = 1000
 #: What refinement of fp32 factors aims at: it is less than plain LU mostly has, and takes a step more than PLAIN_LU.
 REFINED = 2.0**-10
-#: Beyond this, condition·u of fp32 factors, as one solve for random numbers shows it, calls for an estimate of it.
-PROBED = 2.0**-10
 #: Unit roundoff of fp32.
 U_32 = 2.0**-24
 #: The phases that `info.times` tells.

@@ -17,7 +17,7 @@ from mxpeak.library.dense.types import Array, typed
 from mxpeak.library.inputs import check_finite
 from mxpeak.library.outcomes import SingularMatrixError
 from mxpeak.precision import PRECISIONS
-from mxpeak.solvers.condition import inverse_one_norm
+from mxpeak.solvers.condition import PROBE_SEED, PROBED, inverse_one_norm
 from mxpeak.solvers.scaling import balanced, powers, spread
 from mxpeak.spans import Spans
 
@@ -26,8 +26,6 @@ HOPELESS = 2.0**10
 #: Signs of an ill-conditioned matrix, upon which the condition is estimated at once: pivots of so different size, or
 #: corrections so large compared with the solution.
 DOUBT = 2.0**-16
-#: Of the numbers with which factors are probed; beyond PROBED, condition·u as they show it, it is estimated.
-PROBE_SEED, PROBED = 1961, 2.0**-10
 #: Entries of U that are looked at together.
 STRIP = 1 << 20
 

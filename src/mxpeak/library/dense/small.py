@@ -13,9 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from mxpeak.library.dense.extremes import least
-from mxpeak.library.dense.factoring import PROBED, probe
+from mxpeak.library.dense.factoring import probe
 from mxpeak.library.dense.refinement import PLAIN_LU, SAMPLED
 from mxpeak.library.dense.types import Array, roundoff
+from mxpeak.solvers.condition import PROBED
 from mxpeak.solvers.scaling import RANGE, SPREAD
 
 

@@ -45,12 +45,18 @@ class Workshop:
             self._points[n] = self.kernels.xp.asarray(make())
         return self._points[n]
 
-    def ordered(self, rows: Rows) -> tuple[Rows, Order]:
-        """The rows with a symmetric pattern, and an order for sweeps."""
+    def ordered(self, rows: Rows, colours: Array | None = None) -> tuple[Rows, Order]:
+        """The rows with a symmetric pattern, and an order for sweeps; in colours, these where they are known."""
         if not self.kernels.is_symmetric_pattern(rows):
             _check_filling(rows.indices.size)
             rows = self.kernels.with_symmetric_pattern(rows)
-        return rows, self.kernels.order(rows, self._kind)
+        if colours is None or self._kind != "greedy":
+            return rows, self.kernels.order(rows, self._kind)
+        new_to_old = np.argsort(colours, kind="stable").astype(np.int32)
+        old_to_new = np.empty_like(new_to_old)
+        old_to_new[new_to_old] = np.arange(new_to_old.size, dtype=np.int32)
+        starts = np.concatenate([[0], np.cumsum(np.unique(colours, return_counts=True)[1])]).astype(np.int64)
+        return rows, Order(new_to_old, old_to_new, starts, self._kind)
 
     def store(
         self,

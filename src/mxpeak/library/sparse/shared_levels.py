@@ -19,8 +19,7 @@ import numpy as np
 
 from mxpeak.distributed import general
 from mxpeak.distributed.sparse import Exchange, SparseMatrix, zeros
-from mxpeak.kernels.contract.sparse import Order, Rows, SparseKernels, Vector
-from mxpeak.library.inputs import Array
+from mxpeak.kernels.contract.sparse import Order, SparseKernels, Vector
 from mxpeak.library.sparse.amg import Grid, Transfer, chain, stored
 from mxpeak.library.sparse.everybody import Everybody
 from mxpeak.library.sparse.formats import narrowest
@@ -34,7 +33,8 @@ class OverlappingSweep:
     def __init__(self, workshop: Workshop, overlap: Overlap, everybody: Everybody, A: SparseMatrix):
         kernels, n, vectors = workshop.kernels, A.n, A.A.vectors
         E, before, width = overlap.A, overlap.before, overlap.A.shape[0]
-        rows, self.order = _ordered(workshop, kernels.rows_of(E.indptr, E.indices, E.data, width, 0), overlap.colours)
+        whole = kernels.rows_of(E.indptr, E.indices, E.data, width, 0)
+        rows, self.order = workshop.ordered(whole, overlap.colours)
         self._kernels, self._n = kernels, n
         self._E = workshop.store(rows, self.order, A.A.values, vectors, brief=True)
         self._exchange = everybody.exchange(kernels, one_group(n), vectors)
@@ -59,18 +59,6 @@ def received(exchange: Exchange, v: Vector, n: int) -> None:
     travel = exchange.begin(v[:n], v[n:])
     if travel is not None:
         travel.wait()
-
-
-def _ordered(workshop: Workshop, rows: Rows, colours: Array | None) -> tuple[Rows, Order]:
-    """The rows in the colours that all ranks have found, if they are to be swept over in colours."""
-    rows, order = workshop.ordered(rows)
-    if colours is None or order.row_by_row:
-        return rows, order
-    new_to_old = np.argsort(colours, kind="stable").astype(np.int32)
-    old_to_new = np.empty_like(new_to_old)
-    old_to_new[new_to_old] = np.arange(new_to_old.size, dtype=np.int32)
-    starts = np.concatenate([[0], np.cumsum(np.unique(colours, return_counts=True)[1])]).astype(np.int64)
-    return rows, Order(new_to_old, old_to_new, starts, order.kind)
 
 
 class SharedTransfer(Transfer):
