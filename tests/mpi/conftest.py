@@ -15,4 +15,6 @@ def standing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[int, Sta
     by_size = {size: StandingRanks(size, tmp_path_factory.mktemp(f"ranks{size}")) for size in (2, 3, 4)}
     yield by_size
     for ranks in by_size.values():
+        ranks.dismiss()
+    for ranks in by_size.values():
         ranks.end()

@@ -116,7 +116,7 @@ class HostNorms:
         return np.where(np.isfinite(maxima) & (maxima > 0), values, maxima)
 
     def empty(self, rows: int, columns: int, dtype: str, order: str) -> Array:
-        return np.empty((rows, columns), np.dtype(getattr(ml_dtypes, dtype, dtype)), "F" if order == "F" else "C")
+        return np.empty((rows, columns), getattr(ml_dtypes, dtype, dtype), "F" if order == "F" else "C")
 
     def set_parts(self, target: Array, real: Array, imaginary: Array | None) -> None:
         self._team.run(self._set_part, target, real, imaginary)

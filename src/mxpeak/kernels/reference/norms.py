@@ -171,7 +171,7 @@ class ReferenceNorms:
         return found
 
     def empty(self, rows: int, columns: int, dtype: str, order: str) -> Array:
-        return np.empty((rows, columns), np.dtype(getattr(ml_dtypes, dtype, dtype)), "F" if order == "F" else "C")
+        return np.empty((rows, columns), getattr(ml_dtypes, dtype, dtype), "F" if order == "F" else "C")
 
     def set_parts(self, target: Array, real: Array, imaginary: Array | None) -> None:
         target[:] = (real if imaginary is None else real + 1j * imaginary).astype(target.dtype)
