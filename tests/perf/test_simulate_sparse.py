@@ -70,6 +70,17 @@ def test_halos_within_a_node_take_no_port() -> None:
     assert halo_s(Box(64, 64, 64), 4, FRONTIER, aware=False) == 0.0
 
 
+def test_sums_wait_for_the_last_rank_and_for_longer_among_more() -> None:
+    calm = replace(FRONTIER, jitter=0.0)
+    for nodes in (1, 64, 9408):
+        run = run_of(nodes)
+        late, punctual = simulate(run, FRONTIER), simulate(run, calm)
+        delay = FRONTIER.jitter * sum(1 / i for i in range(1, run.ranks + 1))  # the mean of the largest of R
+        computing = punctual.time_s - punctual.exposed_s
+        assert late.time_s - punctual.time_s == pytest.approx(delay * computing, rel=0.05)
+        assert late.phases["gs"] == punctual.phases["gs"], "the sums wait, and nothing else"
+
+
 def test_the_slowest_of_many_devices_is_slower() -> None:
     slower = [variation(FRONTIER, ranks) for ranks in (1, 8, 1000, 75264, 10**6)]
     assert slower == sorted(slower)

@@ -75,6 +75,7 @@ class Machine:
     edge                 rows and columns that a product wastes at its edges
     memory_rate          bytes a second of device memory; memory_share: what sparse kernels reach of it
     launch_s             until a kernel runs, or the host hears of its end
+    jitter               by what share of its work a rank comes late to a sum over all, on average
     generate_rate        entries of A made anew a second, while refining
     core_rate, sync_s    of a core in FACT, and of one level of a reduction over cores
     row_passes           times that a row which moves goes through device memory: 4 in a row-major matrix
@@ -100,6 +101,7 @@ class Machine:
     edge: float = 0.0
     memory_share: float = 1.0
     launch_s: float = 0.0
+    jitter: float = 0.0
     generate_rate: float | None = None
     refine_steps: int = 3
     core_rate: float | None = None
@@ -191,6 +193,7 @@ NUMBERS: dict[str, tuple[float, float, bool]] = {
     "memory_rate": (1e6, 1e15, True),
     "memory_share": (0.01, 1.0, False),
     "launch_s": (0.0, 1.0, False),
+    "jitter": (0.0, 1.0, False),
     "generate_rate": (1e3, 1e15, False),
     "refine_steps": (0, 60, False),
     "cast_rate": (1e3, 1e15, False),
@@ -279,6 +282,7 @@ class _Reader:
             edge=given("gemm.edge", 0.0),
             memory_share=given("memory_share", 1.0),
             launch_s=given("launch_s", 0.0),
+            jitter=given("jitter", 0.0),
             generate_rate=numbers["generate_rate"],
             refine_steps=given("refine_steps", 3),
             core_rate=numbers["panel.core_rate"],

@@ -27,6 +27,8 @@ INDEX_BYTES = 4
 COLOURS = 8
 #: Ranks among which machine.spread is the largest deviation: the whole of Frontier.
 ALL_RANKS = 75264
+#: Euler's constant.
+EULER = 0.5772156649015329
 #: n_d / n_ir on one node of Frontier (Kashi et al., 4): 2305 / 2382.
 PENALTY = 2305 / 2382
 
@@ -87,7 +89,7 @@ class _Simulation:
         slowest = min(run.slow.values(), default=1.0)
         self.rate = machine.memory_rate * machine.memory_share * min(slowest, 1.0 - variation(machine, run.ranks))
         self.seconds: dict[str, float] = {}
-        self.exposed_s = 0.0
+        self.exposed_s = self.alone_s = 0.0  # alone: since the last sum
         self.halos: dict[tuple[int, int], float] = {}
 
     def result(self) -> SparseForecast:
@@ -174,6 +176,7 @@ class _Simulation:
         """Bytes through device memory, in so many kernels."""
         seconds = size_bytes / self.rate + kernels * self.machine.launch_s
         self.seconds[motif] = self.seconds.get(motif, 0.0) + seconds
+        self.alone_s += seconds
         return seconds
 
     def halo(self, box: Box, w: int, motif: str, hidden_by: float) -> None:
@@ -184,12 +187,13 @@ class _Simulation:
         self.wait(motif, max(0.0, self.halos[key] - hidden_by))
 
     def allreduce(self, motif: str, times: int) -> None:
-        """Sums over all ranks: up and down a tree, and the host hears of them."""
+        """Sums over all ranks: up and down a tree, and the host hears of them; the first waits for the last rank."""
         net, R = self.machine.network, self.run.ranks
         per_node = min(self.machine.ranks_per_node, R)
         between = math.ceil(math.log2(R / per_node)) if per_node < R else 0
         one = 2 * (math.ceil(math.log2(per_node)) * net.local_latency_s + between * net.latency_s)
-        self.wait(motif, times * (one + self.machine.launch_s))
+        self.wait(motif, times * (one + self.machine.launch_s) + lateness(self.machine, R) * self.alone_s)
+        self.alone_s = 0.0
 
     def wait(self, motif: str, seconds: float) -> None:
         """Communication that nothing hides."""
@@ -214,6 +218,14 @@ def halo_s(box: Box, w: int, machine: Machine, aware: bool) -> float:
     local = (net.local_latency_s if inside else 0.0) + inside * w / net.local_rate
     staging = 0.0 if aware else 2 * (box.halo * w / net.host_rate + machine.launch_s)
     return max(between, local) + staging
+
+
+def lateness(machine: Machine, ranks: int) -> float:
+    """By what share of its work the last of so many ranks comes late to a sum: the largest of R exponential delays.
+
+    machine.jitter (ln R + gamma), with Euler's constant; the work goes at the rate of the slowest device already.
+    """
+    return machine.jitter * (math.log(ranks) + EULER) if ranks > 1 else 0.0
 
 
 def variation(machine: Machine, ranks: int) -> float:
