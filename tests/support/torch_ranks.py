@@ -242,6 +242,11 @@ def ends() -> None:
         if sys.argv[1] == "killed":
             os.kill(os.getpid(), signal.SIGKILL)
         comm.abort(int(sys.argv[1]))
+    if comm.rank == 0 and sys.argv[1] == "killed":  # one that asks again and again must be told, too
+        asked = comm.ibcast(x, 1)
+        while not asked.test():
+            time.sleep(0.01)
+        sys.exit("a broadcast of a killed rank seemed to have come")
     if comm.rank == 0:
         comm.irecv(x, 1, 3).wait()
     if comm.rank == 2:  # one that computes notices at its next message that another was killed

@@ -37,8 +37,9 @@ from mxpeak.comm.ending import LOOK_S, Watch, abort, exit_now, leave
 from mxpeak.errors import UsageError
 from mxpeak.promised import settled
 
-#: A message that takes longer will never come; a rank that dies is noticed at once by those who wait for it.
-TIMEOUT = timedelta(minutes=30)
+#: The libraries want a limit.  None is meant: ranks may sleep for hours while others run a case, a rank that dies is
+#: noticed at once by those who wait for it, and the watchdog sees one that stalls.
+TIMEOUT = timedelta(days=365)
 #: All ranks have to be there by then.
 MEETING = timedelta(minutes=5)
 #: NCCL communicators for messages; families share them in turn, and those that are under way at once are neighbours.
@@ -126,11 +127,17 @@ class _Message:
 class _Collective:
     """A collective operation under way; of GPUs, waiting for it is done by the stream."""
 
-    __slots__ = ("_buffer", "_work", "test")
+    __slots__ = ("_buffer", "_work")
 
     def __init__(self, work: Any, buffer: Any):
         self._work, self._buffer = work, buffer
-        self.test: Callable[[], bool] = work.is_completed
+
+    def test(self) -> bool:
+        """Whether it is done; one that failed counts as done for the library, and is told here."""
+        if not self._work.is_completed():
+            return False
+        self.wait()
+        return True
 
     def wait(self) -> None:
         """Wait for the library."""
