@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from threading import local
 from typing import Any
 
 import pytest
@@ -14,6 +16,14 @@ from mxpeak.bench.norms.config import NormsConfig
 from mxpeak.comm.threads import run_ranks
 from mxpeak.errors import UsageError
 
+
+def call_nodes(names: str, monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], None]:
+    """Nodes by rank; each rank calls what is returned, to be on its own."""
+    mine = local()
+    monkeypatch.setattr(harness, "node_name", lambda: mine.name)
+    return lambda comm: setattr(mine, "name", names[comm.rank])
+
+
 GRID: dict[str, Any] = {"grid": ((2, 2),), "node_grid": (1, 2)}
 
 
@@ -23,9 +33,10 @@ GRID: dict[str, Any] = {"grid": ((2, 2),), "node_grid": (1, 2)}
 def test_every_rank_stops_before_anything_runs_where_a_node_grid_lies_on_two_nodes(
     bench: Any, config: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(harness, "hosts", lambda comm: ["a", "b", "a", "b"])
+    go_there = call_nodes("abab", monkeypatch)
 
     def body(comm: Any) -> list[str]:
+        go_there(comm)
         said = []
         for start in (bench.run, bench.dry_run):
             with pytest.raises(UsageError) as refused:
@@ -43,9 +54,10 @@ def test_every_rank_stops_before_anything_runs_where_a_node_grid_lies_on_two_nod
 def test_a_node_with_several_node_grids_is_a_warning(
     names: str, hints: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(harness, "hosts", lambda comm: list(names))
+    go_there = call_nodes(names, monkeypatch)
 
     def body(comm: Any) -> list[str]:
+        go_there(comm)
         config = HplConfig(n=(64,), nb=(16,), warmup="none", **GRID)
         results = hpl.run(config, comm)
         return [warning.hint for warning in results[0].warnings if warning.code == "node-grid"]

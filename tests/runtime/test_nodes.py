@@ -10,7 +10,7 @@ from mxpeak.comm.solo import Solo
 from mxpeak.comm.threads import run_ranks
 from mxpeak.errors import ResourceError
 from mxpeak.runtime import nodes
-from mxpeak.runtime.nodes import alike, combined, leads, nodes_of, raise_first
+from mxpeak.runtime.nodes import alike, blocks_a_node, combined, leads, nodes_of, raise_first
 
 #: Five ranks on three nodes, dealt out in turn.
 NAMES = ["a", "b", "c", "a", "b"]
@@ -40,6 +40,20 @@ def test_facts_of_nodes_are_the_same_everywhere() -> None:
     first, *_, last = run_ranks(5, body)
     assert first == (0, 2, 3, 2, [0, 3])
     assert last == (1, 2, 3, 2, [1, 4])
+
+
+@pytest.mark.parametrize(
+    ("names", "size", "ranks", "most"),
+    [
+        ("aabb", 2, 4, 1), ("aaaa", 2, 4, 2), ("abab", 2, 4, 0), ("aabbc", 2, 4, 1), ("aaabb", 2, 2, 1),
+        ("aaabb", 2, 4, 0), ("aabbbb", 2, 6, 2), ("abcde", 1, 5, 1), ("aaab", 4, 4, 0),
+    ],
+)  # fmt: skip
+def test_blocks_of_ranks_are_counted_by_node_and_found_where_they_lie_on_several(
+    names: str, size: int, ranks: int, most: int
+) -> None:
+    found = run_ranks(len(names), lambda comm: blocks_a_node(comm, names[comm.rank], size, ranks))
+    assert found == [most] * len(names)
 
 
 def test_one_rank_is_alone() -> None:

@@ -5,7 +5,6 @@ A benchmark says what cannot be run (`check`) and yields each case with its resu
 
 from __future__ import annotations
 
-import os
 import resource
 import sys
 import time
@@ -20,16 +19,15 @@ from mxpeak.configs.run import PlaceConfig
 from mxpeak.distributed.vectors import largest
 from mxpeak.kernels.contract import Kernels
 from mxpeak.layout.grid import ProcessGrid
-from mxpeak.layout.nodes import fitting_node_grids, node_grids_a_host
+from mxpeak.layout.nodes import check_node_grid, fitting_node_grids
 from mxpeak.options import Setting
 from mxpeak.perf.energy import Gpu, Meter, energy, processors
 from mxpeak.perf.host import one_core_each
 from mxpeak.precision import PRECISIONS
 from mxpeak.records import Caution, Result, bytes_rate_text, size_text
 from mxpeak.runtime.facts import facts_of
-from mxpeak.runtime.launch import hosts
 from mxpeak.runtime.memory import memory_budget
-from mxpeak.runtime.nodes import combined, nodes_of
+from mxpeak.runtime.nodes import blocks_a_node, combined, node_name, nodes_of
 from mxpeak.runtime.placement import Placement, bind_to_cores, load_kernels, on_device, on_processor
 from mxpeak.spans import Observer, Spans
 
@@ -148,7 +146,7 @@ class Bench(Generic[AnyConfig]):
 
     def energy(self, rate_flops: float | None) -> dict[str, Any] | None:
         """What the metered work of a case took, on rank 0.  Collective over all ranks."""
-        everybody = self.comm.gather_objects((os.uname().nodename, self._meter.used))
+        everybody = self.comm.gather_objects((node_name(), self._meter.used))
         return energy(everybody, rate_flops) if everybody else None
 
 
@@ -267,12 +265,20 @@ def check_grids(config: GridConfig, comm: Communicator) -> tuple[tuple[int, int]
     A mistake raises here, on every rank alike.
     """
     grids = config.grids(comm.size)
-    names = hosts(comm) if config.node_grid else []
     for P, Q in grids:
         shape = ProcessGrid(P, Q, config.order, config.node_grid)  # checks that the node grid tiles it
-        if names:
-            node_grids_a_host(shape, names)
+        if config.node_grid is not None:
+            _node_grids_a_node(shape, comm)
     return grids
+
+
+def _node_grids_a_node(grid: ProcessGrid, comm: Communicator) -> int:
+    """How many node grids the fullest node has; one that lies on several nodes is a mistake.  Collective."""
+    p, q = grid.node_grid or (grid.P, grid.Q)
+    count = blocks_a_node(comm, node_name(), p * q, grid.size)
+    if count == 0:
+        check_node_grid(grid, comm.bcast_object(comm.gather_objects(node_name())))
+    return count
 
 
 def node_cautions(config: GridConfig, comm: Communicator) -> list[Caution]:
@@ -280,10 +286,10 @@ def node_cautions(config: GridConfig, comm: Communicator) -> list[Caution]:
     if config.node_grid is None:
         return []
     p, q = config.node_grid
-    names, found = hosts(comm), []
+    found = []
     for P, Q in config.grids(comm.size):
         shape = ProcessGrid(P, Q, config.order, config.node_grid)
-        if (count := node_grids_a_host(shape, names)) > 1:
+        if (count := _node_grids_a_node(shape, comm)) > 1:
             ranks = count * p * q
             text = (
                 f"--node-grid {p}x{q} stands for {p}*{q} = {p * q} ranks on a node, but a node has {ranks} of the grid"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from itertools import groupby
 
@@ -14,17 +13,13 @@ from mxpeak.layout.grid import ProcessGrid, nearest_node_grids
 MOST_NAMED = 4
 
 
-def node_grids_a_host(grid: ProcessGrid, hosts: Sequence[str]) -> int:
-    """How many blocks of the node grid the fullest host has, of `hosts` by rank: 1 where every node has exactly one.
-
-    A block that lies on several hosts is a mistake: its ranks count as neighbours and are none.
-    """
+def check_node_grid(grid: ProcessGrid, hosts: Sequence[str]) -> None:
+    """Each block of the node grid has to be on one host, of `hosts` by rank: its ranks count as neighbours."""
     p, q = grid.node_grid or (grid.P, grid.Q)
-    blocks = [range(first, first + p * q) for first in range(0, grid.size, p * q)]
-    for ranks in blocks:
+    for first in range(0, grid.size, p * q):
+        ranks = range(first, first + p * q)
         if len({hosts[rank] for rank in ranks}) > 1:
             raise UsageError(f"{_what_lies_where(p, q, ranks, hosts)}; {_fix(grid, p, q, hosts[: grid.size])}")
-    return max(Counter(hosts[ranks.start] for ranks in blocks).values())
 
 
 def fitting_node_grids(grid: ProcessGrid, ranks: int) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 import uuid
@@ -18,6 +17,7 @@ from mxpeak.perf.devices import cross_socket, map_lines, rank_location
 from mxpeak.perf.host import environment, host_facts, software_facts
 from mxpeak.records import Caution
 from mxpeak.runtime.launch import launcher
+from mxpeak.runtime.nodes import node_name
 from mxpeak.runtime.placement import Placement
 
 
@@ -78,7 +78,7 @@ def launch_facts(comm: Communicator, placement: Placement, kernels: Kernels) -> 
     ranks = comm.gather_objects(
         {
             "rank": comm.rank,
-            "host": os.uname().nodename,
+            "host": node_name(),
             "cores": short_list(placement.cores),
             "threads": placement.threads,
             **kernels.device_facts(),
@@ -91,7 +91,7 @@ def gpu_cautions(comm: Communicator, placement: Placement, device: Mapping[str, 
     """Where ranks compute on another socket than their GPU's; rank 0 shows who has which.  Collective over comm."""
     if "device_bus" not in device:
         return []
-    host = os.uname().nodename
+    host = node_name()
     mine = rank_location(comm.rank, host, placement.cores, device["device"], device["device_bus"])
     ranks = comm.gather_objects(mine) or []
     if len(ranks) > 1:

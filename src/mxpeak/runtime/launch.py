@@ -247,11 +247,6 @@ def local_rank(comm: Communicator, environ: Mapping[str, str] = os.environ) -> i
     return nodes_of(comm, None).rank
 
 
-def hosts(comm: Communicator) -> list[str]:
-    """The host of every rank, for those few questions that need them all.  Collective over comm."""
-    return list(comm.bcast_object(comm.gather_objects(os.uname().nodename)))
-
-
 def bind(cores: list[int]) -> list[int]:
     """Bind the calling thread, and those it starts later, to `cores`; return the cores it had before."""
     if not hasattr(os, "sched_setaffinity"):

@@ -33,9 +33,14 @@ class Nodes(Generic[T]):
     told: list[T]
 
 
+def node_name() -> str:
+    """The name of this rank's node."""
+    return os.uname().nodename
+
+
 def nodes_of(comm: Communicator, mine: T) -> Nodes[T]:
     """Who shares this node, by its name, and what they say.  Collective over comm."""
-    here = alike(comm, os.uname().nodename)
+    here = alike(comm, node_name())
     told = here.bcast_object(here.gather_objects(mine))
     rank, size = here.rank, here.size
     here.free()
@@ -63,6 +68,25 @@ def alike(comm: Communicator, text: str) -> Communicator:
     likely.free()
     assert group is not None
     return group
+
+
+def blocks_a_node(comm: Communicator, name: str, size: int, ranks: int) -> int:
+    """How many blocks of `size` consecutive ranks, of the first `ranks`, the fullest node has; 0: one lies on several.
+
+    `name` is this rank's node.  Collective over comm.
+    """
+    used = comm.rank < ranks
+    block = comm.split(comm.rank // size if used else None, comm.rank)
+    together = block is None or block.bcast_object(name) == name
+    if block is not None:
+        block.free()
+    if not comm.agree(together):
+        return 0
+    here = alike(comm, name)
+    (count,) = combined(here, [float(used and comm.rank % size == 0)], "sum")
+    here.free()
+    (most,) = combined(comm, [count], "max")
+    return int(most)
 
 
 def by_root(comm: Communicator, action: Callable[[], T]) -> T:
