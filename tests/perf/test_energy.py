@@ -80,7 +80,7 @@ def test_a_meter_adds_up_regions_and_nothing_between() -> None:
     for seconds in (2.0, 1.0):
         meter.begin()
         meter.end(seconds)
-    assert meter.used == Used(3.0, 6.0, "told", 35.0)
+    assert meter.used == Used(3.0, 6.0, "told", 35.0, {"other": 41.0})
     meter.clear()
     assert meter.used == Used(0.0, 0.0, "told", 0.0)
 
@@ -109,12 +109,37 @@ def test_counters_are_looked_at_while_the_region_lasts() -> None:
     assert counter.looks >= 6
 
 
+def test_what_was_used_since_the_last_look_goes_to_the_phase_under_way() -> None:
+    """A counter of one joule a look; the look that begins is booked nowhere."""
+
+    class Rising(Counter):
+        def joules(self) -> float | None:
+            self.looks += 1
+            if self.looks > 6:
+                seen.set()
+            return float(self.looks)
+
+    for fails in (False, True):
+        seen, places = threading.Event(), iter(["panel", "gemm", "gemm", "gemm", "", *["swap"] * 10**6])
+        counter = Rising()
+        meter = Meter([counter], None, look_s=1e-4, doing=lambda places=places: next(places))
+        meter.begin()
+        assert seen.wait(timeout=60.0)
+        meter.end(None if fails else 1.0)
+        if fails:
+            assert meter.used == Used(0.0, 0.0), "a region that failed does not count"
+            continue
+        phases = dict(meter.used.phases)
+        assert (phases["panel"], phases["gemm"], phases["other"]) == (1.0, 3.0, 1.0)
+        assert sum(phases.values()) == meter.used.processors == counter.looks - 1
+
+
 def test_hosts_are_summed_and_a_gpu_that_ranks_share_counts_once() -> None:
     found = energy(
         [
-            ("a", Used(2.0, 100.0, "gpu 0", 300.0)),
-            ("a", Used(2.0, None, "gpu 0", 300.0)),
-            ("b", Used(2.5, 150.0, "gpu 0", 450.0)),
+            ("a", Used(2.0, 100.0, "gpu 0", 300.0, {"gemm": 390.0, "swap": 10.0})),
+            ("a", Used(2.0, None, "gpu 0", 300.0, {"gemm": 300.0})),
+            ("b", Used(2.5, 150.0, "gpu 0", 450.0, {"swap": 600.0})),
         ],
         4e12,
     )
@@ -125,7 +150,9 @@ def test_hosts_are_summed_and_a_gpu_that_ranks_share_counts_once() -> None:
         "joules": 1000.0,
         "watts": 400.0,
         "gflops_per_watt": 10.0,
+        "phases": {"swap": 610.0, "gemm": 390.0},
     }
+    assert list(found["phases"]) == ["swap", "gemm"]
 
 
 @pytest.mark.parametrize(
@@ -188,5 +215,5 @@ def test_a_region_that_fails_does_not_count_and_is_looked_at_no_longer() -> None
     assert "energy" not in [thread.name for thread in threading.enumerate()]
     meter.begin()
     meter.end(3.0)
-    assert meter.used == Used(3.0, 2.0)
+    assert meter.used == Used(3.0, 2.0, phases={"other": 2.0})
     assert counter.looks == 3

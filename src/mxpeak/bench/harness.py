@@ -78,11 +78,14 @@ class Bench(Generic[AnyConfig]):
         self.facts = facts_of(told.get("argv", ()), settings, comm, placement, kernels)
         self.budget = memory_budget(config, settings, comm)
         bus = kernels.device_facts().get("device_bus")
-        self._meter = Meter(processors() if placement.local_rank == 0 else [], Gpu(bus) if bus else None)
+        self._spans: list[Spans] = []
+        packages = processors() if placement.local_rank == 0 else []
+        self._meter = Meter(packages, Gpu(bus) if bus else None, doing=self._place)
 
     def begin(self, case: Any) -> None:
         """A case begins."""
         self._under_way = UnderWay(case)
+        self._spans = []
         self._meter.clear()
         if self.comm.rank == 0 and (on_begin := self._told.get("on_begin")):
             on_begin(case)
@@ -90,11 +93,16 @@ class Bench(Generic[AnyConfig]):
     def new_spans(self, *, watched: bool = True) -> Spans:
         """New spans, which the observers follow if `watched`."""
         spans = Spans(self.observers if watched else (), self.kernels.stopwatch)
+        self._spans.append(spans)
         if watched and self._under_way is not None:
             self._under_way.spans = spans
         if watched and (follow := self._told.get("follow")):
             follow(spans)
         return spans
+
+    def _place(self) -> str:
+        """The phase that is under way."""
+        return next((spans.place for spans in self._spans if spans.place), "")
 
     def doing(self, text: str) -> None:
         """Tell those who look on what is done beside the computations that they watch."""

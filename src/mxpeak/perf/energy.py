@@ -1,14 +1,16 @@
 """Energy of a node while something is timed: RAPL's counters of its processors, NVML's of its GPUs.
 
-Counters are read at both ends of each timed region, and now and then between, since RAPL's begin anew at some 260 kJ:
-twenty minutes of a busy processor.  What cannot be read is None; on many systems root alone may read RAPL.
+Counters are read at both ends of each timed region, and 20 times a second between: what was used since the last look
+goes to the phase that is under way.  RAPL's counters begin anew at some 260 kJ, twenty minutes of a busy processor.
+What cannot be read is None; on many systems root alone may read RAPL.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,7 +18,9 @@ from mxpeak.perf.health import gpu_energy
 from mxpeak.perf.host import number_in, text_in
 
 #: RAPL counts microjoules; seconds between two looks.
-MICRO, LOOK_S = 1e-6, 30.0
+MICRO, LOOK_S = 1e-6, 0.05
+#: Where no phase is under way.
+OTHER = "other"
 
 
 class Counter(Protocol):
@@ -80,33 +84,46 @@ class Used:
 
     seconds    that the regions took
     gpu        whose joules: ranks may share a GPU
+    phases     all these joules by the phase that this rank was in
     """
 
     seconds: float
     processors: float | None = None
     gpu: str | None = None
     gpu_joules: float | None = None
+    phases: Mapping[str, float] = field(default_factory=dict)
 
 
 class Meter:
     """The energy of timed regions, one after the other.
 
-    cpu    counters of this host's processors; empty on all ranks of a host but one
-    gpu    that of this rank's GPU
+    cpu      counters of this host's processors; empty on all ranks of a host but one
+    gpu      that of this rank's GPU
+    doing    tells the phase that is under way
     """
 
-    def __init__(self, cpu: Sequence[Counter], gpu: Counter | None, look_s: float = LOOK_S):
-        self._cpu, self._gpu, self._look_s = cpu, gpu, look_s
+    def __init__(
+        self,
+        cpu: Sequence[Counter],
+        gpu: Counter | None,
+        look_s: float = LOOK_S,
+        doing: Callable[[], str] = lambda: OTHER,
+    ):
+        self._cpu, self._gpu, self._look_s, self._doing = cpu, gpu, look_s, doing
         self.clear()
 
     def clear(self) -> None:
         """Forget all regions."""
         self._seconds, self._joules, self._gpu_joules = 0.0, _Sum(), _Sum()
+        self._phases: dict[str, float] = defaultdict(float)
 
     def begin(self) -> None:
         """A region begins."""
         self._ended, self._before = threading.Event(), self._read()
-        self._looking = threading.Thread(target=self._look, name="energy", daemon=True) if self._cpu else None
+        self._last = self._both(self._before)
+        self._region: dict[str, float] = defaultdict(float)
+        counts = bool(self._cpu) or self._gpu is not None
+        self._looking = threading.Thread(target=self._look, name="energy", daemon=True) if counts else None
         if self._looking is not None:
             self._looking.start()
 
@@ -117,21 +134,36 @@ class Meter:
             self._looking.join()  # a counter is read by one thread at a time
         if seconds is None:
             return
-        (cpu, gpu), (cpu_before, gpu_before) = self._read(), self._before
+        now, (cpu_before, gpu_before) = self._read(), self._before
+        self._book(now)
         self._seconds += seconds
-        self._joules.add(cpu, cpu_before)
-        self._gpu_joules.add(gpu, gpu_before)
+        self._joules.add(now[0], cpu_before)
+        self._gpu_joules.add(now[1], gpu_before)
+        _add(self._phases, self._region)
 
     @property
     def used(self) -> Used:
-        """Over all regions."""
-        of_gpu = (None, None) if self._gpu is None else (self._gpu.name, self._gpu_joules.total)
-        return Used(self._seconds, self._joules.total if self._cpu else None, *of_gpu)
+        """Over all regions; by phase where no look has failed."""
+        cpu = self._joules.total if self._cpu else None
+        gpu = None if self._gpu is None else self._gpu_joules.total
+        known = (cpu is not None or not self._cpu) and (gpu is not None or self._gpu is None)
+        phases = dict(self._phases) if known else {}
+        return Used(self._seconds, cpu, None if self._gpu is None else self._gpu.name, gpu, phases)
 
     def _look(self) -> None:
         while not self._ended.wait(self._look_s):
-            for counter in self._cpu:
-                counter.joules()
+            self._book(self._read())
+
+    def _book(self, now: tuple[float | None, float | None]) -> None:
+        """What was used since the last look goes to the phase that is under way."""
+        both = self._both(now)
+        if both is not None and self._last is not None and both > self._last:
+            self._region[self._doing() or OTHER] += both - self._last
+        self._last = both
+
+    def _both(self, read: tuple[float | None, float | None]) -> float | None:
+        counted = bool(self._cpu), self._gpu is not None
+        return total(joules for joules, one in zip(read, counted) if one)
 
     def _read(self) -> tuple[float | None, float | None]:
         cpu = total(counter.joules() for counter in self._cpu)
@@ -147,6 +179,11 @@ class _Sum:
     def add(self, after: float | None, before: float | None) -> None:
         unread = self.total is None or after is None or before is None
         self.total = None if unread else (self.total or 0.0) + (after or 0.0) - (before or 0.0)
+
+
+def _add(sums: dict[str, float], more: Mapping[str, float]) -> None:
+    for name, joules in more.items():
+        sums[name] += joules
 
 
 def total(parts: Iterable[float | None]) -> float | None:
@@ -169,6 +206,12 @@ def energy(everybody: Sequence[tuple[str, Used]], rate_flops: float | None) -> d
         return None
     joules = cpu if not gpu_of else total([cpu, gpu])
     watts = None if joules is None else joules / seconds
+    phases: dict[str, float] = defaultdict(float)
+    seen: set[tuple[str, str | None]] = set()
+    for host, used in everybody:
+        if used.gpu is None or (host, used.gpu) not in seen:  # ranks that share a GPU read the same
+            _add(phases, used.phases)
+        seen.add((host, used.gpu))
     return {
         "seconds": seconds,
         "processor_joules": cpu,
@@ -176,4 +219,5 @@ def energy(everybody: Sequence[tuple[str, Used]], rate_flops: float | None) -> d
         "joules": joules,
         "watts": watts,
         "gflops_per_watt": rate_flops / 1e9 / watts if watts and rate_flops else None,
+        "phases": dict(sorted(phases.items(), key=lambda one: -one[1])),
     }

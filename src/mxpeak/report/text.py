@@ -59,7 +59,10 @@ def _energy(result: Result) -> str:
     per_watt = known["gflops_per_watt"]
     joules, seconds, watts = (three_digits(known[name]) for name in ("joules", "seconds", "watts"))
     rate = "" if per_watt is None else f", {three_digits(per_watt)} GFLOP/s/W"
-    return f"  energy {joules} J in {seconds} s, {watts} W{rate}"
+    phases = list(known.get("phases", {}).items())[:MOST_PHASES]
+    shares = [f"{name} {percent(one / known['joules'])}" for name, one in phases]
+    by_phase = f"; {', '.join(shares)}" if shares else ""
+    return f"  energy {joules} J in {seconds} s, {watts} W{rate}{by_phase}"
 
 
 def _tuned(result: Result) -> str:
@@ -98,6 +101,8 @@ def headline(result: Result, *, color: bool = False) -> str:
     return "  ".join([*words, "emulated"] if result.result.get("emulated") else words)
 
 
+#: Phases whose share of the energy is told: those that took most.
+MOST_PHASES = 3
 #: Rules that a run of a few seconds on a part of a machine breaks, and what is said of one that breaks no others.
 SHORT = {"time": "too short for the list", "memory": "too small for the list"}
 
