@@ -94,7 +94,7 @@ class Request(Protocol):
         """Return once it is complete."""
 
 
-#: How often a rank that sleeps looks for what it waits for.
+#: How often a rank that sleeps looks for what it waits for, once it has waited a while.
 LOOK_S = 0.02
 #: The requests that this process waits for, the innermost last: for whoever asks why nothing goes on.
 WAITED_FOR: list[Request] = []
@@ -327,6 +327,7 @@ def _landing(steps: Steps, landings: list[Landing]) -> Steps:
 
 def meet_asleep(comm: Communicator) -> None:
     """Return once rank 0 has come here, however long that takes: the others sleep.  Collective over comm."""
-    request = comm.ibcast(bytearray(1), 0)
+    request, pause_s = comm.ibcast(bytearray(1), 0), LOOK_S / 512
     while not request.test():
-        sleep(LOOK_S)
+        sleep(pause_s)
+        pause_s = min(2 * pause_s, LOOK_S)

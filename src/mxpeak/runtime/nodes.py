@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 from zlib import crc32
 
-from mxpeak.comm.base import Communicator
+from mxpeak.comm.base import Communicator, meet_asleep
 from mxpeak.errors import MxpeakError
 
 T = TypeVar("T")
@@ -90,7 +90,10 @@ def blocks_a_node(comm: Communicator, name: str, size: int, ranks: int) -> int:
 
 
 def by_root(comm: Communicator, action: Callable[[], T]) -> T:
-    """What `action` gives on rank 0, told to everybody; its error becomes everybody's.  Collective over comm."""
+    """What `action` gives on rank 0, told to everybody; its error becomes everybody's.  Collective over comm.
+
+    However long it takes: the others sleep.
+    """
     answer: T | MxpeakError | None = None
     bug: Exception | None = None
     if comm.rank == 0:
@@ -100,6 +103,7 @@ def by_root(comm: Communicator, action: Callable[[], T]) -> T:
             answer = error
         except Exception as error:  # the others must not wait for the answer
             bug, answer = error, MxpeakError(f"rank 0: {type(error).__name__}: {error}")
+    meet_asleep(comm)
     answer = comm.bcast_object(answer)
     if bug is not None:
         raise bug

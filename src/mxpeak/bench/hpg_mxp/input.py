@@ -12,12 +12,13 @@ from mxpeak.bench.hpg_mxp.config import HpgMxpConfig
 from mxpeak.bench.hpg_mxp.rules import forms
 from mxpeak.bench.sparse import held
 from mxpeak.bench.stencil_sizes import Hierarchy as Held
-from mxpeak.comm.base import Communicator, meet_asleep
-from mxpeak.errors import MxpeakError, ResourceError, UsageError
+from mxpeak.comm.base import Communicator
+from mxpeak.errors import ResourceError, UsageError
 from mxpeak.perf.sparse_counts import FP64_BYTES
 from mxpeak.precision import PRECISIONS
 from mxpeak.records import size_text, three_digits
 from mxpeak.runtime.memory import MARGIN, Budget
+from mxpeak.runtime.nodes import by_root
 
 #: ||b|| outside of these is refused: squares of its entries, and of residuals, have to be numbers of fp64.
 LEAST_B, MOST_B = 1e-100, 1e100
@@ -92,20 +93,16 @@ class MatrixFile:
 def read_file(path: str, comm: Communicator) -> MatrixFile:
     """The matrix in a file; a mistake in it is raised on every rank alike.  Collective over comm."""
     entries: Any = None
-    answer: MatrixFile | MxpeakError | None = None
-    if comm.rank == 0:
+
+    def read() -> MatrixFile:
+        nonlocal entries
         try:
-            entries, answer = _read(path, comm.size)
-        except MxpeakError as error:
-            answer = error
+            entries, known = _read(path, comm.size)
         except MemoryError:
-            answer = ResourceError(f"--matrix {path}: reading it takes more memory than is free")
-    meet_asleep(comm)  # a long file takes longer than any message should
-    answer = comm.bcast_object(answer)
-    if isinstance(answer, MxpeakError):
-        raise answer
-    assert answer is not None
-    return replace(answer, entries=entries)
+            raise ResourceError(f"--matrix {path}: reading it takes more memory than is free") from None
+        return known
+
+    return replace(by_root(comm, read), entries=entries)
 
 
 def _read(path: str, ranks: int) -> tuple[Any, MatrixFile]:
