@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
+
+import pytest
 
 from mxpeak.kernels.contract import Kernels
 from mxpeak.kernels.host.kernels import HostKernels
@@ -76,3 +79,16 @@ def backend_named(name: str) -> Backend:
     from tests.support.torch_devices import torch_device
 
     return Backend(name, TorchKernels(torch_device(triton=TORCH[name]), host))
+
+
+def each(backend: Backend, monkeypatch: pytest.MonkeyPatch, choice: str, *values: str) -> Iterator[str]:
+    """Torch with each of these choices of equal results in turn; the others as they are."""
+    for value in values if backend.on_torch else ("",):
+        if value:
+            monkeypatch.setattr(backend.kernels, choice, value)
+        yield value
+
+
+def sizes(backend: Backend, *of_all: Any, interpreted: Any = ()) -> tuple[Any, ...]:
+    """The sizes to be tested; of Triton's interpreter, which takes milliseconds a tile, only the chosen ones."""
+    return interpreted if backend.interpreted and interpreted else of_all

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import product
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from mxpeak.layout.block_cyclic import BlockCyclic
@@ -101,3 +102,26 @@ def globals_of(part: BlockCyclic) -> list[int]:
 def parts(n: int, nb: int, P: int, Q: int) -> list[tuple[BlockCyclic, BlockCyclic]]:
     """Every rank's rows and columns of an n×n matrix."""
     return [(BlockCyclic(n, nb, p, P), BlockCyclic(n, nb, q, Q)) for p, q in product(range(P), range(Q))]
+
+
+def upper_triangle(rng: Any, n: int) -> Any:
+    """The diagonal between 1 and 2, |u_ij| < 1/2 above it."""
+    return np.triu(rng.random((n, n)) - 0.5, 1) + np.diag(1.0 + rng.random(n))
+
+
+def unit_lower_triangle(rng: Any, n: int) -> Any:
+    """What is stored of L, |l_ij| < 1/2."""
+    return np.tril(rng.random((n, n)) - 0.5, -1)
+
+
+def rounded(x: Any, precision: str) -> Any:
+    """x rounded by others' code; tf32 by its bits: the lower 13 off, rounded to nearest even."""
+    if precision in STORED:
+        return x
+    if precision == "tf32":
+        bits = x.view(np.uint32)
+        cut = (bits + 0x0FFF + (bits >> 13 & 1)) & np.uint32(0xFFFFE000)
+        return np.where(np.isnan(x), x, cut.view(np.float32))
+    type_ = {"bf16": ml_dtypes.bfloat16, "fp16": np.float16, "fp8": ml_dtypes.float8_e4m3fn}[precision]
+    with np.errstate(all="ignore"):
+        return x.astype(type_).astype(np.float32)

@@ -1,0 +1,276 @@
+"""Products with matrices and triangles that HPL and HPL-MxP ask of a backend, on ragged and prime sizes.
+
+Bounds are componentwise; `blocks.WIDE` says what the factor of 2 over the contract's is for.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mxpeak.bench.lu import gemm_probe
+from mxpeak.precision import PRECISIONS
+from tests.support.backends import Backend, backend_named, each, sizes
+from tests.support.blocks import (
+    GRIDS,
+    SHAPES,
+    STORED,
+    WIDE,
+    globals_of,
+    matrix,
+    numbers,
+    operands,
+    panel,
+    parts,
+    poisoned,
+    rounded,
+    stored,
+    stored_as,
+    vector,
+    within,
+)
+from tests.support.roundoff import U
+
+# --- products
+
+
+def summed_in(backend: Backend, precision: str) -> float:
+    """The unit roundoff of the sums of products: tensor cores add those of FP8 numbers in about 14 bits."""
+    return 2.0**-14 if precision == "fp8" and backend.on_gpu else STORED[stored_as(precision)][1]
+
+
+#: What Triton multiplies; its interpreter has no products of bf16 numbers.
+BY_TRITON = {"fp16", "fp8"}
+
+
+def test_products_of_rounded_operands_have_the_error_of_the_type_they_are_summed_in(
+    backend: Backend, rng: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shapes = ((0, 3, 2), (3, 0, 2), (3, 2, 0), (1, 1, 1), (31, 17, 5), (37, 97, 61))
+    for gemm in each(backend, monkeypatch, "gemm", "library", "triton"):
+        by_triton = BY_TRITON | ({"bf16"} if backend.on_gpu else set())
+        few = shapes[-2:] if backend.interpreted and gemm == "library" else shapes
+        for precision, (m, n, k) in product(by_triton if gemm == "triton" else PRECISIONS, few):
+            format_ = stored_as(precision)
+            A, B, C = (stored(rng.random(shape) - 0.5, format_) for shape in ((m, k), (k, n), (m, n)))
+            found = matrix(backend, C, format_)
+            backend.kernels.subtract_product(found, *operands(backend, A, B, precision))
+            A, B = rounded(A, precision), rounded(B, precision)
+            bound = 2 * summed_in(backend, precision) * ((k + 1) * (np.abs(A) @ np.abs(B)) + np.abs(C))
+            exact = C.astype(WIDE) - A.astype(WIDE) @ B.astype(WIDE)
+            assert within(numbers(backend, found), exact, bound), (gemm, precision, m, n, k)
+
+
+def test_products_with_panels_and_with_parts_of_operands(backend: Backend, rng: Any) -> None:
+    A, B, C = (rng.random(shape) - 0.5 for shape in ((37, 19), (19, 41), (37, 41)))
+    for precision, (_, u) in STORED.items():
+        A_, B_, C_ = (stored(M, precision) for M in (A, B, C))
+        found = matrix(backend, C_, precision)
+        left, right = panel(backend, A_, precision), matrix(backend, B_, precision)
+        backend.kernels.subtract_product(found, left, right)
+        exact = C_.astype(WIDE) - A_.astype(WIDE) @ B_.astype(WIDE)
+        assert within(numbers(backend, found), exact, 2 * u * (20 * (np.abs(A_) @ np.abs(B_)) + np.abs(C_)))
+    for precision in PRECISIONS:
+        format_ = stored_as(precision)
+        L, R = operands(backend, stored(A, format_), stored(B, format_), precision)
+        found = matrix(backend, np.zeros((37, 41)), format_)
+        backend.kernels.subtract_product(found[5:37, 7:41], L[5:], R[:, 7:])
+        exact = -(numbers(backend, L).astype(WIDE) @ numbers(backend, R).astype(WIDE))
+        exact[:5], exact[:, :7] = 0, 0
+        # k+1 products of at most 1/4, twice
+        assert within(numbers(backend, found), exact, 40 * summed_in(backend, precision) * 19 / 4)
+
+
+def test_what_is_not_finite_spoils_its_row_of_a_product_and_no_other(backend: Backend, rng: Any) -> None:
+    kernels = backend.kernels
+    # Triton's interpreter makes a number of FP8's NaN.
+    for precision, value in product(
+        ("fp64", "fp32", "bf16", *(() if backend.interpreted else ("fp8",))), (np.nan, np.inf)
+    ):
+        format_ = stored_as(precision)
+        A, B = rng.random((19, 7)), rng.random((7, 11)) + 1.0
+        A[5, 3] = value
+        C, y = matrix(backend, np.zeros((19, 11)), format_), kernels.xp.zeros(19)
+        kernels.subtract_product(C, *operands(backend, A, B, precision))
+        kernels.add_matvec(y, matrix(backend, A, format_), vector(backend, B[:, 0]))
+        for row_is_finite in (np.isfinite(numbers(backend, C)).all(axis=1), np.isfinite(numbers(backend, y))):
+            assert list(np.flatnonzero(~row_is_finite)) == [5]
+
+
+@pytest.mark.parametrize("precision", STORED)
+def test_a_digest_is_that_of_the_definition_and_tells_every_bit(backend: Backend, rng: Any, precision: str) -> None:
+    kernels, values = backend.kernels, stored(rng.standard_normal((13, 7)), precision)
+    A = matrix(backend, values, precision)
+    first = kernels.digest(A)
+    assert first == backend_named("reference").kernels.digest(values)
+    assert kernels.digest(matrix(backend, values, precision)) == first, "gaps between rows are not read"
+    assert kernels.digest(A[:, :6]) != first
+    words = f"i{values.itemsize}"
+    for bit in (0, 8 * values.itemsize - 1):
+        changed = values.copy()
+        changed.view(words)[4, 5] ^= np.array(1).astype(words) << bit
+        assert kernels.digest(matrix(backend, changed, precision)) != first
+    swapped = values.copy()
+    swapped[[2, 3]] = swapped[[3, 2]]
+    assert kernels.digest(matrix(backend, swapped, precision)) != first
+
+
+def test_a_probe_is_one_product_of_random_numbers_in_its_precision(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernels, seen = backend.kernels, []
+    real = kernels.subtract_product
+    monkeypatch.setattr(kernels, "subtract_product", lambda *args: (seen.append(args), real(*args)))
+    for precision in PRECISIONS:
+        seen.clear()
+        gemm_probe(kernels, 13, 7, 5, precision)()
+        ((C, A, B),) = seen
+        assert (C.shape, A.shape, B.shape) == ((13, 7), (13, 5), (5, 7))
+        assert C.dtype == kernels.matrix(1, 1, stored_as(precision)).dtype
+        assert A.dtype == B.dtype == kernels.operand_buffer(1, 1, precision, "left").dtype
+        A, B = numbers(backend, A), numbers(backend, B)
+        assert np.array_equal(A, rounded(A, precision))
+        assert len(np.unique(A)) > 13
+        assert len(np.unique(B)) > 13
+        assert within(numbers(backend, C), -(A.astype(WIDE) @ B), 30 * summed_in(backend, precision))
+
+
+# --- matrices and triangles times vectors
+
+
+def triton_shapes(backend: Backend) -> tuple[tuple[int, int], ...]:
+    """More than a tile of Triton's both ways."""
+    return sizes(backend, *SHAPES, (37, 150), interpreted=((0, 3), (3, 0), (1, 1), (19, 150)))
+
+
+def triton_ranks(backend: Backend) -> list[Any]:
+    """Ranks of several grids; of Triton's interpreter one that has all, and one with more than a tile both ways."""
+    if backend.interpreted:
+        return [*parts(7, 3, 1, 2), parts(29, 8, 2, 3)[3], parts(5, 4, 3, 1)[2], parts(149, 9, 5, 1)[2]]
+    return [rank for grid in [(0, 4, 2, 2), *GRIDS, (149, 9, 1, 1)] for rank in parts(*grid)]
+
+
+@pytest.mark.parametrize("precision", STORED)
+def test_products_with_a_vector_have_the_error_of_fp64(
+    backend: Backend, rng: Any, monkeypatch: pytest.MonkeyPatch, precision: str
+) -> None:
+    if backend.on_torch:
+        monkeypatch.setattr("mxpeak.kernels.torch.triangle.STRIP", 500)
+    for m, n in triton_shapes(backend):
+        A = stored(rng.random((m, n)) - 0.5, precision)
+        for op, transposed in ((A, False), (A.T, True)):
+            x, y = rng.random(op.shape[1]) - 0.5, rng.random(op.shape[0]) - 0.5
+            found = vector(backend, y)
+            backend.kernels.add_matvec(found, matrix(backend, A, precision), vector(backend, x), transposed=transposed)
+            size = np.abs(op.astype(WIDE)) @ np.abs(x)
+            bound = 2 * U * ((op.shape[1] + 1) * size + np.abs(y))
+            assert within(numbers(backend, found), y + op.astype(WIDE) @ x, bound), (m, n, transposed)
+
+
+@pytest.mark.parametrize("precision", STORED)
+@pytest.mark.parametrize("form", ["plain", "absolute", "squared"])
+def test_a_triangle_times_a_vector_reads_only_the_triangle(
+    backend: Backend, rng: Any, form: str, precision: str
+) -> None:
+    apply = {"plain": lambda T: T, "absolute": np.abs, "squared": np.square}[form]
+    for (rows, cols), part in product(triton_ranks(backend), ("lower", "upper")):
+        n, i, j = rows.n, globals_of(rows), globals_of(cols)
+        A = stored(rng.random((len(i), len(j))) - 0.5, precision)
+        keep = np.greater.outer(i, j) if part == "lower" else ~np.greater.outer(i, j)
+        keep = keep.reshape(A.shape)
+        T = apply(np.where(keep, A, 0).astype(WIDE))
+        x, y = rng.random(len(j)) - 0.5, rng.random(len(i)) - 0.5
+        found, local = vector(backend, y), matrix(backend, poisoned(A, keep), precision)
+        backend.kernels.add_triangle_matvec(found, local, vector(backend, x), rows, cols, part, form)
+        # n products and sums; squaring is one rounding more.
+        bound = 2 * U * ((len(j) + 2) * (np.abs(T) @ np.abs(x)) + np.abs(y))
+        assert within(numbers(backend, found), y + T @ x, bound), (n, rows, cols, part)
+
+
+@pytest.mark.parametrize("precision", STORED)
+def test_the_largest_entry_of_the_upper_triangle(backend: Backend, rng: Any, precision: str) -> None:
+    for rows, cols in triton_ranks(backend):
+        i, j = globals_of(rows), globals_of(cols)
+        upper = ~np.greater.outer(i, j).reshape((len(i), len(j)))
+        values = stored(rng.random(upper.shape) - 0.7, precision)
+        local = matrix(backend, poisoned(values, upper), precision)
+        largest = np.abs(values[upper]).max() if upper.any() else 0.0
+        assert backend.kernels.max_abs_upper(local, rows, cols) == largest
+        for at in map(tuple, np.argwhere(upper)[[0, -1]] if upper.any() else ()):
+            for value in (-np.inf, np.nan):
+                local[at] = value
+                found = backend.kernels.max_abs_upper(local, rows, cols)
+                assert np.isnan(found) if np.isnan(value) else found == np.inf
+            local[at] = float(values[at])
+
+
+@pytest.mark.parametrize("precision", STORED)
+def test_largest_entries_and_sums_of_rows_and_columns(backend: Backend, rng: Any, precision: str) -> None:
+    kernels = backend.kernels
+    for m, n in triton_shapes(backend):
+        values = stored(rng.random((m, n)) - 0.7, precision)
+        by_row, by_column = kernels.buffer(m), kernels.buffer(n)
+        if precision == "fp64" or backend.on_torch:  # HPL's norms are of an fp64 matrix
+            kernels.abs_sums(matrix(backend, values, precision), by_row, by_column)
+            for found, axis in ((by_row, 1), (by_column, 0)):
+                exact = np.abs(values.astype(WIDE)).sum(axis=axis)
+                assert within(numbers(backend, found), exact, 2 * values.shape[axis] * U * exact)
+        for special in (None, -np.inf, np.nan):
+            if special is not None and values.size:
+                values[m // 2, n // 3] = special
+            A = matrix(backend, values, precision)
+            kernels.row_max(A, by_row)
+            kernels.column_max(A, by_column)
+            for found, axis in ((by_row, 1), (by_column, 0)):
+                exact = np.abs(values).max(axis=axis, initial=0.0)
+                assert np.array_equal(numbers(backend, found), exact, equal_nan=True)
+
+
+@pytest.mark.parametrize("precision", STORED)
+def test_scaling_by_powers_of_two_is_exact_and_by_others_rounds_thrice_at_most(
+    backend: Backend, rng: Any, precision: str
+) -> None:
+    for m, n in triton_shapes(backend):
+        values = stored(rng.random((m, n)) - 0.5, precision)
+        # Beyond the range of fp32 one by one, but not together.
+        powers = np.ldexp(1.0, 140 + rng.integers(-9, 9, m)), np.ldexp(1.0, -140 + rng.integers(-9, 9, n))
+        for by_row, by_column in (powers, (rng.random(m) + 0.5, rng.random(n) + 0.5)):
+            A = matrix(backend, values, precision)
+            backend.kernels.scale_rows_columns(A, vector(backend, by_row), vector(backend, by_column))
+            exact = values.astype(WIDE) * by_row[:, None] * by_column
+            # two products, and the rounding to A's type
+            bound = 0.0 if by_row is powers[0] else 3.1 * STORED[precision][1] * np.abs(exact)
+            assert within(numbers(backend, A), exact, bound)
+
+
+def test_reciprocal_powers_bring_numbers_between_a_half_and_one(backend: Backend, rng: Any) -> None:
+    def found(x: Any) -> Any:
+        powers = backend.kernels.buffer(len(x))
+        backend.kernels.reciprocal_powers(powers, vector(backend, x))
+        return numbers(backend, powers)
+
+    exact = np.ldexp(1.0, np.arange(-1022, 1024))
+    x = np.concatenate([exact, np.nextafter(exact, 0)[1:], np.nextafter(exact, np.inf), rng.random(97) * 1e5])
+    assert ((x * found(x) > 0.5) & (x * found(x) <= 1)).all()
+    assert (np.frexp(found(x))[0] == 0.5).all()  # powers of two
+    assert list(found([0.0, np.inf, np.nan, 4.0])) == [1.0, 1.0, 1.0, 0.25]
+    assert len(found([])) == 0
+
+
+def test_multiples_are_added_and_squares_summed_in_fp64(backend: Backend, rng: Any) -> None:
+    kernels = backend.kernels
+    for n in (0, 1, 7, 97):
+        A, y = rng.random((n, 5)) - 0.5, rng.random(n) - 0.5
+        x, column = A[:, 3], matrix(backend, A)[:, 3]
+        for x_, factor in product((column, vector(backend, x)), (1.0, -1.0, 0.3)):
+            sum_ = vector(backend, y)
+            kernels.add_scaled(sum_, factor, x_)
+            exact = y + factor * x.astype(WIDE)
+            bound = 1.1 * U * (np.abs(factor * x) + np.abs(exact))  # a product and a sum
+            assert within(numbers(backend, sum_), exact, bound)
+            assert abs(factor) != 1.0 or np.array_equal(numbers(backend, sum_), y + factor * x)
+        exact = (x.astype(WIDE) ** 2).sum()
+        assert within(kernels.sum_squares(vector(backend, x)), exact, 2 * n * U * exact)
