@@ -1,0 +1,42 @@
+"""Runs of the norms benchmark on virtual ranks, for tests of the benchmark and of its command."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mxpeak.bench.norms import run as bench
+from mxpeak.bench.norms.config import NormsConfig
+from mxpeak.comm.solo import Solo
+from mxpeak.comm.threads import run_ranks
+from mxpeak.records import Result
+
+M, N, NB = 11, 14, 4
+
+
+def bare(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """An empty folder, no settings from outside, and one timed run a case."""
+    monkeypatch.chdir(folder)
+    for name in [name for name in os.environ if name.startswith("MXPEAK_") and name != "MXPEAK_CACHE_DIR"]:
+        monkeypatch.delenv(name)
+    monkeypatch.delenv("OPENBLAS_CORETYPE", raising=False)
+    monkeypatch.setattr(bench, "NORM_S", 0.0)
+    monkeypatch.setattr(bench, "LIMIT_S", 0.0)
+    monkeypatch.setattr("mxpeak.runtime.compile.SILENT_S", 1e3)
+
+
+def measured(ranks: int = 1, **values: Any) -> list[Result]:
+    """The results of a configuration, on virtual ranks where there are several."""
+    config = NormsConfig(**{"n": (N,), "nb": (NB,), "threads": 1, **values})
+    if ranks == 1:
+        return bench.run(config, Solo())
+    return run_ranks(ranks, lambda comm: bench.run(config, comm))[0]  # type: ignore[no-any-return]
+
+
+def value(result: Result, kind: str) -> float:
+    """A norm of a result."""
+    found = result.result.get("values") or {result.problem["kind"]: result.result["value"]}
+    return float(found[kind])
