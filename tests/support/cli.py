@@ -27,6 +27,10 @@ class Comm:
         self.rank, self.size = rank, size
         self.aborted: list[int] = []
 
+    def ibcast(self, buffer: Any, root: int) -> Any:
+        """Rank 0's, at once."""
+        return SimpleNamespace(test=lambda: True)
+
     def bcast_object(self, obj: Any, root: int = 0) -> Any:
         return obj
 

@@ -21,7 +21,7 @@ from mxpeak.cli import compare, completion, doctor, peak, plan, report, resume, 
 from mxpeak.cli.session import Interrupted, Session, interruptible
 from mxpeak.cli.suggest import flags_after, of_choice, of_flags
 from mxpeak.errors import ExitCode, MxpeakError, UsageError
-from mxpeak.runtime.leash import holder, on_end
+from mxpeak.runtime.leash import holder, leave_word, on_end
 
 NO_ARGUMENTS = ["run", "all", "--quick"]
 
@@ -194,6 +194,8 @@ def entry() -> None:
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115  (it lives as long as the process)
     code = main()
+    if code:
+        leave_word(code)
     if torchdist := sys.modules.get("mxpeak.comm.torchdist"):
         torchdist.depart(code)
     sys.exit(code)

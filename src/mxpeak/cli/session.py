@@ -144,6 +144,7 @@ class Session:
         self.stalled = f"{name}{text}"
         interrupt_main(signal.SIGTERM)
         if not self.heard.wait(LAST_S):  # the main thread hangs where it hears no signal
+            leave_word(ExitCode.GUARD)
             os._exit(ExitCode.GUARD)
 
     def let_go(self, pid: int) -> None:

@@ -102,11 +102,11 @@ def _mpi_ranks(ranks: int, argv: list[str]) -> int:
         command = [_mpiexec(), "-n", str(ranks), sys.executable, "-m", "mxpeak", *argv]
         code = _code_of(command, {LAST_WORD: f"/proc/{os.getpid()}/fd/{word.fileno()}"})
         said = word.read().split()
-    # MPICH's mpiexec ends with the bare number of the signal that ended a rank, be it the one by which it ended those
-    # that another rank had asked it to end.
     if said and code < 128:
         return int(said[0])
-    return 128 + code if max(ExitCode) < code < signal.NSIG else code
+    # MPICH's mpiexec returns a signal's number without 128 added, also of a rank that it killed because another one had
+    # called abort.  A rank that ends by itself leaves its code; 1 and 2 are Python's own, before it could.
+    return 128 + code if ExitCode.USAGE < code < signal.NSIG else code
 
 
 def spawn(ranks: int, argv: list[str], comm: str = "auto") -> int:

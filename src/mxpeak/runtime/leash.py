@@ -15,7 +15,7 @@ from time import sleep
 
 #: HOST:PID of the process that this one shall not outlive.
 VARIABLE = "MXPEAK_STARTED_BY"
-#: The file in which the rank that ends all leaves its exit code: launchers do not always pass it on.
+#: The file in which ranks leave their exit code, if it is not 0: launchers do not always pass it on.
 LAST_WORD = "MXPEAK_LAST_WORD"
 #: How often a system is asked that cannot tell when a process has ended.
 LOOK_S = 1.0
@@ -35,7 +35,7 @@ def holder(environ: Mapping[str, str] = os.environ) -> int | None:
 
 
 def leave_word(code: int) -> None:
-    """Tell who started these ranks with what code this one ends them all."""
+    """Tell who started these ranks with what code this one ends, or ends them all."""
     path = os.environ.get(LAST_WORD)
     if path and holder() is not None:  # of this host: elsewhere the path is another's
         with suppress(OSError), open(path, "a") as word:  # /proc, which other systems have not, or of another host
