@@ -223,5 +223,5 @@ def test_what_a_machine_does_not_say_is_told() -> None:
         simulate_hpl.simulate(HPL, replace(PLAIN, core_rate=None))
     with pytest.raises(UsageError, match="HPL is computed in fp64, not fp16"):
         simulate_hpl.simulate(MXP, PLAIN)
-    with pytest.raises(ValueError, match="lib is no ring"):
-        stages("lib", 4)
+    with pytest.raises(UsageError, match="--bcast star cannot be simulated"):
+        stages("star", 4)

@@ -53,10 +53,11 @@ def check_storage(config: SparseConfig) -> None:
 
 
 def order_of(config: SparseConfig, storage: str) -> str:
-    """The order in which sweeps take rows, unless one was asked for: natural by rows, and packed for sweeps both ways.
+    """The order in which sweeps take rows, unless one was asked for.
 
-    Colours take fewer iterations where all sweeps go forward, more where they go both ways.  In the natural order rows
-    that need other ranks come last, so that the others do not wait for these.
+    Natural on CPUs with storage `rows`, and with `packed` if the benchmark sweeps forward and backward (HPCG); else by
+    colours.  Colours take fewer iterations where all sweeps go forward, more where they go both ways.  In the natural
+    order rows that need other ranks come last, so that the others do not wait for these.
     """
     natural = storage == "rows" or (storage == "packed" and config.both_ways and config.kernels != "torch")
     if config.smoother != "auto":

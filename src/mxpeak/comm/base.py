@@ -304,7 +304,7 @@ def passing_on(
     mine: Iterable[int],
     algorithm: Callable[[Communicator, list[Any]], Steps],
 ) -> Steps:
-    """An algorithm that passes messages on, over buffers each of which crosses to or from message passing once.
+    """Run an algorithm that passes messages on; each buffer crosses to or from the device once.
 
     `mine` are the numbers of the buffers whose content comes from here; they are read now, not when the steps begin.
     What came from elsewhere is sent on from where it came to, and not fetched back from a device.

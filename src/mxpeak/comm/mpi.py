@@ -45,7 +45,7 @@ def _op(name: str) -> MPI.Op:
 #: Messages of all groups whose buffers a device still works on.
 _posts = Posts()
 #: Give the core to whoever else wants it; where there are no such calls, poll.
-_idle: Callable[[], None] = getattr(os, "sched_yield", lambda: None)
+_idle: Callable[[], None] = os.sched_yield
 
 
 class _Awaited:

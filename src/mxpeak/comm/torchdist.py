@@ -7,8 +7,8 @@ Gloo has tags.  NCCL has none: it takes the messages between two ranks in the or
 that both receive first wait for each other for ever, unless what they begin is begun together.  So messages of GPUs
 are posted, and begin together with the next test or wait, on whatever stream that is; what they wait for was marked
 when they were posted, where their buffers were made.  And each family of tags has an order of its own, that is an NCCL
-communicator of its own.  Within a family all ranks post in one order, as algorithms do that would also work with
-sends that wait for their receives; between families no order is needed.
+communicator of its own.  Within a family all ranks must post in the same order: any algorithm does that is correct with
+blocking sends.  Between families no order is needed.  (MPI's messages of devices begin in `comm/posted.py`.)
 """
 
 from __future__ import annotations

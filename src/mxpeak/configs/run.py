@@ -20,6 +20,9 @@ from mxpeak.options import (
     stall_limit,
 )
 
+#: What --kernels may name.
+BACKENDS = ("auto", "reference", "host", "torch")
+
 
 @dataclass(frozen=True, kw_only=True)
 class PlaceConfig:
@@ -37,8 +40,8 @@ class PlaceConfig:
         "auto",
         "--kernels",
         help="kernels that compute: host (CPU), torch (any device), or the slow reference",
-        metavar="{auto,reference,host,torch}",
-        parse=one_of("auto", "reference", "host", "torch"),
+        metavar=f"{{{','.join(BACKENDS)}}}",
+        parse=one_of(*BACKENDS),
         group="where",
     )
     comm: str = option(

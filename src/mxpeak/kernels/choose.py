@@ -9,14 +9,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mxpeak.configs.run import BACKENDS
 from mxpeak.errors import ResourceError, UsageError
 from mxpeak.kernels.contract import DenseKernels, Kernels, NormKernels, SparseKernels
 
 if TYPE_CHECKING:
     from mxpeak.kernels.host.sparse import HostSparse
 
-#: What --kernels may name.
-BACKENDS = ("auto", "reference", "host", "torch")
 #: Where drivers of NVIDIA's and AMD's GPUs show themselves.
 DRIVERS = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg", "/dev/kfd", "/proc/driver/nvidia")
 
@@ -84,8 +83,8 @@ def choose(
 ) -> Kernels:
     """The backend `name` on `device`, both as `settled`.
 
-    `threads` of the host compute, thread t on core cores[t] if there are any; operands of `native` precisions by the
-    processor's own units (None: of all that it has).
+    `threads` of the host compute, thread t on core cores[t] if there are any.  `native`: the precisions that are
+    multiplied by the processor's matrix instructions; None: all that it supports.
     """
     if name == "reference":
         from mxpeak.kernels.reference.kernels import ReferenceKernels

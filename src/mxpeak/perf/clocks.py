@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from mxpeak.errors import UsageError
 from mxpeak.perf.machines import Network
 
 Array: TypeAlias = "np.ndarray[Any, np.dtype[np.float64]]"
@@ -40,7 +41,10 @@ def stages(name: str, size: int) -> Stages:
         middle = 2 + (size - 1) // 2 if size > 2 else size
         found = [[last[:1]], [list(range(2, middle)), list(range(middle, size))]]
     else:
-        raise ValueError(f"{name} is no ring")
+        raise UsageError(
+            f"--bcast {name} cannot be simulated: who passes a panel to whom is known of 1ring, 1ringM, 2ring, 2ringM, "
+            "long, longM, lib and ilib"
+        )
     return [chains for stage in found if (chains := [chain for chain in stage if chain])]
 
 

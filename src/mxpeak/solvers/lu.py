@@ -33,8 +33,8 @@ from mxpeak.spans import Spans
 class MixedLuOptions:
     """The precision of the update's operands; and what does not change the result beyond rounding.
 
-    forwards: whether ranks pass panels on to others: then the update is cut into pieces until the next panels have
-    arrived, so that they are passed on soon; else only until this rank's part of them is made.
+    forwards: whether this broadcast makes ranks pass panels on.  Then messages are looked for between pieces of the
+    update until both panels are here; otherwise until this rank has made its own part of them.
     """
 
     precision: str = "fp32"

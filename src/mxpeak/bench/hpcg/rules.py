@@ -2,7 +2,8 @@
 
 time      1800 s of sets
 memory    a quarter of the machine's memory or more
-storage   indirect columns and doubles; no rule speaks of compressed columns: an official figure is with 32-bit ones
+storage   indirect columns and doubles; the rules do not mention compressed columns, so the official figure uses plain
+          32-bit indices: on CPUs by rows, which means the natural order (bench/sparse.py, order_of)
 mode      --mode official; explore labels its results
 
 Orders of one's own, other storages, and padding are allowed; the steps that they cost are not credited.

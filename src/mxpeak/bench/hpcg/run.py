@@ -3,7 +3,7 @@
 problem      27 points a row, 26 and -1, b = A·1, x = 0 at first; four levels made by the same stencil; a symmetric
              Gauss-Seidel sweep before, after and on the coarsest
 reference    50 iterations in the natural order, row after row on each rank: the residual that they come to is the aim
-tests        spectral, symmetry, norms: `hpcg_check`
+tests        spectral, symmetry, norms: check.py
 convergence  iterations to the aim·(1 + 1e-6), up to 500: n = max(50, those)
 sets         solves of n iterations from x = 0: one more than fill --rt by the time that convergence took, or until
              --rt is over

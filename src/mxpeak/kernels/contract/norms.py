@@ -62,8 +62,9 @@ class ExtendedParts:
 class NormKernels(Protocol):
     """The operations of norms.  `rows` and `columns` are the lengths of the results by row and by column.
 
-    Tiles hold fp64, fp32, fp16 or bf16, real or complex, all of one type; sums are fp64.  Vectors are arrays of `xp`,
-    whose `maximum` and `max` give NaN where there is one: so NaN reaches every norm.
+    Tiles hold fp64, fp32, fp16 or bf16, real or complex, all of one type; sums are fp64.  A NaN among the entries that
+    are read makes every norm of them NaN, also beside an Inf.  Kernels keep it in `top` and in sums; so do `maximum`
+    and `max` of `xp`, which makes the vectors.
     """
 
     @property

@@ -35,8 +35,8 @@ from mxpeak.kernels.host.native import float_of, piece, vector_at
 SEGMENT = 1024
 #: The same of a line by itself; it fits into a buffer of four segments.
 LONG = 4 * SEGMENT
-#: What is wanted of a pass, to be combined; of a tile whose lines are its rows, sums along them are sums by row.  They
-#: have a type, as `ONE` has.
+#: Flags of what a pass computes.  Of a tile that lies by rows, ALONG is the sums by row.  They are int64, so that Numba
+#: compiles one form.
 MAX, SQUARES, ALONG, ACROSS = (np.int64(2**bit) for bit in range(4))
 ROWS, COLUMNS = ALONG, ACROSS
 #: The columns of the table of tiles; strides are in bytes, and `turned` says that lines are columns.
@@ -71,6 +71,7 @@ LEAST_SUM, MOST_SUM = 2.0**-900, 2.0**960
 #: The results of a thread: the bits of the largest, alone in a cache line; the three sums of squares in another.
 APART = 8
 
+#: Sums may be taken in any order.  Not nnan and ninf: NaN and Inf have to come through.
 _FAST = {"reassoc", "contract"}
 
 
