@@ -7,6 +7,7 @@ import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mxpeak.bench.registry import BENCHMARKS
@@ -24,9 +25,14 @@ examples:
   mxpeak compare baseline last --tolerance 3%
   mxpeak compare HPL.out mxpeak-out/20261123T065303Z-all-fe67b4
   mxpeak compare old.json new.json --json -
+  mxpeak compare --rounds 5 'mxpeak run hpl -N 8000 --nb 128' 'mxpeak run hpl -N 8000 --nb 192'
+  mxpeak compare --rounds 7 'old/bin/mxpeak run hpl -N 8000' 'new/bin/mxpeak run hpl -N 8000'
 
 A and B are folders of results, result files, reports of other programs (HPL's, rocHPL's, NVIDIA's, HPCG's, HPG-MxP's),
 or: last, previous (in mxpeak-out/), baseline (see mxpeak baseline).
+
+With --rounds, A and B are commands in quotes. They are run in turns, so that a machine that drifts favours neither;
+the first run of each is not counted. Medians are compared, noise is that of the ratios within the rounds.
 
 exit code: 0, or 4 if a case became slower by more than --tolerance and noise, or no longer passes
 """
@@ -39,6 +45,8 @@ BASELINE = """\
 example:
   mxpeak baseline set last
 """
+#: Change that counts where noise is less; runs that take turns show smaller ones than two that lie days apart.
+TOLERANCE, IN_TURNS = 0.05, 0.01
 JSON_HELP = "write it as JSON to FILE; - writes only that"
 
 
@@ -50,7 +58,13 @@ def add_verb(verbs: Any) -> None:
     parser.add_argument("before", metavar="A", help="the reference run")
     parser.add_argument("after", metavar="B", help="the run to judge")
     parser.add_argument(
-        "--tolerance", type=share, default=0.05, metavar="5%", help="ignore changes smaller than this (default: 5%%)"
+        "--tolerance",
+        type=share,
+        metavar="5%",
+        help="ignore changes smaller than this (default: 5%%, with --rounds 1%%)",
+    )
+    parser.add_argument(
+        "--rounds", type=integer(2, 1000), metavar="K", help="A and B are commands: run both in turns, K times each"
     )
 
 
@@ -92,21 +106,48 @@ def _verb(verbs: Any, name: str, summary: str, epilog: str, action: Any, *, json
 
 def compare(args: argparse.Namespace, argv: list[str], session: Session) -> int:
     """Set two runs side by side; all ranks end with the same code, and one speaks."""
+    if args.rounds is not None:
+        return _in_turns(args, session)
     from mxpeak.report.compare import alone, body_of, compared, differences, pairs, text_of
 
+    tolerance = TOLERANCE if args.tolerance is None else args.tolerance
     paths = [run_file(name) for name in (args.before, args.after)]
     before, after = (results_in(path) for path in paths)
     same = list(pairs(before, after))
     if not same:
         raise UsageError(f"{paths[0]} has {_cases(before)}, {paths[1]} has {_cases(after)}: no case is in both")
-    changes, different = compared(before, after, args.tolerance), _merged([differences(*pair) for pair in same])
+    changes, different = compared(before, after, tolerance), _merged([differences(*pair) for pair in same])
     only = alone(before, after)
     if session.rank == 0:
         _show(
-            body_of(changes, different, [str(path) for path in paths], args.tolerance, only),
+            body_of(changes, different, [str(path) for path in paths], tolerance, only),
             text_of(changes, different, only),
             args.json,
         )
+    return ExitCode.BELOW_TARGET if any(one.regressed for one in changes) else ExitCode.VALID
+
+
+def _in_turns(args: argparse.Namespace, session: Session) -> int:
+    """Run two commands in turns, and compare the medians."""
+    from mxpeak.cli.output import check_file
+    from mxpeak.cli.turns import EndedError, run_in_turns
+    from mxpeak.report.compare import alone, body_of, differences, pairs, text_of
+    from mxpeak.report.turns import compared_in_turns
+
+    if args.json not in (None, "-"):
+        check_file(Path(args.json))
+    try:
+        first, second, folder = run_in_turns((args.before, args.after), args.rounds, session)
+    except EndedError as ended:
+        return ended.code
+    tolerance = IN_TURNS if args.tolerance is None else args.tolerance
+    changes, rates = compared_in_turns(first.rounds, second.rounds, tolerance)
+    last = first.rounds[-1], second.rounds[-1]
+    different, only = _merged([differences(*pair) for pair in pairs(*last)]), alone(*last)
+    body = body_of(changes, different, [first.text, second.text], tolerance, only)
+    text = text_of(changes, different, only)
+    text += f"  before: {first.text}\n  after:  {second.text}\n  medians of {args.rounds} rounds; runs in {folder}/\n"
+    _show({**body, "rounds": rates, "folder": str(folder)}, text, args.json)
     return ExitCode.BELOW_TARGET if any(one.regressed for one in changes) else ExitCode.VALID
 
 

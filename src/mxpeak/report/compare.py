@@ -54,7 +54,7 @@ class Change:
 
 def compared(before: Sequence[Body], after: Sequence[Body], tolerance: float) -> list[Change]:
     """Every case that both runs have; what changed by less than `tolerance`, or than noise, is the same."""
-    return [_change(one, other, tolerance) for one, other in pairs(before, after)]
+    return [judged(one, other, tolerance, _noise_of(one, other)) for one, other in pairs(before, after)]
 
 
 def pairs(before: Sequence[Body], after: Sequence[Body]) -> Iterator[tuple[Body, Body]]:
@@ -91,10 +91,9 @@ def _alike(one: Body, other: Body, names: Sequence[str]) -> bool:
     return one.get("benchmark") == other.get("benchmark") and all(str(this[n]) == str(that[n]) for n in both)
 
 
-def _change(before: Body, after: Body, tolerance: float) -> Change:
-    rates = [_rate(one) for one in (before, after)]
-    known = [noise for noise in (_noise(one) for one in (before, after)) if noise is not None]
-    noise = max(known, default=None)
+def judged(before: Body, after: Body, tolerance: float, noise: float | None) -> Change:
+    """The change of one case, where rates vary by `noise` without one; None where nobody knows."""
+    rates = [rate_of(one) for one in (before, after)]
     change = rates[1] / rates[0] - 1.0 if rates[0] and rates[1] else None
     least = max(tolerance, noise or 0.0)
     passed = [one.get("status") in PASSED for one in (before, after)]
@@ -121,10 +120,16 @@ def _read(body: Body) -> Result:
     return Result.from_dict({"benchmark": "", "status": "", **body})
 
 
-def _rate(body: Body) -> float | None:
+def rate_of(body: Body) -> float | None:
+    """The rate of a result in its own unit; None where it has none."""
     figures = body.get("result") or {}
     rate = figures.get("rate_bytes", figures.get("rate_flops"))
     return float(rate) if isinstance(rate, int | float) and rate else None
+
+
+def _noise_of(before: Body, after: Body) -> float | None:
+    """The larger noise of the two, as far as either was repeated."""
+    return max((noise for noise in (_noise(one) for one in (before, after)) if noise is not None), default=None)
 
 
 def _noise(body: Body) -> float | None:
@@ -138,7 +143,7 @@ def _noise(body: Body) -> float | None:
 
 def _why(before: Body, after: Body, change: float | None, least: float) -> str:
     """Machine or code: the limit was measured in the same process as the rate."""
-    limits = [_rate({"result": (one.get("result") or {}).get("limit") or {}}) for one in (before, after)]
+    limits = [rate_of({"result": (one.get("result") or {}).get("limit") or {}}) for one in (before, after)]
     if not limits[0] or not limits[1] or change is None:
         return "cannot tell machine from code: the limit was not measured in both runs"
     moved = limits[1] / limits[0] - 1.0

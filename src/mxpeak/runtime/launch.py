@@ -100,7 +100,7 @@ def _mpi_ranks(ranks: int, argv: list[str]) -> int:
         raise UsageError(f"--ranks {ranks} needs MPI for Python; type: pip install 'mxpeak[mpich]'")
     with TemporaryFile() as word:
         command = [_mpiexec(), "-n", str(ranks), sys.executable, "-m", "mxpeak", *argv]
-        code = _code_of(command, {LAST_WORD: f"/proc/{os.getpid()}/fd/{word.fileno()}"})
+        code = code_of(command, {LAST_WORD: f"/proc/{os.getpid()}/fd/{word.fileno()}"})
         said = word.read().split()
     if said and code < 128:
         return int(said[0])
@@ -111,7 +111,7 @@ def _mpi_ranks(ranks: int, argv: list[str]) -> int:
 
 def spawn(ranks: int, argv: list[str], comm: str = "auto") -> int:
     """Start `ranks` local ranks of another command, one as a process alone, and return their exit code."""
-    return respawn(ranks, argv, comm) if ranks > 1 else _code_of([sys.executable, "-m", "mxpeak", *argv])
+    return respawn(ranks, argv, comm) if ranks > 1 else code_of([sys.executable, "-m", "mxpeak", *argv])
 
 
 def can_start_ranks() -> bool:
@@ -122,10 +122,10 @@ def can_start_ranks() -> bool:
         return False
 
 
-def _code_of(command: list[str], more: Mapping[str, str] | None = None) -> int:
+def code_of(command: list[str], more: Mapping[str, str] | None = None, **streams: Any) -> int:
     """Run a command to its end, and return its exit code; a signal that ends us ends it first."""
     # In a group of its own, so that a Ctrl-C comes here alone: mpiexec, told twice, would fall over itself.
-    child = subprocess.Popen(command, start_new_session=True, env={**leashed(), **(more or {})})
+    child = subprocess.Popen(command, start_new_session=True, env={**leashed(), **(more or {})}, **streams)
     told: list[int] = []
 
     def forward(number: int, frame: object) -> None:

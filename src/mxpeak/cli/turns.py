@@ -1,0 +1,109 @@
+"""mxpeak compare --rounds K 'COMMAND A' 'COMMAND B': both are run in turns, and their medians compared."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import TYPE_CHECKING, Any
+
+from mxpeak.cli.past import results_in
+from mxpeak.errors import UsageError
+
+if TYPE_CHECKING:
+    from mxpeak.cli.session import Session
+
+#: What compare itself says to every run.
+OWN = ("--out", "--json", "--dry-run", "--print-dat")
+#: How much is shown of what a command that failed has said.
+TAIL = 2000
+
+
+@dataclass
+class Command:
+    """One of the two commands, with the results of its rounds."""
+
+    name: str
+    text: str
+    words: list[str]
+    rounds: list[list[Any]] = field(default_factory=list)
+
+
+class EndedError(Exception):
+    """A signal has ended a run, and the comparison with it."""
+
+    def __init__(self, name: str, code: int):
+        super().__init__(f"{name} was ended by signal {code - 128}")
+        self.code = code
+
+
+def command(name: str, text: str) -> Command:
+    """A command that runs a benchmark; `mxpeak` is that of this Python, any other word what the shell would find."""
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise UsageError(f"{name}: {text!r} is no command: {error}; put it in quotes as a whole") from None
+    if "run" not in words:
+        raise UsageError(
+            f"{name}: --rounds runs both in turns, and {text!r} runs no benchmark; type a command in quotes, such as "
+            "'mxpeak run hpl -N 8000', or 'mxpeak run hpl --config RESULT.json' to repeat a run, or leave --rounds out"
+        )
+    if own := [word for word in words if word.split("=")[0] in OWN]:
+        raise UsageError(f"{name}: each of its runs gets a folder of its own; leave {' '.join(own)} out")
+    return Command(name, text, [sys.executable, "-m", *words] if words[0] == "mxpeak" else words)
+
+
+def run_in_turns(texts: tuple[str, str], rounds: int, session: Session) -> tuple[Command, Command, Path]:
+    """Run both commands in turns, the order alternating; and the folder that holds all runs."""
+    from mxpeak.cli.output import new_folder
+    from mxpeak.runtime.launch import launched
+
+    first, second = command("A", texts[0]), command("B", texts[1])
+    if launched():
+        raise UsageError(
+            "compare --rounds starts its runs itself; put the launcher into A and B: 'mpiexec -n 4 mxpeak …'"
+        )
+    folder = new_folder(None, "compare", ())
+    try:
+        for turn in range(rounds + 1):
+            for one in (second, first) if turn % 2 else (first, second):
+                _take_turn(one, turn, rounds, folder.path, session)
+    except EndedError as ended:
+        session.say(f"mxpeak: {ended}; the runs that have come to their end are in {folder.path}/")
+        raise
+    finally:
+        folder.remove_if_empty()
+    return first, second, folder.path
+
+
+def _take_turn(one: Command, turn: int, rounds: int, folder: Path, session: Session) -> None:
+    """Run a command once; its first run compiles kernels, and does not count."""
+    from mxpeak.records import figure_text
+
+    results = _run(one, folder / f"{one.name}{turn}")
+    said = ", ".join(figure_text(body.get("result") or {}) for body in results[:3])
+    session.say(f"{f'round {turn} of {rounds}' if turn else 'not counted'}: {one.name}  {said}")
+    if turn:
+        one.rounds.append(results)
+
+
+def _run(one: Command, folder: Path) -> list[Any]:
+    """The results of one run."""
+    from mxpeak.runtime.launch import code_of
+
+    words = [*one.words, "--quiet", "--out", str(folder)]
+    with TemporaryFile("w+", errors="replace") as said:
+        try:
+            code = code_of(words, stdout=subprocess.DEVNULL, stderr=said)
+        except OSError as error:
+            raise UsageError(f"{one.name}: cannot start {one.words[0]}: {error.strerror}") from None
+        if code > 128:
+            raise EndedError(one.name, code)
+        said.seek(0)
+        tail = said.read()[-TAIL:].strip()
+    if not (folder / "result.json").exists():
+        raise UsageError(f"{one.name}: {one.text} ended with {code}, without a result:\n{tail}")
+    return list(results_in(folder / "result.json"))
