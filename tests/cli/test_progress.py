@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from threading import Event
 
 import pytest
 
@@ -61,6 +62,23 @@ def test_no_color_and_dumb_terminals_get_plain_lines(environ: dict[str, str]):
     assert "\r" not in stream.getvalue()
     assert "\x1b" not in stream.getvalue()
     assert len(stream.getvalue().splitlines()) > 10
+
+
+def test_what_is_done_beside_is_named_in_a_plain_line_unless_it_ends_at_once(monkeypatch: pytest.MonkeyPatch):
+    said = Event()
+    stream = io.StringIO()
+    monkeypatch.setattr(stream, "flush", said.set, raising=False)
+    progress = Progress(stream, {}, "auto")
+    progress.doing("generating the matrix")
+    progress.start("hpl", 1e12)
+    assert progress._soon is None, "nothing is left to be said once the computation has begun"
+    progress.doing("checking the solution")
+    assert said.wait(60.0)
+    progress.close()
+    assert stream.getvalue() == "checking the solution\n"
+    silent = Progress(stream, {}, "never")
+    silent.doing("proving the LU")
+    assert silent._soon is None
 
 
 def test_a_terminal_gets_one_live_line_that_is_gone_in_the_end():

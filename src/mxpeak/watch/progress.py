@@ -1,6 +1,7 @@
 """How far a run has come, how fast it goes now and on the whole, and how long it will still take.
 
 One live line on a terminal, plain lines elsewhere: one every 5 % or 60 s, and none for what ends within two seconds.
+What is done before and after takes seconds, too: generating, checking. It is named as soon as it takes one.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping
 from contextlib import suppress
+from threading import Timer
 from typing import TYPE_CHECKING, TextIO
 
 from mxpeak.records import rate_text, three_digits
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 MOST_SAMPLES = 200
 QUIET_S = 2.0
 LINE_S, LINE_SHARE = 60.0, 0.05
+LONG_S = 1.0
 LIVE_S = 0.25
 
 
@@ -39,21 +42,38 @@ class Progress:
         self._mode = mode
         self._show_live = mode != "never" and is_terminal(stream, environ)
         self._live: Live | None = None
+        self._soon: Timer | None = None
         self._reset()
         if self._show_live:
             import rich.live  # noqa: F401  (its import must not fall into a timed run)
 
     def start(self, label: str, total_flops: float) -> None:
         """A computation of `total_flops` flops called `label` begins."""
+        self._done()
         self._reset()
         self._by_label[label] = self.samples
         if self._show_live:
             self._draw(label)
 
     def doing(self, text: str) -> None:
-        """Say on a terminal what is done beside the computations that are watched: it takes seconds, too."""
+        """Say what is done beside the computations that are watched; in plain lines only if it takes long."""
+        self._done()
         if self._show_live:
             self._draw(text)
+        elif self._mode != "never":
+            self._soon = Timer(LONG_S if self._mode == "auto" else 0.0, self._print, [text])
+            self._soon.daemon = True
+            self._soon.start()
+
+    def _done(self) -> None:
+        """What was being done has come to its end: if it has not been said, it need not be."""
+        if self._soon is not None:
+            self._soon.cancel()
+            self._soon = None
+
+    def _print(self, text: str) -> None:
+        with suppress(OSError):  # a broken stderr must not end a run
+            print(text, file=self._stream, flush=True)
 
     def samples_of(self, label: str | None) -> list[tuple[float, float]]:
         """The samples of the last computation with this label; None: of the last one."""
@@ -69,8 +89,7 @@ class Progress:
             if self._show_live:
                 self._draw(text)
             else:
-                with suppress(OSError):  # a broken stderr must not end a run
-                    print(text, file=self._stream, flush=True)
+                self._print(text)
 
     def finish(self, label: str, elapsed_s: float) -> None:
         """The computation ended: the live line goes, the last sample stays."""
@@ -80,6 +99,7 @@ class Progress:
 
     def close(self) -> None:
         """Take the live line away and give the terminal its cursor back, also after an error."""
+        self._done()
         if self._live is not None:
             self._live.stop()
             self._live = None
