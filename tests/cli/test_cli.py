@@ -136,6 +136,17 @@ def test_a_sample_input_file_is_printed_and_can_be_run(
     assert (bench.calls[0].config.n, bench.calls[0].config.nb) == ((500,), (96,))
 
 
+def test_a_sample_of_hpcg_is_printed_and_can_be_run(bench: Bench, capsys: pytest.CaptureFixture[str]):
+    assert cli.main(["run", "hpcg", "--print-dat"]) == 0
+    text = capsys.readouterr().out
+    assert text.splitlines()[2:] == ["104 104 104", "60"]
+    Path("hpcg.dat").write_text(text)
+    assert cli.main(["run", "hpcg", "--dat", "hpcg.dat", "--rt", "1800"]) == 0
+    settings = bench.calls[0].settings
+    assert (settings["nx"].value, settings["nx"].origin) == (104, "hpcg.dat")
+    assert (settings["rt"].value, settings["rt"].origin) == (1800.0, "flag")
+
+
 # --- exit codes -------------------------------------------------------------------------------------------------
 
 

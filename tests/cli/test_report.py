@@ -121,6 +121,23 @@ def test_a_run_is_repeated_with_what_was_said() -> None:
     assert origins == {"n": "file", "nb": "file", "depth": "flag", "kernels": "default", "seed": "default"}
 
 
+@pytest.mark.parametrize("name", ["first", "last", "baseline"])
+def test_a_run_is_repeated_by_its_name(name: str) -> None:
+    file = Path("first/result.json")
+    for place in (Path("mxpeak-out/one/result.json"), Path("mxpeak-out/baseline.json")):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(file.read_text())
+    (one,) = requests(argparse.Namespace(benchmark="hpl", config=name), {})
+    assert one.config.nb == (64, 96)
+
+
+def test_a_run_of_an_input_file_is_repeated_with_what_the_file_said() -> None:
+    body = json.loads(Path("first/result.json").read_text())
+    result = {**body["results"][0], "benchmark": "hpcg", "config": {"nx": {"value": 48, "origin": "hpcg.dat"}}}
+    Path("first/result.json").write_text(json.dumps({"schema": "mxpeak.results/1", "results": [result]}))
+    assert repeated("hpcg")[0].config.nx == 48
+
+
 def test_only_a_run_of_the_benchmark_is_repeated() -> None:
     with pytest.raises(UsageError, match=r"is of hpl; type: mxpeak run hpl"):
         repeated("hpcg")

@@ -55,15 +55,22 @@ class Dat:
         """The value that starts a line."""
         return self._value(number, name, self.word(number, name), parse)
 
+    def row(self, number: int, name: str, count: int, parse: Callable[[str], Any]) -> tuple[Any, ...]:
+        """As many values as lead a line."""
+        return self._leading(number, name, count, f"{count} values expected", parse)
+
     def many(self, number: int, name: str, parse: Callable[[str], Any], below: int = 1) -> tuple[Any, ...]:
         """The list that stands `below` the line that says how many values it has."""
         count = self.one(number, f"number of {name}", integer(1, MOST_VALUES))
-        words = self._line(number + below, name).split()[:count]
+        asked = f"{count} {'value' if count == 1 else 'values'} asked for by line {number}"
+        return self._leading(number + below, name, count, asked, parse)
+
+    def _leading(self, number: int, name: str, count: int, asked: str, parse: Callable[[str], Any]) -> tuple[Any, ...]:
+        words = self._line(number, name).split()[:count]
         found = next((k for k, word in enumerate(words) if not _NUMBER.fullmatch(word)), len(words))
         if found < count:
-            asked = f"{count} {'value' if count == 1 else 'values'} asked for by line {number}, found {found}"
-            raise self._error(number + below, name, asked)
-        return tuple(self._value(number + below, name, word, parse) for word in words)
+            raise self._error(number, name, f"{asked}, found {found}")
+        return tuple(self._value(number, name, word, parse) for word in words)
 
     def _line(self, number: int, name: str) -> str:
         count = len(self.lines) if self.lines[-1].strip() else len(self.lines) - 1

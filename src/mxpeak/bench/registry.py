@@ -146,6 +146,9 @@ register(
         config=HpcgConfig,
         module="mxpeak.bench.hpcg.run",
         example="mxpeak run hpcg --nx 104 --rt 60 --ranks 2",
+        input=InputFile(
+            name="hpcg.dat", reader="mxpeak.bench.hpcg.input:read_dat", writer="mxpeak.bench.hpcg.input:write_dat"
+        ),
         report=ReportFormat(
             format="hpcg", file="HPCG-Benchmark_3.1_{:%Y-%m-%d_%H-%M-%S}.txt", writer="mxpeak.report.hpcg_text:HpcgText"
         ),

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mxpeak.bench.registry import BENCHMARKS
+from mxpeak.cli.past import NAMES, run_file
 from mxpeak.errors import UsageError
 from mxpeak.options import ORIGINS
 from mxpeak.records import read_json, results_of
@@ -23,7 +24,9 @@ def values_for(name: str, file: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_config(path: str, names: Sequence[str]) -> dict[str, Any]:
-    """A --config file: TOML, or the result of a run that is to be repeated."""
+    """A --config file: TOML, or the result of a run that is to be repeated, which may be named as for compare."""
+    if path in NAMES or Path(path).is_dir():
+        path = str(run_file(path))
     text = read_text(path, "--config")
     if not text.lstrip().startswith("{"):
         return read_toml(path, text)
@@ -39,7 +42,7 @@ def read_config(path: str, names: Sequence[str]) -> dict[str, Any]:
 
 def _settings_said(result: Mapping[str, Any]) -> dict[str, Any]:
     """What a run was told, and what tune had stored for it; what it chose by itself it chooses again."""
-    said = {name: one["value"] for name, one in result["config"].items() if one["origin"] in ORIGINS[1:]}
+    said = {name: one["value"] for name, one in result["config"].items() if _was_said(one["origin"])}
     benchmark = BENCHMARKS.get(result["benchmark"])
     if benchmark is not None:  # what only HPL.dat can say has no flag, and most files say what is the default anyway
         mute = {f.name: f.default for f in dataclasses.fields(benchmark.config) if "flags" not in f.metadata}
@@ -49,6 +52,13 @@ def _settings_said(result: Mapping[str, Any]) -> dict[str, Any]:
             pairs = said[name] if isinstance(said[name][0], list) else [said[name]]
             said[name] = [f"{P}x{Q}" for P, Q in pairs]
     return {name: value for name, value in said.items() if value is not None and name not in ELSEWHERE}
+
+
+def _was_said(origin: str) -> bool:
+    """Whether a value came from somewhere: an origin, or an input file under its own name, such as hpcg.dat."""
+    return origin in ORIGINS[1:] or any(
+        benchmark.input and origin == benchmark.input.name for benchmark in BENCHMARKS.values()
+    )
 
 
 def read_toml(path: str, text: str | None = None) -> dict[str, Any]:

@@ -14,6 +14,9 @@ OUT = Path("mxpeak-out")
 #: The runs that `mxpeak baseline set` keeps.
 KEPT = OUT / "baseline.json"
 
+#: Names that stand for runs, in place of a path.
+NAMES = ("last", "previous", "baseline")
+
 
 def result_files() -> list[Path]:
     """The result files of past runs, the newest first."""

@@ -78,8 +78,8 @@ def _add_benchmark(choices: Any, name: str, summary: str, example: str, config: 
     parser.add_argument(
         "--config",
         metavar="FILE",
-        help="read settings from a TOML file, or from a run's result.json, to repeat it; flags and variables override "
-        "it",
+        help="read settings from a TOML file, or from a run to repeat it (its folder, result.json, last, previous or "
+        "baseline); flags and variables override it",
     )
     parser.set_defaults(action=run)
     return parser

@@ -1,0 +1,49 @@
+"""hpcg.dat: HPCG's four lines, and the fifth with the process grid; what is wrong is said with its line."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mxpeak.bench.hpcg.config import HpcgConfig
+from mxpeak.bench.hpcg.input import read_dat, write_dat
+from mxpeak.errors import UsageError
+
+DAT = "HPCG benchmark input file\nSandia National Laboratories; University of Tennessee, Knoxville\n104 96 88\n60\n"
+BOX = {"nx": 104, "ny": 96, "nz": 88, "rt": 60.0}
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (DAT, BOX),
+        (DAT.replace("\n", "\r\n"), BOX),
+        (DAT.replace("104 96 88", "104\t96 88 points of a rank").rstrip(), BOX),
+        (DAT + "\n", BOX),
+        (DAT + "4 2 1\n", {**BOX, "npx": 4, "npy": 2, "npz": 1}),
+    ],
+)
+def test_box_seconds_and_process_grid_are_read(text: str, found: dict[str, Any]):
+    assert read_dat(text, "hpcg.dat") == found
+
+
+@pytest.mark.parametrize("config", [HpcgConfig(**BOX), HpcgConfig(**BOX, npx=4, npy=2, npz=1)])
+def test_what_is_written_reads_the_same(config: HpcgConfig):
+    assert HpcgConfig(**read_dat(write_dat(config), "hpcg.dat")) == config
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (DAT.replace("88", ""), "hpcg.dat line 3 (nx ny nz): 3 values expected, found 2: '104 96'"),
+        (DAT.replace("88", "0"), "hpcg.dat line 3 (nx ny nz): 0 is out of range: the least is 1"),
+        (DAT.replace("60", "0"), "hpcg.dat line 4 (seconds): 0 seconds cannot be measured; write 1800"),
+        (DAT.replace("60\n", ""), "hpcg.dat line 4 (seconds): the file ends after line 3; expected 4 lines"),
+        (DAT + "2 two 1\n", "hpcg.dat line 5 (npx npy npz): 3 values expected, found 1: '2 two 1'"),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_line(text: str, said: str):
+    with pytest.raises(UsageError) as found:
+        read_dat(text, "hpcg.dat")
+    assert said in str(found.value)
