@@ -100,6 +100,21 @@ def test_cases_are_paired_by_size_and_then_by_the_way_they_ran() -> None:
     assert (change.verdict, change.regressed) == ("another problem", False)
 
 
+def test_sizes_that_quick_chose_by_the_speed_are_no_other_problem() -> None:
+    def quick(n: int, rate: float, origin: str = "auto") -> Any:
+        config = {"quick": {"value": True, "origin": "flag"}, "n": {"value": [n], "origin": origin}}
+        return run(rate, problem={"n": n, "nb": 64, "precision": "fp64"}, config=config)
+
+    (change,) = compared([quick(9984, 100)], [quick(7872, 60)], 0.05)
+    assert (change.verdict, change.regressed) == ("slower", True)
+    (change,) = compared([quick(9984, 100)], [quick(7872, 60, "flag")], 0.05)
+    assert change.verdict == "another problem"
+    other = quick(9984, 60)
+    other["problem"]["precision"] = "fp32"
+    (change,) = compared([quick(9984, 100)], [other], 0.05)
+    assert change.verdict == "another problem"
+
+
 def test_a_log_that_does_not_say_the_precision_is_of_the_same_case_and_other_grids_of_ranks_are_others() -> None:
     (log,) = results_of_log((GOLDEN / "hpgmp.txt").read_text())
     own = {**log, "problem": {**log["problem"], "precision": "fp32"}}
@@ -152,6 +167,21 @@ def test_compare_shows_a_table_and_ends_with_four_at_a_regression(capsys: pytest
     assert (change["verdict"], body["regressed"]) == ("faster", False)
 
 
+def test_the_previous_run_is_one_that_can_be_compared(capsys: pytest.CaptureFixture[str]) -> None:
+    write("a", run(100))
+    two = [run(70, problem={"n": n, "nb": 64, "P": 1, "Q": 1}) for n in (2000, 4000)]
+    write("b", run(70, benchmark="hpl-mxp"), *two)
+    write("c", run(99))
+    assert main(["compare", "previous", "last"]) == 0
+    assert "100 GFLOP/s  99.0 GFLOP/s" in capsys.readouterr().out
+    write("d", run(5, benchmark="hpcg"))
+    assert main(["compare", "previous", "last"]) == 2
+    assert (
+        "no run in mxpeak-out/ before the last one (hpcg) has a case of it; name a folder: mxpeak history"
+        in capsys.readouterr().err
+    )
+
+
 def test_a_baseline_is_kept_and_replaced(capsys: pytest.CaptureFixture[str]) -> None:
     write("a", run(100))
     assert main(["baseline", "set", "last"]) == 0
@@ -178,7 +208,7 @@ def test_history_lists_results_the_newest_last(capsys: pytest.CaptureFixture[str
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        (["compare", "last", "previous"], "last: mxpeak-out/ holds 0 runs"),
+        (["compare", "last", "previous"], "last: mxpeak-out/ holds no runs"),
         (["compare", "baseline", "x"], "none has been set; type: mxpeak baseline set"),
         (["compare", "none", "none"], "cannot read none"),
         (["compare", "notes", "notes"], "notes is neither a result file nor a report"),

@@ -29,7 +29,7 @@ examples:
   mxpeak compare --rounds 7 'old/bin/mxpeak run hpl -N 8000' 'new/bin/mxpeak run hpl -N 8000'
 
 A and B are folders of results, result files, reports of other programs (HPL's, rocHPL's, NVIDIA's, HPCG's, HPG-MxP's),
-or: last, previous (in mxpeak-out/), baseline (see mxpeak baseline).
+or: last, previous (the one before it that has a case of it), baseline (see mxpeak baseline).
 
 With --rounds, A and B are commands in quotes. They are run in turns, so that a machine that drifts favours neither;
 the first run of each is not counted. Medians are compared, noise is that of the ratios within the rounds.

@@ -41,17 +41,38 @@ def past_results() -> Iterator[tuple[Path, Mapping[str, Any]]]:
 
 def run_file(name: str) -> Path:
     """The file that a run's name stands for."""
-    if name in ("last", "previous"):
-        files, place = result_files(), ("last", "previous").index(name)
-        if len(files) <= place:
-            raise UsageError(f"{name}: {OUT}/ holds {len(files)} runs; name a folder or a file")
-        return files[place]
+    if name == "last":
+        return _last()
+    if name == "previous":
+        return _previous(_last())
     if name == "baseline":
         if not KEPT.exists():
             raise UsageError("baseline: none has been set; type: mxpeak baseline set RESULT")
         return KEPT
     path = Path(name) if Path(name).exists() or not (OUT / name).exists() else OUT / name
     return path / "result.json" if path.is_dir() else path
+
+
+def _last() -> Path:
+    """The newest run."""
+    files = result_files()
+    if not files:
+        raise UsageError(f"last: {OUT}/ holds no runs; name a folder or a file")
+    return files[0]
+
+
+def _previous(last: Path) -> Path:
+    """The newest run before the last one that can be compared with it."""
+    from mxpeak.report.compare import pairs
+
+    own = read_results(last)
+    found = (path for path in result_files()[1:] if any(pairs(read_results(path), own)))
+    if (path := next(found, None)) is None:
+        named = ", ".join(dict.fromkeys(str(one.get("benchmark")) for one in own)) or "any benchmark"
+        raise UsageError(
+            f"previous: no run in {OUT}/ before the last one ({named}) has a case of it; name a folder: mxpeak history"
+        )
+    return path
 
 
 def results_in(path: Path) -> list[Mapping[str, Any]]:

@@ -18,6 +18,8 @@ CASE = (
     "n", "m", "nx", "ny", "nz", "npx", "npy", "npz", "kind", "structure", "dtype", "layout", "precision", "generator",
     "matrix",
 )  # fmt: skip
+#: What --quick chooses by the speed of the machine.
+SIZES = ("n", "m", "nx", "ny", "nz")
 #: What may differ of the same case, where several cases have the same size.
 WAY = ("nb", "P", "Q", "bcast", "depth", "pfact", "rfact", "nbmin", "ndiv", "storage", "smoother")
 #: Facts of a machine and its software that a rate depends on.
@@ -91,6 +93,14 @@ def _alike(one: Body, other: Body, names: Sequence[str]) -> bool:
     return one.get("benchmark") == other.get("benchmark") and all(str(this[n]) == str(that[n]) for n in both)
 
 
+def _sized(body: Body) -> bool:
+    """Whether --quick chose the size of this case, by the speed that it found: at another speed it is another size."""
+    config = body.get("config") or {}
+    said = {name: one for name, one in config.items() if isinstance(one, Mapping) and name in ("quick", *SIZES)}
+    chosen = all(one.get("origin") in ("default", "auto") for name, one in said.items() if name != "quick")
+    return bool(said.get("quick", {}).get("value")) and chosen
+
+
 def judged(before: Body, after: Body, tolerance: float, noise: float | None) -> Change:
     """The change of one case, where rates vary by `noise` without one; None where nobody knows."""
     rates = [rate_of(one) for one in (before, after)]
@@ -98,7 +108,8 @@ def judged(before: Body, after: Body, tolerance: float, noise: float | None) -> 
     least = max(tolerance, noise or 0.0)
     passed = [one.get("status") in PASSED for one in (before, after)]
     verdict = "unknown" if change is None else "same" if abs(change) <= least else "faster" if change > 0 else "slower"
-    if not _alike(before, after, CASE):
+    case = [name for name in CASE if name not in SIZES] if _sized(before) and _sized(after) else CASE
+    if not _alike(before, after, case):
         verdict = "another problem"
     if passed[0] and not passed[1]:
         verdict = "failed"
