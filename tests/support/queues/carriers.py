@@ -23,7 +23,7 @@ from mxpeak.comm.base import Buffer, Communicator, DeviceTransport, Request, arr
 from mxpeak.comm.posted import Posts
 from mxpeak.comm.solo import Done
 from mxpeak.comm.threads import Threads
-from tests.support.queues.log import HOST
+from tests.support.queues.log import HOST, Region
 from tests.support.queues.rank import here
 from tests.support.queues.tensors import DeviceTensor, region
 
@@ -39,32 +39,40 @@ def _numbers(buffer: Any) -> Any:
     return np.asarray(elem).reshape(-1, order="A")
 
 
+def _numbers_in(part: Region, size: int) -> tuple[int]:
+    """How many numbers a message has, which may be sent as bytes."""
+    return (size // here().log.memories[part.memory][1],)
+
+
 # --- MPI
 
 
 class _Message:
     """One that MPI may read or write from when it was told of it until the host knows that it has ended."""
 
-    def __init__(self, buffer: Any, kind: str, key: Any, box: Any, receive: bool):
+    def __init__(self, buffer: Any, kind: str, keys: list[Any], box: Any, receive: bool):
         self._rank, self._buffer, self._box, self._receive, self._done = here(), buffer, box, receive, False
         self._asked = 0
         self._actor = None
         if isinstance(buffer, DeviceTensor):
             self._actor = self._rank.message()
-            size = buffer.numel() * buffer.element_size()
-            self._rank.log.op(
-                self._actor, f"MPI {kind}", kind, (region(buffer, receive),), bytes=size, message=key
-            )  # fmt: skip
+            size, part = buffer.numel() * buffer.element_size(), region(buffer, receive)
+            for key in keys:
+                self._rank.log.op(
+                    self._actor, f"MPI {kind}", kind, (part,), bytes=size, message=key, sizes=_numbers_in(part, size)
+                )  # fmt: skip
 
     def test(self) -> bool:
         self._asked += 1
         if not self._done and self._asked > LATE and (not self._receive or self._box.has()):
-            self.wait()
+            self._end(looked=True)
         return self._done
 
     def wait(self) -> None:
-        if self._done:
-            return
+        if not self._done:
+            self._end()
+
+    def _end(self, *, looked: bool = False) -> None:
         if self._receive:
             while not self._box.has():
                 posts().drive()
@@ -72,7 +80,7 @@ class _Message:
             _numbers(self._buffer)[:] = self._box.take()
         self._done = True
         if self._actor is not None:
-            self._rank.over(self._actor)
+            self._rank.over(self._actor, looked=looked)
 
 
 class _Box:
@@ -108,11 +116,12 @@ class Mpi(Threads):
     @classmethod
     def of(cls, comm: Threads) -> Mpi:
         made = cls(comm._post, comm._group, comm.rank, comm.size, comm.transport)
-        made.sent, made.received = defaultdict(count), defaultdict(count)
+        made.sent, made.received, made.reduced = defaultdict(count), defaultdict(count), count()
         return made
 
     sent: dict[Any, Iterator[int]]
     received: dict[Any, Iterator[int]]
+    reduced: Iterator[int]
 
     def direct(self, transport: DeviceTransport) -> Communicator | None:
         return self.with_transport(transport) if self.takes_devices else None
@@ -124,8 +133,8 @@ class Mpi(Threads):
     def _sent(self, memory: Any, addresses: list[Any]) -> Request:
         if not addresses:
             return Done()
-        key = (addresses[0], next(self.sent[addresses[0]]))
-        request = _Message(memory, "send", key, None, False)
+        keys = [(address, next(self.sent[address])) for address in addresses]
+        request = _Message(memory, "send", keys, None, False)
         for address in addresses:
             self._post.put(address, _numbers(memory).copy())
         return request
@@ -134,7 +143,7 @@ class Mpi(Threads):
         memory, land = self.transport.incoming(buffer)
         key = (address, next(self.received[address]))
         box = _Box(self._post, address)
-        return arrival(posts().post(memory, lambda given: _Message(given, "receive", key, box, True)), land)
+        return arrival(posts().post(memory, lambda given: _Message(given, "receive", [key], box, True)), land)
 
     def ibcast(self, buffer: Buffer, root: int) -> Request:
         tag = self._next("bcast")
@@ -145,6 +154,8 @@ class Mpi(Threads):
 
     def allreduce(self, buffer: Buffer, op: str) -> None:
         posts().flush()
+        together = (self._group, "allreduce", next(self.reduced), self.size)
+        here().log.op(HOST, "MPI allreduce", "meet", (), message=together)
         super().allreduce(buffer, op)
 
     def _exchange(self, obj: Any) -> list[Any]:
@@ -178,7 +189,7 @@ class _Work:
         self._asked += 1
         if self._asked <= LATE or not self._land(False):
             return False
-        self._rank.log.wait(HOST, self._event)
+        self._rank.log.wait(HOST, self._event, looked=True)
         return True
 
     def wait(self) -> None:
@@ -214,9 +225,9 @@ class Nccl:
         self._after_current()
         pair = (self.rank, other) if kind == "send" else (other, self.rank)
         key = (self.name, *pair, next(self._numbers[kind, other]))
-        size = message.numel() * message.element_size()
+        size, part = message.numel() * message.element_size(), region(message, kind == "receive")
         here().log.op(
-            self.actor, f"NCCL {kind}", kind, (region(message, kind == "receive"),), bytes=size, message=key
+            self.actor, f"NCCL {kind}", kind, (part,), bytes=size, message=key, sizes=_numbers_in(part, size)
         )  # fmt: skip
         if kind == "send":
             self.boxes.put(key, _numbers(message).copy())
@@ -246,10 +257,10 @@ class Nccl:
     def broadcast(self, message: Any, root: int) -> _Work:
         self._after_current()
         number = next(self._count)
-        size = message.numel() * message.element_size()
+        size, part = message.numel() * message.element_size(), region(message, self.rank != root)
         here().log.op(
-            self.actor, "NCCL broadcast", "send" if self.rank == root else "receive",
-            (region(message, self.rank != root),), bytes=size, message=(self.name, "broadcast", number),
+            self.actor, "NCCL broadcast", "send" if self.rank == root else "receive", (part,), bytes=size,
+            message=(self.name, "broadcast", number), sizes=_numbers_in(part, size),
         )  # fmt: skip
         if self.rank == root:
             for dest in range(self.size):
@@ -261,8 +272,8 @@ class Nccl:
     def allreduce(self, x: Any, op: Any = dist.ReduceOp.SUM) -> _Work:
         self._after_current()
         number = next(self._count)
-        size = x.numel() * x.element_size()
-        here().log.op(self.actor, "NCCL allreduce", "collective", (region(x, True),), bytes=size)
+        size, together = x.numel() * x.element_size(), (self.name, "allreduce", number, self.size)
+        here().log.op(self.actor, "NCCL allreduce", "collective", (region(x, True),), bytes=size, message=together)
         for dest in range(self.size):
             self.boxes.put((self.name, "reduce", number, self.rank, dest), _numbers(x).copy())
 

@@ -16,6 +16,7 @@ from mxpeak.comm.threads import run_ranks
 from mxpeak.kernels.host.lu import HostLu
 from mxpeak.kernels.torch import device as devices
 from mxpeak.kernels.torch import sparse_setup, tensors
+from mxpeak.solvers.panel import FactoredPanel
 from tests.support.queues import rank as queues
 from tests.support.queues.launches import single_launches
 from tests.support.queues.log import HOST, Log, Step
@@ -81,13 +82,20 @@ def _stepped(self: Any, index: int, count: int, done_flops: float) -> None:
 
 
 def _factored(self: Any, work: Any, exchange: Any) -> Any:
-    """FACT on the host."""
+    """FACT on the host, together with the others of the process column."""
     m, jb = work.A.shape
-    here().log.op(HOST, "FACT", "fact", (), flops=float(m * jb**2 - jb**3 / 3))
+    flops, rank = float(m * jb**2 - jb**3 / 3), here()
+    together = ("FACT", rank.panel, 1 if exchange is None else work.rows.P)
+    rank.log.op(HOST, "FACT", "fact", (), flops=flops, message=together, sizes=(m, jb, jb))
     return _factor(self, work, exchange)
 
 
-_factor = HostLu.factor_panel
+def _of_step(self: Any, options: Any, spans: Any) -> None:
+    here().panel = self.step.k
+    _factor_step(self, options, spans)
+
+
+_factor, _factor_step = HostLu.factor_panel, FactoredPanel.factor
 _span, _step = spans.Spans.__call__, spans.Spans.step
 
 CUDA = {
@@ -114,6 +122,7 @@ def virtual_gpus() -> Iterator[None]:
         stack.enter_context(patch.object(spans.Spans, "__call__", _noted))
         stack.enter_context(patch.object(spans.Spans, "step", _stepped))
         stack.enter_context(patch.object(HostLu, "factor_panel", _factored))
+        stack.enter_context(patch.object(FactoredPanel, "factor", _of_step))
         stack.enter_context(patch.object(torch.backends.cuda, "preferred_linalg_library", lambda *which: "default"))
         stack.enter_context(single_launches())
         yield

@@ -41,18 +41,24 @@ NAMES = {
 }  # fmt: skip
 
 
-def work(func: Any, args: Any, kwargs: Any) -> tuple[str, float, str]:
-    """Its kind, its flops and the precision of its operands."""
+def work(func: Any, args: Any, kwargs: Any) -> tuple[str, float, str, tuple[int, ...]]:
+    """Its kind, its flops, the precision of its operands, and its sizes (`log.Op`)."""
     name = getattr(getattr(func, "_schema", None), "name", "").removeprefix("aten::").rstrip("_")
     if name in PRODUCTS:
         A, B = (args[i] for i in PRODUCTS[name])
         columns = B.shape[-1] if B.dim() > 1 else 1
-        return "gemm", 2.0 * A.numel() * columns, NAMES.get(A.dtype, "fp64")
+        return (
+            "gemm",
+            2.0 * A.numel() * columns,
+            NAMES.get(A.dtype, "fp64"),
+            (A.numel() // A.shape[-1], columns, A.shape[-1]),
+        )
     if name == "linalg_solve_triangular":
         T, B = args[0], args[1]
-        return "trsm", float(T.shape[0] * B.numel()), NAMES.get(T.dtype, "fp64")
+        jb = T.shape[0]
+        return "trsm", float(jb * B.numel()), NAMES.get(T.dtype, "fp64"), (jb, jb, B.numel() // jb)
     if name.startswith("linalg_lu_factor"):
         A = args[0]
         m, n = A.shape
-        return "factor", float(m * n * n - n**3 / 3), NAMES.get(A.dtype, "fp64")
-    return "kernel", 0.0, ""
+        return "factor", float(m * n * n - n**3 / 3), NAMES.get(A.dtype, "fp64"), (m, n, n)
+    return "kernel", 0.0, "", ()

@@ -40,8 +40,11 @@ class Region:
 class Op:
     """What an actor does: a kernel, a copy, a message, or the host with memory that a device also uses.
 
-    kind      kernel, gemm, trsm, factor, up and down (between host and device), send, receive, collective, host
-    message   what a send and its receive have in common
+    kind      kernel, gemm, trsm, factor, up and down (between host and device), send, receive, collective, host, fact,
+              meet (the host with others)
+    message   what a send and its receive have in common; of what ranks do together, it ends with how many they are
+    sizes     of a product, m, n and k; of a solve, jb, jb and n; of a factorization, m, jb and jb;
+              of a message, how many numbers it has
     """
 
     actor: str
@@ -52,9 +55,9 @@ class Op:
     phase: str
     flops: float = 0.0
     bytes: int = 0
-    seconds: float = 0.0
     message: Any = None
     precision: str = ""
+    sizes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +70,17 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """What an actor does from here on comes after an event.  `number`: whether the host waits for a number it reads."""
+    """What an actor does from here on comes after an event.
+
+    `number`: whether the host waits for a number it reads; `looked`: it has not waited but looked, and found it past.
+    """
 
     actor: str
     event: int
     place: tuple[str, ...]
     phase: str
     number: bool = False
+    looked: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,13 +129,13 @@ class Log:
         self.records.append(Mark(self._events, actor))
         return self._events
 
-    def wait(self, actor: str, event: int, *, number: bool = False) -> None:
+    def wait(self, actor: str, event: int, *, number: bool = False, looked: bool = False) -> None:
         """An actor's later work comes after an event."""
-        self.records.append(Wait(actor, event, place(), self.phase, number))
+        self.records.append(Wait(actor, event, place(), self.phase, number, looked))
 
-    def join(self, waiting: str, done: str, *, number: bool = False) -> None:
+    def join(self, waiting: str, done: str, *, number: bool = False, looked: bool = False) -> None:
         """What `waiting` does from here on comes after all that `done` has begun."""
-        self.wait(waiting, self.mark(done), number=number)
+        self.wait(waiting, self.mark(done), number=number, looked=looked)
 
     def free(self, memory: int) -> None:
         """Nobody holds a memory any more."""

@@ -20,6 +20,7 @@ class Rank:
         self.number, self.log = number, Log(number)
         self.current: dict[int, Stream] = {}
         self.streams = 0
+        self.panel = 0  # the step whose panel was last begun to be factored
         self.names: dict[int, list[str]] = {}
         self._idle: list[str] = []
         self._messages = 0
@@ -37,9 +38,9 @@ class Rank:
         self._messages += 1
         return f"message {self._messages}"
 
-    def over(self, actor: str) -> None:
+    def over(self, actor: str, *, looked: bool = False) -> None:
         """The host knows that a message has ended."""
-        self.log.join(HOST, actor)
+        self.log.join(HOST, actor, looked=looked)
         self._idle.append(actor)
 
 
@@ -93,7 +94,7 @@ class Event:
         """Whether it is past, which the host then knows; not when it is asked for the first time."""
         self.asked += 1
         if self.asked > 1:
-            self.synchronize()
+            here().log.wait(HOST, self.number, looked=True)
         return self.asked > 1
 
     def elapsed_time(self, end: Event) -> float:

@@ -88,7 +88,7 @@ def hpl(
     return played(shape[0] * shape[1], carrier, body)
 
 
-def hpg_mxp(grid: tuple[int, int, int], carrier: str, most: int = 3, side: int = 8) -> Found:
+def hpg_mxp(grid: tuple[int, int, int], carrier: str, most: int = 3, side: int = 8, levels: int = 2) -> Found:
     """Some iterations of HPG-MxP's solver, a box a rank."""
 
     def body(comm: Communicator) -> Any:
@@ -96,7 +96,9 @@ def hpg_mxp(grid: tuple[int, int, int], carrier: str, most: int = 3, side: int =
         comm = check_device_messages(comm, kernels.transport)
         sparse = kernels.sparse
         box = Box.of(comm.rank, (side,) * 3, grid)
-        made = make_stencil(sparse, comm, box.levels(2), [mixed_form(("bf16",) * 2)], "greedy", weights(), Spans())
+        made = make_stencil(
+            sparse, comm, box.levels(levels), [mixed_form(("bf16",) * levels)], "greedy", weights(), Spans()
+        )
         spans = Spans(stopwatch=kernels.stopwatch)
         hierarchy = made.hierarchies[0]
         top = hierarchy.top

@@ -197,13 +197,13 @@ def _note(func: Any, given: Any, fresh: list[Virtual], where: torch.device, args
             raise RuntimeError(f"{func} was given a tensor of the host and one of {where}")
     regions += [region(t, True) for t in fresh]
     actor = rank.stream(where.index or 0).name if where.type == "cuda" else HOST
-    kind, flops, precision = libraries.work(func, args, kwargs)
+    kind, flops, precision, sizes = libraries.work(func, args, kwargs)
     size = sum(_bytes(one) for one in regions)
     if not size and not flops:
         return
     if aten.empty.memory_format is func or aten.empty_strided.default is func:
         return
-    rank.log.op(actor, str(func), kind, tuple(regions), flops=flops, bytes=size, precision=precision)
+    rank.log.op(actor, str(func), kind, tuple(regions), flops=flops, bytes=size, precision=precision, sizes=sizes)
     if actor != HOST and (func in NUMBERS or _counts(func, args)):
         rank.log.join(HOST, actor, number=True)
 

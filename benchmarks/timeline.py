@@ -1,0 +1,91 @@
+"""What is hidden, step by step: runs on virtual GPUs, played with the rates of a machine that is not there.
+
+    python benchmarks/timeline.py FOLDER
+
+writes rocHPL's figure 7 for its node (4 MI250X, N = 256,000, NB = 512, 4×2, split 50 %) and the same of HPL-MxP on one
+H200 (N = 172,032, NB = 1024) as text, and the steps in which each is drawn as traces for ui.perfetto.dev.  A few steps
+are done out of each run, the others lie between; no figure is a measurement.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from mxpeak.perf.machines import Machine, find_machine
+from mxpeak.solvers.lu import MixedLuOptions
+from mxpeak.solvers.pivoted_lu import PivotedLuOptions
+from tests.support.queues import windows
+from tests.support.queues.hiding import StepTimes, mean_of, perfetto, table
+from tests.support.queues.log import Log
+from tests.support.queues.sizes import Blocks
+from tests.support.queues.timeline import Model, play
+
+#: Columns of the small blocks that stand for large ones, and the steps done together.
+NB, STEPS = 4, 3
+H200 = Path(__file__).parents[1] / "tests" / "queues" / "h200.toml"
+
+
+def hpl(first: int) -> list[Log]:
+    """Steps of HPL on rocHPL's node."""
+    return windows.hpl((4, 2), 500, NB, range(first, first + STEPS), PivotedLuOptions(split=0.5), "mpi")
+
+
+def hpl_mxp(first: int) -> list[Log]:
+    """Steps of HPL-MxP on one device."""
+    return windows.hpl_mxp((1, 1), 168, NB, range(first, first + STEPS), MixedLuOptions("fp16"), "mpi")
+
+
+def drawn(
+    out: Path, name: str, work: Callable[[int], list[Log]], steps: Sequence[int], model: Model
+) -> list[StepTimes]:
+    """The mean of all ranks' steps at each of some places; their traces are written."""
+    found = []
+    for first in steps:
+        ranks = play(work(first), model)
+        (out / f"{name}-{first}.json").write_text(perfetto(ranks))
+        found.append(replace(mean_of(ranks), step=first))
+    return found
+
+
+def summary(steps: Sequence[StepTimes], nb: int, count: int) -> str:
+    """The whole run by the steps that are drawn, trapezoids between them: its rate, and how long all is hidden."""
+    ends, at = [0.0], steps[0]
+    for step in steps[1:]:
+        ends.append(ends[-1] + (step.step - at.step) * (step.total + at.total) / 2)
+        at = step
+    total = ends[-1] + steps[0].step * steps[0].total
+    rate = 2.0 / 3.0 * (nb * count) ** 3 / total
+    last = next((k for k, step in enumerate(steps) if not step.hides), len(steps) - 1)
+    share = (ends[last] + steps[0].step * steps[0].total) / total
+    return (
+        f"{total:.1f} s, {rate / 1e12:.1f} TFLOP/s; a step takes more than 1.1 times what its device is active from "
+        f"step {steps[last].step} of {count} on, after {100 * share:.0f} % of the time\n"
+    )
+
+
+def main(argv: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(description="What runs on virtual GPUs hide.")
+    parser.add_argument("folder", type=Path)
+    out = parser.parse_args(argv).folder
+    out.mkdir(parents=True, exist_ok=True)
+    crusher = find_machine("crusher")
+    assert crusher.core_rate is not None
+    assert crusher.sync_s is not None
+    faster: Machine = replace(crusher, core_rate=1.25 * crusher.core_rate, sync_s=crusher.sync_s / 1.25)
+    places = (2, 30, 60, 90, 120, 150, 180, 215, 249, 280, 310, 370, 430, 490)
+    text = ""
+    for title, machine in (("rocHPL's node", crusher), ("the same, FACT 1.25 times as fast", faster)):
+        steps = drawn(out, f"hpl-{machine.core_rate:.0f}", hpl, places, Model(machine, Blocks(NB, 512), node=(4, 2)))
+        text += f"{title}: {summary(steps, 512, 500)}{table(steps)}\n"
+    steps = drawn(out, "hpl-mxp", hpl_mxp, range(0, 165, 12), Model(find_machine(str(H200)), Blocks(NB, 1024)))
+    text += f"HPL-MxP on one H200: {summary(steps, 1024, 168)}{table(steps)}\n"
+    (out / "timeline.txt").write_text(text)
+    sys.stdout.write(text)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,147 @@
+"""Logs played with a machine's rates: when what ends, and what hides what; a few steps of runs of the real sizes."""
+
+from __future__ import annotations
+
+import json
+from functools import cache, partial
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from mxpeak.perf.machines import Curve, Machine, Network, find_machine
+from mxpeak.solvers.lu import MixedLuOptions
+from mxpeak.solvers.pivoted_lu import PivotedLuOptions
+from tests.support.queues import runs, windows
+from tests.support.queues.hiding import hidden, mean_of, perfetto, steps_of, table
+from tests.support.queues.log import HOST, Log, Step
+from tests.support.queues.sizes import Blocks, Boxes
+from tests.support.queues.timeline import Bar, Model, Played, play
+
+ONE = {"fp64": Curve(((1.0, 1.0),))}
+#: A second is a flop or a byte, and nothing else takes time.
+UNIT = Model(Machine(
+    name="unit", title="", nodes=1, ranks_per_node=1, cores=1, memory_bytes=1.0, memory_rate=1.0,
+    network=Network(1, 1.0, 0.0, 1.0, 0.0, 1.0, 1.0, 1.0), gemm=ONE, trsm=ONE, factor=ONE, core_rate=1.0, sync_s=0.0,
+))  # fmt: skip
+H200 = find_machine(str(Path(__file__).with_name("h200.toml")))
+
+
+def work(log: Log, actor: str, seconds: int) -> None:
+    """A product that takes so long."""
+    log.op(actor, "product", "gemm", (), precision="fp64", sizes=(seconds, 1, 1), bytes=seconds)
+
+
+def ends(played: Played) -> list[tuple[str, float, float]]:
+    """Who did something, and when."""
+    return [(bar.op.actor, bar.begin, bar.end) for bar in played.bars]
+
+
+def test_streams_run_beside_each_other_and_events_hold_them_back() -> None:
+    log = Log(0)
+    log.records.append(Step(0))
+    work(log, "main 0", 10)
+    work(log, "stream 1", 4)
+    log.join("stream 1", "main 0")
+    work(log, "stream 1", 1)
+    log.op(HOST, "FACT", "fact", (), message=("FACT", 0, 1), sizes=(3, 1, 1))
+    log.join(HOST, "stream 1")
+    work(log, "main 0", 2)
+    log.records.append(Step(1))
+    (played,) = play([log], UNIT)
+    fact = 3.0 - 1.0 / 3.0
+    assert ends(played) == [
+        ("main 0", 0.0, 10.0), ("stream 1", 0.0, 4.0), ("stream 1", 10.0, 11.0), (HOST, 0.0, fact),
+        ("main 0", 11.0, 13.0),
+    ]  # fmt: skip
+    (step,) = steps_of(played)
+    assert (step.total, step.device, step.others) == (13.0, 13.0, {"FACT": fact})
+    assert step.hides
+
+
+def two_ranks(looks: bool) -> list[Played]:
+    """A message that one sends after five seconds; the other waits for it, or looks and goes on."""
+    logs = [Log(0), Log(1)]
+    work(logs[0], "main 0", 5)
+    logs[0].join(HOST, "main 0")
+    logs[0].op("message 1", "send", "send", (), bytes=2, message="m", sizes=(2,))
+    logs[1].op("message 1", "receive", "receive", (), bytes=2, message="m", sizes=(2,))
+    logs[1].join(HOST, "message 1", looked=looks)
+    work(logs[1], "main 0", 1)
+    return play(logs, UNIT)
+
+
+def test_a_message_begins_when_both_sides_have_and_the_host_may_look_without_waiting() -> None:
+    sender, receiver = two_ranks(looks=False)
+    assert ends(sender)[0] == ("main 0", 0.0, 5.0)
+    assert ends(receiver) == [("message 1", 5.0, 7.0), ("main 0", 7.0, 8.0)]
+    assert ends(two_ranks(looks=True)[1]) == [("message 1", 5.0, 7.0), ("main 0", 0.0, 1.0)]
+
+
+# --- runs of the real sizes, by small ones
+
+
+@cache
+def rochpl(first: int) -> list[Played]:
+    """Steps of rocHPL's node: 4 MI250X, N = 256,000, NB = 512, 4×2, split 50 %."""
+    logs = windows.hpl((4, 2), 500, 4, range(first, first + 3), PivotedLuOptions(split=0.5), "mpi")
+    return play(logs, Model(find_machine("crusher"), Blocks(4, 512), node=(4, 2)))
+
+
+def test_hpl_hides_panels_and_messages_behind_its_updates_while_these_are_long() -> None:
+    early, late = mean_of(rochpl(20)), mean_of(rochpl(380))
+    assert early.hides, table([early])
+    assert not late.hides, table([late])
+    assert sum(early.others.values()) > 0.2 * early.total, "there is something to hide"
+    # rocHPL IV-A: 175 TFLOP/s on a node while all is hidden, 90 % of what products alone would reach
+    flops = 2.0 * (256000.0 - 22 * 512) ** 2 * 512
+    assert flops / early.total == pytest.approx(175e12, rel=0.05)
+
+
+def test_a_timeline_is_a_trace_and_a_table() -> None:
+    ranks = rochpl(20)
+    events = json.loads(perfetto(ranks))["traceEvents"]
+    assert {event["cat"] for event in events} == {"device", "FACT", "MPI", "transfer"}
+    assert {event["pid"] for event in events} == set(range(8))
+    assert len(table(steps_of(ranks[0])).splitlines()) == 1 + len(steps_of(ranks[0]))
+
+
+def panels_hidden(first: int) -> float:
+    """The share of HPL-MxP's panels that products hide, N = 172,032 in blocks of 1024 on one H200."""
+    steps = range(first, first + 3)
+    (played,) = play(
+        windows.hpl_mxp((1, 1), 168, 4, steps, MixedLuOptions("fp16"), "mpi"), Model(H200, Blocks(4, 1024))
+    )
+    begun = played.steps[1]
+    return hidden(
+        played,
+        lambda bar: bar.begin >= begun and bar.op.actor.startswith("stream"),
+        lambda bar: bar.op.actor == "main 0" and bar.op.kind == "gemm",
+    )
+
+
+def test_hpl_mxp_hides_its_panels_behind_its_updates_while_these_are_long() -> None:
+    assert panels_hidden(84) > 0.9
+    assert panels_hidden(120) > 0.9
+    assert panels_hidden(160) < 0.5
+
+
+@pytest.mark.parametrize("carrier", ["mpi", "nccl"])
+def test_hpg_mxp_hides_its_halo_on_the_two_finest_levels(carrier: str) -> None:
+    """The finest level of 32³ stands for those of 256³ and 128³ on 1×2×4 devices.
+
+    The first cycle, in which tables are made, does not count.
+    """
+    _, logs = runs.hpg_mxp((1, 2, 4), carrier, most=1, side=32)
+    for machine, large in product((H200, find_machine("frontier")), (256, 128)):
+        sizes = Boxes(32, large)
+        for played in play(logs, Model(machine, sizes)):
+            begun = min(bar.begin for bar in played.bars if bar.op.phase == "ortho")
+            face = partial(is_face, sizes, begun)
+            assert sum(map(face, played.bars)) >= 6
+            assert hidden(played, face, lambda bar: bar.lane == "device") > 0.95, (machine.name, large)
+
+
+def is_face(sizes: Boxes, begun: float, bar: Bar) -> bool:
+    """Whether a bar is a face of the finest level's halo on its way."""
+    return bar.begin >= begun and sizes.level(bar.op) == 0

@@ -1,0 +1,96 @@
+"""Some steps out of the middle of an LU with hundreds of them, whose small blocks stand for large ones.
+
+Before the first of them there is no look-ahead: the steps behind it are as they are in the whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+from unittest.mock import patch
+
+from mxpeak.comm.base import Communicator
+from mxpeak.comm.devices import check_device_messages
+from mxpeak.comm.grid import make_grid
+from mxpeak.distributed.matrix import DistMatrix, dist_matrix
+from mxpeak.kernels.torch import lu as lu_kernels
+from mxpeak.layout.generators import generator
+from mxpeak.layout.grid import ProcessGrid
+from mxpeak.solvers import lu, pivoted_lu
+from mxpeak.solvers.keeping import Nobody
+from mxpeak.spans import Spans, Step
+from tests.support.queues.log import Log
+from tests.support.queues.runs import kernels_here, played
+
+
+class _From(Nobody):
+    """The steps before are taken as done."""
+
+    def __init__(self, first: int):
+        super().__init__()
+        self.first = first
+
+
+class _EndedError(Exception):
+    """The steps that are wanted are done."""
+
+
+def _until(end: int) -> Callable[[Step], None]:
+    """End an LU after so many steps."""
+
+    def look(step: Step) -> None:
+        if step.index >= end:
+            raise _EndedError
+
+    return look
+
+
+def hpl(
+    shape: tuple[int, int], blocks: int, nb: int, steps: range, options: pivoted_lu.PivotedLuOptions, carrier: str
+) -> list[Log]:
+    """These steps of HPL, of `blocks` in all."""
+
+    def factorized(A: DistMatrix, kernels: Any, spans: Spans) -> None:
+        pivoted_lu.factorize(A, options, kernels, spans, keeper=_From(steps.start))
+
+    return _factored(shape, blocks, nb, steps, carrier, ("hpl", 1, "fp64"), factorized)
+
+
+def hpl_mxp(
+    shape: tuple[int, int], blocks: int, nb: int, steps: range, options: lu.MixedLuOptions, carrier: str
+) -> list[Log]:
+    """These steps of HPL-MxP, of `blocks` in all."""
+
+    def factorized(A: DistMatrix, kernels: Any, spans: Spans) -> None:
+        lu.factorize(A, options, kernels, spans, keeper=_From(steps.start))
+
+    stored = lu.storage(options.precision)
+    return _factored(shape, blocks, nb, steps, carrier, ("dominant-n", 0, stored), factorized)
+
+
+def _factored(
+    shape: tuple[int, int],
+    blocks: int,
+    nb: int,
+    steps: range,
+    carrier: str,
+    what: tuple[str, int, str],
+    factorized: Any,
+) -> list[Log]:
+    rule, extra, stored = what
+    n = blocks * nb
+
+    def body(comm: Communicator) -> None:
+        kernels = kernels_here()
+        grid = make_grid(ProcessGrid(*shape), check_device_messages(comm, kernels.transport))
+        assert grid is not None
+        A = dist_matrix(grid, n, n + extra, nb, kernels, stored)
+        kernels.generate(A.local, A.rows, A.cols, generator(rule, n).entries)
+        spans = Spans(stopwatch=kernels.stopwatch, look=_until(steps.stop))
+        with suppress(_EndedError):
+            factorized(A, kernels, spans)
+
+    # small panels are not padded to whole lines, for large ones have none to speak of
+    with patch.object(lu_kernels, "leading_dimension", lambda length, *_: max(length, 1)):
+        return played(shape[0] * shape[1], carrier, body)[1]
