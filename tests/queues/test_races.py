@@ -15,7 +15,7 @@ from mxpeak.solvers.panel import PanelOptions
 from mxpeak.solvers.pivoted_lu import PivotedLuOptions
 from tests.support.hpl_ranks import system
 from tests.support.queues import runs
-from tests.support.queues.deletions import verdicts
+from tests.support.queues.deletions import sites, verdicts
 from tests.support.queues.log import Log
 from tests.support.queues.races import races
 
@@ -95,8 +95,12 @@ def test_a_message_of_nccl_that_does_not_wait_for_its_buffer_is_reported() -> No
     assert "comm/torchdist.py" in text
 
 
+#: The look at a message's memory before it is begun, and the wait that comes again when it is.
+LOOK = ("comm/posted.py", "return self._memory.ready.query()")
+SETTLED = ("promised.py", "self.ready.synchronize()")
 #: Waits without which nothing can go wrong, and those that virtual GPUs do not meet; docs/gpu-unproven.md says why.
 NOT_NEEDED = {
+    LOOK,
     ("kernels/torch/device.py", "torch.cuda.synchronize(self.where)"),
     ("kernels/torch/device.py", "end.synchronize()"),
     ("kernels/torch/kernels.py", "self.device.wait()"),
@@ -122,3 +126,11 @@ def test_leaving_out_any_wait_that_is_needed_is_reported() -> None:
     unmet = {named[verdict] for verdict in found if not verdict.reached and verdict.site.file not in OF_HOSTS}
     assert unmet == NOT_MET
     assert sum(bool(verdict.race) for verdict in found) >= 20
+
+
+def test_a_message_that_is_begun_without_a_look_or_a_wait_for_its_memory_is_reported() -> None:
+    """Either is enough, and one of them is needed."""
+    both = [site for site in sites() if (site.file, site.text) in (LOOK, SETTLED)]
+    assert len(both) == 2
+    found = races(logs_of("hpl 2x2 mpi split")[0], lambda wait: any(site.made(wait) for site in both))
+    assert any("MPI send" in str(race) for race in found)

@@ -13,9 +13,11 @@ from tests.support.queues.races import races
 
 #: Calls by which something waits for something, and the files in which a device's queues are spoken of.
 NAMES = ("wait", "join", "wait_stream", "wait_event", "synchronize")
+#: Looks, by which the host may learn as much as by a wait, where messages are begun by whoever looks.
+LOOKS = {"comm/posted.py": ("query", "test")}
 FILES = (
     "kernels/torch/*.py", "solvers/*.py", "distributed/*.py", "comm/base.py", "comm/broadcast.py", "comm/exchange.py",
-    "comm/torchdist.py",
+    "comm/torchdist.py", "comm/posted.py", "promised.py",
 )  # fmt: skip
 
 
@@ -48,15 +50,15 @@ def _of(path: str) -> Iterator[Site]:
         source = file.read()
     lines, name = source.splitlines(), path.removeprefix(f"{PRODUCT}/")
     for node in ast.walk(ast.parse(source)):
-        if _is_wait(node):
+        if _calls(node, (*NAMES, *LOOKS.get(name, ()))):
             first, last = node.lineno, node.end_lineno or node.lineno
             yield Site(name, first, last, lines[first - 1].strip())
 
 
-def _is_wait(node: Any) -> bool:
-    """A call by one of the names; not a string's join."""
+def _calls(node: Any, names: tuple[str, ...]) -> bool:
+    """Whether it is a call by one of the names; not a string's join."""
     called = node.func if isinstance(node, ast.Call) else None
-    return isinstance(called, ast.Attribute) and called.attr in NAMES and not isinstance(called.value, ast.Constant)
+    return isinstance(called, ast.Attribute) and called.attr in names and not isinstance(called.value, ast.Constant)
 
 
 @dataclass(frozen=True)
