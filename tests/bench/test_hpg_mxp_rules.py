@@ -176,6 +176,13 @@ def test_the_rule_about_memory_shows_its_arithmetic() -> None:
     assert one.text == "the problem takes 1 GiB, 1.56 % of 64 GiB; the rules ask for a quarter"
 
 
+def test_where_gpus_compute_a_quarter_of_theirs_is_asked_for() -> None:
+    machine = {"memory_total_bytes": 2**40, "nodes": 2, "device_memory_bytes": 64 * 2**30, "device_count": 16}
+    assert of_memory(256 * 2**30, machine) == []
+    (one,) = of_memory(255 * 2**30, machine)
+    assert "24.9 % of 1024 GiB" in one.text
+
+
 def test_where_the_machine_does_not_tell_its_memory_nothing_is_said_of_it() -> None:
     assert of_memory(2**30, {"memory_total_bytes": None, "nodes": 1}) == []
     assert of_memory(2**30, {"nodes": 1}) == []

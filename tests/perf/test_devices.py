@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 import pytest
 
-from mxpeak.perf.devices import bus_address, core_nodes, cross_socket, gpu_location, map_lines, nics, rank_location
+from mxpeak.layout.cores import core_masks, masks_near
+from mxpeak.perf.devices import (
+    CRAY_POLICY,
+    adapter_advice,
+    bus_address,
+    core_nodes,
+    cross_socket,
+    gpu_location,
+    map_lines,
+    nics,
+    rank_location,
+)  # fmt: skip
 from tests.support.machine import machine, put
 
 
@@ -69,3 +82,74 @@ def test_cores_that_all_lie_on_another_node_than_the_gpu_are_warned_of(node: Pat
 @pytest.mark.parametrize("cores", [[4, 5], [0, 4], list(range(8))])
 def test_a_rank_with_a_core_beside_its_gpu_is_not_warned(node: Path, cores: list[int]) -> None:
     assert cross_socket(rank_location(1, "n1", cores, "H200", "0001:c3:00.0", node)) is None
+
+
+# --- cores near GPUs
+
+#: Frontier's node: the NUMA node of each GCD, which are not in the order of the cores.
+GCDS = {"c1": 3, "c6": 3, "c9": 1, "ce": 1, "d1": 0, "d6": 0, "d9": 2, "de": 2}
+
+
+@pytest.fixture
+def frontier(tmp_path: Path) -> Path:
+    """64 cores in four NUMA nodes, siblings from 64 on, two GCDs and an adapter a node."""
+    files = {}
+    for bus, node in GCDS.items():
+        first = 16 * node
+        files[f"sys/bus/pci/devices/0000:{bus}:00.0/numa_node"] = f"{node}\n"
+        cores = f"{first}-{first + 15},{first + 64}-{first + 79}\n"
+        files[f"sys/bus/pci/devices/0000:{bus}:00.0/local_cpulist"] = cores
+    files |= {f"sys/class/cxi/cxi{k}/device/numa_node": f"{k}\n" for k in range(4)}
+    return put(machine(tmp_path, sockets=1, cores=64), files)
+
+
+def near(root: Path, ranks: int) -> list[list[int]]:
+    """The cores near each rank's GCD."""
+    return [gpu_location(f"0000:{bus}:00.0", root).cores for bus in list(GCDS)[:ranks]]
+
+
+def test_each_rank_gets_its_share_of_the_cores_near_its_gpu(frontier: Path) -> None:
+    masks = masks_near(range(64), near(frontier, 8))
+    assert masks is not None
+    assert [mask[0] for mask in masks] == [48, 56, 16, 24, 0, 8, 32, 40]
+    assert all(len(mask) == 8 for mask in masks)
+    assert sorted(chain(*masks)) == list(range(64))
+    for (bus, node), mask in zip(GCDS.items(), masks):
+        one = rank_location(0, "n1", mask, "MI250X", f"0000:{bus}:00.0", frontier)
+        assert (one.gpu_location.node, one.adapters) == (node, [f"cxi{node}"])
+        assert set(mask) <= set(one.gpu_location.cores)
+
+
+def test_cores_that_the_system_keeps_for_itself_are_left_out(frontier: Path) -> None:
+    """Frontier gives jobs 56 cores: the first of each eight is the system's."""
+    allowed = [core for core in range(64) if core % 8]
+    masks = masks_near(allowed, near(frontier, 8))
+    assert masks is not None
+    assert [mask[0] for mask in masks] == [49, 57, 17, 25, 1, 9, 33, 41]
+    assert all(len(mask) == 7 for mask in masks)
+
+
+@pytest.mark.parametrize(
+    ("cores", "beside"),
+    [
+        (range(8), [[], []]),  # the system does not say
+        (range(8), [[0, 1, 2, 3], []]),
+        (range(8), [[0, 1, 2, 3], [3, 4, 5, 6]]),  # no NUMA nodes
+        (range(4), [[0, 1, 2, 3], [4, 5, 6, 7]]),  # none of these may be used
+        (range(4), [[0], [0]]),
+    ],
+)
+def test_where_nearness_decides_nothing_cores_are_cut_into_parts(cores: range, beside: list[list[int]]) -> None:
+    assert masks_near(cores, beside) is None
+    assert len(core_masks(cores, len(beside))) == 2
+
+
+def test_the_variable_that_leads_to_the_nearest_adapter_is_named_in_one_sentence(frontier: Path) -> None:
+    cray = [rank_location(0, "n1", [48], "MI250X", "0000:c1:00.0", frontier)]
+    assert adapter_advice(cray, {}) == (
+        "note: set MPICH_OFI_NIC_POLICY=GPU for all ranks, so that each sends through the adapter nearest its GPU"
+    )
+    assert adapter_advice(cray, {CRAY_POLICY: "NUMA"}) is None
+    ranks = [replace(cray[0], rank=k, adapters=[f"mlx5_{k}"]) for k in range(2)]
+    assert adapter_advice(ranks, {}) is None
+    assert "unset UCX_NET_DEVICES" in str(adapter_advice(ranks, {"UCX_NET_DEVICES": "mlx5_0:1"}))

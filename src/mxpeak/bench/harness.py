@@ -28,7 +28,7 @@ from mxpeak.records import Caution, Result, bytes_rate_text, size_text
 from mxpeak.runtime.facts import facts_of
 from mxpeak.runtime.memory import memory_budget
 from mxpeak.runtime.nodes import blocks_a_node, combined, node_name, nodes_of
-from mxpeak.runtime.placement import Placement, bind_to_cores, load_kernels, on_device, on_processor
+from mxpeak.runtime.placement import Placement, bind_to_cores, cores_near, load_kernels, on_device, on_processor
 from mxpeak.spans import Observer, Spans
 
 #: From which share of the limit on a rate needs an explanation.
@@ -180,7 +180,7 @@ def opened(
     """
     config, settings = on_device(config, told.get("settings") or {})
     check(config, comm)
-    placement = bind_to_cores(comm, config.threads)
+    placement = bind_to_cores(comm, config.threads, cores_near(config, comm))
     try:
         kernels, comm = load_kernels(config, placement, comm)
         if not config.on_gpu:

@@ -113,8 +113,11 @@ def sparse_outlook(
 
 
 def of_memory(used: int, machine: Mapping[str, Any]) -> list[Violation]:
-    """The rule about memory, where the machine says how much each node has."""
-    present = (machine.get("memory_total_bytes") or 0) * machine["nodes"]
+    """The rule about memory, where the machine says how much its nodes have, or the GPUs that compute."""
+    if "device_memory_bytes" in machine:
+        present = machine["device_memory_bytes"] * machine["device_count"]
+    else:
+        present = (machine.get("memory_total_bytes") or 0) * machine["nodes"]
     if not present or used >= OFFICIAL_SHARE * present:
         return []
     share = three_digits(100 * used / present)

@@ -25,6 +25,22 @@ def core_masks(cores: Sequence[int], ranks: int) -> list[list[int]]:
     return [list(cores[starts[rank] : starts[rank + 1]]) for rank in range(ranks)]
 
 
+def masks_near(cores: Sequence[int], near: Sequence[Sequence[int]]) -> list[list[int]] | None:
+    """The cores of each local rank near its device: ranks near the same cores share them as `core_masks` has it.
+
+    near[rank]: the cores near a rank's device, whether it may use them or not.  None where a rank would get no core of
+    its own there, or devices lie near cores that overlap: then nearness decides nothing.
+    """
+    groups: dict[tuple[int, ...], list[int]] = {}
+    for rank, beside in enumerate(near):
+        groups.setdefault(tuple(core for core in cores if core in set(beside)), []).append(rank)
+    taken = [core for group in groups for core in group]
+    if len(set(taken)) < len(taken) or any(oversubscribed(group, len(ranks)) for group, ranks in groups.items()):
+        return None
+    masks = {rank: mask for group, ranks in groups.items() for rank, mask in zip(ranks, core_masks(group, len(ranks)))}
+    return [masks[rank] for rank in range(len(near))]
+
+
 def oversubscribed(cores: Sequence[int], ranks: int) -> bool:
     """Whether some core must serve two ranks at once, because there are more ranks than cores."""
     return ranks > len(cores)

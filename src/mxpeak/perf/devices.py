@@ -5,8 +5,9 @@ Like all facts they are read under a `root`; what a system does not tell is None
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +16,9 @@ from mxpeak.perf.host import core_list, host_facts, number_in, text_in
 
 #: Classes of network adapters that carry messages between nodes: InfiniBand and RoCE, Slingshot.
 ADAPTERS = ("infiniband", "cxi")
+#: How Cray's MPI chooses an adapter; and the lists by which UCX and NCCL are kept to some.
+CRAY_POLICY = "MPICH_OFI_NIC_POLICY"
+ADAPTER_LISTS = ("UCX_NET_DEVICES", "NCCL_IB_HCA")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +102,20 @@ def cross_socket(rank: RankLocation) -> str | None:
         f"{rank.bus_id} hangs on node {node}: every message crosses between them; bind it to cores of node {node}"
         f"{near}"
     )
+
+
+def adapter_advice(ranks: Sequence[RankLocation], environ: Mapping[str, str] = os.environ) -> str | None:
+    """The variable by which ranks on several nodes send through the adapter nearest to their GPU, in one sentence.
+
+    Cray's MPI deals adapters out in blocks of ranks; UCX and NCCL take the nearest ones themselves, unless they are
+    told which to take.
+    """
+    if any(name.startswith("cxi") for rank in ranks for name in rank.adapters) and CRAY_POLICY not in environ:
+        return f"note: set {CRAY_POLICY}=GPU for all ranks, so that each sends through the adapter nearest its GPU"
+    set_ones = [name for name in ADAPTER_LISTS if name in environ]
+    if set_ones and len({name for rank in ranks for name in rank.adapters}) > 1:
+        return f"note: unset {' and '.join(set_ones)}, so that each rank sends through the adapter nearest its GPU"
+    return None
 
 
 def _node(device: Path) -> int | None:

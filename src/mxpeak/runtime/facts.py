@@ -13,11 +13,11 @@ from mxpeak.comm.base import Communicator
 from mxpeak.kernels.contract import Kernels
 from mxpeak.layout.cores import short_list
 from mxpeak.options import Setting
-from mxpeak.perf.devices import cross_socket, map_lines, rank_location
+from mxpeak.perf.devices import adapter_advice, cross_socket, map_lines, rank_location
 from mxpeak.perf.host import environment, host_facts, software_facts
 from mxpeak.records import Caution
 from mxpeak.runtime.launch import launcher
-from mxpeak.runtime.nodes import node_name
+from mxpeak.runtime.nodes import combined, node_name, nodes_of
 from mxpeak.runtime.placement import Placement
 
 
@@ -62,14 +62,24 @@ def facts_of(
     argv: Sequence[str], settings: Mapping[str, Setting], comm: Communicator, placement: Placement, kernels: Kernels
 ) -> Facts:
     """What all cases of one run share in the result file.  Collective over comm."""
+    nodes, devices = placement.nodes, {**kernels.device_facts(), **counted(comm, kernels)}
     return Facts(
         argv=list(argv),
         config={name: {"value": s.value, "origin": s.origin} for name, s in settings.items()},
-        machine={**host_facts(affinity=placement.before), "nodes": placement.nodes, **kernels.device_facts()},
+        machine={**host_facts(affinity=placement.before), "nodes": nodes, **devices},
         software={**software_facts(), **kernels.facts(), "environment": environment()},
         launch=launch_facts(comm, placement, kernels),
         cautions=[*placement.cautions, *gpu_cautions(comm, placement, kernels.device_facts())],
     )
+
+
+def counted(comm: Communicator, kernels: Kernels) -> dict[str, int]:
+    """How many GPUs the ranks have: those of a node may share one.  Collective over comm."""
+    bus = kernels.device_facts().get("device_bus")
+    if bus is None:
+        return {}
+    nodes = nodes_of(comm, bus)
+    return {"device_count": int(combined(comm, [float(nodes.told.index(bus) == nodes.rank)], "sum")[0])}
 
 
 def launch_facts(comm: Communicator, placement: Placement, kernels: Kernels) -> dict[str, Any]:
@@ -96,6 +106,8 @@ def gpu_cautions(comm: Communicator, placement: Placement, device: Mapping[str, 
     ranks = comm.gather_objects(mine) or []
     if len(ranks) > 1:
         print("\n".join(map_lines(ranks)), file=sys.stderr, flush=True)
+    if len({rank.host for rank in ranks}) > 1 and (advice := adapter_advice(ranks)):
+        print(advice, file=sys.stderr, flush=True)
     crossed = list(filter(None, map(cross_socket, ranks)))
     return [
         Caution("cross-socket", text, "let the launcher bind ranks to the cores of their GPU's NUMA node")

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.devices import check_device_messages
 from mxpeak.configs.run import PlaceConfig
 from mxpeak.errors import MxpeakError
-from mxpeak.kernels.choose import choose, gpu_count, settled
+from mxpeak.kernels.choose import choose, gpu_count, open_device, settled
 from mxpeak.kernels.contract import Kernels
-from mxpeak.layout.cores import core_masks, oversubscribed
+from mxpeak.layout.cores import core_masks, masks_near, oversubscribed
 from mxpeak.options import Setting
+from mxpeak.perf.devices import gpu_location
 from mxpeak.perf.host import core_groups, one_core_each
 from mxpeak.precision import PRECISIONS
 from mxpeak.records import Caution
@@ -60,21 +62,36 @@ class Placement:
         return found
 
 
-def bind_to_cores(comm: Communicator, threads: int | None) -> Placement:
+def bind_to_cores(comm: Communicator, threads: int | None, near: Sequence[int] = ()) -> Placement:
     """Settle this rank's share of the node's cores and its threads, and bind it.  Collective over comm.
 
     Call it before anything loads BLAS: libraries start as many threads as they see cores, and none but the team's are
-    wanted.  A launcher that has bound the ranks of a node to different cores is left alone.
+    wanted.  A launcher that has bound the ranks of a node to different cores is left alone.  `near`: the cores near
+    this rank's device; where all ranks of a node know theirs, each gets its share of them.
     """
     mine = one_core_each()
-    nodes = nodes_of(comm, tuple(mine))
-    bound_already = len(set(nodes.told)) > 1
+    nodes = nodes_of(comm, (tuple(mine), tuple(near)))
+    bound_already = len({cores for cores, _ in nodes.told}) > 1
     cores = mine
     crowded = oversubscribed(mine, nodes.here) and not bound_already
     if nodes.here > 1 and not bound_already:
-        cores = core_masks(mine, nodes.here)[nodes.rank]
+        masks = masks_near(mine, [beside for _, beside in nodes.told]) or core_masks(mine, nodes.here)
+        cores = masks[nodes.rank]
     before = bind(cores[:1])
     return Placement(cores, threads or len(cores), local_rank(comm), nodes.most, nodes.count, crowded, before)
+
+
+def cores_near(config: PlaceConfig, comm: Communicator, root: str | Path = "/") -> list[int]:
+    """The cores near this rank's GPU; none where the rank has no GPU, or the system does not say.
+
+    A GPU that is not there is `load_kernels`'s to speak of, on all ranks.
+    """
+    if not config.on_gpu:
+        return []
+    try:
+        return gpu_location(open_device(config.device, local_rank(comm)).bus, root).cores
+    except MxpeakError:
+        return []
 
 
 def parts_here(config: PlaceConfig) -> int:
