@@ -9,6 +9,7 @@ import pytest
 
 from mxpeak.bench.hpl.config import HplConfig
 from mxpeak.bench.hpl_mxp.config import HplMxpConfig
+from mxpeak.bench.tune.candidates import default_nb
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.threads import run_ranks
 from mxpeak.errors import ResourceError, UsageError
@@ -88,6 +89,22 @@ def test_a_gpu_has_defaults_of_its_own_which_give_way_to_what_was_asked_for() ->
     assert settings["nb"] == asked["nb"]
     assert on_device(HplConfig(nb=(96,)), {})[0].nb == (96,)
     assert on_device(HplConfig(), {})[0].nb == (512,)
+
+
+@pytest.mark.usefixtures("gpu")
+@pytest.mark.parametrize(
+    ("name", "hpl", "mxp"),
+    [("AMD Instinct MI250X", 512, 3072), ("Tesla V100-SXM2-16GB", 512, 768), ("NVIDIA H200", 512, 1024)],
+)
+def test_nb_is_the_one_that_was_found_best_on_a_chip(
+    name: str, hpl: int, mxp: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(choose, "open_device", lambda device: SimpleNamespace(chip=SimpleNamespace(name=name)))
+    assert on_device(HplConfig(), {})[0].nb == (hpl,)
+    assert on_device(HplMxpConfig(), {})[0].nb == (mxp,)
+    tuned = {"nb": Setting((2048,), "tuned")}
+    assert on_device(HplMxpConfig(nb=(2048,)), tuned)[0].nb == (2048,)
+    assert default_nb("hpl-mxp", on_gpu=True, native=[]) == mxp
 
 
 def test_on_the_host_nothing_changes_but_auto() -> None:

@@ -78,6 +78,13 @@ class PlaceConfig:
 
     #: What is another default on a GPU.
     GPU_DEFAULTS: ClassVar[Mapping[str, Any]] = {}
+    #: NB by a word in a GPU's name, and where it was found best.
+    CHIP_NB: ClassVar[Mapping[str, tuple[int, str]]] = {}
+
+    def on_chip(self, chip: str) -> dict[str, Any]:
+        """What is another default on a GPU of this name."""
+        nb = next((nb for word, (nb, _) in self.CHIP_NB.items() if word in chip), None)
+        return {**self.GPU_DEFAULTS, **({} if nb is None else {"nb": (nb,)})}
 
     def natively(self, native: Collection[str]) -> dict[str, Any]:
         """What is another default where the processor multiplies these low precisions itself."""

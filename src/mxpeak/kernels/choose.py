@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mxpeak.configs.run import BACKENDS
-from mxpeak.errors import ResourceError, UsageError
+from mxpeak.errors import MxpeakError, ResourceError, UsageError
 from mxpeak.kernels.contract import DenseKernels, Kernels, NormKernels, SparseKernels
 
 if TYPE_CHECKING:
@@ -71,6 +71,14 @@ def open_device(device: str, local_rank: int = 0) -> Any:
     from mxpeak.kernels.torch import device as devices
 
     return devices.open_device(device, local_rank)
+
+
+def chip_name(device: str) -> str:
+    """What a GPU is called; empty where there is none, of which others speak."""
+    try:
+        return str(open_device(device).chip.name)
+    except MxpeakError:
+        return ""
 
 
 def choose(

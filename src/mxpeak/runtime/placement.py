@@ -13,7 +13,7 @@ from mxpeak.comm.base import Communicator
 from mxpeak.comm.devices import check_device_messages
 from mxpeak.configs.run import PlaceConfig
 from mxpeak.errors import MxpeakError
-from mxpeak.kernels.choose import choose, gpu_count, open_device, settled
+from mxpeak.kernels.choose import chip_name, choose, gpu_count, open_device, settled
 from mxpeak.kernels.contract import Kernels
 from mxpeak.layout.cores import core_masks, masks_near, oversubscribed
 from mxpeak.options import Setting
@@ -131,9 +131,15 @@ def on_device(config: AnyConfig, settings: Mapping[str, Setting]) -> tuple[AnyCo
     changed: dict[str, Any] = {"kernels": name, "device": device}
     if device != "cpu":
         asked = {key for key, setting in settings.items() if setting.origin != "default"}
-        changed |= {key: value for key, value in config.GPU_DEFAULTS.items() if key not in asked and _open(config, key)}
+        defaults = gpu_defaults(config, device)
+        changed |= {key: value for key, value in defaults.items() if key not in asked and _open(config, key)}
     new = {key: Setting(value, "auto") for key, value in changed.items() if getattr(config, key) != value}
     return replace(config, **changed), {**settings, **new}
+
+
+def gpu_defaults(config: PlaceConfig, device: str) -> Mapping[str, Any]:
+    """What is another default on this GPU."""
+    return config.on_chip(chip_name(device))
 
 
 def on_processor(

@@ -42,6 +42,7 @@ class HplConfig(LuConfig):
     """All that `mxpeak run hpl` can be told; lists run every combination, in HPL's order."""
 
     GPU_DEFAULTS = {"nb": (512,), "split": 0.5}  # noqa: RUF012  (nobody writes into it)
+    CHIP_NB = {"MI250X": (512, "N. Chalmers et al., 2023, IV-A")}  # noqa: RUF012
 
     n: tuple[int, ...] | None = option(
         None,

@@ -31,6 +31,10 @@ class HplMxpConfig(LuConfig):
     """All that `mxpeak run hpl-mxp` can be told; lists run every combination."""
 
     GPU_DEFAULTS = {"nb": (1024,), "precision": ("fp16",)}  # noqa: RUF012
+    CHIP_NB = {  # noqa: RUF012
+        "V100": (768, "H. Lu et al., SC22, V-C: 768 or 1024, and 768 in the run of 1.411 EFLOP/s"),
+        "MI250X": (3072, "H. Lu et al., SC22, V-C, and in the run of 2.387 EFLOP/s"),
+    }
 
     def natively(self, native: Collection[str]) -> dict[str, Any]:
         """bf16, and blocks so long that the trailing matrix is read and written seldom enough for such products."""

@@ -17,6 +17,7 @@ from mxpeak.errors import UsageError
 from mxpeak.layout.grid import nearest_node_grids
 from mxpeak.layout.stencil import LEVELS, Box, check_box, process_grid
 from mxpeak.perf.machines import Machine
+from mxpeak.runtime.placement import gpu_defaults
 
 LU, SPARSE = ("hpl", "hpl-mxp"), ("hpg-mxp", "hpcg")
 TUNED = (*LU, *SPARSE)
@@ -225,7 +226,7 @@ def sparse_seconds(benchmark: str, side: int, ranks: int, machine: Machine) -> f
 def default_nb(benchmark: str, *, on_gpu: bool, native: Sequence[str]) -> int:
     """NB where nobody says it."""
     config = BENCHMARKS[benchmark].config()
-    changed = config.GPU_DEFAULTS if on_gpu else config.natively(native)
+    changed = gpu_defaults(config, "cuda") if on_gpu else config.natively(native)
     return int(changed.get("nb", config.nb)[0])  # type: ignore[attr-defined]
 
 
