@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # What only a GPU can prove, in one call of under ten minutes:  benchmarks/gpu.sh [FOLDER]
-# The kernels' tests on the GPU, the kernels beside its limits, then every benchmark, each with its limit measured in
-# the same process.  JSON and logs go into FOLDER (default gpu-results); nothing need be installed but the
+# The order of work on streams by torch's sanitizer, the kernels' tests on the GPU, the kernels beside its limits, then
+# every benchmark, each with its limit measured in the same process.  JSON and logs go into FOLDER (default gpu-results); nothing need be installed but the
 # dependencies.  Every part has a time of its own, and one that fails does not keep the others from running.
 #   PYTHON   the interpreter (default python3)      PARTS   which parts (default all): tests kernels hpl-mxp …
 set -uo pipefail
@@ -10,7 +10,7 @@ out=$(mkdir -p "${1:-gpu-results}" && cd "${1:-gpu-results}" && pwd)
 python=${PYTHON:-python3}
 export PYTHONPATH="$PWD/src:$PWD${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1 NO_COLOR=1 TRITON_INTERPRET=0
 export MXPEAK_CACHE_DIR="${MXPEAK_CACHE_DIR:-$(mktemp -d)}"
-parts=${PARTS:-environment tests kernels hpl-mxp hpl hpg-mxp hpcg norms solve}
+parts=${PARTS:-environment order tests kernels hpl-mxp hpl hpg-mxp hpcg norms solve}
 begin=$SECONDS failed=()
 
 # part NAME SECONDS COMMAND...: run it within its time, if it is wanted; its output goes to a log, the end of it here too
@@ -28,7 +28,14 @@ run() { "$python" -m mxpeak run "$1" --device cuda --progress never --out "$out/
 export -f run
 export out python
 
+# small BENCHMARK SETTINGS...: a run that torch's sanitizer of streams looks at; it ends at what no event orders
+small() { TORCH_CUDA_SANITIZER=1 "$python" -m mxpeak run "$1" --device cuda --progress never "${@:2}"; }
+export -f small
+
 part environment 60 "$python" -m mxpeak doctor
+# It knows torch's own operations, not Triton's kernels.
+part order 60 bash -c 'small hpl -N 4096 --nb 256 && small hpl-mxp -N 4096 --nb 512 &&
+    small hpg-mxp --mode explore --nx 32 --ny 32 --nz 32 --rt 1'
 # Most of their time is Triton's, compiling: on all cores, where pytest-xdist is there to share it out.  A warning does
 # not hide the result behind it.
 workers=()
