@@ -1,10 +1,10 @@
-"""mxpeak.solve beside numpy.linalg.solve and scipy.linalg.solve: same systems, calls interleaved, medians of each.
+"""mxpeak.solve beside numpy.linalg.solve and scipy.linalg.solve: same systems, calls in turns, medians of each.
 
-    python benchmarks/solve.py -N 500,1000,2000,4000,8000 --out result.json
+    python benchmarks/solve.py -N 50,100,500,1000,4000 --sides 1,8,64,500 --out result.json
 
 All three use the BLAS threads that the environment gives them (OPENBLAS_NUM_THREADS and the like).  NumPy and SciPy
 bring a BLAS and a pool of threads each, which go on spinning for a moment after a call: so there is a pause between
-calls.
+solvers.  After it each solves once, which is not counted, and then as often as 5 ms take; that is one round.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ import re
 import statistics
 import sys
 import time
+import warnings
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +28,7 @@ import mxpeak as mx
 from mxpeak.kernels.host.blas import blas_facts
 from mxpeak.perf.host import host_facts, software_facts
 
-U = 2.0**-53
-PAUSE_S = 0.2
+PAUSE_S, COUNTED_S = 0.1, 0.005
 Solver = Callable[[Any, Any], Any]
 SOLVERS: dict[str, Solver] = {
     "mxpeak": lambda A, b: mx.solve(A, b)[0],
@@ -37,37 +38,55 @@ SOLVERS: dict[str, Solver] = {
 
 
 def backward_error(A: Any, x: Any, b: Any) -> float:
-    """||b - A x|| / ((||A||·||x|| + ||b||)·n·u) in the infinity norm."""
+    """||b - A x|| / ((||A||·||x|| + ||b||)·n·u) in the infinity norm, of the worst column."""
     A_inf = max(float(np.abs(A[i : i + 256]).sum(axis=1).max()) for i in range(0, len(A), 256))
-    return float(np.abs(b - A @ x).max() / ((A_inf * np.abs(x).max() + np.abs(b).max()) * len(A) * U))
+    sizes = A_inf * np.abs(x).max(axis=0) + np.abs(b).max(axis=0)
+    return float((np.abs(b - A @ x).max(axis=0) / sizes).max() / (len(A) * np.finfo(A.dtype).eps / 2))
 
 
-def compare(n: int, repeat: int, seed: int, order: str) -> dict[str, Any]:
-    """Medians over `repeat` rounds after one round that is not counted; normal entries."""
-    rng = np.random.default_rng(seed)
-    A, b = np.asarray(rng.standard_normal((n, n)), order=order), rng.standard_normal(n)  # type: ignore[call-overload]
+def system(n: int, sides: int, args: argparse.Namespace) -> tuple[Any, Any]:
+    """A and b: normal entries, or A with singular values that fall by so many decades."""
+    rng = np.random.default_rng(args.seed)
+
+    def normal(*shape: int) -> Any:
+        values = rng.standard_normal(shape)
+        return values + 1j * rng.standard_normal(shape) if args.dtype.startswith("complex") else values
+
+    A = normal(n, n)
+    if args.decades:
+        A = np.linalg.qr(A)[0] * np.geomspace(1.0, 10.0**-args.decades, n) @ np.linalg.qr(normal(n, n))[0]
+    b = normal(n) if sides == 1 else normal(n, sides)
+    return np.asarray(A.astype(args.dtype), order=args.order), b.astype(args.dtype)
+
+
+def timed(solver: Solver, A: Any, b: Any) -> float:
+    """Seconds a call: after a pause and a call that is not counted."""
+    time.sleep(PAUSE_S)
+    begin = time.perf_counter()
+    solver(A, b)
+    calls = max(1, int(COUNTED_S / (time.perf_counter() - begin)))
+    begin = time.perf_counter()
+    for _ in range(calls):
+        solver(A, b)
+    return (time.perf_counter() - begin) / calls
+
+
+def compare(n: int, sides: int, repeat: int, args: argparse.Namespace) -> dict[str, Any]:
+    """Medians and quartiles over `repeat` rounds."""
+    A, b = system(n, sides, args)
     times: dict[str, list[float]] = {who: [] for who in SOLVERS}
-    errors: dict[str, float] = {}
-    for round_ in range(repeat + 1):
+    for _ in range(repeat):
         for who, solver in SOLVERS.items():
-            time.sleep(PAUSE_S)
-            begin = time.perf_counter()
-            x = solver(A, b)
-            elapsed = time.perf_counter() - begin
-            if round_:
-                times[who].append(elapsed)
-            errors[who] = backward_error(A, x, b)
-    info = mx.solve(A, b)[1]
+            times[who].append(timed(solver, A, b))
+    info: Any = mx.solve(A, b)[1]
     medians = {who: statistics.median(found) for who, found in times.items()}
     return {
         "n": n,
-        "seed": seed,
-        "order": order,
+        "sides": sides,
         "median_s": medians,
-        "best_s": {who: min(t) for who, t in times.items()},
-        "numpy_over_mxpeak": medians["numpy"] / medians["mxpeak"],
-        "scipy_over_mxpeak": medians["scipy"] / medians["mxpeak"],
-        "backward_error": errors,
+        "quartiles_s": {who: np.quantile(found, [0.25, 0.75]).tolist() for who, found in times.items()},
+        "speed_of_the_better": min(medians["numpy"], medians["scipy"]) / medians["mxpeak"],
+        "backward_error": {who: backward_error(A, solver(A, b), b) for who, solver in SOLVERS.items()},
         "precision": info.precision,
         "iterations": info.iterations,
         "condition": info.condition,
@@ -79,24 +98,29 @@ def compare(n: int, repeat: int, seed: int, order: str) -> dict[str, Any]:
 
 
 def main() -> None:
+    warnings.simplefilter("ignore", mx.IllConditionedWarning)
+    warnings.simplefilter("ignore", scipy.linalg.LinAlgWarning)
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("-N", "--n", default="500,1000,2000,4000,8000")
-    parser.add_argument("--repeat", type=int, help="rounds (default: 21 up to n = 1000, 9 up to 4000, else 5)")
+    parser.add_argument("-N", "--n", default="50,100,200,500,1000,2000,4000")
+    parser.add_argument("--sides", default="1", help="right-hand sides: 1,8,64,500")
+    parser.add_argument("--dtype", default="float64", choices=("float64", "float32", "complex128", "complex64"))
+    parser.add_argument("--decades", type=float, default=0.0, help="by which singular values fall (default: random A)")
+    parser.add_argument("--repeat", type=int, help="rounds (default: 9 up to n = 2000, else 5)")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--order", choices=("C", "F"), default="C")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     rows = []
-    print("     n   numpy ms   scipy ms  mxpeak ms   numpy/mx   scipy/mx   eta numpy      eta mx  steps  condition")
-    for n in map(int, args.n.split(",")):
-        repeat = args.repeat or (21 if n <= 1000 else 9 if n <= 4000 else 5)
-        row = compare(n, repeat, args.seed, args.order)
+    print("     n sides   numpy ms   scipy ms  mxpeak ms  speed of the better  quartiles   eta mx  factors  condition")
+    for n, sides in product(map(int, args.n.split(",")), map(int, args.sides.split(","))):
+        row = compare(n, sides, args.repeat or (9 if n <= 2000 else 5), args)
         rows.append(row)
         ms = {who: 1e3 * t for who, t in row["median_s"].items()}
+        low, high = (1e3 * t for t in row["quartiles_s"]["mxpeak"])
         print(
-            f"{n:6d} {ms['numpy']:10.2f} {ms['scipy']:10.2f} {ms['mxpeak']:10.2f} {row['numpy_over_mxpeak']:10.2f} "
-            f"{row['scipy_over_mxpeak']:10.2f} {row['backward_error']['numpy']:11.1e} "
-            f"{row['backward_error']['mxpeak']:11.1e} {row['iterations']:6d} {row['condition']:10.1e}",
+            f"{n:6d} {sides:5d} {ms['numpy']:10.3f} {ms['scipy']:10.3f} {ms['mxpeak']:10.3f} "
+            f"{row['speed_of_the_better']:10.2f} {low:10.3f}-{high:.3f} {row['backward_error']['mxpeak']:8.1e} "
+            f"{row['precision']:>5s}+{row['iterations']} {row['condition']:10.1e}",
             flush=True,
         )
     if args.out:

@@ -88,12 +88,12 @@ class PivotedFactors:
 
     def _well_balanced(self, by_row: Vector, by_column: Vector) -> bool:
         """What `balanced` says of the sums of all ranks."""
-        xp, ends = self._kernels.xp, []
+        ends: list[float] = []
         for sums in (by_row, by_column):
-            least = -float(xp.min(sums)) if len(sums) else -float("inf")
+            least = -float(self._kernels.xp.min(sums)) if len(sums) else -float("inf")
             ends += [least, max_abs(self._kernels, sums)]
         low_row, high_row, low_column, high_column = largest(self._kernels, self.given.grid.all, ends)
-        return balanced(xp.asarray([-low_row, high_row]), xp.asarray([-low_column, high_column]))
+        return bool(balanced((-low_row, high_row), (-low_column, high_column)))
 
     @property
     def precision(self) -> str:

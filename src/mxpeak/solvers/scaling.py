@@ -15,6 +15,8 @@ from mxpeak.kernels.contract import Kernels, Vector
 SPREAD, RANGE = 2.0**10, 2.0**60
 #: Numbers below this are scaled by its reciprocal.
 LEAST = 2.0**-1000
+#: The least and the largest of some numbers.
+Ends = tuple[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,13 +27,15 @@ class Balance:
     C: Vector
 
 
-def balanced(row_sums: Vector, column_sums: Vector) -> bool:
-    """Whether range and spread of the sums of absolute values suit a solver as they are; NaN and Inf do not."""
-    ends = [(float(sums.min()), float(sums.max())) for sums in (row_sums, column_sums)]
-    least, most = min(high for _, high in ends), max(high for _, high in ends)
-    if not 1 / RANGE < least <= most < RANGE:
-        return False
-    return all(high <= SPREAD * low for low, high in ends)
+def balanced(rows: Ends, columns: Ends) -> Any:
+    """Whether range and spread of the sums of absolute values suit a solver as they are; NaN and Inf do not.
+
+    Of the rows' sums, and of the columns', the smallest and the largest are given: numbers, or arrays of them.
+    """
+    suits: Any = True
+    for low, high in (rows, columns):
+        suits = suits & (high <= SPREAD * low) & (high > 1 / RANGE) & (high < RANGE)
+    return suits
 
 
 def powers(largest: Vector, xp: Any) -> Vector:

@@ -10,8 +10,8 @@ spread of A asks for it (Higham, Pranesh, Zounon 2019), and all below runs on th
 
     A_s y = b_s,   A_s = D_r A D_c,   b_s = D_r b,   x = D_c y.
 
-Small systems, and stacks of them, are NumPy's to solve, and are checked.  A `DistributedMatrix` goes the same way over
-many ranks, its factors in fp32 or fp64.
+Where a type's own factors are the quickest LAPACK solves, and stacks of systems are NumPy's; both are checked.  A
+`DistributedMatrix` goes the same way over many ranks, its factors in fp32 or fp64.
 """
 
 from mxpeak.library.dense.distributed import DistributedMatrix

@@ -161,18 +161,18 @@ class Factors:
 
 
 class Estimates:
-    """Condition and growth of factors, which `make` has, or makes, and which are let go once these are known."""
+    """Condition and growth, made when first asked for; what `make` keeps for that, the factors, is then let go."""
 
-    def __init__(self, make: Callable[[], Factors]):
-        self._make: Callable[[], Factors] | None = make
+    __slots__ = ("_make", "_values")
+
+    def __init__(self, make: Callable[[], tuple[float, float]]):
+        self._make: Callable[[], tuple[float, float]] | None = make
         self._values = (0.0, 0.0)
 
     def values(self) -> tuple[float, float]:
         """Condition and growth."""
         if self._make is not None:
-            factors = self._make()
-            self._values = factors.condition, factors.growth
-            self._make = None
+            self._values, self._make = self._make(), None
         return self._values
 
 
@@ -198,7 +198,7 @@ def factor(kernels: DenseKernels, A: Matrix, dtype: np.dtype[Any], precision: st
         with spans("equilibrate"):
             scaling = None
             row_sums, column_sums, largest = kernels.scaled_copy(R, None, W)
-            if PRECISIONS[precision].bytes < 4 or not balanced(row_sums, column_sums):
+            if PRECISIONS[precision].bytes < 4 or not balanced(_ends(row_sums), _ends(column_sums)):
                 check_finite(A, "A", kernels.xp)
                 scales = _equilibration(kernels, R)
                 scaling = Scaling(*(scales if rows else scales[::-1]), _inf_norm(kernels, R, rows))
@@ -208,6 +208,10 @@ def factor(kernels: DenseKernels, A: Matrix, dtype: np.dtype[Any], precision: st
     A_inf, A_one = (float(sums.max()) for sums in (row_sums, column_sums)[:: 1 if rows else -1])
     emulated = kernels.emulates(precision, dtype)
     return Factors(kernels, precision, emulated, lu, rows, scaling, A_inf, A_one, largest)
+
+
+def _ends(sums: Vector) -> tuple[float, float]:
+    return float(sums.min()), float(sums.max())
 
 
 def _equilibration(kernels: DenseKernels, R: Matrix) -> tuple[Vector, Vector]:

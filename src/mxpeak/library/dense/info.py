@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
 
 from mxpeak.errors import Outcome
 from mxpeak.library.dense.factoring import Estimates
+from mxpeak.library.dense.types import roundoff
 from mxpeak.library.outcomes import Info
 
 #: Where one more correction would move x by more of its size, x is warned of: its error may be several times that.
@@ -20,12 +24,23 @@ def note_of_columns(moved: float) -> str:
     )
 
 
+def note_of_singularity(condition: float, dtype: np.dtype[Any], outcome: Outcome) -> str:
+    """Why x may have no correct digit where the condition is beyond what the type can tell."""
+    small = "the residual is small, but " if outcome is Outcome.SOLVED else ""
+    wider = "a type with more digits, " if dtype.name in ("float32", "complex64") else ""
+    return (
+        f"A is numerically singular: condition {condition:.1e} >= 1/u = {1 / roundoff(dtype):.1e}; "
+        f"{small}x may have no correct digit; look for rows or columns that depend on each other, or take {wider}"
+        "regularisation or least squares (numpy.linalg.lstsq)"
+    )
+
+
 def doubt(*, singular: bool) -> str:
     """What is added to "solved" where x may have no correct digit."""
     return ", but numerically singular" if singular else ", but x may have no correct digit"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class SolveInfo(Info):
     """How a solve went, and how far its result can be trusted.
 
@@ -47,21 +62,28 @@ class SolveInfo(Info):
     history         the worst backward error at the start and after each step, of the scaled system
     """
 
-    outcome: Outcome
+    outcome: Outcome = Outcome.SOLVED
     n: int
     rhs: int
     precision: str
-    emulated: bool
+    emulated: bool = False
     iterations: int
     backward_error: float
-    scaled: bool
-    fallback: bool
-    ill_conditioned: bool
-    message: str
+    scaled: bool = False
+    fallback: bool = False
+    ill_conditioned: bool = False
+    message: str = ""
     u: float
     times: dict[str, float] = field(repr=False)
     history: tuple[float, ...] = field(repr=False)
     _estimates: Estimates = field(repr=False, compare=False)
+
+    @classmethod
+    def of(cls, facts: dict[str, Any]) -> SolveInfo:
+        """cls(**facts) without the 2 us in which a frozen dataclass sets its fields one by one."""
+        info = object.__new__(cls)
+        info.__dict__.update(facts)
+        return info
 
     @property
     def condition(self) -> float:

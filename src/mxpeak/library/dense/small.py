@@ -1,9 +1,9 @@
-"""Small systems of the host, and stacks of them: NumPy's solver, and a check of what it gives.
+"""Stacks of systems on the host: NumPy's solver, and a check of what it gives.
 
     [X z] = A^-1 [B s],    eta = ||b - A x|| / ((||A||·||x|| + ||b||)·n·u),    ||A||·||z||·u
 
 for each system of a stack (..., n, n).  s are random numbers: ||A||·||z|| is seldom far below the condition, and costs
-one column more.  Where one of the two is large, or A wants scaling, the solver for large systems has to look at it.
+one column more.  Where one of the two is large, or A wants scaling, the solver for single systems has to look at it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from mxpeak.library.dense.factoring import probe
 from mxpeak.library.dense.refinement import PLAIN_LU, SAMPLED
 from mxpeak.library.dense.types import Array, roundoff
 from mxpeak.solvers.condition import PROBED
-from mxpeak.solvers.scaling import RANGE, SPREAD
+from mxpeak.solvers.scaling import balanced
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ def solve_small(A: Array, B: Array) -> Solved | None:
         A_inf = by_row.max(-1)
         eta = _worst_backward_error(A, A_inf, X, B, u)
         good = (eta <= max(4.0 / n, PLAIN_LU)) & (A_inf * grown * u <= PROBED)
-        good &= _balanced(by_row) & _balanced(by_column) & _in_range(B)
+        good &= balanced((by_row.min(-1), A_inf), (by_column.min(-1), by_column.max(-1))) & _in_range(B)
     return Solved(X, eta, good)
 
 
@@ -67,11 +67,4 @@ def _in_range(B: Array) -> Array:
     """Whether no right-hand side is so tiny that its residual may vanish, or huge."""
     low, b_inf = least(B.dtype), np.abs(B).max(-2)
     suits: Array = ((b_inf == 0.0) | ((b_inf > low) & (b_inf < 1 / low))).all(-1)
-    return suits
-
-
-def _balanced(sums: Array) -> Array:
-    """Whether range and spread of each matrix's sums suit a solver as they are: see `solvers.scaling.balanced`."""
-    least, most = sums.min(-1), sums.max(-1)
-    suits: Array = (most <= SPREAD * least) & (least > 1 / RANGE) & (most < RANGE)
     return suits

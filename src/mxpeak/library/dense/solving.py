@@ -12,15 +12,16 @@ from mxpeak.errors import Outcome, UsageError
 from mxpeak.kernels import choose
 from mxpeak.kernels.contract import DenseKernels, Matrix
 from mxpeak.kernels.contract.dense import Block
+from mxpeak.library.dense.choices import chosen_precision, plain, suits_directly
+from mxpeak.library.dense.direct import Direct, solve_directly, told
 from mxpeak.library.dense.distributed import DistributedMatrix
 from mxpeak.library.dense.distributed_info import DistributedInfo
 from mxpeak.library.dense.distributed_solving import DistributedFactors, factored
 from mxpeak.library.dense.extremes import centred, raised, restored
 from mxpeak.library.dense.factoring import Estimates, Factors, factor, factor_in_fp64
-from mxpeak.library.dense.info import LOST, SolveInfo, note_of_columns
-from mxpeak.library.dense.inputs import block, columns, matrix, on_kernels, right_hand_side
-from mxpeak.library.dense.refinement import ORDERS_PER_SIDE, ORDERS_PER_STEP, Refined, largest, refined
-from mxpeak.library.dense.small import solve_small
+from mxpeak.library.dense.info import LOST, SolveInfo, note_of_columns, note_of_singularity
+from mxpeak.library.dense.inputs import block, columns, lies_well, matrix, on_kernels, right_hand_side
+from mxpeak.library.dense.refinement import ORDERS_PER_STEP, Refined, largest, refined
 from mxpeak.library.dense.stack import StackInfo, solve_stack, stack_of
 from mxpeak.library.dense.types import roundoff, with_precision_of, working_type
 from mxpeak.library.inputs import Input, device_for
@@ -28,15 +29,6 @@ from mxpeak.library.outcomes import warned
 from mxpeak.precision import PRECISIONS
 from mxpeak.solvers.refine import MOST_STEPS
 from mxpeak.spans import Spans
-
-#: Below this order an fp64 LU is so quick on the host that refining a fp32 one would not pay; NumPy's solver has the
-#: least to do besides.
-FP32_FROM = 250
-#: From this order on a GPU's factors of an fp64 matrix are fp16's.  An estimate, not measured: an LU at 350 instead of
-#: 45 TFLOP/s saves 2/3·n³·(1/45 - 1/350)e-12 s = 1.3e-14·n³ s; six more steps of refinement read A and the factors,
-#: 16·n² bytes at 4 TB/s, and wait for two triangular solves of 0.2 us a row: 2.4e-11·n² + 2.4e-6·n s.  They break even
-#: at n = 14,500.
-FP16_FROM = 16384
 
 
 def solve(
@@ -65,6 +57,8 @@ def solve(
     >>> x, info.solved
     (array([1., 1.]), True)
     """
+    if precision == device == "auto" and not local and plain(A, b):
+        return warned(*_directly(A.T if transposed else A, b))
     if isinstance(A, DistributedMatrix):
         return warned(*factored(A, precision, device, b).solve_quietly(b, transposed=transposed, local=local))
     if local:
@@ -104,41 +98,33 @@ def solve_by(kernels: DenseKernels, A: Input, b: Input, precision: str) -> tuple
     """`solve` by some kernels."""
     of_A, of_b = working_type(A.dtype), working_type(b.dtype)
     dtype = with_precision_of(of_A, np.result_type(of_A, of_b))
-    if precision == "auto" and kernels.device is None and A.shape[0] < FP32_FROM and of_A.kind == of_b.kind:
-        found = _small(kernels, A.on(None, dtype), b.on(None, dtype))
-        if found is not None:
-            return b.result(found[0]), found[1]
+    alike = precision == "auto" and kernels.device is None and of_A.kind == of_b.kind
+    if alike and suits_directly(A.shape[0], columns(b), dtype):
+        x, info = _directly(A.on(None, dtype), b.on(None, dtype))
+        return b.result(x), info
     B = block(b, dtype, kernels)
     return lu_factor_by(kernels, A, precision, dtype, B.shape[1]).solve_block(B, b)
 
 
-def _small(kernels: DenseKernels, A: Matrix, b: Matrix) -> tuple[Any, SolveInfo] | None:
-    """A small system as NumPy solves it, where a check finds nothing to mend."""
+def _directly(A: Matrix, b: Matrix) -> tuple[Any, SolveInfo]:
+    """Solve in the type of A and b: at once where a check finds nothing to mend, else with the factors as they are."""
     begin = time.perf_counter()
-    B = b[:, None] if b.ndim == 1 else b
-    found = solve_small(A, B)
-    if found is None or not found.good:
-        return None
-    eta, dtype, kept = float(found.eta), A.dtype, A.copy()
-    precision = "fp32" if roundoff(dtype) == PRECISIONS["fp32"].u else "fp64"
-    info = SolveInfo(
-        outcome=Outcome.SOLVED,
-        n=len(A),
-        rhs=B.shape[1],
-        precision=precision,
-        emulated=False,
-        iterations=0,
-        backward_error=eta,
-        scaled=False,
-        fallback=False,
-        ill_conditioned=False,
-        message="",
-        u=roundoff(dtype),
-        times={"solve": time.perf_counter() - begin},
-        history=(eta,),
-        _estimates=Estimates(lambda: factor(kernels, kept, dtype, precision, Spans(stopwatch=kernels.stopwatch))),
-    )
-    return found.X[:, 0] if b.ndim == 1 else found.X, info
+    found = solve_directly(A, b)
+    if found is None or not found.enough:
+        return _refined(found, A, b)
+    return found.X, told(found, b.size // len(A), time.perf_counter() - begin)
+
+
+def _refined(found: Direct | None, A: Matrix, b: Matrix) -> tuple[Any, SolveInfo]:
+    """Solve with the factors that were found, or from the start where there are none."""
+    kernels, n = choose.dense(None), len(A)
+    of_A, of_b = (Input(name, x, x.dtype, x.shape, "cpu") for name, x in (("A", A), ("b", b)))
+    B = block(of_b, A.dtype, kernels)
+    if found is None:
+        return lu_factor_by(kernels, of_A, "auto", A.dtype, B.shape[1]).solve_block(B, of_b)
+    M = A if lies_well(A) else np.array(A)
+    spans = Spans(stopwatch=kernels.stopwatch)
+    return LUFactors(M, A.dtype, found.factors(kernels), spans, (), _most(n, "auto")).solve_block(B, of_b)
 
 
 def lu_factor_by(
@@ -146,7 +132,7 @@ def lu_factor_by(
 ) -> LUFactors:
     """`lu_factor` by some kernels, in a type; A is factored in fp64 where the precision fails altogether."""
     n, dtype = A.shape[0], dtype or working_type(A.dtype)
-    chosen = _chosen(n, dtype, precision, sides, on_device=kernels.device is not None)
+    chosen = chosen_precision(n, dtype, precision, sides, on_device=kernels.device is not None)
     M, exponent = raised(kernels, on_kernels(A, dtype, chosen, kernels), dtype)
     spans = Spans(stopwatch=kernels.stopwatch)
     notes: tuple[str, ...] = ()
@@ -157,9 +143,12 @@ def lu_factor_by(
         if factors.singular:
             notes = (f"the LU in {chosen} broke down: pivot {factors.singular} is zero; A was factored again in fp64",)
             factors = factor_in_fp64(kernels, M, dtype, spans)
-    # Where fp64 may be had for the asking, GMRES must not cost more than its LU would.
-    most = MOST_STEPS if precision != "auto" else min(MOST_STEPS, n // ORDERS_PER_STEP)
-    return LUFactors(M, dtype, factors, spans, notes, most, exponent)
+    return LUFactors(M, dtype, factors, spans, notes, _most(n, precision), exponent)
+
+
+def _most(n: int, precision: str) -> int:
+    """Steps of GMRES: where fp64 may be had for the asking, they must not cost more than its LU would."""
+    return MOST_STEPS if precision != "auto" else min(MOST_STEPS, n // ORDERS_PER_STEP)
 
 
 class LUFactors:
@@ -230,14 +219,12 @@ class LUFactors:
         spans, self._spans = self._spans, Spans(stopwatch=kernels.stopwatch)
         u = roundoff(self._dtype)
         B, power = centred(kernels, B, self._dtype, self._exponent)
+        coarser = self.precision != "fp64" and u < PRECISIONS[self.precision].u
+        if coarser and self._factors.hide_singularity:  # before anything is refined that fp64 would have to solve again
+            self._fall_back(spans, _note_of_doubt(self._factors))
         done = refined(kernels, self.A, self._factors, B, u, spans, self._most)
-        coarser = self.precision != "fp64" and roundoff(self._dtype) < PRECISIONS[self.precision].u
-        hidden = coarser and done.outcome is Outcome.SOLVED and self._factors.hide_singularity
-        if hidden or (done.outcome is not Outcome.SOLVED and self.precision != "fp64"):
-            note = _note_of_doubt(self._factors) if hidden else _note_of_fallback(self.precision, done, self._factors)
-            self._factors = factor_in_fp64(kernels, self.A, self._dtype, spans)
-            self._transposed = None
-            self._notes += (note,)
+        if done.outcome is not Outcome.SOLVED and self.precision != "fp64":
+            self._fall_back(spans, _note_of_fallback(self.precision, done, self._factors))
             done = refined(kernels, self.A, self._factors, B, u, spans, self._most)
         k = columns(b)
         X = restored(kernels, done.X, self._exponent - power)
@@ -247,12 +234,18 @@ class LUFactors:
         x = X if B.shape[1] == k else X[:, :k] + 1j * X[:, k:]
         return b.result(kernels.xp.reshape(x, b.shape)), self._info(done, spans, k, beyond)
 
+    def _fall_back(self, spans: Spans, note: str) -> None:
+        """Factor A in fp64, and say why."""
+        self._factors = factor_in_fp64(self._factors.kernels, self.A, self._dtype, spans)
+        self._transposed = None
+        self._notes += (note,)
+
     def _info(self, done: Refined, spans: Spans, rhs: int, beyond: tuple[str, ...]) -> SolveInfo:
         factors, dtype = self._factors, self._dtype
         notes = self._notes + beyond
         singular = done.doubtful and factors.condition * roundoff(dtype) >= 1.0
         if singular:
-            notes += (_note_of_singularity(factors.condition, dtype, done.outcome),)
+            notes += (note_of_singularity(factors.condition, dtype, done.outcome),)
         lost = not singular and not done.moved <= LOST
         if lost:
             notes += (note_of_columns(done.moved),)
@@ -271,23 +264,8 @@ class LUFactors:
             message="\n".join(notes),
             times={name: phase.time_s for name, phase in spans.phases.items()},
             history=tuple(done.history),
-            _estimates=Estimates(lambda: factors),
+            _estimates=Estimates(lambda: (factors.condition, factors.growth)),
         )
-
-
-def _chosen(n: int, dtype: np.dtype[Any], name: str, sides: int, *, on_device: bool) -> str:
-    """The precision of the factors; auto: the coarsest that pays, which is fp32 where the input is fp32 anyway."""
-    if name != "auto":
-        if not isinstance(name, str) or name not in PRECISIONS:
-            raise UsageError(f"unknown precision {name!r}; choose one of auto, {', '.join(PRECISIONS)}")
-        return name
-    if roundoff(dtype) == 2.0**-24:
-        return "fp32"
-    if sides * ORDERS_PER_SIDE > n:
-        return "fp64"
-    if on_device:
-        return "fp16" if n >= FP16_FROM and dtype.kind == "f" else "fp32"
-    return "fp32" if n >= FP32_FROM else "fp64"
 
 
 def _note_of_fallback(name: str, done: Refined, factors: Factors) -> str:
@@ -300,13 +278,3 @@ def _note_of_fallback(name: str, done: Refined, factors: Factors) -> str:
 
 def _note_of_doubt(factors: Factors) -> str:
     return f"by its LU in fp32 the condition of A is {factors.condition:.1e} or more; A was factored again in fp64"
-
-
-def _note_of_singularity(condition: float, dtype: np.dtype[Any], outcome: Outcome) -> str:
-    small = "the residual is small, but " if outcome is Outcome.SOLVED else ""
-    wider = "a type with more digits, " if dtype.name in ("float32", "complex64") else ""
-    return (
-        f"A is numerically singular: condition {condition:.1e} >= 1/u = {1 / roundoff(dtype):.1e}; "
-        f"{small}x may have no correct digit; look for rows or columns that depend on each other, or take {wider}"
-        "regularisation or least squares (numpy.linalg.lstsq)"
-    )

@@ -31,3 +31,8 @@ def typed(is_complex: bool, *, wide: bool) -> np.dtype[Any]:
 def roundoff(dtype: np.dtype[Any]) -> float:
     """Unit roundoff of a type."""
     return float(np.finfo(dtype).eps) / 2
+
+
+def own_precision(dtype: np.dtype[Any]) -> str:
+    """The precision of a type's numbers, or of their parts."""
+    return "fp32" if roundoff(dtype) == 2.0**-24 else "fp64"

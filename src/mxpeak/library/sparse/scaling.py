@@ -102,13 +102,13 @@ def balanced(A: Csr, everybody: Everybody = ALONE) -> bool:
     with np.errstate(over="ignore"):
         by_row, by_column = np.add.reduceat(size, A.indptr[:-1]), np.bincount(A.indices, size, A.shape[1])
         by_column = everybody.gathered(by_column, np.add)[: A.shape[0]]
-    return scaling.balanced(*(_ends(sums, everybody) for sums in (by_row, by_column)))
+    return bool(scaling.balanced(_ends(by_row, everybody), _ends(by_column, everybody)))
 
 
-def _ends(sums: Array, everybody: Everybody) -> Array:
+def _ends(sums: Array, everybody: Everybody) -> scaling.Ends:
     """The least and the largest of all ranks."""
     sums = sums.astype(np.float64)  # bincount's are integers where there are none
-    return np.array([-everybody.largest((-sums).max(initial=-np.inf)), everybody.largest(sums.max(initial=-np.inf))])
+    return -everybody.largest((-sums).max(initial=-np.inf)), everybody.largest(sums.max(initial=-np.inf))
 
 
 def equilibration(A: Csr, everybody: Everybody = ALONE) -> Scaling:

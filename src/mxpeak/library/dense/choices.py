@@ -1,0 +1,57 @@
+"""Which precision the factors have, and whether LAPACK and a check do: by order and number of right-hand sides."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from mxpeak.errors import UsageError
+from mxpeak.library.dense.direct import LETTERS
+from mxpeak.library.dense.refinement import ORDERS_PER_SIDE
+from mxpeak.library.dense.types import own_precision, roundoff
+from mxpeak.precision import PRECISIONS
+
+#: From this order on factors in fp32, refined, beat fp64's on the host, with one right-hand side and with several: they
+#: save half of 2/3·n³ flops, and each step of refinement reads A and the factors once (measured: 0.8 of the speed at
+#: n = 400, 1 to 1.25 at 500 and 1.1 at 700 with one; 0.8 to 0.97 below 700 and 1 to 1.2 at 800 with three to six).
+FP32_FROM, FP32_FROM_SEVERAL = 512, 768
+#: From this order on A is copied and scaled by several threads, and first written in pages of its own.
+DIRECT_BELOW = 2048
+#: From this order on a GPU's factors of an fp64 matrix are fp16's.  An estimate, not measured: an LU at 350 instead of
+#: 45 TFLOP/s saves 2/3·n³·(1/45 - 1/350)e-12 s = 1.3e-14·n³ s; six more steps of refinement read A and the factors,
+#: 16·n² bytes at 4 TB/s, and wait for two triangular solves of 0.2 us a row: 2.4e-11·n² + 2.4e-6·n s.  They break even
+#: at n = 14,500.
+FP16_FROM = 16384
+
+
+def chosen_precision(n: int, dtype: np.dtype[Any], name: str, sides: int, *, on_device: bool) -> str:
+    """The precision of the factors; auto: the coarsest that pays, which is fp32 where the input is fp32 anyway."""
+    if name != "auto":
+        if not isinstance(name, str) or name not in PRECISIONS:
+            raise UsageError(f"unknown precision {name!r}; choose one of auto, {', '.join(PRECISIONS)}")
+        return name
+    if roundoff(dtype) == 2.0**-24:
+        return "fp32"
+    if sides * ORDERS_PER_SIDE > n:
+        return "fp64"
+    if on_device:
+        return "fp16" if n >= FP16_FROM and dtype.kind == "f" else "fp32"
+    return "fp32" if n >= (FP32_FROM if sides == 1 else FP32_FROM_SEVERAL) else "fp64"
+
+
+def plain(A: Any, b: Any) -> bool:
+    """Whether these are arrays of one type that are solved as they are: a small system is asked nothing else."""
+    if not (type(A) is np.ndarray is type(b) and A.ndim == 2 and 1 <= b.ndim <= 2 and A.dtype == b.dtype):
+        return False
+    n = len(A)
+    if not 0 < n == A.shape[1] == len(b) or A.dtype not in LETTERS:
+        return False
+    return suits_directly(n, b.size // n, A.dtype)
+
+
+def suits_directly(n: int, sides: int, dtype: np.dtype[Any]) -> bool:
+    """Whether factors in the type itself are the quickest on the host, and small enough for one thread to copy."""
+    if sides < 1 or n >= DIRECT_BELOW:
+        return False
+    return chosen_precision(n, dtype, "auto", sides, on_device=False) == own_precision(dtype)

@@ -1,0 +1,84 @@
+"""LAPACK's own solver and its check: every memory order, both ways to call LAPACK, and what the check lets through."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mxpeak as mx
+from mxpeak.library.dense import direct
+from mxpeak.library.dense.direct import COPIED_BELOW, routines, solve_directly
+from tests.support.systems import enough, eta, layouts, random
+
+TYPES = ("float64", "float32", "complex128", "complex64")
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("n", [1, 37, COPIED_BELOW + 5])
+def test_any_memory_order_and_number_of_sides_is_solved_and_told_truly(n: int, dtype: str) -> None:
+    A = random((n, n), dtype)
+    for sides, (name, laid_out) in zip((0, 1, 3, 20) * 3, layouts(A).items()):
+        b = random((n, sides) if sides else n, dtype, 2)
+        before = b.copy()
+        found = solve_directly(np.asarray(laid_out, dtype), b)
+        assert found is not None, name
+        assert found.X.shape == b.shape
+        assert found.X.flags.c_contiguous
+        columns = b.reshape(n, -1)
+        worst = max(eta(A, x, y) for x, y in zip(found.X.reshape(n, -1).T, columns.T))
+        assert worst <= enough(n) * (2 if sides > 8 else 1), name
+        assert found.enough, name
+        if sides <= 8:
+            assert found.history[-1] == pytest.approx(worst, rel=0.5, abs=1 / n)
+        assert np.array_equal(laid_out, A), name
+        assert np.array_equal(b, before), name
+        exact = np.linalg.cond(A.astype(np.complex128), 1)
+        assert exact / 3 <= found.condition() <= 1.2 * exact
+        sums = np.abs(A).sum(1).max(), np.abs(A).sum(0).max(), np.abs(A).max()
+        assert (found.A_inf, found.A_one, found.A_max) == pytest.approx(sums, rel=1e-4)
+
+
+def test_sums_of_a_matrix_that_is_read_in_strips(monkeypatch: pytest.MonkeyPatch) -> None:
+    A = np.asfortranarray(random((41, 41)))
+    whole = direct._sums(A, routines(A.dtype))
+    monkeypatch.setattr(direct, "CACHED", 41 * 7)
+    across, down, largest = direct._sums(A, routines(A.dtype))
+    assert (*across, *down) == pytest.approx((*whole[0], *whole[1]))
+    assert largest == np.abs(A).max()
+
+
+def test_what_is_not_good_enough_is_mended_or_left_to_others() -> None:
+    n = 60
+    growth = np.tril(-np.ones((n, n)), -1) + np.eye(n)
+    growth[:, -1] = 1.0
+    for A in (growth, growth.T.copy()):  # where pivoting by rows does not help, doubles at each step
+        b = random(n)
+        _, info = mx.solve(A, b)
+        assert info.solved
+        assert info.backward_error <= enough(n)
+    assert solve_directly(np.diag([1.0, 0.0, 1.0]), np.ones(3)) is None
+    assert solve_directly(np.diag([1.0, 1e-9, 1.0]), np.ones(3)) is None  # wants scaling
+    A = random((n, n))
+    A[3, 5] = np.nan
+    assert solve_directly(A, np.ones(n)) is None
+    b = np.ones(n)
+    b[7] = np.nan
+    found = solve_directly(random((n, n)), b)
+    assert found is not None
+    assert not found.enough
+
+
+@pytest.mark.parametrize("sides", [1, 9])
+def test_the_condition_is_looked_into_where_the_probe_has_grown(sides: int) -> None:
+    """And A is told to be singular, though b fits to it and the residual is small."""
+    n = 300
+    A = random((n, n))
+    info: Any
+    A[-1] = A[:-1].sum(axis=0) / 20
+    with pytest.warns(mx.IllConditionedWarning, match="numerically singular"):
+        _, info = mx.solve(A, np.repeat(A @ np.ones((n, 1)), sides, axis=1))
+    assert info.solved
+    assert info.ill_conditioned
+    assert info.condition >= 2.0**53
