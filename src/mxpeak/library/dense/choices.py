@@ -15,7 +15,7 @@ from mxpeak.precision import PRECISIONS
 #: From this order on factors in fp32, refined, beat fp64's on the host, with one right-hand side and with several: they
 #: save half of 2/3·n³ flops, and each step of refinement reads A and the factors once (measured: 0.8 of the speed at
 #: n = 400, 1 to 1.25 at 500 and 1.1 at 700 with one; 0.8 to 0.97 below 700 and 1 to 1.2 at 800 with three to six).
-FP32_FROM, FP32_FROM_SEVERAL = 512, 768
+FP32_FROM, FP32_FROM_SEVERAL = 480, 768
 #: From this order on A is copied and scaled by several threads, and first written in pages of its own.
 DIRECT_BELOW = 2048
 #: From this order on a GPU's factors of an fp64 matrix are fp16's.  An estimate, not measured: an LU at 350 instead of

@@ -33,7 +33,7 @@ from mxpeak.solvers.scaling import Ends, balanced
 #: than a call each for factors and solves.
 COPIED_BELOW = 256
 #: Entries whose absolute values are summed up together, so that they stay in the second-level cache.
-CACHED = 1 << 17
+CACHED = 1 << 16
 #: The letters of a type and of its absolute values in LAPACK's names.
 LETTERS = {np.dtype(name): letters for name, letters in zip("dfDF", (("d", "d"), ("s", "s"), ("z", "d"), ("c", "s")))}
 
@@ -187,11 +187,13 @@ def _residual(W: Array, by_rows: bool, of: Routines, A_inf: float, X: Array, B: 
         eta = backward_error(of.lange("M", r), A_inf, of.lange("M", X), b_inf, n, of.u)
         return r.reshape(n, 1), eta, of.low < b_inf < 1.0 / of.low or b_inf == 0.0
     b_inf, x_inf = of.sizes(B).max(0), of.sizes(X).max(0)
-    suits = bool(((b_inf == 0.0) | ((b_inf > of.low) & (b_inf < 1.0 / of.low))).all())
     if k <= SAMPLED:
         R = of.gemm(-1.0, W, X, 1.0, B, trans_a=by_rows)
-        found = zip(of.sizes(R).max(0).tolist(), x_inf.tolist(), b_inf.tolist())
+        found = list(zip(of.sizes(R).max(0).tolist(), x_inf.tolist(), b_inf.tolist()))
+        suits = all(of.low < b < 1.0 / of.low or b == 0.0 for _, _, b in found)
         return R, max(backward_error(r, A_inf, x, b, n, of.u) for r, x, b in found), suits
+    suits = bool(b_inf.min() > of.low) or bool(((b_inf == 0.0) | (b_inf > of.low)).all())
+    suits = suits and bool(b_inf.max() < 1.0 / of.low)
     with np.errstate(all="ignore"):
         scale = x_inf + b_inf / A_inf
         w = (probe(k) / np.where(scale > 0.0, scale, 1.0)).astype(X.dtype)  # 0 of x = b = 0
