@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from mxpeak.errors import Outcome
-from mxpeak.library.dense.info import doubt
+from mxpeak.library.dense.info import doubt, line_of_error, line_of_times
 from mxpeak.library.outcomes import Info
 from mxpeak.records import size_text
 from mxpeak.solvers.refine import U
@@ -55,13 +55,12 @@ class DistributedInfo(Info):
         steps = f"{self.iterations} refinement step{'' if self.iterations == 1 else 's'}"
         P, Q = self.grid
         again = ", after a coarser one failed," if self.fallback else ""
-        times = ", ".join(f"{name} {time_s:.3g} s" for name, time_s in self.times.items())
         lines = [
             f"{verdict}: n = {self.n}{sides}, LU in {self.precision}{again} on {P}x{Q} ranks, NB = {self.nb}, {steps}",
-            f"  backward error  {self.backward_error * self.n * self.u:.1e}  ({self.backward_error:.1e} n·u)",
+            line_of_error(self.backward_error, self.n, self.u),
             f"  growth          {self.growth:.2e}",
             f"  memory          {size_text(self.bytes_a_rank)} a rank",
-            f"  time            {times}",
+            line_of_times(self.times),
         ]
         if self.condition is not None:
             lines.insert(2, f"  condition       {self.condition:.2e} (estimate)")

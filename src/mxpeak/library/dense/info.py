@@ -35,6 +35,16 @@ def note_of_singularity(condition: float, dtype: np.dtype[Any], outcome: Outcome
     )
 
 
+def line_of_error(eta: float, n: int, u: float) -> str:
+    """The backward error, as every info prints it."""
+    return f"  backward error  {eta * n * u:.1e}  ({eta:.1e} n·u)"
+
+
+def line_of_times(times: dict[str, float]) -> str:
+    """Seconds by phase, as every info prints them."""
+    return "  time            " + ", ".join(f"{name} {time_s:.3g} s" for name, time_s in times.items())
+
+
 def doubt(*, singular: bool) -> str:
     """What is added to "solved" where x may have no correct digit."""
     return ", but numerically singular" if singular else ", but x may have no correct digit"
@@ -108,12 +118,11 @@ class SolveInfo(Info):
         emulated = " (emulated)" if self.emulated else ""
         emulated += ", after a coarser one failed" if self.fallback else ""
         steps = f"{self.iterations} refinement step{'' if self.iterations == 1 else 's'}"
-        times = ", ".join(f"{name} {time_s:.3g} s" for name, time_s in self.times.items())
         lines = [
             f"{verdict}: n = {self.n}{sides}, LU in {self.precision}{emulated}, {steps}",
-            f"  backward error  {self.backward_error * self.n * self.u:.1e}  ({self.backward_error:.1e} n·u)",
+            line_of_error(self.backward_error, self.n, self.u),
             f"  condition       {self.condition:.2e} (estimate)",
             f"  growth          {self.growth:.2e}",
-            f"  time            {times}",
+            line_of_times(self.times),
         ]
         return self._told(lines)

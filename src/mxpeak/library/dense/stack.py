@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from mxpeak.errors import Outcome, UsageError
-from mxpeak.library.dense.info import SolveInfo
+from mxpeak.library.dense.info import SolveInfo, line_of_error, line_of_times
 from mxpeak.library.dense.small import solve_small
 from mxpeak.library.dense.types import Array, roundoff, working_type
 from mxpeak.library.inputs import Input, device_for, read
@@ -53,14 +53,12 @@ class StackInfo(Info):
         verdict = "solved" if self.solved else "NOT SOLVED"
         verdict += ", but some x may have no correct digit" if self.solved and self.ill_conditioned else ""
         sides = "" if self.rhs == 1 else f" with {self.rhs} right-hand sides each"
-        times = ", ".join(f"{name} {time_s:.3g} s" for name, time_s in self.times.items())
-        eta = self.backward_error
         return self._told(
             [
                 f"{verdict}: {self.systems} systems, n = {self.n}{sides}",
-                f"  backward error  {eta * self.n * self.u:.1e}  ({eta:.1e} n·u), the worst",
+                line_of_error(self.backward_error, self.n, self.u) + ", the worst",
                 f"  one by one      {len(self.one_by_one)}",
-                f"  time            {times}",
+                line_of_times(self.times),
             ]
         )
 
