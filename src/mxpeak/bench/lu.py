@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any, Generic, Protocol, TypeVar, Unpack, cast
 
+from mxpeak.bench.abft import about_checks, check_abft
 from mxpeak.bench.harness import (
     Bench,
     Told,
@@ -38,6 +39,7 @@ from mxpeak.records import Caution, Result
 from mxpeak.runtime.memory import memory_budget
 from mxpeak.runtime.placement import native_precisions, on_device, on_processor
 from mxpeak.solvers.blocks import Witness
+from mxpeak.solvers.faults import Checked
 from mxpeak.solvers.lu import storage
 from mxpeak.spans import Spans
 
@@ -77,6 +79,10 @@ class Solve(Protocol):
     @property
     def bits(self) -> str:
         """With --soak, what tells this rank's factors and solution from others."""
+
+    @property
+    def checked(self) -> Checked | None:
+        """With --abft, what the checksums said."""
 
 
 AnySolve = TypeVar("AnySolve", bound=Solve)
@@ -210,6 +216,7 @@ def _results(problem: Problem[AnyCase, Any], bench: LuBench) -> Iterator[tuple[A
     """Each case with its result; None where it does not fit.  Collective."""
     cases = list(bench.config.cases(bench.comm.size, _sizes(problem, bench)))
     _check_checkpoint(bench, len(cases))
+    check_abft(bench)
 
     def footprint(case: AnyCase) -> Footprint:
         return footprint_of(problem, bench.config, case)
@@ -318,6 +325,7 @@ def _result(problem: Problem[AnyCase, AnySolve], bench: LuBench, case: AnyCase, 
         kept.about(result)
     if soak is not None:
         soak.about(result)
+    about_checks(result, case, [one.checked for one in solves])
     if trace is not None:
         result.telemetry["trace"] = trace
         result.warnings += cut_off(grid.all, trace)

@@ -9,7 +9,7 @@ from typing import Any
 
 from mxpeak.configs.grid import GridCase, GridConfig
 from mxpeak.errors import UsageError
-from mxpeak.options import count, duration, integer, known, listed, option, real
+from mxpeak.options import boolean, count, duration, integer, known, listed, option, real
 
 #: The panel broadcasts, by HPL's numbers; `comm.broadcast.register` appends others.
 BCASTS = ["1ring", "1ringM", "2ring", "2ringM", "long", "longM", "lib", "ilib"]
@@ -105,6 +105,13 @@ class LuConfig(GridConfig, ABC):
         help="run each case again and again for TIME, such as 90s, 10m, 8h; runs that give other bits than most fail",
         metavar="TIME",
         parse=duration,
+        group="measuring",
+    )
+    abft: bool = option(
+        False,
+        "--abft",
+        help="carry checksums through the LU: flipped bits are found on the way, single ones mended",
+        parse=boolean,
         group="measuring",
     )
     # What `mxpeak resume` says.

@@ -37,6 +37,7 @@ class HplCommon(Common, total=False):
     checkpoint: str | None
     every: str
     soak: str | None
+    abft: bool
     seed: int
     split: float
     swap: Literal["bin", "long", "mix"]
@@ -88,6 +89,7 @@ class HplMxpCommon(Common, total=False):
     checkpoint: str | None
     every: str
     soak: str | None
+    abft: bool
     seed: int
     condition: float
     scaling: Literal["none", "auto"]

@@ -98,7 +98,8 @@ class _PivotedLu:
         self.keeper, self.order = keeper, order
         self.singular = int(*keeper.notes.get("singular", [0]))
         self.steps = lu_steps(A.rows.n, A.nb, A.grid.P, A.grid.Q)
-        self.end = A.cols.local_size
+        self.end = A.local.shape[1]  # columns that are carried along lie behind those of A
+        carried = self.end - A.cols.local_size
         # n2 of §III-C: the columns of the right section, fixed for the whole run.
         hides = options.lookahead > 0 and A.grid.P > 1
         n2 = split_columns(self.end, options.split, A.nb) if hides else 0
@@ -111,7 +112,7 @@ class _PivotedLu:
             for _ in range(min(2, options.lookahead + 1))
         ]
         self._ahead = swap_buffers(A, min(A.nb, self.end), 0, kernels)
-        self._left = swap_buffers(A, max(self.split_at, min(self.end, n2 + A.nb)), 1, kernels)
+        self._left = swap_buffers(A, max(self.split_at, min(self.end, n2 + A.nb + carried)), 1, kernels)
         self._right = swap_buffers(A, n2, 2, kernels)
         self._finished = swap_buffers(A, self.end, 3, kernels) if order is not None else None
 

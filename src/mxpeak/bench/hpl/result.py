@@ -14,6 +14,7 @@ from mxpeak.layout.schedule import split_columns
 from mxpeak.perf.counts import hpl_flops
 from mxpeak.records import Caution, Result
 from mxpeak.solvers.blocks import Witness
+from mxpeak.solvers.faults import Checked
 from mxpeak.solvers.residual import ResidualNorms
 from mxpeak.spans import Spans
 
@@ -35,6 +36,7 @@ class Solve:
     spans: Spans
     witness: Witness
     bits: str = ""
+    checked: Checked | None = None
 
 
 def hpl_result(bench: LuBench, case: HplCase, runs: Runs[Solve]) -> Result:

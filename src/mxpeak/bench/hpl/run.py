@@ -28,8 +28,10 @@ from mxpeak.perf.counts import hpl_flops, hpl_memory_bytes
 from mxpeak.precision import precision
 from mxpeak.records import Result
 from mxpeak.solvers.blocks import DiagonalBlocks
+from mxpeak.solvers.checksums import checking
 from mxpeak.solvers.keeping import NOBODY
 from mxpeak.solvers.panel import PanelOptions
+from mxpeak.solvers.pivoted_checksums import PivotedChecks, with_checksums
 from mxpeak.solvers.pivoted_lu import PivotedLuOptions, factorize
 from mxpeak.solvers.residual import residual_norms
 from mxpeak.solvers.row_swap import SwapOptions
@@ -37,7 +39,7 @@ from mxpeak.solvers.triangular import solve_augmented
 from mxpeak.spans import Spans
 
 #: The phases that make up a run; "other" is what they leave: Python, and whatever has no name.
-PARTS = ("rfact", "copy", "bcast", "laswp", "trsm", "gemm", "ptrsv")
+PARTS = ("rfact", "copy", "bcast", "laswp", "trsm", "gemm", "ptrsv", "abft")
 
 
 def run(config: HplConfig, comm: Communicator, **told: Unpack[Told]) -> list[Result]:
@@ -53,7 +55,11 @@ def dry_run(config: HplConfig, comm: Communicator, settings: dict[str, Setting] 
 def _solve(bench: LuBench, case: HplCase, grid: Grid, spans: Spans) -> Solve:
     """Generate [A | b], time its solution, regenerate it and check.  Collective over the grid."""
     kernels = bench.kernels
-    A = dist_matrix(grid, case.n, case.n + 1, case.nb, kernels)
+    shape = case.n, case.n + 1, case.nb
+    if bench.config.abft:
+        A, wide = with_checksums(grid, *shape, kernels)
+    else:
+        wide = A = dist_matrix(grid, *shape, kernels)
     fill(A, case, kernels)
     options = PivotedLuOptions(
         PanelOptions(case.pfact, case.rfact, case.nbmin, case.ndiv, case.bcast),
@@ -67,10 +73,12 @@ def _solve(bench: LuBench, case: HplCase, grid: Grid, spans: Spans) -> Solve:
     blocks, keeper = DiagonalBlocks(A, kernels), bench.keeper(A, spans)
     if keeper is not None:
         keeper.load(blocks)
+    checks = PivotedChecks(A, wide, kernels, spans, keeper or NOBODY) if bench.config.abft else None
 
     def solve() -> None:
         spans.start(f"HPL N={case.n}", hpl_flops(case.n))
-        solution.append(factorize(A, options, kernels, spans, blocks, keeper or NOBODY))
+        with checking(checks):
+            solution.append(factorize(wide, options, kernels, spans, blocks, checks or keeper or NOBODY))
         with spans("ptrsv", flops=float(case.n) ** 2 / grid.all.size):
             solution.append(solve_augmented(A, kernels))
         spans.finish()
@@ -82,15 +90,15 @@ def _solve(bench: LuBench, case: HplCase, grid: Grid, spans: Spans) -> Solve:
     bench.doing(f"N={case.n}: checking the solution")
     if keeper is not None:
         bench.facts.cautions.extend(keeper.finish())
+    checked = None if checks is None else checks.checked()
     singular, x = solution
     witness = blocks.witness(with_l=False)
 
     bits = bits_of(kernels, A.local, x) if bench.config.soak else ""
     fill(A, case, kernels)
     norms = residual_norms(A, x, kernels)
-    return Solve(
-        elapsed_s, start, end, norms, norms.scaled(case.n, precision("fp64").u), singular, spans, witness, bits
-    )
+    scaled = norms.scaled(case.n, precision("fp64").u)
+    return Solve(elapsed_s, start, end, norms, scaled, singular, spans, witness, bits, checked)
 
 
 def fill(A: DistMatrix, case: HplCase, kernels: Kernels) -> None:

@@ -14,6 +14,7 @@ from mxpeak.errors import Outcome
 from mxpeak.perf.counts import hpl_flops, lu_flops
 from mxpeak.records import Caution, Result
 from mxpeak.solvers.blocks import Witness
+from mxpeak.solvers.faults import Checked
 from mxpeak.solvers.proof import Proof
 from mxpeak.spans import Spans
 
@@ -53,6 +54,7 @@ class MxpSolve:
     spans: Spans
     witness: Witness
     bits: str = ""
+    checked: Checked | None = None
 
     def passed(self, threshold: float) -> bool:
         """Whether the solution is accurate, and its factors are those of an LU."""

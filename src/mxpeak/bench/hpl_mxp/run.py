@@ -39,10 +39,12 @@ from mxpeak.precision import precision
 from mxpeak.records import Result
 from mxpeak.runtime.placement import native_precisions, on_device, on_processor
 from mxpeak.solvers.blocks import DiagonalBlocks
+from mxpeak.solvers.checksums import checking
 from mxpeak.solvers.difficulty import condition_estimate, unpreconditioned_factor, unpreconditioned_steps
 from mxpeak.solvers.keeping import NOBODY
 from mxpeak.solvers.krylov import Solve
 from mxpeak.solvers.lu import MixedLuOptions, factorize, storage
+from mxpeak.solvers.mixed_checksums import MixedChecks
 from mxpeak.solvers.mxp_system import MxpSystem
 from mxpeak.solvers.proof import prove
 from mxpeak.solvers.refine import MOST_STEPS, TARGET, backward_error, refine
@@ -50,7 +52,7 @@ from mxpeak.solvers.scaling import Balance, balance
 from mxpeak.spans import Spans
 
 #: The phases that make up a run; "other" is what they leave: Python, vectors, and whatever has no name.
-PARTS = ("store", "balance", "factor", "trsm", "cast", "bcast", "gemm", "matvec", "ptrsv")
+PARTS = ("store", "balance", "factor", "trsm", "cast", "bcast", "gemm", "matvec", "ptrsv", "abft")
 
 
 def run(config: HplMxpConfig, comm: Communicator, **told: Unpack[Told]) -> list[Result]:
@@ -107,7 +109,9 @@ def _solve(bench: LuBench, case: HplMxpCase, grid: Grid, spans: Spans) -> MxpSol
     A = dist_matrix(grid, case.n, case.n, case.nb, kernels, storage(case.precision))  # while nothing lies in its way
     system = GeneratedSystem(grid, case.n, case.nb, _generator(case), kernels)
     system.store(A)  # for its memory to be there, and its largest entry known; made once more inside the clock
-    timed = _Timed(case, grid, system, A, kernels, spans, bench.forwards(case), bench.keeper(A, spans))
+    timed = _Timed(
+        case, grid, system, A, kernels, spans, bench.forwards(case), bench.keeper(A, spans), bench.config.abft
+    )
     grid.all.barrier()
     generate_s = time.perf_counter() - begin
     start = time.time()
@@ -118,7 +122,8 @@ def _solve(bench: LuBench, case: HplMxpCase, grid: Grid, spans: Spans) -> MxpSol
     if timed.keeper is not None:
         bench.facts.cautions.extend(timed.keeper.finish())
     bits = bits_of(kernels, A.local, timed.x) if bench.config.soak else ""
-    return replace(_after_the_clock(timed, elapsed_s, start, end, generate_s), bits=bits)
+    checked = None if timed.checks is None else timed.checks.checked()
+    return replace(_after_the_clock(timed, elapsed_s, start, end, generate_s), bits=bits, checked=checked)
 
 
 def _after_the_clock(timed: _Timed, elapsed_s: float, start: float, end: float, generate_s: float) -> MxpSolve:
@@ -175,10 +180,12 @@ class _Timed:
         spans: Spans,
         forwards: bool,
         keeper: Keeping | None,
+        abft: bool,
     ):
         self.case, self.grid, self.system, self.A = case, grid, system, A
         self.kernels, self.spans, self.forwards = kernels, spans, forwards
         self.blocks, self.keeper = DiagonalBlocks(A, kernels), keeper
+        self.checks = MixedChecks(A, case.precision, kernels, spans, keeper or NOBODY) if abft else None
         self.balance: Balance | None = None
         self.x: Vector = None
         self.done = Solve()
@@ -201,7 +208,10 @@ class _Timed:
         if self.keeper is not None:
             self.keeper.load(self.blocks)
         options = MixedLuOptions(case.precision, case.bcast, min(case.depth, 1), self.forwards)
-        self.singular = factorize(self.A, options, kernels, spans, self.blocks, self.keeper or NOBODY)
+        with checking(self.checks):
+            self.singular = factorize(
+                self.A, options, kernels, spans, self.blocks, self.checks or self.keeper or NOBODY
+            )
         kernels.wait()
         self.lu_s = time.perf_counter() - begin
 

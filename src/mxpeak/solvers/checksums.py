@@ -1,0 +1,255 @@
+"""Checksums of an LU: flipped bits are found while it goes on, and single ones mended (Huang & Abraham 1984).
+
+Every row of the trailing matrix has two sums, weighted by w and by w', over the whole row, whichever ranks have it:
+
+    s_i = Σ_j a_ij w_j        s'_i = Σ_j a_ij w'_j        w_j = ±1,   w'_j = w_j·(1 + (j+1)/N)
+
+A step of LU is linear in the rows, so it takes old sums to new ones.  Every EVERY steps, and at the end, they are
+compared with sums of what lies in memory; s' only where s differs.  Where a_ij is off by δ, the differences are δ·w_j
+and δ·w'_j: the row is where they are, the column what their quotient says, and a_ij follows from its row's sum.
+Between two checks a wrong entry may have been used, and have spread: that is found as well, but cannot be mended.
+
+A difference counts if it exceeds c·u·size_i: u is that of the stored type, and size_i what was added up, in size, for
+that row; no less than the root mean square of all rows so far, since a sum of random signs may be near zero by chance,
+and what is left of a matrix by cancellation.  The two forms say what c is.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from math import isfinite
+from typing import Any
+
+from mxpeak.distributed.matrix import DistMatrix
+from mxpeak.distributed.vectors import summed
+from mxpeak.kernels.contract import Kernels, Vector
+from mxpeak.layout.schedule import lu_steps
+from mxpeak.solvers.faults import Checked, Differing, Fault
+from mxpeak.solvers.keeping import Keeper, Notes
+from mxpeak.spans import Spans
+
+#: Steps between two checks: each reads the trailing matrix, as a step does that updates it NB times as long.
+EVERY = 8
+#: Which signs the weights have.
+SEED = 1984
+#: One difference is nothing beside the other: a wrong entry's are within a factor of two, and a wrong L's arbitrary.
+APART = 1e-3
+#: How many faults of a rank are told.
+MOST_TOLD = 8
+
+
+class Checks(ABC):
+    """A keeper that checks the factorization between steps, and has another keeper keep it.
+
+    Call `begin` once the matrix is there, and `finish` once it is factored.
+    """
+
+    def __init__(self, A: DistMatrix, kernels: Kernels, spans: Spans, keeper: Keeper):
+        self.A, self.kernels, self.spans = A, kernels, spans
+        self.first, self.notes = keeper.first, keeper.notes
+        self.steps = lu_steps(A.rows.n, A.nb, A.grid.P, A.grid.Q)
+        self.weights = self._weights()
+        self._keeper, self._keeps = keeper, False
+        self._checks, self._faults = 0, list[Fault]()
+        self._typical = self._seen = (
+            0.0  # the largest that sums have been: what is left of the matrix may be small by cancellation
+        )
+
+    def due(self, step: int, count: int) -> bool:
+        """Whether to check, or to keep, after this step."""
+        self._keeps = self._keeper.due(step, count)
+        return self._keeps or (step + 1) % EVERY == 0
+
+    def keep(self, done: int, notes: Notes) -> None:
+        """Check after so many steps, and have kept what was right."""
+        with self.spans("abft"):
+            self.check(done)
+            self._checks += 1
+        if self._keeps:
+            self._keeper.keep(done, notes)
+
+    def begin(self) -> None:
+        """Add up the rows.  Collective over the grid."""
+        with self.spans("abft"):
+            self.baseline(self.first)
+
+    def finish(self) -> None:
+        """Check what the last steps made, and all of the factors once more.  Collective over the grid."""
+        with self.spans("abft"):
+            self.kernels.wait()
+            self.check_factors()
+            self._checks += 1
+
+    def checked(self) -> Checked:
+        """What was found; whole on the grid's rank 0.  Collective over the grid."""
+        everybody = self.A.grid.all
+        found = everybody.gather_objects(self._faults) or [self._faults]
+        faults = sorted((fault for part in found for fault in part[:MOST_TOLD]), key=lambda fault: fault.step)
+        return Checked(self._checks, faults, self.spans.time_of("abft"))
+
+    @abstractmethod
+    def baseline(self, done: int) -> None:
+        """Sums of the matrix as it is after so many steps.  Collective over the grid."""
+
+    @abstractmethod
+    def check(self, done: int) -> None:
+        """Compare carried sums with those of the matrix after so many steps.  Collective over the grid."""
+
+    @abstractmethod
+    def check_factors(self) -> None:
+        """The same for the factors, when all is done.  Collective over the grid."""
+
+    # --- sums
+
+    def column_after(self, done: int) -> int:
+        """The first column that is left after so many steps."""
+        return self.steps[done].j0 if done < len(self.steps) else self.A.rows.n
+
+    def _weights(self) -> list[Vector]:
+        """w and w' over this rank's columns."""
+        kernels, xp, cols, n = self.kernels, self.kernels.xp, self.A.cols, self.A.rows.n
+        w = xp.zeros(cols.local_size)
+        kernels.signs(w, cols, SEED)
+        places = xp.asarray([1.0 + (cols.to_global(j) + 1.0) / n for j in range(cols.local_size)], dtype=xp.float64)
+        return [w, xp.multiply(w, places)]
+
+    def zeros(self) -> Vector:
+        """Zeros over this rank's rows."""
+        return self.kernels.xp.zeros(self.A.rows.local_size)
+
+    def sums_from(self, j: int, k: int = 0) -> Vector:
+        """Sums over rows and columns from j on, weighted by w or w'.  Collective over the process row."""
+        A, sums = self.A, self.zeros()
+        rows, cols = (slice(part.local_start(j), None) for part in (A.rows, A.cols))
+        self.kernels.add_matvec(sums[rows], A.local[rows, cols], self.weights[k][cols])
+        return self.along_row(sums)
+
+    def triangle(self, part: str, k: int = 0) -> Vector:
+        """Sums over the rows of the strict lower, or of the upper triangle.  Collective over the process row."""
+        A, sums = self.A, self.zeros()
+        self.kernels.add_triangle_matvec(sums, A.local, self.weights[k], A.rows, A.cols, part)
+        return self.along_row(sums)
+
+    def along_row(self, sums: Vector) -> Vector:
+        """Everybody's sums of the same rows.  Collective over the process row."""
+        self.A.grid.row.allreduce(sums, "sum")
+        return sums
+
+    # --- judging
+
+    def no_less_than_typical(self, size: Vector) -> Vector:
+        """A row's size, and no less than the root mean square of all rows at any check that found nothing wrong."""
+        xp = self.kernels.xp
+        self._seen = max(self._typical, root_mean_square(xp, size))
+        return xp.maximum(size, xp.full_like(size, self._seen))
+
+    def judge(
+        self,
+        done: int,
+        sums: tuple[Vector, Vector],
+        limit: Vector,
+        others: Callable[[], tuple[Vector, Vector]],
+        mendable: tuple[int, int] | None = None,
+    ) -> list[int]:
+        """Compare carried sums and those of the matrix; note what differs by more than a limit, and mend what can be.
+
+        others: both once more, weighted by w'; asked for, by all ranks, only where something differs
+        mendable: the rows from which on, and columns, where one wrong entry has not spread.
+        Returns the local rows that were mended.  Collective over the grid.
+        """
+        xp, row = self.kernels.xp, self.A.grid.row
+        right = xp.logical_and(xp.abs(xp.subtract(*sums)) <= limit, xp.isfinite(limit))
+        wrong = xp.astype(xp.logical_not(right), xp.float64)
+        if summed(self.kernels, self.A.grid.all, [float(xp.sum(wrong))])[0] == 0.0:
+            self._typical = self._seen
+            return []
+        (want, found), (want2, found2) = sums, others()
+        off, off2 = xp.abs(xp.subtract(want, found)), xp.abs(xp.subtract(want2, found2))
+        # Where the other difference is nothing beside this one, the sum was hit, and not the matrix.
+        sum_only = xp.logical_and(off2 < xp.multiply(off, APART), xp.isfinite(xp.add(off, off2)))
+        rows = xp.multiply(wrong, xp.astype(xp.logical_not(sum_only), xp.float64))
+        row.allreduce(rows, "max")  # a rank whose own copy of the sums was hit is alone
+        hit = xp.multiply(wrong, xp.astype(sum_only, xp.float64)) - rows
+        row.allreduce(hit, "max")
+        hit_rows = [i for i, value in enumerate(hit.tolist()) if value > 0]
+        return self._note(done, Differing([want, want2], [found, found2], limit, _marked(rows), hit_rows), mendable)
+
+    def _note(self, done: int, differing: Differing, mendable: tuple[int, int] | None) -> list[int]:
+        """Rows that are wrong, as a fault; the local row that was mended.  Collective over the grid."""
+        A, rows = self.A, differing.rows
+        alone = summed(self.kernels, A.grid.column, [float(len(rows))])[0] == 1.0
+        column = self._column(rows[0], differing) if rows else None
+        mended = False
+        if rows and alone and column is not None and mendable is not None:
+            inside = A.rows.to_global(rows[0]) >= mendable[0] and column >= mendable[1]
+            mended = inside and self._mend(rows[0], column, differing, mendable[1])
+        for part, which in (("matrix", rows), ("checksum", differing.sums)):
+            if which and A.grid.q == 0:  # the ranks of a process row say the same
+                place = column if part == "matrix" else None
+                process = A.grid.p, None if place is None else A.cols.owner(place)
+                first, corrected = A.rows.to_global(which[0]), mended or part == "checksum"
+                self._faults.append(Fault(done, process, len(which), first, place, part, corrected))
+        return [rows[0]] if mended else []
+
+    def _column(self, row: int, differing: Differing) -> int | None:
+        """The column of the one wrong entry of a local row, if there is just one.  Collective over the process row."""
+        A, xp, n = self.A, self.kernels.xp, self.A.rows.n
+        odd = xp.astype(xp.logical_not(xp.isfinite(A.local[row, :])), xp.float64)
+        places = _marked(odd)
+        counts = summed(self.kernels, A.grid.row, [float(len(places)), float(sum(map(A.cols.to_global, places)))])
+        if counts[0]:
+            return int(counts[1]) if counts[0] == 1.0 else None
+        off = [float(s[row]) - float(z[row]) for s, z in zip(differing.want, differing.found)]
+        limit = float(differing.limit[row])
+        if not all(map(isfinite, off)) or n * limit > 0.25 * abs(off[0]):
+            return None  # columns side by side could not be told from each other
+        column = (off[1] / off[0] - 1.0) * n - 1.0
+        return round(column) if -0.5 < column < A.cols.n - 0.5 else None
+
+    def _mend(self, row: int, column: int, differing: Differing, first: int) -> bool:
+        """a_ij = (s_i - the sum of the others) / w_j, if that makes the other sum right.  Collective along the row."""
+        A, (w, _) = self.A, self.weights
+        mine, jl = A.grid.q == A.cols.owner(column), A.cols.to_local(column)
+        before = float(A.local[row, jl]) if mine else 0.0
+        if mine:
+            A.local[row, jl] = 0.0
+        others = self._row_sums(row, first)
+        if mine:
+            A.local[row, jl] = (float(differing.want[0][row]) - others[0]) * float(w[jl])  # 1/w = w
+        off = float(differing.want[1][row]) - self._row_sums(row, first)[1]
+        if abs(off) <= 2.0 * float(differing.limit[row]):
+            return True
+        if mine:
+            A.local[row, jl] = before
+        return False
+
+    def _row_sums(self, row: int, first: int) -> list[float]:
+        """Both sums over a local row from a column on.  Collective over the process row."""
+        part, c0 = self.A.local[slice(row, row + 1)], self.A.cols.local_start(first)
+        sums = [self.kernels.xp.zeros(1) for _ in range(2)]
+        for y, w in zip(sums, self.weights):
+            self.kernels.add_matvec(y, part[:, c0:], w[c0:])
+        return [float(self.along_row(y)[0]) for y in sums]
+
+
+@contextmanager
+def checking(checks: Checks | None) -> Iterator[None]:
+    """Check the factorization inside, if it is to be checked.  Collective over the grid."""
+    if checks is not None:
+        checks.begin()
+    yield
+    if checks is not None:
+        checks.finish()
+
+
+def root_mean_square(xp: Any, size: Vector) -> float:
+    """That of a vector; 0 where it has no entry, or one that is not finite."""
+    found = float(xp.sqrt(xp.mean(xp.square(size)))) if len(size) else 0.0
+    return found if isfinite(found) else 0.0
+
+
+def _marked(mask: Vector) -> list[int]:
+    """Where a mask is not zero."""
+    return [i for i, value in enumerate(mask.tolist()) if value]

@@ -1,0 +1,197 @@
+"""HPL-MxP with checksums: the sums that the last steps should have left behind, from the factors that lie in memory.
+
+Sums s of the rows before some steps, with the operands that the update was given, L_row = CAST(L21) and U_col =
+CAST(U12), made once more from L and U (s stands for both sums, w for both weights):
+
+    rows below a step's block      s -= L_row (U_col w) + L21 (U11 w)       the panel leaves with L21 U11 = A21
+    rows of its block              s  = L11 (U11 w + U12 w)
+    rows that are left             s  = A22 w                               what is checked, and begins the next sums
+
+No rounding of operands comes between s and A22: what differs is that of FP32 sums, c = TOLERANCE·sqrt(N), and in the
+first two lines that of solves, whose own products may have operands of the low precision: SOLVES·u_low for them.
+Operands that were wrong on some rank, by a cast, by a message, by a flip in their buffers, are not those made here, and
+show in its A22.  What L and U were when they were checked is kept as their rows' sums, and compared at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+from mxpeak.distributed.matrix import DistMatrix
+from mxpeak.kernels.contract import Kernels, Matrix, Vector
+from mxpeak.layout.schedule import LuStep
+from mxpeak.precision import precision as format_of
+from mxpeak.solvers.checksums import Checks, root_mean_square
+from mxpeak.solvers.keeping import Keeper
+from mxpeak.spans import Spans
+
+#: Several times the largest of a thousand clean runs.
+TOLERANCE, SOLVES = 4.0, 4.0
+#: Numbers of a panel that are rounded at a time: they stay in the second cache.
+STRIP = 1 << 18
+
+
+class MixedChecks(Checks):
+    """The checks of `lu.factorize`, with operands of a precision."""
+
+    def __init__(self, A: DistMatrix, precision: str, kernels: Kernels, spans: Spans, keeper: Keeper):
+        super().__init__(A, kernels, spans, keeper)
+        self._low, self._at = precision, self.first
+        self._lower, self._upper = self.zeros(), self.zeros()
+        self._operand = kernels.buffer(0 if precision in ("fp64", "fp32") else STRIP, A.precision)
+
+    def baseline(self, done: int) -> None:
+        """Of what is left, and of the factors that are there: a run may go on from a checkpoint."""
+        j = self.column_after(done)
+        self._left, self._first_left = self.sums_from(j), self.sums_from(j, 1)
+        if done:
+            self._lower, self._upper = self.triangle("lower"), self.triangle("upper")
+            below = slice(self.A.rows.local_start(j), None)
+            self._lower[below] = (self._all_before(j))[below]
+
+    def _all_before(self, j: int) -> Vector:
+        """Sums over all columns before j.  Collective over the process row."""
+        sums, end = self.zeros(), self.A.cols.local_start(j)
+        self.kernels.add_matvec(sums, self.A.local[:, :end], self.weights[0][:end])
+        return self.along_row(sums)
+
+    def check(self, done: int) -> None:
+        """What the steps since the last check have left."""
+        steps, j = self.steps[self._at : done], self.column_after(done)
+        if not steps:
+            return
+        (taken, size, solved), found = self._taken(steps, 0), self.sums_from(j)
+        want = self._from(steps[0], self.kernels.xp.subtract(self._left, taken))
+        limit = self._limit(self._from(steps[0], self.kernels.xp.add(size, self.kernels.xp.abs(self._left))), solved)
+
+        def others() -> tuple[Vector, Vector]:
+            since = self.steps[self.first : done]
+            return self._from(
+                steps[0], self.kernels.xp.subtract(self._first_left, self._taken(since, 1)[0])
+            ), self._from(steps[0], self.sums_from(j, 1))
+
+        for row in self.judge(done, (want, found), limit, others, (j, j)):
+            found[row] = want[row]
+        self._left, self._at = found, done
+
+    def check_factors(self) -> None:
+        """The last steps, and L and U as they were when they were checked."""
+        self.check(len(self.steps))
+        for kept, part in ((self._lower, "lower"), (self._upper, "upper")):
+            sums, limit = (kept, self.triangle(part)), self._limit(self.kernels.xp.abs(kept))
+            self.judge(len(self.steps), sums, limit, partial(_the_same, sums))
+
+    def _from(self, step: LuStep, sums: Vector) -> Vector:
+        """Sums of the rows from a step's on; 0 above."""
+        sums[: self.A.rows.local_start(step.j0)] = 0.0
+        return sums
+
+    def _limit(self, size: Vector, solved: Vector | None = None) -> Vector:
+        """What rounding explains, of sums of such sizes, and of what was solved for."""
+        f, low, n = format_of(self.A.precision), format_of(self._low), self.A.rows.n
+        xp, add = self.kernels.xp, self.kernels.add_scaled
+        limit = xp.full_like(size, f.smallest)
+        add(limit, TOLERANCE * n**0.5 * f.u, self.no_less_than_typical(size))
+        if solved is not None and not self.kernels.emulates(self._low) and low.u > f.u:
+            add(limit, SOLVES * low.u, solved)
+            add(limit, SOLVES * low.u, xp.full_like(solved, root_mean_square(xp, solved)))
+        return limit
+
+    # --- what steps take from the rows' sums
+
+    def _taken(self, steps: list[LuStep], k: int) -> tuple[Vector, Vector, Vector]:
+        """It, its size, and that of what was solved for; L's and U's sums are noted.  Collective over the grid."""
+        taken, size, solved, lower = (self.zeros() for _ in range(4))
+        for step, (U_col_w, U12_w, U11_w) in zip(steps, self._u_sums(steps, k)):
+            block, below = self._rows(step)
+            if k == 0 and self.A.grid.p == step.p:
+                self._upper[block] = self.kernels.xp.add(U11_w, U12_w)
+            if self.A.grid.q == step.q:
+                updated, panel, l_sums = self._l_products(step, U_col_w, U11_w, k)
+                for part in (updated, panel):
+                    self.kernels.add_scaled(taken[below], 1.0, part)
+                    self.kernels.add_scaled(size[below], 1.0, self.kernels.xp.abs(part))
+                self.kernels.add_scaled(solved[below], 1.0, self.kernels.xp.abs(panel))
+                self.kernels.add_scaled(lower[below], 1.0, l_sums)
+                if self.A.grid.p == step.p:
+                    self._take_block(step, self.kernels.xp.add(U11_w, U12_w), (taken, size, solved, lower), k)
+        for sums in (taken, size, solved, lower):
+            self.along_row(sums)
+        if k == 0:
+            self.kernels.add_scaled(self._lower, 1.0, lower)
+        return taken, size, solved
+
+    def _rows(self, step: LuStep) -> tuple[slice, slice]:
+        """The local rows of a step's block row, and those below."""
+        rows = self.A.rows
+        return rows.local_range(step.j0, step.j1), slice(rows.local_start(step.j1), None)
+
+    def _take_block(self, step: LuStep, u: Vector, sums: tuple[Vector, Vector, Vector, Vector], k: int) -> None:
+        """What becomes of the rows of a step's own block: L11 u."""
+        (block, _), xp, (taken, size, solved, lower) = self._rows(step), self.kernels.xp, sums
+        own = self.A.cols.local_range(step.j0, step.j1)
+        L11 = xp.tril(self.A.local[block, own], k=-1)
+        part = xp.zeros(step.jb)
+        self.kernels.add_matvec(part, L11, u)
+        for term in (u, part):
+            self.kernels.add_scaled(taken[block], 1.0, term)
+            self.kernels.add_scaled(size[block], 1.0, xp.abs(term))
+        self.kernels.add_scaled(solved[block], 1.0, xp.abs(part))
+        self.kernels.add_matvec(lower[block], L11, self.weights[k][own])
+
+    def _l_products(self, step: LuStep, U_col_w: Vector, U11_w: Vector, k: int) -> tuple[Vector, Vector, Vector]:
+        """L_row (U_col w), L21 (U11 w) and L21 w, by this rank's part of the block column."""
+        own, kernels = self.A.cols.local_range(step.j0, step.j1), self.kernels
+        L21 = self.A.local[self._rows(step)[1], own]
+        updated, panel, l_sums = (kernels.xp.zeros(L21.shape[0]) for _ in range(3))
+        for rows, L, L_row in self._strips(L21):
+            kernels.add_matvec(updated[rows], L_row, U_col_w)
+            kernels.add_matvec(panel[rows], L, U11_w)
+            kernels.add_matvec(l_sums[rows], L, self.weights[k][own])
+        return updated, panel, l_sums
+
+    def _u_sums(self, steps: list[LuStep], k: int) -> list[tuple[Vector, Vector, Vector]]:
+        """U_col w, U12 w and U11 w of each step, on all ranks.  Collective over the grid."""
+        first, length, found = steps[0].j0, steps[-1].j1 - steps[0].j0, []
+        sums = self.kernels.xp.zeros(3 * length)
+        for step in steps:
+            places = [slice(kind * length + step.j0 - first, kind * length + step.j1 - first) for kind in range(3)]
+            found.append((sums[places[0]], sums[places[1]], sums[places[2]]))
+            if self.A.grid.p == step.p:
+                self._add_u(step, *found[-1], self.weights[k])
+        self.A.grid.all.allreduce(sums, "sum")
+        return found
+
+    def _add_u(self, step: LuStep, U_col_w: Vector, U12_w: Vector, U11_w: Vector, w: Vector) -> None:
+        """This rank's part of a step's sums, from its part of the block row."""
+        A, kernels, (block, _) = self.A, self.kernels, self._rows(step)
+        own, behind = A.cols.local_range(step.j0, step.j1), slice(A.cols.local_start(step.j1), None)
+        for rows, U, U_col in self._strips(A.local[block, behind]):
+            kernels.add_matvec(U_col_w[rows], U_col, w[behind])
+            kernels.add_matvec(U12_w[rows], U, w[behind])
+        if A.grid.q == step.q:
+            kernels.add_matvec(U11_w, kernels.xp.triu(A.local[block, own]), w[own])
+
+    def _strips(self, M: Matrix) -> Iterator[tuple[slice, Matrix, Matrix]]:
+        """Rows of a panel that fit into a cache: as they are, and as the update was given them."""
+        m, n = M.shape
+        height = max(1, STRIP // max(n, 1))
+        for i in range(0, m if n else 0, height):
+            rows = slice(i, min(i + height, m))
+            strip = M[rows]
+            yield rows, strip, strip if self._low in ("fp64", "fp32") else self._rounded(strip)
+
+    def _rounded(self, strip: Matrix) -> Matrix:
+        """A strip as an operand, until the next one; a single row may be longer than all usual strips."""
+        m, n = strip.shape
+        if m * n > len(self._operand):
+            self._operand = self.kernels.buffer(m * n, self.A.precision)
+        operand = self.kernels.xp.reshape(self._operand[: m * n], (m, n))
+        self.kernels.cast(strip, operand, self._low)
+        return operand
+
+
+def _the_same(sums: tuple[Vector, Vector]) -> tuple[Vector, Vector]:
+    """Of L and U only sums weighted by w are kept: they tell the row."""
+    return sums

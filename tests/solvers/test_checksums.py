@@ -1,0 +1,260 @@
+"""Checksums of both LUs: flipped bits are found, single ones mended, and clean runs raise no alarm.
+
+A few dozen runs of each kind; TEST_FAULTS=all makes a thousand of them, and prints what was found.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mxpeak.bench.hpl import run as hpl
+from mxpeak.bench.hpl.config import HplConfig
+from mxpeak.bench.hpl_mxp import run as hpl_mxp
+from mxpeak.bench.hpl_mxp.config import HplMxpConfig
+from mxpeak.comm.grid import make_grid
+from mxpeak.comm.threads import run_ranks
+from mxpeak.configs.lu import BCASTS
+from mxpeak.distributed.generate import GeneratedSystem
+from mxpeak.distributed.matrix import dist_matrix
+from mxpeak.kernels.host.kernels import HostKernels
+from mxpeak.layout.generators import generator
+from mxpeak.layout.grid import ProcessGrid
+from mxpeak.precision import precision as format_of
+from mxpeak.records import Result, document
+from mxpeak.solvers import lu, pivoted_lu
+from mxpeak.solvers.checksums import Checks, checking
+from mxpeak.solvers.faults import Checked
+from mxpeak.solvers.keeping import NOBODY
+from mxpeak.solvers.mixed_checksums import MixedChecks
+from mxpeak.solvers.panel import PanelOptions
+from mxpeak.solvers.pivoted_checksums import PivotedChecks, with_checksums
+from mxpeak.solvers.residual import residual_norms
+from mxpeak.solvers.row_swap import SwapOptions
+from mxpeak.solvers.triangular import solve_augmented
+from mxpeak.spans import Spans, Step
+from tests.support.result_file import VALIDATOR
+
+WHOLE = os.environ.get("TEST_FAULTS") == "all"
+CLEAN, FLIPPED = (250, 250) if WHOLE else (6, 8)
+SHAPES = [(1, 1), (2, 1), (1, 2), (2, 2)]
+PRECISIONS = ["fp64", "fp32", "tf32", "bf16", "fp16", "fp8"]
+#: Those of HPL-MxP whose LU needs no pivoting; the growth of the others has no bound.
+GENERATORS = ["sqrt-n", "ddd", "fasi-higham", "gaussian", "dominant-n", "icl"]
+BITS = {"float64": np.uint64, "float32": np.uint32}
+
+
+@dataclass(frozen=True)
+class Flip:
+    """One bit of one number of one rank, after some step; the place as a share of rows and columns."""
+
+    step: int
+    rank: int
+    i: float
+    j: float
+    bit: int
+
+    def at(self, local: Any, rank: int) -> Callable[[Step], None]:
+        """What a run's spans call after each step."""
+
+        def look(step: Step) -> None:
+            if (step.index, rank) == (self.step, self.rank):
+                place = int(self.i * local.shape[0]), int(self.j * local.shape[1])
+                local.view(BITS[local.dtype.name])[place] ^= BITS[local.dtype.name](1 << self.bit)
+
+        return look
+
+
+@dataclass(frozen=True)
+class Case:
+    """One LU: of HPL, where no precision is named."""
+
+    n: int
+    nb: int
+    shape: tuple[int, int]
+    variant: int
+    seed: int
+    precision: str | None = None
+    generator: str = "hpl"
+
+    @property
+    def steps(self) -> int:
+        return -(-self.n // self.nb)
+
+
+def factored(case: Case, flip: Flip | None = None) -> tuple[Checked, float]:
+    """What the checks found; and the error, in units of what rounding may do: HPL's residual over 16, or by rows
+    ||A - LU|| over (2 u_low + N u)·|||L||U|||.
+    """
+
+    def body(comm: Any) -> Any:
+        return (_mixed if case.precision else _pivoted)(case, flip, comm)
+
+    found = run_ranks(case.shape[0] * case.shape[1], body)
+    return found[0][0], _lu_error(case, [part for _, part in found]) if case.precision else found[0][1]
+
+
+def _pivoted(case: Case, flip: Flip | None, comm: Any) -> Any:
+    kernels, spans = HostKernels(1, poison=True), Spans()
+    grid = make_grid(ProcessGrid(*case.shape), comm)
+    assert grid is not None
+    A, wide = with_checksums(grid, case.n, case.n + 1, case.nb, kernels)
+    entries = generator("hpl", case.n, seed=case.seed).entries
+    kernels.generate(A.local, A.rows, A.cols, entries)
+    checks = PivotedChecks(A, wide, kernels, spans, NOBODY)
+    panel = PanelOptions(bcast=BCASTS[case.seed % len(BCASTS)])
+    options = [
+        pivoted_lu.PivotedLuOptions(panel, lookahead=0),
+        pivoted_lu.PivotedLuOptions(panel),
+        pivoted_lu.PivotedLuOptions(panel, split=0.5, swap=SwapOptions("long")),
+    ][case.variant]
+    with checking(checks):
+        spans.look = flip.at(wide.local, comm.rank) if flip else None
+        pivoted_lu.factorize(wide, options, kernels, spans, None, checks)
+    x = solve_augmented(A, kernels)
+    kernels.generate(A.local, A.rows, A.cols, entries)
+    return checks.checked(), residual_norms(A, x, kernels).scaled(case.n, 2.0**-53) / 16.0
+
+
+def _mixed(case: Case, flip: Flip | None, comm: Any) -> Any:
+    low = case.precision or ""
+    kernels, spans = HostKernels(1, poison=True), Spans()
+    grid = make_grid(ProcessGrid(*case.shape), comm)
+    assert grid is not None
+    A = dist_matrix(grid, case.n, case.n, case.nb, kernels, lu.storage(low))
+    system = GeneratedSystem(grid, case.n, case.nb, generator(case.generator, case.n, seed=case.seed), kernels)
+    system.store(A)
+    checks = MixedChecks(A, low, kernels, spans, NOBODY)
+    options = lu.MixedLuOptions(low, BCASTS[case.seed % len(BCASTS)], min(case.variant, 1))
+    with checking(checks):
+        spans.look = flip.at(A.local, comm.rank) if flip else None
+        lu.factorize(A, options, kernels, spans, None, checks)
+    factors = np.array(A.local)
+    system.store(A)
+    rows = [A.rows.to_global(i) for i in range(A.rows.local_size)]
+    return checks.checked(), (rows, [A.cols.to_global(j) for j in range(A.cols.local_size)], factors, np.array(A.local))
+
+
+def _lu_error(case: Case, parts: list[Any]) -> float:
+    low, n = case.precision or "", case.n
+    F, A = np.zeros((n, n)), np.zeros((n, n))
+    with np.errstate(invalid="ignore"):
+        for rows, cols, factors, entries in parts:
+            F[np.ix_(rows, cols)], A[np.ix_(rows, cols)] = factors, entries
+    L, U = np.tril(F, -1) + np.eye(n), np.triu(F)
+    with np.errstate(all="ignore"):
+        error = np.linalg.norm(A - L @ U, axis=1) / np.linalg.norm(np.abs(L) @ np.abs(U), axis=1)
+    u_low = 0.0 if low in ("fp64", "fp32") else format_of(low).u
+    return float(np.max(error)) / (2.0 * u_low + n * format_of(lu.storage(low)).u)
+
+
+def drawn(rng: Any, pivoted: bool, least: int = 1) -> Case:
+    """A case at random."""
+    n = int(rng.integers(least, 300))
+    case = Case(
+        n, int(rng.choice([8, 16, 32])), SHAPES[int(rng.integers(4))], int(rng.integers(3)), int(rng.integers(999))
+    )
+    if pivoted:
+        return case
+    low, made = str(rng.choice(PRECISIONS)), str(rng.choice(GENERATORS))
+    return Case(n, case.nb, case.shape, case.variant, case.seed, low, made)
+
+
+@pytest.mark.parametrize("benchmark", ["hpl", "hpl-mxp"])
+@pytest.mark.parametrize("part", range(4 if WHOLE else 2))
+def test_clean_runs_raise_no_alarm(benchmark: str, part: int) -> None:
+    rng = np.random.default_rng([part, benchmark == "hpl"])
+    for _ in range(CLEAN):
+        case = drawn(rng, benchmark == "hpl")
+        checked, _ = factored(case)
+        assert not checked.faults, case
+        assert checked.checks == 1 + (case.steps - 1) // 8, case
+
+
+@pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning", "ignore:invalid value:RuntimeWarning")  # ranks' sums
+@pytest.mark.parametrize("benchmark", ["hpl", "hpl-mxp"])
+@pytest.mark.parametrize("part", range(4 if WHOLE else 2))
+def test_flips_that_change_the_result_beyond_rounding_are_found(benchmark: str, part: int) -> None:
+    """Of HPL residuals that fail; of HPL-MxP rows of A - LU four times beyond what rounding may do."""
+    rng = np.random.default_rng([part, benchmark == "hpl", 7])
+    harmful, missed, wrongly_mended = 0, [], []
+    for _ in range(FLIPPED):
+        case = drawn(rng, benchmark == "hpl", least=100)
+        bits = 32 if lu.storage(case.precision or "fp64") == "fp32" else 64
+        ranks = case.shape[0] * case.shape[1]
+        flip = Flip(
+            int(rng.integers(1, case.steps)),
+            int(rng.integers(ranks)),
+            *rng.random(2),
+            int(rng.integers(bits // 2, bits)),
+        )
+        checked, error = factored(case, flip)
+        if not error < (1.0 if case.precision is None else 4.0):
+            harmful += 1
+            missed += [] if checked.faults else [(case, flip)]
+            wrongly_mended += [(case, flip)] if checked.faults and checked.passed else []
+    print(f"{benchmark}: {FLIPPED} flips, {harmful} beyond rounding, {len(missed)} missed")
+    assert harmful >= FLIPPED // 8
+    assert len(missed) <= harmful // 100
+    assert len(wrongly_mended) <= harmful // 100
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("low", [None, "fp32", "bf16"])
+def test_one_wrong_entry_is_named_and_mended(low: str | None, shape: tuple[int, int]) -> None:
+    """A high bit of an entry of rank 0's last row, in the last step before a check: nothing has used it yet."""
+    case = Case(192, 8, shape, 1, 100, low, "sqrt-n" if low else "hpl")
+    bit = {None: 61, "fp32": 27, "bf16": 30}[low]
+    checked, error = factored(case, Flip(7, 0, 0.99, 0.9, bit))
+    (fault,) = checked.faults
+    assert fault.corrected, fault
+    assert (fault.step, fault.rows, fault.part) == (8, 1, "matrix")
+    assert fault.column is not None
+    assert fault.process[0] == 0
+    assert error < (1.0 if low is None else 4.0)
+
+
+def reported(benchmark: str, flip: Flip | None, monkeypatch: pytest.MonkeyPatch) -> Result:
+    """The result of a run on two ranks."""
+    right = Checks.begin
+
+    def begin(self: Checks) -> None:
+        right(self)
+        if flip is not None:
+            self.spans.look = flip.at(self.A.local, self.A.grid.all.rank)
+
+    monkeypatch.setattr(Checks, "begin", begin)
+    run, config = {"hpl": (hpl.run, HplConfig), "hpl-mxp": (hpl_mxp.run, HplMxpConfig)}[benchmark]
+    low = {"precision": ("fp32",)} if benchmark == "hpl-mxp" else {}
+    made: Any = config(n=(192,), nb=(8,), P=(1,), Q=(2,), warmup="none", abft=True, **low)
+    (result,) = run_ranks(2, lambda comm: run(made, comm))[0]
+    assert not list(VALIDATOR.iter_errors(document([result])))
+    return result
+
+
+@pytest.mark.parametrize("benchmark", ["hpl", "hpl-mxp"])
+def test_a_run_says_what_its_checks_found(benchmark: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    result = reported(benchmark, None, monkeypatch)
+    assert result.status == "valid"
+    known = result.telemetry["abft"]
+    assert (known["checks"], known["found"], known["faults"]) == (3, 0, [])
+    assert known["seconds"] > 0
+
+
+@pytest.mark.parametrize("benchmark", ["hpl", "hpl-mxp"])
+def test_a_wrong_entry_that_has_spread_makes_a_run_invalid(benchmark: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a column that is eliminated before the next check."""
+    bit = 29 if benchmark == "hpl-mxp" else 61
+    result = reported(benchmark, Flip(1, 0, 0.99, 0.2, bit), monkeypatch)
+    assert result.status == "invalid"
+    assert not result.validation["passed"]
+    assert "could not be mended" in result.validation["outcome"]
+    assert "a number changed that no step had changed: " in result.validation["outcome"]
+    known = result.telemetry["abft"]
+    assert known["found"] > known["corrected"]
+    assert known["faults"][0]["step"] == 8
