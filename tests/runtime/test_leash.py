@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from mxpeak.runtime import leash
-from mxpeak.runtime.leash import VARIABLE, holder, leashed, on_end
+from mxpeak.runtime.leash import VARIABLE, holder, leashed, on_end, terminal_width
 
 HOST = os.uname().nodename
 
@@ -34,6 +35,28 @@ def test_who_shall_not_be_outlived(environ: dict[str, str], found: int | None) -
 def test_what_is_started_knows_by_whom() -> None:
     assert holder(leashed({})) == os.getpid()
     assert leashed({"A": "b"})["A"] == "b"
+
+
+class Terminal(io.StringIO):
+    """A stream that ends at a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_ranks_behind_a_launcher_know_the_width_of_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "77")
+    for stdout, stderr, told in (
+        (Terminal, Terminal, 77),
+        (Terminal, io.StringIO, None),
+        (io.StringIO, Terminal, None),
+    ):
+        monkeypatch.setattr(sys, "stdout", stdout())
+        monkeypatch.setattr(sys, "stderr", stderr())
+        environ = leashed({})
+        assert terminal_width(io.StringIO(), environ) == told
+    assert terminal_width(Terminal(), {}) == 77
+    assert terminal_width(io.StringIO(), {}) is None
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -15,6 +14,7 @@ from mxpeak.cli.past import KEPT, OUT, read_results, result_files, results_in, r
 from mxpeak.errors import ExitCode, UsageError
 from mxpeak.options import integer, share
 from mxpeak.records import PASSED, SCHEMA_RESULTS, to_json
+from mxpeak.runtime.leash import terminal_width
 
 if TYPE_CHECKING:
     from mxpeak.cli.session import Session
@@ -167,7 +167,7 @@ def history(args: argparse.Namespace, argv: list[str], session: Session) -> int:
         "schema": "mxpeak.history/1",
         "results": [{"file": str(path), "start": _when(one), **{k: one.get(k) for k in kept}} for path, one in found],
     }
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    width = terminal_width(sys.stdout)
     text = table(rows, width=width, least=(6, 4, 5)) if found else f"no results in {OUT}/\n"
     _show(body, text, args.json)
     return ExitCode.VALID

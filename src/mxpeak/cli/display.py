@@ -125,7 +125,7 @@ class Display:
         if told:
             new = [warning for warning in told if warning.text not in self._warned]
             self._warned.update(warning.text for warning in new)  # hundreds of cases may share one warning
-            self.stderr.say(cautions(new))
+            self.stderr.say(folded(cautions(new), self.width))
 
     def _once(self, text: str) -> None:
         if text not in self._warned:

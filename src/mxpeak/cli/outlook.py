@@ -53,6 +53,8 @@ def _time_line(request: Request, seen: Outlook, ranks: int) -> str:
         return ""
     orders = seen.settings["n"].value if "n" in seen.settings else ()
     rate = last_rate(request.benchmark.name, ranks, max(orders, default=0))
+    if rate is None and request.config.quick:
+        return "expected time: unknown until it has run here once; type the same without --dry-run"
     if rate is None:
         first = f"mxpeak run {request.benchmark.name} --quick"
         return f"expected time: unknown until a run of about this size here; type: {first}"

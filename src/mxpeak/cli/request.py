@@ -19,7 +19,7 @@ from mxpeak.options import Option, Setting, options, resolve
 #: What tuned settings say of one layout, and a series over counts of ranks has several.
 OF_A_LAYOUT = ("ranks", "threads", "grid", "P", "Q", "node_grid", "nx", "ny", "nz", "npx", "npy", "npz")
 #: Variables beside those of the options: MXPEAK_CONFIG, ...
-OTHER_VARIABLES = ("CONFIG", "DAT", "CACHE_DIR", "GPU_AWARE_MPI", "IMPORT", "STARTED_BY", "LAST_WORD")
+OTHER_VARIABLES = ("CONFIG", "DAT", "CACHE_DIR", "GPU_AWARE_MPI", "IMPORT", "STARTED_BY", "LAST_WORD", "COLUMNS")
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 import sys
 from collections.abc import Mapping
 from contextlib import closing
@@ -20,6 +19,7 @@ from mxpeak.cli.session import GRACE_S, Interrupted
 from mxpeak.configs.run import OutputConfig, RunConfig
 from mxpeak.errors import ExitCode, MxpeakError, UsageError
 from mxpeak.records import Result, document, to_json
+from mxpeak.runtime.leash import terminal_width
 
 if TYPE_CHECKING:
     from mxpeak.cli.display import Display
@@ -228,7 +228,7 @@ def _run_one(
 
     output = request.output
     color = output.color == "always" or (output.color == "auto" and is_terminal(sys.stdout, os.environ))
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    width = terminal_width(sys.stdout)
     mode = "never" if output.quiet or session.rank != 0 else output.progress
     kind = Progress if request.benchmark.in_flops else PlainProgress
     progress = kind(sys.stderr, os.environ, mode)

@@ -15,7 +15,8 @@ from types import FrameType
 from typing import TYPE_CHECKING, TypeVar
 
 from mxpeak.errors import ExitCode
-from mxpeak.runtime.leash import leave_word
+from mxpeak.report.columns import folded
+from mxpeak.runtime.leash import leave_word, terminal_width
 
 if TYPE_CHECKING:
     from mxpeak.comm.base import Communicator
@@ -111,7 +112,7 @@ class Session:
         """A line on stderr, from rank 0 only."""
         if self.rank == 0:
             with suppress(OSError):  # a broken stderr must not end a run
-                print(text, file=sys.stderr, flush=True)
+                print(folded(text, terminal_width(sys.stderr)).rstrip("\n"), file=sys.stderr, flush=True)
 
     def on_root(self, action: Callable[[], T]) -> T:
         """What `action` gives on rank 0, told to everybody; its error becomes everybody's.  Collective."""

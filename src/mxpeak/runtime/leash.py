@@ -8,22 +8,37 @@ from __future__ import annotations
 
 import os
 import select
+import shutil
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from time import sleep
+from typing import TextIO
 
 #: HOST:PID of the process that this one shall not outlive.
 VARIABLE = "MXPEAK_STARTED_BY"
 #: The file in which ranks leave their exit code, if it is not 0: launchers do not always pass it on.
 LAST_WORD = "MXPEAK_LAST_WORD"
+#: How wide the terminal is behind a launcher, which gives ranks pipes; nothing where there is none.
+COLUMNS = "MXPEAK_COLUMNS"
 #: How often a system is asked that cannot tell when a process has ended.
 LOOK_S = 1.0
 
 
 def leashed(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The environment of a process that shall end with this one."""
-    return {**environ, VARIABLE: f"{os.uname().nodename}:{os.getpid()}"}
+    """The environment of a process that shall end with this one, and write for the same terminal."""
+    width = terminal_width(sys.stdout) if sys.stderr.isatty() else None
+    columns = {} if width is None else {COLUMNS: str(width)}
+    return {**environ, VARIABLE: f"{os.uname().nodename}:{os.getpid()}", **columns}
+
+
+def terminal_width(stream: TextIO, environ: Mapping[str, str] = os.environ) -> int | None:
+    """The columns of the terminal where `stream` ends, here or behind a launcher; None: it ends elsewhere."""
+    if stream.isatty():
+        return shutil.get_terminal_size().columns
+    told = environ.get(COLUMNS, "")
+    return int(told) if told.isdecimal() else None
 
 
 def holder(environ: Mapping[str, str] = os.environ) -> int | None:
