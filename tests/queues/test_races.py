@@ -101,6 +101,7 @@ SETTLED = ("promised.py", "self.ready.synchronize()")
 #: Waits without which nothing can go wrong, and those that virtual GPUs do not meet; docs/gpu-unproven.md says why.
 NOT_NEEDED = {
     LOOK,
+    ("comm/torchdist.py", "self.wait()  # it is over: this raises what failed, and waits for nothing"),
     ("kernels/torch/device.py", "torch.cuda.synchronize(self.where)"),
     ("kernels/torch/device.py", "end.synchronize()"),
     ("kernels/torch/kernels.py", "self.device.wait()"),
@@ -110,7 +111,8 @@ NOT_MET = {
     ("comm/torchdist.py", "self._waiter.join()"),
     ("comm/torchdist.py", 'nccl.allreduce(torch.zeros(1, device="cuda")).wait()'),
     ("comm/torchdist.py", "torch.cuda.current_stream().synchronize()"),
-    ("solvers/lu.py", "self.kernels.wait()"),  # checkpoints are kept of the host's matrices only
+    ("solvers/checksums.py", "self.kernels.wait()"),  # checksums and checkpoints are of the host's matrices only
+    ("solvers/lu.py", "self.kernels.wait()"),
     ("solvers/pivoted_lu.py", "self.kernels.wait()"),
     ("solvers/lu.py", "self.wait(upcoming)  # nothing may be under way when all ranks leave"),
 }

@@ -136,7 +136,7 @@ class _Collective:
         """Whether it is done; one that failed counts as done for the library, and is told here."""
         if not self._work.is_completed():
             return False
-        self.wait()
+        self.wait()  # it is over: this raises what failed, and waits for nothing
         return True
 
     def wait(self) -> None:
