@@ -82,6 +82,7 @@ def test_both_commands_run_in_turns_and_the_first_runs_do_not_count(capsys: pyte
         ("last", "A: --rounds runs both in turns, and 'last' runs no benchmark"),
         ("mxpeak run 'hpl", "No closing quotation"),
         ("mxpeak run hpl --out=there", "leave --out=there out"),
+        ("OMP_NUM_THREADS=1 mxpeak run hpl", "type 'env OMP_NUM_THREADS=1 mxpeak run hpl'"),
         ("none-of-these run hpl", "A: cannot start none-of-these: No such file"),
         ("sh -c 'echo so it is >&2; exit 3' run", "ended with 3, without a result:\nso it is"),
     ],
@@ -90,6 +91,13 @@ def test_a_command_that_leaves_no_result_is_told(command: str, said: str, capsys
     assert main(["compare", "--rounds", "2", command, "sh fake run 1"]) == 2
     assert said in capsys.readouterr().err
     assert not Path("mxpeak-out").exists()
+
+
+def test_commands_without_a_common_case_end_after_their_first_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("other").write_text(FAKE.replace('"hpl"', '"hpcg"'))
+    assert main(["compare", "--rounds", "2", "sh fake run 1", "sh other run 1"]) == 2
+    assert "A has 1 result (hpl), B has 1 result (hpcg): no case is in both" in capsys.readouterr().err
+    assert Path("order").read_text().split() == ["1", "1"]
 
 
 def test_a_signal_that_ends_a_run_ends_the_comparison(capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,6 +22,8 @@ BOX = {"nx": 104, "ny": 96, "nz": 88, "rt": 60.0}
         (DAT.replace("104 96 88", "104\t96 88 points of a rank").rstrip(), BOX),
         (DAT + "\n", BOX),
         (DAT + "4 2 1\n", {**BOX, "npx": 4, "npy": 2, "npz": 1}),
+        (DAT + "0 0 0\n", BOX),
+        (DAT + "4 0 0\n", {**BOX, "npx": 4}),
     ],
 )
 def test_box_seconds_and_process_grid_are_read(text: str, found: dict[str, Any]):
@@ -31,6 +33,11 @@ def test_box_seconds_and_process_grid_are_read(text: str, found: dict[str, Any])
 @pytest.mark.parametrize("config", [HpcgConfig(**BOX), HpcgConfig(**BOX, npx=4, npy=2, npz=1)])
 def test_what_is_written_reads_the_same(config: HpcgConfig):
     assert HpcgConfig(**read_dat(write_dat(config), "hpcg.dat")) == config
+
+
+@pytest.mark.parametrize(("rt", "line"), [(1728000.0, "1728000"), (0.5, "1"), (60.4, "60")])
+def test_seconds_are_written_as_hpcg_reads_them(rt: float, line: str):
+    assert write_dat(HpcgConfig(**{**BOX, "rt": rt})).splitlines()[3] == line
 
 
 @pytest.mark.parametrize(

@@ -145,14 +145,15 @@ def test_a_rank_that_raises_ends_all_within_ten_seconds(tmp_path: Path) -> None:
     assert "a made-up fault" in err
 
 
-def test_a_terminated_run_ends_with_128_plus_the_signal_and_leaves_what_is_known(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_terminated_run_ends_with_128_plus_the_signal_and_leaves_what_is_known(tmp_path: Path, number: int) -> None:
     command = [*PYTHON, "run", "hpl", "-N", "12000", "--ranks", "2", "--warmup", "none", "--out", "results"]
     command += ["--events", "events"]
     with started(command, cwd=tmp_path) as run:
         assert a_rank_at_work(run) is not None, "the ranks never started"
-        run.send_signal(signal.SIGTERM)
+        run.send_signal(number)
         _, err = run.communicate(timeout=20)
-    assert run.returncode == 128 + signal.SIGTERM
+    assert run.returncode == 128 + number
     assert "assert" not in err, "mpiexec must not fall over a signal that came twice"
     result = json.loads((tmp_path / "results" / "result.json").read_text())
     VALIDATOR.validate(result)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import resource
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Generic, TypedDict, TypeVar, Unpack
@@ -31,6 +32,8 @@ from mxpeak.runtime.nodes import blocks_a_node, combined, node_name, nodes_of
 from mxpeak.runtime.placement import Placement, bind_to_cores, cores_near, load_kernels, on_device, on_processor
 from mxpeak.spans import Observer, Spans
 
+#: Computations of a case whose phase is looked at: both solvers, all parts of each; a soak makes new ones all the time.
+MOST_SPANS = 8
 #: From which share of the limit on a rate needs an explanation.
 ABOVE = 1.02
 
@@ -78,14 +81,14 @@ class Bench(Generic[AnyConfig]):
         self.facts = facts_of(told.get("argv", ()), settings, comm, placement, kernels)
         self.budget = memory_budget(config, settings, comm)
         bus = kernels.device_facts().get("device_bus")
-        self._spans: list[Spans] = []
+        self._spans: deque[Spans] = deque(maxlen=MOST_SPANS)
         packages = processors() if placement.local_rank == 0 else []
         self._meter = Meter(packages, Gpu(bus) if bus else None, doing=self._place)
 
     def begin(self, case: Any) -> None:
         """A case begins."""
         self._under_way = UnderWay(case)
-        self._spans = []
+        self._spans.clear()
         self._meter.clear()
         if self.comm.rank == 0 and (on_begin := self._told.get("on_begin")):
             on_begin(case)

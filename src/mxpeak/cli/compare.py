@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mxpeak.bench.registry import BENCHMARKS
-from mxpeak.cli.past import KEPT, OUT, read_results, result_files, results_in, run_file
+from mxpeak.cli.past import KEPT, OUT, cases, read_results, result_files, results_in, run_file
 from mxpeak.errors import ExitCode, UsageError
 from mxpeak.options import integer, share
 from mxpeak.records import PASSED, SCHEMA_RESULTS, to_json
@@ -115,7 +115,7 @@ def compare(args: argparse.Namespace, argv: list[str], session: Session) -> int:
     before, after = (results_in(path) for path in paths)
     same = list(pairs(before, after))
     if not same:
-        raise UsageError(f"{paths[0]} has {_cases(before)}, {paths[1]} has {_cases(after)}: no case is in both")
+        raise UsageError(f"{paths[0]} has {cases(before)}, {paths[1]} has {cases(after)}: no case is in both")
     changes, different = compared(before, after, tolerance), _merged([differences(*pair) for pair in same])
     only = alone(before, after)
     if session.rank == 0:
@@ -189,13 +189,8 @@ def baseline(args: argparse.Namespace, argv: list[str], session: Session) -> int
         part.replace(KEPT)
     except OSError as error:
         raise UsageError(f"cannot write {KEPT}: {error.strerror}") from None
-    print(f"{KEPT}: {_cases(valid)} of {path}")
+    print(f"{KEPT}: {cases(valid)} of {path}")
     return ExitCode.VALID
-
-
-def _cases(results: Sequence[Mapping[str, Any]]) -> str:
-    names = list(dict.fromkeys(str(one.get("benchmark")) for one in results))
-    return f"{len(results)} result{'s' * (len(results) != 1)} ({', '.join(names)})" if results else "no results"
 
 
 def _merged(found: Sequence[Mapping[str, Sequence[str]]]) -> dict[str, list[str]]:

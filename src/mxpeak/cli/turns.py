@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any
 
-from mxpeak.cli.past import results_in
+from mxpeak.cli.past import cases, results_in
 from mxpeak.errors import UsageError
 
 if TYPE_CHECKING:
@@ -46,6 +46,8 @@ def command(name: str, text: str) -> Command:
         words = shlex.split(text)
     except ValueError as error:
         raise UsageError(f"{name}: {text!r} is no command: {error}; put it in quotes as a whole") from None
+    if words and "=" in words[0]:
+        raise UsageError(f"{name}: variables are for a shell to set; type 'env {text}'")
     if "run" not in words:
         raise UsageError(
             f"{name}: --rounds runs both in turns, and {text!r} runs no benchmark; type a command in quotes, such as "
@@ -59,6 +61,7 @@ def command(name: str, text: str) -> Command:
 def run_in_turns(texts: tuple[str, str], rounds: int, session: Session) -> tuple[Command, Command, Path]:
     """Run both commands in turns, the order alternating; and the folder that holds all runs."""
     from mxpeak.cli.output import new_folder
+    from mxpeak.report.compare import pairs
     from mxpeak.runtime.launch import launched
 
     first, second = command("A", texts[0]), command("B", texts[1])
@@ -70,24 +73,29 @@ def run_in_turns(texts: tuple[str, str], rounds: int, session: Session) -> tuple
     try:
         for turn in range(rounds + 1):
             for one in (second, first) if turn % 2 else (first, second):
-                _take_turn(one, turn, rounds, folder.path, session)
+                one.rounds.append(_take_turn(one, turn, rounds, folder.path, session))
+            if not list(pairs(first.rounds[-1], second.rounds[-1])):
+                raise UsageError(
+                    f"A has {cases(first.rounds[-1])}, B has {cases(second.rounds[-1])}: no case is in both"
+                )
     except EndedError as ended:
         session.say(f"mxpeak: {ended}; the runs that have come to their end are in {folder.path}/")
         raise
     finally:
         folder.remove_if_empty()
+    for one in (first, second):
+        del one.rounds[0]
     return first, second, folder.path
 
 
-def _take_turn(one: Command, turn: int, rounds: int, folder: Path, session: Session) -> None:
-    """Run a command once; its first run compiles kernels, and does not count."""
+def _take_turn(one: Command, turn: int, rounds: int, folder: Path, session: Session) -> list[Any]:
+    """The results of a command's next run; its first one compiles kernels, and does not count."""
     from mxpeak.records import figure_text
 
     results = _run(one, folder / f"{one.name}{turn}")
     said = ", ".join(figure_text(body.get("result") or {}) for body in results[:3])
     session.say(f"{f'round {turn} of {rounds}' if turn else 'not counted'}: {one.name}  {said}")
-    if turn:
-        one.rounds.append(results)
+    return results
 
 
 def _run(one: Command, folder: Path) -> list[Any]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mxpeak.configs.run import BACKENDS
-from mxpeak.errors import MxpeakError, ResourceError, UsageError
+from mxpeak.errors import ResourceError, UsageError
 from mxpeak.kernels.contract import DenseKernels, Kernels, NormKernels, SparseKernels
 
 if TYPE_CHECKING:
@@ -74,11 +74,15 @@ def open_device(device: str, local_rank: int = 0) -> Any:
 
 
 def chip_name(device: str) -> str:
-    """What a GPU is called; empty where there is none, of which others speak."""
-    try:
-        return str(open_device(device).chip.name)
-    except MxpeakError:
+    """What a GPU is called; empty where there is none, of which others speak.
+
+    It is not opened: each rank opens its own, and some systems let only one process open a GPU.
+    """
+    if not has_gpu():
         return ""
+    from mxpeak.kernels.torch.device import name_of
+
+    return name_of(device)
 
 
 def choose(

@@ -143,7 +143,7 @@ class Meter:
 
     @property
     def used(self) -> Used:
-        """Over all regions; by phase where no look has failed."""
+        """Over all regions; by phase where the sum is known."""
         cpu = self._joules.total if self._cpu else None
         gpu = None if self._gpu is None else self._gpu_joules.total
         known = (cpu is not None or not self._cpu) and (gpu is not None or self._gpu is None)
@@ -155,9 +155,11 @@ class Meter:
             self._book(self._read())
 
     def _book(self, now: tuple[float | None, float | None]) -> None:
-        """What was used since the last look goes to the phase that is under way."""
+        """What was used since the last look that succeeded goes to the phase that is under way."""
         both = self._both(now)
-        if both is not None and self._last is not None and both > self._last:
+        if both is None or self._last is None:
+            return
+        if both > self._last:
             self._region[self._doing() or OTHER] += both - self._last
         self._last = both
 

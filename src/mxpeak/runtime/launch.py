@@ -105,8 +105,9 @@ def _mpi_ranks(ranks: int, argv: list[str]) -> int:
     if said and code < 128:
         return int(said[0])
     # MPICH's mpiexec returns a signal's number without 128 added, also of a rank that it killed because another one had
-    # called abort.  A rank that ends by itself leaves its code; 1 and 2 are Python's own, before it could.
-    return 128 + code if ExitCode.USAGE < code < signal.NSIG else code
+    # called abort.  Numbers up to 6 are codes of ours, but a rank that ends with one leaves it, where there is /proc.
+    aborted = code == signal.SIGABRT and Path("/proc/self/fd").exists()
+    return 128 + code if aborted or max(ExitCode) < code < signal.NSIG else code
 
 
 def spawn(ranks: int, argv: list[str], comm: str = "auto") -> int:

@@ -65,9 +65,10 @@ class Placement:
 def bind_to_cores(comm: Communicator, threads: int | None, near: Sequence[int] = ()) -> Placement:
     """Settle this rank's share of the node's cores and its threads, and bind it.  Collective over comm.
 
-    Call it before anything loads BLAS: libraries start as many threads as they see cores, and none but the team's are
-    wanted.  A launcher that has bound the ranks of a node to different cores is left alone.  `near`: the cores near
-    this rank's device; where all ranks of a node know theirs, each gets its share of them.
+    Call it before anything uses BLAS: libraries start as many threads as they see cores, and none but the team's are
+    wanted.  (torch, which tells a GPU's bus, hears the number of threads when kernels are loaded.)  A launcher that has
+    bound the ranks of a node to different cores is left alone.  `near`: the cores near this rank's device; where all
+    ranks of a node know theirs, each gets its share of them.
     """
     mine = one_core_each()
     nodes = nodes_of(comm, (tuple(mine), tuple(near)))

@@ -60,8 +60,10 @@ class Progress:
         self._done()
         if self._show_live:
             self._draw(text)
+        elif self._mode == "always":
+            self._print(text)
         elif self._mode != "never":
-            self._soon = Timer(LONG_S if self._mode == "auto" else 0.0, self._print, [text])
+            self._soon = Timer(LONG_S, self._print, [text])
             self._soon.daemon = True
             self._soon.start()
 

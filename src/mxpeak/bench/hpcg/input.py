@@ -20,7 +20,8 @@ def read_dat(text: str, source: str) -> dict[str, Any]:
     box = dat.row(3, "nx ny nz", 3, integer(1))
     found = dict(zip(("nx", "ny", "nz"), box)) | {"rt": dat.one(4, "seconds", _seconds)}
     if len(dat.lines) > LINES and dat.lines[LINES].split():
-        found |= dict(zip(("npx", "npy", "npz"), dat.row(5, "npx npy npz", 3, integer(1))))
+        grid = zip(("npx", "npy", "npz"), dat.row(5, "npx npy npz", 3, integer(0)))
+        found |= {name: ranks for name, ranks in grid if ranks}  # 0: as HPCG likes
     return found
 
 
@@ -32,9 +33,17 @@ def _seconds(text: str) -> float:
 
 
 def write_dat(config: HpcgConfig) -> str:
-    """The hpcg.dat that makes HPCG run what `config` says; where that says nothing, as in the file of its source."""
+    """The hpcg.dat that makes HPCG run what `config` says; where that says nothing, as in the file of its source.
+
+    HPCG reads whole seconds.
+    """
     box = config.shape or (SAMPLE_NX,) * 3
-    lines = ["HPCG benchmark input file", "written by mxpeak", " ".join(map(str, box)), f"{config.rt or SAMPLE_S:g}"]
+    lines = [
+        "HPCG benchmark input file",
+        "written by mxpeak",
+        " ".join(map(str, box)),
+        str(max(1, round(config.rt or SAMPLE_S))),
+    ]
     grid = (config.npx, config.npy, config.npz)
     lines += [" ".join(map(str, grid))] if all(grid) else []
     return "\n".join(lines) + "\n"

@@ -181,6 +181,12 @@ def open_device(name: str, local_rank: int = 0) -> Device:
     return Device(where, triton=find_spec("triton") is not None)
 
 
+def name_of(name: str) -> str:
+    """What the GPU called `name` is called by its vendor, without opening it; the first one of several."""
+    index = 0 if name == GPU else int(name.split(":")[1])
+    return str(torch.cuda.get_device_properties(index).name) if index < count() else ""
+
+
 def _why_none() -> str:
     """Why torch sees no GPU."""
     if torch.version.cuda is None and torch.version.hip is None:
