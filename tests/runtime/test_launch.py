@@ -150,6 +150,27 @@ def test_a_cache_folder_that_cannot_be_made_is_passed_over(tmp_path: Path, monke
         compiled.cache_directory.cache_clear()
 
 
+def test_machine_code_of_others_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    monkeypatch.setenv("MXPEAK_CACHE_DIR", str(tmp_path / "open"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    compiled.cache_directory.cache_clear()
+    try:
+        with pytest.warns(RuntimeWarning, match=r"open is not used .*: everybody may write to it; type: chmod o-w "):
+            assert compiled.cache_directory().parent == tmp_path / "xdg" / "mxpeak"
+        compiled.cache_directory.cache_clear()
+        (tmp_path / "open").chmod(0o775)
+        assert compiled.cache_directory().parent == tmp_path / "open"
+        compiled.cache_directory.cache_clear()
+        me = os.geteuid()
+        monkeypatch.setattr(os, "geteuid", lambda: me + 1)
+        with pytest.warns(RuntimeWarning, match=f"it belongs to user {me}, not to {me + 1}"), pytest.raises(OSError):
+            compiled.cache_directory()
+    finally:
+        compiled.cache_directory.cache_clear()
+
+
 def test_kernels_are_compiled_into_the_cache_and_not_into_the_package(tmp_path: Path) -> None:
     environ = {**os.environ, "MXPEAK_CACHE_DIR": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
     package = Path(compiled.__file__).parent

@@ -9,7 +9,9 @@ from __future__ import annotations
 import hashlib
 import os
 import secrets
+import stat
 import tempfile
+import warnings
 from contextlib import suppress
 from functools import cache
 from importlib import metadata
@@ -23,8 +25,8 @@ VARIABLE = "MXPEAK_CACHE_DIR"
 def cache_directory() -> Path:
     """A folder for this version of the kernels, in the first directory that can be written to.
 
-    $MXPEAK_CACHE_DIR, $XDG_CACHE_HOME, ~/.cache, the temporary folder; never the package's own folder: an installation
-    may be read-only, or shared by users.
+    $MXPEAK_CACHE_DIR, $XDG_CACHE_HOME, ~/.cache, the temporary folder; never one of another user's or that everybody
+    may write to, and never the package's own folder: an installation may be read-only, or shared by users.
     """
     folder = _writable_place() / _version()
     folder.mkdir(exist_ok=True)
@@ -49,11 +51,24 @@ def _writable_place() -> Path:
             candidate.mkdir(parents=True, exist_ok=True, mode=0o700)
         except OSError:
             continue
-        if os.access(candidate, os.W_OK | os.X_OK):
+        if not os.access(candidate, os.W_OK | os.X_OK):
+            continue
+        if (problem := _distrusted(candidate)) is None:
             return candidate
+        warnings.warn(f"{candidate} is not used for compiled kernels: {problem}", RuntimeWarning, stacklevel=2)
     raise OSError(
         f"no folder for compiled kernels can be written: tried {', '.join(map(str, candidates))}; set {VARIABLE}"
     )
+
+
+def _distrusted(folder: Path) -> str | None:
+    """Why machine code from a folder is not run: somebody else may have put it there."""
+    found = folder.stat()
+    if found.st_uid != os.geteuid():
+        return f"it belongs to user {found.st_uid}, not to {os.geteuid()}"
+    if found.st_mode & stat.S_IWOTH:
+        return f"everybody may write to it; type: chmod o-w {folder}"
+    return None
 
 
 def token() -> str:
