@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import mxpeak as mx
+from mxpeak.errors import Outcome
 from mxpeak.library.dense import direct
 from mxpeak.library.dense.direct import COPIED_BELOW, routines, solve_directly
 from tests.support.systems import enough, eta, layouts, random
@@ -68,6 +69,24 @@ def test_what_is_not_good_enough_is_mended_or_left_to_others() -> None:
     found = solve_directly(random((n, n)), b)
     assert found is not None
     assert not found.enough
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex64"])
+@pytest.mark.parametrize("sides", [1, 2, 8, 9])
+def test_an_x_beyond_the_range_is_not_solved_whichever_column_it_is(sides: int, dtype: str) -> None:
+    """Of complex numbers each part is in the range here, and the absolute value is not."""
+    A = (2.0**-58 * np.eye(2)).astype(dtype)
+    huge = 1e23 if dtype == "float32" else 1e21 + 1e21j
+    for j in {0, sides - 1}:
+        b = np.ones((2, sides), dtype)
+        b[:, j] = huge
+        found = solve_directly(A, b)
+        assert found is not None
+        assert not found.enough, j
+        info: Any
+        for a, c in ((A, b), (A[None], b[None])):
+            _, info = mx.solve(a, c)
+            assert info.outcome is Outcome.NOT_FINITE, j
 
 
 @pytest.mark.parametrize("sides", [1, 9])

@@ -175,7 +175,7 @@ def _sums(W: Array, of: Routines) -> tuple[Ends, Ends, float]:
 
 
 def _residual(W: Array, by_rows: bool, of: Routines, A_inf: float, X: Array, B: Array) -> tuple[Array, float, bool]:
-    """R = B - A X; the worst backward error; and whether no b is so tiny that its residual may vanish, or huge.
+    """R = B - A X; the worst backward error, inf for a NaN; and whether these are sizes by which it can be judged.
 
     Of many right-hand sides it is that of a random combination, each over its own scale.
     """
@@ -183,22 +183,37 @@ def _residual(W: Array, by_rows: bool, of: Routines, A_inf: float, X: Array, B: 
     if k == 1:
         b = B.reshape(n)
         r = of.gemv(-1.0, W, X[:, 0], 1.0, b, trans=by_rows)
-        b_inf = of.lange("M", b)
-        eta = backward_error(of.lange("M", r), A_inf, of.lange("M", X), b_inf, n, of.u)
-        return r.reshape(n, 1), eta, of.low < b_inf < 1.0 / of.low or b_inf == 0.0
-    b_inf, x_inf = of.sizes(B).max(0), of.sizes(X).max(0)
-    if k <= SAMPLED:
-        R = of.gemm(-1.0, W, X, 1.0, B, trans_a=by_rows)
-        found = list(zip(of.sizes(R).max(0).tolist(), x_inf.tolist(), b_inf.tolist()))
-        suits = all(of.low < b < 1.0 / of.low or b == 0.0 for _, _, b in found)
-        return R, max(backward_error(r, A_inf, x, b, n, of.u) for r, x, b in found), suits
+        x_inf, b_inf = of.lange("M", X), of.lange("M", b)
+        eta = backward_error(of.lange("M", r), A_inf, x_inf, b_inf, n, of.u)
+        return r.reshape(n, 1), eta if eta < inf else inf, _suits(x_inf, b_inf, of.low)
+    sizes = of.sizes(X).max(0), of.sizes(B).max(0)
+    if k > SAMPLED:
+        return _mixed_residual(W, by_rows, of, A_inf, X, B, *sizes)
+    R = of.gemm(-1.0, W, X, 1.0, B, trans_a=by_rows)
+    x_infs, b_infs = (size.tolist() for size in sizes)
+    etas = [backward_error(r, A_inf, x, b, n, of.u) for r, x, b in zip(of.sizes(R).max(0).tolist(), x_infs, b_infs)]
+    worst = max(etas) if sum(etas) < inf else inf  # a sum is NaN where one of them is, max() may pass over it
+    return R, worst, all(_suits(x, b, of.low) for x, b in zip(x_infs, b_infs))
+
+
+def _suits(x_inf: float, b_inf: float, low: float) -> bool:
+    """Whether x is finite, and b neither so tiny that its residual may vanish, nor huge."""
+    return x_inf < inf and (low < b_inf < 1.0 / low or b_inf == 0.0)
+
+
+def _mixed_residual(
+    W: Array, by_rows: bool, of: Routines, A_inf: float, X: Array, B: Array, x_inf: Array, b_inf: Array
+) -> tuple[Array, float, bool]:
+    """`_residual` of a random combination of the columns, whose largest entries are given."""
+    n, k = X.shape
     suits = bool(b_inf.min() > of.low) or bool(((b_inf == 0.0) | (b_inf > of.low)).all())
-    suits = suits and bool(b_inf.max() < 1.0 / of.low)
+    suits = suits and bool(b_inf.max() < 1.0 / of.low) and bool(x_inf.max() < inf)
     with np.errstate(all="ignore"):
         scale = x_inf + b_inf / A_inf
         w = (probe(k) / np.where(scale > 0.0, scale, 1.0)).astype(X.dtype)  # 0 of x = b = 0
     r = of.gemv(-1.0, W, of.gemv(1.0, X, w), 1.0, of.gemv(1.0, B.T, w, trans=1), trans=by_rows)
-    return r, backward_error(of.lange("M", r), A_inf, 1.5 * sqrt(k), 0.0, n, of.u), suits
+    eta = backward_error(of.lange("M", r), A_inf, 1.5 * sqrt(k), 0.0, n, of.u)
+    return r, eta if eta < inf else inf, suits
 
 
 def told(found: Direct, sides: int, time_s: float) -> SolveInfo:

@@ -187,7 +187,7 @@ def _moved(equations: Equations, scaling: Scaling, R: Block, X: Block) -> float:
     kernels, factors = equations.kernels, equations.factors
     C = scaled(kernels, scaling.columns, factors.apply(scaled(kernels, scaling.rows, R)))
     sizes = zip(largest(kernels, C), largest(kernels, X))
-    return max((c / x if x else 0.0 for c, x in sizes), default=0.0)
+    return _worst(np.array([c / x if x else 0.0 for c, x in sizes]))
 
 
 def _signs_of_singularity(equations: Equations, R: Block, Y: Block) -> bool:
@@ -245,7 +245,7 @@ def backward_errors(kernels: DenseKernels, R: Block, Y: Block, b_inf: Array, A_i
 
 
 def _worst(etas: Array) -> float:
-    """The largest, inf for a NaN."""
+    """The largest, inf for a NaN, which max() of Python may pass over."""
     worst = float(etas.max())
     return worst if isfinite(worst) else inf
 

@@ -56,6 +56,7 @@ def _worst_backward_error(A: Array, A_inf: Array, X: Array, B: Array, u: float) 
     A_inf = A_inf[..., None]
     scale = np.abs(X).max(-2) + np.abs(B).max(-2) / A_inf
     scale[scale == 0.0] = 1.0  # of x = b = 0
+    scale[~(scale < np.inf)] = np.nan  # of an x beyond the range: any residual would be small beside it
     if k > SAMPLED:
         w = (probe(k) / scale)[..., None].astype(A.dtype)
         X, B, scale = X @ w, B @ w, 1.5 * np.sqrt(k)
