@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -87,6 +87,18 @@ def test_an_x_beyond_the_range_is_not_solved_whichever_column_it_is(sides: int, 
         for a, c in ((A, b), (A[None], b[None])):
             _, info = mx.solve(a, c)
             assert info.outcome is Outcome.NOT_FINITE, j
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("n", [40, COPIED_BELOW])
+def test_the_condition_is_by_the_one_norm_whatever_the_order_of_memory(n: int, order: Literal["C", "F"]) -> None:
+    A = random((n, n))
+    A[7] *= 60  # ||A||_inf is some 30 ||A||_1
+    for each in (A, A.T):
+        found = solve_directly(np.array(each, order=order), np.ones(n))
+        assert found is not None
+        exact = np.linalg.cond(each, 1)
+        assert exact / 3 <= found.condition() <= 1.01 * exact
 
 
 @pytest.mark.parametrize("sides", [1, 9])

@@ -112,9 +112,8 @@ class Direct(NamedTuple):
     A_max: float
 
     def condition(self) -> float:
-        """||A||_1·||A^-1||_1, estimated (Higham 1988)."""
-        norm, size = ("I", self.A_inf) if self.transposed else ("1", self.A_one)
-        rcond, _ = self.of.gecon(self.LU, size, norm=norm)
+        """||A||_1·||A^-1||_1, estimated (Higham 1988); both are ||·||_inf of A^T, whose factors these may be."""
+        rcond, _ = self.of.gecon(self.LU, self.A_one, norm="I" if self.transposed else "1")
         return 1.0 / rcond if rcond else inf
 
     def factors(self, kernels: DenseKernels) -> Factors:
