@@ -186,6 +186,20 @@ def test_a_matrix_that_is_singular_in_fp32_only_is_solved(kernels: DenseKernels)
     np.testing.assert_allclose(x, [1, 1], rtol=2.0**-10)  # condition 2^42, u = 2^-53
 
 
+def test_fp64_factors_do_not_hide_that_an_fp32_matrix_is_singular(kernels: DenseKernels) -> None:
+    """They get there however ill-conditioned A is; `auto` has them where fp32 gives a pivot of zero."""
+    third = np.array([[3.0, 1.0], [1.0, 1 / 3]], np.float32)
+    sums = random((60, 60), np.float32)
+    sums[:, -1] = sums[:, :5].sum(axis=1)
+    for A, precision in ((third, "auto"), (sums, "fp64")):
+        _, info = solve_on(kernels, A, A @ np.ones(len(A), np.float32), precision)
+        assert (info.precision, info.solved) == ("fp64", True)
+        assert info.ill_conditioned
+        assert "numerically singular" in info.message
+    _, info = solve_on(kernels, random((60, 60), np.float32), np.ones(60, np.float32), "fp64")
+    assert not info.ill_conditioned
+
+
 def test_fp32_input_falls_back_to_fp64_where_it_must(kernels: DenseKernels) -> None:
     n = 200
     A, b = spectrum(n, 1e7).astype(np.float32), random(n, np.float32)

@@ -13,6 +13,7 @@ from mxpeak.kernels.contract import DenseKernels, Matrix, Vector
 from mxpeak.kernels.contract.dense import Block
 from mxpeak.library.dense.factoring import DOUBT, Factors, Scaling, probe
 from mxpeak.library.dense.types import Array
+from mxpeak.precision import PRECISIONS
 from mxpeak.solvers.krylov import Solve
 from mxpeak.solvers.refine import refine
 from mxpeak.solvers.residual import backward_error
@@ -144,10 +145,12 @@ def _classical(equations: Equations, enough: float) -> tuple[Block, Array, list[
 
     Factors in the input's own precision are refined to what plain LU reaches; coarser ones to a residual of one
     roundoff, u·(||A||·||x|| + ||b||), which costs a step more and beats plain LU.  That coarse factors get there proves
-    that condition·u is far below 1; for the others, one correction tells.
+    that condition·u is far below 1; for those in the input's own precision, one correction tells; finer ones get there
+    whatever the condition is, so it has to be looked at.
     """
     kernels, factors = equations.kernels, equations.factors
     same = factors.lu.LU.dtype == equations.A.dtype
+    finer = PRECISIONS[factors.precision].u < equations.u
     aim = enough if same else 1.0 / len(equations.A)
     Y = factors.apply(equations.B)
     if same and Y.shape[1] > SAMPLED:
@@ -175,7 +178,7 @@ def _classical(equations: Equations, enough: float) -> tuple[Block, Array, list[
             break
         left = np.flatnonzero(~(found <= aim))
         pending, R = pending[left], columns_of(kernels, R, left)
-    return Y, etas, history, doubtful if same else not history[-1] <= enough
+    return Y, etas, history, doubtful if same else finer or not history[-1] <= enough
 
 
 def _moved(equations: Equations, scaling: Scaling, R: Block, X: Block) -> float:
