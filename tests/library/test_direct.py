@@ -59,6 +59,10 @@ def test_what_is_not_good_enough_is_mended_or_left_to_others() -> None:
         _, info = mx.solve(A, b)
         assert info.solved
         assert info.backward_error <= enough(n)
+    _, info = mx.solve(growth, random((n, 9)))  # so many are not corrected at once
+    assert list(info.times) == ["solve", "refine"]
+    _, info = mx.solve(np.diag([1.0, 1e-9, 1.0]), np.ones(3))
+    assert list(info.times) == ["solve", "equilibrate", "factor", "refine"]
     assert solve_directly(np.diag([1.0, 0.0, 1.0]), np.ones(3)) is None
     assert solve_directly(np.diag([1.0, 1e-9, 1.0]), np.ones(3)) is None  # wants scaling
     A = random((n, n))

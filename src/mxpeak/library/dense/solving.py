@@ -110,31 +110,38 @@ def _directly(A: Matrix, b: Matrix) -> tuple[Any, SolveInfo]:
     """Solve in the type of A and b: at once where a check finds nothing to mend, else with the factors as they are."""
     begin = time.perf_counter()
     found = solve_directly(A, b)
+    time_s = time.perf_counter() - begin
     if found is None or not found.enough:
-        return _refined(found, A, b)
-    return found.X, told(found, b.size // len(A), time.perf_counter() - begin)
+        return _refined(found, A, b, time_s)
+    return found.X, told(found, b.size // len(A), time_s)
 
 
-def _refined(found: Direct | None, A: Matrix, b: Matrix) -> tuple[Any, SolveInfo]:
-    """Solve with the factors that were found, or from the start where there are none."""
+def _refined(found: Direct | None, A: Matrix, b: Matrix, time_s: float) -> tuple[Any, SolveInfo]:
+    """Solve with the factors that were found in so many seconds, or from the start where there are none."""
     kernels, n = choose.dense(None), len(A)
     of_A, of_b = (Input(name, x, x.dtype, x.shape, "cpu") for name, x in (("A", A), ("b", b)))
     B = block(of_b, A.dtype, kernels)
-    if found is None:
-        return lu_factor_by(kernels, of_A, "auto", A.dtype, B.shape[1]).solve_block(B, of_b)
-    M = A if lies_well(A) else np.array(A)
     spans = Spans(stopwatch=kernels.stopwatch)
+    spans.add("solve", time_s)
+    if found is None:
+        return lu_factor_by(kernels, of_A, "auto", A.dtype, B.shape[1], spans).solve_block(B, of_b)
+    M = A if lies_well(A) else np.array(A)
     return LUFactors(M, A.dtype, found.factors(kernels), spans, (), _most(n, "auto")).solve_block(B, of_b)
 
 
 def lu_factor_by(
-    kernels: DenseKernels, A: Input, precision: str, dtype: np.dtype[Any] | None = None, sides: int = 1
+    kernels: DenseKernels,
+    A: Input,
+    precision: str,
+    dtype: np.dtype[Any] | None = None,
+    sides: int = 1,
+    spans: Spans | None = None,
 ) -> LUFactors:
     """`lu_factor` by some kernels, in a type; A is factored in fp64 where the precision fails altogether."""
     n, dtype = A.shape[0], dtype or working_type(A.dtype)
     chosen = chosen_precision(n, dtype, precision, sides, on_device=kernels.device is not None)
     M, exponent = raised(kernels, on_kernels(A, dtype, chosen, kernels), dtype)
-    spans = Spans(stopwatch=kernels.stopwatch)
+    spans = spans or Spans(stopwatch=kernels.stopwatch)
     notes: tuple[str, ...] = ()
     if chosen == "fp64":
         factors = factor_in_fp64(kernels, M, dtype, spans)
