@@ -252,3 +252,6 @@ def test_factors_of_a_tiny_matrix_serve_any_right_hand_side() -> None:
     assert small[1].solved
     assert small[1].message == ""
     assert np.allclose(big[0] * 1e-15, small[0], rtol=1e-6)
+    transposed, info = factors.solve(A.T @ np.ones(30), transposed=True)
+    assert info.solved
+    np.testing.assert_allclose(transposed, np.ones(30), rtol=1e-9)

@@ -208,7 +208,7 @@ class LUFactors:
         """The same factors, as those of A^T."""
         if self._transposed is None:
             factors, spans = self._factors.of_transpose(self.A), Spans(stopwatch=self._factors.kernels.stopwatch)
-            self._transposed = LUFactors(self.A.T, self._dtype, factors, spans, self._notes, self._most)
+            self._transposed = LUFactors(self.A.T, self._dtype, factors, spans, self._notes, self._most, self._exponent)
         return self._transposed
 
     def _solve(self, b: Any) -> tuple[Any, SolveInfo]:
