@@ -21,6 +21,7 @@ from mxpeak.errors import ExitCode, Outcome, ResourceError, SingularError, Usage
 from mxpeak.kernels.contract import DenseKernels
 from mxpeak.library.dense import choices
 from mxpeak.library.dense.factoring import factor
+from mxpeak.library.dense.refinement import ORDERS_PER_LU
 from mxpeak.precision import PRECISIONS
 from mxpeak.spans import Spans
 from tests.support.systems import (
@@ -380,6 +381,19 @@ def test_a_fallback_is_kept(kernels: DenseKernels, precision: str) -> None:
     assert (first.precision, second.precision, F.precision) == ("fp64", "fp64", "fp64")
     assert second.fallback
     assert "factor" not in second.times
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_factors_in_fp64_are_made_for_right_hand_sides_that_take_longer_to_refine(*, transposed: bool) -> None:
+    n = choices.FP32_FROM
+    A, many = random((n, n)), n // ORDERS_PER_LU + 1
+    for precision, kept in (("auto", "fp64"), ("fp32", "fp32")):
+        F = mx.lu_factor(A, precision=precision)
+        for sides, found in ((many - 1, "fp32"), (many, kept), (1, kept)):
+            b = random((n, sides), seed=2)
+            x, info = F.solve(b, transposed=transposed)
+            assert (info.precision, F.precision, info.fallback) == (found, found, False)
+            assert max(eta(A.T if transposed else A, y, c) for y, c in zip(x.T, b.T)) <= 2 * enough(n)
 
 
 def test_threads_may_share_factors() -> None:

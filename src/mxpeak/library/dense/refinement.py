@@ -31,6 +31,9 @@ PLAIN_LU = 2.0**-7
 #: fp32 pays while there are n / this many right-hand sides: refining each costs some 9·n² flops, mostly slow ones, and
 #: the LU saves the time of n³/3.
 ORDERS_PER_SIDE = 128
+#: Where fp32 factors are there already, to factor in fp64 takes about the time by which n / this right-hand sides are
+#: slower to refine than to solve with such factors (measured: n / 16 at n = 500, n / 10 at 1000, n / 32 at 2000).
+ORDERS_PER_LU = 16
 #: A step of GMRES takes about the time of an fp64 LU by n / this.
 ORDERS_PER_STEP = 64
 

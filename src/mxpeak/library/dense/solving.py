@@ -21,7 +21,7 @@ from mxpeak.library.dense.extremes import centred, raised, restored
 from mxpeak.library.dense.factoring import Estimates, Factors, factor, factor_in_fp64
 from mxpeak.library.dense.info import LOST, SolveInfo, note_of_columns, note_of_singularity
 from mxpeak.library.dense.inputs import block, columns, lies_well, matrix, on_kernels, right_hand_side
-from mxpeak.library.dense.refinement import ORDERS_PER_STEP, Refined, largest, refined
+from mxpeak.library.dense.refinement import ORDERS_PER_LU, ORDERS_PER_STEP, Refined, largest, refined
 from mxpeak.library.dense.stack import StackInfo, solve_stack, stack_of
 from mxpeak.library.dense.types import roundoff, with_precision_of, working_type
 from mxpeak.library.inputs import Input, device_for
@@ -150,7 +150,7 @@ def lu_factor_by(
         if factors.singular:
             notes = (f"the LU in {chosen} broke down: pivot {factors.singular} is zero; A was factored again in fp64",)
             factors = factor_in_fp64(kernels, M, dtype, spans)
-    return LUFactors(M, dtype, factors, spans, notes, _most(n, precision), exponent)
+    return LUFactors(M, dtype, factors, spans, notes, _most(n, precision), exponent, free=precision == "auto")
 
 
 def _most(n: int, precision: str) -> int:
@@ -173,11 +173,14 @@ class LUFactors:
         notes: tuple[str, ...],
         most: int,
         exponent: int = 0,
+        *,
+        free: bool = False,
     ):
         self.A = A
         self._exponent = exponent
         self._dtype = dtype
         self._most = most  # steps of GMRES
+        self._free = free  # to take factors in fp64 where they are quicker
         self._factors = factors
         self._notes = notes
         self._spans = spans
@@ -200,9 +203,21 @@ class LUFactors:
     def solve(self, b: Any, *, transposed: bool = False) -> tuple[Any, SolveInfo]:
         """Solve A x = b, or A^T x = b, b (n,) or (n, k), in A's precision; x is an array or a tensor as b is.
 
-        Where the factors turn out to be too coarse, A is factored in fp64, and those factors are kept.
+        Where the factors turn out to be too coarse, A is factored in fp64, and those factors are kept; on the host also
+        where the precision was left open and b has so many columns that refining them would take longer.
         """
-        return warned(*(self._of_transpose() if transposed else self)._solve(b))
+        one = right_hand_side(b, self.A.shape[0])
+        if self._factors.kernels.device is None:
+            device_for("cpu", one.device)  # says what to type where b is on a GPU
+            self._suit(columns(one))
+        B = block(one, self._dtype, self._factors.kernels)
+        return warned(*(self._of_transpose() if transposed else self).solve_block(B, one))
+
+    def _suit(self, sides: int) -> None:
+        """Factor in fp64 where so many right-hand sides would take longer to refine."""
+        coarser = PRECISIONS[self.precision].u > roundoff(self._dtype)
+        if self._free and coarser and sides * ORDERS_PER_LU > self.A.shape[0]:
+            self._factor_in_fp64(self._spans)
 
     def _of_transpose(self) -> LUFactors:
         """The same factors, as those of A^T."""
@@ -210,14 +225,6 @@ class LUFactors:
             factors, spans = self._factors.of_transpose(self.A), Spans(stopwatch=self._factors.kernels.stopwatch)
             self._transposed = LUFactors(self.A.T, self._dtype, factors, spans, self._notes, self._most, self._exponent)
         return self._transposed
-
-    def _solve(self, b: Any) -> tuple[Any, SolveInfo]:
-        """`solve` with these factors."""
-        one = right_hand_side(b, self.A.shape[0])
-        kernels = self._factors.kernels
-        if kernels.device is None:
-            device_for("cpu", one.device)  # says what to type where b is on a GPU
-        return self.solve_block(block(one, self._dtype, kernels), one)
 
     def solve_block(self, B: Block, b: Input) -> tuple[Any, SolveInfo]:
         """The same for b as a block; x is returned as b was passed."""
@@ -243,9 +250,11 @@ class LUFactors:
 
     def _fall_back(self, spans: Spans, note: str) -> None:
         """Factor A in fp64, and say why."""
-        self._factors = factor_in_fp64(self._factors.kernels, self.A, self._dtype, spans)
-        self._transposed = None
+        self._factor_in_fp64(spans)
         self._notes += (note,)
+
+    def _factor_in_fp64(self, spans: Spans) -> None:
+        self._factors, self._transposed = factor_in_fp64(self._factors.kernels, self.A, self._dtype, spans), None
 
     def _info(self, done: Refined, spans: Spans, rhs: int, beyond: tuple[str, ...]) -> SolveInfo:
         factors, dtype = self._factors, self._dtype
