@@ -32,7 +32,7 @@ from mxpeak.solvers.checksums import Checks, checking
 from mxpeak.solvers.faults import Checked
 from mxpeak.solvers.keeping import NOBODY
 from mxpeak.solvers.mixed_checksums import MixedChecks
-from mxpeak.solvers.panel import PanelOptions
+from mxpeak.solvers.panel import FactoredPanel, PanelOptions
 from mxpeak.solvers.pivoted_checksums import PivotedChecks, with_checksums
 from mxpeak.solvers.residual import residual_norms
 from mxpeak.solvers.row_swap import SwapOptions
@@ -217,6 +217,29 @@ def test_one_wrong_entry_is_named_and_mended(low: str | None, shape: tuple[int, 
     assert fault.column is not None
     assert fault.process[0] == 0
     assert error < (1.0 if low is None else 4.0)
+
+
+@pytest.mark.parametrize("shape", [(1, 2), (2, 2)], ids=str)
+@pytest.mark.parametrize("low", [None, "fp32"])
+def test_a_wrong_number_in_a_received_panel_is_found(
+    low: str | None, shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It changes one rank's carried sums too: all ranks of a process row still mend together, or not at all."""
+    whose: Any = lu._MixedLu if low else FactoredPanel
+    right = whose.wait
+
+    def wait(self: Any, *told: Any) -> None:
+        right(self, *told)
+        step, A = (told[0].step, self.A) if low else (self.step, self._A)
+        if (step.k, A.grid.p, A.grid.q) == (4, 0, 1):
+            L = told[0].L_row if low else self.L21_row
+            L[L.shape[0] - 1, 3] += 0.5
+
+    monkeypatch.setattr(whose, "wait", wait)
+    checked, error = factored(Case(192, 8, shape, 0, 100, low, "sqrt-n" if low else "hpl"))
+    assert not error < 1.0
+    assert not checked.passed
+    assert {fault.step for fault in checked.faults if not fault.corrected} >= {8}
 
 
 def reported(benchmark: str, flip: Flip | None, monkeypatch: pytest.MonkeyPatch) -> Result:

@@ -195,21 +195,37 @@ class Checks(ABC):
 
     def _column(self, row: int, differing: Differing) -> int | None:
         """The column of the one wrong entry of a local row, if there is just one.  Collective over the process row."""
-        A, xp, n = self.A, self.kernels.xp, self.A.rows.n
+        A, xp = self.A, self.kernels.xp
         odd = xp.astype(xp.logical_not(xp.isfinite(A.local[row, :])), xp.float64)
         places = _marked(odd)
         counts = summed(self.kernels, A.grid.row, [float(len(places)), float(sum(map(A.cols.to_global, places)))])
         if counts[0]:
             return int(counts[1]) if counts[0] == 1.0 else None
+        return self._agreed(self._quotient(row, differing))
+
+    def _quotient(self, row: int, differing: Differing) -> int | None:
+        """The column that both differences of a local row agree on, by this rank's carried sums."""
+        n = self.A.rows.n
         off = [float(s[row]) - float(z[row]) for s, z in zip(differing.want, differing.found)]
         limit = float(differing.limit[row])
         if not all(map(isfinite, off)) or n * limit > 0.25 * abs(off[0]):
             return None  # columns side by side could not be told from each other
         column = (off[1] / off[0] - 1.0) * n - 1.0
-        return round(column) if -0.5 < column < A.cols.n - 0.5 else None
+        return round(column) if -0.5 < column < self.A.cols.n - 0.5 else None
+
+    def _agreed(self, column: int | None) -> int | None:
+        """The column that all ranks of the process row found, or None.  Collective over the process row.
+
+        A wrong L21 in one rank's panel changes its carried sums as well: then they are not the same along the row.
+        """
+        xp = self.kernels.xp
+        ends = xp.asarray([-1.0, 1.0] if column is None else [float(column), -float(column)], dtype=xp.float64)
+        self.A.grid.row.allreduce(ends, "max")
+        largest, smallest = float(ends[0]), -float(ends[1])
+        return int(largest) if largest == smallest >= 0.0 else None
 
     def _mend(self, row: int, column: int, differing: Differing, first: int) -> bool:
-        """a_ij = (s_i - the sum of the others) / w_j, if that makes the other sum right.  Collective along the row."""
+        """a_ij = (s_i - the sum of the others) / w_j, if that makes both sums right.  Collective along the row."""
         A, (w, _) = self.A, self.weights
         mine, jl = A.grid.q == A.cols.owner(column), A.cols.to_local(column)
         before = float(A.local[row, jl]) if mine else 0.0
@@ -218,8 +234,9 @@ class Checks(ABC):
         others = self._row_sums(row, first)
         if mine:
             A.local[row, jl] = (float(differing.want[0][row]) - others[0]) * float(w[jl])  # 1/w = w
-        off = float(differing.want[1][row]) - self._row_sums(row, first)[1]
-        if abs(off) <= 2.0 * float(differing.limit[row]):
+        off = [abs(float(want[row]) - now) for want, now in zip(differing.want, self._row_sums(row, first))]
+        right = all(one <= 2.0 * float(differing.limit[row]) for one in off)
+        if summed(self.kernels, A.grid.row, [float(not right)])[0] == 0.0:  # by the carried sums of all
             return True
         if mine:
             A.local[row, jl] = before
