@@ -30,7 +30,7 @@ from mxpeak.records import Result, document
 from mxpeak.solvers import lu, pivoted_lu
 from mxpeak.solvers.checksums import Checks, checking
 from mxpeak.solvers.faults import Checked
-from mxpeak.solvers.keeping import NOBODY
+from mxpeak.solvers.keeping import NOBODY, Keeper, Notes
 from mxpeak.solvers.mixed_checksums import MixedChecks
 from mxpeak.solvers.panel import FactoredPanel, PanelOptions
 from mxpeak.solvers.pivoted_checksums import PivotedChecks, with_checksums
@@ -51,13 +51,14 @@ BITS = {"float64": np.uint64, "float32": np.uint32}
 
 @dataclass(frozen=True)
 class Flip:
-    """One bit of one number of one rank, after some step; the place as a share of rows and columns."""
+    """One bit of one number of one rank, or all of them, after some step; the place as a share of rows and columns."""
 
     step: int
     rank: int
     i: float
     j: float
     bit: int
+    value: float | None = None
 
     def at(self, local: Any, rank: int) -> Callable[[Step], None]:
         """What a run's spans call after each step."""
@@ -66,8 +67,41 @@ class Flip:
             if (step.index, rank) == (self.step, self.rank):
                 place = int(self.i * local.shape[0]), int(self.j * local.shape[1])
                 local.view(BITS[local.dtype.name])[place] ^= BITS[local.dtype.name](1 << self.bit)
+                if self.value is not None:
+                    local[place] = self.value
 
         return look
+
+
+@dataclass(frozen=True)
+class Flips:
+    """Several, one after the other."""
+
+    all: list[Flip]
+
+    def at(self, local: Any, rank: int) -> Callable[[Step], None]:
+        """What a run's spans call after each step."""
+        looks = [flip.at(local, rank) for flip in self.all]
+
+        def look(step: Step) -> None:
+            for one in looks:
+                one(step)
+
+        return look
+
+
+class After:
+    """A keeper that notes after which steps the matrix would have been kept, by ranks."""
+
+    def __init__(self, *steps: int):
+        self.first, self.steps, self.kept = 0, steps, list[int]()
+        self.notes: Notes = {}
+
+    def due(self, step: int, count: int) -> bool:
+        return step + 1 in self.steps
+
+    def keep(self, done: int, notes: Any) -> None:
+        self.kept.append(done)
 
 
 @dataclass(frozen=True)
@@ -87,26 +121,26 @@ class Case:
         return -(-self.n // self.nb)
 
 
-def factored(case: Case, flip: Flip | None = None) -> tuple[Checked, float]:
+def factored(case: Case, flip: Flip | Flips | None = None, keeper: Keeper = NOBODY) -> tuple[Checked, float]:
     """What the checks found; and the error, in units of what rounding may do: HPL's residual over 16, or by rows
     ||A - LU|| over (2 u_low + N u)·|||L||U|||.
     """
 
     def body(comm: Any) -> Any:
-        return (_mixed if case.precision else _pivoted)(case, flip, comm)
+        return (_mixed if case.precision else _pivoted)(case, flip, keeper, comm)
 
     found = run_ranks(case.shape[0] * case.shape[1], body)
     return found[0][0], _lu_error(case, [part for _, part in found]) if case.precision else found[0][1]
 
 
-def _pivoted(case: Case, flip: Flip | None, comm: Any) -> Any:
+def _pivoted(case: Case, flip: Flip | Flips | None, keeper: Keeper, comm: Any) -> Any:
     kernels, spans = HostKernels(1, poison=True), Spans()
     grid = make_grid(ProcessGrid(*case.shape), comm)
     assert grid is not None
     A, wide = with_checksums(grid, case.n, case.n + 1, case.nb, kernels)
     entries = generator("hpl", case.n, seed=case.seed).entries
     kernels.generate(A.local, A.rows, A.cols, entries)
-    checks = PivotedChecks(A, wide, kernels, spans, NOBODY)
+    checks = PivotedChecks(A, wide, kernels, spans, keeper)
     panel = PanelOptions(bcast=BCASTS[case.seed % len(BCASTS)])
     options = [
         pivoted_lu.PivotedLuOptions(panel, lookahead=0),
@@ -121,7 +155,7 @@ def _pivoted(case: Case, flip: Flip | None, comm: Any) -> Any:
     return checks.checked(), residual_norms(A, x, kernels).scaled(case.n, 2.0**-53) / 16.0
 
 
-def _mixed(case: Case, flip: Flip | None, comm: Any) -> Any:
+def _mixed(case: Case, flip: Flip | Flips | None, keeper: Keeper, comm: Any) -> Any:
     low = case.precision or ""
     kernels, spans = HostKernels(1, poison=True), Spans()
     grid = make_grid(ProcessGrid(*case.shape), comm)
@@ -129,7 +163,7 @@ def _mixed(case: Case, flip: Flip | None, comm: Any) -> Any:
     A = dist_matrix(grid, case.n, case.n, case.nb, kernels, lu.storage(low))
     system = GeneratedSystem(grid, case.n, case.nb, generator(case.generator, case.n, seed=case.seed), kernels)
     system.store(A)
-    checks = MixedChecks(A, low, kernels, spans, NOBODY)
+    checks = MixedChecks(A, low, kernels, spans, keeper)
     options = lu.MixedLuOptions(low, BCASTS[case.seed % len(BCASTS)], min(case.variant, 1))
     with checking(checks):
         spans.look = flip.at(A.local, comm.rank) if flip else None
@@ -242,6 +276,46 @@ def test_a_wrong_number_in_a_received_panel_is_found(
     assert {fault.step for fault in checked.faults if not fault.corrected} >= {8}
 
 
+@pytest.mark.parametrize("made", ["dominant-n", "icl"])
+def test_a_wrong_number_of_a_finished_l_is_found(made: str) -> None:
+    """L of these matrices is about 1/N, and sums of A about N: they say nothing of what is typical for L."""
+    checked, error = factored(Case(192, 8, (1, 2), 1, 100, "fp32", made), Flip(20, 0, 0.9, 0.3, 20))
+    assert error > 4.0
+    assert checked.found
+    assert not checked.passed
+
+
+def test_what_could_not_be_mended_is_told_behind_any_number_of_mended_faults() -> None:
+    mended = [Flip(step, 0, 0.99, 0.95, 61) for step in range(7, 79, 8)]
+    checked, error = factored(Case(120, 1, (1, 1), 0, 100), Flips([*mended, Flip(74, 0, 0.99, 0.632, 61)]))
+    assert error > 1.0
+    assert checked.corrected == len(mended) == 9
+    assert checked.found > 9
+    assert not checked.passed
+    assert not all(fault.corrected for fault in checked.faults)
+
+
+@pytest.mark.parametrize("low", [None, "fp32"])
+def test_nothing_is_kept_once_a_fault_could_not_be_mended(low: str | None) -> None:
+    case = Case(192, 8, (1, 2), 1, 100, low, "sqrt-n" if low else "hpl")
+    bit = 27 if low else 61
+    for flip, kept in ((Flip(7, 0, 0.99, 0.9, bit), [8, 8, 16, 16]), (Flip(1, 0, 0.99, 0.2, bit), [])):
+        keeper = After(8, 16)
+        checked, _ = factored(case, flip, keeper)
+        assert checked.found
+        assert sorted(keeper.kept) == kept, flip
+
+
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
+@pytest.mark.parametrize("value", [float("inf"), float("nan")])
+def test_a_carried_sum_that_is_not_finite_is_no_fault_of_the_matrix(value: float) -> None:
+    """The first column behind the matrix, on one of two ranks."""
+    checked, error = factored(Case(192, 8, (1, 2), 1, 100), Flip(4, 1, 0.99, 0.985, 0, value))
+    assert {fault.part for fault in checked.faults} == {"checksum"}
+    assert checked.passed
+    assert error < 1.0
+
+
 def reported(benchmark: str, flip: Flip | None, monkeypatch: pytest.MonkeyPatch) -> Result:
     """The result of a run on two ranks."""
     right = Checks.begin
@@ -267,6 +341,7 @@ def test_a_run_says_what_its_checks_found(benchmark: str, monkeypatch: pytest.Mo
     known = result.telemetry["abft"]
     assert (known["checks"], known["found"], known["faults"]) == (3, 0, [])
     assert known["seconds"] > 0
+    assert "keep" not in result.phases, "nothing was kept"
 
 
 @pytest.mark.parametrize("benchmark", ["hpl", "hpl-mxp"])

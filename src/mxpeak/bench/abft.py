@@ -34,8 +34,8 @@ def about_checks(result: Result, case: LuCase, checked: Sequence[Checked | None]
     for fault in faults:
         hint = "test the memory of these hosts, and look at their logs of corrected errors"
         result.warnings.append(Caution("abft", said(fault, case), hint))
-    left = next((fault for fault in faults if not fault.corrected), None)
-    if left is not None:
+    if not all(one.passed for one in known):
+        left = next(fault for fault in faults if not fault.corrected)
         result.status = "invalid"
         result.validation.update(passed=False, outcome=said(left, case))
         if result.rules:
@@ -46,8 +46,8 @@ def about_checks(result: Result, case: LuCase, checked: Sequence[Checked | None]
 def _as_json(known: Sequence[Checked], faults: Sequence[Fault]) -> dict[str, Any]:
     return {
         "checks": sum(one.checks for one in known),
-        "found": len(faults),
-        "corrected": sum(fault.corrected for fault in faults),
+        "found": sum(one.found for one in known),
+        "corrected": sum(one.corrected for one in known),
         "seconds": max(one.seconds for one in known),
         "faults": [fault.as_json() for fault in faults],
     }

@@ -76,6 +76,15 @@ class Keeping:
 
     def keep(self, done: int, notes: Notes) -> None:
         """Copy this rank's part, and have it written."""
+        with self._spans("keep"):
+            self._write(done, notes)
+        if self._last:
+            self._writer.wait()
+            self._A.grid.all.barrier()
+            end()
+
+    def _write(self, done: int, notes: Notes) -> None:
+        """Begin to write this rank's part."""
         A, elapsed_s = self._A, self._spans.active_s
         self._number, self._kept_s = self._number + 1, elapsed_s
         part = Part(
@@ -95,10 +104,6 @@ class Keeping:
             notes={name: list(values) for name, values in notes.items()},
         )
         self._writer.write(part, lambda copy: self._kernels.copy(A.local, copy))
-        if self._last:
-            self._writer.wait()
-            A.grid.all.barrier()
-            end()
 
     def finish(self) -> list[Caution]:
         """The factorization is over: let the last part be written, and hear how the writing went.  Collective."""

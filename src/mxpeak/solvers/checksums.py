@@ -36,7 +36,7 @@ EVERY = 8
 SEED = 1984
 #: One difference is nothing beside the other: a wrong entry's are within a factor of two, and a wrong L's arbitrary.
 APART = 1e-3
-#: How many faults of a rank are told.
+#: How many faults of a rank are told, those first that could not be mended.
 MOST_TOLD = 8
 
 
@@ -53,9 +53,8 @@ class Checks(ABC):
         self.weights = self._weights()
         self._keeper, self._keeps = keeper, False
         self._checks, self._faults = 0, list[Fault]()
-        self._typical = self._seen = (
-            0.0  # the largest that sums have been: what is left of the matrix may be small by cancellation
-        )
+        # The largest that sums have been: what is left of the matrix may be small by cancellation.
+        self._typical = self._seen = 0.0
 
     def due(self, step: int, count: int) -> bool:
         """Whether to check, or to keep, after this step."""
@@ -63,11 +62,13 @@ class Checks(ABC):
         return self._keeps or (step + 1) % EVERY == 0
 
     def keep(self, done: int, notes: Notes) -> None:
-        """Check after so many steps, and have kept what was right."""
+        """Check after so many steps, and have the matrix kept if nothing is left wrong.  Collective over the grid."""
         with self.spans("abft"):
             self.check(done)
             self._checks += 1
-        if self._keeps:
+            # Sums begin anew after a fault: nobody could tell later that a checkpoint holds it.
+            keeps = self._keeps and summed(self.kernels, self.A.grid.all, [float(self._unmended())])[0] == 0.0
+        if keeps:
             self._keeper.keep(done, notes)
 
     def begin(self) -> None:
@@ -84,10 +85,16 @@ class Checks(ABC):
 
     def checked(self) -> Checked:
         """What was found; whole on the grid's rank 0.  Collective over the grid."""
-        everybody = self.A.grid.all
-        found = everybody.gather_objects(self._faults) or [self._faults]
-        faults = sorted((fault for part in found for fault in part[:MOST_TOLD]), key=lambda fault: fault.step)
-        return Checked(self._checks, faults, self.spans.time_of("abft"))
+        worst = sorted(self._faults, key=lambda fault: fault.corrected)[:MOST_TOLD]
+        mine = len(self._faults), self._unmended(), worst
+        found = self.A.grid.all.gather_objects(mine) or [mine]
+        faults = sorted((fault for *_, part in found for fault in part), key=lambda fault: fault.step)
+        count, left = (sum(part[k] for part in found) for k in range(2))
+        return Checked(self._checks, count, count - left, faults, self.spans.time_of("abft"))
+
+    def _unmended(self) -> int:
+        """How many faults of this rank could not be mended."""
+        return sum(not fault.corrected for fault in self._faults)
 
     @abstractmethod
     def baseline(self, done: int) -> None:
@@ -150,11 +157,13 @@ class Checks(ABC):
         done: int,
         sums: tuple[Vector, Vector],
         limit: Vector,
+        carried: Vector,
         others: Callable[[], tuple[Vector, Vector]],
         mendable: tuple[int, int] | None = None,
     ) -> list[int]:
         """Compare carried sums and those of the matrix; note what differs by more than a limit, and mend what can be.
 
+        carried: the sums that were kept since the last check, of which the first are made
         others: both once more, weighted by w'; asked for, by all ranks, only where something differs
         mendable: the rows from which on, and columns, where one wrong entry has not spread.
         Returns the local rows that were mended.  Collective over the grid.
@@ -168,7 +177,9 @@ class Checks(ABC):
         (want, found), (want2, found2) = sums, others()
         off, off2 = xp.abs(xp.subtract(want, found)), xp.abs(xp.subtract(want2, found2))
         # Where the other difference is nothing beside this one, the sum was hit, and not the matrix.
-        sum_only = xp.logical_and(off2 < xp.multiply(off, APART), xp.isfinite(xp.add(off, off2)))
+        apart = xp.logical_and(off2 < xp.multiply(off, APART), xp.isfinite(xp.add(off, off2)))
+        lost = xp.logical_and(xp.isfinite(xp.add(found, found2)), xp.logical_not(xp.isfinite(carried)))
+        sum_only = xp.logical_or(apart, lost)
         rows = xp.multiply(wrong, xp.astype(xp.logical_not(sum_only), xp.float64))
         row.allreduce(rows, "max")  # a rank whose own copy of the sums was hit is alone
         hit = xp.multiply(wrong, xp.astype(sum_only, xp.float64)) - rows
@@ -262,8 +273,9 @@ def checking(checks: Checks | None) -> Iterator[None]:
 
 
 def root_mean_square(xp: Any, size: Vector) -> float:
-    """That of a vector; 0 where it has no entry, or one that is not finite."""
-    found = float(xp.sqrt(xp.mean(xp.square(size)))) if len(size) else 0.0
+    """That of a vector's finite entries; 0 where there are none, or it is too large for a number."""
+    finite = size[xp.isfinite(size)]
+    found = float(xp.sqrt(xp.mean(xp.square(finite)))) if len(finite) else 0.0
     return found if isfinite(found) else 0.0
 
 

@@ -118,9 +118,8 @@ class _MixedLu:
     def keep(self, step: LuStep) -> None:
         """Have A kept as it is after a step."""
         blocks = {} if self.blocks is None else {"blocks": self.blocks.noted()}
-        with self.spans("keep"):
-            self.kernels.wait()
-            self.keeper.keep(step.k + 1, {"zero_pivots": list(self.zero_pivots.tolist()), **blocks})
+        self.kernels.wait()
+        self.keeper.keep(step.k + 1, {"zero_pivots": list(self.zero_pivots.tolist()), **blocks})
 
     # --- lines 7-28: the panels
 

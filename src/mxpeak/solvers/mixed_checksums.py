@@ -17,8 +17,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from math import isfinite
 
 from mxpeak.distributed.matrix import DistMatrix
+from mxpeak.distributed.vectors import summed
 from mxpeak.kernels.contract import Kernels, Matrix, Vector
 from mxpeak.layout.schedule import LuStep
 from mxpeak.precision import precision as format_of
@@ -63,7 +65,8 @@ class MixedChecks(Checks):
             return
         (taken, size, solved), found = self._taken(steps, 0), self.sums_from(j)
         want = self._from(steps[0], self.kernels.xp.subtract(self._left, taken))
-        limit = self._limit(self._from(steps[0], self.kernels.xp.add(size, self.kernels.xp.abs(self._left))), solved)
+        size = self._from(steps[0], self.kernels.xp.add(size, self.kernels.xp.abs(self._left)))
+        limit = self._limit(self.no_less_than_typical(size), solved)
 
         def others() -> tuple[Vector, Vector]:
             since = self.steps[self.first : done]
@@ -71,7 +74,7 @@ class MixedChecks(Checks):
                 steps[0], self.kernels.xp.subtract(self._first_left, self._taken(since, 1)[0])
             ), self._from(steps[0], self.sums_from(j, 1))
 
-        for row in self.judge(done, (want, found), limit, others, (j, j)):
+        for row in self.judge(done, (want, found), limit, self._left, others, (j, j)):
             found[row] = want[row]
         self._left, self._at = found, done
 
@@ -79,8 +82,17 @@ class MixedChecks(Checks):
         """The last steps, and L and U as they were when they were checked."""
         self.check(len(self.steps))
         for kept, part in ((self._lower, "lower"), (self._upper, "upper")):
-            sums, limit = (kept, self.triangle(part)), self._limit(self.kernels.xp.abs(kept))
-            self.judge(len(self.steps), sums, limit, partial(_the_same, sums))
+            sums, limit = (kept, self.triangle(part)), self._limit(self._no_less_than_its_own(kept))
+            self.judge(len(self.steps), sums, limit, kept, partial(_the_same, sums))
+
+    def _no_less_than_its_own(self, kept: Vector) -> Vector:
+        """Sizes of L's or U's sums, and no less than their root mean square: L is smaller than A by far."""
+        xp, size = self.kernels.xp, self.kernels.xp.abs(kept)
+        finite = size[xp.isfinite(size)]
+        mine = [float(xp.sum(xp.square(finite))), float(len(finite))]
+        total, count = summed(self.kernels, self.A.grid.column, mine)
+        usual = (total / max(count, 1.0)) ** 0.5
+        return xp.maximum(size, xp.full_like(size, usual)) if isfinite(usual) else size
 
     def _from(self, step: LuStep, sums: Vector) -> Vector:
         """Sums of the rows from a step's on; 0 above."""
@@ -92,7 +104,7 @@ class MixedChecks(Checks):
         f, low, n = format_of(self.A.precision), format_of(self._low), self.A.rows.n
         xp, add = self.kernels.xp, self.kernels.add_scaled
         limit = xp.full_like(size, f.smallest)
-        add(limit, TOLERANCE * n**0.5 * f.u, self.no_less_than_typical(size))
+        add(limit, TOLERANCE * n**0.5 * f.u, size)
         if solved is not None and not self.kernels.emulates(self._low) and low.u > f.u:
             add(limit, SOLVES * low.u, solved)
             add(limit, SOLVES * low.u, xp.full_like(solved, root_mean_square(xp, solved)))

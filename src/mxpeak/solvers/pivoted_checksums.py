@@ -7,8 +7,8 @@ rows.  So s_i is the sum over what is left of row i, and that over U once the ro
 one rank, by its panel, by a message, by a flip in its buffer, makes sums and rows differ there.
 
 Sums and entries are rounded in the same way, u·size at each of N columns that are eliminated, and L^-1 takes what
-differs then to the rows that are left; adding up rows adds sqrt(N)·u·size, and a few operations
-have no mean: c = TOLERANCE·(N + FEW).
+differs then to the rows that are left; adding up rows adds sqrt(N)·u·size.  Where N is small, a few roundings do not
+average out: c = TOLERANCE·(N + FEW).
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class PivotedChecks(Checks):
         size[:first] = 0.0
         limit = xp.full_like(size, f.smallest)
         self.kernels.add_scaled(limit, TOLERANCE * (n + FEW) * f.u, self.no_less_than_typical(size))
-        mended = self.judge(done, sums, limit, lambda: both(1), mendable)
+        mended = self.judge(done, sums, limit, sums[0], lambda: both(1), mendable)
         if 1 in known:
             for k, carried in enumerate(self._carried):
                 for row in mended:

@@ -206,9 +206,8 @@ class _PivotedLu:
     def keep(self, step: LuStep) -> None:
         """Have A kept as it is after a step."""
         blocks = {} if self.blocks is None else {"blocks": self.blocks.noted()}
-        with self.spans("keep"):
-            self.kernels.wait()
-            self.keeper.keep(step.k + 1, {"singular": [float(self.singular)], **blocks})
+        self.kernels.wait()
+        self.keeper.keep(step.k + 1, {"singular": [float(self.singular)], **blocks})
 
     def whole_update(self, panel: FactoredPanel, right: RowSwap | None) -> None:
         """RS and UPDATE of all columns behind the panel: A is up to date then, and nothing is under way.
