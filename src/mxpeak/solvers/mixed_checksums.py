@@ -28,7 +28,7 @@ from mxpeak.solvers.checksums import Checks, root_mean_square
 from mxpeak.solvers.keeping import Keeper
 from mxpeak.spans import Spans
 
-#: Several times the largest of a thousand clean runs.
+#: Three times the largest of 1500 clean runs.
 TOLERANCE, SOLVES = 4.0, 4.0
 #: Numbers of a panel that are rounded at a time: they stay in the second cache.
 STRIP = 1 << 18
@@ -47,6 +47,7 @@ class MixedChecks(Checks):
         """Of what is left, and of the factors that are there: a run may go on from a checkpoint."""
         j = self.column_after(done)
         self._left, self._first_left = self.sums_from(j), self.sums_from(j, 1)
+        self._most = root_mean_square(self.kernels.xp, self._left) / format_of(self.A.precision).u ** 2
         if done:
             self._lower, self._upper = self.triangle("lower"), self.triangle("upper")
             below = slice(self.A.rows.local_start(j), None)
@@ -121,9 +122,9 @@ class MixedChecks(Checks):
                 self._upper[block] = self.kernels.xp.add(U11_w, U12_w)
             if self.A.grid.q == step.q:
                 updated, panel, l_sums = self._l_products(step, U_col_w, U11_w, k)
-                for part in (updated, panel):
+                for part, u in ((updated, U_col_w), (panel, U11_w)):
                     self.kernels.add_scaled(taken[below], 1.0, part)
-                    self.kernels.add_scaled(size[below], 1.0, self.kernels.xp.abs(part))
+                    self.kernels.add_scaled(size[below], 1.0, self._product_size(part, l_sums, u))
                 self.kernels.add_scaled(solved[below], 1.0, self.kernels.xp.abs(panel))
                 self.kernels.add_scaled(lower[below], 1.0, l_sums)
                 if self.A.grid.p == step.p:
@@ -146,11 +147,23 @@ class MixedChecks(Checks):
         L11 = xp.tril(self.A.local[block, own], k=-1)
         part = xp.zeros(step.jb)
         self.kernels.add_matvec(part, L11, u)
-        for term in (u, part):
+        l_sums = xp.zeros(step.jb)
+        self.kernels.add_matvec(l_sums, L11, self.weights[k][own])
+        for term, its_size in ((u, xp.abs(u)), (part, self._product_size(part, l_sums, u))):
             self.kernels.add_scaled(taken[block], 1.0, term)
-            self.kernels.add_scaled(size[block], 1.0, xp.abs(term))
+            self.kernels.add_scaled(size[block], 1.0, its_size)
         self.kernels.add_scaled(solved[block], 1.0, xp.abs(part))
-        self.kernels.add_matvec(lower[block], L11, self.weights[k][own])
+        self.kernels.add_scaled(lower[block], 1.0, l_sums)
+
+    def _product_size(self, product: Vector, l_sums: Vector, u: Vector) -> Vector:
+        """What was added up for L u, in size: after a small pivot single terms may be much larger than their sum.
+
+        Sums of L's rows by random signs are as large as their Euclidean norms.  Beyond 1/u² it is no growth, but an
+        exponent that was hit, in L and then in U: that must not excuse itself.
+        """
+        xp, usual = self.kernels.xp, root_mean_square(self.kernels.xp, u)
+        terms = xp.multiply(xp.abs(l_sums), usual)
+        return xp.add(xp.abs(product), xp.minimum(terms, xp.full_like(terms, self._most)))
 
     def _l_products(self, step: LuStep, U_col_w: Vector, U11_w: Vector, k: int) -> tuple[Vector, Vector, Vector]:
         """L_row (U_col w), L21 (U11 w) and L21 w, by this rank's part of the block column."""
