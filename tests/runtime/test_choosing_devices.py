@@ -99,7 +99,7 @@ def test_a_gpu_has_defaults_of_its_own_which_give_way_to_what_was_asked_for() ->
 def test_nb_is_the_one_that_was_found_best_on_a_chip(
     name: str, hpl: int, mxp: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(choose, "open_device", lambda device: SimpleNamespace(chip=SimpleNamespace(name=name)))
+    monkeypatch.setattr("mxpeak.kernels.torch.device.name_of", lambda device: name)
     assert on_device(HplConfig(), {})[0].nb == (hpl,)
     assert on_device(HplMxpConfig(), {})[0].nb == (mxp,)
     tuned = {"nb": Setting((2048,), "tuned")}
