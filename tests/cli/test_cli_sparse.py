@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +13,7 @@ import pytest
 from mxpeak.bench import sparse
 from mxpeak.cli import main as cli
 from mxpeak.records import Result
-from tests.support.cli import only_folder
+from tests.support.cli import nothing_from_outside, only_folder
 from tests.support.hpg_mxp_results import check_result
 from tests.support.result_file import VALIDATOR
 
@@ -25,10 +24,7 @@ TINY = ["--nx", "8", "--mode", "explore", "--rt", "0", "--iterations", "5", "--s
 @pytest.fixture(autouse=True)
 def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """An empty folder, no settings from outside, and no time for the limit."""
-    monkeypatch.chdir(tmp_path)
-    for name in [name for name in os.environ if name.startswith("MXPEAK_") and name != "MXPEAK_CACHE_DIR"]:
-        monkeypatch.delenv(name)
-    monkeypatch.delenv("OPENBLAS_CORETYPE", raising=False)
+    nothing_from_outside(monkeypatch, tmp_path)
     monkeypatch.setattr(sparse, "LIMIT_S", 0.0)
 
 

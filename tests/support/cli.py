@@ -105,6 +105,14 @@ def hpl_result(case: Any, status: str = "valid", rate_flops: float = 2e9) -> Res
     )
 
 
+def nothing_from_outside(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Work in an empty folder, without settings in variables; compiled kernels stay where they are."""
+    monkeypatch.chdir(folder)
+    for name in [name for name in os.environ if name.startswith("MXPEAK_") and name != "MXPEAK_CACHE_DIR"]:
+        monkeypatch.delenv(name)
+    monkeypatch.delenv("OPENBLAS_CORETYPE", raising=False)
+
+
 def use_fakes(monkeypatch: pytest.MonkeyPatch, folder: Path, comm: Comm, default: Any, **benches: Any) -> None:
     """Work in an empty folder without MXPEAK_* variables, the launcher a fake, and the benchmarks those by name."""
     monkeypatch.chdir(folder)

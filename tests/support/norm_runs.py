@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +12,14 @@ from mxpeak.bench.norms.config import NormsConfig
 from mxpeak.comm.solo import Solo
 from mxpeak.comm.threads import run_ranks
 from mxpeak.records import Result
+from tests.support.cli import nothing_from_outside
 
 M, N, NB = 11, 14, 4
 
 
 def bare(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     """An empty folder, no settings from outside, and one timed run a case."""
-    monkeypatch.chdir(folder)
-    for name in [name for name in os.environ if name.startswith("MXPEAK_") and name != "MXPEAK_CACHE_DIR"]:
-        monkeypatch.delenv(name)
-    monkeypatch.delenv("OPENBLAS_CORETYPE", raising=False)
+    nothing_from_outside(monkeypatch, folder)
     monkeypatch.setattr(bench, "NORM_S", 0.0)
     monkeypatch.setattr(bench, "LIMIT_S", 0.0)
     monkeypatch.setattr("mxpeak.runtime.compile.SILENT_S", 1e3)
