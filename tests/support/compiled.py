@@ -57,7 +57,7 @@ PARTS: dict[str, Callable[[], None]] = {
 def main(*names: str) -> int:
     """Compile some parts here; without names all of them, one process each, and first what they share."""
     HostKernels(1)
-    gc.freeze()  # what Numba consists of is no garbage: to look for it takes a tenth of the time
+    gc.disable()  # to look for garbage takes a tenth of the time, and finds little
     if names:
         for name in names:
             PARTS[name]()

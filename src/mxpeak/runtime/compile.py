@@ -21,7 +21,7 @@ def compile_in_turn(comm: Communicator, what: str, use: Callable[[], None]) -> N
     from mxpeak.kernels.host.compiled import token
 
     leader = leads(comm, token())
-    text = f"{what}: compiling its kernels (about ten seconds)"
+    text = f"{what}: compiling its kernels (once, up to a minute)"
     timer = threading.Timer(SILENT_S, lambda: print(text, file=sys.stderr, flush=True))
     if comm.rank == 0:
         timer.start()

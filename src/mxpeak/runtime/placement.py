@@ -180,7 +180,7 @@ def load_kernels(config: PlaceConfig, placement: Placement, comm: Communicator) 
     leader = leads(comm, token())
     if comm.rank == 0 and config.kernels != "reference" and not is_cached():
         where = cache_directory()
-        print(f"first use: compiling kernels into {where} (about ten seconds)", file=sys.stderr, flush=True)
+        print(f"first use: compiling kernels into {where} (once, up to half a minute)", file=sys.stderr, flush=True)
     kernels: Kernels | None = None
     mistake: MxpeakError | None = None
     for turn in (True, False):
