@@ -18,15 +18,13 @@ from typing import Any, Protocol
 
 from mxpeak.comm.base import Communicator
 from mxpeak.kernels.contract import Indices, Matrix, Vector
-from mxpeak.kernels.contract.norms import NormKernels, NormParts, Tile
+from mxpeak.kernels.contract.norms import DOWN, UP, NormKernels, NormParts, Tile
 from mxpeak.layout.index_map import IndexMap
 from mxpeak.layout.structure import DIAGONAL, Structure
 
 #: The norms, and the result of a pass over the matrix from which each is made.
 KINDS = ("max", "one", "inf", "fro")
 NEEDS = {"max": ("max",), "one": ("columns",), "inf": ("rows",), "fro": ("squares",)}
-#: The exponents by which Blue's three sums are scaled; see `kernels.contract.norms.NormParts`.
-BIG, SMALL = 538, 600
 
 
 class NormMatrix(Protocol):
@@ -150,16 +148,7 @@ def ones_before(end: int, index_map: IndexMap, xp: Any) -> Vector:
 
 
 def root(plain: float, big: float, small: float) -> float:
-    """sqrt(plain + 2^(2·BIG)·big + 2^(-2·SMALL)·small), of which each is representable (Blue 1978)."""
+    """sqrt(plain + big/DOWN² + small/UP²), of which each is representable (Blue 1978); powers of two divide exactly."""
     if not math.isfinite(plain + big + small):
         return plain + big + small
-    large, tiny = math.sqrt(big), math.sqrt(small)
-    return math.hypot(math.sqrt(plain), _scaled(large, BIG), math.ldexp(tiny, -SMALL))
-
-
-def _scaled(x: float, exponent: int) -> float:
-    """x·2^exponent, inf where that is more than fp64 holds."""
-    try:
-        return math.ldexp(x, exponent)
-    except OverflowError:
-        return math.inf
+    return math.hypot(math.sqrt(plain), math.sqrt(big) / DOWN, math.sqrt(small) / UP)

@@ -10,6 +10,11 @@ from mxpeak.kernels.contract.backend import Matrix, Vector
 from mxpeak.layout.index_map import IndexMap
 from mxpeak.layout.structure import Band
 
+#: Three sums of squares (Blue 1978): numbers above LARGE are scaled by DOWN before they are squared, those below SMALL
+#: by UP, so that none of the squares overflows or loses digits.
+LARGE, SMALL = 2.0**480, 2.0**-450
+DOWN, UP = 2.0**-538, 2.0**600
+
 
 @dataclass(frozen=True, slots=True)
 class Tile:
@@ -30,7 +35,7 @@ class NormParts:
     """The results of one pass over tiles; those that were not wanted are 0 or empty.
 
     top         max |a_ij|, NaN if there is one
-    squares     Σ |a_ij|² in three sums: as they are, of large numbers scaled by 2^-538, of small ones by 2^600
+    squares     Σ |a_ij|² in three sums: as they are, of large numbers scaled by DOWN, of small ones by UP
     by_row      Σ_j |a_ij|
     by_column   Σ_i |a_ij|
     """

@@ -15,6 +15,7 @@ import math
 
 import numpy as np
 
+from mxpeak.kernels.contract.norms import DOWN, LARGE, SMALL, UP
 from mxpeak.kernels.host.jit import ONE, inner, jit
 from mxpeak.kernels.host.magnitude import (
     key,
@@ -63,11 +64,8 @@ ROWS, COLUMNS = ALONG, ACROSS
 ENTRIES_OF_TABLE = 18
 #: A band edge beyond which there is none.
 ENDLESS = 2**62
-#: Factors of large and of small numbers before they are squared; the largest numbers that need which.
-DOWN, UP = 2.0**-538, 2.0**600
-LEAST, MOST = 2.0**-450, 2.0**480
 #: Sums of squares between these are right as they are.
-LEAST_SUM, MOST_SUM = 2.0**-900, 2.0**960
+LEAST_SUM, MOST_SUM = SMALL**2, LARGE**2
 #: The results of a thread: the bits of the largest, alone in a cache line; the three sums of squares in another.
 APART = 8
 
@@ -209,9 +207,9 @@ def _add_squares(a, total, squares):
     factor, small = math.ldexp(1.0, -e // 2), 0.0
     for j in range(a.shape[0]):
         small += scaled_square(a[j], factor)
-    if peak > MOST:
+    if peak > LARGE:
         squares[1] += small * (math.ldexp(1.0, e // 2) * DOWN * math.ldexp(1.0, e // 2)) ** 2
-    elif peak < LEAST:
+    elif peak < SMALL:
         squares[2] += small * (math.ldexp(1.0, e // 2) * UP * math.ldexp(1.0, e // 2)) ** 2
     else:
         squares[0] += small * math.ldexp(1.0, e) ** 2
@@ -230,7 +228,7 @@ def one_line(want, a, waste, tops, squares):
     """The sum along a segment; the largest and the squares booked."""
     if want & MAX:
         top = _largest(a)
-        if magnitude_may_overflow(a[0]) and not (LEAST <= top <= MOST):
+        if magnitude_may_overflow(a[0]) and not (SMALL <= top <= LARGE):
             top = _safe(a, waste)[1]
         _raise_to(tops, top)
     if want & SQUARES:
@@ -238,7 +236,7 @@ def one_line(want, a, waste, tops, squares):
     if not want & ALONG:
         return 0.0
     total = _sum(a)
-    if magnitude_may_overflow(a[0]) and not (LEAST <= total <= MOST):
+    if magnitude_may_overflow(a[0]) and not (SMALL <= total <= LARGE):
         total = _safe(a, waste)[0]
     return total
 
@@ -248,7 +246,7 @@ def _four_apart(want, a, b, c, d, waste, tops, squares):
     """Four lines without sums across: the sums along them; the largest and the squares booked."""
     if want & MAX:
         top = _largest_four(a, b, c, d)
-        if magnitude_may_overflow(a[0]) and not (LEAST <= top <= MOST):
+        if magnitude_may_overflow(a[0]) and not (SMALL <= top <= LARGE):
             for x in (a, b, c, d):
                 one_line(MAX, x, waste, tops, squares)
         else:
@@ -258,7 +256,7 @@ def _four_apart(want, a, b, c, d, waste, tops, squares):
     if not want & ALONG:
         return 0.0, 0.0, 0.0, 0.0
     s0, s1, s2, s3 = _along_four(a, b, c, d)
-    if magnitude_may_overflow(a[0]) and not (LEAST <= s0 + s1 + s2 + s3 <= MOST):
+    if magnitude_may_overflow(a[0]) and not (SMALL <= s0 + s1 + s2 + s3 <= LARGE):
         s0, s1 = one_line(ALONG, a, waste, tops, squares), one_line(ALONG, b, waste, tops, squares)
         s2, s3 = one_line(ALONG, c, waste, tops, squares), one_line(ALONG, d, waste, tops, squares)
     return s0, s1, s2, s3
@@ -294,7 +292,7 @@ def four_lines(want, a, b, c, d, across, waste, tops, squares):
     if magnitude_may_overflow(a[0]):  # find out before anything is added
         waste[:] = 0.0
         s0, s1, s2, s3, top, total = _four_fast(want, a, b, c, d, waste)
-        if not (LEAST <= _sum(waste) <= MOST):
+        if not (SMALL <= _sum(waste) <= LARGE):
             return _four_safely(want, a, b, c, d, across, tops, squares)
         for j in range(a.shape[0]):
             across[j] += waste[j]

@@ -11,14 +11,11 @@ import array_api_compat.numpy
 import ml_dtypes
 import numpy as np
 
-from mxpeak.kernels.contract.norms import ExtendedParts, NormParts, Tile
+from mxpeak.kernels.contract.norms import DOWN, LARGE, SMALL, UP, ExtendedParts, NormParts, Tile
 from mxpeak.layout.structure import Band
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-#: From where on numbers are large or small, and their factors before they are squared.
-LARGE, SMALL = 2.0**480, 2.0**-450
-DOWN, UP = 2.0**-538, 2.0**600
 #: Decimal digits of what norms are checked against.
 DIGITS = 60
 

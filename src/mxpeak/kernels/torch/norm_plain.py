@@ -11,15 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from mxpeak.kernels.contract.norms import Tile
+from mxpeak.kernels.contract.norms import DOWN, LARGE, SMALL, UP, Tile
 from mxpeak.kernels.torch.norm_table import FAR
 from mxpeak.layout.structure import WHOLE, Band
 
 #: Entries of a strip.
 STRIP = 2**22
-#: From where on numbers are large or small, and their factors before they are squared.
-LARGE, SMALL = 2.0**480, 2.0**-450
-DOWN, UP = 2.0**-538, 2.0**600
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,15 +15,14 @@ import torch
 import triton
 import triton.language as tl
 
+from mxpeak.kernels.contract import norms
 from mxpeak.kernels.torch.norm_table import COLUMNS as _COLUMNS
 from mxpeak.kernels.torch.norm_table import FEW, MANY, WARPS, Batch, Block, block_of
 
 Tensor = Any
 
 COLUMNS = tl.constexpr(_COLUMNS)
-#: From where on numbers are large or small, and their factors before they are squared.
-LARGE, SMALL = tl.constexpr(2.0**480), tl.constexpr(2.0**-450)
-DOWN, UP = tl.constexpr(2.0**-538), tl.constexpr(2.0**600)
+LARGE, SMALL, DOWN, UP = (tl.constexpr(limit) for limit in (norms.LARGE, norms.SMALL, norms.DOWN, norms.UP))
 POSITIVE, INFINITE = tl.constexpr(2**63 - 1), tl.constexpr(0x7FF << 52)
 #: Folds of one launch: the registers of a thread suffice for no more.
 FOLDS = 4
