@@ -236,13 +236,17 @@ class SparseSetup:
         self._run(successive.count_slots, *where, chunk_row, ends[1:], columns, packed, longest, table)
         counts, strays = np.split(table[:, successive.COUNTS :].astype(np.int64), [successive.STRAYS], axis=1)
         apart = -(-strays.sum(axis=1) // SUCCESSIVE)
-        slots, fars = counts.sum(axis=1) + apart, counts[:, 1::2].sum(axis=1) + 2 * apart
-        table[:, successive.SLOT], table[:, successive.FAR] = np.cumsum(slots) - slots, np.cumsum(fars) - fars
+        lower, upper = counts[:, : 2 * successive.LATER], counts[:, 2 * successive.LATER :]
+        slots = np.stack([lower.sum(axis=1), upper.sum(axis=1) + apart])
+        fars = np.stack([lower[:, 1::2].sum(axis=1), upper[:, 1::2].sum(axis=1) + 2 * apart])
+        for first, sizes in ((successive.SLOT, slots), (successive.FAR, fars)):
+            begins = (np.cumsum(sizes) - sizes.ravel()).reshape(2, -1)
+            table[:, first], table[:, first + 2] = begins[0], begins[1]
         bases, far = np.zeros(int(slots.sum()), np.int32), aligned(int(fars.sum()) * SUCCESSIVE, np.int32)
         entries = aligned(-(-bases.size * SUCCESSIVE // LANES) * LANES, FORMATS[values][1])
         data = self._narrowed(rows.data, values) if values != "fp64" else rows.data
         self._run(successive.fill_slots, *where, data, columns, packed, longest, table, bases, far, entries)
-        cost = np.add.reduceat(slots, units[:-1]).astype(float) if count else np.empty(0)
+        cost = np.add.reduceat(slots.sum(axis=0), units[:-1]).astype(float) if count else np.empty(0)
         in_turn = self._in_turn(rows, order, ends[units], cost, in_lower)
         pattern = SuccessivePattern(storage=storage, units=units, table=table, bases=bases, far=far, **in_turn)
         return pattern, entries

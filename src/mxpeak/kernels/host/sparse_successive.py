@@ -6,8 +6,9 @@ A chunk is up to LANES successive rows.  A slot is one entry of each of them, va
     columns   a 32-bit column for each row; rows without such an entry hold a zero, and their own number or the next
 
 Slots stand in four parts: entries in columns before the chunk; in earlier columns of the chunk itself; in later ones of
-it; after the chunk.  Where few rows have entries that no run takes, before the chunk or after it, these stand by
-themselves behind the slots, each with its column and its lane: strays.  A forward sweep adds up all but the second part
+it; after the chunk.  The first two, L, of all chunks stand before the last two, U, of all chunks: a sweep that needs one
+of them reads memory without gaps, which prefetchers would fill.  Where few rows have entries that no run takes, before the chunk or after it, these stand by
+themselves behind U's slots, each with its column and its lane: strays.  A forward sweep adds up all but the second part
 in vectors: the x of the others are known, old or new.  What is left is a recurrence along the chunk's rows.  Where it
 has one term, that of the row before, it is
 
@@ -37,9 +38,9 @@ from mxpeak.kernels.host.sparse_pack import MOST, SHARE, find
 
 #: The parts: before the chunk, in it before the row, in it after the row, after the chunk.
 BEFORE, EARLIER, LATER, AFTER, PARTS = (np.int64(part) for part in range(5))
-#: Columns of the table of chunks: first row, rows, first slot, first slot of columns, then runs and columns by part,
-#: then strays before the chunk and after it.
-ROW, ROWS, SLOT, FAR, COUNTS = 0, 1, 2, 3, 4
+#: Columns of the table of chunks: first row, rows, first slot and first slot of columns of L, those of U, then runs and
+#: columns by part, then strays before the chunk and after it.
+ROW, ROWS, SLOT, FAR, U_SLOT, U_FAR, COUNTS = range(7)
 STRAYS = 2 * PARTS
 TABLE = COUNTS + STRAYS + 2
 #: Entries of a slot, at most, that had better stand by themselves.
@@ -54,8 +55,9 @@ FIRST, SIZE, OF_IT, SORT = range(4)
 @inner(inline=True)
 def _slots_before(table, c, part):
     """The first slot and the first slot of columns of a part."""
-    slot, far = np.int64(table[c, SLOT]), np.int64(table[c, FAR])
-    for p in range(part):
+    upper = np.int64(part >= LATER)
+    slot, far = np.int64(table[c, SLOT + 2 * upper]), np.int64(table[c, FAR + 2 * upper])
+    for p in range(LATER * upper, part):
         slot += table[c, COUNTS + 2 * p] + table[c, COUNTS + 2 * p + 1]
         far += table[c, COUNTS + 2 * p + 1]
     return slot, far
@@ -68,11 +70,12 @@ def _add(table, c, after, first, end, bases, far, values, x, out):
     Meanwhile the chunk that comes after it is asked for, slot for slot; if that one stands before it, so do its slots:
     values are read in one direction, as memory likes it.
     """
-    ahead = (np.int64(table[after, SLOT]) - np.int64(table[c, SLOT])) * LANES
-    far_ahead = (np.int64(table[after, FAR]) - np.int64(table[c, FAR])) * LANES
     row, down, fresh = np.int64(table[c, ROW]), after < c, True
     for k in range(end - first):
         part = end - 1 - k if down else first + k
+        upper = np.int64(part >= LATER)
+        ahead = (np.int64(table[after, SLOT + 2 * upper]) - np.int64(table[c, SLOT + 2 * upper])) * LANES
+        far_ahead = (np.int64(table[after, FAR + 2 * upper]) - np.int64(table[c, FAR + 2 * upper])) * LANES
         slot, far0 = _slots_before(table, c, part)
         runs, columns = np.int64(table[c, COUNTS + 2 * part]), np.int64(table[c, COUNTS + 2 * part + 1])
         sum_successive_runs(values, slot * LANES, bases, slot, runs, x, row, out, fresh, ahead, down)
