@@ -93,7 +93,7 @@ def kernels(n: int, args: argparse.Namespace) -> Iterator[Row]:
         b[:] = k.row_sums(rows, order)
         even = range(0, n, 2)
         points = order.old_to_new[[(z * n + y) * n + x for z in even for y in even for x in even]]
-        r = zeros(k, len(points), vectors)
+        r, keep = zeros(k, len(points), vectors), zeros(k, A.n, vectors)
         row: Row = {
             "nx": n,
             "values": values,
@@ -111,11 +111,13 @@ def kernels(n: int, args: argparse.Namespace) -> Iterator[Row]:
         for name, phase, call in (
             ("sweep", "gs", partial(matrix.relax, b, x)),
             ("sweep from zero", "gs", partial(matrix.relax_from_zero, b, x)),
+            ("backward half", "gs", partial(matrix.relax_backward, b, x, keep)),
             ("product", "spmv", partial(matrix.multiply, x, y)),
             ("residual", "restriction", partial(matrix.residual_at, b, x, points, r, swept=True)),
+            ("residual after both halves", "restriction", partial(matrix.residual_at, b, x, points, r, keep=keep)),
         ):
             row[name] = beside(call, partial(k.read_values, A), spans, phase, args.repeat)
-        show(f"{n} {values}/{vectors} {storage} {kind}", row, ("sweep", "sweep from zero", "product", "residual"))
+        show(f"{n} {values}/{vectors} {storage} {kind}", row, [name for name in row if isinstance(row[name], dict)])
         yield row
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import FrozenInstanceError
+from dataclasses import FrozenInstanceError, replace
 from math import prod
 from typing import Any
 
@@ -261,6 +261,8 @@ def test_memory_is_the_formula():
     assert parts["basis"] == 3 * 8 * rows
     assert parts["setup"] == 12 * 27 * rows
     assert parts["total"] == parts["matrix"] + parts["vectors"] + parts["setup"]
+    apart = memory_need(box, [replace(one, points_apart=True)])
+    assert 27 * apart["matrix"] == 29 * parts["matrix"]
 
 
 def test_memory_is_that_of_the_rank_with_neighbours_all_around():

@@ -132,14 +132,15 @@ def without_admission(config: SparseConfig, broken: Sequence[Violation]) -> list
     return [f"the result will not be ADMISSIBLE: {one.rule}: {one.text}" for one in broken]
 
 
-def held(forms: Sequence[Form], basis: int) -> list[Held]:
-    """What forms of the problem need, as `stencil_sizes` counts it."""
+def held(forms: Sequence[Form], basis: int, config: SparseConfig | None = None) -> list[Held]:
+    """What forms of the problem need, as `stencil_sizes` counts it; of a matrix that has no coarser one no config."""
     return [
         Held(
             tuple(PRECISIONS[values].bytes for values in form.values),
             PRECISIONS[form.vectors].bytes,
             basis,
             1 if form.storage == "packed" else 4,
+            points_apart=config is not None and order_of(config, form.storage) == "surface_last",
         )
         for form in forms
     ]
@@ -178,11 +179,11 @@ class SparseBench(Bench[AnySparse]):
         """This rank's box, if each kind of forms fits into memory by itself; collective, the same answer everywhere."""
         box = box_of(self.config, self.comm.rank, self.comm.size)
         for forms in kinds:
-            box, caution = fitted(box, self.config, held(forms, basis), self.budget)
+            box, caution = fitted(box, self.config, held(forms, basis, self.config), self.budget)
             if caution is not None:
                 self.cautions.append(caution)
         if self.config.on_gpu:
-            check_host_memory(box, [one for forms in kinds for one in held(forms, basis)], self.comm)
+            check_host_memory(box, [one for forms in kinds for one in held(forms, basis, self.config)], self.comm)
         return box
 
     def make(self, box: Box, forms: Sequence[Form], stencil: Sequence[float], comm: Communicator) -> Made:

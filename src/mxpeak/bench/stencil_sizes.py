@@ -22,6 +22,8 @@ GPU_NX, GPU_QUICK_NX = 256, 128
 #: Bytes of a 32-bit column number, and of an entry while the matrix is made: a double and its column number.
 INDEX_BYTES, SETUP_BYTES = 4, 12
 FP64_BYTES = 8
+#: Entries a row that the next level's points have once more: 13 of every eighth row, and zeros that fill slots.
+POINTS = 2
 
 
 # --- the box ----------------------------------------------------------------------------------------------------
@@ -77,19 +79,21 @@ class Hierarchy:
     vector_bytes   bytes of a vector's entry
     basis          vectors of the Krylov basis
     index_bytes    bytes of a stored column number
+    points_apart   whether L or U of the next level's points stands once more by itself: so in the natural order on CPUs
     """
 
     value_bytes: tuple[int, ...]
     vector_bytes: int
     basis: int = 0
     index_bytes: int = INDEX_BYTES
+    points_apart: bool = False
 
 
 def memory_need(box: Box, hierarchies: Sequence[Hierarchy]) -> dict[str, int]:
     """The most bytes that a rank holds at a time, the fullest: one with neighbours all around.
 
     With n_l rows and h_l halo points a level, N = n_0, of each hierarchy, at 27 entries a row,
-      matrix    Σ 27·n_l·(value + index)
+      matrix    Σ 27·n_l·(value + index)           and 2·n_l·(value + index) for the next level's points: 13/8, filled
       vectors   Σ 3·(n_l + h_l)·vector             r, x and what comes of A x; and 5·8·(N + h_0) for the outer solver
       halo      Σ 2·h_l·vector                     sent, received
       basis     the largest basis·N·vector         solves follow one another
@@ -99,8 +103,9 @@ def memory_need(box: Box, hierarchies: Sequence[Hierarchy]) -> dict[str, int]:
     box = replace(box, px=box.npx // 2, py=box.npy // 2, pz=box.npz // 2)
     parts = dict.fromkeys(("matrix", "vectors", "halo"), 0)
     for one in hierarchies:
+        entries = STENCIL + (POINTS if one.points_apart else 0)
         for level, value_bytes in zip(box.levels(len(one.value_bytes)), one.value_bytes):
-            parts["matrix"] += STENCIL * level.rows * (value_bytes + one.index_bytes)
+            parts["matrix"] += entries * level.rows * (value_bytes + one.index_bytes)
             parts["vectors"] += 3 * (level.rows + level.halo) * one.vector_bytes
             parts["halo"] += 2 * level.halo * one.vector_bytes
     parts["vectors"] += 5 * (box.rows + box.halo) * FP64_BYTES

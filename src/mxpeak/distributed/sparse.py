@@ -90,7 +90,7 @@ class SparseMatrix:
         self._kernels, self.A, self._exchange, self._spans = kernels, A, exchange, spans
         self._lower, self._upper, self._begun = A.lower, A.upper, 0.0
         w = PRECISIONS[A.vectors].bytes
-        self._memory = counts.Stored(A.n, self._lower + self._upper + A.n, PRECISIONS[A.values].bytes, A.index_bytes, w)
+        self._memory = counts.Stored(A.n, self._lower + self._upper, PRECISIONS[A.values].bytes, A.index_bytes, w)
 
     @property
     def n(self) -> int:
@@ -129,7 +129,7 @@ class SparseMatrix:
     def relax_from_zero(self, b: Vector, x: Vector, keep: Vector | None = None) -> None:
         """One sweep from x = 0, so without a halo: (D + L) x = b."""
         flops = 2.0 * (self._share(self._lower) + self.A.n)
-        moved = counts.zero_sweep_bytes(self._memory, self._lower + self.A.n)
+        moved = counts.half_sweep_bytes(self._memory, self._lower, keep=keep is not None)
         with self._spans("gs", flops=flops, bytes=moved):
             self._kernels.relax(self.A, b, x, from_zero=True, keep=keep)
 
@@ -145,7 +145,7 @@ class SparseMatrix:
     def relax_backward(self, b: Vector, x: Vector, keep: Vector) -> None:
         """The backward sweep that makes a forward one, which left `keep`, symmetric: the halo stays as it was."""
         flops = 2.0 * (self._share(self._upper) + self.A.n)
-        moved = counts.zero_sweep_bytes(self._memory, self._upper + self.A.n)
+        moved = counts.half_sweep_bytes(self._memory, self._upper)
         with self._spans("gs", flops=flops, bytes=moved):
             self._kernels.relax(self.A, b, x, backward=True, keep=keep)
 
@@ -155,8 +155,9 @@ class SparseMatrix:
         """r = (b - A x) at some rows, right after a forward sweep from zero (`swept`) or a symmetric one (`keep`)."""
         k, A = self._kernels, self.A
         share = len(rows) / max(A.n, 1)
-        values = int(share * ((0 if keep is not None else self._upper) + (0 if swept else self._lower) + A.n))
-        moved = counts.coarse_residual_bytes(self._memory, len(rows), values)
+        values = int(share * ((0 if keep is not None else self._upper) + (0 if swept else self._lower)))
+        vectors = 0 if swept else 2  # b and what was kept, or b and the diagonal
+        moved = counts.coarse_residual_bytes(self._memory, len(rows), values, vectors)
         with self._spans("restriction", flops=2.0 * share * A.nnz, bytes=moved):
             travel = self._begin(x)
             k.residual_at(A, b, x, rows, r, halo=False, swept=swept, keep=keep)

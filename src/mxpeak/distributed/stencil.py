@@ -190,6 +190,8 @@ def _join(kernels: SparseKernels, fine: Level, coarse: Level, orders: Sequence[O
     fine.coarser = coarse
     fine.points = kernels.xp.asarray(coarse_points(orders[depth - 1], orders[depth], boxes[depth - 1]))
     fine.r = zeros(kernels, boxes[depth].rows, coarse.A.A.vectors)
+    A, x, keep = fine.A.A, fine.x, fine.keep  # zeros: what is found out about the points is found now, in the set-up
+    kernels.residual_at(A, fine.A.own(x), x, fine.points, fine.r, swept=keep is None, keep=keep)
 
 
 def coarse_points(order: Order, coarse: Order, box: Box) -> Indices:

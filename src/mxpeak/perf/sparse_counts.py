@@ -177,10 +177,10 @@ class Stored:
     """A stored matrix as memory sees it.
 
     rows           its rows
-    values         its stored values, padding included
+    values         its stored values beside the diagonal, padding included
     value_bytes    bytes of one
     index_bytes    bytes of all its index arrays
-    vector_bytes   bytes of an entry of the vectors it meets
+    vector_bytes   bytes w of an entry of the vectors it meets, and of its diagonal
     """
 
     rows: int
@@ -195,26 +195,30 @@ class Stored:
 
 
 def product_bytes(A: Stored) -> int:
-    """y = A x: the matrix, x read and y written, so matrix + 2·n·w."""
-    return A.part(A.values) + 2 * A.rows * A.vector_bytes
-
-
-def sweep_bytes(A: Stored) -> int:
-    """A Gauss–Seidel sweep: the matrix, r and x read and x written, so matrix + 3·n·w."""
+    """y = A x: the matrix, x read and y written, so entries + 3·n·w."""
     return A.part(A.values) + 3 * A.rows * A.vector_bytes
 
 
-def zero_sweep_bytes(A: Stored, lower: int) -> int:
-    """A sweep from x = 0: `lower` entries, those of colours already done and the diagonal, and 2·n·w.
+def sweep_bytes(A: Stored) -> int:
+    """A Gauss–Seidel sweep: the matrix, r and x read and x written, so entries + 4·n·w."""
+    return A.part(A.values) + 4 * A.rows * A.vector_bytes
 
-    Entries of later colours meet zeros and are not read, nor is x, which is only written.
+
+def half_sweep_bytes(A: Stored, values: int, *, keep: bool = False) -> int:
+    """A sweep over L or U alone, from x = 0 or backward: `values` entries, diagonal, right side, x written: 3·n·w.
+
+    What a forward one keeps for the backward one is n·w more.
     """
-    return A.part(lower) + 2 * A.rows * A.vector_bytes
+    return A.part(values) + (4 if keep else 3) * A.rows * A.vector_bytes
 
 
-def coarse_residual_bytes(A: Stored, coarse_rows: int, coarse_values: int) -> int:
-    """r - A x at coarse points: the entries that are read, all of x, and n_c·(2·w + 4): r, what is written, the map."""
-    return A.part(coarse_values) + A.rows * A.vector_bytes + coarse_rows * (2 * A.vector_bytes + INT32_BYTES)
+def coarse_residual_bytes(A: Stored, coarse_rows: int, coarse_values: int, vectors: int) -> int:
+    """r - A x at coarse points: the entries that are read, all of x, and n_c·(w + 4) for what is written, and the map.
+
+    So many `vectors` are read at the points alone: of each cache line every second entry, 2·n_c·w.
+    """
+    w = A.vector_bytes
+    return A.part(coarse_values) + A.rows * w + coarse_rows * ((1 + 2 * vectors) * w + INT32_BYTES)
 
 
 def prolongation_bytes(coarse_rows: int, vector_bytes: int) -> int:

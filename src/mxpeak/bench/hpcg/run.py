@@ -85,7 +85,7 @@ def dry_run(config: HpcgConfig, comm: Communicator, settings: dict[str, Setting]
     config, settings = on_device(config, settings or {})
     box = _check(config, comm)
     budget = memory_budget(config, settings, comm)
-    need = {storage: held(forms(storage), 0) for storage in storages(config)}
+    need = {storage: held(forms(storage), 0, config) for storage in storages(config)}
     lines = [f"{storage}: {line(box, hierarchies, budget)}" for storage, hierarchies in need.items()]
     fits = all(fits_in(box, hierarchies, budget) for hierarchies in need.values())
     return sparse_outlook(config, comm, settings, box, [*lines, *forewarnings(config, comm)], fits=fits)

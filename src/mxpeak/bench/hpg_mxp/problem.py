@@ -68,7 +68,7 @@ def size_lines(config: HpgMxpConfig, comm: Communicator, budget: Budget) -> tupl
         fits = all(file.fits(config, storage, comm.size, budget) for storage in names)
         return [f"{storage}: {file.line(config, storage, comm.size, budget)}" for storage in names], fits
     box = box_of(config, comm.rank, comm.size)
-    need = {storage: held(forms(config, storage), config.restart + 1) for storage in storages(config)}
+    need = {storage: held(forms(config, storage), config.restart + 1, config) for storage in storages(config)}
     lines = [f"{storage}: {line(box, hierarchies, budget)}" for storage, hierarchies in need.items()]
     return lines, all(fits_in(box, hierarchies, budget) for hierarchies in need.values())
 

@@ -15,7 +15,7 @@ from mxpeak.kernels.host import sparse_vectors as vectors
 from mxpeak.kernels.host.native import SYNC, sched_yield_address
 from mxpeak.kernels.host.norms import HostNorms
 from mxpeak.kernels.host.sparse_by_row import ByRow
-from mxpeak.kernels.host.sparse_matrix import VECTORS, Array, HostMatrix, Pattern, RowPattern, aligned
+from mxpeak.kernels.host.sparse_matrix import VECTORS, Array, Coarse, HostMatrix, Pattern, RowPattern, aligned
 from mxpeak.kernels.host.sparse_native import LANES
 from mxpeak.kernels.host.sparse_pack import ROW
 from mxpeak.kernels.host.sparse_setup import SparseSetup
@@ -211,12 +211,11 @@ class HostSparse(SparseSetup):
     ) -> None:
         parts = sweep.LOWER if keep is not None else sweep.UPPER if swept else sweep.BOTH
         kept = b if keep is None else keep  # read with LOWER alone
-        _, *where, halo_targets = self._coarse(A, rows)
-        pattern = A.pattern
+        known, pattern = self._coarse(A, rows), A.pattern
         if halo is not True and not isinstance(pattern, Pattern):
-            self._by_row.residual(A, pattern, b, x, kept, rows, (where[0], where[1]), r, parts)
+            self._by_row.residual(A, pattern, b, x, kept, known, r, parts)
         elif halo is not True and isinstance(pattern, Pattern):
-            targets, chunks = where
+            targets, chunks = known.where
             self._run_on(
                 27 * rows.size,
                 sweep.residual,
@@ -233,15 +232,14 @@ class HostSparse(SparseSetup):
                 self._scratch[x.dtype],
             )
         if halo is not False and pattern.halo_rows.size:
-            self._subtract_halo(A, x, halo_targets, r)
+            self._subtract_halo(A, x, known.halo_targets, r)
 
-    def _coarse(self, A: HostMatrix, rows: Array) -> tuple[Array, Array, Array, Array]:
-        """For some rows, found once: where their residuals go (-1: nowhere) and the chunks that have any.
-
-        Or, stored by rows, where the entries of each begin.  At the end where the residuals of the halo's rows go.
+    def _coarse(self, A: HostMatrix, rows: Array) -> Coarse:
+        """What is known of some rows, found once: of those in chunks where their residuals go (-1: nowhere), and which
+        chunks have any; of those stored one by one where the entries of each begin.
         """
         for known in A.coarse:
-            if known[0] is rows:
+            if known.rows is rows:
                 return known
         targets, pattern = np.full(A.n, -1, np.int32), A.pattern
         targets[rows] = np.arange(rows.size, dtype=np.int32)
@@ -252,7 +250,7 @@ class HostSparse(SparseSetup):
             starts = pattern.table[:, ROW]  # where both kinds of chunks say it
             chunks = np.flatnonzero(np.maximum.reduceat(targets, starts) >= 0) if A.n else np.empty(0, np.int64)
             where = targets, chunks
-        A.coarse.append((rows, *where, targets[pattern.halo_rows]))
+        A.coarse.append(Coarse(rows, targets[pattern.halo_rows], where))
         return A.coarse[-1]
 
     def read_values(self, A: HostMatrix) -> int:

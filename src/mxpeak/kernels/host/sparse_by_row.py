@@ -7,12 +7,25 @@ from collections.abc import Callable
 import numpy as np
 
 from mxpeak.kernels.host import sparse_natural as natural
+from mxpeak.kernels.host import sparse_points as by_points
 from mxpeak.kernels.host import sparse_successive as successive
-from mxpeak.kernels.host.sparse_matrix import VECTORS, Array, HostMatrix, RowPattern, SuccessivePattern, aligned
+from mxpeak.kernels.host.sparse_matrix import (
+    VECTORS,
+    Array,
+    Coarse,
+    HostMatrix,
+    Points,
+    RowPattern,
+    SuccessivePattern,
+    aligned,
+)
 from mxpeak.kernels.host.sparse_native import SUCCESSIVE
-from mxpeak.kernels.host.sparse_sweep import LOWER
+from mxpeak.kernels.host.sparse_successive import ROW
+from mxpeak.kernels.host.sparse_sweep import LOWER, UPPER
 
 Rowwise = RowPattern | SuccessivePattern
+#: Rows of which there are so many times fewer than of all have their entries once more by themselves.
+FEW = 4
 
 
 class ByRow:
@@ -75,19 +88,58 @@ class ByRow:
         return begins[0], begins[1]
 
     def residual(
-        self, A: HostMatrix, pattern: Rowwise, b: Array, x: Array, keep: Array, rows: Array,
-        where: tuple[Array, Array], r: Array, parts: int,
-    ) -> None:  # fmt: skip
-        """r_k = (b - (L + D + U) x)[rows_k], or what is the same after a sweep; `where` tells where the rows stand."""
-        vectors = (b, x, keep, r, parts)
-        if isinstance(pattern, RowPattern):
+        self, A: HostMatrix, pattern: Rowwise, b: Array, x: Array, keep: Array, known: Coarse, r: Array, parts: int
+    ) -> None:
+        """r_k = (b - (L + D + U) x)[rows_k], or what is the same after a sweep; `known` tells what of the rows."""
+        vectors = (A.diagonal, b, x, keep, r, parts)
+        scratch = () if isinstance(pattern, RowPattern) else (self._scratch[x.dtype],)
+        if FEW * known.rows.size <= A.n:
+            if parts not in known.points:
+                known.points[parts] = self._points(A, pattern, known, parts)
+            points = known.points[parts]
+            kernel = by_points.residual_in_chunks if scratch else by_points.residual
+            self._run_on(27 * known.rows.size, kernel, known.rows, *points.arrays, points.values, *vectors, *scratch)
+        elif isinstance(pattern, RowPattern):
             _, *arrays = pattern.arrays
-            kernel, known, extra = natural.residual, (rows, *where), ()
+            where = (known.rows, *known.where)
+            self._run_on(27 * known.rows.size, natural.residual, *where, *arrays, A.entries, *vectors)
         else:
-            targets, chunks = where
-            arrays, kernel, known = list(pattern.arrays), successive.residual, (chunks, targets)
-            extra = (self._scratch[x.dtype],)
-        self._run_on(27 * rows.size, kernel, *known, *arrays, A.entries, A.diagonal, *vectors, *extra)
+            targets, chunks = known.where
+            where = (chunks, targets, *pattern.arrays)
+            self._run_on(27 * known.rows.size, successive.residual, *where, A.entries, *vectors, *scratch)
+
+    def _points(self, A: HostMatrix, pattern: Rowwise, known: Coarse, parts: int) -> Points:
+        """The entries of some rows in some parts, once more."""
+        if isinstance(pattern, RowPattern):
+            counts = (pattern.in_lower if parts & LOWER else None, pattern.in_upper if parts & UPPER else None)
+            found = [(begins, count[known.rows]) for begins, count in zip(known.where, counts) if count is not None]
+            begins, sizes = (np.stack(one, axis=1).ravel() for one in zip(*found))  # L's and U's in turn
+            ends = np.cumsum(sizes, dtype=np.int64)
+            at = np.repeat(begins - (ends - sizes), sizes) + np.arange(ends[-1] if ends.size else 0)
+            first = np.append(0, ends)[:: len(found)]
+            return Points((first, pattern.columns[at]), A.entries[at])
+        return self._points_in_chunks(A, pattern, known.rows, parts)
+
+    def _points_in_chunks(self, A: HostMatrix, pattern: SuccessivePattern, rows: Array, parts: int) -> Points:
+        chunk_of = np.searchsorted(pattern.table[:, ROW], rows, side="right") - 1
+        first, columns, at = np.zeros(rows.size + 1, np.int64), np.empty(0, np.int32), np.empty(0, np.int64)
+        where = (rows, chunk_of, parts, *pattern.arrays, A.entries)
+        self._run_on(27 * rows.size, by_points.find_entries, *where, first, columns, at)
+        np.cumsum(first, out=first)
+        columns, at = np.empty(first[-1], np.int32), np.empty(first[-1], np.int64)
+        self._run_on(27 * rows.size, by_points.find_entries, *where, first, columns, at)
+        chunk_row, packed, most = np.empty(rows.size + 1, np.int64), pattern.storage == "packed", A.n + A.halo
+        chunks = by_points.cut_chunks(rows, packed, chunk_row)
+        chunk_row = np.append(chunk_row[:chunks], rows.size)
+        table = np.zeros((chunks, by_points.TABLE), np.int32)
+        self._run_on(first[-1], by_points.count_slots, rows, chunk_row, packed, first, columns, most, table)
+        slots, fars = table[:, [by_points.RUNS, by_points.COLUMNS]].sum(axis=1), table[:, by_points.COLUMNS]
+        table[:, by_points.SLOT], table[:, by_points.FAR] = np.cumsum(slots) - slots, np.cumsum(fars) - fars
+        bases, far = np.zeros(int(slots.sum()), np.int32), aligned(int(fars.sum()) * SUCCESSIVE, np.int32)
+        values = aligned(bases.size * SUCCESSIVE, A.entries.dtype)
+        slotted = (rows, packed, first, columns, at, most, table, bases, far, values, A.entries)
+        self._run_on(first[-1], by_points.fill_slots, *slotted)
+        return Points((table, bases, far), values)
 
 
 def shares(threads: int, cost: Array, first: Array, edges: Array) -> tuple[Array, Array, Array]:

@@ -181,6 +181,34 @@ class SuccessivePattern(InTurn):
         return self.table, self.bases, self.far
 
 
+@dataclass(frozen=True, slots=True)
+class Points:
+    """The entries of some rows in some parts once more, as `sparse_points` has them: its arrays, and the values."""
+
+    arrays: tuple[Array, ...]
+    values: Array
+
+    @property
+    def bytes(self) -> int:
+        """Of everything."""
+        return int(sum(array.nbytes for array in (*self.arrays, self.values)))
+
+
+@dataclass(frozen=True, slots=True)
+class Coarse:
+    """Some rows at which residuals are asked for, and what is found out about them once.
+
+    halo_targets    where the residuals of the halo's rows go, -1: nowhere
+    where           where they stand in the matrix
+    points          their entries by the parts that were asked for; of few rows, swept in the natural order
+    """
+
+    rows: Array
+    halo_targets: Array
+    where: tuple[Array, Array]
+    points: dict[int, Points] = field(default_factory=dict)
+
+
 @dataclass(slots=True, repr=False)
 class HostMatrix:
     """A matrix of this rank, stored: see `kernels.contract.sparse.Stored`."""
@@ -194,7 +222,7 @@ class HostMatrix:
     entries: Array
     diagonal: Array
     halo_entries: Array
-    coarse: list[tuple[Array, Array, Array, Array]] = field(default_factory=list)
+    coarse: list[Coarse] = field(default_factory=list)
 
     @property
     def storage(self) -> str:
@@ -211,7 +239,8 @@ class HostMatrix:
         """Of everything."""
         pattern = self.pattern
         others = (self.entries, self.diagonal, self.halo_entries, pattern.halo_columns, pattern.halo_first)
-        return pattern.bytes + int(sum(array.nbytes for array in others))
+        points = sum(points.bytes for known in self.coarse for points in known.points.values())
+        return pattern.bytes + int(sum(array.nbytes for array in others)) + points
 
     @property
     def index_bytes(self) -> int:

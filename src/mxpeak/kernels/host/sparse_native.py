@@ -25,21 +25,22 @@ SUCCESSIVE = 32
 #: of a slot at once: prefetchers lose values that come in pieces, fp64 on a Zen 4 at 0.35 instead of 0.6 of bandwidth.
 WIDTH = 512 if HAS_AVX512 else 256
 
-_I8, _I16, _I32, _I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
-_F32, _F64 = ir.FloatType(), ir.DoubleType()
+I8, I16, I32, I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
+F32, F64 = ir.FloatType(), ir.DoubleType()
 
 
-def _splat(element, count, value):
+def splat(element, count, value):
+    """A constant vector of so many equal numbers."""
     return ir.Constant(ir.VectorType(element, count), [value] * count)
 
 
-def _widened(builder, format_, real, bits, count):
+def widened(builder, format_, real, bits, count):
     """A vector of stored values as one of the type that is computed in."""
     if format_ in (types.float64, types.float32):
         value = bits
     elif format_ == types.int16:
-        words = builder.zext(bits, ir.VectorType(_I32, count))
-        value = builder.bitcast(builder.shl(words, _splat(_I32, count, 16)), ir.VectorType(_F32, count))
+        words = builder.zext(bits, ir.VectorType(I32, count))
+        value = builder.bitcast(builder.shl(words, splat(I32, count, 16)), ir.VectorType(F32, count))
     elif format_ == types.uint16:
         value = _from_fp16(builder, bits, count)
     else:
@@ -48,13 +49,13 @@ def _widened(builder, format_, real, bits, count):
     if stored == real:
         return value
     wide = ir.VectorType(real, count)
-    return builder.fpext(value, wide) if real == _F64 else builder.fptrunc(value, wide)
+    return builder.fpext(value, wide) if real == F64 else builder.fptrunc(value, wide)
 
 
 def _from_fp16(builder, bits, count):
     if HAS_FP16:
         halves = builder.bitcast(bits, ir.VectorType(ir.HalfType(), count))
-        return builder.fpext(halves, ir.VectorType(_F32, count))
+        return builder.fpext(halves, ir.VectorType(F32, count))
     return _rebiased(builder, bits, count, sign=0x8000, rest=0x7FFF, to_sign=16, to_rest=13, factor=2.0**112)
 
 
@@ -64,20 +65,22 @@ def _from_fp8(builder, bits, count):
 
 def _rebiased(builder, bits, count, *, sign, rest, to_sign, to_rest, factor):
     """Finite numbers of a small format: exponent and fraction in fp32's place, times what their biases differ by."""
-    words = builder.zext(bits, ir.VectorType(_I32, count))
-    size = builder.shl(builder.and_(words, _splat(_I32, count, rest)), _splat(_I32, count, to_rest))
-    minus = builder.shl(builder.and_(words, _splat(_I32, count, sign)), _splat(_I32, count, to_sign))
-    fp32 = ir.VectorType(_F32, count)
-    value = builder.fmul(builder.bitcast(size, fp32), _splat(_F32, count, factor))
-    return builder.bitcast(builder.or_(builder.bitcast(value, ir.VectorType(_I32, count)), minus), fp32)
+    words = builder.zext(bits, ir.VectorType(I32, count))
+    size = builder.shl(builder.and_(words, splat(I32, count, rest)), splat(I32, count, to_rest))
+    minus = builder.shl(builder.and_(words, splat(I32, count, sign)), splat(I32, count, to_sign))
+    fp32 = ir.VectorType(F32, count)
+    value = builder.fmul(builder.bitcast(size, fp32), splat(F32, count, factor))
+    return builder.bitcast(builder.or_(builder.bitcast(value, ir.VectorType(I32, count)), minus), fp32)
 
 
-_STORED = {types.float64: _F64, types.float32: _F32, types.int16: _I16, types.uint16: _I16, types.uint8: _I8}
+#: How a format is stored, and in how many bytes.
+STORED = {types.float64: F64, types.float32: F32, types.int16: I16, types.uint16: I16, types.uint8: I8}
+STORED_BYTES = {types.float64: 8, types.float32: 4, types.int16: 2, types.uint16: 2, types.uint8: 1}
 
 
-def _fma(builder, wide, real, count):
+def fma(builder, wide, real, count):
     """The function a·b + c, rounded once, on vectors."""
-    name = f"llvm.fma.v{count}{'f64' if real == _F64 else 'f32'}"
+    name = f"llvm.fma.v{count}{'f64' if real == F64 else 'f32'}"
     return cgutils.get_or_insert_function(builder.module, ir.FunctionType(wide, [wide] * 3), name)
 
 
@@ -87,9 +90,9 @@ def widened_value(typingctx, value, like):
 
     def codegen(context, builder, signature, args):
         format_, real = signature.args[0], context.get_value_type(signature.args[1])
-        element = _STORED[format_]
-        one = builder.insert_element(ir.Constant(ir.VectorType(element, 1), [ir.Undefined]), args[0], _I32(0))
-        return builder.extract_element(_widened(builder, format_, real, one, 1), _I32(0))
+        element = STORED[format_]
+        one = builder.insert_element(ir.Constant(ir.VectorType(element, 1), [ir.Undefined]), args[0], I32(0))
+        return builder.extract_element(widened(builder, format_, real, one, 1), I32(0))
 
     return like(value, like), codegen
 
@@ -142,6 +145,19 @@ def sum_successive_columns(typingctx, values, value0, columns, column0, slots, x
 
 
 @intrinsic
+def sum_every_second(typingctx, values, value0, bases, base0, slots, x, row, out, fresh, ahead, down):
+    """out[lane] = Σ_s values[value0 + s·SUCCESSIVE + lane] · x[bases[base0 + s] + row + 2·lane] of all lanes."""
+    numbers, flag = types.int64, types.boolean
+    signature = types.void(values, numbers, bases, numbers, numbers, x, numbers, out, flag, numbers, flag)
+
+    def codegen(context, builder, signature, args):
+        _sum_slots(context, builder, signature, args[:-2], SUCCESSIVE, _every_second, *args[-2:])
+        return context.get_dummy_value()
+
+    return signature, codegen
+
+
+@intrinsic
 def add_strays(typingctx, values, value0, columns, column0, lane0, first, end, x, out):
     """out[columns[lane0 + k]] += values[value0 + k] · x[columns[column0 + k]], k = first … end-1."""
     numbers = types.int64
@@ -153,53 +169,20 @@ def add_strays(typingctx, values, value0, columns, column0, lane0, first, end, x
         )
         _, value0, _, column0, lane0, first, end, _, _ = args
         real, format_ = context.get_value_type(signature.args[7].dtype), signature.args[0].dtype
-        with cgutils.for_range_slice(builder, first, end, _I64(1), inc=True) as (k, _):
+        with cgutils.for_range_slice(builder, first, end, I64(1), inc=True) as (k, _):
             column, lane = (
-                builder.zext(builder.load(builder.gep(columns, [builder.add(at, k)])), _I64) for at in (column0, lane0)
+                builder.zext(builder.load(builder.gep(columns, [builder.add(at, k)])), I64) for at in (column0, lane0)
             )
             bits = builder.load(
                 builder.bitcast(
-                    builder.gep(values, [builder.add(value0, k)]), ir.VectorType(_STORED[format_], 1).as_pointer()
+                    builder.gep(values, [builder.add(value0, k)]), ir.VectorType(STORED[format_], 1).as_pointer()
                 ),
-                align=_STORED_BYTES[format_],
+                align=STORED_BYTES[format_],
             )
-            a = builder.extract_element(_widened(builder, format_, real, bits, 1), _I32(0))
+            a = builder.extract_element(widened(builder, format_, real, bits, 1), I32(0))
             to = builder.gep(out, [lane])
             product = builder.fmul(a, builder.load(builder.gep(x, [column])))
             builder.store(builder.fadd(builder.load(to), product), to)
-        return context.get_dummy_value()
-
-    return signature, codegen
-
-
-@intrinsic
-def recurrence(typingctx, b, first, second, a, slot, d, p, q):
-    """p = (b - first - second) / d and q = a[slot …] / d of SUCCESSIVE lanes: all that a recurrence is made of."""
-    signature = types.void(b, first, second, a, types.int64, d, p, q)
-
-    def codegen(context, builder, signature, args):
-        real, format_ = context.get_value_type(signature.args[0].dtype), signature.args[3].dtype
-        size, count = (8, SUCCESSIVE // 4) if real == _F64 else (4, SUCCESSIVE // 2)
-        wide, stored = ir.VectorType(real, count), ir.VectorType(_STORED[format_], count)
-        data = [
-            context.make_array(of)(context, builder, value).data
-            for of, value in zip(signature.args, args)
-            if of != types.int64
-        ]
-        b, first, second, a, d, p, q = data
-        a = builder.gep(a, [args[4]])
-        for lane in range(0, SUCCESSIVE, count):
-
-            def at(pointer, vector=wide, lane=lane):
-                return builder.bitcast(builder.gep(pointer, [_I64(lane)]), vector.as_pointer())
-
-            left = builder.fsub(builder.load(at(b), align=size), builder.load(at(first), align=size))
-            left = builder.fsub(left, builder.load(at(second), align=size))
-            reciprocal = builder.fdiv(_splat(real, count, 1.0), builder.load(at(d), align=size))
-            bits = builder.load(at(a, stored), align=_STORED_BYTES[format_])
-            builder.store(builder.fmul(left, reciprocal), at(p), align=size)
-            value = _widened(builder, format_, real, bits, count)
-            builder.store(builder.fmul(value, reciprocal), at(q), align=size)
         return context.get_dummy_value()
 
     return signature, codegen
@@ -209,7 +192,7 @@ def _sum_slots(context, builder, signature, args, lanes, terms_of, ahead=None, d
     """Sums over slots of so many lanes; terms_of loads what one multiplies."""
     values, value0, columns, column0, slots, x, row, out, fresh = args
     format_, real = signature.args[0].dtype, context.get_value_type(signature.args[5].dtype)
-    count = min(lanes, WIDTH // (8 if real == _F64 else 4))
+    count = min(lanes, WIDTH // (8 if real == F64 else 4))
 
     def data(position, value):
         return context.make_array(signature.args[position])(context, builder, value).data
@@ -218,59 +201,67 @@ def _sum_slots(context, builder, signature, args, lanes, terms_of, ahead=None, d
     columns_p = builder.gep(data(2, columns), [column0])
     x_p, out_p = data(5, x), data(7, out)
     is_fresh = builder.trunc(fresh, ir.IntType(1))
-    first, step = _I64(0), _I64(1)
+    first, step = I64(0), I64(1)
     if down is not None:
         goes_down = builder.trunc(down, ir.IntType(1))
         first = builder.select(goes_down, builder.sub(slots, step), first)
-        step = builder.select(goes_down, _I64(-1), step)
+        step = builder.select(goes_down, I64(-1), step)
     for lane0 in range(0, lanes, count):
 
         def terms(s, lane0=lane0):
             return terms_of(builder, lanes, lane0, ir.VectorType(real, count), columns_p, s, x_p, row, ahead)
 
-        pointers = builder.gep(values_p, [_I64(lane0)]), builder.gep(out_p, [_I64(lane0)])
+        pointers = builder.gep(values_p, [I64(lane0)]), builder.gep(out_p, [I64(lane0)])
         _sum_lanes(builder, lanes, format_, real, count, *pointers, terms, slots, first, step, is_fresh, ahead)
 
 
 def _run(builder, lanes, lane0, wide, bases_p, s, x_p, row, ahead):
     """x[bases[s] + row + lane0 …]."""
-    base = builder.sext(builder.load(builder.gep(bases_p, [s])), _I64)
-    first = builder.add(builder.add(base, row), _I64(lane0))
-    size = 8 if wide.element == _F64 else 4
+    base = builder.sext(builder.load(builder.gep(bases_p, [s])), I64)
+    first = builder.add(builder.add(base, row), I64(lane0))
+    size = 8 if wide.element == F64 else 4
     return builder.load(builder.bitcast(builder.gep(x_p, [first]), wide.as_pointer()), align=size)
+
+
+def _every_second(builder, lanes, lane0, wide, bases_p, s, x_p, row, ahead):
+    """x[bases[s] + row + 2·lane0 …], every second one."""
+    twice = ir.VectorType(wide.element, 2 * wide.count)
+    both = _run(builder, lanes, 2 * lane0, twice, bases_p, s, x_p, row, ahead)
+    even = ir.Constant(ir.VectorType(I32, wide.count), list(range(0, 2 * wide.count, 2)))
+    return builder.shuffle_vector(both, both, even)
 
 
 def _gathered(builder, lanes, lane0, wide, columns_p, s, x_p, row, ahead):
     """x[columns[s·lanes + lane0 …]]."""
-    count, size = wide.count, 8 if wide.element == _F64 else 4
-    at = builder.gep(columns_p, [builder.add(builder.mul(s, _I64(lanes)), _I64(lane0))])
+    count, size = wide.count, 8 if wide.element == F64 else 4
+    at = builder.gep(columns_p, [builder.add(builder.mul(s, I64(lanes)), I64(lane0))])
     _ask_ahead(builder, at, ahead, 4 * count)
-    columns = builder.load(builder.bitcast(at, ir.VectorType(_I32, count).as_pointer()), align=4)
+    columns = builder.load(builder.bitcast(at, ir.VectorType(I32, count).as_pointer()), align=4)
     # the builder knows no vectors of addresses
     pointers = ir.instructions.GEPInstr(builder.block, x_p, [columns], True, "", source_etype=wide.element)
     pointers.type = ir.VectorType(ir.PointerType(), count)
     builder._insert(pointers)
     mask = ir.VectorType(ir.IntType(1), count)
     name = f"llvm.masked.gather.v{count}{'f64' if size == 8 else 'f32'}.v{count}p0"
-    gather = ir.FunctionType(wide, [pointers.type, _I32, mask, wide])
+    gather = ir.FunctionType(wide, [pointers.type, I32, mask, wide])
     function = cgutils.get_or_insert_function(builder.module, gather, name)
     every, nothing = ir.Constant(mask, [1] * count), ir.Constant(wide, ir.Undefined)
-    return builder.call(function, [pointers, _I32(size), every, nothing])
+    return builder.call(function, [pointers, I32(size), every, nothing])
 
 
 def _ask_ahead(builder, at, ahead, length):
     """Ask for `length` bytes that lie so many numbers ahead of an address."""
     if ahead is None:
         return
-    first = builder.ptrtoint(builder.gep(at, [ahead]), _I64)
+    first = builder.ptrtoint(builder.gep(at, [ahead]), I64)
     for line in range(0, length, 64):
-        ask(builder, builder.add(first, _I64(line)), 0)
+        ask(builder, builder.add(first, I64(line)), 0)
 
 
 def _sum_lanes(builder, lanes, format_, real, count, values_p, out_p, terms, slots, first, step, is_fresh, ahead):
     """The sums of `count` lanes in a row; pointers to the first one's numbers."""
-    wide, stored = ir.VectorType(real, count), ir.VectorType(_STORED[format_], count)
-    size = 8 if real == _F64 else 4
+    wide, stored = ir.VectorType(real, count), ir.VectorType(STORED[format_], count)
+    size = 8 if real == F64 else 4
     out_p = builder.bitcast(out_p, wide.as_pointer())
     with builder.if_else(is_fresh) as (clean, dirty):
         with clean:
@@ -279,30 +270,27 @@ def _sum_lanes(builder, lanes, format_, real, count, values_p, out_p, terms, slo
             loaded = builder.load(out_p, align=size)
             dirty_block = builder.block
     before = builder.phi(wide)
-    before.add_incoming(_splat(real, count, 0.0), clean_block)
+    before.add_incoming(splat(real, count, 0.0), clean_block)
     before.add_incoming(loaded, dirty_block)
     entry, loop, done = builder.block, builder.append_basic_block("slots"), builder.append_basic_block("summed")
-    builder.cbranch(builder.icmp_signed(">", slots, _I64(0)), loop, done)
+    builder.cbranch(builder.icmp_signed(">", slots, I64(0)), loop, done)
     builder.position_at_end(loop)
-    s, left, total = builder.phi(_I64), builder.phi(_I64), builder.phi(wide)
+    s, left, total = builder.phi(I64), builder.phi(I64), builder.phi(wide)
     s.add_incoming(first, entry)
     left.add_incoming(slots, entry)
     total.add_incoming(before, entry)
-    value_p = builder.gep(values_p, [builder.mul(s, _I64(lanes))])
-    _ask_ahead(builder, value_p, ahead, _STORED_BYTES[format_] * count)
-    bits = builder.load(builder.bitcast(value_p, stored.as_pointer()), align=_STORED_BYTES[format_])
-    fma = _fma(builder, wide, real, count)
-    next_total = builder.call(fma, [_widened(builder, format_, real, bits, count), terms(s), total])
-    next_left = builder.sub(left, _I64(1))
+    value_p = builder.gep(values_p, [builder.mul(s, I64(lanes))])
+    _ask_ahead(builder, value_p, ahead, STORED_BYTES[format_] * count)
+    bits = builder.load(builder.bitcast(value_p, stored.as_pointer()), align=STORED_BYTES[format_])
+    multiply_add = fma(builder, wide, real, count)
+    next_total = builder.call(multiply_add, [widened(builder, format_, real, bits, count), terms(s), total])
+    next_left = builder.sub(left, I64(1))
     s.add_incoming(builder.add(s, step), loop)
     left.add_incoming(next_left, loop)
     total.add_incoming(next_total, loop)
-    builder.cbranch(builder.icmp_signed(">", next_left, _I64(0)), loop, done)
+    builder.cbranch(builder.icmp_signed(">", next_left, I64(0)), loop, done)
     builder.position_at_end(done)
     result = builder.phi(wide)
     result.add_incoming(before, entry)
     result.add_incoming(next_total, loop)
     builder.store(result, out_p, align=size)
-
-
-_STORED_BYTES = {types.float64: 8, types.float32: 4, types.int16: 2, types.uint16: 2, types.uint8: 1}

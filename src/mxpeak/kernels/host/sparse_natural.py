@@ -32,7 +32,7 @@ ROWS_AHEAD = 6
 
 
 @inner(fastmath={"contract"}, inline=True)
-def _sum(first, end, columns, values, x):
+def sum_of(first, end, columns, values, x):
     """Σ a_ij x_j over some entries, in four sums: one would wait for itself."""
     s0 = s1 = s2 = s3 = x.dtype.type(0)
     k, last4 = np.uint64(first), np.uint64(first + (end - first) // 4 * 4)
@@ -54,8 +54,8 @@ def _forward(i, l0, l1, u0, u1, columns, values, diagonal, b, x, keep, from_zero
     one = x.dtype.type(1)
     reciprocal = one / diagonal[i]  # while the sums are on their way
     known = max(l0, l1 - 1)
-    left = b[i] - _sum(l0, known, columns, values, x)
-    after = x.dtype.type(0) if from_zero else _sum(u0, u1, columns, values, x)
+    left = b[i] - sum_of(l0, known, columns, values, x)
+    after = x.dtype.type(0) if from_zero else sum_of(u0, u1, columns, values, x)
     a, youngest = x.dtype.type(0), x.dtype.type(0)
     if known < l1:
         a, youngest = widened_value(values[np.uint64(known)], a), x[np.uint32(columns[np.uint64(known)])]
@@ -70,16 +70,16 @@ def _backward(i, l0, l1, u0, u1, columns, values, diagonal, b, x, kept):
     one = x.dtype.type(1)
     reciprocal = one / diagonal[i]
     known = min(u1, u0 + 1)
-    left = b[i] - _sum(known, u1, columns, values, x)
+    left = b[i] - sum_of(known, u1, columns, values, x)
     if not kept:
-        left -= _sum(l0, l1, columns, values, x)
+        left -= sum_of(l0, l1, columns, values, x)
     if u0 < known:
         left -= widened_value(values[np.uint64(u0)], one) * x[np.uint32(columns[np.uint64(u0)])]
     x[i] = left * reciprocal
 
 
 @inner(inline=True)
-def _ask(a, first, end):
+def ask_for(a, first, end):
     """Ask for the cache lines of a[first:end], which may lie outside of a."""
     at, end_at = np.int64(a.ctypes.data) + a.itemsize * first, np.int64(a.ctypes.data) + a.itemsize * end
     while at < end_at:
@@ -137,11 +137,11 @@ def sweep_forward(
         l, h = units[u, LOWER], units[u, UPPER]
         for i in range(np.uint64(units[u, ROW]), np.uint64(units[u + 1, ROW])):
             l1, h1 = l + np.int64(lower[i]), h + np.int64(upper[i])
-            _ask(columns, l + AHEAD, l1 + AHEAD)
-            _ask(values, l + AHEAD, l1 + AHEAD)
+            ask_for(columns, l + AHEAD, l1 + AHEAD)
+            ask_for(values, l + AHEAD, l1 + AHEAD)
             if not from_zero:
-                _ask(columns, h + AHEAD, h1 + AHEAD)
-                _ask(values, h + AHEAD, h1 + AHEAD)
+                ask_for(columns, h + AHEAD, h1 + AHEAD)
+                ask_for(values, h + AHEAD, h1 + AHEAD)
             _forward(i, l, l1, h, h1, columns, values, diagonal, b, x, keep, from_zero)
             l, h = l1, h1
         if threads > 1:
@@ -181,11 +181,11 @@ def sweep_backward(
         for back in range(row1 - row0):
             i = np.uint64(row1 - 1 - back)
             l0, h0 = l - np.int64(lower[i]), h - np.int64(upper[i])
-            _ask(columns, h0 - AHEAD, h - AHEAD)
-            _ask(values, h0 - AHEAD, h - AHEAD)
+            ask_for(columns, h0 - AHEAD, h - AHEAD)
+            ask_for(values, h0 - AHEAD, h - AHEAD)
             if not kept:
-                _ask(columns, l0 - AHEAD, l - AHEAD)
-                _ask(values, l0 - AHEAD, l - AHEAD)
+                ask_for(columns, l0 - AHEAD, l - AHEAD)
+                ask_for(values, l0 - AHEAD, l - AHEAD)
             _backward(i, l0, l, h0, h, columns, values, diagonal, b, x, kept)
             l, h = l0, h0
         if threads > 1:
@@ -200,11 +200,11 @@ def multiply(tid, threads, units, lower, upper, columns, values, diagonal, x, y)
         l, h = units[u, LOWER], units[u, UPPER]
         for i in range(np.uint64(units[u, ROW]), np.uint64(units[u + 1, ROW])):
             l1, h1 = l + np.int64(lower[i]), h + np.int64(upper[i])
-            _ask(columns, l + AHEAD, l1 + AHEAD)
-            _ask(values, l + AHEAD, l1 + AHEAD)
-            _ask(columns, h + AHEAD, h1 + AHEAD)
-            _ask(values, h + AHEAD, h1 + AHEAD)
-            y[i] = _sum(l, l1, columns, values, x) + _sum(h, h1, columns, values, x) + diagonal[i] * x[i]
+            ask_for(columns, l + AHEAD, l1 + AHEAD)
+            ask_for(values, l + AHEAD, l1 + AHEAD)
+            ask_for(columns, h + AHEAD, h1 + AHEAD)
+            ask_for(values, h + AHEAD, h1 + AHEAD)
+            y[i] = sum_of(l, l1, columns, values, x) + sum_of(h, h1, columns, values, x) + diagonal[i] * x[i]
             l, h = l1, h1
 
 
@@ -221,17 +221,17 @@ def residual(
             soon = np.uint64(rows[k + ROWS_AHEAD])
             if parts & sweep.LOWER:
                 l1, l2 = lower_first[k + ROWS_AHEAD], lower_first[k + ROWS_AHEAD] + np.int64(in_lower[soon])
-                _ask(columns, l1, l2)
-                _ask(values, l1, l2)
+                ask_for(columns, l1, l2)
+                ask_for(values, l1, l2)
             if parts & sweep.UPPER:
                 h1, h2 = upper_first[k + ROWS_AHEAD], upper_first[k + ROWS_AHEAD] + np.int64(in_upper[soon])
-                _ask(columns, h1, h2)
-                _ask(values, h1, h2)
+                ask_for(columns, h1, h2)
+                ask_for(values, h1, h2)
         before = after = x.dtype.type(0)
         if parts & sweep.LOWER:
-            before = _sum(l, l + np.int64(in_lower[i]), columns, values, x)
+            before = sum_of(l, l + np.int64(in_lower[i]), columns, values, x)
         if parts & sweep.UPPER:
-            after = _sum(h, h + np.int64(in_upper[i]), columns, values, x)
+            after = sum_of(h, h + np.int64(in_upper[i]), columns, values, x)
         if parts == sweep.UPPER:
             r[k] = -after
         elif parts == sweep.LOWER:

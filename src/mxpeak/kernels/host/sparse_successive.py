@@ -6,16 +6,17 @@ A chunk is up to LANES successive rows.  A slot is one entry of each of them, va
     columns   a 32-bit column for each row; rows without such an entry hold a zero, and their own number or the next
 
 Slots stand in four parts: entries in columns before the chunk; in earlier columns of the chunk itself; in later ones of
-it; after the chunk.  The first two, L, of all chunks stand before the last two, U, of all chunks: a sweep that needs one
-of them reads memory without gaps, which prefetchers would fill.  Where few rows have entries that no run takes, before the chunk or after it, these stand by
-themselves behind U's slots, each with its column and its lane: strays.  A forward sweep adds up all but the second part
-in vectors: the x of the others are known, old or new.  What is left is a recurrence along the chunk's rows.  Where it
-has one term, that of the row before, it is
+it; after the chunk.  The first two, L, of all chunks stand before the last two, U, of all chunks: a sweep that needs
+one of them reads memory without gaps, which prefetchers would fill.  Where few rows have entries that no run takes,
+before the chunk or after it, these stand by themselves behind U's slots, each with its column and its lane: strays.  A
+forward sweep adds up all but the second part in vectors: the x of the others are known, old or new.  What is left is a
+recurrence along the chunk's rows.  Where it has one term, that of the row before, it is
 
     x_i = p_i - q_i x_{i-1},    p = (b - Σ) / d,   q = a_{i,i-1} / d
 
-and takes a multiplication and an addition a row.  A backward sweep is the same from the last row on, with the third
-part.  Units of chunks go to threads as `sparse_natural` has it.
+and takes a multiplication and an addition a row, most of them for several rows at once (`sparse_recurrence`).  A
+backward sweep is the same from the last row on, with the third part.  Units of chunks go to threads as
+`sparse_natural` has it.
 """
 
 from __future__ import annotations
@@ -26,15 +27,10 @@ from mxpeak.kernels.host import sparse_sweep as sweep
 from mxpeak.kernels.host.jit import ONE, inner, jit
 from mxpeak.kernels.host.native import piece
 from mxpeak.kernels.host.sparse_native import SUCCESSIVE as LANES
-from mxpeak.kernels.host.sparse_native import (
-    add_strays,
-    recurrence,
-    sum_successive_columns,
-    sum_successive_runs,
-    widened_value,
-)
+from mxpeak.kernels.host.sparse_native import add_strays, sum_successive_columns, sum_successive_runs, widened_value
 from mxpeak.kernels.host.sparse_natural import say, wait
 from mxpeak.kernels.host.sparse_pack import MOST, SHARE, find
+from mxpeak.kernels.host.sparse_recurrence import recurrence, run_backward, run_forward
 
 #: The parts: before the chunk, in it before the row, in it after the row, after the chunk.
 BEFORE, EARLIER, LATER, AFTER, PARTS = (np.int64(part) for part in range(5))
@@ -53,7 +49,7 @@ FIRST, SIZE, OF_IT, SORT = range(4)
 
 
 @inner(inline=True)
-def _slots_before(table, c, part):
+def slots_before(table, c, part):
     """The first slot and the first slot of columns of a part."""
     upper = np.int64(part >= LATER)
     slot, far = np.int64(table[c, SLOT + 2 * upper]), np.int64(table[c, FAR + 2 * upper])
@@ -76,7 +72,7 @@ def _add(table, c, after, first, end, bases, far, values, x, out):
         upper = np.int64(part >= LATER)
         ahead = (np.int64(table[after, SLOT + 2 * upper]) - np.int64(table[c, SLOT + 2 * upper])) * LANES
         far_ahead = (np.int64(table[after, FAR + 2 * upper]) - np.int64(table[c, FAR + 2 * upper])) * LANES
-        slot, far0 = _slots_before(table, c, part)
+        slot, far0 = slots_before(table, c, part)
         runs, columns = np.int64(table[c, COUNTS + 2 * part]), np.int64(table[c, COUNTS + 2 * part + 1])
         sum_successive_runs(values, slot * LANES, bases, slot, runs, x, row, out, fresh, ahead, down)
         fresh = False
@@ -86,7 +82,7 @@ def _add(table, c, after, first, end, bases, far, values, x, out):
     before = np.int64(table[c, COUNTS + STRAYS])
     strays = before + np.int64(table[c, COUNTS + STRAYS + 1])
     if strays:
-        slot, far0 = _slots_before(table, c, PARTS)
+        slot, far0 = slots_before(table, c, PARTS)
         lanes0 = far0 + (strays + LANES - 1) // LANES
         begin, stop = before if first > BEFORE else 0, strays if end == PARTS else before
         add_strays(values, slot * LANES, far, far0 * LANES, lanes0 * LANES, begin, stop, x, out)
@@ -142,7 +138,6 @@ def sweep_forward(
     work = piece(scratch, tid * 4 * LANES, 4 * LANES)
     lower, upper = piece(work, 0, LANES), piece(work, LANES, LANES)
     p, q = piece(work, 2 * LANES, LANES), piece(work, 3 * LANES, LANES)
-    one = x.dtype.type(1)
     upper[:] = 0
     for u in range(first, end):
         if threads > 1:
@@ -155,19 +150,18 @@ def sweep_forward(
             _add(table, c, after, BEFORE, EARLIER, bases, far, values, x, lower)
             if not from_zero:
                 _add(table, c, after, LATER, PARTS, bases, far, values, x, upper)
-            slot, far0 = _slots_before(table, c, EARLIER)
+            slot, far0 = slots_before(table, c, EARLIER)
             if _is_next(table, c, EARLIER, slot, far0, bases, far, -ONE):
                 _terms(row, rows, slot, values, diagonal, b, lower, upper, p, q)
                 young = x[max(row - 1, 0)]
-                for k in range(rows):
-                    young = p[k] - q[k] * young
-                    x_c[k] = young
+                if rows < LANES or not run_forward(p, q, young, x_c):
+                    for k in range(rows):
+                        young = p[k] - q[k] * young
+                        x_c[k] = young
                 if keep.shape[0] > 0:
-                    a, b_c = piece(values, slot * LANES, LANES), piece(b, row, rows)
-                    keep_c, x_b = piece(keep, row, rows), piece(x, row - 1, rows)
-                    keep_c[0] = b_c[0] - lower[0] - widened_value(a[0], one) * x[max(row - 1, 0)]
-                    for k in range(1, rows):
-                        keep_c[k] = b_c[k] - lower[k] - widened_value(a[k], one) * x_b[k]
+                    keep_c, d_c = piece(keep, row, rows), piece(diagonal, row, rows)
+                    for k in range(rows):  # what is left of b is what x has been made of
+                        keep_c[k] = d_c[k] * x_c[k] + upper[k]
                 continue
             for k in range(rows):
                 left = b[row + k] - lower[k] - _inner(table, c, EARLIER, slot, far0, k, bases, far, values, x)
@@ -202,14 +196,15 @@ def sweep_backward(
             _add(table, c, after, AFTER, PARTS, bases, far, values, x, upper)
             if not kept:
                 _add(table, c, after, BEFORE, LATER, bases, far, values, x, lower)
-            slot, far0 = _slots_before(table, c, LATER)
+            slot, far0 = slots_before(table, c, LATER)
             if _is_next(table, c, LATER, slot, far0, bases, far, ONE):
                 _terms(row, rows, slot, values, diagonal, b, lower, upper, p, q)
                 young = x[row + rows]
-                for back_k in range(rows):
-                    k = rows - 1 - back_k
-                    young = p[k] - q[k] * young
-                    x_c[k] = young
+                if rows < LANES or not run_backward(p, q, young, x_c):
+                    for back_k in range(rows):
+                        k = rows - 1 - back_k
+                        young = p[k] - q[k] * young
+                        x_c[k] = young
                 continue
             for back_k in range(rows):
                 k = rows - 1 - back_k
@@ -431,7 +426,7 @@ def fill_slots(
         row0, rows = np.int64(table[c, ROW]), np.int64(table[c, ROWS])
         count, runs = _slots_of(row0, rows, where, columns, packed, sorts_known, runs_known, counted)
         for p in range(PARTS):
-            slot0, far0 = _slots_before(table, c, p)
+            slot0, far0 = slots_before(table, c, p)
             for k in range(runs):
                 if part_of[k] == p:
                     bases[slot0], run_slot[k] = known[k], slot0
@@ -448,11 +443,11 @@ def fill_slots(
                     slot[e], far_to[e] = run_slot[slot[e]] * LANES, -1
                     continue
                 p, at = key[e] % PARTS, -1 - slot[e]
-                slot0, far0 = _slots_before(table, c, p)
+                slot0, far0 = slots_before(table, c, p)
                 stays = at < counts[2 * p + 1]
                 slot[e] = (slot0 + counts[2 * p] + at) * LANES if stays else -1
                 far_to[e] = (far0 + at) * LANES if stays else -1
-        stray_slot, stray_far = _slots_before(table, c, PARTS)
+        stray_slot, stray_far = slots_before(table, c, PARTS)
         stray_lane = stray_far + (counts[STRAYS] + counts[STRAYS + 1] + LANES - 1) // LANES
         before, after = 0, counts[STRAYS]
         for lane in range(rows):

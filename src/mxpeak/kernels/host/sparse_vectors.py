@@ -16,7 +16,7 @@ _SUM = {"contract", "reassoc"}
 
 @inner(inline=True)
 def _share(n, tid, threads):
-    """First and last row of a thread's blocks."""
+    """First and last row of a thread's blocks.  Loops count from its first row on: then they are in vectors."""
     blocks = (n + BLOCK - 1) // BLOCK
     return BLOCK * (blocks * tid // threads), min(n, BLOCK * (blocks * (tid + 1) // threads))
 
@@ -159,8 +159,9 @@ def dot(tid, threads, x, y, sums):
 @jit(fastmath={"contract"})
 def scale(tid, threads, y, factor, x):
     """y = factor · x, rounded to y's type."""
-    first, end = _share(x.shape[0], tid, threads)
-    for i in range(first, end):
+    first, end = _share(y.shape[0], tid, threads)
+    y, x = piece(y, first, end - first), piece(x, first, end - first)
+    for i in range(y.shape[0]):
         y[i] = factor * x[i]
 
 
@@ -168,7 +169,8 @@ def scale(tid, threads, y, factor, x):
 def add_scaled(tid, threads, y, factor, x):
     """y += factor · x; x may be of a narrower type."""
     first, end = _share(y.shape[0], tid, threads)
-    for i in range(first, end):
+    y, x = piece(y, first, end - first), piece(x, first, end - first)
+    for i in range(y.shape[0]):
         y[i] += factor * x[i]
 
 
@@ -176,7 +178,8 @@ def add_scaled(tid, threads, y, factor, x):
 def scale_and_add(tid, threads, y, factor, x):
     """y = x + factor · y."""
     first, end = _share(y.shape[0], tid, threads)
-    for i in range(first, end):
+    y, x = piece(y, first, end - first), piece(x, first, end - first)
+    for i in range(y.shape[0]):
         y[i] = x[i] + factor * y[i]
 
 
@@ -184,8 +187,8 @@ def scale_and_add(tid, threads, y, factor, x):
 def subtract_from(tid, threads, y, b, sums):
     """y = b - y, and sums[tid, 0] = this thread's part of Σ y_i² of the new y."""
     first, end = _share(y.shape[0], tid, threads)
-    total = 0.0
-    for i in range(first, end):
+    y, b, total = piece(y, first, end - first), piece(b, first, end - first), 0.0
+    for i in range(y.shape[0]):
         y[i] = b[i] - y[i]
         total += y[i] * y[i]
     sums[tid, 0] = total

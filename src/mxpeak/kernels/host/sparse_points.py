@@ -1,0 +1,203 @@
+"""Residuals at some rows of a matrix swept in the natural order, whose entries of L or U stand once more by themselves.
+
+A coarser level's points are every second one of every second line of every second plane, so where all rows stand, a
+cache line that holds an entry of such a row holds as much of rows that nobody asks for.  In the copy, a sixteenth of
+the matrix, all that is read is needed.  It has the rows' entries one row after the other,
+
+    columns, values     of row k from first[k] on
+
+or, where rows are taken in vectors, chunks of LANES successive ones of them, in slots:
+
+    run       columns base + row, of rows that are STEP apart: one number for the slot, with packed storage
+    columns   a 32-bit column for each row
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mxpeak.kernels.host import sparse_successive as successive
+from mxpeak.kernels.host import sparse_sweep as sweep
+from mxpeak.kernels.host.jit import inner, jit
+from mxpeak.kernels.host.native import piece
+from mxpeak.kernels.host.sparse_native import SUCCESSIVE as LANES
+from mxpeak.kernels.host.sparse_native import sum_every_second, sum_successive_columns, widened_value
+from mxpeak.kernels.host.sparse_natural import AHEAD, ask_for, sum_of
+from mxpeak.kernels.host.sparse_pack import MOST, SHARE, find
+
+#: How far apart the rows of a chunk with runs are, and from how many rows on a chunk ends where they are not.
+STEP, LEAST = 2, LANES // 4
+#: Columns of the table of chunks: first row of those asked for, rows, first slot, first slot of columns, runs, columns.
+FIRST, ROWS, SLOT, FAR, RUNS, COLUMNS, TABLE = range(7)
+
+
+@inner(fastmath={"contract"}, inline=True)
+def _left(i, total, diagonal, b, x, keep, parts):
+    """What remains of row i, of whose products those of some parts have been summed: see `sparse_sweep.residual`."""
+    if parts == sweep.BOTH:
+        return b[i] - diagonal[i] * x[i] - total
+    return b[i] - keep[i] - total if parts == sweep.LOWER else -total
+
+
+@jit(fastmath={"contract"})
+def residual(tid, threads, rows, first, columns, values, diagonal, b, x, keep, r, parts):
+    """r_k = (b - (L + D + U) x)[rows_k], or of these parts, one row after the other."""
+    count = rows.shape[0]
+    for k in range(count * tid // threads, count * (tid + 1) // threads):
+        ask_for(columns, first[k] + AHEAD, first[k + 1] + AHEAD)
+        ask_for(values, first[k] + AHEAD, first[k + 1] + AHEAD)
+        r[k] = _left(
+            np.uint64(rows[k]), sum_of(first[k], first[k + 1], columns, values, x), diagonal, b, x, keep, parts
+        )
+
+
+@jit(fastmath={"contract"})
+def residual_in_chunks(
+    tid, threads, rows, table, bases, far, values, diagonal, b, x, keep, r, parts, scratch
+):  # fmt: skip
+    """The same, chunk after chunk."""
+    total, count = piece(scratch, tid * 4 * LANES, LANES), table.shape[0]
+    for c in range(count * tid // threads, count * (tid + 1) // threads):
+        after, first, slot = min(c + 1, count - 1), np.int64(table[c, FIRST]), np.int64(table[c, SLOT])
+        row, runs, columns = np.int64(rows[first]), np.int64(table[c, RUNS]), np.int64(table[c, COLUMNS])
+        ahead = (np.int64(table[after, SLOT]) - slot) * LANES
+        far0, far_ahead = np.int64(table[c, FAR]) * LANES, np.int64(table[after, FAR] - table[c, FAR]) * LANES
+        sum_every_second(values, slot * LANES, bases, slot, runs, x, row, total, True, ahead, False)
+        value0 = (slot + runs) * LANES
+        sum_successive_columns(values, value0, far, far0, columns, x, row, total, False, far_ahead, False)
+        for k in range(np.int64(table[c, ROWS])):
+            i = np.uint64(rows[first + k])
+            r[first + k] = _left(i, total[k], diagonal, b, x, keep, parts)
+
+
+# --- set-up: the rows' entries out of chunks of successive rows -------------------------------------------------
+
+
+@inner(inline=True)
+def _put(columns, at_values, size, at, column, value, a):
+    """One more entry, if it is not a zero that only fills a slot; returns how many there are."""
+    if widened_value(value, 1.0) == 0.0:
+        return size
+    if columns.shape[0]:
+        columns[at + size], at_values[at + size] = column, a
+    return size + 1
+
+
+@inner()
+def _entries_of(table, c, lane, parts, bases, far, values, columns, at_values, at):
+    """Columns of a row's entries in some parts, and where their values stand, from `at` on; returns how many."""
+    size, row = 0, np.int64(table[c, successive.ROW]) + lane
+    for p in range(successive.PARTS):
+        if not parts & (sweep.UPPER if p >= successive.LATER else sweep.LOWER):
+            continue
+        slot, far0 = successive.slots_before(table, c, p)
+        runs = np.int64(table[c, successive.COUNTS + 2 * p])
+        for s in range(slot, slot + runs):
+            a = s * LANES + lane
+            size = _put(columns, at_values, size, at, row + np.int64(bases[s]), values[a], a)
+        for s in range(np.int64(table[c, successive.COUNTS + 2 * p + 1])):
+            a = (slot + runs + s) * LANES + lane
+            size = _put(columns, at_values, size, at, np.int64(far[(far0 + s) * LANES + lane]), values[a], a)
+    before = np.int64(table[c, successive.COUNTS + successive.STRAYS])
+    strays = before + np.int64(table[c, successive.COUNTS + successive.STRAYS + 1])
+    slot, far0 = successive.slots_before(table, c, successive.PARTS)
+    lane0 = (far0 + (strays + LANES - 1) // LANES) * LANES
+    for k in range(0 if parts & sweep.LOWER else before, strays if parts & sweep.UPPER else before):
+        if far[lane0 + k] == lane:
+            a = slot * LANES + k
+            size = _put(columns, at_values, size, at, np.int64(far[far0 * LANES + k]), values[a], a)
+    return size
+
+
+@jit()
+def find_entries(tid, threads, rows, chunk_of, parts, table, bases, far, values, first, columns, at_values):
+    """Of rows_k in chunk chunk_of[k]: how many entries, first[k + 1]; with columns, these from first[k] on."""
+    count = rows.shape[0]
+    for k in range(count * tid // threads, count * (tid + 1) // threads):
+        c, at = chunk_of[k], first[k] if columns.shape[0] else 0
+        lane = np.int64(rows[k]) - np.int64(table[c, successive.ROW])
+        size = _entries_of(table, c, lane, parts, bases, far, values, columns, at_values, at)
+        if not columns.shape[0]:
+            first[k + 1] = size
+
+
+# --- set-up: slots out of entries -------------------------------------------------------------------------------
+
+
+@jit()
+def cut_chunks(rows, packed, chunk_row):
+    """Where chunks of the rows begin; returns how many."""
+    chunks, size = 0, 0
+    for k in range(rows.shape[0]):
+        if k == 0 or size == LANES or (packed and size >= LEAST and rows[k] != rows[k - 1] + STEP):
+            chunk_row[chunks] = k
+            chunks += 1
+            size = 0
+        size += 1
+    return chunks
+
+
+@inner()
+def _runs_of(rows, row0, count, packed, first, columns, most, known, hits):
+    """The differences column - row that become runs of a chunk: known[:runs]; returns (runs, slots of columns)."""
+    size, runs, longest = 0, 0, 0
+    packed = packed and rows[row0 + count - 1] == rows[row0] + STEP * (count - 1)
+    for k in range(row0, row0 + count if packed else row0):
+        hint = 0
+        for e in range(first[k], first[k + 1]):
+            difference = np.int64(columns[e]) - rows[k]
+            at = find(known, size, difference, hint)
+            if at < 0 and size < known.shape[0]:
+                at, hits[size], known[size] = size, 0, difference
+                size += 1
+            if at >= 0:
+                hits[at] += 1
+            hint = at + 1
+    for k in range(size):
+        # lanes without the entry read there all the same; x has LANES·STEP numbers beyond its last
+        if SHARE * hits[k] >= count and rows[row0] + known[k] >= 0 and rows[row0] + known[k] <= most:
+            known[runs] = known[k]
+            runs += 1
+    for k in range(row0, row0 + count):
+        hint, others = 0, 0
+        for e in range(first[k], first[k + 1]):
+            at = find(known, runs, np.int64(columns[e]) - rows[k], hint)
+            hint, others = at + 1, others + (at < 0)
+        longest = max(longest, others)
+    return runs, longest
+
+
+@jit(allocates=True)
+def count_slots(tid, threads, rows, chunk_row, packed, first, columns, most, table):
+    """Rows and counts of each chunk; columns of `most` and below exist."""
+    chunks = chunk_row.shape[0] - 1
+    known, hits = np.empty(MOST, np.int64), np.empty(MOST, np.int64)
+    for c in range(chunks * tid // threads, chunks * (tid + 1) // threads):
+        row0, count = chunk_row[c], chunk_row[c + 1] - chunk_row[c]
+        table[c, FIRST], table[c, ROWS] = row0, count
+        table[c, RUNS], table[c, COLUMNS] = _runs_of(rows, row0, count, packed, first, columns, most, known, hits)
+
+
+@jit(allocates=True)
+def fill_slots(
+    tid, threads, rows, packed, first, columns, at_values, most, table, bases, far, values, source
+):  # fmt: skip
+    """Bases, columns and values of every slot.  Values come as zeros."""
+    known, hits = np.empty(MOST, np.int64), np.empty(MOST, np.int64)
+    chunks = table.shape[0]
+    for c in range(chunks * tid // threads, chunks * (tid + 1) // threads):
+        row0, count, slot = np.int64(table[c, FIRST]), np.int64(table[c, ROWS]), np.int64(table[c, SLOT])
+        runs, others = _runs_of(rows, row0, count, packed, first, columns, most, known, hits)
+        for s in range(runs):
+            bases[slot + s] = known[s]
+        far_c = piece(far, np.int64(table[c, FAR]) * LANES, others * LANES)
+        far_c[:] = rows[row0]
+        for lane in range(count):
+            k, hint, other = row0 + lane, 0, 0
+            for e in range(first[k], first[k + 1]):
+                at = find(known, runs, np.int64(columns[e]) - rows[k], hint)
+                hint = at + 1
+                if at < 0:
+                    far_c[other * LANES + lane] = columns[e]
+                    at, other = runs + other, other + 1
+                values[(slot + at) * LANES + lane] = source[at_values[e]]
