@@ -4,6 +4,7 @@ from mxpeak.errors import MxpeakError as MxpeakError
 from mxpeak.errors import ResourceError as ResourceError
 from mxpeak.errors import UnknownTypeError as UnknownTypeError
 from mxpeak.errors import UsageError as UsageError
+from mxpeak.library import dask as dask
 from mxpeak.library import run as run
 from mxpeak.library.dense import DistributedMatrix as DistributedMatrix
 from mxpeak.library.dense import lu_factor as lu_factor

@@ -1,6 +1,7 @@
 """What README, docs and docstrings show is run: examples, Python with small matrices; commands are parsed.
 
-docs/extending.md is followed by tests/bench/test_extending.py, docs/distributed.md by tests/mpi.
+docs/extending.md is followed by tests/bench/test_extending.py, docs/distributed.md by tests/mpi, docs/dask.md by
+tests/library/test_dask.py.
 """
 
 from __future__ import annotations
@@ -124,4 +125,4 @@ def test_what_answers_at_once_does(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_every_page_with_python_is_run() -> None:
     found = [str(page.relative_to(ROOT)) for page in PAGES if blocks(page, "python")]
-    assert sorted([*WITH_PYTHON, "docs/distributed.md", "docs/extending.md"]) == sorted(found)
+    assert sorted([*WITH_PYTHON, "docs/dask.md", "docs/distributed.md", "docs/extending.md"]) == sorted(found)

@@ -539,3 +539,22 @@ def test_files_that_hold_no_system_are_refused(tmp_path: Path) -> None:
     for name, told in (("flat.npy", r"shape \(2, 3\)"), ("two.npz", "magic string"), ("text.npy", "numpy.save")):
         with pytest.raises(UsageError, match=told):
             mx.DistributedMatrix.from_file(tmp_path / name)
+
+
+def test_pieces_of_any_shape_make_the_matrix_and_every_entry_is_given_once() -> None:
+    A, b = random(23), random(23, 1)[:, 0]
+    places = [(0, 0, 9, 11), (0, 11, 9, 12), (9, 0, 14, 4), (9, 4, 5, 19), (14, 4, 9, 19)]
+
+    def body(comm: Any, given: list[tuple[int, int, int, int]] = places) -> Array:
+        mine = {(i, j): np.resize(A[i : i + m, j : j + k], (m, k)) for i, j, m, k in given[comm.rank :: comm.size]}
+        return mx.solve(mx.DistributedMatrix.from_pieces(mine, 23, nb=4, comm=comm), b)[0]
+
+    for ranks in (1, 3, 4):
+        assert eta(A, run_ranks(ranks, body)[0], b) <= 2
+    for given, told in (
+        (places[:-1], r"A\[14, 4\] is in 0 pieces"),
+        ([*places, (3, 3, 2, 2)], r"A\[3, 3\] is in 2 pieces"),
+        ([*places, (23, 0, 1, 1)], r"row 0 to 24"),
+    ):
+        with pytest.raises(UsageError, match=told):
+            run_ranks(1, lambda comm, given=given: body(comm, given))

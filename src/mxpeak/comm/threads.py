@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import copy
 from itertools import count
 from typing import Any
@@ -23,7 +23,7 @@ from mxpeak.promised import settled
 PATIENCE_S = 60.0
 
 
-class _Post:
+class Post:
     """The mail between all virtual ranks, and what they have agreed on."""
 
     def __init__(self) -> None:
@@ -40,10 +40,12 @@ class _Post:
                 self._waiting[address].notify()
 
     def has(self, address: tuple[Any, ...]) -> bool:
+        """Whether a message lies there."""
         with self._lock:
             return address in self._boxes
 
     def take(self, address: tuple[Any, ...]) -> Any:
+        """The oldest message that lies there; waits for one."""
         with self._lock:
             if address not in self._boxes:
                 self._wait(address)
@@ -72,7 +74,7 @@ class _Post:
 class _Receive:
     """A receive: complete once a message lies in the box and has been copied out."""
 
-    def __init__(self, post: _Post, address: tuple[Any, ...], buffer: Buffer):
+    def __init__(self, post: Post, address: tuple[Any, ...], buffer: Buffer):
         self._post, self._address, self._buffer, self._done = post, address, buffer, False
 
     def test(self) -> bool:
@@ -101,7 +103,7 @@ class Threads:
 
     name = "threads"
 
-    def __init__(self, post: _Post, group: tuple[Any, ...], rank: int, size: int, transport: Transport = ARRAYS):
+    def __init__(self, post: Post, group: tuple[Any, ...], rank: int, size: int, transport: Transport = ARRAYS):
         self._post, self._group, self.rank, self.size = post, group, rank, size
         self.transport = transport
         self._count = count(1)  # of what all have done together; also by this group with another transport
@@ -172,7 +174,9 @@ class Threads:
         if color is None:
             return None
         members = [rank for c, _, rank in sorted((c, k, r) for c, k, r in parts if c == color)]
-        group = (*self._group, number, color)
+        return self._part((*self._group, number, color), members)
+
+    def _part(self, group: tuple[Any, ...], members: Sequence[int]) -> Communicator:
         return Threads(self._post, group, members.index(self.rank), len(members), self.transport)
 
     def free(self) -> None:
@@ -207,7 +211,7 @@ def _reducer(op: str) -> Callable[[Any, Any], Any]:
 
 def run_ranks(size: int, body: Callable[[Communicator], Any]) -> list[Any]:
     """Run `body(comm)` on `size` virtual ranks and return what each returned; the first failure is raised here."""
-    post = _Post()
+    post = Post()
     results: list[Any] = [None] * size
     errors: list[tuple[int, BaseException]] = []
 

@@ -1,10 +1,10 @@
-"""Rows that lie with their ranks, dealt out to the ranks of the blocks that they are part of."""
+"""Rows and other pieces that lie with their ranks, dealt out to the ranks of the blocks that they are part of."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import accumulate
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate, pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -45,26 +45,97 @@ def starts_of(comm: Communicator, rows: Array) -> tuple[int, ...]:
     return 0, *accumulate(counts)
 
 
-def dealt(grid: Grid, n: int, nb: int, rows: Array, starts: Sequence[int]) -> Array:
-    """This rank's blocks of the matrix, in fp64, rank k having its rows from starts[k] on.
+class Piece(NamedTuple):
+    """A rectangle of A that lies with a rank: its first row and column, and its shape."""
+
+    rank: int
+    row: int
+    col: int
+    shape: tuple[int, int]
+
+
+def by_rows(starts: Sequence[int]) -> list[Piece]:
+    """Rank k has the rows from starts[k] on."""
+    n = starts[-1]
+    return [Piece(rank, first, 0, (last - first, n)) for rank, (first, last) in enumerate(pairwise(starts))]
+
+
+def pieces_of(comm: Communicator, n: int, mine: Mapping[tuple[int, int], Array]) -> list[Piece]:
+    """The pieces of all ranks, in each rank's order: together every entry once.  Collective."""
+    here = [Piece(comm.rank, row, col, values.shape) for (row, col), values in mine.items()]
+    found = [piece for part in comm.bcast_object(comm.gather_objects(here)) for piece in part]
+    _check_every_entry_once(n, found)
+    return found
+
+
+def _check_every_entry_once(n: int, pieces: Sequence[Piece]) -> None:
+    """Counted in the rectangles that the edges of all pieces make."""
+    rows = np.unique([0, n, *(edge for row, _, (m, _) in _places(pieces) for edge in (row, row + m))])
+    cols = np.unique([0, n, *(edge for _, col, (_, k) in _places(pieces) for edge in (col, col + k))])
+    if min(rows[0], cols[0]) < 0 or max(rows[-1], cols[-1]) > n:
+        raise UsageError(f"pieces reach from row {rows[0]} to {rows[-1]}, column {cols[0]} to {cols[-1]}; A is {n}x{n}")
+    times = np.zeros((len(rows) - 1, len(cols) - 1), np.int32)
+    for row, col, (m, k) in _places(pieces):
+        top, bottom = np.searchsorted(rows, (row, row + m))
+        left, right = np.searchsorted(cols, (col, col + k))
+        times[top:bottom, left:right] += 1
+    if (times != 1).any():
+        i, j = np.argwhere(times != 1)[0]
+        raise UsageError(f"A[{rows[i]}, {cols[j]}] is in {times[i, j]} pieces; the ranks give every entry of A once")
+
+
+def _places(pieces: Sequence[Piece]) -> Iterator[tuple[int, int, tuple[int, int]]]:
+    return ((row, col, shape) for _, row, col, shape in pieces)
+
+
+def dealt(grid: Grid, n: int, nb: int, mine: Sequence[Array], pieces: Sequence[Piece]) -> Array:
+    """This rank's blocks of the matrix, in fp64; `mine` are the values of its pieces, in their order.
 
     Each pair of ranks exchanges at most one message, one after the other: beside the blocks, a rank needs memory for
-    one of them.  Collective over the grid.
+    two of them.  Collective over the grid.
     """
     comm, shape = grid.all, ProcessGrid(grid.P, grid.Q)
-    mine = BlockCyclic(n, nb, grid.p, grid.P)
-    part = np.empty((mine.local_size, BlockCyclic(n, nb, grid.q, grid.Q).local_size))
+    here = [piece for piece in pieces if piece.rank == comm.rank]
+    layouts = _layouts(n, nb, shape, comm.rank)
+    part = np.empty((layouts[0].local_size, layouts[1].local_size))
     for shift in range(comm.size):
         to, source = (comm.rank + shift) % comm.size, (comm.rank - shift) % comm.size
-        p, q = shape.coords(to)
-        theirs, first = BlockCyclic(n, nb, p, grid.P), starts[comm.rank]
-        which = owned(theirs)[theirs.local_range(first, starts[comm.rank + 1])] - first
-        message = rows[np.ix_(which, owned(BlockCyclic(n, nb, q, grid.Q)))].astype(np.float64)
-        place = part[mine.local_range(starts[source], starts[source + 1])]
-        if shift == 0:
-            place[:] = message
-            continue
-        requests = [comm.irecv(place, source, TAG)] if place.size else []
-        requests += [comm.isend(message, to, TAG)] if message.size else []
-        Task(all_of(requests)).wait()
+        message = _packed(here, mine, *_layouts(n, nb, shape, to))
+        places = [
+            part[layouts[0].local_range(row, row + m), layouts[1].local_range(col, col + k)]
+            for rank, row, col, (m, k) in pieces
+            if rank == source
+        ]
+        if shift:
+            message = _exchanged(comm, message, to, np.empty(sum(place.size for place in places)), source)
+        _unpack(message, places)
     return part
+
+
+def _layouts(n: int, nb: int, shape: ProcessGrid, rank: int) -> tuple[BlockCyclic, BlockCyclic]:
+    """The rows and columns that a rank owns."""
+    p, q = shape.coords(rank)
+    return BlockCyclic(n, nb, p, shape.P), BlockCyclic(n, nb, q, shape.Q)
+
+
+def _packed(here: Sequence[Piece], values: Sequence[Array], rows: BlockCyclic, cols: BlockCyclic) -> Array:
+    """What a rank's rows and columns have of these pieces, one after the other."""
+    packed = [np.empty(0)]
+    for (_, row, col, (m, k)), A in zip(here, values):
+        i, j = owned(rows)[rows.local_range(row, row + m)], owned(cols)[cols.local_range(col, col + k)]
+        packed.append(A[np.ix_(i - row, j - col)].astype(np.float64, copy=False).ravel())
+    return packed[1] if len(packed) == 2 else np.concatenate(packed)
+
+
+def _exchanged(comm: Communicator, message: Array, to: int, theirs: Array, source: int) -> Array:
+    requests = [comm.irecv(theirs, source, TAG)] if theirs.size else []
+    requests += [comm.isend(message, to, TAG)] if message.size else []
+    Task(all_of(requests)).wait()
+    return theirs
+
+
+def _unpack(message: Array, places: Sequence[Array]) -> None:
+    done = 0
+    for place in places:
+        place[:] = message[done : done + place.size].reshape(place.shape)
+        done += place.size

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from mxpeak.layout.block_cyclic import BlockCyclic
 from mxpeak.layout.grid import ProcessGrid
 from mxpeak.library.agreement import agreed
 from mxpeak.library.communicators import communicator
-from mxpeak.library.dense.dealing import dealt, rows_here, starts_of
+from mxpeak.library.dense.dealing import by_rows, dealt, pieces_of, rows_here, starts_of
 from mxpeak.library.dense.room import check_room
 from mxpeak.library.dense.sources import Held, InFile, Made, Source
 from mxpeak.library.dense.types import Array
@@ -87,6 +87,27 @@ class DistributedMatrix:
         return cls._dealt(ranks, rows if ranks.rank == 0 else np.empty((0, n)), nb, grid)
 
     @classmethod
+    def from_pieces(
+        cls,
+        pieces: Mapping[tuple[int, int], Any],
+        n: int,
+        *,
+        nb: int | None = None,
+        comm: Any = "world",
+        grid: tuple[int, int] | None = None,
+    ) -> DistributedMatrix:
+        """The n×n matrix whose ranks give some rectangles of it each: (row, column) of the first entry, and an array.
+
+        All ranks together give every entry once.  Copied to where their blocks belong, as rows are.  Collective.
+        """
+        ranks = communicator(comm)
+        order, size, process = placed(ranks, n, nb, grid)
+        mine = agreed(ranks, lambda: {at: rows_here(A, f"A[{at[0]}:, {at[1]}:]") for at, A in pieces.items()})
+        found = pieces_of(ranks, order, mine)
+        check_room(ranks, order, size, (process.P, process.Q), held=True)
+        return cls(order, size, process, Held(dealt(process, order, size, list(mine.values()), found)))
+
+    @classmethod
     def from_file(
         cls,
         path: str | Path,
@@ -124,7 +145,7 @@ class DistributedMatrix:
         starts = starts_of(comm, rows)
         n, nb, process = placed(comm, starts[-1], nb, grid)
         check_room(comm, n, nb, (process.P, process.Q), held=True)
-        return cls(n, nb, process, Held(dealt(process, n, nb, rows, starts)), starts)
+        return cls(n, nb, process, Held(dealt(process, n, nb, [rows], by_rows(starts))), starts)
 
     def blocks(self) -> CyclicMatrix:
         """A's entries in memory, 8·n²/(P·Q) bytes a rank, for `mxpeak.norm`, `norms` and the like.  Collective."""
@@ -191,7 +212,7 @@ def placed(comm: Communicator, n: Any, nb: int | None, grid: tuple[int, int] | N
     def settle() -> tuple[int, int, ProcessGrid]:
         shape = _shape(grid, comm.size)
         order = _positive(n, "n")
-        size = _block_size(order, max(shape.P, shape.Q)) if nb is None else _positive(nb, "nb")
+        size = block_size(order, max(shape.P, shape.Q)) if nb is None else _positive(nb, "nb")
         return order, size, shape
 
     order, size, shape = agreed(
@@ -218,6 +239,6 @@ def _positive(value: Any, name: str) -> int:
     return int(value)
 
 
-def _block_size(n: int, side: int) -> int:
+def block_size(n: int, side: int) -> int:
     """At most the benchmarks' block size, and some blocks for every process row and column."""
     return min(LARGEST_NB, max(STEP_NB, n // (BLOCKS * side) // STEP_NB * STEP_NB))

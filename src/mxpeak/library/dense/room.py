@@ -35,7 +35,8 @@ def check_room(comm: Communicator, n: int, nb: int, grid: tuple[int, int], *, he
         return
     enough = _enough_ranks(n, nb, comm.size, room, held=held)
     parts = f"{'A and its factors' if held else 'the factors of A'}, {16 if held else 8}*{n}*{n} bytes,"
-    instead = f"start {enough} ranks on such nodes: mpiexec -n {enough} python ..."
+    started = f"client.cluster.scale({enough})" if comm.name == "sockets" else f"mpiexec -n {enough} python ..."
+    instead = f"start {enough} ranks on such nodes: {started}"
     if not enough:
         instead = f"no number of such ranks would do, for each holds {VECTORS} vectors: start fewer of them a node"
     raise ResourceError(

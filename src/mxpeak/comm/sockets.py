@@ -1,0 +1,182 @@
+"""A communicator over plain sockets, for ranks that neither MPI nor torchrun started: workers of a Dask cluster.
+
+Mail goes as between virtual ranks (`comm/threads.py`), to boxes by (group, source, destination, tag); here each rank
+has its own, and a thread for every other rank that fills them.  Nothing but Python is needed, and a rank that dies is
+known at once by its closed connection.
+"""
+
+from __future__ import annotations
+
+import hmac
+import pickle
+import socket
+import struct
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from time import monotonic
+from typing import Any, NoReturn
+
+from mxpeak.comm.base import Communicator
+from mxpeak.comm.threads import Post, Threads
+from mxpeak.errors import MxpeakError
+
+#: All ranks have to be there by then.
+MEETING_S = 60.0
+#: A rank's first words: the secret of these ranks, and its number.
+HELLO = struct.Struct("!32sI")
+#: Before a message: how many pieces it has; before each piece: its bytes.
+COUNT = struct.Struct("!Q")
+
+
+class LostRankError(MxpeakError):
+    """A rank has gone while another waits for its message."""
+
+
+class Mail(Post):
+    """One rank's boxes, and its connections to the others."""
+
+    def __init__(self, rank: int, lines: dict[int, socket.socket]):
+        super().__init__()
+        self.members: dict[tuple[Any, ...], Sequence[int]] = {(): range(len(lines) + 1)}
+        self._rank, self._lines, self._lost = rank, lines, set[int]()
+        for other, line in lines.items():
+            threading.Thread(target=self._fill, args=(other, line), daemon=True).start()
+
+    def put(self, address: tuple[Any, ...], message: Any) -> None:
+        """To our own box, or to the rank whose it is."""
+        group, _, dest, _ = address
+        world = self.members[group][dest]
+        if world == self._rank:
+            super().put(address, message)
+            return
+        try:
+            _send(self._lines[world], (address, message))
+        except OSError:
+            self._gone(world)
+
+    def has(self, address: tuple[Any, ...]) -> bool:
+        """Whether it has come; raises where it never will."""
+        if super().has(address):
+            return True
+        if self._source(address) in self._lost and not super().has(address):
+            self._gone(self._source(address))
+        return False
+
+    def close(self) -> None:
+        """Hang up: the others lose this rank."""
+        for line in self._lines.values():
+            with suppress(OSError):
+                line.shutdown(socket.SHUT_RDWR)
+            line.close()
+
+    def _wait(self, address: tuple[Any, ...]) -> None:
+        source = self._source(address)
+        came = self._waiting[address] = threading.Condition(self._lock)
+        came.wait_for(lambda: address in self._boxes or source in self._lost)
+        del self._waiting[address]
+        if address not in self._boxes:
+            self._gone(source)
+
+    def _source(self, address: tuple[Any, ...]) -> int:
+        group, source, _, _ = address
+        return int(self.members[group][source])
+
+    def _fill(self, other: int, line: socket.socket) -> None:
+        """Put what comes from a rank into its boxes, until the connection ends."""
+        with suppress(OSError, EOFError):
+            while True:
+                address, message = _received(line)
+                super().put(address, message)
+        with self._lock:
+            self._lost.add(other)
+            for came in self._waiting.values():
+                came.notify()
+
+    def _gone(self, rank: int) -> NoReturn:
+        raise LostRankError(f"rank {rank} has gone")
+
+
+class Sockets(Threads):
+    """One rank's view of a group of processes that are connected by sockets."""
+
+    name = "sockets"
+    _post: Mail
+
+    def abort(self, code: int) -> None:
+        """Hang up: the process is not ours to end."""
+        self._post.close()
+
+    def _part(self, group: tuple[Any, ...], members: Sequence[int]) -> Communicator:
+        mine = self._post.members[self._group]
+        self._post.members[group] = [mine[member] for member in members]
+        return Sockets(self._post, group, members.index(self.rank), len(members), self.transport)
+
+
+def listening(host: str) -> socket.socket:
+    """Where the other ranks find this one: its address is `getsockname()`."""
+    family = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0][0]
+    return socket.create_server((host, 0), family=family, backlog=1024)
+
+
+def meet(door: socket.socket, rank: int, addresses: Sequence[tuple[str, int]], secret: bytes) -> Sockets:
+    """Connect the ranks that listen at these addresses, each with all lower ones.  Collective."""
+    until, lines = monotonic() + MEETING_S, {}
+    try:
+        for other in range(rank):
+            lines[other] = line = socket.create_connection(addresses[other], until - monotonic())
+            line.sendall(HELLO.pack(secret, rank))
+        while len(lines) < len(addresses) - 1:
+            door.settimeout(max(0.01, until - monotonic()))
+            line, _ = door.accept()
+            caller = _named(line, secret)
+            if caller is not None:
+                lines[caller] = line
+    except OSError as error:
+        for line in lines.values():
+            line.close()
+        there = sorted({rank, *lines})
+        raise LostRankError(f"of {len(addresses)} ranks only {there} have met rank {rank}: {error}") from None
+    for line in lines.values():
+        line.settimeout(None)
+        line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return Sockets(Mail(rank, lines), (), rank, len(addresses))
+
+
+def _named(line: socket.socket, secret: bytes) -> int | None:
+    """The rank that calls; None for a stranger, of whom nothing more is read."""
+    with suppress(OSError, EOFError):
+        line.settimeout(MEETING_S)
+        said, rank = HELLO.unpack(_bytes(line, HELLO.size))
+        if hmac.compare_digest(said, secret):
+            return int(rank)
+    line.close()
+    return None
+
+
+def _send(line: socket.socket, message: Any) -> None:
+    """A pickle, and the memory of its arrays as it lies."""
+    arrays: list[pickle.PickleBuffer] = []
+    pieces: list[Any] = [pickle.dumps(message, protocol=5, buffer_callback=arrays.append)]
+    pieces += [array.raw() for array in arrays]
+    line.sendall(COUNT.pack(len(pieces)) + b"".join(COUNT.pack(len(piece)) for piece in pieces))
+    for piece in pieces:
+        line.sendall(piece)
+
+
+def _received(line: socket.socket) -> Any:
+    (count,) = COUNT.unpack(_bytes(line, COUNT.size))
+    sizes = [COUNT.unpack(_bytes(line, COUNT.size))[0] for _ in range(count)]
+    first, *arrays = [_bytes(line, size) for size in sizes]
+    return pickle.loads(first, buffers=arrays)
+
+
+def _bytes(line: socket.socket, size: int) -> bytearray:
+    memory = bytearray(size)
+    rest = memoryview(memory)
+    while rest:
+        got = line.recv_into(rest)
+        if not got:
+            raise EOFError
+        rest = rest[got:]
+    return memory

@@ -1,0 +1,74 @@
+"""A Dask array as a matrix of ranks: judged before anything is computed, and each chunk given to a rank that has it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+from math import isnan
+from typing import Any
+
+import dask.array as da
+from dask.distributed import futures_of, wait
+
+from mxpeak.configs.grid import squarest
+from mxpeak.errors import ResourceError, UsageError
+from mxpeak.library.dense.distributed import block_size
+from mxpeak.library.dense.room import bytes_a_rank
+from mxpeak.library.dense.sources import check_real
+from mxpeak.records import size_text
+
+
+def check_matrix(A: Any) -> int:
+    """The order of a square Dask array of real numbers, whose chunks are known."""
+    if not isinstance(A, da.Array):
+        raise UsageError(f"A is {type(A).__name__}, not a Dask array; for what one process holds: mxpeak.solve(A, b)")
+    if A.ndim != 2 or any(map(isnan, A.shape)) or A.shape[0] != A.shape[1] or A.shape[0] == 0:
+        raise UsageError(
+            f"A has shape {A.shape}, in chunks {A.chunksize}: a system has a square matrix, not empty, whose chunks "
+            "have two dimensions and known sizes (A.compute_chunk_sizes() finds them)"
+        )
+    check_real(A.dtype, "A")
+    return int(A.shape[0])
+
+
+def check_limits(client: Any, workers: Sequence[str], n: int) -> None:
+    """Refuse what the workers' own limits of memory leave no room for: beyond them Dask kills a worker."""
+    known = client.scheduler_info(n_workers=-1)["workers"]
+    limit = min((known[worker]["memory_limit"] or 2**63 for worker in workers), default=2**63)
+    P, Q = squarest(len(workers))
+    need = bytes_a_rank(n, block_size(n, max(P, Q)), P, Q, held=True) + 8 * n * n // len(workers)
+    if need > limit:
+        raise ResourceError(
+            f"A in chunks and in blocks, and its factors, 24*{n}*{n} bytes, and panels take {size_text(need)} a worker "
+            f"on {len(workers)}, whose memory_limit is {size_text(limit)}; give workers more, or start more of them: "
+            "client.cluster.scale(...)"
+        )
+
+
+def shared(client: Any, workers: Sequence[str], A: Any) -> list[list[tuple[tuple[int, int], Any]]]:
+    """For each worker the chunks that it gives: (row, column) of the first entry, and the future.
+
+    A is computed where it is not yet.  A chunk that lies elsewhere in the cluster is given by the worker with fewest.
+    """
+    A = client.persist(A, workers=list(workers))
+    chunks = futures_of(A)
+    wait(chunks)
+    for chunk in chunks:
+        if chunk.status != "ok" and chunk.status != "finished":
+            error = chunk.exception()
+            raise UsageError(f"A cannot be computed: {chunk.key}: {type(error).__name__}: {error}") from error
+    by_key, holders = {chunk.key: chunk for chunk in chunks}, client.who_has(chunks)
+    found: list[list[tuple[tuple[int, int], Any]]] = [[] for _ in workers]
+    for place, key in _places(A):
+        having = [rank for rank, worker in enumerate(workers) if worker in holders.get(key, ())]
+        rank = min(having or range(len(workers)), key=lambda rank: len(found[rank]))
+        found[rank].append((place, by_key[key]))
+    return found
+
+
+def _places(A: Any) -> Iterator[tuple[tuple[int, int], Any]]:
+    """Where each chunk begins, and its key."""
+    rows, cols = ([0, *accumulate(sizes)] for sizes in A.chunks)
+    for i, line in enumerate(A.__dask_keys__()):
+        for j, key in enumerate(line):
+            yield (rows[i], cols[j]), key

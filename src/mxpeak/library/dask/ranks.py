@@ -1,0 +1,128 @@
+"""The workers of a Dask cluster as ranks: found, called all at once, and told of when one of them dies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from secrets import token_bytes, token_hex
+from time import monotonic, sleep
+from typing import Any
+
+from dask.distributed import Lock, get_client
+
+from mxpeak.comm.sockets import LostRankError
+from mxpeak.errors import MxpeakError, UsageError
+from mxpeak.library.dask import seats
+
+#: How often the client looks at its ranks, and how often whether their workers live.
+LOOK_S, ALIVE_S = 0.02, 0.5
+#: When ranks have lost another, the scheduler has so long to say why.
+GRACE_S = 5.0
+
+
+class Ranks:
+    """Workers that hold a factored matrix together, worker k being rank k."""
+
+    def __init__(self, client: Any, workers: Sequence[str]):
+        self.client, self.workers = client, list(workers)
+        self.name, self.secret = f"mxpeak-{token_hex(8)}", token_bytes(32)
+        told = client.run(seats.take_seat, self.name, workers=self.workers)
+        self.addresses = [tuple(told[worker]) for worker in self.workers]
+
+    def call(self, task: Callable[..., Any], arguments: Callable[[int], Sequence[Any]]) -> list[Any]:
+        """What a task gives on every rank, at the same time; an error of the ranks is raised here.
+
+        Calls of several clients go one after the other: each needs a thread of every worker.
+        """
+        with Lock("mxpeak"):
+            futures = [self.submit(rank, task, *arguments(rank)) for rank in range(len(self.workers))]
+            try:
+                self._wait(futures)
+                results: list[Any] = self.client.gather(futures)
+            except BaseException:
+                self.client.cancel(futures)
+                raise
+        self._raise({rank: result for rank, result in enumerate(results) if isinstance(result, MxpeakError)})
+        return results
+
+    def submit(self, rank: int, task: Callable[..., Any], *arguments: Any) -> Any:
+        """A task on one rank's worker, and nowhere else."""
+        return self.client.submit(
+            task,
+            self.name,
+            *arguments,
+            key=f"{self.name}-{task.__name__}-{token_hex(4)}-{rank}",
+            workers=[self.workers[rank]],
+            allow_other_workers=False,
+            pure=False,
+            retries=0,
+        )
+
+    def close(self) -> None:
+        """Free what the workers hold for these ranks, and end what they may still wait for."""
+        if self.client.status != "running":  # and its workers are not ours any longer
+            return
+        there = self.client.nthreads()
+        alive = [worker for worker in self.workers if worker in there]
+        if alive:
+            self.client.run(seats.leave_seat, self.name, workers=alive, on_error="ignore")
+
+    def _wait(self, futures: Sequence[Any]) -> None:
+        """Until all have ended; raises where a worker dies, or a rank fails alone."""
+        looked = monotonic()
+        while not all(future.done() for future in futures):
+            sleep(LOOK_S)
+            if monotonic() - looked > ALIVE_S:
+                self._check_alive()
+                looked = monotonic()
+        for rank, future in enumerate(futures):
+            if future.status == "error":
+                error = future.exception()
+                raise MxpeakError(f"rank {rank}, {self.workers[rank]}: {type(error).__name__}: {error}") from error
+
+    def _check_alive(self) -> None:
+        there = self.client.nthreads()
+        gone = [f"rank {rank}, {worker}" for rank, worker in enumerate(self.workers) if worker not in there]
+        if gone:
+            raise LostRankError(
+                f"{len(gone)} of {len(self.workers)} workers died during the solve: {'; '.join(gone)}; see their logs "
+                "(a worker beyond its memory limit is killed), and call again"
+            )
+
+    def _raise(self, errors: dict[int, MxpeakError]) -> None:
+        """The first cause: ranks that were left alone are not."""
+        if not errors:
+            return
+        until = monotonic() + GRACE_S
+        while all(isinstance(error, LostRankError) for error in errors.values()) and monotonic() < until:
+            self._check_alive()  # the scheduler may hear of a death later than the ranks
+            sleep(LOOK_S)
+        _, error = min(errors.items(), key=lambda one: (isinstance(one[1], LostRankError), one[0]))
+        raise error
+
+
+def the_client(client: Any) -> Any:
+    """The client that is given, else the current one."""
+    if client is None:
+        try:
+            client = get_client()
+        except ValueError:
+            raise UsageError(
+                "there is no Dask cluster; start one, client = dask.distributed.Client(), or give client="
+            ) from None
+    if getattr(client, "asynchronous", False):
+        raise UsageError("the client is asynchronous; mxpeak.dask waits for its ranks: give a Client without that")
+    return client
+
+
+def the_workers(client: Any, workers: Sequence[str] | None) -> list[str]:
+    """The addresses that are given, else those of all workers, in a fixed order."""
+    there = client.nthreads()
+    if not there:
+        raise UsageError("the cluster has no workers; start some: client.cluster.scale(4)")
+    if workers is None:
+        return sorted(there)
+    if isinstance(workers, str) or not workers or len(set(workers)) != len(workers):
+        raise UsageError(f"workers = {workers!r}: give a list of different addresses, such as list(client.nthreads())")
+    if unknown := [worker for worker in workers if worker not in there]:
+        raise UsageError(f"the cluster has no worker {unknown[0]}; it has {', '.join(sorted(there))}")
+    return list(workers)

@@ -1,0 +1,118 @@
+"""What runs inside the workers: each takes a seat among the ranks, and keeps its factors there until it is closed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+from dask.distributed import get_worker
+
+from mxpeak.comm.sockets import LostRankError, Sockets, listening, meet
+from mxpeak.errors import MxpeakError
+from mxpeak.library.dense import DistributedFactors, DistributedMatrix
+from mxpeak.library.dense.distributed_solving import factored
+
+
+class Seat:
+    """One worker's place among the ranks of a solve."""
+
+    def __init__(self, host: str):
+        self.door = listening(host)
+        self.comm: Sockets | None = None
+        self.factors: DistributedFactors | None = None
+        self.x: Any = None
+
+    def meet(self, rank: int, addresses: Sequence[tuple[str, int]], secret: bytes) -> Sockets:
+        """Connect with the other ranks.  Collective."""
+        self.comm = meet(self.door, rank, addresses, secret)
+        self.door.close()
+        return self.comm
+
+    def close(self) -> None:
+        """Give up the factors, and hang up."""
+        with suppress(OSError):
+            self.door.shutdown(2)  # a rank that waits for others there
+        self.door.close()
+        if self.comm is not None:
+            self.comm.abort(0)
+        self.factors = self.x = None
+
+
+#: By the solve and the worker: workers that are threads share a process.
+_seats: dict[tuple[str, str], Seat] = {}
+
+
+def take_seat(name: str, dask_worker: Any) -> tuple[str, int]:
+    """Listen for the other ranks; where."""
+    host = dask_worker.address.rpartition("://")[2].rpartition(":")[0].strip("[]")
+    if "://" not in dask_worker.address or dask_worker.address.startswith("inproc"):
+        host = "127.0.0.1"
+    seat = _seats[name, dask_worker.address] = Seat(host)
+    found = seat.door.getsockname()
+    return found[0], found[1]
+
+
+def leave_seat(name: str, dask_worker: Any) -> None:
+    """Close this worker's seat, whatever it is doing."""
+    seat = _seats.pop((name, dask_worker.address), None)
+    if seat is not None:
+        seat.close()
+
+
+def factor(
+    name: str,
+    rank: int,
+    addresses: Sequence[tuple[str, int]],
+    secret: bytes,
+    n: int,
+    places: Sequence[tuple[int, int]],
+    precision: str,
+    sides: int,
+    *chunks: Any,
+) -> Any:
+    """Deal out this rank's chunks and factor A, for so many right-hand sides.  Collective."""
+
+    def work(seat: Seat) -> None:
+        pieces: Mapping[tuple[int, int], Any] = dict(zip(places, chunks))
+        A = DistributedMatrix.from_pieces(pieces, n, comm=seat.meet(rank, addresses, secret))
+        seat.factors = factored(A, precision, "cpu", np.broadcast_to(0.0, (n, sides)))
+
+    return _seated(name, work)
+
+
+def solve(name: str, b: Any, transposed: bool) -> Any:
+    """How it went; x stays where it is, the same on all ranks.  Collective."""
+
+    def work(seat: Seat) -> Any:
+        assert seat.factors is not None, "factored before"
+        seat.x, info = seat.factors.solve_quietly(b, transposed=transposed)
+        return info
+
+    return _seated(name, work)
+
+
+def fetch(name: str) -> Any:
+    """The x of the last solve."""
+    return _seats[name, get_worker().address].x
+
+
+def _seated(name: str, work: Callable[[Seat], Any]) -> Any:
+    """Work in this worker's seat; an error that all ranks raise is given to the client, which raises it once.
+
+    A rank that fails alone hangs up, so that no other waits for it.
+    """
+    seat = _seats.get((name, get_worker().address))
+    if seat is None:
+        return LostRankError("a worker was started anew, and has lost its part of A")
+    try:
+        return work(seat)
+    except LostRankError as error:
+        seat.close()
+        return error
+    except MxpeakError as error:
+        return error.with_traceback(None)
+    except BaseException:
+        seat.close()
+        raise

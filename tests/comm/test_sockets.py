@@ -1,0 +1,102 @@
+"""Ranks that are connected by sockets: what every communicator does, strangers at the door, a rank that goes."""
+
+from __future__ import annotations
+
+import socket
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mxpeak.comm import sockets
+from mxpeak.comm.sockets import HELLO, LostRankError, Sockets, listening, meet
+from tests.support.communicator_checks import check
+
+SECRET = b"s" * 32
+
+
+def on_ranks(size: int, body: Any, *, stranger: bytes | None = None) -> list[Any]:
+    """What a function of a communicator gives on ranks that are threads; a stranger calls the last of them first."""
+    doors = [listening("127.0.0.1") for _ in range(size)]
+    addresses = [door.getsockname() for door in doors]
+    line = None
+    if stranger is not None:
+        line = socket.create_connection(addresses[0])
+        line.sendall(stranger)
+
+    def rank(number: int) -> Any:
+        comm = meet(doors[number], number, addresses, SECRET)
+        doors[number].close()
+        try:
+            return body(comm)
+        finally:
+            comm.abort(0)
+
+    try:
+        with ThreadPoolExecutor(size) as pool:
+            return list(pool.map(rank, range(size)))
+    finally:
+        if line is not None:
+            line.close()
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+def test_ranks_on_sockets_do_what_every_communicator_does(size: int) -> None:
+    def body(comm: Sockets) -> bool:
+        check(comm)
+        comm.barrier()
+        return True
+
+    assert on_ranks(size, body) == [True] * size
+
+
+def test_arrays_of_any_type_and_size_arrive_bit_by_bit() -> None:
+    sent = [
+        np.arange(3_000_000.0),
+        np.array([], np.float32),
+        np.array([np.nan, -0.0]),
+        np.array([1 + 2j], np.complex64),
+    ]
+
+    def body(comm: Sockets) -> None:
+        for tag, array in enumerate(sent):
+            if comm.rank == 0:
+                comm.isend(array, 1, tag).wait()
+            else:
+                got = np.ones_like(array)
+                comm.irecv(got, 0, tag).wait()
+                assert got.tobytes() == array.tobytes()
+        comm.barrier()
+
+    on_ranks(2, body)
+
+
+def test_a_stranger_without_the_secret_is_no_rank() -> None:
+    assert on_ranks(2, lambda comm: comm.gather_objects(comm.rank), stranger=HELLO.pack(b"x" * 32, 1))[0] == [0, 1]
+
+
+ASKS: dict[str, Any] = {"wait": lambda request: request.wait(), "test": lambda request: any(iter(request.test, True))}
+
+
+@pytest.mark.parametrize("asks", ASKS)
+def test_who_waits_for_a_rank_that_has_gone_is_told_and_what_it_sent_before_arrives(asks: str) -> None:
+    def body(comm: Sockets) -> str:
+        got = np.zeros(2)
+        if comm.rank == 1:
+            comm.isend(np.ones(2), 0, 7).wait()
+            return "left"
+        comm.irecv(got, 1, 7).wait()
+        assert got.tolist() == [1.0, 1.0]
+        request = comm.irecv(got, 1, 8)
+        with pytest.raises(LostRankError, match="rank 1 has gone"):
+            ASKS[asks](request)
+        return "told"
+
+    assert on_ranks(2, body) == ["told", "left"]
+
+
+def test_ranks_that_do_not_come_are_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sockets, "MEETING_S", 0.2)
+    with listening("127.0.0.1") as door, pytest.raises(LostRankError, match=r"of 2 ranks only \[0\] have met rank 0"):
+        meet(door, 0, [door.getsockname(), ("127.0.0.1", 1)], SECRET)

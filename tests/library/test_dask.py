@@ -1,0 +1,161 @@
+"""Dense systems on a Dask cluster of four worker processes, started once; and the page that shows them."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mxpeak as mx
+from tests.support.roundoff import U
+
+da = pytest.importorskip("dask.array", reason="dask is not installed: pip install 'mxpeak[dask]'")
+distributed = pytest.importorskip("dask.distributed", reason="distributed is not installed")
+
+PAGE = Path(__file__).parents[2] / "docs" / "dask.md"
+N = 203
+RNG = np.random.default_rng(20261123)
+A, B = RNG.standard_normal((N, N)), RNG.standard_normal((N, 2))
+
+
+def eta(A: Any, x: Any, b: Any) -> float:
+    """The backward error in units of n·u."""
+    scale = np.abs(A).sum(axis=1).max() * np.abs(x).max() + np.abs(b).max()
+    return float(np.abs(b - A @ x).max() / (scale * len(A) * U))
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Any]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Dask's own, of threads, ports and files
+        with (
+            distributed.LocalCluster(n_workers=4, threads_per_worker=1, dashboard_address=None) as cluster,
+            distributed.Client(cluster) as client,
+        ):
+            yield client
+
+
+def test_without_a_cluster_one_is_asked_for() -> None:
+    """Comes first: a client becomes the current one."""
+    with pytest.raises(mx.UsageError, match="there is no Dask cluster; start one"):
+        mx.dask.solve(da.from_array(A), B)
+
+
+@pytest.mark.parametrize("chunks", [(60, 50), (N, 7), N])
+def test_chunks_of_any_size_are_solved_on_all_workers(client: Any, chunks: Any) -> None:
+    x, info = mx.dask.solve(da.from_array(A, chunks=chunks), B, client=client)
+    assert isinstance(x, np.ndarray)
+    assert info.solved
+    assert info.grid == (2, 2)
+    assert eta(A, x, B) <= 2
+
+
+def test_a_b_in_chunks_gives_an_x_in_the_same_chunks(client: Any) -> None:
+    b = da.from_array(B, chunks=(64, 1))
+    x, info = mx.dask.solve(da.from_array(A, chunks=100), b, precision="fp32", client=client)
+    assert (info.precision, info.solved) == ("fp32", True)
+    assert x.chunks == b.chunks
+    assert eta(A, client.compute(x).result(), B) <= 2
+
+
+def test_factors_stay_with_the_workers_that_were_asked(client: Any) -> None:
+    workers = sorted(client.nthreads())[:2]
+    with mx.dask.lu_factor(da.from_array(A, chunks=90), client=client, workers=workers) as F:
+        assert "203x203, on 2 workers" in repr(F)
+        x, info = F.solve(B[:, 0])
+        assert info.grid == (1, 2)
+        assert eta(A, x, B[:, 0]) <= 2
+        with pytest.raises(mx.UsageError, match=r"A is 203x203, but b has shape \(3,\)"):
+            F.solve(np.ones(3))
+        y, _ = F.solve(B[:, 1], transposed=True)
+        assert eta(A.T, y, B[:, 1]) <= 2
+    with pytest.raises(mx.UsageError, match="closed"):
+        F.solve(B)
+
+
+def chunk_that_fails(block: Any, block_info: Any = None) -> Any:
+    if block_info and block_info[0]["chunk-location"] == (1, 0):
+        raise KeyError("lost")
+    return block
+
+
+def with_nan() -> Any:
+    values = A.copy()
+    values[150, 7] = np.nan
+    return values
+
+
+def singular() -> Any:
+    values = A.copy()
+    values[:, 5] = 0.0
+    return values
+
+
+MISTAKES: dict[str, tuple[type[mx.MxpeakError], str, Callable[[], Any], Any]] = {
+    "NumPy's array": (mx.UsageError, "A is ndarray, not a Dask array", lambda: A, B),
+    "a single dimension": (mx.UsageError, r"A has shape \(9,\)", lambda: da.ones(9), B),
+    "three": (mx.UsageError, r"A has shape \(4, 4, 4\)", lambda: da.ones((4, 4, 4)), B),
+    "unknown chunks": (mx.UsageError, "compute_chunk_sizes", lambda: da.ones((N, N))[da.ones(N) > 0], B),
+    "complex": (mx.UsageError, "A has dtype complex128", lambda: da.ones((N, N), dtype=complex), B),
+    "text": (mx.UsageError, "dtype", lambda: da.from_array(np.full((N, N), "a")), B),
+    "rows of b": (mx.UsageError, r"A is 203x203, but b has shape \(5,\)", lambda: da.from_array(A), np.ones(5)),
+    "chunks of b": (mx.UsageError, r"b has shape \(5,\)", lambda: da.from_array(A), da.ones(5)),
+    "NaN in b": (mx.UsageError, r"b\[0\] is nan", lambda: da.from_array(A), np.full(N, np.nan)),
+    "NaN in chunks of b": (mx.UsageError, r"b\[0\] is nan", lambda: da.from_array(A), da.full(N, np.nan)),
+    "NaN in A": (mx.UsageError, r"rank \d: A\[100:, 0:\]\[50, 7\] is nan", lambda: da.from_array(with_nan(), 100), B),
+    "singular": (mx.SingularMatrixError, "pivot 6 of 203", lambda: da.from_array(singular(), 100), B),
+    "a chunk that fails": (
+        mx.UsageError,
+        "A cannot be computed.*KeyError: 'lost'",
+        lambda: da.from_array(A, 110).map_blocks(chunk_that_fails, dtype=float, meta=np.empty((0, 0))),
+        B,
+    ),
+    "no room": (mx.ResourceError, "memory_limit is", lambda: da.ones((10**6, 10**6), chunks=10**5), np.ones(10**6)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_one_error_of_the_client(client: Any, name: str) -> None:
+    kind, told, make, b = MISTAKES[name]
+    with pytest.raises(mx.MxpeakError, match=told) as error:
+        mx.dask.solve(make(), b, client=client)
+    assert type(error.value) is kind
+
+
+def test_workers_that_are_not_there_are_refused(client: Any) -> None:
+    M = da.from_array(A)
+    for workers, told in (([], "give a list"), (["tcp://1.2.3.4:5"], "no worker tcp://1.2.3.4:5")):
+        with pytest.raises(mx.UsageError, match=told):
+            mx.dask.solve(M, B, client=client, workers=workers)
+
+
+def test_the_page_runs_from_top_to_bottom(client: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    names: dict[str, Any] = {"the_client": client}
+    for code in re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE):
+        code = code.replace("Client(n_workers=4, threads_per_worker=1)", "the_client").replace("= 2000", "= 400")
+        exec(compile(code.replace("chunks=500", "chunks=100"), str(PAGE), "exec"), names)
+    said = capsys.readouterr().out
+    assert "solved: n = 400" in said
+    assert float(said.split("largest residual:")[1].split()[0]) < 1e-13
+    assert names["x"].shape == (400,)
+
+
+def test_a_worker_that_dies_is_named_and_the_cluster_solves_again(client: Any) -> None:
+    """Comes last: it kills a worker, which Dask starts anew."""
+    M, pids = da.from_array(A, chunks=100), client.run(os.getpid)
+    victim = sorted(pids)[2]
+    F = mx.dask.lu_factor(M, client=client)
+    os.kill(pids[victim], signal.SIGKILL)
+    with pytest.raises(mx.MxpeakError, match=f"1 of 4 workers died during the solve: rank 2, {victim}"):
+        F.solve(B)
+    F.close()
+    x, info = mx.dask.solve(M, B, client=client)
+    assert info.solved
+    assert eta(A, x, B) <= 2
