@@ -343,6 +343,29 @@ def test_rows_wherever_they_lie_and_files_make_the_same_system(ranks: int, split
         assert info.bytes_a_rank > 2 * 8 * n * n / ranks
 
 
+@pytest.mark.parametrize(("dtype", "writable"), [(np.float64, True), (np.float64, False), (np.float32, True)])
+def test_scalapacks_arrays_are_used_where_they_lie_and_are_not_written_to(dtype: type, writable: bool) -> None:
+    n, nb, (P, Q) = 21, 4, (1, 2)
+    A, b, desc = np.round(8 * random(n)), random(n, 2), [1, 0, n, n, nb, nb, 0, 0, 23]
+
+    def body(comm: Any) -> list[Array]:
+        at = ProcessGrid(P, Q).coords(comm.rank)
+        local = np.nan_to_num(scalapack_array(scalapack_part(A, desc, (P, Q), *at), 23, flat=False)).astype(dtype, "F")
+        before = local.copy()
+        local.flags.writeable = writable
+        M = mx.DistributedMatrix.from_blocks(mx.from_scalapack(local, desc, grid=(P, Q), comm=comm))
+        assert np.shares_memory(M.source.part, local)
+        assert np.shares_memory(M.blocks().local, local) == (dtype is np.float64)
+        F = mx.lu_factor(M, precision="fp32")
+        found = [F.solve(b)[0], F.solve(b, transposed=True)[0]]
+        assert np.array_equal(local, before)
+        return found
+
+    for x, y in run_ranks(P * Q, body):
+        assert eta(A, x, b) <= 2
+        assert eta(A.T, y, b) <= 2
+
+
 @pytest.mark.parametrize("order", ["row", "column"])
 def test_blocks_go_to_norms_and_come_from_scalapack(order: str) -> None:
     n, nb, (P, Q) = 21, 4, (2, 2)

@@ -18,7 +18,10 @@ class Strips(Protocol):
     """This rank's part of a matrix, some rows of it at a time."""
 
     def __call__(self, rows: BlockCyclic, cols: BlockCyclic, local: slice) -> Matrix:
-        """These local rows, row-major, in fp64; they begin with a block.  Never raises: what it cannot give is NaN."""
+        """These local rows, in fp64, row- or column-major; they begin with a block.
+
+        Never raises: what it cannot give is NaN.
+        """
 
 
 class GivenMatrix:
@@ -43,7 +46,7 @@ class GivenMatrix:
         for local in self._parts():
             strip = self._strips(self.rows, self.cols, local)
             for x, y in zip(xs, ys):
-                self._kernels.add_matvec(y[local], strip, x)
+                self._add_product(y[local], strip, x)
         for y in ys:
             self.grid.row.allreduce(y, "sum")
         return ys
@@ -54,10 +57,17 @@ class GivenMatrix:
         for local in self._parts():
             strip = self._strips(self.rows, self.cols, local)
             for x, y in zip(xs, ys):
-                self._kernels.add_matvec(y, strip, x[local], transposed=True)
+                self._add_product(y, strip, x[local], transposed=True)
         for y in ys:
             self.grid.column.allreduce(y, "sum")
         return ys
+
+    def _add_product(self, y: Vector, strip: Matrix, x: Vector, *, transposed: bool = False) -> None:
+        """y += S x, or S^T x; a column-major S is a row-major S^T."""
+        down, right = strip.strides
+        if down < right:
+            strip, transposed = strip.T, not transposed
+        self._kernels.add_matvec(y, strip, x, transposed=transposed)
 
     def _parts(self) -> Iterator[slice]:
         """Local rows, whole blocks of them."""

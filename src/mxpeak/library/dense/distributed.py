@@ -130,15 +130,16 @@ class DistributedMatrix:
     def from_blocks(cls, blocks: CyclicMatrix) -> DistributedMatrix:
         """The matrix in ScaLAPACK's local arrays: `from_blocks(mxpeak.from_scalapack(local, desc, grid=…, comm=…))`.
 
-        Square blocks from process (0, 0) on.  They are copied by rows, 8·n²/(P·Q) bytes a rank.  Collective.
+        Square blocks from process (0, 0) on.  They are used where they lie, and never written to: leave them as they
+        are while you solve with A or its factors.  Collective.
         """
         if not isinstance(blocks, CyclicMatrix):
             raise UsageError(f"from_blocks takes what mxpeak.from_scalapack gives, not {type(blocks).__name__}")
         grid = blocks.grid
         n, nb = agreed(grid.all, lambda: _square_blocks(blocks), lambda made: f"n = {made[0]}, nb = {made[1]}")
-        check_room(grid.all, n, nb, (grid.P, grid.Q), held=True)
-        part = agreed(grid.all, lambda: rows_here(blocks.local, "local"))
-        return cls(n, nb, grid, Held(np.array(part, np.float64, order="C")))
+        source = Held(agreed(grid.all, lambda: rows_here(blocks.local, "local")))
+        check_room(grid.all, n, nb, (grid.P, grid.Q), held=True, there=source.held)
+        return cls(n, nb, grid, source)
 
     @classmethod
     def _dealt(cls, comm: Communicator, rows: Array, nb: int | None, grid: tuple[int, int] | None) -> DistributedMatrix:
@@ -148,9 +149,14 @@ class DistributedMatrix:
         return cls(n, nb, process, Held(dealt(process, n, nb, [rows], by_rows(starts))), starts)
 
     def blocks(self) -> CyclicMatrix:
-        """A's entries in memory, 8·n²/(P·Q) bytes a rank, for `mxpeak.norm`, `norms` and the like.  Collective."""
+        """A's entries in memory, for `mxpeak.norm`, `norms` and the like.  Collective.
+
+        Where they are not held they are made, 8·n²/(P·Q) bytes a rank.
+        """
         grid = self.grid
         rows, cols = BlockCyclic(self.n, self.nb, grid.p, grid.P), BlockCyclic(self.n, self.nb, grid.q, grid.Q)
+        if isinstance(self.source, Held):
+            return CyclicMatrix(grid, rows, cols, np.asarray(self.source.part, np.float64))
         part = self.source(rows, cols, slice(0, rows.local_size))
         raise_first(self.comm, self.source.mistake())
         return CyclicMatrix(grid, rows, cols, part)

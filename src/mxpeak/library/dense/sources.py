@@ -115,17 +115,24 @@ def _runs(indices: Array) -> list[slice]:
 
 
 class Held(Source):
-    """This rank's part, in blocks as they are distributed; its entries are known to be finite."""
+    """This rank's part, in blocks as they are distributed; its entries are known to be real and finite.
+
+    It may be the user's own array.  In fp64, by rows or by columns, it is read where it lies; of others the rows that
+    are asked for are copied.
+    """
 
     holds = True
 
     def __init__(self, part: Array):
         super().__init__("A")
-        self._part, self.held = part, part.nbytes
+        self.part, self.held = part, part.nbytes
 
     def __call__(self, rows: BlockCyclic, cols: BlockCyclic, local: slice) -> Array:
         """These local rows."""
-        return self._part[local]
+        strip = self.part[local]
+        lies_well = strip.dtype == np.float64 and strip.itemsize in strip.strides
+        # Compiled products take writable arrays, though they do not write to this one.
+        return strip if lies_well and strip.flags.writeable else np.array(strip, np.float64, order="C")
 
 
 def owned(layout: BlockCyclic) -> Array:
