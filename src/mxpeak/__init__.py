@@ -48,22 +48,11 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     """Bind public names when they are first used: `import mxpeak` loads no array library."""
     if name in ("dask", "run"):
-        return _module(name)
+        return import_module(f"mxpeak.library.{name}")
     if name in __all__:
         value = globals()[name] = getattr(import_module(_HOMES.get(name, "mxpeak.library.norms")), name)
         return value
     raise AttributeError(f"module 'mxpeak' has no attribute {name!r}")
-
-
-def _module(name: str) -> Any:
-    try:
-        return import_module(f"mxpeak.library.{name}")
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in ("dask", "distributed"):
-            raise
-        from mxpeak.errors import UsageError
-
-        raise UsageError(f"mxpeak.dask needs {error.name}; type: pip install 'mxpeak[dask]'") from None
 
 
 def __dir__() -> list[str]:

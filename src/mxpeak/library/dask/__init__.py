@@ -8,6 +8,28 @@ Each worker is a rank.  They connect with each other by plain sockets, and chunk
 their blocks; nothing of A passes through the client.
 """
 
-from mxpeak.library.dask.solving import DaskFactors, lu_factor, solve
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from mxpeak.errors import UsageError
+
+if TYPE_CHECKING:
+    from mxpeak.library.dask.solving import DaskFactors as DaskFactors
+    from mxpeak.library.dask.solving import lu_factor as lu_factor
+    from mxpeak.library.dask.solving import solve as solve
 
 __all__ = ["DaskFactors", "lu_factor", "solve"]
+
+
+def __getattr__(name: str) -> Any:
+    """Load Dask at the first use, and say what to type where it is missing."""
+    if name not in __all__:
+        raise AttributeError(f"module 'mxpeak.dask' has no attribute {name!r}")
+    try:
+        return getattr(import_module("mxpeak.library.dask.solving"), name)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("dask", "distributed"):
+            raise
+        raise UsageError(f"mxpeak.dask needs {error.name}; type: pip install 'mxpeak[dask]'") from None

@@ -10,6 +10,7 @@ from typing import Any
 import dask.array as da
 from dask.distributed import futures_of, wait
 
+from mxpeak.comm.sockets import LostRankError
 from mxpeak.configs.grid import squarest
 from mxpeak.errors import ResourceError, UsageError
 from mxpeak.library.dense.distributed import block_size
@@ -54,9 +55,12 @@ def shared(client: Any, workers: Sequence[str], A: Any) -> list[list[tuple[tuple
     chunks = futures_of(A)
     wait(chunks)
     for chunk in chunks:
-        if chunk.status != "ok" and chunk.status != "finished":
+        if chunk.status == "error":
             error = chunk.exception()
             raise UsageError(f"A cannot be computed: {chunk.key}: {type(error).__name__}: {error}") from error
+        if chunk.status != "finished":
+            gone = ", ".join(sorted({*workers} - {*client.nthreads()})) or "a worker"
+            raise LostRankError(f"{gone} died while A was computed; see its log, and call again")
     by_key, holders = {chunk.key: chunk for chunk in chunks}, client.who_has(chunks)
     found: list[list[tuple[tuple[int, int], Any]]] = [[] for _ in workers]
     for place, key in _places(A):
