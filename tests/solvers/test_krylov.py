@@ -96,7 +96,7 @@ def best_residual(A: Array, r: Array, k: int) -> float:
                 w = w - (v @ w) * v
         vectors.append(w / np.linalg.norm(w))
     K = np.array(vectors[:k]).T
-    return float(np.linalg.norm(r - A @ K @ np.linalg.lstsq(A @ K, r)[0]))
+    return float(np.linalg.norm(r - A @ K @ np.linalg.lstsq(A @ K, r, rcond=None)[0]))
 
 
 def cyclic(n: int) -> tuple[Array, Array]:
@@ -211,7 +211,7 @@ def test_restarts_begin_with_the_residual_that_is_left(rng: Any) -> None:
     for k in range(5):
         r = b - A @ x
         K = np.array([np.linalg.matrix_power(A, j) @ r for j in range(m)]).T
-        x = x + K @ np.linalg.lstsq(A @ K, r)[0]
+        x = x + K @ np.linalg.lstsq(A @ K, r, rcond=None)[0]
         # Powers of A, whose condition is below 10, lose at most 10^m of n·u before the least-squares problem.
         wanted = np.linalg.norm(b - A @ x) / np.linalg.norm(b)
         assert done.history[k + 1] == pytest.approx(wanted, abs=10**m * n * U)

@@ -147,7 +147,7 @@ def solve_oracle(problem: Oracle, A: Any, tolerance: float, restart: int = 30, m
             H[k + 1, k] = np.linalg.norm(w.astype(float))
             Q.append((w / H[k + 1, k]).astype(inner.dtype))
             target = rho * np.eye(k + 2)[0]
-            t, *_ = np.linalg.lstsq(H[: k + 2, : k + 1], target)
+            t, *_ = np.linalg.lstsq(H[: k + 2, : k + 1], target, rcond=None)
             found.estimates.append(float(np.linalg.norm(target - H[: k + 2, : k + 1] @ t)) / scale)
             if found.estimates[-1] <= tolerance or found.count == most:
                 break

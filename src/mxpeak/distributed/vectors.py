@@ -164,7 +164,7 @@ class ArraySpace:
 
     def norm(self, w: Vector) -> float:
         """||w||_2."""
-        return float(self.xp.linalg.vector_norm(w))
+        return float(self.xp.linalg.norm(w))
 
     def max_abs(self, w: Vector) -> float:
         """||w||_inf, NaN if w has one."""

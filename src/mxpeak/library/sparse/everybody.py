@@ -66,7 +66,7 @@ class Everybody:
 
     def norm(self, v: Any, xp: Any) -> float:
         """||v||_2, whose square may overflow."""
-        own = float(xp.linalg.vector_norm(v))
+        own = float(xp.linalg.norm(v))
         return own if self.alone else sqrt(self.sum(own * own))
 
     def alike(self, work: Callable[[], T]) -> T:
