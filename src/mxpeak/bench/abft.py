@@ -1,4 +1,4 @@
-"""--abft: what checksums of an LU found becomes part of the result; what was not mended makes it invalid."""
+"""--abft: what checks on the way found becomes part of the result; what was not mended makes it invalid."""
 
 from __future__ import annotations
 
@@ -6,16 +6,21 @@ from collections.abc import Sequence
 from typing import Any
 
 from mxpeak.bench.harness import Bench
-from mxpeak.configs.lu import LuCase, LuConfig
+from mxpeak.configs.lu import LuCase
 from mxpeak.errors import UsageError
-from mxpeak.records import Caution, Result
+from mxpeak.records import Caution, Result, three_digits
 from mxpeak.solvers.faults import Checked, Fault
+from mxpeak.solvers.solve_faults import SolveChecks, SolveFault
 
 #: The kernels whose matrices are checked.
 CHECKED = ("host", "reference")
 
 
-def check_abft(bench: Bench[LuConfig]) -> None:
+#: What to do about a fault.
+HINT = "test the memory of these hosts, and look at their logs of corrected errors"
+
+
+def check_abft(bench: Bench[Any]) -> None:
     """Stop at what cannot be checked."""
     if bench.config.abft and bench.kernels.name not in CHECKED:
         raise UsageError(
@@ -32,15 +37,37 @@ def about_checks(result: Result, case: LuCase, checked: Sequence[Checked | None]
     faults = [fault for one in known for fault in one.faults]
     result.telemetry["abft"] = _as_json(known, faults)
     for fault in faults:
-        hint = "test the memory of these hosts, and look at their logs of corrected errors"
-        result.warnings.append(Caution("abft", said(fault, case), hint))
+        result.warnings.append(Caution("abft", said(fault, case), HINT))
     if not all(one.passed for one in known):
         left = next(fault for fault in faults if not fault.corrected)
-        result.status = "invalid"
-        result.validation.update(passed=False, outcome=said(left, case))
-        if result.rules:
-            result.rules["admissible"] = False
-            result.rules["violations"].append({"rule": "abft", "text": said(left, case)})
+        result.validation["outcome"] = said(left, case)
+        _left_wrong(result, said(left, case))
+
+
+def about_solves(result: Result, checks: SolveChecks | None) -> None:
+    """Say in a result what the checks of its iterative solves found; any fault makes it invalid."""
+    if checks is None:
+        return
+    result.telemetry["abft"] = {
+        "checks": checks.checks,
+        "found": checks.found,
+        "corrected": 0,
+        "seconds": checks.seconds,
+        "faults": [fault.as_json() for fault in checks.faults],
+    }
+    for fault in checks.faults:
+        result.warnings.append(Caution("abft", said_of_solve(fault), HINT))
+    if checks.faults:
+        _left_wrong(result, said_of_solve(checks.faults[0]))
+
+
+def _left_wrong(result: Result, text: str) -> None:
+    """A result that a fault has spoiled."""
+    result.status = "invalid"
+    result.validation["passed"] = False
+    if result.rules:
+        result.rules["admissible"] = False
+        result.rules["violations"].append({"rule": "abft", "text": text})
 
 
 def _as_json(known: Sequence[Checked], faults: Sequence[Fault]) -> dict[str, Any]:
@@ -65,3 +92,14 @@ def said(fault: Fault, case: LuCase) -> str:
         place += f", column {fault.column}, block column {fault.column // case.nb}"
     became = "it was mended" if fault.corrected else "it could not be mended"
     return f"a number changed that no step had changed: {place}, on {where} of the grid, by step {fault.step}; {became}"
+
+
+def said_of_solve(fault: SolveFault) -> str:
+    """A fault of an iterative solve in words."""
+    when = f"{fault.solve}, by step {fault.step}"
+    if fault.part == "matrix":
+        return f"a number changed that no step had changed: {fault.array}, on rank {fault.rank}; {when}"
+    found = f"{three_digits(fault.difference or 0.0)}, and rounding may do {three_digits(fault.limit or 0.0)}"
+    if fault.part == "directions":
+        return f"a direction is not conjugate to the one before, or not orthogonal to r: off by {found}; {when}"
+    return f"the residual that was carried is not b - A x: off by {found}; most on rank {fault.rank}; {when}"

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from mxpeak.bench.abft import check_abft
 from mxpeak.bench.harness import Bench, repeated, threads_a_rank
 from mxpeak.bench.outlook import Outlook, settled
 from mxpeak.bench.rules import Violation
@@ -23,6 +24,7 @@ from mxpeak.options import Setting
 from mxpeak.precision import PRECISIONS
 from mxpeak.records import Caution, size_text, three_digits
 from mxpeak.runtime.compile import compile_in_turn
+from mxpeak.solvers.solve_faults import SolveChecks
 
 #: Seconds to measure for where none were asked for, with --quick, and by the rules.
 DEFAULT_RT, QUICK_RT, OFFICIAL_RT = 60.0, 1.0, 1800.0
@@ -157,6 +159,19 @@ class SparseBench(Bench[AnySparse]):
         self.spans = self.new_spans()
         self.cautions: list[Caution] = []
         self.parts: Sequence[str] = ()
+        check_abft(self)
+        self.checks = self._new_checks()
+
+    def _new_checks(self) -> SolveChecks | None:
+        """With --abft, what solves are checked by."""
+        return SolveChecks(self.spans) if self.config.abft else None
+
+    def solving(self, part: str, made: Made | None = None) -> None:
+        """Solves begin that faults will be told of by this name; with matrices that may not change from now on."""
+        if self.checks is not None:
+            self.checks.begin(part)
+            if made is not None:
+                self.checks.know(made)
 
     def label(self, part: str) -> str:
         """What a part of the run is called while it is watched: its number among all of them comes first."""
@@ -196,7 +211,9 @@ class SparseBench(Bench[AnySparse]):
 
         def on_a_tiny_box() -> None:
             tiny = Box(TINY, TINY, TINY)
+            checks, self.checks = self.checks, self._new_checks()  # what is found here says nothing of the run
             use(self.make(tiny, forms, stencil, Solo()))
+            self.checks = checks
             for form in forms:
                 self._use_halo(replace(tiny, npz=2), form, stencil)
 

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from mxpeak.configs.run import RunConfig
 from mxpeak.errors import UsageError
-from mxpeak.options import Setting, integer, one_of, option, seconds
+from mxpeak.options import Setting, boolean, integer, one_of, option, seconds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,6 +95,14 @@ class SparseConfig(RunConfig):
         help="seconds to measure, or 30m, 1h (default: 60; the rules ask for 1800)",
         metavar="SECONDS",
         parse=seconds,
+        group="measuring",
+    )
+    abft: bool = option(
+        False,
+        "--abft",
+        help="compare the residuals that solves carry with b - A x, and the matrices with what they were: flipped bits "
+        "are found on the way",
+        parse=boolean,
         group="measuring",
     )
     # What this is of a benchmark whose limit is that of memory.

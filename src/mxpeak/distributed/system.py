@@ -120,6 +120,9 @@ class MixedSystem:
         """x = 0."""
         self.x[:] = 0.0
 
+    def ended(self) -> None:
+        """A solve is over: nothing is left to be done."""
+
     def norm_of_b(self) -> float:
         """||b||."""
         return sqrt(self._sum(self._kernels.dot(self._b, self._b)))
@@ -194,6 +197,9 @@ class CgSystem:
     def restart_from_zero(self) -> None:
         """x = 0."""
         self.x[:] = 0.0
+
+    def ended(self) -> None:
+        """A solve is over: nothing is left to be done."""
 
     def residual(self) -> float:
         """r = b - A x; ||r||, which takes no pass of its own."""

@@ -146,6 +146,7 @@ class HpgMxpCommon(Common, total=False):
     colouring: Literal["greedy", "jpl"]
     mode: Literal["official", "explore"]
     rt: float | str | None
+    abft: bool
     nonsymmetric: bool
     matrix: str | None
     threshold: float
@@ -183,6 +184,7 @@ class HpcgCommon(Common, total=False):
     colouring: Literal["greedy", "jpl"]
     mode: Literal["official", "explore"]
     rt: float | str | None
+    abft: bool
 
 
 class HpcgCase(HpcgCommon, total=False):

@@ -152,7 +152,7 @@ def hpcg_result(
         rules={"mode": config.mode, **ruling(broken)},
         samples_s=one.sets.samples_s,
         telemetry={"steps": one.sets.by_step, **({} if one.trace is None else {"trace": one.trace})},
-        phases=one.table(*HPCG_MOTIFS, "halo"),
+        phases=one.table(*HPCG_MOTIFS, "halo", *(("abft",) if config.abft else ())),
         warnings=[
             *bench.facts.cautions,
             *bench.cautions,

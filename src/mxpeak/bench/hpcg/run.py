@@ -23,6 +23,7 @@ from functools import partial
 from math import ceil
 from typing import Any, Unpack
 
+from mxpeak.bench.abft import about_solves
 from mxpeak.bench.harness import Told, peak_rss, phase_table, run_cases
 from mxpeak.bench.hpcg.check import Norms, spectral_test, symmetry_test
 from mxpeak.bench.hpcg.config import HpcgConfig
@@ -57,6 +58,7 @@ from mxpeak.runtime.memory import memory_budget
 from mxpeak.runtime.placement import on_device
 from mxpeak.solvers.cg import Solve, conjugate_gradients
 from mxpeak.solvers.multigrid import cycle
+from mxpeak.solvers.residual_checks import CheckedCg
 from mxpeak.spans import Spans
 
 #: Share of the time that the figure beside the first one gets.
@@ -140,13 +142,14 @@ class Hpcg:
             return None
         result = hpcg_result(self._bench, self._box, reference, found, rss, start, time.time())
         result.telemetry["computation"] = self._bench.label(f"{first}: sets")
+        about_solves(result, self._bench.checks)
         return result
 
     def _use(self, made: Made) -> None:
         """Everything that happens to a problem, so that nothing is compiled while a clock runs."""
         tiny, spans = Box(TINY, TINY, TINY), Spans()
         for one in (self._in_natural_order(tiny, Solo()), made):
-            conjugate_gradients(self._system(one, Solo()), most=2, tolerance=0.0)
+            self._solve(self._system(one, Solo()), most=2, tolerance=0.0)
         top = made.hierarchies[0].top
         spectral_test(self._kernels, Solo(), top, tiny, order_of(self._config, top.A.A.storage), spans)
         symmetry_test(self._kernels, Solo(), top.A, partial(cycle, top))
@@ -156,8 +159,9 @@ class Hpcg:
     def _reference(self) -> Solve:
         """The iterations that set the aim.  Collective."""
         made = self._in_natural_order(self._box, self._comm)
+        self._bench.solving("reference", made)
         watch = self._watch("reference", REFERENCE_STEPS)
-        done = conjugate_gradients(self._system(made, self._comm), most=REFERENCE_STEPS, tolerance=0.0, watch=watch)
+        done = self._solve(self._system(made, self._comm), most=REFERENCE_STEPS, tolerance=0.0, watch=watch)
         self._bench.spans.finish()
         return done
 
@@ -174,6 +178,7 @@ class Hpcg:
         limits = [bench.bandwidth(top.A)]
         spectral = spectral_test(kernels, comm, top, self._box, order_of(self._config, storage), bench.spans)
         symmetry = symmetry_test(kernels, comm, top.A, partial(cycle, top))
+        bench.solving(f"{storage}: convergence", made)
         system = self._system(made, comm)
         converged, slowest_s = self._converged(system, storage, aim)
         if converged.outcome != Outcome.SOLVED:
@@ -211,7 +216,7 @@ class Hpcg:
 
         def solve() -> None:
             nonlocal done
-            done = conjugate_gradients(system, most=MOST, tolerance=aim, watch=watch)
+            done = self._solve(system, most=MOST, tolerance=aim, watch=watch)
 
         watch = self._watch(f"{storage}: convergence", GUESSED)
         elapsed_s = self._bench.slowest(solve)
@@ -224,11 +229,12 @@ class Hpcg:
         solves: list[Solve] = []
 
         def solve() -> None:
-            solves.append(conjugate_gradients(system, most=steps, tolerance=0.0, watch=one_more))
+            solves.append(self._solve(system, most=steps, tolerance=0.0, watch=one_more))
 
         def one_more(done: int) -> None:
             watch(steps * len(solves) + done)
 
+        self._bench.solving(f"{storage}: sets")
         watch = self._watch(f"{storage}: sets", steps * count)
         timed = self._bench.metered if storage == storages(self._config)[0] else self._bench.slowest
         while len(samples) < count or sum(samples) < rt:
@@ -246,9 +252,16 @@ class Hpcg:
         spans.start(self._bench.label(part), most * self._flops_a_step)
         return Watch(spans, self._flops_a_step, most)
 
+    def _solve(self, system: CgSystem, **how: Any) -> Solve:
+        """One solve, and what is checked at its end.  Collective."""
+        done = conjugate_gradients(system, **how)
+        system.ended()
+        return done
+
     def _system(self, made: Made, comm: Communicator) -> CgSystem:
-        top = made.hierarchies[0].top
-        return CgSystem(self._kernels, comm, top.A, made.b, partial(cycle, top), self._bench.spans)
+        top, checks = made.hierarchies[0].top, self._bench.checks
+        shared = (self._kernels, comm, top.A, made.b, partial(cycle, top), self._bench.spans)
+        return CgSystem(*shared) if checks is None else CheckedCg(*shared, checks)
 
     def _longest(self, seconds: float) -> float:
         """The slowest rank's, on rank 0."""

@@ -25,6 +25,7 @@ from functools import partial
 from math import ceil, log
 from typing import Any, Unpack
 
+from mxpeak.bench.abft import about_solves
 from mxpeak.bench.harness import Told, peak_rss, phase_table, run_cases
 from mxpeak.bench.hpg_mxp.config import HpgMxpConfig
 from mxpeak.bench.hpg_mxp.input import MatrixFile, read_file
@@ -46,6 +47,7 @@ from mxpeak.runtime.memory import memory_budget
 from mxpeak.runtime.placement import on_device
 from mxpeak.solvers.krylov import Solve, gmres_ir
 from mxpeak.solvers.multigrid import cycle
+from mxpeak.solvers.residual_checks import CheckedMixed
 from mxpeak.spans import Spans
 
 #: Ranks of the standard validation, iterations that a validation may take, and those that IR may take at full scale.
@@ -146,6 +148,7 @@ class HpgMxp:
             return None
         result = hpg_mxp_result(self._bench, self._problem, found, between, rss, start, time.time())
         result.telemetry["computation"] = self._bench.label(f"{first}: mixed")
+        about_solves(result, self._bench.checks)
         return result
 
     def _between(self, storage: str, one: Measured) -> dict[str, Solves]:
@@ -156,6 +159,7 @@ class HpgMxp:
         for name, form in between(self._config, storage, one.levels).items():
             self._problem.make_ready([form], self._use)
             made = self._problem.make([form], self._comm)
+            self._bench.solving(name, made)
             found[name] = self._solves(made, made.hierarchies[0], f"{storage}: {name}", rt)
         return found
 
@@ -163,7 +167,7 @@ class HpgMxp:
         """Everything that happens to a problem, so that nothing is compiled while a clock runs."""
         for hierarchy in made.hierarchies:
             system = self._system(made, hierarchy, Solo(), 3)
-            gmres_ir(system, system.norm_of_b(), restart=3, most=4, tolerance=0.0)
+            self._solve(system, system.norm_of_b(), restart=3, most=4, tolerance=0.0)
             system.max_error(1.0)
             self._bench.kernels.sparse.read_values(hierarchy.outer.A)
 
@@ -175,6 +179,7 @@ class HpgMxp:
         begin = time.perf_counter()
         made = self._problem.make(self._problem.forms(storage), self._comm)
         setup_s = time.perf_counter() - begin
+        bench.solving(storage, made)
         double, mixed = made.hierarchies
         limits = [bench.bandwidth(double.outer)]
         validation = validation or self._solve_both(made, self._comm, storage)
@@ -208,7 +213,9 @@ class HpgMxp:
         """Both solvers to the same residual, on the first few ranks.  Collective."""
         found = None
         if self._few is not None:
-            found = self._solve_both(self._problem.make(self._problem.forms(storage), self._few), self._few, storage)
+            made = self._problem.make(self._problem.forms(storage), self._few)
+            self._bench.solving(storage, made)
+            found = self._solve_both(made, self._few, storage)
         meet_asleep(self._comm)  # it may take longer than any message should
         return self._comm.bcast_object(found)  # type: ignore[no-any-return]
 
@@ -226,9 +233,10 @@ class HpgMxp:
     ) -> Validated:
         """One solver, to the tolerance.  Collective over comm."""
         restart, system = self._config.restart, self._system(made, hierarchy, comm, self._config.restart)
+        self._bench.solving(label)
         watch = Watch(self._bench.spans, self._bench.label(label), GUESSED, self._flops_a_step, aim=tolerance)
         watch.start()
-        done = gmres_ir(system, system.norm_of_b(), restart=restart, most=most, tolerance=tolerance, watch=watch)
+        done = self._solve(system, system.norm_of_b(), restart=restart, most=most, tolerance=tolerance, watch=watch)
         self._bench.spans.finish()
         return Validated(done, system.max_error(1.0))
 
@@ -243,8 +251,9 @@ class HpgMxp:
 
         def solve(most: int, watch: Watch) -> None:
             system.restart_from_zero()
-            done.append(gmres_ir(system, b_norm, restart=config.restart, most=most, tolerance=0.0, watch=watch))
+            done.append(self._solve(system, b_norm, restart=config.restart, most=most, tolerance=0.0, watch=watch))
 
+        bench.solving(label)
         first = min(config.restart, config.iterations) if config.quick else config.iterations
         label = bench.label(label)
         watch = Watch(bench.spans, f"{label}, not counted yet", first, self._flops_a_step)
@@ -263,16 +272,17 @@ class HpgMxp:
         by_step = step_table(bench.kernels, bench.comm, bench.spans)
         return Solves(samples, done, phase_table(bench.comm, bench.spans), by_step)
 
+    def _solve(self, system: MixedSystem, b_norm: float, **how: Any) -> Solve:
+        """One solve, and what is checked at its end.  Collective."""
+        done = gmres_ir(system, b_norm, **how)
+        system.ended()
+        return done
+
     def _system(self, made: Made, hierarchy: Hierarchy, comm: Communicator, restart: int) -> MixedSystem:
-        top = hierarchy.top
+        top, bench = hierarchy.top, self._bench
         hierarchy.clear()
-        return MixedSystem(
-            self._bench.kernels.sparse,
-            comm,
-            hierarchy.outer,
-            top.A,
-            made.b,
-            lambda q: cycle(top, q),
-            restart,
-            self._bench.spans,
-        )
+        shared = (bench.kernels.sparse, comm, hierarchy.outer, top.A, made.b, partial(cycle, top), restart, bench.spans)
+        if bench.checks is None:
+            return MixedSystem(*shared)
+        rounding = 0.0 if top.A.A.values == "fp64" else self._problem.forms(top.A.A.storage)[1].tolerance
+        return CheckedMixed(*shared, bench.checks, rounding)

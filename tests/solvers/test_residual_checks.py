@@ -1,0 +1,379 @@
+"""Checks of CG and GMRES-IR: flipped bits that change a solve are found, and clean solves raise no alarm.
+
+A few dozen solves of each kind; TEST_FAULTS=all makes a thousand of them, and prints what was found.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mxpeak.bench.hpcg import run as hpcg
+from mxpeak.bench.hpcg.config import HpcgConfig
+from mxpeak.bench.hpg_mxp import run as hpg_mxp
+from mxpeak.bench.hpg_mxp.config import HpgMxpConfig
+from mxpeak.comm.solo import Solo
+from mxpeak.comm.threads import run_ranks
+from mxpeak.distributed.stencil import Form, Made, make_stencil, weights
+from mxpeak.errors import Outcome
+from mxpeak.kernels.host.kernels import HostKernels
+from mxpeak.layout.stencil import Box
+from mxpeak.records import document
+from mxpeak.solvers.cg import conjugate_gradients
+from mxpeak.solvers.krylov import gmres_ir
+from mxpeak.solvers.multigrid import cycle
+from mxpeak.solvers.residual_checks import CheckedCg, CheckedMixed
+from mxpeak.solvers.solve_faults import SolveChecks, arrays_of, bits_of
+from mxpeak.spans import Spans
+from tests.support.result_file import VALIDATOR
+
+WHOLE = os.environ.get("TEST_FAULTS") == "all"
+CLEAN, FLIPPED = (250, 250) if WHOLE else (4, 24)
+GRIDS = [(1, 1, 1), (2, 1, 1), (1, 2, 2)]
+VALUES = ["fp64", "fp32", "bf16", "fp16", "fp8"]
+BITS = {2: np.uint16, 4: np.uint32, 8: np.uint64, 1: np.uint8}
+TOLERANCE = 1e-9
+
+
+@dataclass(frozen=True)
+class Case:
+    """One solve to 1e-9: by CG, where no format of values is named."""
+
+    shape: tuple[int, int, int]
+    grid: tuple[int, int, int]
+    storage: str
+    order: str
+    values: str | None = None
+    vectors: str = "fp64"
+    nonsymmetric: bool = False
+    restart: int = 30
+
+    @property
+    def ranks(self) -> int:
+        return self.grid[0] * self.grid[1] * self.grid[2]
+
+
+@dataclass(frozen=True)
+class Flip:
+    """A bit that flips on a rank when so many operations have been begun; the array and its entry are drawn."""
+
+    rank: int
+    moment: int
+    seed: int
+
+    def strike(self, arrays: dict[str, Any]) -> str:
+        rng = np.random.default_rng(self.seed)
+        names = [name for name, array in arrays.items() if array.size]
+        name = names[int(rng.integers(len(names)))]
+        flat = arrays[name].reshape(-1)
+        kind = BITS[flat.itemsize]
+        bit = int(rng.integers(8 * flat.itemsize))
+        flat.view(kind)[int(rng.integers(len(flat)))] ^= kind(1 << bit)
+        return f"{name} bit {bit}"
+
+
+class Counting(Spans):
+    """Spans that count what is begun, and strike in between."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun, self.flip, self.struck = 0, None, ""  # type: tuple[int, Any, str]
+        self.arrays: Callable[[], dict[str, Any]] = dict
+
+    def __call__(self, name: str, **counts: float) -> AbstractContextManager[None]:
+        self.begun += 1
+        if self.flip is not None and self.begun == self.flip.moment:
+            self.struck = f"{self.flip.strike(self.arrays())} before {name}"
+        return super().__call__(name, **counts)
+
+
+@dataclass(frozen=True)
+class Solved:
+    """How a solve went: steps, outcome, ||b - A x|| / ||b|| with A and b as they were, and what the checks say."""
+
+    steps: int
+    outcome: Outcome
+    residual: float
+    faults: list[Any]
+    begun: int
+    struck: str
+    margin: float
+
+    def harmed(self, clean: Solved) -> bool:
+        """Whether it differs from the clean one in what a benchmark says of it, or is not as good as it says."""
+        right = self.residual <= 1.05 * max(TOLERANCE, clean.residual)
+        return (self.steps, self.outcome) != (clean.steps, clean.outcome) or not right
+
+
+class Watched(SolveChecks):
+    """Checks that note how near to their limits clean solves come."""
+
+    margin = 0.0
+
+    def judge(self, comm: Any, step: int, part: str, difference: float, limit: float, mine: Any = None) -> bool:
+        self.margin = max(self.margin, difference / limit)
+        return super().judge(comm, step, part, difference, limit, mine)
+
+
+def solved(case: Case, flip: Flip | None = None) -> Solved:
+    def body(comm: Any) -> Any:
+        return _solved(case, flip, comm)
+
+    found = run_ranks(case.ranks, body)
+    return replace(
+        found[0], begun=min(one.begun for one in found), struck=next((f.struck for f in found if f.struck), "")
+    )
+
+
+def _solved(case: Case, flip: Flip | None, comm: Any) -> Solved:
+    kernels, spans = HostKernels(1, poison=True).sparse, Counting()
+    box = Box.of(comm.rank, case.shape, case.grid)
+    form = Form(("fp64",) * 3, "fp64", case.storage, symmetric=True)
+    if case.values is not None:
+        form = Form((case.values,) * 3, case.vectors, case.storage, mixed=True)
+    stencil = weights(nonsymmetric=case.nonsymmetric)
+
+    def make() -> Made:
+        return make_stencil(kernels, comm, box.levels(3), [form], case.order, stencil, Spans())
+
+    made, checks = make(), Watched(spans)
+    checks.know(made)
+    checks.begin("test")
+    top, outer = made.hierarchies[0].top, made.hierarchies[0].outer
+    system: Any
+    if case.values is None:
+        system = CheckedCg(kernels, comm, top.A, made.b, partial(cycle, top), spans, checks)
+    else:
+        system = CheckedMixed(kernels, comm, outer, top.A, made.b, partial(cycle, top), case.restart, spans, checks)
+    spans.flip = flip if flip is not None and flip.rank == comm.rank else None
+    spans.arrays = lambda: dict(_arrays(system, made))
+    if case.values is None:
+        done: Any = conjugate_gradients(system, most=200, tolerance=TOLERANCE)
+    else:
+        done = gmres_ir(system, system.norm_of_b(), restart=case.restart, most=300, tolerance=TOLERANCE)
+    begun = spans.begun - (case.values is not None)  # what GMRES begins last is a check: x may change behind it
+    system.ended()
+    with np.errstate(all="ignore"):
+        clean = make()
+        r = np.zeros(box.rows)
+        A = clean.hierarchies[0].outer
+        A.multiply(system.x, r)
+        squares = np.array([np.sum((clean.b - r) ** 2), np.sum(clean.b**2)])
+        comm.allreduce(squares, "sum")
+        residual = float(np.sqrt(squares[0] / squares[1]))
+    return Solved(done.steps, done.outcome, residual, checks.faults, begun, spans.struck, checks.margin)
+
+
+def _arrays(system: Any, made: Made) -> Iterator[tuple[str, Any]]:
+    """Every vector of a solve, and every value of its matrices."""
+    yield "b", made.b
+    yield "x", system.solution
+    yield "r", system._r
+    if hasattr(system, "_p"):
+        yield from (("p", system.direction), ("A p", system._Ap))
+    else:
+        basis = system._basis
+        yield from ((f"q{k}", basis._Q[k]) for k in range(basis._k))
+        yield "Q t", basis._combined
+    for depth, level in enumerate(made.levels(0)):
+        yield f"x of level {depth}", level.A.own(level.x)
+        for name, vector in (("keep", level.keep), ("r", level.r)):
+            if vector is not None:
+                yield f"{name} of level {depth}", vector
+        for name in ("entries", "diagonal", "halo_entries"):
+            yield f"{name} of level {depth}", getattr(level.A.A, name)
+
+
+def drawn(rng: Any, method: str) -> Case:
+    """A case at random."""
+    shape = tuple(int(n) for n in rng.choice([4, 8, 12], 3))
+    grid = GRIDS[int(rng.integers(len(GRIDS)))]
+    storage = str(rng.choice(["rows", "packed", "sell", "ell"]))
+    natural = storage == "rows" or (storage == "packed" and rng.random() < 0.5)
+    case = Case(shape, grid, storage, "surface_last" if natural else str(rng.choice(["greedy", "jpl"])))  # type: ignore[arg-type]
+    if method == "cg":
+        return case
+    values = str(rng.choice(VALUES))
+    vectors = "fp64" if values == "fp64" or rng.random() < 0.3 else "fp32"
+    return replace(
+        case, values=values, vectors=vectors, nonsymmetric=bool(rng.random() < 0.3), restart=int(rng.choice([5, 30]))
+    )
+
+
+@pytest.mark.parametrize("method", ["cg", "gmres"])
+@pytest.mark.parametrize("part", range(4 if WHOLE else 1))
+def test_clean_solves_raise_no_alarm(method: str, part: int) -> None:
+    rng = np.random.default_rng([part, method == "cg"])
+    nearest = 0.0
+    for _ in range(CLEAN):
+        case = drawn(rng, method)
+        found = solved(case)
+        assert not found.faults, case
+        assert found.outcome == Outcome.SOLVED, case
+        nearest = max(nearest, found.margin)
+    print(f"{method}: {CLEAN} clean solves, at most {nearest:.3g} of a limit")
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # sums of what is not finite any more
+@pytest.mark.parametrize("method", ["cg", "gmres"])
+@pytest.mark.parametrize("part", range(4 if WHOLE else 1))
+def test_flips_that_change_a_solve_are_found(method: str, part: int) -> None:
+    """Steps, outcome, or a residual that is not what the solve says."""
+    rng = np.random.default_rng([part, method == "cg", 7])
+    harmful, missed = 0, []
+    for _ in range(FLIPPED):
+        case = drawn(rng, method)
+        clean = solved(case)
+        flip = Flip(int(rng.integers(case.ranks)), int(rng.integers(1, clean.begun + 1)), int(rng.integers(1 << 30)))
+        found = solved(case, flip)
+        if found.harmed(clean):
+            harmful += 1
+            missed += [] if found.faults else [(case, found, clean.steps)]
+    for one in missed:
+        print(*one)
+    print(f"{method}: {FLIPPED} flips, {harmful} changed the solve, {len(missed)} of these missed")
+    assert harmful > 0
+    assert len(missed) <= harmful // 100
+
+
+# --- what is found, and where -----------------------------------------------------------------------------------
+
+
+class At:
+    """A vector's entry that changes before some operation is begun for the n-th time."""
+
+    def __init__(self, operation: str, time: int, vector: Callable[[Any], Any], factor: float):
+        self.operation, self.time, self.vector, self.factor, self.seen = operation, time, vector, factor, 0
+
+    def wrap(self, system: Any) -> None:
+        right = getattr(system, self.operation)
+
+        def operation(*told: Any) -> Any:
+            self.seen += 1
+            if self.seen == self.time:
+                vector = self.vector(system)
+                vector[len(vector) // 2] = self.factor * vector[len(vector) // 2] + self.factor * 1e-3
+            return right(*told)
+
+        setattr(system, self.operation, operation)
+
+
+def found_by_cg(at: At) -> list[Any]:
+    """What the checks of 50 steps of CG on two ranks say of a change on rank 1."""
+
+    def body(comm: Any) -> Any:
+        kernels, box = HostKernels(1).sparse, Box.of(comm.rank, (16, 16, 16), (2, 1, 1))
+        form, checks = Form(("fp64",) * 4, "fp64", "rows", symmetric=True), SolveChecks(Spans())
+        made = make_stencil(kernels, comm, box.levels(4), [form], "surface_last", weights(), Spans())
+        checks.know(made)
+        top = made.hierarchies[0].top
+        system = CheckedCg(kernels, comm, top.A, made.b, partial(cycle, top), Spans(), checks)
+        if comm.rank == 1:
+            at.wrap(system)
+        conjugate_gradients(system, most=50, tolerance=0.0)
+        system.ended()
+        return checks.faults
+
+    return list(run_ranks(2, body)[0])
+
+
+@pytest.mark.parametrize("name", ["solution", "_r", "_Ap"])
+def test_a_wrong_vector_of_cg_is_named_with_rank_and_step(name: str) -> None:
+    found = found_by_cg(At("advance", 6, lambda system: getattr(system, name), 1.5))
+    (fault,) = [one for one in found if one.part == "residual"]
+    assert (fault.step, fault.rank) == (25, 1)
+
+
+def test_a_direction_that_is_not_conjugate_is_named_with_its_step() -> None:
+    """z of the sixth step is wrong when p is made of it: x and r still belong together."""
+    (fault,) = found_by_cg(At("turn", 6, lambda system: system._z, 1.5))
+    assert (fault.part, fault.step) == ("directions", 6)
+
+
+def test_any_bit_of_any_array_of_a_matrix_is_seen() -> None:
+    kernels, comm = HostKernels(1).sparse, Solo()
+    form = Form(("fp64", "bf16", "fp32"), "fp32", "packed", mixed=True)
+    made = make_stencil(kernels, comm, Box(8, 8, 8).levels(3), [form], "greedy", weights(), Spans())
+    checks = SolveChecks(Spans())
+    checks.know(made)
+    known = dict(pair for k, level in enumerate(made.levels(0)) for pair in arrays_of(level.A.A, f"level {k}"))
+    assert {"level 0, entries", "level 1, diagonal", "level 2, pattern, table"} <= set(known)
+    for name, array in known.items():
+        if array.size:
+            array.reshape(-1).view(np.uint8)[-1] ^= 4
+            checks.begin(name)
+            checks.end(comm, 7)
+            assert (checks.faults[-1].part, checks.faults[-1].array, checks.faults[-1].rank) == ("matrix", name, 0)
+            checks.faults.clear()
+
+
+@pytest.mark.parametrize("n", [0, 1, 7, 8, 9])
+@pytest.mark.parametrize("kind", [np.uint8, np.uint16, np.int32, np.float64])
+def test_bits_add_up_for_arrays_of_any_length(n: int, kind: Any) -> None:
+    array = np.arange(n).astype(kind)
+    before = bits_of(array)
+    for place in range(array.nbytes):
+        array.view(np.uint8)[place] ^= 128
+        assert bits_of(array) != before
+        array.view(np.uint8)[place] ^= 128
+
+
+# --- runs -------------------------------------------------------------------------------------------------------
+
+RUNS: dict[str, tuple[Any, Any]] = {"hpcg": (hpcg.run, HpcgConfig), "hpg-mxp": (hpg_mxp.run, HpgMxpConfig)}
+
+
+def reported(benchmark: str, abft: bool = True) -> Any:
+    """The result of a short run on two ranks."""
+    run, config = RUNS[benchmark]
+    more = {"iterations": 20, "restart": 10} if benchmark == "hpg-mxp" else {}
+    told = config(nx=16, rt=0.0, quick=True, threads=1, warmup="none", abft=abft, **more)
+    (result,) = run_ranks(2, lambda comm: run(told, comm))[0]
+    assert not list(VALIDATOR.iter_errors(document([result])))
+    return result
+
+
+@pytest.mark.parametrize("benchmark", list(RUNS))
+def test_checks_change_nothing_of_a_run(benchmark: str) -> None:
+    plain, checked = (reported(benchmark, abft) for abft in (False, True))
+    assert plain.status == checked.status == "valid"
+    assert plain.validation == checked.validation
+    for phase, told in plain.phases.items():
+        assert (told["calls"], told["flops"], told["bytes"]) == tuple(
+            checked.phases[phase][name] for name in ("calls", "flops", "bytes")
+        ), phase
+    known = checked.telemetry["abft"]
+    assert known["checks"] > 4
+    assert (known["found"], known["faults"]) == (0, [])
+    assert [one["rule"] for one in checked.rules["violations"]] == [one["rule"] for one in plain.rules["violations"]]
+    assert "abft" not in plain.telemetry
+
+
+@pytest.mark.parametrize("benchmark", list(RUNS))
+def test_a_matrix_that_has_changed_makes_a_run_invalid(benchmark: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A low bit, which no validation would see, of the coarsest level of rank 1, as soon as the matrices are known."""
+    right = SolveChecks.know
+
+    def know(self: SolveChecks, made: Made) -> None:
+        right(self, made)
+        if threading.current_thread().name == "rank 1":
+            made.levels(-1)[-1].A.A.diagonal.view(np.uint8)[0] ^= 1
+
+    monkeypatch.setattr(SolveChecks, "know", know)
+    result = reported(benchmark)
+    assert result.status == "invalid"
+    assert not result.validation["passed"]
+    assert not result.rules["admissible"]
+    assert result.rules["violations"][-1]["rule"] == "abft"
+    told = [one.text for one in result.warnings if one.code == "abft"]
+    assert "a number changed that no step had changed: level 3, diagonal, on rank 1" in told[0]
+    fault = result.telemetry["abft"]["faults"][0]
+    assert (fault["part"], fault["rank"]) == ("matrix", 1)
