@@ -115,6 +115,7 @@ class _PivotedLu:
         self._left = swap_buffers(A, max(self.split_at, min(self.end, n2 + A.nb + carried)), 1, kernels)
         self._right = swap_buffers(A, n2, 2, kernels)
         self._finished = swap_buffers(A, self.end, 3, kernels) if order is not None else None
+        self._early: RowSwap | None = None  # of the next panel's columns, on its way since the last step
 
     def plain(self) -> None:
         """Fig. 2: FACT, LBCAST, RS, UPDATE, one after the other."""
@@ -159,6 +160,8 @@ class _PivotedLu:
     ) -> tuple[FactoredPanel, RowSwap | None]:
         """Fig. 6: the left section's rows travel while the right is updated, and the right's while the left is.
 
+        So do those of the panel after the next, whose columns are the first of the left section to be updated.
+
         `right`: this panel's row swap of the right section, on its way since the last step (None: not begun).
         """
         if right is None:
@@ -178,9 +181,24 @@ class _PivotedLu:
         later = None
         if self.splits(following):
             later = self.begin_swap(upcoming, self.split_at, self.end, self._right)
-        self.update(panel, left, ahead, later)  # UPDATE1 hides RS2 of the next step
-        self.report(panel, later)
+        self.update1(panel, left, ahead, upcoming, later)
+        self.report(panel, later, self._early)
         return upcoming, later
+
+    def update1(
+        self, panel: FactoredPanel, left: RowSwap, c0: int, upcoming: FactoredPanel, later: RowSwap | None
+    ) -> None:
+        """UPDATE1 hides RS2 of the next step, and the row swap of the panel after it, whose columns come first."""
+        self.solve_for_u(panel, left)
+        done = 0
+        if later is not None:
+            after = self.steps[upcoming.step.k + 1]
+            if self.A.grid.q == after.q:
+                columns = self.A.cols.local_range(after.j0, after.j1)
+                done = columns.stop - c0
+                self.subtract(self.below(panel, c0, columns.stop), panel.L21_row, left.U[:, :done])
+                self._early = self.begin_swap(upcoming, c0, columns.stop, self._ahead)
+        self.subtract_rest(panel, left, c0, done, later, self._early)
 
     def beside(
         self, update: Callable[[FactoredPanel | None], None], following: LuStep | None, panel: FactoredPanel
@@ -215,6 +233,9 @@ class _PivotedLu:
         `right`: this panel's row swap of the right section, on its way since the last step (None: not begun).
         """
         first, end = self.trailing(panel.step), self.end
+        if self._early is not None:
+            self.update(panel, self._early, first)
+            first, self._early = first + self._early.columns, None
         if first <= self.split_at < end:
             if right is None:
                 right = self.begin_swap(panel, self.split_at, end, self._right)
@@ -244,7 +265,8 @@ class _PivotedLu:
         if self.A.grid.q == step.q:
             columns = self.A.cols.local_range(step.j0, step.j1)
             if before is not None:
-                swap = self.begin_swap(before, columns.start, columns.stop, self._ahead)
+                swap = self._early or self.begin_swap(before, columns.start, columns.stop, self._ahead)
+                self._early = None
                 self.solve_for_u(before, swap)
             panel.load(self.spans)
             if before is not None:
@@ -284,14 +306,23 @@ class _PivotedLu:
         U12 = L11^-1 (P A)12,   A22 -= L21 U12
         """
         self.solve_for_u(panel, swap)
-        rows = self.A.rows.local_start(panel.step.j1)
-        A22, L21_row, U = self.A.local[rows:, c0 : c0 + swap.columns], panel.L21_row, swap.U
+        self.subtract_rest(panel, swap, c0, 0, *under_way)
+
+    def subtract_rest(
+        self, panel: FactoredPanel, swap: RowSwap, c0: int, done: int, *under_way: UnderWay | None
+    ) -> None:
+        """A22 -= L21 U on the swapped columns but for the first, which are done."""
+        A22, L21_row, U = self.below(panel, c0, c0 + swap.columns), panel.L21_row, swap.U
 
         def arrived() -> bool:
             return all([task.progress() for task in under_way if task is not None]) or not self.options.forwards
 
-        for j0, j1 in pieces(swap.columns, self.A.nb, arrived):
-            self.subtract(A22[:, j0:j1], L21_row, U[:, j0:j1])
+        for j0, j1 in pieces(swap.columns - done, self.A.nb, arrived):
+            self.subtract(A22[:, done + j0 : done + j1], L21_row, U[:, done + j0 : done + j1])
+
+    def below(self, panel: FactoredPanel, c0: int, c1: int) -> Matrix:
+        """The rows of local columns c0:c1 below a panel's block row."""
+        return self.A.local[self.A.rows.local_start(panel.step.j1) :, c0:c1]
 
     def solve_for_u(self, panel: FactoredPanel, swap: RowSwap) -> None:
         """U12 = L11^-1 (P A)12, once the rows are here; kept in A where the block row lies."""
