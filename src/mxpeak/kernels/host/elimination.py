@@ -1,0 +1,337 @@
+"""A X = B of small order on one core, and a check of X: Gaussian elimination with partial pivoting of [A B] by rows.
+
+    P [A B] = L [U L^-1 P B],    X = U^-1 (L^-1 P B)
+
+BLAS's LU of order 100 runs at a tenth of its products: it calls them for blocks of which most of the time goes to
+calling and packing.  Here panels of eight columns, a cache line a row, are eliminated line by line, and the rows below
+take eight products at once, B's columns like A's.  A is brought to a multiple of eight by rows of the unit matrix.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import types
+
+from mxpeak.kernels.host.elimination_native import LINE, RANK, eliminate_line, subtract_products
+from mxpeak.kernels.host.jit import FLAG, inner, jit
+from mxpeak.kernels.host.native import address_of, piece, row
+
+#: Up to so many columns each has a residual; of more a random combination has.
+EACH = 8
+#: What `solve` tells: see there.
+FACTS = 12
+#: Entries of one side of a tile that is transposed.
+TILE = 8
+
+
+def padded(n: int, sides: int) -> tuple[int, int]:
+    """The rows and columns of [A B] as it is worked on: multiples of eight."""
+    rows = -(-n // RANK) * RANK
+    return rows, rows + -(-sides // RANK) * RANK
+
+
+def room(n: int, sides: int) -> int:
+    """Entries of the memory that `solve` works on."""
+    rows, columns = padded(n, sides)
+    return rows * columns + LINE + 2 * (n + sides)
+
+
+@inner()
+def _pivot(W, c, n):
+    """The row of the largest |w_ic|, c <= i < n, and that number, of which NaN is none."""
+    pivot, best = c, W.dtype.type(0)
+    for i in range(c, n):
+        size = abs(W[i, c])
+        if size > best:
+            pivot, best = i, size
+    return pivot, best
+
+
+@inner()
+def _swap(W, i, j, begin):
+    a, b = row(W, i, begin, W.shape[1]), row(W, j, begin, W.shape[1])
+    for c in range(W.shape[1] - begin):
+        a[c], b[c] = b[c], a[c]
+
+
+@inner()
+def _panel(W, n, c0, pivots):
+    """L and U of columns c0 to c0 + 7, whole rows swapped; whether no pivot is zero."""
+    pivot, best = _pivot(W, c0, n)
+    for c in range(c0, min(c0 + RANK, n)):
+        if not best > 0:
+            return False
+        pivots[c] = pivot
+        if pivot != c:
+            _swap(W, c, pivot, 0)
+        reciprocal, top = 1 / W[c, c], address_of(W, c, c0)
+        after = min(c + 1, c0 + RANK - 1)
+        pivot, best = c + 1, W.dtype.type(0)
+        for i in range(c + 1, n):
+            eliminate_line(W, address_of(W, i, c0), top, c - c0, reciprocal)
+            size = abs(W[i, after])
+            if size > best:
+                pivot, best = i, size
+    return True
+
+
+@inner(fastmath={"contract"})
+def _subtract_row(W, i, j, begin):
+    """w_i -= w_ij w_j from a column on."""
+    factor, low, high = W[i, j], row(W, i, begin, W.shape[1]), row(W, j, begin, W.shape[1])
+    for c in range(W.shape[1] - begin):
+        low[c] -= factor * high[c]
+
+
+@inner()
+def _update(W, first, end, c0, begin):
+    """Rows first to end -= their entries of columns c0 to c0 + 7, times rows c0 to c0 + 7; from column `begin` on."""
+    u, step, count = address_of(W, c0, begin), W.strides[0], W.shape[1] - begin
+    for i in range(first, end, 2):
+        k = min(i + 1, end - 1)
+        rows = address_of(W, i, begin), address_of(W, k, begin)
+        subtract_products(W, rows, (address_of(W, i, c0), address_of(W, k, c0)), u, step, count)
+
+
+@inner()
+def _lower(W, n, c0, begin):
+    """Rows from c0 on, and from a column on, as L's columns c0 to c0 + 7 leave them."""
+    for p in range(c0 + 1, min(c0 + RANK, n)):
+        for q in range(c0, p):
+            _subtract_row(W, p, q, begin)
+    _update(W, c0 + RANK, n, c0, begin)
+
+
+@inner()
+def _eliminate(W, n, pivots):
+    """[A B] becomes L without its diagonal, U, and L^-1 P B; whether no pivot is zero."""
+    for c0 in range(0, n, RANK):
+        if not _panel(W, n, c0, pivots):
+            return False
+        _lower(W, n, c0, c0 + RANK)
+    return True
+
+
+@inner()
+def _substitute(W, n):
+    """The columns right of U become U^-1 times themselves."""
+    m, columns = W.shape
+    for c0 in range(m - RANK, -1, -RANK):
+        end = min(c0 + RANK, n)
+        for p in range(end - 1, c0 - 1, -1):
+            for q in range(p + 1, end):
+                _subtract_row(W, p, q, m)
+            reciprocal, x = 1 / W[p, p], row(W, p, m, columns)
+            for j in range(columns - m):
+                x[j] *= reciprocal
+        _update(W, 0, c0, c0, m)
+
+
+@inner()
+def _solve_again(W, n, pivots):
+    """The columns right of U become A^-1 times themselves, by the factors."""
+    m = len(W)
+    for c in range(n):
+        _swap(W, c, pivots[c], m)
+    for c0 in range(0, n, RANK):
+        _lower(W, n, c0, m)
+    _substitute(W, n)
+
+
+@inner()
+def _wider(low, high, value):
+    """The least and the largest with one more number; inf for NaN."""
+    if not value <= high:
+        high = np.float64(value) if value == value else np.inf
+    return min(low, np.float64(value)), high
+
+
+@inner(fastmath={"reassoc"})
+def _sums(R, down, largest):
+    """Least and largest Σ_j |r_ij|; down_j = Σ_i |r_ij|, largest_j = max_i |r_ij|."""
+    n = len(R)
+    low, high = np.inf, 0.0
+    for j in range(n):
+        down[j] = largest[j] = 0
+    for i in range(n):
+        r, total = row(R, i, 0, n), R.dtype.type(0)
+        for j in range(n):
+            size = abs(r[j])
+            down[j] += size
+            largest[j] = size if size > largest[j] else largest[j]
+            total += size
+        low, high = _wider(low, high, total)
+    return low, high
+
+
+@inner()
+def _ends(x):
+    """The least and the largest of numbers not below zero, inf where one is NaN."""
+    low, high = np.inf, 0.0
+    for i in range(len(x)):
+        low, high = _wider(low, high, x[i])
+    return low, high
+
+
+@inner()
+def _fill(W, by_columns, R, B, s):
+    """W = [A B s], bordered by the unit matrix and by zeros."""
+    n, k = B.shape
+    m, columns = W.shape
+    for i in range(m):
+        w = row(W, i, n if i < n else 0, columns)
+        for j in range(len(w)):
+            w[j] = 0
+        if i >= n:
+            w[i] = 1
+            continue
+        for j in range(k):
+            W[i, m + j] = B[i, j]
+        W[i, m + k] = s[i]
+        if not by_columns:
+            to, a = row(W, i, 0, n), row(R, i, 0, n)
+            for j in range(n):
+                to[j] = a[j]
+    if by_columns:
+        for i0 in range(0, n, TILE):
+            for j in range(n):
+                for i in range(i0, min(i0 + TILE, n)):
+                    W[i, j] = R[j, i]
+
+
+@inner(fastmath={"contract", "reassoc"})
+def _times(by_columns, R, x, y):
+    """y -= A x."""
+    n = len(R)
+    for i in range(n):
+        r = row(R, i, 0, n)
+        if by_columns:
+            for j in range(n):
+                y[j] -= x[i] * r[j]
+        else:
+            total = R.dtype.type(0)
+            for j in range(n):
+                total += r[j] * x[j]
+            y[i] -= total
+
+
+@inner()
+def _largest(x):
+    """max |x_i|, inf where one is NaN."""
+    found = 0.0
+    for i in range(len(x)):
+        size = np.float64(abs(x[i]))
+        if not size <= found:
+            found = size if size == size else np.inf
+    return found
+
+
+@inner()
+def _over(r_inf, A_inf, scale):
+    """r_inf / (A_inf·scale) without overflow; r_inf itself for a system of zeros."""
+    return r_inf / A_inf / scale if scale else r_inf
+
+
+@inner()
+def _residual_of_each(by_columns, R, A_inf, X, B, of_x, of_b, x, r, W):
+    """The worst ||b - A x|| / (||A||·||x|| + ||b||); the residuals go to W's columns right of U."""
+    worst, m = 0.0, len(W)
+    for j in range(X.shape[1]):
+        for i in range(len(X)):
+            x[i], r[i] = X[i, j], B[i, j]
+        _times(by_columns, R, x, r)
+        for i in range(len(X)):
+            W[i, m + j] = r[i]
+        worst = max(worst, _over(_largest(r), A_inf, np.float64(of_x[j]) + of_b[j] / A_inf))
+    return worst
+
+
+@inner()
+def _residual_of_all(by_columns, R, A_inf, X, B, of_x, of_b, t, x, r):
+    """The same of a combination of the columns by t, each over its own scale."""
+    k = X.shape[1]
+    for j in range(k):
+        scale = np.float64(of_x[j]) + of_b[j] / A_inf
+        of_x[j] = t[j] / scale if scale > 0 else 0.0
+    for i in range(len(X)):
+        x[i] = r[i] = 0
+        for j in range(k):
+            x[i] += X[i, j] * of_x[j]
+            r[i] += B[i, j] * of_x[j]
+    _times(by_columns, R, x, r)
+    return _over(_largest(r), A_inf, 1.5 * np.sqrt(k))
+
+
+@inner()
+def _sizes(X, B, of_x, of_b, facts):
+    """The largest |x| and |b| of each column; of all x, and the least and the largest of b's columns but zeros."""
+    n, k = X.shape
+    for j in range(k):
+        of_x[j] = of_b[j] = 0
+    for i in range(n):
+        for j in range(k):
+            in_x, in_b = abs(X[i, j]), abs(B[i, j])
+            of_x[j] = in_x if in_x > of_x[j] else of_x[j]
+            of_b[j] = in_b if in_b > of_b[j] else of_b[j]
+    facts[7], facts[8], facts[9] = 0.0, np.inf, 0.0
+    for j in range(k):
+        facts[7] = max(facts[7], of_x[j])
+        facts[8] = min(facts[8], np.float64(of_b[j]) if of_b[j] else np.inf)
+        facts[9] = max(facts[9], of_b[j])
+
+
+def _signature(real):
+    matrix, vector = types.Array(real, 2, "C", readonly=True), types.Array(real, 1, "C", readonly=True)
+    sides = types.Array(real, 2, "A", readonly=True)
+    own = real[:, ::1], real[::1], types.int32[::1], types.float64[::1]
+    return FLAG, types.float64, matrix, sides, vector, vector, *own
+
+
+@jit(*_signature(types.float64), also=_signature(types.float32), allocates=True)
+def solve(by_columns, enough, R, B, s, t, X, space, pivots, facts):
+    """X = A^-1 B, A being R or, `by_columns`, R^T; s and t: random numbers, n for a probe and one for each side.
+
+    W, `padded` rows and columns of `space` from facts[0] on, holds L and U; pivots count from 0.
+    facts: 0 that place, negative where a pivot is zero; 1, 2 the least and the largest Σ_j |r_ij|; 3 and 4 the same of
+    Σ_i |r_ij|; 5 max |r_ij|; 6 the worst backward error times n·u, 11 that after a correction, which up to eight sides
+    get where it is more than `enough`, else below zero; 7 the largest |x|; 8 and 9 the least and the largest
+    of the right-hand sides' largest |b|, those of zeros left out; 10 the largest |z| of z = A^-1 s.
+    """
+    facts[11] = -1
+    n, k = B.shape
+    m = (n + RANK - 1) // RANK * RANK
+    columns = m + (k + RANK) // RANK * RANK
+    lanes = LINE // X.itemsize
+    before = -(space.ctypes.data // X.itemsize) % lanes
+    W = space[before : before + m * columns].reshape(m, columns)
+    rest = before + m * columns
+    x, r = piece(space, rest, n), piece(space, rest + n, n)
+    of_x, of_b = piece(space, rest + 2 * n, k), piece(space, rest + 2 * n + k, k)
+    facts[1], facts[2] = _sums(R, x, r)
+    facts[3], facts[4] = _ends(x)
+    facts[5] = _largest(r)
+    _fill(W, by_columns, R, B, s)
+    facts[0] = before
+    if not _eliminate(W, n, pivots):
+        facts[0] = -1
+        return
+    _substitute(W, n)
+    for i in range(n):
+        for j in range(k):
+            X[i, j] = W[i, m + j]
+        x[i] = W[i, m + k]
+    facts[10] = _largest(x)
+    _sizes(X, B, of_x, of_b, facts)
+    A_inf = facts[4] if by_columns else facts[2]
+    if k > EACH:
+        facts[6] = _residual_of_all(by_columns, R, A_inf, X, B, of_x, of_b, t, x, r)
+        return
+    facts[6] = _residual_of_each(by_columns, R, A_inf, X, B, of_x, of_b, x, r, W)
+    if facts[6] <= enough or facts[6] == np.inf:
+        return
+    _solve_again(W, n, pivots)
+    for i in range(n):
+        for j in range(k):
+            X[i, j] += W[i, m + j]
+    _sizes(X, B, of_x, of_b, facts)
+    facts[11] = _residual_of_each(by_columns, R, A_inf, X, B, of_x, of_b, x, r, W)

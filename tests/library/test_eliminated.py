@@ -1,0 +1,123 @@
+"""Small real systems by compiled elimination: any memory order and remainder of eight, and what its check passes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mxpeak as mx
+from mxpeak.errors import Outcome
+from mxpeak.library.dense.eliminated import FROM, MOST, solve_by_elimination, suits_elimination
+from tests.support.systems import enough, eta, layouts, random
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("n", [1, 7, 8, 33, 50, 131])
+def test_any_memory_order_and_number_of_sides_is_solved_and_told_truly(n: int, dtype: str) -> None:
+    A = random((n, n), dtype)
+    for sides, (name, laid_out) in zip((0, 1, 3, 20) * 3, layouts(A).items()):
+        b = random((n, sides) if sides else n, dtype, 2)
+        given = np.asarray(laid_out, dtype)
+        for array in (given, b):
+            array.flags.writeable = False
+        found = solve_by_elimination(given, b)
+        assert found is not None, name
+        assert found.X.shape == b.shape
+        columns = b.reshape(n, -1)
+        worst = max(eta(A, x, y) for x, y in zip(found.X.reshape(n, -1).T, columns.T))
+        assert worst <= enough(n) * (2 if sides > 8 else 1), name
+        assert found.enough, name
+        if sides <= 8:
+            assert found.history[-1] == pytest.approx(worst, rel=0.5, abs=1 / n)
+        exact = np.linalg.cond(A.astype(np.float64), 1)
+        assert exact / 3 <= found.condition() <= 1.2 * exact
+        sums = np.abs(A).sum(1).max(), np.abs(A).sum(0).max(), np.abs(A).max()
+        assert (found.A_inf, found.A_one, found.A_max) == pytest.approx(sums, rel=1e-4)
+
+
+@pytest.mark.parametrize("n", [40, 61])
+def test_its_factors_are_those_of_lapack(n: int) -> None:
+    from scipy.linalg import lu_factor
+
+    A = random((n, n))
+    found = solve_by_elimination(A, np.ones(n))
+    assert found is not None
+    LU, pivots = lu_factor(A)
+    assert np.array_equal(found.pivots, pivots)
+    assert np.allclose(found.LU, LU, rtol=1e-9, atol=1e-11)
+
+
+def test_growth_is_mended_by_one_correction_where_that_does_and_refined_where_not() -> None:
+    n = 60
+    growth = np.tril(-np.ones((n, n)), -1) + np.eye(n)
+    growth[:, -1] = 1.0
+    for sides in (1, 8, 9):
+        _, info = mx.solve(growth, random((n, sides)))
+        assert info.solved
+        assert info.backward_error <= enough(n)
+    milder = np.eye(n)
+    milder[:30, :30] = np.tril(growth[:30, :30])
+    milder[:30, 29] = 1.0  # grows to 2^29
+    found = solve_by_elimination(milder, random((n, 3)))
+    assert found is not None
+    assert len(found.history) == 2
+    assert found.history[1] < found.history[0]
+    assert found.enough
+
+
+@pytest.mark.parametrize("sides", [1, 9])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_what_it_cannot_judge_is_left_to_others(order: Any, sides: int) -> None:
+    n = 45
+    b = np.ones((n, sides))
+    for (i, j), value in (((3, 3), 0.0), ((5, 5), 1e-9), ((3, 5), np.nan), ((44, 2), np.inf)):
+        A = np.eye(n, order=order)
+        A[i, j] = value
+        assert solve_by_elimination(A, b) is None, value
+    for value in (np.nan, np.inf):
+        b[7, -1] = value
+        found = solve_by_elimination(random((n, n)), b)
+        assert found is not None
+        assert not found.enough, value
+    A = random((n, n))
+    A[3, 5] = np.nan
+    with pytest.raises(mx.UsageError, match="finite"):
+        mx.solve(A, np.ones(n))
+
+
+@pytest.mark.parametrize("sides", [1, 8, 9])
+def test_an_x_beyond_the_range_is_not_solved(sides: int) -> None:
+    n = 40
+    A = (2.0**-58 * np.eye(n)).astype("float32")
+    for j in {0, sides - 1}:
+        b = np.ones((n, sides), "float32")
+        b[:, j] = 1e23
+        found = solve_by_elimination(A, b)
+        assert found is not None
+        assert not found.enough, j
+        _, info = mx.solve(A, b)
+        assert info.outcome is Outcome.NOT_FINITE, j
+
+
+@pytest.mark.parametrize("sides", [1, 9])
+def test_a_singular_matrix_is_told_though_b_fits_to_it(sides: int) -> None:
+    n = 150
+    A = random((n, n))
+    A[-1] = A[:-1].sum(axis=0) / 20
+    with pytest.warns(mx.IllConditionedWarning, match="numerically singular"):
+        _, info = mx.solve(A, np.repeat(A @ np.ones((n, 1)), sides, axis=1))
+    assert info.solved
+    assert info.condition >= 2.0**53
+
+
+def test_which_systems_it_is_for() -> None:
+    A = random((FROM, FROM))
+    assert suits_elimination(A, np.ones(FROM))
+    assert suits_elimination(A, np.ones((FROM, MOST - 2 * FROM)))
+    assert not suits_elimination(A, np.ones((FROM, MOST - 2 * FROM + 1)))
+    assert not suits_elimination(A[1:, 1:], np.ones(FROM - 1))
+    assert not suits_elimination(A.astype(complex), np.ones(FROM, complex))
+    packed = np.zeros(FROM * FROM, [("byte", "u1"), ("a", "f8")])["a"].reshape(FROM, FROM)
+    assert not suits_elimination(packed, np.ones(FROM))
