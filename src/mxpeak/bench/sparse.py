@@ -19,6 +19,7 @@ from mxpeak.configs.sparse import SparseConfig
 from mxpeak.distributed.sparse import SparseMatrix, reduced, zeros
 from mxpeak.distributed.stencil import Form, Made, make_stencil
 from mxpeak.errors import UsageError
+from mxpeak.kernels.contract.sparse import natural_kind
 from mxpeak.layout.stencil import LEVELS, Box
 from mxpeak.options import Setting
 from mxpeak.precision import PRECISIONS
@@ -70,11 +71,8 @@ def order_of(config: SparseConfig, storage: str) -> str:
 
 
 def natural_order(config: SparseConfig, storage: str) -> str:
-    """Row after row, as the reference codes have it.
-
-    Chunks of independent rows, as devices and ELLPACK have them, take this order level by level.
-    """
-    return "levels" if storage == "ell" or config.kernels == "torch" else "natural"
+    """Row after row, as the reference codes have it."""
+    return natural_kind(storage, on_device=config.kernels == "torch")
 
 
 def smoother_of(config: SparseConfig, storage: str) -> str:

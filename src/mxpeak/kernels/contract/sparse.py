@@ -47,6 +47,14 @@ class Rows:
     data: Vector
 
 
+def natural_kind(storage: str, *, on_device: bool) -> str:
+    """The kind of `Order` that takes one row after the other.
+
+    Chunks of independent rows, as devices and ELLPACK have them, take this order level by level.
+    """
+    return "levels" if on_device or storage == "ell" else "natural"
+
+
 @dataclass(frozen=True, slots=True)
 class Order:
     """A permutation of the rows, in NumPy's arrays: new_to_old[new] = old, old_to_new[old] = new.

@@ -12,7 +12,7 @@ import numpy as np
 from mxpeak.distributed.sparse import Level, SparseMatrix, zeros
 from mxpeak.distributed.stencil import coarse_points
 from mxpeak.errors import ResourceError, UsageError
-from mxpeak.kernels.contract.sparse import Indices, Order, Rows, SparseKernels, Stored, Vector
+from mxpeak.kernels.contract.sparse import Indices, Order, Rows, SparseKernels, Stored, Vector, natural_kind
 from mxpeak.layout.stencil import Box
 from mxpeak.library.inputs import Array, is_tensor
 from mxpeak.library.sparse.everybody import ALONE, Everybody
@@ -33,9 +33,8 @@ class Workshop:
 
     def __init__(self, kernels: SparseKernels, smoother: str, storage: str, spans: Spans):
         self.kernels, self.spans = kernels, spans
-        # chunks of independent rows, as devices and ELLPACK have them, take the natural order level by level
         self.storage = "rows" if (storage, smoother, kernels.device) == ("auto", "natural", None) else storage
-        natural = "levels" if self.storage == "ell" or kernels.device is not None else "natural"
+        natural = natural_kind(self.storage, on_device=kernels.device is not None)
         self._kind = "greedy" if smoother == "coloured" else natural
         self._points: dict[int, Indices] = {}
 
