@@ -10,6 +10,9 @@ from mxpeak.configs.run import RunConfig
 from mxpeak.errors import UsageError
 from mxpeak.options import Setting, boolean, integer, one_of, option, seconds
 
+#: Seconds that both benchmarks' rules ask for.
+OFFICIAL_S = 1800
+
 
 @dataclass(frozen=True, kw_only=True)
 class SparseConfig(RunConfig):

@@ -10,12 +10,11 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
+from mxpeak.configs.sparse import OFFICIAL_S
 from mxpeak.records import Result
 from mxpeak.report.own import OwnReport
 from mxpeak.report.text import rules_text
 
-#: The least execution time of an official result, in seconds.
-OFFICIAL_S = 1800
 SYMMETRY = "Departure from Symmetry |x'Ay-y'Ax|/(2*||x||*||A||*||y||)/epsilon"
 
 Section = Mapping[str, Any]

@@ -10,18 +10,9 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
+from mxpeak.configs.sparse import OFFICIAL_S
 from mxpeak.records import Result
-from mxpeak.report.hpcg_text import (
-    OFFICIAL_S,
-    final_summary,
-    giga,
-    opening,
-    overheads,
-    ratio,
-    section,
-    time_of,
-    written_by,
-)
+from mxpeak.report.hpcg_text import final_summary, giga, opening, overheads, ratio, section, time_of, written_by
 from mxpeak.report.own import OwnReport
 
 Section = Mapping[str, Any]

@@ -12,7 +12,8 @@ from mxpeak.bench.hpg_mxp.config import HpgMxpConfig
 from mxpeak.bench.hpg_mxp.problem import Problem
 from mxpeak.bench.hpg_mxp.rules import foreseen
 from mxpeak.bench.rules import ruling
-from mxpeak.bench.sparse import OFFICIAL_RT, SparseBench, of_memory, smoother_of
+from mxpeak.bench.sparse import SparseBench, of_memory, smoother_of
+from mxpeak.configs.sparse import OFFICIAL_S
 from mxpeak.errors import Outcome
 from mxpeak.perf.sparse_counts import HPG_MXP_MOTIFS, Levels, hpg_mxp_flops
 from mxpeak.records import Caution, Result, three_digits
@@ -265,7 +266,7 @@ def _beside(config: HpgMxpConfig, other: Measured, levels: Levels) -> dict[str, 
     """A second figure, with another storage."""
     check = other.validation
     return {
-        "label": "explore" if foreseen(config, OFFICIAL_RT, other.storage) else "official",
+        "label": "explore" if foreseen(config, OFFICIAL_S, other.storage) else "official",
         "storage": other.storage,
         "precision": other.levels[0]["value_precision"],
         **other.rates(levels),
