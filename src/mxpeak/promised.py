@@ -34,12 +34,12 @@ class Promised:
         """Of the memory."""
         return tuple(self.memory.shape)
 
-    def settled(self) -> Any:
+    def fulfilled(self) -> Any:
         """What message passing gets, once it is there."""
         self.ready.synchronize()
         return self.form(self.memory)
 
 
-def settled(memory: Any) -> Any:
+def fulfilled(memory: Any) -> Any:
     """A message's memory, waited for if it is promised."""
-    return memory.settled() if isinstance(memory, Promised) else memory
+    return memory.fulfilled() if isinstance(memory, Promised) else memory

@@ -155,7 +155,7 @@ def test_messages_begin_when_their_buffers_are_ready_and_in_the_order_of_posting
     assert begun[-1] == "d"
     part = Promised(np.arange(6), Mark(), lambda memory: memory + 1)[2:4]
     assert part.shape == (2,)
-    assert part.settled().tolist() == [3, 4]
+    assert part.fulfilled().tolist() == [3, 4]
 
 
 # --- staging, with streams that write down what they are told
@@ -211,7 +211,7 @@ def test_a_staged_message_is_a_copy_that_is_whole_when_it_is_sent(dtype: torch.d
     promised = staged.outgoing(x)
     x.zero_()
     assert streams == ["copies waits for work", "event on copies"], "nobody has waited yet"
-    assert np.array_equal(promised.settled(), messages.flat(torch.ones(7, dtype=dtype)).numpy())
+    assert np.array_equal(promised.fulfilled(), messages.flat(torch.ones(7, dtype=dtype)).numpy())
     assert streams[2:] == ["wait for event on copies"]
 
 

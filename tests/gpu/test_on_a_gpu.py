@@ -198,7 +198,7 @@ def test_staged_messages_wait_for_what_makes_them_and_arrive_whole(dtype: torch.
     late, into = nothing(dtype, where=WHERE), nothing(dtype, where=WHERE)
     sleep()
     late.copy_(x)
-    memory = staged.outgoing(late).settled()
+    memory = staged.outgoing(late).fulfilled()
     pinned, land = staged.incoming(into)
     assert land is not None
     pinned[:] = memory

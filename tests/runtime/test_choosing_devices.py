@@ -14,7 +14,7 @@ from mxpeak.comm.base import Communicator
 from mxpeak.comm.threads import run_ranks
 from mxpeak.errors import ResourceError, UsageError
 from mxpeak.kernels import choose
-from mxpeak.kernels.choose import device_failure, open_device, settled
+from mxpeak.kernels.choose import device_failure, open_device, resolve
 from mxpeak.options import Setting
 from mxpeak.runtime import memory
 from mxpeak.runtime.memory import memory_budget
@@ -30,25 +30,25 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_auto_takes_the_host_where_there_is_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choose, "has_gpu", lambda: False)
-    assert settled("auto", "auto") == ("host", "cpu")
-    assert settled("torch", "auto") == ("torch", "cpu")
+    assert resolve("auto", "auto") == ("host", "cpu")
+    assert resolve("torch", "auto") == ("torch", "cpu")
 
 
 @pytest.mark.usefixtures("gpu")
 def test_auto_takes_the_gpu_where_there_is_one_and_nobody_asks_for_the_hosts_kernels() -> None:
-    assert settled("auto", "auto") == ("torch", "cuda")
-    assert settled("torch", "auto") == ("torch", "cuda")
-    assert settled("host", "auto") == ("host", "cpu")
-    assert settled("auto", "cpu") == ("host", "cpu")
-    assert settled("auto", "cuda:1") == ("torch", "cuda:1")
+    assert resolve("auto", "auto") == ("torch", "cuda")
+    assert resolve("torch", "auto") == ("torch", "cuda")
+    assert resolve("host", "auto") == ("host", "cpu")
+    assert resolve("auto", "cpu") == ("host", "cpu")
+    assert resolve("auto", "cuda:1") == ("torch", "cuda:1")
 
 
 @pytest.mark.parametrize("name", ["host", "reference"])
 def test_kernels_of_the_cpu_are_refused_on_a_gpu(name: str) -> None:
     with pytest.raises(UsageError, match=f"--kernels {name} compute on the CPU, not on --device cuda:0"):
-        settled(name, "cuda:0")
+        resolve(name, "cuda:0")
     with pytest.raises(UsageError, match="unknown kernels 'numpy'; choose one of auto, reference, host, torch"):
-        settled("numpy", "cpu")
+        resolve("numpy", "cpu")
 
 
 def test_a_gpus_driver_is_looked_for_before_torch_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ from mxpeak.bench.harness import (
 )
 from mxpeak.bench.keeping import Keeping, opened
 from mxpeak.bench.keeping import Run as CheckpointedRun
-from mxpeak.bench.outlook import Outlook, settled
+from mxpeak.bench.outlook import Outlook, as_found
 from mxpeak.bench.soak import Soak
 from mxpeak.bench.timeline import cut_off, events_a_rank, step_table, timeline
 from mxpeak.comm.base import Communicator
@@ -386,7 +386,7 @@ def outlook(
             f"{need['total'] / case.P / case.Q / 2**30:.3g} GiB a rank; {hpl_flops(case.n):.3g} flops"
         )
     threads, (P, Q) = threads_a_rank(config, comm), zip(*grids)
-    known = settled(settings, n=tuple(sizes), P=P, Q=Q, ranks=comm.size, threads=threads, comm=comm.name)
+    known = as_found(settings, n=tuple(sizes), P=P, Q=Q, ranks=comm.size, threads=threads, comm=comm.name)
     return Outlook("\n".join(lines), fits, known, config.repeat * sum(hpl_flops(case.n) for case in cases))
 
 

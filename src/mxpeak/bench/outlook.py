@@ -27,7 +27,7 @@ class Outlook:
     time_s: float | None = None
 
 
-def settled(settings: Mapping[str, Setting], **found: Any) -> dict[str, Setting]:
+def as_found(settings: Mapping[str, Setting], **found: Any) -> dict[str, Setting]:
     """Settings with what was left open as it was found."""
     new = {name: Setting(value, "auto") for name, value in found.items() if name in settings}
     return {**settings, **{name: one for name, one in new.items() if settings[name].value in (None, "auto")}}

@@ -33,7 +33,7 @@ LARGEST_SIDE = 1024
 # --- what is asked for ------------------------------------------------------------------------------------------
 
 
-def settled(name: str, config: RunConfig) -> dict[str, Any]:
+def series_settings(name: str, config: RunConfig) -> dict[str, Any]:
     """The counts of ranks of a series and how many to start, checked; a mistake raises on every rank alike."""
     from mxpeak.runtime.launch import launched, launcher
 
@@ -87,9 +87,9 @@ def _check_grid(config: GridConfig, counts: Sequence[int]) -> None:
         raise UsageError("--study has a process grid for each count of ranks; leave -P and -Q out, or one of them")
     if config.study == "weak" and getattr(config, "m", None) is not None:
         raise UsageError("--study weak lets a square matrix grow, and -m makes another one; leave -m out")
-    settled: Any = config
+    chosen: Any = config
     for ranks in counts:
-        cases = len(list(settled.cases(ranks, None if settled.n else [1])))
+        cases = len(list(chosen.cases(ranks, None if chosen.n else [1])))
         if cases != 1:
             raise UsageError(
                 f"--study has one case on each count of ranks, and the lists here make {cases}; give one value of each"
@@ -113,10 +113,10 @@ def sized(config: RunConfig, counts: Sequence[int], ranks: int, first: Mapping[s
         if getattr(config, "matrix", None) is not None:
             return {}
         return dict(zip(("nx", "ny", "nz"), boxes(config, counts)[ranks]))
-    settled: Any = config
+    chosen: Any = config
     if first is None:
-        return {} if settled.n else _open_size(config, counts)
-    (P, Q), nb = settled.grids(ranks)[0], first["nb"]
+        return {} if chosen.n else _open_size(config, counts)
+    (P, Q), nb = chosen.grids(ranks)[0], first["nb"]
     n = order(first["n"], ranks / counts[0], nb * math.lcm(P, Q)) if config.study == "weak" else first["n"]
     return {"n": (n,)}
 

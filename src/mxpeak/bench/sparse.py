@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from mxpeak.bench.abft import check_abft
 from mxpeak.bench.harness import Bench, repeated, threads_a_rank
-from mxpeak.bench.outlook import Outlook, settled
+from mxpeak.bench.outlook import Outlook, as_found
 from mxpeak.bench.rules import Violation
 from mxpeak.bench.stencil_sizes import Hierarchy as Held
 from mxpeak.bench.stencil_sizes import box_of, check_host_memory, fitted
@@ -109,7 +109,7 @@ def sparse_outlook(
     if box is not None:
         found |= {name: getattr(box, name) for name in ("nx", "ny", "nz", "npx", "npy", "npz")}
     rt = seconds_for(config)
-    return Outlook("\n".join(lines), fits, settled(settings, **found, rt=rt), time_s=rt)
+    return Outlook("\n".join(lines), fits, as_found(settings, **found, rt=rt), time_s=rt)
 
 
 def of_memory(used: int, machine: Mapping[str, Any]) -> list[Violation]:

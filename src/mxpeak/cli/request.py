@@ -143,9 +143,9 @@ def _with_counts(request: Request) -> Request:
             text = ",".join(map(str, config.ranks_list))
             raise UsageError(f"--ranks-list {text} is for a series; type --study weak or --study strong too")
         return request
-    from mxpeak.bench.scaling import settled
+    from mxpeak.bench.scaling import series_settings
 
-    return changed(request, settled(request.benchmark.name, config))
+    return changed(request, series_settings(request.benchmark.name, config))
 
 
 def changed(request: Request, values: Mapping[str, Any]) -> Request:

@@ -32,7 +32,7 @@ class _Later:
 
     def begin(self) -> None:
         """Hand it to the library."""
-        self.request = self._begin(self._memory.settled())
+        self.request = self._begin(self._memory.fulfilled())
 
     def test(self) -> bool:
         """Whether it is begun and complete."""

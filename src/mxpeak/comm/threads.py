@@ -17,7 +17,7 @@ import numpy as np
 
 from mxpeak.comm.base import ARRAYS, Buffer, Communicator, DeviceTransport, Request, Transport, arrival
 from mxpeak.comm.solo import Done
-from mxpeak.promised import settled
+from mxpeak.promised import fulfilled
 
 #: A rank that waits longer than this for a message will never get it: the test fails instead of hanging.
 PATIENCE_S = 60.0
@@ -120,7 +120,7 @@ class Threads:
 
     def isend(self, buffer: Buffer, dest: int, tag: int = 0) -> Request:
         """Copy the buffer into the receiver's box."""
-        self._post.put((self._group, self.rank, dest, tag), _flat(settled(self.transport.outgoing(buffer))).copy())
+        self._post.put((self._group, self.rank, dest, tag), _flat(fulfilled(self.transport.outgoing(buffer))).copy())
         return Done()
 
     def irecv(self, buffer: Buffer, source: int, tag: int = 0) -> Request:
@@ -129,14 +129,14 @@ class Threads:
 
     def _receive(self, buffer: Buffer, address: tuple[Any, ...]) -> Request:
         memory, land = self.transport.incoming(buffer)
-        return arrival(_Receive(self._post, address, settled(memory)), land)
+        return arrival(_Receive(self._post, address, fulfilled(memory)), land)
 
     def ibcast(self, buffer: Buffer, root: int) -> Request:
         """The root posts to everybody."""
         tag = self._next("bcast")
         if self.rank != root:
             return self._receive(buffer, (self._group, root, self.rank, tag))
-        message = _flat(settled(self.transport.outgoing(buffer))).copy()
+        message = _flat(fulfilled(self.transport.outgoing(buffer))).copy()
         for dest in range(self.size):
             if dest != root:
                 self._post.put((self._group, root, dest, tag), message)

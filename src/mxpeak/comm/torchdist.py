@@ -35,7 +35,7 @@ import torch.distributed as dist
 from mxpeak.comm.base import ARRAYS, FAMILY, Buffer, Communicator, DeviceTransport, Request, Transport, arrival
 from mxpeak.comm.ending import LOOK_S, Watch, abort, exit_now, leave
 from mxpeak.errors import UsageError
-from mxpeak.promised import settled
+from mxpeak.promised import fulfilled
 
 #: The libraries want a limit.  None is meant: ranks may sleep for hours while others run a case, a rank that dies is
 #: noticed at once by those who wait for it, and the watchdog sees one that stalls.
@@ -307,7 +307,7 @@ class TorchDist:
 
     def isend(self, buffer: Buffer, dest: int, tag: int = 0) -> Request:
         """Send with a tag, or post in the family's channel."""
-        message = _bytes(settled(self.transport.outgoing(buffer)))
+        message = _bytes(fulfilled(self.transport.outgoing(buffer)))
         if _on_gpu(message):
             return self._channel(tag).post(lambda nccl: nccl.send([message], dest, 0), message)
         return _Message(self._group.gloo.send([message], dest, tag), message)
@@ -315,7 +315,7 @@ class TorchDist:
     def irecv(self, buffer: Buffer, source: int, tag: int = 0) -> Request:
         """Receive with a tag, or post in the family's channel."""
         memory, land = self.transport.incoming(buffer)
-        message = _bytes(settled(memory))
+        message = _bytes(fulfilled(memory))
         if _on_gpu(message):
             posted = self._channel(tag).post(lambda nccl: nccl.recv([message], source, 0), message)
             return arrival(posted, land)
@@ -328,7 +328,7 @@ class TorchDist:
     def ibcast(self, buffer: Buffer, root: int) -> Request:
         """The library's broadcast."""
         memory, land = (self.transport.outgoing(buffer), None) if self.rank == root else self.transport.incoming(buffer)
-        message = _bytes(settled(memory))
+        message = _bytes(fulfilled(memory))
         return arrival(_Collective(self._collective(message).broadcast(message, root), message), land)
 
     def _collective(self, message: torch.Tensor) -> Any:

@@ -16,7 +16,7 @@ import numpy as np
 
 from mxpeak.comm.base import Communicator, Task, all_of
 from mxpeak.distributed.sparse import Exchange, Level, Neighbour, SparseMatrix
-from mxpeak.distributed.stencil import Form, Hierarchy, Made, settled
+from mxpeak.distributed.stencil import Form, Hierarchy, Made, value_format
 from mxpeak.kernels.contract.sparse import Order, Rows, SparseKernels
 from mxpeak.spans import Spans
 
@@ -159,7 +159,7 @@ def make_general(
     ordered = kernels.order(rows, order)
     found: list[Hierarchy] = []
     for form in forms:
-        values, exact = settled(kernels, comm, rows, form.values[0], form.tolerance)
+        values, exact = value_format(kernels, comm, rows, form.values[0], form.tolerance)
         vectors = "fp64" if values == "fp64" else form.vectors
         same = next((one.top.A.A for one in found if one.top.A.A.storage == form.storage), None)
         stored = kernels.store(rows, ordered, values, vectors, form.storage, like=same)

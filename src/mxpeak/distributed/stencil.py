@@ -133,7 +133,7 @@ def make_stencil(
         if b is None:
             b, setup_bytes = kernels.row_sums(rows, orders[0]), int(rows.indptr[-1]) * 12 + box.rows * 8
         for k, form in enumerate(forms):
-            values, exact = settled(kernels, comm, rows, form.values[depth], form.tolerance)
+            values, exact = value_format(kernels, comm, rows, form.values[depth], form.tolerance)
             same = next((other[depth].A.A for other in made[:k] if other[depth].A.A.storage == form.storage), None)
             level = _level(kernels, comm, box, rows, orders[depth], form, values, same, spans)
             if depth:
@@ -167,7 +167,9 @@ def _level(
     return Level(A, A.halo_vector(), keep)
 
 
-def settled(kernels: SparseKernels, comm: Communicator, rows: Rows, asked: str, tolerance: float) -> tuple[str, bool]:
+def value_format(
+    kernels: SparseKernels, comm: Communicator, rows: Rows, asked: str, tolerance: float
+) -> tuple[str, bool]:
     """The format asked for, or the next wider one in which every value is right to the tolerance; whether it is exact.
 
     Collective.

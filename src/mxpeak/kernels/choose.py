@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 DRIVERS = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg", "/dev/kfd", "/proc/driver/nvidia")
 
 
-def settled(name: str, device: str) -> tuple[str, str]:
+def resolve(name: str, device: str) -> tuple[str, str]:
     """The kernels and the device that are meant where either is `auto`; decided before any timing.
 
     The device is a GPU where there is one that torch can use; the kernels are those that are fastest there.
@@ -93,7 +93,7 @@ def choose(
     local_rank: int = 0,
     native: Collection[str] | None = None,
 ) -> Kernels:
-    """The backend `name` on `device`, both as `settled`.
+    """The backend `name` on `device`, both as `resolve` gives them.
 
     `threads` of the host compute, thread t on core cores[t] if there are any.  `native`: the precisions that are
     multiplied by the processor's matrix instructions; None: all that it supports.

@@ -13,7 +13,7 @@ from mxpeak.comm.base import Communicator
 from mxpeak.comm.devices import check_device_messages
 from mxpeak.configs.run import PlaceConfig
 from mxpeak.errors import MxpeakError
-from mxpeak.kernels.choose import chip_name, choose, gpu_count, open_device, settled
+from mxpeak.kernels.choose import chip_name, choose, gpu_count, open_device, resolve
 from mxpeak.kernels.contract import Kernels
 from mxpeak.layout.cores import core_masks, masks_near, oversubscribed
 from mxpeak.options import Setting
@@ -100,7 +100,7 @@ def parts_here(config: PlaceConfig) -> int:
 
     A group has the cores of one third-level cache, or --threads of them; where all share one, each core is a group.
     """
-    _, device = settled(config.kernels, config.device)
+    _, device = resolve(config.kernels, config.device)
     if device != "cpu":
         return gpu_count(device)
     groups = core_groups()
@@ -111,7 +111,7 @@ def parts_here(config: PlaceConfig) -> int:
 
 def ranks_here(config: PlaceConfig) -> tuple[int, str]:
     """How many ranks this host takes with a device or cores of its own for each, and why."""
-    _, device = settled(config.kernels, config.device)
+    _, device = resolve(config.kernels, config.device)
     if device != "cpu":
         gpus = max(1, gpu_count(device))
         return gpus, f"this host has {gpus} GPUs"
@@ -127,8 +127,8 @@ def threads_of(comm: Communicator) -> int:
 
 
 def on_device(config: AnyConfig, settings: Mapping[str, Setting]) -> tuple[AnyConfig, dict[str, Setting]]:
-    """The configuration with kernels and device settled, and with what is another default there."""
-    name, device = settled(config.kernels, config.device)
+    """The configuration with kernels and device resolved, and with what is another default there."""
+    name, device = resolve(config.kernels, config.device)
     changed: dict[str, Any] = {"kernels": name, "device": device}
     if device != "cpu":
         asked = {key for key, setting in settings.items() if setting.origin != "default"}

@@ -19,7 +19,7 @@ from typing import Any
 
 from mxpeak.configs.run import RunConfig
 from mxpeak.errors import UsageError
-from mxpeak.kernels.choose import settled
+from mxpeak.kernels.choose import resolve
 from mxpeak.kernels.host.compiled import cache_directory
 from mxpeak.options import Setting, memory_bytes, options
 from mxpeak.perf.fingerprint import digest, machine_facts
@@ -189,7 +189,7 @@ def _said(winner: Winner, config: type[RunConfig], *, open_layout: bool) -> dict
 
 
 def _wanted(benchmark: str, config: RunConfig, *, alone: bool) -> Wanted:
-    """The request, as far as winners go.  Under a launcher ranks are settled, and threads are what it leaves."""
+    """The request, as far as winners go.  Under a launcher ranks are given, and threads are what it leaves."""
     from mxpeak.runtime.launch import launched, launcher
 
     found = launcher() if launched() else None
@@ -216,7 +216,7 @@ def _wanted(benchmark: str, config: RunConfig, *, alone: bool) -> Wanted:
 
 def device_of(kernels: str, device: str) -> str:
     """The kind of device that computes: cpu or cuda."""
-    return settled(kernels, device)[1].partition(":")[0]
+    return resolve(kernels, device)[1].partition(":")[0]
 
 
 def _orders(config: RunConfig, device: str) -> tuple[int, ...] | None:

@@ -17,7 +17,7 @@ from mxpeak.bench.sparse import SparseBench, held, order_of
 from mxpeak.bench.stencil_sizes import box_of, fits_in, line
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.solo import Solo
-from mxpeak.distributed.stencil import Form, Made, settled, weights
+from mxpeak.distributed.stencil import Form, Made, value_format, weights
 from mxpeak.errors import ResourceError
 from mxpeak.layout.stencil import LEVELS, Box, process_grid
 from mxpeak.perf.sparse_counts import Levels, memory_bytes, stencil_levels
@@ -151,7 +151,7 @@ class FileProblem:
         if bench.comm.rank == 0:
             kernels, mixed = bench.kernels.sparse, forms(self._config, "sell")[1]
             rows = kernels.rows_of(A.indptr, A.indices, A.data, self._file.n, 0)
-            name, _ = settled(kernels, Solo(), rows, mixed.values[0], mixed.tolerance)
+            name, _ = value_format(kernels, Solo(), rows, mixed.values[0], mixed.tolerance)
         return str(bench.comm.bcast_object(name))
 
     def forms(self, storage: str) -> tuple[Form, Form]:

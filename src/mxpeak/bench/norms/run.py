@@ -24,7 +24,7 @@ from mxpeak.bench.norms.config import NormsCase, NormsConfig
 from mxpeak.bench.norms.matrix import StoredMatrix, empty_matrix, generate
 from mxpeak.bench.norms.result import Runs, norms_result
 from mxpeak.bench.norms.sizes import Sizes, check, matrix_bytes, matrix_of, read_bytes, structure_of, without_effect
-from mxpeak.bench.outlook import Outlook, settled
+from mxpeak.bench.outlook import Outlook, as_found
 from mxpeak.bench.timeline import events_a_rank, timeline
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.grid import Grid, make_grid
@@ -63,7 +63,7 @@ def dry_run(config: NormsConfig, comm: Communicator, settings: dict[str, Setting
         cases = list(group)
         lines.append(sizes.line(cases[0]))
         lines += [f"  {case.tag}: {size_text(read_bytes(case))} to be read" for case in cases]
-    known = settled(settings, ranks=comm.size, threads=threads, comm=comm.name)
+    known = as_found(settings, ranks=comm.size, threads=threads, comm=comm.name)
     fits = all(map(sizes.fits, sizes.cases()))
     return Outlook("\n".join([*lines, *(caution.text for caution in sizes.cautions)]), fits, known)
 

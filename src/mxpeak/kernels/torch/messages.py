@@ -89,7 +89,7 @@ class StagedTensors:
         if not self._carries(buffer):
             return buffer, None
         line = _doubles(buffer)
-        numbers = self._copy(line).settled()
+        numbers = self._copy(line).fulfilled()
         return numbers, lambda: self._up(torch.from_numpy(numbers), line)
 
     def _carries(self, buffer: Any) -> bool:
