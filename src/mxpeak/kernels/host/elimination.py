@@ -9,8 +9,10 @@ take eight products at once, B's columns like A's.  A is brought to a multiple o
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
-from numba import types
+from numba import from_dtype, types
 
 from mxpeak.kernels.host.elimination_native import LINE, RANK, eliminate_line, subtract_products
 from mxpeak.kernels.host.jit import FLAG, inner, jit
@@ -287,7 +289,12 @@ def _signature(real):
     return FLAG, types.float64, matrix, sides, vector, vector, *own
 
 
-@jit(*_signature(types.float64), also=_signature(types.float32), allocates=True)
+@cache
+def solver(dtype):
+    """`solve` of this type of numbers, compiled or read from disk when first asked for."""
+    return jit(*_signature(from_dtype(dtype)), allocates=True)(solve)
+
+
 def solve(by_columns, enough, R, B, s, t, X, space, pivots, facts):
     """X = A^-1 B, A being R or, `by_columns`, R^T; s and t: random numbers, n for a probe and one for each side.
 

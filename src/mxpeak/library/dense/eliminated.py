@@ -17,6 +17,7 @@ from mxpeak.library.dense.direct import Direct, enough_of, routines
 from mxpeak.library.dense.factoring import probe
 from mxpeak.library.dense.refinement import SAMPLED
 from mxpeak.library.dense.types import Array
+from mxpeak.runtime.calls import compile_once
 from mxpeak.solvers.scaling import balanced
 
 #: From this order on it is worth importing a compiler for, 0.6 s; beyond so many columns, A's counted twice, BLAS with
@@ -33,11 +34,12 @@ def suits_elimination(A: Array, B: Array) -> bool:
 
 
 @cache
-def _kernel() -> tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any], int]:
+def _kernel(dtype: np.dtype[Any]) -> tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any], int]:
     """The compiled solver, and what says how much memory it works on; compiled or read from disk when first wanted."""
-    from mxpeak.kernels.host.elimination import FACTS, padded, room, solve
+    from mxpeak.kernels.host.elimination import FACTS, padded, room, solver
 
-    return solve, padded, room, FACTS
+    compile_once(f"mxpeak.solve, first use on small {dtype} systems", ("elimination", dtype), lambda: solver(dtype))
+    return solver(dtype), padded, room, FACTS
 
 
 @lru_cache(maxsize=64)
@@ -47,8 +49,8 @@ def _probe(n: int, dtype: np.dtype[Any]) -> Array:
 
 def solve_by_elimination(A: Array, B: Array) -> Direct | None:
     """`solve_directly` where `suits_elimination`."""
-    solve, padded, room, size = _kernel()
     dtype, n, k = A.dtype, len(A), B.size // len(A)
+    solve, padded, room, size = _kernel(dtype)
     by_columns = not A.flags.c_contiguous and A.flags.f_contiguous
     R = A.T if by_columns else np.ascontiguousarray(A)
     C = B if B.ndim == 2 else B.reshape(n, 1)
