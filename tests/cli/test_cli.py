@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from mxpeak.cli import main as cli
+from mxpeak.cli import session
 from mxpeak.errors import ResourceError, UsageError
 from tests.support.cli import DAT, Bench, Comm, hpl_result, only_folder
 
@@ -291,6 +292,17 @@ def test_a_crash_shows_its_rank_and_ends_all_ranks(bench: Bench, comm: Comm, cap
     assert all(line.startswith(f"[rank 2 {os.uname().nodename}] ") for line in lines)
     assert lines[-1].endswith("ValueError: a bug")
     assert comm.aborted == [1]
+
+
+@pytest.mark.usefixtures("other_rank")
+def test_an_error_of_mpi_waits_for_the_launcher_to_tell_of_the_rank_that_has_gone(
+    bench: Bench, comm: Comm, monkeypatch: pytest.MonkeyPatch
+):
+    waited: list[float] = []
+    monkeypatch.setattr(session, "sleep", waited.append)
+    bench.outcome = lambda case: type("Exception", (RuntimeError,), {"__module__": "mpi4py.MPI"})("process_vm_readv")
+    assert cli.main(["run", "hpl"]) == 1
+    assert (waited, comm.aborted) == ([session.LEAVE_S], [1])
 
 
 @pytest.mark.usefixtures("other_rank")

@@ -160,7 +160,12 @@ class Session:
         return self.end(code)
 
     def crash(self) -> int:
-        """Show the traceback under the name of this rank, and end all ranks."""
+        """Show the traceback under the name of this rank, and end all ranks.
+
+        An error of MPI is most likely another rank that has gone: the launcher, which ends all then, is heard first.
+        """
+        if type(sys.exception()).__module__.startswith("mpi4py"):
+            sleep(LEAVE_S)
         prefix = f"[rank {self.rank} {os.uname().nodename}] "
         lines = traceback.format_exc().splitlines()
         print("".join(f"{prefix}{line}\n" for line in lines), end="", file=sys.stderr, flush=True)
