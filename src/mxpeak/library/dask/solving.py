@@ -28,8 +28,6 @@ def solve(
 
     The ranks are the workers of the client's cluster, or those of `workers`, by their addresses; `client` is by default
     the current one.  Precision and info are those of `mxpeak.solve` for distributed matrices.
-
-    >>> x, info = mx.dask.solve(A, b)  # doctest: +SKIP
     """
     order, sides = check_matrix(A), _sides(b)
     _check_b(b, order)
@@ -42,8 +40,7 @@ def lu_factor(
 ) -> DaskFactors:
     """Factor a Dask array A in chunks; the factors stay with the workers until they are closed.
 
-    >>> with mx.dask.lu_factor(A) as F:  # doctest: +SKIP
-    ...     x, info = F.solve(b)
+    `with mx.dask.lu_factor(A) as F:`, then `x, info = F.solve(b)`.
     """
     return _factored(A, 1, precision, client, workers)
 
