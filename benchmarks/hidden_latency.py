@@ -124,7 +124,7 @@ def measured(
     rows = []
     for share, delay in zip(shares, delays):
         median = {form: statistics.median(shown[form, delay]) for form in FORMS}
-        hidden = 1 - median["hiding"] / median["plain"]
+        hidden = 1 - median["hiding"] / median["plain"] if median["plain"] else None
         rows.append({"delay_steps": share, "delay_s": delay, "shown_s": median, "hidden": hidden})
     return {
         "name": pair.name,
@@ -143,7 +143,9 @@ def say(found: dict[str, Any]) -> None:
         shown = row["shown_s"]
         print(
             f"  {1e3 * row['delay_s']:6.2f} ms  shows {shown['plain']:.3f} s plain, {shown['hiding']:.3f} s hiding:"
-            f"  {100 * row['hidden']:.0f} % hidden",
+            "  nothing to hide"
+            if row["hidden"] is None
+            else f"  {100 * row['hidden']:.0f} % hidden",
             flush=True,
         )
 
@@ -152,7 +154,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-N", type=int, default=6144)
     parser.add_argument("--nb", type=int, default=128)
-    parser.add_argument("--delays", default="0.02,0.05", help="in mean steps of the plain run, besides 0")
+    parser.add_argument("--delays", default="0.02,0.05", help="in mean steps of the plain run, each above 0")
     parser.add_argument("--only", default="", help="pairs whose name has this in it")
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--out", type=Path)

@@ -366,6 +366,14 @@ def test_scalapacks_arrays_are_used_where_they_lie_and_are_not_written_to(dtype:
         assert eta(A.T, y, b) <= 2
 
 
+def test_blocks_may_lie_in_any_direction() -> None:
+    n, desc = 24, [1, 0, 24, 24, 4, 4, 0, 0, 24]
+    A, b = random(n), random(n)
+    for view in (A[::-1], A[:, ::-1], A.T[::-1], A.T[:, ::-1], A[::-1, ::-1]):
+        M = mx.DistributedMatrix.from_blocks(mx.from_scalapack(view, desc, grid=(1, 1)))
+        assert eta(view, mx.solve(M, b)[0], b) <= 2
+
+
 @pytest.mark.parametrize("order", ["row", "column"])
 def test_blocks_go_to_norms_and_come_from_scalapack(order: str) -> None:
     n, nb, (P, Q) = 21, 4, (2, 2)

@@ -18,8 +18,6 @@ from mxpeak.kernels.host.elimination_native import LINE, RANK, eliminate_line, s
 from mxpeak.kernels.host.jit import FLAG, inner, jit
 from mxpeak.kernels.host.native import address_of, piece, row
 
-#: Up to so many columns each has a residual; of more a random combination has.
-EACH = 8
 #: What `solve` tells: see there.
 FACTS = 12
 #: Entries of one side of a tile that is transposed.
@@ -286,7 +284,7 @@ def _signature(real):
     matrix, vector = types.Array(real, 2, "C", readonly=True), types.Array(real, 1, "C", readonly=True)
     sides = types.Array(real, 2, "A", readonly=True)
     own = real[:, ::1], real[::1], types.int32[::1], types.float64[::1]
-    return FLAG, types.float64, matrix, sides, vector, vector, *own
+    return FLAG, types.int64, types.float64, matrix, sides, vector, vector, *own
 
 
 @cache
@@ -295,13 +293,14 @@ def solver(dtype):
     return jit(*_signature(from_dtype(dtype)), allocates=True)(solve)
 
 
-def solve(by_columns, enough, R, B, s, t, X, space, pivots, facts):
+def solve(by_columns, each, enough, R, B, s, t, X, space, pivots, facts):
     """X = A^-1 B, A being R or, `by_columns`, R^T; s and t: random numbers, n for a probe and one for each side.
 
+    Up to `each` sides have a residual each; of more a random combination has.
     W, `padded` rows and columns of `space` from facts[0] on, holds L and U; pivots count from 0.
     facts: 0 that place, negative where a pivot is zero; 1, 2 the least and the largest Σ_j |r_ij|; 3 and 4 the same of
-    Σ_i |r_ij|; 5 max |r_ij|; 6 the worst backward error times n·u, 11 that after a correction, which up to eight sides
-    get where it is more than `enough`, else below zero; 7 the largest |x|; 8 and 9 the least and the largest
+    Σ_i |r_ij|; 5 max |r_ij|; 6 the worst backward error times n·u, 11 that after a correction, which `each` sides
+    at most get where it is more than `enough`, else below zero; 7 the largest |x|; 8 and 9 the least and the largest
     of the right-hand sides' largest |b|, those of zeros left out; 10 the largest |z| of z = A^-1 s.
     """
     facts[11] = -1
@@ -330,7 +329,7 @@ def solve(by_columns, enough, R, B, s, t, X, space, pivots, facts):
     facts[10] = _largest(x)
     _sizes(X, B, of_x, of_b, facts)
     A_inf = facts[4] if by_columns else facts[2]
-    if k > EACH:
+    if k > each:
         facts[6] = _residual_of_all(by_columns, R, A_inf, X, B, of_x, of_b, t, x, r)
         return
     facts[6] = _residual_of_each(by_columns, R, A_inf, X, B, of_x, of_b, x, r, W)

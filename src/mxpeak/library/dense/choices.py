@@ -1,4 +1,4 @@
-"""Which precision the factors have, and whether LAPACK and a check do: by order and number of right-hand sides."""
+"""Which precision the factors have, and who solves small systems: by order and number of right-hand sides."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ def _ones(n: int, dtype: np.dtype[Any]) -> Array:
 
 
 class Direct(NamedTuple):
-    """X of A X = B, and A's factors in its own type.
+    """X of A X = B, and A's factors in its own type, by LAPACK or elimination.
 
     of           LAPACK's routines of the type
     history      the worst backward error, and that after a correction if there was one

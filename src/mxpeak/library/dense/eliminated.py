@@ -47,6 +47,11 @@ def _probe(n: int, dtype: np.dtype[Any]) -> Array:
     return probe(n).astype(dtype)
 
 
+def ready(dtype: np.dtype[Any]) -> None:
+    """Compile the solver of this type, or read it from disk, where no clock runs."""
+    _kernel(dtype)
+
+
 def solve_by_elimination(A: Array, B: Array) -> Direct | None:
     """`solve_directly` where `suits_elimination`."""
     dtype, n, k = A.dtype, len(A), B.size // len(A)
@@ -62,7 +67,7 @@ def solve_by_elimination(A: Array, B: Array) -> Direct | None:
     of = routines(dtype)
     unit = n * of.u
     t = _probe(k, dtype) if k > SAMPLED else s
-    solve(by_columns, bound * unit, R, C, s, t, X, space, pivots, facts)
+    solve(by_columns, SAMPLED, bound * unit, R, C, s, t, X, space, pivots, facts)
     place, *of_R, A_max, eta, x_max, b_least, b_most, z_max, mended = facts.tolist()
     across, down = (of_R[0], of_R[1]), (of_R[2], of_R[3])
     rows, columns_ = (down, across) if by_columns else (across, down)

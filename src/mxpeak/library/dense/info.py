@@ -68,7 +68,7 @@ class SolveInfo(Info):
                     or its columns differ too much in size
     scaled          rows and columns were scaled before the factorization
     fallback        the precision asked for did not do, and A was factored again in fp64
-    times           seconds by phase: solve, LAPACK's solver and a check; where that did not do, or was not asked,
+    times           seconds by phase: solve, elimination or LAPACK and a check; where that did not do, or was not asked,
                     equilibrate, factor, refine
     history         the worst backward error at the start and after each step, of the scaled system
     """

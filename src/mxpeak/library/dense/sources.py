@@ -15,6 +15,7 @@ import numpy as np
 from mxpeak.errors import MxpeakError, UsageError
 from mxpeak.layout.block_cyclic import BlockCyclic
 from mxpeak.layout.index_map import block_cyclic
+from mxpeak.library.dense.inputs import lies_well
 from mxpeak.library.dense.stores import opened
 from mxpeak.library.dense.types import Array
 
@@ -130,9 +131,9 @@ class Held(Source):
     def __call__(self, rows: BlockCyclic, cols: BlockCyclic, local: slice) -> Array:
         """These local rows."""
         strip = self.part[local]
-        lies_well = strip.dtype == np.float64 and strip.itemsize in strip.strides
         # Compiled products take writable arrays, though they do not write to this one.
-        return strip if lies_well and strip.flags.writeable else np.array(strip, np.float64, order="C")
+        as_it_lies = strip.dtype == np.float64 and strip.flags.writeable and min(strip.shape) > 1 and lies_well(strip)
+        return strip if as_it_lies else np.array(strip, np.float64, order="C")
 
 
 def owned(layout: BlockCyclic) -> Array:
