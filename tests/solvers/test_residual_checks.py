@@ -36,7 +36,7 @@ from mxpeak.spans import Spans
 from tests.support.result_file import VALIDATOR
 
 WHOLE = os.environ.get("TEST_FAULTS") == "all"
-CLEAN, FLIPPED = (250, 250) if WHOLE else (4, 24)
+CLEAN, FLIPPED = (1000, 1000) if WHOLE else (4, 24)
 GRIDS = [(1, 1, 1), (2, 1, 1), (1, 2, 2)]
 VALUES = ["fp64", "fp32", "bf16", "fp16", "fp8"]
 BITS = {2: np.uint16, 4: np.uint32, 8: np.uint64, 1: np.uint8}
@@ -212,9 +212,8 @@ def drawn(rng: Any, method: str) -> Case:
 
 
 @pytest.mark.parametrize("method", ["cg", "gmres"])
-@pytest.mark.parametrize("part", range(4 if WHOLE else 1))
-def test_clean_solves_raise_no_alarm(method: str, part: int) -> None:
-    rng = np.random.default_rng([part, method == "cg"])
+def test_clean_solves_raise_no_alarm(method: str) -> None:
+    rng = np.random.default_rng([0, method == "cg"])
     nearest = 0.0
     for _ in range(CLEAN):
         case = drawn(rng, method)
@@ -227,10 +226,9 @@ def test_clean_solves_raise_no_alarm(method: str, part: int) -> None:
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # sums of what is not finite any more
 @pytest.mark.parametrize("method", ["cg", "gmres"])
-@pytest.mark.parametrize("part", range(4 if WHOLE else 1))
-def test_flips_that_change_a_solve_are_found(method: str, part: int) -> None:
+def test_flips_that_change_a_solve_are_found(method: str) -> None:
     """Steps, outcome, or a residual that is not what the solve says."""
-    rng = np.random.default_rng([part, method == "cg", 7])
+    rng = np.random.default_rng([0, method == "cg", 7])
     harmful, missed = 0, []
     for _ in range(FLIPPED):
         case = drawn(rng, method)
