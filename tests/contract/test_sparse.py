@@ -323,9 +323,13 @@ def test_residuals_at_some_rows_are_the_references_in_one_part_and_in_two(kernel
 
 
 def some_rows(n: int) -> list[Any]:
-    """Many and few rows in any sequence, and every second one of a half as a mesh's coarser points have them."""
+    """Many and few rows in any sequence, every second one of a half as a mesh's coarser points have them, and rows that
+    look like these at both ends: two in the wrong order, and pairs.
+    """
     shuffled = np.random.default_rng(2).permutation(n)
-    return [rows.astype(np.int32) for rows in (shuffled[: n // 2 + 1], shuffled[: n // 5], np.arange(0, n // 2, 2))]
+    swapped, pairs = ([row for row in found if row < n] for found in ((0, 4, 2, 6), (0, 1, 5, 6)))
+    different = (shuffled[: n // 2 + 1], shuffled[: n // 5], np.arange(0, n // 2, 2), swapped, pairs)
+    return [np.array(rows, np.int32) for rows in different]
 
 
 def check_swept(kernels: Any, s: Example, A: Any) -> None:

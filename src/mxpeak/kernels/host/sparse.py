@@ -16,8 +16,9 @@ from mxpeak.kernels.host.native import SYNC, sched_yield_address
 from mxpeak.kernels.host.norms import HostNorms
 from mxpeak.kernels.host.sparse_by_row import ByRow
 from mxpeak.kernels.host.sparse_matrix import VECTORS, Array, Coarse, HostMatrix, Pattern, RowPattern, aligned
-from mxpeak.kernels.host.sparse_native import LANES
+from mxpeak.kernels.host.sparse_native import LANES, SUCCESSIVE
 from mxpeak.kernels.host.sparse_pack import ROW
+from mxpeak.kernels.host.sparse_points import STEP
 from mxpeak.kernels.host.sparse_setup import SparseSetup
 from mxpeak.kernels.host.team import Team
 from mxpeak.layout.index_map import consecutive
@@ -59,7 +60,8 @@ class HostSparse(SparseSetup):
     # --- vectors
 
     def halo_vector(self, A: HostMatrix) -> Array:
-        return aligned(A.n + A.halo + LANES, VECTORS[A.vectors])
+        # vectors of lanes read beyond the last number: of every x, or of every second one
+        return aligned(A.n + A.halo + max(LANES, SUCCESSIVE * STEP), VECTORS[A.vectors])
 
     def gather(self, x: Array, rows: Array, out: Array) -> None:
         self._run_on(rows.size, sweep.gather, rows, x, out)

@@ -1,8 +1,9 @@
 """Residuals at some rows of a matrix swept in the natural order, whose entries of L or U stand once more by themselves.
 
 A coarser level's points are every second one of every second line of every second plane, so where all rows stand, a
-cache line that holds an entry of such a row holds as much of rows that nobody asks for.  In the copy, a sixteenth of
-the matrix, all that is read is needed.  It has the rows' entries one row after the other,
+cache line that holds an entry of such a row holds as much of rows that nobody asks for.  In the copy all that is read
+is needed.  Where lines are long it is a sixteenth of the matrix; where they are short, chunks that end with them are
+filled with zeros.  It has the rows' entries one row after the other,
 
     columns, values     of row k from first[k] on
 
@@ -141,7 +142,8 @@ def cut_chunks(rows, packed, chunk_row):
 def _runs_of(rows, row0, count, packed, first, columns, most, known, hits):
     """The differences column - row that become runs of a chunk: known[:runs]; returns (runs, slots of columns)."""
     size, runs, longest = 0, 0, 0
-    packed = packed and rows[row0 + count - 1] == rows[row0] + STEP * (count - 1)
+    for k in range(row0 + 1, row0 + count):
+        packed = packed and rows[k] == rows[k - 1] + STEP
     for k in range(row0, row0 + count if packed else row0):
         hint = 0
         for e in range(first[k], first[k + 1]):
@@ -154,7 +156,7 @@ def _runs_of(rows, row0, count, packed, first, columns, most, known, hits):
                 hits[at] += 1
             hint = at + 1
     for k in range(size):
-        # lanes without the entry read there all the same; x has LANES·STEP numbers beyond its last
+        # lanes without the entry read there all the same; x has LANES·STEP numbers beyond its last: `halo_vector`
         if SHARE * hits[k] >= count and rows[row0] + known[k] >= 0 and rows[row0] + known[k] <= most:
             known[runs] = known[k]
             runs += 1
