@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -16,6 +17,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mxpeak.bench import sparse
+from mxpeak.bench.abft import said_of_solve
 from mxpeak.bench.hpcg import run as hpcg
 from mxpeak.bench.hpcg.config import HpcgConfig
 from mxpeak.bench.hpg_mxp import run as hpg_mxp
@@ -31,7 +34,7 @@ from mxpeak.solvers.cg import conjugate_gradients
 from mxpeak.solvers.krylov import gmres_ir
 from mxpeak.solvers.multigrid import cycle
 from mxpeak.solvers.residual_checks import CheckedCg, CheckedMixed
-from mxpeak.solvers.solve_faults import SolveChecks, arrays_of, bits_of
+from mxpeak.solvers.solve_faults import SolveChecks, SolveFault, arrays_of, bits_of
 from mxpeak.spans import Spans
 from tests.support.result_file import VALIDATOR
 
@@ -299,14 +302,50 @@ def test_a_direction_that_is_not_conjugate_is_named_with_its_step() -> None:
     assert (fault.part, fault.step) == ("directions", 6)
 
 
-def test_any_bit_of_any_array_of_a_matrix_is_seen() -> None:
+def test_a_solve_of_a_matrix_that_is_not_definite_is_no_fault() -> None:
+    """It ends with p^T A p < 0, before x and r have moved along p; but one that a wrong A p has made is a fault."""
+    found = [ended_by_curvature(change) for change in (1.0, 2.0, float("nan"))]
+    assert [steps for steps, _ in found] == [found[0][0]] * 3
+    assert found[0][0] > 1
+    assert [[fault.part for fault in faults] for _, faults in found] == [[], ["directions"], ["directions"]]
+
+
+class WrongCurvature(CheckedCg):
+    """CG whose p^T A p is wrong by a factor where it is negative."""
+
+    change = 1.0
+
+    def _dot(self, x: Any, y: Any) -> float:
+        product = super()._dot(x, y)
+        return product if product > 0.0 or y is not self._Ap else self.change * product
+
+
+def ended_by_curvature(change: float) -> tuple[int, list[Any]]:
+    """Steps and faults of CG on an indefinite matrix, its last p^T A p changed by a factor."""
+    kernels, comm, form = HostKernels(1).sparse, Solo(), Form(("fp64",), "fp64", "rows", symmetric=True)
+    indefinite = tuple(20.0 if d == 13 else -1.0 for d in range(27))
+    made = make_stencil(kernels, comm, [Box(8, 8, 8)], [form], "natural", indefinite, Spans())
+    checks = SolveChecks(Spans())
+    system = WrongCurvature(kernels, comm, made.hierarchies[0].top.A, made.b, None, Spans(), checks)
+    system.change = change
+    done = conjugate_gradients(system, most=50, tolerance=TOLERANCE)
+    system.ended()
+    return done.steps, checks.faults
+
+
+@pytest.mark.parametrize(("storage", "order"), [("packed", "greedy"), ("packed", "natural"), ("rows", "natural")])
+def test_any_bit_of_any_array_of_a_matrix_is_seen(storage: str, order: str) -> None:
     kernels, comm = HostKernels(1).sparse, Solo()
-    form = Form(("fp64", "bf16", "fp32"), "fp32", "packed", mixed=True)
-    made = make_stencil(kernels, comm, Box(8, 8, 8).levels(3), [form], "greedy", weights(), Spans())
+    form = Form(("fp64", "bf16", "fp32"), "fp32", storage, mixed=True)
+    made = make_stencil(kernels, comm, Box(8, 8, 8).levels(3), [form], order, weights(), Spans())
     checks = SolveChecks(Spans())
     checks.know(made)
     known = dict(pair for k, level in enumerate(made.levels(0)) for pair in arrays_of(level.A.A, f"level {k}"))
-    assert {"level 0, entries", "level 1, diagonal", "level 2, pattern, table"} <= set(known)
+    wanted = {"level 0, entries", "level 1, diagonal"}
+    wanted |= {"level 2, pattern, table"} if storage == "packed" else {"level 2, pattern, columns"}
+    if order == "natural":
+        wanted |= {"level 0, coarse, points, arrays", "level 1, coarse, points, values"}
+    assert wanted <= set(known)
     for name, array in known.items():
         if array.size:
             array.reshape(-1).view(np.uint8)[-1] ^= 4
@@ -325,6 +364,15 @@ def test_bits_add_up_for_arrays_of_any_length(n: int, kind: Any) -> None:
         array.view(np.uint8)[place] ^= 128
         assert bits_of(array) != before
         array.view(np.uint8)[place] ^= 128
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), None])
+def test_a_residual_that_is_no_number_is_told_as_one(number: float | None) -> None:
+    told = said_of_solve(SolveFault("sets, solve 1", 25, "residual", None, 1, number, number))
+    assert "b - A x: the residual is not a number any more; most on rank 1; sets, solve 1, by step 25" in told
+    assert "off by 2.00, and rounding may do 1.00" in said_of_solve(
+        SolveFault("sets, solve 1", 25, "residual", None, 1, 2.0, 1.0)
+    )
 
 
 # --- runs -------------------------------------------------------------------------------------------------------
@@ -356,6 +404,23 @@ def test_checks_change_nothing_of_a_run(benchmark: str) -> None:
     assert (known["found"], known["faults"]) == (0, [])
     assert [one["rule"] for one in checked.rules["violations"]] == [one["rule"] for one in plain.rules["violations"]]
     assert "abft" not in plain.telemetry
+
+
+def test_a_problem_is_gone_before_the_next_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory is planned for one of them; that of the reference sweeps is the first."""
+    entries, alive = list[Any](), list[list[bool]]()
+
+    def make(*told: Any) -> Made:
+        alive.append([known() is not None for known in entries])
+        made = make_stencil(*told)
+        entries.append(weakref.ref(made.hierarchies[0].top.A.A.entries))
+        return made
+
+    for module in (hpcg, sparse):
+        monkeypatch.setattr(module, "make_stencil", make)
+    hpcg.run(HpcgConfig(nx=16, rt=0.0, quick=True, threads=1, warmup="none", abft=True, storage="rows"), Solo())
+    assert len(alive) > 2
+    assert not any(alive[-1])
 
 
 @pytest.mark.parametrize("benchmark", list(RUNS))

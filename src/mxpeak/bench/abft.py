@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import isfinite
 from typing import Any
 
 from mxpeak.bench.harness import Bench
@@ -99,7 +100,16 @@ def said_of_solve(fault: SolveFault) -> str:
     when = f"{fault.solve}, by step {fault.step}"
     if fault.part == "matrix":
         return f"a number changed that no step had changed: {fault.array}, on rank {fault.rank}; {when}"
-    found = f"{three_digits(fault.difference or 0.0)}, and rounding may do {three_digits(fault.limit or 0.0)}"
     if fault.part == "directions":
-        return f"a direction is not conjugate to the one before, or not orthogonal to r: off by {found}; {when}"
-    return f"the residual that was carried is not b - A x: off by {found}; most on rank {fault.rank}; {when}"
+        what = "a direction is not conjugate to the one before, not orthogonal to r, or has another p^T A p"
+        return f"{what}: {_off_by(fault, 'their product')}; {when}"
+    off = _off_by(fault, "the residual")
+    return f"the residual that was carried is not b - A x: {off}; most on rank {fault.rank}; {when}"
+
+
+def _off_by(fault: SolveFault, what: str) -> str:
+    """How far something is from what it should be, if that can still be told."""
+    difference, limit = fault.difference, fault.limit
+    if difference is None or limit is None or not (isfinite(difference) and isfinite(limit)):
+        return f"{what} is not a number any more"
+    return f"off by {three_digits(difference)}, and rounding may do {three_digits(limit)}"

@@ -171,6 +171,11 @@ class SparseBench(Bench[AnySparse]):
             if made is not None:
                 self.checks.know(made)
 
+    def forget(self) -> None:
+        """Keep nothing of the problem that was solved last: the next one is about to be made."""
+        if self.checks is not None:
+            self.checks.forget()
+
     def label(self, part: str) -> str:
         """What a part of the run is called while it is watched: its number among all of them comes first."""
         if part not in self.parts:
@@ -201,6 +206,7 @@ class SparseBench(Bench[AnySparse]):
 
     def make(self, box: Box, forms: Sequence[Form], stencil: Sequence[float], comm: Communicator) -> Made:
         """The problem on `comm`, in every form.  Collective over it."""
+        self.forget()
         order = order_of(self.config, forms[0].storage)
         return make_stencil(self.kernels.sparse, comm, box.levels(LEVELS), forms, order, stencil, self.spans)
 

@@ -2,7 +2,8 @@
 
 CG      r by the recurrence against b - A x, every EVERY steps and at the end; and of every step whether its direction p
         is conjugate to the one before.  A wrong x, r or A p changes the first for good.  A wrong z or p does not, but
-        pᵀ(A p of the step before) = 0 holds for a symmetric M and right steps only.
+        pᵀ(A p of the step before) = 0 holds for a symmetric M and right steps only.  A pᵀA p that is not positive
+        ends the solve; it is computed once more.
 GMRES   every cycle says what it leaves, Q (ρ e_1 - H t), and the next begins with b - A x.  Whatever was wrong in
         between, in a vector of the basis, a product or a sweep, breaks A M^-1 Q = Q H or x = x + M^-1 Q t.
 
@@ -57,7 +58,8 @@ class CheckedCg(CgSystem):
     def _forget(self) -> None:
         """A solve begins."""
         self._steps = self._compared = 0
-        self._rz, self._right = 0.0, True
+        self._rz = self._next_rz = 0.0
+        self._right, self._turned = True, False  # turned: p is that of a step that has not moved x and r yet
         # Of the steps since the last comparison: p^T A p, from the step before on, and p^T (A p of the step before).
         self._curvatures, self._across = list[float](), list[float]()
 
@@ -68,12 +70,13 @@ class CheckedCg(CgSystem):
 
     def precondition(self) -> float:
         """See `CgSystem`."""
-        self._rz = super().precondition()
-        return self._rz
+        self._next_rz = super().precondition()
+        return self._next_rz
 
     def turn(self, beta: float) -> None:
         """See `CgSystem`; A p is still that of the step before."""
         super().turn(beta)
+        self._rz, self._turned = self._next_rz, True
         if self._steps:
             with self._checks.timed():
                 self._across.append(self._kernels.dot(self.direction, self._Ap))
@@ -86,16 +89,33 @@ class CheckedCg(CgSystem):
     def advance(self, alpha: float) -> float:
         """See `CgSystem`."""
         rho = super().advance(alpha)
-        self._steps += 1
+        self._steps, self._turned = self._steps + 1, False
         if self._steps % EVERY == 0:
             self._compare()
         return rho
 
     def ended(self) -> None:
         """Look once more, and at the matrices."""
+        if self._turned:
+            self._look_at_curvature()
         if self._steps > self._compared:
             self._compare()
         self._checks.end(self._comm, self._steps)
+
+    def _look_at_curvature(self) -> None:
+        """A p^T A p that is not positive has ended the solve: is it what it was?  Collective.
+
+        The step was not taken: what is conjugate or orthogonal after a step is not asked of its direction.
+        """
+        kernels, true, found = self._kernels, self._true, self._curvatures[-1]
+        with self._checks.timed():
+            self._checks.checks += 1
+            self._unbooked.multiply(self._p, true)
+            mine = [kernels.dot(self.direction, true), kernels.dot(self.direction, self.direction)]
+            again, p2 = totals(kernels, self._comm, mine)
+            limit = max(LARGE * U * self._size * p2, LEAST)
+            self._checks.judge(self._comm, self._steps, "directions", abs(found - again), limit)
+        del self._across[-1:], self._curvatures[-1:]
 
     def _compare(self) -> None:
         """Do residual, directions and x belong together?  Collective."""
@@ -124,6 +144,8 @@ class CheckedCg(CgSystem):
             limit = COSINE * root(lengths[0]) * root(lengths[1])
             if limit > LEAST and not self._checks.judge(self._comm, first + k + 1, "directions", abs(value), limit):
                 return False
+        if self._turned:
+            return True
         return self._checks.judge(self._comm, self._steps, "directions", abs(rp), max(COSINE * abs(self._rz), LEAST))
 
 

@@ -84,6 +84,10 @@ class SolveChecks:
         seen[id(made.b)] = ("b", made.b)
         self._known = [(name, array, bits_of(array)) for name, array in seen.values()]
 
+    def forget(self) -> None:
+        """Let go of the matrices: others are about to be made, and both may not fit into memory."""
+        self._known = []
+
     def end(self, comm: Communicator, step: int) -> None:
         """A solve has ended: are the matrices what they were?  Collective over comm."""
         with self.timed():
@@ -129,8 +133,8 @@ def arrays_of(stored: Any, name: str) -> Iterator[tuple[str, Any]]:
     if is_dataclass(stored):
         for one in fields(stored):
             yield from arrays_of(getattr(stored, one.name), f"{name}, {one.name}")
-    elif isinstance(stored, tuple | list):
-        for part in stored:
+    elif isinstance(stored, tuple | list | dict):
+        for part in stored.values() if isinstance(stored, dict) else stored:
             yield from arrays_of(part, name)
     elif getattr(stored, "shape", ()):
         yield name, stored

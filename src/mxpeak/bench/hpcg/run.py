@@ -169,6 +169,7 @@ class Hpcg:
         """The problem as the reference sweeps over it.  Collective over comm."""
         order, forms = natural_order(self._config, self._plain), [form(self._plain)]
         return make_stencil(self._kernels, comm, box.levels(LEVELS), forms, order, weights(), self._bench.spans)
+        self._bench.forget()
 
     def _measured(self, storage: str, aim: float, rt: float) -> Measured:
         """Tests, convergence and sets with one storage.  Collective."""

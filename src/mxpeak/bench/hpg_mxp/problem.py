@@ -177,6 +177,7 @@ class FileProblem:
         order = order_of(self._config, forms[0].storage)
         return make_general(bench.kernels.sparse, comm, block, forms, order, bench.spans)
 
+        bench.forget()
     def described(self, made: Made, k: int) -> list[dict[str, Any]]:
         """See `Problem`: the one level, sizes over all ranks, bytes of this one."""
         A = made.hierarchies[k].top.A.A
