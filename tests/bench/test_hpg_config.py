@@ -5,19 +5,35 @@ from __future__ import annotations
 import re
 from dataclasses import FrozenInstanceError, replace
 from math import prod
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from mxpeak.bench.hpcg.config import HpcgConfig
+from mxpeak.bench.hpcg.run import Hpcg
 from mxpeak.bench.hpg_mxp.config import SPARSE_PRECISIONS, VECTOR_PRECISIONS, HpgMxpConfig
-from mxpeak.bench.stencil_sizes import Hierarchy, box_of, completed_grid, fitted, largest_fitting, line, memory_need
+from mxpeak.bench.sparse import held
+from mxpeak.bench.stencil_sizes import (
+    Hierarchy,
+    box_of,
+    completed_grid,
+    fitted,
+    largest_fitting,
+    line,
+    memory_need,
+    points_entries,
+)
+from mxpeak.comm.solo import Solo
 from mxpeak.configs.sparse import SparseConfig
+from mxpeak.distributed.stencil import Form, make_stencil, weights
 from mxpeak.errors import ResourceError, UsageError
-from mxpeak.layout.stencil import Box
+from mxpeak.kernels.host.kernels import HostKernels
+from mxpeak.layout.stencil import Box, Triple
 from mxpeak.options import options, resolve
 from mxpeak.precision import PRECISIONS
 from mxpeak.runtime.memory import Budget
+from mxpeak.spans import Spans
 
 CONFIGS = (HpcgConfig, HpgMxpConfig)
 #: Doubles with 32-bit column numbers, and HPG-MxP's second, narrow solver with its basis.
@@ -265,6 +281,19 @@ def test_memory_is_the_formula():
     assert 27 * apart["matrix"] == 29 * parts["matrix"]
 
 
+@pytest.mark.parametrize("storage", ["packed", "rows"])
+@pytest.mark.parametrize("shape", [(16, 16, 16), (24, 16, 16), (40, 16, 16), (72, 16, 16)])
+def test_copies_of_the_coarser_points_have_no_more_entries_than_the_formula(shape: Triple, storage: str) -> None:
+    kernels, box = HostKernels(1).sparse, Box(*shape)
+    form = Form(("fp64", "fp64"), "fp64", storage, symmetric=True)
+    made = make_stencil(kernels, Solo(), box.levels(2), [form], "surface_last", weights(), Spans())
+    (coarse,) = made.levels(0)[0].A.A.coarse
+    stored = sum(points.values.size for points in coarse.points.values())
+    (one,) = held([form], 0, "surface_last")
+    assert one.points_apart
+    assert points_entries(box, one) / 3 < stored <= points_entries(box, one)
+
+
 def test_memory_is_that_of_the_rank_with_neighbours_all_around():
     corner, centre = Box(16, 16, 16, 3, 3, 3), Box(16, 16, 16, 3, 3, 3, 1, 1, 1)
     assert memory_need(corner, [DOUBLE]) == memory_need(centre, [DOUBLE])
@@ -331,3 +360,17 @@ def test_a_budget_for_nothing_says_so(config: HpgMxpConfig):
 def test_nodes_with_more_ranks_hold_smaller_boxes():
     few, many = (largest_fitting(Box(16, 16, 16, 2, 2, 2), [DOUBLE], Budget(0, 0, ranks), 2**34) for ranks in (1, 8))
     assert few > many > 0
+
+
+@pytest.mark.parametrize("smoother", ["coloured", "natural"])
+def test_the_reference_iterations_copy_points_whatever_order_the_sweeps_are_asked_for(smoother: str):
+    """They take rows as they stand."""
+    asked = list[Any]()
+
+    def box(kinds: Any) -> Box:
+        asked.extend(kinds)
+        return Box(16, 16, 16)
+
+    config = HpcgConfig(nx=16, smoother=smoother, storage="packed", quick=True)
+    Hpcg(cast(Any, SimpleNamespace(config=config, comm=Solo(), kernels=SimpleNamespace(sparse=None), box=box)))
+    assert [{one.points_apart for one in kind} for kind in asked] == [{True}, {smoother == "natural"}]

@@ -10,8 +10,8 @@ from mxpeak.bench.abft import check_abft
 from mxpeak.bench.harness import Bench, repeated, threads_a_rank
 from mxpeak.bench.outlook import Outlook, as_found
 from mxpeak.bench.rules import Violation
+from mxpeak.bench.stencil_sizes import INDEX_BYTES, PACKED_BYTES, box_of, check_host_memory, fitted
 from mxpeak.bench.stencil_sizes import Hierarchy as Held
-from mxpeak.bench.stencil_sizes import box_of, check_host_memory, fitted
 from mxpeak.bench.timeline import events_a_rank, timeline
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.solo import Solo
@@ -132,15 +132,15 @@ def without_admission(config: SparseConfig, broken: Sequence[Violation]) -> list
     return [f"the result will not be ADMISSIBLE: {one.rule}: {one.text}" for one in broken]
 
 
-def held(forms: Sequence[Form], basis: int, config: SparseConfig | None = None) -> list[Held]:
-    """What forms of the problem need, as `stencil_sizes` counts it; of a matrix that has no coarser one no config."""
+def held(forms: Sequence[Form], basis: int, order: str | None = None) -> list[Held]:
+    """What forms of the problem need, as `stencil_sizes` counts it; `order` is that of the sweeps on several levels."""
     return [
         Held(
             tuple(PRECISIONS[values].bytes for values in form.values),
             PRECISIONS[form.vectors].bytes,
             basis,
-            1 if form.storage == "packed" else 4,
-            points_apart=config is not None and order_of(config, form.storage) == "surface_last",
+            PACKED_BYTES if form.storage == "packed" else INDEX_BYTES,
+            points_apart=order in ("natural", "surface_last"),
         )
         for form in forms
     ]
@@ -193,15 +193,15 @@ class SparseBench(Bench[AnySparse]):
         """Seconds to measure for."""
         return seconds_for(self.config)
 
-    def box(self, kinds: Sequence[Sequence[Form]], basis: int) -> Box:
+    def box(self, kinds: Sequence[Sequence[Held]]) -> Box:
         """This rank's box, if each kind of forms fits into memory by itself; collective, the same answer everywhere."""
         box = box_of(self.config, self.comm.rank, self.comm.size)
-        for forms in kinds:
-            box, caution = fitted(box, self.config, held(forms, basis, self.config), self.budget)
+        for hierarchies in kinds:
+            box, caution = fitted(box, self.config, hierarchies, self.budget)
             if caution is not None:
                 self.cautions.append(caution)
         if self.config.on_gpu:
-            check_host_memory(box, [one for forms in kinds for one in held(forms, basis, self.config)], self.comm)
+            check_host_memory(box, [one for hierarchies in kinds for one in hierarchies], self.comm)
         return box
 
     def make(self, box: Box, forms: Sequence[Form], stencil: Sequence[float], comm: Communicator) -> Made:

@@ -21,9 +21,13 @@ DEFAULT_NX, QUICK_NX = 104, 64
 GPU_NX, GPU_QUICK_NX = 256, 128
 #: Bytes of a 32-bit column number, and of an entry while the matrix is made: a double and its column number.
 INDEX_BYTES, SETUP_BYTES = 4, 12
+#: Of a column number of packed chunks, at most: successive rows share one.
+PACKED_BYTES = 1
 FP64_BYTES = 8
-#: Entries a row that the next level's points have once more: 13 of every eighth row, and zeros that fill slots.
+#: Entries a row that the next level's points have once more: 13 of every eighth row, and more at the box's surface.
 POINTS = 2
+#: Rows of a packed chunk of such points: it ends with their line, and zeros fill it.
+POINTS_LANES = 32
 
 
 # --- the box ----------------------------------------------------------------------------------------------------
@@ -93,7 +97,7 @@ def memory_need(box: Box, hierarchies: Sequence[Hierarchy]) -> dict[str, int]:
     """The most bytes that a rank holds at a time, the fullest: one with neighbours all around.
 
     With n_l rows and h_l halo points a level, N = n_0, of each hierarchy, at 27 entries a row,
-      matrix    Σ 27·n_l·(value + index)           and 2·n_l·(value + index) for the next level's points: 13/8, filled
+      matrix    Σ 27·n_l·(value + index)           and points(l)·n_l·(value + index) for the next level's points
       vectors   Σ 3·(n_l + h_l)·vector             r, x and what comes of A x; and 5·8·(N + h_0) for the outer solver
       halo      Σ 2·h_l·vector                     sent, received
       basis     the largest basis·N·vector         solves follow one another
@@ -103,15 +107,24 @@ def memory_need(box: Box, hierarchies: Sequence[Hierarchy]) -> dict[str, int]:
     box = replace(box, px=box.npx // 2, py=box.npy // 2, pz=box.npz // 2)
     parts = dict.fromkeys(("matrix", "vectors", "halo"), 0)
     for one in hierarchies:
-        entries = STENCIL + (POINTS if one.points_apart else 0)
         for level, value_bytes in zip(box.levels(len(one.value_bytes)), one.value_bytes):
-            parts["matrix"] += entries * level.rows * (value_bytes + one.index_bytes)
+            entries = STENCIL * level.rows + (points_entries(level, one) if one.points_apart else 0)
+            parts["matrix"] += entries * (value_bytes + one.index_bytes)
             parts["vectors"] += 3 * (level.rows + level.halo) * one.vector_bytes
             parts["halo"] += 2 * level.halo * one.vector_bytes
     parts["vectors"] += 5 * (box.rows + box.halo) * FP64_BYTES
     basis = max(one.basis * one.vector_bytes for one in hierarchies) * box.rows
     setup = SETUP_BYTES * STENCIL * box.rows
     return {**parts, "basis": basis, "setup": setup, "total": sum(parts.values()) + max(basis, setup)}
+
+
+def points_entries(level: Box, one: Hierarchy) -> int:
+    """Entries that the next level's points have once more: 2 a row, or 13/8 with what packed chunks are filled with."""
+    if one.index_bytes != PACKED_BYTES:
+        return POINTS * level.rows
+    points = max(1, level.nx // 2)
+    lanes = POINTS_LANES * -(-points // POINTS_LANES)
+    return max(POINTS * level.rows, -(-13 * lanes * level.rows // (8 * points)))
 
 
 def check_host_memory(box: Box, hierarchies: Sequence[Hierarchy], comm: Communicator) -> None:

@@ -87,7 +87,7 @@ def dry_run(config: HpcgConfig, comm: Communicator, settings: dict[str, Setting]
     config, settings = on_device(config, settings or {})
     box = _check(config, comm)
     budget = memory_budget(config, settings, comm)
-    need = {storage: held(forms(storage), 0, config) for storage in storages(config)}
+    need = {storage: held(forms(storage), 0, order_of(config, storage)) for storage in storages(config)}
     lines = [f"{storage}: {line(box, hierarchies, budget)}" for storage, hierarchies in need.items()]
     fits = all(fits_in(box, hierarchies, budget) for hierarchies in need.values())
     return sparse_outlook(config, comm, settings, box, [*lines, *forewarnings(config, comm)], fits=fits)
@@ -122,7 +122,9 @@ class Hpcg:
         self._bench, self._config, self._comm = bench, config, bench.comm
         self._kernels = bench.kernels.sparse
         self._plain = plain_storage(config)
-        self._box = bench.box([forms(storage) for storage in (self._plain, *storages(config))], 0)
+        orders = [(self._plain, natural_order(config, self._plain))]  # the reference's, whatever was asked for
+        orders += [(storage, order_of(config, storage)) for storage in storages(config)]
+        self._box = bench.box([held(forms(storage), 0, order) for storage, order in orders])
         self._flops_a_step = hpcg_flops(stencil_levels(self._box), REFERENCE_STEPS)["total"] / REFERENCE_STEPS
 
     def result(self) -> Result | None:
@@ -167,9 +169,9 @@ class Hpcg:
 
     def _in_natural_order(self, box: Box, comm: Communicator) -> Made:
         """The problem as the reference sweeps over it.  Collective over comm."""
+        self._bench.forget()
         order, forms = natural_order(self._config, self._plain), [form(self._plain)]
         return make_stencil(self._kernels, comm, box.levels(LEVELS), forms, order, weights(), self._bench.spans)
-        self._bench.forget()
 
     def _measured(self, storage: str, aim: float, rt: float) -> Measured:
         """Tests, convergence and sets with one storage.  Collective."""

@@ -68,7 +68,10 @@ def size_lines(config: HpgMxpConfig, comm: Communicator, budget: Budget) -> tupl
         fits = all(file.fits(config, storage, comm.size, budget) for storage in names)
         return [f"{storage}: {file.line(config, storage, comm.size, budget)}" for storage in names], fits
     box = box_of(config, comm.rank, comm.size)
-    need = {storage: held(forms(config, storage), config.restart + 1, config) for storage in storages(config)}
+    need = {
+        storage: held(forms(config, storage), config.restart + 1, order_of(config, storage))
+        for storage in storages(config)
+    }
     lines = [f"{storage}: {line(box, hierarchies, budget)}" for storage, hierarchies in need.items()]
     return lines, all(fits_in(box, hierarchies, budget) for hierarchies in need.values())
 
@@ -84,7 +87,8 @@ class Boxes:
     def __init__(self, bench: SparseBench[HpgMxpConfig]):
         self._bench, self._config = bench, (config := bench.config)
         self._stencil = weights(nonsymmetric=config.nonsymmetric)
-        self._box = bench.box([self.forms(storage) for storage in storages(config)], config.restart + 1)
+        orders = {storage: order_of(config, storage) for storage in storages(config)}
+        self._box = bench.box([held(self.forms(name), config.restart + 1, order) for name, order in orders.items()])
         self.levels = stencil_levels(self._box)
 
     def forms(self, storage: str) -> tuple[Form, Form]:
@@ -173,11 +177,11 @@ class FileProblem:
         from mxpeak.distributed.general import distribute, make_general  # as SciPy above
 
         bench = self._bench
+        bench.forget()
         block = distribute(comm, self._file.entries)
         order = order_of(self._config, forms[0].storage)
         return make_general(bench.kernels.sparse, comm, block, forms, order, bench.spans)
 
-        bench.forget()
     def described(self, made: Made, k: int) -> list[dict[str, Any]]:
         """See `Problem`: the one level, sizes over all ranks, bytes of this one."""
         A = made.hierarchies[k].top.A.A
