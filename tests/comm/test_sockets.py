@@ -96,7 +96,22 @@ def test_who_waits_for_a_rank_that_has_gone_is_told_and_what_it_sent_before_arri
     assert on_ranks(2, body) == ["told", "left"]
 
 
-def test_ranks_that_do_not_come_are_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sockets, "MEETING_S", 0.2)
+def test_a_message_that_cannot_be_read_ends_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where memory runs out: the rank that waits is told, instead of waiting for ever."""
+
+    def no_memory(line: Any) -> Any:
+        raise MemoryError
+
+    monkeypatch.setattr(sockets, "_received", no_memory)
+    monkeypatch.setattr("threading.excepthook", lambda told: None)
+
+    def body(comm: Sockets) -> None:
+        with pytest.raises(LostRankError, match="has gone"):
+            comm.barrier()
+
+    on_ranks(2, body)
+
+
+def test_ranks_that_do_not_come_are_told_of() -> None:
     with listening("127.0.0.1") as door, pytest.raises(LostRankError, match=r"of 2 ranks only \[0\] have met rank 0"):
-        meet(door, 0, [door.getsockname(), ("127.0.0.1", 1)], SECRET)
+        meet(door, 0, [door.getsockname(), ("127.0.0.1", 1)], SECRET, patience=0.2)

@@ -7,6 +7,7 @@ import re
 import signal
 import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from tests.support.roundoff import U
 
 da = pytest.importorskip("dask.array", reason="dask is not installed: pip install 'mxpeak[dask]'")
 distributed = pytest.importorskip("dask.distributed", reason="distributed is not installed")
+ranks = pytest.importorskip("mxpeak.library.dask.ranks")
 
 PAGE = Path(__file__).parents[2] / "docs" / "dask.md"
 N = 203
@@ -78,6 +80,39 @@ def test_factors_stay_with_the_workers_that_were_asked(client: Any) -> None:
         assert eta(A.T, y, B[:, 1]) <= 2
     with pytest.raises(mx.UsageError, match="closed"):
         F.solve(B)
+
+
+def test_each_of_two_threads_gets_the_x_of_its_own_b(client: Any) -> None:
+    with mx.dask.lu_factor(da.from_array(A, chunks=90), client=client) as F, ThreadPoolExecutor(2) as pool:
+        sides = [B[:, 0], B[:, 1]] * 4
+        for b, (x, _) in zip(sides, pool.map(F.solve, sides)):
+            assert eta(A, x, b) <= 2
+
+
+def test_a_call_that_is_broken_off_leaves_no_rank_behind(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As by Ctrl-C: its tasks may run, and those of the next call must not meet them."""
+    with mx.dask.lu_factor(da.from_array(A, chunks=90), client=client) as F:
+        monkeypatch.setattr(ranks.Ranks, "_wait", broken_off)
+        with pytest.raises(KeyboardInterrupt):
+            F.solve(B[:, 0])
+        monkeypatch.undo()
+        with pytest.raises(mx.MxpeakError, match="the factors are lost"):
+            F.solve(B[:, 1])
+    x, _ = mx.dask.solve(da.from_array(A, chunks=90), B, client=client)
+    assert eta(A, x, B) <= 2
+
+
+def broken_off(*arguments: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def solve_here() -> None:
+    mx.dask.solve(da.from_array(A), B)
+
+
+def test_a_solve_inside_a_task_is_refused(client: Any) -> None:
+    with pytest.raises(mx.UsageError, match="called inside a task, which holds a thread of tcp://"):
+        client.submit(solve_here, pure=False).result()
 
 
 def chunk_that_fails(block: Any, block_info: Any = None) -> Any:

@@ -21,8 +21,12 @@ from mxpeak.comm.base import Communicator
 from mxpeak.comm.threads import Post, Threads
 from mxpeak.errors import MxpeakError
 
-#: All ranks have to be there by then.
+#: All ranks have to be there by then, unless the caller has more patience.
 MEETING_S = 60.0
+#: Who calls says who it is at once; meanwhile no other is let in.
+HELLO_S = 2.0
+#: The door is looked at so often: not every system wakes who waits at a door that is shut.
+LOOK_S = 1.0
 #: A rank's first words: the secret of these ranks, and its number.
 HELLO = struct.Struct("!32sI")
 #: Before a message: how many pieces it has; before each piece: its bytes.
@@ -84,10 +88,17 @@ class Mail(Post):
 
     def _fill(self, other: int, line: socket.socket) -> None:
         """Put what comes from a rank into its boxes, until the connection ends."""
-        with suppress(OSError, EOFError):
-            while True:
-                address, message = _received(line)
-                super().put(address, message)
+        try:
+            with suppress(OSError, EOFError):
+                while True:
+                    address, message = _received(line)
+                    super().put(address, message)
+        finally:  # also where memory runs out, or a message cannot be read
+            with suppress(OSError):
+                line.shutdown(socket.SHUT_RDWR)
+            self._lose(other)
+
+    def _lose(self, other: int) -> None:
         with self._lock:
             self._lost.add(other)
             for came in self._waiting.values():
@@ -119,16 +130,17 @@ def listening(host: str) -> socket.socket:
     return socket.create_server((host, 0), family=family, backlog=1024)
 
 
-def meet(door: socket.socket, rank: int, addresses: Sequence[tuple[str, int]], secret: bytes) -> Sockets:
+def meet(
+    door: socket.socket, rank: int, addresses: Sequence[tuple[str, int]], secret: bytes, *, patience: float = MEETING_S
+) -> Sockets:
     """Connect the ranks that listen at these addresses, each with all lower ones.  Collective."""
-    until, lines = monotonic() + MEETING_S, {}
+    until, lines = monotonic() + patience, {}
     try:
         for other in range(rank):
             lines[other] = line = socket.create_connection(addresses[other], until - monotonic())
             line.sendall(HELLO.pack(secret, rank))
         while len(lines) < len(addresses) - 1:
-            door.settimeout(max(0.01, until - monotonic()))
-            line, _ = door.accept()
+            line = _accepted(door, until)
             caller = _named(line, secret)
             if caller is not None:
                 lines[caller] = line
@@ -143,10 +155,21 @@ def meet(door: socket.socket, rank: int, addresses: Sequence[tuple[str, int]], s
     return Sockets(Mail(rank, lines), (), rank, len(addresses))
 
 
+def _accepted(door: socket.socket, until: float) -> socket.socket:
+    """The next that calls; OSError where the door is shut, or nobody comes in time."""
+    while True:
+        door.settimeout(min(LOOK_S, max(0.01, until - monotonic())))
+        try:
+            return door.accept()[0]
+        except TimeoutError:
+            if monotonic() > until:
+                raise
+
+
 def _named(line: socket.socket, secret: bytes) -> int | None:
     """The rank that calls; None for a stranger, of whom nothing more is read."""
     with suppress(OSError, EOFError):
-        line.settimeout(MEETING_S)
+        line.settimeout(HELLO_S)
         said, rank = HELLO.unpack(_bytes(line, HELLO.size))
         if hmac.compare_digest(said, secret):
             return int(rank)

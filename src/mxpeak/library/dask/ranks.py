@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from secrets import token_bytes, token_hex
 from time import monotonic, sleep
 from typing import Any
 
-from dask.distributed import Lock, get_client
+from dask.distributed import Lock, get_client, get_worker
 
 from mxpeak.comm.sockets import LostRankError
 from mxpeak.errors import MxpeakError, UsageError
@@ -25,26 +26,37 @@ class Ranks:
     def __init__(self, client: Any, workers: Sequence[str]):
         self.client, self.workers = client, list(workers)
         self.name, self.secret = f"mxpeak-{token_hex(8)}", token_bytes(32)
-        told = client.run(seats.take_seat, self.name, workers=self.workers)
+        try:
+            told = client.run(seats.take_seat, self.name, workers=self.workers)
+        except BaseException:
+            self.close()  # the seats that others have taken
+            raise
         self.addresses = [tuple(told[worker]) for worker in self.workers]
 
-    def call(self, task: Callable[..., Any], arguments: Callable[[int], Sequence[Any]]) -> list[Any]:
-        """What a task gives on every rank, at the same time; an error of the ranks is raised here.
+    def turn(self) -> Any:
+        """`with ranks.turn():` calls of other threads and clients wait: each call needs a thread of every worker."""
+        return Lock("mxpeak")
 
-        Calls of several clients go one after the other: each needs a thread of every worker.
-        """
-        with Lock("mxpeak"):
-            futures = [self.submit(rank, task, *arguments(rank)) for rank in range(len(self.workers))]
-            try:
-                self._wait(futures)
-                results: list[Any] = self.client.gather(futures)
-            except BaseException:
-                self.client.cancel(futures)
-                raise
+    def call(self, task: Callable[..., Any], arguments: Callable[[int], Sequence[Any]]) -> list[Any]:
+        """What a task gives on every rank, at the same time; an error of the ranks is raised here.  In a turn."""
+        futures = [self._submit(rank, task, *arguments(rank)) for rank in range(len(self.workers))]
+        try:
+            self._wait(futures)
+            results: list[Any] = self.client.gather(futures)
+        except BaseException:
+            self.close()  # Dask stops no task that runs: its rank must not wait for others in the next turn
+            self.client.cancel(futures)
+            raise
         self._raise({rank: result for rank, result in enumerate(results) if isinstance(result, MxpeakError)})
         return results
 
-    def submit(self, rank: int, task: Callable[..., Any], *arguments: Any) -> Any:
+    def fetch(self) -> Any:
+        """The future, done, of the x that the last call left with rank 0.  In the same turn."""
+        x = self._submit(0, seats.fetch)
+        self._wait([x])
+        return x
+
+    def _submit(self, rank: int, task: Callable[..., Any], *arguments: Any) -> Any:
         """A task on one rank's worker, and nowhere else."""
         return self.client.submit(
             task,
@@ -73,7 +85,11 @@ class Ranks:
             sleep(LOOK_S)
             if monotonic() - looked > ALIVE_S:
                 self._check_alive()
+                self._check_errors(futures)
                 looked = monotonic()
+        self._check_errors(futures)
+
+    def _check_errors(self, futures: Sequence[Any]) -> None:
         for rank, future in enumerate(futures):
             if future.status == "error":
                 error = future.exception()
@@ -101,7 +117,15 @@ class Ranks:
 
 
 def the_client(client: Any) -> Any:
-    """The client that is given, else the current one."""
+    """The client that is given, else the current one; not inside a task, whose worker could not be a rank meanwhile."""
+    inside = None
+    with suppress(ValueError):
+        inside = get_worker().address
+    if inside:
+        raise UsageError(
+            f"mxpeak.dask is called inside a task, which holds a thread of {inside}, and needs one of "
+            "every worker; call it where the Client was made, or, for what this task holds, type: mxpeak.solve(A, b)"
+        )
     if client is None:
         try:
             client = get_client()

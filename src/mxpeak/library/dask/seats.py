@@ -14,6 +14,11 @@ from mxpeak.errors import MxpeakError
 from mxpeak.library.dense import DistributedFactors, DistributedMatrix
 from mxpeak.library.dense.distributed_solving import factored
 
+#: Tasks start once their chunks have come, and a worker has a thread for them, which may take long.  The client sees
+#: sooner when a rank will not come, and closes the seats; this is for a client that died itself.
+MEETING_S = 3600.0
+LOST = "the factors are lost, with a worker or by a call that was broken off; factor A again: mxpeak.dask.lu_factor(A)"
+
 
 class Seat:
     """One worker's place among the ranks of a solve."""
@@ -23,15 +28,19 @@ class Seat:
         self.comm: Sockets | None = None
         self.factors: DistributedFactors | None = None
         self.x: Any = None
+        self._closed = False
 
     def meet(self, rank: int, addresses: Sequence[tuple[str, int]], secret: bytes) -> Sockets:
         """Connect with the other ranks.  Collective."""
-        self.comm = meet(self.door, rank, addresses, secret)
+        self.comm = meet(self.door, rank, addresses, secret, patience=MEETING_S)
         self.door.close()
+        if self._closed:  # while they met
+            self.close()
         return self.comm
 
     def close(self) -> None:
         """Give up the factors, and hang up."""
+        self._closed = True
         with suppress(OSError):
             self.door.shutdown(2)  # a rank that waits for others there
         self.door.close()
@@ -86,7 +95,8 @@ def solve(name: str, b: Any, transposed: bool) -> Any:
     """How it went; x stays where it is, the same on all ranks.  Collective."""
 
     def work(seat: Seat) -> Any:
-        assert seat.factors is not None, "factored before"
+        if seat.factors is None:
+            raise LostRankError(LOST)
         seat.x, info = seat.factors.solve_quietly(b, transposed=transposed)
         return info
 
@@ -105,7 +115,7 @@ def _seated(name: str, work: Callable[[Seat], Any]) -> Any:
     """
     seat = _seats.get((name, get_worker().address))
     if seat is None:
-        return LostRankError("a worker was started anew, and has lost its part of A")
+        return LostRankError(LOST)
     try:
         return work(seat)
     except LostRankError as error:

@@ -8,7 +8,6 @@ from weakref import finalize
 
 import dask.array as da
 import numpy as np
-from dask.distributed import wait
 
 from mxpeak.errors import UsageError
 from mxpeak.library.dask import seats
@@ -58,7 +57,8 @@ def _factored(A: Any, sides: int, precision: str, client: Any, workers: Sequence
             return [rank, ranks.addresses, ranks.secret, n, places, precision, sides, *futures]
 
         try:
-            ranks.call(seats.factor, arguments)
+            with ranks.turn():
+                ranks.call(seats.factor, arguments)
         except BaseException:
             ranks.close()
             raise
@@ -98,14 +98,17 @@ class DaskFactors:
             return self._solved(b, transposed)
 
     def _solved(self, b: Any, transposed: bool) -> tuple[Any, DistributedInfo]:
-        client, workers = self._ranks.client, self._ranks.workers
+        ranks, client, workers = self._ranks, self._ranks.client, self._ranks.workers
         in_chunks = isinstance(b, da.Array)
-        whole = client.compute(b, workers=workers) if in_chunks else client.scatter(np.asarray(b), workers=workers)
-        info = self._ranks.call(seats.solve, lambda rank: [whole, transposed])[0]
-        x = self._ranks.submit(0, seats.fetch)
+        if in_chunks:
+            whole = client.compute(b, workers=workers)
+        else:  # under a name of its own: another thread may send, and free, an equal b
+            whole = client.scatter(np.asarray(b), workers=workers, hash=False)
+        with ranks.turn():
+            info = ranks.call(seats.solve, lambda rank: [whole, transposed])[0]
+            x = ranks.fetch()  # before the next solve, and before the ranks are closed
         if not in_chunks:
             return x.result(), info
-        wait(x)  # before its rank is closed
         return da.from_delayed(x, b.shape, np.float64).rechunk(b.chunks), info
 
 
