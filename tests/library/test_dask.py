@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -169,6 +170,11 @@ def test_workers_that_are_not_there_are_refused(client: Any) -> None:
     for workers, told in (([], "give a list"), (["tcp://1.2.3.4:5"], "no worker tcp://1.2.3.4:5")):
         with pytest.raises(mx.UsageError, match=told):
             mx.dask.solve(M, B, client=client, workers=workers)
+
+
+def test_a_cluster_that_speaks_tls_is_refused() -> None:
+    with pytest.raises(mx.UsageError, match="speaks TLS, but ranks connect by plain sockets"):
+        ranks.the_workers(SimpleNamespace(nthreads=lambda: {"tls://1.2.3.4:5": 1}), None)
 
 
 def test_the_page_runs_from_top_to_bottom(client: Any, capsys: pytest.CaptureFixture[str]) -> None:

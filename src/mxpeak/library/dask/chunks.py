@@ -8,7 +8,7 @@ from math import isnan
 from typing import Any
 
 import dask.array as da
-from dask.distributed import futures_of, wait
+from dask.distributed import KilledWorker, futures_of, wait
 
 from mxpeak.comm.sockets import LostRankError
 from mxpeak.configs.grid import squarest
@@ -57,6 +57,11 @@ def shared(client: Any, workers: Sequence[str], A: Any) -> list[list[tuple[tuple
     for chunk in chunks:
         if chunk.status == "error":
             error = chunk.exception()
+            if isinstance(error, KilledWorker):
+                raise LostRankError(
+                    f"workers died again and again while they computed {chunk.key} of A; see their logs (a worker "
+                    "beyond its memory limit is killed), and give them more memory, or A smaller chunks"
+                ) from error
             raise UsageError(f"A cannot be computed: {chunk.key}: {type(error).__name__}: {error}") from error
         if chunk.status != "finished":
             gone = ", ".join(sorted({*workers} - {*client.nthreads()})) or "a worker"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from secrets import token_bytes, token_hex
+from threading import Thread
 from time import monotonic, sleep
 from typing import Any
 
@@ -72,6 +73,9 @@ class Ranks:
     def close(self) -> None:
         """Free what the workers hold for these ranks, and end what they may still wait for."""
         if self.client.status != "running":  # and its workers are not ours any longer
+            return
+        if self.client.asynchronous:  # the collector found us in the loop's own thread, which cannot wait for itself
+            Thread(target=self.close, daemon=True).start()
             return
         there = self.client.nthreads()
         alive = [worker for worker in self.workers if worker in there]
@@ -143,6 +147,11 @@ def the_workers(client: Any, workers: Sequence[str] | None) -> list[str]:
     there = client.nthreads()
     if not there:
         raise UsageError("the cluster has no workers; start some: client.cluster.scale(4)")
+    if secured := [worker for worker in there if worker.startswith("tls://")]:
+        raise UsageError(
+            f"{secured[0]} speaks TLS, but ranks connect by plain sockets, which would show A and x; use a cluster "
+            "without TLS on a network that you trust, or ranks of MPI: mxpeak.DistributedMatrix"
+        )
     if workers is None:
         return sorted(there)
     if isinstance(workers, str) or not workers or len(set(workers)) != len(workers):
