@@ -34,7 +34,7 @@ def suits_elimination(A: Array, B: Array) -> bool:
 
 
 @cache
-def _kernel(dtype: np.dtype[Any]) -> tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any], int]:
+def kernel_for(dtype: np.dtype[Any]) -> tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any], int]:
     """The compiled solver, and what says how much memory it works on; compiled or read from disk when first wanted."""
     from mxpeak.kernels.host.elimination import FACTS, padded, room, solver
 
@@ -47,15 +47,10 @@ def _probe(n: int, dtype: np.dtype[Any]) -> Array:
     return probe(n).astype(dtype)
 
 
-def ready(dtype: np.dtype[Any]) -> None:
-    """Compile the solver of this type, or read it from disk, where no clock runs."""
-    _kernel(dtype)
-
-
 def solve_by_elimination(A: Array, B: Array) -> Direct | None:
     """`solve_directly` where `suits_elimination`."""
     dtype, n, k = A.dtype, len(A), B.size // len(A)
-    solve, padded, room, size = _kernel(dtype)
+    solve, padded, room, size = kernel_for(dtype)
     by_columns = not A.flags.c_contiguous and A.flags.f_contiguous
     R = A.T if by_columns else np.ascontiguousarray(A)
     C = B if B.ndim == 2 else B.reshape(n, 1)
