@@ -87,14 +87,7 @@ def add_baseline(verbs: Any) -> None:
 
 
 def _verb(verbs: Any, name: str, summary: str, epilog: str, action: Any, *, json_too: bool = True) -> Any:
-    parser = verbs.add_parser(
-        name,
-        help=summary,
-        description=f"{summary[0].upper()}{summary[1:]}.",
-        epilog=epilog,
-        allow_abbrev=False,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = verbs.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.", epilog=epilog)
     if json_too:
         parser.add_argument("--json", metavar="FILE", help=JSON_HELP)
     parser.set_defaults(action=action)

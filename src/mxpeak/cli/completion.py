@@ -53,8 +53,6 @@ def add_verb(verbs: Any) -> None:
         help="print a script that completes mxpeak's words in a shell",
         description="Print a script that completes verbs, benchmarks and flags.",
         epilog=EXAMPLES,
-        allow_abbrev=False,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("shell", choices=["bash", "zsh", "fish"], metavar="SHELL", help="bash, zsh or fish")
     parser.set_defaults(action=completion)

@@ -28,9 +28,7 @@ def add_verb(verbs: Any) -> None:
         "doctor",
         help="show what this machine has, and what to install",
         epilog=EXAMPLE,
-        allow_abbrev=False,
         description="Show processor, memory, BLAS, MPI and GPUs. The exit code is 0 if a run on the CPU is possible.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
         "--ranks", type=integer(1, 4096), default=1, metavar="R", help="show the cores that R ranks would use"

@@ -58,7 +58,13 @@ def _shortened(text: str) -> str:
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser whose mistakes are UsageErrors, and whose help comes from rank 0 only."""
+    """An argument parser whose mistakes are UsageErrors, and whose help comes from rank 0 only.
+
+    Flags are typed whole, and help's examples keep their lines.
+    """
+
+    def __init__(self, **settings: Any):
+        super().__init__(**{"formatter_class": argparse.RawDescriptionHelpFormatter, "allow_abbrev": False} | settings)
 
     def error(self, message: str) -> NoReturn:
         """Raise, instead of printing on every rank."""
@@ -92,8 +98,6 @@ def parser() -> argparse.ArgumentParser:
         description="Supercomputer benchmarks: HPL, HPL-MxP, HPG-MxP, HPCG and matrix norms, from a laptop to a "
         "supercomputer.",
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     top.add_argument("--version", action="version", version=f"mxpeak {__version__}")
     verbs = top.add_subparsers(dest="verb", metavar="VERB", required=True, parser_class=Parser)

@@ -32,8 +32,6 @@ def add_verb(verbs: Any) -> None:
         description="Measure DGEMM, SGEMM, 16-bit GEMM where the hardware has it, reading memory and the triad, on all "
         "ranks at once, and the balance between them.",
         epilog=EXAMPLES,
-        allow_abbrev=False,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_options(parser, PlaceConfig)
     parser.add_argument("--json", metavar="FILE", help="write it as JSON to FILE; - writes only that")

@@ -56,8 +56,6 @@ def add_verb(verbs: Any) -> None:
         description="Plan a run from ranks, nodes and memory: N, NB, the process grid, a node's part of it, the "
         "broadcast, bytes a rank, and with --machine the rate to expect (docs/scale.md).",
         epilog=EXAMPLES,
-        allow_abbrev=False,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("benchmark", metavar="BENCHMARK", help=", ".join(PREDICTED))
     add_flags(parser)

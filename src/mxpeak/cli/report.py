@@ -35,8 +35,6 @@ def add_verb(verbs: Any) -> None:
         help="show results of several runs on one page, or in one table",
         description="Write results of one run or of several as a page (HTML), or as a table (Markdown, CSV).",
         epilog=EXAMPLES,
-        allow_abbrev=False,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("files", nargs="+", metavar="FILE", help="a run: its folder, its result file, or its name")
     parser.add_argument("--format", choices=list(TARGETS), default="html", help="html, markdown or csv (default: html)")

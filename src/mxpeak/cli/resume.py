@@ -35,8 +35,6 @@ def add_verb(verbs: Any) -> None:
         description="Go on with a run of HPL or HPL-MxP that was started with --checkpoint DIR: same settings, same "
         "process grid or another. Its time is that of both parts, and it is never official.",
         epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     parser.add_argument("folder", metavar="DIR", help="what --checkpoint named")
     parser.add_argument("--grid", metavar="PxQ", help="another process grid (default: as before)")

@@ -44,12 +44,7 @@ RESULT, PAGE = "result.json", "report.html"
 def add_verb(verbs: Any) -> None:
     """Add `run` and its benchmarks to the command line."""
     run_parser = verbs.add_parser(
-        "run",
-        help="run a benchmark, or all",
-        description="Run a benchmark and validate its result.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+        "run", help="run a benchmark, or all", description="Run a benchmark and validate its result.", epilog=EXAMPLES
     )
     choices = run_parser.add_subparsers(dest="benchmark", metavar="BENCHMARK", required=True)
     for benchmark in BENCHMARKS.values():
@@ -66,12 +61,7 @@ def add_verb(verbs: Any) -> None:
 
 def _add_benchmark(choices: Any, name: str, summary: str, example: str, config: type) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = choices.add_parser(
-        name,
-        help=summary,
-        description=f"{name}: {summary}.",
-        epilog=f"example:\n  {example}\n",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+        name, help=summary, description=f"{name}: {summary}.", epilog=f"example:\n  {example}\n"
     )
     add_options(parser, config)
     add_options(parser, OutputConfig)

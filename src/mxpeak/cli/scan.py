@@ -42,8 +42,6 @@ def add_verb(verbs: Any) -> None:
         description="Run a small LU, GEMM and memory read on every device or group of cores at once, with the same "
         "inputs; name the ranks that are slow, and those whose results have other bits (docs/scan.md).",
         epilog=EXAMPLES,
-        allow_abbrev=False,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_options(parser, ScanConfig)
     add_options(parser, ScanOutput)

@@ -48,8 +48,6 @@ def add_verb(verbs: Any) -> None:
         description="Predict the rate of a run: the solver's steps on the clocks of all ranks, with a machine's "
         "measured rates and links (docs/scale.md).",
         epilog=EXAMPLES,
-        allow_abbrev=False,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("benchmark", nargs="?", metavar="BENCHMARK", help=", ".join(PREDICTED))
     add_flags(parser)

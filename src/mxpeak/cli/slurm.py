@@ -58,8 +58,6 @@ def add_verb(verbs: Any) -> None:
         description="Print a commented job script for Slurm: binding of cores and GPUs, a cache folder on each node, "
         "and the launcher's line. It is not submitted.",
         epilog=EXAMPLES,
-        allow_abbrev=False,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     names = [*BENCHMARKS, *OTHERS]
     parser.add_argument("benchmark", choices=names, metavar="BENCHMARK", help=", ".join(names))

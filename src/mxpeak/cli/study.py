@@ -38,8 +38,6 @@ def add_verb(verbs: Any) -> None:
         description="Repeat the experiments behind HPL-MxP's matrices, in FP64 with NumPy: the largest pivots of "
         "random matrices, residuals with and without pivoting, and GMRES without a preconditioner.",
         epilog=EXAMPLES,
-        allow_abbrev=False,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("studies", nargs="*", metavar="STUDY", help=f"{', '.join(STUDIES)} (default: all of them)")
     parser.add_argument(

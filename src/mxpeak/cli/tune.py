@@ -41,8 +41,6 @@ def add_verb(verbs: Any) -> None:
         description="Measure kernels and messages, search NB, grid, broadcast, split, ranks and threads, storage and "
         "smoother by short runs, check the winner against the defaults, and keep it for mxpeak run (docs/tuning.md).",
         epilog=EXAMPLES,
-        allow_abbrev=False,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("benchmarks", nargs="*", metavar="BENCHMARK", help=f"{', '.join(TUNED)} (default: all of them)")
     parser.add_argument("--budget", default="5m", metavar="TIME", help="time to take: 90s, 5m, 1h (default: 5m)")
