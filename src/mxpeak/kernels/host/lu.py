@@ -17,6 +17,7 @@ from mxpeak.kernels.host.team import Team
 from mxpeak.kernels.host.units import Unit, unit_for
 from mxpeak.kernels.synchronous import Synchronous
 from mxpeak.layout.block_cyclic import BlockCyclic
+from mxpeak.layout.leading_dimension import leading_dimension
 from mxpeak.layout.panel_plan import PanelOp
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -29,11 +30,8 @@ _Callback = ctypes.CFUNCTYPE(ctypes.c_int32)
 STORED: dict[str, np.dtype[Any]] = {"fp64": np.dtype(np.float64), "fp32": np.dtype(np.float32)}
 
 
-def leading_dimension(length: int, itemsize: int = 8) -> int:
-    """A row's (a panel's column's) length in whole cache lines, and no multiple of 4 KiB, which shares cache sets."""
-    line = 64 // itemsize
-    ld = -(-max(length, 1) // line) * line
-    return ld + line if ld * itemsize % 4096 == 0 else ld
+#: A line of the processor's memory in bytes, and the distance at which rows share sets of its caches.
+LINE, PAGE = 64, 4096
 
 
 def _distribution(rows: BlockCyclic, cols: BlockCyclic) -> Array:
@@ -69,7 +67,7 @@ class HostLu(Synchronous):
     # --- arrays
 
     def matrix(self, rows: int, columns: int, precision: str = "fp64") -> Array:
-        ld = leading_dimension(columns, STORED[precision].itemsize)
+        ld = leading_dimension(columns, STORED[precision].itemsize, LINE, PAGE)
         return self.buffer(rows * ld, precision).reshape((rows, ld))[:, :columns]
 
     def emulates(self, precision: str) -> bool:
@@ -102,11 +100,11 @@ class HostLu(Synchronous):
         return (LeftOperand if side == "left" else RightOperand).over(buffer, rows, columns, unit)
 
     def panel(self, buffer: Array, rows: int, columns: int) -> Array:
-        ld = leading_dimension(rows, buffer.itemsize)
+        ld = leading_dimension(rows, buffer.itemsize, LINE, PAGE)
         return buffer[: ld * columns].reshape((ld, columns), order="F")[:rows]
 
     def panel_size(self, rows: int, columns: int, precision: str = "fp64") -> int:
-        return leading_dimension(rows, STORED[precision].itemsize) * columns
+        return leading_dimension(rows, STORED[precision].itemsize, LINE, PAGE) * columns
 
     def copy(self, source: Array, target: Array) -> None:
         self._team.run(rows.copy_block, self.threads, source, target)

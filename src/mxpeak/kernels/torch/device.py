@@ -33,13 +33,6 @@ LINE, FAR, NEAR = 128, 4096, 1024
 GPU = "cuda"
 
 
-def leading_dimension(length: int, itemsize: int, avoid: int = FAR) -> int:
-    """A row's length in whole lines, and no multiple of `avoid` bytes."""
-    line = LINE // itemsize
-    ld = -(-max(length, 1) // line) * line
-    return ld + line if ld * itemsize % avoid == 0 else ld
-
-
 @dataclass(slots=True, eq=False)
 class Device:
     """A device that kernels compute on.

@@ -10,8 +10,9 @@ import torch
 from mxpeak.kernels.contract.lu import BlockSolver, Exchange, Panel, PanelOutcome, digest
 from mxpeak.kernels.host.lu import HostLu
 from mxpeak.kernels.torch import blas, cast, panel, rows, triangle
-from mxpeak.kernels.torch.device import NEAR, TYPES, Device, leading_dimension
+from mxpeak.kernels.torch.device import FAR, LINE, NEAR, TYPES, Device
 from mxpeak.layout.block_cyclic import BlockCyclic
+from mxpeak.layout.leading_dimension import leading_dimension
 
 Tensor = Any
 
@@ -35,7 +36,7 @@ class TorchLu:
 
     def matrix(self, rows: int, columns: int, precision: str = "fp64") -> Tensor:
         dtype = TYPES[precision]
-        return self.device.empty(rows, leading_dimension(columns, dtype.itemsize), dtype=dtype)[:, :columns]
+        return self.device.empty(rows, leading_dimension(columns, dtype.itemsize, LINE, FAR), dtype=dtype)[:, :columns]
 
     def buffer(self, size: int, precision: str = "fp64") -> Tensor:
         return self.device.empty(size, dtype=TYPES[precision])
@@ -46,23 +47,23 @@ class TorchLu:
 
     def operand_size(self, rows: int, columns: int, precision: str, side: str) -> int:
         long, k = (rows, columns) if side == "left" else (columns, rows)
-        return long * leading_dimension(k, TYPES[precision].itemsize, NEAR)
+        return long * leading_dimension(k, TYPES[precision].itemsize, LINE, NEAR)
 
     def operand_matrix(self, buffer: Tensor, rows: int, columns: int, precision: str, side: str) -> Tensor:
         if side == "right":
             return self.operand_matrix(buffer, columns, rows, precision, "left").T
-        ld = leading_dimension(columns, buffer.itemsize, NEAR)
+        ld = leading_dimension(columns, buffer.itemsize, LINE, NEAR)
         return buffer[: rows * ld].view(rows, ld)[:, :columns]
 
     def emulates(self, precision: str) -> bool:
         return precision not in ("fp64", "fp32") and not self.device.multiplies(precision)
 
     def panel(self, buffer: Tensor, rows: int, columns: int) -> Tensor:
-        ld = leading_dimension(rows, buffer.itemsize)
+        ld = leading_dimension(rows, buffer.itemsize, LINE, FAR)
         return buffer[: ld * columns].view(columns, ld).T[:rows]
 
     def panel_size(self, rows: int, columns: int, precision: str = "fp64") -> int:
-        return leading_dimension(rows, TYPES[precision].itemsize) * columns
+        return leading_dimension(rows, TYPES[precision].itemsize, LINE, FAR) * columns
 
     def indices(self, values: Sequence[int]) -> Tensor:
         here = torch.tensor(values, dtype=torch.int64, pin_memory=self.device.is_gpu)

@@ -16,7 +16,8 @@ from typing import Any
 import torch
 
 from mxpeak.kernels.torch import blas, cast
-from mxpeak.kernels.torch.device import LINE, NEAR, Device, leading_dimension
+from mxpeak.kernels.torch.device import LINE, NEAR, Device
+from mxpeak.layout.leading_dimension import leading_dimension
 
 Tensor = Any
 
@@ -105,7 +106,7 @@ class _Lu:
 
     def _operand(self, rows: int) -> Tensor:
         dtype = cast.OPERANDS[self.precision]
-        buffer = self.device.empty(rows, leading_dimension(self.width, dtype.itemsize, NEAR), dtype=dtype)
+        buffer = self.device.empty(rows, leading_dimension(self.width, dtype.itemsize, LINE, NEAR), dtype=dtype)
         return buffer[:, : self.width]
 
     def run(self) -> None:
