@@ -10,7 +10,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-from mxpeak.comm import torchdist
+from mxpeak.comm import nccl
 from mxpeak.solvers.panel import PanelOptions
 from mxpeak.solvers.pivoted_lu import PivotedLuOptions
 from tests.support.hpl_ranks import system
@@ -87,12 +87,12 @@ def test_every_two_operations_on_the_same_memory_are_in_order(name: str) -> None
 
 def test_a_message_of_nccl_that_does_not_wait_for_its_buffer_is_reported() -> None:
     """The panel is made in the side stream, and its broadcast begun while the main one is current."""
-    with patch.object(torchdist._Channel, "_behind", lambda self, events: nullcontext()):
+    with patch.object(nccl.Channel, "_behind", lambda self, events: nullcontext()):
         _, logs = hpl(1, 2, "nccl")
     text = str(races(logs[0])[0])
     assert "phase rfact" in text
     assert "NCCL send" in text
-    assert "comm/torchdist.py" in text
+    assert "comm/nccl.py" in text
 
 
 #: The look at a message's memory before it is begun, and the wait that comes again when it is.
@@ -107,10 +107,10 @@ NOT_NEEDED = {
     ("kernels/torch/kernels.py", "self.device.wait()"),
 }
 NOT_MET = {
-    ("comm/torchdist.py", "self.wait()"),
-    ("comm/torchdist.py", "self._waiter.join()"),
-    ("comm/torchdist.py", 'nccl.allreduce(torch.zeros(1, device="cuda")).wait()'),
-    ("comm/torchdist.py", "torch.cuda.current_stream().synchronize()"),
+    ("comm/gloo.py", "self.wait()"),
+    ("comm/gloo.py", "self._waiter.join()"),
+    ("comm/nccl.py", 'nccl.allreduce(torch.zeros(1, device="cuda")).wait()'),
+    ("comm/nccl.py", "torch.cuda.current_stream().synchronize()"),
     ("solvers/checksums.py", "self.kernels.wait()"),  # checksums and checkpoints are of the host's matrices only
     ("solvers/lu.py", "self.kernels.wait()"),
     ("solvers/pivoted_lu.py", "self.kernels.wait()"),

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from mxpeak.comm import torchdist
+from mxpeak.comm import nccl
 from mxpeak.comm.base import Task, all_of
 from mxpeak.comm.devices import check_device_messages
 from mxpeak.runtime.launch import local_rank, start
@@ -179,9 +179,9 @@ class InOrder:
 
 def _on_stand_in(comm: Any) -> None:
     """From now on all buffers count as a GPU's, and all groups have channels of the stand-in."""
-    torchdist._nccl = InOrder
-    torchdist._on_gpu = lambda message: True
-    comm._channels = torchdist._Channels(comm._group)
+    nccl.connected = InOrder
+    nccl.on_gpu = lambda message: True
+    comm._channels = nccl.Channels(comm._group)
 
 
 def channels(comm: Any) -> None:

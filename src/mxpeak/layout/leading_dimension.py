@@ -1,4 +1,4 @@
-"""Leading dimensions: the length of a row (of a panel's column) in whole lines of memory, where the next one starts well."""
+"""Leading dimensions: rows (columns of panels) in whole lines of memory, whose beginnings share no sets of a cache."""
 
 
 def leading_dimension(length: int, itemsize: int, line: int, avoid: int) -> int:

@@ -18,7 +18,8 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from mxpeak.comm import torchdist
+from mxpeak.comm import gloo, torchdist
+from mxpeak.comm import nccl as nccl_messages
 from mxpeak.comm.base import Buffer, Communicator, DeviceTransport, Request, arrival
 from mxpeak.comm.posted import Posts
 from mxpeak.comm.solo import Done
@@ -325,13 +326,13 @@ def nccl() -> Iterator[Any]:
 
     def carrier(comm: Threads) -> Communicator:
         Nccl.boxes = comm._post
-        group = torchdist._Group(dist.PrefixStore("world", store), comm.rank, comm.size)
+        group = gloo.Group(dist.PrefixStore("world", store), comm.rank, comm.size)
         return torchdist.TorchDist(group, lambda code: None)
 
     with (
-        patch.object(torchdist, "_nccl", Nccl),
-        patch.object(torchdist, "_waiting", _OfThisRank()),
-        patch.object(torchdist, "_quiet_stdout", nullcontext),
+        patch.object(nccl_messages, "connected", Nccl),
+        patch.object(nccl_messages, "_waiting", _OfThisRank()),
+        patch.object(gloo, "quiet_stdout", nullcontext),
         patch.object(dist, "is_nccl_available", lambda: True),
     ):
         yield carrier

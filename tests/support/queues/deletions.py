@@ -17,7 +17,7 @@ NAMES = ("wait", "join", "wait_stream", "wait_event", "synchronize")
 LOOKS = {"comm/posted.py": ("query", "test")}
 FILES = (
     "kernels/torch/*.py", "solvers/*.py", "distributed/*.py", "comm/base.py", "comm/broadcast.py", "comm/exchange.py",
-    "comm/torchdist.py", "comm/posted.py", "promised.py",
+    "comm/torchdist.py", "comm/gloo.py", "comm/nccl.py", "comm/posted.py", "promised.py",
 )  # fmt: skip
 
 

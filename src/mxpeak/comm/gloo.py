@@ -1,0 +1,115 @@
+"""Gloo: messages between ranks with tags, and memory of the host as torch.distributed takes it."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from itertools import count
+from time import sleep
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from mxpeak.comm.ending import LOOK_S
+
+#: The libraries want a limit.  None is meant: ranks may sleep for hours while others run a case, a rank that dies is
+#: noticed at once by those who wait for it, and the watchdog sees one that stalls.
+TIMEOUT = timedelta(days=365)
+
+
+def _line(array: Any) -> Any:
+    """The memory of a contiguous array as one writable vector; what is read-only can only be sent: a copy will do."""
+    line = array.reshape(-1, order="A")
+    assert array.size == 0 or np.shares_memory(line, array), "a communication buffer must be contiguous"
+    return line if line.flags.writeable else line.copy()
+
+
+def as_tensor(buffer: Any) -> torch.Tensor:
+    """A contiguous array or tensor as a flat tensor over the same memory."""
+    if isinstance(buffer, torch.Tensor):
+        return buffer.view(-1) if buffer.is_contiguous() else buffer.t().view(-1)
+    return torch.from_numpy(_line(np.asarray(buffer)))
+
+
+def as_bytes(buffer: Any) -> torch.Tensor:
+    """The same memory as bytes: messages need no type, and no library knows every type."""
+    if isinstance(buffer, torch.Tensor):
+        return as_tensor(buffer).view(torch.uint8)
+    return torch.from_numpy(_line(np.asarray(buffer)).view(np.uint8))
+
+
+def await_work(work: Any) -> None:
+    """Wait for Gloo.  Where a message fails because another rank has ended the program, this one ends in silence."""
+    try:
+        work.wait()
+    except RuntimeError:
+        sleep(2 * LOOK_S)
+        raise
+
+
+class Message:
+    """A message of Gloo under way.
+
+    Gloo knows how to wait for one, and not how to ask for it: whoever asks has a thread wait.
+    """
+
+    __slots__ = ("_buffer", "_error", "_waiter", "_work")
+
+    def __init__(self, work: Any, buffer: Any):
+        self._work, self._buffer = work, buffer  # the buffer has to outlive the message
+        self._waiter: threading.Thread | None = None
+        self._error: Exception | None = None
+
+    def test(self) -> bool:
+        """Whether the thread has returned."""
+        if self._waiter is None:
+            self._waiter = threading.Thread(target=self._run, daemon=True)
+            self._waiter.start()
+        if self._waiter.is_alive():
+            return False
+        self.wait()
+        return True
+
+    def wait(self) -> None:
+        """Wait here, or for the thread that waits."""
+        if self._waiter is None:
+            await_work(self._work)
+            return
+        self._waiter.join()
+        if self._error is not None:
+            raise self._error
+
+    def _run(self) -> None:
+        try:
+            await_work(self._work)
+        except Exception as error:
+            self._error = error
+
+
+@contextmanager
+def quiet_stdout() -> Iterator[None]:
+    """What is written to stdout meanwhile goes to stderr: some builds of Gloo announce every group on stdout."""
+    sys.stdout.flush()
+    stdout = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        os.dup2(stdout, 1)
+        os.close(stdout)
+
+
+class Group:
+    """What a group has once: its store, its process group of Gloo, and the number of groups split off it."""
+
+    def __init__(self, store: Any, rank: int, size: int):
+        self.store, self.rank, self.size = store, rank, size
+        self.splits = count()
+        with quiet_stdout():
+            self.gloo = dist.ProcessGroupGloo(dist.PrefixStore("gloo", store), rank, size, TIMEOUT)
