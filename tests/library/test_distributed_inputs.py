@@ -1,0 +1,312 @@
+"""Where a DistributedMatrix comes from: functions, rows, blocks, files; a mistake is the same error on all ranks."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mxpeak as mx
+from mxpeak.comm.threads import run_ranks
+from mxpeak.errors import UsageError
+from mxpeak.layout.grid import ProcessGrid
+from mxpeak.library.dense.sources import owned
+from tests.support.distributed_systems import entries, eta, raised, random
+from tests.support.norm_ranks import scalapack_array, scalapack_part
+from tests.support.roundoff import U
+
+Array = Any
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({"n": 0}, "n = 0: give an integer of 1 or more"),
+        ({"n": 4.0}, "n = 4.0"),
+        ({"nb": -1}, "nb = -1"),
+        ({"grid": (2, 2)}, r"2\*2 = 4 ranks, but there are 1; give grid=\(1, 1\)"),
+        ({"fn": np.eye(4)}, "not a function"),
+        ({"comm": 7}, "not a communicator"),
+    ],
+)
+def test_a_matrix_that_cannot_be_made_is_refused(arguments: dict[str, Any], told: str) -> None:
+    asked: dict[str, Any] = {"fn": lambda i, j: i + j, "n": 4, **arguments}
+    with pytest.raises(UsageError, match=told):
+        mx.DistributedMatrix.from_function(asked.pop("fn"), asked.pop("n"), **asked)
+
+
+@pytest.mark.parametrize(("ranks", "split"), [(1, [23]), (3, [5, 0, 18]), (4, [1, 2, 17, 3])])
+def test_rows_wherever_they_lie_and_files_make_the_same_system(ranks: int, split: list[int], tmp_path: Path) -> None:
+    n = sum(split)
+    A, b = random(n), random(n, 3)
+    np.save(tmp_path / "A.npy", np.asfortranarray(A))
+    ends = np.cumsum(split)
+
+    def body(comm: Any) -> tuple[list[Array], Any]:
+        rows = A[ends[comm.rank] - split[comm.rank] : ends[comm.rank]]
+        made = [
+            mx.DistributedMatrix.from_function(lambda i, j: np.asfortranarray(A[i, j]), n, nb=4, comm=comm),
+            mx.DistributedMatrix.from_rows(rows, nb=4, comm=comm),
+            mx.DistributedMatrix.from_root(A if comm.rank == 0 else None, nb=4, comm=comm),
+            mx.DistributedMatrix.from_file(tmp_path / "A.npy", nb=4, comm=comm),
+        ]
+        answers = [mx.solve(M, b) for M in made]
+        assert all(info.solved for _, info in answers)
+        return [x for x, _ in answers], answers[1][1]
+
+    for (x, *others), info in run_ranks(ranks, body):
+        assert eta(A, x[:, 1], b[:, 1]) <= 2
+        assert all(np.array_equal(x, other) for other in others)
+        assert info.bytes_a_rank > 2 * 8 * n * n / ranks
+
+
+@pytest.mark.parametrize(("dtype", "writable"), [(np.float64, True), (np.float64, False), (np.float32, True)])
+def test_scalapacks_arrays_are_used_where_they_lie_and_are_not_written_to(dtype: type, writable: bool) -> None:
+    n, nb, (P, Q) = 21, 4, (1, 2)
+    A, b, desc = np.round(8 * random(n)), random(n, 2), [1, 0, n, n, nb, nb, 0, 0, 23]
+
+    def body(comm: Any) -> list[Array]:
+        at = ProcessGrid(P, Q).coords(comm.rank)
+        local = np.nan_to_num(scalapack_array(scalapack_part(A, desc, (P, Q), *at), 23, flat=False)).astype(dtype, "F")
+        before = local.copy()
+        local.flags.writeable = writable
+        M = mx.DistributedMatrix.from_blocks(mx.from_scalapack(local, desc, grid=(P, Q), comm=comm))
+        assert np.shares_memory(M.source.part, local)
+        assert np.shares_memory(M.blocks().local, local) == (dtype is np.float64)
+        F = mx.lu_factor(M, precision="fp32")
+        found = [F.solve(b)[0], F.solve(b, transposed=True)[0]]
+        assert np.array_equal(local, before)
+        return found
+
+    for x, y in run_ranks(P * Q, body):
+        assert eta(A, x, b) <= 2
+        assert eta(A.T, y, b) <= 2
+
+
+def test_blocks_may_lie_in_any_direction() -> None:
+    n, desc = 24, [1, 0, 24, 24, 4, 4, 0, 0, 24]
+    A, b = random(n), random(n)
+    for view in (A[::-1], A[:, ::-1], A.T[::-1], A.T[:, ::-1], A[::-1, ::-1]):
+        M = mx.DistributedMatrix.from_blocks(mx.from_scalapack(view, desc, grid=(1, 1)))
+        assert eta(view, mx.solve(M, b)[0], b) <= 2
+
+
+@pytest.mark.parametrize("order", ["row", "column"])
+def test_blocks_go_to_norms_and_come_from_scalapack(order: str) -> None:
+    n, nb, (P, Q) = 21, 4, (2, 2)
+    A, b = random(n), random(n, 2)
+    desc = [1, 0, n, n, nb, nb, 0, 0, 13]
+
+    def body(comm: Any) -> tuple[float, Array]:
+        at = ProcessGrid(P, Q, order).coords(comm.rank)
+        local = scalapack_array(scalapack_part(A, desc, (P, Q), *at), 13, flat=False)
+        M = mx.from_scalapack(local, desc, grid=(P, Q), comm=comm, order=order)
+        made = mx.DistributedMatrix.from_function(entries(A), n, nb=30, comm=comm)
+        return mx.norm(made.blocks(), "max"), mx.solve(mx.DistributedMatrix.from_blocks(M), b)[0]
+
+    for largest, x in run_ranks(P * Q, body):
+        assert largest == np.abs(A).max()
+        assert eta(A, x[:, 0], b[:, 0]) <= 2
+
+
+def test_blocks_that_lu_does_not_take_are_refused() -> None:
+    for desc, told in (([1, 0, 4, 4, 2, 3, 0, 0, 4], "2x3"), ([1, 0, 4, 3, 2, 2, 0, 0, 4], r"\(4, 3\)")):
+        with pytest.raises(UsageError, match=told):
+            mx.DistributedMatrix.from_blocks(mx.from_scalapack(np.ones((4, desc[3]), order="F"), desc))
+    with pytest.raises(UsageError, match="not ndarray"):
+        mx.DistributedMatrix.from_blocks(np.eye(3))
+
+
+def test_integers_and_narrow_numbers_become_fp64() -> None:
+    A = np.array([[2, 1], [1, 3]])
+    for dtype in (np.int8, np.float16, np.float32):
+        x, _ = mx.solve(mx.DistributedMatrix.from_root(A.astype(dtype)), [3, 4])
+        np.testing.assert_allclose(x, [1, 1], rtol=8 * U)
+
+
+MISTAKES: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "an order of its own": (
+        lambda comm: mx.DistributedMatrix.from_function(entries(np.eye(9)), 4 + comm.rank // 2, nb=2, comm=comm),
+        "UsageError: rank 2: this rank calls with n = 5, nb = 2, grid = 2x2, but rank 0 with n = 4",
+    ),
+    "no function": (
+        lambda comm: mx.DistributedMatrix.from_function(None if comm.rank == 1 else min, 4, comm=comm),
+        "UsageError: rank 1: fn = None is not a function",
+    ),
+    "rows that are too few": (
+        lambda comm: mx.DistributedMatrix.from_rows(np.ones((comm.rank, 7)), comm=comm),
+        "UsageError: the ranks have 0 + 1 + 2 + 3 = 6 rows of 7 entries",
+    ),
+    "rows of another length": (
+        lambda comm: mx.DistributedMatrix.from_rows(np.ones((1, 4 + comm.rank // 3)), comm=comm),
+        "UsageError: rank 3: this rank calls with rows of 5 entries, but rank 0 with rows of 4 entries",
+    ),
+    "NaN in the rows of one": (
+        lambda comm: mx.DistributedMatrix.from_rows(np.full((1, 4), np.nan if comm.rank == 2 else 1.0), comm=comm),
+        "UsageError: rank 2: local_rows[0, 0] is nan",
+    ),
+    "complex rows": (
+        lambda comm: mx.DistributedMatrix.from_rows(np.ones((1, 4), complex), comm=comm),
+        "UsageError: rank 0: local_rows has dtype complex128",
+    ),
+    "an array where none belongs": (
+        lambda comm: mx.DistributedMatrix.from_root(np.eye(4), comm=comm),
+        "UsageError: rank 1: from_root takes A from rank 0",
+    ),
+    "no file": (
+        lambda comm: mx.DistributedMatrix.from_file("nowhere.npy", comm=comm),
+        "UsageError: rank 0: nowhere.npy: No such file or directory",
+    ),
+    "NaN of the function": (
+        lambda comm: mx.lu_factor(
+            mx.DistributedMatrix.from_function(
+                lambda i, j: np.where((i == 5) & (j == 2), np.nan, i + j), 8, nb=2, comm=comm
+            )
+        ),
+        "UsageError: rank 1: A[5, 2] is nan",
+    ),
+    "a function that fails": (
+        lambda comm: mx.lu_factor(
+            mx.DistributedMatrix.from_function(lambda i, j: (i + j) * (1 // (comm.rank - 3)), 8, nb=2, comm=comm)
+        ),
+        "UsageError: rank 3: fn(i, j) raised ZeroDivisionError",
+    ),
+    "a function of single numbers": (
+        lambda comm: mx.lu_factor(mx.DistributedMatrix.from_function(lambda i, j: 1.0, 8, nb=2, comm=comm)),
+        "UsageError: rank 0: fn(i, j) gave shape () for i of shape (4, 1) and j of shape (1, 4)",
+    ),
+    "a b of its own": (
+        lambda comm: mx.solve(
+            mx.DistributedMatrix.from_function(lambda i, j: 1.0 * (i == j), 8, comm=comm), np.full(8, comm.rank // 3)
+        ),
+        "UsageError: rank 3: this rank calls with b of shape (8,), checksum",
+    ),
+    "all of b where its rows belong": (
+        lambda comm: mx.solve(
+            mx.DistributedMatrix.from_function(lambda i, j: 1.0 * (i == j), 8, comm=comm),
+            np.ones(8 if comm.rank == 2 else 2),
+            local=True,
+        ),
+        "UsageError: rank 2: this rank has rows 4 to 6 of A, but b has shape (8,): with local=True give",
+    ),
+    "the transpose on one rank": (
+        lambda comm: mx.solve(
+            mx.DistributedMatrix.from_function(lambda i, j: 1.0 * (i == j), 8, comm=comm),
+            np.ones(8),
+            transposed=comm.rank == 1,
+        ),
+        "UsageError: rank 1: this rank calls with transposed=True, local=False, but rank 0 with transposed=False",
+    ),
+    "a precision of its own": (
+        lambda comm: mx.solve(
+            mx.DistributedMatrix.from_function(lambda i, j: 1.0 * (i == j), 8, comm=comm),
+            np.ones(8),
+            precision="fp32" if comm.rank == 1 else "auto",
+        ),
+        "UsageError: rank 1: this rank calls with precision='fp32', fp32, but rank 0 with precision='auto', fp64",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_of_one_rank_is_raised_on_all(name: str) -> None:
+    body, told = MISTAKES[name]
+    texts = raised(4, body)
+    assert len(set(texts)) == 1
+    assert texts[0].startswith(told)
+
+
+def test_a_function_that_fails_in_the_refinement_is_told_of_on_all_ranks() -> None:
+    def body(comm: Any) -> None:
+        calls: list[int] = []
+
+        def fn(i: Array, j: Array) -> Array:
+            calls.append(1)
+            if comm.rank == 1 and len(calls) > 1:
+                raise KeyError("lost")
+            return 1.0 * (i == j)
+
+        F = mx.lu_factor(mx.DistributedMatrix.from_function(fn, 8, nb=2, comm=comm))
+        F.solve(np.ones(8))
+
+    texts = raised(2, body)
+    assert texts == ["UsageError: rank 1: fn(i, j) raised KeyError: 'lost'"] * 2
+
+
+def stored(folder: Path, name: str, **arrays: Array) -> Path:
+    """A file of HDF5 or Zarr."""
+    library = pytest.importorskip("zarr" if name.endswith(".zarr") else "h5py")
+    path = folder / name
+    store = library.open_group(str(path), mode="w") if name.endswith(".zarr") else library.File(path, "w")
+    for key, array in arrays.items():
+        made = store.create_array if name.endswith(".zarr") else store.create_dataset
+        made(key, data=array, chunks=tuple(max(1, side // 3) for side in array.shape))
+    if not name.endswith(".zarr"):
+        store.close()
+    return path
+
+
+@pytest.mark.parametrize("name", ["A.h5", "A.hdf5", "A.zarr"])
+def test_datasets_are_read_block_by_block(name: str, tmp_path: Path) -> None:
+    A, b = random(41).astype(np.float32), random(41, 1)[:, 0]
+    path = stored(tmp_path, name, A=A, b=b)
+
+    def body(comm: Any) -> Array:
+        M = mx.DistributedMatrix.from_file(path, dataset="A", nb=6, comm=comm)
+        assert np.array_equal(M.blocks().local, A[np.ix_(owned(M.blocks().rows), owned(M.blocks().cols))])
+        return mx.solve(M, b)[0]
+
+    for x in run_ranks(4, body):
+        assert eta(A.astype(np.float64), x, b) <= 2
+
+
+@pytest.mark.parametrize("name", ["A.h5", "A.zarr"])
+def test_datasets_that_are_not_there_are_refused(name: str, tmp_path: Path) -> None:
+    path = stored(tmp_path, name, A=np.eye(3), B=np.eye(4))
+    for asked, told in (({}, "has 2 datasets, A, B"), ({"dataset": "C"}, "has no dataset 'C'; there are A, B")):
+        with pytest.raises(UsageError, match=told):
+            mx.DistributedMatrix.from_file(path, **asked)
+    with pytest.raises(UsageError, match="No such file"):
+        mx.DistributedMatrix.from_file(tmp_path / f"none{name}")
+
+
+def test_a_file_whose_library_is_missing_says_what_to_type(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "A.h5").write_bytes(b"")
+    monkeypatch.setitem(sys.modules, "h5py", None)
+    with pytest.raises(UsageError, match="type: pip install h5py"):
+        mx.DistributedMatrix.from_file(tmp_path / "A.h5")
+    np.save(tmp_path / "A.npy", np.eye(2))
+    with pytest.raises(UsageError, match="dataset='A' is for files of several arrays"):
+        mx.DistributedMatrix.from_file(tmp_path / "A.npy", dataset="A")
+
+
+def test_files_that_hold_no_system_are_refused(tmp_path: Path) -> None:
+    np.save(tmp_path / "flat.npy", np.ones((2, 3)))
+    np.savez(tmp_path / "two.npz", a=np.ones(1))
+    (tmp_path / "text.npy").write_text("1 2 3")
+    for name, told in (("flat.npy", r"shape \(2, 3\)"), ("two.npz", "magic string"), ("text.npy", "numpy.save")):
+        with pytest.raises(UsageError, match=told):
+            mx.DistributedMatrix.from_file(tmp_path / name)
+
+
+def test_pieces_of_any_shape_make_the_matrix_and_every_entry_is_given_once() -> None:
+    A, b = random(23), random(23, 1)[:, 0]
+    places = [(0, 0, 9, 11), (0, 11, 9, 12), (9, 0, 14, 4), (9, 4, 5, 19), (14, 4, 9, 19)]
+
+    def body(comm: Any, given: list[tuple[int, int, int, int]] = places) -> Array:
+        mine = {(i, j): np.resize(A[i : i + m, j : j + k], (m, k)) for i, j, m, k in given[comm.rank :: comm.size]}
+        return mx.solve(mx.DistributedMatrix.from_pieces(mine, 23, nb=4, comm=comm), b)[0]
+
+    for ranks in (1, 3, 4):
+        assert eta(A, run_ranks(ranks, body)[0], b) <= 2
+    for given, told in (
+        (places[:-1], r"A\[14, 4\] is in 0 pieces"),
+        ([*places, (3, 3, 2, 2)], r"A\[3, 3\] is in 2 pieces"),
+        ([*places, (23, 0, 1, 1)], r"row 0 to 24"),
+    ):
+        with pytest.raises(UsageError, match=told):
+            run_ranks(1, lambda comm, given=given: body(comm, given))

@@ -1,0 +1,57 @@
+"""Dense systems on virtual ranks: matrices, what all ranks get of them, and what is raised on each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mxpeak as mx
+from mxpeak.comm.threads import run_ranks
+from tests.support.roundoff import U
+
+Array = Any
+
+
+def random(n: int, *more: int) -> Array:
+    return np.random.default_rng(n).standard_normal((n, *(more or (n,))))
+
+
+def entries(A: Array) -> Callable[[Array, Array], Array]:
+    return lambda i, j: A[i, j]
+
+
+def eta(A: Array, x: Array, b: Array) -> float:
+    """The backward error in units of n·u; each residual computed here adds up to one such unit."""
+    scale = np.abs(A).sum(axis=1).max() * np.abs(x).max() + np.abs(b).max()
+    return float(np.abs(b - A @ x).max() / (scale * len(A) * U))
+
+
+def solved(
+    A: Array, b: Any, shape: tuple[int, int], nb: int | None = None, precision: str = "auto"
+) -> list[tuple[Array, Any]]:
+    """What every rank of a grid gets."""
+
+    def body(comm: Any) -> tuple[Array, Any]:
+        M = mx.DistributedMatrix.from_function(entries(A), len(A), nb=nb, comm=comm, grid=shape)
+        return mx.solve(M, b, precision=precision)
+
+    return run_ranks(shape[0] * shape[1], body)
+
+
+def held(comm: Any, A: Array) -> Any:
+    """A matrix of two ranks."""
+    return mx.DistributedMatrix.from_function(entries(A), len(A), nb=8, comm=comm, grid=(1, 2))
+
+
+def raised(ranks: int, body: Callable[[Any], Any]) -> list[str]:
+    """What is raised on every rank."""
+
+    def caught(comm: Any) -> str:
+        with pytest.raises(mx.MxpeakError) as error:
+            body(comm)
+        return f"{type(error.value).__name__}: {error.value}"
+
+    return run_ranks(ranks, caught)
