@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from mxpeak.comm import sockets
-from mxpeak.comm.sockets import HELLO, LostRankError, Sockets, listening, meet
+from mxpeak.comm.sockets import ANSWER, CALL, LostRankError, Sockets, listening, meet
 from tests.support.communicator_checks import check
 
 SECRET = b"s" * 32
@@ -72,8 +72,27 @@ def test_arrays_of_any_type_and_size_arrive_bit_by_bit() -> None:
     on_ranks(2, body)
 
 
-def test_a_stranger_without_the_secret_is_no_rank() -> None:
-    assert on_ranks(2, lambda comm: comm.gather_objects(comm.rank), stranger=HELLO.pack(b"x" * 32, 1))[0] == [0, 1]
+@pytest.mark.parametrize("words", [CALL.pack(1, b"x" * 32) + b"y" * 32, b"GET / HTTP/1.1"])
+def test_a_stranger_without_the_secret_is_no_rank(words: bytes) -> None:
+    assert on_ranks(2, lambda comm: comm.gather_objects(comm.rank), stranger=words)[0] == [0, 1]
+
+
+@pytest.mark.parametrize("proof", [b"p" * 32, None])
+def test_nothing_is_read_from_one_at_the_door_who_does_not_know_the_secret(proof: bytes | None) -> None:
+    """He may answer anything, or return what he is sent."""
+    with listening("127.0.0.1") as door, listening("127.0.0.1") as mine, ThreadPoolExecutor(1) as pool:
+
+        def stranger() -> bytes:
+            line = door.accept()[0]
+            _, challenge = CALL.unpack(line.recv(CALL.size))
+            line.sendall(ANSWER.pack(proof or challenge, challenge))
+            with line:
+                return line.recv(1)
+
+        said = pool.submit(stranger)
+        with pytest.raises(LostRankError, match="does not know the secret"):
+            meet(mine, 1, [door.getsockname(), mine.getsockname()], SECRET)
+        assert said.result() == b""
 
 
 ASKS: dict[str, Any] = {"wait": lambda request: request.wait(), "test": lambda request: any(iter(request.test, True))}

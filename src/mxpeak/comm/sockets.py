@@ -14,6 +14,7 @@ import struct
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
+from secrets import token_bytes
 from time import monotonic
 from typing import Any, NoReturn
 
@@ -27,8 +28,10 @@ MEETING_S = 60.0
 HELLO_S = 2.0
 #: The door is looked at so often: not every system wakes who waits at a door that is shut.
 LOOK_S = 1.0
-#: A rank's first words: the secret of these ranks, and its number.
-HELLO = struct.Struct("!32sI")
+#: A caller's first words: its rank, and a challenge.
+CALL = struct.Struct("!I32s")
+#: What the rank at the door answers: the caller's challenge as only those answer it who know the secret, and its own.
+ANSWER = struct.Struct("!32s32s")
 #: Before a message: how many pieces it has; before each piece: its bytes.
 COUNT = struct.Struct("!Q")
 
@@ -138,13 +141,13 @@ def meet(
     try:
         for other in range(rank):
             lines[other] = line = socket.create_connection(addresses[other], until - monotonic())
-            line.sendall(HELLO.pack(secret, rank))
+            _introduce(line, rank, secret, until)
         while len(lines) < len(addresses) - 1:
             line = _accepted(door, until)
             caller = _named(line, secret)
             if caller is not None:
                 lines[caller] = line
-    except OSError as error:
+    except (OSError, EOFError) as error:
         for line in lines.values():
             line.close()
         there = sorted({rank, *lines})
@@ -166,15 +169,33 @@ def _accepted(door: socket.socket, until: float) -> socket.socket:
                 raise
 
 
+def _introduce(line: socket.socket, rank: int, secret: bytes, until: float) -> None:
+    """Call as this rank; OSError where who answers does not know the secret, which itself is never sent."""
+    challenge = token_bytes(32)
+    line.sendall(CALL.pack(rank, challenge))
+    line.settimeout(max(0.01, until - monotonic()))
+    proof, theirs = ANSWER.unpack(_bytes(line, ANSWER.size))
+    if not hmac.compare_digest(proof, _proof(secret, b"door", rank, challenge)):
+        raise ConnectionRefusedError("who answers does not know the secret of these ranks")
+    line.sendall(_proof(secret, b"caller", rank, theirs))
+
+
 def _named(line: socket.socket, secret: bytes) -> int | None:
     """The rank that calls; None for a stranger, of whom nothing more is read."""
     with suppress(OSError, EOFError):
         line.settimeout(HELLO_S)
-        said, rank = HELLO.unpack(_bytes(line, HELLO.size))
-        if hmac.compare_digest(said, secret):
+        rank, theirs = CALL.unpack(_bytes(line, CALL.size))
+        challenge = token_bytes(32)
+        line.sendall(ANSWER.pack(_proof(secret, b"door", rank, theirs), challenge))
+        if hmac.compare_digest(_bytes(line, 32), _proof(secret, b"caller", rank, challenge)):
             return int(rank)
     line.close()
     return None
+
+
+def _proof(secret: bytes, side: bytes, rank: int, challenge: bytes) -> bytes:
+    """HMAC-SHA256(secret, side, rank, challenge): what one side says cannot be sent back as the other's."""
+    return hmac.digest(secret, side + rank.to_bytes(4, "big") + challenge, "sha256")
 
 
 def _send(line: socket.socket, message: Any) -> None:
