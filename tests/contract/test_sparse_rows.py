@@ -12,7 +12,7 @@ import pytest
 from mxpeak.kernels.contract.sparse import Rows
 from mxpeak.layout.stencil import Box
 from mxpeak.precision import PRECISIONS
-from tests.support.on_arrays import HOSTS, OnArrays, every_backend, every_host
+from tests.support.on_arrays import HOSTS, OnArrays, every_backend, every_host, sparse_kernels
 from tests.support.sparse_matrices import (
     BOXES,
     CLASSIC,
@@ -170,6 +170,19 @@ def test_packed_the_stencil_is_runs_alone_whose_columns_take_two_hundredths_of_i
         assert A.index_bytes < 0.02 * 8 * local
         assert A.lower + A.upper < 1.2 * local
         assert ell.index_bytes >= 4 * local
+
+
+def test_the_copy_for_residuals_is_filled_up_little_where_lines_are_no_multiples_of_a_chunk() -> None:
+    """Lines of 12 and of 48 points are groups of 8, and one of 4: in chunks of 32 they were filled up to 32 and 64."""
+    host = sparse_kernels("host")
+    for box, most in ((Box(96, 16, 16), 1.1), (Box(24, 16, 16), 1.5)):
+        rows = host.stencil_rows(box, CLASSIC)
+        A = host.store(rows, host.order(rows, "natural"), "fp64", "fp64", "packed")
+        b, x = np.ones(A.n), host.halo_vector(A)
+        points = np.arange(A.n).reshape(box.nz, box.ny, box.nx)[::2, ::2, ::2].ravel()
+        host.residual_at(A, b, x, points, np.zeros(points.size), swept=True)
+        (copy,) = A.coarse[0].points.values()
+        assert copy.values.size < most * np.count_nonzero(copy.values)
 
 
 @every_backend

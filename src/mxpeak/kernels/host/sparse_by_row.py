@@ -128,18 +128,20 @@ class ByRow:
         np.cumsum(first, out=first)
         columns, at = np.empty(first[-1], np.int32), np.empty(first[-1], np.int64)
         self._run_on(27 * rows.size, by_points.find_entries, *where, first, columns, at)
-        chunk_row, packed, most = np.empty(rows.size + 1, np.int64), pattern.storage == "packed", A.n + A.halo
-        chunks = by_points.cut_chunks(rows, packed, chunk_row)
-        chunk_row = np.append(chunk_row[:chunks], rows.size)
+        begins, packed, most = np.empty(rows.size, np.int64), pattern.storage == "packed", A.n + A.halo
+        begins = begins[: by_points.cut_groups(rows, packed, begins)]
+        chunks = -(-begins.size // by_points.GROUPS)
+        begins = np.append(begins, [rows.size] * (chunks * by_points.GROUPS + 1 - begins.size))
+        starts = rows[np.minimum(begins[:-1], rows.size - 1)].astype(np.int64)  # one that exists, of empty groups too
         table = np.zeros((chunks, by_points.TABLE), np.int32)
-        self._run_on(first[-1], by_points.count_slots, rows, chunk_row, packed, first, columns, most, table)
+        grouped = (rows, begins, starts, packed, first, columns)
+        self._run_on(first[-1], by_points.count_slots, *grouped, most, table)
         slots, fars = table[:, [by_points.RUNS, by_points.COLUMNS]].sum(axis=1), table[:, by_points.COLUMNS]
         table[:, by_points.SLOT], table[:, by_points.FAR] = np.cumsum(slots) - slots, np.cumsum(fars) - fars
         bases, far = np.zeros(int(slots.sum()), np.int32), aligned(int(fars.sum()) * SUCCESSIVE, np.int32)
         values = aligned(bases.size * SUCCESSIVE, A.entries.dtype)
-        slotted = (rows, packed, first, columns, at, most, table, bases, far, values, A.entries)
-        self._run_on(first[-1], by_points.fill_slots, *slotted)
-        return Points((table, bases, far), values)
+        self._run_on(first[-1], by_points.fill_slots, *grouped, at, most, table, bases, far, values, A.entries)
+        return Points((begins, starts, table, bases, far), values)
 
 
 def shares(threads: int, cost: Array, first: Array, edges: Array) -> tuple[Array, Array, Array]:

@@ -2,15 +2,16 @@
 
 A coarser level's points are every second one of every second line of every second plane, so where all rows stand, a
 cache line that holds an entry of such a row holds as much of rows that nobody asks for.  In the copy all that is read
-is needed.  Where lines are long it is a sixteenth of the matrix; where they are short, chunks that end with them are
-filled with zeros.  It has the rows' entries one row after the other,
+is needed: a sixteenth of the matrix.  It has the rows' entries one row after the other,
 
     columns, values     of row k from first[k] on
 
-or, where rows are taken in vectors, chunks of LANES successive ones of them, in slots:
+or, where rows are taken in vectors, chunks of GROUPS groups of up to GROUP rows, in slots of LANES values:
 
-    run       columns base + row, of rows that are STEP apart: one number for the slot, with packed storage
+    run       columns base + row, of rows that are STEP apart in each group: one number, with packed storage
     columns   a 32-bit column for each row
+
+A group ends with its line, and the next begins with another row: so lines need not be as long as chunks.
 """
 
 from __future__ import annotations
@@ -21,15 +22,18 @@ from mxpeak.kernels.host import sparse_successive as successive
 from mxpeak.kernels.host import sparse_sweep as sweep
 from mxpeak.kernels.host.jit import inner, jit
 from mxpeak.kernels.host.native import piece
+from mxpeak.kernels.host.sparse_native import EVERY_SECOND as GROUP
 from mxpeak.kernels.host.sparse_native import SUCCESSIVE as LANES
 from mxpeak.kernels.host.sparse_native import sum_every_second, sum_successive_columns, widened_value
 from mxpeak.kernels.host.sparse_natural import AHEAD, ask_for, sum_of
 from mxpeak.kernels.host.sparse_pack import MOST, SHARE, find
 
-#: How far apart the rows of a chunk with runs are, and from how many rows on a chunk ends where they are not.
-STEP, LEAST = 2, LANES // 4
-#: Columns of the table of chunks: first row of those asked for, rows, first slot, first slot of columns, runs, columns.
-FIRST, ROWS, SLOT, FAR, RUNS, COLUMNS, TABLE = range(7)
+#: Groups of a chunk.
+GROUPS = LANES // GROUP
+#: How far apart the rows of a group with runs are, and from how many rows on a group ends where they are not.
+STEP, LEAST = 2, GROUP // 2
+#: Columns of the table of chunks: first slot, first slot of columns, runs, columns.
+SLOT, FAR, RUNS, COLUMNS, TABLE = range(5)
 
 
 @inner(fastmath={"contract"}, inline=True)
@@ -54,21 +58,24 @@ def residual(tid, threads, rows, first, columns, values, diagonal, b, x, keep, r
 
 @jit(fastmath={"contract"})
 def residual_in_chunks(
-    tid, threads, rows, table, bases, far, values, diagonal, b, x, keep, r, parts, scratch
+    tid, threads, rows, begins, starts, table, bases, far, values, diagonal, b, x, keep, r, parts, scratch
 ):  # fmt: skip
     """The same, chunk after chunk."""
     total, count = piece(scratch, tid * 4 * LANES, LANES), table.shape[0]
     for c in range(count * tid // threads, count * (tid + 1) // threads):
-        after, first, slot = min(c + 1, count - 1), np.int64(table[c, FIRST]), np.int64(table[c, SLOT])
-        row, runs, columns = np.int64(rows[first]), np.int64(table[c, RUNS]), np.int64(table[c, COLUMNS])
+        after, slot = min(c + 1, count - 1), np.int64(table[c, SLOT])
+        runs, columns = np.int64(table[c, RUNS]), np.int64(table[c, COLUMNS])
         ahead = (np.int64(table[after, SLOT]) - slot) * LANES
-        far0, far_ahead = np.int64(table[c, FAR]) * LANES, np.int64(table[after, FAR] - table[c, FAR]) * LANES
-        sum_every_second(values, slot * LANES, bases, slot, runs, x, row, total, True, ahead, False)
-        value0 = (slot + runs) * LANES
-        sum_successive_columns(values, value0, far, far0, columns, x, row, total, False, far_ahead, False)
-        for k in range(np.int64(table[c, ROWS])):
-            i = np.uint64(rows[first + k])
-            r[first + k] = _left(i, total[k], diagonal, b, x, keep, parts)
+        sum_every_second(values, slot * LANES, bases, slot, runs, x, starts, c * GROUPS, total, ahead)
+        if columns:
+            value0, far0 = (slot + runs) * LANES, np.int64(table[c, FAR]) * LANES
+            far_ahead = np.int64(table[after, FAR] - table[c, FAR]) * LANES
+            sum_successive_columns(values, value0, far, far0, columns, x, 0, total, False, far_ahead, False)
+        for g in range(GROUPS):
+            first, of_group = begins[c * GROUPS + g], piece(total, g * GROUP, GROUP)
+            for k in range(begins[c * GROUPS + g + 1] - first):
+                i = np.uint64(rows[first + k])
+                r[first + k] = _left(i, of_group[k], diagonal, b, x, keep, parts)
 
 
 # --- set-up: the rows' entries out of chunks of successive rows -------------------------------------------------
@@ -126,25 +133,35 @@ def find_entries(tid, threads, rows, chunk_of, parts, table, bases, far, values,
 
 
 @jit()
-def cut_chunks(rows, packed, chunk_row):
-    """Where chunks of the rows begin; returns how many."""
-    chunks, size = 0, 0
+def cut_groups(rows, packed, begins):
+    """Where groups of the rows begin; returns how many."""
+    groups, size = 0, 0
     for k in range(rows.shape[0]):
-        if k == 0 or size == LANES or (packed and size >= LEAST and rows[k] != rows[k - 1] + STEP):
-            chunk_row[chunks] = k
-            chunks += 1
+        if k == 0 or size == GROUP or (packed and size >= LEAST and rows[k] != rows[k - 1] + STEP):
+            begins[groups] = k
+            groups += 1
             size = 0
         size += 1
-    return chunks
+    return groups
+
+
+@inner(inline=True)
+def _exists(starts, difference, most):
+    """Whether all groups of a chunk may read so far from their rows; x has LANES·STEP numbers beyond its last."""
+    there = True
+    for g in range(GROUPS):
+        there = there and 0 <= starts[g] + difference <= most
+    return there
 
 
 @inner()
-def _runs_of(rows, row0, count, packed, first, columns, most, known, hits):
+def _runs_of(rows, begins, starts, packed, first, columns, most, known, hits):
     """The differences column - row that become runs of a chunk: known[:runs]; returns (runs, slots of columns)."""
-    size, runs, longest = 0, 0, 0
-    for k in range(row0 + 1, row0 + count):
-        packed = packed and rows[k] == rows[k - 1] + STEP
-    for k in range(row0, row0 + count if packed else row0):
+    size, runs, longest, row0, end = 0, 0, 0, begins[0], begins[GROUPS]
+    for g in range(GROUPS):
+        for k in range(begins[g] + 1, begins[g + 1]):
+            packed = packed and rows[k] == rows[k - 1] + STEP
+    for k in range(row0, end if packed else row0):
         hint = 0
         for e in range(first[k], first[k + 1]):
             difference = np.int64(columns[e]) - rows[k]
@@ -156,11 +173,11 @@ def _runs_of(rows, row0, count, packed, first, columns, most, known, hits):
                 hits[at] += 1
             hint = at + 1
     for k in range(size):
-        # lanes without the entry read there all the same; x has LANES·STEP numbers beyond its last: `halo_vector`
-        if SHARE * hits[k] >= count and rows[row0] + known[k] >= 0 and rows[row0] + known[k] <= most:
+        # lanes without the entry read there all the same
+        if SHARE * hits[k] >= end - row0 and _exists(starts, known[k], most):
             known[runs] = known[k]
             runs += 1
-    for k in range(row0, row0 + count):
+    for k in range(row0, end):
         hint, others = 0, 0
         for e in range(first[k], first[k + 1]):
             at = find(known, runs, np.int64(columns[e]) - rows[k], hint)
@@ -170,36 +187,37 @@ def _runs_of(rows, row0, count, packed, first, columns, most, known, hits):
 
 
 @jit(allocates=True)
-def count_slots(tid, threads, rows, chunk_row, packed, first, columns, most, table):
-    """Rows and counts of each chunk; columns of `most` and below exist."""
-    chunks = chunk_row.shape[0] - 1
+def count_slots(tid, threads, rows, begins, starts, packed, first, columns, most, table):
+    """Runs and slots of columns of each chunk; columns of `most` and below exist."""
+    chunks = table.shape[0]
     known, hits = np.empty(MOST, np.int64), np.empty(MOST, np.int64)
     for c in range(chunks * tid // threads, chunks * (tid + 1) // threads):
-        row0, count = chunk_row[c], chunk_row[c + 1] - chunk_row[c]
-        table[c, FIRST], table[c, ROWS] = row0, count
-        table[c, RUNS], table[c, COLUMNS] = _runs_of(rows, row0, count, packed, first, columns, most, known, hits)
+        of_chunk = piece(begins, c * GROUPS, GROUPS + 1), piece(starts, c * GROUPS, GROUPS)
+        table[c, RUNS], table[c, COLUMNS] = _runs_of(rows, *of_chunk, packed, first, columns, most, known, hits)
 
 
 @jit(allocates=True)
 def fill_slots(
-    tid, threads, rows, packed, first, columns, at_values, most, table, bases, far, values, source
+    tid, threads, rows, begins, starts, packed, first, columns, at_values, most, table, bases, far, values, source
 ):  # fmt: skip
     """Bases, columns and values of every slot.  Values come as zeros."""
     known, hits = np.empty(MOST, np.int64), np.empty(MOST, np.int64)
     chunks = table.shape[0]
     for c in range(chunks * tid // threads, chunks * (tid + 1) // threads):
-        row0, count, slot = np.int64(table[c, FIRST]), np.int64(table[c, ROWS]), np.int64(table[c, SLOT])
-        runs, others = _runs_of(rows, row0, count, packed, first, columns, most, known, hits)
+        slot, of_chunk = np.int64(table[c, SLOT]), piece(begins, c * GROUPS, GROUPS + 1)
+        starts_c = piece(starts, c * GROUPS, GROUPS)
+        runs, others = _runs_of(rows, of_chunk, starts_c, packed, first, columns, most, known, hits)
         for s in range(runs):
             bases[slot + s] = known[s]
         far_c = piece(far, np.int64(table[c, FAR]) * LANES, others * LANES)
-        far_c[:] = rows[row0]
-        for lane in range(count):
-            k, hint, other = row0 + lane, 0, 0
-            for e in range(first[k], first[k + 1]):
-                at = find(known, runs, np.int64(columns[e]) - rows[k], hint)
-                hint = at + 1
-                if at < 0:
-                    far_c[other * LANES + lane] = columns[e]
-                    at, other = runs + other, other + 1
-                values[(slot + at) * LANES + lane] = source[at_values[e]]
+        far_c[:] = starts_c[0]
+        for g in range(GROUPS):
+            for k in range(of_chunk[g], of_chunk[g + 1]):
+                lane, hint, other = g * GROUP + k - of_chunk[g], 0, 0
+                for e in range(first[k], first[k + 1]):
+                    at = find(known, runs, np.int64(columns[e]) - rows[k], hint)
+                    hint = at + 1
+                    if at < 0:
+                        far_c[other * LANES + lane] = columns[e]
+                        at, other = runs + other, other + 1
+                    values[(slot + at) * LANES + lane] = source[at_values[e]]
