@@ -16,6 +16,7 @@ import numba
 import numpy as np
 from llvmlite.binding import get_host_cpu_name
 
+from mxpeak.kernels.contract.sparse import Order, Rows
 from mxpeak.kernels.host.compiled import cache_directory
 from mxpeak.kernels.host.sparse_native import SUCCESSIVE
 from mxpeak.kernels.host.team import Team
@@ -24,22 +25,22 @@ from mxpeak.layout.stencil import Box
 #: Rows at a time.
 WAYS = (1, SUCCESSIVE)
 #: Times that each way is measured, in turn; the best counts.
-ROUNDS = 6
+ROUNDS = 5
 #: Points a side of the box that they are measured on: one that lies in no second cache, where slices always win.
-SIDE = 64
+SIDE = 48
 #: What has been found for values and vectors.
 _known: dict[tuple[str, str], int] = {}
 
 
-def rows_at_a_time(values: str, vectors: str, trial: Callable[[int], Callable[[], None]]) -> int:
-    """The faster way for such values and vectors on this machine; trial(way) is work to be timed."""
+def rows_at_a_time(values: str, vectors: str, trial: Callable[[], dict[int, Callable[[], None]]]) -> int:
+    """The faster way for such values and vectors on this machine; trial() is the work of each, to be timed."""
     if (values, vectors) not in _known:
         path = cache_directory() / f"rows-{numba.config.CPU_NAME or get_host_cpu_name()}-{values}-{vectors}"
         found = None
         with suppress(OSError, ValueError):
             found = int(path.read_text())
         if found not in WAYS:
-            found = _faster(trial)
+            found = _faster(trial())
             mine = path.with_name(f"{path.name}.{os.getpid()}")
             with suppress(OSError):  # without it the next run looks again
                 mine.write_text(str(found))
@@ -48,11 +49,16 @@ def rows_at_a_time(values: str, vectors: str, trial: Callable[[int], Callable[[]
     return _known[values, vectors]
 
 
-def trial(kernels: Callable[[Team, int], Any], values: str, vectors: str, way: int) -> Callable[[], None]:
-    """Sweeps as HPCG has them and a product on one thread, of the 27-point matrix of a box whose rows are taken so."""
-    one = kernels(Team(1), way)
-    rows = one.stencil_rows(Box(SIDE, SIDE, SIDE), [-1.0] * 13 + [26.0] + [-1.0] * 13)
-    A = one.store(rows, one.order(rows, "natural"), values, vectors, "rows")
+def trial(kernels: Callable[[Team, int], Any], values: str, vectors: str) -> dict[int, Callable[[], None]]:
+    """Sweeps as HPCG has them and a product on one thread, of the 27-point matrix of a box, by the way it is taken."""
+    one = {way: kernels(Team(1), way) for way in WAYS}
+    rows = one[1].stencil_rows(Box(SIDE, SIDE, SIDE), [-1.0] * 13 + [26.0] + [-1.0] * 13)
+    order = one[1].order(rows, "natural")
+    return {way: _work(one[way], rows, order, values, vectors) for way in WAYS}
+
+
+def _work(one: Any, rows: Rows, order: Order, values: str, vectors: str) -> Callable[[], None]:
+    A = one.store(rows, order, values, vectors, "rows")
     x = one.halo_vector(A)
     b, y, keep = np.ones(rows.n, x.dtype), np.zeros(rows.n, x.dtype), np.zeros(rows.n, x.dtype)
 
@@ -65,8 +71,7 @@ def trial(kernels: Callable[[Team, int], Any], values: str, vectors: str, way: i
     return work
 
 
-def _faster(trial: Callable[[int], Callable[[], None]]) -> int:
-    work = {way: trial(way) for way in WAYS}
+def _faster(work: dict[int, Callable[[], None]]) -> int:
     best = dict.fromkeys(WAYS, float("inf"))
     for _ in range(1 + ROUNDS):
         for way in WAYS:

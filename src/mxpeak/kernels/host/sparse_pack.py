@@ -34,39 +34,49 @@ NEAR_SPAN = 2**16
 
 
 @jit(allocates=True)
-def cut_rows(tid, threads, starts, new_to_old, old_to_new, indptr, indices, adaptive, chunk_row, counts):
+def cut_rows(
+    tid, threads, starts, new_to_old, old_to_new, indptr, indices, adaptive, longest, chunk_row, counts, alike
+):  # fmt: skip
     """The first rows of the chunks of each group g, at chunk_row[starts[g]] and on; counts[g] = how many there are.
 
-    A chunk ends after LANES rows, or, from LEAST on, at a row most of whose differences column - row are new.
+    A chunk ends after LANES rows, or, from LEAST on, at a row most of whose differences column - row are new.  alike[r]
+    = whether row r has those of the row before, one for one, and nothing of the halo; no row has more than `longest`.
     """
-    n, known = old_to_new.shape[0], np.empty(2 * MOST, np.int64)
+    n, known, mine = old_to_new.shape[0], np.empty(2 * MOST, np.int64), np.empty(longest, np.int64)
     for g in range(tid, counts.shape[0], threads):
-        count, size, rows = 0, 0, 0
+        count, size, rows, entries = 0, 0, 0, 0
         for r in range(starts[g], starts[g + 1]):
             i = new_to_old[r]
-            if adaptive and LEAST <= rows < LANES:
-                same, entries = 0, 0
-                for k in range(indptr[i], indptr[i + 1]):
-                    j = indices[k]
-                    if j < n and j != i:
-                        same += 1 if find(known, size, old_to_new[j] - r, entries) >= 0 else 0
-                        entries += 1
-                if 4 * same < 3 * min(entries, size):
+            if adaptive:
+                same = r > starts[g] and entries == indptr[i + 1] - indptr[i]
+                entries = indptr[i + 1] - indptr[i]
+                for k in range(entries):
+                    j = indices[indptr[i] + k]
+                    difference = old_to_new[j] - r if j < n else n  # no column is so far away
+                    same = same and difference == mine[k] and j < n
+                    mine[k] = difference
+                alike[r] = same
+            if adaptive and LEAST <= rows < LANES and not alike[r]:
+                old, others = 0, 0
+                for k in range(entries):
+                    if mine[k] != 0 and mine[k] != n:
+                        old += 1 if find(known, size, mine[k], others) >= 0 else 0
+                        others += 1
+                if 4 * old < 3 * min(others, size):
                     rows = LANES
             if rows == LANES or rows == 0:
                 chunk_row[starts[g] + count] = r
                 count += 1
                 rows, size = 0, 0
             rows += 1
-            if adaptive and rows <= LEAST:
+            if adaptive and rows <= LEAST and (rows == 1 or not alike[r]):
                 hint = 0
-                for k in range(indptr[i], indptr[i + 1]):
-                    j = indices[k]
-                    if j < n and j != i:
-                        at = find(known, size, old_to_new[j] - r, hint)
+                for k in range(entries):
+                    if mine[k] != 0 and mine[k] != n:
+                        at = find(known, size, mine[k], hint)
                         if at < 0 and size < known.shape[0]:
                             at = size
-                            known[size] = old_to_new[j] - r
+                            known[size] = mine[k]
                             size += 1
                         hint = at + 1
         counts[g] = count
@@ -84,21 +94,29 @@ def find(known, size, value, hint):
 
 
 @inner()
-def _gather(row0, rows, upper, new_to_old, old_to_new, indptr, indices, start, column, lane, entry):
-    """One part of a chunk, row after row: column (new number), lane, index into `indices`; returns how many entries."""
-    n, count = old_to_new.shape[0], 0
-    for r in range(row0, row0 + rows):
+def _gather(row0, rows, upper, where, start, alike, column, lane, entry, times):
+    """One part of a chunk, row after row: column (new number), lane, index into `indices`; returns how many entries.
+
+    Rows like the one before are not listed: the first of them has its entries so many times.
+    """
+    new_to_old, old_to_new, indptr, indices = where
+    n, count, r = old_to_new.shape[0], 0, row0
+    while r < row0 + rows:
+        again = 1
+        while r + again < row0 + rows and alike[r + again]:
+            again += 1
         i = new_to_old[r]
         for k in range(indptr[i], indptr[i + 1]):
             j = indices[k]
             if j < n and j != i and (old_to_new[j] >= start) == upper:
-                column[count], lane[count], entry[count] = old_to_new[j], r - row0, k
+                column[count], lane[count], entry[count], times[count] = old_to_new[j], r - row0, k, again
                 count += 1
+        r += again
     return count
 
 
 @inner()
-def _differences(row0, rows, entries, column, lane, known, count, columns, storage):
+def _differences(row0, rows, entries, column, lane, times, known, count, columns, storage):
     """The differences of one part of a chunk that become runs: known[:size], in order of first sight; returns size."""
     size, hint = 0, 0
     if storage != PACKED:
@@ -113,7 +131,7 @@ def _differences(row0, rows, entries, column, lane, known, count, columns, stora
             known[at], count[at] = difference, 0
             size += 1
         if at >= 0:
-            count[at] += 1
+            count[at] += times[e]
         hint = at + 1
     kept = 0
     for k in range(size):
@@ -125,7 +143,7 @@ def _differences(row0, rows, entries, column, lane, known, count, columns, stora
 
 
 @inner()
-def _assign_slots(row0, entries, column, lane, known, runs, low, high, slot):
+def _assign_slots(row0, entries, column, lane, times, known, runs, low, high, slot):
     """slot[e] = the run of an entry, or -1 - s for the s-th of its row that is in none; returns how many such slots.
 
     low[s] and high[s] bound the columns of such a slot, as far as they are long.
@@ -143,7 +161,7 @@ def _assign_slots(row0, entries, column, lane, known, runs, low, high, slot):
         if s < low.shape[0]:
             if s >= slots:
                 low[s] = high[s] = column[e]
-            low[s], high[s] = min(low[s], column[e]), max(high[s], column[e])
+            low[s], high[s] = min(low[s], column[e]), max(high[s], column[e] + times[e] - 1)
         s += 1
         slots = max(slots, s)
     return slots
@@ -160,6 +178,7 @@ def count_slots(
     chunk_row,
     chunk_end,
     chunk_start,
+    alike,
     columns,
     storage,
     longest,
@@ -170,17 +189,16 @@ def count_slots(
     known, count = np.empty(MOST, np.int64), np.empty(MOST, np.int64)
     low, high = np.empty(4 * MOST, np.int64), np.empty(4 * MOST, np.int64)
     column, lane, slot = np.empty(longest, np.int32), np.empty(longest, np.int32), np.empty(longest, np.int32)
-    entry = np.empty(longest, np.int64)
+    entry, times = np.empty(longest, np.int64), np.empty(longest, np.int64)
+    where = (new_to_old, old_to_new, indptr, indices)
     for c in range(chunks * tid // threads, chunks * (tid + 1) // threads):
         row0, rows = chunk_row[c], chunk_end[c] - chunk_row[c]
         table[c, ROW], table[c, ROWS] = row0, rows
         for upper in (False, True):
             part = U_PART if upper else L_PART
-            entries = _gather(
-                row0, rows, upper, new_to_old, old_to_new, indptr, indices, chunk_start[c], column, lane, entry
-            )
-            runs = _differences(row0, rows, entries, column, lane, known, count, columns, storage)
-            slots = _assign_slots(row0, entries, column, lane, known, runs, low, high, slot)
+            entries = _gather(row0, rows, upper, where, chunk_start[c], alike, column, lane, entry, times)
+            runs = _differences(row0, rows, entries, column, lane, times, known, count, columns, storage)
+            slots = _assign_slots(row0, entries, column, lane, times, known, runs, low, high, slot)
             near = 0
             if storage == PACKED:
                 for s in range(min(slots, low.shape[0])):
@@ -198,6 +216,7 @@ def fill_slots(
     indices,
     data,
     chunk_start,
+    alike,
     columns,
     storage,
     longest,
@@ -209,20 +228,21 @@ def fill_slots(
 ):
     """Bases, columns and values of every slot; a share of the chunks for each thread.  All arrays come as zeros."""
     chunks = table.shape[0]
-    known, count = np.empty(MOST, np.int64), np.empty(MOST, np.int64)
+    known, count, begins = np.empty(MOST, np.int64), np.empty(MOST, np.int64), np.empty(LANES, np.int64)
     low, high, to = np.empty(4 * MOST, np.int64), np.empty(4 * MOST, np.int64), np.empty(4 * MOST, np.int64)
     column, lane, slot = np.empty(longest, np.int32), np.empty(longest, np.int32), np.empty(longest, np.int32)
-    entry = np.empty(longest, np.int64)
+    entry, times = np.empty(longest, np.int64), np.empty(longest, np.int64)
+    where = (new_to_old, old_to_new, indptr, indices)
     for c in range(chunks * tid // threads, chunks * (tid + 1) // threads):
         row0, rows = np.int64(table[c, ROW]), np.int64(table[c, ROWS])
+        for k in range(rows):
+            begins[k] = indptr[new_to_old[row0 + k]]
         slot0, near0, far0 = np.int64(table[c, SLOT]), np.int64(table[c, NEAR]), np.int64(table[c, FAR])
         for upper in (False, True):
             part = U_PART if upper else L_PART
-            entries = _gather(
-                row0, rows, upper, new_to_old, old_to_new, indptr, indices, chunk_start[c], column, lane, entry
-            )
-            runs = _differences(row0, rows, entries, column, lane, known, count, columns, storage)
-            slots = _assign_slots(row0, entries, column, lane, known, runs, low, high, slot)
+            entries = _gather(row0, rows, upper, where, chunk_start[c], alike, column, lane, entry, times)
+            runs = _differences(row0, rows, entries, column, lane, times, known, count, columns, storage)
+            slots = _assign_slots(row0, entries, column, lane, times, known, runs, low, high, slot)
             for k in range(runs):
                 bases[slot0 + k] = known[k]
             nears, fars = 0, 0
@@ -236,16 +256,18 @@ def fill_slots(
                     to[s] = nears + fars
                     fars += 1
             for e in range(entries):
-                if slot[e] >= 0:
-                    values[(slot0 + slot[e]) * LANES + lane[e]] = data[entry[e]]
+                at, of_row = slot[e], entry[e] - begins[lane[e]]
+                if at < 0:
+                    at = runs + (to[-1 - at] if -1 - at < to.shape[0] else -1 - at)
+                for k in range(lane[e], lane[e] + times[e]):
+                    values[(slot0 + at) * LANES + k] = data[begins[k] + of_row]
+                if at < runs:
                     continue
-                s = -1 - slot[e]
-                at = to[s] if s < to.shape[0] else s
-                values[(slot0 + runs + at) * LANES + lane[e]] = data[entry[e]]
-                if at < nears:
-                    near[(near0 + at) * LANES + lane[e]] = column[e] - bases[slot0 + runs + at]
-                else:
-                    far[(far0 + at - nears) * LANES + lane[e]] = column[e]
+                for k in range(times[e]):
+                    if at < runs + nears:
+                        near[(near0 + at - runs) * LANES + lane[e] + k] = column[e] + k - bases[slot0 + at]
+                    else:
+                        far[(far0 + at - runs - nears) * LANES + lane[e] + k] = column[e] + k
             slot0 += runs + table[c, part + 1] + table[c, part + 2]
             near0 += table[c, part + 1]
             far0 += table[c, part + 2]

@@ -288,7 +288,7 @@ class SparseSetup:
 
     def _packed(self, rows: Rows, order: Order, values: str, storage: str) -> tuple[Pattern, Array]:
         """Where the entries stand, and their values in that order."""
-        chunk_row, chunk_end, chunk_group = self._chunks(rows, order, storage)
+        chunk_row, chunk_end, chunk_group, alike = self._chunks(rows, order, storage)
         start = order.starts[chunk_group]
         columns = rows.n + rows.halo
         table = np.zeros((chunk_row.size, pack.TABLE), np.int32)
@@ -296,7 +296,7 @@ class SparseSetup:
         rule = STORAGES[storage]
         length = np.diff(rows.indptr)[order.new_to_old]
         longest = int(np.add.reduceat(length, chunk_row).max()) if chunk_row.size else 0
-        self._run(pack.count_slots, *where, chunk_row, chunk_end, start, columns, rule, longest, table)
+        self._run(pack.count_slots, *where, chunk_row, chunk_end, start, alike, columns, rule, longest, table)
         if rule == pack.ELL:
             for part in (pack.L_PART + 2, pack.U_PART + 2):
                 widest = np.zeros(order.groups, np.int32)
@@ -307,7 +307,8 @@ class SparseSetup:
         far = np.zeros(fars * LANES, np.int32)
         entries = aligned(slots * LANES, FORMATS[values][1])
         data = self._narrowed(rows.data, values) if values != "fp64" else rows.data
-        self._run(pack.fill_slots, *where, data, start, columns, rule, longest, table, bases, near, far, entries)
+        filled = (table, bases, near, far, entries)
+        self._run(pack.fill_slots, *where, data, start, alike, columns, rule, longest, *filled)
         surface = self._surface(rows)
         halo_rows, halo_first, halo_columns = self._halo_pattern(rows, order, surface)
         late = np.zeros(chunk_row.size, np.bool_)
@@ -342,14 +343,15 @@ class SparseSetup:
         width = max(int(apart.max(initial=0)) + int((last - first).max(initial=0)), WINDOW)
         return first // width
 
-    def _chunks(self, rows: Rows, order: Order, storage: str) -> tuple[Array, Array, Array]:
-        """First row, end and group of every chunk."""
+    def _chunks(self, rows: Rows, order: Order, storage: str) -> tuple[Array, Array, Array, Array]:
+        """First row, end and group of every chunk; and which rows are like the row before, where that is used."""
         first_rows, counts = np.empty(rows.n, np.int64), np.zeros(order.groups, np.int64)
         where = (order.new_to_old, order.old_to_new, rows.indptr, rows.indices)
-        self._run(pack.cut_rows, order.starts, *where, storage == "packed", first_rows, counts)
+        alike, longest = np.zeros(rows.n, np.bool_), int(np.diff(rows.indptr).max(initial=0))
+        self._run(pack.cut_rows, order.starts, *where, storage == "packed", longest, first_rows, counts, alike)
         parts = [first_rows[first : first + count] for first, count in zip(order.starts, counts)]
         chunk_row = np.concatenate([*parts, np.empty(0, np.int64)]).astype(np.int64)
-        return chunk_row, np.append(chunk_row, rows.n)[1:], np.repeat(np.arange(order.groups), counts)
+        return chunk_row, np.append(chunk_row, rows.n)[1:], np.repeat(np.arange(order.groups), counts), alike
 
     def _number(self, table: Array) -> tuple[int, int, int]:
         """Where each chunk's slots begin; how many there are, how many near ones and how many far ones."""
