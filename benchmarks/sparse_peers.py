@@ -1,18 +1,24 @@
 """mxpeak's HPCG and HPG-MxP beside reference codes: the same boxes, ranks and MPI, runs interleaved, medians of each.
 
     python benchmarks/sparse_peers.py --xhpcg /path/to/xhpcg --nx 64,104 --layout 2x1,1x2 --rounds 3 --seconds 20
-    python benchmarks/sparse_peers.py --xhpgmp /path/to/xhpgmp --nx 32 --layout 2x1
-    python benchmarks/sparse_peers.py --xhpgmp /path/to/xhpgmp --nx 64 --layout 2x1 --rated-solves-only --seconds 10
+    python benchmarks/sparse_peers.py --xhpgmp /path/to/xhpgmp --nx 32,64 --layout 2x1 --seconds 10
 
 xhpcg is HPCG 3.1, xhpgmp ORNL's HPG-MxP, built by the user with the mpicxx beside this Python; a layout is ranks x
 threads a rank, which an xhpcg built with OpenMP uses in its products and dots.  Figures are GFLOP/s ratings by the
-benchmark's rules, of HPG-MxP in the counting of ORNL's code, with its restart of 30.  That code ends its runs with
-eleven double solves, minutes at 64^3, which its rating does not contain: --rated-solves-only leaves them out.
+benchmark's rules, of HPG-MxP in the counting of ORNL's code, with its restart of 30.
+
+ORNL's code comes to its rating after eleven solves that tell it how many to rate, and goes on with eleven in double:
+minutes at 64^3, whatever --rt says.  And built for a host (HPGMP_BUILD_REFERENCE) it counts no flops of multigrid.
+So it runs as standalone_mxp, ten solves of 330 iterations and nothing else; --solves of them are timed, after one
+that is not, by when their lines are printed, and its flops are counted here.  No penalty is taken off its rate.
+
+Runs that --out has already are kept: rounds can be added, one by one, with --sides one code at a time.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import re
@@ -21,46 +27,70 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
+from mxpeak.layout.stencil import Box, process_grid
 from mxpeak.perf.host import host_facts, software_facts
+from mxpeak.perf.sparse_counts import hpg_mxp_flops, stencil_levels
 
-#: What each reference prints: its rating, and iterations of a set or of the validation.
-PRINTED = {
-    "hpcg": (r"VALID with a GFLOP/s rating of=(\S+)", r"Optimized CG iterations per set=(\d+)"),
-    "hpg-mxp": (r"VALID with a GFLOP/s rating of=(\S+)", r"Number of optimized iterations \(validation\)=(\d+)"),
-}
 MPIEXEC = str(Path(sysconfig.get_path("scripts")) / "mpiexec")
+SIDES = ("reference", "mxpeak")
+#: What the references print: HPCG its rating and the iterations of a set, HPG-MxP a line when a solve has ended.
+RATING, SET = r"VALID with a GFLOP/s rating of=(\S+)", r"Optimized CG iterations per set=(\d+)"
+SOLVED = r"Call \[\d+ / \d+\] Number of GMRES-IR Iterations \[(\d+)\]"
+RESTART = 30
+#: The rules' storage, and the packed one.
+MODES = ("official", "explore")
 
 
-def reference(name: str, program: str, nx: int, ranks: int, threads: int, args: argparse.Namespace) -> dict[str, float]:
-    """One run of a reference code: its rating in flop/s and iterations."""
-    seconds = args.seconds
+def hpcg(program: str, nx: int, ranks: int, threads: int, args: argparse.Namespace) -> dict[str, Any]:
+    """One run of HPCG's reference code: its rating in flop/s and iterations."""
+    environ = {**os.environ, "OMP_NUM_THREADS": str(threads)}
     with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "hpcg.dat").write_text(f"HPCG\nbenchmark\n{nx} {nx} {nx}\n{int(seconds)}\n")
-        flags = [] if name == "hpcg" else [f"--nx={nx}", f"--ny={nx}", f"--nz={nx}", f"--rt={int(seconds)}"]
-        if name == "hpg-mxp" and args.rated_solves_only:
-            flags.append("--run_type=benchmark_no_ref")
-        environ = {**os.environ, "OMP_NUM_THREADS": str(threads)}
-        run = subprocess.run(
-            [MPIEXEC, "-n", str(ranks), program, *flags], cwd=folder, env=environ, capture_output=True, text=True
-        )
-        reports = sorted(Path(folder).glob("HPCG-Benchmark*.txt")) + sorted(Path(folder).glob("HPGMP-Benchmark*.txt"))
+        (Path(folder) / "hpcg.dat").write_text(f"HPCG\nbenchmark\n{nx} {nx} {nx}\n{int(args.seconds)}\n")
+        command = [MPIEXEC, "-n", str(ranks), program]
+        run = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True)
+        reports = sorted(Path(folder).glob("HPCG-Benchmark*.txt"))
         text = reports[-1].read_text() if reports else run.stdout + run.stderr
-    rating, iterations = (re.search(pattern, text) for pattern in PRINTED[name])
+    rating, iterations = re.search(RATING, text), re.search(SET, text)
     if not rating or not iterations:
         sys.exit(f"{program} failed:\n{text[-2000:]}")
-    found = {"rate_flops": float(rating[1]) * 1e9, "iterations": int(iterations[1])}
-    if double := re.search(r"Total +\(reference\)=(\S+)", text):
-        found["double_rate_flops"] = float(double[1]) * 1e9
-    return found
+    return {"rate_flops": float(rating[1]) * 1e9, "iterations": int(iterations[1])}
 
 
-def ours(name: str, nx: int, ranks: int, threads: int, seconds: float) -> dict[str, Any]:
+def hpg_mxp(program: str, nx: int, ranks: int, threads: int, args: argparse.Namespace) -> dict[str, Any]:
+    """Some mixed solves of ORNL's HPG-MxP: their median rate in flop/s and iterations."""
+    ends: list[float] = []
+    with tempfile.TemporaryDirectory() as folder:
+        flags = [f"--nx={nx}", f"--ny={nx}", f"--nz={nx}", "--rt=1", "--run_type=standalone_mxp"]
+        command = [MPIEXEC, "-n", str(ranks), program, *flags]
+        with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True) as run:
+            assert run.stdout is not None
+            for line in run.stdout:
+                if found := re.match(SOLVED, line):
+                    ends.append(time.perf_counter())
+                    iterations = int(found[1])
+                if len(ends) > args.solves:
+                    run.terminate()
+                    break
+    if len(ends) <= args.solves:
+        sys.exit(f"{program} ended after {len(ends)} solves and --solves {args.solves} takes one more; it does 10")
+    levels = stencil_levels(Box(nx, nx, nx, *process_grid(ranks)))
+    flops = hpg_mxp_flops(levels, [RESTART] * (iterations // RESTART), "ornl")["total"]
+    times = [end - begin for begin, end in itertools.pairwise(ends)]
+    return {"rate_flops": flops / statistics.median(times), "iterations": iterations, "solves_s": times}
+
+
+REFERENCES = {"hpcg": hpcg, "hpg-mxp": hpg_mxp}
+
+
+def ours(name: str, nx: int, ranks: int, threads: int, args: argparse.Namespace, *flags: str) -> dict[str, Any]:
     """One run of mxpeak: its result file."""
-    command = [sys.executable, "-m", "mxpeak", "run", name, "--nx", str(nx), "--threads", str(threads)]
-    command += ["--rt", str(seconds), "--json", "-", "--quiet", *(["--restart", "30"] if name == "hpg-mxp" else [])]
+    command = [sys.executable, "-m", "mxpeak", "run", name, "--nx", str(nx), "--threads", str(threads), *flags]
+    command += ["--rt", str(args.seconds), "--json", "-", "--quiet"]
+    command += ["--restart", str(RESTART)] if name == "hpg-mxp" else []
     with tempfile.TemporaryDirectory() as folder:
         launched = [MPIEXEC, "-n", str(ranks), *command, "--out", folder + "/out"]
         run = subprocess.run(launched, text=True, capture_output=True, cwd=folder)
@@ -69,11 +99,16 @@ def ours(name: str, nx: int, ranks: int, threads: int, seconds: float) -> dict[s
     return json.loads(run.stdout)
 
 
-def figures(name: str, run: dict[str, Any]) -> dict[str, Any]:
-    """What is kept of one of our runs."""
+def figures(name: str, nx: int, ranks: int, threads: int, args: argparse.Namespace) -> dict[str, Any]:
+    """What is kept of one of our runs; with --quick, of two: one a storage."""
+    if args.quick:
+        run, packed = (ours(name, nx, ranks, threads, args, "--quick", "--mode", mode) for mode in MODES)
+        beside = packed["result"]
+    else:
+        run = ours(name, nx, ranks, threads, args)
+        beside = {one["storage"]: one for one in run["result"]["beside"]}["packed"]
     result = run["result"]
     rate = "rate_flops" if name == "hpcg" else "rate_flops_ornl"
-    beside = {one["storage"]: one for one in result["beside"]}["packed"]
     found = {
         "rate_flops": result[rate],
         "packed_rate_flops": beside[rate],
@@ -92,38 +127,33 @@ def figures(name: str, run: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def compare(name: str, program: str, nx: int, layout: str, args: argparse.Namespace) -> dict[str, Any]:
-    """Some rounds of both, and the ratios of their medians."""
+def compare(name: str, program: str, nx: int, layout: str, row: dict[str, Any], args: argparse.Namespace) -> None:
+    """Some rounds of both, and the ratios of their medians, put into the row."""
     ranks, threads = map(int, layout.split("x"))
-    pairs = []
     for _ in range(args.rounds):
-        theirs = reference(name, program, nx, ranks, threads, args)
-        pairs.append({"reference": theirs, "mxpeak": figures(name, ours(name, nx, ranks, threads, args.seconds))})
+        if "reference" in args.sides:
+            row["reference"].append(REFERENCES[name](program, nx, ranks, threads, args))
+        if "mxpeak" in args.sides:
+            row["mxpeak"].append(figures(name, nx, ranks, threads, args))
 
     def median(who: str, key: str) -> float:
-        return statistics.median(pair[who][key] for pair in pairs)
+        return statistics.median(run[key] for run in row[who])
 
-    theirs_rate, rate = median("reference", "rate_flops"), median("mxpeak", "rate_flops")
-    packed, last = median("mxpeak", "packed_rate_flops"), pairs[-1]
-    row = {
-        "benchmark": name,
-        "nx": nx,
-        "layout": layout,
-        "ratio_of_medians": rate / theirs_rate,
-        "packed_ratio_of_medians": packed / theirs_rate,
-        "medians": {"reference": theirs_rate, "mxpeak": rate, "packed": packed},
-        "runs": pairs,
-    }
+    if not row["reference"] or not row["mxpeak"]:
+        print(f"{name} {nx}^3 {layout}: the other code has not run yet", flush=True)
+        return
+    theirs, rate = median("reference", "rate_flops"), median("mxpeak", "rate_flops")
+    packed = median("mxpeak", "packed_rate_flops")
+    row["medians"] = {"reference": theirs, "mxpeak": rate, "packed": packed}
+    row["ratio_of_medians"], row["packed_ratio_of_medians"] = rate / theirs, packed / theirs
     text = (
-        f"{name} {nx}^3 {layout}: reference {theirs_rate / 1e9:.2f} ({last['reference']['iterations']} iterations), "
-        f"mxpeak {rate / 1e9:.2f} ({last['mxpeak']['iterations']}), packed {packed / 1e9:.2f} GFLOP/s; ratios "
-        f"{rate / theirs_rate:.2f}, {packed / theirs_rate:.2f}"
+        f"{name} {nx}^3 {layout}, {len(row['reference'])} and {len(row['mxpeak'])} runs: reference {theirs / 1e9:.2f}, "
+        f"mxpeak {rate / 1e9:.2f}, packed {packed / 1e9:.2f} GFLOP/s; ratios {rate / theirs:.2f}, {packed / theirs:.2f}"
     )
     if name == "hpg-mxp":
         row["median_speedups"] = {key: median("mxpeak", key) for key in ("speedup", "packed_speedup")}
         text += "; mixed over double {speedup:.2f}, packed {packed_speedup:.2f}".format(**row["median_speedups"])
     print(text, flush=True)
-    return row
 
 
 def main() -> None:
@@ -134,18 +164,22 @@ def main() -> None:
     parser.add_argument("--layout", default="2x1,1x2", help="ranks x threads (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=3, help="runs of each (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=20.0, help="measured in each run (default: %(default)s)")
-    parser.add_argument("--rated-solves-only", action="store_true", help="HPG-MxP's reference without double solves")
-    parser.add_argument("--out", type=Path, help="write all figures to this JSON file")
+    parser.add_argument("--solves", type=int, default=2, help="timed of HPG-MxP's reference (default: %(default)s)")
+    parser.add_argument("--quick", action="store_true", help="mxpeak's runs with --quick, one for each storage")
+    parser.add_argument("--sides", default=",".join(SIDES), help="which codes run (default: %(default)s)")
+    parser.add_argument("--out", type=Path, help="all figures are kept in this JSON file, those of earlier runs too")
     args = parser.parse_args()
     programs = {name: program for name, program in (("hpcg", args.xhpcg), ("hpg-mxp", args.xhpgmp)) if program}
     if not programs:
         parser.error("name a reference code: --xhpcg or --xhpgmp")
-    rows = [
-        compare(name, program, int(nx), layout, args)
-        for name, program in programs.items()
-        for nx in args.nx.split(",")
-        for layout in args.layout.split(",")
-    ]
+    rows = json.loads(args.out.read_text())["rows"] if args.out and args.out.exists() else []
+    for name, program in programs.items():
+        for nx, layout in itertools.product(map(int, args.nx.split(",")), args.layout.split(",")):
+            about = {"benchmark": name, "nx": nx, "layout": layout}
+            known = [row for row in rows if about.items() <= row.items()]
+            row = known[0] if known else {**about, "reference": [], "mxpeak": []}
+            compare(name, program, nx, layout, row, args)
+            rows += [] if known else [row]
     if args.out:
         command = " ".join(["python", *sys.argv])
         command = re.sub(r"--(xhpcg|xhpgmp) \S+", r"--\1 \1", re.sub(r" --out \S+", "", command))
