@@ -169,6 +169,7 @@ class _PivotedLu:
         ahead = self.trailing(following)
         left = RowSwap(self.A, panel, ahead, self.split_at, self._left, self.kernels)
         left.gather(self.spans)
+        right.progress()  # FACT, which looks at nothing, hides what is begun by now
 
         def update2(upcoming: FactoredPanel | None) -> None:  # it hides FACT, LBCAST and RS1
             left.start(self.options.swap)

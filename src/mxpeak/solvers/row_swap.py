@@ -1,8 +1,9 @@
 """RS: apply a panel's row swaps to a section of columns and assemble U there (rocHPL §II, fig. 2c).
 
 Two forms: within one process row the rows move in place, and U is the block row itself.  Otherwise the owner of the
-block row scatters the rows that leave it, and all gather the rows that become U (scatterv, then allgatherv).  Gathering
-and scattering are separate from the communication between them, so that an update can hide it (§III-C).
+block row scatters the rows that leave it, and all gather the rows that become U (scatterv and allgatherv, of different
+rows and so at the same time).  Gathering and scattering are separate from the communication between them, so that an
+update can hide it (§III-C).
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from mxpeak.comm.base import Task, in_turn
+from mxpeak.comm.base import Task, together
 from mxpeak.comm.exchange import gather_everywhere_binary, gather_everywhere_ring, scatter
 from mxpeak.distributed.matrix import DistMatrix
 from mxpeak.kernels.contract import Kernels, Matrix
@@ -117,7 +118,7 @@ class RowSwap:
         gather = gather_everywhere_binary if options.binary(self.columns) else gather_everywhere_ring
         column, out, tag = self._column, self._out, self._buffers.tag
         self._task = Task(
-            in_turn(scatter(column, out, out[column.rank], self._p, tag), gather(column, self._pieces, tag))
+            together(scatter(column, out, out[column.rank], self._p, tag), gather(column, self._pieces, tag))
         )
 
     def progress(self) -> bool:
