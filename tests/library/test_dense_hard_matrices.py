@@ -14,6 +14,7 @@ import pytest
 
 import mxpeak as mx
 from mxpeak.kernels.contract import DenseKernels
+from mxpeak.library.dense import choices
 from tests.support.systems import (
     KERNELS,
     U,
@@ -55,9 +56,10 @@ def test_a_numerically_singular_matrix_is_solved_with_a_warning(precision: str) 
 @pytest.mark.parametrize("precision", ["auto", "fp32"])
 def test_fp32_does_not_hide_that_a_matrix_is_singular_from_a_b_that_fits(kernels: DenseKernels, precision: str) -> None:
     for seed in range(3):
-        A = np.random.default_rng(seed).standard_normal((520, 520))
+        n = choices.FP32_FROM
+        A = np.random.default_rng(seed).standard_normal((n, n))
         A[-1] = A[:-1].sum(axis=0) / 20
-        _, info = solve_on(kernels, A, A @ np.ones(520), precision)
+        _, info = solve_on(kernels, A, A @ np.ones(n), precision)
         assert (info.precision, info.fallback, info.ill_conditioned) == ("fp64", True, True)
 
 

@@ -9,8 +9,9 @@ import pytest
 
 import mxpeak as mx
 from mxpeak.errors import Outcome
-from mxpeak.library.dense import direct
+from mxpeak.library.dense import choices, direct
 from mxpeak.library.dense.direct import COPIED_BELOW, routines, solve_directly
+from mxpeak.library.dense.refinement import plain_lu
 from tests.support.systems import enough, eta, layouts, random
 
 TYPES = ("float64", "float32", "complex128", "complex64")
@@ -117,3 +118,22 @@ def test_the_condition_is_looked_into_where_the_probe_has_grown(sides: int) -> N
     assert info.solved
     assert info.ill_conditioned
     assert info.condition >= 2.0**53
+
+
+def test_fp64_is_chosen_at_once_where_pivots_fade_and_only_there() -> None:
+    n = choices.FP32_FROM_SEVERAL
+    Q, R = (np.linalg.qr(random((n, n), seed=seed))[0] for seed in (3, 4))
+    for decades, sides, found in ((10, 1, "fp64"), (12, 4, "fp64"), (3, 1, "fp32")):
+        A = np.asarray((Q * np.geomspace(1.0, 10.0**-decades, n)) @ R)
+        b = random((n, sides))
+        for each in (A, np.asfortranarray(A)):
+            x, info = mx.solve(each, b)
+            assert (info.precision, info.fallback, info.solved) == (found, False, True), decades
+            assert max(eta(each, y, c) for y, c in zip(x.T, b.T)) <= enough(n)
+    graded = random((n, n)) * np.geomspace(1.0, 1e-9, n)[:, None]  # rows, and no pivot of theirs
+    assert mx.solve(graded, random(n))[1].precision == "fp32"
+
+
+def test_complex_numbers_are_judged_by_the_rounding_of_their_products() -> None:
+    assert plain_lu(1000, is_complex=False) == 2.0**-7
+    assert plain_lu(8, is_complex=True) == np.sqrt(2.0)

@@ -1,4 +1,4 @@
-"""Small real systems by compiled elimination: any memory order and remainder of eight, and what its check passes."""
+"""Small systems by compiled elimination: any memory order and remainder of eight, and what its check passes."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import pytest
 
 import mxpeak as mx
 from mxpeak.errors import Outcome
-from mxpeak.library.dense.eliminated import FROM, MOST, solve_by_elimination, suits_elimination
+from mxpeak.library.dense.eliminated import FROM, MOST, MOST_ONE, solve_by_elimination, suits_elimination
 from tests.support.systems import enough, eta, layouts, random
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("dtype", ["float64", "float32", "complex128", "complex64"])
 @pytest.mark.parametrize("n", [1, 7, 8, 33, 50, 131])
 def test_any_memory_order_and_number_of_sides_is_solved_and_told_truly(n: int, dtype: str) -> None:
     A = random((n, n), dtype)
@@ -31,22 +31,23 @@ def test_any_memory_order_and_number_of_sides_is_solved_and_told_truly(n: int, d
         assert found.enough, name
         if sides <= 8:
             assert found.history[-1] == pytest.approx(worst, rel=0.5, abs=1 / n)
-        exact = np.linalg.cond(A.astype(np.float64), 1)
+        exact = np.linalg.cond(A.astype(np.complex128), 1)
         assert exact / 3 <= found.condition() <= 1.2 * exact
         sums = np.abs(A).sum(1).max(), np.abs(A).sum(0).max(), np.abs(A).max()
         assert (found.A_inf, found.A_one, found.A_max) == pytest.approx(sums, rel=1e-4)
 
 
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
 @pytest.mark.parametrize("n", [40, 61])
-def test_its_factors_are_those_of_lapack(n: int) -> None:
+def test_its_factors_are_those_of_lapack(n: int, dtype: str) -> None:
     from scipy.linalg import lu_factor
 
-    A = random((n, n))
-    found = solve_by_elimination(A, np.ones(n))
+    A = random((n, n), dtype)
+    found = solve_by_elimination(A, np.ones(n, dtype))
     assert found is not None
     LU, pivots = lu_factor(A)
     assert np.array_equal(found.pivots, pivots)
-    assert np.allclose(found.LU, LU, rtol=1e-9, atol=1e-11)
+    assert np.allclose(found.LU(), LU, rtol=1e-9, atol=1e-11)
 
 
 def test_growth_is_mended_by_one_correction_where_that_does_and_refined_where_not() -> None:
@@ -113,11 +114,14 @@ def test_a_singular_matrix_is_told_though_b_fits_to_it(sides: int) -> None:
 
 
 def test_which_systems_it_is_for() -> None:
-    A = random((FROM, FROM))
-    assert suits_elimination(A, np.ones(FROM))
-    assert suits_elimination(A, np.ones((FROM, MOST - 2 * FROM)))
-    assert not suits_elimination(A, np.ones((FROM, MOST - 2 * FROM + 1)))
-    assert not suits_elimination(A[1:, 1:], np.ones(FROM - 1))
-    assert not suits_elimination(A.astype(complex), np.ones(FROM, complex))
+    for dtype, most in MOST.items():
+        A = random((FROM, FROM), dtype)
+        assert suits_elimination(A, np.ones(FROM, dtype))
+        assert suits_elimination(A, np.ones((FROM, most - 2 * FROM), dtype))
+        assert not suits_elimination(A, np.ones((FROM, most - 2 * FROM + 1), dtype))
+        assert not suits_elimination(A[1:, 1:], np.ones(FROM - 1, dtype))
+    n = MOST_ONE // 2
+    assert not suits_elimination(random((n, n)), np.ones(n))
+    assert suits_elimination(random((n - 1, n - 1)), np.ones(n - 1))
     packed = np.zeros(FROM * FROM, [("byte", "u1"), ("a", "f8")])["a"].reshape(FROM, FROM)
     assert not suits_elimination(packed, np.ones(FROM))

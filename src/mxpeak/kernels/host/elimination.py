@@ -13,15 +13,25 @@ from functools import cache
 
 import numpy as np
 from numba import from_dtype, types
+from numba.extending import overload
 
-from mxpeak.kernels.host.elimination_native import LINE, RANK, eliminate_line, subtract_products
-from mxpeak.kernels.host.jit import FLAG, inner, jit
+from mxpeak.kernels.host.elimination_native import (
+    LINE,
+    RANK,
+    eliminate_line,
+    solve_lower,
+    solve_upper,
+    subtract_products,
+)
+from mxpeak.kernels.host.jit import FLAG, ZERO, inner, jit
 from mxpeak.kernels.host.native import address_of, piece, row
 
-#: What `solve` tells: see there.
-FACTS = 12
+#: What `solve` tells, before its room for sizes: see there.
+TOLD = 12
 #: Entries of one side of a tile that is transposed.
 TILE = 8
+
+_PLAIN = {"error_model": "numpy", "_nrt": False}
 
 
 def padded(n: int, sides: int) -> tuple[int, int]:
@@ -33,15 +43,49 @@ def padded(n: int, sides: int) -> tuple[int, int]:
 def room(n: int, sides: int) -> int:
     """Entries of the memory that `solve` works on."""
     rows, columns = padded(n, sides)
-    return rows * columns + LINE + 2 * (n + sides)
+    return rows * columns + LINE + 2 * n + rows
+
+
+def facts_of(n: int, sides: int) -> int:
+    """What `solve` tells, and sizes that it works on, in fp64."""
+    return TOLD + 2 * max(n, sides)
+
+
+def _size(z):
+    """|z|, of a complex number |Re z| + |Im z|: by this pivots are chosen, as in LAPACK."""
+
+
+def _modulus(z):
+    """|z| in fp64, sqrt(a² + b²) without squares that leave the range."""
+
+
+@overload(_size, jit_options=_PLAIN)
+def _size_of(z):
+    return (lambda z: abs(z.real) + abs(z.imag)) if isinstance(z, types.Complex) else (lambda z: abs(z))
+
+
+@overload(_modulus, jit_options=_PLAIN)
+def _modulus_of(z):
+    def of_narrow(z):  # whose squares fp64 holds
+        a, b = np.float64(z.real), np.float64(z.imag)
+        return np.sqrt(a * a + b * b)
+
+    def of_wide(z):
+        a, b = np.float64(abs(z.real)), np.float64(abs(z.imag))
+        least, most = (a, b) if a < b else (b, a)
+        ratio = least / (most if most > 0 else 1.0)
+        return most * np.sqrt(1.0 + ratio * ratio)
+
+    forms = {types.complex64: of_narrow, types.complex128: of_wide}
+    return forms.get(z, lambda z: np.float64(abs(z)))
 
 
 @inner()
 def _pivot(W, c, n):
     """The row of the largest |w_ic|, c <= i < n, and that number, of which NaN is none."""
-    pivot, best = c, W.dtype.type(0)
+    pivot, best = c, 0 * _size(W[c, c])
     for i in range(c, n):
-        size = abs(W[i, c])
+        size = _size(W[i, c])
         if size > best:
             pivot, best = i, size
     return pivot, best
@@ -55,7 +99,7 @@ def _swap(W, i, j, begin):
 
 
 @inner()
-def _panel(W, n, c0, pivots):
+def _panel(W, n, c0, pivots, inverses):
     """L and U of columns c0 to c0 + 7, whole rows swapped; whether no pivot is zero."""
     pivot, best = _pivot(W, c0, n)
     for c in range(c0, min(c0 + RANK, n)):
@@ -65,22 +109,15 @@ def _panel(W, n, c0, pivots):
         if pivot != c:
             _swap(W, c, pivot, 0)
         reciprocal, top = 1 / W[c, c], address_of(W, c, c0)
+        inverses[c] = reciprocal
         after = min(c + 1, c0 + RANK - 1)
-        pivot, best = c + 1, W.dtype.type(0)
+        pivot, best = c + 1, 0 * best
         for i in range(c + 1, n):
             eliminate_line(W, address_of(W, i, c0), top, c - c0, reciprocal)
-            size = abs(W[i, after])
+            size = _size(W[i, after])
             if size > best:
                 pivot, best = i, size
     return True
-
-
-@inner(fastmath={"contract"})
-def _subtract_row(W, i, j, begin):
-    """w_i -= w_ij w_j from a column on."""
-    factor, low, high = W[i, j], row(W, i, begin, W.shape[1]), row(W, j, begin, W.shape[1])
-    for c in range(W.shape[1] - begin):
-        low[c] -= factor * high[c]
 
 
 @inner()
@@ -96,54 +133,48 @@ def _update(W, first, end, c0, begin):
 @inner()
 def _lower(W, n, c0, begin):
     """Rows from c0 on, and from a column on, as L's columns c0 to c0 + 7 leave them."""
-    for p in range(c0 + 1, min(c0 + RANK, n)):
-        for q in range(c0, p):
-            _subtract_row(W, p, q, begin)
+    triangle, rows = address_of(W, c0, c0), address_of(W, c0, begin)
+    solve_lower(W, triangle, ZERO, rows, W.strides[0], W.shape[1] - begin)
     _update(W, c0 + RANK, n, c0, begin)
 
 
 @inner()
-def _eliminate(W, n, pivots):
-    """[A B] becomes L without its diagonal, U, and L^-1 P B; whether no pivot is zero."""
+def _eliminate(W, n, pivots, inverses):
+    """[A B] becomes L without its diagonal, U, and L^-1 P B; inverses_c = 1 / u_cc; whether no pivot is zero."""
     for c0 in range(0, n, RANK):
-        if not _panel(W, n, c0, pivots):
+        if not _panel(W, n, c0, pivots, inverses):
             return False
         _lower(W, n, c0, c0 + RANK)
     return True
 
 
 @inner()
-def _substitute(W, n):
+def _substitute(W, inverses):
     """The columns right of U become U^-1 times themselves."""
     m, columns = W.shape
     for c0 in range(m - RANK, -1, -RANK):
-        end = min(c0 + RANK, n)
-        for p in range(end - 1, c0 - 1, -1):
-            for q in range(p + 1, end):
-                _subtract_row(W, p, q, m)
-            reciprocal, x = 1 / W[p, p], row(W, p, m, columns)
-            for j in range(columns - m):
-                x[j] *= reciprocal
+        diagonal = inverses.ctypes.data + c0 * inverses.itemsize
+        solve_upper(W, address_of(W, c0, c0), diagonal, address_of(W, c0, m), W.strides[0], columns - m)
         _update(W, 0, c0, c0, m)
 
 
 @inner()
-def _solve_again(W, n, pivots):
+def _solve_again(W, n, pivots, inverses):
     """The columns right of U become A^-1 times themselves, by the factors."""
     m = len(W)
     for c in range(n):
         _swap(W, c, pivots[c], m)
     for c0 in range(0, n, RANK):
         _lower(W, n, c0, m)
-    _substitute(W, n)
+    _substitute(W, inverses)
 
 
 @inner()
 def _wider(low, high, value):
     """The least and the largest with one more number; inf for NaN."""
     if not value <= high:
-        high = np.float64(value) if value == value else np.inf
-    return min(low, np.float64(value)), high
+        high = value if value == value else np.inf
+    return min(low, value), high
 
 
 @inner(fastmath={"reassoc"})
@@ -152,11 +183,11 @@ def _sums(R, down, largest):
     n = len(R)
     low, high = np.inf, 0.0
     for j in range(n):
-        down[j] = largest[j] = 0
+        down[j] = largest[j] = 0.0
     for i in range(n):
-        r, total = row(R, i, 0, n), R.dtype.type(0)
+        r, total = row(R, i, 0, n), 0.0
         for j in range(n):
-            size = abs(r[j])
+            size = _modulus(r[j])
             down[j] += size
             largest[j] = size if size > largest[j] else largest[j]
             total += size
@@ -220,7 +251,7 @@ def _largest(x):
     """max |x_i|, inf where one is NaN."""
     found = 0.0
     for i in range(len(x)):
-        size = np.float64(abs(x[i]))
+        size = _modulus(x[i])
         if not size <= found:
             found = size if size == size else np.inf
     return found
@@ -242,8 +273,17 @@ def _residual_of_each(by_columns, R, A_inf, X, B, of_x, of_b, x, r, W):
         _times(by_columns, R, x, r)
         for i in range(len(X)):
             W[i, m + j] = r[i]
-        worst = max(worst, _over(_largest(r), A_inf, np.float64(of_x[j]) + of_b[j] / A_inf))
+        worst = max(worst, _over(_largest(r), A_inf, of_x[j] + of_b[j] / A_inf))
     return worst
+
+
+@inner(fastmath={"contract", "reassoc"})
+def _combined(v, weights):
+    """Σ_j v_j w_j, w real."""
+    total = 0.0 * v[0]
+    for j in range(len(v)):
+        total += v[j] * weights[j]
+    return total
 
 
 @inner()
@@ -251,40 +291,43 @@ def _residual_of_all(by_columns, R, A_inf, X, B, of_x, of_b, t, x, r):
     """The same of a combination of the columns by t, each over its own scale."""
     k = X.shape[1]
     for j in range(k):
-        scale = np.float64(of_x[j]) + of_b[j] / A_inf
-        of_x[j] = t[j] / scale if scale > 0 else 0.0
+        scale = of_x[j] + of_b[j] / A_inf
+        of_x[j] = t[j].real / scale if scale > 0 else 0.0
     for i in range(len(X)):
-        x[i] = r[i] = 0
-        for j in range(k):
-            x[i] += X[i, j] * of_x[j]
-            r[i] += B[i, j] * of_x[j]
+        x[i], r[i] = _combined(row(X, i, 0, k), of_x), _combined(row(B, i, 0, k), of_x)
     _times(by_columns, R, x, r)
     return _over(_largest(r), A_inf, 1.5 * np.sqrt(k))
 
 
 @inner()
+def _largest_of_each(X, largest):
+    """max_i |x_ij|, of which NaN is none."""
+    n, k = X.shape
+    largest[:] = 0.0
+    for i in range(n):
+        x = row(X, i, 0, k)
+        for j in range(k):
+            size = _modulus(x[j])
+            largest[j] = size if size > largest[j] else largest[j]
+
+
+@inner()
 def _sizes(X, B, of_x, of_b, facts):
     """The largest |x| and |b| of each column; of all x, and the least and the largest of b's columns but zeros."""
-    n, k = X.shape
-    for j in range(k):
-        of_x[j] = of_b[j] = 0
-    for i in range(n):
-        for j in range(k):
-            in_x, in_b = abs(X[i, j]), abs(B[i, j])
-            of_x[j] = in_x if in_x > of_x[j] else of_x[j]
-            of_b[j] = in_b if in_b > of_b[j] else of_b[j]
+    k = X.shape[1]
+    _largest_of_each(X, of_x)
+    _largest_of_each(B, of_b)
     facts[7], facts[8], facts[9] = 0.0, np.inf, 0.0
     for j in range(k):
         facts[7] = max(facts[7], of_x[j])
-        facts[8] = min(facts[8], np.float64(of_b[j]) if of_b[j] else np.inf)
+        facts[8] = min(facts[8], of_b[j] if of_b[j] else np.inf)
         facts[9] = max(facts[9], of_b[j])
 
 
-def _signature(real):
-    matrix, vector = types.Array(real, 2, "C", readonly=True), types.Array(real, 1, "C", readonly=True)
-    sides = types.Array(real, 2, "A", readonly=True)
-    own = real[:, ::1], real[::1], types.int32[::1], types.float64[::1]
-    return FLAG, types.int64, types.float64, matrix, sides, vector, vector, *own
+def _signature(number):
+    matrix, vector = types.Array(number, 2, "C", readonly=True), types.Array(number, 1, "C", readonly=True)
+    own = number[:, ::1], number[::1], types.int32[::1], types.float64[::1]
+    return FLAG, types.int64, types.float64, matrix, matrix, vector, vector, *own
 
 
 @cache
@@ -311,17 +354,19 @@ def solve(by_columns, each, enough, R, B, s, t, X, space, pivots, facts):
     before = -(space.ctypes.data // X.itemsize) % lanes
     W = space[before : before + m * columns].reshape(m, columns)
     rest = before + m * columns
-    x, r = piece(space, rest, n), piece(space, rest + n, n)
-    of_x, of_b = piece(space, rest + 2 * n, k), piece(space, rest + 2 * n + k, k)
-    facts[1], facts[2] = _sums(R, x, r)
-    facts[3], facts[4] = _ends(x)
-    facts[5] = _largest(r)
+    x, r, inverses = piece(space, rest, n), piece(space, rest + n, n), piece(space, rest + 2 * n, m)
+    inverses[n:] = 1
+    down, largest = piece(facts, TOLD, n), piece(facts, TOLD + n, n)
+    of_x, of_b = piece(facts, TOLD, k), piece(facts, TOLD + k, k)
+    facts[1], facts[2] = _sums(R, down, largest)
+    facts[3], facts[4] = _ends(down)
+    facts[5] = _largest(largest)
     _fill(W, by_columns, R, B, s)
     facts[0] = before
-    if not _eliminate(W, n, pivots):
+    if not _eliminate(W, n, pivots, inverses):
         facts[0] = -1
         return
-    _substitute(W, n)
+    _substitute(W, inverses)
     for i in range(n):
         for j in range(k):
             X[i, j] = W[i, m + j]
@@ -335,7 +380,7 @@ def solve(by_columns, each, enough, R, B, s, t, X, space, pivots, facts):
     facts[6] = _residual_of_each(by_columns, R, A_inf, X, B, of_x, of_b, x, r, W)
     if facts[6] <= enough or facts[6] == np.inf:
         return
-    _solve_again(W, n, pivots)
+    _solve_again(W, n, pivots, inverses)
     for i in range(n):
         for j in range(k):
             X[i, j] += W[i, m + j]

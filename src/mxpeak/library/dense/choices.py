@@ -13,9 +13,10 @@ from mxpeak.library.dense.types import own_precision, roundoff
 from mxpeak.precision import PRECISIONS
 
 #: From this order on factors in fp32, refined, beat fp64's on the host, with one right-hand side and with several: they
-#: save half of 2/3·n³ flops, and each step of refinement reads A and the factors once (measured: 0.8 of the speed at
-#: n = 400, 1 to 1.25 at 500 and 1.1 at 700 with one; 0.8 to 0.97 below 700 and 1 to 1.2 at 800 with three to six).
-FP32_FROM, FP32_FROM_SEVERAL = 480, 768
+#: save half of 2/3·n³ flops, and each step of refinement reads A and the factors once (measured: as quick as
+#: elimination at n = 640 and 1.1 at 700 with one; 0.8 to 0.97 below 700 and 1 to 1.2 at 800 with three to six, and with
+#: one of complex numbers).
+FP32_FROM, FP32_FROM_SEVERAL = 640, 768
 #: From this order on A is copied and scaled by several threads, and first written in pages of its own.
 DIRECT_BELOW = 2048
 #: From this order on a GPU's factors of an fp64 matrix are fp16's.  An estimate, not measured: an LU at 350 instead of
@@ -37,7 +38,7 @@ def chosen_precision(n: int, dtype: np.dtype[Any], name: str, sides: int, *, on_
         return "fp64"
     if on_device:
         return "fp16" if n >= FP16_FROM and dtype.kind == "f" else "fp32"
-    return "fp32" if n >= (FP32_FROM if sides == 1 else FP32_FROM_SEVERAL) else "fp64"
+    return "fp32" if n >= (FP32_FROM if sides == 1 and dtype.kind == "f" else FP32_FROM_SEVERAL) else "fp64"
 
 
 def plain(A: Any, b: Any) -> bool:
@@ -50,8 +51,8 @@ def plain(A: Any, b: Any) -> bool:
     return suits_directly(n, b.size // n, A.dtype)
 
 
-def suits_directly(n: int, sides: int, dtype: np.dtype[Any]) -> bool:
+def suits_directly(n: int, sides: int, dtype: np.dtype[Any], precision: str = "auto") -> bool:
     """Whether factors in the type itself are the quickest on the host, and small enough for one thread to copy."""
     if sides < 1 or n >= DIRECT_BELOW:
         return False
-    return chosen_precision(n, dtype, "auto", sides, on_device=False) == own_precision(dtype)
+    return chosen_precision(n, dtype, precision, sides, on_device=False) == own_precision(dtype)

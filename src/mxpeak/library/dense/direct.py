@@ -23,7 +23,7 @@ from mxpeak.kernels.contract.dense import PivotedLU
 from mxpeak.library.dense.extremes import least
 from mxpeak.library.dense.factoring import Estimates, Factors, probe
 from mxpeak.library.dense.info import SolveInfo, note_of_singularity
-from mxpeak.library.dense.refinement import PLAIN_LU, SAMPLED
+from mxpeak.library.dense.refinement import SAMPLED, plain_lu
 from mxpeak.library.dense.types import Array, own_precision, roundoff
 from mxpeak.solvers.condition import PROBED
 from mxpeak.solvers.residual import backward_error
@@ -96,7 +96,7 @@ class Direct(NamedTuple):
     history      the worst backward error, and that after a correction if there was one
     enough       whether it is as small as a stable solver's
     grown        ||A||·||z||·u
-    LU, pivots   of A^T if `transposed`, else of A; pivots from 0
+    LU(), pivots of A^T if `transposed`, else of A; pivots from 0
     """
 
     of: Routines
@@ -104,7 +104,7 @@ class Direct(NamedTuple):
     history: tuple[float, ...]
     enough: bool
     grown: float
-    LU: Array
+    LU: Callable[[], Array]
     pivots: Array
     transposed: bool
     A_inf: float
@@ -113,12 +113,12 @@ class Direct(NamedTuple):
 
     def condition(self) -> float:
         """||A||_1·||A^-1||_1, estimated (Higham 1988); both are ||·||_inf of A^T, whose factors these may be."""
-        rcond, _ = self.of.gecon(self.LU, self.A_one, norm="I" if self.transposed else "1")
+        rcond, _ = self.of.gecon(self.LU(), self.A_one, norm="I" if self.transposed else "1")
         return 1.0 / rcond if rcond else inf
 
     def factors(self, kernels: DenseKernels) -> Factors:
         """A's factors as refinement takes them."""
-        lu = PivotedLU(np.asfortranarray(self.LU), self.pivots + np.int32(1), transposed=True, singular=0)
+        lu = PivotedLU(np.asfortranarray(self.LU()), self.pivots + np.int32(1), transposed=True, singular=0)
         norms = self.A_inf, self.A_one, self.A_max
         return Factors(kernels, self.of.precision, False, lu, self.transposed, None, *norms)
 
@@ -145,7 +145,7 @@ def solve_directly(A: Array, B: Array) -> Direct | None:
     if zero:
         return None
     X, history = Z[:k].T, []
-    enough = enough_of(n, k)
+    enough = enough_of(n, k, A.dtype)
     for correct in (k <= SAMPLED, False):
         R, eta, suits = _residual(W, by_rows, of, A_inf, X, B)
         history.append(eta)
@@ -154,12 +154,12 @@ def solve_directly(A: Array, B: Array) -> Direct | None:
         X += of.getrs(LU, pivots, R, trans=transposed)[0]
     grown = A_inf * of.lange("M", Z[k]) * of.u
     x, solved = Z[0].copy() if B.ndim == 1 else X.copy("C"), suits and eta <= enough
-    return Direct(of, x, tuple(history), solved, grown, LU, pivots, transposed, A_inf, A_one, A_max)
+    return Direct(of, x, tuple(history), solved, grown, lambda: LU, pivots, transposed, A_inf, A_one, A_max)
 
 
-def enough_of(n: int, k: int) -> float:
+def enough_of(n: int, k: int, dtype: np.dtype[Any]) -> float:
     """How large a backward error of so many sides passes; a combination of many may come to more than each."""
-    return max(4.0 / n, PLAIN_LU) * (2.0 if k > SAMPLED else 1.0)
+    return plain_lu(n, is_complex=dtype.kind == "c") * (2.0 if k > SAMPLED else 1.0)
 
 
 def _sums(W: Array, of: Routines) -> tuple[Ends, Ends, float]:

@@ -1,4 +1,4 @@
-"""One small real system on the host by compiled elimination, checked in the same call.
+"""One small system on the host by compiled elimination, checked in the same call.
 
 What is checked is that of `direct`: the sums of A's rows and columns, the backward error, and a solution for random
 numbers beside b.  Compiled, all of it takes 10 us at n = 50, where NumPy's solver takes 18.
@@ -9,68 +9,94 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache, lru_cache
 from math import inf
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from mxpeak.library.dense.direct import Direct, enough_of, routines
+from mxpeak.library.dense.direct import Direct, Routines, enough_of, routines
 from mxpeak.library.dense.factoring import probe
 from mxpeak.library.dense.refinement import SAMPLED
 from mxpeak.library.dense.types import Array
 from mxpeak.runtime.calls import compile_once
 from mxpeak.solvers.scaling import balanced
 
-#: From this order on it is worth importing a compiler for, 0.6 s; beyond so many columns, A's counted twice, BLAS with
-#: two threads is as quick (measured beside NumPy: 1.25 at n = 500 with one, 0.9 at 600 with 8, 0.94 at 500 with 500).
-FROM, MOST = 32, 1100
+#: From this order on it is worth importing a compiler for, 0.6 s.
+FROM = 32
+#: Beyond so many columns, A's counted twice, BLAS with two threads is as quick; with one side of real numbers that is
+#: later.  Measured beside NumPy: 1.3 at n = 600 with one, 0.9 with 8, 0.94 at 500 with 500; of complex128 1.0 at 300
+#: and 0.9 at 400 with one, of complex64 1.4 at 400 with one.
+MOST = {np.dtype("f8"): 1100, np.dtype("f4"): 1100, np.dtype("c16"): 700, np.dtype("c8"): 900}
+MOST_ONE = 1280
 
 
 def suits_elimination(A: Array, B: Array) -> bool:
     """Whether elimination on one core is quicker than LAPACK."""
-    n = len(A)
-    if n < FROM or 2 * n + B.size // n > MOST or A.dtype.kind != "f":
+    n, sides = len(A), B.size // len(A)
+    most = MOST_ONE if sides == 1 and A.dtype.kind == "f" else MOST[A.dtype]
+    if n < FROM or 2 * n + sides > most:
         return False
     return A.flags.aligned and B.flags.aligned
 
 
 @cache
-def kernel_for(dtype: np.dtype[Any]) -> tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any], int]:
-    """The compiled solver, and what says how much memory it works on; compiled or read from disk when first wanted."""
-    from mxpeak.kernels.host.elimination import FACTS, padded, room, solver
+def kernel_for(dtype: np.dtype[Any]) -> Callable[..., Any]:
+    """The compiled solver of a type; compiled or read from disk when first wanted."""
+    from mxpeak.kernels.host.elimination import solver
 
     compile_once(f"mxpeak.solve, first use on small {dtype} systems", ("elimination", dtype), lambda: solver(dtype))
-    return solver(dtype), padded, room, FACTS
+    return solver(dtype)
 
 
-@lru_cache(maxsize=64)
-def _probe(n: int, dtype: np.dtype[Any]) -> Array:
-    return probe(n).astype(dtype)
+class Plan(NamedTuple):
+    """What is the same for all systems of an order, a number of sides and a type: one look-up, where each takes 0.2 us.
+
+    of        LAPACK's routines of the type
+    shape     of [A B s] as it is worked on
+    room      entries of the memory for that, and of the sizes
+    s, t      random numbers, for a probe and for each side
+    enough    how large a backward error passes
+    """
+
+    solve: Callable[..., Any]
+    of: Routines
+    shape: tuple[int, int]
+    room: tuple[int, int]
+    s: Array
+    t: Array
+    enough: float
+
+
+@lru_cache(maxsize=256)
+def plan(n: int, k: int, dtype: np.dtype[Any]) -> Plan:
+    """That of a kind of systems."""
+    from mxpeak.kernels.host.elimination import facts_of, padded, room
+
+    s, t = (probe(count).astype(dtype) for count in (n, k if k > SAMPLED else 1))
+    memory = room(n, k + 1), facts_of(n, k)
+    return Plan(kernel_for(dtype), routines(dtype), padded(n, k + 1), memory, s, t, enough_of(n, k, dtype))
 
 
 def solve_by_elimination(A: Array, B: Array) -> Direct | None:
     """`solve_directly` where `suits_elimination`."""
     dtype, n, k = A.dtype, len(A), B.size // len(A)
-    solve, padded, room, size = kernel_for(dtype)
+    solve, of, shape, room, s, t, bound = plan(n, k, dtype)
     by_columns = not A.flags.c_contiguous and A.flags.f_contiguous
-    R = A.T if by_columns else np.ascontiguousarray(A)
-    C = B if B.ndim == 2 else B.reshape(n, 1)
-    m, columns = padded(n, k + 1)
-    X, space = np.empty((n, k), dtype), np.empty(room(n, k + 1), dtype)
-    pivots, facts = np.empty(n, np.int32), np.empty(size)
-    s = _probe(n, dtype)
-    bound = enough_of(n, k)
-    of = routines(dtype)
+    R, C = A.T if by_columns else np.ascontiguousarray(A), np.ascontiguousarray(B.reshape(n, k))
+    X, space = np.empty((n, k), dtype), np.empty(room[0], dtype)
+    pivots, facts = np.empty(n, np.int32), np.empty(room[1])
     unit = n * of.u
-    t = _probe(k, dtype) if k > SAMPLED else s
     solve(by_columns, SAMPLED, bound * unit, R, C, s, t, X, space, pivots, facts)
-    place, *of_R, A_max, eta, x_max, b_least, b_most, z_max, mended = facts.tolist()
+    place, *of_R, A_max, eta, x_max, b_least, b_most, z_max, mended = facts[:12].tolist()
     across, down = (of_R[0], of_R[1]), (of_R[2], of_R[3])
-    rows, columns_ = (down, across) if by_columns else (across, down)
-    if place < 0.0 or not balanced(rows, columns_):
+    rows, columns = (down, across) if by_columns else (across, down)
+    if place < 0.0 or not balanced(rows, columns):
         return None
-    W = space[int(place) :][: m * columns].reshape(m, columns)
     x = X if B.ndim == 2 else X.reshape(n)
     history = (eta / unit,) if mended < 0.0 else (eta / unit, mended / unit)
     suits = x_max < inf and b_least > of.low and b_most < 1.0 / of.low
     enough, grown = suits and history[-1] <= bound, rows[1] * z_max * of.u
-    return Direct(of, x, history, enough, grown, W[:n, :n], pivots, False, rows[1], columns_[1], A_max)
+
+    def LU() -> Array:
+        return space[int(place) :][: shape[0] * shape[1]].reshape(shape)[:n, :n]
+
+    return Direct(of, x, history, enough, grown, LU, pivots, False, rows[1], columns[1], A_max)

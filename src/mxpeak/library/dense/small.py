@@ -14,7 +14,7 @@ import numpy as np
 
 from mxpeak.library.dense.extremes import least
 from mxpeak.library.dense.factoring import probe
-from mxpeak.library.dense.refinement import PLAIN_LU, SAMPLED
+from mxpeak.library.dense.refinement import SAMPLED, plain_lu
 from mxpeak.library.dense.types import Array, roundoff
 from mxpeak.solvers.condition import PROBED
 from mxpeak.solvers.scaling import balanced
@@ -45,7 +45,7 @@ def solve_small(A: Array, B: Array) -> Solved | None:
         by_row, by_column = sizes.sum(-1), sizes.sum(-2)
         A_inf = by_row.max(-1)
         eta = _worst_backward_error(A, A_inf, X, B, u)
-        good = (eta <= max(4.0 / n, PLAIN_LU)) & (A_inf * grown * u <= PROBED)
+        good = (eta <= plain_lu(n, is_complex=A.dtype.kind == "c")) & (A_inf * grown * u <= PROBED)
         good &= balanced((by_row.min(-1), A_inf), (by_column.min(-1), by_column.max(-1))) & _in_range(B)
     return Solved(X, eta, good)
 

@@ -12,19 +12,19 @@ from mxpeak.errors import Outcome, UsageError
 from mxpeak.kernels import choose
 from mxpeak.kernels.contract import DenseKernels, Matrix
 from mxpeak.kernels.contract.dense import Block
-from mxpeak.library.dense.choices import chosen_precision, plain, suits_directly
+from mxpeak.library.dense.choices import FP32_FROM, chosen_precision, plain, suits_directly
 from mxpeak.library.dense.direct import Direct, solve_directly, told
 from mxpeak.library.dense.distributed import DistributedMatrix
 from mxpeak.library.dense.distributed_info import DistributedInfo
 from mxpeak.library.dense.distributed_solving import DistributedFactors, factored
 from mxpeak.library.dense.eliminated import kernel_for, solve_by_elimination, suits_elimination
 from mxpeak.library.dense.extremes import centred, raised, restored
-from mxpeak.library.dense.factoring import Estimates, Factors, factor, factor_in_fp64
+from mxpeak.library.dense.factoring import Estimates, Factors, factor, factor_in_fp64, pivots_fade
 from mxpeak.library.dense.info import LOST, SolveInfo, note_of_columns, note_of_singularity
 from mxpeak.library.dense.inputs import block, columns, lies_well, matrix, on_kernels, right_hand_side
 from mxpeak.library.dense.refinement import ORDERS_PER_LU, ORDERS_PER_STEP, Refined, largest, refined
 from mxpeak.library.dense.stack import StackInfo, solve_stack, stack_of
-from mxpeak.library.dense.types import roundoff, with_precision_of, working_type
+from mxpeak.library.dense.types import own_precision, roundoff, with_precision_of, working_type
 from mxpeak.library.inputs import Input, device_for
 from mxpeak.library.outcomes import warned
 from mxpeak.precision import PRECISIONS
@@ -100,7 +100,10 @@ def solve_by(kernels: DenseKernels, A: Input, b: Input, precision: str) -> tuple
     of_A, of_b = working_type(A.dtype), working_type(b.dtype)
     dtype = with_precision_of(of_A, np.result_type(of_A, of_b))
     alike = precision == "auto" and kernels.device is None and of_A.kind == of_b.kind
-    if alike and suits_directly(A.shape[0], columns(b), dtype):
+    n, sides = A.shape[0], columns(b)
+    if alike and n >= FP32_FROM and chosen_precision(n, dtype, "auto", sides, on_device=False) != own_precision(dtype):
+        precision = "fp64" if pivots_fade(kernels, on_kernels(A, dtype, "fp32", kernels)) else "auto"
+    if alike and suits_directly(n, sides, dtype, precision):
         x, info = _directly(A.on(None, dtype), b.on(None, dtype))
         return b.result(x), info
     B = block(b, dtype, kernels)
@@ -262,7 +265,7 @@ class LUFactors:
     def _info(self, done: Refined, spans: Spans, rhs: int, beyond: tuple[str, ...]) -> SolveInfo:
         factors, dtype = self._factors, self._dtype
         notes = self._notes + beyond
-        singular = done.doubtful and factors.condition * roundoff(dtype) >= 1.0
+        singular = done.doubtful and factors.singular_to(roundoff(dtype))
         if singular:
             notes += (note_of_singularity(factors.condition, dtype, done.outcome),)
         lost = not singular and not done.moved <= LOST
@@ -296,4 +299,5 @@ def _note_of_fallback(name: str, done: Refined, factors: Factors) -> str:
 
 
 def _note_of_doubt(factors: Factors) -> str:
-    return f"by its LU in fp32 the condition of A is {factors.condition:.1e} or more; A was factored again in fp64"
+    found = factors.probed if factors.probed * PRECISIONS["fp32"].u >= 1.0 else factors.condition
+    return f"by its LU in fp32 the condition of A is {found:.1e} or more; A was factored again in fp64"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ def typed(is_complex: bool, *, wide: bool) -> np.dtype[Any]:
     return np.dtype(np.float64 if wide else np.float32)
 
 
+@cache
 def roundoff(dtype: np.dtype[Any]) -> float:
     """Unit roundoff of a type."""
     return float(np.finfo(dtype).eps) / 2
