@@ -5,7 +5,7 @@
 For each order of the rows and each delay: a product, a sweep, the residual at the coarser points, all on the finest
 level, and a whole cycle of multigrid with symmetric sweeps, which waits for six halos.  `hidden` is the share of the
 delay, times the halos, that the time did not grow by: medians of the slowest rank's time, in rounds in which all delays
-take turns.
+take turns.  `possible` is the share of a cycle's delays that its work without halos would hide, each halo's by its own.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import re
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ import numpy as np
 
 from mxpeak.comm.base import Request
 from mxpeak.comm.mpi import world
+from mxpeak.distributed.sparse import Level
 from mxpeak.distributed.stencil import Form, make_stencil, weights
 from mxpeak.kernels.host.sparse import HostSparse
 from mxpeak.kernels.host.team import Team
@@ -80,6 +81,15 @@ def seconds(comm: Any, work: Callable[[], object]) -> float:
     return float(elapsed[0])
 
 
+def meanwhile(kernels: HostSparse, level: Level, b: Any) -> Iterator[Callable[[], object]]:
+    """What a cycle does while its halos travel, one after the other: sweeps and residuals of rows that need none."""
+    while level.coarser is not None:
+        A, x, keep = level.A.A, level.x, level.keep
+        yield partial(kernels.relax, A, b, x, halo=False, keep=keep)
+        yield partial(kernels.residual_at, A, b, x, level.points, level.r, halo=False, swept=keep is None, keep=keep)
+        level, b = level.coarser, level.r
+
+
 def measured(comm: Late, box: Box, order: str, storage: str, delays: list[float], repeat: int) -> dict[str, Any]:
     kernels = HostSparse(Team(1))
     form = Form(("fp64",) * LEVELS, "fp64", storage, symmetric=True)
@@ -99,7 +109,7 @@ def measured(comm: Late, box: Box, order: str, storage: str, delays: list[float]
             for k in range(len(delays)):
                 comm.delay_s = delay = delays[(turn + k) % len(delays)]
                 times[name, delay].append(seconds(comm, call))
-    found = {}
+    found: dict[str, Any] = {}
     for name, (halos, _) in work.items():
         time_s = {delay: statistics.median(times[name, delay]) for delay in delays}
         hidden = {delay: 1 - (time_s[delay] - time_s[0.0]) / (halos * delay) for delay in delays if delay}
@@ -108,6 +118,13 @@ def measured(comm: Late, box: Box, order: str, storage: str, delays: list[float]
             "halos": halos,
             "delayed": [{"delay_s": d, "time_s": time_s[d], "hidden": hidden[d]} for d in hidden],
         }
+    comm.delay_s = 0.0
+    behind_s = [
+        statistics.median(seconds(comm, call) for _ in range(repeat)) for call in meanwhile(kernels, top, made.b)
+    ]
+    for row in found["cycle"]["delayed"]:
+        row["possible"] = statistics.mean(min(1.0, one / row["delay_s"]) for one in behind_s)
+    found["cycle"]["behind_s"] = behind_s
     return {"order": order, "storage": storage, "rows_at_a_time": top.A.A.rows_at_a_time, "work": found}
 
 
@@ -127,7 +144,11 @@ def main() -> None:
     for order, storage in FORMS:
         found.append(measured(comm, box, order, storage, delays, args.repeat))
         for name, one in found[-1]["work"].items():
-            shares = ", ".join(f"{1e3 * d['delay_s']:g} ms {100 * d['hidden']:.0f} %" for d in one["delayed"])
+            shares = ", ".join(
+                f"{1e3 * d['delay_s']:g} ms {100 * d['hidden']:.0f} %"
+                + (f" ({100 * d['possible']:.0f} % possible)" if "possible" in d else "")
+                for d in one["delayed"]
+            )
             if comm.rank == 0:
                 print(
                     f"{order:13s}{storage:8s}{name:10s}{1e3 * one['time_s']:8.3f} ms   hidden of {shares}", flush=True

@@ -1,4 +1,4 @@
-"""Communication algorithms as tasks: one after the other, several at once, and what is inside a wait."""
+"""Communication algorithms as tasks: several at once, what is inside a wait, and what a rank that waits does."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mxpeak.comm.base import Steps, Task, all_of, in_turn, together
+from mxpeak.comm import base
+from mxpeak.comm.base import LATER, LOOK_S, NAP_S, Idling, Steps, Task, all_of, together
 from mxpeak.comm.broadcast import BROADCASTS, broadcast
 from mxpeak.comm.threads import run_ranks
 
@@ -83,7 +84,7 @@ def test_a_task_is_a_request_that_another_algorithm_waits_for() -> None:
     assert log == ["before a", "after a", "second"]
 
 
-@pytest.mark.parametrize("combine", [in_turn, together, lambda *steps: together(together(*steps), all_of([]))])
+@pytest.mark.parametrize("combine", [together, lambda *steps: together(together(*steps), all_of([]))])
 def test_what_algorithms_do_between_requests_is_outside_of_waiting(combine: Callable[..., Steps]) -> None:
     log: list[str] = []
 
@@ -117,3 +118,29 @@ def test_a_rank_passes_on_one_broadcast_while_it_waits_for_another(name: str) ->
 
     for size in (1, 2, 5):
         run_ranks(size, body)
+
+
+@pytest.mark.parametrize(("yield_s", "sleeps"), [(1e-6, False), (1e-3, True)])
+def test_who_waits_sleeps_only_where_others_want_the_core_and_never_much_longer_than_the_wait(
+    monkeypatch: pytest.MonkeyPatch, yield_s: float, sleeps: bool
+) -> None:
+    """A clock of our own, which yields and sleeps move on."""
+    now_s, naps = 0.0, []
+
+    def passes(seconds: float) -> None:
+        nonlocal now_s
+        now_s += seconds
+
+    def nap(seconds: float) -> None:
+        naps.append((now_s, seconds))
+        passes(seconds)
+
+    monkeypatch.setattr(base, "perf_counter", lambda: now_s)
+    monkeypatch.setattr(base, "sched_yield", lambda: passes(yield_s))
+    monkeypatch.setattr(base, "sleep", nap)
+    idle = Idling()
+    while now_s < 0.5:
+        idle()
+    assert bool(naps) == sleeps
+    for waited_s, seconds in naps:
+        assert NAP_S < seconds <= min(LATER * waited_s, LOOK_S)

@@ -11,7 +11,9 @@ from mxpeak.solvers.update import pieces
 
 
 @given(columns=st.integers(0, 5000), nb=st.integers(1, 300), looks=st.integers(0, 40))
-def test_pieces_are_all_columns_once_and_the_rest_is_one_when_all_has_arrived(columns: int, nb: int, looks: int) -> None:
+def test_pieces_are_all_columns_once_and_the_rest_is_one_when_all_has_arrived(
+    columns: int, nb: int, looks: int
+) -> None:
     answers = iter([False] * looks)
     cut = list(pieces(columns, nb, lambda: next(answers, True)))
     ends = [0, *(c1 for _, c1 in cut)]

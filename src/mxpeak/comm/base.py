@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from os import sched_yield
-from time import sleep
+from time import perf_counter, sleep
 from typing import Any, Protocol
 
 #: A contiguous buffer (array or tensor): communicators send its bytes as they lie in memory.
@@ -96,8 +96,34 @@ class Request(Protocol):
 
 #: How often a rank that sleeps looks for what it waits for, once it has waited a while.
 LOOK_S = 0.02
+#: A core that comes back later than this had somebody else to work for, who did more than look: ranks outnumber cores.
+SHARED_S = 1e-4
+#: The share of its time that a wait may last longer by sleeping, and the shortest sleep that is worth it.
+LATER, NAP_S = 1 / 8, 1e-4
 #: The requests that this process waits for, the innermost last: for whoever asks why nothing goes on.
 WAITED_FOR: list[Request] = []
+
+
+class Idling:
+    """Between two looks of one wait, give the core to whoever else wants it.
+
+    Where somebody does, sleep too: Linux shares a core fairly among all that are ready to run, those that only look
+    included, so that one rank that computes while n - 1 look has an n-th of it.
+    """
+
+    __slots__ = ("_begun_s",)
+
+    def __init__(self) -> None:
+        self._begun_s = perf_counter()
+
+    def __call__(self) -> None:
+        """Between this look and the next."""
+        before_s = perf_counter()
+        sched_yield()
+        now_s = perf_counter()
+        nap_s = LATER * (now_s - self._begun_s)
+        if now_s - before_s > SHARED_S and nap_s > NAP_S:
+            sleep(min(nap_s, LOOK_S))
 
 
 def about(request: Request | None) -> str:
@@ -268,19 +294,14 @@ class _FirstOf:
     def wait(self) -> None:
         """Drive them in turn, and give the core to whoever else wants it."""
         WAITED_FOR.append(self)
+        idle = Idling()
         while not self.test():
-            sched_yield()
+            idle()
         WAITED_FOR.pop()
 
     def about(self) -> str:
         """What all of them stand for."""
         return ", ".join(filter(None, map(about, self._requests)))
-
-
-def in_turn(*algorithms: Steps) -> Steps:
-    """One communication algorithm after the other, as one."""
-    for steps in algorithms:
-        yield from steps
 
 
 def together(*algorithms: Steps) -> Steps:

@@ -1,8 +1,8 @@
 """A communicator over MPI: mpi4py, buffer calls only.
 
-Waiting is Test in a loop, and every failed Test gives the core away (`sched_yield`): MPICH polls inside Wait, and where
-ranks outnumber cores a polling rank would keep the one it waits for from running.  With a core of its own a rank loses
-less than a microsecond by it.
+Waiting is Test in a loop, and every failed Test gives the core away (`comm.base.Idling`): MPICH polls inside Wait, and
+where ranks outnumber cores a polling rank would keep the one it waits for from running.  With a core of its own a rank
+loses less than a microsecond by it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,17 @@ mpi4py.rc.thread_level = "funneled"  # only the main thread communicates; it spa
 import numpy as np  # noqa: E402
 from mpi4py import MPI  # noqa: E402
 
-from mxpeak.comm.base import ARRAYS, WAITED_FOR, Buffer, Communicator, DeviceTransport, Request, Transport, arrival  # noqa: E402
+from mxpeak.comm.base import (  # noqa: E402
+    ARRAYS,
+    WAITED_FOR,
+    Buffer,
+    Communicator,
+    DeviceTransport,
+    Idling,
+    Request,
+    Transport,
+    arrival,
+)
 from mxpeak.comm.posted import Posts  # noqa: E402
 from mxpeak.errors import UsageError  # noqa: E402
 
@@ -44,8 +54,6 @@ def _op(name: str) -> MPI.Op:
 
 #: Messages of all groups whose buffers a device still works on.
 _posts = Posts()
-#: Give the core to whoever else wants it; where there are no such calls, poll.
-_idle: Callable[[], None] = os.sched_yield
 
 
 class _Awaited:
@@ -63,9 +71,10 @@ class _Awaited:
         if test():
             return
         WAITED_FOR.append(self)
+        idle = Idling()
         while not test():
             _posts.drive()
-            _idle()
+            idle()
         WAITED_FOR.pop()
 
     def about(self) -> str:
