@@ -50,7 +50,7 @@ def ways(comm: Any) -> dict[str, Callable[[Any], None]]:
 
 
 def measured(comm: Any, message: Any, send: Callable[[Any], None], number: float, reached: int) -> float:
-    """Seconds of the slowest rank, from a barrier on; the message is known on rank 0 alone, and checked where it comes."""
+    """Seconds of the slowest rank, from a barrier on; rank 0 alone knows the message, and who gets it checks it."""
     message[:] = number if comm.rank == 0 else -1.0
     comm.barrier()
     begin = time.perf_counter()
