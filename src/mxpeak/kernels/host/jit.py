@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numba
 import numpy as np
 from numba import types
+from numba.core.codegen import JITCodeLibrary
+from numba.core.compiler import Compiler
+from numba.extending import overload
 
 from mxpeak.kernels.host.compiled import cache_directory
 
@@ -25,16 +29,59 @@ ZERO, ONE = np.int64(0), np.int64(1)
 FALSE, TRUE = np.bool_(False), np.bool_(True)
 
 
+class _InnerLibrary(JITCodeLibrary):
+    """The code of a function that compiled code alone calls: it is made machine code in its callers.
+
+    Numba would make it of each function by itself, link the function into its callers, and make it there again.
+    """
+
+    def _finalize_final_module(self):
+        self._finalize_dynamic_globals()
+        self._finalized = True
+
+    def get_pointer_to_function(self, name):
+        return 0  # as of a name that a library does not define
+
+    @property
+    def codegen(self):
+        return self  # asked by Numba to set what follows
+
+    def set_env(self, name, environment):
+        """The environment is the interpreter's, and no such function needs it."""
+
+
+class _InnerCompiler(Compiler):
+    """Numba's compiler, but for where the code is kept."""
+
+    def define_pipelines(self):
+        self.state.library = _InnerLibrary(self.state.targetctx.codegen(), self.state.func_id.func_qualname)
+        return super().define_pipelines()
+
+
+#: Without the interpreter lock, and without a way in from C, of which there is no use.
+_njit = partial(numba.njit, nogil=True, error_model="numpy", no_cfunc_wrapper=True)
+
+
 def jit(
     *signature: Any, also: tuple[Any, ...] = (), fastmath: Any = False, allocates: bool = False
 ) -> Callable[[Callable[..., Any]], Any]:
-    """An entry point: compile now for these argument types; without any, when it is first called.
+    """An entry point, kept on disk: compile now for these argument types; without any, when it is first called.
 
     `also`: the argument types of a second form of the same function.  What neither allocates nor calls what returns new
     arrays need not count references: atomic operations, and calls before which the vector registers are cleared.
     """
     types_given = [types.void(*form) for form in (signature, also) if form]
-    return _njit(*([types_given] if types_given else []), fastmath=fastmath, _nrt=allocates)
+    compile_ = _njit(*([types_given] if types_given else []), cache=True, fastmath=fastmath, _nrt=allocates)
+
+    def kept(function: Callable[..., Any]) -> Any:
+        before = numba.config.CACHE_DIR
+        numba.config.CACHE_DIR = str(cache_directory())  # of this function only: the user's own keep theirs
+        try:
+            return compile_(function)
+        finally:
+            numba.config.CACHE_DIR = before
+
+    return kept
 
 
 def inner(
@@ -42,22 +89,12 @@ def inner(
 ) -> Callable[[Callable[..., Any]], Any]:
     """A function that compiled code alone calls: the way in from Python can take as long to compile as the function.
 
-    `inline`: LLVM puts it into its callers.  Numba could too, but types it anew in each.
+    It is kept with its callers.  `inline`: LLVM puts it into them.  Numba could too, but types it anew in each.
     """
-    return _njit(fastmath=fastmath, forceinline=inline, no_cpython_wrapper=True, _nrt=allocates)
+    return _njit(
+        fastmath=fastmath, forceinline=inline, no_cpython_wrapper=True, _nrt=allocates, pipeline_class=_InnerCompiler
+    )
 
 
-def _njit(*types_given: Any, **options: Any) -> Callable[[Callable[..., Any]], Any]:
-    """Without a way in from C, of which there is no use."""
-
-    def compile_(function: Callable[..., Any]) -> Any:
-        before = numba.config.CACHE_DIR
-        numba.config.CACHE_DIR = str(cache_directory())  # of this function only: the user's own keep theirs
-        try:
-            return numba.njit(
-                *types_given, nogil=True, cache=True, error_model="numpy", no_cfunc_wrapper=True, **options
-            )(function)
-        finally:
-            numba.config.CACHE_DIR = before
-
-    return compile_
+#: Forms of a function by the types of its arguments, for compiled code: put into their callers by LLVM, as above.
+forms = partial(overload, jit_options={"error_model": "numpy", "_nrt": False, "pipeline_class": _InnerCompiler})

@@ -10,20 +10,15 @@ above all numbers', and those of NaN above Inf's: the integer maximum is the nor
 from __future__ import annotations
 
 import math
-from functools import partial
 
 import numpy as np
 from numba import types
-from numba.extending import overload
 
-from mxpeak.kernels.host.jit import inner
+from mxpeak.kernels.host.jit import forms, inner
 from mxpeak.kernels.host.native import HAS_FP16, bits_of, float_of, widened_fp16
 
 #: The types as compiled code gets them.
 BF16, FP16 = types.int16, types.uint16
-
-#: Forms of a function by the types of its arguments, put into their callers by LLVM: Numba would type them anew there.
-_forms = partial(overload, jit_options={"error_model": "numpy", "_nrt": False})
 
 _SIGN32, _SIGN64 = np.uint32(0x7FFFFFFF), np.uint64(0x7FFFFFFFFFFFFFFF)
 _INF64 = np.uint64(0x7FF0000000000000)
@@ -39,7 +34,7 @@ def widened(x):
     """|x| of a 16-bit x as fp32."""
 
 
-@_forms(widened)
+@forms(widened)
 def _widened(x):
     if x == BF16:  # the upper half of an fp32
         return lambda x: float_of(np.uint32(np.uint32(x & np.int16(0x7FFF)) << np.uint32(16)))
@@ -59,7 +54,7 @@ def square(x):
     """|x|² in fp64; of an fp64 or complex128 x it may over- or underflow."""
 
 
-@_forms(square)
+@forms(square)
 def _square(x):
     if x in (types.complex64, types.complex128):
 
@@ -80,7 +75,7 @@ def magnitude(x):
     """|x| in fp64; of a complex128 x by way of its square."""
 
 
-@_forms(magnitude)
+@forms(magnitude)
 def _magnitude(x):
     if x in (types.complex64, types.complex128):
         return lambda x: math.sqrt(square(x))
@@ -93,7 +88,7 @@ def safe_magnitude(x):
     """|x| in fp64 for any x whatever: no square over- or underflows, and NaN wins over Inf."""
 
 
-@_forms(safe_magnitude)
+@forms(safe_magnitude)
 def _safe_magnitude(x):
     if x != types.complex128:
 
@@ -124,7 +119,7 @@ def key(x):
     """An integer that orders entries as their absolute values do, NaN above Inf."""
 
 
-@_forms(key)
+@forms(key)
 def _key(x):
     if x == types.float64:
         return lambda x: ordered(x)
@@ -141,7 +136,7 @@ def least_key(x):
     """The key of zero."""
 
 
-@_forms(least_key)
+@forms(least_key)
 def _least_key(x):
     if x == types.float32:
         return lambda x: np.int32(0)
@@ -154,7 +149,7 @@ def of_key(k, x):
     """The absolute value that a key of x's type stands for, in fp64."""
 
 
-@_forms(of_key)
+@forms(of_key)
 def _of_key(k, x):
     if x == types.float64:
         return lambda k, x: float_of(np.uint64(k))
@@ -171,7 +166,7 @@ def scaled(x, s):
     """|s·s·x| in fp64, s a power of two: two factors reach from the largest numbers to the smallest."""
 
 
-@_forms(scaled)
+@forms(scaled)
 def _scaled(x, s):
     if x in (types.complex64, types.complex128):
 
@@ -187,7 +182,7 @@ def scaled_square(x, s):
     """|s·s·x|² in fp64."""
 
 
-@_forms(scaled_square)
+@forms(scaled_square)
 def _scaled_square(x, s):
     if x in (types.complex64, types.complex128):
 
@@ -208,7 +203,7 @@ def largest_part(x):
     """The key, as of an fp64, of the larger one of |Re x| and |Im x|."""
 
 
-@_forms(largest_part)
+@forms(largest_part)
 def _largest_part(x):
     if x == types.complex128:
 
@@ -223,7 +218,7 @@ def square_may_overflow(x):
     """Whether |x|² can leave the range of fp64, above or below."""
 
 
-@_forms(square_may_overflow)
+@forms(square_may_overflow)
 def _square_may_overflow(x):
     may = x in (types.float64, types.complex128)
     return (lambda x: True) if may else (lambda x: False)
@@ -233,6 +228,6 @@ def magnitude_may_overflow(x):
     """Whether |x|, computed from its square, can be wrong for that."""
 
 
-@_forms(magnitude_may_overflow)
+@forms(magnitude_may_overflow)
 def _magnitude_may_overflow(x):
     return (lambda x: True) if x == types.complex128 else (lambda x: False)

@@ -17,9 +17,8 @@ import math
 
 import numpy as np
 from numba import types
-from numba.extending import overload
 
-from mxpeak.kernels.host.jit import inner, jit
+from mxpeak.kernels.host.jit import forms, inner, jit
 from mxpeak.kernels.host.native import bits_of, float_of, vector_at
 from mxpeak.kernels.host.norm_pass import LINE0, POSITION0, SEGMENT, TURNED, chunks, cut, reach, segment
 
@@ -57,7 +56,7 @@ def expand(a, values, x, y, q, r):
     """x_j + y_j = |a_j| and q_j + r_j = |a_j|²; `values` are those of 16-bit entries, by their bits."""
 
 
-@overload(expand)
+@forms(expand)
 def _expand(a, values, x, y, q, r):
     if a.dtype in (types.complex64, types.complex128):
 

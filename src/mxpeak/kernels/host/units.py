@@ -156,8 +156,7 @@ def _avx512() -> str:
     return "\n".join(lines)
 
 
-# For all that is compiled from here on: a function with assembly may come from the cache, where another process has
-# just put it, and its callers be compiled in this one.
+# For all that is compiled from here on: assembly is made machine code where it stands in the end, in entry points.
 llvmlite.binding.initialize_native_asmparser()
 
 _MEMORY = ["~{memory}", "~{dirflag}", "~{fpsr}", "~{flags}"]

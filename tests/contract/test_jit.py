@@ -1,0 +1,44 @@
+"""What Numba makes of the host's functions: machine code of entry points, into which all that they call is put."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import types
+
+from mxpeak.kernels.host.jit import VECTOR, forms, inner, jit
+
+
+@inner()
+def _twice(x):
+    return x + x
+
+
+def square(x):
+    """x²."""
+
+
+@forms(square)
+def _square(x):
+    return lambda x: x * x
+
+
+@inner()
+def _twice_squared(x):
+    return _twice(square(x))
+
+
+def test_functions_that_compiled_code_alone_calls_are_made_machine_code_in_their_callers() -> None:
+    _twice_squared.compile((types.float64,))
+    made = _twice_squared.overloads[types.float64,]
+    name = made.fndesc.llvm_func_name
+    assert not made.library._codegen._engine.is_symbol_defined(name), "Numba has made machine code of it by itself"
+    assert name in made.library.get_llvm_str()
+
+    @jit(VECTOR)
+    def entry(x):
+        for i in range(x.shape[0]):
+            x[i] = _twice_squared(x[i])
+
+    x = np.array([1.0, -3.0])
+    entry(x)
+    np.testing.assert_array_equal(x, [2.0, 18.0])
