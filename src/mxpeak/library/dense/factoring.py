@@ -26,7 +26,7 @@ HOPELESS = 2.0**10
 #: Signs of an ill-conditioned matrix, upon which the condition is estimated at once: pivots of so different size, or
 #: corrections so large compared with the solution.
 DOUBT = 2.0**-16
-#: An LU of so many of the rows tells whether pivots fade, and by how much they have to.  Measured at n = 1000: they grow
+#: An LU of so many of the rows tells whether pivots fade, and by how much they have to.  Measured at n = 1000: growth
 #: to 2 of a random matrix, 1.0, 0.85, 0.7, 0.5 and 0.35 where singular values fall steadily by 10^6, 7, 8, 10 and 12.
 PART, FADED = 1 / 8, 0.75
 #: Entries of U that are looked at together.
