@@ -123,6 +123,7 @@ def test_the_condition_is_looked_into_where_the_probe_has_grown(sides: int) -> N
 def test_fp64_is_chosen_at_once_where_pivots_fade_and_only_there() -> None:
     n = choices.FP32_FROM_SEVERAL
     Q, R = (np.linalg.qr(random((n, n), seed=seed))[0] for seed in (3, 4))
+    info: Any
     for decades, sides, found in ((10, 1, "fp64"), (12, 4, "fp64"), (3, 1, "fp32")):
         A = np.asarray((Q * np.geomspace(1.0, 10.0**-decades, n)) @ R)
         b = random((n, sides))

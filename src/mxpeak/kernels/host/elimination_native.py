@@ -167,7 +167,7 @@ def _solving(upper):
             }
             inverses = {p: vectors.everywhere(builder.add(d, _I64(vectors.size * p))) for p in order if upper}
             with vectors.along(count) as at:
-                X = {}
+                X: dict[int, list[ir.Value]] = {}
                 for i, p in enumerate(order):
                     place = builder.add(builder.add(c, starts[p]), at)
                     x = vectors.load(place)

@@ -44,7 +44,8 @@ def kernel_for(dtype: np.dtype[Any]) -> Callable[..., Any]:
     from mxpeak.kernels.host.elimination import solver
 
     compile_once(f"mxpeak.solve, first use on small {dtype} systems", ("elimination", dtype), lambda: solver(dtype))
-    return solver(dtype)
+    compiled: Callable[..., Any] = solver(dtype)
+    return compiled
 
 
 class Plan(NamedTuple):
