@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mxpeak.errors import UsageError
-from mxpeak.layout.cores import core_masks, oversubscribed, short_list
+from mxpeak.layout.cores import core_masks, oversubscribed, short_list, taking_turns
 
 
 @given(st.integers(1, 16), st.integers(0, 40))
@@ -29,6 +29,28 @@ def test_more_ranks_than_cores_take_them_in_turn_and_are_flagged():
 def test_impossible_lists_of_cores_say_what_is_wrong(cores, text):
     with pytest.raises(UsageError, match=text):
         core_masks(cores, 2)
+
+
+@given(st.integers(1, 4), st.integers(1, 4), st.integers(1, 9))
+def test_ranks_of_a_process_row_take_turns_on_the_cores_of_the_row(p, q, each):
+    """rocHPL, §III-B: T = 1 + (C - pq)/p; those of a process column, which factor together, have no core in common."""
+    masks = core_masks(range(p * q * each), p * q)
+    rows = [rank // q for rank in range(p * q)]
+    found = taking_turns(masks, rows)
+    assert {len(cores) for cores in found} == {1 + (p * q * each - p * q) // p}
+    assert [cores[:each] for cores in found] == masks
+    for column in range(q):
+        together = [core for rank, cores in enumerate(found) if rank % q == column for core in cores]
+        assert len(set(together)) == len(together) == p + (p * q * each - p * q)
+    roots = {cores[0] for cores in found}
+    assert all(not roots & set(cores[1:]) for cores in found)
+
+
+def test_frontiers_ranks_factor_panels_with_15_cores_of_4_by_2_and_29_of_2_by_4():
+    """64 cores, 8 ranks: the paper's node and its example."""
+    masks = core_masks(range(64), 8)
+    assert [len(cores) for cores in taking_turns(masks, [rank // 2 for rank in range(8)])] == [15] * 8
+    assert [len(cores) for cores in taking_turns(masks, [rank // 4 for rank in range(8)])] == [29] * 8
 
 
 def test_core_ranges_are_short():

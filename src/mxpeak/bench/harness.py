@@ -166,6 +166,20 @@ def threads_a_rank(config: PlaceConfig, comm: Communicator) -> int:
     return config.threads or max(1, len(one_core_each()) // nodes_of(comm, None).most)
 
 
+def panel_row(config: PlaceConfig, comm: Communicator) -> int | None:
+    """The process row of this rank, where hosts factor the panels of devices: its ranks do so in turn.
+
+    None where the library factors them on the device (P = 1), and where several grids follow one another.
+    """
+    if not (isinstance(config, GridConfig) and config.panels_on_host and config.on_gpu):
+        return None
+    shapes = set(config.grids(comm.size))
+    P, Q = min(shapes)
+    if len(shapes) > 1 or P == 1 or comm.size > P * Q:
+        return None
+    return ProcessGrid(P, Q, config.order, config.node_grid).coords(comm.rank)[0]
+
+
 AnyBench = TypeVar("AnyBench", bound=Bench[Any])
 
 
@@ -183,7 +197,7 @@ def opened(
     """
     config, settings = on_device(config, told.get("settings") or {})
     check(config, comm)
-    placement = bind_to_cores(comm, config.threads, cores_near(config, comm))
+    placement = bind_to_cores(comm, config.threads, cores_near(config, comm), panel_row(config, comm))
     try:
         kernels, comm = load_kernels(config, placement, comm)
         if not config.on_gpu:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from mxpeak.configs.run import RunConfig
 from mxpeak.errors import UsageError
@@ -32,7 +33,12 @@ class GridCase:
 
 @dataclass(frozen=True, kw_only=True)
 class GridConfig(RunConfig):
-    """A benchmark on a P×Q process grid."""
+    """A benchmark on a P×Q process grid.
+
+    panels_on_host   whether hosts factor the panels of devices where several ranks share a process column
+    """
+
+    panels_on_host: ClassVar[bool] = False
 
     P: tuple[int, ...] | None = option(
         None, "-P", help="process rows", metavar="P,...", parse=listed(integer(1)), group="grid"

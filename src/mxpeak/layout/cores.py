@@ -41,6 +41,19 @@ def masks_near(cores: Sequence[int], near: Sequence[Sequence[int]]) -> list[list
     return [masks[rank] for rank in range(len(near))]
 
 
+def taking_turns(masks: Sequence[Sequence[int]], rows: Sequence[int]) -> list[list[int]]:
+    """The cores of each local rank where the ranks of a process row compute one after the other (rocHPL, §III-B).
+
+    A panel is factored by one process column, and the others wait for it: so a rank's first core is its own, and the
+    rest of its process row's cores serve each of the row's ranks in turn.  masks[rank]: its share of the node's cores,
+    rows[rank]: its process row.  Of C cores with p×q ranks each FACT has 1 + (C - pq)/p.
+    """
+    others: dict[int, list[int]] = {}
+    for mask, row in zip(masks, rows):
+        others.setdefault(row, []).extend(mask[1:])
+    return [[*mask, *(core for core in others[row] if core not in mask)] for mask, row in zip(masks, rows)]
+
+
 def oversubscribed(cores: Sequence[int], ranks: int) -> bool:
     """Whether some core must serve two ranks at once, because there are more ranks than cores."""
     return ranks > len(cores)

@@ -15,7 +15,7 @@ from mxpeak.configs.run import PlaceConfig
 from mxpeak.errors import MxpeakError
 from mxpeak.kernels.choose import chip_name, choose, gpu_count, open_device, resolve
 from mxpeak.kernels.contract import Kernels
-from mxpeak.layout.cores import core_masks, masks_near, oversubscribed
+from mxpeak.layout.cores import core_masks, masks_near, oversubscribed, taking_turns
 from mxpeak.options import Setting
 from mxpeak.perf.devices import gpu_location
 from mxpeak.perf.host import core_groups, one_core_each
@@ -62,22 +62,26 @@ class Placement:
         return found
 
 
-def bind_to_cores(comm: Communicator, threads: int | None, near: Sequence[int] = ()) -> Placement:
+def bind_to_cores(
+    comm: Communicator, threads: int | None, near: Sequence[int] = (), row: int | None = None
+) -> Placement:
     """Settle this rank's share of the node's cores and its threads, and bind it.  Collective over comm.
 
     Call it before anything uses BLAS: libraries start as many threads as they see cores, and none but the team's are
     wanted.  (torch, which tells a GPU's bus, hears the number of threads when kernels are loaded.)  A launcher that has
     bound the ranks of a node to different cores is left alone.  `near`: the cores near this rank's device; where all
-    ranks of a node know theirs, each gets its share of them.
+    ranks of a node know theirs, each gets its share of them.  `row`: the process row whose ranks compute in turn; they
+    share what is not their first core.
     """
     mine = one_core_each()
-    nodes = nodes_of(comm, (tuple(mine), tuple(near)))
-    bound_already = len({cores for cores, _ in nodes.told}) > 1
+    nodes = nodes_of(comm, (tuple(mine), tuple(near), row))
+    bound_already = len({cores for cores, _, _ in nodes.told}) > 1
     cores = mine
     crowded = oversubscribed(mine, nodes.here) and not bound_already
     if nodes.here > 1 and not bound_already:
-        masks = masks_near(mine, [beside for _, beside in nodes.told]) or core_masks(mine, nodes.here)
-        cores = masks[nodes.rank]
+        masks = masks_near(mine, [beside for _, beside, _ in nodes.told]) or core_masks(mine, nodes.here)
+        rows = [of for _, _, of in nodes.told if of is not None]
+        cores = (taking_turns(masks, rows) if len(rows) == len(masks) else masks)[nodes.rank]
     before = bind(cores[:1])
     return Placement(cores, threads or len(cores), local_rank(comm), nodes.most, nodes.count, crowded, before)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
+from typing import ClassVar
 
 from mxpeak.configs.lu import BCASTS, LuCase, LuConfig
 from mxpeak.options import count, integer, listed, one_of, option, real
@@ -41,6 +42,7 @@ class HplCase(LuCase):
 class HplConfig(LuConfig):
     """All that `mxpeak run hpl` can be told; lists run every combination, in HPL's order."""
 
+    panels_on_host: ClassVar[bool] = True
     GPU_DEFAULTS = {"nb": (512,), "split": 0.5}  # noqa: RUF012  (nobody writes into it)
     CHIP_NB = {"MI250X": (512, "N. Chalmers et al., 2023, IV-A")}  # noqa: RUF012
 
