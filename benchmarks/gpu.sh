@@ -1,16 +1,36 @@
 #!/usr/bin/env bash
-# What only a GPU can prove, in one call of under ten minutes:  benchmarks/gpu.sh [FOLDER]
-# The order of work on streams by torch's sanitizer, the kernels' tests on the GPU, the kernels beside its limits, then
-# every benchmark, each with its limit measured in the same process.  JSON and logs go into FOLDER (default gpu-results); nothing need be installed but the
-# dependencies.  Every part has a time of its own, and one that fails does not keep the others from running.
-#   PYTHON   the interpreter (default python3)      PARTS   which parts (default all): tests kernels hpl-mxp …
+# What only a GPU can prove:  benchmarks/gpu.sh [FOLDER [PART…]]
+#
+# The parts, each with a limit of its own, all of them below three minutes; one that fails does not keep the others from
+# running.  Without PART they run one after the other, which takes at most the sum of the limits; where a machine is lent
+# for a shorter time, call them one by one, into the same FOLDER:  benchmarks/gpu.sh results order tests
+#
+#   environment  60 s   which GPUs were found, and what is missing
+#   order        60 s   the order of work on streams, by torch's sanitizer
+#   tests       150 s   the kernels' tests on the GPU
+#   kernels     110 s   the kernels beside the chip's limits
+#   timeline     90 s   steps of HPL and HPL-MxP as torch's profiler sees them, beside the modelled ones
+#   hpl-mxp      70 s   hpl 60 s   hpg-mxp 60 s   hpcg 30 s   norms 30 s   solve 45 s
+#                       the benchmarks, each with its limit measured in the same process
+#
+# JSON and logs go into FOLDER (default gpu-results); nothing need be installed but the dependencies.
+#   PYTHON   the interpreter (default python3)
+#   MACHINE  the file of the modelled machine (default tests/queues/h200.toml)
 set -uo pipefail
+every="environment order tests kernels timeline hpl-mxp hpl hpg-mxp hpcg norms solve"
+if [[ ${1:-} == -h || ${1:-} == --help ]]; then
+    sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}"
+    exit 0
+fi
+parts=${*:2}
+for part in ${parts:=$every}; do
+    [[ " $every " == *" $part "* ]] || { echo "no part is called $part; type some of: $every" >&2; exit 2; }
+done
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 out=$(mkdir -p "${1:-gpu-results}" && cd "${1:-gpu-results}" && pwd)
 python=${PYTHON:-python3}
 export PYTHONPATH="$PWD/src:$PWD${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1 NO_COLOR=1 TRITON_INTERPRET=0
 export MXPEAK_CACHE_DIR="${MXPEAK_CACHE_DIR:-$(mktemp -d)}"
-parts=${PARTS:-environment order tests kernels hpl-mxp hpl hpg-mxp hpcg norms solve}
 begin=$SECONDS failed=()
 
 # part NAME SECONDS COMMAND...: run it within its time, if it is wanted; its output goes to a log, the end of it here too
@@ -44,6 +64,7 @@ part tests 150 env TEST_DEVICE=cuda OMP_NUM_THREADS=1 "$python" -m pytest -q -W 
     -o addopts="--strict-markers" -p no:cacheprovider "${workers[@]}" \
     -k "torch or gpu" tests/contract tests/solvers/test_torch_lu.py tests/library/test_dense_hard_matrices.py tests/gpu
 part kernels 110 "$python" benchmarks/gpu.py --out "$out/kernels.json"
+part timeline 90 "$python" benchmarks/gpu_timeline.py "$out" --machine "${MACHINE:-tests/queues/h200.toml}"
 part hpl-mxp 70 bash -c 'run hpl-mxp --precision fp16'
 part hpl 60 bash -c 'run hpl -N 100000'
 part hpg-mxp 60 bash -c 'run hpg-mxp --mode explore --rt 5'

@@ -78,19 +78,32 @@ def _factored(
     what: tuple[str, int, str],
     factorized: Any,
 ) -> list[Log]:
-    rule, extra, stored = what
     n = blocks * nb
 
     def body(comm: Communicator) -> None:
         kernels = kernels_here()
-        grid = make_grid(ProcessGrid(*shape), check_device_messages(comm, kernels.transport))
-        assert grid is not None
-        A = dist_matrix(grid, n, n + extra, nb, kernels, stored)
-        kernels.generate(A.local, A.rows, A.cols, generator(rule, n).entries)
         spans = Spans(stopwatch=kernels.stopwatch, look=_until(steps.stop))
         with suppress(_EndedError):
-            factorized(A, kernels, spans)
+            factor(check_device_messages(comm, kernels.transport), kernels, shape, (n, nb), what, spans, factorized)
 
     # small panels are not padded to whole lines, for large ones have none to speak of
     with patch.object(lu_kernels, "leading_dimension", lambda length, *_: max(length, 1)):
         return played(shape[0] * shape[1], carrier, body)[1]
+
+
+def factor(
+    comm: Communicator,
+    kernels: Any,
+    shape: tuple[int, int],
+    sizes: tuple[int, int],
+    what: tuple[str, int, str],
+    spans: Spans,
+    factorized: Any,
+) -> None:
+    """Generate N×N entries in blocks of NB, and factor them: on virtual GPUs as on real ones."""
+    (n, nb), (rule, extra, stored) = sizes, what
+    grid = make_grid(ProcessGrid(*shape), comm)
+    assert grid is not None
+    A = dist_matrix(grid, n, n + extra, nb, kernels, stored)
+    kernels.generate(A.local, A.rows, A.cols, generator(rule, n).entries)
+    factorized(A, kernels, spans)

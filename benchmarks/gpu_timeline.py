@@ -1,0 +1,50 @@
+"""Steps of HPL and HPL-MxP on a GPU, as torch's profiler sees them, beside the modelled ones: `benchmarks/timeline.py`.
+
+    python benchmarks/gpu_timeline.py FOLDER --machine tests/queues/h200.toml
+
+writes the traces (for ui.perfetto.dev) and timeline.txt: of each benchmark two tables, real and modelled, and what they
+are in all.  The modelled run is the same one on virtual queues, with the rates of that file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from mxpeak.kernels.host.kernels import HostKernels
+from mxpeak.kernels.torch.device import open_device
+from mxpeak.kernels.torch.kernels import TorchKernels
+from mxpeak.perf.machines import find_machine
+from tests.support.queues.hiding import steps_of
+from tests.support.queues.profiled import CASES, SMALL, beside, traced
+from tests.support.queues.sizes import Blocks
+from tests.support.queues.timeline import Model, play
+from tests.support.queues.traces import played_of
+
+H200 = "tests/queues/h200.toml"
+
+
+def main(argv: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(description="Real steps beside modelled ones.")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument(
+        "--machine", default="tests/queues/h200.toml", help="the modelled machine (default: %(default)s)"
+    )
+    parser.add_argument("--blocks", type=int, help="blocks of a matrix (default: 48)")
+    args = parser.parse_args(argv)
+    args.folder.mkdir(parents=True, exist_ok=True)
+    machine, text = find_machine(args.machine), ""
+    kernels = TorchKernels(open_device("cuda"), HostKernels(1))
+    for case in CASES:
+        blocks = args.blocks or case.blocks
+        trace = traced(kernels, case, blocks, args.folder / f"{case.name}-trace.json")
+        (played,) = play(case.modelled(blocks), Model(machine, Blocks(SMALL, case.nb)))
+        text += beside(case.name, steps_of(played_of(trace)), steps_of(played))
+    (args.folder / "timeline.txt").write_text(text)
+    sys.stdout.write(text)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,76 @@
+"""A trace of torch's profiler as if it had been played: what a real device did, in the table of the modelled one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.support.queues.log import HOST, Op
+from tests.support.queues.timeline import Bar, Played
+
+#: What drivers of real runs write into a trace: a step that has been begun, and FACT on the host.
+STEP, FACT = "mxpeak step ", "mxpeak FACT"
+#: What a device does, by the profiler's categories.
+ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
+
+
+def played_of(trace: dict[str, Any]) -> Played:
+    """One rank's bars, and when its device was done with each step.
+
+    A step ends when the main stream, the busiest one, has done what was launched before the step was begun.
+    """
+    events = [event for event in trace["traceEvents"] if event.get("ph") == "X"]
+    launched = {
+        event["args"]["correlation"]: event["ts"]
+        for event in events
+        if event.get("cat") in ("cuda_runtime", "cuda_driver") and "correlation" in event.get("args", {})
+    }
+    done = [event for event in events if event.get("cat") in ON_DEVICE]
+    if not done:
+        raise ValueError(
+            f"the trace has {len(events)} events and none of a device ({', '.join(ON_DEVICE)}): "
+            "run with a GPU, and record ProfilerActivity.CUDA"
+        )
+    busy: dict[int, float] = {}
+    for event in done:
+        busy[_stream(event)] = busy.get(_stream(event), 0.0) + event["dur"]
+    main = max(busy, key=lambda stream: busy[stream])
+    on_main = sorted(
+        (launched.get(event["args"]["correlation"], event["ts"]), _end(event))
+        for event in done
+        if _stream(event) == main
+    )
+    begun = sorted(
+        (event["ts"], int(event["name"].removeprefix(STEP)))
+        for event in events
+        if event.get("cat") == "user_annotation" and event["name"].startswith(STEP)
+    )
+    first = min(event["ts"] for event in done)
+    found = Played()
+    for at, _ in begun:
+        found.steps.append(max((end for launch, end in on_main if launch <= at), default=first))
+    facts = [event for event in events if event.get("cat") == "user_annotation" and event["name"] == FACT]
+    for event in sorted([*done, *facts], key=lambda event: float(event["ts"])):
+        step = max((number for at, number in begun if at <= event["ts"]), default=0)
+        lane, actor = _lane(event), HOST if event in facts else f"stream {_stream(event)}"
+        op = Op(actor, event["name"], lane, (), (), "")
+        found.bars.append(Bar(op, lane, step, 1e-6 * event["ts"], 1e-6 * _end(event)))
+    found.steps = [1e-6 * end for end in found.steps]
+    return found
+
+
+def _stream(event: dict[str, Any]) -> int:
+    return int(event["args"]["stream"])
+
+
+def _end(event: dict[str, Any]) -> float:
+    return float(event["ts"]) + float(event["dur"])
+
+
+def _lane(event: dict[str, Any]) -> str:
+    """As `timeline.LANES` calls it: kernels and copies within the device are the device's."""
+    name = event["name"].lower()
+    if event["cat"] == "user_annotation":
+        return "FACT"
+    if event["cat"] == "gpu_memcpy" and any(way in name for way in ("htod", "dtoh", "hosttodevice", "devicetohost")):
+        return "transfer"
+    return "MPI" if "nccl" in name or "rccl" in name else "device"
