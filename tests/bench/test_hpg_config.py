@@ -279,6 +279,8 @@ def test_memory_is_the_formula():
     assert parts["total"] == parts["matrix"] + parts["vectors"] + parts["setup"]
     apart = memory_need(box, [replace(one, points_apart=True)])
     assert 27 * apart["matrix"] == 29 * parts["matrix"]
+    joined = memory_need(box, [replace(one, joined=True)])
+    assert joined["setup"] == (12 + 8 + 4) * 27 * rows
 
 
 @pytest.mark.parametrize("storage", ["packed", "rows"])

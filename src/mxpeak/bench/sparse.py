@@ -10,7 +10,7 @@ from mxpeak.bench.abft import check_abft
 from mxpeak.bench.harness import Bench, repeated, threads_a_rank
 from mxpeak.bench.outlook import Outlook, as_found
 from mxpeak.bench.rules import Violation
-from mxpeak.bench.stencil_sizes import INDEX_BYTES, PACKED_BYTES, box_of, check_host_memory, fitted
+from mxpeak.bench.stencil_sizes import INDEX_BYTES, PACKED_BYTES, box_of, fitted
 from mxpeak.bench.stencil_sizes import Hierarchy as Held
 from mxpeak.bench.timeline import events_a_rank, timeline
 from mxpeak.comm.base import Communicator
@@ -132,7 +132,7 @@ def without_admission(config: SparseConfig, broken: Sequence[Violation]) -> list
     return [f"the result will not be ADMISSIBLE: {one.rule}: {one.text}" for one in broken]
 
 
-def held(forms: Sequence[Form], basis: int, order: str | None = None) -> list[Held]:
+def held(forms: Sequence[Form], basis: int, order: str | None = None, *, on_gpu: bool = False) -> list[Held]:
     """What forms of the problem need, as `stencil_sizes` counts it; `order` is that of the sweeps on several levels."""
     return [
         Held(
@@ -141,6 +141,7 @@ def held(forms: Sequence[Form], basis: int, order: str | None = None) -> list[He
             basis,
             PACKED_BYTES if form.storage == "packed" else INDEX_BYTES,
             points_apart=order in ("natural", "surface_last"),
+            joined=on_gpu,
         )
         for form in forms
     ]
@@ -200,8 +201,6 @@ class SparseBench(Bench[AnySparse]):
             box, caution = fitted(box, self.config, hierarchies, self.budget)
             if caution is not None:
                 self.cautions.append(caution)
-        if self.config.on_gpu:
-            check_host_memory(box, [one for hierarchies in kinds for one in hierarchies], self.comm)
         return box
 
     def make(self, box: Box, forms: Sequence[Form], stencil: Sequence[float], comm: Communicator) -> Made:

@@ -6,15 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from mxpeak.comm.base import Communicator
 from mxpeak.configs.grid import squarest
 from mxpeak.configs.sparse import SparseConfig
 from mxpeak.errors import ResourceError, UsageError
 from mxpeak.layout.stencil import LEAST_SIDE, LEVELS, STENCIL, Box, Triple, check_box, largest_cube, process_grid, times
-from mxpeak.perf.host import available_memory_bytes
 from mxpeak.records import Caution, size_text
 from mxpeak.runtime.memory import MARGIN, Budget
-from mxpeak.runtime.nodes import nodes_of
 
 #: A rank's box where none was asked for, and with --quick: on the host the reference's, and what fills a GPU.
 DEFAULT_NX, QUICK_NX = 104, 64
@@ -84,6 +81,7 @@ class Hierarchy:
     basis          vectors of the Krylov basis
     index_bytes    bytes of a stored column number
     points_apart   whether L or U of the next level's points stands once more by itself: so in the natural order on CPUs
+    joined         whether the finest matrix is there twice as it is made: devices pack it in pieces and join these
     """
 
     value_bytes: tuple[int, ...]
@@ -91,6 +89,7 @@ class Hierarchy:
     basis: int = 0
     index_bytes: int = INDEX_BYTES
     points_apart: bool = False
+    joined: bool = False
 
 
 def memory_need(box: Box, hierarchies: Sequence[Hierarchy]) -> dict[str, int]:
@@ -101,7 +100,8 @@ def memory_need(box: Box, hierarchies: Sequence[Hierarchy]) -> dict[str, int]:
       vectors   Σ 3·(n_l + h_l)·vector             r, x and what comes of A x; and 5·8·(N + h_0) for the outer solver
       halo      Σ 2·h_l·vector                     sent, received
       basis     the largest basis·N·vector         solves follow one another
-      setup     12·27·N                            the finest matrix as it is made
+      setup     12·27·N                            the finest matrix as it is made; where its pieces are joined,
+                                                   27·N·(value + index) more
     total       matrix + vectors + halo + the larger of basis and setup: the first solve follows the last matrix.
     """
     box = replace(box, px=box.npx // 2, py=box.npy // 2, pz=box.npz // 2)
@@ -114,7 +114,8 @@ def memory_need(box: Box, hierarchies: Sequence[Hierarchy]) -> dict[str, int]:
             parts["halo"] += 2 * level.halo * one.vector_bytes
     parts["vectors"] += 5 * (box.rows + box.halo) * FP64_BYTES
     basis = max(one.basis * one.vector_bytes for one in hierarchies) * box.rows
-    setup = SETUP_BYTES * STENCIL * box.rows
+    joined = max((one.value_bytes[0] + one.index_bytes for one in hierarchies if one.joined), default=0)
+    setup = (SETUP_BYTES + joined) * STENCIL * box.rows
     return {**parts, "basis": basis, "setup": setup, "total": sum(parts.values()) + max(basis, setup)}
 
 
@@ -125,22 +126,6 @@ def points_entries(level: Box, one: Hierarchy) -> int:
     points = max(1, level.nx // 2)
     lanes = POINTS_LANES * -(-points // POINTS_LANES)
     return max(POINTS * level.rows, -(-13 * lanes * level.rows // (8 * points)))
-
-
-def check_host_memory(box: Box, hierarchies: Sequence[Hierarchy], comm: Communicator) -> None:
-    """Stop where the hosts cannot make what GPUs are to hold: the finest matrix, and once more as it is packed.
-
-    Collective over comm.
-    """
-    widest = max(one.value_bytes[0] + one.index_bytes for one in hierarchies)
-    need = STENCIL * box.rows * (SETUP_BYTES + widest) * nodes_of(comm, None).here
-    free = int(MARGIN * (available_memory_bytes() or 2**63))
-    if not comm.agree(need <= free):
-        raise ResourceError(
-            f"a local box of {times(box.shape)} is made in the host's memory first, which takes {size_text(need)} for "
-            f"the ranks of a node, and one has {size_text(free)} (what is free less {1 - MARGIN:.0%}) or less; give a "
-            "smaller --nx, or start fewer ranks a node"
-        )
 
 
 def fitted(

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -153,9 +152,10 @@ def make_general(
     kernels: SparseKernels, comm: Communicator, block: Block, forms: Sequence[Form], order: str, spans: Spans
 ) -> Made:
     """The matrix in every form, as hierarchies of one level: a cycle is one sweep from zero.  Collective over comm."""
-    begin = perf_counter()
+    clock = kernels.stopwatch
+    begin = clock.mark()
     rows, partners = localised(kernels, comm, block)
-    generated = perf_counter()
+    generated = clock.mark()
     ordered = kernels.order(rows, order)
     found: list[Hierarchy] = []
     for form in forms:
@@ -170,4 +170,5 @@ def make_general(
             outer = SparseMatrix(kernels, stored, exchange(kernels, comm, partners, ordered, "fp64"), spans)
         found.append(Hierarchy(Level(top, top.halo_vector()), outer))
     b, setup_bytes = kernels.row_sums(rows, ordered), int(rows.indptr[-1]) * 12 + rows.n * 8
-    return Made(found, b, generated - begin, perf_counter() - generated, [ordered.colours], setup_bytes)
+    generate_s, optimize_s = clock.seconds(begin, generated), clock.seconds(generated, clock.mark())
+    return Made(found, b, generate_s, optimize_s, [ordered.colours], setup_bytes)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
-from time import perf_counter
 from typing import Any
 
 from mxpeak.comm.base import Communicator
@@ -125,13 +124,14 @@ def make_stencil(
     generate_s = optimize_s = 0.0
     orders: list[Order] = []
     b, setup_bytes = None, 0
+    clock = kernels.stopwatch
     for depth, box in enumerate(boxes):
-        begin = perf_counter()
+        begin = clock.mark()
         rows = kernels.stencil_rows(box, stencil)
-        generated = perf_counter()
+        generated = clock.mark()
         orders.append(kernels.order(rows, order))
         if b is None:
-            b, setup_bytes = kernels.row_sums(rows, orders[0]), int(rows.indptr[-1]) * 12 + box.rows * 8
+            b, setup_bytes = kernels.row_sums(rows, orders[0]), len(rows.indices) * 12 + box.rows * 8
         for k, form in enumerate(forms):
             values, exact = value_format(kernels, comm, rows, form.values[depth], form.tolerance)
             same = next((other[depth].A.A for other in made[:k] if other[depth].A.A.storage == form.storage), None)
@@ -143,8 +143,8 @@ def make_stencil(
                 stored = kernels.store(rows, orders[0], values, "fp64", form.storage, like=level.A.A if exact else same)
                 outers[k] = SparseMatrix(kernels, stored, _exchange(kernels, comm, box, orders[0], "fp64"), spans)
             made[k].append(level)
-        generate_s += generated - begin
-        optimize_s += perf_counter() - generated
+        generate_s += clock.seconds(begin, generated)
+        optimize_s += clock.seconds(generated, clock.mark())
     hierarchies = [Hierarchy(levels[0], outer or levels[0].A) for levels, outer in zip(made, outers)]
     return Made(hierarchies, b, generate_s, optimize_s, [one.colours for one in orders], setup_bytes)
 
@@ -198,7 +198,7 @@ def _join(kernels: SparseKernels, fine: Level, coarse: Level, orders: Sequence[O
 
 def coarse_points(order: Order, coarse: Order, box: Box) -> Indices:
     """For each coarse point, in the coarse order, the fine row (2x, 2y, 2z), in the fine order."""
-    half, point = box.coarser(), coarse.new_to_old.astype("int64")
+    half, point = box.coarser(), coarse.new_to_old
     x, y, z = point % half.nx, point // half.nx % half.ny, point // (half.nx * half.ny)
     return order.old_to_new[(2 * z * box.ny + 2 * y) * box.nx + 2 * x]
 
@@ -209,7 +209,8 @@ def _exchange(kernels: SparseKernels, comm: Communicator, box: Box, order: Order
         points = _points(box, one.first, one.shape)
         rows += points
         neighbours.append(Neighbour(one.rank, len(points), one.recv_offset, one.count))
-    return Exchange(kernels, comm, neighbours, kernels.xp.asarray(order.old_to_new[rows]), precision)
+    sent = order.old_to_new[kernels.xp.asarray(rows, dtype=kernels.xp.int64)]
+    return Exchange(kernels, comm, neighbours, sent, precision)
 
 
 def _points(box: Box, first: Sequence[int], shape: Sequence[int]) -> list[int]:

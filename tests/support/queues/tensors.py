@@ -17,11 +17,16 @@ from tests.support.queues.rank import Rank, here
 
 aten = torch.ops.aten
 #: What reads a number, or as many as there are: the host waits for it.
-NUMBERS = {aten._local_scalar_dense.default, aten.nonzero.default, aten.masked_select.default, aten.equal.default}
+NUMBERS = {
+    aten._local_scalar_dense.default, aten.nonzero.default, aten.masked_select.default, aten.equal.default,
+    aten.unique_consecutive.default, aten._unique2.default,
+}  # fmt: skip
 COPIES = {aten.copy_.default, aten._to_copy.default}
 #: Gathers, of which only the chosen rows are read, and scatters, of which only those are written.
 GATHERS = {aten.index_select.default, aten.index_select.out}
 SCATTERS = {aten.index_copy_.default}
+#: Rows that are told one by one; of more, all are taken to be read or written.
+MOST_ROWS = 2**12
 
 
 class Memory:
@@ -85,6 +90,9 @@ class DeviceTensor(Virtual):
 
     def __invert__(self) -> Any:
         return torch.bitwise_not(self)
+
+    def nonzero(self, **_: Any) -> Any:
+        return run(aten.nonzero.default, (self,), {})
 
     def item(self) -> Any:
         return run(aten._local_scalar_dense.default, (self,), {})
@@ -183,7 +191,7 @@ def run(func: Any, args: Any, kwargs: Any) -> Any:
     result = tree_map_only(torch.Tensor, wrapped, outs)
     if not _views(func):
         _note(func, given, fresh, where, args, kwargs)
-    return outs if func in NUMBERS and not isinstance(outs, torch.Tensor) else result
+    return outs if func in NUMBERS and not isinstance(outs, (torch.Tensor, tuple)) else result
 
 
 def _note(func: Any, given: Any, fresh: list[Virtual], where: torch.device, args: Any, kwargs: Any) -> None:
@@ -338,6 +346,8 @@ def _rows(func: Any, t: Virtual, args: Any) -> tuple[int, ...] | None:
         return tuple(args[2].elem.tolist())
     if (func is _take or func is _put) and t is args[0] and isinstance(args[1], DeviceTensor) and args[1].dim() == 1:
         found = args[1].elem
+        if found.numel() > MOST_ROWS:
+            return None
         return tuple((found.nonzero().view(-1) if found.dtype == torch.bool else found).tolist())
     if func in SCATTERS and t is args[0] and args[1] == 0:
         return tuple(args[2].elem.tolist())

@@ -116,9 +116,9 @@ def with_large_diagonal(kernels: SparseKernels, top: Level, box: Box, order: str
     rows = kernels.stencil_rows(box, stencil)
     kernels.scale(b, LARGE, b)
     for i, number in special_rows(box):
-        diagonal = next(k for k in range(rows.indptr[i], rows.indptr[i + 1]) if rows.indices[k] == i)
-        rows.data[diagonal] *= number + 2
-        b[permutation.old_to_new[i]] *= number + 2
+        first, end = int(rows.indptr[i]), int(rows.indptr[i + 1])
+        rows.data[first + rows.indices[first:end].tolist().index(i)] *= number + 2
+        b[int(permutation.old_to_new[i])] *= number + 2
     A = top.A.A
     stored = kernels.store(rows, permutation, A.values, A.vectors, A.storage)
     return replace(top, A=top.A.of_entries(stored)), b

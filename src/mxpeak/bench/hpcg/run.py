@@ -87,7 +87,10 @@ def dry_run(config: HpcgConfig, comm: Communicator, settings: dict[str, Setting]
     config, settings = on_device(config, settings or {})
     box = _check(config, comm)
     budget = memory_budget(config, settings, comm)
-    need = {storage: held(forms(storage), 0, order_of(config, storage)) for storage in storages(config)}
+    need = {
+        storage: held(forms(storage), 0, order_of(config, storage), on_gpu=config.on_gpu)
+        for storage in storages(config)
+    }
     lines = [f"{storage}: {line(box, hierarchies, budget)}" for storage, hierarchies in need.items()]
     fits = all(fits_in(box, hierarchies, budget) for hierarchies in need.values())
     return sparse_outlook(config, comm, settings, box, [*lines, *forewarnings(config, comm)], fits=fits)
@@ -124,7 +127,7 @@ class Hpcg:
         self._plain = plain_storage(config)
         orders = [(self._plain, natural_order(config, self._plain))]  # the reference's, whatever was asked for
         orders += [(storage, order_of(config, storage)) for storage in storages(config)]
-        self._box = bench.box([held(forms(storage), 0, order) for storage, order in orders])
+        self._box = bench.box([held(forms(storage), 0, order, on_gpu=config.on_gpu) for storage, order in orders])
         self._flops_a_step = hpcg_flops(stencil_levels(self._box), REFERENCE_STEPS)["total"] / REFERENCE_STEPS
 
     def result(self) -> Result | None:

@@ -69,7 +69,7 @@ def size_lines(config: HpgMxpConfig, comm: Communicator, budget: Budget) -> tupl
         return [f"{storage}: {file.line(config, storage, comm.size, budget)}" for storage in names], fits
     box = box_of(config, comm.rank, comm.size)
     need = {
-        storage: held(forms(config, storage), config.restart + 1, order_of(config, storage))
+        storage: held(forms(config, storage), config.restart + 1, order_of(config, storage), on_gpu=config.on_gpu)
         for storage in storages(config)
     }
     lines = [f"{storage}: {line(box, hierarchies, budget)}" for storage, hierarchies in need.items()]
@@ -88,7 +88,8 @@ class Boxes:
         self._bench, self._config = bench, (config := bench.config)
         self._stencil = weights(nonsymmetric=config.nonsymmetric)
         orders = {storage: order_of(config, storage) for storage in storages(config)}
-        self._box = bench.box([held(self.forms(name), config.restart + 1, order) for name, order in orders.items()])
+        basis, on_gpu = config.restart + 1, config.on_gpu
+        self._box = bench.box([held(self.forms(name), basis, order, on_gpu=on_gpu) for name, order in orders.items()])
         self.levels = stencil_levels(self._box)
 
     def forms(self, storage: str) -> tuple[Form, Form]:

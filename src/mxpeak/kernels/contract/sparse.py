@@ -35,7 +35,7 @@ Matrix = Any
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """A rank's compressed rows of a matrix, in NumPy's arrays: columns below n are local, n + h is halo entry h.
+    """A rank's compressed rows of a matrix: columns below n are local, n + h is halo entry h.
 
     Entries of row i are indptr[i] … indptr[i+1]-1; local columns ascend, those of the halo follow or stand between.
     """
@@ -57,9 +57,9 @@ def natural_kind(storage: str, *, on_device: bool) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """A permutation of the rows, in NumPy's arrays: new_to_old[new] = old, old_to_new[old] = new.
+    """A permutation of the rows: new_to_old[new] = old, old_to_new[old] = new.
 
-    Group g is new rows starts[g] … starts[g+1]-1; inside a group rows stand as they stood before.
+    Group g is new rows starts[g] … starts[g+1]-1, NumPy's numbers; inside a group rows stand as they stood before.
     """
 
     new_to_old: Indices
@@ -136,13 +136,16 @@ class SparseKernels(Protocol):
         A device that runs out of memory raises ResourceError.
         """
 
-    # --- set-up: rows and orders are NumPy's on every backend
+    # --- set-up: the stencil's rows and their orders are arrays of the backend, a user's rows and theirs NumPy's
 
     def stencil_rows(self, box: Box, weights: Sequence[float]) -> Rows:
         """The 27-point problem's rows on a box; weights[(dx+1) + 3(dy+1) + 9(dz+1)] is the entry at (dx, dy, dz)."""
 
     def rows_of(self, indptr: Any, indices: Any, data: Any, n: int, halo: int) -> Rows:
         """Rows from compressed arrays of any integer and real types, columns in any sequence; values become fp64."""
+
+    def on_host(self, rows: Rows) -> Rows:
+        """The same rows in NumPy's arrays."""
 
     def is_symmetric_pattern(self, rows: Rows) -> bool:
         """Whether with every local (i, j) there is a (j, i)."""

@@ -79,6 +79,9 @@ class SparseSetup:
             column, value = sorted_rows.indices.astype(np.int32, copy=False), sorted_rows.data
         return Rows(n, halo, start, column, value)
 
+    def on_host(self, rows: Rows) -> Rows:
+        return rows
+
     def is_symmetric_pattern(self, rows: Rows) -> bool:
         found = np.zeros(self.threads, np.int64)
         self._run(setup.pattern_is_symmetric, rows.indptr, rows.indices, rows.n, found)

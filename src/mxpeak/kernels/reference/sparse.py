@@ -168,6 +168,9 @@ class ReferenceSparse:
         rows = Rows(n, halo, np.array(indptr, np.int64), np.array(indices, np.int64), np.array(data, np.float64))
         return compressed(n, halo, [entries_of(rows, i) for i in range(n)])
 
+    def on_host(self, rows: Rows) -> Rows:
+        return rows
+
     def is_symmetric_pattern(self, rows: Rows) -> bool:
         pattern = {(i, j) for i in range(rows.n) for j in neighbours(rows, i)}
         return pattern == {(j, i) for i, j in pattern}

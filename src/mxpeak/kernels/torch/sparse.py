@@ -22,8 +22,9 @@ from mxpeak.kernels.torch import sparse_plain, sparse_vectors
 from mxpeak.kernels.torch.blas import fp32_products
 from mxpeak.kernels.torch.device import TYPES, Device
 from mxpeak.kernels.torch.norms import TorchNorms
-from mxpeak.kernels.torch.sparse_matrix import Coarse, Steps, Tensor, TorchMatrix, coarse_of
+from mxpeak.kernels.torch.sparse_matrix import Coarse, Steps, Tensor, TorchMatrix
 from mxpeak.kernels.torch.sparse_setup import SparseSetup
+from mxpeak.kernels.torch.sparse_steps import coarse_of
 from mxpeak.layout.index_map import consecutive
 
 #: Entries of a vector of a basis are a multiple of so many apart, so that each begins with whole vector loads.

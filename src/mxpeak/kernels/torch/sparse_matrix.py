@@ -1,27 +1,17 @@
-"""A sparse matrix on a device: the host's chunks (`kernels/host/sparse_pack.py`), each colour's launch after the other.
-
-A launch takes all chunks of a group, which are independent; windows, by which the host keeps x in its cache, would only
-make launches shorter.  What a launch goes through stands in a table of its own, so that no chunk is looked up.
-"""
+"""A sparse matrix on a device: the host's chunks (`kernels/host/sparse_pack.py`), and its values in other formats."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
 
-from mxpeak.kernels.contract.sparse import Order
-from mxpeak.kernels.host import sparse_pack as pack
-from mxpeak.kernels.host.sparse_matrix import HostMatrix, Pattern
 from mxpeak.kernels.host.sparse_native import LANES
-from mxpeak.kernels.torch.device import TYPES, Device
+from mxpeak.kernels.torch.device import TYPES
 from mxpeak.kernels.torch.replay import Replay
 
-Array = np.ndarray[Any, np.dtype[Any]]
 Tensor = Any
 
 #: Integers as wide as a stored value, and bits of the kinds of slots that a matrix has.
@@ -74,7 +64,6 @@ class TorchPattern:
     in_turn              the chunks by their rows' natural order, for a product, which then reads x once
     kinds                which kinds of slots there are: RUNS, NEARS, FARS
     columns              every slot's columns, where no Triton kernel makes them out of bases, near and far
-    host                 what the host has to know of the pattern to store other values in it
     """
 
     storage: str
@@ -92,8 +81,6 @@ class TorchPattern:
     surface: Surface
     halo_first: Tensor
     halo_columns: Tensor
-    host_table: Array
-    host: Pattern
 
     @property
     def index_bytes(self) -> int:
@@ -192,13 +179,6 @@ class TorchMatrix:
         shared = self.pattern.bytes if self.pattern is other.pattern else 0
         return self.bytes - shared - (bytes_of(self.entries) if self.entries is other.entries else 0)
 
-    def for_host(self, values: str) -> HostMatrix:
-        """This matrix without its entries, as if of other values: the host then makes D and H, and nothing else."""
-        nothing = np.empty(0)
-        return HostMatrix(
-            self.n, self.halo, self.nnz, values, self.vectors, self.pattern.host, nothing, nothing, nothing
-        )
-
 
 def bytes_of(tensor: Tensor) -> int:
     """Of a tensor's own entries."""
@@ -209,147 +189,14 @@ def _both(surface: Surface) -> tuple[Tensor, Tensor]:
     return surface.numbers, surface.targets
 
 
-# --- making them ------------------------------------------------------------------------------------------------
-
-
-def pattern_of(device: Device, pattern: Pattern, order: Order) -> TorchPattern:
-    """The host's pattern on the device."""
-    table = pattern.table
-    group = np.searchsorted(order.starts, table[:, pack.ROW], side="right") - 1
-    every = steps_of(device, table, group)
-    early = late = every
-    in_turn = device.tensor(table[np.argsort(order.new_to_old[table[:, pack.ROW]])])
-    if pattern.halo_rows.size:
-        early, late = (
-            steps_of(device, table[chunks], group[chunks])
-            for chunks in (np.sort(pattern.early[0]), np.sort(pattern.late[0]))
-        )
-    counts = table[:, pack.L_PART : pack.L_PART + 6].sum(axis=0, dtype=np.int64).tolist()
-    kinds = sum(kind for kind, k in ((RUNS, 0), (NEARS, 1), (FARS, 2)) if counts[k] + counts[k + 3])
-    return TorchPattern(
-        pattern.storage,
-        device.tensor(pattern.bases),
-        device.tensor(pattern.near.view(np.int16)),
-        device.tensor(pattern.far),
-        every,
-        in_turn,
-        early,
-        late,
-        LANES * sum(counts[:3]),
-        LANES * sum(counts[3:]),
-        kinds,
-        None if device.triton else device.tensor(columns_of(pattern)),
-        surface_of(device, pattern.halo_rows),
-        device.tensor(pattern.halo_first),
-        device.tensor(pattern.halo_columns),
-        table,
-        _without_columns(pattern),
-    )
-
-
-def surface_of(device: Device, targets: Array) -> Surface:
-    """The rows with entries from other ranks whose targets are not -1."""
-    numbers = np.flatnonzero(targets >= 0).astype(np.int32)
-    return Surface(device.tensor(numbers), device.tensor(targets[numbers]))
-
-
-def _without_columns(pattern: Pattern) -> Pattern:
-    """What is left of a pattern for D and H of other values."""
-    nothing = np.empty(0, np.int32)
-    steps = (nothing, nothing)
-    return replace(
-        pattern,
-        table=nothing,
-        bases=nothing,
-        near=nothing,
-        far=nothing,
-        every=steps,
-        early=steps,
-        late=steps,
-        rows_in_turn=nothing,
-    )
-
-
-def steps_of(device: Device, table: Array, group: Array, targets: Array | None = None) -> Steps:
-    """Chunks, one step for each of the ascending groups that they are of; of some rows where there are targets.
-
-    Every other group goes backwards through its rows: what the group before it met last is still in the cache.
-    """
-    turn = np.arange(len(table))
-    table = table[np.lexsort((np.where(group % 2, -turn, turn), group))]
-    bounds = [0, *(np.flatnonzero(np.diff(group)) + 1).tolist(), len(table)] if len(table) else [0]
-    pairs = [] if device.triton else list(pairwise(bounds))
-    return Steps(device.tensor(table), bounds, [chunks_of(device, table[first:end], targets) for first, end in pairs])
-
-
-def chunks_of(device: Device, table: Array, targets: Array | None) -> Chunks:
-    """Rows of the table as torch's own operations take them; without rows whose target is -1."""
-    lane = np.arange(LANES)
-    rows = table[:, pack.ROW, None].astype(np.int64) + lane
-    lanes = np.flatnonzero(lane < table[:, pack.ROWS, None])
-    if targets is not None:
-        lanes = lanes[targets[rows.ravel()[lanes]] >= 0]
-    first = table[:, pack.SLOT].astype(np.int64)
-    lower, upper = (table[:, k : k + 3].sum(axis=1, dtype=np.int64) for k in (pack.L_PART, pack.U_PART))
-    parts = [
-        Slots(device.tensor(ranges(at, count)), device.tensor(count))
-        for at, count in ((first, lower), (first + lower, upper))
-    ]
-    return Chunks(device.tensor(rows.ravel()[lanes]), device.tensor(lanes), *parts)
-
-
-def ranges(first: Array, counts: Array) -> Array:
-    """first_0, first_0 + 1, … counts_0 of them; then those of the next."""
-    ends = np.cumsum(counts)
-    numbers: Array = np.arange(ends[-1] if ends.size else 0) + np.repeat(first - (ends - counts), counts)
-    return numbers
-
-
-def columns_of(pattern: Pattern) -> Array:
-    """The columns of every slot's lanes, by slot."""
-    table = pattern.table
-    counts = table[:, pack.L_PART : pack.L_PART + 6]
-    kind = np.repeat(np.tile(np.arange(6) % 3, len(table)), counts.ravel())
-    row = np.repeat(table[:, pack.ROW], counts.sum(axis=1))
-    columns = np.repeat(pattern.bases[:, None], LANES, axis=1)
-    columns[kind == 0] += row[kind == 0, None] + np.arange(LANES, dtype=np.int32)
-    columns[kind == 1] += pattern.near.reshape(-1, LANES)
-    columns[kind == 2] = pattern.far.reshape(-1, LANES)
-    return columns
-
-
-def coarse_of(device: Device, A: TorchMatrix, rows: Tensor) -> Coarse:
-    """For some rows of a matrix what its residual there takes: found once."""
-    for known in A.coarse:
-        if known.rows is rows:
-            return known
-    table, count = A.pattern.host_table, rows.numel()
-    targets = np.full(A.n, -1, np.int32)
-    targets[rows.cpu().numpy()] = np.arange(count, dtype=np.int32)
-    starts = table[:, pack.ROW]
-    chunks = np.flatnonzero(np.maximum.reduceat(targets, starts) >= 0) if A.n else np.empty(0, np.int64)
-    steps = steps_of(device, table[chunks], np.zeros(len(chunks)), targets)
-    surface = surface_of(device, targets[A.pattern.host.halo_rows])
-    A.coarse.append(Coarse(rows, device.tensor(targets), steps, surface))
-    return A.coarse[-1]
-
-
 # --- values -----------------------------------------------------------------------------------------------------
-
-
-def entries_of(device: Device, stored: HostMatrix) -> Tensor:
-    """The host's values, which it has as integers where NumPy lacks their format."""
-    bits = torch.as_tensor(stored.entries.view(_SIGNED.get(stored.entries.dtype.str, stored.entries.dtype)))
-    return bits.view(TYPES[stored.values]).to(device.where, copy=True)
-
-
-#: torch knows few unsigned integers.
-_SIGNED = {np.dtype(np.uint16).str: np.int16}
 
 
 def narrowed(entries: Tensor, precision: str) -> Tensor:
     """fp64 numbers in another format, rounded to nearest even, once."""
     dtype = TYPES[precision]
+    if dtype == entries.dtype:
+        return entries
     out = torch.empty(entries.shape, dtype=dtype, device=entries.device)
     for k in range(0, entries.numel(), PIECE):
         part = entries[k : k + PIECE]

@@ -1,22 +1,30 @@
-"""How sparse matrices come onto a device: the host makes rows, orders and chunks, and keeps none of what it stored."""
+"""How sparse matrices come to be on a device: rows, orders and chunks, all of them made there.
+
+A user's rows are the exception: they come from the host, which puts them in order, and are packed on the device.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+import torch
+
 from mxpeak.kernels.contract.sparse import Order, Rows
 from mxpeak.kernels.host.sparse import HostSparse
-from mxpeak.kernels.host.sparse_matrix import Pattern
-from mxpeak.kernels.torch.device import Device
+from mxpeak.kernels.torch import sparse_pack, sparse_rows
+from mxpeak.kernels.torch.device import TYPES, Device
 from mxpeak.kernels.torch.namespace import Namespace
 from mxpeak.kernels.torch.replay import GraphRecorder, Replay
-from mxpeak.kernels.torch.sparse_matrix import Tensor, TorchMatrix, entries_of, narrowed, pattern_of
+from mxpeak.kernels.torch.sparse_matrix import PIECE, Tensor, TorchMatrix, narrowed
+from mxpeak.kernels.torch.sparse_pack import Ordered
+from mxpeak.kernels.torch.sparse_steps import pattern_of
 from mxpeak.layout.stencil import Box
 
 
 class SparseSetup:
-    """All that happens before a solve: rows and orders stay NumPy's, all that solves touch is the device's."""
+    """All that happens before a solve."""
 
     chunk_rows = HostSparse.chunk_rows
 
@@ -30,50 +38,62 @@ class SparseSetup:
         return self.device
 
     def stencil_rows(self, box: Box, weights: Sequence[float]) -> Rows:
-        return self._host.stencil_rows(box, weights)
+        return sparse_rows.stencil_rows(self.device, box, weights)
 
     def rows_of(self, indptr: Any, indices: Any, data: Any, n: int, halo: int) -> Rows:
         return self._host.rows_of(indptr, indices, data, n, halo)
 
+    def on_host(self, rows: Rows) -> Rows:
+        if isinstance(rows.indptr, np.ndarray):
+            return rows
+        return Rows(rows.n, rows.halo, *(part.cpu().numpy() for part in (rows.indptr, rows.indices, rows.data)))
+
     def is_symmetric_pattern(self, rows: Rows) -> bool:
-        return self._host.is_symmetric_pattern(rows)
+        return self._host.is_symmetric_pattern(self.on_host(rows))
 
     def with_symmetric_pattern(self, rows: Rows) -> Rows:
-        return self._host.with_symmetric_pattern(rows)
+        return self._host.with_symmetric_pattern(self.on_host(rows))
 
     def order(self, rows: Rows, kind: str) -> Order:
-        return self._host.order(rows, kind)
+        return self._host.order(rows, kind) if isinstance(rows.indptr, np.ndarray) else sparse_rows.order(rows, kind)
 
     def rounding(self, rows: Rows, precision: str) -> float:
-        return self._host.rounding(rows, precision)
+        worst = self.device.zeros(1)
+        data = self._here(rows.data)
+        for k in range(0, len(data), PIECE):
+            a = data[k : k + PIECE]
+            error = (narrowed(a, precision).to(a.dtype) - a).abs() / a.abs()
+            error = torch.where(a == 0.0, 0.0, error.nan_to_num(nan=torch.inf, posinf=torch.inf))
+            worst = torch.maximum(worst, error.max())
+        return float(worst)
 
     def store(
         self, rows: Rows, order: Order, values: str, vectors: str, storage: str, like: TorchMatrix | None = None
     ) -> TorchMatrix:
-        device = self.device
-        if like is not None and (like.storage != storage or like.values not in (values, "fp64")):
-            like = None
-        stored = self._host.store(
-            rows, order, values, vectors, storage, like=None if like is None else like.for_host(values)
-        )
-        if like is None:
-            assert isinstance(stored.pattern, Pattern), f"a device has no storage by {storage}"
-            pattern, entries = pattern_of(device, stored.pattern, order), entries_of(device, stored)
+        device, nnz = self.device, len(rows.indices)
+        here = self._ordered(rows, order)
+        halo_rows, halo_first, halo, halo_entries = sparse_pack.halo_of(here, TYPES[vectors])
+        if like is not None and like.storage == storage and like.values in (values, "fp64"):
+            pattern, entries = like.pattern, narrowed(like.entries, values)
         else:
-            pattern = like.pattern
-            entries = like.entries if like.values == values else narrowed(like.entries, values)
-        return TorchMatrix(
-            rows.n,
-            rows.halo,
-            stored.nnz,
-            values,
-            vectors,
-            pattern,
-            entries,
-            device.tensor(stored.diagonal),
-            device.tensor(stored.halo_entries),
-            Replay(self._recorder),
-        )
+            packed = sparse_pack.packed(device, here, order.starts, storage, values)
+            pattern, entries = pattern_of(device, storage, here, packed, halo_rows, halo_first, halo), packed.entries
+        diagonal = sparse_pack.diagonal_of(here, TYPES[vectors])
+        replay = Replay(self._recorder)
+        return TorchMatrix(rows.n, rows.halo, nnz, values, vectors, pattern, entries, diagonal, halo_entries, replay)
 
     def row_sums(self, rows: Rows, order: Order) -> Tensor:
-        return self.device.tensor(self._host.row_sums(rows, order))
+        if isinstance(rows.indptr, np.ndarray):
+            return self.device.tensor(self._host.row_sums(rows, order))
+        sums = torch.segment_reduce(rows.data, "sum", lengths=rows.indptr.diff(), axis=0, unsafe=True)
+        return sums[order.new_to_old]
+
+    def _here(self, array: Any) -> Tensor:
+        """An array of the host, or a tensor, on the device; torch wants arrays that could be written to."""
+        return self.device.tensor(np.require(array, requirements="W") if isinstance(array, np.ndarray) else array)
+
+    def _ordered(self, rows: Rows, order: Order) -> Ordered:
+        """Rows in an order, on the device."""
+        parts = (self._here(part) for part in (rows.indptr, rows.indices, rows.data))
+        new_to_old, old_to_new = self._here(order.new_to_old), self._here(order.old_to_new)
+        return Ordered(Rows(rows.n, rows.halo, *parts), Order(new_to_old, old_to_new, order.starts, order.kind))

@@ -248,7 +248,7 @@ def _stencil(kernels: SparseKernels, A: Csr) -> Choice | None:
         return None
     stencil = weights(nonsymmetric=bool(A.data[4] != -1.0))
     compile_once(f"{FIRST_USE} the 27-point matrix", ("rows",), lambda: kernels.stencil_rows(Box(2, 2, 2), stencil))
-    rows = kernels.stencil_rows(box, stencil)
+    rows = kernels.on_host(kernels.stencil_rows(box, stencil))
     same = ((A.indptr, rows.indptr), (A.indices, rows.indices), (A.data, rows.data))
     if not all(np.array_equal(a, b) for a, b in same):
         return None

@@ -264,7 +264,7 @@ def stencil_multigrid(
     top = level = Level(A, A.halo_vector())
     total, count = 0, 1
     while not any(side % 2 for side in box.shape):
-        rows, coarse_order = workshop.ordered(kernels.stencil_rows(box.coarser(), stencil))
+        rows, coarse_order = workshop.ordered(kernels.on_host(kernels.stencil_rows(box.coarser(), stencil)))
         coarse = workshop.store(rows, coarse_order, A.A.values, vectors)
         level.points = workshop.points(level.A.n, partial(coarse_points, order, coarse_order, box))
         level.r = zeros(kernels, coarse.n, vectors)

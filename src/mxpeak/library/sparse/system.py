@@ -292,7 +292,7 @@ def _tiny(kernels: SparseKernels, choice: Choice) -> tuple[Csr, Choice, tuple[Gr
     """A system of the kind, and its preconditioner."""
     if choice.box is not None:
         box = Box(4, 4, 4)
-        rows = kernels.stencil_rows(box, choice.stencil)
+        rows = kernels.on_host(kernels.stencil_rows(box, choice.stencil))
         return csr_array((rows.data, rows.indices, rows.indptr)), replace(choice, box=box), ()
     off, n = -np.ones(TINY - 1), TINY
     A = csr_array(diags_array([off, np.full(n, 2.0), off], offsets=[-1, 0, 1]))

@@ -1,0 +1,142 @@
+"""A device makes the rows, the orders and the chunks that the host makes, entry by entry; and where the host waits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from mxpeak.kernels.contract.sparse import Order, Rows
+from mxpeak.kernels.torch import sparse_pack, sparse_rows
+from mxpeak.kernels.torch.device import TYPES
+from mxpeak.kernels.torch.sparse_setup import SparseSetup
+from mxpeak.kernels.torch.sparse_steps import late_chunks
+from mxpeak.layout.stencil import Box
+from tests.support.on_arrays import HOSTS
+from tests.support.queues import runs
+from tests.support.queues.log import HOST, Wait
+from tests.support.sparse_matrices import BOXES, CHUNKS, KINDS, MATRICES, UNEQUAL, order_of, rows_of, told
+from tests.support.torch_devices import array, torch_device
+
+SIDES = (Box(5, 7, 3, 2, 3, 2, 0, 1, 1), Box(1, 1, 1), Box(2, 1, 4, 1, 1, 2), Box(9, 1, 1, 2, 1, 1, 1, 0, 0))
+#: Rows, or entries, that are looked at together: all of them, and a few, so that there are many pieces.
+pieces = pytest.mark.parametrize("piece", [2**19, 700])
+#: Matrices that are cut into many pieces: the rows of a box with a neighbour, and irregular ones.
+IN_PIECES = ("a box of several chunks", "irregular rows")
+
+
+def setup() -> SparseSetup:
+    return SparseSetup(torch_device(), HOSTS[0])
+
+
+def same(found: Any, exact: Any) -> None:
+    """Equal numbers of the same type."""
+    found = array(found)
+    assert found.dtype == exact.dtype
+    assert np.array_equal(found, exact)
+
+
+@pieces
+def test_the_stencils_rows_are_the_hosts(piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sparse_rows, "PIECE", piece)
+    for box in (*BOXES.values(), *SIDES):
+        with told(box):
+            found, exact = setup().stencil_rows(box, UNEQUAL), HOSTS[0].stencil_rows(box, UNEQUAL)
+            assert (found.n, found.halo) == (exact.n, exact.halo)
+            for part in ("indptr", "indices", "data"):
+                same(getattr(found, part), getattr(exact, part))
+
+
+@pieces
+@pytest.mark.parametrize("kind", KINDS)
+def test_orders_of_rows_on_the_device_are_the_hosts(kind: str, piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sparse_rows, "PIECE", piece)
+    for name in MATRICES if piece > 700 else IN_PIECES:
+        with told(name):
+            found, exact = setup().order(on_device(rows_of(HOSTS[0], name)), kind), order_of(HOSTS[0], name, kind)
+            assert found.kind == kind
+            same(found.starts, exact.starts)
+            same(found.new_to_old, exact.new_to_old)
+            same(found.old_to_new, exact.old_to_new)
+
+
+def on_device(rows: Rows) -> Rows:
+    device = torch_device()
+    return Rows(rows.n, rows.halo, *(device.tensor(part) for part in (rows.indptr, rows.indices, rows.data)))
+
+
+def ordered(rows: Rows, order: Order) -> sparse_pack.Ordered:
+    device = torch_device()
+    there = Order(device.tensor(order.new_to_old), device.tensor(order.old_to_new), order.starts, order.kind)
+    return sparse_pack.Ordered(on_device(rows), there)
+
+
+@pieces
+@pytest.mark.parametrize("storage", CHUNKS)
+def test_chunks_their_columns_and_values_are_the_hosts(
+    storage: str, piece: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sparse_pack, "PIECE", piece)
+    device = torch_device()
+    for at, name in enumerate(MATRICES if piece > 700 else IN_PIECES):
+        for kind in ("greedy", "jpl", "levels"):
+            values = ("fp64", "bf16", "fp8", "fp32")[at % 4]
+            with told((name, kind, values)):
+                rows, order = rows_of(HOSTS[0], name), order_of(HOSTS[0], name, kind)
+                exact, here = HOSTS[0].store(rows, order, values, "fp64", storage), ordered(rows, order)
+                found = sparse_pack.packed(device, here, order.starts, storage, values)
+                same(found.table, exact.pattern.table)
+                same(found.bases, exact.pattern.bases)
+                same(found.near, exact.pattern.near.view(np.int16))
+                same(found.far, exact.pattern.far)
+                same(found.entries.view(torch.uint8), exact.entries.view(np.uint8))
+                same(sparse_pack.diagonal_of(here, TYPES["fp64"]), exact.diagonal)
+                H = sparse_pack.halo_of(here, TYPES["fp64"])
+                for part, of_host in zip(H, (*exact.pattern.halo_arrays, exact.halo_entries)):
+                    same(part, of_host)
+                late = late_chunks(here, found.table, found.group, H[0])
+                assert late.nonzero().view(-1).tolist() == sorted(exact.pattern.late[0].tolist())
+
+
+# --- on virtual queues
+
+
+def numbers(body: Any) -> tuple[Any, int]:
+    """What a body returns on a virtual GPU, and how often the host waits there for a number."""
+    (result,), (log,) = runs.played(1, "mpi", lambda comm: body(runs.kernels_here().sparse))
+    return result, sum(isinstance(one, Wait) and one.actor == HOST and one.number for one in log.records)
+
+
+def test_rows_are_made_without_a_wait_and_orders_with_two_for_each_front() -> None:
+    box = Box(6, 5, 4, 1, 1, 2)
+    levels = HOSTS[0].order(HOSTS[0].stencil_rows(box, UNEQUAL), "levels").groups
+
+    def rows_alone(kernels: Any) -> None:
+        kernels.stencil_rows(box, UNEQUAL)
+
+    def ordered_too(kernels: Any) -> Any:
+        order = kernels.order(kernels.stencil_rows(box, UNEQUAL), "greedy")
+        return order.groups
+
+    assert numbers(rows_alone)[1] == 0
+    groups, waits = numbers(ordered_too)
+    assert groups == 8
+    # the longest row, the first front, how many colours, and where they begin; none after the last front has any
+    assert waits == 2 * levels - 1 + 4
+
+
+def test_a_matrix_is_stored_with_waits_that_do_not_grow_with_it() -> None:
+    """Eight times the rows: some waits are for what there is in few chunks only, or for a level more of chunks."""
+    found = []
+    for box in (Box(8, 8, 8, 1, 1, 2), Box(16, 16, 16, 1, 1, 2)):
+        order = HOSTS[0].order(HOSTS[0].stencil_rows(box, UNEQUAL), "greedy")
+
+        def stored(kernels: Any, box: Box = box, order: Order = order) -> Any:
+            return kernels.store(kernels.stencil_rows(box, UNEQUAL), order, "bf16", "fp32", "packed").nnz
+
+        nnz, waits = numbers(stored)
+        assert nnz == HOSTS[0].stencil_rows(box, UNEQUAL).indptr[-1]
+        found.append(waits)
+    assert found[1] < 1.25 * found[0]
