@@ -277,6 +277,20 @@ def test_the_rating_credits_fifty_iterations_a_set_and_a_tenth_of_the_set_up() -
     assert figures["rate_flops"] == pytest.approx(credited / (optimised + tenth * problem["setup_s"]), **rounding)
 
 
+def test_what_the_sets_come_to_is_known_after_each() -> None:
+    known: list[Result] = []
+    asked = HpcgConfig(nx=16, rt=0.2, threads=1, warmup="none", storage="sell")
+    result = hpcg.run(asked, Solo(), benchmark="hpcg", on_sample=lambda by_then: known.append(by_then()))[0]
+    jsonschema.Draft202012Validator(SCHEMA).validate(document(known, several=True))
+    finished = [one.telemetry["aborted"]["finished"] for one in known]
+    assert [one["solves"] for one in finished] == list(range(1, result.result["sets"] + 1))
+    assert (known[-1].status, known[-1].samples_s) == ("aborted", result.samples_s)
+    assert finished[-1]["rate_flops"] == result.result["rate_flops"]
+    assert finished[-1]["passed"]
+    assert f"{len(finished)} solve" in verdict(known[-1])
+    assert "its validation had passed" in verdict(known[-1])
+
+
 def test_the_phases_share_the_time_and_multigrid_is_its_parts(plain: Result) -> None:
     phases, parts = plain.phases, plain.result["mg_phases"]
     assert set(phases) == {*HPCG_MOTIFS, "halo"}

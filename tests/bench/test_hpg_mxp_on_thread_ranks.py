@@ -14,6 +14,7 @@ import pytest
 
 from mxpeak.bench import harness, sparse
 from mxpeak.bench.hpg_mxp import run as bench
+from mxpeak.bench.hpg_mxp.config import HpgMxpConfig
 from mxpeak.bench.sparse import SparseBench
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.solo import Solo
@@ -419,3 +420,16 @@ def test_a_solve_that_stalls_is_an_invalid_result_with_its_history(monkeypatch: 
     history = result.validation["history"]["mixed"]
     assert len(history) > 10
     assert history[-1] > 0.999 * history[-11] > 1e-15
+
+
+def test_what_the_mixed_solves_come_to_is_known_after_each() -> None:
+    known: list[Result] = []
+    asked = HpgMxpConfig(nx=8, mode="explore", rt=0.2, iterations=7, storage="sell", threads=1)
+    result = bench.run(asked, Solo(), benchmark="hpg-mxp", on_sample=lambda by_then: known.append(by_then()))[0]
+    for one in known:
+        VALIDATOR.validate(json.loads(json.dumps(document([one]), allow_nan=False)))
+    finished = [one.telemetry["aborted"]["finished"] for one in known]
+    assert [one["solves"] for one in finished] == list(range(1, result.result["solves"] + 1))
+    assert (known[-1].status, known[-1].samples_s) == ("aborted", result.samples_s)
+    assert finished[-1]["rate_flops"] == result.result["rate_flops"]
+    assert finished[-1]["passed"]

@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,6 +24,28 @@ def test_the_verdict_is_on_stdout_and_notes_are_on_stderr(bench: Bench, capsys: 
     out, err = capsys.readouterr()
     assert out.startswith("PASSED  hpl  2.00 GFLOP/s")
     assert err == f"warning: other load [busy]\n    hint: stop it\nresults in {only_folder()}/\n"
+
+
+def test_what_is_known_outlives_a_run_that_is_cut_short(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("mxpeak.cli.so_far.EVERY_S", 0.0)
+    seen: list[dict[str, Any]] = []
+
+    def look(case: Any) -> Any:
+        seen.append(json.loads((only_folder() / "so-far.json").read_text()) if case.n > 1000 else {})
+        return hpl_result(case)
+
+    bench.outcome = look
+    assert cli.main(["run", "hpl", "-N", "1000,2000"]) == 0
+    assert [one["problem"]["n"] for one in seen[1]["results"]] == [1000]
+    assert not (only_folder() / "so-far.json").exists(), "the result file has all of it"
+
+
+def test_a_run_that_was_cut_short_is_found_like_any_other(bench: Bench, capsys: pytest.CaptureFixture[str]):
+    assert cli.main(["run", "hpl", "-N", "1000"]) == 0
+    (only_folder() / "result.json").rename(only_folder() / "so-far.json")
+    capsys.readouterr()
+    assert cli.main(["report", "last"]) == 0
+    assert "1 run" in capsys.readouterr().out
 
 
 def test_quiet_is_one_line_a_result(bench: Bench, capsys: pytest.CaptureFixture[str]):

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Generic, TypedDict, TypeVar, Unpack
 
-from mxpeak.bench.partial import UnderWay, aborted, asked
+from mxpeak.bench.partial import SoFar, UnderWay, aborted, asked
 from mxpeak.comm.base import Communicator
 from mxpeak.configs.grid import GridCase, GridConfig
 from mxpeak.configs.run import PlaceConfig
@@ -36,6 +36,8 @@ from mxpeak.spans import Observer, Spans
 MOST_SPANS = 8
 #: From which share of the limit on a rate needs an explanation.
 ABOVE = 1.02
+#: Why a run has no result, where it had no time to say so itself.
+CUT_SHORT = "the run was cut short without a word, or is still going on"
 
 AnyConfig = TypeVar("AnyConfig", bound=PlaceConfig)
 
@@ -51,6 +53,7 @@ class Told(TypedDict, total=False):
     observers   of its spans, on rank 0
     on_begin    hears of each case as it begins, on rank 0
     on_case     hears of each case as it ends, on rank 0 (None: it did not fit into memory, and was skipped)
+    on_sample   hears after each measurement of a case how to tell what is known by then, on rank 0
     follow      hears of the spans of each computation that is watched, on every rank
     stop        why not to go on, by those who look on; asked on rank 0
     ending      whether a signal has asked for the end, and waits for a last checkpoint
@@ -62,6 +65,7 @@ class Told(TypedDict, total=False):
     observers: Sequence[Observer]
     on_begin: Callable[[Any], None]
     on_case: Callable[[Any, Result | None], None]
+    on_sample: Callable[[Callable[[], Result]], None]
     follow: Callable[[Spans], None]
     stop: Callable[[], str | None]
     ending: Callable[[], bool]
@@ -123,17 +127,20 @@ class Bench(Generic[AnyConfig]):
         spans.look = asked(comm, self._told.get("stop", lambda: None))
         return spans
 
-    def sampled(self, time_s: float) -> None:
-        """One more measurement of the case has been taken."""
-        if self._under_way is not None:
-            self._under_way.samples_s.append(time_s)
+    def sampled(self, time_s: float, so_far: SoFar | None = None) -> None:
+        """One more measurement of the case has been taken, and what all of them come to."""
+        if (case := self._under_way) is None:
+            return
+        case.samples_s.append(time_s)
+        case.so_far = so_far
+        if self.comm.rank == 0 and (on_sample := self._told.get("on_sample")):
+            on_sample(lambda: aborted(self.name, case, self.facts, CUT_SHORT))
 
     def aborted(self, why: str) -> tuple[Any, Result] | None:
         """The case that has begun, and what is known of it without asking other ranks; None if none has."""
         if self._under_way is None:
             return None
-        name = self._told.get("benchmark", "")
-        return self._under_way.case, aborted(name, self._under_way, self.facts, why)
+        return self._under_way.case, aborted(self.name, self._under_way, self.facts, why)
 
     def slowest(self, work: Callable[[], object], comm: Communicator | None = None) -> float:
         """Do the work and return the seconds of the slowest rank, from a barrier on.  Collective over comm, or all."""

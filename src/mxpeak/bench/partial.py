@@ -22,12 +22,27 @@ LOOKS = 50
 
 @dataclass(slots=True)
 class UnderWay:
-    """A case that has begun: the spans of what is being computed, and the seconds of what has been."""
+    """A case that has begun: the spans of what is being computed; what has been, and what it comes to."""
 
     case: Any
     begun_unix: float = field(default_factory=time.time)
     spans: Spans | None = None
     samples_s: list[float] = field(default_factory=list)
+    so_far: SoFar | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SoFar:
+    """What the solves that are over come to.
+
+    computation   the part of the run that they are of
+    rate_flops    by the benchmark's own formula, of these solves alone
+    passed        whether all that has been validated by now has passed
+    """
+
+    computation: str
+    rate_flops: float
+    passed: bool
 
 
 def aborted(benchmark: str, under_way: UnderWay, facts: Facts, why: str) -> Result:
@@ -49,7 +64,7 @@ def aborted(benchmark: str, under_way: UnderWay, facts: Facts, why: str) -> Resu
         },
         samples_s=list(under_way.samples_s),
         phases={name: _phase(phase) for name, phase in spans.known_phases.items()},
-        telemetry={"steps": _own_steps(spans), "aborted": {"reason": why, **_place(spans)}},
+        telemetry={"steps": _own_steps(spans), "aborted": {"reason": why, **_place(spans), **_finished(under_way)}},
         warnings=list(facts.cautions),
     )
 
@@ -65,6 +80,14 @@ def _told(case: Any) -> dict[str, Any]:
 def _phase(phase: Any) -> dict[str, Any]:
     times = {"time_s": phase.time_s, "max_s": phase.time_s, "min_s": phase.time_s}
     return {**times, "flops": phase.flops, "bytes": phase.bytes, "calls": phase.calls}
+
+
+def _finished(under_way: UnderWay) -> dict[str, Any]:
+    """The solves that are over, where they come to something by themselves."""
+    if under_way.so_far is None:
+        return {}
+    solves = {"solves": len(under_way.samples_s), "time_s": sum(under_way.samples_s)}
+    return {"finished": {**dataclasses.asdict(under_way.so_far), **solves}}
 
 
 def _place(spans: Spans) -> dict[str, Any]:

@@ -102,16 +102,21 @@ def write_new(path: Path, text: str) -> None:
     """
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        with part.open("x", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
+        _write_out(part, text)
         name = next(name for name in _names(path) if _taken(part, name))
         if name != path:
             with suppress(OSError):  # a broken stderr must not end a run
                 print(f"warning: {path} has appeared meanwhile; it is kept, and this is {name}", file=sys.stderr)
     finally:
         part.unlink(missing_ok=True)
+
+
+def _write_out(part: Path, text: str) -> None:
+    """Write a new file and bring it to the disk."""
+    with part.open("x", encoding="utf-8", newline="\n") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _names(path: Path) -> Iterator[Path]:
@@ -142,6 +147,19 @@ class Folder:
     def write(self, name: str, text: str) -> None:
         """Write one new file."""
         write_new(self.path / name, text)
+
+    def replace(self, name: str, text: str) -> None:
+        """Write a file anew: whoever reads it finds the one before or this one, whole."""
+        part = self.path / f".{name}.{os.getpid()}.part"
+        try:
+            _write_out(part, text)
+            part.replace(self.path / name)
+        finally:
+            part.unlink(missing_ok=True)
+
+    def remove(self, name: str) -> None:
+        """Take a file away, if it is there."""
+        (self.path / name).unlink(missing_ok=True)
 
     def remove_if_empty(self) -> None:
         """Leave no trace of a run that wrote nothing."""

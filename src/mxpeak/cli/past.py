@@ -9,6 +9,8 @@ from typing import Any
 from mxpeak.errors import UsageError
 from mxpeak.records import PASSED, read_json, results_of
 
+#: The files that hold a run's results, and, until they are written, what is known by then.
+RESULT, SO_FAR = "result.json", "so-far.json"
 #: The folder that takes results where --out names no other.
 OUT = Path("mxpeak-out")
 #: The runs that `mxpeak baseline set` keeps.
@@ -20,7 +22,8 @@ NAMES = ("last", "previous", "baseline")
 
 def result_files() -> list[Path]:
     """The result files of past runs, the newest first."""
-    found = [file for file in OUT.glob("*/result.json") if file.is_file()]  # no link to a file that is gone
+    named = (_in_folder(folder) for folder in OUT.glob("*/"))
+    found = [file for file in named if file.is_file()]  # no link to a file that is gone
     return sorted(found, key=lambda file: file.stat().st_mtime, reverse=True)
 
 
@@ -50,7 +53,13 @@ def run_file(name: str) -> Path:
             raise UsageError("baseline: none has been set; type: mxpeak baseline set RESULT")
         return KEPT
     path = Path(name) if Path(name).exists() or not (OUT / name).exists() else OUT / name
-    return path / "result.json" if path.is_dir() else path
+    return _in_folder(path) if path.is_dir() else path
+
+
+def _in_folder(folder: Path) -> Path:
+    """The results of a run, or what is known of one that was cut short."""
+    whole, so_far = folder / RESULT, folder / SO_FAR
+    return so_far if so_far.exists() and not whole.exists() else whole
 
 
 def _last() -> Path:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mxpeak.bench.registry import BENCHMARKS, load
+from mxpeak.cli.past import RESULT, SO_FAR
 from mxpeak.cli.ranks import on_ranks
 from mxpeak.cli.request import Request, add_options, requests
 from mxpeak.cli.scaling import parts, section, turns
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from mxpeak.cli.display import Display
     from mxpeak.cli.output import Folder, Steady
     from mxpeak.cli.session import Session
+    from mxpeak.cli.so_far import SoFarFile
     from mxpeak.cli.watching import Onlookers, Simulated
     from mxpeak.comm.base import Communicator
 
@@ -38,7 +40,7 @@ examples:
   mxpeak run hpl -N 10000 --study weak --ranks-list 1,2,4
 """
 
-RESULT, PAGE = "result.json", "report.html"
+PAGE = "report.html"
 
 
 def add_verb(verbs: Any) -> None:
@@ -129,7 +131,7 @@ def _prepare_files(benchmark: str, wanted: list[Request]) -> list[Folder]:
     from mxpeak.cli.output import check_file, checkpoint_folder, empty_folder, new_folder
 
     output = wanted[0].output
-    names = [RESULT, PAGE, *(r.report_name for r in wanted if r.report_name)]
+    names = [RESULT, PAGE, SO_FAR, *(r.report_name for r in wanted if r.report_name)]
     if len(set(names)) < len(names):
         dat = " or ".join(r.benchmark.input.name for r in wanted if r.benchmark.input)
         raise UsageError(f"{dat} names {names[-1]} for its report, which is another result file; change its line 3")
@@ -166,19 +168,23 @@ def _run_all(
     name: str, wanted: list[Request], folders: list[Folder], argv: list[str], session: Session, onlookers: Onlookers
 ) -> int:
     from mxpeak.cli.output import Steady
+    from mxpeak.cli.so_far import SoFarFile
 
     stdout, stderr = Steady(sys.stdout), Steady(sys.stderr)
     displays: list[Display] = []
     codes: list[int] = []
+    so_far = SoFarFile(folders[0], session) if session.rank == 0 else None
     try:
         for request, comm in turns(wanted, session, lambda: _first_problem(displays)):
-            codes.append(_run_one(request, comm, argv, session, stdout, stderr, onlookers, displays))
+            codes.append(_run_one(request, comm, argv, session, stdout, stderr, onlookers, displays, so_far))
     except Interrupted:
-        if session.rank == 0:
+        if so_far is not None:
             _finish(name, displays, folders, session, stdout)  # with what is known so far
+            so_far.clear()
         raise
-    if session.rank == 0:
+    if so_far is not None:
         codes.append(_finish(name, displays, folders, session, stdout))
+        so_far.clear()
         codes.append(onlookers.trouble(session))
     assert session.comm is not None
     code = int(session.comm.bcast_object(_worst(codes)))
@@ -209,6 +215,7 @@ def _run_one(
     stderr: Steady,
     onlookers: Onlookers,
     displays: list[Display],
+    so_far: SoFarFile | None,
 ) -> int:
     """Run one benchmark, with a display of its own; an error that all ranks raise ends it alone."""
     from mxpeak.cli.display import Display, PlainProgress
@@ -230,6 +237,11 @@ def _run_one(
     def on_case(case: Any, result: Result | None) -> None:
         display.on_case(case, result)
         onlookers.end(result)
+        on_sample()
+
+    def on_sample(under_way: Callable[[], Result] | None = None) -> None:
+        if so_far is not None:
+            so_far.keep([one for shown in displays for one in shown.results], under_way)
 
     session.grace_s = GRACE_S if getattr(request.config, "checkpoint", None) is not None else 0.0
     try:
@@ -249,6 +261,7 @@ def _run_one(
                 observers=watched.observers if session.rank == 0 else [],
                 on_begin=watched.begin,
                 on_case=on_case,
+                on_sample=on_sample,
                 follow=follow,
                 stop=watched.reason,
                 ending=lambda: session.ending,

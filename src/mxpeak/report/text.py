@@ -90,7 +90,16 @@ def _how_far(result: Result) -> str:
     known = result.telemetry["aborted"]
     if not known["step"]:
         return f"  before its first step: {known['reason']}\n"
-    return f"  {known['computation']}, after step {known['step']}: {known['reason']}\n"
+    told = f"  {known['computation']}, after step {known['step']}: {known['reason']}\n"
+    return told + _finished(known["finished"]) if "finished" in known else told
+
+
+def _finished(known: Mapping[str, Any]) -> str:
+    """What the solves come to that were over by then."""
+    count, seconds = known["solves"], three_digits(known["time_s"])
+    so_far = f"{count} solve{'s' * (count != 1)} had ended, in {seconds} s: {rate_text(known['rate_flops'])}"
+    validated = "its validation had passed" if known["passed"] else "its validation had FAILED"
+    return f"  {known['computation']}: {so_far}; {validated}\n"
 
 
 def headline(result: Result, *, color: bool = False) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from mxpeak.bench.harness import NO_PHASE, above_caution, with_share
@@ -35,8 +35,8 @@ class Sets:
     iterations: int
     steps: int
     norms: Norms
-    phases: dict[str, Any]
-    by_step: dict[str, Any]
+    phases: dict[str, Any] = field(default_factory=dict)
+    by_step: dict[str, Any] = field(default_factory=dict)
 
     @property
     def count(self) -> int:
@@ -55,6 +55,12 @@ class Sets:
             return phase
         parts = [self.phases.get(part, NO_PHASE) for part in MG_PARTS]
         return {**phase, **{key: sum(part[key] for part in parts) for key in ("flops", "bytes")}}
+
+
+def rating(box: Box, sets: Sets, before_s: float = 0.0) -> float:
+    """Credited flops over the time of the sets and their share of what was done before them."""
+    credited = hpcg_flops(stencil_levels(box), sets.iterations, sets.count)["total"] * REFERENCE_STEPS / sets.steps
+    return credited / (sets.time_s + sets.count * before_s / SHARED_BY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,14 +92,12 @@ class Measured:
         """The rating, and the others: raw, with the iterations beyond the reference's taken off, without set-up."""
         sets = self.sets
         raw = hpcg_flops(stencil_levels(box), sets.iterations, sets.count)
-        credited = raw["total"] * REFERENCE_STEPS / sets.steps
-        optimize_s, setup_s = (sets.count * seconds / SHARED_BY for seconds in (self.optimize_s, self.setup_s))
         return {
-            "rate_flops": credited / (sets.time_s + optimize_s + setup_s),
+            "rate_flops": rating(box, sets, self.optimize_s + self.setup_s),
             "raw_rate_flops": raw["total"] / sets.time_s,
             "raw": raw,
-            "rate_flops_2_4": credited / (sets.time_s + optimize_s),
-            "rate_flops_with_convergence": credited / sets.time_s,
+            "rate_flops_2_4": rating(box, sets, self.optimize_s),
+            "rate_flops_with_convergence": rating(box, sets),
             "time_s": sets.time_s,
             "sets": sets.count,
             "reference_iterations_per_set": REFERENCE_STEPS,

@@ -17,8 +17,8 @@ Source: Dongarra, Heroux, Luszczek 2016; HPCG 3.1, main.cpp and ReportResults.cp
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from functools import partial
 from math import ceil
 from typing import Any, Unpack
@@ -27,9 +27,10 @@ from mxpeak.bench.abft import about_solves
 from mxpeak.bench.harness import Told, peak_rss, phase_table, run_cases
 from mxpeak.bench.hpcg.check import Norms, spectral_test, symmetry_test
 from mxpeak.bench.hpcg.config import HpcgConfig
-from mxpeak.bench.hpcg.result import MOST, REFERENCE_STEPS, SLACK, Measured, Sets, hpcg_result
+from mxpeak.bench.hpcg.result import MOST, REFERENCE_STEPS, SLACK, Measured, Sets, hpcg_result, rating
 from mxpeak.bench.hpcg.rules import foreseen, form, forms, storages
 from mxpeak.bench.outlook import Outlook
+from mxpeak.bench.partial import SoFar
 from mxpeak.bench.sparse import (
     TINY,
     SparseBench,
@@ -189,7 +190,15 @@ class Hpcg:
         converged, slowest_s = self._converged(system, storage, aim)
         if converged.outcome != Outcome.SOLVED:
             rt = 0.0  # one set will do for a run that failed
-        sets = self._sets(system, storage, max(REFERENCE_STEPS, converged.steps), int(rt / slowest_s) + 1, rt)
+        setup_s, optimize_s = self._longest(made.generate_s), self._longest(made.optimize_s)
+        valid = converged.outcome == Outcome.SOLVED and spectral.passed and symmetry.passed
+
+        def so_far(sets: Sets) -> SoFar:
+            label = bench.label(f"{storage}: sets")
+            return SoFar(label, rating(self._box, sets, setup_s + optimize_s), valid and sets.norms.passed)
+
+        steps, count = max(REFERENCE_STEPS, converged.steps), int(rt / slowest_s) + 1
+        sets = self._sets(system, storage, steps, count, rt, so_far)
         limits.append(bench.bandwidth(top.A))
         trace = self._trace(system, sets.steps) if storage == storages(self._config)[0] else None
         return Measured(
@@ -202,8 +211,8 @@ class Hpcg:
             sets,
             system.max_error(1.0),
             max((rate for rate in limits if rate), default=None),
-            self._longest(made.generate_s),
-            self._longest(made.optimize_s),
+            setup_s,
+            optimize_s,
             bench.bytes_of(made, 0, 0),
             int(bench.total(made.setup_bytes)),
             trace,
@@ -229,7 +238,9 @@ class Hpcg:
         self._bench.spans.finish()
         return done, elapsed_s
 
-    def _sets(self, system: CgSystem, storage: str, steps: int, count: int, rt: float) -> Sets:
+    def _sets(
+        self, system: CgSystem, storage: str, steps: int, count: int, rt: float, so_far: Callable[[Sets], SoFar]
+    ) -> Sets:
         """So many solves of so many steps from zero, and more until `rt` seconds are over.  Collective."""
         samples: list[float] = []
         solves: list[Solve] = []
@@ -242,15 +253,19 @@ class Hpcg:
 
         self._bench.solving(f"{storage}: sets")
         watch = self._watch(f"{storage}: sets", steps * count)
-        timed = self._bench.metered if storage == storages(self._config)[0] else self._bench.slowest
+        figure = storage == storages(self._config)[0]
+        timed = self._bench.metered if figure else self._bench.slowest
         while len(samples) < count or sum(samples) < rt:
             system.restart_from_zero()
             samples.append(timed(solve))
             watch.most = steps * max(count, ceil(rt * len(samples) / sum(samples)))  # quicker than convergence was?
+            sets = Sets(samples, sum(one.steps for one in solves), steps, Norms([one.residual for one in solves]))
+            if figure:
+                self._bench.sampled(samples[-1], so_far(sets))
         self._bench.spans.finish()
-        residuals, spans = Norms([one.residual for one in solves]), self._bench.spans
+        spans = self._bench.spans
         phases, by_step = phase_table(self._comm, spans), step_table(self._bench.kernels, self._comm, spans)
-        return Sets(samples, sum(one.steps for one in solves), steps, residuals, phases, by_step)
+        return replace(sets, phases=phases, by_step=by_step)
 
     def _watch(self, part: str, most: int) -> Watch:
         """Begin to show a part of the run, of about so many steps."""

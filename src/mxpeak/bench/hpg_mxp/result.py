@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any
 
@@ -62,8 +62,8 @@ class Solves:
 
     samples_s: list[float]
     solves: list[Solve]
-    phases: dict[str, Any]
-    by_step: dict[str, Any]
+    phases: dict[str, Any] = field(default_factory=dict)
+    by_step: dict[str, Any] = field(default_factory=dict)
 
     @property
     def cycles(self) -> list[int]:

@@ -33,6 +33,7 @@ from mxpeak.bench.hpg_mxp.problem import problem_of, size_lines
 from mxpeak.bench.hpg_mxp.result import Measured, Solves, Validated, Validation, hpg_mxp_result
 from mxpeak.bench.hpg_mxp.rules import between, check, foreseen, storages
 from mxpeak.bench.outlook import Outlook
+from mxpeak.bench.partial import SoFar
 from mxpeak.bench.sparse import SparseBench, seconds_for, sparse_outlook, without_admission, without_effect
 from mxpeak.bench.stencil_sizes import box_of
 from mxpeak.bench.timeline import step_table
@@ -183,7 +184,8 @@ class HpgMxp:
         double, mixed = made.hierarchies
         limits = [bench.bandwidth(double.outer)]
         validation = validation or self._solve_both(made, self._comm, storage)
-        timed = self._solves(made, mixed, f"{storage}: mixed", rt, metered=storage == storages(config)[0])
+        figure = validation if storage == storages(config)[0] else None
+        timed = self._solves(made, mixed, f"{storage}: mixed", rt, figure)
         reference = self._solves(made, double, f"{storage}: double", rt)
         limits.append(bench.bandwidth(double.outer))
         wanted = config.trace is not None and storage == storages(config)[0]
@@ -240,10 +242,12 @@ class HpgMxp:
         self._bench.spans.finish()
         return Validated(done, system.max_error(1.0))
 
-    def _solves(self, made: Made, hierarchy: Hierarchy, label: str, rt: float, *, metered: bool = False) -> Solves:
+    def _solves(
+        self, made: Made, hierarchy: Hierarchy, label: str, rt: float, figure: Validation | None = None
+    ) -> Solves:
         """Solves of all iterations from zero until `rt` seconds are over, after one that does not count.  Collective.
 
-        With --quick that one is over after the first restart.
+        With --quick that one is over after the first restart.  `figure`: the figure is made of these, so validated.
         """
         config, bench = self._config, self._bench
         system = self._system(made, hierarchy, self._comm, config.restart)
@@ -263,14 +267,21 @@ class HpgMxp:
         watch.start()
         done.clear()
         samples: list[float] = []
-        timed = bench.metered if metered else bench.slowest
+        timed = bench.slowest if figure is None else bench.metered
         while sum(samples) < rt or not samples:
             solves = ceil(rt * len(samples) / sum(samples)) if samples else watch.most // config.iterations
             watch = replace(watch, before=config.iterations * len(samples), most=config.iterations * max(1, solves))
             samples.append(timed(partial(solve, config.iterations, watch)))
+            if figure is not None:
+                bench.sampled(samples[-1], self._so_far(label, Solves(samples, done), figure))
         bench.spans.finish()
         by_step = step_table(bench.kernels, bench.comm, bench.spans)
         return Solves(samples, done, phase_table(bench.comm, bench.spans), by_step)
+
+    def _so_far(self, label: str, mixed: Solves, validation: Validation) -> SoFar:
+        """(flops of the mixed solves / their time) · penalty, of those that are over."""
+        flops = hpg_mxp_flops(self._problem.levels, mixed.cycles)["total"]
+        return SoFar(label, flops / mixed.time_s * validation.penalty, validation.passed and mixed.finite)
 
     def _solve(self, system: MixedSystem, b_norm: float, **how: Any) -> Solve:
         """One solve, and what is checked at its end.  Collective."""
