@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import io
 import os
+import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from mxpeak.runtime import leash
-from mxpeak.runtime.leash import VARIABLE, holder, leashed, on_end, terminal_width
+from mxpeak.runtime.leash import LAST_WORD, VARIABLE, heard_of, holder, last_word, leashed, on_end, terminal_width
 
 HOST = os.uname().nodename
 
@@ -87,3 +89,37 @@ def test_a_process_that_has_ended_already_is_heard_at_once(other: subprocess.Pop
     heard = threading.Event()
     on_end(other.pid, heard.set)
     assert heard.wait(60)
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("", None),
+        ("5\n137\n", 5),
+        ("Fatal Python error: Bus error\n\nCurrent thread 0x1 (most recent call first):\n", 128 + signal.SIGBUS),
+        ("Current thread 0x1 (most recent call first):\n", 128 + signal.SIGQUIT),
+        ("Fatal Python error: something else\n", None),
+    ],
+)
+def test_the_first_word_counts(text: str, code: int | None) -> None:
+    assert last_word(text) == code
+
+
+@pytest.mark.parametrize("name", ["SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT", "SIGQUIT"])
+def test_a_crash_leaves_its_signal(tmp_path: Path, name: str) -> None:
+    word, number = tmp_path / "word", getattr(signal, name)
+    crash = f"import os; from mxpeak.runtime.leash import leave_crashes as go; go(); os.kill(os.getpid(), {number})"
+    environ = {**leashed(), LAST_WORD: str(word)}
+    ended = subprocess.run([sys.executable, "-c", crash], env=environ, capture_output=True, check=False)
+    assert ended.returncode == -number
+    assert last_word(word.read_text()) == 128 + number
+
+
+def test_nohup_keeps_a_run_from_hearing_that_the_terminal_is_closed() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert heard_of() == [signal.SIGINT, signal.SIGTERM]
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+        assert heard_of() == [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+    finally:
+        signal.signal(signal.SIGHUP, before)

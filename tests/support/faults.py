@@ -80,6 +80,12 @@ class Job:
         return (self.folder / "events").read_text()
 
 
+def hear_all() -> None:
+    """Take no signal as ignored: a shell that starts the tests in the background has SIGINT and SIGQUIT ignored."""
+    for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
 @contextmanager
 def job(folder: Path, command: list[str], **environ: str) -> Iterator[Job]:
     """A command that runs in this folder; nothing of it is left when the block is."""
@@ -92,6 +98,7 @@ def job(folder: Path, command: list[str], **environ: str) -> Iterator[Job]:
             stdin=subprocess.DEVNULL,
             env={**os.environ, **environ},
             text=True,
+            preexec_fn=hear_all,
         )
         one = Job(folder, process)
         try:

@@ -21,7 +21,7 @@ from mxpeak.cli import compare, completion, doctor, peak, plan, report, resume, 
 from mxpeak.cli.session import Interrupted, Session, interruptible
 from mxpeak.cli.suggest import flags_after, of_choice, of_flags
 from mxpeak.errors import ExitCode, MxpeakError, UsageError
-from mxpeak.runtime.leash import holder, leave_word, on_end
+from mxpeak.runtime.leash import holder, leave_crashes, leave_word, on_end
 
 NO_ARGUMENTS = ["run", "all", "--quick"]
 
@@ -161,6 +161,7 @@ def main(argv: list[str] | None = None) -> int:
         with interruptible(session):
             if (pid := holder()) is not None:
                 on_end(pid, partial(session.let_go, pid))
+                leave_crashes()
             import_extensions(os.environ)
             args = parsed(argv)
             return int(args.action(args, argv, session))

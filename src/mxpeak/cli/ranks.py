@@ -11,13 +11,18 @@ from typing import TYPE_CHECKING, TypeVar
 from mxpeak.comm.planned import Planned
 from mxpeak.configs.run import PlaceConfig
 from mxpeak.errors import UsageError
+from mxpeak.runtime.leash import ENDING
 
 if TYPE_CHECKING:
     from mxpeak.cli.session import Session
 
 T = TypeVar("T")
-#: Signals by which a user or a batch system asks a run to end.
-ASKED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+#: Where to look for why a rank was ended by a signal.
+LOG = "; the system's log may say why (dmesg: a host whose memory is full ends a process by SIGKILL)"
+WHY: dict[int, str] = {
+    signal.SIGPIPE: "",
+    signal.SIGBUS: "; memory that it had mapped from a file was not there: see whether /dev/shm, or a disk, is full",
+}
 
 
 def on_ranks(
@@ -68,7 +73,7 @@ def _start(ranks: int, argv: list[str], config: PlaceConfig, session: Session) -
         if config.ranks is not None:
             raise
         raise UsageError(f"this host takes {ranks} ranks, and {error}; or take one: --ranks 1") from None
-    if code > 128 and code - 128 not in ASKED:
+    if code > 128 and code - 128 not in ENDING:
         session.say(f"mxpeak: error: a rank was ended by {_ended_by(code - 128)}")
     return code
 
@@ -76,9 +81,4 @@ def _start(ranks: int, argv: list[str], config: PlaceConfig, session: Session) -
 def _ended_by(number: int) -> str:
     """The signal that ended a rank, and where to look for why."""
     name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
-    told = (
-        ""
-        if number == signal.SIGPIPE
-        else ("; the system's log may say why (dmesg: a host whose memory is full ends a process by SIGKILL)")
-    )
-    return f"{name}, and all others with it{told}"
+    return f"{name}, and all others with it{WHY.get(number, LOG)}"

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from mxpeak.errors import ExitCode
 from mxpeak.report.columns import folded
-from mxpeak.runtime.leash import leave_word, terminal_width
+from mxpeak.runtime.leash import ENDING, heard_of, leave_word, terminal_width
 
 if TYPE_CHECKING:
     from mxpeak.comm.base import Communicator
@@ -44,13 +44,9 @@ class StalledError(Interrupted):
         self.code = int(ExitCode.GUARD)
 
 
-#: The signals that ask a process to end.
-ENDING = (signal.SIGINT, signal.SIGTERM)
-
-
 @contextmanager
 def interruptible(session: Session) -> Iterator[None]:
-    """Turn SIGINT and SIGTERM into Interrupted, so that whatever is half done is undone on the way out.
+    """Turn the signals that ask for the end into Interrupted, so that whatever is half done is undone on the way out.
 
     A main thread that waits inside a library hears of no signal: another thread ends the process some time after it.
     """
@@ -61,7 +57,7 @@ def interruptible(session: Session) -> Iterator[None]:
             return
         raise Interrupted(number) if session.stalled is None else StalledError(session.stalled)
 
-    before = {number: signal.signal(number, stop) for number in ENDING}
+    before = {number: signal.signal(number, stop) for number in heard_of()}
     heard, woken = os.pipe()
     os.set_blocking(woken, False)
     others = signal.set_wakeup_fd(woken, warn_on_full_buffer=False)

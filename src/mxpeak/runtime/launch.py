@@ -18,7 +18,7 @@ from typing import Any
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.solo import Solo
 from mxpeak.errors import ExitCode, UsageError
-from mxpeak.runtime.leash import LAST_WORD, leashed
+from mxpeak.runtime.leash import LAST_WORD, heard_of, last_word, leashed
 
 TORCHRUN = "torchrun"
 
@@ -101,9 +101,9 @@ def _mpi_ranks(ranks: int, argv: list[str]) -> int:
     with TemporaryFile() as word:
         command = [_mpiexec(), "-n", str(ranks), sys.executable, "-m", "mxpeak", *argv]
         code = code_of(command, {LAST_WORD: f"/proc/{os.getpid()}/fd/{word.fileno()}"})
-        said = word.read().split()
-    if said and code < 128:
-        return int(said[0])
+        said = last_word(word.read().decode(errors="replace"))
+    if said is not None and code < 128:
+        return said
     # MPICH's mpiexec returns a signal's number without 128 added, also of a rank that it killed because another one had
     # called abort.  Numbers up to 6 are codes of ours, but a rank that ends with one leaves it, where there is /proc.
     aborted = code == signal.SIGABRT and Path("/proc/self/fd").exists()
@@ -133,8 +133,7 @@ def code_of(command: list[str], more: Mapping[str, str] | None = None, **streams
         told.append(number)
         child.terminate()
 
-    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, forward) for number in signals}
+    before = {number: signal.signal(number, forward) for number in heard_of()}
     try:
         code = child.wait()
     finally:

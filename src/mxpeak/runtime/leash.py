@@ -6,9 +6,11 @@ for the end of that process: a signal that nobody can catch leaves no other trac
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import select
 import shutil
+import signal
 import sys
 import threading
 from collections.abc import Callable, Mapping
@@ -22,6 +24,16 @@ VARIABLE = "MXPEAK_STARTED_BY"
 LAST_WORD = "MXPEAK_LAST_WORD"
 #: How wide the terminal is behind a launcher, which gives ranks pipes; nothing where there is none.
 COLUMNS = "MXPEAK_COLUMNS"
+#: Signals by which a user, a terminal that is closed, or a batch system asks a run to end.
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+#: What Python's fault handler calls the signals of a crash.
+CRASHES = {
+    "Segmentation fault": signal.SIGSEGV,
+    "Bus error": signal.SIGBUS,
+    "Floating point exception": signal.SIGFPE,
+    "Illegal instruction": signal.SIGILL,
+    "Aborted": signal.SIGABRT,
+}
 #: How often a system is asked that cannot tell when a process has ended.
 LOOK_S = 1.0
 
@@ -55,6 +67,35 @@ def leave_word(code: int) -> None:
     if path and holder() is not None:  # of this host: elsewhere the path is another's
         with suppress(OSError), open(path, "a") as word:  # /proc, which other systems have not, or of another host
             word.write(f"{code}\n")
+
+
+def leave_crashes() -> None:
+    """Have the signal of a crash left there, too: MPICH's mpiexec returns those of all ranks in one number.
+
+    It ends the others by SIGKILL, so where one had a bus error that number is 7 | 9 = 15, which is SIGTERM's.
+    """
+    path = os.environ.get(LAST_WORD)
+    if path and holder() is not None:  # as in `leave_word`
+        with suppress(OSError):
+            word = open(path, "a")  # noqa: SIM115  for as long as this process lasts
+            faulthandler.enable(word, all_threads=False)
+            faulthandler.register(signal.SIGQUIT, word, all_threads=False, chain=True)
+
+
+def last_word(text: str) -> int | None:
+    """The exit code that the first rank to leave one has left; 128 plus the signal's number for a crash."""
+    line = text.partition("\n")[0].strip()
+    if line.isdecimal():
+        return int(line)
+    if not line.startswith("Fatal Python error"):
+        return 128 + signal.SIGQUIT if line else None  # a traceback alone is what SIGQUIT leaves
+    line = line.replace("-", " ")  # newer Pythons write Floating-point
+    return next((128 + number for name, number in CRASHES.items() if name in line), None)
+
+
+def heard_of() -> list[signal.Signals]:
+    """Those of ENDING that this process shall hear: under nohup SIGHUP is none of them."""
+    return [one for one in ENDING if one != signal.SIGHUP or signal.getsignal(one) != signal.SIG_IGN]
 
 
 def on_end(pid: int, ended: Callable[[], None]) -> None:
