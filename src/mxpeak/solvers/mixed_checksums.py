@@ -22,6 +22,7 @@ from math import isfinite
 from mxpeak.distributed.matrix import DistMatrix
 from mxpeak.distributed.vectors import summed
 from mxpeak.kernels.contract import Kernels, Matrix, Vector
+from mxpeak.layout.block_cyclic import BlockCyclic
 from mxpeak.layout.schedule import LuStep
 from mxpeak.precision import precision as format_of
 from mxpeak.solvers.checksums import Checks, root_mean_square
@@ -41,7 +42,8 @@ class MixedChecks(Checks):
         super().__init__(A, kernels, spans, keeper)
         self._low, self._at = precision, self.first
         self._lower, self._upper = self.zeros(), self.zeros()
-        self._operand = kernels.buffer(0 if precision in ("fp64", "fp32") else STRIP, A.precision)
+        self._as_stored = precision in ("fp64", "fp32")  # L_row = L21, U_col = U12
+        self._operand = kernels.buffer(0 if self._as_stored else STRIP, A.precision)
 
     def baseline(self, done: int) -> None:
         """Of what is left, and of the factors that are there: a run may go on from a checkpoint."""
@@ -121,11 +123,11 @@ class MixedChecks(Checks):
             if k == 0 and self.A.grid.p == step.p:
                 self._upper[block] = self.kernels.xp.add(U11_w, U12_w)
             if self.A.grid.q == step.q:
-                updated, panel, l_sums = self._l_products(step, U_col_w, U11_w, k)
-                for part, u in ((updated, U_col_w), (panel, U11_w)):
+                products, l_sums = self._l_products(step, U_col_w, U11_w, k)
+                for part, u in products:
                     self.kernels.add_scaled(taken[below], 1.0, part)
                     self.kernels.add_scaled(size[below], 1.0, self._product_size(part, l_sums, u))
-                self.kernels.add_scaled(solved[below], 1.0, self.kernels.xp.abs(panel))
+                self.kernels.add_scaled(solved[below], 1.0, self.kernels.xp.abs(products[-1][0]))
                 self.kernels.add_scaled(lower[below], 1.0, l_sums)
                 if self.A.grid.p == step.p:
                     self._take_block(step, self.kernels.xp.add(U11_w, U12_w), (taken, size, solved, lower), k)
@@ -144,11 +146,10 @@ class MixedChecks(Checks):
         """What becomes of the rows of a step's own block: L11 u."""
         (block, _), xp, (taken, size, solved, lower) = self._rows(step), self.kernels.xp, sums
         own = self.A.cols.local_range(step.j0, step.j1)
-        L11 = xp.tril(self.A.local[block, own], k=-1)
-        part = xp.zeros(step.jb)
-        self.kernels.add_matvec(part, L11, u)
-        l_sums = xp.zeros(step.jb)
-        self.kernels.add_matvec(l_sums, L11, self.weights[k][own])
+        L11, alone = self.A.local[block, own], BlockCyclic(step.jb, step.jb, 0, 1)
+        part, l_sums = xp.zeros(step.jb), xp.zeros(step.jb)
+        for sums_of_l, vector in ((part, u), (l_sums, self.weights[k][own])):
+            self.kernels.add_triangle_matvec(sums_of_l, L11, vector, alone, alone, "lower")
         for term, its_size in ((u, xp.abs(u)), (part, self._product_size(part, l_sums, u))):
             self.kernels.add_scaled(taken[block], 1.0, term)
             self.kernels.add_scaled(size[block], 1.0, its_size)
@@ -165,16 +166,26 @@ class MixedChecks(Checks):
         terms = xp.multiply(xp.abs(l_sums), usual)
         return xp.add(xp.abs(product), xp.minimum(terms, xp.full_like(terms, self._most)))
 
-    def _l_products(self, step: LuStep, U_col_w: Vector, U11_w: Vector, k: int) -> tuple[Vector, Vector, Vector]:
-        """L_row (U_col w), L21 (U11 w) and L21 w, by this rank's part of the block column."""
+    def _l_products(
+        self, step: LuStep, U_col_w: Vector, U11_w: Vector, k: int
+    ) -> tuple[list[tuple[Vector, Vector]], Vector]:
+        """L_row (U_col w) and L21 (U11 w), each with its vector, and L21 w, by this rank's part of the block column.
+
+        Where L_row = L21 both are one product.
+        """
         own, kernels = self.A.cols.local_range(step.j0, step.j1), self.kernels
         L21 = self.A.local[self._rows(step)[1], own]
         updated, panel, l_sums = (kernels.xp.zeros(L21.shape[0]) for _ in range(3))
+        if self._as_stored:
+            u = kernels.xp.add(U_col_w, U11_w)
+            kernels.add_matvec(updated, L21, u)
+            kernels.add_matvec(l_sums, L21, self.weights[k][own])
+            return [(updated, u)], l_sums
         for rows, L, L_row in self._strips(L21):
             kernels.add_matvec(updated[rows], L_row, U_col_w)
             kernels.add_matvec(panel[rows], L, U11_w)
             kernels.add_matvec(l_sums[rows], L, self.weights[k][own])
-        return updated, panel, l_sums
+        return [(updated, U_col_w), (panel, U11_w)], l_sums
 
     def _u_sums(self, steps: list[LuStep], k: int) -> list[tuple[Vector, Vector, Vector]]:
         """U_col w, U12 w and U11 w of each step, on all ranks.  Collective over the grid."""
@@ -192,11 +203,17 @@ class MixedChecks(Checks):
         """This rank's part of a step's sums, from its part of the block row."""
         A, kernels, (block, _) = self.A, self.kernels, self._rows(step)
         own, behind = A.cols.local_range(step.j0, step.j1), slice(A.cols.local_start(step.j1), None)
-        for rows, U, U_col in self._strips(A.local[block, behind]):
-            kernels.add_matvec(U_col_w[rows], U_col, w[behind])
-            kernels.add_matvec(U12_w[rows], U, w[behind])
+        U12 = A.local[block, behind]
+        if self._as_stored:
+            kernels.add_matvec(U12_w, U12, w[behind])
+            U_col_w[:] = U12_w
+        else:
+            for rows, U, U_col in self._strips(U12):
+                kernels.add_matvec(U_col_w[rows], U_col, w[behind])
+                kernels.add_matvec(U12_w[rows], U, w[behind])
         if A.grid.q == step.q:
-            kernels.add_matvec(U11_w, kernels.xp.triu(A.local[block, own]), w[own])
+            alone = BlockCyclic(step.jb, step.jb, 0, 1)
+            kernels.add_triangle_matvec(U11_w, A.local[block, own], w[own], alone, alone, "upper")
 
     def _strips(self, M: Matrix) -> Iterator[tuple[slice, Matrix, Matrix]]:
         """Rows of a panel that fit into a cache: as they are, and as the update was given them."""
@@ -205,7 +222,7 @@ class MixedChecks(Checks):
         for i in range(0, m if n else 0, height):
             rows = slice(i, min(i + height, m))
             strip = M[rows]
-            yield rows, strip, strip if self._low in ("fp64", "fp32") else self._rounded(strip)
+            yield rows, strip, self._rounded(strip)
 
     def _rounded(self, strip: Matrix) -> Matrix:
         """A strip as an operand, until the next one; a single row may be longer than all usual strips."""
