@@ -13,7 +13,6 @@ from functools import cache
 
 import numpy as np
 from numba import from_dtype, types
-from numba.extending import overload
 
 from mxpeak.kernels.host.elimination_native import (
     LINE,
@@ -23,15 +22,13 @@ from mxpeak.kernels.host.elimination_native import (
     solve_upper,
     subtract_products,
 )
-from mxpeak.kernels.host.jit import FLAG, ZERO, inner, jit
+from mxpeak.kernels.host.jit import FLAG, ZERO, forms, inner, jit
 from mxpeak.kernels.host.native import address_of, piece, row
 
 #: What `solve` tells, before its room for sizes: see there.
 TOLD = 12
 #: Entries of one side of a tile that is transposed.
 TILE = 8
-
-_PLAIN = {"error_model": "numpy", "_nrt": False}
 
 
 def padded(n: int, sides: int) -> tuple[int, int]:
@@ -59,12 +56,12 @@ def _modulus(z):
     """|z| in fp64, sqrt(a² + b²) without squares that leave the range."""
 
 
-@overload(_size, jit_options=_PLAIN)
+@forms(_size)
 def _size_of(z):
     return (lambda z: abs(z.real) + abs(z.imag)) if isinstance(z, types.Complex) else (lambda z: abs(z))
 
 
-@overload(_modulus, jit_options=_PLAIN)
+@forms(_modulus)
 def _modulus_of(z):
     def of_narrow(z):  # whose squares fp64 holds
         a, b = np.float64(z.real), np.float64(z.imag)
