@@ -108,7 +108,8 @@ def test_the_first_word_counts(text: str, code: int | None) -> None:
 @pytest.mark.parametrize("name", ["SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT", "SIGQUIT"])
 def test_a_crash_leaves_its_signal(tmp_path: Path, name: str) -> None:
     word, number = tmp_path / "word", getattr(signal, name)
-    crash = f"import os; from mxpeak.runtime.leash import leave_crashes as go; go(); os.kill(os.getpid(), {number})"
+    heard = f"import os, signal; signal.signal({number}, signal.SIG_DFL)"  # whatever a shell in the background ignores
+    crash = f"{heard}; from mxpeak.runtime.leash import leave_crashes as go; go(); os.kill(os.getpid(), {number})"
     environ = {**leashed(), LAST_WORD: str(word)}
     ended = subprocess.run([sys.executable, "-c", crash], env=environ, capture_output=True, check=False)
     assert ended.returncode == -number

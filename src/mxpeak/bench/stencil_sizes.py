@@ -23,8 +23,8 @@ PACKED_BYTES = 1
 FP64_BYTES = 8
 #: Entries a row that the next level's points have once more: 13 of every eighth row, and more at the box's surface.
 POINTS = 2
-#: Rows of a packed chunk of such points: it ends with their line, and zeros fill it.
-POINTS_LANES = 32
+#: Rows of a group of such points in a packed chunk: it ends with their line, and zeros fill it.
+POINTS_GROUP = 8
 
 
 # --- the box ----------------------------------------------------------------------------------------------------
@@ -120,11 +120,11 @@ def memory_need(box: Box, hierarchies: Sequence[Hierarchy]) -> dict[str, int]:
 
 
 def points_entries(level: Box, one: Hierarchy) -> int:
-    """Entries that the next level's points have once more: 2 a row, or 13/8 with what packed chunks are filled with."""
+    """Entries that the next level's points have once more: 2 a row, or 13/8 with what packed groups are filled with."""
     if one.index_bytes != PACKED_BYTES:
         return POINTS * level.rows
     points = max(1, level.nx // 2)
-    lanes = POINTS_LANES * -(-points // POINTS_LANES)
+    lanes = POINTS_GROUP * -(-points // POINTS_GROUP)
     return max(POINTS * level.rows, -(-13 * lanes * level.rows // (8 * points)))
 
 

@@ -64,7 +64,7 @@ class Parser(argparse.ArgumentParser):
     """
 
     def __init__(self, **settings: Any):
-        super().__init__(**{"formatter_class": argparse.RawDescriptionHelpFormatter, "allow_abbrev": False} | settings)
+        super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **settings)
 
     def error(self, message: str) -> NoReturn:
         """Raise, instead of printing on every rank."""
