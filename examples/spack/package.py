@@ -23,7 +23,7 @@ class PyMxpeak(PythonPackage):
     depends_on("py-hatchling@1.24:", type="build")
     depends_on("py-numpy@1.26:", type=("build", "run"))
     depends_on("py-scipy@1.13:", type=("build", "run"))
-    depends_on("py-numba@0.62:", type=("build", "run"))
+    depends_on("py-numba@0.62:0.68", type=("build", "run"))
     depends_on("py-threadpoolctl@3.5:", type=("build", "run"))
     depends_on("py-ml-dtypes@0.4:", type=("build", "run"))
     depends_on("py-array-api-compat@1.9:", type=("build", "run"))
