@@ -13,6 +13,7 @@ import pytest
 
 from mxpeak.cli import main as cli
 from mxpeak.cli.output import Steady, new_folder, write_new
+from mxpeak.cli.past import result_files, run_file
 from mxpeak.errors import UsageError
 from tests.support.cli import DAT, Bench, hpl_result, only_folder
 
@@ -46,6 +47,16 @@ def test_a_run_that_was_cut_short_is_found_like_any_other(bench: Bench, capsys: 
     capsys.readouterr()
     assert cli.main(["report", "last"]) == 0
     assert "1 run" in capsys.readouterr().out
+
+
+def test_last_is_a_run_that_has_ended_where_there_is_one(bench: Bench, capsys: pytest.CaptureFixture[str]):
+    assert cli.main(["run", "hpl", "-N", "1000"]) == 0
+    ended = only_folder()
+    under_way = ended.with_name("29990101T000000Z-hpl-0")
+    under_way.mkdir()
+    (under_way / "so-far.json").write_text((ended / "result.json").read_text())
+    assert [file.parent.name for file in result_files()] == [under_way.name, ended.name]
+    assert run_file("last") == ended / "result.json"
 
 
 def test_quiet_is_one_line_a_result(bench: Bench, capsys: pytest.CaptureFixture[str]):

@@ -55,6 +55,28 @@ def test_together_begins_all_and_each_goes_on_when_its_own_request_is_complete()
         assert task.done
 
 
+class InStream(Bell):
+    """A request that a device's stream waits for."""
+
+    in_stream = True
+    looked = 0
+
+    def test(self) -> bool:
+        self.looked += 1
+        return super().test()
+
+
+def test_what_a_stream_waits_for_is_left_to_it_and_not_looked_at_until_it_is_complete() -> None:
+    log: list[str] = []
+    bells = [InStream(name) for name in "abcd"]
+    task = Task(together(waits_for(bells[:1], log), waits_for(bells[1:], log)))
+    assert not task.test()
+    task.wait()
+    assert task.done
+    assert [line for line in log if line.startswith("after")] == [f"after {name}" for name in "abcd"]
+    assert all(bell.looked <= 5 for bell in bells)
+
+
 def test_together_of_nothing_has_ended_and_nested_ones_are_driven_too() -> None:
     assert Task(together()).done
     log: list[str] = []

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +24,12 @@ NAMES = ("last", "previous", "baseline")
 
 def result_files() -> list[Path]:
     """The result files of past runs, the newest first."""
-    named = (_in_folder(folder) for folder in OUT.glob("*/"))
-    found = [file for file in named if file.is_file()]  # no link to a file that is gone
-    return sorted(found, key=lambda file: file.stat().st_mtime, reverse=True)
+    found = []
+    for file in map(_in_folder, OUT.glob("*/")):
+        with suppress(OSError):  # a link to a file that is gone, or one that its run removes just now
+            if stat.S_ISREG((known := file.stat()).st_mode):
+                found.append((known.st_mtime, file))
+    return [file for _, file in sorted(found, reverse=True)]
 
 
 def read_results(path: Path) -> list[Mapping[str, Any]]:
@@ -63,11 +68,11 @@ def _in_folder(folder: Path) -> Path:
 
 
 def _last() -> Path:
-    """The newest run."""
+    """The newest run that has ended; only where there is none, what is known of one that has not."""
     files = result_files()
     if not files:
         raise UsageError(f"last: {OUT}/ holds no runs; name a folder or a file")
-    return files[0]
+    return next((file for file in files if file.name == RESULT), files[0])
 
 
 def _previous(last: Path) -> Path:

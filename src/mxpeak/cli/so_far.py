@@ -33,14 +33,14 @@ class SoFarFile:
         now = time.monotonic()
         if not self._able or now - self._written_s < EVERY_S:
             return
-        results = [*ended, *([] if under_way is None else [under_way()])]
         try:
+            results = [*ended, *([] if under_way is None else [under_way()])]
             self._folder.replace(SO_FAR, to_json(document(results, several=True)))
-        except OSError as error:
+        except (OSError, ValueError) as error:  # the run goes on without it
             self._able = False
             self._session.say(
-                f"warning: cannot write {self._folder.path / SO_FAR}: {error.strerror}; a run that is killed will "
-                "leave nothing"
+                f"warning: cannot write {self._folder.path / SO_FAR}: {getattr(error, 'strerror', None) or error}; a "
+                "run that is killed will leave nothing"
             )
         self._written_s = now
 

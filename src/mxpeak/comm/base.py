@@ -215,6 +215,11 @@ class Arrival:
             self._request.wait()
             self._bring()
 
+    @property
+    def in_stream(self) -> bool:
+        """Whether a device's stream does the waiting for its receive."""
+        return waits_in_stream(self._request)
+
     def about(self) -> str:
         """What its receive stands for."""
         return about(self._request)
@@ -271,12 +276,28 @@ class Task:
             self._advance()
         return self.done
 
+    @property
+    def in_stream(self) -> bool:
+        """Whether a device's stream does the waiting for what it waits for."""
+        return waits_in_stream(self._pending)
+
+    def rest(self) -> Steps:
+        """What is left of the algorithm, as one."""
+        while self._pending is not None:
+            yield self._pending
+            self._advance()
+
     def wait(self, waiting: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
         """Go to the end; each wait for a request is inside `waiting()`, what the algorithm does between them is not."""
         while self._pending is not None:
             with waiting():
                 self._pending.wait()
             self._advance()
+
+
+def waits_in_stream(request: Any) -> bool:
+    """Whether a device's stream does the waiting for a request, and the host goes on at once."""
+    return bool(getattr(request, "in_stream", False))
 
 
 class _FirstOf:
@@ -292,7 +313,11 @@ class _FirstOf:
         return any([request.test() for request in self._requests])
 
     def wait(self) -> None:
-        """Drive them in turn, and give the core to whoever else wants it."""
+        """Drive them in turn, and give the core to whoever else wants it; what a stream waits for is left to it."""
+        if all(map(waits_in_stream, self._requests)):
+            for request in self._requests:
+                request.wait()
+            return
         WAITED_FOR.append(self)
         idle = Idling()
         while not self.test():
@@ -310,8 +335,10 @@ def together(*algorithms: Steps) -> Steps:
     While one waits for its message, another passes on what it has received.
     """
     tasks = [Task(steps) for steps in algorithms]
-    while tasks := [task for task in tasks if not task.test()]:
+    while len(tasks := [task for task in tasks if not task.test()]) > 1:
         yield _FirstOf([task.pending for task in tasks if task.pending is not None])
+    for last in tasks:
+        yield from last.rest()
 
 
 def all_of(requests: Iterable[Request]) -> Steps:

@@ -27,25 +27,29 @@ CHANNELS = 4
 class Posted:
     """A message between GPUs: posted, and begun with all others at the first test or wait of one.
 
-    ready    the event of its buffer: what the stream that made it, or still read it, had begun by then
+    ready     the event of its buffer: what the stream that made it, or still read it, had begun by then
+    waited    whether a stream waits for it already, so that what comes next in that stream may use the buffer
     """
 
-    __slots__ = ("begin", "ready", "work")
+    __slots__ = ("begin", "ready", "waited", "work")
+    in_stream = True
 
     def __init__(self, begin: Callable[[Any], Any], message: torch.Tensor):
         self.begin = begin
         self.ready = torch.cuda.current_stream(message.device).record_event() if message.is_cuda else None
         self.work: Any = None
+        self.waited = False
 
     def test(self) -> bool:
-        """Whether the GPU has done it."""
+        """Whether the GPU has done it, or a stream waits for it."""
         begin_all()
-        return bool(self.work.is_completed())
+        return self.waited or bool(self.work.is_completed())
 
     def wait(self) -> None:
         """Have the current stream wait for it."""
         begin_all()
         self.work.wait()
+        self.waited = True
 
 
 def on_gpu(message: torch.Tensor) -> bool:

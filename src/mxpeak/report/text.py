@@ -88,10 +88,9 @@ def _told(value: Any) -> str:
 def _how_far(result: Result) -> str:
     """Why a run did not come to its end, and how far it had come."""
     known = result.telemetry["aborted"]
-    if not known["step"]:
-        return f"  before its first step: {known['reason']}\n"
-    told = f"  {known['computation']}, after step {known['step']}: {known['reason']}\n"
-    return told + _finished(known["finished"]) if "finished" in known else told
+    told = f"  {known['computation']}, after step {known['step']}" if known["step"] else "  before its first step"
+    finished = _finished(known["finished"]) if "finished" in known else ""
+    return f"{told}: {known['reason']}\n{finished}"
 
 
 def _finished(known: Mapping[str, Any]) -> str:

@@ -101,7 +101,9 @@ def _mpi_ranks(ranks: int, argv: list[str]) -> int:
     with TemporaryFile() as word:
         command = [_mpiexec(), "-n", str(ranks), sys.executable, "-m", "mxpeak", *argv]
         code = code_of(command, {LAST_WORD: f"/proc/{os.getpid()}/fd/{word.fileno()}"})
-        said = last_word(word.read().decode(errors="replace"))
+        left = word.read().decode(errors="replace")
+    said = last_word(left)
+    sys.stderr.write("".join(line for line in left.splitlines(keepends=True) if not line.strip().isdecimal()))
     if said is not None and code < 128:
         return said
     # MPICH's mpiexec returns a signal's number without 128 added, also of a rank that it killed because another one had

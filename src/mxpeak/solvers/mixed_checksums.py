@@ -175,12 +175,13 @@ class MixedChecks(Checks):
         """
         own, kernels = self.A.cols.local_range(step.j0, step.j1), self.kernels
         L21 = self.A.local[self._rows(step)[1], own]
-        updated, panel, l_sums = (kernels.xp.zeros(L21.shape[0]) for _ in range(3))
+        updated, l_sums = (kernels.xp.zeros(L21.shape[0]) for _ in range(2))
         if self._as_stored:
             u = kernels.xp.add(U_col_w, U11_w)
             kernels.add_matvec(updated, L21, u)
             kernels.add_matvec(l_sums, L21, self.weights[k][own])
             return [(updated, u)], l_sums
+        panel = kernels.xp.zeros(L21.shape[0])
         for rows, L, L_row in self._strips(L21):
             kernels.add_matvec(updated[rows], L_row, U_col_w)
             kernels.add_matvec(panel[rows], L, U11_w)

@@ -80,7 +80,7 @@ def _modulus_of(z):
 @inner()
 def _pivot(W, c, n):
     """The row of the largest |w_ic|, c <= i < n, and that number, of which NaN is none."""
-    pivot, best = c, 0 * _size(W[c, c])
+    pivot, best = c, _size(W.dtype.type(0))
     for i in range(c, n):
         size = _size(W[i, c])
         if size > best:
@@ -108,7 +108,7 @@ def _panel(W, n, c0, pivots, inverses):
         reciprocal, top = 1 / W[c, c], address_of(W, c, c0)
         inverses[c] = reciprocal
         after = min(c + 1, c0 + RANK - 1)
-        pivot, best = c + 1, 0 * best
+        pivot, best = c + 1, _size(W.dtype.type(0))
         for i in range(c + 1, n):
             eliminate_line(W, address_of(W, i, c0), top, c - c0, reciprocal)
             size = _size(W[i, after])

@@ -56,7 +56,8 @@ def cut_rows(
                     same = same and difference == mine[k] and j < n
                     mine[k] = difference
                 alike[r] = same
-            if adaptive and LEAST <= rows < LANES and not alike[r]:
+            # a row like the one before goes where that went, unless not all differences of that one found a place
+            if adaptive and LEAST <= rows < LANES and not (alike[r] and size < known.shape[0]):
                 old, others = 0, 0
                 for k in range(entries):
                     if mine[k] != 0 and mine[k] != n:

@@ -32,7 +32,7 @@ MOST_ONE = 1280
 def suits_elimination(A: Array, B: Array) -> bool:
     """Whether elimination on one core is quicker than LAPACK."""
     n, sides = len(A), B.size // len(A)
-    most = MOST_ONE if sides == 1 and A.dtype.kind == "f" else MOST[A.dtype]
+    most = MOST_ONE if sides == 1 and A.dtype.kind == "f" else MOST.get(A.dtype, 0)
     if n < FROM or 2 * n + sides > most:
         return False
     return A.flags.aligned and B.flags.aligned
@@ -56,6 +56,7 @@ class Plan(NamedTuple):
     room      entries of the memory for that, and of the sizes
     s, t      random numbers, for a probe and for each side
     enough    how large a backward error passes
+    told      how many facts the solver tells
     """
 
     solve: Callable[..., Any]
@@ -65,29 +66,30 @@ class Plan(NamedTuple):
     s: Array
     t: Array
     enough: float
+    told: int
 
 
 @lru_cache(maxsize=256)
 def plan(n: int, k: int, dtype: np.dtype[Any]) -> Plan:
     """That of a kind of systems."""
-    from mxpeak.kernels.host.elimination import facts_of, padded, room
+    from mxpeak.kernels.host.elimination import TOLD, facts_of, padded, room
 
     s, t = (probe(count).astype(dtype) for count in (n, k if k > SAMPLED else 1))
     memory = room(n, k + 1), facts_of(n, k)
-    return Plan(kernel_for(dtype), routines(dtype), padded(n, k + 1), memory, s, t, enough_of(n, k, dtype))
+    return Plan(kernel_for(dtype), routines(dtype), padded(n, k + 1), memory, s, t, enough_of(n, k, dtype), TOLD)
 
 
 def solve_by_elimination(A: Array, B: Array) -> Direct | None:
     """`solve_directly` where `suits_elimination`."""
     dtype, n, k = A.dtype, len(A), B.size // len(A)
-    solve, of, shape, room, s, t, bound = plan(n, k, dtype)
+    solve, of, shape, room, s, t, bound, facts_told = plan(n, k, dtype)
     by_columns = not A.flags.c_contiguous and A.flags.f_contiguous
     R, C = A.T if by_columns else np.ascontiguousarray(A), np.ascontiguousarray(B.reshape(n, k))
     X, space = np.empty((n, k), dtype), np.empty(room[0], dtype)
     pivots, facts = np.empty(n, np.int32), np.empty(room[1])
     unit = n * of.u
     solve(by_columns, SAMPLED, bound * unit, R, C, s, t, X, space, pivots, facts)
-    place, *of_R, A_max, eta, x_max, b_least, b_most, z_max, mended = facts[:12].tolist()
+    place, *of_R, A_max, eta, x_max, b_least, b_most, z_max, mended = facts[:facts_told].tolist()
     across, down = (of_R[0], of_R[1]), (of_R[2], of_R[3])
     rows, columns = (down, across) if by_columns else (across, down)
     if place < 0.0 or not balanced(rows, columns):
