@@ -17,11 +17,11 @@ import torch
 from mxpeak.kernels.contract.sparse import Order, Rows
 from mxpeak.kernels.host import sparse_pack as pack
 from mxpeak.kernels.host.sparse_native import LANES
+from mxpeak.kernels.host.sparse_setup import STORAGES
 from mxpeak.kernels.torch.device import TYPES, Device
 from mxpeak.kernels.torch.sparse_matrix import Tensor, narrowed
 from mxpeak.kernels.torch.sparse_rows import ranges, surface_of
 
-STORAGES = {"ell": pack.ELL, "sell": pack.SELL, "packed": pack.PACKED}
 #: Entries that are looked at together, about.
 PIECE = 2**22
 #: Of a row's entries that are in no run, so many may be near; further ones are far.

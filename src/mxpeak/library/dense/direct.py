@@ -145,7 +145,7 @@ def solve_directly(A: Array, B: Array) -> Direct | None:
     if zero:
         return None
     X, history = Z[:k].T, []
-    enough = enough_of(n, k, A.dtype)
+    enough = plain_lu(n, k, is_complex=A.dtype.kind == "c")
     for correct in (k <= SAMPLED, False):
         R, eta, suits = _residual(W, by_rows, of, A_inf, X, B)
         history.append(eta)
@@ -155,11 +155,6 @@ def solve_directly(A: Array, B: Array) -> Direct | None:
     grown = A_inf * of.lange("M", Z[k]) * of.u
     x, solved = Z[0].copy() if B.ndim == 1 else X.copy("C"), suits and eta <= enough
     return Direct(of, x, tuple(history), solved, grown, lambda: LU, pivots, transposed, A_inf, A_one, A_max)
-
-
-def enough_of(n: int, k: int, dtype: np.dtype[Any]) -> float:
-    """How large a backward error of so many sides passes; a combination of many may come to more than each."""
-    return plain_lu(n, is_complex=dtype.kind == "c") * (2.0 if k > SAMPLED else 1.0)
 
 
 def _sums(W: Array, of: Routines) -> tuple[Ends, Ends, float]:

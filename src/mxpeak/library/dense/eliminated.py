@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mxpeak.library.dense.direct import Direct, Routines, enough_of, routines
+from mxpeak.library.dense.direct import Direct, Routines, routines
 from mxpeak.library.dense.factoring import probe
-from mxpeak.library.dense.refinement import SAMPLED
+from mxpeak.library.dense.refinement import SAMPLED, plain_lu
 from mxpeak.library.dense.types import Array
 from mxpeak.runtime.calls import compile_once
 from mxpeak.solvers.scaling import balanced
@@ -76,7 +76,8 @@ def plan(n: int, k: int, dtype: np.dtype[Any]) -> Plan:
 
     s, t = (probe(count).astype(dtype) for count in (n, k if k > SAMPLED else 1))
     memory = room(n, k + 1), facts_of(n, k)
-    return Plan(kernel_for(dtype), routines(dtype), padded(n, k + 1), memory, s, t, enough_of(n, k, dtype), TOLD)
+    enough = plain_lu(n, k, is_complex=dtype.kind == "c")
+    return Plan(kernel_for(dtype), routines(dtype), padded(n, k + 1), memory, s, t, enough, TOLD)
 
 
 def solve_by_elimination(A: Array, B: Array) -> Direct | None:

@@ -114,12 +114,14 @@ class Mixture(Equations):
         return np.array([backward_error(r_inf, self.factors.A_inf or 1.0, 1.5 * sqrt(self.count), 0.0, len(R), self.u)])
 
 
-def plain_lu(n: int, *, is_complex: bool) -> float:
+def plain_lu(n: int, sides: int = 1, *, is_complex: bool) -> float:
     """The backward error eta that plain LU seldom exceeds: max(4/n, 2^-7), of complex systems 2·sqrt(2) times that.
 
     A product of complex numbers is rounded by up to 2·sqrt(2)·u to first order, one of reals by u (Higham 2002, 3.6).
+    Of many right-hand sides it is twice that: the worst scatters more than a single one, and so does their combination.
     """
-    return max(4.0 / n, PLAIN_LU) * (2.0 * sqrt(2.0) if is_complex else 1.0)
+    of_one = max(4.0 / n, PLAIN_LU) * (2.0 * sqrt(2.0) if is_complex else 1.0)
+    return of_one * (2.0 if sides > SAMPLED else 1.0)
 
 
 def refined(kernels: DenseKernels, A: Matrix, factors: Factors, B: Block, u: float, spans: Spans, most: int) -> Refined:
@@ -128,9 +130,7 @@ def refined(kernels: DenseKernels, A: Matrix, factors: Factors, B: Block, u: flo
         scaling = factors.scaling
         B_s = B if scaling is None else scaled(kernels, scaling.rows, B)
         equations = Equations(kernels, A, factors, B_s, np.array(largest(kernels, B_s)), u)
-        # The worst of many right-hand sides scatters more than a single one.
-        is_complex = kernels.xp.isdtype(A.dtype, "complex floating")
-        enough = plain_lu(len(A), is_complex=is_complex) * (2.0 if B.shape[1] > SAMPLED else 1.0)
+        enough = plain_lu(len(A), B.shape[1], is_complex=kernels.xp.isdtype(A.dtype, "complex floating"))
         Y, etas, history, doubtful = _classical(equations, enough)
         steps = len(history) - 1
         left = np.flatnonzero(~(etas <= enough))
