@@ -106,12 +106,14 @@ class Log:
     """What one rank has begun, in the order in which its host did.
 
     memories    by number: bytes, bytes of an entry, the stream that made it
+    paused      operations are not written down; events are, since what comes later may wait for them
     """
 
     rank: int
     records: list[Record] = field(default_factory=list)
     memories: dict[int, tuple[int, int, str]] = field(default_factory=dict)
     phase: str = ""
+    paused: bool = False
     _events: int = 0
 
     def made(self, size: int, itemsize: int, stream: str) -> int:
@@ -121,6 +123,8 @@ class Log:
 
     def op(self, actor: str, name: str, kind: str, regions: tuple[Region, ...], **more: Any) -> None:
         """An actor does something."""
+        if self.paused:
+            return
         self.records.append(Op(actor, name, kind, regions, place(), self.phase, **more))
 
     def mark(self, actor: str) -> int:

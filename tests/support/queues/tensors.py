@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
 from weakref import WeakValueDictionary
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map_only
 
 from tests.support.queues import libraries
 from tests.support.queues.log import HOST, Region
@@ -169,7 +168,7 @@ def run(func: Any, args: Any, kwargs: Any) -> Any:
     plain = {**kwargs, "device": "cpu"} if device is not None else kwargs
     if kwargs.get("pin_memory"):
         plain = {**plain, "pin_memory": False}
-    outs = _compute(func, *tree_map_only(Virtual, lambda t: t.elem, (args, plain)))
+    outs = _compute(func, *_mapped(Virtual, lambda t: t.elem, (args, plain)))
     known = {t.elem.untyped_storage().data_ptr(): t for t in virtual if t.elem.untyped_storage().nbytes()}
     where = torch.device(device) if to_gpu else next((t.device for t in virtual if t.is_cuda), virtual[0].device)
     fresh: list[Virtual] = []
@@ -188,15 +187,28 @@ def run(func: Any, args: Any, kwargs: Any) -> Any:
             fresh.append(made)
         return made
 
-    result = tree_map_only(torch.Tensor, wrapped, outs)
+    result = _mapped(torch.Tensor, wrapped, outs)
     if not _views(func):
         _note(func, given, fresh, where, args, kwargs)
     return outs if func in NUMBERS and not isinstance(outs, (torch.Tensor, tuple)) else result
 
 
+def _mapped(kind: type, change: Callable[[Any], Any], value: Any) -> Any:
+    """A value with all of a kind changed that stand in it, in tuples, lists and dictionaries."""
+    if isinstance(value, kind):
+        return change(value)
+    if type(value) in (tuple, list):
+        return type(value)([_mapped(kind, change, one) for one in value])
+    if type(value) is dict:
+        return {key: _mapped(kind, change, one) for key, one in value.items()}
+    return value
+
+
 def _note(func: Any, given: Any, fresh: list[Virtual], where: torch.device, args: Any, kwargs: Any) -> None:
     """One operation of the current stream; the host waits where a number comes of it."""
     rank = here()
+    if rank.log.paused:
+        return
     regions = []
     for t, writes in given:
         if isinstance(t, Virtual):
