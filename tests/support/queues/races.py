@@ -85,8 +85,10 @@ class Detector:
     def clock(self, actor: str) -> Clock:
         return self.clocks.setdefault(actor, {actor: 0})
 
-    def run(self) -> list[Race]:
+    def run(self, most: int | None = None) -> list[Race]:
         for record in self.log.records:
+            if len(self.races) == most:
+                break
             if isinstance(record, Op):
                 self.operation(record)
             elif isinstance(record, Mark):
@@ -163,6 +165,6 @@ def _joined(one: Clock, other: Clock) -> Clock:
     return both
 
 
-def races(log: Log, without: Without | None = None) -> list[Race]:
-    """What nothing orders, each pair of places once; `without` some waits."""
-    return Detector(log, without).run()
+def races(log: Log, without: Without | None = None, most: int | None = None) -> list[Race]:
+    """What nothing orders, each pair of places once; `without` some waits; no further than to so many."""
+    return Detector(log, without).run(most)
