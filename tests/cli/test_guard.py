@@ -18,7 +18,7 @@ from mxpeak.bench.partial import asked
 from mxpeak.cli import main as cli
 from mxpeak.comm.solo import Solo
 from mxpeak.comm.threads import run_ranks
-from mxpeak.errors import StoppedError
+from mxpeak.errors import ResourceError, StoppedError
 from mxpeak.perf.counts import lu_flops_done
 from mxpeak.perf.machines import find_machine
 from mxpeak.records import Result
@@ -219,6 +219,26 @@ def test_solves_that_were_finished_are_samples_of_a_run_that_was_not() -> None:
     assert len(result.samples_s) == 1
 
 
+@pytest.mark.parametrize("error", [ResourceError("no room for the copy of A"), ValueError("a bug")])
+def test_an_error_is_the_reason_of_what_is_known(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the first of two solves, which was finished."""
+    told: list[Result] = []
+    residuals = iter([hpl.residual_norms])
+
+    def failing(*args: Any) -> Any:
+        for known in residuals:
+            return known(*args)
+        raise error
+
+    monkeypatch.setattr(hpl, "residual_norms", failing)
+    config = HplConfig(n=(97,), nb=(8,), repeat=2, warmup="none", threads=1, device="cpu")
+    with pytest.raises(type(error), match=str(error)):
+        hpl.run(config, Solo(), benchmark="hpl", on_case=lambda case, result: told.append(result))
+    (result,) = told
+    assert (result.status, result.telemetry["aborted"]["reason"]) == ("aborted", str(error))
+    assert len(result.samples_s) == 1
+
+
 def test_people_read_why_and_when_a_run_was_ended() -> None:
     config = HplConfig(n=(97,), nb=(8,), warmup="none", threads=1, device="cpu", target=1.0)
     (result,) = ended(hpl, config, 1, 1)[0]
@@ -259,6 +279,15 @@ def test_a_run_that_was_ended_is_exit_code_six(bench: Bench, capsys: pytest.Capt
     assert cli.main(["run", "hpl", "--target", "100", "--format", "hpl", "--out", "out"]) == 6
     assert json.loads(Path("out/result.json").read_text())["status"] == "aborted"
     assert "Finished      0 tests" in capsys.readouterr().out, "HPL's report knows only whole runs"
+
+
+@pytest.mark.parametrize(("error", "code"), [(ResourceError("no room"), 5), (ValueError("a bug"), 1)])
+def test_cases_that_had_ended_before_an_error_are_in_the_result(bench: Bench, error: Exception, code: int) -> None:
+    bench.outcome = lambda case: hpl_result(case) if case.n == 10 else error
+    assert cli.main(["run", "hpl", "-N", "10,20", "--out", "out"]) == code
+    (result,) = json.loads(Path("out/result.json").read_text())["results"]
+    assert result["problem"]["n"] == 10
+    assert not Path("out/so-far.json").exists()
 
 
 def test_a_failed_check_counts_more_than_an_early_end(bench: Bench) -> None:

@@ -241,10 +241,8 @@ def run_cases(
                     on_case(case, result)
                 if result is not None:
                     found.append(result)
-        except Exception:
-            raise
-        except BaseException as ending:  # a signal: what is known so far is kept
-            if comm.rank == 0 and on_case and (known := bench.aborted(str(ending))):
+        except BaseException as ending:  # a signal or an error: what is known so far is kept, with the reason
+            if comm.rank == 0 and on_case and (known := bench.aborted(str(ending) or type(ending).__name__)):
                 on_case(*known)
             raise
         return found

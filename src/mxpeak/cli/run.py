@@ -16,7 +16,7 @@ from mxpeak.cli.past import RESULT, SO_FAR
 from mxpeak.cli.ranks import on_ranks
 from mxpeak.cli.request import Request, add_options, requests
 from mxpeak.cli.scaling import parts, section, turns
-from mxpeak.cli.session import GRACE_S, Interrupted
+from mxpeak.cli.session import GRACE_S
 from mxpeak.configs.run import OutputConfig, RunConfig
 from mxpeak.errors import ExitCode, MxpeakError, UsageError
 from mxpeak.records import Result, document, to_json
@@ -177,7 +177,7 @@ def _run_all(
     try:
         for request, comm in turns(wanted, session, lambda: _first_problem(displays)):
             codes.append(_run_one(request, comm, argv, session, stdout, stderr, onlookers, displays, so_far))
-    except Interrupted:
+    except BaseException:  # a signal, or an error of this rank alone
         if so_far is not None:
             _finish(name, displays, folders, session, stdout)  # with what is known so far
             so_far.clear()
