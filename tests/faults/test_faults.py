@@ -17,7 +17,19 @@ from typing import Any
 
 import pytest
 
-from tests.support.faults import Job, at_work, beginning, by_itself, by_mpiexec, by_python, by_torchrun, job, set_up
+from tests.support.faults import (
+    Job,
+    at_work,
+    beginning,
+    by_itself,
+    by_mpiexec,
+    by_python,
+    by_torchrun,
+    job,
+    may_mount,
+    set_up,
+    with_mounts,
+)
 from tests.support.ranks import PYTHON, needs_mpi
 from tests.support.result_file import VALIDATOR
 
@@ -55,6 +67,7 @@ WHOLE = [
     *product(["hpl"], ["rank 0", "rank 1"], CRASHES, ["work"]),
 ]
 ALL = os.environ.get("TEST_FAULTS") == "all"
+needs_mounts = pytest.mark.skipif(not may_mount(), reason="mounts of one's own: unshare --mount")
 
 
 @pytest.mark.parametrize(("benchmark", "victim", "name", "moment"), list(dict.fromkeys(WHOLE)) if ALL else SHORT)
@@ -176,8 +189,40 @@ def test_an_address_space_that_is_too_small_is_no_bug(tmp_path: Path, benchmark:
 
 @pytest.mark.skipif(not ALL, reason="TEST_FAULTS=all")
 def test_no_home_and_no_cache_hinder_no_run(tmp_path: Path) -> None:
-    nowhere = {"HOME": "/proc/none", "XDG_CACHE_HOME": "/proc/none", "MXPEAK_CACHE_DIR": "/proc/none"}
-    with job(tmp_path, [*PYTHON, "run", "hpl", "-N", "500", "--ranks", "2", "--out", "results"], **nowhere) as run:
-        code, _ = run.ended()
+    runs_without_folders(tmp_path, Path("/proc/none"), small_run())
+
+
+@pytest.mark.skipif(not ALL, reason="TEST_FAULTS=all")
+@needs_mounts
+def test_a_home_and_a_cache_that_are_read_only_hinder_no_run(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    runs_without_folders(tmp_path, home, with_mounts({str(home): "ro"}, small_run()))
+
+
+def small_run() -> list[str]:
+    return [*PYTHON, "run", "hpl", "-N", "500", "--ranks", "2", "--out", "results"]
+
+
+def runs_without_folders(tmp_path: Path, folder: Path, command: list[str]) -> None:
+    """A run that can write to neither of the folders that are its user's is valid."""
+    folders = dict.fromkeys(("HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "MXPEAK_CACHE_DIR"), str(folder))
+    with job(tmp_path, command, **folders) as run:
+        code, after_s = run.ended()
         said = run.said()
+    print(f"hpl without {folder.name}: code {code} after {after_s:.1f} s: {said[-300:]}")
     assert code == 0, said
+    assert "Traceback" not in said
+
+
+@needs_mounts
+def test_a_full_dev_shm_is_named(tmp_path: Path) -> None:
+    """MPI's messages on a node have no room there: it fails before a step, and without a word of its own."""
+    with job(tmp_path, with_mounts({"/dev/shm": "size=64k"}, small_run())) as run:
+        code, after_s = run.ended()
+        said = run.said()
+    print(f"hpl, /dev/shm of 64 KiB: code {code} after {after_s:.1f} s: {said[-300:]}")
+    assert code == 128 + signal.SIGBUS, said
+    assert "a rank was ended by SIGBUS" in said
+    assert "see whether /dev/shm, or a disk, is full" in said
+    nothing_torn(tmp_path / "results")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -143,6 +144,20 @@ def by_python(benchmark: str) -> list[str]:
     """A Python program that calls the library starts them."""
     assert benchmark == "hpl"
     return [sys.executable, "-c", "import mxpeak as mx; mx.run.hpl(n=14000, grid='1x2', ranks=2, warmup='none')"]
+
+
+def with_mounts(mounts: dict[str, str], command: list[str]) -> list[str]:
+    """The command where file systems in memory lie on some folders, with these options; nobody else sees them."""
+    mount = [f"mount -t tmpfs -o {options} tmpfs {shlex.quote(folder)}" for folder, options in mounts.items()]
+    return ["unshare", "--mount", "sh", "-c", " && ".join([*mount, f"exec {shlex.join(command)}"])]
+
+
+def may_mount() -> bool:
+    """Whether this user may have mounts of his own."""
+    try:
+        return subprocess.run(with_mounts({"/mnt": "size=4k"}, ["true"]), capture_output=True).returncode == 0
+    except OSError:
+        return False
 
 
 # --- moments
