@@ -280,7 +280,9 @@ def test_memory_is_the_formula():
     apart = memory_need(box, [replace(one, points_apart=True)])
     assert 27 * apart["matrix"] == 29 * parts["matrix"]
     joined = memory_need(box, [replace(one, joined=True)])
-    assert joined["setup"] == (12 + 8 + 4) * 27 * rows
+    assert joined["setup"] == (12 + 132) * 27 * rows, "in one piece"
+    large = memory_need(Box(256, 256, 256), [replace(one, joined=True)])
+    assert large["setup"] == (12 + 8 + 4) * 27 * 256**3
 
 
 @pytest.mark.parametrize("storage", ["packed", "rows"])

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from mxpeak.bench import stencil_sizes
+from mxpeak.bench.stencil_sizes import INDEX_BYTES, PACKED_BYTES, PIECE, SETUP_BYTES, Hierarchy, memory_need
 from mxpeak.kernels.contract.sparse import Order, Rows
 from mxpeak.kernels.torch import sparse_pack, sparse_rows
-from mxpeak.kernels.torch.device import TYPES
+from mxpeak.kernels.torch.device import TYPES, Device
 from mxpeak.kernels.torch.sparse_setup import SparseSetup
 from mxpeak.kernels.torch.sparse_steps import late_chunks
-from mxpeak.layout.stencil import Box
+from mxpeak.layout.stencil import STENCIL, Box
 from tests.support.on_arrays import HOSTS
 from tests.support.queues import runs
 from tests.support.queues.log import HOST, Wait
@@ -98,6 +102,69 @@ def test_chunks_their_columns_and_values_are_the_hosts(
                     same(part, of_host)
                 late = late_chunks(here, found.table, found.group, H[0])
                 assert late.nonzero().view(-1).tolist() == sorted(exact.pattern.late[0].tolist())
+
+
+def test_a_row_without_a_diagonal_entry_has_a_zero_there() -> None:
+    """Rows that swap two unknowns; before, the memory had other numbers."""
+    n = 64
+    partner = np.arange(n) ^ 1
+    rows = HOSTS[0].rows_of(np.arange(n + 1), partner, np.ones(n), n, 0)
+    order = HOSTS[0].order(rows, "greedy")
+    np.full(n, np.nan)
+    assert HOSTS[0].store(rows, order, "fp64", "fp64", "sell").diagonal.tolist() == [0.0] * n
+    assert array(sparse_pack.diagonal_of(ordered(rows, order), TYPES["fp64"])).tolist() == [0.0] * n
+
+
+# --- memory
+
+
+class Peak(TorchDispatchMode):
+    """The most bytes that the tensors made inside took at a time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.most = self.now = 0
+        self._known: dict[int, int] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        for one in made if isinstance(made, (tuple, list)) else (made,):
+            if isinstance(one, torch.Tensor) and (key := one.untyped_storage()._cdata) not in self._known:
+                self._known[key] = one.untyped_storage().nbytes()
+                weakref.finalize(one.untyped_storage(), self._gone, key)
+                self.now += self._known[key]
+                self.most = max(self.most, self.now)
+        return made
+
+    def _gone(self, key: int) -> None:
+        self.now -= self._known.pop(key)
+
+
+@pytest.mark.parametrize("piece", [2**22, 2**16])
+@pytest.mark.parametrize("storage", CHUNKS)
+def test_the_set_up_takes_no_more_memory_than_the_formula(
+    storage: str, piece: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The inner box of a grid, in one piece and in several: rows first, then chunks beside them."""
+    assert sparse_pack.PIECE == PIECE
+    assert STENCIL * sparse_rows.PIECE <= PIECE
+    box = Box(24, 24, 24, 3, 3, 3, 1, 1, 1)
+    for module, name, value in ((sparse_pack, "PIECE", piece), (stencil_sizes, "PIECE", piece)):
+        monkeypatch.setattr(module, name, value)
+    monkeypatch.setattr(sparse_rows, "PIECE", piece // STENCIL)
+    kernels = SparseSetup(Device(torch.device("cpu"), triton=True), HOSTS[0])
+    form = Hierarchy((8,), 8, index_bytes=PACKED_BYTES if storage == "packed" else INDEX_BYTES, joined=True)
+    need = memory_need(box, [form])
+    with Peak() as making:
+        rows = kernels.stencil_rows(box, UNEQUAL)
+    order = kernels.order(rows, "greedy")
+    with Peak() as packing:
+        stored = kernels.store(rows, order, "fp64", "fp64", storage)
+    assert stored.bytes <= 1.1 * need["matrix"]
+    entries = SETUP_BYTES * STENCIL * box.rows
+    assert making.most <= need["setup"] + need["matrix"]
+    assert packing.most + entries <= need["setup"] + need["matrix"]
+    assert packing.most + entries > 0.7 * need["setup"]
 
 
 # --- on virtual queues

@@ -18,6 +18,8 @@ DEFAULT_NX, QUICK_NX = 104, 64
 GPU_NX, GPU_QUICK_NX = 256, 128
 #: Bytes of a 32-bit column number, and of an entry while the matrix is made: a double and its column number.
 INDEX_BYTES, SETUP_BYTES = 4, 12
+#: Bytes of an entry while a device packs it, and how many entries it packs together: sorted keys and their places.
+PACKING_BYTES, PIECE = 132, 2**22
 #: Of a column number of packed chunks, at most: successive rows share one.
 PACKED_BYTES = 1
 FP64_BYTES = 8
@@ -81,7 +83,7 @@ class Hierarchy:
     basis          vectors of the Krylov basis
     index_bytes    bytes of a stored column number
     points_apart   whether L or U of the next level's points stands once more by itself: so in the natural order on CPUs
-    joined         whether the finest matrix is there twice as it is made: devices pack it in pieces and join these
+    joined         whether matrices are packed in pieces, and these joined: so on devices
     """
 
     value_bytes: tuple[int, ...]
@@ -100,8 +102,9 @@ def memory_need(box: Box, hierarchies: Sequence[Hierarchy]) -> dict[str, int]:
       vectors   Σ 3·(n_l + h_l)·vector             r, x and what comes of A x; and 5·8·(N + h_0) for the outer solver
       halo      Σ 2·h_l·vector                     sent, received
       basis     the largest basis·N·vector         solves follow one another
-      setup     12·27·N                            the finest matrix as it is made; where its pieces are joined,
-                                                   27·N·(value + index) more
+      setup     12·27·N                            the finest matrix as it is made; where pieces of it are joined, as
+                                                   it is stored once more, 27·N·(value + index), or what a piece takes
+                                                   as it is packed, 132·min(27·N, 2^22), the larger of the two
     total       matrix + vectors + halo + the larger of basis and setup: the first solve follows the last matrix.
     """
     box = replace(box, px=box.npx // 2, py=box.npy // 2, pz=box.npz // 2)
@@ -114,8 +117,10 @@ def memory_need(box: Box, hierarchies: Sequence[Hierarchy]) -> dict[str, int]:
             parts["halo"] += 2 * level.halo * one.vector_bytes
     parts["vectors"] += 5 * (box.rows + box.halo) * FP64_BYTES
     basis = max(one.basis * one.vector_bytes for one in hierarchies) * box.rows
+    entries = STENCIL * box.rows
     joined = max((one.value_bytes[0] + one.index_bytes for one in hierarchies if one.joined), default=0)
-    setup = (SETUP_BYTES + joined) * STENCIL * box.rows
+    packing = PACKING_BYTES * min(entries, PIECE) if joined else 0
+    setup = SETUP_BYTES * entries + max(joined * entries, packing)
     return {**parts, "basis": basis, "setup": setup, "total": sum(parts.values()) + max(basis, setup)}
 
 

@@ -153,7 +153,7 @@ class SparseSetup:
         else:
             pattern, entries = self._stored(rows, order, values, vectors, storage)
         real = VECTORS[vectors]
-        diagonal = np.empty(rows.n, real)
+        diagonal = np.zeros(rows.n, real)
         self._run(pack.diagonal_of, order.new_to_old, rows.indptr, rows.indices, rows.data, diagonal)
         halo_entries = np.empty(pattern.halo_columns.size, real)
         pack.halo_entries(

@@ -16,8 +16,8 @@ from mxpeak.kernels.torch.device import Device
 from mxpeak.kernels.torch.sparse_matrix import Tensor
 from mxpeak.layout.stencil import STENCIL, Box
 
-#: Rows whose entries are looked at together.
-PIECE = 2**19
+#: Rows whose entries are looked at together: no more of a stencil's than are packed together (`sparse_pack`).
+PIECE = 2**17
 
 
 # --- the stencil
