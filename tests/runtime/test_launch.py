@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ from mxpeak.comm.threads import run_ranks
 from mxpeak.errors import UsageError
 from mxpeak.kernels.host import compiled
 from mxpeak.runtime import launch
-from mxpeak.runtime.launch import bind, confirm, launcher, local_rank, respawn, start
+from mxpeak.runtime.launch import bind, code_of, confirm, launcher, local_rank, respawn, start
 
 
 @pytest.mark.parametrize(
@@ -203,3 +204,24 @@ def test_ranks_end_with_the_code_of_the_rank_that_ended_them(
     monkeypatch.setattr("mxpeak.runtime.launch._mpiexec", lambda: str(mpiexec))
     monkeypatch.setattr("mxpeak.runtime.launch._has", lambda package: True)
     assert respawn(2, [], "mpi") == expected
+
+
+#: Tells its parent twice to end, and writes how often it was told itself.
+TWICE = """
+import os, signal, time
+told = []
+signal.signal(signal.SIGTERM, lambda *_: told.append(1))
+os.kill(os.getppid(), signal.SIGINT)
+while not told:
+    time.sleep(0.01)
+os.kill(os.getppid(), signal.SIGTERM)
+time.sleep(0.3)
+open("told", "w").write(str(len(told)))
+"""
+
+
+def test_a_second_signal_is_not_forwarded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """mpiexec, told twice, would fall over itself; the first is what the run ends with."""
+    monkeypatch.chdir(tmp_path)
+    assert code_of([sys.executable, "-c", TWICE]) == 128 + signal.SIGINT
+    assert (tmp_path / "told").read_text() == "1"

@@ -14,7 +14,17 @@ from pathlib import Path
 import pytest
 
 from mxpeak.runtime import leash
-from mxpeak.runtime.leash import LAST_WORD, VARIABLE, heard_of, holder, last_word, leashed, on_end, terminal_width
+from mxpeak.runtime.leash import (
+    LAST_WORD,
+    VARIABLE,
+    heard_of,
+    holder,
+    last_word,
+    leashed,
+    on_end,
+    pass_on,
+    terminal_width,
+)
 
 HOST = os.uname().nodename
 
@@ -81,6 +91,29 @@ def test_the_end_of_a_process_is_heard(
     other.kill()
     other.wait()
     assert heard.wait(60)
+
+
+def test_a_signal_to_one_rank_is_passed_on_to_who_started_all_and_not_heard_again(
+    other: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, f"{HOST}:{other.pid}")
+    before = {number: signal.getsignal(number) for number in leash.ENDING}
+    try:
+        pass_on(signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGTERM)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert other.wait(60) == -signal.SIGTERM
+
+
+def test_without_a_starter_of_its_own_a_rank_passes_nothing_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torchrun hears of its ranks by itself."""
+    monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "x")
+    before = signal.getsignal(signal.SIGTERM)
+    pass_on(signal.SIGTERM)
+    assert signal.getsignal(signal.SIGTERM) == before
 
 
 def test_a_process_that_has_ended_already_is_heard_at_once(other: subprocess.Popen[bytes]) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from mxpeak.errors import ExitCode
 from mxpeak.report.columns import folded
-from mxpeak.runtime.leash import ENDING, heard_of, leave_word, terminal_width
+from mxpeak.runtime.leash import ENDING, heard_of, leave_word, pass_on, terminal_width
 
 if TYPE_CHECKING:
     from mxpeak.comm.base import Communicator
@@ -129,6 +129,8 @@ class Session:
     def end_late(self, code: int) -> int:
         """`end`, with time for rank 0 to leave what it knows, and for all to say where they stall."""
         if self.comm is not None and self.comm.size > 1 and (self.rank != 0 or self.stalled is not None):
+            if self.stalled is None:
+                pass_on(code - 128)
             sleep(LEAVE_S)  # whoever ends first ends all
         self.heard.set()
         return self.end(code)

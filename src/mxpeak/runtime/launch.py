@@ -126,14 +126,18 @@ def can_start_ranks() -> bool:
 
 
 def code_of(command: list[str], more: Mapping[str, str] | None = None, **streams: Any) -> int:
-    """Run a command to its end, and return its exit code; a signal that ends us ends it first."""
+    """Run a command to its end, and return its exit code; a signal that ends us ends it first.
+
+    The first that comes, of any number: whoever starts ranks tells them all, and so does a rank that was told alone.
+    """
     # In a group of its own, so that a Ctrl-C comes here alone: mpiexec, told twice, would fall over itself.
     child = subprocess.Popen(command, start_new_session=True, env={**leashed(), **(more or {})}, **streams)
     told: list[int] = []
 
     def forward(number: int, frame: object) -> None:
         told.append(number)
-        child.terminate()
+        if len(told) == 1:
+            child.terminate()
 
     before = {number: signal.signal(number, forward) for number in heard_of()}
     try:

@@ -61,6 +61,20 @@ def holder(environ: Mapping[str, str] = os.environ) -> int | None:
     return os.getppid() if "TORCHELASTIC_RUN_ID" in environ else None
 
 
+def pass_on(number: int) -> None:
+    """Have all ranks hear of a signal that this one was ended by, if one process of this host has started them.
+
+    This one has heard: it shall not hear once more, when it is everybody's turn.
+    """
+    started_by = holder({VARIABLE: os.environ.get(VARIABLE, "")})
+    if started_by is None:
+        return
+    for one in ENDING:
+        signal.signal(one, signal.SIG_IGN)
+    with suppress(OSError):
+        os.kill(started_by, number)
+
+
 def leave_word(code: int) -> None:
     """Tell who started these ranks with what code this one ends, or ends them all."""
     path = os.environ.get(LAST_WORD)

@@ -92,7 +92,13 @@ def hpl(
 
 
 def hpg_mxp(
-    grid: tuple[int, int, int], carrier: str, most: int = 3, side: int = 8, levels: int = 2, *, only_cycles: bool = False
+    grid: tuple[int, int, int],
+    carrier: str,
+    most: int = 3,
+    side: int = 8,
+    levels: int = 2,
+    *,
+    only_cycles: bool = False,
 ) -> Found:
     """Some iterations of HPG-MxP's solver, a box a rank.
 
