@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-import time
 from functools import partial
-from itertools import product
+from itertools import cycle, product
 from typing import Any, ClassVar
 
 import ml_dtypes
@@ -183,35 +182,68 @@ def test_reading_a_matrix_changes_nothing_and_tells_how_many_bytes_its_values_ta
 # --- one by one, or in slices -----------------------------------------------------------------------------------
 
 
+class Invented:
+    """A clock, and work whose times are invented: those of each way, one after the other, again and again."""
+
+    def __init__(self, one_by_one: tuple[float, ...], successive: tuple[float, ...]):
+        self.now, self.trials = 0.0, 0
+        self.times = {1: cycle(one_by_one), SUCCESSIVE: cycle(successive)}
+
+    def perf_counter(self) -> float:
+        return self.now
+
+    def trial(self) -> Any:
+        self.trials += 1
+        return {way: partial(self.work, way) for way in sparse_choice.WAYS}
+
+    def work(self, way: int) -> None:
+        self.now += next(self.times[way])
+
+    def found(self, monkeypatch: pytest.MonkeyPatch) -> int:
+        """What the next process finds."""
+        monkeypatch.setattr(sparse_choice, "_known", {})
+        monkeypatch.setattr(sparse_choice, "time", self)
+        return sparse_choice.rows_at_a_time("fp64", "fp64", self.trial)
+
+
 @pytest.fixture
 def no_choice_yet(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A machine on which nothing has been tried; its folder of compiled kernels."""
     monkeypatch.setattr(sparse_choice, "cache_directory", lambda: tmp_path)
-    monkeypatch.setattr(sparse_choice, "_known", {})
     return tmp_path
 
 
+@pytest.mark.parametrize(
+    ("one_by_one", "successive", "way"),
+    [
+        ((1.0,), (2.0,), 1),
+        ((2.0,), (1.0,), SUCCESSIVE),
+        ((0.95,), (1.0,), SUCCESSIVE),  # nothing to win
+        ((1.0, 1.0, 1.0, 5.0), (2.0, 2.0, 2.0, 10.0), 1),  # a slow minute that both had
+        ((9.0, 1.0, 1.0, 1.0, 1.0, 1.0), (2.0,), 1),  # a first round, which does not count
+    ],
+)
 def test_the_faster_way_to_take_rows_is_tried_once_and_kept(
-    no_choice_yet: Any, monkeypatch: pytest.MonkeyPatch
+    one_by_one: Any, successive: Any, way: int, no_choice_yet: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tried = []
-
-    def trial() -> Any:
-        tried.append(slow)
-        return {way: partial(time.sleep, 0.002 if way == slow else 0.0) for way in sparse_choice.WAYS}
-
-    for slow, values in ((1, "fp64"), (SUCCESSIVE, "bf16")):
-        fast = 1 + SUCCESSIVE - slow
-        assert sparse_choice.rows_at_a_time(values, "fp64", trial) == fast
-        monkeypatch.setattr(sparse_choice, "_known", {})  # as the next process
-        slow = fast
-        assert sparse_choice.rows_at_a_time(values, "fp64", trial) == fast
-    assert tried == [1, SUCCESSIVE]
+    clear = Invented(one_by_one, successive)
+    assert [clear.found(monkeypatch) for _ in range(3)] == [way] * 3
+    assert clear.trials == 1
+    assert Invented(successive, one_by_one).found(monkeypatch) == way
     for file in no_choice_yet.iterdir():
         file.write_text("not a number")
-    monkeypatch.setattr(sparse_choice, "_known", {})
-    assert sparse_choice.rows_at_a_time("fp64", "fp64", trial) in (1, SUCCESSIVE)
-    assert len(tried) == 3
+    assert clear.found(monkeypatch) == way
+    assert clear.trials == 2
+
+
+def test_what_a_disturbed_trial_finds_is_not_kept(no_choice_yet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    # in two of the rounds that count other work falls on the way that else is the faster one
+    disturbed = Invented((1.0, 1.0, 4.0, 1.0, 4.0, 1.0), (2.0,))
+    assert [disturbed.found(monkeypatch) for _ in range(2)] == [1, 1]
+    assert (disturbed.trials, list(no_choice_yet.iterdir())) == (2, [])
+    assert Invented((2.0,), (1.0,)).found(monkeypatch) == SUCCESSIVE
+    assert disturbed.found(monkeypatch) == SUCCESSIVE
+    assert disturbed.trials == 2
 
 
 class Recorded(HostSparse):

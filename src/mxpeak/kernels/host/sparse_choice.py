@@ -1,12 +1,13 @@
 """Rows one after the other: each by itself, or successive ones in vector instructions; whichever is faster here.
 
-Processors differ in what a gather costs, so both ways are timed once, on a small box, and the answer is kept beside the
+Processors differ in what a gather costs, so both ways are timed, on a small box, and a clear answer is kept beside the
 compiled kernels: the next run takes the same way and gives the same bits.
 """
 
 from __future__ import annotations
 
 import os
+import statistics
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -24,8 +25,10 @@ from mxpeak.layout.stencil import Box
 
 #: Rows at a time.
 WAYS = (1, SUCCESSIVE)
-#: Times that each way is measured, in turn; the best counts.
+#: Times that each way is measured, in turns, after one that does not count.
 ROUNDS = 5
+#: One by one has to take less than this share of the other way's time: by less nothing is won, and chance would decide.
+TIE = 0.9
 #: Points a side of the box that they are measured on: one that lies in no second cache, where slices always win.
 SIDE = 48
 #: What has been found for values and vectors.
@@ -40,11 +43,12 @@ def rows_at_a_time(values: str, vectors: str, trial: Callable[[], dict[int, Call
         with suppress(OSError, ValueError):
             found = int(path.read_text())
         if found not in WAYS:
-            found = _faster(trial())
+            found, clear = _faster(trial())
             mine = path.with_name(f"{path.name}.{os.getpid()}")
             with suppress(OSError):  # without it the next run looks again
-                mine.write_text(str(found))
-                mine.replace(path)
+                if clear:
+                    mine.write_text(str(found))
+                    mine.replace(path)
         _known[values, vectors] = found
     return _known[values, vectors]
 
@@ -71,11 +75,18 @@ def _work(one: Any, rows: Rows, order: Order, values: str, vectors: str) -> Call
     return work
 
 
-def _faster(work: dict[int, Callable[[], None]]) -> int:
-    best = dict.fromkeys(WAYS, float("inf"))
-    for _ in range(1 + ROUNDS):
-        for way in WAYS:
-            begin = time.perf_counter()
-            work[way]()
-            best[way] = min(best[way], time.perf_counter() - begin)
-    return min(WAYS, key=lambda way: best[way])
+def _faster(work: dict[int, Callable[[], None]]) -> tuple[int, bool]:
+    """The faster way by the median round, and whether all rounds say so.
+
+    A round's two times stand side by side, so what slows both for a while leaves their ratio as it is.  Rounds that
+    contradict each other are of a machine that does something else meanwhile.
+    """
+
+    def took(way: int) -> float:
+        begin = time.perf_counter()
+        work[way]()
+        return time.perf_counter() - begin
+
+    ratios = [took(1) / took(SUCCESSIVE) for _ in range(1 + ROUNDS)][1:]
+    one_by_one = statistics.median(ratios) < TIE
+    return 1 if one_by_one else SUCCESSIVE, all((ratio < TIE) == one_by_one for ratio in ratios)
