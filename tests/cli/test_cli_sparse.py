@@ -182,6 +182,7 @@ def test_a_dry_run_shows_the_problem_and_runs_nothing(capsys: pytest.CaptureFixt
     nnz = (3 * 64 - 2) ** 2 * (3 * 128 - 2)
     for storage in ("rows", "packed"):
         assert f"{storage}: local 64x64x128  ranks 1x1x1  global 64x64x128: 524288 rows, {nnz} entries" in out
+    assert "however short --rt is: 4 solves to 1e-09 and 6 of 300 iterations, " in out
     assert not Path("mxpeak-out").exists()
 
 

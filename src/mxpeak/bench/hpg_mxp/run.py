@@ -5,7 +5,7 @@ problem     27 points a row, 26 and -1 (--nonsymmetric: -1.5 below and -0.5 abov
             --matrix: the rows of a file instead, with one level, so one sweep as preconditioner
 validation  double GMRES to 1e-9 in n_d iterations, GMRES-IR to the same in n_ir; penalty = min(1, n_d/n_ir)
             standard: on up to 8 ranks; fullscale: on all, and IR has to reach what double did in 10,000 iterations
-mixed       solves of 300 iterations from x = 0 until --rt is over, after one that does not count (--quick: a cycle)
+mixed       solves of 300 iterations from x = 0 until --rt is over, after a restart cycle that does not count
 double      the same in fp64, as the reference
 beside      double with the mixed solver's stored values, and mixed with fp32 values: what of the speed-up is precision,
             and what is values stored in fewer bits without loss; not with --quick
@@ -31,7 +31,7 @@ from mxpeak.bench.hpg_mxp.config import HpgMxpConfig
 from mxpeak.bench.hpg_mxp.input import MatrixFile, read_file
 from mxpeak.bench.hpg_mxp.problem import problem_of, size_lines
 from mxpeak.bench.hpg_mxp.result import Measured, Solves, Validated, Validation, hpg_mxp_result
-from mxpeak.bench.hpg_mxp.rules import between, check, foreseen, storages
+from mxpeak.bench.hpg_mxp.rules import between, check, foreseen, forms, storages
 from mxpeak.bench.outlook import Outlook
 from mxpeak.bench.partial import SoFar
 from mxpeak.bench.sparse import SparseBench, seconds_for, sparse_outlook, without_admission, without_effect
@@ -41,9 +41,10 @@ from mxpeak.comm.base import Communicator, meet_asleep
 from mxpeak.comm.solo import Solo
 from mxpeak.distributed.stencil import Hierarchy, Made
 from mxpeak.distributed.system import MixedSystem
+from mxpeak.layout.stencil import Box
 from mxpeak.options import Setting
-from mxpeak.perf.sparse_counts import hpg_mxp_flops
-from mxpeak.records import Result
+from mxpeak.perf.sparse_counts import hpg_mxp_flops, stencil_levels
+from mxpeak.records import Result, three_digits
 from mxpeak.runtime.memory import memory_budget
 from mxpeak.runtime.placement import on_device
 from mxpeak.solvers.krylov import Solve, gmres_ir
@@ -83,7 +84,27 @@ def dry_run(config: HpgMxpConfig, comm: Communicator, settings: dict[str, Settin
     budget = memory_budget(config, settings, comm)
     box = None if config.matrix is not None else box_of(config, comm.rank, comm.size)
     lines, fits = size_lines(config, comm, budget)
-    return sparse_outlook(config, comm, settings, box, [*lines, *forewarnings(config, comm)], fits=fits)
+    lines += [least_work(config, box), *forewarnings(config, comm)]
+    return sparse_outlook(config, comm, settings, box, lines, fits=fits)
+
+
+def least_work(config: HpgMxpConfig, box: Box | None) -> str:
+    """What a run does however short --rt is: solves are never cut."""
+    solvers, m = 2 * len(storages(config)), config.iterations
+    measured = solvers + len(_between_expected(config))
+    text = f"however short --rt is: {solvers} solves to {config.threshold:g} and {measured} of {m} iterations"
+    if box is None:
+        return text
+    cycles = [min(config.restart, m - done) for done in range(0, m, config.restart)]
+    return f"{text}, {three_digits(hpg_mxp_flops(stencil_levels(box), cycles)['total'] / 1e9)} GFLOP each"
+
+
+def _between_expected(config: HpgMxpConfig) -> list[str]:
+    """The forms between double and mixed that a run measures, if all values can be stored as they are meant to be."""
+    if config.quick or not seconds_for(config):
+        return []
+    first = storages(config)[0]
+    return [*between(config, first, [{"value_precision": values} for values in forms(config, first)[1].values])]
 
 
 def forewarnings(config: HpgMxpConfig, comm: Communicator) -> list[str]:
@@ -139,6 +160,7 @@ class HpgMxp:
         start = time.time()
         first, *beside = storages(self._config)
         self._bench.parts = [f"{storage}: {part}" for storage in (first, *beside) for part in PARTS]
+        self._bench.parts += [f"{first}: {name}" for name in _between_expected(self._config)]
         for storage in (first, *beside):
             self._problem.make_ready(self._problem.forms(storage), self._use)
         found = [self._measured(first, self._bench.rt)]
@@ -245,9 +267,9 @@ class HpgMxp:
     def _solves(
         self, made: Made, hierarchy: Hierarchy, label: str, rt: float, figure: Validation | None = None
     ) -> Solves:
-        """Solves of all iterations from zero until `rt` seconds are over, after one that does not count.  Collective.
+        """Solves of all iterations from zero until `rt` seconds are over, after a cycle that does not count.
 
-        With --quick that one is over after the first restart.  `figure`: the figure is made of these, so validated.
+        `figure`: the figure is made of these, so validated.  Collective.
         """
         config, bench = self._config, self._bench
         system = self._system(made, hierarchy, self._comm, config.restart)
@@ -258,7 +280,7 @@ class HpgMxp:
             done.append(self._solve(system, b_norm, restart=config.restart, most=most, tolerance=0.0, watch=watch))
 
         bench.solving(label)
-        first = min(config.restart, config.iterations) if config.quick else config.iterations
+        first = min(config.restart, config.iterations)
         label = bench.label(label)
         watch = Watch(bench.spans, f"{label}, not counted yet", first, self._flops_a_step)
         watch.start()
