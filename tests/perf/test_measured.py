@@ -15,7 +15,7 @@ from mxpeak.perf.predict import simulate_lu
 from mxpeak.perf.simulate_lu import LuRun
 
 NBS = (64, 128, 256, 512)
-EDGE, SYNC = 24.0, 3e-6
+EDGE, SYNC, EXCHANGE = 24.0, 3e-6, 9e-6
 
 
 def gemm_rate(m: float, k: float) -> float:
@@ -43,6 +43,7 @@ def records(ranks: int = 2) -> list[dict[str, Any]]:
         found.append({"name": "gemm", "precision": "fp64", "m": m, "n": m, "k": 256, "rate": gemm_rate(m, 256)})
     if ranks > 1:
         found += [{"name": "pingpong", "bytes": size, "seconds": 2e-6 + size / 8e9} for size in (8, 2**20, 2**23)]
+        found.append({"name": "pivots", "k": 256, "seconds": EXCHANGE})
         found += [{"name": "bcast", "bcast": name, "bytes": 2**23, "seconds": t * 2**23 / 8e9}
                   for name, t in (("lib", 1.5), ("ilib", 3.0), ("1ring", 1.0))]  # fmt: skip
     return found
@@ -63,6 +64,7 @@ def test_what_was_measured_is_what_the_machine_has() -> None:
         assert found.gemm["fp64"](k) == pytest.approx(90e9 + 0.02e9 * k, rel=1e-6)
         assert found.fact["fp64"](k) == pytest.approx(fact_rate(k), rel=1e-6)
     assert found.sync_s == pytest.approx(SYNC, rel=1e-6)
+    assert found.exchange_s == EXCHANGE
     assert found.row_passes == pytest.approx(5.0)
     assert found.memory_share == pytest.approx(0.8)
     assert (found.refine_steps, found.extra_passes) == (6, 2)
@@ -76,6 +78,7 @@ def test_what_was_measured_is_what_the_machine_has() -> None:
 
 def test_one_rank_sends_nothing() -> None:
     assert machine(1).network.latency_s == 0.0
+    assert machine(1).exchange_s is None
 
 
 @pytest.mark.parametrize("name", ["read", "generate", "gemm", "trsm", "factor", "fact", "pingpong", "copy", "sweep"])

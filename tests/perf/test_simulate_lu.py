@@ -15,7 +15,7 @@ from mxpeak.perf import simulate_hpl, simulate_mxp
 from mxpeak.perf.clocks import Line, stages
 from mxpeak.perf.machines import Curve, Machine, Network, find_machine
 from mxpeak.perf.predict import predict, simulate_lu
-from mxpeak.perf.simulate_hpl import fact_cores, fact_s
+from mxpeak.perf.simulate_hpl import NARROW, fact_cores, fact_s, own_fact_s, rounds
 from mxpeak.perf.simulate_lu import LuForecast, LuRun, node_block, owned
 
 #: A rank a node, no latency of the diagonal block's tree, nothing at the edges: what a few lines can repeat.
@@ -140,6 +140,32 @@ def test_one_rank_of_hpl_without_look_ahead_takes_the_sum_of_its_phases() -> Non
         seconds += fact_s(PLAIN, line, m, jb, T) + 2 * 8 * jb * m / 1e9
         seconds += 4 * 8 * jb * n / 1e10 + jb**2 * n / 4e8 + 2 * jb * (m - jb) * n / 5e8
     assert run_of("hpl", run).time_s == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(("P", "expected"), [(1, 0), (2, 1), (3, 3), (4, 2), (5, 4), (7, 4), (8, 3), (12, 5)])
+def test_ranks_beyond_a_power_of_two_hand_in_and_get_back(P: int, expected: int) -> None:
+    assert rounds(P) == expected
+
+
+def test_own_cores_factor_at_their_rate_and_exchange_a_candidate_a_column() -> None:
+    here = replace(PLAIN, fact={"fp64": Curve(((1, 2e8),))})
+    line, M, nb = Line(4, 1, 1, here.network), 512.0, 64
+    flops = M * nb**2 - nb**3 / 3
+    message_s = 1e-5 + 2 * 8 * nb / 1e8
+    assert own_fact_s(here, line, M, nb) == pytest.approx(flops / 2e8 + nb * (1e-6 + 2 * message_s))
+    measured = replace(here, exchange_s=7e-5)
+    assert own_fact_s(measured, line, M, nb) == pytest.approx(flops / 2e8 + nb * (1e-6 + 2 * 7e-5))
+
+
+@pytest.mark.parametrize("columns", [0, NARROW, NARROW + 1, 700])
+def test_rows_are_scattered_while_they_are_gathered(columns: int) -> None:
+    """The owner's way out carries 7/8 of U twice, in seven rolls, or three rounds of a binary exchange."""
+    P, jb = 8, 64
+    simulation = simulate_hpl._Simulation(replace(HPL, P=P, Q=1, nb=jb), PLAIN)
+    hops = 3 if columns <= NARROW else 7
+    expected = 2.0 + (hops * 1e-5 + 2 * (P - 1) / P * 8 * jb * columns / 1e8 if columns else 0.0)
+    begun = np.linspace(0.0, 2.0, P)[:, None]
+    np.testing.assert_allclose(simulation.exchange(begun, np.array([float(columns)]), jb), np.full((P, 1), expected))
 
 
 @pytest.mark.parametrize("benchmark", ["hpl", "hpl-mxp"])

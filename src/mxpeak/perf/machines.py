@@ -78,6 +78,7 @@ class Machine:
     jitter               by what share of its work a rank comes late to a sum over all, on average
     generate_rate        entries of A made anew a second, while refining
     core_rate, sync_s    of a core in FACT, and of one level of a reduction over cores
+    exchange_s           a round of FACT's exchange between ranks; None: what its message takes
     row_passes           times that a row which moves goes through device memory: 4 in a row-major matrix
     fact                 FACT of a rank's panel by NB where its device factors it, as CPUs do; else its host's cores do
     cast_rate            bytes a second while numbers are rounded; None: memory_rate
@@ -106,6 +107,7 @@ class Machine:
     refine_steps: int = 3
     core_rate: float | None = None
     sync_s: float | None = None
+    exchange_s: float | None = None
     row_passes: float = 4.0
     fact: Mapping[str, Curve] = field(default_factory=dict)
     cast_rate: float | None = None
@@ -137,6 +139,7 @@ class Machine:
             core_rate=None if self.core_rate is None else compute * self.core_rate,
             cast_rate=None if self.cast_rate is None else compute * self.cast_rate,
             solve_rate=None if self.solve_rate is None else compute * self.solve_rate,
+            exchange_s=None if self.exchange_s is None else self.exchange_s / network,
             network=self.network.times(network),
         )
 
@@ -213,6 +216,7 @@ NUMBERS: dict[str, tuple[float, float, bool]] = {
     "gemm.edge": (0.0, 1e5, False),
     "panel.core_rate": (1e3, 1e15, False),
     "panel.sync_s": (0.0, 1.0, False),
+    "panel.exchange_s": (0.0, 1.0, False),
     "panel.row_passes": (1.0, 1000.0, False),
 }
 WHOLE = ("nodes", "ranks_per_node", "cores", "refine_steps", "extra_passes", "network.nics", "network.lib_overlaps")
@@ -287,6 +291,7 @@ class _Reader:
             refine_steps=given("refine_steps", 3),
             core_rate=numbers["panel.core_rate"],
             sync_s=numbers["panel.sync_s"],
+            exchange_s=numbers["panel.exchange_s"],
             row_passes=given("panel.row_passes", 4.0),
             cast_rate=numbers["cast_rate"],
             solve_rate=numbers["solve_rate"],

@@ -169,12 +169,18 @@ def _panel(records: Sequence[Record], read: float) -> dict[str, Any]:
         sync = max(0.0, (heights[tall] - per_flop * flops) / nb)
         syncs.append(sync)
         points.append([nb, flops / (heights[tall] - nb * sync)])
+    exchange_s = min((float(r["seconds"]) for r in _of(records, "pivots")), default=None)
     rows = min(_of(records, "rows"), key=lambda r: float(r["seconds"]) / r["bytes"], default=None)
     passes = 4.0 if rows is None else rows["seconds"] * read / rows["bytes"]
     return {
         "fact": {"fp64": {"points": points, "source": "measured: panels on the cores that update too"}},
         "panel": {
             "sync_s": _said(median(syncs), "measured: a column of a panel, its flops aside"),
+            **(
+                {}
+                if exchange_s is None
+                else {"exchange_s": _said(exchange_s, "measured: candidates between two ranks")}
+            ),
             "row_passes": _said(min(1000.0, max(1.0, passes)), "measured" if rows else "assumed"),
         },
     }

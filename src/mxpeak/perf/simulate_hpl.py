@@ -23,6 +23,8 @@ from mxpeak.perf.machines import Machine
 from mxpeak.perf.simulate_lu import LuForecast, LuRun, Ranks, forecast, owned
 
 FP64_BYTES = 8
+#: The most columns of a section whose rows are swapped by binary exchange, as HPL's default has it.
+NARROW = 64
 
 
 def simulate(run: LuRun, machine: Machine) -> LuForecast:
@@ -57,10 +59,24 @@ def fact_s(machine: Machine, line: Line, M: float, nb: int, T: int) -> float:
 
 
 def own_fact_s(machine: Machine, line: Line, M: float, nb: int) -> float:
-    """Seconds of FACT of M×NB numbers a rank by its device: t = (M NB² - NB³/3) / r(NB) + NB (s + 2 log2(P) l)."""
+    """Seconds of FACT of M×NB numbers a rank by its device: t = (M NB² - NB³/3) / r(NB) + NB (s + rounds(P) l)."""
     flops = max(0.0, M * nb**2 - nb**3 / 3.0)
-    pivots = nb * ((machine.sync_s or 0.0) + 2.0 * math.ceil(math.log2(line.size)) * line.slowest[0])
+    pivots = nb * ((machine.sync_s or 0.0) + rounds(line.size) * exchange_s(machine, line, nb))
     return flops / machine.curve("fact", "fp64")(nb) + pivots
+
+
+def rounds(P: int) -> int:
+    """Exchanges one after the other in a butterfly: log2 P; ranks beyond a power of two hand in and get back."""
+    full = P.bit_length() - 1
+    return full + 2 * (1 << full < P)
+
+
+def exchange_s(machine: Machine, line: Line, nb: int) -> float:
+    """Seconds of a round of FACT's exchange: a candidate is its row and the block row's, 2 NB numbers."""
+    if machine.exchange_s is not None:
+        return machine.exchange_s
+    latency_s, per_byte = line.slowest
+    return latency_s + 2 * nb * FP64_BYTES * per_byte
 
 
 class _Simulation:
@@ -202,27 +218,20 @@ class _Simulation:
     # --- its parts
 
     def exchange(self, begun: Array, columns: Array, jb: int) -> Array:
-        """RS's messages: within a process column all begin when the last has gathered; spread, then roll.
+        """RS's messages: within a process column all begin when the last has gathered.
 
-        2 (P-1) (l + jb n 8/P b): P - 1 pieces from the owner of the block row, then P - 1 rolls of U's pieces.
+        The owner of the block row scatters P - 1 pieces of jb n/P numbers while all gather U's, so its way out carries
+        both, and the latencies of one hide those of the other:
+
+            h l + 2 (P-1) (jb n 8/P) b        h = P - 1 rolls, or the rounds of a binary exchange of narrow sections
         """
-        line = self.ranks.along_column
-        if line.size == 1:
+        line, P = self.ranks.along_column, self.run.P
+        if P == 1:
             return begun
         latency_s, per_byte = line.slowest
-        piece = FP64_BYTES * jb * columns / line.size
-        seconds = np.where(columns > 0, 2 * (line.size - 1) * (latency_s + piece * per_byte), 0.0)
-        if line.leaves:  # both use the ports of the node
-            seconds = np.where(columns > 0, np.minimum(seconds, self.binary_s(columns, jb)), 0.0)
-        return np.broadcast_to(begun.max(axis=0) + seconds, begun.shape).copy()
-
-    def binary_s(self, columns: Array, jb: int) -> Array:
-        """HPL's binary exchange of U: log2(P) rounds; shorter where latency counts."""
-        line = self.ranks.along_column
-        latency_s, per_byte = line.slowest
-        rounds = math.ceil(math.log2(line.size))
-        seconds: Array = rounds * (latency_s + FP64_BYTES * jb * columns * per_byte)
-        return seconds
+        hops = np.where(columns <= NARROW, rounds(P), P - 1)
+        seconds = hops * latency_s + 2 * (P - 1) * FP64_BYTES * jb * columns / P * per_byte
+        return np.broadcast_to(begun.max(axis=0) + np.where(columns > 0, seconds, 0.0), begun.shape).copy()
 
     def exchange_one(self, begun: Array, columns: float, jb: int) -> Array:
         """The same for one process column."""

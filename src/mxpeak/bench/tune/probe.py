@@ -4,18 +4,22 @@
     trsm, factor, fact   solves and factorizations a step needs, by NB              OLCF, figs. 5 and 6; rocHPL, fig. 5
     ld          the same product with other leading dimensions                      OLCF, fig. 7
     bcast       each broadcast of panels, and messages back and forth               OLCF, fig. 8
+    pivots      one round of the exchange by which a column of ranks finds FACT's pivots
     read, cast, copy, rows, generate, solve, sweep   what the rest of a run is made of
 
 What a run meets in memory is taken from memory here: work goes over several places in turn, as an LU does.
 
 A probe is a plain dictionary, so that it can be asked of other processes and kept in a file; measured, it has `seconds`
-(the best of a few, the slowest rank's) or a `rate` of one rank.
+(the slowest rank's, the median of a few: a run of seconds meets the machine as it is, not at its best) or a `rate` of
+one rank.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from itertools import cycle
+from statistics import median
 from typing import Any
 
 from mxpeak.bench.harness import Bench, repeated
@@ -23,13 +27,14 @@ from mxpeak.bench.lu import gemm_probe
 from mxpeak.bench.tune.operands import alone, filled, near_one, triangle
 from mxpeak.comm.base import Task
 from mxpeak.comm.broadcast import broadcast
+from mxpeak.comm.exchange import allreduce_by
 from mxpeak.configs.lu import BCASTS
 from mxpeak.configs.run import RunConfig
 from mxpeak.distributed.generate import GeneratedSystem
 from mxpeak.distributed.matrix import dist_matrix
 from mxpeak.distributed.stencil import weights
 from mxpeak.kernels.contract import Kernels
-from mxpeak.kernels.contract.lu import Panel
+from mxpeak.kernels.contract.lu import HEAD, Panel, better_candidate
 from mxpeak.layout.block_cyclic import BlockCyclic
 from mxpeak.layout.generators import generator
 from mxpeak.layout.panel_plan import panel_plan
@@ -41,7 +46,9 @@ from mxpeak.solvers.triangular import Factored
 Probe = dict[str, Any]
 
 #: Seconds and times that a kernel is repeated.
-SECONDS, LEAST, MOST = 0.06, 3, 40
+SECONDS, LEAST, MOST = 0.1, 3, 40
+#: How long ranks that share a core work without a pause: long beside the turns in which they have it.
+SHARED_S = 0.03
 #: On CPUs and GPUs: inner sizes (NB), the side of the blocks that curves are taken at, the heat map's other sides.
 INNER, GPU_INNER = (256, 128, 512, 192, 384, 64, 768), (512, 256, 1024, 128, 2048)
 SIDE, GPU_SIDE = 3072, 8192
@@ -69,6 +76,7 @@ def probes(ranks: int, low: Iterable[str], *, on_gpu: bool, scale: int = 1) -> l
     found += [{"name": name, "m": big, "k": at} for name in ("copy", "rows")]
     found.append({"name": "sweep", "m": max(16, (GPU_BOX if on_gpu else BOX) // scale // 8 * 8)})
     found += [{"name": "pingpong", "bytes": size} for size in MESSAGES] * (ranks > 1)
+    found += [{"name": "pivots", "k": at}] * (ranks > 1 and not on_gpu)  # candidates lie in the host's memory
     for k in inner:
         found += [{"name": "gemm", "precision": name, "m": side, "n": side, "k": k} for name in formats]
         found += [{"name": "trsm", "precision": name, "m": side, "k": k} for name in ("fp64", "fp32")]
@@ -91,18 +99,28 @@ def native(kernels: Kernels, *, on_gpu: bool = False) -> list[str]:
 def measured(bench: Bench[RunConfig], probe: Probe) -> Probe:
     """A probe with its seconds or rate, the same on every rank.  Collective."""
     name = probe["name"]
-    if name in ("pingpong", "bcast"):
+    if name in _MESSAGES:
         return {**probe, "seconds": _MESSAGES[name](bench, probe)}
     work, amount = _WORK[name](bench.kernels, probe, bench.config.on_gpu)
-    seconds = _best(bench, work)
+    seconds = _usual(bench, work)
     if name in ("fact", "rows"):
         return {**probe, **({"bytes": amount} if name == "rows" else {}), "seconds": seconds}
     return {**probe, "seconds": seconds, "rate": amount / seconds}
 
 
-def _best(bench: Bench[RunConfig], work: Callable[[], object]) -> float:
-    work()  # its pages touched, its threads awake
-    return max(1e-9, min(repeated(lambda: bench.slowest(work), least=LEAST, most=MOST, seconds=SECONDS)))
+def _usual(bench: Bench[RunConfig], work: Callable[[], object]) -> float:
+    """The median of a few; where ranks share cores, of work that goes on until all of them have had their turns.
+
+    Shorter work would end within one turn, as if each rank had a core of its own.
+    """
+    once_s = bench.slowest(work)  # its pages touched, its threads awake
+    times = 1 + int(SHARED_S / max(once_s, 1e-6)) if bench.placement.crowded else 1
+
+    def in_a_row() -> None:
+        for _ in range(times):
+            work()
+
+    return max(1e-9, median(repeated(lambda: bench.slowest(in_a_row), least=LEAST, most=MOST, seconds=SECONDS)) / times)
 
 
 #: What is timed, and how much of what its rate is of: flops, bytes or entries.
@@ -270,16 +288,28 @@ def _pingpong(bench: Bench[RunConfig], probe: Probe) -> float:
             elif comm.rank == 1 - sender:
                 comm.irecv(buffer, sender).wait()
 
-    return _best(bench, there_and_back) / 2
+    return _usual(bench, there_and_back) / 2
 
 
 def _bcast(bench: Bench[RunConfig], probe: Probe) -> float:
     """From rank 0 to all."""
     buffer = _message(bench.kernels, probe)
-    return _best(bench, lambda: Task(broadcast(probe["bcast"], bench.comm, buffer, 0)).wait())
+    return _usual(bench, lambda: Task(broadcast(probe["bcast"], bench.comm, buffer, 0)).wait())
 
 
-_MESSAGES = {"pingpong": _pingpong, "bcast": _bcast}
+def _pivots(bench: Bench[RunConfig], probe: Probe) -> float:
+    """A round of FACT's exchange: candidates of 2 NB numbers, within pairs as far apart as in a grid of two rows."""
+    comm, apart = bench.comm, bench.comm.size // 2
+    pair = comm.split(comm.rank % apart if comm.rank < 2 * apart else comm.rank, comm.rank)
+    assert pair is not None, "every rank is in a group"
+    mine, theirs = (bench.kernels.xp.ones(HEAD + 2 * probe["k"]) for _ in range(2))
+    try:
+        return _usual(bench, partial(allreduce_by, pair, mine, theirs, better_candidate))
+    finally:
+        pair.free()
+
+
+_MESSAGES = {"pingpong": _pingpong, "bcast": _bcast, "pivots": _pivots}
 
 
 def _message(kernels: Kernels, probe: Probe) -> Any:
