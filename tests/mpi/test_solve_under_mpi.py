@@ -52,6 +52,30 @@ def check_rows_and_mistakes() -> None:
     assert np.abs(b - A @ x).max() <= 2 * n * U * np.abs(A).sum(axis=1).max() * np.abs(x).max()
 
 
+def check_complex_rows() -> None:
+    """Complex rows of all ranks, in both types, and with the transpose."""
+    from mpi4py import MPI
+
+    comm, n = MPI.COMM_WORLD, 53
+    rng = np.random.default_rng(5)
+    A, b = (rng.standard_normal((n, k)) + 1j * rng.standard_normal((n, k)) for k in (n, 2))
+    ends = [0, 31, n] if comm.size == 2 else [0, 31, 31, 52, n]
+    for M in (A.astype(np.complex64), A):
+        rows = M[ends[comm.rank] : ends[comm.rank + 1]]
+        F = mx.lu_factor(mx.DistributedMatrix.from_rows(rows, nb=4, comm=comm), precision="fp32")
+        for transposed in (False, True):
+            x, info = F.solve(b, transposed=transposed)
+            C = M.T.astype(complex) if transposed else M.astype(complex)
+            assert info.solved
+            assert x.dtype == np.complex128
+            assert np.abs(b - C @ x).max() <= 3 * n * U * np.abs(C).sum(axis=1).max() * np.abs(x).max()
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_complex_rows_are_one_system(standing: dict[int, StandingRanks], ranks: int) -> None:
+    standing[ranks].call(__name__, "check_complex_rows")
+
+
 def test_the_script_of_the_page_solves_on_two_ranks(standing: dict[int, StandingRanks]) -> None:
     standing[2].call(__name__, "check_page")
 

@@ -15,12 +15,12 @@ from mxpeak.configs.grid import squarest
 from mxpeak.errors import ResourceError, UsageError
 from mxpeak.library.dense.distributed import block_size
 from mxpeak.library.dense.room import bytes_a_rank
-from mxpeak.library.dense.sources import check_real
+from mxpeak.library.dense.sources import wide_type
 from mxpeak.records import size_text
 
 
 def check_matrix(A: Any) -> int:
-    """The order of a square Dask array of real numbers, whose chunks are known."""
+    """The order of a square Dask array of numbers, whose chunks are known."""
     if not isinstance(A, da.Array):
         raise UsageError(f"A is {type(A).__name__}, not a Dask array; for what one process holds: mxpeak.solve(A, b)")
     if A.ndim != 2 or any(map(isnan, A.shape)) or A.shape[0] != A.shape[1] or A.shape[0] == 0:
@@ -28,21 +28,23 @@ def check_matrix(A: Any) -> int:
             f"A has shape {A.shape}, in chunks {A.chunksize}: a system has a square matrix, not empty, whose chunks "
             "have two dimensions and known sizes (A.compute_chunk_sizes() finds them)"
         )
-    check_real(A.dtype, "A")
+    wide_type(A.dtype, "A")
     return int(A.shape[0])
 
 
-def check_limits(client: Any, workers: Sequence[str], n: int) -> None:
+def check_limits(client: Any, workers: Sequence[str], n: int, parts: int) -> None:
     """Refuse what the workers' own limits of memory leave no room for: beyond them Dask kills a worker."""
     known = client.scheduler_info(n_workers=-1)["workers"]
     limit = min((known[worker]["memory_limit"] or 2**63 for worker in workers), default=2**63)
     P, Q = squarest(len(workers))
-    need = bytes_a_rank(n, block_size(n, max(P, Q)), P, Q, held=True) + 8 * n * n // len(workers)
+    need = bytes_a_rank(n, block_size(n, max(P, Q), parts), P, Q, held=True, parts=parts)
+    need += 8 * parts * n * n // len(workers)
     if need > limit:
+        size = 8 * parts * (parts + 2)
         raise ResourceError(
-            f"A in chunks and in blocks, and its factors, 24*{n}*{n} bytes, and panels take {size_text(need)} a worker "
-            f"on {len(workers)}, whose memory_limit is {size_text(limit)}; give workers more, or start more of them: "
-            "client.cluster.scale(...)"
+            f"A in chunks and in blocks, and its factors, {size}*{n}*{n} bytes, and panels take {size_text(need)} a "
+            f"worker on {len(workers)}, whose memory_limit is {size_text(limit)}; give workers more, or start more of "
+            "them: client.cluster.scale(...)"
         )
 
 

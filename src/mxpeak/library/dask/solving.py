@@ -15,7 +15,7 @@ from mxpeak.library.dask.chunks import check_limits, check_matrix, shared
 from mxpeak.library.dask.ranks import Ranks, the_client, the_workers
 from mxpeak.library.dense import DistributedInfo
 from mxpeak.library.dense.inputs import right_hand_side
-from mxpeak.library.dense.sources import check_real
+from mxpeak.library.dense.sources import wide_type
 from mxpeak.library.inputs import check_finite
 from mxpeak.library.outcomes import warned
 
@@ -47,7 +47,8 @@ def lu_factor(
 def _factored(A: Any, sides: int, precision: str, client: Any, workers: Sequence[str] | None) -> DaskFactors:
     n, client = check_matrix(A), the_client(client)
     workers = the_workers(client, workers)
-    check_limits(client, workers, n)
+    dtype = wide_type(A.dtype, "A")
+    check_limits(client, workers, n, 2 if dtype.kind == "c" else 1)
     with client.as_current():
         chunks = shared(client, workers, A)
         ranks = Ranks(client, workers)
@@ -62,14 +63,14 @@ def _factored(A: Any, sides: int, precision: str, client: Any, workers: Sequence
         except BaseException:
             ranks.close()
             raise
-    return DaskFactors(ranks, n)
+    return DaskFactors(ranks, n, dtype)
 
 
 class DaskFactors:
     """Factors that lie with the workers of a Dask cluster; `close`, or the end of a `with`, frees them."""
 
-    def __init__(self, ranks: Ranks, n: int):
-        self._ranks, self.n = ranks, n
+    def __init__(self, ranks: Ranks, n: int, dtype: np.dtype[Any]):
+        self._ranks, self.n, self._dtype = ranks, n, dtype
         self._close = finalize(self, ranks.close)
 
     def __enter__(self) -> DaskFactors:
@@ -109,19 +110,19 @@ class DaskFactors:
             x = ranks.fetch()  # before the next solve, and before the ranks are closed
         if not in_chunks:
             return x.result(), info
-        return da.from_delayed(x, b.shape, np.float64).rechunk(b.chunks), info
+        return da.from_delayed(x, b.shape, np.result_type(self._dtype, b.dtype)).rechunk(b.chunks), info
 
 
 def _check_b(b: Any, n: int) -> None:
-    """b of real, finite numbers, in as many rows as A; what a Dask array holds is seen by the workers."""
+    """b of finite numbers, in as many rows as A; what a Dask array holds is seen by the workers."""
     if not isinstance(b, da.Array):
         checked = right_hand_side(b, n)
-        check_real(checked.dtype, "b")
+        wide_type(checked.dtype, "b")
         check_finite(checked.on(None), "b", np)
         return
     if b.ndim not in (1, 2) or b.shape[0] != n or 0 in b.shape or any(map(np.isnan, b.shape)):
         raise UsageError(f"A is {n}x{n}, but b has shape {b.shape}: it is to be ({n},), or ({n}, k)")
-    check_real(b.dtype, "b")
+    wide_type(b.dtype, "b")
 
 
 def _sides(b: Any) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ from mxpeak.errors import UsageError
 from mxpeak.layout.block_cyclic import BlockCyclic
 from mxpeak.layout.grid import ProcessGrid
 from mxpeak.library.agreement import agreed
-from mxpeak.library.dense.sources import check_real, owned
+from mxpeak.library.dense.sources import owned
 from mxpeak.library.dense.types import Array
 from mxpeak.library.inputs import check_finite, read
 
@@ -22,14 +22,20 @@ TAG = 7300
 
 
 def rows_here(values: Any, name: str) -> Array:
-    """This rank's rows: real, finite, of two dimensions."""
+    """This rank's rows: numbers, finite, of two dimensions."""
     A = read(values, name)
-    check_real(A.dtype, name)
     if len(A.shape) != 2:
         raise UsageError(f"{name} has shape {A.shape}; give rows as (m, n), none as an array of shape (0, n)")
     rows = A.on(None)
     check_finite(rows, name, np)
     return np.asarray(rows)
+
+
+def type_of(comm: Communicator, mine: Iterable[Array]) -> np.dtype[Any]:
+    """complex128 where a rank has complex numbers, else float64.  Collective."""
+    here = np.result_type(np.float64, *(values.dtype for values in mine)).kind
+    kinds = comm.bcast_object(comm.gather_objects(here))
+    return np.dtype(np.complex128 if "c" in kinds else np.float64)
 
 
 def starts_of(comm: Communicator, rows: Array) -> tuple[int, ...]:
@@ -88,8 +94,8 @@ def _places(pieces: Sequence[Piece]) -> Iterator[tuple[int, int, tuple[int, int]
     return ((row, col, shape) for _, row, col, shape in pieces)
 
 
-def dealt(grid: Grid, n: int, nb: int, mine: Sequence[Array], pieces: Sequence[Piece]) -> Array:
-    """This rank's blocks of the matrix, in fp64; `mine` are the values of its pieces, in their order.
+def dealt(grid: Grid, n: int, nb: int, mine: Sequence[Array], pieces: Sequence[Piece], dtype: np.dtype[Any]) -> Array:
+    """This rank's blocks of the matrix, in float64 or complex128; `mine` are the values of its pieces, in their order.
 
     Each pair of ranks exchanges at most one message, one after the other: beside the blocks, a rank needs memory for
     two of them.  Collective over the grid.
@@ -97,17 +103,17 @@ def dealt(grid: Grid, n: int, nb: int, mine: Sequence[Array], pieces: Sequence[P
     comm, shape = grid.all, ProcessGrid(grid.P, grid.Q)
     here = [piece for piece in pieces if piece.rank == comm.rank]
     layouts = _layouts(n, nb, shape, comm.rank)
-    part = np.empty((layouts[0].local_size, layouts[1].local_size))
+    part = np.empty((layouts[0].local_size, layouts[1].local_size), dtype)
     for shift in range(comm.size):
         to, source = (comm.rank + shift) % comm.size, (comm.rank - shift) % comm.size
-        message = _packed(here, mine, *_layouts(n, nb, shape, to))
+        message = _packed(here, mine, *_layouts(n, nb, shape, to), dtype)
         places = [
             part[layouts[0].local_range(row, row + m), layouts[1].local_range(col, col + k)]
             for rank, row, col, (m, k) in pieces
             if rank == source
         ]
         if shift:
-            message = _exchanged(comm, message, to, np.empty(sum(place.size for place in places)), source)
+            message = _exchanged(comm, message, to, np.empty(sum(place.size for place in places), dtype), source)
         _unpack(message, places)
     return part
 
@@ -118,18 +124,21 @@ def _layouts(n: int, nb: int, shape: ProcessGrid, rank: int) -> tuple[BlockCycli
     return BlockCyclic(n, nb, p, shape.P), BlockCyclic(n, nb, q, shape.Q)
 
 
-def _packed(here: Sequence[Piece], values: Sequence[Array], rows: BlockCyclic, cols: BlockCyclic) -> Array:
+def _packed(
+    here: Sequence[Piece], values: Sequence[Array], rows: BlockCyclic, cols: BlockCyclic, dtype: np.dtype[Any]
+) -> Array:
     """What a rank's rows and columns have of these pieces, one after the other."""
-    packed = [np.empty(0)]
+    packed = [np.empty(0, dtype)]
     for (_, row, col, (m, k)), A in zip(here, values):
         i, j = owned(rows)[rows.local_range(row, row + m)], owned(cols)[cols.local_range(col, col + k)]
-        packed.append(A[np.ix_(i - row, j - col)].astype(np.float64, copy=False).ravel())
+        packed.append(A[np.ix_(i - row, j - col)].astype(dtype, copy=False).ravel())
     return packed[1] if len(packed) == 2 else np.concatenate(packed)
 
 
 def _exchanged(comm: Communicator, message: Array, to: int, theirs: Array, source: int) -> Array:
-    requests = [comm.irecv(theirs, source, TAG)] if theirs.size else []
-    requests += [comm.isend(message, to, TAG)] if message.size else []
+    """What a rank sends, as fp64 numbers: of complex ones both parts."""
+    requests = [comm.irecv(theirs.view(np.float64), source, TAG)] if theirs.size else []
+    requests += [comm.isend(message.view(np.float64), to, TAG)] if message.size else []
     Task(all_of(requests)).wait()
     return theirs
 

@@ -18,7 +18,7 @@ from mxpeak.layout.block_cyclic import BlockCyclic
 from mxpeak.layout.grid import ProcessGrid
 from mxpeak.library.agreement import agreed
 from mxpeak.library.communicators import communicator
-from mxpeak.library.dense.dealing import by_rows, dealt, pieces_of, rows_here, starts_of
+from mxpeak.library.dense.dealing import by_rows, dealt, pieces_of, rows_here, starts_of, type_of
 from mxpeak.library.dense.room import check_room
 from mxpeak.library.dense.sources import Held, InFile, Made, Source
 from mxpeak.library.dense.types import Array
@@ -30,7 +30,7 @@ LARGEST_NB, STEP_NB, BLOCKS = 192, 16, 8
 
 
 class DistributedMatrix:
-    """An n×n matrix of real numbers in NB×NB blocks on a P×Q grid of ranks, for `mxpeak.solve` and `lu_factor`.
+    """An n×n matrix of real or complex numbers in blocks on a P×Q grid of ranks, for `mxpeak.solve` and `lu_factor`.
 
     Made by its class methods, on all ranks with the same arguments: under mpiexec, srun or torchrun on all that were
     started, else on this process.  `comm` may be a communicator of mpi4py instead; `nb` and `grid=(P, Q)` are chosen
@@ -58,12 +58,12 @@ class DistributedMatrix:
     ) -> DistributedMatrix:
         """The matrix a_ij = fn(i, j), 0 <= i, j < n: every rank makes its own blocks, and no rank holds A.
 
-        fn takes index arrays of shapes (m, 1) and (1, k) and gives m×k numbers.  It is called again for every residual,
-        so what it gives must depend on i and j alone.  Collective.
+        fn takes index arrays of shapes (m, 1) and (1, k) and gives m×k numbers, all complex where fn(0, 0) is.  It is
+        called again for every residual, so what it gives must depend on i and j alone.  Collective.
         """
         ranks = communicator(comm)
         source = agreed(ranks, lambda: _made(fn))
-        return cls(*placed(ranks, n, nb, grid), source)
+        return cls(*placed(ranks, n, nb, grid, _parts(source.dtype)), source)
 
     @classmethod
     def from_rows(
@@ -71,7 +71,8 @@ class DistributedMatrix:
     ) -> DistributedMatrix:
         """The matrix whose rows lie with the ranks, in their order: each gives an array of some rows, or of none.
 
-        They are copied to where their blocks belong, 8·n² bytes over all ranks, and kept in fp64.  Collective.
+        They are copied to where their blocks belong, 8·n² bytes over all ranks, and kept in fp64; complex ones in
+        complex128, 16·n² bytes.  Collective.
         """
         ranks = communicator(comm)
         return cls._dealt(ranks, agreed(ranks, lambda: rows_here(local_rows, "local_rows")), nb, grid)
@@ -101,11 +102,13 @@ class DistributedMatrix:
         All ranks together give every entry once.  Copied to where their blocks belong, as rows are.  Collective.
         """
         ranks = communicator(comm)
-        order, size, process = placed(ranks, n, nb, grid)
         mine = agreed(ranks, lambda: {at: rows_here(A, f"A[{at[0]}:, {at[1]}:]") for at, A in pieces.items()})
+        dtype = type_of(ranks, mine.values())
+        order, size, process = placed(ranks, n, nb, grid, _parts(dtype))
         found = pieces_of(ranks, order, mine)
-        check_room(ranks, order, size, (process.P, process.Q), held=True)
-        return cls(order, size, process, Held(dealt(process, order, size, list(mine.values()), found)))
+        check_room(ranks, order, size, (process.P, process.Q), held=True, parts=_parts(dtype))
+        part = dealt(process, order, size, list(mine.values()), found, dtype)
+        return cls(order, size, process, Held(part, dtype))
 
     @classmethod
     def from_file(
@@ -124,7 +127,7 @@ class DistributedMatrix:
         """
         ranks = communicator(comm)
         source = agreed(ranks, lambda: InFile.opened(Path(path), dataset))
-        return cls(*placed(ranks, source.n, nb, grid), source)
+        return cls(*placed(ranks, source.n, nb, grid, _parts(source.dtype)), source)
 
     @classmethod
     def from_blocks(cls, blocks: CyclicMatrix) -> DistributedMatrix:
@@ -137,26 +140,28 @@ class DistributedMatrix:
             raise UsageError(f"from_blocks takes what mxpeak.from_scalapack gives, not {type(blocks).__name__}")
         grid = blocks.grid
         n, nb = agreed(grid.all, lambda: _square_blocks(blocks), lambda made: f"n = {made[0]}, nb = {made[1]}")
-        source = Held(agreed(grid.all, lambda: rows_here(blocks.local, "local")))
-        check_room(grid.all, n, nb, (grid.P, grid.Q), held=True, there=source.held)
+        local = agreed(grid.all, lambda: rows_here(blocks.local, "local"))
+        source = Held(local, type_of(grid.all, [local]))
+        parts = _parts(source.dtype)
+        check_room(grid.all, n, nb, (grid.P, grid.Q), held=True, there=source.held, parts=parts)
         return cls(n, nb, grid, source)
 
     @classmethod
     def _dealt(cls, comm: Communicator, rows: Array, nb: int | None, grid: tuple[int, int] | None) -> DistributedMatrix:
-        starts = starts_of(comm, rows)
-        n, nb, process = placed(comm, starts[-1], nb, grid)
-        check_room(comm, n, nb, (process.P, process.Q), held=True)
-        return cls(n, nb, process, Held(dealt(process, n, nb, [rows], by_rows(starts))), starts)
+        starts, dtype = starts_of(comm, rows), type_of(comm, [rows])
+        n, nb, process = placed(comm, starts[-1], nb, grid, _parts(dtype))
+        check_room(comm, n, nb, (process.P, process.Q), held=True, parts=_parts(dtype))
+        return cls(n, nb, process, Held(dealt(process, n, nb, [rows], by_rows(starts), dtype), dtype), starts)
 
     def blocks(self) -> CyclicMatrix:
         """A's entries in memory, for `mxpeak.norm`, `norms` and the like.  Collective.
 
-        Where they are not held they are made, 8·n²/(P·Q) bytes a rank.
+        Where they are not held they are made, 8·n²/(P·Q) bytes a rank, of complex numbers twice that.
         """
         grid = self.grid
         rows, cols = BlockCyclic(self.n, self.nb, grid.p, grid.P), BlockCyclic(self.n, self.nb, grid.q, grid.Q)
         if isinstance(self.source, Held):
-            return CyclicMatrix(grid, rows, cols, np.asarray(self.source.part, np.float64))
+            return CyclicMatrix(grid, rows, cols, np.asarray(self.source.part, self.dtype))
         part = self.source(rows, cols, slice(0, rows.local_size))
         raise_first(self.comm, self.source.mistake())
         return CyclicMatrix(grid, rows, cols, part)
@@ -178,8 +183,13 @@ class DistributedMatrix:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """float64, whatever the entries are made of."""
-        return np.dtype(np.float64)
+        """float64, or complex128, whatever the entries are made of."""
+        return self.source.dtype
+
+    @property
+    def parts(self) -> int:
+        """How many real numbers an entry has."""
+        return _parts(self.dtype)
 
     def __repr__(self) -> str:
         return f"DistributedMatrix({self.n}x{self.n}, nb={self.nb}, grid={self.grid.P}x{self.grid.Q})"
@@ -189,6 +199,10 @@ def _made(fn: Any) -> Made:
     if not callable(fn):
         raise UsageError(f"fn = {fn!r} is not a function of (i, j); for an array: from_root, or mxpeak.solve(A, b)")
     return Made(fn)
+
+
+def _parts(dtype: np.dtype[Any]) -> int:
+    return 2 if dtype.kind == "c" else 1
 
 
 def _square_blocks(A: CyclicMatrix) -> tuple[int, int]:
@@ -212,13 +226,15 @@ def _roots(A: Any, rank: int) -> Array:
     return np.empty((0, 0))
 
 
-def placed(comm: Communicator, n: Any, nb: int | None, grid: tuple[int, int] | None) -> tuple[int, int, Grid]:
+def placed(
+    comm: Communicator, n: Any, nb: int | None, grid: tuple[int, int] | None, parts: int
+) -> tuple[int, int, Grid]:
     """Order, block size and grid, checked and alike on all ranks.  Collective."""
 
     def settle() -> tuple[int, int, ProcessGrid]:
         shape = _shape(grid, comm.size)
         order = _positive(n, "n")
-        size = block_size(order, max(shape.P, shape.Q)) if nb is None else _positive(nb, "nb")
+        size = block_size(order, max(shape.P, shape.Q), parts) if nb is None else _positive(nb, "nb")
         return order, size, shape
 
     order, size, shape = agreed(
@@ -245,6 +261,6 @@ def _positive(value: Any, name: str) -> int:
     return int(value)
 
 
-def block_size(n: int, side: int) -> int:
-    """At most the benchmarks' block size, and some blocks for every process row and column."""
-    return min(LARGEST_NB, max(STEP_NB, n // (BLOCKS * side) // STEP_NB * STEP_NB))
+def block_size(n: int, side: int, parts: int) -> int:
+    """At most the benchmarks' block size, of real numbers, and some blocks for every process row and column."""
+    return min(LARGEST_NB, max(STEP_NB, parts * n // (BLOCKS * side) // STEP_NB * STEP_NB)) // parts

@@ -27,6 +27,7 @@ from mxpeak.library.dense.distributed import DistributedMatrix
 from mxpeak.library.dense.distributed_info import DistributedInfo
 from mxpeak.library.dense.factoring import DOUBT
 from mxpeak.library.dense.info import LOST, note_of_columns
+from mxpeak.library.dense.real_form import RealForm, real_sides, solutions
 from mxpeak.library.dense.refinement import ORDERS_PER_SIDE, ORDERS_PER_STEP, PLAIN_LU, RESTART
 from mxpeak.library.dense.room import bytes_a_rank, check_room, check_sides
 from mxpeak.library.dense.sides import right_hand_sides
@@ -54,32 +55,35 @@ PHASES = ("make", "equilibrate", "factor", "refine")
 
 def factored(A: DistributedMatrix, precision: str = "auto", device: str = "auto", b: Any = None) -> DistributedFactors:
     """`lu_factor` of a distributed matrix, to solve for b, if that is known.  Collective over its ranks."""
-    chosen = agreed(A.comm, lambda: _chosen(A.n, precision, device, b), lambda name: f"precision={precision!r}, {name}")
+    chosen = agreed(
+        A.comm, lambda: _chosen(A.parts * A.n, precision, device, b), lambda name: f"precision={precision!r}, {name}"
+    )
     size_bytes, spans = _check_memory(A), Spans()
     notes: tuple[str, ...] = ()
     factors = _factors_in(chosen, A, spans)
     if chosen != "fp64" and not factors.usable:
-        why = f"pivot {factors.singular} is zero" if factors.singular else f"||A||_inf is {factors.A_inf:.1e}"
+        why = f"pivot {_pivot(factors, A)} is zero" if factors.singular else f"||A||_inf is {factors.A_inf:.1e}"
         notes = (f"the LU in {chosen} broke down: {why}; A was factored again in fp64",)
         del factors  # whose memory the next ones take
         factors = _factors_in("fp64", A, spans)
     # Where fp64 may be had for the asking, GMRES must not cost more than its LU would.
-    most = MOST_STEPS if precision != "auto" else min(MOST_STEPS, max(1, A.n // ORDERS_PER_STEP))
+    most = MOST_STEPS if precision != "auto" else min(MOST_STEPS, max(1, A.parts * A.n // ORDERS_PER_STEP))
     return DistributedFactors(A, factors, spans, size_bytes, notes, most)
 
 
 def _factors_in(precision: str, A: DistributedMatrix, spans: Spans) -> PivotedFactors:
     """A = L U with partial pivoting in a precision; raises where fp64 finds A singular.  Collective."""
     with computing(A.comm) as kernels:
-        given = GivenMatrix(A.grid, A.n, A.nb, A.source, kernels)
-        LU = dist_matrix(A.grid, A.n, A.n, A.nb, kernels, precision)
+        strips = RealForm(A.source) if A.parts == 2 else A.source
+        given = GivenMatrix(A.grid, A.parts * A.n, A.parts * A.nb, strips, kernels)
+        LU = dist_matrix(A.grid, given.n, given.n, given.nb, kernels, precision)
         with spans("make"), np.errstate(over="ignore"):  # beyond fp32's range: inf, which is found below
             given.store(LU)
         raise_first(A.comm, A.source.mistake())
         factors = PivotedFactors(given, LU, PivotedLuOptions(), kernels, spans)
     if factors.singular and precision == "fp64":
         raise SingularMatrixError(
-            f"A is singular: pivot {factors.singular} of {A.n} is exactly zero; "
+            f"A is singular: pivot {_pivot(factors, A)} of {A.n} is exactly zero; "
             "look for rows or columns that depend on each other"
         )
     if not (isfinite(factors.A_inf) and isfinite(factors.A_one)) and precision == "fp64":
@@ -133,12 +137,14 @@ class DistributedFactors:
         A, comm = self.A, self.A.comm
         check_alike(comm, f"transposed={bool(transposed)}, local={bool(local)}")
         B = right_hand_sides(A, b, local=local)
-        check_sides(comm, A.n, B.size // A.n)
+        sides = real_sides(np.reshape(B, (A.n, -1)), A.dtype, transposed=transposed)
+        check_sides(comm, *sides.shape)
         spans, self._spans = self._spans, Spans()  # the factorization's time belongs to the first solve
-        X, done, doubtful, moved = self._refined(np.reshape(B, (A.n, -1)), transposed, spans)
+        X, done, doubtful, moved = self._refined(sides, transposed, spans)
         if self.precision != "fp64" and (note := self._too_coarse(done, doubtful)):
             self._factor_again(note, spans)
-            X, done, doubtful, moved = self._refined(np.reshape(B, (A.n, -1)), transposed, spans)
+            X, done, doubtful, moved = self._refined(sides, transposed, spans)
+        X = solutions(X, A.dtype, B.dtype, transposed=transposed)
         rows = slice(A.own_rows.start, A.own_rows.stop) if local else slice(None)
         return X.reshape(B.shape)[rows], self._info(done, doubtful, moved, X.shape[1], spans)
 
@@ -180,7 +186,7 @@ class DistributedFactors:
         factors = self._factors
         system: Operator = Transposed(factors) if transposed else factors
         given = factors.given
-        enough = max(4.0 / self.A.n, PLAIN_LU if self.precision == "fp64" else REFINED)
+        enough = max(4.0 / given.n, PLAIN_LU if self.precision == "fp64" else REFINED)
         mine = owned(given.cols if transposed else given.rows)
         found = solve_all(system, [np.ascontiguousarray(b) for b in B[mine].T], enough, RESTART, self._most)
         worst = max(found, key=lambda one: one.done.residual if isfinite(one.done.residual) else inf)
@@ -208,7 +214,7 @@ class DistributedFactors:
             n=A.n,
             rhs=rhs,
             iterations=done.steps,
-            backward_error=done.residual if isfinite(done.residual) else inf,
+            backward_error=A.parts * done.residual if isfinite(done.residual) else inf,  # in units of n·u
             condition=condition,
             growth=factors.growth,
             scaled=factors.scaled,
@@ -220,7 +226,7 @@ class DistributedFactors:
             nb=A.nb,
             bytes_a_rank=self._bytes,
             times={name: spans.phases[name].time_s for name in PHASES if name in spans.phases},
-            history=tuple(done.history),
+            history=tuple(A.parts * eta for eta in done.history),
         )
 
 
@@ -230,8 +236,8 @@ class DistributedFactors:
 def _check_memory(A: DistributedMatrix) -> int:
     """The bytes of a rank, if every node has room for its ranks'; what A's ranks hold already is there.  Collective."""
     P, Q, held = A.grid.P, A.grid.Q, A.source.holds
-    size_bytes = bytes_a_rank(A.n, A.nb, P, Q, held=held)
-    check_room(A.comm, A.n, A.nb, (P, Q), held=held, there=A.source.held)
+    size_bytes = bytes_a_rank(A.n, A.nb, P, Q, held=held, parts=A.parts)
+    check_room(A.comm, A.n, A.nb, (P, Q), held=held, there=A.source.held, parts=A.parts)
     return size_bytes
 
 
@@ -251,6 +257,11 @@ def _chosen(n: int, precision: str, device: str, b: Any) -> str:
     except (IndexError, ValueError):  # none, a function, a single one, or what will be refused
         sides = 1
     return "fp32" if n >= FP32_FROM and sides * ORDERS_PER_SIDE <= n else "fp64"
+
+
+def _pivot(factors: PivotedFactors, A: DistributedMatrix) -> int:
+    """1 + the column of A that had no pivot."""
+    return -(-factors.singular // A.parts)
 
 
 def _note_of_fallback(factors: PivotedFactors, done: Solve) -> str:

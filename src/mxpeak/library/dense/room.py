@@ -17,30 +17,37 @@ from mxpeak.runtime.nodes import combined, nodes_of
 VECTORS = 4
 
 
-def bytes_a_rank(n: int, nb: int, P: int, Q: int, *, held: bool) -> int:
-    """What the rank with most holds: factors, panels, row swaps of U and of L, vectors; its part of A where held."""
+def bytes_a_rank(n: int, nb: int, P: int, Q: int, *, held: bool, parts: int = 1) -> int:
+    """What the rank with most holds: factors, panels, row swaps of U and of L, vectors; its part of A where held.
+
+    parts: how many numbers an entry has; with 2, complex ones, the factors are those of a real matrix of order 2n.
+    """
+    n, nb = parts * n, parts * nb
     m, k = numroc(n, nb, 0, P), numroc(n, nb, 0, Q)
-    swaps, part = 8 * 3 * nb * k if P > 1 else 0, 8 * m * k if held else 0
+    swaps, part = 8 * 3 * nb * k if P > 1 else 0, 8 * m * k // parts if held else 0
     return hpl_memory_bytes(n, nb, P, Q)["total"] // (P * Q) + swaps + part + 8 * VECTORS * n
 
 
-def check_room(comm: Communicator, n: int, nb: int, grid: tuple[int, int], *, held: bool, there: int = 0) -> None:
+def check_room(
+    comm: Communicator, n: int, nb: int, grid: tuple[int, int], *, held: bool, there: int = 0, parts: int = 1
+) -> None:
     """Stop, before anything is allocated, where a node has no room for its ranks; `there` is held already.
 
     Collective.
     """
     most, room = _room(comm, there)
-    need = bytes_a_rank(n, nb, *grid, held=held)
+    need = bytes_a_rank(n, nb, *grid, held=held, parts=parts)
     if need <= room:
         return
-    enough = _enough_ranks(n, nb, comm.size, room, held=held)
-    parts = f"{'A and its factors' if held else 'the factors of A'}, {16 if held else 8}*{n}*{n} bytes,"
+    enough = _enough_ranks(n, nb, comm.size, room, held=held, parts=parts)
+    size = 8 * parts * (parts + held)
+    what = f"{'A and its factors' if held else 'the factors of A'}, {size}*{n}*{n} bytes,"
     started = f"client.cluster.scale({enough})" if comm.name == "sockets" else f"mpiexec -n {enough} python ..."
     instead = f"start {enough} ranks on such nodes: {started}"
     if not enough:
         instead = f"no number of such ranks would do, for each holds {VECTORS} vectors: start fewer of them a node"
     raise ResourceError(
-        f"{parts} and panels take {size_text(need)} a rank on {grid[0]}x{grid[1]} ranks, but {size_text(room)} a rank "
+        f"{what} and panels take {size_text(need)} a rank on {grid[0]}x{grid[1]} ranks, but {size_text(room)} a rank "
         f"can be planned for, {most} to a node; {instead}"
     )
 
@@ -65,11 +72,11 @@ def _room(comm: Communicator, there: int) -> tuple[int, int]:
     return most, -int(combined(comm, [-float(free + there)], "max")[0])
 
 
-def _enough_ranks(n: int, nb: int, ranks: int, room: int, *, held: bool) -> int:
+def _enough_ranks(n: int, nb: int, ranks: int, room: int, *, held: bool, parts: int) -> int:
     """The least number of ranks on a grid s×s or s×(s+1) that do with so much room each; 0 if none does."""
-    if 8 * VECTORS * n >= room:
+    if 8 * VECTORS * parts * n >= room:
         return 0
     blocks = ceil(n / nb)
     grids = ((P, Q) for P in range(max(1, isqrt(ranks)), blocks + 1) for Q in (P, P + 1))
-    enough = (P * Q for P, Q in grids if ranks < P * Q and bytes_a_rank(n, nb, P, Q, held=held) <= room)
+    enough = (P * Q for P, Q in grids if ranks < P * Q and bytes_a_rank(n, nb, P, Q, held=held, parts=parts) <= room)
     return next(enough, 0)

@@ -11,13 +11,13 @@ from mxpeak.errors import UsageError
 from mxpeak.library.agreement import agreed
 from mxpeak.library.dense.distributed import DistributedMatrix
 from mxpeak.library.dense.inputs import right_hand_side
-from mxpeak.library.dense.sources import check_real
+from mxpeak.library.dense.sources import wide_type
 from mxpeak.library.dense.types import Array
 from mxpeak.library.inputs import Input, check_finite, read
 
 
 def right_hand_sides(A: DistributedMatrix, b: Any, *, local: bool) -> Array:
-    """The whole of b in fp64, finite, on all ranks; `local`: each has given its own rows.  Collective."""
+    """The whole of b, float64 or complex128, finite, on all ranks; `local`: each has given its rows.  Collective."""
     if callable(b):
         return agreed(A.comm, lambda: _numbers(right_hand_side(b(np.arange(A.n)), A.n)), _said)
     if not local:
@@ -39,13 +39,12 @@ def _rows(A: DistributedMatrix, b: Any) -> Array:
 
 
 def _numbers(b: Input) -> Array:
-    """In fp64, all finite, not the user's own."""
-    check_real(b.dtype, "b")
-    B = np.array(b.on(None, np.dtype(np.float64)))
+    """In float64 or complex128, all finite, not the user's own."""
+    B = np.array(b.on(None, wide_type(b.dtype, "b")))
     check_finite(B, "b", np)
     return B
 
 
 def _said(B: Array) -> str:
     """What must be the same on all ranks."""
-    return f"b of shape {B.shape}, checksum {zlib.crc32(B.tobytes()):08x}"
+    return f"b of {B.dtype}, shape {B.shape}, checksum {zlib.crc32(B.tobytes()):08x}"

@@ -23,18 +23,19 @@ from mxpeak.library.dense.types import Array
 class Source:
     """Entries made or read when they are asked for.
 
+    dtype   of the entries as they are given: float64 or complex128
     holds   whether every rank holds its part of A
     held    how many bytes that are on this rank
     """
 
     holds, held = False, 0
 
-    def __init__(self, what: str):
-        self.what = what
+    def __init__(self, what: str, dtype: np.dtype[Any]):
+        self.what, self.dtype = what, dtype
         self._mistake: MxpeakError | None = None
 
     def __call__(self, rows: BlockCyclic, cols: BlockCyclic, local: slice) -> Array:
-        """These local rows, in fp64."""
+        """These local rows, in `dtype`."""
         i, j = owned(rows)[local], owned(cols)
         if not (len(i) and len(j)):
             return np.empty((len(i), len(j)))
@@ -57,14 +58,18 @@ class Source:
 
     def _checked(self, values: Any, i: Array, j: Array) -> Array:
         A = np.asarray(values)
-        check_real(A.dtype, self.what)
+        if not np.can_cast(wide_type(A.dtype, self.what), self.dtype):
+            raise UsageError(
+                f"{self.what} gave {A.dtype} for i = {i[0]}… and j = {j[0]}…, but real numbers for i = j = 0, which "
+                "say what A is: give complex numbers everywhere, for example A.astype(complex)"
+            )
         shape = len(i), len(j)
         if A.shape != shape:
             raise UsageError(
                 f"{self.what} gave shape {A.shape} for i of shape ({shape[0]}, 1) and j of shape (1, {shape[1]}); it "
                 f"must give {shape}: compute with whole arrays, for example 1.0 / (1.0 + abs(i - j))"
             )
-        A = np.ascontiguousarray(A, np.float64)  # products read rows
+        A = np.ascontiguousarray(A, self.dtype)  # products read rows
         if not np.isfinite(A).all():
             r, c = np.argwhere(~np.isfinite(A))[0]
             raise UsageError(f"A[{i[r]}, {j[c]}] is {A[r, c]}: all entries of A must be finite")
@@ -75,7 +80,13 @@ class Made(Source):
     """a_ij = fn(i, j), made anew whenever it is needed."""
 
     def __init__(self, fn: Callable[[Any, Any], Any]):
-        super().__init__("fn(i, j)")
+        """The entry (0, 0) is made to see whether they are complex."""
+        what, first = "fn(i, j)", np.zeros((1, 1), np.int64)
+        try:
+            entry = np.asarray(fn(first, first))
+        except Exception as error:
+            raise UsageError(f"{what} raised {type(error).__name__}: {error}") from error
+        super().__init__(what, wide_type(entry.dtype, what))
         self._fn = fn
 
     def _entries(self, i: Array, j: Array) -> Any:
@@ -86,14 +97,13 @@ class InFile(Source):
     """a_ij of a file, which is mapped, not loaded: a rank reads what it needs when it needs it."""
 
     def __init__(self, path: Path, A: Any):
-        super().__init__(str(path))
+        super().__init__(str(path), wide_type(A.dtype, str(path)))
         self._A = A
 
     @classmethod
     def opened(cls, path: Path, dataset: str | None) -> InFile:
         """The square matrix of a file."""
         A = opened(path, dataset)
-        check_real(A.dtype, str(path))
         if len(A.shape) != 2 or A.shape[0] != A.shape[1] or not A.shape[0]:
             raise UsageError(f"{path} holds an array of shape {A.shape}; A is square and not empty")
         return cls(path, A)
@@ -106,7 +116,7 @@ class InFile(Source):
     def _entries(self, i: Array, j: Array) -> Any:
         across = _runs(j)
         strips = ([self._A[rows, columns] for columns in across] for rows in _runs(i))
-        return np.concatenate([np.asarray(np.concatenate(strip, axis=1), np.float64) for strip in strips])
+        return np.concatenate([np.asarray(np.concatenate(strip, axis=1), self.dtype) for strip in strips])
 
 
 def _runs(indices: Array) -> list[slice]:
@@ -116,21 +126,23 @@ def _runs(indices: Array) -> list[slice]:
 
 
 class Held(Source):
-    """This rank's part, in blocks as they are distributed; its entries are known to be real and finite.
+    """This rank's part, in blocks as they are distributed; its entries are known to be finite.
 
-    It may be the user's own array.  In fp64, by rows or by columns, it is read where it lies; of others the rows that
-    are asked for are copied.
+    It may be the user's own array.  In fp64, by rows or by columns, it is read where it lies, and so is a complex
+    one; of others the rows that are asked for are copied.
     """
 
     holds = True
 
-    def __init__(self, part: Array):
-        super().__init__("A")
+    def __init__(self, part: Array, dtype: np.dtype[Any]):
+        super().__init__("A", dtype)
         self.part, self.held = part, part.nbytes
 
     def __call__(self, rows: BlockCyclic, cols: BlockCyclic, local: slice) -> Array:
         """These local rows."""
         strip = self.part[local]
+        if self.dtype.kind == "c":
+            return strip
         # Compiled products take writable arrays, though they do not write to this one.
         as_it_lies = strip.dtype == np.float64 and strip.flags.writeable and min(strip.shape) > 1 and lies_well(strip)
         return strip if as_it_lies else np.array(strip, np.float64, order="C")
@@ -142,10 +154,8 @@ def owned(layout: BlockCyclic) -> Array:
     return found
 
 
-def check_real(dtype: np.dtype[Any], what: str) -> None:
-    """Stop at numbers that are not real."""
-    if dtype.kind not in "biuf":
-        raise UsageError(
-            f"{what} has dtype {dtype}; distributed systems are solved in fp64: real numbers and integers are taken "
-            "(complex arrays on one process: mxpeak.solve(A, b))"
-        )
+def wide_type(dtype: np.dtype[Any], what: str) -> np.dtype[Any]:
+    """The type in which these numbers are solved with: float64, or complex128; stops at what is neither."""
+    if dtype.kind not in "biufc":
+        raise UsageError(f"{what} has dtype {dtype}; systems have real or complex numbers, or integers")
+    return np.dtype(np.complex128 if dtype.kind == "c" else np.float64)

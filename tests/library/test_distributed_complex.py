@@ -1,0 +1,154 @@
+"""Complex systems over ranks: virtual ones, against NumPy's solutions and by the residual in plain arrays."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mxpeak as mx
+from mxpeak.comm.threads import run_ranks
+from mxpeak.layout.grid import ProcessGrid
+from mxpeak.library.outcomes import IllConditionedWarning
+from tests.support.distributed_systems import entries, eta, raised, random, solved
+from tests.support.norm_ranks import scalapack_array, scalapack_part
+from tests.support.roundoff import U
+
+Array = Any
+
+
+def random_complex(n: int, *more: int) -> Array:
+    parts = random(n, *(more or (n,)), 2)
+    return parts[..., 0] + 1j * parts[..., 1]
+
+
+#: Grids with orders and block sizes: prime, ragged, fewer blocks than ranks.
+CASES = [((1, 1), 97, 8), ((1, 2), 97, None), ((2, 1), 64, 16), ((2, 2), 101, 12), ((2, 2), 3, 4), ((2, 3), 1, 3)]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp64"])
+@pytest.mark.parametrize(("shape", "n", "nb"), CASES)
+def test_all_ranks_get_the_solution_and_that_with_the_transpose(
+    shape: tuple[int, int], n: int, nb: int | None, precision: str
+) -> None:
+    A, b = random_complex(n), random_complex(n, 2)
+    A = A * np.exp2(np.arange(n) % 15)[:, None]  # so that rows are scaled, and ||A||_1 is not ||A||_inf
+
+    def body(comm: Any) -> tuple[Array, Any]:
+        M = mx.DistributedMatrix.from_function(entries(A), n, nb=nb, comm=comm, grid=shape)
+        assert M.dtype == np.complex128
+        F = mx.lu_factor(M, precision=precision)
+        return F.solve(b), F.solve(b, transposed=True)
+
+    answers = run_ranks(shape[0] * shape[1], body)
+    for (x, info), (y, other) in answers:
+        assert x.dtype == y.dtype == np.complex128
+        assert (info.n, info.rhs, info.grid, info.precision) == (n, 2, shape, precision)
+        for C, found, how in ((A, x, info), (A.T, y, other)):
+            assert how.solved
+            assert eta(C, found, b) <= 1 + 2 * max(4 / n, 1)
+            # Norms of the real form are up to √2 times those of A, |x|_inf of it down to 1/√2 of that.
+            assert eta(C, found, b) <= 2 * how.backward_error + 1
+        assert np.abs(x - np.linalg.solve(A, b)).max() <= 50 * n * U * np.linalg.cond(A) * np.abs(x).max()
+        assert np.array_equal(x, answers[0][0][0])
+
+
+def test_the_condition_is_that_of_the_real_form_at_most_twice_as_large() -> None:
+    n = 83
+    A = random_complex(n)
+
+    def body(comm: Any) -> float:
+        return mx.lu_factor(mx.DistributedMatrix.from_function(entries(A), n, nb=7, comm=comm)).condition()
+
+    exact = np.linalg.cond(A, 1)
+    for found in run_ranks(4, body):
+        assert exact / 3 <= found <= 2 * exact * (1 + 2 * n * U * exact)
+
+
+@pytest.mark.parametrize(("ranks", "split"), [(1, [23]), (2, [20, 3]), (4, [5, 0, 17, 1])])
+@pytest.mark.parametrize("dtype", [np.complex64, np.complex128])
+def test_wherever_the_entries_lie_it_is_the_same_system(
+    ranks: int, split: list[int], dtype: type, tmp_path: Path
+) -> None:
+    n, nb = 23, 4
+    A, b = random_complex(n).astype(dtype), random_complex(n, 3)
+    np.save(tmp_path / "A.npy", np.asfortranarray(A))
+    ends, desc = np.cumsum(split), [1, 0, n, n, nb, nb, 0, 0, n]
+
+    def body(comm: Any) -> list[Array]:
+        mine = slice(ends[comm.rank] - split[comm.rank], ends[comm.rank])
+        rows = A[mine] if split[comm.rank] else np.empty((0, n))
+        P, Q = {1: (1, 1), 2: (1, 2), 4: (2, 2)}[ranks]
+        at = ProcessGrid(P, Q).coords(comm.rank)
+        local = scalapack_array(scalapack_part(A, desc, (P, Q), *at), n, flat=False)
+        made = [
+            mx.DistributedMatrix.from_function(entries(A), n, nb=nb, comm=comm),
+            mx.DistributedMatrix.from_rows(rows, nb=nb, comm=comm),
+            mx.DistributedMatrix.from_root(A if comm.rank == 0 else None, nb=nb, comm=comm),
+            mx.DistributedMatrix.from_pieces({(mine.start, 0): A[mine]} if len(rows) else {}, n, nb=nb, comm=comm),
+            mx.DistributedMatrix.from_file(tmp_path / "A.npy", nb=nb, comm=comm),
+            mx.DistributedMatrix.from_blocks(mx.from_scalapack(local, desc, grid=(P, Q), comm=comm)),
+        ]
+        for M in made:
+            assert mx.norm(M.blocks(), "max") == pytest.approx(np.abs(A.astype(complex)).max(), rel=8 * U)
+        own = slice(made[1].own_rows.start, made[1].own_rows.stop)
+        part = mx.solve(made[1], b[own], local=True)[0]
+        answers = [mx.solve(M, b)[0] for M in made]
+        assert np.array_equal(part, answers[1][own])
+        return answers
+
+    for x, *others in run_ranks(ranks, body):
+        assert eta(A.astype(complex), x, b) <= 3
+        assert all(np.array_equal(x, other) for other in others)
+
+
+def test_a_complex_b_beside_a_real_a_and_a_real_b_beside_a_complex_a() -> None:
+    n = 41
+    for A, b in ((random(n), random_complex(n, 2)), (random_complex(n), random(n, 2)), (random(n), 1j * random(n)[0])):
+        for x, info in solved(A, b, (1, 2), 8):
+            assert x.dtype == np.complex128
+            assert x.shape == b.shape
+            assert info.solved
+            assert info.rhs == (b.shape[1] if b.ndim == 2 else 1)
+            assert eta(A, x, b) <= 3
+
+
+def test_factors_in_fp32_that_do_not_do_are_made_again_in_fp64() -> None:
+    n = 60
+    left, right = (np.linalg.qr(random_complex(n) + k * np.eye(n))[0] for k in range(2))
+    for why, A in (("too coarse", (left * np.logspace(0, -11, n)) @ right), ("broke down", 1e-40 * random_complex(n))):
+        b = A @ np.ones(n)
+        for x, info in solved(A, b, (2, 1), 8, "fp32"):
+            assert (info.solved, info.precision, info.fallback) == (True, "fp64", True), why
+            assert why in info.message
+            assert eta(A, x, b) <= 3, why
+
+
+def test_a_matrix_singular_to_working_precision_is_told_of() -> None:
+    A = random_complex(40)
+    A[:, 7] = 1j * A[:, 3] + 2.0**-52 * A[:, 7]
+    with pytest.warns(IllConditionedWarning, match="numerically singular"):
+        _, info = solved(A, np.ones(40), (1, 1), 8)[0]
+    assert info.ill_conditioned
+
+
+def test_a_zero_pivot_is_told_of_by_its_column_of_a() -> None:
+    def body(comm: Any) -> None:
+        mx.solve(mx.DistributedMatrix.from_function(lambda i, j: (1j + i * j) * (i == j) * (j != 5), 12, comm=comm), B)
+
+    B = np.ones(12)
+    assert set(raised(4, body)) == {
+        "SingularMatrixError: A is singular: pivot 6 of 12 is exactly zero; look for rows or columns that depend on "
+        "each other"
+    }
+
+
+def test_complex_entries_of_some_blocks_only_are_one_error_on_all_ranks() -> None:
+    def fn(i: Array, j: Array) -> Array:
+        return (1j if i.min() else 1.0) * (i == j)
+
+    told = raised(4, lambda comm: mx.lu_factor(mx.DistributedMatrix.from_function(fn, 8, nb=2, comm=comm)))
+    assert len(set(told)) == 1
+    assert told[0].startswith("UsageError: rank 2: fn(i, j) gave complex128 for i = 2… and j = 0…, but real numbers")
