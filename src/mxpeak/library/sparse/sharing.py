@@ -227,15 +227,15 @@ def overlapping(A: Csr, everybody: Everybody, colours: Array | None = None) -> O
     """The rows of A and of its halo, without columns beyond; `colours` has one for each column of A.  Collective."""
     n, first = A.shape[0], everybody.first
     columns = everybody.with_halo(np.arange(first, first + n))
-    rows = everybody.rows_with_halo(_named(A, everybody))
     sequence = np.argsort(columns, kind="stable")
-    ascending = columns[sequence]
-    at = np.minimum(np.searchsorted(ascending, rows.indices), max(columns.size - 1, 0))
-    kept = ascending[at] == rows.indices if columns.size else np.zeros(0, bool)
-    lengths = np.add.reduceat(np.append(kept, 0), rows.indptr[:-1]) * (np.diff(rows.indptr) > 0)
-    indptr = np.concatenate([[0], np.cumsum(lengths)])
-    square = sparse.csr_array((rows.data[kept], at[kept], indptr), shape=(columns.size, columns.size))
-    square = square[sequence]
+    ascending, before = columns[sequence], int(np.count_nonzero(columns[n:] < first))
+    theirs = everybody.rows_with_halo(_named(A, everybody))[n:]
+    at = np.minimum(np.searchsorted(ascending, theirs.indices), columns.size - 1)
+    kept = ascending[at] == theirs.indices
+    indptr = np.concatenate([[0], np.cumsum(kept)])[theirs.indptr]
+    halo = sparse.csr_array((theirs.data[kept], at[kept], indptr), shape=(columns.size - n, columns.size))
+    place = np.argsort(sequence)  # its inverse: only rows of the halo are looked up
+    own = sparse.csr_array((A.data, place[A.indices], A.indptr), shape=(n, columns.size))
+    square = sparse.vstack([halo[:before], own, halo[before:]], format="csr")
     square.sort_indices()
-    before = int(np.count_nonzero(columns[n:] < first))
     return Overlap(square, before, None if colours is None else colours[sequence])
