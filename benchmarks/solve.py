@@ -45,7 +45,7 @@ def backward_error(A: Any, x: Any, b: Any) -> float:
 
 
 def system(n: int, sides: int, args: argparse.Namespace) -> tuple[Any, Any]:
-    """A and b: normal entries, or A with singular values that fall by so many decades."""
+    """A and b: normal entries, or A with singular values that fall by so many decades, all or the last."""
     rng = np.random.default_rng(args.seed)
 
     def normal(*shape: int) -> Any:
@@ -54,7 +54,9 @@ def system(n: int, sides: int, args: argparse.Namespace) -> tuple[Any, Any]:
 
     A = normal(n, n)
     if args.decades:
-        A = np.linalg.qr(A)[0] * np.geomspace(1.0, 10.0**-args.decades, n) @ np.linalg.qr(normal(n, n))[0]
+        values = np.geomspace(1.0, 10.0**-args.decades, n)
+        values[:-1] = 1.0 if args.single else values[:-1]
+        A = np.linalg.qr(A)[0] * values @ np.linalg.qr(normal(n, n))[0]
     b = normal(n) if sides == 1 else normal(n, sides)
     return np.asarray(A.astype(args.dtype), order=args.order), b.astype(args.dtype)
 
@@ -105,6 +107,7 @@ def main() -> None:
     parser.add_argument("--sides", default="1", help="right-hand sides: 1,8,64,500")
     parser.add_argument("--dtype", default="float64", choices=("float64", "float32", "complex128", "complex64"))
     parser.add_argument("--decades", type=float, default=0.0, help="by which singular values fall (default: random A)")
+    parser.add_argument("--single", action="store_true", help="only the last of the singular values is small")
     parser.add_argument("--repeat", type=int, help="rounds (default: 9 up to n = 2000, else 5)")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--order", choices=("C", "F"), default="C")

@@ -86,6 +86,7 @@ def test_the_lu_lies_where_the_matrix_was(backend: Backend, dtype: Any) -> None:
         bound = 3 * n * np.finfo(dtype).eps / 2 * (np.abs(L) @ np.abs(U))
         assert (np.abs(L @ U - (A.T if F.transposed else A)[rows_of(backend, F)]) <= bound).all()
         assert F.singular == 0
+        assert backend.kernels.dense.last_row(F) == rows_of(backend, F)[-1]
         # Pivots are the largest, of complex numbers by |Re| + |Im|.
         assert (np.abs(L) <= (np.sqrt(2) if A.dtype.kind == "c" else 1) + 4 * np.finfo(dtype).eps).all()
 

@@ -23,6 +23,7 @@ from tests.support.systems import (
     eta,
     hilbert,
     kahan,
+    lu_factor_on,
     random,
     solve_on,
     spectrum,
@@ -257,3 +258,43 @@ def test_factors_of_a_tiny_matrix_serve_any_right_hand_side() -> None:
     transposed, info = factors.solve(A.T @ np.ones(30), transposed=True)
     assert info.solved
     np.testing.assert_allclose(transposed, np.ones(30), rtol=1e-9)
+
+
+def with_small_values(n: int, values: list[float], dtype: str = "float64") -> Any:
+    """Singular values 1, and a few small ones."""
+    Q, R = (np.linalg.qr(random((n, n), dtype, seed))[0] for seed in (5, 6))
+    return np.asarray((Q * np.r_[np.ones(n - len(values)), values]) @ R)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+@pytest.mark.parametrize("size", [1e-8, 1e-10])
+def test_a_single_small_singular_value_is_taken_out_of_fp32_factors(
+    kernels: DenseKernels, size: float, dtype: str
+) -> None:
+    n = 131
+    A = with_small_values(n, [size], dtype)
+    B = np.stack([random(n, dtype), A @ np.ones(n)], axis=1)  # that grows by 1/size, and that fits
+    for each in (A, np.asfortranarray(A)):
+        F = lu_factor_on(kernels, each, "fp32")
+        for transposed, M in ((False, each), (True, each.T)):
+            X, info = F.solve(B, transposed=transposed)
+            assert (info.precision, info.solved, info.fallback, info.ill_conditioned) == ("fp32", True, False, False)
+            for x, b in zip(X.T, B.T):
+                assert eta(M, x, b) <= enough(n)
+                y = np.linalg.solve(M, b)
+                assert np.abs(x - y).max() <= forward_bound(M, n, y)
+            # Higham's estimate is a lower bound up to rounding, and rarely 3 times too small.
+            exact = np.linalg.cond(M, 1)
+            assert exact / 3 <= info.condition <= 1.2 * exact
+
+
+def test_what_deflation_does_not_make_sure_goes_to_fp64(kernels: DenseKernels) -> None:
+    """More than one small singular value, and one of which only fp64 tells whether it is zero."""
+    n = 131
+    for values, singular in (([1e-10, 1e-10], False), ([1e-9] * 5, False), ([1e-14], False), ([1e-18], True)):
+        A = with_small_values(n, values)
+        for b in (random(n), A @ np.ones(n)):
+            x, info = solve_on(kernels, A, b, "fp32")
+            assert (info.precision, info.fallback, info.solved) == ("fp64", True, True)
+            assert info.ill_conditioned == singular
+            assert eta(A, x, b) <= enough(n)

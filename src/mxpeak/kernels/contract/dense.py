@@ -82,5 +82,8 @@ class DenseKernels(Protocol):
     def solve(self, F: PivotedLU, B: Block, *, transposed: bool = False) -> Block:
         """W^-1 B or W^-T B as a new block; B has the factors' type; 2·n²·k flops."""
 
+    def last_row(self, F: PivotedLU) -> int:
+        """The row of what was factored, W or W^T, that the interchanges have brought last."""
+
     def residual(self, B: Block, A: Matrix, X: Block) -> Block:
         """B - A X as a new block, all of one type; 2·n²·k flops, one pass over A."""

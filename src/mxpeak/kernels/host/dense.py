@@ -99,6 +99,14 @@ class HostDense:
         lapack.getrs(F.LU, F.rows, X, b"N" if transposed == F.transposed else b"T")
         return X
 
+    def last_row(self, F: PivotedLU) -> int:
+        """Row k was swapped with row rows[k] - 1, one after the other: back from the last."""
+        at = len(F.rows) - 1
+        for k in range(at, -1, -1):
+            swapped = int(F.rows[k]) - 1
+            at = swapped if at == k else k if at == swapped else at
+        return at
+
     def residual(self, B: Array, A: Array, X: Array) -> Array:
         """Not @: NumPy's BLAS has threads of its own, which go on spinning for a while and hinder SciPy's."""
         R = np.array(B, order="F")

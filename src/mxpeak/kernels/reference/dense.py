@@ -88,6 +88,9 @@ class ReferenceDense:
             X[F.rows] = X.copy()
             return X
 
+    def last_row(self, F: PivotedLU) -> int:
+        return int(F.rows[-1])
+
     def residual(self, B: Array, A: Array, X: Array) -> Array:
         with quiet():
             return np.asarray(B - A @ X)

@@ -124,6 +124,9 @@ class TorchDense:
         Z = solve(F.LU.T, solve(F.LU.T, B, upper=False), upper=True, unitriangular=True)
         return torch.empty_like(Z).index_copy_(0, F.rows, Z)
 
+    def last_row(self, F: PivotedLU) -> int:
+        return int(F.rows[-1])
+
     def residual(self, B: Tensor, A: Tensor, X: Tensor) -> Tensor:
         if X.shape[1] == 1:
             return torch.addmv(B[:, 0], A, X[:, 0], alpha=-1)[:, None]

@@ -41,6 +41,17 @@ def chosen_precision(n: int, dtype: np.dtype[Any], name: str, sides: int, *, on_
     return "fp32" if n >= (FP32_FROM if sides == 1 and dtype.kind == "f" else FP32_FROM_SEVERAL) else "fp64"
 
 
+def reason(n: int, dtype: np.dtype[Any], name: str, sides: int, *, on_device: bool) -> str:
+    """Why `chosen_precision` is what it is."""
+    if name != "auto":
+        return "asked for"
+    if roundoff(dtype) == 2.0**-24:
+        return "A's own"
+    if sides * ORDERS_PER_SIDE > n >= FP32_FROM:
+        return "quickest for so many right-hand sides"
+    return "expected to be quickest" if on_device else "quickest at this order"
+
+
 def plain(A: Any, b: Any) -> bool:
     """Whether these are arrays of one type that are solved as they are: a small system is asked nothing else."""
     if not (type(A) is np.ndarray is type(b) and A.ndim == 2 and 1 <= b.ndim <= 2 and A.dtype == b.dtype):

@@ -215,7 +215,7 @@ def _mixed_residual(
     return r, eta if eta < inf else inf, suits
 
 
-def told(found: Direct, sides: int, time_s: float) -> SolveInfo:
+def told(found: Direct, sides: int, times: dict[str, float], why: str) -> SolveInfo:
     """What there is to say of a system that is solved; A's condition is looked into only where the probe has grown."""
     u, n = found.of.u, len(found.X)
     singular = not found.grown <= PROBED and not found.condition() * u < 1.0
@@ -226,7 +226,8 @@ def told(found: Direct, sides: int, time_s: float) -> SolveInfo:
         "iterations": len(found.history) - 1,
         "backward_error": found.history[-1],
         "u": u,
-        "times": {"solve": time_s},
+        "times": times,
+        "why": why,
         "history": found.history,
         "_estimates": Estimates(lambda: (found.condition(), found.factors(choose.dense(None)).growth)),
     }

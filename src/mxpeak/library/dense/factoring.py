@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -170,18 +171,24 @@ class Factors:
 
 
 class Estimates:
-    """Condition and growth, made when first asked for; what `make` keeps for that, the factors, is then let go."""
+    """Condition and growth, made when first asked for; what `make` keeps for that, the factors, is then let go.
 
-    __slots__ = ("_make", "_values")
+    time_s   how long that took
+    """
+
+    __slots__ = ("_make", "_values", "time_s")
 
     def __init__(self, make: Callable[[], tuple[float, float]]):
         self._make: Callable[[], tuple[float, float]] | None = make
         self._values = (0.0, 0.0)
+        self.time_s = 0.0
 
     def values(self) -> tuple[float, float]:
         """Condition and growth."""
         if self._make is not None:
+            begin = time.perf_counter()
             self._values, self._make = self._make(), None
+            self.time_s = time.perf_counter() - begin
         return self._values
 
 

@@ -60,6 +60,7 @@ class SolveInfo(Info):
                     (of more than 8, solved in one precision: about the root mean square, from a random combination)
     iterations      steps of classical refinement, or of GMRES, of the right-hand side that took most
     precision       the precision of the factors in the end
+    why             why it is that one: asked for, quickest at this order, pivots fade …
     emulated        their products' operands were rounded in software: right numbers, but fp32's speed
     condition       estimate of the one-norm condition number of A, as scaled
     growth          max |u_ij| / max |a_ij|, as scaled
@@ -69,7 +70,7 @@ class SolveInfo(Info):
     scaled          rows and columns were scaled before the factorization
     fallback        the precision asked for did not do, and A was factored again in fp64
     times           seconds by phase: solve, elimination or LAPACK and a check; where that did not do, or was not asked,
-                    equilibrate, factor, refine
+                    pivots, equilibrate, factor, deflate, refine; estimate, once condition or growth was asked for
     history         the worst backward error at the start and after each step, of the scaled system
     """
 
@@ -84,6 +85,7 @@ class SolveInfo(Info):
     fallback: bool = False
     ill_conditioned: bool = False
     message: str = ""
+    why: str = ""
     u: float
     times: dict[str, float] = field(repr=False)
     history: tuple[float, ...] = field(repr=False)
@@ -99,12 +101,17 @@ class SolveInfo(Info):
     @property
     def condition(self) -> float:
         """An estimate by Higham's method, from a few solves with the factors; rarely 3 times too small."""
-        return self._estimates.values()[0]
+        return self._estimated()[0]
 
     @property
     def growth(self) -> float:
         """How much larger than A's entries the elimination made them."""
-        return self._estimates.values()[1]
+        return self._estimated()[1]
+
+    def _estimated(self) -> tuple[float, float]:
+        values = self._estimates.values()
+        self.times["estimate"] = self._estimates.time_s
+        return values
 
     @property
     def solved(self) -> bool:
@@ -119,8 +126,9 @@ class SolveInfo(Info):
         emulated = " (emulated)" if self.emulated else ""
         emulated += ", after a coarser one failed" if self.fallback else ""
         steps = f"{self.iterations} refinement step{'' if self.iterations == 1 else 's'}"
+        why = f" ({self.precision}: {self.why})" if self.why and not self.fallback else ""
         lines = [
-            f"{verdict}: n = {self.n}{sides}, LU in {self.precision}{emulated}, {steps}",
+            f"{verdict}: n = {self.n}{sides}, LU in {self.precision}{emulated}, {steps}{why}",
             line_of_error(self.backward_error, self.n, self.u),
             f"  condition       {self.condition:.2e} (estimate)",
             f"  growth          {self.growth:.2e}",

@@ -131,7 +131,7 @@ def refined(kernels: DenseKernels, A: Matrix, factors: Factors, B: Block, u: flo
         B_s = B if scaling is None else scaled(kernels, scaling.rows, B)
         equations = Equations(kernels, A, factors, B_s, np.array(largest(kernels, B_s)), u)
         enough = plain_lu(len(A), B.shape[1], is_complex=kernels.xp.isdtype(A.dtype, "complex floating"))
-        Y, etas, history, doubtful = _classical(equations, enough)
+        Y, etas, history, doubtful = classical(equations, enough)
         steps = len(history) - 1
         left = np.flatnonzero(~(etas <= enough))
         for j in left if left.size and factors.fit else ():
@@ -152,7 +152,7 @@ def refined(kernels: DenseKernels, A: Matrix, factors: Factors, B: Block, u: flo
         return Refined(X, eta, outcome, steps, history, doubtful, moved)
 
 
-def _classical(equations: Equations, enough: float) -> tuple[Block, Array, list[float], bool]:
+def classical(equations: Equations, enough: float) -> tuple[Block, Array, list[float], bool]:
     """Y = Y + A_s^-1 (B_s - A_s Y) while that pays; Y, its columns' backward errors, each step's worst, and any doubt.
 
     Factors in the input's own precision are refined to what plain LU reaches; coarser ones to a residual of one

@@ -12,7 +12,8 @@ from mxpeak.errors import Outcome, UsageError
 from mxpeak.kernels import choose
 from mxpeak.kernels.contract import DenseKernels, Matrix
 from mxpeak.kernels.contract.dense import Block
-from mxpeak.library.dense.choices import FP32_FROM, chosen_precision, plain, suits_directly
+from mxpeak.library.dense.choices import FP32_FROM, chosen_precision, plain, reason, suits_directly
+from mxpeak.library.dense.deflation import deflated
 from mxpeak.library.dense.direct import Direct, solve_directly, told
 from mxpeak.library.dense.distributed import DistributedMatrix
 from mxpeak.library.dense.distributed_info import DistributedInfo
@@ -30,6 +31,9 @@ from mxpeak.library.outcomes import warned
 from mxpeak.precision import PRECISIONS
 from mxpeak.solvers.refine import MOST_STEPS
 from mxpeak.spans import Spans
+
+#: Why factors are fp64's where those of fp32 would be in vain.
+FADED = "pivots fade"
 
 
 def solve(
@@ -101,38 +105,58 @@ def solve_by(kernels: DenseKernels, A: Input, b: Input, precision: str) -> tuple
     dtype = with_precision_of(of_A, np.result_type(of_A, of_b))
     alike = precision == "auto" and kernels.device is None and of_A.kind == of_b.kind
     n, sides = A.shape[0], columns(b)
-    if alike and n >= FP32_FROM and chosen_precision(n, dtype, "auto", sides, on_device=False) != own_precision(dtype):
-        precision = "fp64" if pivots_fade(kernels, on_kernels(A, dtype, "fp32", kernels)) else "auto"
-    if alike and suits_directly(n, sides, dtype, precision):
-        x, info = _directly(A.on(None, dtype), b.on(None, dtype))
+    spans = Spans(stopwatch=kernels.stopwatch)
+    faded = alike and _fading(kernels, A, dtype, sides, spans)
+    if alike and suits_directly(n, sides, dtype, "fp64" if faded else "auto"):
+        x, info = _directly(A.on(None, dtype), b.on(None, dtype), spans if faded else None)
         return b.result(x), info
     B = block(b, dtype, kernels)
-    return lu_factor_by(kernels, A, precision, dtype, B.shape[1]).solve_block(B, b)
+    return lu_factor_by(kernels, A, precision, dtype, B.shape[1], spans, faded=faded).solve_block(B, b)
 
 
-def _directly(A: Matrix, b: Matrix) -> tuple[Any, SolveInfo]:
-    """Solve in the type of A and b: at once where a check finds nothing to mend, else with the factors as they are."""
+def _fading(kernels: DenseKernels, A: Input, dtype: np.dtype[Any], sides: int, spans: Spans) -> bool:
+    """Whether factors in fp32 would be quicker on the host, but A's pivots show that they would be in vain."""
+    n = A.shape[0]
+    if n < FP32_FROM or chosen_precision(n, dtype, "auto", sides, on_device=False) == own_precision(dtype):
+        return False
+    M = on_kernels(A, dtype, "fp32", kernels)
+    with spans("pivots"):
+        return pivots_fade(kernels, M)
+
+
+def _directly(A: Matrix, b: Matrix, faded: Spans | None = None) -> tuple[Any, SolveInfo]:
+    """Solve in the type of A and b: at once where a check finds nothing to mend, else with the factors as they are.
+
+    faded   the time that was spent to see that pivots fade, if they do
+    """
     if small := suits_elimination(A, b):
         kernel_for(A.dtype)  # compiled, or read from disk, before the clock starts
     begin = time.perf_counter()
     found = solve_by_elimination(A, b) if small else solve_directly(A, b)
     time_s = time.perf_counter() - begin
     if found is None or not found.enough:
-        return _refined(found, A, b, time_s)
-    return found.X, told(found, b.size // len(A), time_s)
+        return _refined(found, A, b, time_s, faded)
+    n, sides = len(A), b.size // len(A)
+    why = FADED if faded else reason(n, A.dtype, "auto", sides, on_device=False)
+    return found.X, told(found, sides, {**(_times(faded) if faded else {}), "solve": time_s}, why)
 
 
-def _refined(found: Direct | None, A: Matrix, b: Matrix, time_s: float) -> tuple[Any, SolveInfo]:
+def _refined(found: Direct | None, A: Matrix, b: Matrix, time_s: float, faded: Spans | None) -> tuple[Any, SolveInfo]:
     """Solve with the factors that were found in so many seconds, or from the start where there are none."""
     kernels, n = choose.dense(None), len(A)
     of_A, of_b = (Input(name, x, x.dtype, x.shape, "cpu") for name, x in (("A", A), ("b", b)))
     B = block(of_b, A.dtype, kernels)
-    spans = Spans(stopwatch=kernels.stopwatch)
+    spans = faded or Spans(stopwatch=kernels.stopwatch)
     spans.add("solve", time_s)
     if found is None:
-        return lu_factor_by(kernels, of_A, "auto", A.dtype, B.shape[1], spans).solve_block(B, of_b)
+        return lu_factor_by(kernels, of_A, "auto", A.dtype, B.shape[1], spans, faded=bool(faded)).solve_block(B, of_b)
     M = A if lies_well(A) else np.array(A)
-    return LUFactors(M, A.dtype, found.factors(kernels), spans, (), _most(n, "auto")).solve_block(B, of_b)
+    why = FADED if faded else reason(n, A.dtype, "auto", B.shape[1], on_device=False)
+    return LUFactors(M, A.dtype, found.factors(kernels), spans, (), _most(n, "auto"), why=why).solve_block(B, of_b)
+
+
+def _times(spans: Spans) -> dict[str, float]:
+    return {name: phase.time_s for name, phase in spans.phases.items()}
 
 
 def lu_factor_by(
@@ -142,12 +166,20 @@ def lu_factor_by(
     dtype: np.dtype[Any] | None = None,
     sides: int = 1,
     spans: Spans | None = None,
+    *,
+    faded: bool | None = None,
 ) -> LUFactors:
-    """`lu_factor` by some kernels, in a type; A is factored in fp64 where the precision fails altogether."""
-    n, dtype = A.shape[0], dtype or working_type(A.dtype)
-    chosen = chosen_precision(n, dtype, precision, sides, on_device=kernels.device is not None)
-    M, exponent = raised(kernels, on_kernels(A, dtype, chosen, kernels), dtype)
+    """`lu_factor` by some kernels, in a type; A is factored in fp64 where the precision fails altogether.
+
+    faded   whether pivots fade, which is looked into where it is not known
+    """
+    n, dtype, on_device = A.shape[0], dtype or working_type(A.dtype), kernels.device is not None
     spans = spans or Spans(stopwatch=kernels.stopwatch)
+    if faded is None:
+        faded = precision == "auto" and not on_device and _fading(kernels, A, dtype, sides, spans)
+    chosen = "fp64" if faded else chosen_precision(n, dtype, precision, sides, on_device=on_device)
+    why = FADED if faded else reason(n, dtype, precision, sides, on_device=on_device)
+    M, exponent = raised(kernels, on_kernels(A, dtype, chosen, kernels), dtype)
     notes: tuple[str, ...] = ()
     if chosen == "fp64":
         factors = factor_in_fp64(kernels, M, dtype, spans)
@@ -156,7 +188,19 @@ def lu_factor_by(
         if factors.singular:
             notes = (f"the LU in {chosen} broke down: pivot {factors.singular} is zero; A was factored again in fp64",)
             factors = factor_in_fp64(kernels, M, dtype, spans)
-    return LUFactors(M, dtype, factors, spans, notes, _most(n, precision), exponent, free=precision == "auto")
+        elif roundoff(dtype) < PRECISIONS[chosen].u and factors.hide_singularity:  # before anything is refined in vain
+            factors, notes = _deflated(kernels, M, dtype, factors, spans)
+    return LUFactors(M, dtype, factors, spans, notes, _most(n, precision), exponent, why, free=precision == "auto")
+
+
+def _deflated(
+    kernels: DenseKernels, A: Matrix, dtype: np.dtype[Any], factors: Factors, spans: Spans
+) -> tuple[Factors, tuple[str, ...]]:
+    """Factors that can tell A from a singular matrix, and a note where that takes fp64."""
+    note = _note_of_doubt(factors)
+    with spans("deflate"):
+        found = deflated(factors, A, roundoff(dtype))
+    return (factor_in_fp64(kernels, A, dtype, spans), (note,)) if found is None else (found, ())
 
 
 def _most(n: int, precision: str) -> int:
@@ -179,6 +223,7 @@ class LUFactors:
         notes: tuple[str, ...],
         most: int,
         exponent: int = 0,
+        why: str = "",
         *,
         free: bool = False,
     ):
@@ -186,6 +231,7 @@ class LUFactors:
         self._exponent = exponent
         self._dtype = dtype
         self._most = most  # steps of GMRES
+        self._why = why  # the precision of the factors
         self._free = free  # to take factors in fp64 where they are quicker
         self._factors = factors
         self._notes = notes
@@ -224,12 +270,15 @@ class LUFactors:
         coarser = PRECISIONS[self.precision].u > roundoff(self._dtype)
         if self._free and coarser and sides * ORDERS_PER_LU > self.A.shape[0]:
             self._factor_in_fp64(self._spans)
+            self._why = "quickest for so many right-hand sides"
 
     def _of_transpose(self) -> LUFactors:
         """The same factors, as those of A^T."""
         if self._transposed is None:
             factors, spans = self._factors.of_transpose(self.A), Spans(stopwatch=self._factors.kernels.stopwatch)
-            self._transposed = LUFactors(self.A.T, self._dtype, factors, spans, self._notes, self._most, self._exponent)
+            self._transposed = LUFactors(
+                self.A.T, self._dtype, factors, spans, self._notes, self._most, self._exponent, self._why
+            )
         return self._transposed
 
     def solve_block(self, B: Block, b: Input) -> tuple[Any, SolveInfo]:
@@ -239,9 +288,6 @@ class LUFactors:
         spans, self._spans = self._spans, Spans(stopwatch=kernels.stopwatch)
         u = roundoff(self._dtype)
         B, power = centred(kernels, B, self._dtype, self._exponent)
-        coarser = self.precision != "fp64" and u < PRECISIONS[self.precision].u
-        if coarser and self._factors.hide_singularity:  # before anything is refined that fp64 would have to solve again
-            self._fall_back(spans, _note_of_doubt(self._factors))
         done = refined(kernels, self.A, self._factors, B, u, spans, self._most)
         if done.outcome is not Outcome.SOLVED and self.precision != "fp64":
             self._fall_back(spans, _note_of_fallback(self.precision, done, self._factors))
@@ -284,7 +330,8 @@ class LUFactors:
             ill_conditioned=singular or lost,
             u=roundoff(dtype),
             message="\n".join(notes),
-            times={name: phase.time_s for name, phase in spans.phases.items()},
+            why="coarser ones failed" if self._notes else self._why,
+            times=_times(spans),
             history=tuple(done.history),
             _estimates=Estimates(lambda: (factors.condition, factors.growth)),
         )
