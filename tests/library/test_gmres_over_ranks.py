@@ -125,6 +125,18 @@ def test_multigrid_takes_as_many_steps_on_eight_ranks_as_on_one(name: str, monke
     assert infos[0].iterations <= 1.15 * alone.iterations
 
 
+@pytest.mark.parametrize("name", [name for name in GALLERY if name != "jumps at random"])
+def test_symmetric_sweeps_take_about_as_many_steps_on_eight_ranks_as_on_one(name: str) -> None:
+    A = GALLERY[name]()
+    n, b = A.shape[0], vector(A.shape[0])
+    _, alone = mx.gmres(A, b, preconditioner="sgs", smoother="natural", restart=100)
+    for ranks in (2, 8):
+        x, infos = gmres_on(even(n, ranks), A, b, preconditioner="sgs", restart=100)
+        assert reached(A, x, b, 1e-9)
+        assert {(info.preconditioner, info.colours) for info in infos} == {("sgs", None)}
+        assert infos[0].iterations <= 1.15 * alone.iterations, (ranks, infos[0].iterations, alone.iterations)
+
+
 @needs_pyamg
 @pytest.mark.parametrize("smoother", ["coloured", "natural"])
 def test_multigrid_on_two_ranks_sweeps_as_it_is_asked_to(smoother: str) -> None:

@@ -1,6 +1,6 @@
-"""A cycle of multigrid on levels that ranks share, above levels that each of them has as a whole.
+"""Sweeps over rows that ranks share, and a cycle of multigrid on such levels, above levels that each rank has whole.
 
-    S   (D + L)^-1 over a rank's rows and those of its halo, of which the rank's own are kept
+    S   (D + L)^-1, or with a backward sweep, over a rank's rows and those of its halo, of which its own are kept
     x   = S b
     r   = R (b - A x)             solved on the coarser level: x_coarse
     x  += P x_coarse
@@ -28,9 +28,11 @@ from mxpeak.library.sparse.sharing import Coupling, Overlap, SharedGrid
 
 
 class OverlappingSweep:
-    """x = S b."""
+    """x = S b; `symmetric`: forward and backward."""
 
-    def __init__(self, workshop: Workshop, overlap: Overlap, everybody: Everybody, A: SparseMatrix):
+    def __init__(
+        self, workshop: Workshop, overlap: Overlap, everybody: Everybody, A: SparseMatrix, *, symmetric: bool = False
+    ):
         kernels, n, vectors = workshop.kernels, A.n, A.A.vectors
         E, before, width = overlap.A, overlap.before, overlap.A.shape[0]
         whole = kernels.rows_of(E.indptr, E.indices, E.data, width, 0)
@@ -43,15 +45,33 @@ class OverlappingSweep:
         self._back = kernels.xp.asarray(self.order.old_to_new[before : before + n].astype(np.int32))
         self._b, self._b_swept = zeros(kernels, width, vectors), zeros(kernels, width, vectors)
         self._x = self._E.halo_vector()
-        self.bytes = int(self._E.A.bytes + self._b.nbytes + self._b_swept.nbytes + self._x.nbytes)
+        self._keep = zeros(kernels, width, vectors) if symmetric else None
+        own = [v.nbytes for v in (self._b, self._b_swept, self._x, self._keep) if v is not None]
+        self.bytes = int(self._E.A.bytes + sum(own))
 
     def __call__(self, b: Vector, x: Vector) -> None:
         """Sweep from zero.  Collective."""
         self._b[: self._n] = b
         received(self._exchange, self._b, self._n)
         self._kernels.gather(self._b, self._there, self._b_swept)
-        self._E.relax_from_zero(self._b_swept, self._x)
+        self._E.relax_from_zero(self._b_swept, self._x, self._keep)
+        if self._keep is not None:
+            self._E.relax_backward(self._b_swept, self._x, self._keep)
         self._kernels.gather(self._x, self._back, x)
+
+
+class SharedSweep:
+    """S r, forward and backward, as a preconditioner of a matrix whose rows are stored as they stand."""
+
+    def __init__(self, workshop: Workshop, overlap: Overlap, everybody: Everybody, A: SparseMatrix):
+        self._sweep = OverlappingSweep(workshop, overlap, everybody, A, symmetric=True)
+        self._A, self._x, self.order = A, A.halo_vector(), self._sweep.order
+        self.bytes = self._sweep.bytes + int(self._x.nbytes)
+
+    def __call__(self, r: Vector) -> Vector:
+        """S r.  Collective."""
+        self._sweep(r, self._A.own(self._x))
+        return self._x
 
 
 def received(exchange: Exchange, v: Vector, n: int) -> None:

@@ -24,7 +24,7 @@ from mxpeak.library.sparse.factors import Factors, factored
 from mxpeak.library.sparse.formats import Formats, formats, out_of_range
 from mxpeak.library.sparse.inputs import Csr, with_diagonal
 from mxpeak.library.sparse.scaling import Scaling, balanced, equilibration
-from mxpeak.library.sparse.sharing import SharedGrid, shared_hierarchy
+from mxpeak.library.sparse.sharing import SharedGrid, overlapping, shared_hierarchy
 from mxpeak.library.sparse.system import Plan, Problem, compile_for
 from mxpeak.precision import PRECISIONS
 from mxpeak.solvers.krylov import STALL, STALL_CYCLES, Solve, gmres_ir, stalled
@@ -127,6 +127,9 @@ class Solver:
             self.spans.add(parts.name, parts.time_s)
         choice, grids = parts.choice, tuple(parts.grids)
         self.plan = replace(self.plan, choice=choice, smoother=self._sweeps(choice), grids=grids, factors=parts.factors)
+        if choice.name == "sgs" and not self.everybody.alone:
+            with self.spans("overlap"):
+                self.plan = replace(self.plan, overlap=overlapping(A, self.everybody))
         if parts.choice.name != self.problem.preconditioner:
             del self.problem
             compile_for(self._kernels, self.plan, self._formats)

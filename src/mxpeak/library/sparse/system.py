@@ -33,8 +33,8 @@ from mxpeak.library.sparse.preconditioners import (
     stencil_multigrid,
 )
 from mxpeak.library.sparse.scaling import Scaling
-from mxpeak.library.sparse.shared_levels import shared_multigrid
-from mxpeak.library.sparse.sharing import SharedGrid
+from mxpeak.library.sparse.shared_levels import SharedSweep, shared_multigrid
+from mxpeak.library.sparse.sharing import Overlap, SharedGrid
 from mxpeak.precision import PRECISIONS
 from mxpeak.runtime.calls import compile_once
 from mxpeak.solvers.krylov import gmres_ir
@@ -42,8 +42,9 @@ from mxpeak.spans import Spans
 
 #: Points of the one-dimensional system on which everything is used once, and rows of its coarsest level.
 TINY, TINY_COARSEST = 24, 6
-#: Preconditioners that sweep over the matrix's rows, and those that take longer than to keep what they return.
-SWEEPING, KEPT = ("gs", "sgs", "stencil", "amg"), ("lu", "amg")
+#: Preconditioners that sweep over the matrix's rows, those that take rows of the halo with them where there are other
+#: ranks, and those that take longer than to keep what they return.
+SWEEPING, OVERLAPPING, KEPT = ("gs", "sgs", "stencil", "amg"), ("sgs", "amg"), ("lu", "amg")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,7 @@ class Plan:
 
     grids     algebraic multigrid's levels, below the matrix as scaled
     factors   of the matrix as scaled
+    overlap   its rows of this rank and of the halo, for sweeps of ranks
     """
 
     choice: Choice
@@ -61,6 +63,7 @@ class Plan:
     scaling: Scaling
     grids: tuple[SharedGrid | Grid, ...] = ()
     factors: Factors | None = None
+    overlap: Overlap | None = None
 
 
 class Problem:
@@ -79,7 +82,7 @@ class Problem:
         self._workshop.check_memory(rows, None, value_bytes, basis, brief=brief)
         with spans("order"):
             self.order = one_group(rows.n)
-            if plan.choice.name in SWEEPING and not self._shares_levels:
+            if plan.choice.name in SWEEPING and (everybody.alone or plan.choice.name not in OVERLAPPING):
                 rows, self.order = self._workshop.ordered(rows)
             self._new_to_old = kernels.xp.asarray(self.order.new_to_old)
             self._old_to_new = kernels.xp.asarray(self.order.old_to_new)
@@ -115,7 +118,7 @@ class Problem:
     @property
     def colours(self) -> int | None:
         """Groups of rows that sweeps take in turn; 1 where none sweeps, None where they take single rows."""
-        own = self._preconditioner.order if isinstance(self._preconditioner, Multigrid) else None
+        own = self._preconditioner.order if isinstance(self._preconditioner, Multigrid | SharedSweep) else None
         return (own or self.order).colours
 
     @property
@@ -133,11 +136,6 @@ class Problem:
     def _basis_bytes(self, n: int, vectors: str) -> int:
         kept = self._plan.restart if self._keeps else 0
         return (self._plan.restart + 1 + kept) * n * PRECISIONS[vectors].bytes
-
-    @property
-    def _shares_levels(self) -> bool:
-        """Whether multigrid sweeps over rows of its own, beyond those of this rank."""
-        return self._plan.choice.name == "amg" and not self._everybody.alone
 
     @property
     def _keeps(self) -> bool:
@@ -169,10 +167,12 @@ class Problem:
             return Users(self._workshop, A, choice.user, self._plan.scaling)
         if choice.name == "none":
             return Identity(kernels, A)
+        if self._plan.overlap is not None:
+            return SharedSweep(self._workshop, self._plan.overlap, self._everybody, A)
         if choice.name == "sgs":
             return SymmetricSweep(kernels, A)
         if choice.name == "amg":
-            if self._shares_levels:
+            if not self._everybody.alone:
                 return shared_multigrid(self._workshop, A, self._plan.grids)
             whole = [grid for grid in self._plan.grids if isinstance(grid, Grid)]
             return amg_multigrid(self._workshop, A, self.order, whole)
