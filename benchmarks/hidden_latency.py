@@ -7,11 +7,12 @@ three quarters of the steps, which take 98 % of the time; updates shrink, and th
 ranks, what the split update hides of HPL's row swaps, in the first half of the steps, in which there are two sections.
 The network is quick in the other steps.
 
-`shown` is how long a rank did nothing but wait for messages that were here to be old enough, the sum over both ranks, a
-median of rounds in which all cases take turns; so it does not count that other work slows the machine.  `hidden` is the
-share of what the plain run shows that the other one does not.  Latencies are given in mean steps of the plain run.  The
-reductions by which FACT finds its pivots are not delayed: a core that waits for one has nothing else to do, and no
-order of work hides it.
+`shown` is how long a rank did nothing but wait for messages that were here to be old enough, of each rank, a median of
+rounds in which all cases take turns; so it does not count that other work slows the machine.  `hidden` is the share of
+what the plain run shows, on both ranks, that the other one does not; `hidden_by_rank` the same of each.  Where one rank
+has more columns than the other, it alone is waited for: what shows on the other is slack, and costs no time.  Latencies
+are given in mean steps of the plain run.  The reductions by which FACT finds its pivots are not delayed: a core that
+waits for one has nothing else to do, and no order of work hides it.
 """
 
 from __future__ import annotations
@@ -83,26 +84,27 @@ PAIRS = (
 )
 
 
-def worker(comm: Delayed, pair: Pair, n: int, nb: int, kernels: Kernels) -> Callable[[Any], tuple[float, float]]:
-    """What factors the pair's matrix by some options: how long it took, and what showed of the latency."""
+def worker(comm: Delayed, pair: Pair, n: int, nb: int, kernels: Kernels) -> Callable[[Any], tuple[float, list[float]]]:
+    """What factors the pair's matrix by some options: how long it took, and what showed of the latency on each rank."""
     grid = make_grid(ProcessGrid(*pair.shape), comm)
     assert grid is not None
     pivoted = isinstance(pair.plain, PivotedLuOptions)
     A = dist_matrix(grid, n, n + pivoted, nb, kernels, "fp64" if pivoted else "fp32")
     entries = generator("hpl" if pivoted else "dominant-n", n).entries
 
-    def run(options: Any) -> tuple[float, float]:
+    def run(options: Any) -> tuple[float, list[float]]:
         kernels.generate(A.local, A.rows, A.cols, entries)
         factorize: Any = pivoted_lu.factorize if pivoted else lu.factorize
         spans = Spans(observers=[Restored(comm.network, round(pair.steps * -(-n // nb)))])
         comm.barrier()
         comm.network.shown_s, begin = 0.0, time.perf_counter()
         singular = factorize(A, options, kernels, spans)
-        elapsed, shown = np.full(1, time.perf_counter() - begin), np.full(1, comm.network.shown_s)
+        elapsed, shown = np.full(1, time.perf_counter() - begin), np.zeros(comm.size)
+        shown[comm.rank] = comm.network.shown_s
         assert singular == 0
         comm.allreduce(elapsed, "max")
         comm.allreduce(shown, "sum")
-        return float(elapsed[0]), float(shown[0])
+        return float(elapsed[0]), shown.tolist()
 
     return run
 
@@ -116,16 +118,25 @@ def measured(
     plain_s = min(run(pair.plain)[0] for _ in range(3))
     delays = [share * plain_s / steps for share in shares]
     cases = [(form, delay) for delay in delays for form in FORMS]
-    shown: dict[tuple[str, float], list[float]] = {case: [] for case in cases}
+    shown: dict[tuple[str, float], list[list[float]]] = {case: [] for case in cases}
     for turn in range(repeat):
         for k in range(len(cases)):
             form, comm.network.delay_s = case = cases[(turn + k) % len(cases)]
             shown[case].append(run(getattr(pair, form))[1])
     rows = []
     for share, delay in zip(shares, delays):
-        median = {form: statistics.median(shown[form, delay]) for form in FORMS}
-        hidden = 1 - median["hiding"] / median["plain"] if median["plain"] else None
-        rows.append({"delay_steps": share, "delay_s": delay, "shown_s": median, "hidden": hidden})
+        median = {form: statistics.median(map(sum, shown[form, delay])) for form in FORMS}
+        by_rank = {form: [statistics.median(ranks) for ranks in zip(*shown[form, delay])] for form in FORMS}
+        rows.append(
+            {
+                "delay_steps": share,
+                "delay_s": delay,
+                "shown_s": median,
+                "shown_by_rank_s": by_rank,
+                "hidden": hidden(median["plain"], median["hiding"]),
+                "hidden_by_rank": [hidden(*both) for both in zip(*(by_rank[form] for form in FORMS))],
+            }
+        )
     return {
         "name": pair.name,
         "grid": pair.shape,
@@ -136,16 +147,21 @@ def measured(
     }
 
 
+def hidden(plain_s: float, hiding_s: float) -> float | None:
+    """The share of what the plain run shows that the other one does not; None where it shows nothing."""
+    return 1 - hiding_s / plain_s if plain_s else None
+
+
 def say(found: dict[str, Any]) -> None:
     """One pair as text."""
     print(f"{found['name']}, {found['slow_steps']} of {found['steps']} steps, {found['time_s']:.3f} s", flush=True)
     for row in found["delayed"]:
         shown = row["shown_s"]
+        by_rank = " ".join("-" if share is None else f"{100 * share:.0f}" for share in row["hidden_by_rank"])
+        told = "nothing to hide" if row["hidden"] is None else f"{100 * row['hidden']:.0f} % hidden, by rank {by_rank}"
+        delay_ms = 1e3 * row["delay_s"]
         print(
-            f"  {1e3 * row['delay_s']:6.2f} ms  shows {shown['plain']:.3f} s plain, {shown['hiding']:.3f} s hiding:"
-            "  nothing to hide"
-            if row["hidden"] is None
-            else f"  {100 * row['hidden']:.0f} % hidden",
+            f"  {delay_ms:6.2f} ms  shows {shown['plain']:.3f} s plain, {shown['hiding']:.3f} s hiding:  {told}",
             flush=True,
         )
 
