@@ -7,23 +7,41 @@ first and alone, for it is the process column that factors the next panel and mu
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 
-from mxpeak.comm.base import Buffer, Communicator, Request, Steps, all_of, passing_on
+from mxpeak.comm.base import Buffer, Communicator, Request, Steps, all_of, passing_on, together
 from mxpeak.configs.lu import BCASTS
 
 TAG = 7002  # a multiple of FAMILY
+#: The most pieces in which a message is passed on, and the fewest numbers in each.
+PIECES, PIECE = 4, 2**15
+
+
+def cut(buffer: Buffer, count: int) -> list[Buffer]:
+    """The buffer in so many pieces, one after the other."""
+    ends = [buffer.shape[0] * i // count for i in range(count + 1)]
+    return [buffer[begin:end] for begin, end in pairwise(ends)]
 
 
 def chain(comm: Communicator, buffer: Buffer, root: int, order: list[int], tag: int = TAG) -> Steps:
-    """Pass the buffer along `order` (numbers counted from the root), each to the next; others do nothing."""
+    """Pass the buffer along `order` (numbers counted from the root), each to the next; others do nothing.
+
+    Where it is passed on it goes piece by piece, so that hops overlap; all receives are posted at once, so that no
+    piece waits for another's look.
+    """
     r = (comm.rank - root) % comm.size
     if r not in order:
         return
     at = order.index(r)
-    if at > 0:
-        yield comm.irecv(buffer, (order[at - 1] + root) % comm.size, tag)
-    if at + 1 < len(order):
-        yield comm.isend(buffer, (order[at + 1] + root) % comm.size, tag)
+    hops = len(order) - 1
+    pieces = cut(buffer, max(1, min(PIECES, buffer.shape[0] // PIECE)) if hops > 1 else 1)
+    coming = [comm.irecv(piece, (order[at - 1] + root) % comm.size, tag) for piece in pieces] if at > 0 else []
+    going: list[Request] = []
+    for i, piece in enumerate(pieces):
+        yield from coming[i : i + 1]
+        if at < hops:
+            going.append(comm.isend(piece, (order[at + 1] + root) % comm.size, tag))
+    yield from all_of(going)
 
 
 def one_ring(comm: Communicator, buffer: Buffer, root: int) -> Steps:
@@ -56,7 +74,7 @@ def _both(comm: Communicator, buffer: Buffer, root: int, first: list[int], secon
         yield from chain(comm, buffer, root, first)
         yield from chain(comm, buffer, root, second)
         return
-    yield from all_of(comm.isend(buffer, (ring[1] + root) % comm.size, TAG) for ring in (first, second) if ring[1:])
+    yield from together(chain(comm, buffer, root, first), chain(comm, buffer, root, second))
 
 
 def long(comm: Communicator, buffer: Buffer, root: int) -> Steps:
@@ -71,30 +89,29 @@ def long_modified(comm: Communicator, buffer: Buffer, root: int) -> Steps:
 
 
 def _spread_and_roll(comm: Communicator, buffer: Buffer, root: int, order: list[int]) -> Steps:
-    """Piece i goes from the root to order[i]; then len(order)-1 rolls to the right complete everybody's buffer."""
+    """Piece i goes from the root to order[i]; then len(order)-1 rolls to the right complete everybody's buffer.
+
+    The next receive is always posted: a long message begins to travel only when its receive is there.
+    """
     r = (comm.rank - root) % comm.size
     ranks = [(number + root) % comm.size for number in order]
     size = len(ranks)
     if r not in order or size == 1:
         return
-    me = order.index(r)
-    count = buffer.shape[0]
-    cuts = [count * i // size for i in range(size + 1)]
-    piece = [buffer[cuts[i] : cuts[i + 1]] for i in range(size)]
-
-    if me == 0:
-        yield from all_of(comm.isend(piece[i], ranks[i], TAG) for i in range(1, size))
-    else:
-        yield comm.irecv(piece[me], root, TAG)
+    me, piece = order.index(r), cut(buffer, size)
     left, right = ranks[(me - 1) % size], ranks[(me + 1) % size]
+    # The root has every piece already: nothing is sent to it, and it receives nothing.
+    if me == 0:
+        spread = [comm.isend(piece[i], ranks[i], TAG) for i in range(1, size)]
+        yield from all_of(spread + [comm.isend(piece[-roll % size], right, TAG + 1) for roll in range(size - 1)])
+        return
+    coming, going = [comm.irecv(piece[me], root, TAG)], list[Request]()
     for roll in range(size - 1):
-        send: list[Request] = []
-        # The root has every piece already: nothing is sent to it, and it receives nothing.
-        if (me + 1) % size != 0:
-            send = [comm.isend(piece[(me - roll) % size], right, TAG + 1)]
-        if me != 0:
-            yield comm.irecv(piece[(me - 1 - roll) % size], left, TAG + 1)
-        yield from all_of(send)
+        coming.append(comm.irecv(piece[(me - 1 - roll) % size], left, TAG + 1))
+        yield coming[roll]
+        if me + 1 < size:
+            going.append(comm.isend(piece[(me - roll) % size], right, TAG + 1))
+    yield from all_of([coming[-1], *going])
 
 
 def library(comm: Communicator, buffer: Buffer, root: int) -> Steps:
