@@ -204,6 +204,7 @@ def _start_mpi(found: tuple[str, int, int] | None) -> Communicator:
         )
     if not _has("mpi4py"):
         raise UsageError("this run needs MPI for Python, which is not installed; type: pip install 'mxpeak[mpich]'")
+    os.environ.setdefault("UCX_DEBUG_SIGNO", "0")  # UCX would take SIGHUP, by which a terminal says that it is closed
     _refuse_other_launcher(found)
     from mxpeak.comm import mpi
 
