@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mxpeak.comm.broadcast import BROADCASTS, PIECE, PIECES
+from mxpeak.comm.broadcast import BROADCASTS, PIECE_BYTES, PIECES
 from mxpeak.perf.clocks import Line, arrivals, stages
 from mxpeak.perf.machines import Network
 
@@ -35,7 +35,7 @@ def really_sent(name: str, size: int, root: int) -> set[tuple[int, int]]:
             return done
 
     for rank in range(size):
-        list(BROADCASTS[name](Comm(rank=rank, size=size), np.empty(PIECES * PIECE), root))  # type: ignore[arg-type]
+        list(BROADCASTS[name](Comm(rank=rank, size=size), np.empty(PIECES * PIECE_BYTES, np.uint8), root))  # type: ignore[arg-type]
     return sent
 
 

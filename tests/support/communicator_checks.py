@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from mxpeak.comm.base import Task
-from mxpeak.comm.broadcast import BROADCASTS
+from mxpeak.comm.broadcast import BROADCASTS, PIECE_BYTES, PIECES
 from mxpeak.comm.exchange import allreduce_by, gather_everywhere_binary, gather_everywhere_ring, scatter
 
 
@@ -35,11 +35,12 @@ def check(comm: Any) -> None:
 
     for root in range(size):
         for algorithm in BROADCASTS.values():
-            message = np.arange(37.0) + root if rank == root else np.full(37, np.nan)
-            task = Task(algorithm(comm, message, root))
-            task.test()
-            task.wait()
-            assert message.tolist() == (np.arange(37.0) + root).tolist()
+            for count in (37, PIECES * PIECE_BYTES // 8 + 3):  # passed on whole, and in pieces of two sizes
+                message = np.arange(float(count)) + root if rank == root else np.full(count, np.nan)
+                task = Task(algorithm(comm, message, root))
+                task.test()
+                task.wait()
+                assert np.array_equal(message, np.arange(float(count)) + root)
 
     mine, theirs = np.array([float(rank)]), np.empty(1)
     allreduce_by(comm, mine, theirs, lambda a, b: np.add(a, b, out=a))

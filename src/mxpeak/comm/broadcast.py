@@ -13,8 +13,8 @@ from mxpeak.comm.base import Buffer, Communicator, Request, Steps, all_of, passi
 from mxpeak.configs.lu import BCASTS
 
 TAG = 7002  # a multiple of FAMILY
-#: The most pieces in which a message is passed on, and the fewest numbers in each.
-PIECES, PIECE = 4, 2**15
+#: The most pieces in which a message is passed on, and the fewest bytes in each.
+PIECES, PIECE_BYTES = 4, 2**18
 
 
 def cut(buffer: Buffer, count: int) -> list[Buffer]:
@@ -27,14 +27,14 @@ def chain(comm: Communicator, buffer: Buffer, root: int, order: list[int], tag: 
     """Pass the buffer along `order` (numbers counted from the root), each to the next; others do nothing.
 
     Where it is passed on it goes piece by piece, so that hops overlap; all receives are posted at once, so that no
-    piece waits for another's look.
+    piece waits for another's look.  NCCL begins what is posted together as one, and has done with it as one.
     """
     r = (comm.rank - root) % comm.size
     if r not in order:
         return
     at = order.index(r)
     hops = len(order) - 1
-    pieces = cut(buffer, max(1, min(PIECES, buffer.shape[0] // PIECE)) if hops > 1 else 1)
+    pieces = cut(buffer, max(1, min(PIECES, buffer.nbytes // PIECE_BYTES)) if hops > 1 else 1)
     coming = [comm.irecv(piece, (order[at - 1] + root) % comm.size, tag) for piece in pieces] if at > 0 else []
     going: list[Request] = []
     for i, piece in enumerate(pieces):
