@@ -35,7 +35,7 @@ def really_sent(name: str, size: int, root: int) -> set[tuple[int, int]]:
             return done
 
     for rank in range(size):
-        list(BROADCASTS[name](Comm(rank=rank, size=size), np.empty(PIECES * PIECE_BYTES, np.uint8), root))  # type: ignore[arg-type]
+        list(BROADCASTS[name](Comm(name="mpi", rank=rank, size=size), np.empty(PIECES * PIECE_BYTES, np.uint8), root))  # type: ignore[arg-type]
     return sent
 
 

@@ -15,6 +15,9 @@ from mxpeak.configs.lu import BCASTS
 TAG = 7002  # a multiple of FAMILY
 #: The most pieces in which a message is passed on, and the fewest bytes in each.
 PIECES, PIECE_BYTES = 4, 2**18
+#: Libraries that begin messages in the order in which they are posted, together where they are posted together: there
+#: the receives of all pieces would be over as one, and wait for a piece that is sent only then.
+IN_ORDER = ("torch",)
 
 
 def cut(buffer: Buffer, count: int) -> list[Buffer]:
@@ -27,14 +30,15 @@ def chain(comm: Communicator, buffer: Buffer, root: int, order: list[int], tag: 
     """Pass the buffer along `order` (numbers counted from the root), each to the next; others do nothing.
 
     Where it is passed on it goes piece by piece, so that hops overlap; all receives are posted at once, so that no
-    piece waits for another's look.  NCCL begins what is posted together as one, and has done with it as one.
+    piece waits for another's look.
     """
     r = (comm.rank - root) % comm.size
     if r not in order:
         return
     at = order.index(r)
     hops = len(order) - 1
-    pieces = cut(buffer, max(1, min(PIECES, buffer.nbytes // PIECE_BYTES)) if hops > 1 else 1)
+    most = 1 if hops == 1 or comm.name in IN_ORDER else PIECES
+    pieces = cut(buffer, max(1, min(most, buffer.nbytes // PIECE_BYTES)))
     coming = [comm.irecv(piece, (order[at - 1] + root) % comm.size, tag) for piece in pieces] if at > 0 else []
     going: list[Request] = []
     for i, piece in enumerate(pieces):
