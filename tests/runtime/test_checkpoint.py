@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +14,7 @@ import pytest
 
 from mxpeak.layout.block_cyclic import BlockCyclic
 from mxpeak.runtime import checkpoint
-from mxpeak.runtime.checkpoint import HEAD, SLOTS, Part, Writer, checkpoints, digest, load, trouble, write_part
+from mxpeak.runtime.checkpoint import HEAD, PAGE, SLOTS, Part, Writer, checkpoints, digest, load, trouble, write_part
 
 M, N, NB = 37, 38, 5
 WHOLE = np.random.default_rng(7).standard_normal((M, N))
@@ -118,6 +120,54 @@ def test_a_full_disk_leaves_what_was_kept(tmp_path: Path, monkeypatch: pytest.Mo
     assert not writer.busy
     assert (tmp_path / SLOTS[1] / "0-0").read_bytes() == before
     assert [path.name for path in (tmp_path / SLOTS[1]).iterdir()] == ["0-0"]
+
+
+def takes_direct_writes(folder: Path) -> bool:
+    try:
+        os.close(os.open(folder / "direct", os.O_CREAT | os.O_WRONLY | os.O_DIRECT))
+    except OSError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("refuses", ["nobody", "the file system", "the disk"])
+def test_what_is_written_past_the_cache_is_what_goes_through_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refuses: str
+) -> None:
+    """Several whole pages and a rest; where the file system or the disk refuses, all goes through the cache."""
+    if not takes_direct_writes(tmp_path):
+        pytest.skip("the temporary folder's file system takes no direct writes")
+    n = 3 * PAGE // 8 + 5
+    part = Part("this", 1, 4, 1, n, n, 1, 1, 0, 0, "float64", 1.0, 0.0, {})
+    write, control, direct = os.write, fcntl.fcntl, []
+
+    def is_direct(file: int) -> bool:
+        return bool(control(file, fcntl.F_GETFL) & os.O_DIRECT)
+
+    def written(file: int, data: memoryview) -> int:
+        if refuses == "the disk" and is_direct(file):
+            raise OSError(errno.EINVAL, "Invalid argument")
+        direct.append(is_direct(file))
+        return write(file, data[: len(data) // 2 or 1]) if len(data) < PAGE else write(file, data)
+
+    def controlled(file: int, what: int, flags: int = 0) -> int:
+        if refuses == "the file system" and flags & os.O_DIRECT:
+            raise OSError(errno.EINVAL, "Invalid argument")
+        return control(file, what, flags)
+
+    monkeypatch.setattr(checkpoint.os, "write", written)
+    monkeypatch.setattr(checkpoint.fcntl, "fcntl", controlled)
+    writer, numbers = Writer(tmp_path, np.empty((1, n))), np.random.default_rng(1).standard_normal((1, n))
+    writer.write(part, lambda copy: np.copyto(copy, numbers))
+    writer.wait()
+    assert writer.error is None
+    assert any(direct) == (refuses == "nobody")
+    assert not direct[-1]
+    (found,), _ = checkpoints(tmp_path, "this")
+    assert trouble(*found.parts[0]) is None
+    local = np.empty((1, n))
+    load(found, part.rows, part.columns, local)
+    assert np.array_equal(local, numbers)
 
 
 def test_any_single_bit_changes_the_digest() -> None:
