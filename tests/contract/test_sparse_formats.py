@@ -219,6 +219,7 @@ def no_choice_yet(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
         ((1.0,), (2.0,), 1),
         ((2.0,), (1.0,), SUCCESSIVE),
         ((0.95,), (1.0,), SUCCESSIVE),  # nothing to win
+        ((0.88, 0.92), (1.0,), SUCCESSIVE),  # on either side of that, by little
         ((1.0, 1.0, 1.0, 5.0), (2.0, 2.0, 2.0, 10.0), 1),  # a slow minute that both had
         ((9.0, 1.0, 1.0, 1.0, 1.0, 1.0), (2.0,), 1),  # a first round, which does not count
     ],

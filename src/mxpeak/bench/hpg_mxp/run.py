@@ -96,7 +96,7 @@ def least_work(config: HpgMxpConfig, box: Box | None) -> str:
     if box is None:
         return text
     cycles = [min(config.restart, m - done) for done in range(0, m, config.restart)]
-    return f"{text}, {three_digits(hpg_mxp_flops(stencil_levels(box), cycles)['total'] / 1e9)} GFLOP each"
+    return f"{text}, {three_digits(hpg_mxp_flops(stencil_levels(box), cycles)['total'] / 1e9)} GFLOP each of the latter"
 
 
 def _between_expected(config: HpgMxpConfig) -> list[str]:

@@ -29,6 +29,8 @@ WAYS = (1, SUCCESSIVE)
 ROUNDS = 5
 #: One by one has to take less than this share of the other way's time: by less nothing is won, and chance would decide.
 TIE = 0.9
+#: The largest ratio of a round over the smallest one's, of a machine that does nothing else.
+STEADY = 1.25
 #: Points a side of the box that they are measured on: one that lies in no second cache, where slices always win.
 SIDE = 48
 #: What has been found for values and vectors.
@@ -43,10 +45,10 @@ def rows_at_a_time(values: str, vectors: str, trial: Callable[[], dict[int, Call
         with suppress(OSError, ValueError):
             found = int(path.read_text())
         if found not in WAYS:
-            found, clear = _faster(trial())
+            found, sure = _faster(trial())
             mine = path.with_name(f"{path.name}.{os.getpid()}")
             with suppress(OSError):  # without it the next run looks again
-                if clear:
+                if sure:
                     mine.write_text(str(found))
                     mine.replace(path)
         _known[values, vectors] = found
@@ -76,10 +78,10 @@ def _work(one: Any, rows: Rows, order: Order, values: str, vectors: str) -> Call
 
 
 def _faster(work: dict[int, Callable[[], None]]) -> tuple[int, bool]:
-    """The faster way by the median round, and whether all rounds say so.
+    """The faster way by the median round, and whether that is sure.
 
     A round's two times stand side by side, so what slows both for a while leaves their ratio as it is.  Rounds that
-    contradict each other are of a machine that does something else meanwhile.
+    contradict each other by more than a little are of a machine that does something else meanwhile.
     """
 
     def took(way: int) -> float:
@@ -89,4 +91,5 @@ def _faster(work: dict[int, Callable[[], None]]) -> tuple[int, bool]:
 
     ratios = [took(1) / took(SUCCESSIVE) for _ in range(1 + ROUNDS)][1:]
     one_by_one = statistics.median(ratios) < TIE
-    return 1 if one_by_one else SUCCESSIVE, all((ratio < TIE) == one_by_one for ratio in ratios)
+    sure = max(ratios) <= STEADY * min(ratios) or all((ratio < TIE) == one_by_one for ratio in ratios)
+    return 1 if one_by_one else SUCCESSIVE, sure

@@ -45,7 +45,7 @@ FEW = LANES // 4
 #: new one.
 UNIT, LEAST = 5, LANES // 4
 #: Which chunk is asked for while one is summed: the next one of fp64 values, and as many bytes ahead of narrower ones.
-ASKED = 8
+BYTES_AHEAD = 8
 #: Columns of the table of sorts of rows: first entry, entries, rows.
 FIRST, SIZE, OF_IT, SORT = range(4)
 
@@ -140,7 +140,7 @@ def sweep_forward(
     work = piece(scratch, tid * 4 * LANES, 4 * LANES)
     lower, upper = piece(work, 0, LANES), piece(work, LANES, LANES)
     p, q = piece(work, 2 * LANES, LANES), piece(work, 3 * LANES, LANES)
-    ahead = ASKED // values.itemsize
+    ahead = BYTES_AHEAD // values.itemsize
     upper[:] = 0
     for u in range(first, end):
         if threads > 1:
@@ -184,7 +184,7 @@ def sweep_backward(
     work = piece(scratch, tid * 4 * LANES, 4 * LANES)
     lower, upper = piece(work, 0, LANES), piece(work, LANES, LANES)
     p, q = piece(work, 2 * LANES, LANES), piece(work, 3 * LANES, LANES)
-    ahead = ASKED // values.itemsize
+    ahead = BYTES_AHEAD // values.itemsize
     lower[:] = 0
     count = owner.shape[0]
     for v in range(count - end, count - first):
@@ -221,7 +221,7 @@ def sweep_backward(
 @jit(fastmath={"contract"})
 def multiply(tid, threads, table, bases, far, values, diagonal, x, y, scratch):
     """y = (L + D + U) x."""
-    total, count, ahead = piece(scratch, tid * 4 * LANES, LANES), table.shape[0], ASKED // values.itemsize
+    total, count, ahead = piece(scratch, tid * 4 * LANES, LANES), table.shape[0], BYTES_AHEAD // values.itemsize
     for c in range(count * tid // threads, count * (tid + 1) // threads):
         after, row, rows = min(c + ahead, count - 1), np.int64(table[c, ROW]), np.int64(table[c, ROWS])
         y_c, x_c, d_c = piece(y, row, rows), piece(x, row, rows), piece(diagonal, row, rows)
