@@ -18,7 +18,8 @@ class DistributedInfo(Info):
     precision       of the factors: fp32 or fp64
     condition       estimate of the one-norm condition of A, as scaled, where pivots or corrections gave reason to doubt
                     it; else None: `lu_factor(A).condition()` gives it always
-                    of complex systems that of the real form, up to twice as large; their backward error is its own too
+                    of complex systems that of the real form, up to twice as large
+    backward_error  in n·u; of complex systems that of the real form: that of A is at most twice it
     grid            (P, Q)
     bytes_a_rank    what the rank with most may hold: fp64 factors, panels, and its part of A where that is held
     """
