@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -20,6 +21,7 @@ from tests.support.norm_ranks import scalapack_array, scalapack_part
 from tests.support.roundoff import U
 
 Array = Any
+BFLOAT16 = ml_dtypes.bfloat16
 
 
 @pytest.mark.parametrize(
@@ -137,6 +139,30 @@ MISTAKES: dict[str, tuple[Callable[[Any], Any], str]] = {
         lambda comm: mx.DistributedMatrix.from_function(None if comm.rank == 1 else min, 4, comm=comm),
         "UsageError: rank 1: fn = None is not a function",
     ),
+    "complex numbers on one rank": (
+        lambda comm: mx.DistributedMatrix.from_function(
+            lambda i, j: (1j if comm.rank == 1 else 1.0) * (i == j), 8, nb=2, comm=comm
+        ),
+        "UsageError: rank 1: this rank calls with fn(0, 0) of complex128, but rank 0 with fn(0, 0) of float64",
+    ),
+    "bfloat16 of a function": (
+        lambda comm: mx.DistributedMatrix.from_function(lambda i, j: (i + j).astype(BFLOAT16), 4, comm=comm),
+        "UsageError: rank 0: fn(i, j) has dtype bfloat16; systems over ranks have",
+    ),
+    "bfloat16 in rows": (
+        lambda comm: mx.DistributedMatrix.from_rows(np.ones((1, 4), BFLOAT16), comm=comm),
+        "UsageError: rank 0: local_rows has dtype bfloat16; systems over ranks have",
+    ),
+    "bfloat16 in pieces": (
+        lambda comm: mx.DistributedMatrix.from_pieces({(comm.rank, 0): np.ones((1, 4), BFLOAT16)}, 4, comm=comm),
+        "UsageError: rank 0: A[0:, 0:] has dtype bfloat16; systems over ranks have",
+    ),
+    "bfloat16 in b": (
+        lambda comm: mx.solve(
+            mx.DistributedMatrix.from_function(lambda i, j: 1.0 * (i == j), 4, comm=comm), np.ones(4, BFLOAT16)
+        ),
+        "UsageError: rank 0: b has dtype bfloat16; systems over ranks have",
+    ),
     "rows that are too few": (
         lambda comm: mx.DistributedMatrix.from_rows(np.ones((comm.rank, 7)), comm=comm),
         "UsageError: the ranks have 0 + 1 + 2 + 3 = 6 rows of 7 entries",
@@ -218,6 +244,16 @@ def test_a_mistake_of_one_rank_is_raised_on_all(name: str) -> None:
     texts = raised(4, body)
     assert len(set(texts)) == 1
     assert texts[0].startswith(told)
+
+
+def test_a_file_of_complex_numbers_on_one_rank_is_refused_on_all(tmp_path: Path) -> None:
+    np.save(tmp_path / "0.npy", np.eye(8))
+    np.save(tmp_path / "1.npy", 1j * np.eye(8))
+    texts = raised(
+        2, lambda comm: mx.DistributedMatrix.from_file(tmp_path / f"{comm.rank}.npy", nb=2, grid=(1, 2), comm=comm)
+    )
+    told = "UsageError: rank 1: this rank calls with a file of complex128, but rank 0 with a file of float64"
+    assert all(text.startswith(told) for text in texts)
 
 
 def test_a_function_that_fails_in_the_refinement_is_told_of_on_all_ranks() -> None:

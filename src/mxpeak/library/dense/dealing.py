@@ -14,7 +14,7 @@ from mxpeak.errors import UsageError
 from mxpeak.layout.block_cyclic import BlockCyclic
 from mxpeak.layout.grid import ProcessGrid
 from mxpeak.library.agreement import agreed
-from mxpeak.library.dense.sources import owned
+from mxpeak.library.dense.sources import owned, wide_type
 from mxpeak.library.dense.types import Array
 from mxpeak.library.inputs import check_finite, read
 
@@ -26,6 +26,7 @@ def rows_here(values: Any, name: str) -> Array:
     A = read(values, name)
     if len(A.shape) != 2:
         raise UsageError(f"{name} has shape {A.shape}; give rows as (m, n), none as an array of shape (0, n)")
+    wide_type(A.dtype, name)
     rows = A.on(None)
     check_finite(rows, name, np)
     return np.asarray(rows)

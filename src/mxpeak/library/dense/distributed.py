@@ -62,7 +62,7 @@ class DistributedMatrix:
         called again for every residual, so what it gives must depend on i and j alone.  Collective.
         """
         ranks = communicator(comm)
-        source = agreed(ranks, lambda: _made(fn))
+        source = agreed(ranks, lambda: _made(fn), lambda made: f"fn(0, 0) of {made.dtype}")
         return cls(*placed(ranks, n, nb, grid, _parts(source.dtype)), source)
 
     @classmethod
@@ -126,7 +126,7 @@ class DistributedMatrix:
         Blocks are read again for every residual: leave the file as it is.  Collective.
         """
         ranks = communicator(comm)
-        source = agreed(ranks, lambda: InFile.opened(Path(path), dataset))
+        source = agreed(ranks, lambda: InFile.opened(Path(path), dataset), lambda made: f"a file of {made.dtype}")
         return cls(*placed(ranks, source.n, nb, grid, _parts(source.dtype)), source)
 
     @classmethod

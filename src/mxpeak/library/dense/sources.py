@@ -38,14 +38,14 @@ class Source:
         """These local rows, in `dtype`."""
         i, j = owned(rows)[local], owned(cols)
         if not (len(i) and len(j)):
-            return np.empty((len(i), len(j)))
+            return np.empty((len(i), len(j)), self.dtype)
         try:
             return self._checked(self._entries(i, j), i, j)
         except MxpeakError as error:
             self._mistake = self._mistake or error
         except Exception as error:
             self._mistake = self._mistake or UsageError(f"{self.what} raised {type(error).__name__}: {error}")
-        return np.full((len(i), len(j)), np.nan)
+        return np.full((len(i), len(j)), np.nan, self.dtype)
 
     def mistake(self) -> MxpeakError | None:
         """What went wrong since this was last asked."""
@@ -157,5 +157,8 @@ def owned(layout: BlockCyclic) -> Array:
 def wide_type(dtype: np.dtype[Any], what: str) -> np.dtype[Any]:
     """The type in which these numbers are solved with: float64, or complex128; stops at what is neither."""
     if dtype.kind not in "biufc":
-        raise UsageError(f"{what} has dtype {dtype}; systems have real or complex numbers, or integers")
+        raise UsageError(
+            f"{what} has dtype {dtype}; systems over ranks have NumPy's real or complex numbers, or integers: "
+            "convert it, for example A.astype(float)"
+        )
     return np.dtype(np.complex128 if dtype.kind == "c" else np.float64)
