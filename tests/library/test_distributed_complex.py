@@ -10,7 +10,9 @@ import pytest
 
 import mxpeak as mx
 from mxpeak.comm.threads import run_ranks
+from mxpeak.errors import ResourceError
 from mxpeak.layout.grid import ProcessGrid
+from mxpeak.library.dense import room
 from mxpeak.library.outcomes import IllConditionedWarning
 from tests.support.distributed_systems import entries, eta, raised, random, solved
 from tests.support.norm_ranks import scalapack_array, scalapack_part
@@ -113,6 +115,54 @@ def test_a_complex_b_beside_a_real_a_and_a_real_b_beside_a_complex_a() -> None:
             assert info.solved
             assert info.rhs == (b.shape[1] if b.ndim == 2 else 1)
             assert eta(A, x, b) <= 3
+
+
+def test_each_complex_column_beside_a_real_a_counts_twice_when_the_precision_is_chosen() -> None:
+    n = 1024
+    A, b = random(n) + n * np.eye(n), random_complex(n, 5)
+    for sides, precision in ((4, "fp32"), (5, "fp64")):
+        x, info = solved(A, b[:, :sides], (1, 2), 96)[0]
+        assert (info.solved, info.precision, info.rhs) == (True, precision, sides)
+        assert eta(A, x, b[:, :sides]) <= 3
+
+
+def test_rows_of_b_may_be_real_on_one_rank_and_complex_on_another() -> None:
+    n = 1024
+    A, b = random(n) + n * np.eye(n), random_complex(n, 5)
+    b[: n // 2] = b[: n // 2].real
+
+    def body(comm: Any) -> tuple[Array, str]:
+        M = mx.DistributedMatrix.from_function(entries(A), n, nb=96, comm=comm, grid=(1, 2))
+        mine = b[M.own_rows.start : M.own_rows.stop]
+        x, info = mx.solve(M, mine if comm.rank else mine.real, local=True)
+        return x, info.precision
+
+    parts = run_ranks(2, body)
+    assert [precision for _, precision in parts] == ["fp64"] * 2
+    assert eta(A, np.concatenate([x for x, _ in parts]), b) <= 3
+
+
+def test_columns_that_do_not_fit_are_told_as_they_were_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    F = mx.lu_factor(mx.DistributedMatrix.from_function(entries(random_complex(40)), 40, nb=8))
+    G = mx.lu_factor(mx.DistributedMatrix.from_function(entries(random(40)), 40, nb=8))
+    monkeypatch.setattr(room, "available_memory_bytes", lambda: 1000)
+    for factors in (F, G):
+        with pytest.raises(ResourceError, match=r"b with 3 columns.* take 4\*16\*40\*3 bytes.*fewer columns"):
+            factors.solve(random_complex(40, 3))
+    with pytest.raises(ResourceError, match=r"b with 1 column, .* take 4\*16\*40\*1 bytes.*fewer ranks a node"):
+        G.solve(random_complex(40, 1)[:, 0])
+    assert F.solve(random_complex(40, 1)[:, 0])[1].solved
+
+
+def test_a_rank_without_rows_has_none_of_complex_numbers() -> None:
+    A = random_complex(3)
+
+    def body(comm: Any) -> Array:
+        return mx.DistributedMatrix.from_function(entries(A), 3, nb=4, comm=comm, grid=(2, 2)).blocks().local
+
+    parts = run_ranks(4, body)
+    assert [part.shape for part in parts] == [(3, 3), (3, 0), (0, 3), (0, 0)]
+    assert all(part.dtype == np.complex128 for part in parts)
 
 
 def test_factors_in_fp32_that_do_not_do_are_made_again_in_fp64() -> None:

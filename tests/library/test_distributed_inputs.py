@@ -233,7 +233,7 @@ MISTAKES: dict[str, tuple[Callable[[Any], Any], str]] = {
             np.ones(8),
             precision="fp32" if comm.rank == 1 else "auto",
         ),
-        "UsageError: rank 1: this rank calls with precision='fp32', fp32, but rank 0 with precision='auto', fp64",
+        "UsageError: rank 1: this rank calls with precision='fp32', but rank 0 with precision='auto'",
     ),
 }
 

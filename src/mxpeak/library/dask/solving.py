@@ -15,6 +15,7 @@ from mxpeak.library.dask.chunks import check_limits, check_matrix, shared
 from mxpeak.library.dask.ranks import Ranks, the_client, the_workers
 from mxpeak.library.dense import DistributedInfo
 from mxpeak.library.dense.inputs import right_hand_side
+from mxpeak.library.dense.real_form import real_columns
 from mxpeak.library.dense.sources import wide_type
 from mxpeak.library.inputs import check_finite
 from mxpeak.library.outcomes import warned
@@ -28,8 +29,8 @@ def solve(
     The ranks are the workers of the client's cluster, or those of `workers`, by their addresses; `client` is by default
     the current one.  Precision and info are those of `mxpeak.solve` for distributed matrices.
     """
-    order, sides = check_matrix(A), _sides(b)
-    _check_b(b, order)
+    order = check_matrix(A)
+    sides = real_columns(_sides(b), A.dtype, _check_b(b, order))
     with _factored(A, sides, precision, client, workers) as F:
         return warned(*F.solve_quietly(b))
 
@@ -110,19 +111,19 @@ class DaskFactors:
             x = ranks.fetch()  # before the next solve, and before the ranks are closed
         if not in_chunks:
             return x.result(), info
-        return da.from_delayed(x, b.shape, np.result_type(self._dtype, b.dtype)).rechunk(b.chunks), info
+        return da.from_delayed(x, b.shape, np.result_type(self._dtype, wide_type(b.dtype, "b"))).rechunk(b.chunks), info
 
 
-def _check_b(b: Any, n: int) -> None:
-    """b of finite numbers, in as many rows as A; what a Dask array holds is seen by the workers."""
+def _check_b(b: Any, n: int) -> np.dtype[Any]:
+    """The wide type of b's numbers: finite, in as many rows as A; what a Dask array holds is seen by the workers."""
     if not isinstance(b, da.Array):
         checked = right_hand_side(b, n)
-        wide_type(checked.dtype, "b")
+        dtype = wide_type(checked.dtype, "b")
         check_finite(checked.on(None), "b", np)
-        return
+        return dtype
     if b.ndim not in (1, 2) or b.shape[0] != n or 0 in b.shape or any(map(np.isnan, b.shape)):
         raise UsageError(f"A is {n}x{n}, but b has shape {b.shape}: it is to be ({n},), or ({n}, k)")
-    wide_type(b.dtype, "b")
+    return wide_type(b.dtype, "b")
 
 
 def _sides(b: Any) -> int:

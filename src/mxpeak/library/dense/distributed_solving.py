@@ -27,14 +27,15 @@ from mxpeak.library.dense.distributed import DistributedMatrix
 from mxpeak.library.dense.distributed_info import DistributedInfo
 from mxpeak.library.dense.factoring import DOUBT
 from mxpeak.library.dense.info import LOST, note_of_columns
-from mxpeak.library.dense.real_form import RealForm, real_sides, solutions
+from mxpeak.library.dense.real_form import RealForm, real_columns, real_sides, solutions
 from mxpeak.library.dense.refinement import ORDERS_PER_SIDE, ORDERS_PER_STEP, PLAIN_LU, RESTART
 from mxpeak.library.dense.room import bytes_a_rank, check_room, check_sides
 from mxpeak.library.dense.sides import right_hand_sides
 from mxpeak.library.dense.sources import owned
 from mxpeak.library.dense.types import Array
+from mxpeak.library.inputs import read
 from mxpeak.library.outcomes import SingularMatrixError, warned
-from mxpeak.runtime.nodes import raise_first
+from mxpeak.runtime.nodes import combined, raise_first
 from mxpeak.runtime.placement import bind_to_cores, load_kernels
 from mxpeak.solvers.condition import PROBED
 from mxpeak.solvers.krylov import Solve
@@ -55,9 +56,7 @@ PHASES = ("make", "equilibrate", "factor", "refine")
 
 def factored(A: DistributedMatrix, precision: str = "auto", device: str = "auto", b: Any = None) -> DistributedFactors:
     """`lu_factor` of a distributed matrix, to solve for b, if that is known.  Collective over its ranks."""
-    chosen = agreed(
-        A.comm, lambda: _chosen(A.parts * A.n, precision, device, b), lambda name: f"precision={precision!r}, {name}"
-    )
+    chosen = _chosen(A, precision, device, b)
     size_bytes, spans = _check_memory(A), Spans()
     notes: tuple[str, ...] = ()
     factors = _factors_in(chosen, A, spans)
@@ -138,7 +137,7 @@ class DistributedFactors:
         check_alike(comm, f"transposed={bool(transposed)}, local={bool(local)}")
         B = right_hand_sides(A, b, local=local)
         sides = real_sides(np.reshape(B, (A.n, -1)), A.dtype, transposed=transposed)
-        check_sides(comm, *sides.shape)
+        check_sides(comm, A.n, B.size // A.n, sides.size // B.size, A.parts)
         spans, self._spans = self._spans, Spans()  # the factorization's time belongs to the first solve
         X, done, doubtful, moved = self._refined(sides, transposed, spans)
         if self.precision != "fp64" and (note := self._too_coarse(done, doubtful)):
@@ -151,7 +150,7 @@ class DistributedFactors:
     def _too_coarse(self, done: Solve, doubtful: bool) -> str:
         """Why the factors in fp32 do not do; empty: they do."""
         if done.outcome is not Outcome.SOLVED:
-            return _note_of_fallback(self._factors, done)
+            return _note_of_fallback(self._factors, done, self.A.parts)
         # Such factors cannot tell a condition of 1/u_32 from an infinite one: fp64 has to say what A is.
         if doubtful and (condition := self.condition()) * U_32 >= 1.0:
             return f"by its LU in fp32 the condition of A is {condition:.1e} or more; A was factored again in fp64"
@@ -241,8 +240,20 @@ def _check_memory(A: DistributedMatrix) -> int:
     return size_bytes
 
 
-def _chosen(n: int, precision: str, device: str, b: Any) -> str:
-    """The precision of the factors; auto: fp32 where its LU saves more than refining that many sides costs."""
+def _chosen(A: DistributedMatrix, precision: str, device: str, b: Any) -> str:
+    """The precision of the factors; auto: fp32 where its LU saves more than refining that many sides costs.
+
+    Collective: ranks that give rows of b of their own may have real numbers and complex ones.
+    """
+    mine = agreed(A.comm, lambda: _sides(A, precision, device, b), lambda _: f"precision={precision!r}")
+    if precision != "auto":
+        return precision
+    n, sides = A.parts * A.n, int(combined(A.comm, [float(mine)], "max")[0])
+    return "fp32" if n >= FP32_FROM and sides * ORDERS_PER_SIDE <= n else "fp64"
+
+
+def _sides(A: DistributedMatrix, precision: str, device: str, b: Any) -> int:
+    """How many right-hand sides the real system has; stops at a precision or device that is not there."""
     if precision not in ("auto", "fp32", "fp64"):
         raise UsageError(
             f"precision = {precision!r}: LU with pivoting over several ranks is in fp32 or fp64; say one of these, or "
@@ -250,13 +261,11 @@ def _chosen(n: int, precision: str, device: str, b: Any) -> str:
         )
     if device not in ("auto", "cpu"):
         raise UsageError(f'device = {device!r}: distributed systems are solved on the CPU; say device="cpu"')
-    if precision != "auto":
-        return precision
     try:
-        sides = np.shape(b)[1]
-    except (IndexError, ValueError):  # none, a function, a single one, or what will be refused
-        sides = 1
-    return "fp32" if n >= FP32_FROM and sides * ORDERS_PER_SIDE <= n else "fp64"
+        one = read(b, "b")
+    except UsageError:  # none, a function, or what will be refused
+        return 1
+    return real_columns(one.shape[1] if len(one.shape) == 2 else 1, A.dtype, one.dtype)
 
 
 def _pivot(factors: PivotedFactors, A: DistributedMatrix) -> int:
@@ -264,10 +273,10 @@ def _pivot(factors: PivotedFactors, A: DistributedMatrix) -> int:
     return -(-factors.singular // A.parts)
 
 
-def _note_of_fallback(factors: PivotedFactors, done: Solve) -> str:
-    steps = f"{done.steps} step{'' if done.steps == 1 else 's'}"
+def _note_of_fallback(factors: PivotedFactors, done: Solve, parts: int) -> str:
+    steps, eta = f"{done.steps} step{'' if done.steps == 1 else 's'}", parts * done.residual  # in units of n·u
     return (
-        f"the LU in {factors.precision} was too coarse: after {steps} the backward error was {done.residual:.1e} "
+        f"the LU in {factors.precision} was too coarse: after {steps} the backward error was {eta:.1e} "
         f"(growth {factors.growth:.1e}); A was factored again in fp64"
     )
 

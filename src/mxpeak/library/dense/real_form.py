@@ -39,6 +39,11 @@ def _halved(layout: BlockCyclic) -> BlockCyclic:
     return BlockCyclic(layout.n // 2, layout.nb // 2, layout.p, layout.P)
 
 
+def real_columns(k: int, of_A: np.dtype[Any], of_b: np.dtype[Any]) -> int:
+    """How many right-hand sides the real system has for k: two for each complex one beside a real A."""
+    return 2 * k if of_b.kind == "c" != of_A.kind else k
+
+
 def real_sides(B: Array, of_A: np.dtype[Any], *, transposed: bool) -> Array:
     """B (n, k) as right-hand sides of the real system; beside a real A, its real parts and then its imaginary ones.
 

@@ -52,16 +52,21 @@ def check_room(
     )
 
 
-def check_sides(comm: Communicator, n: int, sides: int) -> None:
-    """Stop where b and x, which every rank has whole, do not fit beside the factors.  Collective."""
-    if sides == 1:  # which the factors' own room has counted
+def check_sides(comm: Communicator, n: int, k: int, parts: int, parts_of_A: int) -> None:
+    """Stop where b (n, k) and x, which every rank has whole, do not fit beside the factors.  Collective.
+
+    parts: how many numbers an entry of them has, and one of A.
+    """
+    more = parts * k - parts_of_A  # than one side, which the factors' own room has counted
+    if not more:
         return
     _, room = _room(comm, 0)
-    need = 8 * VECTORS * n * (sides - 1)
+    need = 8 * VECTORS * n * more
     if need > room:
+        instead = "solve for fewer columns at a time" if k > 1 else "start fewer ranks a node"
         raise ResourceError(
-            f"b with {sides} columns, x and their residuals take {VECTORS}*8*{n}*{sides} bytes on every rank, "
-            f"{size_text(need)}, but {size_text(room)} a rank can be planned for; solve for fewer columns at a time"
+            f"b with {k} column{'s' * (k > 1)}, x and their residuals take {VECTORS}*{8 * parts}*{n}*{k} bytes on "
+            f"every rank, {size_text(need)}, but {size_text(room)} a rank can be planned for; {instead}"
         )
 
 
