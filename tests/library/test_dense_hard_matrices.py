@@ -14,7 +14,7 @@ import pytest
 
 import mxpeak as mx
 from mxpeak.kernels.contract import DenseKernels
-from mxpeak.library.dense import choices
+from mxpeak.library.dense import choices, deflation
 from tests.support.systems import (
     KERNELS,
     U,
@@ -267,7 +267,7 @@ def with_small_values(n: int, values: list[float], dtype: str = "float64") -> An
 
 
 @pytest.mark.parametrize("dtype", ["float64", "complex128"])
-@pytest.mark.parametrize("size", [1e-8, 1e-10])
+@pytest.mark.parametrize("size", [1e-8, 1e-10, 1e-12])
 def test_a_single_small_singular_value_is_taken_out_of_fp32_factors(
     kernels: DenseKernels, size: float, dtype: str
 ) -> None:
@@ -286,6 +286,21 @@ def test_a_single_small_singular_value_is_taken_out_of_fp32_factors(
             # Higham's estimate is a lower bound up to rounding, and rarely 3 times too small.
             exact = np.linalg.cond(M, 1)
             assert exact / 3 <= info.condition <= 1.2 * exact
+
+
+def test_a_transpose_whose_own_correction_is_not_accurate_goes_to_fp64(
+    kernels: DenseKernels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    n = 131
+    A, b = with_small_values(n, [1e-10]), random(n)
+    F = lu_factor_on(kernels, A, "fp32")
+    assert F.precision == "fp32"
+    monkeypatch.setattr(deflation, "plain_lu", lambda n, *, is_complex: 0.0)
+    y, info = F.solve(b, transposed=True)
+    assert (info.precision, info.fallback, info.solved) == ("fp64", True, True)
+    assert "by its LU in fp32 the condition of A is" in info.message
+    assert eta(A.T, y, b) <= enough(n)
+    assert F.precision == "fp64"
 
 
 def test_what_deflation_does_not_make_sure_goes_to_fp64(kernels: DenseKernels) -> None:

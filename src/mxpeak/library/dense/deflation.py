@@ -43,24 +43,29 @@ class Deflated(Factors):
         """No: `deflated` has looked."""
         return False
 
+    @property
+    def fit(self) -> bool:
+        """Yes: A_s preconditioned with them is A' with its own factors, and `deflated` has looked at those."""
+        return True
+
     def _solve(self, B: Block, *, transposed: bool = False) -> Block:
         """(I + ρ z e_j^T) A'^-1 B in z's type, for ρ z may be large beside that; or A'^-T (I + ρ e_j z^T) B."""
         if not transposed:
             Y = super()._solve(self._narrow(B))
             return Y + self.z * (self.rho * Y[self.j])
         C = self.kernels.xp.asarray(B, dtype=self.z.dtype, copy=True)
-        C[self.j] += self.rho * (self.z.T @ C)[0]
+        C[self.j] += self.rho * self.kernels.xp.sum(self.z * C, axis=0)
         return super()._solve(self._narrow(C), transposed=True)
 
     def _narrow(self, B: Block) -> Block:
         return self.kernels.xp.astype(B, self.lu.LU.dtype, copy=False)
 
-    def of_transpose(self, A: Matrix) -> Factors:
-        """The same for A_s^T, which has a z of its own."""
-        flipped = super().of_transpose(A)
-        assert isinstance(flipped, Deflated)
-        made, _ = _with_z(replace(flipped, i=self.j, j=self.i, rho=0.0), A.T)
-        return made
+    def of_transpose(self, A: Matrix) -> Deflated | None:
+        """The same for A_s^T, which has a z of its own; None where that lacks the accuracy of plain LU."""
+        with self.kernels.computing(), np.errstate(all="ignore"):
+            flipped = super().of_transpose(A)
+            assert isinstance(flipped, Deflated)
+            return _with_z(replace(flipped, i=self.j, j=self.i, rho=0.0), A.T)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,18 +101,19 @@ def deflated(factors: Factors, A: Matrix, u: float) -> Deflated | None:
         raised = Deflated(**facts, i=i, j=j, tau=tau, z=z)
         if raised.singular_to(2.0**-24):
             return None
-        made, eta = _with_z(raised, A)
-        sure = eta <= plain_lu(n, is_complex=kernels.xp.isdtype(A.dtype, "complex floating"))
-        return made if sure and made.probed * u <= PROBED else None
+        made = _with_z(raised, A)
+        return made if made is not None and made.probed * u <= PROBED else None
 
 
-def _with_z(raised: Deflated, A: Matrix) -> tuple[Deflated, float]:
-    """With z, refined, and ρ; z's backward error."""
+def _with_z(raised: Deflated, A: Matrix) -> Deflated | None:
+    """With z, refined, and ρ; None where z lacks the accuracy of plain LU."""
     kernels, n = raised.kernels, len(A)
     e = kernels.xp.zeros((n, 1), dtype=A.dtype)
     e[raised.i] = 1.0
     u = float(kernels.xp.finfo(A.dtype).eps) / 2
     equations = OneEntryMore(kernels, A, raised, e, np.ones(1), u, raised.i, raised.j, raised.tau)
     z, (eta,), _, _ = classical(equations, 1.0 / n)
+    if not eta <= plain_lu(n, is_complex=kernels.xp.isdtype(A.dtype, "complex floating")):
+        return None
     pivot = 1.0 - raised.tau * z[raised.j, 0].item()
-    return replace(raised, z=z, rho=raised.tau / pivot if pivot else inf), float(eta)
+    return replace(raised, z=z, rho=raised.tau / pivot if pivot else inf)

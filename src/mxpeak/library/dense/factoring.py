@@ -100,8 +100,8 @@ class Factors:
         """A_s^-1 B or A_s^-T B in the factors' precision."""
         return self.kernels.solve(self.lu, B, transposed=transposed == self.by_rows)
 
-    def of_transpose(self, A: Matrix) -> Factors:
-        """The same numbers as the factors of A_s^T, A being what they were made of."""
+    def of_transpose(self, A: Matrix) -> Factors | None:
+        """The same numbers as the factors of A_s^T, A being what they were made of; None where they do not do."""
         scaling = None
         if self.scaling is not None:
             R = A if self.by_rows else A.T

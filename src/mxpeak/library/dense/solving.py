@@ -124,10 +124,10 @@ def _fading(kernels: DenseKernels, A: Input, dtype: np.dtype[Any], sides: int, s
         return pivots_fade(kernels, M)
 
 
-def _directly(A: Matrix, b: Matrix, faded: Spans | None = None) -> tuple[Any, SolveInfo]:
+def _directly(A: Matrix, b: Matrix, spent: Spans | None = None) -> tuple[Any, SolveInfo]:
     """Solve in the type of A and b: at once where a check finds nothing to mend, else with the factors as they are.
 
-    faded   the time that was spent to see that pivots fade, if they do
+    spent   what it took to see that pivots fade; None where they do not, or were not looked at
     """
     if small := suits_elimination(A, b):
         kernel_for(A.dtype)  # compiled, or read from disk, before the clock starts
@@ -135,23 +135,23 @@ def _directly(A: Matrix, b: Matrix, faded: Spans | None = None) -> tuple[Any, So
     found = solve_by_elimination(A, b) if small else solve_directly(A, b)
     time_s = time.perf_counter() - begin
     if found is None or not found.enough:
-        return _refined(found, A, b, time_s, faded)
+        return _refined(found, A, b, time_s, spent)
     n, sides = len(A), b.size // len(A)
-    why = FADED if faded else reason(n, A.dtype, "auto", sides, on_device=False)
-    return found.X, told(found, sides, {**(_times(faded) if faded else {}), "solve": time_s}, why)
+    why = FADED if spent else reason(n, A.dtype, "auto", sides, on_device=False)
+    return found.X, told(found, sides, {**(_times(spent) if spent else {}), "solve": time_s}, why)
 
 
-def _refined(found: Direct | None, A: Matrix, b: Matrix, time_s: float, faded: Spans | None) -> tuple[Any, SolveInfo]:
+def _refined(found: Direct | None, A: Matrix, b: Matrix, time_s: float, spent: Spans | None) -> tuple[Any, SolveInfo]:
     """Solve with the factors that were found in so many seconds, or from the start where there are none."""
     kernels, n = choose.dense(None), len(A)
     of_A, of_b = (Input(name, x, x.dtype, x.shape, "cpu") for name, x in (("A", A), ("b", b)))
     B = block(of_b, A.dtype, kernels)
-    spans = faded or Spans(stopwatch=kernels.stopwatch)
+    spans = spent or Spans(stopwatch=kernels.stopwatch)
     spans.add("solve", time_s)
     if found is None:
-        return lu_factor_by(kernels, of_A, "auto", A.dtype, B.shape[1], spans, faded=bool(faded)).solve_block(B, of_b)
+        return lu_factor_by(kernels, of_A, "auto", A.dtype, B.shape[1], spans, faded=bool(spent)).solve_block(B, of_b)
     M = A if lies_well(A) else np.array(A)
-    why = FADED if faded else reason(n, A.dtype, "auto", B.shape[1], on_device=False)
+    why = FADED if spent else reason(n, A.dtype, "auto", B.shape[1], on_device=False)
     return LUFactors(M, A.dtype, found.factors(kernels), spans, (), _most(n, "auto"), why=why).solve_block(B, of_b)
 
 
@@ -197,10 +197,14 @@ def _deflated(
     kernels: DenseKernels, A: Matrix, dtype: np.dtype[Any], factors: Factors, spans: Spans
 ) -> tuple[Factors, tuple[str, ...]]:
     """Factors that can tell A from a singular matrix, and a note where that takes fp64."""
-    note = _note_of_doubt(factors)
+    shown = factors.probed  # before `deflated` overwrites the last pivot
+    if not shown * PRECISIONS["fp32"].u >= 1.0:
+        shown = factors.condition  # which was estimated to come here
     with spans("deflate"):
         found = deflated(factors, A, roundoff(dtype))
-    return (factor_in_fp64(kernels, A, dtype, spans), (note,)) if found is None else (found, ())
+    if found is not None:
+        return found, ()
+    return factor_in_fp64(kernels, A, dtype, spans), (_note_of_doubt(shown),)
 
 
 def _most(n: int, precision: str) -> int:
@@ -275,7 +279,12 @@ class LUFactors:
     def _of_transpose(self) -> LUFactors:
         """The same factors, as those of A^T."""
         if self._transposed is None:
-            factors, spans = self._factors.of_transpose(self.A), Spans(stopwatch=self._factors.kernels.stopwatch)
+            spans = Spans(stopwatch=self._factors.kernels.stopwatch)
+            factors = self._factors.of_transpose(self.A)
+            if factors is None:
+                self._fall_back(spans, _note_of_doubt(self._factors.probed))
+                factors = self._factors.of_transpose(self.A)
+                assert factors is not None  # those in fp64 serve both
             self._transposed = LUFactors(
                 self.A.T, self._dtype, factors, spans, self._notes, self._most, self._exponent, self._why
             )
@@ -345,6 +354,5 @@ def _note_of_fallback(name: str, done: Refined, factors: Factors) -> str:
     )
 
 
-def _note_of_doubt(factors: Factors) -> str:
-    found = factors.probed if factors.probed * PRECISIONS["fp32"].u >= 1.0 else factors.condition
-    return f"by its LU in fp32 the condition of A is {found:.1e} or more; A was factored again in fp64"
+def _note_of_doubt(condition: float) -> str:
+    return f"by its LU in fp32 the condition of A is {condition:.1e} or more; A was factored again in fp64"
