@@ -108,11 +108,25 @@ def test_a_signal_to_one_rank_is_passed_on_to_who_started_all_and_not_heard_agai
 
 
 def test_without_a_starter_of_its_own_a_rank_passes_nothing_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """torchrun hears of its ranks by itself."""
     monkeypatch.delenv(VARIABLE, raising=False)
-    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "x")
+    monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
     before = signal.getsignal(signal.SIGTERM)
     pass_on(signal.SIGTERM)
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+@pytest.mark.parametrize("named", [True, False], ids=["mxpeak run --ranks", "torchrun itself"])
+def test_torchrun_which_hears_of_its_ranks_by_itself_is_told_nothing(
+    other: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch, named: bool
+) -> None:
+    """`mxpeak run --ranks --comm torch` is the agent itself, and names itself too."""
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "x")
+    monkeypatch.setenv(VARIABLE, f"{HOST}:{other.pid if named else ''}")
+    told: list[tuple[int, int]] = []
+    monkeypatch.setattr(leash.os, "kill", lambda *call: told.append(call))
+    before = signal.getsignal(signal.SIGTERM)
+    pass_on(signal.SIGTERM)
+    assert told == []
     assert signal.getsignal(signal.SIGTERM) == before
 
 

@@ -64,10 +64,11 @@ def holder(environ: Mapping[str, str] = os.environ) -> int | None:
 def pass_on(number: int) -> None:
     """Have all ranks hear of a signal that this one was ended by, if one process of this host has started them.
 
-    This one has heard: it shall not hear once more, when it is everybody's turn.
+    This one has heard: it shall not hear once more, when it is everybody's turn.  torchrun ends the other ranks when
+    one has ended, and one more signal would break off its wait for them.
     """
     started_by = holder({VARIABLE: os.environ.get(VARIABLE, "")})
-    if started_by is None:
+    if started_by is None or "TORCHELASTIC_RUN_ID" in os.environ:
         return
     for one in ENDING:
         signal.signal(one, signal.SIG_IGN)
