@@ -252,6 +252,25 @@ def test_a_rank_whose_starter_is_gone_ends_as_by_a_signal(capsys: pytest.Capture
     assert "parent process 77 has ended; stopping the run" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("gone", "passed"), [(False, [signal.SIGTERM]), (True, [])])
+def test_a_signal_is_passed_on_to_a_starter_that_is_still_there(
+    monkeypatch: pytest.MonkeyPatch, gone: bool, passed: list[int]
+) -> None:
+    """The number of one that is gone may be another process's by then."""
+    told: list[int] = []
+    monkeypatch.setattr(sessions, "pass_on", told.append)
+    monkeypatch.setattr(sessions, "sleep", lambda seconds: None)
+    monkeypatch.setattr(sessions.os, "kill", lambda *call: None)
+    session, comm = sessions.Session(), Comm(rank=1, size=2)
+    fake: Any = comm
+    session.comm = fake
+    if gone:
+        session.let_go(77)
+    assert session.end_late(128 + signal.SIGTERM) == 128 + signal.SIGTERM
+    assert told == passed
+    assert comm.aborted == [128 + signal.SIGTERM]
+
+
 def test_a_run_with_checkpoints_is_granted_one_more_and_then_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     session = sessions.Session()
     session.grace_s = 60.0

@@ -93,6 +93,7 @@ class Session:
         self.ending = False  # a signal has asked for the end, and a last checkpoint may come first
         self.grace_s = 0.0  # how long it may take
         self.heard = threading.Event()  # that it shall end
+        self.alone = False  # who started it has ended: its number may be another process's by now
 
     @property
     def rank(self) -> int:
@@ -129,7 +130,7 @@ class Session:
     def end_late(self, code: int) -> int:
         """`end`, with time for rank 0 to leave what it knows, and for all to say where they stall."""
         if self.comm is not None and self.comm.size > 1 and (self.rank != 0 or self.stalled is not None):
-            if self.stalled is None:
+            if self.stalled is None and not self.alone:
                 pass_on(code - 128)
             sleep(LEAVE_S)  # whoever ends first ends all
         self.heard.set()
@@ -148,6 +149,7 @@ class Session:
 
     def let_go(self, pid: int) -> None:
         """End this rank, for whoever started it has ended; called by another thread than the main one."""
+        self.alone = True
         self.say(f"mxpeak: parent process {pid} has ended; stopping the run")
         os.kill(os.getpid(), signal.SIGTERM)
 
