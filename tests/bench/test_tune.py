@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from mxpeak.bench.registry import BENCHMARKS
@@ -15,9 +17,10 @@ from mxpeak.bench.tune.candidates import Candidate, Layout, largest, layouts, lu
 from mxpeak.bench.tune.groups import Stopped
 from mxpeak.bench.tune.job import Job, line, perform, probe_of, trial_texts
 from mxpeak.bench.tune.plan import TunePlan
-from mxpeak.bench.tune.probe import probes
+from mxpeak.bench.tune.probe import _usual, probes
 from mxpeak.bench.tune.run import Tuner
 from mxpeak.comm.solo import Solo
+from mxpeak.comm.threads import run_ranks
 from mxpeak.options import resolve
 from mxpeak.perf.halving import LEAST_PAIRS
 from mxpeak.perf.machines import find_machine
@@ -319,6 +322,30 @@ class Here:
 
     def do(self, job: Job) -> None:
         perform(job, Solo(), self.said.append)
+
+
+def test_ranks_of_unequal_nodes_repeat_what_they_do_together_equally_often() -> None:
+    """Where the ranks of one node share cores, and those of another do not."""
+
+    def calls(crowded: tuple[bool, bool]) -> list[int]:
+        def body(comm: Any) -> int:
+            done: list[int] = []
+
+            def slowest(work: Callable[[], object]) -> float:
+                work()
+                return 0.01
+
+            placement = SimpleNamespace(crowded=crowded[comm.rank])
+            bench: Any = SimpleNamespace(
+                comm=comm, kernels=SimpleNamespace(xp=np), placement=placement, slowest=slowest
+            )
+            _usual(bench, lambda: done.append(1))
+            return len(done)
+
+        return run_ranks(2, body)
+
+    (alone, _), shared = calls((False, False)), calls((True, False))
+    assert shared[0] == shared[1] > alone
 
 
 @pytest.mark.parametrize("name", ["hpl", "hpl-mxp", "hpcg"])

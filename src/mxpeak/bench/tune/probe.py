@@ -33,6 +33,7 @@ from mxpeak.configs.run import RunConfig
 from mxpeak.distributed.generate import GeneratedSystem
 from mxpeak.distributed.matrix import dist_matrix
 from mxpeak.distributed.stencil import weights
+from mxpeak.distributed.vectors import largest
 from mxpeak.kernels.contract import Kernels
 from mxpeak.kernels.contract.lu import HEAD, Panel, better_candidate
 from mxpeak.layout.block_cyclic import BlockCyclic
@@ -114,7 +115,9 @@ def _usual(bench: Bench[RunConfig], work: Callable[[], object]) -> float:
     Shorter work would end within one turn, as if each rank had a core of its own.
     """
     once_s = bench.slowest(work)  # its pages touched, its threads awake
-    times = 1 + int(SHARED_S / max(once_s, 1e-6)) if bench.placement.crowded else 1
+    # on any node: all repeat what they do together equally often
+    shared = largest(bench.kernels, bench.comm, [float(bench.placement.crowded)])[0] > 0.0
+    times = 1 + int(SHARED_S / max(once_s, 1e-6)) if shared else 1
 
     def in_a_row() -> None:
         for _ in range(times):
