@@ -87,7 +87,7 @@ class Detector:
 
     def run(self, most: int | None = None) -> list[Race]:
         for record in self.log.records:
-            if len(self.races) == most:
+            if most is not None and len(self.races) >= most:
                 break
             if isinstance(record, Op):
                 self.operation(record)
