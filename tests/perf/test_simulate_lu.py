@@ -154,7 +154,7 @@ def test_own_cores_factor_at_their_rate_and_exchange_a_candidate_a_column() -> N
     message_s = 1e-5 + 2 * 8 * nb / 1e8
     assert own_fact_s(here, line, M, nb) == pytest.approx(flops / 2e8 + nb * (1e-6 + 2 * message_s))
     measured = replace(here, exchange_s=7e-5)
-    assert own_fact_s(measured, line, M, nb) == pytest.approx(flops / 2e8 + nb * (1e-6 + 2 * 7e-5))
+    assert own_fact_s(measured, line, M, nb) == pytest.approx(flops / 2e8 + nb * (1e-6 + 2 * (7e-5 + message_s)))
 
 
 @pytest.mark.parametrize("columns", [0, NARROW, NARROW + 1, 700])

@@ -78,7 +78,7 @@ class Machine:
     jitter               by what share of its work a rank comes late to a sum over all, on average
     generate_rate        entries of A made anew a second, while refining
     core_rate, sync_s    of a core in FACT, and of one level of a reduction over cores
-    exchange_s           a round of FACT's exchange between ranks; None: what its message takes
+    exchange_s           of a round of FACT's exchange between ranks, beside its message
     row_passes           times that a row which moves goes through device memory: 4 in a row-major matrix
     fact                 FACT of a rank's panel by NB where its device factors it, as CPUs do; else its host's cores do
     cast_rate            bytes a second while numbers are rounded; None: memory_rate
@@ -107,7 +107,7 @@ class Machine:
     refine_steps: int = 3
     core_rate: float | None = None
     sync_s: float | None = None
-    exchange_s: float | None = None
+    exchange_s: float = 0.0
     row_passes: float = 4.0
     fact: Mapping[str, Curve] = field(default_factory=dict)
     cast_rate: float | None = None
@@ -139,7 +139,7 @@ class Machine:
             core_rate=None if self.core_rate is None else compute * self.core_rate,
             cast_rate=None if self.cast_rate is None else compute * self.cast_rate,
             solve_rate=None if self.solve_rate is None else compute * self.solve_rate,
-            exchange_s=None if self.exchange_s is None else self.exchange_s / network,
+            exchange_s=self.exchange_s / network,
             network=self.network.times(network),
         )
 
@@ -291,7 +291,7 @@ class _Reader:
             refine_steps=given("refine_steps", 3),
             core_rate=numbers["panel.core_rate"],
             sync_s=numbers["panel.sync_s"],
-            exchange_s=numbers["panel.exchange_s"],
+            exchange_s=given("panel.exchange_s", 0.0),
             row_passes=given("panel.row_passes", 4.0),
             cast_rate=numbers["cast_rate"],
             solve_rate=numbers["solve_rate"],

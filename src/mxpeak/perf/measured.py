@@ -169,7 +169,7 @@ def _panel(records: Sequence[Record], read: float) -> dict[str, Any]:
         sync = max(0.0, (heights[tall] - per_flop * flops) / nb)
         syncs.append(sync)
         points.append([nb, flops / (heights[tall] - nb * sync)])
-    exchange_s = min((float(r["seconds"]) for r in _of(records, "pivots")), default=None)
+    exchange_s = _beside_message(records)
     rows = min(_of(records, "rows"), key=lambda r: float(r["seconds"]) / r["bytes"], default=None)
     passes = 4.0 if rows is None else rows["seconds"] * read / rows["bytes"]
     return {
@@ -179,11 +179,21 @@ def _panel(records: Sequence[Record], read: float) -> dict[str, Any]:
             **(
                 {}
                 if exchange_s is None
-                else {"exchange_s": _said(exchange_s, "measured: candidates between two ranks")}
+                else {"exchange_s": _said(exchange_s, "measured: candidates between two ranks, their message aside")}
             ),
             "row_passes": _said(min(1000.0, max(1.0, passes)), "measured" if rows else "assumed"),
         },
     }
+
+
+def _beside_message(records: Sequence[Record]) -> float | None:
+    """What a round of FACT's exchange takes beside its message of 2 NB numbers; None where it was not measured."""
+    pivots = min(_of(records, "pivots"), key=lambda r: float(r["seconds"]), default=None)
+    link = _link(records)
+    if pivots is None or link is None:
+        return None
+    latency_s, rate = link
+    return max(0.0, float(pivots["seconds"]) - latency_s - 2 * 8 * float(pivots["k"]) / rate)
 
 
 def panel_flops(m: float, nb: float) -> float:
@@ -194,18 +204,16 @@ def panel_flops(m: float, nb: float) -> float:
 def _network(records: Sequence[Record], read: float, ranks: int) -> dict[str, Any]:
     """Links between the ranks here; where there is one rank nothing is sent, and memory stands in."""
     copy = 2.0 * _rate(records, "copy")  # a host's device takes a panel there and back; here it is copied once
-    messages = sorted((int(r["bytes"]), float(r["seconds"])) for r in _of(records, "pingpong"))
-    if ranks > 1 and not messages:
+    link = _link(records)
+    if ranks > 1 and link is None:
         raise _missing("pingpong")
-    if not messages:
+    if link is None:
         alone = "one rank was measured, which sends nothing: the rate of memory stands in"
         return {
             "nics": 1, "nic_rate": _said(read, alone), "latency_s": _said(0.0, alone), "local_rate": _said(read, alone),
             "host_rate": _said(copy, "measured: twice the rate of a panel's copy"),
         }  # fmt: skip
-    latency_s = min(seconds for size, seconds in messages if size == messages[0][0])
-    size = messages[-1][0]
-    rate = size / max(1e-9, min(seconds for other, seconds in messages if other == size) - latency_s)
+    latency_s, rate = link
     return {
         "nics": 1,
         "nic_rate": _said(rate, "as local_rate: no other node was measured"),
@@ -215,6 +223,16 @@ def _network(records: Sequence[Record], read: float, ranks: int) -> dict[str, An
         "lib_passes": _said(_passes(records, "lib", rate), "measured"),
         "ilib_passes": _said(_passes(records, "ilib", rate), "measured"),
     }
+
+
+def _link(records: Sequence[Record]) -> tuple[float, float] | None:
+    """Latency, by the shortest messages, and bytes a second, by the longest; None where nothing is sent."""
+    messages = sorted((int(r["bytes"]), float(r["seconds"])) for r in _of(records, "pingpong"))
+    if not messages:
+        return None
+    latency_s = min(seconds for size, seconds in messages if size == messages[0][0])
+    size = messages[-1][0]
+    return latency_s, size / max(1e-9, min(seconds for other, seconds in messages if other == size) - latency_s)
 
 
 def _passes(records: Sequence[Record], name: str, rate: float) -> float:

@@ -47,7 +47,8 @@ def fact_s(machine: Machine, line: Line, M: float, nb: int, T: int) -> float:
     t = (M NB² - NB³/3) / (min(T, M/NB) r) + NB (log2(T) s + 2 log2(P) l)
 
     with a core's rate r, a level of a reduction over cores s, and of one over ranks l.  Tiles of NB rows are what cores
-    are given (III-A), so a short panel has no work for all of them.
+    are given (III-A), so a short panel has no work for all of them.  The tables' core rates are calibrated with these
+    2 log2(P) levels; `rounds` counts what ranks exchange here, and goes with measured rates.
     """
     assert machine.core_rate is not None
     assert machine.sync_s is not None
@@ -72,11 +73,9 @@ def rounds(P: int) -> int:
 
 
 def exchange_s(machine: Machine, line: Line, nb: int) -> float:
-    """Seconds of a round of FACT's exchange: a candidate is its row and the block row's, 2 NB numbers."""
-    if machine.exchange_s is not None:
-        return machine.exchange_s
+    """Seconds of a round of FACT's exchange: l + 2 NB 8 b of its message, two rows, and what comes beside it."""
     latency_s, per_byte = line.slowest
-    return latency_s + 2 * nb * FP64_BYTES * per_byte
+    return machine.exchange_s + latency_s + 2 * nb * FP64_BYTES * per_byte
 
 
 class _Simulation:
