@@ -23,6 +23,7 @@ from mxpeak.comm.grid import make_grid
 from mxpeak.comm.solo import Solo
 from mxpeak.comm.threads import run_ranks
 from mxpeak.configs.norms import DTYPES, NORM_KINDS, STRUCTURES
+from mxpeak.errors import ResourceError
 from mxpeak.kernels.contract.norms import NormParts
 from mxpeak.kernels.host.kernels import HostKernels
 from mxpeak.kernels.host.norms import HostNorms
@@ -45,6 +46,22 @@ GRIDS = [(1, 1), (2, 2), (3, 1), (1, 4)]
 def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """One timed run a case, and nothing from outside."""
     bare(monkeypatch, tmp_path)
+
+
+def test_an_error_between_two_cases_is_none_of_the_one_that_has_ended(monkeypatch: pytest.MonkeyPatch):
+    """The second matrix cannot be made."""
+    generate, told = bench.generate, []
+
+    def failing(A: Any, case: Any, *rest: Any) -> None:
+        if case.n == N + 1:
+            raise ResourceError("no room for the second")
+        generate(A, case, *rest)
+
+    monkeypatch.setattr(bench, "generate", failing)
+    config = NormsConfig(n=(N, N + 1), nb=(NB,), threads=1)
+    with pytest.raises(ResourceError, match="the second"):
+        bench.run(config, Solo(), on_case=lambda case, result: told.append((case.n, result.status)))
+    assert set(told) == {(N, "valid")}
 
 
 # --- what is measured is right ----------------------------------------------------------------------------------

@@ -97,6 +97,10 @@ class Bench(Generic[AnyConfig]):
         if self.comm.rank == 0 and (on_begin := self._told.get("on_begin")):
             on_begin(case)
 
+    def end(self) -> None:
+        """A case has ended: what goes wrong before the next one begins is none of its own."""
+        self._under_way = None
+
     def new_spans(self, *, watched: bool = True) -> Spans:
         """New spans, which the observers follow if `watched`."""
         spans = Spans(self.observers if watched else (), self.kernels.stopwatch)
@@ -237,6 +241,7 @@ def run_cases(
                 if mine is not None:
                     mine.telemetry["energy"] = used
                 result: Result | None = bench.comm.bcast_object(mine)
+                bench.end()
                 if comm.rank == 0 and on_case:
                     on_case(case, result)
                 if result is not None:
