@@ -234,6 +234,13 @@ def test_a_submission_of_everything_takes_hpls_score_too(mxp: Bench):
     assert json.loads(Path("here/submission.json").read_text())["fields"]["hplgflops"] == 2.0
 
 
+def test_a_run_that_was_ended_fills_no_form(mxp: Bench):
+    mxp.outcome = lambda case: mxp_result(case, "aborted")
+    assert cli.main(["run", "hpl-mxp", "-N", "1000", "--out", "out", "--submit", "here"]) == 6
+    assert Path("out/result.json").exists()
+    assert not Path("here").exists()
+
+
 def test_a_failed_run_is_submitted_as_what_it_is_and_exits_with_three(mxp: Bench, hpl: Bench):
     mxp.outcome = lambda case: mxp_result(case, "invalid")
     hpl.outcome = hpl_result

@@ -239,6 +239,25 @@ def test_an_error_is_the_reason_of_what_is_known(error: Exception, monkeypatch: 
     assert len(result.samples_s) == 1
 
 
+def test_an_error_before_anything_has_ended_leaves_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A signal does: it was somebody's wish to end the run there."""
+    told: list[Result] = []
+
+    def ended_by(error: BaseException) -> list[str]:
+        def failing(*args: Any) -> Any:
+            raise error
+
+        told.clear()
+        monkeypatch.setattr(hpl, "residual_norms", failing)
+        config = HplConfig(n=(97,), nb=(8,), warmup="none", threads=1, device="cpu")
+        with pytest.raises(type(error)):
+            hpl.run(config, Solo(), benchmark="hpl", on_case=lambda case, result: told.append(result))
+        return [result.status for result in told]
+
+    assert ended_by(ResourceError("no room for the copy of A")) == []
+    assert ended_by(KeyboardInterrupt()) == ["aborted"]
+
+
 def test_people_read_why_and_when_a_run_was_ended() -> None:
     config = HplConfig(n=(97,), nb=(8,), warmup="none", threads=1, device="cpu", target=1.0)
     (result,) = ended(hpl, config, 1, 1)[0]

@@ -247,7 +247,9 @@ def run_cases(
                 if result is not None:
                     found.append(result)
         except BaseException as ending:  # a signal or an error: what is known so far is kept, with the reason
-            if comm.rank == 0 and on_case and (known := bench.aborted(str(ending) or type(ending).__name__)):
+            known = bench.aborted(str(ending) or type(ending).__name__) if comm.rank == 0 else None
+            # an error that comes before anything has ended says all that is known
+            if on_case and known and (found or known[1].samples_s or not isinstance(ending, Exception)):
                 on_case(*known)
             raise
         return found

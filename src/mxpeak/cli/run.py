@@ -375,7 +375,7 @@ def _write_traces(traces: dict[str, list[tuple[str, list[Any]]]], session: Sessi
 def _submit(folder: Folder, files: dict[str, str], displays: list[Display], session: Session) -> int:
     """Write the fields of the list's form, and beside them the files of the run that they speak of."""
     display = next(display for display in displays if display.request.config.submission_folder is not None)
-    if not display.results:
+    if all(result.status == "aborted" for result in display.results):  # nothing that a list could take
         return ExitCode.VALID
     others = [r for one in displays for r in one.results if one is not display]
     submission_files = load(display.request.benchmark.submission)
