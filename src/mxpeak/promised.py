@@ -34,6 +34,11 @@ class Promised:
         """Of the memory."""
         return tuple(self.memory.shape)
 
+    @property
+    def nbytes(self) -> int:
+        """Of the memory."""
+        return int(self.memory.nbytes)
+
     def fulfilled(self) -> Any:
         """What message passing gets, once it is there."""
         self.ready.synchronize()
