@@ -38,7 +38,7 @@ def kernels(request: pytest.FixtureRequest) -> DenseKernels:
 
 def forward_bound(A: Any, n: int, y: Any) -> float:
     """Forward errors are condition times backward errors; so are their differences."""
-    return float(np.linalg.cond(A, np.inf) * 2 * enough(n) * n * U * np.abs(y).max())
+    return float(abs(np.linalg.cond(A, np.inf)) * 2 * enough(n) * n * U * np.abs(y).max())
 
 
 @pytest.mark.parametrize("precision", ["auto", "fp64", "fp32", "bf16"])

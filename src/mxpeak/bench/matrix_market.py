@@ -88,8 +88,9 @@ def parsed(lines: str | IO[bytes], header: Header, skip: int = 0) -> Entries:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that nothing is there: the entries are counted afterwards
+            warnings.simplefilter("error", DeprecationWarning)  # NumPy 1 takes 1.5 for the integer 1, and only says so
             found = np.loadtxt(lines, np.dtype(kinds), comments=None, skiprows=skip, encoding="latin-1", ndmin=1)
-    except (ValueError, OverflowError, OSError, EOFError, zlib.error) as error:
+    except (ValueError, OverflowError, OSError, EOFError, zlib.error, DeprecationWarning) as error:
         found, problem = np.empty(0, np.dtype(kinds)), str(error)
     rows, columns = found["row"] - 1, found["column"] - 1
     inside = all(x.min(initial=0) >= 0 and int(x.max(initial=0)) < header.n for x in (rows, columns))
