@@ -44,7 +44,8 @@ FEW = LANES // 4
 #: Chunks of a unit, which one thread sweeps without looking at the others; rows from which on a mesh's plane begins a
 #: new one.
 UNIT, LEAST = 5, LANES // 4
-#: Which chunk is asked for while one is summed: the next one of fp64 values, and as many bytes ahead of narrower ones.
+#: How far ahead memory is asked for while a chunk is summed, in bytes of a row's slot: the next chunk of fp64 values,
+#: the second of fp32's, the fourth of 16 bits'.
 BYTES_AHEAD = 8
 #: Columns of the table of sorts of rows: first entry, entries, rows.
 FIRST, SIZE, OF_IT, SORT = range(4)
