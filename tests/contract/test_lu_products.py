@@ -42,6 +42,21 @@ def summed_in(backend: Backend, precision: str) -> float:
     return 2.0**-14 if precision == "fp8" and backend.on_gpu else STORED[stored_as(precision)][1]
 
 
+def test_columns_have_the_same_bits_beside_others_unless_cuts_show(backend: Backend, rng: Any) -> None:
+    """Updates are cut at multiples of 64 columns."""
+    m, n, k, cut = 45, 330, 96, 128
+    for precision in PRECISIONS:
+        format_ = stored_as(precision)
+        A, B, C = (stored(rng.random(shape) - 0.5, format_) for shape in ((m, k), (k, n), (m, n)))
+        whole, parts = matrix(backend, C, format_), matrix(backend, C, format_)
+        left, right = operands(backend, A, B, precision)
+        backend.kernels.subtract_product(whole, left, right)
+        for columns in (slice(cut), slice(cut, None)):
+            backend.kernels.subtract_product(parts[:, columns], left, right[:, columns])
+        same = np.array_equal(numbers(backend, whole), numbers(backend, parts))
+        assert same or backend.kernels.cuts_show(precision), precision
+
+
 #: What Triton multiplies; its interpreter has no products of bf16 numbers.
 BY_TRITON = {"fp16", "fp8"}
 

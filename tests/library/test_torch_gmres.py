@@ -66,15 +66,15 @@ NAMES = ("auto", "gs", "sgs", "jacobi", "none", pytest.param("amg", marks=needs_
 def agree(A: Any, b: Any, precision: str = "mixed", on: Any = DEVICE, rtol: float = 1e-9, **options: Any) -> Any:
     """The same outcome on the device as on the host, and the same choices; returns x and info.
 
-    Sums in another order may let a cycle reach its aim a step earlier or later.  What `auto` stores as follows from how
-    much memory each storage takes, which without Triton's kernels is more.
+    With sums in another order a cycle may reach its aim a step earlier or later, on either.  What `auto` stores follows
+    from how much memory each storage takes, which without Triton's kernels is more.
     """
     _, host = mx.gmres(A, b, precision=precision, rtol=rtol, **options)
     x, info = solve(A, b, precision, on=on, rtol=rtol, **options)
     for name in ("outcome", "values", "vectors", "preconditioner", "reason", "levels", "colours", "scaled"):
         assert getattr(info, name) == getattr(host, name), name
     assert info.storage == host.storage or not on.triton
-    assert abs(info.iterations - host.iterations) <= host.cycles
+    assert abs(info.iterations - host.iterations) <= 2 * max(host.cycles, info.cycles)
     assert isinstance(x, np.ndarray)
     assert x.dtype == np.float64
     assert reached(A, x, b, rtol)

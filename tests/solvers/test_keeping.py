@@ -59,7 +59,10 @@ def factored(name: str, shape: tuple[int, int], steps: tuple[int, ...], begin: A
         blocks = DiagonalBlocks(A, kernels)
         keeper = Memory(A, steps)
         if begin is None:
-            kernels.generate(A.local, A.rows, A.cols, generator("hpl" if pivoted else "sqrt-n", N).entries)
+            made = generator("hpl" if pivoted else "sqrt-n", N)
+            kernels.generate(A.local, A.rows, A.cols, made.entries)
+            if made.diagonal is not None:  # without it the LU without pivots grows to 10^4
+                A.local[np.equal.outer(places[0][:, 0], places[1][0])] = made.diagonal
         else:
             first, whole, notes = begin
             A.local[:] = whole[places]

@@ -86,6 +86,7 @@ class _MixedLu:
         self.zero_pivots = kernels.xp.zeros(len(self.steps))  # looked at when all is done: until then nobody waits
         if "zero_pivots" in keeper.notes:
             self.zero_pivots[:] = kernels.xp.asarray(keeper.notes["zero_pivots"], dtype=kernels.xp.float64)
+        self.cuts_show = A.grid.P * A.grid.Q > 1 and kernels.cuts_show(options.precision)
         self.buffers = [_Buffers(A, options.precision, kernels) for _ in range(min(2, options.lookahead + 1))]
 
     def run(self) -> None:
@@ -217,7 +218,8 @@ class _MixedLu:
 
         rows = self.A.rows.local_range(j, self.A.rows.n)
         first, end = self.A.cols.local_start(j), self.A.cols.local_size
-        for c0, c1 in pieces(end - first, self.A.nb, arrived):
+        fixed = self.cuts_show and upcoming is not None
+        for c0, c1 in pieces(end - first, self.A.nb, arrived, fixed=fixed):
             self.subtract(panels, rows, slice(first + c0, first + c1))
 
     def subtract(self, panels: Panels, rows: slice, cols: slice) -> None:

@@ -98,6 +98,7 @@ class _PivotedLu:
         self.keeper, self.order = keeper, order
         self.singular = int(*keeper.notes.get("singular", [0]))
         self.steps = lu_steps(A.rows.n, A.nb, A.grid.P, A.grid.Q)
+        self.cuts_show = A.grid.P * A.grid.Q > 1 and kernels.cuts_show(A.precision)
         self.end = A.local.shape[1]  # columns that are carried along lie behind those of A
         carried = self.end - A.cols.local_size
         # n2 of §III-C: the columns of the right section, fixed for the whole run.
@@ -318,7 +319,8 @@ class _PivotedLu:
         def arrived() -> bool:
             return all([task.progress() for task in under_way if task is not None]) or not self.options.forwards
 
-        for j0, j1 in pieces(swap.columns - done, self.A.nb, arrived):
+        fixed = self.cuts_show and any(task is not None for task in under_way)
+        for j0, j1 in pieces(swap.columns - done, self.A.nb, arrived, fixed=fixed):
             self.subtract(A22[:, done + j0 : done + j1], L21_row, U[:, done + j0 : done + j1])
 
     def below(self, panel: FactoredPanel, c0: int, c1: int) -> Matrix:

@@ -7,7 +7,7 @@ R and C are powers of two, and there only where range or spread of A's rows and 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import inf, isfinite
 from typing import Protocol
@@ -22,7 +22,7 @@ from mxpeak.layout.schedule import lu_steps
 from mxpeak.solvers.condition import PROBE_SEED, inverse_one_norm, ranks_over
 from mxpeak.solvers.krylov import Solve
 from mxpeak.solvers.pivoted_lu import PivotedLuOptions, factorize
-from mxpeak.solvers.refine import backward_error, refine
+from mxpeak.solvers.refine import U, backward_error, refine
 from mxpeak.solvers.scaling import Balance, balance, balanced
 from mxpeak.solvers.triangular import Factored
 from mxpeak.spans import Spans
@@ -31,6 +31,8 @@ from mxpeak.spans import Spans
 LEAST32 = 2.0**-60
 #: What tells the sizes of the numbers with which factors are probed.
 GOLDEN = 0.6180339887498949
+#: With how many patterns of signs roundings are tried.
+PATTERNS = 8
 
 
 class PivotedFactors:
@@ -293,3 +295,21 @@ def solve_all(factors: Operator, sides: Sequence[Vector], target: float, restart
                 found[one.side] = Solution(x, one.system.r, done)
         left = again
     return [found[k] for k in range(len(sides))]
+
+
+def rounded(system: Operator, b: Vector, found: Solution, transposed: bool) -> Iterator[Vector]:
+    """A residual and one roundoff of what it is the difference of: r + s'∘u·(|A (s∘x)| + |b|), with signs s and s'.
+
+    By chance a residual is small now and then, however far off x is.  PATTERNS times, with other random s' each.
+    Collective over the grid.
+    """
+    given, kernels = system.given, system.unknowns.kernels
+    over_unknowns, over_equations = (given.rows, given.cols) if transposed else (given.cols, given.rows)
+    s = kernels.xp.zeros(len(found.x))
+    kernels.signs(s, over_unknowns, PROBE_SEED)
+    (terms,) = system.multiply_all([s * found.x])
+    rounding = U * (kernels.xp.abs(terms) + kernels.xp.abs(b))
+    for pattern in range(PATTERNS):
+        of_rows = kernels.xp.zeros(len(b))
+        kernels.signs(of_rows, over_equations, PROBE_SEED + 1 + pattern)
+        yield found.r + of_rows * rounding

@@ -103,6 +103,12 @@ class LuKernels(Backend, Protocol):
     def emulates(self, precision: str) -> bool:
         """Whether operands of this precision are rounded to it but multiplied in a wider one."""
 
+    def cuts_show(self, precision: str) -> bool:
+        """Whether a column of `subtract_product` may depend, in its last bits, on the columns beside it.
+
+        The tiles that a library's inner loops take may add up in different orders.
+        """
+
     def panel(self, buffer: Vector, rows: int, columns: int) -> Matrix:
         """The first `panel_size` entries of a buffer as a column-major matrix: a view, its columns padded.
 

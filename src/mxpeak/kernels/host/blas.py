@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
@@ -62,6 +62,10 @@ def order(A: Array) -> tuple[bytes, int]:
     return b"T", max(across, rows, 1)
 
 
+#: Columns of a product that is tried in parts: more than libraries take in one block.
+TRIED = 1000
+
+
 def gemm(alpha: float, A: Array, B: Array, C: Array) -> None:
     """C += alpha · A · B, in place, each in either order; 2·m·n·k flops.
 
@@ -90,6 +94,31 @@ def gemm(alpha: float, A: Array, B: Array, C: Array) -> None:
         C.ctypes.data,
         _int(ldc),
     )
+
+
+@cache
+def cuts_show(letter: str, threads: int) -> bool:
+    """Whether sgemm (dgemm) gives an entry of C other bits where C is multiplied in parts; tried on small products.
+
+    OpenBLAS's for AVX2 do: a tile's sums are taken in another order at the end of a block than in its midst, SGEMM's
+    everywhere, DGEMM's where rows are cut.  Threads cut anywhere, and an update at whole lines of tiles.
+    """
+    dtype = {"s": np.float32, "d": np.float64}[letter]
+    numbers = np.random.default_rng(1)
+    columns, rows = ((64, 192, 448, 704), ()) if threads == 1 else ((61, 192, 435, 704), (7, 24, 33))
+    whole = slice(None)
+    blocks = [(whole, side) for cut in columns for side in (slice(cut), slice(cut, None))]
+    blocks += [(side, whole) for cut in rows for side in (slice(cut), slice(cut, None))]
+    for m, k in ((39, 100), (48, 256)):
+        A, B = (numbers.standard_normal(shape).astype(dtype) for shape in ((m, k), (k, TRIED)))
+        C = np.zeros((m, TRIED), dtype)
+        gemm(1.0, A, B, C)
+        for i, j in blocks:
+            part = np.zeros_like(C[i, j], order="C")
+            gemm(1.0, A[i], B[:, j], part)
+            if not np.array_equal(part, C[i, j]):
+                return True
+    return False
 
 
 def trsm_unit_lower(L: Array, B: Array) -> None:

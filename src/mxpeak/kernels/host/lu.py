@@ -73,6 +73,10 @@ class HostLu(Synchronous):
     def emulates(self, precision: str) -> bool:
         return precision not in STORED and unit_for(precision, self.units) is None
 
+    def cuts_show(self, precision: str) -> bool:
+        letter = "d" if precision == "fp64" else "s"
+        return unit_for(precision, self.units) is None and blas.cuts_show(letter, self.threads)
+
     def buffer(self, size: int, precision: str = "fp64") -> Array:
         array = aligned(size, STORED[precision])
         if self._poison:

@@ -31,6 +31,9 @@ class ReferenceLu(Synchronous):
     def emulates(self, precision: str) -> bool:
         return precision not in TYPES
 
+    def cuts_show(self, precision: str) -> bool:
+        return True
+
     def panel(self, buffer: Array, rows: int, columns: int) -> Array:
         return buffer[: rows * columns].reshape((rows, columns), order="F")
 

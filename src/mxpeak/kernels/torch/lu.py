@@ -58,6 +58,9 @@ class TorchLu:
     def emulates(self, precision: str) -> bool:
         return precision not in ("fp64", "fp32") and not self.device.multiplies(precision)
 
+    def cuts_show(self, precision: str) -> bool:
+        return True  # libraries choose among their kernels by the shape
+
     def panel(self, buffer: Tensor, rows: int, columns: int) -> Tensor:
         ld = leading_dimension(rows, buffer.itemsize, LINE, FAR)
         return buffer[: ld * columns].view(columns, ld).T[:rows]

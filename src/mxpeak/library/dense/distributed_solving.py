@@ -40,7 +40,7 @@ from mxpeak.runtime.placement import bind_to_cores, load_kernels
 from mxpeak.solvers.condition import PROBED
 from mxpeak.solvers.krylov import Solve
 from mxpeak.solvers.pivoted_lu import PivotedLuOptions
-from mxpeak.solvers.pivoted_system import Operator, PivotedFactors, Transposed, solve_all
+from mxpeak.solvers.pivoted_system import Operator, PivotedFactors, Transposed, rounded, solve_all
 from mxpeak.solvers.refine import MOST_STEPS, U
 from mxpeak.spans import Spans
 
@@ -174,7 +174,7 @@ class DistributedFactors:
     def _refined(self, B: Array, transposed: bool, spans: Spans) -> tuple[Array, Solve, bool, float]:
         """X, how the worst column went, whether A may be singular to working precision, and how far x may be off.
 
-        That is by how much of its size one more correction would move the worst x, where columns were scaled.
+        That is by how much of its size one more correction may move the worst x, where columns were scaled.
         """
         with computing(self.A.comm), spans("refine"):
             found = self._solved(B, transposed)
@@ -187,11 +187,16 @@ class DistributedFactors:
         given = factors.given
         enough = max(4.0 / given.n, PLAIN_LU if self.precision == "fp64" else REFINED)
         mine = owned(given.cols if transposed else given.rows)
-        found = solve_all(system, [np.ascontiguousarray(b) for b in B[mine].T], enough, RESTART, self._most)
+        sides = [np.ascontiguousarray(b) for b in B[mine].T]
+        found = solve_all(system, sides, enough, RESTART, self._most)
         worst = max(found, key=lambda one: one.done.residual if isfinite(one.done.residual) else inf)
         correction = system.unknowns.max_abs(system.solve(worst.r))
         size = system.unknowns.max_abs(worst.x)
-        moved = correction / size if factors.scaled and size else 0.0
+        moved = 0.0
+        if factors.scaled and size:
+            b = sides[next(k for k, one in enumerate(found) if one is worst)]
+            roundings = rounded(system, b, worst, transposed)
+            moved = max(system.unknowns.max_abs(system.solve(r)) for r in roundings) / size
         done = replace(worst.done, steps=max(one.done.steps for one in found))
         X = np.stack([factors.gathered(one.x, over_rows=transposed) for one in found], axis=1)
         # Where A is singular and b fits to it, neither residual nor correction shows that x may be anything.

@@ -14,10 +14,14 @@ from mxpeak.kernels.contract.dense import Block
 from mxpeak.library.dense.factoring import DOUBT, Factors, Scaling, probe
 from mxpeak.library.dense.types import Array
 from mxpeak.precision import PRECISIONS
+from mxpeak.solvers.condition import PROBE_SEED
 from mxpeak.solvers.krylov import Solve
 from mxpeak.solvers.refine import refine
 from mxpeak.solvers.residual import backward_error
 from mxpeak.spans import Spans
+
+#: With how many patterns of signs roundings are tried, over all right-hand sides.
+PATTERNS = 8
 
 #: More right-hand sides than these are checked together, where no refinement is expected: a residual each would cost as
 #: much as the solves.
@@ -142,10 +146,10 @@ def refined(kernels: DenseKernels, A: Matrix, factors: Factors, B: Block, u: flo
                 break
         X, eta, moved = Y, _worst(etas), 0.0
         if scaling is not None:
-            X = scaled(kernels, scaling.columns, Y)
-            R = kernels.residual(B, A, X)
-            eta = max(eta, _worst(backward_errors(kernels, R, X, np.array(largest(kernels, B)), scaling.A_inf, u)))
-            moved = _moved(equations, scaling, R, X)
+            X, R, by_step = _unscaled(equations, scaling, A, B, Y, enough)
+            steps, history = steps + len(by_step) - 1, [*history, *by_step[1:]]
+            eta = max(eta, by_step[-1]) if len(by_step) == 1 else by_step[-1]
+            moved = _moved(equations, scaling, R, X, B)
         outcome = Outcome.SOLVED if eta <= enough else Outcome.NOT_CONVERGED
         if not np.isfinite(largest(kernels, X)).all():
             outcome = Outcome.NOT_FINITE
@@ -193,15 +197,51 @@ def classical(equations: Equations, enough: float) -> tuple[Block, Array, list[f
     return Y, etas, history, doubtful if same else finer or not history[-1] <= enough
 
 
-def _moved(equations: Equations, scaling: Scaling, R: Block, X: Block) -> float:
-    """How far a correction moves an x, compared with its size; the scaled unknowns may be sure where x is not.
+def _unscaled(
+    equations: Equations, scaling: Scaling, A: Matrix, B: Block, Y: Block, enough: float
+) -> tuple[Block, Block, list[float]]:
+    """X = D_c Y, corrected where A's norms ask for more than those of A_s did; its residual; the worst eta by step."""
+    kernels, b_inf = equations.kernels, np.array(largest(equations.kernels, B))
+
+    def looked_at(X: Block) -> tuple[Block, float]:
+        R = kernels.residual(B, A, X)
+        return R, _worst(backward_errors(kernels, R, X, b_inf, scaling.A_inf, equations.u))
+
+    X = scaled(kernels, scaling.columns, Y)
+    R, eta = looked_at(X)
+    by_step = [eta]
+    while not by_step[-1] <= enough and len(by_step) <= CLASSICAL_STEPS:
+        new = X + _correction(equations, scaling, R)
+        R_new, eta = looked_at(new)
+        if not eta < by_step[-1]:
+            break
+        X, R = new, R_new
+        by_step.append(eta)
+    return X, R, by_step
+
+
+def _correction(equations: Equations, scaling: Scaling, R: Block) -> Block:
+    """A^-1 R by the factors of A_s."""
+    kernels = equations.kernels
+    return scaled(kernels, scaling.columns, equations.factors.apply(scaled(kernels, scaling.rows, R)))
+
+
+def _moved(equations: Equations, scaling: Scaling, R: Block, X: Block, B: Block) -> float:
+    """How far a correction may move an x, compared with its size; the scaled unknowns may be sure where x is not.
 
     y = D_c^-1 x is known to condition·u of its largest entry, and x has that error times the largest of D_c: more than
-    x itself where its large entries belong to small columns of A.
+    x itself where its large entries belong to small columns of A.  A residual is small by chance now and then, so one
+    roundoff of what it is the difference of is added, u·(|A (s∘x)| + |b|), with random signs: s those of a row's terms,
+    and PATTERNS others for the rows.
     """
-    kernels, factors = equations.kernels, equations.factors
-    C = scaled(kernels, scaling.columns, factors.apply(scaled(kernels, scaling.rows, R)))
-    sizes = zip(largest(kernels, C), largest(kernels, X))
+    kernels, (n, k) = equations.kernels, X.shape
+    patterns = -(-PATTERNS // k)
+    signs = np.random.default_rng(PROBE_SEED).choice((-1.0, 1.0), (n, 1 + k * patterns))
+    of_x, of_rows = (kernels.xp.asarray(s.copy(), dtype=X.dtype) for s in (signs[:, :1], signs[:, 1:]))
+    rounding = equations.u * (abs(product(kernels, equations.A, of_x * X)) + abs(B))
+    R, rounding = (kernels.xp.concat([V] * patterns, axis=1) for V in (R, rounding))
+    C = _correction(equations, scaling, R + of_rows * rounding)
+    sizes = zip(largest(kernels, C), [*largest(kernels, X)] * patterns)
     return _worst(np.array([c / x if x else 0.0 for c, x in sizes]))
 
 
