@@ -213,6 +213,7 @@ def test_multigrid_over_ranks_heeds_units_and_empty_ranks() -> None:
     assert infos[0].scaled
     assert infos[0].converged
     assert infos[0].preconditioner == "amg"
+    assert {info.colours for info in infos} == {2}  # also where there is no row
     assert residual(A, x, b) <= 1e-9
 
 

@@ -19,7 +19,8 @@ class GmresInfo(Info):
     values          the format of the matrix in the inner iteration in the end; `vectors` that of its vectors
     reason          why this preconditioner
     levels          of multigrid, else 1
-    colours         groups of rows that a sweep takes one after the other; None where it takes single rows
+    colours         groups of rows that a sweep takes one after the other, on the rank that has most; None where it
+                    takes single rows
     scaled          rows and columns were scaled by powers of two
     fallback        the precision asked for did not do, and fp64 took over
     bytes           of matrices, preconditioner and basis

@@ -219,6 +219,12 @@ def _tolerance(options: Options, b: Any, xp: Any, everybody: Everybody) -> float
     return max(options.rtol, min(options.atol / size, LEAST_ASKED)) if size else options.rtol
 
 
+def _colours(solver: Solver) -> int | None:
+    """The most that any rank has, one with few rows or none having fewer; None where rows are taken singly."""
+    mine = solver.problem.colours  # None on all ranks or on none
+    return None if mine is None else int(solver.everybody.largest(mine))
+
+
 def _info(solver: Solver, done: list[Column], tols: list[float]) -> GmresInfo:
     problem, choice = solver.problem, solver.plan.choice
     longest = max(done, key=lambda one: one.steps)
@@ -239,7 +245,7 @@ def _info(solver: Solver, done: list[Column], tols: list[float]) -> GmresInfo:
         reason=choice.reason,
         levels=problem.levels,
         storage=problem.inner.A.storage,
-        colours=problem.colours,
+        colours=_colours(solver),
         scaled=solver.plan.scaling.active,
         fallback=solver.fallback,
         message="\n".join(notes),
