@@ -16,8 +16,10 @@ from mxpeak.comm.threads import run_ranks
 from mxpeak.errors import MxpeakError, Outcome, UsageError
 from mxpeak.kernels.choose import sparse as sparse_kernels
 from mxpeak.library.outcomes import SingularMatrixError
-from mxpeak.library.sparse import sharing
+from mxpeak.library.sparse import aggregation, sharing
+from mxpeak.library.sparse.everybody import Everybody
 from mxpeak.library.sparse.ranks import joined, read
+from mxpeak.library.sparse.scaling import Scaling
 from tests.support.sparse_ranks import cut, even, gmres_on
 from tests.support.sparse_systems import (
     flow,
@@ -162,6 +164,55 @@ def test_multigrid_of_more_rows_than_one_rank_has_room_for_is_made_by_all(
         assert {(info.preconditioner, info.levels >= 2) for info in infos} == {("amg", True)}
         steps[ranks] = infos[0].iterations
     assert steps[8] <= 1.15 * steps[2]
+
+
+@needs_pyamg
+@pytest.mark.parametrize("starts", [[0, 800, 1600], [0, 500, 500, 1600]])
+def test_ranks_share_coarser_levels_that_all_of_them_make(starts: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    A, b = flow(40), vector(1600)
+    monkeypatch.setattr(sharing, "EVEN_GATHERED", 100)
+    _, (gathered, *_) = gmres_on(starts, A, b, preconditioner="amg")
+    monkeypatch.setattr(sharing, "LEAST_SHARED", 20)
+    monkeypatch.setattr(aggregation, "LEAST_OF_RANK", 5)
+    x, infos = gmres_on(starts, A, b, preconditioner="amg")
+    assert reached(A, x, b, 1e-9)
+    assert infos[0].iterations <= 1.15 * gathered.iterations
+
+
+@needs_pyamg
+def test_coarser_matrices_that_all_ranks_make_are_galerkins(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sharing, "LEAST_SHARED", 20)
+    monkeypatch.setattr(aggregation, "LEAST_OF_RANK", 5)
+    A, starts = flow(20), [0, 150, 150, 290, 400]
+
+    def body(comm: Communicator) -> Any:
+        share = read(cut(A, starts, comm.rank), cut(vector(400), starts, comm.rank), None, sparse_kernels(None, 1))
+        everybody, mine = joined(comm, share, {})
+        grids, problem = aggregation.aggregated(mine, mine, Scaling(), everybody)
+        first, second, *_ = grids
+        assert not problem
+        assert isinstance(first, sharing.SharedGrid)
+        assert isinstance(second, sharing.SharedGrid)
+        return [
+            named(second.A, second.everybody, second.everybody.partners),
+            named(first.R.T, everybody, first.R.partners),
+            named(first.P.T, second.everybody, first.P.partners),
+        ]
+
+    C, R, P = (np.concatenate(parts) for parts in zip(*run_ranks(4, body)))
+    assert C.shape[0] == C.shape[1] <= 200
+    assert np.array_equal(R / np.abs(R).max(), P.T / np.abs(P).max())  # a power of two apart
+    # Sums of up to 400 products, one after the other, and of a few terms of like size for each number of P.
+    assert np.abs(C - R @ A @ P).max() <= 400 * 2.0**-53 * (np.abs(R) @ abs(A) @ np.abs(P)).max()
+
+
+def named(T: Any, everybody: Everybody, partners: Any) -> Any:
+    """This rank's rows of a matrix as an array, in the columns of the whole."""
+    starts, rank = everybody.starts, everybody.comm.rank
+    columns = Everybody(everybody.comm, starts, partners).with_halo(np.arange(starts[rank], starts[rank + 1]))
+    found = np.zeros((T.shape[0], starts[-1]))
+    found[:, columns] = T.toarray()
+    return found
 
 
 def test_weak_connections_are_counted_over_the_ranks() -> None:

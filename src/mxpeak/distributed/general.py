@@ -20,6 +20,8 @@ from mxpeak.kernels.contract.sparse import Order, Rows, SparseKernels
 from mxpeak.spans import Spans
 
 Array = np.ndarray[Any, np.dtype[Any]]
+#: Of entries on the way to their owners, apart from the messages of a solve.
+TAG = 7400
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +98,26 @@ def _part(whole: Any, starts: list[int], firsts: list[int], rank: int) -> Block:
     rows, entries = slice(starts[rank], starts[rank + 1] + 1), slice(firsts[rank], firsts[rank + 1])
     indptr = whole.indptr[rows].astype(np.int64) - firsts[rank]
     return Block(starts, rank, indptr, whole.indices[entries].astype(np.int64), whole.data[entries])
+
+
+def at_their_owners(comm: Communicator, starts: Sequence[int], rows: Array, columns: Array, values: Array) -> Array:
+    """Rows, columns and values of all entries in this rank's rows, from whichever ranks have them.  Collective.
+
+    All three are fp64, which knows whole numbers up to 2^53.
+    """
+    owner = np.searchsorted(starts, rows, side="right") - 1
+    by_owner = np.argsort(owner, kind="stable")
+    mine = np.stack([rows, columns, values])[:, by_owner].astype(np.float64)
+    ends = np.searchsorted(owner[by_owner], np.arange(comm.size + 1))
+    counts = comm.bcast_object(comm.gather_objects(np.diff(ends).tolist()))
+    came = [np.empty((3, sent[comm.rank])) for sent in counts]
+    parts = [np.ascontiguousarray(mine[:, ends[rank] : ends[rank + 1]]) for rank in range(comm.size)]
+    came[comm.rank] = parts[comm.rank]
+    others = [rank for rank in range(comm.size) if rank != comm.rank]
+    requests = [comm.irecv(came[rank], rank, TAG) for rank in others if came[rank].size]
+    requests += [comm.isend(parts[rank], rank, TAG) for rank in others if parts[rank].size]
+    Task(all_of(requests)).wait()
+    return np.concatenate(came, axis=1)
 
 
 # --- the halo ---------------------------------------------------------------------------------------------------

@@ -1,10 +1,12 @@
-"""Smoothed aggregation over ranks: the finest level is cut as A is, the coarser ones are gathered, alike on all ranks.
+"""Smoothed aggregation over ranks: levels are cut as A is, until few rows are left, which are gathered on all ranks.
 
     T    z_i in row i and the column of its aggregate, which lies on one rank; each column is scaled to norm 1
-    P    (I - ω D^-1 A) T, ω = 4/3 over the spectral radius of D^-1 A        (Vaněk, Mandel and Brezina 1996)
-    C    P^T A P, the sum of what the ranks have of it: the coarser matrix
+    P    (I - ω D^-1 A) T, ω = 4/3, D the sums of |a_ij| over j          (Vaněk, Mandel and Brezina 1996)
+    C    P^T A P, the sum of what the ranks have of it: the coarser matrix, an aggregate's row on its rank
 
-z is smooth: what Jacobi sweeps on A z = 0 leave of a constant x.  PyAMG finds the aggregates and the levels below C.
+z is smooth: what Jacobi sweeps on A z = 0 leave of a constant x; below, the norms of T's columns.  With these D no
+spectral radius has to be estimated: that of D^-1 A is 1 at most.  PyAMG finds the aggregates, and the levels below
+the rows that are gathered.
 """
 
 from __future__ import annotations
@@ -18,72 +20,148 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sparse
 
+from mxpeak.distributed.general import Block, at_their_owners
 from mxpeak.kernels.host.blas import one_thread
 from mxpeak.library.inputs import Array
 from mxpeak.library.sparse.amg import COARSEST, Factor, Grid, fp64, unfit
 from mxpeak.library.sparse.everybody import Everybody
 from mxpeak.library.sparse.inputs import Csr, rows_of_entries
 from mxpeak.library.sparse.scaling import Scaling, largest_exponent
-from mxpeak.library.sparse.sharing import Coupling, SharedGrid, overlapping
+from mxpeak.library.sparse.sharing import Coupling, SharedGrid, local_columns, overlapping, worth_sharing
 from mxpeak.runtime.nodes import by_root
 
 #: Neighbours may share an aggregate where |a_ij| is at least this times the root of a_ii a_jj.
 STRONG = 0.02
-#: Jacobi sweeps that make z smooth, and their weight; steps that estimate a spectral radius, and what they may miss.
-SWEEPS, DAMPING, STEPS, MISSED = 10, 2 / 3, 15, 1.1
-#: ω times the spectral radius.
+#: Jacobi sweeps that make z smooth, and their weight.
+SWEEPS, DAMPING = 10, 2 / 3
+#: The weight of the step that makes P smooth.
 OMEGA = 4 / 3
+#: Rows a rank, in the mean, that C has at least if it is cut: aggregates end at the borders of ranks.
+LEAST_OF_RANK = 1000
 #: Rows of C that every rank may have to hold.
 MOST_GATHERED = 2_000_000
+
+Levels = list[SharedGrid | Grid]
 
 
 @dataclass(frozen=True, slots=True)
 class Aggregates:
-    """The aggregate of each of this rank's unknowns, by its number among all, or -1; `mine` and `all` count them."""
+    """The aggregate of each of this rank's unknowns, by its number among all, or -1; rank r's are starts[r] and on."""
 
     of: Array
     first: int
     mine: int
-    all: int
+    starts: tuple[int, ...]
+
+    @property
+    def all(self) -> int:
+        """How many all ranks have."""
+        return self.starts[-1]
 
 
-def aggregated(A: Csr, A_s: Csr, scaling: Scaling, everybody: Everybody) -> tuple[list[SharedGrid | Grid], str]:
-    """The levels of A_s = D_r A D_c, this rank's part of the finest first; or none, and why.  Collective.
+@dataclass(frozen=True, slots=True)
+class _Shared:
+    """A level whose rows lie with ranks: this rank's, the smooth vector, and their aggregates."""
+
+    A: Csr
+    z: Array
+    everybody: Everybody
+    found: Aggregates
+
+    @property
+    def problem(self) -> str:
+        """Why there is no level below; the same on all ranks."""
+        n, found = self.everybody.starts[-1], self.found.all
+        return "" if 0 < found <= n / 2 else f"smoothed aggregation has {found} aggregates of {n} unknowns"
+
+
+def aggregated(A: Csr, A_s: Csr, scaling: Scaling, everybody: Everybody) -> tuple[Levels, str]:
+    """The levels of A_s = D_r A D_c, this rank's part of each; or none, and why.  Collective.
 
     All is done with B = 2^k A, near 1, which is symmetric where A is; P becomes D_c^-1 P, and R = 2^k P^T D_r^-1.
     """
     k = -int(everybody.largest(largest_exponent(A.data, 0, np)))
     B = sparse.csr_array((np.ldexp(A.data, k), A.indices, A.indptr), shape=A.shape)
-    found, n = _aggregates(B, everybody), everybody.sum(A.shape[0])
-    if not 0 < found.all <= min(n / 2, MOST_GATHERED):
-        return [], f"smoothed aggregation has {found.all} aggregates of {n:.0f} unknowns"
-    with np.errstate(all="ignore"):
-        z = _smooth(B, everybody)
-        norms = np.sqrt(np.bincount(found.of[found.of >= 0] - found.first, z[found.of >= 0] ** 2, found.mine))
-        if not everybody.all(np.isfinite(z).all() and norms.all()):
-            return [], "smoothed aggregation found no smooth vector"
-        P = _prolongation(B, found, z, norms, everybody)
-        part = sparse.coo_array(P.T @ (B @ everybody.rows_with_halo(P)))
-    told = everybody.comm.gather_objects((part.coords, part.data, norms))
-    coarse, problem = by_root(everybody.comm, lambda: _levels(told or [], found.all))
-    return ([_finest(A_s, P, k, scaling, everybody), *coarse] if not problem else []), problem
-
-
-def _finest(A: Csr, P: Csr, k: int, scaling: Scaling, everybody: Everybody) -> SharedGrid:
-    """The finest level in the scales of A.  Collective."""
-    R = sparse.csr_array(P.T)
     own = scaling.columns[: A.shape[0]] if scaling.active else 0
-    R.data = Factor(1.0, k - scaling.rows).entries(R.data, R.indices)
-    P.data = Factor(1.0, -own).entries(P.data, rows_of_entries(P))
-    return SharedGrid(A, Coupling(P), Coupling(R), overlapping(A, everybody), everybody)
+    with np.errstate(all="ignore"):
+        finest = _Shared(B, _smooth(B, everybody), everybody, _aggregates(B, everybody))
+        problem = finest.problem
+        return ([], problem) if problem else _levels(A_s, finest, Factor(1.0, -own), Factor(1.0, k - scaling.rows))
+
+
+def _levels(A_s: Csr, level: _Shared, of_rows: Factor, of_columns: Factor) -> tuple[Levels, str]:
+    """This level, of the matrix A_s, and those below; or none, and why.  P gets its rows multiplied, R its columns.
+
+    Collective.
+    """
+    A, everybody, found, comm = level.A, level.everybody, level.found, level.everybody.comm
+    grids: Sequence[SharedGrid | Grid]
+    there = found.of >= 0
+    norms = np.sqrt(np.bincount(found.of[there] - found.first, level.z[there] ** 2, found.mine))
+    if not everybody.all(np.isfinite(level.z).all() and norms.all()):
+        return [], "smoothed aggregation found no smooth vector"
+    P = _prolongation(A, found, level.z, norms, everybody)
+    R = sparse.csr_array(P.T)
+    C = _at_owners(R @ (A @ everybody.rows_with_halo(P)), found.starts, everybody)
+    R.data = of_columns.entries(R.data, R.indices)
+    P.data = of_rows.entries(P.data, rows_of_entries(P))
+    below = _below(C, norms, found.starts, everybody)
+    if below is not None:
+        shape = found.all, everybody.starts[-1]
+        R = sparse.csr_array((R.data, R.indices + everybody.first, R.indptr), shape=shape)
+        R = _at_owners(R, found.starts, everybody)
+        to_below = Coupling(*local_columns(comm, _block(P, everybody), found.starts))
+        to_here = Coupling(*local_columns(comm, _block(R, below.everybody), everybody.starts))
+        grids, problem = _levels(below.A, below, Factor(1.0, 0), Factor(1.0, 0))
+    elif found.all <= MOST_GATHERED:
+        told = comm.gather_objects((C, norms))
+        to_below, to_here = Coupling(P), Coupling(R)
+        grids, problem = by_root(comm, lambda: _whole(told or []))
+    else:
+        return [], f"smoothed aggregation has {found.all} aggregates on a level that every rank would have to hold"
+    if problem:
+        return [], problem
+    return [SharedGrid(A_s, to_below, to_here, overlapping(A_s, everybody), everybody), *grids], ""
+
+
+def _below(C: Csr, z: Array, starts: tuple[int, ...], everybody: Everybody) -> _Shared | None:
+    """The next level, if its rows are worth being cut for the ranks, and aggregates found within these.  Collective."""
+    comm = everybody.comm
+    if not worth_sharing(starts[-1]) or starts[-1] < LEAST_OF_RANK * comm.size:
+        return None
+    A, partners = local_columns(comm, _block(C, Everybody(comm, starts)), starts)
+    of_level = Everybody(comm, starts, partners)
+    if not of_level.all(A.diagonal().all()):
+        return None
+    level = _Shared(A, z, of_level, _aggregates(A, of_level))
+    return None if level.problem else level
+
+
+def _block(rows: Csr, everybody: Everybody) -> Block:
+    """This rank's rows of a matrix, in the columns of the whole."""
+    rank = everybody.comm.rank
+    return Block(list(everybody.starts), rank, rows.indptr, rows.indices.astype(np.int64), rows.data)
+
+
+def _at_owners(part: Csr, starts: Sequence[int], everybody: Everybody) -> Csr:
+    """This rank's rows of the sum of all ranks' parts, each of which has all rows.  Collective."""
+    comm = everybody.comm
+    first, last = starts[comm.rank], starts[comm.rank + 1]
+    part.sort_indices()
+    own, i = part[first:last], rows_of_entries(part)
+    away = np.concatenate([np.arange(part.indptr[first]), np.arange(part.indptr[last], part.nnz)])
+    rows, columns, values = at_their_owners(comm, starts, i[away], part.indices[away], part.data[away])
+    where = rows.astype(np.int64) - first, columns.astype(np.int64)
+    return sparse.csr_array(own + sparse.coo_array((values, where), shape=own.shape).tocsr())
 
 
 def _aggregates(A: Csr, everybody: Everybody) -> Aggregates:
     """Unknowns that are strongly connected within this rank, together.  Collective."""
     of, mine = everybody.alike(lambda: _of_block(sparse.csr_matrix(A[:, : A.shape[0]])))
     counts = everybody.comm.bcast_object(everybody.comm.gather_objects(mine))
-    first = list(accumulate(counts, initial=0))[everybody.comm.rank]
-    return Aggregates(np.where(of >= 0, of + first, -1), first, mine, sum(counts))
+    starts = tuple(accumulate(counts, initial=0))
+    first = starts[everybody.comm.rank]
+    return Aggregates(np.where(of >= 0, of + first, -1), first, mine, starts)
 
 
 def _of_block(block: Any) -> tuple[Array, int]:
@@ -108,43 +186,33 @@ def _smooth(A: Csr, everybody: Everybody) -> Array:
 
 def _prolongation(A: Csr, found: Aggregates, z: Array, norms: Array, everybody: Everybody) -> Csr:
     """This rank's rows of P, in the columns of all aggregates.  Collective."""
-    n, diagonal, belongs = A.shape[0], A.diagonal(), found.of >= 0
-    values = np.zeros(n)
+    belongs, i = found.of >= 0, rows_of_entries(A)
+    values = np.zeros(A.shape[0])
     values[belongs] = z[belongs] / norms[found.of[belongs] - found.first]
     T = _tentative(everybody.with_halo(values), everybody.with_halo(found.of), found.all)
-    omega = OMEGA / _radius(A, diagonal, everybody)
-    P = T[:n] - sparse.diags_array(omega / diagonal) @ (A @ T)
-    return sparse.csr_array(P)
+    weight = OMEGA / np.copysign(abs(A) @ np.ones(A.shape[1]), A.diagonal())
+    step = sparse.csr_array(((A.indices == i) - weight[i] * A.data, A.indices, A.indptr), shape=A.shape)
+    return sparse.csr_array(step @ T)
 
 
 def _tentative(values: Array, of: Array, columns: int) -> Csr:
-    there = np.flatnonzero(of >= 0)
-    return sparse.coo_array((values[there], (there, of[there])), shape=(of.size, columns)).tocsr()
+    there = of >= 0
+    indptr = np.concatenate([[0], np.cumsum(there)])
+    return sparse.csr_array((values[there], of[there], indptr), shape=(of.size, columns))
 
 
-def _radius(A: Csr, diagonal: Array, everybody: Everybody) -> float:
-    """The spectral radius of D^-1 A, about, and seldom too small: by power iteration.  Collective."""
-    v = np.random.default_rng(everybody.comm.rank).uniform(-1.0, 1.0, A.shape[0])
-    size = 1.0
-    for _ in range(STEPS):
-        v = A @ everybody.with_halo(v / everybody.norm(v, np)) / diagonal
-        size = everybody.norm(v, np)
-    return MISSED * size
-
-
-def _levels(told: Sequence[tuple[Any, Array, Array]], n: int) -> tuple[list[Grid], str]:
-    """C and the levels below it, from every rank's part of C and of T^T z; or none, and why."""
-    i, j = (np.concatenate([coords[axis] for coords, _, _ in told]) for axis in (0, 1))
-    C = sparse.coo_array((np.concatenate([data for _, data, _ in told]), (i, j)), shape=(n, n)).tocsr()
+def _whole(told: Sequence[tuple[Csr, Array]]) -> tuple[list[Grid], str]:
+    """C and the levels below it, from every rank's rows of C and of T^T z; or none, and why."""
+    C = sparse.csr_array(sparse.vstack([rows for rows, _ in told], format="csr"))
     try:
-        grids = [Grid(C)] if n <= COARSEST else _below(C, np.concatenate([norms for _, _, norms in told]))
+        grids = [Grid(C)] if C.shape[0] <= COARSEST else _by_pyamg(C, np.concatenate([norms for _, norms in told]))
     except (ValueError, ArithmeticError, IndexError, RuntimeError, np.linalg.LinAlgError) as error:
         return [], f"PyAMG made no hierarchy: {error}"
-    problem = next((f"level {depth} {bad}" for depth, grid in enumerate(grids, 2) if (bad := unfit(grid))), "")
+    problem = next((f"a coarser level {bad}" for grid in grids if (bad := unfit(grid))), "")
     return grids, problem
 
 
-def _below(C: Csr, z: Array) -> list[Grid]:
+def _by_pyamg(C: Csr, z: Array) -> list[Grid]:
     """C and PyAMG's levels of it, which keep z."""
     import pyamg
 
@@ -154,7 +222,7 @@ def _below(C: Csr, z: Array) -> list[Grid]:
             sparse.csr_matrix(C),
             B=z[:, None],
             strength=("symmetric", {"theta": STRONG}),
-            smooth=("jacobi", {"omega": OMEGA, "weighting": "local"}),  # sums of rows: no spectral radius to estimate
+            smooth=("jacobi", {"omega": OMEGA, "weighting": "local"}),
             improve_candidates=None,
             max_coarse=COARSEST,
         )

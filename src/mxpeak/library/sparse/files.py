@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +10,13 @@ import numpy as np
 import scipy.sparse as sparse
 
 from mxpeak.bench.matrix_market import Entries, Header, mirrored, parsed, raise_mistake, read_header
-from mxpeak.comm.base import Communicator, Task, all_of
+from mxpeak.comm.base import Communicator
+from mxpeak.distributed.general import at_their_owners
 from mxpeak.errors import UsageError
 from mxpeak.library.agreement import agreed
 from mxpeak.library.communicators import communicator
-from mxpeak.library.inputs import Array
 from mxpeak.library.sparse.inputs import Csr
 from mxpeak.runtime.nodes import by_root
-
-#: Of messages between ranks, apart from those of a solve.
-TAG = 7400
 
 
 def rows_from_file(path: str | Path, comm: Any = "world") -> Csr:
@@ -44,7 +40,7 @@ def rows_from_file(path: str | Path, comm: Any = "world") -> Csr:
     if problem or sum(count for count, _ in told) != header.entries:
         by_root(ranks, lambda: raise_mistake(file, header, problem))
     starts = [header.n * rank // ranks.size for rank in range(ranks.size + 1)]
-    rows, columns, values = _at_their_owners(ranks, starts, mirrored(header, entries))
+    rows, columns, values = at_their_owners(ranks, starts, *mirrored(header, entries).arrays)
     first, last = starts[ranks.rank : ranks.rank + 2]
     where = rows.astype(np.int64) - first, columns.astype(np.int64)
     return sparse.coo_array((values, where), shape=(last - first, header.n)).tocsr()
@@ -87,20 +83,3 @@ def _share(path: Path, header: Header, ranks: Communicator) -> bytes:
             return lines if lines.endswith(b"\n") or not lines else lines + file.readline()
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}; all ranks read the file") from None
-
-
-def _at_their_owners(ranks: Communicator, starts: Sequence[int], entries: Entries) -> Array:
-    """Rows, columns and values of all entries in this rank's rows, from wherever they were read.  Collective."""
-    owner = np.searchsorted(starts, entries.rows, side="right") - 1
-    by_owner = np.argsort(owner, kind="stable")
-    mine = np.stack([entries.rows, entries.columns, entries.values])[:, by_owner].astype(np.float64)
-    ends = np.searchsorted(owner[by_owner], np.arange(ranks.size + 1))
-    counts = ranks.bcast_object(ranks.gather_objects(np.diff(ends).tolist()))
-    came = [np.empty((3, sent[ranks.rank])) for sent in counts]
-    parts = [np.ascontiguousarray(mine[:, ends[rank] : ends[rank + 1]]) for rank in range(ranks.size)]
-    came[ranks.rank] = parts[ranks.rank]
-    others = [rank for rank in range(ranks.size) if rank != ranks.rank]
-    requests = [ranks.irecv(came[rank], rank, TAG) for rank in others if came[rank].size]
-    requests += [ranks.isend(parts[rank], rank, TAG) for rank in others if parts[rank].size]
-    Task(all_of(requests)).wait()
-    return np.concatenate(came, axis=1)

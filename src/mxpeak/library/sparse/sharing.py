@@ -113,7 +113,12 @@ def shared_hierarchy(kernels: SparseKernels, A: Csr, A_s: Csr, scaling: Scaling)
 def _shared(grids: Sequence[Grid]) -> int:
     """How many levels are shared: the finest one, and those below that have rows enough; never the coarsest."""
     below = enumerate(grids[1:], 1)
-    return next(depth for depth, grid in below if grid.A.shape[0] < LEAST_SHARED or grid.P is None)
+    return next(depth for depth, grid in below if not worth_sharing(grid.A.shape[0]) or grid.P is None)
+
+
+def worth_sharing(n: int) -> bool:
+    """Whether a coarser level of n rows is cut for the ranks."""
+    return n >= LEAST_SHARED
 
 
 def _unwanted(A: Csr, everybody: Everybody) -> str:
@@ -195,14 +200,14 @@ def _dealt(comm: Communicator, whole: _Whole | None, firsts: Sequence[Sequence[i
     Collective.
     """
     starts, *coarse = firsts
-    A, with_whom = _local(comm, distribute(comm, whole and whole.A, starts), starts)
+    A, with_whom = local_columns(comm, distribute(comm, whole and whole.A, starts), starts)
     everybody = Everybody(comm, tuple(starts), with_whom)
     painted = comm.bcast_object(whole and whole.colours)
     mine = painted[starts[comm.rank] : starts[comm.rank + 1]]
     rows_of_P = distribute(comm, whole and whole.P, starts)
     if coarse:
-        P = Coupling(*_local(comm, rows_of_P, coarse[0]))
-        R = Coupling(*_local(comm, distribute(comm, whole and whole.R, coarse[0]), starts))
+        P = Coupling(*local_columns(comm, rows_of_P, coarse[0]))
+        R = Coupling(*local_columns(comm, distribute(comm, whole and whole.R, coarse[0]), starts))
     else:
         P = Coupling(_csr(rows_of_P, comm.bcast_object(whole and whole.P.shape[1])))
         columns = distribute(comm, whole and sparse.csr_array(whole.R.T), starts)
@@ -210,7 +215,7 @@ def _dealt(comm: Communicator, whole: _Whole | None, firsts: Sequence[Sequence[i
     return SharedGrid(A, P, R, overlapping(A, everybody, everybody.with_halo(mine)), everybody)
 
 
-def _local(comm: Communicator, rows: Block, starts: Sequence[int]) -> tuple[Csr, tuple[Partner, ...]]:
+def local_columns(comm: Communicator, rows: Block, starts: Sequence[int]) -> tuple[Csr, tuple[Partner, ...]]:
     """Rows of a matrix whose columns are cut at `starts`, in this rank's columns, and whom it shares them with."""
     n = starts[comm.rank + 1] - starts[comm.rank]
     columns, halo = numbered(Block(list(starts), comm.rank, rows.indptr, rows.columns, rows.data))
