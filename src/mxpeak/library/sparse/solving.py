@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any
@@ -14,6 +14,7 @@ from mxpeak.comm.base import Communicator
 from mxpeak.errors import Outcome, UsageError
 from mxpeak.kernels.choose import sparse as sparse_kernels
 from mxpeak.kernels.contract.sparse import SparseKernels
+from mxpeak.kernels.host.blas import one_thread, set_threads
 from mxpeak.library.communicators import communicator
 from mxpeak.library.inputs import device_for, device_of
 from mxpeak.library.sparse import inputs
@@ -165,10 +166,18 @@ def solve_rows(comm: Communicator, device: Any, A: Any, b: Any, x0: Any, options
     everybody, most = Everybody(comm), threads_each(comm)
     threads = everybody.alike(lambda: _threads_of_rank(device, A, options, most))
     kernels = sparse_kernels(device, threads, own=comm.name == "threads")
-    with TURN if comm.name != "threads" else nullcontext(), kernels.computing():
+    with _turn(threads) if comm.name != "threads" else nullcontext(), kernels.computing():
         share = everybody.alike(lambda: read(A, b, x0, kernels))
         everybody, rows = joined(comm, share, _said(share, x0, options))
         return _solved(kernels, rows, share, options, everybody)
+
+
+@contextmanager
+def _turn(threads: int) -> Iterator[None]:
+    """Alone in this process, and BLAS on this rank's threads: more would take the cores of other ranks."""
+    with TURN, one_thread():  # which remembers how many there were
+        set_threads(threads)
+        yield
 
 
 def _threads_of_rank(device: Any, A: Any, options: Options, most: int) -> int:
