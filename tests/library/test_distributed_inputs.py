@@ -108,7 +108,8 @@ def test_blocks_go_to_norms_and_come_from_scalapack(order: str) -> None:
         local = scalapack_array(scalapack_part(A, desc, (P, Q), *at), 13, flat=False)
         M = mx.from_scalapack(local, desc, grid=(P, Q), comm=comm, order=order)
         made = mx.DistributedMatrix.from_function(entries(A), n, nb=30, comm=comm)
-        return mx.norm(made.blocks(), "max"), mx.solve(mx.DistributedMatrix.from_blocks(M), b)[0]
+        assert mx.norms(made) == mx.norms(made.blocks())
+        return mx.norm(made, "max"), mx.solve(mx.DistributedMatrix.from_blocks(M), b)[0]
 
     for largest, x in run_ranks(P * Q, body):
         assert largest == np.abs(A).max()
@@ -183,6 +184,14 @@ MISTAKES: dict[str, tuple[Callable[[Any], Any], str]] = {
         lambda comm: mx.DistributedMatrix.from_root(np.eye(4), comm=comm),
         "UsageError: rank 1: from_root takes A from rank 0",
     ),
+    "no array anywhere": (
+        lambda comm: mx.DistributedMatrix.from_root(None, comm=comm),
+        "UsageError: rank 0: from_root takes A from this rank",
+    ),
+    "pieces without a place": (
+        lambda comm: mx.DistributedMatrix.from_pieces([np.eye(4)] if comm.rank == 1 else {}, 4, comm=comm),
+        "UsageError: rank 1: pieces: give a dictionary",
+    ),
     "no file": (
         lambda comm: mx.DistributedMatrix.from_file("nowhere.npy", comm=comm),
         "UsageError: rank 0: nowhere.npy: No such file or directory",
@@ -218,6 +227,12 @@ MISTAKES: dict[str, tuple[Callable[[Any], Any], str]] = {
             local=True,
         ),
         "UsageError: rank 2: this rank has rows 4 to 6 of A, but b has shape (8,): with local=True give",
+    ),
+    "rows of b where all belong": (
+        lambda comm: mx.solve(
+            mx.DistributedMatrix.from_function(lambda i, j: 1.0 * (i == j), 8, comm=comm), np.ones(2)
+        ),
+        "UsageError: rank 0: A is 8x8, but b has shape (2,): give all 8 rows on every rank, or say local=True",
     ),
     "the transpose on one rank": (
         lambda comm: mx.solve(

@@ -110,6 +110,7 @@ def test_m_stands_for_the_inverse(inverse: Any) -> None:
         ({"callback": 3}, "callback=3"),
         ({"M": T, "preconditioner": "gs"}, "leave one out"),
         ({"M": "ilu"}, "M is str"),
+        ({"M": sparse.linalg.spilu(T.tocsc())}, "M is SuperLU, a factorization; give its method"),
     ],
 )
 def test_mistakes_are_named(asked: dict[str, Any], said: str) -> None:

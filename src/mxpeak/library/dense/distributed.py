@@ -102,7 +102,7 @@ class DistributedMatrix:
         All ranks together give every entry once.  Copied to where their blocks belong, as rows are.  Collective.
         """
         ranks = communicator(comm)
-        mine = agreed(ranks, lambda: {at: rows_here(A, f"A[{at[0]}:, {at[1]}:]") for at, A in pieces.items()})
+        mine = agreed(ranks, lambda: _pieces(pieces))
         dtype = type_of(ranks, mine.values())
         order, size, process = placed(ranks, n, nb, grid, _parts(dtype))
         found = pieces_of(ranks, order, mine)
@@ -217,8 +217,17 @@ def _square_blocks(A: CyclicMatrix) -> tuple[int, int]:
     return rows.n, rows.nb
 
 
+def _pieces(given: Any) -> dict[tuple[int, int], Array]:
+    """This rank's rectangles, by where they begin."""
+    if not isinstance(given, Mapping) or not all(isinstance(at, tuple) and len(at) == 2 for at in given):
+        raise UsageError("pieces: give a dictionary {(row, column): array, …} of where each begins, or {} for none")
+    return {at: rows_here(A, f"A[{at[0]}:, {at[1]}:]") for at, A in given.items()}
+
+
 def _roots(A: Any, rank: int) -> Array:
     """A on rank 0, nothing elsewhere."""
+    if rank == 0 and A is None:
+        raise UsageError("from_root takes A from this rank: give it here, and None on the others")
     if rank == 0:
         return rows_here(A, "A")
     if A is not None:

@@ -21,9 +21,20 @@ def right_hand_sides(A: DistributedMatrix, b: Any, *, local: bool) -> Array:
     if callable(b):
         return agreed(A.comm, lambda: _numbers(right_hand_side(b(np.arange(A.n)), A.n)), _said)
     if not local:
-        return agreed(A.comm, lambda: _numbers(right_hand_side(b, A.n)), _said)
+        return agreed(A.comm, lambda: _whole(A, b), _said)
     mine = agreed(A.comm, lambda: _rows(A, b), lambda made: f"b of {made.shape[1:] or 'one column'}")
     return np.concatenate(A.comm.bcast_object(A.comm.gather_objects(mine)))
+
+
+def _whole(A: DistributedMatrix, b: Any) -> Array:
+    """All rows of b."""
+    given, mine = read(b, "b").shape, len(A.own_rows)
+    if given and given[0] == mine != A.n:
+        raise UsageError(
+            f"A is {A.n}x{A.n}, but b has shape {given}: give all {A.n} rows on every rank, or say local=True for the "
+            f"{mine} of this rank"
+        )
+    return _numbers(right_hand_side(b, A.n))
 
 
 def _rows(A: DistributedMatrix, b: Any) -> Array:

@@ -162,6 +162,8 @@ class _Call:
     def _checked(self, what: str) -> _Checked:
         """The arguments as they are computed with, on all ranks alike."""
         A = self.A
+        if callable(made := getattr(A, "blocks", None)):  # a DistributedMatrix
+            return replace(self, A=made())._checked(what)
         if not isinstance(A, TileMatrix | CyclicMatrix | DistMatrix):
             return self._checked_here()
         ranks = A.grid.all if isinstance(A, DistMatrix) else A.comm

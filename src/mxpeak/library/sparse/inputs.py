@@ -62,7 +62,8 @@ def _check_shape(A: Any, square: bool) -> None:
         raise UsageError(f"A has shape {tuple(A.shape)}; give this rank's rows of A, m of them, as (m, n)")
     if square and (len(A.shape) != 2 or A.shape[0] != A.shape[1]):
         raise UsageError(
-            f"A has shape {tuple(A.shape)}; gmres takes square matrices (for least squares: scipy.sparse.linalg.lsqr)"
+            f"A has shape {tuple(A.shape)}; gmres takes square matrices (of rows that ranks share, with "
+            'comm="world"; for least squares: scipy.sparse.linalg.lsqr)'
         )
     if square and A.shape[0] == 0:
         raise UsageError("A is empty, of shape (0, 0): there is nothing to solve")

@@ -141,6 +141,8 @@ def _before(M: Any, preconditioner: Any) -> Any:
         return M
     if not hasattr(M, "shape"):
         raise UsageError(f"M is {type(M).__name__}; give a matrix, a LinearOperator, or a function r -> M^-1 r")
+    if hasattr(M, "solve") and not hasattr(M, "__matmul__"):
+        raise UsageError(f"M is {type(M).__name__}, a factorization; give its method, M=….solve")
     return lambda r: M @ r
 
 
