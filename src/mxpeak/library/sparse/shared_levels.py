@@ -35,14 +35,16 @@ class OverlappingSweep:
     ):
         kernels, n, vectors = workshop.kernels, A.n, A.A.vectors
         E, before, width = overlap.A, overlap.before, overlap.A.shape[0]
+        self._own, self._before = slice(before, before + n), before
         whole = kernels.rows_of(E.indptr, E.indices, E.data, width, 0)
         rows, self.order = workshop.ordered(whole, overlap.colours)
         self._kernels, self._n = kernels, n
         self._E = workshop.store(rows, self.order, A.A.values, vectors, brief=True)
         self._exchange = everybody.exchange(kernels, one_group(n), vectors)
         at = np.concatenate([np.arange(n, n + before), np.arange(n), np.arange(n + before, width)])
+        self._as_it_stands = self.order.kind == "natural"
         self._there = kernels.xp.asarray(at[self.order.new_to_old].astype(np.int32))
-        self._back = kernels.xp.asarray(self.order.old_to_new[before : before + n].astype(np.int32))
+        self._back = kernels.xp.asarray(self.order.old_to_new[self._own].astype(np.int32))
         self._b, self._b_swept = zeros(kernels, width, vectors), zeros(kernels, width, vectors)
         self._x = self._E.halo_vector()
         self._keep = zeros(kernels, width, vectors) if symmetric else None
@@ -51,13 +53,26 @@ class OverlappingSweep:
 
     def __call__(self, b: Vector, x: Vector) -> None:
         """Sweep from zero.  Collective."""
-        self._b[: self._n] = b
-        received(self._exchange, self._b, self._n)
-        self._kernels.gather(self._b, self._there, self._b_swept)
+        self._gather(b)
         self._E.relax_from_zero(self._b_swept, self._x, self._keep)
         if self._keep is not None:
             self._E.relax_backward(self._b_swept, self._x, self._keep)
-        self._kernels.gather(self._x, self._back, x)
+        if self._as_it_stands:
+            x[:] = self._x[self._own]
+        else:
+            self._kernels.gather(self._x, self._back, x)
+
+    def _gather(self, b: Vector) -> None:
+        """The right-hand side of all rows that are swept, in their sequence.  Collective."""
+        if self._as_it_stands:
+            halo, swept, before = self._b[self._n :], self._b_swept, self._before
+            swept[self._own] = b
+            received(self._exchange, swept[self._own], halo)
+            swept[:before], swept[before + self._n :] = halo[:before], halo[before:]
+            return
+        self._b[: self._n] = b
+        received(self._exchange, self._b[: self._n], self._b[self._n :])
+        self._kernels.gather(self._b, self._there, self._b_swept)
 
 
 class SharedSweep:
@@ -74,9 +89,9 @@ class SharedSweep:
         return self._x
 
 
-def received(exchange: Exchange, v: Vector, n: int) -> None:
-    """Fill v with what others have of it, behind its own n numbers.  Collective."""
-    travel = exchange.begin(v[:n], v[n:])
+def received(exchange: Exchange, own: Vector, halo: Vector) -> None:
+    """Fill the halo of a vector with what others have of it.  Collective."""
+    travel = exchange.begin(own, halo)
     if travel is not None:
         travel.wait()
 
@@ -94,7 +109,7 @@ class SharedTransfer(Transfer):
     def take(self, v: Vector) -> None:
         """Let x be v.  Collective."""
         self.x[: self._own] = v
-        received(self._exchange, self.x, self._own)
+        received(self._exchange, self.x[: self._own], self.x[self._own :])
 
 
 class SharedLevel:

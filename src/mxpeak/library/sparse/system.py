@@ -279,6 +279,7 @@ def compile_for(kernels: SparseKernels, plan: Plan, formats: Formats) -> None:
         A, choice, grids = _tiny(kernels, plan.choice)
         factors = factored(A, formats.vectors)[0] if choice.name == "lu" else None
         small = replace(plan, choice=choice, grids=grids, factors=factors, restart=2, scaling=Scaling())
+        small = replace(small, overlap=plan.overlap and Overlap(A, 0))
         problem = Problem(kernels, A, small, formats, Spans())
         problem.complete(small)
         problem.system.begin(1.0, 0.0)
