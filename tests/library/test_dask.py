@@ -62,10 +62,10 @@ def test_chunks_of_any_size_are_solved_on_all_workers(client: Any, chunks: Any) 
 
 def test_a_b_in_chunks_gives_an_x_in_the_same_chunks(client: Any) -> None:
     b = da.from_array(B, chunks=(64, 1))
-    x, info = mx.dask.solve(da.from_array(A, chunks=100), b, precision="fp32", client=client)
+    x, info = mx.dask.solve(da.from_array(A, chunks=100), b, transposed=True, precision="fp32", client=client)
     assert (info.precision, info.solved) == ("fp32", True)
     assert x.chunks == b.chunks
-    assert eta(A, client.compute(x).result(), B) <= 2
+    assert eta(A.T, client.compute(x).result(), B) <= 2
 
 
 def test_complex_numbers_are_solved_in_chunks(client: Any) -> None:
@@ -161,6 +161,12 @@ MISTAKES: dict[str, tuple[type[mx.MxpeakError], str, Callable[[], Any], Any]] = 
         lambda: da.from_array(A, 110).map_blocks(chunk_that_fails, dtype=float, meta=np.empty((0, 0))),
         B,
     ),
+    "a chunk of another shape": (
+        mx.UsageError,
+        r"rank \d: the chunk A\[\d+:, \d+:\] was computed with shape \(5, \d+\), but A says \(\d+, \d+\)",
+        lambda: (M := da.from_array(A, 110)).map_blocks(lambda block: block[:5], dtype=float, chunks=M.chunks),
+        B,
+    ),
     "no room": (mx.ResourceError, "memory_limit is", lambda: da.ones((10**6, 10**6), chunks=10**5), np.ones(10**6)),
 }  # fmt: skip
 
@@ -178,6 +184,8 @@ def test_workers_that_are_not_there_are_refused(client: Any) -> None:
     for workers, told in (([], "give a list"), (["tcp://1.2.3.4:5"], "no worker tcp://1.2.3.4:5")):
         with pytest.raises(mx.UsageError, match=told):
             mx.dask.solve(M, B, client=client, workers=workers)
+    with pytest.raises(mx.UsageError, match=r"client = 5: give a dask\.distributed\.Client"):
+        mx.dask.solve(M, B, client=5)
 
 
 def test_a_cluster_that_speaks_tls_is_refused() -> None:

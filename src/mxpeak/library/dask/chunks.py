@@ -48,8 +48,12 @@ def check_limits(client: Any, workers: Sequence[str], n: int, parts: int) -> Non
         )
 
 
-def shared(client: Any, workers: Sequence[str], A: Any) -> list[list[tuple[tuple[int, int], Any]]]:
-    """For each worker the chunks that it gives: (row, column) of the first entry, and the future.
+#: Where a chunk begins, (row, column), and its shape.
+Place = tuple[tuple[int, int], tuple[int, int]]
+
+
+def shared(client: Any, workers: Sequence[str], A: Any) -> list[list[tuple[Place, Any]]]:
+    """For each worker the chunks that it gives, their places and futures.
 
     A is computed where it is not yet.  A chunk that lies elsewhere in the cluster is given by the worker with fewest.
     """
@@ -69,7 +73,7 @@ def shared(client: Any, workers: Sequence[str], A: Any) -> list[list[tuple[tuple
             gone = ", ".join(sorted({*workers} - {*client.nthreads()})) or "a worker"
             raise LostRankError(f"{gone} died while A was computed; see its log, and call again")
     by_key, holders = {chunk.key: chunk for chunk in chunks}, client.who_has(chunks)
-    found: list[list[tuple[tuple[int, int], Any]]] = [[] for _ in workers]
+    found: list[list[tuple[Place, Any]]] = [[] for _ in workers]
     for place, key in _places(A):
         having = [rank for rank, worker in enumerate(workers) if worker in holders.get(key, ())]
         rank = min(having or range(len(workers)), key=lambda rank: len(found[rank]))
@@ -77,9 +81,9 @@ def shared(client: Any, workers: Sequence[str], A: Any) -> list[list[tuple[tuple
     return found
 
 
-def _places(A: Any) -> Iterator[tuple[tuple[int, int], Any]]:
-    """Where each chunk begins, and its key."""
+def _places(A: Any) -> Iterator[tuple[Place, Any]]:
+    """Each chunk's place and its key."""
     rows, cols = ([0, *accumulate(sizes)] for sizes in A.chunks)
     for i, line in enumerate(A.__dask_keys__()):
         for j, key in enumerate(line):
-            yield (rows[i], cols[j]), key
+            yield ((rows[i], cols[j]), (A.chunks[0][i], A.chunks[1][j])), key

@@ -9,7 +9,7 @@ from threading import Thread
 from time import monotonic, sleep
 from typing import Any
 
-from dask.distributed import Lock, get_client, get_worker
+from dask.distributed import Client, Lock, get_client, get_worker
 
 from mxpeak.comm.sockets import LostRankError
 from mxpeak.errors import MxpeakError, UsageError
@@ -137,7 +137,9 @@ def the_client(client: Any) -> Any:
             raise UsageError(
                 "there is no Dask cluster; start one, client = dask.distributed.Client(), or give client="
             ) from None
-    if getattr(client, "asynchronous", False):
+    if not isinstance(client, Client):
+        raise UsageError(f"client = {client!r}: give a dask.distributed.Client, or none for the current one")
+    if client.asynchronous:
         raise UsageError("the client is asynchronous; mxpeak.dask waits for its ranks: give a Client without that")
     return client
 

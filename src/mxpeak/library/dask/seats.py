@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -10,7 +10,9 @@ import numpy as np
 from dask.distributed import get_worker
 
 from mxpeak.comm.sockets import LostRankError, Sockets, listening, meet
-from mxpeak.errors import MxpeakError
+from mxpeak.errors import MxpeakError, UsageError
+from mxpeak.library.agreement import agreed
+from mxpeak.library.dask.chunks import Place
 from mxpeak.library.dense import DistributedFactors, DistributedMatrix
 from mxpeak.library.dense.distributed_solving import factored
 
@@ -76,7 +78,7 @@ def factor(
     addresses: Sequence[tuple[str, int]],
     secret: bytes,
     n: int,
-    places: Sequence[tuple[int, int]],
+    places: Sequence[Place],
     precision: str,
     sides: int,
     *chunks: Any,
@@ -84,11 +86,22 @@ def factor(
     """Deal out this rank's chunks and factor A, for so many right-hand sides.  Collective."""
 
     def work(seat: Seat) -> None:
-        pieces: Mapping[tuple[int, int], Any] = dict(zip(places, chunks))
-        A = DistributedMatrix.from_pieces(pieces, n, comm=seat.meet(rank, addresses, secret))
+        comm = seat.meet(rank, addresses, secret)
+        A = DistributedMatrix.from_pieces(agreed(comm, lambda: _pieces(places, chunks)), n, comm=comm)
         seat.factors = factored(A, precision, "cpu", np.broadcast_to(0.0, (n, sides)))
 
     return _seated(name, work)
+
+
+def _pieces(places: Sequence[Place], chunks: Sequence[Any]) -> dict[tuple[int, int], Any]:
+    """The chunks by where they begin, of the shapes that the array says."""
+    for ((row, col), shape), chunk in zip(places, chunks):
+        if np.shape(chunk) != shape:
+            raise UsageError(
+                f"the chunk A[{row}:, {col}:] was computed with shape {np.shape(chunk)}, but A says {shape}: tell "
+                "whatever made it, such as map_blocks, the right chunks="
+            )
+    return {at: chunk for (at, _), chunk in zip(places, chunks)}
 
 
 def solve(name: str, b: Any, transposed: bool) -> Any:

@@ -22,9 +22,17 @@ from mxpeak.library.outcomes import warned
 
 
 def solve(
-    A: Any, b: Any, *, precision: str = "auto", client: Any = None, workers: Sequence[str] | None = None
+    A: Any,
+    b: Any,
+    *,
+    transposed: bool = False,
+    precision: str = "auto",
+    client: Any = None,
+    workers: Sequence[str] | None = None,
 ) -> tuple[Any, DistributedInfo]:
-    """Solve A x = b for a Dask array A in chunks; x is a Dask array if b is one, else a NumPy array.
+    """Solve A x = b, or A^T x = b if `transposed`, for a Dask array A in chunks.
+
+    x is a Dask array if b is one, else a NumPy array.
 
     The ranks are the workers of the client's cluster, or those of `workers`, by their addresses; `client` is by default
     the current one.  Precision and info are those of `mxpeak.solve` for distributed matrices.
@@ -32,7 +40,7 @@ def solve(
     order = check_matrix(A)
     sides = real_columns(_sides(b), A.dtype, _check_b(b, order))
     with _factored(A, sides, precision, client, workers) as F:
-        return warned(*F.solve_quietly(b))
+        return warned(*F.solve_quietly(b, transposed=transposed))
 
 
 def lu_factor(
