@@ -108,7 +108,7 @@ def _levels(A_s: Csr, level: _Shared, of_rows: Factor, of_columns: Factor) -> tu
     below = _below(C, norms, found.starts, everybody)
     if below is not None:
         shape = found.all, everybody.starts[-1]
-        R = sparse.csr_array((R.data, R.indices + everybody.first, R.indptr), shape=shape)
+        R = sparse.csr_array((R.data, R.indices.astype(np.int64) + everybody.first, R.indptr), shape=shape)
         R = _at_owners(R, found.starts, everybody)
         to_below = Coupling(*local_columns(comm, _block(P, everybody), found.starts))
         to_here = Coupling(*local_columns(comm, _block(R, below.everybody), everybody.starts))
@@ -131,7 +131,7 @@ def _below(C: Csr, z: Array, starts: tuple[int, ...], everybody: Everybody) -> _
         return None
     A, partners = local_columns(comm, _block(C, Everybody(comm, starts)), starts)
     of_level = Everybody(comm, starts, partners)
-    if not of_level.all(A.diagonal().all()):
+    if not of_level.all(np.isfinite(A.data).all() and A.diagonal().all()):
         return None
     level = _Shared(A, z, of_level, _aggregates(A, of_level))
     return None if level.problem else level
