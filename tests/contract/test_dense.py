@@ -120,6 +120,32 @@ def test_the_first_zero_pivot_is_found_in_any_panel(backend: Backend) -> None:
             assert factored(backend, A, precision).singular == zero + 1
 
 
+@pytest.mark.parametrize("dtype", TYPES)
+def test_an_lu_goes_on_unless_its_first_pivots_make_it_vain(backend: Backend, dtype: Any) -> None:
+    dense = backend.kernels.dense
+    for n, zero in ((1, 1), (2, 2), (3 * WIDTH - 1, 3 * WIDTH - 1), (3 * WIDTH - 1, 2), (3 * WIDTH - 1, 2 * WIDTH)):
+        A = random((n, n), dtype)
+        A[zero:] = A[:, zero:] = 0  # a pivot is exactly zero there
+        seen: list[Any] = []
+        for vain in (True, False):
+
+            def look(pivots: Any, vain: bool = vain) -> bool:
+                seen.append(backend.numpy(pivots))  # noqa: B023
+                return vain
+
+            W = dense.factor_storage(n, A.dtype)
+            dense.scaled_copy(backend.array(A), None, W)
+            with dense.computing():
+                F = dense.factor_unless(look, W)
+            assert (F is None) == vain
+        assert F is not None
+        L, U = triangles(backend, F)
+        bound = 3 * n * np.finfo(dtype).eps / 2 * (np.abs(L) @ np.abs(U))  # as above
+        assert (np.abs(L @ U - (A.T if F.transposed else A)[rows_of(backend, F)]) <= bound).all()
+        assert F.singular == (zero + 1 if zero < n else 0)
+        assert np.allclose(seen, [abs(U.diagonal()[: n // 8])] * 2, rtol=4 * np.finfo(dtype).eps, atol=0)  # by hypot
+
+
 # --- what is done with the factors
 
 

@@ -131,7 +131,7 @@ def test_fp64_is_chosen_at_once_where_pivots_fade_and_only_there() -> None:
             x, info = mx.solve(each, b)
             assert (info.precision, info.fallback, info.solved) == (found, False, True), decades
             assert info.why == ("pivots fade" if found == "fp64" else "quickest at this order")
-            assert info.times["pivots"] > 0.0
+            assert ("solve" in info.times, "refine" in info.times) == (found == "fp64", found != "fp64")
             assert mx.lu_factor(each).precision == (found if sides == 1 else "fp64")
             assert max(eta(each, y, c) for y, c in zip(x.T, b.T)) <= enough(n)
     graded = random((n, n)) * np.geomspace(1.0, 1e-9, n)[:, None]  # rows, and no pivot of theirs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -13,6 +14,8 @@ from mxpeak.spans import Stopwatch
 Block = Any
 #: The type of a matrix, as NumPy names it.
 DType = Any
+#: An LU may be asked about after so many of its n steps: 2 % of its flops.
+PART = 1 / 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +80,12 @@ class DenseKernels(Protocol):
         fp64 and fp32 are those of W's type.  With another precision W is fp32: it is cut into panels, which are
         factored in fp32, and the operands of each update are rounded to that precision, real and imaginary parts one
         by one; sums are fp32.  |L U - P W| <= (2 u + n·u_32)·|L||U| to first order, u the precision's.
+        """
+
+    def factor_unless(self, vain: Callable[[Vector], bool], W: Matrix) -> PivotedLU | None:
+        """`factor` of W in its own type; None where that is vain by the first n·PART pivots, whose sizes it is told.
+
+        A backend may ask when they are there, and then not go on, or at the end.
         """
 
     def solve(self, F: PivotedLU, B: Block, *, transposed: bool = False) -> Block:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import mmap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 import array_api_compat.numpy
 import numpy as np
 
-from mxpeak.kernels.contract.dense import PivotedLU
+from mxpeak.kernels.contract.dense import PART, PivotedLU
 from mxpeak.kernels.host import blas, lapack
 from mxpeak.spans import HOST
 
@@ -92,6 +92,14 @@ class HostDense:
             singular = lapack.getrf(LU, pivots)
         else:
             singular = lapack.getrf_rounded(LU, pivots, precision)
+        return PivotedLU(LU, pivots, transposed=True, singular=singular)
+
+    def factor_unless(self, vain: Callable[[Array], bool], W: Array) -> PivotedLU | None:
+        LU, pivots, m = W.T, np.empty(len(W), np.int32), int(PART * len(W))
+        singular = lapack.getrf(LU[:, :m], pivots[:m])
+        if vain(abs(LU.diagonal()[:m])):
+            return None
+        singular = lapack.getrf_rest(LU, pivots, m, singular)
         return PivotedLU(LU, pivots, transposed=True, singular=singular)
 
     def solve(self, F: PivotedLU, B: Array, *, transposed: bool = False) -> Array:

@@ -141,6 +141,17 @@ def _trsm_unit_lower(L: Array, B: Array) -> None:
     )
 
 
+def getrf_rest(A: Array, pivots: Array, m: int, singular: int) -> int:
+    """`getrf` of a square A whose first m columns are factored, and of which that told `singular`."""
+    _laswp(A[:, m:], pivots[:m])
+    _trsm_unit_lower(A[:m, :m], A[:m, m:])
+    subtract_product(A[m:, m:], A[m:, :m], A[:m, m:])
+    at = getrf(A[m:, m:], pivots[m:])
+    _laswp(A[m:, :m], pivots[m:])
+    pivots[m:] += np.int32(m)
+    return singular or (m + at if at else 0)
+
+
 def getrf_rounded(A: Array, pivots: Array, precision: str) -> int:
     """P A = L U in place as `getrf`, right-looking, the operands of each update rounded to a precision.
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
 import array_api_compat.numpy
 import numpy as np
 
-from mxpeak.kernels.contract.dense import PivotedLU
+from mxpeak.kernels.contract.dense import PART, PivotedLU
 from mxpeak.kernels.reference.rounding import Array, quiet, rounded
 from mxpeak.spans import HOST
 
@@ -69,6 +70,10 @@ class ReferenceDense:
                     W[k + 1 : k1, k1:] -= np.outer(W[k + 1 : k1, k], W[k, k1:])
                 W[k1:, k1:] -= _rounded(W[k1:, k0:k1], precision) @ _rounded(W[k0:k1, k1:], precision)
         return PivotedLU(W, rows, transposed=False, singular=singular)
+
+    def factor_unless(self, vain: Callable[[Array], bool], W: Array) -> PivotedLU | None:
+        F = self.factor(W, "fp32")
+        return None if vain(abs(F.LU.diagonal()[: int(PART * len(W))])) else F
 
     def solve(self, F: PivotedLU, B: Array, *, transposed: bool = False) -> Array:
         X, n = np.array(B), len(B)

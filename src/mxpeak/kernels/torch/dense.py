@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from math import isqrt
 from typing import Any
@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from mxpeak.errors import ResourceError
-from mxpeak.kernels.contract.dense import PivotedLU
+from mxpeak.kernels.contract.dense import PART, PivotedLU
 from mxpeak.kernels.torch import pivoted_lu
 from mxpeak.kernels.torch.blas import fp32_products
 from mxpeak.kernels.torch.device import Device
@@ -114,6 +114,11 @@ class TorchDense:
             return PivotedLU(W.T, rows, transposed=True, singular=int(singular))
         rows, singular = pivoted_lu.factor_rounded(self.device, W, precision, self._width)
         return PivotedLU(W, rows, transposed=False, singular=int(singular))
+
+    def factor_unless(self, vain: Callable[[Tensor], bool], W: Tensor) -> PivotedLU | None:
+        """The library does not stop half-way."""
+        F = self.factor(W, "fp32")
+        return None if vain(abs(F.LU.diagonal()[: int(PART * len(W))])) else F
 
     def solve(self, F: PivotedLU, B: Tensor, *, transposed: bool = False) -> Tensor:
         """Triangular solves read row- and column-major matrices as they lie."""

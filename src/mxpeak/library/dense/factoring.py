@@ -27,9 +27,9 @@ HOPELESS = 2.0**10
 #: Signs of an ill-conditioned matrix, upon which the condition is estimated at once: pivots of so different size, or
 #: corrections so large compared with the solution.
 DOUBT = 2.0**-16
-#: An LU of so many of the rows tells whether pivots fade, and by how much they have to.  Measured at n = 1000: growth
-#: to 2 of a random matrix, 1.0, 0.85, 0.7, 0.5 and 0.35 where singular values fall steadily by 10^6, 7, 8, 10 and 12.
-PART, FADED = 1 / 8, 0.75
+#: By how much the first eighth of the pivots has to fade.  Measured at n = 1000: growth to 2 of a random matrix, 1.0,
+#: 0.85, 0.7, 0.5 and 0.35 where singular values fall steadily by 10^6, 7, 8, 10 and 12.
+FADED = 0.75
 #: Entries of U that are looked at together.
 STRIP = 1 << 20
 
@@ -195,6 +195,7 @@ class Estimates:
 def factor_in_fp64(kernels: DenseKernels, A: Matrix, dtype: np.dtype[Any], spans: Spans) -> Factors:
     """A's factors in fp64, beyond which there is nothing to fall back to."""
     factors = factor(kernels, A, dtype, "fp64", spans)
+    assert factors is not None  # nobody asked whether pivots fade
     if factors.singular:
         raise SingularMatrixError(
             f"A is singular: pivot {factors.singular} of {A.shape[0]} is exactly zero; "
@@ -203,9 +204,14 @@ def factor_in_fp64(kernels: DenseKernels, A: Matrix, dtype: np.dtype[Any], spans
     return factors
 
 
-def factor(kernels: DenseKernels, A: Matrix, dtype: np.dtype[Any], precision: str, spans: Spans) -> Factors:
-    """Scale A, of a type, if need be, copy it once into the factors' type, and factor."""
-    n, rows = A.shape[0], by_rows(A)
+def factor(
+    kernels: DenseKernels, A: Matrix, dtype: np.dtype[Any], precision: str, spans: Spans, *, unless_fading: bool = False
+) -> Factors | None:
+    """Scale A, of a type, if need be, copy it once into the factors' type, and factor; None where pivots fade.
+
+    unless_fading   whether that is looked into; the precision is fp32 then
+    """
+    n, rows, xp = A.shape[0], by_rows(A), kernels.xp
     R = A if rows else A.T
     low = typed(dtype.kind == "c", wide=precision == "fp64")
     kernels.check_memory(n, low, precision, copied=False)
@@ -215,30 +221,33 @@ def factor(kernels: DenseKernels, A: Matrix, dtype: np.dtype[Any], precision: st
             scaling = None
             row_sums, column_sums, largest = kernels.scaled_copy(R, None, W)
             if PRECISIONS[precision].bytes < 4 or not balanced(_ends(row_sums), _ends(column_sums)):
-                check_finite(A, "A", kernels.xp)
+                check_finite(A, "A", xp)
                 scales = _equilibration(kernels, R)
                 scaling = Scaling(*(scales if rows else scales[::-1]), _inf_norm(kernels, R, rows))
                 row_sums, column_sums, largest = kernels.scaled_copy(R, scales, W)
         with spans("factor"):
-            lu = kernels.factor(W, precision)
+            lu = kernels.factor_unless(_fade(row_sums, xp), W) if unless_fading else kernels.factor(W, precision)
+    if lu is None:
+        return None
     A_inf, A_one = (float(sums.max()) for sums in (row_sums, column_sums)[:: 1 if rows else -1])
     emulated = kernels.emulates(precision, dtype)
     return Factors(kernels, precision, emulated, lu, rows, scaling, A_inf, A_one, largest)
 
 
-def pivots_fade(kernels: DenseKernels, A: Matrix) -> bool:
-    """Whether the pivots of an LU of n/8 rows or columns, as they lie, fall from the first quarter to the last.
+def _fade(sizes: Vector, xp: Any) -> Callable[[Vector], bool]:
+    """Whether the first eighth of the pivots, each over its row or column of what is factored, falls from its first
+    quarter to the last.
 
     Those of random matrices double.  They fall where singular values do so steadily, by 10^8 or more, and fp32 is in
-    vain then: to know it takes 2 % of the flops of A's LU.  A single small one is seen in the last pivot alone.
+    vain then: that is seen after 2 % of the flops.  A single small one is seen in the last pivot alone.
     """
-    xp, low = kernels.xp, typed(kernels.xp.isdtype(A.dtype, "complex floating"), wide=False)
-    with kernels.computing():
-        W = xp.asarray((A if by_rows(A) else A.T)[: int(PART * A.shape[0])], dtype=low, copy=True)
-        sizes = xp.max(abs(W), axis=1)  # of W's rows, columns of what is factored
-        pivots = abs(kernels.factor(W, "fp32").LU.diagonal()) / sizes
+
+    def of_pivots(pivots: Vector) -> bool:
+        relative = pivots / sizes[: pivots.shape[0]]
         m = pivots.shape[0] // 4
-        return float(xp.mean(pivots[-m:])) < FADED * float(xp.mean(pivots[:m]))
+        return float(xp.mean(relative[-m:])) < FADED * float(xp.mean(relative[:m]))
+
+    return of_pivots
 
 
 def _ends(sums: Vector) -> tuple[float, float]:

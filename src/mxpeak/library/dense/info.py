@@ -70,7 +70,7 @@ class SolveInfo(Info):
     scaled          rows and columns were scaled before the factorization
     fallback        the precision asked for did not do, and A was factored again in fp64
     times           seconds by phase: solve, elimination or LAPACK and a check; where that did not do, or was not asked,
-                    pivots, equilibrate, factor, deflate, refine; estimate, once condition or growth was asked for
+                    equilibrate, factor, deflate, refine; estimate, once condition or growth was asked for
     history         the worst backward error at the start and after each step, of the scaled system
     """
 

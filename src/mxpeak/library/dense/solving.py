@@ -12,7 +12,7 @@ from mxpeak.errors import Outcome, UsageError
 from mxpeak.kernels import choose
 from mxpeak.kernels.contract import DenseKernels, Matrix
 from mxpeak.kernels.contract.dense import Block
-from mxpeak.library.dense.choices import FP32_FROM, chosen_precision, plain, reason, suits_directly
+from mxpeak.library.dense.choices import chosen_precision, plain, reason, suits_directly
 from mxpeak.library.dense.deflation import deflated
 from mxpeak.library.dense.direct import Direct, solve_directly, told
 from mxpeak.library.dense.distributed import DistributedMatrix
@@ -20,12 +20,12 @@ from mxpeak.library.dense.distributed_info import DistributedInfo
 from mxpeak.library.dense.distributed_solving import DistributedFactors, factored
 from mxpeak.library.dense.eliminated import kernel_for, solve_by_elimination, suits_elimination
 from mxpeak.library.dense.extremes import centred, raised, restored
-from mxpeak.library.dense.factoring import Estimates, Factors, factor, factor_in_fp64, pivots_fade
+from mxpeak.library.dense.factoring import Estimates, Factors, factor, factor_in_fp64
 from mxpeak.library.dense.info import LOST, SolveInfo, note_of_columns, note_of_singularity
 from mxpeak.library.dense.inputs import block, columns, lies_well, matrix, on_kernels, right_hand_side
 from mxpeak.library.dense.refinement import ORDERS_PER_LU, ORDERS_PER_STEP, Refined, largest, refined
 from mxpeak.library.dense.stack import StackInfo, solve_stack, stack_of
-from mxpeak.library.dense.types import own_precision, roundoff, with_precision_of, working_type
+from mxpeak.library.dense.types import roundoff, with_precision_of, working_type
 from mxpeak.library.inputs import Input, device_for
 from mxpeak.library.outcomes import warned
 from mxpeak.precision import PRECISIONS
@@ -106,22 +106,17 @@ def solve_by(kernels: DenseKernels, A: Input, b: Input, precision: str) -> tuple
     alike = precision == "auto" and kernels.device is None and of_A.kind == of_b.kind
     n, sides = A.shape[0], columns(b)
     spans = Spans(stopwatch=kernels.stopwatch)
-    faded = alike and _fading(kernels, A, dtype, sides, spans)
-    if alike and suits_directly(n, sides, dtype, "fp64" if faded else "auto"):
-        x, info = _directly(A.on(None, dtype), b.on(None, dtype), spans if faded else None)
+    if alike and suits_directly(n, sides, dtype):
+        x, info = _directly(A.on(None, dtype), b.on(None, dtype))
         return b.result(x), info
     B = block(b, dtype, kernels)
-    return lu_factor_by(kernels, A, precision, dtype, B.shape[1], spans, faded=faded).solve_block(B, b)
-
-
-def _fading(kernels: DenseKernels, A: Input, dtype: np.dtype[Any], sides: int, spans: Spans) -> bool:
-    """Whether factors in fp32 would be quicker on the host, but A's pivots show that they would be in vain."""
-    n = A.shape[0]
-    if n < FP32_FROM or chosen_precision(n, dtype, "auto", sides, on_device=False) == own_precision(dtype):
-        return False
-    M = on_kernels(A, dtype, "fp32", kernels)
-    with spans("pivots"):
-        return pivots_fade(kernels, M)
+    if alike and suits_directly(n, sides, dtype, "fp64"):
+        found = _coarsely(kernels, A, "auto", dtype, B.shape[1], spans)
+        if found is None:
+            x, info = _directly(A.on(None, dtype), b.on(None, dtype), spans)
+            return b.result(x), info
+        return found.solve_block(B, b)
+    return lu_factor_by(kernels, A, precision, dtype, B.shape[1], spans).solve_block(B, b)
 
 
 def _directly(A: Matrix, b: Matrix, spent: Spans | None = None) -> tuple[Any, SolveInfo]:
@@ -167,29 +162,44 @@ def lu_factor_by(
     sides: int = 1,
     spans: Spans | None = None,
     *,
-    faded: bool | None = None,
+    faded: bool = False,
 ) -> LUFactors:
     """`lu_factor` by some kernels, in a type; A is factored in fp64 where the precision fails altogether.
 
-    faded   whether pivots fade, which is looked into where it is not known
+    faded   whether pivots are known to fade
     """
     n, dtype, on_device = A.shape[0], dtype or working_type(A.dtype), kernels.device is not None
     spans = spans or Spans(stopwatch=kernels.stopwatch)
-    if faded is None:
-        faded = precision == "auto" and not on_device and _fading(kernels, A, dtype, sides, spans)
-    chosen = "fp64" if faded else chosen_precision(n, dtype, precision, sides, on_device=on_device)
-    why = FADED if faded else reason(n, dtype, precision, sides, on_device=on_device)
+    why = reason(n, dtype, precision, sides, on_device=on_device)
+    if not faded and chosen_precision(n, dtype, precision, sides, on_device=on_device) != "fp64":
+        if found := _coarsely(kernels, A, precision, dtype, sides, spans):
+            return found
+        faded = True
+    M, exponent = raised(kernels, on_kernels(A, dtype, "fp64", kernels), dtype)
+    factors = factor_in_fp64(kernels, M, dtype, spans)
+    why = FADED if faded else why
+    return LUFactors(M, dtype, factors, spans, (), _most(n, precision), exponent, why, free=precision == "auto")
+
+
+def _coarsely(
+    kernels: DenseKernels, A: Input, precision: str, dtype: np.dtype[Any], sides: int, spans: Spans
+) -> LUFactors | None:
+    """The same by factors that are not fp64's from the start; None where pivots show that they would be in vain."""
+    n, on_device = A.shape[0], kernels.device is not None
+    chosen = chosen_precision(n, dtype, precision, sides, on_device=on_device)
+    why = reason(n, dtype, precision, sides, on_device=on_device)
     M, exponent = raised(kernels, on_kernels(A, dtype, chosen, kernels), dtype)
+    coarser = roundoff(dtype) < PRECISIONS[chosen].u
     notes: tuple[str, ...] = ()
-    if chosen == "fp64":
+    look = precision == "auto" and not on_device and coarser
+    factors = factor(kernels, M, dtype, chosen, spans, unless_fading=look)
+    if factors is None:
+        return None
+    if factors.singular:
+        notes = (f"the LU in {chosen} broke down: pivot {factors.singular} is zero; A was factored again in fp64",)
         factors = factor_in_fp64(kernels, M, dtype, spans)
-    else:
-        factors = factor(kernels, M, dtype, chosen, spans)
-        if factors.singular:
-            notes = (f"the LU in {chosen} broke down: pivot {factors.singular} is zero; A was factored again in fp64",)
-            factors = factor_in_fp64(kernels, M, dtype, spans)
-        elif roundoff(dtype) < PRECISIONS[chosen].u and factors.hide_singularity:  # before anything is refined in vain
-            factors, notes = _deflated(kernels, M, dtype, factors, spans)
+    elif coarser and factors.hide_singularity:  # before anything is refined in vain
+        factors, notes = _deflated(kernels, M, dtype, factors, spans)
     return LUFactors(M, dtype, factors, spans, notes, _most(n, precision), exponent, why, free=precision == "auto")
 
 
