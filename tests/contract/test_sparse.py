@@ -15,7 +15,7 @@ import pytest
 from mxpeak.kernels.contract.sparse import Rows
 from mxpeak.kernels.host import sparse as host_sparse
 from mxpeak.kernels.host.sparse_by_row import shares
-from mxpeak.kernels.host.sparse_successive import COUNTS, STRAYS
+from mxpeak.kernels.host.sparse_successive import COUNTS, NEXT, STRAYS
 from mxpeak.layout.stencil import Box
 from mxpeak.precision import PRECISIONS
 from tests.support.on_arrays import HOSTS, SLICES, OnArrays, every_backend, every_host, interpreted, sparse_kernels
@@ -187,7 +187,7 @@ def test_entries_that_few_rows_of_a_chunk_have_take_no_slots_of_their_own() -> N
     """With the last row of each line at the end of all, the row before it alone has neighbours there."""
     host, name = sparse_kernels(SLICES), "long lines that end at a neighbour"
     found = {kind: stored(host, name, kind, "fp64", "fp64", "packed") for kind in ("natural", "surface_last")}
-    strays = {kind: A.pattern.table[:, COUNTS + STRAYS :].sum(axis=0) for kind, A in found.items()}
+    strays = {kind: A.pattern.table[:, COUNTS + STRAYS : COUNTS + NEXT].sum(axis=0) for kind, A in found.items()}
     assert strays["natural"].tolist() == [0, 0]
     assert (strays["surface_last"] > 0).all()
     stored_values = {kind: A.lower + A.upper for kind, A in found.items()}

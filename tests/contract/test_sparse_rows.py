@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 
 from mxpeak.kernels.contract.sparse import Rows
+from mxpeak.kernels.host import sparse_successive as successive
+from mxpeak.kernels.host.sparse_native import SUCCESSIVE
 from mxpeak.layout.stencil import Box
 from mxpeak.precision import PRECISIONS
-from tests.support.on_arrays import HOSTS, OnArrays, every_backend, every_host, sparse_kernels
+from tests.support.on_arrays import HOSTS, SLICES, OnArrays, every_backend, every_host, sparse_kernels
 from tests.support.sparse_matrices import (
     BOXES,
     CLASSIC,
@@ -183,6 +185,27 @@ def test_the_copy_for_residuals_is_filled_up_little_where_lines_are_no_multiples
         host.residual_at(A, b, x, points, np.zeros(points.size), swept=True)
         (copy,) = A.coarse[0].points.values()
         assert copy.values.size < most * np.count_nonzero(copy.values)
+
+
+def test_where_columns_are_stored_entries_at_the_same_distance_from_the_diagonal_share_a_slot() -> None:
+    """So the columns of a slot follow each other, though lines end inside of chunks; few of a coarse level's do not."""
+    slices = sparse_kernels(SLICES)
+    for box, least in ((Box(32, 8, 8), 0.99), (Box(24, 8, 8), 0.9), (Box(8, 8, 8, *GRID, 0, 1, 1), 0.75)):
+        rows = slices.stencil_rows(box, CLASSIC)
+        A = slices.store(rows, slices.order(rows, "natural"), "fp64", "fp64", "rows")
+        columns = A.pattern.far.reshape(-1, SUCCESSIVE)
+        assert np.mean((np.diff(columns, axis=1) == 1).all(axis=1)) >= least
+        assert A.lower + A.upper < 1.25 * rows.indices.size
+
+
+def test_lines_shorter_than_a_chunk_are_swept_in_blocks_unless_rows_need_one_of_their_own_block() -> None:
+    """As those of four points do: the row below and to the right is three rows away."""
+    slices = sparse_kernels(SLICES)
+    for nx, swept in ((24, True), (16, True), (8, True), (4, False)):
+        rows = slices.stencil_rows(Box(nx, 8, 8), CLASSIC)
+        A = slices.store(rows, slices.order(rows, "natural"), "fp64", "fp64", "packed")
+        found = A.pattern.table[:, successive.COUNTS + successive.NEXT :] >= 0
+        assert found[1:].all() if swept else not found.any(), nx  # the first row has none before it
 
 
 @every_backend

@@ -129,7 +129,8 @@ class ByRow:
         columns, at = np.empty(first[-1], np.int32), np.empty(first[-1], np.int64)
         self._run_on(27 * rows.size, by_points.find_entries, *where, first, columns, at)
         begins, packed, most = np.empty(rows.size, np.int64), pattern.storage == "packed", A.n + A.halo
-        begins = begins[: by_points.cut_groups(rows, packed, begins)]
+        in_lines = np.count_nonzero(np.diff(rows) == by_points.STEP) > rows.size // 2
+        begins = begins[: by_points.cut_groups(rows, in_lines, begins)]
         chunks = -(-begins.size // by_points.GROUPS)
         begins = np.append(begins, [rows.size] * (chunks * by_points.GROUPS + 1 - begins.size))
         starts = rows[np.minimum(begins[:-1], rows.size - 1)].astype(np.int64)  # one that exists, of empty groups too

@@ -173,7 +173,9 @@ class SuccessivePattern(InTurn):
     @property
     def _strays(self) -> Array:
         """Of each chunk, before it and after it."""
-        return self.table[:, successive.COUNTS + successive.STRAYS :].astype(np.int64)
+        return self.table[:, successive.COUNTS + successive.STRAYS : successive.COUNTS + successive.NEXT].astype(
+            np.int64
+        )
 
     @property
     def arrays(self) -> tuple[Array, ...]:

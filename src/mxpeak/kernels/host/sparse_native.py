@@ -11,7 +11,9 @@ formats, and are widened to the vectors' type as they are loaded:
 
 from __future__ import annotations
 
+import numba
 from llvmlite import ir
+from llvmlite.binding import get_host_cpu_name
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
@@ -21,11 +23,15 @@ from mxpeak.kernels.host.native import HAS_AVX512, HAS_FP16, ask
 #: Rows of a chunk of independent rows, and of one whose rows depend on each other.
 LANES = 64
 SUCCESSIVE = 32
+#: Successive rows whose recurrence is solved for the last x before them.
+STRETCH = 8
 #: Rows of a group of every second ones; groups of a chunk begin wherever they like.
 EVERY_SECOND = 8
 #: Bytes of sums that are kept in registers at a time: eight of AVX-512's 32, or of 16 narrower ones.  Better all lanes
 #: of a slot at once: prefetchers lose values that come in pieces, fp64 on a Zen 4 at 0.35 instead of 0.6 of bandwidth.
 WIDTH = 512 if HAS_AVX512 else 256
+#: Whether a gather is slower than loads of its numbers.  LLVM knows that of AMD, but takes columns to vectors first.
+SLOW_GATHERS = (numba.config.CPU_NAME or get_host_cpu_name()).startswith("znver")
 
 I8, I16, I32, I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
 F32, F64 = ir.FloatType(), ir.DoubleType()
@@ -134,13 +140,42 @@ def sum_successive_runs(typingctx, values, value0, bases, base0, slots, x, row, 
 def sum_successive_columns(typingctx, values, value0, columns, column0, slots, x, row, out, fresh, ahead, down):
     """out[lane] = Σ_s values[value0 + s·SUCCESSIVE + lane] · x[columns[column0 + s·SUCCESSIVE + lane]] of all lanes.
 
-    Columns are 32-bit numbers, and asked for as values are.
+    Columns are 32-bit numbers, and asked for as values are.  Those of a slot are looked at together: where each is the
+    next after the one before, their x are loaded as vectors, else gathered.
     """
     numbers, flag = types.int64, types.boolean
     signature = types.void(values, numbers, columns, numbers, numbers, x, numbers, out, flag, numbers, flag)
 
     def codegen(context, builder, signature, args):
-        _sum_slots(context, builder, signature, args[:-2], SUCCESSIVE, _gathered, *args[-2:])
+        _sum_slots(context, builder, signature, args[:-2], SUCCESSIVE, _columns, *args[-2:])
+        return context.get_dummy_value()
+
+    return signature, codegen
+
+
+@intrinsic
+def sum_block_runs(typingctx, values, value0, bases, base0, slots, x, row, out):
+    """The sums over runs of the STRETCH lanes of a chunk from values[value0], added to out."""
+    numbers = types.int64
+    signature = types.void(values, numbers, bases, numbers, numbers, x, numbers, out)
+
+    def codegen(context, builder, signature, args):
+        _sum_slots(context, builder, signature, (*args, cgutils.false_byte), SUCCESSIVE, _run, of_them=STRETCH)
+        return context.get_dummy_value()
+
+    return signature, codegen
+
+
+@intrinsic
+def sum_block_columns(typingctx, values, value0, columns, column0, slots, x, out):
+    """And over columns, from columns[column0]."""
+    numbers = types.int64
+    signature = types.void(values, numbers, columns, numbers, numbers, x, out)
+
+    def codegen(context, builder, signature, args):
+        of_slots = types.void(*signature.args[:6], numbers, signature.args[6])
+        with_row = (*args[:-1], I64(0), args[-1], cgutils.false_byte)
+        _sum_slots(context, builder, of_slots, with_row, SUCCESSIVE, _columns, of_them=STRETCH)
         return context.get_dummy_value()
 
     return signature, codegen
@@ -163,6 +198,22 @@ def sum_every_second(typingctx, values, value0, bases, base0, slots, x, starts, 
         of_slots = types.void(*signature.args[:7], signature.args[8])
         with_zero = (*matrix, rows, out, cgutils.true_byte)
         _sum_slots(context, builder, of_slots, with_zero, SUCCESSIVE, _every_second, ahead)
+        return context.get_dummy_value()
+
+    return signature, codegen
+
+
+@intrinsic
+def sum_every_second_columns(typingctx, values, value0, columns, column0, slots, x, out, fresh, ahead):
+    """The same with columns, as `sum_successive_columns` has them; most are two apart in each group of lanes."""
+    numbers, flag = types.int64, types.boolean
+    signature = types.void(values, numbers, columns, numbers, numbers, x, out, flag, numbers)
+
+    def codegen(context, builder, signature, args):
+        *matrix, out, fresh, ahead = args
+        of_slots = types.void(*signature.args[:6], numbers, *signature.args[6:8])
+        with_row = (*matrix, I64(0), out, fresh)
+        _sum_slots(context, builder, of_slots, with_row, SUCCESSIVE, _columns_of_every_second, ahead)
         return context.get_dummy_value()
 
     return signature, codegen
@@ -199,11 +250,12 @@ def add_strays(typingctx, values, value0, columns, column0, lane0, first, end, x
     return signature, codegen
 
 
-def _sum_slots(context, builder, signature, args, lanes, terms_of, ahead=None, down=None):
-    """Sums over slots of so many lanes; terms_of loads what one multiplies."""
+def _sum_slots(context, builder, signature, args, lanes, terms_of, ahead=None, down=None, of_them=None):
+    """Sums over slots of so many lanes, or the first of them; terms_of loads what one multiplies and has it added."""
     values, value0, columns, column0, slots, x, row, out, fresh = args
     format_, real = signature.args[0].dtype, context.get_value_type(signature.args[5].dtype)
-    count = min(lanes, WIDTH // (8 if real == F64 else 4))
+    of_them = of_them or lanes
+    count = min(of_them, WIDTH // (8 if real == F64 else 4))
 
     def data(position, value):
         return context.make_array(signature.args[position])(context, builder, value).data
@@ -217,28 +269,42 @@ def _sum_slots(context, builder, signature, args, lanes, terms_of, ahead=None, d
         goes_down = builder.trunc(down, ir.IntType(1))
         first = builder.select(goes_down, builder.sub(slots, step), first)
         step = builder.select(goes_down, I64(-1), step)
-    for lane0 in range(0, lanes, count):
+    for lane0 in range(0, of_them, count):
 
-        def terms(s, lane0=lane0):
-            return terms_of(builder, lanes, lane0, ir.VectorType(real, count), columns_p, s, x_p, row, ahead)
+        def terms(s, add, lane0=lane0):
+            return terms_of(builder, lanes, lane0, ir.VectorType(real, count), columns_p, s, x_p, row, ahead, add)
 
         pointers = builder.gep(values_p, [I64(lane0)]), builder.gep(out_p, [I64(lane0)])
         _sum_lanes(builder, lanes, format_, real, count, *pointers, terms, slots, first, step, is_fresh, ahead)
 
 
-def _run(builder, lanes, lane0, wide, bases_p, s, x_p, row, ahead):
-    """x[bases[s] + row + lane0 …]."""
-    base = builder.sext(builder.load(builder.gep(bases_p, [s])), I64)
-    first = builder.add(builder.add(base, row), I64(lane0))
+def _load_from(builder, wide, x_p, first):
+    """x[first …]."""
     size = 8 if wide.element == F64 else 4
     return builder.load(builder.bitcast(builder.gep(x_p, [first]), wide.as_pointer()), align=size)
 
 
-def _every_second(builder, lanes, lane0, wide, bases_p, s, x_p, rows, ahead):
-    """x[bases[s] + rows[g] + 2·k …], every second one, of the groups that begin with lane0, two at a time."""
+def _based(builder, lane0, wide, bases_p, s, x_p, row):
+    """x[bases[s] + row + lane0 …]."""
+    base = builder.sext(builder.load(builder.gep(bases_p, [s])), I64)
+    return _load_from(builder, wide, x_p, builder.add(builder.add(base, row), I64(lane0)))
+
+
+def _run(builder, lanes, lane0, wide, bases_p, s, x_p, row, ahead, add):
+    return add(_based(builder, lane0, wide, bases_p, s, x_p, row))
+
+
+def _every_second(builder, lanes, lane0, wide, bases_p, s, x_p, rows, ahead, add):
+    """x[bases[s] + rows[g] + 2·k …], every second one, of the groups that begin with lane0."""
+    base = builder.sext(builder.load(builder.gep(bases_p, [s])), I64)
+    return add(_of_groups(builder, wide, x_p, [builder.add(base, row) for row in rows[lane0 // EVERY_SECOND :]]))
+
+
+def _of_groups(builder, wide, x_p, firsts):
+    """x[firsts[g] + 2·k], two groups at a time."""
     twice = ir.VectorType(wide.element, 2 * EVERY_SECOND)
     even = ir.Constant(ir.VectorType(I32, twice.count), list(range(0, 2 * twice.count, 2)))
-    both = [_run(builder, lanes, 0, twice, bases_p, s, x_p, row, ahead) for row in rows[lane0 // EVERY_SECOND :]]
+    both = [_load_from(builder, twice, x_p, first) for first in firsts]
     found = [builder.shuffle_vector(first, second, even) for first, second in zip(both[::2], both[1::2])]
     while found[0].type.count < wide.count:
         every = ir.Constant(ir.VectorType(I32, 2 * found[0].type.count), list(range(2 * found[0].type.count)))
@@ -246,12 +312,62 @@ def _every_second(builder, lanes, lane0, wide, bases_p, s, x_p, rows, ahead):
     return found[0]
 
 
-def _gathered(builder, lanes, lane0, wide, columns_p, s, x_p, row, ahead):
-    """x[columns[s·lanes + lane0 …]]."""
-    count, size = wide.count, 8 if wide.element == F64 else 4
+def _columns(builder, lanes, lane0, wide, columns_p, s, x_p, row, ahead, add):
+    """x[columns[s·lanes + lane0 …]]: one load where they follow each other."""
+
+    def load(firsts):
+        return _load_from(builder, wide, x_p, firsts[0])
+
+    return _looked_at(builder, lanes, lane0, wide, columns_p, s, x_p, ahead, add, wide.count, 1, load)
+
+
+def _columns_of_every_second(builder, lanes, lane0, wide, columns_p, s, x_p, row, ahead, add):
+    """x[columns[s·lanes + lane0 …]]: one load a group where they are two apart in each."""
+
+    def load(firsts):
+        return _of_groups(builder, wide, x_p, firsts)
+
+    return _looked_at(builder, lanes, lane0, wide, columns_p, s, x_p, ahead, add, EVERY_SECOND, 2, load)
+
+
+def _looked_at(builder, lanes, lane0, wide, columns_p, s, x_p, ahead, add, group, apart, load):
+    """The sum with x[columns[s·lanes + lane0 …]]; load(firsts) is x where columns are so far apart in each group."""
+    count = wide.count
     at = builder.gep(columns_p, [builder.add(builder.mul(s, I64(lanes)), I64(lane0))])
     _ask_ahead(builder, at, ahead, 4 * count)
-    columns = builder.load(builder.bitcast(at, ir.VectorType(I32, count).as_pointer()), align=4)
+    numbers = ir.VectorType(I32, count)
+    columns = builder.load(builder.bitcast(at, numbers.as_pointer()), align=4)
+    firsts = [builder.load(builder.gep(at, [I64(lane)])) for lane in range(0, count, group)]
+    of_groups = ir.Constant(numbers, [lane // group * group for lane in range(count)])
+    steps = ir.Constant(numbers, [lane % group * apart for lane in range(count)])
+    others = builder.xor(columns, builder.add(builder.shuffle_vector(columns, columns, of_groups), steps))
+    any_bit = cgutils.get_or_insert_function(
+        builder.module, ir.FunctionType(I32, [numbers]), f"llvm.vector.reduce.or.v{count}i32"
+    )
+    with builder.if_else(builder.icmp_signed("==", builder.call(any_bit, [others]), I32(0))) as (run, scattered):
+        with run:
+            of_run, run_block = add(load([builder.zext(first, I64) for first in firsts])), builder.block
+        with scattered:
+            loaded = _one_by_one(builder, wide, x_p, at) if SLOW_GATHERS else _gathered(builder, wide, x_p, columns)
+            of_others, others_block = add(loaded), builder.block
+    total = builder.phi(wide)
+    total.add_incoming(of_run, run_block)
+    total.add_incoming(of_others, others_block)
+    return total
+
+
+def _one_by_one(builder, wide, x_p, columns_p):
+    """x[columns[0]], x[columns[1]] …, each by a load of its own."""
+    x = ir.Constant(wide, ir.Undefined)
+    for lane in range(wide.count):
+        column = builder.zext(builder.load(builder.gep(columns_p, [I64(lane)])), I64)
+        x = builder.insert_element(x, builder.load(builder.gep(x_p, [column])), I32(lane))
+    return x
+
+
+def _gathered(builder, wide, x_p, columns):
+    """x[columns]."""
+    count, size = wide.count, 8 if wide.element == F64 else 4
     # the builder knows no vectors of addresses
     pointers = ir.instructions.GEPInstr(builder.block, x_p, [columns], True, "", source_etype=wide.element)
     pointers.type = ir.VectorType(ir.PointerType(), count)
@@ -296,16 +412,21 @@ def _sum_lanes(builder, lanes, format_, real, count, values_p, out_p, terms, slo
     total.add_incoming(before, entry)
     value_p = builder.gep(values_p, [builder.mul(s, I64(lanes))])
     _ask_ahead(builder, value_p, ahead, STORED_BYTES[format_] * count)
-    bits = builder.load(builder.bitcast(value_p, stored.as_pointer()), align=STORED_BYTES[format_])
-    multiply_add = fma(builder, wide, real, count)
-    next_total = builder.call(multiply_add, [widened(builder, format_, real, bits, count), terms(s), total])
+
+    def add(x):
+        bits = builder.load(builder.bitcast(value_p, stored.as_pointer()), align=STORED_BYTES[format_])
+        value = widened(builder, format_, real, bits, count)
+        return builder.call(fma(builder, wide, real, count), [value, x, total])
+
+    next_total = terms(s, add)
     next_left = builder.sub(left, I64(1))
-    s.add_incoming(builder.add(s, step), loop)
-    left.add_incoming(next_left, loop)
-    total.add_incoming(next_total, loop)
+    again = builder.block
+    s.add_incoming(builder.add(s, step), again)
+    left.add_incoming(next_left, again)
+    total.add_incoming(next_total, again)
     builder.cbranch(builder.icmp_signed(">", next_left, I64(0)), loop, done)
     builder.position_at_end(done)
     result = builder.phi(wide)
     result.add_incoming(before, entry)
-    result.add_incoming(next_total, loop)
+    result.add_incoming(next_total, again)
     builder.store(result, out_p, align=size)

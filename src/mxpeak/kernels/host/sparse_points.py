@@ -9,7 +9,7 @@ is needed: a sixteenth of the matrix.  It has the rows' entries one row after th
 or, where rows are taken in vectors, chunks of GROUPS groups of up to GROUP rows, in slots of LANES values:
 
     run       columns base + row, of rows that are STEP apart in each group: one number, with packed storage
-    columns   a 32-bit column for each row
+    columns   a 32-bit column for each row; of what would be a run they are STEP apart, and the kernels see that
 
 A group ends with its line, and the next begins with another row: so lines need not be as long as chunks.
 """
@@ -24,9 +24,9 @@ from mxpeak.kernels.host.jit import inner, jit
 from mxpeak.kernels.host.native import piece
 from mxpeak.kernels.host.sparse_native import EVERY_SECOND as GROUP
 from mxpeak.kernels.host.sparse_native import SUCCESSIVE as LANES
-from mxpeak.kernels.host.sparse_native import sum_every_second, sum_successive_columns, widened_value
+from mxpeak.kernels.host.sparse_native import sum_every_second, sum_every_second_columns, widened_value
 from mxpeak.kernels.host.sparse_natural import AHEAD, ask_for, sum_of
-from mxpeak.kernels.host.sparse_pack import MOST, SHARE, find
+from mxpeak.kernels.host.sparse_pack import MOST, find
 
 #: Groups of a chunk.
 GROUPS = LANES // GROUP
@@ -73,7 +73,7 @@ def residual_in_chunks(
         if columns:
             value0, far0 = (slot + runs) * LANES, np.int64(table[c, FAR]) * LANES
             far_ahead = np.int64(table[after, FAR] - table[c, FAR]) * LANES
-            sum_successive_columns(values, value0, far, far0, columns, x, 0, total, False, far_ahead, False)
+            sum_every_second_columns(values, value0, far, far0, columns, x, total, False, far_ahead)
         for g in range(GROUPS):
             first, of_group = begins[c * GROUPS + g], piece(total, g * GROUP, GROUP)
             for k in range(begins[c * GROUPS + g + 1] - first):
@@ -136,11 +136,11 @@ def find_entries(tid, threads, rows, chunk_of, parts, table, bases, far, values,
 
 
 @jit()
-def cut_groups(rows, packed, begins):
-    """Where groups of the rows begin; returns how many."""
+def cut_groups(rows, in_lines, begins):
+    """Where groups of the rows begin, if in_lines with every line; returns how many."""
     groups, size = 0, 0
     for k in range(rows.shape[0]):
-        if k == 0 or size == GROUP or (packed and size >= LEAST and rows[k] != rows[k - 1] + STEP):
+        if k == 0 or size == GROUP or (in_lines and size >= LEAST and rows[k] != rows[k - 1] + STEP):
             begins[groups] = k
             groups += 1
             size = 0
@@ -160,11 +160,12 @@ def _exists(starts, difference, most):
 @inner()
 def _runs_of(rows, begins, starts, packed, first, columns, most, known, hits):
     """The differences column - row that become runs of a chunk: known[:runs]; returns (runs, slots of columns)."""
-    size, runs, longest, row0, end = 0, 0, 0, begins[0], begins[GROUPS]
+    size, runs, longest, row0, end, in_steps = 0, 0, 0, begins[0], begins[GROUPS], True
     for g in range(GROUPS):
         for k in range(begins[g] + 1, begins[g + 1]):
-            packed = packed and rows[k] == rows[k - 1] + STEP
-    for k in range(row0, end if packed else row0):
+            in_steps = in_steps and rows[k] == rows[k - 1] + STEP
+    least = successive.rows_of_a_run(end - row0, packed)
+    for k in range(row0, end if in_steps else row0):
         hint = 0
         for e in range(first[k], first[k + 1]):
             difference = np.int64(columns[e]) - rows[k]
@@ -177,7 +178,7 @@ def _runs_of(rows, begins, starts, packed, first, columns, most, known, hits):
             hint = at + 1
     for k in range(size):
         # lanes without the entry read there all the same
-        if SHARE * hits[k] >= end - row0 and _exists(starts, known[k], most):
+        if hits[k] >= least and _exists(starts, known[k], most):
             known[runs] = known[k]
             runs += 1
     for k in range(row0, end):
@@ -196,7 +197,8 @@ def count_slots(tid, threads, rows, begins, starts, packed, first, columns, most
     known, hits = np.empty(MOST, np.int64), np.empty(MOST, np.int64)
     for c in range(chunks * tid // threads, chunks * (tid + 1) // threads):
         of_chunk = piece(begins, c * GROUPS, GROUPS + 1), piece(starts, c * GROUPS, GROUPS)
-        table[c, RUNS], table[c, COLUMNS] = _runs_of(rows, *of_chunk, packed, first, columns, most, known, hits)
+        runs, others = _runs_of(rows, *of_chunk, packed, first, columns, most, known, hits)
+        table[c, RUNS], table[c, COLUMNS] = (runs, others) if packed else (0, runs + others)
 
 
 @jit(allocates=True)
@@ -212,7 +214,11 @@ def fill_slots(
         runs, others = _runs_of(rows, of_chunk, starts_c, packed, first, columns, most, known, hits)
         for s in range(runs):
             bases[slot + s] = known[s]
-        far_c = piece(far, np.int64(table[c, FAR]) * LANES, others * LANES)
+        far0 = np.int64(table[c, FAR])
+        for s in range(0 if packed else runs):
+            for lane in range(LANES):
+                far[(far0 + s) * LANES + lane] = known[s] + starts_c[lane // GROUP] + STEP * (lane % GROUP)
+        far_c = piece(far, (far0 if packed else far0 + runs) * LANES, others * LANES)
         far_c[:] = starts_c[0]
         for g in range(GROUPS):
             for k in range(of_chunk[g], of_chunk[g + 1]):

@@ -7,10 +7,18 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from mxpeak.kernels.host.sparse_native import F64, I32, I64, STORED, STORED_BYTES, SUCCESSIVE, fma, splat, widened
-
-#: Rows whose recurrence is solved for the last x before them.
-STRETCH = 8
+from mxpeak.kernels.host.sparse_native import (
+    F64,
+    I32,
+    I64,
+    STORED,
+    STORED_BYTES,
+    STRETCH,
+    SUCCESSIVE,
+    fma,
+    splat,
+    widened,
+)
 
 
 @intrinsic

@@ -237,7 +237,9 @@ class SparseSetup:
         longest = int(np.add.reduceat(length, chunk_row).max()) if chunks else 0
         packed = storage == "packed"
         self._run(successive.count_slots, *where, chunk_row, ends[1:], columns, packed, longest, table)
-        counts, strays = np.split(table[:, successive.COUNTS :].astype(np.int64), [successive.STRAYS], axis=1)
+        counts, strays, _ = np.split(
+            table[:, successive.COUNTS :].astype(np.int64), [successive.STRAYS, successive.NEXT], axis=1
+        )
         apart = -(-strays.sum(axis=1) // SUCCESSIVE)
         lower, upper = counts[:, : 2 * successive.LATER], counts[:, 2 * successive.LATER :]
         slots = np.stack([lower.sum(axis=1), upper.sum(axis=1) + apart])

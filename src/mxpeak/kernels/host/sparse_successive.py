@@ -3,7 +3,11 @@
 A chunk is up to LANES successive rows.  A slot is one entry of each of them, values side by side, as in `sparse_pack`:
 
     run       columns base + row: one number for the slot; rows without such an entry hold a zero
-    columns   a 32-bit column for each row; rows without such an entry hold a zero, and their own number or the next
+    columns   a 32-bit column for each row; rows without such an entry hold a zero, and some column
+
+With packed storage.  Otherwise columns are stored of all slots, but entries that most rows have at the same distance
+from the diagonal share a slot all the same: a slot's columns then follow each other, and whoever reads them loads their
+x as vectors instead of gathering it.
 
 Slots stand in four parts: entries in columns before the chunk; in earlier columns of the chunk itself; in later ones of
 it; after the chunk.  The first two, L, of all chunks stand before the last two, U, of all chunks: a sweep that needs
@@ -14,9 +18,10 @@ recurrence along the chunk's rows.  Where it has one term, that of the row befor
 
     x_i = p_i - q_i x_{i-1},    p = (b - Σ) / d,   q = a_{i,i-1} / d
 
-and takes a multiplication and an addition a row, most of them for several rows at once (`sparse_recurrence`).  A
-backward sweep is the same from the last row on, with the third part.  Units of chunks go to threads as
-`sparse_natural` has it.
+and takes a multiplication and an addition a row, most of them for several rows at once (`sparse_recurrence`).  Where
+lines of a mesh are shorter than a chunk, other terms are of earlier blocks of STRETCH rows: they are added up in
+vectors, block by block, each before its recurrence.  Rows of which neither is so are taken one by one.  A backward
+sweep is the same from the last row on, with the third part.  Units of chunks go to threads as `sparse_natural` has it.
 """
 
 from __future__ import annotations
@@ -24,10 +29,18 @@ from __future__ import annotations
 import numpy as np
 
 from mxpeak.kernels.host import sparse_sweep as sweep
-from mxpeak.kernels.host.jit import ONE, inner, jit
+from mxpeak.kernels.host.jit import ZERO, inner, jit
 from mxpeak.kernels.host.native import piece
+from mxpeak.kernels.host.sparse_native import (
+    STRETCH,
+    add_strays,
+    sum_block_columns,
+    sum_block_runs,
+    sum_successive_columns,
+    sum_successive_runs,
+    widened_value,
+)
 from mxpeak.kernels.host.sparse_native import SUCCESSIVE as LANES
-from mxpeak.kernels.host.sparse_native import add_strays, sum_successive_columns, sum_successive_runs, widened_value
 from mxpeak.kernels.host.sparse_natural import say, wait
 from mxpeak.kernels.host.sparse_pack import MOST, SHARE, find
 from mxpeak.kernels.host.sparse_recurrence import recurrence, run_backward, run_forward
@@ -35,10 +48,10 @@ from mxpeak.kernels.host.sparse_recurrence import recurrence, run_backward, run_
 #: The parts: before the chunk, in it before the row, in it after the row, after the chunk.
 BEFORE, EARLIER, LATER, AFTER, PARTS = (np.int64(part) for part in range(5))
 #: Columns of the table of chunks: first row, rows, first slot and first slot of columns of L, those of U, then runs and
-#: columns by part, then strays before the chunk and after it.
+#: columns by part, then strays before the chunk and after it, then what `_next_slot` says of the two parts inside it.
 ROW, ROWS, SLOT, FAR, U_SLOT, U_FAR, COUNTS = range(7)
-STRAYS = 2 * PARTS
-TABLE = COUNTS + STRAYS + 2
+STRAYS, NEXT = 2 * PARTS, 2 * PARTS + 2
+TABLE = COUNTS + NEXT + 2
 #: Entries of a slot, at most, that had better stand by themselves.
 FEW = LANES // 4
 #: Chunks of a unit, which one thread sweeps without looking at the others; rows from which on a mesh's plane begins a
@@ -104,18 +117,19 @@ def _inner(table, c, part, slot, far0, lane, bases, far, values, x):
     return total
 
 
-@inner(inline=True)
-def _is_next(table, c, part, slot, far0, bases, far, apart):
-    """Whether a part has one slot, and in it nothing but the row next to each."""
-    runs, columns = table[c, COUNTS + 2 * part], table[c, COUNTS + 2 * part + 1]
-    if runs + columns != 1:
-        return False
-    if runs:
-        return bases[slot] == apart
-    row, column, others = table[c, ROW] + np.int32(apart), piece(far, far0 * LANES, LANES), np.int32(0)
-    for k in range(LANES):
-        others |= column[k] ^ (row + np.int32(k))
-    return others == 0
+@inner()
+def _add_block(table, c, part, lane0, slot, far0, bases, far, values, x, out):
+    """out += a part of a chunk times x of the STRETCH lanes from lane0 on, but for the slot of rows next to each."""
+    upper = np.int64(part == LATER)
+    runs, columns = np.int64(table[c, COUNTS + 2 * part]), np.int64(table[c, COUNTS + 2 * part + 1])
+    row, but = np.int64(table[c, ROW]) + lane0, np.int64(table[c, COUNTS + NEXT + upper])
+    to = piece(out, lane0, STRETCH)
+    for first, end in ((ZERO, but), (but + 1, runs + columns)):
+        value0, of_runs = (slot + first) * LANES + lane0, min(end, runs) - first
+        sum_block_runs(values, value0, bases, slot + first, of_runs, x, row, to)
+        begin = max(first, runs)
+        value0, column0 = (slot + begin) * LANES + lane0, (far0 + begin - runs) * LANES + lane0
+        sum_block_columns(values, value0, far, column0, end - begin, x, to)
 
 
 @inner(fastmath={"contract"}, inline=True)
@@ -130,6 +144,17 @@ def _terms(row, rows, slot, values, diagonal, b, first, second, p, q):
         reciprocal = one / d_c[k]
         p[k] = (b_c[k] - first[k] - second[k]) * reciprocal
         q[k] = widened_value(a[k], one) * reciprocal
+
+
+@inner(fastmath={"contract"}, inline=True)
+def _terms_of_block(lane0, row, rows, slot, values, diagonal, b, first, second, p, q):
+    """The same of the STRETCH rows from lane0 on."""
+    count = min(STRETCH, rows - lane0)
+    b_c, d_c, a = piece(b, row + lane0, count), piece(diagonal, row + lane0, count), slot * LANES + lane0
+    for k in range(count):
+        reciprocal = p.dtype.type(1) / d_c[k]
+        p[lane0 + k] = (b_c[k] - first[lane0 + k] - second[lane0 + k]) * reciprocal
+        q[lane0 + k] = widened_value(values[a + k], reciprocal) * reciprocal
 
 
 @jit(fastmath={"contract"})
@@ -155,13 +180,23 @@ def sweep_forward(
             if not from_zero:
                 _add(table, c, after, LATER, PARTS, bases, far, values, x, upper)
             slot, far0 = slots_before(table, c, EARLIER)
-            if _is_next(table, c, EARLIER, slot, far0, bases, far, -ONE):
+            at, young = np.int64(table[c, COUNTS + NEXT]), x[max(row - 1, 0)]
+            if at == 0 and table[c, COUNTS + 2 * EARLIER] + table[c, COUNTS + 2 * EARLIER + 1] == 1:
                 _terms(row, rows, slot, values, diagonal, b, lower, upper, p, q)
-                young = x[max(row - 1, 0)]
                 if rows < LANES or not run_forward(p, q, young, x_c):
                     for k in range(rows):
                         young = p[k] - q[k] * young
                         x_c[k] = young
+            elif at >= 0:
+                if from_zero:
+                    x_c[:] = 0  # lanes without an entry read it, too
+                for lane0 in range(0, rows, STRETCH):
+                    _add_block(table, c, EARLIER, lane0, slot, far0, bases, far, values, x, lower)
+                    _terms_of_block(lane0, row, rows, slot + at, values, diagonal, b, lower, upper, p, q)
+                    for k in range(lane0, min(np.int64(lane0 + STRETCH), rows)):
+                        young = p[k] - q[k] * young
+                        x_c[k] = young
+            if at >= 0:
                 if keep.shape[0] > 0:
                     keep_c, d_c = piece(keep, row, rows), piece(diagonal, row, rows)
                     for k in range(rows):  # what is left of b is what x has been made of
@@ -202,12 +237,23 @@ def sweep_backward(
             if not kept:
                 _add(table, c, after, BEFORE, LATER, bases, far, values, x, lower)
             slot, far0 = slots_before(table, c, LATER)
-            if _is_next(table, c, LATER, slot, far0, bases, far, ONE):
+            at, young = np.int64(table[c, COUNTS + NEXT + 1]), x[row + rows]
+            if at == 0 and table[c, COUNTS + 2 * LATER] + table[c, COUNTS + 2 * LATER + 1] == 1:
                 _terms(row, rows, slot, values, diagonal, b, lower, upper, p, q)
-                young = x[row + rows]
                 if rows < LANES or not run_backward(p, q, young, x_c):
                     for back_k in range(rows):
                         k = rows - 1 - back_k
+                        young = p[k] - q[k] * young
+                        x_c[k] = young
+                continue
+            if at >= 0:
+                for back_lane in range(0, rows, STRETCH):
+                    lane0 = (rows - 1) // STRETCH * STRETCH - back_lane
+                    _add_block(table, c, LATER, lane0, slot, far0, bases, far, values, x, upper)
+                    _terms_of_block(lane0, row, rows, slot + at, values, diagonal, b, lower, upper, p, q)
+                    end_k = min(np.int64(lane0 + STRETCH), rows)
+                    for back_k in range(end_k - lane0):
+                        k = end_k - 1 - back_k
                         young = p[k] - q[k] * young
                         x_c[k] = young
                 continue
@@ -285,7 +331,7 @@ def cut_chunks(youngest, chunk_row, units):
 def _scratch(longest):
     """What finding the slots of a chunk of so many entries takes: its sorts of rows, its runs, how often by part."""
     sorts, sort_of = np.empty((LANES, SORT), np.int64), np.empty(LANES, np.int64)
-    key, slot, counts = np.empty(longest, np.int64), np.empty(longest, np.int64), np.empty(STRAYS + 2, np.int64)
+    key, slot, counts = np.empty(longest, np.int64), np.empty(longest, np.int64), np.empty(NEXT + 2, np.int64)
     known, hits, part_of = np.empty(2 * MOST, np.int64), np.empty(2 * MOST, np.int64), np.empty(2 * MOST, np.int64)
     taken, often = np.empty(PARTS, np.int64), np.empty((PARTS, longest), np.int64)
     return (sorts, sort_of, key, slot), (known, hits, part_of), (taken, often, counts)
@@ -353,6 +399,46 @@ def _set_strays_apart(counts, often):
         counts[STRAYS], counts[STRAYS + 1] = strays_before, strays_after
 
 
+@inner(inline=True)
+def rows_of_a_run(rows, packed):
+    """How many of a chunk's rows have to have a difference column - row for a slot of its own.
+
+    A zero costs less than columns would; where columns are stored all the same, it costs as much as an entry.
+    """
+    return (rows + SHARE - 1) // SHARE if packed else rows - rows // SHARE
+
+
+@inner()
+def _next_slot(p, rows, count, runs, sorts_known, known, part_of, counts):
+    """The slot of a part inside a chunk that has the rows next to each and no others, or -1.
+
+    All others of the part have entries in other blocks of STRETCH rows.
+    """
+    sorts, sort_of, key, slot = sorts_known
+    apart, index, found = -1 if p == EARLIER else 1, 0, -1
+    for k in range(runs):
+        if part_of[k] == p:
+            found = index if known[k] == apart else found
+            index += 1
+    for s in range(counts[2 * p + 1] if found < 0 else 0):
+        alone = found < 0
+        for of in range(count):
+            for e in range(sorts[of, FIRST], sorts[of, FIRST] + sorts[of, SIZE]):
+                alone = alone and (key[e] % PARTS != p or slot[e] != -1 - s or key[e] // PARTS == apart)
+        found = index + s if alone else found
+    if found < 0 or index + counts[2 * p + 1] == 1:
+        return found
+    for lane in range(rows):
+        first = sorts[sort_of[lane], FIRST]
+        for e in range(first, first + sorts[sort_of[lane], SIZE]):
+            to = lane + key[e] // PARTS
+            if key[e] % PARTS == p and to // STRETCH == lane // STRETCH:
+                in_run = slot[e] >= 0 and known[slot[e]] == apart
+                if not in_run and slot[e] != -1 - (found - index):
+                    return -1
+    return found
+
+
 @inner()
 def _slots_of(row0, rows, where, columns, packed, sorts_known, runs_known, counted):
     """Which slots a chunk has: counts becomes runs and columns by part, then strays; returns (sorts, runs).
@@ -364,8 +450,8 @@ def _slots_of(row0, rows, where, columns, packed, sorts_known, runs_known, count
     sorts, _, key, slot = sorts_known
     known, hits, part_of = runs_known
     taken, often, counts = counted
-    count, size, runs = _find_sorts(row0, rows, where, sorts_known), 0, 0
-    for s in range(count if packed else 0):
+    count, size, runs, least = _find_sorts(row0, rows, where, sorts_known), 0, 0, rows_of_a_run(rows, packed)
+    for s in range(count):
         hint = 0
         for e in range(sorts[s, FIRST], sorts[s, FIRST] + sorts[s, SIZE]):
             at = find(known, size, key[e] // PARTS, hint)
@@ -378,7 +464,7 @@ def _slots_of(row0, rows, where, columns, packed, sorts_known, runs_known, count
             hint = at + 1
     for k in range(size):
         # rows without the entry read there all the same, so it must exist; x has LANES numbers beyond its last
-        if SHARE * hits[k] >= rows and row0 + known[k] >= 0 and row0 + known[k] <= columns:
+        if hits[k] >= least and row0 + known[k] >= 0 and row0 + known[k] <= columns:
             known[runs], part_of[runs] = known[k], BEFORE if known[k] < 0 else AFTER
             runs += 1
     counts[:] = 0
@@ -400,6 +486,9 @@ def _slots_of(row0, rows, where, columns, packed, sorts_known, runs_known, count
     _set_strays_apart(counts, often)
     for k in range(runs):
         counts[2 * part_of[k]] += 1
+    for p in (EARLIER, LATER):
+        at = _next_slot(p, rows, count, runs, sorts_known, known, part_of, counts)
+        counts[NEXT + (p == LATER)] = at
     return count, runs
 
 
@@ -414,8 +503,11 @@ def count_slots(
         row0, rows = chunk_row[c], chunk_end[c] - chunk_row[c]
         _slots_of(row0, rows, where, columns, packed, sorts_known, runs_known, counted)
         table[c, ROW], table[c, ROWS] = row0, rows
-        for k in range(STRAYS + 2):
-            table[c, COUNTS + k] = counted[2][k]
+        counts = counted[2]
+        for p in range(0 if packed else PARTS):  # their columns are stored, too
+            counts[2 * p], counts[2 * p + 1] = 0, counts[2 * p] + counts[2 * p + 1]
+        for k in range(NEXT + 2):
+            table[c, COUNTS + k] = counts[k]
 
 
 @jit(allocates=True)
@@ -436,6 +528,9 @@ def fill_slots(
                 if part_of[k] == p:
                     bases[slot0], run_slot[k] = known[k], slot0
                     slot0 += 1
+                    for lane in range(0 if packed else LANES):
+                        far[far0 * LANES + lane] = row0 + lane + known[k]
+                    far0 += 0 if packed else 1
             apart = -1 if p == EARLIER else 1 if p == LATER else 0
             for s in range(counts[2 * p + 1]):
                 own = piece(far, (far0 + s) * LANES, LANES)
@@ -451,7 +546,7 @@ def fill_slots(
                 slot0, far0 = slots_before(table, c, p)
                 stays = at < counts[2 * p + 1]
                 slot[e] = (slot0 + counts[2 * p] + at) * LANES if stays else -1
-                far_to[e] = (far0 + at) * LANES if stays else -1
+                far_to[e] = (far0 + at + (0 if packed else counts[2 * p])) * LANES if stays else -1
         stray_slot, stray_far = slots_before(table, c, PARTS)
         stray_lane = stray_far + (counts[STRAYS] + counts[STRAYS + 1] + LANES - 1) // LANES
         before, after = 0, counts[STRAYS]
