@@ -1,6 +1,7 @@
 """The kernels of HPG-MxP and HPCG beside the read bandwidth: every format and storage, in one process.
 
     python benchmarks/sparse.py --nx 104,128 --out result.json
+    python benchmarks/sparse.py --nx 64 --threads 1 --storage rows,packed --order natural
 
 A kernel runs right after a reading of the matrix's values (of the basis for cgs2) by the same threads.  Rates are those
 of the best round after one that is not counted; a share is the kernel's least bytes over its time, in the reading's
@@ -74,7 +75,8 @@ def beside(call: Callable[[], None], read: Callable[[], float], spans: Spans, na
 def kernels(n: int, args: argparse.Namespace) -> Iterator[Row]:
     k, spans = HostSparse(Team(args.threads)), Spans()
     tiny = k.stencil_rows(Box(8, 8, 8), weights())  # so that nothing is compiled while set-up is timed
-    for (values, vectors), storage, kind in FORMS:
+    forms = [form for form in FORMS if form[1] in args.storage.split(",") and form[2] in args.order.split(",")]
+    for (values, vectors), storage, kind in forms:
         k.store(tiny, k.order(tiny, kind), values, vectors, storage)
     begin = time.perf_counter()
     rows = k.stencil_rows(Box(n, n, n), weights())
@@ -82,7 +84,7 @@ def kernels(n: int, args: argparse.Namespace) -> Iterator[Row]:
     colours = k.order(rows, "greedy")
     ordered = time.perf_counter()
     last: dict[str, Any] = {}
-    for (values, vectors), storage, kind in FORMS:
+    for (values, vectors), storage, kind in forms:
         order = k.order(rows, "natural") if kind == "natural" else colours
         first = time.perf_counter()
         A = k.store(rows, order, values, vectors, storage, like=last.get(f"{storage} {kind}"))
@@ -167,6 +169,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nx", default="104,128")
     parser.add_argument("--threads", type=int, default=len(one_core_each()))
+    parser.add_argument("--storage", default="rows,packed,sell")
+    parser.add_argument("--order", default="natural,greedy")
+    parser.add_argument("--no-basis", action="store_true", help="leave orthogonalization out")
     parser.add_argument("--repeat", type=int, default=7)
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
@@ -182,7 +187,7 @@ def main() -> None:
     }
     found = {
         "kernels": [row for n in sizes for row in kernels(n, args)],
-        "orthogonalization": [row for n in sizes for row in orthogonalization(n, args)],
+        "orthogonalization": [row for n in sizes if not args.no_basis for row in orthogonalization(n, args)],
     }
     if args.out:
         args.out.write_text(json.dumps({**facts, **found}, indent=1) + "\n")
