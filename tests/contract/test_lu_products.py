@@ -186,6 +186,20 @@ def test_products_with_a_vector_have_the_error_of_fp64(
 
 
 @pytest.mark.parametrize("precision", STORED)
+def test_products_by_blocks_of_columns_are_those_of_each_block(backend: Backend, rng: Any, precision: str) -> None:
+    nb = 7
+    for m, n in triton_shapes(backend):
+        A, blocks = stored(rng.random((m, n)) - 0.5, precision), range(0, n, nb)
+        x, y = rng.random((2, n)) - 0.5, rng.random((2, len(blocks), m)) - 0.5
+        found, given = [matrix(backend, one, "fp64") for one in y], [vector(backend, one) for one in x]
+        backend.kernels.add_block_products(*found, matrix(backend, A, precision), *given, nb)
+        for (k, j), one in product(enumerate(blocks), range(2)):
+            block, part = A[:, j : j + nb].astype(WIDE), x[one, j : j + nb]
+            bound = 2 * U * ((nb + 1) * (np.abs(block) @ np.abs(part)) + np.abs(y[one, k]))
+            assert within(numbers(backend, found[one])[k], y[one, k] + block @ part, bound), (m, n, k)
+
+
+@pytest.mark.parametrize("precision", STORED)
 @pytest.mark.parametrize("form", ["plain", "absolute", "squared"])
 def test_a_triangle_times_a_vector_reads_only_the_triangle(
     backend: Backend, rng: Any, form: str, precision: str

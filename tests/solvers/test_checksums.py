@@ -168,10 +168,10 @@ def _mixed(case: Case, flip: Flip | Flips | None, keeper: Keeper, comm: Any) -> 
     with checking(checks):
         spans.look = flip.at(A.local, comm.rank) if flip else None
         lu.factorize(A, options, kernels, spans, None, checks)
-    factors = np.array(A.local)
+    factors, checked = np.array(A.local), checks.checked()
     system.store(A)
     rows = [A.rows.to_global(i) for i in range(A.rows.local_size)]
-    return checks.checked(), (rows, [A.cols.to_global(j) for j in range(A.cols.local_size)], factors, np.array(A.local))
+    return checked, (rows, [A.cols.to_global(j) for j in range(A.cols.local_size)], factors, np.array(A.local))
 
 
 def _lu_error(case: Case, parts: list[Any]) -> float:

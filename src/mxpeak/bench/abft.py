@@ -77,6 +77,7 @@ def _as_json(known: Sequence[Checked], faults: Sequence[Fault]) -> dict[str, Any
         "found": sum(one.found for one in known),
         "corrected": sum(one.corrected for one in known),
         "seconds": max(one.seconds for one in known),
+        "seconds_after": max(one.after_s for one in known),
         "faults": [fault.as_json() for fault in faults],
     }
 

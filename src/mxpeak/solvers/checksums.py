@@ -20,6 +20,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from math import isfinite
+from time import perf_counter
 from typing import Any
 
 from mxpeak.distributed.matrix import DistMatrix
@@ -43,7 +44,7 @@ MOST_TOLD = 8
 class Checks(ABC):
     """A keeper that checks the factorization between steps, and has another keeper keep it.
 
-    Call `begin` once the matrix is there, and `finish` once it is factored.
+    Call `begin` once the matrix is there, `finish` once it is factored, and `checked` as long as the factors are there.
     """
 
     def __init__(self, A: DistMatrix, kernels: Kernels, spans: Spans, keeper: Keeper):
@@ -77,20 +78,26 @@ class Checks(ABC):
             self.baseline(self.first)
 
     def finish(self) -> None:
-        """Check what the last steps made, and all of the factors once more.  Collective over the grid."""
+        """Check what the last steps made.  Collective over the grid."""
         with self.spans("abft"):
             self.kernels.wait()
-            self.check_factors()
+            self.check_end()
             self._checks += 1
 
     def checked(self) -> Checked:
-        """What was found; whole on the grid's rank 0.  Collective over the grid."""
+        """What was found, also by a look at the factors after the clock; whole on the grid's rank 0.
+
+        Collective over the grid.
+        """
+        begin = perf_counter()
+        self.look_back()
+        after_s = perf_counter() - begin
         worst = sorted(self._faults, key=lambda fault: fault.corrected)[:MOST_TOLD]
         mine = len(self._faults), self._unmended(), worst
         found = self.A.grid.all.gather_objects(mine) or [mine]
         faults = sorted((fault for *_, part in found for fault in part), key=lambda fault: fault.step)
         count, left = (sum(part[k] for part in found) for k in range(2))
-        return Checked(self._checks, count, count - left, faults, self.spans.time_of("abft"))
+        return Checked(self._checks, count, count - left, faults, self.spans.time_of("abft"), after_s)
 
     def _unmended(self) -> int:
         """How many faults of this rank could not be mended."""
@@ -105,8 +112,12 @@ class Checks(ABC):
         """Compare carried sums with those of the matrix after so many steps.  Collective over the grid."""
 
     @abstractmethod
-    def check_factors(self) -> None:
-        """The same for the factors, when all is done.  Collective over the grid."""
+    def check_end(self) -> None:
+        """The same when all is done.  Collective over the grid."""
+
+    @abstractmethod
+    def look_back(self) -> None:
+        """Compare the factors with what they were when they were checked.  Collective over the grid."""
 
     # --- sums
 
@@ -132,6 +143,15 @@ class Checks(ABC):
         rows, cols = (slice(part.local_start(j), None) for part in (A.rows, A.cols))
         self.kernels.add_matvec(sums[rows], A.local[rows, cols], self.weights[k][cols])
         return self.along_row(sums)
+
+    def both_sums_from(self, j: int) -> tuple[Vector, Vector]:
+        """The same by w and by w', of which the matrix is read once.  Collective over the process row."""
+        A, xp, (sums, others), (w, w2) = self.A, self.kernels.xp, (self.zeros(), self.zeros()), self.weights
+        rows, cols = (slice(part.local_start(j), None) for part in (A.rows, A.cols))
+        left = A.local[rows, cols]
+        Y, Z = (xp.reshape(y[rows], (1, left.shape[0])) for y in (sums, others))
+        self.kernels.add_block_products(Y, Z, left, w[cols], w2[cols], max(1, left.shape[1]))
+        return self.along_row(sums), self.along_row(others)
 
     def triangle(self, part: str, k: int = 0) -> Vector:
         """Sums over the rows of the strict lower, or of the upper triangle.  Collective over the process row."""

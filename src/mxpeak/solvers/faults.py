@@ -38,6 +38,7 @@ class Checked:
 
     found, corrected    how many faults, and how many of them were mended
     faults              some of them: of each rank the first few, and those first that could not be mended
+    seconds, after_s    what checks took of the factorization; and of the time after the clock
     """
 
     checks: int
@@ -45,6 +46,7 @@ class Checked:
     corrected: int
     faults: list[Fault]
     seconds: float
+    after_s: float
 
     @property
     def passed(self) -> bool:

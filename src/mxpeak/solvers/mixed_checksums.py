@@ -35,6 +35,10 @@ TOLERANCE, SOLVES = 4.0, 4.0
 STRIP = 1 << 18
 
 
+#: U_col w, U12 w and U11 w of a step.
+USums = tuple[Vector, Vector, Vector]
+
+
 class MixedChecks(Checks):
     """The checks of `lu.factorize`, with operands of a precision."""
 
@@ -48,7 +52,7 @@ class MixedChecks(Checks):
     def baseline(self, done: int) -> None:
         """Of what is left, and of the factors that are there: a run may go on from a checkpoint."""
         j = self.column_after(done)
-        self._left, self._first_left = self.sums_from(j), self.sums_from(j, 1)
+        self._left, self._first_left = self.both_sums_from(j)
         self._most = root_mean_square(self.kernels.xp, self._left) / format_of(self.A.precision).u ** 2
         if done:
             self._lower, self._upper = self.triangle("lower"), self.triangle("upper")
@@ -81,9 +85,12 @@ class MixedChecks(Checks):
             found[row] = want[row]
         self._left, self._at = found, done
 
-    def check_factors(self) -> None:
-        """The last steps, and L and U as they were when they were checked."""
+    def check_end(self) -> None:
+        """The last steps."""
         self.check(len(self.steps))
+
+    def look_back(self) -> None:
+        """L and U as they were when they were checked: after the clock, like the proof of LU; refinement read them."""
         for kept, part in ((self._lower, "lower"), (self._upper, "upper")):
             sums, limit = (kept, self.triangle(part)), self._limit(self._no_less_than_its_own(kept))
             self.judge(len(self.steps), sums, limit, kept, partial(_the_same, sums))
@@ -117,25 +124,29 @@ class MixedChecks(Checks):
 
     def _taken(self, steps: list[LuStep], k: int) -> tuple[Vector, Vector, Vector]:
         """It, its size, and that of what was solved for; L's and U's sums are noted.  Collective over the grid."""
-        taken, size, solved, lower = (self.zeros() for _ in range(4))
-        for step, (U_col_w, U12_w, U11_w) in zip(steps, self._u_sums(steps, k)):
-            block, below = self._rows(step)
+        u_sums, add, (taken, size, solved, lower) = self._u_sums(steps, k), self.kernels.add_scaled, self._zeros(4)
+        for step, (_, U12_w, U11_w) in zip(steps, u_sums):
             if k == 0 and self.A.grid.p == step.p:
-                self._upper[block] = self.kernels.xp.add(U11_w, U12_w)
-            if self.A.grid.q == step.q:
-                products, l_sums = self._l_products(step, U_col_w, U11_w, k)
-                for part, u in products:
-                    self.kernels.add_scaled(taken[below], 1.0, part)
-                    self.kernels.add_scaled(size[below], 1.0, self._product_size(part, l_sums, u))
-                self.kernels.add_scaled(solved[below], 1.0, self.kernels.xp.abs(products[-1][0]))
-                self.kernels.add_scaled(lower[below], 1.0, l_sums)
-                if self.A.grid.p == step.p:
-                    self._take_block(step, self.kernels.xp.add(U11_w, U12_w), (taken, size, solved, lower), k)
+                self._upper[self._rows(step)[0]] = self.kernels.xp.add(U11_w, U12_w)
+        mine = [(step, sums) for step, sums in zip(steps, u_sums) if self.A.grid.q == step.q]
+        for (step, (_, U12_w, U11_w)), (products, l_sums) in zip(mine, self._l_products(mine, k)):
+            below = self._rows(step)[1]
+            for part, u in products:
+                add(taken[below], 1.0, part)
+                add(size[below], 1.0, self._product_size(part, l_sums, u))
+            add(solved[below], 1.0, self.kernels.xp.abs(products[-1][0]))
+            add(lower[below], 1.0, l_sums)
+            if self.A.grid.p == step.p:
+                self._take_block(step, self.kernels.xp.add(U11_w, U12_w), (taken, size, solved, lower), k)
         for sums in (taken, size, solved, lower):
             self.along_row(sums)
         if k == 0:
             self.kernels.add_scaled(self._lower, 1.0, lower)
         return taken, size, solved
+
+    def _zeros(self, count: int) -> list[Vector]:
+        """So many vectors over this rank's rows."""
+        return [self.zeros() for _ in range(count)]
 
     def _rows(self, step: LuStep) -> tuple[slice, slice]:
         """The local rows of a step's block row, and those below."""
@@ -166,29 +177,36 @@ class MixedChecks(Checks):
         terms = xp.multiply(xp.abs(l_sums), usual)
         return xp.add(xp.abs(product), xp.minimum(terms, xp.full_like(terms, self._most)))
 
-    def _l_products(
-        self, step: LuStep, U_col_w: Vector, U11_w: Vector, k: int
-    ) -> tuple[list[tuple[Vector, Vector]], Vector]:
-        """L_row (U_col w) and L21 (U11 w), each with its vector, and L21 w, by this rank's part of the block column.
+    def _l_products(self, mine: list[tuple[LuStep, USums]], k: int) -> list[tuple[list[tuple[Vector, Vector]], Vector]]:
+        """Of each of this rank's steps L_row (U_col w) and L21 (U11 w), each with its vector, and L21 w.
 
-        Where L_row = L21 both are one product.
+        Where L_row = L21 both are one product.  All steps' columns are read row by row together: by themselves they are
+        short pieces, a page apart, which take three times as long.  What lies above an L21 is read and not used.
         """
-        own, kernels = self.A.cols.local_range(step.j0, step.j1), self.kernels
-        L21 = self.A.local[self._rows(step)[1], own]
-        updated, l_sums = (kernels.xp.zeros(L21.shape[0]) for _ in range(2))
+        if not mine:
+            return []
+        A, kernels, xp, steps = self.A, self.kernels, self.kernels.xp, [step for step, _ in mine]
+        top, own = A.rows.local_start(steps[0].j1), A.cols.local_range(steps[0].j0, steps[-1].j1)
+        L, w = A.local[top:, own], self.weights[k][own]
+        U_col_w, U11_w = (xp.concat([sums[kind] for _, sums in mine]) for kind in (0, 2))
+        blocks = [slice(at * A.nb, at * A.nb + step.jb) for at, step in enumerate(steps)]
+        updated, panel, l_sums = (xp.zeros((len(mine), L.shape[0])) for _ in range(3))
         if self._as_stored:
-            u = kernels.xp.add(U_col_w, U11_w)
-            kernels.add_matvec(updated, L21, u)
-            kernels.add_matvec(l_sums, L21, self.weights[k][own])
-            return [(updated, u)], l_sums
-        panel = kernels.xp.zeros(L21.shape[0])
-        for rows, L, L_row in self._strips(L21):
-            kernels.add_matvec(updated[rows], L_row, U_col_w)
-            kernels.add_matvec(panel[rows], L, U11_w)
-            kernels.add_matvec(l_sums[rows], L, self.weights[k][own])
-        return [(updated, U_col_w), (panel, U11_w)], l_sums
+            vectors = [(updated, xp.add(U_col_w, U11_w))]
+            kernels.add_block_products(updated, l_sums, L, vectors[0][1], w, A.nb)
+        else:
+            vectors = [(updated, U_col_w), (panel, U11_w)]
+            for rows, L_strip, L_row in self._strips(L):
+                for at, block in enumerate(blocks):
+                    kernels.add_matvec(updated[at, rows], L_row[:, block], U_col_w[block])
+                kernels.add_block_products(panel[:, rows], l_sums[:, rows], L_strip, U11_w, w, A.nb)
+        found = []
+        for at, (step, block) in enumerate(zip(steps, blocks)):
+            below = slice(A.rows.local_start(step.j1) - top, None)
+            found.append(([(Y[at, below], u[block]) for Y, u in vectors], l_sums[at, below]))
+        return found
 
-    def _u_sums(self, steps: list[LuStep], k: int) -> list[tuple[Vector, Vector, Vector]]:
+    def _u_sums(self, steps: list[LuStep], k: int) -> list[USums]:
         """U_col w, U12 w and U11 w of each step, on all ranks.  Collective over the grid."""
         first, length, found = steps[0].j0, steps[-1].j1 - steps[0].j0, []
         sums = self.kernels.xp.zeros(3 * length)

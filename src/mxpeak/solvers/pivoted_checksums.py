@@ -47,8 +47,8 @@ class PivotedChecks(Checks):
         """Of finished rows the sums over U; of others, those over what is left."""
         j = self.column_after(done)
         first = self.A.rows.local_start(j)
-        for k, carried in enumerate(self._carried):
-            carried[first:] = self.sums_from(j, k)[first:]
+        for k, (carried, sums) in enumerate(zip(self._carried, self.both_sums_from(j))):
+            carried[first:] = sums[first:]
             if done:
                 carried[:first] = self.triangle("upper", k)[:first]
 
@@ -57,9 +57,12 @@ class PivotedChecks(Checks):
         j = self.column_after(done)
         self._compare(done, lambda k: self.sums_from(j, k), self.A.rows.local_start(j), (j, j))
 
-    def check_factors(self) -> None:
+    def check_end(self) -> None:
         """All rows of U."""
         self._compare(len(self.steps), lambda k: self.triangle("upper", k), 0, None)
+
+    def look_back(self) -> None:
+        """Nothing: x follows from U at once, and L is not needed any more."""
 
     def _compare(self, done: int, found: Callable[[int], Vector], first: int, mendable: tuple[int, int] | None) -> None:
         """Judge carried sums from a local row on; where they were wrong, they begin anew."""

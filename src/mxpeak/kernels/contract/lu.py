@@ -197,6 +197,12 @@ class LuKernels(Backend, Protocol):
     def add_matvec(self, y: Vector, A: Matrix, x: Vector, *, transposed: bool = False) -> None:
         """y += A x (A^T x) in place, A fp32 or fp64, x and y fp64; error <= (n+1)·u·|A||x|; 2·m·n flops."""
 
+    def add_block_products(self, Y: Matrix, Z: Matrix, A: Matrix, u: Vector, v: Vector, nb: int) -> None:
+        """y_ki += Σ a_ij u_j and z_ki += Σ a_ij v_j over the nb columns j of block k, as `add_matvec` does it for each.
+
+        Y and Z are fp64, with a row a block; the host reads A once; 4·m·n flops.
+        """
+
     def add_triangle_matvec(
         self, y: Vector, A: Matrix, x: Vector, rows: BlockCyclic, cols: BlockCyclic, part: str, form: str = "plain"
     ) -> None:

@@ -262,6 +262,9 @@ class HostLu(Synchronous):
     def add_matvec(self, y: Array, A: Array, x: Array, *, transposed: bool = False) -> None:
         self._team.run(triangle.add_matvec, self.threads, y, A, x, transposed)
 
+    def add_block_products(self, Y: Array, Z: Array, A: Array, u: Array, v: Array, nb: int) -> None:
+        self._team.run(triangle.add_block_products, self.threads, Y, Z, A, u, v, nb)
+
     def add_triangle_matvec(
         self, y: Array, A: Array, x: Array, rows: BlockCyclic, cols: BlockCyclic, part: str, form: str = "plain"
     ) -> None:

@@ -43,6 +43,30 @@ def _add_four_dots(y, i, a, b, c, d, x):
 
 
 @inner(fastmath={"contract", "reassoc"})
+def _add_eight_dots(Y, Z, i, k, a, b, c, d, u, v):
+    """y_ki … y_k(i+3) += four rows times u, and z_ki … z_k(i+3) += the same times v."""
+    s, t, p, q = 0.0, 0.0, 0.0, 0.0
+    e, f, g, h = 0.0, 0.0, 0.0, 0.0
+    for j in range(a.shape[0]):
+        s += np.float64(a[j]) * u[j]
+        t += np.float64(b[j]) * u[j]
+        p += np.float64(c[j]) * u[j]
+        q += np.float64(d[j]) * u[j]
+        e += np.float64(a[j]) * v[j]
+        f += np.float64(b[j]) * v[j]
+        g += np.float64(c[j]) * v[j]
+        h += np.float64(d[j]) * v[j]
+    Y[k, i] += s
+    Y[k, i + 1] += t
+    Y[k, i + 2] += p
+    Y[k, i + 3] += q
+    Z[k, i] += e
+    Z[k, i + 1] += f
+    Z[k, i + 2] += g
+    Z[k, i + 3] += h
+
+
+@inner(fastmath={"contract", "reassoc"})
 def _dot_squared(a, x):
     total = 0.0
     for j in range(a.shape[0]):
@@ -92,6 +116,16 @@ def solve_lower(L, x, transposed):
             x[i] -= _dot(left, x)
 
 
+@inner()
+def _ask_for_four(A, i, end):
+    """Have four rows from i on come from memory, where rows are short and there are four before the end."""
+    n = A.shape[1]
+    if n * A.itemsize <= SHORT and i + 4 <= end:
+        for j in range(0, n, 64 // A.itemsize):
+            for k in range(4):
+                prefetch_read(address_of(A, i + k, j))
+
+
 @jit(INT, INT, VECTOR, MATRIX, VECTOR, FLAG, also=(INT, INT, VECTOR, MATRIX32, VECTOR, FLAG))
 def add_matvec(tid, threads, y, A, x, transposed):
     """y += A x, a thread some rows; or y += A^T x, a thread some columns of A."""
@@ -104,13 +138,33 @@ def add_matvec(tid, threads, y, A, x, transposed):
         r0, r1 = part_of(tid, threads, m)
         fours = r0 + (r1 - r0) // 4 * 4
         for i in range(r0, fours, 4):
-            if n * A.itemsize <= SHORT and i + 8 <= r1:
-                for j in range(0, n, 64 // A.itemsize):
-                    for k in range(4):
-                        prefetch_read(address_of(A, i + 4 + k, j))
+            _ask_for_four(A, i + 4, r1)
             _add_four_dots(y, i, row(A, i, 0, n), row(A, i + 1, 0, n), row(A, i + 2, 0, n), row(A, i + 3, 0, n), x)
         for i in range(fours, r1):
             y[i] += _dot(row(A, i, 0, n), x)
+
+
+_TWICE = (VECTOR, VECTOR, INT)
+
+
+@jit(INT, INT, MATRIX, MATRIX, MATRIX, *_TWICE, also=(INT, INT, MATRIX, MATRIX, MATRIX32, *_TWICE))
+def add_block_products(tid, threads, Y, Z, A, u, v, nb):
+    """y_ki += Σ a_ij u_j and z_ki += Σ a_ij v_j over block k of the columns, a thread some rows."""
+    m, n = A.shape
+    r0, r1 = part_of(tid, threads, m)
+    fours = r0 + (r1 - r0) // 4 * 4
+    for i in range(r0, fours, 4):
+        _ask_for_four(A, i + 4, r1)
+        for c0 in range(0, n, nb):
+            c1, k = min(c0 + nb, n), c0 // nb
+            first, second = row(A, i, c0, c1), row(A, i + 1, c0, c1)
+            third, fourth = row(A, i + 2, c0, c1), row(A, i + 3, c0, c1)
+            _add_eight_dots(Y, Z, i, k, first, second, third, fourth, u[c0:c1], v[c0:c1])
+    for i in range(fours, r1):
+        for c0 in range(0, n, nb):
+            c1, k = min(c0 + nb, n), c0 // nb
+            Y[k, i] += _dot(row(A, i, c0, c1), u[c0:c1])
+            Z[k, i] += _dot(row(A, i, c0, c1), v[c0:c1])
 
 
 @inner()

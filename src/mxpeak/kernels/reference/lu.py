@@ -139,6 +139,11 @@ class ReferenceLu(Synchronous):
         with quiet():
             y += (A.T if transposed else A) @ x
 
+    def add_block_products(self, Y: Array, Z: Array, A: Array, u: Array, v: Array, nb: int) -> None:
+        for k, j in enumerate(range(0, A.shape[1], nb)):
+            self.add_matvec(Y[k], A[:, j : j + nb], u[j : j + nb])
+            self.add_matvec(Z[k], A[:, j : j + nb], v[j : j + nb])
+
     def add_triangle_matvec(
         self, y: Array, A: Array, x: Array, rows: BlockCyclic, cols: BlockCyclic, part: str, form: str = "plain"
     ) -> None:

@@ -143,6 +143,11 @@ class TorchLu:
     def add_matvec(self, y: Tensor, A: Tensor, x: Tensor, *, transposed: bool = False) -> None:
         triangle.add_matvec(self.device, y, A, x, transposed=transposed)
 
+    def add_block_products(self, Y: Tensor, Z: Tensor, A: Tensor, u: Tensor, v: Tensor, nb: int) -> None:
+        for k, j in enumerate(range(0, A.shape[1], nb)):
+            self.add_matvec(Y[k], A[:, j : j + nb], u[j : j + nb])
+            self.add_matvec(Z[k], A[:, j : j + nb], v[j : j + nb])
+
     def add_triangle_matvec(
         self, y: Tensor, A: Tensor, x: Tensor, rows: BlockCyclic, cols: BlockCyclic, part: str, form: str = "plain"
     ) -> None:
