@@ -11,6 +11,10 @@ from typing import Any
 # is read when they are decorated, so before anything imports them.
 os.environ.setdefault("TRITON_INTERPRET", "0" if os.environ.get("TEST_DEVICE") == "cuda" else "1")
 
+# Where colorama is installed, Numba paints the errors by which it tells forms of a function apart: some 3 % of the time
+# that it takes to compile.
+os.environ.setdefault("NUMBA_DISABLE_ERROR_MESSAGE_HIGHLIGHTING", "1")
+
 # What a user has tuned is no part of what is tested: not here, see `nothing_tuned`, and in no process that tests start.
 os.environ["MXPEAK_TUNED"] = "no"
 

@@ -39,9 +39,10 @@ from mxpeak.spans import Spans
 from tests.support.result_file import VALIDATOR
 
 WHOLE = os.environ.get("TEST_FAULTS") == "all"
-CLEAN, FLIPPED = (1000, 1000) if WHOLE else (4, 24)
+CLEAN, FLIPPED = (1000, 1000) if WHOLE else (4, 16)
 GRIDS = [(1, 1, 1), (2, 1, 1), (1, 2, 2)]
-VALUES = ["fp64", "fp32", "bf16", "fp16", "fp8"]
+#: Every format has kernels of its own to compile; checks take those of the first three in the short form.
+VALUES = ["fp64", "fp32", "bf16", "fp16", "fp8"][: 5 if WHOLE else 3]
 BITS = {2: np.uint16, 4: np.uint32, 8: np.uint64, 1: np.uint8}
 TOLERANCE = 1e-9
 
