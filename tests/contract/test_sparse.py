@@ -30,6 +30,7 @@ from tests.support.sparse_matrices import (
     SUITING,
     Example,
     Guarded,
+    compressed,
     example,
     halo_vector,
     larger,
@@ -181,6 +182,29 @@ def test_threads_that_wait_for_each_other_sweep_like_one(monkeypatch: pytest.Mon
                 found += x.tolist()
             results.append(found)
         assert all(found == results[0] for found in results[1:]), (name, storage)
+
+
+@pytest.mark.parametrize("storage", ["rows", "packed"])
+@pytest.mark.parametrize(
+    "distances", [(1, 2), (1, 3), (2,), (1, 3, 40), (1, 7), (1, 2, 3, 4, 5, 6, 7), (7, 8), (1, 9)], ids=str
+)
+def test_rows_that_need_others_of_their_own_block_are_swept_row_after_row(
+    distances: tuple[int, ...], storage: str
+) -> None:
+    """Bands, and meshes with short lines: to last bits, for all rows have few entries."""
+    kernels, n, rng = sparse_kernels(SLICES), 203, np.random.default_rng(5)
+    band = [{i + d: -1.0 for d in distances} | {i - d: -0.5 for d in distances} | {i: 16.0} for i in range(n)]
+    rows = compressed(n, 0, [{j: a for j, a in row.items() if 0 <= j < n} for row in band])
+    order = kernels.order(rows, "natural")
+    A, b, none = kernels.store(rows, order, "fp64", "fp64", storage), rng.random(n), np.zeros(0)
+    x, y, keep = kernels.halo_vector(A), np.zeros(n), np.zeros(n)
+    for from_zero, backward in ((True, False), (False, True), (False, False)):
+        kernels.relax(A, b, x, from_zero=from_zero, backward=backward, keep=None if backward else keep)
+        y = gauss_seidel(rows, b, y, none, range(n)[:: -1 if backward else 1])
+        assert np.abs(x[:n] - y).max() <= 40 * 2.0**-53, "rows of 16 entries of a sum below 1"
+        if not backward:
+            lower = np.array([sum(a * y[j] for j, a in band[i].items() if 0 <= j < i) for i in range(n)])
+            assert np.abs(keep - (b - lower)).max() <= 40 * 2.0**-53
 
 
 def test_entries_that_few_rows_of_a_chunk_have_take_no_slots_of_their_own() -> None:

@@ -433,8 +433,8 @@ def _next_slot(p, rows, count, runs, sorts_known, known, part_of, counts):
         for e in range(first, first + sorts[sort_of[lane], SIZE]):
             to = lane + key[e] // PARTS
             if key[e] % PARTS == p and to // STRETCH == lane // STRETCH:
-                in_run = slot[e] >= 0 and known[slot[e]] == apart
-                if not in_run and slot[e] != -1 - (found - index):
+                next_to = known[slot[e]] == apart if slot[e] >= 0 else index - slot[e] - 1 == found
+                if not next_to:
                     return -1
     return found
 
