@@ -47,7 +47,7 @@ class Team:
     """T threads: the caller is thread 0, the others wait for work, each on its own core where `cores` names them.
 
     Such threads look out for work, and the caller for its end, for a while before they sleep: to wake a core that
-    sleeps takes longer than many a piece of work, 40 us a piece on a virtual machine where this takes 9.  They do so in
+    sleeps takes longer than many a piece of work, 24 us a piece on a virtual machine where this takes 6.  They do so in
     compiled code, without the interpreter lock; so nobody finds it taken, which would be to sleep, too.
 
     Numba's own parallel loops are not used: two of them at once (virtual ranks) abort the process, and a barrier inside
