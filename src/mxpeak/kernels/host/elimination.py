@@ -17,12 +17,14 @@ from numba import from_dtype, types
 from mxpeak.kernels.host.elimination_native import (
     LINE,
     RANK,
-    eliminate_line,
+    VECTOR,
+    eliminate_lines,
+    place_of_largest,
     solve_lower,
     solve_upper,
     subtract_products,
 )
-from mxpeak.kernels.host.jit import FLAG, ZERO, forms, inner, jit
+from mxpeak.kernels.host.jit import FLAG, ONE, ZERO, forms, inner, jit
 from mxpeak.kernels.host.native import address_of, piece, row
 
 #: What `solve` tells, before its room for sizes: see there.
@@ -37,10 +39,10 @@ def padded(n: int, sides: int) -> tuple[int, int]:
     return rows, rows + -(-sides // RANK) * RANK
 
 
-def room(n: int, sides: int) -> int:
-    """Entries of the memory that `solve` works on."""
+def room(n: int, sides: int, each: int) -> int:
+    """Entries of the memory that `solve` works on, up to `each` sides with a residual each."""
     rows, columns = padded(n, sides)
-    return rows * columns + LINE + 2 * n + rows
+    return rows * columns + LINE + 2 * n * min(sides, each) + rows
 
 
 def facts_of(n: int, sides: int) -> int:
@@ -52,6 +54,10 @@ def _size(z):
     """|z|, of a complex number |Re z| + |Im z|: by this pivots are chosen, as in LAPACK."""
 
 
+def _length(z):
+    """|z| in fp64, 0 or inf where squares leave the range: as no entry does by which a balanced matrix is judged."""
+
+
 def _modulus(z):
     """|z| in fp64, sqrt(a² + b²) without squares that leave the range."""
 
@@ -61,66 +67,53 @@ def _size_of(z):
     return (lambda z: abs(z.real) + abs(z.imag)) if isinstance(z, types.Complex) else (lambda z: abs(z))
 
 
-@forms(_modulus)
-def _modulus_of(z):
-    def of_narrow(z):  # whose squares fp64 holds
+@forms(_length)
+def _length_of(z):
+    def of_complex(z):
         a, b = np.float64(z.real), np.float64(z.imag)
         return np.sqrt(a * a + b * b)
 
+    return of_complex if isinstance(z, types.Complex) else lambda z: np.float64(abs(z))
+
+
+@forms(_modulus)
+def _modulus_of(z):
     def of_wide(z):
         a, b = np.float64(abs(z.real)), np.float64(abs(z.imag))
         least, most = (a, b) if a < b else (b, a)
         ratio = least / (most if most > 0 else 1.0)
         return most * np.sqrt(1.0 + ratio * ratio)
 
-    forms = {types.complex64: of_narrow, types.complex128: of_wide}
-    return forms.get(z, lambda z: np.float64(abs(z)))
+    return of_wide if z == types.complex128 else lambda z: _length(z)  # fp64 holds the squares of others
 
 
 @inner()
-def _pivot(W, c, n):
-    """The row of the largest |w_ic|, c <= i < n, and that number, of which NaN is none."""
-    pivot, best = c, _size(W.dtype.type(0))
-    for i in range(c, n):
-        size = _size(W[i, c])
-        if size > best:
-            pivot, best = i, size
-    return pivot, best
-
-
-@inner()
-def _swap(W, i, j, begin):
-    a, b = row(W, i, begin, W.shape[1]), row(W, j, begin, W.shape[1])
-    for c in range(W.shape[1] - begin):
+def _swap(W, i, j, begin, end):
+    a, b = row(W, i, begin, end), row(W, j, begin, end)
+    for c in range(end - begin):
         a[c], b[c] = b[c], a[c]
 
 
 @inner()
-def _panel(W, n, c0, pivots, inverses):
-    """L and U of columns c0 to c0 + 7, whole rows swapped; whether no pivot is zero."""
-    pivot, best = _pivot(W, c0, n)
+def _panel(W, n, c0, columns, pivots, inverses):
+    """L and U of columns c0 to c0 + 7, rows swapped in so many columns; whether no pivot is zero."""
     for c in range(c0, min(c0 + RANK, n)):
-        if not best > 0:
+        pivot = c + place_of_largest(W, address_of(W, c, c), W.strides[0], n - c)
+        if not _size(W[pivot, c]) > 0:
             return False
         pivots[c] = pivot
         if pivot != c:
-            _swap(W, c, pivot, 0)
+            _swap(W, c, pivot, 0, columns)
         reciprocal, top = 1 / W[c, c], address_of(W, c, c0)
         inverses[c] = reciprocal
-        after = min(c + 1, c0 + RANK - 1)
-        pivot, best = c + 1, _size(W.dtype.type(0))
-        for i in range(c + 1, n):
-            eliminate_line(W, address_of(W, i, c0), top, c - c0, reciprocal)
-            size = _size(W[i, after])
-            if size > best:
-                pivot, best = i, size
+        eliminate_lines(W, address_of(W, c + 1, c0), W.strides[0], n - c - 1, top, c - c0, reciprocal)
     return True
 
 
 @inner()
-def _update(W, first, end, c0, begin):
-    """Rows first to end -= their entries of columns c0 to c0 + 7, times rows c0 to c0 + 7; from column `begin` on."""
-    u, step, count = address_of(W, c0, begin), W.strides[0], W.shape[1] - begin
+def _update(W, first, end, c0, begin, stop):
+    """Rows first to end -= their entries of columns c0 to c0 + 7, times rows c0 to c0 + 7; from `begin` to `stop`."""
+    u, step, count = address_of(W, c0, begin), W.strides[0], stop - begin
     for i in range(first, end, 2):
         k = min(i + 1, end - 1)
         rows = address_of(W, i, begin), address_of(W, k, begin)
@@ -128,42 +121,42 @@ def _update(W, first, end, c0, begin):
 
 
 @inner()
-def _lower(W, n, c0, begin):
-    """Rows from c0 on, and from a column on, as L's columns c0 to c0 + 7 leave them."""
+def _lower(W, n, c0, begin, stop):
+    """Rows from c0 on, columns `begin` to `stop`, as L's columns c0 to c0 + 7 leave them."""
     triangle, rows = address_of(W, c0, c0), address_of(W, c0, begin)
-    solve_lower(W, triangle, ZERO, rows, W.strides[0], W.shape[1] - begin)
-    _update(W, c0 + RANK, n, c0, begin)
+    solve_lower(W, triangle, ZERO, rows, W.strides[0], stop - begin)
+    _update(W, c0 + RANK, n, c0, begin, stop)
 
 
 @inner()
-def _eliminate(W, n, pivots, inverses):
+def _eliminate(W, n, columns, pivots, inverses):
     """[A B] becomes L without its diagonal, U, and L^-1 P B; inverses_c = 1 / u_cc; whether no pivot is zero."""
     for c0 in range(0, n, RANK):
-        if not _panel(W, n, c0, pivots, inverses):
+        if not _panel(W, n, c0, columns, pivots, inverses):
             return False
-        _lower(W, n, c0, c0 + RANK)
+        _lower(W, n, c0, c0 + RANK, columns)
     return True
 
 
 @inner()
-def _substitute(W, inverses):
+def _substitute(W, columns, inverses):
     """The columns right of U become U^-1 times themselves."""
-    m, columns = W.shape
+    m = len(W)
     for c0 in range(m - RANK, -1, -RANK):
         diagonal = inverses.ctypes.data + c0 * inverses.itemsize
         solve_upper(W, address_of(W, c0, c0), diagonal, address_of(W, c0, m), W.strides[0], columns - m)
-        _update(W, 0, c0, c0, m)
+        _update(W, 0, c0, c0, m, columns)
 
 
 @inner()
-def _solve_again(W, n, pivots, inverses):
+def _solve_again(W, n, columns, pivots, inverses):
     """The columns right of U become A^-1 times themselves, by the factors."""
     m = len(W)
     for c in range(n):
-        _swap(W, c, pivots[c], m)
+        _swap(W, c, pivots[c], m, columns)
     for c0 in range(0, n, RANK):
-        _lower(W, n, c0, m)
-    _substitute(W, inverses)
+        _lower(W, n, c0, m, columns)
+    _substitute(W, columns, inverses)
 
 
 @inner()
@@ -174,20 +167,45 @@ def _wider(low, high, value):
     return min(low, value), high
 
 
-@inner(fastmath={"reassoc"})
+@inner(fastmath={"reassoc", "contract"})
+def _sums_of_four(a, b, c, d, down, largest):
+    """Sums of four rows' sizes; what they add to those down the columns and to the largest of these."""
+    s0 = s1 = s2 = s3 = 0.0
+    for j in range(len(a)):
+        x0, x1, x2, x3 = _length(a[j]), _length(b[j]), _length(c[j]), _length(d[j])
+        s0 += x0
+        s1 += x1
+        s2 += x2
+        s3 += x3
+        down[j] += (x0 + x1) + (x2 + x3)
+        y0, y1 = x0 if x0 > x1 else x1, x2 if x2 > x3 else x3
+        y0 = y0 if y0 > y1 else y1
+        largest[j] = y0 if y0 > largest[j] else largest[j]
+    return s0, s1, s2, s3
+
+
+@inner()
 def _sums(R, down, largest):
-    """Least and largest Σ_j |r_ij|; down_j = Σ_i |r_ij|, largest_j = max_i |r_ij|."""
+    """Least and largest Σ_j |r_ij|; down_j = Σ_i |r_ij|, largest_j = max_i |r_ij|.
+
+    Four rows go together, so that what goes down the columns is loaded and stored once for them.
+    """
     n = len(R)
     low, high = np.inf, 0.0
     for j in range(n):
         down[j] = largest[j] = 0.0
-    for i in range(n):
+    whole = n - n % 4
+    for i in range(0, whole, 4):
+        a, b, c, d = row(R, i, 0, n), row(R, i + 1, 0, n), row(R, i + 2, 0, n), row(R, i + 3, 0, n)
+        for total in _sums_of_four(a, b, c, d, down, largest):
+            low, high = _wider(low, high, total)
+    for i in range(whole, n):
         r, total = row(R, i, 0, n), 0.0
         for j in range(n):
-            size = _modulus(r[j])
+            size = _length(r[j])
+            total += size
             down[j] += size
             largest[j] = size if size > largest[j] else largest[j]
-            total += size
         low, high = _wider(low, high, total)
     return low, high
 
@@ -228,19 +246,48 @@ def _fill(W, by_columns, R, B, s):
 
 
 @inner(fastmath={"contract", "reassoc"})
-def _times(by_columns, R, x, y):
-    """y -= A x."""
+def _dot(a, x):
+    total = a[0] * x[0]
+    for j in range(1, len(a)):
+        total += a[j] * x[j]
+    return total
+
+
+@inner(fastmath={"contract", "reassoc"})
+def _four_dots(r, a, b, c, d):
+    s0 = s1 = s2 = s3 = r[0] * 0
+    for j in range(len(r)):
+        s0 += r[j] * a[j]
+        s1 += r[j] * b[j]
+        s2 += r[j] * c[j]
+        s3 += r[j] * d[j]
+    return s0, s1, s2, s3
+
+
+@inner(fastmath={"contract"})
+def _subtract(y, a, x):
+    """y -= a x."""
+    for j in range(len(a)):
+        y[j] -= a[j] * x
+
+
+@inner()
+def _times(by_columns, R, x, y, count):
+    """y -= A x for so many vectors, one behind the other; each row of R is read once."""
     n = len(R)
     for i in range(n):
         r = row(R, i, 0, n)
-        if by_columns:
-            for j in range(n):
-                y[j] -= x[i] * r[j]
-        else:
-            total = R.dtype.type(0)
-            for j in range(n):
-                total += r[j] * x[j]
-            y[i] -= total
+        together = 0 if by_columns else count // 4 * 4
+        for k in range(0, together, 4):
+            at = k * n, (k + 1) * n, (k + 2) * n, (k + 3) * n
+            found = _four_dots(r, piece(x, at[0], n), piece(x, at[1], n), piece(x, at[2], n), piece(x, at[3], n))
+            for q in range(4):
+                y[at[q] + i] -= found[q]
+        for k in range(together, count):
+            if by_columns:
+                _subtract(piece(y, k * n, n), r, x[k * n + i])
+            else:
+                y[k * n + i] -= _dot(r, piece(x, k * n, n))
 
 
 @inner()
@@ -264,13 +311,15 @@ def _over(r_inf, A_inf, scale):
 def _residual_of_each(by_columns, R, A_inf, X, B, of_x, of_b, x, r, W):
     """The worst ||b - A x|| / (||A||·||x|| + ||b||); the residuals go to W's columns right of U."""
     worst, m = 0.0, len(W)
-    for j in range(X.shape[1]):
-        for i in range(len(X)):
-            x[i], r[i] = X[i, j], B[i, j]
-        _times(by_columns, R, x, r)
-        for i in range(len(X)):
-            W[i, m + j] = r[i]
-        worst = max(worst, _over(_largest(r), A_inf, of_x[j] + of_b[j] / A_inf))
+    n, k = X.shape
+    for i in range(n):
+        for j in range(k):
+            x[j * n + i], r[j * n + i] = X[i, j], B[i, j]
+    _times(by_columns, R, x, r, k)
+    for j in range(k):
+        for i in range(n):
+            W[i, m + j] = r[j * n + i]
+        worst = max(worst, _over(_largest(piece(r, j * n, n)), A_inf, of_x[j] + of_b[j] / A_inf))
     return worst
 
 
@@ -292,8 +341,8 @@ def _residual_of_all(by_columns, R, A_inf, X, B, of_x, of_b, t, x, r):
         of_x[j] = t[j].real / scale if scale > 0 else 0.0
     for i in range(len(X)):
         x[i], r[i] = _combined(row(X, i, 0, k), of_x), _combined(row(B, i, 0, k), of_x)
-    _times(by_columns, R, x, r)
-    return _over(_largest(r), A_inf, 1.5 * np.sqrt(k))
+    _times(by_columns, R, x, r, ONE)
+    return _over(_largest(piece(r, 0, len(X))), A_inf, 1.5 * np.sqrt(k))
 
 
 @inner()
@@ -343,32 +392,35 @@ def solve(by_columns, each, enough, R, B, s, t, X, space, pivots, facts):
     at most get where it is more than `enough`, else below zero; 7 the largest |x|; 8 and 9 the least and the largest
     of the right-hand sides' largest |b|, those of zeros left out; 10 the largest |z| of z = A^-1 s.
     """
-    facts[11] = -1
     n, k = B.shape
     m = (n + RANK - 1) // RANK * RANK
     columns = m + (k + RANK) // RANK * RANK
+    width = min(RANK, VECTOR // X.itemsize)
+    used = m + (k + width) // width * width
     lanes = LINE // X.itemsize
     before = -(space.ctypes.data // X.itemsize) % lanes
     W = space[before : before + m * columns].reshape(m, columns)
     rest = before + m * columns
-    x, r, inverses = piece(space, rest, n), piece(space, rest + n, n), piece(space, rest + 2 * n, m)
-    inverses[n:] = 1
+    apart = n * min(k + 1, each)
+    x, r, inverses = piece(space, rest, apart), piece(space, rest + apart, apart), piece(space, rest + 2 * apart, m)
     down, largest = piece(facts, TOLD, n), piece(facts, TOLD + n, n)
     of_x, of_b = piece(facts, TOLD, k), piece(facts, TOLD + k, k)
+    inverses[n:] = 1
+    facts[11] = -1
     facts[1], facts[2] = _sums(R, down, largest)
     facts[3], facts[4] = _ends(down)
     facts[5] = _largest(largest)
     _fill(W, by_columns, R, B, s)
     facts[0] = before
-    if not _eliminate(W, n, pivots, inverses):
+    if not _eliminate(W, n, used, pivots, inverses):
         facts[0] = -1
         return
-    _substitute(W, inverses)
+    _substitute(W, used, inverses)
     for i in range(n):
         for j in range(k):
             X[i, j] = W[i, m + j]
         x[i] = W[i, m + k]
-    facts[10] = _largest(x)
+    facts[10] = _largest(piece(x, 0, n))
     _sizes(X, B, of_x, of_b, facts)
     A_inf = facts[4] if by_columns else facts[2]
     if k > each:
@@ -377,7 +429,7 @@ def solve(by_columns, each, enough, R, B, s, t, X, space, pivots, facts):
     facts[6] = _residual_of_each(by_columns, R, A_inf, X, B, of_x, of_b, x, r, W)
     if facts[6] <= enough or facts[6] == np.inf:
         return
-    _solve_again(W, n, pivots, inverses)
+    _solve_again(W, n, used, pivots, inverses)
     for i in range(n):
         for j in range(k):
             X[i, j] += W[i, m + j]

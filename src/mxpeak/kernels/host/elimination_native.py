@@ -113,31 +113,63 @@ class _Vectors:
 
 
 @intrinsic
-def eliminate_line(typingctx, of, line, top, place, reciprocal):
-    """Of 8 numbers at `line` and 8 at `top`: line[place] *= reciprocal, and line -= line[place]·top right of it."""
-    signature = types.void(of, types.int64, types.int64, types.int64, of.dtype)
+def place_of_largest(typingctx, of, first, step, count):
+    """Which of `count` numbers at a step from an address on is the largest, the first of equals; NaN is none.
+
+    A complex number's size is |Re z| + |Im z|.
+    """
+    signature = types.int64(of, *[types.int64] * 3)
 
     def codegen(context, builder, signature, args):
-        _, line, top, place, reciprocal = args
+        _, first, step, count = args
         vectors = _Vectors(context, builder, of)
-        entry = vectors.number(builder.add(line, builder.mul(place, _I64(vectors.size))))
-        if vectors.complex:
-            (a, b), (c, d) = entry, cgutils.unpack_tuple(builder, reciprocal, 2)
-            real = builder.fsub(builder.fmul(a, c), builder.fmul(b, d))
-            factor = [real, builder.fadd(builder.fmul(a, d), builder.fmul(b, c))]
-        else:
-            factor = [builder.fmul(entry[0], reciprocal)]
-        before = vectors.load(line)
-        minus = [vectors.all(builder.fneg(part)) for part in factor]
-        after = vectors.add_products(minus, vectors.turned(vectors.load(top)), before)
-        filled = vectors.alternating(*factor) if vectors.complex else vectors.all(*factor)
-        places = ir.Constant(
-            ir.VectorType(_I64, vectors.lanes), [lane // vectors.parts for lane in range(vectors.lanes)]
+        absolute = cgutils.get_or_insert_function(
+            builder.module, ir.FunctionType(vectors.real, [vectors.real]), f"llvm.fabs.f{vectors.bits}"
         )
-        here = vectors.all(place)
-        after = builder.select(builder.icmp_signed(">", places, here), after, before)
-        after = builder.select(builder.icmp_signed("==", places, here), filled, after)
-        vectors.store(after, line)
+        best = cgutils.alloca_once_value(builder, ir.Constant(vectors.real, 0.0))
+        place = cgutils.alloca_once_value(builder, _I64(0))
+        with cgutils.for_range(builder, count) as loop:
+            parts = vectors.number(builder.add(first, builder.mul(loop.index, step)))
+            sizes = [builder.call(absolute, [part]) for part in parts]
+            size = builder.fadd(*sizes) if vectors.complex else sizes[0]
+            larger = builder.fcmp_ordered(">", size, builder.load(best))
+            builder.store(builder.select(larger, loop.index, builder.load(place)), place)
+            builder.store(builder.select(larger, size, builder.load(best)), best)
+        return builder.load(place)
+
+    return signature, codegen
+
+
+@intrinsic
+def eliminate_lines(typingctx, of, line, step, count, top, place, reciprocal):
+    """`count` lines of 8 numbers at a step: line[place] *= reciprocal, and line -= line[place]·top right of it.
+
+    Left of it top is taken for zero, which changes nothing there.
+    """
+    signature = types.void(of, *[types.int64] * 5, of.dtype)
+
+    def codegen(context, builder, signature, args):
+        _, line, step, count, top, place, reciprocal = args
+        vectors = _Vectors(context, builder, of)
+        kind = ir.VectorType(_I64, vectors.lanes)
+        right = builder.icmp_signed(
+            ">", ir.Constant(kind, [lane // vectors.parts for lane in range(vectors.lanes)]), vectors.all(place)
+        )
+        turned = vectors.turned(builder.select(right, vectors.load(top), vectors.zero))
+        before = builder.mul(place, _I64(vectors.size))
+        with cgutils.for_range(builder, count) as loop:
+            here = builder.add(line, builder.mul(loop.index, step))
+            entry = builder.add(here, before)
+            if vectors.complex:
+                (a, b), (c, d) = vectors.number(entry), cgutils.unpack_tuple(builder, reciprocal, 2)
+                real = builder.fsub(builder.fmul(a, c), builder.fmul(b, d))
+                factor = [real, builder.fadd(builder.fmul(a, d), builder.fmul(b, c))]
+            else:
+                factor = [builder.fmul(vectors.number(entry)[0], reciprocal)]
+            minus = [vectors.all(builder.fneg(part)) for part in factor]
+            vectors.store(vectors.add_products(minus, turned, vectors.load(here)), here)
+            for part, value in enumerate(factor):
+                vectors.store(value, builder.add(entry, _I64(part * vectors.bits // 8)))
         return context.get_dummy_value()
 
     return signature, codegen

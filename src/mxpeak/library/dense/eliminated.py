@@ -75,7 +75,7 @@ def plan(n: int, k: int, dtype: np.dtype[Any]) -> Plan:
     from mxpeak.kernels.host.elimination import TOLD, facts_of, padded, room
 
     s, t = (probe(count).astype(dtype) for count in (n, k if k > SAMPLED else 1))
-    memory = room(n, k + 1), facts_of(n, k)
+    memory = room(n, k + 1, SAMPLED), facts_of(n, k)
     enough = plain_lu(n, k, is_complex=dtype.kind == "c")
     return Plan(kernel_for(dtype), routines(dtype), padded(n, k + 1), memory, s, t, enough, TOLD)
 
