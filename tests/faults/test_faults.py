@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 import shutil
 import signal
@@ -18,6 +19,7 @@ from typing import Any
 import pytest
 
 from tests.support.faults import (
+    BY_DATA,
     Job,
     at_work,
     beginning,
@@ -25,9 +27,12 @@ from tests.support.faults import (
     by_mpiexec,
     by_python,
     by_torchrun,
+    by_two_hosts,
     job,
+    may_have_hosts,
     may_mount,
     set_up,
+    stall,
     with_mounts,
 )
 from tests.support.ranks import PYTHON, needs_mpi
@@ -152,6 +157,23 @@ def test_a_stopped_rank_is_named(tmp_path: Path, benchmark: str) -> None:
 
 
 @pytest.mark.skipif(not ALL, reason="TEST_FAULTS=all")
+@pytest.mark.parametrize("benchmark", ["hpl", "hpg-mxp"])
+def test_a_link_that_stalls_is_told_by_who_waits_for_whom(tmp_path: Path, benchmark: str) -> None:
+    """Between two hosts of network namespaces; the launcher's own link goes on."""
+    if not may_have_hosts(tmp_path):
+        pytest.skip("hosts of one's own: unshare --net --uts, ip link add type veth")
+    with job(tmp_path, by_two_hosts(benchmark, "--watchdog", "5,3"), **BY_DATA) as run:
+        run.wait_for(at_work, "work")
+        stall(run.rank(1))
+        code, after_s = run.ended()
+        said = run.said()
+    print(f"{benchmark} stalled: code {code} after {after_s:.1f} s: {said[-300:]}")
+    assert code == 6, said
+    assert re.search(r"\[rank [01] .*this rank waits for .*rank", said), said
+    nothing_torn(tmp_path / "results")
+
+
+@pytest.mark.skipif(not ALL, reason="TEST_FAULTS=all")
 @pytest.mark.parametrize("benchmark", BENCHMARKS)
 def test_results_are_on_stdout_where_their_folder_is_gone(tmp_path: Path, benchmark: str) -> None:
     short = {"hpl": ["-N", "6000"], "hpl-mxp": ["-N", "6000"], "norms": ["-N", "3000"]}.get(benchmark, ["--nx", "16"])
@@ -212,6 +234,34 @@ def runs_without_folders(tmp_path: Path, folder: Path, command: list[str]) -> No
         said = run.said()
     print(f"hpl without {folder.name}: code {code} after {after_s:.1f} s: {said[-300:]}")
     assert code == 0, said
+    assert "Traceback" not in said
+
+
+@pytest.mark.skipif(not ALL, reason="TEST_FAULTS=all")
+@needs_mounts
+@pytest.mark.parametrize(
+    ("flags", "ends", "says"),
+    [
+        (["--out", "disk/results"], 5, "the result is on stdout only"),
+        (
+            ["--out", "results", "--checkpoint", "disk/kept", "--every", "0.000001s"],
+            0,
+            "a checkpoint could not be written",
+        ),
+    ],
+    ids=["results", "checkpoints"],
+)
+def test_a_disk_that_is_full_costs_no_result(tmp_path: Path, flags: list[str], ends: int, says: str) -> None:
+    """A disk of one page holds neither a result nor a part of a checkpoint."""
+    (tmp_path / "disk").mkdir()
+    command = [*PYTHON, "run", "hpl", "-N", "2000", "--ranks", "2", *flags]
+    with job(tmp_path, with_mounts({str(tmp_path / "disk"): "size=4k"}, command)) as run:
+        code, after_s = run.ended()
+        said, shown = run.said(), (tmp_path / "stdout").read_text()
+    print(f"hpl, a full disk: code {code} after {after_s:.1f} s: {said[-300:]}")
+    assert code == ends, said
+    assert says in said + shown
+    assert "PASSED" in shown
     assert "Traceback" not in said
 
 

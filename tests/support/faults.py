@@ -160,6 +160,64 @@ def may_mount() -> bool:
         return False
 
 
+#: Two hosts as two network namespaces with host names of their own, and two links between them: by `control` mpiexec
+#: starts ranks and ends them, `data` is for their messages.  The second host lasts as long as the command.
+TWO_HOSTS = r"""
+set -e
+rm -f there
+mount -t sysfs sysfs /sys  # where UCX looks for devices: as many as this host has
+unshare --net --uts --mount sh -c "mount -t sysfs sysfs /sys && touch there && exec sleep 1000" & other=$!
+trap 'kill $other' EXIT
+until [ -e there ]; do kill -0 $other; sleep 0.05; done
+on_other="nsenter --target $other --net --uts --mount"
+hostname here; $on_other hostname there
+for link in control data; do
+    ip link add $link type veth peer name $link netns $other
+    ip link set $link up; $on_other ip link set $link up
+done
+ip link set lo up; $on_other ip link set lo up
+ip address add 10.77.0.1/24 dev control; $on_other ip address add 10.77.0.2/24 dev control
+ip address add 10.78.0.1/24 dev data; $on_other ip address add 10.78.0.2/24 dev data
+# What mpiexec calls in place of ssh: options, the host, and the words of a command.
+cat > launch <<END
+#!/bin/sh
+while [ "\${1#-}" != "\$1" ]; do shift; done
+host=\$1; shift
+[ "\$host" = 10.77.0.1 ] && exec sh -c "\$*" || exec $on_other sh -c "\$*"
+END
+chmod +x launch
+set +e
+"$@"
+"""
+HYDRA = ["-launcher", "ssh", "-launcher-exec", "./launch", "-localhost", "10.77.0.1", "-hosts", "10.77.0.1,10.77.0.2"]
+#: Messages by TCP over the link for data, and nothing else.
+BY_DATA = {"UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "data"}
+
+
+def by_two_hosts(benchmark: str, *flags: str) -> list[str]:
+    """mpiexec starts a rank on each of two hosts."""
+    mpiexec, *rest = by_mpiexec(benchmark, *flags)
+    return on_two_hosts([mpiexec, *HYDRA, *rest])
+
+
+def on_two_hosts(command: list[str]) -> list[str]:
+    """The command on the first of two hosts that nobody else sees."""
+    return ["unshare", "--net", "--uts", "--mount", "sh", "-c", TWO_HOSTS, "sh", *command]
+
+
+def may_have_hosts(folder: Path) -> bool:
+    """Whether this user may have hosts of his own."""
+    try:
+        return subprocess.run(on_two_hosts(["true"]), cwd=folder, capture_output=True).returncode == 0
+    except OSError:
+        return False
+
+
+def stall(pid: int) -> None:
+    """Let nothing through the link for data any more, at the end where this process is."""
+    subprocess.run(["nsenter", "--target", str(pid), "--net", "ip", "link", "set", "data", "down"], check=True)
+
+
 # --- moments
 
 

@@ -208,8 +208,11 @@ class Mpi:
         return flag[0] == 0
 
     def abort(self, code: int) -> None:
-        """MPI_Abort: every rank of the program ends with `code`."""
-        self._comm.Abort(code)
+        """MPI_Abort: every rank of the program ends with `code`.
+
+        Of MPI_COMM_WORLD: MPICH tells the ranks of another communicator by messages, and waits until they have left.
+        """
+        MPI.COMM_WORLD.Abort(code)
 
 
 #: The functions by which MPI libraries say that they read and write the memory of a kind of device.
