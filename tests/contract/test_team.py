@@ -7,13 +7,52 @@ import time
 
 import pytest
 
-from mxpeak.kernels.host.team import Team
+from mxpeak.kernels.host.team import APART, Team
+
+CORES = sorted(os.sched_getaffinity(0))[:2] if hasattr(os, "sched_getaffinity") else [0, 1]
+
+
+def reached(count: int, team: Team) -> bool:
+    """Whether the other thread comes to say that so many pieces are done."""
+    until = time.monotonic() + 20.0
+    while team._counts[APART] != count and time.monotonic() < until:
+        time.sleep(0.001)
+    return bool(team._counts[APART] == count)
+
+
+@pytest.mark.skipif(len(CORES) < 2, reason="two threads have one core")
+def test_threads_that_are_alone_on_their_cores_say_what_they_have_done_and_others_do_not() -> None:
+    alone, shared, one_core = Team(2, CORES, alone=True), Team(2, CORES), Team(2, CORES[:1] * 2, alone=True)
+    for team, count in ((alone, 2), (shared, 0), (one_core, 0)):
+        for _ in range(2):
+            team.run(lambda tid: None)
+        assert reached(count, team)
+
+
+@pytest.mark.skipif(len(CORES) < 2, reason="two threads have one core")
+def test_an_interrupted_piece_leaves_no_thread_behind_or_ahead() -> None:
+    """It has been counted, and nobody has been given it."""
+    team = Team(2, CORES, alone=True)
+    team.run(lambda tid: None)
+    work, team._work = team._work, [Interrupted()]  # type: ignore[list-item]
+    with pytest.raises(KeyboardInterrupt):
+        team.run(lambda tid: None)
+    team._work = work
+    team.run(lambda tid: None)
+    assert reached(3, team)
+    assert team._counts[0] == 3
+
+
+class Interrupted:
+    """A queue into which nothing gets."""
+
+    def put(self, item: object) -> None:
+        raise KeyboardInterrupt
 
 
 def test_threads_do_each_piece_once_whether_they_still_look_out_or_sleep() -> None:
     """With cores of their own they look out for a while after each piece, which may have failed."""
-    bound = Team(2, sorted(os.sched_getaffinity(0))[:2]) if hasattr(os, "sched_getaffinity") else Team(2, (0, 1))
-    for team in (Team(2), bound):
+    for team in (Team(2), Team(2, CORES, alone=True)):
         done: list[tuple[int, int]] = []
 
         def work(tid: int, piece: int, done: list[tuple[int, int]] = done) -> None:

@@ -136,6 +136,8 @@ def test_fp64_is_chosen_at_once_where_pivots_fade_and_only_there() -> None:
             assert max(eta(each, y, c) for y, c in zip(x.T, b.T)) <= enough(n)
     graded = random((n, n)) * np.geomspace(1.0, 1e-9, n)[:, None]  # rows, and no pivot of theirs
     assert mx.solve(graded, random(n))[1].precision == "fp32"
+    kernel = 0.9 ** np.abs(np.subtract.outer(np.arange(n), np.arange(n)))  # sums of rows grow from the border inwards
+    assert mx.solve(kernel, random(n))[1].precision == "fp32"
 
 
 def test_complex_numbers_are_judged_by_the_rounding_of_their_products() -> None:

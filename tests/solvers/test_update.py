@@ -31,7 +31,9 @@ def test_fixed_cuts_do_not_depend_on_what_has_arrived_and_nobody_looks_for_it_ag
     assert cut == list(pieces(columns, nb, lambda: False, fixed=True))
     assert cut == list(pairwise([0, *(c1 for _, c1 in cut)]))
     assert sum(c1 - c0 for c0, c1 in cut) == columns
-    assert len(cut) <= 2 + max(4, columns // GRAIN if columns < 8 * GRAIN else 0)
+    least = max(nb, columns // 8)
+    assert all(c1 - c0 >= min(least // GRAIN * GRAIN, least - GRAIN) for c0, c1 in cut[:-1])
+    assert len(cut) <= 4 + 8 * GRAIN // max(least, GRAIN)
 
 
 @given(columns=st.integers(1, 5000), nb=st.integers(1, 300))

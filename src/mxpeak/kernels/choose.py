@@ -92,11 +92,13 @@ def choose(
     cores: Sequence[int] = (),
     local_rank: int = 0,
     native: Collection[str] | None = None,
+    *,
+    alone: bool = False,
 ) -> Kernels:
     """The backend `name` on `device`, both as `resolve` gives them.
 
-    `threads` of the host compute, thread t on core cores[t] if there are any.  `native`: the precisions that are
-    multiplied by the processor's matrix instructions; None: all that it supports.
+    `threads` of the host compute, thread t on core cores[t] if there are any, `alone` if no other rank does.
+    `native`: the precisions that are multiplied by the processor's matrix instructions; None: all that it supports.
     """
     if name == "reference":
         from mxpeak.kernels.reference.kernels import ReferenceKernels
@@ -106,7 +108,7 @@ def choose(
     from mxpeak.kernels.host.units import chosen
 
     units = [unit for unit in chosen() if native is None or unit.precision in native]
-    host = HostKernels(threads, cores, units=units)
+    host = HostKernels(threads, cores, alone=alone, units=units)
     if name == "host":
         return host
     where = open_device(device, local_rank)

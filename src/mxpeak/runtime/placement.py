@@ -31,6 +31,8 @@ AnyConfig = TypeVar("AnyConfig", bound=PlaceConfig)
 class Placement:
     """The cores and threads of this rank; `ranks_a_node` ranks share the fullest of the nodes.
 
+    shared    whether other ranks of the run compute on some of these cores too
+
     The calling thread is bound to cores[0] until `release`; thread t of the kernels' team binds itself to cores[t].
     """
 
@@ -40,6 +42,7 @@ class Placement:
     ranks_a_node: int
     nodes: int
     crowded: bool
+    shared: bool
     before: list[int]
 
     def release(self) -> None:
@@ -76,14 +79,15 @@ def bind_to_cores(
     mine = one_core_each()
     nodes = nodes_of(comm, (tuple(mine), tuple(near), row))
     bound_already = len({cores for cores, _, _ in nodes.told}) > 1
-    cores = mine
+    masks: Sequence[Sequence[int]] = [cores for cores, _, _ in nodes.told]
     crowded = oversubscribed(mine, nodes.here) and not bound_already
     if nodes.here > 1 and not bound_already:
         masks = masks_near(mine, [beside for _, beside, _ in nodes.told]) or core_masks(mine, nodes.here)
         rows = [of for _, _, of in nodes.told if of is not None]
-        cores = (taking_turns(masks, rows) if len(rows) == len(masks) else masks)[nodes.rank]
-    before = bind(cores[:1])
-    return Placement(cores, threads or len(cores), local_rank(comm), nodes.most, nodes.count, crowded, before)
+        masks = taking_turns(masks, rows) if len(rows) == len(masks) else masks
+    cores = list(masks[nodes.rank])
+    before, shared = bind(cores[:1]), sum(core in mask for core in cores for mask in masks) > len(cores)
+    return Placement(cores, threads or len(cores), local_rank(comm), nodes.most, nodes.count, crowded, shared, before)
 
 
 def cores_near(config: PlaceConfig, comm: Communicator, root: str | Path = "/") -> list[int]:
@@ -191,7 +195,13 @@ def load_kernels(config: PlaceConfig, placement: Placement, comm: Communicator) 
         if leader == turn:
             try:
                 kernels = choose(
-                    config.kernels, config.device, placement.threads, placement.cores, placement.local_rank, native
+                    config.kernels,
+                    config.device,
+                    placement.threads,
+                    placement.cores,
+                    placement.local_rank,
+                    native,
+                    alone=not placement.shared,
                 )
             except MxpeakError as error:
                 mistake = error

@@ -18,7 +18,7 @@ def pieces(columns: int, nb: int, arrived: Callable[[], bool], *, fixed: bool) -
     single block is more than half of the rest: what comes late is seen while there is work left to hide it.
 
     `fixed`: the cuts do not depend on what has come, or a run's bits would depend on time where those of a product
-    depend on its cuts.  Then they are few: halves, and no piece but the last is less than an eighth.
+    depend on its cuts.  Then they are few, halves of the rest down to about an eighth of all columns.
     """
     width = columns if fixed else max(-(-columns // LOOKS), PIECE_BLOCKS * nb)
     least = max(nb, columns // LOOKS) if fixed else nb
@@ -27,6 +27,7 @@ def pieces(columns: int, nb: int, arrived: Callable[[], bool], *, fixed: bool) -
         here = here or arrived()
         half = max(-(-(columns - c0) // 2), least)
         cut = c0 + max(min(width, half) // GRAIN, 1) * GRAIN
-        c1 = columns if here and not fixed else min(cut, columns)
+        last = columns - cut < least // 2 if fixed else here
+        c1 = columns if last else min(cut, columns)
         yield c0, c1
         c0 = c1

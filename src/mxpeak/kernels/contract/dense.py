@@ -83,9 +83,9 @@ class DenseKernels(Protocol):
         """
 
     def factor_unless(self, vain: Callable[[Vector], bool], W: Matrix) -> PivotedLU | None:
-        """`factor` of W in its own type; None where that is vain by the first n·PART pivots, whose sizes it is told.
+        """`factor` of W in its own type; None where `vain(sizes)`, |u_kk| of the first n·PART pivots, says so.
 
-        A backend may ask when they are there, and then not go on, or at the end.
+        The host asks as soon as they are there and goes no further then; others ask when the LU is done.
         """
 
     def solve(self, F: PivotedLU, B: Block, *, transposed: bool = False) -> Block:

@@ -98,7 +98,7 @@ def gemm(alpha: float, A: Array, B: Array, C: Array) -> None:
 
 @cache
 def cuts_show(letter: str, threads: int) -> bool:
-    """Whether sgemm (dgemm) gives an entry of C other bits where C is multiplied in parts; tried on small products.
+    """Whether sgemm (dgemm) gives an entry of C other bits where C is multiplied in parts; tried on a few products.
 
     OpenBLAS's for AVX2 do: a tile's sums are taken in another order at the end of a block than in its midst, SGEMM's
     everywhere, DGEMM's where rows are cut.  Threads cut anywhere, and an update at whole lines of tiles.
@@ -109,14 +109,14 @@ def cuts_show(letter: str, threads: int) -> bool:
     whole = slice(None)
     blocks = [(whole, side) for cut in columns for side in (slice(cut), slice(cut, None))]
     blocks += [(side, whole) for cut in rows for side in (slice(cut), slice(cut, None))]
-    for m, k in ((39, 100), (48, 256)):
-        A, B = (numbers.standard_normal(shape).astype(dtype) for shape in ((m, k), (k, TRIED)))
-        C = np.zeros((m, TRIED), dtype)
-        gemm(1.0, A, B, C)
+    for m, k in ((39, 100), (301, 400)):
+        A, B, C = (numbers.standard_normal(shape).astype(dtype) for shape in ((m, k), (k, TRIED), (m, TRIED)))
+        all_at_once = C.copy()
+        gemm(-1.0, A, B, all_at_once)
         for i, j in blocks:
-            part = np.zeros_like(C[i, j], order="C")
-            gemm(1.0, A[i], B[:, j], part)
-            if not np.array_equal(part, C[i, j]):
+            parts = C.copy()  # whose rows lie as far apart as those of a matrix
+            gemm(-1.0, A[i], B[:, j], parts[i, j])
+            if not np.array_equal(parts[i, j], all_at_once[i, j]):
                 return True
     return False
 

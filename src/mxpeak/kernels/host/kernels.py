@@ -26,9 +26,15 @@ class HostKernels(HostLu, HostGenerated):
     dense = HostDense()
 
     def __init__(
-        self, threads: int = 1, cores: Sequence[int] = (), *, poison: bool = False, units: Sequence[Unit] | None = None
+        self,
+        threads: int = 1,
+        cores: Sequence[int] = (),
+        *,
+        alone: bool = False,
+        poison: bool = False,
+        units: Sequence[Unit] | None = None,
     ):
-        team = Team(threads, cores)
+        team = Team(threads, cores, alone=alone)
         super().__init__(team, poison, chosen() if units is None else units)
         self.norms = HostNorms(team)
         self._sparse: HostSparse | None = None

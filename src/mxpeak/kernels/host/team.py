@@ -46,20 +46,22 @@ def await_done(counts, threads, given, looks):
 class Team:
     """T threads: the caller is thread 0, the others wait for work, each on its own core where `cores` names them.
 
-    Such threads look out for work, and the caller for its end, for a while before they sleep: to wake a core that
-    sleeps takes longer than many a piece of work, 24 us a piece on a virtual machine where this takes 6.  They do so in
-    compiled code, without the interpreter lock; so nobody finds it taken, which would be to sleep, too.
+    alone    whether no other rank computes on these cores
+
+    Threads that are alone look out for work, and the caller for its end, for a while before they sleep: to wake a core
+    that sleeps takes longer than many a piece of work, 24 us a piece on a virtual machine where this takes 6.  They do
+    so in compiled code, without the interpreter lock; so nobody finds it taken, which would be to sleep, too.
 
     Numba's own parallel loops are not used: two of them at once (virtual ranks) abort the process, and a barrier inside
     a loop, which FACT needs once per column, is impossible there.
     """
 
-    def __init__(self, threads: int, cores: Sequence[int] = ()):
+    def __init__(self, threads: int, cores: Sequence[int] = (), *, alone: bool = False):
         self.threads = threads
         self._cores = list(cores)
         self._work: list[SimpleQueue[Any]] = [SimpleQueue() for _ in range(threads - 1)]
         self._pid = 0
-        self._looks = LOOKS if len(set(self._cores)) >= threads > 1 else 0
+        self._looks = LOOKS if alone and len(set(self._cores)) >= threads > 1 else 0
         self._counts = np.zeros(threads * APART, np.int64)  # pieces of work given, and done by each other thread
 
     def shape(self, m: int, n: int) -> tuple[int, int]:
@@ -78,26 +80,25 @@ class Team:
     def _serve(self, tid: int, work: SimpleQueue[Any]) -> None:
         if self._cores and hasattr(os, "sched_setaffinity"):
             os.sched_setaffinity(threading.get_native_id(), [self._cores[tid % len(self._cores)]])
-        counts, pieces = self._counts, 0
+        counts = self._counts
         while True:
-            function, args, done = work.get()
+            piece, function, args, done = work.get()
             try:
                 function(tid, *args)
                 done.put(None)
             except BaseException as error:
                 done.put(error)
             del function, args, done  # what they refer to would otherwise live until the next piece of work
-            pieces += 1
             if self._looks:
-                await_work(counts, tid, pieces, self._looks)
+                await_work(counts, tid, piece, self._looks)
 
     def run(self, function: Callable[..., None], *args: Any) -> None:
         """Run function(tid, *args) on every thread; return when all have; raise what any of them raised."""
         self._start()
         done: SimpleQueue[BaseException | None] = SimpleQueue()  # of this run: an interrupted one leaves nothing behind
+        self._counts[0] += 1  # first, so that an interrupt leaves no piece that the threads wait for in vain
         for work in self._work:
-            work.put((function, args, done))
-        self._counts[0] += 1
+            work.put((self._counts[0], function, args, done))
         failures: list[BaseException | None] = [None]
         try:
             function(0, *args)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from mxpeak.kernels.contract import DenseKernels, Matrix, Vector
-from mxpeak.kernels.contract.dense import Block, PivotedLU
+from mxpeak.kernels.contract.dense import PART, Block, PivotedLU
 from mxpeak.library.dense.inputs import by_rows
 from mxpeak.library.dense.types import Array, typed
 from mxpeak.library.inputs import check_finite
@@ -226,7 +226,10 @@ def factor(
                 scaling = Scaling(*(scales if rows else scales[::-1]), _inf_norm(kernels, R, rows))
                 row_sums, column_sums, largest = kernels.scaled_copy(R, scales, W)
         with spans("factor"):
-            lu = kernels.factor_unless(_fade(row_sums, xp), W) if unless_fading else kernels.factor(W, precision)
+            if unless_fading:
+                lu = kernels.factor_unless(_fade(_largest_of_first_rows(W, xp), xp), W)
+            else:
+                lu = kernels.factor(W, precision)
     if lu is None:
         return None
     A_inf, A_one = (float(sums.max()) for sums in (row_sums, column_sums)[:: 1 if rows else -1])
@@ -234,9 +237,18 @@ def factor(
     return Factors(kernels, precision, emulated, lu, rows, scaling, A_inf, A_one, largest)
 
 
+def _largest_of_first_rows(W: Matrix, xp: Any) -> Vector:
+    """max_j |w_ij| of as many rows as there are pivots to look at.
+
+    Not their sums: those of kernel and Toeplitz matrices grow from the border inwards, however good the condition is.
+    """
+    count, step = int(PART * W.shape[0]), max(STRIP // W.shape[1], 1)
+    return xp.concat([xp.max(abs(W[i : min(i + step, count)]), axis=1) for i in range(0, count, step)])
+
+
 def _fade(sizes: Vector, xp: Any) -> Callable[[Vector], bool]:
-    """Whether the first eighth of the pivots, each over its row or column of what is factored, falls from its first
-    quarter to the last.
+    """Whether the first eighth of the pivots, each over the largest entry of its row of W, falls from its first quarter
+    to the last.
 
     Those of random matrices double.  They fall where singular values do so steadily, by 10^8 or more, and fp32 is in
     vain then: that is seen after 2 % of the flops.  A single small one is seen in the last pivot alone.

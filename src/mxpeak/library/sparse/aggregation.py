@@ -74,6 +74,16 @@ class _Shared:
         n, found = self.everybody.starts[-1], self.found.all
         return "" if 0 < found <= n / 2 else f"smoothed aggregation has {found} aggregates of {n} unknowns"
 
+    @property
+    def norms(self) -> Array:
+        """||z|| over each of this rank's aggregates."""
+        of = self.found.of
+        return np.sqrt(np.bincount(of[of >= 0] - self.found.first, self.z[of >= 0] ** 2, self.found.mine))
+
+    def has_a_smooth_vector(self) -> bool:
+        """Whether z is finite, and not zero on any rank's aggregates.  Collective."""
+        return self.everybody.all(np.isfinite(self.z).all() and self.norms.all())
+
 
 def aggregated(A: Csr, A_s: Csr, scaling: Scaling, everybody: Everybody) -> tuple[Levels, str]:
     """The levels of A_s = D_r A D_c, this rank's part of each; or none, and why.  Collective.
@@ -96,10 +106,9 @@ def _levels(A_s: Csr, level: _Shared, of_rows: Factor, of_columns: Factor) -> tu
     """
     A, everybody, found, comm = level.A, level.everybody, level.found, level.everybody.comm
     grids: Sequence[SharedGrid | Grid]
-    there = found.of >= 0
-    norms = np.sqrt(np.bincount(found.of[there] - found.first, level.z[there] ** 2, found.mine))
-    if not everybody.all(np.isfinite(level.z).all() and norms.all()):
+    if not level.has_a_smooth_vector():
         return [], "smoothed aggregation found no smooth vector"
+    norms = level.norms
     P = _prolongation(A, found, level.z, norms, everybody)
     R = sparse.csr_array(P.T)
     C = _at_owners(R @ (A @ everybody.rows_with_halo(P)), found.starts, everybody)
@@ -125,7 +134,10 @@ def _levels(A_s: Csr, level: _Shared, of_rows: Factor, of_columns: Factor) -> tu
 
 
 def _below(C: Csr, z: Array, starts: tuple[int, ...], everybody: Everybody) -> _Shared | None:
-    """The next level, if its rows are worth being cut for the ranks, and aggregates found within these.  Collective."""
+    """The next level, if its rows are worth being cut for the ranks, and have aggregates and a smooth vector there.
+
+    Collective.
+    """
     comm = everybody.comm
     if not worth_sharing(starts[-1]) or starts[-1] < LEAST_OF_RANK * comm.size:
         return None
@@ -134,7 +146,7 @@ def _below(C: Csr, z: Array, starts: tuple[int, ...], everybody: Everybody) -> _
     if not of_level.all(np.isfinite(A.data).all() and A.diagonal().all()):
         return None
     level = _Shared(A, z, of_level, _aggregates(A, of_level))
-    return None if level.problem else level
+    return None if level.problem or not level.has_a_smooth_vector() else level
 
 
 def _block(rows: Csr, everybody: Everybody) -> Block:
