@@ -1,15 +1,25 @@
-"""Process grids over the ranks that call together."""
+"""Process grids over the ranks that call together, and matrices that are on them."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.grid import Grid, make_grid
+from mxpeak.distributed.tiles import CyclicMatrix
 from mxpeak.layout.grid import ProcessGrid
 
 _grids: WeakKeyDictionary[Any, dict[ProcessGrid, Grid]] = WeakKeyDictionary()
+
+
+class InBlocks(ABC):
+    """A user's matrix in blocks on a process grid."""
+
+    @abstractmethod
+    def blocks(self) -> CyclicMatrix:
+        """Its entries in memory.  Collective."""
 
 
 def grid_of(shape: ProcessGrid, comm: Communicator) -> Grid:

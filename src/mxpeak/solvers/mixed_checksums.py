@@ -145,7 +145,7 @@ class MixedChecks(Checks):
         return taken, size, solved
 
     def _zeros(self, count: int) -> list[Vector]:
-        """So many vectors over this rank's rows."""
+        """Vectors of zeros over this rank's rows, `count` of them."""
         return [self.zeros() for _ in range(count)]
 
     def _rows(self, step: LuStep) -> tuple[slice, slice]:

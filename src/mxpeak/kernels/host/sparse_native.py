@@ -168,7 +168,7 @@ def sum_block_runs(typingctx, values, value0, bases, base0, slots, x, row, out):
 
 @intrinsic
 def sum_block_columns(typingctx, values, value0, columns, column0, slots, x, out):
-    """And over columns, from columns[column0]."""
+    """As the sums over runs before, over slots with columns: from columns[column0] on."""
     numbers = types.int64
     signature = types.void(values, numbers, columns, numbers, numbers, x, out)
 

@@ -119,7 +119,7 @@ def _inner(table, c, part, slot, far0, lane, bases, far, values, x):
 
 @inner()
 def _add_block(table, c, part, lane0, slot, far0, bases, far, values, x, out):
-    """out += a part of a chunk times x of the STRETCH lanes from lane0 on, but for the slot of rows next to each."""
+    """out += a part of a chunk times x, STRETCH lanes from lane0 on, without the slot of each row's next neighbour."""
     upper = np.int64(part == LATER)
     runs, columns = np.int64(table[c, COUNTS + 2 * part]), np.int64(table[c, COUNTS + 2 * part + 1])
     row, but = np.int64(table[c, ROW]) + lane0, np.int64(table[c, COUNTS + NEXT + upper])

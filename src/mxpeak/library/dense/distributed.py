@@ -22,14 +22,14 @@ from mxpeak.library.dense.dealing import by_rows, dealt, pieces_of, rows_here, s
 from mxpeak.library.dense.room import check_room
 from mxpeak.library.dense.sources import Held, InFile, Made, Source
 from mxpeak.library.dense.types import Array
-from mxpeak.library.grids import grid_of
+from mxpeak.library.grids import InBlocks, grid_of
 from mxpeak.runtime.nodes import raise_first
 
 #: Blocks of the benchmarks' default size, and smaller ones where a process row or column would have fewer than this.
 LARGEST_NB, STEP_NB, BLOCKS = 192, 16, 8
 
 
-class DistributedMatrix:
+class DistributedMatrix(InBlocks):
     """An n×n matrix of real or complex numbers in blocks on a P×Q grid of ranks, for `mxpeak.solve` and `lu_factor`.
 
     Made by its class methods, on all ranks with the same arguments: under mpiexec, srun or torchrun on all that were

@@ -184,7 +184,7 @@ def lu_factor_by(
 def _coarsely(
     kernels: DenseKernels, A: Input, precision: str, dtype: np.dtype[Any], sides: int, spans: Spans
 ) -> LUFactors | None:
-    """The same by factors that are not fp64's from the start; None where pivots show that they would be in vain."""
+    """A factored in fp32 or 16 bits, refined later; None where fading pivots show that such factors are in vain."""
     n, on_device = A.shape[0], kernels.device is not None
     chosen = chosen_precision(n, dtype, precision, sides, on_device=on_device)
     why = reason(n, dtype, precision, sides, on_device=on_device)

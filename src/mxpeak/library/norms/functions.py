@@ -20,6 +20,7 @@ from mxpeak.kernels.contract.norms import NormKernels, Tile
 from mxpeak.layout.structure import ENDLESS, WHOLE, Band, Structure
 from mxpeak.layout.structure import structure as structure_of
 from mxpeak.library.agreement import agreed
+from mxpeak.library.grids import InBlocks
 from mxpeak.library.inputs import as_array, is_tensor
 from mxpeak.library.norms.operands import Matrix, dense, operand
 from mxpeak.perf.host import one_core_each
@@ -162,8 +163,8 @@ class _Call:
     def _checked(self, what: str) -> _Checked:
         """The arguments as they are computed with, on all ranks alike."""
         A = self.A
-        if callable(made := getattr(A, "blocks", None)):  # a DistributedMatrix
-            return replace(self, A=made())._checked(what)
+        if isinstance(A, InBlocks):
+            return replace(self, A=A.blocks())._checked(what)
         if not isinstance(A, TileMatrix | CyclicMatrix | DistMatrix):
             return self._checked_here()
         ranks = A.grid.all if isinstance(A, DistMatrix) else A.comm

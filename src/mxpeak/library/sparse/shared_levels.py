@@ -42,7 +42,7 @@ class OverlappingSweep:
         self._E = workshop.store(rows, self.order, A.A.values, vectors, brief=True)
         self._exchange = everybody.exchange(kernels, one_group(n), vectors)
         at = np.concatenate([np.arange(n, n + before), np.arange(n), np.arange(n + before, width)])
-        self._as_it_stands = self.order.kind == "natural"
+        self._in_place = self.order.kind == "natural"
         self._there = kernels.xp.asarray(at[self.order.new_to_old].astype(np.int32))
         self._back = kernels.xp.asarray(self.order.old_to_new[self._own].astype(np.int32))
         self._b, self._b_swept = zeros(kernels, width, vectors), zeros(kernels, width, vectors)
@@ -57,14 +57,14 @@ class OverlappingSweep:
         self._E.relax_from_zero(self._b_swept, self._x, self._keep)
         if self._keep is not None:
             self._E.relax_backward(self._b_swept, self._x, self._keep)
-        if self._as_it_stands:
+        if self._in_place:
             x[:] = self._x[self._own]
         else:
             self._kernels.gather(self._x, self._back, x)
 
     def _gather(self, b: Vector) -> None:
         """The right-hand side of all rows that are swept, in their sequence.  Collective."""
-        if self._as_it_stands:
+        if self._in_place:
             halo, swept, before = self._b[self._n :], self._b_swept, self._before
             swept[self._own] = b
             received(self._exchange, swept[self._own], halo)
