@@ -31,7 +31,7 @@ def test_fixed_cuts_do_not_depend_on_what_has_arrived_and_nobody_looks_for_it_ag
     assert cut == list(pieces(columns, nb, lambda: False, fixed=True))
     assert cut == list(pairwise([0, *(c1 for _, c1 in cut)]))
     assert sum(c1 - c0 for c0, c1 in cut) == columns
-    least = max(nb, columns // 8)
+    least = max(nb, columns // 4)
     assert all(c1 - c0 >= min(least // GRAIN * GRAIN, least - GRAIN) for c0, c1 in cut[:-1])
     assert len(cut) <= 4 + 8 * GRAIN // max(least, GRAIN)
 

@@ -18,10 +18,10 @@ def pieces(columns: int, nb: int, arrived: Callable[[], bool], *, fixed: bool) -
     single block is more than half of the rest: what comes late is seen while there is work left to hide it.
 
     `fixed`: the cuts do not depend on what has come, or a run's bits would depend on time where those of a product
-    depend on its cuts.  Then they are few, halves of the rest down to about an eighth of all columns.
+    depend on its cuts.  Then they are few: a half, a quarter and a quarter of the columns.
     """
     width = columns if fixed else max(-(-columns // LOOKS), PIECE_BLOCKS * nb)
-    least = max(nb, columns // LOOKS) if fixed else nb
+    least = max(nb, columns // 4) if fixed else nb
     c0, here = 0, False
     while c0 < columns:
         here = here or arrived()
