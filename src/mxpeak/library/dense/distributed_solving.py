@@ -189,13 +189,14 @@ class DistributedFactors:
         mine = owned(given.cols if transposed else given.rows)
         sides = [np.ascontiguousarray(b) for b in B[mine].T]
         found = solve_all(system, sides, enough, RESTART, self._most)
-        worst = max(found, key=lambda one: one.done.residual if isfinite(one.done.residual) else inf)
+        residuals = [one.done.residual if isfinite(one.done.residual) else inf for one in found]
+        k = residuals.index(max(residuals))
+        worst = found[k]
         correction = system.unknowns.max_abs(system.solve(worst.r))
         size = system.unknowns.max_abs(worst.x)
         moved = 0.0
         if factors.scaled and size:
-            b = sides[next(k for k, one in enumerate(found) if one is worst)]
-            roundings = rounded(system, b, worst, transposed)
+            roundings = rounded(system, sides[k], worst, transposed)
             moved = max(system.unknowns.max_abs(system.solve(r)) for r in roundings) / size
         done = replace(worst.done, steps=max(one.done.steps for one in found))
         X = np.stack([factors.gathered(one.x, over_rows=transposed) for one in found], axis=1)

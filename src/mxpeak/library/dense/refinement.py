@@ -148,7 +148,7 @@ def refined(kernels: DenseKernels, A: Matrix, factors: Factors, B: Block, u: flo
         if scaling is not None:
             X, R, by_step = _unscaled(equations, scaling, A, B, Y, enough)
             steps, history = steps + len(by_step) - 1, [*history, *by_step[1:]]
-            eta = max(eta, by_step[-1]) if len(by_step) == 1 else by_step[-1]
+            eta = max(eta, by_step[0]) if len(by_step) == 1 else by_step[-1]  # that of A_s is of Y, before corrections
             moved = _moved(equations, scaling, R, X, B)
         outcome = Outcome.SOLVED if eta <= enough else Outcome.NOT_CONVERGED
         if not np.isfinite(largest(kernels, X)).all():
