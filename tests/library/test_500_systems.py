@@ -88,7 +88,7 @@ def test_what_is_said_of_500_systems_is_so() -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", mx.IllConditionedWarning)
             try:
-                x, info = mx.solve(A, b, precision="fp32" if number % 5 == 0 else "auto")
+                x, info = mx.solve(A, b, precision=("fp32", "auto", "bf16", "auto", "fp16")[number % 5])
             except mx.SingularMatrixError:
                 counted["refused"] += 1
                 continue
@@ -114,7 +114,7 @@ def laplacian(i: Any, j: Any, n: int) -> Any:
     return np.where(i == j, diagonal, -1.0 * (abs(i - j) == 1))
 
 
-@pytest.mark.parametrize("precision", ["auto", "fp32"])
+@pytest.mark.parametrize("precision", ["auto", "fp32", "bf16"])
 def test_a_laplacian_is_told_to_be_singular_although_b_fits_to_it(precision: str) -> None:
     for n in (6, 24, 40, 120, 300):
         i, j = np.mgrid[:n, :n]
@@ -129,11 +129,12 @@ def test_a_laplacian_is_told_to_be_singular_although_b_fits_to_it(precision: str
             assert info.ill_conditioned, (n, turn, info)
 
 
-def test_ranks_are_told_so_too() -> None:
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_ranks_are_told_so_too(precision: str) -> None:
     def body(comm: Any) -> bool:
         A = mx.DistributedMatrix.from_function(lambda i, j: laplacian(i, j, 48), 48, nb=8, comm=comm)
         try:
-            _, info = mx.solve(A, lambda i: np.cos(i + 1.0) - np.cos(i), precision="fp32")
+            _, info = mx.solve(A, lambda i: np.cos(i + 1.0) - np.cos(i), precision=precision)
         except mx.SingularMatrixError:
             return True
         return bool(info.ill_conditioned or not info.solved)

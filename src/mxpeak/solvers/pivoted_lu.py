@@ -42,6 +42,7 @@ class UnderWay(Protocol):
 class PivotedLuOptions:
     """What does not change the result beyond rounding: variants, look-ahead (0 or 1), the split update's fraction.
 
+    operands: the format to which the operands L21 and U12 of an update are rounded; None: to none but A's.
     forwards: whether ranks pass messages on to others: then an update is cut into pieces while communication is under
     way, to drive it before each.
     """
@@ -51,6 +52,7 @@ class PivotedLuOptions:
     lookahead: int = 1
     split: float = 0.0
     forwards: bool = True
+    operands: str | None = None
 
 
 def factorize(
@@ -68,7 +70,8 @@ def factorize(
 
     Returns 0, or 1 + the first column for which no non-zero pivot was left.  Collective over the grid.  `blocks` notes
     the diagonal blocks; `keeper` may copy A between steps, and says with which one to begin.
-    |ΔA| <= N·u·|L||U|, u that of A's type, fp64 or fp32 (N < 2^24); 2/3 N³ flops.
+    |ΔA| <= N·u·|L||U|, u that of A's type, fp64 or fp32 (N < 2^24); 2/3 N³ flops.  Operands that are rounded add
+    2·u·|L||U| of their format's u.
     """
     lu = _PivotedLu(A, options, kernels, spans, blocks, keeper, order)
     if options.lookahead == 0:
@@ -98,7 +101,9 @@ class _PivotedLu:
         self.keeper, self.order = keeper, order
         self.singular = int(*keeper.notes.get("singular", [0]))
         self.steps = lu_steps(A.rows.n, A.nb, A.grid.P, A.grid.Q)
-        self.cuts_show = A.grid.P * A.grid.Q > 1 and kernels.cuts_show(A.precision)
+        rounded = options.operands not in (None, A.precision)
+        self.operands = _Operands(A, str(options.operands), kernels) if rounded else None
+        self.cuts_show = A.grid.P * A.grid.Q > 1 and kernels.cuts_show(options.operands or A.precision)
         self.end = A.local.shape[1]  # columns that are carried along lie behind those of A
         carried = self.end - A.cols.local_size
         # n2 of §III-C: the columns of the right section, fixed for the whole run.
@@ -198,7 +203,7 @@ class _PivotedLu:
             if self.A.grid.q == after.q:
                 columns = self.A.cols.local_range(after.j0, after.j1)
                 done = columns.stop - c0
-                self.subtract(self.below(panel, c0, columns.stop), panel.L21_row, left.U[:, :done])
+                self.subtract(self.below(panel, c0, columns.stop), panel, left.U[:, :done])
                 self._early = self.begin_swap(upcoming, c0, columns.stop, self._ahead)
         self.subtract_rest(panel, left, c0, done, later, self._early)
 
@@ -272,7 +277,7 @@ class _PivotedLu:
                 self.solve_for_u(before, swap)
             panel.load(self.spans)
             if before is not None:
-                self.subtract(panel.rows, before.L21_row, swap.U)
+                self.subtract(panel.rows, before, swap.U)
         return panel
 
     def finish_panel(self, panel: FactoredPanel) -> None:
@@ -314,14 +319,14 @@ class _PivotedLu:
         self, panel: FactoredPanel, swap: RowSwap, c0: int, done: int, *under_way: UnderWay | None
     ) -> None:
         """A22 -= L21 U on the swapped columns but for the first, which are done."""
-        A22, L21_row, U = self.below(panel, c0, c0 + swap.columns), panel.L21_row, swap.U
+        A22, U = self.below(panel, c0, c0 + swap.columns), swap.U
 
         def arrived() -> bool:
             return all([task.progress() for task in under_way if task is not None]) or not self.options.forwards
 
         fixed = self.cuts_show and any(task is not None for task in under_way)
         for j0, j1 in pieces(swap.columns - done, self.A.nb, arrived, fixed=fixed):
-            self.subtract(A22[:, done + j0 : done + j1], L21_row, U[:, done + j0 : done + j1])
+            self.subtract(A22[:, done + j0 : done + j1], panel, U[:, done + j0 : done + j1])
 
     def below(self, panel: FactoredPanel, c0: int, c1: int) -> Matrix:
         """The rows of local columns c0:c1 below a panel's block row."""
@@ -335,11 +340,16 @@ class _PivotedLu:
                 self.kernels.solve_unit_lower(panel.L11, swap.U, self.A.precision)
             swap.store(self.spans)
 
-    def subtract(self, C: Matrix, L21_row: Matrix, U: Matrix) -> None:
+    def subtract(self, C: Matrix, panel: FactoredPanel, U: Matrix) -> None:
         """C -= L21 U."""
-        (m, jb), n = L21_row.shape, U.shape[1]
-        with self.spans("update"), self.spans("gemm", flops=2.0 * m * n * jb):
-            self.kernels.subtract_product(C, L21_row, U)
+        (m, jb), n = panel.L21_row.shape, U.shape[1]
+        with self.spans("update"):
+            L21_row = panel.L21_row
+            if self.operands is not None:
+                with self.spans("cast"):
+                    L21_row, U = self.operands.of(panel, U)
+            with self.spans("gemm", flops=2.0 * m * n * jb):
+                self.kernels.subtract_product(C, L21_row, U)
 
     def swap_finished(self, panel: FactoredPanel, order: RowOrder) -> None:
         """A panel's row swaps on the columns before it, where L is kept, and in P."""
@@ -363,3 +373,30 @@ class _PivotedLu:
                 while not task.progress():
                     sched_yield()
             raise
+
+
+class _Operands:
+    """L21 and U rounded to a format, as products take them: L21 once a panel, U whenever some of it is multiplied."""
+
+    def __init__(self, A: DistMatrix, precision: str, kernels: Kernels):
+        jb = min(A.nb, A.rows.n)
+        self._precision, self._kernels = precision, kernels
+        self._by_rows = kernels.matrix(A.rows.local_size, jb, A.precision)
+        self._L = kernels.operand_buffer(A.rows.local_size, jb, precision, "left")
+        self._U = kernels.operand_buffer(jb, A.local.shape[1], precision, "right")
+        self._L_row: Matrix = None
+        self._step = -1  # whose L21 is in L_row
+
+    def of(self, panel: FactoredPanel, U: Matrix) -> tuple[Matrix, Matrix]:
+        """L_row = CAST(L21), U_col = CAST(U)."""
+        kernels, precision = self._kernels, self._precision
+        (m, jb), n = panel.L21_row.shape, U.shape[1]
+        if self._step != panel.step.k:
+            L21_row = self._by_rows[:m, :jb]  # panels lie by columns, and are cast by rows
+            kernels.copy(panel.L21_row, L21_row)
+            self._L_row = kernels.operand_matrix(self._L, m, jb, precision, "left")
+            kernels.cast(L21_row, self._L_row, precision)
+            self._step = panel.step.k
+        U_col = kernels.operand_matrix(self._U, jb, n, precision, "right")
+        kernels.cast(U, U_col, precision)
+        return self._L_row, U_col

@@ -19,10 +19,11 @@ from mxpeak.errors import Outcome
 from mxpeak.kernels.contract import Kernels, Vector
 from mxpeak.layout.row_moves import RowOrder
 from mxpeak.layout.schedule import lu_steps
+from mxpeak.precision import PRECISIONS
 from mxpeak.solvers.condition import PROBE_SEED, inverse_one_norm, ranks_over
 from mxpeak.solvers.krylov import Solve
 from mxpeak.solvers.pivoted_lu import PivotedLuOptions, factorize
-from mxpeak.solvers.refine import U, backward_error, refine
+from mxpeak.solvers.refine import U, backward_error, growth, refine
 from mxpeak.solvers.scaling import Balance, balance, balanced
 from mxpeak.solvers.triangular import Factored
 from mxpeak.spans import Spans
@@ -40,13 +41,15 @@ class PivotedFactors:
 
     A_inf       ||A||_inf; A_one: ||A||_1
     singular    1 + the first column without a non-zero pivot; 0: all have one
-    scaled      whether R and C are there
+    scaled      whether R and C are there; always before products of less than 32 bits
+    precision   of products in the factorization
     growth      max |u_ij| / max |a_ij|, as scaled
     """
 
     def __init__(self, A: GivenMatrix, LU: DistMatrix, options: PivotedLuOptions, kernels: Kernels, spans: Spans):
         """LU holds a copy of A, and is overwritten by its factors."""
         self.given, self.LU, self._kernels = A, LU, kernels
+        self.precision = options.operands or LU.precision
         grid, xp = A.grid, kernels.xp
         self.unknowns = DistSpace(kernels, grid.all, A.cols.local_size, counts=grid.p == 0)
         self.equations = DistSpace(kernels, grid.all, A.rows.local_size, counts=grid.q == 0)
@@ -64,16 +67,16 @@ class PivotedFactors:
         self.growth = self._growth(A_max)
         self._condition: float | None = None
         self._probed: float | None = None
+        self._seen: float | None = None
 
     def _balance_if_needed(self) -> float:
         """||A||_inf; LU is scaled if it must be."""
         by_row, by_column = self._sums()
-        A_inf, self.A_one = self._largest(by_row, by_column)
+        A_inf, self.A_one = self._A_s_inf, self._A_s_one = self._largest(by_row, by_column)
         self._balance: Balance | None = None
-        self._A_s_one = self.A_one
-        if not self._well_balanced(by_row, by_column):
+        if PRECISIONS[self.precision].bytes < 4 or not self._well_balanced(by_row, by_column):
             self._balance = balance(self.LU, self._kernels)
-            _, self._A_s_one = self._largest(*self._sums())
+            self._A_s_inf, self._A_s_one = self._largest(*self._sums())
         return A_inf
 
     def _largest(self, *sums: Vector) -> list[float]:
@@ -98,14 +101,9 @@ class PivotedFactors:
         return bool(balanced((-low_row, high_row), (-low_column, high_column)))
 
     @property
-    def precision(self) -> str:
-        """What the factors are stored in."""
-        return self.LU.precision
-
-    @property
     def usable(self) -> bool:
         """Whether all columns have a pivot, and A lies well within the range of what the factors are stored in."""
-        return not self.singular and isfinite(self.A_inf) and (self.precision == "fp64" or self.A_inf > LEAST32)
+        return not self.singular and isfinite(self.A_inf) and (self.LU.precision == "fp64" or self.A_inf > LEAST32)
 
     @property
     def scaled(self) -> bool:
@@ -128,19 +126,28 @@ class PivotedFactors:
         return self._condition
 
     def probed(self) -> float:
-        """||A||_inf·||M^-1 z||_inf, z random: seldom far below the condition, whatever b is.  One solve; kept.
-
-        z_i = ±(1 + frac(i·φ)): signs alone are at a right angle to (1, …, 1), a Laplacian's null vector, wherever as
-        many are positive as negative.
-        """
+        """||A||_inf·||M^-1 z||_inf, z random: seldom far below the condition, whatever b is.  One solve; kept."""
         if self._probed is None:
-            xp, rows = self._kernels.xp, self.given.rows
-            z = xp.zeros(rows.local_size)
-            self._kernels.signs(z, rows, PROBE_SEED)
-            turns = xp.astype(rows.to_global(xp.arange(rows.local_size)), xp.float64) * GOLDEN
-            z = z * (1.0 + turns - xp.floor(turns))
-            self._probed = self.A_inf * self.unknowns.max_abs(self.solve(z))
+            self._probed = self.A_inf * self.unknowns.max_abs(self.solve(self._random()))
         return self._probed
+
+    def seen_by_gmres(self, restart: int, most: int) -> float:
+        """||A_s||·||z|| / ||s||, A_s z = s solved by GMRES for random s; inf where it does not get there; kept."""
+        if self._seen is None:
+            self._seen = growth(PivotedSystem(_Scaled(self), self._random()), restart=restart, most=most)
+        return self._seen
+
+    def _random(self) -> Vector:
+        """Numbers over the rows, ±(1 + frac(i·φ)).
+
+        Signs alone are at a right angle to (1, …, 1), a Laplacian's null vector, wherever as many are positive as
+        negative.
+        """
+        xp, rows = self._kernels.xp, self.given.rows
+        z = xp.zeros(rows.local_size)
+        self._kernels.signs(z, rows, PROBE_SEED)
+        turns = xp.astype(rows.to_global(xp.arange(rows.local_size)), xp.float64) * GOLDEN
+        return z * (1.0 + turns - xp.floor(turns))
 
     def pivots_from(self, least: float) -> bool:
         """Whether the smallest entry on U's diagonal is at least this part of the largest."""
@@ -219,6 +226,22 @@ class Transposed:
         self.given, self.A_inf = factors.given, factors.A_one
         self.unknowns, self.equations = factors.equations, factors.unknowns
         self.multiply_all, self.solve = factors.given.multiply_all_transposed, factors.solve_transposed
+
+
+class _Scaled:
+    """A_s = R A C with its factors, an `Operator`."""
+
+    def __init__(self, factors: PivotedFactors):
+        self.given, self.A_inf, self.solve = factors.given, factors._A_s_inf, factors._solve_scaled
+        self.unknowns, self.equations = factors.unknowns, factors.equations
+        self._factors, self._balance = factors, factors._balance
+
+    def multiply_all(self, xs: Sequence[Vector]) -> list[Vector]:
+        """R A C x, of several x."""
+        if self._balance is None:
+            return self._factors.multiply_all(xs)
+        R, C = self._balance.R, self._balance.C
+        return [R * Ax for Ax in self._factors.multiply_all([C * x for x in xs])]
 
 
 class PivotedSystem:

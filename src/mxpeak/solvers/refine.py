@@ -10,8 +10,10 @@ Both start from x_0 = M^-1 b, and stop on the scaled backward error of a freshly
 
 from __future__ import annotations
 
+from math import inf
 from typing import Any, Protocol
 
+from mxpeak.errors import Outcome
 from mxpeak.solvers import residual
 from mxpeak.solvers.krylov import LeastSquares, Solve, Space, cycle, restarted, started
 
@@ -23,6 +25,10 @@ MOST_STEPS = 50
 TARGET = 1.0
 #: How far under the target a residual that GMRES only predicts must lie before the true one is computed.
 SAFETY = 0.5
+#: The part of a right-hand side that GMRES may leave where only the size of a solution is asked for: this, or the cube
+#: root of u, if that is more.  Of random numbers the null vector of a singular matrix of order n has a part of about
+#: 1/sqrt(n), which must not be among what is left; condition·u, as residuals are rounded, is left in any case.
+SEEN = 2.0**-14
 #: Unit roundoff of fp64.
 U = 2.0**-53
 
@@ -78,6 +84,21 @@ def refine(
     return refinement.x, done
 
 
+def growth(system: System, *, restart: int = MOST_STEPS, most: int = MOST_STEPS, u: float = U) -> float:
+    """||A||·||x|| / ||b|| by GMRES: for random b seldom far below A's condition; inf where GMRES does not find x.
+
+    Factors in 16 bits cannot tell a condition of 10^5 from an infinite one.  Nor can an eta of A x = b: where A is
+    singular and b fits to it, GMRES gets there, and x may be anything; where b does not, x grows until ||A||·||x||
+    hides what is left of b.  So here the residual counts against ||b|| alone.  Collective.
+    """
+    left = max(SEEN, u ** (1.0 / 3.0))
+    solution = _Growing(system, SAFETY * left, u)
+    done = restarted(solution.residual, solution.by_gmres, restart=restart, most=most, tolerance=left)
+    if done.outcome is not Outcome.SOLVED:
+        return inf
+    return system.A_inf * system.unknowns.max_abs(solution.x) / system.b_inf
+
+
 class _Refinement:
     """x, its residual r, and two ways to correct x."""
 
@@ -115,3 +136,10 @@ class _Refinement:
         """x = x + M^-1 r: one step, which expects to leave nothing."""
         self.x += self._system.precondition(self._r)
         return [0.0]
+
+
+class _Growing(_Refinement):
+    """The same, the residual counted against ||b||, however large x is."""
+
+    def _eta(self, r: Vector) -> float:
+        return self._system.equations.max_abs(r) / self._system.b_inf

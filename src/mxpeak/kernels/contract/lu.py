@@ -135,7 +135,7 @@ class LuKernels(Backend, Protocol):
         """
 
     def cast(self, source: Matrix, target: Matrix, precision: str) -> None:
-        """target = source rounded to nearest even in a precision; beyond its largest number: inf (fp8: NaN)."""
+        """target = source, which lies by rows, rounded to nearest even; beyond the largest number: inf (fp8: NaN)."""
 
     def factor_panel(self, panel: Panel, exchange: Exchange | None) -> PanelOutcome:
         """P A = L U for one panel, by its plan; |PA - LU| <= jb·u·|L||U|; m·jb² - jb³/3 flops over all ranks.

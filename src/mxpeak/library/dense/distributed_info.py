@@ -15,7 +15,8 @@ from mxpeak.solvers.refine import U
 class DistributedInfo(Info):
     """How a distributed solve went; the same on every rank.  What `SolveInfo` has too means the same here.
 
-    precision       of the factors: fp32 or fp64
+    precision       of the factors: fp32 or fp64; a coarser one is that of the operands of the LU's products
+    emulated        whether these were rounded to it but multiplied in fp32
     condition       estimate of the one-norm condition of A, as scaled, where pivots or corrections gave reason to doubt
                     it; else None: `lu_factor(A).condition()` gives it always
                     of complex systems that of the real form, up to twice as large

@@ -1,7 +1,7 @@
 """solve and lu_factor for distributed matrices: LU with partial pivoting on the grid, refinement with A itself.
 
-The factors are in fp32 where that pays; where they break down, or do not lead to the accuracy of fp64, A is factored
-again in fp64, and `info` says so.
+The factors are in fp32 where that pays, and on request made with products of fewer bits.  Where they break down, or do
+not lead to the accuracy of fp64, A is factored again in fp64, and `info` says so.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from mxpeak.kernels.host import blas
 from mxpeak.library.agreement import agreed, check_alike
 from mxpeak.library.dense.distributed import DistributedMatrix
 from mxpeak.library.dense.distributed_info import DistributedInfo
-from mxpeak.library.dense.factoring import DOUBT
-from mxpeak.library.dense.info import LOST, note_of_columns
+from mxpeak.library.dense.factoring import DOUBT, HOPELESS
+from mxpeak.library.dense.info import LOST, note_of_columns, note_of_doubt
 from mxpeak.library.dense.real_form import RealForm, real_columns, real_sides, solutions
 from mxpeak.library.dense.refinement import ORDERS_PER_SIDE, ORDERS_PER_STEP, PLAIN_LU, RESTART
 from mxpeak.library.dense.room import bytes_a_rank, check_room, check_sides
@@ -35,6 +35,7 @@ from mxpeak.library.dense.sources import owned
 from mxpeak.library.dense.types import Array
 from mxpeak.library.inputs import read
 from mxpeak.library.outcomes import SingularMatrixError, warned
+from mxpeak.precision import PRECISIONS
 from mxpeak.runtime.nodes import combined, raise_first
 from mxpeak.runtime.placement import bind_to_cores, load_kernels
 from mxpeak.solvers.condition import PROBED
@@ -75,11 +76,12 @@ def _factors_in(precision: str, A: DistributedMatrix, spans: Spans) -> PivotedFa
     with computing(A.comm) as kernels:
         strips = RealForm(A.source) if A.parts == 2 else A.source
         given = GivenMatrix(A.grid, A.parts * A.n, A.parts * A.nb, strips, kernels)
-        LU = dist_matrix(A.grid, given.n, given.n, given.nb, kernels, precision)
+        stored = "fp64" if precision == "fp64" else "fp32"
+        LU = dist_matrix(A.grid, given.n, given.n, given.nb, kernels, stored)
         with spans("make"), np.errstate(over="ignore"):  # beyond fp32's range: inf, which is found below
             given.store(LU)
         raise_first(A.comm, A.source.mistake())
-        factors = PivotedFactors(given, LU, PivotedLuOptions(), kernels, spans)
+        factors = PivotedFactors(given, LU, PivotedLuOptions(operands=precision), kernels, spans)
     if factors.singular and precision == "fp64":
         raise SingularMatrixError(
             f"A is singular: pivot {_pivot(factors, A)} of {A.n} is exactly zero; "
@@ -148,13 +150,24 @@ class DistributedFactors:
         return X.reshape(B.shape)[rows], self._info(done, doubtful, moved, X.shape[1], spans)
 
     def _too_coarse(self, done: Solve, doubtful: bool) -> str:
-        """Why the factors in fp32 do not do; empty: they do."""
+        """Why factors coarser than fp64's do not do; empty: they do."""
         if done.outcome is not Outcome.SOLVED:
             return _note_of_fallback(self._factors, done, self.A.parts)
+        if self._coarse and not (seen := self._seen()) <= HOPELESS / PRECISIONS[self.precision].u:
+            return note_of_doubt(seen, self.precision)
         # Such factors cannot tell a condition of 1/u_32 from an infinite one: fp64 has to say what A is.
         if doubtful and (condition := self.condition()) * U_32 >= 1.0:
-            return f"by its LU in fp32 the condition of A is {condition:.1e} or more; A was factored again in fp64"
+            return note_of_doubt(condition, self.precision)
         return ""
+
+    @property
+    def _coarse(self) -> bool:
+        """Whether products were of operands coarser than fp32, so that a solve does not show a large condition."""
+        return PRECISIONS[self.precision].u > U_32
+
+    def _seen(self) -> float:
+        with computing(self.A.comm):
+            return self._factors.seen_by_gmres(RESTART, self._most)
 
     def _factor_again(self, note: str, spans: Spans) -> None:
         """Factors in fp64 instead of those in fp32; where there are none, every later call says why."""
@@ -206,6 +219,8 @@ class DistributedFactors:
 
     def _info(self, done: Solve, doubtful: bool, moved: float, rhs: int, spans: Spans) -> DistributedInfo:
         A, factors = self.A, self._factors
+        with computing(A.comm) as kernels:
+            emulated = kernels.emulates(self.precision)
         condition = self.condition() if doubtful else None
         singular = condition is not None and condition * U >= 1.0
         notes = self._notes
@@ -226,6 +241,7 @@ class DistributedFactors:
             ill_conditioned=singular or lost,
             message="\n".join(notes),
             precision=self.precision,
+            emulated=emulated,
             fallback=bool(self._notes),
             grid=(A.grid.P, A.grid.Q),
             nb=A.nb,
@@ -260,11 +276,8 @@ def _chosen(A: DistributedMatrix, precision: str, device: str, b: Any) -> str:
 
 def _sides(A: DistributedMatrix, precision: str, device: str, b: Any) -> int:
     """How many right-hand sides the real system has; stops at a precision or device that is not there."""
-    if precision not in ("auto", "fp32", "fp64"):
-        raise UsageError(
-            f"precision = {precision!r}: LU with pivoting over several ranks is in fp32 or fp64; say one of these, or "
-            "auto (others on one process: mxpeak.solve of an array)"
-        )
+    if precision != "auto" and (not isinstance(precision, str) or precision not in PRECISIONS):
+        raise UsageError(f"unknown precision {precision!r}; choose one of auto, {', '.join(PRECISIONS)}")
     if device not in ("auto", "cpu"):
         raise UsageError(f'device = {device!r}: distributed systems are solved on the CPU; say device="cpu"')
     try:

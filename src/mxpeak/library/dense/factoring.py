@@ -131,7 +131,17 @@ class Factors:
     @property
     def fit(self) -> bool:
         """Whether GMRES has a chance with them."""
-        return self.condition * PRECISIONS[self.precision].u <= HOPELESS
+        return self.condition <= self.most_condition
+
+    @property
+    def most_condition(self) -> float:
+        """Of matrices with which they are of use to GMRES."""
+        return HOPELESS / PRECISIONS[self.precision].u
+
+    @property
+    def coarse(self) -> bool:
+        """Whether they are coarser than fp32's, so that one solve with them does not show a large condition."""
+        return PRECISIONS[self.precision].u > PRECISIONS["fp32"].u
 
     @cached_property
     def hide_singularity(self) -> bool:

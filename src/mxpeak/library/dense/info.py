@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -18,9 +19,10 @@ LOST = 2.0**-4
 
 def note_of_columns(moved: float) -> str:
     """Why x may have no correct digit although the scaled system is solved well."""
+    how = f"move it by {moved:.0%} of that" if isfinite(moved) else "overflow"
     return (
         f"the columns of A differ so much in size that x may have no correct digit where it is largest: one more "
-        f"correction would move it by {moved:.0%} of that; choose units of the unknowns in which columns are alike"
+        f"correction would {how}; choose units of the unknowns in which columns are alike"
     )
 
 
@@ -135,3 +137,10 @@ class SolveInfo(Info):
             line_of_times(self.times),
         ]
         return self._told(lines)
+
+
+def note_of_doubt(condition: float, precision: str = "fp32") -> str:
+    """Why factors that may hide a singular A were replaced."""
+    if not isfinite(condition):
+        return f"by its LU in {precision} A may be singular; A was factored again in fp64"
+    return f"by its LU in {precision} the condition of A is {condition:.1e} or more; A was factored again in fp64"

@@ -16,7 +16,7 @@ from mxpeak.library.dense.types import Array
 from mxpeak.precision import PRECISIONS
 from mxpeak.solvers.condition import PROBE_SEED
 from mxpeak.solvers.krylov import Solve
-from mxpeak.solvers.refine import refine
+from mxpeak.solvers.refine import growth, refine
 from mxpeak.solvers.residual import backward_error
 from mxpeak.spans import Spans
 
@@ -258,6 +258,14 @@ def _gmres(equations: Equations, j: int, enough: float, most: int) -> tuple[Bloc
     """GMRES for one column, from the start: its residual falls faster than that of any classical refinement."""
     column = OneColumn(equations.of(np.array([j])))
     return refine(column, restart=RESTART, most=most, target=enough, u=equations.u)
+
+
+def condition_seen(kernels: DenseKernels, A: Matrix, factors: Factors, u: float, most: int) -> float:
+    """||A_s||·||z|| / ||s||, A_s z = s solved by GMRES for random s; inf where it does not get there."""
+    with kernels.computing(), np.errstate(all="ignore"):
+        s = kernels.xp.asarray(probe(len(A))[:, None], dtype=A.dtype)
+        equations = Equations(kernels, A, factors, s, np.array(largest(kernels, s)), u)
+        return growth(OneColumn(equations), restart=RESTART, most=most, u=u)
 
 
 class OneColumn:

@@ -21,9 +21,9 @@ from mxpeak.library.dense.distributed_solving import DistributedFactors, factore
 from mxpeak.library.dense.eliminated import kernel_for, solve_by_elimination, suits_elimination
 from mxpeak.library.dense.extremes import centred, raised, restored
 from mxpeak.library.dense.factoring import Estimates, Factors, factor, factor_in_fp64
-from mxpeak.library.dense.info import LOST, SolveInfo, note_of_columns, note_of_singularity
+from mxpeak.library.dense.info import LOST, SolveInfo, note_of_columns, note_of_doubt, note_of_singularity
 from mxpeak.library.dense.inputs import block, columns, lies_well, matrix, on_kernels, right_hand_side
-from mxpeak.library.dense.refinement import ORDERS_PER_LU, ORDERS_PER_STEP, Refined, largest, refined
+from mxpeak.library.dense.refinement import ORDERS_PER_LU, ORDERS_PER_STEP, Refined, condition_seen, largest, refined
 from mxpeak.library.dense.stack import StackInfo, solve_stack, stack_of
 from mxpeak.library.dense.types import roundoff, with_precision_of, working_type
 from mxpeak.library.inputs import Input, device_for
@@ -214,7 +214,7 @@ def _deflated(
         found = deflated(factors, A, roundoff(dtype))
     if found is not None:
         return found, ()
-    return factor_in_fp64(kernels, A, dtype, spans), (_note_of_doubt(shown),)
+    return factor_in_fp64(kernels, A, dtype, spans), (note_of_doubt(shown),)
 
 
 def _most(n: int, precision: str) -> int:
@@ -250,6 +250,7 @@ class LUFactors:
         self._factors = factors
         self._notes = notes
         self._spans = spans
+        self._seen: float | None = None  # how large a condition GMRES sees with coarse factors
         self._transposed: LUFactors | None = None  # the same factors, as those of A^T
 
     @property
@@ -292,7 +293,7 @@ class LUFactors:
             spans = Spans(stopwatch=self._factors.kernels.stopwatch)
             factors = self._factors.of_transpose(self.A)
             if factors is None:
-                self._fall_back(spans, _note_of_doubt(self._factors.probed))
+                self._fall_back(spans, note_of_doubt(self._factors.probed))
                 factors = self._factors.of_transpose(self.A)
                 assert factors is not None  # those in fp64 serve both
             self._transposed = LUFactors(
@@ -308,8 +309,8 @@ class LUFactors:
         u = roundoff(self._dtype)
         B, power = centred(kernels, B, self._dtype, self._exponent)
         done = refined(kernels, self.A, self._factors, B, u, spans, self._most)
-        if done.outcome is not Outcome.SOLVED and self.precision != "fp64":
-            self._fall_back(spans, _note_of_fallback(self.precision, done, self._factors))
+        if self.precision != "fp64" and (note := self._too_coarse(done, spans)):
+            self._fall_back(spans, note)
             done = refined(kernels, self.A, self._factors, B, u, spans, self._most)
         k = columns(b)
         X = restored(kernels, done.X, self._exponent - power)
@@ -318,6 +319,18 @@ class LUFactors:
             done, beyond = replace(done, outcome=Outcome.NOT_FINITE), (f"x is beyond the range of {self._dtype}",)
         x = X if B.shape[1] == k else X[:, :k] + 1j * X[:, k:]
         return b.result(kernels.xp.reshape(x, b.shape)), self._info(done, spans, k, beyond)
+
+    def _too_coarse(self, done: Refined, spans: Spans) -> str:
+        """Why the factors do not do; empty: they do."""
+        factors, u = self._factors, roundoff(self._dtype)
+        if done.outcome is not Outcome.SOLVED:
+            return _note_of_fallback(self.precision, done, factors)
+        if factors.coarse and self._seen is None:
+            with spans("refine"):
+                self._seen = condition_seen(factors.kernels, self.A, factors, u, self._most)
+        if self._seen is None or self._seen <= factors.most_condition:
+            return ""
+        return note_of_doubt(self._seen, self.precision)
 
     def _fall_back(self, spans: Spans, note: str) -> None:
         """Factor A in fp64, and say why."""
@@ -362,7 +375,3 @@ def _note_of_fallback(name: str, done: Refined, factors: Factors) -> str:
         f"the LU in {name} was too coarse: after {steps} the backward error was {done.eta:.1e} (by these factors the "
         f"condition is {factors.condition:.1e}, the growth {factors.growth:.1e}); A was factored again in fp64"
     )
-
-
-def _note_of_doubt(condition: float) -> str:
-    return f"by its LU in fp32 the condition of A is {condition:.1e} or more; A was factored again in fp64"
