@@ -20,7 +20,7 @@ from mxpeak.kernels.host.sparse_matrix import (
     aligned,
 )
 from mxpeak.kernels.host.sparse_native import SUCCESSIVE
-from mxpeak.kernels.host.sparse_successive import ROW
+from mxpeak.kernels.host.sparse_slots import ROW
 from mxpeak.kernels.host.sparse_sweep import LOWER, UPPER
 
 Rowwise = RowPattern | SuccessivePattern

@@ -10,8 +10,8 @@ import numpy as np
 
 from mxpeak.kernels.host import sparse_natural as natural
 from mxpeak.kernels.host import sparse_pack as pack
-from mxpeak.kernels.host import sparse_successive as successive
 from mxpeak.kernels.host.sparse_native import LANES, SUCCESSIVE
+from mxpeak.kernels.host.sparse_slots import BEFORE, COUNTS, LATER, NEXT, PARTS, STRAYS
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -141,7 +141,7 @@ class RowPattern(InTurn):
 
 @dataclass(frozen=True, slots=True)
 class SuccessivePattern(InTurn):
-    """Where a matrix has entries, as `sparse_successive` tells it; units are those of successive chunks."""
+    """Where a matrix has entries, as `sparse_slots` tells it; units are those of successive chunks."""
 
     storage: str
     units: Array
@@ -157,25 +157,23 @@ class SuccessivePattern(InTurn):
     @property
     def lower(self) -> int:
         """Values stored of L."""
-        return SUCCESSIVE * self._slots(int(successive.BEFORE), int(successive.LATER)) + int(self._strays[:, 0].sum())
+        return SUCCESSIVE * self._slots(BEFORE, LATER) + int(self._strays[:, 0].sum())
 
     @property
     def upper(self) -> int:
         """Values stored of U."""
-        slots = self._slots(int(successive.LATER), int(successive.PARTS))
+        slots = self._slots(LATER, PARTS)
         apart = int((-(-self._strays.sum(axis=1) // SUCCESSIVE)).sum())  # strays of L and U share a chunk's slots
         return SUCCESSIVE * (slots + apart) - int(self._strays[:, 0].sum())
 
-    def _slots(self, first: int, end: int) -> int:
-        first, end = (successive.COUNTS + 2 * part for part in (first, end))
-        return int(self.table[:, first:end].sum(dtype=np.int64))
+    def _slots(self, first: np.int64, end: np.int64) -> int:
+        """Of L or U: parts first … end-1."""
+        return int(self.table[:, COUNTS + 2 * first : COUNTS + 2 * end].sum(dtype=np.int64))
 
     @property
     def _strays(self) -> Array:
         """Of each chunk, before it and after it."""
-        return self.table[:, successive.COUNTS + successive.STRAYS : successive.COUNTS + successive.NEXT].astype(
-            np.int64
-        )
+        return self.table[:, COUNTS + STRAYS : COUNTS + NEXT].astype(np.int64)
 
     @property
     def arrays(self) -> tuple[Array, ...]:

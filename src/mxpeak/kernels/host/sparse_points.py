@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from mxpeak.kernels.host import sparse_successive as successive
+from mxpeak.kernels.host import sparse_slots
 from mxpeak.kernels.host import sparse_sweep as sweep
 from mxpeak.kernels.host.jit import inner, jit
 from mxpeak.kernels.host.native import piece
@@ -97,21 +97,21 @@ def _put(columns, at_values, size, at, column, value, a):
 @inner()
 def _entries_of(table, c, lane, parts, bases, far, values, columns, at_values, at):
     """Columns of a row's entries in some parts, and where their values stand, from `at` on; returns how many."""
-    size, row = 0, np.int64(table[c, successive.ROW]) + lane
-    for p in range(successive.PARTS):
-        if not parts & (sweep.UPPER if p >= successive.LATER else sweep.LOWER):
+    size, row = 0, np.int64(table[c, sparse_slots.ROW]) + lane
+    for p in range(sparse_slots.PARTS):
+        if not parts & (sweep.UPPER if p >= sparse_slots.LATER else sweep.LOWER):
             continue
-        slot, far0 = successive.slots_before(table, c, p)
-        runs = np.int64(table[c, successive.COUNTS + 2 * p])
+        slot, far0 = sparse_slots.slots_before(table, c, p)
+        runs = np.int64(table[c, sparse_slots.COUNTS + 2 * p])
         for s in range(slot, slot + runs):
             a = s * LANES + lane
             size = _put(columns, at_values, size, at, row + np.int64(bases[s]), values[a], a)
-        for s in range(np.int64(table[c, successive.COUNTS + 2 * p + 1])):
+        for s in range(np.int64(table[c, sparse_slots.COUNTS + 2 * p + 1])):
             a = (slot + runs + s) * LANES + lane
             size = _put(columns, at_values, size, at, np.int64(far[(far0 + s) * LANES + lane]), values[a], a)
-    before = np.int64(table[c, successive.COUNTS + successive.STRAYS])
-    strays = before + np.int64(table[c, successive.COUNTS + successive.STRAYS + 1])
-    slot, far0 = successive.slots_before(table, c, successive.PARTS)
+    before = np.int64(table[c, sparse_slots.COUNTS + sparse_slots.STRAYS])
+    strays = before + np.int64(table[c, sparse_slots.COUNTS + sparse_slots.STRAYS + 1])
+    slot, far0 = sparse_slots.slots_before(table, c, sparse_slots.PARTS)
     lane0 = (far0 + (strays + LANES - 1) // LANES) * LANES
     for k in range(0 if parts & sweep.LOWER else before, strays if parts & sweep.UPPER else before):
         if far[lane0 + k] == lane:
@@ -126,7 +126,7 @@ def find_entries(tid, threads, rows, chunk_of, parts, table, bases, far, values,
     count = rows.shape[0]
     for k in range(count * tid // threads, count * (tid + 1) // threads):
         c, at = chunk_of[k], first[k] if columns.shape[0] else 0
-        lane = np.int64(rows[k]) - np.int64(table[c, successive.ROW])
+        lane = np.int64(rows[k]) - np.int64(table[c, sparse_slots.ROW])
         size = _entries_of(table, c, lane, parts, bases, far, values, columns, at_values, at)
         if not columns.shape[0]:
             first[k + 1] = size
@@ -164,7 +164,7 @@ def _runs_of(rows, begins, starts, packed, first, columns, most, known, hits):
     for g in range(GROUPS):
         for k in range(begins[g] + 1, begins[g + 1]):
             in_steps = in_steps and rows[k] == rows[k - 1] + STEP
-    least = successive.rows_of_a_run(end - row0, packed)
+    least = sparse_slots.rows_of_a_run(end - row0, packed)
     for k in range(row0, end if in_steps else row0):
         hint = 0
         for e in range(first[k], first[k + 1]):

@@ -13,7 +13,7 @@ from mxpeak.kernels.contract.sparse import Order, Rows
 from mxpeak.kernels.host import sparse_natural as natural
 from mxpeak.kernels.host import sparse_pack as pack
 from mxpeak.kernels.host import sparse_rows as setup
-from mxpeak.kernels.host import sparse_successive as successive
+from mxpeak.kernels.host import sparse_slots
 from mxpeak.kernels.host.sparse_by_row import shares
 from mxpeak.kernels.host.sparse_choice import rows_at_a_time, trial
 from mxpeak.kernels.host.sparse_matrix import (
@@ -229,28 +229,28 @@ class SparseSetup:
         chunk_row, units = np.empty(rows.n, np.int64), np.zeros(rows.n + 1, np.int64)
         in_lower, in_upper, youngest = (np.empty(rows.n, np.int32) for _ in range(3))
         self._run(natural.count_parts, *where, in_lower, in_upper, youngest)
-        chunks, count = successive.cut_chunks(youngest, chunk_row, units)
+        chunks, count = sparse_slots.cut_chunks(youngest, chunk_row, units)
         chunk_row, units = chunk_row[:chunks].copy(), units[: count + 1].copy()
         ends = np.append(chunk_row, rows.n)
-        table, columns = np.zeros((chunks, successive.TABLE), np.int32), rows.n + rows.halo
+        table, columns = np.zeros((chunks, sparse_slots.TABLE), np.int32), rows.n + rows.halo
         length = np.diff(rows.indptr)[order.new_to_old]
         longest = int(np.add.reduceat(length, chunk_row).max()) if chunks else 0
         packed = storage == "packed"
-        self._run(successive.count_slots, *where, chunk_row, ends[1:], columns, packed, longest, table)
+        self._run(sparse_slots.count_slots, *where, chunk_row, ends[1:], columns, packed, longest, table)
         counts, strays, _ = np.split(
-            table[:, successive.COUNTS :].astype(np.int64), [successive.STRAYS, successive.NEXT], axis=1
+            table[:, sparse_slots.COUNTS :].astype(np.int64), [sparse_slots.STRAYS, sparse_slots.NEXT], axis=1
         )
         apart = -(-strays.sum(axis=1) // SUCCESSIVE)
-        lower, upper = counts[:, : 2 * successive.LATER], counts[:, 2 * successive.LATER :]
+        lower, upper = counts[:, : 2 * sparse_slots.LATER], counts[:, 2 * sparse_slots.LATER :]
         slots = np.stack([lower.sum(axis=1), upper.sum(axis=1) + apart])
         fars = np.stack([lower[:, 1::2].sum(axis=1), upper[:, 1::2].sum(axis=1) + 2 * apart])
-        for first, sizes in ((successive.SLOT, slots), (successive.FAR, fars)):
+        for first, sizes in ((sparse_slots.SLOT, slots), (sparse_slots.FAR, fars)):
             begins = (np.cumsum(sizes) - sizes.ravel()).reshape(2, -1)
             table[:, first], table[:, first + 2] = begins[0], begins[1]
         bases, far = np.zeros(int(slots.sum()), np.int32), aligned(int(fars.sum()) * SUCCESSIVE, np.int32)
         entries = aligned(-(-bases.size * SUCCESSIVE // LANES) * LANES, FORMATS[values][1])
         data = self._narrowed(rows.data, values) if values != "fp64" else rows.data
-        self._run(successive.fill_slots, *where, data, columns, packed, longest, table, bases, far, entries)
+        self._run(sparse_slots.fill_slots, *where, data, columns, packed, longest, table, bases, far, entries)
         cost = np.add.reduceat(slots.sum(axis=0), units[:-1]).astype(float) if count else np.empty(0)
         in_turn = self._in_turn(rows, order, ends[units], cost, in_lower)
         pattern = SuccessivePattern(storage=storage, units=units, table=table, bases=bases, far=far, **in_turn)
