@@ -100,7 +100,7 @@ def folded_sums(
     by_column: Tensor,
 ) -> None:
     """Add to the folds."""
-    from mxpeak.kernels.torch.triton.norms import launch_folds
+    from mxpeak.kernels.torch.triton.norm_folds import launch_folds
 
     where = by_row.device
     constants = torch.tensor(sigmas, dtype=torch.float64).to(where, non_blocking=True)

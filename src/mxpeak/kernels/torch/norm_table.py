@@ -18,26 +18,7 @@ from mxpeak.kernels.contract.norms import Tile
 from mxpeak.layout.index_map import IndexMap
 from mxpeak.layout.structure import WHOLE, Band
 
-#: The columns of the table; strides are in real numbers.
-(
-    ADDRESS,
-    LINES,
-    LENGTH,
-    LINE_STRIDE,
-    STRIDE,
-    LINE0,
-    POSITION0,
-    LINE_SLOT,
-    POSITION_SLOT,
-    LINE_FIRST,
-    LINE_NB,
-    LINE_JUMP,
-    FIRST,
-    NB,
-    JUMP,
-    BACK,
-    AHEAD,
-) = range(17)
+#: Columns of the table: `Piece.row` fills them, `triton/norm_blocks.py` names them for the kernels.
 COLUMNS = 17
 #: Tiles of one launch: the device computes on them while the next are put into a table.
 BATCH = 512
@@ -96,7 +77,7 @@ class Piece:
         return self.turned, self.stride == 1, self.stride == 1 and aligned
 
     def row(self, line_slot: int, position_slot: int) -> tuple[int, ...]:
-        """Its row of the table."""
+        """Its row of the table; strides are in real numbers."""
         line, position, parts = self.line_map, self.position_map, 2 if self.A.is_complex() else 1
         return (
             self.A.data_ptr(),
