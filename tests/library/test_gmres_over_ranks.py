@@ -186,9 +186,7 @@ def test_coarser_matrices_that_all_ranks_make_are_galerkins(monkeypatch: pytest.
     A, starts = flow(20), [0, 150, 150, 290, 400]
 
     def body(comm: Communicator) -> Any:
-        share = read(cut(A, starts, comm.rank), cut(vector(400), starts, comm.rank), None, sparse_kernels(None, 1))
-        everybody, mine = joined(comm, share, {})
-        grids, problem = aggregation.aggregated(mine, mine, Scaling(), everybody)
+        everybody, grids, problem = aggregated(A, starts, comm)
         first, second, *_ = grids
         assert not problem
         assert isinstance(first, sharing.SharedGrid)
@@ -204,6 +202,27 @@ def test_coarser_matrices_that_all_ranks_make_are_galerkins(monkeypatch: pytest.
     assert np.array_equal(R / np.abs(R).max(), P.T / np.abs(P).max())  # a power of two apart
     # Sums of up to 400 products, one after the other, and of a few terms of like size for each number of P.
     assert np.abs(C - R @ A @ P).max() <= 400 * 2.0**-53 * (np.abs(R) @ abs(A) @ np.abs(P)).max()
+
+
+@needs_pyamg
+def test_a_gathered_level_that_is_unfit_is_told_by_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(aggregation, "unfit", lambda grid: "is unfit")
+
+    def body(comm: Communicator) -> Any:
+        return aggregated(flow(20), [0, 150, 400], comm)[1:]
+
+    assert run_ranks(2, body) == [([], "level 2 is unfit")] * 2
+    monkeypatch.setattr(sharing, "LEAST_SHARED", 20)
+    monkeypatch.setattr(aggregation, "LEAST_OF_RANK", 5)
+    assert run_ranks(2, body) == [([], "level 3 is unfit")] * 2
+
+
+def aggregated(A: Any, starts: list[int], comm: Communicator) -> tuple[Everybody, Any, str]:
+    """What smoothed aggregation makes of ranks' rows: levels, or why there are none."""
+    b = vector(A.shape[0])
+    share = read(cut(A, starts, comm.rank), cut(b, starts, comm.rank), None, sparse_kernels(None, 1))
+    everybody, mine = joined(comm, share, {})
+    return everybody, *aggregation.aggregated(mine, mine, Scaling(), everybody)
 
 
 def named(T: Any, everybody: Everybody, partners: Any) -> Any:

@@ -99,10 +99,10 @@ def aggregated(A: Csr, A_s: Csr, scaling: Scaling, everybody: Everybody) -> tupl
         return ([], problem) if problem else _levels(A_s, finest, Factor(1.0, -own), Factor(1.0, k - scaling.rows))
 
 
-def _levels(A_s: Csr, level: _Shared, of_rows: Factor, of_columns: Factor) -> tuple[Levels, str]:
-    """This level, of the matrix A_s, and those below; or none, and why.  P gets its rows multiplied, R its columns.
+def _levels(A_s: Csr, level: _Shared, of_rows: Factor, of_columns: Factor, depth: int = 1) -> tuple[Levels, str]:
+    """This level, the depth-th, of the matrix A_s, and those below; or none, and why.
 
-    Collective.
+    P gets its rows multiplied, R its columns.  Collective.
     """
     A, everybody, found, comm = level.A, level.everybody, level.found, level.everybody.comm
     grids: Sequence[SharedGrid | Grid]
@@ -121,11 +121,11 @@ def _levels(A_s: Csr, level: _Shared, of_rows: Factor, of_columns: Factor) -> tu
         R = _at_owners(R, found.starts, everybody)
         to_below = Coupling(*local_columns(comm, _block(P, everybody), found.starts))
         to_here = Coupling(*local_columns(comm, _block(R, below.everybody), everybody.starts))
-        grids, problem = _levels(below.A, below, Factor(1.0, 0), Factor(1.0, 0))
+        grids, problem = _levels(below.A, below, Factor(1.0, 0), Factor(1.0, 0), depth + 1)
     elif found.all <= MOST_GATHERED:
         told = comm.gather_objects((C, norms))
         to_below, to_here = Coupling(P), Coupling(R)
-        grids, problem = by_root(comm, lambda: _whole(told or []))
+        grids, problem = by_root(comm, lambda: _whole(told or [], depth + 1))
     else:
         return [], f"smoothed aggregation has {found.all} aggregates on a level that every rank would have to hold"
     if problem:
@@ -213,14 +213,14 @@ def _tentative(values: Array, of: Array, columns: int) -> Csr:
     return sparse.csr_array((values[there], of[there], indptr), shape=(of.size, columns))
 
 
-def _whole(told: Sequence[tuple[Csr, Array]]) -> tuple[list[Grid], str]:
-    """C and the levels below it, from every rank's rows of C and of T^T z; or none, and why."""
+def _whole(told: Sequence[tuple[Csr, Array]], depth: int) -> tuple[list[Grid], str]:
+    """C, level `depth`, and the levels below it, from every rank's rows of C and of T^T z; or none, and why."""
     C = sparse.csr_array(sparse.vstack([rows for rows, _ in told], format="csr"))
     try:
         grids = [Grid(C)] if C.shape[0] <= COARSEST else _by_pyamg(C, np.concatenate([norms for _, norms in told]))
     except (ValueError, ArithmeticError, IndexError, RuntimeError, np.linalg.LinAlgError) as error:
         return [], f"PyAMG made no hierarchy: {error}"
-    problem = next((f"a coarser level {bad}" for grid in grids if (bad := unfit(grid))), "")
+    problem = next((f"level {k} {bad}" for k, grid in enumerate(grids, depth) if (bad := unfit(grid))), "")
     return grids, problem
 
 
