@@ -8,7 +8,7 @@ from typing import Any
 from mxpeak.records import PASSED, figure_text, three_digits
 from mxpeak.report.lines import case_text, lines_of
 from mxpeak.report.markup import Body, meter, part, read, share, status, text
-from mxpeak.report.roofline import place
+from mxpeak.report.roofline import measured_on
 from mxpeak.report.text import rules_text
 
 #: Columns, in the order in which they are shown; one that is empty in all rows is left out.
@@ -22,9 +22,9 @@ def overview(results: Sequence[Body], runs: Sequence[str]) -> str:
     for one in results:
         if one.get("status") in PASSED:
             rate = float(part(one, "result").get("rate_flops") or 0.0)
-            rates.setdefault(place(one), {})[str(one.get("benchmark"))] = rate
+            rates.setdefault(measured_on(one), {})[str(one.get("benchmark"))] = rate
     several = len(set(runs)) > 1
-    rows = [_row(one, rates.get(place(one), {}), run if several else "") for one, run in zip(results, runs)]
+    rows = [_row(one, rates.get(measured_on(one), {}), run if several else "") for one, run in zip(results, runs)]
     used = [k for k in range(len(COLUMNS)) if any(row[k] for row in rows)]
     titles = "".join(_title(COLUMNS[k]) for k in used)
     lines = ("".join(_cell(COLUMNS[k], row[k], first=k == used[0]) for k in used) for row in rows)

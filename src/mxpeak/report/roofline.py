@@ -33,7 +33,7 @@ def roofs_of(results: Iterable[Mapping[str, Any]], run: Mapping[str, Any]) -> Ro
     found: dict[str, float] = {}
     bandwidths: dict[str, float] = {}
     for one in results:
-        if place(one) != place(run):
+        if measured_on(one) != measured_on(run):
             continue
         limit = (one.get("result") or {}).get("limit") or {}
         name = str(limit.get("name", "")).split(",")[0]
@@ -44,7 +44,7 @@ def roofs_of(results: Iterable[Mapping[str, Any]], run: Mapping[str, Any]) -> Ro
     return Roofs(fastest, found)
 
 
-def place(result: Mapping[str, Any]) -> tuple[Any, ...]:
+def measured_on(result: Mapping[str, Any]) -> tuple[Any, ...]:
     """What a limit holds for: processors, host, ranks."""
     machine, launch = result.get("machine") or {}, result.get("launch") or {}
     return machine.get("cpu_model"), machine.get("device_name"), machine.get("hostname"), launch.get("ranks")

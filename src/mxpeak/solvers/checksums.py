@@ -130,8 +130,8 @@ class Checks(ABC):
         kernels, xp, cols, n = self.kernels, self.kernels.xp, self.A.cols, self.A.rows.n
         w = xp.zeros(cols.local_size)
         kernels.signs(w, cols, SEED)
-        places = xp.asarray([1.0 + (cols.to_global(j) + 1.0) / n for j in range(cols.local_size)], dtype=xp.float64)
-        return [w, xp.multiply(w, places)]
+        positions = xp.asarray([1.0 + (cols.to_global(j) + 1.0) / n for j in range(cols.local_size)], dtype=xp.float64)
+        return [w, xp.multiply(w, positions)]
 
     def zeros(self) -> Vector:
         """Zeros over this rank's rows."""
@@ -218,18 +218,18 @@ class Checks(ABC):
             mended = inside and self._mend(rows[0], column, differing, mendable[1])
         for part, which in (("matrix", rows), ("checksum", differing.sums)):
             if which and A.grid.q == 0:  # the ranks of a process row say the same
-                place = column if part == "matrix" else None
-                process = A.grid.p, None if place is None else A.cols.owner(place)
+                at = column if part == "matrix" else None
+                process = A.grid.p, None if at is None else A.cols.owner(at)
                 first, corrected = A.rows.to_global(which[0]), mended or part == "checksum"
-                self._faults.append(Fault(done, process, len(which), first, place, part, corrected))
+                self._faults.append(Fault(done, process, len(which), first, at, part, corrected))
         return [rows[0]] if mended else []
 
     def _column(self, row: int, differing: Differing) -> int | None:
         """The column of the one wrong entry of a local row, if there is just one.  Collective over the process row."""
         A, xp = self.A, self.kernels.xp
         odd = xp.astype(xp.logical_not(xp.isfinite(A.local[row, :])), xp.float64)
-        places = _marked(odd)
-        counts = summed(self.kernels, A.grid.row, [float(len(places)), float(sum(map(A.cols.to_global, places)))])
+        columns = _marked(odd)
+        counts = summed(self.kernels, A.grid.row, [float(len(columns)), float(sum(map(A.cols.to_global, columns)))])
         if counts[0]:
             return int(counts[1]) if counts[0] == 1.0 else None
         return self._agreed(self._quotient(row, differing))

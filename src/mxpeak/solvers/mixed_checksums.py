@@ -211,8 +211,8 @@ class MixedChecks(Checks):
         first, length, found = steps[0].j0, steps[-1].j1 - steps[0].j0, []
         sums = self.kernels.xp.zeros(3 * length)
         for step in steps:
-            places = [slice(kind * length + step.j0 - first, kind * length + step.j1 - first) for kind in range(3)]
-            found.append((sums[places[0]], sums[places[1]], sums[places[2]]))
+            parts = [slice(kind * length + step.j0 - first, kind * length + step.j1 - first) for kind in range(3)]
+            found.append((sums[parts[0]], sums[parts[1]], sums[parts[2]]))
             if self.A.grid.p == step.p:
                 self._add_u(step, *found[-1], self.weights[k])
         self.A.grid.all.allreduce(sums, "sum")

@@ -262,9 +262,9 @@ class CheckedMixed(MixedSystem):
 def size_of(kernels: SparseKernels, comm: Communicator, A: SparseMatrix) -> float:
     """|A|: the largest |A s|_i for three vectors of signs s.  Collective."""
     xp, x, y, largest = kernels.xp, A.halo_vector(), zeros(kernels, A.n, "fp64"), 0.0
-    places = xp.arange(A.n, dtype=xp.int64)
+    rows = xp.arange(A.n, dtype=xp.int64)
     for shift in (7, 9, 11):
-        A.own(x)[:] = xp.astype(1 - 2 * (((places + 1) * 2654435761 >> shift) & 1), xp.float64)
+        A.own(x)[:] = xp.astype(1 - 2 * (((rows + 1) * 2654435761 >> shift) & 1), xp.float64)
         A.multiply(x, y)
         largest = max(largest, reduced(kernels, comm, float(xp.max(xp.abs(y))), "max"))
     return largest

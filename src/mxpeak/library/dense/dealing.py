@@ -108,14 +108,14 @@ def dealt(grid: Grid, n: int, nb: int, mine: Sequence[Array], pieces: Sequence[P
     for shift in range(comm.size):
         to, source = (comm.rank + shift) % comm.size, (comm.rank - shift) % comm.size
         message = _packed(here, mine, *_layouts(n, nb, shape, to), dtype)
-        places = [
+        targets = [
             part[layouts[0].local_range(row, row + m), layouts[1].local_range(col, col + k)]
             for rank, row, col, (m, k) in pieces
             if rank == source
         ]
         if shift:
-            message = _exchanged(comm, message, to, np.empty(sum(place.size for place in places), dtype), source)
-        _unpack(message, places)
+            message = _exchanged(comm, message, to, np.empty(sum(target.size for target in targets), dtype), source)
+        _unpack(message, targets)
     return part
 
 
@@ -144,8 +144,8 @@ def _exchanged(comm: Communicator, message: Array, to: int, theirs: Array, sourc
     return theirs
 
 
-def _unpack(message: Array, places: Sequence[Array]) -> None:
+def _unpack(message: Array, targets: Sequence[Array]) -> None:
     done = 0
-    for place in places:
-        place[:] = message[done : done + place.size].reshape(place.shape)
-        done += place.size
+    for target in targets:
+        target[:] = message[done : done + target.size].reshape(target.shape)
+        done += target.size
