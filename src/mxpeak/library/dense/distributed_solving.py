@@ -26,7 +26,7 @@ from mxpeak.library.agreement import agreed, check_alike
 from mxpeak.library.dense.distributed import DistributedMatrix
 from mxpeak.library.dense.distributed_info import DistributedInfo
 from mxpeak.library.dense.factoring import DOUBT, HOPELESS
-from mxpeak.library.dense.info import LOST, note_of_columns, note_of_doubt
+from mxpeak.library.dense.info import LOST, note_of_breakdown, note_of_coarseness, note_of_columns, note_of_doubt
 from mxpeak.library.dense.real_form import RealForm, real_columns, real_sides, solutions
 from mxpeak.library.dense.refinement import ORDERS_PER_SIDE, ORDERS_PER_STEP, PLAIN_LU, RESTART
 from mxpeak.library.dense.room import bytes_a_rank, check_room, check_sides
@@ -63,7 +63,7 @@ def factored(A: DistributedMatrix, precision: str = "auto", device: str = "auto"
     factors = _factors_in(chosen, A, spans)
     if chosen != "fp64" and not factors.usable:
         why = f"pivot {_pivot(factors, A)} is zero" if factors.singular else f"||A||_inf is {factors.A_inf:.1e}"
-        notes = (f"the LU in {chosen} broke down: {why}; A was factored again in fp64",)
+        notes = (note_of_breakdown(chosen, why),)
         del factors  # whose memory the next ones take
         factors = _factors_in("fp64", A, spans)
     # Where fp64 may be had for the asking, GMRES must not cost more than its LU would.
@@ -152,7 +152,8 @@ class DistributedFactors:
     def _too_coarse(self, done: Solve, doubtful: bool) -> str:
         """Why factors coarser than fp64's do not do; empty: they do."""
         if done.outcome is not Outcome.SOLVED:
-            return _note_of_fallback(self._factors, done, self.A.parts)
+            eta = self.A.parts * done.residual  # in units of n·u
+            return note_of_coarseness(self.precision, done.steps, eta, f"growth {self._factors.growth:.1e}")
         if self._coarse and not (seen := self._seen()) <= HOPELESS / PRECISIONS[self.precision].u:
             return note_of_doubt(seen, self.precision)
         # Such factors cannot tell a condition of 1/u_32 from an infinite one: fp64 has to say what A is.
@@ -290,14 +291,6 @@ def _sides(A: DistributedMatrix, precision: str, device: str, b: Any) -> int:
 def _pivot(factors: PivotedFactors, A: DistributedMatrix) -> int:
     """1 + the column of A that had no pivot."""
     return -(-factors.singular // A.parts)
-
-
-def _note_of_fallback(factors: PivotedFactors, done: Solve, parts: int) -> str:
-    steps, eta = f"{done.steps} step{'' if done.steps == 1 else 's'}", parts * done.residual  # in units of n·u
-    return (
-        f"the LU in {factors.precision} was too coarse: after {steps} the backward error was {eta:.1e} "
-        f"(growth {factors.growth:.1e}); A was factored again in fp64"
-    )
 
 
 def _note(condition: float, outcome: Outcome) -> str:

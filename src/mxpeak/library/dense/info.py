@@ -15,6 +15,25 @@ from mxpeak.library.outcomes import Info
 
 #: Where one more correction would move x by more of its size, x is warned of: its error may be several times that.
 LOST = 2.0**-4
+#: How notes end that say why a lower precision did not do.
+AGAIN = "A was factored again in fp64"
+
+
+def note_of_breakdown(precision: str, why: str) -> str:
+    """Why A was factored again: there are no factors to refine with."""
+    return f"the LU in {precision} broke down: {why}; {AGAIN}"
+
+
+def note_of_coarseness(precision: str, steps: int, eta: float, factors: str) -> str:
+    """Why A was factored again: refinement did not get there; `factors` tells of these."""
+    took = f"{steps} step{'' if steps == 1 else 's'}"
+    return f"the LU in {precision} was too coarse: after {took} the backward error was {eta:.1e} ({factors}); {AGAIN}"
+
+
+def note_of_doubt(condition: float, precision: str = "fp32") -> str:
+    """Why A was factored again: by such factors this condition looks as an infinite one does."""
+    seen = f"the condition of A is {condition:.1e} or more" if isfinite(condition) else "A may be singular"
+    return f"by its LU in {precision} {seen}; {AGAIN}"
 
 
 def note_of_columns(moved: float) -> str:
@@ -137,10 +156,3 @@ class SolveInfo(Info):
             line_of_times(self.times),
         ]
         return self._told(lines)
-
-
-def note_of_doubt(condition: float, precision: str = "fp32") -> str:
-    """Why factors that may hide a singular A were replaced."""
-    if not isfinite(condition):
-        return f"by its LU in {precision} A may be singular; A was factored again in fp64"
-    return f"by its LU in {precision} the condition of A is {condition:.1e} or more; A was factored again in fp64"

@@ -21,7 +21,15 @@ from mxpeak.library.dense.distributed_solving import DistributedFactors, factore
 from mxpeak.library.dense.eliminated import kernel_for, solve_by_elimination, suits_elimination
 from mxpeak.library.dense.extremes import centred, raised, restored
 from mxpeak.library.dense.factoring import Estimates, Factors, factor, factor_in_fp64
-from mxpeak.library.dense.info import LOST, SolveInfo, note_of_columns, note_of_doubt, note_of_singularity
+from mxpeak.library.dense.info import (
+    LOST,
+    SolveInfo,
+    note_of_breakdown,
+    note_of_coarseness,
+    note_of_columns,
+    note_of_doubt,
+    note_of_singularity,
+)
 from mxpeak.library.dense.inputs import block, columns, lies_well, matrix, on_kernels, right_hand_side
 from mxpeak.library.dense.refinement import ORDERS_PER_LU, ORDERS_PER_STEP, Refined, condition_seen, largest, refined
 from mxpeak.library.dense.stack import StackInfo, solve_stack, stack_of
@@ -196,7 +204,7 @@ def _coarsely(
     if factors is None:
         return None
     if factors.singular:
-        notes = (f"the LU in {chosen} broke down: pivot {factors.singular} is zero; A was factored again in fp64",)
+        notes = (note_of_breakdown(chosen, f"pivot {factors.singular} is zero"),)
         factors = factor_in_fp64(kernels, M, dtype, spans)
     elif coarser and factors.hide_singularity:  # before anything is refined in vain
         factors, notes = _deflated(kernels, M, dtype, factors, spans)
@@ -324,7 +332,8 @@ class LUFactors:
         """Why the factors do not do; empty: they do."""
         factors, u = self._factors, roundoff(self._dtype)
         if done.outcome is not Outcome.SOLVED:
-            return _note_of_fallback(self.precision, done, factors)
+            told = f"by these factors the condition is {factors.condition:.1e}, the growth {factors.growth:.1e}"
+            return note_of_coarseness(self.precision, done.steps, done.eta, told)
         if factors.coarse and self._seen is None:
             with spans("refine"):
                 self._seen = condition_seen(factors.kernels, self.A, factors, u, self._most)
@@ -367,11 +376,3 @@ class LUFactors:
             history=tuple(done.history),
             _estimates=Estimates(lambda: (factors.condition, factors.growth)),
         )
-
-
-def _note_of_fallback(name: str, done: Refined, factors: Factors) -> str:
-    steps = f"{done.steps} step{'' if done.steps == 1 else 's'}"
-    return (
-        f"the LU in {name} was too coarse: after {steps} the backward error was {done.eta:.1e} (by these factors the "
-        f"condition is {factors.condition:.1e}, the growth {factors.growth:.1e}); A was factored again in fp64"
-    )
