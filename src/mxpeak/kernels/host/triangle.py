@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from mxpeak.kernels.host.jit import FLAG, INT, INTEGERS, MATRIX, MATRIX32, VECTOR, inner, jit
+from mxpeak.kernels.host.jit import FLAG, INT, INTEGERS, MATRIX, MATRIX32, VECTOR, ZERO, inner, jit
 from mxpeak.kernels.host.native import address_of, prefetch_read, row
 from mxpeak.kernels.host.rows import part_of
 
@@ -27,24 +27,13 @@ def _dot(a, x):
     return total
 
 
-@inner(fastmath={"contract", "reassoc"})
-def _add_four_dots(y, i, a, b, c, d, x):
-    """y[i : i+4] += four rows times x: more rows than one are on their way from memory."""
-    s, t, u, v = 0.0, 0.0, 0.0, 0.0
-    for j in range(a.shape[0]):
-        s += np.float64(a[j]) * x[j]
-        t += np.float64(b[j]) * x[j]
-        u += np.float64(c[j]) * x[j]
-        v += np.float64(d[j]) * x[j]
-    y[i] += s
-    y[i + 1] += t
-    y[i + 2] += u
-    y[i + 3] += v
+@inner(fastmath={"contract", "reassoc"}, inline=True)
+def _add_four_dots(y, z, A, i, c0, c1, u, v):
+    """y[i : i+4] += four rows A[i : i+4, c0:c1] times u, and z[i : i+4] += the same times v, unless that is None.
 
-
-@inner(fastmath={"contract", "reassoc"})
-def _add_eight_dots(Y, Z, i, k, a, b, c, d, u, v):
-    """y_ki … y_k(i+3) += four rows times u, and z_ki … z_k(i+3) += the same times v."""
+    More rows than one are on their way from memory.
+    """
+    a, b, c, d = row(A, i, c0, c1), row(A, i + 1, c0, c1), row(A, i + 2, c0, c1), row(A, i + 3, c0, c1)
     s, t, p, q = 0.0, 0.0, 0.0, 0.0
     e, f, g, h = 0.0, 0.0, 0.0, 0.0
     for j in range(a.shape[0]):
@@ -52,18 +41,20 @@ def _add_eight_dots(Y, Z, i, k, a, b, c, d, u, v):
         t += np.float64(b[j]) * u[j]
         p += np.float64(c[j]) * u[j]
         q += np.float64(d[j]) * u[j]
-        e += np.float64(a[j]) * v[j]
-        f += np.float64(b[j]) * v[j]
-        g += np.float64(c[j]) * v[j]
-        h += np.float64(d[j]) * v[j]
-    Y[k, i] += s
-    Y[k, i + 1] += t
-    Y[k, i + 2] += p
-    Y[k, i + 3] += q
-    Z[k, i] += e
-    Z[k, i + 1] += f
-    Z[k, i + 2] += g
-    Z[k, i + 3] += h
+        if v is not None:
+            e += np.float64(a[j]) * v[j]
+            f += np.float64(b[j]) * v[j]
+            g += np.float64(c[j]) * v[j]
+            h += np.float64(d[j]) * v[j]
+    y[i] += s
+    y[i + 1] += t
+    y[i + 2] += p
+    y[i + 3] += q
+    if v is not None:
+        z[i] += e
+        z[i + 1] += f
+        z[i + 2] += g
+        z[i + 3] += h
 
 
 @inner(fastmath={"contract", "reassoc"})
@@ -139,7 +130,7 @@ def add_matvec(tid, threads, y, A, x, transposed):
         fours = r0 + (r1 - r0) // 4 * 4
         for i in range(r0, fours, 4):
             _ask_for_four(A, i + 4, r1)
-            _add_four_dots(y, i, row(A, i, 0, n), row(A, i + 1, 0, n), row(A, i + 2, 0, n), row(A, i + 3, 0, n), x)
+            _add_four_dots(y, None, A, i, ZERO, n, x, None)
         for i in range(fours, r1):
             y[i] += _dot(row(A, i, 0, n), x)
 
@@ -157,9 +148,7 @@ def add_block_products(tid, threads, Y, Z, A, u, v, nb):
         _ask_for_four(A, i + 4, r1)
         for c0 in range(0, n, nb):
             c1, k = min(c0 + nb, n), c0 // nb
-            first, second = row(A, i, c0, c1), row(A, i + 1, c0, c1)
-            third, fourth = row(A, i + 2, c0, c1), row(A, i + 3, c0, c1)
-            _add_eight_dots(Y, Z, i, k, first, second, third, fourth, u[c0:c1], v[c0:c1])
+            _add_four_dots(Y[k], Z[k], A, i, c0, c1, u[c0:c1], v[c0:c1])
     for i in range(fours, r1):
         for c0 in range(0, n, nb):
             c1, k = min(c0 + nb, n), c0 // nb
