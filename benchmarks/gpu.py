@@ -29,7 +29,7 @@ from mxpeak.comm.grid import make_grid
 from mxpeak.comm.solo import Solo
 from mxpeak.distributed.generate import GeneratedSystem
 from mxpeak.distributed.matrix import dist_matrix
-from mxpeak.distributed.sparse import SparseMatrix, no_exchange, zeros
+from mxpeak.distributed.sparse import Exchange, SparseMatrix, zeros
 from mxpeak.distributed.stencil import coarse_points, weights
 from mxpeak.distributed.system import SparseBasis
 from mxpeak.kernels.choose import choose, settled
@@ -270,7 +270,7 @@ def sparse(bench: Bench) -> None:
     for values, vectors, storage in FORMS:
         spans = Spans((), bench.kernels.stopwatch)
         stored = kernels.store(rows, order, values, vectors, storage)
-        A = SparseMatrix(kernels, stored, no_exchange(kernels, vectors), spans)
+        A = SparseMatrix(kernels, stored, Exchange(kernels, Solo(), (), None, vectors), spans)
         name = f"{values}/{vectors} {storage}"
         time_s = bench.seconds(partial(kernels.read_values, stored))
         bench.note("sparse", f"{name} reading", time_s, bytes=float(kernels.read_values(stored)))

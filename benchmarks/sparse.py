@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from mxpeak.comm.solo import Solo
-from mxpeak.distributed.sparse import SparseMatrix, no_exchange, zeros
+from mxpeak.distributed.sparse import Exchange, SparseMatrix, zeros
 from mxpeak.distributed.stencil import weights
 from mxpeak.distributed.system import SparseBasis
 from mxpeak.kernels.contract.norms import Tile
@@ -90,7 +90,7 @@ def kernels(n: int, args: argparse.Namespace) -> Iterator[Row]:
         A = k.store(rows, order, values, vectors, storage, like=last.get(f"{storage} {kind}"))
         stored = time.perf_counter()
         last.setdefault(f"{storage} {kind}", A)
-        matrix = SparseMatrix(k, A, no_exchange(k, vectors), spans)
+        matrix = SparseMatrix(k, A, Exchange(k, Solo(), (), None, vectors), spans)
         x, b, y = matrix.halo_vector(), zeros(k, A.n, vectors), zeros(k, A.n, vectors)
         b[:] = k.row_sums(rows, order)
         even = range(0, n, 2)

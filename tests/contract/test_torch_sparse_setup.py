@@ -83,14 +83,13 @@ def test_chunks_their_columns_and_values_are_the_hosts(
     storage: str, piece: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sparse_pack, "PIECE", piece)
-    device = torch_device()
     for at, name in enumerate(MATRICES if piece > 700 else IN_PIECES):
         for kind in ("greedy", "jpl", "levels"):
             values = ("fp64", "bf16", "fp8", "fp32")[at % 4]
             with told((name, kind, values)):
                 rows, order = rows_of(HOSTS[0], name), order_of(HOSTS[0], name, kind)
                 exact, here = HOSTS[0].store(rows, order, values, "fp64", storage), ordered(rows, order)
-                found = sparse_pack.packed(device, here, order.starts, storage, values)
+                found = sparse_pack.packed(here, order.starts, storage, values)
                 same(found.table, exact.pattern.table)
                 same(found.bases, exact.pattern.bases)
                 same(found.near, exact.pattern.near.view(np.int16))

@@ -188,7 +188,7 @@ def _sparse(args: argparse.Namespace, benchmark: str, machine: Machine) -> tuple
         found = predict(lambda one: simulate(run, one), machine)
         section, forecast = found.section(), found.forecast
     shape = f"--nx {box.nx} --ny {box.ny} --nz {box.nz} --npx {box.npx} --npy {box.npy} --npz {box.npz}"
-    command = f"{_start(args, run.ranks, machine)} mxpeak run {benchmark} {shape}"
+    command = f"{_start(run.ranks, machine)} mxpeak run {benchmark} {shape}"
     cautions = prime_caution(run.ranks)
     lines = [
         f"{benchmark} on {machine.title}",
@@ -227,7 +227,7 @@ def _body(
 
 def _command(args: argparse.Namespace, benchmark: str, run: LuRun, machine: Machine) -> str:
     """What to type for the run."""
-    start = _start(args, run.ranks, machine)
+    start = _start(run.ranks, machine)
     if args.write_dat is not None:
         return f"{start} mxpeak run {benchmark} --dat {args.write_dat}{_beside_dat(benchmark, run)}"
     flags = (
@@ -244,7 +244,7 @@ def _beside_dat(benchmark: str, run: LuRun) -> str:
     return f"{node} --precision {run.precision}"
 
 
-def _start(args: argparse.Namespace, ranks: int, machine: Machine) -> str:
+def _start(ranks: int, machine: Machine) -> str:
     per_node = min(machine.ranks_per_node, ranks)
     nodes = -(-ranks // per_node)
     if nodes == 1:

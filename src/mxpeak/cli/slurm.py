@@ -117,7 +117,7 @@ def _name(word: str) -> str:
 
 def script(job: Job) -> str:
     """The job script."""
-    return "\n".join([*_header(job), "", *_environment(job), "", *_launch(job)]) + "\n"
+    return "\n".join([*_header(job), "", *_environment(), "", *_launch(job)]) + "\n"
 
 
 def _header(job: Job) -> list[str]:
@@ -141,7 +141,7 @@ def _header(job: Job) -> list[str]:
     ]
 
 
-def _environment(job: Job) -> list[str]:
+def _environment() -> list[str]:
     return [
         "set -euo pipefail",
         "# Load the site's MPI and activate the environment that has mxpeak, for example:",

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mxpeak.comm.base import Communicator, Steps, Task, all_of
-from mxpeak.comm.solo import Solo
 from mxpeak.kernels.contract.sparse import Indices, SparseKernels, Stored, Vector
 from mxpeak.perf import sparse_counts as counts
 from mxpeak.precision import PRECISIONS
@@ -73,11 +72,6 @@ class Exchange:
             requests.append(self._comm.isend(self._buffer[at : at + one.count], one.rank))
             at += one.count
         yield from all_of(requests)
-
-
-def no_exchange(kernels: SparseKernels, precision: str) -> Exchange:
-    """That of a matrix which one rank has by itself."""
-    return Exchange(kernels, Solo(), (), None, precision)
 
 
 class SparseMatrix:

@@ -11,6 +11,7 @@ from mxpeak.layout.block_cyclic import numroc
 from mxpeak.layout.grid import factor3, nearest_node_grids
 from mxpeak.perf.counts import Footprint, hpl_memory_bytes, largest_n, mxp_memory_bytes
 from mxpeak.perf.machines import Curve, Machine
+from mxpeak.perf.model import bytes_of_a_node
 from mxpeak.precision import precision
 from mxpeak.records import Caution, size_text
 
@@ -48,8 +49,8 @@ def good_block(gemm: Curve) -> int:
 def good_node_grid(benchmark: str, P: int, Q: int, ranks: int) -> tuple[int, int] | None:
     """The part of the grid for a node of `ranks` ranks; None where no block tiles the grid.
 
-    HPL-MxP: the least traffic, 2N² (Q_r/P_r + Q_c/P_c) (OLCF, eq. 4).  HPL: as many columns as possible, so that few of
-    a node's ranks factor a panel at a time and share its cores (rocHPL, III-B).
+    HPL-MxP: the least traffic of a node.  HPL: as many columns as possible, so that few of a node's ranks factor a
+    panel at a time and share its cores (rocHPL, III-B).
     """
     if ranks >= P * Q:
         return None
@@ -58,7 +59,7 @@ def good_node_grid(benchmark: str, P: int, Q: int, ranks: int) -> tuple[int, int
         return None
     if benchmark == "hpl":
         return min(blocks)
-    return min(blocks, key=lambda block: (block[0] / P + block[1] / Q, block))
+    return min(blocks, key=lambda block: (bytes_of_a_node(1, P, Q, block), block))
 
 
 def good_order(budget_bytes: int, nb: int, P: int, Q: int, footprint: Footprint) -> int:

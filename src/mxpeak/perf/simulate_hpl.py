@@ -154,7 +154,7 @@ class _Simulation:
         swapped = self.exchange(gathered, n, step.jb)
         update = self.update_s(step.jb, m, n)
         self.device = swapped + update
-        self.device_s.append(self.active(step, following, update + (gathered - begun)))
+        self.device_s.append(self.active(following, update + (gathered - begun)))
 
     def split(self, step: LuStep, following: LuStep, ready: Array) -> None:
         """Fig. 6: UPDATE2 hides FACT, LBCAST and RS1; UPDATE1 hides the next step's RS2."""
@@ -176,7 +176,7 @@ class _Simulation:
             device = device + half2
             self.right = self.exchange(device, n2, following.jb)
         self.device = np.maximum(device, left) + half1 + update1
-        self.device_s.append(self.active(step, following, update2 + update1 + half2 + half1 + (gathered - ready)))
+        self.device_s.append(self.active(following, update2 + update1 + half2 + half1 + (gathered - ready)))
 
     def ahead(self, step: LuStep, following: LuStep, ready: Array) -> tuple[Array, Array]:
         """The next panel's columns brought up to date: when, and the device's seconds for it, by process row."""
@@ -256,7 +256,7 @@ class _Simulation:
         seconds: Array = gemm + trsm
         return seconds
 
-    def active(self, step: LuStep, following: LuStep, update: Array) -> float:
+    def active(self, following: LuStep, update: Array) -> float:
         """What the device of the next panel's owner computes in a step (fig. 7)."""
         return float(update[following.p, following.q])
 

@@ -49,7 +49,7 @@ def steps_figure(benchmark: str, steps: Columns, bars: int) -> str:
     ]
     ranks = steps.get("ranks", 1)
     note = "" if ranks == 1 else f"Mean of {ranks} ranks. "
-    note += _outside(index, rows, phases)
+    note += _outside(rows, phases)
     ticks = Axis.from_zero(edges[-1], whole=True).ticks
     x = Axis(edges[0], edges[-1], [tick for tick in ticks if edges[0] <= tick[0] <= edges[-1]])
     return stacked("Time of each step, by component", "step", f"{unit} a step", x, edges, heights, note.strip())
@@ -72,7 +72,7 @@ def _layers(spent: Mapping[str, list[float]], whole: Sequence[float]) -> list[tu
     return [*layers, (REST, rest)]
 
 
-def _outside(index: Sequence[int], rows: Sequence[tuple[int, int]], phases: Mapping[str, Sequence[float]]) -> str:
+def _outside(rows: Sequence[tuple[int, int]], phases: Mapping[str, Sequence[float]]) -> str:
     """What came after the last step, in words."""
     last = rows[-1][1]
     after = {name: sum(column[last + 1 :]) for name, column in phases.items()}

@@ -112,7 +112,6 @@ class Writer:
         self._copy.fill(0)  # so that the system hands them out now
         self._thread: threading.Thread | None = None
         self.error: Exception | None = None
-        self.written = 0
 
     @property
     def busy(self) -> bool:
@@ -134,7 +133,6 @@ class Writer:
     def _run(self, part: Part) -> None:
         try:
             write_part(self._folder / SLOTS[part.number % 2], part, self._copy)
-            self.written += 1
         except Exception as error:  # whatever it is, the run must hear that nothing was kept
             self.error = error
 

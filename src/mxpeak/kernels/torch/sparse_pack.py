@@ -18,7 +18,7 @@ from mxpeak.kernels.contract.sparse import Order, Rows
 from mxpeak.kernels.host import sparse_pack as pack
 from mxpeak.kernels.host.sparse_native import LANES
 from mxpeak.kernels.host.sparse_setup import STORAGES
-from mxpeak.kernels.torch.device import TYPES, Device
+from mxpeak.kernels.torch.device import TYPES
 from mxpeak.kernels.torch.sparse_matrix import Tensor, narrowed
 from mxpeak.kernels.torch.sparse_rows import ranges, surface_of
 
@@ -240,7 +240,7 @@ class Others:
     nears: Tensor
 
 
-def packed(device: Device, rows: Ordered, starts: np.ndarray, storage: str, values: str) -> Packed:
+def packed(rows: Ordered, starts: np.ndarray, storage: str, values: str) -> Packed:
     """All chunks with their entries, values in a format."""
     begins = chunks_of(rows, starts, storage)
     ends = torch.cat([begins, begins.new_full((1,), rows.n)])[1:]

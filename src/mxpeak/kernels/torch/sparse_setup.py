@@ -76,7 +76,7 @@ class SparseSetup:
         if like is not None and like.storage == storage and like.values in (values, "fp64"):
             pattern, entries = like.pattern, narrowed(like.entries, values)
         else:
-            packed = sparse_pack.packed(device, here, order.starts, storage, values)
+            packed = sparse_pack.packed(here, order.starts, storage, values)
             pattern, entries = pattern_of(device, storage, here, packed, halo_rows, halo_first, halo), packed.entries
         diagonal = sparse_pack.diagonal_of(here, TYPES[vectors])
         replay = Replay(self._recorder)
