@@ -26,6 +26,7 @@ from mxpeak.bench.hpg_mxp.config import HpgMxpConfig
 from mxpeak.comm.solo import Solo
 from mxpeak.comm.threads import run_ranks
 from mxpeak.distributed.stencil import Form, Made, make_stencil, weights
+from mxpeak.distributed.system import InnerIteration
 from mxpeak.errors import Outcome
 from mxpeak.kernels.host.kernels import HostKernels
 from mxpeak.layout.stencil import Box
@@ -159,7 +160,8 @@ def _solved(case: Case, flip: Flip | None, comm: Any) -> Solved:
     if case.values is None:
         system = CheckedCg(kernels, comm, top.A, made.b, partial(cycle, top), spans, checks)
     else:
-        system = CheckedMixed(kernels, comm, outer, top.A, made.b, partial(cycle, top), case.restart, spans, checks)
+        inner = InnerIteration(top.A, partial(cycle, top), case.restart)
+        system = CheckedMixed(kernels, comm, outer, made.b, inner, spans, checks)
     spans.flip = flip if flip is not None and flip.rank == comm.rank else None
     spans.arrays = lambda: dict(_arrays(system, made))
     if case.values is None:

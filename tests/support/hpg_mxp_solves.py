@@ -14,7 +14,7 @@ import scipy.sparse as sp
 
 from mxpeak.comm.base import Communicator
 from mxpeak.distributed.stencil import Form, Hierarchy, Made, make_stencil, weights
-from mxpeak.distributed.system import MixedSystem
+from mxpeak.distributed.system import InnerIteration, MixedSystem
 from mxpeak.kernels.host.kernels import HostKernels
 from mxpeak.kernels.reference.sparse import ReferenceSparse
 from mxpeak.layout.stencil import LEVELS, Box
@@ -178,7 +178,8 @@ def mixed_form(values: Sequence[str] | str, vectors: str = "fp32", storage: str 
 def system_of(kernels: Any, comm: Communicator, made: Made, hierarchy: Hierarchy, restart: int) -> MixedSystem:
     """A x = b as GMRES-IR takes it."""
     top = hierarchy.top
-    return MixedSystem(kernels, comm, hierarchy.outer, top.A, made.b, lambda q: cycle(top, q), restart, Spans())
+    inner = InnerIteration(top.A, lambda q: cycle(top, q), restart)
+    return MixedSystem(kernels, comm, hierarchy.outer, made.b, inner, Spans())
 
 
 def solved(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from math import sqrt
 from typing import Any
 
@@ -82,28 +83,37 @@ class SparseBasis:
         return reduced(self._kernels, self._comm, value, "sum")
 
 
-class MixedSystem:
-    """A x = b with residuals and x in fp64, and everything between in the precision of the inner matrix's vectors.
+@dataclass(frozen=True, slots=True)
+class InnerIteration:
+    """What GMRES-IR does between two residuals, in the precision of this matrix's vectors.
 
-    A        with fp64 vectors
-    inner    the same matrix for the inner iteration
+    A          the matrix of the system, or one near to it
+    restart    steps of a cycle, at most
+    rounding   how far, relatively, A's values may be from the system's
     """
+
+    A: SparseMatrix
+    precondition: Preconditioner
+    restart: int
+    rounding: float = 0.0
+
+
+class MixedSystem:
+    """A x = b with residuals and x in fp64, A being for fp64 vectors, and everything between by an inner iteration."""
 
     def __init__(
         self,
         kernels: SparseKernels,
         comm: Communicator,
         A: SparseMatrix,
-        inner: SparseMatrix,
         b: Vector,
-        precondition: Preconditioner,
-        restart: int,
+        inner: InnerIteration,
         spans: Spans,
     ):
-        self._kernels, self._comm, self._A, self._inner, self._spans = kernels, comm, A, inner, spans
-        self._b, self._precondition = b, precondition
-        self._bytes = PRECISIONS[inner.A.vectors].bytes
-        self._basis = self._empty_basis(restart)
+        self._kernels, self._comm, self._A, self._b, self._spans = kernels, comm, A, b, spans
+        self._inner, self._precondition = inner.A, inner.precondition
+        self._bytes = PRECISIONS[inner.A.A.vectors].bytes
+        self._basis = self._empty_basis(inner.restart)
         self._r, self._rho = zeros(kernels, A.n, "fp64"), 0.0
         self.x = A.halo_vector()
 

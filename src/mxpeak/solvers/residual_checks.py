@@ -19,7 +19,7 @@ from typing import Any
 
 from mxpeak.comm.base import Communicator
 from mxpeak.distributed.sparse import SparseMatrix, reduced, zeros
-from mxpeak.distributed.system import CgSystem, MixedSystem, Preconditioner, SparseBasis
+from mxpeak.distributed.system import CgSystem, InnerIteration, MixedSystem, Preconditioner, SparseBasis
 from mxpeak.kernels.contract.sparse import SparseKernels, Vector
 from mxpeak.precision import PRECISIONS
 from mxpeak.solvers.solve_faults import SolveChecks
@@ -183,7 +183,7 @@ class RecordingBasis(SparseBasis):
 
 
 class CheckedMixed(MixedSystem):
-    """GMRES-IR, checked.  `rounding`: how far, relatively, values of the inner matrix may be from those of A."""
+    """GMRES-IR, checked."""
 
     _basis: RecordingBasis
 
@@ -192,17 +192,14 @@ class CheckedMixed(MixedSystem):
         kernels: SparseKernels,
         comm: Communicator,
         A: SparseMatrix,
-        inner: SparseMatrix,
         b: Vector,
-        precondition: Preconditioner,
-        restart: int,
+        inner: InnerIteration,
         spans: Spans,
         checks: SolveChecks,
-        rounding: float = 0.0,
     ):
-        super().__init__(kernels, comm, A, inner, b, precondition, restart, spans)
+        super().__init__(kernels, comm, A, b, inner, spans)
         self._checks, self._true = checks, zeros(kernels, A.n, "fp64")
-        self._u = max(PRECISIONS[inner.A.vectors].u, rounding)
+        self._u = max(PRECISIONS[inner.A.A.vectors].u, inner.rounding)
         self._size, self._b_norm = size_of(kernels, comm, A.timed_by(Spans())), norm(kernels, comm, b)
         self._steps, self._before, self._squares = 0, 0.0, list[float]()
 

@@ -18,7 +18,7 @@ from mxpeak.comm.devices import check_device_messages
 from mxpeak.comm.grid import make_grid
 from mxpeak.distributed.matrix import dist_matrix
 from mxpeak.distributed.stencil import Form, make_stencil, weights
-from mxpeak.distributed.system import CgSystem, MixedSystem
+from mxpeak.distributed.system import CgSystem, InnerIteration, MixedSystem
 from mxpeak.kernels.contract.sparse import Order, Rows
 from mxpeak.kernels.host.kernels import HostKernels
 from mxpeak.kernels.torch.device import Device
@@ -120,7 +120,8 @@ def hpg_mxp(
         spans = Spans(stopwatch=kernels.stopwatch)
         hierarchy = made.hierarchies[0]
         top = hierarchy.top
-        system = MixedSystem(sparse, comm, hierarchy.outer, top.A, made.b, lambda q: cycle(top, q), 30, spans)
+        inner = InnerIteration(top.A, lambda q: cycle(top, q), 30)
+        system = MixedSystem(sparse, comm, hierarchy.outer, made.b, inner, spans)
         norm_of_b = system.norm_of_b()
         log.paused = False
         done = gmres_ir(system, norm_of_b, restart=30, most=most, tolerance=0.0)

@@ -40,7 +40,7 @@ from mxpeak.bench.timeline import step_table
 from mxpeak.comm.base import Communicator, meet_asleep
 from mxpeak.comm.solo import Solo
 from mxpeak.distributed.stencil import Hierarchy, Made
-from mxpeak.distributed.system import MixedSystem
+from mxpeak.distributed.system import InnerIteration, MixedSystem
 from mxpeak.layout.stencil import Box
 from mxpeak.options import Setting
 from mxpeak.perf.sparse_counts import hpg_mxp_flops, stencil_levels
@@ -314,8 +314,7 @@ class HpgMxp:
     def _system(self, made: Made, hierarchy: Hierarchy, comm: Communicator, restart: int) -> MixedSystem:
         top, bench = hierarchy.top, self._bench
         hierarchy.clear()
-        shared = (bench.kernels.sparse, comm, hierarchy.outer, top.A, made.b, partial(cycle, top), restart, bench.spans)
-        if bench.checks is None:
-            return MixedSystem(*shared)
         rounding = 0.0 if top.A.A.values == "fp64" else self._problem.forms(top.A.A.storage)[1].tolerance
-        return CheckedMixed(*shared, bench.checks, rounding)
+        inner = InnerIteration(top.A, partial(cycle, top), restart, rounding)
+        shared = (bench.kernels.sparse, comm, hierarchy.outer, made.b, inner, bench.spans)
+        return MixedSystem(*shared) if bench.checks is None else CheckedMixed(*shared, bench.checks)

@@ -14,7 +14,7 @@ from scipy.sparse import csr_array, diags_array
 
 from mxpeak.comm.base import Communicator
 from mxpeak.distributed.sparse import zeros
-from mxpeak.distributed.system import MixedSystem, SparseBasis
+from mxpeak.distributed.system import InnerIteration, MixedSystem, SparseBasis
 from mxpeak.kernels.contract.sparse import SparseKernels, Vector
 from mxpeak.layout.stencil import Box
 from mxpeak.library.sparse.amg import Grid, amg_multigrid, hierarchy
@@ -154,10 +154,8 @@ class Problem:
                 self._kernels,
                 self._everybody.comm,
                 self.outer,
-                self.inner,
                 zeros(self._kernels, self.inner.n, "fp64"),
-                self._preconditioner,
-                self._plan.restart,
+                InnerIteration(self.inner, self._preconditioner, self._plan.restart),
                 self._spans,
             )
 
