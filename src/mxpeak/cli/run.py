@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from mxpeak.bench.registry import BENCHMARKS, load
@@ -23,12 +24,13 @@ from mxpeak.records import Result, document, to_json
 from mxpeak.runtime.leash import terminal_width
 
 if TYPE_CHECKING:
-    from mxpeak.cli.display import Display
+    from mxpeak.cli.display import Display, PlainProgress
     from mxpeak.cli.output import Folder, Steady
     from mxpeak.cli.session import Session
     from mxpeak.cli.so_far import SoFarFile
     from mxpeak.cli.watching import Onlookers, Simulated
     from mxpeak.comm.base import Communicator
+    from mxpeak.watch.progress import Progress
 
 EXAMPLES = """\
 examples:
@@ -218,19 +220,10 @@ def _run_one(
     so_far: SoFarFile | None,
 ) -> int:
     """Run one benchmark, with a display of its own; an error that all ranks raise ends it alone."""
-    from mxpeak.cli.display import Display, PlainProgress
     from mxpeak.cli.watching import stalls_noticed
     from mxpeak.options import stall_limits
-    from mxpeak.watch.progress import Progress, is_terminal
 
-    output = request.output
-    color = output.color == "always" or (output.color == "auto" and is_terminal(sys.stdout, os.environ))
-    width = terminal_width(sys.stdout)
-    mode = "never" if output.quiet or session.rank != 0 else output.progress
-    kind = Progress if request.benchmark.in_flops else PlainProgress
-    progress = kind(sys.stderr, os.environ, mode)
-    rows_only = request.among and not output.verbose and not output.quiet
-    display = Display(request, comm.size, progress, stdout, stderr, color, width, rows_only)
+    display, progress = _display(request, comm.size, session, stdout, stderr)
     displays.append(display)
     watched = onlookers.of_benchmark(request, progress, _simulated(request, comm, session))
 
@@ -246,12 +239,7 @@ def _run_one(
     session.grace_s = GRACE_S if getattr(request.config, "checkpoint", None) is not None else 0.0
     try:
         module = import_module(request.benchmark.module)
-        if not output.quiet:
-            for line in request.notes:
-                session.say(f"note: {line}")
-        if not output.quiet and not rows_only and hasattr(module, "forewarnings"):  # of rules that the run will break
-            for line in module.forewarnings(request.config, comm):
-                session.say(f"note: {line}")
+        _say_notes(request, module, comm, session)
         with closing(progress), stalls_noticed(stall_limits(request.config.watchdog), session) as follow:
             module.run(
                 request.config,
@@ -273,6 +261,33 @@ def _run_one(
         code = int(error.exit_code)
     display.close()
     return code
+
+
+def _display(
+    request: Request, ranks: int, session: Session, stdout: Steady, stderr: Steady
+) -> tuple[Display, Progress | PlainProgress]:
+    """How results and progress of one benchmark are shown."""
+    from mxpeak.cli.display import Display, PlainProgress
+    from mxpeak.watch.progress import Progress, is_terminal
+
+    output = request.output
+    color = output.color == "always" or (output.color == "auto" and is_terminal(sys.stdout, os.environ))
+    mode = "never" if output.quiet or session.rank != 0 else output.progress
+    kind = Progress if request.benchmark.in_flops else PlainProgress
+    progress = kind(sys.stderr, os.environ, mode)
+    rows_only = request.among and not output.verbose and not output.quiet
+    return Display(request, ranks, progress, stdout, stderr, color, terminal_width(sys.stdout), rows_only), progress
+
+
+def _say_notes(request: Request, module: ModuleType, comm: Communicator, session: Session) -> None:
+    """What is to be known before the run: of its settings, and of rules that it will break.  Collective."""
+    if request.output.quiet:
+        return
+    for line in request.notes:
+        session.say(f"note: {line}")
+    if hasattr(module, "forewarnings") and (request.output.verbose or not request.among):
+        for line in module.forewarnings(request.config, comm):
+            session.say(f"note: {line}")
 
 
 def _verdict_code(results: list[Result], skipped: int) -> int:
