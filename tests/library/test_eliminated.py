@@ -88,6 +88,21 @@ def test_what_it_cannot_judge_is_left_to_others(order: Any, sides: int) -> None:
         mx.solve(A, np.ones(n))
 
 
+@pytest.mark.parametrize("sides", [1, 3])
+def test_complex_numbers_whose_squares_leave_the_range_are_judged_as_others(sides: int) -> None:
+    n = 37
+    A, b = random((n, n), "complex128"), random((n, sides), "complex128", 2)
+    known = solve_by_elimination(A, b)
+    for factor in (2.0**-600, 2.0**600):
+        found = solve_by_elimination(A, factor * b)
+        assert found is not None
+        assert known is not None
+        assert found.enough
+        assert np.array_equal(found.X, factor * known.X)
+        # Moduli come by way of squares or of quotients, rounded four times in either.
+        assert found.history == pytest.approx(known.history, rel=8 * 2.0**-53)
+
+
 @pytest.mark.parametrize("sides", [1, 8, 9])
 def test_an_x_beyond_the_range_is_not_solved(sides: int) -> None:
     n = 40

@@ -17,37 +17,51 @@ from numba import from_dtype, types
 from mxpeak.kernels.host.elimination_native import (
     LINE,
     RANK,
+    TILE,
     VECTOR,
     eliminate_lines,
     place_of_largest,
     solve_lower,
     solve_upper,
+    subtract_product,
     subtract_products,
 )
-from mxpeak.kernels.host.jit import FLAG, ONE, ZERO, forms, inner, jit
-from mxpeak.kernels.host.native import address_of, piece, row
+from mxpeak.kernels.host.jit import FLAG, ZERO, forms, inner, jit
+from mxpeak.kernels.host.magnitude import ordered
+from mxpeak.kernels.host.native import address_of, float_of, piece, row
 
 #: What `solve` tells, before its room for sizes: see there.
 TOLD = 12
-#: Entries of one side of a tile that is transposed.
-TILE = 8
+#: Entries of one side of a square that is transposed.
+SQUARE = 8
+#: Squares below this may have lost digits, or lack those of an equal part.
+LEAST_WEIGHT = 2.0**-900
+#: Bytes of a row that are updated before the next rows are: eight such rows stay in the first-level cache.  Where a
+#: row's factors stay in registers it is taken whole.
+WIDTH = 1 << 20 if TILE.held else 2304
 
 
 def padded(n: int, sides: int) -> tuple[int, int]:
-    """The rows and columns of [A B] as it is worked on: multiples of eight."""
-    rows = -(-n // RANK) * RANK
-    return rows, rows + -(-sides // RANK) * RANK
+    """The rows and columns of [A B] as it is worked on: multiples of eight, of columns an odd one.
+
+    Eight rows at a multiple of 4 KB would take turns in the same few places of a cache.
+    """
+    rows = (n + RANK - 1) // RANK
+    return rows * RANK, (rows + (sides + RANK - 1) // RANK | 1) * RANK
+
+
+_padded = inner()(padded)
 
 
 def room(n: int, sides: int, each: int) -> int:
     """Entries of the memory that `solve` works on, up to `each` sides with a residual each."""
     rows, columns = padded(n, sides)
-    return rows * columns + LINE + 2 * n * min(sides, each) + rows
+    return rows * columns + LINE + n + rows + n * (2 * RANK if sides <= each + 1 else 1)
 
 
 def facts_of(n: int, sides: int) -> int:
     """What `solve` tells, and sizes that it works on, in fp64."""
-    return TOLD + 2 * max(n, sides)
+    return TOLD + 2 * max(n, sides) + sides
 
 
 def _size(z):
@@ -60,6 +74,37 @@ def _length(z):
 
 def _modulus(z):
     """|z| in fp64, sqrt(a² + b²) without squares that leave the range."""
+
+
+def _weight(z):
+    """What |z| is compared by, in fp64: of a complex number its square."""
+
+
+def _of_weight(weight, z):
+    """The |z| of a weight."""
+
+
+def _tells(weight, z):
+    """Whether the largest weight is that of the largest |z|: squares have not left the range of fp64."""
+
+
+@forms(_weight)
+def _weight_of(z):
+    def of_complex(z):
+        a, b = np.float64(z.real), np.float64(z.imag)
+        return a * a + b * b
+
+    return of_complex if isinstance(z, types.Complex) else lambda z: np.float64(abs(z))
+
+
+@forms(_of_weight)
+def _size_of_weight(weight, z):
+    return (lambda weight, z: np.sqrt(weight)) if isinstance(z, types.Complex) else lambda weight, z: weight
+
+
+@forms(_tells)
+def _weight_tells(weight, z):
+    return (lambda weight, z: LEAST_WEIGHT < weight < np.inf) if z == types.complex128 else lambda weight, z: True
 
 
 @forms(_size)
@@ -97,8 +142,9 @@ def _swap(W, i, j, begin, end):
 @inner()
 def _panel(W, n, c0, columns, pivots, inverses):
     """L and U of columns c0 to c0 + 7, rows swapped in so many columns; whether no pivot is zero."""
+    step = W.strides[0]
+    pivot = c0 + place_of_largest(W, address_of(W, c0, c0), step, n - c0)
     for c in range(c0, min(c0 + RANK, n)):
-        pivot = c + place_of_largest(W, address_of(W, c, c), W.strides[0], n - c)
         if not _size(W[pivot, c]) > 0:
             return False
         pivots[c] = pivot
@@ -106,18 +152,24 @@ def _panel(W, n, c0, columns, pivots, inverses):
             _swap(W, c, pivot, 0, columns)
         reciprocal, top = 1 / W[c, c], address_of(W, c, c0)
         inverses[c] = reciprocal
-        eliminate_lines(W, address_of(W, c + 1, c0), W.strides[0], n - c - 1, top, c - c0, reciprocal)
+        pivot = c + 1 + eliminate_lines(W, address_of(W, c + 1, c0), step, n - c - 1, top, c - c0, reciprocal)
     return True
+
+
+@inner()
+def _products(W, c, l, u, rows, count):
+    """`subtract_products`, made machine code once for all who take products."""
+    subtract_products(W, c, l, u, rows, count)
 
 
 @inner()
 def _update(W, first, end, c0, begin, stop):
     """Rows first to end -= their entries of columns c0 to c0 + 7, times rows c0 to c0 + 7; from `begin` to `stop`."""
-    u, step, count = address_of(W, c0, begin), W.strides[0], stop - begin
-    for i in range(first, end, 2):
-        k = min(i + 1, end - 1)
-        rows = address_of(W, i, begin), address_of(W, k, begin)
-        subtract_products(W, rows, (address_of(W, i, c0), address_of(W, k, c0)), u, step, count)
+    step, width = W.strides[0], WIDTH // W.itemsize
+    l = address_of(W, first, c0), step, np.int64(W.itemsize)
+    for at in range(begin, stop, width):
+        c, u = address_of(W, first, at), address_of(W, c0, at)
+        _products(W, (c, step), l, (u, step), end - first, min(width, stop - at))
 
 
 @inner()
@@ -139,13 +191,26 @@ def _eliminate(W, n, columns, pivots, inverses):
 
 
 @inner()
+def _by_others(W, c0, begin, end, columns):
+    """Rows c0 to c0 + 7 right of U -= their entries of columns `begin` to `end`, times rows `begin` to `end` there.
+
+    All that is read of L or U for eight rows lies side by side: right-looking it would be a cache line a row.
+    """
+    m, step, each = len(W), W.strides[0], np.int64(W.itemsize)
+    c = address_of(W, c0, m), step
+    for p in range(begin, end, RANK):
+        l, u = (address_of(W, c0, p), step, each), (address_of(W, p, m), step)
+        _products(W, c, l, u, np.int64(RANK), columns - m)
+
+
+@inner()
 def _substitute(W, columns, inverses):
     """The columns right of U become U^-1 times themselves."""
     m = len(W)
     for c0 in range(m - RANK, -1, -RANK):
+        _by_others(W, c0, c0 + RANK, m, columns)
         diagonal = inverses.ctypes.data + c0 * inverses.itemsize
         solve_upper(W, address_of(W, c0, c0), diagonal, address_of(W, c0, m), W.strides[0], columns - m)
-        _update(W, 0, c0, c0, m, columns)
 
 
 @inner()
@@ -154,8 +219,9 @@ def _solve_again(W, n, columns, pivots, inverses):
     m = len(W)
     for c in range(n):
         _swap(W, c, pivots[c], m, columns)
-    for c0 in range(0, n, RANK):
-        _lower(W, n, c0, m, columns)
+    for c0 in range(0, m, RANK):
+        _by_others(W, c0, ZERO, c0, columns)
+        solve_lower(W, address_of(W, c0, c0), ZERO, address_of(W, c0, m), W.strides[0], columns - m)
     _substitute(W, columns, inverses)
 
 
@@ -239,9 +305,9 @@ def _fill(W, by_columns, R, B, s):
             for j in range(n):
                 to[j] = a[j]
     if by_columns:
-        for i0 in range(0, n, TILE):
+        for i0 in range(0, n, SQUARE):
             for j in range(n):
-                for i in range(i0, min(i0 + TILE, n)):
+                for i in range(i0, min(i0 + SQUARE, n)):
                     W[i, j] = R[j, i]
 
 
@@ -253,17 +319,6 @@ def _dot(a, x):
     return total
 
 
-@inner(fastmath={"contract", "reassoc"})
-def _four_dots(r, a, b, c, d):
-    s0 = s1 = s2 = s3 = r[0] * 0
-    for j in range(len(r)):
-        s0 += r[j] * a[j]
-        s1 += r[j] * b[j]
-        s2 += r[j] * c[j]
-        s3 += r[j] * d[j]
-    return s0, s1, s2, s3
-
-
 @inner(fastmath={"contract"})
 def _subtract(y, a, x):
     """y -= a x."""
@@ -272,27 +327,43 @@ def _subtract(y, a, x):
 
 
 @inner()
-def _times(by_columns, R, x, y, count):
-    """y -= A x for so many vectors, one behind the other; each row of R is read once."""
+def _times(by_columns, R, x, y):
+    """y -= A x."""
     n = len(R)
     for i in range(n):
         r = row(R, i, 0, n)
-        together = 0 if by_columns else count // 4 * 4
-        for k in range(0, together, 4):
-            at = k * n, (k + 1) * n, (k + 2) * n, (k + 3) * n
-            found = _four_dots(r, piece(x, at[0], n), piece(x, at[1], n), piece(x, at[2], n), piece(x, at[3], n))
-            for q in range(4):
-                y[at[q] + i] -= found[q]
-        for k in range(together, count):
-            if by_columns:
-                _subtract(piece(y, k * n, n), r, x[k * n + i])
-            else:
-                y[k * n + i] -= _dot(r, piece(x, k * n, n))
+        if by_columns:
+            _subtract(y, r, x[i])
+        else:
+            y[i] -= _dot(r, x)
+
+
+@inner()
+def _times_block(by_columns, R, W, C):
+    """C -= A X, X being the columns of W right of U, as many as a row of C has; R is read as it lies, once."""
+    n, m, each = len(R), len(W), np.int64(R.itemsize)
+    down, right = (each, R.strides[0]) if by_columns else (R.strides[0], each)
+    together, first = n if by_columns else RANK, address_of(R, 0, 0)
+    for i in range(0, n, together):
+        c, l, rows = address_of(C, i, 0), first + i * down, min(together, n - i)
+        for p in range(0, n - n % RANK, RANK):
+            u = address_of(W, p, m), W.strides[0]
+            _products(W, (c, C.strides[0]), (l + p * right, down, right), u, rows, C.shape[1])
+        for p in range(n - n % RANK, n):
+            u = address_of(W, p, m), W.strides[0]
+            subtract_product(W, (c, C.strides[0]), (l + p * right, down, right), u, rows, C.shape[1])
 
 
 @inner()
 def _largest(x):
     """max |x_i|, inf where one is NaN."""
+    top = np.int64(0)
+    for i in range(len(x)):
+        top = max(top, ordered(_weight(x[i])))
+    weight = float_of(np.uint64(top))
+    if _tells(weight, x[0]):
+        found = _of_weight(weight, x[0])
+        return found if found == found else np.inf
     found = 0.0
     for i in range(len(x)):
         size = _modulus(x[i])
@@ -308,18 +379,34 @@ def _over(r_inf, A_inf, scale):
 
 
 @inner()
-def _residual_of_each(by_columns, R, A_inf, X, B, of_x, of_b, x, r, W):
-    """The worst ||b - A x|| / (||A||·||x|| + ||b||); the residuals go to W's columns right of U."""
-    worst, m = 0.0, len(W)
-    n, k = X.shape
+def _residual_of_each(by_columns, R, A_inf, X, B, sizes, x, r, C, W):
+    """The worst ||b - A x|| / (||A||·||x|| + ||b||); the residuals go to W's columns right of U.
+
+    `sizes` are those of each x and b, and room for those of the residuals.  C and r are the same memory.
+    """
+    of_x, of_b, of_r = sizes
+    m, (n, k) = len(W), X.shape
+    if k == 1:
+        for i in range(n):
+            x[i], r[i] = X[i, 0], B[i, 0]
+        _times(by_columns, R, x, r)
+        for i in range(n):
+            W[i, m] = r[i]
+        return _over(_largest(piece(r, 0, n)), A_inf, of_x[0] + of_b[0] / A_inf)
+    for i in range(n):
+        for j in range(C.shape[1]):
+            C[i, j] = B[i, j] if j < k else 0
+        for j in range(k):
+            W[i, m + j] = X[i, j]
+    _times_block(by_columns, R, W, C)
     for i in range(n):
         for j in range(k):
-            x[j * n + i], r[j * n + i] = X[i, j], B[i, j]
-    _times(by_columns, R, x, r, k)
+            W[i, m + j] = C[i, j]
+    if not _largest_of_each(C, of_r):
+        return np.inf
+    worst = 0.0
     for j in range(k):
-        for i in range(n):
-            W[i, m + j] = r[j * n + i]
-        worst = max(worst, _over(_largest(piece(r, j * n, n)), A_inf, of_x[j] + of_b[j] / A_inf))
+        worst = max(worst, _over(of_r[j], A_inf, of_x[j] + of_b[j] / A_inf))
     return worst
 
 
@@ -341,20 +428,30 @@ def _residual_of_all(by_columns, R, A_inf, X, B, of_x, of_b, t, x, r):
         of_x[j] = t[j].real / scale if scale > 0 else 0.0
     for i in range(len(X)):
         x[i], r[i] = _combined(row(X, i, 0, k), of_x), _combined(row(B, i, 0, k), of_x)
-    _times(by_columns, R, x, r, ONE)
+    _times(by_columns, R, x, r)
     return _over(_largest(piece(r, 0, len(X))), A_inf, 1.5 * np.sqrt(k))
 
 
 @inner()
 def _largest_of_each(X, largest):
-    """max_i |x_ij|, of which NaN is none."""
-    n, k = X.shape
+    """max_i |x_ij| of as many columns, of which NaN is none; whether there is no NaN."""
+    n, k, total = len(X), len(largest), 0.0
     largest[:] = 0.0
     for i in range(n):
         x = row(X, i, 0, k)
         for j in range(k):
-            size = _modulus(x[j])
+            weight = _weight(x[j])
+            total += weight
+            largest[j] = weight if weight > largest[j] else largest[j]
+    for j in range(k):
+        if _tells(largest[j], X[0, j]):
+            largest[j] = _of_weight(largest[j], X[0, j])
+            continue
+        largest[j] = 0.0
+        for i in range(n):
+            size = _modulus(X[i, j])
             largest[j] = size if size > largest[j] else largest[j]
+    return total == total
 
 
 @inner()
@@ -393,18 +490,20 @@ def solve(by_columns, each, enough, R, B, s, t, X, space, pivots, facts):
     of the right-hand sides' largest |b|, those of zeros left out; 10 the largest |z| of z = A^-1 s.
     """
     n, k = B.shape
-    m = (n + RANK - 1) // RANK * RANK
-    columns = m + (k + RANK) // RANK * RANK
+    m, columns = _padded(n, k + 1)
     width = min(RANK, VECTOR // X.itemsize)
-    used = m + (k + width) // width * width
-    lanes = LINE // X.itemsize
-    before = -(space.ctypes.data // X.itemsize) % lanes
+    beside = (k + width) // width * width
+    used = m + beside
+    before = -(space.ctypes.data // X.itemsize) % (LINE // X.itemsize)
     W = space[before : before + m * columns].reshape(m, columns)
     rest = before + m * columns
-    apart = n * min(k + 1, each)
-    x, r, inverses = piece(space, rest, apart), piece(space, rest + apart, apart), piece(space, rest + 2 * apart, m)
+    x, inverses = piece(space, rest, n), piece(space, rest + n, m)
+    rest += n + m
+    beside = beside if k <= each else 1
+    r, C = piece(space, rest, n), space[rest : rest + n * beside].reshape(n, beside)
     down, largest = piece(facts, TOLD, n), piece(facts, TOLD + n, n)
-    of_x, of_b = piece(facts, TOLD, k), piece(facts, TOLD + k, k)
+    of_x, of_b, of_r = piece(facts, TOLD, k), piece(facts, TOLD + k, k), piece(facts, TOLD + 2 * k, k)
+    sizes = of_x, of_b, of_r
     inverses[n:] = 1
     facts[11] = -1
     facts[1], facts[2] = _sums(R, down, largest)
@@ -420,13 +519,13 @@ def solve(by_columns, each, enough, R, B, s, t, X, space, pivots, facts):
         for j in range(k):
             X[i, j] = W[i, m + j]
         x[i] = W[i, m + k]
-    facts[10] = _largest(piece(x, 0, n))
+    facts[10] = _largest(x)
     _sizes(X, B, of_x, of_b, facts)
     A_inf = facts[4] if by_columns else facts[2]
     if k > each:
         facts[6] = _residual_of_all(by_columns, R, A_inf, X, B, of_x, of_b, t, x, r)
         return
-    facts[6] = _residual_of_each(by_columns, R, A_inf, X, B, of_x, of_b, x, r, W)
+    facts[6] = _residual_of_each(by_columns, R, A_inf, X, B, sizes, x, r, C, W)
     if facts[6] <= enough or facts[6] == np.inf:
         return
     _solve_again(W, n, used, pivots, inverses)
@@ -434,4 +533,4 @@ def solve(by_columns, each, enough, R, B, s, t, X, space, pivots, facts):
         for j in range(k):
             X[i, j] += W[i, m + j]
     _sizes(X, B, of_x, of_b, facts)
-    facts[11] = _residual_of_each(by_columns, R, A_inf, X, B, of_x, of_b, x, r, W)
+    facts[11] = _residual_of_each(by_columns, R, A_inf, X, B, sizes, x, r, C, W)

@@ -6,6 +6,7 @@ Numba's own loops over eight numbers, or eight products into two rows, would be 
 from __future__ import annotations
 
 from contextlib import contextmanager
+from typing import NamedTuple
 
 from llvmlite import ir
 from numba import types
@@ -18,6 +19,23 @@ from mxpeak.kernels.host.native import HAS_AVX512
 RANK = 8
 #: Bytes of a cache line, and those of the processor's vectors.
 LINE, VECTOR = 64, 64 if HAS_AVX512 else 32
+
+
+class Tile(NamedTuple):
+    """What an update keeps in registers: sums of so many rows by so many vectors.
+
+    rows   of real numbers; of complex ones, which take two sums each, half as many, but at least 2
+    held   whether the rows' factors stay there too; else each is loaded for each tile
+    """
+
+    rows: int
+    vectors: int
+    held: bool
+
+
+#: Of 32 registers 16 hold the factors of two rows.  Of 16 registers 12 hold sums: a product takes 7/12 of a load then,
+#: where two rows by one vector, whose factors do not stay, take 1.6.
+TILE = Tile(2, 1, True) if HAS_AVX512 else Tile(4, 3, False)
 
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
 
@@ -76,9 +94,18 @@ class _Vectors:
 
     def times_i(self, value):
         """i times complex numbers: (-b, a) for (a, b)."""
+        return self.builder.fmul(self._i(), self._exchanged(value))
+
+    def whole(self, parts):
+        """The sum of parts: of complex numbers the first plus i times the second."""
+        return self.add_product(self._i(), self._exchanged(parts[1]), parts[0]) if self.complex else parts[0]
+
+    def _i(self):
+        return self.alternating(ir.Constant(self.real, -1.0), ir.Constant(self.real, 1.0))
+
+    def _exchanged(self, value):
         places = ir.Constant(ir.VectorType(_I32, self.lanes), [lane ^ 1 for lane in range(self.lanes)])
-        minus = self.alternating(ir.Constant(self.real, -1.0), ir.Constant(self.real, 1.0))
-        return self.builder.fmul(minus, self.builder.shuffle_vector(value, value, places))
+        return self.builder.shuffle_vector(value, value, places)
 
     def turned(self, value):
         """The value and, of complex numbers, i times it: by these a number's parts are multiplied."""
@@ -90,7 +117,18 @@ class _Vectors:
 
     def minus(self, address):
         """The same of its negative."""
-        return [self.all(self.builder.fneg(part)) for part in self.number(address)]
+        return [self.builder.fneg(self.all(part)) for part in self.number(address)]
+
+    def across(self, count, most):
+        """Loops over the offsets of the vectors of a row of `count` numbers, `most` together, then one by one."""
+        size, begin, length = self.lanes * self.bits // 8, _I64(0), self.builder.mul(count, _I64(self.size))
+        for width in (most, 1) if most > 1 else (1,):
+            step = _I64(width * size)
+            left = self.builder.sub(length, begin)
+            end = self.builder.add(begin, self.builder.mul(self.builder.udiv(left, step), step))
+            with cgutils.for_range_slice(self.builder, begin, end, step, _I64) as (at, _):
+                yield [self.builder.add(at, _I64(size * i)) for i in range(width)]
+            begin = end
 
     @contextmanager
     def along(self, count):
@@ -112,30 +150,45 @@ class _Vectors:
         return self.builder.call(cgutils.get_or_insert_function(self.builder.module, kind, name), [a, b, c])
 
 
-@intrinsic
-def place_of_largest(typingctx, of, first, step, count):
-    """Which of `count` numbers at a step from an address on is the largest, the first of equals; NaN is none.
+class _Largest:
+    """The largest of numbers that are looked at one by one, the first of equals; NaN is none.
 
     A complex number's size is |Re z| + |Im z|.
     """
+
+    def __init__(self, vectors):
+        self.vectors, builder = vectors, vectors.builder
+        self._best = cgutils.alloca_once_value(builder, ir.Constant(vectors.real, 0.0))
+        self._place = cgutils.alloca_once_value(builder, _I64(0))
+
+    def look(self, address, place):
+        """At the number there."""
+        vectors, builder = self.vectors, self.vectors.builder
+        kind = ir.FunctionType(vectors.real, [vectors.real])
+        absolute = cgutils.get_or_insert_function(builder.module, kind, f"llvm.fabs.f{vectors.bits}")
+        sizes = [builder.call(absolute, [part]) for part in vectors.number(address)]
+        size = builder.fadd(*sizes) if vectors.complex else sizes[0]
+        larger = builder.fcmp_ordered(">", size, builder.load(self._best))
+        builder.store(builder.select(larger, place, builder.load(self._place)), self._place)
+        builder.store(builder.select(larger, size, builder.load(self._best)), self._best)
+
+    @property
+    def place(self):
+        """Where the largest is."""
+        return self.vectors.builder.load(self._place)
+
+
+@intrinsic
+def place_of_largest(typingctx, of, first, step, count):
+    """Which of `count` numbers at a step from an address on is the largest, the first of equals; NaN is none."""
     signature = types.int64(of, *[types.int64] * 3)
 
     def codegen(context, builder, signature, args):
         _, first, step, count = args
-        vectors = _Vectors(context, builder, of)
-        absolute = cgutils.get_or_insert_function(
-            builder.module, ir.FunctionType(vectors.real, [vectors.real]), f"llvm.fabs.f{vectors.bits}"
-        )
-        best = cgutils.alloca_once_value(builder, ir.Constant(vectors.real, 0.0))
-        place = cgutils.alloca_once_value(builder, _I64(0))
+        largest = _Largest(_Vectors(context, builder, of))
         with cgutils.for_range(builder, count) as loop:
-            parts = vectors.number(builder.add(first, builder.mul(loop.index, step)))
-            sizes = [builder.call(absolute, [part]) for part in parts]
-            size = builder.fadd(*sizes) if vectors.complex else sizes[0]
-            larger = builder.fcmp_ordered(">", size, builder.load(best))
-            builder.store(builder.select(larger, loop.index, builder.load(place)), place)
-            builder.store(builder.select(larger, size, builder.load(best)), best)
-        return builder.load(place)
+            largest.look(builder.add(first, builder.mul(loop.index, step)), loop.index)
+        return largest.place
 
     return signature, codegen
 
@@ -144,9 +197,10 @@ def place_of_largest(typingctx, of, first, step, count):
 def eliminate_lines(typingctx, of, line, step, count, top, place, reciprocal):
     """`count` lines of 8 numbers at a step: line[place] *= reciprocal, and line -= line[place]·top right of it.
 
-    Left of it top is taken for zero, which changes nothing there.
+    Left of it top is taken for zero, which changes nothing there.  Returns which line is the largest in the next place,
+    as `place_of_largest` would: that waits for no memory, and its comparisons go beside the arithmetic.
     """
-    signature = types.void(of, *[types.int64] * 5, of.dtype)
+    signature = types.int64(of, *[types.int64] * 5, of.dtype)
 
     def codegen(context, builder, signature, args):
         _, line, step, count, top, place, reciprocal = args
@@ -157,6 +211,7 @@ def eliminate_lines(typingctx, of, line, step, count, top, place, reciprocal):
         )
         turned = vectors.turned(builder.select(right, vectors.load(top), vectors.zero))
         before = builder.mul(place, _I64(vectors.size))
+        largest = _Largest(vectors)
         with cgutils.for_range(builder, count) as loop:
             here = builder.add(line, builder.mul(loop.index, step))
             entry = builder.add(here, before)
@@ -170,7 +225,8 @@ def eliminate_lines(typingctx, of, line, step, count, top, place, reciprocal):
             vectors.store(vectors.add_products(minus, turned, vectors.load(here)), here)
             for part, value in enumerate(factor):
                 vectors.store(value, builder.add(entry, _I64(part * vectors.bits // 8)))
-        return context.get_dummy_value()
+            largest.look(builder.add(entry, _I64(vectors.size)), loop.index)
+        return largest.place
 
     return signature, codegen
 
@@ -219,32 +275,56 @@ def _solving(upper):
 solve_lower, solve_upper = _solving(upper=False), _solving(upper=True)
 
 
-@intrinsic
-def subtract_products(typingctx, of, c, l, u, step, count):
-    """Two rows C_i -= Σ_p L_ip U_p, p < 8, of `count` numbers, a multiple of 8.
+def _subtracting(depth):
+    """Rows C_i -= Σ_p L_ip U_p, p < depth."""
 
-    c and l are the addresses of either row, u that of the first U_p, which lie at a step.  Both rows may be the same:
-    it is read before it is written.  Complex: Σ_p Re L_ip U_p + i Σ_p Im L_ip U_p.
-    """
-    signature = types.void(of, *[types.UniTuple(types.int64, 2)] * 2, *[types.int64] * 3)
+    @intrinsic
+    def subtract(typingctx, of, c, l, u, rows, count):
+        """So many rows of `count` numbers, a multiple of a vector's.
 
-    def codegen(context, builder, signature, args):
-        _, c, l, u, step, count = args
-        vectors = _Vectors.of_registers(context, builder, of)
-        starts, factors = (cgutils.unpack_tuple(builder, pair, 2) for pair in (c, l))
-        factors = [[vectors.minus(builder.add(row, _I64(vectors.size * p))) for p in range(RANK)] for row in factors]
-        rows = [builder.add(u, builder.mul(step, _I64(p))) for p in range(RANK)]
-        with vectors.along(count) as at:
-            places = [builder.add(start, at) for start in starts]
-            sums = [[vectors.load(place), vectors.zero][: vectors.parts] for place in places]
-            for p, row in enumerate(rows):
-                U = vectors.load(builder.add(row, at))
-                sums = [
-                    [vectors.add_product(factor, U, total) for factor, total in zip(of_row[p], of_parts)]
-                    for of_row, of_parts in zip(factors, sums)
-                ]
-            for total, place in zip(sums, places):
-                vectors.store(builder.fadd(total[0], vectors.times_i(total[1])) if vectors.complex else total[0], place)
-        return context.get_dummy_value()
+        c    the address of C_0, and the step to C_1
+        l    that of L_00, the step to L_10, and that to L_01
+        u    that of U_0, and the step to U_1
+        Where the last rows are fewer than are taken at once, the last one is taken again: all are read before they are
+        written.  Complex: Σ_p Re L_ip U_p + i Σ_p Im L_ip U_p.
+        """
+        pair, three = (types.UniTuple(types.int64, size) for size in (2, 3))
+        signature = types.void(of, pair, three, pair, types.int64, types.int64)
 
-    return signature, codegen
+        def codegen(context, builder, signature, args):
+            _, c, l, u, rows, count = args
+            vectors = _Vectors.of_registers(context, builder, of)
+            (c, c_step), (l, l_step, l_next), (u, u_step) = (
+                cgutils.unpack_tuple(builder, given) for given in (c, l, u)
+            )
+            together = max(TILE.rows // vectors.parts, 2)
+            last = builder.sub(rows, _I64(1))
+            U = [builder.add(u, builder.mul(u_step, _I64(p))) for p in range(depth)]
+            with cgutils.for_range_slice(builder, _I64(0), rows, _I64(together), _I64) as (i, _):
+                taken = [builder.add(i, _I64(q)) for q in range(together)]
+                taken = [builder.select(builder.icmp_signed("<", row, last), row, last) for row in taken]
+                C = [builder.add(c, builder.mul(row, c_step)) for row in taken]
+                L = [builder.add(l, builder.mul(row, l_step)) for row in taken]
+                places = [[builder.add(row, builder.mul(l_next, _I64(p))) for row in L] for p in range(depth)]
+                held = [[vectors.minus(place) for place in of_p] for of_p in places] if TILE.held else None
+                for at in vectors.across(count, TILE.vectors):
+                    spots = [[builder.add(row, offset) for offset in at] for row in C]
+                    nothing = [vectors.zero] * (vectors.parts - 1)
+                    sums = [[[vectors.load(spot), *nothing] for spot in row] for row in spots]
+                    for p in range(depth):
+                        line = [vectors.load(builder.add(U[p], offset)) for offset in at]
+                        for q, row in enumerate(sums):
+                            factors = held[p][q] if held else vectors.minus(places[p][q])
+                            for value, parts in zip(line, row):
+                                parts[:] = [vectors.add_product(f, value, total) for f, total in zip(factors, parts)]
+                    for of_row, row in zip(sums, spots):
+                        for total, spot in zip(of_row, row):
+                            vectors.store(vectors.whole(total), spot)
+            return context.get_dummy_value()
+
+        return signature, codegen
+
+    return subtract
+
+
+subtract_products, subtract_product = _subtracting(RANK), _subtracting(1)
