@@ -9,7 +9,7 @@ import pytest
 
 import mxpeak as mx
 from mxpeak.errors import Outcome
-from mxpeak.library.dense.eliminated import FROM, MOST, MOST_ONE, solve_by_elimination, suits_elimination
+from mxpeak.library.dense.eliminated import FROM, MOST, MOST_ALONE, MOST_ONE, solve_by_elimination, suits_elimination
 from tests.support.systems import enough, eta, layouts, random
 
 
@@ -128,7 +128,8 @@ def test_a_singular_matrix_is_told_though_b_fits_to_it(sides: int) -> None:
     assert info.condition >= 2.0**53
 
 
-def test_which_systems_it_is_for() -> None:
+def test_which_systems_it_is_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mxpeak.kernels.host.blas.blas_facts", lambda: {"threads": 2})
     for dtype, most in MOST.items():
         A = random((FROM, FROM), dtype)
         assert suits_elimination(A, np.ones(FROM, dtype))
@@ -138,5 +139,10 @@ def test_which_systems_it_is_for() -> None:
     n = MOST_ONE // 2
     assert not suits_elimination(random((n, n)), np.ones(n))
     assert suits_elimination(random((n - 1, n - 1)), np.ones(n - 1))
+    for threads, wide, suits in ((1, False, True), (2, False, False), (1, True, False)):
+        monkeypatch.setattr("mxpeak.kernels.host.blas.blas_facts", lambda threads=threads: {"threads": threads})
+        monkeypatch.setattr("mxpeak.kernels.host.native.HAS_AVX512", wide)
+        assert suits_elimination(random((n, n)), np.ones((n, MOST_ALONE - 2 * n))) is suits
+        assert not suits_elimination(random((n, n)), np.ones((n, MOST_ALONE - 2 * n + 1)))
     packed = np.zeros(FROM * FROM, [("byte", "u1"), ("a", "f8")])["a"].reshape(FROM, FROM)
     assert not suits_elimination(packed, np.ones(FROM))
