@@ -337,6 +337,10 @@ def test_auto_takes_the_coarsest_factors_that_pay(monkeypatch: pytest.MonkeyPatc
     assert mx.solve(random((n, n)), random(n))[1].precision == "fp32"
     assert mx.solve(random((n, n)), random((n, 2)))[1].precision == "fp64"
     assert mx.solve(random((60, 60), np.float32), random(60, np.float32))[1].precision == "fp32"
+    for wide, first in ((True, choices.FP32_FROM_SEVERAL), (False, choices.FP32_FROM_ONE_COMPLEX)):
+        monkeypatch.setattr(choices, "wide_vectors", lambda wide=wide: wide)
+        for n, found in ((first - 1, "fp64"), (first, "fp32")):
+            assert choices.chosen_precision(n, np.dtype(complex), "auto", 1, on_device=False) == found
     A, b, device = random((140, 140)) + 12 * np.eye(140), random(140), dense_kernels("torch")
     assert solve_on(device, A, b)[1].precision == "fp32"
     assert solve_on(device, A, random((140, 2)))[1].precision == "fp64"

@@ -141,7 +141,7 @@ def test_which_systems_it_is_for(monkeypatch: pytest.MonkeyPatch) -> None:
     assert suits_elimination(random((n - 1, n - 1)), np.ones(n - 1))
     for threads, wide, suits in ((1, False, True), (2, False, False), (1, True, False)):
         monkeypatch.setattr("mxpeak.kernels.host.blas.blas_facts", lambda threads=threads: {"threads": threads})
-        monkeypatch.setattr("mxpeak.kernels.host.native.HAS_AVX512", wide)
+        monkeypatch.setattr("mxpeak.library.dense.eliminated.wide_vectors", lambda wide=wide: wide)
         assert suits_elimination(random((n, n)), np.ones((n, MOST_ALONE - 2 * n))) is suits
         assert not suits_elimination(random((n, n)), np.ones((n, MOST_ALONE - 2 * n + 1)))
     packed = np.zeros(FROM * FROM, [("byte", "u1"), ("a", "f8")])["a"].reshape(FROM, FROM)

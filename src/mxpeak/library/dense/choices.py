@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from mxpeak.errors import UsageError
 from mxpeak.library.dense.direct import LETTERS
 from mxpeak.library.dense.refinement import ORDERS_PER_SIDE
 from mxpeak.library.dense.types import own_precision, roundoff
+from mxpeak.perf.host import host_facts
 from mxpeak.precision import PRECISIONS
 
 #: From this order on factors in fp32, refined, beat fp64's on the host, with one right-hand side and with several: they
@@ -17,6 +19,9 @@ from mxpeak.precision import PRECISIONS
 #: elimination at n = 640 and 1.1 at 700 with one; 0.8 to 0.97 below 700 and 1 to 1.2 at 800 with three to six, and with
 #: one of complex numbers).
 FP32_FROM, FP32_FROM_SEVERAL = 640, 768
+#: With one of complex numbers where vectors are of 32 bytes.  Measured beside NumPy on a Zen 3 with one thread: 0.95 at
+#: n = 500, 1.08 at 550, 1.14 at 700, where LAPACK with its check comes to 0.85 to 0.88.
+FP32_FROM_ONE_COMPLEX = 512
 #: From this order on A is copied and scaled by several threads, and first written in pages of its own.
 DIRECT_BELOW = 2048
 #: From this order on a GPU's factors of an fp64 matrix are fp16's.  An estimate, not measured: an LU at 350 instead of
@@ -38,7 +43,20 @@ def chosen_precision(n: int, dtype: np.dtype[Any], name: str, sides: int, *, on_
         return "fp64"
     if on_device:
         return "fp16" if n >= FP16_FROM and dtype.kind == "f" else "fp32"
-    return "fp32" if n >= (FP32_FROM if sides == 1 and dtype.kind == "f" else FP32_FROM_SEVERAL) else "fp64"
+    return "fp32" if n >= _fp32_from(sides, dtype) else "fp64"
+
+
+def _fp32_from(sides: int, dtype: np.dtype[Any]) -> int:
+    """The order from which on fp32 pays on the host."""
+    if sides > 1:
+        return FP32_FROM_SEVERAL
+    return FP32_FROM if dtype.kind == "f" else FP32_FROM_SEVERAL if wide_vectors() else FP32_FROM_ONE_COMPLEX
+
+
+@cache
+def wide_vectors() -> bool:
+    """Whether the processor has vectors of 64 bytes (AVX-512), which BLAS uses."""
+    return bool(host_facts()["avx512"])
 
 
 def reason(n: int, dtype: np.dtype[Any], name: str, sides: int, *, on_device: bool) -> str:

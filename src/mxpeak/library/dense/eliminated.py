@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from mxpeak.library.dense.choices import wide_vectors
 from mxpeak.library.dense.direct import Direct, Routines, routines
 from mxpeak.library.dense.factoring import probe
 from mxpeak.library.dense.refinement import SAMPLED, plain_lu
@@ -45,9 +46,8 @@ def suits_elimination(A: Array, B: Array) -> bool:
 def _alike(dtype: np.dtype[Any]) -> bool:
     """Whether BLAS has no more to work with than the elimination: one core, and vectors of 32 bytes."""
     from mxpeak.kernels.host.blas import blas_facts
-    from mxpeak.kernels.host.native import HAS_AVX512
 
-    return dtype == np.float64 and not HAS_AVX512 and blas_facts()["threads"] == 1
+    return dtype == np.float64 and not wide_vectors() and blas_facts()["threads"] == 1
 
 
 @cache
