@@ -243,6 +243,28 @@ def hit_by(number: int) -> None:
     time.sleep(60)
 
 
+class Deleted:
+    """Hit while it is being deleted, where Python drops all exceptions."""
+
+    def __del__(self) -> None:
+        signal.raise_signal(signal.SIGTERM)
+
+
+def hit_while_deleting() -> None:
+    Deleted()
+    time.sleep(60)
+
+
+@pytest.mark.parametrize("stalled", [None, "it stalls"])
+def test_a_signal_that_comes_while_an_object_is_deleted_is_not_lost(stalled: str | None) -> None:
+    session = sessions.Session()
+    session.heard.set()
+    session.stalled = stalled
+    with sessions.interruptible(session), pytest.raises(sessions.Interrupted) as caught:
+        hit_while_deleting()
+    assert caught.value.code == (6 if stalled else 143)
+
+
 def test_a_rank_whose_starter_is_gone_ends_as_by_a_signal(capsys: pytest.CaptureFixture[str]) -> None:
     session = sessions.Session()
     session.heard.set()

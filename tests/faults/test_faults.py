@@ -92,6 +92,8 @@ def test_a_signal_ends_the_whole_run(tmp_path: Path, benchmark: str, victim: str
     called = {f"a rank was ended by {signal.Signals(one - 128).name}" for one in codes if one > 128}
     assert victim not in ("rank 0", "rank 1") or number in ASKED or any(one in said for one in called)
     nothing_torn(tmp_path / "results")
+    if number in ASKED and moment != "beginning" and victim != "a rank of torchrun":
+        assert (tmp_path / "results" / "result.json").exists(), "rank 0 has heard of it"
 
 
 def ended_by(number: int, victim: str, moment: str) -> tuple[int, ...]:

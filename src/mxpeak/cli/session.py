@@ -26,6 +26,8 @@ T = TypeVar("T")
 LEAVE_S, LAST_S = 5.0, 12.0
 #: Seconds that a last checkpoint may take: batch systems grant half a minute between SIGTERM and SIGKILL.
 GRACE_S = 12.0
+#: Seconds after which a signal is given once more whose exception Python has dropped.
+AGAIN_S = 0.05
 
 
 class Interrupted(BaseException):
@@ -33,7 +35,7 @@ class Interrupted(BaseException):
 
     def __init__(self, number: int):
         super().__init__(f"ended by signal {number}")
-        self.code = 128 + number
+        self.number, self.code = number, 128 + number
 
 
 class StalledError(Interrupted):
@@ -41,7 +43,7 @@ class StalledError(Interrupted):
 
     def __init__(self, text: str):
         BaseException.__init__(self, text)
-        self.code = int(ExitCode.GUARD)
+        self.number, self.code = signal.SIGTERM, int(ExitCode.GUARD)
 
 
 @contextmanager
@@ -49,6 +51,7 @@ def interruptible(session: Session) -> Iterator[None]:
     """Turn the signals that ask for the end into Interrupted, so that whatever is half done is undone on the way out.
 
     A main thread that waits inside a library hears of no signal: another thread ends the process some time after it.
+    Where a signal comes while an object is being deleted, Python drops the exception: then it is given once more.
     """
 
     def stop(number: int, frame: FrameType | None) -> None:
@@ -57,6 +60,14 @@ def interruptible(session: Session) -> Iterator[None]:
             return
         raise Interrupted(number) if session.stalled is None else StalledError(session.stalled)
 
+    def dropped(what: sys.UnraisableHookArgs) -> None:
+        if isinstance(what.exc_value, Interrupted):
+            main, number = threading.main_thread().ident or 0, what.exc_value.number
+            threading.Timer(AGAIN_S, signal.pthread_kill, (main, number)).start()
+        else:
+            tell(what)
+
+    tell, sys.unraisablehook = sys.unraisablehook, dropped
     before = {number: signal.signal(number, stop) for number in heard_of()}
     heard, woken = os.pipe()
     os.set_blocking(woken, False)
@@ -69,6 +80,7 @@ def interruptible(session: Session) -> Iterator[None]:
         os.close(woken)
         for number, handler in before.items():
             signal.signal(number, handler)
+        sys.unraisablehook = tell
 
 
 def _insist(session: Session, heard: int) -> None:
