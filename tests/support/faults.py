@@ -116,8 +116,8 @@ def run(benchmark: str, *flags: str) -> list[str]:
     sizes = {
         "hpl": ["-N", "14000", "--grid", "1x2"],
         "hpl-mxp": ["-N", "14000", "--grid", "1x2"],
-        "hpg-mxp": ["--nx", "64", "--rt", "60"],
-        "hpcg": ["--nx", "64", "--rt", "60"],
+        "hpg-mxp": ["--nx", "32", "--rt", "60"],
+        "hpcg": ["--nx", "32", "--rt", "60"],
         "norms": ["-N", "8000", "--repeat", "3000"],
     }
     common = ["--warmup", "none", "--events", "events", "--out", "results"]
