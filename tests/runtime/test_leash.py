@@ -163,6 +163,32 @@ def test_a_crash_leaves_its_signal(tmp_path: Path, name: str) -> None:
     assert last_word(word.read_text()) == 128 + number
 
 
+LOADED = """
+import os, runpy, sys
+class Hit:
+    def find_spec(name, *rest):
+        if name == "{module}":
+            os.kill(os.getpid(), {number})
+sys.meta_path.insert(0, Hit)
+sys.argv = ["mxpeak", "run", "hpl", "-N", "10"]
+runpy.run_module("mxpeak", run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("module", ["mxpeak.cli.main", "mxpeak.comm.mpi"])
+def test_a_rank_that_is_hit_before_it_is_one_of_mpi_ends_by_the_signal(
+    tmp_path: Path, module: str, number: int
+) -> None:
+    """If it ended with a code, MPICH's launcher would leave the other ranks waiting for it."""
+    word = tmp_path / "word"
+    environ = {**leashed(), LAST_WORD: str(word), "PMI_RANK": "1", "PMI_SIZE": "2"}
+    command = [sys.executable, "-c", LOADED.format(module=module, number=int(number))]
+    ended = subprocess.run(command, env=environ, capture_output=True, check=False)
+    assert (ended.returncode, ended.stderr) == (-number, b"")
+    assert last_word(word.read_text()) == 128 + number
+
+
 def test_nohup_keeps_a_run_from_hearing_that_the_terminal_is_closed() -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from mxpeak.errors import ExitCode
 from mxpeak.report.columns import folded
-from mxpeak.runtime.leash import ENDING, heard_of, leave_word, pass_on, terminal_width
+from mxpeak.runtime.leash import ENDING, end_by, heard_of, leave_word, pass_on, terminal_width
 
 if TYPE_CHECKING:
     from mxpeak.comm.base import Communicator
@@ -140,7 +140,15 @@ class Session:
         return code
 
     def end_late(self, code: int) -> int:
-        """`end`, with time for rank 0 to leave what it knows, and for all to say where they stall."""
+        """`end`, with time for rank 0 to leave what it knows, and for all to say where they stall.
+
+        Of a rank that ends before it is one of MPI's the launcher takes notice only if a signal has ended it.
+        """
+        from mxpeak.runtime.launch import launched
+
+        if self.comm is None and code > 128 and launched():
+            sys.stderr.flush()
+            end_by(code - 128)
         if self.comm is not None and self.comm.size > 1 and (self.rank != 0 or self.stalled is not None):
             if self.stalled is None and not self.alone:
                 pass_on(code - 128)
