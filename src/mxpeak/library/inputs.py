@@ -184,7 +184,7 @@ def check_finite(x: Any, name: str, xp: Any) -> None:
         finite = xp.isfinite(rows[i0 : i0 + height])
         if bool(xp.all(finite)):
             continue
-        flat = xp.reshape(xp.astype(finite, xp.int8), (-1,))
+        flat = xp.reshape(xp.asarray(finite, dtype=xp.int8), (-1,))  # also of NumPy 1 itself, which has no astype
         i, j = divmod(int(xp.argmin(flat)), rows.shape[1])
         index = (i0 + i, j)[: x.ndim]
         first = first or f"{name}[{', '.join(map(str, index))}] is {x[index].item()}"
