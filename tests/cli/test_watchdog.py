@@ -265,6 +265,13 @@ def test_a_signal_that_comes_while_an_object_is_deleted_is_not_lost(stalled: str
     assert caught.value.code == (6 if stalled else 143)
 
 
+def test_nor_is_one_that_comes_so_at_the_very_end() -> None:
+    session = sessions.Session()
+    session.heard.set()
+    with pytest.raises(sessions.Interrupted), sessions.interruptible(session):
+        Deleted()
+
+
 def test_a_rank_whose_starter_is_gone_ends_as_by_a_signal(capsys: pytest.CaptureFixture[str]) -> None:
     session = sessions.Session()
     session.heard.set()

@@ -21,7 +21,7 @@ from mxpeak.cli import compare, completion, doctor, peak, plan, report, resume, 
 from mxpeak.cli.session import Interrupted, Session, interruptible
 from mxpeak.cli.suggest import flags_after, of_choice, of_flags
 from mxpeak.errors import ExitCode, MxpeakError, UsageError
-from mxpeak.runtime.leash import holder, leave_crashes, leave_word, on_end
+from mxpeak.runtime.leash import end_in_libraries_too, holder, leave_crashes, leave_word, on_end
 
 NO_ARGUMENTS = ["run", "all", "--quick"]
 
@@ -201,6 +201,7 @@ def entry() -> None:
     code = main()
     if code:
         leave_word(code)
+    end_in_libraries_too()
     if torchdist := sys.modules.get("mxpeak.comm.torchdist"):
         torchdist.depart(code)
     sys.exit(code)

@@ -63,10 +63,13 @@ def interruptible(session: Session) -> Iterator[None]:
     def dropped(what: sys.UnraisableHookArgs) -> None:
         if isinstance(what.exc_value, Interrupted):
             main, number = threading.main_thread().ident or 0, what.exc_value.number
-            threading.Timer(AGAIN_S, signal.pthread_kill, (main, number)).start()
+            timer = threading.Timer(AGAIN_S, signal.pthread_kill, (main, number))
+            again.append((timer, number))
+            timer.start()
         else:
             tell(what)
 
+    again: list[tuple[threading.Timer, int]] = []
     tell, sys.unraisablehook = sys.unraisablehook, dropped
     before = {number: signal.signal(number, stop) for number in heard_of()}
     heard, woken = os.pipe()
@@ -75,7 +78,13 @@ def interruptible(session: Session) -> Iterator[None]:
     threading.Thread(target=_insist, args=(session, heard), name="last resort", daemon=True).start()
     try:
         yield
+        for timer, number in again:
+            if timer.is_alive():  # what ends here was to be ended
+                stop(number, None)
     finally:
+        for timer, _ in again:
+            timer.cancel()
+            timer.join()
         signal.set_wakeup_fd(others)
         os.close(woken)
         for number, handler in before.items():
@@ -94,6 +103,13 @@ def _insist(session: Session, heard: int) -> None:
         if not session.heard.wait(LAST_S):
             os._exit(128 + number[0])
     os.close(heard)
+
+
+def flush() -> None:
+    """Have out what was printed, as far as somebody still takes it."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError):
+            stream.flush()
 
 
 class Session:
@@ -132,8 +148,7 @@ class Session:
 
     def end(self, code: int) -> int:
         """End all ranks with `code`; the others cannot be told, because nobody knows where they are."""
-        sys.stdout.flush()
-        sys.stderr.flush()
+        flush()
         if self.comm is not None and self.comm.size > 1:
             leave_word(code)
             self.comm.abort(code)
@@ -147,7 +162,7 @@ class Session:
         from mxpeak.runtime.launch import launched
 
         if self.comm is None and code > 128 and launched():
-            sys.stderr.flush()
+            flush()
             end_by(code - 128)
         if self.comm is not None and self.comm.size > 1 and (self.rank != 0 or self.stalled is not None):
             if self.stalled is None and not self.alone:

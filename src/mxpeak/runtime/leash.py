@@ -129,6 +129,12 @@ def end_at_once() -> None:
         signal.signal(number, lambda number, frame: end_by(number))
 
 
+def end_in_libraries_too() -> None:
+    """From now on such signals end the process as they do any: also while it is inside C, where no Python is heard."""
+    for number in heard_of():
+        signal.signal(number, signal.SIG_DFL)
+
+
 def on_end(pid: int, ended: Callable[[], None]) -> None:
     """Have a thread call `ended` once the process is no more; at once, if it is not there."""
     threading.Thread(target=_wait, args=(pid, ended), name="leash", daemon=True).start()

@@ -266,7 +266,7 @@ class _PivotedLu:
         """A panel's columns in its message, in the process column that owns it.
 
         With `before`, the panel of the step before, they are brought up to date first, on their way there: A is not
-        written, for only the panel needs them.
+        written, for only the panel needs them.  It is where operands are rounded, whose products want C by rows.
         """
         panel = FactoredPanel(self.A, step, self._panels[step.k % len(self._panels)], self.kernels)
         if self.A.grid.q == step.q:
@@ -275,8 +275,10 @@ class _PivotedLu:
                 swap = self._early or self.begin_swap(before, columns.start, columns.stop, self._ahead)
                 self._early = None
                 self.solve_for_u(before, swap)
+                if self.operands is not None:
+                    self.subtract(self.below(before, columns.start, columns.stop), before, swap.U)
             panel.load(self.spans)
-            if before is not None:
+            if before is not None and self.operands is None:
                 self.subtract(panel.rows, before, swap.U)
         return panel
 

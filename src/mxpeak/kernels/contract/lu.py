@@ -178,6 +178,7 @@ class LuKernels(Backend, Protocol):
     def subtract_product(self, C: Matrix, A: Matrix, B: Matrix) -> None:
         """C -= A B in place, A and B matrices or panels; error <= (k+1)·u·|A||B| + u·|C|; 2·m·n·k flops.
 
+        Where A and B are operands that were cast to less than fp32, C lies by rows.
         Matrix units that add products of fp8 numbers in about 14 bits have that u for them.
         """
 

@@ -25,10 +25,10 @@ FP32_FROM_ONE_COMPLEX = 512
 #: From this order on A is copied and scaled by several threads, and first written in pages of its own.
 DIRECT_BELOW = 2048
 #: From this order on a GPU's factors of an fp64 matrix are fp16's.  An estimate, not measured: an LU at 350 instead of
-#: 45 TFLOP/s saves 2/3·n³·(1/45 - 1/350)e-12 s = 1.3e-14·n³ s; six more steps of refinement read A and the factors,
-#: 16·n² bytes at 4 TB/s, and wait for two triangular solves of 0.2 us a row: 2.4e-11·n² + 2.4e-6·n s.  They break even
-#: at n = 14,500.
-FP16_FROM = 16384
+#: 45 TFLOP/s saves 2/3·n³·(1/45 - 1/350)e-12 s = 1.3e-14·n³ s; six more steps of refinement, and three to see whether
+#: A is singular, read A and the factors, 16·n² bytes at 4 TB/s, and wait for two triangular solves of 0.2 us a row:
+#: 3.6e-11·n² + 3.6e-6·n s.  They break even at n = 18,100.
+FP16_FROM = 18432
 
 
 def chosen_precision(n: int, dtype: np.dtype[Any], name: str, sides: int, *, on_device: bool) -> str:
