@@ -280,6 +280,8 @@ def compile_for(kernels: SparseKernels, plan: Plan, formats: Formats) -> None:
         small = replace(small, overlap=plan.overlap and Overlap(A, 0))
         problem = Problem(kernels, A, small, formats, Spans())
         problem.complete(small)
+        if choice.name == "amg":  # whose coarser levels are not symmetric in all of their parts on several ranks
+            kernels.with_symmetric_pattern(kernels.rows_of(A.indptr, A.indices, A.data, A.shape[0], 0))
         problem.system.begin(1.0, 0.0)
         gmres_ir(problem.system, 1.0, restart=2, most=3, tolerance=1e-15)
 
