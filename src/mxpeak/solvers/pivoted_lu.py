@@ -101,9 +101,9 @@ class _PivotedLu:
         self.keeper, self.order = keeper, order
         self.singular = int(*keeper.notes.get("singular", [0]))
         self.steps = lu_steps(A.rows.n, A.nb, A.grid.P, A.grid.Q)
-        rounded = options.operands not in (None, A.precision)
-        self.operands = _Operands(A, str(options.operands), kernels) if rounded else None
-        self.cuts_show = A.grid.P * A.grid.Q > 1 and kernels.cuts_show(options.operands or A.precision)
+        low = options.operands or A.precision
+        self.operands = None if low == A.precision else _Operands(A, low, kernels)
+        self.cuts_show = A.grid.P * A.grid.Q > 1 and kernels.cuts_show(low)
         self.end = A.local.shape[1]  # columns that are carried along lie behind those of A
         carried = self.end - A.cols.local_size
         # n2 of §III-C: the columns of the right section, fixed for the whole run.

@@ -271,7 +271,17 @@ class Keeping(Continued):
 
 def compile_for(kernels: SparseKernels, plan: Plan, formats: Formats) -> None:
     """Use on a tiny system all that this plan will use in these formats, so that it is compiled.  Collective."""
-    key = (kernels.device, plan.choice.name, plan.smoother, formats.values, formats.vectors, formats.exact)
+    comm = plan.scaling.everybody.comm
+    shares_levels = plan.choice.name == "amg" and comm.size > 1
+    key = (
+        kernels.device,
+        plan.choice.name,
+        plan.smoother,
+        formats.values,
+        formats.vectors,
+        formats.exact,
+        shares_levels,
+    )
 
     def use() -> None:
         A, choice, grids = _tiny(kernels, plan.choice)
@@ -280,13 +290,13 @@ def compile_for(kernels: SparseKernels, plan: Plan, formats: Formats) -> None:
         small = replace(small, overlap=plan.overlap and Overlap(A, 0))
         problem = Problem(kernels, A, small, formats, Spans())
         problem.complete(small)
-        if choice.name == "amg":  # whose coarser levels are not symmetric in all of their parts on several ranks
+        if shares_levels:  # of which a rank's part is not always symmetric
             kernels.with_symmetric_pattern(kernels.rows_of(A.indptr, A.indices, A.data, A.shape[0], 0))
         problem.system.begin(1.0, 0.0)
         gmres_ir(problem.system, 1.0, restart=2, most=3, tolerance=1e-15)
 
     what = f"{plan.choice.name} with {formats.values} values and {formats.vectors} vectors"
-    compile_once(f"{FIRST_USE} {what}", key, use, plan.scaling.everybody.comm)
+    compile_once(f"{FIRST_USE} {what}", key, use, comm)
 
 
 def _tiny(kernels: SparseKernels, choice: Choice) -> tuple[Csr, Choice, tuple[Grid, ...]]:
