@@ -25,7 +25,7 @@ from mxpeak.kernels.host import blas
 from mxpeak.library.agreement import agreed, check_alike
 from mxpeak.library.dense.distributed import DistributedMatrix
 from mxpeak.library.dense.distributed_info import DistributedInfo
-from mxpeak.library.dense.factoring import DOUBT, HOPELESS
+from mxpeak.library.dense.factoring import DOUBT, coarse, most_condition
 from mxpeak.library.dense.info import LOST, note_of_breakdown, note_of_coarseness, note_of_columns, note_of_doubt
 from mxpeak.library.dense.real_form import RealForm, real_columns, real_sides, solutions
 from mxpeak.library.dense.refinement import ORDERS_PER_SIDE, ORDERS_PER_STEP, PLAIN_LU, RESTART
@@ -154,17 +154,12 @@ class DistributedFactors:
         if done.outcome is not Outcome.SOLVED:
             eta = self.A.parts * done.residual  # in units of n·u
             return note_of_coarseness(self.precision, done.steps, eta, f"growth {self._factors.growth:.1e}")
-        if self._coarse and not (seen := self._seen()) <= HOPELESS / PRECISIONS[self.precision].u:
+        if coarse(self.precision) and not (seen := self._seen()) <= most_condition(self.precision):
             return note_of_doubt(seen, self.precision)
         # Such factors cannot tell a condition of 1/u_32 from an infinite one: fp64 has to say what A is.
         if doubtful and (condition := self.condition()) * U_32 >= 1.0:
             return note_of_doubt(condition, self.precision)
         return ""
-
-    @property
-    def _coarse(self) -> bool:
-        """Whether products were of operands coarser than fp32, so that a solve does not show a large condition."""
-        return PRECISIONS[self.precision].u > U_32
 
     def _seen(self) -> float:
         with computing(self.A.comm):

@@ -34,6 +34,16 @@ FADED = 0.75
 STRIP = 1 << 20
 
 
+def most_condition(precision: str) -> float:
+    """Of matrices for which factors in a precision are of use to GMRES."""
+    return HOPELESS / PRECISIONS[precision].u
+
+
+def coarse(precision: str) -> bool:
+    """Whether it is coarser than fp32, so that one solve with such factors does not show a large condition."""
+    return PRECISIONS[precision].u > PRECISIONS["fp32"].u
+
+
 @lru_cache(maxsize=64)
 def probe(n: int) -> Array:
     """n random numbers of either sign, 1 to 2 in size: a null vector of regular numbers is at no right angle to them.
@@ -131,17 +141,7 @@ class Factors:
     @property
     def fit(self) -> bool:
         """Whether GMRES has a chance with them."""
-        return self.condition <= self.most_condition
-
-    @property
-    def most_condition(self) -> float:
-        """Of matrices with which they are of use to GMRES."""
-        return HOPELESS / PRECISIONS[self.precision].u
-
-    @property
-    def coarse(self) -> bool:
-        """Whether they are coarser than fp32's, so that one solve with them does not show a large condition."""
-        return PRECISIONS[self.precision].u > PRECISIONS["fp32"].u
+        return self.condition <= most_condition(self.precision)
 
     @cached_property
     def hide_singularity(self) -> bool:

@@ -20,7 +20,7 @@ from mxpeak.library.dense.distributed_info import DistributedInfo
 from mxpeak.library.dense.distributed_solving import DistributedFactors, factored
 from mxpeak.library.dense.eliminated import kernel_for, solve_by_elimination, suits_elimination
 from mxpeak.library.dense.extremes import centred, raised, restored
-from mxpeak.library.dense.factoring import Estimates, Factors, factor, factor_in_fp64
+from mxpeak.library.dense.factoring import Estimates, Factors, coarse, factor, factor_in_fp64, most_condition
 from mxpeak.library.dense.info import (
     LOST,
     SolveInfo,
@@ -334,10 +334,10 @@ class LUFactors:
         if done.outcome is not Outcome.SOLVED:
             told = f"by these factors the condition is {factors.condition:.1e}, the growth {factors.growth:.1e}"
             return note_of_coarseness(self.precision, done.steps, done.eta, told)
-        if factors.coarse and self._seen is None:
+        if coarse(self.precision) and self._seen is None:
             with spans("refine"):
                 self._seen = condition_seen(factors.kernels, self.A, factors, u, self._most)
-        if self._seen is None or self._seen <= factors.most_condition:
+        if self._seen is None or self._seen <= most_condition(self.precision):
             return ""
         return note_of_doubt(self._seen, self.precision)
 
