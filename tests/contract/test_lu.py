@@ -134,7 +134,7 @@ def test_a_zero_on_the_diagonal_makes_a_solution_that_is_not_finite(
 
 
 @pytest.mark.parametrize("precision", STORED)
-def test_triangular_solves_of_a_vector_have_the_error_of_fp64(backend: Backend, rng: Any, precision: str) -> None:
+def test_triangular_solves_of_vectors_have_the_error_of_fp64(backend: Backend, rng: Any, precision: str) -> None:
     kernels = backend.kernels
     for n in (0, 1, 2, 7, 33, 97):
         T, L = (stored(M, precision).astype(np.float64) for M in (upper_triangle(rng, n), unit_lower_triangle(rng, n)))
@@ -146,9 +146,9 @@ def test_triangular_solves_of_a_vector_have_the_error_of_fp64(backend: Backend, 
         assert within(T @ found, b, 2 * n * U * (np.abs(T) @ np.abs(found)))
         for part, op, block in (("upper", T, U_), ("lower", L + np.eye(n), L_)):
             solve = kernels.block_solver(matrix(backend, block, precision), part)
-            for transposed, _ in product((False, True), range(2)):
-                A, b = (op.T if transposed else op), rng.random(n) - 0.5
-                x = vector(backend, b)
+            for transposed, shape in product((False, True), ((n,), (n,), (n, 1), (n, 5))):
+                A, b = (op.T if transposed else op), rng.random(shape) - 0.5
+                x = vector(backend, b) if b.ndim == 1 else matrix(backend, b, "fp64")
                 solve(x, transposed=transposed)
                 found, inverse = numbers(backend, x).astype(WIDE), np.abs(np.linalg.inv(A))
                 if backend.on_torch:

@@ -186,6 +186,23 @@ def test_products_with_a_vector_have_the_error_of_fp64(
 
 
 @pytest.mark.parametrize("precision", STORED)
+def test_products_with_several_vectors_have_the_error_of_fp64(
+    backend: Backend, rng: Any, monkeypatch: pytest.MonkeyPatch, precision: str
+) -> None:
+    for widened in ("mxpeak.kernels.torch.triangle.STRIP", "mxpeak.kernels.host.lu.WIDENED"):
+        monkeypatch.setattr(widened, 500)  # so that a strip is less than the matrix
+    for (m, n), sides in product(((0, 3), (3, 0), (1, 1), (1, 5), (5, 1), (37, 150)), (1, 3, 7)):
+        A = stored(rng.random((m, n)) - 0.5, precision)
+        for op, transposed in ((A, False), (A.T, True)):
+            X, Y = rng.random((op.shape[1], sides)) - 0.5, rng.random((op.shape[0], sides)) - 0.5
+            found = matrix(backend, Y, "fp64")
+            given = matrix(backend, A, precision), matrix(backend, X, "fp64")
+            backend.kernels.add_matvec(found, *given, transposed=transposed)
+            bound = 2 * U * ((op.shape[1] + 1) * (np.abs(op.astype(WIDE)) @ np.abs(X)) + np.abs(Y))
+            assert within(numbers(backend, found), Y + op.astype(WIDE) @ X, bound), (m, n, sides, transposed)
+
+
+@pytest.mark.parametrize("precision", STORED)
 def test_products_by_blocks_of_columns_are_those_of_each_block(backend: Backend, rng: Any, precision: str) -> None:
     nb = 7
     for m, n in triton_shapes(backend):

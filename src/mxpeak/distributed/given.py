@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Protocol
 
 from mxpeak.comm.grid import Grid
@@ -37,30 +37,24 @@ class GivenMatrix:
         for local in self._parts():
             A.local[local] = self._strips(self.rows, self.cols, local)
 
-    def multiply_all(self, xs: Sequence[Vector]) -> list[Vector]:
-        """A x over the rows, of several x over the columns, for which every entry is made once; in fp64.
+    def multiply(self, x: Vector) -> Vector:
+        """A x over the rows, for x over the columns: a vector, or several, a column each; in fp64.
 
-        Collective over the grid.
+        Every entry is made once.  Collective over the grid.
         """
-        ys = [self._kernels.xp.zeros(self.rows.local_size) for _ in xs]
+        y = self._kernels.xp.zeros((self.rows.local_size, *x.shape[1:]))
         for local in self._parts():
-            strip = self._strips(self.rows, self.cols, local)
-            for x, y in zip(xs, ys):
-                self._add_product(y[local], strip, x)
-        for y in ys:
-            self.grid.row.allreduce(y, "sum")
-        return ys
+            self._add_product(y[local], self._strips(self.rows, self.cols, local), x)
+        self.grid.row.allreduce(y, "sum")
+        return y
 
-    def multiply_all_transposed(self, xs: Sequence[Vector]) -> list[Vector]:
-        """A^T x over the columns, of several x over the rows, for which every entry is made once."""
-        ys = [self._kernels.xp.zeros(self.cols.local_size) for _ in xs]
+    def multiply_transposed(self, x: Vector) -> Vector:
+        """A^T x over the columns, for x over the rows, as `multiply`."""
+        y = self._kernels.xp.zeros((self.cols.local_size, *x.shape[1:]))
         for local in self._parts():
-            strip = self._strips(self.rows, self.cols, local)
-            for x, y in zip(xs, ys):
-                self._add_product(y, strip, x[local], transposed=True)
-        for y in ys:
-            self.grid.column.allreduce(y, "sum")
-        return ys
+            self._add_product(y, self._strips(self.rows, self.cols, local), x[local], transposed=True)
+        self.grid.column.allreduce(y, "sum")
+        return y
 
     def _add_product(self, y: Vector, strip: Matrix, x: Vector, *, transposed: bool = False) -> None:
         """y += S x, or S^T x; a column-major S is a row-major S^T."""

@@ -125,6 +125,12 @@ class DistSpace:
         """||w||_inf, NaN if there is one.  Collective."""
         return largest(self.kernels, self.everybody, [max_abs(self.kernels, w)])[0]
 
+    def max_abs_of_each(self, W: Matrix) -> list[float]:
+        """||w_j||_inf of each column w_j, NaN where it has one.  Collective."""
+        xp = self.xp
+        mine = xp.max(xp.abs(W), axis=0).tolist() if len(W) else [0.0] * W.shape[1]
+        return largest(self.kernels, self.everybody, mine)
+
     def sum_of(self, parts: list[float]) -> list[float]:
         """Sums over the ranks whose copies count.  Collective."""
         total = self.xp.asarray(parts if self.counts else [0.0] * len(parts), dtype=self.xp.float64)

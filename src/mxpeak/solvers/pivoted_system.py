@@ -7,23 +7,23 @@ R and C are powers of two, and there only where range or spread of A's rows and 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import inf, isfinite
-from typing import Protocol
+from typing import Any, Protocol
 
 from mxpeak.distributed.given import GivenMatrix
 from mxpeak.distributed.matrix import DistMatrix
 from mxpeak.distributed.vectors import DistSpace, largest, max_abs
 from mxpeak.errors import Outcome
-from mxpeak.kernels.contract import Kernels, Vector
+from mxpeak.kernels.contract import Kernels, Matrix, Vector
 from mxpeak.layout.row_moves import RowOrder
 from mxpeak.layout.schedule import lu_steps
 from mxpeak.precision import PRECISIONS
+from mxpeak.solvers import residual
 from mxpeak.solvers.condition import PROBE_SEED, inverse_one_norm, ranks_over
 from mxpeak.solvers.krylov import Solve
 from mxpeak.solvers.pivoted_lu import PivotedLuOptions, factorize
-from mxpeak.solvers.refine import U, backward_error, growth, refine
+from mxpeak.solvers.refine import U, growth, refine
 from mxpeak.solvers.scaling import Balance, balance, balanced
 from mxpeak.solvers.triangular import Factored
 from mxpeak.spans import Spans
@@ -163,17 +163,17 @@ class PivotedFactors:
         """M^-1 r over the columns, for r over the rows."""
         if self._balance is None:
             return self._solve_scaled(r)
-        return self._balance.C * self._solve_scaled(self._balance.R * r)
+        return _times(self._balance.C, self._solve_scaled(_times(self._balance.R, r)))
 
     def solve_transposed(self, c: Vector) -> Vector:
         """M^-T c over the rows, for c over the columns."""
         if self._balance is None:
             return self._solve_scaled_transposed(c)
-        return self._balance.R * self._solve_scaled_transposed(self._balance.C * c)
+        return _times(self._balance.R, self._solve_scaled_transposed(_times(self._balance.C, c)))
 
-    def multiply_all(self, xs: Sequence[Vector]) -> list[Vector]:
-        """A x over the rows, of several x over the columns."""
-        return self.given.multiply_all(xs)
+    def multiply(self, x: Vector) -> Vector:
+        """A x over the rows, for x over the columns."""
+        return self.given.multiply(x)
 
     def _solve_scaled(self, r: Vector) -> Vector:
         """U^-1 L^-1 P r."""
@@ -184,16 +184,12 @@ class PivotedFactors:
         return self._moved(self._solver.solve_transposed(c), self._back)
 
     def _moved(self, r: Vector, sources: Vector) -> Vector:
-        """r with entry sources[i] as its i-th, through the whole vector: 8·N bytes a rank."""
-        whole = self._kernels.xp.zeros(self.given.n)
-        for mine, everywhere in self.given.rows.blocks():
-            whole[everywhere] = r[mine]
-        self.given.grid.column.allreduce(whole, "sum")
-        return self._kernels.xp.take(whole, sources)
+        """r with entry sources[i] as its i-th, through the whole vector: 8·N bytes a rank for each right-hand side."""
+        return self._kernels.xp.take(self.gathered(r, over_rows=True), sources, axis=0)
 
     def gathered(self, x: Vector, *, over_rows: bool = False) -> Vector:
         """The whole of a vector over the columns, or over the rows."""
-        A, whole = self.given, self._kernels.xp.zeros(self.given.n)
+        A, whole = self.given, self._kernels.xp.zeros((self.given.n, *x.shape[1:]))
         layout, along = (A.rows, A.grid.column) if over_rows else (A.cols, A.grid.row)
         for mine, everywhere in layout.blocks():
             whole[everywhere] = x[mine]
@@ -212,11 +208,11 @@ class Operator(Protocol):
     unknowns: DistSpace
     equations: DistSpace
 
-    def multiply_all(self, xs: Sequence[Vector]) -> list[Vector]:
-        """A x, of several x."""
+    def multiply(self, x: Vector) -> Vector:
+        """A x, of one x or of several, a column each."""
 
     def solve(self, r: Vector) -> Vector:
-        """M^-1 r."""
+        """M^-1 r, of one r or of several."""
 
 
 class Transposed:
@@ -225,7 +221,7 @@ class Transposed:
     def __init__(self, factors: PivotedFactors):
         self.given, self.A_inf = factors.given, factors.A_one
         self.unknowns, self.equations = factors.equations, factors.unknowns
-        self.multiply_all, self.solve = factors.given.multiply_all_transposed, factors.solve_transposed
+        self.multiply, self.solve = factors.given.multiply_transposed, factors.solve_transposed
 
 
 class _Scaled:
@@ -236,12 +232,11 @@ class _Scaled:
         self.unknowns, self.equations = factors.unknowns, factors.equations
         self._factors, self._balance = factors, factors._balance
 
-    def multiply_all(self, xs: Sequence[Vector]) -> list[Vector]:
-        """R A C x, of several x."""
+    def multiply(self, x: Vector) -> Vector:
+        """R A C x."""
         if self._balance is None:
-            return self._factors.multiply_all(xs)
-        R, C = self._balance.R, self._balance.C
-        return [R * Ax for Ax in self._factors.multiply_all([C * x for x in xs])]
+            return self._factors.multiply(x)
+        return _times(self._balance.R, self._factors.multiply(_times(self._balance.C, x)))
 
 
 class PivotedSystem:
@@ -256,7 +251,7 @@ class PivotedSystem:
 
     def multiply(self, v: Vector) -> Vector:
         """A v over the equations."""
-        return self._factors.multiply_all([v])[0]
+        return self._factors.multiply(v)
 
     def residual(self, x: Vector) -> Vector:
         """b - A x over the equations."""
@@ -273,66 +268,75 @@ GAIN = 4.0
 
 
 @dataclass(frozen=True, slots=True)
-class Solution:
-    """x of one right-hand side, over the unknowns, with its last residual r, and how it went."""
+class Solutions:
+    """X over the unknowns, with its residual R over the equations, a right-hand side a column; how each went."""
 
-    x: Vector
-    r: Vector
-    done: Solve
-
-
-@dataclass(slots=True)
-class _UnderWay:
-    """One right-hand side between two residuals."""
-
-    side: int
-    system: PivotedSystem
-    x: Vector
-    history: list[float]
+    X: Matrix
+    R: Matrix
+    done: list[Solve]
 
 
-def solve_all(factors: Operator, sides: Sequence[Vector], target: float, restart: int, most: int) -> list[Solution]:
-    """Solve for several right-hand sides over the equations to a backward error of `target`.
+def solve_all(system: Operator, B: Matrix, target: float, restart: int, most: int) -> Solutions:
+    """Solve A X = B, over the equations, to a backward error of `target` in each column.
 
-    x = M^-1 b, then x = x + M^-1 (b - A x) for all of them together, so that A is passed once a step, as long as a step
-    gains a factor of GAIN.  GMRES is for what it leaves.  Collective over the grid.
+    X = M^-1 B, then X = X + M^-1 (B - A X), of the columns that have not got there, as long as a step gains a factor
+    of GAIN.  GMRES is for those that it leaves.  Collective over the grid.
     """
-    found: dict[int, Solution] = {}
-    left = [_UnderWay(k, PivotedSystem(factors, b), factors.solve(b), []) for k, b in enumerate(sides)]
+    xp, n, columns = system.unknowns.xp, system.given.n, range(B.shape[1])
+    b_inf = system.equations.max_abs_of_each(B)
+    history: list[list[float]] = [[] for _ in columns]
+    X, R, left, stuck = system.solve(B), B, list(columns), []
     while left:
+        X_left = _columns(xp, X, left)
+        R_left = _columns(xp, B, left) - system.multiply(X_left)
+        if len(left) == len(columns):
+            R = R_left
+        else:
+            R[:, left] = R_left
+        norms = zip(left, system.equations.max_abs_of_each(R_left), system.unknowns.max_abs_of_each(X_left))
         again = []
-        for one, Ax in zip(left, factors.multiply_all([one.x for one in left])):
-            r = one.system.b - Ax
-            eta = backward_error(one.system, one.system.equations.max_abs(r), one.x)
-            before = one.history[-1] if one.history else inf
-            one.history.append(eta)
-            if eta <= target:
-                steps = len(one.history) - 1
-                done = Solve(Outcome.SOLVED, steps=steps, residual=eta, history=one.history)
-                found[one.side] = Solution(one.x, r, done)
-            elif eta <= before / GAIN:
-                one.x = one.x + factors.solve(r)
-                again.append(one)
-            else:
-                x, done = refine(one.system, restart=restart, most=most, target=target)
-                found[one.side] = Solution(x, one.system.r, done)
-        left = again
-    return [found[k] for k in range(len(sides))]
+        for k, (j, r_inf, x_inf) in enumerate(norms):
+            eta = residual.backward_error(r_inf, system.A_inf, x_inf, b_inf[j], n, U)
+            before = history[j][-1] if history[j] else inf
+            history[j].append(eta)
+            if target < eta <= before / GAIN:
+                again.append(k)
+            elif not eta <= target:
+                stuck.append(j)
+        left = [left[k] for k in again]
+        if left:
+            X[:, left] += system.solve(_columns(xp, R_left, again))
+    done = [Solve(Outcome.SOLVED, steps=len(etas) - 1, residual=etas[-1], history=etas) for etas in history]
+    for j in stuck:
+        one = PivotedSystem(system, _columns(xp, B, [j])[:, 0])
+        X[:, j], done[j] = refine(one, restart=restart, most=most, target=target)
+        R[:, j] = one.r
+    return Solutions(X, R, done)
 
 
-def rounded(system: Operator, b: Vector, found: Solution, transposed: bool) -> Iterator[Vector]:
+def rounded(system: Operator, b: Vector, x: Vector, r: Vector, transposed: bool) -> Matrix:
     """A residual and one roundoff of what it is the difference of: r + s'∘u·(|A (s∘x)| + |b|), with signs s and s'.
 
-    By chance a residual is small now and then, however far off x is.  PATTERNS times, with other random s' each.
+    By chance a residual is small now and then, however far off x is.  PATTERNS columns, with other random s' each.
     Collective over the grid.
     """
-    given, kernels = system.given, system.unknowns.kernels
+    given, kernels, xp = system.given, system.unknowns.kernels, system.unknowns.xp
     over_unknowns, over_equations = (given.rows, given.cols) if transposed else (given.cols, given.rows)
-    s = kernels.xp.zeros(len(found.x))
+    s, of_rows = xp.zeros(len(x)), xp.zeros(len(b))
     kernels.signs(s, over_unknowns, PROBE_SEED)
-    (terms,) = system.multiply_all([s * found.x])
-    rounding = U * (kernels.xp.abs(terms) + kernels.xp.abs(b))
+    rounding = U * (xp.abs(system.multiply(s * x)) + xp.abs(b))
+    found = xp.zeros((len(b), PATTERNS))
     for pattern in range(PATTERNS):
-        of_rows = kernels.xp.zeros(len(b))
         kernels.signs(of_rows, over_equations, PROBE_SEED + 1 + pattern)
-        yield found.r + of_rows * rounding
+        found[:, pattern] = r + of_rows * rounding
+    return found
+
+
+def _times(diagonal: Vector, x: Vector) -> Vector:
+    """D x, of one x or of several."""
+    return (diagonal if x.ndim == 1 else diagonal[:, None]) * x
+
+
+def _columns(xp: Any, V: Matrix, which: list[int]) -> Matrix:
+    """Some columns, by rows."""
+    return V if len(which) == V.shape[1] else xp.take(V, xp.asarray(which), axis=1)

@@ -2,7 +2,8 @@
 
 Block by block:  x_k = T_kk^-1 (b_k - Σ T_kj x_j)  over the blocks j that are known already.  The sum over the columns
 of one process row is one reduction along it, then x_k goes along its process column, and every rank there adds its own
-T_ik x_k to its part of the sums.  With T^T the roles of process rows and columns are exchanged.
+T_ik x_k to its part of the sums.  With T^T the roles of process rows and columns are exchanged.  Of several right-hand
+sides, a column each, the blocks are solved together: products of matrices, in as many messages.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any, Protocol
 from mxpeak.distributed.matrix import DistMatrix
 from mxpeak.kernels.contract import Kernels, Matrix, Vector
 from mxpeak.kernels.contract.lu import BlockSolver
+from mxpeak.layout.block_cyclic import BlockCyclic
 from mxpeak.layout.schedule import LuStep, lu_steps
 
 
@@ -50,25 +52,29 @@ class Factored:
     def solve(self, r: Vector) -> Any:
         """U^-1 L^-1 r for r over the rows (the same along every process row); the result over the columns.
 
-        2·N² flops in fp64.  Collective over the grid.
+        2·N² flops in fp64 for each right-hand side.  Collective over the grid.
         """
-        A, kernels, xp = self._A, self._kernels, self._kernels.xp
-        s, x = xp.zeros(A.rows.local_size), xp.zeros(A.cols.local_size)
+        A, kernels = self._A, self._kernels
+        s, x = self._zeros(A.rows, r), self._zeros(A.cols, r)
         if A.grid.q == 0:
             kernels.add_scaled(s, -1.0, r)
         _solve(A, s, x, kernels, self._diagonal("lower"), lower=True)
-        _solve(A, xp.zeros(A.rows.local_size), x, kernels, self._diagonal("upper"), lower=False)
+        _solve(A, self._zeros(A.rows, r), x, kernels, self._diagonal("upper"), lower=False)
         return x
 
     def solve_transposed(self, c: Vector) -> Any:
         """L^-T U^-T c for c over the columns (the same along every process column); over the rows."""
-        A, kernels, xp = self._A, self._kernels, self._kernels.xp
-        s, x = xp.zeros(A.cols.local_size), xp.zeros(A.rows.local_size)
+        A, kernels = self._A, self._kernels
+        s, x = self._zeros(A.cols, c), self._zeros(A.rows, c)
         if A.grid.p == 0:
             kernels.add_scaled(s, -1.0, c)
         _solve(A, s, x, kernels, self._diagonal("upper"), lower=False, transposed=True)
-        _solve(A, xp.zeros(A.cols.local_size), x, kernels, self._diagonal("lower"), lower=True, transposed=True)
+        _solve(A, self._zeros(A.cols, c), x, kernels, self._diagonal("lower"), lower=True, transposed=True)
         return x
+
+    def _zeros(self, along: BlockCyclic, like: Vector) -> Vector:
+        """As many vectors of zeros as there are right-hand sides."""
+        return self._kernels.xp.zeros((along.local_size, *like.shape[1:]))
 
     def _diagonal(self, part: str) -> Diagonal:
         def solve(step: LuStep, T: Matrix, x: Vector, *, transposed: bool) -> None:

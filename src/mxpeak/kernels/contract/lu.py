@@ -47,7 +47,7 @@ class BlockSolver(Protocol):
     """A triangle that is ready for many solves."""
 
     def __call__(self, x: Vector, *, transposed: bool = False) -> None:
-        """x = T^-1 x (T^-T x) in place, x fp64."""
+        """x = T^-1 x (T^-T x) in place, x fp64: a vector, or a matrix by rows with a right-hand side a column."""
 
 
 #: Exchange(mine, theirs): overwrites the candidate `mine` by the best of the process column, by `better_candidate`;
@@ -196,7 +196,10 @@ class LuKernels(Backend, Protocol):
         """
 
     def add_matvec(self, y: Vector, A: Matrix, x: Vector, *, transposed: bool = False) -> None:
-        """y += A x (A^T x) in place, A fp32 or fp64, x and y fp64; error <= (n+1)·u·|A||x|; 2·m·n flops."""
+        """y += A x (A^T x) in place, A fp32 or fp64, x and y fp64; error <= (n+1)·u·|A||x|; 2·m·n flops.
+
+        x and y may be matrices by rows, with a vector a column.
+        """
 
     def add_block_products(self, Y: Matrix, Z: Matrix, A: Matrix, u: Vector, v: Vector, nb: int) -> None:
         """y_ki += Σ a_ij u_j and z_ki += Σ a_ij v_j over the nb columns j of block k, as `add_matvec` does it for each.

@@ -131,14 +131,24 @@ def trsm_right_upper(B: Array, U: Array) -> None:
     _trsm((_LEFT, _UPPER, _TRANSPOSED, _PLAIN), U, B)
 
 
-def _trsm(how: tuple[Any, ...], T: Array, B: Array) -> None:
-    """xTRSM on the transpose of a row-major B, with a column-major triangle T."""
+def solve_triangle(T: Array, B: Array, *, lower: bool, transposed: bool) -> None:
+    """B = T^-1 · B (T^-T · B) in place, T the unit lower or the upper triangle of a row-major block; m²·n flops.
+
+    B^T = B^T · T^-T, and BLAS reads the block as T^T, whose triangle is the other one.
+    """
+    triangle, diagonal = (_UPPER, _UNIT) if lower else (_LOWER, _PLAIN)
+    _trsm((_RIGHT, triangle, _TRANSPOSED if transposed else _PLAIN, diagonal), T, B, by_rows=True)
+
+
+def _trsm(how: tuple[Any, ...], T: Array, B: Array, *, by_rows: bool = False) -> None:
+    """xTRSM on the transpose of a row-major B, with a column-major triangle T, or one by rows."""
     m, n = B.shape
     if m == 0 or n == 0:
         return
     letter, real = TYPES[B.dtype]
     (of_T, ldt), (of_B, ldb) = order(T), order(B)
-    assert of_B == b"N" and (of_T == b"T" or T.shape[0] == 1), "T must be column-major, B row-major"  # noqa: PT018
+    wanted = b"N" if by_rows else b"T"
+    assert of_B == b"N" and (of_T == wanted or T.shape[0] == 1), "T must lie as it is said to, B by rows"  # noqa: PT018
     _routine(f"{letter}trsm", 11)(
         *how, _int(n), _int(m), ctypes.byref(real(1.0)), T.ctypes.data, _int(ldt), B.ctypes.data, _int(ldb)
     )

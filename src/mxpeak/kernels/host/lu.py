@@ -44,6 +44,12 @@ def _distribution(rows: BlockCyclic, cols: BlockCyclic) -> Array:
 TILES = 2
 
 
+#: Entries of an fp32 matrix that are widened together for a product in fp64.  2^16 to 2^20 were tried.
+WIDENED = 1 << 18
+#: So many vectors are multiplied one by one: 0.09 ms each with 4000×128 numbers in fp32, where to widen them takes 0.8.
+FEW = 4
+
+
 #: OpenBLAS's kernels whose STRSM is slower than products and inverses: its AVX-512 ones, 45 to 63 GFLOP/s of 180 at
 #: NB = 512 where products reach 96.  With AVX2 it is 100 of 106, and they 80.
 SLOW_TRSM = ("SkylakeX", "Cooperlake", "SapphireRapids")
@@ -257,11 +263,39 @@ class HostLu(Synchronous):
         triangle.solve_upper(U, x, False)
 
     def block_solver(self, T: Array, part: str) -> BlockSolver:
-        solve = triangle.solve_upper if part == "upper" else triangle.solve_lower
-        return lambda x, *, transposed=False: solve(T, x, transposed)
+        solve_one = triangle.solve_upper if part == "upper" else triangle.solve_lower
+
+        def solve(x: Array, *, transposed: bool = False) -> None:
+            if x.ndim == 1:
+                solve_one(T, x, transposed)
+            else:
+                self._team.run(self._solve_columns, T.astype(np.float64, order="C"), x, part == "lower", transposed)
+
+        return solve
+
+    def _solve_columns(self, tid: int, T: Array, X: Array, lower: bool, transposed: bool) -> None:
+        columns = X.shape[1]
+        mine = slice(columns * tid // self.threads, columns * (tid + 1) // self.threads)
+        blas.solve_triangle(T, X[:, mine], lower=lower, transposed=transposed)
 
     def add_matvec(self, y: Array, A: Array, x: Array, *, transposed: bool = False) -> None:
-        self._team.run(triangle.add_matvec, self.threads, y, A, x, transposed)
+        if y.ndim == 1:
+            self._team.run(triangle.add_matvec, self.threads, y, A, x, transposed)
+        elif y.shape[1] <= FEW:
+            for j in range(y.shape[1]):
+                one, of_y = np.ascontiguousarray(x[:, j]), np.ascontiguousarray(y[:, j])
+                self._team.run(triangle.add_matvec, self.threads, of_y, A, one, transposed)
+                y[:, j] = of_y
+        else:
+            self._team.run(self._add_product_part, y, A.T if transposed else A, x)
+
+    def _add_product_part(self, tid: int, Y: Array, A: Array, X: Array) -> None:
+        """Y += A X, a thread some rows, so many at a time as are widened."""
+        first, end = (len(Y) * part // self.threads for part in (tid, tid + 1))
+        height = end - first if A.dtype == np.float64 else max(1, WIDENED // max(1, A.shape[1]))
+        for begin in range(first, end, max(1, height)):
+            rows = slice(begin, min(begin + height, end))
+            blas.gemm(1.0, A[rows].astype(np.float64, copy=False), X, Y[rows])
 
     def add_block_products(self, Y: Array, Z: Array, A: Array, u: Array, v: Array, nb: int) -> None:
         self._team.run(triangle.add_block_products, self.threads, Y, Z, A, u, v, nb)

@@ -42,6 +42,9 @@ def add_matvec(device: Device, y: Tensor, A: Tensor, x: Tensor, *, transposed: b
     """y += A x, or y += A^T x."""
     if A.numel() == 0:
         return
+    if y.ndim == 2:
+        _add_product(y, A, x, transposed=transposed)
+        return
     if device.triton and transposed:  # FP64 too: libraries' products with a vector may count entries in 32 bits
         _kernels().launch_columns(device, A, x, y, "plain", add=True)
     elif device.triton:
@@ -55,6 +58,16 @@ def add_matvec(device: Device, y: Tensor, A: Tensor, x: Tensor, *, transposed: b
                 y.addmv_(wide.T, x[part])
             else:
                 y[part].addmv_(wide, x)
+
+
+def _add_product(Y: Tensor, A: Tensor, X: Tensor, *, transposed: bool) -> None:
+    """Y += A X, or Y += A^T X."""
+    for part in _strips(A):
+        wide = A[part].to(torch.float64)
+        if transposed:
+            Y.addmm_(wide.T, X[part])
+        else:
+            Y[part].addmm_(wide, X)
 
 
 def add_triangle_matvec(
@@ -85,7 +98,7 @@ def block_solver(T: Tensor, part: str) -> BlockSolver:
     )
 
     def solve(x: Tensor, *, transposed: bool = False) -> None:
-        x.copy_(torch.mv(inverse.T if transposed else inverse, x))
+        x.copy_((inverse.T if transposed else inverse) @ x)
 
     return solve
 

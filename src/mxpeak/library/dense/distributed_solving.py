@@ -196,19 +196,18 @@ class DistributedFactors:
         given = factors.given
         enough = max(4.0 / given.n, PLAIN_LU if self.precision == "fp64" else REFINED)
         mine = owned(given.cols if transposed else given.rows)
-        sides = [np.ascontiguousarray(b) for b in B[mine].T]
+        sides = np.ascontiguousarray(B[mine])
         found = solve_all(system, sides, enough, RESTART, self._most)
-        residuals = [one.done.residual if isfinite(one.done.residual) else inf for one in found]
+        residuals = [done.residual if isfinite(done.residual) else inf for done in found.done]
         k = residuals.index(max(residuals))
-        worst = found[k]
-        correction = system.unknowns.max_abs(system.solve(worst.r))
-        size = system.unknowns.max_abs(worst.x)
+        b, x, r = (np.ascontiguousarray(V[:, k]) for V in (sides, found.X, found.R))
+        correction, size = system.unknowns.max_abs(system.solve(r)), system.unknowns.max_abs(x)
         moved = 0.0
         if factors.scaled and size:
-            roundings = rounded(system, sides[k], worst, transposed)
-            moved = max(system.unknowns.max_abs(system.solve(r)) for r in roundings) / size
-        done = replace(worst.done, steps=max(one.done.steps for one in found))
-        X = np.stack([factors.gathered(one.x, over_rows=transposed) for one in found], axis=1)
+            roundings = rounded(system, b, x, r, transposed)
+            moved = float(np.max(system.unknowns.max_abs_of_each(system.solve(roundings)))) / size
+        done = replace(found.done[k], steps=max(done.steps for done in found.done))
+        X = factors.gathered(found.X, over_rows=transposed)
         # Where A is singular and b fits to it, neither residual nor correction shows that x may be anything.
         hidden = self.precision == "fp32" and not factors.probed() * U_32 <= PROBED
         return X, done, hidden or not (correction <= DOUBT * size and factors.pivots_from(DOUBT)), moved
