@@ -300,6 +300,22 @@ def test_a_signal_is_passed_on_to_a_starter_that_is_still_there(
     assert comm.aborted == [128 + signal.SIGTERM]
 
 
+@pytest.mark.parametrize(("by_torchrun", "waits"), [(True, []), (False, [sessions.LEAVE_S])])
+def test_only_where_the_end_of_one_rank_kills_all_does_one_wait_for_what_rank_0_writes(
+    monkeypatch: pytest.MonkeyPatch, by_torchrun: bool, waits: list[float]
+) -> None:
+    """torchrun tells the others, and grants them half a minute."""
+    waited: list[float] = []
+    monkeypatch.setattr(sessions, "torchrun_ends_all", lambda: by_torchrun)
+    monkeypatch.setattr(sessions, "pass_on", lambda number: None)
+    monkeypatch.setattr(sessions, "sleep", waited.append)
+    session = sessions.Session()
+    fake: Any = Comm(rank=1, size=2)
+    session.comm = fake
+    session.end_late(128 + signal.SIGTERM)
+    assert waited == waits
+
+
 def test_a_run_with_checkpoints_is_granted_one_more_and_then_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     session = sessions.Session()
     session.grace_s = 60.0

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mxpeak.kernels.host import generated
 from mxpeak.layout import lcg
 from mxpeak.layout.block_cyclic import BlockCyclic
 from tests.support.backends import Backend
@@ -65,6 +66,26 @@ def test_products_and_sums_of_a_matrix_that_is_not_stored(backend: Backend, rng:
             assert within(numbers(backend, y), A @ x[j], bound), (rows, cols)
             bound = 2 * len(j) * U * size.sum(axis=1) + off * len(j)
             assert within(numbers(backend, sums), size.sum(axis=1), bound), (rows, cols)
+
+
+def test_a_matrix_made_in_pieces_has_the_same_bits(backend: Backend, rng: Any, monkeypatch: Any) -> None:
+    if backend.name != "host":
+        pytest.skip("no pieces")
+    kernels = backend.kernels
+    rows, cols = parts(61, 8, 2, 2)[3]
+    m, n = rows.local_size, cols.local_size
+    entries, diagonal, x = entries_of("HPL's", 61), rng.random(m), rng.random(n)
+
+    def made() -> bytes:
+        A, y, sums = np.full((m, n), np.nan), np.full(m, np.nan), np.full(m, np.nan)
+        kernels.generate(A, rows, cols, entries, diagonal)
+        kernels.generated_matvec(y, rows, cols, entries, diagonal, x)
+        kernels.generated_row_sums(sums, rows, cols, entries, diagonal)
+        return A.tobytes() + y.tobytes() + sums.tobytes()
+
+    whole = made()
+    monkeypatch.setattr(generated, "PIECE", 5 * n)
+    assert made() == whole
 
 
 def test_signs_belong_to_their_global_index(backend: Backend) -> None:

@@ -14,6 +14,7 @@ from time import sleep
 from types import FrameType
 from typing import TYPE_CHECKING, TypeVar
 
+from mxpeak.comm.ending import torchrun_ends_all
 from mxpeak.errors import ExitCode
 from mxpeak.report.columns import folded
 from mxpeak.runtime.leash import ENDING, end_by, heard_of, leave_word, pass_on, terminal_width
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 #: Seconds that rank 0 is granted to write what it knows of a run that was ended, and a rank to end at all.
-LEAVE_S, LAST_S = 5.0, 12.0
+LEAVE_S, LAST_S = 5.0, 10.0
 #: Seconds that a last checkpoint may take: batch systems grant half a minute between SIGTERM and SIGKILL.
 GRACE_S = 12.0
 #: Seconds after which a signal is given once more whose exception Python has dropped.
@@ -101,6 +102,7 @@ def _insist(session: Session, heard: int) -> None:
             session.grace_s = 0.0
             os.kill(os.getpid(), signal.SIGTERM)
         if not session.heard.wait(LAST_S):
+            leave_word(128 + number[0])
             os._exit(128 + number[0])
     os.close(heard)
 
@@ -167,9 +169,12 @@ class Session:
         if self.comm is not None and self.comm.size > 1 and (self.rank != 0 or self.stalled is not None):
             if self.stalled is None and not self.alone:
                 pass_on(code - 128)
-            sleep(LEAVE_S)  # whoever ends first ends all
-        self.heard.set()
-        return self.end(code)
+            if self.stalled is not None or not torchrun_ends_all():
+                sleep(LEAVE_S)  # whoever ends first ends all
+        try:
+            return self.end(code)
+        finally:  # until then another thread may end a rank that hangs
+            self.heard.set()
 
     def stall(self, text: str) -> None:
         """Say why this rank no longer gets on, and end it; called by another thread than the main one."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from collections.abc import Mapping
 from contextlib import suppress
 from time import monotonic, sleep
 from typing import Any, NoReturn
@@ -13,8 +14,17 @@ from typing import Any, NoReturn
 LOOK_S = 0.5
 #: How long ranks wait for each other: until all know that the program was ended, and at its own end.
 KNOWN_S, END_S = 2.0, 5.0
+#: How long a rank that hears of another's signal only here waits for its own: time for rank 0 to write what it knows.
+TOLD_S = 5.0
 #: Keys of the store.
 ABORTED, KNOWN, ENDED = "mxpeak/aborted", "mxpeak/known", "mxpeak/ended"
+#: Whether this process has found the word that ends the program.
+LEFT = threading.Event()
+
+
+def torchrun_ends_all(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether torchrun has started this rank: once one has ended, it sends the others SIGTERM, and waits for them."""
+    return "TORCHELASTIC_RUN_ID" in environ
 
 
 def exit_now(code: int) -> NoReturn:
@@ -24,10 +34,14 @@ def exit_now(code: int) -> NoReturn:
 
 
 def abort(store: Any, code: int) -> NoReturn:
-    """Leave the code for all ranks, unless another was first; this rank's Watch finds it as theirs do."""
+    """Leave the code for all ranks, unless another was first; this rank's Watch finds it as theirs do.
+
+    One that a signal ends under torchrun waits for nobody: torchrun tells the others of this host, and keeps the store.
+    """
     with suppress(RuntimeError):  # a store that went with its rank: nobody can be told, and all will notice
         code = int(store.compare_set(ABORTED, "", str(code)))
-        sleep(2 * LOOK_S + KNOWN_S)
+        if code <= 128 or not torchrun_ends_all():
+            sleep(2 * LOOK_S + KNOWN_S)
     exit_now(code)
 
 
@@ -54,6 +68,9 @@ class Watch:
             while not self._stopped.wait(LOOK_S):
                 if self._store.check([ABORTED]):
                     code = int(self._store.get(ABORTED))
+                    LEFT.set()
+                    if code > 128 and torchrun_ends_all():
+                        sleep(TOLD_S)
                     _meet(self._store, self._size, KNOWN, KNOWN_S)  # this rank may be the one that keeps the store
                     exit_now(code)
 

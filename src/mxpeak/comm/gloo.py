@@ -16,7 +16,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from mxpeak.comm.ending import LOOK_S
+from mxpeak.comm.ending import LEFT, LOOK_S, TOLD_S
 
 #: The libraries want a limit.  None is meant: ranks may sleep for hours while others run a case, a rank that dies is
 #: noticed at once by those who wait for it, and the watchdog sees one that stalls.
@@ -50,6 +50,8 @@ def await_work(work: Any) -> None:
         work.wait()
     except RuntimeError:
         sleep(2 * LOOK_S)
+        if LEFT.is_set():
+            sleep(2 * TOLD_S)
         raise
 
 

@@ -18,6 +18,8 @@ from contextlib import suppress
 from time import sleep
 from typing import TextIO
 
+from mxpeak.comm.ending import torchrun_ends_all
+
 #: HOST:PID of the process that this one shall not outlive.
 VARIABLE = "MXPEAK_STARTED_BY"
 #: The file in which ranks leave their exit code, if it is not 0: launchers do not always pass it on.
@@ -58,7 +60,7 @@ def holder(environ: Mapping[str, str] = os.environ) -> int | None:
     host, _, pid = environ.get(VARIABLE, "").rpartition(":")
     if host == os.uname().nodename and pid.isdecimal():
         return int(pid)
-    return os.getppid() if "TORCHELASTIC_RUN_ID" in environ else None
+    return os.getppid() if torchrun_ends_all(environ) else None
 
 
 def pass_on(number: int) -> None:
@@ -68,7 +70,7 @@ def pass_on(number: int) -> None:
     one has ended, and one more signal would break off its wait for them.
     """
     started_by = holder({VARIABLE: os.environ.get(VARIABLE, "")})
-    if started_by is None or "TORCHELASTIC_RUN_ID" in os.environ:
+    if started_by is None or torchrun_ends_all():
         return
     for one in ENDING:
         signal.signal(one, signal.SIG_IGN)

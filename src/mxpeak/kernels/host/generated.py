@@ -24,6 +24,8 @@ LCG, GAUSSIAN, UNIT_FACTORS = range(3)
 KINDS = {"lcg": LCG, "gaussian": GAUSSIAN, "unit-factors": UNIT_FACTORS}
 #: What becomes of the entries.
 STORE, MULTIPLY, SUM = range(3)
+#: Entries that a thread makes in one call, some tenths of a second: a signal is heard only between calls.
+PIECE = 1 << 26
 #: What a task does not need.
 NOTHING, NONE = np.empty((0, 0)), np.empty(0)
 
@@ -97,9 +99,11 @@ def _abs_sum(buffer, count):
 _TABLES = (VECTOR, VECTOR, VECTOR, INTEGERS, VECTOR, WORDS, WORDS, WORDS, WORDS, INT)
 
 
-@jit(INT, INT, INT, MATRIX, *_TABLES, also=(INT, INT, INT, MATRIX32, *_TABLES), allocates=True)
-def generated(tid, threads, task, A, y, x, diagonal, integers, reals, starts, a_table, c_table, to_block, columns):
-    """Make the entries of this thread's rows, and by `task`:
+@jit(*(INT,) * 5, MATRIX, *_TABLES, also=(*(INT,) * 5, MATRIX32, *_TABLES), allocates=True)
+def generated(
+    tid, threads, task, begin, end, A, y, x, diagonal, integers, reals, starts, a_table, c_table, to_block, columns
+):
+    """Make the entries of this thread's part of the rows begin … end-1, and by `task`:
 
     STORE      A
     MULTIPLY   y = A x
@@ -107,9 +111,9 @@ def generated(tid, threads, task, A, y, x, diagonal, integers, reals, starts, a_
     """
     kind, nb, p, P = integers[0], integers[1], integers[2], integers[3]
     cnb, q, Q = integers[4], integers[5], integers[6]
-    rows, A_block, C_block = starts.shape[0], to_block[0], to_block[1]
+    rows, A_block, C_block = end - begin, to_block[0], to_block[1]
     buffer = np.empty(cnb)
-    for il in range(rows * tid // threads, rows * (tid + 1) // threads):
+    for il in range(begin + rows * tid // threads, begin + rows * (tid + 1) // threads):
         i, state = (il // nb * P + p) * nb + il % nb, starts[il]
         total = 0.0
         for l0 in range(0, columns, cnb):
@@ -152,8 +156,11 @@ class HostGenerated:
     def _generated(
         self, task: int, A: Array, y: Array, x: Array, diagonal: Array | None, tables: Recipe, columns: int
     ) -> None:
-        own = NONE if diagonal is None else diagonal
-        self._team.run(generated, self._team.threads, task, A, y, x, own, *tables, columns)
+        own, threads, rows = NONE if diagonal is None else diagonal, self._team.threads, len(tables.starts)
+        piece = max(PIECE * threads // max(columns, 1), threads)
+        for begin in range(0, rows, piece):
+            end = min(begin + piece, rows)
+            self._team.run(generated, threads, task, begin, end, A, y, x, own, *tables, columns)
 
     def signs(self, v: Array, cols: BlockCyclic, seed: int) -> None:
         jumps = [lcg.jump(k) for k in range(min(cols.nb, cols.n))]
