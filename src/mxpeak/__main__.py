@@ -1,10 +1,13 @@
-"""python -m mxpeak, and the console script; a signal while it is loaded ends it, too."""
+"""python -m mxpeak, and the console script; a signal while it is loaded ends it, too, and all ranks where it cannot."""
 
-from mxpeak.runtime.leash import end_at_once
+from mxpeak.runtime.leash import cannot_begin, end_at_once
 
 end_at_once()
 
-from mxpeak.cli.main import entry  # noqa: E402
+try:
+    from mxpeak.cli.main import entry
+except ImportError:
+    cannot_begin()
 
 if __name__ == "__main__":
     entry()

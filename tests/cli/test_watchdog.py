@@ -300,6 +300,48 @@ def test_a_signal_is_passed_on_to_a_starter_that_is_still_there(
     assert comm.aborted == [128 + signal.SIGTERM]
 
 
+@pytest.mark.parametrize(
+    ("rank", "met", "launched", "told", "waits"),
+    [
+        (0, False, True, [2], []),
+        (1, False, True, [2], [sessions.LEAVE_S]),
+        (1, False, False, [], []),
+        (1, True, True, [], []),
+    ],
+)
+def test_a_rank_that_fails_before_it_has_met_the_others_has_all_ended(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    rank: int,
+    met: bool,
+    launched: bool,
+    told: list[int],
+    waits: list[float],
+) -> None:
+    """Rank 0 speaks for all; another one speaks if rank 0 has not within a while."""
+    ended: list[int] = []
+    waited: list[float] = []
+    monkeypatch.setattr(sessions, "end_launched", ended.append)
+    monkeypatch.setattr(sessions, "sleep", waited.append)
+    monkeypatch.setattr("mxpeak.runtime.launch.launcher", lambda: ("mpiexec (PMI)", rank, 2 if launched else 1))
+    session = sessions.Session()
+    if met:
+        fake: Any = Comm(rank=rank, size=2)
+        session.comm = fake
+    session.part(session.refuse("mxpeak: error: no", 2))
+    assert (ended, waited) == (told, waits)
+    name = f"[rank {rank} {os.uname().nodename}] " if rank else ""
+    assert capsys.readouterr().err == (f"{name}mxpeak: error: no\n" if told else "")
+
+
+def test_an_outcome_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[int] = []
+    monkeypatch.setattr(sessions, "end_launched", ended.append)
+    monkeypatch.setattr("mxpeak.runtime.launch.launched", lambda: True)
+    sessions.Session().part(4)
+    assert ended == []
+
+
 @pytest.mark.parametrize(("by_torchrun", "waits"), [(True, []), (False, [sessions.LEAVE_S])])
 def test_only_where_the_end_of_one_rank_kills_all_does_one_wait_for_what_rank_0_writes(
     monkeypatch: pytest.MonkeyPatch, by_torchrun: bool, waits: list[float]

@@ -11,6 +11,7 @@ import re
 import resource
 import shutil
 import signal
+import sys
 from collections.abc import Callable
 from itertools import product
 from pathlib import Path
@@ -35,7 +36,7 @@ from tests.support.faults import (
     stall,
     with_mounts,
 )
-from tests.support.ranks import PYTHON, needs_mpi
+from tests.support.ranks import MPIEXEC, PYTHON, needs_mpi
 from tests.support.result_file import VALIDATOR
 
 pytestmark = needs_mpi
@@ -270,6 +271,31 @@ def test_a_disk_that_is_full_costs_no_result(tmp_path: Path, flags: list[str], e
     assert says in said + shown
     assert "PASSED" in shown
     assert "Traceback" not in said
+
+
+#: Rank 1 has no such package.
+LACKS = """
+import os, runpy, sys
+class Lacks:
+    def find_spec(name, *rest):
+        if name == "{package}" and os.environ["PMI_RANK"] == "1":
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Lacks)
+sys.argv = ["mxpeak", "run", "hpl", "-N", "500"]
+runpy.run_module("mxpeak", run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize("package", ["numpy", "mxpeak.comm.mpi"] if ALL else ["numpy"])
+def test_a_rank_that_cannot_begin_ends_all(tmp_path: Path, package: str) -> None:
+    """Of its end MPICH's mpiexec takes no notice: the other rank would wait for it for ever."""
+    with job(tmp_path, [str(MPIEXEC), "-n", "2", sys.executable, "-c", LACKS.format(package=package)]) as run:
+        code, after_s = run.ended()
+        said = run.said()
+    print(f"hpl, rank 1 has no {package}: code {code} after {after_s:.1f} s: {said[-300:]}")
+    assert code == 1, said
+    assert all(line.startswith("[rank 1 ") for line in said.splitlines())
+    assert package.split(".")[0] in said
 
 
 @needs_mounts

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -17,6 +18,7 @@ from mxpeak.runtime import leash
 from mxpeak.runtime.leash import (
     LAST_WORD,
     VARIABLE,
+    end_launched,
     heard_of,
     holder,
     last_word,
@@ -187,6 +189,16 @@ def test_a_rank_that_is_hit_before_it_is_one_of_mpi_ends_by_the_signal(
     ended = subprocess.run(command, env=environ, capture_output=True, check=False)
     assert (ended.returncode, ended.stderr) == (-number, b"")
     assert last_word(word.read_text()) == 128 + number
+
+
+def test_mpiexec_is_told_to_end_all_ranks_where_it_has_left_a_socket(tmp_path: Path) -> None:
+    told, mine = socket.socketpair()
+    with told, mine, (tmp_path / "file").open("w") as file:
+        end_launched(2, {"PMI_FD": str(mine.fileno())})
+        assert told.recv(100) == b"cmd=abort exitcode=2\n"
+        for other in (str(file.fileno()), "999999", "x", ""):
+            end_launched(2, {"PMI_FD": other})
+    assert (tmp_path / "file").read_text() == ""
 
 
 def test_nohup_keeps_a_run_from_hearing_that_the_terminal_is_closed() -> None:

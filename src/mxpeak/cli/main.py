@@ -153,10 +153,10 @@ VERBS: tuple[Callable[[argparse._SubParsersAction[Parser]], None], ...] = (
 )
 
 
-def main(argv: list[str] | None = None) -> int:
+def main(argv: list[str] | None = None, session: Session | None = None) -> int:
     """Run one command line and return its exit code, the same on every rank."""
     argv = completed(sys.argv[1:] if argv is None else argv)
-    session = Session()
+    session = Session() if session is None else session
     try:
         with interruptible(session):
             if (pid := holder()) is not None:
@@ -168,8 +168,7 @@ def main(argv: list[str] | None = None) -> int:
     except SystemExit as answered:
         return int(answered.code or 0)
     except MxpeakError as error:
-        session.say(f"mxpeak: error: {error}")
-        return int(error.exit_code)
+        return session.refuse(f"mxpeak: error: {error}", int(error.exit_code))
     except BrokenPipeError:
         with suppress(OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is still buffered has no reader
@@ -177,11 +176,10 @@ def main(argv: list[str] | None = None) -> int:
     except OSError as error:
         if error.errno != errno.ENOSPC:
             return session.crash()
-        session.say(f"mxpeak: error: {error.strerror}: {error.filename or 'stdout'}")
-        return int(ExitCode.RESOURCE)
+        return session.refuse(f"mxpeak: error: {error.strerror}: {error.filename or 'stdout'}", ExitCode.RESOURCE)
     except MemoryError as error:
-        session.say(f"mxpeak: error: out of memory: {error}; give a smaller -N, or a smaller --mem")
-        return session.end(ExitCode.RESOURCE)
+        text = f"mxpeak: error: out of memory: {error}; give a smaller -N, or a smaller --mem"
+        return session.end(session.refuse(text, ExitCode.RESOURCE))
     except Interrupted as interrupted:
         if session.stalled is None:  # a stall is said by every rank
             session.say(f"mxpeak: {interrupted}")
@@ -198,9 +196,11 @@ def entry() -> None:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115  (it lives as long as the process)
-    code = main()
+    session = Session()
+    code = main(session=session)
     if code:
         leave_word(code)
+        session.part(code)
     end_in_libraries_too()
     if torchdist := sys.modules.get("mxpeak.comm.torchdist"):
         torchdist.depart(code)

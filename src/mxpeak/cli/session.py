@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypeVar
 from mxpeak.comm.ending import torchrun_ends_all
 from mxpeak.errors import ExitCode
 from mxpeak.report.columns import folded
-from mxpeak.runtime.leash import ENDING, end_by, heard_of, leave_word, pass_on, terminal_width
+from mxpeak.runtime.leash import ENDING, end_by, end_launched, heard_of, leave_word, pass_on, terminal_width
 
 if TYPE_CHECKING:
     from mxpeak.comm.base import Communicator
@@ -123,6 +123,7 @@ class Session:
         self.ending = False  # a signal has asked for the end, and a last checkpoint may come first
         self.grace_s = 0.0  # how long it may take
         self.heard = threading.Event()  # that it shall end
+        self.failed: str | None = None  # before it has met the others: what is left to be said of it
         self.alone = False  # who started it has ended: its number may be another process's by now
 
     @property
@@ -151,10 +152,34 @@ class Session:
     def end(self, code: int) -> int:
         """End all ranks with `code`; the others cannot be told, because nobody knows where they are."""
         flush()
-        if self.comm is not None and self.comm.size > 1:
+        if self.comm is None:
+            self.failed = self.failed or ""
+        elif self.comm.size > 1:
             leave_word(code)
             self.comm.abort(code)
         return code
+
+    def refuse(self, text: str, code: int) -> int:
+        """Say what is wrong, for all ranks; of those that have not met yet each may be alone with it: see `part`."""
+        self.say(text)
+        if self.comm is None:
+            self.failed = text if self.rank else ""
+        return code
+
+    def part(self, code: int) -> None:
+        """Where this rank has failed before it has met the others, have them ended, who would wait for it.
+
+        Most likely all have failed alike, and rank 0 says why: only where it does not, another one does.
+        """
+        from mxpeak.runtime.launch import launched
+
+        if self.failed is None or not launched():
+            return
+        if self.failed:
+            sleep(LEAVE_S)
+            print(f"[rank {self.rank} {os.uname().nodename}] {self.failed}", file=sys.stderr)
+        flush()
+        end_launched(code)
 
     def end_late(self, code: int) -> int:
         """`end`, with time for rank 0 to leave what it knows, and for all to say where they stall.

@@ -11,12 +11,14 @@ import os
 import select
 import shutil
 import signal
+import stat
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from time import sleep
-from typing import TextIO
+from typing import NoReturn, TextIO
 
 from mxpeak.comm.ending import torchrun_ends_all
 
@@ -115,12 +117,35 @@ def heard_of() -> list[signal.Signals]:
     return [one for one in ENDING if one != signal.SIGHUP or signal.getsignal(one) != signal.SIG_IGN]
 
 
-def end_by(number: int) -> None:
-    """End this process by a signal, whose code is left as ever.
+def end_launched(code: int, environ: Mapping[str, str] = os.environ) -> None:
+    """Have MPICH's mpiexec end all ranks with `code`, by what MPI_Abort would write to it.
 
-    Of a rank that SIGINT ended MPICH's mpiexec would return 2 | 9 = 11, which is SIGSEGV's.
+    For a rank that has not begun with MPI: of its end by a code mpiexec takes no notice, and the others wait for it.
+    """
+    fd = environ.get("PMI_FD", "")
+    with suppress(OSError):  # none of ours, or closed
+        if fd.isdecimal() and stat.S_ISSOCK(os.fstat(int(fd)).st_mode):
+            os.write(int(fd), f"cmd=abort exitcode={code}\n".encode())
+
+
+def cannot_begin() -> NoReturn:
+    """Show why this process cannot load the program, under its rank's name, and end all ranks."""
+    rank = os.environ.get("PMI_RANK")
+    prefix = "" if rank is None else f"[rank {rank} {os.uname().nodename}] "
+    lines = traceback.format_exc().splitlines()
+    print("".join(f"{prefix}{line}\n" for line in lines), end="", file=sys.stderr, flush=True)
+    leave_word(1)
+    end_launched(1)
+    sys.exit(1)
+
+
+def end_by(number: int) -> None:
+    """End this process by a signal, whose code is left as ever, before it has begun with MPI.
+
+    Of a rank that SIGINT ended MPICH's mpiexec would return 2 | 9 = 11, which is SIGSEGV's: it is told the code.
     """
     leave_word(128 + number)
+    end_launched(128 + number)
     signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
 
