@@ -40,7 +40,7 @@ def test_stacks_have_the_shapes_of_numpy_and_the_accuracy_of_a_stable_solver(dty
         for transposed in (False, True):
             M = A.swapaxes(-1, -2) if transposed else A
             x, info = mx.solve(A, b, transposed=transposed)
-            assert x.shape == np.linalg.solve(M, b).shape
+            assert x.shape == (M @ b).shape
             assert x.dtype == dtype
             side = b[:, None] if b.ndim == 1 else b
             found = eta(M, x[..., None] if b.ndim == 1 else x, side)
@@ -153,7 +153,7 @@ def test_zeros_and_numbers_near_the_ends_of_the_range() -> None:
         for size in (1e-305, 1e300):
             x, info = mx.solve(A * size, np.ones(5) * size)
             assert info.solved
-            assert np.allclose(x, np.linalg.solve(A, np.ones(5)))
+            assert np.allclose(x, np.linalg.solve(A, np.ones((2, 5, 1)))[..., 0])
 
 
 def test_a_subnormal_right_hand_side_keeps_the_digits_that_it_has() -> None:

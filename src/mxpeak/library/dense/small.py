@@ -34,7 +34,8 @@ def solve_small(A: Array, B: Array) -> Solved | None:
     n, k = B.shape[-2:]
     u = roundoff(A.dtype)
     with np.errstate(all="ignore"):
-        both = np.empty((*B.shape[:-1], k + 1), A.dtype)  # of B's stack; NumPy fits those of A and B together
+        # Of B's stack, which NumPy fits to A's; NumPy 1 takes what has one dimension less than A for vectors.
+        both = np.empty((*(1,) * (A.ndim - B.ndim), *B.shape[:-1], k + 1), A.dtype)
         both[..., :k], both[..., k] = B, probe(n)
         try:
             both = np.linalg.solve(A, both)
