@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import threading
+from typing import Any
+
+import numba
 import numpy as np
+import pytest
 from numba import types
+from numba.core.compiler_lock import global_compiler_lock
 
 from mxpeak.kernels.host.jit import VECTOR, forms, inner, jit
 
@@ -42,3 +48,21 @@ def test_functions_that_compiled_code_alone_calls_are_made_machine_code_in_their
     x = np.array([1.0, -3.0])
     entry(x)
     np.testing.assert_array_equal(x, [2.0, 18.0])
+
+
+def test_while_one_thread_compiles_another_leaves_its_folder_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = threading.Event()
+
+    def kept(function: Any) -> Any:
+        asked.set()
+        return function
+
+    monkeypatch.setattr("mxpeak.kernels.host.jit._njit", lambda *args, **options: kept)
+    monkeypatch.setattr(numba.config, "CACHE_DIR", "of the first")
+    with global_compiler_lock:
+        second = threading.Thread(target=lambda: jit()(lambda: None))
+        second.start()
+        assert not asked.wait(0.1)
+        assert numba.config.CACHE_DIR == "of the first"
+    second.join()
+    assert asked.is_set()

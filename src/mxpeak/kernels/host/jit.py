@@ -11,6 +11,7 @@ import numpy as np
 from numba import types
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler
+from numba.core.compiler_lock import global_compiler_lock
 from numba.extending import overload
 
 from mxpeak.kernels.host.compiled import cache_directory
@@ -74,12 +75,13 @@ def jit(
     compile_ = _njit(*([types_given] if types_given else []), cache=True, fastmath=fastmath, _nrt=allocates)
 
     def kept(function: Callable[..., Any]) -> Any:
-        before = numba.config.CACHE_DIR
-        numba.config.CACHE_DIR = str(cache_directory())  # of this function only: the user's own keep theirs
-        try:
-            return compile_(function)
-        finally:
-            numba.config.CACHE_DIR = before
+        with global_compiler_lock:  # threads compile in turn, and each finds the folder that it has set
+            before = numba.config.CACHE_DIR
+            numba.config.CACHE_DIR = str(cache_directory())  # of this function only: the user's own keep theirs
+            try:
+                return compile_(function)
+            finally:
+                numba.config.CACHE_DIR = before
 
     return kept
 
