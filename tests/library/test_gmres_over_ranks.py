@@ -121,7 +121,7 @@ def test_multigrid_takes_as_many_steps_on_eight_ranks_as_on_one(name: str, monke
     A = GALLERY[name]()
     n, b = A.shape[0], vector(A.shape[0])
     _, alone = mx.gmres(A, b, preconditioner="amg")
-    x, infos = gmres_on(even(n, 8), A, b)
+    x, infos = gmres_on(even(n, 8), A, b, preconditioner="amg")
     assert reached(A, x, b, 1e-9)
     assert {(info.preconditioner, info.levels) for info in infos} == {("amg", alone.levels)}
     assert infos[0].iterations <= 1.15 * alone.iterations
@@ -420,14 +420,11 @@ def test_zeros_on_the_diagonal_are_named_by_their_rank() -> None:
     told = told_by_all(lambda rank, A, b: (A, b, {"preconditioner": "gs"}), A, vector(N), even(N, 3))
     assert len(set(map(str, told))) == 1
     assert "rank 0: A[0, 0] is zero" in str(told[0])
-    x, infos = gmres_on(even(N, 3), A, vector(N))
-    assert infos[0].preconditioner == "none"
-    assert reached(A, x, vector(N), 1e-9)
 
 
 def test_what_is_for_one_process_only_says_so() -> None:
-    told = told_by_all(lambda rank, A, b: (A, b, {"preconditioner": "lu"}), random(N), vector(N), even(N, 2))
-    assert '"lu" is for one process, and 2 ranks share A' in str(told[0])
+    told = told_by_all(lambda rank, A, b: (A, b, {"preconditioner": "stencil"}), random(N), vector(N), even(N, 2))
+    assert '"stencil" is for one process, and 2 ranks share A' in str(told[0])
     with pytest.raises(UsageError, match='give "world"'):
         mx.gmres(random(N), vector(N), comm="everyone")
     x, info = mx.gmres(random(N), vector(N), comm="world")

@@ -22,9 +22,10 @@ def on_rank() -> None:
 
     world = MPI.COMM_WORLD
     A, b, starts = flow(24), vector(576), even(576, world.size)
-    for comm in (world, "world"):
-        x, info = solve(A, b, starts, world.rank, comm)
+    for comm, preconditioner in ((world, "auto"), ("world", "sgs")):
+        x, info = solve(A, b, starts, world.rank, comm, preconditioner)
         assert info.ranks == world.size
+        assert info.preconditioner == ("lu" if preconditioner == "auto" else preconditioner)
         assert info.converged
         assert reached(A, np.concatenate(world.allgather(x)), b, 1e-10)
     wrong = b.copy()
@@ -33,8 +34,9 @@ def on_rank() -> None:
         solve(A, wrong, starts, world.rank, world)
 
 
-def solve(A: Any, b: Any, starts: list[int], rank: int, comm: Any) -> Any:
-    return mx.gmres(cut(A, starts, rank), cut(b, starts, rank), rtol=1e-10, comm=comm, threads=1)
+def solve(A: Any, b: Any, starts: list[int], rank: int, comm: Any, preconditioner: str = "auto") -> Any:
+    mine = cut(A, starts, rank), cut(b, starts, rank)
+    return mx.gmres(*mine, rtol=1e-10, comm=comm, preconditioner=preconditioner, threads=1)
 
 
 def test_real_ranks_solve_and_refuse_as_one(standing: dict[int, StandingRanks]) -> None:

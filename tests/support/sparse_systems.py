@@ -75,6 +75,26 @@ def irregular(n: int = 301) -> Any:
     return sparse.csr_array(A)
 
 
+def waves(n: int, wavelengths: float = 3.0) -> Any:
+    """A shifted Laplacian, indefinite."""
+    return sparse.csr_array(poisson(n, n) - (2 * np.pi * wavelengths / n) ** 2 * sparse.eye_array(n * n))
+
+
+def saddle(n: int) -> Any:
+    """A Laplacian with constraints on sums of neighbours: zeros on the diagonal."""
+    A, count = poisson(n, n), n * n // 4
+    at = np.arange(count)
+    B = sparse.coo_array((np.ones(2 * count), (np.tile(at, 2), np.concatenate([4 * at, 4 * at + 1]))), (count, n * n))
+    return sparse.csr_array(sparse.block_array([[A, B.T], [B, None]]))
+
+
+def mixed_units(A: Any, seed: int = 6) -> Any:
+    """Every row and column in a unit of its own."""
+    rng = np.random.default_rng(seed)
+    rows, columns = (sparse.diags_array(10.0 ** rng.uniform(-3, 3, A.shape[0])) for _ in range(2))
+    return sparse.csr_array(rows @ A @ columns)
+
+
 def wild() -> tuple[Any, Any]:
     """The five-point matrix with rows and columns multiplied by powers of two, and a right-hand side of its scales."""
     rng = np.random.default_rng(3)

@@ -16,12 +16,14 @@ from mxpeak.layout.stencil import Box, times
 from mxpeak.library.inputs import Array
 from mxpeak.library.sparse.everybody import ALONE, Everybody
 from mxpeak.library.sparse.factors import width
+from mxpeak.library.sparse.gathering import GATHERED_BYTES, MOST_GATHERED, named, no_room, stacked
 from mxpeak.library.sparse.inputs import Csr
 from mxpeak.runtime.calls import compile_once
+from mxpeak.runtime.nodes import by_root
 
 PRECONDITIONERS = ("auto", "stencil", "amg", "lu", "gs", "sgs", "jacobi", "none")
 #: Those of rows that several ranks share.
-OVER_RANKS = ("amg", "gs", "sgs", "jacobi", "none")
+OVER_RANKS = ("amg", "lu", "gs", "sgs", "jacobi", "none")
 #: Those that divide by the diagonal.
 DIVIDING = ("stencil", "amg", "gs", "sgs", "jacobi")
 #: What is said where kernels are compiled.
@@ -67,11 +69,9 @@ def preconditioner(kernels: SparseKernels, A: Csr, asked: Any, everybody: Everyb
         return _over_ranks(kernels, A, asked, everybody)
     zeros = np.flatnonzero(A.diagonal() == 0)
     if zeros.size and asked == "auto":
-        if kernels.device is None and narrow(A):
-            return Choice("lu", f"{zeros.size} diagonal entries are zero, and the graph of A is narrow")
-        return Choice("none", f"{zeros.size} diagonal entries are zero, by which the others divide")
+        return _without_diagonal(kernels, A, zeros.size, everybody)
     if zeros.size and asked in DIVIDING:
-        _refuse_zeros(zeros, asked, 'type preconditioner="lu" or "none"')
+        _refuse_zeros(zeros, asked)
     if asked in ("auto", "stencil"):
         found = _stencil(kernels, A)
         if found is not None or asked == "stencil":
@@ -79,16 +79,24 @@ def preconditioner(kernels: SparseKernels, A: Csr, asked: Any, everybody: Everyb
     return _automatic(kernels, A, everybody) if asked == "auto" else _asked(asked)
 
 
-def _refuse_zeros(zeros: Array, asked: str, instead: str) -> NoReturn:
+def _without_diagonal(kernels: SparseKernels, A: Csr, zeros: int, everybody: Everybody) -> Choice:
+    """What needs none.  Collective."""
+    if kernels.device is None and narrow(A, everybody):
+        return Choice("lu", f"{zeros} diagonal entries are zero, and the graph of A is narrow")
+    return Choice("none", f"{zeros} diagonal entries are zero, by which the others divide")
+
+
+def _refuse_zeros(zeros: Array, asked: str) -> NoReturn:
     raise UsageError(
         f"A[{zeros[0]}, {zeros[0]}] is zero, one of {zeros.size} such diagonal entries, by which preconditioner="
-        f'"{asked}" divides; {instead}, pass a function of your own such as scipy.sparse.linalg.spilu(A).solve, or '
-        "move other entries to the diagonal (scipy.sparse.csgraph.maximum_bipartite_matching)"
+        f'"{asked}" divides; type preconditioner="lu" or "none", pass a function of your own such as '
+        "scipy.sparse.linalg.spilu(A).solve, or move other entries to the diagonal "
+        "(scipy.sparse.csgraph.maximum_bipartite_matching)"
     )
 
 
 def _over_ranks(kernels: SparseKernels, A: Csr, asked: str, everybody: Everybody) -> Choice:
-    """The same for the rows of several ranks: sweeps stay within each rank's own unknowns."""
+    """The same for the rows of several ranks.  Collective."""
     if asked not in ("auto", *OVER_RANKS):
         raise UsageError(
             f'preconditioner="{asked}" is for one process, and {everybody.comm.size} ranks share A; choose one of '
@@ -98,11 +106,11 @@ def _over_ranks(kernels: SparseKernels, A: Csr, asked: str, everybody: Everybody
     count = int(everybody.sum(zeros.size))
     if asked == "auto":
         if count:
-            return Choice("none", f"{count} diagonal entries are zero, by which the others divide")
+            return _without_diagonal(kernels, A, count, everybody)
         return _automatic(kernels, A, everybody)
     everybody.alike(lambda: _check_pyamg(asked))
     if count and asked in DIVIDING:
-        everybody.alike(lambda: _refuse_zeros(zeros, asked, 'type preconditioner="none"') if zeros.size else None)
+        everybody.alike(lambda: _refuse_zeros(zeros, asked) if zeros.size else None)
     return Choice(asked, "as asked")
 
 
@@ -125,11 +133,8 @@ def _automatic(kernels: SparseKernels, A: Csr, everybody: Everybody) -> Choice:
     if rest <= DOMINATED:
         return Choice(sweep, f"what is beside the diagonal sums to {rest:.0%} of it at most: sweeps need few steps")
     share = opposite_share(sums, everybody)
-    if everybody.alone and kernels.device is None and narrow(A):  # devices have no SuperLU
-        if A.shape[0] <= FACTORED_ROWS:
-            return Choice("lu", "the graph of A is narrow: factors fill up little")
-        if why := _unlike_multigrids(A, share):
-            return Choice("lu", f"the graph of A is narrow, and multigrid is not sure to do: {why}")
+    if kernels.device is None and (why := _suits_factors(A, share, everybody)):  # devices have no SuperLU
+        return Choice("lu", why)
     if share < M_LIKE:
         return Choice(
             sweep, f"{share:.0%} of what is beside the diagonal has the other sign: multigrid wants {M_LIKE:.0%}"
@@ -147,18 +152,42 @@ def sweeping(everybody: Everybody) -> str:
     return "gs" if everybody.alone else "sgs"
 
 
-def _unlike_multigrids(A: Csr, share: float) -> str:
-    """What keeps a matrix from being of the kind that multigrid is made for."""
+def _suits_factors(A: Csr, share: float, everybody: Everybody) -> str:
+    """Why A is to be factored, if it is.  Collective.
+
+    What is quicker to find out comes first: ranks have to gather their rows to learn whether the graph is narrow.
+    """
+    if everybody.sum(A.shape[0]) <= FACTORED_ROWS:
+        return "the graph of A is narrow: factors fill up little" if narrow(A, everybody) else ""
+    if everybody.alone and not narrow(A):
+        return ""
+    why = _unlike_multigrids(A, share, everybody)
+    if not why or not (everybody.alone or narrow(A, everybody)):
+        return ""
+    return f"the graph of A is narrow, and multigrid is not sure to do: {why}"
+
+
+def _unlike_multigrids(A: Csr, share: float, everybody: Everybody) -> str:
+    """What keeps a matrix from being of the kind that multigrid is made for.  Collective."""
     if share < M_LIKE:
         return "signs are against it"
-    if skew(A) > SKEW:
+    if skew(A, everybody) > SKEW:
         return "A is not symmetric"
-    return "A is indefinite" if indefinite(A) else ""
+    return "A is indefinite" if indefinite(A, everybody) else ""
 
 
-def narrow(A: Csr) -> bool:
-    """Whether few rows cut the graph of A in two, so that its factors do not fill up much."""
-    return bool(width(A) ** 3 <= NARROW_GRAPH * A.nnz)
+def narrow(A: Csr, everybody: Everybody = ALONE) -> bool:
+    """Whether few rows cut the graph of A in two, so that its factors do not fill up much.
+
+    Rank 0 finds out for all; not where it has no room for all rows.  Collective.
+    """
+    if everybody.alone:
+        return bool(width(A) ** 3 <= NARROW_GRAPH * A.nnz)
+    n, nnz = everybody.starts[-1], int(everybody.sum(A.nnz))
+    if n > MOST_GATHERED or no_room(everybody, GATHERED_BYTES * nnz, "all rows"):
+        return False
+    parts = everybody.comm.gather_objects(named(A, everybody))
+    return by_root(everybody.comm, lambda: narrow(stacked(parts or [], n)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,24 +222,30 @@ def opposite_share(sums: RowSums, everybody: Everybody = ALONE) -> float:
         return 0.5 * (1.0 - surplus / total) if total > 0 else 0.0
 
 
-def skew(A: Csr) -> float:
-    """The sum of |A - A^T| over that of |A + A^T|."""
+def skew(A: Csr, everybody: Everybody = ALONE) -> float:
+    """The sum of |A - A^T| over that of |A + A^T|; of ranks, of the blocks that are a rank's own.  Collective."""
+    A = A if everybody.alone else A[:, : A.shape[0]]
     T = A.T.tocsr()
     with np.errstate(over="ignore", invalid="ignore"):
         if np.array_equal(A.indptr, T.indptr) and np.array_equal(A.indices, T.indices):  # a symmetric pattern: quicker
             A, T = A.data, T.data
         apart, together = float(abs(A - T).sum()), float(abs(A + T).sum())
+        apart, together = everybody.sum(apart), everybody.sum(together)
     return apart / together if together else 0.0
 
 
-def indefinite(A: Csr) -> bool:
-    """Whether a smooth vector proves so: v^T A v has not the sign of v^T D v, v what Jacobi sweeps leave of ones."""
+def indefinite(A: Csr, everybody: Everybody = ALONE) -> bool:
+    """Whether a smooth vector proves so: v^T A v has not the sign of v^T D v, v what Jacobi sweeps leave of ones.
+
+    Collective.
+    """
     diagonal = A.diagonal()
     v = np.ones(A.shape[0])
     with np.errstate(all="ignore"):
         for _ in range(SWEEPS):
-            v -= DAMPING * (A @ v) / diagonal
-        return bool((v @ (A @ v)) * (v @ (diagonal * v)) < 0)
+            v -= DAMPING * (A @ everybody.with_halo(v)) / diagonal
+        products = v @ (A @ everybody.with_halo(v)), v @ (diagonal * v)
+        return everybody.sum(float(products[0])) * everybody.sum(float(products[1])) < 0
 
 
 def hubs(A: Csr, everybody: Everybody = ALONE) -> float:

@@ -35,15 +35,27 @@ ENTRY_BYTES = 24
 
 @dataclass(frozen=True, slots=True)
 class Factors:
-    """L U = A, in the format that vectors had when it was made."""
+    """L U = A, in the format that vectors had when it was made; `lu` is None where another rank has them."""
 
     lu: Any
     vectors: str
 
+    @property
+    def bytes(self) -> int:
+        """Of both; 0 where another rank has them."""
+        entry = (4 if self.vectors == "fp32" else 8) + 4
+        return 0 if self.lu is None else int(self.lu.nnz * entry)
+
+    def solve(self, r: Vector) -> Vector:
+        """U^-1 L^-1 r, of an array."""
+        low = self.vectors == "fp32"
+        with flushed() if low else nullcontext(), np.errstate(all="ignore"):
+            return self.lu.solve(np.ascontiguousarray(r, dtype=np.float32 if low else np.float64))
+
 
 def factored(A: Csr, vectors: str) -> tuple[Factors | None, str]:
     """The factors of A, or None and why there are none."""
-    need, free = ENTRY_BYTES * fill(A), available_memory_bytes()
+    need, free = ENTRY_BYTES * fill(A.shape[0], A.nnz), available_memory_bytes()
     if free is not None and need > free:
         return None, f"factors may take {size_text(int(need))}, but {size_text(free)} of memory is free"
     low = vectors == "fp32"
@@ -62,9 +74,9 @@ def factored(A: Csr, vectors: str) -> tuple[Factors | None, str]:
     return Factors(lu, vectors), ""
 
 
-def fill(A: Csr) -> float:
+def fill(n: int, nnz: int) -> float:
     """About how many entries L and U have in all, of matrices of long and narrow graphs: seldom more."""
-    return float(A.nnz * max(1.0, log2(A.shape[0])))
+    return nnz * max(1.0, log2(n))
 
 
 def width(A: Csr) -> float:
@@ -86,15 +98,14 @@ class Solved:
 
     def __init__(self, kernels: SparseKernels, A: SparseMatrix, factors: Factors, spans: Spans):
         self._kernels, self._A, self._spans = kernels, A, spans
-        self._lu, self._low = factors.lu, factors.vectors == "fp32"
+        self._factors = factors
         self._x = A.halo_vector()
-        entry = (4 if self._low else 8) + 4
-        self.bytes = int(self._x.nbytes + factors.lu.nnz * entry)
+        self.bytes = int(self._x.nbytes + factors.bytes)
 
     def __call__(self, r: Vector) -> Vector:
         """Both triangles."""
-        xp, given = self._kernels.xp, np.float32 if self._low else np.float64
-        with self._spans("factors"), flushed() if self._low else nullcontext(), np.errstate(all="ignore"):
-            z = self._lu.solve(np.ascontiguousarray(on_host(r), dtype=given))
+        xp = self._kernels.xp
+        with self._spans("factors"), np.errstate(all="ignore"):
+            z = self._factors.solve(on_host(r))
             self._A.own(self._x)[:] = xp.asarray(z, dtype=vector_type(self._kernels, self._A.A.vectors))
         return self._x

@@ -20,16 +20,14 @@ from mxpeak.kernels.contract.sparse import SparseKernels
 from mxpeak.library.inputs import Array
 from mxpeak.library.sparse.amg import COMPLEXITY, Grid, complexity, hierarchy
 from mxpeak.library.sparse.everybody import Everybody
+from mxpeak.library.sparse.gathering import MOST_GATHERED, named, no_room, stacked
 from mxpeak.library.sparse.inputs import Csr, rows_of_entries
 from mxpeak.library.sparse.scaling import Scaling
-from mxpeak.perf.host import available_memory_bytes
-from mxpeak.records import size_text
-from mxpeak.runtime.memory import MARGIN
 from mxpeak.runtime.nodes import by_root, nodes_of
 
-#: Rows up to which one rank makes the levels of all: beyond EVEN only where many connections are weak, since there
+#: Rows up to which one rank makes the levels of all: up to MOST_GATHERED where many connections are weak, since there
 #: aggregates of all ranks take more steps, else less time.  What that takes of its memory for an entry of A.
-MOST_GATHERED, EVEN_GATHERED, BYTES_AN_ENTRY = 2_000_000, 200_000, 128
+EVEN_GATHERED, BYTES_AN_ENTRY = 200_000, 128
 #: A connection is weak below this share of the largest of its row; many are more than this share of all.
 WEAK, MANY_WEAK = 0.25, 0.05
 #: Levels of fewer rows are not worth their messages: every rank has them as a whole.
@@ -87,12 +85,12 @@ def shared_hierarchy(kernels: SparseKernels, A: Csr, A_s: Csr, scaling: Scaling)
     comm, starts = everybody.comm, everybody.starts
     if problem := _unwanted(A, everybody) or _no_room(everybody, int(everybody.sum(A.nnz))):
         return [], problem
-    rows = [comm.gather_objects(_named(M, everybody)) for M in ((A, A_s) if scaling.active else (A,))]
+    rows = [comm.gather_objects(named(M, everybody)) for M in ((A, A_s) if scaling.active else (A,))]
     scales = comm.gather_objects((scaling.rows, scaling.columns[: A.shape[0]]) if scaling.active else None)
     levels: list[_Whole] = []
 
     def make() -> tuple[list[Sequence[int]], list[Grid], str]:
-        whole = [_stacked(parts or [], starts[-1]) for parts in rows]
+        whole = [stacked(parts or [], starts[-1]) for parts in rows]
         grids, problem = hierarchy(whole[0], whole[-1], _joined(scales or []))
         if problem or complexity(grids) > COMPLEXITY:
             return [], [], problem or f"PyAMG's levels have {complexity(grids):.1f} times the entries of A"
@@ -128,6 +126,12 @@ def _unwanted(A: Csr, everybody: Everybody) -> str:
     return f"{n} rows are more than the {most} of which one rank makes the levels of all" if n > most else ""
 
 
+def _no_room(everybody: Everybody, nnz: int) -> str:
+    """Why rank 0 cannot make the levels of all ranks' rows, if it cannot.  Collective."""
+    here = nodes_of(everybody.comm, None).most
+    return no_room(everybody, BYTES_AN_ENTRY * nnz, f"levels of {nnz} entries", here)
+
+
 def weak_share(A: Csr, everybody: Everybody) -> float:
     """The share of entries beside the diagonal that are small for their row.  Collective."""
     i = rows_of_entries(A)
@@ -137,33 +141,6 @@ def weak_share(A: Csr, everybody: Everybody) -> float:
     np.maximum.at(largest, lines, size)
     weak = float(np.count_nonzero(size < WEAK * largest[lines]))
     return everybody.sum(weak) / max(everybody.sum(float(size.size)), 1.0)
-
-
-def _no_room(everybody: Everybody, nnz: int) -> str:
-    """Why rank 0 cannot make the levels of all ranks' rows, if it cannot.  Collective."""
-    need = BYTES_AN_ENTRY * nnz
-    room = int(MARGIN * (available_memory_bytes() or 2**63)) // nodes_of(everybody.comm, None).most
-    room = everybody.comm.bcast_object(room)
-    if need > room:
-        return f"levels of {nnz} entries take about {size_text(need)} on rank 0, which has {size_text(room)}"
-    return ""
-
-
-def _named(A: Csr, everybody: Everybody) -> Csr:
-    """This rank's rows in the columns of the whole.  Collective."""
-    mine = np.arange(everybody.first, everybody.first + A.shape[0])
-    shape = A.shape[0], everybody.starts[-1]
-    return sparse.csr_array((A.data, everybody.with_halo(mine)[A.indices], A.indptr), shape=shape)
-
-
-def _stacked(parts: Sequence[Csr], n: int) -> Csr:
-    """All rows, of 32-bit columns that ascend."""
-    indptr = np.concatenate([[0], np.cumsum(np.concatenate([np.diff(part.indptr) for part in parts]))])
-    columns = np.concatenate([part.indices for part in parts])
-    A = sparse.csr_array((np.concatenate([part.data for part in parts]), columns, indptr), shape=(n, n))
-    A.indices, A.indptr = A.indices.astype(np.int32), A.indptr.astype(np.int32)
-    A.sort_indices()
-    return A
 
 
 def _joined(scales: Sequence[Any]) -> Scaling:
@@ -234,7 +211,7 @@ def overlapping(A: Csr, everybody: Everybody, colours: Array | None = None) -> O
     columns = everybody.with_halo(np.arange(first, first + n))
     sequence = np.argsort(columns, kind="stable")
     ascending, before = columns[sequence], int(np.count_nonzero(columns[n:] < first))
-    theirs = everybody.rows_with_halo(_named(A, everybody))[n:]
+    theirs = everybody.rows_with_halo(named(A, everybody))[n:]
     at = np.minimum(np.searchsorted(ascending, theirs.indices), columns.size - 1)
     kept = ascending[at] == theirs.indices
     indptr = np.concatenate([[0], np.cumsum(kept)])[theirs.indptr]

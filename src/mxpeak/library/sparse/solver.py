@@ -20,10 +20,11 @@ from mxpeak.library.sparse.aggregation import aggregated
 from mxpeak.library.sparse.amg import COMPLEXITY, MOST_RANGE, Grid, complexity, hierarchy
 from mxpeak.library.sparse.choosing import Choice
 from mxpeak.library.sparse.everybody import ALONE, Everybody
-from mxpeak.library.sparse.factors import Factors, factored
+from mxpeak.library.sparse.factors import Factors
 from mxpeak.library.sparse.formats import Formats, formats, out_of_range
 from mxpeak.library.sparse.inputs import Csr, with_diagonal
 from mxpeak.library.sparse.scaling import Scaling, balanced, equilibration
+from mxpeak.library.sparse.shared_factors import shared_factors
 from mxpeak.library.sparse.sharing import SharedGrid, overlapping, shared_hierarchy
 from mxpeak.library.sparse.system import Plan, Problem, compile_for
 from mxpeak.precision import PRECISIONS
@@ -261,7 +262,7 @@ def _parts(
     """Factors or levels of A and of A_s = D_r A D_c, if that is what was chosen."""
     begin = time.perf_counter()
     if choice.name == "lu":
-        choice, factors = _factors(A_s, choice, vectors, automatic)
+        choice, factors = _factors(A_s, choice, vectors, automatic, scaling.everybody)
         return Parts(choice, (), factors, "factor", time.perf_counter() - begin)
     if choice.name == "amg":
         choice, grids = _hierarchy(kernels, A, A_s, choice, scaling, automatic)
@@ -269,14 +270,17 @@ def _parts(
     return Parts(choice)
 
 
-def _factors(A: Csr, choice: Choice, vectors: str, automatic: bool) -> tuple[Choice, Factors | None]:
+def _factors(
+    A: Csr, choice: Choice, vectors: str, automatic: bool, everybody: Everybody
+) -> tuple[Choice, Factors | None]:
     """SuperLU's factors; where there are none, `auto` takes Gauss-Seidel, or nothing before zeros on the diagonal."""
-    factors, problem = factored(A, vectors)
+    factors, problem = shared_factors(A, vectors, everybody)
     if factors is not None:
         return choice, factors
     if not automatic:
         raise UsageError(f'preconditioner="lu" is not possible for this matrix: {problem}; type preconditioner="auto"')
-    return replace(choice, name="gs" if A.diagonal().all() else "none", reason=problem), None
+    full = everybody.all(A.diagonal().all())
+    return replace(choice, name=choosing.sweeping(everybody) if full else "none", reason=problem), None
 
 
 def _hierarchy(

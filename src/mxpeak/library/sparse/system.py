@@ -33,6 +33,7 @@ from mxpeak.library.sparse.preconditioners import (
     stencil_multigrid,
 )
 from mxpeak.library.sparse.scaling import Scaling
+from mxpeak.library.sparse.shared_factors import SharedSolved, shared_factors
 from mxpeak.library.sparse.shared_levels import SharedSweep, shared_multigrid
 from mxpeak.library.sparse.sharing import Overlap, SharedGrid
 from mxpeak.precision import PRECISIONS
@@ -175,16 +176,22 @@ class Problem:
             whole = [grid for grid in self._plan.grids if isinstance(grid, Grid)]
             return amg_multigrid(self._workshop, A, self.order, whole)
         if self._plan.factors is not None:
-            return Solved(kernels, A, self._factors(self._plan.factors), self._spans)
+            factors = self._factors(self._plan.factors)
+            if not self._everybody.alone:
+                return SharedSolved(kernels, A, factors, self._everybody, self._spans)
+            return Solved(kernels, A, factors, self._spans)
         if choice.box is not None:
             return stencil_multigrid(self._workshop, A, self.order, choice.box, choice.stencil)
         return Sweep(A)
 
     def _factors(self, made: Factors) -> Factors:
-        """Factors in the format of the vectors; those of before where SuperLU has none in fp64."""
+        """Factors in the format of the vectors; those of before where SuperLU has none in fp64.
+
+        Collective where the format has changed.
+        """
         if made.vectors == self.inner.A.vectors:
             return made
-        again, _ = factored(self._A, self.inner.A.vectors)
+        again, _ = shared_factors(self._A, self.inner.A.vectors, self._everybody)
         return again or made
 
 

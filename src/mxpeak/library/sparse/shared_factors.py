@@ -1,0 +1,68 @@
+"""Factors of a matrix that ranks share: rank 0 gathers its rows and factors them as one process does.
+
+A solve brings r to rank 0, and each rank its part of x back.  So factors are those of one process, on any number of
+ranks, and as many steps of GMRES.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mxpeak.comm.base import Task, all_of
+from mxpeak.distributed.sparse import SparseMatrix, vector_type
+from mxpeak.kernels.contract.sparse import SparseKernels, Vector
+from mxpeak.library.sparse.everybody import Everybody
+from mxpeak.library.sparse.factors import ENTRY_BYTES, Factors, factored, fill
+from mxpeak.library.sparse.gathering import GATHERED_BYTES, named, no_room, stacked
+from mxpeak.library.sparse.inputs import Csr
+from mxpeak.runtime.nodes import by_root
+from mxpeak.spans import Spans
+
+
+def shared_factors(A: Csr, vectors: str, everybody: Everybody) -> tuple[Factors | None, str]:
+    """The factors of A, which rank 0 alone has, or None and why there are none.  Collective."""
+    if everybody.alone:
+        return factored(A, vectors)
+    comm, n, nnz = everybody.comm, everybody.starts[-1], int(everybody.sum(A.nnz))
+    need = ENTRY_BYTES * fill(n, nnz) + GATHERED_BYTES * nnz
+    if problem := no_room(everybody, need, f"factors of {nnz} entries"):
+        return None, problem
+    parts = comm.gather_objects(named(A, everybody))
+    found = Factors(None, vectors)
+
+    def make() -> str:
+        nonlocal found
+        factors, problem = factored(stacked(parts or [], n), vectors)
+        found = factors or found
+        return problem
+
+    problem = by_root(comm, make)
+    return (None if problem else found), problem
+
+
+class SharedSolved:
+    """x = U^-1 L^-1 r, on rank 0 for all ranks."""
+
+    def __init__(self, kernels: SparseKernels, A: SparseMatrix, factors: Factors, everybody: Everybody, spans: Spans):
+        self._A, self._factors, self._everybody, self._spans = A, factors, everybody, spans
+        self._x = A.halo_vector()
+        n = everybody.starts[-1] if everybody.comm.rank == 0 else 0
+        self._whole = np.zeros(n, vector_type(kernels, A.A.vectors))
+        self.bytes = int(self._x.nbytes + self._whole.nbytes + factors.bytes)
+
+    def __call__(self, r: Vector) -> Vector:
+        """Both triangles.  Collective."""
+        comm, own = self._everybody.comm, self._A.own(self._x)
+        with self._spans("factors"):
+            if comm.rank:
+                mine = [comm.isend(r, 0), comm.irecv(own, 0)] if own.size else []
+                Task(all_of(mine)).wait()
+                return self._x
+            parts = np.split(self._whole, self._everybody.starts[1:-1])
+            parts[0][:] = r
+            others = [(part, rank) for rank, part in enumerate(parts) if rank and part.size]
+            Task(all_of([comm.irecv(part, rank) for part, rank in others])).wait()
+            self._whole[:] = self._factors.solve(self._whole)
+            own[:] = parts[0]
+            Task(all_of([comm.isend(part, rank) for part, rank in others])).wait()
+        return self._x
