@@ -31,6 +31,9 @@ from mxpeak.precision import PRECISIONS
 from mxpeak.solvers.krylov import STALL, STALL_CYCLES, Solve, gmres_ir, stalled
 from mxpeak.spans import Spans
 
+#: Steps before a restart, and where many are needed and each M^-1 takes about as long as its part of the basis: how
+#: many are lost by restarts depends on chance, and so on the number of ranks.
+RESTART, RESTARTS = 30, {"sgs": 50}
 #: A round of steps in a low precision must gain this share of the digits that it promised, else fp64 takes over.
 WORTHWHILE = 0.25
 #: No residual is asked for below this, relative to the right-hand side as scaled.
@@ -79,7 +82,7 @@ class Solver:
         preconditioner: Any,
         storage: str,
         smoother: str,
-        restart: int,
+        restart: int | None,
         everybody: Everybody = ALONE,
     ):
         begin = time.perf_counter()
@@ -95,7 +98,7 @@ class Solver:
         self._formats = formats(kernels, _rows(kernels, A_s), precision, everybody)
         self.notes += [self._formats.note] if self._formats.note else []
         self._smoother = smoother
-        self.plan = Plan(choice, self._sweeps(choice), storage, restart, scaling.on(kernels.xp))
+        self.plan = Plan(choice, self._sweeps(choice), storage, self._longest_cycle(choice), scaling.on(kernels.xp))
         automatic = preconditioner == "auto"
         make = partial(_parts, kernels, A, A_s, choice, scaling, self._formats.vectors, automatic)
         self._complete(A_s, self._beside(make, A_s) if everybody.alone else self._before(make, A_s))
@@ -106,6 +109,10 @@ class Solver:
         if self._smoother != "auto":
             return self._smoother
         return "coloured" if self.everybody.alone or choice.name == "amg" else "natural"
+
+    def _longest_cycle(self, choice: Choice) -> int:
+        """Steps before a restart, where the user has no say."""
+        return min(self._restart or RESTARTS.get(choice.name, RESTART), self.n)
 
     def _beside(self, make: Callable[[], Parts], A: Csr) -> Parts:
         """Store the matrix while others make factors and levels on one thread."""
@@ -127,7 +134,14 @@ class Solver:
         if parts.name:
             self.spans.add(parts.name, parts.time_s)
         choice, grids = parts.choice, tuple(parts.grids)
-        self.plan = replace(self.plan, choice=choice, smoother=self._sweeps(choice), grids=grids, factors=parts.factors)
+        self.plan = replace(
+            self.plan,
+            choice=choice,
+            smoother=self._sweeps(choice),
+            restart=self._longest_cycle(choice),
+            grids=grids,
+            factors=parts.factors,
+        )
         if choice.name == "sgs" and not self.everybody.alone:
             with self.spans("overlap"):
                 self.plan = replace(self.plan, overlap=overlapping(A, self.everybody))
@@ -177,7 +191,7 @@ class Solver:
 
     def _rounds(self, done: Column, b: Vector, tol: float, most: int, heard: Callable[[float], object]) -> str:
         """Go on from the system's x; returns how it ended: converged, steps, stalled, coarse or not finite."""
-        system, low, restart = self.problem.system, self._formats.vectors != "fp64", self._restart
+        system, low, restart = self.problem.system, self._formats.vectors != "fp64", self.plan.restart
         b_norm, target, first = system.norm_of_b(), tol, len(done.history)
         while done.steps < most:
             before = system.residual() / b_norm

@@ -41,7 +41,7 @@ class Options:
     precision: str = "mixed"
     rtol: float = 1e-9
     atol: float = 0.0
-    restart: int = 30
+    restart: int | None = None
     maxiter: int = 10_000
     preconditioner: Any = "auto"
     storage: str = "auto"
@@ -57,7 +57,7 @@ class Options:
         ):
             if value not in choices:
                 raise UsageError(f"unknown {name} {value!r}; choose one of {', '.join(choices)}")
-        for name, count in (("restart", self.restart), ("maxiter", self.maxiter)):
+        for name, count in (("restart", 1 if self.restart is None else self.restart), ("maxiter", self.maxiter)):
             if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 1:
                 raise UsageError(f"{name}={count!r}: give a whole number from 1 on")
         if not isinstance(self.rtol, Real) or not 0.0 < self.rtol < 1.0:
@@ -75,7 +75,7 @@ def gmres(
     *,
     rtol: float = 1e-9,
     atol: float = 0.0,
-    restart: int = 30,
+    restart: int | None = None,
     maxiter: int = 10_000,
     M: Any = None,
     callback: Callable[[float], object] | None = None,
@@ -91,8 +91,9 @@ def gmres(
 
     A: n×n, any sparse matrix or array of SciPy or a sparse tensor of torch, of any real type; b: (n,) or (n, k), an
     array or a tensor, and x is one as b is, where b is.  Arguments are named as in `scipy.sparse.linalg.gmres`: `x0`,
-    `rtol`, `atol`, `restart`, `maxiter` (steps in all, not cycles), `M` (what approximates A^-1: a matrix, a
-    LinearOperator or a function), and `callback`, which hears the relative residual after each cycle.
+    `rtol`, `atol`, `restart` (None: after 30 steps, with sgs after 50), `maxiter` (steps in all, not cycles), `M` (what
+    approximates A^-1: a matrix, a LinearOperator or a function), and `callback`, which hears the relative residual
+    after each cycle.
 
     `precision` is that of the inner iteration: mixed (the narrowest format that holds every value exactly), fp64, fp32,
     bf16 or fp16; residuals and x are fp64.  `preconditioner`: auto, stencil, amg, lu, gs, sgs, jacobi, none, or a
@@ -202,7 +203,6 @@ def _solved(
     kernels: SparseKernels, A: Csr, share: Share, options: Options, everybody: Everybody
 ) -> tuple[Any, GmresInfo]:
     """x in the layout of b.  Collective."""
-    n = int(everybody.sum(A.shape[0]))
     solver = Solver(
         kernels,
         A,
@@ -210,7 +210,7 @@ def _solved(
         options.preconditioner,
         options.storage,
         options.smoother,
-        min(options.restart, n),
+        options.restart,
         everybody,
     )
     B, X0 = share.b, share.x0
