@@ -77,6 +77,18 @@ def test_what_a_stream_waits_for_is_left_to_it_and_not_looked_at_until_it_is_com
     assert all(bell.looked <= 5 for bell in bells)
 
 
+def test_a_task_is_waited_for_while_another_is_driven_to_its_end() -> None:
+    """What a stream waits for is left to it."""
+    log: list[str] = []
+    task, other = Task(waits_for([Bell("a", 3), Bell("b", 3)], log)), Task(waits_for([Bell("c", 2)], log))
+    task.wait_beside(other.test)
+    assert task.done
+    assert other.done
+    assert log.index("after c") < log.index("after b")
+    Task(waits_for([InStream("d")], log)).wait_beside(lambda: pytest.fail("nobody looks"))
+    assert log[-1] == "after d"
+
+
 def test_together_of_nothing_has_ended_and_nested_ones_are_driven_too() -> None:
     assert Task(together()).done
     log: list[str] = []

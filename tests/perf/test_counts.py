@@ -51,6 +51,7 @@ def test_memory_of_one_rank_is_the_formula():
         "buffers": 8 * (2 * 1000 * 100 + 3 * 100 * 1001),
         "total": 8 * (1000 * 1001 + 200 * 1000 + 300 * 1001),
     }
+    assert hpl_memory_bytes(1000, 100, 1, 1, panels=3)["buffers"] == 8 * (3 * 1000 * 100 + 3 * 100 * 1001)
 
 
 @given(st.integers(100_000, 2**36), st.integers(1, 512), st.integers(1, 5), st.integers(1, 5))

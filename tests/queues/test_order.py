@@ -33,6 +33,14 @@ def test_panels_are_factored_on_the_host_while_the_update_is_under_way(carrier: 
             assert updates or first_or_last
 
 
+def test_with_a_split_update_panels_go_to_the_host_before_the_update_of_the_step_before_has_ended() -> None:
+    """So FACT may take as long as both parts of an update together."""
+    for log in runs.hpl((2, 1), "mpi", SPLIT, 96)[1]:
+        down = [one for one in beside(log, "rfact") if one.op.kind == "down" and one.op.bytes > 8 * 64]
+        updates = [[op for op in one.under_way if op.kind == "gemm" and op.actor == "main 0"] for one in down]
+        assert sum(map(bool, updates)) >= 3
+
+
 #: At most so many waits of the host in one step in the middle, and what for.
 WAITS = {
     # the pivots, by which rows are moved

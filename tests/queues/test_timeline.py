@@ -89,17 +89,18 @@ def rochpl(first: int) -> list[Played]:
 
 
 def test_hpl_hides_panels_and_messages_behind_its_updates_while_these_are_long() -> None:
-    early, late = mean_of(rochpl(20)), mean_of(rochpl(380))
+    early, late = mean_of(rochpl(200)), mean_of(rochpl(380))
     assert early.hides, table([early])
     assert not late.hides, table([late])
-    assert sum(early.others.values()) > 0.2 * early.total, "there is something to hide"
-    # rocHPL IV-A: 175 TFLOP/s on a node while all is hidden, 90 % of what products alone would reach
-    flops = 2.0 * (256000.0 - 22 * 512) ** 2 * 512
-    assert flops / early.total == pytest.approx(175e12, rel=0.05)
+    # FACT, the panel's two ways and LBCAST take longer than UPDATE2, half of what the device does then and more
+    assert sum(early.others.values()) > 0.5 * early.total, "there is something to hide"
+    # rocHPL IV-A: 175 TFLOP/s on a node while all is hidden, 90 % of the 4 × 49 that products alone would reach
+    flops = 2.0 * (256000.0 - 202 * 512) ** 2 * 512
+    assert 175e12 < flops / early.total < 4 * 49e12
 
 
 def test_a_timeline_is_a_trace_and_a_table() -> None:
-    ranks = rochpl(20)
+    ranks = rochpl(200)
     events = json.loads(perfetto(ranks))["traceEvents"]
     assert {event["cat"] for event in events} == {"device", "FACT", "MPI", "transfer"}
     assert {event["pid"] for event in events} == set(range(8))

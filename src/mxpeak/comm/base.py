@@ -281,6 +281,16 @@ class Task:
         """Whether a device's stream does the waiting for what it waits for."""
         return waits_in_stream(self._pending)
 
+    def wait_beside(self, look: Callable[[], object]) -> None:
+        """Go to the end; look after something else until then, unless a stream does the waiting."""
+        WAITED_FOR.append(self)
+        idle = Idling()
+        while not self.in_stream and not self.test():
+            look()
+            idle()
+        WAITED_FOR.pop()
+        self.wait()
+
     def rest(self) -> Steps:
         """What is left of the algorithm, as one."""
         while self._pending is not None:

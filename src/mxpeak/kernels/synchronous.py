@@ -10,7 +10,7 @@ import array_api_compat.numpy
 import numpy as np
 
 from mxpeak.kernels.contract import Matrix, Vector
-from mxpeak.kernels.contract.lu import digest
+from mxpeak.kernels.contract.lu import Panel, digest
 from mxpeak.spans import HOST
 
 
@@ -42,7 +42,7 @@ class Synchronous:
     def wait(self) -> None:
         pass
 
-    def side_stream(self, *, behind: bool = True) -> nullcontext[None]:
+    def side_stream(self, begun: Any = None) -> nullcontext[None]:
         return nullcontext()
 
     def join(self) -> None:
@@ -50,6 +50,9 @@ class Synchronous:
 
     def device_facts(self) -> dict[str, Any]:
         return {}
+
+    def bring_panel(self, panel: Panel) -> Panel:
+        return panel
 
     def panel_library(self, ranks: int) -> str | None:
         return None

@@ -35,19 +35,20 @@ def lu_flops_done(n: int, remaining: int) -> float:
     return (4 * (n**3 - r**3) - 3 * (n**2 - r**2) - (n - r)) / 6.0  # one rounding: 0, not less, for n = 1
 
 
-def hpl_memory_bytes(n: int, nb: int, P: int, Q: int) -> dict[str, int]:
+def hpl_memory_bytes(n: int, nb: int, P: int, Q: int, panels: int = 2) -> dict[str, int]:
     """The bytes an HPL run needs over all P x Q ranks, each counted as the rank that owns most.
 
     With m x k the largest local part of the n x (n+1) matrix, every rank holds, in fp64,
       the matrix   m k,
-      two panels   2 m nb          (the one in use, and the one that look-ahead factors),
+      panels       2 m nb          (the one in use, and the one that look-ahead factors; 3 m nb where FACT of that
+                                    one begins beside UPDATE1, which still reads the one before),
       row swaps    3 nb k          (rows to send, rows received, and U).
 
     Single nb x nb blocks and the padding of columns are left out: parts in a thousand where n is large.
     """
     m, k = numroc(n, nb, 0, P), numroc(n + 1, nb, 0, Q)
     matrix = P * Q * FP64_BYTES * m * k
-    buffers = P * Q * FP64_BYTES * (2 * m * nb + 3 * nb * k)
+    buffers = P * Q * FP64_BYTES * (panels * m * nb + 3 * nb * k)
     return {"matrix": matrix, "buffers": buffers, "total": matrix + buffers}
 
 

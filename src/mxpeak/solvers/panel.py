@@ -61,6 +61,7 @@ class FactoredPanel:
         self._broadcast: Task | None = None
         self._pivots: Callable[[], list[float]] | None = None
         self._moves: LocalMoves | None = None
+        self._work: Panel | None = None
 
     @staticmethod
     def buffer_size(A: DistMatrix, kernels: Kernels) -> int:
@@ -74,22 +75,32 @@ class FactoredPanel:
         with spans("copy"):
             self._kernels.copy(self._A[self.step.j0 :, self.step.j0 : self.step.j1], self.rows)
 
-    def factor(self, options: PanelOptions, spans: Spans) -> None:
-        """Factor the loaded panel within the message.  Collective over the process column that owns it.
+    def bring(self, options: PanelOptions, spans: Spans) -> None:
+        """Send the loaded panel on its way to where it is factored."""
+        A, step = self._A, self.step
+        plan = panel_plan(step.jb, options.nbmin, options.ndiv, options.rfact)
+        il0 = A.rows.local_start(step.j0)
+        with spans("rfact"):
+            self._work = self._kernels.bring_panel(
+                Panel(self.rows, self.L11, self._tail, A.rows, il0, self._top, plan, options.pfact)
+            )
 
-        Overwrites the block row in A by L11 and U11; L21 is not needed there again.
+    def factor(self, spans: Spans, look: Callable[[], object] = bool) -> None:
+        """Factor the panel within the message, with a look at something else once a column where ranks exchange pivots.
+
+        Collective over the process column that owns it.  Overwrites the block row in A by L11 and U11; L21 is not
+        needed there again.
         """
         A, step, kernels = self._A, self.step, self._kernels
         column = A.grid.column
 
         def exchange(mine: Any, theirs: Any) -> None:
+            look()
             allreduce_by(column, mine, theirs, better_candidate)
 
-        plan = panel_plan(step.jb, options.nbmin, options.ndiv, options.rfact)
-        il0 = A.rows.local_start(step.j0)
-        panel = Panel(self.rows, self.L11, self._tail, A.rows, il0, self._top, plan, options.pfact)
+        assert self._work is not None, "the panel is loaded"
         with spans("rfact"):
-            outcome = kernels.factor_panel(panel, exchange if column.size > 1 else None)
+            outcome = kernels.factor_panel(self._work, exchange if column.size > 1 else None)
         spans.add("pfact", outcome.leaf_s, scattered=True)
         spans.add("mxswp", outcome.swap_s, scattered=True)
 
@@ -111,11 +122,14 @@ class FactoredPanel:
         """Drive the broadcast a little; whether it has ended here."""
         return self._broadcast is None or self._broadcast.test()
 
-    def wait(self, spans: Spans) -> None:
-        """Have the panel here."""
+    def wait(self, spans: Spans, look: Callable[[], object] | None = None) -> None:
+        """Have the panel here; look after something else until then."""
         if self._broadcast is not None and not self._broadcast.done:
             with spans("bcast"):
-                self._broadcast.wait()
+                if look is None:
+                    self._broadcast.wait()
+                else:
+                    self._broadcast.wait_beside(look)
         if self._pivots is None:
             self.fetch_pivots()
 

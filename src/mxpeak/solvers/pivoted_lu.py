@@ -13,9 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from os import sched_yield
-from typing import Protocol
+from typing import Any, Protocol
 
 from mxpeak.distributed.matrix import DistMatrix
 from mxpeak.errors import StoppedError
@@ -113,9 +112,10 @@ class _PivotedLu:
         # not begin the broadcast before the update had ended.
         self.updates_first = kernels.stopwatch.lag > 0 and kernels.panel_library(A.grid.P) is None
         self.split_at = self.end - n2
+        # Where FACT begins beside UPDATE1, whose panel is still read, the next one is here, too.
         self._panels = [
             kernels.buffer(FactoredPanel.buffer_size(A, kernels), A.precision)
-            for _ in range(min(2, options.lookahead + 1))
+            for _ in range(3 if self.updates_first and n2 else min(2, options.lookahead + 1))
         ]
         self._ahead = swap_buffers(A, min(A.nb, self.end), 0, kernels)
         self._left = swap_buffers(A, max(self.split_at, min(self.end, n2 + A.nb + carried)), 1, kernels)
@@ -150,11 +150,17 @@ class _PivotedLu:
             elif following and self.splits(step):
                 panel, right = self.split_update(panel, right, following)
             else:
-                c0 = self.trailing(following or step)
-                update = partial(self.swap_and_update, panel, c0, self.end, self._left)
-                upcoming = self.beside(update, following, panel)
-                self.report(panel, upcoming)
-                panel = upcoming
+                panel = self.single_update(panel, following)
+
+    def single_update(self, panel: FactoredPanel, following: LuStep | None) -> FactoredPanel | None:
+        """Fig. 3: UPDATE hides FACT and LBCAST."""
+        now = self.kernels.stopwatch.mark()
+        upcoming = self.begin_panel(following, panel, now) if following else None
+        self.swap_and_update(panel, self.trailing(following or panel.step), self.end, self._left, upcoming)
+        if upcoming:
+            self.end_panel(upcoming, now)
+        self.report(panel, upcoming)
+        return upcoming
 
     def splits(self, step: LuStep) -> bool:
         """Whether the split update applies: the next panel, if ours, still lies in the left section (§III-C)."""
@@ -166,63 +172,57 @@ class _PivotedLu:
     ) -> tuple[FactoredPanel, RowSwap | None]:
         """Fig. 6: the left section's rows travel while the right is updated, and the right's while the left is.
 
-        So do those of the panel after the next, whose columns are the first of the left section to be updated.
+        So do those of the panel after the next, whose columns are the first of the left section to be updated: UPDATE1
+        hides the beginning of its FACT, too, which goes on behind UPDATE2 of the next step.
 
         `right`: this panel's row swap of the right section, on its way since the last step (None: not begun).
         """
         if right is None:
             right = self.begin_swap(panel, self.split_at, self.end, self._right)
-        ahead = self.trailing(following)
-        left = RowSwap(self.A, panel, ahead, self.split_at, self._left, self.kernels)
-        left.gather(self.spans)
         right.progress()  # FACT, which looks at nothing, hides what is begun by now
-
-        def update2(upcoming: FactoredPanel | None) -> None:  # it hides FACT, LBCAST and RS1
-            left.start(self.options.swap)
-            self.update(panel, right, self.split_at, upcoming, left)
-
-        upcoming = self.beside(update2, following, panel)
-        assert upcoming is not None
+        ahead = self.trailing(following)
+        upcoming = self.begin_panel(following, panel, right.gathered)
+        right.wait()
+        left = self.begin_swap(panel, ahead, self.split_at, self._left)
+        self.update(panel, right, self.split_at, upcoming, left)  # UPDATE2 hides FACT, LBCAST and RS1
+        self.end_panel(upcoming, right.gathered, left.progress)
         self.kernels.join()
-        upcoming.wait(self.spans)
-        later = None
-        if self.splits(following):
-            later = self.begin_swap(upcoming, self.split_at, self.end, self._right)
-        self.update1(panel, left, ahead, upcoming, later)
+        upcoming.wait(self.spans, left.progress)
+        later = self.update1(panel, left, ahead, upcoming)  # UPDATE1 hides RS2 of the next step
         self.report(panel, later, self._early)
         return upcoming, later
 
-    def update1(
-        self, panel: FactoredPanel, left: RowSwap, c0: int, upcoming: FactoredPanel, later: RowSwap | None
-    ) -> None:
-        """UPDATE1 hides RS2 of the next step, and the row swap of the panel after it, whose columns come first."""
+    def update1(self, panel: FactoredPanel, left: RowSwap, c0: int, upcoming: FactoredPanel) -> RowSwap | None:
+        """UPDATE1, and the next step's row swaps begun: of the columns of the panel after it, and RS2."""
         self.solve_for_u(panel, left)
-        done = 0
-        if later is not None:
+        done, later = 0, None
+        if self.splits(upcoming.step):
             after = self.steps[upcoming.step.k + 1]
             if self.A.grid.q == after.q:
                 columns = self.A.cols.local_range(after.j0, after.j1)
                 done = columns.stop - c0
                 self.subtract(self.below(panel, c0, columns.stop), panel, left.U[:, :done])
                 self._early = self.begin_swap(upcoming, c0, columns.stop, self._ahead)
-        self.subtract_rest(panel, left, c0, done, later, self._early)
+            later = self.begin_swap(upcoming, self.split_at, self.end, self._right)
+        self.subtract_rest(panel, left, c0, done, self._early, later)
+        return later
 
-    def beside(
-        self, update: Callable[[FactoredPanel | None], None], following: LuStep | None, panel: FactoredPanel
-    ) -> FactoredPanel | None:
-        """The next panel, and an update that hides it: begun in the order in which they can run at the same time."""
-        if following is None:
-            update(None)
-            return None
-        with self.kernels.side_stream():
-            upcoming = self.load_panel(following, panel)
+    def begin_panel(self, step: LuStep, before: FactoredPanel, begun: Any) -> FactoredPanel:
+        """The next panel brought up to date, and on its way to FACT: beside all that comes after the mark `begun`.
+
+        Where an update cannot be under way during FACT, the panel is factored and its broadcast is begun.
+        """
+        with self.kernels.side_stream(begun):
+            panel = self.load_panel(step, before)
             if not self.updates_first:
-                self.finish_panel(upcoming)
-        update(upcoming)
+                self.finish_panel(panel)
+        return panel
+
+    def end_panel(self, panel: FactoredPanel, begun: Any, look: Callable[[], object] = bool) -> None:
+        """FACT and LBCAST beside an update that is under way, looking after other messages meanwhile."""
         if self.updates_first:
-            with self.kernels.side_stream(behind=False):
-                self.finish_panel(upcoming)
-        return upcoming
+            with self.kernels.side_stream(begun):
+                self.finish_panel(panel, look)
 
     def due(self, step: LuStep) -> bool:
         """Whether A shall be kept after this step; never after the last."""
@@ -280,13 +280,14 @@ class _PivotedLu:
             panel.load(self.spans)
             if before is not None and self.operands is None:
                 self.subtract(panel.rows, before, swap.U)
+            panel.bring(self.options.panel, self.spans)
         return panel
 
-    def finish_panel(self, panel: FactoredPanel) -> None:
+    def finish_panel(self, panel: FactoredPanel, look: Callable[[], object] = bool) -> None:
         """FACT of a loaded panel, and LBCAST begun."""
         step = panel.step
         if self.A.grid.q == step.q:
-            panel.factor(self.options.panel, self.spans)
+            panel.factor(self.spans, look)
             if self.blocks is not None and self.A.grid.p == step.p:
                 self.blocks.note(step.k, panel.L11)
             if self.order is not None:

@@ -59,6 +59,7 @@ class RowSwap:
     """The row swaps of one panel on local columns c0:c1.  Call gather, start, (progress,) finish, in this order.
 
     Afterwards `U` is the block row's new content: every rank of the process column has all jb rows of it.
+    `gathered` is a mark behind the gathering.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class RowSwap:
         self._kernels, self._buffers = kernels, buffers
         self._jb = panel.step.jb
         self._task: Task | None = None
+        self.gathered: Any = None
         self.U: Matrix = self._section[self._moves.block] if buffers is None else self._shaped(buffers.U, self._jb)
 
     def _shaped(self, buffer: Any, rows: int) -> Matrix:
@@ -97,6 +99,7 @@ class RowSwap:
                 block = self._section[moves.block]
                 for rows, piece in zip(moves.out_rows, self._out):
                     self._gather(block, rows, piece)
+        self.gathered = kernels.stopwatch.mark()
 
     def _cut(self, buffer: Any, rows: list[list[int]]) -> list[Any]:
         """One contiguous piece a process row."""
@@ -124,6 +127,11 @@ class RowSwap:
     def progress(self) -> bool:
         """Drive the communication a little; whether it has ended here."""
         return self._task is None or self._task.test()
+
+    def wait(self) -> None:
+        """Have the rows here."""
+        if self._task is not None:
+            self._task.wait()
 
     def finish(self, spans: Spans) -> None:
         """Wait for the rows; write those that came into A, and assemble U."""

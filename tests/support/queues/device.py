@@ -90,9 +90,9 @@ def _factored(self: Any, work: Any, exchange: Any) -> Any:
     return _factor(self, work, exchange)
 
 
-def _of_step(self: Any, options: Any, spans: Any) -> None:
+def _of_step(self: Any, *args: Any) -> None:
     here().panel = self.step.k
-    _factor_step(self, options, spans)
+    _factor_step(self, *args)
 
 
 _factor, _factor_step = HostLu.factor_panel, FactoredPanel.factor

@@ -11,7 +11,7 @@ from tests.support.queues.races import Detector
 
 @dataclass(frozen=True)
 class Beside:
-    """Something that the host does, and the device's operations that it does not know to have ended."""
+    """What the host does, or a copy to it, and the device's operations begun before that need not have ended."""
 
     op: Op
     under_way: tuple[Op, ...]
@@ -26,8 +26,8 @@ class _Order(Detector):
 
     def operation(self, op: Op) -> None:
         super().operation(op)
-        if op.actor == HOST:
-            known = self.clock(HOST)
+        if op.actor == HOST or op.kind == "down":
+            known = self.clock(op.actor)
             left = (one for (actor, number), one in self.ops.items() if actor != HOST and number > known.get(actor, 0))
             self.beside.append(Beside(op, tuple(left)))
 
@@ -49,7 +49,7 @@ def _gone_through(log: Log) -> _Order:
 
 
 def beside(log: Log, phase: str) -> Iterator[Beside]:
-    """What is under way while the host works in a phase."""
+    """What is under way while the host works in a phase, or what it works with is on its way there."""
     return (one for one in _gone_through(log).beside if one.op.phase == phase)
 
 

@@ -10,6 +10,7 @@ limit       DGEMM with inner dimension NB on all ranks at once, in the same proc
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import Any, Unpack
 
 from mxpeak.bench.harness import Told, check_grids
@@ -109,7 +110,7 @@ def fill(A: DistMatrix, case: HplCase, kernels: Kernels) -> None:
 
 HPL: Problem[HplCase, Solve] = Problem(
     check=check_grids,
-    footprint=lambda case, on_gpu: hpl_memory_bytes,
+    footprint=lambda case, on_gpu: partial(hpl_memory_bytes, panels=3 if on_gpu and case.split and case.P > 1 else 2),
     precision=lambda case: "fp64",
     solve=_solve,
     result=hpl_result,

@@ -36,10 +36,11 @@ class Backend(Protocol):
     def wait(self) -> None:
         """Return once everything that was begun has ended."""
 
-    def side_stream(self, *, behind: bool = True) -> AbstractContextManager[None]:
-        """What is begun inside begins after all that was begun before, and may run together with what comes later.
+    def side_stream(self, begun: Any = None) -> AbstractContextManager[None]:
+        """What is begun inside may run together with what is begun outside later.
 
-        Not `behind`: it goes on after what was begun inside before, whatever was begun elsewhere since.
+        It begins after `begun`, a mark of the stopwatch (None: after all that was begun before), and after what was
+        begun inside before.
         """
 
     def join(self) -> None:

@@ -137,6 +137,9 @@ class LuKernels(Backend, Protocol):
     def cast(self, source: Matrix, target: Matrix, precision: str) -> None:
         """target = source, which lies by rows, rounded to nearest even; beyond the largest number: inf (fp8: NaN)."""
 
+    def bring_panel(self, panel: Panel) -> Panel:
+        """The same panel for `factor_panel`, on its way from now on to where it is factored."""
+
     def factor_panel(self, panel: Panel, exchange: Exchange | None) -> PanelOutcome:
         """P A = L U for one panel, by its plan; |PA - LU| <= jb·u·|L||U|; m·jb² - jb³/3 flops over all ranks.
 

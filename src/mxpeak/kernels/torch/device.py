@@ -80,18 +80,17 @@ class Device:
             torch.cuda.synchronize(self.where)
 
     @contextmanager
-    def side_stream(self, *, behind: bool = True) -> Iterator[None]:
-        """What is begun inside begins after all that was begun before, and runs together with what comes later.
+    def side_stream(self, begun: Any = None) -> Iterator[None]:
+        """What is begun inside runs together with what is begun outside later.
 
-        Not `behind`: only after what was begun inside before.
+        It begins after the mark `begun` (None: after all that was begun before), and after what was begun inside.
         """
         if not self.is_gpu:
             yield
             return
         if self._side is None:
             self._side = torch.cuda.Stream(self.where, priority=-1)
-        if behind:
-            self._side.wait_stream(torch.cuda.current_stream(self.where))
+        self._side.wait_event(self.mark() if begun is None else begun)
         with torch.cuda.stream(self._side):
             yield
 

@@ -63,8 +63,8 @@ class TorchKernels(TorchLu, TorchGenerated):
     def wait(self) -> None:
         self.device.wait()
 
-    def side_stream(self, *, behind: bool = True) -> AbstractContextManager[None]:
-        return self.device.side_stream(behind=behind)
+    def side_stream(self, begun: Any = None) -> AbstractContextManager[None]:
+        return self.device.side_stream(begun)
 
     def join(self) -> None:
         self.device.join()

@@ -100,6 +100,9 @@ class TorchLu:
 
     # --- panel
 
+    def bring_panel(self, work: Panel) -> Panel:
+        return panel.brought(self.device, work) if self.panel_library(work.rows.P) is None else work
+
     def factor_panel(self, work: Panel, exchange: Exchange | None) -> PanelOutcome:
         if self.panel_library(1 if exchange is None else work.rows.P) is None:
             return panel.factor_on_host(self.device, self.host, work, exchange)

@@ -6,7 +6,8 @@ the host's memory, is factored there by all its threads while the device updates
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterable
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -38,21 +39,48 @@ def factor_here(panel: Panel) -> None:
     panel.pivots[jb] = info
 
 
+@dataclass(frozen=True, slots=True)
+class Brought(Panel):
+    """A panel of a device that is on its way to the host's memory: to these copies of A, L1 and the pivots."""
+
+    copies: tuple[Tensor, ...]
+
+
+def brought(device: Device, panel: Panel) -> Panel:
+    """A panel on its way to the host."""
+    if not device.is_gpu:
+        return panel
+    copies = []
+    for part in _parts(panel):
+        copies.append(torch.empty(_flat(part).shape, dtype=part.dtype, pin_memory=True))
+        copies[-1].copy_(_flat(part), non_blocking=True)
+    given = {one.name: getattr(panel, one.name) for one in fields(panel)}
+    return Brought(**given, copies=tuple(copies))
+
+
 def factor_on_host(device: Device, host: HostLu, panel: Panel, exchange: Exchange | None) -> PanelOutcome:
     """The same by the host's kernels, in step with the other ranks of the process column."""
-    parts = (panel.A, panel.L1, panel.pivots)
     if not device.is_gpu:
-        A, L1, pivots = (part.numpy() for part in parts)
-        return host.factor_panel(replace(panel, A=A, L1=L1, pivots=pivots), exchange)
-    buffers = [torch.empty(_flat(part).shape, dtype=part.dtype, pin_memory=True) for part in parts]
-    for part, buffer in zip(parts, buffers):
-        buffer.copy_(_flat(part), non_blocking=True)
+        return host.factor_panel(_in_memory(panel, (part.numpy() for part in _parts(panel))), exchange)
+    if not isinstance(panel, Brought):
+        return factor_on_host(device, host, brought(device, panel), exchange)
+    there = list(zip(_parts(panel), panel.copies))
     torch.cuda.current_stream(device.where).synchronize()
-    A, L1, pivots = (_shaped_like(part, buffer) for part, buffer in zip(parts, buffers))
-    outcome = host.factor_panel(replace(panel, A=A, L1=L1, pivots=pivots), exchange)
-    for part, buffer in zip(parts, buffers):
-        _flat(part).copy_(buffer, non_blocking=True)
+    outcome = host.factor_panel(_in_memory(panel, (_shaped_like(*pair) for pair in there)), exchange)
+    for part, copy in there:
+        _flat(part).copy_(copy, non_blocking=True)
     return outcome
+
+
+def _parts(panel: Panel) -> tuple[Tensor, Tensor, Tensor]:
+    """What travels."""
+    return panel.A, panel.L1, panel.pivots
+
+
+def _in_memory(panel: Panel, arrays: Iterable[Any]) -> Panel:
+    """A panel whose parts are these arrays."""
+    A, L1, pivots = arrays
+    return replace(panel, A=A, L1=L1, pivots=pivots)
 
 
 def _flat(part: Tensor) -> Tensor:
