@@ -213,6 +213,13 @@ def test_the_split_update_hides_row_swaps() -> None:
     assert split.time_s < plain.time_s
 
 
+def test_panels_that_begin_beside_update1_are_hidden_longer_than_rochpls() -> None:
+    machine, run = find_machine("crusher"), LuRun(n=256000, nb=512, P=4, Q=2, node_grid=(4, 2), split=0.5)
+    early, behind = run_of("hpl", run, machine), run_of("hpl", replace(run, early=False), machine)
+    assert early.hidden_until() > 1.1 * behind.hidden_until()
+    assert early.time_s < 0.98 * behind.time_s
+
+
 def test_fact_shares_the_cores_of_ranks_that_wait() -> None:
     frontier = find_machine("frontier")
     assert [fact_cores(frontier, block, True) for block in ((8, 1), (2, 4), (1, 8))] == [8, 29, 57]

@@ -80,7 +80,7 @@ def frontier(side: int, node: tuple[int, int], bcast: str = "2ringM", aware: boo
 def rochpl(nodes: int, P: int, Q: int, node: tuple[int, int]) -> LuRun:
     """HPL on Crusher: NB = 512, N = 256000 on one node and the same memory on more (rocHPL, IV)."""
     n = int(256000 * nodes**0.5) // 512 * 512
-    return LuRun(n=n, nb=512, P=P, Q=Q, node_grid=node, bcast="1ringM", split=0.5)
+    return LuRun(n=n, nb=512, P=P, Q=Q, node_grid=node, bcast="1ringM", split=0.5, early=False)
 
 
 def sparse(nodes: int, low: str = "fp32", benchmark: str = "hpg-mxp") -> SparseRun:

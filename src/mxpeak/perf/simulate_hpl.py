@@ -6,8 +6,8 @@
     UPDATE   U12 = L11^-1 U12, A22 = A22 - L21 U12
 
 With look-ahead the next panel's columns come first, and FACT and LBCAST go on behind the rest of UPDATE; with the split
-update RS does too, as long as there is a left section.  Where the device is a rank's own cores (a CPU), FACT is part of
-their work, and hides LBCAST alone.
+update RS does too, as long as there is a left section, and a panel begins beside UPDATE1 of the step before.  Where the
+device is a rank's own cores (a CPU), FACT is part of their work, and hides LBCAST alone.
 """
 
 from __future__ import annotations
@@ -84,6 +84,7 @@ class _Simulation:
     device   when each device has done all that it was given
     panel    when the next panel is where it is needed
     right    when the rows of the right section are; None: not on their way
+    early    when the next panel's columns may be brought up to date beside UPDATE1; None: not before the step
     port     when each rank's way out of its node is free
     """
 
@@ -98,6 +99,7 @@ class _Simulation:
         self.run, self.machine, self.ranks = run, machine, Ranks(run, machine)
         self.device, self.panel, self.port = (np.zeros((run.P, run.Q)) for _ in range(3))
         self.right: Array | None = None
+        self.early: Array | None = None
         self.gemm_rate, self.trsm_rate = machine.curve("gemm", "fp64"), machine.curve("trsm", "fp64")
         self.columns = owned(run.n + 1, run.nb, run.Q)
         hides = run.depth > 0 and run.P > 1
@@ -162,7 +164,9 @@ class _Simulation:
         n1, n2 = n - self.n2, self.n2
         if self.right is None:
             self.right = self.exchange(ready + self.rows_s(n2, step.jb), n2, step.jb)
-        ahead, panel_s = self.ahead(step, following, ready)
+        ahead, panel_s = self.ahead(step, following, ready if self.early is None else self.early)
+        if self.early is not None:  # the host waits for the right section's rows, begins UPDATE2, and then factors
+            ahead = np.maximum(ahead, self.right[:, following.q])
         gathered = ready + 0.5 * self.rows_s(n1, step.jb)
         gathered[:, following.q] += panel_s + self.next_panel(following, ahead, ready)
         left = self.exchange(gathered, n1, step.jb)
@@ -170,12 +174,18 @@ class _Simulation:
         half2, half1 = 0.5 * self.rows_s(n2, step.jb), 0.5 * self.rows_s(n1, step.jb)
         device = np.maximum(gathered, self.right) + half2 + update2
         device = np.maximum(device, self.panel)
-        self.right = None
+        self.right = self.early = None
+        rest1 = update1
         after = self.rest_of(following)
         if after is not None and self.splits(after):
+            if self.run.early and not self.machine.fact:
+                first = np.zeros_like(update1)  # the columns of the panel after the next
+                first[:, after.q] = update1[:, after.q] * min(1.0, after.jb / max(float(n1[after.q]), 1.0))
+                self.early = device = np.maximum(device, left) + first
+                rest1 = update1 - first
             device = device + half2
             self.right = self.exchange(device, n2, following.jb)
-        self.device = np.maximum(device, left) + half1 + update1
+        self.device = np.maximum(device, left) + half1 + rest1
         self.device_s.append(self.active(following, update2 + update1 + half2 + half1 + (gathered - ready)))
 
     def ahead(self, step: LuStep, following: LuStep, ready: Array) -> tuple[Array, Array]:

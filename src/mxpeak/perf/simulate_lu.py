@@ -22,6 +22,7 @@ class LuRun:
     aware          messages leave from device memory; else they are staged in the host's
     nics           ports of a node that are used; None: all
     core_sharing   FACT takes the cores of the node's ranks that wait (rocHPL III-B)
+    early          with a split update HPL's panels begin beside UPDATE1 of the step before, rocHPL's (III-C) behind it
     slow           ranks that compute at a fraction of the speed
     """
 
@@ -38,6 +39,7 @@ class LuRun:
     aware: bool = True
     nics: int | None = None
     core_sharing: bool = True
+    early: bool = True
     slow: Mapping[int, float] = field(default_factory=dict)
 
     @property

@@ -101,6 +101,7 @@ class FactoredPanel:
         assert self._work is not None, "the panel is loaded"
         with spans("rfact"):
             outcome = kernels.factor_panel(self._work, exchange if column.size > 1 else None)
+        self._work = None
         spans.add("pfact", outcome.leaf_s, scattered=True)
         spans.add("mxswp", outcome.swap_s, scattered=True)
 
