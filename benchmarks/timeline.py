@@ -13,13 +13,15 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache
+from itertools import pairwise
 from pathlib import Path
 
 from mxpeak.perf.machines import Machine, find_machine
 from mxpeak.solvers.lu import MixedLuOptions
 from mxpeak.solvers.pivoted_lu import PivotedLuOptions
 from tests.support.queues import windows
-from tests.support.queues.hiding import StepTimes, mean_of, perfetto, table
+from tests.support.queues.hiding import StepTimes, clipped, length, mean_of, perfetto, table, union
 from tests.support.queues.log import Log
 from tests.support.queues.sizes import Blocks
 from tests.support.queues.timeline import Model, play
@@ -34,6 +36,7 @@ def hpl(first: int) -> list[Log]:
     return windows.hpl((4, 2), 500, NB, range(first, first + STEPS), PivotedLuOptions(split=0.5), "mpi")
 
 
+@cache
 def hpl_mxp(first: int) -> list[Log]:
     """Steps of HPL-MxP on one device."""
     return windows.hpl_mxp((1, 1), 168, NB, range(first, first + STEPS), MixedLuOptions("fp16"), "mpi")
@@ -49,6 +52,27 @@ def drawn(
         (out / f"{name}-{first}.json").write_text(perfetto(ranks))
         found.append(replace(mean_of(ranks), step=first))
     return found
+
+
+def panels(first: int, model: Model) -> tuple[float, float]:
+    """Seconds of HPL-MxP's panels in the steps from here on but for the first, and those behind products."""
+    (played,) = play(hpl_mxp(first), model)
+    begun = played.steps[1]
+    made = union(bar for bar in played.bars if bar.begin >= begun and bar.op.actor.startswith("stream"))
+    products = union(bar for bar in played.bars if bar.op.actor == "main 0" and bar.op.kind == "gemm")
+    return length(made), sum(length(clipped(products, *one)) for one in made)
+
+
+def hidden_panels(places: Sequence[int], model: Model, end: float) -> str:
+    """The share of the panels' time that products hide up to a step, trapezoids between places."""
+    at = [k for k in places if k <= end]
+    found = [panels(first, model) for first in at]
+    made, behind = (
+        sum((k1 - k0) * (a[i] + b[i]) / 2 for (k0, a), (k1, b) in pairwise(zip(at, found))) for i in range(2)
+    )
+    share = behind / made
+    each = ", ".join(f"{first}: {100 * b / a:.0f}" for first, (a, b) in zip(at, found))
+    return f"of the panels' time up to step {at[-1]} products hide {100 * share:.0f} %; by step, in %: {each}\n"
 
 
 def summary(steps: Sequence[StepTimes], nb: int, count: int) -> str:
@@ -81,8 +105,10 @@ def main(argv: Sequence[str]) -> None:
     for title, machine in (("rocHPL's node", crusher), ("the same, FACT 1.25 times as fast", faster)):
         steps = drawn(out, f"hpl-{machine.core_rate:.0f}", hpl, places, Model(machine, Blocks(NB, 512), node=(4, 2)))
         text += f"{title}: {summary(steps, 512, 500)}{table(steps)}\n"
-    steps = drawn(out, "hpl-mxp", hpl_mxp, range(0, 165, 12), Model(find_machine(str(H200)), Blocks(NB, 1024)))
+    places, h200 = range(0, 165, 12), Model(find_machine(str(H200)), Blocks(NB, 1024))
+    steps = drawn(out, "hpl-mxp", hpl_mxp, places, h200)
     text += f"HPL-MxP on one H200: {summary(steps, 1024, 168)}{table(steps)}\n"
+    text += hidden_panels((*places[:9], *range(102, 152, 7)), h200, 0.9 * 168)
     (out / "timeline.txt").write_text(text)
     sys.stdout.write(text)
 
