@@ -12,11 +12,12 @@ import scipy.sparse.linalg as linalg
 import mxpeak as mx
 from mxpeak.errors import Outcome, UsageError
 from mxpeak.kernels.choose import sparse as sparse_kernels
-from mxpeak.library.sparse import choosing, factors
+from mxpeak.library.sparse import choosing, factors, sharing, solver
 from mxpeak.library.sparse.factors import factored, fill, width
 from tests.support.sparse_systems import (
     PRECISIONS,
     flow,
+    jumps,
     line,
     mixed_units,
     needs_pyamg,
@@ -165,6 +166,24 @@ def test_a_right_hand_side_in_the_null_space_of_the_transpose_is_said_not_to_con
 
 
 # --- multigrid -------------------------------------------------------------------------------------------------------
+
+
+@needs_pyamg
+def test_multigrid_of_many_rows_is_made_by_aggregation_where_that_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    def levels(A: Any) -> int:
+        x, info = mx.gmres(A, vector(A.shape[0]), preconditioner="amg")
+        assert info.iterations <= 60
+        assert reached(A, x, vector(A.shape[0]), 1e-9)
+        return info.levels
+
+    units = sparse.diags_array(np.where(np.arange(1600) % 7 < 3, 1.0, 2.0**14))
+    even, others = flow(40), (jumps(40, 1e4), sparse.csr_array(units @ flow(40)))
+    before, of_others = levels(even), [levels(A) for A in others]
+    monkeypatch.setattr(sharing, "EVEN", 100)
+    assert levels(even) < before
+    assert [levels(A) for A in others] == of_others
+    monkeypatch.setattr(solver, "aggregated", lambda *args: ([], "no aggregates"))
+    assert levels(even) == before
 
 
 @needs_pyamg

@@ -1,4 +1,4 @@
-"""Smoothed aggregation over ranks: levels are cut as A is, until few rows are left, which are gathered on all ranks.
+"""Smoothed aggregation; over ranks levels are cut as A is, until few rows are left, which are gathered on all ranks.
 
     T    z_i in row i and the column of its aggregate, which lies on one rank; each column is scaled to norm 1
     P    (I - ω D^-1 A) T, ω = 4/3, D the sums of |a_ij| over j          (Vaněk, Mandel and Brezina 1996)
@@ -86,13 +86,14 @@ class _Shared:
 
 
 def aggregated(A: Csr, A_s: Csr, scaling: Scaling, everybody: Everybody) -> tuple[Levels, str]:
-    """The levels of A_s = D_r A D_c, this rank's part of each; or none, and why.  Collective.
+    """The levels of A_s = D_r A D_c, of ranks this one's part of each; or none, and why.  Collective.
 
     All is done with B = 2^k A, near 1, which is symmetric where A is; P becomes D_c^-1 P, and R = 2^k P^T D_r^-1.
     """
     k = -int(everybody.largest(largest_exponent(A.data, 0, np)))
     B = sparse.csr_array((np.ldexp(A.data, k), A.indices, A.indptr), shape=A.shape)
     own = scaling.columns[: A.shape[0]] if scaling.active else 0
+    everybody = everybody if everybody.starts else Everybody(everybody.comm, (0, A.shape[0]))
     with np.errstate(all="ignore"):
         finest = _Shared(B, _smooth(B, everybody), everybody, _aggregates(B, everybody))
         problem = finest.problem
@@ -130,6 +131,8 @@ def _levels(A_s: Csr, level: _Shared, of_rows: Factor, of_columns: Factor, depth
         return [], f"smoothed aggregation has {found.all} aggregates on a level that every rank would have to hold"
     if problem:
         return [], problem
+    if everybody.alone:
+        return [Grid(A_s, to_below.T, to_here.T), *grids], ""
     return [SharedGrid(A_s, to_below, to_here, overlapping(A_s, everybody), everybody), *grids], ""
 
 

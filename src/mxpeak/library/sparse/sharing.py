@@ -25,9 +25,9 @@ from mxpeak.library.sparse.inputs import Csr, rows_of_entries
 from mxpeak.library.sparse.scaling import Scaling
 from mxpeak.runtime.nodes import by_root, nodes_of
 
-#: Rows up to which one rank makes the levels of all: up to MOST_GATHERED where many connections are weak, since there
-#: aggregates of all ranks take more steps, else less time.  What that takes of its memory for an entry of A.
-EVEN_GATHERED, BYTES_AN_ENTRY = 200_000, 128
+#: Rows from which on aggregation takes less time than Ruge and Stüben's levels, in one process too, unless many
+#: connections are weak or units differ: then it takes many steps.  What those levels take of rank 0's memory an entry.
+EVEN, BYTES_AN_ENTRY = 200_000, 128
 #: A connection is weak below this share of the largest of its row; many are more than this share of all.
 WEAK, MANY_WEAK = 0.25, 0.05
 #: Levels of fewer rows are not worth their messages: every rank has them as a whole.
@@ -83,7 +83,7 @@ def shared_hierarchy(kernels: SparseKernels, A: Csr, A_s: Csr, scaling: Scaling)
     """One process's levels of A below A_s = D_r A D_c, over the ranks; or none and why there are none.  Collective."""
     everybody = scaling.everybody
     comm, starts = everybody.comm, everybody.starts
-    if problem := _unwanted(A, everybody) or _no_room(everybody, int(everybody.sum(A.nnz))):
+    if problem := unwanted(A, scaling) or _no_room(everybody, int(everybody.sum(A.nnz))):
         return [], problem
     rows = [comm.gather_objects(named(M, everybody)) for M in ((A, A_s) if scaling.active else (A,))]
     scales = comm.gather_objects((scaling.rows, scaling.columns[: A.shape[0]]) if scaling.active else None)
@@ -119,11 +119,14 @@ def worth_sharing(n: int) -> bool:
     return n >= LEAST_SHARED
 
 
-def _unwanted(A: Csr, everybody: Everybody) -> str:
-    """Why the levels of one process take longer than others would, if they do.  Collective."""
-    n = everybody.starts[-1]
-    most = MOST_GATHERED if weak_share(A, everybody) > MANY_WEAK else EVEN_GATHERED
-    return f"{n} rows are more than the {most} of which one rank makes the levels of all" if n > most else ""
+def unwanted(A: Csr, scaling: Scaling) -> str:
+    """Why Ruge and Stüben's levels of A take longer than aggregation, if they do.  Collective."""
+    everybody = scaling.everybody
+    n = int(everybody.sum(A.shape[0]))
+    gathered = everybody.alone or n <= MOST_GATHERED
+    if n <= EVEN or (gathered and (scaling.active or weak_share(A, everybody) > MANY_WEAK)):
+        return ""
+    return f"{n} rows are more than levels are best made of by one rank"
 
 
 def _no_room(everybody: Everybody, nnz: int) -> str:

@@ -25,7 +25,7 @@ from mxpeak.library.sparse.formats import Formats, formats, out_of_range
 from mxpeak.library.sparse.inputs import Csr, with_diagonal
 from mxpeak.library.sparse.scaling import Scaling, balanced, equilibration
 from mxpeak.library.sparse.shared_factors import shared_factors
-from mxpeak.library.sparse.sharing import SharedGrid, overlapping, shared_hierarchy
+from mxpeak.library.sparse.sharing import SharedGrid, overlapping, shared_hierarchy, unwanted
 from mxpeak.library.sparse.system import Plan, Problem, compile_for
 from mxpeak.precision import PRECISIONS
 from mxpeak.solvers.krylov import STALL, STALL_CYCLES, Solve, gmres_ir, stalled
@@ -309,7 +309,7 @@ def _hierarchy(
         if problem:
             grids, problem = aggregated(A, A_s, scaling, scaling.everybody)
     else:
-        whole, problem = hierarchy(A, A_s, scaling)
+        whole, problem = _levels(A, A_s, scaling)
         grids = whole
         if automatic and whole and complexity(whole) > COMPLEXITY:
             problem = f"PyAMG's levels have {complexity(whole):.1f} times the entries of A"
@@ -318,3 +318,12 @@ def _hierarchy(
     if not automatic:
         raise UsageError(f'preconditioner="amg" is not possible for this matrix: {problem}; type preconditioner="gs"')
     return replace(choice, name=choosing.sweeping(scaling.everybody), reason=problem), []
+
+
+def _levels(A: Csr, A_s: Csr, scaling: Scaling) -> tuple[list[Grid], str]:
+    """One process's: by aggregation where that takes less time and does, else Ruge and Stüben's."""
+    if unwanted(A, scaling):
+        grids, problem = aggregated(A, A_s, scaling, scaling.everybody)
+        if not problem:
+            return [grid for grid in grids if isinstance(grid, Grid)], ""
+    return hierarchy(A, A_s, scaling)
