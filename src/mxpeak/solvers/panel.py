@@ -85,17 +85,15 @@ class FactoredPanel:
                 Panel(self.rows, self.L11, self._tail, A.rows, il0, self._top, plan, options.pfact)
             )
 
-    def factor(self, spans: Spans, look: Callable[[], object] = bool) -> None:
-        """Factor the panel within the message, with a look at something else once a column where ranks exchange pivots.
+    def factor(self, spans: Spans) -> None:
+        """Factor the loaded panel within the message.  Collective over the process column that owns it.
 
-        Collective over the process column that owns it.  Overwrites the block row in A by L11 and U11; L21 is not
-        needed there again.
+        Overwrites the block row in A by L11 and U11; L21 is not needed there again.
         """
         A, step, kernels = self._A, self.step, self._kernels
         column = A.grid.column
 
         def exchange(mine: Any, theirs: Any) -> None:
-            look()
             allreduce_by(column, mine, theirs, better_candidate)
 
         assert self._work is not None, "the panel is loaded"

@@ -11,7 +11,6 @@ is kept below the diagonal of A, its rows swapped with those of all later panels
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from os import sched_yield
 from typing import Any, Protocol
@@ -185,7 +184,7 @@ class _PivotedLu:
         right.wait()
         left = self.begin_swap(panel, ahead, self.split_at, self._left)
         self.update(panel, right, self.split_at, upcoming, left)  # UPDATE2 hides FACT, LBCAST and RS1
-        self.end_panel(upcoming, right.gathered, left.progress)
+        self.end_panel(upcoming, right.gathered)
         self.kernels.join()
         upcoming.wait(self.spans, left.progress)
         later = self.update1(panel, left, ahead, upcoming)  # UPDATE1 hides RS2 of the next step
@@ -218,11 +217,11 @@ class _PivotedLu:
                 self.finish_panel(panel)
         return panel
 
-    def end_panel(self, panel: FactoredPanel, begun: Any, look: Callable[[], object] = bool) -> None:
-        """FACT and LBCAST beside an update that is under way, looking after other messages meanwhile."""
+    def end_panel(self, panel: FactoredPanel, begun: Any) -> None:
+        """FACT and LBCAST beside an update that is under way."""
         if self.updates_first:
             with self.kernels.side_stream(begun):
-                self.finish_panel(panel, look)
+                self.finish_panel(panel)
 
     def due(self, step: LuStep) -> bool:
         """Whether A shall be kept after this step; never after the last."""
@@ -283,11 +282,11 @@ class _PivotedLu:
             panel.bring(self.options.panel, self.spans)
         return panel
 
-    def finish_panel(self, panel: FactoredPanel, look: Callable[[], object] = bool) -> None:
+    def finish_panel(self, panel: FactoredPanel) -> None:
         """FACT of a loaded panel, and LBCAST begun."""
         step = panel.step
         if self.A.grid.q == step.q:
-            panel.factor(self.spans, look)
+            panel.factor(self.spans)
             if self.blocks is not None and self.A.grid.p == step.p:
                 self.blocks.note(step.k, panel.L11)
             if self.order is not None:
