@@ -27,7 +27,7 @@ from tests.support.queues.sizes import Blocks
 from tests.support.queues.timeline import Model, play
 
 #: Columns of the small blocks that stand for large ones, and the steps done together.
-NB, STEPS = 4, 3
+NB, STEPS = 4, 4
 H200 = Path(__file__).parents[1] / "tests" / "queues" / "h200.toml"
 
 
