@@ -23,7 +23,7 @@ import scipy.sparse as sparse
 from mxpeak.distributed.general import Block, at_their_owners
 from mxpeak.kernels.host.blas import one_thread
 from mxpeak.library.inputs import Array
-from mxpeak.library.sparse.amg import COARSEST, Factor, Grid, fp64, unfit
+from mxpeak.library.sparse.amg import COARSEST, Factor, Grid, for_pyamg, fp64, unfit
 from mxpeak.library.sparse.everybody import Everybody
 from mxpeak.library.sparse.inputs import Csr, rows_of_entries
 from mxpeak.library.sparse.scaling import Scaling, largest_exponent
@@ -172,7 +172,7 @@ def _at_owners(part: Csr, starts: Sequence[int], everybody: Everybody) -> Csr:
 
 def _aggregates(A: Csr, everybody: Everybody) -> Aggregates:
     """Unknowns that are strongly connected within this rank, together.  Collective."""
-    of, mine = everybody.alike(lambda: _of_block(sparse.csr_matrix(A[:, : A.shape[0]])))
+    of, mine = everybody.alike(lambda: _of_block(for_pyamg(A[:, : A.shape[0]])))
     counts = everybody.comm.bcast_object(everybody.comm.gather_objects(mine))
     starts = tuple(accumulate(counts, initial=0))
     first = starts[everybody.comm.rank]
@@ -234,7 +234,7 @@ def _by_pyamg(C: Csr, z: Array) -> list[Grid]:
     with one_thread(), warnings.catch_warnings(), np.errstate(all="ignore"):  # the other cores are other ranks'
         warnings.simplefilter("ignore")
         made = pyamg.smoothed_aggregation_solver(
-            sparse.csr_matrix(C),
+            for_pyamg(C),
             B=z[:, None],
             strength=("symmetric", {"theta": STRONG}),
             smooth=("jacobi", {"omega": OMEGA, "weighting": "local"}),

@@ -136,6 +136,14 @@ def _row_sums(A: Csr) -> float:
         return float(np.nanmean(np.abs(A.sum(axis=1)) / abs(A).sum(axis=1)))
 
 
+def for_pyamg(A: Csr) -> Any:
+    """A as PyAMG takes it, which knows indices of 32 bits only: SciPy 1.13 has some of 64 where those would do."""
+    M = sparse.csr_matrix(A)
+    if M.nnz < 2**31:
+        M.indices, M.indptr = M.indices.astype(np.int32, copy=False), M.indptr.astype(np.int32, copy=False)
+    return M
+
+
 def fp64(T: Any) -> Csr:
     """A matrix of PyAMG's as the kernels take it."""
     if T is None:
