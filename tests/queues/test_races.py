@@ -56,6 +56,7 @@ CASES: dict[str, Callable[[], runs.Found]] = {
     "hpl 2x1 staged": lambda: hpl(2, 1, "staged"),
     "hpl 2x2 mpi split": lambda: hpl(2, 2, "mpi", SPLIT),
     "hpl 2x2 nccl": lambda: hpl(2, 2, "nccl"),
+    "hpl 2x2 nccl split": lambda: hpl(2, 2, "nccl", SPLIT),
     "hpl 2x2 nccl plain": lambda: hpl(2, 2, "nccl", PivotedLuOptions(lookahead=0)),
     "hpl 2x3 nccl split lib": lambda: hpl(2, 3, "nccl", PivotedLuOptions(PanelOptions(bcast="lib"), split=0.5)),
     "hpl whole": lambda: whole("hpl", 1, 2, "mpi"),
