@@ -323,7 +323,8 @@ def test_a_rank_that_fails_before_it_has_met_the_others_has_all_ended(
     waited: list[float] = []
     monkeypatch.setattr(sessions, "end_launched", ended.append)
     monkeypatch.setattr(sessions, "sleep", waited.append)
-    monkeypatch.setattr("mxpeak.runtime.launch.launcher", lambda: ("mpiexec (PMI)", rank, 2 if launched else 1))
+    monkeypatch.setattr(sessions, "launchers_socket", lambda: 7 if launched else None)
+    monkeypatch.setattr("mxpeak.runtime.launch.launcher", lambda: ("mpiexec (PMI)", rank, 2))
     session = sessions.Session()
     if met:
         fake: Any = Comm(rank=rank, size=2)
@@ -331,13 +332,13 @@ def test_a_rank_that_fails_before_it_has_met_the_others_has_all_ended(
     session.part(session.refuse("mxpeak: error: no", 2))
     assert (ended, waited) == (told, waits)
     name = f"[rank {rank} {os.uname().nodename}] " if rank else ""
-    assert capsys.readouterr().err == (f"{name}mxpeak: error: no\n" if told else "")
+    assert capsys.readouterr().err == (f"{name}mxpeak: error: no\n" if told or not rank else "")
 
 
 def test_an_outcome_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     ended: list[int] = []
     monkeypatch.setattr(sessions, "end_launched", ended.append)
-    monkeypatch.setattr("mxpeak.runtime.launch.launched", lambda: True)
+    monkeypatch.setattr(sessions, "launchers_socket", lambda: 7)
     sessions.Session().part(4)
     assert ended == []
 

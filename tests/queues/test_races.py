@@ -54,6 +54,7 @@ CASES: dict[str, Callable[[], runs.Found]] = {
     "hpl 1x2 nccl lib": lambda: hpl(1, 2, "nccl", LIBRARY),
     "hpl 1x3 nccl long": lambda: hpl(1, 3, "nccl", PivotedLuOptions(PanelOptions(bcast="longM"))),
     "hpl 2x1 staged": lambda: hpl(2, 1, "staged"),
+    "hpl 2x1 staged split": lambda: hpl(2, 1, "staged", SPLIT),
     "hpl 2x2 mpi split": lambda: hpl(2, 2, "mpi", SPLIT),
     "hpl 2x2 nccl": lambda: hpl(2, 2, "nccl"),
     "hpl 2x2 nccl split": lambda: hpl(2, 2, "nccl", SPLIT),

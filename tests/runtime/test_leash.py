@@ -191,9 +191,13 @@ def test_a_rank_that_is_hit_before_it_is_one_of_mpi_ends_by_the_signal(
     assert last_word(word.read_text()) == 128 + number
 
 
-def test_mpiexec_is_told_to_end_all_ranks_where_it_has_left_a_socket(tmp_path: Path) -> None:
+def test_mpiexec_is_told_to_end_all_ranks_where_it_has_left_a_socket(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     told, mine = socket.socketpair()
     with told, mine, (tmp_path / "file").open("w") as file:
+        end_launched(1, {"PMI_FD": str(mine.fileno())})  # somebody else's: not of this process's parent
+        monkeypatch.setattr(os, "getppid", os.getpid)
         end_launched(2, {"PMI_FD": str(mine.fileno())})
         assert told.recv(100) == b"cmd=abort exitcode=2\n"
         for other in (str(file.fileno()), "999999", "x", ""):

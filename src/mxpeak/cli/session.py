@@ -17,7 +17,16 @@ from typing import TYPE_CHECKING, TypeVar
 from mxpeak.comm.ending import torchrun_ends_all
 from mxpeak.errors import ExitCode
 from mxpeak.report.columns import folded
-from mxpeak.runtime.leash import ENDING, end_by, end_launched, heard_of, leave_word, pass_on, terminal_width
+from mxpeak.runtime.leash import (
+    ENDING,
+    end_by,
+    end_launched,
+    heard_of,
+    launchers_socket,
+    leave_word,
+    pass_on,
+    terminal_width,
+)
 
 if TYPE_CHECKING:
     from mxpeak.comm.base import Communicator
@@ -171,9 +180,7 @@ class Session:
 
         Most likely all have failed alike, and rank 0 says why: only where it does not, another one does.
         """
-        from mxpeak.runtime.launch import launched
-
-        if self.failed is None or not launched():
+        if self.failed is None or launchers_socket() is None:
             return
         if self.failed:
             sleep(LEAVE_S)

@@ -26,7 +26,7 @@ TALL, POWER = 4, 4096
 
 
 def footprint_of(benchmark: str, low: str, on_gpu: bool) -> Footprint:
-    """The bytes of a run: those that the run itself plans with."""
+    """The bytes of a run, but for the third panel that a split update has on devices."""
     if benchmark == "hpl":
         return hpl_memory_bytes
     stored = precision(stored_as(low)).bytes

@@ -11,7 +11,7 @@ import os
 import select
 import shutil
 import signal
-import stat
+import struct
 import sys
 import threading
 import traceback
@@ -117,15 +117,28 @@ def heard_of() -> list[signal.Signals]:
     return [one for one in ENDING if one != signal.SIGHUP or signal.getsignal(one) != signal.SIG_IGN]
 
 
+def launchers_socket(environ: Mapping[str, str] = os.environ) -> int | None:
+    """Where MPICH's mpiexec hears this process: a socket that its parent has made, so none for a child of a rank."""
+    import socket
+
+    fd, peer = environ.get("PMI_FD", ""), getattr(socket, "SO_PEERCRED", None)
+    if not fd.isdecimal() or peer is None:
+        return None
+    with suppress(OSError), socket.socket(fileno=os.dup(int(fd))) as ours:  # no socket, or closed
+        maker, _, _ = struct.unpack("3i", ours.getsockopt(socket.SOL_SOCKET, peer, struct.calcsize("3i")))
+        return int(fd) if maker == os.getppid() else None
+    return None
+
+
 def end_launched(code: int, environ: Mapping[str, str] = os.environ) -> None:
     """Have MPICH's mpiexec end all ranks with `code`, by what MPI_Abort would write to it.
 
     For a rank that has not begun with MPI: of its end by a code mpiexec takes no notice, and the others wait for it.
     """
-    fd = environ.get("PMI_FD", "")
-    with suppress(OSError):  # none of ours, or closed
-        if fd.isdecimal() and stat.S_ISSOCK(os.fstat(int(fd)).st_mode):
-            os.write(int(fd), f"cmd=abort exitcode={code}\n".encode())
+    fd = launchers_socket(environ)
+    if fd is not None:
+        with suppress(OSError):
+            os.write(fd, f"cmd=abort exitcode={code}\n".encode())
 
 
 def cannot_begin() -> NoReturn:
@@ -140,7 +153,7 @@ def cannot_begin() -> NoReturn:
 
 
 def end_by(number: int) -> None:
-    """End this process by a signal, whose code is left as ever, before it has begun with MPI.
+    """End this process by a signal, whose code is left as ever, while the command line does not hear it.
 
     Of a rank that SIGINT ended MPICH's mpiexec would return 2 | 9 = 11, which is SIGSEGV's: it is told the code.
     """

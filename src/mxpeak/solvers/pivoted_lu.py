@@ -181,7 +181,8 @@ class _PivotedLu:
         right.progress()  # FACT, which looks at nothing, hides what is begun by now
         ahead = self.trailing(following)
         upcoming = self.begin_panel(following, panel, right.gathered)
-        right.wait()
+        with self.spans("update"), self.spans("laswp"):
+            right.wait()
         left = self.begin_swap(panel, ahead, self.split_at, self._left)
         self.update(panel, right, self.split_at, upcoming, left)  # UPDATE2 hides FACT, LBCAST and RS1
         self.end_panel(upcoming, right.gathered)

@@ -59,7 +59,8 @@ class Factored:
         if A.grid.q == 0:
             kernels.add_scaled(s, -1.0, r)
         _solve(A, s, x, kernels, self._diagonal("lower"), lower=True)
-        _solve(A, self._zeros(A.rows, r), x, kernels, self._diagonal("upper"), lower=False)
+        s[...] = 0.0
+        _solve(A, s, x, kernels, self._diagonal("upper"), lower=False)
         return x
 
     def solve_transposed(self, c: Vector) -> Any:
@@ -69,7 +70,8 @@ class Factored:
         if A.grid.p == 0:
             kernels.add_scaled(s, -1.0, c)
         _solve(A, s, x, kernels, self._diagonal("upper"), lower=False, transposed=True)
-        _solve(A, self._zeros(A.cols, c), x, kernels, self._diagonal("lower"), lower=True, transposed=True)
+        s[...] = 0.0
+        _solve(A, s, x, kernels, self._diagonal("lower"), lower=True, transposed=True)
         return x
 
     def _zeros(self, along: BlockCyclic, like: Vector) -> Vector:

@@ -15,7 +15,7 @@ from mxpeak.runtime.nodes import combined, nodes_of
 
 #: Vectors of length n that every rank holds beside its part, at most, for each right-hand side: b and x, this rank's
 #: parts of them, residuals, sums of a solve, and what travels.
-VECTORS = 8
+VECTORS = 10
 
 
 def bytes_a_rank(n: int, nb: int, P: int, Q: int, *, held: bool, parts: int = 1) -> int:

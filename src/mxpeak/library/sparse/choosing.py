@@ -184,7 +184,7 @@ def narrow(A: Csr, everybody: Everybody = ALONE) -> bool:
     if everybody.alone:
         return bool(width(A) ** 3 <= NARROW_GRAPH * A.nnz)
     n, nnz = everybody.starts[-1], int(everybody.sum(A.nnz))
-    if n > MOST_GATHERED or no_room(everybody, GATHERED_BYTES * nnz, "all rows"):
+    if n > MOST_GATHERED or no_room(everybody, nnz, GATHERED_BYTES * nnz, "all rows"):
         return False
     parts = everybody.comm.gather_objects(named(A, everybody))
     return by_root(everybody.comm, lambda: narrow(stacked(parts or [], n)))

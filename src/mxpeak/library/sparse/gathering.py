@@ -35,7 +35,9 @@ def stacked(parts: Sequence[Csr], n: int) -> Csr:
     return A
 
 
-def no_room(everybody: Everybody, need: float, what: str, ranks: int = 1) -> str:
+def no_room(everybody: Everybody, nnz: int, need: float, what: str, ranks: int = 1) -> str:
     """Why rank 0 cannot make something of all rows, if it cannot; as many ranks use its memory.  Collective."""
+    if nnz > np.iinfo(np.int32).max:
+        return f"{what}: {nnz} entries are more than one rank's 32-bit indices count"
     room = everybody.comm.bcast_object(int(MARGIN * (available_memory_bytes() or 2**63)) // ranks)
     return f"{what} take about {size_text(int(need))} on rank 0, which has {size_text(room)}" if need > room else ""

@@ -25,14 +25,17 @@ def shared_factors(A: Csr, vectors: str, everybody: Everybody) -> tuple[Factors 
         return factored(A, vectors)
     comm, n, nnz = everybody.comm, everybody.starts[-1], int(everybody.sum(A.nnz))
     need = ENTRY_BYTES * fill(n, nnz) + GATHERED_BYTES * nnz
-    if problem := no_room(everybody, need, f"factors of {nnz} entries"):
+    if problem := no_room(everybody, nnz, need, f"factors of {nnz} entries"):
         return None, problem
     parts = comm.gather_objects(named(A, everybody))
     found = Factors(None, vectors)
 
     def make() -> str:
         nonlocal found
-        factors, problem = factored(stacked(parts or [], n), vectors)
+        try:
+            factors, problem = factored(stacked(parts or [], n), vectors)
+        except MemoryError:
+            return "rank 0 had no memory for all rows"
         found = factors or found
         return problem
 

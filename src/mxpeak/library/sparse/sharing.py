@@ -132,7 +132,7 @@ def unwanted(A: Csr, scaling: Scaling) -> str:
 def _no_room(everybody: Everybody, nnz: int) -> str:
     """Why rank 0 cannot make the levels of all ranks' rows, if it cannot.  Collective."""
     here = nodes_of(everybody.comm, None).most
-    return no_room(everybody, BYTES_AN_ENTRY * nnz, f"levels of {nnz} entries", here)
+    return no_room(everybody, nnz, BYTES_AN_ENTRY * nnz, f"levels of {nnz} entries", here)
 
 
 def weak_share(A: Csr, everybody: Everybody) -> float:
