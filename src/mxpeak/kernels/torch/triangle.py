@@ -39,35 +39,22 @@ def _strips(A: Tensor) -> Iterator[slice]:
 
 
 def add_matvec(device: Device, y: Tensor, A: Tensor, x: Tensor, *, transposed: bool) -> None:
-    """y += A x, or y += A^T x."""
+    """y += A x, or y += A^T x, of one x or of several."""
     if A.numel() == 0:
         return
-    if y.ndim == 2:
-        _add_product(y, A, x, transposed=transposed)
+    if device.triton and y.ndim == 1:  # FP64 too: libraries' products with a vector may count entries in 32 bits
+        if transposed:
+            _kernels().launch_columns(device, A, x, y, "plain", add=True)
+        else:
+            _kernels().launch_rows(device, A, x, y, "plain", add=True)
         return
-    if device.triton and transposed:  # FP64 too: libraries' products with a vector may count entries in 32 bits
-        _kernels().launch_columns(device, A, x, y, "plain", add=True)
-    elif device.triton:
-        _kernels().launch_rows(device, A, x, y, "plain", add=True)
-    elif A.dtype == torch.float64:
-        y.addmv_(A.T if transposed else A, x)
-    else:
-        for part in _strips(A):
-            wide = A[part].to(torch.float64)
-            if transposed:
-                y.addmv_(wide.T, x[part])
-            else:
-                y[part].addmv_(wide, x)
-
-
-def _add_product(Y: Tensor, A: Tensor, X: Tensor, *, transposed: bool) -> None:
-    """Y += A X, or Y += A^T X."""
+    add = torch.Tensor.addmv_ if y.ndim == 1 else torch.Tensor.addmm_
     for part in _strips(A):
         wide = A[part].to(torch.float64)
         if transposed:
-            Y.addmm_(wide.T, X[part])
+            add(y, wide.T, x[part])
         else:
-            Y[part].addmm_(wide, X)
+            add(y[part], wide, x)
 
 
 def add_triangle_matvec(
