@@ -6,7 +6,6 @@ import os
 import signal
 import sys
 import threading
-import traceback
 from _thread import interrupt_main
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -25,6 +24,7 @@ from mxpeak.runtime.leash import (
     launchers_socket,
     leave_word,
     pass_on,
+    show_traceback,
     terminal_width,
 )
 
@@ -145,6 +145,11 @@ class Session:
         found = launcher()
         return 0 if found is None else found[1]
 
+    @property
+    def name(self) -> str:
+        """What stands before a line of this rank."""
+        return f"[rank {self.rank} {os.uname().nodename}] "
+
     def say(self, text: str) -> None:
         """A line on stderr, from rank 0 only."""
         if self.rank == 0:
@@ -184,7 +189,7 @@ class Session:
             return
         if self.failed:
             sleep(LEAVE_S)
-            print(f"[rank {self.rank} {os.uname().nodename}] {self.failed}", file=sys.stderr)
+            print(f"{self.name}{self.failed}", file=sys.stderr)
         flush()
         end_launched(code)
 
@@ -210,10 +215,9 @@ class Session:
 
     def stall(self, text: str) -> None:
         """Say why this rank no longer gets on, and end it; called by another thread than the main one."""
-        name = f"[rank {self.rank} {os.uname().nodename}] "
         with suppress(OSError):
-            print(f"{name}mxpeak: error: {text}", file=sys.stderr, flush=True)
-        self.stalled = f"{name}{text}"
+            print(f"{self.name}mxpeak: error: {text}", file=sys.stderr, flush=True)
+        self.stalled = f"{self.name}{text}"
         interrupt_main(signal.SIGTERM)
         if not self.heard.wait(LAST_S):  # the main thread hangs where it hears no signal
             leave_word(ExitCode.GUARD)
@@ -227,7 +231,7 @@ class Session:
 
     def fail(self, text: str, code: int) -> int:
         """Say what happened to this rank, and end all ranks."""
-        who = "" if self.comm is None or self.comm.size == 1 else f"[rank {self.rank} {os.uname().nodename}] "
+        who = "" if self.comm is None or self.comm.size == 1 else self.name
         print(f"{who}mxpeak: error: {text}", file=sys.stderr, flush=True)
         return self.end(code)
 
@@ -238,7 +242,5 @@ class Session:
         """
         if type(sys.exception()).__module__.startswith("mpi4py"):
             sleep(LEAVE_S)
-        prefix = f"[rank {self.rank} {os.uname().nodename}] "
-        lines = traceback.format_exc().splitlines()
-        print("".join(f"{prefix}{line}\n" for line in lines), end="", file=sys.stderr, flush=True)
+        show_traceback(self.name)
         return self.end(ExitCode.BUG)

@@ -141,12 +141,17 @@ def end_launched(code: int, environ: Mapping[str, str] = os.environ) -> None:
             os.write(fd, f"cmd=abort exitcode={code}\n".encode())
 
 
+def show_traceback(prefix: str) -> None:
+    """The traceback of the error under way, each of its lines behind a rank's name."""
+    lines = traceback.format_exc().splitlines()
+    print("".join(f"{prefix}{line}\n" for line in lines), end="", file=sys.stderr, flush=True)
+
+
 def cannot_begin() -> NoReturn:
     """Show why this process cannot load the program, under its rank's name, and end all ranks."""
     rank = os.environ.get("PMI_RANK")
     prefix = "" if rank is None else f"[rank {rank} {os.uname().nodename}] "
-    lines = traceback.format_exc().splitlines()
-    print("".join(f"{prefix}{line}\n" for line in lines), end="", file=sys.stderr, flush=True)
+    show_traceback(prefix)
     leave_word(1)
     end_launched(1)
     sys.exit(1)

@@ -304,11 +304,12 @@ def solve_all(system: Operator, B: Matrix, target: float, restart: int, most: in
             elif not eta <= target:
                 stuck.append(j)
         left = [left[k] for k in again]
-        step = system.solve(_columns(xp, R_left, again)) if left else None
-        if len(left) == len(columns):
-            X += step
-        elif left:
-            X[:, left] += step
+        if left:
+            step = system.solve(_columns(xp, R_left, again))
+            if len(left) == len(columns):  # without a copy of X
+                X += step
+            else:
+                X[:, left] += step
     done = [Solve(Outcome.SOLVED, steps=len(etas) - 1, residual=etas[-1], history=etas) for etas in history]
     for j in stuck:
         one = PivotedSystem(system, _columns(xp, B, [j])[:, 0])

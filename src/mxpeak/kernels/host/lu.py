@@ -269,7 +269,7 @@ class HostLu(Synchronous):
             if x.ndim == 1:
                 solve_one(T, x, transposed)
             else:
-                self._team.run(self._solve_columns, T.astype(np.float64, order="C"), x, part == "lower", transposed)
+                self._team.run(self._solve_columns, T.astype(np.float64, copy=False), x, part == "lower", transposed)
 
         return solve
 

@@ -30,7 +30,7 @@ def stacked(parts: Sequence[Csr], n: int) -> Csr:
     indptr = np.concatenate([[0], np.cumsum(np.concatenate([np.diff(part.indptr) for part in parts]))])
     columns = np.concatenate([part.indices for part in parts])
     A = sparse.csr_array((np.concatenate([part.data for part in parts]), columns, indptr), shape=(n, n))
-    A.indices, A.indptr = A.indices.astype(np.int32), A.indptr.astype(np.int32)
+    A.indices, A.indptr = A.indices.astype(np.int32, copy=False), A.indptr.astype(np.int32, copy=False)
     A.sort_indices()
     return A
 
