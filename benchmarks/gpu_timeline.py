@@ -1,6 +1,6 @@
 """Steps of HPL and HPL-MxP on a GPU, as torch's profiler sees them, beside the modelled ones: `benchmarks/timeline.py`.
 
-    python benchmarks/gpu_timeline.py FOLDER --machine tests/queues/h200.toml
+    python -m benchmarks.gpu_timeline FOLDER --machine tests/queues/h200.toml
 
 writes the traces (for ui.perfetto.dev) and timeline.txt: of each benchmark two tables, real and modelled, and what they
 are in all.  The modelled run is the same one on virtual queues, with the rates of that file.

@@ -1,6 +1,6 @@
 """What is hidden, step by step: runs on virtual GPUs, played with the rates of a machine that is not there.
 
-    python benchmarks/timeline.py FOLDER
+    python -m benchmarks.timeline FOLDER
 
 writes rocHPL's figure 7 for its node (4 MI250X, N = 256,000, NB = 512, 4×2, split 50 %) and the same of HPL-MxP on one
 H200 (N = 172,032, NB = 1024) as text, and the steps in which each is drawn as traces for ui.perfetto.dev.  A few steps
