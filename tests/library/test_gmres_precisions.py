@@ -36,11 +36,12 @@ def test_every_precision_with_every_sweep_reaches_the_tolerance(precision: str) 
             assert info.vectors == ("fp64" if precision == "fp64" else "fp32")
 
 
-def test_mixed_takes_the_narrowest_format_that_holds_every_value() -> None:
-    for factor, values in ((1.0, "bf16"), (1 + 2.0**-8, "fp16"), (1 + 2.0**-20, "fp32"), (1 + 2.0**-40, "fp32")):
+@pytest.mark.parametrize(("preconditioner", "wide"), [("gs", "fp32"), ("lu", "fp64")])
+def test_mixed_takes_the_narrowest_format_that_holds_every_value(preconditioner: str, wide: str) -> None:
+    for factor, values in ((1.0, "bf16"), (1 + 2.0**-8, "fp16"), (1 + 2.0**-20, "fp32"), (1 + 2.0**-40, wide)):
         A = poisson(9, 9)
         A.data[7] *= factor
-        x, info = mx.gmres(A, np.ones(81))
+        x, info = mx.gmres(A, np.ones(81), preconditioner=preconditioner)
         assert (info.values, info.vectors) == (values, "fp32")
         assert reached(A, x, np.ones(81), 1e-9)
 

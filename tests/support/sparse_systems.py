@@ -80,6 +80,12 @@ def waves(n: int, wavelengths: float = 3.0) -> Any:
     return sparse.csr_array(poisson(n, n) - (2 * np.pi * wavelengths / n) ** 2 * sparse.eye_array(n * n))
 
 
+def beam(n: int) -> Any:
+    """Fourth differences, as of a beam: of condition (2n/pi)^4, and no eigenvalue apart from the others."""
+    T = sparse.diags_array([-1.0, 2.0, -1.0], offsets=[-1, 0, 1], shape=(n, n))
+    return sparse.csr_array(T @ T)
+
+
 def saddle(n: int) -> Any:
     """A Laplacian with constraints on sums of neighbours: zeros on the diagonal."""
     A, count = poisson(n, n), n * n // 4

@@ -34,12 +34,17 @@ class Formats:
         return 16 * u
 
 
-def formats(kernels: SparseKernels, rows: Rows, precision: str, everybody: Everybody = ALONE) -> Formats:
-    """The formats that a precision means for these values; what overflows a format is kept in fp32.  Collective."""
+def formats(
+    kernels: SparseKernels, rows: Rows, precision: str, everybody: Everybody = ALONE, *, whole: bool = False
+) -> Formats:
+    """The formats that a precision means for these values; what overflows a format is kept in fp32.  Collective.
+
+    whole   `mixed` rounds no value
+    """
     if precision == "fp64":
         return Formats("fp64", "fp64", True)
     if precision == "mixed":
-        exact = narrowest(kernels, rows, everybody)
+        exact = narrowest(kernels, rows, everybody) or ("fp64" if whole else "")
         return Formats(exact or "fp32", "fp32", bool(exact))
     worst = everybody.largest(kernels.rounding(rows, precision))
     if worst == float("inf"):

@@ -95,7 +95,7 @@ class Solver:
             A_s = scaling.matrix(A)
         if choice.name not in choosing.DIVIDING:
             A_s = with_diagonal(A_s)
-        self._formats = formats(kernels, _rows(kernels, A_s), precision, everybody)
+        self._precision, self._formats = precision, self._suited(A_s, precision, choice)
         self.notes += [self._formats.note] if self._formats.note else []
         self._smoother = smoother
         self.plan = Plan(choice, self._sweeps(choice), storage, self._longest_cycle(choice), scaling.on(kernels.xp))
@@ -103,6 +103,11 @@ class Solver:
         make = partial(_parts, kernels, A, A_s, choice, scaling, self._formats.vectors, automatic)
         self._complete(A_s, self._beside(make, A_s) if everybody.alone else self._before(make, A_s))
         self.setup_s = time.perf_counter() - begin
+
+    def _suited(self, A: Csr, precision: str, choice: Choice) -> Formats:
+        """The formats of the precision; factors are so near to A that rounding A would show, and products so few."""
+        rows = _rows(self._kernels, A)
+        return formats(self._kernels, rows, precision, self.everybody, whole=choice.name == "lu")
 
     def _sweeps(self, choice: Choice) -> str:
         """The sequence of rows in sweeps: the natural one suits those that end at the borders of ranks."""
@@ -147,6 +152,7 @@ class Solver:
                 self.plan = replace(self.plan, overlap=overlapping(A, self.everybody))
         if parts.choice.name != self.problem.preconditioner:
             del self.problem
+            self._formats = self._suited(A, self._precision, choice)
             compile_for(self._kernels, self.plan, self._formats)
             self.problem = self._stored(A)
         self.everybody.alike(lambda: self.problem.complete(self.plan))

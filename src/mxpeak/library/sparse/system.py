@@ -75,11 +75,12 @@ class Problem:
         self._kernels, self._A, self._plan, self._spans = kernels, A, plan, spans
         self._workshop = Workshop(kernels, plan.smoother, plan.storage, spans)
         rows = kernels.rows_of(A.indptr, A.indices, A.data, A.shape[0], A.shape[1] - A.shape[0])
-        basis = self._basis_bytes(rows.n, formats.vectors)
+        brief = plan.choice.name == "lu"  # few products will be taken
+        self._formats = formats
+        basis = self._basis_bytes(rows.n)
         value_bytes = [PRECISIONS[formats.values].bytes]
         if not formats.exact:
             value_bytes.append(PRECISIONS["fp64"].bytes)  # the outer matrix shares nothing
-        brief = plan.choice.name == "lu"  # few products will be taken
         self._workshop.check_memory(rows, None, value_bytes, basis, brief=brief)
         with spans("order"):
             self.order = one_group(rows.n)
@@ -131,27 +132,29 @@ class Problem:
     def bytes(self) -> int:
         """Of matrices, preconditioner and basis."""
         outer = 0 if self.outer is self.inner else self.outer.A.extra_bytes(self.inner.A)
-        basis = self._basis_bytes(self.inner.n, self.inner.A.vectors)
+        basis = self._basis_bytes(self.inner.n)
         return int(self.inner.A.bytes + outer + self._preconditioner.bytes + basis)
 
-    def _basis_bytes(self, n: int, vectors: str) -> int:
-        kept = self._plan.restart if self._keeps else 0
-        return (self._plan.restart + 1 + kept) * n * PRECISIONS[vectors].bytes
+    def _basis_bytes(self, n: int) -> int:
+        kept = self._plan.restart if self._plan.choice.name in KEPT else 0
+        basis = (self._plan.restart + 1 + kept) * n * PRECISIONS[self._formats.vectors].bytes
+        return basis + (2 * n * PRECISIONS["fp64"].bytes if self._refines else 0)
 
     @property
-    def _keeps(self) -> bool:
-        return self._plan.choice.name in KEPT
+    def _refines(self) -> bool:
+        return self._plan.choice.name == "lu" and self._formats.exact and self._formats.vectors != "fp64"
 
     def widen(self) -> None:
         """From now on everything in fp64."""
-        self.inner = self.outer
+        self.inner, self._formats = self.outer, Formats(self.outer.A.values, "fp64", True)
         self.start_over()
 
     def start_over(self) -> None:
         """Make preconditioner and system, all of whose vectors are new: none holds what is not finite."""
         with self._spans("preconditioner set-up"):
             self._preconditioner = self._made()
-            self.system = (Keeping if self._keeps else Continued)(
+            kind = Refining if self._refines else Keeping if self._plan.choice.name in KEPT else Continued
+            self.system = kind(
                 self._kernels,
                 self._everybody.comm,
                 self.outer,
@@ -263,17 +266,44 @@ class Keeping(Continued):
 
     def step(self, q: Vector) -> Vector:
         """A M^-1 q, in the memory of the basis's next vector."""
+        w = self._basis.next
+        self._inner.multiply(self._kept(q), w)
+        return w
+
+    def _kept(self, q: Vector) -> Vector:
+        """M^-1 q, now kept."""
         z = self._precondition(q)
         with self._spans("update", bytes=float(2 * self._A.n * self._bytes)):
             self._basis.keep(self._inner.own(z))
-        w = self._basis.next
-        self._inner.multiply(z, w)
-        return w
+        return z
 
     def update(self, d: Vector) -> None:
         """x += d: M^-1 is in it."""
         self._add(d)
         self._known = None
+
+
+class Refining(Keeping):
+    """A system whose M^-1 is nearly A^-1: its products are taken in fp64 (Carson and Higham 2017).
+
+    A M^-1 q may be much less than |A||M^-1 q|, of which fp32 would round every term.
+    """
+
+    def __init__(self, *args: Any):
+        super().__init__(*args)
+        self._z, self._w = self._A.halo_vector(), zeros(self._kernels, self._A.n, "fp64")
+
+    def step(self, q: Vector) -> Vector:
+        """A M^-1 q, rounded once."""
+        w = self._basis.next
+        self._convert(self._A.own(self._z), self._inner.own(self._kept(q)))
+        self._A.multiply(self._z, self._w)
+        self._convert(w, self._w)
+        return w
+
+    def _convert(self, y: Vector, x: Vector) -> None:
+        with self._spans("update", bytes=float(self._A.n * (8 + self._bytes))):
+            self._kernels.scale(y, 1.0, x)
 
 
 def compile_for(kernels: SparseKernels, plan: Plan, formats: Formats) -> None:
