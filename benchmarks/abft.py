@@ -1,0 +1,136 @@
+"""What checksums carried through the LU cost: factorizations with and without them, in turns, in the same memory.
+
+    OPENBLAS_NUM_THREADS=1 python benchmarks/abft.py hpl --pairs 12 --out benchmarks/results/abft-n10000-epyc.json
+
+One rank with two threads; every second pair begins with the one that is checked.  Printed are the medians of the pairs'
+ratios, by the clock and in seconds of the processor, and what the checks took by their own clock.  `--out` keeps every
+factorization, beside those of the other benchmark that are in the file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from statistics import median
+
+from mxpeak.comm.grid import make_grid
+from mxpeak.comm.solo import Solo
+from mxpeak.distributed.generate import GeneratedSystem
+from mxpeak.distributed.matrix import dist_matrix
+from mxpeak.kernels.host.kernels import HostKernels
+from mxpeak.layout.generators import generator
+from mxpeak.layout.grid import ProcessGrid
+from mxpeak.perf.host import environment, host_facts, software_facts
+from mxpeak.solvers import lu, pivoted_lu
+from mxpeak.solvers.blocks import DiagonalBlocks
+from mxpeak.solvers.checksums import checking
+from mxpeak.solvers.keeping import NOBODY
+from mxpeak.solvers.mixed_checksums import MixedChecks
+from mxpeak.solvers.panel import PanelOptions
+from mxpeak.solvers.pivoted_checksums import PivotedChecks, with_checksums
+from mxpeak.solvers.row_swap import SwapOptions
+from mxpeak.spans import Spans
+
+NB = {"hpl": 192, "hpl-mxp": 320}
+SEED, THREADS = 100, 2
+Factorization = dict[str, float | bool]
+
+
+def hpl(N: int) -> Callable[[bool], Factorization]:
+    """HPL's LU with look-ahead, with checks or without."""
+    kernels, grid = HostKernels(THREADS, list(range(THREADS))), make_grid(ProcessGrid(1, 1), Solo())
+    A, wide = with_checksums(grid, N, N + 1, NB["hpl"], kernels)
+    entries = generator("hpl", N, seed=SEED).entries
+    options = pivoted_lu.PivotedLuOptions(PanelOptions(), SwapOptions(), 1, 0.0, True)
+
+    def once(abft: bool) -> Factorization:
+        spans = Spans()
+        kernels.generate(A.local, A.rows, A.cols, entries)
+        checks = PivotedChecks(A, wide, kernels, spans, NOBODY) if abft else None
+        B, blocks = wide if abft else A, DiagonalBlocks(A, kernels)
+        with checking(checks):
+            return timed(
+                lambda: pivoted_lu.factorize(B, options, kernels, spans, blocks, checks or NOBODY),
+                spans,
+                kernels,
+                checks,
+            )
+
+    return once
+
+
+def hpl_mxp(N: int) -> Callable[[bool], Factorization]:
+    """HPL-MxP's LU in fp32, with checks or without."""
+    kernels, grid, nb = HostKernels(THREADS, list(range(THREADS))), make_grid(ProcessGrid(1, 1), Solo()), NB["hpl-mxp"]
+    A = dist_matrix(grid, N, N, nb, kernels, "fp32")
+    system = GeneratedSystem(grid, N, nb, generator("sqrt-n", N, seed=SEED, scale=0.625, condition=1000), kernels)
+
+    def once(abft: bool) -> Factorization:
+        spans = Spans()
+        system.store(A)
+        checks = MixedChecks(A, "fp32", kernels, spans, NOBODY) if abft else None
+        blocks = DiagonalBlocks(A, kernels)
+        with checking(checks):
+            return timed(
+                lambda: lu.factorize(A, lu.MixedLuOptions("fp32"), kernels, spans, blocks, checks or NOBODY),
+                spans,
+                kernels,
+                checks,
+            )
+
+    return once
+
+
+def timed(factorize: Callable[[], object], spans: Spans, kernels: HostKernels, checks: object) -> Factorization:
+    """One factorization; of the checks what they took in it, and afterwards."""
+    spans.start("factorization", 1.0)
+    begin, processor = time.perf_counter(), time.process_time()
+    factorize()
+    kernels.wait()
+    found: Factorization = {
+        "abft": checks is not None,
+        "time_s": round(time.perf_counter() - begin, 3),
+        "processor_s": round(time.process_time() - processor, 3),
+    }
+    if isinstance(checks, PivotedChecks | MixedChecks):
+        found |= {"abft_s": round(spans.time_of("abft"), 3), "after_s": round(checks.checked().after_s, 3)}
+    return found
+
+
+def in_turns(once: Callable[[bool], Factorization], pairs: int) -> Iterator[Factorization]:
+    """Pairs of factorizations, every second one begun with checks."""
+    once(False)
+    for pair in range(pairs):
+        for abft in (False, True) if pair % 2 == 0 else (True, False):
+            found = once(abft)
+            print(json.dumps(found), flush=True)
+            yield found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("benchmark", choices=NB)
+    parser.add_argument("-N", type=int, default=10000, help="order of the matrix (default: %(default)s)")
+    parser.add_argument("--pairs", type=int, default=12, help="(default: %(default)s)")
+    parser.add_argument("--out", type=Path, help="keep all factorizations in this JSON file")
+    args = parser.parse_args()
+    found = list(in_turns({"hpl": hpl, "hpl-mxp": hpl_mxp}[args.benchmark](args.N), args.pairs))
+    plain, checked = ([one for one in found if one["abft"] is abft] for abft in (False, True))
+    for key, name in (("time_s", "by the clock"), ("processor_s", "seconds of the processor")):
+        ratio = median(b[key] / a[key] for a, b in zip(plain, checked))
+        print(f"{name}: {100 * (ratio - 1):+.1f} % (median of {args.pairs} pairs)")
+    shares = [one["abft_s"] / one["time_s"] for one in checked]
+    print(f"checks by their own clock: {100 * min(shares):.1f} to {100 * max(shares):.1f} % of the factorization")
+    if args.out:
+        body = json.loads(args.out.read_text()) if args.out.exists() else {}
+        facts = {"machine": host_facts(), "software": software_facts(), "environment": environment()}
+        body |= {"N": args.N, "command": f"python benchmarks/{Path(sys.argv[0]).name}", **facts, args.benchmark: found}
+        args.out.write_text(json.dumps(body, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
