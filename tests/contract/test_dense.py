@@ -12,6 +12,7 @@ import pytest
 from mxpeak.kernels.contract.dense import PivotedLU
 from mxpeak.kernels.host import blas, lapack
 from mxpeak.kernels.host import dense as host_dense
+from mxpeak.kernels.host.units import chosen
 from mxpeak.kernels.reference import dense as reference_dense
 from mxpeak.kernels.reference.rounding import rounded
 from mxpeak.precision import PRECISIONS
@@ -264,6 +265,9 @@ def test_storage_of_factors_lies_by_rows_and_what_is_emulated_is_said(backend: B
         for precision in ("fp64", "fp32"):
             assert not dense.emulates(precision, np.dtype(dtype))
     assert dense.emulates("fp16", np.dtype(np.complex128))
+    if isinstance(dense, host_dense.HostDense):
+        native = {name for name in ROUNDED if not dense.emulates(name, np.dtype(np.float64))}
+        assert native == {unit.precision for unit in chosen()}
     assert (dense.device is None) == (not backend.on_torch)
     dense.check_memory(100, np.dtype(np.float64), "bf16", copied=True)
 

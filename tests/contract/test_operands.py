@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mxpeak.kernels.host import operands, units
+from mxpeak.kernels.host import lapack, operands, unit_products, units
 from mxpeak.kernels.host.kernels import HostKernels
 from mxpeak.kernels.host.native import HAS_FP16
 from mxpeak.kernels.host.operands import LeftOperand, RightOperand
+from mxpeak.kernels.host.unit_products import UnitProducts
 from mxpeak.kernels.host.units import UNITS, Unit
 from mxpeak.kernels.reference.kernels import ReferenceKernels
 from mxpeak.precision import PRECISIONS
@@ -119,6 +120,24 @@ def test_operands_are_the_rounded_numbers_and_zeros_behind_them(unit: Unit, thre
             assert np.array_equal(np.asarray(target), expected)
         assert not left.pairs.view(np.int16)[:, k:].any()
         assert not right.strips.view(np.int16).reshape(*right.strips.shape, 2).transpose(1, 3, 0, 2)[m:].any()
+
+
+@pytest.mark.parametrize("unit", HERE)
+@pytest.mark.parametrize("wide_from", [50, 5000])
+def test_an_lu_by_columns_takes_its_products(
+    unit: Unit, wide_from: int, rng: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """|P A - L U| <= (2·u of the format + n·u)·|L||U|, in narrow panels and in wide ones, the last one ragged."""
+    monkeypatch.setattr(unit_products, "WIDE_FROM", wide_from)
+    for n in (1, 64, 65, 200, 600):
+        A = rng.standard_normal((n, n)).astype(np.float32)
+        LU, pivots, products = np.asfortranarray(A), np.empty(n, np.int32), UnitProducts(unit, n)
+        assert lapack.getrf_blocked(LU, pivots, products.NB, products) == 0
+        for i, row in enumerate(pivots):
+            A[[i, row - 1]] = A[[row - 1, i]]
+        L, R = np.tril(LU, -1).astype(np.float64) + np.eye(n), np.triu(LU).astype(np.float64)
+        bound = (2.01 * PRECISIONS[unit.precision].u * (n > products.NB) + 2 * n * U) * (np.abs(L) @ np.abs(R))
+        assert np.all(np.abs(A - L @ R) <= bound), n
 
 
 def test_a_processor_without_units_rounds_in_software(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ import mmap
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import array_api_compat.numpy
 import numpy as np
@@ -14,6 +14,9 @@ import numpy as np
 from mxpeak.kernels.contract.dense import PART, PivotedLU
 from mxpeak.kernels.host import blas, lapack
 from mxpeak.spans import HOST
+
+if TYPE_CHECKING:
+    from mxpeak.kernels.host.units import Unit
 
 Array = np.ndarray[Any, np.dtype[Any]]
 #: Sums along rows, sums along columns, the largest of all.
@@ -36,7 +39,7 @@ class HostDense:
         return np.errstate(all="ignore")
 
     def emulates(self, precision: str, dtype: np.dtype[Any]) -> bool:
-        return precision not in ("fp64", "fp32")
+        return precision not in ("fp64", "fp32") and _unit(precision, dtype) is None
 
     def check_memory(self, n: int, dtype: np.dtype[Any], precision: str, *, copied: bool) -> None:
         """The host's memory is the system's to judge."""
@@ -90,8 +93,13 @@ class HostDense:
         LU, pivots = W.T, np.empty(W.shape[0], np.int32)
         if precision in ("fp64", "fp32"):
             singular = lapack.getrf(LU, pivots)
+        elif unit := _unit(precision, W.dtype):
+            from mxpeak.kernels.host.unit_products import UnitProducts  # compiled code, of which others need none
+
+            products = UnitProducts(unit, len(W))
+            singular = lapack.getrf_blocked(LU, pivots, products.NB, products)
         else:
-            singular = lapack.getrf_rounded(LU, pivots, precision)
+            singular = lapack.getrf_blocked(LU, pivots, lapack.NB, lapack.subtract_rounded(precision))
         return PivotedLU(LU, pivots, transposed=True, singular=singular)
 
     def factor_unless(self, vain: Callable[[Array], bool], W: Array) -> PivotedLU | None:
@@ -141,6 +149,15 @@ def _scaled_rows(A: Array, scales: tuple[Array, Array] | None, W: Array) -> Sums
 
 def _rows_at_a_time(A: Array) -> int:
     return int(min(max(1, CACHED // A.shape[1]), A.shape[0]))
+
+
+def _unit(precision: str, dtype: np.dtype[Any]) -> Unit | None:
+    """What the processor multiplies such operands by; it has real numbers only."""
+    if precision not in ("bf16", "fp16") or dtype.kind == "c":
+        return None
+    from mxpeak.kernels.host.units import chosen, unit_for  # and the compiler, which others do without
+
+    return unit_for(precision, chosen())
 
 
 def _pieces(A: Array) -> Iterator[slice]:

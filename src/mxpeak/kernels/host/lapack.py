@@ -152,10 +152,11 @@ def getrf_rest(A: Array, pivots: Array, m: int, singular: int) -> int:
     return singular or (m + at if at else 0)
 
 
-def getrf_rounded(A: Array, pivots: Array, precision: str) -> int:
-    """P A = L U in place as `getrf`, right-looking, the operands of each update rounded to a precision.
+def getrf_blocked(A: Array, pivots: Array, NB: int, subtract: Callable[[Array, Array, Array], None]) -> int:
+    """P A = L U in place as `getrf`, right-looking, each update C -= L U by `subtract`, for instance with fewer bits.
 
-    A holds fp32 (or complex of it), and so do panels and accumulators: what units for products of 16 and 8 bits do.
+    A holds fp32 (or complex of it), and so do panels of NB columns and accumulators: what units for products of 16 and
+    8 bits do.
     """
     n, singular = A.shape[0], 0
     for j0 in range(0, n, NB):
@@ -166,9 +167,14 @@ def getrf_rounded(A: Array, pivots: Array, precision: str) -> int:
         if j1 < n:
             _laswp(A[j0:, j1:], pivots[j0:j1])
             _trsm_unit_lower(A[j0:j1, j0:j1], A[j0:j1, j1:])
-            subtract_product(A[j1:, j1:], rounded(A[j1:, j0:j1], precision), rounded(A[j0:j1, j1:], precision))
+            subtract(A[j1:, j1:], A[j1:, j0:j1], A[j0:j1, j1:])
         pivots[j0:j1] += j0
     return singular
+
+
+def subtract_rounded(precision: str) -> Callable[[Array, Array, Array], None]:
+    """R -= A X with A and X rounded to a precision, the product in fp32: what units for it do, emulated."""
+    return lambda R, A, X: subtract_product(R, rounded(A, precision), rounded(X, precision))
 
 
 def rounded(A: Array, precision: str) -> Array:

@@ -246,7 +246,9 @@ class HostLu(Synchronous):
 
     def subtract_product(self, C: Array, A: Array | LeftOperand, B: Array | RightOperand) -> None:
         if isinstance(A, LeftOperand) and isinstance(B, RightOperand):
-            assert C.strides[1] == C.itemsize or C.shape[1] <= 1, "the processor's own products take C by rows"
+            assert C.strides[1] == C.itemsize or C.shape[1] <= 1 or not C.size, (
+                "the processor's own products take C by rows"
+            )
             how, low = (A.unit.code, A.unit.rows), (A.pairs, B.strips, B.first)
             self._team.run(operands.subtract_product, self.threads, *how, C, *low, self._tiles, units.TILE_CONFIG)
         else:

@@ -18,6 +18,7 @@ from mxpeak.library.dense.types import Array, typed
 from mxpeak.library.inputs import check_finite
 from mxpeak.library.outcomes import SingularMatrixError
 from mxpeak.precision import PRECISIONS
+from mxpeak.runtime.calls import compile_once
 from mxpeak.solvers.condition import PROBE_SEED, PROBED, inverse_one_norm
 from mxpeak.solvers.scaling import balanced, powers, spread
 from mxpeak.spans import Spans
@@ -30,6 +31,8 @@ DOUBT = 2.0**-16
 #: By how much the first eighth of the pivots has to fade.  Measured at n = 1000: growth to 2 of a random matrix, 1.0,
 #: 0.85, 0.7, 0.5 and 0.35 where singular values fall steadily by 10^6, 7, 8, 10 and 12.
 FADED = 0.75
+#: The order of a matrix upon which all that a factorization needs is compiled: of several panels.
+COMPILED_BY = 100
 #: Entries of U that are looked at together.
 STRIP = 1 << 20
 
@@ -223,7 +226,10 @@ def factor(
     """
     n, rows, xp = A.shape[0], by_rows(A), kernels.xp
     R = A if rows else A.T
-    low = typed(dtype.kind == "c", wide=precision == "fp64")
+    low, emulated = typed(dtype.kind == "c", wide=precision == "fp64"), kernels.emulates(precision, dtype)
+    if coarse(precision) and kernels.device is None and not emulated:
+        what = f"mxpeak.solve, first products of {precision} numbers"
+        compile_once(what, ("units", precision), lambda: kernels.factor(np.eye(COMPILED_BY, dtype=low), precision))
     kernels.check_memory(n, low, precision, copied=False)
     W = kernels.factor_storage(n, low)
     with kernels.computing():
@@ -243,7 +249,6 @@ def factor(
     if lu is None:
         return None
     A_inf, A_one = (float(sums.max()) for sums in (row_sums, column_sums)[:: 1 if rows else -1])
-    emulated = kernels.emulates(precision, dtype)
     return Factors(kernels, precision, emulated, lu, rows, scaling, A_inf, A_one, largest)
 
 
