@@ -220,7 +220,16 @@ class SparseBench(Bench[AnySparse]):
             for form in forms:
                 self._use_halo(replace(tiny, npz=2), form, stencil)
 
-        compile_in_turn(self.comm, "first use of these precisions", on_a_tiny_box)
+        name, cores = self._use(forms) if self.kernels.name == "host" else "", self.placement.before
+        compile_in_turn(self.comm, "first use of these precisions", on_a_tiny_box, name, cores)
+
+    def _use(self, forms: Sequence[Form]) -> str:
+        """What is compiled for these forms, by name."""
+        told = [
+            f"{form.storage} {order_of(self.config, form.storage)} {'/'.join(form.values)} {form.vectors}"
+            for form in forms
+        ]
+        return ", ".join([self.name, *told, *(["checked"] if self.checks else [])])
 
     def _use_halo(self, box: Box, form: Form, stencil: Sequence[float]) -> None:
         """What only happens to a matrix with entries from another rank; nobody is asked for them here."""

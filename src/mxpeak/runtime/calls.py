@@ -44,11 +44,14 @@ def _cores() -> int:
     return max(1, len(one_core_each()))
 
 
-def compile_once(what: str, key: tuple[object, ...], use: Callable[[], Any], comm: Communicator = ALONE) -> None:
+def compile_once(
+    what: str, key: tuple[object, ...], use: Callable[[], Any], comm: Communicator = ALONE, name: str = ""
+) -> None:
     """Use kernels on something tiny at the first call with this key on one of the ranks, so that they are compiled.
 
-    Says so on stderr if that takes more than a second.  Collective over comm.
+    `name`: of the use, where what it takes may be listed.  Says so on stderr if that takes more than a second.
+    Collective over comm.
     """
     if not comm.agree(key in _ready):
         _ready.add(key)
-        compile_in_turn(comm, what, use)
+        compile_in_turn(comm, what, use, name)

@@ -1,22 +1,45 @@
-"""Compilation at first use: one rank a cache folder compiles, the others load what it made."""
+"""Compilation at first use: one rank a cache folder compiles, on all its cores; the others load what it made."""
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
 
 from mxpeak.comm.base import Communicator
+from mxpeak.perf.host import one_core_each
 from mxpeak.runtime.nodes import leads
 
 #: Seconds after which a first use that compiles says so.
 SILENT_S = 1.0
+#: Processes that compile at once: more would wait for the longest entry point.
+MOST = 8
+#: Seconds in which a process has to end when there is nothing left to compile: an entry point takes five.
+PATIENCE_S = 60.0
+
+#: What such a process runs, a fresh interpreter with this one's path: a fork would inherit MPI, and locks.
+_WORKER = """
+import json, os, signal, sys
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+told = json.loads(sys.argv[1])
+sys.path[:] = told["path"]
+from mxpeak.runtime.compile import help_to_compile
+help_to_compile(told["use"], told["cores"], told["parent"])
+"""
 
 
-def compile_in_turn(comm: Communicator, what: str, use: Callable[[], None]) -> None:
+def compile_in_turn(
+    comm: Communicator, what: str, use: Callable[[], None], name: str = "", cores: Sequence[int] | None = None
+) -> None:
     """Use kernels that compile when first used: one rank a cache folder first, the others load what it made.
 
-    Says so on rank 0 where it does not end at once.  Collective over comm.
+    `name`: of the use, where what it takes may be listed; `cores` that may be used for that, those of this process
+    where it has not been bound to others.  Says so on rank 0 where it does not end at once.  Collective over comm.
     """
     from mxpeak.kernels.host.compiled import token
 
@@ -28,7 +51,59 @@ def compile_in_turn(comm: Communicator, what: str, use: Callable[[], None]) -> N
     try:
         for turn in (True, False):
             if leader == turn:
+                if leader:
+                    compile_side_by_side(name, cores)
                 use()
             comm.barrier()
     finally:
         timer.cancel()
+
+
+def compile_side_by_side(name: str, cores: Sequence[int] | None = None) -> None:
+    """Compile what a use is known to take and the cache has not: here, and in a process on each of the other cores.
+
+    With one core it is left to the use itself, and so is all that fails here.
+    """
+    from mxpeak.kernels.host.first_use import compile_from, entries
+
+    cold = [number for number, entry in enumerate(entries(name)) if entry.is_cold()]
+    if len(cold) < 2 or "python" not in Path(sys.executable or "").name:  # another program that has Python in it
+        return
+    room = min(len(one_core_each(affinity=cores)), MOST)
+    if room == 1:
+        return
+    queue, end = os.pipe()
+    os.write(end, bytes(cold))
+    os.close(end)
+    os.set_blocking(queue, False)
+    helpers: list[subprocess.Popen[bytes]] = []
+    try:
+        with suppress(OSError):  # no memory, or too many processes: with fewer
+            for _ in range(min(room, len(cold)) - 1):
+                helpers.append(_helper(queue, name, cores))
+        compile_from(queue, name)
+        for helper in helpers:
+            with suppress(subprocess.TimeoutExpired):
+                helper.wait(PATIENCE_S)
+    finally:
+        os.close(queue)
+        for helper in helpers:
+            helper.kill()
+            helper.wait()
+
+
+def _helper(queue: int, name: str, cores: Sequence[int] | None) -> subprocess.Popen[bytes]:
+    told = {"use": name, "cores": cores, "path": sys.path, "parent": os.getpid()}
+    command = [sys.executable, "-c", _WORKER, json.dumps(told)]
+    return subprocess.Popen(command, stdin=queue, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def help_to_compile(name: str, cores: Sequence[int] | None, parent: int) -> None:
+    """Compile what is read from stdin, on any of the cores, as long as the process that waits for it is there."""
+    from mxpeak.kernels.host.first_use import compile_from
+    from mxpeak.runtime.leash import on_end
+
+    if cores is not None and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, cores)
+    on_end(parent, lambda: os._exit(0))
+    compile_from(0, name)

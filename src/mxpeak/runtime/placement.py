@@ -21,6 +21,7 @@ from mxpeak.perf.devices import gpu_location
 from mxpeak.perf.host import core_groups, one_core_each
 from mxpeak.precision import PRECISIONS
 from mxpeak.records import Caution
+from mxpeak.runtime.compile import compile_side_by_side
 from mxpeak.runtime.launch import bind, local_rank
 from mxpeak.runtime.nodes import combined, leads, nodes_of, raise_first
 
@@ -181,6 +182,7 @@ def load_kernels(config: PlaceConfig, placement: Placement, comm: Communicator) 
     an error on all.  What not all processors multiply themselves, none does: operands lie differently.  Collective.
     """
     from mxpeak.kernels.host.compiled import cache_directory, is_cached, token
+    from mxpeak.kernels.host.first_use import LOADING
 
     mine = native_precisions(config)
     lacked = combined(comm, [float(name not in mine) for name in PRECISIONS], "max")
@@ -194,6 +196,8 @@ def load_kernels(config: PlaceConfig, placement: Placement, comm: Communicator) 
     for turn in (True, False):
         if leader == turn:
             try:
+                if leader and config.kernels != "reference":
+                    compile_side_by_side(LOADING, placement.before)
                 kernels = choose(
                     config.kernels,
                     config.device,

@@ -184,12 +184,18 @@ class NormBench(Bench[NormsConfig]):
 
     def _make_ready(self, dtype: str) -> None:
         """Compile what a type needs.  Collective."""
-        compile_in_turn(self.comm, f"first use of {dtype}", lambda: self._try_all(dtype))
+        how = " deterministic" if self.config.deterministic else ""
+        name = f"norms, {dtype} {self._structure()}{how}" if self.kernels.name == "host" else ""
+        cores = self.placement.before
+        compile_in_turn(self.comm, f"first use of {dtype}", lambda: self._try_all(dtype), name, cores)
+
+    def _structure(self) -> str:
+        """Real parts are those of Hermitian matrices, as far as what is compiled goes."""
+        return "hermitian" if {"hermitian", "hermitian-band"} & set(self.config.structure) else "general"
 
     def _try_all(self, dtype: str) -> None:
-        """Everything that happens to a matrix, to a tiny one on this rank; real parts are those of Hermitian ones."""
-        name = "hermitian" if {"hermitian", "hermitian-band"} & set(self.config.structure) else "general"
-        case = NormsCase(m=2, n=2, nb=2, P=1, Q=1, dtype=dtype, structure=name, kind="all")
+        """Everything that happens to a matrix, to a tiny one on this rank."""
+        case = NormsCase(m=2, n=2, nb=2, P=1, Q=1, dtype=dtype, structure=self._structure(), kind="all")
         alone = make_grid(ProcessGrid(1, 1), Solo())
         assert alone is not None
         A, S, kernels = empty_matrix(case, alone, self.kernels.norms), structure_of(case), self.kernels.norms

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
+import fcntl
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import cache, partial
 from typing import Any
 
 import numba
 import numpy as np
 from numba import types
+from numba.core.caching import FunctionCache
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler
 from numba.core.compiler_lock import global_compiler_lock
@@ -59,31 +62,71 @@ class _InnerCompiler(Compiler):
         return super().define_pipelines()
 
 
+class _Kept(FunctionCache):
+    """Where the machine code of a function is kept, by the types of its arguments.
+
+    Numba adds to a function's index by writing all of it anew, and two processes at once would lose one of two entries.
+    """
+
+    def save_overload(self, sig, data):
+        with _alone():
+            super().save_overload(sig, data)
+
+    def holds(self, sig, codegen) -> bool:
+        """Whether there is an entry for these types."""
+        return self._index_key(sig, codegen) in self._cache_file._load_index()
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """While no other process writes to the folder; where it cannot be locked, the last one's entry counts."""
+    with (cache_directory() / "lock").open("a") as file:
+        with suppress(OSError):
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
 #: Without the interpreter lock, and without a way in from C, of which there is no use.
 _njit = partial(numba.njit, nogil=True, error_model="numpy", no_cfunc_wrapper=True)
 
 
+class _Later:
+    """An entry point that not every machine needs: `made`, or read from disk, when it is first wanted."""
+
+    def __init__(self, make: Callable[[], Any]):
+        self.made = cache(make)
+
+    def __call__(self, *args: Any) -> Any:
+        return self.made()(*args)
+
+
 def jit(
-    *signature: Any, also: tuple[Any, ...] = (), fastmath: Any = False, allocates: bool = False
+    *signature: Any, also: tuple[Any, ...] = (), fastmath: Any = False, allocates: bool = False, later: bool = False
 ) -> Callable[[Callable[..., Any]], Any]:
     """An entry point, kept on disk: compile now for these argument types; without any, when it is first called.
 
     `also`: the argument types of a second form of the same function.  What neither allocates nor calls what returns new
     arrays need not count references: atomic operations, and calls before which the vector registers are cleared.
+    `later`: not now, but when it is first called, or its method `made` is.
     """
-    types_given = [types.void(*form) for form in (signature, also) if form]
-    compile_ = _njit(*([types_given] if types_given else []), cache=True, fastmath=fastmath, _nrt=allocates)
+    types_given = [form for form in (signature, also) if form]
 
     def kept(function: Callable[..., Any]) -> Any:
         with global_compiler_lock:  # threads compile in turn, and each finds the folder that it has set
             before = numba.config.CACHE_DIR
             numba.config.CACHE_DIR = str(cache_directory())  # of this function only: the user's own keep theirs
             try:
-                return compile_(function)
+                entry = _njit(fastmath=fastmath, _nrt=allocates)(function)
+                entry._cache = _Kept(function)
             finally:
                 numba.config.CACHE_DIR = before
+            for form in types_given:
+                entry.compile(types.void(*form))
+            if types_given:
+                entry.disable_compile()
+            return entry
 
-    return kept
+    return (lambda function: _Later(partial(kept, function))) if later else kept
 
 
 def inner(

@@ -180,7 +180,7 @@ def round_rows(source, target, r0, r1, fp16):
             out[j] = 0
 
 
-@jit(INT, INT, MATRIX32, PAIRS, FLAG)
+@jit(INT, INT, MATRIX32, PAIRS, FLAG, later=True)
 def round_left(tid, threads, source, target, fp16):
     """target = source rounded, a thread some rows."""
     r0, r1 = part_of(tid, threads, source.shape[0])
@@ -215,7 +215,7 @@ def round_strips(source, strips, first_pair, s0, s1, fp16):
                     out[j] = 0
 
 
-@jit(INT, INT, MATRIX32, STRIPS, FLAG)
+@jit(INT, INT, MATRIX32, STRIPS, FLAG, later=True)
 def round_right(tid, threads, source, strips, fp16):
     """strips = source rounded, a thread some strips."""
     s0, s1 = part_of(tid, threads, strips.shape[0])
@@ -272,7 +272,7 @@ def tiles_of(scratch, tid):
     return (address_of(scratch, tid, 0) + 63) // 64 * 64
 
 
-@jit(INT, INT, INT, INT, MATRIX32, PAIRS, STRIPS, INT, SCRATCH, CONFIG)
+@jit(INT, INT, INT, INT, MATRIX32, PAIRS, STRIPS, INT, SCRATCH, CONFIG, later=True)
 def subtract_product(tid, threads, unit, unit_rows, C, A, strips, first, scratch, config):
     """C -= A B, B's columns from `first` on.  Threads share the strips, or the rows of A where strips are few.
 
@@ -292,3 +292,7 @@ def subtract_product(tid, threads, unit, unit_rows, C, A, strips, first, scratch
     begin(unit, np.int64(config.ctypes.data))
     subtract_tiles(unit, unit_rows, C, A, strips, first, depths, r0, r1, s0, s1, tiles_of(scratch, tid))
     end(unit)
+
+
+#: What is called where a unit multiplies.
+BY_UNITS = (round_left, round_right, subtract_product)

@@ -39,7 +39,7 @@ BLOCK = 64
 CHUNK = 384
 
 
-@jit(FLAG, MATRIX32, allocates=True)
+@jit(FLAG, MATRIX32, allocates=True, later=True)
 def invert_blocks(upper, T):
     """The diagonal blocks of an upper triangle, or of a unit lower one, as inverses, in place."""
     n = T.shape[0]
@@ -95,7 +95,7 @@ def _multiply_left(B, i0, size, j, columns, W, copy, gemm):
     gemm_at(gemm, columns, size, size, one, address_of(copy, 0, 0), CHUNK, W_ii, ldw, address_of(B, i0, j), ldb)
 
 
-@jit(INT, INT, MATRIX32, MATRIX32, INT, allocates=True)
+@jit(INT, INT, MATRIX32, MATRIX32, INT, allocates=True, later=True)
 def solve_right(tid, threads, B, W, gemm):
     """B = B T^-1 in place, T upper, W = T by rows with its blocks inverted; a thread some rows."""
     n, minus_one = W.shape[0], np.float32(-1)
@@ -114,7 +114,7 @@ def solve_right(tid, threads, B, W, gemm):
                 gemm_at(gemm, t1 - t, rows, turn, minus_one, T12, ldw, X1, ldb, B2, ldb)
 
 
-@jit(INT, INT, MATRIX32, MATRIX32, INT, allocates=True)
+@jit(INT, INT, MATRIX32, MATRIX32, INT, allocates=True, later=True)
 def solve_left(tid, threads, B, W, gemm):
     """B = T^-1 B in place, T unit lower, W = T by rows with its blocks inverted; a thread some columns."""
     n, minus_one = W.shape[0], np.float32(-1)
@@ -133,7 +133,10 @@ def solve_left(tid, threads, B, W, gemm):
                 gemm_at(gemm, columns, t1 - t, turn, minus_one, X1, ldb, T21, ldw, B2, ldb)
 
 
-@jit(INT, INT, INT, INT, FLAG, MATRIX32, MATRIX32, STRIPS, types.int32[:, :, ::1], SCRATCH, CONFIG, INT, allocates=True)
+@jit(
+    INT, INT, INT, INT, FLAG, MATRIX32, MATRIX32, STRIPS, types.int32[:, :, ::1], SCRATCH, CONFIG, INT,
+    allocates=True, later=True,
+)  # fmt: skip
 def solve_right_rounded(tid, threads, unit, unit_rows, fp16, B, W, T_strips, X_rows, scratch, config, gemm):
     """As `solve_right`, sums by the unit: T_strips is T as a right operand, X_rows[tid] takes X as a left one."""
     n, X_low = W.shape[0], X_rows[tid]
@@ -155,8 +158,9 @@ def solve_right_rounded(tid, threads, unit, unit_rows, fp16, B, W, T_strips, X_r
 
 
 @jit(
-    INT, INT, INT, INT, FLAG, MATRIX32, MATRIX32, PAIRS, types.int32[:, :, :, ::1], SCRATCH, CONFIG, INT, allocates=True
-)
+    INT, INT, INT, INT, FLAG, MATRIX32, MATRIX32, PAIRS, types.int32[:, :, :, ::1], SCRATCH, CONFIG, INT,
+    allocates=True, later=True,
+)  # fmt: skip
 def solve_left_rounded(tid, threads, unit, unit_rows, fp16, B, W, T_rows, X_strips, scratch, config, gemm):
     """As `solve_left`, sums by the unit: T_rows is T as a left operand, X_strips[tid] takes X as a right one."""
     n, X_low = W.shape[0], X_strips[tid]
@@ -175,3 +179,8 @@ def solve_left_rounded(tid, threads, unit, unit_rows, fp16, B, W, T_rows, X_stri
             _multiply_left(B, i0, size, j, columns, W, copy, gemm)
             round_strips(B_i, X_low, i0 // 2, ZERO, s1, fp16)
     end(unit)
+
+
+#: What is called where solves with fp32 triangles are not BLAS's, and what besides where a unit multiplies.
+BY_INVERSES = (invert_blocks, solve_right, solve_left)
+BY_UNITS = (solve_right_rounded, solve_left_rounded)

@@ -169,9 +169,10 @@ def group_rows(group, groups, new_to_old, starts):
     count = np.zeros(groups + 1, np.int64)
     for i in range(n):
         count[group[i] + 1] += 1
+    starts[0] = 0
     for g in range(groups):
         count[g + 1] += count[g]
-    starts[:] = count
+        starts[g + 1] = count[g + 1]  # one by one: to copy arrays that might overlap takes seconds to compile
     for i in range(n):
         new_to_old[count[group[i]]] = i
         count[group[i]] += 1

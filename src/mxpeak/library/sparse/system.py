@@ -333,7 +333,8 @@ def compile_for(kernels: SparseKernels, plan: Plan, formats: Formats) -> None:
         gmres_ir(problem.system, 1.0, restart=2, most=3, tolerance=1e-15)
 
     what = f"{plan.choice.name} with {formats.values} values and {formats.vectors} vectors"
-    compile_once(f"{FIRST_USE} {what}", key, use, comm)
+    name = " ".join(["gmres,", *map(str, key[1:])]) if kernels.device is None else ""
+    compile_once(f"{FIRST_USE} {what}", key, use, comm, name)
 
 
 def _tiny(kernels: SparseKernels, choice: Choice) -> tuple[Csr, Choice, tuple[Grid, ...]]:

@@ -1,0 +1,112 @@
+"""Entry points that a first use compiles, as far as they are known before it: several processes compile them at once.
+
+To compile takes one core a process.  What a use takes is known for those of `first_use.txt`, made by
+docs/first_use.py: entry points with the types that they are called with, the longest first.  It is a help and no more:
+the use itself, which comes after, compiles what is missing here, and what a process that was killed has left.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+from contextlib import suppress
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import NamedTuple
+
+from mxpeak.kernels.host.compiled import cache_directory
+
+#: What all benchmarks load: modules whose entry points are compiled when these are imported, the longest first.
+LOADED = ("panel", "triangle", "generated", "rows", "block", "cast", "team")
+#: And what is compiled besides where the processor multiplies 16-bit operands itself.
+WITH_UNITS = {
+    "operands": ("round_right", "subtract_product", "round_left"),
+    "solves": ("solve_right_rounded", "solve_left_rounded", "invert_blocks", "solve_left", "solve_right"),
+}
+#: The name of that use.
+LOADING = "loading"
+PACKAGE = __name__.rpartition(".")[0]
+FILE = Path(__file__).with_suffix(".txt")
+
+
+class Entry(NamedTuple):
+    """An entry point with the types of its arguments, or with types of its own; without a name all of a module."""
+
+    module: str
+    name: str = ""
+    types: str = ""
+
+    def compile(self) -> None:
+        """Compile it into the cache."""
+        module = import_module(f"{PACKAGE}.{self.module}")
+        if self.types:
+            getattr(module, self.name).compile(_types(self.types))
+        elif self.name:
+            getattr(module, self.name).made()
+
+    def is_cold(self) -> bool:
+        """Whether it is not in the cache."""
+        if not self.types:
+            loaded = not self.name and f"{PACKAGE}.{self.module}" in sys.modules
+            file = f"*/{self.module}.{self.name}-*.nbi" if self.name else f"*/{self.module}.*.nbi"
+            return not loaded and not any(cache_directory().glob(file))
+        entry = getattr(import_module(f"{PACKAGE}.{self.module}"), self.name)
+        return not entry._cache.holds(_types(self.types), entry.targetctx.codegen())
+
+
+def _types(text):
+    from numba.core.sigutils import normalize_signature
+
+    arguments, _ = normalize_signature(text)
+    return tuple(arguments)
+
+
+def entries(use: str) -> list[Entry]:
+    """What a use takes; nothing where that is not known.  As many as a byte can number."""
+    if use != LOADING:
+        return _listed().get(use, [])
+    from mxpeak.kernels.host.units import chosen
+
+    besides = [Entry(module, name) for module, names in WITH_UNITS.items() for name in names] if chosen() else []
+    return [*map(Entry, LOADED), *besides]
+
+
+@cache
+def _listed() -> dict[str, list[Entry]]:
+    """The entry points of each use in the file: a letter and its use a line, then letters and an entry point a line."""
+    head, _, body = FILE.read_text().partition("\n\n")
+    uses = dict(line.split(" ", 1) for line in head.splitlines())
+    found: dict[str, list[Entry]] = {use: [] for use in uses.values()}
+    for line in body.splitlines():
+        letters, call = line.split(" ", 1)
+        name, types = call.split("(", 1)
+        module, function = name.split(".")
+        for letter in letters:
+            found[uses[letter]].append(Entry(module, function, f"({types}"))
+    return found
+
+
+def compile_from(queue: int, use: str) -> None:
+    """Compile entry points whose numbers are read from a pipe, one after the other, until it is empty.
+
+    What fails here is left to the use itself.
+    """
+    known, collects = entries(use), gc.isenabled()
+    gc.disable()  # to look for garbage takes a tenth of the time, and finds little
+    try:
+        while (number := _next(queue)) is not None:
+            with suppress(Exception):
+                known[number].compile()
+    finally:
+        if collects:
+            gc.enable()
+
+
+def _next(queue: int) -> int | None:
+    try:
+        read = os.read(queue, 1)
+    except BlockingIOError:  # empty, though some process still could write
+        return None
+    return read[0] if read else None

@@ -1,0 +1,191 @@
+"""Compilation at first use, in several processes at once: nothing depends on how these fare."""
+
+from __future__ import annotations
+
+import fcntl
+import gc
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mxpeak.kernels.host import compiled, first_use, operands, solves, units
+from mxpeak.kernels.host.first_use import LOADED, LOADING, compile_from, entries
+from mxpeak.kernels.host.jit import INT, INTEGERS, jit
+from mxpeak.runtime import compile as first_uses
+from mxpeak.runtime.compile import compile_side_by_side
+
+
+class Recorded:
+    """An entry point that takes down when it is compiled."""
+
+    def __init__(self, number: int, done: list[int], *, cold: bool = True):
+        self._number, self._done, self._cold = number, done, cold
+
+    def is_cold(self) -> bool:
+        return self._cold
+
+    def compile(self) -> None:
+        assert not gc.isenabled()
+        self._done.append(self._number)
+        if self._number == 2:
+            raise ValueError("what fails here is left to the use itself")
+
+
+@pytest.fixture
+def done(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """What is compiled of five entry points, of which the second is cached."""
+    done: list[int] = []
+    five = [Recorded(number, done, cold=number != 1) for number in range(5)]
+    monkeypatch.setattr(first_use, "entries", lambda name: five)
+    monkeypatch.setattr(first_uses, "one_core_each", lambda affinity: [0, 1, 2])
+    return done
+
+
+def helpers(monkeypatch: pytest.MonkeyPatch, start: Callable[[int], Any]) -> list[Any]:
+    """Those that are started, by `start` from the queue's descriptor."""
+    started: list[Any] = []
+
+    def helper(queue: int, name: str, cores: Any) -> Any:
+        started.append(start(queue))
+        return started[-1]
+
+    monkeypatch.setattr(first_uses, "_helper", helper)
+    return started
+
+
+def run(code: str, queue: int) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-S", "-c", code], stdin=queue)
+
+
+def test_what_is_cold_is_compiled_here_as_far_as_no_helper_does(
+    done: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = helpers(monkeypatch, lambda queue: run("", queue))
+    compile_side_by_side("any")
+    assert done == [0, 2, 3, 4]
+    assert [one.returncode for one in started] == [0, 0], "none is left"
+
+
+def test_a_helper_that_takes_an_entry_point_and_dies_or_hangs_holds_nobody_up(
+    done: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(first_uses, "PATIENCE_S", 0.1)
+
+    def start(queue: int) -> Any:
+        os.read(queue, 1)
+        return run("import time; time.sleep(60)", queue)
+
+    started = helpers(monkeypatch, start)
+    compile_side_by_side("any")
+    assert done == [3, 4]
+    assert [one.returncode for one in started] == [-9, -9]
+
+
+def test_no_memory_for_helpers_is_no_error(done: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(queue: int) -> Any:
+        raise OSError("no more processes")
+
+    helpers(monkeypatch, start)
+    compile_side_by_side("any")
+    assert done == [0, 2, 3, 4]
+
+
+@pytest.mark.parametrize("lacking", ["cores", "an interpreter"])
+def test_without_other_cores_or_an_interpreter_all_is_left_to_the_use(
+    lacking: str, done: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = helpers(monkeypatch, lambda queue: run("", queue))
+    if lacking == "cores":
+        monkeypatch.setattr(first_uses, "one_core_each", lambda affinity: [0])
+    else:
+        monkeypatch.setattr(sys, "executable", "/usr/sbin/a-server")
+    compile_side_by_side("any")
+    assert done == started == []
+
+
+def test_an_interrupt_ends_the_helpers(done: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    started = helpers(monkeypatch, lambda queue: run("import time; time.sleep(60)", queue))
+
+    def interrupted(queue: int, name: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(first_use, "compile_from", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        compile_side_by_side("any")
+    assert [one.returncode for one in started] == [-9, -9]
+
+
+def test_a_helper_compiles_what_it_reads_into_the_same_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MXPEAK_CACHE_DIR", str(tmp_path))
+    queue, end = os.pipe()
+    os.write(end, bytes([LOADED.index("team")]))
+    os.close(end)
+    assert first_uses._helper(queue, LOADING, sorted(os.sched_getaffinity(0))).wait() == 0
+    os.close(queue)
+    assert {path.name.split("-")[0] for path in tmp_path.rglob("*.nbi")} == {"team.await_work", "team.await_done"}
+
+
+def test_the_queue_is_empty_where_others_could_still_write() -> None:
+    queue, end = os.pipe()
+    os.set_blocking(queue, False)
+    compile_from(queue, LOADING)
+    os.close(end)
+    os.close(queue)
+    assert gc.isenabled()
+
+
+def test_entry_points_are_kept_while_nobody_else_writes_to_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MXPEAK_CACHE_DIR", str(tmp_path))
+    compiled.cache_directory.cache_clear()
+    try:
+        folder = compiled.cache_directory()
+        with (folder / "lock").open("a") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            found: list[Any] = []
+
+            @jit()
+            def filled(a, value):
+                for i in range(a.shape[0]):
+                    a[i] = value
+
+            thread = threading.Thread(target=lambda: found.append(filled.compile((INTEGERS, INT))))
+            thread.start()
+            thread.join(1.0)
+            assert not list(folder.rglob("*.nbi"))
+            fcntl.flock(file, fcntl.LOCK_UN)
+            thread.join()
+        filled(a := np.zeros(3, np.int64), 7)
+        assert a.tolist() == [7, 7, 7]
+        assert list(folder.rglob("*.nbi"))
+    finally:
+        compiled.cache_directory.cache_clear()
+
+
+def test_a_processors_own_products_are_compiled_with_what_all_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    for there, besides in (((), 0), (units.UNITS, 8)):
+        monkeypatch.setattr(units, "chosen", lambda there=there: there)
+        wanted = entries(LOADING)[len(LOADED) :]
+        assert len(wanted) == besides
+        made = [getattr(import_module(f"{first_use.PACKAGE}.{one.module}"), one.name) for one in wanted]
+        assert set(made) == ({*solves.BY_INVERSES, *solves.BY_UNITS, *operands.BY_UNITS} if there else set())
+
+
+def test_every_entry_point_that_is_listed_is_there() -> None:
+    """That the list is what a use takes, and how to make it: docs/first_use.py."""
+    uses = first_use._listed()
+    assert set(uses) > {"norms, float64 general"}
+    for use, listed in uses.items():
+        assert len(entries(use)) <= 256, "a byte numbers them"
+        for entry in listed:
+            entry.is_cold()  # finds the function, and reads its types
+    assert entries("something else") == []
