@@ -16,7 +16,7 @@ from mxpeak.layout.stencil import Box, times
 from mxpeak.library.inputs import Array
 from mxpeak.library.sparse.everybody import ALONE, Everybody
 from mxpeak.library.sparse.factors import width
-from mxpeak.library.sparse.gathering import GATHERED_BYTES, MOST_GATHERED, named, no_room, stacked
+from mxpeak.library.sparse.gathering import GATHERED_BYTES, MOST_GATHERED, named, no_room, pattern, stacked
 from mxpeak.library.sparse.inputs import Csr
 from mxpeak.runtime.calls import compile_once
 from mxpeak.runtime.nodes import by_root
@@ -186,7 +186,7 @@ def narrow(A: Csr, everybody: Everybody = ALONE) -> bool:
     n, nnz = everybody.starts[-1], int(everybody.sum(A.nnz))
     if n > MOST_GATHERED or no_room(everybody, nnz, GATHERED_BYTES * nnz, "all rows"):
         return False
-    parts = everybody.comm.gather_objects(named(A, everybody))
+    parts = everybody.comm.gather_objects(named(pattern(A), everybody))
     return by_root(everybody.comm, lambda: narrow(stacked(parts or [], n)))
 
 

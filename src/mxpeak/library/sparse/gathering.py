@@ -25,6 +25,11 @@ def named(A: Csr, everybody: Everybody) -> Csr:
     return sparse.csr_array((A.data, everybody.with_halo(mine)[A.indices], A.indptr), shape=shape)
 
 
+def pattern(A: Csr) -> Csr:
+    """Where A has entries, for ranks that ask for no more: 5 bytes an entry instead of 12."""
+    return sparse.csr_array((np.ones(A.nnz, np.int8), A.indices, A.indptr), shape=A.shape)
+
+
 def stacked(parts: Sequence[Csr], n: int) -> Csr:
     """All rows, of 32-bit columns that ascend."""
     indptr = np.concatenate([[0], np.cumsum(np.concatenate([np.diff(part.indptr) for part in parts]))])
