@@ -17,6 +17,7 @@ import numpy as np
 import scipy.sparse
 
 import mxpeak as mx
+from mxpeak.kernels.host import operands, solves
 from mxpeak.kernels.host.kernels import HostKernels
 
 
@@ -44,11 +45,18 @@ def sparse_by_rows() -> None:
         mx.gmres(A, np.ones(64), precision=precision, preconditioner="sgs", smoother="natural")
 
 
+def units() -> None:
+    """What only some processors call, and tests everywhere."""
+    for entry in (*solves.BY_INVERSES, *solves.BY_UNITS, *operands.BY_UNITS):
+        entry.made()
+
+
 #: Parts that take about as long.
 PARTS: dict[str, Callable[[], None]] = {
     "real norms": partial(norms, np.float64, np.float32),
     "16-bit norms": partial(norms, np.float16, ml_dtypes.bfloat16),
     "complex norms": partial(norms, np.complex128, np.complex64),
+    "products of 16-bit operands": units,
     "sparse": sparse,
     "sparse by rows": sparse_by_rows,
 }
