@@ -5,14 +5,16 @@
 On 1x2 ranks, what look-ahead hides of the panels' way along the rows: HPL-MxP and HPL with and without it, in the first
 three quarters of the steps, which take 98 % of the time; updates shrink, and the last cannot hide anything.  On 2x1
 ranks, what the split update hides of HPL's row swaps, in the first half of the steps, in which there are two sections.
-The network is quick in the other steps.
+The network is quick in the other steps.  On four ranks all grids are 2x2.
 
-`shown` is how long a rank did nothing but wait for messages that were here to be old enough, of each rank, a median of
-rounds in which all cases take turns; so it does not count that other work slows the machine.  `hidden` is the share of
-what the plain run shows, on both ranks, that the other one does not; `hidden_by_rank` the same of each.  Where one rank
-has more columns than the other, it alone is waited for: what shows on the other is slack, and costs no time.  Latencies
-are given in mean steps of the plain run.  The reductions by which FACT finds its pivots are not delayed: a core that
-waits for one has nothing else to do, and no order of work hides it.
+A latency shows while a rank does nothing but wait for a message that is here to be old enough; so it does not count
+that other work slows the machine.  `cost` is what shows on the way to the end: the run would have taken so much less
+time without the latency (`delayed.on_the_way`).  A rank that is ahead of the others waits for messages that are not
+even sent; what it then waits for a latency no order of work can hide, and it costs no time.  `shown` is what shows on
+all ranks together, that included.  `hidden` is the share of what the plain run has, that the other one does not, of
+either; all are medians of rounds in which all cases take turns.  Latencies are given in mean steps of the plain run.
+The reductions by which FACT finds its pivots are not delayed: a core that waits for one has nothing else to do, and no
+order of work hides it.
 """
 
 from __future__ import annotations
@@ -29,8 +31,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from delayed import Delayed, Network
+from delayed import Delayed, Network, lost
 
 from mxpeak.comm.grid import make_grid
 from mxpeak.comm.mpi import world
@@ -59,8 +60,8 @@ class Pair:
     steps: float
 
 
-class Restored:
-    """Looks on, and makes the network quick again after a step."""
+class Steps:
+    """Tells the network of steps, and makes it quick again after one of them."""
 
     def __init__(self, network: Network, last: int):
         self._network, self._last = network, last
@@ -69,7 +70,8 @@ class Restored:
         """Nothing is to be done."""
 
     def step(self, step: Step) -> None:
-        """The last step with a slow network is done."""
+        """One is done; perhaps the last with a slow network."""
+        self._network.step()
         if step.index >= self._last:
             self._network.delay_s = 0.0
 
@@ -84,27 +86,41 @@ PAIRS = (
 )
 
 
-def worker(comm: Delayed, pair: Pair, n: int, nb: int, kernels: Kernels) -> Callable[[Any], tuple[float, list[float]]]:
-    """What factors the pair's matrix by some options: how long it took, and what showed of the latency on each rank."""
-    grid = make_grid(ProcessGrid(*pair.shape), comm)
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One factorization: how long it took; what the latency cost, and what showed of it on all ranks."""
+
+    time_s: float
+    cost_s: float
+    shown_s: float
+
+
+def worker(
+    comm: Delayed, shape: tuple[int, int], pair: Pair, n: int, nb: int, kernels: Kernels
+) -> Callable[[Any], Run]:
+    """What factors the pair's matrix by some options."""
+    grid = make_grid(ProcessGrid(*shape), comm)
     assert grid is not None
     pivoted = isinstance(pair.plain, PivotedLuOptions)
     A = dist_matrix(grid, n, n + pivoted, nb, kernels, "fp64" if pivoted else "fp32")
     entries = generator("hpl" if pivoted else "dominant-n", n).entries
 
-    def run(options: Any) -> tuple[float, list[float]]:
+    def run(options: Any) -> Run:
         kernels.generate(A.local, A.rows, A.cols, entries)
         factorize: Any = pivoted_lu.factorize if pivoted else lu.factorize
-        spans = Spans(observers=[Restored(comm.network, round(pair.steps * -(-n // nb)))])
+        spans = Spans(observers=[Steps(comm.network, round(pair.steps * -(-n // nb)))])
         comm.barrier()
-        comm.network.shown_s, begin = 0.0, time.perf_counter()
+        comm.network.waits, begin_s = [], time.perf_counter()
         singular = factorize(A, options, kernels, spans)
-        elapsed, shown = np.full(1, time.perf_counter() - begin), np.zeros(comm.size)
-        shown[comm.rank] = comm.network.shown_s
         assert singular == 0
-        comm.allreduce(elapsed, "max")
-        comm.allreduce(shown, "sum")
-        return float(elapsed[0]), shown.tolist()
+        all_ranks = comm.gather_objects((time.perf_counter(), comm.network.waits))
+        found = None
+        if all_ranks:
+            ends, waits = [end_s for end_s, _ in all_ranks], [of_rank for _, of_rank in all_ranks]
+            shown_s = sum(wait.shown_s for of_rank in waits for wait in of_rank)
+            found = Run(max(ends) - begin_s, lost(waits, ends), shown_s)
+        told: Run = comm.bcast_object(found)
+        return told
 
     return run
 
@@ -113,33 +129,38 @@ def measured(
     comm: Delayed, pair: Pair, n: int, nb: int, shares: list[float], repeat: int, kernels: Kernels
 ) -> dict[str, Any]:
     """Both members of a pair under every delay, in turns."""
-    run, steps = worker(comm, pair, n, nb, kernels), -(-n // nb)
+    shape = pair.shape if comm.size == 2 else (2, 2)
+    run, steps = worker(comm, shape, pair, n, nb, kernels), -(-n // nb)
     comm.network.delay_s = 0.0
-    plain_s = min(run(pair.plain)[0] for _ in range(3))
+    plain_s = min(run(pair.plain).time_s for _ in range(3))
     delays = [share * plain_s / steps for share in shares]
     cases = [(form, delay) for delay in delays for form in FORMS]
-    shown: dict[tuple[str, float], list[list[float]]] = {case: [] for case in cases}
+    runs: dict[tuple[str, float], list[Run]] = {case: [] for case in cases}
     for turn in range(repeat):
         for k in range(len(cases)):
             form, comm.network.delay_s = case = cases[(turn + k) % len(cases)]
-            shown[case].append(run(getattr(pair, form))[1])
+            runs[case].append(run(getattr(pair, form)))
     rows = []
     for share, delay in zip(shares, delays):
-        median = {form: statistics.median(map(sum, shown[form, delay])) for form in FORMS}
-        by_rank = {form: [statistics.median(ranks) for ranks in zip(*shown[form, delay])] for form in FORMS}
+        cost_s = {form: statistics.median(one.cost_s for one in runs[form, delay]) for form in FORMS}
+        shown_s = {form: statistics.median(one.shown_s for one in runs[form, delay]) for form in FORMS}
         rows.append(
             {
                 "delay_steps": share,
                 "delay_s": delay,
-                "shown_s": median,
-                "shown_by_rank_s": by_rank,
-                "hidden": hidden(median["plain"], median["hiding"]),
-                "hidden_by_rank": [hidden(*both) for both in zip(*(by_rank[form] for form in FORMS))],
+                "time_s": {form: statistics.median(one.time_s for one in runs[form, delay]) for form in FORMS},
+                "cost_s": cost_s,
+                "shown_s": shown_s,
+                "hidden": hidden(**cost_s),
+                "hidden_of_shown": hidden(**shown_s),
+                "hidden_by_round": [
+                    hidden(plain.cost_s, hiding.cost_s) for plain, hiding in zip(*(runs[form, delay] for form in FORMS))
+                ],
             }
         )
     return {
         "name": pair.name,
-        "grid": pair.shape,
+        "grid": shape,
         "steps": steps,
         "slow_steps": round(pair.steps * steps),
         "time_s": plain_s,
@@ -147,23 +168,21 @@ def measured(
     }
 
 
-def hidden(plain_s: float, hiding_s: float) -> float | None:
-    """The share of what the plain run shows that the other one does not; None where it shows nothing."""
-    return 1 - hiding_s / plain_s if plain_s else None
+def hidden(plain: float, hiding: float) -> float | None:
+    """The share of what the plain run has that the other one does not; None where it has nothing."""
+    return 1 - hiding / plain if plain else None
 
 
 def say(found: dict[str, Any]) -> None:
     """One pair as text."""
     print(f"{found['name']}, {found['slow_steps']} of {found['steps']} steps, {found['time_s']:.3f} s", flush=True)
     for row in found["delayed"]:
-        shown = row["shown_s"]
-        by_rank = " ".join("-" if share is None else f"{100 * share:.0f}" for share in row["hidden_by_rank"])
-        told = "nothing to hide" if row["hidden"] is None else f"{100 * row['hidden']:.0f} % hidden, by rank {by_rank}"
-        delay_ms = 1e3 * row["delay_s"]
-        print(
-            f"  {delay_ms:6.2f} ms  shows {shown['plain']:.3f} s plain, {shown['hiding']:.3f} s hiding:  {told}",
-            flush=True,
-        )
+        told = [
+            f"{name} {row[key]['plain']:.3f} s plain, {row[key]['hiding']:.3f} s hiding: "
+            + ("nothing to hide" if share is None else f"{100 * share:.0f} % hidden")
+            for name, key, share in (("costs", "cost_s", row["hidden"]), ("shows", "shown_s", row["hidden_of_shown"]))
+        ]
+        print(f"  {1e3 * row['delay_s']:6.2f} ms  {told[0]};  {told[1]}", flush=True)
 
 
 def main() -> None:
@@ -176,8 +195,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     comm = Delayed(world(), Network())
-    if comm.size != 2:
-        parser.error(f"2 ranks are needed, {comm.size} started; type: mpiexec -n 2 python {sys.argv[0]}")
+    if comm.size not in (2, 4):
+        parser.error(f"2 or 4 ranks are needed, {comm.size} started; type: mpiexec -n 2 python {sys.argv[0]}")
     cores = one_core_each()
     os.sched_setaffinity(0, {cores[comm.rank % len(cores)]})
     kernels = HostKernels(1)
@@ -188,7 +207,7 @@ def main() -> None:
         if comm.rank == 0:
             say(results[-1])
     if comm.rank == 0 and args.out:
-        command = re.sub(r" --out \S+", "", " ".join(["mpiexec -n 2 python", *sys.argv]))
+        command = re.sub(r" --out \S+", "", " ".join([f"mpiexec -n {comm.size} python", *sys.argv]))
         body = {
             "driver": "benchmarks/hidden_latency.py",
             "command": command,
