@@ -211,6 +211,8 @@ class SparseBench(Bench[AnySparse]):
 
     def make_ready(self, forms: Sequence[Form], stencil: Sequence[float], use: Callable[[Made], None]) -> None:
         """Compile what these forms take, by using all of it on a tiny box.  Collective."""
+        if self.kernels.name == "reference":
+            return  # plain NumPy: nothing is compiled
 
         def on_a_tiny_box() -> None:
             tiny = Box(TINY, TINY, TINY)

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import product
 from typing import Any
 
@@ -33,7 +34,7 @@ class Entries:
 
     def times(self, x: Array) -> float:
         """Σ a_ij x_j in fp64."""
-        return float(self.values @ x[self.columns].astype(np.float64))
+        return float(self.values @ x[self.columns].astype(np.float64, copy=False))
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,7 @@ class Row:
     halo: Entries
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ReferenceMatrix:
     """A matrix in rows, in the order of its groups; the values are fp64 numbers that the stored format has too."""
 
@@ -58,22 +59,22 @@ class ReferenceMatrix:
     rows: tuple[Row, ...]
     rows_at_a_time: int = 1
 
-    @property
+    @cached_property
     def nnz(self) -> int:
         """Entries of all rows."""
         return self.n + self.lower + self.upper + self.halo_nnz
 
-    @property
+    @cached_property
     def halo_nnz(self) -> int:
         """Entries of H."""
         return sum(len(row.halo.values) for row in self.rows)
 
-    @property
+    @cached_property
     def lower(self) -> int:
         """Entries of L."""
         return sum(len(row.lower.values) for row in self.rows)
 
-    @property
+    @cached_property
     def upper(self) -> int:
         """Entries of U."""
         return sum(len(row.upper.values) for row in self.rows)
