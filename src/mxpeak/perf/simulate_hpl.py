@@ -60,7 +60,10 @@ def fact_s(machine: Machine, line: Line, M: float, nb: int, T: int) -> float:
 
 
 def own_fact_s(machine: Machine, line: Line, M: float, nb: int) -> float:
-    """Seconds of FACT of M×NB numbers a rank by its device: t = (M NB² - NB³/3) / r(NB) + NB (s + rounds(P) l)."""
+    """Seconds of FACT of M×NB numbers a rank by its device, which copies them first.
+
+    t = (M NB² - NB³/3) / r(NB) + NB (s + rounds(P) l)
+    """
     flops = max(0.0, M * nb**2 - nb**3 / 3.0)
     pivots = nb * ((machine.sync_s or 0.0) + rounds(line.size) * exchange_s(machine, line, nb))
     return flops / machine.curve("fact", "fp64")(nb) + pivots
@@ -205,7 +208,8 @@ class _Simulation:
         m = self.below(step.j0)[0]
         panel_bytes = FP64_BYTES * jb * m
         copy_s = panel_bytes / self.ranks.network.host_rate
-        if self.machine.fact:
+        if self.machine.fact:  # which includes the copy
+            copy_s = np.zeros_like(panel_bytes)
             fact = own_fact_s(self.machine, self.ranks.along_column, float(m.max()), jb)
         else:
             fact = fact_s(self.machine, self.ranks.along_column, float(m.max()), jb, self.cores)

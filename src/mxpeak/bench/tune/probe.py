@@ -181,19 +181,19 @@ def _factor(kernels: Kernels, probe: Probe, on_gpu: bool) -> Work:
 
 
 def _fact(kernels: Kernels, probe: Probe, on_gpu: bool) -> Work:
-    """A panel of m rows on one rank: of several, what they tell each other comes on top."""
+    """A panel of m rows on one rank, loaded and factored: of several, what they tell each other comes on top."""
     m, k = probe["m"], probe["k"]
-    size = kernels.panel_size(m, k)
-    source, A = (kernels.panel(kernels.buffer(size), m, k) for _ in range(2))
-    filled(kernels, source, 1)
+    source = filled(kernels, kernels.matrix(m, max(m, PLACES * k)), 1)
+    A = kernels.panel(kernels.buffer(kernels.panel_size(m, k)), m, k)
     L1 = kernels.panel(kernels.buffer(kernels.panel_size(k, k)), k, k)
     panel = Panel(A, L1, kernels.buffer(k + 1), BlockCyclic(m, k, 0, 1), 0, k, panel_plan(k, 8, 2, "right"), "right")
 
-    def factor() -> None:
-        kernels.copy(source, A)
+    def factor(columns: slice) -> None:
+        kernels.copy(source[:, columns], A)
         kernels.factor_panel(panel, None)
 
-    return factor, panel_flops(m, k)
+    places = (slice(j, j + k) for j in range(0, source.shape[1] - k + 1, k))
+    return _in_turn(factor, places), panel_flops(m, k)
 
 
 def _read(kernels: Kernels, probe: Probe, on_gpu: bool) -> Work:
