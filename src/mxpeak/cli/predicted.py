@@ -43,27 +43,65 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         metavar="FILE|NAME",
         help="summit, frontier, crusher, or a file that describes one; tuned: this one, as mxpeak tune has measured it",
     )
-    flag(where, "--ranks", parse=integer(1), help="ranks, one a device", metavar="R")
+    flag(where, "--ranks", parse=integer(1), help="ranks, one a device (default: those of a node)", metavar="R")
     flag(where, "--nodes", parse=integer(1), help="nodes, instead of --ranks", metavar="K")
     flag(where, "--ranks-per-node", parse=integer(1, 4096), help="ranks of a node (default: a machine's)", metavar="R")
-    flag(where, "--mem", parse=memory_budget, help="memory of a rank's device: a share or a size", metavar="80%|64GiB")
+    flag(
+        where,
+        "--mem",
+        parse=memory_budget,
+        help="memory of a rank's device: a share or a size (default: 90%%)",
+        metavar="80%|64GiB",
+    )
     problem = parser.add_argument_group("problem")
     flag(problem, "-N", "--n", parse=count(1), help="order of the matrix (default: what fits)", metavar="N")
     flag(problem, "--nb", parse=integer(1), help="block size (default: where products are fast)", metavar="NB")
-    flag(problem, "--precision", parse=one_of(*PRECISIONS), help="of the low-precision part", metavar="NAME")
+    flag(
+        problem,
+        "--precision",
+        parse=one_of(*PRECISIONS),
+        help="of the low-precision part: "
+        + ", ".join(PRECISIONS)
+        + " (default: the narrowest that the machine has a rate of; hpg-mxp: fp32)",
+        metavar="NAME",
+    )
     for name in ("nx", "ny", "nz"):
         flag(problem, f"--{name}", parse=integer(8), help=f"points of a rank's box in {name[1]}", metavar=name.upper())
     grid = parser.add_argument_group("grid")
     flag(grid, "--grid", parse=grid_shape, help="process grid (default: the squarest)", metavar="PxQ")
-    flag(grid, "--node-grid", parse=grid_shape, help="part of the grid on each node", metavar="PxQ")
-    flag(grid, "--order", parse=one_of(*ORDERS), help="order in which ranks fill the grid", metavar="{row,column}")
     flag(
-        grid, "--bcast", parse=known(BCASTS, digits=True), help="panel broadcast: " + ", ".join(BCASTS), metavar="NAME"
+        grid, "--node-grid", parse=grid_shape, help="part of the grid on each node (default: a good one)", metavar="PxQ"
     )
-    flag(grid, "--depth", parse=integer(0, 1), help="look-ahead: 0 or 1", metavar="D")
-    flag(grid, "--split", parse=real(0.0, 1.0), help="split update's share of columns (hpl)", metavar="FRACTION")
+    flag(
+        grid,
+        "--order",
+        parse=one_of(*ORDERS),
+        help="order in which ranks fill the grid (default: column; planned without --machine: row)",
+        metavar="{row,column}",
+    )
+    flag(
+        grid,
+        "--bcast",
+        parse=known(BCASTS, digits=True),
+        help="panel broadcast: " + ", ".join(BCASTS) + " (default: 2ringM; plan takes the best of four)",
+        metavar="NAME",
+    )
+    flag(grid, "--depth", parse=integer(0, 1), help="look-ahead: 0 or 1 (default: 1)", metavar="D")
+    flag(
+        grid,
+        "--split",
+        parse=real(0.0, 1.0),
+        help="split update's share of columns (hpl; default: 0.5)",
+        metavar="FRACTION",
+    )
     for name in ("npx", "npy", "npz"):
-        flag(grid, f"--{name}", parse=integer(1), help=f"ranks in {name[2]}", metavar=name.upper())
+        flag(
+            grid,
+            f"--{name}",
+            parse=integer(1),
+            help=f"ranks in {name[2]} (default: as close to a cube as possible)",
+            metavar=name.upper(),
+        )
     parser.add_argument("--json", metavar="FILE", help="also write the result as JSON to FILE; - writes only that")
 
 

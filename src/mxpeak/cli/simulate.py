@@ -77,7 +77,10 @@ def simulate(args: argparse.Namespace, argv: list[str], session: Session) -> int
     if args.machine is None:
         from mxpeak.perf.machines import known_machines
 
-        raise UsageError(f"--machine is missing: a FILE, or one of {', '.join(known_machines())}")
+        raise UsageError(
+            f"--machine is missing: a FILE, one of {', '.join(known_machines())}, or tuned for this machine, once "
+            "mxpeak tune has measured it"
+        )
     body, lines = simulated(args, benchmark)
     show(body, lines, args.json)
     return ExitCode.VALID
@@ -110,9 +113,11 @@ def _lu(args: Any, benchmark: str, machine: Any, slow: dict[int, float], nics: i
     bound = None
     if benchmark == "hpl-mxp":
         bound = upper_bound(machine, run.n, run.nb, run.P, run.Q, block, run.precision, run.nics).time_s
+    split = f"  split {run.split:g}" if run.split else ""
+    grid = f"grid {run.P}x{run.Q}, {block[0]}x{block[1]} a node"
     lines = [
         f"{benchmark} on {machine.title}",
-        f"N {run.n}  NB {run.nb}  grid {run.P}x{run.Q}, {block[0]}x{block[1]} a node  {run.bcast}  {run.precision}",
+        f"N {run.n}  NB {run.nb}  {grid}  {run.bcast}  depth {run.depth}{split}  {run.precision}",
         *prediction_lines(section, run.ranks),
         *forecast_lines(prediction.forecast),
     ]

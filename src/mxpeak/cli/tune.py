@@ -45,13 +45,21 @@ def add_verb(verbs: Any) -> None:
     parser.add_argument("benchmarks", nargs="*", metavar="BENCHMARK", help=f"{', '.join(TUNED)} (default: all of them)")
     parser.add_argument("--budget", default="5m", metavar="TIME", help="time to take: 90s, 5m, 1h (default: 5m)")
     parser.add_argument("--fresh", action="store_true", help="forget what was measured and stored on this machine")
-    parser.add_argument("--mode", default="official", metavar="{official,explore}", help="rules that settings keep")
+    parser.add_argument(
+        "--mode", default="official", metavar="{official,explore}", help="rules that settings keep (default: official)"
+    )
     where = parser.add_argument_group("where")
     where.add_argument("--ranks", metavar="R", help="local ranks (default: ranks and threads are searched)")
     where.add_argument("--threads", metavar="T", help="threads per rank (default: its share of the cores)")
-    where.add_argument("--device", default="auto", metavar="{auto,cpu,cuda,cuda:0,...}", help="device to compute on")
-    where.add_argument("--kernels", default="auto", metavar="{auto,host,torch}", help="kernels that compute")
-    where.add_argument("--comm", default="auto", metavar="{auto,solo,mpi,torch}", help="communication between ranks")
+    where.add_argument(
+        "--device", default="auto", metavar="{auto,cpu,cuda,cuda:0,...}", help="device to compute on (default: auto)"
+    )
+    where.add_argument(
+        "--kernels", default="auto", metavar="{auto,host,torch}", help="kernels that compute (default: auto)"
+    )
+    where.add_argument(
+        "--comm", default="auto", metavar="{auto,solo,mpi,torch}", help="communication between ranks (default: auto)"
+    )
     problem = parser.add_argument_group("problem")
     problem.add_argument("-N", "--n", metavar="N", help="order in trials (default: as the budget allows)")
     problem.add_argument("--nx", metavar="NX", help="side of a rank's box in trials (default: as the budget allows)")

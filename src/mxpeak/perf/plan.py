@@ -87,7 +87,7 @@ def prime_caution(ranks: int) -> list[Caution]:
     """Of rank counts that are prime: their grids are lines."""
     if ranks <= 3 or squarest(ranks)[0] > 1:
         return []
-    near = max(range(max(4, ranks - 8), ranks), key=lambda r: squarest(r)[0])
+    near = max(range(max(4, ranks - 8), ranks), key=lambda r: (squarest(r)[0], r))
     text = f"{ranks} is prime: the only grids are lines of {ranks} ranks, and messages cross all of them"
     return [Caution("prime-ranks", text, f"take {near} ranks, {'x'.join(map(str, squarest(near)))}")]
 
