@@ -1,10 +1,13 @@
 """What `mxpeak simulate --machine tuned` predicts beside what runs: HPL and HPL-MxP on 1, 2 and 4 ranks of one machine.
 
     python benchmarks/predictions.py FOLDER --out result.json
+    python benchmarks/predictions.py FOLDER --grid 2x1
 
-Kernels are measured as `mxpeak tune` does it, on each layout of ranks and threads, then each grid runs; no run is
-fitted.  Only the steps that GMRES takes are those of the run.  Both are kept in FOLDER, so that a call which was broken
-off goes on where it stopped: keep them within minutes of each other, for a machine that others use changes its speed.
+Kernels are measured as `mxpeak tune` does it, those that the model asks of these sizes, on each layout of ranks and
+threads, and in turns with the runs: kernels, HPL, kernels, HPL-MxP, kernels, all of them twice each time.  A run is
+predicted from the median seconds of the kernels before and behind it, and compared by the mean seconds of two, for a
+machine that others use changes its speed within seconds; no run is fitted.
+Only the steps that GMRES takes are those of the run.  What a grid gave is kept in FOLDER, and not measured anew.
 """
 
 from __future__ import annotations
@@ -14,60 +17,138 @@ import json
 import subprocess
 import time
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from mxpeak.bench.tune.groups import Spawned
 from mxpeak.bench.tune.job import Job, kernels_of, probe_of
+from mxpeak.bench.tune.probe import INNER, MESSAGES, SIDE, probes
 from mxpeak.perf.host import environment, host_facts, one_core_each, software_facts
 from mxpeak.perf.machines import machine_from
 from mxpeak.perf.measured import Layout, machine_table
 from mxpeak.perf.predict import simulate_lu
-from mxpeak.perf.simulate_lu import LuRun
+from mxpeak.perf.simulate_lu import LuForecast, LuRun
 
 #: Grids with the threads of a rank on two cores: four ranks share them.
 GRIDS = ((1, 1, 2), (2, 1, 1), (1, 2, 1), (2, 2, 1))
-BENCHMARKS = ("hpl", "hpl-mxp")
 
 
-def measure(journal: Path, ranks: int, threads: int) -> None:
-    """All kernels of a layout that the journal does not have."""
-    known = [probe_of(record) for record in kernels_of(records_of(journal), ranks, threads, "cpu")]
-    task = {"do": "probes", "known": known, "scale": 1}
-    until = time.time() + 600.0
+#: What each runs in, with its block size: the defaults.
+SIZES = {"hpl": ("fp64", 192), "hpl-mxp": ("fp32", 320)}
+#: What kernels are asked with once, whatever the block size.
+ONCE = ("read", "cast", "generate", "solve", "copy", "rows", "sweep", "pingpong", "pivots")
+
+
+def asked(probe: dict[str, Any]) -> bool:
+    """Whether the model asks for a kernel at these sizes."""
+    name = probe["name"]
+    if name == "bcast":
+        return probe["bcast"] in ("lib", "ilib") and probe["bytes"] == MESSAGES[-1]
+    if name == "gemm" and probe["precision"] == "fp64" and probe["k"] == 256:
+        return True  # of all sides, for what products waste at their edges
+    return name in ONCE or any(
+        probe.get("k") in around(nb) and probe.get("precision", low) == low and probe.get("n", SIDE) == SIDE
+        for low, nb in SIZES.values()
+        if name in ("gemm", "trsm", "factor", "fact")
+    )
+
+
+def around(nb: int) -> set[int]:
+    """The inner sizes next to a block size among those that are measured."""
+    return {max(k for k in INNER if k <= nb), min(k for k in INNER if k >= nb)}
+
+
+def measure(journal: Path, ranks: int, threads: int) -> list[dict[str, Any]]:
+    """What the model asks for, of one layout, twice."""
+    left_out = [probe for probe in probes(ranks, ("bf16", "fp16"), on_gpu=False) if not asked(probe)]
+    journal.unlink(missing_ok=True)
+    task = {"do": "probes", "known": left_out}
     Spawned().do(
-        Job(ranks=ranks, threads=threads, device="cpu", kernels="auto", tasks=[task], journal=str(journal),
-            until_unix=until, quiet=True)
+        Job(ranks=ranks, threads=threads, device="cpu", kernels="auto", tasks=[task, task],
+            journal=str(journal), until_unix=time.time() + 600.0, quiet=True)
     )  # fmt: skip
+    records = [json.loads(line) for line in journal.read_text(encoding="utf-8").splitlines()]
+    return kernels_of(records, ranks, threads, "cpu")
 
 
-def records_of(journal: Path) -> list[dict[str, Any]]:
-    """What the journal has."""
-    lines = journal.read_text(encoding="utf-8").splitlines() if journal.exists() else []
-    return [json.loads(line) for line in lines]
+def usual(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Each kernel once, with the median of its seconds."""
+    seconds: dict[str, list[float]] = {}
+    for record in records:
+        seconds.setdefault(json.dumps(probe_of(record)), []).append(record["seconds"])
+    once = {json.dumps(probe_of(record)): record for record in records}
+    found = []
+    for key, record in once.items():
+        middle = median(seconds[key])
+        rate = {"rate": record["rate"] * record["seconds"] / middle} if "rate" in record else {}
+        found.append({**record, "seconds": middle, **rate})
+    return found
 
 
 def run(file: Path, benchmark: str, P: int, Q: int, threads: int, n: int) -> dict[str, Any]:
-    """A run of its own, the best of two; once it is in the file, what is there."""
-    if not file.exists():
-        command = ["mpiexec", "-n", str(P * Q), "mxpeak", "run", benchmark, "-N", str(n), "--grid", f"{P}x{Q}"]
-        options = ["--threads", str(threads), "--repeat", "2", "--tuned", "no", "--json", str(file)]
-        subprocess.run([*command, *options], check=True, capture_output=True)
+    """Two runs, one after the other."""
+    command = ["mpiexec", "-n", str(P * Q), "mxpeak", "run", benchmark, "-N", str(n), "--grid", f"{P}x{Q}"]
+    options = ["--threads", str(threads), "--repeat", "2", "--tuned", "no", "--json", str(file)]
+    subprocess.run([*command, *options], check=True, capture_output=True)
     found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     return found["results"][0]
 
 
-def predicted(records: list[dict[str, Any]], result: dict[str, Any], ranks: int, threads: int) -> float:
-    """FLOP/s by the model, of the run's sizes."""
+def predicted(records: list[dict[str, Any]], result: dict[str, Any], ranks: int, threads: int) -> LuForecast:
+    """By the model, of the run's sizes."""
     problem, steps = result["problem"], result["validation"]["iterations"]
     known = Layout(
         title="this machine", ranks=ranks, threads=threads, ranks_per_node=ranks, cores=len(one_core_each()),
         memory_bytes=1e9, steps=steps,
     )  # fmt: skip
-    machine = machine_from("tuned", {"tuned": machine_table(kernels_of(records, ranks, threads, "cpu"), known)}, "here")
-    low = problem.get("precision", "fp64")
+    machine = machine_from("tuned", {"tuned": machine_table(records, known)}, "here")
     same = {name: problem[name] for name in ("n", "nb", "P", "Q", "order", "bcast")}
-    benchmark = "hpl" if low == "fp64" else "hpl-mxp"
-    return simulate_lu(benchmark, LuRun(**same, precision=low), machine).rate_flops
+    low = problem.get("precision", "fp64")
+    return simulate_lu(result["benchmark"], LuRun(**same, precision=low), machine)
+
+
+def both(folder: Path, P: int, Q: int, threads: int, n: int) -> list[dict[str, Any]]:
+    """Kernels and runs of one grid in turns, and what comes out."""
+    name, rows = f"{P}x{Q}", []
+    behind = measure(folder / f"kernels-{name}.jsonl", P * Q, threads)
+    for number, benchmark in enumerate(SIZES):
+        before = behind
+        result = run(folder / f"{benchmark}-{name}.json", benchmark, P, Q, threads, n)
+        behind = measure(folder / f"kernels-{name}-{number}.jsonl", P * Q, threads)
+        model = predicted(usual(before + behind), result, P * Q, threads)
+        time_s = sum(result["samples_s"]) / len(result["samples_s"])
+        ran = model.flops / time_s
+        rows.append(
+            {
+                "benchmark": benchmark,
+                "P": P,
+                "Q": Q,
+                "threads": threads,
+                "nb": result["problem"]["nb"],
+                "predicted_flops": model.rate_flops,
+                "ran_flops": ran,
+                "error": model.rate_flops / ran - 1,
+                "slower_kernels": median(
+                    two["seconds"] / one["seconds"] for one, two in zip(usual(before), usual(behind))
+                ),
+                "samples_s": result["samples_s"],
+                "predicted_s": {"all": model.time_s, **model.phases},
+                "ran_s": {"all": min(result["samples_s"])}
+                | {name: told["time_s"] for name, told in result["phases"].items()},
+            }
+        )
+        say(rows[-1])
+    return rows
+
+
+def say(row: dict[str, Any]) -> None:
+    """One run as text."""
+    print(
+        f"{row['benchmark']:8} {row['P']}x{row['Q']}  predicted {row['predicted_flops'] / 1e9:6.1f}  "
+        f"ran {row['ran_flops'] / 1e9:6.1f} GFLOP/s  {100 * row['error']:+.0f} %;  "
+        f"kernels {row['slower_kernels']:.2f} times as long behind it",
+        flush=True,
+    )
 
 
 def main() -> None:
@@ -75,32 +156,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("-N", type=int, default=8000)
-    parser.add_argument("--runs", type=int, default=1, help="runs of each case")
+    parser.add_argument("--grid", default="", help="one of the grids alone, such as 2x1")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
-    journal = args.folder / "kernels.jsonl"
+    args.folder.mkdir(parents=True, exist_ok=True)
+    rows: list[dict[str, Any]] = []
     for P, Q, threads in GRIDS:
-        layout = {"kind": "complete", "ranks": P * Q, "threads": threads, "device": "cpu"}
-        if layout not in records_of(journal):
-            measure(journal, P * Q, threads)
-    rows = []
-    for turn in range(args.runs):
-        for P, Q, threads in GRIDS:
-            for benchmark in BENCHMARKS:
-                file = args.folder / f"{benchmark}-{P}x{Q}-{turn}.json"
-                result = run(file, benchmark, P, Q, threads, args.N)
-                model, ran = predicted(records_of(journal), result, P * Q, threads), result["result"]["rate_flops"]
-                row = {"benchmark": benchmark, "P": P, "Q": Q, "threads": threads, "nb": result["problem"]["nb"]}
-                rows.append({**row, "predicted_flops": model, "ran_flops": ran, "error": model / ran - 1})
-                print(
-                    f"{benchmark:8} {P}x{Q}  predicted {model / 1e9:6.1f}  ran {ran / 1e9:6.1f} GFLOP/s  "
-                    f"{100 * (model / ran - 1):+.0f} %",
-                    flush=True,
-                )
+        if args.grid in ("", f"{P}x{Q}"):
+            file = args.folder / f"{P}x{Q}.json"
+            if not file.exists():
+                file.write_text(json.dumps(both(args.folder, P, Q, threads, args.N)), encoding="utf-8")
+            rows += json.loads(file.read_text(encoding="utf-8"))
     if args.out:
         body = {
             "driver": "benchmarks/predictions.py",
-            "command": f"python benchmarks/predictions.py FOLDER -N {args.N} --runs {args.runs}",
+            "command": f"python benchmarks/predictions.py FOLDER -N {args.N}",
             "n": args.N,
             "machine": host_facts(),
             "software": software_facts(),
