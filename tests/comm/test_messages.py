@@ -132,27 +132,33 @@ class Mark:
         self.past = True
 
 
-def test_messages_begin_when_their_buffers_are_ready_and_in_the_order_of_posting() -> None:
+def test_messages_begin_when_their_buffers_are_ready_and_those_of_a_channel_in_the_order_of_posting() -> None:
     posts, begun, first, second = Posts(), [], Mark(), Mark()
 
     def begin(memory: Any) -> Done:
         begun.append(memory)
         return Done()
 
-    one = posts.post(Promised("a", first), begin)
-    two = posts.post(Promised("b", second), begin)
-    three = posts.post("c", begin)
+    one = posts.post(Promised("a", first), begin, "rows")
+    two = posts.post(Promised("b", second), begin, "rows")
+    three = posts.post("c", begin, "rows")
     second.past = True
     assert not two.test()
     assert not three.test()
     assert begun == []
+    assert posts.post("pivot", begin, "pivots").test(), (
+        "a host's message does not wait for a device's of another channel"
+    )
+    assert posts.post(Promised("panel", second), begin, "panels").test()
+    assert begun == ["pivot", "panel"]
     first.past = True
     assert three.test()
-    assert begun == ["a", "b", "c"]
+    assert begun[2:] == ["a", "b", "c"]
     assert one.test()
-    posts.post(Promised("d", Mark()), begin)
+    posts.post(Promised("d", Mark()), begin, "rows")
+    posts.post(Promised("e", Mark()), begin, "panels")
     posts.flush()
-    assert begun[-1] == "d"
+    assert begun[-2:] == ["d", "e"]
     part = Promised(np.arange(6), Mark(), lambda memory: memory + 1)[2:4]
     assert part.shape == (2,)
     assert part.fulfilled().tolist() == [3, 4]

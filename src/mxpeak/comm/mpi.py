@@ -118,7 +118,7 @@ class Mpi:
         def begin(memory: Any) -> Request:
             return _pending(self._comm.Isend(memory, dest, tag), "a message to be taken by", self._world[dest])
 
-        return _posts.post(self.transport.outgoing(buffer), begin)
+        return _posts.post(self.transport.outgoing(buffer), begin, (id(self._comm), "send", dest, tag))
 
     def irecv(self, buffer: Buffer, source: int, tag: int = 0) -> Request:
         """MPI_Irecv, once nothing reads the buffer any more."""
@@ -127,7 +127,7 @@ class Mpi:
             return _pending(self._comm.Irecv(memory, source, tag), "a message from", self._world[source])
 
         memory, land = self.transport.incoming(buffer)
-        return arrival(_posts.post(memory, begin), land)
+        return arrival(_posts.post(memory, begin, (id(self._comm), "receive", source, tag)), land)
 
     def ibcast(self, buffer: Buffer, root: int) -> Request:
         """MPI_Ibcast, once the buffer is ready."""
@@ -136,7 +136,7 @@ class Mpi:
             return _pending(self._comm.Ibcast(memory, root), "the broadcast of", self._world[root])
 
         memory, land = (self.transport.outgoing(buffer), None) if self.rank == root else self.transport.incoming(buffer)
-        return arrival(_posts.post(memory, begin), land)
+        return arrival(_posts.post(memory, begin, (id(self._comm), "broadcast")), land)
 
     def allreduce(self, buffer: Buffer, op: str) -> None:
         """MPI_Iallreduce of fp64 numbers in place on the host, waited for politely: they are few."""

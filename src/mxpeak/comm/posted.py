@@ -2,13 +2,17 @@
 
 MPI knows no queues of work: it may be told of a buffer only once its content is there, and nothing reads any more what
 it will overwrite.  So a message is posted with the event of its buffer, and begun by whoever next tests or waits for
-any message and finds the event past.  Messages begin in the order in which they were posted.
+any message and finds the event past.
+
+MPI tells two messages apart by group, ranks and tag.  So those of one channel, which have all three in common, begin in
+the order in which they were posted, and no other waits for them: the pivots that a host exchanges during FACT do not
+stand behind rows that a device has yet to gather.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from os import sched_yield
 from typing import Any
 
@@ -40,7 +44,7 @@ class _Later:
         return self.request is not None and self.request.test()
 
     def wait(self) -> None:
-        """Begin it, after those that were posted before, and wait for it."""
+        """Begin it, after those of its channel that were posted before, and wait for it."""
         WAITED_FOR.append(self)
         while self.request is None:
             self._posts.drive()
@@ -54,32 +58,37 @@ class _Later:
 
 
 class Posts:
-    """The messages of a process that are posted and not begun."""
+    """The messages of a process that are posted and not begun, by channel."""
 
     def __init__(self) -> None:
-        self._waiting: deque[_Later] = deque()
+        self._waiting: dict[Hashable, deque[_Later]] = {}
 
-    def post(self, memory: Any, begin: Callable[[Any], Request]) -> Request:
-        """A message, begun at once where its memory is there and no other waits."""
+    def post(self, memory: Any, begin: Callable[[Any], Request], channel: Hashable) -> Request:
+        """A message, begun at once where its memory is there and no other of its channel waits."""
         self.drive()
         if not isinstance(memory, Promised):
-            if not self._waiting:
+            if channel not in self._waiting:
                 return begin(memory)
             memory = Promised(memory, _Past())
         later = _Later(self, memory, begin)
-        self._waiting.append(later)
+        self._waiting.setdefault(channel, deque()).append(later)
         self.drive()
         return later
 
     def drive(self) -> None:
         """Begin what is ready."""
-        while self._waiting and self._waiting[0].ready:
-            self._waiting.popleft().begin()
+        for channel, queue in list(self._waiting.items()):
+            while queue and queue[0].ready:
+                queue.popleft().begin()
+            if not queue:
+                del self._waiting[channel]
 
     def flush(self) -> None:
         """Begin all; waits for the device."""
         while self._waiting:
-            self._waiting.popleft().begin()
+            channel = next(iter(self._waiting))
+            for later in self._waiting.pop(channel):
+                later.begin()
 
 
 class _Past:

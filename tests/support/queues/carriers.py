@@ -129,7 +129,7 @@ class Mpi(Threads):
 
     def isend(self, buffer: Buffer, dest: int, tag: int = 0) -> Request:
         address = (self._group, self.rank, dest, tag)
-        return posts().post(self.transport.outgoing(buffer), lambda memory: self._sent(memory, [address]))
+        return posts().post(self.transport.outgoing(buffer), lambda memory: self._sent(memory, [address]), address)
 
     def _sent(self, memory: Any, addresses: list[Any]) -> Request:
         if not addresses:
@@ -144,14 +144,14 @@ class Mpi(Threads):
         memory, land = self.transport.incoming(buffer)
         key = (address, next(self.received[address]))
         box = _Box(self._post, address)
-        return arrival(posts().post(memory, lambda given: _Message(given, "receive", [key], box, True)), land)
+        return arrival(posts().post(memory, lambda given: _Message(given, "receive", [key], box, True), address), land)
 
     def ibcast(self, buffer: Buffer, root: int) -> Request:
         tag = self._next("bcast")
         if self.rank != root:
             return self._receive(buffer, (self._group, root, self.rank, tag))
         others = [(self._group, root, dest, tag) for dest in range(self.size) if dest != root]
-        return posts().post(self.transport.outgoing(buffer), lambda memory: self._sent(memory, others))
+        return posts().post(self.transport.outgoing(buffer), lambda memory: self._sent(memory, others), tag)
 
     def allreduce(self, buffer: Buffer, op: str) -> None:
         posts().flush()
