@@ -151,21 +151,22 @@ def boxes(config: SparseConfig, counts: Sequence[int]) -> dict[int, Triple]:
 def _boxes(config: SparseConfig, shape: Triple, counts: Sequence[int]) -> dict[int, Triple]:
     if config.study == "weak":
         for ranks in counts:
-            check_box(Box.of(0, shape, process_grid(ranks)), rules=config.mode == "official")
+            check_box(Box.of(0, shape, _grid(config, ranks)), rules=config.mode == "official")
         return dict.fromkeys(counts, shape)
     why = next(filter(None, misfits(config, shape, counts)), "")
     if why:
         raise UsageError(f"--study strong: {why}; {_advice(config, shape, counts)}")
-    return {ranks: _divided(shape, counts[0], ranks) for ranks in counts}
+    whole = _whole(config, shape, counts[0])
+    return {ranks: _divided(whole, _grid(config, ranks)) for ranks in counts}
 
 
 def misfits(config: SparseConfig, shape: Triple, counts: Sequence[int]) -> list[str]:
     """Why the global box of `shape` on the fewest ranks does not divide among each count; empty where it does."""
-    return [_misfit(shape, counts[0], ranks, rules=config.mode == "official") for ranks in counts]
+    whole = _whole(config, shape, counts[0])
+    return [_misfit(whole, ranks, _grid(config, ranks), rules=config.mode == "official") for ranks in counts]
 
 
-def _misfit(shape: Triple, fewest: int, ranks: int, *, rules: bool) -> str:
-    whole, grid = _whole(shape, fewest), process_grid(ranks)
+def _misfit(whole: Triple, ranks: int, grid: Triple, *, rules: bool) -> str:
     head = f"the box of {times(whole)} on {ranks} ranks, {times(grid)}"
     for n, p in zip(whole, grid):
         if n % p:
@@ -173,18 +174,22 @@ def _misfit(shape: Triple, fewest: int, ranks: int, *, rules: bool) -> str:
         if n // p % STEP:
             return f"{head}: {n} / {p} = {n // p} is no multiple of {STEP}, and {LEVELS} levels of multigrid halve it"
     try:
-        check_box(Box.of(0, _divided(shape, fewest, ranks), grid), rules=rules)
+        check_box(Box.of(0, _divided(whole, grid), grid), rules=rules)
     except UsageError as error:
         return f"{head}: {error}".split(";")[0]
     return ""
 
 
-def _whole(shape: Triple, fewest: int) -> Triple:
-    return Box.of(0, shape, process_grid(fewest)).global_shape
+def _grid(config: SparseConfig, ranks: int) -> Triple:
+    return process_grid(ranks, on_devices=config.on_gpu)
 
 
-def _divided(shape: Triple, fewest: int, ranks: int) -> Triple:
-    x, y, z = (n // p for n, p in zip(_whole(shape, fewest), process_grid(ranks)))
+def _whole(config: SparseConfig, shape: Triple, fewest: int) -> Triple:
+    return Box.of(0, shape, _grid(config, fewest)).global_shape
+
+
+def _divided(whole: Triple, grid: Triple) -> Triple:
+    x, y, z = (n // p for n, p in zip(whole, grid))
     return x, y, z
 
 

@@ -42,20 +42,20 @@ def box_of(config: SparseConfig, rank: int, ranks: int, levels: int = LEVELS) ->
 
 
 def completed_grid(config: SparseConfig, ranks: int) -> Triple:
-    """The process grid: what was given of it, and the rest as near to a cube as that allows."""
+    """The process grid: what was given of it, and the rest as near to a cube as that allows, or as suits devices."""
     asked = {name: n for name in ("npx", "npy", "npz") if (n := getattr(config, name)) is not None}
     if not asked:
-        return process_grid(ranks)
+        return process_grid(ranks, on_devices=config.on_gpu)
     taken = prod(asked.values())
     if ranks % taken or (len(asked) == 3 and taken != ranks):
-        raise UsageError(_misfit(asked, ranks))
+        raise UsageError(_misfit(asked, ranks, process_grid(ranks, on_devices=config.on_gpu)))
     rest = ranks // taken
     open_sides = iter((rest,) if len(asked) == 2 else squarest(rest))
     npx, npy, npz = (asked[name] if name in asked else next(open_sides) for name in ("npx", "npy", "npz"))
     return npx, npy, npz
 
 
-def _misfit(asked: dict[str, int], ranks: int) -> str:
+def _misfit(asked: dict[str, int], ranks: int, default: Triple) -> str:
     """Why the sides asked for make no process grid of all ranks, and what to type instead."""
     taken, factors = prod(asked.values()), "*".join(map(str, asked.values()))
     flags = " ".join(f"--{name} {n}" for name, n in asked.items())
@@ -67,7 +67,7 @@ def _misfit(asked: dict[str, int], ranks: int) -> str:
     start = taken if len(asked) == 3 else taken * max(1, round(ranks / taken))
     return (
         f"{why}; start {start} ranks (--ranks {start}, or mpiexec -n {start}), or leave {flags} out "
-        f"for the grid {times(process_grid(ranks))}"
+        f"for the grid {times(default)}"
     )
 
 

@@ -51,7 +51,8 @@ class SparseConfig(RunConfig):
     npx: int | None = option(
         None,
         "--npx",
-        help="ranks in x (default: a process grid as close to a cube as possible)",
+        help="ranks in x (default: a process grid as close to a cube as possible; on devices one without neighbours in "
+        "x, where the rules allow it)",
         metavar="PX",
         parse=integer(1),
         group="grid",

@@ -11,10 +11,10 @@ and what a rank needs of others is the layer of points around its box: faces, ed
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import product
-from math import prod
+from math import isqrt, prod
 
 from mxpeak.errors import UsageError
 from mxpeak.layout.grid import factor3
@@ -197,13 +197,41 @@ class Box:
 # --- process grids ----------------------------------------------------------------------------------------------
 
 
-def process_grid(ranks: int) -> Triple:
+def process_grid(ranks: int, *, on_devices: bool = False) -> Triple:
     """The grid npx <= npy <= npz of `ranks` ranks that is nearest to a cube: of least surface between the boxes.
 
     Its longest side is z, for there a face is one contiguous piece of the vector.
+
+    On devices it is, of the grids that keep the rule on their sides, the one whose rank in the middle has the fewest
+    faces to send, those in x counted twice; the nearest to a cube of several.  A face in x has a point of every line,
+    so that nearly every chunk of 64 rows waits for it; one in y or z leaves most chunks alone.  From three ranks a side
+    on there are two faces in each direction, and the cube is best here, too.
     """
     npz, npy, npx = factor3(ranks)
-    return npx, npy, npz
+    cube = npx, npy, npz
+    if not on_devices or not _good(ranks):
+        return cube
+    good = (grid for grid in grids(ranks) if aspect(grid) >= LEAST_ASPECT)
+    return min(good, key=lambda grid: (_sent(grid), _surface(grid)), default=cube)
+
+
+def grids(ranks: int) -> Iterator[Triple]:
+    """Every grid npx <= npy <= npz of so many ranks."""
+    for npx in (x for x in range(1, isqrt(ranks) + 1) if ranks % x == 0 and x**3 <= ranks):
+        rest = ranks // npx
+        yield from ((npx, npy, rest // npy) for npy in range(npx, isqrt(rest) + 1) if rest % npy == 0)
+
+
+def _sent(grid: Triple) -> int:
+    """Faces that a rank in the middle sends, those in x counted twice."""
+    x, y, z = (min(side - 1, 2) for side in grid)
+    return 2 * x + y + z
+
+
+def _surface(grid: Triple) -> int:
+    """Of a box of unit cubes, halved."""
+    x, y, z = grid
+    return x * y + x * z + y * z
 
 
 def aspect(shape: Triple) -> float:

@@ -85,6 +85,7 @@ class Machine:
     solve_rate           entries of L and U a second in a solve with both; None: what memory_rate allows
     extra_passes         times that A is made anew within the clock besides refinement
     spread               how far compute and network may lie from these, relatively: a prediction's interval
+    devices              whether ranks compute on devices beside their host's cores, for which process grids differ
     sources              where each number is from
     """
 
@@ -114,6 +115,7 @@ class Machine:
     solve_rate: float | None = None
     extra_passes: int = 0
     spread: tuple[float, float] = (0.05, 0.2)
+    devices: bool = False
     sources: Mapping[str, str] = field(default_factory=dict)
 
     def curve(self, kernel: str, precision: str) -> Curve:
@@ -202,6 +204,7 @@ NUMBERS: dict[str, tuple[float, float, bool]] = {
     "cast_rate": (1e3, 1e15, False),
     "solve_rate": (1e3, 1e15, False),
     "extra_passes": (0, 50, False),
+    "devices": (0, 1, False),
     "spread_compute": (0.0, 0.9, False),
     "spread_network": (0.0, 0.9, False),
     "network.nics": (1, 1024, True),
@@ -219,7 +222,10 @@ NUMBERS: dict[str, tuple[float, float, bool]] = {
     "panel.exchange_s": (0.0, 1.0, False),
     "panel.row_passes": (1.0, 1000.0, False),
 }
-WHOLE = ("nodes", "ranks_per_node", "cores", "refine_steps", "extra_passes", "network.nics", "network.lib_overlaps")
+WHOLE = (
+    "nodes", "ranks_per_node", "cores", "refine_steps", "extra_passes", "devices", "network.nics",
+    "network.lib_overlaps",
+)  # fmt: skip
 CURVES = ("gemm", "trsm", "factor", "fact")
 TABLES = ("network", "panel", *CURVES)
 PRECISIONS = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8")
@@ -297,6 +303,7 @@ class _Reader:
             solve_rate=numbers["solve_rate"],
             extra_passes=given("extra_passes", 0),
             spread=(given("spread_compute", 0.05), given("spread_network", 0.2)),
+            devices=bool(given("devices", not curves["fact"])),
             sources=self.sources,
         )
 

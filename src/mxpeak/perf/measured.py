@@ -56,6 +56,7 @@ def machine_table(records: Sequence[Record], layout: Layout) -> dict[str, Any]:
         # a step's residual and solve, two more of each, A in fp32 and its norm
         "refine_steps": _said(steps + 2, f"{counted}: {steps} steps of GMRES, a first and a last residual"),
         "extra_passes": _said(2, "A is made in fp32 and its norm taken within the clock"),
+        "devices": int(any(str(r.get("device", "")).startswith("cuda") for r in records)),
         "network": _network(records, read, layout.ranks),
         "gemm": {
             "edge": _said(edge, "measured: smaller blocks against the largest"),

@@ -8,7 +8,7 @@ from functools import partial
 from mxpeak.configs.grid import squarest
 from mxpeak.errors import ResourceError, UsageError
 from mxpeak.layout.block_cyclic import numroc
-from mxpeak.layout.grid import factor3, nearest_node_grids
+from mxpeak.layout.grid import nearest_node_grids
 from mxpeak.perf.counts import Footprint, hpl_memory_bytes, largest_n, mxp_memory_bytes
 from mxpeak.perf.machines import Curve, Machine
 from mxpeak.perf.model import bytes_of_a_node
@@ -126,12 +126,6 @@ def lu_cautions(n: int, nb: int, P: int, Q: int, element_bytes: int) -> list[Cau
             )
         )
     return found
-
-
-def rank_box(ranks: int) -> tuple[int, int, int]:
-    """npx <= npy <= npz, nearest to a cube."""
-    npz, npy, npx = factor3(ranks)
-    return npx, npy, npz
 
 
 def check_ranks(machine: Machine, ranks: int) -> None:

@@ -15,7 +15,7 @@ from mxpeak.bench.sparse import PLAIN, smoother_of
 from mxpeak.configs.grid import squarest
 from mxpeak.errors import UsageError
 from mxpeak.layout.grid import nearest_node_grids
-from mxpeak.layout.stencil import LEVELS, Box, check_box, process_grid
+from mxpeak.layout.stencil import LEVELS, Box, Triple, check_box, process_grid
 from mxpeak.perf.machines import Machine
 from mxpeak.runtime.placement import gpu_defaults
 
@@ -176,9 +176,10 @@ def sparse_candidates(
     found: list[dict[str, str]] = [{}]
     forms = [(name, order) for name in storages for order in ("natural", "coloured")]
     found += [{"storage": name, "smoother": order} for name, order in forms if (name, order) != default]
-    found += list(_process_grids(layout.ranks))
+    default_grid = process_grid(layout.ranks, on_devices=on_gpu)
+    found += list(_process_grids(layout.ranks, default_grid))
     if boxes:
-        found += list(_boxes(side, layout.ranks))
+        found += list(_boxes(side, default_grid))
     return [Candidate(layout, settings) for settings in found]
 
 
@@ -189,19 +190,18 @@ def _default_form(benchmark: str, mode: str, *, on_gpu: bool) -> tuple[str, str]
     return storage, smoother_of(config, storage)  # type: ignore[arg-type]
 
 
-def _process_grids(ranks: int) -> Iterator[dict[str, str]]:
-    default = process_grid(ranks)
+def _process_grids(ranks: int, default: Triple) -> Iterator[dict[str, str]]:
     for npx, npy in product(range(1, ranks + 1), repeat=2):
         if ranks % (npx * npy) == 0 and (grid := (npx, npy, ranks // (npx * npy))) != default and _allowed(None, grid):
             yield dict(zip(("npx", "npy", "npz"), map(str, grid)))
 
 
-def _boxes(side: int, ranks: int) -> Iterator[dict[str, str]]:
+def _boxes(side: int, grid: Triple) -> Iterator[dict[str, str]]:
     """Boxes of about as many points, longer in x or in z."""
     step = 2 ** (LEVELS - 1)
     for stretch in ((2, 1, 0.5), (0.5, 1, 2), (1.5, 1, 0.67), (2, 0.71, 0.71)):
         shape = tuple(max(step, round(side * s / step) * step) for s in stretch)
-        if _allowed((shape[0], shape[1], shape[2]), process_grid(ranks)):
+        if _allowed((shape[0], shape[1], shape[2]), grid):
             yield dict(zip(("nx", "ny", "nz"), map(str, shape)))
 
 
@@ -218,7 +218,7 @@ def sparse_seconds(benchmark: str, side: int, ranks: int, machine: Machine) -> f
     """About what a trial takes on a cube: validation or reference, a first solve, and the one that counts."""
     from mxpeak.perf.simulate_sparse import SparseRun, simulate
 
-    box = Box.of(0, (side, side, side), process_grid(ranks))
+    box = Box.of(0, (side, side, side), process_grid(ranks, on_devices=machine.devices))
     solves, steps = (4, 50) if benchmark == "hpcg" else (6, 60)
     return solves * simulate(SparseRun(box=box, benchmark=benchmark, iterations=steps, low="fp64"), machine).time_s
 
