@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from mxpeak.comm import base
-from mxpeak.comm.base import LATER, LOOK_S, NAP_S, Idling, Steps, Task, all_of, together
+from mxpeak.comm.base import LATER, LOOK_S, NAP_S, Idling, Steps, Task, all_of, behind, together
 from mxpeak.comm.broadcast import BROADCASTS, broadcast
 from mxpeak.comm.threads import run_ranks
 
@@ -53,6 +53,19 @@ def test_together_begins_all_and_each_goes_on_when_its_own_request_is_complete()
             assert log[-1] == f"after {name}"
         assert done
         assert task.done
+
+
+def test_behind_begins_an_algorithm_once_a_request_is_complete_and_drives_that_until_then() -> None:
+    log: list[str] = []
+    first, last = Bell("a"), Bell("b")
+    task = Task(behind(Task(waits_for([first], log)), waits_for([last], log)))
+    assert not task.test()
+    assert log == ["before a"]
+    first.ring()
+    assert not task.test()
+    assert log == ["before a", "after a", "before b"]
+    task.wait()
+    assert log[-1] == "after b"
 
 
 class InStream(Bell):

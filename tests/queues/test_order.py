@@ -25,7 +25,7 @@ def hpl(P: int, Q: int, carrier: str, split: bool = False) -> list[Log]:
 @pytest.mark.parametrize("carrier", ["mpi", "nccl"])
 def test_panels_are_factored_on_the_host_while_the_update_is_under_way(carrier: str, split: bool) -> None:
     for log in hpl(2, 2, carrier, split):
-        factored = [one for one in beside(log, "rfact") if one.op.kind == "fact"]
+        factored = [one for one in beside(log, "rfact") if one.op.kind == "factored"]  # FACT, at its end
         assert len(factored) in (4, 5)
         for one in factored:
             updates = [op for op in one.under_way if op.kind == "gemm" and op.actor == "main 0"]

@@ -51,10 +51,10 @@ def hidden_behind(noted: list[tuple[str, int]]) -> dict[int, list[int]]:
 def test_every_row_swap_is_hidden_behind_an_update(monkeypatch: pytest.MonkeyPatch) -> None:
     start, finish = RowSwap.start, RowSwap.finish
 
-    def noting_start(self: Any, options: SwapOptions) -> None:
+    def noting_start(self: Any, options: SwapOptions, before: RowSwap | None = None) -> None:
         if self.columns:
             self._kernels.noted.append(("start", id(self)))
-        start(self, options)
+        start(self, options, before)
 
     def noting_finish(self: Any, spans: Spans) -> None:
         if self.columns:

@@ -324,7 +324,7 @@ class _FirstOf:
 
     def wait(self) -> None:
         """Drive them in turn, and give the core to whoever else wants it; what a stream waits for is left to it."""
-        if all(map(waits_in_stream, self._requests)):
+        if self.in_stream:
             for request in self._requests:
                 request.wait()
             return
@@ -333,6 +333,11 @@ class _FirstOf:
         while not self.test():
             idle()
         WAITED_FOR.pop()
+
+    @property
+    def in_stream(self) -> bool:
+        """Whether a device's stream does the waiting for all of them."""
+        return all(map(waits_in_stream, self._requests))
 
     def about(self) -> str:
         """What all of them stand for."""
@@ -349,6 +354,12 @@ def together(*algorithms: Steps) -> Steps:
         yield _FirstOf([task.pending for task in tasks if task.pending is not None])
     for last in tasks:
         yield from last.rest()
+
+
+def behind(first: Request, steps: Steps) -> Steps:
+    """A communication algorithm that begins once a request is complete."""
+    yield first
+    yield from steps
 
 
 def all_of(requests: Iterable[Request]) -> Steps:

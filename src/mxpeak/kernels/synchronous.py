@@ -45,6 +45,9 @@ class Synchronous:
     def side_stream(self, begun: Any = None) -> nullcontext[None]:
         return nullcontext()
 
+    def main_stream(self) -> nullcontext[None]:
+        return nullcontext()
+
     def join(self) -> None:
         pass
 

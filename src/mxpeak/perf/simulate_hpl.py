@@ -85,7 +85,7 @@ class _Simulation:
     """The clocks [P, Q] of a factorization under way.
 
     device   when each device has done all that it was given
-    panel    when the next panel is where it is needed
+    panel    when the next panel is where it is needed; pivots: when its pivots are, which go ahead of it
     right    when the rows of the right section are; None: not on their way
     early    when the next panel's columns may be brought up to date beside UPDATE1; None: not before the step
     port     when each rank's way out of its node is free
@@ -101,6 +101,7 @@ class _Simulation:
             )
         self.run, self.machine, self.ranks = run, machine, Ranks(run, machine)
         self.device, self.panel, self.port = (np.zeros((run.P, run.Q)) for _ in range(3))
+        self.pivots = 0.0
         self.right: Array | None = None
         self.early: Array | None = None
         self.gemm_rate, self.trsm_rate = machine.curve("gemm", "fp64"), machine.curve("trsm", "fp64")
@@ -168,23 +169,24 @@ class _Simulation:
         if self.right is None:
             self.right = self.exchange(ready + self.rows_s(n2, step.jb), n2, step.jb)
         ahead, panel_s = self.ahead(step, following, ready if self.early is None else self.early)
-        if self.early is not None:  # the host waits for the right section's rows, begins UPDATE2, and then factors
-            ahead = np.maximum(ahead, self.right[:, following.q])
         gathered = ready + 0.5 * self.rows_s(n1, step.jb)
         gathered[:, following.q] += panel_s + self.next_panel(following, ahead, ready)
         left = self.exchange(gathered, n1, step.jb)
         update2, update1 = self.update_s(step.jb, m, n2), self.update_s(step.jb, m, n1)
         half2, half1 = 0.5 * self.rows_s(n2, step.jb), 0.5 * self.rows_s(n1, step.jb)
         device = np.maximum(gathered, self.right) + half2 + update2
-        device = np.maximum(device, self.panel)
+        early = self.run.early and not self.machine.fact
+        if not early:
+            device = np.maximum(device, self.panel)
         self.right = self.early = None
         rest1 = update1
         after = self.rest_of(following)
         if after is not None and self.splits(after):
-            if self.run.early and not self.machine.fact:
+            if early:
                 first = np.zeros_like(update1)  # the columns of the panel after the next
                 first[:, after.q] = update1[:, after.q] * min(1.0, after.jb / max(float(n1[after.q]), 1.0))
-                self.early = device = np.maximum(device, left) + first
+                device = np.maximum(np.maximum(device, left) + first, self.pivots)
+                self.early = np.maximum(device, self.panel)
                 rest1 = update1 - first
             device = device + half2
             self.right = self.exchange(device, n2, following.jb)
@@ -214,6 +216,7 @@ class _Simulation:
         else:
             fact = fact_s(self.machine, self.ranks.along_column, float(m.max()), jb, self.cores)
         done = float((begun + copy_s).max()) + fact
+        self.pivots = done + (self.run.Q - 1) * self.ranks.along_row.slowest[0]
         L = done + copy_s
         message = panel_bytes + FP64_BYTES * jb * (jb + 1)
         stage = self.ranks.staged(message)

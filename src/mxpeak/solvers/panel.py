@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from mxpeak.comm.base import Task
 from mxpeak.comm.broadcast import broadcast
 from mxpeak.comm.exchange import allreduce_by
@@ -44,10 +46,12 @@ class FactoredPanel:
     One message holds it all: the jb×jb block L1, the pivots, a flag for a singular column, and the panel's rows of this
     process row, column by column.  Their first jb on the owner of the block row are dead; L21 is what lies below.
     Pivots are row numbers among numbers of A's type: fp32 knows those below 2^24.
+
+    `ahead`: the host, which factors the panel for a device, sends the pivots alone before it: rows may travel by then.
     """
 
-    def __init__(self, A: DistMatrix, step: LuStep, buffer: Any, kernels: Kernels):
-        self.step = step
+    def __init__(self, A: DistMatrix, step: LuStep, buffer: Any, kernels: Kernels, *, ahead: bool = False):
+        self.step, self._ahead = step, ahead
         self._A, self._kernels = A, kernels
         jb, m = step.jb, A.rows.local_size - A.rows.local_start(step.j0)
         square = kernels.panel_size(jb, jb, A.precision)
@@ -59,6 +63,8 @@ class FactoredPanel:
         self.L21_row = self.rows[self._top :]
         self._message = buffer[: head + kernels.panel_size(m, jb, A.precision)]
         self._broadcast: Task | None = None
+        self._numbers = np.zeros(jb + 1)
+        self._messenger: Task | None = None  # which brings the numbers of the pivots, ahead
         self._pivots: Callable[[], list[float]] | None = None
         self._moves: LocalMoves | None = None
         self._work: Panel | None = None
@@ -85,21 +91,25 @@ class FactoredPanel:
                 Panel(self.rows, self.L11, self._tail, A.rows, il0, self._top, plan, options.pfact)
             )
 
-    def factor(self, spans: Spans) -> None:
+    def factor(self, spans: Spans, look: Callable[[], object] = lambda: None) -> None:
         """Factor the loaded panel within the message.  Collective over the process column that owns it.
 
+        Look after something else at every column, where a pivot is exchanged.
         Overwrites the block row in A by L11 and U11; L21 is not needed there again.
         """
         A, step, kernels = self._A, self.step, self._kernels
         column = A.grid.column
 
         def exchange(mine: Any, theirs: Any) -> None:
+            look()
             allreduce_by(column, mine, theirs, better_candidate)
 
         assert self._work is not None, "the panel is loaded"
         with spans("rfact"):
             outcome = kernels.factor_panel(self._work, exchange if column.size > 1 else None)
         self._work = None
+        if outcome.pivots is not None:
+            self._numbers[:] = outcome.pivots
         spans.add("pfact", outcome.leaf_s, scattered=True)
         spans.add("mxswp", outcome.swap_s, scattered=True)
 
@@ -114,27 +124,41 @@ class FactoredPanel:
 
     def start_broadcast(self, options: PanelOptions) -> None:
         """Send the panel on its way along the process rows.  Collective over all ranks."""
-        if self._A.grid.Q > 1:
-            self._broadcast = Task(broadcast(options.bcast, self._A.grid.row, self._message, self.step.q))
+        row, q = self._A.grid.row, self.step.q
+        if row.size > 1:
+            if self._ahead:
+                self._messenger = Task(broadcast("1ringM", row, self._numbers, q))
+            self._broadcast = Task(broadcast(options.bcast, row, self._message, q))
 
     def progress(self) -> bool:
         """Drive the broadcast a little; whether it has ended here."""
-        return self._broadcast is None or self._broadcast.test()
+        return all([task is None or task.test() for task in (self._messenger, self._broadcast)])
 
     def wait(self, spans: Spans, look: Callable[[], object] | None = None) -> None:
         """Have the panel here; look after something else until then."""
-        if self._broadcast is not None and not self._broadcast.done:
-            with spans("bcast"):
-                if look is None:
-                    self._broadcast.wait()
-                else:
-                    self._broadcast.wait_beside(look)
+        if self._ahead:
+            self.wait_for_pivots(spans, look)
+        self._wait_for(self._broadcast, spans, look)
         if self._pivots is None:
             self.fetch_pivots()
 
+    def wait_for_pivots(self, spans: Spans, look: Callable[[], object] | None = None) -> None:
+        """Have the pivots here, which come ahead of the panel."""
+        self._wait_for(self._messenger, spans, look)
+        self._pivots = self._numbers.tolist
+
+    @staticmethod
+    def _wait_for(task: Task | None, spans: Spans, look: Callable[[], object] | None) -> None:
+        if task is not None and not task.done:
+            with spans("bcast"):
+                if look is None:
+                    task.wait()
+                else:
+                    task.wait_beside(look)
+
     def fetch_pivots(self) -> None:
         """Begin to bring the pivots to the host, which needs them while the device is already busy with other work."""
-        self._pivots = self._kernels.fetch(self._tail)
+        self._pivots = self._numbers.tolist if self._ahead else self._kernels.fetch(self._tail)
 
     @property
     def pivots(self) -> list[int]:

@@ -11,6 +11,7 @@ is kept below the diagonal of A, its rows swapped with those of all later panels
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from os import sched_yield
 from typing import Any, Protocol
@@ -139,8 +140,7 @@ class _PivotedLu:
         panel, right = self.next_panel(steps[0]) if steps else None, None
         for step, following in zip(steps, [*steps[1:], None]):
             assert panel is not None
-            self.kernels.join()
-            panel.wait(self.spans)
+            self.have(panel, right)
             if following and self.due(step):
                 self.whole_update(panel, right)
                 self.report(panel)
@@ -150,6 +150,16 @@ class _PivotedLu:
                 panel, right = self.split_update(panel, right, following)
             else:
                 panel = self.single_update(panel, following)
+
+    def have(self, panel: FactoredPanel, right: RowSwap | None) -> None:
+        """The panel here, for both streams; the side stream waits for it alone, and not for UPDATE1 under way."""
+        if right is not None and self.updates_first:
+            with self.kernels.side_stream(right.gathered):
+                panel.wait(self.spans, right.progress)
+            self.kernels.join()
+        else:
+            self.kernels.join()
+            panel.wait(self.spans)
 
     def single_update(self, panel: FactoredPanel, following: LuStep | None) -> FactoredPanel | None:
         """Fig. 3: UPDATE hides FACT and LBCAST."""
@@ -178,33 +188,42 @@ class _PivotedLu:
         """
         if right is None:
             right = self.begin_swap(panel, self.split_at, self.end, self._right)
-        right.progress()  # FACT, which looks at nothing, hides what is begun by now
         ahead = self.trailing(following)
         upcoming = self.begin_panel(following, panel, right.gathered)
-        with self.spans("update"), self.spans("laswp"):
-            right.wait()
         left = self.begin_swap(panel, ahead, self.split_at, self._left)
-        self.update(panel, right, self.split_at, upcoming, left)  # UPDATE2 hides FACT, LBCAST and RS1
-        self.end_panel(upcoming, right.gathered)
-        self.kernels.join()
-        upcoming.wait(self.spans, left.progress)
-        later = self.update1(panel, left, ahead, upcoming)  # UPDATE1 hides RS2 of the next step
-        self.report(panel, later, self._early)
+        # UPDATE2 hides FACT, LBCAST and RS1; it begins when its rows are here, be it during FACT
+        update2 = _Begun(right, lambda: self.update(panel, right, self.split_at, upcoming, left), self.kernels)
+        self.end_panel(upcoming, right.gathered, update2.look)
+        update2.begin()
+        done = self.begin_update1(panel, left, ahead, following)
+        if self.updates_first:
+            upcoming.wait_for_pivots(self.spans, left.progress)
+        else:
+            upcoming.wait(self.spans, left.progress)
+        later = self.update1(panel, left, ahead, done, upcoming)  # UPDATE1 hides RS2 of the next step
+        self.report(panel, later, self._early, upcoming)
         return upcoming, later
 
-    def update1(self, panel: FactoredPanel, left: RowSwap, c0: int, upcoming: FactoredPanel) -> RowSwap | None:
-        """UPDATE1, and the next step's row swaps begun: of the columns of the panel after it, and RS2."""
+    def begin_update1(self, panel: FactoredPanel, left: RowSwap, c0: int, following: LuStep) -> int:
+        """The first columns of UPDATE1, and how many they are: those of the panel after the next, where it is ours."""
         self.solve_for_u(panel, left)
-        done, later = 0, None
+        after = self.steps[following.k + 1] if self.splits(following) else None
+        if after is None or self.A.grid.q != after.q:
+            return 0
+        done = self.A.cols.local_start(after.j1) - c0
+        self.subtract(self.below(panel, c0, c0 + done), panel, left.U[:, :done])
+        return done
+
+    def update1(
+        self, panel: FactoredPanel, left: RowSwap, c0: int, done: int, upcoming: FactoredPanel
+    ) -> RowSwap | None:
+        """The rest of UPDATE1, and the next step's row swaps begun: of the columns that are done, and behind it RS2."""
+        later = None
+        if done:
+            self._early = self.begin_swap(upcoming, c0, c0 + done, self._ahead)
         if self.splits(upcoming.step):
-            after = self.steps[upcoming.step.k + 1]
-            if self.A.grid.q == after.q:
-                columns = self.A.cols.local_range(after.j0, after.j1)
-                done = columns.stop - c0
-                self.subtract(self.below(panel, c0, columns.stop), panel, left.U[:, :done])
-                self._early = self.begin_swap(upcoming, c0, columns.stop, self._ahead)
-            later = self.begin_swap(upcoming, self.split_at, self.end, self._right)
-        self.subtract_rest(panel, left, c0, done, self._early, later)
+            later = self.begin_swap(upcoming, self.split_at, self.end, self._right, self._early)
+        self.subtract_rest(panel, left, c0, done, self._early, later, upcoming)
         return later
 
     def begin_panel(self, step: LuStep, before: FactoredPanel, begun: Any) -> FactoredPanel:
@@ -218,11 +237,12 @@ class _PivotedLu:
                 self.finish_panel(panel)
         return panel
 
-    def end_panel(self, panel: FactoredPanel, begun: Any) -> None:
-        """FACT and LBCAST beside an update that is under way."""
+    def end_panel(self, panel: FactoredPanel, begun: Any, look: Callable[[], object] = lambda: None) -> None:
+        """FACT and LBCAST beside an update that is under way, or begins by a look."""
         if self.updates_first:
             with self.kernels.side_stream(begun):
-                self.finish_panel(panel)
+                look()
+                self.finish_panel(panel, look)
 
     def due(self, step: LuStep) -> bool:
         """Whether A shall be kept after this step; never after the last."""
@@ -268,7 +288,8 @@ class _PivotedLu:
         With `before`, the panel of the step before, they are brought up to date first, on their way there: A is not
         written, for only the panel needs them.  It is where operands are rounded, whose products want C by rows.
         """
-        panel = FactoredPanel(self.A, step, self._panels[step.k % len(self._panels)], self.kernels)
+        buffer = self._panels[step.k % len(self._panels)]
+        panel = FactoredPanel(self.A, step, buffer, self.kernels, ahead=self.updates_first)
         if self.A.grid.q == step.q:
             columns = self.A.cols.local_range(step.j0, step.j1)
             if before is not None:
@@ -283,11 +304,11 @@ class _PivotedLu:
             panel.bring(self.options.panel, self.spans)
         return panel
 
-    def finish_panel(self, panel: FactoredPanel) -> None:
-        """FACT of a loaded panel, and LBCAST begun."""
+    def finish_panel(self, panel: FactoredPanel, look: Callable[[], object] = lambda: None) -> None:
+        """FACT of a loaded panel, during which one looks after something else, and LBCAST begun."""
         step = panel.step
         if self.A.grid.q == step.q:
-            panel.factor(self.spans)
+            panel.factor(self.spans, look)
             if self.blocks is not None and self.A.grid.p == step.p:
                 self.blocks.note(step.k, panel.L11)
             if self.order is not None:
@@ -295,12 +316,14 @@ class _PivotedLu:
             panel.fetch_pivots()
         panel.start_broadcast(self.options.panel)
 
-    def begin_swap(self, panel: FactoredPanel, c0: int, c1: int, buffers: SwapBuffers | None) -> RowSwap:
-        """RS on local columns c0:c1, as far as the rows being on their way."""
+    def begin_swap(
+        self, panel: FactoredPanel, c0: int, c1: int, buffers: SwapBuffers | None, before: RowSwap | None = None
+    ) -> RowSwap:
+        """RS on local columns c0:c1, as far as the rows being on their way, or next after those of `before`."""
         with self.spans("update"):
             swap = RowSwap(self.A, panel, c0, c1, buffers, self.kernels)
             swap.gather(self.spans)
-            swap.start(self.options.swap)
+            swap.start(self.options.swap, before)
         return swap
 
     def swap_and_update(
@@ -376,6 +399,27 @@ class _PivotedLu:
                 while not task.progress():
                     sched_yield()
             raise
+
+
+class _Begun:
+    """An update that begins once, when its rows are here: by a look from a side stream, or at the latest by `begin`."""
+
+    def __init__(self, swap: RowSwap, update: Callable[[], None], kernels: Kernels):
+        self._swap, self._kernels = swap, kernels
+        self._update: Callable[[], None] | None = update
+
+    def look(self) -> None:
+        """Begin it if it need not wait."""
+        if self._update is not None:
+            with self._kernels.main_stream():
+                if self._swap.ready():
+                    self.begin()
+
+    def begin(self) -> None:
+        """Begin it, unless a look has."""
+        update, self._update = self._update, None
+        if update is not None:
+            update()
 
 
 class _Operands:

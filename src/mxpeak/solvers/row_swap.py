@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from mxpeak.comm.base import Task, together
+from mxpeak.comm.base import Task, behind, together
 from mxpeak.comm.exchange import gather_everywhere_binary, gather_everywhere_ring, scatter
 from mxpeak.distributed.matrix import DistMatrix
 from mxpeak.kernels.contract import Kernels, Matrix
@@ -114,24 +114,26 @@ class RowSwap:
         if rows:
             self._kernels.gather_rows(source, self._kernels.indices(rows), self._shaped(piece, len(rows)))
 
-    def start(self, options: SwapOptions) -> None:
-        """Send the rows on their way.  Collective over the process column."""
+    def start(self, options: SwapOptions, before: RowSwap | None = None) -> None:
+        """Send the rows on their way, once those of another section have come.  Collective over the process column.
+
+        Where a stream does the waiting they leave at once: a message goes behind what its stream has when it is posted.
+        """
         if self._buffers is None or self.columns == 0:
             return
         gather = gather_everywhere_binary if options.binary(self.columns) else gather_everywhere_ring
         column, out, tag = self._column, self._out, self._buffers.tag
-        self._task = Task(
-            together(scatter(column, out, out[column.rank], self._p, tag), gather(column, self._pieces, tag))
-        )
+        steps = together(scatter(column, out, out[column.rank], self._p, tag), gather(column, self._pieces, tag))
+        first = None if before is None else before._task
+        self._task = Task(steps if first is None or first.in_stream else behind(first, steps))
 
     def progress(self) -> bool:
         """Drive the communication a little; whether it has ended here."""
         return self._task is None or self._task.test()
 
-    def wait(self) -> None:
-        """Have the rows here."""
-        if self._task is not None:
-            self._task.wait()
+    def ready(self) -> bool:
+        """Drive it a little; whether nobody waits any more for the rows, or a device's stream would."""
+        return self._task is None or self._task.test() or self._task.in_stream
 
     def finish(self, spans: Spans) -> None:
         """Wait for the rows; write those that came into A, and assemble U."""

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from mxpeak.comm import gloo, torchdist
+from mxpeak.comm import broadcast, gloo, torchdist
 from mxpeak.comm import nccl as nccl_messages
 from mxpeak.comm.base import Buffer, Communicator, DeviceTransport, Request, arrival
 from mxpeak.comm.posted import Posts
@@ -55,6 +55,12 @@ class _Message:
         self._rank, self._buffer, self._box, self._receive, self._done = here(), buffer, box, receive, False
         self._asked = 0
         self._actor = None
+        if isinstance(buffer, np.ndarray) and any(key[0][-1] == broadcast.TAG for key in keys):
+            self._actor = self._rank.message()
+            for key in keys:
+                self._rank.log.op(
+                    self._actor, f"MPI {kind}", kind, (), bytes=buffer.nbytes, message=key, sizes=(buffer.size,)
+                )  # fmt: skip
         if isinstance(buffer, DeviceTensor):
             self._actor = self._rank.message()
             size, part = buffer.numel() * buffer.element_size(), region(buffer, receive)

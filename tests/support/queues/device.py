@@ -87,7 +87,9 @@ def _factored(self: Any, work: Any, exchange: Any) -> Any:
     flops, rank = float(m * jb**2 - jb**3 / 3), here()
     together = ("FACT", rank.panel, 1 if exchange is None else work.rows.P)
     rank.log.op(HOST, "FACT", "fact", (), flops=flops, message=together, sizes=(m, jb, jb))
-    return _factor(self, work, exchange)
+    outcome = _factor(self, work, exchange)
+    rank.log.op(HOST, "the end of FACT", "factored", ())
+    return outcome
 
 
 def _of_step(self: Any, *args: Any) -> None:

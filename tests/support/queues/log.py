@@ -40,8 +40,9 @@ class Region:
 class Op:
     """What an actor does: a kernel, a copy, a message, or the host with memory that a device also uses.
 
-    kind      kernel, gemm, trsm, factor, up and down (between host and device), send, receive, collective, host, fact,
-              meet (the host with others)
+    kind      kernel, gemm, trsm, factor, up and down (between host and device), send, receive, collective, host, fact
+              and its end, factored (what the host begins between the two it begins during FACT), meet (the host with
+              others)
     message   what a send and its receive have in common; of what ranks do together, it ends with how many they are
     sizes     of a product, m, n and k; of a solve, jb, jb and n; of a factorization, m, jb and jb;
               of a message, how many numbers it has

@@ -8,6 +8,7 @@ that looked and found something past goes on in the model: what uses the memory 
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -122,16 +123,18 @@ class _Queue:
 class _Rank:
     """One rank's log being played.
 
-    now     the host's clock
-    found   by memory: when what the host saw to be past is past; posted: the same of messages yet to begin
-    port    when the rank's way out is free
+    now     the host's clock; fact: FACT, and when it was begun
+    found   by memory: when what the host saw to be past is past; posted: the same of the message that it begins
+    port    when the rank's way out is taken: messages are logged as they are begun by looks, and leave when they can
     """
 
     def __init__(self, log: Log, model: Model, met: dict[Any, dict[Any, float]]):
         self.number, self.model, self.met = log.rank, model, met
         self.records: Iterator[Record] = iter(log.records)
         self.next: Record | None = next(self.records, None)
-        self.now = self.posted = self.port = 0.0
+        self.now = self.posted = 0.0
+        self.port: list[tuple[float, float]] = []
+        self.fact: tuple[Op | None, float] = (None, 0.0)
         self.queues: dict[str, _Queue] = {}
         self.events: dict[int, tuple[float, list[_Message], str]] = {}
         self.seen: set[int] = set()
@@ -147,6 +150,8 @@ class _Rank:
 
     def plays(self, record: Record) -> bool:
         """Play one record; False: not yet."""
+        if not isinstance(record, Op) or record.kind not in TRAVELS:
+            self.posted = 0.0
         if isinstance(record, Op):
             return self.operation(record)
         if isinstance(record, Mark):
@@ -192,13 +197,21 @@ class _Rank:
 
     def on_host(self, op: Op, begin: float) -> bool:
         """What the host does itself; FACT with the ranks of its column, a sum with all."""
+        if op.kind == "fact":  # it looks after other things at every column, and ends once all have begun it
+            self.now, self.fact = begin, (op, begin)
+            self.together(op, begin)
+            return True
+        fact, begun = self.fact
+        if op.kind == "factored" and fact is not None:
+            op = fact
         if op.kind in ("fact", "meet"):
             met = self.together(op, begin)
             if met is None:
                 return False
             begin = met
-        self.now = begin + self.model.seconds(op)
-        self.bar(op, begin, self.now)
+        end = begin + self.model.seconds(op)
+        self.bar(op, begin, end)
+        self.now = end + (self.now - begun if op is fact else 0.0)
         return True
 
     def together(self, op: Op, begin: float) -> float | None:
@@ -214,11 +227,19 @@ class _Rank:
         if of_mpi:  # its actor is one that is free again
             queue.end, queue.messages, queue.memories = 0.0, [], set()
         if op.kind == "send":
-            begin = max(begin, self.port)
-            self.port = begin + self.model.seconds(op) - self.model.machine.network.local_latency_s
+            begin = self.sent(begin, self.model.seconds(op) - self.model.machine.network.local_latency_s)
         self.met.setdefault(op.message, {})[op.kind] = begin
         queue.messages.append(_Message(op, begin, self.step))
         queue.memories.update(one.memory for one in op.regions)
+
+    def sent(self, begin: float, seconds: float) -> float:
+        """When a message leaves that may begin then: where the way out is free for so long."""
+        for busy, free in self.port:
+            if begin + seconds <= busy:
+                break
+            begin = max(begin, free)
+        insort(self.port, (begin, begin + seconds))
+        return begin
 
     def arrived(self, message: _Message) -> bool:
         """Whether it is known when a message ends: a receive begins when it is sent, too."""
@@ -254,7 +275,9 @@ class _Rank:
         elif wait.actor != HOST:
             queue = self.queue(wait.actor)
             queue.end = max(queue.end, end)
-        elif wait.event not in self.seen:
+        elif wait.event in self.seen:  # the event of the message that is begun next
+            self.posted = end
+        else:
             self.now = max(self.now, end)
         return True
 
@@ -266,5 +289,3 @@ class _Rank:
             for memory in queue.memories:
                 self.found[memory] = max(self.found.get(memory, 0.0), end)
             queue.memories = set()
-        else:
-            self.posted = max(self.posted, end)

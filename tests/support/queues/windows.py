@@ -10,18 +10,26 @@ from contextlib import suppress
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
+
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.devices import check_device_messages
+from mxpeak.comm.exchange import allreduce_by
 from mxpeak.comm.grid import make_grid
 from mxpeak.distributed.matrix import DistMatrix, dist_matrix
+from mxpeak.kernels.contract.lu import ROW, VALUE
 from mxpeak.kernels.torch import lu as lu_kernels
 from mxpeak.layout.generators import generator
 from mxpeak.layout.grid import ProcessGrid
-from mxpeak.solvers import lu, pivoted_lu
+from mxpeak.solvers import lu, panel, pivoted_lu
 from mxpeak.solvers.keeping import Nobody
 from mxpeak.spans import Spans, Step
 from tests.support.queues.log import Log
+from tests.support.queues.rank import here
 from tests.support.queues.runs import kernels_here, played
+
+#: A panel's few columns stand for hundreds, at each of which FACT looks after other things.
+LOOKS = 32
 
 
 class _From(Nobody):
@@ -69,6 +77,18 @@ def hpl_mxp(
     return _factored(shape, blocks, nb, steps, carrier, ("dominant-n", 0, stored), factorized)
 
 
+def _in_turn(column: Communicator, mine: Any, theirs: Any, combine: Any) -> None:
+    """Pivots come from all process rows alike, as the hundreds of a large panel do: from each in turn.
+
+    Of a few columns one process row may else have most, and its piece be most of what each roll carries.
+    """
+    rank = here()
+    rank.columns = 1 + getattr(rank, "columns", -1)  # type: ignore[attr-defined]
+    if rank.columns % column.size == column.rank and mine[ROW] >= 0:  # type: ignore[attr-defined]
+        mine[VALUE] = np.inf
+    allreduce_by(column, mine, theirs, combine)
+
+
 def _factored(
     shape: tuple[int, int],
     blocks: int,
@@ -86,8 +106,18 @@ def _factored(
         with suppress(_EndedError):
             factor(check_device_messages(comm, kernels.transport), kernels, shape, (n, nb), what, spans, factorized)
 
+    look = pivoted_lu._Begun.look
+
+    def look_often(self: Any) -> None:
+        for _ in range(LOOKS):
+            look(self)
+
     # small panels are not padded to whole lines, for large ones have none to speak of
-    with patch.object(lu_kernels, "leading_dimension", lambda length, *_: max(length, 1)):
+    with (
+        patch.object(lu_kernels, "leading_dimension", lambda length, *_: max(length, 1)),
+        patch.object(panel, "allreduce_by", _in_turn),
+        patch.object(pivoted_lu._Begun, "look", look_often),
+    ):
         return played(shape[0] * shape[1], carrier, body)[1]
 
 

@@ -43,6 +43,9 @@ class Backend(Protocol):
         begun inside before.
         """
 
+    def main_stream(self) -> AbstractContextManager[None]:
+        """Within a side stream: what is begun inside is begun outside of it, after all that was."""
+
     def join(self) -> None:
         """What is begun from here on begins after all that was begun in a side stream."""
 

@@ -37,10 +37,14 @@ class Panel:
 
 @dataclass(frozen=True, slots=True)
 class PanelOutcome:
-    """Where a panel's time went, as far as that is known once it has been begun."""
+    """Where a panel's time went, as far as that is known once it has been begun.
+
+    pivots    those of a device's panel that was factored on the host, where they are before it is back; else None
+    """
 
     leaf_s: float
     swap_s: float
+    pivots: Vector | None = None
 
 
 class BlockSolver(Protocol):

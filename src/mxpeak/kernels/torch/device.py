@@ -47,6 +47,7 @@ class Device:
     poison: bool = False
     lag: int = 2
     _side: Any = field(default=None, repr=False)
+    _main: Any = field(default=None, repr=False)
 
     def has(self, x: torch.Tensor) -> bool:
         """Whether a tensor is in its memory."""
@@ -91,7 +92,20 @@ class Device:
         if self._side is None:
             self._side = torch.cuda.Stream(self.where, priority=-1)
         self._side.wait_event(self.mark() if begun is None else begun)
-        with torch.cuda.stream(self._side):
+        self._main = torch.cuda.current_stream(self.where)
+        try:
+            with torch.cuda.stream(self._side):
+                yield
+        finally:
+            self._main = None
+
+    @contextmanager
+    def main_stream(self) -> Iterator[None]:
+        """Within the side stream: what is begun inside is begun outside of it."""
+        if self._main is None:
+            yield
+            return
+        with torch.cuda.stream(self._main):
             yield
 
     def join(self) -> None:

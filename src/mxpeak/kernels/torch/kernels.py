@@ -66,6 +66,9 @@ class TorchKernels(TorchLu, TorchGenerated):
     def side_stream(self, begun: Any = None) -> AbstractContextManager[None]:
         return self.device.side_stream(begun)
 
+    def main_stream(self) -> AbstractContextManager[None]:
+        return self.device.main_stream()
+
     def join(self) -> None:
         self.device.join()
 

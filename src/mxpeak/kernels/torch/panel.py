@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from mxpeak.kernels.contract.lu import Exchange, Panel, PanelOutcome
@@ -61,15 +62,21 @@ def brought(device: Device, panel: Panel) -> Panel:
 def factor_on_host(device: Device, host: HostLu, panel: Panel, exchange: Exchange | None) -> PanelOutcome:
     """The same by the host's kernels, in step with the other ranks of the process column."""
     if not device.is_gpu:
-        return host.factor_panel(_in_memory(panel, (part.numpy() for part in _parts(panel))), exchange)
+        return _factored(host, _in_memory(panel, (part.numpy() for part in _parts(panel))), exchange)
     if not isinstance(panel, Brought):
         return factor_on_host(device, host, brought(device, panel), exchange)
     there = list(zip(_parts(panel), panel.copies))
     torch.cuda.current_stream(device.where).synchronize()
-    outcome = host.factor_panel(_in_memory(panel, (_shaped_like(*pair) for pair in there)), exchange)
+    outcome = _factored(host, _in_memory(panel, (_shaped_like(*pair) for pair in there)), exchange)
     for part, copy in there:
         _flat(part).copy_(copy, non_blocking=True)
     return outcome
+
+
+def _factored(host: HostLu, panel: Panel, exchange: Exchange | None) -> PanelOutcome:
+    """A panel in the host's memory, and its pivots."""
+    outcome = host.factor_panel(panel, exchange)
+    return replace(outcome, pivots=np.array(panel.pivots, np.float64))
 
 
 def _parts(panel: Panel) -> tuple[Tensor, Tensor, Tensor]:
