@@ -188,6 +188,7 @@ class _PivotedLu:
         """
         if right is None:
             right = self.begin_swap(panel, self.split_at, self.end, self._right)
+        right.progress()  # where the host computes all, FACT comes next, and hides what is begun by now
         ahead = self.trailing(following)
         upcoming = self.begin_panel(following, panel, right.gathered)
         left = self.begin_swap(panel, ahead, self.split_at, self._left)
@@ -222,7 +223,8 @@ class _PivotedLu:
         if done:
             self._early = self.begin_swap(upcoming, c0, c0 + done, self._ahead)
         if self.splits(upcoming.step):
-            later = self.begin_swap(upcoming, self.split_at, self.end, self._right, self._early)
+            before = self._early if self.updates_first else None  # where FACT is to begin soon
+            later = self.begin_swap(upcoming, self.split_at, self.end, self._right, before)
         self.subtract_rest(panel, left, c0, done, self._early, later, upcoming)
         return later
 
