@@ -9,7 +9,7 @@ The network is quick in the other steps.  On four ranks all grids are 2x2.
 
 A latency shows while a rank does nothing but wait for a message that is here to be old enough; so it does not count
 that other work slows the machine.  `cost` is what shows on the way to the end: the run would have taken so much less
-time without the latency (`delayed.on_the_way`).  A rank that is ahead of the others waits for messages that are not
+time without the latency (`delayed.lost`).  A rank that is ahead of the others waits for messages that are not
 even sent; what it then waits for a latency no order of work can hide, and it costs no time.  `shown` is what shows on
 all ranks together, that included.  `hidden` is the share of what the plain run has, that the other one does not, of
 either; all are medians of rounds in which all cases take turns.  Latencies are given in mean steps of the plain run.

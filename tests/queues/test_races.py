@@ -59,6 +59,8 @@ CASES: dict[str, Callable[[], runs.Found]] = {
     "hpl 2x2 nccl": lambda: hpl(2, 2, "nccl"),
     "hpl 2x2 nccl split": lambda: hpl(2, 2, "nccl", SPLIT),
     "hpl 2x2 nccl plain": lambda: hpl(2, 2, "nccl", PivotedLuOptions(lookahead=0)),
+    "hpl 2x3 mpi long": lambda: hpl(2, 3, "mpi", PivotedLuOptions(PanelOptions(bcast="long"))),
+    "hpl 2x3 staged split": lambda: hpl(2, 3, "staged", PivotedLuOptions(PanelOptions(bcast="2ring"), split=0.5)),
     "hpl 2x3 nccl split lib": lambda: hpl(2, 3, "nccl", PivotedLuOptions(PanelOptions(bcast="lib"), split=0.5)),
     "hpl whole": lambda: whole("hpl", 1, 2, "mpi"),
     "hpl-mxp 1x2 staged": lambda: whole("hpl-mxp", 1, 2, "staged"),

@@ -50,7 +50,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         where,
         "--mem",
         parse=memory_budget,
-        help="memory of a rank's device: a share or a size (default: 90%%)",
+        help="memory of a rank's device: a share or a size (default: 90%%; planned without --machine: 80%%)",
         metavar="80%|64GiB",
     )
     problem = parser.add_argument_group("problem")
@@ -62,7 +62,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         parse=one_of(*PRECISIONS),
         help="of the low-precision part: "
         + ", ".join(PRECISIONS)
-        + " (default: the narrowest that the machine has a rate of; hpg-mxp: fp32)",
+        + " (default: the narrowest that the machine has a rate of; hpg-mxp, and planned without --machine: fp32)",
         metavar="NAME",
     )
     for name in ("nx", "ny", "nz"):
@@ -83,7 +83,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         grid,
         "--bcast",
         parse=known(BCASTS, digits=True),
-        help="panel broadcast: " + ", ".join(BCASTS) + " (default: 2ringM; plan takes the best of four)",
+        help=f"panel broadcast: {', '.join(BCASTS)} (default: 2ringM; plan takes the best of four, or 1ringM without "
+        "--machine)",
         metavar="NAME",
     )
     flag(grid, "--depth", parse=integer(0, 1), help="look-ahead: 0 or 1 (default: 1)", metavar="D")
@@ -91,7 +92,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         grid,
         "--split",
         parse=real(0.0, 1.0),
-        help="split update's share of columns (hpl; default: 0.5)",
+        help="split update's share of columns (hpl; default: 0.5; planned without --machine: 0)",
         metavar="FRACTION",
     )
     for name in ("npx", "npy", "npz"):

@@ -13,6 +13,8 @@ from mxpeak.comm.base import Buffer, Communicator, Request, Steps, all_of, passi
 from mxpeak.configs.lu import BCASTS
 
 TAG = 7002  # a multiple of FAMILY
+#: Of what goes ahead of such a message on the same way, and must not be taken for it.
+AHEAD = 7005
 #: The most pieces in which a message is passed on, and the fewest bytes in each.
 PIECES, PIECE_BYTES = 4, 2**18
 #: Libraries that begin messages in the order in which they are posted, together where they are posted together: there
@@ -53,10 +55,10 @@ def one_ring(comm: Communicator, buffer: Buffer, root: int) -> Steps:
     yield from chain(comm, buffer, root, list(range(comm.size)))
 
 
-def one_ring_modified(comm: Communicator, buffer: Buffer, root: int) -> Steps:
+def one_ring_modified(comm: Communicator, buffer: Buffer, root: int, tag: int = TAG) -> Steps:
     """0 → 1, then 0 → 2 → 3 → … → Q-1."""
-    yield from chain(comm, buffer, root, [0, 1] if comm.size > 1 else [0])
-    yield from chain(comm, buffer, root, [0, *range(2, comm.size)])
+    yield from chain(comm, buffer, root, [0, 1] if comm.size > 1 else [0], tag)
+    yield from chain(comm, buffer, root, [0, *range(2, comm.size)], tag)
 
 
 def two_ring(comm: Communicator, buffer: Buffer, root: int) -> Steps:

@@ -12,13 +12,15 @@ from contextlib import suppress
 from pathlib import Path
 
 from mxpeak.comm.base import Communicator
-from mxpeak.perf.host import one_core_each
+from mxpeak.perf.host import available_memory_bytes, one_core_each
 from mxpeak.runtime.nodes import leads
 
 #: Seconds after which a first use that compiles says so.
 SILENT_S = 1.0
 #: Processes that compile at once: more would wait for the longest entry point.
 MOST = 8
+#: Free memory for each of them: LLVM, Numba and the largest function.
+PROCESS_BYTES = 2**29
 #: Seconds in which a process has to end when there is nothing left to compile: an entry point takes five.
 PATIENCE_S = 60.0
 
@@ -69,8 +71,9 @@ def compile_side_by_side(name: str, cores: Sequence[int] | None = None) -> None:
     cold = [number for number, entry in enumerate(entries(name)) if entry.is_cold()]
     if len(cold) < 2 or "python" not in Path(sys.executable or "").name:  # another program that has Python in it
         return
-    room = min(len(one_core_each(affinity=cores)), MOST)
-    if room == 1:
+    free = available_memory_bytes()
+    room = min(len(one_core_each(affinity=cores)), MOST, MOST if free is None else free // PROCESS_BYTES)
+    if room <= 1:
         return
     queue, end = os.pipe()
     os.write(end, bytes(cold))
@@ -93,7 +96,8 @@ def compile_side_by_side(name: str, cores: Sequence[int] | None = None) -> None:
 
 
 def _helper(queue: int, name: str, cores: Sequence[int] | None) -> subprocess.Popen[bytes]:
-    told = {"use": name, "cores": cores, "path": sys.path, "parent": os.getpid()}
+    path = [place for place in sys.path if isinstance(place, str)]  # Python itself takes no other
+    told = {"use": name, "cores": cores, "path": path, "parent": os.getpid()}
     command = [sys.executable, "-c", _WORKER, json.dumps(told)]
     return subprocess.Popen(command, stdin=queue, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 

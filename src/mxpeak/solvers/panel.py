@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from mxpeak.comm.base import Task
-from mxpeak.comm.broadcast import broadcast
+from mxpeak.comm.broadcast import AHEAD, broadcast, one_ring_modified
 from mxpeak.comm.exchange import allreduce_by
 from mxpeak.distributed.matrix import DistMatrix
 from mxpeak.kernels.contract import Kernels
@@ -127,7 +127,7 @@ class FactoredPanel:
         row, q = self._A.grid.row, self.step.q
         if row.size > 1:
             if self._ahead:
-                self._messenger = Task(broadcast("1ringM", row, self._numbers, q))
+                self._messenger = Task(one_ring_modified(row, self._numbers, q, AHEAD))
             self._broadcast = Task(broadcast(options.bcast, row, self._message, q))
 
     def progress(self) -> bool:

@@ -55,7 +55,7 @@ class _Message:
         self._rank, self._buffer, self._box, self._receive, self._done = here(), buffer, box, receive, False
         self._asked = 0
         self._actor = None
-        if isinstance(buffer, np.ndarray) and any(key[0][-1] == broadcast.TAG for key in keys):
+        if isinstance(buffer, np.ndarray) and any(key[0][-1] == broadcast.AHEAD for key in keys):
             self._actor = self._rank.message()
             for key in keys:
                 self._rank.log.op(

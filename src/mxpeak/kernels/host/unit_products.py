@@ -49,4 +49,6 @@ class UnitProducts:
 @cache
 def _team(threads: int) -> tuple[Team, Lock]:
     """The process's threads for this, and who uses them: a team does one thing at a time."""
+    for entry in operands.BY_UNITS:
+        entry.made()  # once, not by every thread
     return Team(threads), Lock()
