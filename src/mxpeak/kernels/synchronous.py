@@ -71,6 +71,9 @@ class Synchronous:
         values: list[float] = vector.tolist()
         return lambda: values
 
+    def host_numbers(self, count: int) -> Vector:
+        return np.zeros(count)
+
     def operand_buffer(self, rows: int, columns: int, precision: str, side: str) -> Vector:
         return self.buffer(rows * columns, "fp32" if self.emulates(precision) else precision)
 

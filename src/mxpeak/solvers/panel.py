@@ -6,8 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from mxpeak.comm.base import Task
 from mxpeak.comm.broadcast import AHEAD, broadcast, one_ring_modified
 from mxpeak.comm.exchange import allreduce_by
@@ -63,7 +61,7 @@ class FactoredPanel:
         self.L21_row = self.rows[self._top :]
         self._message = buffer[: head + kernels.panel_size(m, jb, A.precision)]
         self._broadcast: Task | None = None
-        self._numbers = np.zeros(jb + 1)
+        self._numbers = kernels.host_numbers(jb + 1)
         self._messenger: Task | None = None  # which brings the numbers of the pivots, ahead
         self._pivots: Callable[[], list[float]] | None = None
         self._moves: LocalMoves | None = None

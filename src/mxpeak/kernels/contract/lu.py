@@ -128,6 +128,9 @@ class LuKernels(Backend, Protocol):
     def fetch(self, vector: Vector) -> Callable[[], list[float]]:
         """Begin to copy a short vector to the host; calling what is returned waits for it."""
 
+    def host_numbers(self, count: int) -> Vector:
+        """So many fp64 numbers that the host writes and sends itself, zero."""
+
     def copy(self, source: Matrix, target: Matrix) -> None:
         """target = source, in whatever orders they lie."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from mxpeak.kernels.contract.lu import BlockSolver, Exchange, Panel, PanelOutcome, digest
@@ -71,6 +72,9 @@ class TorchLu:
     def indices(self, values: Sequence[int]) -> Tensor:
         here = torch.tensor(values, dtype=torch.int64, pin_memory=self.device.is_gpu)
         return here.to(self.device.where, non_blocking=True)
+
+    def host_numbers(self, count: int) -> Any:
+        return np.zeros(count)
 
     def fetch(self, vector: Tensor) -> Callable[[], list[float]]:
         if not self.device.is_gpu:
