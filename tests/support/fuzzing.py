@@ -198,10 +198,9 @@ DOORS: Mapping[str, tuple[Callable[[], str], Door]] = {
 }
 
 
-def try_one(name: str, seed: int, folder: Path) -> str | None:
-    """One mutated text at a door: None if it was taken, or what the refusal says; anything else raises."""
-    whole, door = DOORS[name]
-    text = mutated(whole(), random.Random(f"{name} {seed}"))
+def at_door(name: str, text: str, folder: Path) -> str | None:
+    """A text at a door: None if it was taken, or what the refusal says; anything else raises."""
+    _, door = DOORS[name]
     try:
         door(text, folder)
     except (UsageError, BadBookError) as error:
@@ -210,6 +209,11 @@ def try_one(name: str, seed: int, folder: Path) -> str | None:
         assert len(said) < 20_000, said[:300]
         return said
     return None
+
+
+def try_one(name: str, seed: int, folder: Path) -> str | None:
+    """One mutated text at a door, as `at_door`."""
+    return at_door(name, crash(name, seed), folder)
 
 
 def crash(name: str, seed: int) -> Any:

@@ -1,0 +1,38 @@
+"""Bad input that is led by coverage: what a text makes run decides which texts are tried next.
+
+    pip install atheris
+    python -m tests.fuzz.guided "HPL.dat" -runs=20000
+
+The first argument is one of the doors of tests/support/fuzzing.py, what follows goes to libFuzzer.  Whatever comes out
+that is no refusal ends it, and the text is kept where libFuzzer says.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from importlib import import_module
+from pathlib import Path
+
+atheris = import_module("atheris")  # which no test needs
+with atheris.instrument_imports(include=["mxpeak"]):
+    from tests.support.fuzzing import DOORS, at_door
+
+
+def main() -> None:
+    door = sys.argv.pop(1)
+    whole, _ = DOORS[door]
+    with tempfile.TemporaryDirectory() as name:
+        folder, corpus = Path(name), Path(name) / "corpus"
+        corpus.mkdir()
+        (corpus / "whole").write_text(whole(), encoding="utf-8")
+
+        def one(data: bytes) -> None:
+            at_door(door, data.decode("utf-8", errors="replace"), folder)
+
+        atheris.Setup([*sys.argv, "-len_control=0", str(corpus)], one)
+        atheris.Fuzz()
+
+
+if __name__ == "__main__":
+    main()
