@@ -88,7 +88,7 @@ def spelled(kind: Any) -> str:
     from numba.core import types
 
     if isinstance(kind, types.Array) and kind.layout == "C" and kind.mutable and kind.aligned:
-        return f"{kind.dtype}[{', '.join([':'] * (kind.ndim - 1) + ['::1'])}]"
+        return f"{spelled(kind.dtype)}[{', '.join([':'] * (kind.ndim - 1) + ['::1'])}]"
     return "boolean" if kind == types.boolean else repr(kind).replace("bool,", "boolean,")
 
 

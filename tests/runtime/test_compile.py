@@ -189,3 +189,11 @@ def test_every_entry_point_that_is_listed_is_there() -> None:
         for entry in listed:
             entry.is_cold()  # finds the function, and reads its types
     assert entries("something else") == []
+
+
+def test_an_entry_point_whose_types_cannot_be_read_is_left_to_the_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    unreadable = first_use.Entry("sparse_slots", "count_slots", "(a_type_of_another_version, int64)")
+    monkeypatch.setattr(first_use, "entries", lambda name: [unreadable] * 3)
+    with pytest.raises(NameError):
+        unreadable.is_cold()
+    compile_side_by_side("some use")

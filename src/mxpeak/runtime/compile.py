@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from mxpeak.comm.base import Communicator
 from mxpeak.perf.host import available_memory_bytes, one_core_each
@@ -68,7 +69,7 @@ def compile_side_by_side(name: str, cores: Sequence[int] | None = None) -> None:
     """
     from mxpeak.kernels.host.first_use import compile_from, entries
 
-    cold = [number for number, entry in enumerate(entries(name)) if entry.is_cold()]
+    cold = [number for number, entry in enumerate(entries(name)) if _is_cold(entry)]
     if len(cold) < 2 or "python" not in Path(sys.executable or "").name:  # another program that has Python in it
         return
     free = available_memory_bytes()
@@ -93,6 +94,14 @@ def compile_side_by_side(name: str, cores: Sequence[int] | None = None) -> None:
         for helper in helpers:
             helper.kill()
             helper.wait()
+
+
+def _is_cold(entry: Any) -> bool:
+    """Whether it is not in the cache; what cannot be told is left to the use itself."""
+    try:
+        return bool(entry.is_cold())
+    except Exception:
+        return False
 
 
 def _helper(queue: int, name: str, cores: Sequence[int] | None) -> subprocess.Popen[bytes]:
