@@ -1,6 +1,6 @@
 """HPL-MxP's rules of October 2025 (hpl-mxp.org): what a result must keep to be ADMISSIBLE, and which rule it breaks.
 
-precision       floating point of at least 16 bits, which fp8 has not
+precision       floating point of at least 16 bits: fp8 is refused
 generator       nonsymmetric, with a stable LU without pivoting; diagonally dominant matrices are for testing only
 lu-needed       GMRES without the factors needs more steps than the rules allow
 iterations      at most 50 steps of refinement

@@ -20,6 +20,7 @@ from mxpeak.distributed.sparse import SparseMatrix, vector_type
 from mxpeak.kernels.contract.sparse import SparseKernels, Vector
 from mxpeak.kernels.host.subnormals import flushed
 from mxpeak.library.inputs import on_host
+from mxpeak.library.sparse.gathering import pattern
 from mxpeak.library.sparse.inputs import Csr
 from mxpeak.perf.host import available_memory_bytes
 from mxpeak.records import size_text
@@ -81,9 +82,7 @@ def fill(n: int, nnz: int) -> float:
 
 def width(A: Csr) -> float:
     """Rows a level when levels are counted from one end of the graph of A: about the rows that cut it in two."""
-    ones = np.ones(A.nnz, np.int8)
-    graph = sparse.csr_array((ones, A.indices, A.indptr), shape=A.shape)
-    last, reached = 0, 0
+    graph, last, reached = pattern(A), 0, 0
     for _ in range(2):  # from any row to one far from it, and back to one farther
         order, before = csgraph.breadth_first_order(graph, last, directed=True)
         last, reached = int(order[-1]), len(order)

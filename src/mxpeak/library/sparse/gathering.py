@@ -26,7 +26,7 @@ def named(A: Csr, everybody: Everybody) -> Csr:
 
 
 def pattern(A: Csr) -> Csr:
-    """Where A has entries, for ranks that ask for no more: 5 bytes an entry instead of 12."""
+    """Where A has entries, for who asks for no more: 5 bytes an entry instead of 12."""
     return sparse.csr_array((np.ones(A.nnz, np.int8), A.indices, A.indptr), shape=A.shape)
 
 
