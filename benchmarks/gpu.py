@@ -14,7 +14,7 @@ import argparse
 import json
 import statistics
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -32,9 +32,10 @@ from mxpeak.distributed.matrix import dist_matrix
 from mxpeak.distributed.sparse import Exchange, SparseMatrix, zeros
 from mxpeak.distributed.stencil import coarse_points, weights
 from mxpeak.distributed.system import SparseBasis
-from mxpeak.kernels.choose import choose, settled
+from mxpeak.kernels.choose import choose, resolve
 from mxpeak.kernels.contract.lu import Panel
 from mxpeak.kernels.contract.norms import Tile
+from mxpeak.kernels.torch import solves
 from mxpeak.kernels.torch.kernels import TorchKernels
 from mxpeak.layout.block_cyclic import BlockCyclic
 from mxpeak.layout.entries import Entries
@@ -62,13 +63,14 @@ FORMS = (
 class Bench:
     """The kernels, the sizes, and the two limits once they are known."""
 
-    def __init__(self, device: str, small: bool, repeat: int):
-        name, device = settled("torch", device)
+    def __init__(self, device: str, small: bool, repeat: int, n: int | None, choices: Sequence[str]):
+        name, device = resolve("torch", device)
         cores = one_core_each()
         kernels = choose(name, device, len(cores), cores)
         assert isinstance(kernels, TorchKernels)
         self.kernels, self.repeat, self.rows = kernels, repeat, list[Row]()
         self.n, self.nb, self.nx = (1024, 128, 32) if small else (65536, 1024, 256)
+        self.n, self.choices = n or self.n, choices
         self.copy_bytes, self.gemm = 0.0, dict[str, float]()
 
     def seconds(self, call: Callable[[], Any]) -> float:
@@ -102,15 +104,20 @@ class Bench:
         return A
 
 
-def limits(bench: Bench) -> None:
-    """Copy bandwidth, and every GEMM on a large square and with the inner dimension of an LU."""
+def copy(bench: Bench) -> None:
+    """Copy bandwidth, bytes read and bytes written."""
     kernels, n = bench.kernels, bench.n
     a, b = (kernels.buffer(n * n // 4) for _ in range(2))
     a.fill_(1.0)
     time_s = bench.seconds(partial(b.copy_, a))
     bench.copy_bytes = 2.0 * 8 * a.numel() / time_s
     bench.note("limits", "copy", time_s, bytes=2.0 * 8 * a.numel())
-    del a, b
+
+
+def limits(bench: Bench) -> None:
+    """Copy bandwidth, and every GEMM on a large square and with the inner dimension of an LU."""
+    copy(bench)
+    kernels, n = bench.kernels, bench.n
     side = n // 4
     for precision in ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8"):
         for k in (bench.nb // 2, bench.nb, 2 * bench.nb, side // 2):
@@ -143,17 +150,18 @@ def dense(bench: Bench) -> None:
         kernels.factor_block(D, flag)
 
     bench.note("dense", f"factor block {nb}", bench.seconds(factor_block), flops=2 / 3 * nb**3)
-    for way in ("library", "inverse", "tf32"):
+    for way in ("library", "inverse"):
         kernels.trsm = way
         right, left = A[:, :nb], A[:nb]
-        time_s = bench.seconds(partial(kernels.solve_right_upper, right, D, "fp32"))
+        time_s = bench.seconds(partial(kernels.solve_right_upper, right, D, "fp16"))
         bench.note("dense", f"L21 = A21 U11^-1 by {way}", time_s, flops=float(n * nb**2))
-        time_s = bench.seconds(partial(kernels.solve_unit_lower, D, left, "fp32"))
+        time_s = bench.seconds(partial(kernels.solve_unit_lower, D, left, "fp16"))
         bench.note("dense", f"U12 = L11^-1 A12 by {way}", time_s, flops=float(n // 2 * nb**2))
     generate()  # what was solved with again and again has become zeros, and zeros are multiplied faster
     for precision in ("fp16", "bf16", "fp8"):
-        L = kernels.operand_matrix(kernels.operand_buffer(n, nb, precision, "left"), n, nb, "left")
-        U = kernels.operand_matrix(kernels.operand_buffer(nb, n // 2, precision, "right"), nb, n // 2, "right")
+        left, right = (n, nb, precision, "left"), (nb, n // 2, precision, "right")
+        L = kernels.operand_matrix(kernels.operand_buffer(*left), *left)
+        U = kernels.operand_matrix(kernels.operand_buffer(*right), *right)
         size = 4.0 + (1.0 if precision == "fp8" else 2.0)
         time_s = bench.seconds(partial(kernels.cast, A[:, :nb], L, precision))
         bench.note("dense", f"cast of L21 to {precision}", time_s, bytes=size * n * nb)
@@ -208,9 +216,14 @@ def _refinement(bench: Bench) -> None:
 def lu(bench: Bench) -> None:
     """Whole factorizations, each choice by itself against the usual one, with the proof of LU where there is one."""
     for name, choices in LU_CHOICES.items():
+        if bench.choices and name not in bench.choices:
+            continue
+        torch.cuda.empty_cache()  # buffers of other blocks
         time_s, proof = _mixed_lu(bench, **choices)
         more = {"proof_passed": proof.passed, "proof_error": proof.error, "proof_bound": proof.bound}
         bench.note("lu", f"fp16 n={bench.n} {name}", time_s, flops=2 / 3 * bench.n**3, **more)
+    if bench.choices:
+        return
     n = bench.n * 5 // 8
     for nb, where in product((bench.nb // 4, bench.nb // 2, bench.nb), ("device", "host")):
         time_s = _pivoted_lu(bench, n, nb, where)
@@ -219,20 +232,28 @@ def lu(bench: Bench) -> None:
 
 #: What is changed, one thing at a time.
 LU_CHOICES: dict[str, dict[str, Any]] = {
-    "for nothing": {}, "as usual": {}, "no look-ahead": {"lookahead": 0}, "trsm inverse": {"trsm": "inverse"},
-    "trsm tf32": {"trsm": "tf32"}, "gemm triton": {"gemm": "triton"},
-    "gemm triton, trsm tf32": {"gemm": "triton", "trsm": "tf32"}, "nb doubled": {"blocks": 2},
-    "nb doubled, trsm tf32": {"blocks": 2, "trsm": "tf32"}, "nb halved": {"blocks": 0.5},
+    "for nothing": {}, "as usual": {}, "no look-ahead": {"lookahead": 0}, "trsm library": {"trsm": "library"},
+    "gemm triton": {"gemm": "triton"}, "nb halved": {"blocks": 0.5}, "nb doubled": {"blocks": 2},
+    "nb doubled, no look-ahead": {"blocks": 2, "lookahead": 0},
+    "nb doubled, inverses of 128": {"blocks": 2, "inverses": 128},
+    "nb doubled, inverses of 512": {"blocks": 2, "inverses": 512},
+    "nb tripled": {"blocks": 3}, "nb fourfold": {"blocks": 4},
 }  # fmt: skip
 
 
 def _mixed_lu(
-    bench: Bench, *, lookahead: int = 1, trsm: str = "library", gemm: str = "library", blocks: float = 1.0
+    bench: Bench,
+    *,
+    lookahead: int = 1,
+    trsm: str = "inverse",
+    gemm: str = "library",
+    blocks: float = 1.0,
+    inverses: int = solves.BLOCK,
 ) -> tuple[float, Proof]:
     """HPL-MxP's factorization in fp16."""
     kernels, n, nb = bench.kernels, bench.n, int(bench.nb * blocks)
     before = kernels.trsm, kernels.gemm
-    kernels.trsm, kernels.gemm = trsm, gemm
+    kernels.trsm, kernels.gemm, solves.BLOCK = trsm, gemm, inverses
     grid = make_grid(ProcessGrid(1, 1, "row", None), Solo())
     assert grid is not None
     A = dist_matrix(grid, n, n, nb, kernels, "fp32")
@@ -267,6 +288,8 @@ def sparse(bench: Bench) -> None:
     box = Box(nx, nx, nx)
     rows = kernels.stencil_rows(box, weights())
     order = kernels.order(rows, "greedy")
+    half = kernels.stencil_rows(box.coarser(), weights())
+    points = kernels.xp.asarray(coarse_points(order, kernels.order(half, "greedy"), box))
     for values, vectors, storage in FORMS:
         spans = Spans((), bench.kernels.stopwatch)
         stored = kernels.store(rows, order, values, vectors, storage)
@@ -281,8 +304,6 @@ def sparse(bench: Bench) -> None:
             "sweep from zero": ("gs", partial(A.relax_from_zero, b, x)),
             "product": ("spmv", partial(A.multiply, x, y)),
         }
-        half = kernels.stencil_rows(box.coarser(), weights())
-        points = kernels.xp.asarray(coarse_points(order, kernels.order(half, "greedy"), box))
         r = zeros(kernels, len(points), vectors)
         calls["residual at coarse points"] = ("restriction", partial(A.residual_at, b, x, points, r, swept=True))
         for motif, (phase, call) in calls.items():
@@ -329,12 +350,6 @@ def norms(bench: Bench) -> None:
         for order, given in (("C", A), ("F", A.T)):
             places = consecutive(side)
             tiles = [Tile(given, places, places, 0, 0)]
-            bench.note(
-                "norms",
-                f"{dtype} {order} reading",
-                bench.seconds(partial(kernels.read_values, tiles)),
-                bytes=1.0 * A.nbytes,
-            )
             for wants in (("max",), ("columns",), ("rows",), ("squares",), ("max", "columns", "rows", "squares")):
                 call = partial(kernels.norm_pass, tiles, WHOLE, wants, side, side)
                 bench.note("norms", f"{dtype} {order} {'+'.join(wants)}", bench.seconds(call), bytes=1.0 * A.nbytes)
@@ -380,7 +395,7 @@ def _backward_error(A: torch.Tensor, x: torch.Tensor, b: torch.Tensor) -> float:
 
 
 SECTIONS: dict[str, Callable[[Bench], None]] = {
-    "limits": limits, "dense": dense, "lu": lu, "sparse": sparse, "norms": norms, "solve": solve,
+    "copy": copy, "limits": limits, "dense": dense, "lu": lu, "sparse": sparse, "norms": norms, "solve": solve,
 }  # fmt: skip
 
 
@@ -390,10 +405,15 @@ def main() -> int:
     parser.add_argument("--sections", default="limits,dense,lu,sparse,norms", help=", ".join(SECTIONS))
     parser.add_argument("--device", default="cuda", help="cuda, cuda:1, cpu (default: cuda)")
     parser.add_argument("--small", action="store_true", help="sizes that take seconds anywhere")
+    parser.add_argument("--n", type=int, help="order of the dense matrices (default: 65536)")
+    parser.add_argument("--lu", default="", help="of the choices of lu: " + "; ".join(LU_CHOICES) + " (default: all)")
     parser.add_argument("--repeat", type=int, default=5, help="calls of which the median counts")
     parser.add_argument("--out", type=Path, help="write the rows as JSON")
     args = parser.parse_args()
-    bench, wrong = Bench(args.device, args.small, args.repeat), dict[str, str]()
+    choices = [name.strip() for name in args.lu.split(";") if name.strip()]
+    if unknown := set(choices) - set(LU_CHOICES):
+        parser.error(f"--lu: {', '.join(sorted(unknown))} is none of {'; '.join(LU_CHOICES)}")
+    bench, wrong = Bench(args.device, args.small, args.repeat, args.n, choices), dict[str, str]()
     for name in args.sections.split(","):
         try:
             SECTIONS[name](bench)

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # What only a GPU can prove:  benchmarks/gpu.sh [FOLDER [PART…]]
 #
-# The parts, each with a limit of its own, all of them below three minutes; one that fails does not keep the others from
+# The parts, each with a limit of its own, none above three minutes; one that fails does not keep the others from
 # running.  Without PART they run one after the other, which takes at most the sum of the limits; where a machine is lent
 # for a shorter time, call them one by one, into the same FOLDER:  benchmarks/gpu.sh results order tests
 #
 #   environment  60 s   which GPUs were found, and what is missing
-#   order        60 s   the order of work on streams, by torch's sanitizer
-#   tests       150 s   the kernels' tests on the GPU
+#   order       100 s   the order of work on streams, by torch's sanitizer
+#   tests       170 s   the kernels' tests on the GPU
 #   kernels     110 s   the kernels beside the chip's limits
 #   timeline     90 s   steps of HPL and HPL-MxP as torch's profiler sees them, beside the modelled ones
 #   hpl-mxp      70 s   hpl 60 s   hpg-mxp 60 s   hpcg 30 s   norms 30 s   solve 45 s
@@ -38,7 +38,7 @@ part() {
     local name=$1 limit=$2 start=$SECONDS status=0
     shift 2
     [[ " $parts " == *" $name "* ]] || return 0
-    timeout --kill-after=10 "$limit" "$@" >"$out/$name.log" 2>&1 </dev/null || status=$?
+    timeout --signal=INT --kill-after=10 "$limit" "$@" >"$out/$name.log" 2>&1 </dev/null || status=$?
     printf '== %s: status %s, %s s\n' "$name" "$status" $((SECONDS - start))
     tail -n 40 "$out/$name.log"
     ((status == 0)) || failed+=("$name")
@@ -54,14 +54,14 @@ export -f small
 
 part environment 60 "$python" -m mxpeak doctor
 # It knows torch's own operations, not Triton's kernels.
-part order 60 bash -c 'small hpl -N 4096 --nb 256 && small hpl-mxp -N 4096 --nb 512 &&
+part order 100 bash -c 'small hpl -N 4096 --nb 256 && small hpl-mxp -N 4096 --nb 512 &&
     small hpg-mxp --mode explore --nx 32 --ny 32 --nz 32 --rt 1'
 # Most of their time is Triton's, compiling: on all cores, where pytest-xdist is there to share it out.  A warning does
 # not hide the result behind it.
 workers=()
 "$python" -c 'import xdist' 2>/dev/null && workers=(-n "$(nproc)" --dist worksteal)
-part tests 150 env TEST_DEVICE=cuda OMP_NUM_THREADS=1 "$python" -m pytest -q -W default --tb=short --durations=10 \
-    -o addopts="--strict-markers" -p no:cacheprovider "${workers[@]}" \
+part tests 170 env TEST_DEVICE=cuda OMP_NUM_THREADS=1 "$python" -m pytest -q -W default --tb=short --durations=10 \
+    -o addopts="--strict-markers" -p no:cacheprovider -p no:benchmark "${workers[@]}" \
     -k "torch or gpu" tests/contract tests/solvers/test_torch_lu.py tests/library/test_dense_hard_matrices.py tests/gpu
 part kernels 110 "$python" benchmarks/gpu.py --out "$out/kernels.json"
 part timeline 90 "$python" benchmarks/gpu_timeline.py "$out" --machine "${MACHINE:-tests/queues/h200.toml}"

@@ -39,6 +39,12 @@ def pytest_configure() -> None:
             raise pytest.UsageError(f"TEST_DEVICE=cuda: {error}; leave it out to test on the CPU") from error
 
 
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """On a GPU, which is lent by the minute, what failed is told at once: time may be up before the report."""
+    if os.environ.get("TEST_DEVICE") == "cuda" and report.failed and "PYTEST_XDIST_WORKER" not in os.environ:
+        print(f"\n{report.nodeid}\n{report.longreprtext[-3000:]}", flush=True)
+
+
 #: Folders in turn: the compilers first, which fill the cores while the workers load; then what needs few of the host's
 #: kernels, while these are compiled beside; then those whose files take longest; what starts MPI ranks last, when no
 #: other worker computes, because ranks that wait for each other spin.

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mxpeak.precision import PRECISIONS
 from tests.support.backends import Backend, backend_named, each
 from tests.support.blocks import (
     SHAPES,
@@ -96,6 +97,8 @@ def test_solves_with_the_diagonal_block_multiply_back(
 ) -> None:
     if backend.on_torch:
         monkeypatch.setattr("mxpeak.kernels.torch.blas.STRIP", 200)
+        for name, size in (("BLOCK", 16), ("SMALL", 4), ("STRIP", 400)):  # several blocks, halved twice, in strips
+            monkeypatch.setattr(f"mxpeak.kernels.torch.solves.{name}", size)
     kernels = backend.kernels
     for trsm in each(backend, monkeypatch, "trsm", "library", "inverse"):
         for precision, (m, n) in product(STORED, SHAPES):
@@ -117,6 +120,38 @@ def test_solves_with_the_diagonal_block_multiply_back(
             W, I_L = numbers(backend, X).astype(WIDE), L + np.eye(m, dtype=WIDE)
             size = 1.5 * np.abs(W).max(initial=0) if backend.on_torch else np.abs(I_L) @ np.abs(W)
             assert within(I_L @ W, B, times * (m + 1) * u * size), (trsm, precision, m, n)
+
+
+@pytest.mark.parametrize("low", ["fp16", "bf16"])
+def test_solves_by_blocks_round_their_sums_as_the_update_does(
+    backend: Backend, rng: Any, monkeypatch: pytest.MonkeyPatch, low: str
+) -> None:
+    """|X U - B| <= 2 u_low |X||U| + c n u |X||U|, the bound of an LU with blocks of that size."""
+    if not backend.on_torch:
+        pytest.skip("the host's are tested with its units")
+    for name, size in (("BLOCK", 16), ("SMALL", 8), ("STRIP", 2000)):
+        monkeypatch.setattr(f"mxpeak.kernels.torch.solves.{name}", size)
+    kernels, u, u_low = backend.kernels, STORED["fp32"][1], PRECISIONS[low].u
+    monkeypatch.setattr(kernels, "trsm", "inverse")
+    for n, many in ((16, 40), (17, 1), (70, 131)):
+        B, T = rng.random((many, n)) - 0.5, upper_triangle(rng, n)
+        L = unit_lower_triangle(rng, n) / (n + 1)
+        T = np.triu(T, 1) / (n + 1) + np.diag(T.diagonal())
+        B, T, L = (stored(M, "fp32") for M in (B, T, L))
+
+        X = matrix(backend, B, "fp32")
+        kernels.solve_right_upper(X, panel(backend, poisoned(T, ~lower(n)), "fp32"), low)
+        W = numbers(backend, X).astype(WIDE)
+        off = np.abs(W) @ np.abs(np.triu(T, 1))  # what is rounded: the blocks above the diagonal's
+        assert within(W @ T, B, 2 * u_low * off + 8 * (n + 1) * u * 2.5 * np.abs(W).max(initial=0))
+        assert np.abs(W @ T - B).max() > 0.02 * u_low * off.max() or n == 16, "nothing was rounded"
+
+        X = matrix(backend, B.T.copy(), "fp32")
+        kernels.solve_unit_lower(panel(backend, poisoned(L, lower(n)), "fp32"), X, low)
+        W = numbers(backend, X).astype(WIDE)
+        off = np.abs(L) @ np.abs(W)
+        bound = 2 * u_low * off + 8 * (n + 1) * u * 1.5 * np.abs(W).max(initial=0)
+        assert within((L + np.eye(n, dtype=WIDE)) @ W, B.T, bound)
 
 
 def test_a_zero_on_the_diagonal_makes_a_solution_that_is_not_finite(

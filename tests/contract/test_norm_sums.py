@@ -177,7 +177,10 @@ def test_unfolding_divides_by_the_factors_and_keeps_what_is_not_a_number(rng: An
 
 
 def test_maxima_of_the_array_namespaces_let_nan_win(rng: Any, norms: Norms) -> None:
-    """Norms rely on it: maximum and max give NaN where there is one, and hypot where the other number is finite."""
+    """Norms rely on it: maximum and max give NaN where there is one, and hypot where the other number is finite.
+
+    Next to fp64's largest number a GPU's hypot, which may be two units in the last place off, gives an infinity.
+    """
     xp, there, here = norms.kernels.xp, norms.backend.array, norms.backend.numpy
     numbers = awkward(rng)
     x, y = (part.ravel() for part in np.meshgrid(numbers, numbers))
@@ -188,7 +191,9 @@ def test_maxima_of_the_array_namespaces_let_nan_win(rng: Any, norms: Norms) -> N
         np.testing.assert_equal(float(xp.max(there(np.array(values)))), expected)
     ones = np.arange(len(numbers)) % 2.0
     expected = [math.hypot(*pair) for pair in zip(numbers, ones)]
-    np.testing.assert_allclose(here(xp.hypot(there(numbers), there(ones))), expected, rtol=4 * U, atol=2.0**-1074)
+    found, end = here(xp.hypot(there(numbers), there(ones))), np.finfo(float).max
+    found = np.where((np.array(expected) > end * (1 - 4 * U)) & (found == np.inf), expected, found)
+    np.testing.assert_allclose(found, expected, rtol=4 * U, atol=2.0**-1074)
 
 
 def test_reading_all_goes_over_every_tile_and_changes_none(rng: Any, norms: Norms) -> None:

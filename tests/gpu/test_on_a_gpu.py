@@ -145,19 +145,19 @@ def test_look_ahead_on_two_streams_computes_what_one_stream_does(device: Device,
 
 
 def test_what_is_begun_beside_runs_beside_and_what_is_joined_after_it(device: Device) -> None:
-    sleep()
-    device.wait()
-    begin, spans = perf_counter(), Spans(stopwatch=device)
-    x, y = (torch.zeros(1, device=WHERE) for _ in range(2))
-    with device.side_stream(), spans("beside"):
-        sleep()
-        x += 1.0
-    with spans("meanwhile"):
-        sleep()
-    device.join()
-    y += x
-    device.wait()
-    assert spans.time_of("beside") + spans.time_of("meanwhile") > 1.3 * (perf_counter() - begin)
+    for _ in range(2):  # a kernel's first launch waits until it is loaded, and that until the device is idle
+        begin, spans = perf_counter(), Spans(stopwatch=device)
+        x, y = (torch.zeros(1, device=WHERE) for _ in range(2))
+        with device.side_stream(), spans("beside"):
+            sleep()
+            x += 1.0
+        with spans("meanwhile"):
+            sleep()
+        device.join()
+        y += x
+        device.wait()
+        elapsed = perf_counter() - begin
+    assert spans.time_of("beside") + spans.time_of("meanwhile") > 1.3 * elapsed
     assert y.item() == 1.0
 
 

@@ -7,6 +7,7 @@ import sys
 import threading
 import warnings
 from itertools import product
+from types import SimpleNamespace
 from typing import Any
 
 import ml_dtypes
@@ -340,15 +341,16 @@ def test_auto_takes_the_coarsest_factors_that_pay(monkeypatch: pytest.MonkeyPatc
     for wide, first in ((True, choices.FP32_FROM_SEVERAL), (False, choices.FP32_FROM_ONE_COMPLEX)):
         monkeypatch.setattr(choices, "wide_vectors", lambda wide=wide: wide)
         for n, found in ((first - 1, "fp64"), (first, "fp32")):
-            assert choices.chosen_precision(n, np.dtype(complex), "auto", 1, on_device=False) == found
+            assert choices.chosen_precision(n, np.dtype(complex), "auto", 1) == found
     A, b, device = random((140, 140)) + 12 * np.eye(140), random(140), dense_kernels("torch")
     assert solve_on(device, A, b)[1].precision == "fp32"
     assert solve_on(device, A, random((140, 2)))[1].precision == "fp64"
-    monkeypatch.setattr(choices, "FP16_FROM", 140)
-    _, info = solve_on(device, A, b)
-    assert (info.precision, info.solved) == ("fp16", True)
-    assert solve_on(device, A + 1j * A, b)[1].precision == "fp32"
-    assert solve_on(device, A.astype(np.float32), b.astype(np.float32))[1].precision == "fp32"
+    for fast, found in ((False, "fp32"), (True, "fp64")):
+        chip = SimpleNamespace(has_fast_fp64=fast)
+        for dtype in (float, complex):
+            assert choices.chosen_precision(20000, np.dtype(dtype), "auto", 1, chip) == found
+        assert choices.chosen_precision(20000, np.dtype(np.float32), "auto", 1, chip) == "fp32"
+        assert choices.chosen_precision(20000, np.dtype(float), "fp16", 1, chip) == "fp16"
 
 
 # --- factors that are kept -----------------------------------------------------------------------------------------

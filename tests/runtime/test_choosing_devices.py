@@ -94,7 +94,12 @@ def test_a_gpu_has_defaults_of_its_own_which_give_way_to_what_was_asked_for() ->
 @pytest.mark.usefixtures("gpu")
 @pytest.mark.parametrize(
     ("name", "hpl", "mxp"),
-    [("AMD Instinct MI250X", 512, 3072), ("Tesla V100-SXM2-16GB", 512, 768), ("NVIDIA H200", 512, 1024)],
+    [
+        ("AMD Instinct MI250X", 512, 3072),
+        ("Tesla V100-SXM2-16GB", 512, 768),
+        ("NVIDIA H200", 512, 1024),
+        ("NVIDIA H100 80GB HBM3", 512, 2048),
+    ],
 )
 def test_nb_is_the_one_that_was_found_best_on_a_chip(
     name: str, hpl: int, mxp: int, monkeypatch: pytest.MonkeyPatch
@@ -105,6 +110,14 @@ def test_nb_is_the_one_that_was_found_best_on_a_chip(
     tuned = {"nb": Setting((2048,), "tuned")}
     assert on_device(HplMxpConfig(nb=(2048,)), tuned)[0].nb == (2048,)
     assert default_nb("hpl-mxp", on_gpu=True, native=[]) == mxp
+
+
+@pytest.mark.usefixtures("gpu")
+def test_a_small_matrix_has_small_blocks_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mxpeak.kernels.torch.device.name_of", lambda device: "NVIDIA H100 80GB HBM3")
+    for n, nb in ((100, 256), (8000, 256), (8192, 512), (32767, 1024), (32768, 2048), (200_000, 2048)):
+        assert on_device(HplMxpConfig(n=(200_000, n)), {})[0].nb == (nb,)
+    assert on_device(HplMxpConfig(n=(100,), nb=(2048,)), {"nb": Setting((2048,), "flag")})[0].nb == (2048,)
 
 
 def test_on_the_host_nothing_changes_but_auto() -> None:

@@ -17,6 +17,10 @@ BCASTS = ["1ring", "1ringM", "2ring", "2ringM", "long", "longM", "lib", "ilib"]
 GENERATORS = ["sqrt-n", "ddd", "fasi-higham", "gaussian", "dominant-n", "icl", "hpl"]
 
 
+#: Blocks that a matrix has at least along an edge with a GPU's default NB, which is halved down to so many columns.
+GPU_BLOCKS, LEAST_GPU_NB = 16, 256
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LuCase(GridCase):
     """One run of an LU benchmark."""
@@ -120,6 +124,15 @@ class LuConfig(GridConfig, ABC):
     # What only the benchmark's .dat can say: lines 3 and 4.
     output_file: str = ""
     device_out: int = 6
+
+    def on_chip(self, chip: str) -> dict[str, Any]:
+        """What is another default on a GPU of this name; NB is halved while N, if asked for, has too few blocks."""
+        found = super().on_chip(chip)
+        for nb in found.get("nb", ()):
+            while nb > LEAST_GPU_NB and nb * GPU_BLOCKS > min(self.n or (nb * GPU_BLOCKS,)):
+                nb //= 2
+            found["nb"] = (nb,)
+        return found
 
     def orders(self, n: Sequence[int] | None) -> Sequence[int]:
         """The orders to run; `n` stands in where the config leaves N open."""

@@ -15,7 +15,7 @@ from mxpeak.comm.base import Communicator
 from mxpeak.comm.threads import run_ranks
 from mxpeak.kernels.host.lu import HostLu
 from mxpeak.kernels.torch import device as devices
-from mxpeak.kernels.torch import sparse_setup, tensors
+from mxpeak.kernels.torch import solves, sparse_setup, tensors
 from mxpeak.solvers.panel import FactoredPanel
 from tests.support.queues import rank as queues
 from tests.support.queues.launches import single_launches
@@ -121,6 +121,8 @@ def virtual_gpus() -> Iterator[None]:
             stack.enter_context(patch.object(module, name, _opened))
         stack.enter_context(patch.object(devices, "count", lambda: 1))
         stack.enter_context(patch.object(sparse_setup, "GraphRecorder", Eager))
+        # A panel has as many blocks as the large one that it stands for.
+        stack.enter_context(patch.multiple(solves, BLOCK=1, SMALL=1))
         stack.enter_context(patch.object(spans.Spans, "__call__", _noted))
         stack.enter_context(patch.object(spans.Spans, "step", _stepped))
         stack.enter_context(patch.object(HostLu, "factor_panel", _factored))

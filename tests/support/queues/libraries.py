@@ -55,7 +55,7 @@ def work(func: Any, args: Any, kwargs: Any) -> tuple[str, float, str, tuple[int,
         )
     if name == "linalg_solve_triangular":
         T, B = args[0], args[1]
-        jb = T.shape[0]
+        jb = T.shape[-1]
         return "trsm", float(jb * B.numel()), NAMES.get(T.dtype, "fp64"), (jb, jb, B.numel() // jb)
     if name.startswith("linalg_lu_factor"):
         A = args[0]

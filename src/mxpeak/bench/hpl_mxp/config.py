@@ -34,6 +34,7 @@ class HplMxpConfig(LuConfig):
     CHIP_NB = {  # noqa: RUF012
         "V100": (768, "H. Lu et al., SC22, V-C: 768 or 1024, and 768 in the run of 1.411 EFLOP/s"),
         "MI250X": (3072, "H. Lu et al., SC22, V-C, and in the run of 2.387 EFLOP/s"),
+        "H100": (2048, "benchmarks/results/gpu-h100-lu.json: 498 TFLOP/s; 339 with 1024, 517 with 4096"),
     }
 
     def natively(self, native: Collection[str]) -> dict[str, Any]:

@@ -92,49 +92,28 @@ def _subtract(C: Tensor, A: Tensor, B: Tensor, how: str) -> None:
 # --- triangular solves
 
 
-def solve_right_upper(B: Tensor, U: Tensor, trsm: str) -> None:
+def solve_right_upper(B: Tensor, U: Tensor) -> None:
     """B = B U^-1."""
-    inverse = _inverse(U, upper=True) if trsm != "library" else None
-    for part in _strips(B, B.shape[1]):
+    for part in strips(B, B.shape[1]):
         solved = torch.empty(part.shape, dtype=B.dtype, device=B.device)
         with fp32_products("ieee"):
-            if inverse is None:
-                torch.linalg.solve_triangular(U, part, upper=True, left=False, out=solved)
-            else:
-                _multiply(part, inverse, solved, trsm)
+            torch.linalg.solve_triangular(U, part, upper=True, left=False, out=solved)
         part.copy_(solved)
 
 
-def solve_unit_lower(L: Tensor, B: Tensor, trsm: str) -> None:
+def solve_unit_lower(L: Tensor, B: Tensor) -> None:
     """B = L^-1 B."""
-    inverse = _inverse(L, upper=False) if trsm != "library" else None
-    for turned in _strips(B.T, B.shape[0]):
+    for turned in strips(B.T, B.shape[0]):
         part = turned.T
         solved = torch.empty(part.shape, dtype=B.dtype, device=B.device)
         with fp32_products("ieee"):
-            if inverse is None:
-                torch.linalg.solve_triangular(L, part, upper=False, unitriangular=True, out=solved)
-            else:
-                _multiply(inverse, part, solved, trsm)
+            torch.linalg.solve_triangular(L, part, upper=False, unitriangular=True, out=solved)
         part.copy_(solved)
 
 
-def _multiply(A: Tensor, B: Tensor, out: Tensor, trsm: str) -> None:
-    """out = A B; `tf32` rounds both to TF32, whose roundoff is FP16's."""
-    with fp32_products("tf32" if trsm == "tf32" else "ieee"):
-        torch.mm(A, B, out=out)
-
-
-def _inverse(T: Tensor, *, upper: bool) -> Tensor:
-    """U^-1 or the unit lower L^-1: as many flops as the solve of another jb columns."""
-    identity = torch.eye(T.shape[0], dtype=T.dtype, device=T.device)
-    with fp32_products("ieee"):
-        return torch.linalg.solve_triangular(T, identity, upper=upper, unitriangular=not upper)
-
-
-def _strips(B: Tensor, length: int) -> Iterator[Tensor]:
-    """B in strips of rows of so many entries each."""
-    rows = max(1, STRIP // max(length, 1))
+def strips(B: Tensor, length: int, entries: int = STRIP) -> Iterator[Tensor]:
+    """B in strips of so many entries, of rows of this length."""
+    rows = max(1, entries // max(length, 1))
     for begin in range(0, B.shape[0], rows):
         yield B[begin : begin + rows]
 

@@ -29,6 +29,8 @@ TYPES: dict[str, torch.dtype] = {
 #: A line of the device's memory in bytes, and the distances at which rows of a matrix, or of an operand, would fall
 #: into the same channels of memory or the same sets of a cache.
 LINE, FAR, NEAR = 128, 4096, 1024
+#: The compute capabilities of NVIDIA's chips whose products in fp64 are as quick as those in fp32: A100, H100 and H200.
+FAST_FP64 = ((8, 0), (9, 0))
 #: CUDA and ROCm devices are both called cuda by torch.
 GPU = "cuda"
 
@@ -72,6 +74,15 @@ class Device:
             return precision in ("fp16", "bf16") or (precision == "fp8" and "gfx95" in str(self.chip.gcnArchName))
         least = {"fp16": (7, 0), "bf16": (8, 0), "tf32": (8, 0), "fp8": (8, 9)}[precision]
         return (int(self.chip.major), int(self.chip.minor)) >= least
+
+    @property
+    def has_fast_fp64(self) -> bool:
+        """Whether its products in fp64 are as quick as those in fp32; so they are on AMD's MI200 and MI300."""
+        if not self.is_gpu:
+            return False
+        if torch.version.hip is not None:
+            return str(self.chip.gcnArchName).startswith(("gfx90a", "gfx94"))
+        return (int(self.chip.major), int(self.chip.minor)) in FAST_FP64
 
     # --- the order of work
 

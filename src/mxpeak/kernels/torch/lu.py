@@ -10,7 +10,7 @@ import torch
 
 from mxpeak.kernels.contract.lu import BlockSolver, Exchange, Panel, PanelOutcome, digest
 from mxpeak.kernels.host.lu import HostLu
-from mxpeak.kernels.torch import blas, cast, panel, rows, triangle
+from mxpeak.kernels.torch import blas, cast, panel, rows, solves, triangle
 from mxpeak.kernels.torch.device import FAR, LINE, NEAR, TYPES, Device
 from mxpeak.layout.block_cyclic import BlockCyclic
 from mxpeak.layout.leading_dimension import leading_dimension
@@ -23,14 +23,15 @@ class TorchLu:
 
     Three choices of equal results, of which a device may like either:
 
-    trsm        solves with the diagonal block by the `library`, or by products with its `inverse`, in FP32 or as `tf32`
+    trsm        solves in fp32 with the diagonal block by the `library`, or by products and its own blocks' `inverse`
     gemm        products of 16-bit operands by the `library`, or by `triton`
     panel_on    where one rank has a whole panel: it is factored on the `device`, or on the `host`
     """
 
     def __init__(self, device: Device, host: HostLu):
         self.device, self.host, self.threads = device, host, host.threads
-        self.trsm, self.panel_on = "library", "device"
+        self.trsm = "inverse" if device.is_gpu and not torch.version.hip else "library"
+        self.panel_on = "device"
         self.gemm = "triton" if torch.version.hip else "library"
 
     # --- arrays
@@ -133,10 +134,16 @@ class TorchLu:
         blas.factor_block(self.device, D, singular)
 
     def solve_unit_lower(self, L: Tensor, B: Tensor, precision: str) -> None:
-        blas.solve_unit_lower(L, B, self.trsm)
+        if self.trsm == "inverse" and B.dtype == torch.float32:
+            solves.solve_unit_lower(self, L, B, precision)
+        else:
+            blas.solve_unit_lower(L, B)
 
     def solve_right_upper(self, B: Tensor, U: Tensor, precision: str) -> None:
-        blas.solve_right_upper(B, U, self.trsm)
+        if self.trsm == "inverse" and B.dtype == torch.float32:
+            solves.solve_right_upper(self, B, U, precision)
+        else:
+            blas.solve_right_upper(B, U)
 
     def subtract_product(self, C: Tensor, A: Tensor, B: Tensor) -> None:
         blas.subtract_product(self.device, C, A, B, self.gemm)

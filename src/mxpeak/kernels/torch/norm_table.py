@@ -191,9 +191,10 @@ def block_of(A: torch.Tensor, lines: int, length: int, aligned: bool, loads: int
     size = A.element_size()
     vector = VECTOR // size if aligned and not A.is_complex() else 1
     entries = THREADS * loads * VECTOR // size
-    C = min(WIDTH // size, MOST_POSITIONS, _power(length))
+    longest = _power(max(length, vector))  # Triton compiles no aligned load of less than a vector
+    C = min(WIDTH // size, MOST_POSITIONS, longest)
     R = min(entries // C, _power(lines))
-    C = min(entries // R, _power(length))
+    C = min(entries // R, longest)
     BP = min(LANES * vector, C)
     BL = min(R, max(1, THREADS * vector // BP))
     return Block(R // BL, C // BP, BL, BP)

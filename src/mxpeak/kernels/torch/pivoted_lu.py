@@ -152,7 +152,7 @@ class _Lu:
     def _eliminate(self, j0: int, j1: int, j2: int) -> None:
         """U12, and A22 without the panel's part of it; the next panel is factored meanwhile."""
         A, device = self.A, self.device
-        blas.solve_unit_lower(A[j0:j1, j0:j1], A[j0:j1, j1:], "library")
+        blas.solve_unit_lower(A[j0:j1, j0:j1], A[j0:j1, j1:])
         L, U = self._rounded(A[j1:, j0:j1], A[j0:j1, j1:])
         ahead = j2 - j1
         self._subtract(A[j1:, j1:j2], L, U[:, :ahead])

@@ -35,6 +35,7 @@ class GraphRecorder:
     def __init__(self, device: Device):
         self._stream = torch.cuda.Stream(device.where)  # the default one cannot be recorded
         self._pool = torch.cuda.graph_pool_handle()
+        self._first: torch.cuda.CUDAGraph | None = None  # kept: torch gives up a pool that has no graph any more
 
     def is_busy(self) -> bool:
         return bool(torch.cuda.is_current_stream_capturing())
@@ -47,6 +48,7 @@ class GraphRecorder:
                 work()
             finally:
                 graph.capture_end()
+        self._first = self._first or graph
         replay: Work = graph.replay
         return replay
 

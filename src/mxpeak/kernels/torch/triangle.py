@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from mxpeak.kernels.contract.lu import BlockSolver
+from mxpeak.kernels.torch import solves
 from mxpeak.kernels.torch.device import Device
 from mxpeak.kernels.torch.recipe import global_indices
 from mxpeak.layout.block_cyclic import BlockCyclic
@@ -79,10 +80,7 @@ def solve_upper(U: Tensor, x: Tensor) -> None:
 
 def block_solver(T: Tensor, part: str) -> BlockSolver:
     """The inverse of a triangle in fp64: a product with it takes a launch, where a solve takes a step a row."""
-    identity = torch.eye(T.shape[0], dtype=torch.float64, device=T.device)
-    inverse = torch.linalg.solve_triangular(
-        T.to(torch.float64), identity, upper=part == "upper", unitriangular=part == "lower"
-    )
+    inverse = solves.inverse(T.to(torch.float64), upper=part == "upper")
 
     def solve(x: Tensor, *, transposed: bool = False) -> None:
         x.copy_((inverse.T if transposed else inverse) @ x)

@@ -24,15 +24,14 @@ FP32_FROM, FP32_FROM_SEVERAL = 640, 768
 FP32_FROM_ONE_COMPLEX = 512
 #: From this order on A is copied and scaled by several threads, and first written in pages of its own.
 DIRECT_BELOW = 2048
-#: From this order on a GPU's factors of an fp64 matrix are fp16's.  An estimate, not measured: an LU at 350 instead of
-#: 45 TFLOP/s saves 2/3·n³·(1/45 - 1/350)e-12 s = 1.3e-14·n³ s; six more steps of refinement, and three to see whether
-#: A is singular, read A and the factors, 16·n² bytes at 4 TB/s, and wait for two triangular solves of 0.2 us a row:
-#: 3.6e-11·n² + 3.6e-6·n s.  They break even at n = 18,100.
-FP16_FROM = 18432
 
 
-def chosen_precision(n: int, dtype: np.dtype[Any], name: str, sides: int, *, on_device: bool) -> str:
-    """The precision of the factors; auto: the coarsest that pays, which is fp32 where the input is fp32 anyway."""
+def chosen_precision(n: int, dtype: np.dtype[Any], name: str, sides: int, device: Any = None) -> str:
+    """The precision of the factors; auto: the coarsest that pays, which is fp32 where the input is fp32 anyway.
+
+    On a device (`kernels.torch.device.Device`) that is fp32 where fp64's products are slower.  Where they are as quick,
+    only 16 bits could gain, and did not: on an H100 with n = 24,576 fp16 took 0.75 s, fp64 by the library 0.37 s.
+    """
     if name != "auto":
         if not isinstance(name, str) or name not in PRECISIONS:
             raise UsageError(f"unknown precision {name!r}; choose one of auto, {', '.join(PRECISIONS)}")
@@ -41,8 +40,8 @@ def chosen_precision(n: int, dtype: np.dtype[Any], name: str, sides: int, *, on_
         return "fp32"
     if sides * ORDERS_PER_SIDE > n:
         return "fp64"
-    if on_device:
-        return "fp16" if n >= FP16_FROM and dtype.kind == "f" else "fp32"
+    if device is not None:
+        return "fp64" if device.has_fast_fp64 else "fp32"
     return "fp32" if n >= _fp32_from(sides, dtype) else "fp64"
 
 
@@ -59,7 +58,7 @@ def wide_vectors() -> bool:
     return bool(host_facts()["avx512"])
 
 
-def reason(n: int, dtype: np.dtype[Any], name: str, sides: int, *, on_device: bool) -> str:
+def reason(n: int, dtype: np.dtype[Any], name: str, sides: int, device: Any = None) -> str:
     """Why `chosen_precision` is what it is."""
     if name != "auto":
         return "asked for"
@@ -67,7 +66,7 @@ def reason(n: int, dtype: np.dtype[Any], name: str, sides: int, *, on_device: bo
         return "A's own"
     if sides * ORDERS_PER_SIDE > n >= FP32_FROM:
         return "quickest for so many right-hand sides"
-    return "expected to be quickest" if on_device else "quickest at this order"
+    return "expected to be quickest" if device is not None else "quickest at this order"
 
 
 def plain(A: Any, b: Any) -> bool:
@@ -84,4 +83,4 @@ def suits_directly(n: int, sides: int, dtype: np.dtype[Any], precision: str = "a
     """Whether factors in the type itself are the quickest on the host, and small enough for one thread to copy."""
     if sides < 1 or n >= DIRECT_BELOW:
         return False
-    return chosen_precision(n, dtype, precision, sides, on_device=False) == own_precision(dtype)
+    return chosen_precision(n, dtype, precision, sides) == own_precision(dtype)

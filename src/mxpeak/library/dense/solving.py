@@ -140,7 +140,7 @@ def _directly(A: Matrix, b: Matrix, spent: Spans | None = None) -> tuple[Any, So
     if found is None or not found.enough:
         return _refined(found, A, b, time_s, spent)
     n, sides = len(A), b.size // len(A)
-    why = FADED if spent else reason(n, A.dtype, "auto", sides, on_device=False)
+    why = FADED if spent else reason(n, A.dtype, "auto", sides)
     return found.X, told(found, sides, {**(_times(spent) if spent else {}), "solve": time_s}, why)
 
 
@@ -154,7 +154,7 @@ def _refined(found: Direct | None, A: Matrix, b: Matrix, time_s: float, spent: S
     if found is None:
         return lu_factor_by(kernels, of_A, "auto", A.dtype, B.shape[1], spans, faded=bool(spent)).solve_block(B, of_b)
     M = A if lies_well(A) else np.array(A)
-    why = FADED if spent else reason(n, A.dtype, "auto", B.shape[1], on_device=False)
+    why = FADED if spent else reason(n, A.dtype, "auto", B.shape[1])
     return LUFactors(M, A.dtype, found.factors(kernels), spans, (), _most(n, "auto"), why=why).solve_block(B, of_b)
 
 
@@ -176,10 +176,10 @@ def lu_factor_by(
 
     faded   whether pivots are known to fade
     """
-    n, dtype, on_device = A.shape[0], dtype or working_type(A.dtype), kernels.device is not None
+    n, dtype = A.shape[0], dtype or working_type(A.dtype)
     spans = spans or Spans(stopwatch=kernels.stopwatch)
-    why = reason(n, dtype, precision, sides, on_device=on_device)
-    if not faded and chosen_precision(n, dtype, precision, sides, on_device=on_device) != "fp64":
+    why = reason(n, dtype, precision, sides, kernels.device)
+    if not faded and chosen_precision(n, dtype, precision, sides, kernels.device) != "fp64":
         if found := _coarsely(kernels, A, precision, dtype, sides, spans):
             return found
         faded = True
@@ -193,13 +193,13 @@ def _coarsely(
     kernels: DenseKernels, A: Input, precision: str, dtype: np.dtype[Any], sides: int, spans: Spans
 ) -> LUFactors | None:
     """A factored in fp32 or 16 bits, refined later; None where fading pivots show that such factors are in vain."""
-    n, on_device = A.shape[0], kernels.device is not None
-    chosen = chosen_precision(n, dtype, precision, sides, on_device=on_device)
-    why = reason(n, dtype, precision, sides, on_device=on_device)
+    n = A.shape[0]
+    chosen = chosen_precision(n, dtype, precision, sides, kernels.device)
+    why = reason(n, dtype, precision, sides, kernels.device)
     M, exponent = raised(kernels, on_kernels(A, dtype, chosen, kernels), dtype)
     coarser = roundoff(dtype) < PRECISIONS[chosen].u
     notes: tuple[str, ...] = ()
-    look = precision == "auto" and not on_device and coarser
+    look = precision == "auto" and kernels.device is None and coarser
     factors = factor(kernels, M, dtype, chosen, spans, unless_fading=look)
     if factors is None:
         return None

@@ -209,16 +209,17 @@ def _form(A: Tensor, block: Block, *, banded: bool, unit: bool, aligned: bool) -
 # --- what compile checks compile --------------------------------------------------------------------------------
 
 
-def samples(kernel: Any, loads: int, first: int, **options: Any) -> list[Any]:
+def samples(kernel: Any, loads: int, first: int, size: int = 4096, **options: Any) -> list[Any]:
     """A kernel for every type, in the three layouts in turn: in one piece, banded with lines anywhere, entries apart.
 
-    Samples that begin with another layout go through the types beside other layouts, and begin with another type.
+    Blocks are those of a square of this size.  Samples that begin with another layout go through the types beside other
+    layouts, and begin with another type.
     """
     found = []
     for k, dtype in enumerate((*TYPES, torch.complex128, torch.complex64)):
         layout = ("aligned", "banded", "apart")[(first + k) % 3]
         unit, aligned, A = layout != "apart", layout == "aligned", torch.empty(0, dtype=dtype)
-        block = block_of(A, 4096, 4096, aligned, loads)
+        block = block_of(A, size, size, aligned, loads)
         form = _form(A, block, banded=layout == "banded", unit=unit, aligned=aligned) | options
         if "WIDE" in kernel.arg_names:
             form["WIDE"] = wide(A)

@@ -229,5 +229,5 @@ def launch_pass(
 ALL = {"MAX": True, "SQUARES": True, "ALONG": True, "ACROSS": True, "LARGEST": False}
 COMPILED = [
     *samples(pass_kernel, MANY, 0, **ALL),
-    *samples(pass_kernel, MANY, 1, **dict.fromkeys(ALL, False) | {"MAX": True}),
+    *samples(pass_kernel, MANY, 1, size=1, **dict.fromkeys(ALL, False) | {"MAX": True}),
 ]
