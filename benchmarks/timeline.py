@@ -17,11 +17,11 @@ from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
-from mxpeak.perf.machines import Machine, find_machine
+from mxpeak.perf.machines import find_machine
 from mxpeak.solvers.lu import MixedLuOptions
 from mxpeak.solvers.pivoted_lu import PivotedLuOptions
 from tests.support.queues import windows
-from tests.support.queues.hiding import StepTimes, clipped, length, mean_of, perfetto, table, union
+from tests.support.queues.hiding import StepTimes, clipped, length, mean_of, perfetto, table, union, whole
 from tests.support.queues.log import Log
 from tests.support.queues.sizes import Blocks
 from tests.support.queues.timeline import Model, play
@@ -79,19 +79,12 @@ def hidden_panels(places: Sequence[int], model: Model, end: float) -> str:
 
 
 def summary(steps: Sequence[StepTimes], nb: int, count: int) -> str:
-    """The whole run by the steps that are drawn, trapezoids between them: its rate, and how long all is hidden."""
-    ends, at = [0.0], steps[0]
-    for step in steps[1:]:
-        ends.append(ends[-1] + (step.step - at.step) * (step.total + at.total) / 2)
-        at = step
-    total = ends[-1] + steps[0].step * steps[0].total
-    rate = 2.0 / 3.0 * (nb * count) ** 3 / total
-    last = next((k for k, step in enumerate(steps) if not step.hides), len(steps)) - 1
-    share = (ends[last] + steps[0].step * steps[0].total) / total
-    until = steps[last].step
+    """The whole run by the steps that are drawn: its rate, and how long all is hidden."""
+    run = whole(steps, count)
+    rate = 2.0 / 3.0 * (nb * count) ** 3 / run.total
     return (
-        f"{total:.1f} s, {rate / 1e12:.1f} TFLOP/s; steps take at most 1.1 times what their device is active until "
-        f"{until}: {100 * until / count:.0f} % of them and {100 * share:.0f} % of the time\n"
+        f"{run.total:.1f} s, {rate / 1e12:.1f} TFLOP/s; steps take at most 1.1 times what their device is active until "
+        f"{run.until}: {100 * run.until / count:.0f} % of them and {100 * run.until_s / run.total:.0f} % of the time\n"
     )
 
 
@@ -100,14 +93,9 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("folder", type=Path)
     out = parser.parse_args(argv).folder
     out.mkdir(parents=True, exist_ok=True)
-    crusher = find_machine("crusher")
-    assert crusher.core_rate is not None
-    assert crusher.sync_s is not None
-    faster: Machine = replace(crusher, core_rate=1.25 * crusher.core_rate, sync_s=crusher.sync_s / 1.25)
-    text = ""
-    for title, machine in (("rocHPL's node", crusher), ("the same, FACT 1.25 times as fast", faster)):
-        steps = drawn(out, f"hpl-{machine.core_rate:.0f}", hpl, PLACES, Model(machine, Blocks(NB, 512), node=(4, 2)))
-        text += f"{title}: {summary(steps, 512, 500)}{table(steps)}\n"
+    node = Model(find_machine("crusher"), Blocks(NB, 512), node=(4, 2))
+    steps = drawn(out, "hpl", hpl, PLACES, node)
+    text = f"rocHPL's node: {summary(steps, 512, 500)}{table(steps)}\n"
     places, h200 = range(0, 165, 12), Model(find_machine(str(H200)), Blocks(NB, 1024))
     steps = drawn(out, "hpl-mxp", hpl_mxp, places, h200)
     text += f"HPL-MxP on one H200: {summary(steps, 1024, 168)}{table(steps)}\n"

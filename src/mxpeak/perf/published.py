@@ -243,9 +243,9 @@ def _crusher_rows() -> list[Row]:
             "Crusher, HPL on one node", "rocHPL IV-A", 153.0, "TFLOP/s",
             lambda: of("crusher", node).rate_flops / 1e12, set_by=True,
         ),
-        Row("Crusher, HPL on one node, while all is hidden", "rocHPL IV-A", 175.0, "TFLOP/s", running),
-        Row("Crusher, HPL, steps in which all is hidden", "rocHPL IV-A", 50.0, "% of", hidden_steps),
-        Row("Crusher, HPL, time in which all is hidden", "rocHPL III-C", 75.0, "% of", hidden_time),
+        Row("Crusher, HPL on one node, while all is hidden", "rocHPL IV-A", 175.0, "TFLOP/s", running, set_by=True),
+        Row("Crusher, HPL, steps in which all is hidden", "rocHPL IV-A", 50.0, "% of", hidden_steps, set_by=True),
+        Row("Crusher, HPL, time in which all is hidden", "rocHPL III-C", 75.0, "% of", hidden_time, set_by=True),
         Row(
             "Crusher, HPL on 128 nodes", "rocHPL IV-B", 17.75, "PFLOP/s",
             lambda: of("crusher", many).rate_flops / 1e15, quick=False,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from tests.support.queues.timeline import Bar, Played
 
@@ -55,6 +56,25 @@ def mean_of(ranks: Sequence[Played], skip: int = 1) -> StepTimes:
 
     others = {lane: mean(step.others.get(lane, 0.0) for step in steps) for lane in sorted(lanes)}
     return StepTimes(0, mean(step.total for step in steps), mean(step.device for step in steps), others)
+
+
+@dataclass(frozen=True)
+class Whole:
+    """A run by some of its steps: its seconds, the last place until which all else is hidden, and by when."""
+
+    total: float
+    until: int
+    until_s: float
+
+
+def whole(steps: Sequence[StepTimes], count: int) -> Whole:
+    """Trapezoids between the steps that are drawn; the first and the last stand for what lies before and behind."""
+    ends = [steps[0].step * steps[0].total]
+    for one, other in pairwise(steps):
+        ends.append(ends[-1] + (other.step - one.step) * (one.total + other.total) / 2)
+    last = next((k for k, step in enumerate(steps) if not step.hides), len(steps)) - 1
+    total = ends[-1] + (count - steps[-1].step) * steps[-1].total
+    return Whole(total, steps[last].step, ends[last])
 
 
 def table(steps: Sequence[StepTimes]) -> str:
