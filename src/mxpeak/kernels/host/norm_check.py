@@ -20,7 +20,8 @@ from numba import types
 
 from mxpeak.kernels.host.jit import forms, inner, jit
 from mxpeak.kernels.host.native import bits_of, float_of, vector_at
-from mxpeak.kernels.host.norm_pass import LINE0, POSITION0, SEGMENT, TURNED, chunks, cut, reach, segment
+from mxpeak.kernels.host.norm_cuts import LINE0, POSITION0, TURNED, chunks, cut, reach, segment
+from mxpeak.kernels.host.norm_lines import SEGMENT
 
 #: Partial sums along a line that are kept side by side, so that they go by vectors.
 LANES = 256

@@ -13,7 +13,8 @@ import numpy as np
 from mxpeak.kernels.host.jit import inner, jit
 from mxpeak.kernels.host.magnitude import ordered, safe_magnitude, scaled, scaled_square
 from mxpeak.kernels.host.native import vector_at
-from mxpeak.kernels.host.norm_pass import COLUMNS, LINE0, POSITION0, ROWS, SEGMENT, TURNED, chunks, cut, reach, segment
+from mxpeak.kernels.host.norm_cuts import LINE0, POSITION0, TURNED, chunks, cut, reach, segment
+from mxpeak.kernels.host.norm_lines import COLUMNS, ROWS, SEGMENT
 
 #: Partial sums along a line that are kept side by side, so that they go by vectors.
 LANES = 64

@@ -12,7 +12,7 @@ import numpy as np
 from mxpeak.kernels.host.jit import inner, jit
 from mxpeak.kernels.host.magnitude import ordered
 from mxpeak.kernels.host.native import float_of, vector_at
-from mxpeak.kernels.host.norm_pass import ACROSS, ALONG, COLUMNS, MAX, ROWS, SEGMENT, SQUARES, four_lines, one_line
+from mxpeak.kernels.host.norm_lines import ACROSS, ALONG, COLUMNS, MAX, ROWS, SEGMENT, SQUARES, four_lines, one_line
 
 #: The answer to a matrix that has no contiguous lines, or many short ones, or squares outside fp64's range.
 THE_LONG_WAY = -1.0

@@ -9,7 +9,8 @@ import ml_dtypes
 import numpy as np
 
 from mxpeak.kernels.contract.norms import Tile
-from mxpeak.kernels.host import norm_pass as compiled
+from mxpeak.kernels.host import norm_cuts
+from mxpeak.kernels.host.norm_lines import COLUMNS, MAX, ROWS, SEGMENT, SQUARES
 from mxpeak.layout.structure import WHOLE, Band
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -19,7 +20,7 @@ KNOWN = {np.dtype(name): np.dtype(name) for name in ("float64", "float32", "comp
     np.dtype(ml_dtypes.bfloat16): np.dtype(np.int16),
     np.dtype(np.float16): np.dtype(np.uint16),
 }
-WANTS = {"max": compiled.MAX, "squares": compiled.SQUARES, "rows": compiled.ROWS, "columns": compiled.COLUMNS}
+WANTS = {"max": MAX, "squares": SQUARES, "rows": ROWS, "columns": COLUMNS}
 #: Lines that one thread takes at a time, and how many such chunks each should at least have; entries of a piece of a
 #: line where there are too few lines.
 LINES, CHUNKS, PIECE = 128, 4, 2**16
@@ -37,33 +38,33 @@ class Job:
         self._arrays = [known(tile.A) for tile in tiles]  # the table holds addresses only: keep them alive
         self.threads = threads if sum(_bytes_in(band, array) for array in self._arrays) > ALONE else 1
         entries = [_entry(tile, A, band, self.want, self.threads) for tile, A in zip(tiles, self._arrays)]
-        self._table = np.array(entries, np.int64).reshape(-1, compiled.ENTRIES_OF_TABLE)
+        self._table = np.array(entries, np.int64).reshape(-1, norm_cuts.ENTRIES_OF_TABLE)
 
     @property
     def tiles(self) -> tuple[Array, Array, Array]:
         """An entry of the type, the table of tiles, and buffers for entries that lie apart."""
         sample = np.zeros(1, self._arrays[0].dtype if self._arrays else np.float64)
-        return sample, self._table, np.zeros((self.threads, 5 * compiled.SEGMENT), sample.dtype)
+        return sample, self._table, np.zeros((self.threads, 5 * SEGMENT), sample.dtype)
 
     @property
     def width(self) -> int:
         """The longest piece of a line, at least a segment."""
-        return max(compiled.SEGMENT, int(self._table[:, compiled.PIECE].max(initial=0)))
+        return max(SEGMENT, int(self._table[:, norm_cuts.PIECE].max(initial=0)))
 
     def rows(self, rows: int) -> tuple[int, int]:
         """The shape of the sums by row."""
-        return (self._copies(turned=False), rows) if self.want & compiled.ROWS else (1, 0)
+        return (self._copies(turned=False), rows) if self.want & ROWS else (1, 0)
 
     def columns(self, columns: int) -> tuple[int, int]:
         """The shape of the sums by column."""
-        return (self._copies(turned=True), columns) if self.want & compiled.COLUMNS else (1, 0)
+        return (self._copies(turned=True), columns) if self.want & COLUMNS else (1, 0)
 
     def _copies(self, *, turned: bool) -> int:
         """One for all threads where no two add to the same sum: of one tile, cut between lines only or across them."""
         if len(self._table) != 1:
             return self.threads
-        along = bool(self._table[0, compiled.TURNED]) == turned
-        whole, cut = (compiled.LENGTH, compiled.PIECE) if along else (compiled.LINES, compiled.CHUNK)
+        along = bool(self._table[0, norm_cuts.TURNED]) == turned
+        whole, cut = (norm_cuts.LENGTH, norm_cuts.PIECE) if along else (norm_cuts.LINES, norm_cuts.CHUNK)
         return 1 if self._table[0, whole] <= self._table[0, cut] else self.threads
 
 
@@ -80,7 +81,7 @@ def known(A: Array) -> Array:
 
 
 def _entry(tile: Tile, A: Array, band: Band, want: int, threads: int) -> tuple[int, ...]:
-    """A tile's row of the table: `norm_pass.ADDRESS` and so on."""
+    """A tile's row of the table: `norm_cuts.ADDRESS` and so on."""
     (m, n), (down, right) = A.shape, A.strides
     turned = _turned(m, n, down, right, A.itemsize)
     lines, length, line_stride, stride = (n, m, right, down) if turned else (m, n, down, right)
@@ -88,7 +89,7 @@ def _entry(tile: Tile, A: Array, band: Band, want: int, threads: int) -> tuple[i
     line_map, position_map = (tile.cols, tile.rows) if turned else (tile.rows, tile.cols)
     back, ahead = (band.above, band.below) if turned else (band.below, band.above)
     no_gaps = A.flags.c_contiguous or A.flags.f_contiguous
-    if not want & (compiled.ROWS | compiled.COLUMNS) and band == WHOLE and no_gaps:
+    if not want & (ROWS | COLUMNS) and band == WHOLE and no_gaps:
         lines, length, stride = 1, A.size, A.itemsize  # where it is cut into lines makes no difference
     few = lines < CHUNKS * threads * 4
     chunk = max(1, lines) if few else max(4, min(LINES, -(-lines // (CHUNKS * threads))))
