@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mxpeak.configs.grid import squarest
 from mxpeak.errors import UsageError
-from mxpeak.layout.grid import ProcessGrid, factor3, nearest_node_grids
+from mxpeak.layout.grid import ProcessGrid, nearest_node_grids, node_grids
 
 SIZES = [(P, Q) for P in range(1, 9) for Q in range(1, 9)]
 
 
-def node_grids(P, Q):
+def tilings(P, Q):
     return [None, *((p, q) for p in range(1, P + 1) if P % p == 0 for q in range(1, Q + 1) if Q % q == 0)]
 
 
 @pytest.mark.parametrize("order", ["row", "column"])
 def test_coords_and_rank_are_inverse_for_every_small_grid_order_and_node_grid(order):
     for P, Q in SIZES:
-        for node_grid in node_grids(P, Q):
+        for node_grid in tilings(P, Q):
             grid = ProcessGrid(P, Q, order, node_grid)
             coords = [grid.coords(rank) for rank in range(P * Q)]
             assert sorted(coords) == [(p, q) for p in range(P) for q in range(Q)]
@@ -30,7 +32,7 @@ def test_coords_and_rank_are_inverse_for_every_small_grid_order_and_node_grid(or
 @pytest.mark.parametrize("order", ["row", "column"])
 def test_consecutive_ranks_of_a_node_fill_one_block_of_the_grid(order):
     for P, Q in SIZES:
-        for p, q in filter(None, node_grids(P, Q)):
+        for p, q in filter(None, tilings(P, Q)):
             grid = ProcessGrid(P, Q, order, (p, q))
             for first in range(0, P * Q, p * q):
                 coords = [grid.coords(rank) for rank in range(first, first + p * q)]
@@ -57,7 +59,7 @@ def test_a_node_grid_of_the_whole_grid_or_of_one_rank_changes_nothing(order):
 
 @given(st.integers(1, 12), st.integers(1, 12), st.sampled_from(["row", "column"]), st.data())
 def test_every_rank_has_one_position(P, Q, order, data):
-    grid = ProcessGrid(P, Q, order, data.draw(st.sampled_from(node_grids(P, Q))))
+    grid = ProcessGrid(P, Q, order, data.draw(st.sampled_from(tilings(P, Q))))
     assert sorted(grid.rank(p, q) for p in range(P) for q in range(Q)) == list(range(grid.size))
     assert all(grid.rank(*grid.coords(rank)) == rank for rank in range(grid.size))
 
@@ -71,6 +73,11 @@ def test_a_node_grid_that_does_not_tile_is_refused_with_the_nearest_that_do():
 
 def test_node_grids_with_as_many_ranks_a_node_are_suggested_first():
     assert nearest_node_grids(4, 4, 8, 1)[:2] == [(4, 2), (2, 4)]
+
+
+def test_node_grids_of_so_many_ranks_are_all_that_tile():
+    for (P, Q), ranks in product(SIZES, range(1, 17)):
+        assert node_grids(P, Q, ranks) == [grid for grid in tilings(P, Q)[1:] if grid[0] * grid[1] == ranks]
 
 
 @pytest.mark.parametrize(("P", "Q"), [(0, 4), (4, 0), (-1, 1)])
@@ -124,26 +131,3 @@ def test_squarest_has_the_right_product_and_no_squarer_pair_exists():
         P, Q = squarest(ranks)
         assert ranks == P * Q
         assert not any(ranks % p == 0 for p in range(P + 1, Q) if p * p <= ranks)
-
-
-def test_factor3_is_the_box_of_least_surface():
-    for ranks in range(1, 150):
-        x, y, z = factor3(ranks)
-        assert x * y * z == ranks
-        assert x >= y >= z
-        boxes = [
-            (a, b, ranks // a // b) for a in range(1, ranks + 1) for b in range(1, ranks + 1) if not ranks % (a * b)
-        ]
-        assert x * y + y * z + x * z == min(a * b + b * c + a * c for a, b, c in boxes)
-
-
-@pytest.mark.parametrize(
-    ("ranks", "box"), [(1, (1, 1, 1)), (8, (2, 2, 2)), (12, (3, 2, 2)), (7, (7, 1, 1)), (9408, (28, 21, 16))]
-)
-def test_factor3_of_known_sizes(ranks, box):
-    assert factor3(ranks) == box
-
-
-def test_factor3_needs_a_rank():
-    with pytest.raises(UsageError, match="at least one rank"):
-        factor3(0)

@@ -196,6 +196,18 @@ def test_the_process_grid_has_the_least_surface_and_ascending_sides():
 
 
 @pytest.mark.parametrize(
+    ("ranks", "grid"), [(1, (1, 1, 1)), (8, (2, 2, 2)), (12, (2, 2, 3)), (7, (1, 1, 7)), (9408, (16, 21, 28))]
+)
+def test_the_process_grid_of_known_counts(ranks: int, grid: Triple) -> None:
+    assert process_grid(ranks) == grid
+
+
+def test_a_process_grid_needs_a_rank() -> None:
+    with pytest.raises(UsageError, match="at least one rank, but 0"):
+        process_grid(0)
+
+
+@pytest.mark.parametrize(
     ("ranks", "grid"),
     [
         (1, (1, 1, 1)), (2, (1, 1, 2)), (4, (1, 2, 2)), (6, (1, 1, 6)), (8, (1, 1, 8)), (11, (1, 1, 11)),

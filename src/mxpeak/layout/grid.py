@@ -1,4 +1,4 @@
-"""Process grids: which rank stands where, in 2-D for dense matrices and in 3-D for stencils."""
+"""Process grids of dense matrices: which rank stands where, and which blocks of ranks a node may have."""
 
 from __future__ import annotations
 
@@ -93,24 +93,6 @@ class ProcessGrid:
         return title
 
 
-def factor3(ranks: int) -> tuple[int, int, int]:
-    """The box npx >= npy >= npz of `ranks` ranks that is nearest to a cube.
-
-    Of all npx*npy*npz = ranks it is the one of least surface npx*npy + npx*npz + npy*npz, so that with equal local
-    boxes the least data crosses between ranks.
-    """
-    if ranks < 1:
-        raise UsageError(f"a box of ranks needs at least one rank, but {ranks} were asked for")
-    boxes = [
-        (ranks // (npy * npz), npy, npz)
-        for npz in _divisors(ranks)
-        if npz**3 <= ranks
-        for npy in _divisors(ranks // npz)
-        if npz <= npy <= ranks // (npy * npz)
-    ]
-    return min(boxes, key=lambda b: (b[0] * b[1] + b[0] * b[2] + b[1] * b[2], b))
-
-
 def _coords(index: int, rows: int, columns: int, order: str) -> tuple[int, int]:
     if order == "row":
         return divmod(index, columns)
@@ -136,13 +118,19 @@ def _division(whole: int, part: int) -> str:
     return f"{whole} / {part} leaves {whole % part}"
 
 
-def nearest_node_grids(P: int, Q: int, p: int, q: int, count: int = 3) -> list[tuple[int, int]]:
-    """The node grids nearest to p x q that tile P x Q: those with as many ranks a node come first."""
-    tiling = [(a, b) for a in _divisors(P) for b in _divisors(Q)]
-    return sorted(tiling, key=lambda ab: (ab[0] * ab[1] != p * q, abs(ab[0] - p) + abs(ab[1] - q), ab))[:count]
+def nearest_node_grids(P: int, Q: int, p: int, q: int) -> list[tuple[int, int]]:
+    """The three node grids nearest to p x q that tile P x Q: those with as many ranks a node come first."""
+    tiling = [(a, b) for a in divisors(P) for b in divisors(Q)]
+    return sorted(tiling, key=lambda ab: (ab[0] * ab[1] != p * q, abs(ab[0] - p) + abs(ab[1] - q), ab))[:3]
 
 
-def _divisors(n: int) -> list[int]:
+def node_grids(P: int, Q: int, ranks: int) -> list[tuple[int, int]]:
+    """All node grids of so many ranks that tile P x Q, those of few process rows first."""
+    return [(p, ranks // p) for p in divisors(P) if ranks % p == 0 and Q % (ranks // p) == 0]
+
+
+def divisors(n: int) -> list[int]:
+    """All that divide n, in ascending order."""
     small = [d for d in range(1, math.isqrt(n) + 1) if n % d == 0]
     return small + [n // d for d in reversed(small) if d * d != n]
 

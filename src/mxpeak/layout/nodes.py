@@ -7,7 +7,7 @@ from itertools import groupby
 
 from mxpeak.errors import UsageError
 from mxpeak.layout.cores import short_list
-from mxpeak.layout.grid import ProcessGrid, nearest_node_grids
+from mxpeak.layout.grid import ProcessGrid, node_grids
 
 #: Hosts that an error names.
 MOST_NAMED = 4
@@ -25,8 +25,8 @@ def check_node_grid(grid: ProcessGrid, hosts: Sequence[str]) -> None:
 def fitting_node_grids(grid: ProcessGrid, ranks: int) -> list[str]:
     """The node grids for nodes of so many ranks, nearest to the one that was asked for first, as options."""
     p, q = grid.node_grid or (grid.P, grid.Q)
-    found = nearest_node_grids(grid.P, grid.Q, p, q, count=grid.size)
-    return [f"--node-grid {a}x{b}" for a, b in found if a * b == ranks]
+    found = sorted(node_grids(grid.P, grid.Q, ranks), key=lambda ab: (abs(ab[0] - p) + abs(ab[1] - q), ab))
+    return [f"--node-grid {a}x{b}" for a, b in found]
 
 
 def _what_lies_where(p: int, q: int, ranks: range, hosts: Sequence[str]) -> str:

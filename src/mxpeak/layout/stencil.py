@@ -14,10 +14,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import product
-from math import isqrt, prod
+from math import prod
 
 from mxpeak.errors import UsageError
-from mxpeak.layout.grid import factor3
+from mxpeak.layout.grid import divisors
 
 Triple = tuple[int, int, int]
 
@@ -198,40 +198,40 @@ class Box:
 
 
 def process_grid(ranks: int, *, on_devices: bool = False) -> Triple:
-    """The grid npx <= npy <= npz of `ranks` ranks that is nearest to a cube: of least surface between the boxes.
+    """The grid npx <= npy <= npz of `ranks` ranks that costs least; its longest side is z.
 
-    Its longest side is z, for there a face is one contiguous piece of the vector.
+    There a face is one contiguous piece of the vector.  What costs is the surface between the boxes, so that the grid
+    nearest to a cube is taken.
 
-    On devices it is, of the grids that keep the rule on their sides, the one whose rank in the middle has the fewest
-    faces to send, those in x counted twice; the nearest to a cube of several.  A face in x has a point of every line,
-    so that nearly every chunk of 64 rows waits for it; one in y or z leaves most chunks alone.  From three ranks a side
-    on there are two faces in each direction, and the cube is best here, too.
+    On devices it is, of the grids that keep the rule on their sides, the faces that a rank in the middle sends, those
+    in x counted twice; then the surface.  A face in x has a point of every line, so that nearly every chunk of 64 rows
+    waits for it; one in y or z leaves most chunks alone.  From three ranks a side on there are two faces in each
+    direction, and the cube is best here, too.
     """
-    npz, npy, npx = factor3(ranks)
-    cube = npx, npy, npz
-    if not on_devices or not _good(ranks):
-        return cube
-    good = (grid for grid in grids(ranks) if aspect(grid) >= LEAST_ASPECT)
-    return min(good, key=lambda grid: (_sent(grid), _surface(grid)), default=cube)
+    if ranks < 1:
+        raise UsageError(f"a process grid needs at least one rank, but {ranks} were asked for")
+    return min(_grids(ranks), key=_cost_on_devices if on_devices else _surface)
 
 
-def grids(ranks: int) -> Iterator[Triple]:
+def _grids(ranks: int) -> Iterator[Triple]:
     """Every grid npx <= npy <= npz of so many ranks."""
-    for npx in (x for x in range(1, isqrt(ranks) + 1) if ranks % x == 0 and x**3 <= ranks):
-        rest = ranks // npx
-        yield from ((npx, npy, rest // npy) for npy in range(npx, isqrt(rest) + 1) if rest % npy == 0)
-
-
-def _sent(grid: Triple) -> int:
-    """Faces that a rank in the middle sends, those in x counted twice."""
-    x, y, z = (min(side - 1, 2) for side in grid)
-    return 2 * x + y + z
+    for npx in divisors(ranks):
+        yield from (
+            (npx, npy, ranks // (npx * npy)) for npy in divisors(ranks // npx) if npx <= npy and npx * npy**2 <= ranks
+        )
 
 
 def _surface(grid: Triple) -> int:
     """Of a box of unit cubes, halved."""
     x, y, z = grid
     return x * y + x * z + y * z
+
+
+def _cost_on_devices(grid: Triple) -> tuple[bool, int, int]:
+    """Whether it breaks the rule; faces that a rank in the middle sends, those in x counted twice; the surface."""
+    x, y, z = (min(side - 1, 2) for side in grid)
+    breaks = aspect(grid) < LEAST_ASPECT
+    return breaks, 0 if breaks else 2 * x + y + z, _surface(grid)
 
 
 def aspect(shape: Triple) -> float:

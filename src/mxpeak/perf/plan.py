@@ -8,7 +8,7 @@ from functools import partial
 from mxpeak.configs.grid import squarest
 from mxpeak.errors import ResourceError, UsageError
 from mxpeak.layout.block_cyclic import numroc
-from mxpeak.layout.grid import nearest_node_grids
+from mxpeak.layout.grid import node_grids
 from mxpeak.perf.counts import Footprint, hpl_memory_bytes, largest_n, mxp_memory_bytes
 from mxpeak.perf.machines import Curve, Machine
 from mxpeak.perf.model import bytes_of_a_node
@@ -54,7 +54,7 @@ def good_node_grid(benchmark: str, P: int, Q: int, ranks: int) -> tuple[int, int
     """
     if ranks >= P * Q:
         return None
-    blocks = [(a, b) for a, b in nearest_node_grids(P, Q, 1, ranks, count=P * Q) if a * b == ranks]
+    blocks = node_grids(P, Q, ranks)
     if not blocks:
         return None
     if benchmark == "hpl":

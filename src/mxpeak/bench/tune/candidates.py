@@ -14,7 +14,7 @@ from mxpeak.bench.registry import BENCHMARKS, load
 from mxpeak.bench.sparse import PLAIN, smoother_of
 from mxpeak.configs.grid import squarest
 from mxpeak.errors import UsageError
-from mxpeak.layout.grid import nearest_node_grids
+from mxpeak.layout.grid import divisors, node_grids
 from mxpeak.layout.stencil import LEVELS, Box, Triple, check_box, process_grid
 from mxpeak.perf.machines import Machine
 from mxpeak.runtime.placement import gpu_defaults
@@ -92,7 +92,7 @@ def lu_candidates(benchmark: str, layout: Layout, n: int, default_nb: int, *, on
 
 def _grids(ranks: int) -> list[tuple[int, int]]:
     """Grids that are at most 8 times as long as wide, the default first, then the squarest."""
-    pairs = [(P, ranks // P) for P in range(1, ranks + 1) if ranks % P == 0]
+    pairs = [(P, ranks // P) for P in divisors(ranks)]
     found = [(P, Q) for P, Q in pairs if max(P, Q) <= 8 * min(P, Q)] or [squarest(ranks)]
     return sorted(found, key=lambda pair: (max(pair), pair[0]))
 
@@ -102,7 +102,7 @@ def _node_grids(P: int, Q: int, layout: Layout) -> list[str]:
     if layout.nodes == 1:
         return [""]
     ranks = layout.ranks // layout.nodes
-    return ["", *(f"{p}x{q}" for p, q in nearest_node_grids(P, Q, 1, ranks, count=P * Q) if p * q == ranks)]
+    return ["", *(f"{p}x{q}" for p, q in node_grids(P, Q, ranks))]
 
 
 def ordered(
@@ -191,9 +191,10 @@ def _default_form(benchmark: str, mode: str, *, on_gpu: bool) -> tuple[str, str]
 
 
 def _process_grids(ranks: int, default: Triple) -> Iterator[dict[str, str]]:
-    for npx, npy in product(range(1, ranks + 1), repeat=2):
-        if ranks % (npx * npy) == 0 and (grid := (npx, npy, ranks // (npx * npy))) != default and _allowed(None, grid):
-            yield dict(zip(("npx", "npy", "npz"), map(str, grid)))
+    for npx in divisors(ranks):
+        for npy in divisors(ranks // npx):
+            if (grid := (npx, npy, ranks // (npx * npy))) != default and _allowed(None, grid):
+                yield dict(zip(("npx", "npy", "npz"), map(str, grid)))
 
 
 def _boxes(side: int, grid: Triple) -> Iterator[dict[str, str]]:
