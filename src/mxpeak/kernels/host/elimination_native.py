@@ -13,6 +13,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from mxpeak.kernels.host.jit import inner
 from mxpeak.kernels.host.native import HAS_AVX512
 
 #: Columns of a panel, and so the products that an update adds to each entry at once.
@@ -328,3 +329,9 @@ def _subtracting(depth):
 
 
 subtract_products, subtract_product = _subtracting(RANK), _subtracting(1)
+
+
+@inner()
+def products(of, c, l, u, rows, count):
+    """`subtract_products`, made machine code once for all who take products."""
+    subtract_products(of, c, l, u, rows, count)
