@@ -134,16 +134,14 @@ class FactoredPanel:
 
     def wait(self, spans: Spans, look: Callable[[], object] | None = None) -> None:
         """Have the panel here; look after something else until then."""
-        if self._ahead:
-            self.wait_for_pivots(spans, look)
+        self.wait_for_pivots(spans, look)
         self._wait_for(self._broadcast, spans, look)
-        if self._pivots is None:
-            self.fetch_pivots()
 
     def wait_for_pivots(self, spans: Spans, look: Callable[[], object] | None = None) -> None:
-        """Have the pivots here, which come ahead of the panel."""
-        self._wait_for(self._messenger, spans, look)
-        self._pivots = self._numbers.tolist
+        """Have the pivots here, which come ahead of the panel or with it."""
+        self._wait_for(self._messenger if self._ahead else self._broadcast, spans, look)
+        if self._pivots is None:
+            self.fetch_pivots()
 
     @staticmethod
     def _wait_for(task: Task | None, spans: Spans, look: Callable[[], object] | None) -> None:

@@ -197,10 +197,7 @@ class _PivotedLu:
         self.end_panel(upcoming, right.gathered, update2.look)
         update2.begin()
         done = self.begin_update1(panel, left, ahead, following)
-        if self.updates_first:
-            upcoming.wait_for_pivots(self.spans, left.progress)
-        else:
-            upcoming.wait(self.spans, left.progress)
+        upcoming.wait_for_pivots(self.spans, left.progress)
         later = self.update1(panel, left, ahead, done, upcoming)  # UPDATE1 hides RS2 of the next step
         self.report(panel, later, self._early, upcoming)
         return upcoming, later
