@@ -48,3 +48,8 @@ def precision(name: str) -> Precision:
         return PRECISIONS[name]
     except KeyError:
         raise UsageError(f"unknown precision {name!r}; choose one of {', '.join(PRECISIONS)}") from None
+
+
+def stored_as(name: str) -> str:
+    """What an LU keeps A, L and U in where its products have operands of a format: that of their sums."""
+    return precision(name).accumulate

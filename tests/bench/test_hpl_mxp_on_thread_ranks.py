@@ -24,9 +24,10 @@ from mxpeak.layout.block_cyclic import BlockCyclic
 from mxpeak.layout.generators import generator
 from mxpeak.layout.grid import ProcessGrid
 from mxpeak.precision import precision as format_of
+from mxpeak.precision import stored_as
 from mxpeak.solvers import krylov
 from mxpeak.solvers.difficulty import condition_estimate, unpreconditioned_factor, unpreconditioned_steps
-from mxpeak.solvers.lu import MixedLuOptions, factorize, storage
+from mxpeak.solvers.lu import MixedLuOptions, factorize
 from mxpeak.solvers.mxp_system import MxpSystem
 from mxpeak.solvers.proof import PROBES, SIGMAS, Proof, prove
 from mxpeak.solvers.refine import backward_error, refine
@@ -81,7 +82,7 @@ def solve(
         grid = make_grid(ProcessGrid(*shape, "row", None), comm)
         assert grid is not None
         system = GeneratedSystem(grid, n, nb, generator(name, n, seed=seed, scale=scale), kernels)
-        A = dist_matrix(grid, n, n, nb, kernels, storage(low))
+        A = dist_matrix(grid, n, n, nb, kernels, stored_as(low))
         system.store(A)
         before = A.local.copy()
         balanced = balance(A, kernels) if scaling else None
@@ -414,7 +415,7 @@ def solve_lu_only(n: int, nb: int, low: str, name: str, seed: int, condition: fl
         usual = 1000.0 if n >= 100 and low != "fp8" else 20.0
         made = generator(name, n, seed=seed, condition=condition or usual)
         system = GeneratedSystem(grid, n, nb, made, kernels)
-        A = dist_matrix(grid, n, n, nb, kernels, storage(low))
+        A = dist_matrix(grid, n, n, nb, kernels, stored_as(low))
         system.store(A)
         factorize(A, MixedLuOptions(low), kernels, Spans())
         return prove(system, A, low, kernels, None, 1000 + seed)

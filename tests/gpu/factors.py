@@ -15,6 +15,7 @@ from mxpeak.kernels.torch.kernels import TorchKernels
 from mxpeak.layout.generators import generator
 from mxpeak.layout.grid import ProcessGrid
 from mxpeak.precision import precision as format_of
+from mxpeak.precision import stored_as
 from mxpeak.solvers import lu, pivoted_lu
 from mxpeak.spans import Spans
 from tests.support.roundoff import U
@@ -33,7 +34,7 @@ def hpl_factors(kernels: TorchKernels, n: int, nb: int, lookahead: int) -> Any:
 def mixed_factors(kernels: TorchKernels, n: int, nb: int, lookahead: int) -> Any:
     """HPL-MxP's L and U."""
     grid = _alone()
-    A = dist_matrix(grid, n, n, nb, kernels, lu.storage("fp16"))
+    A = dist_matrix(grid, n, n, nb, kernels, stored_as("fp16"))
     GeneratedSystem(grid, n, nb, generator("sqrt-n", n), kernels).store(A)
     options = lu.MixedLuOptions("fp16", lookahead=lookahead)
     assert lu.factorize(A, options, kernels, Spans(stopwatch=kernels.stopwatch)) == 0

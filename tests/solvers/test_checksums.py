@@ -26,6 +26,7 @@ from mxpeak.kernels.host.kernels import HostKernels
 from mxpeak.layout.generators import generator
 from mxpeak.layout.grid import ProcessGrid
 from mxpeak.precision import precision as format_of
+from mxpeak.precision import stored_as
 from mxpeak.records import Result, document
 from mxpeak.solvers import lu, pivoted_lu
 from mxpeak.solvers.checksums import Checks, checking
@@ -160,7 +161,7 @@ def _mixed(case: Case, flip: Flip | Flips | None, keeper: Keeper, comm: Any) -> 
     kernels, spans = HostKernels(1, poison=True), Spans()
     grid = make_grid(ProcessGrid(*case.shape), comm)
     assert grid is not None
-    A = dist_matrix(grid, case.n, case.n, case.nb, kernels, lu.storage(low))
+    A = dist_matrix(grid, case.n, case.n, case.nb, kernels, stored_as(low))
     system = GeneratedSystem(grid, case.n, case.nb, generator(case.generator, case.n, seed=case.seed), kernels)
     system.store(A)
     checks = MixedChecks(A, low, kernels, spans, keeper)
@@ -184,7 +185,7 @@ def _lu_error(case: Case, parts: list[Any]) -> float:
     with np.errstate(all="ignore"):
         error = np.linalg.norm(A - L @ U, axis=1) / np.linalg.norm(np.abs(L) @ np.abs(U), axis=1)
     u_low = 0.0 if low in ("fp64", "fp32") else format_of(low).u
-    return float(np.max(error)) / (2.0 * u_low + n * format_of(lu.storage(low)).u)
+    return float(np.max(error)) / (2.0 * u_low + n * format_of(stored_as(low)).u)
 
 
 def drawn(rng: Any, pivoted: bool, least: int = 1) -> Case:
@@ -227,7 +228,7 @@ def test_flips_that_change_the_result_beyond_rounding_are_found(benchmark: str, 
     harmful, missed, wrongly_mended = 0, [], []
     for _ in range(FLIPPED):
         case = drawn(rng, benchmark == "hpl", least=100)
-        bits = 32 if lu.storage(case.precision or "fp64") == "fp32" else 64
+        bits = 32 if stored_as(case.precision or "fp64") == "fp32" else 64
         ranks = case.shape[0] * case.shape[1]
         flip = Flip(
             int(rng.integers(1, case.steps)),

@@ -24,6 +24,7 @@ from mxpeak.layout.block_cyclic import BlockCyclic
 from mxpeak.layout.generators import generator
 from mxpeak.layout.grid import ProcessGrid
 from mxpeak.precision import precision as format_of
+from mxpeak.precision import stored_as
 from mxpeak.solvers import lu, pivoted_lu
 from mxpeak.solvers.mxp_system import MxpSystem
 from mxpeak.solvers.panel import PanelOptions
@@ -184,7 +185,7 @@ def solve_mixed(
     """A generated system of order n in a low precision, refined to fp64."""
     kernels, grid = make(), alone()
     system = GeneratedSystem(grid, n, nb, generator(name, n), kernels)
-    A = dist_matrix(grid, n, n, nb, kernels, lu.storage(low))
+    A = dist_matrix(grid, n, n, nb, kernels, stored_as(low))
     system.store(A)
     balanced = balance(A, kernels) if scaling else None
     singular = lu.factorize(A, lu.MixedLuOptions(low, lookahead=lookahead), kernels, Spans())

@@ -35,12 +35,12 @@ from mxpeak.layout.entries import Entries
 from mxpeak.layout.grid import ProcessGrid
 from mxpeak.options import Setting
 from mxpeak.perf.counts import Footprint, hpl_flops
+from mxpeak.precision import stored_as
 from mxpeak.records import Caution, Result
 from mxpeak.runtime.memory import memory_budget
 from mxpeak.runtime.placement import native_precisions, on_device, on_processor
 from mxpeak.solvers.blocks import Witness
 from mxpeak.solvers.faults import Checked
-from mxpeak.solvers.lu import storage
 from mxpeak.spans import Spans
 
 #: --quick: seconds that one run should take, and the orders between which it is chosen.
@@ -409,7 +409,7 @@ def gemm_probe(kernels: Kernels, m: int, n: int, k: int, precision: str) -> Gemm
 
     A and B are random numbers: products of equal ones draw less power, and are faster than those of an LU.
     """
-    stored = storage(precision)
+    stored = stored_as(precision)
     C = kernels.matrix(m, n, stored)
     C[:] = 0.0
 

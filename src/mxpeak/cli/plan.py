@@ -120,7 +120,8 @@ def _this_machine(args: argparse.Namespace, benchmark: str) -> tuple[Machine, li
 
 def _lu(args: argparse.Namespace, benchmark: str, machine: Machine) -> tuple[dict[str, Any], list[str]]:
     from mxpeak.perf.plan import footprint_of, lu_cautions
-    from mxpeak.perf.simulate_lu import element_bytes, node_block
+    from mxpeak.perf.simulate_lu import node_block
+    from mxpeak.precision import precision
 
     run = lu_run(args, benchmark, machine)
     tried: list[str] = []
@@ -128,7 +129,7 @@ def _lu(args: argparse.Namespace, benchmark: str, machine: Machine) -> tuple[dic
         run, tried = _best_broadcast(args, benchmark, run, machine)
     parts = footprint_of(benchmark, run.precision, on_gpu=False)(run.n, run.nb, run.P, run.Q)
     total = parts["total"]
-    cautions = lu_cautions(run.n, run.nb, run.P, run.Q, element_bytes("fp64" if benchmark == "hpl" else "fp32"))
+    cautions = lu_cautions(run.n, run.nb, run.P, run.Q, precision("fp64" if benchmark == "hpl" else "fp32").bytes)
     section, forecast = _prediction(benchmark, run, machine)
     if args.write_dat is not None:
         _write_dat(args.write_dat, benchmark, run)

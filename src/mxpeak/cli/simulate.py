@@ -100,14 +100,15 @@ def _lu(args: Any, benchmark: str, machine: Any, slow: dict[int, float], nics: i
     from mxpeak.perf.model import upper_bound
     from mxpeak.perf.plan import lu_cautions
     from mxpeak.perf.predict import predict, simulate_lu
-    from mxpeak.perf.simulate_lu import element_bytes, node_block
+    from mxpeak.perf.simulate_lu import node_block
+    from mxpeak.precision import precision
 
     run = lu_run(
         args, benchmark, machine, slow=slow, nics=nics, aware=not args.staged, core_sharing=not args.no_core_sharing
     )
     _check_slow(slow, run.ranks)
     prediction = predict(lambda one: simulate_lu(benchmark, run, one), machine)
-    cautions = lu_cautions(run.n, run.nb, run.P, run.Q, element_bytes("fp64" if benchmark == "hpl" else "fp32"))
+    cautions = lu_cautions(run.n, run.nb, run.P, run.Q, precision("fp64" if benchmark == "hpl" else "fp32").bytes)
     section = prediction.section()
     block = node_block(run.P, run.Q, machine.ranks_per_node, run.order, run.node_grid)
     bound = None

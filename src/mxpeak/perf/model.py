@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mxpeak.perf.machines import Machine
+from mxpeak.precision import stored_as
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ def upper_bound(
     NBN is a node's bandwidth; within one node, that of the links between its devices.
     """
     N, B = float(n), float(nb)
-    stored = "fp64" if precision == "fp64" else "fp32"
+    stored = stored_as(precision)
     getrf, trsm, gemm = (
         machine.curve("factor", stored)(B),
         machine.curve("trsm", stored)(B),

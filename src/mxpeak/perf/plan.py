@@ -12,7 +12,7 @@ from mxpeak.layout.grid import node_grids
 from mxpeak.perf.counts import Footprint, hpl_memory_bytes, largest_n, mxp_memory_bytes
 from mxpeak.perf.machines import Curve, Machine
 from mxpeak.perf.model import bytes_of_a_node
-from mxpeak.precision import precision
+from mxpeak.precision import precision, stored_as
 from mxpeak.records import Caution, size_text
 
 #: The share of the best rate that a block size must reach to be taken: longer ones cost more where nothing is hidden.
@@ -31,11 +31,6 @@ def footprint_of(benchmark: str, low: str, on_gpu: bool) -> Footprint:
         return hpl_memory_bytes
     stored = precision(stored_as(low)).bytes
     return partial(mxp_memory_bytes, stored=stored, operand=stored, inverses=on_gpu)
-
-
-def stored_as(low: str) -> str:
-    """What A is stored in for operands of a precision."""
-    return "fp64" if low == "fp64" else "fp32"
 
 
 def good_block(gemm: Curve) -> int:

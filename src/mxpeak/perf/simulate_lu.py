@@ -12,7 +12,6 @@ from mxpeak.layout.grid import ProcessGrid
 from mxpeak.perf.clocks import Array, Line
 from mxpeak.perf.counts import hpl_flops
 from mxpeak.perf.machines import Machine, Network
-from mxpeak.precision import precision
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,11 +142,6 @@ def node_block(P: int, Q: int, ranks: int, order: str, node_grid: tuple[int, int
         return p, q
     p = math.gcd(ranks, P)
     return p, math.gcd(ranks // p, Q)
-
-
-def element_bytes(name: str) -> int:
-    """Bytes of a number."""
-    return precision(name).bytes
 
 
 def forecast(

@@ -15,7 +15,8 @@ import numpy as np
 from mxpeak.layout.schedule import LuStep, lu_steps
 from mxpeak.perf.clocks import Array, Line, arrivals
 from mxpeak.perf.machines import Machine
-from mxpeak.perf.simulate_lu import LuForecast, LuRun, Ranks, element_bytes, forecast, owned
+from mxpeak.perf.simulate_lu import LuForecast, LuRun, Ranks, forecast, owned
+from mxpeak.precision import precision, stored_as
 
 FP32_BYTES = 4
 
@@ -38,9 +39,9 @@ class _Simulation:
         shape = run.P, run.Q
         self.device, self.L, self.U, self.port = (np.zeros(shape) for _ in range(4))
         self.busy = dict.fromkeys(("gemm", "trsm", "factor", "cast"), 0.0)
-        self.low = element_bytes(run.precision)
-        stored = "fp64" if run.precision == "fp64" else "fp32"
-        self.stored = element_bytes(stored)
+        self.low = precision(run.precision).bytes
+        stored = stored_as(run.precision)
+        self.stored = precision(stored).bytes
         self.gemm_rate, self.trsm_rate, self.factor_rate = (
             machine.curve("gemm", run.precision),
             machine.curve("trsm", stored),

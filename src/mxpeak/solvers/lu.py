@@ -23,6 +23,7 @@ from mxpeak.errors import StoppedError
 from mxpeak.kernels.contract import Kernels, Matrix
 from mxpeak.layout.schedule import LuStep, lu_steps
 from mxpeak.perf.counts import lu_flops_done
+from mxpeak.precision import stored_as
 from mxpeak.solvers.blocks import DiagonalBlocks
 from mxpeak.solvers.keeping import NOBODY, Keeper
 from mxpeak.solvers.update import pieces
@@ -41,11 +42,6 @@ class MixedLuOptions:
     bcast: str = "1ringM"
     lookahead: int = 1
     forwards: bool = True
-
-
-def storage(precision: str) -> str:
-    """What A, L and U are stored in for operands of a precision."""
-    return "fp64" if precision == "fp64" else "fp32"
 
 
 def factorize(
@@ -233,7 +229,7 @@ class _Buffers:
     """Memory for what one step sends: the diagonal block, L_row and U_col."""
 
     def __init__(self, A: DistMatrix, low: str, kernels: Kernels):
-        jb, stored = min(A.nb, A.rows.n), storage(low)
+        jb, stored = min(A.nb, A.rows.n), stored_as(low)
         self.D: Any = kernels.buffer(kernels.panel_size(jb, jb, stored), stored)
         self.L: Any = kernels.operand_buffer(A.rows.local_size, jb, low, "left")
         self.U: Any = kernels.operand_buffer(jb, A.cols.local_size, low, "right")
@@ -258,7 +254,7 @@ class Panels:
         self.D: Matrix = kernels.panel(buffers.D, jb, jb)
         self.L_row: Matrix = kernels.operand_matrix(buffers.L, m, jb, low, "left")
         self.U_col: Matrix = kernels.operand_matrix(buffers.U, jb, n, low, "right")
-        self.D_message = buffers.D[: kernels.panel_size(jb, jb, storage(low))]
+        self.D_message = buffers.D[: kernels.panel_size(jb, jb, stored_as(low))]
         self.L_message = buffers.L[: kernels.operand_size(m, jb, low, "left")]
         self.U_message = buffers.U[: kernels.operand_size(jb, n, low, "right")]
 

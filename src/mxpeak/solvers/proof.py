@@ -29,6 +29,7 @@ from mxpeak.distributed.matrix import DistMatrix
 from mxpeak.distributed.vectors import DistSpace, largest
 from mxpeak.kernels.contract import Kernels, Vector
 from mxpeak.precision import precision as format_of
+from mxpeak.precision import stored_as
 from mxpeak.solvers.scaling import Balance
 
 #: Random vectors that are tried.
@@ -113,7 +114,7 @@ class _Prover:
         rounds = low not in ("fp32", "fp64")
         u_low = format_of(low).u if rounds else 0.0
         q = format_of(low).spacing if rounds else 0.0
-        u_sum, u_64 = format_of("fp64" if low == "fp64" else "fp32").u, format_of("fp64").u
+        u_sum, u_64 = format_of(stored_as(low)).u, format_of("fp64").u
         roundings = nb / 6.0 + n / (3.0 * nb) if self.system.random else (nb**2 + (n / nb) ** 2) / 3.0
         sums = u_sum**2 * roundings + u_64**2 * n
         underflow = q**2 / 12.0 * self.equations.sum_of([float(xp.sum(t))])[0]

@@ -13,6 +13,7 @@ from torch.profiler import profile, record_function, supported_activities
 
 from mxpeak.comm.solo import Solo
 from mxpeak.kernels.host.lu import HostLu
+from mxpeak.precision import stored_as
 from mxpeak.solvers import lu, pivoted_lu
 from mxpeak.spans import Spans
 from tests.support.queues import windows
@@ -50,7 +51,7 @@ CASES = (
         "hpl-mxp",
         1024,
         48,
-        ("dominant-n", 0, lu.storage("fp16")),
+        ("dominant-n", 0, stored_as("fp16")),
         lambda A, kernels, spans: lu.factorize(A, MXP, kernels, spans),
         lambda blocks: windows.hpl_mxp((1, 1), blocks, SMALL, range(blocks), MXP, "mpi"),
     ),

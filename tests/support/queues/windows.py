@@ -21,6 +21,7 @@ from mxpeak.kernels.contract.lu import ROW, VALUE
 from mxpeak.kernels.torch import lu as lu_kernels
 from mxpeak.layout.generators import generator
 from mxpeak.layout.grid import ProcessGrid
+from mxpeak.precision import stored_as
 from mxpeak.solvers import lu, panel, pivoted_lu
 from mxpeak.solvers.keeping import Nobody
 from mxpeak.spans import Spans, Step
@@ -73,7 +74,7 @@ def hpl_mxp(
     def factorized(A: DistMatrix, kernels: Any, spans: Spans) -> None:
         lu.factorize(A, options, kernels, spans, keeper=_From(steps.start))
 
-    stored = lu.storage(options.precision)
+    stored = stored_as(options.precision)
     return _factored(shape, blocks, nb, steps, carrier, ("dominant-n", 0, stored), factorized)
 
 

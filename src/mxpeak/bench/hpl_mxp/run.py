@@ -35,7 +35,7 @@ from mxpeak.kernels.contract import Kernels, Vector
 from mxpeak.layout.generators import generator
 from mxpeak.options import Setting
 from mxpeak.perf.counts import Footprint, hpl_flops, mxp_memory_bytes
-from mxpeak.precision import precision
+from mxpeak.precision import precision, stored_as
 from mxpeak.records import Result
 from mxpeak.runtime.placement import native_precisions, on_device, on_processor
 from mxpeak.solvers.blocks import DiagonalBlocks
@@ -43,7 +43,7 @@ from mxpeak.solvers.checksums import checking
 from mxpeak.solvers.difficulty import condition_estimate, unpreconditioned_factor, unpreconditioned_steps
 from mxpeak.solvers.keeping import NOBODY
 from mxpeak.solvers.krylov import Solve
-from mxpeak.solvers.lu import MixedLuOptions, factorize, storage
+from mxpeak.solvers.lu import MixedLuOptions, factorize
 from mxpeak.solvers.mixed_checksums import MixedChecks
 from mxpeak.solvers.mxp_system import MxpSystem
 from mxpeak.solvers.proof import prove
@@ -94,7 +94,7 @@ def _check(config: HplMxpConfig, comm: Communicator) -> None:
 
 
 def _footprint(case: HplMxpCase, on_gpu: bool) -> Footprint:
-    stored = precision(storage(case.precision)).bytes
+    stored = precision(stored_as(case.precision)).bytes
     return lambda n, nb, P, Q: mxp_memory_bytes(n, nb, P, Q, stored, stored, inverses=on_gpu)
 
 
@@ -106,7 +106,7 @@ def _solve(bench: LuBench, case: HplMxpCase, grid: Grid, spans: Spans) -> MxpSol
     """One timed solve, and what follows after its clock.  Collective over the grid."""
     kernels = bench.kernels
     begin = time.perf_counter()
-    A = dist_matrix(grid, case.n, case.n, case.nb, kernels, storage(case.precision))  # while nothing lies in its way
+    A = dist_matrix(grid, case.n, case.n, case.nb, kernels, stored_as(case.precision))  # while nothing lies in its way
     system = GeneratedSystem(grid, case.n, case.nb, _generator(case), kernels)
     system.store(A)  # for its memory to be there, and its largest entry known; made once more inside the clock
     timed = _Timed(

@@ -19,7 +19,8 @@ from mxpeak.layout.grid import ProcessGrid
 from mxpeak.layout.index_map import consecutive
 from mxpeak.perf.counts import Footprint, lu_flops, mxp_memory_bytes
 from mxpeak.precision import precision as format_of
-from mxpeak.solvers.lu import MixedLuOptions, factorize, storage
+from mxpeak.precision import stored_as
+from mxpeak.solvers.lu import MixedLuOptions, factorize
 from mxpeak.spans import Spans
 
 SEED = 100
@@ -55,7 +56,7 @@ class Size:
     @property
     def read_bytes(self) -> int:
         """The bytes that are read in a round."""
-        return READS * self.n**2 * format_of(storage(self.precision)).bytes
+        return READS * self.n**2 * format_of(stored_as(self.precision)).bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,7 @@ def probes(kernels: Kernels, transport: Transport, size: Size) -> list[Probe]:
     """The measures of one rank, in the order of a round: what the LU leaves is read in the end."""
     alone = make_grid(ProcessGrid(1, 1), Solo(transport))
     assert alone is not None
-    A = dist_matrix(alone, size.n, size.n, size.nb, kernels, storage(size.precision))
+    A = dist_matrix(alone, size.n, size.n, size.nb, kernels, stored_as(size.precision))
     system = GeneratedSystem(alone, size.n, size.nb, generator("sqrt-n", size.n, seed=SEED), kernels)
     options = MixedLuOptions(size.precision, lookahead=LOOKAHEAD, forwards=False)
     product = gemm_probe(kernels, size.side, size.side, size.nb, size.precision)
@@ -108,7 +109,7 @@ def probes(kernels: Kernels, transport: Transport, size: Size) -> list[Probe]:
 
 def footprint(precision: str, *, on_gpu: bool) -> Footprint:
     """The bytes that P×Q ranks need, each of which has a whole matrix: an LU's, and C, A and B of the products."""
-    stored = format_of(storage(precision)).bytes
+    stored = format_of(stored_as(precision)).bytes
 
     def count(n: int, nb: int, P: int, Q: int) -> dict[str, int]:
         own = mxp_memory_bytes(n, nb, 1, 1, stored, stored, inverses=on_gpu)

@@ -35,7 +35,7 @@ from mxpeak.library.dense.sources import owned
 from mxpeak.library.dense.types import Array
 from mxpeak.library.inputs import read
 from mxpeak.library.outcomes import SingularMatrixError, warned
-from mxpeak.precision import PRECISIONS
+from mxpeak.precision import PRECISIONS, stored_as
 from mxpeak.runtime.nodes import combined, raise_first
 from mxpeak.runtime.placement import bind_to_cores, load_kernels
 from mxpeak.solvers.condition import PROBED
@@ -76,8 +76,7 @@ def _factors_in(precision: str, A: DistributedMatrix, spans: Spans) -> PivotedFa
     with computing(A.comm) as kernels:
         strips = RealForm(A.source) if A.parts == 2 else A.source
         given = GivenMatrix(A.grid, A.parts * A.n, A.parts * A.nb, strips, kernels)
-        stored = "fp64" if precision == "fp64" else "fp32"
-        LU = dist_matrix(A.grid, given.n, given.n, given.nb, kernels, stored)
+        LU = dist_matrix(A.grid, given.n, given.n, given.nb, kernels, stored_as(precision))
         with spans("make"), np.errstate(over="ignore"):  # beyond fp32's range: inf, which is found below
             given.store(LU)
         raise_first(A.comm, A.source.mistake())
