@@ -238,7 +238,7 @@ class SparseBench(Bench[AnySparse]):
         kernels = self.kernels.sparse
         rows = kernels.stencil_rows(box, stencil)
         order = kernels.order(rows, order_of(self.config, form.storage))
-        for values, vectors in {(name, "fp64" if name == "fp64" else form.vectors) for name in form.values}:
+        for values, vectors in {(name, form.vectors_of(name)) for name in form.values}:
             A = kernels.store(rows, order, values, vectors, form.storage)
             b, x, r = zeros(kernels, A.n, vectors), kernels.halo_vector(A), zeros(kernels, 1, vectors)
             first = kernels.xp.zeros(1, dtype=kernels.xp.int32)

@@ -182,7 +182,7 @@ def make_general(
     found: list[Hierarchy] = []
     for form in forms:
         values, exact = value_format(kernels, comm, rows, form.values[0], form.tolerance)
-        vectors = "fp64" if values == "fp64" else form.vectors
+        vectors = form.vectors_of(values)
         same = next((one.top.A.A for one in found if one.top.A.A.storage == form.storage), None)
         stored = kernels.store(rows, ordered, values, vectors, form.storage, like=same)
         top = outer = SparseMatrix(kernels, stored, exchange(kernels, comm, partners, ordered, vectors), spans)

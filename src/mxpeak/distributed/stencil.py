@@ -47,6 +47,10 @@ class Form:
     mixed: bool = False
     tolerance: float = 0.0
 
+    def vectors_of(self, values: str) -> str:
+        """The format of vectors beside values of a format."""
+        return "fp64" if values == "fp64" else self.vectors
+
 
 @dataclass(frozen=True, slots=True)
 class Hierarchy:
@@ -160,7 +164,7 @@ def _level(
     same: Matrix | None,
     spans: Spans,
 ) -> Level:
-    vectors = "fp64" if values == "fp64" else form.vectors
+    vectors = form.vectors_of(values)
     stored = kernels.store(rows, order, values, vectors, form.storage, like=same)
     A = SparseMatrix(kernels, stored, _exchange(kernels, comm, box, order, vectors), spans)
     keep = zeros(kernels, box.rows, vectors) if form.symmetric else None
