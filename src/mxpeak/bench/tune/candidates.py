@@ -63,7 +63,7 @@ class Candidate:
 
 def layouts(cores: int, *, several: bool) -> list[Layout]:
     """Ways to share the cores of a node, the default first: one rank, a rank a core, and in between."""
-    counts = [ranks for ranks in range(1, cores + 1) if cores % ranks == 0] if several else [1]
+    counts = divisors(cores) if several else [1]
     middle = counts[1:-1]
     kept = dict.fromkeys([1, counts[-1], *middle[len(middle) // 2 :][:1], *middle[:1]])
     return [Layout(ranks, max(1, cores // ranks)) for ranks in kept]
