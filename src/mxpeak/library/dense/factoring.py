@@ -33,6 +33,8 @@ DOUBT = 2.0**-16
 FADED = 0.75
 #: The order of a matrix upon which all that a factorization needs is compiled: of several panels.
 COMPILED_BY = 100
+#: For formats with a largest number below A is scaled in any case: fp16 and fp8; bf16 has the exponents of fp32.
+SHORT_OF_RANGE = 2.0**64
 #: Entries of U that are looked at together.
 STRIP = 1 << 20
 
@@ -236,7 +238,7 @@ def factor(
         with spans("equilibrate"):
             scaling = None
             row_sums, column_sums, largest = kernels.scaled_copy(R, None, W)
-            if PRECISIONS[precision].bytes < 4 or not balanced(_ends(row_sums), _ends(column_sums)):
+            if PRECISIONS[precision].largest < SHORT_OF_RANGE or not balanced(_ends(row_sums), _ends(column_sums)):
                 check_finite(A, "A", xp)
                 scales = _equilibration(kernels, R)
                 scaling = Scaling(*(scales if rows else scales[::-1]), _inf_norm(kernels, R, rows))
