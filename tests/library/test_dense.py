@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 import mxpeak as mx
 from mxpeak.errors import ExitCode, Outcome, ResourceError, SingularError, UsageError
 from mxpeak.kernels.contract import DenseKernels
-from mxpeak.library.dense import choices
+from mxpeak.kernels.host.dense import HostDense
+from mxpeak.library.dense import choices, factoring
 from mxpeak.library.dense.factoring import factor
 from mxpeak.library.dense.refinement import ORDERS_PER_LU
 from mxpeak.precision import PRECISIONS
@@ -351,6 +352,27 @@ def test_auto_takes_the_coarsest_factors_that_pay(monkeypatch: pytest.MonkeyPatc
             assert choices.chosen_precision(20000, np.dtype(dtype), "auto", 1, chip) == found
         assert choices.chosen_precision(20000, np.dtype(np.float32), "auto", 1, chip) == "fp32"
         assert choices.chosen_precision(20000, np.dtype(float), "fp16", 1, chip) == "fp16"
+
+
+def test_auto_takes_bf16_where_the_processor_multiplies_it_and_the_diagonal_dominates(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    n = choices.FP32_FROM + 3
+    monkeypatch.setattr(factoring, "BF16_FROM", n)
+    A, b = random((n, n)), random(n)
+    np.fill_diagonal(A, 0.0)
+    by_rows = A + np.diag(np.abs(A).sum(axis=1) / 0.89)
+    cases = ((by_rows, "bf16"), (by_rows.T, "bf16"), (A + np.diag(np.abs(A).sum(axis=1) / 0.91), "fp32"), (A, "fp32"))
+    for native in (False, True):
+        monkeypatch.setattr(HostDense, "emulates", lambda self, precision, dtype, native=native: not native)
+        for M, precision in cases:
+            x, info = mx.solve(M, b)
+            assert info.precision == (precision if native else "fp32")
+            assert (info.why == "its diagonal dominates") == (info.precision == "bf16")
+            assert info.solved
+            assert eta(M, x, b) <= enough(n)
+        assert mx.solve(by_rows[1:, 1:], b[1:])[1].precision == "fp32"  # too small
+        assert mx.solve(by_rows.astype(np.float32), b.astype(np.float32))[1].precision == "fp32"  # A's own
 
 
 # --- factors that are kept -----------------------------------------------------------------------------------------

@@ -203,6 +203,8 @@ def _coarsely(
     factors = factor(kernels, M, dtype, chosen, spans, unless_fading=look)
     if factors is None:
         return None
+    if factors.precision != chosen:
+        why = "its diagonal dominates"
     if factors.singular:
         notes = (note_of_breakdown(chosen, f"pivot {factors.singular} is zero"),)
         factors = factor_in_fp64(kernels, M, dtype, spans)
