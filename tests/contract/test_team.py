@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import threading
 import time
 
 import pytest
@@ -67,3 +69,25 @@ def test_threads_do_each_piece_once_whether_they_still_look_out_or_sleep() -> No
         time.sleep(0.02)  # by now they sleep
         team.run(work, 3)
         assert sorted(done) == [(piece, tid) for piece in range(4) for tid in range(2)]
+
+
+def test_a_team_that_is_dropped_ends_its_threads() -> None:
+    """Those that look out and those that sleep, also after a piece that failed."""
+    teams = [Team(2, CORES, alone=True), Team(3)]
+    theirs: set[threading.Thread] = set()
+
+    def work(tid: int) -> None:
+        if tid > 0:
+            theirs.add(threading.current_thread())
+            raise ValueError("of another thread")
+
+    for team in teams:
+        with pytest.raises(ValueError, match="of another thread"):
+            team.run(work)
+    assert len(theirs) == 3
+    assert all(thread.is_alive() for thread in theirs)
+    del team, teams
+    gc.collect()
+    for thread in theirs:
+        thread.join(20.0)
+    assert not any(thread.is_alive() for thread in theirs)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from typing import Any
@@ -43,6 +44,28 @@ def await_done(counts, threads, given, looks):
                 return
 
 
+def _serve(tid: int, work: SimpleQueue[Any], cores: Sequence[int], counts: np.ndarray, looks: int) -> None:
+    """One thread's life: pieces of work until it is sent home.  It does not know the team, so this can be dropped."""
+    if cores and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(threading.get_native_id(), [cores[tid % len(cores)]])
+    while (given := work.get()) is not None:
+        piece, function, args, done = given
+        try:
+            function(tid, *args)
+            done.put(None)
+        except BaseException as error:
+            done.put(error)
+        del given, function, args, done  # what they refer to would otherwise live until the next piece of work
+        if looks:
+            await_work(counts, tid, piece, looks)
+
+
+def _send_home(queues: Sequence[SimpleQueue[Any]]) -> None:
+    """End the threads of a team that is gone."""
+    for work in queues:
+        work.put(None)
+
+
 class Team:
     """T threads: the caller is thread 0, the others wait for work, each on its own core where `cores` names them.
 
@@ -54,6 +77,8 @@ class Team:
 
     Numba's own parallel loops are not used: two of them at once (virtual ranks) abort the process, and a barrier inside
     a loop, which FACT needs once per column, is impossible there.
+
+    The threads end with the team.
     """
 
     def __init__(self, threads: int, cores: Sequence[int] = (), *, alone: bool = False):
@@ -63,6 +88,7 @@ class Team:
         self._pid = 0
         self._looks = LOOKS if alone and len(set(self._cores)) >= threads > 1 else 0
         self._counts = np.zeros(threads * APART, np.int64)  # pieces of work given, and done by each other thread
+        weakref.finalize(self, _send_home, self._work).atexit = False  # Python's end takes the threads with it
 
     def shape(self, m: int, n: int) -> tuple[int, int]:
         """How to cut an m×n block for all threads, (down, across): each thread's part as square as possible."""
@@ -74,23 +100,9 @@ class Team:
         if self._pid != os.getpid():
             self._counts = np.zeros(self._counts.size, np.int64)
             for tid, work in enumerate(self._work, start=1):
-                threading.Thread(target=self._serve, args=(tid, work), daemon=True, name=f"team {tid}").start()
+                args = tid, work, self._cores, self._counts, self._looks
+                threading.Thread(target=_serve, args=args, daemon=True, name=f"team {tid}").start()
             self._pid = os.getpid()  # once all of them are there
-
-    def _serve(self, tid: int, work: SimpleQueue[Any]) -> None:
-        if self._cores and hasattr(os, "sched_setaffinity"):
-            os.sched_setaffinity(threading.get_native_id(), [self._cores[tid % len(self._cores)]])
-        counts = self._counts
-        while True:
-            piece, function, args, done = work.get()
-            try:
-                function(tid, *args)
-                done.put(None)
-            except BaseException as error:
-                done.put(error)
-            del function, args, done  # what they refer to would otherwise live until the next piece of work
-            if self._looks:
-                await_work(counts, tid, piece, self._looks)
 
     def run(self, function: Callable[..., None], *args: Any) -> None:
         """Run function(tid, *args) on every thread; return when all have; raise what any of them raised."""
