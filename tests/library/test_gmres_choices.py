@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import numpy as np
@@ -126,6 +127,28 @@ def test_a_step_takes_the_factors_once_and_a_correction_never(monkeypatch: pytes
     assert info.cycles >= 2
     assert len(calls) == info.iterations
     assert reached(A, x, b, 1e-9)
+
+
+def test_factors_are_made_and_dropped_by_the_calling_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SciPy gives memory of SuperLU back on the thread that took it; on others it stays taken."""
+    made: list[int] = []
+    dropped: list[int] = []
+
+    class Noticed:
+        """The factors, with an eye on the threads."""
+
+        def __init__(self, lu: Any):
+            self.solve, self.nnz = lu.solve, lu.nnz
+            made.append(threading.get_ident())
+
+        def __del__(self) -> None:
+            dropped.append(threading.get_ident())
+
+    right = factors.linalg.splu
+    monkeypatch.setattr(factors.linalg, "splu", lambda *args, **options: Noticed(right(*args, **options)))
+    assert mx.gmres(poisson(30, 30), np.ones(900), preconditioner="lu")[1].converged
+    assert made
+    assert made == dropped == [threading.get_ident()] * len(made)
 
 
 def test_products_behind_factors_are_not_rounded_before_they_are_summed() -> None:

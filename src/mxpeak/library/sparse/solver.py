@@ -101,7 +101,8 @@ class Solver:
         self.plan = Plan(choice, self._sweeps(choice), storage, self._longest_cycle(choice), scaling.on(kernels.xp))
         automatic = preconditioner == "auto"
         make = partial(_parts, kernels, A, A_s, choice, scaling, self._formats.vectors, automatic)
-        self._complete(A_s, self._beside(make, A_s) if everybody.alone else self._before(make, A_s))
+        on_host_alone = everybody.alone and kernels.device is None
+        self._complete(A_s, self._beside(make, A_s) if on_host_alone else self._before(make, A_s))
         self.setup_s = time.perf_counter() - begin
 
     def _suited(self, A: Csr, precision: str, choice: Choice) -> Formats:
@@ -120,15 +121,19 @@ class Solver:
         return min(self._restart or RESTARTS.get(choice.name, RESTART), self.n)
 
     def _beside(self, make: Callable[[], Parts], A: Csr) -> Parts:
-        """Store the matrix while others make factors and levels on one thread."""
+        """Make factors and levels while another thread stores the matrix.
+
+        Factors are made on this one, which will drop them: on any other SciPy gives back nothing of what SuperLU took.
+        """
+        compile_for(self._kernels, self.plan, self._formats)
         with ThreadPoolExecutor(1) as beside:
-            parts = beside.submit(make)
-            compile_for(self._kernels, self.plan, self._formats)
-            self.problem = self._stored(A)
-        return parts.result()
+            problem = beside.submit(self._stored, A)
+            parts = make()
+        self.problem = problem.result()
+        return parts
 
     def _before(self, make: Callable[[], Parts], A: Csr) -> Parts:
-        """Make levels and then store the matrix: of ranks both communicate, and only one thread may."""
+        """Make levels and then store the matrix: of ranks both communicate, and a device is this thread's."""
         parts = make()
         compile_for(self._kernels, self.plan, self._formats)
         self.problem = self._stored(A)
