@@ -41,8 +41,8 @@ def whole(name: str, P: int, Q: int, carrier: str) -> runs.Found:
 
 
 def halo(carrier: str) -> runs.Found:
-    """HPG-MxP's solver on 2×2 boxes, whose residual falls."""
-    results, logs = runs.hpg_mxp((1, 2, 2), carrier)
+    """HPG-MxP's solver on 2×2 boxes, whose residual falls; colours, for which no message is sent, are found once."""
+    results, logs = runs.hpg_mxp((1, 2, 2), carrier, colours=carrier == "mpi")
     assert all(history[-1] < 0.1 for history in results)
     return results, logs
 

@@ -56,7 +56,8 @@ class _Shadow:
         """The entries of a region."""
         if region.itemsize == self.itemsize:
             strides = [stride * numbers.itemsize for stride in region.strides]
-            view = np.lib.stride_tricks.as_strided(numbers[region.first :], region.shape, strides)
+            begin = region.first * numbers.itemsize
+            view = np.ndarray(region.shape, numbers.dtype, numbers, begin, strides)  # as_strided takes ten times longer
             return view if region.rows is None else view[list(region.rows)]
         # seen as another type: from its first to its last byte
         begin = region.first * region.itemsize

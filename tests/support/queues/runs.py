@@ -98,19 +98,21 @@ def hpg_mxp(
     side: int = 8,
     levels: int = 2,
     *,
+    colours: bool = False,
     only_cycles: bool = False,
 ) -> Found:
     """Some iterations of HPG-MxP's solver, a box a rank.
 
-    only_cycles    the set-up is not written down, and its colours are found by the host, whose are the same: a device
-                   takes them front by front, in some 80,000 operations for 8 boxes of 32³
+    colours        they are found by the device, front by front, in some 80,000 operations for 8 boxes of 32³; else by
+                   the host, whose are the same
+    only_cycles    the set-up is not written down
     """
 
     def body(comm: Communicator) -> Any:
         kernels, log = kernels_here(), here().log
         comm = check_device_messages(comm, kernels.transport)
         sparse = kernels.sparse
-        if only_cycles:
+        if not colours:
             sparse.order = partial(_order_of_the_host, kernels.device, sparse)
         box = Box.of(comm.rank, (side,) * 3, grid)
         log.paused = only_cycles
@@ -138,12 +140,13 @@ def _order_of_the_host(device: Device, sparse: Any, rows: Rows, kind: str) -> Or
 
 
 def hpcg(grid: tuple[int, int, int], carrier: str, most: int = 3, side: int = 8) -> Found:
-    """Some iterations of HPCG's solver, a box a rank."""
+    """Some iterations of HPCG's solver, a box a rank, with the host's colours."""
 
     def body(comm: Communicator) -> Any:
         kernels = kernels_here()
         comm = check_device_messages(comm, kernels.transport)
         sparse = kernels.sparse
+        sparse.order = partial(_order_of_the_host, kernels.device, sparse)
         box = Box.of(comm.rank, (side,) * 3, grid)
         form = Form(("fp64",) * 2, "fp64", "sell", symmetric=True)
         made = make_stencil(sparse, comm, box.levels(2), [form], "greedy", weights(), Spans())
