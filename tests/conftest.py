@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -54,8 +55,11 @@ LAST = ("mpi", "faults")
 
 
 def group(file: Path) -> str:
-    """What one worker takes together: a file, and all that starts ranks of MPI."""
-    return file.parent.name if file.parent.name in LAST else str(file)
+    """What one worker takes together: a file; all that starts ranks of MPI; what compiles the same kernels."""
+    if file.parent.name in LAST:
+        return file.parent.name
+    alike = re.match(r"test_(norm|sparse)", file.name) if file.parent.name == "contract" else None
+    return str(file.parent / alike[0]) if alike else str(file)
 
 
 def turn(file: Path) -> int:

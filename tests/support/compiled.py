@@ -17,7 +17,7 @@ import numpy as np
 import scipy.sparse
 
 import mxpeak as mx
-from mxpeak.kernels.host import operands, solves
+from mxpeak.kernels.host import elimination, operands, solves
 from mxpeak.kernels.host.kernels import HostKernels
 
 
@@ -45,6 +45,12 @@ def sparse_by_rows() -> None:
         mx.gmres(A, np.ones(64), precision=precision, preconditioner="sgs", smoother="natural")
 
 
+def eliminations(*types: Any) -> None:
+    """Small systems of some types."""
+    for dtype in types:
+        elimination.solver(np.dtype(dtype))
+
+
 def units() -> None:
     """What only some processors call, and tests everywhere."""
     for entry in (*solves.BY_INVERSES, *solves.BY_UNITS, *operands.BY_UNITS):
@@ -56,6 +62,8 @@ PARTS: dict[str, Callable[[], None]] = {
     "real norms": partial(norms, np.float64, np.float32),
     "16-bit norms": partial(norms, np.float16, ml_dtypes.bfloat16),
     "complex norms": partial(norms, np.complex128, np.complex64),
+    "real eliminations": partial(eliminations, np.float64, np.float32),
+    "complex eliminations": partial(eliminations, np.complex128, np.complex64),
     "products of 16-bit operands": units,
     "sparse": sparse,
     "sparse by rows": sparse_by_rows,
