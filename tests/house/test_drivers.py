@@ -1,0 +1,32 @@
+"""The drivers in benchmarks/ are run now and then: each still finds what it imports."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+IMPORTS = """
+import importlib, sys, traceback
+for name in sys.argv[1:]:
+    try:
+        importlib.import_module(name)
+    except Exception:
+        print(name, traceback.format_exc())
+"""
+
+
+def test_every_driver_can_be_imported() -> None:
+    """In a process of their own, whose environment they may change; they import each other as scripts and as a package.
+
+    Programs that they are compared with are imported where they are used, and need not be there.
+    """
+    names = sorted(f"benchmarks.{file.stem}" for file in (ROOT / "benchmarks").glob("*.py"))
+    assert len(names) > 20
+    places = os.pathsep.join([*map(str, (ROOT, ROOT / "benchmarks")), os.environ.get("PYTHONPATH", "")])
+    ran = subprocess.run(
+        [sys.executable, "-c", IMPORTS, *names], capture_output=True, text=True, env=os.environ | {"PYTHONPATH": places}
+    )
+    assert (ran.returncode, ran.stdout) == (0, ""), ran.stderr
