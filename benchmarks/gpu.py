@@ -245,15 +245,15 @@ def _mixed_lu(
     bench: Bench,
     *,
     lookahead: int = 1,
-    trsm: str = "inverse",
-    gemm: str = "library",
+    trsm: str | None = None,
+    gemm: str | None = None,
     blocks: float = 1.0,
     inverses: int = solves.BLOCK,
 ) -> tuple[float, Proof]:
     """HPL-MxP's factorization in fp16."""
     kernels, n, nb = bench.kernels, bench.n, int(bench.nb * blocks)
-    before = kernels.trsm, kernels.gemm
-    kernels.trsm, kernels.gemm, solves.BLOCK = trsm, gemm, inverses
+    before = kernels.trsm, kernels.gemm, solves.BLOCK
+    kernels.trsm, kernels.gemm, solves.BLOCK = trsm or kernels.trsm, gemm or kernels.gemm, inverses
     grid = make_grid(ProcessGrid(1, 1, "row", None), Solo())
     assert grid is not None
     A = dist_matrix(grid, n, n, nb, kernels, "fp32")
@@ -263,7 +263,7 @@ def _mixed_lu(
     factorize(A, MixedLuOptions("fp16", lookahead=lookahead, forwards=False), kernels, Spans((), kernels.stopwatch))
     time_s = kernels.device.seconds(begin, kernels.device.mark())
     proof = prove(system, A, "fp16", kernels, None, 4711)
-    kernels.trsm, kernels.gemm = before
+    kernels.trsm, kernels.gemm, solves.BLOCK = before
     return time_s, proof
 
 

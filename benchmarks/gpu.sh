@@ -66,7 +66,7 @@ part tests 170 env TEST_DEVICE=cuda OMP_NUM_THREADS=1 "$python" -m pytest -q -W 
 part kernels 110 "$python" benchmarks/gpu.py --out "$out/kernels.json"
 part timeline 90 "$python" benchmarks/gpu_timeline.py "$out" --machine "${MACHINE:-tests/queues/h200.toml}"
 part hpl-mxp 70 bash -c 'run hpl-mxp --precision fp16'
-part hpl 60 bash -c 'run hpl -N 100000'
+part hpl 60 bash -c 'run hpl --nb 1024'
 part hpg-mxp 60 bash -c 'run hpg-mxp --mode explore --rt 5'
 part hpcg 30 bash -c 'run hpcg --rt 5'
 part norms 30 bash -c 'run norms -N 40000 --dtype float32,float64'

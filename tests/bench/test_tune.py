@@ -273,6 +273,9 @@ def test_several_nodes_search_their_part_of_the_grid() -> None:
 
 
 def test_a_block_is_not_tried_where_ranks_would_have_too_few_of_them() -> None:
+    on_gpu = lu_candidates("hpl-mxp", ONE, 16384, 2048, on_gpu=True)  # a run of this order has NB = 1024 by itself
+    assert on_gpu[0].settings == {"nb": "2048"}
+    assert len({one.settings["nb"] for one in on_gpu}) == len(on_gpu)
     blocks = {int(one.settings["nb"]) for one in lu_candidates("hpl", ONE, 512, 192, on_gpu=False) if one.settings}
     assert max(blocks) <= 128
 

@@ -192,7 +192,8 @@ def test_maxima_of_the_array_namespaces_let_nan_win(rng: Any, norms: Norms) -> N
     ones = np.arange(len(numbers)) % 2.0
     expected = [math.hypot(*pair) for pair in zip(numbers, ones)]
     found, end = here(xp.hypot(there(numbers), there(ones))), np.finfo(float).max
-    found = np.where((np.array(expected) > end * (1 - 4 * U)) & (found == np.inf), expected, found)
+    if norms.backend.on_gpu:
+        found = np.where((np.array(expected) > end * (1 - 4 * U)) & (found == np.inf), expected, found)
     np.testing.assert_allclose(found, expected, rtol=4 * U, atol=2.0**-1074)
 
 

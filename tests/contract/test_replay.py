@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
+from typing import Any
 
+import pytest
 import torch
 
 from mxpeak.kernels.host.sparse import HostSparse
 from mxpeak.kernels.host.team import Team
 from mxpeak.kernels.torch.device import Device
-from mxpeak.kernels.torch.replay import Replay
+from mxpeak.kernels.torch.replay import GraphRecorder, Replay
 from mxpeak.kernels.torch.sparse import TorchSparse
 from tests.support.sparse_matrices import order_of, rows_of
 
@@ -53,6 +57,30 @@ def test_work_is_run_then_recorded_then_replayed_and_what_is_not_used_is_forgott
     recorder.busy = True  # part of somebody else's graph
     assert run("b", "new", "new") == (14, 2, 6)
     assert done == ["a", "a", "a", "a", "b", "a", "c", "a", "b", "b", "c", "b", "new", "new"]
+
+
+def test_a_recorder_keeps_its_first_graph_and_with_it_their_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As torch does, whose pools of memory end with their last graph and cannot be used again."""
+    alive: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    class Graph:
+        def capture_begin(self, pool: str, capture_error_mode: str) -> None:
+            assert alive or not Graph.begun, "the pool is gone"
+            Graph.begun = True
+            alive.add(self)
+
+        def capture_end(self) -> None: ...
+
+        def replay(self) -> None: ...
+
+        begun = False
+
+    for name, value in (("Stream", lambda where: None), ("graph_pool_handle", lambda: "pool"), ("CUDAGraph", Graph)):
+        monkeypatch.setattr(torch.cuda, name, value)
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
+    recorder = GraphRecorder(Device(torch.device("cpu"), triton=False))
+    for _ in range(3):
+        recorder.record(lambda: None)()  # and the graph is let go
 
 
 def test_without_a_recorder_work_is_only_run() -> None:

@@ -354,6 +354,15 @@ def test_auto_takes_the_coarsest_factors_that_pay(monkeypatch: pytest.MonkeyPatc
         assert choices.chosen_precision(20000, np.dtype(float), "fp16", 1, chip) == "fp16"
 
 
+def test_columns_that_differ_little_are_scaled_for_bf16_and_not_for_fp32() -> None:
+    n = 300
+    A = (random((n, n)) + 12 * np.eye(n)) * np.geomspace(1.0, 100.0, n)
+    for precision in ("bf16", "fp32"):
+        x, info = mx.solve(A, random(n), precision=precision)
+        assert (info.precision, info.solved, info.scaled) == (precision, True, precision == "bf16")
+        assert eta(A, x, random(n)) <= enough(n)
+
+
 def test_auto_takes_bf16_where_the_processor_multiplies_it_and_the_diagonal_dominates(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -372,6 +381,8 @@ def test_auto_takes_bf16_where_the_processor_multiplies_it_and_the_diagonal_domi
             assert info.solved
             assert eta(M, x, b) <= enough(n)
         assert mx.solve(by_rows[1:, 1:], b[1:])[1].precision == "fp32"  # too small
+        uneven = by_rows.T * np.geomspace(1.0, 20.0, n)  # each column's diagonal dominates as before
+        assert mx.solve(uneven, b)[1].precision == "fp32"
         assert mx.solve(by_rows.astype(np.float32), b.astype(np.float32))[1].precision == "fp32"  # A's own
 
 

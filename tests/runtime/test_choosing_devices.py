@@ -116,7 +116,9 @@ def test_nb_is_the_one_that_was_found_best_on_a_chip(
 def test_a_small_matrix_has_small_blocks_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mxpeak.kernels.torch.device.name_of", lambda device: "NVIDIA H100 80GB HBM3")
     for n, nb in ((100, 256), (8000, 256), (8192, 512), (32767, 1024), (32768, 2048), (200_000, 2048)):
-        assert on_device(HplMxpConfig(n=(200_000, n)), {})[0].nb == (nb,)
+        assert on_device(HplMxpConfig(n=(100, n)), {})[0].nb == (nb,)
+    monkeypatch.setattr("mxpeak.kernels.torch.device.name_of", lambda device: "Tesla V100-SXM2-16GB")
+    assert on_device(HplMxpConfig(n=(100,)), {})[0].nb == (384,)
     assert on_device(HplMxpConfig(n=(100,), nb=(2048,)), {"nb": Setting((2048,), "flag")})[0].nb == (2048,)
 
 

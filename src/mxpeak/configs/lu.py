@@ -129,7 +129,7 @@ class LuConfig(GridConfig, ABC):
         """What is another default on a GPU of this name; NB is halved while N, if asked for, has too few blocks."""
         found = super().on_chip(chip)
         for nb in found.get("nb", ()):
-            while nb > LEAST_GPU_NB and nb * GPU_BLOCKS > min(self.n or (nb * GPU_BLOCKS,)):
+            while nb // 2 >= LEAST_GPU_NB and nb * GPU_BLOCKS > max(self.n or (nb * GPU_BLOCKS,)):
                 nb //= 2
             found["nb"] = (nb,)
         return found

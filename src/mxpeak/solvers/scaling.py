@@ -27,14 +27,15 @@ class Balance:
     C: Vector
 
 
-def balanced(rows: Ends, columns: Ends) -> Any:
+def balanced(rows: Ends, columns: Ends, spread: float = SPREAD) -> Any:
     """Whether range and spread of the sums of absolute values suit a solver as they are; NaN and Inf do not.
 
-    Of the rows' sums, and of the columns', the smallest and the largest are given: numbers, or arrays of them.
+    Of the rows' sums, and of the columns', the smallest and the largest are given: numbers, or arrays of them.  Their
+    quotient may be `spread`.
     """
     suits: Any = True
     for low, high in (rows, columns):
-        suits = suits & (high <= SPREAD * low) & (high > 1 / RANGE) & (high < RANGE)
+        suits = suits & (high <= spread * low) & (high > 1 / RANGE) & (high < RANGE)
     return suits
 
 

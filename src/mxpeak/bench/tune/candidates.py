@@ -70,8 +70,12 @@ def layouts(cores: int, *, several: bool) -> list[Layout]:
 
 
 def lu_candidates(benchmark: str, layout: Layout, n: int, default_nb: int, *, on_gpu: bool) -> list[Candidate]:
-    """NB × grid × broadcast, for HPL × split, on several nodes × node grid; the defaults first."""
-    found = [Candidate(layout, {})]
+    """NB × grid × broadcast, for HPL × split, on several nodes × node grid; the defaults first.
+
+    On a GPU each says its NB: the default one is smaller for the small matrix of a trial.
+    """
+    first: dict[str, str] = {"nb": str(default_nb)} if on_gpu else {}
+    found = [Candidate(layout, first)]
     for P, Q in _grids(layout.ranks):
         longest = max(P, Q) if benchmark == "hpl-mxp" else Q
         bcasts = (SHORT if longest == 2 else ALL) if longest > 1 else ("1ringM",)
@@ -79,13 +83,13 @@ def lu_candidates(benchmark: str, layout: Layout, n: int, default_nb: int, *, on
         blocks = [nb for nb in (GPU_BLOCKS if on_gpu else BLOCKS) if nb * LEAST_BLOCKS * max(P, Q) <= n] or [default_nb]
         for node, split, bcast, nb in product(_node_grids(P, Q, layout), splits, bcasts, blocks):
             settings = {
-                **({"nb": str(nb)} if nb != default_nb else {}),
+                **({"nb": str(nb)} if on_gpu or nb != default_nb else {}),
                 **({"grid": f"{P}x{Q}"} if squarest(layout.ranks) != (P, Q) else {}),
                 **({"bcast": bcast} if bcast != "1ringM" else {}),
                 **({"split": split} if split != "0" else {}),
                 **({"node_grid": node} if node else {}),
             }
-            if settings:
+            if settings != first:
                 found.append(Candidate(layout, settings))
     return found
 

@@ -30,7 +30,7 @@ def chosen_precision(n: int, dtype: np.dtype[Any], name: str, sides: int, device
     """The precision of the factors; auto: the coarsest that pays, which is fp32 where the input is fp32 anyway.
 
     On a device (`kernels.torch.device.Device`) that is fp32 where fp64's products are slower.  Where they are as quick,
-    only 16 bits could gain, and did not: on an H100 with n = 24,576 fp16 took 0.75 s, fp64 by the library 0.37 s.
+    only 16 bits could gain, and did not: on an H100 with n = 24,576 fp16 took 0.76 s, fp64 by the library 0.37 s.
     """
     if name != "auto":
         if not isinstance(name, str) or name not in PRECISIONS:

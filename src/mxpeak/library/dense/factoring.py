@@ -20,7 +20,7 @@ from mxpeak.library.outcomes import SingularMatrixError
 from mxpeak.precision import PRECISIONS
 from mxpeak.runtime.calls import compile_once
 from mxpeak.solvers.condition import PROBE_SEED, PROBED, inverse_one_norm
-from mxpeak.solvers.scaling import balanced, powers, spread
+from mxpeak.solvers.scaling import SPREAD, balanced, powers, spread
 from mxpeak.spans import Spans
 
 #: Beyond this condition·u, u the factors' roundoff, 50 steps of GMRES were never enough (experiments with n = 300).
@@ -38,8 +38,10 @@ FADED = 0.75
 BF16_FROM, DOMINATED = 6000, 0.9
 #: The order of a matrix upon which all that a factorization needs is compiled: of several panels.
 COMPILED_BY = 100
-#: For formats with a largest number below A is scaled in any case: fp16 and fp8; bf16 has the exponents of fp32.
-SHORT_OF_RANGE = 2.0**64
+#: A is scaled in any case for formats whose largest number is smaller than this: fp16 and fp8.  For bf16, which has the
+#: exponents of fp32, it is where sums of rows or columns differ by more than that factor: columns by 10^-1 to 10 cost
+#: such factors five more steps, or all (n = 300, condition 1000).
+SHORT_OF_RANGE, COARSE_SPREAD = 2.0**64, 2.0**4
 #: Entries of U that are looked at together.
 STRIP = 1 << 20
 
@@ -242,13 +244,15 @@ def factor(
         with spans("equilibrate"):
             scaling = None
             row_sums, column_sums, largest = kernels.scaled_copy(R, None, W)
-            if PRECISIONS[precision].largest < SHORT_OF_RANGE or not balanced(_ends(row_sums), _ends(column_sums)):
+            ends = _ends(row_sums), _ends(column_sums)
+            short = PRECISIONS[precision].largest < SHORT_OF_RANGE
+            if short or not balanced(*ends, COARSE_SPREAD if coarse(precision) else SPREAD):
                 check_finite(A, "A", xp)
                 scales = _equilibration(kernels, R)
                 scaling = Scaling(*(scales if rows else scales[::-1]), _inf_norm(kernels, R, rows))
                 row_sums, column_sums, largest = kernels.scaled_copy(R, scales, W)
         native = unless_fading and n >= BF16_FROM and not kernels.emulates("bf16", dtype)
-        if native and _dominates(W, row_sums, column_sums):
+        if native and balanced(*ends, COARSE_SPREAD) and _dominates(W, row_sums, column_sums):
             precision, emulated, unless_fading = "bf16", False, False
             _make_ready(kernels, low, precision)
         with spans("factor"):
