@@ -136,7 +136,8 @@ def test_symmetric_sweeps_take_about_as_many_steps_on_eight_ranks_as_on_one(name
         x, infos = gmres_on(even(n, ranks), A, b, preconditioner="sgs")
         assert reached(A, x, b, 1e-9)
         assert {(info.preconditioner, info.colours) for info in infos} == {("sgs", None)}
-        assert infos[0].iterations <= 1.15 * alone.iterations, (ranks, infos[0].iterations, alone.iterations)
+        # And one step more: a residual just below tol is just above it where sums are rounded otherwise.
+        assert infos[0].iterations <= 1.15 * alone.iterations + 1, (ranks, infos[0].iterations, alone.iterations)
 
 
 @needs_pyamg

@@ -62,8 +62,8 @@ def order(A: Array) -> tuple[bytes, int]:
     return b"T", max(across, rows, 1)
 
 
-#: Columns of a product that is tried in parts: more than libraries take in one block.
-TRIED = 1000
+#: Columns of a product that is tried in parts: more than libraries take in one block, no multiple of a tile.
+TRIED = 1011
 
 
 def gemm(alpha: float, A: Array, B: Array, C: Array) -> None:
@@ -101,7 +101,8 @@ def cuts_show(letter: str, threads: int) -> bool:
     """Whether sgemm (dgemm) gives an entry of C other bits where C is multiplied in parts; tried on a few products.
 
     OpenBLAS's for AVX2 do: a tile's sums are taken in another order at the end of a block than in its midst, SGEMM's
-    everywhere, DGEMM's where rows are cut.  Threads cut anywhere, and an update at whole lines of tiles.
+    everywhere, DGEMM's where rows are cut.  Those for AVX-512 do: small products have kernels of their own, which sum
+    columns behind the last whole tile differently.  Threads cut anywhere, and an update at whole lines of tiles.
     """
     dtype = {"s": np.float32, "d": np.float64}[letter]
     numbers = np.random.default_rng(1)
@@ -109,7 +110,7 @@ def cuts_show(letter: str, threads: int) -> bool:
     whole = slice(None)
     blocks = [(whole, side) for cut in columns for side in (slice(cut), slice(cut, None))]
     blocks += [(side, whole) for cut in rows for side in (slice(cut), slice(cut, None))]
-    for m, k in ((39, 100), (301, 400)):
+    for m, k in ((39, 64), (39, 100), (301, 400)):
         A, B, C = (numbers.standard_normal(shape).astype(dtype) for shape in ((m, k), (k, TRIED), (m, TRIED)))
         all_at_once = C.copy()
         gemm(-1.0, A, B, all_at_once)
