@@ -14,6 +14,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -22,6 +23,7 @@ from mxpeak.comm.solo import Solo
 from mxpeak.distributed.generate import GeneratedSystem
 from mxpeak.distributed.matrix import dist_matrix
 from mxpeak.kernels.host.kernels import HostKernels
+from mxpeak.kernels.host.units import chosen
 from mxpeak.layout.generators import generator
 from mxpeak.layout.grid import ProcessGrid
 from mxpeak.perf.host import environment, host_facts, software_facts
@@ -35,7 +37,7 @@ from mxpeak.solvers.pivoted_checksums import PivotedChecks, with_checksums
 from mxpeak.solvers.row_swap import SwapOptions
 from mxpeak.spans import Spans
 
-NB = {"hpl": 192, "hpl-mxp": 320}
+NB = {"hpl": 192, "hpl-mxp": 320, "hpl-mxp-bf16": 512}
 SEED, THREADS = 100, 2
 Factorization = dict[str, float | bool]
 
@@ -63,20 +65,23 @@ def hpl(N: int) -> Callable[[bool], Factorization]:
     return once
 
 
-def hpl_mxp(N: int) -> Callable[[bool], Factorization]:
-    """HPL-MxP's LU in fp32, with checks or without."""
-    kernels, grid, nb = HostKernels(THREADS, list(range(THREADS))), make_grid(ProcessGrid(1, 1), Solo()), NB["hpl-mxp"]
+def hpl_mxp(N: int, precision: str = "fp32", nb: int = NB["hpl-mxp"]) -> Callable[[bool], Factorization]:
+    """HPL-MxP's LU, with checks or without; bf16 by the processor's own products."""
+    kernels = HostKernels(THREADS, list(range(THREADS)), units=chosen())
+    if kernels.emulates(precision):
+        raise SystemExit(f"this processor multiplies no {precision} numbers itself; type: benchmarks/abft.py hpl-mxp")
+    grid = make_grid(ProcessGrid(1, 1), Solo())
     A = dist_matrix(grid, N, N, nb, kernels, "fp32")
     system = GeneratedSystem(grid, N, nb, generator("sqrt-n", N, seed=SEED, scale=0.625, condition=1000), kernels)
 
     def once(abft: bool) -> Factorization:
         spans = Spans()
         system.store(A)
-        checks = MixedChecks(A, "fp32", kernels, spans, NOBODY) if abft else None
+        checks = MixedChecks(A, precision, kernels, spans, NOBODY) if abft else None
         blocks = DiagonalBlocks(A, kernels)
         with checking(checks):
             return timed(
-                lambda: lu.factorize(A, lu.MixedLuOptions("fp32"), kernels, spans, blocks, checks or NOBODY),
+                lambda: lu.factorize(A, lu.MixedLuOptions(precision), kernels, spans, blocks, checks or NOBODY),
                 spans,
                 kernels,
                 checks,
@@ -118,7 +123,11 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=12, help="(default: %(default)s)")
     parser.add_argument("--out", type=Path, help="keep all factorizations in this JSON file")
     args = parser.parse_args()
-    found = list(in_turns({"hpl": hpl, "hpl-mxp": hpl_mxp}[args.benchmark](args.N), args.pairs))
+    ways: dict[str, Callable[[int], Callable[[bool], Factorization]]] = {
+        "hpl": hpl, "hpl-mxp": hpl_mxp,
+        "hpl-mxp-bf16": partial(hpl_mxp, precision="bf16", nb=NB["hpl-mxp-bf16"]),
+    }  # fmt: skip
+    found = list(in_turns(ways[args.benchmark](args.N), args.pairs))
     plain, checked = ([one for one in found if one["abft"] is abft] for abft in (False, True))
     for key, name in (("time_s", "by the clock"), ("processor_s", "seconds of the processor")):
         ratio = median(b[key] / a[key] for a, b in zip(plain, checked))
