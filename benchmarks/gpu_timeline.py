@@ -29,9 +29,7 @@ H200 = "tests/queues/h200.toml"
 def main(argv: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(description="Real steps beside modelled ones.")
     parser.add_argument("folder", type=Path)
-    parser.add_argument(
-        "--machine", default="tests/queues/h200.toml", help="the modelled machine (default: %(default)s)"
-    )
+    parser.add_argument("--machine", default=H200, help="the modelled machine (default: %(default)s)")
     parser.add_argument("--blocks", type=int, help="blocks of a matrix (default: 48)")
     args = parser.parse_args(argv)
     args.folder.mkdir(parents=True, exist_ok=True)

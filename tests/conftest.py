@@ -41,7 +41,7 @@ def pytest_configure() -> None:
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """On a GPU, which is lent by the minute, what failed is told at once: time may be up before the report."""
+    """On a GPU what failed is told at once: `benchmarks/gpu.sh` may end the tests before their report."""
     if os.environ.get("TEST_DEVICE") == "cuda" and report.failed and "PYTEST_XDIST_WORKER" not in os.environ:
         print(f"\n{report.nodeid}\n{report.longreprtext[-3000:]}", flush=True)
 

@@ -134,16 +134,19 @@ class TorchLu:
         blas.factor_block(self.device, D, singular)
 
     def solve_unit_lower(self, L: Tensor, B: Tensor, precision: str) -> None:
-        if self.trsm == "inverse" and B.dtype == torch.float32:
+        if self._by_blocks(B):
             solves.solve_unit_lower(self, L, B, precision)
         else:
             blas.solve_unit_lower(L, B)
 
     def solve_right_upper(self, B: Tensor, U: Tensor, precision: str) -> None:
-        if self.trsm == "inverse" and B.dtype == torch.float32:
+        if self._by_blocks(B):
             solves.solve_right_upper(self, B, U, precision)
         else:
             blas.solve_right_upper(B, U)
+
+    def _by_blocks(self, B: Tensor) -> bool:
+        return self.trsm == "inverse" and bool(B.dtype == torch.float32)
 
     def subtract_product(self, C: Tensor, A: Tensor, B: Tensor) -> None:
         blas.subtract_product(self.device, C, A, B, self.gemm)

@@ -35,13 +35,13 @@ def solve_right_upper(lu: Any, B: Tensor, U: Tensor, low: str) -> None:
     lu.cast(U, U_low, low)
     for part in blas.strips(B, nb, STRIP):
         X_low = _operand(lu, part.shape[0], nb, low, "left")
-        for inverse, j0 in zip(inverses, range(0, nb, BLOCK)):
+        for W_jj, j0 in zip(inverses, range(0, nb, BLOCK)):
             j1 = min(j0 + BLOCK, nb)
             B_j = part[:, j0:j1]
             if j0:
                 lu.subtract_product(B_j, X_low[:, :j0], U_low[:j0, j0:j1])
             with blas.fp32_products("ieee"):
-                X_j = B_j @ inverse[: j1 - j0, : j1 - j0]
+                X_j = B_j @ W_jj[: j1 - j0, : j1 - j0]
             B_j.copy_(X_j)
             if j1 < nb:
                 lu.cast(X_j, X_low[:, j0:j1], low)
@@ -56,13 +56,13 @@ def solve_unit_lower(lu: Any, L: Tensor, B: Tensor, low: str) -> None:
     for turned in blas.strips(B.T, nb, STRIP):
         part = turned.T
         X_low = _operand(lu, nb, part.shape[1], low, "right")
-        for inverse, j0 in zip(inverses, range(0, nb, BLOCK)):
+        for W_jj, j0 in zip(inverses, range(0, nb, BLOCK)):
             j1 = min(j0 + BLOCK, nb)
             B_j = part[j0:j1]
             if j0:
                 lu.subtract_product(B_j, L_low[j0:j1, :j0], X_low[:j0])
             with blas.fp32_products("ieee"):
-                X_j = inverse[: j1 - j0, : j1 - j0] @ B_j
+                X_j = W_jj[: j1 - j0, : j1 - j0] @ B_j
             B_j.copy_(X_j)
             if j1 < nb:
                 lu.cast(X_j, X_low[j0:j1], low)

@@ -245,14 +245,13 @@ def factor(
             scaling = None
             row_sums, column_sums, largest = kernels.scaled_copy(R, None, W)
             ends = _ends(row_sums), _ends(column_sums)
-            short = PRECISIONS[precision].largest < SHORT_OF_RANGE
-            if short or not balanced(*ends, COARSE_SPREAD if coarse(precision) else SPREAD):
+            if not _suits(precision, *ends):
                 check_finite(A, "A", xp)
                 scales = _equilibration(kernels, R)
                 scaling = Scaling(*(scales if rows else scales[::-1]), _inf_norm(kernels, R, rows))
                 row_sums, column_sums, largest = kernels.scaled_copy(R, scales, W)
         native = unless_fading and n >= BF16_FROM and not kernels.emulates("bf16", dtype)
-        if native and balanced(*ends, COARSE_SPREAD) and _dominates(W, row_sums, column_sums):
+        if native and _suits("bf16", *ends) and _dominates(W, row_sums, column_sums):
             precision, emulated, unless_fading = "bf16", False, False
             _make_ready(kernels, low, precision)
         with spans("factor"):
@@ -264,6 +263,12 @@ def factor(
         return None
     A_inf, A_one = (float(sums.max()) for sums in (row_sums, column_sums)[:: 1 if rows else -1])
     return Factors(kernels, precision, emulated, lu, rows, scaling, A_inf, A_one, largest)
+
+
+def _suits(precision: str, rows: tuple[float, float], columns: tuple[float, float]) -> bool:
+    """Whether A needs no scaling for a precision, by the least and the largest sum of its rows and of its columns."""
+    most = COARSE_SPREAD if coarse(precision) else SPREAD
+    return PRECISIONS[precision].largest >= SHORT_OF_RANGE and bool(balanced(rows, columns, most))
 
 
 def _make_ready(kernels: DenseKernels, low: np.dtype[Any], precision: str) -> None:
