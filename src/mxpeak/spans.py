@@ -11,8 +11,7 @@ looked up when somebody asks, and what runs at the same time as something else i
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any, Protocol
@@ -137,6 +136,29 @@ class Observer(Protocol):
         """The computation ended."""
 
 
+class Span:
+    """The body of a `with` statement, timed as one call of a phase."""
+
+    __slots__ = ("_around", "_begin", "_bytes", "_flops", "_name", "_spans")
+
+    def __init__(self, spans: Spans, name: str, flops: float, bytes: float):
+        self._spans, self._name, self._flops, self._bytes = spans, name, flops, bytes
+
+    def __enter__(self) -> None:
+        spans = self._spans
+        self._around, spans.place = spans.place, self._name
+        spans.beats += 1
+        self._begin = spans.stopwatch.mark()
+
+    def __exit__(self, *error: object) -> None:
+        spans, name = self._spans, self._name
+        end = spans.stopwatch.mark()
+        spans.beats += 1
+        spans.place = self._around
+        spans._count(name, self._flops, self._bytes)
+        spans._end(name, self._begin, end)
+
+
 @dataclass(slots=True)
 class Spans:
     """Phase totals of one rank, and the observers that look on; single events too, where `events` is a list.
@@ -170,26 +192,9 @@ class Spans:
     _started: float = 0.0
     _start: Any = 0.0
 
-    @contextmanager
-    def __call__(self, name: str, *, flops: float = 0.0, bytes: float = 0.0) -> Iterator[None]:
+    def __call__(self, name: str, *, flops: float = 0.0, bytes: float = 0.0) -> Span:
         """Time the body of a `with` statement as one call of phase `name`."""
-        around, self.place = self.place, name
-        self.beats += 1
-        begin = self.stopwatch.mark()
-        try:
-            yield
-        finally:
-            end = self.stopwatch.mark()
-            self.beats += 1
-            self.place = around
-            self._count(name, flops, bytes)
-            if self.stopwatch.lag:
-                self._waiting.append((name, begin, end))
-                self._ended += 1
-                for _ in range(2 if len(self._waiting) > MOST_WAITING else 0):  # past long since: nobody waits
-                    self._book(*self._waiting.popleft())
-            else:
-                self._book(name, begin, end)
+        return Span(self, name, flops, bytes)
 
     def add(self, name: str, time_s: float, *, flops: float = 0.0, bytes: float = 0.0, scattered: bool = False) -> None:
         """Book `time_s` seconds, measured elsewhere, as one call of phase `name`.
@@ -210,6 +215,16 @@ class Spans:
         phase.bytes += bytes
         phase.calls += 1
         return phase
+
+    def _end(self, name: str, begin: Any, end: Any) -> None:
+        """A span has ended: book it, at once or when its marks are past."""
+        if not self.stopwatch.lag:
+            self._book(name, begin, end)
+            return
+        self._waiting.append((name, begin, end))
+        self._ended += 1
+        for _ in range(2 if len(self._waiting) > MOST_WAITING else 0):  # past long since: nobody waits
+            self._book(*self._waiting.popleft())
 
     def _book(self, name: str, begin: Any, end: Any) -> None:
         """The time between two marks belongs to a phase."""

@@ -20,6 +20,9 @@ Buffer = Any
 #: So a library without tags needs an order of its own for each family, and no more.
 FAMILY = 3
 
+#: A buffer, and the rank that it is sent to or comes from.
+Envelope = tuple[Buffer, int]
+
 #: Brings to its buffer what message passing has received, or combined, elsewhere.
 Landing = Callable[[], None]
 
@@ -126,6 +129,13 @@ class Idling:
             sleep(min(nap_s, LOOK_S))
 
 
+class Repeated(Request, Protocol):
+    """Messages that are sent and received again and again, from and into the same buffers."""
+
+    def start(self) -> None:
+        """Begin them; those of the last time are complete."""
+
+
 def about(request: Request | None) -> str:
     """What a request stands for, such as `a message from rank 3`, by the whole program's ranks; empty if unknown."""
     say: Callable[[], str] = getattr(request, "about", str)
@@ -165,6 +175,9 @@ class Communicator(Protocol):
 
     def irecv(self, buffer: Buffer, source: int, tag: int = 0) -> Request:
         """Begin to receive into `buffer`."""
+
+    def repeated(self, sends: Sequence[Envelope], receives: Sequence[Envelope]) -> Repeated | None:
+        """Messages in the host's memory to be begun again and again; None where the library has no quicker way."""
 
     def ibcast(self, buffer: Buffer, root: int) -> Request:
         """Begin the library's own broadcast of `buffer` from `root`."""

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from mxpeak.comm.base import ARRAYS, Buffer, Communicator, DeviceTransport, Request, Transport, arrival
+from mxpeak.comm.base import ARRAYS, Buffer, Communicator, DeviceTransport, Envelope, Request, Transport, arrival
 from mxpeak.comm.solo import Done
 from mxpeak.promised import fulfilled
 
@@ -130,6 +130,9 @@ class Threads:
     def _receive(self, buffer: Buffer, address: tuple[Any, ...]) -> Request:
         memory, land = self.transport.incoming(buffer)
         return arrival(_Receive(self._post, address, fulfilled(memory)), land)
+
+    def repeated(self, sends: Sequence[Envelope], receives: Sequence[Envelope]) -> None:
+        """There is no quicker way."""
 
     def ibcast(self, buffer: Buffer, root: int) -> Request:
         """The root posts to everybody."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import socket
 from atexit import register
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import copy
 from datetime import timedelta
 from functools import partial
@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 
 from mxpeak.comm import nccl
-from mxpeak.comm.base import ARRAYS, Buffer, Communicator, DeviceTransport, Request, Transport, arrival
+from mxpeak.comm.base import ARRAYS, Buffer, Communicator, DeviceTransport, Envelope, Request, Transport, arrival
 from mxpeak.comm.ending import Watch, abort, exit_now, leave
 from mxpeak.comm.gloo import Group, Message, as_bytes, as_tensor, await_work
 from mxpeak.errors import UsageError
@@ -101,6 +101,9 @@ class TorchDist:
     def _channel(self, tag: int) -> nccl.Channel:
         assert self._channels is not None, "buffers on a GPU need a group made by direct, or a staging transport"
         return self._channels.of(tag)
+
+    def repeated(self, sends: Sequence[Envelope], receives: Sequence[Envelope]) -> None:
+        """There is no quicker way."""
 
     def ibcast(self, buffer: Buffer, root: int) -> Request:
         """The library's broadcast."""

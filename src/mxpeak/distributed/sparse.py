@@ -6,11 +6,12 @@ while the rank computes what needs none of them; in a sweep over all colours: th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
-from mxpeak.comm.base import Communicator, Steps, Task, all_of
+from mxpeak.comm.base import Arrival, Communicator, Envelope, Request, Steps, Task, all_of
 from mxpeak.kernels.contract.sparse import Indices, SparseKernels, Stored, Vector
 from mxpeak.perf import sparse_counts as counts
 from mxpeak.precision import PRECISIONS
@@ -54,24 +55,42 @@ class Exchange:
     ):
         self._kernels, self._comm, self._neighbours, self._rows = kernels, comm, neighbours, rows
         self._buffer = zeros(kernels, sum(one.count for one in neighbours), precision)
+        self._came = zeros(kernels, sum(one.received for one in neighbours), precision)
+        self._repeated = comm.repeated(list(self._sends()), list(self._receives(self._came))) if neighbours else None
 
-    def begin(self, own: Vector, halo: Vector) -> Task | None:
+    def begin(self, own: Vector, halo: Vector) -> Request | None:
         """Send what others need of x, and receive its halo; None where there is nobody.  Collective."""
         if not self._neighbours:
             return None
         self._kernels.gather(own, self._rows, self._buffer)
+        if self._repeated is not None:
+            self._repeated.start()
+            return Arrival(self._repeated, partial(halo.__setitem__, ..., self._came))
         travel = Task(self._travel(halo))
         travel.test()  # what is only posted begins now, before the product that hides it
         return travel
 
     def _travel(self, halo: Vector) -> Steps:
-        requests, at = [], 0
-        for one in self._neighbours:
-            requests.append(self._comm.irecv(halo[one.offset : one.offset + one.received], one.rank))
-        for one in self._neighbours:
-            requests.append(self._comm.isend(self._buffer[at : at + one.count], one.rank))
-            at += one.count
+        requests = [self._comm.irecv(buffer, rank) for buffer, rank in self._receives(halo)]
+        requests += [self._comm.isend(buffer, rank) for buffer, rank in self._sends()]
         yield from all_of(requests)
+
+    def _receives(self, halo: Vector) -> Iterator[Envelope]:
+        for one in self._neighbours:
+            yield halo[one.offset : one.offset + one.received], one.rank
+
+    def _sends(self) -> Iterator[Envelope]:
+        at = 0
+        for one in self._neighbours:
+            yield self._buffer[at : at + one.count], one.rank
+            at += one.count
+
+
+class _Work(NamedTuple):
+    """What an operation does: flops, and least bytes."""
+
+    flops: float
+    bytes: float
 
 
 class SparseMatrix:
@@ -85,6 +104,16 @@ class SparseMatrix:
         self._lower, self._upper, self._begun = A.lower, A.upper, 0.0
         w = PRECISIONS[A.vectors].bytes
         self._memory = counts.Stored(A.n, self._lower + self._upper, PRECISIONS[A.values].bytes, A.index_bytes, w)
+        # what each operation does, counted once
+        product = 2.0 * A.nnz
+        lower, upper = 2.0 * (self._share(A.lower) + A.n), 2.0 * (self._share(A.upper) + A.n)
+        self._product = _Work(product, counts.product_bytes(self._memory))
+        self._sweep = _Work(product, counts.sweep_bytes(self._memory))
+        self._from_zero = [
+            _Work(lower, counts.half_sweep_bytes(self._memory, A.lower, keep=keep)) for keep in (False, True)
+        ]
+        self._backward = _Work(upper, counts.half_sweep_bytes(self._memory, A.upper))
+        self._residuals: dict[tuple[int, bool, bool], _Work] = {}
 
     @property
     def n(self) -> int:
@@ -118,7 +147,7 @@ class SparseMatrix:
     def multiply(self, x: Vector, y: Vector) -> None:
         """y = A x."""
         k = self._kernels
-        with self._spans("spmv", flops=2.0 * self.A.nnz, bytes=counts.product_bytes(self._memory)):
+        with self._spans("spmv", flops=self._product.flops, bytes=self._product.bytes):
             travel = self._begin(x)
             k.matvec(y, self.A, x, halo=False)
             if self._wait(travel):
@@ -126,15 +155,14 @@ class SparseMatrix:
 
     def relax_from_zero(self, b: Vector, x: Vector, keep: Vector | None = None) -> None:
         """One sweep from x = 0, so without a halo: (D + L) x = b."""
-        flops = 2.0 * (self._share(self._lower) + self.A.n)
-        moved = counts.half_sweep_bytes(self._memory, self._lower, keep=keep is not None)
-        with self._spans("gs", flops=flops, bytes=moved):
+        work = self._from_zero[keep is not None]
+        with self._spans("gs", flops=work.flops, bytes=work.bytes):
             self._kernels.relax(self.A, b, x, from_zero=True, keep=keep)
 
     def relax(self, b: Vector, x: Vector, keep: Vector | None = None) -> None:
         """One forward sweep."""
         k = self._kernels
-        with self._spans("gs", flops=2.0 * self.A.nnz, bytes=counts.sweep_bytes(self._memory)):
+        with self._spans("gs", flops=self._sweep.flops, bytes=self._sweep.bytes):
             travel = self._begin(x)
             k.relax(self.A, b, x, halo=False, keep=keep)
             if self._wait(travel):
@@ -142,9 +170,7 @@ class SparseMatrix:
 
     def relax_backward(self, b: Vector, x: Vector, keep: Vector) -> None:
         """The backward sweep that makes a forward one, which left `keep`, symmetric: the halo stays as it was."""
-        flops = 2.0 * (self._share(self._upper) + self.A.n)
-        moved = counts.half_sweep_bytes(self._memory, self._upper)
-        with self._spans("gs", flops=flops, bytes=moved):
+        with self._spans("gs", flops=self._backward.flops, bytes=self._backward.bytes):
             self._kernels.relax(self.A, b, x, backward=True, keep=keep)
 
     def residual_at(
@@ -152,11 +178,8 @@ class SparseMatrix:
     ) -> None:
         """r = (b - A x) at some rows, right after a forward sweep from zero (`swept`) or a symmetric one (`keep`)."""
         k, A = self._kernels, self.A
-        share = len(rows) / max(A.n, 1)
-        values = int(share * ((0 if keep is not None else self._upper) + (0 if swept else self._lower)))
-        vectors = 0 if swept else 2  # b and what was kept, or b and the diagonal
-        moved = counts.coarse_residual_bytes(self._memory, len(rows), values, vectors)
-        with self._spans("restriction", flops=2.0 * share * A.nnz, bytes=moved):
+        work = self._residual_at(len(rows), swept, keep is not None)
+        with self._spans("restriction", flops=work.flops, bytes=work.bytes):
             travel = self._begin(x)
             k.residual_at(A, b, x, rows, r, halo=False, swept=swept, keep=keep)
             if self._wait(travel):
@@ -168,16 +191,26 @@ class SparseMatrix:
         with self._spans("prolongation", flops=float(len(rows)), bytes=moved):
             self._kernels.scatter_add(x, rows, y)
 
+    def _residual_at(self, rows: int, swept: bool, kept: bool) -> _Work:
+        found = self._residuals.get((rows, swept, kept))
+        if found is None:
+            share = rows / max(self.A.n, 1)
+            values = int(share * ((0 if kept else self._upper) + (0 if swept else self._lower)))
+            vectors = 0 if swept else 2  # b and what was kept, or b and the diagonal
+            moved = counts.coarse_residual_bytes(self._memory, rows, values, vectors)
+            found = self._residuals[rows, swept, kept] = _Work(2.0 * share * self.A.nnz, moved)
+        return found
+
     def _share(self, part: int) -> float:
         """Entries in one part, counted without the zeros that fill slots."""
         stored = self._lower + self._upper
         return (self.A.nnz - self.A.halo_nnz - self.A.n) * part / stored if stored else 0.0
 
-    def _begin(self, x: Vector) -> Task | None:
+    def _begin(self, x: Vector) -> Request | None:
         self._begun = self._spans.clock()
         return self._exchange.begin(self.own(x), self.halo(x))
 
-    def _wait(self, travel: Task | None) -> bool:
+    def _wait(self, travel: Request | None) -> bool:
         """Wait for the halo; whether there is one."""
         if travel is None:
             return False

@@ -45,6 +45,7 @@ class HostSparse(SparseSetup):
         self._by_row = ByRow(self._run_on, team.threads, self._yield)
         self._sums = np.zeros((team.threads, 1024))
         self._scratch = {dtype: aligned(team.threads * LANES, dtype) for dtype in VECTORS.values()}
+        self._nothing = {dtype: np.empty(0, dtype) for dtype in VECTORS.values()}
 
     def computing(self) -> nullcontext[None]:
         return nullcontext()
@@ -138,14 +139,14 @@ class HostSparse(SparseSetup):
             if kept_for_b:
                 self._sweep(A, part, keep, x, None, sweep.UPPER, backward=True)
                 continue
-            before = b[pattern.halo_rows] if meets_halo else None
+            before = np.empty(pattern.halo_rows.size if meets_halo else 0, b.dtype)
             if meets_halo:
-                self._subtract_halo(A, x, pattern.halo_rows, b)  # b - H x, for as long as the sweep takes
+                self._subtract_halo(A, x, pattern.halo_rows, b, before)  # b - H x, for as long as the sweep takes
             try:
                 self._sweep(A, part, b, x, keep, sweep.LOWER if from_zero else sweep.BOTH, backward=backward)
             finally:
                 if meets_halo:
-                    b[pattern.halo_rows] = before
+                    self._run_on(before.size, sweep.scatter, pattern.halo_rows, before, b)
 
     def _sweep(
         self, A: HostMatrix, part: tuple[Any, Any], b: Any, x: Array, keep: Array | None, parts: int, *, backward: bool
@@ -169,15 +170,15 @@ class HostSparse(SparseSetup):
             A.diagonal,
             b,
             x,
-            np.empty(0, x.dtype) if keep is None else keep,
+            self._nothing[x.dtype] if keep is None else keep,
             parts,
             self._scratch[x.dtype],
         )
 
-    def _subtract_halo(self, A: HostMatrix, x: Array, targets: Array, y: Array) -> None:
-        """y[targets_s] -= (H x)_s."""
+    def _subtract_halo(self, A: HostMatrix, x: Array, targets: Array, y: Array, kept: Array) -> None:
+        """y[targets_s] -= (H x)_s; what was there before is kept, where there is memory for it."""
         H = A.pattern.halo_arrays
-        self._run_on(A.halo_nnz, sweep.subtract_halo, *H, A.halo_entries, x[A.n : A.n + A.halo], targets, y)
+        self._run_on(A.halo_nnz, sweep.subtract_halo, *H, A.halo_entries, x[A.n : A.n + A.halo], targets, y, kept)
 
     def matvec(self, y: Array, A: HostMatrix, x: Array, *, halo: bool | None = None) -> None:
         pattern = A.pattern
@@ -234,7 +235,7 @@ class HostSparse(SparseSetup):
                 self._scratch[x.dtype],
             )
         if halo is not False and pattern.halo_rows.size:
-            self._subtract_halo(A, x, known.halo_targets, r)
+            self._subtract_halo(A, x, known.halo_targets, r, self._nothing[x.dtype])
 
     def _coarse(self, A: HostMatrix, rows: Array) -> Coarse:
         """What is known of some rows, found once: of those in chunks where their residuals go (-1: nowhere), and which

@@ -34,6 +34,8 @@ class ByRow:
     def __init__(self, run_on: Callable[..., int], threads: int, yield_address: int):
         self._run_on, self._threads, self._yield = run_on, threads, yield_address
         self._scratch = {dtype: aligned(threads * 4 * SUCCESSIVE, dtype) for dtype in VECTORS.values()}
+        self._nothing = {dtype: np.empty(0, dtype) for dtype in VECTORS.values()}
+        self._alone = np.zeros(natural.APART, np.int64)  # nobody asks how far the only thread has come
 
     def sweep(
         self,
@@ -55,7 +57,7 @@ class ByRow:
         self._run_on(
             A.entries.size,
             of.sweep_backward if backward else of.sweep_forward,
-            np.full(self._threads * natural.APART, passed, np.int64),
+            self._alone if self._threads == 1 else np.full(self._threads * natural.APART, passed, np.int64),
             self._yield,
             first,
             end,
@@ -67,7 +69,7 @@ class ByRow:
             A.diagonal,
             b,
             x,
-            *(() if backward else (np.empty(0, x.dtype) if keep is None else keep,)),
+            *(() if backward else (self._nothing[x.dtype] if keep is None else keep,)),
             not parts & LOWER if backward else parts == LOWER,
             *(() if by_row else (self._scratch[x.dtype],)),
         )

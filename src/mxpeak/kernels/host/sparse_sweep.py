@@ -150,12 +150,17 @@ def residual(tid, threads, chunks, targets, table, bases, near, far, values, dia
 
 
 @jit(fastmath={"contract"})
-def subtract_halo(tid, threads, rows, pointer, columns, values, halo, targets, y):
-    """y[targets_s] -= Σ a_sh halo_h for the rows that have entries from other ranks, where targets_s >= 0."""
+def subtract_halo(tid, threads, rows, pointer, columns, values, halo, targets, y, kept):
+    """y[targets_s] -= Σ a_sh halo_h for the rows that have entries from other ranks, where targets_s >= 0.
+
+    Where kept is not empty, kept_s = y[targets_s] before.
+    """
     count = rows.shape[0]
     for s in range(count * tid // threads, count * (tid + 1) // threads):
         if targets[s] >= 0:
             total = y[targets[s]]
+            if kept.shape[0] > 0:
+                kept[s] = total
             for k in range(pointer[s], pointer[s + 1]):
                 total -= values[k] * halo[columns[k]]
             y[targets[s]] = total
@@ -178,6 +183,14 @@ def scatter_add(tid, threads, rows, y, x):
     count = rows.shape[0]
     for k in range(count * tid // threads, count * (tid + 1) // threads):
         x[rows[k]] += y[k]
+
+
+@jit()
+def scatter(tid, threads, rows, y, x):
+    """x[rows_k] = y_k."""
+    count = rows.shape[0]
+    for k in range(count * tid // threads, count * (tid + 1) // threads):
+        x[rows[k]] = y[k]
 
 
 @jit()

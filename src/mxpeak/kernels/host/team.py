@@ -106,6 +106,9 @@ class Team:
 
     def run(self, function: Callable[..., None], *args: Any) -> None:
         """Run function(tid, *args) on every thread; return when all have; raise what any of them raised."""
+        if not self._work:
+            function(0, *args)
+            return
         self._start()
         done: SimpleQueue[BaseException | None] = SimpleQueue()  # of this run: an interrupted one leaves nothing behind
         self._counts[0] += 1  # first, so that an interrupt leaves no piece that the threads wait for in vain
