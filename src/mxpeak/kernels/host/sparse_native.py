@@ -30,8 +30,11 @@ EVERY_SECOND = 8
 #: Bytes of sums that are kept in registers at a time: eight of AVX-512's 32, or of 16 narrower ones.  Better all lanes
 #: of a slot at once: prefetchers lose values that come in pieces, fp64 on a Zen 4 at 0.35 instead of 0.6 of bandwidth.
 WIDTH = 512 if HAS_AVX512 else 256
+_AMD = (numba.config.CPU_NAME or get_host_cpu_name()).startswith("znver")
 #: Whether a gather is slower than loads of its numbers.  LLVM knows that of AMD, but takes columns to vectors first.
-SLOW_GATHERS = (numba.config.CPU_NAME or get_host_cpu_name()).startswith("znver")
+SLOW_GATHERS = _AMD
+#: Whether memory is asked for before it is read.  A Zen 3 loses by it: its own prefetchers know better.
+ASKS = HAS_AVX512 or not _AMD
 
 I8, I16, I32, I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
 F32, F64 = ir.FloatType(), ir.DoubleType()
@@ -382,7 +385,7 @@ def _gathered(builder, wide, x_p, columns):
 
 def _ask_ahead(builder, at, ahead, length):
     """Ask for `length` bytes that lie so many numbers ahead of an address."""
-    if ahead is None:
+    if ahead is None or not ASKS:
         return
     first = builder.ptrtoint(builder.gep(at, [ahead]), I64)
     for line in range(0, length, 64):

@@ -74,11 +74,17 @@ def residual_in_chunks(
             value0, far0 = (slot + runs) * LANES, np.int64(table[c, FAR]) * LANES
             far_ahead = np.int64(table[after, FAR] - table[c, FAR]) * LANES
             sum_every_second_columns(values, value0, far, far0, columns, x, total, False, far_ahead)
-        for g in range(GROUPS):
-            first, of_group = begins[c * GROUPS + g], piece(total, g * GROUP, GROUP)
-            for k in range(begins[c * GROUPS + g + 1] - first):
-                i = np.uint64(rows[first + k])
-                r[first + k] = _left(i, of_group[k], diagonal, b, x, keep, parts)
+        first, full = begins[c * GROUPS], begins[(c + 1) * GROUPS] - begins[c * GROUPS] == LANES
+        for g in range(1 if full else GROUPS):  # groups without gaps are as one
+            first, of_group = begins[c * GROUPS + g], piece(total, g * GROUP, LANES - g * GROUP)
+            count = LANES if full else begins[c * GROUPS + g + 1] - first
+            rows_g, r_g = piece(rows, first, count), piece(r, first, count)
+            if parts == sweep.UPPER:
+                for k in range(count):
+                    r_g[k] = -of_group[k]
+            else:
+                for k in range(count):
+                    r_g[k] = _left(np.uint64(rows_g[k]), of_group[k], diagonal, b, x, keep, parts)
 
 
 # --- set-up: the rows' entries out of chunks of successive rows -------------------------------------------------
