@@ -29,6 +29,9 @@ FEW, LEAST, MOST = 12, 48, 160
 AHEAD = 512
 #: And how many rows ahead, where only some rows are read.
 ROWS_AHEAD = 6
+#: After how many units a thread says how far it has come, which others have to fetch from its core.  On a Xeon two
+#: threads sweep from zero over packed bf16 of 64^3 in 0.53 ms with 1, 0.40 with 2, 0.43 with 4; 32^3 in 90, 75, 105 us.
+EVERY = 2
 
 
 @inner(fastmath={"contract"}, inline=True)
@@ -88,11 +91,13 @@ def ask_for(a, first, end):
 
 
 @inner()
-def wait(tid, threads, progress, needs, u, yield_address):
-    """Return once every other thread has come as far as unit u needs."""
+def wait(tid, threads, progress, needs, u, done, yield_address):
+    """Return once every other thread has come as far as unit u needs; say first what this one has done by then."""
     for s in range(threads):
         need, spins = np.int64(needs[u, s]), 0
         while s != tid and atomic_load(progress, s * APART) < need:
+            if spins == 0:
+                say(progress, tid, done)
             spins += 1
             if spins > SPINS:
                 call_at(yield_address)
@@ -133,7 +138,7 @@ def sweep_forward(
         if threads > 1:
             if owner[u] != tid:
                 continue
-            wait(tid, threads, progress, needs, u, yield_address)
+            wait(tid, threads, progress, needs, u, u, yield_address)
         l, h = units[u, LOWER], units[u, UPPER]
         for i in range(np.uint64(units[u, ROW]), np.uint64(units[u + 1, ROW])):
             l1, h1 = l + np.int64(lower[i]), h + np.int64(upper[i])
@@ -144,7 +149,7 @@ def sweep_forward(
                 ask_for(values, h + AHEAD, h1 + AHEAD)
             _forward(i, l, l1, h, h1, columns, values, diagonal, b, x, keep, from_zero)
             l, h = l1, h1
-        if threads > 1:
+        if threads > 1 and ((u + 1) % EVERY == 0 or u + 1 == end or owner[u + 1] != tid):
             say(progress, tid, u + 1)
 
 
@@ -175,7 +180,7 @@ def sweep_backward(
         if threads > 1:
             if owner[u] != tid:
                 continue
-            wait(tid, threads, progress, needs, u, yield_address)
+            wait(tid, threads, progress, needs, u, v, yield_address)
         l, h = units[u + 1, LOWER], units[u + 1, UPPER]
         row0, row1 = units[u, ROW], units[u + 1, ROW]
         for back in range(row1 - row0):
@@ -188,7 +193,7 @@ def sweep_backward(
                 ask_for(values, l0 - AHEAD, l - AHEAD)
             _backward(i, l0, l, h0, h, columns, values, diagonal, b, x, kept)
             l, h = l0, h0
-        if threads > 1:
+        if threads > 1 and ((v + 1) % EVERY == 0 or u == first or owner[u - 1] != tid):
             say(progress, tid, v + 1)
 
 

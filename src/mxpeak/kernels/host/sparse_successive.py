@@ -29,7 +29,7 @@ from mxpeak.kernels.host.sparse_native import (
     widened_value,
 )
 from mxpeak.kernels.host.sparse_native import SUCCESSIVE as LANES
-from mxpeak.kernels.host.sparse_natural import say, wait
+from mxpeak.kernels.host.sparse_natural import EVERY, say, wait
 from mxpeak.kernels.host.sparse_recurrence import recurrence, run_backward, run_forward
 from mxpeak.kernels.host.sparse_slots import (
     AFTER,
@@ -149,7 +149,7 @@ def sweep_forward(
         if threads > 1:
             if owner[u] != tid:
                 continue
-            wait(tid, threads, progress, needs, u, yield_address)
+            wait(tid, threads, progress, needs, u, u, yield_address)
         for c in range(units[u], units[u + 1]):
             after, row, rows = min(c + ahead, table.shape[0] - 1), np.int64(table[c, ROW]), np.int64(table[c, ROWS])
             x_c = piece(x, row, rows)
@@ -184,7 +184,7 @@ def sweep_forward(
                 if keep.shape[0] > 0:
                     keep[row + k] = left
                 x_c[k] = (left - upper[k]) / diagonal[row + k]
-        if threads > 1:
+        if threads > 1 and ((u + 1) % EVERY == 0 or u + 1 == end or owner[u + 1] != tid):
             say(progress, tid, u + 1)
 
 
@@ -205,7 +205,7 @@ def sweep_backward(
         if threads > 1:
             if owner[u] != tid:
                 continue
-            wait(tid, threads, progress, needs, u, yield_address)
+            wait(tid, threads, progress, needs, u, v, yield_address)
         for back in range(units[u + 1] - units[u]):
             c = units[u + 1] - 1 - back
             after, row, rows = max(c - ahead, 0), np.int64(table[c, ROW]), np.int64(table[c, ROWS])
@@ -238,7 +238,7 @@ def sweep_backward(
                 k = rows - 1 - back_k
                 inner = _inner(table, c, LATER, slot, far0, k, bases, far, values, x)
                 x_c[k] = (b[row + k] - lower[k] - upper[k] - inner) / diagonal[row + k]
-        if threads > 1:
+        if threads > 1 and ((v + 1) % EVERY == 0 or u == first or owner[u - 1] != tid):
             say(progress, tid, v + 1)
 
 
