@@ -35,7 +35,7 @@ GRIDS = [(1, 1, 1), (1, 1, 2), (2, 1, 1)]
 def on_tensors(comm: Communicator) -> tuple[Any, Communicator]:
     """Kernels of tensors, Triton's on a GPU, and the ranks as these talk."""
     device = torch_device(triton=ON_GPU)
-    return TorchSparse(device, HostSparse(Team(1))), comm.with_transport(
+    return TorchSparse(device, 1, lambda: HostSparse(Team(1))), comm.with_transport(
         StagedTensors(device) if ON_GPU else HostTensors()
     )
 

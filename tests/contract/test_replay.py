@@ -94,7 +94,7 @@ def test_without_a_recorder_work_is_only_run() -> None:
 def test_operations_are_told_apart_by_their_vectors_and_by_what_they_do() -> None:
     """Each is called three times with each of two sets of vectors: once run, once recorded, twice replayed."""
     device, name = Device(torch.device("cpu"), triton=False), "a small box between others"
-    kernels = TorchSparse(device, HostSparse(Team(1)))
+    kernels = TorchSparse(device, 1, lambda: HostSparse(Team(1)))
     kernels._recorder = recorder = FakeRecorder()
     A = kernels.store(rows_of(kernels, name), order_of(kernels, name, "greedy"), "fp64", "fp64", "packed")
     rows = torch.tensor([1, 5], dtype=torch.int32)

@@ -69,7 +69,7 @@ class Sweeps:
     """Operations on a sparse matrix that are recorded, or with `launched` never are."""
 
     def __init__(self, device: Device, weights: tuple[float, ...] = UNEQUAL, *, launched: bool = False):
-        self.kernels = TorchSparse(device, HostSparse(Team(1)))
+        self.kernels = TorchSparse(device, 1, lambda: HostSparse(Team(1)))
         if launched:
             self.kernels._recorder = None
         rows = self.kernels.stencil_rows(Box(18, 10, 6, 1, 2, 1, 0, 1, 0), weights)

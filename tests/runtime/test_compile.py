@@ -16,11 +16,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mxpeak.bench.hpl.config import HplConfig
+from mxpeak.bench.hpl_mxp.config import HplMxpConfig
 from mxpeak.kernels.host import compiled, first_use, operands, solves, units
-from mxpeak.kernels.host.first_use import LOADED, LOADING, compile_from, entries
+from mxpeak.kernels.host.first_use import LOADED, LOADING, LOADING_PANELS, PANELS_LOADED, compile_from, entries
 from mxpeak.kernels.host.jit import INT, INTEGERS, jit
 from mxpeak.runtime import compile as first_uses
 from mxpeak.runtime.compile import compile_side_by_side
+from mxpeak.runtime.placement import leaves_panels
 
 
 class Recorded:
@@ -197,3 +200,53 @@ def test_an_entry_point_whose_types_cannot_be_read_is_left_to_the_use(monkeypatc
     with pytest.raises(NameError):
         unreadable.is_cold()
     compile_side_by_side("some use")
+
+
+#: A run on a backend for devices in a fresh process, and which modules of the host's it has loaded of those that are
+#: compiled when they are loaded.
+RUN_ON_TORCH = """
+import sys
+from mxpeak.cli.main import main
+assert main(sys.argv[1:]) == 0
+from mxpeak.kernels.host.first_use import LOADED, PACKAGE
+print([module for module in LOADED if f"{PACKAGE}.{module}" in sys.modules])
+"""
+SPARSE = ["--nx", "16", "--ny", "8", "--nz", "8", "--mode", "explore", "--rt", "0"]
+
+
+@pytest.mark.parametrize(
+    "benchmark",
+    [["hpl", "-N", "64"], ["hpl-mxp", "-N", "64"], ["hpg-mxp", *SPARSE, "--iterations", "5"], ["norms", "-N", "64"]],
+    ids=lambda benchmark: benchmark[0],
+)
+def test_a_device_of_one_rank_compiles_nothing_for_its_host(benchmark: list[str], tmp_path: Path) -> None:
+    place = ["--kernels", "torch", "--device", "cpu", "--ranks", "1", "--threads", "1", "--out", str(tmp_path / "out")]
+    command = [sys.executable, "-c", RUN_ON_TORCH, "run", *benchmark, *place, "--quiet"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.stdout.splitlines()[-1:] == ["[]"], done.stdout + done.stderr
+
+
+def test_panels_that_a_device_leaves_to_its_host_are_compiled_before_they_come() -> None:
+    text = f"""
+import sys
+from mxpeak.kernels.choose import choose
+from mxpeak.kernels.host.first_use import LOADED, PACKAGE
+choose("torch", "cpu", 1, panels=True)
+print([module for module in LOADED if f"{{PACKAGE}}.{{module}}" in sys.modules] == {sorted(PANELS_LOADED)})
+"""
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=300)
+    assert done.stdout.split() == ["True"], done.stdout + done.stderr
+    assert [one.module for one in entries(LOADING_PANELS)] == list(PANELS_LOADED)
+
+
+@pytest.mark.parametrize(
+    ("config", "leaves"),
+    [
+        (HplConfig(kernels="torch", grid=((2, 1),)), True),
+        (HplConfig(kernels="torch", grid=((1, 2),)), False),
+        (HplConfig(kernels="host", grid=((2, 1),)), False),
+        (HplMxpConfig(kernels="torch", grid=((2, 1),)), False),
+    ],
+)
+def test_panels_are_left_to_the_host_where_several_ranks_share_them(config: Any, leaves: bool) -> None:
+    assert leaves_panels(config, 2) == leaves

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
-from functools import cache
+from functools import cache, partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -94,27 +94,29 @@ def choose(
     native: Collection[str] | None = None,
     *,
     alone: bool = False,
+    panels: bool = False,
 ) -> Kernels:
     """The backend `name` on `device`, both as `resolve` gives them.
 
     `threads` of the host compute, thread t on core cores[t] if there are any, `alone` if no other rank does.
     `native`: the precisions that are multiplied by the processor's matrix instructions; None: all that it supports.
+    `panels`: whether a device will leave panels to the host, so that what factors them is compiled now.
     """
     if name == "reference":
         from mxpeak.kernels.reference.kernels import ReferenceKernels
 
         return ReferenceKernels()
-    from mxpeak.kernels.host.kernels import HostKernels
-    from mxpeak.kernels.host.units import chosen
-
-    units = [unit for unit in chosen() if native is None or unit.precision in native]
-    host = HostKernels(threads, cores, alone=alone, units=units)
     if name == "host":
-        return host
+        from mxpeak.kernels.host.kernels import HostKernels
+        from mxpeak.kernels.host.units import chosen
+
+        units = [unit for unit in chosen() if native is None or unit.precision in native]
+        return HostKernels(threads, cores, alone=alone, units=units)
     where = open_device(device, local_rank)
+    from mxpeak.kernels.host.beside import HostBeside
     from mxpeak.kernels.torch.kernels import TorchKernels
 
-    return TorchKernels(where, host)
+    return TorchKernels(where, HostBeside(threads, cores, alone=alone, panels=panels))
 
 
 def dense(device: Any) -> DenseKernels:
@@ -133,12 +135,12 @@ def sparse(device: Any, threads: int, *, own: bool = False) -> SparseKernels:
 
     own     on threads of the caller's own: for callers that compute at the same time
     """
-    host = _host_sparse.__wrapped__(threads) if own else _host_sparse(threads)
+    make = _host_sparse.__wrapped__ if own else _host_sparse
     if device is None:
-        return host
+        return make(threads)
     from mxpeak.kernels.torch.sparse import TorchSparse
 
-    return TorchSparse(device, host)
+    return TorchSparse(device, threads, partial(make, threads))
 
 
 @cache

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.devices import check_device_messages
+from mxpeak.configs.grid import GridConfig
 from mxpeak.configs.run import PlaceConfig
 from mxpeak.errors import MxpeakError
 from mxpeak.kernels.choose import chip_name, choose, gpu_count, open_device, resolve
@@ -182,13 +183,14 @@ def load_kernels(config: PlaceConfig, placement: Placement, comm: Communicator) 
     an error on all.  What not all processors multiply themselves, none does: operands lie differently.  Collective.
     """
     from mxpeak.kernels.host.compiled import cache_directory, is_cached, token
-    from mxpeak.kernels.host.first_use import LOADING
 
+    panels = leaves_panels(config, comm.size)
+    compiled = _compiled(config, panels)
     mine = native_precisions(config)
     lacked = combined(comm, [float(name not in mine) for name in PRECISIONS], "max")
     native = frozenset(name for name, lacks in zip(PRECISIONS, lacked) if not lacks)
     leader = leads(comm, token())
-    if comm.rank == 0 and config.kernels != "reference" and not is_cached():
+    if comm.rank == 0 and compiled and not is_cached():
         where = cache_directory()
         print(f"first use: compiling kernels into {where} (once, up to half a minute)", file=sys.stderr, flush=True)
     kernels: Kernels | None = None
@@ -196,8 +198,8 @@ def load_kernels(config: PlaceConfig, placement: Placement, comm: Communicator) 
     for turn in (True, False):
         if leader == turn:
             try:
-                if leader and config.kernels != "reference":
-                    compile_side_by_side(LOADING, placement.before)
+                if leader:
+                    compile_side_by_side(compiled, placement.before)
                 kernels = choose(
                     config.kernels,
                     config.device,
@@ -206,6 +208,7 @@ def load_kernels(config: PlaceConfig, placement: Placement, comm: Communicator) 
                     placement.local_rank,
                     native,
                     alone=not placement.shared,
+                    panels=panels,
                 )
             except MxpeakError as error:
                 mistake = error
@@ -217,3 +220,19 @@ def load_kernels(config: PlaceConfig, placement: Placement, comm: Communicator) 
     if not config.on_gpu:
         return kernels, comm.with_transport(kernels.transport)
     return kernels, check_device_messages(comm, kernels.transport)
+
+
+def leaves_panels(config: PlaceConfig, ranks: int) -> bool:
+    """Whether a device leaves panels to its host: those that several ranks share."""
+    if config.kernels != "torch" or not isinstance(config, GridConfig) or not config.panels_on_host:
+        return False
+    return any(P > 1 for P, _ in config.grids(ranks))
+
+
+def _compiled(config: PlaceConfig, panels: bool) -> str:
+    """What is compiled for the host before anything computes, by the name of that use; for most GPUs nothing."""
+    from mxpeak.kernels.host.first_use import LOADING, LOADING_PANELS
+
+    if config.kernels == "host":
+        return LOADING
+    return LOADING_PANELS if panels else ""

@@ -18,15 +18,17 @@ from typing import NamedTuple
 
 from mxpeak.kernels.host.compiled import cache_directory
 
-#: What all benchmarks load: modules whose entry points are compiled when these are imported, the longest first.
+#: What all benchmarks on the host load: modules whose entry points are compiled when imported, the longest first.
 LOADED = ("panel", "triangle", "generated", "rows", "block", "cast", "team")
 #: And what is compiled besides where the processor multiplies 16-bit operands itself.
 WITH_UNITS = {
     "operands": ("round_right", "subtract_product", "round_left"),
     "solves": ("solve_right_rounded", "solve_left_rounded", "invert_blocks", "solve_left", "solve_right"),
 }
-#: The name of that use.
-LOADING = "loading"
+#: What factors the panels that a device leaves to its host.
+PANELS_LOADED = ("panel", "team")
+#: The names of these uses.
+LOADING, LOADING_PANELS = "loading", "loading panels"
 PACKAGE = __name__.rpartition(".")[0]
 FILE = Path(__file__).with_suffix(".txt")
 
@@ -65,6 +67,8 @@ def _types(text):
 
 def entries(use: str) -> list[Entry]:
     """What a use takes; nothing where that is not known.  As many as a byte can number."""
+    if use == LOADING_PANELS:
+        return [*map(Entry, PANELS_LOADED)]
     if use != LOADING:
         return _listed().get(use, [])
     from mxpeak.kernels.host.units import chosen

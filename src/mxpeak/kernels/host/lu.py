@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Sequence
-from time import perf_counter
 from typing import Any
 
 import numpy as np
 
-from mxpeak.kernels.contract.lu import HEAD, BlockSolver, Exchange, Panel, PanelOutcome
-from mxpeak.kernels.host import blas, block, cast, operands, panel, rows, solves, triangle, units
-from mxpeak.kernels.host.native import SYNC, sched_yield_address
+from mxpeak.kernels.contract.lu import BlockSolver
+from mxpeak.kernels.host import blas, block, cast, operands, rows, solves, triangle, units
 from mxpeak.kernels.host.operands import LeftOperand, RightOperand, aligned
+from mxpeak.kernels.host.panels import HostPanels
 from mxpeak.kernels.host.team import Team
 from mxpeak.kernels.host.units import Unit, unit_for
 from mxpeak.kernels.synchronous import Synchronous
 from mxpeak.layout.block_cyclic import BlockCyclic
 from mxpeak.layout.leading_dimension import leading_dimension
-from mxpeak.layout.panel_plan import PanelOp
 
 Array = np.ndarray[Any, np.dtype[Any]]
-
-_VARIANTS = {"right": panel.RIGHT, "left": panel.LEFT, "crout": panel.CROUT}
-_Callback = ctypes.CFUNCTYPE(ctypes.c_int32)
-
 
 #: The NumPy type of each precision that the processor computes in.
 STORED: dict[str, np.dtype[Any]] = {"fp64": np.dtype(np.float64), "fp32": np.dtype(np.float32)}
@@ -39,11 +32,6 @@ def _distribution(rows: BlockCyclic, cols: BlockCyclic) -> Array:
     return np.array([rows.nb, rows.p, rows.P, cols.nb, cols.p, cols.P], dtype=np.int64)
 
 
-#: About how many tiles a thread has in FACT: taller ones (multiples of NB rows) make better products, and a row's
-#: neighbours stay with one thread.  20000×256 on 2 threads: 38 ms with tiles of NB rows, 23 with 4 a thread, 19 with 2.
-TILES = 2
-
-
 #: Entries of an fp32 matrix that are widened together for a product in fp64.  2^16 to 2^20 were tried.
 WIDENED = 1 << 18
 #: So many vectors are multiplied one by one: 0.09 ms each with 4000×128 numbers in fp32, where to widen them takes 0.8.
@@ -55,17 +43,16 @@ FEW = 4
 SLOW_TRSM = ("SkylakeX", "Cooperlake", "SapphireRapids")
 
 
-class HostLu(Synchronous):
+class HostLu(HostPanels, Synchronous):
     """`LuKernels` on the threads of a team.  `poison` fills new arrays with NaN (tests).
 
     units: the processor's own products of 16-bit operands that are used
     """
 
     def __init__(self, team: Team, poison: bool, units: Sequence[Unit]):
-        self._team, self.threads, self._poison, self.units = team, team.threads, poison, tuple(units)
+        super().__init__(team)
+        self._poison, self.units = poison, tuple(units)
         self._tiles = np.empty((team.threads, operands.TILES), np.float32)
-        self._plans: dict[tuple[PanelOp, ...], Array] = {}
-        self._yield = sched_yield_address()
         #: fp32's solves with the diagonal block by the `library`, or by products with `inverse` blocks.
         self.trsm = "inverse" if blas.blas_facts()["architecture"] in SLOW_TRSM else "library"
         wanted = (*solves.BY_INVERSES, *solves.BY_UNITS, *operands.BY_UNITS) if self.units else ()
@@ -131,56 +118,6 @@ class HostLu(Synchronous):
             self._team.run(cast.round_block, self.threads, source, target, *cast.FORMATS[precision])
         else:
             self._team.run(cast.copy_rows, self.threads, source, target)
-
-    # --- panel
-
-    def factor_panel(self, work: Panel, exchange: Exchange | None) -> PanelOutcome:
-        jb = work.L1.shape[0]
-        number = work.L1.itemsize
-        assert work.A.strides[0] == work.L1.strides[0] == number or work.A.shape[0] <= 1, "panels are column-major"
-        tiles = -(-work.A.shape[0] // work.rows.nb)
-        threads = self.threads if tiles > 1 else 1
-        mine, theirs = np.zeros((2, HEAD + 2 * jb))
-        failure: list[BaseException] = []
-
-        def call_exchange() -> int:
-            try:
-                assert exchange is not None
-                exchange(mine, theirs)
-                return 0
-            except BaseException as error:
-                failure.append(error)  # raised again below: an exception cannot cross compiled code
-                return 1
-
-        callback = _Callback(call_exchange)
-        into_python = ctypes.cast(callback, ctypes.c_void_p).value or 0
-        letter, _ = blas.TYPES[work.L1.dtype]
-        products = blas.address(f"{letter}gemm"), blas.address(f"{letter}trsm")
-        calls = np.array([*products, into_python, self._yield], dtype=np.int64)
-        tile = work.rows.nb * max(1, tiles // (TILES * threads))
-        geometry = np.array([work.il0, work.rows.nb, work.rows.p, work.rows.P, tile], dtype=np.int64)
-        state, sync = np.zeros(8, dtype=np.int64), np.zeros(SYNC, dtype=np.int64)
-        pivots = np.empty(jb, dtype=np.int64)
-        best, where = np.zeros(8 * threads), np.zeros(8 * threads, dtype=np.int64)
-        problem = work.A, work.L1, self._plan(work), _VARIANTS[work.pfact], work.top, pivots, geometry
-        arguments = threads, *problem, mine, state, best, where, sync, calls
-
-        begin = perf_counter()
-        if threads == 1:
-            panel.factor_panel(0, *arguments)
-        else:
-            self._team.run(panel.factor_panel, *arguments)
-        elapsed = perf_counter() - begin
-        if failure:
-            raise failure[0]
-        work.pivots[:jb], work.pivots[jb] = pivots, state[panel.SINGULAR]
-        per_cycle = elapsed / max(1, int(state[panel.ALL_CYCLES]))
-        return PanelOutcome(float(state[panel.LEAF_CYCLES]) * per_cycle, float(state[panel.SWAP_CYCLES]) * per_cycle)
-
-    def _plan(self, work: Panel) -> Array:
-        if work.plan not in self._plans:
-            self._plans[work.plan] = np.array(work.plan, dtype=np.int64).reshape(-1, 7)
-        return self._plans[work.plan]
 
     # --- rows
 

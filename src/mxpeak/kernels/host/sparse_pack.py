@@ -23,6 +23,7 @@ ROW, ROWS, SLOT, NEAR, FAR, L_PART, U_PART = 0, 1, 2, 3, 4, 5, 8
 TABLE = 11
 #: Ways to tell columns: 32-bit numbers, as many slots for all chunks of a group (ELLPACK), or for each (sliced); any.
 ELL, SELL, PACKED = 0, 1, 2
+STORAGES = {"ell": ELL, "sell": SELL, "packed": PACKED}
 #: Differences column - row that are looked at in one part of a chunk; more of them are no runs.
 MOST = 64
 #: A difference is a run from this share of a chunk's rows on: then its zeros cost less than columns would.

@@ -32,7 +32,6 @@ from mxpeak.kernels.host.sparse_native import LANES, SUCCESSIVE
 from mxpeak.kernels.host.team import Team
 from mxpeak.layout.stencil import Box
 
-STORAGES = {"ell": pack.ELL, "sell": pack.SELL, "packed": pack.PACKED}
 #: Rows are taken several at a time where so many times the entries are stored then, at most.
 MOST_FILLED = 1.25
 #: Rows of a window, at least: what a step has to do is worth a barrier.
@@ -298,7 +297,7 @@ class SparseSetup:
         columns = rows.n + rows.halo
         table = np.zeros((chunk_row.size, pack.TABLE), np.int32)
         where = (order.new_to_old, order.old_to_new, rows.indptr, rows.indices)
-        rule = STORAGES[storage]
+        rule = pack.STORAGES[storage]
         length = np.diff(rows.indptr)[order.new_to_old]
         longest = int(np.add.reduceat(length, chunk_row).max()) if chunk_row.size else 0
         self._run(pack.count_slots, *where, chunk_row, chunk_end, start, alike, columns, rule, longest, table)

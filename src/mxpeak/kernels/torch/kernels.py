@@ -11,20 +11,19 @@ import torch
 from mxpeak.kernels.contract.dense import DenseKernels
 from mxpeak.kernels.contract.norms import NormKernels
 from mxpeak.kernels.contract.sparse import SparseKernels
-from mxpeak.kernels.host.kernels import HostKernels
 from mxpeak.kernels.torch.device import Device
 from mxpeak.kernels.torch.generated import TorchGenerated
 from mxpeak.kernels.torch.lu import TorchLu
 from mxpeak.kernels.torch.namespace import Namespace
+from mxpeak.kernels.torch.panel import Host
 
 
 class TorchKernels(TorchLu, TorchGenerated):
     """Libraries for products and solves on a device, kernels of our own for the rest."""
 
     name = "torch"
-    host: HostKernels
 
-    def __init__(self, device: Device, host: HostKernels):
+    def __init__(self, device: Device, host: Host):
         super().__init__(device, host)
         self.xp = Namespace(device.where)
         if not device.is_gpu:
@@ -51,7 +50,7 @@ class TorchKernels(TorchLu, TorchGenerated):
         if self._sparse is None:
             from mxpeak.kernels.torch.sparse import TorchSparse
 
-            self._sparse = TorchSparse(self.device, self.host.sparse)
+            self._sparse = TorchSparse(self.device, self.threads, lambda: self.host.sparse)
         return self._sparse
 
     # --- the order of work

@@ -9,7 +9,6 @@ import numpy as np
 import torch
 
 from mxpeak.kernels.contract.lu import BlockSolver, Exchange, Panel, PanelOutcome, digest
-from mxpeak.kernels.host.lu import HostLu
 from mxpeak.kernels.torch import blas, cast, panel, rows, solves, triangle
 from mxpeak.kernels.torch.device import FAR, LINE, NEAR, TYPES, Device
 from mxpeak.layout.block_cyclic import BlockCyclic
@@ -28,7 +27,7 @@ class TorchLu:
     panel_on    where one rank has a whole panel: it is factored on the `device`, or on the `host`
     """
 
-    def __init__(self, device: Device, host: HostLu):
+    def __init__(self, device: Device, host: panel.Host):
         self.device, self.host, self.threads = device, host, host.threads
         self.trsm = "inverse" if device.is_gpu and not torch.version.hip else "library"
         self.panel_on = "device"

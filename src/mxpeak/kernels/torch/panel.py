@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
@@ -18,11 +18,24 @@ from mxpeak.kernels.torch.blas import by_cusolver
 from mxpeak.kernels.torch.device import Device
 
 if TYPE_CHECKING:
-    from mxpeak.kernels.host.lu import HostLu
+    from mxpeak.kernels.host.sparse import HostSparse
 
 Tensor = Any
 #: What factors a panel on the device.
 LIBRARY = "torch.linalg.lu_factor_ex"
+
+
+class Host(Protocol):
+    """The host beside a device, which computes what the device leaves to it."""
+
+    threads: int
+
+    @property
+    def sparse(self) -> HostSparse:
+        """Its sparse kernels, for a user's rows."""
+
+    def factor_panel(self, work: Panel, exchange: Exchange | None) -> PanelOutcome:
+        """FACT of a panel in its memory."""
 
 
 def factor_here(panel: Panel) -> None:
@@ -59,7 +72,7 @@ def brought(device: Device, panel: Panel) -> Panel:
     return Brought(**given, copies=tuple(copies))
 
 
-def factor_on_host(device: Device, host: HostLu, panel: Panel, exchange: Exchange | None) -> PanelOutcome:
+def factor_on_host(device: Device, host: Host, panel: Panel, exchange: Exchange | None) -> PanelOutcome:
     """The same by the host's kernels, in step with the other ranks of the process column."""
     if not device.is_gpu:
         return _factored(host, _in_memory(panel, (part.numpy() for part in _parts(panel))), exchange)
@@ -73,7 +86,7 @@ def factor_on_host(device: Device, host: HostLu, panel: Panel, exchange: Exchang
     return outcome
 
 
-def _factored(host: HostLu, panel: Panel, exchange: Exchange | None) -> PanelOutcome:
+def _factored(host: Host, panel: Panel, exchange: Exchange | None) -> PanelOutcome:
     """A panel in the host's memory, and its pivots."""
     outcome = host.factor_panel(panel, exchange)
     return replace(outcome, pivots=np.array(panel.pivots, np.float64))

@@ -6,16 +6,15 @@ functions.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from mxpeak.errors import ResourceError
 from mxpeak.kernels.contract.norms import Tile
-from mxpeak.kernels.host.sparse import HostSparse
 from mxpeak.kernels.host.sparse_native import LANES
 from mxpeak.kernels.host.sparse_sweep import BOTH, LOWER, UPPER
 from mxpeak.kernels.torch import sparse_plain, sparse_vectors
@@ -27,6 +26,9 @@ from mxpeak.kernels.torch.sparse_setup import SparseSetup
 from mxpeak.kernels.torch.sparse_steps import coarse_of
 from mxpeak.layout.index_map import consecutive
 
+if TYPE_CHECKING:
+    from mxpeak.kernels.host.sparse import HostSparse
+
 #: Entries of a vector of a basis are a multiple of so many apart, so that each begins with whole vector loads.
 APART = 64
 #: Numbers of a line as the values are read for nothing.
@@ -36,8 +38,8 @@ READ = 4096
 class TorchSparse(SparseSetup):
     """Operations begin here and go on in the background; one that returns a float waits for it."""
 
-    def __init__(self, device: Device, host: HostSparse):
-        super().__init__(device, host)
+    def __init__(self, device: Device, threads: int, host: Callable[[], HostSparse]):
+        super().__init__(device, threads, host)
         self._sums, self._vectors = _forms(device)
         self._norms = TorchNorms(device)
 

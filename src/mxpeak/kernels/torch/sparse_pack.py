@@ -17,7 +17,6 @@ import torch
 from mxpeak.kernels.contract.sparse import Order, Rows
 from mxpeak.kernels.host import sparse_pack as pack
 from mxpeak.kernels.host.sparse_native import LANES
-from mxpeak.kernels.host.sparse_setup import STORAGES
 from mxpeak.kernels.torch.device import TYPES
 from mxpeak.kernels.torch.sparse_matrix import Tensor, narrowed
 from mxpeak.kernels.torch.sparse_rows import ranges, surface_of
@@ -124,7 +123,7 @@ def _cut(ends: Tensor) -> list[int]:
 
 def chunks_of(rows: Ordered, starts: np.ndarray, storage: str) -> Tensor:
     """The first row of every chunk."""
-    if STORAGES[storage] == pack.PACKED:
+    if pack.STORAGES[storage] == pack.PACKED:
         return _adaptive_chunks(rows)
     parts = [np.arange(first, end, LANES) for first, end in pairwise(starts.tolist())]
     return torch.as_tensor(np.concatenate([*parts, np.empty(0, np.int64)]).astype(np.int64), device=rows.old.device)
@@ -245,11 +244,11 @@ def packed(rows: Ordered, starts: np.ndarray, storage: str, values: str) -> Pack
     begins = chunks_of(rows, starts, storage)
     ends = torch.cat([begins, begins.new_full((1,), rows.n)])[1:]
     group = rows.group_of(begins)
-    widest = _widest(rows, len(starts) - 1)[group] if STORAGES[storage] == pack.ELL else None
+    widest = _widest(rows, len(starts) - 1)[group] if pack.STORAGES[storage] == pack.ELL else None
     counts, made = [], []
     for a, b in pairwise([0, *_cut(rows.ends[ends]), len(begins)]):
         slots = None if widest is None else widest[a:b].view(-1)
-        found = _piece(rows, begins[a:b], ends[a:b], slots, adaptive=STORAGES[storage] == pack.PACKED)
+        found = _piece(rows, begins[a:b], ends[a:b], slots, adaptive=pack.STORAGES[storage] == pack.PACKED)
         counts.append(found[0])
         made.append((*found[1:4], narrowed(found[4], values).view(torch.uint8)))  # not all formats can be joined
     runs, nears, fars = torch.cat(counts).view(-1, 2, 3).unbind(2)

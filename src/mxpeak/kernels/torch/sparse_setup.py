@@ -5,14 +5,15 @@ A user's rows are the exception: they come from the host, which puts them in ord
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from mxpeak.kernels.contract.sparse import Order, Rows
-from mxpeak.kernels.host.sparse import HostSparse
+from mxpeak.kernels.host.sparse_native import LANES
 from mxpeak.kernels.torch import sparse_pack, sparse_rows
 from mxpeak.kernels.torch.device import TYPES, Device
 from mxpeak.kernels.torch.namespace import Namespace
@@ -22,16 +23,23 @@ from mxpeak.kernels.torch.sparse_pack import Ordered
 from mxpeak.kernels.torch.sparse_steps import pattern_of
 from mxpeak.layout.stencil import Box
 
+if TYPE_CHECKING:
+    from mxpeak.kernels.host.sparse import HostSparse
+
 
 class SparseSetup:
-    """All that happens before a solve."""
+    """All that happens before a solve; the host's kernels are made for the first user's rows."""
 
-    chunk_rows = HostSparse.chunk_rows
+    chunk_rows = LANES
 
-    def __init__(self, device: Device, host: HostSparse):
-        self.device, self._host, self.threads = device, host, host.threads
+    def __init__(self, device: Device, threads: int, host: Callable[[], HostSparse]):
+        self.device, self.threads, self._make_host = device, threads, host
         self.xp = Namespace(device.where)
         self._recorder = GraphRecorder(device) if device.is_gpu else None
+
+    @cached_property
+    def _host(self) -> HostSparse:
+        return self._make_host()
 
     @property
     def stopwatch(self) -> Device:
