@@ -223,7 +223,7 @@ class SparseBench(Bench[AnySparse]):
                 self._use_halo(replace(tiny, npz=2), form, stencil)
 
         name, cores = self._use(forms) if self.kernels.name == "host" else "", self.placement.before
-        compile_in_turn(self.comm, "first use of these precisions", on_a_tiny_box, name, cores)
+        compile_in_turn(self.comm, "first use of these precisions", on_a_tiny_box, name, cores, self.kernels)
 
     def _use(self, forms: Sequence[Form]) -> str:
         """What is compiled for these forms, by name."""

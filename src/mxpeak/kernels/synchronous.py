@@ -51,6 +51,9 @@ class Synchronous:
     def join(self) -> None:
         pass
 
+    def rehearse(self, use: Callable[[], None], cores: Sequence[int]) -> None:
+        pass
+
     def device_facts(self) -> dict[str, Any]:
         return {}
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from mxpeak.comm.base import Communicator
+from mxpeak.kernels.contract.backend import Backend
 from mxpeak.perf.host import available_memory_bytes, one_core_each
 from mxpeak.runtime.nodes import leads
 
@@ -37,12 +38,18 @@ help_to_compile(told["use"], told["cores"], told["parent"])
 
 
 def compile_in_turn(
-    comm: Communicator, what: str, use: Callable[[], None], name: str = "", cores: Sequence[int] | None = None
+    comm: Communicator,
+    what: str,
+    use: Callable[[], None],
+    name: str = "",
+    cores: Sequence[int] | None = None,
+    kernels: Backend | None = None,
 ) -> None:
     """Use kernels that compile when first used: one rank a cache folder first, the others load what it made.
 
     `name`: of the use, where what it takes may be listed; `cores` that may be used for that, those of this process
-    where it has not been bound to others.  Says so on rank 0 where it does not end at once.  Collective over comm.
+    where it has not been bound to others; `kernels` that can rehearse the use.  Says so on rank 0 where it does not end
+    at once.  Collective over comm.
     """
     from mxpeak.kernels.host.compiled import token
 
@@ -56,6 +63,8 @@ def compile_in_turn(
             if leader == turn:
                 if leader:
                     compile_side_by_side(name, cores)
+                    if kernels is not None:
+                        kernels.rehearse(use, one_core_each(affinity=cores))
                 use()
             comm.barrier()
     finally:

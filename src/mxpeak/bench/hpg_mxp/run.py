@@ -39,6 +39,7 @@ from mxpeak.bench.stencil_sizes import box_of
 from mxpeak.bench.timeline import step_table
 from mxpeak.comm.base import Communicator, meet_asleep
 from mxpeak.comm.solo import Solo
+from mxpeak.distributed.sparse import SparseMatrix, zeros
 from mxpeak.distributed.stencil import Hierarchy, Made
 from mxpeak.distributed.system import InnerIteration, MixedSystem
 from mxpeak.layout.stencil import Box
@@ -193,6 +194,15 @@ class HpgMxp:
             self._solve(system, system.norm_of_b(), restart=3, most=4, tolerance=0.0)
             system.max_error(1.0)
             self._bench.kernels.sparse.read_values(hierarchy.outer.A)
+            self._use_bases(hierarchy.top.A)
+
+    def _use_bases(self, A: SparseMatrix) -> None:
+        """Bases of all sizes: a device has a form for each power of two."""
+        kernels, most = self._bench.kernels.sparse, self._config.restart
+        Q, w = kernels.basis(A.n, most, A.A.vectors), zeros(kernels, A.n, A.A.vectors)
+        for size in {min(2**k, most) for k in range(most.bit_length() + 1)}:
+            h = kernels.subtract_and_project(Q, size, w, kernels.project(Q, size, w))
+            kernels.subtract_and_square(Q, size, w, h)
 
     def _measured(self, storage: str, rt: float) -> Measured:
         """All three phases with one storage.  Collective."""

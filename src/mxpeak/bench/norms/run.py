@@ -187,7 +187,7 @@ class NormBench(Bench[NormsConfig]):
         how = " deterministic" if self.config.deterministic else ""
         name = f"norms, {dtype} {self._structure()}{how}" if self.kernels.name == "host" else ""
         cores = self.placement.before
-        compile_in_turn(self.comm, f"first use of {dtype}", lambda: self._try_all(dtype), name, cores)
+        compile_in_turn(self.comm, f"first use of {dtype}", lambda: self._try_all(dtype), name, cores, self.kernels)
 
     def _structure(self) -> str:
         """Real parts are those of Hermitian matrices, as far as what is compiled goes."""

@@ -137,7 +137,8 @@ def measure(
     record: Record, size: Size, config: ScanConfig, kernels: Kernels, comm: Communicator, spans: Spans, watch: Sensors
 ) -> None:
     """Warm up, then measure round after round into the record of this rank.  Collective over comm."""
-    compile_in_turn(comm, "scan", lambda: _use(probes(kernels, comm.transport, Size(*TINY, size.precision))))
+    tiny = Size(*TINY, size.precision)
+    compile_in_turn(comm, "scan", lambda: _use(probes(kernels, comm.transport, tiny)), kernels=kernels)
     each = probes(kernels, comm.transport, size)
     _warm_up(each, config.warmup, kernels, comm)
     count = config.rounds * len(each)

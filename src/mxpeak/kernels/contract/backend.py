@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -48,6 +49,13 @@ class Backend(Protocol):
 
     def join(self) -> None:
         """What is begun from here on begins after all that was begun in a side stream."""
+
+    def rehearse(self, use: Callable[[], None], cores: Sequence[int]) -> None:
+        """Compile all that a use begins, side by side on these cores of the host, without computing it.
+
+        A help before the use itself, which compiles what is missing; nothing where compilation does not wait for a use.
+        The use begins the same operations whatever numbers come out, if not equally often.
+        """
 
     def facts(self) -> dict[str, Any]:
         """Libraries and versions that compute, for the result."""

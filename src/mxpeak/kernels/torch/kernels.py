@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from importlib import metadata
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 from mxpeak.kernels.contract.dense import DenseKernels
 from mxpeak.kernels.contract.norms import NormKernels
 from mxpeak.kernels.contract.sparse import SparseKernels
+from mxpeak.kernels.torch import ahead
 from mxpeak.kernels.torch.device import Device
 from mxpeak.kernels.torch.generated import TorchGenerated
 from mxpeak.kernels.torch.lu import TorchLu
@@ -70,6 +72,10 @@ class TorchKernels(TorchLu, TorchGenerated):
 
     def join(self) -> None:
         self.device.join()
+
+    def rehearse(self, use: Callable[[], None], cores: Sequence[int]) -> None:
+        if self.device.is_gpu and self.device.triton:
+            ahead.rehearse(use, cores)
 
     def facts(self) -> dict[str, Any]:
         facts = {"kernels": self.name, "torch": str(torch.__version__)}

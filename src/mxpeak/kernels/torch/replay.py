@@ -12,6 +12,7 @@ from typing import Protocol
 
 import torch
 
+from mxpeak.kernels.torch import ahead
 from mxpeak.kernels.torch.device import Device
 
 Work = Callable[[], None]
@@ -23,7 +24,7 @@ class Recorder(Protocol):
     """What makes graphs."""
 
     def is_busy(self) -> bool:
-        """Whether somebody is recording already, of whose graph the work then becomes a part."""
+        """Whether nothing can be recorded now: somebody does, whose graph the work becomes a part of, or rehearses."""
 
     def record(self, work: Work) -> Work:
         """Let `work` begin its launches, without running them; returns what runs them all."""
@@ -38,7 +39,7 @@ class GraphRecorder:
         self._first: torch.cuda.CUDAGraph | None = None  # kept: torch gives up a pool that has no graph any more
 
     def is_busy(self) -> bool:
-        return bool(torch.cuda.is_current_stream_capturing())
+        return ahead.is_rehearsing() or bool(torch.cuda.is_current_stream_capturing())
 
     def record(self, work: Work) -> Work:
         graph = torch.cuda.CUDAGraph()

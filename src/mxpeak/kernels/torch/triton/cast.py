@@ -8,6 +8,8 @@ import torch
 import triton
 import triton.language as tl
 
+from mxpeak.kernels.torch import ahead
+
 Tensor = Any
 
 VERSION: str = triton.__version__
@@ -103,8 +105,20 @@ def _launch(source: Tensor, target: Tensor, how: tl.constexpr) -> None:
     turned = target.stride(1) != 1 and n > 1
     grid = (triton.cdiv(m, ROWS), triton.cdiv(n, COLUMNS))
     target_ld = target.stride(1) if turned else target.stride(0)
-    cast_kernel[grid](
-        source, target, m, n, source.stride(0), target_ld, HOW=how, TURNED=turned, BM=ROWS, BN=COLUMNS, num_warps=WARPS
+    ahead.launch(
+        cast_kernel,
+        grid,
+        source,
+        target,
+        m,
+        n,
+        source.stride(0),
+        target_ld,
+        HOW=how,
+        TURNED=turned,
+        BM=ROWS,
+        BN=COLUMNS,
+        num_warps=WARPS,
     )
 
 

@@ -13,6 +13,8 @@ import torch
 import triton
 import triton.language as tl
 
+from mxpeak.kernels.torch import ahead
+
 Tensor = Any
 
 #: Rows and columns of a tile of C, and the stages of its operands in shared memory: Hopper's and later chips' is large
@@ -76,7 +78,9 @@ def launch_subtract_product(C: Tensor, A: Tensor, B: Tensor) -> None:
     (m, k), n = A.shape, B.shape[1]
     BM, BN, BK, stages = tile_of(A)
     grid = (triton.cdiv(m, BM) * triton.cdiv(n, BN),)
-    gemm_kernel[grid](
+    ahead.launch(
+        gemm_kernel,
+        grid,
         C,
         A,
         B,

@@ -11,6 +11,7 @@ import torch
 import triton
 import triton.language as tl
 
+from mxpeak.kernels.torch import ahead
 from mxpeak.kernels.torch.device import Device
 from mxpeak.kernels.torch.recipe import Recipe
 
@@ -169,7 +170,9 @@ def fold_kernel(
 def launch_generate(A: Tensor, made: Recipe, diagonal: Tensor | None) -> None:
     """A = the matrix, rounded once to its type."""
     m, n = A.shape
-    generate_kernel[(triton.cdiv(n, COLUMNS), triton.cdiv(m, ROWS))](
+    ahead.launch(
+        generate_kernel,
+        (triton.cdiv(n, COLUMNS), triton.cdiv(m, ROWS)),
         A,
         A.stride(0),
         m,
@@ -201,7 +204,9 @@ def _fold(device: Device, sums: Tensor, made: Recipe, diagonal: Tensor | None, x
     span = triton.cdiv(tiles, min(tiles, triton.cdiv(PROGRAMS, blocks))) * COLUMNS
     parts = triton.cdiv(n, span)
     partial = device.empty(parts, m)
-    fold_kernel[(blocks, parts)](
+    ahead.launch(
+        fold_kernel,
+        (blocks, parts),
         partial,
         m,
         n,

@@ -15,6 +15,7 @@ import torch
 import triton
 import triton.language as tl
 
+from mxpeak.kernels.torch import ahead
 from mxpeak.kernels.torch.device import Device
 
 Tensor = Any
@@ -119,20 +120,20 @@ def _programs(device: Device, x: Tensor, block: int) -> int:
 def dot(device: Device, x: Tensor, y: Tensor) -> Tensor:
     programs = _programs(device, x, BLOCK)
     sums = device.empty(programs)
-    dot_kernel[(programs,)](x, y, x.numel(), sums, BLOCK=BLOCK, num_warps=WARPS)
+    ahead.launch(dot_kernel, (programs,), x, y, x.numel(), sums, BLOCK=BLOCK, num_warps=WARPS)
     return sums.sum()
 
 
 def subtract_from(device: Device, y: Tensor, b: Tensor) -> Tensor:
     programs = _programs(device, y, BLOCK)
     sums = device.empty(programs)
-    subtract_kernel[(programs,)](b, y, y.numel(), sums, BLOCK=BLOCK, num_warps=WARPS)
+    ahead.launch(subtract_kernel, (programs,), b, y, y.numel(), sums, BLOCK=BLOCK, num_warps=WARPS)
     return sums.sum()
 
 
 def scatter_add(device: Device, x: Tensor, rows: Tensor, y: Tensor) -> None:
     if n := rows.numel():
-        scatter_add_kernel[(-(-n // BLOCK),)](x, rows, y, n, BLOCK=BLOCK, num_warps=WARPS)
+        ahead.launch(scatter_add_kernel, (-(-n // BLOCK),), x, rows, y, n, BLOCK=BLOCK, num_warps=WARPS)
 
 
 def project(device: Device, Q: Tensor, w: Tensor) -> Tensor:
@@ -167,7 +168,9 @@ def _pass(
     block = BLOCK // height
     programs = _programs(device, w, block)
     sums = device.empty(programs, height if project else 1)
-    basis_kernel[(programs,)](
+    ahead.launch(
+        basis_kernel,
+        (programs,),
         Q,
         Q.stride(0),
         k,

@@ -1,0 +1,75 @@
+"""What a rehearsal asks a compiler for is what the first use launches, whatever numbers come out of either."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("triton", reason="Triton is not installed")
+
+from mxpeak.bench import sparse
+from mxpeak.bench.hpcg import run as hpcg
+from mxpeak.bench.hpcg.config import HpcgConfig
+from mxpeak.bench.hpg_mxp import run as hpg_mxp
+from mxpeak.bench.hpg_mxp.config import HpgMxpConfig
+from mxpeak.bench.norms import run as norms
+from mxpeak.bench.norms.config import NormsConfig
+from mxpeak.comm.solo import Solo
+from mxpeak.kernels import choose
+from mxpeak.kernels.torch import ahead
+from tests.support.torch_devices import ON_GPU, torch_device
+
+pytestmark = pytest.mark.skipif(ON_GPU, reason="Triton's interpreter launches here")
+
+ON_TORCH: dict[str, Any] = {"kernels": "torch", "device": "cpu", "threads": 1}
+#: Benchmarks whose first use has launches, each with what makes it short.
+RUNS = {
+    "hpg-mxp": (hpg_mxp, sparse, HpgMxpConfig(nx=16, restart=12, precision="bf16", quick=True, **ON_TORCH)),
+    "hpcg": (hpcg, sparse, HpcgConfig(nx=16, quick=True, **ON_TORCH)),
+    "norms": (norms, norms, NormsConfig(n=(64,), **ON_TORCH)),
+}
+
+
+class Ready(Exception):  # noqa: N818  (nothing is wrong: what comes after it is not tested here)
+    """Everything is compiled."""
+
+
+def form(kernel: Any, args: tuple[Any, ...], constants: dict[str, Any]) -> tuple[Any, ...]:
+    """All that Triton compiles a kernel anew for."""
+
+    def kind(value: Any) -> tuple[Any, ...]:
+        if isinstance(value, torch.Tensor):
+            return value.dtype, value.data_ptr() % 16 == 0
+        return type(value), value == 1, value % 16 == 0, value < 2**31
+
+    return kernel.fn.__qualname__, tuple(map(kind, args)), tuple(constants.items())
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_rehearsal_asks_for_what_the_use_launches(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    benchmark, where, config = RUNS[name]
+    rehearsed: set[Any] = set()
+    launched: set[Any] = set()
+    launch = ahead.launch
+
+    def noted(kernel: Any, grid: Any, *args: Any, **constants: Any) -> None:
+        (rehearsed if ahead.is_rehearsing() else launched).add(form(kernel, args, constants))
+        if not ahead.is_rehearsing():
+            launch(kernel, grid, *args, **constants)
+
+    def both(comm: Any, what: str, use: Callable[[], None], *told: Any) -> None:
+        with ahead.rehearsal():
+            use()
+        use()
+        raise Ready
+
+    monkeypatch.setattr(ahead, "launch", noted)
+    monkeypatch.setattr(where, "compile_in_turn", both)
+    monkeypatch.setattr(choose, "open_device", lambda *told: torch_device(triton=True))
+    with pytest.raises(Ready):
+        benchmark.run(config, Solo())
+    assert launched
+    assert rehearsed == launched
