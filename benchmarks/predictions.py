@@ -1,13 +1,14 @@
 """What `mxpeak simulate --machine tuned` predicts beside what runs: HPL and HPL-MxP on 1, 2 and 4 ranks of one machine.
 
-    python benchmarks/predictions.py FOLDER --out result.json
-    python benchmarks/predictions.py FOLDER --grid 2x1
+    python benchmarks/predictions.py FOLDER --rounds 5 --out result.json
+    python benchmarks/predictions.py FOLDER --rounds 5 --minutes 4    as far as four minutes go; again, it goes on
 
-Kernels are measured as `mxpeak tune` does it, those that the model asks of these sizes, on each layout of ranks and
-threads, and in turns with the runs: kernels, HPL, kernels, HPL-MxP, kernels, all of them twice each time.  A run is
-predicted from the median seconds of the kernels before and behind it, and compared by the mean seconds of two, for a
-machine that others use changes its speed within seconds; no run is fitted.
-Only the steps that GMRES takes are those of the run.  What a grid gave is kept in FOLDER, and not measured anew.
+Each round starts the layouts of ranks and threads in turns, and each of these takes kernels and runs in turns within
+the same processes: kernels and messages as `mxpeak tune` measures them, those that the model asks of these sizes, then
+a run of each benchmark on each grid.  A run is predicted from the mean seconds of each kernel over all turns, and
+compared by the mean of its own: a machine that others use changes its speed within seconds, and what a run takes is a
+sum; the error by medians stands beside it.  No run is fitted; only the steps that GMRES takes are those of the run.
+What was measured is kept in FOLDER, and not measured anew.
 """
 
 from __future__ import annotations
@@ -15,39 +16,61 @@ from __future__ import annotations
 import argparse
 import json
 import subprocess
+import sys
 import time
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from importlib import import_module
+from itertools import product
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 from typing import Any
 
-from mxpeak.bench.tune.groups import Spawned
-from mxpeak.bench.tune.job import Job, kernels_of, probe_of
+from mxpeak.bench.registry import BENCHMARKS
+from mxpeak.bench.tune.job import Job, perform, probe_of
 from mxpeak.bench.tune.probe import INNER, MESSAGES, SIDE, probes
+from mxpeak.comm.base import Communicator
+from mxpeak.kernels.host.units import chosen
+from mxpeak.options import resolve
 from mxpeak.perf.host import environment, host_facts, one_core_each, software_facts
-from mxpeak.perf.machines import machine_from
+from mxpeak.perf.machines import Machine, machine_from
 from mxpeak.perf.measured import Layout, machine_table
 from mxpeak.perf.predict import simulate_lu
 from mxpeak.perf.simulate_lu import LuForecast, LuRun
+from mxpeak.runtime.launch import start
+from mxpeak.runtime.tuned import append
 
-#: Grids with the threads of a rank on two cores: four ranks share them.
-GRIDS = ((1, 1, 2), (2, 1, 1), (1, 2, 1), (2, 2, 1))
+Record = dict[str, Any]
+Middle = Callable[[Iterable[float]], float]
 
-
+#: Threads of a rank on two cores by the number of ranks, of which four share them; and the grids of so many.
+THREADS = {1: 2, 2: 1, 4: 1}
+GRIDS = {1: ((1, 1),), 2: ((2, 1), (1, 2)), 4: ((2, 2),)}
+#: What the processor multiplies itself is HPL-MxP's precision, as it is by default.
+LOW = "bf16" if any(unit.precision == "bf16" for unit in chosen()) else "fp32"
+#: Kernels and runs of a layout that take turns within the same processes.
+TURNS = 2
 #: What each runs in, with its block size: the defaults.
-SIZES = {"hpl": ("fp64", 192), "hpl-mxp": ("fp32", 320)}
+SIZES = {"hpl": ("fp64", 192), "hpl-mxp": (LOW, 512 if LOW == "bf16" else 320)}
 #: What kernels are asked with once, whatever the block size.
-ONCE = ("read", "cast", "generate", "solve", "copy", "rows", "sweep", "pingpong", "pivots")
+ONCE = ("read", "cast", "generate", "solve", "copy", "rows", "sweep", "pingpong", "pair")
 
 
-def asked(probe: dict[str, Any]) -> bool:
+# --- what is measured ---------------------------------------------------------------------------------------------
+
+
+def asked(probe: Record) -> bool:
     """Whether the model asks for a kernel at these sizes."""
     name = probe["name"]
     if name == "bcast":
         return probe["bcast"] in ("lib", "ilib") and probe["bytes"] == MESSAGES[-1]
-    if name == "gemm" and probe["precision"] == "fp64" and probe["k"] == 256:
+    if name == "gemm" and probe["precision"] in ("fp64", LOW) and probe["k"] == 256:
         return True  # of all sides, for what products waste at their edges
+    stored = {"fp64": "fp64"}  # of triangles and diagonal blocks; of all low precisions it is fp32
     return name in ONCE or any(
-        probe.get("k") in around(nb) and probe.get("precision", low) == low and probe.get("n", SIDE) == SIDE
+        probe.get("k") in around(nb)
+        and probe.get("precision", low) == (low if name == "gemm" else stored.get(low, "fp32"))
+        and probe.get("n", SIDE) == SIDE
         for low, nb in SIZES.values()
         if name in ("gemm", "trsm", "factor", "fact")
     )
@@ -58,95 +81,152 @@ def around(nb: int) -> set[int]:
     return {max(k for k in INNER if k <= nb), min(k for k in INNER if k >= nb)}
 
 
-def measure(journal: Path, ranks: int, threads: int) -> list[dict[str, Any]]:
-    """What the model asks for, of one layout, twice."""
-    left_out = [probe for probe in probes(ranks, ("bf16", "fp16"), on_gpu=False) if not asked(probe)]
-    journal.unlink(missing_ok=True)
-    task = {"do": "probes", "known": left_out}
-    Spawned().do(
-        Job(ranks=ranks, threads=threads, device="cpu", kernels="auto", tasks=[task, task],
-            journal=str(journal), until_unix=time.time() + 600.0, quiet=True)
+def take_turns(journal: Path, n: int) -> None:
+    """Kernels and runs in turns, as one of the ranks that `measure` has started; rank 0 writes down what they take."""
+    comm = start()
+    left_out = [probe for probe in probes(comm.size, ("bf16", "fp16"), on_gpu=False) if not asked(probe)]
+    job = Job(
+        ranks=comm.size, threads=THREADS[comm.size], device="cpu", kernels="auto",
+        tasks=[{"do": "probes", "known": left_out}], journal=str(journal), until_unix=time.time() + 600.0,
     )  # fmt: skip
-    records = [json.loads(line) for line in journal.read_text(encoding="utf-8").splitlines()]
-    return kernels_of(records, ranks, threads, "cpu")
+    for _ in range(TURNS):
+        perform(job, comm, lambda text: None)
+        for P, Q in GRIDS[comm.size]:
+            for benchmark in SIZES:
+                record = run(benchmark, P, Q, n, comm)
+                if comm.rank == 0:
+                    append(journal, [record])
 
 
-def usual(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Each kernel once, with the median of its seconds."""
-    seconds: dict[str, list[float]] = {}
+def run(benchmark: str, P: int, Q: int, n: int, comm: Communicator) -> Record:
+    """One run.  Collective."""
+    known, (low, nb) = BENCHMARKS[benchmark], SIZES[benchmark]
+    texts = {"n": str(n), "nb": str(nb), "grid": f"{P}x{Q}", "threads": str(THREADS[P * Q]), "warmup": "none"}
+    if benchmark == "hpl-mxp":
+        texts["precision"] = low
+    settings = known.config.settle(resolve(known.config, {**texts, "device": "cpu"}, {}, {}))
+    config = replace(known.config(), **{name: one.value for name, one in settings.items()})
+    (result,) = import_module(known.module).run(config, comm, settings=settings)
+    return {
+        "kind": "run",
+        "benchmark": benchmark,
+        "problem": result.problem,
+        "iterations": result.validation.get("iterations"),
+        "seconds": result.samples_s[0],
+        "phases": {name: told["time_s"] for name, told in result.phases.items()},
+    }
+
+
+def measure(folder: Path, rounds: int, n: int, until: float) -> None:
+    """All rounds from where they stopped; nothing is begun after `until`."""
+    done = {(record["round"], record["ranks"]) for record in kept(folder)}
+    for number, ranks in ((number, ranks) for number in range(rounds) for ranks in GRIDS):
+        if (number, ranks) in done:
+            continue
+        if time.time() > until:
+            return
+        begun, journal = time.time(), folder / "turns.jsonl"
+        journal.unlink(missing_ok=True)
+        command = ["mpiexec", "-n", str(ranks), sys.executable, __file__, str(folder), "-N", str(n), "--take-turns"]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        found = [json.loads(line) for line in journal.read_text(encoding="utf-8").splitlines()]
+        lines = [json.dumps({**r, "round": number, "ranks": ranks}) for r in found if r["kind"] != "complete"]
+        with (folder / "measured.jsonl").open("a", encoding="utf-8") as file:
+            file.write("\n".join(lines) + "\n")
+        print(f"round {number + 1}: {ranks} ranks, {time.time() - begun:.0f} s", flush=True)
+
+
+def kept(folder: Path) -> list[Record]:
+    """What was measured so far."""
+    file = folder / "measured.jsonl"
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.exists() else []
+
+
+# --- what comes out -----------------------------------------------------------------------------------------------
+
+
+def same_ones(records: list[Record]) -> list[list[Record]]:
+    """Each kernel with all of its measurements."""
+    of: dict[str, list[Record]] = {}
     for record in records:
-        seconds.setdefault(json.dumps(probe_of(record)), []).append(record["seconds"])
-    once = {json.dumps(probe_of(record)): record for record in records}
+        plain = {key: value for key, value in record.items() if key != "round"}
+        of.setdefault(json.dumps(probe_of(plain)), []).append(plain)
+    return list(of.values())
+
+
+def usual(records: list[Record], middle: Middle) -> list[Record]:
+    """Each kernel once, with the middle of its seconds over all turns."""
     found = []
-    for key, record in once.items():
-        middle = median(seconds[key])
-        rate = {"rate": record["rate"] * record["seconds"] / middle} if "rate" in record else {}
-        found.append({**record, "seconds": middle, **rate})
+    for one, *others in same_ones(records):
+        seconds = middle(record["seconds"] for record in (one, *others))
+        rate = {"rate": one["rate"] * one["seconds"] / seconds} if "rate" in one else {}
+        found.append({**one, "seconds": seconds, **rate})
     return found
 
 
-def run(file: Path, benchmark: str, P: int, Q: int, threads: int, n: int) -> dict[str, Any]:
-    """Two runs, one after the other."""
-    command = ["mpiexec", "-n", str(P * Q), "mxpeak", "run", benchmark, "-N", str(n), "--grid", f"{P}x{Q}"]
-    options = ["--threads", str(threads), "--repeat", "2", "--tuned", "no", "--json", str(file)]
-    subprocess.run([*command, *options], check=True, capture_output=True)
-    found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    return found["results"][0]
+def spread(records: list[Record]) -> float:
+    """The largest over the smallest seconds of the same kernel: the median of all kernels."""
+    seconds = [[record["seconds"] for record in same] for same in same_ones(records)]
+    return median(max(one) / min(one) for one in seconds)
 
 
-def predicted(records: list[dict[str, Any]], result: dict[str, Any], ranks: int, threads: int) -> LuForecast:
-    """By the model, of the run's sizes."""
-    problem, steps = result["problem"], result["validation"]["iterations"]
+def machine_of(records: list[Record], ranks: int, steps: int | None) -> Machine:
+    """The machine that kernels of one layout describe."""
     known = Layout(
-        title="this machine", ranks=ranks, threads=threads, ranks_per_node=ranks, cores=len(one_core_each()),
+        title="this machine", ranks=ranks, threads=THREADS[ranks], ranks_per_node=ranks, cores=len(one_core_each()),
         memory_bytes=1e9, steps=steps,
     )  # fmt: skip
-    machine = machine_from("tuned", {"tuned": machine_table(records, known)}, "here")
-    same = {name: problem[name] for name in ("n", "nb", "P", "Q", "order", "bcast")}
-    low = problem.get("precision", "fp64")
-    return simulate_lu(result["benchmark"], LuRun(**same, precision=low), machine)
+    return machine_from("tuned", {"tuned": machine_table(records, known)}, "here")
 
 
-def both(folder: Path, P: int, Q: int, threads: int, n: int) -> list[dict[str, Any]]:
-    """Kernels and runs of one grid in turns, and what comes out."""
-    name, rows = f"{P}x{Q}", []
-    behind = measure(folder / f"kernels-{name}.jsonl", P * Q, threads)
-    for number, benchmark in enumerate(SIZES):
-        before = behind
-        result = run(folder / f"{benchmark}-{name}.json", benchmark, P, Q, threads, n)
-        behind = measure(folder / f"kernels-{name}-{number}.jsonl", P * Q, threads)
-        model = predicted(usual(before + behind), result, P * Q, threads)
-        time_s = sum(result["samples_s"]) / len(result["samples_s"])
-        ran = model.flops / time_s
-        rows.append(
-            {
-                "benchmark": benchmark,
-                "P": P,
-                "Q": Q,
-                "threads": threads,
-                "nb": result["problem"]["nb"],
-                "predicted_flops": model.rate_flops,
-                "ran_flops": ran,
-                "error": model.rate_flops / ran - 1,
-                "slower_kernels": median(
-                    two["seconds"] / one["seconds"] for one, two in zip(usual(before), usual(behind))
-                ),
-                "samples_s": result["samples_s"],
-                "predicted_s": {"all": model.time_s, **model.phases},
-                "ran_s": {"all": min(result["samples_s"])}
-                | {name: told["time_s"] for name, told in result["phases"].items()},
-            }
-        )
-        say(rows[-1])
+def compared(records: list[Record]) -> list[Record]:
+    """Each run predicted and as it was."""
+    rows = []
+    for ranks, grids in GRIDS.items():
+        kernels = [r for r in records if r["kind"] == "kernel" and r["ranks"] == ranks]
+        for (P, Q), benchmark in product(grids, SIZES):
+            runs = [r for r in records if r["kind"] == "run" and r["benchmark"] == benchmark]
+            runs = [r for r in runs if (r["problem"]["P"], r["problem"]["Q"]) == (P, Q)]
+            seconds = [r["seconds"] for r in runs]
+            model, by_medians = (predicted(usual(kernels, middle), runs[0], ranks) for middle in (mean, median))
+            ran_s = mean(seconds)
+            parts = {name: mean(r["phases"].get(name, 0.0) for r in runs) for name in runs[0]["phases"]}
+            rows.append(
+                {
+                    "benchmark": benchmark,
+                    "P": P,
+                    "Q": Q,
+                    "threads": THREADS[ranks],
+                    "n": runs[0]["problem"]["n"],
+                    "nb": runs[0]["problem"]["nb"],
+                    "precision": SIZES[benchmark][0],
+                    "predicted_flops": model.rate_flops,
+                    "ran_flops": model.flops / ran_s,
+                    "error": ran_s / model.time_s - 1,
+                    "error_of_medians": median(seconds) / by_medians.time_s - 1,
+                    "kernels_spread": spread(kernels),
+                    "samples_s": seconds,
+                    "predicted_s": {"all": model.time_s, **model.phases},
+                    "ran_s": {"all": ran_s, **parts},
+                }
+            )
     return rows
 
 
-def say(row: dict[str, Any]) -> None:
+def predicted(kernels: list[Record], run: Record, ranks: int) -> LuForecast:
+    """A run by the model, of its sizes."""
+    same = {name: run["problem"][name] for name in ("n", "nb", "P", "Q", "order", "bcast")}
+    case = LuRun(**same, precision=SIZES[run["benchmark"]][0])
+    return simulate_lu(run["benchmark"], case, machine_of(kernels, ranks, run["iterations"]))
+
+
+def say(row: Record) -> None:
     """One run as text."""
+    samples = " ".join(f"{seconds:.2f}" for seconds in row["samples_s"])
     print(
         f"{row['benchmark']:8} {row['P']}x{row['Q']}  predicted {row['predicted_flops'] / 1e9:6.1f}  "
-        f"ran {row['ran_flops'] / 1e9:6.1f} GFLOP/s  {100 * row['error']:+.0f} %;  "
-        f"kernels {row['slower_kernels']:.2f} times as long behind it",
+        f"ran {row['ran_flops'] / 1e9:6.1f} GFLOP/s  {100 * row['error']:+.0f} %, "
+        f"by medians {100 * row['error_of_medians']:+.0f} %;  its runs {samples} s",
         flush=True,
     )
 
@@ -156,21 +236,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("-N", type=int, default=8000)
-    parser.add_argument("--grid", default="", help="one of the grids alone, such as 2x1")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--minutes", type=float, default=600.0, help="begin nothing after so many")
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--take-turns", action="store_true", help=argparse.SUPPRESS)  # what its ranks are told
     args = parser.parse_args()
+    if args.take_turns:
+        return take_turns(args.folder / "turns.jsonl", args.N)
     args.folder.mkdir(parents=True, exist_ok=True)
-    rows: list[dict[str, Any]] = []
-    for P, Q, threads in GRIDS:
-        if args.grid in ("", f"{P}x{Q}"):
-            file = args.folder / f"{P}x{Q}.json"
-            if not file.exists():
-                file.write_text(json.dumps(both(args.folder, P, Q, threads, args.N)), encoding="utf-8")
-            rows += json.loads(file.read_text(encoding="utf-8"))
+    measure(args.folder, args.rounds, args.N, time.time() + 60.0 * args.minutes)
+    records = kept(args.folder)
+    if {record["ranks"] for record in records} != set(GRIDS):
+        return
+    rows = compared(records)
+    for row in rows:
+        say(row)
     if args.out:
         body = {
             "driver": "benchmarks/predictions.py",
-            "command": f"python benchmarks/predictions.py FOLDER -N {args.N}",
+            "command": f"python benchmarks/predictions.py FOLDER -N {args.N} --rounds {args.rounds}",
             "n": args.N,
             "machine": host_facts(),
             "software": software_facts(),

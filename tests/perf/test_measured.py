@@ -43,7 +43,7 @@ def records(ranks: int = 2) -> list[dict[str, Any]]:
         found.append({"name": "gemm", "precision": "fp64", "m": m, "n": m, "k": 256, "rate": gemm_rate(m, 256)})
     if ranks > 1:
         found += [{"name": "pingpong", "bytes": size, "seconds": 2e-6 + size / 8e9} for size in (8, 2**20, 2**23)]
-        found.append({"name": "pivots", "k": 256, "seconds": EXCHANGE})
+        found.append({"name": "pair", "k": 256, "seconds": EXCHANGE})
         found += [{"name": "bcast", "bcast": name, "bytes": 2**23, "seconds": t * 2**23 / 8e9}
                   for name, t in (("lib", 1.5), ("ilib", 3.0), ("1ring", 1.0))]  # fmt: skip
     return found

@@ -180,7 +180,7 @@ def _panel(records: Sequence[Record], read: float) -> dict[str, Any]:
             **(
                 {}
                 if exchange_s is None
-                else {"exchange_s": _said(exchange_s, "measured: candidates between two ranks, their message aside")}
+                else {"exchange_s": _said(exchange_s, "measured: a panel that two ranks share, its messages aside")}
             ),
             "row_passes": _said(min(1000.0, max(1.0, passes)), "measured" if rows else "assumed"),
         },
@@ -188,13 +188,13 @@ def _panel(records: Sequence[Record], read: float) -> dict[str, Any]:
 
 
 def _beside_message(records: Sequence[Record]) -> float | None:
-    """What a round of FACT's exchange takes beside its message of 2 NB numbers; None where it was not measured."""
-    pivots = min(_of(records, "pivots"), key=lambda r: float(r["seconds"]), default=None)
+    """What a column of FACT takes two ranks beside its message of 2 NB numbers; None where it was not measured."""
+    pair = min(_of(records, "pair"), key=lambda r: float(r["seconds"]), default=None)
     link = _link(records)
-    if pivots is None or link is None:
+    if pair is None or link is None:
         return None
     latency_s, rate = link
-    return max(0.0, float(pivots["seconds"]) - latency_s - 2 * 8 * float(pivots["k"]) / rate)
+    return max(0.0, float(pair["seconds"]) - latency_s - 2 * 8 * float(pair["k"]) / rate)
 
 
 def panel_flops(m: float, nb: float) -> float:

@@ -4,7 +4,7 @@
     trsm, factor, fact   solves and factorizations a step needs, by NB              OLCF, figs. 5 and 6; rocHPL, fig. 5
     ld          the same product with other leading dimensions                      OLCF, fig. 7
     bcast       each broadcast of panels, and messages back and forth               OLCF, fig. 8
-    pivots      one round of the exchange by which a column of ranks finds FACT's pivots
+    pair        what a column of FACT takes longer where two ranks share a panel
     read, cast, copy, rows, generate, solve, sweep   what the rest of a run is made of
 
 What a run meets in memory is taken from memory here: work goes over several places in turn, as an LU does.
@@ -35,7 +35,7 @@ from mxpeak.distributed.matrix import dist_matrix
 from mxpeak.distributed.stencil import weights
 from mxpeak.distributed.vectors import largest
 from mxpeak.kernels.contract import Kernels
-from mxpeak.kernels.contract.lu import HEAD, Panel, better_candidate
+from mxpeak.kernels.contract.lu import Exchange, Panel, better_candidate
 from mxpeak.layout.block_cyclic import BlockCyclic
 from mxpeak.layout.generators import generator
 from mxpeak.layout.panel_plan import panel_plan
@@ -77,7 +77,8 @@ def probes(ranks: int, low: Iterable[str], *, on_gpu: bool, scale: int = 1) -> l
     found += [{"name": name, "m": big, "k": at} for name in ("copy", "rows")]
     found.append({"name": "sweep", "m": max(16, (GPU_BOX if on_gpu else BOX) // scale // 8 * 8)})
     found += [{"name": "pingpong", "bytes": size} for size in MESSAGES] * (ranks > 1)
-    found += [{"name": "pivots", "k": at}] * (ranks > 1 and not on_gpu)  # candidates lie in the host's memory
+    if ranks > 1 and not on_gpu:  # candidates lie in the host's memory
+        found.append({"name": "pair", "m": 8 * at, "k": at})
     for k in inner:
         found += [{"name": "gemm", "precision": name, "m": side, "n": side, "k": k} for name in formats]
         found += [{"name": "trsm", "precision": name, "m": side, "k": k} for name in ("fp64", "fp32")]
@@ -183,17 +184,22 @@ def _factor(kernels: Kernels, probe: Probe, on_gpu: bool) -> Work:
 def _fact(kernels: Kernels, probe: Probe, on_gpu: bool) -> Work:
     """A panel of m rows on one rank, loaded and factored: of several, what they tell each other comes on top."""
     m, k = probe["m"], probe["k"]
-    source = filled(kernels, kernels.matrix(m, max(m, PLACES * k)), 1)
+    return _factoring(kernels, m, k, BlockCyclic(m, k, 0, 1), None), panel_flops(m, k)
+
+
+def _factoring(kernels: Kernels, m: int, k: int, rows: BlockCyclic, exchange: Exchange | None) -> Callable[[], object]:
+    """FACT of m rows of a panel of k columns, of which `rows` says who has the others."""
+    source = filled(kernels, kernels.matrix(m, max(m, PLACES * k)), 1 + rows.p)
     A = kernels.panel(kernels.buffer(kernels.panel_size(m, k)), m, k)
     L1 = kernels.panel(kernels.buffer(kernels.panel_size(k, k)), k, k)
-    panel = Panel(A, L1, kernels.buffer(k + 1), BlockCyclic(m, k, 0, 1), 0, k, panel_plan(k, 8, 2, "right"), "right")
+    top, plan = k if rows.p == 0 else 0, panel_plan(k, 8, 2, "right")
+    panel = Panel(A, L1, kernels.buffer(k + 1), rows, 0, top, plan, "right")
 
     def factor(columns: slice) -> None:
         kernels.copy(source[:, columns], A)
-        kernels.factor_panel(panel, None)
+        kernels.factor_panel(panel, exchange)
 
-    places = (slice(j, j + k) for j in range(0, source.shape[1] - k + 1, k))
-    return _in_turn(factor, places), panel_flops(m, k)
+    return _in_turn(factor, (slice(j, j + k) for j in range(0, source.shape[1] - k + 1, k)))
 
 
 def _read(kernels: Kernels, probe: Probe, on_gpu: bool) -> Work:
@@ -300,19 +306,28 @@ def _bcast(bench: Bench[RunConfig], probe: Probe) -> float:
     return _usual(bench, lambda: Task(broadcast(probe["bcast"], bench.comm, buffer, 0)).wait())
 
 
-def _pivots(bench: Bench[RunConfig], probe: Probe) -> float:
-    """A round of FACT's exchange: candidates of 2 NB numbers, within pairs as far apart as in a grid of two rows."""
-    comm, apart = bench.comm, bench.comm.size // 2
-    pair = comm.split(comm.rank % apart if comm.rank < 2 * apart else comm.rank, comm.rank)
+def _pair(bench: Bench[RunConfig], probe: Probe) -> float:
+    """What two ranks take longer for a column of a panel that they share than for one that each has alone.
+
+    They exchange candidates, and wait for each other.  They are as far apart as in a grid of two rows, and the others
+    wait, for one process column factors at a time.
+    """
+    comm, apart, (m, k) = bench.comm, bench.comm.size // 2, (probe["m"], probe["k"])
+    first = comm.rank in (0, apart)
+    pair = comm.split(int(not first), comm.rank)
     assert pair is not None, "every rank is in a group"
-    mine, theirs = (bench.kernels.xp.ones(HEAD + 2 * probe["k"]) for _ in range(2))
+    exchange = partial(allreduce_by, pair, combine=better_candidate)
+    ways = ((BlockCyclic(m, k, 0, 1), None), (BlockCyclic(2 * m, k, int(comm.rank > 0), 2), exchange))
     try:
-        return _usual(bench, partial(allreduce_by, pair, mine, theirs, better_candidate))
+        alone_s, shared_s = (
+            _usual(bench, _factoring(bench.kernels, m, k, *how) if first else lambda: None) for how in ways
+        )
+        return max(1e-9, (shared_s - alone_s) / float(k))
     finally:
         pair.free()
 
 
-_MESSAGES = {"pingpong": _pingpong, "bcast": _bcast, "pivots": _pivots}
+_MESSAGES = {"pingpong": _pingpong, "bcast": _bcast, "pair": _pair}
 
 
 def _message(kernels: Kernels, probe: Probe) -> Any:
