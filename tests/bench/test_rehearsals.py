@@ -17,6 +17,8 @@ from mxpeak.bench.hpg_mxp import run as hpg_mxp
 from mxpeak.bench.hpg_mxp.config import HpgMxpConfig
 from mxpeak.bench.norms import run as norms
 from mxpeak.bench.norms.config import NormsConfig
+from mxpeak.bench.scan import run as scan
+from mxpeak.bench.scan.config import ScanConfig
 from mxpeak.comm.solo import Solo
 from mxpeak.kernels import choose
 from mxpeak.kernels.torch import ahead
@@ -30,6 +32,7 @@ RUNS = {
     "hpg-mxp": (hpg_mxp, sparse, HpgMxpConfig(nx=16, restart=12, precision="bf16", quick=True, **ON_TORCH)),
     "hpcg": (hpcg, sparse, HpcgConfig(nx=16, quick=True, **ON_TORCH)),
     "norms": (norms, norms, NormsConfig(n=(64,), **ON_TORCH)),
+    "scan": (scan, scan, ScanConfig(n=64, nb=16, precision="fp32", **ON_TORCH)),
 }
 
 

@@ -61,6 +61,7 @@ def run(config: ScanConfig, comm: Communicator, **told: Unpack[Told]) -> dict[st
         begin = time.time()
         record = _start_record(bench)
         watch = sensors(bench.placement.cores, bench.kernels.device_facts().get("device_bus"))
+        _make_ready(bench, size.precision)
         measure(record, size, bench.config, bench.kernels, bench.comm, bench.new_spans(), watch)
         record.where["uuid"] = watch.uuid
         records = bench.comm.gather_objects(record)
@@ -133,12 +134,18 @@ def kind(model: str, threads: int, facts: dict[str, Any]) -> str:
     return ", ".join(filter(None, parts))
 
 
+def _make_ready(bench: Bench[ScanConfig], precision: str) -> None:
+    """Compile what the measures take.  Collective."""
+    kernels, comm, tiny = bench.kernels, bench.comm, Size(*TINY, precision)
+    compile_in_turn(
+        comm, "scan", lambda: _use(probes(kernels, comm.transport, tiny)), "", bench.placement.before, kernels
+    )
+
+
 def measure(
     record: Record, size: Size, config: ScanConfig, kernels: Kernels, comm: Communicator, spans: Spans, watch: Sensors
 ) -> None:
     """Warm up, then measure round after round into the record of this rank.  Collective over comm."""
-    tiny = Size(*TINY, size.precision)
-    compile_in_turn(comm, "scan", lambda: _use(probes(kernels, comm.transport, tiny)), kernels=kernels)
     each = probes(kernels, comm.transport, size)
     _warm_up(each, config.warmup, kernels, comm)
     count = config.rounds * len(each)
