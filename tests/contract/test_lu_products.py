@@ -216,6 +216,28 @@ def test_products_by_blocks_of_columns_are_those_of_each_block(backend: Backend,
             assert within(numbers(backend, found[one])[k], y[one, k] + block @ part, bound), (m, n, k)
 
 
+@pytest.mark.parametrize("precision", ["tf32", "bf16", "fp16", "fp8"])
+def test_products_of_rounded_blocks_and_of_the_blocks_themselves(backend: Backend, rng: Any, precision: str) -> None:
+    """With blocks longer than the pieces in which they are rounded, numbers near a format's least, and a NaN."""
+    u32 = STORED["fp32"][1]
+    for nb, (m, n) in [(7, shape) for shape in triton_shapes(backend)] + [(600, (9, 1300))]:
+        A, blocks = stored(rng.random((m, n)) - 0.5, "fp32"), range(0, n, nb)
+        if m > 1 and n > 1:
+            A[0] *= np.float32(2.0**-12)
+            A[m - 1, n - 1] = np.nan
+        x, y = rng.random((3, n)) - 0.5, rng.random((3, len(blocks), m)) - 0.5
+        found, (u, v, w) = [matrix(backend, one, "fp64") for one in y], [vector(backend, one) for one in x]
+        backend.kernels.add_operand_products(*found, matrix(backend, A, "fp32"), precision, u, v, w, nb)
+        for one, M in enumerate((rounded(A, precision), A, A)):
+            for k, j in enumerate(blocks):
+                block, part = M[:, j : j + nb].astype(WIDE), x[one, j : j + nb]
+                bound = 2 * u32 * ((nb + 2) * (np.abs(block) @ np.abs(part)) + np.abs(y[one, k]))
+                sums, right = numbers(backend, found[one])[k], y[one, k] + block @ part
+                usual = ~np.isnan(right)
+                assert np.array_equal(~np.isnan(sums), usual), (m, n, one, k)
+                assert within(sums[usual], right[usual], bound[usual]), (m, n, one, k)
+
+
 @pytest.mark.parametrize("precision", STORED)
 @pytest.mark.parametrize("form", ["plain", "absolute", "squared"])
 def test_a_triangle_times_a_vector_reads_only_the_triangle(

@@ -15,13 +15,14 @@ show in its A22.  What L and U were when they were checked is kept as their rows
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
+from itertools import pairwise
 from math import isfinite
+from typing import Any
 
 from mxpeak.distributed.matrix import DistMatrix
 from mxpeak.distributed.vectors import summed
-from mxpeak.kernels.contract import Kernels, Matrix, Vector
+from mxpeak.kernels.contract import Kernels, Vector
 from mxpeak.layout.block_cyclic import BlockCyclic
 from mxpeak.layout.schedule import LuStep
 from mxpeak.precision import precision as format_of
@@ -31,12 +32,11 @@ from mxpeak.spans import Spans
 
 #: Three times the largest of 1500 clean runs.
 TOLERANCE, SOLVES = 4.0, 4.0
-#: Numbers of a panel that are rounded at a time: they stay in the second cache.
-STRIP = 1 << 18
-
 
 #: U_col w, U12 w and U11 w of a step.
 USums = tuple[Vector, Vector, Vector]
+#: Over the rows: what steps take, its size, that of what was solved for, and the sums of L.
+Taken = tuple[Vector, Vector, Vector, Vector]
 
 
 class MixedChecks(Checks):
@@ -47,7 +47,9 @@ class MixedChecks(Checks):
         self._low, self._at = precision, self.first
         self._lower, self._upper = self.zeros(), self.zeros()
         self._as_stored = precision in ("fp64", "fp32")  # L_row = L21, U_col = U12
-        self._operand = kernels.buffer(0 if self._as_stored else STRIP, A.precision)
+        if not self._as_stored:  # what has to be compiled is, before a clock runs
+            none, empty = kernels.xp.zeros(0), kernels.matrix(0, 0, A.precision)
+            kernels.add_operand_products(*(kernels.xp.zeros((0, 0)) for _ in range(3)), empty, precision, *[none] * 3, 1)
 
     def baseline(self, done: int) -> None:
         """Of what is left, and of the factors that are there: a run may go on from a checkpoint."""
@@ -124,22 +126,20 @@ class MixedChecks(Checks):
 
     def _taken(self, steps: list[LuStep], k: int) -> tuple[Vector, Vector, Vector]:
         """It, its size, and that of what was solved for; L's and U's sums are noted.  Collective over the grid."""
-        u_sums, add, (taken, size, solved, lower) = self._u_sums(steps, k), self.kernels.add_scaled, self._zeros(4)
+        u_sums, sums = self._u_sums(steps, k), self._zeros(4)
+        taken, size, solved, lower = sums
         for step, (_, U12_w, U11_w) in zip(steps, u_sums):
-            if k == 0 and self.A.grid.p == step.p:
-                self._upper[self._rows(step)[0]] = self.kernels.xp.add(U11_w, U12_w)
-        mine = [(step, sums) for step, sums in zip(steps, u_sums) if self.A.grid.q == step.q]
-        for (step, (_, U12_w, U11_w)), (products, l_sums) in zip(mine, self._l_products(mine, k)):
-            below = self._rows(step)[1]
-            for part, u in products:
-                add(taken[below], 1.0, part)
-                add(size[below], 1.0, self._product_size(part, l_sums, u))
-            add(solved[below], 1.0, self.kernels.xp.abs(products[-1][0]))
-            add(lower[below], 1.0, l_sums)
             if self.A.grid.p == step.p:
-                self._take_block(step, self.kernels.xp.add(U11_w, U12_w), (taken, size, solved, lower), k)
-        for sums in (taken, size, solved, lower):
-            self.along_row(sums)
+                upper = self.kernels.xp.add(U11_w, U12_w)
+                if k == 0:
+                    self._upper[self._rows(step)[0]] = upper
+                if self.A.grid.q == step.q:
+                    self._take_block(step, upper, (taken, size, solved, lower), k)
+        mine = [(step, sums) for step, sums in zip(steps, u_sums) if self.A.grid.q == step.q]
+        if mine:
+            self._take_below(mine, (taken, size, solved, lower), k)
+        for one in sums:
+            self.along_row(one)
         if k == 0:
             self.kernels.add_scaled(self._lower, 1.0, lower)
         return taken, size, solved
@@ -153,7 +153,7 @@ class MixedChecks(Checks):
         rows = self.A.rows
         return rows.local_range(step.j0, step.j1), slice(rows.local_start(step.j1), None)
 
-    def _take_block(self, step: LuStep, u: Vector, sums: tuple[Vector, Vector, Vector, Vector], k: int) -> None:
+    def _take_block(self, step: LuStep, u: Vector, sums: Taken, k: int) -> None:
         """What becomes of the rows of a step's own block: L11 u."""
         (block, _), xp, (taken, size, solved, lower) = self._rows(step), self.kernels.xp, sums
         own = self.A.cols.local_range(step.j0, step.j1)
@@ -161,50 +161,52 @@ class MixedChecks(Checks):
         part, l_sums = xp.zeros(step.jb), xp.zeros(step.jb)
         for sums_of_l, vector in ((part, u), (l_sums, self.weights[k][own])):
             self.kernels.add_triangle_matvec(sums_of_l, L11, vector, alone, alone, "lower")
-        for term, its_size in ((u, xp.abs(u)), (part, self._product_size(part, l_sums, u))):
+        for term, its_size in ((u, xp.abs(u)), (part, self._product_size(part, l_sums, root_mean_square(xp, u)))):
             self.kernels.add_scaled(taken[block], 1.0, term)
             self.kernels.add_scaled(size[block], 1.0, its_size)
         self.kernels.add_scaled(solved[block], 1.0, xp.abs(part))
         self.kernels.add_scaled(lower[block], 1.0, l_sums)
 
-    def _product_size(self, product: Vector, l_sums: Vector, u: Vector) -> Vector:
+    def _take_below(self, mine: list[tuple[LuStep, USums]], sums: Taken, k: int) -> None:
+        """What this rank's panels take from the rows below their blocks: L_row (U_col w) + L21 (U11 w).
+
+        All steps' columns are read row by row together: by themselves they are short pieces, a page apart, which take
+        three times as long.
+        """
+        A, kernels, xp, (taken, size, solved, lower) = self.A, self.kernels, self.kernels.xp, sums
+        tops, own = [A.rows.local_start(step.j1) for step, _ in mine], A.cols.local_range(mine[0][0].j0, mine[-1][0].j1)
+        L, w = A.local[:, own], self.weights[k][own]
+        U_col_w, U11_w = (xp.concat([sums[kind] for _, sums in mine]) for kind in (0, 2))
+        if self._as_stored:  # L_row = L21: both are one product
+            U_col_w, U11_w = xp.add(U_col_w, U11_w), xp.zeros_like(U11_w)
+        updated, panel, l_sums = (xp.zeros((len(mine), L.shape[0] - tops[0])) for _ in range(3))
+        for count, (first, end) in enumerate(pairwise([*tops, L.shape[0]]), start=1):  # of rows with so many steps' L21
+            at, n = slice(first - tops[0], end - tops[0]), min(count * A.nb, L.shape[1])
+            part, l_part = L[first:end, :n], l_sums[:count, at]
+            if self._as_stored:
+                kernels.add_block_products(updated[:count, at], l_part, part, U_col_w[:n], w[:n], A.nb)
+            else:
+                both, vectors = (updated[:count, at], panel[:count, at]), (U_col_w[:n], U11_w[:n], w[:n])
+                kernels.add_operand_products(*both, l_part, part, self._low, *vectors, A.nb)
+        below = slice(tops[0], None)
+        for products, u in ((updated, U_col_w), (panel, U11_w)):
+            usual = [[root_mean_square(xp, u[j : j + A.nb])] for j in range(0, len(u), A.nb)]
+            kernels.add_scaled(taken[below], 1.0, xp.sum(products, axis=0))
+            kernels.add_scaled(size[below], 1.0, xp.sum(self._product_size(products, l_sums, usual), axis=0))
+        kernels.add_scaled(solved[below], 1.0, xp.sum(xp.abs(panel), axis=0))
+        kernels.add_scaled(lower[below], 1.0, xp.sum(l_sums, axis=0))
+
+    def _product_size(self, product: Any, l_sums: Any, usual: Any) -> Any:
         """What was added up for L u, in size: after a small pivot single terms may be much larger than their sum.
 
         Sums of L's rows by random signs are as large as their Euclidean norms.  Beyond 1/u² it is no growth, but an
         exponent that was hit, in L and then in U: that must not excuse itself.
+
+        usual: the root mean square of u, a number or one for each row of the others
         """
-        xp, usual = self.kernels.xp, root_mean_square(self.kernels.xp, u)
-        terms = xp.multiply(xp.abs(l_sums), usual)
+        xp = self.kernels.xp
+        terms = xp.multiply(xp.abs(l_sums), xp.asarray(usual, dtype=xp.float64))
         return xp.add(xp.abs(product), xp.minimum(terms, xp.full_like(terms, self._most)))
-
-    def _l_products(self, mine: list[tuple[LuStep, USums]], k: int) -> list[tuple[list[tuple[Vector, Vector]], Vector]]:
-        """Of each of this rank's steps L_row (U_col w) and L21 (U11 w), each with its vector, and L21 w.
-
-        Where L_row = L21 both are one product.  All steps' columns are read row by row together: by themselves they are
-        short pieces, a page apart, which take three times as long.  What lies above an L21 is read and not used.
-        """
-        if not mine:
-            return []
-        A, kernels, xp, steps = self.A, self.kernels, self.kernels.xp, [step for step, _ in mine]
-        top, own = A.rows.local_start(steps[0].j1), A.cols.local_range(steps[0].j0, steps[-1].j1)
-        L, w = A.local[top:, own], self.weights[k][own]
-        U_col_w, U11_w = (xp.concat([sums[kind] for _, sums in mine]) for kind in (0, 2))
-        blocks = [slice(at * A.nb, at * A.nb + step.jb) for at, step in enumerate(steps)]
-        updated, panel, l_sums = (xp.zeros((len(mine), L.shape[0])) for _ in range(3))
-        if self._as_stored:
-            vectors = [(updated, xp.add(U_col_w, U11_w))]
-            kernels.add_block_products(updated, l_sums, L, vectors[0][1], w, A.nb)
-        else:
-            vectors = [(updated, U_col_w), (panel, U11_w)]
-            for rows, L_strip, L_row in self._strips(L):
-                for at, block in enumerate(blocks):
-                    kernels.add_matvec(updated[at, rows], L_row[:, block], U_col_w[block])
-                kernels.add_block_products(panel[:, rows], l_sums[:, rows], L_strip, U11_w, w, A.nb)
-        found = []
-        for at, (step, block) in enumerate(zip(steps, blocks)):
-            below = slice(A.rows.local_start(step.j1) - top, None)
-            found.append(([(Y[at, below], u[block]) for Y, u in vectors], l_sums[at, below]))
-        return found
 
     def _u_sums(self, steps: list[LuStep], k: int) -> list[USums]:
         """U_col w, U12 w and U11 w of each step, on all ranks.  Collective over the grid."""
@@ -222,35 +224,17 @@ class MixedChecks(Checks):
         """This rank's part of a step's sums, from its part of the block row."""
         A, kernels, (block, _) = self.A, self.kernels, self._rows(step)
         own, behind = A.cols.local_range(step.j0, step.j1), slice(A.cols.local_start(step.j1), None)
-        U12 = A.local[block, behind]
+        U12, right = A.local[block, behind], w[behind]
         if self._as_stored:
-            kernels.add_matvec(U12_w, U12, w[behind])
+            kernels.add_matvec(U12_w, U12, right)
             U_col_w[:] = U12_w
         else:
-            for rows, U, U_col in self._strips(U12):
-                kernels.add_matvec(U_col_w[rows], U_col, w[behind])
-                kernels.add_matvec(U12_w[rows], U, w[behind])
+            xp, n = kernels.xp, max(1, U12.shape[1])
+            rounded, exact, unused = (xp.reshape(y, (1, step.jb)) for y in (U_col_w, U12_w, xp.zeros(step.jb)))
+            kernels.add_operand_products(rounded, exact, unused, U12, self._low, right, right, right, n)
         if A.grid.q == step.q:
             alone = BlockCyclic(step.jb, step.jb, 0, 1)
             kernels.add_triangle_matvec(U11_w, A.local[block, own], w[own], alone, alone, "upper")
-
-    def _strips(self, M: Matrix) -> Iterator[tuple[slice, Matrix, Matrix]]:
-        """Rows of a panel that fit into a cache: as they are, and as the update was given them."""
-        m, n = M.shape
-        height = max(1, STRIP // max(n, 1))
-        for i in range(0, m if n else 0, height):
-            rows = slice(i, min(i + height, m))
-            strip = M[rows]
-            yield rows, strip, self._rounded(strip)
-
-    def _rounded(self, strip: Matrix) -> Matrix:
-        """A strip as an operand, until the next one; a single row may be longer than all usual strips."""
-        m, n = strip.shape
-        if m * n > len(self._operand):
-            self._operand = self.kernels.buffer(m * n, self.A.precision)
-        operand = self.kernels.xp.reshape(self._operand[: m * n], (m, n))
-        self.kernels.cast(strip, operand, self._low)
-        return operand
 
 
 def _the_same(sums: tuple[Vector, Vector]) -> tuple[Vector, Vector]:

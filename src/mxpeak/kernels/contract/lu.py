@@ -217,6 +217,14 @@ class LuKernels(Backend, Protocol):
         Y and Z are fp64, with a row a block; the host reads A once; 4·m·n flops.
         """
 
+    def add_operand_products(
+        self, X: Matrix, Y: Matrix, Z: Matrix, A: Matrix, precision: str, u: Vector, v: Vector, w: Vector, nb: int
+    ) -> None:
+        """x_ki += Σ ã_ij u_j, with ã = `cast` of a, and y_ki += Σ a_ij v_j and z_ki += Σ a_ij w_j, by blocks as above.
+
+        A is fp32, the precision lower, vectors may be rounded to fp32, too: error <= (nb+2)·u_32·|A||u|; 6·m·n flops.
+        """
+
     def add_triangle_matvec(
         self, y: Vector, A: Matrix, x: Vector, rows: BlockCyclic, cols: BlockCyclic, part: str, form: str = "plain"
     ) -> None:

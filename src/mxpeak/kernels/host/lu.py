@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from mxpeak.kernels.contract.lu import BlockSolver
-from mxpeak.kernels.host import blas, block, cast, operands, rows, solves, triangle, units
+from mxpeak.kernels.host import blas, block, block_products, cast, operands, rows, solves, triangle, units
 from mxpeak.kernels.host.operands import LeftOperand, RightOperand, aligned
 from mxpeak.kernels.host.panels import HostPanels
 from mxpeak.kernels.host.team import Team
@@ -240,7 +240,15 @@ class HostLu(HostPanels, Synchronous):
             blas.gemm(1.0, A[rows].astype(np.float64, copy=False), X, Y[rows])
 
     def add_block_products(self, Y: Array, Z: Array, A: Array, u: Array, v: Array, nb: int) -> None:
-        self._team.run(triangle.add_block_products, self.threads, Y, Z, A, u, v, nb)
+        self._team.run(block_products.add_block_products, self.threads, Y, Z, A, u, v, nb)
+
+    def add_operand_products(
+        self, X: Array, Y: Array, Z: Array, A: Array, precision: str, u: Array, v: Array, w: Array, nb: int
+    ) -> None:
+        with np.errstate(over="ignore"):
+            vectors = [one.astype(np.float32) for one in (u, v, w)]
+        format_ = cast.FORMATS[precision]
+        self._team.run(block_products.add_operand_products, self.threads, X, Y, Z, A, *vectors, nb, *format_)
 
     def add_triangle_matvec(
         self, y: Array, A: Array, x: Array, rows: BlockCyclic, cols: BlockCyclic, part: str, form: str = "plain"

@@ -156,7 +156,7 @@ def _narrowed_fp16(typingctx, value):
 
 
 @inner(inline=True)
-def _rounded_bf16(x):
+def rounded_bf16(x):
     """The upper half of x's bits: add half of what is cut off, less one where the last kept bit is 0; NaN stays NaN."""
     bits = bits_of(x)
     up = np.uint32(bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1)))
@@ -175,7 +175,7 @@ def round_rows(source, target, r0, r1, fp16):
                 out[j] = _narrowed_fp16(a[j])
         else:
             for j in range(k):
-                out[j] = _rounded_bf16(a[j])
+                out[j] = rounded_bf16(a[j])
         for j in range(k, out.shape[0]):
             out[j] = 0
 
@@ -210,7 +210,7 @@ def round_strips(source, strips, first_pair, s0, s1, fp16):
                         out[j] = _pair(_narrowed_fp16(low[j]), _narrowed_fp16(high[j]))
                 else:
                     for j in range(c1 - c0):
-                        out[j] = _pair(_rounded_bf16(low[j]), _rounded_bf16(high[j]))
+                        out[j] = _pair(rounded_bf16(low[j]), rounded_bf16(high[j]))
                 for j in range(c1 - c0, COLUMNS):
                     out[j] = 0
 

@@ -20,7 +20,8 @@ FORMS = {"plain": PLAIN, "absolute": ABSOLUTE, "squared": SQUARED}
 
 
 @inner(fastmath={"contract", "reassoc"})
-def _dot(a, x):
+def dot(a, x):
+    """Σ a_j x_j in fp64."""
     total = 0.0
     for j in range(a.shape[0]):
         total += np.float64(a[j]) * x[j]
@@ -28,7 +29,7 @@ def _dot(a, x):
 
 
 @inner(fastmath={"contract", "reassoc"}, inline=True)
-def _add_four_dots(y, z, A, i, c0, c1, u, v):
+def add_four_dots(y, z, A, i, c0, c1, u, v):
     """y[i : i+4] += four rows A[i : i+4, c0:c1] times u, and z[i : i+4] += the same times v, unless that is None.
 
     More rows than one are on their way from memory.
@@ -91,7 +92,7 @@ def solve_upper(U, x, transposed):
             x[i] /= np.float64(U[i, i])
             _add(x[i + 1 :], -x[i], right)
         else:
-            x[i] = (x[i] - _dot(right, x[i + 1 :])) / np.float64(U[i, i])
+            x[i] = (x[i] - dot(right, x[i + 1 :])) / np.float64(U[i, i])
 
 
 @jit(MATRIX, VECTOR, FLAG, also=(MATRIX32, VECTOR, FLAG))
@@ -104,11 +105,11 @@ def solve_lower(L, x, transposed):
         if transposed:
             _add(x[:i], -x[i], left)
         else:
-            x[i] -= _dot(left, x)
+            x[i] -= dot(left, x)
 
 
 @inner()
-def _ask_for_four(A, i, end):
+def ask_for_four(A, i, end):
     """Have four rows from i on come from memory, where rows are short and there are four before the end."""
     n = A.shape[1]
     if n * A.itemsize <= SHORT and i + 4 <= end:
@@ -129,31 +130,10 @@ def add_matvec(tid, threads, y, A, x, transposed):
         r0, r1 = part_of(tid, threads, m)
         fours = r0 + (r1 - r0) // 4 * 4
         for i in range(r0, fours, 4):
-            _ask_for_four(A, i + 4, r1)
-            _add_four_dots(y, None, A, i, ZERO, n, x, None)
+            ask_for_four(A, i + 4, r1)
+            add_four_dots(y, None, A, i, ZERO, n, x, None)
         for i in range(fours, r1):
-            y[i] += _dot(row(A, i, 0, n), x)
-
-
-_TWICE = (VECTOR, VECTOR, INT)
-
-
-@jit(INT, INT, MATRIX, MATRIX, MATRIX, *_TWICE, also=(INT, INT, MATRIX, MATRIX, MATRIX32, *_TWICE))
-def add_block_products(tid, threads, Y, Z, A, u, v, nb):
-    """y_ki += Σ a_ij u_j and z_ki += Σ a_ij v_j over block k of the columns, a thread some rows."""
-    m, n = A.shape
-    r0, r1 = part_of(tid, threads, m)
-    fours = r0 + (r1 - r0) // 4 * 4
-    for i in range(r0, fours, 4):
-        _ask_for_four(A, i + 4, r1)
-        for c0 in range(0, n, nb):
-            c1, k = min(c0 + nb, n), c0 // nb
-            _add_four_dots(Y[k], Z[k], A, i, c0, c1, u[c0:c1], v[c0:c1])
-    for i in range(fours, r1):
-        for c0 in range(0, n, nb):
-            c1, k = min(c0 + nb, n), c0 // nb
-            Y[k, i] += _dot(row(A, i, c0, c1), u[c0:c1])
-            Z[k, i] += _dot(row(A, i, c0, c1), v[c0:c1])
+            y[i] += dot(row(A, i, 0, n), x)
 
 
 @inner()
@@ -189,7 +169,7 @@ def add_triangle_matvec(tid, threads, y, A, x, distribution, lower, form):
             c0, c1 = (0, split) if lower else (split, A.shape[1])
             a = row(A, il, c0, c1)
             if form == PLAIN:
-                y[il] += _dot(a, x[c0:c1])
+                y[il] += dot(a, x[c0:c1])
             elif form == ABSOLUTE:
                 y[il] += _dot_absolute(a, x[c0:c1])
             else:

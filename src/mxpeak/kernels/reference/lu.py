@@ -144,6 +144,15 @@ class ReferenceLu(Synchronous):
             self.add_matvec(Y[k], A[:, j : j + nb], u[j : j + nb])
             self.add_matvec(Z[k], A[:, j : j + nb], v[j : j + nb])
 
+    def add_operand_products(
+        self, X: Array, Y: Array, Z: Array, A: Array, precision: str, u: Array, v: Array, w: Array, nb: int
+    ) -> None:
+        low = np.empty_like(A)
+        self.cast(A, low, precision)
+        for sums, M, x in ((X, low, u), (Y, A, v), (Z, A, w)):
+            for k, j in enumerate(range(0, A.shape[1], nb)):
+                self.add_matvec(sums[k], M[:, j : j + nb], x[j : j + nb])
+
     def add_triangle_matvec(
         self, y: Array, A: Array, x: Array, rows: BlockCyclic, cols: BlockCyclic, part: str, form: str = "plain"
     ) -> None:

@@ -164,6 +164,15 @@ class TorchLu:
             self.add_matvec(Y[k], A[:, j : j + nb], u[j : j + nb])
             self.add_matvec(Z[k], A[:, j : j + nb], v[j : j + nb])
 
+    def add_operand_products(
+        self, X: Tensor, Y: Tensor, Z: Tensor, A: Tensor, precision: str, u: Tensor, v: Tensor, w: Tensor, nb: int
+    ) -> None:
+        low = torch.empty_like(A, memory_format=torch.contiguous_format)
+        self.cast(A, low, precision)
+        for sums, M, x in ((X, low, u), (Y, A, v), (Z, A, w)):
+            for k, j in enumerate(range(0, A.shape[1], nb)):
+                self.add_matvec(sums[k], M[:, j : j + nb], x[j : j + nb])
+
     def add_triangle_matvec(
         self, y: Tensor, A: Tensor, x: Tensor, rows: BlockCyclic, cols: BlockCyclic, part: str, form: str = "plain"
     ) -> None:
