@@ -44,7 +44,7 @@ Factorization = dict[str, float | bool]
 
 def hpl(N: int) -> Callable[[bool], Factorization]:
     """HPL's LU with look-ahead, with checks or without."""
-    kernels, grid = HostKernels(THREADS, list(range(THREADS))), make_grid(ProcessGrid(1, 1), Solo())
+    kernels, grid = HostKernels(THREADS, list(range(THREADS)), alone=True), make_grid(ProcessGrid(1, 1), Solo())
     A, wide = with_checksums(grid, N, N + 1, NB["hpl"], kernels)
     entries = generator("hpl", N, seed=SEED).entries
     options = pivoted_lu.PivotedLuOptions(PanelOptions(), SwapOptions(), 1, 0.0, True)
@@ -54,20 +54,19 @@ def hpl(N: int) -> Callable[[bool], Factorization]:
         kernels.generate(A.local, A.rows, A.cols, entries)
         checks = PivotedChecks(A, wide, kernels, spans, NOBODY) if abft else None
         B, blocks = wide if abft else A, DiagonalBlocks(A, kernels)
-        with checking(checks):
-            return timed(
-                lambda: pivoted_lu.factorize(B, options, kernels, spans, blocks, checks or NOBODY),
-                spans,
-                kernels,
-                checks,
-            )
+
+        def factorize() -> None:
+            with checking(checks):
+                pivoted_lu.factorize(B, options, kernels, spans, blocks, checks or NOBODY)
+
+        return timed(factorize, spans, kernels, checks)
 
     return once
 
 
 def hpl_mxp(N: int, precision: str = "fp32", nb: int = NB["hpl-mxp"]) -> Callable[[bool], Factorization]:
-    """HPL-MxP's LU, with checks or without; bf16 by the processor's own products."""
-    kernels = HostKernels(THREADS, list(range(THREADS)), units=chosen())
+    """HPL-MxP's LU and its matrix, with checks or without; bf16 by the processor's own products."""
+    kernels = HostKernels(THREADS, list(range(THREADS)), alone=True, units=chosen())
     if kernels.emulates(precision):
         raise SystemExit(f"this processor multiplies no {precision} numbers itself; type: benchmarks/abft.py hpl-mxp")
     grid = make_grid(ProcessGrid(1, 1), Solo())
@@ -76,22 +75,26 @@ def hpl_mxp(N: int, precision: str = "fp32", nb: int = NB["hpl-mxp"]) -> Callabl
 
     def once(abft: bool) -> Factorization:
         spans = Spans()
-        system.store(A)
         checks = MixedChecks(A, precision, kernels, spans, NOBODY) if abft else None
-        blocks = DiagonalBlocks(A, kernels)
-        with checking(checks):
-            return timed(
-                lambda: lu.factorize(A, lu.MixedLuOptions(precision), kernels, spans, blocks, checks or NOBODY),
-                spans,
-                kernels,
-                checks,
-            )
+        blocks, options = DiagonalBlocks(A, kernels), lu.MixedLuOptions(precision)
+
+        def factorize() -> None:
+            if checks is None:
+                system.store(A)
+            else:
+                checks.make(system)
+            with checking(checks):
+                lu.factorize(A, options, kernels, spans, blocks, checks or NOBODY)
+
+        return timed(factorize, spans, kernels, checks)
 
     return once
 
 
-def timed(factorize: Callable[[], object], spans: Spans, kernels: HostKernels, checks: object) -> Factorization:
-    """One factorization; of the checks what they took in it, and afterwards."""
+def timed(
+    factorize: Callable[[], object], spans: Spans, kernels: HostKernels, checks: PivotedChecks | MixedChecks | None
+) -> Factorization:
+    """One factorization with all of its checks; what these took in it, and afterwards."""
     spans.start("factorization", 1.0)
     begin, processor = time.perf_counter(), time.process_time()
     factorize()
@@ -101,7 +104,7 @@ def timed(factorize: Callable[[], object], spans: Spans, kernels: HostKernels, c
         "time_s": round(time.perf_counter() - begin, 3),
         "processor_s": round(time.process_time() - processor, 3),
     }
-    if isinstance(checks, PivotedChecks | MixedChecks):
+    if checks is not None:
         found |= {"abft_s": round(spans.time_of("abft"), 3), "after_s": round(checks.checked().after_s, 3)}
     return found
 

@@ -68,6 +68,29 @@ def test_products_and_sums_of_a_matrix_that_is_not_stored(backend: Backend, rng:
             assert within(numbers(backend, sums), size.sum(axis=1), bound), (rows, cols)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("precision", STORED)
+def test_a_matrix_made_with_sums_is_the_same_and_sums_are_those_of_what_is_stored(
+    backend: Backend, rng: Any, kind: str, precision: str
+) -> None:
+    kernels = backend.kernels
+    for rows, cols in ranks(backend):
+        i, j = globals_of(rows), globals_of(cols)
+        entries, diagonal, W = (
+            entries_of(kind, rows.n),
+            vector(backend, rng.random(len(i))),
+            rng.random((2, len(j))) - 0.5,
+        )
+        plain, found = (kernels.matrix(len(i), len(j), precision) for _ in range(2))
+        sums = matrix(backend, np.full((2, len(i)), np.nan), "fp64")
+        kernels.generate(plain, rows, cols, entries, diagonal)
+        kernels.generate_with_sums(found, rows, cols, entries, diagonal, sums, matrix(backend, W, "fp64"))
+        A = numbers(backend, found)
+        assert np.array_equal(A, numbers(backend, plain)), (rows, cols)
+        bound = 2 * len(j) * U * (np.abs(W) @ np.abs(A.astype(WIDE)).T)
+        assert within(numbers(backend, sums), W @ A.astype(WIDE).T, bound), (rows, cols)
+
+
 def test_a_matrix_made_in_pieces_has_the_same_bits(backend: Backend, rng: Any, monkeypatch: Any) -> None:
     if backend.name != "host":
         pytest.skip("no pieces")

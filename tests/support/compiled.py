@@ -18,6 +18,7 @@ import scipy.sparse
 
 import mxpeak as mx
 from mxpeak.kernels.host import elimination, operands, solves
+from mxpeak.kernels.host.block_products import add_operand_products
 from mxpeak.kernels.host.kernels import HostKernels
 
 
@@ -53,7 +54,7 @@ def eliminations(*types: Any) -> None:
 
 def units() -> None:
     """What only some processors call, and tests everywhere."""
-    for entry in (*solves.BY_INVERSES, *solves.BY_UNITS, *operands.BY_UNITS):
+    for entry in (*solves.BY_INVERSES, *solves.BY_UNITS, *operands.BY_UNITS, add_operand_products):
         entry.made()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mxpeak.comm.grid import Grid
 from mxpeak.distributed.matrix import DistMatrix
-from mxpeak.kernels.contract import Kernels, Vector
+from mxpeak.kernels.contract import Kernels, Matrix, Vector
 from mxpeak.layout.block_cyclic import BlockCyclic
 from mxpeak.layout.generators import Generator
 
@@ -40,6 +40,13 @@ class GeneratedSystem:
     def store(self, A: DistMatrix) -> None:
         """A = the generated matrix, rounded once to what A is stored in."""
         self._kernels.generate(A.local, self.rows, self.cols, self._generator.entries, self._diagonal)
+
+    def store_with_sums(self, A: DistMatrix, W: Matrix) -> Matrix:
+        """The same; and A w over this rank's columns, for two vectors w that are W's rows: A is not read for it."""
+        sums = self._kernels.xp.zeros((2, self.rows.local_size))
+        entries, diagonal = self._generator.entries, self._diagonal
+        self._kernels.generate_with_sums(A.local, self.rows, self.cols, entries, diagonal, sums, W)
+        return sums
 
     def multiply(self, x: Vector) -> Vector:
         """A x over the rows, for x over the columns; in fp64, one reduction.  Collective over the grid."""

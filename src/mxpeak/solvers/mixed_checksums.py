@@ -18,11 +18,12 @@ from __future__ import annotations
 from functools import partial
 from itertools import pairwise
 from math import isfinite
-from typing import Any
+from typing import Any, NamedTuple
 
+from mxpeak.distributed.generate import GeneratedSystem
 from mxpeak.distributed.matrix import DistMatrix
 from mxpeak.distributed.vectors import summed
-from mxpeak.kernels.contract import Kernels, Vector
+from mxpeak.kernels.contract import Kernels, Matrix, Vector
 from mxpeak.layout.block_cyclic import BlockCyclic
 from mxpeak.layout.schedule import LuStep
 from mxpeak.precision import precision as format_of
@@ -35,8 +36,15 @@ TOLERANCE, SOLVES = 4.0, 4.0
 
 #: U_col w, U12 w and U11 w of a step.
 USums = tuple[Vector, Vector, Vector]
-#: Over the rows: what steps take, its size, that of what was solved for, and the sums of L.
-Taken = tuple[Vector, Vector, Vector, Vector]
+
+
+class Taken(NamedTuple):
+    """What steps take from the rows' sums, its size, that of what was solved for, and the sums of L."""
+
+    taken: Vector
+    size: Vector
+    solved: Vector
+    lower: Vector
 
 
 class MixedChecks(Checks):
@@ -46,15 +54,23 @@ class MixedChecks(Checks):
         super().__init__(A, kernels, spans, keeper)
         self._low, self._at = precision, self.first
         self._lower, self._upper = self.zeros(), self.zeros()
+        self._made: Matrix | None = None
         self._as_stored = precision in ("fp64", "fp32")  # L_row = L21, U_col = U12
         if not self._as_stored:  # what has to be compiled is, before a clock runs
-            none, empty = kernels.xp.zeros(0), kernels.matrix(0, 0, A.precision)
-            kernels.add_operand_products(*(kernels.xp.zeros((0, 0)) for _ in range(3)), empty, precision, *[none] * 3, 1)
+            none, empty, block = kernels.xp.zeros(0), kernels.xp.zeros((0, 0)), kernels.matrix(0, 0, A.precision)
+            kernels.add_operand_products(empty, empty, empty, block, precision, none, none, none, 1)
+
+    def make(self, system: GeneratedSystem) -> None:
+        """Make A, with its rows' first sums: it is not read for them."""
+        self._made = system.store_with_sums(self.A, self.kernels.xp.stack(self.weights))
 
     def baseline(self, done: int) -> None:
         """Of what is left, and of the factors that are there: a run may go on from a checkpoint."""
-        j = self.column_after(done)
-        self._left, self._first_left = self.both_sums_from(j)
+        j, made = self.column_after(done), self._made
+        if made is None or done:
+            self._left, self._first_left = self.both_sums_from(j)
+        else:
+            self._left, self._first_left = self.along_row(made[0]), self.along_row(made[1])
         self._most = root_mean_square(self.kernels.xp, self._left) / format_of(self.A.precision).u ** 2
         if done:
             self._lower, self._upper = self.triangle("lower"), self.triangle("upper")
@@ -72,15 +88,15 @@ class MixedChecks(Checks):
         steps, j = self.steps[self._at : done], self.column_after(done)
         if not steps:
             return
-        (taken, size, solved), found = self._taken(steps, 0), self.sums_from(j)
-        want = self._from(steps[0], self.kernels.xp.subtract(self._left, taken))
-        size = self._from(steps[0], self.kernels.xp.add(size, self.kernels.xp.abs(self._left)))
-        limit = self._limit(self.no_less_than_typical(size), solved)
+        sums, found = self._taken(steps, 0), self.sums_from(j)
+        want = self._from(steps[0], self.kernels.xp.subtract(self._left, sums.taken))
+        size = self._from(steps[0], self.kernels.xp.add(sums.size, self.kernels.xp.abs(self._left)))
+        limit = self._limit(self.no_less_than_typical(size), sums.solved)
 
         def others() -> tuple[Vector, Vector]:
             since = self.steps[self.first : done]
             return self._from(
-                steps[0], self.kernels.xp.subtract(self._first_left, self._taken(since, 1)[0])
+                steps[0], self.kernels.xp.subtract(self._first_left, self._taken(since, 1).taken)
             ), self._from(steps[0], self.sums_from(j, 1))
 
         for row in self.judge(done, (want, found), limit, self._left, others, (j, j)):
@@ -124,48 +140,51 @@ class MixedChecks(Checks):
 
     # --- what steps take from the rows' sums
 
-    def _taken(self, steps: list[LuStep], k: int) -> tuple[Vector, Vector, Vector]:
-        """It, its size, and that of what was solved for; L's and U's sums are noted.  Collective over the grid."""
-        u_sums, sums = self._u_sums(steps, k), self._zeros(4)
-        taken, size, solved, lower = sums
-        for step, (_, U12_w, U11_w) in zip(steps, u_sums):
-            if self.A.grid.p == step.p:
-                upper = self.kernels.xp.add(U11_w, U12_w)
-                if k == 0:
-                    self._upper[self._rows(step)[0]] = upper
-                if self.A.grid.q == step.q:
-                    self._take_block(step, upper, (taken, size, solved, lower), k)
-        mine = [(step, sums) for step, sums in zip(steps, u_sums) if self.A.grid.q == step.q]
+    def _taken(self, steps: list[LuStep], k: int) -> Taken:
+        """What steps take; L's and U's sums are noted.  Collective over the grid."""
+        A, found, sums = self.A, self._u_sums(steps, k), Taken(*(self.zeros() for _ in range(4)))
+        self._take_blocks([one for one in zip(steps, found) if A.grid.p == one[0].p], sums, k)
+        mine = [one for one in zip(steps, found) if A.grid.q == one[0].q]
         if mine:
-            self._take_below(mine, (taken, size, solved, lower), k)
+            self._take_below(mine, sums, k)
         for one in sums:
             self.along_row(one)
         if k == 0:
-            self.kernels.add_scaled(self._lower, 1.0, lower)
-        return taken, size, solved
-
-    def _zeros(self, count: int) -> list[Vector]:
-        """Vectors of zeros over this rank's rows, `count` of them."""
-        return [self.zeros() for _ in range(count)]
+            self.kernels.add_scaled(self._lower, 1.0, sums.lower)
+        return sums
 
     def _rows(self, step: LuStep) -> tuple[slice, slice]:
         """The local rows of a step's block row, and those below."""
         rows = self.A.rows
         return rows.local_range(step.j0, step.j1), slice(rows.local_start(step.j1), None)
 
-    def _take_block(self, step: LuStep, u: Vector, sums: Taken, k: int) -> None:
-        """What becomes of the rows of a step's own block: L11 u."""
-        (block, _), xp, (taken, size, solved, lower) = self._rows(step), self.kernels.xp, sums
-        own = self.A.cols.local_range(step.j0, step.j1)
-        L11, alone = self.A.local[block, own], BlockCyclic(step.jb, step.jb, 0, 1)
-        part, l_sums = xp.zeros(step.jb), xp.zeros(step.jb)
-        for sums_of_l, vector in ((part, u), (l_sums, self.weights[k][own])):
-            self.kernels.add_triangle_matvec(sums_of_l, L11, vector, alone, alone, "lower")
-        for term, its_size in ((u, xp.abs(u)), (part, self._product_size(part, l_sums, root_mean_square(xp, u)))):
-            self.kernels.add_scaled(taken[block], 1.0, term)
-            self.kernels.add_scaled(size[block], 1.0, its_size)
-        self.kernels.add_scaled(solved[block], 1.0, xp.abs(part))
-        self.kernels.add_scaled(lower[block], 1.0, l_sums)
+    def _take_blocks(self, own: list[tuple[LuStep, USums]], sums: Taken, k: int) -> None:
+        """What becomes of the rows of this rank's diagonal blocks: L11 u, u = U11 w + U12 w."""
+        A, kernels, xp, (u, part, l_sums, usual) = (
+            self.A,
+            self.kernels,
+            self.kernels.xp,
+            (self.zeros() for _ in range(4)),
+        )
+        for step, (_, U12_w, U11_w) in own:
+            rows, _ = self._rows(step)
+            upper = xp.add(U11_w, U12_w)
+            if k == 0:
+                self._upper[rows] = upper
+            if A.grid.q == step.q:
+                columns, alone = A.cols.local_range(step.j0, step.j1), BlockCyclic(step.jb, step.jb, 0, 1)
+                L11, w = A.local[rows, columns], self.weights[k][columns]
+                u[rows], usual[rows] = upper, root_mean_square(xp, upper)
+                kernels.add_triangle_matvec(part[rows], L11, upper, alone, alone, "lower")
+                kernels.add_triangle_matvec(l_sums[rows], L11, w, alone, alone, "lower")
+        for total, terms in (
+            (sums.taken, (u, part)),
+            (sums.size, (xp.abs(u), xp.abs(part), self._terms(xp.abs(l_sums), usual))),
+            (sums.solved, (xp.abs(part),)),
+            (sums.lower, (l_sums,)),
+        ):
+            for term in terms:
+                kernels.add_scaled(total, 1.0, term)
 
     def _take_below(self, mine: list[tuple[LuStep, USums]], sums: Taken, k: int) -> None:
         """What this rank's panels take from the rows below their blocks: L_row (U_col w) + L21 (U11 w).
@@ -173,10 +192,10 @@ class MixedChecks(Checks):
         All steps' columns are read row by row together: by themselves they are short pieces, a page apart, which take
         three times as long.
         """
-        A, kernels, xp, (taken, size, solved, lower) = self.A, self.kernels, self.kernels.xp, sums
+        A, kernels, xp = self.A, self.kernels, self.kernels.xp
         tops, own = [A.rows.local_start(step.j1) for step, _ in mine], A.cols.local_range(mine[0][0].j0, mine[-1][0].j1)
         L, w = A.local[:, own], self.weights[k][own]
-        U_col_w, U11_w = (xp.concat([sums[kind] for _, sums in mine]) for kind in (0, 2))
+        U_col_w, U11_w = (xp.concat([found[kind] for _, found in mine]) for kind in (0, 2))
         if self._as_stored:  # L_row = L21: both are one product
             U_col_w, U11_w = xp.add(U_col_w, U11_w), xp.zeros_like(U11_w)
         updated, panel, l_sums = (xp.zeros((len(mine), L.shape[0] - tops[0])) for _ in range(3))
@@ -188,25 +207,24 @@ class MixedChecks(Checks):
             else:
                 both, vectors = (updated[:count, at], panel[:count, at]), (U_col_w[:n], U11_w[:n], w[:n])
                 kernels.add_operand_products(*both, l_part, part, self._low, *vectors, A.nb)
-        below = slice(tops[0], None)
-        for products, u in ((updated, U_col_w), (panel, U11_w)):
+        taken, size, solved, lower = (one[tops[0] :] for one in sums)
+        l_sizes, panel_sizes = xp.abs(l_sums), xp.abs(panel)
+        for products, sizes, u in ((updated, xp.abs(updated), U_col_w), (panel, panel_sizes, U11_w)):
             usual = [[root_mean_square(xp, u[j : j + A.nb])] for j in range(0, len(u), A.nb)]
-            kernels.add_scaled(taken[below], 1.0, xp.sum(products, axis=0))
-            kernels.add_scaled(size[below], 1.0, xp.sum(self._product_size(products, l_sums, usual), axis=0))
-        kernels.add_scaled(solved[below], 1.0, xp.sum(xp.abs(panel), axis=0))
-        kernels.add_scaled(lower[below], 1.0, xp.sum(l_sums, axis=0))
+            kernels.add_scaled(taken, 1.0, xp.sum(products, axis=0))
+            kernels.add_scaled(size, 1.0, xp.sum(sizes, axis=0))
+            terms = self._terms(l_sizes, xp.asarray(usual, dtype=xp.float64))
+            kernels.add_scaled(size, 1.0, xp.sum(terms, axis=0))
+        kernels.add_scaled(solved, 1.0, xp.sum(panel_sizes, axis=0))
+        kernels.add_scaled(lower, 1.0, xp.sum(l_sums, axis=0))
 
-    def _product_size(self, product: Any, l_sums: Any, usual: Any) -> Any:
+    def _terms(self, l_sizes: Any, usual: Any) -> Any:
         """What was added up for L u, in size: after a small pivot single terms may be much larger than their sum.
 
-        Sums of L's rows by random signs are as large as their Euclidean norms.  Beyond 1/u² it is no growth, but an
-        exponent that was hit, in L and then in U: that must not excuse itself.
-
-        usual: the root mean square of u, a number or one for each row of the others
+        Sums of L's rows by random signs are as large as their Euclidean norms; `usual` is the root mean square of u.
+        Beyond 1/u² it is no growth, but an exponent that was hit, in L and then in U: that must not excuse itself.
         """
-        xp = self.kernels.xp
-        terms = xp.multiply(xp.abs(l_sums), xp.asarray(usual, dtype=xp.float64))
-        return xp.add(xp.abs(product), xp.minimum(terms, xp.full_like(terms, self._most)))
+        return self.kernels.xp.clip(self.kernels.xp.multiply(l_sizes, usual), max=self._most)
 
     def _u_sums(self, steps: list[LuStep], k: int) -> list[USums]:
         """U_col w, U12 w and U11 w of each step, on all ranks.  Collective over the grid."""

@@ -198,7 +198,10 @@ class _Timed:
         case, kernels, spans = self.case, self.kernels, self.spans
         spans.start(f"HPL-MxP N={case.n} {case.precision}", hpl_flops(case.n))
         with spans("store"):
-            self.system.store(self.A)
+            if self.checks is None or case.scaling == "auto":  # balancing changes it
+                self.system.store(self.A)
+            else:
+                self.checks.make(self.system)
         kernels.wait()
         begin = time.perf_counter()
         if case.scaling == "auto":

@@ -20,6 +20,21 @@ class GeneratedKernels(Protocol):
     ) -> None:
         """A = this rank's part of a generated matrix, each entry rounded once to A's type."""
 
+    def generate_with_sums(
+        self,
+        A: Matrix,
+        rows: BlockCyclic,
+        cols: BlockCyclic,
+        entries: Entries,
+        diagonal: Vector | None,
+        sums: Matrix,
+        W: Matrix,
+    ) -> None:
+        """A as `generate` makes it, and sums_k = A w_k as `add_matvec` would add them up; the host reads no A for it.
+
+        W and the sums are fp64, with one of two vectors a row.
+        """
+
     def generated_matvec(
         self, y: Vector, rows: BlockCyclic, cols: BlockCyclic, entries: Entries, diagonal: Vector | None, x: Vector
     ) -> None:

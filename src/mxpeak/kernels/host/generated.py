@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mxpeak.kernels.host.jit import INT, INTEGERS, MATRIX, MATRIX32, VECTOR, WORDS, inner, jit
+from mxpeak.kernels.host.native import row
 from mxpeak.kernels.host.normal import normal
 from mxpeak.kernels.host.team import Team
 from mxpeak.layout import lcg
@@ -81,10 +82,10 @@ def _fill(buffer, count, kind, i, j0, x, reals, a_table, c_table):
 
 
 @inner(fastmath={"contract", "reassoc"})
-def _dot(buffer, x, count):
+def _dot(a, x, count):
     total = 0.0
     for j in range(count):
-        total += buffer[j] * x[j]
+        total += np.float64(a[j]) * x[j]
     return total
 
 
@@ -105,7 +106,7 @@ def generated(
 ):
     """Make the entries of this thread's part of the rows begin … end-1, and by `task`:
 
-    STORE      A
+    STORE      A; and where x, two vectors one behind the other, is not empty, y = A x for each of them
     MULTIPLY   y = A x
     SUM        y_i = Σ_j |a_ij|
     """
@@ -115,22 +116,28 @@ def generated(
     buffer = np.empty(cnb)
     for il in range(begin + rows * tid // threads, begin + rows * (tid + 1) // threads):
         i, state = (il // nb * P + p) * nb + il % nb, starts[il]
-        total = 0.0
+        total, other = 0.0, 0.0
         for l0 in range(0, columns, cnb):
             j0, count = (l0 // cnb * Q + q) * cnb, min(cnb, columns - l0)
             _fill(buffer, count, kind, i, j0, state, reals, a_table, c_table)
             if diagonal.shape[0] > 0 and j0 <= i < j0 + count:
                 buffer[i - j0] = diagonal[il]
             if task == STORE:
+                a = row(A, il, l0, l0 + count)
                 for j in range(count):
-                    A[il, l0 + j] = buffer[j]
+                    a[j] = buffer[j]
+                if x.shape[0] > 0:
+                    total += _dot(a, x[l0:], count)
+                    other += _dot(a, x[columns + l0 :], count)
             elif task == MULTIPLY:
                 total += _dot(buffer, x[l0:], count)
             else:
                 total += _abs_sum(buffer, count)
             state = A_block * state + C_block
-        if task != STORE:
+        if y.shape[0] > 0:
             y[il] = total
+            if task == STORE:
+                y[y.shape[0] // 2 + il] = other
 
 
 class HostGenerated:
@@ -142,6 +149,20 @@ class HostGenerated:
         self, A: Array, rows: BlockCyclic, cols: BlockCyclic, entries: Entries, diagonal: Array | None = None
     ) -> None:
         self._generated(STORE, A, NONE, NONE, diagonal, recipe(rows, cols, entries), cols.local_size)
+
+    def generate_with_sums(
+        self,
+        A: Array,
+        rows: BlockCyclic,
+        cols: BlockCyclic,
+        entries: Entries,
+        diagonal: Array | None,
+        sums: Array,
+        W: Array,
+    ) -> None:
+        tables, both = recipe(rows, cols, entries), np.empty(sums.size)
+        self._generated(STORE, A, both, np.ascontiguousarray(W.reshape(-1)), diagonal, tables, cols.local_size)
+        sums[:] = both.reshape(sums.shape)
 
     def generated_matvec(
         self, y: Array, rows: BlockCyclic, cols: BlockCyclic, entries: Entries, diagonal: Array | None, x: Array

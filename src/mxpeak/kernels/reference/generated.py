@@ -29,6 +29,20 @@ class ReferenceGenerated:
     ) -> None:
         A[:] = generated(A.shape, rows, cols, entries, diagonal)
 
+    def generate_with_sums(
+        self,
+        A: Array,
+        rows: BlockCyclic,
+        cols: BlockCyclic,
+        entries: Entries,
+        diagonal: Array | None,
+        sums: Array,
+        W: Array,
+    ) -> None:
+        self.generate(A, rows, cols, entries, diagonal)
+        with quiet():
+            sums[:] = W @ A.T.astype(np.float64)
+
     def generated_matvec(
         self, y: Array, rows: BlockCyclic, cols: BlockCyclic, entries: Entries, diagonal: Array | None, x: Array
     ) -> None:

@@ -10,6 +10,7 @@ import torch
 
 from mxpeak.kernels.torch.device import Device
 from mxpeak.kernels.torch.recipe import GAUSSIAN, UNIT_FACTORS, Recipe, jumps, recipe
+from mxpeak.kernels.torch.triangle import add_matvec
 from mxpeak.layout import lcg
 from mxpeak.layout.block_cyclic import BlockCyclic
 from mxpeak.layout.entries import MIX, Entries
@@ -38,6 +39,21 @@ class TorchGenerated:
             return
         for columns in _panels(*A.shape):
             A[:, columns] = _values(made, columns, diagonal)
+
+    def generate_with_sums(
+        self,
+        A: Tensor,
+        rows: BlockCyclic,
+        cols: BlockCyclic,
+        entries: Entries,
+        diagonal: Tensor | None,
+        sums: Tensor,
+        W: Tensor,
+    ) -> None:
+        self.generate(A, rows, cols, entries, diagonal)
+        sums.zero_()
+        for y, w in zip(sums, W):
+            add_matvec(self.device, y, A, w, transposed=False)
 
     def generated_matvec(
         self, y: Tensor, rows: BlockCyclic, cols: BlockCyclic, entries: Entries, diagonal: Tensor | None, x: Tensor
