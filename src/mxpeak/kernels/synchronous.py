@@ -33,6 +33,7 @@ class QuietNumPy:
 class Synchronous:
     """The parts of `kernels.contract.Kernels` that are trivial on the host; operands of products lie by rows."""
 
+    background = False
     stopwatch = HOST
     xp = QuietNumPy()
     transport = None

@@ -83,7 +83,9 @@ class _MixedLu:
         if "zero_pivots" in keeper.notes:
             self.zero_pivots[:] = kernels.xp.asarray(keeper.notes["zero_pivots"], dtype=kernels.xp.float64)
         self.cuts_show = A.grid.P * A.grid.Q > 1 and kernels.cuts_show(options.precision)
-        self.buffers = [_Buffers(A, options.precision, kernels) for _ in range(min(2, options.lookahead + 1))]
+        # Where nothing can go on meanwhile, one product is quicker than the three that look-ahead makes of it.
+        self.ahead = options.lookahead > 0 and (A.grid.P * A.grid.Q > 1 or kernels.background)
+        self.buffers = [_Buffers(A, options.precision, kernels) for _ in range(1 + self.ahead)]
 
     def run(self) -> None:
         """All steps; with look-ahead the next one's panels are made and sent while this one's update goes on."""
@@ -94,7 +96,7 @@ class _MixedLu:
             assert panels is not None
             self.wait(panels)
             kept = following is not None and self.keeper.due(step.k, len(self.steps))
-            if following and self.options.lookahead and not kept:
+            if following and self.ahead and not kept:
                 self.update_ahead(panels, following)
                 upcoming: Panels | None = self.begin(following)
                 self.update(panels, following.j1, upcoming)

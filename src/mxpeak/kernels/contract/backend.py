@@ -27,6 +27,10 @@ class Backend(Protocol):
     threads: int
 
     @property
+    def background(self) -> bool:
+        """Whether operations may go on after the calls that began them have returned."""
+
+    @property
     def xp(self) -> Any:
         """The array namespace of these arrays."""
 

@@ -16,7 +16,7 @@ import numpy as np
 from numba import types
 
 from mxpeak.kernels.host.jit import FLAG, INT, MATRIX32, ZERO, inner, jit
-from mxpeak.kernels.host.native import address_of, gemm_at
+from mxpeak.kernels.host.native import address_of, gemm_at, row
 from mxpeak.kernels.host.operands import (
     CONFIG,
     PAIRS,
@@ -31,6 +31,7 @@ from mxpeak.kernels.host.operands import (
     tiles_of,
 )
 from mxpeak.kernels.host.rows import part_of
+from mxpeak.kernels.host.triangle import dot
 from mxpeak.kernels.host.units import COLUMNS, DEPTH, ROWS, begin, end
 
 #: The order of the blocks that are inverted.
@@ -43,22 +44,22 @@ CHUNK = 384
 def invert_blocks(upper, T):
     """The diagonal blocks of an upper triangle, or of a unit lower one, as inverses, in place."""
     n = T.shape[0]
-    inverse = np.empty((BLOCK, BLOCK))
+    columns = np.empty((BLOCK, BLOCK))  # of the inverse, each in a row
     for j0 in range(0, n, BLOCK):
         size = min(BLOCK, n - j0)
-        inverse[:] = 0.0
+        columns[:] = 0.0
         for c in range(size):
-            # Column c of the inverse: of an upper triangle from row c up, of a lower one from row c down.
+            # Of an upper triangle from row c up, of a lower one from row c down.
             for step in range(c + 1 if upper else size - c):
                 r = c - step if upper else c + step
-                total = 1.0 if r == c else 0.0
                 first, last = (r + 1, c + 1) if upper else (c, r)
-                for t in range(first, last):
-                    total -= np.float64(T[j0 + r, j0 + t]) * inverse[t, c]
-                inverse[r, c] = total / np.float64(T[j0 + r, j0 + r]) if upper else total
+                total = -dot(row(T, j0 + r, j0 + first, j0 + last), columns[c, first:last])
+                if r == c:
+                    total += 1.0
+                columns[c, r] = total / np.float64(T[j0 + r, j0 + r]) if upper else total
         for r in range(size):
             for c in range(size):
-                T[j0 + r, j0 + c] = inverse[r, c]
+                T[j0 + r, j0 + c] = columns[c, r]
 
 
 def rows_of_X(threads: int, n: int) -> np.ndarray:
@@ -74,11 +75,17 @@ def strips_of_X(threads: int, n: int) -> np.ndarray:
 
 
 @inner()
+def _take_out(source, target):
+    """target = source, and source = 0: the product is added to it."""
+    for c in range(source.shape[0]):
+        target[c], source[c] = source[c], np.float32(0)
+
+
+@inner()
 def _multiply_right(B, i, rows, j0, size, W, copy, gemm):
     """B_j = B_j W_jj for some rows of B; BLAS sees the transposes."""
     for r in range(rows):
-        for c in range(size):
-            copy[r, c], B[i + r, j0 + c] = B[i + r, j0 + c], np.float32(0)
+        _take_out(row(B, i + r, j0, j0 + size), row(copy, r, 0, size))
     one, ldw, ldb = np.float32(1), W.strides[0] // 4, B.strides[0] // 4
     W_jj = address_of(W, j0, j0)
     gemm_at(gemm, size, rows, size, one, W_jj, ldw, address_of(copy, 0, 0), BLOCK, address_of(B, i, j0), ldb)
@@ -88,8 +95,7 @@ def _multiply_right(B, i, rows, j0, size, W, copy, gemm):
 def _multiply_left(B, i0, size, j, columns, W, copy, gemm):
     """B_i = W_ii B_i for some columns of B."""
     for r in range(size):
-        for c in range(columns):
-            copy[r, c], B[i0 + r, j + c] = B[i0 + r, j + c], np.float32(0)
+        _take_out(row(B, i0 + r, j, j + columns), row(copy, r, 0, columns))
     one, ldw, ldb = np.float32(1), W.strides[0] // 4, B.strides[0] // 4
     W_ii = address_of(W, i0, i0)
     gemm_at(gemm, columns, size, size, one, address_of(copy, 0, 0), CHUNK, W_ii, ldw, address_of(B, i0, j), ldb)

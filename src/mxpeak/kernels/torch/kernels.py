@@ -24,6 +24,7 @@ class TorchKernels(TorchLu, TorchGenerated):
     """Libraries for products and solves on a device, kernels of our own for the rest."""
 
     name = "torch"
+    background = True
 
     def __init__(self, device: Device, host: Host):
         super().__init__(device, host)
