@@ -151,8 +151,9 @@ class _MixedLu:
                 with spans("trsm", flops=float(A21.shape[0] * step.jb**2)):
                     kernels.solve_right_upper(A21, to.D, self.options.precision)
                 # L_row = CAST(L21), along the process rows
-                with spans("cast"):
-                    kernels.cast(A21, to.L_row, self.options.precision)
+                if to.casts_L:
+                    with spans("cast"):
+                        kernels.cast(A21, to.L_row, self.options.precision)
             yield from broadcast(bcast, grid.row, to.L_message, step.q)
 
         def U_panel() -> Steps:
@@ -163,8 +164,9 @@ class _MixedLu:
                 with spans("trsm", flops=float(A12.shape[1] * step.jb**2)):
                     kernels.solve_unit_lower(to.D, A12, self.options.precision)
                 # U_col = CAST(U12), along the process columns
-                with spans("cast"):
-                    kernels.cast(A12, to.U_col, self.options.precision)
+                if to.casts_U:
+                    with spans("cast"):
+                        kernels.cast(A12, to.U_col, self.options.precision)
             yield from broadcast(bcast, grid.column, to.U_message, step.p)
 
         yield from together(L_panel(), U_panel(), all_of([to.block]))
@@ -227,20 +229,28 @@ class _MixedLu:
             self.kernels.subtract_product(A22, L_row, U_col)
 
 
+def _casts(A: DistMatrix, low: str, kernels: Kernels) -> tuple[bool, bool]:
+    """Whether L_row, and U_col, are more than L21 and U12 where they lie, which no step changes any more."""
+    stays = low == stored_as(low) and not kernels.background
+    return A.grid.Q > 1 or not stays, A.grid.P > 1 or not stays
+
+
 class _Buffers:
     """Memory for what one step sends: the diagonal block, L_row and U_col."""
 
     def __init__(self, A: DistMatrix, low: str, kernels: Kernels):
         jb, stored = min(A.nb, A.rows.n), stored_as(low)
+        casts_L, casts_U = _casts(A, low, kernels)
         self.D: Any = kernels.buffer(kernels.panel_size(jb, jb, stored), stored)
-        self.L: Any = kernels.operand_buffer(A.rows.local_size, jb, low, "left")
-        self.U: Any = kernels.operand_buffer(jb, A.cols.local_size, low, "right")
+        self.L: Any = kernels.operand_buffer(A.rows.local_size if casts_L else 0, jb, low, "left")
+        self.U: Any = kernels.operand_buffer(jb, A.cols.local_size if casts_U else 0, low, "right")
 
 
 class Panels:
     """A step's diagonal block D and panels L_row, U_col: each as a matrix and as the message that brings it.
 
     in_row, in_column    whether this rank is in the process row, and column, that makes U_col, and L_row
+    casts_L, casts_U     whether L_row, and U_col, are copies
     block                D on its way along that row and column
     under_way            all of it
     """
@@ -251,14 +261,21 @@ class Panels:
     def __init__(self, A: DistMatrix, step: LuStep, buffers: _Buffers, low: str, kernels: Kernels):
         self.step, jb = step, step.jb
         self.in_row, self.in_column = A.grid.p == step.p, A.grid.q == step.q
+        self.casts_L, self.casts_U = _casts(A, low, kernels)
         self._first_row, self._first_column = A.rows.local_start(step.j1), A.cols.local_start(step.j1)
         m, n = A.rows.local_size - self._first_row, A.cols.local_size - self._first_column
         self.D: Matrix = kernels.panel(buffers.D, jb, jb)
-        self.L_row: Matrix = kernels.operand_matrix(buffers.L, m, jb, low, "left")
-        self.U_col: Matrix = kernels.operand_matrix(buffers.U, jb, n, low, "right")
         self.D_message = buffers.D[: kernels.panel_size(jb, jb, stored_as(low))]
-        self.L_message = buffers.L[: kernels.operand_size(m, jb, low, "left")]
-        self.U_message = buffers.U[: kernels.operand_size(jb, n, low, "right")]
+        if self.casts_L:
+            self.L_row: Matrix = kernels.operand_matrix(buffers.L, m, jb, low, "left")
+        else:
+            self.L_row = A[step.j1 :, step.j0 : step.j1]
+        if self.casts_U:
+            self.U_col: Matrix = kernels.operand_matrix(buffers.U, jb, n, low, "right")
+        else:
+            self.U_col = A[step.j0 : step.j1, step.j1 :]
+        self.L_message = buffers.L[: kernels.operand_size(m if self.casts_L else 0, jb, low, "left")]
+        self.U_message = buffers.U[: kernels.operand_size(jb, n if self.casts_U else 0, low, "right")]
 
     @property
     def made(self) -> bool:
