@@ -7,8 +7,9 @@ CAST(U12), made once more from L and U (s stands for both sums, w for both weigh
     rows of its block              s  = L11 (U11 w + U12 w)
     rows that are left             s  = A22 w                               what is checked, and begins the next sums
 
-No rounding of operands comes between s and A22: what differs is that of FP32 sums, c = TOLERANCE·sqrt(N), and in the
-first two lines that of solves, whose own products may have operands of the low precision: SOLVES·u_low for them.
+L and U are read once for all of that, rounded on the way, and added up in FP32 over blocks of columns.  No rounding of
+operands comes between s and A22: what differs is that of FP32 sums, c = TOLERANCE·sqrt(N), and in the first two lines
+that of solves, whose own products may have operands of the low precision: SOLVES·u_low for them.
 Operands that were wrong on some rank, by a cast, by a message, by a flip in their buffers, are not those made here, and
 show in its A22.  What L and U were when they were checked is kept as their rows' sums, and compared at the end.
 """
