@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from scipy.sparse.linalg import splu
 
 from mxpeak.comm.base import Communicator
 from mxpeak.distributed.stencil import Form, Hierarchy, Made, make_stencil, weights
@@ -76,22 +77,23 @@ class BlockLevel:
         group = local_groups(box, kind)[((z % box[2]) * box[1] + y % box[1]) * box[0] + x % box[0]]
         entries = A.tocoo()
         inside = rank[entries.row] == rank[entries.col]
-        within = sp.csr_matrix((entries.data * inside, (entries.row, entries.col)), A.shape)
-        self.A = A.astype(dtype)
-        self._outside, self._D = (A - within).tocsr().astype(dtype), A.diagonal().astype(dtype)
         if kind == "surface_last":
-            group += (np.diff(self._outside.indptr) > 0) * math.prod(box)
-        rows = [np.flatnonzero(group == g) for g in range(group.max() + 1)]
-        self._groups = [(g, (within - sp.diags(A.diagonal())).tocsr()[g].astype(dtype)) for g in rows]
-        self.lower = int((inside & (group[entries.col] < group[entries.row])).sum()) + A.shape[0]
+            group += (np.bincount(entries.row, ~inside) > 0) * math.prod(box)
+        of_m = (inside & (group[entries.col] < group[entries.row])) | (entries.row == entries.col)
+        M = sp.csr_matrix((entries.data * of_m, (entries.row, entries.col)), A.shape).astype(dtype)
+        M.eliminate_zeros()
+        self.A, self._rest, self.lower = A.astype(dtype), (A - M).astype(dtype), M.nnz
+        self._order = np.argsort(group, kind="stable")  # in which M is lower triangular, and its own factor L
+        in_order = M[self._order][:, self._order].tocsc()
+        self._M = splu(in_order, permc_spec="NATURAL", diag_pivot_thresh=0.0)
+        assert self._M.L.nnz == M.nnz
         self.points = np.flatnonzero((x % 2 == 0) & (y % 2 == 0) & (z % 2 == 0))
 
     def sweep(self, b: Array, x: Array) -> Array:
         """One forward sweep from x."""
-        x, b = x.copy(), b - self._outside @ x
-        for rows, A in self._groups:
-            x[rows] = (b[rows] - A @ x) / self._D[rows]
-        return x
+        swept = np.empty_like(x)
+        swept[self._order] = self._M.solve((b - self._rest @ x)[self._order])
+        return swept
 
 
 @dataclass(frozen=True)
