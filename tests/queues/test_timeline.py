@@ -141,13 +141,13 @@ def test_hpl_mxp_hides_its_panels_behind_its_updates_while_these_are_long() -> N
 
 @pytest.mark.parametrize("carrier", ["mpi", "nccl"])
 def test_hpg_mxp_hides_its_halo_on_the_two_finest_levels(carrier: str) -> None:
-    """The finest level of 32³ stands for those of 256³ and 128³ on 8 devices, in their default grid.
+    """The finest level of 16³ stands for those of 256³ and 128³ on 8 devices, in their default grid.
 
     The first cycle, in which tables are made, does not count.
     """
-    _, logs = runs.hpg_mxp(process_grid(8, on_devices=True), carrier, most=1, side=32, only_cycles=True)
+    _, logs = runs.hpg_mxp(process_grid(8, on_devices=True), carrier, most=1, side=16, only_cycles=True)
     for machine, large in product((H200, find_machine("frontier")), (256, 128)):
-        sizes = Boxes(32, large)
+        sizes = Boxes(16, large)
         for played in play(logs, Model(machine, sizes)):
             begun = min(bar.begin for bar in played.bars if bar.op.phase == "ortho")
             face = partial(is_face, sizes, begun)
