@@ -32,7 +32,7 @@ IN_PIECES = ("a box of several chunks", "irregular rows")
 
 
 def setup() -> SparseSetup:
-    return SparseSetup(torch_device(), HOSTS[0])
+    return SparseSetup(torch_device(), HOSTS[0].threads, lambda: HOSTS[0])
 
 
 def same(found: Any, exact: Any) -> None:
@@ -159,7 +159,7 @@ def test_the_set_up_takes_no_more_memory_than_the_formula(
     for module, name, value in ((sparse_pack, "PIECE", piece), (stencil_sizes, "PIECE", piece)):
         monkeypatch.setattr(module, name, value)
     monkeypatch.setattr(sparse_rows, "PIECE", piece // STENCIL)
-    kernels = SparseSetup(Device(torch.device("cpu"), triton=True), HOSTS[0])
+    kernels = SparseSetup(Device(torch.device("cpu"), triton=True), HOSTS[0].threads, lambda: HOSTS[0])
     form = Hierarchy((8,), 8, index_bytes=PACKED_BYTES if storage == "packed" else INDEX_BYTES, joined=True)
     need = memory_need(box, [form])
     with Peak() as making:
