@@ -63,6 +63,9 @@ class Late:
     def __init__(self, comm: Any):
         self._comm = comm
 
+    def repeated(self, *messages: Any) -> None:
+        """Each message by itself, or none would be late."""
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self._comm, name)
 

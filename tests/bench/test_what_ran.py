@@ -30,7 +30,7 @@ def on_ranks(count: int, bench: Any, config: Any, **settings: Setting) -> Result
 
 def test_a_depth_that_ran_as_one_is_in_the_text_and_in_the_result() -> None:
     for bench, config in ((hpl, HplConfig), (hpl_mxp, HplMxpConfig)):
-        deep = on_ranks(1, bench, config(depth=(3,), **SMALL))
+        deep = on_ranks(2, bench, config(depth=(3,), **SMALL))
         assert (deep.problem["depth"], deep.problem["lookahead"]) == (3, 1)
         assert f"\n  {DEPTH}\n" in verdict(deep)
         plain = on_ranks(1, bench, config(depth=(0,), **SMALL))
@@ -39,6 +39,15 @@ def test_a_depth_that_ran_as_one_is_in_the_text_and_in_the_result() -> None:
     own = io.StringIO()
     MxpText(own, {}, datetime.now(UTC)).case(deep)
     assert DEPTH in own.getvalue()
+
+
+def test_one_process_of_the_host_has_nothing_that_goes_on_beside_hpl_mxps_update() -> None:
+    deep = on_ranks(1, hpl_mxp, HplMxpConfig(depth=(3,), **SMALL))
+    assert (deep.problem["depth"], deep.problem["lookahead"]) == (3, 0)
+    assert "look-ahead of depth 0 (3 was requested)" in verdict(deep)
+    usual = on_ranks(1, hpl_mxp, HplMxpConfig(**SMALL))
+    assert (usual.problem["depth"], usual.problem["lookahead"]) == (1, 0)
+    assert "look-ahead" not in verdict(usual)
 
 
 def test_panels_of_a_device_are_the_librarys_with_one_process_row_only() -> None:

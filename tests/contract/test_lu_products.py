@@ -238,6 +238,23 @@ def test_products_of_rounded_blocks_and_of_the_blocks_themselves(backend: Backen
                 assert within(sums[usual], right[usual], bound[usual]), (m, n, one, k)
 
 
+@pytest.mark.parametrize("precision", ["tf32", "bf16"])
+def test_sums_of_rounded_blocks_may_be_beyond_fp32(backend: Backend, rng: Any, precision: str) -> None:
+    """As those of entries whose exponent was flipped are: they tell where that was."""
+    nb, m, n = 7, 9, 40
+    A = stored(rng.random((m, n)) - 0.5, "fp32")
+    A[4, 20], A[4, 22], A[7, 3] = 3e38, 3.3e38, -2e38
+    x, y = rng.random((3, n)) + 1.0, np.zeros((3, 6, m))
+    x[1] *= 1e60  # which fp32 does not hold either
+    found, (u, v, w) = [matrix(backend, one, "fp64") for one in y], [vector(backend, one) for one in x]
+    backend.kernels.add_operand_products(*found, matrix(backend, A, "fp32"), precision, u, v, w, nb)
+    for one, M in enumerate((rounded(A, precision), A, A)):
+        for k, j in enumerate(range(0, n, nb)):
+            block, part = M[:, j : j + nb].astype(WIDE), x[one, j : j + nb]
+            bound = 2 * STORED["fp32"][1] * (nb + 2) * (np.abs(block) @ np.abs(part))
+            assert within(numbers(backend, found[one])[k], block @ part, bound), (one, k)
+
+
 @pytest.mark.parametrize("precision", STORED)
 @pytest.mark.parametrize("form", ["plain", "absolute", "squared"])
 def test_a_triangle_times_a_vector_reads_only_the_triangle(

@@ -217,8 +217,10 @@ class SparseBench(Bench[AnySparse]):
         def on_a_tiny_box() -> None:
             tiny = Box(TINY, TINY, TINY)
             checks, self.checks = self.checks, self._new_checks()  # what is found here says nothing of the run
-            use(self.make(tiny, forms, stencil, Solo()))
-            self.checks = checks
+            try:
+                use(self.make(tiny, forms, stencil, Solo()))
+            finally:
+                self.checks = checks
             for form in forms:
                 self._use_halo(replace(tiny, npz=2), form, stencil)
 

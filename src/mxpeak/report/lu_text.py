@@ -87,9 +87,9 @@ def _why_unproven(proof: Mapping[str, Any]) -> str:
 
 
 def depth_text(problem: Mapping[str, Any]) -> str:
-    """The look-ahead that ran, where another was requested."""
+    """The look-ahead that ran, where another was requested; one process on the host may do without the default's."""
     depth, ran = problem.get("depth"), problem.get("lookahead")
-    return "" if depth == ran else f"look-ahead of depth {ran} ({depth} was requested)"
+    return "" if depth == ran or (depth, ran) == (1, 0) else f"look-ahead of depth {ran} ({depth} was requested)"
 
 
 def _what_ran(result: Result) -> list[str]:

@@ -44,6 +44,14 @@ class MixedLuOptions:
     forwards: bool = True
 
 
+def looks_ahead(depth: int, ranks: int, *, background: bool) -> bool:
+    """Whether a step's update goes on while the next panels are made and sent.
+
+    Where nothing can go on meanwhile, one product is quicker than the three that look-ahead makes of it.
+    """
+    return depth > 0 and (ranks > 1 or background)
+
+
 def factorize(
     A: DistMatrix,
     options: MixedLuOptions,
@@ -83,8 +91,7 @@ class _MixedLu:
         if "zero_pivots" in keeper.notes:
             self.zero_pivots[:] = kernels.xp.asarray(keeper.notes["zero_pivots"], dtype=kernels.xp.float64)
         self.cuts_show = A.grid.P * A.grid.Q > 1 and kernels.cuts_show(options.precision)
-        # Where nothing can go on meanwhile, one product is quicker than the three that look-ahead makes of it.
-        self.ahead = options.lookahead > 0 and (A.grid.P * A.grid.Q > 1 or kernels.background)
+        self.ahead = looks_ahead(options.lookahead, A.grid.P * A.grid.Q, background=kernels.background)
         self.buffers = [_Buffers(A, options.precision, kernels) for _ in range(1 + self.ahead)]
 
     def run(self) -> None:

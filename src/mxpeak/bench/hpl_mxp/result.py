@@ -15,6 +15,7 @@ from mxpeak.perf.counts import hpl_flops, lu_flops
 from mxpeak.records import Caution, Result
 from mxpeak.solvers.blocks import Witness
 from mxpeak.solvers.faults import Checked
+from mxpeak.solvers.lu import looks_ahead
 from mxpeak.solvers.proof import Proof
 from mxpeak.spans import Spans
 
@@ -92,7 +93,7 @@ def hpl_mxp_result(bench: LuBench, case: HplMxpCase, runs: Runs[MxpSolve]) -> Re
             "diagonal_scale": diagonal_scale(case) if case.generator in ("sqrt-n", "gaussian", "ddd") else None,
             "bcast": case.bcast,
             "depth": case.depth,
-            "lookahead": min(case.depth, 1),
+            "lookahead": int(looks_ahead(case.depth, case.P * case.Q, background=bench.kernels.background)),
             "precision": case.precision,
             "refine": case.refine,
             "scaling": case.scaling,

@@ -49,11 +49,24 @@ def _as_bf16(x):
     return float_of(np.uint32(np.uint32(rounded_bf16(x)) << np.uint32(16)))
 
 
+@inner()
+def _wide_dot(a, u, rounded, low):
+    """Σ a_j u_j in fp64, of the rounded a_j if `low`."""
+    total = 0.0
+    for j in range(a.shape[0]):
+        a_j = a[j]
+        if low:
+            a_j = _as_bf16(a[j]) if rounded is None else rounded[j]
+        total += np.float64(a_j) * u[j]
+    return total
+
+
 @inner(fastmath={"contract", "reassoc"})
-def _add_operand_dots(x, y, z, A, i, rows, c0, c1, u, v, w, low):
+def _add_operand_dots(x, y, z, A, i, rows, c0, c1, u, v, w, wide, low):
     """x[i : i+4] += four rows A[i : i+4, c0:c1], rounded, times u; y and z += the same, not rounded, times v, and w.
 
-    low: the rounded rows; None: they are rounded to bf16 here.  Of the four only so many `rows` count.
+    low: the rounded rows; None: they are rounded to bf16 here.  Of the four only so many `rows` count.  Sums beyond
+    fp32, as of a flipped exponent, are taken anew with u, v and w as they were in fp64: `wide`.
     """
     last = i + rows - 1
     a, b = row(A, i, c0, c1), row(A, min(i + 1, last), c0, c1)
@@ -80,14 +93,20 @@ def _add_operand_dots(x, y, z, A, i, rows, c0, c1, u, v, w, low):
         z1 += b[j] * w[j]
         z2 += c[j] * w[j]
         z3 += d[j] * w[j]
-    for into, sums in ((x, (x0, x1, x2, x3)), (y, (y0, y1, y2, y3)), (z, (z0, z1, z2, z3))):
-        for r in range(rows):
-            into[i + r] += sums[r]
+    xs, ys, zs = (x0, x1, x2, x3), (y0, y1, y2, y3), (z0, z1, z2, z3)
+    for r in range(rows):
+        rounded = None if low is None else low[r]
+        x[i + r] += xs[r] if np.isfinite(xs[r]) else _wide_dot(row(A, i + r, c0, c1), wide[0], rounded, True)
+        y[i + r] += ys[r] if np.isfinite(ys[r]) else _wide_dot(row(A, i + r, c0, c1), wide[1], rounded, False)
+        z[i + r] += zs[r] if np.isfinite(zs[r]) else _wide_dot(row(A, i + r, c0, c1), wide[2], rounded, False)
 
 
-@jit(INT, INT, MATRIX, MATRIX, MATRIX, MATRIX32, *(VECTOR32,) * 3, INT, *FORMAT, allocates=True, later=True)
-def add_operand_products(tid, threads, X, Y, Z, A, u, v, w, nb, p, largest, smallest, beyond):
-    """x_ki += Σ ã_ij u_j, ã being a rounded; and y_ki, z_ki by v and w, as `add_block_products` has them."""
+@jit(INT, INT, *(MATRIX,) * 3, MATRIX32, *(VECTOR32,) * 3, MATRIX, INT, *FORMAT, allocates=True, later=True)
+def add_operand_products(tid, threads, X, Y, Z, A, u, v, w, wide, nb, p, largest, smallest, beyond):
+    """x_ki += Σ ã_ij u_j, ã being a rounded; and y_ki, z_ki by v and w, as `add_block_products` has them.
+
+    The rows of `wide` are u, v and w in fp64.
+    """
     m, n = A.shape
     low = np.empty((4, PIECE), np.float32)
     r0, r1 = part_of(tid, threads, m)
@@ -98,7 +117,7 @@ def add_operand_products(tid, threads, X, Y, Z, A, u, v, w, nb, p, largest, smal
             k, end = begin // nb, min(begin + nb, n)
             for c0 in range(begin, end, PIECE):
                 c1 = min(c0 + PIECE, end)
-                vectors = u[c0:c1], v[c0:c1], w[c0:c1]
+                vectors = u[c0:c1], v[c0:c1], w[c0:c1], wide[:, c0:c1]
                 if p == BF16:
                     _add_operand_dots(X[k], Y[k], Z[k], A, i, rows, c0, c1, *vectors, None)
                 else:

@@ -247,8 +247,8 @@ class HostLu(HostPanels, Synchronous):
     ) -> None:
         with np.errstate(over="ignore"):
             vectors = [one.astype(np.float32) for one in (u, v, w)]
-        format_ = cast.FORMATS[precision]
-        self._team.run(block_products.add_operand_products, self.threads, X, Y, Z, A, *vectors, nb, *format_)
+        wide, format_ = np.stack([u, v, w]), cast.FORMATS[precision]
+        self._team.run(block_products.add_operand_products, self.threads, X, Y, Z, A, *vectors, wide, nb, *format_)
 
     def add_triangle_matvec(
         self, y: Array, A: Array, x: Array, rows: BlockCyclic, cols: BlockCyclic, part: str, form: str = "plain"

@@ -64,9 +64,9 @@ def residual_in_chunks(
     tid, threads, rows, begins, starts, table, bases, far, values, diagonal, b, x, keep, r, parts, scratch
 ):  # fmt: skip
     """The same, chunk after chunk."""
-    total, count = piece(scratch, tid * 4 * LANES, LANES), table.shape[0]
-    for c in range(count * tid // threads, count * (tid + 1) // threads):
-        after, slot = min(c + ASKED, count - 1), np.int64(table[c, SLOT])
+    total, chunks = piece(scratch, tid * 4 * LANES, LANES), table.shape[0]
+    for c in range(chunks * tid // threads, chunks * (tid + 1) // threads):
+        after, slot = min(c + ASKED, chunks - 1), np.int64(table[c, SLOT])
         runs, columns = np.int64(table[c, RUNS]), np.int64(table[c, COLUMNS])
         ahead = (np.int64(table[after, SLOT]) - slot) * LANES
         sum_every_second(values, slot * LANES, bases, slot, runs, x, starts, c * GROUPS, total, ahead)

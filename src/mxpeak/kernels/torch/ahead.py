@@ -2,8 +2,8 @@
 
 Triton compiles a kernel where it is launched, one after the other, anew for each form of its arguments.  In a rehearsal
 launches only ask for their forms, which threads compile side by side: Triton's compiler lets go of the interpreter
-lock.  Numbers that come of it mean nothing; new memory is full of ones, for which no solver stops early.  A rehearsal
-is a help and no more: what it fails at is left to the use itself, which compiles where it launches.
+lock.  Numbers that come of it mean nothing; vectors of solvers are full of ones, for which none stops early.  It is a
+help and no more: what a rehearsal fails at is left to the use itself, which compiles where it launches.
 """
 
 from __future__ import annotations
