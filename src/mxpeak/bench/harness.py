@@ -357,9 +357,9 @@ def badness(scaled: float) -> float:
     return scaled if scaled == scaled else sys.float_info.max
 
 
-def depth_caution(depth: int) -> Caution:
+def depth_caution(depth: int, ran: int) -> Caution:
     """What to know of a look-ahead deeper than one step."""
-    text = f"look-ahead depth {depth} was asked for and ran as 1"
+    text = f"look-ahead depth {depth} was asked for and ran as {ran}"
     return Caution("depth", text, "a deeper look-ahead gains nothing here; use --depth 1")
 
 

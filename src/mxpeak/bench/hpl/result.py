@@ -117,7 +117,7 @@ OF_PANELS = ("pfact", "rfact", "nbmin", "ndiv")
 def _cautions(bench: LuBench, case: HplCase, rate: float, limit: float | None) -> list[Caution]:
     cautions = []
     if case.depth > 1:
-        cautions.append(depth_caution(case.depth))
+        cautions.append(depth_caution(case.depth, 1))
     told = [
         name for name in OF_PANELS if bench.facts.config.get(name, {}).get("origin") not in (None, "default", "auto")
     ]

@@ -65,6 +65,7 @@ class MxpSolve:
 def hpl_mxp_result(bench: LuBench, case: HplMxpCase, runs: Runs[MxpSolve]) -> Result:
     """The result of the solves of one case: the best one's time, the worst one's check."""
     best, limit, emulated = runs.best, runs.limit, bench.kernels.emulates(case.precision)
+    lookahead = int(looks_ahead(case.depth, case.P * case.Q, background=bench.kernels.background))
     worst = max(runs.solves, key=lambda one: (not one.passed(case.threshold), badness(one.check.scaled)))
     passed = worst.passed(case.threshold)
     rate = hpl_flops(case.n) / best.time_s
@@ -93,7 +94,7 @@ def hpl_mxp_result(bench: LuBench, case: HplMxpCase, runs: Runs[MxpSolve]) -> Re
             "diagonal_scale": diagonal_scale(case) if case.generator in ("sqrt-n", "gaussian", "ddd") else None,
             "bcast": case.bcast,
             "depth": case.depth,
-            "lookahead": int(looks_ahead(case.depth, case.P * case.Q, background=bench.kernels.background)),
+            "lookahead": lookahead,
             "precision": case.precision,
             "refine": case.refine,
             "scaling": case.scaling,
@@ -138,7 +139,7 @@ def hpl_mxp_result(bench: LuBench, case: HplMxpCase, runs: Runs[MxpSolve]) -> Re
         rules={"mode": case.mode, **ruling(broken)},
         samples_s=[one.time_s for one in runs.solves],
         phases=runs.phases,
-        warnings=[*bench.facts.cautions, *_cautions(case, worst, rate, limit, emulated)],
+        warnings=[*bench.facts.cautions, *_cautions(case, worst, rate, limit, lookahead, emulated=emulated)],
     )
 
 
@@ -157,13 +158,15 @@ def _outcome(run: MxpSolve, case: HplMxpCase) -> str:
     return Outcome.NOT_CONVERGED if isfinite(run.check.scaled) else Outcome.NOT_FINITE
 
 
-def _cautions(case: HplMxpCase, run: MxpSolve, rate: float, limit: float | None, emulated: bool) -> list[Caution]:
+def _cautions(
+    case: HplMxpCase, run: MxpSolve, rate: float, limit: float | None, lookahead: int, *, emulated: bool
+) -> list[Caution]:
     cautions = []
     if emulated:
         text = f"{case.precision} was rounded in software: its convergence counts, its rate is that of FP32"
         cautions.append(Caution("emulated", text, f"a rate in {case.precision} needs a device that has it"))
     if case.depth > 1:
-        cautions.append(depth_caution(case.depth))
+        cautions.append(depth_caution(case.depth, lookahead))
     if run.singular:
         text = f"column {run.singular} had a zero pivot: this matrix has no LU without pivoting"
         cautions.append(Caution("pivot", text, "use --generator sqrt-n, ddd, gaussian or fasi-higham"))
