@@ -94,7 +94,7 @@ def _pending(request: MPI.Request, what: str, who: int | None = None) -> _Awaite
 
 
 class _Persistent:
-    """Messages that MPI was told of once: to begin one again takes a tenth of the time."""
+    """Messages that MPI was told of once: to begin and end them takes half of the time."""
 
     def __init__(self, comm: MPI.Comm, world: Sequence[int], sends: Sequence[Envelope], receives: Sequence[Envelope]):
         self._requests: list[MPI.Prequest] = []

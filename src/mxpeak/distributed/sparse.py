@@ -106,13 +106,13 @@ class SparseMatrix:
         self._memory = counts.Stored(A.n, self._lower + self._upper, PRECISIONS[A.values].bytes, A.index_bytes, w)
         # what each operation does, counted once
         product = 2.0 * A.nnz
-        lower, upper = 2.0 * (self._share(A.lower) + A.n), 2.0 * (self._share(A.upper) + A.n)
+        lower, upper = (2.0 * (self._share(part) + A.n) for part in (self._lower, self._upper))
         self._product = _Work(product, counts.product_bytes(self._memory))
         self._sweep = _Work(product, counts.sweep_bytes(self._memory))
         self._from_zero = [
-            _Work(lower, counts.half_sweep_bytes(self._memory, A.lower, keep=keep)) for keep in (False, True)
+            _Work(lower, counts.half_sweep_bytes(self._memory, self._lower, keep=keep)) for keep in (False, True)
         ]
-        self._backward = _Work(upper, counts.half_sweep_bytes(self._memory, A.upper))
+        self._backward = _Work(upper, counts.half_sweep_bytes(self._memory, self._upper))
         self._residuals: dict[tuple[int, bool, bool], _Work] = {}
 
     @property

@@ -139,8 +139,9 @@ class HostSparse(SparseSetup):
             if kept_for_b:
                 self._sweep(A, part, keep, x, None, sweep.UPPER, backward=True)
                 continue
-            before = np.empty(pattern.halo_rows.size if meets_halo else 0, b.dtype)
+            before = self._nothing[b.dtype]
             if meets_halo:
+                before = np.empty(pattern.halo_rows.size, b.dtype)
                 self._subtract_halo(A, x, pattern.halo_rows, b, before)  # b - H x, for as long as the sweep takes
             try:
                 self._sweep(A, part, b, x, keep, sweep.LOWER if from_zero else sweep.BOTH, backward=backward)
