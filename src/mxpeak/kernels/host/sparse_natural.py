@@ -109,6 +109,13 @@ def say(progress, tid, done):
     atomic_add(progress, tid * APART, done - progress[tid * APART])
 
 
+@inner(inline=True)
+def say_in_turn(progress, tid, done, last):
+    """The same after EVERY units, and after the last one before another thread's."""
+    if last or done % EVERY == 0:
+        say(progress, tid, done)
+
+
 @jit(fastmath={"contract"})
 def sweep_forward(
     tid,
@@ -149,8 +156,8 @@ def sweep_forward(
                 ask_for(values, h + AHEAD, h1 + AHEAD)
             _forward(i, l, l1, h, h1, columns, values, diagonal, b, x, keep, from_zero)
             l, h = l1, h1
-        if threads > 1 and ((u + 1) % EVERY == 0 or u + 1 == end or owner[u + 1] != tid):
-            say(progress, tid, u + 1)
+        if threads > 1:
+            say_in_turn(progress, tid, u + 1, u + 1 == end or owner[u + 1] != tid)
 
 
 @jit(fastmath={"contract"})
@@ -193,8 +200,8 @@ def sweep_backward(
                 ask_for(values, l0 - AHEAD, l - AHEAD)
             _backward(i, l0, l, h0, h, columns, values, diagonal, b, x, kept)
             l, h = l0, h0
-        if threads > 1 and ((v + 1) % EVERY == 0 or u == first or owner[u - 1] != tid):
-            say(progress, tid, v + 1)
+        if threads > 1:
+            say_in_turn(progress, tid, v + 1, u == first or owner[u - 1] != tid)
 
 
 @jit(fastmath={"contract"})

@@ -29,7 +29,7 @@ from mxpeak.kernels.host.sparse_native import (
     widened_value,
 )
 from mxpeak.kernels.host.sparse_native import SUCCESSIVE as LANES
-from mxpeak.kernels.host.sparse_natural import EVERY, say, wait
+from mxpeak.kernels.host.sparse_natural import say_in_turn, wait
 from mxpeak.kernels.host.sparse_recurrence import recurrence, run_backward, run_forward
 from mxpeak.kernels.host.sparse_slots import (
     AFTER,
@@ -184,8 +184,8 @@ def sweep_forward(
                 if keep.shape[0] > 0:
                     keep[row + k] = left
                 x_c[k] = (left - upper[k]) / diagonal[row + k]
-        if threads > 1 and ((u + 1) % EVERY == 0 or u + 1 == end or owner[u + 1] != tid):
-            say(progress, tid, u + 1)
+        if threads > 1:
+            say_in_turn(progress, tid, u + 1, u + 1 == end or owner[u + 1] != tid)
 
 
 @jit(fastmath={"contract"})
@@ -238,8 +238,8 @@ def sweep_backward(
                 k = rows - 1 - back_k
                 inner = _inner(table, c, LATER, slot, far0, k, bases, far, values, x)
                 x_c[k] = (b[row + k] - lower[k] - upper[k] - inner) / diagonal[row + k]
-        if threads > 1 and ((v + 1) % EVERY == 0 or u == first or owner[u - 1] != tid):
-            say(progress, tid, v + 1)
+        if threads > 1:
+            say_in_turn(progress, tid, v + 1, u == first or owner[u - 1] != tid)
 
 
 @jit(fastmath={"contract"})
