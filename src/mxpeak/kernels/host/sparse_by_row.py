@@ -150,9 +150,9 @@ class ByRow:
 def shares(threads: int, cost: Array, first: Array, edges: Array) -> tuple[Array, Array, Array]:
     """Whose units are whose, so that a sweep is over soonest, and what each has to wait for.
 
-    Units cost so much, and each needs the earlier ones edges[first[u]:first[u+1]].  They are dealt out in turn, in
-    blocks: of one size, or cut where a unit does not need the one before, as at the planes of a mesh.  Every way is
-    tried by reckoning.
+    Units cost so much, and each needs the earlier ones edges[first[u]:first[u+1]].  A run ends where a unit does not
+    need the one before, as a mesh's planes do.  Every thread takes its share of each run, which leaves it most of what
+    it reads; or blocks of units, or of whole runs, are dealt out in turn.  Every way is tried by reckoning.
     """
     count = cost.size
     owner = np.zeros(count, np.int32)
@@ -160,13 +160,12 @@ def shares(threads: int, cost: Array, first: Array, edges: Array) -> tuple[Array
         return owner, np.zeros((count, threads), np.int32), np.zeros((count, threads), np.int32)
     follows = np.zeros(count, bool)
     follows[edges[edges == np.repeat(np.arange(count), np.diff(first)) - 1] + 1] = True
-    runs = np.cumsum(~follows) - 1
-    ways = [owner]
-    for blocks in (runs, np.arange(count)):
-        size = 1
-        while size * threads <= blocks[-1] + 1:
-            ways.append((blocks // size % threads).astype(np.int32))
-            size *= 2
+    units, runs, begins = np.arange(count), np.cumsum(~follows) - 1, np.flatnonzero(~follows)
+    length, ways, size = np.diff(np.append(begins, count)), [owner], 1
+    while size * threads <= count:
+        parts = (units - begins[runs]) * threads * size // length[runs]
+        ways += [(blocks % threads).astype(np.int32) for blocks in (parts, units // size, runs // size)]
+        size *= 2
     best = min(ways, key=lambda way: natural.makespan(first, edges, way, cost, threads))
     forward, backward = np.zeros((count, threads), np.int32), np.zeros((count, threads), np.int32)
     natural.find_needs(first, edges, best, forward, backward)

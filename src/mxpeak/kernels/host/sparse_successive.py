@@ -20,6 +20,7 @@ from mxpeak.kernels.host import sparse_sweep as sweep
 from mxpeak.kernels.host.jit import ZERO, inner, jit
 from mxpeak.kernels.host.native import piece
 from mxpeak.kernels.host.sparse_native import (
+    ASKS,
     STRETCH,
     add_strays,
     sum_block_columns,
@@ -29,7 +30,7 @@ from mxpeak.kernels.host.sparse_native import (
     widened_value,
 )
 from mxpeak.kernels.host.sparse_native import SUCCESSIVE as LANES
-from mxpeak.kernels.host.sparse_natural import say_in_turn, wait
+from mxpeak.kernels.host.sparse_natural import ask_for, say_in_turn, wait
 from mxpeak.kernels.host.sparse_recurrence import recurrence, run_backward, run_forward
 from mxpeak.kernels.host.sparse_slots import (
     AFTER,
@@ -79,6 +80,19 @@ def _add(table, c, after, first, end, bases, far, values, x, out):
         lanes0 = far0 + (strays + LANES - 1) // LANES
         begin, stop = before if first > BEFORE else 0, strays if end == PARTS else before
         add_strays(values, slot * LANES, far, far0 * LANES, lanes0 * LANES, begin, stop, x, out)
+
+
+@inner(inline=True)
+def _ask(table, c, part, values, diagonal, b):
+    """Ask for what a recurrence along a chunk takes: its slots of one part, and its rows of b and of the diagonal."""
+    if not ASKS:
+        return
+    row, rows = np.int64(table[c, ROW]), np.int64(table[c, ROWS])
+    slot, _ = slots_before(table, c, part)
+    slots = np.int64(table[c, COUNTS + 2 * part]) + np.int64(table[c, COUNTS + 2 * part + 1])
+    ask_for(values, slot * LANES, (slot + slots) * LANES)
+    ask_for(diagonal, row, row + rows)
+    ask_for(b, row, row + rows)
 
 
 @inner(fastmath={"contract"}, inline=True)
@@ -153,6 +167,7 @@ def sweep_forward(
         for c in range(units[u], units[u + 1]):
             after, row, rows = min(c + ahead, table.shape[0] - 1), np.int64(table[c, ROW]), np.int64(table[c, ROWS])
             x_c = piece(x, row, rows)
+            _ask(table, after, EARLIER, values, diagonal, b)
             _add(table, c, after, BEFORE, EARLIER, bases, far, values, x, lower)
             if not from_zero:
                 _add(table, c, after, LATER, PARTS, bases, far, values, x, upper)
@@ -210,6 +225,7 @@ def sweep_backward(
             c = units[u + 1] - 1 - back
             after, row, rows = max(c - ahead, 0), np.int64(table[c, ROW]), np.int64(table[c, ROWS])
             x_c = piece(x, row, rows)
+            _ask(table, after, LATER, values, diagonal, b)
             _add(table, c, after, AFTER, PARTS, bases, far, values, x, upper)
             if not kept:
                 _add(table, c, after, BEFORE, LATER, bases, far, values, x, lower)
