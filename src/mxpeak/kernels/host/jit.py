@@ -15,6 +15,7 @@ from numba.core.caching import FunctionCache
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler
 from numba.core.compiler_lock import global_compiler_lock
+from numba.core.runtime import rtsys
 from numba.extending import overload
 
 from mxpeak.kernels.host.compiled import cache_directory
@@ -67,6 +68,12 @@ class _Kept(FunctionCache):
 
     Numba adds to a function's index by writing all of it anew, and two processes at once would lose one of two entries.
     """
+
+    def load_overload(self, sig, target_context):
+        """What is kept, without all that Numba needs to compile: that takes a third of a second to load."""
+        rtsys.initialize(target_context)  # the functions that count references, which kept code may call
+        with self._guard_against_spurious_io_errors():
+            return self._load_overload(sig, target_context)
 
     def save_overload(self, sig, data):
         with _alone():

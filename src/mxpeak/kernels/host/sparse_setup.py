@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from scipy.sparse import csr_array
 
 from mxpeak.kernels.contract.sparse import Order, Rows
 from mxpeak.kernels.host import sparse_natural as natural
@@ -73,6 +72,8 @@ class SparseSetup:
         found = np.zeros(self.threads, np.int64)
         self._run(setup.columns_descend, start, column, n, found)
         if found.any():
+            from scipy.sparse import csr_array  # which takes a tenth of a second to load
+
             sorted_rows = csr_array((value.copy(), column.copy(), start), shape=(n, n + halo))
             sorted_rows.sort_indices()
             column, value = sorted_rows.indices.astype(np.int32, copy=False), sorted_rows.data
