@@ -94,7 +94,9 @@ def _solve(
     """x = T^-1 (x - Σ s), T the unit lower or the upper triangle of A, or its transpose; s is used up.
 
     s lies over T's rows, in parts that add up along the process rows; x over its columns.  Of T_ik x_k the rows of the
-    next block come first: its reduction can begin, and the other rows follow while the next x_k is made elsewhere.
+    next block come first: its reduction can begin.  A round is as many steps as there are process columns, each of
+    which has one x_k in it; with what lies beyond the round all of them multiply at its end, at the same time and while
+    the next x_k is made elsewhere.  Were it done at once, each would wait in the next reduction for the one before it.
     """
     grid = A.grid
     over, under, along, across = A.rows, A.cols, grid.row, grid.column
@@ -109,8 +111,8 @@ def _solve(
         T = A.local[columns, rows] if transposed else A.local[rows, columns]
         kernels.add_matvec(s[rows], T, x[columns], transposed=transposed)
 
-    left_over: tuple[slice, slice] | None = None
-    for step, following in zip(steps, [*steps[1:], None]):
+    owed: slice | None = None  # this rank's columns of a round, as long as they are multiplied with single blocks alone
+    for number, (step, following) in enumerate(zip(steps, [*steps[1:], None])):
         owner = (step.q, step.p) if transposed else (step.p, step.q)
         mine, own = over.local_range(step.j0, step.j1), under.local_range(step.j0, step.j1)
         if me[0] == owner[0]:
@@ -122,12 +124,12 @@ def _solve(
                 T = A.local[own, mine] if transposed else A.local[mine, own]
                 solve(step, T, x[own], transposed=transposed)
             arriving = across.ibcast(x[own], owner[0])
-        if left_over is not None:
-            add_product(*left_over)
-            left_over = None
+        if owed is not None and number % along.size == 0:
+            beyond = (0, step.j0) if lower == transposed else (step.j1, A.rows.n)
+            add_product(over.local_range(*beyond), owed)
+            owed = None
         if arriving is not None:
             arriving.wait()
-            if following is not None:
-                add_product(over.local_range(following.j0, following.j1), own)
-                beyond = (following.j1, A.rows.n) if following.j0 > step.j0 else (0, following.j0)
-                left_over = over.local_range(*beyond), own
+            owed = own
+        if owed is not None and following is not None:
+            add_product(over.local_range(following.j0, following.j1), owed)

@@ -1,0 +1,95 @@
+"""Solves with a distributed L and U, on thread ranks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mxpeak.comm.grid import make_grid
+from mxpeak.comm.threads import run_ranks
+from mxpeak.distributed.matrix import DistMatrix, dist_matrix
+from mxpeak.kernels.host.kernels import HostKernels
+from mxpeak.layout.grid import ProcessGrid
+from mxpeak.solvers.triangular import Factored
+
+N, NB = 50, 4
+
+
+def whole() -> Any:
+    """L and U of a matrix that is near the identity, as they lie in one array."""
+    return np.eye(N) + np.random.default_rng(3).uniform(-0.02, 0.02, (N, N))
+
+
+def part(A: DistMatrix, LU: Any) -> None:
+    """This rank's entries of [L\\U]."""
+    rows = [A.rows.to_global(i) for i in range(A.rows.local_size)]
+    cols = [A.cols.to_global(j) for j in range(A.cols.local_size)]
+    A.local[:] = LU[np.ix_(rows, cols)]
+
+
+@pytest.mark.parametrize(("P", "Q"), [(1, 1), (2, 1), (1, 2), (2, 3), (3, 2), (1, 5)])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_every_grid_solves_as_one_process_does(P: int, Q: int, transposed: bool) -> None:
+    LU, b = whole(), np.random.default_rng(4).uniform(-1.0, 1.0, N)
+    M = (np.tril(LU, -1) + np.eye(N)) @ np.triu(LU)
+
+    def body(comm: Any) -> dict[int, float]:
+        kernels = HostKernels(1, poison=True)
+        grid = make_grid(ProcessGrid(P, Q), comm)
+        assert grid is not None
+        A = dist_matrix(grid, N, N, NB, kernels)
+        part(A, LU)
+        over, under = (A.cols, A.rows) if transposed else (A.rows, A.cols)
+        mine = b[[over.to_global(i) for i in range(over.local_size)]]
+        factors = Factored(A, kernels)
+        x = factors.solve_transposed(mine) if transposed else factors.solve(mine)
+        return {under.to_global(i): float(value) for i, value in enumerate(x)}
+
+    found: dict[int, float] = {}
+    for of_rank in run_ranks(P * Q, body):
+        for i, value in of_rank.items():
+            assert found.setdefault(i, value) == value, "all ranks of a line have the same numbers"
+    x = np.array([found[i] for i in range(N)])
+    expected = np.linalg.solve(M.T if transposed else M, b)
+    assert np.abs(x - expected).max() <= 1e-12 * np.abs(expected).max()
+
+
+class Noting(HostKernels):
+    """Notes after how many reductions a rank multiplies more than a block row."""
+
+    reductions = 0
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.large: list[int] = []
+
+    def add_matvec(self, y: Any, A: Any, x: Any, *, transposed: bool = False) -> None:
+        if len(y) > NB:
+            self.large.append(self.reductions)
+        super().add_matvec(y, A, x, transposed=transposed)
+
+
+def test_all_process_columns_multiply_what_lies_beyond_a_round_between_the_same_reductions() -> None:
+    Q = 3
+
+    def body(comm: Any) -> list[int]:
+        kernels = Noting()
+        grid = make_grid(ProcessGrid(1, Q), comm)
+        assert grid is not None
+        A = dist_matrix(grid, N, N, NB, kernels)
+        part(A, whole())
+        reduce = grid.row.allreduce
+
+        def counted(buffer: Any, op: str) -> None:
+            kernels.reductions += 1
+            reduce(buffer, op)
+
+        grid.row.allreduce = counted  # type: ignore[method-assign]
+        Factored(A, kernels).solve(np.ones(N))
+        return kernels.large
+
+    first, *others = run_ranks(Q, body)
+    assert first
+    assert all(other == first for other in others)
