@@ -158,15 +158,17 @@ def _tree(line: Line, size_bytes: float) -> float:
 def refinement_s(run: LuRun, machine: Machine, ranks: Ranks) -> float:
     """Seconds of refinement: a step makes A anew for the residual, and solves with L and U, which it reads.
 
-    step = N²/(PQ) / generate + 4 N²/(PQ) / memory + 2 N/NB (log2 P + log2 Q) latencies
+    step = N²/(PQ) / generate + 4 N²/(PQ) / memory + 2 N/NB (log2 P + log2 Q) exchanges
 
-    A measured rate of solves stands in for that of memory, and `extra_passes` over A are made besides.
+    An exchange is a latency and, where it was measured, how much longer ranks wait for each other, as in FACT.  A
+    measured rate of solves stands in for that of memory, and `extra_passes` over A are made besides.
     """
     if machine.generate_rate is None:
         return 0.0
     local = float(owned(run.n, run.nb, run.P)[0] * owned(run.n, run.nb, run.Q)[0])
     hops = math.ceil(math.log2(run.P)) + math.ceil(math.log2(run.Q))
     solve_rate = machine.solve_rate or machine.memory_rate / FP32_BYTES
-    solve_s = local / solve_rate + 2.0 * run.n / run.nb * hops * ranks.network.latency_s
+    exchange_s = ranks.network.latency_s + machine.exchange_s
+    solve_s = local / solve_rate + 2.0 * run.n / run.nb * hops * exchange_s
     pass_s = local / machine.generate_rate
     return machine.extra_passes * pass_s + machine.refine_steps * (pass_s + solve_s)
