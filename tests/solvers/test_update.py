@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mxpeak.kernels.host.kernels import HostKernels
+from mxpeak.layout.grid import ProcessGrid
+from mxpeak.solvers.pivoted_lu import PivotedLuOptions
 from mxpeak.solvers.update import GRAIN, pieces
+from tests.support.hpl_ranks import solve
 
 
 @given(columns=st.integers(0, 5000), nb=st.integers(1, 300), looks=st.integers(0, 40))
@@ -46,3 +52,36 @@ def test_what_comes_late_is_looked_for_before_the_last_block(columns: int, nb: i
     for width in before:
         assert width <= max(rest + 1, nb, GRAIN)
         rest += width
+
+
+class Cut(HostKernels):
+    """Notes how many columns each product has, of a library whose products depend on cuts."""
+
+    def __init__(self, widths: list[int]) -> None:
+        super().__init__(1)
+        self._widths = widths
+
+    def cuts_show(self, precision: str) -> bool:
+        return True
+
+    def subtract_product(self, C: Any, A: Any, B: Any) -> None:
+        self._widths.append(C.shape[1])
+        super().subtract_product(C, A, B)
+
+
+@pytest.mark.parametrize(
+    ("P", "Q", "forwards", "split", "cut"),
+    [(1, 2, False, 0.0, False), (1, 2, True, 0.0, True), (2, 1, True, 0.0, False), (2, 1, False, 0.5, True)],
+)
+def test_an_update_is_cut_only_for_what_goes_on_by_looks(
+    P: int, Q: int, forwards: bool, split: float, cut: bool
+) -> None:
+    """For panels that are passed on within process rows, and for row swaps; without cuts: those of the sections."""
+    n, nb, widths = 1200, 64, list[int]()
+    options = PivotedLuOptions(forwards=forwards, split=split)
+    solve(n, nb, ProcessGrid(P, Q), options, make=lambda: Cut(widths))
+    steps = -(-n // nb)
+    # on each rank of a process column the next panel's, on every rank the rest; which the split update halves, and of a
+    # half takes the columns of the panel after the next first
+    sections = steps * P * (1 + Q if split == 0.0 else 4)
+    assert (len(widths) > sections) == cut

@@ -155,9 +155,10 @@ class LuBench(Bench[LuConfig]):
     def forwards(self, case: LuCase) -> bool:
         """Whether ranks pass panels on, or networks want to be driven: then an update looks at what it hides.
 
-        On one node with Q <= 2 nobody forwards and memory carries the message: no look is worth a cut.
+        On one node with Q <= 2 nobody forwards and memory carries the message: no look is worth a cut.  Messages from
+        a device are begun by looks.
         """
-        return self.placement.nodes > 1 or case.Q > 2 or case.P > 1
+        return self.placement.nodes > 1 or case.Q > 2 or (self.config.on_gpu and case.P > 1)
 
     def warm_up_n(self, case: LuCase) -> int:
         """The order of the run that comes before the clock; 0: none.

@@ -42,8 +42,8 @@ class PivotedLuOptions:
     """What does not change the result beyond rounding: variants, look-ahead (0 or 1), the split update's fraction.
 
     operands: the format to which the operands L21 and U12 of an update are rounded; None: to none but A's.
-    forwards: whether ranks pass messages on to others: then an update is cut into pieces while communication is under
-    way, to drive it before each.
+    forwards: whether ranks pass panels on to others: then an update is cut into pieces while one is under way, to drive
+    it before each, as it always is for row swaps.
     """
 
     panel: PanelOptions = field(default_factory=PanelOptions)
@@ -102,6 +102,7 @@ class _PivotedLu:
         self.steps = lu_steps(A.rows.n, A.nb, A.grid.P, A.grid.Q)
         low = options.operands or A.precision
         self.operands = None if low == A.precision else _Operands(A, low, kernels)
+        self.passed_on = options.forwards and A.grid.Q > 1
         self.cuts_show = A.grid.P * A.grid.Q > 1 and kernels.cuts_show(low)
         self.end = A.local.shape[1]  # columns that are carried along lie behind those of A
         carried = self.end - A.cols.local_size
@@ -345,11 +346,13 @@ class _PivotedLu:
     ) -> None:
         """A22 -= L21 U on the swapped columns but for the first, which are done."""
         A22, U = self.below(panel, c0, c0 + swap.columns), swap.U
+        tasks = [task for task in under_way if task is not None]
+        driven = [task for task in tasks if self.passed_on or isinstance(task, RowSwap)]
 
         def arrived() -> bool:
-            return all([task.progress() for task in under_way if task is not None]) or not self.options.forwards
+            return all([task.progress() or task not in driven for task in tasks])
 
-        fixed = self.cuts_show and any(task is not None for task in under_way)
+        fixed = self.cuts_show and bool(driven)  # else it is one piece
         for j0, j1 in pieces(swap.columns - done, self.A.nb, arrived, fixed=fixed):
             self.subtract(A22[:, done + j0 : done + j1], panel, U[:, done + j0 : done + j1])
 

@@ -109,9 +109,8 @@ def _solve(bench: LuBench, case: HplMxpCase, grid: Grid, spans: Spans) -> MxpSol
     A = dist_matrix(grid, case.n, case.n, case.nb, kernels, stored_as(case.precision))  # while nothing lies in its way
     system = GeneratedSystem(grid, case.n, case.nb, _generator(case), kernels)
     system.store(A)  # for its memory to be there, and its largest entry known; made once more inside the clock
-    timed = _Timed(
-        case, grid, system, A, kernels, spans, bench.forwards(case), bench.keeper(A, spans), bench.config.abft
-    )
+    forwards = bench.forwards(case) or case.P > 1  # others wait for what is made of a diagonal block once it is here
+    timed = _Timed(case, grid, system, A, kernels, spans, forwards, bench.keeper(A, spans), bench.config.abft)
     grid.all.barrier()
     generate_s = time.perf_counter() - begin
     start = time.time()
