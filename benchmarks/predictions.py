@@ -5,9 +5,10 @@
 
 Each round starts the layouts of ranks and threads in turns, and each of these takes kernels and runs in turns within
 the same processes: kernels and messages as `mxpeak tune` measures them, those that the model asks of these sizes, then
-a run of each benchmark on each grid.  A run is predicted from the mean seconds of each kernel over all turns, and
-compared by the mean of its own: a machine that others use changes its speed within seconds, and what a run takes is a
-sum; the error by medians stands beside it.  No run is fitted; only the steps that GMRES takes are those of the run.
+a run, then kernels again, and so on through the benchmarks and grids.  A machine that others use changes its speed
+within seconds, so a run is predicted from the kernels right before and behind it, each with the mean of the two.  The
+error is the median over the runs, with its quartiles.  No run is fitted; only the steps that GMRES takes are those of
+the run.
 What was measured is kept in FOLDER, and not measured anew.
 """
 
@@ -18,12 +19,11 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
 from dataclasses import replace
 from importlib import import_module
 from itertools import product
 from pathlib import Path
-from statistics import mean, median
+from statistics import mean, median, quantiles
 from typing import Any
 
 from mxpeak.bench.registry import BENCHMARKS
@@ -41,14 +41,13 @@ from mxpeak.runtime.launch import start
 from mxpeak.runtime.tuned import append
 
 Record = dict[str, Any]
-Middle = Callable[[Iterable[float]], float]
 
 #: Threads of a rank on two cores by the number of ranks, of which four share them; and the grids of so many.
 THREADS = {1: 2, 2: 1, 4: 1}
 GRIDS = {1: ((1, 1),), 2: ((2, 1), (1, 2)), 4: ((2, 2),)}
 #: What the processor multiplies itself is HPL-MxP's precision, as it is by default.
 LOW = "bf16" if any(unit.precision == "bf16" for unit in chosen()) else "fp32"
-#: Kernels and runs of a layout that take turns within the same processes.
+#: Times that all kernels and runs of a layout take turns within the same processes.
 TURNS = 2
 #: What each runs in, with its block size: the defaults.
 SIZES = {"hpl": ("fp64", 192), "hpl-mxp": (LOW, 512 if LOW == "bf16" else 320)}
@@ -89,13 +88,12 @@ def take_turns(journal: Path, n: int) -> None:
         ranks=comm.size, threads=THREADS[comm.size], device="cpu", kernels="auto",
         tasks=[{"do": "probes", "known": left_out}], journal=str(journal), until_unix=time.time() + 600.0,
     )  # fmt: skip
-    for _ in range(TURNS):
+    perform(job, comm, lambda text: None)
+    for _, (P, Q), benchmark in product(range(TURNS), GRIDS[comm.size], SIZES):
+        record = run(benchmark, P, Q, n, comm)
+        if comm.rank == 0:
+            append(journal, [record])
         perform(job, comm, lambda text: None)
-        for P, Q in GRIDS[comm.size]:
-            for benchmark in SIZES:
-                record = run(benchmark, P, Q, n, comm)
-                if comm.rank == 0:
-                    append(journal, [record])
 
 
 def run(benchmark: str, P: int, Q: int, n: int, comm: Communicator) -> Record:
@@ -145,29 +143,30 @@ def kept(folder: Path) -> list[Record]:
 # --- what comes out -----------------------------------------------------------------------------------------------
 
 
-def same_ones(records: list[Record]) -> list[list[Record]]:
-    """Each kernel with all of its measurements."""
+def usual(records: list[Record]) -> list[Record]:
+    """Each kernel once, with the mean of its seconds."""
     of: dict[str, list[Record]] = {}
     for record in records:
-        plain = {key: value for key, value in record.items() if key != "round"}
-        of.setdefault(json.dumps(probe_of(plain)), []).append(plain)
-    return list(of.values())
-
-
-def usual(records: list[Record], middle: Middle) -> list[Record]:
-    """Each kernel once, with the middle of its seconds over all turns."""
+        of.setdefault(json.dumps(probe_of(record)), []).append(record)
     found = []
-    for one, *others in same_ones(records):
-        seconds = middle(record["seconds"] for record in (one, *others))
+    for one, *others in of.values():
+        seconds = mean(record["seconds"] for record in (one, *others))
         rate = {"rate": one["rate"] * one["seconds"] / seconds} if "rate" in one else {}
         found.append({**one, "seconds": seconds, **rate})
     return found
 
 
-def spread(records: list[Record]) -> float:
-    """The largest over the smallest seconds of the same kernel: the median of all kernels."""
-    seconds = [[record["seconds"] for record in same] for same in same_ones(records)]
-    return median(max(one) / min(one) for one in seconds)
+def beside(records: list[Record]) -> list[tuple[Record, list[Record]]]:
+    """Each run of one layout and round with the kernels right before and behind it; `records` as they were written."""
+    passes: list[list[Record]] = [[]]
+    runs = []
+    for record in records:
+        if record["kind"] == "run":
+            runs.append(record)
+            passes.append([])
+        else:
+            passes[-1].append({key: value for key, value in record.items() if key != "round"})
+    return [(run, usual([*before, *behind])) for run, before, behind in zip(runs, passes, passes[1:])]
 
 
 def machine_of(records: list[Record], ranks: int, steps: int | None) -> Machine:
@@ -183,34 +182,52 @@ def compared(records: list[Record]) -> list[Record]:
     """Each run predicted and as it was."""
     rows = []
     for ranks, grids in GRIDS.items():
-        kernels = [r for r in records if r["kind"] == "kernel" and r["ranks"] == ranks]
-        for (P, Q), benchmark in product(grids, SIZES):
-            runs = [r for r in records if r["kind"] == "run" and r["benchmark"] == benchmark]
-            runs = [r for r in runs if (r["problem"]["P"], r["problem"]["Q"]) == (P, Q)]
-            seconds = [r["seconds"] for r in runs]
-            model, by_medians = (predicted(usual(kernels, middle), runs[0], ranks) for middle in (mean, median))
-            ran_s = mean(seconds)
-            parts = {name: mean(r["phases"].get(name, 0.0) for r in runs) for name in runs[0]["phases"]}
-            rows.append(
-                {
-                    "benchmark": benchmark,
-                    "P": P,
-                    "Q": Q,
-                    "threads": THREADS[ranks],
-                    "n": runs[0]["problem"]["n"],
-                    "nb": runs[0]["problem"]["nb"],
-                    "precision": SIZES[benchmark][0],
-                    "predicted_flops": model.rate_flops,
-                    "ran_flops": model.flops / ran_s,
-                    "error": ran_s / model.time_s - 1,
-                    "error_of_medians": median(seconds) / by_medians.time_s - 1,
-                    "kernels_spread": spread(kernels),
-                    "samples_s": seconds,
-                    "predicted_s": {"all": model.time_s, **model.phases},
-                    "ran_s": {"all": ran_s, **parts},
-                }
-            )
+        rounds = sorted({r["round"] for r in records if r["ranks"] == ranks})
+        turns = [
+            (run, predicted(kernels, run, ranks))
+            for number in rounds
+            for run, kernels in beside([r for r in records if (r["ranks"], r["round"]) == (ranks, number)])
+        ]
+        for grid, benchmark in product(grids, SIZES):
+            asked = benchmark, *grid
+            rows.append(row_of([t for t in turns if (t[0]["benchmark"], *grid_of(t[0])) == asked], THREADS[ranks]))
     return rows
+
+
+def grid_of(run: Record) -> tuple[int, int]:
+    """The process grid of a run."""
+    return run["problem"]["P"], run["problem"]["Q"]
+
+
+def row_of(turns: list[tuple[Record, LuForecast]], threads: int) -> Record:
+    """All runs of a benchmark on a grid, with their predictions."""
+    runs, models = [run for run, _ in turns], [model for _, model in turns]
+    errors = [run["seconds"] / model.time_s - 1 for run, model in turns]
+    low, middle, high = quantiles(errors, n=4, method="inclusive")
+    ran_s, time_s = (median(seconds) for seconds in ([run["seconds"] for run in runs], [m.time_s for m in models]))
+    return {
+        "benchmark": runs[0]["benchmark"],
+        "P": runs[0]["problem"]["P"],
+        "Q": runs[0]["problem"]["Q"],
+        "threads": threads,
+        "n": runs[0]["problem"]["n"],
+        "nb": runs[0]["problem"]["nb"],
+        "precision": SIZES[runs[0]["benchmark"]][0],
+        "predicted_flops": models[0].flops / time_s,
+        "ran_flops": models[0].flops / ran_s,
+        "error": middle,
+        "quartiles": [low, high],
+        "error_of_means": mean(run["seconds"] for run in runs) / mean(model.time_s for model in models) - 1,
+        "samples_s": [run["seconds"] for run in runs],
+        "errors": errors,
+        "predicted_s": {"all": mean(m.time_s for m in models), **means([m.phases for m in models])},
+        "ran_s": {"all": mean(run["seconds"] for run in runs), **means([run["phases"] for run in runs])},
+    }
+
+
+def means(phases: list[Any]) -> dict[str, float]:
+    """The mean seconds of each phase."""
+    return {name: mean(one.get(name, 0.0) for one in phases) for name in phases[0]}
 
 
 def predicted(kernels: list[Record], run: Record, ranks: int) -> LuForecast:
@@ -222,11 +239,12 @@ def predicted(kernels: list[Record], run: Record, ranks: int) -> LuForecast:
 
 def say(row: Record) -> None:
     """One run as text."""
-    samples = " ".join(f"{seconds:.2f}" for seconds in row["samples_s"])
+    errors = " ".join(f"{100 * error:+.0f}" for error in row["errors"])
+    low, high = (100 * error for error in row["quartiles"])
     print(
         f"{row['benchmark']:8} {row['P']}x{row['Q']}  predicted {row['predicted_flops'] / 1e9:6.1f}  "
-        f"ran {row['ran_flops'] / 1e9:6.1f} GFLOP/s  {100 * row['error']:+.0f} %, "
-        f"by medians {100 * row['error_of_medians']:+.0f} %;  its runs {samples} s",
+        f"ran {row['ran_flops'] / 1e9:6.1f} GFLOP/s  {100 * row['error']:+.0f} % ({low:+.0f} to {high:+.0f}), "
+        f"by means {100 * row['error_of_means']:+.0f} %;  runs {errors} %",
         flush=True,
     )
 
