@@ -75,14 +75,14 @@ def hpl_mxp(N: int, precision: str = "fp32", nb: int = NB["hpl-mxp"]) -> Callabl
 
     def once(abft: bool) -> Factorization:
         spans = Spans()
-        checks = MixedChecks(A, precision, kernels, spans, NOBODY) if abft else None
+        checks = MixedChecks(A, system, precision, kernels, spans, NOBODY) if abft else None
         blocks, options = DiagonalBlocks(A, kernels), lu.MixedLuOptions(precision)
 
         def factorize() -> None:
             if checks is None:
                 system.store(A)
             else:
-                checks.make(system)
+                checks.make()
             with checking(checks):
                 lu.factorize(A, options, kernels, spans, blocks, checks or NOBODY)
 

@@ -203,56 +203,57 @@ def test_products_with_several_vectors_have_the_error_of_fp64(
 
 
 @pytest.mark.parametrize("precision", STORED)
-def test_products_by_blocks_of_columns_are_those_of_each_block(backend: Backend, rng: Any, precision: str) -> None:
-    nb = 7
+def test_two_products_at_once_are_those_of_each(backend: Backend, rng: Any, precision: str) -> None:
     for m, n in triton_shapes(backend):
-        A, blocks = stored(rng.random((m, n)) - 0.5, precision), range(0, n, nb)
-        x, y = rng.random((2, n)) - 0.5, rng.random((2, len(blocks), m)) - 0.5
-        found, given = [matrix(backend, one, "fp64") for one in y], [vector(backend, one) for one in x]
-        backend.kernels.add_block_products(*found, matrix(backend, A, precision), *given, nb)
-        for (k, j), one in product(enumerate(blocks), range(2)):
-            block, part = A[:, j : j + nb].astype(WIDE), x[one, j : j + nb]
-            bound = 2 * U * ((nb + 1) * (np.abs(block) @ np.abs(part)) + np.abs(y[one, k]))
-            assert within(numbers(backend, found[one])[k], y[one, k] + block @ part, bound), (m, n, k)
+        A, x, y = stored(rng.random((m, n)) - 0.5, precision), rng.random((2, n)) - 0.5, rng.random((2, m)) - 0.5
+        found, given = [vector(backend, one) for one in y], [vector(backend, one) for one in x]
+        backend.kernels.add_two_matvecs(*found, matrix(backend, A, precision), *given)
+        for one in range(2):
+            bound = 2 * U * ((n + 1) * (np.abs(A.astype(WIDE)) @ np.abs(x[one])) + np.abs(y[one]))
+            assert within(numbers(backend, found[one]), y[one] + A.astype(WIDE) @ x[one], bound), (m, n, one)
 
 
-@pytest.mark.parametrize("precision", ["tf32", "bf16", "fp16", "fp8"])
-def test_products_of_rounded_blocks_and_of_the_blocks_themselves(backend: Backend, rng: Any, precision: str) -> None:
-    """With blocks longer than the pieces in which they are rounded, numbers near a format's least, and a NaN."""
-    u32 = STORED["fp32"][1]
-    for nb, (m, n) in [(7, shape) for shape in triton_shapes(backend)] + [(600, (9, 1300))]:
-        A, blocks = stored(rng.random((m, n)) - 0.5, "fp32"), range(0, n, nb)
+def operand_sums(A: Any, precision: str, x: Any) -> tuple[Any, Any]:
+    """What `add_operand_sums` adds, and the sizes of what is added up."""
+    wide, low = A.astype(WIDE), (A if precision in STORED else rounded(A, precision)).astype(WIDE)
+    terms = [(low, x[0]), (wide, x[1]), (wide, x[2]), (wide * wide, x[3])]
+    u, v, w, q = (M @ part for M, part in terms)
+    u_size, v_size, w_size, q_size = (np.abs(M) @ np.abs(part) for M, part in terms)
+    return np.stack([u + v, w, q]), np.stack([u_size + v_size, w_size, q_size])
+
+
+@pytest.mark.parametrize("precision", ["fp64", "fp32", "tf32", "bf16", "fp16", "fp8"])
+def test_sums_of_rows_rounded_and_as_they_are(backend: Backend, rng: Any, precision: str) -> None:
+    """With rows longer than the pieces in which they are rounded, numbers near a format's least, and a NaN."""
+    kept = precision if precision in STORED else "fp32"
+    u = U if precision in STORED else STORED["fp32"][1]
+    for m, n in [*triton_shapes(backend), (9, 1300)]:
+        A = stored(rng.random((m, n)) - 0.5, kept)
         if m > 1 and n > 1:
-            A[0] *= np.float32(2.0**-12)
+            A[0] *= A.dtype.type(2.0**-12)
             A[m - 1, n - 1] = np.nan
-        x, y = rng.random((3, n)) - 0.5, rng.random((3, len(blocks), m)) - 0.5
-        found, (u, v, w) = [matrix(backend, one, "fp64") for one in y], [vector(backend, one) for one in x]
-        backend.kernels.add_operand_products(*found, matrix(backend, A, "fp32"), precision, u, v, w, nb)
-        for one, M in enumerate((rounded(A, precision), A, A)):
-            for k, j in enumerate(blocks):
-                block, part = M[:, j : j + nb].astype(WIDE), x[one, j : j + nb]
-                bound = 2 * u32 * ((nb + 2) * (np.abs(block) @ np.abs(part)) + np.abs(y[one, k]))
-                sums, right = numbers(backend, found[one])[k], y[one, k] + block @ part
-                usual = ~np.isnan(right)
-                assert np.array_equal(~np.isnan(sums), usual), (m, n, one, k)
-                assert within(sums[usual], right[usual], bound[usual]), (m, n, one, k)
+        x, y = rng.random((4, n)) - 0.5, rng.random((3, m)) - 0.5
+        found = matrix(backend, y, "fp64")
+        backend.kernels.add_operand_sums(found, matrix(backend, A, kept), precision, matrix(backend, x, "fp64"))
+        sums, (more, sizes) = numbers(backend, found), operand_sums(A, precision, x)
+        right, bound = y + more, 2 * u * ((2 * n + 3) * sizes + np.abs(y))
+        usual = ~np.isnan(right)
+        assert np.array_equal(~np.isnan(sums), usual), (m, n)
+        assert within(sums[usual], right[usual], bound[usual]), (m, n)
 
 
 @pytest.mark.parametrize("precision", ["tf32", "bf16"])
-def test_sums_of_rounded_blocks_may_be_beyond_fp32(backend: Backend, rng: Any, precision: str) -> None:
+def test_sums_of_rounded_rows_may_be_beyond_fp32(backend: Backend, rng: Any, precision: str) -> None:
     """As those of entries whose exponent was flipped are: they tell where that was."""
-    nb, m, n = 7, 9, 40
+    m, n = 9, 40
     A = stored(rng.random((m, n)) - 0.5, "fp32")
     A[4, 20], A[4, 22], A[7, 3] = 3e38, 3.3e38, -2e38
-    x, y = rng.random((3, n)) + 1.0, np.zeros((3, 6, m))
+    x = rng.random((4, n)) + 1.0
     x[1] *= 1e60  # which fp32 does not hold either
-    found, (u, v, w) = [matrix(backend, one, "fp64") for one in y], [vector(backend, one) for one in x]
-    backend.kernels.add_operand_products(*found, matrix(backend, A, "fp32"), precision, u, v, w, nb)
-    for one, M in enumerate((rounded(A, precision), A, A)):
-        for k, j in enumerate(range(0, n, nb)):
-            block, part = M[:, j : j + nb].astype(WIDE), x[one, j : j + nb]
-            bound = 2 * STORED["fp32"][1] * (nb + 2) * (np.abs(block) @ np.abs(part))
-            assert within(numbers(backend, found[one])[k], block @ part, bound), (one, k)
+    found = matrix(backend, np.zeros((3, m)), "fp64")
+    backend.kernels.add_operand_sums(found, matrix(backend, A, "fp32"), precision, matrix(backend, x, "fp64"))
+    right, sizes = operand_sums(A, precision, x)
+    assert within(numbers(backend, found), right, 2 * STORED["fp32"][1] * (2 * n + 3) * sizes)
 
 
 @pytest.mark.parametrize("precision", STORED)

@@ -179,6 +179,28 @@ def test_solves_of_many_blocks_multiply_back(threads: int, rng: Any) -> None:
             assert np.all(np.abs(L @ y - b.T) <= (2 * u_low + 5 * (n + 1) * U) * left.max()), (precision, n)
 
 
+def test_solves_with_badly_conditioned_blocks_err_as_substitution_does(rng: Any) -> None:
+    """Factors of random matrices without pivoting: |T_jj^-1||T_jj| of some is thousands."""
+    host, n = HostKernels(poison=True, units=()), 128
+    host.trsm = "inverse"
+    for _ in range(20):
+        A = rng.random((n, n)) - 0.5
+        for k in range(n):
+            A[k + 1 :, k] /= A[k, k]
+            A[k + 1 :, k + 1 :] -= np.outer(A[k + 1 :, k], A[k, k + 1 :])
+        D = host.panel(host.buffer(host.panel_size(n, n, "fp32"), "fp32"), n, n)
+        D[:] = A
+        T, L = np.triu(D).astype(np.float64), np.tril(D, -1).astype(np.float64) + np.eye(n)
+        b = (rng.random((n, n)) - 0.5).astype(np.float32)
+        X, Y = host.matrix(n, n, "fp32"), host.matrix(n, n, "fp32")
+        X[:], Y[:] = b, b
+        host.solve_right_upper(X, D, "fp32")
+        host.solve_unit_lower(D, Y, "fp32")
+        x, y = X.astype(np.float64), Y.astype(np.float64)
+        for off, size in ((x @ T - b, np.abs(x) @ np.abs(T)), (L @ y - b, np.abs(L) @ np.abs(y))):
+            assert np.all(np.linalg.norm(off, axis=1) <= n**0.5 * U * np.linalg.norm(size, axis=1))
+
+
 def test_assembly_from_the_cache_can_be_put_into_what_is_compiled_here() -> None:
     """Another process may have compiled the function that holds it, so that nothing here has asked for the parser."""
     code = (

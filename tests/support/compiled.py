@@ -18,10 +18,10 @@ import scipy.sparse
 
 import mxpeak as mx
 from mxpeak.kernels.host import elimination, operands, solves
-from mxpeak.kernels.host.block_products import add_operand_products
 from mxpeak.kernels.host.kernels import HostKernels
 from mxpeak.perf.host import one_core_each
 from mxpeak.runtime import compile as first_uses
+from mxpeak.kernels.host.row_sums import add_rounded_sums
 
 
 def norms(*types: Any) -> None:
@@ -56,7 +56,7 @@ def eliminations(*types: Any) -> None:
 
 def units() -> None:
     """What only some processors call, and tests everywhere."""
-    for entry in (*solves.BY_INVERSES, *solves.BY_UNITS, *operands.BY_UNITS, add_operand_products):
+    for entry in (*solves.BY_INVERSES, *solves.BY_UNITS, *operands.BY_UNITS, add_rounded_sums):
         entry.made()
 
 

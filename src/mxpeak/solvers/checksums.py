@@ -9,9 +9,9 @@ compared with sums of what lies in memory; s' only where s differs.  Where a_ij 
 and δ·w'_j: the row is where they are, the column what their quotient says, and a_ij follows from its row's sum.
 Between two checks a wrong entry may have been used, and have spread: that is found as well, but cannot be mended.
 
-A difference counts if it exceeds c·u·size_i: u is that of the stored type, and size_i what was added up, in size, for
-that row; no less than the root mean square of all rows so far, since a sum of random signs may be near zero by chance,
-and what is left of a matrix by cancellation.  The two forms say what c is.
+A difference counts if it exceeds what rounding explains of a sum of that size; of no less than the root mean square of
+all rows so far, since a sum of random signs may be near zero by chance, and what is left of a matrix by cancellation.
+The two forms say how much that is.
 """
 
 from __future__ import annotations
@@ -146,11 +146,9 @@ class Checks(ABC):
 
     def both_sums_from(self, j: int) -> tuple[Vector, Vector]:
         """The same by w and by w', of which the matrix is read once.  Collective over the process row."""
-        A, xp, (sums, others), (w, w2) = self.A, self.kernels.xp, (self.zeros(), self.zeros()), self.weights
+        A, (sums, others), (w, w2) = self.A, (self.zeros(), self.zeros()), self.weights
         rows, cols = (slice(part.local_start(j), None) for part in (A.rows, A.cols))
-        left = A.local[rows, cols]
-        Y, Z = (xp.reshape(y[rows], (1, left.shape[0])) for y in (sums, others))
-        self.kernels.add_block_products(Y, Z, left, w[cols], w2[cols], max(1, left.shape[1]))
+        self.kernels.add_two_matvecs(sums[rows], others[rows], A.local[rows, cols], w[cols], w2[cols])
         return self.along_row(sums), self.along_row(others)
 
     def triangle(self, part: str, k: int = 0) -> Vector:
@@ -239,7 +237,7 @@ class Checks(ABC):
         n = self.A.rows.n
         off = [float(s[row]) - float(z[row]) for s, z in zip(differing.want, differing.found)]
         limit = float(differing.limit[row])
-        if not all(map(isfinite, off)) or n * limit > 0.25 * abs(off[0]):
+        if not all(map(isfinite, off)) or not n * limit <= 0.25 * abs(off[0]):  # or NaN
             return None  # columns side by side could not be told from each other
         column = (off[1] / off[0] - 1.0) * n - 1.0
         return round(column) if -0.5 < column < self.A.cols.n - 0.5 else None

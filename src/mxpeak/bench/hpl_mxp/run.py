@@ -184,7 +184,7 @@ class _Timed:
         self.case, self.grid, self.system, self.A = case, grid, system, A
         self.kernels, self.spans, self.forwards = kernels, spans, forwards
         self.blocks, self.keeper = DiagonalBlocks(A, kernels), keeper
-        self.checks = MixedChecks(A, case.precision, kernels, spans, keeper or NOBODY) if abft else None
+        self.checks = MixedChecks(A, system, case.precision, kernels, spans, keeper or NOBODY) if abft else None
         self.balance: Balance | None = None
         self.x: Vector = None
         self.done = Solve()
@@ -200,7 +200,7 @@ class _Timed:
             if self.checks is None or case.scaling == "auto":  # balancing changes it
                 self.system.store(self.A)
             else:
-                self.checks.make(self.system)
+                self.checks.make()
         kernels.wait()
         begin = time.perf_counter()
         if case.scaling == "auto":

@@ -176,7 +176,7 @@ class LuKernels(Backend, Protocol):
 
         Where a precision lower than B's is named, operands of the products that a solve is made of may be rounded to
         it, as in the updates of an LU with smaller blocks: |ΔL| <= (2·u_low + m·u)·|L|.  In fp32 blocks L_jj of the
-        diagonal may be inverted: |L_jj^-1||L_jj| then is a factor of their part.
+        diagonal may be inverted where |L_jj^-1||L_jj|, which then is a factor of their part, is a few units.
         """
 
     def solve_right_upper(self, B: Matrix, U: Matrix, precision: str) -> None:
@@ -211,18 +211,14 @@ class LuKernels(Backend, Protocol):
         x and y may be matrices by rows, with a vector a column.
         """
 
-    def add_block_products(self, Y: Matrix, Z: Matrix, A: Matrix, u: Vector, v: Vector, nb: int) -> None:
-        """y_ki += Σ a_ij u_j and z_ki += Σ a_ij v_j over the nb columns j of block k, as `add_matvec` does it for each.
+    def add_two_matvecs(self, y: Vector, z: Vector, A: Matrix, u: Vector, v: Vector) -> None:
+        """y += A u and z += A v, as `add_matvec` does it for each; the host reads A once."""
 
-        Y and Z are fp64, with a row a block; the host reads A once; 4·m·n flops.
-        """
+    def add_operand_sums(self, sums: Matrix, A: Matrix, precision: str, vectors: Matrix) -> None:
+        """The rows of `sums` += Ã u + A v, A w and (A∘A) q, with Ã = `cast` of A; u, v, w and q are rows of `vectors`.
 
-    def add_operand_products(
-        self, X: Matrix, Y: Matrix, Z: Matrix, A: Matrix, precision: str, u: Vector, v: Vector, w: Vector, nb: int
-    ) -> None:
-        """x_ki += Σ ã_ij u_j, with ã = `cast` of a, and y_ki += Σ a_ij v_j and z_ki += Σ a_ij w_j, by blocks as above.
-
-        A is fp32, the precision lower, vectors may be rounded to fp32, too: error <= (nb+2)·u_32·|A||u|; 6·m·n flops.
+        Sums and vectors are fp64; the host reads A once; 9·m·n flops.  For a precision lower than A's, vectors may be
+        rounded to fp32, and numbers added up in it: errors <= (2n+3)·u_32·(|A||u| + |A||v|), and so on.
         """
 
     def add_triangle_matvec(

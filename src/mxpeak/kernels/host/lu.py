@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from mxpeak.kernels.contract.lu import BlockSolver
-from mxpeak.kernels.host import blas, block, block_products, cast, operands, rows, solves, triangle, units
+from mxpeak.kernels.host import blas, block, cast, operands, row_sums, rows, solves, triangle, units
 from mxpeak.kernels.host.operands import LeftOperand, RightOperand, aligned
 from mxpeak.kernels.host.panels import HostPanels
 from mxpeak.kernels.host.team import Team
@@ -16,6 +16,7 @@ from mxpeak.kernels.host.units import Unit, unit_for
 from mxpeak.kernels.synchronous import Synchronous
 from mxpeak.layout.block_cyclic import BlockCyclic
 from mxpeak.layout.leading_dimension import leading_dimension
+from mxpeak.precision import precision as format_of
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -139,10 +140,8 @@ class HostLu(HostPanels, Synchronous):
         singular[0] = first[0]
 
     def solve_right_upper(self, B: Array, U: Array, precision: str) -> None:
-        if self._by_library(B, precision):
+        if self._by_library(B, precision) or not self._solve32("right", B, U, precision):
             self._team.run(self._solve_right_part, B, U)
-        else:
-            self._solve32("right", B, U, precision)
 
     def _by_library(self, B: Array, precision: str) -> bool:
         return bool(B.dtype == np.float64 or (self.trsm == "library" and unit_for(precision, self.units) is None))
@@ -152,17 +151,18 @@ class HostLu(HostPanels, Synchronous):
         blas.trsm_right_upper(B[rows * tid // self.threads : rows * (tid + 1) // self.threads], U)
 
     def solve_unit_lower(self, L: Array, B: Array, precision: str) -> None:
-        if self._by_library(B, precision):
+        if self._by_library(B, precision) or not self._solve32("left", B, L, precision):
             self._team.run(self._solve_left_part, L, B)
-        else:
-            self._solve32("left", B, L, precision)
 
     def _solve_left_part(self, tid: int, L: Array, B: Array) -> None:
         columns = B.shape[1]
         blas.trsm_unit_lower(L, B[:, columns * tid // self.threads : columns * (tid + 1) // self.threads])
 
-    def _solve32(self, side: str, B: Array, T: Array, precision: str) -> None:
-        """B = B T^-1 (T upper, from the right) or B = T^-1 B (T unit lower, from the left) in fp32."""
+    def _solve32(self, side: str, B: Array, T: Array, precision: str) -> bool:
+        """B = B T^-1 (T upper, from the right) or B = T^-1 B (T unit lower, from the left) in fp32.
+
+        Returns whether it was done: not where inverses of T's blocks would err by far more than substitution.
+        """
         threads, n, gemm = self.threads, T.shape[0], blas.address("sgemm")
         W = self.matrix(n, n, "fp32")
         self.copy(T, W)
@@ -172,10 +172,13 @@ class HostLu(HostPanels, Synchronous):
             other = "right" if side == "right" else "left"
             T_low = self.operand_matrix(self.operand_buffer(n, n, precision, other), n, n, precision, other)
             self.cast(W, T_low, precision)
-        solves.invert_blocks(side == "right", W)
+        growth, u_ratio = np.empty(1), 1.0 if T_low is None else format_of(precision).u / format_of("fp32").u
+        solves.invert_blocks(side == "right", W, growth)
+        if not growth[0] <= solves.MOST_GROWTH * u_ratio**2:  # or NaN
+            return False
         if unit is None or T_low is None:
             self._team.run(solves.solve_right if side == "right" else solves.solve_left, threads, B, W, gemm)
-            return
+            return True
         how, tiles = (unit.code, unit.rows, precision == "fp16"), (self._tiles, units.TILE_CONFIG)
         if isinstance(T_low, RightOperand):
             X_rows = solves.rows_of_X(threads, n)
@@ -183,6 +186,7 @@ class HostLu(HostPanels, Synchronous):
         else:
             X_strips = solves.strips_of_X(threads, n)
             self._team.run(solves.solve_left_rounded, threads, *how, B, W, T_low.pairs, X_strips, *tiles, gemm)
+        return True
 
     def subtract_product(self, C: Array, A: Array | LeftOperand, B: Array | RightOperand) -> None:
         if isinstance(A, LeftOperand) and isinstance(B, RightOperand):
@@ -239,16 +243,18 @@ class HostLu(HostPanels, Synchronous):
             rows = slice(begin, min(begin + height, end))
             blas.gemm(1.0, A[rows].astype(np.float64, copy=False), X, Y[rows])
 
-    def add_block_products(self, Y: Array, Z: Array, A: Array, u: Array, v: Array, nb: int) -> None:
-        self._team.run(block_products.add_block_products, self.threads, Y, Z, A, u, v, nb)
+    def add_two_matvecs(self, y: Array, z: Array, A: Array, u: Array, v: Array) -> None:
+        self._team.run(row_sums.add_two_matvecs, self.threads, y, z, A, u, v)
 
-    def add_operand_products(
-        self, X: Array, Y: Array, Z: Array, A: Array, precision: str, u: Array, v: Array, w: Array, nb: int
-    ) -> None:
+    def add_operand_sums(self, sums: Array, A: Array, precision: str, vectors: Array) -> None:
+        if precision in STORED:  # no operand is rounded
+            u, v, w, q = vectors
+            self._team.run(row_sums.add_stored_sums, self.threads, sums, A, np.stack([u + v, w, q]))
+            return
         with np.errstate(over="ignore"):
-            vectors = [one.astype(np.float32) for one in (u, v, w)]
-        wide, format_ = np.stack([u, v, w]), cast.FORMATS[precision]
-        self._team.run(block_products.add_operand_products, self.threads, X, Y, Z, A, *vectors, wide, nb, *format_)
+            narrow = vectors.astype(np.float32)
+        format_ = cast.FORMATS[precision]
+        self._team.run(row_sums.add_rounded_sums, self.threads, sums, A, narrow, vectors, *format_)
 
     def add_triangle_matvec(
         self, y: Array, A: Array, x: Array, rows: BlockCyclic, cols: BlockCyclic, part: str, form: str = "plain"

@@ -6,6 +6,9 @@ BLAS's own solves in fp32 run at a fifth to a half of its products.  X = B T^-1 
 
 The sums are products: BLAS's, taken in halves of halves, or the unit's for operands of 16 bits, which round X_i and
 T_ij.  An LU with blocks of 64 does the same in its trailing updates, so the bound of the LU is as before.
+
+B_j T_jj^-1 errs by u·|X_j||T_jj||T_jj^-1||T_jj| and not by u·|X_j||T_jj|, as substitution does.  Where T_jj is so badly
+conditioned that this is much more (after a small pivot, without pivoting), whoever calls takes BLAS's solves instead.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ import math
 import numpy as np
 from numba import types
 
-from mxpeak.kernels.host.jit import FLAG, INT, MATRIX32, ZERO, inner, jit
+from mxpeak.kernels.host.jit import FLAG, INT, MATRIX32, VECTOR, ZERO, inner, jit
 from mxpeak.kernels.host.native import address_of, gemm_at, row
 from mxpeak.kernels.host.operands import (
     CONFIG,
@@ -36,15 +39,59 @@ from mxpeak.kernels.host.units import COLUMNS, DEPTH, ROWS, begin, end
 
 #: The order of the blocks that are inverted.
 BLOCK = 64
+#: The most growth of variances with which inverses are taken.  A well scaled block has less than 2; and sums of 64
+#: products in fp32 have ten times the variance of one rounding by themselves.
+MOST_GROWTH = 16.0
 #: Right-hand sides that are solved for at once: with a block's columns they stay in the second cache.
 CHUNK = 384
 
 
-@jit(FLAG, MATRIX32, allocates=True, later=True)
-def invert_blocks(upper, T):
-    """The diagonal blocks of an upper triangle, or of a unit lower one, as inverses, in place."""
+@inner()
+def _add_squared(upper, T, j0, x, y):
+    """y += (T_jj∘T_jj) x for a block of an upper triangle, or of a unit lower one."""
+    size = x.shape[0]
+    for i in range(size):
+        first, last = (i, size) if upper else (0, i)
+        a = row(T, j0 + i, j0 + first, j0 + last)
+        total = 0.0 if upper else x[i]
+        for k in range(a.shape[0]):
+            total += np.float64(a[k]) * np.float64(a[k]) * x[first + k]
+        y[i] += total
+
+
+@inner()
+def _growth(upper, T, j0, W_columns, sums):
+    """How much larger the rounding of an inverse W makes the variance of T_jj W T_jj's entries than that of T_jj's.
+
+    max_i z_i / t_i with t = (T∘T) e, z = (T∘T) (W∘W) t.  `sums` takes t, (W∘W) t and z.
+    """
+    size, worst = W_columns.shape[0], 0.0
+    sums[:] = 0.0
+    t, inner_sums, z = sums[0, :size], sums[1, :size], sums[2, :size]
+    z[:] = 1.0
+    _add_squared(upper, T, j0, z, t)
+    z[:] = 0.0
+    for k in range(size):
+        for i in range(size):
+            inner_sums[i] += W_columns[k, i] * W_columns[k, i] * t[k]
+    _add_squared(upper, T, j0, inner_sums, z)
+    for i in range(size):
+        growth = z[i] / t[i]
+        if growth > worst or growth != growth:
+            worst = growth
+    return worst
+
+
+@jit(FLAG, MATRIX32, VECTOR, allocates=True, later=True)
+def invert_blocks(upper, T, growth):
+    """The diagonal blocks of an upper triangle, or of a unit lower one, as inverses, in place.
+
+    growth: one number, overwritten by the most that the inverses make of the variance of rounding errors, or NaN.
+    """
     n = T.shape[0]
     columns = np.empty((BLOCK, BLOCK))  # of the inverse, each in a row
+    sums = np.empty((3, BLOCK))
+    growth[0] = 0.0
     for j0 in range(0, n, BLOCK):
         size = min(BLOCK, n - j0)
         columns[:] = 0.0
@@ -57,6 +104,9 @@ def invert_blocks(upper, T):
                 if r == c:
                     total += 1.0
                 columns[c, r] = total / np.float64(T[j0 + r, j0 + r]) if upper else total
+        of_block = _growth(upper, T, j0, columns[:size], sums)
+        if of_block > growth[0] or of_block != of_block:
+            growth[0] = of_block
         for r in range(size):
             for c in range(size):
                 T[j0 + r, j0 + c] = columns[c, r]

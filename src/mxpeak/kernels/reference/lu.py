@@ -139,19 +139,16 @@ class ReferenceLu(Synchronous):
         with quiet():
             y += (A.T if transposed else A) @ x
 
-    def add_block_products(self, Y: Array, Z: Array, A: Array, u: Array, v: Array, nb: int) -> None:
-        for k, j in enumerate(range(0, A.shape[1], nb)):
-            self.add_matvec(Y[k], A[:, j : j + nb], u[j : j + nb])
-            self.add_matvec(Z[k], A[:, j : j + nb], v[j : j + nb])
+    def add_two_matvecs(self, y: Array, z: Array, A: Array, u: Array, v: Array) -> None:
+        self.add_matvec(y, A, u)
+        self.add_matvec(z, A, v)
 
-    def add_operand_products(
-        self, X: Array, Y: Array, Z: Array, A: Array, precision: str, u: Array, v: Array, w: Array, nb: int
-    ) -> None:
-        low = np.empty_like(A)
+    def add_operand_sums(self, sums: Array, A: Array, precision: str, vectors: Array) -> None:
+        low, wide = np.empty_like(A), A.astype(np.float64)
         self.cast(A, low, precision)
-        for sums, M, x in ((X, low, u), (Y, A, v), (Z, A, w)):
-            for k, j in enumerate(range(0, A.shape[1], nb)):
-                self.add_matvec(sums[k], M[:, j : j + nb], x[j : j + nb])
+        u, v, w, q = vectors
+        for total, M, x in ((0, low, u), (0, A, v), (1, A, w), (2, wide * wide, q)):
+            self.add_matvec(sums[total], M, x)
 
     def add_triangle_matvec(
         self, y: Array, A: Array, x: Array, rows: BlockCyclic, cols: BlockCyclic, part: str, form: str = "plain"

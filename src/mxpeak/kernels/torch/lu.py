@@ -159,19 +159,16 @@ class TorchLu:
     def add_matvec(self, y: Tensor, A: Tensor, x: Tensor, *, transposed: bool = False) -> None:
         triangle.add_matvec(self.device, y, A, x, transposed=transposed)
 
-    def add_block_products(self, Y: Tensor, Z: Tensor, A: Tensor, u: Tensor, v: Tensor, nb: int) -> None:
-        for k, j in enumerate(range(0, A.shape[1], nb)):
-            self.add_matvec(Y[k], A[:, j : j + nb], u[j : j + nb])
-            self.add_matvec(Z[k], A[:, j : j + nb], v[j : j + nb])
+    def add_two_matvecs(self, y: Tensor, z: Tensor, A: Tensor, u: Tensor, v: Tensor) -> None:
+        self.add_matvec(y, A, u)
+        self.add_matvec(z, A, v)
 
-    def add_operand_products(
-        self, X: Tensor, Y: Tensor, Z: Tensor, A: Tensor, precision: str, u: Tensor, v: Tensor, w: Tensor, nb: int
-    ) -> None:
+    def add_operand_sums(self, sums: Tensor, A: Tensor, precision: str, vectors: Tensor) -> None:
         low = torch.empty_like(A, memory_format=torch.contiguous_format)
         self.cast(A, low, precision)
-        for sums, M, x in ((X, low, u), (Y, A, v), (Z, A, w)):
-            for k, j in enumerate(range(0, A.shape[1], nb)):
-                self.add_matvec(sums[k], M[:, j : j + nb], x[j : j + nb])
+        u, v, w, q = vectors
+        for total, M, x in ((0, low, u), (0, A, v), (1, A, w), (2, A.double().square(), q)):
+            self.add_matvec(sums[total], M, x)
 
     def add_triangle_matvec(
         self, y: Tensor, A: Tensor, x: Tensor, rows: BlockCyclic, cols: BlockCyclic, part: str, form: str = "plain"
