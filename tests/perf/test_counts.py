@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mxpeak.errors import ResourceError, UsageError
-from mxpeak.perf.counts import hpl_flops, hpl_memory_bytes, largest_n, lu_flops, lu_flops_done
+from mxpeak.perf.counts import hpl_flops, hpl_memory_bytes, largest_n, lu_flops, lu_flops_done, mxp_memory_bytes
 
 
 def counted_lu_flops(n, columns):
@@ -52,6 +52,17 @@ def test_memory_of_one_rank_is_the_formula():
         "total": 8 * (1000 * 1001 + 200 * 1000 + 300 * 1001),
     }
     assert hpl_memory_bytes(1000, 100, 1, 1, panels=3)["buffers"] == 8 * (3 * 1000 * 100 + 3 * 100 * 1001)
+
+
+def test_panels_of_hpl_mxp_are_counted_twice_where_a_run_looks_ahead():
+    def panels(ranks, **how):
+        sides = -(-1000 // ranks) + 1000
+        vectors = 8 * (64 * sides + 2000)
+        return (mxp_memory_bytes(1000, 100, ranks, 1, **how)["buffers"] // ranks - vectors) / (4 * sides * 100)
+
+    assert (panels(1), panels(2), panels(2, depth=0)) == (1, 2, 1)
+    inverses = 16 * 100**2 * 10 / (4 * 2000 * 100)
+    assert panels(1, devices=True) == 2 + inverses
 
 
 @given(st.integers(100_000, 2**36), st.integers(1, 512), st.integers(1, 5), st.integers(1, 5))

@@ -121,6 +121,19 @@ def test_hpl_mxp_on_arrays_is_hpl_mxp_rank_by_rank(P: int, Q: int, n: int, nb: i
     np.testing.assert_allclose(run_of("hpl-mxp", run).step_s, rank_by_rank(run, PLAIN), rtol=1e-12)
 
 
+def test_one_process_on_the_host_updates_by_one_product() -> None:
+    """It looks ahead whatever it is asked for only where a device works in the background."""
+    one, host = replace(MXP, P=1, Q=1, n=640), replace(PLAIN, edge=16.0, devices=False)
+    device = replace(host, devices=True)
+    plain = simulate_mxp.simulate(replace(one, depth=0), host).time_s
+    assert simulate_mxp.simulate(one, host).time_s == plain
+    assert simulate_mxp.simulate(one, device).time_s > plain  # the edges of three products
+    assert (
+        simulate_mxp.simulate(replace(one, P=2), host).time_s
+        != simulate_mxp.simulate(replace(one, P=2, depth=0), host).time_s
+    )
+
+
 def test_one_rank_without_look_ahead_takes_the_sum_of_its_kernels() -> None:
     run = replace(MXP, P=1, Q=1, n=640, depth=0)
     seconds = 0.0

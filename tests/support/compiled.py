@@ -19,9 +19,9 @@ import scipy.sparse
 import mxpeak as mx
 from mxpeak.kernels.host import elimination, operands, solves
 from mxpeak.kernels.host.kernels import HostKernels
+from mxpeak.kernels.host.row_sums import add_rounded_sums
 from mxpeak.perf.host import one_core_each
 from mxpeak.runtime import compile as first_uses
-from mxpeak.kernels.host.row_sums import add_rounded_sums
 
 
 def norms(*types: Any) -> None:

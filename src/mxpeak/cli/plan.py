@@ -127,7 +127,7 @@ def _lu(args: argparse.Namespace, benchmark: str, machine: Machine) -> tuple[dic
     tried: list[str] = []
     if machine.gemm:
         run, tried = _best_broadcast(args, benchmark, run, machine)
-    parts = footprint_of(benchmark, run.precision, on_gpu=False)(run.n, run.nb, run.P, run.Q)
+    parts = footprint_of(benchmark, run.precision, machine.devices, run.depth)(run.n, run.nb, run.P, run.Q)
     total = parts["total"]
     cautions = lu_cautions(run.n, run.nb, run.P, run.Q, precision("fp64" if benchmark == "hpl" else "fp32").bytes)
     section, forecast = _prediction(benchmark, run, machine)

@@ -209,7 +209,8 @@ def lu_run(args: argparse.Namespace, benchmark: str, machine: Machine, **setting
     node_grid = args.node_grid or good_node_grid(benchmark, P, Q, machine.ranks_per_node)
     order = args.order or "column"
     ProcessGrid(P, Q, order, node_grid)  # says what does not tile
-    footprint, per_rank = footprint_of(benchmark, low, on_gpu=False), device_bytes(args, machine)
+    depth = 1 if args.depth is None else args.depth
+    footprint, per_rank = footprint_of(benchmark, low, machine.devices, depth), device_bytes(args, machine)
     n = args.n or good_order(per_rank * ranks, nb, P, Q, footprint)
     whole = machine.memory_bytes if args.mem is None else per_rank
     check_fit(benchmark, n, nb, P, Q, low, whole, footprint)
@@ -218,7 +219,7 @@ def lu_run(args: argparse.Namespace, benchmark: str, machine: Machine, **setting
     split = args.split if args.split is not None else (0.5 if benchmark == "hpl" else 0.0)
     return LuRun(
         n=n, nb=nb, P=P, Q=Q, precision=low, order=order, node_grid=node_grid, bcast=args.bcast or "2ringM",
-        depth=1 if args.depth is None else args.depth, split=split, **settings,
+        depth=depth, split=split, **settings,
     )  # fmt: skip
 
 

@@ -26,6 +26,14 @@ def lu_steps(n: int, nb: int, P: int, Q: int) -> list[LuStep]:
     return [LuStep(k, j0, min(nb, n - j0), k % P, k % Q) for k, j0 in enumerate(range(0, n, nb))]
 
 
+def looks_ahead(depth: int, ranks: int, *, background: bool) -> bool:
+    """Whether a step's update of HPL-MxP goes on while the next panels are made and sent.
+
+    Where nothing can go on meanwhile, one product is quicker than the three that look-ahead makes of it.
+    """
+    return depth > 0 and (ranks > 1 or background)
+
+
 def split_columns(columns: int, fraction: float, nb: int) -> int:
     """n2, the local columns of the right section of the split update (rocHPL §III-C), of `columns` in all.
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from mxpeak.errors import ResourceError, UsageError
 from mxpeak.layout.block_cyclic import numroc
+from mxpeak.layout.schedule import looks_ahead
 
 FP64_BYTES = 8
 
@@ -57,20 +58,22 @@ Footprint = Callable[[int, int, int, int], dict[str, int]]
 
 
 def mxp_memory_bytes(
-    n: int, nb: int, P: int, Q: int, stored: int = 4, operand: int = 4, *, inverses: bool = False
+    n: int, nb: int, P: int, Q: int, stored: int = 4, operand: int = 4, *, devices: bool = False, depth: int = 1
 ) -> dict[str, int]:
     """The bytes an HPL-MxP run needs over all P×Q ranks, each counted as the rank that owns most.
 
     With m×k the largest local part of the n×n matrix, every rank holds
       the matrix   stored·m·k,
-      panels       operand·2·(m + k)·nb     (L_row and U_col, of the step in use and of the one that look-ahead makes),
+      panels       operand·s·(m + k)·nb     (L_row and U_col of the step in use, and, where s is 2, of the one that
+                                             look-ahead makes: one process on the host makes none),
       vectors      8·(64·(m + k) + 2·n)     (fp64: Krylov vectors, right-hand side, diagonal; a whole vector, twice),
-      inverses     16·nb²·d                 (of L's and U's diagonal blocks, of which it has d; where they are kept).
+      inverses     16·nb²·d                 (of L's and U's diagonal blocks, of which it has d; on devices).
     """
     m, k = numroc(n, nb, 0, P), numroc(n, nb, 0, Q)
     matrix = P * Q * stored * m * k
-    buffers = P * Q * (operand * 2 * (m + k) * nb + FP64_BYTES * (64 * (m + k) + 2 * n))
-    if inverses:
+    sets = 1 + looks_ahead(depth, P * Q, background=devices)
+    buffers = P * Q * (operand * sets * (m + k) * nb + FP64_BYTES * (64 * (m + k) + 2 * n))
+    if devices:
         d = -(-n // (nb * math.lcm(P, Q)))
         buffers += P * Q * 2 * FP64_BYTES * nb**2 * d
     return {"matrix": matrix, "buffers": buffers, "total": matrix + buffers}

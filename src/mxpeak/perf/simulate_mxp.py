@@ -12,7 +12,7 @@ import math
 
 import numpy as np
 
-from mxpeak.layout.schedule import LuStep, lu_steps
+from mxpeak.layout.schedule import LuStep, looks_ahead, lu_steps
 from mxpeak.perf.clocks import Array, Line, arrivals
 from mxpeak.perf.machines import Machine
 from mxpeak.perf.simulate_lu import LuForecast, LuRun, Ranks, forecast, owned
@@ -39,6 +39,7 @@ class _Simulation:
         shape = run.P, run.Q
         self.device, self.L, self.U, self.port = (np.zeros(shape) for _ in range(4))
         self.busy = dict.fromkeys(("gemm", "trsm", "factor", "cast"), 0.0)
+        self.ahead = looks_ahead(run.depth, run.ranks, background=machine.devices)
         self.low = precision(run.precision).bytes
         stored = stored_as(run.precision)
         self.stored = precision(stored).bytes
@@ -70,7 +71,7 @@ class _Simulation:
         if following is None:
             self.device = ready
             return
-        if self.run.depth == 0:
+        if not self.ahead:
             self.device = ready + self.gemm(m, n, per_entry)
             owner = following.p, following.q
             self.device_s.append(float(self.device[owner] - ready[owner]))

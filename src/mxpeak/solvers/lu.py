@@ -21,7 +21,7 @@ from mxpeak.distributed.matrix import DistMatrix
 from mxpeak.distributed.vectors import largest
 from mxpeak.errors import StoppedError
 from mxpeak.kernels.contract import Kernels, Matrix
-from mxpeak.layout.schedule import LuStep, lu_steps
+from mxpeak.layout.schedule import LuStep, looks_ahead, lu_steps
 from mxpeak.perf.counts import lu_flops_done
 from mxpeak.precision import stored_as
 from mxpeak.solvers.blocks import DiagonalBlocks
@@ -42,14 +42,6 @@ class MixedLuOptions:
     bcast: str = "1ringM"
     lookahead: int = 1
     forwards: bool = True
-
-
-def looks_ahead(depth: int, ranks: int, *, background: bool) -> bool:
-    """Whether a step's update goes on while the next panels are made and sent.
-
-    Where nothing can go on meanwhile, one product is quicker than the three that look-ahead makes of it.
-    """
-    return depth > 0 and (ranks > 1 or background)
 
 
 def factorize(
