@@ -58,22 +58,31 @@ Footprint = Callable[[int, int, int, int], dict[str, int]]
 
 
 def mxp_memory_bytes(
-    n: int, nb: int, P: int, Q: int, stored: int = 4, operand: int = 4, *, devices: bool = False, depth: int = 1
+    n: int,
+    nb: int,
+    P: int,
+    Q: int,
+    stored: int = 4,
+    operand: int = 4,
+    *,
+    inverses: bool = False,
+    background: bool = False,
+    depth: int = 1,
 ) -> dict[str, int]:
     """The bytes an HPL-MxP run needs over all P×Q ranks, each counted as the rank that owns most.
 
     With m×k the largest local part of the n×n matrix, every rank holds
       the matrix   stored·m·k,
       panels       operand·s·(m + k)·nb     (L_row and U_col of the step in use, and, where s is 2, of the one that
-                                             look-ahead makes: one process on the host makes none),
+                                             look-ahead makes, for which a process alone needs the `background`),
       vectors      8·(64·(m + k) + 2·n)     (fp64: Krylov vectors, right-hand side, diagonal; a whole vector, twice),
-      inverses     16·nb²·d                 (of L's and U's diagonal blocks, of which it has d; on devices).
+      inverses     16·nb²·d                 (of L's and U's diagonal blocks, of which it has d; where they are kept).
     """
     m, k = numroc(n, nb, 0, P), numroc(n, nb, 0, Q)
     matrix = P * Q * stored * m * k
-    sets = 1 + looks_ahead(depth, P * Q, background=devices)
+    sets = 1 + looks_ahead(depth, P * Q, background=background)
     buffers = P * Q * (operand * sets * (m + k) * nb + FP64_BYTES * (64 * (m + k) + 2 * n))
-    if devices:
+    if inverses:
         d = -(-n // (nb * math.lcm(P, Q)))
         buffers += P * Q * 2 * FP64_BYTES * nb**2 * d
     return {"matrix": matrix, "buffers": buffers, "total": matrix + buffers}

@@ -25,12 +25,12 @@ STEP = 64
 TALL, POWER = 4, 4096
 
 
-def footprint_of(benchmark: str, low: str, devices: bool, depth: int = 1) -> Footprint:
-    """The bytes of a run, but for the third panel that a split update has on devices."""
+def footprint_of(benchmark: str, low: str, background: bool, depth: int) -> Footprint:
+    """The bytes of a run, but for what its devices keep besides: inverses, and the third panel of a split update."""
     if benchmark == "hpl":
         return hpl_memory_bytes
     stored = precision(stored_as(low)).bytes
-    return partial(mxp_memory_bytes, stored=stored, operand=stored, devices=devices, depth=depth)
+    return partial(mxp_memory_bytes, stored=stored, operand=stored, background=background, depth=depth)
 
 
 def good_block(gemm: Curve) -> int:

@@ -95,7 +95,9 @@ def _check(config: HplMxpConfig, comm: Communicator) -> None:
 
 def _footprint(case: HplMxpCase, on_gpu: bool) -> Footprint:
     stored = precision(stored_as(case.precision)).bytes
-    return lambda n, nb, P, Q: mxp_memory_bytes(n, nb, P, Q, stored, stored, devices=on_gpu, depth=case.depth)
+    return lambda n, nb, P, Q: mxp_memory_bytes(
+        n, nb, P, Q, stored, stored, inverses=on_gpu, background=on_gpu, depth=case.depth
+    )
 
 
 def _generator(case: HplMxpCase) -> Any:

@@ -112,7 +112,7 @@ def footprint(precision: str, *, on_gpu: bool) -> Footprint:
     stored = format_of(stored_as(precision)).bytes
 
     def count(n: int, nb: int, P: int, Q: int) -> dict[str, int]:
-        own = mxp_memory_bytes(n, nb, 1, 1, stored, stored, devices=on_gpu)
+        own = mxp_memory_bytes(n, nb, 1, 1, stored, stored, inverses=on_gpu, background=on_gpu)
         side = Size(n, nb, precision).side
         products = stored * (side**2 + 4 * side * nb)  # A and B as drawn, and rounded
         matrix, buffers = P * Q * own["matrix"], P * Q * (own["buffers"] + products)

@@ -6,18 +6,13 @@ BLAS knows column-major blocks; matrices here are row-major, so it gets their tr
 from __future__ import annotations
 
 import ctypes
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache, lru_cache
-from importlib import import_module
-from importlib.machinery import PathFinder
-from importlib.util import module_from_spec
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import scipy
+import scipy.linalg.cython_blas as cython_blas
 from threadpoolctl import ThreadpoolController
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -28,22 +23,10 @@ _capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
 _capsule_pointer.restype, _capsule_pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
 
 
-def address(routine: str, interface: str = "cython_blas") -> int:
-    """The address of a routine such as dgemm."""
-    capsule = capsules(interface)[routine]
+def address(routine: str) -> int:
+    """The address of a BLAS routine such as dgemm."""
+    capsule = cython_blas.__pyx_capi__[routine]
     return int(_capsule_pointer(capsule, _capsule_name(capsule)))
-
-
-@cache
-def capsules(interface: str) -> dict[str, Any]:
-    """The routines of a Cython interface of scipy.linalg, without all else there: a quarter of a second to import."""
-    name, folder = f"scipy.linalg.{interface}", Path(scipy.__file__).parent / "linalg"
-    spec = None if name in sys.modules else PathFinder.find_spec(name, [str(folder)])
-    if spec is None or spec.loader is None:
-        return dict(import_module(name).__pyx_capi__)
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return dict(module.__pyx_capi__)
 
 
 #: The letter and the scalar type of each type that BLAS knows.
