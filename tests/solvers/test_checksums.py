@@ -262,7 +262,8 @@ def test_flips_that_change_the_result_beyond_rounding_are_found(benchmark: str, 
             harmful += 1
             missed += [] if checked.faults else [(case, flip)]
             wrongly_mended += [(case, flip)] if checked.faults and checked.passed else []
-    print(f"{benchmark}: {FLIPPED} flips, {harmful} beyond rounding, {len(missed)} missed")
+    print(f"{benchmark}: {FLIPPED} flips, {harmful} beyond rounding, {len(missed)} of them missed,")
+    print(f"and {len(wrongly_mended)} wrongly mended")
     assert harmful >= FLIPPED // 8
     assert len(missed) <= harmful // 100
     assert len(wrongly_mended) <= harmful // 100
