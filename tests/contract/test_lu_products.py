@@ -243,6 +243,20 @@ def test_sums_of_rows_rounded_and_as_they_are(backend: Backend, rng: Any, precis
 
 
 @pytest.mark.parametrize("precision", ["tf32", "bf16"])
+def test_squares_of_small_entries_by_small_weights_are_within_fp32(backend: Backend, rng: Any, precision: str) -> None:
+    """Entries of 2^-57, of which a variance of 2^-40 would leave nothing that fp32 holds."""
+    m, n = 5, 40
+    A = stored((rng.random((m, n)) - 0.5) * 2.0**-57, "fp32")
+    x, y = rng.random((4, n)) - 0.5, (rng.random((3, m)) - 0.5) * 2.0**-150
+    x[3] = (x[3] + 1.0) * 2.0**-40
+    found = matrix(backend, y, "fp64")
+    backend.kernels.add_operand_sums(found, matrix(backend, A, "fp32"), precision, matrix(backend, x, "fp64"))
+    more, sizes = operand_sums(A, precision, x)
+    bound = 2 * STORED["fp32"][1] * ((2 * n + 3) * sizes[2] + np.abs(y[2]))
+    assert within(numbers(backend, found)[2], y[2] + more[2], bound)
+
+
+@pytest.mark.parametrize("precision", ["tf32", "bf16"])
 def test_sums_of_rounded_rows_may_be_beyond_fp32(backend: Backend, rng: Any, precision: str) -> None:
     """As those of entries whose exponent was flipped are: they tell where that was."""
     m, n = 9, 40

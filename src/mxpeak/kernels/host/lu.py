@@ -251,10 +251,13 @@ class HostLu(HostPanels, Synchronous):
             u, v, w, q = vectors
             self._team.run(row_sums.add_stored_sums, self.threads, sums, A, np.stack([u + v, w, q]))
             return
+        wide, (_, exponent) = vectors.copy(), np.frexp(np.max(np.abs(vectors[3]), initial=0.0))
         with np.errstate(over="ignore"):
-            narrow = vectors.astype(np.float32)
-        format_ = cast.FORMATS[precision]
-        self._team.run(row_sums.add_rounded_sums, self.threads, sums, A, narrow, vectors, *format_)
+            for weights in (wide[3], sums[2]):  # or squares of small entries, by small weights, would vanish in fp32
+                np.ldexp(weights, -exponent, out=weights)
+            narrow = wide.astype(np.float32)
+            self._team.run(row_sums.add_rounded_sums, self.threads, sums, A, narrow, wide, *cast.FORMATS[precision])
+            np.ldexp(sums[2], exponent, out=sums[2])
 
     def add_triangle_matvec(
         self, y: Array, A: Array, x: Array, rows: BlockCyclic, cols: BlockCyclic, part: str, form: str = "plain"

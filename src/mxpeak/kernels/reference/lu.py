@@ -144,10 +144,12 @@ class ReferenceLu(Synchronous):
         self.add_matvec(z, A, v)
 
     def add_operand_sums(self, sums: Array, A: Array, precision: str, vectors: Array) -> None:
-        low, wide = np.empty_like(A), A.astype(np.float64)
+        low = np.empty_like(A)
         self.cast(A, low, precision)
+        with quiet():
+            squares = A.astype(np.float64) ** 2
         u, v, w, q = vectors
-        for total, M, x in ((0, low, u), (0, A, v), (1, A, w), (2, wide * wide, q)):
+        for total, M, x in ((0, low, u), (0, A, v), (1, A, w), (2, squares, q)):
             self.add_matvec(sums[total], M, x)
 
     def add_triangle_matvec(
