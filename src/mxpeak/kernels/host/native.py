@@ -262,6 +262,18 @@ def atomic_load(typingctx, array, index):
 
 
 @intrinsic
+def atomic_store(typingctx, array, index, value):
+    """array[index] = value, seen by other threads after all that this one has written before: no barrier on x86."""
+
+    def codegen(context, builder, signature, args):
+        slot = _slot(context, builder, signature.args[0], args[0], args[1])
+        builder.store_atomic(args[2], slot, "release", 8)
+        return context.get_dummy_value()
+
+    return types.void(array, types.int64, types.int64), codegen
+
+
+@intrinsic
 def bits_of(typingctx, value):
     """The bits of a float32 or float64 as an unsigned integer of its width."""
     word = types.uint32 if value == types.float32 else types.uint64

@@ -14,7 +14,7 @@ import numpy as np
 
 from mxpeak.kernels.host import sparse_sweep as sweep
 from mxpeak.kernels.host.jit import inner, jit
-from mxpeak.kernels.host.native import SPINS, atomic_add, atomic_load, call_at, piece, prefetch_read
+from mxpeak.kernels.host.native import SPINS, atomic_load, atomic_store, call_at, piece, prefetch_read
 from mxpeak.kernels.host.sparse_native import widened_value
 
 #: Columns of the table of units: first row, where its entries of L begin, and those of U.
@@ -99,7 +99,7 @@ def wait(tid, threads, progress, needs, u, done, yield_address):
     """Return once every other thread has come as far as unit u needs; say first what this one has done by then."""
     for s in range(threads):
         need, spins = np.int64(needs[u, s]), 0
-        while s != tid and atomic_load(progress, s * APART) < need:
+        while s != tid and need > 0 and atomic_load(progress, s * APART) < need:
             if spins == 0:
                 say(progress, tid, done)
             spins += 1
@@ -110,7 +110,7 @@ def wait(tid, threads, progress, needs, u, done, yield_address):
 @inner(inline=True)
 def say(progress, tid, done):
     """Tell the others how far this thread has come."""
-    atomic_add(progress, tid * APART, done - progress[tid * APART])
+    atomic_store(progress, tid * APART, done)
 
 
 @inner(inline=True)
@@ -335,15 +335,32 @@ def unit_edges(tid, threads, new_to_old, old_to_new, indptr, indices, begins, un
         count[u] = at - begin
 
 
-@jit()
+@jit(allocates=True)
 def find_needs(first, edges, owner, forward, backward):
-    """How far each thread has to be for a unit, counted from the first one on, and from the last: see the sweeps."""
+    """How far each thread has to be for a unit, counted from the first one on, and from the last: see the sweeps.
+
+    What a thread has waited for before is not asked again, since to look takes the line from the other's cache.
+    """
     count = owner.shape[0]
     for u in range(count):
         for e in range(first[u], first[u + 1]):
             v = edges[e]
             forward[u, owner[v]] = max(forward[u, owner[v]], v + 1)
             backward[v, owner[u]] = max(backward[v, owner[u]], count - u)
+    threads = forward.shape[1]
+    known, known_back = np.zeros((threads, threads), np.int32), np.zeros((threads, threads), np.int32)
+    for u in range(count):
+        _drop_known(forward[u], known[owner[u]])
+        _drop_known(backward[count - 1 - u], known_back[owner[count - 1 - u]])
+
+
+@inner()
+def _drop_known(needs, known):
+    """Needs of a unit, 0 where its thread knows that others have come as far."""
+    for s in range(needs.shape[0]):
+        if needs[s] <= known[s]:
+            needs[s] = 0
+        known[s] = max(known[s], needs[s])
 
 
 @jit(allocates=True)

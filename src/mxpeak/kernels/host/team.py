@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from mxpeak.kernels.host.jit import INT, INTEGERS, jit
-from mxpeak.kernels.host.native import atomic_add, atomic_load
+from mxpeak.kernels.host.native import atomic_load, atomic_store
 
 #: Looks at what another thread says before this one goes to sleep: some 0.3 ms.
 LOOKS = 600_000
@@ -25,7 +25,7 @@ APART = 8
 @jit(INTEGERS, INT, INT, INT)
 def await_work(counts, tid, done, looks):
     """Say that so many pieces of work are done, and return soon after the next one is there, or after so many looks."""
-    atomic_add(counts, tid * APART, done - counts[tid * APART])
+    atomic_store(counts, tid * APART, done)
     while atomic_load(counts, 0) <= done:
         looks -= 1
         if looks < 0:
