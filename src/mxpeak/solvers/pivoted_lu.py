@@ -361,12 +361,11 @@ class _PivotedLu:
         return self.A.local[self.A.rows.local_start(panel.step.j1) :, c0:c1]
 
     def solve_for_u(self, panel: FactoredPanel, swap: RowSwap) -> None:
-        """U12 = L11^-1 (P A)12, once the rows are here; kept in A where the block row lies."""
+        """U12 = L11^-1 (P A)12, once the rows are here: in A where the block row lies."""
         with self.spans("update"):
             swap.finish(self.spans)
             with self.spans("trsm", flops=float(panel.step.jb**2 * swap.columns)):
                 self.kernels.solve_unit_lower(panel.L11, swap.U, self.A.precision)
-            swap.store(self.spans)
 
     def subtract(self, C: Matrix, panel: FactoredPanel, U: Matrix) -> None:
         """C -= L21 U."""
@@ -386,7 +385,6 @@ class _PivotedLu:
         if finished:
             swap = self.begin_swap(panel, 0, finished, self._finished)
             swap.finish(self.spans)
-            swap.store(self.spans)
 
     def report(self, panel: FactoredPanel, *under_way: UnderWay | None) -> None:
         """Note a singular column, and tell the observers how far we are."""

@@ -58,8 +58,8 @@ def swap_buffers(A: DistMatrix, columns: int, section: int, kernels: Kernels) ->
 class RowSwap:
     """The row swaps of one panel on local columns c0:c1.  Call gather, start, (progress,) finish, in this order.
 
-    Afterwards `U` is the block row's new content: every rank of the process column has all jb rows of it.
-    `gathered` is a mark behind the gathering.
+    Afterwards `U` is the block row's new content: all jb rows of it on every rank of the process column, in A where the
+    block row lies.  `gathered` is a mark behind the gathering.
     """
 
     def __init__(
@@ -73,7 +73,10 @@ class RowSwap:
         self._jb = panel.step.jb
         self._task: Task | None = None
         self.gathered: Any = None
-        self.U: Matrix = self._section[self._moves.block] if buffers is None else self._shaped(buffers.U, self._jb)
+        if buffers is None or self._column.rank == self._p:
+            self.U: Matrix = self._section[self._moves.block]
+        else:
+            self.U = self._shaped(buffers.U, self._jb)
 
     def _shaped(self, buffer: Any, rows: int) -> Matrix:
         return self._kernels.xp.reshape(buffer[: rows * self.columns], (rows, self.columns))
@@ -150,9 +153,3 @@ class RowSwap:
     def _scatter(self, piece: Any, rows: list[int], target: Matrix) -> None:
         if rows:
             self._kernels.scatter_rows(self._shaped(piece, len(rows)), self._kernels.indices(rows), target)
-
-    def store(self, spans: Spans) -> None:
-        """Write U into the block row of A, on the process row that owns it."""
-        if self._buffers is not None and self._column.rank == self._p:
-            with spans("laswp"):
-                self._kernels.copy(self.U, self._section[self._moves.block])
