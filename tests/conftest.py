@@ -47,11 +47,12 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 
 #: Folders in turn: the compilers first, which fill the cores while the workers load; then what needs few of the host's
-#: kernels, while these are compiled beside; then those whose files take longest; what starts MPI ranks last, when no
-#: other worker computes, because ranks that wait for each other spin.
+#: kernels, while these are compiled beside; then those whose files take longest; what starts MPI ranks late, when few
+#: others compute, because ranks that wait for each other spin; and at the end what is left to a worker meanwhile.
 FEW_KERNELS = ("comm", "queues", "perf", "layout", "golden")
 FIRST = ("triton", *FEW_KERNELS, "contract", "solvers", "bench", "library", "cli")
 LAST = ("mpi", "faults")
+AT_THE_END = ("house", "runtime")
 
 
 def group(file: Path) -> str:
@@ -64,7 +65,7 @@ def group(file: Path) -> str:
 
 def turn(file: Path) -> int:
     """When a file's turn comes."""
-    order = (*FIRST, "", *LAST)
+    order = (*FIRST, "", *LAST, *AT_THE_END)
     return order.index(file.parent.name if file.parent.name in order else "")
 
 
