@@ -29,8 +29,8 @@ FEW, LEAST, MOST = 12, 48, 160
 AHEAD = 512
 #: And how many rows ahead, where only some rows are read.
 ROWS_AHEAD = 6
-#: After how many units a thread says how far it has come, which others have to fetch from its core.  On a Xeon two
-#: threads sweep from zero over packed bf16 of 64^3 in 0.53 ms with 1, 0.40 with 2, 0.43 with 4; 32^3 in 90, 75, 105 us.
+#: After how many units a thread says how far it has come, which others have to fetch from its core.  On a Xeon 1 and 2
+#: are equal over packed values of 64^3 and 104^3, with 1 sweeps over fp32 of 32^3 take 7 to 11 % longer.
 EVERY = 2
 #: What it costs to read the x of another thread's unit, which is in its core's cache, as a share of that unit's time.
 #: On a Xeon two threads that share every plane, instead of taking planes in turn, sweep over packed bf16 of 192^3 in
