@@ -260,7 +260,7 @@ def test_a_signal_that_comes_while_an_object_is_deleted_is_not_lost(stalled: str
     session = sessions.Session()
     session.heard.set()
     session.stalled = stalled
-    with sessions.interruptible(session), pytest.raises(sessions.Interrupted) as caught:
+    with pytest.raises(sessions.Interrupted) as caught, sessions.interruptible(session):
         hit_while_deleting()
     assert caught.value.code == (6 if stalled else 143)
 

@@ -1,4 +1,4 @@
-"""What type checkers make of the public functions: this file is not run, `.ci/lint` has mypy check it.
+"""What type checkers make of the public functions: this file is not run, mypy checks it.
 
 Where an error is expected an ignored one stands: mypy complains of those that it does not need.
 """
