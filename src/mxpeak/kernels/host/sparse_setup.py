@@ -147,12 +147,12 @@ class SparseSetup:
     def store(
         self, rows: Rows, order: Order, values: str, vectors: str, storage: str, like: HostMatrix | None = None
     ) -> HostMatrix:
+        nnz, real = int(rows.indptr[-1]), VECTORS[vectors]
         if like is not None and self._may_share(like, rows, order, values, vectors, storage):
-            pattern = like.pattern
             entries = like.entries if like.values == values else self._narrowed(like.entries, values)
-        else:
-            pattern, entries = self._stored(rows, order, values, vectors, storage)
-        real = VECTORS[vectors]
+            of_rows = like.diagonal.astype(real), like.halo_entries.astype(real)
+            return HostMatrix(rows.n, rows.halo, nnz, values, vectors, like.pattern, entries, *of_rows)
+        pattern, entries = self._stored(rows, order, values, vectors, storage)
         diagonal = np.zeros(rows.n, real)
         self._run(pack.diagonal_of, order.new_to_old, rows.indptr, rows.indices, rows.data, diagonal)
         halo_entries = np.empty(pattern.halo_columns.size, real)
@@ -167,15 +167,18 @@ class SparseSetup:
             pattern.halo_columns,
             halo_entries,
         )
-        nnz = int(rows.indptr[-1])
         return HostMatrix(rows.n, rows.halo, nnz, values, vectors, pattern, entries, diagonal, halo_entries)
 
     def _may_share(self, like: HostMatrix, rows: Rows, order: Order, values: str, vectors: str, storage: str) -> bool:
         """Whether a matrix stored like this one has its columns, and values made of its values."""
-        if like.pattern.storage != storage or like.values not in (values, "fp64"):
+        made = like.values in (values, "fp64") and like.vectors in (vectors, "fp64")
+        if like.pattern.storage != storage or not made:
             return False
-        one_by_one = isinstance(like.pattern, RowPattern)
-        return storage != "rows" or one_by_one == (self._way(rows, order, values, vectors) == 1)
+        if storage != "rows":
+            return True
+        if isinstance(like.pattern, RowPattern):
+            return self._way(rows, order, values, vectors) == 1
+        return self._faster_way(values, vectors) != 1  # these rows can be taken several at a time
 
     def _stored(
         self, rows: Rows, order: Order, values: str, vectors: str, storage: str
@@ -193,6 +196,10 @@ class SparseSetup:
         longest = np.maximum.reduceat(lengths, np.arange(0, rows.n, SUCCESSIVE)) if rows.n else lengths
         if SUCCESSIVE * int(longest.sum()) > MOST_FILLED * rows.indices.size:
             return 1
+        return self._faster_way(values, vectors)
+
+    def _faster_way(self, values: str, vectors: str) -> int:
+        """How many rows are taken at a time where they may be several."""
         return self._at_a_time or rows_at_a_time(values, vectors, partial(trial, type(self), values, vectors))
 
     def _narrowed(self, data: Array, precision: str) -> Array:

@@ -37,8 +37,10 @@ FEW = LANES // 4
 #: Chunks of a unit, which one thread sweeps without looking at the others; rows from which on a mesh's plane begins a
 #: new one.
 UNIT, LEAST = 5, LANES // 4
-#: Columns of the table of sorts of rows: first entry, entries, rows.
-FIRST, SIZE, OF_IT, SORT = range(4)
+#: Columns of the table of sorts of rows: first entry, entries, rows, and the same two of all that such a row has.
+FIRST, SIZE, OF_IT, FIRST_OF_ALL, ALL, SORT = range(6)
+#: What stands for an entry that is in no slot, on the diagonal or from the halo: no key is zero.
+NOWHERE = np.int64(0)
 
 
 @inner(inline=True)
@@ -81,52 +83,67 @@ def _scratch(longest):
     """What finding the slots of a chunk of so many entries takes: its sorts of rows, its runs, how often by part."""
     sorts, sort_of = np.empty((LANES, SORT), np.int64), np.empty(LANES, np.int64)
     key, slot, counts = np.empty(longest, np.int64), np.empty(longest, np.int64), np.empty(NEXT + 2, np.int64)
+    keys = np.empty(longest, np.int64)
     known, hits, part_of = np.empty(2 * MOST, np.int64), np.empty(2 * MOST, np.int64), np.empty(2 * MOST, np.int64)
     taken, often = np.empty(PARTS, np.int64), np.empty((PARTS, longest), np.int64)
-    return (sorts, sort_of, key, slot), (known, hits, part_of), (taken, often, counts)
+    return (sorts, sort_of, key, slot, keys), (known, hits, part_of), (taken, often, counts)
 
 
 @inner(inline=True)
 def _part(difference, lane, rows):
-    """The part of an entry so far from the diagonal."""
-    if difference < 0:
-        return EARLIER if lane + difference >= 0 else BEFORE
-    return LATER if lane + difference < rows else AFTER
+    """The part of an entry so far from the diagonal, without a branch."""
+    to, after = lane + difference, np.int64(difference > 0)
+    return np.int64(to >= 0) + after + after * np.int64(to >= rows)
+
+
+@inner(inline=True)
+def _key(old_to_new, i, j, r, lane, rows):
+    """PARTS·difference + part of an entry in column j of row r, once row i, difference being column - row."""
+    inside = np.uint32(j) < np.uint32(old_to_new.shape[0])
+    difference = np.int64(old_to_new[np.uint32(j if inside else i)]) - r  # of the halo as of the diagonal: zero
+    return PARTS * difference + _part(difference, lane, rows) if difference else NOWHERE
+
+
+@inner()
+def _is_of(keys, columns, old_to_new, i, r, lane, rows):
+    """Whether a row's entries have these keys.  Nothing is written meanwhile, so that it can be done in vectors."""
+    differ = np.int64(0)
+    for k in range(columns.shape[0]):
+        differ |= _key(old_to_new, i, columns[k], r, lane, rows) ^ keys[k]
+    return differ == 0
 
 
 @inner()
 def _find_sorts(row0, rows, where, sorts_known):
-    """Rows of a chunk with the same entries, told by difference column - row and part, are of one sort; how many sorts.
-
-    key = PARTS·difference + part of each entry of a sort.
-    """
+    """Rows of a chunk whose entries have the same keys are of one sort; how many sorts."""
     new_to_old, old_to_new, indptr, indices = where
-    sorts, sort_of, key, _ = sorts_known
-    n, count, used, s = new_to_old.shape[0], 0, 0, 0
+    sorts, sort_of, key, _, keys = sorts_known
+    count, used, used_of_all, s = 0, 0, 0, 0
     for lane in range(rows):
         r = row0 + lane
-        i, size = new_to_old[r], 0
-        columns, mine = piece(indices, indptr[i], indptr[i + 1] - indptr[i]), key[used:]
-        for k in range(columns.shape[0]):
-            j = columns[k]
-            if j < n and j != i:
-                difference = np.int64(old_to_new[np.uint32(j)]) - r
-                mine[np.uint64(size)] = PARTS * difference + _part(difference, lane, rows)
-                size += 1
+        i = new_to_old[r]
+        columns = piece(indices, indptr[i], indptr[i + 1] - indptr[i])
+        size = columns.shape[0]
         for back in range(count):  # most rows are of the sort of the row before
             found = s - back if s >= back else s - back + count
-            if sorts[found, SIZE] == size:
-                others, k = piece(key, sorts[found, FIRST], size), 0
-                while k < size and others[k] == mine[k]:
-                    k += 1
-                if k == size:
-                    s = found
-                    break
+            if sorts[found, ALL] != size:
+                continue
+            if _is_of(piece(keys, sorts[found, FIRST_OF_ALL], size), columns, old_to_new, i, r, lane, rows):
+                s = found
+                break
         else:
             s = count
             count += 1
-            sorts[s, FIRST], sorts[s, SIZE], sorts[s, OF_IT] = used, size, 0
-            used += size
+            sorts[s, FIRST], sorts[s, OF_IT] = used, 0
+            sorts[s, FIRST_OF_ALL], sorts[s, ALL] = used_of_all, size
+            for k in range(size):
+                one = _key(old_to_new, i, columns[k], r, lane, rows)
+                keys[used_of_all + k] = one
+                if one != NOWHERE:
+                    key[used] = one
+                    used += 1
+            sorts[s, SIZE] = used - sorts[s, FIRST]
+            used_of_all += size
         sort_of[lane] = s
         sorts[s, OF_IT] += 1
     return count
@@ -163,7 +180,7 @@ def _next_slot(p, rows, count, runs, sorts_known, known, part_of, counts):
 
     All others of the part have entries in other blocks of STRETCH rows.
     """
-    sorts, sort_of, key, slot = sorts_known
+    sorts, sort_of, key, slot, _ = sorts_known
     apart, index, found = -1 if p == EARLIER else 1, 0, -1
     for k in range(runs):
         if part_of[k] == p:
@@ -196,7 +213,7 @@ def _slots_of(row0, rows, where, columns, packed, sorts_known, runs_known, count
     too early.  slot tells the run of each entry of a sort, or -1 - s for the s-th of its part without one; often[part,
     s] rows have such.
     """
-    sorts, _, key, slot = sorts_known
+    sorts, _, key, slot, _ = sorts_known
     known, hits, part_of = runs_known
     taken, often, counts = counted
     count, size, runs, least = _find_sorts(row0, rows, where, sorts_known), 0, 0, rows_of_a_run(rows, packed)
@@ -266,7 +283,7 @@ def fill_slots(
     """Bases, columns and values of every slot; a share of the chunks for each thread.  Values come as zeros."""
     n, chunks, where = new_to_old.shape[0], table.shape[0], (new_to_old, old_to_new, indptr, indices)
     sorts_known, runs_known, counted = _scratch(longest)
-    (sorts, sort_of, key, slot), (known, _, part_of), (_, often, counts) = sorts_known, runs_known, counted
+    (sorts, sort_of, key, slot, keys), (known, _, part_of), (_, often, counts) = sorts_known, runs_known, counted
     run_slot, far_to = np.empty(2 * MOST, np.int64), np.empty(longest, np.int64)
     for c in range(chunks * tid // threads, chunks * (tid + 1) // threads):
         row0, rows = np.int64(table[c, ROW]), np.int64(table[c, ROWS])
@@ -285,8 +302,10 @@ def fill_slots(
                 own = piece(far, (far0 + s) * LANES, LANES)
                 for lane in range(LANES if often[p, s] < LANES else 0):
                     own[lane] = min(max(row0 + lane + apart, 0), columns)
-        # From here on slot tells where the values of a slot begin, -1 for strays, and far_to where its columns do.
+        # From here on slot tells where the values of a slot begin, -1 for strays, and far_to where its columns do; keys
+        # tells slot of all that a row has, -1 also of what is nowhere, and OF_IT how much is to be done besides.
         for s in range(count):
+            sorts[s, OF_IT] = 0
             for e in range(sorts[s, FIRST], sorts[s, FIRST] + sorts[s, SIZE]):
                 if slot[e] >= 0:
                     slot[e], far_to[e] = run_slot[slot[e]] * LANES, -1
@@ -296,23 +315,35 @@ def fill_slots(
                 stays = at < counts[2 * p + 1]
                 slot[e] = (slot0 + counts[2 * p] + at) * LANES if stays else -1
                 far_to[e] = (far0 + at + (0 if packed else counts[2 * p])) * LANES if stays else -1
+                sorts[s, OF_IT] += 1
+            e = sorts[s, FIRST]
+            for k in range(sorts[s, FIRST_OF_ALL], sorts[s, FIRST_OF_ALL] + sorts[s, ALL]):
+                somewhere = keys[k] != NOWHERE
+                keys[k] = slot[e] if somewhere else -1
+                e += somewhere
         stray_slot, stray_far = slots_before(table, c, PARTS)
         stray_lane = stray_far + (counts[STRAYS] + counts[STRAYS + 1] + LANES - 1) // LANES
         before, after = 0, counts[STRAYS]
         for lane in range(rows):
-            i, e = new_to_old[row0 + lane], np.uint64(sorts[sort_of[lane], FIRST])
-            for k in range(np.uint64(indptr[i]), np.uint64(indptr[i + 1])):
+            i, s = new_to_old[row0 + lane], sort_of[lane]
+            row = piece(data, indptr[i], sorts[s, ALL])
+            to = piece(keys, sorts[s, FIRST_OF_ALL], sorts[s, ALL])
+            for k in range(row.shape[0]):
+                if to[k] >= 0:
+                    values[np.uint64(to[k] + lane)] = row[k]
+            if sorts[s, OF_IT] == 0:  # all its entries are in runs
+                continue
+            e = sorts[s, FIRST]
+            for k in range(indptr[i], indptr[i + 1]):
                 if indices[k] >= n or indices[k] == i:
                     continue
-                if slot[e] >= 0:
-                    values[np.uint64(slot[e] + lane)] = data[k]
-                    if far_to[e] >= 0:
-                        far[np.uint64(far_to[e] + lane)] = row0 + lane + key[e] // PARTS
-                else:
+                if far_to[e] >= 0:
+                    far[np.uint64(far_to[e] + lane)] = row0 + lane + key[e] // PARTS
+                elif slot[e] < 0:
                     in_front = key[e] % PARTS == BEFORE
                     at = before if in_front else after
                     before, after = before + in_front, after + (not in_front)
                     values[stray_slot * LANES + at] = data[k]
                     far[stray_far * LANES + at] = row0 + lane + key[e] // PARTS
                     far[stray_lane * LANES + at] = lane
-                e += np.uint64(1)
+                e += 1
