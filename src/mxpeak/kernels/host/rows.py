@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from mxpeak.kernels.host.jit import INT, INTEGERS, MATRIX, MATRIX32, inner, jit
-from mxpeak.kernels.host.native import row
+from mxpeak.kernels.host.native import column, row
 
 #: Columns of a strip: two panels' worth of rows of it fit in half a megabyte.
 STRIP = 128
@@ -62,11 +62,21 @@ def permute_rows(tid, threads, A, block, sources, targets, block_rows):
 
 @jit(INT, INT, MATRIX, MATRIX, also=(INT, INT, MATRIX32, MATRIX32))
 def copy_block(tid, threads, source, target):
-    """target = source, in whatever orders they lie: tile by tile, so that a cache line is used up while it is there."""
-    tile = 8
+    """target = source, in whatever orders they lie: lines where both have the same ones, or tile by tile, so that a
+    cache line is used up while it is there."""
     r0, r1 = part_of(tid, threads, source.shape[0])
+    columns, each = source.shape[1], source.itemsize
+    if source.strides[1] == each and target.strides[1] == each:
+        for i in range(r0, r1):
+            _move(row(source, i, 0, columns), row(target, i, 0, columns))
+        return
+    if source.strides[0] == each and target.strides[0] == each:
+        for j in range(columns):
+            _move(column(source, j, r0, r1), column(target, j, r0, r1))
+        return
+    tile = 8
     for i0 in range(r0, r1, tile):
-        for j0 in range(0, source.shape[1], tile):
-            for j in range(j0, min(j0 + tile, source.shape[1])):
+        for j0 in range(0, columns, tile):
+            for j in range(j0, min(j0 + tile, columns)):
                 for i in range(i0, min(i0 + tile, r1)):
                     target[i, j] = source[i, j]
