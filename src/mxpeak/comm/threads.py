@@ -10,6 +10,7 @@ import threading
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from copy import copy
+from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
@@ -23,6 +24,15 @@ from mxpeak.promised import fulfilled
 PATIENCE_S = 60.0
 
 
+@dataclass
+class _Meeting:
+    """What those have said who have come, and how many have not."""
+
+    complete: threading.Condition
+    said: list[Any]
+    missing: int
+
+
 class Post:
     """The mail between all virtual ranks, and what they have agreed on."""
 
@@ -30,6 +40,7 @@ class Post:
         self._lock = threading.Lock()
         self._boxes: dict[tuple[Any, ...], deque[Any]] = defaultdict(deque)
         self._waiting: dict[tuple[Any, ...], threading.Condition] = {}
+        self._meetings: dict[tuple[Any, ...], _Meeting] = {}
         self.failed = False
 
     def put(self, address: tuple[Any, ...], message: Any) -> None:
@@ -63,12 +74,32 @@ class Post:
         if address not in self._boxes:
             raise RuntimeError("another rank failed")
 
+    def together(self, group: tuple[Any, ...], tag: tuple[str, int], rank: int, size: int, obj: Any) -> list[Any]:
+        """What all of a group say, in their order: each waits once, for the last of them."""
+        address = group, tag
+        with self._lock:
+            if address not in self._meetings:
+                self._meetings[address] = _Meeting(threading.Condition(self._lock), [None] * size, size)
+            meeting = self._meetings[address]
+            meeting.said[rank] = obj
+            meeting.missing -= 1
+            if not meeting.missing:
+                del self._meetings[address]
+                meeting.complete.notify_all()
+            elif not meeting.complete.wait_for(lambda: not meeting.missing or self.failed, PATIENCE_S):
+                raise RuntimeError(f"not all ranks came to {address}")
+            if meeting.missing:
+                raise RuntimeError("another rank failed")
+            return list(meeting.said)
+
     def fail(self) -> None:
         """A rank failed: nobody waits for it any longer."""
         with self._lock:
             self.failed = True
             for came in self._waiting.values():
                 came.notify()
+            for meeting in self._meetings.values():
+                meeting.complete.notify_all()
 
 
 class _Receive:
@@ -197,10 +228,7 @@ class Threads:
         return kind, next(self._count)
 
     def _exchange(self, obj: Any) -> list[Any]:
-        tag = self._next("exchange")
-        for dest in range(self.size):
-            self._post.put((self._group, self.rank, dest, tag), obj)
-        return [self._post.take((self._group, source, self.rank, tag)) for source in range(self.size)]
+        return self._post.together(self._group, self._next("exchange"), self.rank, self.size, obj)
 
 
 def _reducer(op: str) -> Callable[[Any, Any], Any]:
