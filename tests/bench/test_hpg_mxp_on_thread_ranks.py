@@ -32,7 +32,6 @@ from mxpeak.spans import Spans
 from tests.support.hpg_mxp_results import check_result, measured
 from tests.support.hpg_mxp_solves import (
     DOUBLE,
-    KINDS,
     TOLERANCE,
     Triple,
     agree,
@@ -47,10 +46,9 @@ from tests.support.hpg_mxp_solves import (
 from tests.support.result_file import VALIDATOR
 from tests.support.roundoff import U
 
-#: One global problem, dealt in every direction; and grids of boxes that are all the smallest.
+#: One global problem, dealt in one direction, in another and in all.
 WHOLE = (16, 16, 32)
-SPLITS = [(1, 1, 1), (1, 1, 2), (1, 2, 1), (2, 1, 1), (1, 2, 2), (1, 1, 4), (2, 2, 2)]
-SMALL = [(1, 1, 3), (2, 1, 1), (1, 2, 2), (2, 2, 2)]
+SPLITS = [(1, 1, 1), (1, 2, 1), (1, 1, 4), (2, 2, 2)]
 
 
 @pytest.fixture(autouse=True)
@@ -87,11 +85,23 @@ def test_a_problem_takes_the_steps_of_its_matrices_however_it_is_dealt(grid: Tri
     check_solves(WHOLE, grid, "greedy", False)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("grid", SMALL)
-def test_every_order_of_the_sweeps_is_kept_on_every_grid(grid: Triple, kind: str) -> None:
-    """With the symmetric matrix or the other, by turns: each order and each grid has both."""
-    nonsymmetric = (SMALL.index(grid) + KINDS.index(kind)) % 2 == 1
+#: Each order on ranks in a row and in several directions, once with the symmetric matrix and once with the other.
+KEPT: list[tuple[str, Triple, bool]] = [
+    ("greedy", (2, 1, 1), False),
+    ("greedy", (1, 2, 2), True),
+    ("jpl", (1, 1, 3), True),
+    ("jpl", (1, 2, 2), False),
+    ("levels", (2, 1, 1), True),
+    ("levels", (1, 2, 2), False),
+    ("natural", (1, 1, 3), False),
+    ("natural", (1, 2, 2), True),
+    ("surface_last", (2, 1, 1), False),
+    ("surface_last", (2, 2, 2), True),
+]
+
+
+@pytest.mark.parametrize(("kind", "grid", "nonsymmetric"), KEPT)
+def test_every_order_of_the_sweeps_is_kept_on_every_grid(kind: str, grid: Triple, nonsymmetric: bool) -> None:
     check_solves(tuple(8 * p for p in grid), grid, kind, nonsymmetric)  # type: ignore[arg-type]
 
 
@@ -122,8 +132,7 @@ def test_reference_kernels_take_these_steps_too(grid: Triple) -> None:
     agree(found[0].solve.history, wanted.history)
 
 
-@pytest.mark.parametrize("bad", [math.nan, math.inf])
-@pytest.mark.parametrize("culprit", [0, 2])
+@pytest.mark.parametrize(("culprit", "bad"), [(0, math.nan), (2, math.inf)])
 def test_a_number_on_one_rank_that_is_not_finite_ends_the_solve_on_all(culprit: int, bad: float) -> None:
     def body(comm: Communicator) -> tuple[Any, ...]:
         kernels, box = HostKernels(1).sparse, Box.of(comm.rank, (8, 8, 8), (1, 1, 3))
@@ -172,7 +181,7 @@ def test_a_solve_does_not_see_what_an_earlier_one_left() -> None:
         (3, {"nonsymmetric": True, "npz": 3, "iterations": 31}),
         (4, {"smoother": "natural", "nz": 16, "storage": "ell"}),
         (4, {"colouring": "jpl", "npx": 4, "npy": 1, "precision": "fp32", "storage": "packed"}),
-        (8, {"mg_precision": ("fp16", "fp32", "bf16", "fp8"), "restart": 9, "warmup": "none", "threshold": 1e-5}),
+        (2, {"mg_precision": ("fp16", "fp32", "bf16", "fp8"), "restart": 9, "warmup": "none", "threshold": 1e-5}),
     ],
 )
 def test_whole_runs_are_valid_and_tell_what_was_done(ranks: int, values: dict[str, Any]) -> None:
@@ -214,7 +223,7 @@ def test_what_is_precision_and_what_is_compression_stands_beside_the_speed_up(ra
         assert set(measured(1, **asked).result["between"]) == ({"fp32"} if "precision" in values else set())
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 8])
+@pytest.mark.parametrize("ranks", [1, 8])
 def test_sweeps_book_the_flops_of_the_entries_that_they_read(ranks: int) -> None:
     """From zero 2 for each entry of L and D, and none for what other ranks would have; from x 2·nnz."""
     result = measured(ranks, iterations=5, threshold=1e-3, warmup="none")
@@ -286,7 +295,7 @@ class Clock:
         return self.now
 
 
-@pytest.mark.parametrize("rt", [0.0, 0.1, 0.25, 0.3, 2.0])
+@pytest.mark.parametrize("rt", [0.0, 0.25, 0.3, 1.5])
 def test_solves_are_repeated_until_the_time_is_over_and_not_longer(monkeypatch: pytest.MonkeyPatch, rt: float) -> None:
     monkeypatch.setattr(harness, "time", Clock())
     result = measured(rt=rt, storage="auto", iterations=3)
@@ -391,8 +400,7 @@ def with_values(monkeypatch: pytest.MonkeyPatch, change: Callable[[Communicator,
     monkeypatch.setattr(SparseBench, "make", changed)
 
 
-@pytest.mark.parametrize("rt", [0.0, 0.05])
-@pytest.mark.parametrize("ranks", [1, 3])
+@pytest.mark.parametrize(("ranks", "rt"), [(1, 0.05), (3, 0.0)])
 def test_nan_in_the_system_is_an_invalid_result_and_no_hang(
     monkeypatch: pytest.MonkeyPatch, ranks: int, rt: float
 ) -> None:
@@ -423,14 +431,15 @@ def test_a_solve_that_stalls_is_an_invalid_result_with_its_history(monkeypatch: 
     assert history[-1] > 0.999 * history[-11] > 1e-15
 
 
-def test_what_the_mixed_solves_come_to_is_known_after_each() -> None:
+def test_what_the_mixed_solves_come_to_is_known_after_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(harness, "time", Clock())
     known: list[Result] = []
-    asked = HpgMxpConfig(nx=8, mode="explore", rt=0.2, iterations=7, storage="sell", threads=1)
+    asked = HpgMxpConfig(nx=8, mode="explore", rt=0.75, iterations=7, storage="sell", threads=1)
     result = bench.run(asked, Solo(), benchmark="hpg-mxp", on_sample=lambda by_then: known.append(by_then()))[0]
     for one in known:
         VALIDATOR.validate(json.loads(json.dumps(document([one]), allow_nan=False)))
     finished = [one.telemetry["aborted"]["finished"] for one in known]
-    assert [one["solves"] for one in finished] == list(range(1, result.result["solves"] + 1))
+    assert [one["solves"] for one in finished] == list(range(1, result.result["solves"] + 1)) == [1, 2, 3]
     assert (known[-1].status, known[-1].samples_s) == ("aborted", result.samples_s)
     assert finished[-1]["rate_flops"] == result.result["rate_flops"]
     assert finished[-1]["passed"]

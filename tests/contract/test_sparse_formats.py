@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from functools import partial
+from collections.abc import Iterable
+from functools import cache, partial
 from itertools import cycle, product
 from typing import Any, ClassVar
 
@@ -11,6 +12,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from mxpeak.kernels.contract.sparse import Rows
 from mxpeak.kernels.host import sparse_choice
 from mxpeak.kernels.host.sparse import HostSparse
 from mxpeak.kernels.host.sparse_matrix import RowPattern, SuccessivePattern
@@ -22,7 +24,6 @@ from tests.support.sparse_matrices import (
     DTYPES,
     ORACLE,
     STORAGES,
-    VECTORS,
     Example,
     compressed,
     halo_vector,
@@ -31,51 +32,61 @@ from tests.support.sparse_matrices import (
     own,
     rows_of,
     storages_of,
+    told,
     unit,
 )
 
 TYPES = {"bf16": ml_dtypes.bfloat16, "fp16": np.float16, "fp8": ml_dtypes.float8_e4m3fn}
 
 
-def read_back(kernels: Any, numbers: list[float], values: str, vectors: str, kind: str, storage: str) -> list[float]:
+def read_back(kernels: Any, numbers: list[float], values: str, forms: Iterable[tuple[str, str, str]]) -> None:
     """The numbers out of a matrix that shifts: entry (i, n + i) times 1; in chunks of runs, and in single columns."""
     k = len(numbers)
     rows = [{i: 1.0, k + i: a} for i, a in enumerate(numbers)] + [{k + i: 1.0, i: 0.0} for i in range(k)]
     shift = compressed(2 * k, 0, rows)
     mine = kernels.rows_of(shift.indptr, shift.indices, shift.data, 2 * k, 0)
-    order = kernels.order(mine, kind)
-    A, y = kernels.store(mine, order, values, vectors, storage), np.zeros(2 * k, DTYPES[vectors])
-    kernels.matvec(y, A, halo_vector(kernels, A, order.new_to_old >= k, []))
-    found: list[float] = y[order.old_to_new][:k].tolist()
-    return found
+    for vectors, kind, storage in forms:
+        order = kernels.order(mine, kind)
+        A, y = kernels.store(mine, order, values, vectors, storage), np.zeros(2 * k, DTYPES[vectors])
+        kernels.matvec(y, A, halo_vector(kernels, A, order.new_to_old >= k, []))
+        assert y[order.old_to_new][:k].tolist() == numbers, (values, vectors, kind, storage)
 
 
 @every_backend
-@pytest.mark.parametrize("values", TYPES)
-def test_every_number_of_a_narrow_format_is_read_as_it_is(kernels: Any, values: str) -> None:
+def test_every_number_of_a_narrow_format_is_read_as_it_is(kernels: Any) -> None:
     """All of fp8's; of 16-bit formats every 37th, on an interpreter the largest and smallest and some between.
 
     The interpreter knows no subnormal number of bf16.
     """
+    for values in TYPES:
+        check_read(kernels, values)
+
+
+def check_read(kernels: Any, values: str) -> None:
     format_ = PRECISIONS[values]
     if values == "fp8" or not isinstance(kernels, OnArrays):
         bits = np.arange(2 ** (8 * format_.bytes), dtype=np.uint16 if values != "fp8" else np.uint8)
         with np.errstate(invalid="ignore"):
             every = bits.view(TYPES[values]).astype(np.float64)
         numbers = every[np.isfinite(every)][:: 1 if values == "fp8" else 37].tolist()
-        forms = product(VECTORS, ("greedy", "levels"), STORAGES if not isinstance(kernels, OnArrays) else ("packed",))
+        storages = STORAGES if not isinstance(kernels, OnArrays) else ("packed",)
+        forms = [*product(("fp32",), ("greedy", "levels"), storages), ("fp64", "greedy", "packed")]
     else:
         smallest = 2.0**-24 if values == "fp16" else 2.0**-126
         numbers = [format_.largest, -format_.largest, 1 + 2 * format_.u, smallest, -3 * smallest, 0.0, -1.5]
-        forms = product(("fp64",), ("greedy",), CHUNKS)
-    for form in forms:
-        assert read_back(kernels, numbers, values, *form) == numbers, form
+        forms = [("fp64", "greedy", storage) for storage in CHUNKS]
+    read_back(kernels, numbers, values, forms)
 
 
 @every_backend
-@pytest.mark.parametrize("values", TYPES)
-def test_values_are_rounded_once_also_where_a_wider_form_is_known(kernels: Any, values: str, rng: Any) -> None:
+def test_values_are_rounded_once_also_where_a_wider_form_is_known(kernels: Any, rng: Any) -> None:
     """Just beside the middle of two numbers, which through fp32 would be the middle; and among subnormal numbers."""
+    for values in TYPES:
+        with told(values):
+            check_rounded_once(kernels, values, rng)
+
+
+def check_rounded_once(kernels: Any, values: str, rng: Any) -> None:
     u, smallest = PRECISIONS[values].u, 2.0**-9 if values == "fp8" else 2.0**-24
     middles = np.concatenate([1 + (2 * np.arange(20) + 1) * u, smallest * (np.arange(20) + 0.5)])
     close = np.concatenate([middles, middles * (1 + 2.0**-40), middles * (1 - 2.0**-40), rng.uniform(-4, 4, 20)])
@@ -96,19 +107,18 @@ def test_values_are_rounded_once_also_where_a_wider_form_is_known(kernels: Any, 
 
 
 @every_backend
-@pytest.mark.parametrize("values", ["fp32", *TYPES])
-def test_all_values_are_in_the_matrixs_format(kernels: Any, values: str) -> None:
+def test_all_values_are_in_the_matrixs_format(kernels: Any) -> None:
     """Save those of the diagonal and those in columns of other ranks, which are in the vectors'."""
     given = compressed(2, 1, [{0: math.pi, 1: math.e}, {0: -math.e, 1: math.pi, 2: math.sqrt(3)}])
-    R = ORACLE.store(given, ORACLE.order(given, "levels"), values, "fp64", "")
-    rows = kernels.rows_of(given.indptr, given.indices, given.data, 2, 1)
-    for storage in storages_of(kernels):
+    rows, exact_order = kernels.rows_of(given.indptr, given.indices, given.data, 2, 1), ORACLE.order(given, "levels")
+    for values, storage in product(("fp32", *TYPES), storages_of(kernels)):
+        R = ORACLE.store(given, exact_order, values, "fp64", "")
         A = kernels.store(rows, kernels.order(rows, "levels"), values, "fp64", storage)
         for x0, halo in (([1.0, 0.0], [0.0]), ([0.0, 1.0], [0.0]), ([0.0, 0.0], [1.0])):
             y, exact = np.zeros(2), np.zeros(2)
             kernels.matvec(y, A, halo_vector(kernels, A, x0, halo))
             ORACLE.matvec(exact, R, halo_vector(ORACLE, R, x0, halo))
-            assert y.tolist() == exact.tolist()
+            assert y.tolist() == exact.tolist(), (values, storage)
 
 
 # --- columns that are far apart ---------------------------------------------------------------------------------
@@ -152,16 +162,22 @@ def here(x: Any) -> Any:
     return x if isinstance(x, np.ndarray) else np.asarray(x.cpu())
 
 
-@every_backend
-def test_columns_that_15_and_16_bits_cannot_tell_apart_are_reached(kernels: Any, rng: Any) -> None:
-    """The last eight rows have an entry each within 59 500 columns, and one within 69 000; only they are read."""
-    n, last = 70_000, 69_992
+@cache
+def near_and_far(n: int, last: int) -> tuple[list[dict[int, float]], Rows]:
+    """The same for every backend."""
     entries = [{i: 2.0} for i in range(n)]
     for k in range(8):
         first = 100 + 8500 * k
         for j, a in ((first, k + 1.0), (69_000 + 10 * k if k % 2 else first + 1, -0.5 * k)):
             entries[last + k][j], entries[j][last + k] = a, 1.0
-    given = compressed(n, 0, entries)
+    return entries, compressed(n, 0, entries)
+
+
+@every_backend
+def test_columns_that_15_and_16_bits_cannot_tell_apart_are_reached(kernels: Any, rng: Any) -> None:
+    """The last eight rows have an entry each within 59 500 columns, and one within 69 000; only they are read."""
+    n, last = 70_000, 69_992
+    entries, given = near_and_far(n, last)
     rows = kernels.rows_of(given.indptr, given.indices, given.data, n, 0)
     order = kernels.order(rows, "levels")
     A = kernels.store(rows, order, "fp8", "fp32", "packed")
@@ -218,28 +234,32 @@ def no_choice_yet(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     return tmp_path
 
 
-@pytest.mark.parametrize(
-    ("one_by_one", "successive", "way"),
-    [
-        ((1.0,), (2.0,), 1),
-        ((2.0,), (1.0,), SUCCESSIVE),
-        ((0.95,), (1.0,), SUCCESSIVE),  # nothing to win
-        ((0.88, 0.92), (1.0,), SUCCESSIVE),  # on either side of that, by little
-        ((1.0, 1.0, 1.0, 5.0), (2.0, 2.0, 2.0, 10.0), 1),  # a slow minute that both had
-        ((9.0, 1.0, 1.0, 1.0, 1.0, 1.0), (2.0,), 1),  # a first round, which does not count
-    ],
-)
+#: What rows one by one and successive ones take, and which way is chosen.
+TRIALS: list[tuple[tuple[float, ...], tuple[float, ...], int]] = [
+    ((1.0,), (2.0,), 1),
+    ((2.0,), (1.0,), SUCCESSIVE),
+    ((0.95,), (1.0,), SUCCESSIVE),  # nothing to win
+    ((0.88, 0.92), (1.0,), SUCCESSIVE),  # on either side of that, by little
+    ((1.0, 1.0, 1.0, 5.0), (2.0, 2.0, 2.0, 10.0), 1),  # a slow minute that both had
+    ((9.0, 1.0, 1.0, 1.0, 1.0, 1.0), (2.0,), 1),  # a first round, which does not count
+]
+
+
 def test_the_faster_way_to_take_rows_is_tried_once_and_kept(
-    one_by_one: Any, successive: Any, way: int, no_choice_yet: Any, monkeypatch: pytest.MonkeyPatch
+    no_choice_yet: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clear = Invented(one_by_one, successive)
-    assert [clear.found(monkeypatch) for _ in range(3)] == [way] * 3
-    assert clear.trials == 1
-    assert Invented(successive, one_by_one).found(monkeypatch) == way
-    for file in no_choice_yet.iterdir():
-        file.write_text("not a number")
-    assert clear.found(monkeypatch) == way
-    assert clear.trials == 2
+    for one_by_one, successive, way in TRIALS:
+        with told((one_by_one, successive)):
+            clear = Invented(one_by_one, successive)
+            assert [clear.found(monkeypatch) for _ in range(3)] == [way] * 3
+            assert clear.trials == 1
+            assert Invented(successive, one_by_one).found(monkeypatch) == way
+            for file in no_choice_yet.iterdir():
+                file.write_text("not a number")
+            assert clear.found(monkeypatch) == way
+            assert clear.trials == 2
+            for file in no_choice_yet.iterdir():
+                file.unlink()
 
 
 def test_what_a_disturbed_trial_finds_is_not_kept(no_choice_yet: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ from tests.support.torch_devices import array, torch_device
 
 SIDES = (Box(5, 7, 3, 2, 3, 2, 0, 1, 1), Box(1, 1, 1), Box(2, 1, 4, 1, 1, 2), Box(9, 1, 1, 2, 1, 1, 1, 0, 0))
 #: Rows, or entries, that are looked at together: all of them, and a few, so that there are many pieces.
-pieces = pytest.mark.parametrize("piece", [2**19, 700])
+PIECES = (2**19, 700)
 #: Matrices that are cut into many pieces: the rows of a box with a neighbour, and irregular ones.
 IN_PIECES = ("a box of several chunks", "irregular rows")
 
@@ -42,23 +43,21 @@ def same(found: Any, exact: Any) -> None:
     assert np.array_equal(found, exact)
 
 
-@pieces
-def test_the_stencils_rows_are_the_hosts(piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sparse_rows, "PIECE", piece)
-    for box in (*BOXES.values(), *SIDES):
-        with told(box):
+def test_the_stencils_rows_are_the_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
+    for piece, box in product(PIECES, (*BOXES.values(), *SIDES)):
+        monkeypatch.setattr(sparse_rows, "PIECE", piece)
+        with told((piece, box)):
             found, exact = setup().stencil_rows(box, UNEQUAL), HOSTS[0].stencil_rows(box, UNEQUAL)
             assert (found.n, found.halo) == (exact.n, exact.halo)
             for part in ("indptr", "indices", "data"):
                 same(getattr(found, part), getattr(exact, part))
 
 
-@pieces
-@pytest.mark.parametrize("kind", KINDS)
-def test_orders_of_rows_on_the_device_are_the_hosts(kind: str, piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sparse_rows, "PIECE", piece)
-    for name in MATRICES if piece > 700 else IN_PIECES:
-        with told(name):
+def test_orders_of_rows_on_the_device_are_the_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
+    cases = [*product(MATRICES, PIECES[:1]), *product(IN_PIECES, PIECES[1:])]
+    for (name, piece), kind in product(cases, KINDS):
+        monkeypatch.setattr(sparse_rows, "PIECE", piece)
+        with told((name, kind, piece)):
             found, exact = setup().order(on_device(rows_of(HOSTS[0], name)), kind), order_of(HOSTS[0], name, kind)
             assert found.kind == kind
             same(found.starts, exact.starts)
@@ -77,30 +76,27 @@ def ordered(rows: Rows, order: Order) -> sparse_pack.Ordered:
     return sparse_pack.Ordered(on_device(rows), there)
 
 
-@pieces
-@pytest.mark.parametrize("storage", CHUNKS)
-def test_chunks_their_columns_and_values_are_the_hosts(
-    storage: str, piece: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sparse_pack, "PIECE", piece)
-    for at, name in enumerate(MATRICES if piece > 700 else IN_PIECES):
-        for kind in ("greedy", "jpl", "levels"):
-            values = ("fp64", "bf16", "fp8", "fp32")[at % 4]
-            with told((name, kind, values)):
-                rows, order = rows_of(HOSTS[0], name), order_of(HOSTS[0], name, kind)
-                exact, here = HOSTS[0].store(rows, order, values, "fp64", storage), ordered(rows, order)
-                found = sparse_pack.packed(here, order.starts, storage, values)
-                same(found.table, exact.pattern.table)
-                same(found.bases, exact.pattern.bases)
-                same(found.near, exact.pattern.near.view(np.int16))
-                same(found.far, exact.pattern.far)
-                same(found.entries.view(torch.uint8), exact.entries.view(np.uint8))
-                same(sparse_pack.diagonal_of(here, TYPES["fp64"]), exact.diagonal)
-                H = sparse_pack.halo_of(here, TYPES["fp64"])
-                for part, of_host in zip(H, (*exact.pattern.halo_arrays, exact.halo_entries)):
-                    same(part, of_host)
-                late = late_chunks(here, found.table, found.group, H[0])
-                assert late.nonzero().view(-1).tolist() == sorted(exact.pattern.late[0].tolist())
+def test_chunks_their_columns_and_values_are_the_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each matrix in every storage and in every order, each order in another storage; values by turns."""
+    cases = [*product(MATRICES, PIECES[:1]), *product(IN_PIECES, PIECES[1:])]
+    for at, ((name, piece), kind) in enumerate(product(cases, ("greedy", "jpl", "levels"))):
+        storage, values = CHUNKS[(at + at // 3) % 3], ("fp64", "bf16", "fp8", "fp32")[at % 4]
+        monkeypatch.setattr(sparse_pack, "PIECE", piece)
+        with told((name, kind, storage, values, piece)):
+            rows, order = rows_of(HOSTS[0], name), order_of(HOSTS[0], name, kind)
+            exact, here = HOSTS[0].store(rows, order, values, "fp64", storage), ordered(rows, order)
+            found = sparse_pack.packed(here, order.starts, storage, values)
+            same(found.table, exact.pattern.table)
+            same(found.bases, exact.pattern.bases)
+            same(found.near, exact.pattern.near.view(np.int16))
+            same(found.far, exact.pattern.far)
+            same(found.entries.view(torch.uint8), exact.entries.view(np.uint8))
+            same(sparse_pack.diagonal_of(here, TYPES["fp64"]), exact.diagonal)
+            H = sparse_pack.halo_of(here, TYPES["fp64"])
+            for part, of_host in zip(H, (*exact.pattern.halo_arrays, exact.halo_entries)):
+                same(part, of_host)
+            late = late_chunks(here, found.table, found.group, H[0])
+            assert late.nonzero().view(-1).tolist() == sorted(exact.pattern.late[0].tolist())
 
 
 def test_a_row_without_a_diagonal_entry_has_a_zero_there(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,8 +143,7 @@ class Peak(TorchDispatchMode):
         self.now -= self._known.pop(key)
 
 
-@pytest.mark.parametrize("piece", [2**22, 2**16])
-@pytest.mark.parametrize("storage", CHUNKS)
+@pytest.mark.parametrize(("storage", "piece"), [("ell", 2**22), ("sell", 2**16), ("packed", 2**22), ("packed", 2**16)])
 def test_the_set_up_takes_no_more_memory_than_the_formula(
     storage: str, piece: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -58,9 +58,8 @@ def test_the_oracle_is_the_27_point_matrix_with_its_eigenvalue() -> None:
     assert (skewed[32, 0], skewed[0, 32], skewed[32, 1]) == (-1.5, -0.5, -1.0)
 
 
-@pytest.mark.parametrize("nonsymmetric", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("shape", [(16, 8, 8), (8, 24, 8)])
+@pytest.mark.parametrize(("shape", "nonsymmetric"), [((16, 8, 8), False), ((8, 24, 8), True)])
 def test_double_takes_the_steps_that_the_matrices_take(shape: Triple, kind: str, nonsymmetric: bool) -> None:
     (double,) = solved(Solo(), shape, (1, 1, 1), [DOUBLE], kind, nonsymmetric)
     problem = oracle(shape, (1, 1, 1), kind, nonsymmetric)
@@ -79,8 +78,7 @@ def test_restarts_are_those_of_the_matrices(restart: int) -> None:
     assert max(double.solve.cycles) == restart
 
 
-@pytest.mark.parametrize("nonsymmetric", [False, True])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kind", "nonsymmetric"), [(kind, turn % 2 == 1) for turn, kind in enumerate(KINDS)])
 def test_the_first_mixed_cycle_is_doubles_until_fp32_ends(kind: str, nonsymmetric: bool) -> None:
     """Where it ends is fp32's business, and what is left then is rounding, of which each order of sums has its own."""
     shape = (16, 8, 16)
@@ -104,8 +102,7 @@ def test_the_first_mixed_cycle_is_doubles_until_fp32_ends(kind: str, nonsymmetri
 PER_LEVEL = [("fp32", "bf16", "fp16", "fp8"), ("bf16", "fp32", "fp32", "fp32"), ("fp8", "fp16", "fp64", "fp32")]
 
 
-@pytest.mark.parametrize("nonsymmetric", [False, True])
-@pytest.mark.parametrize("storage", ["ell", "sell", "packed"])
+@pytest.mark.parametrize(("storage", "nonsymmetric"), [("ell", True), ("sell", False), ("packed", True)])
 def test_every_format_reaches_the_tolerance_and_x_equal_to_one(storage: str, nonsymmetric: bool) -> None:
     shape = (16, 8, 24)
     forms = [mixed_form(values, "fp32", storage) for values in ("fp64", "fp32", "bf16", "fp16", "fp8")]
