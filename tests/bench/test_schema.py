@@ -17,6 +17,7 @@ from mxpeak.report.html import html_report
 from mxpeak.report.scoreboard import scoreboard, sweep
 from mxpeak.report.text import cautions, phase_table, verdict
 from tests.support.result_file import SCHEMA, VALIDATOR
+from tests.support.turns import for_each
 
 
 def hpl_result(**values: Any) -> Result:
@@ -114,7 +115,7 @@ def test_keys_may_be_added_to_sections():
     VALIDATOR.validate(body)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "path",
     [
         "schema",
@@ -149,7 +150,7 @@ def test_a_promised_key_must_be_there(path: str):
         VALIDATOR.validate(body)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "path",
     [
         "rules",
@@ -184,7 +185,7 @@ def test_hpl_has_no_rules_of_a_list():
     assert hpl_result().as_dict()["rules"] == {}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("section", "values"),
     [("status", "fine"), ("result", {"rate_flops": -1.0}), ("validation", {"iterations": -1}), ("benchmark", "hpx")],
 )
@@ -273,7 +274,7 @@ def test_the_page_draws_the_history_and_names_the_broken_rules():
     assert "2 steps of refinement" in page
 
 
-@pytest.mark.parametrize("history", [[], [0.5], [0.0, 0.0], [16.0, 16.0], [None, 3.0]])
+@for_each("history", [[], [0.5], [0.0, 0.0], [16.0, 16.0], [None, 3.0]])
 def test_a_history_that_makes_no_curve_has_none(history: list[float | None]):
     check = {**mxp_result().validation, "history": history}
     assert "Backward error by step" not in html_report(document([mxp_result(validation=check)]))

@@ -19,6 +19,7 @@ from mxpeak.precision import PRECISIONS
 from mxpeak.solvers.condition import inverse_one_norm
 from tests.support.backends import BACKENDS, Backend, backend_named
 from tests.support.systems import TYPES, layouts, random
+from tests.support.turns import for_each
 
 #: Columns of a panel of the rounded LU, so that small matrices have several.
 WIDTH = 16
@@ -76,7 +77,7 @@ def factored(backend: Backend, A: Any, precision: str) -> PivotedLU:
 # --- the LU
 
 
-@pytest.mark.parametrize("dtype", TYPES)
+@for_each("dtype", TYPES)
 def test_the_lu_lies_where_the_matrix_was(backend: Backend, dtype: Any) -> None:
     precision = "fp64" if np.finfo(dtype).eps < 1e-10 else "fp32"
     for n in (1, 2, 2 * WIDTH + 5):
@@ -92,7 +93,7 @@ def test_the_lu_lies_where_the_matrix_was(backend: Backend, dtype: Any) -> None:
         assert (np.abs(L) <= (np.sqrt(2) if A.dtype.kind == "c" else 1) + 4 * np.finfo(dtype).eps).all()
 
 
-@pytest.mark.parametrize("precision", ROUNDED)
+@for_each("precision", ROUNDED)
 def test_the_rounded_lu_errs_by_its_operands_roundoff(backend: Backend, precision: str) -> None:
     for dtype, n in product((np.float32, np.complex64), (1, WIDTH, 2 * WIDTH + 5)):
         A = random((n, n), dtype) / 8
@@ -121,7 +122,7 @@ def test_the_first_zero_pivot_is_found_in_any_panel(backend: Backend) -> None:
             assert factored(backend, A, precision).singular == zero + 1
 
 
-@pytest.mark.parametrize("dtype", TYPES)
+@for_each("dtype", TYPES)
 def test_an_lu_goes_on_unless_its_first_pivots_make_it_vain(backend: Backend, dtype: Any) -> None:
     dense = backend.kernels.dense
     for n, zero in ((1, 1), (2, 2), (3 * WIDTH - 1, 3 * WIDTH - 1), (3 * WIDTH - 1, 2), (3 * WIDTH - 1, 2 * WIDTH)):
@@ -150,7 +151,7 @@ def test_an_lu_goes_on_unless_its_first_pivots_make_it_vain(backend: Backend, dt
 # --- what is done with the factors
 
 
-@pytest.mark.parametrize("precision", ["fp64", "fp32", "tf32"])
+@for_each("precision", ["fp64", "fp32", "tf32"])
 def test_solves_invert_the_matrix_and_its_transpose(backend: Backend, precision: str) -> None:
     n = 2 * WIDTH + 13
     for is_complex, k in product((False, True), (1, 3)):
@@ -167,7 +168,7 @@ def test_solves_invert_the_matrix_and_its_transpose(backend: Backend, precision:
             assert np.array_equal(backend.numpy(before), B)
 
 
-@pytest.mark.parametrize("dtype", TYPES)
+@for_each("dtype", TYPES)
 def test_the_norm_of_the_inverse_is_estimated_from_below(backend: Backend, dtype: Any) -> None:
     n, dense = 50, backend.kernels.dense
     xp = dense.xp
@@ -243,7 +244,7 @@ def test_what_overflows_is_seen_in_the_sums(backend: Backend) -> None:
         assert np.isfinite(backend.numpy(column_sums)).tolist() == [j != 7 for j in range(9)]
 
 
-@pytest.mark.parametrize("dtype", TYPES)
+@for_each("dtype", TYPES)
 def test_residuals_are_new_blocks(backend: Backend, dtype: Any) -> None:
     for m, n, k in ((1, 1, 1), (23, 23, 1), (23, 23, 3), (23, 4, 1), (23, 4, 2)):
         A, X, B = random((m, n), dtype), random((n, k), dtype, 2), random((m, k), dtype, 3)
@@ -275,7 +276,7 @@ def test_storage_of_factors_lies_by_rows_and_what_is_emulated_is_said(backend: B
 # --- the host's
 
 
-@pytest.mark.parametrize("precision", ROUNDED)
+@for_each("precision", ROUNDED)
 def test_the_host_rounds_as_the_reference_does(precision: str) -> None:
     p, smallest = PRECISIONS[precision].p, PRECISIONS[precision].smallest
     halves = [1 + 2.0**-p, 1 + 3 * 2.0**-p, -1 - 2.0**-p, smallest * 1.5, smallest / 4, np.inf, 0.0]
@@ -292,7 +293,7 @@ def test_the_host_rounds_as_the_reference_does(precision: str) -> None:
         assert np.array_equal(getattr(lapack.rounded(C, precision), part), alone)
 
 
-@pytest.mark.parametrize("scaled", [False, True])
+@for_each("scaled", [False, True])
 def test_large_matrices_have_pages_and_threads_of_their_own(scaled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     n, dense = 33, host_dense.HostDense()
     A, scales = random((n, n)), (2.0 ** np.arange(n), 2.0 ** np.arange(0.0, -n, -1.0)) if scaled else None

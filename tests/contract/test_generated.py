@@ -14,6 +14,7 @@ from tests.support.backends import Backend
 from tests.support.blocks import GRIDS, STORED, WIDE, globals_of, matrix, numbers, parts, vector, within
 from tests.support.generated import KINDS, entries_of, slack, whole
 from tests.support.roundoff import U
+from tests.support.turns import for_each
 
 
 def ranks(backend: Backend) -> list[tuple[BlockCyclic, BlockCyclic]]:
@@ -24,7 +25,7 @@ def ranks(backend: Backend) -> list[tuple[BlockCyclic, BlockCyclic]]:
     return [rank for grid in [(0, 4, 2, 2), *GRIDS, *large] for rank in parts(*grid)]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@for_each("kind", KINDS)
 def test_entries_are_their_definition_and_a_diagonal_stands_on_the_diagonal(
     backend: Backend, rng: Any, kind: str
 ) -> None:
@@ -47,7 +48,7 @@ def test_entries_are_their_definition_and_a_diagonal_stands_on_the_diagonal(
                 assert within(numbers(backend, found), expected.astype(dtype), off), (rows, cols, precision)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@for_each("kind", KINDS)
 def test_products_and_sums_of_a_matrix_that_is_not_stored(backend: Backend, rng: Any, kind: str) -> None:
     kernels = backend.kernels
     for rows, cols in ranks(backend):
@@ -68,8 +69,8 @@ def test_products_and_sums_of_a_matrix_that_is_not_stored(backend: Backend, rng:
             assert within(numbers(backend, sums), size.sum(axis=1), bound), (rows, cols)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("precision", STORED)
+@for_each("kind", KINDS)
+@for_each("precision", STORED)
 def test_a_matrix_made_with_sums_is_the_same_and_sums_are_those_of_what_is_stored(
     backend: Backend, rng: Any, kind: str, precision: str
 ) -> None:

@@ -29,6 +29,7 @@ from tests.support.blocks import (
     within,
 )
 from tests.support.roundoff import U
+from tests.support.turns import for_each
 
 
 def diagonally_heavy(rng: Any, n: int) -> Any:
@@ -42,7 +43,7 @@ def factored(backend: Backend, values: Any, precision: str = "fp64") -> tuple[An
     return numbers(backend, D), singular.tolist()[0]
 
 
-@pytest.mark.parametrize("precision", STORED)
+@for_each("precision", STORED)
 def test_factors_of_a_block_multiply_back_to_it(backend: Backend, rng: Any, precision: str) -> None:
     _, u = STORED[precision]
     for n in (0, 1, 2, 7, 16, 33, 64, 97, 192):
@@ -59,7 +60,7 @@ def test_factors_of_a_block_multiply_back_to_it(backend: Backend, rng: Any, prec
         assert within(D, D_ref, 30 * 2 * (n + 1) ** 2 * u)
 
 
-@pytest.mark.parametrize("precision", STORED)
+@for_each("precision", STORED)
 def test_the_first_zero_pivot_is_reported_and_its_column_left_as_it_is(
     backend: Backend, rng: Any, precision: str
 ) -> None:
@@ -122,7 +123,7 @@ def test_solves_with_the_diagonal_block_multiply_back(
             assert within(I_L @ W, B, times * (m + 1) * u * size), (trsm, precision, m, n)
 
 
-@pytest.mark.parametrize("low", ["fp16", "bf16"])
+@for_each("low", ["fp16", "bf16"])
 def test_solves_by_blocks_round_their_sums_as_the_update_does(
     backend: Backend, rng: Any, monkeypatch: pytest.MonkeyPatch, low: str
 ) -> None:
@@ -172,7 +173,7 @@ def test_a_zero_on_the_diagonal_makes_a_solution_that_is_not_finite(
             assert not np.isfinite(numbers(backend, x)[3])
 
 
-@pytest.mark.parametrize("precision", STORED)
+@for_each("precision", STORED)
 def test_triangular_solves_of_vectors_have_the_error_of_fp64(backend: Backend, rng: Any, precision: str) -> None:
     kernels = backend.kernels
     for n in (0, 1, 2, 7, 33, 97):

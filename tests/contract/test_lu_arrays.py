@@ -6,11 +6,11 @@ from itertools import product
 from typing import Any
 
 import numpy as np
-import pytest
 
 from mxpeak.precision import PRECISIONS
 from tests.support.backends import Backend, backend_named, sizes
 from tests.support.blocks import LOW, SHAPES, STORED, matrix, numbers, operands, panel, rounded, stored, stored_as
+from tests.support.turns import for_each
 
 # --- arrays
 
@@ -145,7 +145,7 @@ def same_bits(found: Any, expected: Any) -> bool:
     return bool(np.isnan(found[nan]).all()) and np.array_equal(*bits)
 
 
-@pytest.mark.parametrize("precision", LOW)
+@for_each("precision", LOW)
 def test_casts_are_others_casts_bit_for_bit(backend: Backend, precision: str) -> None:
     kernels, x = backend.kernels, interesting(backend)
     expected = rounded(x, precision)

@@ -33,6 +33,7 @@ from tests.support.blocks import (
     within,
 )
 from tests.support.roundoff import U
+from tests.support.turns import for_each
 
 # --- products
 
@@ -115,7 +116,7 @@ def test_what_is_not_finite_spoils_its_row_of_a_product_and_no_other(backend: Ba
             assert list(np.flatnonzero(~row_is_finite)) == [5]
 
 
-@pytest.mark.parametrize("precision", STORED)
+@for_each("precision", STORED)
 def test_a_digest_is_that_of_the_definition_and_tells_every_bit(backend: Backend, rng: Any, precision: str) -> None:
     kernels, values = backend.kernels, stored(rng.standard_normal((13, 7)), precision)
     A = matrix(backend, values, precision)
@@ -168,7 +169,7 @@ def triton_ranks(backend: Backend) -> list[Any]:
     return [rank for grid in [(0, 4, 2, 2), *GRIDS, (149, 9, 1, 1)] for rank in parts(*grid)]
 
 
-@pytest.mark.parametrize("precision", STORED)
+@for_each("precision", STORED)
 def test_products_with_a_vector_have_the_error_of_fp64(
     backend: Backend, rng: Any, monkeypatch: pytest.MonkeyPatch, precision: str
 ) -> None:
@@ -185,7 +186,7 @@ def test_products_with_a_vector_have_the_error_of_fp64(
             assert within(numbers(backend, found), y + op.astype(WIDE) @ x, bound), (m, n, transposed)
 
 
-@pytest.mark.parametrize("precision", STORED)
+@for_each("precision", STORED)
 def test_products_with_several_vectors_have_the_error_of_fp64(
     backend: Backend, rng: Any, monkeypatch: pytest.MonkeyPatch, precision: str
 ) -> None:
@@ -202,7 +203,7 @@ def test_products_with_several_vectors_have_the_error_of_fp64(
             assert within(numbers(backend, found), Y + op.astype(WIDE) @ X, bound), (m, n, sides, transposed)
 
 
-@pytest.mark.parametrize("precision", STORED)
+@for_each("precision", STORED)
 def test_two_products_at_once_are_those_of_each(backend: Backend, rng: Any, precision: str) -> None:
     for m, n in triton_shapes(backend):
         A, x, y = stored(rng.random((m, n)) - 0.5, precision), rng.random((2, n)) - 0.5, rng.random((2, m)) - 0.5
@@ -222,7 +223,7 @@ def operand_sums(A: Any, precision: str, x: Any) -> tuple[Any, Any]:
     return np.stack([u + v, w, q]), np.stack([u_size + v_size, w_size, q_size])
 
 
-@pytest.mark.parametrize("precision", ["fp64", "fp32", "tf32", "bf16", "fp16", "fp8"])
+@for_each("precision", ["fp64", "fp32", "tf32", "bf16", "fp16", "fp8"])
 def test_sums_of_rows_rounded_and_as_they_are(backend: Backend, rng: Any, precision: str) -> None:
     """With rows longer than the pieces in which they are rounded, numbers near a format's least, and a NaN."""
     kept = precision if precision in STORED else "fp32"
@@ -242,7 +243,7 @@ def test_sums_of_rows_rounded_and_as_they_are(backend: Backend, rng: Any, precis
         assert within(sums[usual], right[usual], bound[usual]), (m, n)
 
 
-@pytest.mark.parametrize("precision", ["tf32", "bf16"])
+@for_each("precision", ["tf32", "bf16"])
 def test_squares_of_small_entries_by_small_weights_are_within_fp32(backend: Backend, rng: Any, precision: str) -> None:
     """Entries of 2^-57, of which a variance of 2^-40 would leave nothing that fp32 holds."""
     m, n = 5, 40
@@ -256,7 +257,7 @@ def test_squares_of_small_entries_by_small_weights_are_within_fp32(backend: Back
     assert within(numbers(backend, found)[2], y[2] + more[2], bound)
 
 
-@pytest.mark.parametrize("precision", ["tf32", "bf16"])
+@for_each("precision", ["tf32", "bf16"])
 def test_sums_of_rounded_rows_may_be_beyond_fp32(backend: Backend, rng: Any, precision: str) -> None:
     """As those of entries whose exponent was flipped are: they tell where that was."""
     m, n = 9, 40
@@ -270,8 +271,8 @@ def test_sums_of_rounded_rows_may_be_beyond_fp32(backend: Backend, rng: Any, pre
     assert within(numbers(backend, found), right, 2 * STORED["fp32"][1] * (2 * n + 3) * sizes)
 
 
-@pytest.mark.parametrize("precision", STORED)
-@pytest.mark.parametrize("form", ["plain", "absolute", "squared"])
+@for_each("precision", STORED)
+@for_each("form", ["plain", "absolute", "squared"])
 def test_a_triangle_times_a_vector_reads_only_the_triangle(
     backend: Backend, rng: Any, form: str, precision: str
 ) -> None:
@@ -290,7 +291,7 @@ def test_a_triangle_times_a_vector_reads_only_the_triangle(
         assert within(numbers(backend, found), y + T @ x, bound), (n, rows, cols, part)
 
 
-@pytest.mark.parametrize("precision", STORED)
+@for_each("precision", STORED)
 def test_the_largest_entry_of_the_upper_triangle(backend: Backend, rng: Any, precision: str) -> None:
     for rows, cols in triton_ranks(backend):
         i, j = globals_of(rows), globals_of(cols)
@@ -307,7 +308,7 @@ def test_the_largest_entry_of_the_upper_triangle(backend: Backend, rng: Any, pre
             local[at] = float(values[at])
 
 
-@pytest.mark.parametrize("precision", STORED)
+@for_each("precision", STORED)
 def test_largest_entries_and_sums_of_rows_and_columns(backend: Backend, rng: Any, precision: str) -> None:
     kernels = backend.kernels
     for m, n in triton_shapes(backend):
@@ -329,7 +330,7 @@ def test_largest_entries_and_sums_of_rows_and_columns(backend: Backend, rng: Any
                 assert np.array_equal(numbers(backend, found), exact, equal_nan=True)
 
 
-@pytest.mark.parametrize("precision", STORED)
+@for_each("precision", STORED)
 def test_scaling_by_powers_of_two_is_exact_and_by_others_rounds_thrice_at_most(
     backend: Backend, rng: Any, precision: str
 ) -> None:

@@ -10,6 +10,7 @@ import pytest
 from mxpeak.bench.hpl.config import HplConfig
 from mxpeak.bench.hpl.input import LINES, read_dat, write_dat
 from mxpeak.errors import UsageError
+from tests.support.turns import for_each
 
 LISTS = Path(__file__).with_name("lists.dat").read_text()
 
@@ -46,7 +47,7 @@ def test_all_31_lines_are_read_and_comments_and_later_lines_are_not():
     }
 
 
-@pytest.mark.parametrize("newline", ["\n", "\r\n", "\r"])
+@for_each("newline", ["\n", "\r\n", "\r"])
 def test_any_line_ending_reads_the_same(newline: str):
     assert read_dat(LISTS.replace("\n", newline), "HPL.dat") == read_dat(LISTS, "HPL.dat")
 
@@ -67,12 +68,12 @@ def test_a_negative_swapping_threshold_counts_as_zero_as_in_hpl():
     assert read_dat(edited(27, "-3"), "HPL.dat")["swap_threshold"] == 0
 
 
-@pytest.mark.parametrize("threshold", ["0.0", "-1", "1e-3"])
+@for_each("threshold", ["0.0", "-1", "1e-3"])
 def test_thresholds_at_and_below_zero_are_kept(threshold: str):
     assert read_dat(edited(13, threshold), "HPL.dat")["threshold"] == float(threshold)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("number", "line", "message"),
     [
         (6, "29 30 Ns", "HPL.dat line 6 (Ns): 10 values asked for by line 5, found 2: '29 30 Ns'"),
@@ -98,7 +99,7 @@ def test_what_is_wrong_is_said_with_its_line(number: int, line: str, message: st
     assert str(caught.value) == message
 
 
-@pytest.mark.parametrize("number", range(5, 32))
+@for_each("number", range(5, 32))
 def test_numbers_of_thousands_of_digits_are_refused_on_every_line(number: int):
     with pytest.raises(UsageError, match=rf"^HPL.dat line {number} .*999…") as caught:
         read_dat(edited(number, "9" * 5000), "HPL.dat")
@@ -110,14 +111,14 @@ def test_an_unknown_broadcast_is_an_error_that_names_the_known_ones():
         read_dat(edited(23, "0 1 2 3 4 5 6 8"), "HPL.dat")
 
 
-@pytest.mark.parametrize("kept", range(LINES))
+@for_each("kept", range(LINES))
 def test_a_file_cut_short_anywhere_says_where_it_ends(kept: int):
     lines = LISTS.splitlines()[:kept]
     with pytest.raises(UsageError, match=f"the file ends after line {kept}; expected 31 lines"):
         read_dat("".join(f"{line}\n" for line in lines), "HPL.dat")
 
 
-@pytest.mark.parametrize(
+@for_each(
     "values",
     [
         {},
@@ -136,7 +137,7 @@ def test_a_grid_is_written_as_its_rows_and_columns():
     assert (written["P"], written["Q"]) == ((2, 1), (3, 6))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("config", "message"),
     [
         (HplConfig(grid=((1, 1),)), "give -N"),

@@ -6,12 +6,12 @@ from dataclasses import replace
 from itertools import product
 from math import erf, log, sqrt
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mxpeak.layout import lcg
 from mxpeak.layout.entries import MIX, Entries, mixed, normal
+from tests.support.turns import for_each
 
 M = N = 100
 
@@ -41,7 +41,7 @@ def test_the_first_draw_shifts_all_others() -> None:
     assert b.value(2, 5) == a.value(5, 6)  # 14 + 2 + 50 = 1 + 5 + 60
 
 
-@pytest.mark.parametrize(("scale", "shift"), [(2.0, -1.0), (-1.0, 0.5), (0.25, 3.0)])
+@for_each(("scale", "shift"), [(2.0, -1.0), (-1.0, 0.5), (0.25, 3.0)])
 def test_uniform_entries_fill_their_interval_and_stay_inside(scale: float, shift: float) -> None:
     values = [x for row in entries_of(Entries("lcg", M, seed=100, scale=scale, shift=shift)) for x in row]
     low, high = sorted((shift, shift + scale))
@@ -51,7 +51,7 @@ def test_uniform_entries_fill_their_interval_and_stay_inside(scale: float, shift
     assert max(values) > high - 0.002 * abs(scale)
 
 
-@pytest.mark.parametrize("seed", [0, 1, 100, 2**31 - 1])
+@for_each("seed", [0, 1, 100, 2**31 - 1])
 def test_uniform_entries_have_the_moments_of_the_uniform_distribution(seed: int) -> None:
     values = [x for row in entries_of(Entries("lcg", M, seed=seed, scale=2.0, shift=-1.0)) for x in row]
     # Variance 1/3, and E x^4 - 1/9 = 4/45 for x²; five standard errors are exceeded once in a million draws of a seed.
@@ -59,8 +59,8 @@ def test_uniform_entries_have_the_moments_of_the_uniform_distribution(seed: int)
     assert abs(mean([x * x for x in values]) - 1 / 3) < 5 * sqrt(4 / 45 / len(values))
 
 
-@pytest.mark.parametrize("seed", [0, 1, 100, 2**31 - 1])
-@pytest.mark.parametrize("n", [M, 128])
+@for_each("seed", [0, 1, 100, 2**31 - 1])
+@for_each("n", [M, 128])
 def test_gaussian_entries_have_the_moments_of_the_normal_distribution(seed: int, n: int) -> None:
     values = [x for row in entries_of(Entries("gaussian", n, seed=seed), n) for x in row]
     # z, z², z³, z⁴ have means 0, 1, 0, 3 and variances 1, 2, 15, 96; five standard errors each.
@@ -76,8 +76,8 @@ def test_gaussian_entries_follow_the_normal_distribution_function() -> None:
     assert distance < sqrt(log(2 / 1e-6) / (2 * count))
 
 
-@pytest.mark.parametrize("n", [100, 64])
-@pytest.mark.parametrize(("down", "across"), [(1, 0), (0, 1), (1, 1), (2, 0), (0, 2), (-1, 1)])
+@for_each("n", [100, 64])
+@for_each(("down", "across"), [(1, 0), (0, 1), (1, 1), (2, 0), (0, 2), (-1, 1)])
 def test_neighbouring_gaussian_entries_are_uncorrelated(n: int, down: int, across: int) -> None:
     A = entries_of(Entries("gaussian", n, seed=5), n, n)
     products = [A[i][j] * A[i + down][j + across] for i, j in product(range(2, n - 2), repeat=2)]
@@ -90,7 +90,7 @@ def test_gaussian_entries_scale() -> None:
     assert all(scaled.value(i, j) == 0.25 * plain.value(i, j) for i, j in product(range(5), repeat=2))
 
 
-@pytest.mark.parametrize("z", [0, 2**64 - 1, 2**32 - 1, 2**64 - 2**32])
+@for_each("z", [0, 2**64 - 1, 2**32 - 1, 2**64 - 2**32])
 def test_the_extremes_of_the_bits_give_finite_numbers(z: int) -> None:
     assert abs(normal(z)) < 6.77  # u >= 2^-33, and sqrt(66 ln 2) = 6.7637…
 
@@ -105,8 +105,8 @@ def test_mixing_loses_nothing() -> None:
         assert z ^ z >> 32 == x
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 7, 20])
-@pytest.mark.parametrize(("alpha", "beta"), [(0.0, 0.0), (0.5, 0.25), (0.0, 1.0), (-0.75, 0.5)])
+@for_each("n", [1, 2, 3, 7, 20])
+@for_each(("alpha", "beta"), [(0.0, 0.0), (0.5, 0.25), (0.0, 1.0), (-0.75, 0.5)])
 def test_unit_factors_multiply_to_the_matrix(n: int, alpha: float, beta: float) -> None:
     # Few bits in alpha and beta: all sums are exact.
     L = [[1.0 if i == k else -alpha if i > k else 0.0 for k in range(n)] for i in range(n)]

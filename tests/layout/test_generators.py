@@ -23,6 +23,7 @@ from mxpeak.layout.generators import (
     unit_factors_norm,
 )
 from tests.support.roundoff import U
+from tests.support.turns import for_each
 
 
 def drawn(entries: Entries, columns: int) -> np.ndarray:
@@ -63,7 +64,7 @@ def test_every_generator_makes_a_system_that_lu_without_pivoting_solves() -> Non
         assert np.abs(A @ x - b).max() <= bound + U, (name, n)
 
 
-@pytest.mark.parametrize("name", ["sqrt-n", "ddd", "gaussian", "dominant-n", "hpl"])
+@for_each("name", ["sqrt-n", "ddd", "gaussian", "dominant-n", "hpl"])
 def test_the_seed_decides_and_b_is_the_column_after_a(name):
     n = 7
     one, other = generator(name, n, seed=5), generator(name, n, seed=6)
@@ -93,7 +94,7 @@ def test_icl_draws_by_columns_from_seeds_1_and_2_and_puts_the_other_entries_sum_
     assert made.right_side.value(0, 0) == (6364136223846793005 * 2 + 1) % 2**64 / 2**64 - 0.5
 
 
-@pytest.mark.parametrize("name", ["sqrt-n", "ddd", "dominant-n", "gaussian"])
+@for_each("name", ["sqrt-n", "ddd", "dominant-n", "gaussian"])
 def test_the_entries_have_mean_0_and_the_variance_of_u_minus_1_1(name):
     n = 100
     entries = off_diagonal(dense(generator(name, n)))
@@ -103,7 +104,7 @@ def test_the_entries_have_mean_0_and_the_variance_of_u_minus_1_1(name):
     assert (np.abs(entries).max() <= 1.0) == (name != "gaussian")
 
 
-@pytest.mark.parametrize(("name", "value"), [("sqrt-n", 6.25), ("gaussian", 6.25), ("dominant-n", 100.0)])
+@for_each(("name", "value"), [("sqrt-n", 6.25), ("gaussian", 6.25), ("dominant-n", 100.0)])
 def test_a_constant_diagonal_is_the_one_named(name, value):
     assert generator(name, 100).diagonal == value
     assert set(np.diag(dense(generator(name, 100)))) == {value}
@@ -124,7 +125,7 @@ def test_ddd_departs_from_dominance_to_about_five_eighths_of_the_root():
     assert np.allclose(np.diag(A), 0.625 * sqrt(n), rtol=5 * 0.058)
 
 
-@pytest.mark.parametrize("name", ["icl", "ddd"])
+@for_each("name", ["icl", "ddd"])
 def test_a_single_entry_stays_as_drawn_where_a_sum_of_others_would_be_0(name):
     made = generator(name, 1)
     assert (made.row_sum, made.diagonal) == (None, None)
@@ -167,7 +168,7 @@ def test_fasi_higham_has_the_condition_number_asked_for() -> None:
         assert np.linalg.cond(A, np.inf) == pytest.approx(condition, rel=n * U * condition + 1e-12), (n, condition)
 
 
-@pytest.mark.parametrize("n", [5, 60, 200])
+@for_each("n", [5, 60, 200])
 def test_fasi_higham_needs_no_row_interchange_and_does_not_grow(n):
     made = generator("fasi-higham", n)
     A = dense(made)
@@ -178,7 +179,7 @@ def test_fasi_higham_needs_no_row_interchange_and_does_not_grow(n):
     assert np.abs(R).max() <= np.abs(A).max()
 
 
-@pytest.mark.parametrize("n", [2, 100, 10_000, 10**7])
+@for_each("n", [2, 100, 10_000, 10**7])
 def test_beta_gives_the_condition_back_at_any_order(n):
     for condition in (1.5, 1000.0, 1e15):
         beta = unit_factors_beta(n, condition)
@@ -198,25 +199,25 @@ def test_the_row_sums_of_a_million_rows_have_their_maximum_where_the_formula_loo
 # --- what cannot be -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["fasi-higham", "dominant-n", "icl", "hpl"])
+@for_each("name", ["fasi-higham", "dominant-n", "icl", "hpl"])
 def test_a_scale_for_a_generator_without_one_is_refused(name):
     with pytest.raises(UsageError, match=f"{name} has no diagonal to scale.*sqrt-n, gaussian or ddd"):
         generator(name, 10, scale=1.0)
 
 
-@pytest.mark.parametrize("theta", [0.0, -1.0, 1.0, 2.5, nan])
+@for_each("theta", [0.0, -1.0, 1.0, 2.5, nan])
 def test_theta_must_be_a_share(theta):
     with pytest.raises(UsageError, match=r"give 0 < theta < 1, for N=100 about 0.125, or --generator dominant-n"):
         generator("ddd", 100, scale=theta)
 
 
-@pytest.mark.parametrize("c", [0.0, -1.0, inf, nan])
+@for_each("c", [0.0, -1.0, inf, nan])
 def test_a_diagonal_that_gives_no_pivot_is_refused(c):
     with pytest.raises(UsageError, match="the first pivot is"):
         generator("sqrt-n", 100, scale=c)
 
 
-@pytest.mark.parametrize("condition", [1.0, 0.5, -3.0, inf, nan])
+@for_each("condition", [1.0, 0.5, -3.0, inf, nan])
 def test_a_condition_number_that_no_matrix_has_is_refused(condition):
     with pytest.raises(UsageError, match="give more than 1"):
         generator("fasi-higham", 10, condition=condition)

@@ -29,6 +29,7 @@ from tests.support.sparse_systems import (
     stencil,
     vector,
 )
+from tests.support.turns import for_each
 
 
 def convection(n: int, speed: float, *, central: bool = False) -> Any:
@@ -67,8 +68,8 @@ SYSTEMS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("tol", [1e-9, 1e-12])
-@pytest.mark.parametrize("name", SYSTEMS)
+@for_each("tol", [1e-9, 1e-12])
+@for_each("name", SYSTEMS)
 def test_usual_systems_are_solved_to_the_tolerance_as_a_direct_solver_solves_them(name: str, tol: float) -> None:
     A = SYSTEMS[name]
     b = vector(A.shape[0])
@@ -84,9 +85,9 @@ def test_usual_systems_are_solved_to_the_tolerance_as_a_direct_solver_solves_the
     assert np.linalg.norm(x - y) <= 2 * norm_of_inverse * tol * np.linalg.norm(b) + 100 * U * np.linalg.norm(y)
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("name", ["27-point stencil, non-symmetric", "convection, upwind", "random, dominant"])
-@pytest.mark.parametrize("preconditioner", SWEEPS)
+@for_each("precision", PRECISIONS)
+@for_each("name", ["27-point stencil, non-symmetric", "convection, upwind", "random, dominant"])
+@for_each("preconditioner", SWEEPS)
 def test_every_precision_and_preconditioner_gets_there(name: str, precision: str, preconditioner: str) -> None:
     A = SYSTEMS[name]
     b = A @ np.ones(A.shape[0])
@@ -117,7 +118,7 @@ def test_values_that_are_rounded_cost_cycles_and_no_accuracy() -> None:
 
 
 @needs_pyamg
-@pytest.mark.parametrize("contrast", [1e2, 1e5])
+@for_each("contrast", [1e2, 1e5])
 def test_jumps_in_the_coefficients_are_for_multigrid(contrast: float) -> None:
     A = jumps(40, contrast)
     b = vector(A.shape[0])
@@ -129,8 +130,8 @@ def test_jumps_in_the_coefficients_are_for_multigrid(contrast: float) -> None:
 
 
 @needs_pyamg
-@pytest.mark.parametrize("name", ["2-D Poisson", "3-D Poisson", "convection, upwind", "graph"])
-@pytest.mark.parametrize("precision", ["mixed", "fp64", "bf16"])
+@for_each("name", ["2-D Poisson", "3-D Poisson", "convection, upwind", "graph"])
+@for_each("precision", ["mixed", "fp64", "bf16"])
 def test_algebraic_multigrid_solves_what_it_is_made_for(name: str, precision: str) -> None:
     A = SYSTEMS[name]
     b = vector(A.shape[0])
@@ -154,9 +155,9 @@ def test_a_singular_neumann_problem_with_a_solution_is_solved() -> None:
 # --- bad scaling ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("power", [40, 100, 300])
-@pytest.mark.parametrize("side", ["rows", "columns", "both"])
+@for_each("precision", PRECISIONS)
+@for_each("power", [40, 100, 300])
+@for_each("side", ["rows", "columns", "both"])
 def test_bad_scaling_by_powers_of_two_costs_no_digits(precision: str, power: int, side: str) -> None:
     """Scaled back, x is as accurate as that of the matrix before it was made ugly, where a direct solver loses half."""
     L = poisson(14, 14)
@@ -172,8 +173,8 @@ def test_bad_scaling_by_powers_of_two_costs_no_digits(precision: str, power: int
     assert np.abs(c * x - y).max() <= 1e-9 * np.abs(y).max()
 
 
-@pytest.mark.parametrize("factor", [1e-250, 1e-40, 1e40, 1e250])
-@pytest.mark.parametrize("precision", PRECISIONS)
+@for_each("factor", [1e-250, 1e-40, 1e40, 1e250])
+@for_each("precision", PRECISIONS)
 def test_matrices_of_any_size_are_solved(factor: float, precision: str) -> None:
     A, b = poisson(12, 12) * factor, vector(144)
     x, info = mx.gmres(A, b, precision=precision, rtol=1e-11)
@@ -182,7 +183,7 @@ def test_matrices_of_any_size_are_solved(factor: float, precision: str) -> None:
     assert np.abs(x - y).max() <= 1e-8 * np.abs(y).max()  # condition 70, and norms of 144 entries
 
 
-@pytest.mark.parametrize("size", [1e-300, 1e-30, 1e30, 1e300])
+@for_each("size", [1e-300, 1e-30, 1e30, 1e300])
 def test_right_hand_sides_of_any_size_are_solved(size: float) -> None:
     A, b = poisson(12, 12), vector(144)
     x, info = mx.gmres(A, b * size, rtol=1e-11)
@@ -194,7 +195,7 @@ def test_right_hand_sides_of_any_size_are_solved(size: float) -> None:
 # --- what is not solved --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
+@for_each("precision", PRECISIONS)
 def test_a_matrix_on_which_restarted_gmres_stagnates_ends_with_an_outcome(precision: str) -> None:
     """The cyclic shift: GMRES makes no step at all before the n-th (Greenbaum, Pták, Strakoš 1996)."""
     n = 30
@@ -236,7 +237,7 @@ def test_a_singular_system_without_a_solution_ends_with_a_finite_vector() -> Non
     assert info.residual >= least * (1 - 1e-6)
 
 
-@pytest.mark.parametrize("condition", [1e6, 1e12])
+@for_each("condition", [1e6, 1e12])
 def test_an_ill_conditioned_system_is_solved_with_a_good_preconditioner(condition: float) -> None:
     """With a preconditioner in fp64 and vectors in fp32: beyond a condition of 10^7 fp64 has to take over."""
     L = poisson(16, 16)

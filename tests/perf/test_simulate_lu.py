@@ -17,6 +17,7 @@ from mxpeak.perf.machines import Curve, Machine, Network, find_machine
 from mxpeak.perf.predict import predict, simulate_lu
 from mxpeak.perf.simulate_hpl import NARROW, fact_cores, fact_s, own_fact_s, rounds
 from mxpeak.perf.simulate_lu import LuForecast, LuRun, node_block, owned
+from tests.support.turns import for_each
 
 #: A rank a node, no latency of the diagonal block's tree, nothing at the edges: what a few lines can repeat.
 PLAIN = Machine(
@@ -43,7 +44,7 @@ def run_of(benchmark: str, run: LuRun, machine: Machine = PLAIN) -> LuForecast:
     return simulate_lu(benchmark, run, machine)
 
 
-@pytest.mark.parametrize(("n", "nb", "P"), [(0, 4, 3), (1, 4, 3), (17, 4, 3), (24, 4, 3), (1000, 64, 7)])
+@for_each(("n", "nb", "P"), [(0, 4, 3), (1, 4, 3), (17, 4, 3), (24, 4, 3), (1000, 64, 7)])
 def test_local_sizes_are_those_of_the_block_cyclic_distribution(n: int, nb: int, P: int) -> None:
     assert owned(n, nb, P).tolist() == [numroc(n, nb, p, P) for p in range(P)]
 
@@ -114,8 +115,8 @@ def rank_by_rank(run: LuRun, machine: Machine) -> list[float]:
     return begun
 
 
-@pytest.mark.parametrize(("P", "Q"), [(1, 1), (1, 3), (2, 2), (2, 3), (3, 5)])
-@pytest.mark.parametrize(("n", "nb"), [(512, 64), (1000, 64), (997, 37)])
+@for_each(("P", "Q"), [(1, 1), (1, 3), (2, 2), (2, 3), (3, 5)])
+@for_each(("n", "nb"), [(512, 64), (1000, 64), (997, 37)])
 def test_hpl_mxp_on_arrays_is_hpl_mxp_rank_by_rank(P: int, Q: int, n: int, nb: int) -> None:
     run = replace(MXP, P=P, Q=Q, n=n, nb=nb)
     np.testing.assert_allclose(run_of("hpl-mxp", run).step_s, rank_by_rank(run, PLAIN), rtol=1e-12)
@@ -155,7 +156,7 @@ def test_one_rank_of_hpl_without_look_ahead_takes_the_sum_of_its_phases() -> Non
     assert run_of("hpl", run).time_s == pytest.approx(seconds)
 
 
-@pytest.mark.parametrize(("P", "expected"), [(1, 0), (2, 1), (3, 3), (4, 2), (5, 4), (7, 4), (8, 3), (12, 5)])
+@for_each(("P", "expected"), [(1, 0), (2, 1), (3, 3), (4, 2), (5, 4), (7, 4), (8, 3), (12, 5)])
 def test_ranks_beyond_a_power_of_two_hand_in_and_get_back(P: int, expected: int) -> None:
     assert rounds(P) == expected
 
@@ -170,7 +171,7 @@ def test_own_cores_factor_at_their_rate_and_exchange_a_candidate_a_column() -> N
     assert own_fact_s(measured, line, M, nb) == pytest.approx(flops / 2e8 + nb * (1e-6 + 2 * (7e-5 + message_s)))
 
 
-@pytest.mark.parametrize("columns", [0, NARROW, NARROW + 1, 700])
+@for_each("columns", [0, NARROW, NARROW + 1, 700])
 def test_rows_are_scattered_while_they_are_gathered(columns: int) -> None:
     """The owner's way out carries 7/8 of U twice, in seven rolls, or three rounds of a binary exchange."""
     P, jb = 8, 64
@@ -181,8 +182,8 @@ def test_rows_are_scattered_while_they_are_gathered(columns: int) -> None:
     np.testing.assert_allclose(simulation.exchange(begun, np.array([float(columns)]), jb), np.full((P, 1), expected))
 
 
-@pytest.mark.parametrize("benchmark", ["hpl", "hpl-mxp"])
-@pytest.mark.parametrize("bcast", BCASTS)
+@for_each("benchmark", ["hpl", "hpl-mxp"])
+@for_each("bcast", BCASTS)
 def test_faster_links_and_devices_are_never_slower(benchmark: str, bcast: str) -> None:
     run = replace(HPL if benchmark == "hpl" else MXP, P=3, Q=4, bcast=bcast, split=0.5 if benchmark == "hpl" else 0.0)
     times = [
@@ -192,7 +193,7 @@ def test_faster_links_and_devices_are_never_slower(benchmark: str, bcast: str) -
     assert times[0] > times[-1]
 
 
-@pytest.mark.parametrize("benchmark", ["hpl", "hpl-mxp"])
+@for_each("benchmark", ["hpl", "hpl-mxp"])
 def test_what_takes_away_never_helps(benchmark: str) -> None:
     run = replace(HPL if benchmark == "hpl" else MXP, P=2, Q=4, node_grid=(1, 2))
     machine = replace(PLAIN, ranks_per_node=2, network=replace(PLAIN.network, nics=2))
@@ -202,7 +203,7 @@ def test_what_takes_away_never_helps(benchmark: str) -> None:
     assert run_of(benchmark, replace(run, slow={3: 0.5}), machine).time_s > 1.2 * usual
 
 
-@pytest.mark.parametrize("benchmark", ["hpl", "hpl-mxp"])
+@for_each("benchmark", ["hpl", "hpl-mxp"])
 def test_phases_sum_to_the_time_and_steps_follow_one_another(benchmark: str) -> None:
     done = run_of(benchmark, HPL if benchmark == "hpl" else MXP)
     assert sum(done.phases.values()) == pytest.approx(done.time_s)
@@ -247,7 +248,7 @@ def test_fact_shares_the_cores_of_ranks_that_wait() -> None:
     assert short[0] <= short[1], "a panel of one tile has work for one core"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("P", "Q", "ranks", "order", "block"),
     [
         (54, 54, 6, "column", (6, 1)),

@@ -1,0 +1,29 @@
+"""Cheap cases of a claim, in one test that says which of them fails."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable
+from functools import wraps
+from typing import Any
+
+from tests.support.notes import told
+
+
+def for_each(names: str | tuple[str, ...], values: Iterable[Any]) -> Callable[[Callable[..., None]], Any]:
+    """A test of all values of an argument, or of several ones, one after the other."""
+    every = [{names: one} if isinstance(names, str) else dict(zip(names, one, strict=True)) for one in values]
+
+    def made(test: Callable[..., None]) -> Any:
+        @wraps(test)
+        def in_turn(**asked: Any) -> None:
+            for case in every:
+                with told(**case):
+                    test(**asked, **case)
+
+        signature = inspect.signature(test)
+        others = [one for one in signature.parameters.values() if one.name not in every[0]]
+        in_turn.__signature__ = signature.replace(parameters=others)  # type: ignore[attr-defined]
+        return in_turn
+
+    return made
