@@ -135,8 +135,10 @@ def factors(LU: Any) -> tuple[Any, Any]:
 
 @pytest.mark.parametrize(("n", "nb"), SIZES)
 def test_every_grid_factors_and_solves_the_same_system(n: int, nb: int) -> None:
+    """One rank, and two of the other grids by turns."""
     A, b = dense("sqrt-n", n)
-    for shape in GRIDS:
+    at = SIZES.index((n, nb))
+    for shape in (GRIDS[0], GRIDS[1 + at % 4], GRIDS[1 + (at + 1) % 4]):
         check_solved(solve(n, nb, shape), A, b)
     check_solved(solve(n, nb, (2, 3), make=ReferenceKernels), A, b)
 
@@ -157,9 +159,8 @@ def check_solved(found: Solved, A: Any, b: Any) -> None:
 
 
 @pytest.mark.parametrize("low", ["fp64", "fp32", "tf32", "bf16", "fp16", "fp8"])
-@pytest.mark.parametrize("shape", [(1, 1), (2, 3)], ids=lambda g: f"{g[0]}x{g[1]}")
-def test_every_precision_refines_to_fp64_and_is_proven(low: str, shape: tuple[int, int]) -> None:
-    found = solve(211, 16, shape, low)
+def test_every_precision_refines_to_fp64_and_is_proven(low: str) -> None:
+    found = solve(211, 16, (2, 3), low)
     assert found.done.outcome == Outcome.SOLVED
     assert found.eta <= 1.0
     assert found.proof.passed
@@ -177,7 +178,7 @@ def test_every_generator_makes_the_same_system_on_every_grid(name: str) -> None:
     n, nb = 97, 8
     A, b = dense(name, n)
     at = GENERATORS.index(name)
-    for shape in (GRIDS[0], *(GRIDS[1 + k % 4] for k in (at, at + 1))):  # one rank, and two of the others by turns
+    for shape in (GRIDS[0], GRIDS[1 + at % 4]):  # one rank, and one of the others by turns
         found = solve(n, nb, shape, name=name)
         # Gaussian numbers come from logarithms and cosines that libraries round differently, in the last place.
         assert np.abs(found.A - A.astype(np.float32)).max() <= 2.0**-23 * np.abs(A).max()
@@ -307,12 +308,17 @@ def nan_in_the_factors(A: Any, kernels: Any) -> None:
         A.local[place] = np.nan
 
 
-@pytest.mark.parametrize("low", ["fp64", "fp32", "tf32", "bf16", "fp16", "fp8"])
-@pytest.mark.parametrize("shape", [(1, 1), (2, 2)], ids=lambda g: f"{g[0]}x{g[1]}")
-@pytest.mark.parametrize("spoil", [zero_factors, wrong_block, flipped_exponent, nan_in_the_factors])
-def test_the_proof_finds_spoilt_factors(low: str, shape: tuple[int, int], spoil: Edit) -> None:
-    with np.errstate(all="ignore"):
-        assert not solve(127, 16, shape, low, spoil_after=spoil).proof.passed
+LOW = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8")
+SPOILS = (zero_factors, wrong_block, flipped_exponent, nan_in_the_factors)
+
+
+@pytest.mark.parametrize("low", LOW)
+def test_the_proof_finds_spoilt_factors(low: str) -> None:
+    """Each precision and each way to spoil them on one rank and on four, by turns."""
+    for turn, spoil in enumerate(SPOILS, start=LOW.index(low)):
+        with np.errstate(all="ignore"):
+            found = solve(127, 16, ((1, 1), (2, 2))[turn % 2], low, spoil_after=spoil)
+        assert not found.proof.passed, spoil
 
 
 def test_the_proof_allows_what_rounding_explains_and_no_more() -> None:
@@ -398,8 +404,8 @@ def test_the_proof_is_not_fooled_by_factors_that_fit_other_vectors() -> None:
 
 @pytest.mark.parametrize("low", ["fp64", "fp32", "tf32", "bf16", "fp16", "fp8"])
 def test_the_proof_raises_no_false_alarm(low: str) -> None:
-    """17 clean runs for each of 5 generators and 6 precisions: 510."""
-    for name, seed in product(("sqrt-n", "ddd", "fasi-higham", "gaussian", "dominant-n"), range(0, 34, 2)):
+    """9 clean runs for each of 5 generators and 6 precisions: 270."""
+    for name, seed in product(("sqrt-n", "ddd", "fasi-higham", "gaussian", "dominant-n"), range(0, 34, 4)):
         n, nb = 40 + 7 * seed, (4, 16, 64)[seed % 3]
         assert solve_lu_only(n, nb, low, name, seed).passed, (name, seed)
 

@@ -73,14 +73,14 @@ def test_every_structure_type_and_layout_passes_and_its_file_is_as_promised():
         results += measured(
             structure=tuple(STRUCTURES),
             dtype=(dtype,),
-            layout=(LAYOUTS[turn % 3], LAYOUTS[(turn + 1 + turn // 3) % 3]),  # two of three
+            layout=(LAYOUTS[(turn + turn // 3) % 3],),
             kind=("all",),
             kl=(2,),
             ku=(3,),
             uplo=("lower", "upper"),
             diag=("nonunit", "unit"),
         )
-    assert len(results) == len(DTYPES) * 2 * (1 + 4 + 4 + 2 + 2 + 1 + 2 + 1)
+    assert len(results) == len(DTYPES) * (1 + 4 + 4 + 2 + 2 + 1 + 2 + 1)
     body = document(results)
     VALIDATOR.validate(json.loads(json.dumps(body, allow_nan=False)))
     for r in results:
@@ -176,7 +176,7 @@ def test_a_deterministic_norm_has_the_same_bits_on_every_grid_in_every_layout_wi
             grid=((P, Q),),
             structure=structures,
             kind=("one", "inf", "fro"),
-            layout=LAYOUTS,
+            layout=LAYOUTS if P * Q == 1 else (LAYOUTS[P % 3],),
             deterministic=True,
             threads=threads,
         )
@@ -269,11 +269,12 @@ def test_one_matrix_lives_at_a_time(monkeypatch: pytest.MonkeyPatch):
     original = HostNorms.empty
 
     def empty(self: HostNorms, *shape: Any) -> Any:
+        if shape[:2] != (N, N):
+            return original(self, *shape)
         gc.collect()
         assert all(known() is None for known in alive), "the matrix before is still there"
         A = original(self, *shape)
-        if A.shape == (N, N):
-            alive.append(weakref.ref(A))
+        alive.append(weakref.ref(A))
         return A
 
     monkeypatch.setattr(HostNorms, "empty", empty)

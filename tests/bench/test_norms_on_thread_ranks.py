@@ -38,7 +38,7 @@ from tests.support.norm_tiles import TYPES, random_values
 from tests.support.notes import told
 from tests.support.roundoff import U
 
-GRIDS = [(1, 1), (1, 3), (2, 2), (2, 3), (3, 5)]
+GRIDS = [(1, 3), (2, 2), (2, 3), (3, 5)]
 #: Row blocks and column blocks: many small ones, and fewer than there are ranks.
 BLOCKS = [(3, 2), (10, 7)]
 
@@ -74,7 +74,7 @@ def test_block_cyclic_parts_have_the_norms_of_the_whole(rng: Any, shape: tuple[i
     calls, at = [], GRIDS.index(shape)  # each structure meets other types on each grid
     for name in STRUCTURES:
         for turn, (options, how) in enumerate(product(cases(name), BLOCKS)):
-            if math.prod(shape) < 15 or (turn + turn // 2) % 2 == 0:  # threads are slow to talk where there are many
+            if (turn + turn // 2 + at) % 2 == 0:  # each with one way to cut blocks, on the next grid with the other
                 calls.append(Call(matrix(rng, types[(turn + at) % 6], name, **options), name, options, how))
 
     def body(comm: Any) -> list[Found]:
@@ -137,16 +137,15 @@ def test_the_benchmarks_matrices_and_transposed_ones_are_accepted(rng: Any) -> N
 
 @pytest.mark.parametrize(("shape", "order"), [((2, 2), "row"), ((2, 3), "column"), ((3, 1), "row")])
 def test_scalapacks_parts_have_the_norms_of_the_whole(rng: Any, shape: tuple[int, int], order: str) -> None:
-    """Two sources and sizes of blocks for each structure and its options; which two, goes by turns."""
+    """For each structure and its options one of three sources and sizes of blocks, on each grid another."""
     P, Q = shape
     ways = list(zip([(P - 1, 0), (0, Q - 1), (P - 1, Q // 2)], ((3, 2), (2, 5), (10, 7))))
     calls = []
     for name in STRUCTURES:
         for turn, options in enumerate(cases(name)):
-            for k in (turn + Q, turn + Q + 1):
-                (rsrc, csrc), (mb, nb) = ways[k % 3]
-                A = matrix(rng, list(TYPES)[len(calls) % 6], name, **options)
-                calls.append(Call(A, name, options, [1, 0, *A.shape, mb, nb, rsrc, csrc, 21 + turn]))
+            (rsrc, csrc), (mb, nb) = ways[(turn + Q) % 3]
+            A = matrix(rng, list(TYPES)[(len(calls) + P) % 6], name, **options)
+            calls.append(Call(A, name, options, [1, 0, *A.shape, mb, nb, rsrc, csrc, 21 + turn]))
 
     def body(comm: Any) -> list[Found]:
         p, q = ProcessGrid(P, Q, order).coords(comm.rank)
@@ -165,13 +164,11 @@ def test_scalapacks_parts_have_the_norms_of_the_whole(rng: Any, shape: tuple[int
 def test_tiles_may_lie_on_any_rank(rng: Any, size: int) -> None:
     calls = []
     for name in STRUCTURES:
-        for options in cases(name):
-            for owners in (
-                rng.integers(size, size=(4, 3)),
-                np.full((4, 3), size - 1),
-                np.indices((4, 3)).sum(0) % size,
-            ):
-                calls.append(Call(matrix(rng, list(TYPES)[len(calls) % 6], name, **options), name, options, owners))
+        for turn, options in enumerate(cases(name)):  # anywhere, on one rank alone, and dealt out
+            anywhere, alone = rng.integers(size, size=(4, 3)), np.full((4, 3), size - 1)
+            owners = (anywhere, alone, np.indices((4, 3)).sum(0) % size)[(len(calls) + turn // 3) % 3]
+            A = matrix(rng, list(TYPES)[(len(calls) + size) % 6], name, **options)
+            calls.append(Call(A, name, options, owners))
 
     def body(comm: Any) -> list[Found]:
         found = []

@@ -65,8 +65,9 @@ def test_folds_are_those_of_the_definition_to_the_last_bit(norms: Norms, name: s
     scales = (1.0, *magnitudes_of(TYPES[name]).values())
     bands, shapes = (WHOLE, BANDS["lower"], BANDS["narrow"]), ((23, 17), (1, 61))
     wanted = (BOTH, ("rows",), ("columns",), ())
-    cases = product(scales, bands, shapes, (False, True), wanted)
-    for turn, (scale, band, shape, squared, wants) in enumerate(norms.some(cases, len(name), torch=7, triton=37)):
+    every = product(scales, bands, shapes, (False, True), wanted)
+    cases = norms.some(every, len(name), host=5, threads=11, torch=7, triton=37)
+    for turn, (scale, band, shape, squared, wants) in enumerate(cases):
         case, factors, exact = fold_case(name, scale, band, shape)
         mine = [f if want in wants else np.zeros(0) for want, f in zip(BOTH, factors)]
         tiles = case.laid(norms.layouts[turn % len(norms.layouts)]).tiles

@@ -68,7 +68,9 @@ def test_a_pass_gives_what_its_definition_gives(norms: Norms, name: str) -> None
     if norms.backend.on_torch:
         shapes = [(1, 1), (1, 67), (37, 1), (13, 17), (19, 11), (37, 5), (3, 41), (0, 3), (3, 0)]
     cases = list(product(norms.layouts, shapes, BANDS.values()))
-    for turn, (layout, shape, band) in enumerate(norms.some(cases, 7 * list(TYPES).index(name), triton=43)):
+    for turn, (layout, shape, band) in enumerate(
+        norms.some(cases, 5 * list(TYPES).index(name), host=3, threads=11, triton=43)
+    ):
         with told(layout=layout, shape=shape, band=band):
             check(norms, random_case(name, shape, band).laid(layout), turn)
 
@@ -161,6 +163,8 @@ def test_a_pass_over_lines_shared_out_among_threads(
     bands = (WHOLE, Band(1000, 1500), BANDS["strict lower"])
     subsets = [WANTS, {"max"}, {"squares"}, {"rows"}, {"columns"}, {"rows", "columns"}]
     for turn, (shape, band) in enumerate(product(LARGE[name], bands)):
+        if turn % 2:  # each shape has one or two of the bands
+            continue
         case = random_case(name, shape, band).laid(list(LAYOUTS)[turn % len(LAYOUTS)])
         assert case.tiles[0].A.nbytes > norm_tiles.ALONE, "several threads must have something to do"
         for wants in subsets:
@@ -220,7 +224,7 @@ def test_neither_large_nor_small_numbers_are_lost(rng: Any, norms: Norms, name: 
 
 @pytest.mark.parametrize("name", ["float64", "complex128"])
 def test_long_lines_at_the_ends_of_the_range(rng: Any, host_norms: Norms, name: str) -> None:
-    for scale, (m, n) in product((1e300, 1e-310), ((3, 6007), (6007, 3), (1, 4099))):
+    for scale, (m, n) in ((1e300, (3, 6007)), (1e-310, (6007, 3)), (1e300, (1, 4099)), (1e-310, (1, 4099))):
         values = random_values(rng, (m, n), TYPES[name], scale)
         values[0, n // 2] = 1.0
         case = case_of(values)
@@ -244,7 +248,7 @@ def test_sums_beyond_the_largest_number_are_infinite_but_the_sum_of_squares_keep
 
 def test_nan_wins_over_inf_and_inf_over_numbers(norms: Norms) -> None:
     cases = [(name, number) for name, dtype in TYPES.items() for number in range(len(pairs_of_no_numbers(dtype)))]
-    for turn, (name, number) in enumerate(norms.some(cases)):
+    for turn, (name, number) in enumerate(norms.some(cases, host=3, threads=7)):
         with told(name=name, pair=pairs_of_no_numbers(TYPES[name])[number]):
             check(norms, no_number_case(name, number).laid(norms.layouts[turn % len(norms.layouts)]), turn)
 
@@ -269,7 +273,7 @@ def test_nan_reaches_its_sums_from_every_position(rng: Any, norms: Norms) -> Non
     m, n = 6, 9
     for name, dtype in TYPES.items():
         others = [random_values(rng, (m, n), dtype), np.zeros((m, n), dtype)]
-        for (i, j), around in norms.some(product(np.ndindex(m, n), others), len(name)):
+        for (i, j), around in norms.some(product(np.ndindex(m, n), others), len(name), threads=7):
             values = around.copy()
             values[(i + 1) % m, j], values[i, j] = np.inf, np.nan
             parts = norms.norm_pass([one_tile(values)], WHOLE, WANTS, m, n)
@@ -285,7 +289,7 @@ def test_one_entry_among_zeros_is_not_overlooked(norms: Norms) -> None:
     m, n = 5, 7
     for name, dtype in TYPES.items():
         least = float(ml_dtypes.finfo(dtype).smallest_subnormal)
-        cases = norms.some(product(np.ndindex(m, n), (np.nan, np.inf, least, 1.0)), len(name))
+        cases = norms.some(product(np.ndindex(m, n), (np.nan, np.inf, least, 1.0)), len(name), host=3, threads=7)
         for turn, ((i, j), value) in enumerate(cases):
             values = np.zeros((m, n), dtype)
             values[i, j] = value

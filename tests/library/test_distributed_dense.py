@@ -24,8 +24,13 @@ CASES = [((1, 1), 97, 8), ((1, 2), 97, None), ((2, 1), 64, 16), ((2, 2), 101, 12
 SIDES = 7
 
 
-@pytest.mark.parametrize("precision", ["bf16", "fp32", "fp64"])
-@pytest.mark.parametrize(("shape", "n", "nb"), CASES)
+def in_two_of(*precisions: str) -> Any:
+    """Each case in two precisions by turns."""
+    every = [(*case, precisions[(at + k) % 3]) for at, case in enumerate(CASES) for k in range(2)]
+    return pytest.mark.parametrize(("shape", "n", "nb", "precision"), every)
+
+
+@in_two_of("bf16", "fp32", "fp64")
 def test_all_ranks_get_the_solution(shape: tuple[int, int], n: int, nb: int | None, precision: str) -> None:
     A, b = random(n), random(n, SIDES)
     answers = solved(A, b, shape, nb, precision)
@@ -39,8 +44,7 @@ def test_all_ranks_get_the_solution(shape: tuple[int, int], n: int, nb: int | No
     assert f"{shape[0]}x{shape[1]} ranks" in str(info)
 
 
-@pytest.mark.parametrize("precision", ["fp16", "fp32", "fp64"])
-@pytest.mark.parametrize(("shape", "n", "nb"), CASES)
+@in_two_of("fp64", "fp16", "fp32")
 def test_the_same_factors_solve_with_the_transpose(
     shape: tuple[int, int], n: int, nb: int | None, precision: str
 ) -> None:

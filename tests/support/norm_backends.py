@@ -38,12 +38,15 @@ class Norms:
         """How its matrices may lie in memory."""
         return FORWARD if self.backend.on_torch else list(LAYOUTS)
 
-    def some(self, cases: Iterable[Any], turn: int = 0, *, torch: int = 11, triton: int = 29) -> list[Any]:
-        """All combinations on the host's one thread; elsewhere one in so many, another first one each turn.
+    def some(
+        self, cases: Iterable[Any], turn: int = 0, *, host: int = 1, threads: int = 3, torch: int = 11, triton: int = 29
+    ) -> list[Any]:
+        """One combination in so many, another first one each turn; on the host's one thread all, unless told.
 
         Strides are primes, so that every part of a combination has its turn.
         """
-        stride = {"host with 3 threads": 3, "torch": torch, "torch with Triton": triton}.get(self.name, 1)
+        strides = {"host": host, "host with 3 threads": threads, "torch": torch, "torch with Triton": triton}
+        stride = strides.get(self.name, 1)
         return list(cases)[turn % stride :: stride]
 
     def there(self, tiles: Sequence[Tile]) -> list[Tile]:
