@@ -29,6 +29,7 @@ from tests.support.systems import (
     spectrum,
     wilkinson,
 )
+from tests.support.turns import for_each
 
 
 @pytest.fixture(params=KERNELS)
@@ -41,7 +42,7 @@ def forward_bound(A: Any, n: int, y: Any) -> float:
     return float(abs(np.linalg.cond(A, np.inf)) * 2 * enough(n) * n * U * np.abs(y).max())
 
 
-@pytest.mark.parametrize("precision", ["auto", "fp64", "fp32", "bf16"])
+@for_each("precision", ["auto", "fp64", "fp32", "bf16"])
 def test_a_numerically_singular_matrix_is_solved_with_a_warning(precision: str) -> None:
     for name, n in product(KERNELS, (13, 20)):
         A = hilbert(n)
@@ -54,7 +55,7 @@ def test_a_numerically_singular_matrix_is_solved_with_a_warning(precision: str) 
         assert eta(A, x, b) <= enough(n)
 
 
-@pytest.mark.parametrize("precision", ["auto", "fp32"])
+@for_each("precision", ["auto", "fp32"])
 def test_fp32_does_not_hide_that_a_matrix_is_singular_from_a_b_that_fits(kernels: DenseKernels, precision: str) -> None:
     for seed in range(3):
         n = choices.FP32_FROM
@@ -64,7 +65,7 @@ def test_fp32_does_not_hide_that_a_matrix_is_singular_from_a_b_that_fits(kernels
         assert (info.precision, info.fallback, info.ill_conditioned) == ("fp64", True, True)
 
 
-@pytest.mark.parametrize("precision", ["auto", "fp32", "tf32", "bf16", "fp16", "fp8"])
+@for_each("precision", ["auto", "fp32", "tf32", "bf16", "fp16", "fp8"])
 def test_the_residual_does_not_depend_on_the_condition(precision: str) -> None:
     """Coarse factors do or do not do, whoever made them; between, host and device may differ in rounding."""
     u = {"fp8": 2.0**-4, "bf16": 2.0**-8, "fp16": 2.0**-11, "tf32": 2.0**-11}.get(precision, 2.0**-24)
@@ -84,7 +85,7 @@ def test_the_residual_does_not_depend_on_the_condition(precision: str) -> None:
                 assert "factored again in fp64" in info.message
 
 
-@pytest.mark.parametrize("precision", ["auto", "fp32", "fp16"])
+@for_each("precision", ["auto", "fp32", "fp16"])
 def test_kahans_matrix_is_solved(kernels: DenseKernels, precision: str) -> None:
     for n, order in product((30, 90), "CF"):
         A, b = np.array(kahan(n), order=order), random(n)  # type: ignore[call-overload]
@@ -93,7 +94,7 @@ def test_kahans_matrix_is_solved(kernels: DenseKernels, precision: str) -> None:
         assert eta(A, x, b) <= enough(n)
 
 
-@pytest.mark.parametrize("precision", ["auto", "fp32", "fp16"])
+@for_each("precision", ["auto", "fp32", "fp16"])
 def test_growth_of_the_factors_is_made_good(kernels: DenseKernels, precision: str) -> None:
     """The noise keeps the elimination from being exact; at n = 60 plain LU loses every digit of some components."""
     for n, order in product((25, 60), "CF"):
@@ -106,7 +107,7 @@ def test_growth_of_the_factors_is_made_good(kernels: DenseKernels, precision: st
         assert np.abs(x - exact).max() <= 100 * n * U * np.linalg.cond(A) * np.abs(exact).max()
 
 
-@pytest.mark.parametrize("precision", ["fp16", "bf16", "fp32"])
+@for_each("precision", ["fp16", "bf16", "fp32"])
 def test_factors_that_overflow_are_made_good_in_fp64(kernels: DenseKernels, precision: str) -> None:
     """Growth 2^139 is beyond fp32's range, and fp16's long before; in fp64 the other triangle does not grow at all."""
     n = 140
@@ -121,7 +122,7 @@ def test_factors_that_overflow_are_made_good_in_fp64(kernels: DenseKernels, prec
         assert eta(A, x, b) <= enough(n)
 
 
-@pytest.mark.parametrize("precision", ["auto", "fp32", "fp16"])
+@for_each("precision", ["auto", "fp32", "fp16"])
 def test_bad_scaling_costs_no_digits(kernels: DenseKernels, precision: str) -> None:
     """Scaled by powers of two, D_r A D_c, its solution is that of A with each component scaled: compare these."""
     n = 80
@@ -141,7 +142,7 @@ def test_bad_scaling_costs_no_digits(kernels: DenseKernels, precision: str) -> N
             assert info.condition <= 10 * np.linalg.cond(A, 1)
 
 
-@pytest.mark.parametrize("precision", ["auto", "fp32", "bf16"])
+@for_each("precision", ["auto", "fp32", "bf16"])
 def test_the_range_of_the_factors_does_not_matter(kernels: DenseKernels, precision: str) -> None:
     n = 40
     A, b = random((n, n)) + 2 * np.sqrt(n) * np.eye(n), random(n)
@@ -155,7 +156,7 @@ def test_the_range_of_the_factors_does_not_matter(kernels: DenseKernels, precisi
             assert np.abs(x * (a / c) - y).max() <= 10 * n * U * condition * np.abs(y).max()
 
 
-@pytest.mark.parametrize("precision", ["fp64", "fp32", "tf32"])
+@for_each("precision", ["fp64", "fp32", "tf32"])
 def test_a_hermitian_system_of_many_sides_is_solved(kernels: DenseKernels, precision: str) -> None:
     n, k = 130, 12
     G = random((n, n), np.complex128)
@@ -167,7 +168,7 @@ def test_a_hermitian_system_of_many_sides_is_solved(kernels: DenseKernels, preci
     assert np.abs(X - Y).max() <= 50 * n * U * np.linalg.cond(A) * np.abs(Y).max()
 
 
-@pytest.mark.parametrize(("precision", "shift"), [("fp32", 0), ("fp16", 20), ("bf16", 20)])
+@for_each(("precision", "shift"), [("fp32", 0), ("fp16", 20), ("bf16", 20)])
 def test_coarse_factors_are_refined_to_a_residual_of_one_roundoff(
     kernels: DenseKernels, precision: str, shift: float
 ) -> None:
@@ -215,8 +216,8 @@ def test_fp32_input_falls_back_to_fp64_where_it_must(kernels: DenseKernels) -> N
 # --- the ends of the range ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("dtype", "size"), [(np.float64, 1e-310), (np.float32, 1e-40), (np.complex128, 1e-310)])
-@pytest.mark.parametrize("name", KERNELS)
+@for_each(("dtype", "size"), [(np.float64, 1e-310), (np.float32, 1e-40), (np.complex128, 1e-310)])
+@for_each("name", KERNELS)
 def test_a_matrix_of_subnormal_numbers_is_solved(name: str, dtype: Any, size: float) -> None:
     """Its numbers have few digits left, but they are what is to be solved with: the same system, 2^k times as large."""
     A, b = (size * random(shape, dtype) for shape in ((60, 60), 60))
@@ -229,8 +230,8 @@ def test_a_matrix_of_subnormal_numbers_is_solved(name: str, dtype: Any, size: fl
     assert np.array_equal(A, kept)
 
 
-@pytest.mark.parametrize("dtype", [np.float64, np.complex128])
-@pytest.mark.parametrize("name", KERNELS)
+@for_each("dtype", [np.float64, np.complex128])
+@for_each("name", KERNELS)
 def test_right_hand_sides_near_the_largest_number_are_solved(name: str, dtype: Any) -> None:
     A, b = 1e3 * random((60, 60)), random(60, dtype)
     b *= 1.5e308 / np.abs([b.real, b.imag]).max()
@@ -239,7 +240,7 @@ def test_right_hand_sides_near_the_largest_number_are_solved(name: str, dtype: A
     assert eta(A.astype(dtype), x / 2**40, b / 2**40) <= 3 * enough(60)
 
 
-@pytest.mark.parametrize("name", KERNELS)
+@for_each("name", KERNELS)
 def test_a_solution_beyond_the_range_is_called_so(name: str) -> None:
     x, info = solve_on(dense_kernels(name), 1e-310 * random((9, 9)), np.ones(9))
     assert not info.solved
@@ -266,8 +267,8 @@ def with_small_values(n: int, values: list[float], dtype: str = "float64") -> An
     return np.asarray((Q * np.r_[np.ones(n - len(values)), values]) @ R)
 
 
-@pytest.mark.parametrize("dtype", ["float64", "complex128"])
-@pytest.mark.parametrize("size", [1e-8, 1e-10, 1e-12])
+@for_each("dtype", ["float64", "complex128"])
+@for_each("size", [1e-8, 1e-10, 1e-12])
 def test_a_single_small_singular_value_is_taken_out_of_fp32_factors(
     kernels: DenseKernels, size: float, dtype: str
 ) -> None:

@@ -20,6 +20,7 @@ from mxpeak.layout.grid import ProcessGrid
 from mxpeak.solvers import lu, pivoted_lu
 from mxpeak.solvers.blocks import DiagonalBlocks, Witness
 from mxpeak.spans import Spans
+from tests.support.turns import for_each
 
 N, NB = 53, 8  # 7 blocks, the last of 5
 
@@ -52,8 +53,8 @@ def witness(P: int, Q: int, *, pivoted: bool, plant: tuple[int, int] | None = No
     return found[0]  # type: ignore[no-any-return]
 
 
-@pytest.mark.parametrize(("P", "Q"), [(1, 1), (2, 3)])
-@pytest.mark.parametrize("pivoted", [False, True])
+@for_each(("P", "Q"), [(1, 1), (2, 3)])
+@for_each("pivoted", [False, True])
 def test_finite_blocks_tell_the_largest_entry_alike_on_every_grid(P: int, Q: int, pivoted: bool) -> None:
     found, alone = witness(P, Q, pivoted=pivoted), witness(1, 1, pivoted=pivoted)
     assert found.not_finite is None
@@ -62,9 +63,9 @@ def test_finite_blocks_tell_the_largest_entry_alike_on_every_grid(P: int, Q: int
     assert found.largest > (1.0 if pivoted else 2.0 * N - 1.0)
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("plant", [(0, 0), (3, 3), (5, 2), (2, 5), (6, 0), (0, 6), (6, 6)])
-@pytest.mark.parametrize(("P", "Q"), [(1, 1), (2, 3)])
+@for_each("value", [np.nan, np.inf, -np.inf])
+@for_each("plant", [(0, 0), (3, 3), (5, 2), (2, 5), (6, 0), (0, 6), (6, 6)])
+@for_each(("P", "Q"), [(1, 1), (2, 3)])
 def test_without_pivoting_the_block_that_was_not_finite_is_named(
     P: int, Q: int, plant: tuple[int, int], value: float
 ) -> None:
@@ -73,8 +74,8 @@ def test_without_pivoting_the_block_that_was_not_finite_is_named(
     assert found.step == max(plant) + 1, "where its row or column comes to the diagonal"
 
 
-@pytest.mark.parametrize("plant", [(0, 0), (3, 3), (5, 2), (2, 5), (0, 6)])
-@pytest.mark.parametrize(("P", "Q"), [(1, 1), (2, 3)])
+@for_each("plant", [(0, 0), (3, 3), (5, 2), (2, 5), (0, 6)])
+@for_each(("P", "Q"), [(1, 1), (2, 3)])
 def test_with_pivoting_a_block_that_is_not_finite_is_named(P: int, Q: int, plant: tuple[int, int]) -> None:
     """Rows have moved, and L is not kept: what is known is a block of U, at or behind the column of the entry."""
     found = witness(P, Q, pivoted=True, plant=plant)
