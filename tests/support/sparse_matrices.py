@@ -35,9 +35,6 @@ VECTORS = ("fp64", "fp32")
 #: Formats of a matrix and of the vectors that it multiplies: every one of both, each pair of which is compiled anew.
 #: Values become what vectors are before they are used, so that not every pair need be there.
 FORMATS = [("fp64", "fp64"), ("bf16", "fp32"), ("fp32", "fp32"), ("fp16", "fp32"), ("fp8", "fp32"), ("bf16", "fp64")]
-#: What rows in slices that follow one another are swept in, where each is compiled for long.  Other narrow values are
-#: read by the same code in chunks, and swept one after the other by rows.
-IN_TURN = [("fp64", "fp64"), ("bf16", "fp32"), ("fp32", "fp32"), ("bf16", "fp64")]
 DTYPES = {"fp64": np.float64, "fp32": np.float32}
 #: What stands where nothing has been received yet: whoever reads it shows.
 FAR_OFF = 1e30
@@ -332,15 +329,9 @@ FEW = [
 ]
 
 
-def formats_of(at: int, kind: str, storage: str) -> tuple[str, str]:
-    """The formats of a case, by turns: each order meets each of them."""
-    known = IN_TURN if kind in ("natural", "surface_last") and storage != "rows" else FORMATS
-    return known[at % len(known)]
-
-
-#: Elsewhere every matrix is in every order in every storage.
+#: Elsewhere every matrix is in every order in every storage, and each order meets every pair of formats.
 MANY = [
-    (name, kind, *formats_of(at, kind, storage), storage)
+    (name, kind, *FORMATS[at % len(FORMATS)], storage)
     for at, (name, kind) in enumerate(product(MATRICES, KINDS))
     for storage in SUITING[kind]
 ]
@@ -355,9 +346,7 @@ def cases_of(kernels: Any) -> list[tuple[str, ...]]:
     """What these kernels are tested on."""
     if isinstance(kernels, OnArrays):
         return FEW
-    if kernels is not sparse_kernels(SLICES):
-        return MANY
-    return [case for case in MANY if case[-1] == "rows" and case[2:4] in IN_TURN]
+    return [case for case in MANY if case[-1] == "rows"] if kernels is sparse_kernels(SLICES) else MANY
 
 
 def on_examples(check: Callable[[Any, Example, Any], None]) -> Any:
