@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
+from time import sleep
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -11,12 +12,16 @@ from unittest.mock import patch
 import torch
 
 from mxpeak import spans
+from mxpeak.comm import base, posted
+from mxpeak.comm import devices as messages
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.threads import run_ranks
 from mxpeak.kernels.host.lu import HostLu
 from mxpeak.kernels.torch import device as devices
 from mxpeak.kernels.torch import solves, sparse_setup, tensors
+from mxpeak.solvers import pivoted_lu
 from mxpeak.solvers.panel import FactoredPanel
+from tests.support.queues import carriers
 from tests.support.queues import rank as queues
 from tests.support.queues.launches import single_launches
 from tests.support.queues.log import HOST, Log, Step
@@ -28,6 +33,9 @@ CHIP = {
     "name": "virtual", "major": 9, "minor": 0, "multi_processor_count": 2, "total_memory": 1 << 34,
     "pci_domain_id": 0, "pci_bus_id": 1, "pci_device_id": 0,
 }  # fmt: skip
+#: Those who look again and again for what another rank sends: as threads of one process they keep it from sending.
+LOOKING = (base, messages, posted, pivoted_lu, carriers)
+NAP_S = 5e-4
 
 
 class Eager:
@@ -117,6 +125,8 @@ def virtual_gpus() -> Iterator[None]:
         for name, value in CUDA.items():
             stack.enter_context(patch.object(torch.cuda, name, value))
         stack.enter_context(patch.object(torch, "tensor", _tensor(torch.tensor)))
+        for module in LOOKING:
+            stack.enter_context(patch.object(module, "sched_yield", lambda: sleep(NAP_S)))
         for module, name in ((devices, "open_device"), (tensors, "open_device"), (tensors, "device_at")):
             stack.enter_context(patch.object(module, name, _opened))
         stack.enter_context(patch.object(devices, "count", lambda: 1))

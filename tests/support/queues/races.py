@@ -78,6 +78,7 @@ class Detector:
     def __init__(self, log: Log, without: Without | None = None):
         self.log, self.without = log, without
         self.clocks: dict[str, Clock] = {}
+        self.told: dict[str, tuple[Clock, int]] = {}  # what an actor's last operation knew of the host
         self.events: dict[int, Clock] = {}
         self.shadows: dict[int, _Shadow] = {}
         self.ops: dict[tuple[str, int], Op] = {}
@@ -114,25 +115,25 @@ class Detector:
     def operation(self, op: Op) -> None:
         clock = self.clock(op.actor)
         if op.actor != HOST:  # what the host begins comes after all that the host knows
-            clock = self.clocks[op.actor] = _joined(clock, self.clock(HOST))
+            host = self.clock(HOST)
+            known, number = self.told.get(op.actor, (None, 0))
+            if known is not host or number != host[HOST]:  # a wait makes another clock of it, an operation counts on
+                clock = self.clocks[op.actor] = _joined(clock, host)
+                self.told[op.actor] = host, host[HOST]
         clock[op.actor] = number = clock.get(op.actor, 0) + 1
         self.ops[op.actor, number] = op
-        for region in op.regions:
-            if prod(region.shape):
-                self.touch(op, region, clock)
-        for region in op.regions:
-            if prod(region.shape):
-                shadow = self.shadow(region.memory)
-                kind = shadow.writes if region.writes else shadow.reads
-                shadow.set(shadow.of(kind, op.actor), region, number)
+        touched = [(region, self.shadow(region.memory)) for region in op.regions if prod(region.shape)]
+        for region, shadow in touched:
+            self.touch(op, region, shadow, clock)
+        for region, shadow in touched:
+            shadow.set(shadow.of(shadow.writes if region.writes else shadow.reads, op.actor), region, number)
 
     def shadow(self, memory: int) -> _Shadow:
         if memory not in self.shadows:
             self.shadows[memory] = _Shadow(*self.log.memories[memory][:2])
         return self.shadows[memory]
 
-    def touch(self, op: Op, region: Region, clock: Clock) -> None:
-        shadow = self.shadow(region.memory)
+    def touch(self, op: Op, region: Region, shadow: _Shadow, clock: Clock) -> None:
         for kind in (shadow.writes, shadow.reads) if region.writes else (shadow.writes,):
             for actor, numbers in kind.items():
                 if actor != op.actor:
