@@ -47,7 +47,7 @@ def factored(carrier: str) -> runs.Found:
 
 
 def halo(carrier: str) -> runs.Found:
-    """HPG-MxP's solver, whose residual falls; on 2×2 boxes, or on two where colours, which need no message, are found."""
+    """HPG-MxP's solver on 2×2 boxes, whose residual falls; on two where colours are found, for which none is sent."""
     colours = carrier == "staged"
     results, logs = runs.hpg_mxp((1, 1 if colours else 2, 2), carrier, colours=colours)
     assert all(history[-1] < 0.1 for history in results)
