@@ -7,8 +7,8 @@ import pytest
 from tests.support.ranks import Ended, commands_of_torch
 from tests.support.torch_benchmarks import CASES, check_alike, check_two, command, on_host, run
 
-#: HPCG runs under MPI: of it and HPG-MxP, both of which have a box a rank and its halo, one is enough a time.  HPCG has
-#: thousands of small messages, each of which takes longest over Gloo.
+#: Of HPCG and HPG-MxP, both of which have a box a rank and its halo, one is enough.  HPCG has thousands of small
+#: messages, each of which takes longest over Gloo.
 ON_TWO = [name for name in CASES if name != "hpcg"]
 
 

@@ -83,13 +83,6 @@ def test_every_grid_solves_a_ragged_system(tmp_path: Path, on_two: dict[str, End
             assert norms["x_inf"] == pytest.approx(same["x_inf"], rel=1e-9), grid
 
 
-def test_ranks_flag_starts_mpiexec_itself(tmp_path: Path) -> None:
-    command = [*PYTHON, "run", "hpl", "-N", "200", "--ranks", "2", "--json", "-"]
-    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
-    assert run.returncode == 0, run.stderr
-    assert json.loads(run.stdout)["launch"]["ranks"] == 2
-
-
 def test_a_failed_check_is_exit_code_3_from_all_ranks(on_two: dict[str, Ended]) -> None:
     on_two["fails"].check(3)
     body = on_two["fails"].body
