@@ -9,9 +9,8 @@ from tests.support.torch_benchmarks import CASES, check_two, command
 
 pytestmark = needs_mpi
 
-#: HPCG's solver runs on two ranks in tests/bench/test_torch_sparse_benchmarks.py: of it and HPG-MxP, both of which have
-#: a box a rank and its halo, one is enough, and HPCG has thousands of small messages.
-ON_TWO = [name for name in CASES if name != "hpcg"]
+#: HPG-MxP runs on ranks of torch.distributed: of it and HPCG one is enough a time.
+ON_TWO = [name for name in CASES if name != "hpg-mxp"]
 
 
 @pytest.fixture(scope="module")
