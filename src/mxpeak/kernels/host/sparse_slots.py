@@ -37,8 +37,9 @@ FEW = LANES // 4
 #: Chunks of a unit, which one thread sweeps without looking at the others; rows from which on a mesh's plane begins a
 #: new one.
 UNIT, LEAST = 5, LANES // 4
-#: Columns of the table of sorts of rows: first entry, entries, rows, and the same two of all that such a row has.
-FIRST, SIZE, OF_IT, FIRST_OF_ALL, ALL, SORT = range(6)
+#: Columns of the table of sorts of rows: first entry, entries, rows, the same two of all that such a row has, and how
+#: many of its entries are in no run.
+FIRST, SIZE, OF_IT, FIRST_OF_ALL, ALL, APART, SORT = range(7)
 #: What stands for an entry that is in no slot, on the diagonal or from the halo: no key is zero.
 NOWHERE = np.int64(0)
 
@@ -91,7 +92,7 @@ def _scratch(longest):
 
 @inner(inline=True)
 def _part(difference, lane, rows):
-    """The part of an entry so far from the diagonal, without a branch."""
+    """The part of an entry so far from the diagonal, without a branch: BEFORE to AFTER are 0 to 3."""
     to, after = lane + difference, np.int64(difference > 0)
     return np.int64(to >= 0) + after + after * np.int64(to >= rows)
 
@@ -303,9 +304,9 @@ def fill_slots(
                 for lane in range(LANES if often[p, s] < LANES else 0):
                     own[lane] = min(max(row0 + lane + apart, 0), columns)
         # From here on slot tells where the values of a slot begin, -1 for strays, and far_to where its columns do; keys
-        # tells slot of all that a row has, -1 also of what is nowhere, and OF_IT how much is to be done besides.
+        # tells slot of all that a row has, -1 also of what is nowhere.
         for s in range(count):
-            sorts[s, OF_IT] = 0
+            sorts[s, APART] = 0
             for e in range(sorts[s, FIRST], sorts[s, FIRST] + sorts[s, SIZE]):
                 if slot[e] >= 0:
                     slot[e], far_to[e] = run_slot[slot[e]] * LANES, -1
@@ -315,7 +316,7 @@ def fill_slots(
                 stays = at < counts[2 * p + 1]
                 slot[e] = (slot0 + counts[2 * p] + at) * LANES if stays else -1
                 far_to[e] = (far0 + at + (0 if packed else counts[2 * p])) * LANES if stays else -1
-                sorts[s, OF_IT] += 1
+                sorts[s, APART] += 1
             e = sorts[s, FIRST]
             for k in range(sorts[s, FIRST_OF_ALL], sorts[s, FIRST_OF_ALL] + sorts[s, ALL]):
                 somewhere = keys[k] != NOWHERE
@@ -331,7 +332,7 @@ def fill_slots(
             for k in range(row.shape[0]):
                 if to[k] >= 0:
                     values[np.uint64(to[k] + lane)] = row[k]
-            if sorts[s, OF_IT] == 0:  # all its entries are in runs
+            if sorts[s, APART] == 0:
                 continue
             e = sorts[s, FIRST]
             for k in range(indptr[i], indptr[i + 1]):
