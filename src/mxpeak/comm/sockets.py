@@ -62,7 +62,7 @@ class Mail(Post):
         except OSError:
             self._gone(world)
 
-    def together(self, group: tuple[Any, ...], tag: tuple[str, int], rank: int, size: int, obj: Any) -> list[Any]:
+    def meet(self, group: tuple[Any, ...], tag: tuple[str, int], rank: int, size: int, obj: Any) -> list[Any]:
         """What all of a group say, in their order: everybody writes to everybody."""
         for dest in range(size):
             self.put((group, rank, dest, tag), obj)

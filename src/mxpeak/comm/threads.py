@@ -74,7 +74,7 @@ class Post:
         if address not in self._boxes:
             raise RuntimeError("another rank failed")
 
-    def together(self, group: tuple[Any, ...], tag: tuple[str, int], rank: int, size: int, obj: Any) -> list[Any]:
+    def meet(self, group: tuple[Any, ...], tag: tuple[str, int], rank: int, size: int, obj: Any) -> list[Any]:
         """What all of a group say, in their order: each waits once, for the last of them."""
         address = group, tag
         with self._lock:
@@ -228,7 +228,7 @@ class Threads:
         return kind, next(self._count)
 
     def _exchange(self, obj: Any) -> list[Any]:
-        return self._post.together(self._group, self._next("exchange"), self.rank, self.size, obj)
+        return self._post.meet(self._group, self._next("exchange"), self.rank, self.size, obj)
 
 
 def _reducer(op: str) -> Callable[[Any, Any], Any]:

@@ -62,8 +62,10 @@ def permute_rows(tid, threads, A, block, sources, targets, block_rows):
 
 @jit(INT, INT, MATRIX, MATRIX, also=(INT, INT, MATRIX32, MATRIX32))
 def copy_block(tid, threads, source, target):
-    """target = source, in whatever orders they lie: lines where both have the same ones, or tile by tile, so that a
-    cache line is used up while it is there."""
+    """target = source, in whatever orders they lie.
+
+    Line by line where both have the same lines; else tile by tile, so that a cache line is used up while it is there.
+    """
     r0, r1 = part_of(tid, threads, source.shape[0])
     columns, each = source.shape[1], source.itemsize
     if source.strides[1] == each and target.strides[1] == each:
