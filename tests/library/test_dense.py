@@ -333,16 +333,19 @@ def test_many_right_hand_sides_are_each_solved(kernels: DenseKernels, precision:
     assert info.backward_error <= 2 * max(4 / n, 2**-7)
 
 
-def test_auto_takes_the_coarsest_factors_that_pay(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_takes_the_coarsest_factors_that_pay() -> None:
     assert mx.solve(random((60, 60)), random(60))[1].precision == "fp64"
     n = choices.FP32_FROM
     assert mx.solve(random((n, n)), random(n))[1].precision == "fp32"
     assert mx.solve(random((n, n)), random((n, 2)))[1].precision == "fp64"
     assert mx.solve(random((60, 60), np.float32), random(60, np.float32))[1].precision == "fp32"
-    for wide, first in ((True, choices.FP32_FROM_SEVERAL), (False, choices.FP32_FROM_ONE_COMPLEX)):
-        monkeypatch.setattr(choices, "wide_vectors", lambda wide=wide: wide)
+    for dtype, sides, first in (
+        (complex, 1, choices.FP32_FROM_COMPLEX),
+        (complex, 2, choices.FP32_FROM_SEVERAL_COMPLEX),
+        (float, 2, choices.FP32_FROM_SEVERAL),
+    ):
         for n, found in ((first - 1, "fp64"), (first, "fp32")):
-            assert choices.chosen_precision(n, np.dtype(complex), "auto", 1) == found
+            assert choices.chosen_precision(n, np.dtype(dtype), "auto", sides) == found
     A, b, device = random((140, 140)) + 12 * np.eye(140), random(140), dense_kernels("torch")
     assert solve_on(device, A, b)[1].precision == "fp32"
     assert solve_on(device, A, random((140, 2)))[1].precision == "fp64"

@@ -120,8 +120,10 @@ def test_the_condition_is_looked_into_where_the_probe_has_grown(sides: int) -> N
     assert info.condition >= 2.0**53
 
 
-def test_fp64_is_chosen_at_once_where_pivots_fade_and_only_there() -> None:
-    n = choices.FP32_FROM_SEVERAL
+def test_fp64_is_chosen_at_once_where_pivots_fade_and_only_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    n = 768
+    for least in ("FP32_FROM", "FP32_FROM_SEVERAL"):  # as if fp32 paid at once
+        monkeypatch.setattr(choices, least, n)
     Q, R = (np.linalg.qr(random((n, n), seed=seed))[0] for seed in (3, 4))
     info: Any
     for decades, sides, found in ((10, 1, "fp64"), (12, 4, "fp64"), (3, 1, "fp32")):

@@ -1,10 +1,12 @@
-"""A X = B of small order on one core: Gaussian elimination with partial pivoting of [A B] by rows; X is checked.
+"""A X = B by Gaussian elimination with partial pivoting of [A B] by rows; X is checked.
 
     P [A B] = L [U L^-1 P B],    X = U^-1 (L^-1 P B)
 
 BLAS's LU of order 100 runs at a tenth of its products: it calls them for blocks of which most of the time goes to
-calling and packing.  Here panels of eight columns, a cache line a row, are eliminated line by line, and the rows below
-take eight products at once, B's columns like A's.  A is brought to a multiple of eight by rows of the unit matrix.
+calling and packing.  Here panels of eight columns, a cache line a row, are eliminated line by line on one core, and the
+rows below take eight products at once, B's columns like A's.  Where [A B] outgrows the caches that is done within
+blocks of 64 columns, and BLAS takes what a block leaves to the columns right of it, with all its threads.  A is brought
+to a multiple of eight by rows of the unit matrix.
 """
 
 from __future__ import annotations
@@ -27,12 +29,16 @@ from mxpeak.kernels.host.elimination_native import (
     solve_upper,
 )
 from mxpeak.kernels.host.jit import FLAG, ZERO, forms, inner, jit
-from mxpeak.kernels.host.native import address_of, piece, row
+from mxpeak.kernels.host.native import address_of, gemm_at, piece, row
 
 #: What `solve` tells, before its room for sizes: see there.
 TOLD = 12
 #: Entries of one side of a square that is transposed.
 SQUARE = 8
+#: Columns of a block, which leaves the rest to BLAS in one product.
+BLOCK = 64
+#: So many right-hand sides are worth a product by BLAS in the substitution, too.
+MANY = 32
 #: Bytes of a row that are updated before the next rows are: eight such rows stay in the first-level cache.  Where a
 #: row's factors stay in registers it is taken whole.
 WIDTH = 1 << 20 if TILE.held else 2304
@@ -113,12 +119,34 @@ def _lower(W, n, c0, begin, stop):
 
 
 @inner()
-def _eliminate(W, n, columns, pivots, inverses):
-    """[A B] becomes L without its diagonal, U, and L^-1 P B; inverses_c = 1 / u_cc; whether no pivot is zero."""
-    for c0 in range(0, n, RANK):
-        if not _panel(W, n, c0, columns, pivots, inverses):
-            return False
-        _lower(W, n, c0, c0 + RANK, columns)
+def _by_blas(gemm, W, rows, by, columns):
+    """W[rows, columns] -= W[rows, by] W[by, columns] by the xGEMM at an address; to BLAS they are transposed."""
+    (i0, i1), (p0, p1), (j0, j1) = rows, by, columns
+    ld, minus = W.shape[1], W.dtype.type(-1)
+    c, l, u = address_of(W, i0, j0), address_of(W, i0, p0), address_of(W, p0, j0)
+    if i1 > i0 and p1 > p0 and j1 > j0:
+        gemm_at(gemm, j1 - j0, i1 - i0, p1 - p0, minus, u, ld, l, ld, c, ld)
+
+
+@inner()
+def _eliminate(W, n, columns, pivots, inverses, gemm):
+    """[A B] becomes L without its diagonal, U, and L^-1 P B; inverses_c = 1 / u_cc; whether no pivot is zero.
+
+    gemm   the address of the xGEMM that takes what a block leaves to the columns right of it; 0: there is one block
+    """
+    m = len(W)
+    block = BLOCK if gemm else m
+    for b0 in range(0, n, block):
+        b1 = min(b0 + block, m)
+        own = b1 if gemm else columns
+        for c0 in range(b0, min(b1, n), RANK):
+            if not _panel(W, n, c0, columns, pivots, inverses):
+                return False
+            _lower(W, n, c0, c0 + RANK, own)
+        if gemm:
+            for c0 in range(b0, b1, RANK):
+                _lower(W, b1, c0, b1, columns)
+            _by_blas(gemm, W, (b1, n), (b0, b1), (b1, columns))
     return True
 
 
@@ -136,13 +164,19 @@ def _by_others(W, c0, begin, end, columns):
 
 
 @inner()
-def _substitute(W, columns, inverses):
-    """The columns right of U become U^-1 times themselves."""
+def _substitute(W, columns, inverses, gemm):
+    """The columns right of U become U^-1 times themselves; where they are many, by blocks if there is a GEMM."""
     m = len(W)
-    for c0 in range(m - RANK, -1, -RANK):
-        _by_others(W, c0, c0 + RANK, m, columns)
-        diagonal = inverses.ctypes.data + c0 * inverses.itemsize
-        solve_upper(W, address_of(W, c0, c0), diagonal, address_of(W, c0, m), W.strides[0], columns - m)
+    by_blocks = gemm != 0 and columns - m >= MANY
+    block = BLOCK if by_blocks else m
+    for b0 in range((m - 1) // block * block, -1, -block):
+        b1 = min(b0 + block, m)
+        if by_blocks:
+            _by_blas(gemm, W, (b0, b1), (b1, m), (m, columns))
+        for c0 in range(b1 - RANK, b0 - 1, -RANK):
+            _by_others(W, c0, c0 + RANK, b1, columns)
+            diagonal = inverses.ctypes.data + c0 * inverses.itemsize
+            solve_upper(W, address_of(W, c0, c0), diagonal, address_of(W, c0, m), W.strides[0], columns - m)
 
 
 @inner()
@@ -154,7 +188,7 @@ def _solve_again(W, n, columns, pivots, inverses):
     for c0 in range(0, m, RANK):
         _by_others(W, c0, ZERO, c0, columns)
         solve_lower(W, address_of(W, c0, c0), ZERO, address_of(W, c0, m), W.strides[0], columns - m)
-    _substitute(W, columns, inverses)
+    _substitute(W, columns, inverses, ZERO)
 
 
 @inner()
@@ -186,7 +220,7 @@ def _fill(W, by_columns, R, B, s):
 def _signature(number):
     matrix, vector = types.Array(number, 2, "C", readonly=True), types.Array(number, 1, "C", readonly=True)
     own = number[:, ::1], number[::1], types.int32[::1], types.float64[::1]
-    return FLAG, types.int64, types.float64, matrix, matrix, vector, vector, *own
+    return FLAG, types.int64, types.float64, types.int64, matrix, matrix, vector, vector, *own
 
 
 @cache
@@ -195,8 +229,10 @@ def solver(dtype):
     return jit(*_signature(from_dtype(dtype)), allocates=True)(solve)
 
 
-def solve(by_columns, each, enough, R, B, s, t, X, space, pivots, facts):
+def solve(by_columns, each, enough, gemm, R, B, s, t, X, space, pivots, facts):
     """X = A^-1 B, A being R or, `by_columns`, R^T; s and t: random numbers, n for a probe and one for each side.
+
+    gemm: the address of the xGEMM for large [A B], or 0.
 
     Up to `each` sides have a residual each; of more a random combination has.
     W, `padded` rows and columns of `space` from facts[0] on, holds L and U; pivots count from 0.
@@ -227,10 +263,10 @@ def solve(by_columns, each, enough, R, B, s, t, X, space, pivots, facts):
     facts[5] = largest_of(largest)
     _fill(W, by_columns, R, B, s)
     facts[0] = before
-    if not _eliminate(W, n, used, pivots, inverses):
+    if not _eliminate(W, n, used, pivots, inverses, gemm):
         facts[0] = -1
         return
-    _substitute(W, used, inverses)
+    _substitute(W, used, inverses, gemm)
     for i in range(n):
         for j in range(k):
             X[i, j] = W[i, m + j]
@@ -241,7 +277,7 @@ def solve(by_columns, each, enough, R, B, s, t, X, space, pivots, facts):
     if k > each:
         facts[6] = residual_of_all(by_columns, R, A_inf, X, B, of_x, of_b, t, x, r)
         return
-    facts[6] = residual_of_each(by_columns, R, A_inf, X, B, sizes, x, r, C, W)
+    facts[6] = residual_of_each(by_columns, R, A_inf, X, B, sizes, x, r, C, W, gemm)
     if facts[6] <= enough or facts[6] == np.inf:
         return
     _solve_again(W, n, used, pivots, inverses)
@@ -249,4 +285,4 @@ def solve(by_columns, each, enough, R, B, s, t, X, space, pivots, facts):
         for j in range(k):
             X[i, j] += W[i, m + j]
     sizes_of(X, B, of_x, of_b, facts)
-    facts[11] = residual_of_each(by_columns, R, A_inf, X, B, sizes, x, r, C, W)
+    facts[11] = residual_of_each(by_columns, R, A_inf, X, B, sizes, x, r, C, W, gemm)

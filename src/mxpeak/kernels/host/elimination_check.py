@@ -11,7 +11,7 @@ from numba import types
 from mxpeak.kernels.host.elimination_native import RANK, products, subtract_product
 from mxpeak.kernels.host.jit import forms, inner
 from mxpeak.kernels.host.magnitude import ordered
-from mxpeak.kernels.host.native import address_of, float_of, piece, row
+from mxpeak.kernels.host.native import address_of, float_of, gemm_at, piece, row
 
 #: Squares below this may have lost digits, or lack those of an equal part.
 LEAST_WEIGHT = 2.0**-900
@@ -173,9 +173,16 @@ def _times(by_columns, R, x, y):
 
 
 @inner()
-def _times_block(by_columns, R, W, C):
-    """C -= A X, X being the columns of W right of U, as many as a row of C has; R is read as it lies, once."""
+def _times_block(by_columns, R, W, C, gemm):
+    """C -= A X, X being the columns of W right of U, as many as a row of C has; R is read as it lies, once.
+
+    gemm   the address of the xGEMM that does it where A lies by rows, or 0
+    """
     n, m, each = len(R), len(W), np.int64(R.itemsize)
+    if gemm and not by_columns:
+        x, a, c, minus = address_of(W, 0, m), address_of(R, 0, 0), address_of(C, 0, 0), R.dtype.type(-1)
+        gemm_at(gemm, C.shape[1], n, n, minus, x, W.shape[1], a, n, c, C.shape[1])
+        return
     down, right = (each, R.strides[0]) if by_columns else (R.strides[0], each)
     together, first = n if by_columns else RANK, address_of(R, 0, 0)
     for i in range(0, n, together):
@@ -213,7 +220,7 @@ def _over(r_inf, A_inf, scale):
 
 
 @inner()
-def residual_of_each(by_columns, R, A_inf, X, B, sizes, x, r, C, W):
+def residual_of_each(by_columns, R, A_inf, X, B, sizes, x, r, C, W, gemm):
     """The worst ||b - A x|| / (||A||·||x|| + ||b||); the residuals go to W's columns right of U.
 
     `sizes` are those of each x and b, and room for those of the residuals.  C and r are the same memory.
@@ -232,7 +239,7 @@ def residual_of_each(by_columns, R, A_inf, X, B, sizes, x, r, C, W):
             C[i, j] = B[i, j] if j < k else 0
         for j in range(k):
             W[i, m + j] = X[i, j]
-    _times_block(by_columns, R, W, C)
+    _times_block(by_columns, R, W, C, gemm)
     for i in range(n):
         for j in range(k):
             W[i, m + j] = C[i, j]

@@ -43,14 +43,14 @@ def _call(builder, address, arguments):
 @intrinsic
 def gemm_at(typingctx, address, m, n, k, alpha, a, lda, b, ldb, c, ldc):
     """C[m×n] += alpha · A[m×k] · B[k×n] by the xGEMM at `address`; a, b, c are addresses of column-major blocks."""
-    signature = types.void(types.int64, *[types.int64] * 3, alpha, *[types.int64] * 6)
+    signature, alpha_type = types.void(types.int64, *[types.int64] * 3, alpha, *[types.int64] * 6), alpha
 
     def codegen(context, builder, signature, args):
         address, m, n, k, alpha, a, lda, b, ldb, c, ldc = args
-        real = alpha.type
+        number = alpha.type
         count = [_reference(builder, builder.trunc(value, _I32)) for value in (m, n, k, lda, ldb, ldc)]
-        block = [builder.inttoptr(value, real.as_pointer()) for value in (a, b, c)]
-        one = _reference(builder, ir.Constant(real, 1.0))
+        block = [builder.inttoptr(value, number.as_pointer()) for value in (a, b, c)]
+        one = _reference(builder, context.get_constant_generic(builder, alpha_type, 1.0))
         no = _letter(builder, "N")
         _call(
             builder,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -11,17 +10,15 @@ from mxpeak.errors import UsageError
 from mxpeak.library.dense.direct import LETTERS
 from mxpeak.library.dense.refinement import ORDERS_PER_SIDE
 from mxpeak.library.dense.types import own_precision, roundoff
-from mxpeak.perf.host import host_facts
 from mxpeak.precision import PRECISIONS
 
 #: From this order on factors in fp32, refined, beat fp64's on the host, with one right-hand side and with several: they
-#: save half of 2/3·n³ flops, and each step of refinement reads A and the factors once (measured: as quick as
-#: elimination at n = 640 and 1.1 at 700 with one; 0.8 to 0.97 below 700 and 1 to 1.2 at 800 with three to six, and with
-#: one of complex numbers).
-FP32_FROM, FP32_FROM_SEVERAL = 640, 768
-#: With one of complex numbers where vectors are of 32 bytes.  Measured beside NumPy on a Zen 3 with one thread: 0.95 at
-#: n = 500, 1.08 at 550, 1.14 at 700, where LAPACK with its check comes to 0.85 to 0.88.
-FP32_FROM_ONE_COMPLEX = 512
+#: save half of 2/3·n³ flops, and each step of refinement reads A and the factors once.  Measured in turns with the
+#: elimination, one and two threads, AVX-512 and AVX2: fp64 with one side 0.7 to 1.1 at n = 800, 0.8 to 1.1 at 1000, 0.9
+#: to 1.4 at 1200 to 1400; with 8 0.7 to 0.9 at 1000, 0.9 to 1.1 at 1400; complex128 with one 0.8 to 1.0 at 500, 1.0
+#: to 1.3 at 700; with 8 0.7 to 0.9 at 700, 1.0 to 1.2 at 1000.
+FP32_FROM, FP32_FROM_SEVERAL = 1024, 1400
+FP32_FROM_COMPLEX, FP32_FROM_SEVERAL_COMPLEX = 600, 1000
 #: From this order on A is copied and scaled by several threads, and first written in pages of its own.
 DIRECT_BELOW = 2048
 
@@ -47,15 +44,9 @@ def chosen_precision(n: int, dtype: np.dtype[Any], name: str, sides: int, device
 
 def _fp32_from(sides: int, dtype: np.dtype[Any]) -> int:
     """The order from which on fp32 pays on the host."""
-    if sides > 1:
-        return FP32_FROM_SEVERAL
-    return FP32_FROM if dtype.kind == "f" else FP32_FROM_SEVERAL if wide_vectors() else FP32_FROM_ONE_COMPLEX
-
-
-@cache
-def wide_vectors() -> bool:
-    """Whether the processor has vectors of 64 bytes (AVX-512), which BLAS uses."""
-    return bool(host_facts()["avx512"])
+    if dtype.kind == "c":
+        return FP32_FROM_COMPLEX if sides == 1 else FP32_FROM_SEVERAL_COMPLEX
+    return FP32_FROM if sides == 1 else FP32_FROM_SEVERAL
 
 
 def reason(n: int, dtype: np.dtype[Any], name: str, sides: int, device: Any = None) -> str:
@@ -64,7 +55,7 @@ def reason(n: int, dtype: np.dtype[Any], name: str, sides: int, device: Any = No
         return "asked for"
     if roundoff(dtype) == 2.0**-24:
         return "A's own"
-    if sides * ORDERS_PER_SIDE > n >= FP32_FROM:
+    if sides * ORDERS_PER_SIDE > n >= _fp32_from(1, dtype):
         return "quickest for so many right-hand sides"
     return "expected to be quickest" if device is not None else "quickest at this order"
 
