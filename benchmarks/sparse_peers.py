@@ -91,6 +91,7 @@ def ours(name: str, nx: int, ranks: int, threads: int, args: argparse.Namespace,
     command = [sys.executable, "-m", "mxpeak", "run", name, "--nx", str(nx), "--threads", str(threads), *flags]
     command += ["--rt", str(args.seconds), "--json", "-", "--quiet"]
     command += ["--restart", str(RESTART)] if name == "hpg-mxp" else []
+    command += ["--smoother", args.smoother] if args.smoother != "auto" else []
     with tempfile.TemporaryDirectory() as folder:
         launched = [MPIEXEC, "-n", str(ranks), *command, "--out", folder + "/out"]
         run = subprocess.run(launched, text=True, capture_output=True, cwd=folder)
@@ -166,6 +167,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=20.0, help="measured in each run (default: %(default)s)")
     parser.add_argument("--solves", type=int, default=2, help="timed of HPG-MxP's reference (default: %(default)s)")
     parser.add_argument("--quick", action="store_true", help="mxpeak's runs with --quick, one for each storage")
+    parser.add_argument("--smoother", default="auto", help="of mxpeak's runs (default: %(default)s)")
     parser.add_argument("--sides", default=",".join(SIDES), help="which codes run (default: %(default)s)")
     parser.add_argument("--out", type=Path, help="all figures are kept in this JSON file, those of earlier runs too")
     args = parser.parse_args()

@@ -88,13 +88,15 @@ def test_the_natural_order_goes_with_rows_and_colours_with_chunks_unless_asked_o
     wanted = {
         "auto": ("surface_last", "greedy", "greedy", "greedy"),
         "natural": ("surface_last", "surface_last", "surface_last", "levels"),
+        "reference": ("natural", "natural", "natural", "levels"),
         "coloured": ("greedy", "greedy", "greedy", "greedy"),
     }
     for smoother, orders in wanted.items():
         config = HpgMxpConfig(smoother=smoother)
         assert tuple(order_of(config, storage) for storage in kinds) == orders
         names = tuple(smoother_of(config, storage) for storage in kinds)
-        assert names == tuple("coloured" if order == "greedy" else "natural" for order in orders)
+        natural = "reference" if smoother == "reference" else "natural"
+        assert names == tuple("coloured" if order == "greedy" else natural for order in orders)
 
 
 def test_sweeps_both_ways_have_the_natural_order_when_packed_but_on_devices_its_levels() -> None:

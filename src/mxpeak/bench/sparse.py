@@ -60,14 +60,15 @@ def order_of(config: SparseConfig, storage: str) -> str:
 
     Natural on CPUs with storage `rows`, and with `packed` if the benchmark sweeps forward and backward (HPCG); else by
     colours.  Colours take fewer iterations where all sweeps go forward, more where they go both ways.  In the natural
-    order rows that need other ranks come last, so that the others do not wait for these.
+    order rows that need other ranks come last, so that the others do not wait for these; in the reference's all stay.
     """
     natural = storage == "rows" or (storage == "packed" and config.both_ways and config.kernels != "torch")
     if config.smoother != "auto":
-        natural = config.smoother == "natural"
+        natural = config.smoother in ("natural", "reference")
     if not natural:
         return config.colouring
-    return "surface_last" if natural_order(config, storage) == "natural" else "levels"
+    order = natural_order(config, storage)
+    return "surface_last" if order == "natural" and config.smoother != "reference" else order
 
 
 def natural_order(config: SparseConfig, storage: str) -> str:
@@ -77,7 +78,9 @@ def natural_order(config: SparseConfig, storage: str) -> str:
 
 def smoother_of(config: SparseConfig, storage: str) -> str:
     """The order of the sweeps as results call it."""
-    return "natural" if order_of(config, storage) in ("surface_last", "levels") else "coloured"
+    if order_of(config, storage) == config.colouring:
+        return "coloured"
+    return "reference" if config.smoother == "reference" else "natural"
 
 
 def seconds_for(config: SparseConfig) -> float:

@@ -71,10 +71,11 @@ class SparseConfig(RunConfig):
     smoother: str = option(
         "auto",
         "--smoother",
-        help="order of Gauss-Seidel: natural, row after row as the reference does; coloured, where the rows of a "
+        help="order of Gauss-Seidel: natural, row after row, those that need other ranks last; reference, row after "
+        "row as they stand, so that a rank waits for its neighbours before each sweep; coloured, where the rows of a "
         "colour do not depend on each other; auto: natural with --storage rows, and packed for HPCG, else coloured",
-        metavar="{auto,natural,coloured}",
-        parse=one_of("auto", "natural", "coloured"),
+        metavar="{auto,natural,reference,coloured}",
+        parse=one_of("auto", "natural", "reference", "coloured"),
         group="precision and rules",
     )
     colouring: str = option(

@@ -142,7 +142,7 @@ class HpgMxpCommon(Common, total=False):
     npy: int | None
     npz: int | None
     storage: Literal["auto", "rows", "ell", "sell", "packed"]
-    smoother: Literal["auto", "natural", "coloured"]
+    smoother: Literal["auto", "natural", "reference", "coloured"]
     colouring: Literal["greedy", "jpl"]
     mode: Literal["official", "explore"]
     rt: float | str | None
@@ -180,7 +180,7 @@ class HpcgCommon(Common, total=False):
     npy: int | None
     npz: int | None
     storage: Literal["auto", "rows", "ell", "sell", "packed"]
-    smoother: Literal["auto", "natural", "coloured"]
+    smoother: Literal["auto", "natural", "reference", "coloured"]
     colouring: Literal["greedy", "jpl"]
     mode: Literal["official", "explore"]
     rt: float | str | None
