@@ -88,7 +88,7 @@ def test_texts_become_values(name: str, text: str, value: Any):
         ("nx", "64,128", "--nx: '64,128' is not a whole number"),
         ("rt", "-1", "--rt: -1 is out of range: the least is 0"),
         ("storage", "csr", "--storage: 'csr' is unknown; choose one of auto, rows, ell, sell, packed"),
-        ("smoother", "red-black", "--smoother: 'red-black' is unknown; choose one of auto, natural, reference, coloured"),
+        ("smoother", "red", "--smoother: 'red' is unknown; choose one of auto, natural, reference, coloured"),
         ("precision", "tf32", "--precision: 'tf32' is unknown; choose one of auto, fp64, fp32, bf16, fp16, fp8"),
         ("krylov_precision", "fp8", "--krylov-precision: 'fp8' is unknown; choose one of fp64, fp32"),
         ("mg_precision", "fp32,int8", "--mg-precision: 'int8' is unknown"),

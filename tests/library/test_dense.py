@@ -335,15 +335,19 @@ def test_many_right_hand_sides_are_each_solved(kernels: DenseKernels, precision:
 
 def test_auto_takes_the_coarsest_factors_that_pay() -> None:
     assert mx.solve(random((60, 60)), random(60))[1].precision == "fp64"
-    n = choices.FP32_FROM
+    n = choices.ELIMINATED_BELOW
     assert mx.solve(random((n, n)), random(n))[1].precision == "fp32"
     assert mx.solve(random((n, n)), random((n, 2)))[1].precision == "fp64"
     assert mx.solve(random((60, 60), np.float32), random(60, np.float32))[1].precision == "fp32"
     for dtype, sides, first in (
-        (complex, 1, choices.FP32_FROM_COMPLEX),
-        (complex, 2, choices.FP32_FROM_SEVERAL_COMPLEX),
-        (float, 2, choices.FP32_FROM_SEVERAL),
+        (float, 1, choices.ELIMINATED_BELOW),
+        (float, 2, choices.ELIMINATED_BELOW_SEVERAL),
+        (complex, 1, choices.COMPLEX_ELIMINATED_BELOW),
+        (complex, 2, choices.COMPLEX_ELIMINATED_BELOW_SEVERAL),
     ):
+        for n in (first - 1, first):
+            assert choices.suits_directly(n, sides, np.dtype(dtype)) is (n < first)
+    for dtype, sides, first in ((float, 1, choices.FP32_FROM), (complex, 1, choices.FP32_FROM_SEVERAL)):
         for n, found in ((first - 1, "fp64"), (first, "fp32")):
             assert choices.chosen_precision(n, np.dtype(dtype), "auto", sides) == found
     A, b, device = random((140, 140)) + 12 * np.eye(140), random(140), dense_kernels("torch")
@@ -370,6 +374,7 @@ def test_auto_takes_bf16_where_the_processor_multiplies_it_and_the_diagonal_domi
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     n = choices.FP32_FROM + 3
+    monkeypatch.setattr(choices, "ELIMINATED_BELOW", choices.FP32_FROM)
     monkeypatch.setattr(factoring, "BF16_FROM", n)
     A, b = random((n, n)), random(n)
     np.fill_diagonal(A, 0.0)

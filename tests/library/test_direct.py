@@ -122,7 +122,7 @@ def test_the_condition_is_looked_into_where_the_probe_has_grown(sides: int) -> N
 
 def test_fp64_is_chosen_at_once_where_pivots_fade_and_only_there(monkeypatch: pytest.MonkeyPatch) -> None:
     n = 768
-    for least in ("FP32_FROM", "FP32_FROM_SEVERAL"):  # as if fp32 paid at once
+    for least in ("ELIMINATED_BELOW", "ELIMINATED_BELOW_SEVERAL"):  # as if fp32 paid at once
         monkeypatch.setattr(choices, least, n)
     Q, R = (np.linalg.qr(random((n, n), seed=seed))[0] for seed in (3, 4))
     info: Any

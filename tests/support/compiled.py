@@ -49,7 +49,7 @@ def sparse_by_rows() -> None:
 
 
 def eliminations(*types: Any) -> None:
-    """Small systems of some types."""
+    """Systems of moderate order, of some types."""
     for dtype in types:
         elimination.solver(np.dtype(dtype))
 

@@ -4,7 +4,7 @@
 
 BLAS's LU of order 100 runs at a tenth of its products: it calls them for blocks of which most of the time goes to
 calling and packing.  Here panels of eight columns, a cache line a row, are eliminated line by line on one core, and the
-rows below take eight products at once, B's columns like A's.  Where [A B] outgrows the caches that is done within
+rows below take eight products at once, B's columns like A's.  Where [A B] outgrows the caches, that is done within
 blocks of 64 columns, and BLAS takes what a block leaves to the columns right of it, with all its threads.  A is brought
 to a multiple of eight by rows of the unit matrix.
 """
@@ -37,7 +37,8 @@ TOLD = 12
 SQUARE = 8
 #: Columns of a block, which leaves the rest to BLAS in one product.
 BLOCK = 64
-#: So many right-hand sides are worth a product by BLAS in the substitution, too.
+#: So many columns right of U, that of the probe and the padding among them, are worth a product by BLAS in the
+#: substitution, too.
 MANY = 32
 #: Bytes of a row that are updated before the next rows are: eight such rows stay in the first-level cache.  Where a
 #: row's factors stay in registers it is taken whole.

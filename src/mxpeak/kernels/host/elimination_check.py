@@ -1,4 +1,4 @@
-"""What a small system and its solution are judged by: sums of A by rows and columns, the largest of X and B, residuals.
+"""What an eliminated system is judged by: sums of A by rows and columns, the largest of X and B, residuals.
 
 A largest number is infinite where NaN is among those that it is of.
 """

@@ -1,4 +1,4 @@
-"""Which precision the factors have, and who solves small systems: by order and number of right-hand sides."""
+"""Which precision the factors have, and who solves systems of moderate order: by that and the number of sides."""
 
 from __future__ import annotations
 
@@ -12,13 +12,17 @@ from mxpeak.library.dense.refinement import ORDERS_PER_SIDE
 from mxpeak.library.dense.types import own_precision, roundoff
 from mxpeak.precision import PRECISIONS
 
-#: From this order on factors in fp32, refined, beat fp64's on the host, with one right-hand side and with several: they
-#: save half of 2/3·n³ flops, and each step of refinement reads A and the factors once.  Measured in turns with the
-#: elimination, one and two threads, AVX-512 and AVX2: fp64 with one side 0.7 to 1.1 at n = 800, 0.8 to 1.1 at 1000, 0.9
-#: to 1.4 at 1200 to 1400; with 8 0.7 to 0.9 at 1000, 0.9 to 1.1 at 1400; complex128 with one 0.8 to 1.0 at 500, 1.0
-#: to 1.3 at 700; with 8 0.7 to 0.9 at 700, 1.0 to 1.2 at 1000.
-FP32_FROM, FP32_FROM_SEVERAL = 1024, 1400
-FP32_FROM_COMPLEX, FP32_FROM_SEVERAL_COMPLEX = 600, 1000
+#: From this order on factors in fp32, refined, beat LAPACK's in fp64 on the host, with one right-hand side and with
+#: several, or with complex numbers: they save half of 2/3·n³ flops, and each step of refinement reads A and the factors
+#: once.
+FP32_FROM, FP32_FROM_SEVERAL = 640, 768
+#: Below this order they do not beat the elimination, with one right-hand side and with several.  Their speed over the
+#: elimination's, one and two threads, AVX-512 and AVX2: with one side 0.7 to 1.1 at n = 800, 0.8 to 1.1 at 1000, 0.9 to
+#: 1.4 at 1200 to 1400; with 8 0.7 to 0.9 at 1000, 0.9 to 1.1 at 1400.
+ELIMINATED_BELOW, ELIMINATED_BELOW_SEVERAL = 1024, 1400
+#: The same of complex numbers: 0.8 to 1.0 at n = 500 and 1.0 to 1.3 at 700; with 8 0.7 to 0.9 at 700, 1.0 to 1.2 at
+#: 1000.
+COMPLEX_ELIMINATED_BELOW, COMPLEX_ELIMINATED_BELOW_SEVERAL = 600, 1000
 #: From this order on A is copied and scaled by several threads, and first written in pages of its own.
 DIRECT_BELOW = 2048
 
@@ -43,10 +47,8 @@ def chosen_precision(n: int, dtype: np.dtype[Any], name: str, sides: int, device
 
 
 def _fp32_from(sides: int, dtype: np.dtype[Any]) -> int:
-    """The order from which on fp32 pays on the host."""
-    if dtype.kind == "c":
-        return FP32_FROM_COMPLEX if sides == 1 else FP32_FROM_SEVERAL_COMPLEX
-    return FP32_FROM if sides == 1 else FP32_FROM_SEVERAL
+    """The order from which on fp32 beats LAPACK on the host."""
+    return FP32_FROM if sides == 1 and dtype.kind == "f" else FP32_FROM_SEVERAL
 
 
 def reason(n: int, dtype: np.dtype[Any], name: str, sides: int, device: Any = None) -> str:
@@ -55,7 +57,7 @@ def reason(n: int, dtype: np.dtype[Any], name: str, sides: int, device: Any = No
         return "asked for"
     if roundoff(dtype) == 2.0**-24:
         return "A's own"
-    if sides * ORDERS_PER_SIDE > n >= _fp32_from(1, dtype):
+    if sides * ORDERS_PER_SIDE > n >= FP32_FROM:
         return "quickest for so many right-hand sides"
     return "expected to be quickest" if device is not None else "quickest at this order"
 
@@ -74,4 +76,14 @@ def suits_directly(n: int, sides: int, dtype: np.dtype[Any], precision: str = "a
     """Whether factors in the type itself are the quickest on the host, and small enough for one thread to copy."""
     if sides < 1 or n >= DIRECT_BELOW:
         return False
-    return chosen_precision(n, dtype, precision, sides) == own_precision(dtype)
+    own = own_precision(dtype)
+    if precision != "auto":
+        return precision == own
+    return own == "fp32" or sides * ORDERS_PER_SIDE > n or n < _eliminated_below(sides, dtype)
+
+
+def _eliminated_below(sides: int, dtype: np.dtype[Any]) -> int:
+    """The order from which on fp32 beats the elimination."""
+    if dtype.kind == "c":
+        return COMPLEX_ELIMINATED_BELOW if sides == 1 else COMPLEX_ELIMINATED_BELOW_SEVERAL
+    return ELIMINATED_BELOW if sides == 1 else ELIMINATED_BELOW_SEVERAL

@@ -1,4 +1,4 @@
-"""One small system on the host by compiled elimination, checked in the same call.
+"""One system of moderate order on the host by compiled elimination, checked in the same call.
 
 What is checked is that of `direct`: the sums of A's rows and columns, the backward error, and a solution for random
 numbers beside b.  Compiled, all of it takes 10 us at n = 50, where NumPy's solver takes 18.
@@ -22,21 +22,21 @@ from mxpeak.solvers.scaling import balanced
 
 #: From this order on it is worth importing a compiler for, 0.6 s.
 FROM = 32
-#: Columns, A's counted twice, beyond which LAPACK's panels, which use all threads, are as quick as those of one core.
-#: Measured beside NumPy, one and two threads, AVX-512 and AVX2: complex128 at n = 1000 with one side 1.0 to 1.1, with 8
-#: and with 500 at 800 1.0; LAPACK and its check come to 0.9.  Of real numbers and complex64 that is beyond
-#: `DIRECT_BELOW`.
-MOST = {np.dtype("c16"): 2200}
-#: From so many bytes of [A B] on BLAS takes the products: more than second-level caches hold beside them, and enough
-#: work for its threads.  Measured beside NumPy with two threads, without and with: fp64 at n = 300 2.0 and 1.5, at 400
-#: 1.6 and 1.9, at 700 1.2 and 1.9; complex128 at 256 1.35 and 1.5, at 400 0.96 and 1.2; fp32 at 1000 1.9 and 3.6.
-BY_BLAS_FROM = 5 << 18
+#: Columns, A's counted twice, up to which it was measured, with one and two threads: panels and U's rows take one core.
+#: Of complex128 LAPACK is as quick beyond.  Beside NumPy, AVX-512 and AVX2: complex128 at n = 1000 with one side 1.0 to
+#: 1.1, with 8 and with 500 at 800 1.0, where LAPACK and its check come to 0.9.
+MOST, MOST_COMPLEX128 = 4500, 2200
+#: From so many bytes of [A B] on BLAS takes the products: about what second-level caches hold.  Beside NumPy with two
+#: threads, without and with BLAS: fp64 at n = 300 2.0 and 1.5, at 400 1.6 and 1.9, at 700 1.2 and 1.9; complex128 at
+#: 256 1.35 and 1.5, at 400 0.96 and 1.2; fp32 at 1000 1.9 and 3.6.
+BY_BLAS_FROM = 1 << 20
 
 
 def suits_elimination(A: Array, B: Array) -> bool:
     """Whether elimination, whose panels one core takes, is quicker than LAPACK."""
     n, sides = len(A), B.size // len(A)
-    return n >= FROM and 2 * n + sides <= MOST.get(A.dtype, inf) and A.flags.aligned and B.flags.aligned
+    most = MOST_COMPLEX128 if A.dtype == np.complex128 else MOST
+    return n >= FROM and 2 * n + sides <= most and A.flags.aligned and B.flags.aligned
 
 
 @cache
@@ -44,7 +44,7 @@ def kernel_for(dtype: np.dtype[Any]) -> Callable[..., Any]:
     """The compiled solver of a type; compiled or read from disk when first wanted."""
     from mxpeak.kernels.host.elimination import solver
 
-    compile_once(f"mxpeak.solve, first use on small {dtype} systems", ("elimination", dtype), lambda: solver(dtype))
+    compile_once(f"mxpeak.solve, first use on {dtype} systems", ("elimination", dtype), lambda: solver(dtype))
     compiled: Callable[..., Any] = solver(dtype)
     return compiled
 
@@ -72,17 +72,23 @@ class Plan(NamedTuple):
     told: int
 
 
+def _gemm(dtype: np.dtype[Any]) -> int:
+    """The address of BLAS's product of matrices of this type."""
+    from mxpeak.kernels.host.blas import address
+
+    return address(f"{LETTERS[dtype][0]}gemm")
+
+
 @lru_cache(maxsize=256)
 def plan(n: int, k: int, dtype: np.dtype[Any]) -> Plan:
     """That of a kind of systems."""
-    from mxpeak.kernels.host.blas import address
     from mxpeak.kernels.host.elimination import TOLD, facts_of, padded, room
 
     s, t = (probe(count).astype(dtype) for count in (n, k if k > SAMPLED else 1))
     memory = room(n, k + 1, SAMPLED), facts_of(n, k)
     enough = plain_lu(n, k, is_complex=dtype.kind == "c")
     rows, columns = padded(n, k + 1)
-    gemm = address(f"{LETTERS[dtype][0]}gemm") if rows * columns * dtype.itemsize >= BY_BLAS_FROM else 0
+    gemm = _gemm(dtype) if rows * columns * dtype.itemsize >= BY_BLAS_FROM else 0
     return Plan(kernel_for(dtype), gemm, routines(dtype), (rows, columns), memory, s, t, enough, TOLD)
 
 

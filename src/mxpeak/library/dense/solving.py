@@ -132,10 +132,10 @@ def _directly(A: Matrix, b: Matrix, spent: Spans | None = None) -> tuple[Any, So
 
     spent   what it took to see that pivots fade; None where they do not, or were not looked at
     """
-    if small := suits_elimination(A, b):
+    if eliminated := suits_elimination(A, b):
         kernel_for(A.dtype)  # compiled, or read from disk, before the clock starts
     begin = time.perf_counter()
-    found = solve_by_elimination(A, b) if small else solve_directly(A, b)
+    found = solve_by_elimination(A, b) if eliminated else solve_directly(A, b)
     time_s = time.perf_counter() - begin
     if found is None or not found.enough:
         return _refined(found, A, b, time_s, spent)
