@@ -233,9 +233,8 @@ def solver(dtype):
 def solve(by_columns, each, enough, gemm, R, B, s, t, X, space, pivots, facts):
     """X = A^-1 B, A being R or, `by_columns`, R^T; s and t: random numbers, n for a probe and one for each side.
 
-    gemm: the address of the xGEMM for large [A B], or 0.
-
-    Up to `each` sides have a residual each; of more a random combination has.
+    Up to `each` sides have a residual each; of more a random combination has.  gemm: the address of the xGEMM that
+    takes the products of a large [A B], or 0.
     W, `padded` rows and columns of `space` from facts[0] on, holds L and U; pivots count from 0.
     facts: 0 that place, negative where a pivot is zero; 1, 2 the least and the largest Σ_j |r_ij|; 3 and 4 the same of
     Σ_i |r_ij|; 5 max |r_ij|; 6 the worst backward error times n·u, 11 that after a correction, which `each` sides
