@@ -217,6 +217,8 @@ def test_two_products_at_once_are_those_of_each(backend: Backend, rng: Any, prec
 def operand_sums(A: Any, precision: str, x: Any) -> tuple[Any, Any]:
     """What `add_operand_sums` adds, and the sizes of what is added up."""
     wide, low = A.astype(WIDE), (A if precision in STORED else rounded(A, precision)).astype(WIDE)
+    if len(x) == 1:
+        x = np.stack([x[0], 0.0 * x[0], x[0], np.ones_like(x[0])])
     terms = [(low, x[0]), (wide, x[1]), (wide, x[2]), (wide * wide, x[3])]
     u, v, w, q = (M @ part for M, part in terms)
     u_size, v_size, w_size, q_size = (np.abs(M) @ np.abs(part) for M, part in terms)
@@ -233,14 +235,36 @@ def test_sums_of_rows_rounded_and_as_they_are(backend: Backend, rng: Any, precis
         if m > 1 and n > 1:
             A[0] *= A.dtype.type(2.0**-12)
             A[m - 1, n - 1] = np.nan
-        x, y = rng.random((4, n)) - 0.5, rng.random((3, m)) - 0.5
-        found = matrix(backend, y, "fp64")
-        backend.kernels.add_operand_sums(found, matrix(backend, A, kept), precision, matrix(backend, x, "fp64"))
-        sums, (more, sizes) = numbers(backend, found), operand_sums(A, precision, x)
-        right, bound = y + more, 2 * u * ((2 * n + 3) * sizes + np.abs(y))
-        usual = ~np.isnan(right)
-        assert np.array_equal(~np.isnan(sums), usual), (m, n)
-        assert within(sums[usual], right[usual], bound[usual]), (m, n)
+        for count in (1, 4):
+            x, y = rng.random((count, n)) - 0.5, rng.random((3, m)) - 0.5
+            found = matrix(backend, y, "fp64")
+            backend.kernels.add_operand_sums(found, matrix(backend, A, kept), precision, matrix(backend, x, "fp64"))
+            sums, (more, sizes) = numbers(backend, found), operand_sums(A, precision, x)
+            right, bound = y + more, 2 * u * ((2 * n + 3) * sizes + np.abs(y))
+            usual = ~np.isnan(right)
+            assert np.array_equal(~np.isnan(sums), usual), (m, n, count)
+            assert within(sums[usual], right[usual], bound[usual]), (m, n, count)
+
+
+@for_each("precision", ["fp64", "fp32", "tf32", "bf16", "fp16", "fp8"])
+def test_sums_of_rows_that_begin_or_end_with_a_diagonal_block(backend: Backend, rng: Any, precision: str) -> None:
+    """Of U's rows and L's, whose other entries in the block are never read."""
+    kept = precision if precision in STORED else "fp32"
+    u = U if precision in STORED else STORED["fp32"][1]
+    for (m, other), part, count in product(((1, 0), (2, 3), (7, 5), (18, 530), (530, 6)), ("upper", "lower"), (1, 4)):
+        n = m + other
+        i, j = np.arange(m)[:, None], np.arange(n)
+        inside = j >= i if part == "upper" else j < i + other
+        A = stored(rng.random((m, n)) - 0.5, kept)
+        x, y = rng.random((count, n)) - 0.5, rng.random((6 if part == "upper" else 3, m)) - 0.5
+        found, local = matrix(backend, y, "fp64"), matrix(backend, poisoned(A, inside), kept)
+        backend.kernels.add_operand_sums(found, local, precision, matrix(backend, x, "fp64"), part)
+        A = np.where(inside, A, A.dtype.type(0))
+        columns = [slice(m, None), slice(m)] if part == "upper" else [slice(None)]
+        parts = [operand_sums(A[:, one], precision, x[:, one]) for one in columns]
+        more, sizes = (np.concatenate(those) for those in zip(*parts))
+        bound = 2 * u * ((2 * n + 3) * sizes + np.abs(y))
+        assert within(numbers(backend, found), y + more, bound), (m, other, part, count)
 
 
 @for_each("precision", ["tf32", "bf16"])
@@ -263,12 +287,27 @@ def test_sums_of_rounded_rows_may_be_beyond_fp32(backend: Backend, rng: Any, pre
     m, n = 9, 40
     A = stored(rng.random((m, n)) - 0.5, "fp32")
     A[4, 20], A[4, 22], A[7, 3] = 3e38, 3.3e38, -2e38
-    x = rng.random((4, n)) + 1.0
-    x[1] *= 1e60  # which fp32 does not hold either
+    for count in (4, 1):
+        x = rng.random((count, n)) + 1.0
+        x[1:2] *= 1e60  # which fp32 does not hold either
+        found = matrix(backend, np.zeros((3, m)), "fp64")
+        backend.kernels.add_operand_sums(found, matrix(backend, A, "fp32"), precision, matrix(backend, x, "fp64"))
+        right, sizes = operand_sums(A, precision, x)
+        assert within(numbers(backend, found), right, 2 * STORED["fp32"][1] * (2 * n + 3) * sizes), count
+
+
+@for_each("precision", ["tf32", "bf16", "fp16", "fp8"])
+def test_columns_that_are_not_rounded_may_be_beyond_the_format(backend: Backend, rng: Any, precision: str) -> None:
+    m, n = 6, 30
+    A, x = stored(rng.random((m, n)) - 0.5, "fp32"), rng.random((4, n)) - 0.5
+    A[2:, 7:9], x[0, 7:9] = 1e5, 0.0  # fp16 ends at 65504, fp8 at 448
     found = matrix(backend, np.zeros((3, m)), "fp64")
     backend.kernels.add_operand_sums(found, matrix(backend, A, "fp32"), precision, matrix(backend, x, "fp64"))
+    beyond = A[:, 7:9].astype(WIDE)
+    A[:, 7:9] = 0.0
     right, sizes = operand_sums(A, precision, x)
-    assert within(numbers(backend, found), right, 2 * STORED["fp32"][1] * (2 * n + 3) * sizes)
+    more, more_sizes = operand_sums(beyond, "fp64", x[:, 7:9])
+    assert within(numbers(backend, found), right + more, 2 * STORED["fp32"][1] * (2 * n + 3) * (sizes + more_sizes))
 
 
 @for_each("precision", STORED)

@@ -30,7 +30,7 @@ from mxpeak.precision import precision as format_of
 from mxpeak.precision import stored_as
 from mxpeak.records import Result, document
 from mxpeak.solvers import lu, pivoted_lu
-from mxpeak.solvers.checksums import Checks, checking
+from mxpeak.solvers.checksums import EVERY, Checks, checking
 from mxpeak.solvers.faults import Checked
 from mxpeak.solvers.keeping import NOBODY, Keeper, Notes
 from mxpeak.solvers.mixed_checksums import MixedChecks
@@ -223,7 +223,7 @@ def test_clean_runs_raise_no_alarm(benchmark: str, part: int) -> None:
         case = drawn(rng, benchmark == "hpl")
         checked, _ = factored(case)
         assert not checked.faults, case
-        assert checked.checks == 1 + (case.steps - 1) // 8, case
+        assert checked.checks == 1 + (case.steps - 1) // EVERY, case
 
 
 @pytest.mark.parametrize("made", ["sqrt-n", "hpl"])
@@ -275,10 +275,10 @@ def test_one_wrong_entry_is_named_and_mended(low: str | None, shape: tuple[int, 
     """A high bit of an entry of rank 0's last row, in the last step before a check: nothing has used it yet."""
     case = Case(192, 8, shape, 1, 100, low, "sqrt-n" if low else "hpl")
     bit = {None: 61, "fp32": 27, "bf16": 30}[low]
-    checked, error = factored(case, Flip(7, 0, 0.99, 0.9, bit))
+    checked, error = factored(case, Flip(EVERY - 1, 0, 0.99, 0.9, bit))
     (fault,) = checked.faults
     assert fault.corrected, fault
-    assert (fault.step, fault.rows, fault.part) == (8, 1, "matrix")
+    assert (fault.step, fault.rows, fault.part) == (EVERY, 1, "matrix")
     assert fault.column is not None
     assert fault.process[0] == 0
     assert error < (1.0 if low is None else 4.0)
@@ -304,7 +304,7 @@ def test_a_wrong_number_in_a_received_panel_is_found(
     checked, error = factored(Case(192, 8, shape, 0, 100, low, "sqrt-n" if low else "hpl"))
     assert not error < 1.0
     assert not checked.passed
-    assert {fault.step for fault in checked.faults if not fault.corrected} >= {8}
+    assert {fault.step for fault in checked.faults if not fault.corrected} >= {EVERY}
 
 
 @pytest.mark.parametrize("made", ["dominant-n", "icl"])
@@ -317,8 +317,8 @@ def test_a_wrong_number_of_a_finished_l_is_found(made: str) -> None:
 
 
 def test_what_could_not_be_mended_is_told_behind_any_number_of_mended_faults() -> None:
-    mended = [Flip(step, 0, 0.99, 0.95, 61) for step in range(7, 79, 8)]
-    checked, error = factored(Case(120, 1, (1, 1), 0, 100), Flips([*mended, Flip(74, 0, 0.99, 0.632, 61)]))
+    mended = [Flip(step, 0, 0.99, 0.95, 61) for step in range(EVERY - 1, 9 * EVERY, EVERY)]
+    checked, error = factored(Case(120, 1, (1, 1), 0, 100), Flips([*mended, Flip(9 * EVERY + 2, 0, 0.99, 0.81, 61)]))
     assert error > 1.0
     assert checked.corrected == len(mended) == 9
     assert checked.found > 9
@@ -330,8 +330,8 @@ def test_what_could_not_be_mended_is_told_behind_any_number_of_mended_faults() -
 def test_nothing_is_kept_once_a_fault_could_not_be_mended(low: str | None) -> None:
     case = Case(192, 8, (1, 2), 1, 100, low, "sqrt-n" if low else "hpl")
     bit = 27 if low else 61
-    for flip, kept in ((Flip(7, 0, 0.99, 0.9, bit), [8, 8, 16, 16]), (Flip(1, 0, 0.99, 0.2, bit), [])):
-        keeper = After(8, 16)
+    for flip, kept in ((Flip(EVERY - 1, 0, 0.99, 0.9, bit), [EVERY, EVERY, 16, 16]), (Flip(1, 0, 0.99, 0.2, bit), [])):
+        keeper = After(EVERY, 16)
         checked, _ = factored(case, flip, keeper)
         assert checked.found
         assert sorted(keeper.kept) == kept, flip
@@ -386,4 +386,4 @@ def test_a_wrong_entry_that_has_spread_makes_a_run_invalid(benchmark: str, monke
     assert "a number changed that no step had changed: " in result.validation["outcome"]
     known = result.telemetry["abft"]
     assert known["found"] > known["corrected"]
-    assert known["faults"][0]["step"] == 8
+    assert known["faults"][0]["step"] == EVERY

@@ -32,7 +32,7 @@ from mxpeak.solvers.keeping import Keeper, Notes
 from mxpeak.spans import Spans
 
 #: Steps between two checks: each reads the trailing matrix, as a step does that updates it NB times as long.
-EVERY = 8
+EVERY = 10
 #: Which signs the weights have.
 SEED = 1984
 #: One difference is nothing beside the other: a wrong entry's are within a factor of two, and a wrong L's arbitrary.

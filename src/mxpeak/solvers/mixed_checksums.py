@@ -10,7 +10,7 @@ CAST(U12), made once more from L and U (s stands for both sums, w for both weigh
 L and U are read once for all of that, rounded on the way.  No rounding of operands comes between s and A22.  What
 differs is, for every row,
 
-    limit_i = 8·sqrt( u_low²/3·Σ_k l_ik² t'_k + (N + 8)/3·u_32²·(s_i² + Σ_k l_ik² t_k) )        t_k = Σ_j u_kj²
+    limit_i = 8·sqrt( u_low²/3·Σ_k l_ik² t'_k + (N + 10)/3·u_32²·(s_i² + Σ_k l_ik² t_k) )        t_k = Σ_j u_kj²
 
 The weights are random signs, of which no error knows: so what errors e_ij add up to is as large as the Euclidean norm
 of a row of them, and eight times that is exceeded once in 10^14.  Under the root stands its square:
@@ -28,19 +28,17 @@ errors of NB products add up, and (Σ |x_k|)² <= NB·Σ x_k².
 
 Operands that were wrong on some rank, by a cast, by a message, by a flip in their buffers, are not those made here, and
 show in its A22.  What L and U were when they were checked is kept as their rows' sums, and compared at the end: to
-sqrt((N + 8)/3)·8·u_32 times the norms of their rows.
+sqrt((N + 10)/3)·8·u_32 times the norms of their rows.
 """
 
 from __future__ import annotations
 
 from functools import partial
-from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from mxpeak.distributed.generate import GeneratedSystem
 from mxpeak.distributed.matrix import DistMatrix
 from mxpeak.kernels.contract import Kernels, Matrix, Vector
-from mxpeak.layout.block_cyclic import BlockCyclic
 from mxpeak.layout.schedule import LuStep
 from mxpeak.precision import precision as format_of
 from mxpeak.solvers.checksums import EVERY, Checks, root_mean_square
@@ -165,90 +163,78 @@ class MixedChecks(Checks):
 
     def _taken(self, steps: list[LuStep], k: int) -> Taken:
         """What steps take; L's and U's sums are noted.  Collective over the grid."""
-        A, found = self.A, self._u_sums(steps, k)
-        sums = self.kernels.xp.zeros((3, A.rows.local_size))
-        taken = Taken(sums[0], sums[1], sums[2])
-        for step, own in zip(steps, found):
-            if A.grid.p == step.p:
-                self._take_block(step, own, taken, k)
-        mine = [one for one in zip(steps, found) if A.grid.q == one[0].q]
+        A, xp, j0 = self.A, self.kernels.xp, steps[0].j0
+        of_U = self._u_sums(steps, k)
+        if k == 0:
+            for step in (step for step in steps if A.grid.p == step.p):
+                self._upper[self._block(step)] = self._whole(_u_sums_of([of_U[:, step.j0 - j0 : step.j1 - j0]], xp))
+        sums = xp.zeros((3, A.rows.local_size))
+        taken, mine = Taken(sums[0], sums[1], sums[2]), [step for step in steps if A.grid.q == step.q]
         if mine:
-            self._take_below(mine, sums, k)
+            self._take(mine, _u_sums_of([of_U[:, step.j0 - j0 : step.j1 - j0] for step in mine], xp), sums, k)
         for one in taken:
             self.along_row(one)
         if k == 0:
             self.kernels.add_scaled(self._lower, 1.0, taken.lower)
         return taken
 
-    def _rows(self, step: LuStep) -> tuple[slice, slice]:
-        """The local rows of a step's block row, and those below."""
-        rows = self.A.rows
-        return rows.local_range(step.j0, step.j1), slice(rows.local_start(step.j1), None)
+    def _block(self, step: LuStep) -> slice:
+        """The local rows of a step's block row."""
+        return self.A.rows.local_range(step.j0, step.j1)
 
-    def _take_block(self, step: LuStep, own: USums, sums: Taken, k: int) -> None:
-        """What becomes of the rows of a diagonal block: L11 u, u = U11 w + U12 w."""
-        A, kernels, (rows, _) = self.A, self.kernels, self._rows(step)
-        upper = kernels.xp.add(own.U11_w, own.U12_w)
-        if k == 0:
-            self._upper[rows] = upper
-        if A.grid.q != step.q:
-            return
-        columns, alone = A.cols.local_range(step.j0, step.j1), BlockCyclic(step.jb, step.jb, 0, 1)
-        L11, variance = A.local[rows, columns], self._variance(own, own.U12_squared)
-        for total, diagonal, x, form in (
-            (sums.taken, 1.0, upper, "plain"),
-            (sums.lower, 0.0, self.weights[k][columns], "plain"),
-            (sums.variance, 1.0, variance, "squared"),
-        ):
-            kernels.add_scaled(total[rows], diagonal, x)
-            kernels.add_triangle_matvec(total[rows], L11, x, alone, alone, "lower", form)
-
-    def _take_below(self, mine: list[tuple[LuStep, USums]], sums: Matrix, k: int) -> None:
-        """What this rank's panels take from the rows below their blocks: L_row (U_col w) + L21 (U11 w).
+    def _take(self, steps: list[LuStep], U: USums, sums: Matrix, k: int) -> None:
+        """What this rank's panels take from the rows: below a step's block L_row (U_col w) + L21 (U11 w), in it L11 u.
 
         All steps' columns are read row by row together: by themselves they are short pieces, a page apart, which take
         three times as long.
         """
-        A, xp = self.A, self.kernels.xp
-        tops, columns = [A.rows.local_start(step.j1) for step, _ in mine], [mine[0][0].j0, mine[-1][0].j1]
-        own = A.cols.local_range(*columns)
-        U_col_w, U11_w = (xp.concat([getattr(found, name) for _, found in mine]) for name in ("U_col_w", "U11_w"))
-        variance = xp.concat([self._variance(found, found.U11_squared) for _, found in mine])
-        vectors = xp.stack([U_col_w, U11_w, self.weights[k][own], variance])
-        L = A.local[:, own]
-        for count, (first, end) in enumerate(pairwise([*tops, L.shape[0]]), start=1):  # of rows with so many steps' L21
-            n = min(count * A.nb, L.shape[1])
-            self.kernels.add_operand_sums(sums[:, first:end], L[first:end, :n], self._low, vectors[:, :n])
+        A, kernels, xp, low = self.A, self.kernels, self.kernels.xp, self._low
+        columns = A.cols.local_range(steps[0].j0, steps[-1].j1)
+        L, w, u = A.local[:, columns], self.weights[k][columns], self._whole(U)
+        below = xp.stack([U.U_col_w, U.U11_w, w, self._variance(U, U.U11_squared)])
+        inside = xp.stack([xp.zeros_like(w), u, w, self._variance(U, U.U12_squared)])
+        first, n = A.rows.local_start(steps[0].j0), 0
+        for step in steps:
+            block, left, n = self._block(step), n, n + step.jb
+            if first < block.start:
+                kernels.add_operand_sums(
+                    sums[:, first : block.start], L[first : block.start, :left], low, below[:, :left]
+                )
+            if A.grid.p == step.p:
+                vectors = xp.concat([below[:, :left], inside[:, left:n]], axis=1)
+                kernels.add_operand_sums(sums[:, block], L[block, :n], low, vectors, "lower")
+                for total, one in ((sums[0], inside[1]), (sums[2], inside[3])):  # L11 has ones on its diagonal
+                    kernels.add_scaled(total[block], 1.0, one[left:n])
+            first = block.stop
+        kernels.add_operand_sums(sums[:, first:], L[first:], low, below)
 
-    def _variance(self, own: USums, solved: Vector) -> Vector:
+    def _whole(self, U: USums) -> Vector:
+        """u = U11 w + U12 w."""
+        return self.kernels.xp.add(U.U11_w, U.U12_w)
+
+    def _variance(self, U: USums, solved: Vector) -> Vector:
         """The variance of what rounding does to sums, for an entry 1 of L beside each row of U."""
         xp = self.kernels.xp
-        stored = xp.multiply(xp.add(own.U11_squared, own.U12_squared), self._stored_variance)
+        stored = xp.multiply(xp.add(U.U11_squared, U.U12_squared), self._stored_variance)
         return xp.add(stored, xp.multiply(solved, self._solved_variance))
 
-    def _u_sums(self, steps: list[LuStep], k: int) -> list[USums]:
-        """Sums over the rows of each step's U, on all ranks.  Collective over the grid."""
-        first, found = steps[0].j0, []
-        sums = self.kernels.xp.zeros((5, steps[-1].j1 - first))
-        for step in steps:
-            part = sums[:, step.j0 - first : step.j1 - first]
-            found.append(USums(*(part[kind] for kind in range(5))))
-            if self.A.grid.p == step.p:
-                self._add_u(step, part, self.weights[k])
+    def _u_sums(self, steps: list[LuStep], k: int) -> Matrix:
+        """Sums over rows of U, three of U12 and three of U11, on all ranks.  Collective over the grid."""
+        A, w, j0 = self.A, self.weights[k], steps[0].j0
+        sums = self.kernels.xp.zeros((6, steps[-1].j1 - j0))
+        for step in (step for step in steps if A.grid.p == step.p):
+            mine = A.grid.q == step.q
+            part, first = sums[:, step.j0 - j0 : step.j1 - j0], A.cols.local_start(step.j0 if mine else step.j1)
+            U = A.local[self._block(step), first:]
+            self.kernels.add_operand_sums(part, U, self._low, w[None, first:], "upper" if mine else "all")
         self.A.grid.all.allreduce(self.kernels.xp.reshape(sums, (-1,)), "sum")
-        return found
+        return sums
 
-    def _add_u(self, step: LuStep, sums: Matrix, w: Vector) -> None:
-        """This rank's part of a step's sums, from its part of the block row."""
-        A, kernels, xp, (block, _) = self.A, self.kernels, self.kernels.xp, self._rows(step)
-        own, behind = A.cols.local_range(step.j0, step.j1), slice(A.cols.local_start(step.j1), None)
-        right, ones = w[behind], xp.ones(step.jb)
-        vectors = xp.stack([right, xp.zeros_like(right), right, xp.ones_like(right)])
-        kernels.add_operand_sums(sums[:3], A.local[block, behind], self._low, vectors)
-        if A.grid.q == step.q:
-            alone = BlockCyclic(step.jb, step.jb, 0, 1)
-            for total, x, form in ((sums[3], w[own], "plain"), (sums[4], ones, "squared")):
-                kernels.add_triangle_matvec(total, A.local[block, own], x, alone, alone, "upper", form)
+
+def _u_sums_of(parts: list[Matrix], xp: Any) -> USums:
+    """Those of some steps, one after the other."""
+    U_col_w, U12_w, U12_squared, _, U11_w, U11_squared = xp.concat(parts, axis=1)
+    return USums(U_col_w, U12_w, U12_squared, U11_w, U11_squared)
 
 
 def _the_same(sums: tuple[Vector, Vector]) -> tuple[Vector, Vector]:

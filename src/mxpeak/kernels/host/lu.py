@@ -246,18 +246,27 @@ class HostLu(HostPanels, Synchronous):
     def add_two_matvecs(self, y: Array, z: Array, A: Array, u: Array, v: Array) -> None:
         self._team.run(row_sums.add_two_matvecs, self.threads, y, z, A, u, v)
 
-    def add_operand_sums(self, sums: Array, A: Array, precision: str, vectors: Array) -> None:
-        if precision in STORED:  # no operand is rounded
+    def add_operand_sums(self, sums: Array, A: Array, precision: str, vectors: Array, part: str = "all") -> None:
+        which, form = row_sums.PARTS[part], cast.FORMATS.get(precision)
+        if len(vectors) == 1 and precision != "bf16":
+            (w,) = vectors
+            vectors = np.stack([w, np.zeros_like(w), w, np.ones_like(w)])
+        if form is None:  # no operand is rounded
             u, v, w, q = vectors
-            self._team.run(row_sums.add_stored_sums, self.threads, sums, A, np.stack([u + v, w, q]))
+            self._team.run(row_sums.add_stored_sums, self.threads, sums, A, np.stack([u + v, w, q]), which)
             return
-        wide, (_, exponent) = vectors.copy(), np.frexp(np.max(np.abs(vectors[3]), initial=0.0))
         with np.errstate(over="ignore"):
-            for weights in (wide[3], sums[2]):  # or squares of small entries, by small weights, would vanish in fp32
+            if len(vectors) == 1:
+                narrow = vectors.astype(np.float32)
+                self._team.run(row_sums.add_rounded_sums, self.threads, sums, A, narrow, vectors, *form, which)
+                return
+            wide, (_, exponent) = vectors.copy(), np.frexp(np.max(np.abs(vectors[3]), initial=0.0))
+            squares = sums[2::3]
+            for weights in (wide[3], squares):  # or squares of small entries, by small weights, would vanish in fp32
                 np.ldexp(weights, -exponent, out=weights)
             narrow = wide.astype(np.float32)
-            self._team.run(row_sums.add_rounded_sums, self.threads, sums, A, narrow, wide, *cast.FORMATS[precision])
-            np.ldexp(sums[2], exponent, out=sums[2])
+            self._team.run(row_sums.add_rounded_sums, self.threads, sums, A, narrow, wide, *form, which)
+            np.ldexp(squares, exponent, out=squares)
 
     def add_triangle_matvec(
         self, y: Array, A: Array, x: Array, rows: BlockCyclic, cols: BlockCyclic, part: str, form: str = "plain"

@@ -9,7 +9,7 @@ import numpy as np
 from numba.core import types
 
 from mxpeak.kernels.host.cast import FORMAT, round_row
-from mxpeak.kernels.host.jit import INT, MATRIX, MATRIX32, VECTOR, ZERO, inner, jit
+from mxpeak.kernels.host.jit import INT, MATRIX, MATRIX32, ONE, VECTOR, ZERO, forms, inner, jit
 from mxpeak.kernels.host.native import float_of, row
 from mxpeak.kernels.host.operands import rounded_bf16
 from mxpeak.kernels.host.rows import part_of
@@ -18,6 +18,9 @@ from mxpeak.precision import PRECISIONS
 
 #: Columns of four rows that stay in the first cache between two looks at them, with the vectors' parts.
 PIECE = 512
+#: Which part of a matrix: all of it, or with a diagonal block, as its last columns, or its first ones.
+ALL, LOWER, UPPER = range(3)
+PARTS = {"all": ALL, "lower": LOWER, "upper": UPPER}
 #: The significand bits of the format that is rounded to on the way.
 BF16 = PRECISIONS["bf16"].p
 
@@ -75,19 +78,6 @@ def _add_stored(sums, A, i, rows, c0, c1, u, w, q):
         sums[2, i + r] += squares[r]
 
 
-@jit(INT, INT, MATRIX, MATRIX, MATRIX, also=(INT, INT, MATRIX, MATRIX32, MATRIX))
-def add_stored_sums(tid, threads, sums, A, vectors):
-    """The rows of `sums` += A u, A w and (A∘A) q; u, w and q are rows of `vectors`; a thread some rows."""
-    m, n = A.shape
-    r0, r1 = part_of(tid, threads, m)
-    for i in range(r0, r1, 4):
-        ask_for_four(A, i + 4, r1)
-        for c0 in range(0, n, PIECE):
-            c1 = min(c0 + PIECE, n)
-            u, w, q = row(vectors, 0, c0, c1), row(vectors, 1, c0, c1), row(vectors, 2, c0, c1)
-            _add_stored(sums, A, i, min(4, r1 - i), c0, c1, u, w, q)
-
-
 @inner(inline=True)
 def _as_bf16(x):
     return float_of(np.uint32(np.uint32(rounded_bf16(x)) << np.uint32(16)))
@@ -97,11 +87,19 @@ def _as_bf16(x):
 def _wide_sums(a, low, vectors):
     """One row's three sums in fp64."""
     x, y, s = 0.0, 0.0, 0.0
+    one = len(vectors) == 1
     for j in range(a.shape[0]):
         a_j, low_j = np.float64(a[j]), np.float64(_as_bf16(a[j]) if low is None else low[j])
-        x += low_j * vectors[0, j] + a_j * vectors[1, j]
-        y += a_j * vectors[2, j]
-        s += a_j * a_j * vectors[3, j]
+        u = vectors[0, j]
+        if u != 0.0:  # beyond the format it may be infinite
+            x += low_j * u
+        if one:
+            y += a_j * u
+            s += a_j * a_j
+        else:
+            x += a_j * vectors[1, j]
+            y += a_j * vectors[2, j]
+            s += a_j * a_j * vectors[3, j]
     return x, y, s
 
 
@@ -150,23 +148,101 @@ def _add_rounded(sums, A, i, rows, c0, c1, vectors, wide, low):
         sums[2, i + r] += s
 
 
-@jit(INT, INT, MATRIX, MATRIX32, _VECTORS32, MATRIX, *FORMAT, allocates=True, later=True)
-def add_rounded_sums(tid, threads, sums, A, vectors, wide, p, largest, smallest, beyond):
-    """The rows of `sums` += Ã u + A v, A w and (A∘A) q, Ã being A rounded; a thread some rows.
+@inner(fastmath={"contract", "reassoc"})
+def _add_rounded_by_one(sums, A, i, rows, c0, c1, vectors, wide):
+    """`_add_rounded` to bf16 with one vector w: ã w, a w and a²."""
+    a, b, c, d = _four_rows(A, i, rows, c0, c1)
+    w = row(vectors, 0, c0, c1)
+    x0, x1, x2, x3 = np.float32(0), np.float32(0), np.float32(0), np.float32(0)
+    y0, y1, y2, y3 = np.float32(0), np.float32(0), np.float32(0), np.float32(0)
+    s0, s1, s2, s3 = np.float32(0), np.float32(0), np.float32(0), np.float32(0)
+    for j in range(a.shape[0]):
+        x0 += _as_bf16(a[j]) * w[j]
+        x1 += _as_bf16(b[j]) * w[j]
+        x2 += _as_bf16(c[j]) * w[j]
+        x3 += _as_bf16(d[j]) * w[j]
+        y0 += a[j] * w[j]
+        y1 += b[j] * w[j]
+        y2 += c[j] * w[j]
+        y3 += d[j] * w[j]
+        s0 += a[j] * a[j]
+        s1 += b[j] * b[j]
+        s2 += c[j] * c[j]
+        s3 += d[j] * d[j]
+    xs, ys, squares = (x0, x1, x2, x3), (y0, y1, y2, y3), (s0, s1, s2, s3)
+    for r in range(rows):
+        x, y, s = np.float64(xs[r]), np.float64(ys[r]), np.float64(squares[r])
+        if not (np.isfinite(x) and np.isfinite(y) and np.isfinite(s)):
+            x, y, s = _wide_sums(row(A, i + r, c0, c1), None, wide[:, c0:c1])
+        sums[0, i + r] += x
+        sums[1, i + r] += y
+        sums[2, i + r] += s
 
-    u, v, w and q are rows of `vectors`, and in fp64 of `wide`.
+
+def _add_columns(sums, A, i, rows, c0, c1, how):
+    """Sums of columns c0:c1 of so many `rows` from i on, four at most, piece by piece.
+
+    how: the vectors u, w and q, where entries are taken as they are stored; else the vectors, the same in fp64, four
+    rows for rounded entries, and what `round_row` wants to know of the format.
     """
-    m, n = A.shape
-    low = np.empty((4, PIECE), np.float32)
-    r0, r1 = part_of(tid, threads, m)
-    for i in range(r0, r1, 4):
-        rows = min(4, r1 - i)
-        ask_for_four(A, i + 4, r1)
-        for c0 in range(0, n, PIECE):
-            c1 = min(c0 + PIECE, n)
-            if p == BF16:
-                _add_rounded(sums, A, i, rows, c0, c1, vectors, wide, None)
+    raise NotImplementedError
+
+
+@forms(_add_columns)
+def _(sums, A, i, rows, c0, c1, how):
+    def stored(sums, A, i, rows, c0, c1, how):
+        vectors = how[0]
+        for first in range(c0, c1, PIECE):
+            last = min(first + PIECE, c1)
+            u, w, q = row(vectors, 0, first, last), row(vectors, 1, first, last), row(vectors, 2, first, last)
+            _add_stored(sums, A, i, rows, first, last, u, w, q)
+
+    def rounded(sums, A, i, rows, c0, c1, how):
+        vectors, wide, low, p, largest, smallest, beyond = how
+        for first in range(c0, c1, PIECE):
+            last = min(first + PIECE, c1)
+            if len(vectors) == 1:
+                _add_rounded_by_one(sums, A, i, rows, first, last, vectors, wide)
+            elif p == BF16:
+                _add_rounded(sums, A, i, rows, first, last, vectors, wide, None)
             else:
                 for r in range(rows):
-                    round_row(row(A, i + r, c0, c1), low[r], p, largest, smallest, beyond)
-                _add_rounded(sums, A, i, rows, c0, c1, vectors, wide, low)
+                    round_row(row(A, i + r, first, last), low[r], p, largest, smallest, beyond)
+                _add_rounded(sums, A, i, rows, first, last, vectors, wide, low)
+
+    return stored if len(how) == 1 else rounded
+
+
+@inner()
+def _add_rows(tid, threads, sums, A, part, how):
+    """All rows, four at a time, a thread every so many; of a triangle each row's last few columns by themselves."""
+    m, n = A.shape
+    for i in range(4 * tid, m, 4 * threads):
+        last = min(i + 4, m) - 1
+        ask_for_four(A, i + 4 * threads, m)
+        if part == UPPER:
+            of_block = sums[3:]
+            for r in range(i, last):
+                _add_columns(of_block, A, r, ONE, r, last, how)
+            _add_columns(of_block, A, i, last - i + 1, last, m, how)
+        c0, c1 = m if part == UPPER else ZERO, n - m + i if part == LOWER else n
+        _add_columns(sums, A, i, last - i + 1, c0, c1, how)
+        if part == LOWER:
+            for r in range(i + 1, last + 1):
+                _add_columns(sums, A, r, ONE, c1, c1 + r - i, how)
+
+
+@jit(INT, INT, MATRIX, MATRIX, MATRIX, INT, also=(INT, INT, MATRIX, MATRIX32, MATRIX, INT), later=True)
+def add_stored_sums(tid, threads, sums, A, vectors, part):
+    """The rows of `sums` += A u, A w and (A∘A) q; u, w and q are rows of `vectors`."""
+    _add_rows(tid, threads, sums, A, part, (vectors,))
+
+
+@jit(INT, INT, MATRIX, MATRIX32, _VECTORS32, MATRIX, *FORMAT, INT, allocates=True, later=True)
+def add_rounded_sums(tid, threads, sums, A, vectors, wide, p, largest, smallest, beyond, part):
+    """The rows of `sums` += Ã u + A v, A w and (A∘A) q, Ã being A rounded.
+
+    u, v, w and q are rows of `vectors`, and in fp64 of `wide`; of one row w for bf16: w, 0, w and 1.
+    """
+    low = np.empty((4, PIECE), np.float32)
+    _add_rows(tid, threads, sums, A, part, (vectors, wide, low, p, largest, smallest, beyond))

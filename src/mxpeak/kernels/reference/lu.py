@@ -143,14 +143,23 @@ class ReferenceLu(Synchronous):
         self.add_matvec(y, A, u)
         self.add_matvec(z, A, v)
 
-    def add_operand_sums(self, sums: Array, A: Array, precision: str, vectors: Array) -> None:
+    def add_operand_sums(self, sums: Array, A: Array, precision: str, vectors: Array, part: str = "all") -> None:
+        m, n = A.shape
+        if part == "upper":
+            self.add_operand_sums(sums[3:], np.triu(A[:, :m]), precision, vectors[:, :m])
+            A, vectors = A[:, m:], vectors[:, m:]
+        elif part == "lower":
+            A = np.tril(A, n - m - 1)
         low = np.empty_like(A)
         self.cast(A, low, precision)
         with quiet():
             squares = A.astype(np.float64) ** 2
-        u, v, w, q = vectors
-        for total, M, x in ((0, low, u), (0, A, v), (1, A, w), (2, squares, q)):
+        u, w, q = vectors[[0, 2, 3]] if len(vectors) > 1 else (vectors[0], vectors[0], np.ones(A.shape[1]))
+        low[:, u == 0] = 0
+        for total, M, x in ((0, low, u), (1, A, w), (2, squares, q)):
             self.add_matvec(sums[total], M, x)
+        if len(vectors) > 1:
+            self.add_matvec(sums[0], A, vectors[1])
 
     def add_triangle_matvec(
         self, y: Array, A: Array, x: Array, rows: BlockCyclic, cols: BlockCyclic, part: str, form: str = "plain"

@@ -163,12 +163,21 @@ class TorchLu:
         self.add_matvec(y, A, u)
         self.add_matvec(z, A, v)
 
-    def add_operand_sums(self, sums: Tensor, A: Tensor, precision: str, vectors: Tensor) -> None:
+    def add_operand_sums(self, sums: Tensor, A: Tensor, precision: str, vectors: Tensor, part: str = "all") -> None:
+        m, n = A.shape
+        if part == "upper":
+            self.add_operand_sums(sums[3:], torch.triu(A[:, :m]), precision, vectors[:, :m])
+            A, vectors = A[:, m:], vectors[:, m:]
+        elif part == "lower":
+            A = torch.tril(A, n - m - 1)
         low = torch.empty_like(A, memory_format=torch.contiguous_format)
         self.cast(A, low, precision)
-        u, v, w, q = vectors
-        for total, M, x in ((0, low, u), (0, A, v), (1, A, w), (2, A.double().square(), q)):
+        u, w, q = vectors[[0, 2, 3]] if len(vectors) > 1 else (vectors[0], vectors[0], torch.ones_like(vectors[0]))
+        low[:, u == 0] = 0
+        for total, M, x in ((0, low, u), (1, A, w), (2, A.double().square(), q)):
             self.add_matvec(sums[total], M, x)
+        if len(vectors) > 1:
+            self.add_matvec(sums[0], A, vectors[1])
 
     def add_triangle_matvec(
         self, y: Tensor, A: Tensor, x: Tensor, rows: BlockCyclic, cols: BlockCyclic, part: str, form: str = "plain"
