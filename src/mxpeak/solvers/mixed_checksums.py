@@ -18,9 +18,10 @@ of a row of them, and eight times that is exceeded once in 10^14.  Under the roo
 - Solves, whose own products may have operands of the low precision, each of the two rounded by a variance of u_low²/6:
   t' is the part of t from the columns that were solved for, U11 for the rows below and U12 for the block's own.
 - Sums in FP32.  Of NB products added up one after the other they have a variance of NB/6·u_32²·l²t; the check's own,
-  of at most 512 columns with two products each, of at most N/6; and each of EVERY steps rounds once what is left,
-  which is s_i² and Σ l²t in square: u_32²/3.  Together that is no more than (N + EVERY)/3.  s_i² stands for the squares
-  in a row; it is no less than the mean over rows, for a sum of random signs may be near zero by chance.
+  of at most N columns with two products each, but in four or more sums side by side, of at most N/6; and each of EVERY
+  steps rounds once what is left, which is s_i² and Σ l²t in square: u_32²/3.  Together that is no more than
+  (N + EVERY)/3.  s_i² stands for the squares in a row; it is no less than the mean over rows, for a sum of random signs
+  may be near zero by chance.
 
 l_ik² t_k is what was met, read beside the sums: where entries grow, after a small pivot, terms are much larger than
 what is left of them.  Where the entries of A are not random, equal operands err alike, and Σ l²t' counts NB times:
