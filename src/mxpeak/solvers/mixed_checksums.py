@@ -35,7 +35,7 @@ sqrt((N + 10)/3)·8·u_32 times the norms of their rows.
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from mxpeak.distributed.generate import GeneratedSystem
 from mxpeak.distributed.matrix import DistMatrix
@@ -58,6 +58,11 @@ class USums(NamedTuple):
     U12_squared: Vector
     U11_w: Vector
     U11_squared: Vector
+
+    @classmethod
+    def of(cls, sums: Matrix) -> USums:
+        """Three sums of U12's rows, and three of U11's, of which the first, with rounded entries, is of no use."""
+        return cls(sums[0], sums[1], sums[2], sums[4], sums[5])
 
 
 class Taken(NamedTuple):
@@ -165,14 +170,16 @@ class MixedChecks(Checks):
     def _taken(self, steps: list[LuStep], k: int) -> Taken:
         """What steps take; L's and U's sums are noted.  Collective over the grid."""
         A, xp, j0 = self.A, self.kernels.xp, steps[0].j0
-        of_U = self._u_sums(steps, k)
+        of_U, mine = self._u_sums(steps, k), [step for step in steps if A.grid.q == step.q]
         if k == 0:
+            u = self._whole(USums.of(of_U))
             for step in (step for step in steps if A.grid.p == step.p):
-                self._upper[self._block(step)] = self._whole(_u_sums_of([of_U[:, step.j0 - j0 : step.j1 - j0]], xp))
+                self._upper[self._block(step)] = u[step.j0 - j0 : step.j1 - j0]
         sums = xp.zeros((3, A.rows.local_size))
-        taken, mine = Taken(sums[0], sums[1], sums[2]), [step for step in steps if A.grid.q == step.q]
+        taken = Taken(sums[0], sums[1], sums[2])
         if mine:
-            self._take(mine, _u_sums_of([of_U[:, step.j0 - j0 : step.j1 - j0] for step in mine], xp), sums, k)
+            of_mine = of_U if mine == steps else xp.concat([of_U[:, s.j0 - j0 : s.j1 - j0] for s in mine], axis=1)
+            self._take(mine, USums.of(of_mine), sums, k)
         for one in taken:
             self.along_row(one)
         if k == 0:
@@ -193,21 +200,20 @@ class MixedChecks(Checks):
         columns = A.cols.local_range(steps[0].j0, steps[-1].j1)
         L, w, u = A.local[:, columns], self.weights[k][columns], self._whole(U)
         below = xp.stack([U.U_col_w, U.U11_w, w, self._variance(U, U.U11_squared)])
-        inside = xp.stack([xp.zeros_like(w), u, w, self._variance(U, U.U12_squared)])
+        # For each row of blocks in turn: of columns whose block lies above it what is taken below, and else within.
+        vectors = xp.stack([xp.zeros_like(w), u, w, self._variance(U, U.U12_squared)])
         first, n = A.rows.local_start(steps[0].j0), 0
         for step in steps:
-            block, left, n = self._block(step), n, n + step.jb
-            if first < block.start:
-                kernels.add_operand_sums(
-                    sums[:, first : block.start], L[first : block.start, :left], low, below[:, :left]
-                )
+            block, own, n = self._block(step), slice(n, n + step.jb), n + step.jb
+            above = slice(first, block.start)  # between this rank's columns' blocks, of which others have some
+            if above.start < above.stop:
+                kernels.add_operand_sums(sums[:, above], L[above, : own.start], low, vectors[:, : own.start])
             if A.grid.p == step.p:
-                vectors = xp.concat([below[:, :left], inside[:, left:n]], axis=1)
-                kernels.add_operand_sums(sums[:, block], L[block, :n], low, vectors, "lower")
-                for total, one in ((sums[0], inside[1]), (sums[2], inside[3])):  # L11 has ones on its diagonal
-                    kernels.add_scaled(total[block], 1.0, one[left:n])
-            first = block.stop
-        kernels.add_operand_sums(sums[:, first:], L[first:], low, below)
+                kernels.add_operand_sums(sums[:, block], L[block, :n], low, vectors[:, :n], "lower")
+                for total, one in ((sums[0], vectors[1]), (sums[2], vectors[3])):  # L11 has ones on its diagonal
+                    kernels.add_scaled(total[block], 1.0, one[own])
+            vectors[:, own], first = below[:, own], block.stop
+        kernels.add_operand_sums(sums[:, first:], L[first:], low, vectors)
 
     def _whole(self, U: USums) -> Vector:
         """u = U11 w + U12 w."""
@@ -230,12 +236,6 @@ class MixedChecks(Checks):
             self.kernels.add_operand_sums(part, U, self._low, w[None, first:], "upper" if mine else "all")
         self.A.grid.all.allreduce(self.kernels.xp.reshape(sums, (-1,)), "sum")
         return sums
-
-
-def _u_sums_of(parts: list[Matrix], xp: Any) -> USums:
-    """Those of some steps, one after the other."""
-    U_col_w, U12_w, U12_squared, _, U11_w, U11_squared = xp.concat(parts, axis=1)
-    return USums(U_col_w, U12_w, U12_squared, U11_w, U11_squared)
 
 
 def _the_same(sums: tuple[Vector, Vector]) -> tuple[Vector, Vector]:
