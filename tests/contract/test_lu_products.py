@@ -230,7 +230,7 @@ def test_sums_of_rows_rounded_and_as_they_are(backend: Backend, rng: Any, precis
     """With rows longer than the pieces in which they are rounded, numbers near a format's least, and a NaN."""
     kept = precision if precision in STORED else "fp32"
     u = U if precision in STORED else STORED["fp32"][1]
-    for m, n in [*triton_shapes(backend), (9, 1300)]:
+    for m, n in [*triton_shapes(backend), (9, 4500)]:
         A = stored(rng.random((m, n)) - 0.5, kept)
         if m > 1 and n > 1:
             A[0] *= A.dtype.type(2.0**-12)
@@ -251,7 +251,7 @@ def test_sums_of_rows_that_begin_or_end_with_a_diagonal_block(backend: Backend, 
     """Of U's rows and L's, whose other entries in the block are never read."""
     kept = precision if precision in STORED else "fp32"
     u = U if precision in STORED else STORED["fp32"][1]
-    for (m, other), part, count in product(((1, 0), (2, 3), (7, 5), (18, 530), (530, 6)), ("upper", "lower"), (1, 4)):
+    for (m, other), part, count in product(((1, 0), (2, 3), (7, 5), (5, 2100), (530, 6)), ("upper", "lower"), (1, 4)):
         n = m + other
         i, j = np.arange(m)[:, None], np.arange(n)
         inside = j >= i if part == "upper" else j < i + other
@@ -300,7 +300,7 @@ def test_sums_of_rounded_rows_may_be_beyond_fp32(backend: Backend, rng: Any, pre
 def test_columns_that_are_not_rounded_may_be_beyond_the_format(backend: Backend, rng: Any, precision: str) -> None:
     m, n = 6, 30
     A, x = stored(rng.random((m, n)) - 0.5, "fp32"), rng.random((4, n)) - 0.5
-    A[2:, 7:9], x[0, 7:9] = 1e5, 0.0  # fp16 ends at 65504, fp8 at 448
+    A[2:, 7:9], x[0, 7:9] = 1e5 if precision.startswith("fp") else np.finfo(np.float32).max, 0.0
     found = matrix(backend, np.zeros((3, m)), "fp64")
     backend.kernels.add_operand_sums(found, matrix(backend, A, "fp32"), precision, matrix(backend, x, "fp64"))
     beyond = A[:, 7:9].astype(WIDE)

@@ -22,7 +22,7 @@ from mxpeak.comm.grid import make_grid
 from mxpeak.comm.threads import run_ranks
 from mxpeak.configs.lu import BCASTS
 from mxpeak.distributed.generate import GeneratedSystem
-from mxpeak.distributed.matrix import dist_matrix
+from mxpeak.distributed.matrix import DistMatrix, dist_matrix
 from mxpeak.kernels.host.kernels import HostKernels
 from mxpeak.layout.generators import SCALED, Generator, generator
 from mxpeak.layout.grid import ProcessGrid
@@ -335,6 +335,50 @@ def test_nothing_is_kept_once_a_fault_could_not_be_mended(low: str | None) -> No
         checked, _ = factored(case, flip, keeper)
         assert checked.found
         assert sorted(keeper.kept) == kept, flip
+
+
+class Copy(After):
+    """A keeper that copies the matrix after some steps, and gives them to a run that goes on."""
+
+    A: DistMatrix
+    copy: Any
+
+    def keep(self, done: int, notes: Any) -> None:
+        self.first, self.notes, self.copy = done, notes, np.array(self.A.local)
+
+    def due(self, step: int, count: int) -> bool:
+        return not self.first and super().due(step, count)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (2, 3), (3, 2)], ids=str)
+def test_a_run_that_goes_on_from_the_middle_is_checked_from_there(shape: tuple[int, int]) -> None:
+    """From a step between two checks, with ragged last blocks, and rows and columns that some ranks lack."""
+    n, nb, begin = 187, 8, EVERY + 3
+
+    def body(comm: Any) -> list[Checked]:
+        kernels, options, found = HostKernels(1, poison=True), lu.MixedLuOptions("bf16"), []
+        grid = make_grid(ProcessGrid(*shape), comm)
+        assert grid is not None
+        A = dist_matrix(grid, n, n, nb, kernels, "fp32")
+        system = GeneratedSystem(grid, n, nb, generator("sqrt-n", n, seed=100, scale=0.625, condition=1000), kernels)
+        system.store(A)
+        keeper = Copy(begin)
+        keeper.A = A
+        lu.factorize(A, options, kernels, Spans(), None, keeper)
+        for flip in (None, Flip(2 * EVERY - 1, 0, 0.99, 0.95, 0, 1000.0)):
+            A.local[:] = keeper.copy
+            spans = Spans()
+            checks = MixedChecks(A, system, "bf16", kernels, spans, keeper)
+            with checking(checks):
+                spans.look = flip.at(A.local, comm.rank) if flip else None
+                lu.factorize(A, options, kernels, spans, None, checks)
+            found.append(checks.checked())
+        return found
+
+    clean, flipped = run_ranks(shape[0] * shape[1], body)[0]
+    assert (clean.checks, clean.found) == (2, 0)
+    assert {fault.step for fault in flipped.faults} == {2 * EVERY}
+    assert flipped.corrected == flipped.found == 1
 
 
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")

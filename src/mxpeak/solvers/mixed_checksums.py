@@ -10,7 +10,7 @@ CAST(U12), made once more from L and U (s stands for both sums, w for both weigh
 L and U are read once for all of that, rounded on the way.  No rounding of operands comes between s and A22.  What
 differs is, for every row,
 
-    limit_i = 8·sqrt( u_low²/3·Σ_k l_ik² t'_k + (N + 10)/3·u_32²·(s_i² + Σ_k l_ik² t_k) )        t_k = Σ_j u_kj²
+    limit_i = 8·sqrt( u_low²/3·Σ_k l_ik² t'_k + (N + EVERY)/3·u_32²·(s_i² + Σ_k l_ik² t_k) )        t_k = Σ_j u_kj²
 
 The weights are random signs, of which no error knows: so what errors e_ij add up to is as large as the Euclidean norm
 of a row of them, and eight times that is exceeded once in 10^14.  Under the root stands its square:
@@ -18,10 +18,10 @@ of a row of them, and eight times that is exceeded once in 10^14.  Under the roo
 - Solves, whose own products may have operands of the low precision, each of the two rounded by a variance of u_low²/6:
   t' is the part of t from the columns that were solved for, U11 for the rows below and U12 for the block's own.
 - Sums in FP32.  Of NB products added up one after the other they have a variance of NB/6·u_32²·l²t; the check's own,
-  of at most N columns with two products each, but in four or more sums side by side, of at most N/6; and each of EVERY
-  steps rounds once what is left, which is s_i² and Σ l²t in square: u_32²/3.  Together that is no more than
-  (N + EVERY)/3.  s_i² stands for the squares in a row; it is no less than the mean over rows, for a sum of random signs
-  may be near zero by chance.
+  of at most N columns with two products each, of at most N/6 where the compiler adds up in four lanes or more (up to
+  N/2 of them in rows of a few columns, which 8 sigmas cover); and each of EVERY steps rounds once what is left, which
+  is s_i² and Σ l²t in square: u_32²/3.  Together that is no more than (N + EVERY)/3.  s_i² stands for the squares in a
+  row; it is no less than the mean over rows, for a sum of random signs may be near zero by chance.
 
 l_ik² t_k is what was met, read beside the sums: where entries grow, after a small pivot, terms are much larger than
 what is left of them.  Where the entries of A are not random, equal operands err alike, and Σ l²t' counts NB times:
@@ -29,7 +29,7 @@ errors of NB products add up, and (Σ |x_k|)² <= NB·Σ x_k².
 
 Operands that were wrong on some rank, by a cast, by a message, by a flip in their buffers, are not those made here, and
 show in its A22.  What L and U were when they were checked is kept as their rows' sums, and compared at the end: to
-sqrt((N + 10)/3)·8·u_32 times the norms of their rows.
+sqrt((N + EVERY)/3)·8·u_32 times the norms of their rows.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ SIGMAS = 8.0
 
 
 class USums(NamedTuple):
-    """Sums over a step's rows of U: U_col w, U12 w and U11 w, and those of squares in U12 and U11."""
+    """Sums over rows of U: U_col w, U12 w and U11 w, and those of squares in U12 and U11."""
 
     U_col_w: Vector
     U12_w: Vector
@@ -160,7 +160,7 @@ class MixedChecks(Checks):
         """What rounding explains, of rows of such a size, and of what steps took from them."""
         xp = self.kernels.xp
         squares = xp.multiply(xp.square(size), self._stored_variance)
-        if variance is not None:  # beyond 1/u² it is no growth, but an exponent that was hit, in L and then in U
+        if variance is not None:  # beyond 1/u² it is taken for an exponent that was hit, in L and then in U
             most = self._stored_variance * self._most**2
             squares = xp.add(squares, xp.clip(variance, max=most))
         return xp.add(xp.multiply(xp.sqrt(squares), SIGMAS), format_of(self.A.precision).smallest)
@@ -178,7 +178,7 @@ class MixedChecks(Checks):
         sums = xp.zeros((3, A.rows.local_size))
         taken = Taken(sums[0], sums[1], sums[2])
         if mine:
-            of_mine = of_U if mine == steps else xp.concat([of_U[:, s.j0 - j0 : s.j1 - j0] for s in mine], axis=1)
+            of_mine = xp.concat([of_U[:, step.j0 - j0 : step.j1 - j0] for step in mine], axis=1)
             self._take(mine, USums.of(of_mine), sums, k)
         for one in taken:
             self.along_row(one)
@@ -200,12 +200,12 @@ class MixedChecks(Checks):
         columns = A.cols.local_range(steps[0].j0, steps[-1].j1)
         L, w, u = A.local[:, columns], self.weights[k][columns], self._whole(U)
         below = xp.stack([U.U_col_w, U.U11_w, w, self._variance(U, U.U11_squared)])
-        # For each row of blocks in turn: of columns whose block lies above it what is taken below, and else within.
+        # What the columns take: in their own block as `vectors` begins, and once that is done as `below` has it.
         vectors = xp.stack([xp.zeros_like(w), u, w, self._variance(U, U.U12_squared)])
         first, n = A.rows.local_start(steps[0].j0), 0
         for step in steps:
             block, own, n = self._block(step), slice(n, n + step.jb), n + step.jb
-            above = slice(first, block.start)  # between this rank's columns' blocks, of which others have some
+            above = slice(first, block.start)  # rows of blocks whose columns other ranks have
             if above.start < above.stop:
                 kernels.add_operand_sums(sums[:, above], L[above, : own.start], low, vectors[:, : own.start])
             if A.grid.p == step.p:
@@ -226,14 +226,16 @@ class MixedChecks(Checks):
         return xp.add(stored, xp.multiply(solved, self._solved_variance))
 
     def _u_sums(self, steps: list[LuStep], k: int) -> Matrix:
-        """Sums over rows of U, three of U12 and three of U11, on all ranks.  Collective over the grid."""
+        """Sums over rows of U, three of U12 and three of U11, on all ranks.  Collective over the grid.
+
+        The first of U11 is sent along and not looked at.
+        """
         A, w, j0 = self.A, self.weights[k], steps[0].j0
         sums = self.kernels.xp.zeros((6, steps[-1].j1 - j0))
         for step in (step for step in steps if A.grid.p == step.p):
-            mine = A.grid.q == step.q
-            part, first = sums[:, step.j0 - j0 : step.j1 - j0], A.cols.local_start(step.j0 if mine else step.j1)
-            U = A.local[self._block(step), first:]
-            self.kernels.add_operand_sums(part, U, self._low, w[None, first:], "upper" if mine else "all")
+            part, first = sums[:, step.j0 - j0 : step.j1 - j0], A.cols.local_start(step.j0)
+            which = "upper" if A.grid.q == step.q else "all"
+            self.kernels.add_operand_sums(part, A.local[self._block(step), first:], self._low, w[None, first:], which)
         self.A.grid.all.allreduce(self.kernels.xp.reshape(sums, (-1,)), "sum")
         return sums
 

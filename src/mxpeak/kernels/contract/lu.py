@@ -217,10 +217,10 @@ class LuKernels(Backend, Protocol):
     def add_operand_sums(self, sums: Matrix, A: Matrix, precision: str, vectors: Matrix, part: str = "all") -> None:
         """The rows of `sums` += Ã u + A v, A w and (A∘A) q, with Ã = `cast` of A; u, v, w and q are rows of `vectors`.
 
-        One row w stands for w, 0, w and 1: Ã w, A w and the sums of squares, for which the host reads less.  Sums and
-        vectors are fp64; the host reads A once; 9·m·n flops.  For a precision lower than A's, vectors may be rounded to
-        fp32, and numbers added up in it: errors <= (2n+3)·u_32·(|A||u| + |A||v|), and so on.  Columns whose u is 0 are
-        not rounded: what lies beyond the format does no harm there.
+        One row w stands for w, 0, w and 1, and takes the host less time in bf16.  Sums and vectors are fp64; the host
+        reads A once; 9·m·n flops.  For a precision lower than A's, vectors may be rounded to fp32, and numbers added up
+        in it: errors <= (2n+3)·u_32·(|A||u| + |A||v|), and so on; squares that fp32 does not hold may be lost.  Columns
+        whose u is 0 are not rounded: what lies beyond the format does no harm there.
 
         part: A m×n begins with a diagonal block of m columns (`upper`), of which only the upper triangle is read, and
         whose sums are three more rows of `sums`; or it ends with one (`lower`), which is read below its diagonal only.

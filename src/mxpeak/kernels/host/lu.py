@@ -261,7 +261,7 @@ class HostLu(HostPanels, Synchronous):
                 self._team.run(row_sums.add_rounded_sums, self.threads, sums, A, narrow, vectors, *form, which)
                 return
             wide, (_, exponent) = vectors.copy(), np.frexp(np.max(np.abs(vectors[3]), initial=0.0))
-            squares = sums[2::3]
+            squares = sums[2 : 6 if part == "upper" else 3 : 3]
             for weights in (wide[3], squares):  # or squares of small entries, by small weights, would vanish in fp32
                 np.ldexp(weights, -exponent, out=weights)
             narrow = wide.astype(np.float32)
