@@ -49,6 +49,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
     checks["alone"] = Check(1, module, "alone", tuple(SOLVE), str(folder))
     checks["abort"] = Check(3, module, "ends", ("7",))
     checks["killed"] = Check(3, module, "ends", ("killed",))
+    checks["late"] = Check(2, module, "posts_late")
     return run_checks(checks, folder)
 
 
@@ -140,3 +141,12 @@ def test_ranks_that_wait_for_a_killed_one_end(outcomes: dict[str, Outcome]) -> N
     assert done.stdout[1] == "the end\n"
     assert done.codes == [1, -signal.SIGKILL, 1]
     assert all("RuntimeError" in done.stderr[rank] for rank in (0, 2))
+
+
+def test_a_message_to_a_rank_that_has_gone_fails_only_after_a_signal_had_time_to_come(
+    outcomes: dict[str, Outcome],
+) -> None:
+    """As torchrun's does, which ends all ranks when one has ended: what is known of the run is written then."""
+    done = outcomes["late"]
+    assert done.stdout[0] == "heard\n", done.stderr[0]
+    assert done.codes == [0, 0]

@@ -252,3 +252,20 @@ def ends() -> None:
     if comm.rank == 2:  # one that computes notices at its next message that another was killed
         time.sleep(2 if sys.argv[1] == "killed" else 60)
     comm.barrier()
+
+
+def posts_late() -> None:
+    """A message is posted to a rank that has gone, a moment before the signal comes that says so."""
+    comm: Any = start("torch")
+    x = np.zeros(3)
+    if comm.rank == 1:
+        comm.isend(x, 0, 3).wait()
+        os._exit(0)
+    comm.irecv(x, 1, 3).wait()
+    time.sleep(0.5)
+    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+    try:
+        comm.isend(x, 1, 4)
+    except KeyboardInterrupt:
+        print("heard", flush=True)
+        os._exit(0)

@@ -44,15 +44,25 @@ def as_bytes(buffer: Any) -> torch.Tensor:
     return torch.from_numpy(_line(np.asarray(buffer)).view(np.uint8))
 
 
-def await_work(work: Any) -> None:
-    """Wait for Gloo.  Where a message fails because another rank has ended the program, this one ends in silence."""
+@contextmanager
+def no_error_of_its_own() -> Iterator[None]:
+    """Where a message fails because another rank has ended the program, this one ends in silence.
+
+    It hears of that from the store, or by torchrun's signal, a moment after the connection is gone.
+    """
     try:
-        work.wait()
+        yield
     except RuntimeError:
         sleep(2 * LOOK_S)
         if LEFT.is_set():
             sleep(2 * TOLD_S)
         raise
+
+
+def await_work(work: Any) -> None:
+    """Wait for Gloo."""
+    with no_error_of_its_own():
+        work.wait()
 
 
 class Message:
@@ -115,3 +125,13 @@ class Group:
         self.splits = count()
         with quiet_stdout():
             self.gloo = dist.ProcessGroupGloo(dist.PrefixStore("gloo", store), rank, size, TIMEOUT)
+
+    def send(self, message: torch.Tensor, dest: int, tag: int) -> Message:
+        """Post a message.  Gloo says here, and not when it is waited for, that a rank has gone before."""
+        with no_error_of_its_own():
+            return Message(self.gloo.send([message], dest, tag), message)
+
+    def recv(self, message: torch.Tensor, source: int, tag: int) -> Message:
+        """Post a receive, as `send` does."""
+        with no_error_of_its_own():
+            return Message(self.gloo.recv([message], source, tag), message)

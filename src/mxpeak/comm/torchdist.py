@@ -22,7 +22,7 @@ import torch.distributed as dist
 from mxpeak.comm import nccl
 from mxpeak.comm.base import ARRAYS, Buffer, Communicator, DeviceTransport, Envelope, Request, Transport, arrival
 from mxpeak.comm.ending import Watch, abort, exit_now, leave
-from mxpeak.comm.gloo import Group, Message, as_bytes, as_tensor, await_work
+from mxpeak.comm.gloo import Group, as_bytes, as_tensor, await_work
 from mxpeak.errors import UsageError
 from mxpeak.promised import fulfilled
 
@@ -87,7 +87,7 @@ class TorchDist:
         message = as_bytes(fulfilled(self.transport.outgoing(buffer)))
         if nccl.on_gpu(message):
             return self._channel(tag).post(lambda group: group.send([message], dest, 0), message)
-        return Message(self._group.gloo.send([message], dest, tag), message)
+        return self._group.send(message, dest, tag)
 
     def irecv(self, buffer: Buffer, source: int, tag: int = 0) -> Request:
         """Receive with a tag, or post in the family's channel."""
@@ -96,7 +96,7 @@ class TorchDist:
         if nccl.on_gpu(message):
             posted = self._channel(tag).post(lambda group: group.recv([message], source, 0), message)
             return arrival(posted, land)
-        return arrival(Message(self._group.gloo.recv([message], source, tag), message), land)
+        return arrival(self._group.recv(message, source, tag), land)
 
     def _channel(self, tag: int) -> nccl.Channel:
         assert self._channels is not None, "buffers on a GPU need a group made by direct, or a staging transport"
@@ -156,19 +156,18 @@ class TorchDist:
 
     def gather_objects(self, obj: Any, root: int = 0) -> list[Any] | None:
         """A pickled gather, a length and a message a rank."""
-        gloo = self._group.gloo
         if self.rank != root:
             message = _pickled(obj)
-            await_work(gloo.send([torch.tensor([len(message)])], root, OBJECTS))
-            await_work(gloo.send([message], root, OBJECTS))
+            self._group.send(torch.tensor([len(message)]), root, OBJECTS).wait()
+            self._group.send(message, root, OBJECTS).wait()
             return None
         return [obj if source == root else self._object_of(source) for source in range(self.size)]
 
     def _object_of(self, source: int) -> Any:
-        gloo, length = self._group.gloo, torch.empty(1, dtype=torch.int64)
-        await_work(gloo.recv([length], source, OBJECTS))
+        length = torch.empty(1, dtype=torch.int64)
+        self._group.recv(length, source, OBJECTS).wait()
         message = torch.empty(int(length), dtype=torch.uint8)
-        await_work(gloo.recv([message], source, OBJECTS))
+        self._group.recv(message, source, OBJECTS).wait()
         return _unpickled(message)
 
     def _all_objects(self, obj: Any) -> list[Any]:
