@@ -104,12 +104,25 @@ def _wide_sums(a, low, vectors):
     return x, y, s
 
 
+@inner()
+def _add_up(sums, A, i, rows, c0, c1, found, wide, low):
+    """Add what was found of four rows.  Sums beyond fp32, as of a flipped exponent, are taken anew in fp64: `wide`."""
+    xs, ys, squares = found
+    for r in range(rows):
+        x, y, s = np.float64(xs[r]), np.float64(ys[r]), np.float64(squares[r])
+        if not (np.isfinite(x) and np.isfinite(y) and np.isfinite(s)):
+            x, y, s = _wide_sums(row(A, i + r, c0, c1), None if low is None else low[r], wide[:, c0:c1])
+        sums[0, i + r] += x
+        sums[1, i + r] += y
+        sums[2, i + r] += s
+
+
 @inner(fastmath={"contract", "reassoc"})
 def _add_rounded(sums, A, i, rows, c0, c1, vectors, wide, low):
     """Sums of four rows A[i : i+4, c0:c1], in fp32: ã u + a v, a w and a² q, ã being a rounded.
 
-    low: the rounded rows; None: they are rounded to bf16 here.  Of the four only so many `rows` count.  Sums beyond
-    fp32, as of a flipped exponent, are taken anew with the vectors as they were in fp64: `wide`.
+    low: the rounded rows; None: they are rounded to bf16 here.  wide: the vectors as they were in fp64.  Of the four
+    only so many `rows` count.
     """
     a, b, c, d = _four_rows(A, i, rows, c0, c1)
     u, v, w, q = row(vectors, 0, c0, c1), row(vectors, 1, c0, c1), row(vectors, 2, c0, c1), row(vectors, 3, c0, c1)
@@ -139,14 +152,8 @@ def _add_rounded(sums, A, i, rows, c0, c1, vectors, wide, low):
         s1 += b[j] * b[j] * q[j]
         s2 += c[j] * c[j] * q[j]
         s3 += d[j] * d[j] * q[j]
-    xs, ys, squares = (x0, x1, x2, x3), (y0, y1, y2, y3), (s0, s1, s2, s3)
-    for r in range(rows):
-        x, y, s = np.float64(xs[r]), np.float64(ys[r]), np.float64(squares[r])
-        if not (np.isfinite(x) and np.isfinite(y) and np.isfinite(s)):
-            x, y, s = _wide_sums(row(A, i + r, c0, c1), None if low is None else low[r], wide[:, c0:c1])
-        sums[0, i + r] += x
-        sums[1, i + r] += y
-        sums[2, i + r] += s
+    found = (x0, x1, x2, x3), (y0, y1, y2, y3), (s0, s1, s2, s3)
+    _add_up(sums, A, i, rows, c0, c1, found, wide, low)
 
 
 @inner(fastmath={"contract", "reassoc"})
@@ -170,14 +177,8 @@ def _add_rounded_by_one(sums, A, i, rows, c0, c1, vectors, wide):
         s1 += b[j] * b[j]
         s2 += c[j] * c[j]
         s3 += d[j] * d[j]
-    xs, ys, squares = (x0, x1, x2, x3), (y0, y1, y2, y3), (s0, s1, s2, s3)
-    for r in range(rows):
-        x, y, s = np.float64(xs[r]), np.float64(ys[r]), np.float64(squares[r])
-        if not (np.isfinite(x) and np.isfinite(y) and np.isfinite(s)):
-            x, y, s = _wide_sums(row(A, i + r, c0, c1), None, wide[:, c0:c1])
-        sums[0, i + r] += x
-        sums[1, i + r] += y
-        sums[2, i + r] += s
+    found = (x0, x1, x2, x3), (y0, y1, y2, y3), (s0, s1, s2, s3)
+    _add_up(sums, A, i, rows, c0, c1, found, wide, None)
 
 
 def _add_columns(sums, A, i, rows, c0, c1, how):
