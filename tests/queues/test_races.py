@@ -117,6 +117,10 @@ NOT_NEEDED = {
 NOT_MET = {
     ("comm/gloo.py", "self.wait()"),
     ("comm/gloo.py", "self._waiter.join()"),
+    ("comm/torchdist.py", "self._group.send(torch.tensor([len(message)]), root, OBJECTS).wait()"),  # Gloo's, too
+    ("comm/torchdist.py", "self._group.send(message, root, OBJECTS).wait()"),
+    ("comm/torchdist.py", "self._group.recv(length, source, OBJECTS).wait()"),
+    ("comm/torchdist.py", "self._group.recv(message, source, OBJECTS).wait()"),
     ("comm/nccl.py", 'nccl.allreduce(torch.zeros(1, device="cuda")).wait()'),
     ("comm/nccl.py", "torch.cuda.current_stream().synchronize()"),
     ("solvers/checksums.py", "self.kernels.wait()"),  # checksums and checkpoints are of the host's matrices only
