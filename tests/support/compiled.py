@@ -19,7 +19,7 @@ import scipy.sparse
 import mxpeak as mx
 from mxpeak.kernels.host import elimination, operands, solves
 from mxpeak.kernels.host.kernels import HostKernels
-from mxpeak.kernels.host.row_sums import add_rounded_sums
+from mxpeak.kernels.host.row_sums import add_rounded_sums, add_stored_sums
 from mxpeak.perf.host import one_core_each
 from mxpeak.runtime import compile as first_uses
 
@@ -56,7 +56,7 @@ def eliminations(*types: Any) -> None:
 
 def units() -> None:
     """What only some processors call, and tests everywhere."""
-    for entry in (*solves.BY_INVERSES, *solves.BY_UNITS, *operands.BY_UNITS, add_rounded_sums):
+    for entry in (*solves.BY_INVERSES, *solves.BY_UNITS, *operands.BY_UNITS, add_rounded_sums, add_stored_sums):
         entry.made()
 
 
