@@ -230,7 +230,7 @@ def test_sums_of_rows_rounded_and_as_they_are(backend: Backend, rng: Any, precis
     """With rows longer than the pieces in which they are rounded, numbers near a format's least, and a NaN."""
     kept = precision if precision in STORED else "fp32"
     u = U if precision in STORED else STORED["fp32"][1]
-    for m, n in [*triton_shapes(backend), (9, 4500)]:
+    for m, n in [*triton_shapes(backend), *sizes(backend, (9, 4500), interpreted=())]:
         A = stored(rng.random((m, n)) - 0.5, kept)
         if m > 1 and n > 1:
             A[0] *= A.dtype.type(2.0**-12)
@@ -239,8 +239,8 @@ def test_sums_of_rows_rounded_and_as_they_are(backend: Backend, rng: Any, precis
             x, y = rng.random((count, n)) - 0.5, rng.random((3, m)) - 0.5
             found = matrix(backend, y, "fp64")
             backend.kernels.add_operand_sums(found, matrix(backend, A, kept), precision, matrix(backend, x, "fp64"))
-            sums, (more, sizes) = numbers(backend, found), operand_sums(A, precision, x)
-            right, bound = y + more, 2 * u * ((2 * n + 3) * sizes + np.abs(y))
+            sums, (more, magnitudes) = numbers(backend, found), operand_sums(A, precision, x)
+            right, bound = y + more, 2 * u * ((2 * n + 3) * magnitudes + np.abs(y))
             usual = ~np.isnan(right)
             assert np.array_equal(~np.isnan(sums), usual), (m, n, count)
             assert within(sums[usual], right[usual], bound[usual]), (m, n, count)
@@ -251,7 +251,8 @@ def test_sums_of_rows_that_begin_or_end_with_a_diagonal_block(backend: Backend, 
     """Of U's rows and L's, whose other entries in the block are never read."""
     kept = precision if precision in STORED else "fp32"
     u = U if precision in STORED else STORED["fp32"][1]
-    for (m, other), part, count in product(((1, 0), (2, 3), (7, 5), (5, 2100), (530, 6)), ("upper", "lower"), (1, 4)):
+    shapes = sizes(backend, (1, 0), (2, 3), (7, 5), (5, 2100), (530, 6), interpreted=((1, 0), (7, 5), (19, 131)))
+    for (m, other), part, count in product(shapes, ("upper", "lower"), (1, 4)):
         n = m + other
         i, j = np.arange(m)[:, None], np.arange(n)
         inside = j >= i if part == "upper" else j < i + other
@@ -262,8 +263,8 @@ def test_sums_of_rows_that_begin_or_end_with_a_diagonal_block(backend: Backend, 
         A = np.where(inside, A, A.dtype.type(0))
         columns = [slice(m, None), slice(m)] if part == "upper" else [slice(None)]
         parts = [operand_sums(A[:, one], precision, x[:, one]) for one in columns]
-        more, sizes = (np.concatenate(those) for those in zip(*parts))
-        bound = 2 * u * ((2 * n + 3) * sizes + np.abs(y))
+        more, magnitudes = (np.concatenate(those) for those in zip(*parts))
+        bound = 2 * u * ((2 * n + 3) * magnitudes + np.abs(y))
         assert within(numbers(backend, found), y + more, bound), (m, other, part, count)
 
 
