@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterator
 from itertools import product
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from mxpeak.errors import ResourceError
 from mxpeak.kernels.contract.dense import PivotedLU
 from mxpeak.kernels.host import blas, lapack
 from mxpeak.kernels.host import dense as host_dense
@@ -308,3 +311,13 @@ def test_large_matrices_have_pages_and_threads_of_their_own(scaled: bool, monkey
     assert np.array_equal(found[0], expected[0])
     np.testing.assert_allclose(found[1], expected[1], rtol=n * U32)  # summed in another order
     assert found[2] == expected[2]
+
+
+def test_a_library_whose_integers_have_64_bits_is_refused() -> None:
+    """Ours have 32: it would read beyond each of them."""
+    name = b"void (char *, blas_int *, double *, blas_int *, blas_int *)"
+    new = ctypes.pythonapi.PyCapsule_New
+    new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+    capsule = new(blas.address("dgemm"), name, None)
+    with pytest.raises(ResourceError, match=r"this SciPy's dgetrf takes no 32-bit integers: void \(char \*, blas_int"):
+        blas.address("dgetrf", SimpleNamespace(__pyx_capi__={"dgetrf": capsule}))

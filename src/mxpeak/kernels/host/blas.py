@@ -6,6 +6,7 @@ BLAS knows column-major blocks; matrices here are row-major, so it gets their tr
 from __future__ import annotations
 
 import ctypes
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache, lru_cache
@@ -15,6 +16,8 @@ import numpy as np
 import scipy.linalg.cython_blas as cython_blas
 from threadpoolctl import ThreadpoolController
 
+from mxpeak.errors import ResourceError
+
 Array = np.ndarray[Any, np.dtype[Any]]
 
 _capsule_name = ctypes.pythonapi.PyCapsule_GetName
@@ -23,10 +26,19 @@ _capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
 _capsule_pointer.restype, _capsule_pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
 
 
-def address(routine: str) -> int:
-    """The address of a BLAS routine such as dgemm."""
-    capsule = cython_blas.__pyx_capi__[routine]
-    return int(_capsule_pointer(capsule, _capsule_name(capsule)))
+def address(routine: str, interface: Any = cython_blas) -> int:
+    """The address of a routine of BLAS, such as dgemm, or of another of SciPy's interfaces; its integers have 32 bits.
+
+    The signature in its capsule says so.  A routine that takes longer ones would read and write beyond ours.
+    """
+    capsule = interface.__pyx_capi__[routine]
+    signature = _capsule_name(capsule)
+    if not re.search(rb"\bint \*", signature):
+        raise ResourceError(
+            f"this SciPy's {routine} takes no 32-bit integers: {signature.decode()}; "
+            "install a SciPy built with 32-bit integers in BLAS, as `pip install scipy` does"
+        )
+    return int(_capsule_pointer(capsule, signature))
 
 
 #: The letter and the scalar type of each type that BLAS knows.

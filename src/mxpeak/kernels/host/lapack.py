@@ -12,6 +12,7 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+import scipy.linalg.cython_blas as cython_blas
 import scipy.linalg.cython_lapack as cython_lapack
 
 from mxpeak.kernels.host import blas
@@ -33,8 +34,7 @@ _routines: dict[str, Any] = {}
 def _routine(name: str, arguments: int) -> Any:
     """The LAPACK (or else BLAS) routine `name` as a ctypes function of so many pointers."""
     if name not in _routines:
-        capsule = cython_lapack.__pyx_capi__.get(name)
-        where = blas._capsule_pointer(capsule, blas._capsule_name(capsule)) if capsule else blas.address(name)
+        where = blas.address(name, cython_lapack if name in cython_lapack.__pyx_capi__ else cython_blas)
         _routines[name] = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * arguments)(where)
     return _routines[name]
 
