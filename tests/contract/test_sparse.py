@@ -200,8 +200,9 @@ def check_band(distances: tuple[int, ...], storage: str) -> None:
     kernels, n, rng = sparse_kernels(SLICES), 203, np.random.default_rng(5)
     band = [{i + d: -1.0 for d in distances} | {i - d: -0.5 for d in distances} | {i: 16.0} for i in range(n)]
     rows = compressed(n, 0, [{j: a for j, a in row.items() if 0 <= j < n} for row in band])
-    order = kernels.order(rows, "natural")
-    A, b, none = kernels.store(rows, order, "fp64", "fp64", storage), rng.random(n), np.zeros(0)
+    mine = kernels.rows_of(rows.indptr, rows.indices, rows.data, n, 0)
+    order = kernels.order(mine, "natural")
+    A, b, none = kernels.store(mine, order, "fp64", "fp64", storage), rng.random(n), np.zeros(0)
     x, y, keep = kernels.halo_vector(A), np.zeros(n), np.zeros(n)
     for from_zero, backward in ((True, False), (False, True), (False, False)):
         kernels.relax(A, b, x, from_zero=from_zero, backward=backward, keep=None if backward else keep)
