@@ -68,6 +68,7 @@ def test_an_error_between_two_cases_is_none_of_the_one_that_has_ended(monkeypatc
 
 
 def test_every_structure_type_and_layout_passes_and_its_file_is_as_promised():
+    """Of each type every structure, of a triangle and a diagonal by turns."""
     results = []
     for turn, dtype in enumerate(DTYPES):
         results += measured(
@@ -77,10 +78,10 @@ def test_every_structure_type_and_layout_passes_and_its_file_is_as_promised():
             kind=("all",),
             kl=(2,),
             ku=(3,),
-            uplo=("lower", "upper"),
-            diag=("nonunit", "unit"),
+            uplo=(("lower", "upper")[turn % 2],),
+            diag=(("nonunit", "unit")[(turn + turn // 2) % 2],),
         )
-    assert len(results) == len(DTYPES) * (1 + 4 + 4 + 2 + 2 + 1 + 2 + 1)
+    assert len(results) == len(DTYPES) * len(STRUCTURES)
     body = document(results)
     VALIDATOR.validate(json.loads(json.dumps(body, allow_nan=False)))
     for r in results:
