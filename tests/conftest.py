@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,16 @@ def nothing_tuned(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.
     folder = tmp_path_factory.getbasetemp() / "tuned" / os.urandom(8).hex()
     monkeypatch.setattr("mxpeak.runtime.tuned.store_folder", lambda: folder)
     return folder
+
+
+@pytest.fixture(autouse=True)
+def torch_alone() -> None:
+    """PyTorch computes with one thread, as other tests may have left it or not: those of a pool spin while they wait.
+
+    Kernels that are made for more threads tell it so.
+    """
+    if "torch" in sys.modules and (torch := sys.modules["torch"]).get_num_threads() > 1:
+        torch.set_num_threads(1)
 
 
 @pytest.fixture

@@ -96,7 +96,7 @@ KEPT: list[tuple[str, Triple, bool]] = [
     ("natural", (1, 1, 3), False),
     ("natural", (1, 2, 2), True),
     ("surface_last", (2, 1, 1), False),
-    ("surface_last", (2, 2, 2), True),
+    ("surface_last", (1, 2, 2), True),
 ]
 
 
@@ -210,6 +210,9 @@ def test_what_is_precision_and_what_is_compression_stands_beside_the_speed_up(ra
         assert one["over_double"] == pytest.approx(one["rate_flops"] / figures["double_rate_flops"], rel=8 * U)
     lines = verdict(result, verbose=True).splitlines()
     assert sum("times double with the same stored values" in line for line in lines) == 1
+
+
+def test_what_stands_beside_the_speed_up_is_not_always_measured() -> None:
     for values in ({"rt": 0.0}, {"quick": True}, {"krylov_precision": "fp64"}, {"precision": "fp64"}):
         asked = {
             "rt": 0.01,
@@ -223,7 +226,7 @@ def test_what_is_precision_and_what_is_compression_stands_beside_the_speed_up(ra
         assert set(measured(1, **asked).result["between"]) == ({"fp32"} if "precision" in values else set())
 
 
-@pytest.mark.parametrize("ranks", [1, 8])
+@pytest.mark.parametrize("ranks", [1, 4])
 def test_sweeps_book_the_flops_of_the_entries_that_they_read(ranks: int) -> None:
     """From zero 2 for each entry of L and D, and none for what other ranks would have; from x 2·nnz."""
     result = measured(ranks, iterations=5, threshold=1e-3, warmup="none")

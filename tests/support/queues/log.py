@@ -107,7 +107,8 @@ class Log:
     """What one rank has begun, in the order in which its host did.
 
     memories    by number: bytes, bytes of an entry, the stream that made it
-    paused      operations are not written down; events are, since what comes later may wait for them
+    paused      operations and ends of memories are not written down; events are, since what comes later may wait for
+                them
     """
 
     rank: int
@@ -144,6 +145,8 @@ class Log:
 
     def free(self, memory: int) -> None:
         """Nobody holds a memory any more."""
+        if self.paused:
+            return
         self.records.append(Free(memory, place()))
 
     @property

@@ -41,7 +41,7 @@ from tests.support.queues.rank import here
 #: Settings of small problems whose benchmarks run whole; several steps of LU.
 CASES: dict[str, dict[str, Any]] = {
     "hpl": {"n": (100,), "nb": (8,)},
-    "hpl-mxp": {"n": (32,), "nb": (6,), "precision": ("fp16",)},
+    "hpl-mxp": {"n": (20,), "nb": (6,), "precision": ("fp16",)},
     "hpg-mxp": {"nx": 8, "ny": 8, "nz": 8, "rt": 0.0, "precision": "bf16", "mode": "explore", "iterations": 3},
     "hpcg": {"nx": 8, "ny": 8, "nz": 8, "rt": 0.0, "mode": "explore", "storage": "packed", "smoother": "coloured"},
     "norms": {"n": (90,), "kind": ("all",), "structure": ("general",), "dtype": ("float32",)},
