@@ -83,10 +83,15 @@ class StandingRanks:
         self._calls = count()
         self._process: subprocess.Popen[bytes] | None = None
 
-    def run(self, commands: Mapping[str, list[str]], folder: Path) -> dict[str, Ended]:
-        """`mxpeak ARGUMENTS` for every entry, one after the other on the same ranks; each in the folder of its name."""
+    def run(
+        self, commands: Mapping[str, list[str]], folder: Path, module: str = "tests.support.ranks"
+    ) -> dict[str, Ended]:
+        """`mxpeak ARGUMENTS` for every entry, one after the other on the same ranks; each in the folder of its name.
+
+        module   whose `mpi_rank` is a rank's part of it
+        """
         prepare(commands, folder)
-        self.call("tests.support.ranks", "mpi_rank", str(folder))
+        self.call(module, "mpi_rank", str(folder))
         return what_ended(self._ranks, commands, folder)
 
     def call(self, module: str, function: str, *arguments: str, timeout: float = 300.0) -> None:
