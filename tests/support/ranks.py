@@ -143,9 +143,14 @@ class StandingRanks:
 
 
 def standing_rank(folder: str, first: int) -> None:
-    """One rank's part of `StandingRanks`.  It waits asleep: a rank that waits in MPI takes a core."""
+    """One rank's part of `StandingRanks`.  It waits asleep: a rank that waits in MPI takes a core.
+
+    Within a call it does so as where somebody wants the core, whether or not: of what calls took, waiting was half.
+    """
+    from mxpeak.comm import base
     from mxpeak.comm.mpi import world
 
+    base.SHARED_S = -1.0
     comm = world()
     for number in count(first):
         os.chdir(ROOT)
