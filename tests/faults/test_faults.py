@@ -74,7 +74,7 @@ WHOLE = [
 ALL = os.environ.get("TEST_FAULTS") == "all"
 #: Long enough, and sooner at work: small problems, in narrow blocks or again and again.
 NARROW = ("-N", "5000", "--nb", "8")
-SOON = {"hpl": NARROW, "hpl-mxp": NARROW, "norms": ("-N", "1000", "--repeat", "100000")}
+SOON = {"hpl": NARROW, "hpl-mxp": NARROW, "norms": ("-N", "3000", "--repeat", "10000")}
 needs_mounts = pytest.mark.skipif(not may_mount(), reason="mounts of one's own: unshare --mount")
 
 
