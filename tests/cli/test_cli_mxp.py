@@ -257,7 +257,7 @@ def test_a_setting_that_hpl_mxp_does_not_have_is_named():
 
 
 def test_the_function_runs_the_benchmark_and_returns_its_rules():
-    result = mx.run.hpl_mxp(n=40, nb=16, threads=1, warmup="none", mode="explore", kernels="reference")
+    result = mx.run.hpl_mxp(n=64, nb=16, threads=1, warmup="none", mode="explore", kernels="reference")
     assert result.passed
-    assert result.problem["n"] == 40
+    assert result.problem["n"] == 64
     assert [one["rule"] for one in result.rules["violations"]] == ["mode"]
