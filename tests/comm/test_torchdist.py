@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.forked_ranks import Check, Outcome, run_checks
 from tests.support.processes import started
-from tests.support.ranks import PYTHON, ROOT, TORCHRUN
+from tests.support.ranks import PYTHON, ROOT
 
 if not os.environ.get("CI"):  # there, a missing torch is a failure
     pytest.importorskip("torch", reason="PyTorch is not installed")
@@ -50,6 +50,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
     checks["abort"] = Check(3, module, "ends", ("7",))
     checks["killed"] = Check(3, module, "ends", ("killed",))
     checks["late"] = Check(2, module, "posts_late")
+    checks["raises"] = Check(2, module, "raises", (*SOLVE, "--grid", "1x2"), str(folder))
     return run_checks(checks, folder)
 
 
@@ -99,8 +100,8 @@ def check_the_numbers_of_one_rank(body: dict[str, Any], alone: dict[str, Any]) -
 
 
 def test_an_interrupt_ends_the_ranks_that_mxpeak_started(tmp_path: Path) -> None:
-    large = ["run", "hpl", "-N", "8000", "--nb", "64", "--threads", "1", "--warmup", "none", "--progress", "always"]
-    with started([*PYTHON, *large, "--ranks", "2", "--comm", "torch"], cwd=tmp_path, env=environ()) as run:
+    long = ["run", "hpl", "-N", "5000", "--nb", "8", "--threads", "1", "--warmup", "none", "--progress", "always"]
+    with started([*PYTHON, *long, "--ranks", "2", "--comm", "torch"], cwd=tmp_path, env=environ()) as run:
         assert run.stderr is not None
         assert any(" % " in line for line in run.stderr), "progress: the ranks are at work"
         begin = time.monotonic()
@@ -111,22 +112,12 @@ def test_an_interrupt_ends_the_ranks_that_mxpeak_started(tmp_path: Path) -> None
     assert out.startswith("ABORTED"), "they had not come to their end"
 
 
-def test_a_rank_that_raises_ends_all_with_its_traceback(tmp_path: Path) -> None:
-    (tmp_path / "crash.py").write_text(
-        "import sys\n"
-        "from mxpeak.solvers import panel\n"
-        "from mxpeak.runtime.launch import launcher\n"
-        "from mxpeak.cli.main import main\n"
-        "def broken(self, *args): raise FloatingPointError('a made-up fault')\n"
-        "if launcher()[1] == 1: panel.FactoredPanel.factor = broken\n"
-        "sys.exit(main(['run', 'hpl', '-N', '300', '--nb', '64', '--grid', '1x2', '--warmup', 'none',\n"
-        "    '--kernels', 'reference']))\n"
-    )
-    done = run(*TORCHRUN, "2", "crash.py", cwd=tmp_path)  # which waits for them no longer than it is patient
-    assert done.returncode == 1
-    assert "[rank 1" in done.stderr
-    assert "a made-up fault" in done.stderr
-    assert "[rank 0" not in done.stderr, "only the rank that failed is heard"
+def test_a_rank_that_raises_ends_all_with_its_traceback(outcomes: dict[str, Outcome]) -> None:
+    done = outcomes["raises"]
+    assert done.codes == [1, 1]
+    assert "[rank 1" in done.stderr[1]
+    assert "a made-up fault" in done.stderr[1]
+    assert "[rank 0" not in done.stderr[0], "only the rank that failed is heard"
 
 
 def test_abort_ends_ranks_that_wait_and_ranks_that_compute_with_its_code(outcomes: dict[str, Outcome]) -> None:

@@ -72,6 +72,9 @@ WHOLE = [
     *product(["hpl"], ["rank 0", "rank 1"], CRASHES, ["work"]),
 ]
 ALL = os.environ.get("TEST_FAULTS") == "all"
+#: Long enough, and sooner at work: small problems, in narrow blocks or again and again.
+NARROW = ("-N", "5000", "--nb", "8")
+SOON = {"hpl": NARROW, "hpl-mxp": NARROW, "norms": ("-N", "3000", "--repeat", "10000")}
 needs_mounts = pytest.mark.skipif(not may_mount(), reason="mounts of one's own: unshare --mount")
 
 
@@ -79,7 +82,7 @@ needs_mounts = pytest.mark.skipif(not may_mount(), reason="mounts of one's own: 
 def test_a_signal_ends_the_whole_run(tmp_path: Path, benchmark: str, victim: str, name: str, moment: str) -> None:
     start, hit = STARTED[victim]
     number = getattr(signal, name)
-    with job(tmp_path, start(benchmark)) as run:
+    with job(tmp_path, start(benchmark, *(() if ALL else SOON[benchmark]))) as run:
         run.wait_for(MOMENTS[moment], moment)
         os.kill(hit(run), number)
         code, after_s = run.ended()

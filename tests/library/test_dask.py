@@ -18,8 +18,10 @@ import pytest
 import mxpeak as mx
 from tests.support.roundoff import U
 
+dask = pytest.importorskip("dask", reason="dask is not installed: pip install 'mxpeak[dask]'")
 da = pytest.importorskip("dask.array", reason="dask is not installed: pip install 'mxpeak[dask]'")
 distributed = pytest.importorskip("dask.distributed", reason="distributed is not installed")
+get_mp_context = pytest.importorskip("distributed.utils").get_mp_context
 ranks = pytest.importorskip("mxpeak.library.dask.ranks")
 
 PAGE = Path(__file__).parents[2] / "docs" / "dask.md"
@@ -34,10 +36,24 @@ def eta(A: Any, x: Any, b: Any) -> float:
     return float(np.abs(b - A @ x).max() / (scale * len(A) * U))
 
 
+#: What workers need: imported once, in a process from which they are forked.
+NEEDED = [
+    "distributed",
+    "dask.array",
+    "mxpeak.library.dask.ranks",
+    "mxpeak.library.dense",
+    "mxpeak.kernels.host.kernels",
+]
+
+
 @pytest.fixture(scope="module")
 def client() -> Iterator[Any]:
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
         warnings.simplefilter("ignore")  # Dask's own, of threads, ports and files
+        for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+            patch.setenv(variable, "1")  # as Dask has it for workers that it starts anew
+        patch.setitem(dask.config.config["distributed"]["worker"], "multiprocessing-method", "forkserver")
+        get_mp_context().set_forkserver_preload(NEEDED)
         with (
             distributed.LocalCluster(n_workers=4, threads_per_worker=1, dashboard_address=None) as cluster,
             distributed.Client(cluster) as client,

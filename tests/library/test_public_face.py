@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -20,30 +21,30 @@ def test_importing_the_package_loads_no_heavy_library() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_run_hpl_returns_a_result() -> None:
-    result = mx.run.hpl(n=150, nb=16, threads=1, warmup="none")
-    assert result.passed
-    assert result.problem["n"] == 150
-    assert result.config["nb"] == {"value": [16], "origin": "flag"}
+#: Kernels that are loaded soonest.
+QUICK: dict[str, Any] = {"threads": 1, "warmup": "none", "kernels": "reference"}
 
 
 def test_run_hpl_on_ranks_returns_a_result() -> None:
+    """On one rank the example of its docstring does: tests/house/test_snippets.py."""
     pytest.importorskip("mpi4py", reason="MPI for Python is not installed")
-    result = mx.run.hpl(n=150, nb=16, ranks=2, grid=(2, 1), threads=1, warmup="none")
+    result = mx.run.hpl(n=150, nb=16, ranks=2, grid=(2, 1), **QUICK)
     assert result.passed
+    assert result.problem["n"] == 150
+    assert result.config["nb"] == {"value": [16], "origin": "flag"}
     assert (result.problem["P"], result.problem["Q"]) == (2, 1)
 
 
 def test_run_hpl_with_lists_returns_a_list() -> None:
-    results = mx.run.hpl(n=(50, 60), nb=(8, 16), threads=1, warmup="none")
+    results = mx.run.hpl(n=(50, 60), nb=(8, 16), **QUICK)
     assert [(r.problem["n"], r.problem["nb"]) for r in results] == [(50, 8), (50, 16), (60, 8), (60, 16)]
 
 
 def test_a_request_that_cannot_be_met_raises_what_the_command_line_says() -> None:
     with pytest.raises(UsageError, match="--nb"):
-        mx.run.hpl(n=10, nb=0)
+        mx.run.hpl(n=10, nb=0, **QUICK)
     with pytest.raises(ResourceError, match="largest N that fits"):
-        mx.run.hpl(n=9_000_000)
+        mx.run.hpl(n=9_000_000, **QUICK)
 
 
 def test_a_setting_that_is_not_there_is_named() -> None:

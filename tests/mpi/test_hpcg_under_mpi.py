@@ -1,9 +1,10 @@
-"""HPCG under real mpiexec: HPCG's own numbers, the documented ends."""
+"""HPCG under real mpiexec: HPCG's own numbers, the documented ends.  On four ranks it is run with fewer iterations."""
 
 from __future__ import annotations
 
 import pytest
 
+from tests.support.hpcg_steps import STEPS
 from tests.support.ranks import Ended, StandingRanks, needs_mpi
 
 pytestmark = needs_mpi
@@ -25,7 +26,8 @@ def on_two(tmp_path_factory: pytest.TempPathFactory, standing: dict[int, Standin
 @pytest.fixture(scope="module")
 def on_four(tmp_path_factory: pytest.TempPathFactory, standing: dict[int, StandingRanks]) -> dict[str, Ended]:
     """What runs on four ranks."""
-    return standing[4].run({"valid": [*SHORT, *VALID[4]]}, tmp_path_factory.mktemp("four"))
+    folder = tmp_path_factory.mktemp("four")
+    return standing[4].run({"valid": [*SHORT, *VALID[4]]}, folder, "tests.support.hpcg_steps")
 
 
 def test_two_ranks_come_to_the_residual_that_hpcg_reports(on_two: dict[str, Ended]) -> None:
@@ -48,7 +50,7 @@ def test_every_rank_count_is_valid(on_two: dict[str, Ended], on_four: dict[str, 
     body = ended.body
     assert body["status"] == "valid"
     assert body["problem"]["rows"] == ranks * 16**3
-    assert body["result"]["optimized_iterations_per_set"] >= 50
+    assert body["result"]["optimized_iterations_per_set"] >= {2: 50, 4: STEPS}[ranks]
     assert {one["rule"] for one in body["rules"]["violations"]} >= {"time", "memory"}
 
 

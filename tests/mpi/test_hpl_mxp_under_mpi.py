@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
-from tests.support.ranks import MPIEXEC, Ended, StandingRanks, commands_here, needs_mpi
+from mxpeak.kernels.host.kernels import HostKernels
+from mxpeak.runtime import launch
+from tests.support.ranks import Ended, StandingRanks, commands_here, needs_mpi, prepare, run_commands, what_ended
 
 pytestmark = needs_mpi
 
@@ -113,22 +113,26 @@ def test_what_would_be_ignored_is_refused(on_one: dict[str, Ended], says: str) -
     assert says in on_one[says].stderr
 
 
-def test_a_rank_that_computes_wrongly_is_found_by_the_proof(tmp_path: Path) -> None:
-    (tmp_path / "wrong.py").write_text(
-        "import sys\n"
-        "from mxpeak.runtime.launch import launcher\n"
-        "from mxpeak.kernels.host.kernels import HostKernels\n"
-        "from mxpeak.cli.main import main\n"
-        "right = HostKernels.subtract_product\n"
-        "def wrong(self, C, A, B):\n"
-        "    right(self, C, A, B)\n"
-        "    if C.size and launcher()[1] == 1: C[-1, -1] += 0.5\n"
-        "HostKernels.subtract_product = wrong\n"
-        f"sys.exit(main({[*SYSTEM, '--precision', 'fp16', '--grid', '1x2']!r}))\n"
-    )
-    command = [str(MPIEXEC), "-n", "2", sys.executable, "wrong.py"]
-    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
-    assert run.returncode == 3, run.stderr
-    body = json.loads(run.stdout)
+def wrong_on_rank_1(folder: str) -> None:
+    """One rank's part of commands, where rank 1 has a number of every product wrong."""
+    comm = launch.start()
+    right = HostKernels.subtract_product
+
+    def wrong(self: HostKernels, C: Any, A: Any, B: Any) -> None:
+        right(self, C, A, B)
+        if C.size and comm.rank == 1:
+            C[-1, -1] += 0.5
+
+    with patch.object(HostKernels, "subtract_product", wrong):
+        run_commands(Path(folder), comm)
+
+
+def test_a_rank_that_computes_wrongly_is_found_by_the_proof(standing: dict[int, StandingRanks], tmp_path: Path) -> None:
+    commands = {"wrong": [*SYSTEM, "--precision", "fp16", "--grid", "1x2"]}
+    prepare(commands, tmp_path)
+    standing[2].call(__name__, "wrong_on_rank_1", str(tmp_path))
+    ended = what_ended(2, commands, tmp_path)["wrong"]
+    ended.check(3)
+    body = ended.body
     assert not body["validation"]["lu_proof"]["passed"]
     assert body["validation"]["residual"] < 16, "refinement made up for it: the residual alone would have passed"

@@ -16,7 +16,8 @@ ON_TWO = [name for name in CASES if name != "hpg-mxp"]
 @pytest.fixture(scope="module")
 def on_two(tmp_path_factory: pytest.TempPathFactory, standing: dict[int, StandingRanks]) -> dict[str, Ended]:
     """What runs on two ranks."""
-    return standing[2].run({name: command(name, "mpi") for name in ON_TWO}, tmp_path_factory.mktemp("two"))
+    commands, folder = {name: command(name, "mpi") for name in ON_TWO}, tmp_path_factory.mktemp("two")
+    return standing[2].run(commands, folder, "tests.support.hpcg_steps")
 
 
 @pytest.mark.parametrize("name", ON_TWO)

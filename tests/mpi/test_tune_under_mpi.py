@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from dataclasses import asdict
 from pathlib import Path
+from unittest.mock import patch
 
 from mxpeak.bench.tune.job import Job
 from mxpeak.bench.tune.probe import probes
 from mxpeak.perf.tuned import read_journal
-from tests.support.ranks import MPIEXEC, StandingRanks, needs_mpi
+from mxpeak.runtime import tuned
+from tests.support.ranks import StandingRanks, mpi_rank, needs_mpi, prepare, what_ended
 
 pytestmark = needs_mpi
 
@@ -52,31 +52,25 @@ def test_two_ranks_do_a_job(standing: dict[int, StandingRanks], tmp_path: Path) 
     assert ended.stderr.count("tune 2x1 hpl search") == 1, "one rank speaks"
 
 
-#: mxpeak with a store of the test's own.
-OWN_STORE = """
-import sys
-from pathlib import Path
-from mxpeak.runtime import tuned
-tuned.store_folder = lambda: Path(sys.argv[1])
-from mxpeak.cli.main import main
-sys.exit(main(sys.argv[2:]))
-"""
+def with_own_store(folder: str) -> None:
+    """One rank's part of commands, with a store of the test's own."""
+    with patch.object(tuned, "store_folder", lambda: Path(folder) / "store"):
+        mpi_rank(folder)
 
 
-def test_all_ranks_of_a_launcher_are_one_group(tmp_path: Path) -> None:
-    command = [str(MPIEXEC), "-n", "2", sys.executable, "-c", OWN_STORE, str(tmp_path / "store"), "tune", "hpl"]
-    flags = ["-N", "256", "--budget", "3s", "--threads", "1", "--json", "-"]
-    done = subprocess.run([*command, *flags], cwd=tmp_path, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    body = json.loads(done.stdout)
-    assert body["config"]["layouts"] == ["2x1"]
-    assert all((one["ranks"], one["threads"]) == (2, 1) for one in body["curves"])
-    assert done.stderr.count("tuning hpl for 3s") == 1
-
-
-def test_a_mistake_ends_all_ranks_of_a_launcher_alike(tmp_path: Path) -> None:
-    command = [str(MPIEXEC), "-n", "2", sys.executable, "-c", OWN_STORE, str(tmp_path / "store"), "tune", "hpl"]
+def test_all_ranks_of_a_launcher_are_one_group_and_a_mistake_ends_them_alike(
+    standing: dict[int, StandingRanks], tmp_path: Path
+) -> None:
+    tune = ["tune", "hpl", "-N", "256", "--budget", "3s", "--threads", "1", "--json"]
+    commands = {"tunes": [*tune, "-"], "mistaken": [*tune, "../there.json"]}
     (tmp_path / "there.json").write_text("")
-    done = subprocess.run([*command, "--json", "there.json"], cwd=tmp_path, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 2, done.stderr
-    assert "there.json exists" in done.stderr
+    prepare(commands, tmp_path)
+    standing[2].call(__name__, "with_own_store", str(tmp_path))
+    ended = what_ended(2, commands, tmp_path)
+    done = ended["tunes"]
+    done.check(0)
+    assert done.body["config"]["layouts"] == ["2x1"]
+    assert all((one["ranks"], one["threads"]) == (2, 1) for one in done.body["curves"])
+    assert done.stderr.count("tuning hpl for 3s") == 1
+    ended["mistaken"].check(2)
+    assert "there.json exists" in ended["mistaken"].stderr

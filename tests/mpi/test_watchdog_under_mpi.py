@@ -20,8 +20,8 @@ WAITS = r"this rank waits for (a message (from|to be taken by) rank 1|.* all 2 r
 
 
 def test_a_rank_that_is_stopped_is_named_by_the_one_that_waits_for_it(tmp_path: Path) -> None:
-    command = [*PYTHON, "run", "hpl", "-N", "10000", "--grid", "1x2", "--ranks", "2", "--warmup", "none"]
-    command += ["--watchdog", "5,3", "--events", "events", "--out", "results"]
+    command = [*PYTHON, "run", "hpl", "-N", "5000", "--nb", "8", "--grid", "1x2", "--ranks", "2"]
+    command += ["--warmup", "none", "--watchdog", "5,3", "--events", "events", "--out", "results"]
     with started(command, cwd=tmp_path) as run:
         victim = rank_at_work(1, tmp_path, run)
         os.kill(victim, signal.SIGSTOP)

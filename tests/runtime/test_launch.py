@@ -176,10 +176,10 @@ def test_kernels_are_compiled_into_the_cache_and_not_into_the_package(tmp_path: 
     environ = {**os.environ, "MXPEAK_CACHE_DIR": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
     package = Path(compiled.__file__).parent
     before = sorted(package.rglob("*.nb*"))
-    command = [sys.executable, "-c", "import mxpeak.kernels.host.rows"]
+    command = [sys.executable, "-c", "import mxpeak.kernels.host.team"]
     subprocess.run(command, env=environ, check=True)
     assert sorted(package.rglob("*.nb*")) == before
-    assert list(tmp_path.rglob("rows.permute_rows-*.nbi"))
+    assert list(tmp_path.rglob("team.await_work-*.nbi"))
 
 
 @pytest.mark.parametrize(

@@ -140,8 +140,8 @@ def by_torchrun(benchmark: str, *flags: str) -> list[str]:
     return [*torchrun, "-m", "mxpeak", *run(benchmark, *flags)]
 
 
-def by_python(benchmark: str) -> list[str]:
-    """A Python program that calls the library starts them."""
+def by_python(benchmark: str, *flags: str) -> list[str]:
+    """A Python program that calls the library starts them; ended before it has come to its work."""
     assert benchmark == "hpl"
     return [sys.executable, "-c", "import mxpeak as mx; mx.run.hpl(n=14000, grid='1x2', ranks=2, warmup='none')"]
 

@@ -21,7 +21,13 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 #: What ranks need: imported before they are forked.
-NEEDED = ("mxpeak.cli.main", "mxpeak.runtime.launch", "mxpeak.comm.torchdist", "mxpeak.kernels.torch.kernels")
+NEEDED = (
+    "mxpeak.cli.main",
+    "mxpeak.runtime.launch",
+    "mxpeak.comm.torchdist",
+    "mxpeak.kernels.torch.kernels",
+    "mxpeak.kernels.host.kernels",
+)
 #: What the ranks of a check are granted to end.
 PATIENCE_S = 100.0
 

@@ -83,10 +83,15 @@ class StandingRanks:
         self._calls = count()
         self._process: subprocess.Popen[bytes] | None = None
 
-    def run(self, commands: Mapping[str, list[str]], folder: Path) -> dict[str, Ended]:
-        """`mxpeak ARGUMENTS` for every entry, one after the other on the same ranks; each in the folder of its name."""
+    def run(
+        self, commands: Mapping[str, list[str]], folder: Path, module: str = "tests.support.ranks"
+    ) -> dict[str, Ended]:
+        """`mxpeak ARGUMENTS` for every entry, one after the other on the same ranks; each in the folder of its name.
+
+        module   whose `mpi_rank` is a rank's part of it
+        """
         prepare(commands, folder)
-        self.call("tests.support.ranks", "mpi_rank", str(folder))
+        self.call(module, "mpi_rank", str(folder))
         return what_ended(self._ranks, commands, folder)
 
     def call(self, module: str, function: str, *arguments: str, timeout: float = 300.0) -> None:
@@ -138,9 +143,14 @@ class StandingRanks:
 
 
 def standing_rank(folder: str, first: int) -> None:
-    """One rank's part of `StandingRanks`.  It waits asleep: a rank that waits in MPI takes a core."""
+    """One rank's part of `StandingRanks`.  It waits asleep: a rank that waits in MPI takes a core.
+
+    Within a call it does so as where somebody wants the core, whether or not: of what calls took, waiting was half.
+    """
+    from mxpeak.comm import base
     from mxpeak.comm.mpi import world
 
+    base.SHARED_S = -1.0
     comm = world()
     for number in count(first):
         os.chdir(ROOT)

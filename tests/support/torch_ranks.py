@@ -226,10 +226,22 @@ def mxpeak() -> None:
 
 
 def alone() -> None:
-    """A benchmark of mxpeak on one rank."""
+    """A benchmark of mxpeak as it is."""
     from mxpeak.cli.main import main
 
     sys.exit(main(sys.argv[1:]))
+
+
+def raises() -> None:
+    """A benchmark of mxpeak, in which rank 1 has a bug."""
+    from mxpeak.solvers.panel import FactoredPanel
+
+    def broken(*arguments: Any) -> None:
+        raise FloatingPointError("a made-up fault")
+
+    if os.environ["RANK"] == "1":
+        FactoredPanel.factor = broken  # type: ignore[method-assign]
+    alone()
 
 
 def ends() -> None:

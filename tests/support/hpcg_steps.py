@@ -1,0 +1,25 @@
+"""HPCG that counts ten iterations where it should count fifty: the same parts one after the other, sooner over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from unittest.mock import patch
+
+from mxpeak.bench.hpcg import result, run
+from tests.support import ranks
+
+STEPS = 10
+
+
+@contextmanager
+def few_steps() -> Iterator[None]:
+    """In this process, while it lasts."""
+    with patch.object(run, "REFERENCE_STEPS", STEPS), patch.object(result, "REFERENCE_STEPS", STEPS):
+        yield
+
+
+def mpi_rank(folder: str) -> None:
+    """One rank's part of commands over MPI."""
+    with few_steps():
+        ranks.mpi_rank(folder)
