@@ -27,6 +27,7 @@ from mxpeak.errors import ResourceError
 from mxpeak.kernels.choose import open_device
 from mxpeak.kernels.host.kernels import HostKernels
 from mxpeak.kernels.reference.kernels import ReferenceKernels
+from mxpeak.perf.host import one_core_each
 
 
 def pytest_configure() -> None:
@@ -87,6 +88,12 @@ def pytest_collection_finish() -> None:
 def pytest_sessionfinish() -> None:
     """What is left is torn down as ever: Triton complains of all that stays."""
     gc.unfreeze()
+
+
+@pytest.hookimpl(optionalhook=True)  # pytest-xdist's
+def pytest_xdist_auto_num_workers() -> int | None:
+    """One worker more than there are cores, for some wait for processes that they have started."""
+    return None if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ else len(one_core_each()) + 1
 
 
 @pytest.hookimpl(optionalhook=True)  # pytest-xdist's
