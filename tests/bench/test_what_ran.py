@@ -50,6 +50,15 @@ def test_one_process_of_the_host_has_nothing_that_goes_on_beside_hpl_mxps_update
     assert "look-ahead" not in verdict(usual)
 
 
+def test_a_matrix_is_balanced_where_that_is_asked() -> None:
+    """Its largest entry is about 1 then, within the clock, and x is the same solution."""
+    for scaling, balanced in (("none", False), ("auto", True)):
+        found = on_ranks(2, hpl_mxp, HplMxpConfig(scaling=scaling, diagonal_scale=(64.0,), mode="explore", **SMALL))
+        assert ("balance" in found.phases) == balanced
+        assert (found.telemetry["growth"]["largest"] <= 2.0) == balanced, "the diagonal holds 512"
+        assert found.validation["passed"]
+
+
 def test_panels_of_a_device_are_the_librarys_with_one_process_row_only() -> None:
     if not os.environ.get("CI"):  # there, a missing torch is a failure
         pytest.importorskip("torch", reason="PyTorch is not installed")
