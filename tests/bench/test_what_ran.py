@@ -51,7 +51,7 @@ def test_one_process_of_the_host_has_nothing_that_goes_on_beside_hpl_mxps_update
 
 
 def test_a_matrix_is_balanced_where_that_is_asked() -> None:
-    """Its largest entry is about 1 then, within the clock, and x is the same solution."""
+    """Its largest entry is about 1 then, and x solves the system as it was."""
     for scaling, balanced in (("none", False), ("auto", True)):
         found = on_ranks(2, hpl_mxp, HplMxpConfig(scaling=scaling, diagonal_scale=(64.0,), mode="explore", **SMALL))
         assert ("balance" in found.phases) == balanced
