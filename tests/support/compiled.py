@@ -60,17 +60,14 @@ def units() -> None:
         entry.made()
 
 
-#: Dealt out to as many processes as there are cores: to two of them what is sparse, and the norms.  What parts share
-#: each process compiles once, and what Numba needs each loads: in three processes norms took a tenth more than in one.
+#: Dealt out in turn to as many processes as there are cores; on two of them each takes about as long.  What is alike
+#: stays together, for what parts share each process compiles once, and what Numba needs each loads.
 PARTS: dict[str, Callable[[], None]] = {
     "sparse by rows": sparse_by_rows,
-    "complex norms": partial(norms, np.complex128, np.complex64),
+    "norms": partial(norms, np.complex128, np.complex64, np.float64, np.float32, np.float16, ml_dtypes.bfloat16),
     "sparse": sparse,
-    "16-bit norms": partial(norms, np.float16, ml_dtypes.bfloat16),
+    "eliminations": partial(eliminations, np.complex128, np.complex64, np.float64, np.float32),
     "products of 16-bit operands": units,
-    "real norms": partial(norms, np.float64, np.float32),
-    "complex eliminations": partial(eliminations, np.complex128, np.complex64),
-    "real eliminations": partial(eliminations, np.float64, np.float32),
 }
 
 
