@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 
-from mxpeak.kernels.host.kernels import HostKernels
-from mxpeak.runtime import launch
-from tests.support.ranks import Ended, StandingRanks, commands_here, needs_mpi, prepare, run_commands, what_ended
+from tests.support.ranks import Ended, StandingRanks, commands_here, needs_mpi
 
 pytestmark = needs_mpi
 
@@ -113,25 +110,9 @@ def test_what_would_be_ignored_is_refused(on_one: dict[str, Ended], says: str) -
     assert says in on_one[says].stderr
 
 
-def wrong_on_rank_1(folder: str) -> None:
-    """One rank's part of commands, where rank 1 has a number of every product wrong."""
-    comm = launch.start()
-    right = HostKernels.subtract_product
-
-    def wrong(self: HostKernels, C: Any, A: Any, B: Any) -> None:
-        right(self, C, A, B)
-        if C.size and comm.rank == 1:
-            C[-1, -1] += 0.5
-
-    with patch.object(HostKernels, "subtract_product", wrong):
-        run_commands(Path(folder), comm)
-
-
 def test_a_rank_that_computes_wrongly_is_found_by_the_proof(standing: dict[int, StandingRanks], tmp_path: Path) -> None:
     commands = {"wrong": [*SYSTEM, "--precision", "fp16", "--grid", "1x2"]}
-    prepare(commands, tmp_path)
-    standing[2].call(__name__, "wrong_on_rank_1", str(tmp_path))
-    ended = what_ended(2, commands, tmp_path)["wrong"]
+    ended = standing[2].run(commands, tmp_path, "tests.support.wrong_products", "off_by_a_half")["wrong"]
     ended.check(3)
     body = ended.body
     assert not body["validation"]["lu_proof"]["passed"]

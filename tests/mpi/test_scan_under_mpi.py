@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.ranks import Ended, StandingRanks, mpiexec, needs_mpi, prepare, what_ended
+from tests.support.ranks import Ended, StandingRanks, mpiexec, needs_mpi
 
 pytestmark = needs_mpi
 
@@ -74,9 +74,7 @@ def test_more_ranks_than_cores_come_to_an_end(on_ranks: dict[int, Ended], tmp_pa
 
 def test_a_rank_whose_products_are_off_by_a_bit_is_named(standing: dict[int, StandingRanks], tmp_path: Path) -> None:
     commands = {"scan": [*SMALL, "--write-exclude", "exclude.txt"]}
-    prepare(commands, tmp_path)
-    standing[4].call("tests.support.scans", "off_by_a_bit", str(tmp_path))
-    ended = what_ended(4, commands, tmp_path)["scan"]
+    ended = standing[4].run(commands, tmp_path, "tests.support.wrong_products", "off_by_a_bit")["scan"]
     ended.check(3)
     body = ended.body
     found = [(one["rank"], one["result"], one["reason"]) for one in body["wrong"]]

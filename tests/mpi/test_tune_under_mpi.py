@@ -11,7 +11,7 @@ from mxpeak.bench.tune.job import Job
 from mxpeak.bench.tune.probe import probes
 from mxpeak.perf.tuned import read_journal
 from mxpeak.runtime import tuned
-from tests.support.ranks import StandingRanks, mpi_rank, needs_mpi, prepare, what_ended
+from tests.support.ranks import StandingRanks, mpi_rank, needs_mpi
 
 pytestmark = needs_mpi
 
@@ -64,9 +64,7 @@ def test_all_ranks_of_a_launcher_are_one_group_and_a_mistake_ends_them_alike(
     tune = ["tune", "hpl", "-N", "256", "--budget", "3s", "--threads", "1", "--json"]
     commands = {"tunes": [*tune, "-"], "mistaken": [*tune, "../there.json"]}
     (tmp_path / "there.json").write_text("")
-    prepare(commands, tmp_path)
-    standing[2].call(__name__, "with_own_store", str(tmp_path))
-    ended = what_ended(2, commands, tmp_path)
+    ended = standing[2].run(commands, tmp_path, __name__, "with_own_store")
     done = ended["tunes"]
     done.check(0)
     assert done.body["config"]["layouts"] == ["2x1"]

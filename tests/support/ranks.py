@@ -84,14 +84,14 @@ class StandingRanks:
         self._process: subprocess.Popen[bytes] | None = None
 
     def run(
-        self, commands: Mapping[str, list[str]], folder: Path, module: str = "tests.support.ranks"
+        self, commands: Mapping[str, list[str]], folder: Path, module: str = __name__, function: str = "mpi_rank"
     ) -> dict[str, Ended]:
         """`mxpeak ARGUMENTS` for every entry, one after the other on the same ranks; each in the folder of its name.
 
-        module   whose `mpi_rank` is a rank's part of it
+        module, function   a rank's part of it, which takes the folder
         """
         prepare(commands, folder)
-        self.call(module, "mpi_rank", str(folder))
+        self.call(module, function, str(folder))
         return what_ended(self._ranks, commands, folder)
 
     def call(self, module: str, function: str, *arguments: str, timeout: float = 300.0) -> None:

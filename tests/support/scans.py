@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 from mxpeak.bench.scan.config import ScanConfig
 from mxpeak.bench.scan.probes import Size
 from mxpeak.bench.scan.run import Record, result
-from mxpeak.kernels.host.kernels import HostKernels
 from mxpeak.perf.health import Reading, summary
-from mxpeak.runtime import launch
-from tests.support.ranks import run_commands
 
 #: What a GPU says of itself while it is held back.
 HOT = (Reading(1980.0, 1980.0, None, (), 4, 0), Reading(1200.0, 1980.0, None, ("hardware thermal slowdown",), 7, 0))
@@ -45,17 +40,3 @@ def scan_body(
         record.bits = {"lu": list(bits), "gemm": ["a"] * 3}
         records.append(record)
     return result(records, Size(6144, 512, "bf16"), ScanConfig(rounds=3))
-
-
-def off_by_a_bit(folder: str) -> None:
-    """One rank's part of commands over MPI, where rank 1 has the last bit of a product wrong."""
-    comm = launch.start()
-    right = HostKernels.subtract_product
-
-    def wrong(self: HostKernels, C: Any, A: Any, B: Any) -> None:
-        right(self, C, A, B)
-        if C.size and comm.rank == 1:
-            C.view("i4")[-1, -1] += 1
-
-    with patch.object(HostKernels, "subtract_product", wrong):
-        run_commands(Path(folder), comm)

@@ -1,0 +1,43 @@
+"""Commands over MPI in which rank 1 multiplies wrongly, each function one rank's part of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from mxpeak.kernels.host.kernels import HostKernels
+from mxpeak.runtime import launch
+from tests.support.ranks import run_commands
+
+
+def off_by_a_bit(folder: str) -> None:
+    """The last bit of every product."""
+
+    def spoil(C: Any) -> None:
+        C.view("i4")[-1, -1] += 1
+
+    _run(folder, spoil)
+
+
+def off_by_a_half(folder: str) -> None:
+    """A number of every product."""
+
+    def spoil(C: Any) -> None:
+        C[-1, -1] += 0.5
+
+    _run(folder, spoil)
+
+
+def _run(folder: str, spoil: Callable[[Any], None]) -> None:
+    comm = launch.start()
+    right = HostKernels.subtract_product
+
+    def wrong(self: HostKernels, C: Any, A: Any, B: Any) -> None:
+        right(self, C, A, B)
+        if C.size and comm.rank == 1:
+            spoil(C)
+
+    with patch.object(HostKernels, "subtract_product", wrong):
+        run_commands(Path(folder), comm)
