@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import partial
 from math import isfinite
-from random import Random
+from typing import Any
 
 from mxpeak.comm.base import Communicator
 from mxpeak.distributed.sparse import Level, SparseMatrix, reduced, zeros
@@ -32,8 +32,8 @@ LARGE, SPECIAL = 1e6, 9
 MOST, TOLERANCE, EXPECTED, EXPECTED_PRECONDITIONED, CALLS = 50, 1e-12, 12, 2, 2
 #: What the symmetry test takes for the norm of A, and ε.
 NORM_OF_A, EPSILON = 2 * 26.0, 2.0**-52
-#: Seed of its vectors, and how many entries are drawn at a time.
-SEED, PIECE = 20261121, 1 << 16
+#: Odd factors that mix an entry's number (of Knuth's MMIX, and of PCG's output).
+MIX = (6364136223846793005, 3935559000370003845)
 #: The variance of residuals that is too large.
 VARIANCE = 1e-6
 
@@ -147,9 +147,8 @@ def symmetry_test(
 ) -> Symmetry:
     """How symmetric A and M^-1 are.  Collective."""
     x, y, out = A.halo_vector(), A.halo_vector(), zeros(kernels, A.n, "fp64")
-    draw = Random(SEED + comm.rank)
-    for vector in (x, y):
-        _randomise(kernels, A.own(vector), draw)
+    for k, vector in enumerate((x, y)):
+        A.own(vector)[:] = _random(kernels.xp, A.n, first=(2 * comm.rank + k) << 40)
 
     def dot(v: Vector, w: Vector) -> float:
         return reduced(kernels, comm, kernels.dot(v, w), "sum")
@@ -166,8 +165,10 @@ def symmetry_test(
     return Symmetry(spmv, mg)
 
 
-def _randomise(kernels: SparseKernels, x: Vector, draw: Random) -> None:
-    """Entries in [1, 2]."""
-    for first in range(0, len(x), PIECE):
-        piece = x[first : first + PIECE]
-        piece[:] = kernels.xp.asarray([1.0 + draw.random() for _ in range(len(piece))], dtype=kernels.xp.float64)
+def _random(xp: Any, n: int, first: int) -> Vector:
+    """Entries in [1, 2), made of the numbers `first`, first + 1, … alone."""
+    h = xp.arange(first, first + n, dtype=xp.int64)
+    for factor in MIX:
+        h = h * factor  # modulo 2^64
+        h = h ^ (h >> 33)
+    return 1.0 + xp.astype(h & (2**52 - 1), xp.float64) * 2.0**-52

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from typing import Any
 
 #: Letters of an error that are told.
@@ -51,7 +51,9 @@ def rehearsal() -> Iterator[dict[Any, None]]:
 def rehearse(use: Callable[[], None], cores: Sequence[int]) -> None:
     """Go through a use without computing, and compile all that it launches on these cores."""
     met: dict[Any, None] = {}
-    try:
+
+    def go_through() -> None:
+        nonlocal met
         import triton
 
         with (
@@ -60,6 +62,9 @@ def rehearse(use: Callable[[], None], cores: Sequence[int]) -> None:
             rehearsal() as met,
         ):
             use()
+
+    try:
+        copy_context().run(go_through)  # Triton 3.6 stays in its mode once a compilation has failed
     except Exception as error:  # whatever Triton has changed, or a use finds in numbers without meaning
         for kernel in met:
             with suppress(Exception):

@@ -31,7 +31,7 @@ def norm_pass(
         along, across = _wanted(batch, wants)
         programs = batch.wide * batch.strips * len(batch.pieces)
         tops = torch.empty(programs, dtype=torch.int64, device=top.device)
-        parts = torch.zeros(programs, 3, dtype=torch.float64, device=top.device)
+        parts = torch.zeros(programs if "squares" in wants else 1, 3, dtype=torch.float64, device=top.device)
         by_line, by_position = _slots(batch, along, across, (), torch.float64, top.device)
         launch_pass(
             batch,
@@ -48,7 +48,8 @@ def norm_pass(
         )
         if "max" in wants:
             torch.maximum(top, tops.max().view(torch.float64), out=top)
-        squares += parts.sum(dim=0)
+        if "squares" in wants:
+            squares += parts.sum(dim=0)
         line_sums, position_sums = _targets(batch, by_row, by_column)
         if along:
             _part(line_sums, batch.by_line).add_(by_line.sum(dim=0))

@@ -189,7 +189,7 @@ def batch(pieces: list[Piece], kind: tuple[bool, bool, bool], banded: bool, load
 def block_of(A: torch.Tensor, lines: int, length: int, aligned: bool, loads: int) -> Block:
     """The block of a step, for lines of a type so many and so long."""
     size = A.element_size()
-    vector = VECTOR // size if aligned and not A.is_complex() else 1
+    vector = max(1, VECTOR // size) if aligned else 1
     entries = THREADS * loads * VECTOR // size
     longest = _power(max(length, vector))  # Triton compiles no aligned load of less than a vector
     C = min(WIDTH // size, MOST_POSITIONS, longest)

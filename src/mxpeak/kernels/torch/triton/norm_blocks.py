@@ -76,11 +76,9 @@ def region(row, strip, wide, C: tl.constexpr, BANDED: tl.constexpr):
 
 
 @triton.jit
-def memory(row, COMPLEX: tl.constexpr, TYPE: tl.constexpr, UNIT: tl.constexpr):
+def memory(row, TYPE: tl.constexpr):
     """Where the first entry lies; how far apart lines are, and positions."""
-    step: tl.constexpr = 2 if COMPLEX else 1
-    base = tl.load(row + ADDRESS).to(tl.pointer_type(TYPE))
-    return base, tl.load(row + LINE_STRIDE), step if UNIT else tl.load(row + STRIDE)
+    return tl.load(row + ADDRESS).to(tl.pointer_type(TYPE)), tl.load(row + LINE_STRIDE), tl.load(row + STRIDE)
 
 
 @triton.jit
@@ -116,15 +114,6 @@ def _narrow(x):
 
 
 @triton.jit
-def _read(at, mask, COMPLEX: tl.constexpr):
-    """What is masked is not read, and 0; of complex entries both parts."""
-    if COMPLEX:
-        return tl.load(at, mask=mask[:, :, :, :, None], other=0.0)
-    else:
-        return tl.load(at, mask=mask, other=0.0)
-
-
-@triton.jit
 def block(
     row,
     base,
@@ -136,32 +125,37 @@ def block(
     inside,
     BANDED: tl.constexpr,
     COMPLEX: tl.constexpr,
+    UNIT: tl.constexpr,
     ALIGNED: tl.constexpr,
     U: tl.constexpr,
     K: tl.constexpr,
     BL: tl.constexpr,
     BP: tl.constexpr,
 ):
-    """Real and imaginary parts of the block at a line: fp64, but fp32 of entries that are real and narrow."""
+    """Real and imaginary parts of the block at a line: fp64, but fp32 of entries that are real and narrow.
+
+    Both parts of complex entries lie in one line of real numbers, so that lanes go along it.
+    """
+    PARTS: tl.constexpr = 2 if COMPLEX else 1
     lines = (line + lines_of(U, BL))[:, :, None, None]
-    positions = (position0 + positions_of(K, BP))[None, None, :, :]
-    at = base + lines * line_stride + positions * stride
-    mask = lines < end
-    if COMPLEX:
-        at = at[:, :, :, :, None] + tl.arange(0, 2)
-        if ALIGNED:
-            at = tl.multiple_of(at, [1, 1, 1, 1, 16])
-    elif ALIGNED:
+    reals = (position0 * PARTS + positions_of(K, BP * PARTS))[None, None, :, :]
+    positions = reals // PARTS
+    if UNIT:
+        at = base + lines * line_stride + reals
+    else:
+        at = base + lines * line_stride + positions * stride + reals % PARTS
+    if ALIGNED:
         at = tl.multiple_of(at, [1, 1, 1, 16])
+    mask = lines < end
     if inside:
-        x = _read(at, mask, COMPLEX)
+        x = tl.load(at, mask=mask, other=0.0)
     else:
         some = mask & (positions < tl.load(row + LENGTH))
         if BANDED:
             some = some & _in_band(row, lines, positions)
-        x = _read(at, some, COMPLEX)
+        x = tl.load(at, mask=some, other=0.0)
     if COMPLEX:
-        re, im = tl.split(x)
+        re, im = tl.split(tl.reshape(x, [BL, U, K, BP, 2]))
         return re.to(tl.float64), im.to(tl.float64)
     elif x.dtype == tl.float64:
         return x, x

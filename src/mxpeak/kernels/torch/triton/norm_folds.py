@@ -86,7 +86,7 @@ def fold_kernel(
     """
     row = table + tl.program_id(1).to(tl.int64) * COLUMNS
     line0, end, position0, d, w, inside = region(row, strip, wide, K * BP, BANDED)
-    base, line_stride, stride = memory(row, COMPLEX, TYPE, UNIT)
+    base, line_stride, stride = memory(row, TYPE)
     first_line, first_position = tl.load(row + LINE0), tl.load(row + POSITION0)
     line_sums = by_line + (tl.load(row + LINE_SLOT) + w) * line_size + (first_line - line_origin)
     positions = position0 + positions_of(K, BP)
@@ -101,7 +101,7 @@ def fold_kernel(
 
     for line in range(line0, end, U * BL):
         re, im = block(
-            row, base, line_stride, stride, line, end, position0, inside, BANDED, COMPLEX, ALIGNED, U, K, BL, BP
+            row, base, line_stride, stride, line, end, position0, inside, BANDED, COMPLEX, UNIT, ALIGNED, U, K, BL, BP
         )
         if ACROSS:
             x = _term(re, im, f_position[None, None, :, :], SQUARED, COMPLEX)

@@ -141,7 +141,7 @@ def pass_kernel(
     row = table + tl.program_id(1).to(tl.int64) * COLUMNS
     program = tl.program_id(1).to(tl.int64) * tl.num_programs(0) + tl.program_id(0)
     line0, end, position0, d, w, inside = region(row, strip, wide, K * BP, BANDED)
-    base, line_stride, stride = memory(row, COMPLEX, TYPE, UNIT)
+    base, line_stride, stride = memory(row, TYPE)
     line_sums = by_line + (tl.load(row + LINE_SLOT) + w) * line_size + (tl.load(row + LINE0) - line_origin)
     top = tl.zeros([BL, K, BP], KEY)
     across = tl.zeros([BL, K, BP], SUM)
@@ -151,7 +151,7 @@ def pass_kernel(
 
     for line in range(line0, end, U * BL):
         re, im = block(
-            row, base, line_stride, stride, line, end, position0, inside, BANDED, COMPLEX, ALIGNED, U, K, BL, BP
+            row, base, line_stride, stride, line, end, position0, inside, BANDED, COMPLEX, UNIT, ALIGNED, U, K, BL, BP
         )
         x = re
         if SIZES:
