@@ -55,7 +55,7 @@ export -f small
 part environment 60 "$python" -m mxpeak doctor
 # It knows torch's own operations, not Triton's kernels.
 part order 100 bash -c 'small hpl -N 4096 --nb 256 && small hpl-mxp -N 4096 --nb 512 &&
-    small hpg-mxp --mode explore --nx 32 --ny 32 --nz 32 --rt 1'
+    small hpg-mxp --mode explore --nx 16 --ny 16 --nz 16 --quick --rt 0.01 --iterations 30'
 # Most of their time is Triton's, compiling: on all cores, where pytest-xdist is there to share it out.  A warning does
 # not hide the result behind it.
 workers=()

@@ -16,6 +16,7 @@ from mxpeak.bench.stencil_sizes import INDEX_BYTES, PACKED_BYTES, PIECE, SETUP_B
 from mxpeak.kernels.contract.sparse import Order, Rows
 from mxpeak.kernels.torch import sparse_pack, sparse_rows
 from mxpeak.kernels.torch.device import TYPES, Device
+from mxpeak.kernels.torch.sparse_rows import halo_of
 from mxpeak.kernels.torch.sparse_setup import SparseSetup
 from mxpeak.kernels.torch.sparse_steps import late_chunks
 from mxpeak.layout.stencil import STENCIL, Box
@@ -63,6 +64,26 @@ def test_orders_of_rows_on_the_device_are_the_hosts(monkeypatch: pytest.MonkeyPa
             same(found.starts, exact.starts)
             same(found.new_to_old, exact.new_to_old)
             same(found.old_to_new, exact.old_to_new)
+
+
+def test_triton_makes_the_same_rows_and_puts_them_in_the_same_order() -> None:
+    """A program's rows, fewer and more; neighbours on some sides and on all; lines that are short and long."""
+    device = torch_device(triton=True)
+    from mxpeak.kernels.torch.triton.sparse_rows import groups, make_rows
+
+    for box in (*SIDES, Box(3, 2, 4), Box(4, 3, 3, 3, 3, 3, 1, 1, 1), Box(34, 1, 2, 2, 1, 1)):
+        with told(box):
+            exact = HOSTS[0].stencil_rows(box, UNEQUAL)
+            indptr, halo, weights = (device.tensor(part) for part in (exact.indptr, halo_of(box), np.array(UNEQUAL)))
+            indices = torch.full((len(exact.indices),), -7, dtype=torch.int32, device=device.where)
+            data = device.empty(len(exact.data))
+            make_rows(indptr, halo, weights, indices, data, box)
+            same(indices, exact.indices)
+            same(data, exact.data)
+            for kind in ("greedy", "levels"):
+                found, order = groups(indptr, indices, 27, levels=kind == "levels"), HOSTS[0].order(exact, kind)
+                group = np.searchsorted(order.starts, order.old_to_new, side="right") - 1
+                same(found, group)
 
 
 def on_device(rows: Rows) -> Rows:

@@ -2,6 +2,8 @@
 
 Rows are compressed (indptr, indices, data), on the device; column n + h is entry h of what comes from other ranks.
 Nothing but `stencil_rows` knows that they are a stencil's: orders are found from the entries alone.
+On a GPU `triton/sparse_rows` makes rows in one pass, and colours and levels without a wait for each front.  In a
+rehearsal, where kernels compute nothing, torch's operations do: which forms are used next depends on the rows.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import numpy as np
 import torch
 
 from mxpeak.kernels.contract.sparse import Order, Rows
+from mxpeak.kernels.torch import ahead
 from mxpeak.kernels.torch.device import Device
 from mxpeak.kernels.torch.sparse_matrix import Tensor
 from mxpeak.layout.stencil import STENCIL, Box
@@ -37,19 +40,26 @@ def stencil_rows(device: Device, box: Box, weights: Sequence[float]) -> Rows:
     lengths = around[2][:, None, None] * around[1][:, None] * around[0]
     indptr = torch.zeros(n + 1, dtype=torch.int64, device=device.where)
     torch.cumsum(lengths.view(-1), 0, out=indptr[1:])
-    halo, stencil = device.tensor(_halo_of(box)), device.tensor(np.array(weights, float))
+    halo, stencil = device.tensor(halo_of(box)), device.tensor(np.array(weights, float))
     nowhere = nnz  # where what is outside of the domain is written
     indices = torch.empty(nnz + 1, dtype=torch.int32, device=device.where)
     data = torch.empty(nnz + 1, dtype=torch.float64, device=device.where)
+    made = Rows(n, box.halo, indptr, indices[:nnz], data[:nnz])
+    if device.is_gpu and device.triton:
+        from mxpeak.kernels.torch.triton.sparse_rows import make_rows
+
+        make_rows(indptr, halo, stencil, indices, data, box)
+        if not ahead.is_rehearsing():
+            return made
     for i in torch.arange(n, device=device.where).split(PIECE):
         columns, present = _neighbours(device, box, halo, i)
         at = torch.where(present, indptr[i, None] + present.cumsum(1) - 1, nowhere)
         indices[at] = columns.to(torch.int32)
         data[at] = stencil.expand(at.shape)
-    return Rows(n, box.halo, indptr, indices[:nnz], data[:nnz])
+    return made
 
 
-def _halo_of(box: Box) -> np.ndarray:
+def halo_of(box: Box) -> np.ndarray:
     """Of each direction d = (dx+1) + 3(dy+1) + 9(dz+1): offset in the halo, first point x, y, z, width and height."""
     halo = np.zeros((STENCIL, 6), np.int64)
     for one in box.neighbours():
@@ -114,14 +124,14 @@ class Neighbours:
 # --- orders
 
 
-def order(rows: Rows, kind: str) -> Order:
+def order(device: Device, rows: Rows, kind: str) -> Order:
     """See `kernels.contract.sparse`; the rows' pattern is symmetric."""
     natural = torch.arange(rows.n, dtype=torch.int32, device=rows.indptr.device)
     if kind == "natural":
         return Order(natural, natural, np.arange(rows.n + 1), kind)
     if kind == "surface_last":
         return _sorted_by(surface_of(rows).to(torch.int32), np.arange(rows.n + 1), kind)
-    group = {"greedy": _greedy_colours, "levels": _levels, "jpl": _jpl_colours}[kind](rows)
+    group = _jpl_colours(rows) if kind == "jpl" else _by_earlier_neighbours(device, rows, kind)
     groups = int(group.max()) + 1 if rows.n else 0
     counts = torch.zeros(groups + 1, dtype=torch.int64, device=group.device)
     counts.index_add_(0, group + 1, torch.ones_like(group))
@@ -134,6 +144,19 @@ def _sorted_by(group: Tensor, starts: np.ndarray, kind: str) -> Order:
     old_to_new = torch.empty_like(new_to_old)
     old_to_new[new_to_old] = torch.arange(len(group), device=group.device)
     return Order(new_to_old.to(torch.int32), old_to_new.to(torch.int32), starts, kind)
+
+
+def _by_earlier_neighbours(device: Device, rows: Rows, kind: str) -> Tensor:
+    """The colour or the level of each row, by those of its neighbours with smaller numbers."""
+    if device.is_gpu and device.triton and rows.n:
+        from mxpeak.kernels.torch.triton.sparse_rows import MOST, groups
+
+        most = int(rows.indptr.diff().max())
+        if kind == "levels" or most <= MOST:
+            found = groups(rows.indptr, rows.indices, most, levels=kind == "levels")
+            if not ahead.is_rehearsing():
+                return found
+    return _levels(rows) if kind == "levels" else _greedy_colours(rows)
 
 
 def _fronts(rows: Rows) -> Iterator[tuple[Tensor, Tensor]]:

@@ -63,7 +63,9 @@ class SparseSetup:
         return self._host.with_symmetric_pattern(self.on_host(rows))
 
     def order(self, rows: Rows, kind: str) -> Order:
-        return self._host.order(rows, kind) if isinstance(rows.indptr, np.ndarray) else sparse_rows.order(rows, kind)
+        if isinstance(rows.indptr, np.ndarray):
+            return self._host.order(rows, kind)
+        return sparse_rows.order(self.device, rows, kind)
 
     def rounding(self, rows: Rows, precision: str) -> float:
         worst = self.device.zeros(1)

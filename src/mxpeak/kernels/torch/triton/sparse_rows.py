@@ -1,0 +1,179 @@
+"""The 27-point problem's rows in one pass, and orders in which rows wait for their neighbours alone, not for a front.
+
+What is made is what `kernels.torch.sparse_rows` makes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+from mxpeak.kernels.torch import ahead
+from mxpeak.layout import stencil
+
+Tensor = Any
+STENCIL = tl.constexpr(stencil.STENCIL)
+#: Slots of a row of the stencil, and entries of a program.
+SLOTS, ENTRIES = tl.constexpr(32), 1024
+#: Warps of a program that makes rows; of one that orders them, whose rows wait for each other.
+MAKES, WARPS = 4, 1
+#: Rows that a program orders: few, for they are done one after the other.
+FEW = 8
+#: Colours are bits of a 64-bit number while the least free one is looked for: a row has at most so many entries.
+MOST = 62
+
+
+@triton.jit(
+    do_not_specialize=[
+        "n", "nx", "ny", "nz", "x_first", "y_first", "z_first", "x_end", "y_end", "z_end",
+    ]
+)  # fmt: skip
+def rows_kernel(
+    indptr,
+    halo,
+    weights,
+    indices,
+    data,
+    n,
+    nx,
+    ny,
+    nz,
+    x_first,
+    y_first,
+    z_first,
+    x_end,
+    y_end,
+    z_end,
+    ROWS: tl.constexpr,
+):
+    """Columns and values of ROWS rows, from their places in `indptr` on: `sparse_rows._neighbours`.
+
+    x_first, x_end   the box's first point, and where the domain ends: in x, y and z
+    """
+    i = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    d = tl.arange(0, SLOTS)[None, :]
+    x = (i % nx)[:, None] + d % 3 - 1
+    y = (i // nx % ny)[:, None] + d // 3 % 3 - 1
+    z = (i // nx // ny)[:, None] + d // 9 - 1
+    present = (d < STENCIL) & (i < n)[:, None]
+    present &= (x >= -x_first) & (x < x_end - x_first)
+    present &= (y >= -y_first) & (y < y_end - y_first)
+    present &= (z >= -z_first) & (z < z_end - z_first)
+    inside = (x >= 0) & (x < nx) & (y >= 0) & (y < ny) & (z >= 0) & (z < nz)
+    side = 13 + (x >= nx).to(tl.int32) - (x < 0).to(tl.int32)
+    side += 3 * ((y >= ny).to(tl.int32) - (y < 0).to(tl.int32))
+    side += 9 * ((z >= nz).to(tl.int32) - (z < 0).to(tl.int32))
+    there = present & (inside == 0)
+    offset = tl.load(halo + side * 6, mask=there, other=0)
+    x0 = tl.load(halo + side * 6 + 1, mask=there, other=0)
+    y0 = tl.load(halo + side * 6 + 2, mask=there, other=0)
+    z0 = tl.load(halo + side * 6 + 3, mask=there, other=0)
+    width = tl.load(halo + side * 6 + 4, mask=there, other=0)
+    height = tl.load(halo + side * 6 + 5, mask=there, other=0)
+    outside = n + offset + ((z - z0) * height + y - y0) * width + x - x0
+    column = tl.where(inside, (z * ny + y) * nx + x, outside)
+    at = tl.load(indptr + i, mask=i < n, other=0)[:, None] + tl.cumsum(present.to(tl.int32), axis=1) - 1
+    tl.store(indices + at, column.to(tl.int32), mask=present)
+    tl.store(data + at, tl.load(weights + d, mask=d < STENCIL, other=0.0) + tl.zeros_like(at), mask=present)
+
+
+@triton.jit
+def _either(a, b):
+    return a | b
+
+
+@triton.jit(do_not_specialize=["n"])
+def order_kernel(indptr, indices, group, turn, n, LEVELS: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr):
+    """The group of each row: the least that no neighbour with a smaller number has, or 1 + their largest one (LEVELS).
+
+    group   -1 where it is not known yet, which others wait for
+    turn    0: how many programs have begun.  They take rows in that order, so that whoever is waited for is under way.
+    """
+    i = tl.atomic_add(turn, 1, sem="relaxed").to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    k = tl.load(indptr + i, mask=i < n, other=0)[:, None] + tl.arange(0, WIDTH)[None, :]
+    end = tl.load(indptr + i + 1, mask=i < n, other=0)
+    j = tl.load(indices + k, mask=k < end[:, None], other=n)
+    unknown = j < i[:, None]
+    found = tl.full([ROWS, WIDTH], -1, tl.int32)
+    left = i < n
+    while tl.max(left.to(tl.int32), axis=0) > 0:
+        found = tl.where(unknown, tl.load(group + j, mask=unknown, other=-1, volatile=True), found)
+        unknown = unknown & (found < 0)
+        ready = left & (tl.max(unknown.to(tl.int32), axis=1) == 0)
+        if LEVELS:
+            mine = tl.max(found, axis=1) + 1
+        else:
+            one = tl.full([ROWS, WIDTH], 1, tl.int64)
+            used = tl.reduce(tl.where(found >= 0, one << tl.maximum(found, 0).to(tl.int64), 0), 1, _either)
+            free = ((used + 1) & (used ^ -1)).to(tl.float64)  # the least bit that is not set: 2^colour
+            mine = ((free.to(tl.int64, bitcast=True) >> 52) - 1023).to(tl.int32)
+        tl.atomic_xchg(group + i, mine, mask=ready, sem="relaxed")
+        left = left & (ready == 0)
+        tl.debug_barrier()
+
+
+def make_rows(indptr: Tensor, halo: Tensor, weights: Tensor, indices: Tensor, data: Tensor, box: stencil.Box) -> None:
+    """Fill in the columns and values of a box."""
+    rows = ENTRIES // SLOTS.value
+    ahead.launch(
+        rows_kernel,
+        (-(-box.rows // rows),),
+        indptr,
+        halo,
+        weights,
+        indices,
+        data,
+        box.rows,
+        *box.shape,
+        *box.origin,
+        *box.global_shape,
+        ROWS=rows,
+        num_warps=MAKES,
+    )
+
+
+def groups(indptr: Tensor, indices: Tensor, most: int, *, levels: bool) -> Tensor:
+    """The groups of rows that have at most `most` entries."""
+    n = len(indptr) - 1
+    group = torch.full((n,), -1, dtype=torch.int32, device=indptr.device)
+    turn = torch.zeros(1, dtype=torch.int32, device=indptr.device)
+    ahead.launch(
+        order_kernel,
+        (-(-n // FEW),),
+        indptr,
+        indices,
+        group,
+        turn,
+        n,
+        LEVELS=levels,
+        ROWS=FEW,
+        WIDTH=max(SLOTS.value, triton.next_power_of_2(most)),
+        num_warps=WARPS,
+    )
+    return group.long()
+
+
+# --- what compile checks compile --------------------------------------------------------------------------------
+
+_SHAPE = dict.fromkeys(("n", "nx", "ny", "nz", "x_first", "y_first", "z_first", "x_end", "y_end", "z_end"), "i32")
+COMPILED = [
+    (
+        rows_kernel,
+        {"indptr": "*i64", "halo": "*i64", "weights": "*fp64", "indices": "*i32", "data": "*fp64"}
+        | _SHAPE
+        | {"ROWS": "constexpr"},
+        {"ROWS": ENTRIES // SLOTS.value},
+    ),
+    *(
+        (
+            order_kernel,
+            {"indptr": "*i64", "indices": "*i32", "group": "*i32", "turn": "*i32", "n": "i32"}
+            | dict.fromkeys(("LEVELS", "ROWS", "WIDTH"), "constexpr"),
+            {"LEVELS": levels, "ROWS": FEW, "WIDTH": width},
+        )
+        for levels, width in ((False, 32), (True, 64))
+    ),
+]
