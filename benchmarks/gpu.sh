@@ -10,14 +10,14 @@
 #   tests       170 s   the kernels' tests on the GPU
 #   kernels     110 s   the kernels beside the chip's limits
 #   timeline     90 s   steps of HPL and HPL-MxP as torch's profiler sees them, beside the modelled ones
-#   hpl-mxp      70 s   hpl 60 s   hpg-mxp 60 s   hpcg 30 s   norms 30 s   solve 45 s
+#   hpl-mxp      70 s   hpl 60 s   hpg-mxp 120 s   hpcg 70 s   norms 45 s   scan 30 s   solve 45 s
 #                       the benchmarks, each with its limit measured in the same process
 #
 # JSON and logs go into FOLDER (default gpu-results); nothing need be installed but the dependencies.
 #   PYTHON   the interpreter (default python3)
 #   MACHINE  the file of the modelled machine (default tests/queues/h200.toml)
 set -uo pipefail
-every="environment order tests kernels timeline hpl-mxp hpl hpg-mxp hpcg norms solve"
+every="environment order tests kernels timeline hpl-mxp hpl hpg-mxp hpcg norms scan solve"
 if [[ ${1:-} == -h || ${1:-} == --help ]]; then
     sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}"
     exit 0
@@ -67,9 +67,10 @@ part kernels 110 "$python" benchmarks/gpu.py --out "$out/kernels.json"
 part timeline 90 "$python" benchmarks/gpu_timeline.py "$out" --machine "${MACHINE:-tests/queues/h200.toml}"
 part hpl-mxp 70 bash -c 'run hpl-mxp --precision fp16'
 part hpl 60 bash -c 'run hpl --nb 1024'
-part hpg-mxp 60 bash -c 'run hpg-mxp --mode explore --rt 5'
-part hpcg 30 bash -c 'run hpcg --rt 5'
-part norms 30 bash -c 'run norms -N 40000 --dtype float32,float64'
+part hpg-mxp 120 bash -c 'run hpg-mxp --mode explore --rt 5'
+part hpcg 70 bash -c 'run hpcg --rt 5'
+part norms 45 bash -c 'run norms -N 40000 --dtype float32,float64'
+part scan 30 "$python" -m mxpeak scan --device cuda --progress never --json "$out/scan.json"
 part solve 45 "$python" benchmarks/gpu.py --sections solve --out "$out/solve.json"
 
 printf '\n%s s; failed: %s\n' $((SECONDS - begin)) "${failed[*]:-none}"

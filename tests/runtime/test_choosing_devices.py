@@ -97,7 +97,7 @@ def test_a_gpu_has_defaults_of_its_own_which_give_way_to_what_was_asked_for() ->
     [
         ("AMD Instinct MI250X", 512, 3072),
         ("Tesla V100-SXM2-16GB", 512, 768),
-        ("NVIDIA H200", 512, 1024),
+        ("NVIDIA H200", 512, 2048),
         ("NVIDIA H100 80GB HBM3", 512, 2048),
     ],
 )

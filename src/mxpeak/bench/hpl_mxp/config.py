@@ -35,6 +35,7 @@ class HplMxpConfig(LuConfig):
         "V100": (768, "H. Lu et al., SC22, V-C: 768 or 1024, and 768 in the run of 1.411 EFLOP/s"),
         "MI250X": (3072, "H. Lu et al., SC22, V-C, and in the run of 2.387 EFLOP/s"),
         "H100": (2048, "benchmarks/results/gpu-h100-lu.json: 498 TFLOP/s; 339 with 1024, 517 with 4096"),
+        "H200": (2048, "as an H100, the same processor; with 1024 its LU ran at 452 TFLOP/s (gpu-h200-hpl-mxp.json)"),
     }
 
     def natively(self, native: Collection[str]) -> dict[str, Any]:
@@ -45,7 +46,7 @@ class HplMxpConfig(LuConfig):
     nb: tuple[int, ...] = option(
         (320,),
         "--nb",
-        help="block size (default: 320; 512 where the processor multiplies 16-bit numbers; on a GPU 1024, H100 2048)",
+        help="block size (default: 320; 512 where the processor multiplies 16-bit numbers; on a GPU 1024, Hopper 2048)",
         metavar="NB,...",
         parse=listed(integer(1)),
         group="problem",

@@ -23,6 +23,9 @@ Tensor = Any
 BLOCK, WARPS = 2048, 4
 #: Programs for each of a GPU's units, by the bytes of a number: as many as registers hold, so that all run at once.
 PROGRAMS = {4: 5, 8: 4}
+#: Programs for each unit that go over a basis, and their warps.  On an H200, against 4 warps and the programs above,
+#: passes over 6 to 24 vectors reach 0.83 of a copy with fp32 instead of 0.64, and 0.97 with fp64 instead of 0.83.
+BASIS_PROGRAMS, BASIS_WARPS = 16, 2
 #: Vectors of a basis that are on hand at a time, at least and at most.
 FEWEST, MOST = 8, 64
 
@@ -111,9 +114,9 @@ def units(where: torch.device) -> int:
     return int(torch.cuda.get_device_properties(where).multi_processor_count) if where.type == "cuda" else 2
 
 
-def _programs(device: Device, x: Tensor, block: int) -> int:
-    """How many programs go over a vector."""
-    most = PROGRAMS[x.element_size()] * units(device.where) if device.is_gpu else 3
+def _programs(device: Device, x: Tensor, block: int, each: int | None = None) -> int:
+    """How many programs go over a vector, at most `each` a unit."""
+    most = (each or PROGRAMS[x.element_size()]) * units(device.where) if device.is_gpu else 3
     return max(1, min(-(-int(x.numel()) // block), most))
 
 
@@ -166,7 +169,7 @@ def _pass(
     k, n = len(Q), w.numel()
     height = max(FEWEST, triton.next_power_of_2(k))
     block = BLOCK // height
-    programs = _programs(device, w, block)
+    programs = _programs(device, w, block, BASIS_PROGRAMS)
     sums = device.empty(programs, height if project else 1)
     ahead.launch(
         basis_kernel,
@@ -183,7 +186,7 @@ def _pass(
         SQUARE=square,
         K=height,
         BLOCK=block,
-        num_warps=WARPS,
+        num_warps=BASIS_WARPS,
     )
     return sums[:, :k].sum(0) if project else sums.sum(0)
 
