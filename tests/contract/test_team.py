@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from mxpeak.kernels.host import blas
 from mxpeak.kernels.host.team import APART, Team
 
 CORES = sorted(os.sched_getaffinity(0))[:2] if hasattr(os, "sched_getaffinity") else [0, 1]
@@ -91,3 +92,28 @@ def test_a_team_that_is_dropped_ends_its_threads() -> None:
     for thread in theirs:
         thread.join(20.0)
     assert not any(thread.is_alive() for thread in theirs)
+
+
+def test_blas_has_its_threads_again_once_the_last_has_left() -> None:
+    """Two that are inside at a time, the first one in being the first one out; an error on the way."""
+
+    def threads() -> list[int]:
+        return [controller.num_threads for controller in blas._controllers()]
+
+    before = threads()
+    try:
+        blas.set_threads(3)
+        three = threads()
+        one, other = blas.one_thread(), blas.one_thread()
+        one.__enter__()
+        other.__enter__()
+        one.__exit__(None, None, None)
+        assert set(threads()) == {1}
+        other.__exit__(None, None, None)
+        assert threads() == three
+        with pytest.raises(ValueError, match="inside"), blas.one_thread():
+            raise ValueError("inside")
+        assert threads() == three
+    finally:
+        for controller, count in zip(blas._controllers(), before):
+            controller.set_num_threads(count)

@@ -347,7 +347,7 @@ def test_auto_takes_the_coarsest_factors_that_pay() -> None:
     ):
         for n in (first - 1, first):
             assert choices.suits_directly(n, sides, np.dtype(dtype)) is (n < first)
-    for dtype, sides, first in ((float, 1, choices.FP32_FROM), (complex, 1, choices.FP32_FROM_SEVERAL)):
+    for dtype, sides, first in ((float, 1, choices.FP32_FROM), (complex, 1, choices.COMPLEX_ELIMINATED_BELOW)):
         for n, found in ((first - 1, "fp64"), (first, "fp32")):
             assert choices.chosen_precision(n, np.dtype(dtype), "auto", sides) == found
     A, b, device = random((140, 140)) + 12 * np.eye(140), random(140), dense_kernels("torch")

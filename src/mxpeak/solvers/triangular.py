@@ -4,6 +4,9 @@ Block by block:  x_k = T_kk^-1 (b_k - Σ T_kj x_j)  over the blocks j that are k
 of one process row is one reduction along it, then x_k goes along its process column, and every rank there adds its own
 T_ik x_k to its part of the sums.  With T^T the roles of process rows and columns are exchanged.  Of several right-hand
 sides, a column each, the blocks are solved together: products of matrices, in as many messages.
+
+A host's only process makes each sum when its turn comes, by whole rows of T: memory is read along them twice as quickly
+as down blocks of columns.
 """
 
 from __future__ import annotations
@@ -101,6 +104,9 @@ def _solve(
     grid = A.grid
     over, under, along, across = A.rows, A.cols, grid.row, grid.column
     me = grid.p, grid.q
+    if grid.P * grid.Q == 1 and not transposed and not kernels.background:
+        _solve_by_rows(A, s, x, kernels, solve, lower=lower)
+        return
     if transposed:
         over, under, along, across, me = under, over, across, along, me[::-1]
     steps = lu_steps(A.rows.n, A.nb, grid.P, grid.Q)
@@ -133,3 +139,14 @@ def _solve(
             owed = own
         if owed is not None and following is not None:
             add_product(over.local_range(following.j0, following.j1), owed)
+
+
+def _solve_by_rows(A: DistMatrix, s: Vector, x: Vector, kernels: Kernels, solve: Diagonal, *, lower: bool) -> None:
+    """x_k = T_kk^-1 (x_k - s_k - Σ T_kj x_j) on one process."""
+    steps = lu_steps(A.rows.n, A.nb, 1, 1)
+    for step in steps if lower else reversed(steps):
+        k, known = slice(step.j0, step.j1), slice(0, step.j0) if lower else slice(step.j1, A.rows.n)
+        if known.start < known.stop:
+            kernels.add_matvec(s[k], A.local[k, known], x[known])
+        kernels.add_scaled(x[k], -1.0, s[k])
+        solve(step, A.local[k, k], x[k], transposed=False)

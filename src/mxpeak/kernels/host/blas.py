@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache, lru_cache
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -179,16 +180,28 @@ def set_threads(threads: int) -> None:
         controller.set_num_threads(threads)
 
 
+_turn = Lock()
+#: How many threads BLAS had, for each of the process's threads that is in `one_thread` now: the first of them knows.
+_before: list[list[int]] = []
+
+
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """BLAS on one thread inside: for what is done sooner than more threads are woken."""
-    before = [controller.num_threads for controller in _controllers()]
-    set_threads(1)
+    """BLAS on one thread inside: for what is done sooner than more threads are woken, or by threads of our own.
+
+    Its own go on spinning for some 30 ms after a call, and take cores from ours.  Who leaves last gives them back.
+    """
+    with _turn:
+        _before.append([controller.num_threads for controller in _controllers()])
+        set_threads(1)
     try:
         yield
     finally:
-        for controller, threads in zip(_controllers(), before):
-            controller.set_num_threads(threads)
+        with _turn:
+            first, _before[:] = _before[0], _before[:-1]
+            if not _before:
+                for controller, threads in zip(_controllers(), first):
+                    controller.set_num_threads(threads)
 
 
 def blas_facts() -> dict[str, Any]:

@@ -96,8 +96,7 @@ class HostDense:
         elif unit := _unit(precision, W.dtype):
             from mxpeak.kernels.host.unit_products import UnitProducts  # compiled code, of which others need none
 
-            products = UnitProducts(unit, len(W))
-            singular = lapack.getrf_blocked(LU, pivots, products.NB, products)
+            singular = UnitProducts(unit, len(W)).factor(LU, pivots)
         else:
             singular = lapack.getrf_blocked(LU, pivots, lapack.NB, lapack.subtract_rounded(precision))
         return PivotedLU(LU, pivots, transposed=True, singular=singular)

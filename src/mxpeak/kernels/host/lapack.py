@@ -126,7 +126,7 @@ def _laswp(A: Array, pivots: Array) -> None:
         )
 
 
-def _trsm_unit_lower(L: Array, B: Array) -> None:
+def solve_unit_lower(L: Array, B: Array) -> None:
     """B = L^-1 B in place, L the unit lower triangle of a column-major block."""
     one = np.ones(1, B.dtype)
     _routine(f"{LETTERS[B.dtype]}trsm", 11)(
@@ -144,7 +144,7 @@ def _trsm_unit_lower(L: Array, B: Array) -> None:
 def getrf_rest(A: Array, pivots: Array, m: int, singular: int) -> int:
     """`getrf` of a square A whose first m columns are factored, and of which that told `singular`."""
     _laswp(A[:, m:], pivots[:m])
-    _trsm_unit_lower(A[:m, :m], A[:m, m:])
+    solve_unit_lower(A[:m, :m], A[:m, m:])
     subtract_product(A[m:, m:], A[m:, :m], A[:m, m:])
     at = getrf(A[m:, m:], pivots[m:])
     _laswp(A[m:, :m], pivots[m:])
@@ -152,11 +152,17 @@ def getrf_rest(A: Array, pivots: Array, m: int, singular: int) -> int:
     return singular or (m + at if at else 0)
 
 
-def getrf_blocked(A: Array, pivots: Array, NB: int, subtract: Callable[[Array, Array, Array], None]) -> int:
+def getrf_blocked(
+    A: Array,
+    pivots: Array,
+    NB: int,
+    subtract: Callable[[Array, Array, Array], None],
+    solve: Callable[[Array, Array], None] = solve_unit_lower,
+) -> int:
     """P A = L U in place as `getrf`, right-looking, each update C -= L U by `subtract`, for instance with fewer bits.
 
     A holds fp32 (or complex of it), and so do panels of NB columns and accumulators: what units for products of 16 and
-    8 bits do.
+    8 bits do.  `solve` takes rows of U: U = L^-1 U.
     """
     n, singular = A.shape[0], 0
     for j0 in range(0, n, NB):
@@ -166,7 +172,7 @@ def getrf_blocked(A: Array, pivots: Array, NB: int, subtract: Callable[[Array, A
         _laswp(A[j0:, :j0], pivots[j0:j1])
         if j1 < n:
             _laswp(A[j0:, j1:], pivots[j0:j1])
-            _trsm_unit_lower(A[j0:j1, j0:j1], A[j0:j1, j1:])
+            solve(A[j0:j1, j0:j1], A[j0:j1, j1:])
             subtract(A[j1:, j1:], A[j1:, j0:j1], A[j0:j1, j1:])
         pivots[j0:j1] += j0
     return singular

@@ -13,8 +13,8 @@ from mxpeak.library.dense.types import own_precision, roundoff
 from mxpeak.precision import PRECISIONS
 
 #: From this order on factors in fp32, refined, beat LAPACK's in fp64 on the host, with one right-hand side and with
-#: several, or with complex numbers: they save half of 2/3·n³ flops, and each step of refinement reads A and the factors
-#: once.
+#: several: they save half of 2/3·n³ flops, and each step of refinement reads A and the factors once.  With one, and
+#: complex numbers, they do where they beat the elimination.
 FP32_FROM, FP32_FROM_SEVERAL = 640, 768
 #: Below this order they do not beat the elimination, with one right-hand side and with several.  Their speed over the
 #: elimination's, one and two threads, AVX-512 and AVX2: with one side 0.7 to 1.1 at n = 800, 0.8 to 1.1 at 1000, 0.9 to
@@ -48,7 +48,9 @@ def chosen_precision(n: int, dtype: np.dtype[Any], name: str, sides: int, device
 
 def _fp32_from(sides: int, dtype: np.dtype[Any]) -> int:
     """The order from which on fp32 beats LAPACK on the host."""
-    return FP32_FROM if sides == 1 and dtype.kind == "f" else FP32_FROM_SEVERAL
+    if sides > 1:
+        return FP32_FROM_SEVERAL
+    return FP32_FROM if dtype.kind == "f" else COMPLEX_ELIMINATED_BELOW
 
 
 def reason(n: int, dtype: np.dtype[Any], name: str, sides: int, device: Any = None) -> str:

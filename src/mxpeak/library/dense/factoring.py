@@ -33,9 +33,9 @@ DOUBT = 2.0**-16
 FADED = 0.75
 #: Where the processor multiplies bf16, it is taken from this order on for matrices whose diagonal dominates: the rest
 #: of each row, or of each column, is at most this share of |a_ii|.  So D^-1 A, or A D^-1, has a condition below 20, and
-#: no entry of U exceeds twice the largest of A.  On an Intel Xeon with AMX it takes 0.75 of fp32's time at n = 8000,
-#: and as long at n = 4000.
-BF16_FROM, DOMINATED = 6000, 0.9
+#: no entry of U exceeds twice the largest of A.  On a Zen 4 (AVX512-BF16) it takes 1.1 of fp32's time at n = 3000, 0.75
+#: at 4000 and 0.7 at 8000.
+BF16_FROM, DOMINATED = 4000, 0.9
 #: The order of a matrix upon which all that a factorization needs is compiled: of several panels.
 COMPILED_BY = 100
 #: A is scaled in any case for formats whose largest number is smaller than this: fp16 and fp8.  For bf16, which has the
