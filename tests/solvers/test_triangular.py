@@ -72,24 +72,55 @@ class Noting(HostKernels):
 
 
 def test_all_process_columns_multiply_what_lies_beyond_a_round_between_the_same_reductions() -> None:
-    Q = 3
+    P, Q = 3, 2
 
-    def body(comm: Any) -> list[int]:
+    def body(comm: Any) -> tuple[int, list[int]]:
         kernels = Noting()
-        grid = make_grid(ProcessGrid(1, Q), comm)
+        grid = make_grid(ProcessGrid(P, Q), comm)
         assert grid is not None
         A = dist_matrix(grid, N, N, NB, kernels)
         part(A, whole())
-        reduce = grid.row.allreduce
+        reduce = grid.column.allreduce
 
         def counted(buffer: Any, op: str) -> None:
             kernels.reductions += 1
             reduce(buffer, op)
 
-        grid.row.allreduce = counted  # type: ignore[method-assign]
-        Factored(A, kernels).solve(np.ones(N))
-        return kernels.large
+        grid.column.allreduce = counted  # type: ignore[method-assign]
+        Factored(A, kernels).solve_transposed(np.ones(A.cols.local_size))
+        return grid.q, kernels.large
 
-    first, *others = run_ranks(Q, body)
-    assert first
-    assert all(other == first for other in others)
+    found = run_ranks(P * Q, body)
+    for q in range(Q):
+        first, *others = (large for column, large in found if column == q)
+        assert first
+        assert all(other == first for other in others)
+
+
+@pytest.mark.parametrize(("P", "Q"), [(1, 3), (3, 1), (2, 2)])
+def test_a_block_row_is_multiplied_with_all_that_is_known_when_the_one_before_it_is_solved(P: int, Q: int) -> None:
+    """Its long rows at once, and then, where other process rows have turns between, single blocks."""
+
+    class Shapes(HostKernels):
+        def __init__(self) -> None:
+            super().__init__(1)
+            self.shapes: list[tuple[int, int]] = []
+
+        def add_matvec(self, y: Any, A: Any, x: Any, *, transposed: bool = False) -> None:
+            self.shapes.append(A.shape)
+            super().add_matvec(y, A, x, transposed=transposed)
+
+    def body(comm: Any) -> tuple[int, list[tuple[int, int]]]:
+        kernels = Shapes()
+        grid = make_grid(ProcessGrid(P, Q), comm)
+        assert grid is not None
+        A = dist_matrix(grid, N, N, NB, kernels)
+        part(A, whole())
+        Factored(A, kernels).solve(np.ones(A.rows.local_size))
+        return A.cols.local_size, kernels.shapes
+
+    for columns, shapes in run_ranks(P * Q, body):
+        long = [known for _, known in shapes if known > NB]
+        assert all(rows <= NB for rows, _ in shapes)
+        assert max(long) >= columns - (P + 1) * NB
+        assert Q > 1 or len(shapes) - len(long) >= (P - 1) * (len(long) - P)

@@ -5,12 +5,13 @@ of one process row is one reduction along it, then x_k goes along its process co
 T_ik x_k to its part of the sums.  With T^T the roles of process rows and columns are exchanged.  Of several right-hand
 sides, a column each, the blocks are solved together: products of matrices, in as many messages.
 
-A host's only process makes each sum when its turn comes, by whole rows of T: memory is read along them twice as quickly
-as down blocks of columns.
+Hosts sum up a block row's products before its turn, along whole rows of T: memory is read along them twice as fast as
+down blocks of columns.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any, Protocol
 
 from mxpeak.distributed.matrix import DistMatrix
@@ -104,7 +105,7 @@ def _solve(
     grid = A.grid
     over, under, along, across = A.rows, A.cols, grid.row, grid.column
     me = grid.p, grid.q
-    if grid.P * grid.Q == 1 and not transposed and not kernels.background:
+    if not transposed and not kernels.background:
         _solve_by_rows(A, s, x, kernels, solve, lower=lower)
         return
     if transposed:
@@ -142,11 +143,34 @@ def _solve(
 
 
 def _solve_by_rows(A: DistMatrix, s: Vector, x: Vector, kernels: Kernels, solve: Diagonal, *, lower: bool) -> None:
-    """x_k = T_kk^-1 (x_k - s_k - Σ T_kj x_j) on one process."""
-    steps = lu_steps(A.rows.n, A.nb, 1, 1)
-    for step in steps if lower else reversed(steps):
-        k, known = slice(step.j0, step.j1), slice(0, step.j0) if lower else slice(step.j1, A.rows.n)
-        if known.start < known.stop:
-            kernels.add_matvec(s[k], A.local[k, known], x[known])
-        kernels.add_scaled(x[k], -1.0, s[k])
-        solve(step, A.local[k, k], x[k], transposed=False)
+    """x_k = T_kk^-1 (x_k - s_k - Σ T_kj x_j): a process row goes from one of its block rows to its next.
+
+    That one is multiplied with all that is known by then, while the other process rows do the same with theirs; what
+    these make known before its turn is added block by block.
+    """
+    grid, N = A.grid, A.rows.n
+    steps = lu_steps(N, A.nb, grid.P, grid.Q)
+    if not lower:
+        steps.reverse()
+    ahead = deque(step for step in steps if step.p == grid.p)  # this process row's
+    for step in steps:
+        own, sending = A.cols.local_range(step.j0, step.j1), None
+        if step.p == grid.p:
+            mine = A.rows.local_range(step.j0, step.j1)
+            grid.row.allreduce(s[mine], "sum")
+            if step.q == grid.q:
+                kernels.add_scaled(x[own], -1.0, s[mine])
+                solve(step, A.local[mine, own], x[own], transposed=False)
+            ahead.popleft()
+        if step.q == grid.q:
+            sending = grid.column.ibcast(x[own], step.p)
+            if step.p != grid.p:
+                sending.wait()
+        if ahead:
+            k, known = A.rows.local_range(ahead[0].j0, ahead[0].j1), own
+            if step.p == grid.p:
+                known = A.cols.local_range(0, step.j1) if lower else A.cols.local_range(step.j0, N)
+            if known.start < known.stop:
+                kernels.add_matvec(s[k], A.local[k, known], x[known])
+        if sending is not None:
+            sending.wait()
