@@ -19,6 +19,8 @@ from mxpeak.perf.simulate_lu import LuForecast, LuRun, Ranks, forecast, owned
 from mxpeak.precision import precision, stored_as
 
 FP32_BYTES = 4
+#: Reductions over all ranks in a step of GMRES: two projections, a norm, the product and the error that is predicted.
+REDUCTIONS = 5
 
 
 def simulate(run: LuRun, machine: Machine) -> LuForecast:
@@ -159,7 +161,7 @@ def _tree(line: Line, size_bytes: float) -> float:
 def refinement_s(run: LuRun, machine: Machine, ranks: Ranks) -> float:
     """Seconds of refinement: a step makes A anew for the residual, and solves with L and U, which it reads.
 
-    step = N²/(PQ) / generate + 4 N²/(PQ) / memory + 2 N/NB (log2 P + log2 Q) exchanges
+    step = N²/(PQ) / generate + 4 N²/(PQ) / memory + (2 N/NB + 5) (log2 P + log2 Q) exchanges
 
     An exchange is a latency and, where it was measured, how much longer ranks wait for each other, as in FACT.  A
     measured rate of solves stands in for that of memory, and `extra_passes` over A are made besides.
@@ -170,6 +172,6 @@ def refinement_s(run: LuRun, machine: Machine, ranks: Ranks) -> float:
     hops = math.ceil(math.log2(run.P)) + math.ceil(math.log2(run.Q))
     solve_rate = machine.solve_rate or machine.memory_rate / FP32_BYTES
     exchange_s = ranks.network.latency_s + machine.exchange_s
-    solve_s = local / solve_rate + 2.0 * run.n / run.nb * hops * exchange_s
+    solve_s = local / solve_rate + (2.0 * run.n / run.nb + REDUCTIONS) * hops * exchange_s
     pass_s = local / machine.generate_rate
     return machine.extra_passes * pass_s + machine.refine_steps * (pass_s + solve_s)
