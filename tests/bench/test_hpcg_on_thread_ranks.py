@@ -20,6 +20,7 @@ from mxpeak.bench.hpcg.check import (
     Norms,
     Spectral,
     Symmetry,
+    _random,
     special_rows,
     spectral_test,
     symmetry_test,
@@ -167,6 +168,15 @@ def test_the_first_nine_rows_of_the_matrix_are_found_wherever_they_are(shape: Tr
 
 
 # --- symmetry ---------------------------------------------------------------------------------------------------
+
+
+def test_its_vectors_are_random_and_each_their_own() -> None:
+    x, y = (_random(HostKernels(1).xp, 1000, first=number << 40) for number in (3, 4))
+    assert x.min() >= 1.0
+    assert x.max() < 2.0
+    assert abs(x.mean() - 1.5) < 0.05
+    assert abs(np.corrcoef(x, y)[0, 1]) < 0.1
+    assert abs(np.corrcoef(x[1:], x[:-1])[0, 1]) < 0.1
 
 
 @pytest.mark.parametrize("order", ["natural", "surface_last", "greedy", "jpl"])

@@ -6,6 +6,7 @@ import gc
 import os
 import threading
 import time
+from collections.abc import Iterator
 
 import pytest
 
@@ -94,26 +95,42 @@ def test_a_team_that_is_dropped_ends_its_threads() -> None:
     assert not any(thread.is_alive() for thread in theirs)
 
 
-def test_blas_has_its_threads_again_once_the_last_has_left() -> None:
-    """Two that are inside at a time, the first one in being the first one out; an error on the way."""
+def counts() -> list[int]:
+    return [controller.num_threads for controller in blas._controllers()]
 
-    def threads() -> list[int]:
-        return [controller.num_threads for controller in blas._controllers()]
 
-    before = threads()
-    try:
-        blas.set_threads(3)
-        three = threads()
-        one, other = blas.one_thread(), blas.one_thread()
-        one.__enter__()
-        other.__enter__()
-        one.__exit__(None, None, None)
-        assert set(threads()) == {1}
-        other.__exit__(None, None, None)
-        assert threads() == three
-        with pytest.raises(ValueError, match="inside"), blas.one_thread():
-            raise ValueError("inside")
-        assert threads() == three
-    finally:
-        for controller, count in zip(blas._controllers(), before):
-            controller.set_num_threads(count)
+@pytest.fixture
+def three_blas_threads() -> Iterator[list[int]]:
+    before = counts()
+    blas.set_threads(3)
+    yield counts()
+    for controller, count in zip(blas._controllers(), before):
+        controller.set_num_threads(count)
+
+
+def test_blas_has_its_threads_again_once_both_have_left(three_blas_threads: list[int]) -> None:
+    """Two threads of the process overlap: the first one in is the first one out, and then the last one."""
+    for first_out in (0, 1):
+        inside = [blas.one_thread(), blas.one_thread()]
+        for one in inside:
+            one.__enter__()
+        assert set(counts()) == {1}
+        assert blas.own_threads() == max(three_blas_threads)
+        inside.pop(first_out).__exit__(None, None, None)
+        assert set(counts()) == {1}
+        inside.pop().__exit__(None, None, None)
+        assert counts() == three_blas_threads
+    with pytest.raises(ValueError, match="inside"), blas.one_thread():
+        raise ValueError("inside")
+    assert counts() == three_blas_threads
+    assert blas.own_threads() == max(three_blas_threads)
+
+
+def test_what_is_set_inside_holds_after_another_has_been_inside_of_that(three_blas_threads: list[int]) -> None:
+    with blas.one_thread():
+        blas.set_threads(2)
+        two = counts()
+        with blas.one_thread():
+            assert set(counts()) == {1}
+        assert counts() == two
+    assert counts() == three_blas_threads

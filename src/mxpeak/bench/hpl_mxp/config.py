@@ -46,7 +46,7 @@ class HplMxpConfig(LuConfig):
     nb: tuple[int, ...] = option(
         (320,),
         "--nb",
-        help="block size (default: 320; 512 where the processor multiplies 16-bit numbers; on a GPU 1024, Hopper 2048)",
+        help="block size (default: 320; 512 where the processor multiplies 16-bit numbers; GPU 1024, H100, H200 2048)",
         metavar="NB,...",
         parse=listed(integer(1)),
         group="problem",

@@ -6,9 +6,11 @@ BLAS knows column-major blocks; matrices here are row-major, so it gets their tr
 from __future__ import annotations
 
 import ctypes
+import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from threading import Lock
 from typing import Any
@@ -180,28 +182,64 @@ def set_threads(threads: int) -> None:
         controller.set_num_threads(threads)
 
 
+@dataclass(eq=False, slots=True)
+class _Inside:
+    """Somebody in `one_thread`, and how many threads BLAS had before: none is known yet."""
+
+    before: list[int] = field(default_factory=list)
+
+
 _turn = Lock()
-#: How many threads BLAS had, for each of the process's threads that is in `one_thread` now: the first of them knows.
-_before: list[list[int]] = []
+_inside: list[_Inside] = []
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
     """BLAS on one thread inside: for what is done sooner than more threads are woken, or by threads of our own.
 
-    Its own go on spinning for some 30 ms after a call, and take cores from ours.  Who leaves last gives them back.
+    Its own go on spinning for some 30 ms after a call, and take cores from ours.  Whoever came in last gives back what
+    there was before; another leaves that to the one who came in next, whichever thread of the process it is.
     """
-    with _turn:
-        _before.append([controller.num_threads for controller in _controllers()])
-        set_threads(1)
+    mine = _Inside()
     try:
+        with _turn:
+            mine.before = [controller.num_threads for controller in _controllers()]
+            _inside.append(mine)
+            set_threads(1)
         yield
     finally:
         with _turn:
-            first, _before[:] = _before[0], _before[:-1]
-            if not _before:
-                for controller, threads in zip(_controllers(), first):
-                    controller.set_num_threads(threads)
+            _leave(mine)
+
+
+def _leave(mine: _Inside) -> None:
+    if mine not in _inside:
+        return  # interrupted before it was in
+    at = _inside.index(mine)
+    if mine is _inside[-1]:
+        for controller, threads in zip(_controllers(), mine.before):
+            controller.set_num_threads(threads)
+    else:
+        _inside[at + 1].before = mine.before
+    del _inside[at]
+
+
+def own_threads() -> int:
+    """How many threads BLAS has where nobody is in `one_thread`, 1 if that is not known."""
+    threads = blas_facts()["threads"] or 1
+    with _turn:
+        return max([threads, *(_inside[0].before if _inside else ())])
+
+
+def _forked() -> None:
+    """Nobody is inside in a new process but the thread that made it, which has left."""
+    global _turn
+    _turn = Lock()
+    _inside.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
 
 
 def blas_facts() -> dict[str, Any]:

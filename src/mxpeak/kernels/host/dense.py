@@ -59,7 +59,7 @@ class HostDense:
 
     def scaled_copy(self, A: Array, scales: tuple[Array, Array] | None, W: Array) -> Sums:
         """Where W is large by BLAS's number of threads, since the system clears its pages."""
-        threads = (blas.blas_facts()["threads"] or 1) if W.nbytes >= LARGE else 1
+        threads = blas.own_threads() if W.nbytes >= LARGE else 1
         if threads == 1:
             return _scaled_rows(A, scales, W)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,8 @@ def _distribution(rows: BlockCyclic, cols: BlockCyclic) -> Array:
 
 #: Entries of an fp32 matrix that are widened together for a product in fp64.  2^16 to 2^20 were tried.
 WIDENED = 1 << 18
+#: Of so many columns at most: longer rows would be so few that all of the other factor is read again for each of them.
+WIDTH = 512
 #: So many vectors are multiplied one by one: 0.09 ms each with 4000×128 numbers in fp32, where to widen them takes 0.8.
 FEW = 4
 
@@ -236,12 +239,16 @@ class HostLu(HostPanels, Synchronous):
             self._team.run(self._add_product_part, y, A.T if transposed else A, x)
 
     def _add_product_part(self, tid: int, Y: Array, A: Array, X: Array) -> None:
-        """Y += A X, a thread some rows, so many at a time as are widened."""
+        """Y += A X, a thread some rows; of an fp32 A so many entries at a time as are widened."""
         first, end = (len(Y) * part // self.threads for part in (tid, tid + 1))
-        height = end - first if A.dtype == np.float64 else max(1, WIDENED // max(1, A.shape[1]))
-        for begin in range(first, end, max(1, height)):
-            rows = slice(begin, min(begin + height, end))
-            blas.gemm(1.0, A[rows].astype(np.float64, copy=False), X, Y[rows])
+        if A.dtype == np.float64:
+            blas.gemm(1.0, A[first:end], X, Y[first:end])
+            return
+        width = min(WIDTH, A.shape[1])
+        height = WIDENED // max(1, width)
+        for begin, left in product(range(first, end, height), range(0, A.shape[1], WIDTH)):
+            rows, columns = slice(begin, min(begin + height, end)), slice(left, left + WIDTH)
+            blas.gemm(1.0, A[rows, columns].astype(np.float64), X[columns], Y[rows])
 
     def add_two_matvecs(self, y: Array, z: Array, A: Array, u: Array, v: Array) -> None:
         self._team.run(row_sums.add_two_matvecs, self.threads, y, z, A, u, v)

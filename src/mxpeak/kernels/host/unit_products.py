@@ -31,7 +31,7 @@ class UnitProducts:
     def __init__(self, unit: Unit, n: int):
         self.NB = WIDE_NB if n >= WIDE_FROM else lapack.NB
         self._unit, self._fp16 = unit, unit.precision == "fp16"
-        self._team, self._busy = _team(blas.blas_facts()["threads"] or 1)
+        self._team, self._busy = _team(blas.own_threads())
         self._tiles = np.empty((self._team.threads, operands.TILES), np.float32)
         pairs = np.dtype(np.int32)
         self._left = aligned(operands.size(n, self.NB, "left") + operands.behind(self.NB), pairs)

@@ -149,10 +149,10 @@ def _sorted_by(group: Tensor, starts: np.ndarray, kind: str) -> Order:
 def _by_earlier_neighbours(device: Device, rows: Rows, kind: str) -> Tensor:
     """The colour or the level of each row, by those of its neighbours with smaller numbers."""
     if device.is_gpu and device.triton and rows.n:
-        from mxpeak.kernels.torch.triton.sparse_rows import MOST, groups
+        from mxpeak.kernels.torch.triton.sparse_rows import MOST, MOST_OF_LEVELS, groups
 
         most = int(rows.indptr.diff().max())
-        if kind == "levels" or most <= MOST:
+        if most <= (MOST_OF_LEVELS if kind == "levels" else MOST):
             found = groups(rows.indptr, rows.indices, most, levels=kind == "levels")
             if not ahead.is_rehearsing():
                 return found

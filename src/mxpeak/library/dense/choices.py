@@ -13,8 +13,8 @@ from mxpeak.library.dense.types import own_precision, roundoff
 from mxpeak.precision import PRECISIONS
 
 #: From this order on factors in fp32, refined, beat LAPACK's in fp64 on the host, with one right-hand side and with
-#: several: they save half of 2/3·n³ flops, and each step of refinement reads A and the factors once.  With one, and
-#: complex numbers, they do where they beat the elimination.
+#: several: they save half of 2/3·n³ flops, and each step of refinement reads A and the factors once.  Complex
+#: numbers with one right-hand side: from COMPLEX_ELIMINATED_BELOW on.
 FP32_FROM, FP32_FROM_SEVERAL = 640, 768
 #: Below this order they do not beat the elimination, with one right-hand side and with several.  Their speed over the
 #: elimination's, one and two threads, AVX-512 and AVX2: with one side 0.7 to 1.1 at n = 800, 0.8 to 1.1 at 1000, 0.9 to
@@ -59,7 +59,7 @@ def reason(n: int, dtype: np.dtype[Any], name: str, sides: int, device: Any = No
         return "asked for"
     if roundoff(dtype) == 2.0**-24:
         return "A's own"
-    if sides * ORDERS_PER_SIDE > n >= FP32_FROM:
+    if sides * ORDERS_PER_SIDE > n >= _fp32_from(sides, dtype):
         return "quickest for so many right-hand sides"
     return "expected to be quickest" if device is not None else "quickest at this order"
 

@@ -22,8 +22,9 @@ SLOTS, ENTRIES = tl.constexpr(32), 1024
 MAKES, WARPS = 4, 1
 #: Rows that a program orders: few, for they are done one after the other.
 FEW = 8
-#: Colours are bits of a 64-bit number while the least free one is looked for: a row has at most so many entries.
-MOST = 62
+#: Colours are bits of a 64-bit number while the least free one is looked for: a row has at most so many entries.  Of
+#: levels it has more, but all entries of a row are on hand at once.
+MOST, MOST_OF_LEVELS = 62, 512
 
 
 @triton.jit(
@@ -96,9 +97,9 @@ def order_kernel(indptr, indices, group, turn, n, LEVELS: tl.constexpr, ROWS: tl
     k = tl.load(indptr + i, mask=i < n, other=0)[:, None] + tl.arange(0, WIDTH)[None, :]
     end = tl.load(indptr + i + 1, mask=i < n, other=0)
     j = tl.load(indices + k, mask=k < end[:, None], other=n)
-    unknown = j < i[:, None]
-    found = tl.full([ROWS, WIDTH], -1, tl.int32)
     left = i < n
+    unknown = left[:, None] & (j < i[:, None])
+    found = tl.full([ROWS, WIDTH], -1, tl.int32)
     while tl.max(left.to(tl.int32), axis=0) > 0:
         found = tl.where(unknown, tl.load(group + j, mask=unknown, other=-1, volatile=True), found)
         unknown = unknown & (found < 0)
