@@ -50,6 +50,13 @@ def test_one_process_of_the_host_has_nothing_that_goes_on_beside_hpl_mxps_update
     assert "look-ahead" not in verdict(usual)
 
 
+def test_a_split_that_splits_nothing_is_told_of_unless_it_is_a_devices_default() -> None:
+    config = HplConfig(split=0.5, **SMALL)
+    for origin, told in (("flag", ["--split 0.5"]), ("tuned", ["--split 0.5"]), ("auto", [])):
+        found = on_ranks(1, hpl, config, split=Setting(0.5, origin))
+        assert [w.text.split(" had no effect")[0] for w in found.warnings if w.code == "split"] == told
+
+
 def test_a_matrix_is_balanced_where_that_is_asked() -> None:
     """Its largest entry is about 1 then, and x solves the system as it was."""
     for scaling, balanced in (("none", False), ("auto", True)):

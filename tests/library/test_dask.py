@@ -52,6 +52,7 @@ def client() -> Iterator[Any]:
         warnings.simplefilter("ignore")  # Dask's own, of threads, ports and files
         for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
             patch.setenv(variable, "1")  # as Dask has it for workers that it starts anew
+        patch.setenv("PYTHONFAULTHANDLER", "1")  # a worker that crashes says where
         patch.setitem(dask.config.config["distributed"]["worker"], "multiprocessing-method", "forkserver")
         get_mp_context().set_forkserver_preload(NEEDED)
         with (

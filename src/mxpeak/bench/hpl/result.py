@@ -118,16 +118,16 @@ def _cautions(bench: LuBench, case: HplCase, rate: float, limit: float | None) -
     cautions = []
     if case.depth > 1:
         cautions.append(depth_caution(case.depth, 1))
-    told = [
-        name for name in OF_PANELS if bench.facts.config.get(name, {}).get("origin") not in (None, "default", "auto")
-    ]
+    origins = {name: bench.facts.config.get(name, {}).get("origin") for name in (*OF_PANELS, "split")}
+    told = [name for name in OF_PANELS if origins[name] not in (None, "default", "auto")]
     if told and (library := bench.kernels.panel_library(case.P)):
         text = f"{', '.join(told)} had no effect: with P = 1 the device's library factors panels ({library})"
         cautions.append(Caution("panel", text, f"leave {', '.join(told)} out, or use P > 1"))
-    if case.split > 0 and (case.depth == 0 or case.P == 1):
+    split = 0.0 if origins["split"] == "auto" else case.split  # a GPU's default is nobody's mistake
+    if split > 0 and (case.depth == 0 or case.P == 1):
         reason = "there is one process row, whose rows move without messages" if case.P == 1 else "it needs look-ahead"
         cautions.append(Caution("split", f"--split {case.split:g} had no effect: {reason}", "use P > 1 and --depth 1"))
-    elif case.split > 0 and not _ever_splits(case):
+    elif split > 0 and not _ever_splits(case):
         text = f"--split {case.split:g} had no effect: N = {case.n} leaves no left section of NB = {case.nb} columns"
         cautions.append(Caution("split", text, "use a larger N, a smaller --nb, or another --split"))
     if limit is not None and rate > limit:
