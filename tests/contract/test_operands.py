@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mxpeak.kernels.host import operands, unit_products, units
+from mxpeak.kernels.host import blas, operands, unit_products, units
 from mxpeak.kernels.host.kernels import HostKernels
 from mxpeak.kernels.host.native import HAS_FP16
 from mxpeak.kernels.host.operands import LeftOperand, RightOperand
@@ -127,8 +127,12 @@ def test_operands_are_the_rounded_numbers_and_zeros_behind_them(unit: Unit, thre
 def test_an_lu_by_columns_takes_its_products(
     unit: Unit, wide_from: int, rng: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """|P A - L U| <= (2·u of the format + n·u)·|L||U|, in narrow panels and in wide ones, the last one ragged."""
+    """|P A - L U| <= (2·u of the format + n·u)·|L||U|, in narrow panels and in wide ones, the last one ragged.
+
+    On one thread, and on three, each of which solves for some columns.
+    """
     monkeypatch.setattr(unit_products, "WIDE_FROM", wide_from)
+    monkeypatch.setattr(blas, "own_threads", lambda: 1 if wide_from == 50 else 3)
     for n in (1, 64, 65, 200, 600):
         A = rng.standard_normal((n, n)).astype(np.float32)
         LU, pivots, products = np.asfortranarray(A), np.empty(n, np.int32), UnitProducts(unit, n)

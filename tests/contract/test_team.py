@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
+from itertools import permutations
 
 import pytest
 
@@ -108,18 +109,17 @@ def three_blas_threads() -> Iterator[list[int]]:
         controller.set_num_threads(count)
 
 
-def test_blas_has_its_threads_again_once_both_have_left(three_blas_threads: list[int]) -> None:
-    """Two threads of the process overlap: the first one in is the first one out, and then the last one."""
-    for first_out in (0, 1):
-        inside = [blas.one_thread(), blas.one_thread()]
+def test_blas_has_its_threads_again_once_all_have_left(three_blas_threads: list[int]) -> None:
+    """Three threads of the process overlap, and leave in every order."""
+    for order in permutations(range(3)):
+        inside = [blas.one_thread() for _ in order]
         for one in inside:
             one.__enter__()
-        assert set(counts()) == {1}
-        assert blas.own_threads() == max(three_blas_threads)
-        inside.pop(first_out).__exit__(None, None, None)
-        assert set(counts()) == {1}
-        inside.pop().__exit__(None, None, None)
-        assert counts() == three_blas_threads
+        for number in order:
+            assert set(counts()) == {1}, order
+            assert blas.own_threads() == max(three_blas_threads)
+            inside[number].__exit__(None, None, None)
+        assert counts() == three_blas_threads, order
     with pytest.raises(ValueError, match="inside"), blas.one_thread():
         raise ValueError("inside")
     assert counts() == three_blas_threads
