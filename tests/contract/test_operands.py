@@ -16,7 +16,7 @@ from mxpeak.kernels.host import blas, operands, unit_products, units
 from mxpeak.kernels.host.kernels import HostKernels
 from mxpeak.kernels.host.native import HAS_FP16
 from mxpeak.kernels.host.operands import LeftOperand, RightOperand
-from mxpeak.kernels.host.unit_products import UnitProducts
+from mxpeak.kernels.host.unit_products import UnitLU
 from mxpeak.kernels.host.units import UNITS, Unit
 from mxpeak.kernels.reference.kernels import ReferenceKernels
 from mxpeak.precision import PRECISIONS
@@ -135,12 +135,12 @@ def test_an_lu_by_columns_takes_its_products(
     monkeypatch.setattr(blas, "own_threads", lambda: 1 if wide_from == 50 else 3)
     for n in (1, 64, 65, 200, 600):
         A = rng.standard_normal((n, n)).astype(np.float32)
-        LU, pivots, products = np.asfortranarray(A), np.empty(n, np.int32), UnitProducts(unit, n)
-        assert products.factor(LU, pivots) == 0
+        LU, pivots, lu = np.asfortranarray(A), np.empty(n, np.int32), UnitLU(unit, n)
+        assert lu.factor(LU, pivots) == 0
         for i, row in enumerate(pivots):
             A[[i, row - 1]] = A[[row - 1, i]]
         L, R = np.tril(LU, -1).astype(np.float64) + np.eye(n), np.triu(LU).astype(np.float64)
-        bound = (2.01 * PRECISIONS[unit.precision].u * (n > products.NB) + 2 * n * U) * (np.abs(L) @ np.abs(R))
+        bound = (2.01 * PRECISIONS[unit.precision].u * (n > lu.NB) + 2 * n * U) * (np.abs(L) @ np.abs(R))
         assert np.all(np.abs(A - L @ R) <= bound), n
 
 

@@ -102,12 +102,12 @@ def _solve(
     which has one x_k in it; with what lies beyond the round all of them multiply at its end, at the same time and while
     the next x_k is made elsewhere.  Were it done at once, each would wait in the next reduction for the one before it.
     """
-    grid = A.grid
-    over, under, along, across = A.rows, A.cols, grid.row, grid.column
-    me = grid.p, grid.q
     if not transposed and not kernels.background:
         _solve_by_rows(A, s, x, kernels, solve, lower=lower)
         return
+    grid = A.grid
+    over, under, along, across = A.rows, A.cols, grid.row, grid.column
+    me = grid.p, grid.q
     if transposed:
         over, under, along, across, me = under, over, across, along, me[::-1]
     steps = lu_steps(A.rows.n, A.nb, grid.P, grid.Q)

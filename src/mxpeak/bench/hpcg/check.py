@@ -32,7 +32,7 @@ LARGE, SPECIAL = 1e6, 9
 MOST, TOLERANCE, EXPECTED, EXPECTED_PRECONDITIONED, CALLS = 50, 1e-12, 12, 2, 2
 #: What the symmetry test takes for the norm of A, and ε.
 NORM_OF_A, EPSILON = 2 * 26.0, 2.0**-52
-#: Odd factors that mix an entry's number (of Knuth's MMIX, and of PCG's output).
+#: Odd factors that mix an entry's number: multipliers of good generators modulo 2^64 (Knuth; L'Ecuyer 1999).
 MIX = (6364136223846793005, 3935559000370003845)
 #: The variance of residuals that is too large.
 VARIANCE = 1e-6

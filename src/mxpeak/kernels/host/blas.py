@@ -203,7 +203,7 @@ def one_thread() -> Iterator[None]:
     mine = _Inside()
     try:
         with _turn:
-            mine.before = [controller.num_threads for controller in _controllers()]
+            mine.before = _thread_counts()
             _inside.append(mine)
             set_threads(1)
         yield
@@ -226,9 +226,9 @@ def _leave(mine: _Inside) -> None:
 
 def own_threads() -> int:
     """How many threads BLAS has where nobody is in `one_thread`, 1 if that is not known."""
-    threads = blas_facts()["threads"] or 1
     with _turn:
-        return max([threads, *(_inside[0].before if _inside else ())])
+        before = _inside[0].before if _inside else _thread_counts()
+    return next((threads for controller, threads in zip(_controllers(), before) if _is_scipys(controller)), 1)
 
 
 def _forked() -> None:
@@ -242,11 +242,20 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forked)
 
 
+def _thread_counts() -> list[int]:
+    """How many threads each library has now."""
+    return [controller.num_threads for controller in _controllers()]
+
+
+def _is_scipys(controller: Any) -> bool:
+    return "scipy.libs" in controller.filepath or len(_controllers()) == 1
+
+
 def blas_facts() -> dict[str, Any]:
     """What `doctor` and results say about BLAS: library, version, which of its kernels run, threads."""
     for controller in _controllers():
-        info = controller.info()
-        if "scipy.libs" in info["filepath"] or len(_controllers()) == 1:
+        if _is_scipys(controller):
+            info = controller.info()
             return {
                 "library": info["internal_api"],
                 "version": info["version"],

@@ -94,9 +94,9 @@ class HostDense:
         if precision in ("fp64", "fp32"):
             singular = lapack.getrf(LU, pivots)
         elif unit := _unit(precision, W.dtype):
-            from mxpeak.kernels.host.unit_products import UnitProducts  # compiled code, of which others need none
+            from mxpeak.kernels.host.unit_products import UnitLU  # compiled code, of which others need none
 
-            singular = UnitProducts(unit, len(W)).factor(LU, pivots)
+            singular = UnitLU(unit, len(W)).factor(LU, pivots)
         else:
             singular = lapack.getrf_blocked(LU, pivots, lapack.NB, lapack.subtract_rounded(precision))
         return PivotedLU(LU, pivots, transposed=True, singular=singular)

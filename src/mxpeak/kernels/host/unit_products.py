@@ -20,7 +20,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 WIDE_NB, WIDE_FROM = 256, 2048
 
 
-class UnitProducts:
+class UnitLU:
     """One LU of order n in fp32, its products with operands rounded to a unit's format; on as many threads as BLAS has.
 
     They are threads of our own, for BLAS's go on spinning after each call: with these beside, products took twice as

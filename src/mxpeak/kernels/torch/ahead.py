@@ -53,18 +53,17 @@ def rehearse(use: Callable[[], None], cores: Sequence[int]) -> None:
     met: dict[Any, None] = {}
 
     def go_through() -> None:
-        nonlocal met
         import triton
 
         with (
             ThreadPoolExecutor(max(1, len(cores)), initializer=_to, initargs=(cores,)) as threads,
             triton.AsyncCompileMode(threads),
-            rehearsal() as met,
         ):
             use()
 
     try:
-        copy_context().run(go_through)  # Triton 3.6 stays in its mode once a compilation has failed
+        with rehearsal() as met:
+            copy_context().run(go_through)  # Triton 3.6 stays in its mode once a compilation has failed
     except Exception as error:  # whatever Triton has changed, or a use finds in numbers without meaning
         for kernel in met:
             with suppress(Exception):

@@ -33,8 +33,8 @@ DOUBT = 2.0**-16
 FADED = 0.75
 #: Where the processor multiplies bf16, it is taken from this order on for matrices whose diagonal dominates: the rest
 #: of each row, or of each column, is at most this share of |a_ii|.  So D^-1 A, or A D^-1, has a condition below 20, and
-#: no entry of U exceeds twice the largest of A.  On a Zen 4 (AVX512-BF16) it takes 1.1 of fp32's time at n = 3000, 0.75
-#: at 4000 and 0.7 at 8000.  With AMX nothing was measured since BLAS leaves it the cores.
+#: no entry of U exceeds twice the largest of A.  On a Zen 4 (AVX512-BF16) it takes 1.1 of fp32's time at n = 3000, 0.73
+#: to 0.86 at 4000 and 0.7 at 8000.  With AMX nothing was measured since BLAS leaves it the cores.
 BF16_FROM, DOMINATED = 4000, 0.9
 #: The order of a matrix upon which all that a factorization needs is compiled: of several panels.
 COMPILED_BY = 100

@@ -16,6 +16,8 @@ from mxpeak.layout import stencil
 
 Tensor = Any
 STENCIL = tl.constexpr(stencil.STENCIL)
+#: What tells of a box, for which no kernel is compiled anew.
+SHAPE = ["n", "nx", "ny", "nz", "x_first", "y_first", "z_first", "x_end", "y_end", "z_end"]
 #: Slots of a row of the stencil, and entries of a program.
 SLOTS, ENTRIES = tl.constexpr(32), 1024
 #: Warps of a program that makes rows; of one that orders them, whose rows wait for each other.
@@ -27,11 +29,7 @@ FEW = 8
 MOST, MOST_OF_LEVELS = 62, 512
 
 
-@triton.jit(
-    do_not_specialize=[
-        "n", "nx", "ny", "nz", "x_first", "y_first", "z_first", "x_end", "y_end", "z_end",
-    ]
-)  # fmt: skip
+@triton.jit(do_not_specialize=SHAPE)
 def rows_kernel(
     indptr,
     halo,
@@ -64,7 +62,7 @@ def rows_kernel(
     present &= (y >= -y_first) & (y < y_end - y_first)
     present &= (z >= -z_first) & (z < z_end - z_first)
     inside = (x >= 0) & (x < nx) & (y >= 0) & (y < ny) & (z >= 0) & (z < nz)
-    side = 13 + (x >= nx).to(tl.int32) - (x < 0).to(tl.int32)
+    side = STENCIL // 2 + (x >= nx).to(tl.int32) - (x < 0).to(tl.int32)
     side += 3 * ((y >= ny).to(tl.int32) - (y < 0).to(tl.int32))
     side += 9 * ((z >= nz).to(tl.int32) - (z < 0).to(tl.int32))
     there = present & (inside == 0)
@@ -159,12 +157,11 @@ def groups(indptr: Tensor, indices: Tensor, most: int, *, levels: bool) -> Tenso
 
 # --- what compile checks compile --------------------------------------------------------------------------------
 
-_SHAPE = dict.fromkeys(("n", "nx", "ny", "nz", "x_first", "y_first", "z_first", "x_end", "y_end", "z_end"), "i32")
 COMPILED = [
     (
         rows_kernel,
         {"indptr": "*i64", "halo": "*i64", "weights": "*fp64", "indices": "*i32", "data": "*fp64"}
-        | _SHAPE
+        | dict.fromkeys(SHAPE, "i32")
         | {"ROWS": "constexpr"},
         {"ROWS": ENTRIES // SLOTS.value},
     ),
