@@ -74,7 +74,7 @@ class Bench:
         self.copy_bytes, self.gemm = 0.0, dict[str, float]()
 
     def seconds(self, call: Callable[[], Any]) -> float:
-        """The median time of a call."""
+        """The median time of a call, after one that is not counted."""
         device, times = self.kernels.device, []
         call()
         for _ in range(self.repeat):
@@ -312,6 +312,21 @@ def sparse(bench: Bench) -> None:
     _bases(bench, box.rows)
 
 
+def setup(bench: Bench) -> None:
+    """What comes before HPG-MxP's solves: the finest level's rows, their orders, and chunks."""
+    kernels, box = bench.kernels.sparse, Box(bench.nx, bench.nx, bench.nx)
+    make = partial(kernels.stencil_rows, box, weights())
+    bench.note("setup", "rows", bench.seconds(make))
+    rows = make()
+    for kind in ("greedy", "levels"):
+        bench.note("setup", f"{kind} order", bench.seconds(partial(kernels.order, rows, kind)))
+    order = kernels.order(rows, "greedy")
+    for storage in ("packed", "sell"):
+        bench.note(
+            "setup", f"{storage} chunks", bench.seconds(partial(kernels.store, rows, order, "fp64", "fp64", storage))
+        )
+
+
 def _bases(bench: Bench, n: int) -> None:
     for precision in ("fp64", "fp32"):
         spans = Spans((), bench.kernels.stopwatch)
@@ -395,7 +410,8 @@ def _backward_error(A: torch.Tensor, x: torch.Tensor, b: torch.Tensor) -> float:
 
 
 SECTIONS: dict[str, Callable[[Bench], None]] = {
-    "copy": copy, "limits": limits, "dense": dense, "lu": lu, "sparse": sparse, "norms": norms, "solve": solve,
+    "copy": copy, "limits": limits, "dense": dense, "lu": lu, "setup": setup, "sparse": sparse, "norms": norms,
+    "solve": solve,
 }  # fmt: skip
 
 

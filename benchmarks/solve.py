@@ -30,11 +30,7 @@ from mxpeak.perf.host import host_facts, software_facts
 
 PAUSE_S, COUNTED_S = 0.1, 0.005
 Solver = Callable[[Any, Any], Any]
-SOLVERS: dict[str, Solver] = {
-    "mxpeak": lambda A, b: mx.solve(A, b)[0],
-    "numpy": np.linalg.solve,
-    "scipy": scipy.linalg.solve,
-}
+SOLVERS: dict[str, Solver] = {"numpy": np.linalg.solve, "scipy": scipy.linalg.solve}
 
 
 def backward_error(A: Any, x: Any, b: Any) -> float:
@@ -45,7 +41,7 @@ def backward_error(A: Any, x: Any, b: Any) -> float:
 
 
 def system(n: int, sides: int, args: argparse.Namespace) -> tuple[Any, Any]:
-    """A and b: normal entries, or A with singular values that fall by so many decades, all or the last."""
+    """A and b: normal entries, or A whose diagonal dominates, or whose singular values fall, all or the last."""
     rng = np.random.default_rng(args.seed)
 
     def normal(*shape: int) -> Any:
@@ -57,6 +53,9 @@ def system(n: int, sides: int, args: argparse.Namespace) -> tuple[Any, Any]:
         values = np.geomspace(1.0, 10.0**-args.decades, n)
         values[:-1] = 1.0 if args.single else values[:-1]
         A = np.linalg.qr(A)[0] * values @ np.linalg.qr(normal(n, n))[0]
+    if args.dominant:
+        np.fill_diagonal(A, 0.0)
+        np.fill_diagonal(A, np.abs(A).sum(axis=1) / args.dominant)
     b = normal(n) if sides == 1 else normal(n, sides)
     return np.asarray(A.astype(args.dtype), order=args.order), b.astype(args.dtype)
 
@@ -76,11 +75,12 @@ def timed(solver: Solver, A: Any, b: Any) -> float:
 def compare(n: int, sides: int, repeat: int, args: argparse.Namespace) -> dict[str, Any]:
     """Medians and quartiles over `repeat` rounds."""
     A, b = system(n, sides, args)
-    times: dict[str, list[float]] = {who: [] for who in SOLVERS}
+    solvers: dict[str, Solver] = {"mxpeak": lambda A, b: mx.solve(A, b, precision=args.precision)[0], **SOLVERS}
+    times: dict[str, list[float]] = {who: [] for who in solvers}
     for _ in range(repeat):
-        for who, solver in SOLVERS.items():
+        for who, solver in solvers.items():
             times[who].append(timed(solver, A, b))
-    info: Any = mx.solve(A, b)[1]
+    info: Any = mx.solve(A, b, precision=args.precision)[1]
     medians = {who: statistics.median(found) for who, found in times.items()}
     return {
         "n": n,
@@ -88,7 +88,7 @@ def compare(n: int, sides: int, repeat: int, args: argparse.Namespace) -> dict[s
         "median_s": medians,
         "quartiles_s": {who: np.quantile(found, [0.25, 0.75]).tolist() for who, found in times.items()},
         "speed_of_the_better": min(medians["numpy"], medians["scipy"]) / medians["mxpeak"],
-        "backward_error": {who: backward_error(A, solver(A, b), b) for who, solver in SOLVERS.items()},
+        "backward_error": {who: backward_error(A, solver(A, b), b) for who, solver in solvers.items()},
         "precision": info.precision,
         "iterations": info.iterations,
         "condition": info.condition,
@@ -108,6 +108,8 @@ def main() -> None:
     parser.add_argument("--dtype", default="float64", choices=("float64", "float32", "complex128", "complex64"))
     parser.add_argument("--decades", type=float, default=0.0, help="by which singular values fall (default: random A)")
     parser.add_argument("--single", action="store_true", help="only the last of the singular values is small")
+    parser.add_argument("--dominant", type=float, default=0.0, help="share of a_ii that the rest of its row adds up to")
+    parser.add_argument("--precision", default="auto", help="of mxpeak's factors (default: %(default)s)")
     parser.add_argument("--repeat", type=int, help="rounds (default: 9 up to n = 2000, else 5)")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--order", choices=("C", "F"), default="C")
