@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
 import re
@@ -55,11 +56,14 @@ FEW_KERNELS = ("comm", "queues", "perf", "layout", "golden")
 FIRST = ("triton", *FEW_KERNELS, "contract", "solvers", "bench", "library", "cli")
 LAST = ("mpi", "faults")
 AT_THE_END = ("house", "runtime")
+#: Folders that one worker takes whole: in one, operations of PyTorch that load half of its compiler; the others have
+#: standing ranks of MPI.
+TOGETHER = ("queues", *LAST)
 
 
 def group(file: Path) -> str:
-    """What one worker takes together: a file; all that starts ranks of MPI; what compiles the same kernels."""
-    if file.parent.name in LAST:
+    """What one worker takes together: a file; a folder that loads what no other does; what compiles the same."""
+    if file.parent.name in TOGETHER:
         return file.parent.name
     alike = re.match(r"test_(norm|sparse)", file.name) if file.parent.name == "contract" else None
     return str(file.parent / alike[0]) if alike else str(file)
@@ -83,11 +87,7 @@ def pytest_collection_finish() -> None:
     """
     gc.freeze()
     gc.set_threshold(50_000)
-
-
-def pytest_sessionfinish() -> None:
-    """What is left is torn down as ever: Triton complains of all that stays."""
-    gc.unfreeze()
+    atexit.register(gc.unfreeze)  # what is left is torn down as ever: Triton complains of all that stays
 
 
 @pytest.hookimpl(optionalhook=True)  # pytest-xdist's

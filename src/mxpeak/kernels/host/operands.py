@@ -19,7 +19,18 @@ from numba.extending import intrinsic
 from mxpeak.kernels.host.jit import FLAG, INT, MATRIX32, ZERO, inner, jit
 from mxpeak.kernels.host.native import HAS_FP16, address_of, bits_of, prefetch, row, vector_at
 from mxpeak.kernels.host.rows import part_of
-from mxpeak.kernels.host.units import COLUMNS, DEPTH, ROWS, Unit, begin, end, subtract_lanes, tile
+from mxpeak.kernels.host.units import (
+    AVX512_BF16,
+    COLUMNS,
+    DEPTH,
+    ROWS,
+    Unit,
+    begin,
+    end,
+    subtract_by_avx512,
+    subtract_lanes,
+    tile,
+)
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -239,29 +250,49 @@ def _subtract(C, i, rows, c0, c1, t):
 
 
 @inner()
+def _add(C, i, rows, c0, c1, t):
+    """C[i : i+rows, c0:c1] += the numbers from address t on, in rows of COLUMNS."""
+    for r in range(rows):
+        c, sums = row(C, i + r, c0, c1), vector_at(t + r * COLUMNS * 4, c1 - c0, np.float32)
+        for j in range(c1 - c0):
+            c[j] += sums[j]
+
+
+@inner()
 def subtract_tiles(unit, unit_rows, C, A, strips, first, depths, r0, r1, s0, s1, T):
     """C -= A B on rows r0:r1 and B's strips s0:s1, C's first column being B's `first`; sums of all k = 32·depths first.
 
-    A tile is subtracted while the next one is made: its part of C has come from memory by then, and what the unit wrote
-    has reached the cache.  T: the address of two tiles; the unit has begun.
+    By AVX-512 in place, but for tiles at the edges, which are subtracted from zeros.  A tile of AMX is subtracted while
+    the next one is made: its part of C has come from memory by then, and what the unit wrote has reached the cache.  T:
+    the address of two tiles; the unit has begun.
     """
     n = C.shape[1]
-    lda, strip_bytes = np.int64(A.strides[0]), np.int64(strips.strides[0])
+    ldc, lda, strip_bytes = np.int64(C.strides[0]), np.int64(A.strides[0]), np.int64(strips.strides[0])
     group = 1 + GROUP_BYTES // (strip_bytes + 1)
-    other = T + ROWS * COLUMNS * 4
+    other, cleared = T + ROWS * COLUMNS * 4, vector_at(T, ROWS * COLUMNS, np.float32)
     last_i, last_rows, last_c0, last_c1, last = ZERO, ZERO, ZERO, ZERO, T
     for g in range(s0, s1, group):
         for i in range(r0, r1, unit_rows):
-            rows = min(unit_rows, r1 - i)
+            rows, A_i = min(unit_rows, r1 - i), address_of(A, i, 0)
             for s in range(g, min(g + group, s1)):
                 c0, c1 = max(s * COLUMNS - first, 0), min((s + 1) * COLUMNS - first, n)
+                B, left_out = np.int64(strips.ctypes.data) + s * strip_bytes, (c0 + first - s * COLUMNS) * 4
+                if unit == AVX512_BF16:
+                    if rows == unit_rows and c1 - c0 == COLUMNS:
+                        subtract_by_avx512(address_of(C, i, c0), ldc, A_i, lda, B, depths)
+                        continue
+                    for j in range(ROWS * COLUMNS):
+                        cleared[j] = 0.0
+                    subtract_by_avx512(T, np.int64(COLUMNS * 4), A_i, lda, B, depths)
+                    _add(C, i, rows, c0, c1, T + left_out)
+                    continue
                 for r in range(rows):
                     prefetch(address_of(C, i + r, c0))
                     prefetch(address_of(C, i + r, c1 - 1))
                 _subtract(C, last_i, last_rows, last_c0, last_c1, last)
-                tile(unit, T, address_of(A, i, 0), lda, np.int64(strips.ctypes.data) + s * strip_bytes, depths)
+                tile(unit, T, A_i, lda, B, depths)
                 last_i, last_rows, last_c0, last_c1 = i, rows, c0, c1
-                last = T + (c0 + first - s * COLUMNS) * 4
+                last = T + left_out
                 T, other = other, T
     _subtract(C, last_i, last_rows, last_c0, last_c1, last)
 

@@ -1,8 +1,9 @@
 """The processor's own products of 16-bit numbers: which of them it has, and one tile of a product by each.
 
-A tile is T = A B with up to 32 rows of A and 32 columns of B, its sums in fp32.  A lies by rows, entries along k next
-to each other.  B lies as pairs along k: a row of 32 pairs (b_2p,j, b_2p+1,j) for each p.  Both instructions take
-exactly that: AMX a block of 16 rows of A and one of 16 columns of B, AVX-512 one pair of A, repeated, and 16 of B's.
+A tile has up to 32 rows of A and 32 columns of B, its sums in fp32: T = A B by AMX, C -= A B by AVX-512.  A lies by
+rows, entries along k next to each other.  B lies as pairs along k: a row of 32 pairs (b_2p,j, b_2p+1,j) for each p.
+Both instructions take exactly that: AMX a block of 16 rows of A and one of 16 columns of B, AVX-512 one pair of A,
+repeated, and 16 of B's.
 
 LLVM's language has no type for these numbers that llvmlite knows, so the innermost loops are written as assembly; all
 else about a product is compiled code like any other (`operands`).
@@ -51,7 +52,7 @@ class Unit:
 
 
 #: The first that a processor has for a precision is taken.  AMX: 6 times SGEMM on an Intel Xeon with AMX-FP16.
-#: AVX512-BF16: 1.9 times SGEMM on AMD's Zen 4, 0.63 times on that Xeon.
+#: AVX512-BF16: twice SGEMM on AMD's Zen 4, 0.63 times on that Xeon.
 UNITS = (
     Unit(AMX_FP16, "AMX-FP16", "fp16", 32, ("amx-tile", "amx-fp16", "avx512f")),
     Unit(AMX_BF16, "AMX-BF16", "bf16", 32, ("amx-tile", "amx-bf16", "avx512f")),
@@ -130,35 +131,49 @@ def _amx(multiply: str) -> str:
     """
 
 
-def _avx512() -> str:
-    """T = A B for 14 rows: 28 registers of sums, two of B's pairs, and one of A's, repeated, in turn with another.
+def _avx512(multiply: str) -> str:
+    """C -= A B for 14 rows: 28 registers of sums, two of B's pairs, and one of A's, repeated, in turn with another.
 
-    Four pairs of k at a time.  Rows are addressed from every third one: x86 adds once or twice a distance.
+    Rows are addressed from every third one: x86 adds once or twice a distance.  C is asked for while the first pairs
+    are multiplied, two rows with four of them: all at once would take every miss that a core can have under way, and B,
+    which comes from the second cache, would wait for memory with them.
+
+    $4, $5, $6   C, the bytes from row to row of A, and of C
+    %rax, %r8    A and B, which move along k
+    %r9          how often four pairs of k remain
+    %r11         the row of C that is asked for next
     """
     rows, bases = 14, ("%rax", "%rcx", "%rdx", "%rsi", "%rdi")
-    lines = ["movq $1, %rax", "leaq ($2,$2,2), %r9"]
-    lines += [f"leaq ({left},%r9,1), {right}" for left, right in pairwise(bases)]
-    lines += ["movq $3, %r8", "movq $4, %r9", "shlq $$2, %r9"]
-    lines += [f"vpxord %zmm{i}, %zmm{i}, %zmm{i}" for i in range(2 * rows)]
-    lines += ["1:"]
+    begin = ["leaq ($5,$5,2), %r10"]
+    begin += [f"leaq ({left},%r10,1), {right}" for left, right in pairwise(bases)]
+    begin += [f"vpxord %zmm{i}, %zmm{i}, %zmm{i}" for i in range(2 * rows)]
+    four_pairs = []
     for pair in range(4):
-        lines += [f"vmovups {128 * pair}(%r8), %zmm28", f"vmovups {128 * pair + 64}(%r8), %zmm29"]
+        four_pairs += [f"vmovups {128 * pair + 64 * half}(%r8), %zmm{28 + half}" for half in range(2)]
         for i in range(rows):
-            address = ("({})", "({},$2,1)", "({},$2,2)")[i % 3].format(bases[i // 3])
+            address = ("({})", "({},$5,1)", "({},$5,2)")[i % 3].format(bases[i // 3])
             a = f"%zmm{30 + i % 2}"
-            lines += [
-                f"vpbroadcastd {4 * pair}{address}, {a}",
-                f"vdpbf16ps {a}, %zmm28, %zmm{2 * i}",
-                f"vdpbf16ps {a}, %zmm29, %zmm{2 * i + 1}",
-            ]
-    lines += [f"addq $$16, {base}" for base in bases] + ["addq $$512, %r8", "decq %r9", "jnz 1b", "movq $0, %r8"]
-    lines += [f"vmovups %zmm{i}, {64 * i}(%r8)" for i in range(2 * rows)]
-    return "\n".join(lines)
+            four_pairs += [f"vpbroadcastd {4 * pair}{address}, {a}"]
+            four_pairs += [f"{multiply} {a}, %zmm{28 + half}, %zmm{2 * i + half}" for half in range(2)]
+    four_pairs += [f"addq $$16, {base}" for base in bases] + ["addq $$512, %r8"]
+    ask = ["prefetchw (%r11)", "prefetchw 64(%r11)", "prefetchw 124(%r11)", "addq $6, %r11"]
+    first = [f"movl $${rows // 2}, %r10d", "cmpq %r10, %r9", "cmovlq %r9, %r10", "subq %r10, %r9"]
+    first += ["1:", *ask, *ask, *four_pairs, "decq %r10", "jnz 1b"]
+    others = ["testq %r9, %r9", "jz 3f", "2:", *four_pairs, "decq %r9", "jnz 2b", "3:"]
+    subtract = ["movq $4, %r10"]
+    for i in range(rows):
+        for half in range(2):
+            c = f"%zmm{28 + 2 * (i % 2) + half}"
+            subtract += [f"vmovups {64 * half}(%r10), {c}", f"vsubps %zmm{2 * i + half}, {c}, {c}"]
+            subtract += [f"vmovups {c}, {64 * half}(%r10)"]
+        subtract += ["addq $6, %r10"]
+    return "\n".join(begin + first + others + subtract)
 
 
 # For all that is compiled from here on: assembly is made machine code where it stands in the end, in entry points.
 llvmlite.binding.initialize_native_asmparser()
 
+_I64 = ir.IntType(64)
 _MEMORY = ["~{memory}", "~{dirflag}", "~{fpsr}", "~{flags}"]
 _USED = [f"~{{{name}}}" for name in ("rax", "rcx", "rdx", "rsi", "rdi", "r8", "r9")]
 _VECTORS = [f"~{{zmm{i}}}" for i in range(32)]
@@ -188,8 +203,21 @@ def _tile_amx_bf16(typingctx, T, A, lda, B, depths):
 
 
 @intrinsic
-def _tile_avx512_bf16(typingctx, T, A, lda, B, depths):
-    return _assembled(AVX512_BF16, _avx512(), 5, _USED + _VECTORS)
+def subtract_by_avx512(typingctx, C, ldc, A, lda, B, depths):
+    """C -= A B for 14 rows, 32 columns and DEPTH·depths entries along k; all addresses, ldc and lda in bytes."""
+
+    def codegen(context, builder, signature, args):
+        if UNITS[AVX512_BF16] in present():
+            C, ldc, A, lda, B, depths = args
+            moved = ("rax", A), ("r8", B), ("r9", builder.shl(depths, ir.Constant(_I64, 2))), ("r11", C)
+            constraints = [f"=&{{{name}}}" for name, _ in moved] + ["r"] * 3 + [str(i) for i in range(len(moved))]
+            constraints += [f"~{{{name}}}" for name in ("rcx", "rdx", "rsi", "rdi", "r10")] + _VECTORS + _MEMORY
+            function_type = ir.FunctionType(ir.LiteralStructType([_I64] * len(moved)), [_I64] * (3 + len(moved)))
+            assembly = ir.InlineAsm(function_type, _avx512("vdpbf16ps"), ",".join(constraints), side_effect=True)
+            builder.call(assembly, [C, lda, ldc, *(value for _, value in moved)])
+        return context.get_dummy_value()
+
+    return types.void(*[types.int64] * 6), codegen
 
 
 @intrinsic
@@ -218,16 +246,14 @@ def end(unit):
 
 @inner(inline=True)
 def tile(unit, T, A, lda, B, depths):
-    """T = A B for the unit's rows of A, 32 columns of B and DEPTH·depths entries along k; all addresses, lda in bytes.
+    """T = A B by AMX for 32 rows, 32 columns and DEPTH·depths entries along k; all addresses, lda in bytes.
 
     T has rows of 32 fp32 numbers.
     """
     if unit == AMX_BF16:
         _tile_amx_bf16(T, A, lda, B, depths)
-    elif unit == AMX_FP16:
-        _tile_amx_fp16(T, A, lda, B, depths)
     else:
-        _tile_avx512_bf16(T, A, lda, B, depths)
+        _tile_amx_fp16(T, A, lda, B, depths)
 
 
 @intrinsic
