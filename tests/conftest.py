@@ -50,20 +50,18 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 
 #: Folders in turn: the compilers first, which fill the cores while the workers load; then what needs few of the host's
-#: kernels, while these are compiled beside; then those whose files take longest; what starts MPI ranks late, when few
-#: others compute, because ranks that wait for each other spin; and at the end what is left to a worker meanwhile.
-FEW_KERNELS = ("comm", "queues", "perf", "layout", "golden")
-FIRST = ("triton", *FEW_KERNELS, "contract", "solvers", "bench", "library", "cli")
-LAST = ("mpi", "faults")
-AT_THE_END = ("house", "runtime")
-#: Folders that one worker takes whole: in one, operations of PyTorch that load half of its compiler; the others have
-#: standing ranks of MPI.
-TOGETHER = ("queues", *LAST)
+#: kernels, while these are compiled beside; then what one worker takes whole and is long at; and at the end short files,
+#: so that all workers end together.
+IN_TURN = ("triton", "comm", "queues", "perf", "layout", "golden", "contract", "mpi", "faults", "solvers", "bench", "library")
+AT_THE_END = ("cli", "", "house", "runtime")  # the empty one stands for all that are not named
+#: Folders that one worker takes whole: operations of PyTorch in the first one load half of its compiler, in the others
+#: ranks of MPI stand.
+WHOLE = ("queues", "mpi", "faults")
 
 
 def group(file: Path) -> str:
     """What one worker takes together: a file; a folder that loads what no other does; what compiles the same."""
-    if file.parent.name in TOGETHER:
+    if file.parent.name in WHOLE:
         return file.parent.name
     alike = re.match(r"test_(norm|sparse)", file.name) if file.parent.name == "contract" else None
     return str(file.parent / alike[0]) if alike else str(file)
@@ -71,7 +69,7 @@ def group(file: Path) -> str:
 
 def turn(file: Path) -> int:
     """When a file's turn comes."""
-    order = (*FIRST, "", *LAST, *AT_THE_END)
+    order = (*IN_TURN, *AT_THE_END)
     return order.index(file.parent.name if file.parent.name in order else "")
 
 
