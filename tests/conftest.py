@@ -50,10 +50,10 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 
 #: Folders in turn: the compilers first, which fill the cores while the workers load; then what needs few of the host's
-#: kernels, while these are compiled beside; then what takes long; and at the end short files, so that all workers end
-#: together.
+#: kernels, while these are compiled beside; then what takes long; what starts MPI ranks late, for ranks that wait for
+#: each other spin where others compute; and at the end short files, so that all workers end together.
 FIRST = ("triton", "comm", "queues", "perf", "layout", "golden")
-LONG = ("contract", "mpi", "faults", "solvers", "bench", "library")
+THEN = ("contract", "solvers", "bench", "library", "mpi", "faults")
 AT_THE_END = ("cli", "", "house", "runtime")  # the empty one stands for all that are not named
 #: Folders that one worker takes whole: operations of PyTorch in the first one load half of its compiler, in the others
 #: ranks of MPI stand.
@@ -70,7 +70,7 @@ def group(file: Path) -> str:
 
 def turn(file: Path) -> int:
     """When a file's turn comes."""
-    order = (*FIRST, *LONG, *AT_THE_END)
+    order = (*FIRST, *THEN, *AT_THE_END)
     return order.index(file.parent.name if file.parent.name in order else "")
 
 
