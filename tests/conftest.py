@@ -50,18 +50,18 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 
 #: Folders in turn: the compilers first, which fill the cores while the workers load; then what needs few of the host's
-#: kernels, while these are compiled beside; then what takes long; what starts MPI ranks late, for ranks that wait for
-#: each other spin where others compute; and at the end short files, so that all workers end together.
+#: kernels, while these are compiled beside; then what takes long, standing ranks of MPI last, because ranks that wait
+#: spin and slow the others; and at the end short files, so that all workers end together.
 FIRST = ("triton", "comm", "queues", "perf", "layout", "golden")
 THEN = ("contract", "solvers", "bench", "library", "mpi", "faults")
 AT_THE_END = ("cli", "", "house", "runtime")  # the empty one stands for all that are not named
-#: Folders that one worker takes whole: operations of PyTorch in the first one load half of its compiler, in the others
-#: ranks of MPI stand.
+#: Folders that one worker takes whole: operations of PyTorch in `queues` load half of its compiler, ranks of MPI stand
+#: for all of `mpi`, and accidents wait for time to pass, one after the other.
 WHOLE = ("queues", "mpi", "faults")
 
 
 def group(file: Path) -> str:
-    """What one worker takes together: a file; a folder that loads what no other does; what compiles the same."""
+    """What one worker takes together: a file, a whole folder, or files that compile the same kernels."""
     if file.parent.name in WHOLE:
         return file.parent.name
     alike = re.match(r"test_(norm|sparse)", file.name) if file.parent.name == "contract" else None
@@ -86,7 +86,7 @@ def pytest_collection_finish() -> None:
     """
     gc.freeze()
     gc.set_threshold(50_000)
-    atexit.register(gc.unfreeze)  # what is left is torn down as ever: Triton complains of all that stays
+    atexit.register(gc.unfreeze)  # at exit all is freed as usual, or Triton complains of what stays
 
 
 @pytest.hookimpl(optionalhook=True)  # pytest-xdist's

@@ -354,7 +354,7 @@ class _FirstOf:
 
     def about(self) -> str:
         """What all of them stand for."""
-        return ", ".join(filter(None, map(about, self._requests)))
+        return ", ".join(dict.fromkeys(filter(None, map(about, self._requests))))
 
 
 def together(*algorithms: Steps) -> Steps:

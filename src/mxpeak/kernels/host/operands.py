@@ -262,14 +262,14 @@ def _add(C, i, rows, c0, c1, t):
 def subtract_tiles(unit, unit_rows, C, A, strips, first, depths, r0, r1, s0, s1, T):
     """C -= A B on rows r0:r1 and B's strips s0:s1, C's first column being B's `first`; sums of all k = 32·depths first.
 
-    By AVX-512 in place, but for tiles at the edges, which are subtracted from zeros.  A tile of AMX is subtracted while
-    the next one is made: its part of C has come from memory by then, and what the unit wrote has reached the cache.  T:
-    the address of two tiles; the unit has begun.
+    AVX-512 subtracts in place; at the edges it subtracts from a tile of zeros, which is then added to C.  AMX's tile is
+    subtracted while the next one is made: its part of C has come from memory by then, and what the unit wrote has
+    reached the cache.  T: the address of two tiles, of which AVX-512 uses one; the unit has begun.
     """
     n = C.shape[1]
     ldc, lda, strip_bytes = np.int64(C.strides[0]), np.int64(A.strides[0]), np.int64(strips.strides[0])
     group = 1 + GROUP_BYTES // (strip_bytes + 1)
-    other, cleared = T + ROWS * COLUMNS * 4, vector_at(T, ROWS * COLUMNS, np.float32)
+    other, cleared = T + ROWS * COLUMNS * 4, vector_at(T, unit_rows * COLUMNS, np.float32)
     last_i, last_rows, last_c0, last_c1, last = ZERO, ZERO, ZERO, ZERO, T
     for g in range(s0, s1, group):
         for i in range(r0, r1, unit_rows):
@@ -281,8 +281,8 @@ def subtract_tiles(unit, unit_rows, C, A, strips, first, depths, r0, r1, s0, s1,
                     if rows == unit_rows and c1 - c0 == COLUMNS:
                         subtract_by_avx512(address_of(C, i, c0), ldc, A_i, lda, B, depths)
                         continue
-                    for j in range(ROWS * COLUMNS):
-                        cleared[j] = 0.0
+                    for j in range(unit_rows * COLUMNS):
+                        cleared[j] = -0.0  # so that C + (-0 - AB) has the bits of C - AB, its zeros' signs, too
                     subtract_by_avx512(T, np.int64(COLUMNS * 4), A_i, lda, B, depths)
                     _add(C, i, rows, c0, c1, T + left_out)
                     continue

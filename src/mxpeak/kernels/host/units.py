@@ -131,17 +131,18 @@ def _amx(multiply: str) -> str:
     """
 
 
-def _avx512(multiply: str) -> str:
+def _avx512() -> str:
     """C -= A B for 14 rows: 28 registers of sums, two of B's pairs, and one of A's, repeated, in turn with another.
 
-    Rows are addressed from every third one: x86 adds once or twice a distance.  C is asked for while the first pairs
-    are multiplied, two rows with four of them: all at once would take every miss that a core can have under way, and B,
-    which comes from the second cache, would wait for memory with them.
+    Rows are addressed from every third one: x86 adds once or twice a distance.  C is prefetched while the first pairs
+    are multiplied, two of its rows with every four pairs.  All of it at once would take all the misses that a core can
+    have under way, and B, which comes from the second cache, would wait behind memory.
 
     $4, $5, $6   C, the bytes from row to row of A, and of C
     %rax, %r8    A and B, which move along k
     %r9          how often four pairs of k remain
-    %r11         the row of C that is asked for next
+    %r10         three rows of A, then how often C is still prefetched, then a row of C
+    %r11         the row of C that is prefetched next: its first two lines, and its last number's
     """
     rows, bases = 14, ("%rax", "%rcx", "%rdx", "%rsi", "%rdi")
     begin = ["leaq ($5,$5,2), %r10"]
@@ -154,7 +155,7 @@ def _avx512(multiply: str) -> str:
             address = ("({})", "({},$5,1)", "({},$5,2)")[i % 3].format(bases[i // 3])
             a = f"%zmm{30 + i % 2}"
             four_pairs += [f"vpbroadcastd {4 * pair}{address}, {a}"]
-            four_pairs += [f"{multiply} {a}, %zmm{28 + half}, %zmm{2 * i + half}" for half in range(2)]
+            four_pairs += [f"vdpbf16ps {a}, %zmm{28 + half}, %zmm{2 * i + half}" for half in range(2)]
     four_pairs += [f"addq $$16, {base}" for base in bases] + ["addq $$512, %r8"]
     ask = ["prefetchw (%r11)", "prefetchw 64(%r11)", "prefetchw 124(%r11)", "addq $6, %r11"]
     first = [f"movl $${rows // 2}, %r10d", "cmpq %r10, %r9", "cmovlq %r9, %r10", "subq %r10, %r9"]
@@ -184,7 +185,7 @@ def _assembled(unit, assembly, arguments, clobbered):
 
     def codegen(context, builder, signature, args):
         if UNITS[unit] in present():
-            function_type = ir.FunctionType(ir.VoidType(), [ir.IntType(64)] * arguments)
+            function_type = ir.FunctionType(ir.VoidType(), [_I64] * arguments)
             constraints = ",".join(["r"] * arguments + clobbered + _MEMORY)
             builder.call(ir.InlineAsm(function_type, assembly, constraints, side_effect=True), args)
         return context.get_dummy_value()
@@ -204,7 +205,10 @@ def _tile_amx_bf16(typingctx, T, A, lda, B, depths):
 
 @intrinsic
 def subtract_by_avx512(typingctx, C, ldc, A, lda, B, depths):
-    """C -= A B for 14 rows, 32 columns and DEPTH·depths entries along k; all addresses, ldc and lda in bytes."""
+    """C -= A B for 14 rows, 32 columns and DEPTH·depths > 0 entries along k; nothing where the processor lacks the unit.
+
+    All are addresses; ldc and lda are bytes.
+    """
 
     def codegen(context, builder, signature, args):
         if UNITS[AVX512_BF16] in present():
@@ -213,7 +217,7 @@ def subtract_by_avx512(typingctx, C, ldc, A, lda, B, depths):
             constraints = [f"=&{{{name}}}" for name, _ in moved] + ["r"] * 3 + [str(i) for i in range(len(moved))]
             constraints += [f"~{{{name}}}" for name in ("rcx", "rdx", "rsi", "rdi", "r10")] + _VECTORS + _MEMORY
             function_type = ir.FunctionType(ir.LiteralStructType([_I64] * len(moved)), [_I64] * (3 + len(moved)))
-            assembly = ir.InlineAsm(function_type, _avx512("vdpbf16ps"), ",".join(constraints), side_effect=True)
+            assembly = ir.InlineAsm(function_type, _avx512(), ",".join(constraints), side_effect=True)
             builder.call(assembly, [C, lda, ldc, *(value for _, value in moved)])
         return context.get_dummy_value()
 
@@ -264,7 +268,7 @@ def subtract_lanes(typingctx, c, t):
         vectors = ir.VectorType(ir.FloatType(), 16).as_pointer()
         c, t = (builder.inttoptr(address, vectors) for address in args)
         for half in range(2):
-            at = [builder.gep(vector, [ir.Constant(ir.IntType(64), half)]) for vector in (c, t)]
+            at = [builder.gep(vector, [ir.Constant(_I64, half)]) for vector in (c, t)]
             left, right = (builder.load(address, align=4) for address in at)
             builder.store(builder.fsub(left, right), at[0], align=4)
         return context.get_dummy_value()

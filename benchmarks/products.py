@@ -1,0 +1,85 @@
+"""Products C -= A B of 16-bit operands by the processor's own instructions beside SGEMM, in turns, as in an LU.
+
+    python benchmarks/products.py --threads 2 --out result.json
+
+C is what lies right of and below the first k columns and rows of a matrix of N columns, k being NB of an LU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mxpeak.kernels.host.kernels import HostKernels
+from mxpeak.perf.host import host_facts, software_facts
+
+
+def rate(multiply: Callable[[], None], flops: float) -> float:
+    """Flops a second of one call."""
+    begin = time.perf_counter()
+    multiply()
+    return flops / (time.perf_counter() - begin)
+
+
+def products(kernels: HostKernels, A: Any, k: int, precision: str) -> tuple[Callable[[], None], float]:
+    """The update of an LU after its first k columns, and its flops; operands are rounded before."""
+    C, sides = A[k:, k:], ((A[k:, :k], "left"), (A[:k, k:], "right"))
+    low = []
+    for values, side in sides:
+        buffer = kernels.operand_buffer(*values.shape, precision, side)
+        low.append(kernels.operand_matrix(buffer, *values.shape, precision, side))
+        kernels.cast(values, low[-1], precision)
+    return lambda: kernels.subtract_product(C, *low), 2.0 * C.size * k
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("-N", "--n", default="4000,8000")
+    parser.add_argument("-k", "--k", default="256,512")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--precision", default="bf16")
+    parser.add_argument("--repeat", type=int, default=9)
+    parser.add_argument("--out", type=Path)
+    args = parser.parse_args()
+    kernels = HostKernels(args.threads)
+    if kernels.emulates(args.precision):
+        sys.exit(f"this processor has no products of {args.precision} that are quicker than those of fp32")
+    rows = []
+    for n in map(int, args.n.split(",")):
+        A = kernels.matrix(n, n, "fp32")
+        A[:] = np.random.default_rng(1).random((n, n), np.float32) * np.float32(1e-3)
+        for k in map(int, args.k.split(",")):
+            both = {name: products(kernels, A, k, name) for name in (args.precision, "fp32")}
+            rates: dict[str, list[float]] = {name: [] for name in both}
+            for _ in range(args.repeat):
+                for name, (multiply, flops) in both.items():
+                    rates[name].append(rate(multiply, flops))
+            row = {"n": n, "k": k, "rates_flops": rates}
+            row |= {f"{name}_flops": statistics.median(of) for name, of in rates.items()}
+            row["ratio"] = row[f"{args.precision}_flops"] / row["fp32_flops"]
+            rows.append(row)
+            told = "  ".join(f"{name} {statistics.median(of) / 1e9:6.1f} GFLOP/s" for name, of in rates.items())
+            print(f"N {n:6d}  k {k:4d}  {told}  {row['ratio']:.2f} times", flush=True)
+    if args.out:
+        facts = {
+            "command": re.sub(r" --out \S+", "", " ".join(["python", *sys.argv])),
+            "threads": args.threads,
+            "precision": args.precision,
+            "units": [unit.name for unit in kernels.units],
+            "machine": host_facts(),
+            "software": software_facts(),
+        }
+        args.out.write_text(json.dumps({**facts, "rows": rows}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
