@@ -32,13 +32,13 @@ def rate(multiply: Callable[[], None], flops: float) -> float:
 
 def products(kernels: HostKernels, A: Any, k: int, precision: str) -> tuple[Callable[[], None], float]:
     """The update of an LU after its first k columns, and its flops; operands are rounded before."""
-    C, sides = A[k:, k:], ((A[k:, :k], "left"), (A[:k, k:], "right"))
-    low = []
-    for values, side in sides:
-        buffer = kernels.operand_buffer(*values.shape, precision, side)
-        low.append(kernels.operand_matrix(buffer, *values.shape, precision, side))
+    C, low = A[k:, k:], []
+    for values, side in ((A[k:, :k], "left"), (A[:k, k:], "right")):
+        m, n = values.shape
+        low.append(kernels.operand_matrix(kernels.operand_buffer(m, n, precision, side), m, n, precision, side))
         kernels.cast(values, low[-1], precision)
-    return lambda: kernels.subtract_product(C, *low), 2.0 * C.size * k
+    left, right = low
+    return lambda: kernels.subtract_product(C, left, right), 2.0 * C.size * k
 
 
 def main() -> None:
@@ -63,7 +63,7 @@ def main() -> None:
             for _ in range(args.repeat):
                 for name, (multiply, flops) in both.items():
                     rates[name].append(rate(multiply, flops))
-            row = {"n": n, "k": k, "rates_flops": rates}
+            row: dict[str, Any] = {"n": n, "k": k, "rates_flops": rates}
             row |= {f"{name}_flops": statistics.median(of) for name, of in rates.items()}
             row["ratio"] = row[f"{args.precision}_flops"] / row["fp32_flops"]
             rows.append(row)

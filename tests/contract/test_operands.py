@@ -79,6 +79,24 @@ def test_rows_of_a_left_and_columns_of_a_right_operand_are_operands(unit: Unit, 
 
 
 @pytest.mark.parametrize("unit", HERE)
+def test_where_a_product_is_cut_does_not_show(unit: Unit, rng: Any) -> None:
+    """Not in a bit, nor in the signs of zeros: whoever cuts an update relies on it."""
+    kernels = HostKernels(poison=True, units=[unit])
+    m, k, n = 91, 64, 200
+    values, others = rng.standard_normal((m, k)), rng.standard_normal((k, n))
+    values[::3], others[:, ::2] = 0.0, -others[:, ::2]
+    A, B = made(kernels, unit, values, others)
+    before = rng.standard_normal((m, n)).astype(np.float32)
+    before[::3] = np.where(rng.random((31, n)) < 0.5, -0.0, 0.0)
+    whole, parts = before.copy(), before.copy()
+    kernels.subtract_product(whole, A, B)
+    for rows in (slice(0, 5), slice(5, 47), slice(47, m)):
+        for columns in (slice(0, 33), slice(33, 129), slice(129, n)):
+            kernels.subtract_product(parts[rows, columns], A[rows], B[:, columns])
+    assert np.array_equal(whole.view(np.uint32), parts.view(np.uint32))
+
+
+@pytest.mark.parametrize("unit", HERE)
 def test_many_strips_pass_by_in_groups(unit: Unit, rng: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """With k so large that a group is one strip, and so small that all strips are one."""
     kernels = HostKernels(poison=True, units=[unit])

@@ -205,7 +205,7 @@ def _tile_amx_bf16(typingctx, T, A, lda, B, depths):
 
 @intrinsic
 def subtract_by_avx512(typingctx, C, ldc, A, lda, B, depths):
-    """C -= A B for 14 rows, 32 columns and DEPTH·depths > 0 entries along k; nothing where the processor lacks the unit.
+    """C -= A B for 14 rows, 32 columns and DEPTH·depths > 0 entries along k; nothing where there is no such unit.
 
     All are addresses; ldc and lda are bytes.
     """
