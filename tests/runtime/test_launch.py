@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -218,6 +219,19 @@ os.kill(os.getppid(), signal.SIGTERM)
 time.sleep(0.3)
 open("told", "w").write(str(len(told)))
 """
+
+
+def test_a_signal_that_comes_while_the_command_is_started_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    start, started = subprocess.Popen, []
+
+    def interrupted(*args: Any, **kwargs: Any) -> Any:
+        started.append(start(*args, **kwargs))
+        os.kill(os.getpid(), signal.SIGINT)
+        return started[0]
+
+    monkeypatch.setattr("mxpeak.runtime.launch.subprocess.Popen", interrupted)
+    assert code_of([sys.executable, "-c", "import time; time.sleep(600)"]) == 128 + signal.SIGINT
+    assert started[0].returncode == -signal.SIGTERM
 
 
 def test_a_second_signal_is_not_forwarded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

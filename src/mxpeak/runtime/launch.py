@@ -11,6 +11,7 @@ import sys
 import sysconfig
 import warnings
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
@@ -130,17 +131,24 @@ def code_of(command: list[str], more: Mapping[str, str] | None = None, **streams
 
     The first that comes, of any number: whoever starts ranks tells them all, and so does a rank that was told alone.
     """
-    # In a group of its own, so that a Ctrl-C comes here alone: mpiexec, told twice, would fall over itself.
-    child = subprocess.Popen(command, start_new_session=True, env={**leashed(), **(more or {})}, **streams)
     told: list[int] = []
+    untold: list[subprocess.Popen[Any]] = []
+
+    def pass_on() -> None:
+        with suppress(IndexError):  # it has been told, or is not there yet
+            untold.pop().terminate()
 
     def forward(number: int, frame: object) -> None:
         told.append(number)
-        if len(told) == 1:
-            child.terminate()
+        pass_on()
 
     before = {number: signal.signal(number, forward) for number in heard_of()}
     try:
+        # In a group of its own, so that a Ctrl-C comes here alone: mpiexec, told twice, would fall over itself.
+        child = subprocess.Popen(command, start_new_session=True, env={**leashed(), **(more or {})}, **streams)
+        untold.append(child)
+        if told:  # while it was started
+            pass_on()
         code = child.wait()
     finally:
         for number, handler in before.items():
