@@ -2,7 +2,7 @@
 
     python benchmarks/products.py --threads 2 --out result.json
 
-C is what lies right of and below the first k columns and rows of a matrix of N columns, k being NB of an LU.
+C is what is left of a matrix of order N after its first k columns and rows, k being NB of an LU.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from mxpeak.bench.lu import gemm_probe
 from mxpeak.kernels.host.kernels import HostKernels
 from mxpeak.perf.host import host_facts, software_facts
 
@@ -28,17 +27,6 @@ def rate(multiply: Callable[[], None], flops: float) -> float:
     begin = time.perf_counter()
     multiply()
     return flops / (time.perf_counter() - begin)
-
-
-def products(kernels: HostKernels, A: Any, k: int, precision: str) -> tuple[Callable[[], None], float]:
-    """The update of an LU after its first k columns, and its flops; operands are rounded before."""
-    C, low = A[k:, k:], []
-    for values, side in ((A[k:, :k], "left"), (A[:k, k:], "right")):
-        m, n = values.shape
-        low.append(kernels.operand_matrix(kernels.operand_buffer(m, n, precision, side), m, n, precision, side))
-        kernels.cast(values, low[-1], precision)
-    left, right = low
-    return lambda: kernels.subtract_product(C, left, right), 2.0 * C.size * k
 
 
 def main() -> None:
@@ -55,14 +43,13 @@ def main() -> None:
         sys.exit(f"this processor has no products of {args.precision} that are quicker than those of fp32")
     rows = []
     for n in map(int, args.n.split(",")):
-        A = kernels.matrix(n, n, "fp32")
-        A[:] = np.random.default_rng(1).random((n, n), np.float32) * np.float32(1e-3)
         for k in map(int, args.k.split(",")):
-            both = {name: products(kernels, A, k, name) for name in (args.precision, "fp32")}
+            m = n - k
+            both = {name: gemm_probe(kernels, m, m, k, name) for name in (args.precision, "fp32")}
             rates: dict[str, list[float]] = {name: [] for name in both}
             for _ in range(args.repeat):
-                for name, (multiply, flops) in both.items():
-                    rates[name].append(rate(multiply, flops))
+                for name, multiply in both.items():
+                    rates[name].append(rate(multiply, 2.0 * m * m * k))
             row: dict[str, Any] = {"n": n, "k": k, "rates_flops": rates}
             row |= {f"{name}_flops": statistics.median(of) for name, of in rates.items()}
             row["ratio"] = row[f"{args.precision}_flops"] / row["fp32_flops"]

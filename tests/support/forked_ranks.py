@@ -107,6 +107,7 @@ def fork(rank: int, check: Check, port: int, out: Path, err: Path) -> int:
 
 def become(check: Check) -> None:
     """This process is a rank, and ends as the console script does."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # what a shell starts in the background ignores it
     code = 1
     try:
         getattr(import_module(check.module), check.function)()

@@ -268,7 +268,6 @@ def ends() -> None:
 
 def posts_late() -> None:
     """A message is posted to a rank that has gone, a moment before the signal comes that says so."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # what a shell starts in the background ignores it
     comm: Any = start("torch")
     x = np.zeros(3)
     if comm.rank == 1:

@@ -250,26 +250,31 @@ def _subtract(C, i, rows, c0, c1, t):
 
 
 @inner()
-def _add(C, i, rows, c0, c1, t):
-    """C[i : i+rows, c0:c1] += the numbers from address t on, in rows of COLUMNS."""
+def _subtract_at_edge(C, i, rows, c0, c1, T, left_out, lda, A, B, depths):
+    """C[i : i+rows, c0:c1] -= A B by AVX-512, in a copy at address T: a whole tile would reach beyond C."""
     for r in range(rows):
-        c, sums = row(C, i + r, c0, c1), vector_at(t + r * COLUMNS * 4, c1 - c0, np.float32)
+        c, copy = row(C, i + r, c0, c1), vector_at(T + left_out + r * COLUMNS * 4, c1 - c0, np.float32)
         for j in range(c1 - c0):
-            c[j] += sums[j]
+            copy[j] = c[j]
+    subtract_by_avx512(T, np.int64(COLUMNS * 4), lda, A, B, depths)
+    for r in range(rows):
+        c, copy = row(C, i + r, c0, c1), vector_at(T + left_out + r * COLUMNS * 4, c1 - c0, np.float32)
+        for j in range(c1 - c0):
+            c[j] = copy[j]
 
 
 @inner()
 def subtract_tiles(unit, unit_rows, C, A, strips, first, depths, r0, r1, s0, s1, T):
     """C -= A B on rows r0:r1 and B's strips s0:s1, C's first column being B's `first`; sums of all k = 32·depths first.
 
-    AVX-512 subtracts in place; at the edges it subtracts from a tile of zeros, which is then added to C.  AMX's tile is
-    subtracted while the next one is made: its part of C has come from memory by then, and what the unit wrote has
-    reached the cache.  T: the address of two tiles, of which AVX-512 uses one; the unit has begun.
+    AVX-512 subtracts in place.  AMX's tile is subtracted while the next one is made: its part of C has come from memory
+    by then, and what the unit wrote has reached the cache.  T: the address of two tiles, of which AVX-512 uses one; the
+    unit has begun.
     """
     n = C.shape[1]
     ldc, lda, strip_bytes = np.int64(C.strides[0]), np.int64(A.strides[0]), np.int64(strips.strides[0])
     group = 1 + GROUP_BYTES // (strip_bytes + 1)
-    other, cleared = T + ROWS * COLUMNS * 4, vector_at(T, unit_rows * COLUMNS, np.float32)
+    other = T + ROWS * COLUMNS * 4
     last_i, last_rows, last_c0, last_c1, last = ZERO, ZERO, ZERO, ZERO, T
     for g in range(s0, s1, group):
         for i in range(r0, r1, unit_rows):
@@ -277,23 +282,19 @@ def subtract_tiles(unit, unit_rows, C, A, strips, first, depths, r0, r1, s0, s1,
             for s in range(g, min(g + group, s1)):
                 c0, c1 = max(s * COLUMNS - first, 0), min((s + 1) * COLUMNS - first, n)
                 B, left_out = np.int64(strips.ctypes.data) + s * strip_bytes, (c0 + first - s * COLUMNS) * 4
-                if unit == AVX512_BF16:
-                    if rows == unit_rows and c1 - c0 == COLUMNS:
-                        subtract_by_avx512(address_of(C, i, c0), ldc, A_i, lda, B, depths)
-                        continue
-                    for j in range(unit_rows * COLUMNS):
-                        cleared[j] = -0.0  # so that C + (-0 - AB) has the bits of C - AB, its zeros' signs, too
-                    subtract_by_avx512(T, np.int64(COLUMNS * 4), A_i, lda, B, depths)
-                    _add(C, i, rows, c0, c1, T + left_out)
-                    continue
-                for r in range(rows):
-                    prefetch(address_of(C, i + r, c0))
-                    prefetch(address_of(C, i + r, c1 - 1))
-                _subtract(C, last_i, last_rows, last_c0, last_c1, last)
-                tile(unit, T, A_i, lda, B, depths)
-                last_i, last_rows, last_c0, last_c1 = i, rows, c0, c1
-                last = T + left_out
-                T, other = other, T
+                if unit == AVX512_BF16 and rows == unit_rows and c1 - c0 == COLUMNS:
+                    subtract_by_avx512(address_of(C, i, c0), ldc, lda, A_i, B, depths)
+                elif unit == AVX512_BF16:
+                    _subtract_at_edge(C, i, rows, c0, c1, T, left_out, lda, A_i, B, depths)
+                else:
+                    for r in range(rows):
+                        prefetch(address_of(C, i + r, c0))
+                        prefetch(address_of(C, i + r, c1 - 1))
+                    _subtract(C, last_i, last_rows, last_c0, last_c1, last)
+                    tile(unit, T, A_i, lda, B, depths)
+                    last_i, last_rows, last_c0, last_c1 = i, rows, c0, c1
+                    last = T + left_out
+                    T, other = other, T
     _subtract(C, last_i, last_rows, last_c0, last_c1, last)
 
 

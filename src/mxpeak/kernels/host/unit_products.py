@@ -17,7 +17,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 #: Columns of a panel of a matrix from this order on, since a product reads and writes C once for them all; below it as
 #: many as where products are emulated.  With 128, 192, 320 and 384 an LU at n = 8000 took 4 to 9 % longer on a
-#: Zen 4, before its products were 5 to 10 % faster.
+#: Zen 4, before its products were 5 % faster.
 WIDE_NB, WIDE_FROM = 256, 2048
 
 

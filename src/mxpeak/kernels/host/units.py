@@ -138,14 +138,14 @@ def _avx512() -> str:
     are multiplied, two of its rows with every four pairs.  All of it at once would take all the misses that a core can
     have under way, and B, which comes from the second cache, would wait behind memory.
 
-    $4, $5, $6   C, the bytes from row to row of A, and of C
+    $3, $4, $5   C, the bytes from row to row of C, and of A
     %rax, %r8    A and B, which move along k
-    %r9          how often four pairs of k remain
+    %r9          depths; then how often four pairs of k remain
     %r10         three rows of A, then how often C is still prefetched, then a row of C
     %r11         the row of C that is prefetched next: its first two lines, and its last number's
     """
     rows, bases = 14, ("%rax", "%rcx", "%rdx", "%rsi", "%rdi")
-    begin = ["leaq ($5,$5,2), %r10"]
+    begin = ["shlq $$2, %r9", "movq $3, %r11", "leaq ($5,$5,2), %r10"]
     begin += [f"leaq ({left},%r10,1), {right}" for left, right in pairwise(bases)]
     begin += [f"vpxord %zmm{i}, %zmm{i}, %zmm{i}" for i in range(2 * rows)]
     four_pairs = []
@@ -157,17 +157,17 @@ def _avx512() -> str:
             four_pairs += [f"vpbroadcastd {4 * pair}{address}, {a}"]
             four_pairs += [f"vdpbf16ps {a}, %zmm{28 + half}, %zmm{2 * i + half}" for half in range(2)]
     four_pairs += [f"addq $$16, {base}" for base in bases] + ["addq $$512, %r8"]
-    ask = ["prefetchw (%r11)", "prefetchw 64(%r11)", "prefetchw 124(%r11)", "addq $6, %r11"]
+    ask = ["prefetchw (%r11)", "prefetchw 64(%r11)", "prefetchw 124(%r11)", "addq $4, %r11"]
     first = [f"movl $${rows // 2}, %r10d", "cmpq %r10, %r9", "cmovlq %r9, %r10", "subq %r10, %r9"]
     first += ["1:", *ask, *ask, *four_pairs, "decq %r10", "jnz 1b"]
     others = ["testq %r9, %r9", "jz 3f", "2:", *four_pairs, "decq %r9", "jnz 2b", "3:"]
-    subtract = ["movq $4, %r10"]
+    subtract = ["movq $3, %r10"]
     for i in range(rows):
         for half in range(2):
             c = f"%zmm{28 + 2 * (i % 2) + half}"
             subtract += [f"vmovups {64 * half}(%r10), {c}", f"vsubps %zmm{2 * i + half}, {c}, {c}"]
             subtract += [f"vmovups {c}, {64 * half}(%r10)"]
-        subtract += ["addq $6, %r10"]
+        subtract += ["addq $4, %r10"]
     return "\n".join(begin + first + others + subtract)
 
 
@@ -176,18 +176,29 @@ llvmlite.binding.initialize_native_asmparser()
 
 _I64 = ir.IntType(64)
 _MEMORY = ["~{memory}", "~{dirflag}", "~{fpsr}", "~{flags}"]
-_USED = [f"~{{{name}}}" for name in ("rax", "rcx", "rdx", "rsi", "rdi", "r8", "r9")]
-_VECTORS = [f"~{{zmm{i}}}" for i in range(32)]
 
 
-def _assembled(unit, assembly, arguments, clobbered):
-    """An operation of so many integers that is this assembly; nothing at all where the processor lacks the unit."""
+def _overwritten(*names):
+    return [f"~{{{name}}}" for name in names]
+
+
+_VECTORS = _overwritten(*(f"zmm{i}" for i in range(32)))
+
+
+def _assembled(unit, assembly, arguments, used, moved=()):
+    """An operation of so many integers that is this assembly; nothing at all where the processor lacks the unit.
+
+    used     what it overwrites
+    moved    registers in which the last integers come, and which it moves on: $0, $1, …; the other integers follow
+    """
 
     def codegen(context, builder, signature, args):
         if UNITS[unit] in present():
-            function_type = ir.FunctionType(ir.VoidType(), [_I64] * arguments)
-            constraints = ",".join(["r"] * arguments + clobbered + _MEMORY)
-            builder.call(ir.InlineAsm(function_type, assembly, constraints, side_effect=True), args)
+            constraints = [f"=&{{{name}}}" for name in moved] + ["r"] * (arguments - len(moved))
+            constraints += [*map(str, range(len(moved))), *used, *_MEMORY]
+            result = ir.LiteralStructType([_I64] * len(moved)) if moved else ir.VoidType()
+            function_type = ir.FunctionType(result, [_I64] * arguments)
+            builder.call(ir.InlineAsm(function_type, assembly, ",".join(constraints), side_effect=True), args)
         return context.get_dummy_value()
 
     return types.void(*[types.int64] * arguments), codegen
@@ -195,33 +206,22 @@ def _assembled(unit, assembly, arguments, clobbered):
 
 @intrinsic
 def _tile_amx_fp16(typingctx, T, A, lda, B, depths):
-    return _assembled(AMX_FP16, _amx("tdpfp16ps"), 5, _USED)
+    return _assembled(AMX_FP16, _amx("tdpfp16ps"), 5, _overwritten("rax", "rcx", "rdx", "rsi", "rdi", "r8", "r9"))
 
 
 @intrinsic
 def _tile_amx_bf16(typingctx, T, A, lda, B, depths):
-    return _assembled(AMX_BF16, _amx("tdpbf16ps"), 5, _USED)
+    return _assembled(AMX_BF16, _amx("tdpbf16ps"), 5, _overwritten("rax", "rcx", "rdx", "rsi", "rdi", "r8", "r9"))
 
 
 @intrinsic
-def subtract_by_avx512(typingctx, C, ldc, A, lda, B, depths):
+def subtract_by_avx512(typingctx, C, ldc, lda, A, B, depths):
     """C -= A B for 14 rows, 32 columns and DEPTH·depths > 0 entries along k; nothing where there is no such unit.
 
     All are addresses; ldc and lda are bytes.
     """
-
-    def codegen(context, builder, signature, args):
-        if UNITS[AVX512_BF16] in present():
-            C, ldc, A, lda, B, depths = args
-            moved = ("rax", A), ("r8", B), ("r9", builder.shl(depths, ir.Constant(_I64, 2))), ("r11", C)
-            constraints = [f"=&{{{name}}}" for name, _ in moved] + ["r"] * 3 + [str(i) for i in range(len(moved))]
-            constraints += [f"~{{{name}}}" for name in ("rcx", "rdx", "rsi", "rdi", "r10")] + _VECTORS + _MEMORY
-            function_type = ir.FunctionType(ir.LiteralStructType([_I64] * len(moved)), [_I64] * (3 + len(moved)))
-            assembly = ir.InlineAsm(function_type, _avx512(), ",".join(constraints), side_effect=True)
-            builder.call(assembly, [C, lda, ldc, *(value for _, value in moved)])
-        return context.get_dummy_value()
-
-    return types.void(*[types.int64] * 6), codegen
+    used = _overwritten("rcx", "rdx", "rsi", "rdi", "r10", "r11") + _VECTORS
+    return _assembled(AVX512_BF16, _avx512(), 6, used, moved=("rax", "r8", "r9"))
 
 
 @intrinsic
