@@ -35,10 +35,14 @@ FALSE, TRUE = np.bool_(False), np.bool_(True)
 
 
 class _InnerLibrary(JITCodeLibrary):
-    """The code of a function that compiled code alone calls: it is made machine code in its callers.
+    """The code of a function that compiled code alone calls: it is optimized and made machine code in its callers.
 
-    Numba would make it of each function by itself, link the function into its callers, and make it there again.
+    Numba would do both with each function by itself, link the function into its callers, and do it there again.  What
+    is done with single functions stays: it makes them short before they are linked.
     """
+
+    def _optimize_final_module(self):
+        pass
 
     def _finalize_final_module(self):
         self._finalize_dynamic_globals()

@@ -53,7 +53,7 @@ def _four_stretches(want, tile, line, count, begin, end, origin, sample, buffer,
     return s0, s1, s2, s3
 
 
-@inner()
+@inner(inline=True)
 def _one_stretch(want, tile, line, begin, end, sample, buffer, waste, tops, squares):
     """Entries begin … end-1 of one line, where no sums across are wanted."""
     total = 0.0
