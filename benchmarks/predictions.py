@@ -52,7 +52,7 @@ TURNS = 2
 #: What each runs in, with its block size: the defaults.
 SIZES = {"hpl": ("fp64", 192), "hpl-mxp": (LOW, 512 if LOW == "bf16" else 320)}
 #: What kernels are asked with once, whatever the block size.
-ONCE = ("read", "cast", "generate", "solve", "copy", "rows", "sweep", "pingpong", "pair")
+ONCE = ("read", "cast", "generate", "solve", "copy", "rows", "sweep", "pingpong", "pair", "turn")
 
 
 # --- what is measured ---------------------------------------------------------------------------------------------

@@ -16,11 +16,17 @@ from mxpeak.bench.sparse import smoother_of
 from mxpeak.bench.tune.candidates import Candidate, Layout, largest, layouts, lu_candidates, ordered, sparse_candidates
 from mxpeak.bench.tune.groups import Stopped
 from mxpeak.bench.tune.job import Job, line, perform, probe_of, trial_texts
+from mxpeak.bench.tune.operands import near_one
 from mxpeak.bench.tune.plan import TunePlan
 from mxpeak.bench.tune.probe import _usual, probes
 from mxpeak.bench.tune.run import Tuner
+from mxpeak.comm.grid import make_grid
 from mxpeak.comm.solo import Solo
 from mxpeak.comm.threads import run_ranks
+from mxpeak.distributed.matrix import dist_matrix
+from mxpeak.kernels.host.kernels import HostKernels
+from mxpeak.layout.block_cyclic import BlockCyclic
+from mxpeak.layout.grid import ProcessGrid
 from mxpeak.options import resolve
 from mxpeak.perf.halving import LEAST_PAIRS
 from mxpeak.perf.machines import find_machine
@@ -371,6 +377,28 @@ def test_a_record_of_a_kernel_names_its_probe() -> None:
             measured["bytes"] = 8.0
         assert probe_of(measured) == probe
         assert str(probe["name"]) in line(measured)
+
+
+@pytest.mark.parametrize(("P", "Q"), [(1, 2), (2, 2), (3, 1)])
+def test_what_ranks_solve_together_in_a_probe_is_the_matrix_of_one_of_them(P: int, Q: int) -> None:
+    """Ones on the diagonal, wherever it lies, and what is beside them adds up to less than half of one in a row."""
+    n, nb = 53, 8
+
+    def part(comm: Any) -> tuple[Any, list[int], list[int]]:
+        grid = make_grid(ProcessGrid(P, Q), comm)
+        assert grid is not None
+        A = dist_matrix(grid, n, n, nb, HostKernels(1, poison=True), "fp32")
+        near_one(HostKernels(1), A.local, A.rows, A.cols)
+        return A.local, *([lines.to_global(i) for i in range(lines.local_size)] for lines in (A.rows, A.cols))
+
+    found = np.full((n, n), np.nan)
+    for local, rows, cols in run_ranks(P * Q, part):
+        found[np.ix_(rows, cols)] = local
+    whole = BlockCyclic(n, 64, 0, 1)
+    expected = near_one(HostKernels(1), HostKernels(1).matrix(n, n, "fp32"), whole, whole)
+    assert found.tolist() == expected.tolist()
+    assert (np.diag(found) == 1.0).all()
+    assert np.abs(found - np.eye(n)).sum(axis=1).max() < 0.5
 
 
 def test_probes_are_all_different() -> None:

@@ -20,9 +20,17 @@ def test_cores_are_cut_into_contiguous_nearly_equal_parts(ranks, extra):
 
 
 def test_more_ranks_than_cores_take_them_in_turn_and_are_flagged():
-    assert core_masks([4, 5, 6], 5) == [[4], [5], [6], [4], [5]]
+    assert core_masks([4, 5, 6], 5) == [[4], [5], [6], [5], [6]]
     assert oversubscribed([4, 5, 6], 5)
     assert not oversubscribed([4, 5, 6], 3)
+
+
+@pytest.mark.parametrize("Q", [2, 3, 4])
+def test_ranks_that_share_cores_make_panels_on_all_of_them(Q):
+    """A grid of as many columns as there are cores: no two neighbours of a process column, or row, share a core."""
+    (masks,) = zip(*core_masks(range(Q), Q * Q))
+    for line in range(Q):
+        assert set(masks[line::Q]) == set(masks[line * Q : (line + 1) * Q]) == set(range(Q))
 
 
 @pytest.mark.parametrize(("cores", "text"), [([], "empty"), ([1, 2, 2, 3], "listed twice: 2;")])

@@ -15,7 +15,7 @@ from mxpeak.perf.predict import simulate_lu
 from mxpeak.perf.simulate_lu import LuRun
 
 NBS = (64, 128, 256, 512)
-EDGE, SYNC, EXCHANGE = 24.0, 3e-6, 9e-6
+EDGE, SYNC, EXCHANGE, TURN = 24.0, 3e-6, 9e-6, 6e-5
 
 
 def gemm_rate(m: float, k: float) -> float:
@@ -44,6 +44,7 @@ def records(ranks: int = 2) -> list[dict[str, Any]]:
     if ranks > 1:
         found += [{"name": "pingpong", "bytes": size, "seconds": 2e-6 + size / 8e9} for size in (8, 2**20, 2**23)]
         found.append({"name": "pair", "k": 256, "seconds": EXCHANGE})
+        found += [{"name": "turn", "k": 512, "seconds": seconds} for seconds in (2 * TURN, TURN)]
         found += [{"name": "bcast", "bcast": name, "bytes": 2**23, "seconds": t * 2**23 / 8e9}
                   for name, t in (("lib", 1.5), ("ilib", 3.0), ("1ring", 1.0))]  # fmt: skip
     return found
@@ -65,6 +66,7 @@ def test_what_was_measured_is_what_the_machine_has() -> None:
         assert found.fact["fp64"](k) == pytest.approx(fact_rate(k), rel=1e-6)
     assert found.sync_s == pytest.approx(SYNC, rel=1e-6)
     assert found.exchange_s == pytest.approx(EXCHANGE - (2e-6 + 2 * 8 * 256 / 8e9), rel=1e-3)
+    assert found.turn_s == TURN
     assert found.row_passes == pytest.approx(5.0)
     assert found.memory_share == pytest.approx(0.8)
     assert (found.refine_steps, found.extra_passes) == (6, 2)
@@ -79,6 +81,7 @@ def test_what_was_measured_is_what_the_machine_has() -> None:
 def test_one_rank_sends_nothing() -> None:
     assert machine(1).network.latency_s == 0.0
     assert machine(1).exchange_s == 0.0
+    assert machine(1).turn_s is None
 
 
 @pytest.mark.parametrize("name", ["read", "generate", "gemm", "trsm", "factor", "fact", "pingpong", "copy", "sweep"])

@@ -16,7 +16,7 @@ from mxpeak.perf.clocks import Line, stages
 from mxpeak.perf.machines import Curve, Machine, Network, find_machine
 from mxpeak.perf.predict import predict, simulate_lu
 from mxpeak.perf.simulate_hpl import NARROW, fact_cores, fact_s, own_fact_s, rounds
-from mxpeak.perf.simulate_lu import LuForecast, LuRun, node_block, owned
+from mxpeak.perf.simulate_lu import LuForecast, LuRun, hops, node_block, owned
 from tests.support.turns import for_each
 
 #: A rank a node, no latency of the diagonal block's tree, nothing at the edges: what a few lines can repeat.
@@ -280,7 +280,16 @@ def test_refinement_waits_for_other_ranks_at_every_block_of_a_solve() -> None:
     calm = replace(PLAIN, generate_rate=1e9, refine_steps=5)
     waits = replace(calm, exchange_s=1e-4)
     more = run_of("hpl-mxp", MXP, waits).phases["refine"] - run_of("hpl-mxp", MXP, calm).phases["refine"]
-    hops = 1 + 2  # of reductions over two rows or columns, and over three
-    assert more == pytest.approx(5 * (2 * MXP.n / MXP.nb + simulate_mxp.REDUCTIONS) * hops * 1e-4)
+    both = 1 + 2  # of reductions over two rows or columns, and over three
+    assert hops(MXP.P, MXP.Q) == both
+    assert more == pytest.approx(5 * (2 * MXP.n / MXP.nb + simulate_mxp.REDUCTIONS) * both * 1e-4)
+    measured = replace(waits, turn_s=3e-4)  # in such solves, the message included
+    times = 5 * (2 * MXP.n / MXP.nb + simulate_mxp.REDUCTIONS) * both
+    more = run_of("hpl-mxp", MXP, measured).phases["refine"] - run_of("hpl-mxp", MXP, calm).phases["refine"]
+    assert more == pytest.approx(times * (3e-4 - PLAIN.network.latency_s))
+    solve_s = [run_of("hpl", HPL, one).phases["solve"] for one in (calm, waits, measured)]
+    exchanges = -(-HPL.n // HPL.nb) * both
+    assert solve_s[1] - solve_s[0] == pytest.approx(exchanges * 1e-4)
+    assert solve_s[2] - solve_s[0] == pytest.approx(exchanges * (3e-4 - PLAIN.network.latency_s))
     alone = replace(MXP, P=1, Q=1)
     assert run_of("hpl-mxp", alone, waits).time_s == run_of("hpl-mxp", alone, calm).time_s

@@ -11,7 +11,9 @@ from mxpeak.errors import UsageError
 def core_masks(cores: Sequence[int], ranks: int) -> list[list[int]]:
     """The cores of each local rank: contiguous parts, of which the first len(cores) mod ranks have one core more.
 
-    With more ranks than cores each rank has one core, in turn, and some cores have several ranks: see `oversubscribed`.
+    With more ranks than cores each rank has one core, and some cores have several ranks: see `oversubscribed`.  They
+    take cores in turn, each time from one core further on: so ranks of a process column, which make a panel together,
+    do not all share one where rows are as long as there are cores.
     """
     if not cores:
         raise UsageError("no core to bind to: the list of cores is empty")
@@ -19,7 +21,7 @@ def core_masks(cores: Sequence[int], ranks: int) -> list[list[int]]:
         twice = sorted(core for core, count in Counter(cores).items() if count > 1)
         raise UsageError(f"cores are listed twice: {short_list(twice)}; name each core once")
     if oversubscribed(cores, ranks):
-        return [[cores[rank % len(cores)]] for rank in range(ranks)]
+        return [[cores[(rank + rank // len(cores)) % len(cores)]] for rank in range(ranks)]
     size, longer = divmod(len(cores), ranks)
     starts = [rank * size + min(rank, longer) for rank in range(ranks + 1)]
     return [list(cores[starts[rank] : starts[rank + 1]]) for rank in range(ranks)]

@@ -83,6 +83,7 @@ class Machine:
     fact                 FACT of a rank's panel by NB where its device factors it, as CPUs do; else its host's cores do
     cast_rate            bytes a second while numbers are rounded; None: memory_rate
     solve_rate           entries of L and U a second in a solve with both; None: what memory_rate allows
+    turn_s               of ranks in such a solve that wait for each other, its message included; None: as in FACT
     extra_passes         times that A is made anew within the clock besides refinement
     spread               how far compute and network may lie from these, relatively: a prediction's interval
     devices              whether ranks compute on devices beside their host's cores, for which process grids differ
@@ -113,6 +114,7 @@ class Machine:
     fact: Mapping[str, Curve] = field(default_factory=dict)
     cast_rate: float | None = None
     solve_rate: float | None = None
+    turn_s: float | None = None
     extra_passes: int = 0
     spread: tuple[float, float] = (0.05, 0.2)
     devices: bool = False
@@ -142,6 +144,7 @@ class Machine:
             cast_rate=None if self.cast_rate is None else compute * self.cast_rate,
             solve_rate=None if self.solve_rate is None else compute * self.solve_rate,
             exchange_s=self.exchange_s / network,
+            turn_s=None if self.turn_s is None else self.turn_s / network,
             network=self.network.times(network),
         )
 
@@ -203,6 +206,7 @@ NUMBERS: dict[str, tuple[float, float, bool]] = {
     "refine_steps": (0, 60, False),
     "cast_rate": (1e3, 1e15, False),
     "solve_rate": (1e3, 1e15, False),
+    "turn_s": (0.0, 1.0, False),
     "extra_passes": (0, 50, False),
     "devices": (0, 1, False),
     "spread_compute": (0.0, 0.9, False),
@@ -301,6 +305,7 @@ class _Reader:
             row_passes=given("panel.row_passes", 4.0),
             cast_rate=numbers["cast_rate"],
             solve_rate=numbers["solve_rate"],
+            turn_s=numbers["turn_s"],
             extra_passes=given("extra_passes", 0),
             spread=(given("spread_compute", 0.05), given("spread_network", 0.2)),
             devices=bool(given("devices", not curves["fact"])),

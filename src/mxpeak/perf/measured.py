@@ -53,6 +53,7 @@ def machine_table(records: Sequence[Record], layout: Layout) -> dict[str, Any]:
         "generate_rate": _said(_rate(records, "generate"), "measured: A x, with A made anew"),
         "cast_rate": _said(_rate(records, "cast"), "measured"),
         "solve_rate": _said(_rate(records, "solve"), "measured: L and U in fp32"),
+        **_turns(records),
         # a step's residual and solve, two more of each, A in fp32 and its norm
         "refine_steps": _said(steps + 2, f"{counted}: {steps} steps of GMRES, a first and a last residual"),
         "extra_passes": _said(2, "A is made in fp32 and its norm taken within the clock"),
@@ -200,6 +201,12 @@ def _beside_message(records: Sequence[Record]) -> float | None:
 def panel_flops(m: float, nb: float) -> float:
     """The flops of a panel of m rows and NB columns: m NB² - NB³/3."""
     return m * nb**2 - nb**3 / 3.0
+
+
+def _turns(records: Sequence[Record]) -> dict[str, Any]:
+    """What ranks that share L and U wait for each other in a solve with them."""
+    found = [float(r["seconds"]) for r in _of(records, "turn")]
+    return {"turn_s": _said(min(found), "measured: solves with L and U that all ranks share")} if found else {}
 
 
 def _network(records: Sequence[Record], read: float, ranks: int) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from mxpeak.errors import UsageError
 from mxpeak.layout.schedule import LuStep, lu_steps, split_columns
 from mxpeak.perf.clocks import Array, Line, arrivals
 from mxpeak.perf.machines import Machine
-from mxpeak.perf.simulate_lu import LuForecast, LuRun, Ranks, forecast, owned
+from mxpeak.perf.simulate_lu import LuForecast, LuRun, Ranks, forecast, hops, owned, turn_s
 
 FP64_BYTES = 8
 #: The most columns of a section whose rows are swapped by binary exchange, as HPL's default has it.
@@ -128,10 +128,9 @@ class _Simulation:
             else:
                 self.look_ahead(step, following, ready)
         local = float(owned(run.n, run.nb, run.P)[0]) * float(self.columns[0])
-        hops = math.ceil(math.log2(run.P)) + math.ceil(math.log2(run.Q))
         # a measured rate is that of a solve with L and with U; here U alone is left
         rate = 2.0 * (self.machine.solve_rate or 0.0) or self.machine.memory_rate / FP64_BYTES
-        solve_s = local / rate + len(steps) * hops * self.ranks.network.latency_s
+        solve_s = local / rate + len(steps) * hops(run.P, run.Q) * turn_s(self.machine, self.ranks.network)
         hidden = () if self.machine.fact else ("factor", "copy")
         behind = {name: self.busy.pop(name) for name in hidden}
         phases = {**self.busy, "solve": solve_s}

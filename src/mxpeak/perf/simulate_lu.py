@@ -129,6 +129,16 @@ def used_network(run: LuRun, machine: Machine) -> Network:
     return replace(machine.network, nics=nics)
 
 
+def hops(P: int, Q: int) -> int:
+    """Rounds of messages of a sum along a process row and of one along a column: ⌈log2 P⌉ + ⌈log2 Q⌉."""
+    return math.ceil(math.log2(P)) + math.ceil(math.log2(Q))
+
+
+def turn_s(machine: Machine, network: Network) -> float:
+    """Seconds of such a round in a solve with a triangle that the ranks share, as measured; else as in FACT."""
+    return network.latency_s + machine.exchange_s if machine.turn_s is None else machine.turn_s
+
+
 def node_block(P: int, Q: int, ranks: int, order: str, node_grid: tuple[int, int] | None) -> tuple[int, int]:
     """The part p×q of the grid that one node has: as asked for, else what consecutive ranks of the order make.
 

@@ -20,19 +20,23 @@ def filled(kernels: Kernels, A: Matrix, seed: int) -> Matrix:
     return A
 
 
-def near_one(kernels: Kernels, A: Matrix) -> Matrix:
-    """A with a diagonal of ones and small numbers beside it: solves with it neither grow nor vanish."""
-    k = A.shape[0]
-    block = kernels.matrix(k, k, _type(A))
-    entries = Entries("lcg", k, seed=3, scale=-1.0 / k, shift=0.5 / k)
-    kernels.generate(block, BlockCyclic(k, 64, 0, 1), BlockCyclic(k, 64, 0, 1), entries, kernels.xp.ones(k))
+def near_one(kernels: Kernels, A: Matrix, rows: BlockCyclic, cols: BlockCyclic) -> Matrix:
+    """A with a diagonal of ones and small numbers beside it: solves with it neither grow nor vanish.
+
+    A is this rank's part of n rows and n columns, which lie over the ranks as `rows` and `cols` have it.
+    """
+    n, (height, width) = rows.n, A.shape
+    block = kernels.matrix(height, width, _type(A))
+    entries = Entries("lcg", n, seed=3, scale=-1.0 / n, shift=0.5 / n)
+    kernels.generate(block, rows, cols, entries, kernels.xp.ones(rows.local_size))
     kernels.copy(block, A)
     return A
 
 
 def triangle(kernels: Kernels, k: int, name: str) -> Matrix:
     """A block of k rows to solve with."""
-    return near_one(kernels, kernels.panel(kernels.buffer(kernels.panel_size(k, k, name), name), k, k))
+    whole = BlockCyclic(k, 64, 0, 1)
+    return near_one(kernels, kernels.panel(kernels.buffer(kernels.panel_size(k, k, name), name), k, k), whole, whole)
 
 
 def _type(A: Matrix) -> str:

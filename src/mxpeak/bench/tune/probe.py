@@ -5,6 +5,7 @@
     ld          the same product with other leading dimensions                      OLCF, fig. 7
     bcast       each broadcast of panels, and messages back and forth               OLCF, fig. 8
     pair        what a column of FACT takes longer where two ranks share a panel
+    turn        what a block takes longer in solves with an L and U that all ranks share
     read, cast, copy, rows, generate, solve, sweep   what the rest of a run is made of
 
 What a run meets in memory is taken from memory here: work goes over several places in turn, as an LU does.
@@ -16,6 +17,7 @@ one rank.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import cycle
@@ -28,6 +30,8 @@ from mxpeak.bench.tune.operands import alone, filled, near_one, triangle
 from mxpeak.comm.base import Task
 from mxpeak.comm.broadcast import broadcast
 from mxpeak.comm.exchange import allreduce_by
+from mxpeak.comm.grid import Grid, make_grid
+from mxpeak.configs.grid import squarest
 from mxpeak.configs.lu import BCASTS
 from mxpeak.configs.run import RunConfig
 from mxpeak.distributed.generate import GeneratedSystem
@@ -38,9 +42,11 @@ from mxpeak.kernels.contract import Kernels
 from mxpeak.kernels.contract.lu import Exchange, Panel, better_candidate
 from mxpeak.layout.block_cyclic import BlockCyclic
 from mxpeak.layout.generators import generator
+from mxpeak.layout.grid import ProcessGrid
 from mxpeak.layout.panel_plan import panel_plan
 from mxpeak.layout.stencil import Box
 from mxpeak.perf.measured import panel_flops
+from mxpeak.perf.simulate_lu import hops
 from mxpeak.precision import precision
 from mxpeak.solvers.triangular import Factored
 
@@ -79,6 +85,7 @@ def probes(ranks: int, low: Iterable[str], *, on_gpu: bool, scale: int = 1) -> l
     found += [{"name": "pingpong", "bytes": size} for size in MESSAGES] * (ranks > 1)
     if ranks > 1 and not on_gpu:  # candidates lie in the host's memory
         found.append({"name": "pair", "m": 8 * at, "k": at})
+    found += [{"name": "turn", "m": side, "k": 2 * at}] * (ranks > 1)
     for k in inner:
         found += [{"name": "gemm", "precision": name, "m": side, "n": side, "k": k} for name in formats]
         found += [{"name": "trsm", "precision": name, "m": side, "k": k} for name in ("fp64", "fp32")]
@@ -249,12 +256,16 @@ def _generate(kernels: Kernels, probe: Probe, on_gpu: bool) -> Work:
 
 
 def _solve(kernels: Kernels, probe: Probe, on_gpu: bool) -> Work:
-    """U^-1 L^-1 r, L and U in fp32."""
     m = probe["m"]
-    A = dist_matrix(alone(), m, m, min(m, GPU_AT if on_gpu else AT), kernels, "fp32")
-    near_one(kernels, A.local)
-    factors, r = Factored(A, kernels), kernels.xp.ones(m)
-    return lambda: factors.solve(r), float(m) ** 2
+    return _solving(kernels, alone(), m, min(m, GPU_AT if on_gpu else AT)), float(m) ** 2
+
+
+def _solving(kernels: Kernels, grid: Grid, n: int, nb: int) -> Callable[[], object]:
+    """U^-1 L^-1 r, L and U in fp32."""
+    A = dist_matrix(grid, n, n, nb, kernels, "fp32")
+    near_one(kernels, A.local, A.rows, A.cols)
+    factors, r = Factored(A, kernels), kernels.xp.ones(A.rows.local_size)
+    return lambda: factors.solve(r)
 
 
 def _sweep(kernels: Kernels, probe: Probe, on_gpu: bool) -> Work:
@@ -327,7 +338,25 @@ def _pair(bench: Bench[RunConfig], probe: Probe) -> float:
         pair.free()
 
 
-_MESSAGES = {"pingpong": _pingpong, "bcast": _bcast, "pair": _pair}
+def _turn(bench: Bench[RunConfig], probe: Probe) -> float:
+    """What an exchange takes longer in solves with L and U on a grid of all ranks than in those of each rank alone.
+
+    t = t_alone + 2 n/k (⌈log2 P⌉ + ⌈log2 Q⌉) turn,  n² = P Q m², so that a rank has as many entries as alone: its
+    messages, how long it waits for ranks that share its core, and for what only one rank does.
+    """
+    comm, (m, k) = bench.comm, (probe["m"], probe["k"])
+    P, Q = squarest(comm.size)
+    grid, n = make_grid(ProcessGrid(P, Q), comm), round(math.sqrt(P * Q) * m)
+    assert grid is not None, "all ranks are in the grid"
+    try:
+        alone_s, shared_s = (_usual(bench, _solving(bench.kernels, *how)) for how in ((alone(), m, k), (grid, n, k)))
+        return max(1e-9, (shared_s - alone_s) / float(2 * n / k * hops(P, Q)))
+    finally:
+        for group in (grid.all, grid.row, grid.column):
+            group.free()
+
+
+_MESSAGES = {"pingpong": _pingpong, "bcast": _bcast, "pair": _pair, "turn": _turn}
 
 
 def _message(kernels: Kernels, probe: Probe) -> Any:
