@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mxpeak.configs.grid import squarest
 from mxpeak.errors import UsageError
 from mxpeak.layout.cores import core_masks, oversubscribed, short_list, taking_turns
 
@@ -20,17 +21,23 @@ def test_cores_are_cut_into_contiguous_nearly_equal_parts(ranks, extra):
 
 
 def test_more_ranks_than_cores_take_them_in_turn_and_are_flagged():
-    assert core_masks([4, 5, 6], 5) == [[4], [5], [6], [5], [6]]
+    assert core_masks([4, 5, 6], 5) == [[4], [5], [6], [4], [5]]
     assert oversubscribed([4, 5, 6], 5)
     assert not oversubscribed([4, 5, 6], 3)
 
 
-@pytest.mark.parametrize("Q", [2, 3, 4])
-def test_ranks_that_share_cores_make_panels_on_all_of_them(Q):
-    """A grid of as many columns as there are cores: no two neighbours of a process column, or row, share a core."""
-    (masks,) = zip(*core_masks(range(Q), Q * Q))
-    for line in range(Q):
-        assert set(masks[line::Q]) == set(masks[line * Q : (line + 1) * Q]) == set(range(Q))
+def test_ranks_that_share_cores_make_panels_on_several_of_them():
+    """In the squarest grid no process column is on one core, and cores have as many ranks as others, or one more."""
+    for count in range(2, 9):
+        for P in range(2, 7):
+            for Q in range(P, 9):
+                if count >= P * Q or squarest(P * Q) != (P, Q):
+                    continue
+                masks = core_masks(range(count), P * Q)
+                assert all(len({masks[rank][0] for rank in range(q, P * Q, Q)}) > 1 for q in range(Q)), (count, P, Q)
+                loads = [sum(mask == [core] for mask in masks) for core in range(count)]
+                assert max(loads) - min(loads) <= 1
+    assert core_masks([0, 1], 4) == [[0], [1], [1], [0]]
 
 
 @pytest.mark.parametrize(("cores", "text"), [([], "empty"), ([1, 2, 2, 3], "listed twice: 2;")])

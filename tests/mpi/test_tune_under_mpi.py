@@ -18,7 +18,7 @@ pytestmark = needs_mpi
 
 def test_two_ranks_do_a_job(standing: dict[int, StandingRanks], tmp_path: Path) -> None:
     wanted = probes(2, [], on_gpu=False, scale=32)
-    others = [one for one in wanted if one["name"] not in ("pingpong", "bcast", "read")]
+    others = [one for one in wanted if one["name"] not in ("pingpong", "bcast", "read", "pair", "turn")]
     trial = {
         "do": "trial",
         "benchmark": "hpl",
@@ -42,7 +42,7 @@ def test_two_ranks_do_a_job(standing: dict[int, StandingRanks], tmp_path: Path) 
     found, bad = read_journal((tmp_path / "journal.jsonl").read_text())
     assert bad == 0
     measured = [one for one in found if one["kind"] == "kernel"]
-    assert {one["name"] for one in measured} >= {"pingpong", "bcast", "read"}
+    assert {one["name"] for one in measured} >= {"pingpong", "bcast", "read", "pair", "turn"}
     assert len([one for one in measured if one["name"] == "pingpong"]) == len(
         [one for one in wanted if one["name"] == "pingpong"]
     )

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 
 from mxpeak.errors import UsageError
+from mxpeak.layout.grid import divisors
 
 
 def core_masks(cores: Sequence[int], ranks: int) -> list[list[int]]:
     """The cores of each local rank: contiguous parts, of which the first len(cores) mod ranks have one core more.
 
     With more ranks than cores each rank has one core, and some cores have several ranks: see `oversubscribed`.  They
-    take cores in turn, each time from one core further on: so ranks of a process column, which make a panel together,
-    do not all share one where rows are as long as there are cores.
+    take cores in turn, and move on by one where ranks of a process column, which make a panel together, would meet
+    again: after lcm(Q, C) ranks, of C cores, in the squarest grid of P x Q.
     """
     if not cores:
         raise UsageError("no core to bind to: the list of cores is empty")
@@ -21,7 +23,8 @@ def core_masks(cores: Sequence[int], ranks: int) -> list[list[int]]:
         twice = sorted(core for core, count in Counter(cores).items() if count > 1)
         raise UsageError(f"cores are listed twice: {short_list(twice)}; name each core once")
     if oversubscribed(cores, ranks):
-        return [[cores[(rank + rank // len(cores)) % len(cores)]] for rank in range(ranks)]
+        again = math.lcm(ranks // max(p for p in divisors(ranks) if p * p <= ranks), len(cores))
+        return [[cores[(rank + rank // again) % len(cores)]] for rank in range(ranks)]
     size, longer = divmod(len(cores), ranks)
     starts = [rank * size + min(rank, longer) for rank in range(ranks + 1)]
     return [list(cores[starts[rank] : starts[rank + 1]]) for rank in range(ranks)]

@@ -83,7 +83,7 @@ class Machine:
     fact                 FACT of a rank's panel by NB where its device factors it, as CPUs do; else its host's cores do
     cast_rate            bytes a second while numbers are rounded; None: memory_rate
     solve_rate           entries of L and U a second in a solve with both; None: what memory_rate allows
-    turn_s               of ranks in such a solve that wait for each other, its message included; None: as in FACT
+    turn_s               of a message in such a solve, with waits of ranks for each other; None: latency + exchange_s
     extra_passes         times that A is made anew within the clock besides refinement
     spread               how far compute and network may lie from these, relatively: a prediction's interval
     devices              whether ranks compute on devices beside their host's cores, for which process grids differ

@@ -204,9 +204,11 @@ def panel_flops(m: float, nb: float) -> float:
 
 
 def _turns(records: Sequence[Record]) -> dict[str, Any]:
-    """What ranks that share L and U wait for each other in a solve with them."""
-    found = [float(r["seconds"]) for r in _of(records, "turn")]
-    return {"turn_s": _said(min(found), "measured: solves with L and U that all ranks share")} if found else {}
+    """Seconds of a message in a solve with L and U that ranks share, waits included; no less than a latency."""
+    found, link = [float(r["seconds"]) for r in _of(records, "turn")], _link(records)
+    if not found or link is None:
+        return {}
+    return {"turn_s": _said(max(min(found), link[0]), "measured: solves with L and U that all ranks share")}
 
 
 def _network(records: Sequence[Record], read: float, ranks: int) -> dict[str, Any]:

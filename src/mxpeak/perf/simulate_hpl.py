@@ -20,7 +20,7 @@ from mxpeak.errors import UsageError
 from mxpeak.layout.schedule import LuStep, lu_steps, split_columns
 from mxpeak.perf.clocks import Array, Line, arrivals
 from mxpeak.perf.machines import Machine
-from mxpeak.perf.simulate_lu import LuForecast, LuRun, Ranks, forecast, hops, owned, turn_s
+from mxpeak.perf.simulate_lu import LuForecast, LuRun, Ranks, forecast, hops, message_in_solve_s, owned
 
 FP64_BYTES = 8
 #: The most columns of a section whose rows are swapped by binary exchange, as HPL's default has it.
@@ -130,7 +130,7 @@ class _Simulation:
         local = float(owned(run.n, run.nb, run.P)[0]) * float(self.columns[0])
         # a measured rate is that of a solve with L and with U; here U alone is left
         rate = 2.0 * (self.machine.solve_rate or 0.0) or self.machine.memory_rate / FP64_BYTES
-        solve_s = local / rate + len(steps) * hops(run.P, run.Q) * turn_s(self.machine, self.ranks.network)
+        solve_s = local / rate + len(steps) * hops(run.P, run.Q) * message_in_solve_s(self.machine, self.ranks.network)
         hidden = () if self.machine.fact else ("factor", "copy")
         behind = {name: self.busy.pop(name) for name in hidden}
         phases = {**self.busy, "solve": solve_s}
@@ -244,8 +244,8 @@ class _Simulation:
         if P == 1:
             return begun
         latency_s, per_byte = line.slowest
-        hops = np.where(columns <= NARROW, rounds(P), P - 1)
-        seconds = hops * latency_s + 2 * (P - 1) * FP64_BYTES * jb * columns / P * per_byte
+        rolls = np.where(columns <= NARROW, rounds(P), P - 1)
+        seconds = rolls * latency_s + 2 * (P - 1) * FP64_BYTES * jb * columns / P * per_byte
         return np.broadcast_to(begun.max(axis=0) + np.where(columns > 0, seconds, 0.0), begun.shape).copy()
 
     def exchange_one(self, begun: Array, columns: float, jb: int) -> Array:

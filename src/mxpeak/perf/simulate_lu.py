@@ -134,8 +134,8 @@ def hops(P: int, Q: int) -> int:
     return math.ceil(math.log2(P)) + math.ceil(math.log2(Q))
 
 
-def turn_s(machine: Machine, network: Network) -> float:
-    """Seconds of such a round in a solve with a triangle that the ranks share, as measured; else as in FACT."""
+def message_in_solve_s(machine: Machine, network: Network) -> float:
+    """Seconds of such a message in a solve with a triangle that ranks share: as measured, else latency + exchange_s."""
     return network.latency_s + machine.exchange_s if machine.turn_s is None else machine.turn_s
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from mxpeak.layout.schedule import LuStep, looks_ahead, lu_steps
 from mxpeak.perf.clocks import Array, Line, arrivals
 from mxpeak.perf.machines import Machine
-from mxpeak.perf.simulate_lu import LuForecast, LuRun, Ranks, forecast, hops, owned, turn_s
+from mxpeak.perf.simulate_lu import LuForecast, LuRun, Ranks, forecast, hops, message_in_solve_s, owned
 from mxpeak.precision import precision, stored_as
 
 FP32_BYTES = 4
@@ -163,8 +163,8 @@ def refinement_s(run: LuRun, machine: Machine, ranks: Ranks) -> float:
 
     step = N²/(PQ) / generate + 4 N²/(PQ) / memory + (2 N/NB + 5) (log2 P + log2 Q) exchanges
 
-    An exchange is a latency, or as much longer as it was measured that ranks wait for each other in such solves; where
-    it was not, in FACT.  A measured rate of solves stands in for that of memory, and `extra_passes` over A are made
+    An exchange takes turn_s where that was measured, the message included; else a latency and exchange_s.  A measured
+    rate of solves stands in for that of memory, and `extra_passes` over A are made
     besides.
     """
     if machine.generate_rate is None:
@@ -172,6 +172,6 @@ def refinement_s(run: LuRun, machine: Machine, ranks: Ranks) -> float:
     local = float(owned(run.n, run.nb, run.P)[0] * owned(run.n, run.nb, run.Q)[0])
     solve_rate = machine.solve_rate or machine.memory_rate / FP32_BYTES
     exchanges = (2.0 * run.n / run.nb + REDUCTIONS) * hops(run.P, run.Q)
-    solve_s = local / solve_rate + exchanges * turn_s(machine, ranks.network)
+    solve_s = local / solve_rate + exchanges * message_in_solve_s(machine, ranks.network)
     pass_s = local / machine.generate_rate
     return machine.extra_passes * pass_s + machine.refine_steps * (pass_s + solve_s)

@@ -5,7 +5,7 @@
     ld          the same product with other leading dimensions                      OLCF, fig. 7
     bcast       each broadcast of panels, and messages back and forth               OLCF, fig. 8
     pair        what a column of FACT takes longer where two ranks share a panel
-    turn        what a block takes longer in solves with an L and U that all ranks share
+    turn        what a message takes, waits included, in solves with an L and U that all ranks share
     read, cast, copy, rows, generate, solve, sweep   what the rest of a run is made of
 
 What a run meets in memory is taken from memory here: work goes over several places in turn, as an LU does.
@@ -46,7 +46,7 @@ from mxpeak.layout.grid import ProcessGrid
 from mxpeak.layout.panel_plan import panel_plan
 from mxpeak.layout.stencil import Box
 from mxpeak.perf.measured import panel_flops
-from mxpeak.perf.simulate_lu import hops
+from mxpeak.perf.simulate_lu import hops, owned
 from mxpeak.precision import precision
 from mxpeak.solvers.triangular import Factored
 
@@ -320,8 +320,8 @@ def _bcast(bench: Bench[RunConfig], probe: Probe) -> float:
 def _pair(bench: Bench[RunConfig], probe: Probe) -> float:
     """What two ranks take longer for a column of a panel that they share than for one that each has alone.
 
-    They exchange candidates, and wait for each other.  They are as far apart as in a grid of two rows, and the others
-    wait, for one process column factors at a time.
+    They exchange candidates, and wait for each other.  They are as far apart as in a grid of two rows; the others wait,
+    as they do in a run that does not look ahead.
     """
     comm, apart, (m, k) = bench.comm, bench.comm.size // 2, (probe["m"], probe["k"])
     first = comm.rank in (0, apart)
@@ -339,18 +339,21 @@ def _pair(bench: Bench[RunConfig], probe: Probe) -> float:
 
 
 def _turn(bench: Bench[RunConfig], probe: Probe) -> float:
-    """What an exchange takes longer in solves with L and U on a grid of all ranks than in those of each rank alone.
+    """What a message takes in solves with L and U on the squarest grid of all ranks, waits for other ranks included.
 
-    t = t_alone + 2 n/k (⌈log2 P⌉ + ⌈log2 Q⌉) turn,  n² = P Q m², so that a rank has as many entries as alone: its
-    messages, how long it waits for ranks that share its core, and for what only one rank does.
+    t = s t_alone + 2 n/k (⌈log2 P⌉ + ⌈log2 Q⌉) turn,  n² = P Q m²: the rank that has most has s m² entries.  Blocks
+    have k rows; what one rank does with a diagonal block while the others wait is a part of it.
     """
     comm, (m, k) = bench.comm, (probe["m"], probe["k"])
     P, Q = squarest(comm.size)
     grid, n = make_grid(ProcessGrid(P, Q), comm), round(math.sqrt(P * Q) * m)
     assert grid is not None, "all ranks are in the grid"
     try:
-        alone_s, shared_s = (_usual(bench, _solving(bench.kernels, *how)) for how in ((alone(), m, k), (grid, n, k)))
-        return max(1e-9, (shared_s - alone_s) / float(2 * n / k * hops(P, Q)))
+        ways = [_solving(bench.kernels, *how) for how in ((alone(), m, k), (grid, n, k))]
+        share = float(owned(n, k, P).max() * owned(n, k, Q).max()) / m**2
+        rounds = [[_usual(bench, way) for way in ways] for _ in range(LEAST)]  # in turns: cores change their speed
+        more_s = median(shared_s - share * alone_s for alone_s, shared_s in rounds)
+        return max(1e-9, float(more_s / (2.0 * n / k * hops(P, Q))))
     finally:
         for group in (grid.all, grid.row, grid.column):
             group.free()
