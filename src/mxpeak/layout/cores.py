@@ -6,8 +6,8 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
+from mxpeak.configs.grid import squarest
 from mxpeak.errors import UsageError
-from mxpeak.layout.grid import divisors
 
 
 def core_masks(cores: Sequence[int], ranks: int) -> list[list[int]]:
@@ -23,7 +23,7 @@ def core_masks(cores: Sequence[int], ranks: int) -> list[list[int]]:
         twice = sorted(core for core, count in Counter(cores).items() if count > 1)
         raise UsageError(f"cores are listed twice: {short_list(twice)}; name each core once")
     if oversubscribed(cores, ranks):
-        again = math.lcm(ranks // max(p for p in divisors(ranks) if p * p <= ranks), len(cores))
+        again = math.lcm(squarest(ranks)[1], len(cores))
         return [[cores[(rank + rank // again) % len(cores)]] for rank in range(ranks)]
     size, longer = divmod(len(cores), ranks)
     starts = [rank * size + min(rank, longer) for rank in range(ranks + 1)]
