@@ -13,7 +13,7 @@ import pytest
 
 from mxpeak.comm.solo import Solo
 from mxpeak.comm.threads import run_ranks
-from mxpeak.errors import UsageError
+from mxpeak.errors import ResourceError, UsageError
 from mxpeak.kernels.host import compiled
 from mxpeak.runtime import launch
 from mxpeak.runtime.launch import bind, code_of, confirm, launcher, local_rank, respawn, start
@@ -117,6 +117,15 @@ def test_mpi_under_torchrun_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     under(monkeypatch, RANK="0", WORLD_SIZE="2", LOCAL_WORLD_SIZE="2")
     with pytest.raises(UsageError, match="torchrun: it starts no MPI; type: mpiexec -n 2"):
         start("mpi")
+
+
+def test_more_ranks_than_memory_holds_are_not_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "available_memory_bytes", lambda: 3 * launch.RANK_BYTES)
+    monkeypatch.setattr(launch, "code_of", lambda *_: 0)
+    monkeypatch.setattr(launch, "_has", lambda package: package == "mpi4py")
+    assert respawn(3, []) == 0
+    with pytest.raises(ResourceError, match=r"4 ranks on this host take at least 160 MiB, 40 MiB each.*; start 3 here"):
+        respawn(4, [])
 
 
 def test_torch_that_is_not_installed_is_named_with_what_to_type(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,9 @@ from typing import Any
 
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.solo import Solo
-from mxpeak.errors import ExitCode, UsageError
+from mxpeak.errors import ExitCode, ResourceError, UsageError
+from mxpeak.perf.host import available_memory_bytes
+from mxpeak.records import size_text
 from mxpeak.runtime.leash import LAST_WORD, heard_of, last_word, leashed
 
 TORCHRUN = "torchrun"
@@ -40,6 +42,9 @@ LOCAL_RANKS = {
     "mpiexec (Open MPI)": "OMPI_COMM_WORLD_LOCAL_RANK",
     "srun": "SLURM_LOCALID",
 }
+
+#: The least that a rank takes before it has a matrix: Python, NumPy and MPI, of which ranks share little.
+RANK_BYTES = 40 * 2**20
 
 #: How several ranks of each communicator are started.
 COMMANDS = {"mpi": "mpiexec -n {ranks} mxpeak ...", "torch": "torchrun --nproc-per-node {ranks} -m mxpeak ..."}
@@ -87,6 +92,7 @@ def respawn(ranks: int, argv: list[str], comm: str = "auto") -> int:
 
     By torchrun where torch is asked for, or is all there is; else by mpiexec.
     """
+    _check_memory(ranks)
     if comm == "torch" or (comm == "auto" and not _has("mpi4py") and _has("torch")):
         _need_torch(f"--ranks {ranks} --comm torch")
         from mxpeak.comm.torchdist import run_ranks
@@ -94,6 +100,17 @@ def respawn(ranks: int, argv: list[str], comm: str = "auto") -> int:
         os.environ.update(leashed())
         return run_ranks(ranks, argv)
     return _mpi_ranks(ranks, argv)
+
+
+def _check_memory(ranks: int) -> None:
+    """Start none where the processes alone would fill this host."""
+    need, free = ranks * RANK_BYTES, available_memory_bytes()
+    if free is not None and need > free:
+        raise ResourceError(
+            f"{ranks} ranks on this host take at least {size_text(need)}, {size_text(RANK_BYTES)} each, and "
+            f"{size_text(free)} of memory is free; start {free // RANK_BYTES} here at most, or more on several hosts "
+            "by mpiexec or srun"
+        )
 
 
 def _mpi_ranks(ranks: int, argv: list[str]) -> int:
