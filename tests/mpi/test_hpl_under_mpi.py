@@ -150,10 +150,10 @@ def test_a_terminated_run_ends_with_128_plus_the_signal_and_leaves_what_is_known
     result = json.loads((tmp_path / "results" / "result.json").read_text())
     VALIDATOR.validate(result)
     assert (result["status"], result["result"]["rate_flops"]) == ("aborted", None)
-    assert result["telemetry"]["aborted"]["reason"] == f"ended by signal {signal.SIGTERM:d}", "mpiexec's"
+    assert result["telemetry"]["aborted"]["reason"] == f"ended by signal {number:d}", "not mpiexec's"
     assert (result["problem"]["n"], result["launch"]["ranks"]) == (1500, 2)
     last = json.loads((tmp_path / "events").read_text().splitlines()[-1])
-    assert (last["event"], last["exit_code"]) == ("run ended", 128 + signal.SIGTERM)
+    assert (last["event"], last["exit_code"]) == ("run ended", 128 + number)
 
 
 def begun(events: Path) -> bool:

@@ -216,17 +216,18 @@ def test_ranks_end_with_the_code_of_the_rank_that_ended_them(
     assert respawn(2, [], "mpi") == expected
 
 
-#: Tells its parent twice to end, and writes how often it was told itself.
+#: Tells its parent twice to end, and writes which signals that was told it was told of itself.
 TWICE = """
 import os, signal, time
+from mxpeak.runtime.leash import asked_by
 told = []
-signal.signal(signal.SIGTERM, lambda *_: told.append(1))
+signal.signal(signal.SIGTERM, lambda number, _: told.append(asked_by(number)))
 os.kill(os.getppid(), signal.SIGINT)
 while not told:
     time.sleep(0.01)
 os.kill(os.getppid(), signal.SIGTERM)
 time.sleep(0.3)
-open("told", "w").write(str(len(told)))
+open("told", "w").write(str(told))
 """
 
 
@@ -244,7 +245,7 @@ def test_a_signal_that_comes_while_the_command_is_started_ends_it(monkeypatch: p
 
 
 def test_a_second_signal_is_not_forwarded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """mpiexec, told twice, would fall over itself; the first is what the run ends with."""
+    """mpiexec, told twice, would fall over itself; the first is what the run ends with, and what it calls it."""
     monkeypatch.chdir(tmp_path)
     assert code_of([sys.executable, "-c", TWICE]) == 128 + signal.SIGINT
-    assert (tmp_path / "told").read_text() == "1"
+    assert (tmp_path / "told").read_text() == f"[{signal.SIGINT:d}]"

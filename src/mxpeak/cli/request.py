@@ -19,7 +19,17 @@ from mxpeak.options import Option, Setting, options, resolve
 #: What tuned settings say of one layout, and a series over counts of ranks has several.
 OF_A_LAYOUT = ("ranks", "threads", "grid", "P", "Q", "node_grid", "nx", "ny", "nz", "npx", "npy", "npz")
 #: Variables beside those of the options: MXPEAK_CONFIG, ...
-OTHER_VARIABLES = ("CONFIG", "DAT", "CACHE_DIR", "GPU_AWARE_MPI", "IMPORT", "STARTED_BY", "LAST_WORD", "COLUMNS")
+OTHER_VARIABLES = (
+    "CONFIG",
+    "DAT",
+    "CACHE_DIR",
+    "GPU_AWARE_MPI",
+    "IMPORT",
+    "STARTED_BY",
+    "LAST_WORD",
+    "TOLD",
+    "COLUMNS",
+)
 
 
 @dataclass(frozen=True, slots=True)

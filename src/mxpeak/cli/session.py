@@ -18,6 +18,7 @@ from mxpeak.errors import ExitCode
 from mxpeak.report.columns import folded
 from mxpeak.runtime.leash import (
     ENDING,
+    asked_by,
     end_by,
     end_launched,
     heard_of,
@@ -68,7 +69,7 @@ def interruptible(session: Session) -> Iterator[None]:
         if session.grace_s and number == signal.SIGTERM and not session.ending and session.stalled is None:
             session.ending = True  # whoever keeps checkpoints keeps one more, and asks again
             return
-        raise Interrupted(number) if session.stalled is None else StalledError(session.stalled)
+        raise Interrupted(asked_by(number)) if session.stalled is None else StalledError(session.stalled)
 
     def dropped(what: sys.UnraisableHookArgs) -> None:
         if isinstance(what.exc_value, Interrupted):

@@ -29,7 +29,14 @@ ALLOWED_VARIABLES = (
 #: Names that are never recorded, even where the list above allows them: a result file is meant to be shared.
 SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|COOKIE|_KEY$|_AUTH", re.IGNORECASE)
 #: What changes no result: what a run's processes tell each other by, where compiled kernels are kept, what torch says.
-OWN = ("MXPEAK_STARTED_BY", "MXPEAK_LAST_WORD", "MXPEAK_COLUMNS", "MXPEAK_CACHE_DIR", "TORCH_CPP_LOG_LEVEL")
+OWN = (
+    "MXPEAK_STARTED_BY",
+    "MXPEAK_LAST_WORD",
+    "MXPEAK_TOLD",
+    "MXPEAK_COLUMNS",
+    "MXPEAK_CACHE_DIR",
+    "TORCH_CPP_LOG_LEVEL",
+)
 
 #: cgroup v1 writes a page-rounded 2^63 for "no limit"; nothing real comes near it.
 NO_LIMIT = 2**60

@@ -21,7 +21,7 @@ from mxpeak.comm.solo import Solo
 from mxpeak.errors import ExitCode, ResourceError, UsageError
 from mxpeak.perf.host import available_memory_bytes
 from mxpeak.records import size_text
-from mxpeak.runtime.leash import LAST_WORD, heard_of, last_word, leashed
+from mxpeak.runtime.leash import LAST_WORD, TOLD, heard_of, last_word, leashed
 
 TORCHRUN = "torchrun"
 
@@ -156,20 +156,24 @@ def code_of(command: list[str], more: Mapping[str, str] | None = None, **streams
             untold.pop().terminate()
 
     def forward(number: int, frame: object) -> None:
+        if not told:
+            os.pwrite(first.fileno(), str(number).encode(), 0)
         told.append(number)
         pass_on()
 
-    before = {number: signal.signal(number, forward) for number in heard_of()}
-    try:
-        # In a group of its own, so that a Ctrl-C comes here alone: mpiexec, told twice, would fall over itself.
-        child = subprocess.Popen(command, start_new_session=True, env={**leashed(), **(more or {})}, **streams)
-        untold.append(child)
-        if told:  # while it was started
-            pass_on()
-        code = child.wait()
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    with TemporaryFile() as first:
+        more = {TOLD: f"/proc/{os.getpid()}/fd/{first.fileno()}", **(more or {})}
+        before = {number: signal.signal(number, forward) for number in heard_of()}
+        try:
+            # In a group of its own, so that a Ctrl-C comes here alone: mpiexec, told twice, would fall over itself.
+            child = subprocess.Popen(command, start_new_session=True, env={**leashed(), **more}, **streams)
+            untold.append(child)
+            if told:  # while it was started
+                pass_on()
+            code = child.wait()
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
     if told:
         return 128 + told[0]
     return code if code >= 0 else 128 - code

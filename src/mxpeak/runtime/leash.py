@@ -26,6 +26,8 @@ from mxpeak.comm.ending import torchrun_ends_all
 VARIABLE = "MXPEAK_STARTED_BY"
 #: The file in which ranks leave their exit code, if it is not 0: launchers do not always pass it on.
 LAST_WORD = "MXPEAK_LAST_WORD"
+#: The file in which it is written what signal asked who started these ranks to end: launchers make SIGTERM of it.
+TOLD = "MXPEAK_TOLD"
 #: How wide the terminal is behind a launcher, which gives ranks pipes; nothing where there is none.
 COLUMNS = "MXPEAK_COLUMNS"
 #: Signals by which a user, a terminal that is closed, or a batch system asks a run to end.
@@ -78,6 +80,15 @@ def pass_on(number: int) -> None:
         signal.signal(one, signal.SIG_IGN)
     with suppress(OSError):
         os.kill(started_by, number)
+
+
+def asked_by(number: int) -> int:
+    """The signal that asked for the end: what who started this process was told, or `number`, which came here."""
+    path = os.environ.get(TOLD)
+    if path and holder() is not None:  # as in `leave_word`
+        with suppress(OSError, ValueError), open(path, encoding="ascii") as told:
+            return int(told.read())
+    return number
 
 
 def leave_word(code: int) -> None:
