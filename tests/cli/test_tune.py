@@ -76,6 +76,7 @@ def test_a_budget_that_is_none_says_how_to_write_it(text: str, capsys: pytest.Ca
         (["hpl", "--threads", "many"], "--threads"),
         (["hpl", "-N", "7"], "-N: 7 is out of range"),
         (["hpcg", "--nx", "20"], "--nx 16"),
+        (["hpl", "hpl-mxp", "--nx", "16"], "--nx says nothing to hpl and hpl-mxp"),
         (["hpl", "--mode", "fast"], "--mode"),
         (["hpl", "--device", "tpu"], "--device"),
         (["hpl", "--job", "nothing.json"], "--job nothing.json"),

@@ -52,7 +52,7 @@ def test_a_file_describes_a_machine_alone_or_on_top_of_a_known_one(tmp_path: Pat
     assert mine.sources["gemm.fp64"] == "measured"
     based = find_machine(written(tmp_path, '[mine]\nbased_on = "frontier"\n[mine.network]\nnics = 8\n'))
     frontier = find_machine("frontier")
-    assert based.network.nics == 8
+    assert (based.network.nics, based.title) == (8, "mine"), "not Frontier's"
     assert based.network.nic_rate == frontier.network.nic_rate
     assert based.gemm == frontier.gemm
 

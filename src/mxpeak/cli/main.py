@@ -19,7 +19,7 @@ from mxpeak import __version__
 from mxpeak.bench.registry import BENCHMARKS, import_extensions
 from mxpeak.cli import compare, completion, doctor, peak, plan, report, resume, run, scan, simulate, slurm, study, tune
 from mxpeak.cli.session import Interrupted, Session, interruptible
-from mxpeak.cli.suggest import flags_after, of_choice, of_flags
+from mxpeak.cli.suggest import flags_after, flags_elsewhere, of_choice, of_flags
 from mxpeak.errors import ExitCode, MxpeakError, UsageError
 from mxpeak.runtime.leash import end_in_libraries_too, holder, leave_crashes, leave_word, on_end
 
@@ -119,7 +119,7 @@ def parsed(argv: list[str]) -> argparse.Namespace:
     if unknown:
         words = [word for word in (args.verb, getattr(args, "benchmark", None)) if word]
         verb = " ".join(["mxpeak", *words])
-        meant = of_flags(unknown, flags_after(top, words))
+        meant = of_flags(unknown, flags_after(top, words), flags_elsewhere(top, words))
         raise UsageError(_with_help(f"{verb} does not know {_shortened(' '.join(unknown))}{meant}", verb))
     return args
 

@@ -58,11 +58,11 @@ def _made(name: str, flag: str) -> Folder:
     return folder
 
 
-def refuse_existing(paths: Iterable[Path]) -> None:
+def refuse_existing(paths: Iterable[Path], instead: str = "--out or --json") -> None:
     """Stop if one of the files is there: results are never overwritten."""
     for path in paths:
         if os.path.lexists(path):
-            raise UsageError(f"{path} exists, and results are never overwritten; give another --out or --json")
+            raise UsageError(f"{path} exists, and results are never overwritten; give another {instead}")
 
 
 def check_file(path: Path, taken: Iterable[Path] = (), flag: str = "--json", *, replaced: bool = False) -> None:
@@ -71,7 +71,7 @@ def check_file(path: Path, taken: Iterable[Path] = (), flag: str = "--json", *, 
     `replaced`: a file that is there is to be replaced.
     """
     if not replaced:
-        refuse_existing([path])
+        refuse_existing([path], flag)
     if path.absolute() in [other.absolute() for other in taken]:
         raise UsageError(f"{flag} {path} is one of the run's own result files; leave {flag} out, or name another file")
     try:

@@ -119,7 +119,7 @@ def _this_machine(args: argparse.Namespace, benchmark: str) -> tuple[Machine, li
 
 
 def _lu(args: argparse.Namespace, benchmark: str, machine: Machine) -> tuple[dict[str, Any], list[str]]:
-    from mxpeak.perf.plan import footprint_of, lu_cautions
+    from mxpeak.perf.plan import footprint_of, lu_cautions, part_node_caution
     from mxpeak.perf.simulate_lu import node_block
     from mxpeak.precision import precision
 
@@ -130,6 +130,7 @@ def _lu(args: argparse.Namespace, benchmark: str, machine: Machine) -> tuple[dic
     parts = footprint_of(benchmark, run.precision, machine.devices, run.depth)(run.n, run.nb, run.P, run.Q)
     total = parts["total"]
     cautions = lu_cautions(run.n, run.nb, run.P, run.Q, precision("fp64" if benchmark == "hpl" else "fp32").bytes)
+    cautions += part_node_caution(run.ranks, machine.ranks_per_node)
     section, forecast = _prediction(benchmark, run, machine)
     if args.write_dat is not None:
         _write_dat(args.write_dat, benchmark, run)
@@ -177,7 +178,7 @@ def _prediction(benchmark: str, run: LuRun, machine: Machine) -> tuple[dict[str,
 
 
 def _sparse(args: argparse.Namespace, benchmark: str, machine: Machine) -> tuple[dict[str, Any], list[str]]:
-    from mxpeak.perf.plan import prime_caution
+    from mxpeak.perf.plan import part_node_caution, prime_caution
     from mxpeak.perf.predict import predict
     from mxpeak.perf.simulate_sparse import simulate
 
@@ -190,7 +191,7 @@ def _sparse(args: argparse.Namespace, benchmark: str, machine: Machine) -> tuple
         section, forecast = found.section(), found.forecast
     shape = f"--nx {box.nx} --ny {box.ny} --nz {box.nz} --npx {box.npx} --npy {box.npy} --npz {box.npz}"
     command = f"{_start(run.ranks, machine)} mxpeak run {benchmark} {shape}"
-    cautions = prime_caution(run.ranks)
+    cautions = [*prime_caution(run.ranks), *part_node_caution(run.ranks, machine.ranks_per_node)]
     lines = [
         f"{benchmark} on {machine.title}",
         f"box       {box.nx}x{box.ny}x{box.nz} a rank, {box.gnx}x{box.gny}x{box.gnz} in all",

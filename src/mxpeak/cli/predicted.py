@@ -196,6 +196,21 @@ def device_bytes(args: argparse.Namespace, machine: Machine) -> int:
     return memory_bytes(args.mem or "90%", int(machine.memory_bytes))
 
 
+def _check_block(block: tuple[int, int] | None, P: int, Q: int, machine: Machine) -> None:
+    """Stop at a part of the grid that is not what a node has."""
+    from mxpeak.layout.grid import node_grids
+
+    per_node = min(machine.ranks_per_node, P * Q)
+    if block is None or block[0] * block[1] == per_node:
+        return
+    blocks = node_grids(P, Q, per_node)
+    fitting = f"type --node-grid {' or '.join(f'{p}x{q}' for p, q in blocks)}" if blocks else "leave --node-grid out"
+    raise UsageError(
+        f"--node-grid {block[0]}x{block[1]} is {block[0] * block[1]} ranks, and a node of {machine.name} has "
+        f"{per_node}; {fitting}, or give --ranks-per-node {block[0] * block[1]}"
+    )
+
+
 def lu_run(args: argparse.Namespace, benchmark: str, machine: Machine, **settings: Any) -> LuRun:
     """The run of an LU benchmark, what was left open being planned."""
     from mxpeak.layout.grid import ProcessGrid
@@ -208,6 +223,7 @@ def lu_run(args: argparse.Namespace, benchmark: str, machine: Machine, **setting
     nb = args.nb or good_block(machine.curve("gemm", low))
     node_grid = args.node_grid or good_node_grid(benchmark, P, Q, machine.ranks_per_node)
     order = args.order or "column"
+    _check_block(args.node_grid, P, Q, machine)
     ProcessGrid(P, Q, order, node_grid)  # says what does not tile
     depth = 1 if args.depth is None else args.depth
     footprint, per_rank = footprint_of(benchmark, low, machine.devices, depth), device_bytes(args, machine)
@@ -215,7 +231,12 @@ def lu_run(args: argparse.Namespace, benchmark: str, machine: Machine, **setting
     whole = machine.memory_bytes if args.mem is None else per_rank
     check_fit(benchmark, n, nb, P, Q, low, whole, footprint)
     if nb > n:
-        raise UsageError(f"--nb {nb} is more than N = {n}; type --nb {n}, or a larger -N")
+        if args.n:
+            raise UsageError(f"--nb {nb} is more than N = {n}; type --nb {n}, or a larger -N")
+        good = good_block(machine.curve("gemm", low))
+        raise UsageError(
+            f"--nb {nb} is more than N = {n}, the largest that fits with it; type --nb {good}, or leave it out"
+        )
     split = args.split if args.split is not None else (0.5 if benchmark == "hpl" else 0.0)
     return LuRun(
         n=n, nb=nb, P=P, Q=Q, precision=low, order=order, node_grid=node_grid, bcast=args.bcast or "2ringM",

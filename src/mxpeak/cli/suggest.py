@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 #: How other codes spell what is spelled otherwise here; rocHPL's -p and -q are a node's part of the grid.
 SPELLINGS = {
@@ -43,11 +44,18 @@ def of_choice(value: str, known: Sequence[str], benchmarks: Sequence[str]) -> st
     return f"{value!r} {choices}" if meant is None else f"{value!r} {choices}; did you mean {meant}?"
 
 
-def of_flags(unknown: Sequence[str], known: Iterable[str]) -> str:
-    """What was probably meant by words that no flag takes, one after the other; empty where nobody can tell."""
+def of_flags(
+    unknown: Sequence[str], known: Iterable[str], elsewhere: Mapping[str, Sequence[str]] = MappingProxyType({})
+) -> str:
+    """What was probably meant by words that no flag takes, one after the other; empty where nobody can tell.
+
+    `elsewhere`: the benchmarks that know a flag.
+    """
     flags, found = list(known), []
     for word in unknown:
         name = word.split("=")[0]
+        if name in elsewhere:
+            return f"; {name} is for {', '.join(elsewhere[name])}"
         if name.startswith("-") and not _is_number(name):
             meant = SPELLINGS.get(name) or near(name, [one for one in flags if one.startswith("--")])
         else:
@@ -57,13 +65,30 @@ def of_flags(unknown: Sequence[str], known: Iterable[str]) -> str:
     return f"; did you mean {', '.join(dict.fromkeys(found))}?" if found else ""
 
 
+def flags_elsewhere(top: argparse.ArgumentParser, words: Sequence[str]) -> dict[str, list[str]]:
+    """The benchmarks of the same verb that know a flag, by flag."""
+    found: dict[str, list[str]] = {}
+    for name in benchmarks_of(top, words[0]) if len(words) > 1 else ():
+        for flag in flags_after(top, [words[0], name]):
+            found.setdefault(flag, []).append(name)
+    return found
+
+
+def benchmarks_of(top: argparse.ArgumentParser, verb: str) -> list[str]:
+    """What may follow a verb."""
+    (verbs,) = _choices(top)
+    return [name for choices in _choices(verbs[verb]) for name in choices]
+
+
+def _choices(parser: argparse.ArgumentParser) -> list[dict[str, argparse.ArgumentParser]]:
+    return [dict(a.choices) for a in parser._actions if isinstance(a, argparse._SubParsersAction)]
+
+
 def flags_after(top: argparse.ArgumentParser, words: Iterable[str]) -> list[str]:
     """The flags of the innermost parser that some words lead to."""
     parser = top
     for word in words:
-        found = [
-            a.choices[word] for a in parser._actions if isinstance(a, argparse._SubParsersAction) and word in a.choices
-        ]
+        found = [choices[word] for choices in _choices(parser) if word in choices]
         parser = found[0] if found else parser
     return list(parser._option_string_actions)
 

@@ -103,6 +103,11 @@ def _parse(args: argparse.Namespace) -> None:
     args.device = parsed("--device", args.device, device)
     args.kernels = parsed("--kernels", args.kernels, one_of("auto", "host", "torch"))
     args.comm = parsed("--comm", args.comm, one_of("auto", "solo", "mpi", "torch"))
+    from mxpeak.bench.tune.candidates import LU, SPARSE
+
+    for flag, given, kinds in (("-N", args.n, LU), ("--nx", args.nx, SPARSE)):
+        if given is not None and not set(args.benchmarks) & set(kinds):
+            raise UsageError(f"{flag} says nothing to {' and '.join(args.benchmarks)}; leave it out")
     args.n, args.nx = parsed("-N", args.n, count(64)), parsed("--nx", args.nx, integer(16))
     if args.nx is not None and args.nx % 8:
         below = args.nx // 8 * 8

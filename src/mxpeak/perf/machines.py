@@ -247,7 +247,7 @@ def _based(name: str, tables: Table, source: str) -> dict[str, Any]:
         return own
     if base not in tables or base == name or "based_on" in tables[base]:
         raise UsageError(f"{source}: [{name}] is based on {base!r}, which is no machine that stands alone")
-    merged = dict(tables[base])
+    merged = {**tables[base], "title": name}
     for key, value in own.items():
         both = isinstance(value, dict) and key in TABLES
         merged[key] = {**merged.get(key, {}), **value} if both else value

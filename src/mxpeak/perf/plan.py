@@ -87,6 +87,16 @@ def prime_caution(ranks: int) -> list[Caution]:
     return [Caution("prime-ranks", text, f"take {near} ranks, {'x'.join(map(str, squarest(near)))}")]
 
 
+def part_node_caution(ranks: int, per_node: int) -> list[Caution]:
+    """Of ranks that leave the last of their nodes partly empty."""
+    over = ranks % per_node
+    if ranks < per_node or not over:
+        return []
+    below = ranks - over
+    text = f"{ranks} ranks on nodes of {per_node} leave {per_node - over} of the last node's without work"
+    return [Caution("part-of-a-node", text, f"take {below} or {below + per_node} ranks")]
+
+
 def lu_cautions(n: int, nb: int, P: int, Q: int, element_bytes: int) -> list[Caution]:
     """What is odd in a plan: grids, orders, leading dimensions."""
     ranks, found = P * Q, prime_caution(P * Q)
