@@ -87,9 +87,11 @@ def test_what_if_changes_the_rate(capsys: pytest.CaptureFixture[str]) -> None:
         (2, ["simulate", "hpl"], ["--machine is missing", "summit, frontier, crusher"]),
         (2, ["simulate", "hpl", "--machine", "sumit"], ["did you mean summit?"]),
         (2, ["simulate", "hpl-mxp", *SMALL, "--ranks", "9"], ["--ranks makes 9, --grid makes 8"]),
-        (2, ["simulate", "hpl-mxp", *SMALL, "--node-grid", "3x1"],
-         ["3x1 is 3 ranks, and a node of frontier has 8", "type --node-grid 2x4", "--ranks-per-node 3"]),
-        (2, ["simulate", "hpl-mxp", *SMALL, "--node-grid", "8x1"], ["2 / 8 leaves 2", "try --node-grid"]),
+        (2, ["simulate", "hpl-mxp", *SMALL, "--node-grid", "3x1"], ["2 / 3 leaves 2", "try --node-grid"]),
+        (2, ["simulate", "hpl-mxp", *SMALL, "--node-grid", "1x2"],
+         ["1x2 is 2 ranks, and a node of frontier has all 8", "type --node-grid 2x4, or give --ranks-per-node 2"]),
+        (2, ["plan", "hpl", "--machine", "frontier", "--grid", "32x8", "--node-grid", "32x4"],
+         ["is 128 ranks, and a node of frontier has 8; type --node-grid 1x8 or 2x4 or 4x2 or 8x1\n"]),
         (2, ["simulate", "hpl-mxp", *SMALL, "--slow", "8:0.5"], ["there are 8 ranks, 0 to 7"]),
         (2, ["simulate", "hpl-mxp", *SMALL, "--slow", "half"], ["'half' is not RANK:FACTOR", "17:0.9"]),
         (2, ["simulate", "hpl-mxp", *SMALL, "--slow", "1:0"], ["a factor above 0"]),
@@ -100,6 +102,7 @@ def test_what_if_changes_the_rate(capsys: pytest.CaptureFixture[str]) -> None:
         (2, ["simulate", "hpcg", "--machine", "frontier", "-N", "9"], ["-N says nothing to hpcg"]),
         (2, ["simulate", "hpl-mxp", "--machine", "crusher", "--nodes", "193"], ["1544 / 8 = 193 nodes", "1536 ranks"]),
         (2, ["simulate", "hpl-mxp", "--machine", "frontier", "-N", "100", "--nb", "200"], ["--nb 200 is more than N"]),
+        (2, ["plan", "hpl", "--nb", "99999999"], ["the largest that fits with it; type --nb"]),
         (2, ["plan", "hpl", "--machine", "frontier", "--nb", "99999999"], ["the largest that fits", "type --nb 448"]),
         (2, ["simulate", "hpcg", "--machine", "frontier", "--nx", "36"], ["36 / 8 leaves 4", "--nx 32 or --nx 40"]),
         (2, ["simulate", "hpl", "--machine", "summit"], ["no rate of gemm in fp64"]),
@@ -154,8 +157,12 @@ def test_a_plan_warns_of_what_is_odd(capsys: pytest.CaptureFixture[str]) -> None
     body = json_of(capsys, "plan", "hpl", "--ranks", "7", "-N", "1000", "--nb", "64")
     assert [one["code"] for one in body["warnings"]] == ["prime-ranks", "ragged"]
     for benchmark in ("hpl", "hpcg"):
-        body = json_of(capsys, "plan", benchmark, "--machine", "frontier", "--ranks", "12", "--ranks-per-node", "5")
-        assert [one["hint"] for one in body["warnings"]] == ["take 10 or 15 ranks"]
+        for verb in ("plan", "simulate"):
+            asked = ("--machine", "frontier", "--ranks", "12", "--ranks-per-node", "5")
+            body = json_of(capsys, verb, benchmark, *asked)
+            assert [one["hint"] for one in body["warnings"]] == ["take 10 or 15 ranks"]
+    body = json_of(capsys, "plan", "hpl", "--grid", "4x4", "--node-grid", "2x2")
+    assert body["config"]["node_grid"] == [2, 2], "nodes as it says"
     body = json_of(capsys, "plan", "hpl", "--grid", "8x1", "-N", "4096", "--nb", "64")
     assert [one["code"] for one in body["warnings"]] == ["tall-grid", "leading-dimension"]
     assert all(one["hint"] for one in body["warnings"])

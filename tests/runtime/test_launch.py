@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -124,7 +125,7 @@ def test_more_ranks_than_memory_holds_are_not_started(monkeypatch: pytest.Monkey
     monkeypatch.setattr(launch, "code_of", lambda *_: 0)
     monkeypatch.setattr(launch, "_has", lambda package: package == "mpi4py")
     assert respawn(3, []) == 0
-    with pytest.raises(ResourceError, match=r"4 ranks on this host take at least 160 MiB, 40 MiB each.*; start 3 here"):
+    with pytest.raises(ResourceError, match=r"4 ranks on this host take at least 100 MiB, 25 MiB each.*at most 3 here"):
         respawn(4, [])
 
 
@@ -216,7 +217,7 @@ def test_ranks_end_with_the_code_of_the_rank_that_ended_them(
     assert respawn(2, [], "mpi") == expected
 
 
-#: Tells its parent twice to end, and writes which signals that was told it was told of itself.
+#: Tells its parent twice to end, and writes by which signals its parent was told, as it hears.
 TWICE = """
 import os, signal, time
 from mxpeak.runtime.leash import asked_by
@@ -242,6 +243,29 @@ def test_a_signal_that_comes_while_the_command_is_started_ends_it(monkeypatch: p
     monkeypatch.setattr("mxpeak.runtime.launch.subprocess.Popen", interrupted)
     assert code_of([sys.executable, "-c", "import time; time.sleep(600)"]) == 128 + signal.SIGINT
     assert started[0].returncode == -signal.SIGTERM
+
+
+#: Starts TWICE as its own parent, so that it is told of a signal that was told to another one.
+NESTED = f"""
+import sys
+from mxpeak.runtime.launch import code_of
+sys.exit(code_of([sys.executable, "-c", {TWICE!r}.replace("os.getppid()", sys.argv[1])]))
+"""
+
+
+def test_the_signal_is_known_through_two_starters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert code_of([sys.executable, "-c", NESTED, str(os.getpid())]) == 128 + signal.SIGINT
+    assert (tmp_path / "told").read_text() == f"[{signal.SIGINT:d}]"
+
+
+def test_a_disk_that_is_full_does_not_keep_a_signal_from_the_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("mxpeak.runtime.launch.os.pwrite", full)
+    code = "import os, signal, time; os.kill(os.getppid(), signal.SIGINT); time.sleep(600)"
+    assert code_of([sys.executable, "-c", code]) == 128 + signal.SIGINT
 
 
 def test_a_second_signal_is_not_forwarded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ def new_folder(out: str | None, benchmark: str, names: Sequence[str]) -> Folder:
     if out is None:
         stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
         out = f"mxpeak-out/{stamp}-{benchmark}-{secrets.token_hex(3)}"
-    refuse_existing(Path(out) / name for name in names)
+    refuse_existing((Path(out) / name for name in names), "--out DIR")
     return _made(out, "--out")
 
 
@@ -58,7 +58,7 @@ def _made(name: str, flag: str) -> Folder:
     return folder
 
 
-def refuse_existing(paths: Iterable[Path], instead: str = "--out or --json") -> None:
+def refuse_existing(paths: Iterable[Path], instead: str) -> None:
     """Stop if one of the files is there: results are never overwritten."""
     for path in paths:
         if os.path.lexists(path):
@@ -71,7 +71,7 @@ def check_file(path: Path, taken: Iterable[Path] = (), flag: str = "--json", *, 
     `replaced`: a file that is there is to be replaced.
     """
     if not replaced:
-        refuse_existing([path], flag)
+        refuse_existing([path], f"{flag} FILE")
     if path.absolute() in [other.absolute() for other in taken]:
         raise UsageError(f"{flag} {path} is one of the run's own result files; leave {flag} out, or name another file")
     try:

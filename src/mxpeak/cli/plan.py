@@ -99,6 +99,8 @@ def _this_machine(args: argparse.Namespace, benchmark: str) -> tuple[Machine, li
     if memory is None:
         raise UsageError("this system does not say how much memory it has; give --machine FILE")
     here = args.ranks or (args.grid[0] * args.grid[1] if args.grid else 1)
+    if args.node_grid is not None and args.nodes is None:
+        here = args.node_grid[0] * args.node_grid[1]
     per_node = args.ranks_per_node or (here if args.nodes is None else 1)
     notes = [f"planned for nodes like this one: {cores} cores and {size_text(memory)}, {per_node} ranks a node"]
     unknown = Network(1, 1.0, 0.0, 1.0, 0.0, 1.0, 1.0, 1.0)

@@ -197,18 +197,19 @@ def device_bytes(args: argparse.Namespace, machine: Machine) -> int:
 
 
 def _check_block(block: tuple[int, int] | None, P: int, Q: int, machine: Machine) -> None:
-    """Stop at a part of the grid that is not what a node has."""
+    """Stop at a part of the grid, which tiles it, that is not what a node has."""
     from mxpeak.layout.grid import node_grids
 
+    whole = machine.ranks_per_node >= P * Q
     per_node = min(machine.ranks_per_node, P * Q)
-    if block is None or block[0] * block[1] == per_node:
+    if block is None or (here := block[0] * block[1]) == per_node:
         return
     blocks = node_grids(P, Q, per_node)
-    fitting = f"type --node-grid {' or '.join(f'{p}x{q}' for p, q in blocks)}" if blocks else "leave --node-grid out"
-    raise UsageError(
-        f"--node-grid {block[0]}x{block[1]} is {block[0] * block[1]} ranks, and a node of {machine.name} has "
-        f"{per_node}; {fitting}, or give --ranks-per-node {block[0] * block[1]}"
-    )
+    instead = f"type --node-grid {' or '.join(f'{p}x{q}' for p, q in blocks)}" if blocks else "leave --node-grid out"
+    if here <= machine.cores:
+        instead += f", or give --ranks-per-node {here}"
+    has = f"a node of {machine.name} has {'all ' if whole else ''}{per_node}"
+    raise UsageError(f"--node-grid {block[0]}x{block[1]} is {here} ranks, and {has}; {instead}")
 
 
 def lu_run(args: argparse.Namespace, benchmark: str, machine: Machine, **settings: Any) -> LuRun:
@@ -223,8 +224,8 @@ def lu_run(args: argparse.Namespace, benchmark: str, machine: Machine, **setting
     nb = args.nb or good_block(machine.curve("gemm", low))
     node_grid = args.node_grid or good_node_grid(benchmark, P, Q, machine.ranks_per_node)
     order = args.order or "column"
-    _check_block(args.node_grid, P, Q, machine)
     ProcessGrid(P, Q, order, node_grid)  # says what does not tile
+    _check_block(args.node_grid, P, Q, machine)
     depth = 1 if args.depth is None else args.depth
     footprint, per_rank = footprint_of(benchmark, low, machine.devices, depth), device_bytes(args, machine)
     n = args.n or good_order(per_rank * ranks, nb, P, Q, footprint)
@@ -233,7 +234,7 @@ def lu_run(args: argparse.Namespace, benchmark: str, machine: Machine, **setting
     if nb > n:
         if args.n:
             raise UsageError(f"--nb {nb} is more than N = {n}; type --nb {n}, or a larger -N")
-        good = good_block(machine.curve("gemm", low))
+        good = good_block(machine.curve("gemm", low)) if machine.gemm else n
         raise UsageError(
             f"--nb {nb} is more than N = {n}, the largest that fits with it; type --nb {good}, or leave it out"
         )

@@ -98,7 +98,7 @@ def simulated(args: argparse.Namespace, benchmark: str) -> Predicted:
 
 def _lu(args: Any, benchmark: str, machine: Any, slow: dict[int, float], nics: int | None) -> Predicted:
     from mxpeak.perf.model import upper_bound
-    from mxpeak.perf.plan import lu_cautions
+    from mxpeak.perf.plan import lu_cautions, part_node_caution
     from mxpeak.perf.predict import predict, simulate_lu
     from mxpeak.perf.simulate_lu import node_block
     from mxpeak.precision import precision
@@ -109,6 +109,7 @@ def _lu(args: Any, benchmark: str, machine: Any, slow: dict[int, float], nics: i
     _check_slow(slow, run.ranks)
     prediction = predict(lambda one: simulate_lu(benchmark, run, one), machine)
     cautions = lu_cautions(run.n, run.nb, run.P, run.Q, precision("fp64" if benchmark == "hpl" else "fp32").bytes)
+    cautions += part_node_caution(run.ranks, machine.ranks_per_node)
     section = prediction.section()
     block = node_block(run.P, run.Q, machine.ranks_per_node, run.order, run.node_grid)
     bound = None
@@ -137,6 +138,7 @@ def _lu(args: Any, benchmark: str, machine: Any, slow: dict[int, float], nics: i
 
 
 def _sparse(args: Any, benchmark: str, machine: Any, slow: dict[int, float]) -> Predicted:
+    from mxpeak.perf.plan import part_node_caution
     from mxpeak.perf.predict import predict
     from mxpeak.perf.simulate_sparse import simulate as simulate_sparse
 
@@ -150,6 +152,7 @@ def _sparse(args: Any, benchmark: str, machine: Any, slow: dict[int, float]) -> 
         *prediction_lines(section, run.ranks),
         *forecast_lines(prediction.forecast),
     ]
+    cautions = part_node_caution(run.ranks, machine.ranks_per_node)
     body = {
         "schema": "mxpeak.simulate/1",
         "benchmark": benchmark,
@@ -157,9 +160,9 @@ def _sparse(args: Any, benchmark: str, machine: Any, slow: dict[int, float]) -> 
         "phases": dict(prediction.forecast.phases),
         "config": sparse_config(run),
         "machine": machine_section(machine, run.ranks),
-        "warnings": [],
+        "warnings": [{"code": c.code, "text": c.text, "hint": c.hint} for c in cautions],
     }
-    return body, lines
+    return body, [*lines, *caution_lines(cautions)]
 
 
 def _slow(text: str | None) -> dict[int, float]:

@@ -51,24 +51,27 @@ def of_flags(
 
     `elsewhere`: the benchmarks that know a flag.
     """
-    flags, found = list(known), []
+    flags, found, foreign = list(known), [], []
     for word in unknown:
         name = word.split("=")[0]
-        if name in elsewhere:
-            return f"; {name} is for {', '.join(elsewhere[name])}"
+        if name in elsewhere and name not in flags:
+            foreign.append(f"; {name} is for {', '.join(elsewhere[name])}")
+            continue
         if name.startswith("-") and not _is_number(name):
             meant = SPELLINGS.get(name) or near(name, [one for one in flags if one.startswith("--")])
         else:
             meant = f"--dat {word}" if word.endswith(".dat") and "--dat" in flags else None
         if meant is not None:
             found.append(meant)
-    return f"; did you mean {', '.join(dict.fromkeys(found))}?" if found else ""
+    return "".join(foreign) + (f"; did you mean {', '.join(dict.fromkeys(found))}?" if found else "")
 
 
 def flags_elsewhere(top: argparse.ArgumentParser, words: Sequence[str]) -> dict[str, list[str]]:
     """The benchmarks of the same verb that know a flag, by flag."""
     found: dict[str, list[str]] = {}
     for name in benchmarks_of(top, words[0]) if len(words) > 1 else ():
+        if name == "all":
+            continue
         for flag in flags_after(top, [words[0], name]):
             found.setdefault(flag, []).append(name)
     return found

@@ -86,6 +86,7 @@ def tune(args: argparse.Namespace, argv: list[str], session: Session) -> int:
 
 def _parse(args: argparse.Namespace) -> None:
     """Texts to values; mistakes name their flag."""
+    from mxpeak.bench.tune.candidates import LU, SPARSE
 
     def parsed(flag: str, text: str | None, parse: Any) -> Any:
         try:
@@ -103,8 +104,6 @@ def _parse(args: argparse.Namespace) -> None:
     args.device = parsed("--device", args.device, device)
     args.kernels = parsed("--kernels", args.kernels, one_of("auto", "host", "torch"))
     args.comm = parsed("--comm", args.comm, one_of("auto", "solo", "mpi", "torch"))
-    from mxpeak.bench.tune.candidates import LU, SPARSE
-
     for flag, given, kinds in (("-N", args.n, LU), ("--nx", args.nx, SPARSE)):
         if given is not None and not set(args.benchmarks) & set(kinds):
             raise UsageError(f"{flag} says nothing to {' and '.join(args.benchmarks)}; leave it out")

@@ -93,7 +93,7 @@ def part_node_caution(ranks: int, per_node: int) -> list[Caution]:
     if ranks < per_node or not over:
         return []
     below = ranks - over
-    text = f"{ranks} ranks on nodes of {per_node} leave {per_node - over} of the last node's without work"
+    text = f"{ranks} ranks on nodes of {per_node} fill the last node only in part: it has {over}"
     return [Caution("part-of-a-node", text, f"take {below} or {below + per_node} ranks")]
 
 

@@ -21,7 +21,7 @@ from mxpeak.comm.solo import Solo
 from mxpeak.errors import ExitCode, ResourceError, UsageError
 from mxpeak.perf.host import available_memory_bytes
 from mxpeak.records import size_text
-from mxpeak.runtime.leash import LAST_WORD, TOLD, heard_of, last_word, leashed
+from mxpeak.runtime.leash import LAST_WORD, TOLD, asked_by, heard_of, last_word, leashed
 
 TORCHRUN = "torchrun"
 
@@ -43,8 +43,8 @@ LOCAL_RANKS = {
     "srun": "SLURM_LOCALID",
 }
 
-#: The least that a rank takes before it has a matrix: Python, NumPy and MPI, of which ranks share little.
-RANK_BYTES = 40 * 2**20
+#: The least that each of many ranks takes before it has a matrix: what Python, NumPy and MPI share with no other.
+RANK_BYTES = 25 * 2**20
 
 #: How several ranks of each communicator are started.
 COMMANDS = {"mpi": "mpiexec -n {ranks} mxpeak ...", "torch": "torchrun --nproc-per-node {ranks} -m mxpeak ..."}
@@ -106,10 +106,11 @@ def _check_memory(ranks: int) -> None:
     """Start none where the processes alone would fill this host."""
     need, free = ranks * RANK_BYTES, available_memory_bytes()
     if free is not None and need > free:
+        most = max(1, free // RANK_BYTES)
         raise ResourceError(
             f"{ranks} ranks on this host take at least {size_text(need)}, {size_text(RANK_BYTES)} each, and "
-            f"{size_text(free)} of memory is free; start {free // RANK_BYTES} here at most, or more on several hosts "
-            "by mpiexec or srun"
+            f"{size_text(free)} of memory is free; start at most {most} here (--ranks, --ranks-list), or more on "
+            "several hosts by mpiexec or srun"
         )
 
 
@@ -156,9 +157,9 @@ def code_of(command: list[str], more: Mapping[str, str] | None = None, **streams
             untold.pop().terminate()
 
     def forward(number: int, frame: object) -> None:
-        if not told:
-            os.pwrite(first.fileno(), str(number).encode(), 0)
-        told.append(number)
+        told.append(asked_by(number))
+        with suppress(OSError):  # a disk that is full
+            os.pwrite(first.fileno(), str(told[0]).encode(), 0)
         pass_on()
 
     with TemporaryFile() as first:

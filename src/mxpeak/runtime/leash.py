@@ -26,7 +26,7 @@ from mxpeak.comm.ending import torchrun_ends_all
 VARIABLE = "MXPEAK_STARTED_BY"
 #: The file in which ranks leave their exit code, if it is not 0: launchers do not always pass it on.
 LAST_WORD = "MXPEAK_LAST_WORD"
-#: The file in which it is written what signal asked who started these ranks to end: launchers make SIGTERM of it.
+#: The file that names the signal by which whoever started these ranks was asked to end; launchers make it SIGTERM.
 TOLD = "MXPEAK_TOLD"
 #: How wide the terminal is behind a launcher, which gives ranks pipes; nothing where there is none.
 COLUMNS = "MXPEAK_COLUMNS"
@@ -83,9 +83,9 @@ def pass_on(number: int) -> None:
 
 
 def asked_by(number: int) -> int:
-    """The signal that asked for the end: what who started this process was told, or `number`, which came here."""
+    """The signal that asked for the end: the one that the starter was told by, else `number`, which came here."""
     path = os.environ.get(TOLD)
-    if path and holder() is not None:  # as in `leave_word`
+    if path and holder({VARIABLE: os.environ.get(VARIABLE, "")}) is not None:  # of this host
         with suppress(OSError, ValueError), open(path, encoding="ascii") as told:
             return int(told.read())
     return number
