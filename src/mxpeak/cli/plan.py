@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from mxpeak.cli.predicted import (
     add_flags,
     box_bytes,
     caution_lines,
+    cautions_of,
     forecast_lines,
     lu_config,
     lu_run,
@@ -121,9 +122,8 @@ def _this_machine(args: argparse.Namespace, benchmark: str) -> tuple[Machine, li
 
 
 def _lu(args: argparse.Namespace, benchmark: str, machine: Machine) -> tuple[dict[str, Any], list[str]]:
-    from mxpeak.perf.plan import footprint_of, lu_cautions, part_node_caution
+    from mxpeak.perf.plan import footprint_of
     from mxpeak.perf.simulate_lu import node_block
-    from mxpeak.precision import precision
 
     run = lu_run(args, benchmark, machine)
     tried: list[str] = []
@@ -131,8 +131,7 @@ def _lu(args: argparse.Namespace, benchmark: str, machine: Machine) -> tuple[dic
         run, tried = _best_broadcast(args, benchmark, run, machine)
     parts = footprint_of(benchmark, run.precision, machine.devices, run.depth)(run.n, run.nb, run.P, run.Q)
     total = parts["total"]
-    cautions = lu_cautions(run.n, run.nb, run.P, run.Q, precision("fp64" if benchmark == "hpl" else "fp32").bytes)
-    cautions += part_node_caution(run.ranks, machine.ranks_per_node)
+    cautions = cautions_of(benchmark, run, machine)
     section, forecast = _prediction(benchmark, run, machine)
     if args.write_dat is not None:
         _write_dat(args.write_dat, benchmark, run)
@@ -225,7 +224,7 @@ def _body(
         "memory": {"bytes_per_rank": bytes_per_rank},
         "machine": machine_section(machine, ranks),
         "command": command,
-        "warnings": [{"code": c.code, "text": c.text, "hint": c.hint} for c in cautions],
+        "warnings": [asdict(one) for one in cautions],
     }
 
 

@@ -368,6 +368,16 @@ def prediction_lines(prediction: Mapping[str, Any], ranks: int) -> list[str]:
     ]
 
 
+def cautions_of(benchmark: str, run: LuRun, machine: Machine) -> list[Caution]:
+    """What is odd in a run of an LU benchmark."""
+    from mxpeak.perf.plan import lu_cautions, part_node_caution
+    from mxpeak.precision import precision
+
+    entry_bytes = precision("fp64" if benchmark == "hpl" else "fp32").bytes
+    odd = lu_cautions(run.n, run.nb, run.P, run.Q, entry_bytes)
+    return [*odd, *part_node_caution(run.ranks, machine.ranks_per_node)]
+
+
 def caution_lines(cautions: list[Caution]) -> list[str]:
     """Warnings with what to do."""
     return [line for one in cautions for line in wrapped("warning   ", f"{one.text}; {one.hint}")]

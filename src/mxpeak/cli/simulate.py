@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from mxpeak.cli.predicted import (
@@ -10,6 +11,7 @@ from mxpeak.cli.predicted import (
     PREDICTED,
     add_flags,
     caution_lines,
+    cautions_of,
     forecast_lines,
     lu_config,
     lu_run,
@@ -98,18 +100,15 @@ def simulated(args: argparse.Namespace, benchmark: str) -> Predicted:
 
 def _lu(args: Any, benchmark: str, machine: Any, slow: dict[int, float], nics: int | None) -> Predicted:
     from mxpeak.perf.model import upper_bound
-    from mxpeak.perf.plan import lu_cautions, part_node_caution
     from mxpeak.perf.predict import predict, simulate_lu
     from mxpeak.perf.simulate_lu import node_block
-    from mxpeak.precision import precision
 
     run = lu_run(
         args, benchmark, machine, slow=slow, nics=nics, aware=not args.staged, core_sharing=not args.no_core_sharing
     )
     _check_slow(slow, run.ranks)
     prediction = predict(lambda one: simulate_lu(benchmark, run, one), machine)
-    cautions = lu_cautions(run.n, run.nb, run.P, run.Q, precision("fp64" if benchmark == "hpl" else "fp32").bytes)
-    cautions += part_node_caution(run.ranks, machine.ranks_per_node)
+    cautions = cautions_of(benchmark, run, machine)
     section = prediction.section()
     block = node_block(run.P, run.Q, machine.ranks_per_node, run.order, run.node_grid)
     bound = None
@@ -132,7 +131,7 @@ def _lu(args: Any, benchmark: str, machine: Any, slow: dict[int, float], nics: i
         "phases": dict(prediction.forecast.phases),
         "config": lu_config(run),
         "machine": machine_section(machine, run.ranks),
-        "warnings": [{"code": c.code, "text": c.text, "hint": c.hint} for c in cautions],
+        "warnings": [asdict(one) for one in cautions],
     }
     return body, [*lines, *caution_lines(cautions)]
 
@@ -160,7 +159,7 @@ def _sparse(args: Any, benchmark: str, machine: Any, slow: dict[int, float]) -> 
         "phases": dict(prediction.forecast.phases),
         "config": sparse_config(run),
         "machine": machine_section(machine, run.ranks),
-        "warnings": [{"code": c.code, "text": c.text, "hint": c.hint} for c in cautions],
+        "warnings": [asdict(one) for one in cautions],
     }
     return body, [*lines, *caution_lines(cautions)]
 
