@@ -3,9 +3,11 @@
     mpiexec -n 2 python benchmarks/halo_overlap.py --nx 64 --out result.json
 
 For each order of the rows and each delay: a product, a sweep, the residual at the coarser points, all on the finest
-level, and a whole cycle of multigrid with symmetric sweeps, which waits for six halos.  `hidden` is the share of the
-delay, times the halos, that the time did not grow by: medians of the slowest rank's time, in rounds in which all delays
-take turns.  `possible` is the share of a cycle's delays that its work without halos would hide, each halo's by its own.
+level, and a whole cycle of multigrid, which waits for six halos; its sweeps are symmetric (HPCG) or go forward only
+(HPG-MxP).  `hidden` is the share of the delays that was over when ranks came to wait: the least of the ranks', a median
+over rounds in which all delays take turns.  `by_time` is the share that the slowest rank's time did not grow by, which
+is the same where times vary by less than the delays.  `possible` is the share of a cycle's delays that its work without
+halos would hide, each halo's by its own.
 """
 
 from __future__ import annotations
@@ -35,15 +37,21 @@ from mxpeak.perf.host import environment, host_facts, one_core_each, software_fa
 from mxpeak.solvers.multigrid import cycle
 from mxpeak.spans import Spans
 
-#: Orders with what is stored for them.
-FORMS = (("natural", "packed"), ("surface_last", "packed"), ("surface_last", "rows"), ("greedy", "packed"))
+#: Orders, what is stored for them, and whether sweeps are symmetric.
+FORMS = (
+    ("natural", "packed", True),
+    ("surface_last", "packed", True),
+    ("surface_last", "rows", True),
+    ("greedy", "packed", False),
+    ("surface_last", "rows", False),
+)
 
 
 class LateRequest:
     """A receive that is complete no sooner than a while after it was asked for."""
 
-    def __init__(self, request: Request, delay_s: float):
-        self._request, self._due = request, time.perf_counter() + delay_s
+    def __init__(self, request: Request, late: Late):
+        self._request, self._late, self._due = request, late, time.perf_counter() + late.delay_s
 
     def test(self) -> bool:
         """Whether it has come, and its time too."""
@@ -51,14 +59,15 @@ class LateRequest:
 
     def wait(self) -> None:
         """Test until both are so."""
+        self._late.exposed_s += max(0.0, self._due - time.perf_counter())
         while not self.test():
             os.sched_yield()
 
 
 class Late:
-    """A communicator whose messages take `delay_s` longer."""
+    """A communicator whose messages take `delay_s` longer, of which ranks waited `exposed_s` for nothing else."""
 
-    delay_s = 0.0
+    delay_s = exposed_s = 0.0
 
     def __init__(self, comm: Any):
         self._comm = comm
@@ -71,31 +80,39 @@ class Late:
 
     def irecv(self, buffer: Any, source: int, tag: int = 0) -> Request:
         """Begin to receive."""
-        return LateRequest(self._comm.irecv(buffer, source, tag), self.delay_s)
+        return LateRequest(self._comm.irecv(buffer, source, tag), self)
 
 
-def seconds(comm: Any, work: Callable[[], object]) -> float:
-    """The time of the slowest rank, from a barrier on."""
+def seconds(comm: Late, work: Callable[[], object]) -> tuple[float, float]:
+    """The time of the slowest rank, from a barrier on, and the most that one waited for delays."""
     comm.barrier()
-    begin = time.perf_counter()
+    comm.exposed_s, begin = 0.0, time.perf_counter()
     work()
-    elapsed = np.full(1, time.perf_counter() - begin)
-    comm.allreduce(elapsed, "max")
-    return float(elapsed[0])
+    found = np.array([time.perf_counter() - begin, comm.exposed_s])
+    comm.allreduce(found, "max")
+    return float(found[0]), float(found[1])
 
 
 def meanwhile(kernels: HostSparse, level: Level, b: Any) -> Iterator[Callable[[], object]]:
     """What a cycle does while its halos travel, one after the other: sweeps and residuals of rows that need none."""
     while level.coarser is not None:
-        A, x, keep = level.A.A, level.x, level.keep
-        yield partial(kernels.relax, A, b, x, halo=False, keep=keep)
-        yield partial(kernels.residual_at, A, b, x, level.points, level.r, halo=False, swept=keep is None, keep=keep)
+        yield partial(kernels.relax, level.A.A, b, level.x, halo=False, keep=level.keep)
+        yield partial(_to_residual, kernels, level, b)
         level, b = level.coarser, level.r
 
 
-def measured(comm: Late, box: Box, order: str, storage: str, delays: list[float], repeat: int) -> dict[str, Any]:
+def _to_residual(kernels: HostSparse, level: Level, b: Any) -> None:
+    """The residual, after the sweep behind which its halo begins to travel."""
+    A, x, keep = level.A.A, level.x, level.keep
+    kernels.relax(A, b, x, halo=False, from_zero=keep is None, backward=keep is not None, keep=keep)
+    kernels.residual_at(A, b, x, level.points, level.r, halo=False, swept=keep is None, keep=keep)
+
+
+def measured(
+    comm: Late, box: Box, order: str, storage: str, delays: list[float], repeat: int, *, symmetric: bool
+) -> dict[str, Any]:
     kernels = HostSparse(Team(1))
-    form = Form(("fp64",) * LEVELS, "fp64", storage, symmetric=True)
+    form = Form(("fp64",) * LEVELS, "fp64", storage, symmetric=symmetric)
     made = make_stencil(kernels, comm, box.levels(LEVELS), [form], order, weights(), Spans())  # type: ignore[arg-type]
     top = made.hierarchies[0].top
     y = kernels.xp.zeros(box.rows)
@@ -105,7 +122,7 @@ def measured(comm: Late, box: Box, order: str, storage: str, delays: list[float]
         "residual": (1, partial(top.restrict, made.b)),
         "cycle": (2 * (LEVELS - 1), partial(cycle, top, made.b)),
     }
-    times: dict[tuple[str, float], list[float]] = {(name, delay): [] for name in work for delay in delays}
+    times: dict[tuple[str, float], list[tuple[float, float]]] = {(name, delay): [] for name in work for delay in delays}
     for turn in range(repeat):
         for name, (_, call) in work.items():
             call()  # what another kind of work left in the caches is not what is measured
@@ -114,21 +131,31 @@ def measured(comm: Late, box: Box, order: str, storage: str, delays: list[float]
                 times[name, delay].append(seconds(comm, call))
     found: dict[str, Any] = {}
     for name, (halos, _) in work.items():
-        time_s = {delay: statistics.median(times[name, delay]) for delay in delays}
-        hidden = {delay: 1 - (time_s[delay] - time_s[0.0]) / (halos * delay) for delay in delays if delay}
+        medians = {delay: [statistics.median(one) for one in zip(*times[name, delay])] for delay in delays}
+        none_s = medians[0.0][0]
         found[name] = {
-            "time_s": time_s[0.0],
+            "time_s": none_s,
             "halos": halos,
-            "delayed": [{"delay_s": d, "time_s": time_s[d], "hidden": hidden[d]} for d in hidden],
+            "delayed": [
+                {
+                    "delay_s": delay,
+                    "time_s": time_s,
+                    "hidden": 1 - exposed_s / (halos * delay),
+                    "by_time": 1 - (time_s - none_s) / (halos * delay),
+                }
+                for delay, (time_s, exposed_s) in medians.items()
+                if delay
+            ],
         }
     comm.delay_s = 0.0
     behind_s = [
-        statistics.median(seconds(comm, call) for _ in range(repeat)) for call in meanwhile(kernels, top, made.b)
+        statistics.median(seconds(comm, call)[0] for _ in range(repeat)) for call in meanwhile(kernels, top, made.b)
     ]
     for row in found["cycle"]["delayed"]:
         row["possible"] = statistics.mean(min(1.0, one / row["delay_s"]) for one in behind_s)
     found["cycle"]["behind_s"] = behind_s
-    return {"order": order, "storage": storage, "rows_at_a_time": top.A.A.rows_at_a_time, "work": found}
+    one = {"order": order, "storage": storage, "symmetric": symmetric}
+    return one | {"rows_at_a_time": top.A.A.rows_at_a_time, "work": found}
 
 
 def main() -> None:
@@ -144,17 +171,19 @@ def main() -> None:
     box = Box.of(comm.rank, (args.nx,) * 3, process_grid(comm.size))
     delays = [0.0, *(float(word) / 1e3 for word in args.delays.split(","))]
     found = []
-    for order, storage in FORMS:
-        found.append(measured(comm, box, order, storage, delays, args.repeat))
+    for order, storage, symmetric in FORMS:
+        found.append(measured(comm, box, order, storage, delays, args.repeat, symmetric=symmetric))
         for name, one in found[-1]["work"].items():
             shares = ", ".join(
-                f"{1e3 * d['delay_s']:g} ms {100 * d['hidden']:.0f} %"
-                + (f" ({100 * d['possible']:.0f} % possible)" if "possible" in d else "")
+                f"{1e3 * d['delay_s']:g} ms {100 * d['hidden']:.0f} % ({100 * d['by_time']:.0f} % by time"
+                + (f", {100 * d['possible']:.0f} % possible)" if "possible" in d else ")")
                 for d in one["delayed"]
             )
             if comm.rank == 0:
+                sweeps = "symmetric" if symmetric else "forward"
+                time_ms = 1e3 * one["time_s"]
                 print(
-                    f"{order:13s}{storage:8s}{name:10s}{1e3 * one['time_s']:8.3f} ms   hidden of {shares}", flush=True
+                    f"{order:13s}{storage:8s}{sweeps:10s}{name:10s}{time_ms:8.3f} ms   hidden of {shares}", flush=True
                 )
     if comm.rank == 0 and args.out:
         command = re.sub(r" --out \S+", "", " ".join(["mpiexec", "-n", str(comm.size), "python", *sys.argv]))

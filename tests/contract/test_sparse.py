@@ -6,6 +6,7 @@ and what x must not be read yet holds a number that is far off: whoever reads it
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import pairwise, product
 from typing import Any
 
@@ -134,7 +135,18 @@ def test_a_sweep_from_zero_is_one_on_zero(kernels: Any, s: Example, A: Any) -> N
         x, b = s.fresh(kernels, A, before), s.right_side()
         kernels.relax(A, b.inner, x, from_zero=True)
         near(own(A, x), *s.from_zero)
+        halves = halo_vector(kernels, A, before, FAR_OFF)
+        in_halves(partial(kernels.relax, A, b.inner, halves, from_zero=True), s, A, halves, x)
         assert (b.checked() == s.b).all()
+
+
+def in_halves(relax: Any, s: Example, A: Any, halves: Any, x: Any) -> None:
+    """A sweep that reads no halo, first of rows beside other ranks, which are done then, gives what one of all does."""
+    surface = [r for r, row in enumerate(s.R.rows) if row.halo.columns.size]
+    relax(halo=True)
+    assert own(A, halves)[surface].tolist() == own(A, x)[surface].tolist()
+    relax(halo=False)
+    assert own(A, halves).tolist() == own(A, x).tolist()
 
 
 def check_keep(kernels: Any, s: Example, A: Any) -> None:
@@ -143,8 +155,10 @@ def check_keep(kernels: Any, s: Example, A: Any) -> None:
         kernels.relax(A, b.inner, x, from_zero=from_zero, keep=keep.inner)
         near(own(A, x), forward, bound)
         assert np.isfinite(keep.checked()).all()
+        halves = halo_vector(kernels, A, own(A, x), FAR_OFF)
         kernels.relax(A, b.inner, x, backward=True, keep=keep.inner)
         near(own(A, x), *s.symmetric[from_zero])
+        in_halves(partial(kernels.relax, A, b.inner, halves, backward=True, keep=keep.inner), s, A, halves, x)
         assert (b.checked() == s.b).all()
 
 

@@ -18,7 +18,7 @@ from mxpeak.kernels.torch import sparse_pack, sparse_rows
 from mxpeak.kernels.torch.device import TYPES, Device
 from mxpeak.kernels.torch.sparse_rows import halo_of
 from mxpeak.kernels.torch.sparse_setup import SparseSetup
-from mxpeak.kernels.torch.sparse_steps import late_chunks
+from mxpeak.kernels.torch.sparse_steps import marked
 from mxpeak.layout.stencil import STENCIL, Box
 from tests.support.on_arrays import HOSTS
 from tests.support.queues import runs
@@ -116,8 +116,9 @@ def test_chunks_their_columns_and_values_are_the_hosts(monkeypatch: pytest.Monke
             H = sparse_pack.halo_of(here, TYPES["fp64"])
             for part, of_host in zip(H, (*exact.pattern.halo_arrays, exact.halo_entries)):
                 same(part, of_host)
-            late = late_chunks(here, found.table, found.group, H[0])
-            assert late.nonzero().view(-1).tolist() == sorted(exact.pattern.late[0].tolist())
+            for backward, of_host in ((False, exact.pattern.late), (True, exact.pattern.outer)):
+                chunks = marked(here, found.table, found.group, H[0], backward=backward)
+                assert chunks.nonzero().view(-1).tolist() == sorted(of_host[0].tolist())
 
 
 def test_a_row_without_a_diagonal_entry_has_a_zero_there(monkeypatch: pytest.MonkeyPatch) -> None:

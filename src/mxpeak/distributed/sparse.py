@@ -6,7 +6,7 @@ while the rank computes what needs none of them; in a sweep over all colours: th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
@@ -153,11 +153,13 @@ class SparseMatrix:
             if self._wait(travel):
                 k.matvec(y, self.A, x, halo=True)
 
-    def relax_from_zero(self, b: Vector, x: Vector, keep: Vector | None = None) -> None:
+    def relax_from_zero(
+        self, b: Vector, x: Vector, keep: Vector | None = None, *, send: bool = False
+    ) -> Request | None:
         """One sweep from x = 0, so without a halo: (D + L) x = b."""
         work = self._from_zero[keep is not None]
         with self._spans("gs", flops=work.flops, bytes=work.bytes):
-            self._kernels.relax(self.A, b, x, from_zero=True, keep=keep)
+            return self._swept(partial(self._kernels.relax, self.A, b, x, from_zero=True, keep=keep), x, send=send)
 
     def relax(self, b: Vector, x: Vector, keep: Vector | None = None) -> None:
         """One forward sweep."""
@@ -168,19 +170,43 @@ class SparseMatrix:
             if self._wait(travel):
                 k.relax(self.A, b, x, halo=True, keep=keep)
 
-    def relax_backward(self, b: Vector, x: Vector, keep: Vector) -> None:
+    def relax_backward(self, b: Vector, x: Vector, keep: Vector, *, send: bool = False) -> Request | None:
         """The backward sweep that makes a forward one, which left `keep`, symmetric: the halo stays as it was."""
         with self._spans("gs", flops=self._backward.flops, bytes=self._backward.bytes):
-            self._kernels.relax(self.A, b, x, backward=True, keep=keep)
+            return self._swept(partial(self._kernels.relax, self.A, b, x, backward=True, keep=keep), x, send=send)
+
+    def _swept(self, relax: Callable[..., None], x: Vector, *, send: bool) -> Request | None:
+        """A sweep that reads no halo; `send`: after rows beside other ranks x's halo travels, for `residual_at`.
+
+        With a pattern that is symmetric across ranks, as stencils have it, others need no further rows.
+        """
+        if not send:
+            relax()
+            return None
+        relax(halo=True)
+        travel = self._begin(x)
+        relax(halo=False)
+        return travel
 
     def residual_at(
-        self, b: Vector, x: Vector, rows: Indices, r: Vector, *, swept: bool = False, keep: Vector | None = None
+        self,
+        b: Vector,
+        x: Vector,
+        rows: Indices,
+        r: Vector,
+        *,
+        swept: bool = False,
+        keep: Vector | None = None,
+        travel: Request | None = None,
     ) -> None:
-        """r = (b - A x) at some rows, right after a forward sweep from zero (`swept`) or a symmetric one (`keep`)."""
+        """r = (b - A x) at some rows, right after a forward sweep from zero (`swept`) or a symmetric one (`keep`).
+
+        `travel` is x's halo where it was sent before.
+        """
         k, A = self._kernels, self.A
         work = self._residual_at(len(rows), swept, keep is not None)
         with self._spans("restriction", flops=work.flops, bytes=work.bytes):
-            travel = self._begin(x)
+            travel = travel or self._begin(x)
             k.residual_at(A, b, x, rows, r, halo=False, swept=swept, keep=keep)
             if self._wait(travel):
                 k.residual_at(A, b, x, rows, r, halo=True, swept=swept, keep=keep)
@@ -228,6 +254,7 @@ class Level:
     keep     what a symmetric sweep leaves between its two directions; None where sweeps go forward only
     points   the rows that the next coarser level has, in its order
     r        the residual there
+    travel   the halo of x on its way, from the sweep from zero to the residual
     """
 
     A: SparseMatrix
@@ -236,16 +263,19 @@ class Level:
     coarser: Level | None = None
     points: Indices = field(default=None, repr=False)
     r: Vector = field(default=None, repr=False)
+    travel: Request | None = field(default=None, repr=False)
 
     def presmooth(self, b: Vector) -> None:
-        """x = a sweep from zero: forward, or forward and backward."""
-        self.A.relax_from_zero(b, self.x, self.keep)
-        if self.keep is not None:
-            self.A.relax_backward(b, self.x, self.keep)
+        """x = a sweep from zero: forward, or forward and backward; what the residual needs of x travels meanwhile."""
+        send, symmetric = self.coarser is not None, self.keep is not None
+        self.travel = self.A.relax_from_zero(b, self.x, self.keep, send=send and not symmetric)
+        if symmetric:
+            self.travel = self.A.relax_backward(b, self.x, self.keep, send=send)
 
     def restrict(self, b: Vector) -> None:
         """r = (b - A x) at the coarser level's points: injection, computed nowhere else (paper, eq. 6)."""
-        self.A.residual_at(b, self.x, self.points, self.r, swept=self.keep is None, keep=self.keep)
+        travel, self.travel = self.travel, None
+        self.A.residual_at(b, self.x, self.points, self.r, swept=self.keep is None, keep=self.keep, travel=travel)
 
     def correct(self, coarse: Level) -> None:
         """x += the coarser level's correction at its points."""

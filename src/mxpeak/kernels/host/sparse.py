@@ -128,10 +128,14 @@ class HostSparse(SparseSetup):
         keep: Array | None = None,
     ) -> None:
         pattern, kept_for_b = A.pattern, backward and keep is not None
-        if from_zero or not pattern.halo_rows.size:  # nothing to wait for: the early half is all of it
+        if not pattern.halo_rows.size:
             halves = [] if halo else [(pattern.every, False)]
+        elif from_zero:  # no halo is read
+            halves = [(pattern.every if halo is None else pattern.outer if halo else pattern.inner, False)]
+        elif kept_for_b:  # nor here, for H x is in what was kept
+            halves = [(pattern.every if halo is None else pattern.late if halo else pattern.early, False)]
         elif backward:  # no row can be early: its late neighbours come first
-            halves = [] if halo is False else [(pattern.every, not kept_for_b)]
+            halves = [] if halo is False else [(pattern.every, True)]
         else:
             both = [(pattern.early, False), (pattern.late, True)]
             halves = both if halo is None else [both[halo]]

@@ -36,6 +36,7 @@ class Pattern:
 
     every           the chunks in the order of a sweep, and where its steps begin, which threads take together
     early, late     the same of those that need nothing of other ranks, and of the others
+    outer, inner    the same of those that have entries there or that such ones need from zero, and of the others
     rows_in_turn    the chunks by window, for whatever may take them in any order
     """
 
@@ -47,6 +48,8 @@ class Pattern:
     every: tuple[Array, Array]
     early: tuple[Array, Array]
     late: tuple[Array, Array]
+    outer: tuple[Array, Array]
+    inner: tuple[Array, Array]
     rows_in_turn: Array
     halo_rows: Array
     halo_first: Array
@@ -86,6 +89,7 @@ class InTurn:
     forward, backward    how far the others have to be before it
     every                the units of a sweep, first and end
     early, late          the same of those that need nothing of other ranks, and of the others
+    outer, inner         the same of those that rows with entries there need from zero: all; and of the others: none
     """
 
     owner: Array
@@ -94,6 +98,8 @@ class InTurn:
     every: tuple[int, int]
     early: tuple[int, int]
     late: tuple[int, int]
+    outer: tuple[int, int]
+    inner: tuple[int, int]
     halo_rows: Array
     halo_first: Array
     halo_columns: Array

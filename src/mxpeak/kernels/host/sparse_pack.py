@@ -303,24 +303,27 @@ def count_halo(new_to_old, surface, indptr, indices, n, rows):
 
 
 @jit()
-def mark_late(new_to_old, old_to_new, surface, indptr, indices, chunk_row, chunk_end, chunk_of, late):
-    """late[c] = whether chunk c must wait for other ranks in a sweep, group after group.
+def mark(new_to_old, old_to_new, surface, indptr, indices, chunk_row, chunk_end, chunk_of, backward, marked):
+    """marked[c] = whether chunk c must wait for other ranks in a sweep, group after group.
 
     It must if one of its rows has an entry from there, or a neighbour in an earlier group that is itself late: that one
     comes after all of the early ones.  With a symmetric pattern the neighbours that it must precede are late too.
+
+    backward: whether rows with such an entry need it in a sweep from zero, itself or for what comes before them.
     """
-    n = old_to_new.shape[0]
-    for c in range(chunk_row.shape[0]):
+    n, chunks = old_to_new.shape[0], chunk_row.shape[0]
+    for turn in range(chunks):
+        c = chunks - 1 - turn if backward else turn
         for r in range(chunk_row[c], chunk_end[c]):
             if surface[new_to_old[r]]:
-                late[c] = True
-        if late[c]:
+                marked[c] = True
+        if marked[c]:
             for r in range(chunk_row[c], chunk_end[c]):
                 i = new_to_old[r]
                 for k in range(indptr[i], indptr[i + 1]):
                     j = indices[k]
-                    if j < n and old_to_new[j] > r:
-                        late[chunk_of[old_to_new[j]]] = True
+                    if j < n and (old_to_new[j] < r if backward else old_to_new[j] > r):
+                        marked[chunk_of[old_to_new[j]]] = True
 
 
 @jit()

@@ -277,6 +277,8 @@ class SparseSetup:
             "every": (0, count),
             "early": (0, late),
             "late": (late, count),
+            "outer": (0, count),
+            "inner": (count, count),
             "halo_rows": halo_rows,
             "halo_first": halo_first,
             "halo_columns": halo_columns,
@@ -323,20 +325,25 @@ class SparseSetup:
         self._run(pack.fill_slots, *where, data, start, alike, columns, rule, longest, *filled)
         surface = self._surface(rows)
         halo_rows, halo_first, halo_columns = self._halo_pattern(rows, order, surface)
-        late = np.zeros(chunk_row.size, np.bool_)
+        waits, needed = np.zeros((2, chunk_row.size), np.bool_)
         if halo_rows.size:
             chunk_of = np.repeat(np.arange(chunk_row.size, dtype=np.int32), chunk_end - chunk_row)
-            pack.mark_late(*where[:2], surface, *where[2:], chunk_row, chunk_end, chunk_of, late)
+            for backward, marks in ((False, waits), (True, needed)):
+                pack.mark(*where[:2], surface, *where[2:], chunk_row, chunk_end, chunk_of, backward, marks)
         window = self._windows(rows, order, chunk_row, chunk_end)
+        swept = (np.ones_like(waits), ~waits, waits, needed, ~needed)
+        every, early, late, outer, inner = (_steps(chosen, chunk_group, window) for chosen in swept)
         pattern = Pattern(
             storage,
             table,
             bases,
             near,
             far,
-            _steps(np.ones_like(late), chunk_group, window),
-            _steps(~late, chunk_group, window),
-            _steps(late, chunk_group, window),
+            every,
+            early,
+            late,
+            outer,
+            inner,
             np.lexsort((chunk_group, window)),
             halo_rows,
             halo_first,

@@ -293,12 +293,11 @@ class ReferenceSparse:
         backward: bool = False,
         keep: Array | None = None,
     ) -> None:
-        """Where there are other ranks every row waits for them: halo=False does nothing, halo=True everything.
+        """Where there are other ranks every row counts as beside them: halo=True does everything, halo=False nothing.
 
         An x that is zero by definition is zero on them too: H is not read then.
         """
-        waits = A.halo > 0 and not from_zero
-        if halo is not None and halo is not waits:
+        if halo is not None and halo is not (A.halo > 0):
             return
         received = x[A.n :]
         with quiet():

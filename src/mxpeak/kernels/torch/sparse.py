@@ -121,10 +121,14 @@ class TorchSparse(SparseSetup):
     ) -> None:
         pattern, kept_for_b = A.pattern, backward and keep is not None
         halves: list[tuple[Steps, bool]]
-        if from_zero or not A.halo_nnz:  # nothing to wait for: the early half is all of it
+        if not A.halo_nnz:
             halves = [] if halo else [(pattern.every, False)]
+        elif from_zero:  # no halo is read
+            halves = [(pattern.every if halo is None else pattern.outer if halo else pattern.inner, False)]
+        elif kept_for_b:  # nor here, for H x is in what was kept
+            halves = [(pattern.every if halo is None else pattern.late if halo else pattern.early, False)]
         elif backward:  # no row can be early: its late neighbours come first
-            halves = [] if halo is False else [(pattern.every, not kept_for_b)]
+            halves = [] if halo is False else [(pattern.every, True)]
         else:
             both = [(pattern.early, False), (pattern.late, True)]
             halves = both if halo is None else [both[halo]]

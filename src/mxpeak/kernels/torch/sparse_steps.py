@@ -35,10 +35,12 @@ def pattern_of(
 ) -> TorchPattern:
     """Chunks in the order of sweeps, with the rows that have entries from other ranks."""
     table, group = packed.table, packed.group
-    every = early = late = steps_of(device, table, group)
+    every = early = late = outer = inner = steps_of(device, table, group)
     if len(halo_rows):
-        waits = late_chunks(rows, table, group, halo_rows)
-        early, late = (steps_of(device, table[chosen], group[chosen]) for chosen in (~waits, waits))
+        waits, needed = (marked(rows, table, group, halo_rows, backward=backward) for backward in (False, True))
+        early, late, outer, inner = (
+            steps_of(device, table[chosen], group[chosen]) for chosen in (~waits, waits, needed, ~needed)
+        )
     counts = table[:, pack.L_PART : pack.L_PART + 6].sum(0).tolist()
     kinds = sum(kind for kind, k in ((RUNS, 0), (NEARS, 1), (FARS, 2)) if counts[k] + counts[k + 3])
     return TorchPattern(
@@ -50,6 +52,8 @@ def pattern_of(
         table[rows.old[table[:, pack.ROW].long()].argsort()],
         early,
         late,
+        outer,
+        inner,
         LANES * sum(counts[:3]),
         LANES * sum(counts[3:]),
         kinds,
@@ -60,22 +64,24 @@ def pattern_of(
     )
 
 
-def late_chunks(rows: Ordered, table: Tensor, group: Tensor, halo_rows: Tensor) -> Tensor:
-    """Which chunks must wait for other ranks in a sweep, group after group: `mark_late` of the host.
+def marked(rows: Ordered, table: Tensor, group: Tensor, halo_rows: Tensor, *, backward: bool) -> Tensor:
+    """Which chunks must wait for other ranks in a sweep, group after group: `mark` of the host.
 
     Those with entries from there, and those after a late one that has entries in them.
+    backward: which chunks rows with such entries need in a sweep from zero.
     """
     begins, ends = table[:, pack.ROW].long(), (table[:, pack.ROW] + table[:, pack.ROWS]).long()
-    late = torch.zeros(len(table), dtype=torch.bool, device=table.device)
-    late[_chunk_at(begins, halo_rows.long())] = True
+    found = torch.zeros(len(table), dtype=torch.bool, device=table.device)
+    found[_chunk_at(begins, halo_rows.long())] = True
     counts = torch.zeros(rows.groups, dtype=torch.int64, device=table.device)
     counts.index_add_(0, group, torch.ones_like(group))
-    for first, end in pairwise([0, *accumulate(counts.tolist())]):
-        chosen = first + late[first:end].nonzero().view(-1)
+    groups = list(pairwise([0, *accumulate(counts.tolist())]))
+    for first, end in reversed(groups) if backward else groups:
+        chosen = first + found[first:end].nonzero().view(-1)
         r, _ = ranges(begins[chosen], (ends - begins)[chosen])
         e, column, _ = rows.beside(r)
-        late[_chunk_at(begins, column[column > r[e]])] = True
-    return late
+        found[_chunk_at(begins, column[column < r[e] if backward else column > r[e]])] = True
+    return found
 
 
 def _chunk_at(begins: Tensor, row: Tensor) -> Tensor:
