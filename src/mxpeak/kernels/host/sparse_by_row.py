@@ -51,6 +51,8 @@ class ByRow:
     ) -> None:
         """Units of rows, one after the other; a backward sweep over U alone has what was kept for b."""
         first, end = part
+        if first == end:
+            return
         passed = pattern.owner.size - end if backward else first
         by_row = isinstance(pattern, RowPattern)
         of = natural if by_row else successive
