@@ -4,10 +4,12 @@
 
 For each order of the rows and each delay: a product, a sweep, the residual at the coarser points, all on the finest
 level, and a whole cycle of multigrid, which waits for six halos; its sweeps are symmetric (HPCG) or go forward only
-(HPG-MxP).  `hidden` is the share of the delays that was over when ranks came to wait: the least of the ranks', a median
-over rounds in which all delays take turns.  `by_time` is the share that the slowest rank's time did not grow by, which
-is the same where times vary by less than the delays.  `possible` is the share of a cycle's delays that its work without
-halos would hide, each halo's by its own.
+(HPG-MxP).
+
+`hidden` is the share of the delay, times the halos, that the slowest rank's time did not grow by: the median over
+rounds of what the delayed took longer than that without, beside it.  `over` is the share that was over when a rank came
+to wait for its message, the least of the ranks': it tells small delays from the noise, but not what a late rank costs
+those that wait for it, as with rows in their natural order.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import re
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,7 +30,6 @@ import numpy as np
 
 from mxpeak.comm.base import Request
 from mxpeak.comm.mpi import world
-from mxpeak.distributed.sparse import Level
 from mxpeak.distributed.stencil import Form, make_stencil, weights
 from mxpeak.kernels.host.sparse import HostSparse
 from mxpeak.kernels.host.team import Team
@@ -55,7 +56,8 @@ class LateRequest:
 
     def test(self) -> bool:
         """Whether it has come, and its time too."""
-        return time.perf_counter() >= self._due and self._request.test()
+        came = self._request.test()  # at each look, for a long message travels while MPI is asked for it
+        return came and time.perf_counter() >= self._due
 
     def wait(self) -> None:
         """Test until both are so."""
@@ -65,7 +67,7 @@ class LateRequest:
 
 
 class Late:
-    """A communicator whose messages take `delay_s` longer, of which ranks waited `exposed_s` for nothing else."""
+    """A communicator whose messages take `delay_s` longer; for that alone this rank waited `exposed_s`."""
 
     delay_s = exposed_s = 0.0
 
@@ -93,19 +95,16 @@ def seconds(comm: Late, work: Callable[[], object]) -> tuple[float, float]:
     return float(found[0]), float(found[1])
 
 
-def meanwhile(kernels: HostSparse, level: Level, b: Any) -> Iterator[Callable[[], object]]:
-    """What a cycle does while its halos travel, one after the other: sweeps and residuals of rows that need none."""
-    while level.coarser is not None:
-        yield partial(kernels.relax, level.A.A, b, level.x, halo=False, keep=level.keep)
-        yield partial(_to_residual, kernels, level, b)
-        level, b = level.coarser, level.r
-
-
-def _to_residual(kernels: HostSparse, level: Level, b: Any) -> None:
-    """The residual, after the sweep behind which its halo begins to travel."""
-    A, x, keep = level.A.A, level.x, level.keep
-    kernels.relax(A, b, x, halo=False, from_zero=keep is None, backward=keep is not None, keep=keep)
-    kernels.residual_at(A, b, x, level.points, level.r, halo=False, swept=keep is None, keep=keep)
+def compared(late: list[tuple[float, float]], plain_s: list[float], delay_s: float, halos: int) -> dict[str, float]:
+    """What of a delay was hidden, from rounds with it beside those without."""
+    grown_s = statistics.median(time_s - without_s for (time_s, _), without_s in zip(late, plain_s))
+    exposed_s = statistics.median(exposed_s for _, exposed_s in late)
+    return {
+        "delay_s": delay_s,
+        "time_s": statistics.median(time_s for time_s, _ in late),
+        "hidden": 1 - grown_s / (halos * delay_s),
+        "over": 1 - exposed_s / (halos * delay_s),
+    }
 
 
 def measured(
@@ -131,29 +130,12 @@ def measured(
                 times[name, delay].append(seconds(comm, call))
     found: dict[str, Any] = {}
     for name, (halos, _) in work.items():
-        medians = {delay: [statistics.median(one) for one in zip(*times[name, delay])] for delay in delays}
-        none_s = medians[0.0][0]
+        plain_s = [time_s for time_s, _ in times[name, 0.0]]
         found[name] = {
-            "time_s": none_s,
+            "time_s": statistics.median(plain_s),
             "halos": halos,
-            "delayed": [
-                {
-                    "delay_s": delay,
-                    "time_s": time_s,
-                    "hidden": 1 - exposed_s / (halos * delay),
-                    "by_time": 1 - (time_s - none_s) / (halos * delay),
-                }
-                for delay, (time_s, exposed_s) in medians.items()
-                if delay
-            ],
+            "delayed": [compared(times[name, delay], plain_s, delay, halos) for delay in delays if delay],
         }
-    comm.delay_s = 0.0
-    behind_s = [
-        statistics.median(seconds(comm, call)[0] for _ in range(repeat)) for call in meanwhile(kernels, top, made.b)
-    ]
-    for row in found["cycle"]["delayed"]:
-        row["possible"] = statistics.mean(min(1.0, one / row["delay_s"]) for one in behind_s)
-    found["cycle"]["behind_s"] = behind_s
     one = {"order": order, "storage": storage, "symmetric": symmetric}
     return one | {"rows_at_a_time": top.A.A.rows_at_a_time, "work": found}
 
@@ -175,8 +157,7 @@ def main() -> None:
         found.append(measured(comm, box, order, storage, delays, args.repeat, symmetric=symmetric))
         for name, one in found[-1]["work"].items():
             shares = ", ".join(
-                f"{1e3 * d['delay_s']:g} ms {100 * d['hidden']:.0f} % ({100 * d['by_time']:.0f} % by time"
-                + (f", {100 * d['possible']:.0f} % possible)" if "possible" in d else ")")
+                f"{1e3 * d['delay_s']:g} ms {100 * d['hidden']:.0f} % ({100 * d['over']:.0f} % over)"
                 for d in one["delayed"]
             )
             if comm.rank == 0:

@@ -184,20 +184,22 @@ def test_threads_that_wait_for_each_other_sweep_like_one(monkeypatch: pytest.Mon
     """Row after row, however little there is to do: forward, backward, from zero, with what was kept; same bits."""
     alone, several = HOSTS
     monkeypatch.setattr(host_sparse, "ALONE", 0)
-    for name, storage in product(MATRICES, SUITING["natural"]):
-        s, results = example(name, "natural", "fp64", "fp64"), []
-        for host in (alone, *[several] * 3):
-            A, found = stored(host, name, "natural", "fp64", "fp64", storage), []
+    for name, kind, storage in product(MATRICES, ("natural", "surface_last"), SUITING["natural"]):
+        s, results = example(name, kind, "fp64", "fp64"), []
+        for host in (alone, *[several] * (3 if kind == "natural" else 1)):
+            A, found = stored(host, name, kind, "fp64", "fp64", storage), []
             for from_zero in (True, False):
                 x, keep = s.fresh(host, A), np.zeros(A.n)
                 host.relax(A, s.b, x, from_zero=from_zero, keep=keep)
+                halves = x.copy()
                 found += [*x.tolist(), *keep.tolist()]
                 host.relax(A, s.b, x, backward=True, keep=keep)
                 found += x.tolist()
+                in_halves(partial(host.relax, A, s.b, halves, backward=True, keep=keep), s, A, halves, x)
                 host.relax(A, s.b, x, backward=True)
                 found += x.tolist()
             results.append(found)
-        assert all(found == results[0] for found in results[1:]), (name, storage)
+        assert all(found == results[0] for found in results[1:]), (name, kind, storage)
 
 
 DISTANCES = ((1, 2), (1, 3), (2,), (1, 3, 40), (1, 7), (1, 2, 3, 4, 5, 6, 7), (7, 8), (1, 9))

@@ -116,7 +116,7 @@ def test_chunks_their_columns_and_values_are_the_hosts(monkeypatch: pytest.Monke
             H = sparse_pack.halo_of(here, TYPES["fp64"])
             for part, of_host in zip(H, (*exact.pattern.halo_arrays, exact.halo_entries)):
                 same(part, of_host)
-            for backward, of_host in ((False, exact.pattern.late), (True, exact.pattern.outer)):
+            for backward, of_host in ((False, exact.pattern.late), (True, exact.pattern.first_from_zero)):
                 chunks = marked(here, found.table, found.group, H[0], backward=backward)
                 assert chunks.nonzero().view(-1).tolist() == sorted(of_host[0].tolist())
 

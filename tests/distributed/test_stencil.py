@@ -3,9 +3,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mxpeak.distributed.stencil import coarse_points
+from mxpeak.comm.base import Communicator
+from mxpeak.comm.threads import run_ranks
+from mxpeak.distributed.stencil import Form, coarse_points, make_stencil, weights
 from mxpeak.kernels.contract.sparse import Order
+from mxpeak.kernels.host.kernels import HostKernels
 from mxpeak.layout.stencil import Box
+from mxpeak.spans import Spans
 
 
 def shuffled(rows: int, seed: int) -> Order:
@@ -25,3 +29,30 @@ def test_coarse_points_are_every_second_point_in_both_orders(shape: tuple[int, i
         found = np.unravel_index(at, shape[::-1])
         assert found == tuple(2 * c for c in np.unravel_index(under, half.shape[::-1])), row
     assert len(points) == half.rows
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+@pytest.mark.parametrize(("order", "storage"), [("greedy", "packed"), ("surface_last", "packed"), ("levels", "sell")])
+def test_what_is_sent_during_a_sweep_is_what_the_residual_needs(order: str, storage: str, symmetric: bool) -> None:
+    """The same bits as from the sweep, then the halo, then the residual: one after the other, twice."""
+
+    def compared(comm: Communicator) -> None:
+        kernels, rng = HostKernels(1).sparse, np.random.default_rng(comm.rank)
+        box = Box(8, 8, 16, npy=2, npz=2, py=comm.rank % 2, pz=comm.rank // 2)
+        form = Form(("fp64",) * 2, "fp64", storage, symmetric=symmetric)
+        stencil = weights(nonsymmetric=True)
+        level = make_stencil(kernels, comm, box.levels(2), [form], order, stencil, Spans()).hierarchies[0].top
+        A, x, r = level.A, level.A.halo_vector(), np.zeros_like(level.r)
+        keep = np.zeros(A.n) if symmetric else None
+        for _ in range(2):
+            b = rng.random(A.n)
+            level.presmooth(b)
+            level.restrict(b)
+            A.relax_from_zero(b, x, keep)
+            if keep is not None:
+                A.relax_backward(b, x, keep)
+            A.residual_at(b, x, level.points, r, swept=keep is None, keep=keep)
+            assert A.own(level.x).tolist() == A.own(x).tolist()
+            assert level.r.tolist() == r.tolist()
+
+    run_ranks(4, compared)

@@ -156,7 +156,7 @@ class SparseMatrix:
     def relax_from_zero(
         self, b: Vector, x: Vector, keep: Vector | None = None, *, send: bool = False
     ) -> Request | None:
-        """One sweep from x = 0, so without a halo: (D + L) x = b."""
+        """One sweep from x = 0, so without a halo: (D + L) x = b; `send`: see `_swept`."""
         work = self._from_zero[keep is not None]
         with self._spans("gs", flops=work.flops, bytes=work.bytes):
             return self._swept(partial(self._kernels.relax, self.A, b, x, from_zero=True, keep=keep), x, send=send)
@@ -171,14 +171,14 @@ class SparseMatrix:
                 k.relax(self.A, b, x, halo=True, keep=keep)
 
     def relax_backward(self, b: Vector, x: Vector, keep: Vector, *, send: bool = False) -> Request | None:
-        """The backward sweep that makes a forward one, which left `keep`, symmetric: the halo stays as it was."""
+        """The backward sweep that makes a forward one symmetric; it reads no halo, for H x is in `keep`."""
         with self._spans("gs", flops=self._backward.flops, bytes=self._backward.bytes):
             return self._swept(partial(self._kernels.relax, self.A, b, x, backward=True, keep=keep), x, send=send)
 
     def _swept(self, relax: Callable[..., None], x: Vector, *, send: bool) -> Request | None:
-        """A sweep that reads no halo; `send`: after rows beside other ranks x's halo travels, for `residual_at`.
+        """A sweep that reads no halo; `send`: x's halo travels for `residual_at` once rows beside other ranks are done.
 
-        With a pattern that is symmetric across ranks, as stencils have it, others need no further rows.
+        Only for a pattern that is symmetric across ranks, as a stencil's is: else others need further rows.
         """
         if not send:
             relax()
@@ -254,7 +254,7 @@ class Level:
     keep     what a symmetric sweep leaves between its two directions; None where sweeps go forward only
     points   the rows that the next coarser level has, in its order
     r        the residual there
-    travel   the halo of x on its way, from the sweep from zero to the residual
+    travel   the halo of x on its way, from `presmooth` to `restrict`
     """
 
     A: SparseMatrix

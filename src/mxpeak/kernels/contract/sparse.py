@@ -238,9 +238,10 @@ class SparseKernels(Protocol):
         """One Gauss-Seidel sweep, x_i = (b_i - Σ_{j≠i} a_ij x_j) / a_ii, group after group, in 2·nnz flops.
 
         b has to be writable: H x is subtracted from it for as long as a sweep lasts.
-        halo        None: all rows; False: those that need nothing from other ranks; True: the rest, with all rows that
-                    have entries there.  A sweep that reads no halo, from zero or backward with `keep`, takes that rest
-                    first: so what other ranks need of x can travel while it takes the others.
+        halo        None: all rows; False: those that need nothing from other ranks; True: the rest.
+                    A sweep that reads no halo, from zero or backward with `keep`, is called in the other sequence:
+                    True takes the rows that have entries in columns of other ranks, and what these need first, so
+                    that x is final there and can be sent; False then takes the others.
         from_zero   x is zero by definition and not read: only L is read; D x + L x = b afterwards
         backward    from the last group to the first
         keep        a forward sweep stores keep_i = b_i - (L x + H x)_i; a backward one then reads it instead of b, and

@@ -131,7 +131,9 @@ class HostSparse(SparseSetup):
         if not pattern.halo_rows.size:
             halves = [] if halo else [(pattern.every, False)]
         elif from_zero:  # no halo is read
-            halves = [(pattern.every if halo is None else pattern.outer if halo else pattern.inner, False)]
+            halves = [
+                (pattern.every if halo is None else pattern.first_from_zero if halo else pattern.rest_from_zero, False)
+            ]
         elif kept_for_b:  # nor here, for H x is in what was kept
             halves = [(pattern.every if halo is None else pattern.late if halo else pattern.early, False)]
         elif backward:  # no row can be early: its late neighbours come first
@@ -161,6 +163,8 @@ class HostSparse(SparseSetup):
             self._by_row.sweep(A, A.pattern, part, b, x, keep, parts, backward=backward)
             return
         numbers, first = part
+        if not numbers.size:
+            return
         steps = np.arange(first.size - 1)
         self._run_on(
             A.entries.size,

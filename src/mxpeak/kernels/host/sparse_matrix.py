@@ -34,10 +34,11 @@ LINE = 64
 class Pattern:
     """Where a matrix has entries, as `sparse_pack` tells it, and in which order sweeps go through the chunks.
 
-    every           the chunks in the order of a sweep, and where its steps begin, which threads take together
-    early, late     the same of those that need nothing of other ranks, and of the others
-    outer, inner    the same of those that have entries there or that such ones need from zero, and of the others
-    rows_in_turn    the chunks by window, for whatever may take them in any order
+    every              the chunks in the order of a sweep, and where its steps begin, which threads take together
+    early, late        the same of those that need nothing of other ranks, and of the others
+    first_from_zero    the same of those that rows beside other ranks need in a sweep from zero, with their own
+    rest_from_zero     the same of the others
+    rows_in_turn       the chunks by window, for whatever may take them in any order
     """
 
     storage: str
@@ -48,8 +49,8 @@ class Pattern:
     every: tuple[Array, Array]
     early: tuple[Array, Array]
     late: tuple[Array, Array]
-    outer: tuple[Array, Array]
-    inner: tuple[Array, Array]
+    first_from_zero: tuple[Array, Array]
+    rest_from_zero: tuple[Array, Array]
     rows_in_turn: Array
     halo_rows: Array
     halo_first: Array
@@ -89,7 +90,9 @@ class InTurn:
     forward, backward    how far the others have to be before it
     every                the units of a sweep, first and end
     early, late          the same of those that need nothing of other ranks, and of the others
-    outer, inner         the same of those that rows with entries there need from zero: all; and of the others: none
+    first_from_zero      the same of those that rows beside other ranks need in a sweep from zero: all of them, for such
+                         rows come last and nearly all others before them are needed
+    rest_from_zero       no units
     """
 
     owner: Array
@@ -98,8 +101,8 @@ class InTurn:
     every: tuple[int, int]
     early: tuple[int, int]
     late: tuple[int, int]
-    outer: tuple[int, int]
-    inner: tuple[int, int]
+    first_from_zero: tuple[int, int]
+    rest_from_zero: tuple[int, int]
     halo_rows: Array
     halo_first: Array
     halo_columns: Array

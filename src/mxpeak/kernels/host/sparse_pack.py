@@ -304,12 +304,11 @@ def count_halo(new_to_old, surface, indptr, indices, n, rows):
 
 @jit()
 def mark(new_to_old, old_to_new, surface, indptr, indices, chunk_row, chunk_end, chunk_of, backward, marked):
-    """marked[c] = whether chunk c must wait for other ranks in a sweep, group after group.
+    """marked[c]: chunk c has a row beside other ranks, or a neighbour that is marked in an earlier or a later group.
 
-    It must if one of its rows has an entry from there, or a neighbour in an earlier group that is itself late: that one
-    comes after all of the early ones.  With a symmetric pattern the neighbours that it must precede are late too.
-
-    backward: whether rows with such an entry need it in a sweep from zero, itself or for what comes before them.
+    forward     in an earlier group: the chunk must wait for other ranks in a sweep.  A neighbour that is marked comes
+                after all that are not; with a symmetric pattern the neighbours before which it comes are marked too.
+    backward    in a later group: the chunk is needed there in a sweep from zero, which reads earlier groups alone
     """
     n, chunks = old_to_new.shape[0], chunk_row.shape[0]
     for turn in range(chunks):

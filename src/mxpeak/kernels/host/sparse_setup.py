@@ -277,8 +277,8 @@ class SparseSetup:
             "every": (0, count),
             "early": (0, late),
             "late": (late, count),
-            "outer": (0, count),
-            "inner": (count, count),
+            "first_from_zero": (0, count),
+            "rest_from_zero": (count, count),
             "halo_rows": halo_rows,
             "halo_first": halo_first,
             "halo_columns": halo_columns,
@@ -332,7 +332,7 @@ class SparseSetup:
                 pack.mark(*where[:2], surface, *where[2:], chunk_row, chunk_end, chunk_of, backward, marks)
         window = self._windows(rows, order, chunk_row, chunk_end)
         swept = (np.ones_like(waits), ~waits, waits, needed, ~needed)
-        every, early, late, outer, inner = (_steps(chosen, chunk_group, window) for chosen in swept)
+        every, early, late, first, rest = (_steps(chosen, chunk_group, window) for chosen in swept)
         pattern = Pattern(
             storage,
             table,
@@ -342,8 +342,8 @@ class SparseSetup:
             every,
             early,
             late,
-            outer,
-            inner,
+            first,
+            rest,
             np.lexsort((chunk_group, window)),
             halo_rows,
             halo_first,

@@ -124,7 +124,9 @@ class TorchSparse(SparseSetup):
         if not A.halo_nnz:
             halves = [] if halo else [(pattern.every, False)]
         elif from_zero:  # no halo is read
-            halves = [(pattern.every if halo is None else pattern.outer if halo else pattern.inner, False)]
+            halves = [
+                (pattern.every if halo is None else pattern.first_from_zero if halo else pattern.rest_from_zero, False)
+            ]
         elif kept_for_b:  # nor here, for H x is in what was kept
             halves = [(pattern.every if halo is None else pattern.late if halo else pattern.early, False)]
         elif backward:  # no row can be early: its late neighbours come first

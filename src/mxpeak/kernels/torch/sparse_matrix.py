@@ -61,7 +61,8 @@ class TorchPattern:
     """Where a matrix has entries.
 
     every, early, late   the chunks, those that need nothing of other ranks, the others
-    outer, inner         those that have entries there or that such ones need from zero, the others
+    first_from_zero      those that rows beside other ranks need in a sweep from zero, with their own
+    rest_from_zero       the others
     in_turn              the chunks by their rows' natural order, for a product, which then reads x once
     kinds                which kinds of slots there are: RUNS, NEARS, FARS
     columns              every slot's columns, where no Triton kernel makes them out of bases, near and far
@@ -75,8 +76,8 @@ class TorchPattern:
     in_turn: Tensor
     early: Steps
     late: Steps
-    outer: Steps
-    inner: Steps
+    first_from_zero: Steps
+    rest_from_zero: Steps
     lower: int
     upper: int
     kinds: int
@@ -95,7 +96,9 @@ class TorchPattern:
         """Of everything."""
         halves = 0
         if self.early is not self.every:
-            halves = sum(bytes_of(one.table) for one in (self.early, self.late, self.outer, self.inner))
+            halves = sum(
+                bytes_of(one.table) for one in (self.early, self.late, self.first_from_zero, self.rest_from_zero)
+            )
         parts = (*_both(self.surface), self.halo_first, self.halo_columns, self.columns)
         return self.index_bytes + halves + sum(bytes_of(one) for one in parts if one is not None)
 

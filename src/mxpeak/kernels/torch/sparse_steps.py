@@ -35,10 +35,10 @@ def pattern_of(
 ) -> TorchPattern:
     """Chunks in the order of sweeps, with the rows that have entries from other ranks."""
     table, group = packed.table, packed.group
-    every = early = late = outer = inner = steps_of(device, table, group)
+    every = early = late = first = rest = steps_of(device, table, group)
     if len(halo_rows):
         waits, needed = (marked(rows, table, group, halo_rows, backward=backward) for backward in (False, True))
-        early, late, outer, inner = (
+        early, late, first, rest = (
             steps_of(device, table[chosen], group[chosen]) for chosen in (~waits, waits, needed, ~needed)
         )
     counts = table[:, pack.L_PART : pack.L_PART + 6].sum(0).tolist()
@@ -52,8 +52,8 @@ def pattern_of(
         table[rows.old[table[:, pack.ROW].long()].argsort()],
         early,
         late,
-        outer,
-        inner,
+        first,
+        rest,
         LANES * sum(counts[:3]),
         LANES * sum(counts[3:]),
         kinds,
@@ -65,11 +65,7 @@ def pattern_of(
 
 
 def marked(rows: Ordered, table: Tensor, group: Tensor, halo_rows: Tensor, *, backward: bool) -> Tensor:
-    """Which chunks must wait for other ranks in a sweep, group after group: `mark` of the host.
-
-    Those with entries from there, and those after a late one that has entries in them.
-    backward: which chunks rows with such entries need in a sweep from zero.
-    """
+    """Which chunks must wait for other ranks in a sweep, or which ones are needed beside them: `mark` of the host."""
     begins, ends = table[:, pack.ROW].long(), (table[:, pack.ROW] + table[:, pack.ROWS]).long()
     found = torch.zeros(len(table), dtype=torch.bool, device=table.device)
     found[_chunk_at(begins, halo_rows.long())] = True
