@@ -267,9 +267,11 @@ class Level:
 
     def presmooth(self, b: Vector) -> None:
         """x = a sweep from zero: forward, or forward and backward; what the residual needs of x travels meanwhile."""
-        send, symmetric = self.coarser is not None, self.keep is not None
-        self.travel = self.A.relax_from_zero(b, self.x, self.keep, send=send and not symmetric)
-        if symmetric:
+        send = self.coarser is not None
+        if self.keep is None:
+            self.travel = self.A.relax_from_zero(b, self.x, send=send)
+        else:
+            self.A.relax_from_zero(b, self.x, self.keep)
             self.travel = self.A.relax_backward(b, self.x, self.keep, send=send)
 
     def restrict(self, b: Vector) -> None:

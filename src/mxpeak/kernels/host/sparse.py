@@ -128,19 +128,8 @@ class HostSparse(SparseSetup):
         keep: Array | None = None,
     ) -> None:
         pattern, kept_for_b = A.pattern, backward and keep is not None
-        if not pattern.halo_rows.size:
-            halves = [] if halo else [(pattern.every, False)]
-        elif from_zero:  # no halo is read
-            halves = [
-                (pattern.every if halo is None else pattern.first_from_zero if halo else pattern.rest_from_zero, False)
-            ]
-        elif kept_for_b:  # nor here, for H x is in what was kept
-            halves = [(pattern.every if halo is None else pattern.late if halo else pattern.early, False)]
-        elif backward:  # no row can be early: its late neighbours come first
-            halves = [] if halo is False else [(pattern.every, True)]
-        else:
-            both = [(pattern.early, False), (pattern.late, True)]
-            halves = both if halo is None else [both[halo]]
+        beside = pattern.halo_rows.size > 0
+        halves = sweep.parts_of_sweep(pattern, halo, beside=beside, from_zero=from_zero, backward=backward, keep=keep)
         for part, meets_halo in halves:
             if kept_for_b:
                 self._sweep(A, part, keep, x, None, sweep.UPPER, backward=True)

@@ -90,9 +90,6 @@ class InTurn:
     forward, backward    how far the others have to be before it
     every                the units of a sweep, first and end
     early, late          the same of those that need nothing of other ranks, and of the others
-    first_from_zero      the same of those that rows beside other ranks need in a sweep from zero: all of them, for such
-                         rows come last and nearly all others before them are needed
-    rest_from_zero       no units
     """
 
     owner: Array
@@ -101,11 +98,19 @@ class InTurn:
     every: tuple[int, int]
     early: tuple[int, int]
     late: tuple[int, int]
-    first_from_zero: tuple[int, int]
-    rest_from_zero: tuple[int, int]
     halo_rows: Array
     halo_first: Array
     halo_columns: Array
+
+    @property
+    def first_from_zero(self) -> tuple[int, int]:
+        """All: rows beside other ranks come last, and in a sweep from zero nearly all others are needed there."""
+        return self.every
+
+    @property
+    def rest_from_zero(self) -> tuple[int, int]:
+        """None."""
+        return self.every[1], self.every[1]
 
     @property
     def halo_arrays(self) -> tuple[Array, ...]:

@@ -5,6 +5,8 @@ The stored formats are float64, float32, int16 (bf16), uint16 (fp16) and uint8 (
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from mxpeak.kernels.host.jit import FALSE, ONE, TRUE, inner, jit
@@ -14,6 +16,23 @@ from mxpeak.kernels.host.sparse_pack import FAR, L_PART, NEAR, ROW, ROWS, SLOT, 
 
 #: The parts that a sum takes.
 LOWER, UPPER, BOTH = 1, 2, 3
+
+
+def parts_of_sweep(
+    pattern: Any, halo: bool | None, *, beside: bool, from_zero: bool, backward: bool, keep: Any
+) -> list[tuple[Any, bool]]:
+    """What of a pattern a call of `relax` sweeps, each part with whether it meets H x; `beside`: there are H's rows."""
+    if not beside:
+        return [] if halo else [(pattern.every, False)]
+    if from_zero or (backward and keep is not None):  # no halo is read: H x is zero, or in what was kept
+        first, rest = pattern.late, pattern.early
+        if from_zero:
+            first, rest = pattern.first_from_zero, pattern.rest_from_zero
+        return [(pattern.every if halo is None else first if halo else rest, False)]
+    if backward:  # no row can be early: its late neighbours come first
+        return [] if halo is False else [(pattern.every, True)]
+    both = [(pattern.early, False), (pattern.late, True)]
+    return both if halo is None else [both[halo]]
 
 
 @inner(fastmath={"contract"}, inline=True)

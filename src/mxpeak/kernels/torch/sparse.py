@@ -16,7 +16,7 @@ import torch
 from mxpeak.errors import ResourceError
 from mxpeak.kernels.contract.norms import Tile
 from mxpeak.kernels.host.sparse_native import LANES
-from mxpeak.kernels.host.sparse_sweep import BOTH, LOWER, UPPER
+from mxpeak.kernels.host.sparse_sweep import BOTH, LOWER, UPPER, parts_of_sweep
 from mxpeak.kernels.torch import sparse_plain, sparse_vectors
 from mxpeak.kernels.torch.blas import fp32_products
 from mxpeak.kernels.torch.device import TYPES, Device
@@ -120,20 +120,8 @@ class TorchSparse(SparseSetup):
         keep: Tensor | None = None,
     ) -> None:
         pattern, kept_for_b = A.pattern, backward and keep is not None
-        halves: list[tuple[Steps, bool]]
-        if not A.halo_nnz:
-            halves = [] if halo else [(pattern.every, False)]
-        elif from_zero:  # no halo is read
-            halves = [
-                (pattern.every if halo is None else pattern.first_from_zero if halo else pattern.rest_from_zero, False)
-            ]
-        elif kept_for_b:  # nor here, for H x is in what was kept
-            halves = [(pattern.every if halo is None else pattern.late if halo else pattern.early, False)]
-        elif backward:  # no row can be early: its late neighbours come first
-            halves = [] if halo is False else [(pattern.every, True)]
-        else:
-            both = [(pattern.early, False), (pattern.late, True)]
-            halves = both if halo is None else [both[halo]]
+        beside = A.halo_nnz > 0
+        halves = parts_of_sweep(pattern, halo, beside=beside, from_zero=from_zero, backward=backward, keep=keep)
         parts = UPPER if kept_for_b else LOWER if from_zero else BOTH
         right_side, kept = (keep, None) if kept_for_b else (b, keep)
         for steps, meets_halo in halves:
