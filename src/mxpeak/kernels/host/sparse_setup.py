@@ -323,17 +323,15 @@ class SparseSetup:
         self._run(pack.fill_slots, *where, data, start, alike, columns, rule, longest, *filled)
         surface = self._surface(rows)
         halo_rows, halo_first, halo_columns = self._halo_pattern(rows, order, surface)
-        window = self._windows(rows, order, chunk_row, chunk_end)
         waits, needed = np.zeros((2, chunk_row.size), np.bool_)
-        every = early = rest = _steps(~waits, chunk_group, window)
-        late = first = _steps(waits, chunk_group, window)
         if halo_rows.size:
             chunk_of = np.repeat(np.arange(chunk_row.size, dtype=np.int32), chunk_end - chunk_row)
             for backward, marks in ((False, waits), (True, needed)):
                 pack.mark(*where[:2], surface, *where[2:], chunk_row, chunk_end, chunk_of, backward, marks)
-            early, late, first, rest = (
-                _steps(chosen, chunk_group, window) for chosen in (~waits, waits, needed, ~needed)
-            )
+        window = self._windows(rows, order, chunk_row, chunk_end)
+        # Arrays of their own also where they are equal: checks tell a fault by the array that it is in.
+        swept = (np.ones_like(waits), ~waits, waits, needed, ~needed)
+        every, early, late, first, rest = (_steps(chosen, chunk_group, window) for chosen in swept)
         pattern = Pattern(
             storage,
             table,
