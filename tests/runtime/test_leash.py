@@ -205,6 +205,39 @@ def test_mpiexec_is_told_to_end_all_ranks_where_it_has_left_a_socket(
     assert (tmp_path / "file").read_text() == ""
 
 
+@pytest.mark.parametrize("reads", [True, False])
+def test_all_are_ended_when_the_last_words_have_been_read_or_nobody_reads(
+    monkeypatch: pytest.MonkeyPatch, reads: bool
+) -> None:
+    reader, writer = os.pipe()
+    looks: list[int] = []
+
+    def look(seconds: float) -> None:
+        looks.append(leash._unread(writer))
+        if reads:
+            os.read(reader, 4)
+
+    def now() -> float:
+        return float(len(looks) > 5)
+
+    monkeypatch.setattr(leash, "sleep", look)
+    monkeypatch.setattr(leash, "monotonic", now)
+    monkeypatch.setattr(leash, "OUTPUT", (writer,))
+    os.write(writer, b"last words")
+    leash.until_read()
+    assert looks == ([10, 6, 2] if reads else [10] * 6)
+    os.close(reader)
+    os.close(writer)
+
+
+def test_only_pipes_are_waited_for(tmp_path: Path) -> None:
+    with (tmp_path / "file").open("w+") as file:
+        file.write("last words")
+        file.flush()
+        assert leash._unread(file.fileno()) == 0
+    assert leash._unread(-1) == 0
+
+
 def test_nohup_keeps_a_run_from_hearing_that_the_terminal_is_closed() -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:

@@ -27,6 +27,7 @@ from mxpeak.runtime.leash import (
     pass_on,
     show_traceback,
     terminal_width,
+    until_read,
 )
 
 if TYPE_CHECKING:
@@ -171,6 +172,7 @@ class Session:
             self.failed = self.failed or ""
         elif self.comm.size > 1:
             leave_word(code)
+            until_read()
             self.comm.abort(code)
         return code
 
