@@ -5,6 +5,7 @@ Messages are copied when sent, and delivered in order per (source, destination, 
 
 from __future__ import annotations
 
+import ctypes
 import os
 import threading
 from collections import defaultdict, deque
@@ -240,13 +241,25 @@ def _reducer(op: str) -> Callable[[Any, Any], Any]:
     raise ValueError(f"unknown reduction {op!r}; choose sum or max")
 
 
+def _core_here() -> int | None:
+    """The core that this thread runs on; None where the system binds no threads, or does not say."""
+    here = getattr(ctypes.CDLL(None), "sched_getcpu", None) if hasattr(os, "sched_setaffinity") else None
+    return None if here is None else here()
+
+
 def run_ranks(size: int, body: Callable[[Communicator], Any]) -> list[Any]:
-    """Run `body(comm)` on `size` virtual ranks and return what each returned; the first failure is raised here."""
-    post = Post()
+    """Run `body(comm)` on `size` virtual ranks and return what each returned; the first failure is raised here.
+
+    All of them are bound to the core of the caller.  Python lets one thread on at a time: on two cores each turn would
+    wake the other core, which takes up to as long as what ranks compute.
+    """
+    post, core = Post(), _core_here()
     results: list[Any] = [None] * size
     errors: list[tuple[int, BaseException]] = []
 
     def main(rank: int) -> None:
+        if core is not None:
+            os.sched_setaffinity(0, {core})  # of this thread
         try:
             results[rank] = body(Threads(post, (), rank, size))
         except BaseException as error:

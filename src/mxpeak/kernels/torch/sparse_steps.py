@@ -100,12 +100,11 @@ def steps_of(device: Device, table: Tensor, group: Tensor, targets: Tensor | Non
     table = table[(2 * len(table) * group + torch.where(group % 2 == 1, len(table) - turn, turn)).argsort()]
     _, counts = torch.unique_consecutive(group, return_counts=True)
     bounds = [0, *accumulate(counts.tolist())]
-    pairs = [] if device.triton else list(pairwise(bounds))
-    return Steps(table, bounds, [chunks_of(table[first:end], targets) for first, end in pairs])
+    return Steps(table, bounds, [] if device.triton else chunks_of(table, bounds, targets))
 
 
-def chunks_of(table: Tensor, targets: Tensor | None) -> Chunks:
-    """Rows of the table as torch's own operations take them; without rows whose target is -1."""
+def chunks_of(table: Tensor, bounds: list[int], targets: Tensor | None) -> list[Chunks]:
+    """Each step's rows of the table as torch's own operations take them; without rows whose target is -1."""
     table = table.long()
     lane = torch.arange(LANES, device=table.device)
     rows = (table[:, pack.ROW, None] + lane).view(-1)
@@ -114,8 +113,27 @@ def chunks_of(table: Tensor, targets: Tensor | None) -> Chunks:
         lanes = lanes[targets[rows[lanes]] >= 0]
     lower, upper = (table[:, k : k + 3].sum(1) for k in (pack.L_PART, pack.U_PART))
     first = table[:, pack.SLOT]
-    parts = [Slots(ranges(at, count)[0], count) for at, count in ((first, lower), (first + lower, upper))]
-    return Chunks(rows[lanes], lanes, *parts)
+    at = torch.tensor(bounds, device=table.device)
+    ends = [torch.searchsorted(lanes, LANES * at), *(_totals(one)[at] for one in (lower, upper))]
+    sizes = torch.stack(ends).diff().tolist()
+    parts = zip(
+        rows[lanes].split(sizes[0]),
+        lanes.split(sizes[0]),
+        _slots(first, lower, bounds, sizes[1]),
+        _slots(first + lower, upper, bounds, sizes[2]),
+    )
+    return [Chunks(r, of - LANES * begin, *slots) for begin, (r, of, *slots) in zip(bounds, parts)]
+
+
+def _slots(first: Tensor, counts: Tensor, bounds: list[int], sizes: list[int]) -> list[Slots]:
+    """Each step's slots, of chunks that have some from a first one on."""
+    steps = [end - begin for begin, end in pairwise(bounds)]
+    return [Slots(*one) for one in zip(ranges(first, counts)[0].split(sizes), counts.split(steps))]
+
+
+def _totals(counts: Tensor) -> Tensor:
+    """How many there are before each, and in all."""
+    return torch.cat([counts.new_zeros(1), counts.cumsum(0)])
 
 
 def columns_of(packed: Packed) -> Tensor:
