@@ -12,7 +12,7 @@ import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from typing import Any, NoReturn
 
 from mxpeak import __version__
@@ -91,8 +91,9 @@ class Parser(argparse.ArgumentParser):
             super()._print_message(message, file)
 
 
+@cache
 def parser() -> argparse.ArgumentParser:
-    """The whole command line."""
+    """The whole command line, made once."""
     top = Parser(
         prog="mxpeak",
         description="Supercomputer benchmarks: HPL, HPL-MxP, HPG-MxP, HPCG and matrix norms, from a laptop to a "
