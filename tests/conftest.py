@@ -33,6 +33,8 @@ from mxpeak.perf.host import one_core_each
 
 def pytest_configure() -> None:
     """With TEST_DEVICE=cuda the torch backend is tested on a GPU: tests do not begin where there is none."""
+    # To look for garbage as often as by default takes a sixth of loading all tests, and up to a tenth of what they do.
+    gc.set_threshold(50_000)
     where = os.environ.get("TEST_DEVICE", "cpu")
     if where not in ("cpu", "cuda"):
         raise pytest.UsageError(f"TEST_DEVICE={where}: tests run on cpu or cuda")
@@ -80,12 +82,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """What has been loaded by now stays: it need not be looked through for garbage again and again.
-
-    What comes after is looked through less often than by default: of what tests take, that is up to a tenth.
-    """
+    """What has been loaded by now stays: it need not be looked through for garbage again and again."""
     gc.freeze()
-    gc.set_threshold(50_000)
     atexit.register(gc.unfreeze)  # at exit all is freed as usual, or Triton complains of what stays
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 import threading
@@ -11,6 +12,7 @@ import numba
 import numpy as np
 import pytest
 from numba import types
+from numba.core.compiler import CompilerBase
 from numba.core.compiler_lock import global_compiler_lock
 
 from mxpeak.kernels.host.jit import VECTOR, forms, inner, jit
@@ -51,6 +53,19 @@ def test_functions_that_compiled_code_alone_calls_are_made_machine_code_in_their
     x = np.array([1.0, -3.0])
     entry(x)
     np.testing.assert_array_equal(x, [2.0, 18.0])
+
+
+def test_nobody_looks_for_garbage_while_a_function_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks, compile_extra = [], CompilerBase.compile_extra
+
+    def watched(self: Any, function: Any) -> Any:
+        looks.append(gc.isenabled())
+        return compile_extra(self, function)
+
+    monkeypatch.setattr(CompilerBase, "compile_extra", watched)
+    _twice_squared.compile((types.float32,))
+    assert set(looks) == {False}
+    assert gc.isenabled()
 
 
 def test_while_one_thread_compiles_another_leaves_its_folder_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,6 @@ Workers that meet a kernel at the same time would compile it each, and ranks spi
 
 from __future__ import annotations
 
-import gc
 import subprocess
 import sys
 from collections.abc import Callable
@@ -74,7 +73,6 @@ PARTS: dict[str, Callable[[], None]] = {
 def main(*names: str) -> int:
     """Compile some parts here; without names all of them, on all cores, and first what they share."""
     HostKernels(1)
-    gc.disable()  # to look for garbage takes a tenth of the time, and finds little
     if names:
         first_uses.MOST = 1  # the others are at work on the other cores
         for name in names:

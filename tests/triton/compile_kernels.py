@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import pkgutil
 import sys
+from concurrent.futures import ProcessPoolExecutor
 from importlib import import_module
+from itertools import chain
+from multiprocessing import get_context
 from typing import Any
 
 import mxpeak.kernels.torch.triton as backend
@@ -80,11 +83,23 @@ def compile_for(name: str) -> list[str]:
     return wrong
 
 
-if __name__ == "__main__":
-    failed = False
-    for target in sys.argv[1:] or TARGETS:
-        mistakes = compile_for(target)
+def main(*targets: str) -> int:
+    """Compile for some targets, or for all: those of a vendor one after the other, both vendors at once."""
+    import triton.backends.compiler  # noqa: F401  (before the processes part: it loads PyTorch)
+
+    by_vendor = [[name for name in targets or TARGETS if TARGETS[name][0] == vendor] for vendor in BY_AGE]
+    with ProcessPoolExecutor(len(by_vendor), get_context("fork")) as pool:
+        wrong = dict(chain.from_iterable(pool.map(compile_all, by_vendor)))
+    for target, mistakes in wrong.items():
         print(f"{target}: {len(kernels(target)) - len(mistakes)} kernels compiled")
         print("\n".join(mistakes), file=sys.stderr)
-        failed = failed or bool(mistakes)
-    sys.exit(int(failed))
+    return int(any(wrong.values()))
+
+
+def compile_all(targets: list[str]) -> list[tuple[str, list[str]]]:
+    """What went wrong for each."""
+    return [(target, compile_for(target)) for target in targets]
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

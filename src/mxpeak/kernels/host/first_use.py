@@ -7,7 +7,6 @@ the use itself, which comes after, compiles what is missing here, and what a pro
 
 from __future__ import annotations
 
-import gc
 import os
 import sys
 from contextlib import suppress
@@ -97,15 +96,10 @@ def compile_from(queue: int, use: str) -> None:
 
     What fails here is left to the use itself.
     """
-    known, collects = entries(use), gc.isenabled()
-    gc.disable()  # to look for garbage takes a tenth of the time, and finds little
-    try:
-        while (number := _next(queue)) is not None:
-            with suppress(Exception):
-                known[number].compile()
-    finally:
-        if collects:
-            gc.enable()
+    known = entries(use)
+    while (number := _next(queue)) is not None:
+        with suppress(Exception):
+            known[number].compile()
 
 
 def _next(queue: int) -> int | None:
