@@ -51,12 +51,12 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
         print(f"\n{report.nodeid}\n{report.longreprtext[-3000:]}", flush=True)
 
 
-#: Folders in turn: the compilers first, which fill the cores while the workers load; then what needs few of the host's
-#: kernels, while these are compiled beside; then what takes long, standing ranks of MPI last, because ranks that wait
-#: spin and slow the others; and at the end short files, so that all workers end together.
-FIRST = ("triton", "comm", "queues", "perf", "layout", "golden")
-THEN = ("contract", "solvers", "bench", "library", "mpi", "faults")
-AT_THE_END = ("cli", "", "house", "runtime")  # the empty one stands for all that are not named
+#: Folders in turn: the compilers first, which fill the cores while the workers load, and what mostly waits for
+#: processes that it has started; then what fills the cores, ranks of MPI amid it; and at the end short files, so that
+#: all workers end together.
+FIRST = ("triton", "faults", "comm", "queues", "perf", "layout", "golden")
+THEN = ("contract", "solvers", "bench", "mpi", "library")
+AT_THE_END = ("runtime", "house", "cli", "")  # the empty one stands for all that are not named
 #: Folders that one worker takes whole: operations of PyTorch in `queues` load half of its compiler, ranks of MPI stand
 #: for all of `mpi`, and accidents wait for time to pass, one after the other.
 WHOLE = ("queues", "mpi", "faults")
