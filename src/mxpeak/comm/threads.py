@@ -243,8 +243,9 @@ def _reducer(op: str) -> Callable[[Any, Any], Any]:
 
 def _core_here() -> int | None:
     """The core that this thread runs on; None where the system binds no threads, or does not say."""
-    here = getattr(ctypes.CDLL(None), "sched_getcpu", None) if hasattr(os, "sched_setaffinity") else None
-    return None if here is None else here()
+    ask = getattr(ctypes.CDLL(None), "sched_getcpu", None) if hasattr(os, "sched_setaffinity") else None
+    core = -1 if ask is None else int(ask())
+    return core if core >= 0 else None
 
 
 def run_ranks(size: int, body: Callable[[Communicator], Any]) -> list[Any]:
