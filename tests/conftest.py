@@ -28,12 +28,14 @@ from mxpeak.errors import ResourceError
 from mxpeak.kernels.choose import open_device
 from mxpeak.kernels.host.kernels import HostKernels
 from mxpeak.kernels.reference.kernels import ReferenceKernels
+from mxpeak.library.norms import functions
 from mxpeak.perf.host import one_core_each
+from mxpeak.runtime import calls
 
 
 def pytest_configure() -> None:
     """With TEST_DEVICE=cuda the torch backend is tested on a GPU: tests do not begin where there is none."""
-    # To look for garbage as often as by default takes a sixth of loading all tests, and up to a tenth of what they do.
+    # Garbage collection as often as by default costs a sixth of loading all tests, and up to a tenth of running them.
     gc.set_threshold(50_000)
     where = os.environ.get("TEST_DEVICE", "cpu")
     if where not in ("cpu", "cuda"):
@@ -51,9 +53,9 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
         print(f"\n{report.nodeid}\n{report.longreprtext[-3000:]}", flush=True)
 
 
-#: Folders in turn: the compilers first, which fill the cores while the workers load, and what mostly waits for
-#: processes that it has started; then what fills the cores, ranks of MPI amid it; and at the end short files, so that
-#: all workers end together.
+#: Folders in turn: the compilers first, which fill the cores while the workers load, and beside them accidents, which
+#: mostly wait, and what needs few of the host's kernels; then what fills the cores, with MPI's ranks in between, whose
+#: waiting costs least there; and short files at the end, so that all workers end together.
 FIRST = ("triton", "faults", "comm", "queues", "perf", "layout", "golden")
 THEN = ("contract", "solvers", "bench", "mpi", "library")
 AT_THE_END = ("runtime", "house", "cli", "")  # the empty one stands for all that are not named
@@ -82,7 +84,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """What has been loaded by now stays: it need not be looked through for garbage again and again."""
+    """What has been loaded by now stays: it need not be looked through for garbage again and again.
+
+    The library remembers how many cores it may use: it asks now, for virtual ranks are bound to one.
+    """
+    functions._cores()
+    calls._cores()
     gc.freeze()
     atexit.register(gc.unfreeze)  # at exit all is freed as usual, or Triton complains of what stays
 

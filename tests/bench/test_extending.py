@@ -81,6 +81,13 @@ def test_the_benchmark_runs_from_the_command_line_and_its_result_is_whole(
     assert sorted(file.name for file in folder.iterdir()) == ["report.html", "result.json"]
 
 
+def test_it_is_known_from_when_it_is_registered(triad: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.delenv("MXPEAK_IMPORT")
+        assert main(["run", "triad", "-N", "1000", "--dry-run"]) == 2
+    assert main(["run", "triad", "-N", "1000", "--dry-run"]) == 0
+
+
 def test_people_see_it_as_any_other_benchmark(triad: None, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("COLUMNS", "120")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise, permutations
@@ -14,6 +15,25 @@ from mxpeak.comm import base
 from mxpeak.comm.base import LATER, LOOK_S, NAP_S, Idling, Steps, Task, all_of, behind, together
 from mxpeak.comm.broadcast import BROADCASTS, broadcast
 from mxpeak.comm.threads import run_ranks
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system binds no threads")
+def test_virtual_ranks_are_bound_to_one_core_and_the_caller_is_not() -> None:
+    before = os.sched_getaffinity(0)
+    first, second = run_ranks(2, lambda comm: os.sched_getaffinity(0))
+    assert first == second
+    assert len(first) == 1
+    assert first <= before
+    assert run_ranks(1, lambda comm: os.sched_getaffinity(0)) == [before]
+    assert os.sched_getaffinity(0) == before
+
+
+def test_virtual_ranks_run_where_they_cannot_be_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(pid: int, cores: set[int]) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "sched_setaffinity", refused, raising=False)
+    assert run_ranks(3, lambda comm: comm.rank) == [0, 1, 2]
 
 
 class Bell:

@@ -15,7 +15,7 @@ from numba import types
 from numba.core.compiler import CompilerBase
 from numba.core.compiler_lock import global_compiler_lock
 
-from mxpeak.kernels.host.jit import VECTOR, forms, inner, jit
+from mxpeak.kernels.host.jit import VECTOR, _njit, forms, inner, jit
 from mxpeak.kernels.host.kernels import HostKernels
 
 
@@ -64,6 +64,10 @@ def test_nobody_looks_for_garbage_while_a_function_compiles(monkeypatch: pytest.
 
     monkeypatch.setattr(CompilerBase, "compile_extra", watched)
     _twice_squared.compile((types.float32,))
+    entry = _njit()(lambda x: x + 1)
+    entry.compile((types.float32,))
+    with pytest.raises(numba.TypingError):
+        entry.compile((types.unicode_type,))
     assert set(looks) == {False}
     assert gc.isenabled()
 

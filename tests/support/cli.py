@@ -115,9 +115,7 @@ def nothing_from_outside(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
 
 def use_fakes(monkeypatch: pytest.MonkeyPatch, folder: Path, comm: Comm, default: Any, **benches: Any) -> None:
     """Work in an empty folder without MXPEAK_* variables, the launcher a fake, and the benchmarks those by name."""
-    monkeypatch.chdir(folder)
-    for name in [name for name in os.environ if name.startswith("MXPEAK_")]:
-        monkeypatch.delenv(name)
+    nothing_from_outside(monkeypatch, folder)
     fakes = {
         "launched": lambda: comm.size > 1,
         "launcher": lambda: ("fake", comm.rank, comm.size),

@@ -85,8 +85,7 @@ def compile_for(name: str) -> list[str]:
 
 def main(*targets: str) -> int:
     """Compile for some targets, or for all: those of a vendor one after the other, both vendors at once."""
-    import triton.backends.compiler  # noqa: F401  (before the processes part: it loads PyTorch)
-
+    files()  # loads PyTorch and Triton once, before the processes fork
     by_vendor = [[name for name in targets or TARGETS if TARGETS[name][0] == vendor] for vendor in BY_AGE]
     with ProcessPoolExecutor(len(by_vendor), get_context("fork")) as pool:
         wrong = dict(chain.from_iterable(pool.map(compile_all, by_vendor)))

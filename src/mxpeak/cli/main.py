@@ -16,7 +16,7 @@ from functools import cache, partial
 from typing import Any, NoReturn
 
 from mxpeak import __version__
-from mxpeak.bench.registry import BENCHMARKS, import_extensions
+from mxpeak.bench.registry import BENCHMARKS, Benchmark, import_extensions
 from mxpeak.cli import compare, completion, doctor, peak, plan, report, resume, run, scan, simulate, slurm, study, tune
 from mxpeak.cli.session import Interrupted, Session, interruptible
 from mxpeak.cli.suggest import flags_after, flags_elsewhere, of_choice, of_flags
@@ -91,9 +91,14 @@ class Parser(argparse.ArgumentParser):
             super()._print_message(message, file)
 
 
-@cache
 def parser() -> argparse.ArgumentParser:
-    """The whole command line, made once."""
+    """The whole command line."""
+    return _parser_of(tuple(BENCHMARKS.values()))
+
+
+@cache
+def _parser_of(registered: tuple[Benchmark, ...]) -> argparse.ArgumentParser:
+    """The same, made once for the benchmarks that are registered."""
     top = Parser(
         prog="mxpeak",
         description="Supercomputer benchmarks: HPL, HPL-MxP, HPG-MxP, HPCG and matrix norms, from a laptop to a "

@@ -10,6 +10,7 @@ import os
 import threading
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass
 from itertools import count
@@ -251,17 +252,19 @@ def _core_here() -> int | None:
 def run_ranks(size: int, body: Callable[[Communicator], Any]) -> list[Any]:
     """Run `body(comm)` on `size` virtual ranks and return what each returned; the first failure is raised here.
 
-    All of them are bound to the core of the caller.  Python lets one thread on at a time: on two cores each turn would
-    wake the other core, which takes up to as long as what ranks compute.
+    All of them are bound to the core of the caller, which is then the only one that they are allowed.  Small problems
+    spend most of their time in Python, which lets one thread on at a time: on two cores each turn would wake the other
+    core, which takes up to as long as what ranks compute.
     """
-    post, core = Post(), _core_here()
+    post, core = Post(), _core_here() if size > 1 else None
     results: list[Any] = [None] * size
     errors: list[tuple[int, BaseException]] = []
 
     def main(rank: int) -> None:
-        if core is not None:
-            os.sched_setaffinity(0, {core})  # of this thread
         try:
+            if core is not None:
+                with suppress(OSError):  # not allowed, or a core that has gone
+                    os.sched_setaffinity(0, {core})  # of this thread
             results[rank] = body(Threads(post, (), rank, size))
         except BaseException as error:
             errors.append((rank, error))

@@ -45,7 +45,7 @@ CRASHES = {
 }
 #: How often a system is asked that cannot tell when a process has ended.
 LOOK_S = 1.0
-#: Seconds that whoever reads what a rank has written is granted before all ranks end, and between two looks at it.
+#: How long a reader is given to take a rank's last output, and the pause between two looks, in seconds.
 READ_S, READ_LOOK_S = 1.0, 0.001
 #: stdout and stderr.
 OUTPUT = (1, 2)
@@ -163,7 +163,7 @@ def end_launched(code: int, environ: Mapping[str, str] = os.environ) -> None:
 def until_read() -> None:
     """Wait until pipes behind stdout and stderr have been read, at most READ_S: then all ranks may be ended.
 
-    MPICH's mpiexec ends them before it looks into their pipes again.  Of 100 runs it lost the last words of 3.
+    MPICH's mpiexec ends them before it looks into their pipes again: it lost the last output of some 4 in 100 runs.
     """
     until = monotonic() + READ_S
     while any(_unread(file) for file in OUTPUT) and monotonic() < until:
@@ -171,7 +171,7 @@ def until_read() -> None:
 
 
 def _unread(file: int) -> int:
-    """Bytes in a pipe that its reader has not taken; 0 of what is no pipe."""
+    """Bytes in a pipe that its reader has not taken, as Linux counts them; 0 of what is not a pipe."""
     with suppress(OSError):
         if stat.S_ISFIFO(os.fstat(file).st_mode):
             return int.from_bytes(fcntl.ioctl(file, termios.FIONREAD, bytes(4)), sys.byteorder)

@@ -61,7 +61,7 @@ class _InnerLibrary(JITCodeLibrary):
 
 
 class _Compiler(Compiler):
-    """Numba's compiler, while which nobody looks for garbage: that takes a tenth of the time, and finds little."""
+    """Numba's compiler, without garbage collection while it works: that takes a tenth of the time and finds little."""
 
     def compile_extra(self, func):
         looks = gc.isenabled()
@@ -74,7 +74,7 @@ class _Compiler(Compiler):
 
 
 class _InnerCompiler(_Compiler):
-    """The same, but for where the code is kept."""
+    """The same, except for where the code is kept."""
 
     def define_pipelines(self):
         self.state.library = _InnerLibrary(self.state.targetctx.codegen(), self.state.func_id.func_qualname)

@@ -126,13 +126,13 @@ def chunks_of(table: Tensor, bounds: list[int], targets: Tensor | None) -> list[
 
 
 def _slots(first: Tensor, counts: Tensor, bounds: list[int], sizes: list[int]) -> list[Slots]:
-    """Each step's slots, of chunks that have some from a first one on."""
+    """The slots of each step, whose chunks have `counts` of them from `first` on."""
     steps = [end - begin for begin, end in pairwise(bounds)]
     return [Slots(*one) for one in zip(ranges(first, counts)[0].split(sizes), counts.split(steps))]
 
 
 def _totals(counts: Tensor) -> Tensor:
-    """How many there are before each, and in all."""
+    """How many come before each, and how many there are in all."""
     return torch.cat([counts.new_zeros(1), counts.cumsum(0)])
 
 
