@@ -19,7 +19,7 @@ from mxpeak.kernels.host import sparse_pack as pack
 from mxpeak.kernels.host.sparse_native import LANES
 from mxpeak.kernels.torch.device import TYPES
 from mxpeak.kernels.torch.sparse_matrix import Tensor, narrowed
-from mxpeak.kernels.torch.sparse_rows import ranges, surface_of
+from mxpeak.kernels.torch.sparse_rows import ranges, surface_of, totals
 
 #: Entries that are looked at together, about.
 PIECE = 2**22
@@ -50,7 +50,7 @@ class Ordered:
         self.groups, self.starts = order.groups, torch.as_tensor(order.starts, device=rows.indptr.device)
         self._first = rows.indptr[:-1][self.old]
         self.lengths = rows.indptr.diff()[self.old]
-        self.ends = torch.cat([self.lengths.new_zeros(1), self.lengths.cumsum(0)])  # row r: ends[r] … ends[r+1]-1
+        self.ends = totals(self.lengths)  # row r: ends[r] … ends[r+1]-1
 
     def entries(self, r: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Of the entries of some rows: which of these rows each is of, its column (old), and its place in the data."""

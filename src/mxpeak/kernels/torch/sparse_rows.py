@@ -96,6 +96,11 @@ def ranges(first: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
     return torch.arange(total, device=first.device) + (first - (ends - counts))[of], of
 
 
+def totals(counts: Tensor) -> Tensor:
+    """How many come before each, and how many there are in all."""
+    return torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+
+
 def surface_of(rows: Rows) -> Tensor:
     """Which rows have entries in the halo."""
     met = torch.zeros(len(rows.indices) + 1, dtype=torch.int32, device=rows.indices.device)

@@ -27,7 +27,7 @@ from mxpeak.kernels.torch.sparse_matrix import (
     TorchPattern,
 )
 from mxpeak.kernels.torch.sparse_pack import Ordered, Packed
-from mxpeak.kernels.torch.sparse_rows import ranges
+from mxpeak.kernels.torch.sparse_rows import ranges, totals
 
 
 def pattern_of(
@@ -114,7 +114,7 @@ def chunks_of(table: Tensor, bounds: list[int], targets: Tensor | None) -> list[
     lower, upper = (table[:, k : k + 3].sum(1) for k in (pack.L_PART, pack.U_PART))
     first = table[:, pack.SLOT]
     at = torch.tensor(bounds, device=table.device)
-    ends = [torch.searchsorted(lanes, LANES * at), *(_totals(one)[at] for one in (lower, upper))]
+    ends = [torch.searchsorted(lanes, LANES * at), *(totals(one)[at] for one in (lower, upper))]
     sizes = torch.stack(ends).diff().tolist()
     parts = zip(
         rows[lanes].split(sizes[0]),
@@ -129,11 +129,6 @@ def _slots(first: Tensor, counts: Tensor, bounds: list[int], sizes: list[int]) -
     """The slots of each step, whose chunks have `counts` of them from `first` on."""
     steps = [end - begin for begin, end in pairwise(bounds)]
     return [Slots(*one) for one in zip(ranges(first, counts)[0].split(sizes), counts.split(steps))]
-
-
-def _totals(counts: Tensor) -> Tensor:
-    """How many come before each, and how many there are in all."""
-    return torch.cat([counts.new_zeros(1), counts.cumsum(0)])
 
 
 def columns_of(packed: Packed) -> Tensor:
