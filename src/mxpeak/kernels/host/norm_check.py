@@ -16,17 +16,19 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import types
 
-from mxpeak.kernels.host.jit import forms, inner, jit
+from mxpeak.kernels.host.jit import inner, jit
 from mxpeak.kernels.host.native import bits_of, float_of, vector_at
-from mxpeak.kernels.host.norm_cuts import LINE0, POSITION0, TURNED, chunks, cut, reach, segment
+from mxpeak.kernels.host.norm_cuts import ADDRESS, LINE0, LINE_STRIDE, POSITION0, STRIDE, TURNED, chunks, cut, reach
 from mxpeak.kernels.host.norm_lines import SEGMENT
 
 #: Partial sums along a line that are kept side by side, so that they go by vectors.
 LANES = 256
 #: Cuts an fp64 number into halves of 26 bits.
 HALVES = 2.0**27 + 1.0
+#: Kinds of entries: one form of the code is for all types, for it takes a second to compile and is used now and then.
+COMPLEX128, COMPLEX64, FP64, FP32, BITS = range(5)
+KINDS = {np.dtype(name): kind for kind, name in enumerate(("complex128", "complex64", "float64", "float32"))}
 
 
 @inner()
@@ -53,34 +55,63 @@ def _modulus(re, im):
     return x, correction - (x - root), s, rest
 
 
-def expand(a, values, x, y, q, r):
-    """x_j + y_j = |a_j| and q_j + r_j = |a_j|²; `values` are those of 16-bit entries, by their bits."""
+@inner()
+def _of_complex(z, x, y, q, r):
+    for j in range(z.shape[0]):
+        x[j], y[j], q[j], r[j] = _modulus(np.float64(z[j].real), np.float64(z[j].imag))
 
 
-@forms(expand)
-def _expand(a, values, x, y, q, r):
-    if a.dtype in (types.complex64, types.complex128):
+@inner()
+def _of_real(a, x, y, q, r):
+    for j in range(a.shape[0]):
+        x[j], y[j] = abs(np.float64(a[j])), 0.0
+        q[j], r[j] = _squared(x[j])
 
-        def of_complex(a, values, x, y, q, r):
-            for j in range(a.shape[0]):
-                x[j], y[j], q[j], r[j] = _modulus(np.float64(a[j].real), np.float64(a[j].imag))
 
-        return of_complex
-    if a.dtype in (types.int16, types.uint16):
+@inner()
+def _of_bits(a, values, x, y, q, r):
+    for j in range(a.shape[0]):
+        x[j], y[j] = values[a[j]], 0.0
+        q[j], r[j] = _squared(x[j])
 
-        def of_bits(a, values, x, y, q, r):
-            for j in range(a.shape[0]):
-                x[j], y[j] = values[np.uint16(a[j])], 0.0
-                q[j], r[j] = _squared(x[j])
 
-        return of_bits
+@inner()
+def _expand(kind, address, values, x, y, q, r):
+    """x_j + y_j = |a_j| and q_j + r_j = |a_j|² of entries at an address; `values`: of those of 16 bits, by the bits."""
+    count = x.shape[0]
+    if kind == COMPLEX128:
+        _of_complex(vector_at(address, count, np.complex128), x, y, q, r)
+    elif kind == COMPLEX64:
+        _of_complex(vector_at(address, count, np.complex64), x, y, q, r)
+    elif kind == FP64:
+        _of_real(vector_at(address, count, np.float64), x, y, q, r)
+    elif kind == FP32:
+        _of_real(vector_at(address, count, np.float32), x, y, q, r)
+    else:
+        _of_bits(vector_at(address, count, np.uint16), values, x, y, q, r)
 
-    def of_real(a, values, x, y, q, r):
-        for j in range(a.shape[0]):
-            x[j], y[j] = abs(np.float64(a[j])), 0.0
-            q[j], r[j] = _squared(x[j])
 
-    return of_real
+@inner()
+def _move(address, stride, count, words, word, buffer):
+    """Entries of so many words that lie apart, one after the other to a buffer."""
+    moved = vector_at(buffer, count * words, word)
+    for j in range(count):
+        entry = vector_at(address + j * stride, words, word)
+        for w in range(words):
+            moved[j * words + w] = entry[w]
+
+
+@inner()
+def _segment(tile, line, begin, end, itemsize, buffer):
+    """`norm_cuts.segment` for entries of any type: they are moved in words."""
+    address, stride = tile[ADDRESS] + line * tile[LINE_STRIDE] + begin * tile[STRIDE], tile[STRIDE]
+    if stride == itemsize:
+        return address
+    if itemsize >= 8:
+        _move(address, stride, end - begin, itemsize // 8, np.uint64, buffer)
+    else:
+        _move(address, stride, end - begin, itemsize // 2, np.uint16, buffer)
+    return buffer
 
 
 @inner()
@@ -110,14 +141,15 @@ def _largest(x):
 
 
 @jit(allocates=True)
-def extended_pass(tid, threads, sample, tiles, buffers, values, by_row, by_column, tops, squares, counts):
+def extended_pass(tid, threads, kind, itemsize, tiles, buffers, values, by_row, by_column, tops, squares, counts):
     """Thread tid's chunks of all tiles (see `norm_pass`), into this thread's copies.
 
+    buffers             bytes, a line of them for each thread
     by_row, by_column   Σ|a_ij|, high and low
     tops, counts        the largest |a_ij|, and how many entries were read
     squares             Σ|a_ij|², high and low, in lanes to be added up
     """
-    number, buffer = 0, np.int64(buffers.ctypes.data) + tid * buffers.shape[1] * sample.itemsize
+    number, buffer = 0, np.int64(buffers.ctypes.data) + tid * buffers.shape[1]
     work, lanes = np.empty((4, SEGMENT)), np.empty((2, LANES))
     for t in range(tiles.shape[0]):
         tile = tiles[t]
@@ -130,10 +162,9 @@ def extended_pass(tid, threads, sample, tiles, buffers, values, by_row, by_colum
                 lanes[:] = 0.0
                 for s in range(low, high, SEGMENT):
                     e = min(high, s + SEGMENT)
-                    a = vector_at(segment(tile, line, s, e, sample, buffer), e - s, sample)
-                    count, at = a.shape[0], tile[POSITION0] + s
+                    count, at = e - s, tile[POSITION0] + s
                     x, y, q, r = work[0, :count], work[1, :count], work[2, :count], work[3, :count]
-                    expand(a, values, x, y, q, r)
+                    _expand(kind, _segment(tile, line, s, e, itemsize, buffer), values, x, y, q, r)
                     tops[tid], counts[tid] = max(tops[tid], _largest(x)), counts[tid] + count
                     _add(x, y, by_position[0, at : at + count], by_position[1, at : at + count])
                     _add_along(x, y, lanes)
@@ -158,12 +189,16 @@ def values_of(dtype):
 
 
 def paired_sum(terms):
-    """The sum of all rows of matrices, high and low."""
-    high, low = np.zeros(terms[0].shape[1]), np.zeros(terms[0].shape[1])
-    for x in (row for term in terms for row in term):
-        s = high + x
-        t = s - high
-        low += (high - (s - t)) + (x - t)
-        high = s
-    total = high + low
-    return np.stack([total, low - (total - high)])
+    """The sum of all rows of matrices, high and low, by halves."""
+    high = np.concatenate([np.zeros((1, terms[0].shape[1])), *terms])
+    low = np.zeros_like(high)
+    while len(high) > 1:
+        half = len(high) // 2
+        x, y, odd = high[:half], high[half : 2 * half], slice(2 * half, None)
+        s = x + y
+        t = s - x
+        rest = (x - (s - t)) + (y - t)
+        low = np.concatenate([low[:half] + low[half : 2 * half] + rest, low[odd]])
+        high = np.concatenate([s, high[odd]])
+    total = high[0] + low[0]
+    return np.stack([total, low[0] - (total - high[0])])

@@ -175,7 +175,7 @@ def _read(words):
 
 
 @jit()
-def read_all(tid, threads, sample, tiles, seen):
+def read_all(tid, threads, tiles, seen):
     """Read every byte of thread tid's chunks of all tiles; of entries that lie apart, also what lies between."""
     number = 0
     for t in range(tiles.shape[0]):

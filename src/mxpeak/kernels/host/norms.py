@@ -98,8 +98,8 @@ class HostNorms:
 
     def read_all(self, tiles: Sequence[Tile]) -> None:
         job = Job(tiles, WHOLE, ("max",), self._team.threads)
-        sample, table, _ = job.tiles
-        self._run(job, compiled.read_all, sample, table, np.zeros(job.threads * compiled.APART, np.uint64))
+        _, table, _ = job.tiles
+        self._run(job, compiled.read_all, table, np.zeros(job.threads * compiled.APART, np.uint64))
 
     def half_powers(self, maxima: Array) -> Array:
         usable = np.isfinite(maxima) & (maxima > 0)
@@ -135,7 +135,9 @@ class HostNorms:
         by_row, by_column = np.zeros((job.threads, 2, rows)), np.zeros((job.threads, 2, columns))
         squares = np.zeros((job.threads, 2, norm_check.LANES))
         tops, counts = np.zeros(job.threads), np.zeros(job.threads, np.int64)
-        self._run(job, norm_check.extended_pass, *job.tiles, values, by_row, by_column, tops, squares, counts)
+        sample, table, buffers = job.tiles
+        what = (norm_check.KINDS.get(sample.dtype, norm_check.BITS), sample.itemsize, table, buffers.view(np.uint8))
+        self._run(job, norm_check.extended_pass, *what, values, by_row, by_column, tops, squares, counts)
         return ExtendedParts(
             float(tops.max()),
             self.paired_sum([squares.reshape(-1, 1)]),

@@ -290,6 +290,11 @@ def aligned(size: int, dtype: Any) -> Array:
     return raw[start : start + size * itemsize].view(dtype)
 
 
+def bits(values: Array) -> Array:
+    """Values as compiled code takes those that it only moves: one form of it for all types of a width."""
+    return values.view(f"u{values.itemsize}")
+
+
 def rounded(data: Array, dtype: Any) -> Array:
     """Values in a format, rounded to nearest even, once."""
     if data.dtype == dtype:

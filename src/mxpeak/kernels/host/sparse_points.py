@@ -24,7 +24,7 @@ from mxpeak.kernels.host.jit import inner, jit
 from mxpeak.kernels.host.native import piece
 from mxpeak.kernels.host.sparse_native import EVERY_SECOND as GROUP
 from mxpeak.kernels.host.sparse_native import SUCCESSIVE as LANES
-from mxpeak.kernels.host.sparse_native import sum_every_second, sum_every_second_columns, widened_value
+from mxpeak.kernels.host.sparse_native import sum_every_second, sum_every_second_columns
 from mxpeak.kernels.host.sparse_natural import AHEAD, ask_for, sum_of
 from mxpeak.kernels.host.sparse_pack import MOST, find
 
@@ -91,9 +91,10 @@ def residual_in_chunks(
 
 
 @inner(inline=True)
-def _put(columns, at_values, size, at, column, value, a):
+def _put(columns, at_values, size, at, column, values, a):
     """One more entry, if it is not a zero that only fills a slot; returns how many there are."""
-    if widened_value(value, 1.0) == 0.0:
+    sign = np.uint64(1) << np.uint64(8 * values.itemsize - 1)
+    if np.uint64(values[a]) & ~sign == 0:  # 0 or -0, by their bits
         return size
     if columns.shape[0]:
         columns[at + size], at_values[at + size] = column, a
@@ -111,10 +112,10 @@ def _entries_of(table, c, lane, parts, bases, far, values, columns, at_values, a
         runs = np.int64(table[c, sparse_slots.COUNTS + 2 * p])
         for s in range(slot, slot + runs):
             a = s * LANES + lane
-            size = _put(columns, at_values, size, at, row + np.int64(bases[s]), values[a], a)
+            size = _put(columns, at_values, size, at, row + np.int64(bases[s]), values, a)
         for s in range(np.int64(table[c, sparse_slots.COUNTS + 2 * p + 1])):
             a = (slot + runs + s) * LANES + lane
-            size = _put(columns, at_values, size, at, np.int64(far[(far0 + s) * LANES + lane]), values[a], a)
+            size = _put(columns, at_values, size, at, np.int64(far[(far0 + s) * LANES + lane]), values, a)
     before = np.int64(table[c, sparse_slots.COUNTS + sparse_slots.STRAYS])
     strays = before + np.int64(table[c, sparse_slots.COUNTS + sparse_slots.STRAYS + 1])
     slot, far0 = sparse_slots.slots_before(table, c, sparse_slots.PARTS)
@@ -122,13 +123,16 @@ def _entries_of(table, c, lane, parts, bases, far, values, columns, at_values, a
     for k in range(0 if parts & sweep.LOWER else before, strays if parts & sweep.UPPER else before):
         if far[lane0 + k] == lane:
             a = slot * LANES + k
-            size = _put(columns, at_values, size, at, np.int64(far[far0 * LANES + k]), values[a], a)
+            size = _put(columns, at_values, size, at, np.int64(far[far0 * LANES + k]), values, a)
     return size
 
 
 @jit()
 def find_entries(tid, threads, rows, chunk_of, parts, table, bases, far, values, first, columns, at_values):
-    """Of rows_k in chunk chunk_of[k]: how many entries, first[k + 1]; with columns, these from first[k] on."""
+    """Of rows_k in chunk chunk_of[k]: how many entries, first[k + 1]; with columns, these from first[k] on.
+
+    `values` are the bits of A's.
+    """
     count = rows.shape[0]
     for k in range(count * tid // threads, count * (tid + 1) // threads):
         c, at = chunk_of[k], first[k] if columns.shape[0] else 0
