@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import sys
 import tomllib
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -26,6 +27,7 @@ def floors() -> list[str]:
     return [name for layer in reversed(layers) for name in layer.split(" | ")]
 
 
+@cache
 def first_line(file: Path) -> str:
     """The first line of a module's docstring, as a cell of a table."""
     text = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""

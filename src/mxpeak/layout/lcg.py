@@ -1,8 +1,8 @@
 """HPL's random numbers as a pure function of the position: a 64-bit linear congruential generator with jumps.
 
 X(0) is the seed and X(d) = a·X(d-1) + c mod 2^64.  k steps at once are again of that form, X(d+k) = A_k·X(d) + C_k, so
-any number is reached in O(log d), and a whole block with one multiply-add an entry.  Entry (i, j) of the N-row
-augmented matrix is draw 1 + i + j·N, and its value 1/2 - X/2^64 (Netlib HPL 2.3, HPL_pdmatgen, HPL_rand).
+any number is reached by one multiply-add for each bit of d, and a whole block with one an entry.  Entry (i, j) of the
+N-row augmented matrix is draw 1 + i + j·N, and its value 1/2 - X/2^64 (Netlib HPL 2.3, HPL_pdmatgen, HPL_rand).
 """
 
 from __future__ import annotations
@@ -12,22 +12,34 @@ C1 = 1
 MASK = 2**64 - 1
 
 
-def jump(steps: int) -> tuple[int, int]:
-    """(A_k, C_k) for k = steps, by repeated squaring: (A, C)∘(A, C) = (A², A·C + C)."""
-    A, C = 1, 0
-    a, c = A1, C1
-    while steps:
-        if steps & 1:
-            A, C = a * A & MASK, (a * C + c) & MASK
-        a, c = a * a & MASK, (a * c + c) & MASK
-        steps >>= 1
-    return A, C
+def _squares() -> list[tuple[int, int]]:
+    """(A_k, C_k) for all k = 2^b < 2^64, the period, by repeated squaring: (A, C)∘(A, C) = (A², A·C + C)."""
+    found = [(A1, C1)]
+    for _ in range(63):
+        A, C = found[-1]
+        found.append((A * A & MASK, (A * C + C) & MASK))
+    return found
+
+
+_SQUARES = _squares()
 
 
 def state(seed: int, draw: int) -> int:
     """X(draw)."""
-    A, C = jump(draw)
-    return (A * seed + C) & MASK
+    x, bits, b = seed & MASK, draw & MASK, 0
+    while bits:
+        if bits & 1:
+            A, C = _SQUARES[b]
+            x = (A * x + C) & MASK
+        bits >>= 1
+        b += 1
+    return x
+
+
+def jump(steps: int) -> tuple[int, int]:
+    """(A_k, C_k) for k = steps: C_k is where k steps lead from 0, and A_k + C_k where they lead from 1."""
+    C = state(0, steps)
+    return (state(1, steps) - C) & MASK, C
 
 
 def states(seed: int, draw: int, count: int) -> list[int]:
