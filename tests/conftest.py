@@ -21,6 +21,7 @@ os.environ.setdefault("NUMBA_DISABLE_ERROR_MESSAGE_HIGHLIGHTING", "1")
 # What a user has tuned is no part of what is tested: not here, see `nothing_tuned`, and in no process that tests start.
 os.environ["MXPEAK_TUNED"] = "no"
 
+import hypothesis
 import numpy as np
 import pytest
 
@@ -45,6 +46,11 @@ def pytest_configure() -> None:
             open_device("cuda")
         except ResourceError as error:
             raise pytest.UsageError(f"TEST_DEVICE=cuda: {error}; leave it out to test on the CPU") from error
+
+
+def pytest_collection() -> None:
+    """Before its first test Hypothesis looks through all there is for garbage: it does that while there is little."""
+    hypothesis.settings(database=None)(hypothesis.given(hypothesis.strategies.none())(lambda _: None))()
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

@@ -147,8 +147,17 @@ def by_python(benchmark: str, *flags: str) -> list[str]:
 
 
 def with_mounts(mounts: dict[str, str], command: list[str]) -> list[str]:
-    """The command where file systems in memory lie on some folders, with these options; nobody else sees them."""
-    mount = [f"mount -t tmpfs -o {options} tmpfs {shlex.quote(folder)}" for folder, options in mounts.items()]
+    """The command where file systems in memory lie on some folders, with these options; nobody else sees them.
+
+    Where such a folder holds this Python, that part of it stays to be seen: CI has its environment in /dev/shm.
+    """
+    mount = []
+    for folder, options in mounts.items():
+        over = f"mount -t tmpfs -o {options} tmpfs {shlex.quote(folder)}"
+        if Path(sys.prefix).is_relative_to(folder):
+            part = shlex.quote(str(Path(folder, Path(sys.prefix).relative_to(folder).parts[0])))
+            over = f"mount --bind {part} /mnt && {over} && mkdir {part} && mount --bind /mnt {part}"
+        mount.append(over)
     return ["unshare", "--mount", "sh", "-c", " && ".join([*mount, f"exec {shlex.join(command)}"])]
 
 
