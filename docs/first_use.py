@@ -1,7 +1,7 @@
 """What first uses compile, as kernels/host/first_use.txt lists it.
 
 python docs/first_use.py [NUMBER…]  what the list lacks, for some of RUNS and SOLVES or all
-python docs/first_use.py --write    the list anew, the longest to compile first: some four minutes
+python docs/first_use.py --write    the list anew, the longest to compile first: some two minutes
 
 Where machine code is cached a use takes less than at first: which kernels are faster here has been tried before.
 """
@@ -15,11 +15,13 @@ import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterable
+from itertools import product
 from pathlib import Path
 from string import ascii_lowercase
 from typing import Any
 
 from mxpeak.kernels.host.first_use import FILE, LOADED, LOADING, PACKAGE, entries
+from mxpeak.kernels.host.sparse_choice import WAYS
 
 #: Runs that take what is listed, each for one use, and systems that are solved with a preconditioner: one whose
 #: numbers are few bits, and one of others.
@@ -51,13 +53,19 @@ def taken(number: int, out: str) -> None:
     mx.gmres(A, np.ones(64), preconditioner=preconditioner, device="cpu")
 
 
-def recorded(number: int, out: str) -> dict[str, Found]:
-    """The entry points of a use, with the seconds that they took to compile where they did.  In a fresh process."""
+def recorded(number: int, out: str, rows: int) -> dict[str, Found]:
+    """The entry points of a use, with the seconds that they took to compile where they did.  In a fresh process.
+
+    `rows`: how many rows are swept at a time, whatever turns out to be faster here; as it turns out where it is 0.
+    """
     from numba.core import event
     from numba.core.dispatcher import Dispatcher
 
+    from mxpeak.kernels.host import sparse_setup
     from mxpeak.runtime import compile as first_uses
 
+    tried = sparse_setup.rows_at_a_time
+    sparse_setup.rows_at_a_time = lambda *way: [tried(*way), rows][rows > 0]
     uses: list[str] = []
     first_uses.compile_side_by_side = lambda name, cores=None: uses.append(name)  # type: ignore[assignment]
     with event.install_recorder("numba:compile") as recorder:
@@ -93,15 +101,16 @@ def spelled(kind: Any) -> str:
 
 
 def all_recorded(numbers: Iterable[int], environ: dict[str, str], cold: str | None = None) -> dict[str, Found]:
-    """Those of several uses; with a `cold` cache each as the first that tries which kernels are faster."""
-    found: dict[str, Found] = {}
-    for number in numbers:
+    """Those of several uses; with a `cold` cache each as the first that tries which kernels are faster, either way."""
+    found: dict[str, Found] = defaultdict(dict)
+    for number, rows in product(numbers, WAYS if cold else (0,)):
         for tried in Path(cold).glob("*/rows-*") if cold else ():
             tried.unlink()
         with tempfile.TemporaryDirectory() as folder:
-            command = [sys.executable, __file__, "--record", str(number), folder]
+            command = [sys.executable, __file__, "--record", str(number), str(rows), folder]
             subprocess.run(command, check=True, env=environ)
-            found |= json.loads((Path(folder) / "found.json").read_text())
+            for use, entry_points in json.loads((Path(folder) / "found.json").read_text()).items():
+                found[use] = entry_points | found[use]  # the first time it took to compile
     return found
 
 
@@ -123,8 +132,9 @@ def text(found: dict[str, Found]) -> str:
 def main(arguments: list[str]) -> int:
     """Write the list, or say what it lacks."""
     if arguments[:1] == ["--record"]:
-        found = recorded(int(arguments[1]), f"{arguments[2]}/out")
-        (Path(arguments[2]) / "found.json").write_text(json.dumps(found))
+        number, rows, folder = arguments[1:]
+        found = recorded(int(number), f"{folder}/out", int(rows))
+        (Path(folder) / "found.json").write_text(json.dumps(found))
         return 0
     environ, numbers = {**os.environ, "MXPEAK_TUNED": "no"}, range(len(RUNS) + len(SOLVES))
     if arguments == ["--write"]:
