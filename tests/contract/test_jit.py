@@ -96,4 +96,18 @@ def test_a_start_from_kept_code_loads_nothing_that_compiles() -> None:
     code = "import sys; from mxpeak.kernels.host.kernels import HostKernels; HostKernels(1); print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert "mxpeak.kernels.host.lu" in loaded
-    assert not {"numba.np.arraymath", "numba.cpython.mathimpl"} & set(loaded)
+    assert not {"numba.np.arraymath", "numba.cpython.mathimpl", "scipy.linalg", "numpy.f2py"} & set(loaded)
+
+
+@pytest.mark.parametrize(
+    "order", ["import mxpeak.kernels.host.lapack, scipy.linalg", "import scipy.linalg, mxpeak.kernels.host.lapack"]
+)
+def test_scipys_pointers_to_blas_are_those_that_others_import(order: str) -> None:
+    code = f"""
+{order}
+from scipy.linalg import cython_blas, cython_lapack
+from mxpeak.kernels.host import blas, lapack
+assert blas.cython_blas is cython_blas and lapack.cython_lapack is cython_lapack
+scipy.linalg.lu_factor([[1.0]])
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)

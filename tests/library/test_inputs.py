@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import array_api_compat.numpy as compat
+from mxpeak.kernels.arrays import xp as compat
 import ml_dtypes
 import numpy as np
 import pytest

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
 
-import array_api_compat.numpy
 import numpy as np
 
+from mxpeak.kernels import arrays
 from mxpeak.kernels.contract import Matrix, Vector
 from mxpeak.kernels.contract.lu import Panel, digest
 from mxpeak.spans import HOST
@@ -18,7 +18,7 @@ class QuietNumPy:
     """NumPy as an array namespace in which overflow gives inf, and what is undefined NaN, without a warning."""
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(array_api_compat.numpy, name)
+        found = getattr(arrays.xp, name)
         if isinstance(found, type) or not callable(found):
             return found
 

@@ -8,15 +8,19 @@ from __future__ import annotations
 import ctypes
 import os
 import re
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
+from importlib.machinery import PathFinder
+from importlib.util import module_from_spec
+from pathlib import Path
 from threading import Lock
 from typing import Any
 
 import numpy as np
-import scipy.linalg.cython_blas as cython_blas
+import scipy
 from threadpoolctl import ThreadpoolController
 
 from mxpeak.errors import ResourceError
@@ -27,6 +31,27 @@ _capsule_name = ctypes.pythonapi.PyCapsule_GetName
 _capsule_name.restype, _capsule_name.argtypes = ctypes.c_char_p, [ctypes.py_object]
 _capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
 _capsule_pointer.restype, _capsule_pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+
+
+def interface(name: str) -> Any:
+    """SciPy's module of pointers to BLAS or LAPACK, without all else of scipy.linalg: that takes 0.1 s to load.
+
+    Whoever imports it in the usual way, before or later, has the same module.
+    """
+    whole = f"scipy.linalg.{name}"
+    if whole not in sys.modules:
+        spec = PathFinder.find_spec(whole, [str(Path(folder) / "linalg") for folder in scipy.__path__])
+        if spec is None or spec.loader is None:
+            raise ResourceError(
+                f"this SciPy has no {whole}: {scipy.__file__}; install one that has, by `pip install scipy`"
+            )
+        module = module_from_spec(spec)
+        spec.loader.exec_module(module)
+        sys.modules[whole] = module
+    return sys.modules[whole]
+
+
+cython_blas = interface("cython_blas")
 
 
 def address(routine: str, interface: Any = cython_blas) -> int:

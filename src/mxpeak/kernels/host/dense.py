@@ -8,9 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
-import array_api_compat.numpy
 import numpy as np
 
+from mxpeak.kernels import arrays
 from mxpeak.kernels.contract.dense import PART, PivotedLU
 from mxpeak.kernels.host import blas, lapack
 from mxpeak.spans import HOST
@@ -33,7 +33,7 @@ class HostDense:
 
     device = None
     stopwatch = HOST
-    xp = array_api_compat.numpy
+    xp = arrays.xp
 
     def computing(self) -> AbstractContextManager[Any]:
         return np.errstate(all="ignore")

@@ -12,8 +12,6 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-import scipy.linalg.cython_blas as cython_blas
-import scipy.linalg.cython_lapack as cython_lapack
 
 from mxpeak.kernels.host import blas
 from mxpeak.kernels.host.blas import Array
@@ -28,13 +26,14 @@ LETTERS = {
 #: Columns of a panel of the LU with rounded operands: within a panel the arithmetic is fp32.
 NB = 64
 
+cython_lapack = blas.interface("cython_lapack")
 _routines: dict[str, Any] = {}
 
 
 def _routine(name: str, arguments: int) -> Any:
     """The LAPACK (or else BLAS) routine `name` as a ctypes function of so many pointers."""
     if name not in _routines:
-        where = blas.address(name, cython_lapack if name in cython_lapack.__pyx_capi__ else cython_blas)
+        where = blas.address(name, cython_lapack if name in cython_lapack.__pyx_capi__ else blas.cython_blas)
         _routines[name] = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * arguments)(where)
     return _routines[name]
 

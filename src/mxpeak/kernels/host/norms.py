@@ -7,12 +7,12 @@ from functools import partial
 from threading import Lock
 from typing import Any
 
-import array_api_compat.numpy
 import ml_dtypes
 import numpy as np
 from numba import types
 from numba.np.numpy_support import from_dtype
 
+from mxpeak.kernels import arrays
 from mxpeak.kernels.contract.norms import ExtendedParts, NormParts, Tile
 from mxpeak.kernels.host import norm_check, norm_folds
 from mxpeak.kernels.host import norm_pass as compiled
@@ -30,7 +30,7 @@ SMALL = 2**22
 class HostNorms:
     """The norm kernels on the threads of a team."""
 
-    xp = array_api_compat.numpy
+    xp = arrays.xp
     transport = None
 
     def __init__(self, team: Team):

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any
 
-import array_api_compat.numpy
 import numpy as np
 
+from mxpeak.kernels import arrays
 from mxpeak.kernels.contract.norms import Tile
 from mxpeak.kernels.host import sparse_sweep as sweep
 from mxpeak.kernels.host import sparse_vectors as vectors
@@ -33,7 +33,7 @@ READ = 4096
 class HostSparse(SparseSetup):
     """Compiled loops over chunks of rows, on the threads of a team; one caller at a time, for its sums are its own."""
 
-    xp = array_api_compat.numpy
+    xp = arrays.xp
     stopwatch = HOST
     device = None
     chunk_rows = LANES

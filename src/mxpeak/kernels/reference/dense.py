@@ -6,9 +6,9 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
-import array_api_compat.numpy
 import numpy as np
 
+from mxpeak.kernels import arrays
 from mxpeak.kernels.contract.dense import PART, PivotedLU
 from mxpeak.kernels.reference.rounding import Array, quiet, rounded
 from mxpeak.spans import HOST
@@ -22,7 +22,7 @@ class ReferenceDense:
 
     device = None
     stopwatch = HOST
-    xp = array_api_compat.numpy
+    xp = arrays.xp
 
     def computing(self) -> AbstractContextManager[Any]:
         return quiet()

@@ -14,9 +14,9 @@ from functools import cached_property
 from itertools import product
 from typing import Any
 
-import array_api_compat.numpy
 import numpy as np
 
+from mxpeak.kernels import arrays
 from mxpeak.kernels.contract.sparse import Order, Rows, Stored
 from mxpeak.kernels.reference.rounding import TYPES, quiet, rounded
 from mxpeak.layout.stencil import Box
@@ -143,7 +143,7 @@ class ReferenceSparse:
     """Definitions, not algorithms: slow, single-threaded, and easy to check by eye."""
 
     threads = 1
-    xp = array_api_compat.numpy
+    xp = arrays.xp
     stopwatch = HOST
     device = None
     chunk_rows = 1
