@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from mxpeak.kernels.arrays import xp as compat
 import ml_dtypes
 import numpy as np
 import pytest
@@ -12,6 +11,7 @@ import scipy.sparse as sparse
 
 import mxpeak as mx
 from mxpeak.errors import UsageError
+from mxpeak.kernels.arrays import xp as compat
 from mxpeak.library.inputs import TYPES, check_finite, device_for, device_of, is_tensor, read
 
 torch = pytest.importorskip("torch")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from math import inf
 from typing import Any
 
-from mxpeak.kernels.arrays import xp
 import numpy as np
 import pytest
 
 from mxpeak.comm.threads import run_ranks
+from mxpeak.kernels.arrays import xp
 from mxpeak.solvers.condition import MOST_POINTS, Ranks, inverse_one_norm
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from math import inf, ldexp, nan
 
-from mxpeak.kernels.arrays import xp
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mxpeak.kernels.arrays import xp
 from mxpeak.solvers.scaling import LEAST, RANGE, SPREAD, balanced, powers, spread
 
 
