@@ -110,7 +110,7 @@ def all_recorded(numbers: Iterable[int], environ: dict[str, str], cold: str | No
             command = [sys.executable, __file__, "--record", str(number), str(rows), folder]
             subprocess.run(command, check=True, env=environ)
             for use, entry_points in json.loads((Path(folder) / "found.json").read_text()).items():
-                found[use] = entry_points | found[use]  # the first time it took to compile
+                found[use] = entry_points | found[use]  # the seconds of the run that compiled it
     return found
 
 

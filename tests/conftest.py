@@ -7,6 +7,7 @@ import gc
 import os
 import re
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,6 @@ os.environ.setdefault("NUMBA_DISABLE_ERROR_MESSAGE_HIGHLIGHTING", "1")
 # What a user has tuned is no part of what is tested: not here, see `nothing_tuned`, and in no process that tests start.
 os.environ["MXPEAK_TUNED"] = "no"
 
-import hypothesis
 import numpy as np
 import pytest
 
@@ -50,7 +50,10 @@ def pytest_configure() -> None:
 
 def pytest_collection() -> None:
     """Before its first test Hypothesis looks through all there is for garbage: it does that while there is little."""
-    hypothesis.settings(database=None)(hypothesis.given(hypothesis.strategies.none())(lambda _: None))()
+    with suppress(ImportError):  # what is tested on a GPU does not need it
+        import hypothesis
+
+        hypothesis.settings(database=None)(hypothesis.given(hypothesis.strategies.none())(lambda _: None))()
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

@@ -149,7 +149,8 @@ def by_python(benchmark: str, *flags: str) -> list[str]:
 def with_mounts(mounts: dict[str, str], command: list[str]) -> list[str]:
     """The command where file systems in memory lie on some folders, with these options; nobody else sees them.
 
-    Where such a folder holds this Python, that part of it stays to be seen: CI has its environment in /dev/shm.
+    Where one of them that may be written to holds this Python, that part of it stays to be seen: CI has its environment
+    in /dev/shm.
     """
     mount = []
     for folder, options in mounts.items():

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 xp: Any = np
-if not hasattr(np, "__array_api_version__"):
+if not hasattr(np, "unstack"):  # the last that NumPy lacked
     import array_api_compat.numpy
 
     xp = array_api_compat.numpy

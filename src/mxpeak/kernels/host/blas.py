@@ -33,10 +33,10 @@ _capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
 _capsule_pointer.restype, _capsule_pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
 
 
-def interface(name: str) -> Any:
+def pointers(name: str) -> Any:
     """SciPy's module of pointers to BLAS or LAPACK, without all else of scipy.linalg: that takes 0.1 s to load.
 
-    Whoever imports it in the usual way, before or later, has the same module.
+    It is left to whoever imports scipy.linalg to make it known; the module will be the same.
     """
     whole = f"scipy.linalg.{name}"
     if whole not in sys.modules:
@@ -47,11 +47,12 @@ def interface(name: str) -> Any:
             )
         module = module_from_spec(spec)
         spec.loader.exec_module(module)
-        sys.modules[whole] = module
+        sys.modules.pop(whole, None)  # Cython has put it there
+        return module
     return sys.modules[whole]
 
 
-cython_blas = interface("cython_blas")
+cython_blas = pointers("cython_blas")
 
 
 def address(routine: str, interface: Any = cython_blas) -> int:

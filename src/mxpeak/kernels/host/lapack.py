@@ -26,7 +26,7 @@ LETTERS = {
 #: Columns of a panel of the LU with rounded operands: within a panel the arithmetic is fp32.
 NB = 64
 
-cython_lapack = blas.interface("cython_lapack")
+cython_lapack = blas.pointers("cython_lapack")
 _routines: dict[str, Any] = {}
 
 

@@ -24,6 +24,8 @@ from mxpeak.kernels.host.norm_lines import SEGMENT
 
 #: Partial sums along a line that are kept side by side, so that they go by vectors.
 LANES = 256
+#: Columns that are summed at a time, so that little memory is taken for it.
+COLUMNS = 2**14
 #: Cuts an fp64 number into halves of 26 bits.
 HALVES = 2.0**27 + 1.0
 #: Kinds of entries: one form of the code is for all types, for it takes a second to compile and is used now and then.
@@ -189,7 +191,14 @@ def values_of(dtype):
 
 
 def paired_sum(terms):
-    """The sum of all rows of matrices, high and low, by halves."""
+    """The sum of all rows of matrices, high and low."""
+    total = np.empty((2, terms[0].shape[1]))
+    for j in range(0, total.shape[1], COLUMNS):
+        total[:, j : j + COLUMNS] = _sum_by_halves([term[:, j : j + COLUMNS] for term in terms])
+    return total
+
+
+def _sum_by_halves(terms):
     high = np.concatenate([np.zeros((1, terms[0].shape[1])), *terms])
     low = np.zeros_like(high)
     while len(high) > 1:

@@ -18,7 +18,7 @@ from mxpeak.kernels.host.sparse_matrix import (
     RowPattern,
     SuccessivePattern,
     aligned,
-    bits,
+    as_bits,
 )
 from mxpeak.kernels.host.sparse_native import SUCCESSIVE
 from mxpeak.kernels.host.sparse_slots import ROW
@@ -128,7 +128,7 @@ class ByRow:
     def _points_in_chunks(self, A: HostMatrix, pattern: SuccessivePattern, rows: Array, parts: int) -> Points:
         chunk_of = np.searchsorted(pattern.table[:, ROW], rows, side="right") - 1
         first, columns, at = np.zeros(rows.size + 1, np.int64), np.empty(0, np.int32), np.empty(0, np.int64)
-        where = (rows, chunk_of, parts, *pattern.arrays, bits(A.entries))
+        where = (rows, chunk_of, parts, *pattern.arrays, as_bits(A.entries))
         self._run_on(27 * rows.size, by_points.find_entries, *where, first, columns, at)
         np.cumsum(first, out=first)
         columns, at = np.empty(first[-1], np.int32), np.empty(first[-1], np.int64)
@@ -146,7 +146,7 @@ class ByRow:
         table[:, by_points.SLOT], table[:, by_points.FAR] = np.cumsum(slots) - slots, np.cumsum(fars) - fars
         bases, far = np.zeros(int(slots.sum()), np.int32), aligned(int(fars.sum()) * SUCCESSIVE, np.int32)
         values = aligned(bases.size * SUCCESSIVE, A.entries.dtype)
-        filled = (table, bases, far, bits(values), bits(A.entries))
+        filled = (table, bases, far, as_bits(values), as_bits(A.entries))
         self._run_on(first[-1], by_points.fill_slots, *grouped, at, most, *filled)
         return Points((begins, starts, table, bases, far), values)
 

@@ -290,7 +290,7 @@ def aligned(size: int, dtype: Any) -> Array:
     return raw[start : start + size * itemsize].view(dtype)
 
 
-def bits(values: Array) -> Array:
+def as_bits(values: Array) -> Array:
     """Values as compiled code takes those that it only moves: one form of it for all types of a width."""
     return values.view(f"u{values.itemsize}")
 

@@ -25,7 +25,7 @@ from mxpeak.kernels.host.sparse_matrix import (
     RowPattern,
     SuccessivePattern,
     aligned,
-    bits,
+    as_bits,
     rounded,
 )
 from mxpeak.kernels.host.sparse_native import LANES, SUCCESSIVE
@@ -225,7 +225,7 @@ class SparseSetup:
         columns = np.empty(size, np.int32)
         entries = aligned(-(-size // LANES) * LANES, FORMATS[values][1])
         data = self._narrowed(rows.data, values) if values != "fp64" else rows.data
-        self._run(natural.fill_parts, *where, bits(data), units, in_lower, in_upper, columns, bits(entries))
+        self._run(natural.fill_parts, *where, as_bits(data), units, in_lower, in_upper, columns, as_bits(entries))
         begins = units[:, natural.ROW]
         cost = np.diff(units[:, natural.LOWER] + units[:, natural.UPPER]) + 8.0 * np.diff(begins)
         in_turn = self._in_turn(rows, order, begins, cost, in_lower)
@@ -258,8 +258,8 @@ class SparseSetup:
         bases, far = np.zeros(int(slots.sum()), np.int32), aligned(int(fars.sum()) * SUCCESSIVE, np.int32)
         entries = aligned(-(-bases.size * SUCCESSIVE // LANES) * LANES, FORMATS[values][1])
         data = self._narrowed(rows.data, values) if values != "fp64" else rows.data
-        filled = (table, bases, far, bits(entries))
-        self._run(sparse_slots.fill_slots, *where, bits(data), columns, packed, longest, *filled)
+        filled = (table, bases, far, as_bits(entries))
+        self._run(sparse_slots.fill_slots, *where, as_bits(data), columns, packed, longest, *filled)
         cost = np.add.reduceat(slots.sum(axis=0), units[:-1]).astype(float) if count else np.empty(0)
         in_turn = self._in_turn(rows, order, ends[units], cost, in_lower)
         pattern = SuccessivePattern(storage=storage, units=units, table=table, bases=bases, far=far, **in_turn)
@@ -321,8 +321,8 @@ class SparseSetup:
         far = np.zeros(fars * LANES, np.int32)
         entries = aligned(slots * LANES, FORMATS[values][1])
         data = self._narrowed(rows.data, values) if values != "fp64" else rows.data
-        filled = (table, bases, near, far, bits(entries))
-        self._run(pack.fill_slots, *where, bits(data), start, alike, columns, rule, longest, *filled)
+        filled = (table, bases, near, far, as_bits(entries))
+        self._run(pack.fill_slots, *where, as_bits(data), start, alike, columns, rule, longest, *filled)
         surface = self._surface(rows)
         halo_rows, halo_first, halo_columns = self._halo_pattern(rows, order, surface)
         waits, needed = np.zeros((2, chunk_row.size), np.bool_)
