@@ -127,9 +127,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="keep all factorizations in this JSON file")
     args = parser.parse_args()
     ways: dict[str, Callable[[int], Callable[[bool], Factorization]]] = {
-        "hpl": hpl, "hpl-mxp": hpl_mxp,
+        "hpl": hpl,
+        "hpl-mxp": hpl_mxp,
         "hpl-mxp-bf16": partial(hpl_mxp, precision="bf16", nb=NB["hpl-mxp-bf16"]),
-    }  # fmt: skip
+    }
     found = list(in_turns(ways[args.benchmark](args.N), args.pairs))
     plain, checked = ([one for one in found if one["abft"] is abft] for abft in (False, True))
     for key, name in (("time_s", "by the clock"), ("processor_s", "seconds of the processor")):

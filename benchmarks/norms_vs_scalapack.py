@@ -41,9 +41,11 @@ from mxpeak.perf.host import environment, host_facts, software_facts  # noqa: E4
 
 KINDS = {"max": b"M", "one": b"1", "inf": b"I", "fro": b"F"}
 TYPES = {
-    "d": ("float64", ctypes.c_double), "s": ("float32", ctypes.c_float),
-    "z": ("complex128", ctypes.c_double), "c": ("complex64", ctypes.c_float),
-}  # fmt: skip
+    "d": ("float64", ctypes.c_double),
+    "s": ("float32", ctypes.c_float),
+    "z": ("complex128", ctypes.c_double),
+    "c": ("complex64", ctypes.c_float),
+}
 RATIOS = ("scalapack_over_mxpeak", "share_of_read")
 WORLD = MPI.COMM_WORLD
 Row = dict[str, Any]

@@ -85,9 +85,14 @@ def take_turns(journal: Path, n: int) -> None:
     comm = start()
     left_out = [probe for probe in probes(comm.size, ("bf16", "fp16"), on_gpu=False) if not asked(probe)]
     job = Job(
-        ranks=comm.size, threads=THREADS[comm.size], device="cpu", kernels="auto",
-        tasks=[{"do": "probes", "known": left_out}], journal=str(journal), until_unix=time.time() + 600.0,
-    )  # fmt: skip
+        ranks=comm.size,
+        threads=THREADS[comm.size],
+        device="cpu",
+        kernels="auto",
+        tasks=[{"do": "probes", "known": left_out}],
+        journal=str(journal),
+        until_unix=time.time() + 600.0,
+    )
     perform(job, comm, lambda text: None)
     for _, (P, Q), benchmark in product(range(TURNS), GRIDS[comm.size], SIZES):
         record = run(benchmark, P, Q, n, comm)
@@ -172,9 +177,14 @@ def beside(records: list[Record]) -> list[tuple[Record, list[Record]]]:
 def machine_of(records: list[Record], ranks: int, steps: int | None) -> Machine:
     """The machine that kernels of one layout describe."""
     known = Layout(
-        title="this machine", ranks=ranks, threads=THREADS[ranks], ranks_per_node=ranks, cores=len(one_core_each()),
-        memory_bytes=1e9, steps=steps,
-    )  # fmt: skip
+        title="this machine",
+        ranks=ranks,
+        threads=THREADS[ranks],
+        ranks_per_node=ranks,
+        cores=len(one_core_each()),
+        memory_bytes=1e9,
+        steps=steps,
+    )
     return machine_from("tuned", {"tuned": machine_table(records, known)}, "here")
 
 

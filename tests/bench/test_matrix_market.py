@@ -195,7 +195,7 @@ MISTAKES = {
     "no diagonal": (REAL + "2 2 2\n1 2 1\n2 1 1\n", "diagonal entry of row 1 is zero or missing, as are 2 of 2"),
     "zero diagonal": (REAL + "2 2 3\n1 1 1\n2 2 0\n2 1 1\n", "diagonal entry of row 2 is zero or missing, as are 1"),
     "skew": (SKEW + "2 2 1\n2 1 1\n", "of a skew-symmetric matrix all"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", MISTAKES)

@@ -40,8 +40,7 @@ PARSED: list[tuple[str, str, Any]] = [
     ("seed", "1,2", (1, 2)),
     ("kind", "max,one,inf,fro,all", ("max", "one", "inf", "fro", "all")),
     ("kind", "1,infinity,frobenius", ("one", "inf", "fro")),
-    ("dtype", "fp64,fp32,fp16,bf16,c128,c64", ("float64", "float32", "float16", "bfloat16", "complex128",
-                                               "complex64")),
+    ("dtype", "fp64,fp32,fp16,bf16,c128,c64", ("float64", "float32", "float16", "bfloat16", "complex128", "complex64")),
     ("dtype", "d,s,z,c", ("float64", "float32", "complex128", "complex64")),
     ("dtype", ",".join(DTYPES), tuple(DTYPES)),
     ("structure", "hermitian-band,general", ("hermitian-band", "general")),
@@ -50,7 +49,7 @@ PARSED: list[tuple[str, str, Any]] = [
     ("diag", "unit", ("unit",)),
     ("kl", "0,7", (0, 7)),
     ("deterministic", "yes", True),
-]  # fmt: skip
+]
 
 
 def test_lists_are_parsed_and_aliases_become_the_names_that_are_reported():

@@ -351,8 +351,11 @@ def test_phases_stand_under_those_that_they_are_part_of():
     phases = {name: {"time_s": t} for name, t in (("rfact", 1.0), ("gemm", 3.0), ("update", 4.0), ("pfact", 0.5))}
     rows = phase_table(hpl_result(phases=phases)).splitlines()[1:]
     assert [row.rstrip()[: len(row) - len(row.lstrip()) + 6].rstrip() for row in rows] == [
-        "  update", "    gemm", "  rfact", "    pfact",
-    ]  # fmt: skip
+        "  update",
+        "    gemm",
+        "  rfact",
+        "    pfact",
+    ]
 
 
 def test_repeats_are_told_by_best_median_and_spread():

@@ -9,13 +9,20 @@ from mxpeak.records import Result
 from mxpeak.report.submission import FORM, submission, submission_files, submission_text
 
 MACHINE = {
-    "cpu_model": "Intel(R) Xeon(R) CPU E5-2692 v2 @ 2.20GHz", "sockets": 2, "physical_cores": 24, "kernel": "6.1.0",
-    "memory_total_bytes": 64 * 2**30, "nodes": 3,
-}  # fmt: skip
+    "cpu_model": "Intel(R) Xeon(R) CPU E5-2692 v2 @ 2.20GHz",
+    "sockets": 2,
+    "physical_cores": 24,
+    "kernel": "6.1.0",
+    "memory_total_bytes": 64 * 2**30,
+    "nodes": 3,
+}
 SOFTWARE = {
-    "mxpeak": "0.1.0", "numba": "0.60", "llvmlite": "0.43", "mpich": "5.0.2",
+    "mxpeak": "0.1.0",
+    "numba": "0.60",
+    "llvmlite": "0.43",
+    "mpich": "5.0.2",
     "blas": {"library": "openblas", "version": "0.3.30", "architecture": "Haswell", "threads": 1},
-}  # fmt: skip
+}
 
 
 def result_of(rate: float = 142.4e9, *, admissible: bool = True, **sections: Any) -> Result:

@@ -67,8 +67,11 @@ def test_both_commands_run_in_turns_and_the_first_runs_do_not_count(capsys: pyte
     told = capsys.readouterr()
     assert "hpl N=100  18.0 GFLOP/s  9.00 GFLOP/s  -50.0 %" in told.out
     assert "before: sh fake run 4\n" in told.out
-    assert told.err.splitlines()[:3] == ["not counted: A  4.00 GFLOP/s", "not counted: B  4.00 GFLOP/s",
-                                         "round 1 of 2: B  6.00 GFLOP/s"]  # fmt: skip
+    assert told.err.splitlines()[:3] == [
+        "not counted: A  4.00 GFLOP/s",
+        "not counted: B  4.00 GFLOP/s",
+        "round 1 of 2: B  6.00 GFLOP/s",
+    ]
     body = json.loads(Path("file.json").read_text())
     assert body["rounds"] == [{"name": "hpl N=100", "before": [16e9, 20e9], "after": [6e9, 12e9]}]
     assert len(list(Path(body["folder"]).glob("*/result.json"))) == 6

@@ -88,10 +88,16 @@ def test_what_if_changes_the_rate(capsys: pytest.CaptureFixture[str]) -> None:
         (2, ["simulate", "hpl", "--machine", "sumit"], ["did you mean summit?"]),
         (2, ["simulate", "hpl-mxp", *SMALL, "--ranks", "9"], ["--ranks makes 9, --grid makes 8"]),
         (2, ["simulate", "hpl-mxp", *SMALL, "--node-grid", "3x1"], ["2 / 3 leaves 2", "try --node-grid"]),
-        (2, ["simulate", "hpl-mxp", *SMALL, "--node-grid", "1x2"],
-         ["1x2 is 2 ranks, and a node of frontier has all 8", "type --node-grid 2x4, or give --ranks-per-node 2"]),
-        (2, ["plan", "hpl", "--machine", "frontier", "--grid", "32x8", "--node-grid", "32x4"],
-         ["is 128 ranks, and a node of frontier has 8; type --node-grid 1x8 or 2x4 or 4x2 or 8x1\n"]),
+        (
+            2,
+            ["simulate", "hpl-mxp", *SMALL, "--node-grid", "1x2"],
+            ["1x2 is 2 ranks, and a node of frontier has all 8", "type --node-grid 2x4, or give --ranks-per-node 2"],
+        ),
+        (
+            2,
+            ["plan", "hpl", "--machine", "frontier", "--grid", "32x8", "--node-grid", "32x4"],
+            ["is 128 ranks, and a node of frontier has 8; type --node-grid 1x8 or 2x4 or 4x2 or 8x1\n"],
+        ),
         (2, ["simulate", "hpl-mxp", *SMALL, "--slow", "8:0.5"], ["there are 8 ranks, 0 to 7"]),
         (2, ["simulate", "hpl-mxp", *SMALL, "--slow", "half"], ["'half' is not RANK:FACTOR", "17:0.9"]),
         (2, ["simulate", "hpl-mxp", *SMALL, "--slow", "1:0"], ["a factor above 0"]),
@@ -106,16 +112,22 @@ def test_what_if_changes_the_rate(capsys: pytest.CaptureFixture[str]) -> None:
         (2, ["plan", "hpl", "--machine", "frontier", "--nb", "99999999"], ["the largest that fits", "type --nb 448"]),
         (2, ["simulate", "hpcg", "--machine", "frontier", "--nx", "36"], ["36 / 8 leaves 4", "--nx 32 or --nx 40"]),
         (2, ["simulate", "hpl", "--machine", "summit"], ["no rate of gemm in fp64"]),
-        (5, ["simulate", "hpl-mxp", "--machine", "frontier", "--grid", "2x4", "-N", "900000"],
-         ["type -N 334080", "a rank has 59.6"]),
+        (
+            5,
+            ["simulate", "hpl-mxp", "--machine", "frontier", "--grid", "2x4", "-N", "900000"],
+            ["type -N 334080", "a rank has 59.6"],
+        ),
         (5, ["plan", "hpcg", "--machine", "frontier", "--nx", "424", "--mem", "8GiB"], ["give a smaller --nx"]),
-        (5, ["plan", "hpl", "--machine", "frontier", "-N", "100000", "--mem", "1MiB", "--ranks", "1"],
-         ["a rank has 1 MiB; the largest N that fits is 56"]),
+        (
+            5,
+            ["plan", "hpl", "--machine", "frontier", "-N", "100000", "--mem", "1MiB", "--ranks", "1"],
+            ["a rank has 1 MiB; the largest N that fits is 56"],
+        ),
         (2, ["plan", "norms"], ["'norms' is none that can be planned"]),
         (2, ["plan", "hpcg", "--machine", "frontier", "--write-dat", "x"], ["hpcg has no .dat to write"]),
         (2, ["plan", "hpl", "--mem", "lots"], ["--mem: 'lots' is not a memory budget"]),
     ],
-)  # fmt: skip
+)
 def test_a_mistake_is_told_with_what_to_type(
     capsys: pytest.CaptureFixture[str], code: int, arguments: list[str], words: list[str]
 ) -> None:
@@ -172,9 +184,7 @@ def test_here_the_rate_is_unknown_until_something_has_run(capsys: pytest.Capture
     body = json_of(capsys, "plan", "hpl", "--ranks", "2")
     assert set(body["prediction"].values()) == {None}
     assert body["config"]["n"] > 0
-    result = {
-        "benchmark": "hpl", "status": "valid", "problem": {"P": 1, "Q": 2}, "result": {"rate_flops": 5e10},
-    }  # fmt: skip
+    result = {"benchmark": "hpl", "status": "valid", "problem": {"P": 1, "Q": 2}, "result": {"rate_flops": 5e10}}
     folder = Path("mxpeak-out/one")
     folder.mkdir(parents=True)
     (folder / "result.json").write_text(json.dumps({"schema": "mxpeak.results/1", "results": [result]}))
@@ -192,8 +202,11 @@ def test_a_dat_holds_the_plan_and_is_never_overwritten(
     text = Path("mine.dat").read_text()
     found = read(text, "mine.dat")
     assert (found["n"], found["nb"], found["P"], found["Q"]) == (
-        (config["n"],), (config["nb"],), (config["P"],), (config["Q"],),
-    )  # fmt: skip
+        (config["n"],),
+        (config["nb"],),
+        (config["P"],),
+        (config["Q"],),
+    )
     assert found["bcast"] == (config["bcast"],)
     assert found["order"] == config["order"]
     assert "mine.dat exists" in told(capsys, 2, *where)

@@ -185,7 +185,7 @@ MISTAKES: dict[str, tuple[type[mx.MxpeakError], str, Callable[[], Any], Any]] = 
         B,
     ),
     "no room": (mx.ResourceError, "memory_limit is", lambda: da.ones((10**6, 10**6), chunks=10**5), np.ones(10**6)),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", MISTAKES)

@@ -159,7 +159,7 @@ REFUSED = {
     "no b": (sparse.eye_array(2), np.ones((2, 0)), "b is empty"),
     "sparse b": (sparse.eye_array(2), sparse.csr_array(np.ones((2, 1))), "b is sparse"),
     "words": (sparse.eye_array(2), ["a", "b"], "b has dtype"),
-}  # fmt: skip
+}
 
 
 def test_what_cannot_be_solved_is_refused() -> None:

@@ -59,7 +59,7 @@ SYSTEMS: dict[str, Callable[[], Any]] = {
     "Poisson": lambda: poisson(13, 17),
     "convection": lambda: flow(13),
     "irregular": irregular,
-}  # fmt: skip
+}
 NAMES = ("auto", "gs", "sgs", "jacobi", "none", pytest.param("amg", marks=needs_pyamg))
 
 
@@ -327,7 +327,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], Any, str]] = {
     "deep b": (lambda: line(2), torch.ones(2, 1, 1), r"b has shape \(2, 1, 1\)"),
     "no b": (lambda: line(2), torch.ones(2, 0), "b is empty"),
     "sparse b": (lambda: line(2), torch.ones(2).to_sparse(), r"b is sparse; use b\.to_dense\(\)"),
-}  # fmt: skip
+}
 
 
 @on_both

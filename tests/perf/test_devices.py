@@ -19,7 +19,7 @@ from mxpeak.perf.devices import (
     map_lines,
     nics,
     rank_location,
-)  # fmt: skip
+)
 from tests.support.machine import machine, put
 
 

@@ -86,9 +86,12 @@ def nvml(**answers: Any) -> SimpleNamespace:
         return answer
 
     names = (
-        "nvmlDeviceGetUUID", "nvmlDeviceGetClockInfo", "nvmlDeviceGetMaxClockInfo",
-        "nvmlDeviceGetCurrentClocksThrottleReasons", "nvmlDeviceGetTotalEccErrors",
-    )  # fmt: skip
+        "nvmlDeviceGetUUID",
+        "nvmlDeviceGetClockInfo",
+        "nvmlDeviceGetMaxClockInfo",
+        "nvmlDeviceGetCurrentClocksThrottleReasons",
+        "nvmlDeviceGetTotalEccErrors",
+    )
     questions = {name: ask(name) for name in names}
     return SimpleNamespace(
         NVMLError=NVMLError, nvmlInit=lambda: None, nvmlDeviceGetHandleByPciBusId=handle, **questions

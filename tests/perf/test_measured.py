@@ -45,8 +45,10 @@ def records(ranks: int = 2) -> list[dict[str, Any]]:
         found += [{"name": "pingpong", "bytes": size, "seconds": 2e-6 + size / 8e9} for size in (8, 2**20, 2**23)]
         found.append({"name": "pair", "k": 256, "seconds": EXCHANGE})
         found += [{"name": "turn", "k": 512, "seconds": seconds} for seconds in (2 * TURN, TURN)]
-        found += [{"name": "bcast", "bcast": name, "bytes": 2**23, "seconds": t * 2**23 / 8e9}
-                  for name, t in (("lib", 1.5), ("ilib", 3.0), ("1ring", 1.0))]  # fmt: skip
+        found += [
+            {"name": "bcast", "bcast": name, "bytes": 2**23, "seconds": t * 2**23 / 8e9}
+            for name, t in (("lib", 1.5), ("ilib", 3.0), ("1ring", 1.0))
+        ]
     return found
 
 

@@ -117,5 +117,8 @@ def test_a_box_of_ranks_is_drawn_layer_by_layer() -> None:
     drawn = rank_map({"npx": 2, "npy": 2, "npz": 2}, {"binding": bound})
     assert drawn.count("<caption>layer") == 2
     assert [re.findall(r">(\d+)</td>", row) for row in drawn.split("<tr>")[1:]] == [
-        ["0", "1"], ["2", "3"], ["4", "5"], ["6", "7"],
-    ]  # fmt: skip
+        ["0", "1"],
+        ["2", "3"],
+        ["4", "5"],
+        ["6", "7"],
+    ]

@@ -128,10 +128,13 @@ def check_phases(phases: dict[str, Any], box: Box, cycles: list[int], solves: in
     """Each motif as often as the algorithm says on every rank, and with the flops that it takes."""
     steps, restarts = sum(cycles), len(cycles)
     calls = {
-        "spmv": steps + restarts + 1, "ortho": steps, "gs": (2 * LEVELS - 1) * (steps + restarts),
-        "restriction": (LEVELS - 1) * (steps + restarts), "prolongation": (LEVELS - 1) * (steps + restarts),
+        "spmv": steps + restarts + 1,
+        "ortho": steps,
+        "gs": (2 * LEVELS - 1) * (steps + restarts),
+        "restriction": (LEVELS - 1) * (steps + restarts),
+        "prolongation": (LEVELS - 1) * (steps + restarts),
         "update": 4 * restarts + 1,
-    }  # fmt: skip
+    }
     assert set(HPG_MXP_MOTIFS) <= set(phases)
     assert ("halo" in phases) == (box.ranks > 1)
     for motif, count in calls.items():

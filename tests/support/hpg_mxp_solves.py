@@ -38,8 +38,10 @@ TOLERANCE = 1e-9
 
 def global_matrix(shape: Triple, nonsymmetric: bool) -> Any:
     """27 - T ⊗ T ⊗ T with T = tridiag(1, 1, 1); non-symmetric: ±1/2 beside the diagonal in z more."""
-    one, T = ([sp.diags([value] * (2 * k + 1), range(-k, k + 1), shape=(n, n)) for n in reversed(shape)]
-              for k, value in ((0, 1.0), (1, 1.0)))  # fmt: skip
+    one, T = (
+        [sp.diags([value] * (2 * k + 1), range(-k, k + 1), shape=(n, n)) for n in reversed(shape)]
+        for k, value in ((0, 1.0), (1, 1.0))
+    )
     A = 27.0 * reduce(sp.kron, one) - reduce(sp.kron, T)
     if nonsymmetric:
         skew = sp.diags([-0.5, 0.5], [-1, 1], shape=(shape[2],) * 2)
@@ -185,9 +187,16 @@ def system_of(kernels: Any, comm: Communicator, made: Made, hierarchy: Hierarchy
 
 
 def solved(
-    comm: Communicator, shape: Triple, grid: Triple, forms: Sequence[Form], kind: str = "greedy",
-    nonsymmetric: bool = False, tolerance: float = TOLERANCE, restart: int = 30, kernels: Any = None,
-) -> list[Solved]:  # fmt: skip
+    comm: Communicator,
+    shape: Triple,
+    grid: Triple,
+    forms: Sequence[Form],
+    kind: str = "greedy",
+    nonsymmetric: bool = False,
+    tolerance: float = TOLERANCE,
+    restart: int = 30,
+    kernels: Any = None,
+) -> list[Solved]:
     """This rank's view of the global problem's solves in each form.  Collective."""
     kernels = HostKernels(1).sparse if kernels is None else kernels
     box = Box.of(comm.rank, tuple(n // p for n, p in zip(shape, grid)), grid)  # type: ignore[arg-type]

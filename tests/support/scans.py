@@ -29,9 +29,14 @@ def scan_body(
     records = []
     for rank in range(ranks):
         where = {
-            "rank": rank, "host": host.format(rank // a_host), "cores": "0-3", "threads": 4, "device": device,
-            "model": "Invented 9000", "uuid": uuid,
-        }  # fmt: skip
+            "rank": rank,
+            "host": host.format(rank // a_host),
+            "cores": "0-3",
+            "threads": 4,
+            "device": device,
+            "model": "Invented 9000",
+            "uuid": uuid,
+        }
         share, bits = (slow or {}).get(rank, 1.0), (wrong or {}).get(rank, "aaa")
         rates = {"lu": 2.5e11, "gemm": 1.25e12, "read": 1.1e10}
         kind = kinds[rank] if kinds else "Invented 9000, 4 threads, openblas 0.3.30 Haswell"

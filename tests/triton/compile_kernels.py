@@ -17,9 +17,11 @@ import mxpeak.kernels.torch.triton as backend
 
 #: The GPUs: NVIDIA A100, H100 and H200; AMD MI250 and MI300.
 TARGETS = {
-    "sm_80": ("cuda", 80, 32), "sm_90": ("cuda", 90, 32), "gfx90a": ("hip", "gfx90a", 64),
+    "sm_80": ("cuda", 80, 32),
+    "sm_90": ("cuda", 90, 32),
+    "gfx90a": ("hip", "gfx90a", 64),
     "gfx942": ("hip", "gfx942", 64),
-}  # fmt: skip
+}
 #: The chips of each vendor, the older one first, which take the first forms of kernels by turns.
 BY_AGE = {"cuda": ("sm_80", "sm_90"), "hip": ("gfx90a", "gfx942")}
 #: The newer ones, which take the other forms by turns.

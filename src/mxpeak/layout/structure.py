@@ -17,9 +17,7 @@ from dataclasses import dataclass
 
 from mxpeak.errors import UsageError
 
-STRUCTURES = (
-    "general", "trapezoid", "triangular", "symmetric", "hermitian", "band", "hermitian-band", "hessenberg",
-)  # fmt: skip
+STRUCTURES = ("general", "trapezoid", "triangular", "symmetric", "hermitian", "band", "hermitian-band", "hessenberg")
 UPLOS = ("lower", "upper")
 DIAGS = ("nonunit", "unit")
 #: The structures that each option belongs to.

@@ -20,9 +20,16 @@ from mxpeak.perf.host import host_facts, software_facts, text_in
 
 #: What of a host's facts counts, and of the versions.
 OF_HOST = (
-    "architecture", "cpu_model", "sockets", "physical_cores", "logical_cores_allowed", "l2_bytes", "l3_bytes", "avx2",
+    "architecture",
+    "cpu_model",
+    "sockets",
+    "physical_cores",
+    "logical_cores_allowed",
+    "l2_bytes",
+    "l3_bytes",
+    "avx2",
     "avx512",
-)  # fmt: skip
+)
 OF_SOFTWARE = ("mxpeak", "python", "numpy", "scipy", "numba", "mpi4py", "mpich", "torch", "triton")
 #: Variables that make a library take other code.
 VARIABLES = ("OPENBLAS_CORETYPE", "MKL_ENABLE_INSTRUCTIONS", "NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES")
@@ -52,8 +59,11 @@ def digest(facts: Mapping[str, Any]) -> str:
 def differences(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:
     """What is another here than there, as lines for people."""
     names = dict.fromkeys([*mine, *theirs])
-    return [f"{name}: {theirs.get(name)} there, {mine.get(name)} here" for name in names
-            if mine.get(name) != theirs.get(name)]  # fmt: skip
+    return [
+        f"{name}: {theirs.get(name)} there, {mine.get(name)} here"
+        for name in names
+        if mine.get(name) != theirs.get(name)
+    ]
 
 
 def gpu_models(root: str | Path = "/") -> list[str]:
@@ -75,8 +85,11 @@ def blas_files() -> list[str]:
             files = metadata.files(package) or []
         except metadata.PackageNotFoundError:
             continue
-        found += [one.name for one in files if re.search(r"(blas|mkl|lapack|blis).*\.(so|dylib|dll)", one.name)
-                  and f"{package}.libs" in str(one)]  # fmt: skip
+        found += [
+            one.name
+            for one in files
+            if re.search(r"(blas|mkl|lapack|blis).*\.(so|dylib|dll)", one.name) and f"{package}.libs" in str(one)
+        ]
     return sorted(found)
 
 

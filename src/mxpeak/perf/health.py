@@ -17,10 +17,15 @@ from mxpeak.perf.host import number_in
 KHZ_A_MHZ, MILLI = 1e3, 1e-3
 #: NVML's reasons for clocks below the highest, by their bits; an idle GPU (bit 0) is not held back.
 REASONS = {
-    0x002: "application clocks", 0x004: "software power cap", 0x008: "hardware slowdown", 0x010: "sync boost",
-    0x020: "software thermal slowdown", 0x040: "hardware thermal slowdown", 0x080: "hardware power brake",
+    0x002: "application clocks",
+    0x004: "software power cap",
+    0x008: "hardware slowdown",
+    0x010: "sync boost",
+    0x020: "software thermal slowdown",
+    0x040: "hardware thermal slowdown",
+    0x080: "hardware power brake",
     0x100: "display clocks",
-}  # fmt: skip
+}
 #: NVML's numbers for the clock of the multiprocessors, errors that were corrected or not, counts since the last reset.
 SM_CLOCK, CORRECTED, UNCORRECTED, VOLATILE = 1, 0, 1, 0
 

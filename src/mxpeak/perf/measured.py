@@ -220,9 +220,12 @@ def _network(records: Sequence[Record], read: float, ranks: int) -> dict[str, An
     if link is None:
         alone = "one rank was measured, which sends nothing: the rate of memory stands in"
         return {
-            "nics": 1, "nic_rate": _said(read, alone), "latency_s": _said(0.0, alone), "local_rate": _said(read, alone),
+            "nics": 1,
+            "nic_rate": _said(read, alone),
+            "latency_s": _said(0.0, alone),
+            "local_rate": _said(read, alone),
             "host_rate": _said(copy, "measured: twice the rate of a panel's copy"),
-        }  # fmt: skip
+        }
     latency_s, rate = link
     return {
         "nics": 1,

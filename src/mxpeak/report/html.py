@@ -98,18 +98,20 @@ class _Sections:
             f"<p>{text(case_text(read(result)))}{text(_memory(result))}</p>",
             _warnings(result.get("warnings") or []),
             titled("Where the time went", _phases(result)),
-            _figures([
-                steps_figure(benchmark, part(telemetry, "steps"), self.bars),
-                rate_figure(telemetry, _bound(result)),
-                roofline_figure(_computations(result), roofs_of(self.results, result)),
-                convergence_figure(history, of, [("", part(result, "validation"))]),
-                repeats_figure(result.get("samples_s") or []),
-            ]),
+            _figures(
+                [
+                    steps_figure(benchmark, part(telemetry, "steps"), self.bars),
+                    rate_figure(telemetry, _bound(result)),
+                    roofline_figure(_computations(result), roofs_of(self.results, result)),
+                    convergence_figure(history, of, [("", part(result, "validation"))]),
+                    repeats_figure(result.get("samples_s") or []),
+                ]
+            ),
             titled("Mixed against double, by motif", _motifs(result)),
             titled("Ranks", rank_map(part(result, "problem"), part(result, "launch"))),
             titled("Settings", settings(result)),
             facts(result, self.results),
-        ]  # fmt: skip
+        ]
         return "\n".join(filter(None, parts))
 
 

@@ -133,12 +133,14 @@ def page(body: Mapping[str, Any]) -> str:
         )
         if fact
     )
-    shown = "\n".join([
-        "<h1>What HPL-MxP's rules rest on</h1>",
-        f'<p class="faint">{html.escape(facts)}; FP64, entries U[-1, 1]</p>',
-        *parts,
-        f"<h2>Tables</h2><pre>{html.escape(tables(body))}</pre>",
-    ])  # fmt: skip
+    shown = "\n".join(
+        [
+            "<h1>What HPL-MxP's rules rest on</h1>",
+            f'<p class="faint">{html.escape(facts)}; FP64, entries U[-1, 1]</p>',
+            *parts,
+            f"<h2>Tables</h2><pre>{html.escape(tables(body))}</pre>",
+        ]
+    )
     return style.page("mxpeak study", shown)
 
 

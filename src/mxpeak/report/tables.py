@@ -45,15 +45,17 @@ def markdown(results: Sequence[tuple[str, Body]]) -> str:
             value if isinstance(value, int | float) else None
             for value in (result.result.get("fraction_of_limit"), result.validation.get("residual"))
         )
-        rows.append([
-            lines_of(result.benchmark).name(result),
-            case_text(result),
-            figure_text(result.result),
-            "" if share is None else f"{three_digits(100 * share)} %",
-            "" if residual is None else three_digits(residual),
-            result.mark,
-            where,
-        ])  # fmt: skip
+        rows.append(
+            [
+                lines_of(result.benchmark).name(result),
+                case_text(result),
+                figure_text(result.result),
+                "" if share is None else f"{three_digits(100 * share)} %",
+                "" if residual is None else three_digits(residual),
+                result.mark,
+                where,
+            ]
+        )
     escaped = [[str(cell).replace("|", "\\|").replace("\n", " ") for cell in row] for row in rows]
     return "".join(f"| {' | '.join(row)} |\n" for row in escaped)
 

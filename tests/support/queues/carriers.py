@@ -60,14 +60,14 @@ class _Message:
             for key in keys:
                 self._rank.log.op(
                     self._actor, f"MPI {kind}", kind, (), bytes=buffer.nbytes, message=key, sizes=(buffer.size,)
-                )  # fmt: skip
+                )
         if isinstance(buffer, DeviceTensor):
             self._actor = self._rank.message()
             size, part = buffer.numel() * buffer.element_size(), region(buffer, receive)
             for key in keys:
                 self._rank.log.op(
                     self._actor, f"MPI {kind}", kind, (part,), bytes=size, message=key, sizes=_numbers_in(part, size)
-                )  # fmt: skip
+                )
 
     def test(self) -> bool:
         self._asked += 1
@@ -233,9 +233,7 @@ class Nccl:
         pair = (self.rank, other) if kind == "send" else (other, self.rank)
         key = (self.name, *pair, next(self._numbers[kind, other]))
         size, part = message.numel() * message.element_size(), region(message, kind == "receive")
-        here().log.op(
-            self.actor, f"NCCL {kind}", kind, (part,), bytes=size, message=key, sizes=_numbers_in(part, size)
-        )  # fmt: skip
+        here().log.op(self.actor, f"NCCL {kind}", kind, (part,), bytes=size, message=key, sizes=_numbers_in(part, size))
         if kind == "send":
             self.boxes.put(key, _numbers(message).copy())
         else:
@@ -266,9 +264,14 @@ class Nccl:
         number = next(self._count)
         size, part = message.numel() * message.element_size(), region(message, self.rank != root)
         here().log.op(
-            self.actor, "NCCL broadcast", "send" if self.rank == root else "receive", (part,), bytes=size,
-            message=(self.name, "broadcast", number), sizes=_numbers_in(part, size),
-        )  # fmt: skip
+            self.actor,
+            "NCCL broadcast",
+            "send" if self.rank == root else "receive",
+            (part,),
+            bytes=size,
+            message=(self.name, "broadcast", number),
+            sizes=_numbers_in(part, size),
+        )
         if self.rank == root:
             for dest in range(self.size):
                 if dest != root:

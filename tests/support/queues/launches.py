@@ -67,8 +67,11 @@ def _halo(device: Any, A: Any, halo: Any, surface: Any, y: Any, **_: Any) -> lis
 
 
 TOUCHES: dict[str, Callable[..., list[Region]]] = {
-    "sweep": _sweep, "multiply": _multiply, "residual": _residual, "halo_product": _halo,
-}  # fmt: skip
+    "sweep": _sweep,
+    "multiply": _multiply,
+    "residual": _residual,
+    "halo_product": _halo,
+}
 
 
 def _one_launch(name: str) -> Callable[..., None]:

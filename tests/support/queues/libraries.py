@@ -36,9 +36,12 @@ MISSING: dict[Any, Any] = {aten.linalg_lu_factor_ex.default: _unpivoted, aten.ad
 PRODUCTS = {"addmm": (1, 2), "mm": (0, 1), "bmm": (0, 1), "addmv": (1, 2), "mv": (0, 1)}
 #: Precisions by type; what is multiplied decides the rate.
 NAMES = {
-    torch.float64: "fp64", torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16",
+    torch.float64: "fp64",
+    torch.float32: "fp32",
+    torch.float16: "fp16",
+    torch.bfloat16: "bf16",
     torch.float8_e4m3fn: "fp8",
-}  # fmt: skip
+}
 
 
 def work(func: Any, args: Any, kwargs: Any) -> tuple[str, float, str, tuple[int, ...]]:

@@ -17,9 +17,13 @@ from tests.support.queues.rank import Rank, here
 aten = torch.ops.aten
 #: What reads a number, or as many as there are: the host waits for it.
 NUMBERS = {
-    aten._local_scalar_dense.default, aten.nonzero.default, aten.masked_select.default, aten.equal.default,
-    aten.unique_consecutive.default, aten._unique2.default,
-}  # fmt: skip
+    aten._local_scalar_dense.default,
+    aten.nonzero.default,
+    aten.masked_select.default,
+    aten.equal.default,
+    aten.unique_consecutive.default,
+    aten._unique2.default,
+}
 COPIES = {aten.copy_.default, aten._to_copy.default}
 #: Gathers, of which only the chosen rows are read, and scatters, of which only those are written.
 GATHERS = {aten.index_select.default, aten.index_select.out}
@@ -51,9 +55,13 @@ class Virtual(torch.Tensor):
     @staticmethod
     def __new__(cls, elem: torch.Tensor, memory: Memory) -> Any:
         made = torch.Tensor._make_wrapper_subclass(
-            cls, elem.size(), strides=elem.stride(), storage_offset=elem.storage_offset(), dtype=elem.dtype,
+            cls,
+            elem.size(),
+            strides=elem.stride(),
+            storage_offset=elem.storage_offset(),
+            dtype=elem.dtype,
             device=memory.device,
-        )  # fmt: skip
+        )
         made.elem, made.memory = elem, memory
         return made
 

@@ -41,7 +41,7 @@ class HostBeside:
         return HostSparse(self._team)
 
     def factor_panel(self, work: Panel, exchange: Exchange | None) -> PanelOutcome:
-        """See `kernels.contract.lu`."""
+        """Factor a panel, by kernels that are loaded when the first one comes."""
         if self._panels is None:
             self._panels = self._made_panels()
         return self._panels.factor_panel(work, exchange)

@@ -37,7 +37,7 @@ NEAR_SPAN = 2**16
 @jit(allocates=True)
 def cut_rows(
     tid, threads, starts, new_to_old, old_to_new, indptr, indices, adaptive, longest, chunk_row, counts, alike
-):  # fmt: skip
+):
     """The first rows of the chunks of each group g, at chunk_row[starts[g]] and on; counts[g] = how many there are.
 
     A chunk ends after LANES rows, or, from LEAST on, at a row most of whose differences column - row are new.  alike[r]

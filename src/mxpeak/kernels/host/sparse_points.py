@@ -62,7 +62,7 @@ def residual(tid, threads, rows, first, columns, values, diagonal, b, x, keep, r
 @jit(fastmath={"contract"})
 def residual_in_chunks(
     tid, threads, rows, begins, starts, table, bases, far, values, diagonal, b, x, keep, r, parts, scratch
-):  # fmt: skip
+):
     """The same, chunk after chunk."""
     total, chunks = piece(scratch, tid * 4 * LANES, LANES), table.shape[0]
     for c in range(chunks * tid // threads, chunks * (tid + 1) // threads):
@@ -214,7 +214,7 @@ def count_slots(tid, threads, rows, begins, starts, packed, first, columns, most
 @jit(allocates=True)
 def fill_slots(
     tid, threads, rows, begins, starts, packed, first, columns, at_values, most, table, bases, far, values, source
-):  # fmt: skip
+):
     """Bases, columns and values of every slot.  Values come as zeros."""
     known, hits = np.empty(MOST, np.int64), np.empty(MOST, np.int64)
     chunks = table.shape[0]

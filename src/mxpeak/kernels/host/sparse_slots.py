@@ -280,7 +280,7 @@ def count_slots(
 @jit(allocates=True)
 def fill_slots(
     tid, threads, new_to_old, old_to_new, indptr, indices, data, columns, packed, longest, table, bases, far, values
-):  # fmt: skip
+):
     """Bases, columns and values of every slot; a share of the chunks for each thread.  Values come as zeros."""
     n, chunks, where = new_to_old.shape[0], table.shape[0], (new_to_old, old_to_new, indptr, indices)
     sorts_known, runs_known, counted = _scratch(longest)

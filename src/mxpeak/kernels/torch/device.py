@@ -24,9 +24,13 @@ import torch
 
 #: The type of each precision that tensors have; tf32 is a way to multiply fp32 numbers.
 TYPES: dict[str, torch.dtype] = {
-    "fp64": torch.float64, "fp32": torch.float32, "tf32": torch.float32, "fp16": torch.float16,
-    "bf16": torch.bfloat16, "fp8": torch.float8_e4m3fn,
-}  # fmt: skip
+    "fp64": torch.float64,
+    "fp32": torch.float32,
+    "tf32": torch.float32,
+    "fp16": torch.float16,
+    "bf16": torch.bfloat16,
+    "fp8": torch.float8_e4m3fn,
+}
 #: A line of the device's memory in bytes, and the distances at which rows of a matrix, or of an operand, would fall
 #: into the same channels of memory or the same sets of a cache.
 LINE, FAR, NEAR = 128, 4096, 1024

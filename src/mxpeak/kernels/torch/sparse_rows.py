@@ -130,7 +130,7 @@ class Neighbours:
 
 
 def order(device: Device, rows: Rows, kind: str) -> Order:
-    """See `kernels.contract.sparse`; the rows' pattern is symmetric."""
+    """The order in which rows are swept, of a kind; their pattern is symmetric."""
     natural = torch.arange(rows.n, dtype=torch.int32, device=rows.indptr.device)
     if kind == "natural":
         return Order(natural, natural, np.arange(rows.n + 1), kind)
