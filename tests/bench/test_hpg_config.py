@@ -13,7 +13,7 @@ import pytest
 from mxpeak.bench.hpcg.config import HpcgConfig
 from mxpeak.bench.hpcg.run import Hpcg
 from mxpeak.bench.hpg_mxp.config import SPARSE_PRECISIONS, VECTOR_PRECISIONS, HpgMxpConfig
-from mxpeak.bench.sparse import held
+from mxpeak.bench.sparse import hierarchies_of
 from mxpeak.bench.stencil_sizes import (
     Hierarchy,
     box_of,
@@ -294,7 +294,7 @@ def test_copies_of_the_coarser_points_have_no_more_entries_than_the_formula(shap
     made = make_stencil(kernels, Solo(), box.levels(2), [form], "surface_last", weights(), Spans())
     (coarse,) = made.levels(0)[0].A.A.coarse
     stored = sum(points.values.size for points in coarse.points.values())
-    (one,) = held([form], 0, "surface_last")
+    (one,) = hierarchies_of([form], 0, "surface_last")
     assert one.points_apart
     assert points_entries(box, one) / 2 < stored <= points_entries(box, one)
 

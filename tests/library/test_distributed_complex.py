@@ -12,7 +12,7 @@ import mxpeak as mx
 from mxpeak.comm.threads import run_ranks
 from mxpeak.errors import ResourceError
 from mxpeak.layout.grid import ProcessGrid
-from mxpeak.library.dense import room
+from mxpeak.library.dense import memory
 from mxpeak.library.outcomes import IllConditionedWarning
 from tests.support.distributed_systems import entries, eta, raised, random, solved
 from tests.support.norm_ranks import scalapack_array, scalapack_part
@@ -145,7 +145,7 @@ def test_rows_of_b_may_be_real_on_one_rank_and_complex_on_another() -> None:
 def test_columns_that_do_not_fit_are_told_as_they_were_given(monkeypatch: pytest.MonkeyPatch) -> None:
     F = mx.lu_factor(mx.DistributedMatrix.from_function(entries(random_complex(40)), 40, nb=8))
     G = mx.lu_factor(mx.DistributedMatrix.from_function(entries(random(40)), 40, nb=8))
-    monkeypatch.setattr(room, "available_memory_bytes", lambda: 1000)
+    monkeypatch.setattr(memory, "available_memory_bytes", lambda: 1000)
     for factors in (F, G):
         with pytest.raises(ResourceError, match=r"b with 3 columns.* take 10\*16\*40\*3 bytes.*fewer columns"):
             factors.solve(random_complex(40, 3))

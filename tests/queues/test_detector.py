@@ -11,9 +11,9 @@ import torch
 
 from mxpeak.comm.base import Communicator
 from mxpeak.kernels.torch.device import Device
-from tests.support.queues.carriers import mpi
 from tests.support.queues.device import on_virtual_gpus
 from tests.support.queues.races import Race, races
+from tests.support.queues.transports import mpi
 
 WHERE = torch.device("cuda", 0)
 

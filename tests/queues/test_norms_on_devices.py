@@ -11,10 +11,10 @@ from mxpeak.kernels.torch.device import Device
 from mxpeak.kernels.torch.norm_devices import SeveralNorms
 from mxpeak.layout.index_map import consecutive
 from mxpeak.layout.structure import Band
-from tests.support.queues.carriers import mpi
 from tests.support.queues.device import on_virtual_gpus
 from tests.support.queues.log import HOST, Op, Wait
 from tests.support.queues.races import races
+from tests.support.queues.transports import mpi
 
 ROWS, COLUMNS = 6, 5
 

@@ -16,15 +16,15 @@ SPLIT = PivotedLuOptions(split=0.5)
 
 
 @cache
-def hpl(P: int, Q: int, carrier: str, split: bool = False) -> list[Log]:
+def hpl(P: int, Q: int, transport: str, split: bool = False) -> list[Log]:
     """What the ranks of HPL have begun."""
-    return runs.hpl((P, Q), carrier, SPLIT if split else PivotedLuOptions(), N)[1]
+    return runs.hpl((P, Q), transport, SPLIT if split else PivotedLuOptions(), N)[1]
 
 
 @pytest.mark.parametrize("split", [False, True])
-@pytest.mark.parametrize("carrier", ["mpi", "nccl"])
-def test_panels_are_factored_on_the_host_while_the_update_is_under_way(carrier: str, split: bool) -> None:
-    for log in hpl(2, 2, carrier, split):
+@pytest.mark.parametrize("transport", ["mpi", "nccl"])
+def test_panels_are_factored_on_the_host_while_the_update_is_under_way(transport: str, split: bool) -> None:
+    for log in hpl(2, 2, transport, split):
         factored = [one for one in beside(log, "rfact") if one.op.kind == "factored"]  # FACT, at its end
         assert len(factored) in (4, 5)
         for one in factored:
@@ -49,9 +49,9 @@ WAITS = {
 }
 
 
-@pytest.mark.parametrize(("P", "Q", "carrier", "most"), [(1, 1, "nccl", 1), (1, 2, "nccl", 1), (1, 2, "mpi", 3)])
-def test_a_step_waits_for_nothing_but_its_pivots_and_messages(P: int, Q: int, carrier: str, most: int) -> None:
-    for log in hpl(P, Q, carrier):
+@pytest.mark.parametrize(("P", "Q", "transport", "most"), [(1, 1, "nccl", 1), (1, 2, "nccl", 1), (1, 2, "mpi", 3)])
+def test_a_step_waits_for_nothing_but_its_pivots_and_messages(P: int, Q: int, transport: str, most: int) -> None:
+    for log in hpl(P, Q, transport):
         waits = host_waits(log)
         for step in range(2, N // 8 - 2):
             found = waits.get(step, [])

@@ -25,31 +25,31 @@ LIBRARY = PivotedLuOptions(PanelOptions(bcast="lib"))
 N = 60
 
 
-def hpl(P: int, Q: int, carrier: str, options: PivotedLuOptions = PivotedLuOptions()) -> runs.Found:  # noqa: B008
+def hpl(P: int, Q: int, transport: str, options: PivotedLuOptions = PivotedLuOptions()) -> runs.Found:  # noqa: B008
     """HPL, whose solution is NumPy's."""
-    results, logs = runs.hpl((P, Q), carrier, options, N)
+    results, logs = runs.hpl((P, Q), transport, options, N)
     x = {j: value for part, _ in results for j, value in part.items()}
     A, b = system(N)
     assert np.abs(np.array([x[j] for j in range(N)]) - np.linalg.solve(A, b)).max() < 1e-9
     return results, logs
 
 
-def whole(name: str, P: int, Q: int, carrier: str) -> runs.Found:
+def whole(name: str, P: int, Q: int, transport: str) -> runs.Found:
     """A benchmark, which is valid."""
-    results, logs = runs.benchmark(name, (P, Q), carrier)
+    results, logs = runs.benchmark(name, (P, Q), transport)
     assert all(result.status == "valid" for result in results[0])
     return results, logs
 
 
-def factored(carrier: str) -> runs.Found:
+def factored(transport: str) -> runs.Found:
     """HPL-MxP's factorization alone."""
-    return [], windows.hpl_mxp((2, 1), 6, 6, range(6), MixedLuOptions("fp16"), carrier)
+    return [], windows.hpl_mxp((2, 1), 6, 6, range(6), MixedLuOptions("fp16"), transport)
 
 
-def halo(carrier: str) -> runs.Found:
+def halo(transport: str) -> runs.Found:
     """HPG-MxP's solver on 2×2 boxes, whose residual falls; on two where colours are found, for which none is sent."""
-    colours = carrier == "staged"
-    results, logs = runs.hpg_mxp((1, 1 if colours else 2, 2), carrier, colours=colours)
+    colours = transport == "staged"
+    results, logs = runs.hpg_mxp((1, 1 if colours else 2, 2), transport, colours=colours)
     assert all(history[-1] < 0.1 for history in results)
     return results, logs
 

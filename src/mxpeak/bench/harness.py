@@ -87,7 +87,7 @@ class Bench(Generic[AnyConfig]):
         bus = kernels.device_facts().get("device_bus")
         self._spans: deque[Spans] = deque(maxlen=MOST_SPANS)
         packages = processors() if placement.local_rank == 0 else []
-        self._meter = Meter(packages, Gpu(bus) if bus else None, doing=self._place)
+        self._meter = Meter(packages, Gpu(bus) if bus else None, doing=self._phase)
 
     def begin(self, case: Any) -> None:
         """A case begins."""
@@ -111,7 +111,7 @@ class Bench(Generic[AnyConfig]):
             follow(spans)
         return spans
 
-    def _place(self) -> str:
+    def _phase(self) -> str:
         """The phase that is under way."""
         return next((spans.place for spans in self._spans if spans.place), "")
 

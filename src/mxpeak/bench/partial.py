@@ -64,7 +64,7 @@ def aborted(benchmark: str, under_way: UnderWay, facts: Facts, why: str) -> Resu
         },
         samples_s=list(under_way.samples_s),
         phases={name: _phase(phase) for name, phase in spans.known_phases.items()},
-        telemetry={"steps": _own_steps(spans), "aborted": {"reason": why, **_place(spans), **_finished(under_way)}},
+        telemetry={"steps": _own_steps(spans), "aborted": {"reason": why, **_progress(spans), **_finished(under_way)}},
         warnings=list(facts.cautions),
     )
 
@@ -90,7 +90,7 @@ def _finished(under_way: UnderWay) -> dict[str, Any]:
     return {"finished": {**dataclasses.asdict(under_way.so_far), **solves}}
 
 
-def _place(spans: Spans) -> dict[str, Any]:
+def _progress(spans: Spans) -> dict[str, Any]:
     """How far the computation had come."""
     rows = spans.rows
     last = rows[-1] if rows else Row(0, 0.0, 0.0, {})

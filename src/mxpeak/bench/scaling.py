@@ -238,7 +238,7 @@ def _point(ranks: int, result: Result | None) -> dict[str, Any]:
     rate = figures.get("rate_flops", figures.get("rate_bytes"))
     problem = {} if result is None else result.problem
     sizes = ("n", "nb", "P", "Q", "nx", "ny", "nz", "npx", "npy", "npz")
-    held = _held(problem.get("memory_bytes") or {})
+    held = _memory_bytes(problem.get("memory_bytes") or {})
     return {
         **point,
         "problem": {name: problem[name] for name in sizes if name in problem},
@@ -251,7 +251,7 @@ def _point(ranks: int, result: Result | None) -> dict[str, Any]:
     }
 
 
-def _held(memory: Mapping[str, Any]) -> int | None:
+def _memory_bytes(memory: Mapping[str, Any]) -> int | None:
     """Bytes of all ranks: the total, or both solvers'."""
     if "total" in memory:
         return int(memory["total"])

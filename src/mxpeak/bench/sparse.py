@@ -10,8 +10,7 @@ from mxpeak.bench.abft import check_abft
 from mxpeak.bench.harness import Bench, repeated, threads_a_rank
 from mxpeak.bench.outlook import Outlook, as_found
 from mxpeak.bench.rules import Violation
-from mxpeak.bench.stencil_sizes import INDEX_BYTES, PACKED_BYTES, box_of, fitted
-from mxpeak.bench.stencil_sizes import Hierarchy as Held
+from mxpeak.bench.stencil_sizes import INDEX_BYTES, PACKED_BYTES, Hierarchy, box_of, fitted
 from mxpeak.bench.timeline import events_a_rank, timeline
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.solo import Solo
@@ -135,10 +134,12 @@ def without_admission(config: SparseConfig, broken: Sequence[Violation]) -> list
     return [f"the result will not be ADMISSIBLE: {one.rule}: {one.text}" for one in broken]
 
 
-def held(forms: Sequence[Form], basis: int, order: str | None = None, *, on_gpu: bool = False) -> list[Held]:
+def hierarchies_of(
+    forms: Sequence[Form], basis: int, order: str | None = None, *, on_gpu: bool = False
+) -> list[Hierarchy]:
     """What forms of the problem need, as `stencil_sizes` counts it; `order` is that of the sweeps on several levels."""
     return [
-        Held(
+        Hierarchy(
             tuple(PRECISIONS[values].bytes for values in form.values),
             PRECISIONS[form.vectors].bytes,
             basis,
@@ -197,7 +198,7 @@ class SparseBench(Bench[AnySparse]):
         """Seconds to measure for."""
         return seconds_for(self.config)
 
-    def box(self, kinds: Sequence[Sequence[Held]]) -> Box:
+    def box(self, kinds: Sequence[Sequence[Hierarchy]]) -> Box:
         """This rank's box, if each kind of forms fits into memory by itself; collective, the same answer everywhere."""
         box = box_of(self.config, self.comm.rank, self.comm.size)
         for hierarchies in kinds:

@@ -113,10 +113,10 @@ def choose(
         units = [unit for unit in chosen() if native is None or unit.precision in native]
         return HostKernels(threads, cores, alone=alone, units=units)
     where = open_device(device, local_rank)
-    from mxpeak.kernels.host.beside import HostBeside
+    from mxpeak.kernels.host.for_device import HostForDevice
     from mxpeak.kernels.torch.kernels import TorchKernels
 
-    return TorchKernels(where, HostBeside(threads, cores, alone=alone, panels=panels))
+    return TorchKernels(where, HostForDevice(threads, cores, alone=alone, panels=panels))
 
 
 def dense(device: Any) -> DenseKernels:

@@ -113,7 +113,7 @@ def _table(rows: Sequence[Body]) -> str:
     lines = [f"{'rank':>6}  {'computes on':<14}{heads}  host"]
     for one in rows:
         rates = "".join(f"{three_digits(median[one['rank']][name] / scales[name][0]):>13}" for name in measures)
-        line = f"{one['rank']:>6}  {_place(one):<14}{rates}  "
+        line = f"{one['rank']:>6}  {_cores(one):<14}{rates}  "
         lines.append(line + _fitted(one["host"], WIDTH - len(line)))
     return "\n".join(lines) + "\n"
 
@@ -124,7 +124,7 @@ def _median(rates: Sequence[float]) -> float:
     return median(rates)
 
 
-def _place(one: Body) -> str:
+def _cores(one: Body) -> str:
     if one["device"] != "cpu":
         return str(one["device"])
     return f"core{'s' * (not one['cores'].isdecimal())} {one['cores']}"
@@ -150,7 +150,7 @@ def _finding(body: Body, rank: int) -> str:
         f"in {found['rounds']} of {rounds} rounds"
         for found in slow
     ]
-    where = f"{one['host']}, {_place(one)}" + (f", {one['uuid']}" if one["uuid"] else "")
+    where = f"{one['host']}, {_cores(one)}" + (f", {one['uuid']}" if one["uuid"] else "")
     words = "WRONG" if wrong else "SLOW"
     return _wrapped(f"{words}  rank {rank} ({where}): {'; '.join([*said, *health(one)])}", "    ")
 

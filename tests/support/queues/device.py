@@ -21,8 +21,8 @@ from mxpeak.kernels.torch import device as devices
 from mxpeak.kernels.torch import solves, sparse_setup, tensors
 from mxpeak.solvers import pivoted_lu
 from mxpeak.solvers.panel import FactoredPanel
-from tests.support.queues import carriers
 from tests.support.queues import rank as queues
+from tests.support.queues import transports
 from tests.support.queues.launches import single_launches
 from tests.support.queues.log import HOST, Log, Step
 from tests.support.queues.rank import Rank, here, playing
@@ -34,7 +34,7 @@ CHIP = {
     "pci_domain_id": 0, "pci_bus_id": 1, "pci_device_id": 0,
 }  # fmt: skip
 #: Those who look again and again for what another rank sends: as threads of one process they keep it from sending.
-LOOKING = (base, messages, posted, pivoted_lu, carriers)
+LOOKING = (base, messages, posted, pivoted_lu, transports)
 NAP_S = 5e-4
 
 
@@ -143,14 +143,14 @@ def virtual_gpus() -> Iterator[None]:
 
 
 def on_virtual_gpus(
-    size: int, body: Callable[[Communicator], Any], carrier: Callable[[Communicator], Communicator]
+    size: int, body: Callable[[Communicator], Any], transport: Callable[[Communicator], Communicator]
 ) -> tuple[list[Any], list[Log]]:
     """What each rank's body returned, and what each has begun."""
     ranks = [Rank(number) for number in range(size)]
 
     def main(comm: Communicator) -> Any:
         with playing(ranks[comm.rank]), Dispatch():
-            return body(carrier(comm))
+            return body(transport(comm))
 
     with virtual_gpus():
         results = run_ranks(size, main)

@@ -1,4 +1,4 @@
-"""Small problems on virtual GPUs: benchmarks and solvers, each grid, each carrier."""
+"""Small problems on virtual GPUs: benchmarks and solvers, each grid, each transport."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ from mxpeak.solvers.pivoted_lu import PivotedLuOptions, factorize
 from mxpeak.solvers.triangular import solve_augmented
 from mxpeak.spans import Spans
 from tests.support.hpg_mxp_solves import mixed_form
-from tests.support.queues.carriers import CARRIERS
 from tests.support.queues.device import on_virtual_gpus
 from tests.support.queues.log import Log
 from tests.support.queues.rank import here
+from tests.support.queues.transports import TRANSPORTS
 
 #: Settings of small problems whose benchmarks run whole; several steps of LU.
 CASES: dict[str, dict[str, Any]] = {
@@ -54,23 +54,23 @@ def kernels_here() -> TorchKernels:
     return TorchKernels(Device(torch.device("cuda", 0), triton=False, poison=True), HostKernels(1))
 
 
-def played(size: int, carrier: str, body: Callable[[Communicator], Any]) -> Found:
+def played(size: int, transport: str, body: Callable[[Communicator], Any]) -> Found:
     """What so many ranks' bodies returned, and what each has begun."""
-    with CARRIERS[carrier]() as of:
+    with TRANSPORTS[transport]() as of:
         return on_virtual_gpus(size, body, of)
 
 
-def benchmark(name: str, shape: tuple[int, int], carrier: str, **settings: Any) -> Found:
+def benchmark(name: str, shape: tuple[int, int], transport: str, **settings: Any) -> Found:
     """A benchmark on P×Q ranks with a virtual GPU each."""
     P, Q = shape
     asked = CASES[name] | ({"P": (P,), "Q": (Q,)} if name in ("hpl", "hpl-mxp") else {}) | settings
     config = BENCHMARKS[name].config(kernels="torch", device="cuda", threads=1, warmup="none", **asked)
     module = import_module(f"mxpeak.bench.{name.replace('-', '_')}.run")
-    return played(P * Q, carrier, lambda comm: module.run(config, comm))
+    return played(P * Q, transport, lambda comm: module.run(config, comm))
 
 
 def hpl(
-    shape: tuple[int, int], carrier: str, options: PivotedLuOptions, n: int = 100, nb: int = 8, **choices: Any
+    shape: tuple[int, int], transport: str, options: PivotedLuOptions, n: int = 100, nb: int = 8, **choices: Any
 ) -> Found:
     """HPL's factorization and solve alone; b̂ is compared by the caller."""
 
@@ -88,12 +88,12 @@ def hpl(
         spans.finish()
         return {A.cols.to_global(jl): value for jl, value in enumerate(x.tolist())}, singular
 
-    return played(shape[0] * shape[1], carrier, body)
+    return played(shape[0] * shape[1], transport, body)
 
 
 def hpg_mxp(
     grid: tuple[int, int, int],
-    carrier: str,
+    transport: str,
     most: int = 3,
     side: int = 8,
     levels: int = 2,
@@ -130,7 +130,7 @@ def hpg_mxp(
         kernels.wait()
         return list(done.history)
 
-    return played(grid[0] * grid[1] * grid[2], carrier, body)
+    return played(grid[0] * grid[1] * grid[2], transport, body)
 
 
 def _order_of_the_host(device: Device, sparse: Any, rows: Rows, kind: str) -> Order:
@@ -139,7 +139,7 @@ def _order_of_the_host(device: Device, sparse: Any, rows: Rows, kind: str) -> Or
     return Order(device.tensor(found.new_to_old), device.tensor(found.old_to_new), found.starts, found.kind)
 
 
-def hpcg(grid: tuple[int, int, int], carrier: str, most: int = 3, side: int = 8) -> Found:
+def hpcg(grid: tuple[int, int, int], transport: str, most: int = 3, side: int = 8) -> Found:
     """Some iterations of HPCG's solver, a box a rank, with the host's colours."""
 
     def body(comm: Communicator) -> Any:
@@ -155,7 +155,7 @@ def hpcg(grid: tuple[int, int, int], carrier: str, most: int = 3, side: int = 8)
         system = CgSystem(sparse, comm, top.A, made.b, lambda r: cycle(top, r), spans)
         return list(conjugate_gradients(system, most=most, tolerance=0.0).history)
 
-    return played(grid[0] * grid[1] * grid[2], carrier, body)
+    return played(grid[0] * grid[1] * grid[2], transport, body)
 
 
 def solve(precision: str = "fp64", n: int = 60) -> Found:

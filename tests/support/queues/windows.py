@@ -56,18 +56,18 @@ def _until(end: int) -> Callable[[Step], None]:
 
 
 def hpl(
-    shape: tuple[int, int], blocks: int, nb: int, steps: range, options: pivoted_lu.PivotedLuOptions, carrier: str
+    shape: tuple[int, int], blocks: int, nb: int, steps: range, options: pivoted_lu.PivotedLuOptions, transport: str
 ) -> list[Log]:
     """These steps of HPL, of `blocks` in all."""
 
     def factorized(A: DistMatrix, kernels: Any, spans: Spans) -> None:
         pivoted_lu.factorize(A, options, kernels, spans, keeper=_From(steps.start))
 
-    return _factored(shape, blocks, nb, steps, carrier, ("hpl", 1, "fp64"), factorized)
+    return _factored(shape, blocks, nb, steps, transport, ("hpl", 1, "fp64"), factorized)
 
 
 def hpl_mxp(
-    shape: tuple[int, int], blocks: int, nb: int, steps: range, options: lu.MixedLuOptions, carrier: str
+    shape: tuple[int, int], blocks: int, nb: int, steps: range, options: lu.MixedLuOptions, transport: str
 ) -> list[Log]:
     """These steps of HPL-MxP, of `blocks` in all."""
 
@@ -75,7 +75,7 @@ def hpl_mxp(
         lu.factorize(A, options, kernels, spans, keeper=_From(steps.start))
 
     stored = stored_as(options.precision)
-    return _factored(shape, blocks, nb, steps, carrier, ("dominant-n", 0, stored), factorized)
+    return _factored(shape, blocks, nb, steps, transport, ("dominant-n", 0, stored), factorized)
 
 
 def _in_turn(column: Communicator, mine: Any, theirs: Any, combine: Any) -> None:
@@ -95,7 +95,7 @@ def _factored(
     blocks: int,
     nb: int,
     steps: range,
-    carrier: str,
+    transport: str,
     what: tuple[str, int, str],
     factorized: Any,
 ) -> list[Log]:
@@ -119,7 +119,7 @@ def _factored(
         patch.object(panel, "allreduce_by", _in_turn),
         patch.object(pivoted_lu._Begun, "look", look_often),
     ):
-        return played(shape[0] * shape[1], carrier, body)[1]
+        return played(shape[0] * shape[1], transport, body)[1]
 
 
 def factor(

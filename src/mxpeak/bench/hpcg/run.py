@@ -35,7 +35,7 @@ from mxpeak.bench.sparse import (
     TINY,
     SparseBench,
     check_storage,
-    held,
+    hierarchies_of,
     natural_order,
     order_of,
     plain_storage,
@@ -89,7 +89,7 @@ def dry_run(config: HpcgConfig, comm: Communicator, settings: dict[str, Setting]
     box = _check(config, comm)
     budget = memory_budget(config, settings, comm)
     need = {
-        storage: held(forms(storage), 0, order_of(config, storage), on_gpu=config.on_gpu)
+        storage: hierarchies_of(forms(storage), 0, order_of(config, storage), on_gpu=config.on_gpu)
         for storage in storages(config)
     }
     lines = [f"{storage}: {line(box, hierarchies, budget)}" for storage, hierarchies in need.items()]
@@ -128,7 +128,9 @@ class Hpcg:
         self._plain = plain_storage(config)
         orders = [(self._plain, natural_order(config, self._plain))]  # the reference's, whatever was asked for
         orders += [(storage, order_of(config, storage)) for storage in storages(config)]
-        self._box = bench.box([held(forms(storage), 0, order, on_gpu=config.on_gpu) for storage, order in orders])
+        self._box = bench.box(
+            [hierarchies_of(forms(storage), 0, order, on_gpu=config.on_gpu) for storage, order in orders]
+        )
         self._flops_a_step = hpcg_flops(stencil_levels(self._box), REFERENCE_STEPS)["total"] / REFERENCE_STEPS
 
     def result(self) -> Result | None:

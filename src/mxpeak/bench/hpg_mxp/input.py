@@ -10,8 +10,8 @@ from typing import Any
 
 from mxpeak.bench.hpg_mxp.config import HpgMxpConfig
 from mxpeak.bench.hpg_mxp.rules import forms
-from mxpeak.bench.sparse import held
-from mxpeak.bench.stencil_sizes import Hierarchy as Held
+from mxpeak.bench.sparse import hierarchies_of
+from mxpeak.bench.stencil_sizes import Hierarchy
 from mxpeak.comm.base import Communicator
 from mxpeak.errors import ResourceError, UsageError
 from mxpeak.perf.sparse_counts import FP64_BYTES
@@ -59,9 +59,9 @@ class MatrixFile:
         double, mixed = forms(config, storage)
         if config.mg_precisions(1) == ("auto",):
             mixed = replace(mixed, values=("fp64",))
-        return self.memory_need(held((double, mixed), config.restart + 1))
+        return self.memory_need(hierarchies_of((double, mixed), config.restart + 1))
 
-    def memory_need(self, hierarchies: Sequence[Held]) -> dict[str, int]:
+    def memory_need(self, hierarchies: Sequence[Hierarchy]) -> dict[str, int]:
         """The bytes that all ranks hold at a time, padding and halos left out; n rows, nnz entries, of each solver
 
           matrix    filled·(value + index)

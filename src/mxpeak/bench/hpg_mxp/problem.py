@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from mxpeak.bench.hpg_mxp.config import HpgMxpConfig
 from mxpeak.bench.hpg_mxp.input import MatrixFile, read_file, too_large
 from mxpeak.bench.hpg_mxp.rules import forms, storages
-from mxpeak.bench.sparse import SparseBench, held, order_of
+from mxpeak.bench.sparse import SparseBench, hierarchies_of, order_of
 from mxpeak.bench.stencil_sizes import box_of, fits_in, line
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.solo import Solo
@@ -69,7 +69,9 @@ def size_lines(config: HpgMxpConfig, comm: Communicator, budget: Budget) -> tupl
         return [f"{storage}: {file.line(config, storage, comm.size, budget)}" for storage in names], fits
     box = box_of(config, comm.rank, comm.size)
     need = {
-        storage: held(forms(config, storage), config.restart + 1, order_of(config, storage), on_gpu=config.on_gpu)
+        storage: hierarchies_of(
+            forms(config, storage), config.restart + 1, order_of(config, storage), on_gpu=config.on_gpu
+        )
         for storage in storages(config)
     }
     lines = [f"{storage}: {line(box, hierarchies, budget)}" for storage, hierarchies in need.items()]
@@ -89,7 +91,9 @@ class Boxes:
         self._stencil = weights(nonsymmetric=config.nonsymmetric)
         orders = {storage: order_of(config, storage) for storage in storages(config)}
         basis, on_gpu = config.restart + 1, config.on_gpu
-        self._box = bench.box([held(self.forms(name), basis, order, on_gpu=on_gpu) for name, order in orders.items()])
+        self._box = bench.box(
+            [hierarchies_of(self.forms(name), basis, order, on_gpu=on_gpu) for name, order in orders.items()]
+        )
         self.levels = stencil_levels(self._box)
 
     def forms(self, storage: str) -> tuple[Form, Form]:
@@ -145,7 +149,7 @@ class FileProblem:
         self._bench, self._config, self._file = bench, (config := bench.config), file
         self._values = self._settled()
         self.levels = Levels(rows=(file.n,), nnz=(file.nnz,), coarse_nnz=(0,))
-        parts = file.memory_need(held(self.forms(storages(config)[0]), config.restart + 1))
+        parts = file.memory_need(hierarchies_of(self.forms(storages(config)[0]), config.restart + 1))
         need = file.node_need(parts, bench.comm.size, bench.budget)
         if need > bench.budget.most:
             raise ResourceError(too_large(file, parts, need, bench.budget.most))

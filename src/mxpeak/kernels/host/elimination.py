@@ -57,7 +57,7 @@ def padded(n: int, sides: int) -> tuple[int, int]:
 _padded = inner()(padded)
 
 
-def room(n: int, sides: int, each: int) -> int:
+def work_size(n: int, sides: int, each: int) -> int:
     """Entries of the memory that `solve` works on, up to `each` sides with a residual each."""
     rows, columns = padded(n, sides)
     return rows * columns + LINE + n + rows + n * (2 * RANK if sides <= each + 1 else 1)

@@ -26,7 +26,7 @@ LIBRARY = "torch.linalg.lu_factor_ex"
 
 
 class Host(Protocol):
-    """The host beside a device, which computes what the device leaves to it."""
+    """The host for a device, which computes what the device leaves to it."""
 
     threads: int
 

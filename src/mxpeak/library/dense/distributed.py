@@ -18,9 +18,9 @@ from mxpeak.layout.block_cyclic import BlockCyclic
 from mxpeak.layout.grid import ProcessGrid
 from mxpeak.library.agreement import agreed
 from mxpeak.library.communicators import communicator
-from mxpeak.library.dense.dealing import by_rows, dealt, pieces_of, rows_here, starts_of, type_of
-from mxpeak.library.dense.room import check_room
-from mxpeak.library.dense.sources import Held, InFile, Made, Source
+from mxpeak.library.dense.memory import check_memory
+from mxpeak.library.dense.redistribution import by_rows, pieces_of, redistributed, rows_here, starts_of, type_of
+from mxpeak.library.dense.sources import InFile, InMemory, Made, Source
 from mxpeak.library.dense.types import Array
 from mxpeak.library.grids import InBlocks, grid_of
 from mxpeak.runtime.nodes import raise_first
@@ -75,7 +75,7 @@ class DistributedMatrix(InBlocks):
         complex128, 16·n² bytes.  Collective.
         """
         ranks = communicator(comm)
-        return cls._dealt(ranks, agreed(ranks, lambda: rows_here(local_rows, "local_rows")), nb, grid)
+        return cls._redistributed(ranks, agreed(ranks, lambda: rows_here(local_rows, "local_rows")), nb, grid)
 
     @classmethod
     def from_root(
@@ -85,7 +85,7 @@ class DistributedMatrix(InBlocks):
         ranks = communicator(comm)
         rows = agreed(ranks, lambda: _roots(A, ranks.rank))
         n = ranks.bcast_object(rows.shape[1])
-        return cls._dealt(ranks, rows if ranks.rank == 0 else np.empty((0, n)), nb, grid)
+        return cls._redistributed(ranks, rows if ranks.rank == 0 else np.empty((0, n)), nb, grid)
 
     @classmethod
     def from_pieces(
@@ -106,9 +106,9 @@ class DistributedMatrix(InBlocks):
         dtype = type_of(ranks, mine.values())
         order, size, process = placed(ranks, n, nb, grid, _parts(dtype))
         found = pieces_of(ranks, order, mine)
-        check_room(ranks, order, size, (process.P, process.Q), held=True, parts=_parts(dtype))
-        part = dealt(process, order, size, list(mine.values()), found, dtype)
-        return cls(order, size, process, Held(part, dtype))
+        check_memory(ranks, order, size, (process.P, process.Q), held=True, parts=_parts(dtype))
+        part = redistributed(process, order, size, list(mine.values()), found, dtype)
+        return cls(order, size, process, InMemory(part, dtype))
 
     @classmethod
     def from_file(
@@ -141,17 +141,21 @@ class DistributedMatrix(InBlocks):
         grid = blocks.grid
         n, nb = agreed(grid.all, lambda: _square_blocks(blocks), lambda made: f"n = {made[0]}, nb = {made[1]}")
         local = agreed(grid.all, lambda: rows_here(blocks.local, "local"))
-        source = Held(local, type_of(grid.all, [local]))
+        source = InMemory(local, type_of(grid.all, [local]))
         parts = _parts(source.dtype)
-        check_room(grid.all, n, nb, (grid.P, grid.Q), held=True, there=source.held, parts=parts)
+        check_memory(grid.all, n, nb, (grid.P, grid.Q), held=True, there=source.held, parts=parts)
         return cls(n, nb, grid, source)
 
     @classmethod
-    def _dealt(cls, comm: Communicator, rows: Array, nb: int | None, grid: tuple[int, int] | None) -> DistributedMatrix:
+    def _redistributed(
+        cls, comm: Communicator, rows: Array, nb: int | None, grid: tuple[int, int] | None
+    ) -> DistributedMatrix:
         starts, dtype = starts_of(comm, rows), type_of(comm, [rows])
         n, nb, process = placed(comm, starts[-1], nb, grid, _parts(dtype))
-        check_room(comm, n, nb, (process.P, process.Q), held=True, parts=_parts(dtype))
-        return cls(n, nb, process, Held(dealt(process, n, nb, [rows], by_rows(starts), dtype), dtype), starts)
+        check_memory(comm, n, nb, (process.P, process.Q), held=True, parts=_parts(dtype))
+        return cls(
+            n, nb, process, InMemory(redistributed(process, n, nb, [rows], by_rows(starts), dtype), dtype), starts
+        )
 
     def blocks(self) -> CyclicMatrix:
         """A's entries in memory, for `mxpeak.norm`, `norms` and the like.  Collective.
@@ -160,7 +164,7 @@ class DistributedMatrix(InBlocks):
         """
         grid = self.grid
         rows, cols = BlockCyclic(self.n, self.nb, grid.p, grid.P), BlockCyclic(self.n, self.nb, grid.q, grid.Q)
-        if isinstance(self.source, Held):
+        if isinstance(self.source, InMemory):
             return CyclicMatrix(grid, rows, cols, np.asarray(self.source.part, self.dtype))
         part = self.source(rows, cols, slice(0, rows.local_size))
         raise_first(self.comm, self.source.mistake())

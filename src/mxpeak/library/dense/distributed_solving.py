@@ -27,9 +27,9 @@ from mxpeak.library.dense.distributed import DistributedMatrix
 from mxpeak.library.dense.distributed_info import DistributedInfo
 from mxpeak.library.dense.factoring import DOUBT, coarse, most_condition
 from mxpeak.library.dense.info import LOST, note_of_breakdown, note_of_coarseness, note_of_columns, note_of_doubt
+from mxpeak.library.dense.memory import bytes_a_rank, check_memory, check_sides
 from mxpeak.library.dense.real_form import RealForm, real_columns, real_sides, solutions
 from mxpeak.library.dense.refinement import ORDERS_PER_SIDE, ORDERS_PER_STEP, PLAIN_LU, RESTART
-from mxpeak.library.dense.room import bytes_a_rank, check_room, check_sides
 from mxpeak.library.dense.sides import right_hand_sides
 from mxpeak.library.dense.sources import owned
 from mxpeak.library.dense.types import Array
@@ -252,7 +252,7 @@ def _check_memory(A: DistributedMatrix) -> int:
     """The bytes of a rank, if every node has room for its ranks'; what A's ranks hold already is there.  Collective."""
     P, Q, held = A.grid.P, A.grid.Q, A.source.holds
     size_bytes = bytes_a_rank(A.n, A.nb, P, Q, held=held, parts=A.parts)
-    check_room(A.comm, A.n, A.nb, (P, Q), held=held, there=A.source.held, parts=A.parts)
+    check_memory(A.comm, A.n, A.nb, (P, Q), held=held, there=A.source.held, parts=A.parts)
     return size_bytes
 
 

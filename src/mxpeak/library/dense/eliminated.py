@@ -82,10 +82,10 @@ def _gemm(dtype: np.dtype[Any]) -> int:
 @lru_cache(maxsize=256)
 def plan(n: int, k: int, dtype: np.dtype[Any]) -> Plan:
     """That of a kind of systems."""
-    from mxpeak.kernels.host.elimination import TOLD, facts_of, padded, room
+    from mxpeak.kernels.host.elimination import TOLD, facts_of, padded, work_size
 
     s, t = (probe(count).astype(dtype) for count in (n, k if k > SAMPLED else 1))
-    memory = room(n, k + 1, SAMPLED), facts_of(n, k)
+    memory = work_size(n, k + 1, SAMPLED), facts_of(n, k)
     enough = plain_lu(n, k, is_complex=dtype.kind == "c")
     rows, columns = padded(n, k + 1)
     gemm = _gemm(dtype) if rows * columns * dtype.itemsize >= BY_BLAS_FROM else 0

@@ -125,7 +125,7 @@ def _runs(indices: Array) -> list[slice]:
     return [slice(int(run[0]), int(run[-1]) + 1) for run in pieces]
 
 
-class Held(Source):
+class InMemory(Source):
     """This rank's part, in blocks as they are distributed; its entries are known to be finite.
 
     It may be the user's own array.  In fp64, by rows or by columns, it is read where it lies, and so is a complex

@@ -330,10 +330,10 @@ class _OfThisRank:
 
 @contextmanager
 def nccl() -> Iterator[Any]:
-    """Ranks over torch.distributed with NCCL between their virtual GPUs; returns the carrier."""
+    """Ranks over torch.distributed with NCCL between their virtual GPUs; returns the transport."""
     store = dist.HashStore()
 
-    def carrier(comm: Threads) -> Communicator:
+    def transport(comm: Threads) -> Communicator:
         Nccl.boxes = comm._post
         group = gloo.Group(dist.PrefixStore("world", store), comm.rank, comm.size)
         return torchdist.TorchDist(group, lambda code: None)
@@ -344,7 +344,7 @@ def nccl() -> Iterator[Any]:
         patch.object(gloo, "quiet_stdout", nullcontext),
         patch.object(dist, "is_nccl_available", lambda: True),
     ):
-        yield carrier
+        yield transport
 
 
 @contextmanager
@@ -359,4 +359,4 @@ def staged() -> Iterator[Any]:
     yield Staged.of
 
 
-CARRIERS = {"mpi": mpi, "nccl": nccl, "staged": staged}
+TRANSPORTS = {"mpi": mpi, "nccl": nccl, "staged": staged}

@@ -1,4 +1,4 @@
-"""The host beside a device: what a device leaves to it, loaded and compiled when that is wanted and not before."""
+"""The host for a device: what a device leaves to it, loaded and compiled when that is wanted and not before."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from mxpeak.kernels.host.team import Team
 
 
-class HostBeside:
+class HostForDevice:
     """Panels that several ranks share, and rows of a user's sparse matrix, on `threads` cores.
 
     panels    whether there will be such panels: then all that they take is loaded now, before any clock runs

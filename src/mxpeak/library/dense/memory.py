@@ -29,18 +29,18 @@ def bytes_a_rank(n: int, nb: int, P: int, Q: int, *, held: bool, parts: int = 1)
     return hpl_memory_bytes(n, nb, P, Q)["total"] // (P * Q) + swaps + part + 8 * VECTORS * n
 
 
-def check_room(
+def check_memory(
     comm: Communicator, n: int, nb: int, grid: tuple[int, int], *, held: bool, there: int = 0, parts: int = 1
 ) -> None:
     """Stop, before anything is allocated, where a node has no room for its ranks; `there` is held already.
 
     Collective.
     """
-    most, room = _room(comm, there)
+    most, free = _free_bytes(comm, there)
     need = bytes_a_rank(n, nb, *grid, held=held, parts=parts)
-    if need <= room:
+    if need <= free:
         return
-    enough = _enough_ranks(n, nb, comm.size, room, held=held, parts=parts)
+    enough = _enough_ranks(n, nb, comm.size, free, held=held, parts=parts)
     size = 8 * parts * (parts + held)
     what = f"{'A and its factors' if held else 'the factors of A'}, {size}*{n}*{n} bytes,"
     started = f"client.cluster.scale({enough})" if comm.name == "sockets" else f"mpiexec -n {enough} python ..."
@@ -48,7 +48,7 @@ def check_room(
     if not enough:
         instead = f"no number of such ranks would do, for each holds {VECTORS} vectors: start fewer of them a node"
     raise ResourceError(
-        f"{what} and panels take {size_text(need)} a rank on {grid[0]}x{grid[1]} ranks, but {size_text(room)} a rank "
+        f"{what} and panels take {size_text(need)} a rank on {grid[0]}x{grid[1]} ranks, but {size_text(free)} a rank "
         f"can be planned for, {most} to a node; {instead}"
     )
 
@@ -61,28 +61,28 @@ def check_sides(comm: Communicator, n: int, k: int, parts: int, parts_of_A: int)
     more = parts * k - parts_of_A  # than one side, which the factors' own room has counted
     if not more:
         return
-    _, room = _room(comm, 0)
+    _, free = _free_bytes(comm, 0)
     need = 8 * VECTORS * n * more
-    if need > room:
+    if need > free:
         instead = "solve for fewer columns at a time" if k > 1 else "start fewer ranks a node"
         raise ResourceError(
             f"b with {k} column{'s' * (k > 1)}, x and their residuals take {VECTORS}*{8 * parts}*{n}*{k} bytes on "
-            f"every rank, {size_text(need)}, but {size_text(room)} a rank can be planned for; {instead}"
+            f"every rank, {size_text(need)}, but {size_text(free)} a rank can be planned for; {instead}"
         )
 
 
-def _room(comm: Communicator, there: int) -> tuple[int, int]:
+def _free_bytes(comm: Communicator, there: int) -> tuple[int, int]:
     """How many ranks the fullest node has, and what each rank may hold, beside what is `there`.  Collective."""
     most = nodes_of(comm, None).most
     free = int(MARGIN * (available_memory_bytes() or 2**63)) // most
     return most, -int(combined(comm, [-float(free + there)], "max")[0])
 
 
-def _enough_ranks(n: int, nb: int, ranks: int, room: int, *, held: bool, parts: int) -> int:
+def _enough_ranks(n: int, nb: int, ranks: int, free: int, *, held: bool, parts: int) -> int:
     """The least number of ranks on a grid s×s or s×(s+1) that do with so much room each; 0 if none does."""
-    if 8 * VECTORS * parts * n >= room:
+    if 8 * VECTORS * parts * n >= free:
         return 0
     blocks = ceil(n / nb)
     grids = ((P, Q) for P in range(max(1, isqrt(ranks)), blocks + 1) for Q in (P, P + 1))
-    enough = (P * Q for P, Q in grids if ranks < P * Q and bytes_a_rank(n, nb, P, Q, held=held, parts=parts) <= room)
+    enough = (P * Q for P, Q in grids if ranks < P * Q and bytes_a_rank(n, nb, P, Q, held=held, parts=parts) <= free)
     return next(enough, 0)

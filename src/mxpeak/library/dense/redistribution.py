@@ -1,4 +1,4 @@
-"""Rows and other pieces that lie with their ranks, dealt out to the ranks of the blocks that they are part of."""
+"""Rows and other pieces that ranks have, sent to the ranks of the blocks that they are part of."""
 
 from __future__ import annotations
 
@@ -95,7 +95,9 @@ def _places(pieces: Sequence[Piece]) -> Iterator[tuple[int, int, tuple[int, int]
     return ((row, col, shape) for _, row, col, shape in pieces)
 
 
-def dealt(grid: Grid, n: int, nb: int, mine: Sequence[Array], pieces: Sequence[Piece], dtype: np.dtype[Any]) -> Array:
+def redistributed(
+    grid: Grid, n: int, nb: int, mine: Sequence[Array], pieces: Sequence[Piece], dtype: np.dtype[Any]
+) -> Array:
     """This rank's blocks of the matrix, in float64 or complex128; `mine` are the values of its pieces, in their order.
 
     Each pair of ranks exchanges at most one message, one after the other: beside the blocks, a rank needs memory for
