@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -13,7 +12,6 @@ from mxpeak.cli.past import last_rate
 from mxpeak.cli.request import Request, settings_table
 from mxpeak.cli.scaling import as_asked, turns
 from mxpeak.comm.planned import Planned
-from mxpeak.configs.lu import LuConfig
 from mxpeak.errors import ExitCode, UsageError
 from mxpeak.options import Setting
 from mxpeak.records import rate_text
@@ -63,26 +61,9 @@ def _time_line(request: Request, seen: Outlook, ranks: int) -> str:
 
 def print_dat(request: Request, session: Session) -> int:
     """The input file that says these settings: HPL.dat and its kin."""
-    form, config = request.benchmark.input, request.config
+    form = request.benchmark.input
     if form is None or not form.writer:
         raise UsageError(f"{request.benchmark.name} has no input file to print")
-    if isinstance(config, LuConfig):
-        config = _with_sample(config)
     if session.rank == 0:
-        print(load(form.writer)(config), end="")
+        print(load(form.writer)(request.config.with_sample()), end="")
     return ExitCode.VALID
-
-
-def _with_sample(config: LuConfig) -> LuConfig:
-    """The same with an order and a process grid, where it says none."""
-    from mxpeak.configs.grid import squarest
-
-    if config.n is None:
-        config = replace(config, n=(SAMPLE_N,))
-    if config.grid is None and (config.P is None or config.Q is None):
-        config = replace(config, grid=(squarest(config.ranks or 1),))
-    return config
-
-
-#: N in a sample where nobody says one.
-SAMPLE_N = 10_000

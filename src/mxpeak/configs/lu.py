@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
-from mxpeak.configs.grid import GridCase, GridConfig
+from mxpeak.configs.grid import GridCase, GridConfig, squarest
 from mxpeak.errors import UsageError
 from mxpeak.options import boolean, count, duration, integer, known, listed, option, real
 
@@ -17,6 +17,8 @@ BCASTS = ["1ring", "1ringM", "2ring", "2ringM", "long", "longM", "lib", "ilib"]
 GENERATORS = ["sqrt-n", "ddd", "fasi-higham", "gaussian", "dominant-n", "icl", "hpl"]
 
 
+#: The order in an input file for which nobody says one.
+SAMPLE_N = 10_000
 #: Blocks that a matrix has at least along an edge with a GPU's default NB, which is halved down to so many columns.
 GPU_BLOCKS, LEAST_GPU_NB = 16, 256
 
@@ -144,6 +146,12 @@ class LuConfig(GridConfig, ABC):
     @abstractmethod
     def cases(self, ranks: int, n: Sequence[int] | None = None) -> Iterator[Any]:
         """Every combination of the lists; `n` stands in where the config leaves N open."""
+
+    def with_sample(self) -> Self:
+        """The same with an order and a process grid where it says none: an input file needs both."""
+        n = (SAMPLE_N,) if self.n is None else self.n
+        said = self.grid is not None or (self.P is not None and self.Q is not None)
+        return replace(self, n=n, grid=self.grid if said else (squarest(self.ranks or 1),))
 
     @property
     def report_to(self) -> str:

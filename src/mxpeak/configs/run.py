@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from mxpeak.options import (
     Setting,
@@ -178,6 +178,10 @@ class RunConfig(PlaceConfig):
     def submission_folder(self) -> str | None:
         """The folder that takes the fields of a list's form."""
         return None
+
+    def with_sample(self) -> Self:
+        """The same with what an input file has to say, where this says nothing."""
+        return self
 
     def as_run(self, case: Any, ranks: int) -> dict[str, Any]:
         """The settings by name, with what they left open as `case`, the first one, has it."""
