@@ -65,7 +65,12 @@ def recorded(number: int, out: str, rows: int) -> dict[str, Found]:
     from mxpeak.runtime import compile as first_uses
 
     tried = sparse_setup.rows_at_a_time
-    sparse_setup.rows_at_a_time = lambda *way: [tried(*way), rows][rows > 0]
+
+    def decided(*of: Any) -> int:
+        faster = tried(*of)
+        return rows or faster
+
+    sparse_setup.rows_at_a_time = decided
     uses: list[str] = []
     first_uses.compile_side_by_side = lambda name, cores=None: uses.append(name)  # type: ignore[assignment]
     with event.install_recorder("numba:compile") as recorder:

@@ -41,7 +41,7 @@ def sparse() -> None:
 
 
 def sparse_by_rows() -> None:
-    """Sweeps row after row, also HPCG's."""
+    """Sweeps row after row."""
     A = scipy.sparse.diags_array([-1.0, 4.0, -1.0], offsets=[-1, 0, 1], shape=(64, 64), format="csr")
     for precision in ("mixed", "fp64", "fp32"):
         mx.gmres(A, np.ones(64), precision=precision, preconditioner="sgs", smoother="natural")

@@ -39,17 +39,15 @@ def pointers(name: str) -> Any:
     It is left to whoever imports scipy.linalg to make it known; the module will be the same.
     """
     whole = f"scipy.linalg.{name}"
-    if whole not in sys.modules:
-        spec = PathFinder.find_spec(whole, [str(Path(folder) / "linalg") for folder in scipy.__path__])
-        if spec is None or spec.loader is None:
-            raise ResourceError(
-                f"this SciPy has no {whole}: {scipy.__file__}; install one that has, by `pip install scipy`"
-            )
-        module = module_from_spec(spec)
-        spec.loader.exec_module(module)
-        sys.modules.pop(whole, None)  # Cython has put it there
-        return module
-    return sys.modules[whole]
+    if whole in sys.modules:
+        return sys.modules[whole]
+    spec = PathFinder.find_spec(whole, [str(Path(folder) / "linalg") for folder in scipy.__path__])
+    if spec is None or spec.loader is None:
+        raise ResourceError(f"this SciPy has no {whole}: {scipy.__file__}; `pip install scipy` has it")
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    sys.modules.pop(whole, None)  # Cython has put it there
+    return module
 
 
 cython_blas = pointers("cython_blas")

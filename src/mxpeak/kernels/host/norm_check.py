@@ -19,7 +19,7 @@ import numpy as np
 
 from mxpeak.kernels.host.jit import inner, jit
 from mxpeak.kernels.host.native import bits_of, float_of, vector_at
-from mxpeak.kernels.host.norm_cuts import ADDRESS, LINE0, LINE_STRIDE, POSITION0, STRIDE, TURNED, chunks, cut, reach
+from mxpeak.kernels.host.norm_cuts import LINE0, POSITION0, TURNED, chunks, cut, reach, segment
 from mxpeak.kernels.host.norm_lines import SEGMENT
 
 #: Partial sums along a line that are kept side by side, so that they go by vectors.
@@ -31,6 +31,8 @@ HALVES = 2.0**27 + 1.0
 #: Kinds of entries: one form of the code is for all types, for it takes a second to compile and is used now and then.
 COMPLEX128, COMPLEX64, FP64, FP32, BITS = range(5)
 KINDS = {np.dtype(name): kind for kind, name in enumerate(("complex128", "complex64", "float64", "float32"))}
+#: An entry of each: what `segment` and `vector_at` know a type by.
+Z, C, D, S, H = (np.zeros(1, name) for name in ("complex128", "complex64", "float64", "float32", "uint16"))
 
 
 @inner()
@@ -78,42 +80,18 @@ def _of_bits(a, values, x, y, q, r):
 
 
 @inner()
-def _expand(kind, address, values, x, y, q, r):
-    """x_j + y_j = |a_j| and q_j + r_j = |a_j|² of entries at an address; `values`: of those of 16 bits, by the bits."""
-    count = x.shape[0]
+def _expand(kind, tile, line, s, e, buffer, values, x, y, q, r):
+    """x_j + y_j = |a_j| and q_j + r_j = |a_j|² of a segment; `values` are those of 16-bit entries, by their bits."""
     if kind == COMPLEX128:
-        _of_complex(vector_at(address, count, np.complex128), x, y, q, r)
+        _of_complex(vector_at(segment(tile, line, s, e, Z, buffer), e - s, Z), x, y, q, r)
     elif kind == COMPLEX64:
-        _of_complex(vector_at(address, count, np.complex64), x, y, q, r)
+        _of_complex(vector_at(segment(tile, line, s, e, C, buffer), e - s, C), x, y, q, r)
     elif kind == FP64:
-        _of_real(vector_at(address, count, np.float64), x, y, q, r)
+        _of_real(vector_at(segment(tile, line, s, e, D, buffer), e - s, D), x, y, q, r)
     elif kind == FP32:
-        _of_real(vector_at(address, count, np.float32), x, y, q, r)
+        _of_real(vector_at(segment(tile, line, s, e, S, buffer), e - s, S), x, y, q, r)
     else:
-        _of_bits(vector_at(address, count, np.uint16), values, x, y, q, r)
-
-
-@inner()
-def _move(address, stride, count, words, word, buffer):
-    """Entries of so many words that lie apart, one after the other to a buffer."""
-    moved = vector_at(buffer, count * words, word)
-    for j in range(count):
-        entry = vector_at(address + j * stride, words, word)
-        for w in range(words):
-            moved[j * words + w] = entry[w]
-
-
-@inner()
-def _segment(tile, line, begin, end, itemsize, buffer):
-    """`norm_cuts.segment` for entries of any type: they are moved in words."""
-    address, stride = tile[ADDRESS] + line * tile[LINE_STRIDE] + begin * tile[STRIDE], tile[STRIDE]
-    if stride == itemsize:
-        return address
-    if itemsize >= 8:
-        _move(address, stride, end - begin, itemsize // 8, np.uint64, buffer)
-    else:
-        _move(address, stride, end - begin, itemsize // 2, np.uint16, buffer)
-    return buffer
+        _of_bits(vector_at(segment(tile, line, s, e, H, buffer), e - s, H), values, x, y, q, r)
 
 
 @inner()
@@ -143,7 +121,7 @@ def _largest(x):
 
 
 @jit(allocates=True)
-def extended_pass(tid, threads, kind, itemsize, tiles, buffers, values, by_row, by_column, tops, squares, counts):
+def extended_pass(tid, threads, kind, tiles, buffers, values, by_row, by_column, tops, squares, counts):
     """Thread tid's chunks of all tiles (see `norm_pass`), into this thread's copies.
 
     buffers             bytes, a line of them for each thread
@@ -166,7 +144,7 @@ def extended_pass(tid, threads, kind, itemsize, tiles, buffers, values, by_row, 
                     e = min(high, s + SEGMENT)
                     count, at = e - s, tile[POSITION0] + s
                     x, y, q, r = work[0, :count], work[1, :count], work[2, :count], work[3, :count]
-                    _expand(kind, _segment(tile, line, s, e, itemsize, buffer), values, x, y, q, r)
+                    _expand(kind, tile, line, s, e, buffer, values, x, y, q, r)
                     tops[tid], counts[tid] = max(tops[tid], _largest(x)), counts[tid] + count
                     _add(x, y, by_position[0, at : at + count], by_position[1, at : at + count])
                     _add_along(x, y, lanes)

@@ -136,7 +136,7 @@ class HostNorms:
         squares = np.zeros((job.threads, 2, norm_check.LANES))
         tops, counts = np.zeros(job.threads), np.zeros(job.threads, np.int64)
         sample, table, buffers = job.tiles
-        what = (norm_check.KINDS.get(sample.dtype, norm_check.BITS), sample.itemsize, table, buffers.view(np.uint8))
+        what = (norm_check.KINDS.get(sample.dtype, norm_check.BITS), table, buffers.view(np.uint8))
         self._run(job, norm_check.extended_pass, *what, values, by_row, by_column, tops, squares, counts)
         return ExtendedParts(
             float(tops.max()),
