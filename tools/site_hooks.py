@@ -1,0 +1,193 @@
+"""The parts of the documentation site that are made from the code; MkDocs calls these hooks.
+
+Reference pages of the command line, the settings, the result file and the modules are generated for the site and are
+not files of the repository.  Links to files outside docs/ go to the repository's host.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import posixpath
+import re
+import sys
+from collections.abc import Iterator
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import module_table
+from mkdocs.structure.files import File
+
+from mxpeak.bench.registry import BENCHMARKS
+from mxpeak.cli.main import parser
+from mxpeak.options import as_text, options
+
+HOST = "https://github.com/mxpeak/mxpeak/blob/main/"
+LINK = re.compile(r"(\]\()((?:\.\./)+[^)#\s]*)")
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Return the page with links such as ../README.md to the repository's host; links within docs/ stay."""
+
+    def target(match: re.Match[str]) -> str:
+        path = posixpath.normpath(posixpath.join("docs", posixpath.dirname(page.file.src_uri), match[2]))
+        return match[0] if path.startswith("docs/") else f"{match[1]}{HOST}{path}"
+
+    return LINK.sub(target, markdown)
+
+
+def on_files(files: Any, config: Any, **_: Any) -> Any:
+    """Add the generated pages."""
+    for name, content in pages().items():
+        files.append(File.generated(config, name, content=content))
+    return files
+
+
+def pages() -> dict[str, str]:
+    """Return every generated page by its path in docs/."""
+    made = {f"reference/command-line/{name}.md": text for name, text in command_pages().items()}
+    made["reference/command-line/index.md"] = command_index()
+    made["reference/settings.md"] = settings_page()
+    made["reference/result-file.md"] = result_page()
+    made["reference/modules.md"] = f"# Modules\n\nEach module with the first line of its docstring.\n\n{module_table.table()}"
+    return made
+
+
+def cell(text: str) -> str:
+    """Return a text that a cell of a table can hold."""
+    return re.sub(r"\s+", " ", text).strip().replace("|", "\\|").replace("<", "&lt;")
+
+
+def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    """Return a Markdown table."""
+    lines = [head, tuple("---" for _ in head), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+
+
+# --- command line -----------------------------------------------------------------------------------------------
+
+
+def subcommands(command: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    """Return the parsers below a parser, by name."""
+    for action in command._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            return dict(action.choices)
+    return {}
+
+
+def commands() -> Iterator[tuple[str, argparse.ArgumentParser]]:
+    """Yield every command that takes flags, with the words that call it."""
+    for verb, command in subcommands(parser()).items():
+        below = subcommands(command)
+        if below:
+            for name, inner in below.items():
+                yield f"{verb} {name}", inner
+        else:
+            yield verb, command
+
+
+def command_pages() -> dict[str, str]:
+    """Return a page per command."""
+    made = {}
+    for words, command in commands():
+        parts = [f"# mxpeak {words}\n\n{command.description or ''}\n"]
+        for group in command._action_groups:
+            rows = [
+                (f"`{', '.join(action.option_strings) or action.metavar or action.dest}`", cell(help_of(command, action)))
+                for action in group._group_actions
+                if action.help != argparse.SUPPRESS and not isinstance(action, argparse._SubParsersAction)
+            ]
+            if rows:
+                parts.append(f"## {(group.title or 'options').capitalize()}\n\n{table(('flag', 'meaning'), rows)}")
+        if command.epilog:
+            parts.append(f"## Examples\n\n```text\n{command.epilog.rstrip()}\n```\n")
+        made[words.replace(" ", "-")] = "\n".join(parts)
+    return made
+
+
+def help_of(command: argparse.ArgumentParser, action: argparse.Action) -> str:
+    """Return the help of one argument with its placeholders filled in."""
+    return command._get_formatter()._expand_help(action) if action.help else ""
+
+
+def command_index() -> str:
+    """Return the list of commands."""
+    rows = [
+        (f"[`mxpeak {words}`]({words.replace(' ', '-')}.md)", cell((command.description or "").split(". ")[0]))
+        for words, command in commands()
+    ]
+    return f"# Command line\n\nEvery command with its flags, generated from the code.\n\n{table(('command', 'purpose'), rows)}"
+
+
+# --- settings ---------------------------------------------------------------------------------------------------
+
+
+def settings_page() -> str:
+    """Return the table of settings: flag, variable, key, default, benchmarks."""
+    rows: dict[str, list[Any]] = {}
+    for name, benchmark in BENCHMARKS.items():
+        for o in options(benchmark.config):
+            rows.setdefault(o.name, [o, []])[1].append(name)
+    lines = [
+        (
+            f"`{', '.join(o.flags)}`",
+            f"`{o.variable}`",
+            f"`{o.name}`",
+            "" if o.default is None else f"`{cell(as_text(o.default))}`",
+            "all" if len(names) == len(BENCHMARKS) else ", ".join(names),
+            cell(o.help),
+        )
+        for o, names in sorted(rows.values(), key=lambda row: row[0].name)
+    ]
+    head = ("flag", "variable", "key of a file", "default", "benchmarks", "meaning")
+    return (
+        "# Settings\n\nEvery setting of `mxpeak run`. Sources in order of precedence: flag, variable, file of `--config`, "
+        "file of `--dat`, `mxpeak tune`, default. The default may differ by benchmark and device; `--dry-run` prints the "
+        f"resolved values.\n\n{table(head, lines)}"
+    )
+
+
+# --- result file ------------------------------------------------------------------------------------------------
+
+
+def result_page() -> str:
+    """Return the keys of a result file, from the JSON schema."""
+    schema = json.loads((resources.files("mxpeak") / "schema" / "result-1.json").read_text(encoding="utf-8"))
+    parts = [f"# Result file\n\n{schema.get('description', '')}\n"]
+    for name, definition in schema["$defs"].items():
+        if "properties" in definition:
+            rows = [
+                (f"`{key}`", kind(value), "yes" if key in definition.get("required", ()) else "", cell(value.get("description", "")))
+                for key, value in definition["properties"].items()
+            ]
+            text = definition.get("description", "")
+            parts.append(f"## {name}\n\n{text}\n\n{table(('key', 'type', 'required', 'meaning'), rows)}")
+    return "\n".join(parts)
+
+
+def kind(value: dict[str, Any]) -> str:
+    """Return the type of a value of the schema in a few words."""
+    if "$ref" in value:
+        name = value["$ref"].rpartition("/")[2]
+        return f"[{name}](#{name.lower()})" if name in OBJECTS else name
+    if "enum" in value:
+        return ", ".join(f"`{one}`" for one in value["enum"])
+    if "const" in value:
+        return f"`{value['const']}`"
+    if value.get("type") == "array":
+        return f"list of {kind(value.get('items', {}))}"
+    types = value.get("type", "any")
+    return " or ".join(types) if isinstance(types, list) else str(types)
+
+
+#: The parts of the schema that have a section of their own.
+OBJECTS = frozenset(
+    name
+    for name, definition in json.loads(
+        (resources.files("mxpeak") / "schema" / "result-1.json").read_text(encoding="utf-8")
+    )["$defs"].items()
+    if "properties" in definition
+)
