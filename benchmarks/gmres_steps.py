@@ -1,4 +1,4 @@
-"""How many steps mxpeak.gmres takes on 1 to 8 ranks, on the systems that docs/gmres.md lists.
+"""How many steps mxpeak.gmres takes on 1 to 8 ranks, on the systems that docs/explanation/how-gmres-chooses.md lists.
 
     python benchmarks/gmres_steps.py --kinds poisson3,elasticity --out benchmarks/results/gmres-steps-over-ranks.json
 

@@ -1,7 +1,7 @@
 """What first uses compile, as kernels/host/first_use.txt lists it.
 
-python docs/first_use.py [NUMBER…]  what the list lacks, for some of RUNS and SOLVES or all
-python docs/first_use.py --write    the list anew, the longest to compile first: some two minutes
+python tools/first_use.py [NUMBER…]  what the list lacks, for some of RUNS and SOLVES or all
+python tools/first_use.py --write    the list anew, the longest to compile first: some two minutes
 
 Where machine code is cached a use takes less than at first: which kernels are faster here has been tried before.
 """

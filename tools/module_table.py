@@ -1,30 +1,26 @@
-"""The table of modules in architecture.md, made of their first lines:  python docs/house.py [--write]
+"""Print the table of modules, from the first lines of their docstrings:  python tools/module_table.py
 
-Floors come in the order of the contract in pyproject.toml, the lowest first; without --write the table is printed.
+Layers come in the order of the contract in pyproject.toml, the lowest first.
 """
 
 from __future__ import annotations
 
 import ast
-import sys
 import tomllib
 from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "mxpeak"
-PAGE = Path(__file__).with_name("architecture.md")
-BEGIN = "<!-- made by: python docs/house.py --write -->\n"
-END = "<!-- end of what is made -->\n"
 
 
-def floors() -> list[str]:
+def layers() -> list[str]:
     """The packages and modules of the first contract, from the ground up."""
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"][
         "contracts"
     ]
-    layers = next(contract["layers"] for contract in contracts if contract["name"] == "floors")
-    return [name for layer in reversed(layers) for name in layer.split(" | ")]
+    found = next(contract["layers"] for contract in contracts if contract["name"] == "floors")
+    return [name for layer in reversed(found) for name in layer.split(" | ")]
 
 
 @cache
@@ -48,19 +44,10 @@ def rows(file: Path) -> list[str]:
 
 def table() -> str:
     """The whole table."""
-    files = [SOURCE / name if (SOURCE / name).is_dir() else SOURCE / f"{name}.py" for name in floors()]
+    files = [SOURCE / name if (SOURCE / name).is_dir() else SOURCE / f"{name}.py" for name in layers()]
     lines = ["| file | what it is |", "|---|---|", *(row for file in files for row in rows(file))]
     return "\n".join(lines) + "\n"
 
 
-def page() -> str:
-    """The page with today's table."""
-    before, rest = PAGE.read_text(encoding="utf-8").split(BEGIN)
-    return f"{before}{BEGIN}\n{table()}\n{END}{rest.split(END)[1]}"
-
-
 if __name__ == "__main__":
-    if "--write" in sys.argv[1:]:
-        PAGE.write_text(page(), encoding="utf-8")
-    else:
-        print(table(), end="")
+    print(table(), end="")

@@ -1,6 +1,6 @@
 """The pictures of README and docs, of one run of all benchmarks, by a Chromium without a window:
 
-mkdir run && mxpeak --out run > run/scoreboard.txt && python docs/pictures.py run
+mkdir run && mxpeak --out run > run/scoreboard.txt && python tools/pictures.py run
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-IMAGES = Path(__file__).with_name("images")
+IMAGES = Path(__file__).parents[1] / "docs" / "images"
 #: What the browser may be called; CHROMIUM names another.
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome", "headless_shell")
 

@@ -1,4 +1,4 @@
-"""The settings of `mxpeak.run.hpl(...)` as types, made of the configs:  python docs/typed_settings.py [--write]
+"""The settings of `mxpeak.run.hpl(...)` as types, made of the configs:  python tools/typed_settings.py [--write]
 
 Editors complete them, and type checkers refuse others; without --write they are printed.
 """
@@ -18,7 +18,7 @@ from mxpeak.options import Option, options
 
 FILE = Path(__file__).parents[1] / "src" / "mxpeak" / "library" / "run_settings.py"
 BUILT_IN = ("hpl", "hpl-mxp", "hpg-mxp", "hpcg", "norms")
-HEAD = '''"""The settings of `mxpeak.run.hpl(...)` and the others, made by: python docs/typed_settings.py --write
+HEAD = '''"""The settings of `mxpeak.run.hpl(...)` and the others, made by: python tools/typed_settings.py --write
 
 `...Case` gives one result: one value of each setting.  `...Cases` gives a list: several values of some, or a study.
 """

@@ -1,4 +1,4 @@
-"""docs/extending.md to the letter: its benchmark runs from the command line, its generator and broadcast on ranks."""
+"""docs/project/extending.md to the letter: its benchmark runs from the command line, its generator and broadcast on ranks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from mxpeak.configs.lu import BCASTS, GENERATORS
 from mxpeak.kernels.host.kernels import HostKernels
 from mxpeak.layout.generators import MAKERS
 
-GUIDE = (Path(__file__).parents[2] / "docs" / "extending.md").read_text(encoding="utf-8")
+GUIDE = (Path(__file__).parents[2] / "docs" / "project" / "extending.md").read_text(encoding="utf-8")
 
 
 def blocks(section: str) -> dict[str, str]:

@@ -14,8 +14,8 @@ ROOT = Path(__file__).parents[2]
 
 def test_the_types_of_settings_are_those_of_the_configs() -> None:
     file = ROOT / "src" / "mxpeak" / "library" / "run_settings.py"
-    assert file.read_text("utf-8") == runpy.run_path(str(ROOT / "docs" / "typed_settings.py"))["module"](), (
-        "run: python docs/typed_settings.py --write"
+    assert file.read_text("utf-8") == runpy.run_path(str(ROOT / "tools" / "typed_settings.py"))["module"](), (
+        "run: python tools/typed_settings.py --write"
     )
 
 

@@ -24,7 +24,7 @@ distributed = pytest.importorskip("dask.distributed", reason="distributed is not
 get_mp_context = pytest.importorskip("distributed.utils").get_mp_context
 ranks = pytest.importorskip("mxpeak.library.dask.ranks")
 
-PAGE = Path(__file__).parents[2] / "docs" / "dask.md"
+PAGE = Path(__file__).parents[2] / "docs" / "howto" / "dask.md"
 N = 203
 RNG = np.random.default_rng(20261123)
 A, B = RNG.standard_normal((N, N)), RNG.standard_normal((N, 2))

@@ -1,4 +1,4 @@
-"""The scripts of docs/distributed.md, each run on two real ranks; and the end of all where one is killed."""
+"""The scripts in examples/distributed/, each run on two real ranks; and the end of all ranks if one is killed."""
 
 from __future__ import annotations
 
@@ -20,11 +20,8 @@ pytestmark = needs_mpi
 
 
 def script(name: str) -> str:
-    """The Python that follows the mention of a file on the page."""
-    page = (ROOT / "docs" / "distributed.md").read_text(encoding="utf-8")
-    found = re.search(rf"`{re.escape(name)}`.*?^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
-    assert found is not None, f"no script {name} on the page"
-    return found[1]
+    """Return the text of an example."""
+    return (ROOT / "examples" / "distributed" / name).read_text(encoding="utf-8")
 
 
 def on_rank(name: str, folder: str) -> None:

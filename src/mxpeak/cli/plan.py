@@ -55,7 +55,7 @@ def add_verb(verbs: Any) -> None:
         "plan",
         help="choose N, NB, grid and broadcast for a run, and say what to expect of it",
         description="Plan a run from ranks, nodes and memory: N, NB, the process grid, a node's part of it, the "
-        "broadcast, bytes a rank, and with --machine the rate to expect (docs/scale.md).",
+        "broadcast, bytes a rank, and with --machine the rate to expect.",
         epilog=EXAMPLES,
     )
     parser.add_argument("benchmark", metavar="BENCHMARK", help=", ".join(PREDICTED))

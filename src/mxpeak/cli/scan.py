@@ -40,7 +40,7 @@ def add_verb(verbs: Any) -> None:
         "scan",
         help="find the slow ranks, and those that compute wrongly",
         description="Run a small LU, GEMM and memory read on every device or group of cores at once, with the same "
-        "inputs; name the ranks that are slow, and those whose results have other bits (docs/scan.md).",
+        "inputs; name the ranks that are slow, and those whose results have other bits.",
         epilog=EXAMPLES,
     )
     add_options(parser, ScanConfig)

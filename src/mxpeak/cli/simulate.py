@@ -48,7 +48,7 @@ def add_verb(verbs: Any) -> None:
         "simulate",
         help="predict a run on a machine that need not be here",
         description="Predict the rate of a run: the solver's steps on the clocks of all ranks, with a machine's "
-        "measured rates and links (docs/scale.md).",
+        "measured rates and links.",
         epilog=EXAMPLES,
     )
     parser.add_argument("benchmark", nargs="?", metavar="BENCHMARK", help=", ".join(PREDICTED))

@@ -39,7 +39,7 @@ def add_verb(verbs: Any) -> None:
         "tune",
         help="measure this machine and search the fastest settings, for run to use",
         description="Measure kernels and messages, search NB, grid, broadcast, split, ranks and threads, storage and "
-        "smoother by short runs, check the winner against the defaults, and keep it for mxpeak run (docs/tuning.md).",
+        "smoother by short runs, check the winner against the defaults, and keep it for mxpeak run.",
         epilog=EXAMPLES,
     )
     parser.add_argument("benchmarks", nargs="*", metavar="BENCHMARK", help=f"{', '.join(TUNED)} (default: all of them)")

@@ -1,4 +1,4 @@
-"""The settings of `mxpeak.run.hpl(...)` and the others, made by: python docs/typed_settings.py --write
+"""The settings of `mxpeak.run.hpl(...)` and the others, made by: python tools/typed_settings.py --write
 
 `...Case` gives one result: one value of each setting.  `...Cases` gives a list: several values of some, or a study.
 """

@@ -171,7 +171,7 @@ def find_machine(asked: str) -> Machine:
     if len(own) != 1:
         raise UsageError(
             f"--machine {asked} describes {len(own)} machines{': ' + ', '.join(own) if own else ''}; a file has one "
-            "table, such as [mycluster], with all that docs/scale.md lists"
+            "table, such as [mycluster], with all that docs/reference/machine-files.md lists"
         )
     (name,) = own
     return machine_from(name, {**known, **own}, str(path))
