@@ -1,0 +1,153 @@
+"""Check the project's prose for patterns that its style guide forbids:  python tools/prose_check.py [--update] [FILE…]
+
+Without files: README, CHANGELOG, docs/, the help of every command, and the docstrings of public functions.  A pattern
+of ERRORS fails.  WARNINGS are counted per source; a count above the one in tools/prose_warnings.json fails, so that
+counts can only fall.  --update stores the current counts.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+COUNTS = Path(__file__).with_name("prose_warnings.json")
+LONGEST = 30
+
+#: Patterns that are never right, with the words to use instead.
+ERRORS = {
+    r"\bsisters?\b": "peers, the other ranks",
+    r"\bbeside\b": "next to, compared with, in addition to",
+    r"\bmend(s|ed|ing)?\b": "fix, correct",
+    r"\banew\b": "again",
+    r"\bin turns\b": "alternately, interleaved",
+    r"\bnobody\b|\bwhoever\b": "name the actor",
+    r"\bat the door\b|\bthe house\b|\bin words\b|\bheld against\b": "the field's words",
+    r"\b(since then|the day before|a day later)\b": "the present behavior only",
+    r"\bbut for\b": "except for",
+    r"\bfor want of\b": "because … is missing",
+    r"\bat the (least|most)\b": "at least, at most",
+    r"\b(\d+|one|two|many|several|more) sides\b": "right-hand sides",
+}
+#: Patterns that are usually wrong.
+WARNINGS = {
+    r"^(What|Who|Whose|Whatever|Whoever)\b(?!.*\?)": "a noun instead of a clause",
+    r"(?<=[a-z,;:] )(what|whatever|whoever)\b": "a noun instead of a clause",
+    r"\b(told|tells?|says?|said|hears?|knows?)\b": "prints, records, states, detects",
+    r"\b(stands?|stood|lies?)\b": "is, is stored",
+    r"\bgo(es)? on\b": "continues",
+    r"(?<![A-Za-z])[Ww]here\b(?! [a-z]_?\w* (=|is))": "if, when",
+    r", (for|else) (it|they|the|a|there|no)\b": "because, otherwise",
+    r", too\b": "also, before the verb",
+    r"\bsome \d": "about",
+    r"\bone by one\b": "individually",
+}
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """A sentence, and the source it is from."""
+
+    source: str
+    line: int
+    text: str
+
+
+def sentences(source: str, text: str, first_line: int = 1) -> Iterator[Sentence]:
+    """Yield the sentences of a Markdown text, without code, tables and headings."""
+    paragraph: list[str] = []
+    start, in_code = first_line, False
+    for number, line in enumerate([*text.splitlines(), ""], first_line):
+        if line.lstrip().startswith("```"):
+            in_code = not in_code
+            line = ""
+        item = re.match(r"\s*([-*]|\d+\.)\s+", line)
+        if in_code or item or not line.strip() or line.startswith(("|", "!", "    ", "#", "<!--", ">>>")):
+            if paragraph:
+                joined = re.sub(r"`[^`]*`", "`x`", " ".join(paragraph))
+                joined = re.sub(r"\]\([^)]*\)", "]", joined)
+                for sentence in re.split(r"(?<=[.!?])\s+(?=[A-Z`*\[(])", joined):
+                    yield Sentence(source, start, sentence)
+                paragraph = []
+            if not item:
+                continue
+            line = line[item.end() :]
+        if not paragraph:
+            start = number
+        paragraph.append(line.strip())
+
+
+def public_docstrings() -> Iterator[Sentence]:
+    """Yield the sentences of the docstrings of the public functions, from their modules' sources."""
+    stub = ast.parse((ROOT / "src" / "mxpeak" / "__init__.pyi").read_text(encoding="utf-8"))
+    homes = {
+        (node.module, name.name) for node in stub.body if isinstance(node, ast.ImportFrom) for name in node.names
+    }
+    names = {name for _, name in homes}
+    folders = {ROOT / "src" / Path(*str(module).split(".")) for module, _ in homes}
+    files = {file for folder in folders for file in (folder.glob("*.py") if folder.is_dir() else [folder.with_suffix(".py")])}
+    for file in sorted(files):
+        for node in ast.parse(file.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name in names and ast.get_docstring(node):
+                source = f"docstring of {node.name}"
+                yield from sentences(source, ast.get_docstring(node) or "", node.lineno)
+
+
+def help_texts() -> Iterator[Sentence]:
+    """Yield the help of every argument of every command."""
+    sys.path.insert(0, str(Path(__file__).parent))
+    from site_hooks import commands, help_of
+
+    for words, command in commands():
+        for text in (command.description or "", *(help_of(command, action) for action in command._actions)):
+            yield from sentences(f"help of {words}", text)
+
+
+def project() -> Iterator[Sentence]:
+    """Yield every sentence that is checked without arguments."""
+    for file in (ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))):
+        yield from sentences(str(file.relative_to(ROOT)), file.read_text(encoding="utf-8"))
+    yield from help_texts()
+    yield from public_docstrings()
+
+
+def main(arguments: list[str]) -> int:
+    """Print what is found, and return 1 if the check fails."""
+    files = [Path(name) for name in arguments if not name.startswith("-")]
+    if files:
+        found = [one for file in files for one in sentences(str(file), file.read_text(encoding="utf-8"))]
+    else:
+        found = list(project())
+    failed, counts, shown = False, dict.fromkeys((one.source for one in found), 0), []
+    for one in found:
+        for pattern, advice in ERRORS.items():
+            if match := re.search(pattern, one.text, re.IGNORECASE):
+                failed = True
+                print(f"{one.source}:{one.line}: ERROR “{match[0]}”: {advice}")
+        advices = [f"“{match[0]}”: {advice}" for pattern, advice in WARNINGS.items() if (match := re.search(pattern, one.text))]
+        if len(one.text.split()) > LONGEST:
+            advices.append(f"{len(one.text.split())} words: at most {LONGEST}")
+        counts[one.source] += len(advices)
+        shown += [(one.source, f"{one.source}:{one.line}: {advice}") for advice in advices]
+    if "--update" in arguments:
+        COUNTS.write_text(json.dumps({name: count for name, count in counts.items() if count}, indent=1) + "\n", encoding="utf-8")
+        return int(failed)
+    allowed = json.loads(COUNTS.read_text(encoding="utf-8")) if not files else {}
+    for source, text in shown:
+        if files or counts[source] > allowed.get(source, 0):
+            print(text)
+    risen = [name for name, count in counts.items() if count > allowed.get(name, 0)]
+    total = sum(counts.values())
+    print(f"{len(found)} sentences, {total} warnings, {1000 * total / max(1, len(found)):.0f} per 1,000")
+    if risen and not files:
+        print(f"more warnings than tools/prose_warnings.json allows: {', '.join(risen)}")
+    return int(failed or (bool(risen) and not files))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
