@@ -66,7 +66,9 @@ def line(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
     return f'<line class="{kind}" x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"/>'
 
 
-def bars(name: str, title: str, rows: Sequence[Bar], ticks: Sequence[float], unit: str, mark: float | None = None) -> None:
+def bars(
+    name: str, title: str, rows: Sequence[Bar], ticks: Sequence[float], unit: str, mark: float | None = None
+) -> None:
     """Draw horizontal bars from 0, with the range of single runs, and a dashed line at `mark`."""
     left, right, top, step = 250, 640, 46, 30
     height = top + step * len(rows) + 34
@@ -91,7 +93,9 @@ def bars(name: str, title: str, rows: Sequence[Bar], ticks: Sequence[float], uni
     save(name, 720, height, title, out)
 
 
-def curves(name: str, title: str, series: dict[str, list[tuple[float, float]]], top_value: float, marks: Sequence[int]) -> None:
+def curves(
+    name: str, title: str, series: dict[str, list[tuple[float, float]]], top_value: float, marks: Sequence[int]
+) -> None:
     """Draw lines over a logarithmic axis, with a dashed line at 1."""
     left, right, top, bottom = 60, 560, 40, 300
     low, high = math.log(marks[0]), math.log(marks[-1])
@@ -188,7 +192,11 @@ def solve() -> None:
 def gmres() -> None:
     """Compare `gmres` with the best of its peers, matrix by matrix."""
     rows = [
-        Bar(f"{row['kind']}, n = {row['n']:,}", row["ratio_of_medians"] or 0.0, text="" if row["best_peer"] else "no peer in 10 s")
+        Bar(
+            f"{row['kind']}, n = {row['n']:,}",
+            row["ratio_of_medians"] or 0.0,
+            text="" if row["best_peer"] else "no peer in 10 s",
+        )
         for row in read("gmres-peers-xeon-amx")["rows"]
     ]
     bars("gmres", "Time of the fastest peer divided by the time of mxpeak.gmres", rows, (0, 0.5, 1, 1.5, 2), "×", 1)
@@ -211,8 +219,16 @@ def gpus() -> None:
         rate, share = found["result"]["rate_flops"], found["result"]["fraction_of_limit"]
         words = f"{rate / 1e12:.1f} TFLOP/s" if rate > 1e12 else f"{rate / 1e9:.0f} GFLOP/s"
         rows.append(Bar(label, 100 * share, text=f"{100 * share:.0f} %, {words}"))
-    norms = [found["result"]["fraction_of_limit"] for found in read("gpu-h200-norms")["results"] if found["problem"]["dtype"] == "float64"]
-    rows.append(Bar("norms, fp64, H200", 100 * median(norms), 100 * min(norms), 100 * max(norms), f"{100 * median(norms):.0f} %"))
+    norms = [
+        found["result"]["fraction_of_limit"]
+        for found in read("gpu-h200-norms")["results"]
+        if found["problem"]["dtype"] == "float64"
+    ]
+    rows.append(
+        Bar(
+            "norms, fp64, H200", 100 * median(norms), 100 * min(norms), 100 * max(norms), f"{100 * median(norms):.0f} %"
+        )
+    )
     bars("gpus", "Share of the limit that was measured in the same process", rows, (0, 25, 50, 75, 100), " %")
 
 

@@ -58,7 +58,8 @@ class Drawing:
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {self.width} {self.height}" '
             f'width="{self.width}" height="{self.height}" role="img" aria-label="{escape(self.description)}">\n'
             f"<style>{STYLE}</style>\n"
-            '<defs><marker id="head" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
+            '<defs><marker id="head" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" '
+            'orient="auto">'
             '<path d="M0 0 L8 4 L0 8 z"/></marker></defs>\n'
             f"{body}\n</svg>\n",
             encoding="utf-8",
@@ -99,7 +100,7 @@ def split_update() -> None:
     drawing = Drawing(
         720,
         190,
-        "Timeline of one step: the right part of the trailing matrix is updated while rows of the left part are exchanged, and conversely",
+        "Timeline of one step: the right part is updated while rows of the left part are exchanged, and conversely",
     )
     rows = {
         "device": [
@@ -122,11 +123,7 @@ def split_update() -> None:
 
 def refinement() -> None:
     """Draw the refinement loop of HPL-MxP."""
-    drawing = Drawing(
-        720,
-        230,
-        "Factor in low precision, then GMRES in fp64 preconditioned with the factors until the backward error is below 16",
-    )
+    drawing = Drawing(720, 230, "Factor in low precision, then GMRES in fp64, preconditioned with the factors")
     drawing.box(20, 60, 150, 60, "a", "L U ≈ A, low precision")
     drawing.box(220, 60, 130, 60, "b", "x = U⁻¹ L⁻¹ b")
     drawing.box(400, 60, 140, 60, "c", "r = b − A x, fp64")

@@ -85,12 +85,12 @@ def sentences(source: str, text: str, first_line: int = 1) -> Iterator[Sentence]
 def public_docstrings() -> Iterator[Sentence]:
     """Yield the sentences of the docstrings of the public functions, from their modules' sources."""
     stub = ast.parse((ROOT / "src" / "mxpeak" / "__init__.pyi").read_text(encoding="utf-8"))
-    homes = {
-        (node.module, name.name) for node in stub.body if isinstance(node, ast.ImportFrom) for name in node.names
-    }
+    homes = {(node.module, name.name) for node in stub.body if isinstance(node, ast.ImportFrom) for name in node.names}
     names = {name for _, name in homes}
     folders = {ROOT / "src" / Path(*str(module).split(".")) for module, _ in homes}
-    files = {file for folder in folders for file in (folder.glob("*.py") if folder.is_dir() else [folder.with_suffix(".py")])}
+    files = {
+        file for folder in folders for file in (folder.glob("*.py") if folder.is_dir() else [folder.with_suffix(".py")])
+    }
     for file in sorted(files):
         for node in ast.parse(file.read_text(encoding="utf-8")).body:
             if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name in names and ast.get_docstring(node):
@@ -129,13 +129,15 @@ def main(arguments: list[str]) -> int:
             if match := re.search(pattern, one.text, re.IGNORECASE):
                 failed = True
                 print(f"{one.source}:{one.line}: ERROR “{match[0]}”: {advice}")
-        advices = [f"“{match[0]}”: {advice}" for pattern, advice in WARNINGS.items() if (match := re.search(pattern, one.text))]
+        matches = ((re.search(pattern, one.text), advice) for pattern, advice in WARNINGS.items())
+        advices = [f"“{match[0]}”: {advice}" for match, advice in matches if match]
         if len(one.text.split()) > LONGEST:
             advices.append(f"{len(one.text.split())} words: at most {LONGEST}")
         counts[one.source] += len(advices)
         shown += [(one.source, f"{one.source}:{one.line}: {advice}") for advice in advices]
     if "--update" in arguments:
-        COUNTS.write_text(json.dumps({name: count for name, count in counts.items() if count}, indent=1) + "\n", encoding="utf-8")
+        kept = {name: count for name, count in counts.items() if count}
+        COUNTS.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
         return int(failed)
     allowed = json.loads(COUNTS.read_text(encoding="utf-8")) if not files else {}
     for source, text in shown:

@@ -52,7 +52,9 @@ def pages() -> dict[str, str]:
     made["reference/command-line/index.md"] = command_index()
     made["reference/settings.md"] = settings_page()
     made["reference/result-file.md"] = result_page()
-    made["reference/modules.md"] = f"# Modules\n\nEach module with the first line of its docstring.\n\n{module_table.table()}"
+    made["reference/modules.md"] = (
+        f"# Modules\n\nEach module with the first line of its docstring.\n\n{module_table.table()}"
+    )
     return made
 
 
@@ -96,7 +98,7 @@ def command_pages() -> dict[str, str]:
         parts = [f"# mxpeak {words}\n\n{command.description or ''}\n"]
         for group in command._action_groups:
             rows = [
-                (f"`{', '.join(action.option_strings) or action.metavar or action.dest}`", cell(help_of(command, action)))
+                (f"`{flags_of(action)}`", cell(help_of(command, action)))
                 for action in group._group_actions
                 if action.help != argparse.SUPPRESS and not isinstance(action, argparse._SubParsersAction)
             ]
@@ -106,6 +108,11 @@ def command_pages() -> dict[str, str]:
             parts.append(f"## Examples\n\n```text\n{command.epilog.rstrip()}\n```\n")
         made[words.replace(" ", "-")] = "\n".join(parts)
     return made
+
+
+def flags_of(action: argparse.Action) -> str:
+    """Return the spellings of a flag, or the name of an argument."""
+    return ", ".join(action.option_strings) or str(action.metavar or action.dest)
 
 
 def help_of(command: argparse.ArgumentParser, action: argparse.Action) -> str:
@@ -119,7 +126,8 @@ def command_index() -> str:
         (f"[`mxpeak {words}`]({words.replace(' ', '-')}.md)", cell((command.description or "").split(". ")[0]))
         for words, command in commands()
     ]
-    return f"# Command line\n\nEvery command with its flags, generated from the code.\n\n{table(('command', 'purpose'), rows)}"
+    head = "# Command line\n\nEvery command with its flags, generated from the code.\n\n"
+    return head + table(("command", "purpose"), rows)
 
 
 # --- settings ---------------------------------------------------------------------------------------------------
@@ -144,9 +152,9 @@ def settings_page() -> str:
     ]
     head = ("flag", "variable", "key of a file", "default", "benchmarks", "meaning")
     return (
-        "# Settings\n\nEvery setting of `mxpeak run`. Sources in order of precedence: flag, variable, file of `--config`, "
-        "file of `--dat`, `mxpeak tune`, default. The default may differ by benchmark and device; `--dry-run` prints the "
-        f"resolved values.\n\n{table(head, lines)}"
+        "# Settings\n\nEvery setting of `mxpeak run`. Sources in order of precedence: flag, variable, file of "
+        "`--config`, file of `--dat`, `mxpeak tune`, default. The default may differ by benchmark and device; "
+        f"`--dry-run` prints the resolved values.\n\n{table(head, lines)}"
     )
 
 
@@ -159,8 +167,9 @@ def result_page() -> str:
     parts = [f"# Result file\n\n{schema.get('description', '')}\n"]
     for name, definition in schema["$defs"].items():
         if "properties" in definition:
+            required = definition.get("required", ())
             rows = [
-                (f"`{key}`", kind(value), "yes" if key in definition.get("required", ()) else "", cell(value.get("description", "")))
+                (f"`{key}`", kind(value), "yes" * (key in required), cell(value.get("description", "")))
                 for key, value in definition["properties"].items()
             ]
             text = definition.get("description", "")

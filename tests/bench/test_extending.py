@@ -1,4 +1,4 @@
-"""docs/project/extending.md to the letter: its benchmark runs from the command line, its generator and broadcast on ranks."""
+"""The code in docs/project/extending.md runs: its benchmark, its generator and its broadcast."""
 
 from __future__ import annotations
 

@@ -17,6 +17,7 @@ import pytest
 from mxpeak.cli import main as cli
 from mxpeak.cli import session
 from mxpeak.errors import ResourceError, UsageError
+from mxpeak.installation import install_command
 from tests.support.cli import DAT, Bench, Comm, hpl_result, only_folder
 
 # --- what is run ------------------------------------------------------------------------------------------------
@@ -386,7 +387,7 @@ def test_doctor_says_what_is_there_and_what_to_install(
     out = capsys.readouterr().out
     assert "OpenBLAS" in out
     assert "missing: No module named 'mpi4py'" in out
-    assert "pip install 'mxpeak[mpich]'" in out
+    assert install_command("mpich") in out
     assert "unknown" in out
     assert "rank 0" in out
 

@@ -30,9 +30,7 @@ def anchors(page: Path) -> set[str]:
 
 
 #: Pages that tools/site_hooks.py generates; `mkdocs build --strict` checks links to them.
-GENERATED = {
-    f"reference/{name}.md" for name in ("command-line/index", "settings", "result-file", "modules")
-}
+GENERATED = {f"reference/{name}.md" for name in ("command-line/index", "settings", "result-file", "modules")}
 
 
 def test_every_page_is_in_the_navigation() -> None:

@@ -106,7 +106,7 @@ def test_a_message_of_nccl_that_does_not_wait_for_its_buffer_is_reported() -> No
 #: The look at a message's memory before it is begun, and the wait that comes again when it is.
 LOOK = ("comm/posted.py", "return self._memory.ready.query()")
 SETTLED = ("promised.py", "self.ready.synchronize()")
-#: Waits without which nothing can go wrong, and those that virtual GPUs do not meet; benchmarks/notes/2026-11-gpu-unproven.md explains them.
+#: Waits that are redundant, and those that virtual GPUs do not reach; benchmarks/notes/2026-11-gpu-unproven.md has why.
 NOT_NEEDED = {
     LOOK,
     ("comm/torchdist.py", "self.wait()  # it is over: this raises what failed, and waits for nothing"),

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from mxpeak.errors import ExitCode, MxpeakError, ResourceError
+from mxpeak.installation import install_command
 from mxpeak.options import integer
 from mxpeak.records import three_digits
 
@@ -60,10 +61,10 @@ def _parts(ranks: int) -> list[tuple[str, Callable[[], Mapping[str, Any]], str]]
     """What is looked at: its title, its facts, and what to do where they are not available."""
     return [
         ("host", _host_facts, "the /proc and /sys of Linux"),
-        ("BLAS", _blas_facts, "pip install --force-reinstall mxpeak"),
-        ("16-bit GEMM", _unit_facts, "pip install --force-reinstall mxpeak"),
-        ("MPI", _mpi_facts, "pip install 'mxpeak[mpich]'; without it a run has one rank"),
-        ("GPU", _gpu_facts, "a driver, and: pip install 'mxpeak[gpu]'; without them a run is on the CPU"),
+        ("BLAS", _blas_facts, "pip install --force-reinstall numpy scipy numba"),
+        ("16-bit GEMM", _unit_facts, "pip install --force-reinstall numpy scipy numba"),
+        ("MPI", _mpi_facts, f"{install_command('mpich')}; without it a run has one rank"),
+        ("GPU", _gpu_facts, f"a driver, and {install_command('gpu')}; without them a run is on the CPU"),
         ("cores", lambda: _core_facts(ranks), f"fewer --ranks than {ranks}"),
     ]
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from mxpeak.configs.run import BACKENDS
 from mxpeak.errors import ResourceError, UsageError
+from mxpeak.installation import install_command
 from mxpeak.kernels.contract import DenseKernels, Kernels, NormKernels, SparseKernels
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def open_device(device: str, local_rank: int = 0) -> Any:
             (f"device {device}", "--device cpu") if device != "cpu" else ("--kernels torch", "--kernels host")
         )
         raise ResourceError(
-            f"{what} needs torch, which is not installed; type: pip install 'mxpeak[gpu]', or {instead}"
+            f"{what} needs PyTorch, which is not installed; use {install_command('gpu')}, or {instead}"
         )
     from mxpeak.kernels.torch import device as devices
 

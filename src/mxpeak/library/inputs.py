@@ -11,6 +11,7 @@ import ml_dtypes
 import numpy as np
 
 from mxpeak.errors import ResourceError, UnknownTypeError, UsageError
+from mxpeak.installation import install_command
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -171,7 +172,7 @@ def opened(name: str) -> Any:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "torch":
             raise
-        raise ResourceError(f"device=\"{name}\": torch is not installed; type: pip install 'mxpeak[gpu]'") from None
+        raise ResourceError(f"device=\"{name}\": PyTorch is not installed; use {install_command('gpu')}") from None
     return device_named(name)
 
 

@@ -19,6 +19,7 @@ from typing import Any
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.solo import Solo
 from mxpeak.errors import ExitCode, ResourceError, UsageError
+from mxpeak.installation import install_command
 from mxpeak.perf.host import available_memory_bytes
 from mxpeak.records import size_text
 from mxpeak.runtime.leash import LAST_WORD, TOLD, asked_by, heard_of, last_word, leashed
@@ -73,7 +74,7 @@ def _mpiexec() -> str:
     if found is None:
         raise UsageError(
             "--ranks needs mpiexec, and there is none beside this Python or on the PATH; "
-            "type: pip install 'mxpeak[mpich]' (or load the site's MPI module)"
+            f"use {install_command('mpich')}, or load the site's MPI module"
         )
     return found
 
@@ -84,7 +85,7 @@ def _has(package: str) -> bool:
 
 def _need_torch(what: str) -> None:
     if not _has("torch"):
-        raise UsageError(f"{what} needs PyTorch, which is not installed; type: pip install 'mxpeak[gpu]'")
+        raise UsageError(f"{what} needs PyTorch, which is not installed; use {install_command('gpu')}")
 
 
 def respawn(ranks: int, argv: list[str], comm: str = "auto") -> int:
@@ -116,7 +117,7 @@ def _check_memory(ranks: int) -> None:
 
 def _mpi_ranks(ranks: int, argv: list[str]) -> int:
     if not _has("mpi4py"):
-        raise UsageError(f"--ranks {ranks} needs MPI for Python; type: pip install 'mxpeak[mpich]'")
+        raise UsageError(f"--ranks {ranks} needs MPI for Python; use {install_command('mpich')}")
     with TemporaryFile() as word:
         command = [_mpiexec(), "-n", str(ranks), sys.executable, "-m", "mxpeak", *argv]
         code = code_of(command, {LAST_WORD: f"/proc/{os.getpid()}/fd/{word.fileno()}"})
@@ -233,7 +234,7 @@ def _start_mpi(found: tuple[str, int, int] | None) -> Communicator:
             "or leave --comm out"
         )
     if not _has("mpi4py"):
-        raise UsageError("this run needs MPI for Python, which is not installed; type: pip install 'mxpeak[mpich]'")
+        raise UsageError(f"this run needs MPI for Python, which is not installed; use {install_command('mpich')}")
     os.environ.setdefault("UCX_DEBUG_SIGNO", "0")  # UCX would take SIGHUP, by which a terminal says that it is closed
     _refuse_other_launcher(found)
     from mxpeak.comm import mpi

@@ -15,6 +15,7 @@ from time import perf_counter
 from typing import Any
 
 from mxpeak.errors import ResourceError
+from mxpeak.installation import install_command
 from mxpeak.kernels.torch import ahead
 
 # Products and sums are contracted to FMAs unless a kernel asks otherwise; said aloud, for Triton warns where it is not.
@@ -214,7 +215,7 @@ def name_of(name: str) -> str:
 def _why_none() -> str:
     """Why torch sees no GPU."""
     if torch.version.cuda is None and torch.version.hip is None:
-        return f"torch {torch.__version__} is a build for CPUs; install one for CUDA or ROCm: pip install 'mxpeak[gpu]'"
+        return f"torch {torch.__version__} is a build for CPUs; install one for CUDA or ROCm: {install_command('gpu')}"
     try:
         torch.cuda.init()
     except (RuntimeError, AssertionError) as error:  # a driver that is missing, or too old for this torch

@@ -14,6 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from mxpeak.errors import UsageError
+from mxpeak.installation import install_command
 
 if TYPE_CHECKING:
     from mxpeak.library.dask.solving import DaskFactors as DaskFactors
@@ -32,4 +33,4 @@ def __getattr__(name: str) -> Any:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("dask", "distributed"):
             raise
-        raise UsageError(f"mxpeak.dask needs {error.name}; type: pip install 'mxpeak[dask]'") from None
+        raise UsageError(f"mxpeak.dask needs {error.name}; use {install_command('dask')}") from None

@@ -11,6 +11,7 @@ import numpy as np
 
 from mxpeak.distributed.stencil import weights
 from mxpeak.errors import UsageError
+from mxpeak.installation import install_command
 from mxpeak.kernels.contract.sparse import SparseKernels
 from mxpeak.layout.stencil import Box, times
 from mxpeak.library.inputs import Array
@@ -122,7 +123,7 @@ def _asked(name: str) -> Choice:
 def _check_pyamg(name: str) -> None:
     if name == "amg" and not has_pyamg():
         raise UsageError(
-            'preconditioner="amg" needs PyAMG, which is not installed; type: pip install "mxpeak[amg]", '
+            f'preconditioner="amg" needs PyAMG, which is not installed; use {install_command("amg")}, '
             'or preconditioner="gs"'
         )
 
@@ -143,7 +144,7 @@ def _automatic(kernels: SparseKernels, A: Csr, everybody: Everybody) -> Choice:
     if crowd > HUBS:
         return Choice(sweep, f"some rows have very many neighbours ({crowd:.0f} times the mean), which fill up levels")
     if not everybody.all(has_pyamg()):
-        return Choice(sweep, 'multigrid would suit this matrix: pip install "mxpeak[amg]"')
+        return Choice(sweep, f'multigrid would suit this matrix: {install_command("amg")}')
     return Choice("amg", "entries beside the diagonal have the other sign")
 
 
