@@ -17,7 +17,22 @@ from typing import Any, NoReturn
 
 from mxpeak import __version__
 from mxpeak.bench.registry import BENCHMARKS, Benchmark, import_extensions
-from mxpeak.cli import compare, completion, doctor, peak, plan, report, resume, run, scan, simulate, slurm, study, tune
+from mxpeak.cli import (
+    compare,
+    completion,
+    doctor,
+    help,
+    peak,
+    plan,
+    report,
+    resume,
+    run,
+    scan,
+    simulate,
+    slurm,
+    study,
+    tune,
+)
 from mxpeak.cli.session import Interrupted, Session, interruptible
 from mxpeak.cli.suggest import flags_after, flags_elsewhere, of_choice, of_flags
 from mxpeak.errors import ExitCode, MxpeakError, UsageError
@@ -26,25 +41,16 @@ from mxpeak.runtime.leash import end_in_libraries_too, holder, leave_crashes, le
 NO_ARGUMENTS = ["run", "all", "--quick"]
 
 EPILOG = """\
-mxpeak alone is `mxpeak run all --quick`.
+mxpeak alone runs every benchmark at a small size (mxpeak run all --quick).
 
 examples:
-  mxpeak run hpl --ranks 4
-  mpiexec -n 4 mxpeak run hpl --dat HPL.dat
   mxpeak doctor
+  mxpeak run hpl -N 8000 --ranks 4
+  mpiexec -n 4 mxpeak run hpl --dat HPL.dat
 
 sources of a setting, in order of precedence:
   flag, variable MXPEAK_<NAME>, --config FILE.toml, --dat FILE, mxpeak tune, default
 
-exit codes:
-  0      valid
-  1      bug
-  2      wrong usage, or an impossible configuration
-  3      ran, but the validation FAILED; of a scan: some ranks are slow or wrong
-  4      valid, but below --min-gflops or --min-share; of compare: a case became slower or no longer passes
-  5      not enough memory or disk, or no such device
-  6      stopped by the guard: --target can no longer be reached, or a rank has stalled (--watchdog)
-  128+n  ended by signal n
 """
 
 
@@ -64,7 +70,17 @@ class Parser(argparse.ArgumentParser):
     """
 
     def __init__(self, **settings: Any):
-        super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **settings)
+        super().__init__(
+            formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, add_help=False, **settings
+        )
+        self.add_argument("-h", "--help", action=help.HelpAction, help="show the common flags (-h) or all (--help)")
+
+    def format_help(self) -> str:
+        """Return all flags in groups, without a usage block that lists them again."""
+        if self.prog == "mxpeak":
+            return help.full_overview(self, EPILOG + help.EXIT_CODES)
+        self.usage = help.usage(self)
+        return super().format_help()
 
     def error(self, message: str) -> NoReturn:
         """Raise, instead of printing on every rank."""
@@ -101,12 +117,12 @@ def _parser_of(registered: tuple[Benchmark, ...]) -> argparse.ArgumentParser:
     """The same, made once for the benchmarks that are registered."""
     top = Parser(
         prog="mxpeak",
-        description="Supercomputer benchmarks: HPL, HPL-MxP, HPG-MxP, HPCG and matrix norms, from a laptop to a "
-        "supercomputer.",
-        epilog=EPILOG,
+        description="Run HPL, HPL-MxP, HPG-MxP, HPCG and matrix-norm benchmarks, validate the results and explain "
+        "them. Without a command, mxpeak runs every benchmark at a small size (about a minute).",
+        epilog="Try:  mxpeak doctor      mxpeak run hpl -h      mxpeak help exit-codes\n",
     )
     top.add_argument("--version", action="version", version=f"mxpeak {__version__}")
-    verbs = top.add_subparsers(dest="verb", metavar="VERB", required=True, parser_class=Parser)
+    verbs = top.add_subparsers(dest="verb", metavar="COMMAND", required=True, parser_class=Parser)
     for verb in VERBS:
         verb(verbs)
     return top
@@ -156,6 +172,7 @@ VERBS: tuple[Callable[[argparse._SubParsersAction[Parser]], None], ...] = (
     doctor.add_verb,
     slurm.add_verb,
     completion.add_verb,
+    help.add_verb,
 )
 
 

@@ -66,9 +66,7 @@ def open_device(device: str, local_rank: int = 0) -> Any:
         what, instead = (
             (f"device {device}", "--device cpu") if device != "cpu" else ("--kernels torch", "--kernels host")
         )
-        raise ResourceError(
-            f"{what} needs PyTorch, which is not installed; use {install_command('gpu')}, or {instead}"
-        )
+        raise ResourceError(f"{what} needs PyTorch, which is not installed; use {install_command('gpu')}, or {instead}")
     from mxpeak.kernels.torch import device as devices
 
     return devices.open_device(device, local_rank)

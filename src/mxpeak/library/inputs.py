@@ -172,7 +172,7 @@ def opened(name: str) -> Any:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "torch":
             raise
-        raise ResourceError(f"device=\"{name}\": PyTorch is not installed; use {install_command('gpu')}") from None
+        raise ResourceError(f'device="{name}": PyTorch is not installed; use {install_command("gpu")}') from None
     return device_named(name)
 
 

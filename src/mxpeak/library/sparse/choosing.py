@@ -144,7 +144,7 @@ def _automatic(kernels: SparseKernels, A: Csr, everybody: Everybody) -> Choice:
     if crowd > HUBS:
         return Choice(sweep, f"some rows have very many neighbours ({crowd:.0f} times the mean), which fill up levels")
     if not everybody.all(has_pyamg()):
-        return Choice(sweep, f'multigrid would suit this matrix: {install_command("amg")}')
+        return Choice(sweep, f"multigrid would suit this matrix: {install_command('amg')}")
     return Choice("amg", "entries beside the diagonal have the other sign")
 
 

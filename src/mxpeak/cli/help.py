@@ -1,0 +1,199 @@
+"""Help: a short screen for -h, every flag in groups for --help, and `mxpeak help TOPIC`."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import textwrap
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from mxpeak.errors import ExitCode, UsageError
+
+if TYPE_CHECKING:
+    from mxpeak.cli.session import Session
+
+#: The commands by purpose, as `mxpeak --help` lists them.
+GROUPS = {
+    "Run": ("run", "resume"),
+    "Results": ("history", "compare", "baseline", "report"),
+    "Machine": ("doctor", "peak", "scan", "tune"),
+    "Plan": ("plan", "simulate", "slurm"),
+    "Other": ("study", "completion", "help"),
+}
+#: The flags that -h shows if a command has more than fit.
+COMMON = (
+    *("-N", "--nx", "--rt", "--nb", "--kind", "--structure", "--dtype", "--precision"),
+    *("--ranks", "--threads", "--grid", "--device", "--quick", "--repeat", "--mem", "--dat", "--config"),
+    *("--json", "--out", "--dry-run", "-v"),
+    *("--machine", "--nodes", "--budget", "--rounds", "--tolerance", "--write-exclude"),
+)
+#: -h has at most so many lines of so many characters.
+LINES, WIDTH = 25, 80
+EXIT_CODES = """\
+exit codes:
+  0      valid
+  1      bug in mxpeak
+  2      wrong usage or impossible configuration; compare: nothing is comparable
+  3      validation FAILED; scan: slow or wrong ranks, or undecided
+  4      valid, but below --min-gflops or --min-share; compare: a case became slower
+  5      not enough memory or disk, or no such device
+  6      stopped: --target can no longer be reached, or a rank hung (--watchdog)
+  128+n  ended by signal n
+"""
+SUBMIT = """\
+submissions:
+  TOP500    mxpeak run hpl --mem 80% --format hpl > HPL.out
+  HPL-MxP   mxpeak run hpl-mxp --mem 80% --submit DIR
+            DIR receives the fields of the form; the first line of submission.txt
+            states whether the run is admissible.
+  HPCG      mxpeak run hpcg --nx 104 --rt 30m
+            upload HPCG-Benchmark_*.txt from the run's folder.
+  HPG-MxP   mxpeak run hpg-mxp --nx 104 --rt 30m
+The rules of each list: docs/explanation/list-rules.md
+"""
+TOPICS = ("exit-codes", "settings", "submit")
+
+
+class HelpAction(argparse.Action):
+    """-h prints the short help, --help all of it."""
+
+    def __init__(self, option_strings: list[str], dest: str = argparse.SUPPRESS, **settings: Any):
+        super().__init__(option_strings, dest, nargs=0, default=argparse.SUPPRESS, **settings)
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> NoReturn:
+        """Print the help and end."""
+        parser._print_message(short_help(parser) if option_string == "-h" else parser.format_help())
+        parser.exit()
+
+
+def usage(parser: argparse.ArgumentParser) -> str:
+    """Return the usage line: the command, its arguments, and [OPTIONS] instead of a list of all flags."""
+    words = [str(action.metavar or action.dest.upper()) for action in parser._get_positional_actions()]
+    return " ".join([parser.prog, *words, "[OPTIONS]"])
+
+
+def short_help(parser: argparse.ArgumentParser) -> str:
+    """Return at most 25 lines: usage, purpose, the common flags and an example."""
+    if commands := commands_of(parser):
+        return _overview(parser, commands)
+    flags = [action for action in parser._actions if action.option_strings and not isinstance(action, HelpAction)]
+    flags = [action for action in flags if action.help != argparse.SUPPRESS]
+    example = _example(parser)
+    room = LINES - 7 - len(example)
+    shown = flags if len(flags) <= room else [a for a in flags if set(a.option_strings) & set(COMMON)]
+    shown = sorted(shown, key=_place)[:room]
+    rows = [(_spelled(action), _short(parser, action)) for action in shown]
+    column = min(30, max((len(flag) for flag, _ in rows), default=0) + 4)
+    lines = [f"usage: {usage(parser)}", "", *textwrap.wrap(parser.description or "", WIDTH)[:2], ""]
+    lines += [f"  {flag:<{column - 2}}{text}".rstrip() for flag, text in rows]
+    rest = len(flags) - len(shown)
+    lines += ["", f"{rest} more flags: {parser.prog} --help" if rest else f"details: {parser.prog} --help"]
+    return "\n".join([*lines, *example]) + "\n"
+
+
+def _place(action: argparse.Action) -> int:
+    """Return the position of a flag in COMMON; others follow."""
+    places = [COMMON.index(one) for one in action.option_strings if one in COMMON]
+    return min(places, default=len(COMMON))
+
+
+def _spelled(action: argparse.Action) -> str:
+    """Return the spellings of a flag with the name of its value, once."""
+    value = str(action.metavar or action.dest)
+    value = action.dest.upper() if value.startswith("{") else value
+    return ", ".join(action.option_strings) + (f" {value}" if action.nargs != 0 else "")
+
+
+def _short(parser: argparse.ArgumentParser, action: argparse.Action) -> str:
+    """Return the help of a flag without its default and without a list of its values."""
+    text = parser._get_formatter()._expand_help(action) if action.help else ""
+    text = re.sub(r"\s*\(default.*\)$", "", text)
+    return re.sub(r":(?: [^ ,]+,){3,}.*$", "", text)
+
+
+def _example(parser: argparse.ArgumentParser) -> list[str]:
+    """Return the first example of a command as a line."""
+    found = re.search(r"^  (.+)$", parser.epilog or "", re.MULTILINE)
+    return [f"example: {found[1]}"] if found else []
+
+
+def commands_of(parser: argparse.ArgumentParser) -> dict[str, str]:
+    """Return the help of each command below a parser, by name."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            return {str(one.dest): one.help or "" for one in action._choices_actions}
+    return {}
+
+
+def _overview(parser: argparse.ArgumentParser, commands: dict[str, str]) -> str:
+    """Return the commands below a parser, by purpose if they are those of GROUPS."""
+    lines = [f"usage: {usage(parser)}", "", *textwrap.wrap(parser.description or "", WIDTH), ""]
+    groups = GROUPS if "doctor" in commands else {"": tuple(commands)}
+    for title, names in groups.items():
+        for name in names:
+            lines.append(f"{title if name == names[0] else '':<10}{name:<11} {commands[name]}".rstrip())
+    epilog = (parser.epilog or "").rstrip().splitlines()[:3]
+    return "\n".join([*lines, "", *epilog]) + "\n"
+
+
+def full_overview(parser: argparse.ArgumentParser, epilog: str) -> str:
+    """Return the help of mxpeak itself."""
+    lines = [f"usage: {usage(parser)}", "", *textwrap.wrap(parser.description or "", WIDTH), ""]
+    commands = commands_of(parser)
+    for title, names in GROUPS.items():
+        for name in names:
+            lines.append(f"{title if name == names[0] else '':<10}{name:<11} {commands[name]}".rstrip())
+    return "\n".join([*lines, "", epilog.rstrip()]) + "\n"
+
+
+def add_verb(verbs: Any) -> None:
+    """Add `help` to the command line."""
+    parser = verbs.add_parser(
+        "help",
+        help="explain exit codes, settings and submissions",
+        description="Explain a topic, or print all flags of a command.",
+        epilog="examples:\n  mxpeak help exit-codes\n  mxpeak help run hpl\n",
+    )
+    parser.add_argument(
+        "topic", nargs="*", metavar="TOPIC", help=f"{', '.join(TOPICS)}, or a command (default: mxpeak itself)"
+    )
+    parser.set_defaults(action=explain)
+
+
+def explain(args: argparse.Namespace, argv: list[str], session: Session) -> int:
+    """Print a topic, or the help of a command, on rank 0."""
+    if session.rank == 0:
+        print(_topic(args.whole, args.topic), end="")
+    return ExitCode.VALID
+
+
+def _topic(top: argparse.ArgumentParser, words: list[str]) -> str:
+    """Return the text of a topic."""
+    if words == ["exit-codes"]:
+        return EXIT_CODES
+    if words == ["submit"]:
+        return SUBMIT
+    if words == ["settings"]:
+        return _settings()
+    parser = top
+    for word in words:
+        below = next((a.choices for a in parser._actions if isinstance(a, argparse._SubParsersAction)), {})
+        if word not in below:
+            raise UsageError(f"no help on {' '.join(words)!r}; use {', '.join(TOPICS)}, or a command such as run hpl")
+        parser = below[word]
+    return parser.format_help()
+
+
+def _settings() -> str:
+    """Return every setting: flag, variable and key of a file."""
+    from mxpeak.bench.registry import BENCHMARKS
+    from mxpeak.options import options
+
+    found = {o.name: o for benchmark in BENCHMARKS.values() for o in options(benchmark.config)}
+    lines = ["sources of a setting, in order of precedence:"]
+    lines += ["  flag, variable MXPEAK_<NAME>, --config FILE.toml, --dat FILE, mxpeak tune, default", ""]
+    lines.append(f"{'flag':<24}{'variable':<26}key")
+    lines += [
+        f"{o.flags[-1]:<24}{o.variable:<26}{o.name}" for o in sorted(found.values(), key=lambda o: o.name.lower())
+    ]
+    return "\n".join(lines) + "\n"
