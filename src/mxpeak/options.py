@@ -95,7 +95,9 @@ def share(text: str) -> float:
     """A parser of shares below the whole: 5% or 0.05."""
     value = real()(text[:-1]) / 100.0 if text.endswith("%") else real()(text)
     if not 0.0 <= value < 1.0:
-        raise UsageError(f"{shown(text)} is no share: the least is 0%, and 100% would be everything; write 5% or 0.05")
+        raise UsageError(
+            f"{shown(text)} is no share: {value:g} is not at least 0 and below 1; use a share such as 5% or 0.05"
+        )
     return value
 
 

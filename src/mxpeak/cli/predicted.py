@@ -35,7 +35,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     """The flags that say what is run, where."""
 
     def flag(group: Any, *names: str, parse: Parse, help: str, metavar: str) -> None:
-        group.add_argument(*names, type=_told(names[0], parse), help=help, metavar=metavar)
+        group.add_argument(*names, type=parse, help=help, metavar=metavar)
 
     where = parser.add_argument_group("where")
     where.add_argument(
@@ -104,18 +104,6 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
             metavar=name.upper(),
         )
     parser.add_argument("--json", metavar="FILE", help="also write the result as JSON to FILE; - writes only that")
-
-
-def _told(flag: str, parse: Parse) -> Parse:
-    """A parser whose mistakes name their flag."""
-
-    def told(text: str) -> Any:
-        try:
-            return parse(text)
-        except UsageError as error:
-            raise UsageError(f"{flag}: {error}") from None
-
-    return told
 
 
 # --- from flags to a run ----------------------------------------------------------------------------------------
