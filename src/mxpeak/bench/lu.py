@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any, Generic, Protocol, TypeVar, Unpack, cast
 
+from mxpeak.bench import quick
 from mxpeak.bench.abft import about_checks, check_abft
 from mxpeak.bench.harness import (
     Bench,
@@ -35,16 +36,14 @@ from mxpeak.layout.entries import Entries
 from mxpeak.layout.grid import ProcessGrid
 from mxpeak.options import Setting
 from mxpeak.perf.counts import Footprint, hpl_flops
-from mxpeak.precision import stored_as
-from mxpeak.records import Caution, Result
-from mxpeak.runtime.memory import memory_budget
-from mxpeak.runtime.placement import native_precisions, on_device, on_processor
+from mxpeak.precision import PRECISIONS, stored_as
+from mxpeak.records import Caution, Result, size_text
+from mxpeak.runtime.memory import Budget, memory_budget
+from mxpeak.runtime.placement import has_slow_fp64, native_precisions, on_device, on_processor
 from mxpeak.solvers.blocks import Witness
 from mxpeak.solvers.faults import Checked
 from mxpeak.spans import Spans
 
-#: --quick: seconds that one run should take, and the orders between which it is chosen.
-QUICK_S, QUICK_LEAST, QUICK_MOST, GPU_QUICK_MOST = 8.0, 1000, 20000, 80000
 #: Largest block whose GEMM rate is measured; beyond it the rate no longer changes.
 GEMM_BLOCK, GPU_GEMM_BLOCK = 4096, 16384
 #: Products that a GPU makes between two looks at the clock: a single one is hardly longer than the look.
@@ -133,14 +132,14 @@ class LuBench(Bench[LuConfig]):
         self.limit = lru_cache(maxsize=None)(self.measure_limit)
         self.kept: CheckpointedRun | None = None  # while the clock of a run with --checkpoint is to begin
 
-    def default_n(self, footprint: Footprint, nb: int, P: int, Q: int, precision: str) -> int:
-        """The order where none was given: what fills --mem, or, with --quick, what takes a few seconds."""
-        n = self.budget.default_n(footprint, nb, P, Q)
-        if self.config.quick:
-            rate = 0.7 * self.limit(P, Q, nb, QUICK_LEAST, precision)
-            most = GPU_QUICK_MOST if self.config.on_gpu else QUICK_MOST
-            n = min(n, max(QUICK_LEAST, min(most, int((1.5 * rate * QUICK_S) ** (1 / 3)))))
-            n = max(1, n // nb) * nb if n >= nb else n
+    def default_n(self, footprint: Footprint, case: LuCase, nb: int, precision: str) -> int:
+        """Return the order if none was given: the largest that --mem allows, or that of --quick.  Collective."""
+        if not self.config.quick:
+            return int(self.comm.bcast_object(self.budget.default_n(footprint, nb, case.P, case.Q)))
+        native = not self.kernels.emulates(precision)
+        machine = _quick_machine(self.config, self.comm, case, precision, self.placement.threads, native)
+        n, caution = _quick_n(machine, self.budget, footprint, nb, case)
+        self.facts.cautions.extend(caution)
         return int(self.comm.bcast_object(n))
 
     def keeper(self, A: DistMatrix, spans: Spans) -> Keeping | None:
@@ -274,7 +273,33 @@ def _sizes(problem: Problem[Any, Any], bench: LuBench) -> Sequence[int] | None:
     models = list(bench.config.cases(bench.comm.size, [1]))
     largest = max(models, key=lambda model: footprint(model)(10**4, model.nb, model.P, model.Q)["total"])
     nb = max(bench.config.nb)
-    return [bench.default_n(footprint(largest), nb, largest.P, largest.Q, problem.precision(largest))]
+    return [bench.default_n(footprint(largest), largest, nb, problem.precision(largest))]
+
+
+def _quick_machine(
+    config: LuConfig, comm: Communicator, case: LuCase, precision: str, threads: int, native: bool
+) -> quick.Machine:
+    """Return the class of the machine for --quick.  Collective over comm."""
+    slow_fp64 = precision == "fp64" and has_slow_fp64(config, comm)
+    speed = 1.0 if precision == "fp64" else 4.0 if native and PRECISIONS[precision].bytes == 2 else 2.0
+    return quick.Machine(case.P * case.Q * threads, speed, config.on_gpu, slow_fp64, config.kernels == "reference")
+
+
+def _quick_n(
+    machine: quick.Machine, budget: Budget, footprint: Footprint, nb: int, case: LuCase
+) -> tuple[int, list[Caution]]:
+    """Return the order of a quick run; a smaller one, with a caution, if it does not fit into what is free now."""
+    n = machine.order(budget.share_n(machine.share, footprint, nb, case.P, case.Q))
+    most = budget.default_n(footprint, nb, case.P, case.Q)
+    if n <= most:
+        return n, []
+    smaller = most // machine.step * machine.step or most
+    need = size_text(budget.need(footprint, n, nb, case.P, case.Q))
+    text = (
+        f"a quick run here has N = {n}, which takes {need} {budget.of}, but {size_text(budget.default)} can be planned "
+        f"for: N = {smaller} instead, so that it cannot be compared with other quick runs here"
+    )
+    return smaller, [Caution("size", text, "free memory, or give -N or a larger --mem")]
 
 
 def _result(problem: Problem[AnyCase, AnySolve], bench: LuBench, case: AnyCase, grid: Grid) -> Result | None:
@@ -370,10 +395,14 @@ def outlook(
     if sizes is None:
         first = next(config.cases(comm.size, [1]))
         footprint = footprint_of(problem, config, first)
-        sizes = (budget.default_n(footprint, max(config.nb), first.P, first.Q),)
+        nb, precision = max(config.nb), problem.precision(first)
+        sizes = (budget.default_n(footprint, nb, first.P, first.Q),)
         if config.quick:
-            most = GPU_QUICK_MOST if config.on_gpu else QUICK_MOST
-            lines.append(f"--quick: N is chosen after GEMM is measured, {QUICK_LEAST} to {most}; at most:")
+            native = precision in native_precisions(config)
+            machine = _quick_machine(config, comm, first, precision, threads_a_rank(config, comm), native)
+            n, caution = _quick_n(machine, budget, footprint, nb, first)
+            sizes = (n,)
+            lines += [one.text for one in caution]
     fits, cases = True, list(config.cases(comm.size, sizes))
     for case in cases:
         footprint = footprint_of(problem, config, case)

@@ -22,7 +22,7 @@ MARGIN = 0.95
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Bytes that the poorest node can give: at most, and to a problem whose size was left open.
+    """Bytes that the poorest node can give: at most, and to a problem whose size was left open; and all that it has.
 
     Nodes are counted as if each held `ranks_a_node` ranks, as the fullest does.  Where GPUs compute, a node's memory
     is that of its ranks' GPUs.
@@ -32,6 +32,7 @@ class Budget:
     default: int
     ranks_a_node: int
     of: str = "a node"
+    total: int = 2**63
 
     def need(self, footprint: Footprint, n: int, nb: int, P: int, Q: int) -> int:
         """Bytes that a case needs on a full node."""
@@ -45,6 +46,10 @@ class Budget:
     def default_n(self, footprint: Footprint, nb: int, P: int, Q: int) -> int:
         """The largest order for a problem whose size was left open."""
         return self._largest(self.default, footprint, nb, P, Q)
+
+    def share_n(self, share: float, footprint: Footprint, nb: int, P: int, Q: int) -> int:
+        """Return the largest order that takes this share of all memory, whatever is free now."""
+        return self._largest(int(share * self.total), footprint, nb, P, Q)
 
     def too_large(self, footprint: Footprint, n: int, nb: int, P: int, Q: int) -> str:
         """Why a case does not fit, and what would."""
@@ -71,8 +76,8 @@ def memory_budget(config: PlaceConfig, settings: dict[str, Setting], comm: Commu
     asked, free = memory_bytes(config.mem, total), int(MARGIN * free)
     explicit = settings.get("mem", Setting("", "default")).origin != "default"
     mine = (min(free, asked) if explicit else free, min(free, asked))
-    most, default = (int(-least) for least in combined(comm, [-float(one) for one in mine], "max"))
-    return Budget(most, default, ranks, "a node's GPUs" if config.on_gpu else "a node")
+    most, default, least = (int(-least) for least in combined(comm, [-float(one) for one in (*mine, total)], "max"))
+    return Budget(most, default, ranks, "a node's GPUs" if config.on_gpu else "a node", least)
 
 
 def _host_memory() -> tuple[int, int]:

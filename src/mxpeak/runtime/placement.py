@@ -129,6 +129,11 @@ def ranks_here(config: PlaceConfig) -> tuple[int, str]:
     return max(1, cores // threads), f"this host has {cores} cores, {threads} a rank"
 
 
+def has_slow_fp64(config: PlaceConfig, comm: Communicator) -> bool:
+    """Return whether this rank's GPU multiplies much slower in fp64 than in fp32.  Collective over comm."""
+    return config.on_gpu and not open_device(config.device, local_rank(comm)).has_fast_fp64
+
+
 def threads_of(comm: Communicator) -> int:
     """The threads that each rank has where nobody says a number.  Collective over comm."""
     placement = bind_to_cores(comm, None)
