@@ -66,6 +66,7 @@ class Display:
 
     def on_case(self, case: Any, result: Result | None) -> None:
         """Show a case that has just ended, or that was skipped because it did not fit into memory."""
+        self.progress.close()  # on a terminal its line would stand before the result, and take a line of it with it
         if not self._texts:
             self._open_texts(case)
         if result is None:
