@@ -9,18 +9,9 @@ from typing import Any
 from mxpeak import __version__
 from mxpeak.records import Result, figure_text, three_digits
 from mxpeak.report.columns import table
+from mxpeak.report.command import OPTIONS, repeat, told, values_of
 from mxpeak.report.lines import case_text, lines_of
 from mxpeak.report.text import painted, rules_text, share_text, too_short
-
-#: What one case of a sweep may have otherwise than another, and the flag that says it.
-OPTIONS = {
-    "m": "-m", "n": "-N", "nb": "--nb", "grid": "--grid", "precision": "--precision", "generator": "--generator",
-    "diagonal_scale": "--diagonal-scale", "bcast": "--bcast", "depth": "--depth", "pfact": "--pfact",
-    "rfact": "--rfact", "nbmin": "--nbmin", "ndiv": "--ndiv", "kind": "--kind", "structure": "--structure",
-    "uplo": "--uplo", "diag": "--diag", "kl": "--kl", "ku": "--ku", "dtype": "--dtype", "layout": "--layout",
-    "seed": "--seed",
-}  # fmt: skip
-
 
 # --- all benchmarks ---------------------------------------------------------------------------------------------
 
@@ -102,7 +93,7 @@ def _broken(result: Result) -> str:
 
 def sweep(results: Sequence[Result], *, color: bool = False, width: int | None = None) -> str:
     """One row a case, a column for each option that was swept; the best is marked, with the command that repeats it."""
-    cases = [_values(r) for r in results]
+    cases = [values_of(r) for r in results]
     names = [name for name in OPTIONS if len({str(case.get(name)) for case in cases}) > 1]
     if "m" in names and all(case.get("m") in (None, case.get("n")) for case in cases):
         names.remove("m")
@@ -112,7 +103,7 @@ def sweep(results: Sequence[Result], *, color: bool = False, width: int | None =
         [*shown, "rate", "of limit", "time", "residual", "check", *(["rules"] if any(r.rules for r in results) else [])]
     ]
     for case, r in zip(cases, results):
-        own = [_told(case.get(name)) for name in names] or [case_text(r)]
+        own = [told(case.get(name)) for name in names] or [case_text(r)]
         time_s, residual = r.result.get("time_s"), three_digits(r.validation.get("residual"))
         figures = [figure_text(r.result), share_text(r), "" if time_s is None else f"{three_digits(time_s)} s"]
         word = r.mark + (" *" if r is best else "")
@@ -124,41 +115,8 @@ def sweep(results: Sequence[Result], *, color: bool = False, width: int | None =
     return text + (f"  * best: {repeat(best, names)}\n" if best is not None and names else "")
 
 
-def _values(result: Result) -> dict[str, Any]:
-    """What tells a case from others."""
-    problem = dict(result.problem)
-    if {"P", "Q"} <= set(problem):
-        problem["grid"] = f"{problem['P']}x{problem['Q']}"
-    return problem
-
-
 def _best(results: Sequence[Result]) -> Result | None:
     """The fastest valid result, where rates are of the same work: in flops."""
     rated = [r for r in results if r.status == "valid" and r.result.get("rate_flops")]
     alike = len(rated) > 1 and len({r.benchmark for r in results}) == 1
     return max(rated, key=lambda r: float(r.result["rate_flops"])) if alike else None
-
-
-def repeat(result: Result, names: Iterable[str]) -> str:
-    """The command that runs one case of a sweep alone."""
-    values = _values(result)
-    swept = {name: OPTIONS[name] for name in names}
-    gone = {
-        *swept.values(),
-        *(["--n"] if "n" in swept else []),
-        *(["-P", "-Q"] if "grid" in swept else []),
-        "--out",
-        "--json",
-    }
-    kept, words = [], iter(result.run.get("argv") or ["run", result.benchmark])
-    for word in words:
-        if word in gone:
-            next(words, None)
-        elif word.split("=")[0] not in gone:
-            kept.append(word)
-    own = [f"{flag} {_told(values[name])}" for name, flag in swept.items() if values.get(name) is not None]
-    return " ".join(["mxpeak", *kept, *own])
-
-
-def _told(value: Any) -> str:
-    return "-" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
