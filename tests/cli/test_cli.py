@@ -103,6 +103,31 @@ def test_a_dry_run_needs_no_mpi_for_the_ranks_that_it_thinks_of(
     assert "expected time: unknown until a run of about this size here" in out
 
 
+@pytest.mark.parametrize(
+    ("flags", "grid"),
+    [
+        ("hpl --dat HPL.dat", "grid 2x2"),
+        ("hpl -N 100 --grid 2x2,1x4", "grid 1x4"),
+        ("hpl -N 100 -P 3", "grid 3x1"),
+        ("hpl -N 100 --node-grid 1x2", "grid 1x2"),
+        ("hpl -N 100 --comm mpi", "grid 1x1"),
+        ("norms -N 100 -Q 2", "grid 1x2"),
+        ("hpcg --nx 16 --npx 2 --npz 3", "ranks 2x1x3"),
+    ],
+)
+def test_a_dry_run_plans_for_the_ranks_of_its_grid_and_never_joins_them(
+    flags: str, grid: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.chdir(tmp_path)
+    for name in ("_start_mpi", "_start_torch", "respawn"):
+        monkeypatch.setattr(f"mxpeak.runtime.launch.{name}", None)
+    assert cli.main(["run", "hpl", "--grid", "2x2,1x2", "-N", "100", "--print-dat"]) == 0
+    text = capsys.readouterr().out
+    Path("HPL.dat").write_text(text)
+    assert cli.main(["run", *flags.split(), "--threads", "1", "--dry-run"]) == 0
+    assert grid in capsys.readouterr().out
+
+
 def test_a_dry_run_ends_as_the_run_would_where_memory_does_not_suffice(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):

@@ -92,7 +92,7 @@ def run(args: argparse.Namespace, argv: list[str], session: Session) -> int:
         read=lambda: requests(args, os.environ),
         place=lambda wanted: wanted[0].config,
         act=lambda wanted: run_requests(args.benchmark, wanted, argv, session),
-        thought_of=lambda wanted: wanted[0].output.dry_run,
+        planned=lambda wanted: max(one.config.least_ranks for one in wanted) if wanted[0].output.dry_run else 0,
     )
 
 
@@ -130,16 +130,16 @@ def _forecasts(wanted: list[Request], session: Session) -> dict[str, Any]:
 
 def _prepare_files(benchmark: str, wanted: list[Request]) -> list[Folder]:
     """Find out before the run whether its results can be written: the folder of results, and of a submission."""
-    from mxpeak.cli.output import check_file, checkpoint_folder, empty_folder, new_folder
+    from mxpeak.cli.output import check_file, checkpoint_folder, empty_folder, results_folder
 
     output = wanted[0].output
     names = [RESULT, PAGE, SO_FAR, *(r.report_name for r in wanted if r.report_name)]
     if len(set(names)) < len(names):
         dat = " or ".join(r.benchmark.input.name for r in wanted if r.benchmark.input)
         raise UsageError(f"{dat} names {names[-1]} for its report, which is another result file; change its line 3")
-    folders = [new_folder(output.out, benchmark, names)]
+    folders = [results_folder(output.out, benchmark, names, output.json)]
     try:
-        taken = [folders[0].path / name for name in names]
+        taken = [] if folders[0].missing else [folders[0].path / name for name in names]
         if output.json not in (None, "-"):
             check_file(Path(output.json or ""), taken=taken)
             taken.append(Path(output.json or ""))
@@ -356,7 +356,7 @@ def _overview(name: str, body: dict[str, Any], displays: list[Display], folder: 
     sizes = ", ".join(["quick sizes"] * shown.request.config.quick + [duration(ended - begun)])
     lost = [one.request.benchmark.name for one in displays if one.skipped or not one.results]
     return ("" if shown.rows_only else "\n") + scoreboard(
-        results, color=shown.color, page=str(folder.path / PAGE), sizes=sizes, lost=lost
+        results, color=shown.color, page="" if folder.missing else str(folder.path / PAGE), sizes=sizes, lost=lost
     )
 
 
@@ -421,10 +421,11 @@ def _write(folder: Folder, files: dict[str, str], output: OutputConfig, session:
         )
         return ExitCode.RESOURCE
     if not output.quiet:
-        session.say(f"results in {folder.path}/")
-    if isinstance(stdout.error, BrokenPipeError):
+        session.say(folder.said(output.json or ""))
+    if isinstance(stdout.error, BrokenPipeError) and not folder.missing:
         return ExitCode.VALID  # the reader has seen enough; the files are whole
     if stdout.error is not None:
-        session.say(f"mxpeak: error: cannot write to stdout: {stdout.error.strerror}; see {folder.path}/{RESULT}")
+        instead = "" if folder.missing else f"; see {folder.path}/{RESULT}"
+        session.say(f"mxpeak: error: cannot write to stdout: {stdout.error.strerror}{instead}")
         return ExitCode.RESOURCE
     return ExitCode.VALID

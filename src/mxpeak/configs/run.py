@@ -91,6 +91,11 @@ class PlaceConfig:
         return {}
 
     @property
+    def least_ranks(self) -> int:
+        """The ranks that the process grid needs, as far as it is given; 1 if it is left open."""
+        return 1
+
+    @property
     def on_gpu(self) -> bool:
         """Whether it computes on a GPU, once `auto` is settled."""
         return self.device.startswith("cuda")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import ClassVar
 
 from mxpeak.configs.run import RunConfig
@@ -129,6 +130,11 @@ class SparseConfig(RunConfig):
             if settled[name].strength < least:
                 settled[name] = Setting(None, "default")
         return settled
+
+    @property
+    def least_ranks(self) -> int:
+        """The ranks that the given sides of the process grid need."""
+        return prod(n for n in (self.npx, self.npy, self.npz) if n is not None)
 
     @property
     def shape(self) -> tuple[int, int, int] | None:
