@@ -105,7 +105,13 @@ class PlaceConfig:
 class RunConfig(PlaceConfig):
     """Where a benchmark runs, what is measured, and where its results go: the same in every benchmark."""
 
-    quick: bool = option(False, "--quick", help="choose a size that takes seconds", parse=boolean, group="measuring")
+    quick: bool = option(
+        False,
+        "--quick",
+        help="choose a size that takes seconds, the same on every run",
+        parse=boolean,
+        group="measuring",
+    )
     repeat: int = option(
         1,
         "--repeat",
