@@ -312,6 +312,14 @@ def test_solves_are_repeated_until_the_time_is_over_and_not_longer(monkeypatch: 
     assert result.problem["rt_s"] == rt
 
 
+def test_repeat_is_the_least_number_of_solves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(harness, "time", Clock())
+    result = measured(rt=0.0, storage="auto", iterations=3, repeat=3)
+    assert result.samples_s == [0.25] * 3
+    assert result.result["double_solves"] == 3
+    assert [one["solves"] for one in result.result["beside"]] == [1]
+
+
 def test_ranks_measure_the_time_of_the_slowest(monkeypatch: pytest.MonkeyPatch) -> None:
     """All of them take as many solves."""
     clock = Clock()

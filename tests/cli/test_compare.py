@@ -16,6 +16,7 @@ from mxpeak.report.logs import results_of_log
 GOLDEN = Path(__file__).parents[1] / "golden"
 #: The seconds of a run that was timed twice: noise of 0.5 %.
 TWICE = (1.0, 1.01)
+REPEATED = {"swap": {"value": "mix", "origin": "default"}, "repeat": {"value": 3, "origin": "flag"}}
 SWAP_LONG = {"nb": {"value": [64], "origin": "flag"}, "swap": {"value": "long", "origin": "flag"}}
 
 
@@ -86,6 +87,7 @@ def test_a_change_counts_beyond_tolerance_and_known_noise(before: Any, after: An
     [
         ({"limit": 160e9}, 80, "DGEMM changed by -20.0 % too: the machine is slower"),
         ({}, 80, "DGEMM is the same (+0.0 %); neither settings nor software differ"),
+        ({"config": REPEATED}, 80, "neither settings nor software differ"),
         ({"software": {"numpy": "2"}}, 80, "DGEMM is the same (+0.0 %); software differs"),
         (
             {"limit": 160e9},

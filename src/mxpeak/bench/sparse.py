@@ -89,14 +89,6 @@ def seconds_for(config: SparseConfig) -> float:
     return QUICK_RT if config.quick else DEFAULT_RT
 
 
-def without_effect(config: SparseConfig) -> list[str]:
-    """What was asked for and will be ignored."""
-    found = []
-    if config.repeat != 1:
-        found.append(f"--repeat {config.repeat} has no effect here: a run takes as many solves as fit into --rt")
-    return found
-
-
 def sparse_outlook(
     config: SparseConfig,
     comm: Communicator,

@@ -115,7 +115,7 @@ class RunConfig(PlaceConfig):
     repeat: int = option(
         1,
         "--repeat",
-        help="run each case K times; the best counts, all are recorded",
+        help="time each case K times or more; all are recorded",
         metavar="K",
         parse=integer(1, 10_000),
         group="measuring",

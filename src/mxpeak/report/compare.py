@@ -24,8 +24,8 @@ CALLED = {"n": "N", "m": "M", "matrix": "the matrix"}
 WAY = ("nb", "P", "Q", "bcast", "depth", "pfact", "rfact", "nbmin", "ndiv", "storage", "smoother")
 #: Facts of a machine and its software that a rate depends on.
 FACTS = ("cpu_model", "hostname", "physical_cores", "logical_cores_allowed", "memory_total_bytes", "nodes", "governor")
-#: Settings that say where something goes, not how it runs.
-ASIDE = ("trace", "min_gflops", "min_share", "baseline", "target", "watchdog")
+#: Settings of files, floors and repetitions, which do not change how a case runs.
+ASIDE = ("trace", "min_gflops", "min_share", "baseline", "target", "watchdog", "repeat")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -42,7 +42,6 @@ from mxpeak.bench.sparse import (
     seconds_for,
     sparse_outlook,
     without_admission,
-    without_effect,
 )
 from mxpeak.bench.stencil_sizes import box_of, fits_in, line
 from mxpeak.bench.timeline import step_table
@@ -98,9 +97,8 @@ def dry_run(config: HpcgConfig, comm: Communicator, settings: dict[str, Setting]
 
 
 def forewarnings(config: HpcgConfig, comm: Communicator) -> list[str]:
-    """What will be ignored, and which rules the run will break: better known before than after."""
-    broken = foreseen(config, seconds_for(config), storages(config)[0])
-    return [*without_effect(config), *without_admission(config, broken)]
+    """Return which rules the run will break: better known before than after."""
+    return without_admission(config, foreseen(config, seconds_for(config), storages(config)[0]))
 
 
 @dataclass(slots=True)
@@ -199,7 +197,8 @@ class Hpcg:
             label = bench.label(f"{storage}: sets")
             return SoFar(label, rating(self._box, sets, setup_s + optimize_s), valid and sets.norms.passed)
 
-        steps, count = max(REFERENCE_STEPS, converged.steps), int(rt / slowest_s) + 1
+        least = self._config.repeat if storage == storages(self._config)[0] and valid else 1
+        steps, count = max(REFERENCE_STEPS, converged.steps), max(least, int(rt / slowest_s) + 1)
         sets = self._sets(system, storage, steps, count, rt, so_far)
         limits.append(bench.bandwidth(top.A))
         trace = self._trace(system, sets.steps) if storage == storages(self._config)[0] else None
