@@ -15,7 +15,7 @@ difference of two medians, from how the rates of the steadiest rank spread over 
 
     s = 1.77 / sqrt(K) · 1.4826 min_i median_t |r(i, t) - x_i|
 
-Half of the ranks move both m and s: if two of four are slow, s is about what they lack, and none is below m - 3 s.
+Half of the ranks move both m and s: if two of four are slow, s is about their deficit, and none is below m - 3 s.
 Ranks are alike only if s and all ranks are within the tolerance.  What is neither alike nor slow is undecided:
 
     spread      s > tolerance·m                                   there is no typical rate
