@@ -115,6 +115,10 @@ def test_cases_are_paired_by_size_and_then_by_the_way_they_ran() -> None:
     before = [case(64), case(128), case(64, 2000)]
     found = [(a["problem"]["nb"], b["problem"]["nb"]) for a, b in pairs(before, [case(128), case(64), case(64, 500)])]
     assert found == [(128, 128), (64, 64)]
+    seeds = [
+        (a["problem"]["seed"], b["problem"]["seed"]) for a, b in pairs([case(seed=1), case(seed=2)], [case(seed=2)])
+    ]
+    assert seeds == [(2, 2)]
 
 
 @pytest.mark.parametrize(
@@ -125,6 +129,7 @@ def test_cases_are_paired_by_size_and_then_by_the_way_they_ran() -> None:
         (case(n=9600, precision="fp32"), case(n=2, precision="bf16"), "N differs (9600 and 2), precision differs"),
         (case(structure="band", kl=1), case(structure="band", kl=9), "kl differs (1 and 9)"),
         (case(nx=64, npx=1), case(nx=64, npx=4), "npx differs (1 and 4)"),
+        (case(nx=64, nonsymmetric=False), case(nx=64, nonsymmetric=True), "nonsymmetric differs (no and yes)"),
     ],
 )
 def test_different_problems_are_never_compared(before: Any, after: Any, reason: str) -> None:

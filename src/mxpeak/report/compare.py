@@ -16,12 +16,15 @@ Body = Mapping[str, Any]
 #: What makes two cases the same, as far as both have it: a log of another program does not say everything.
 CASE = (
     "n", "m", "nx", "ny", "nz", "npx", "npy", "npz", "kind", "structure", "dtype", "layout", "uplo", "diag", "kl", "ku",
-    "precision", "generator", "matrix",
+    "precision", "generator", "diagonal_scale", "matrix", "nonsymmetric",
 )  # fmt: skip
 #: How texts call what problems call otherwise.
 CALLED = {"n": "N", "m": "M", "matrix": "the matrix"}
 #: What may differ of the same case, where several cases have the same size.
-WAY = ("nb", "P", "Q", "bcast", "depth", "pfact", "rfact", "nbmin", "ndiv", "storage", "smoother")
+WAY = (
+    "nb", "P", "Q", "order", "bcast", "depth", "pfact", "rfact", "nbmin", "ndiv", "seed", "storage", "smoother",
+    "restart",
+)  # fmt: skip
 #: Facts of a machine and its software that a rate depends on.
 FACTS = ("cpu_model", "hostname", "physical_cores", "logical_cores_allowed", "memory_total_bytes", "nodes", "governor")
 #: Settings of files, floors and repetitions, which do not change how a case runs.
@@ -268,6 +271,8 @@ def _differing(before: Body, after: Body) -> list[str]:
 def _told(value: Any) -> str:
     if isinstance(value, list | tuple):
         return ",".join(_told(one) for one in value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
