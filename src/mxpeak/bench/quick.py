@@ -17,7 +17,7 @@ HOST_MOST, GPU_MOST = 19968, 79872
 #: Orders are multiples of these: NB of 64, 96, 128, 192, 256, 384 and 512 divide 1536, so that tune does not change N.
 HOST_STEP, GPU_STEP = 1536, 3072
 #: The order for kernels that are written to be read.
-REFERENCE_N = HOST_STEP
+REFERENCE_N = 512
 #: Share of a node's memory that a quick run may fill; of a GPU whose products in fp64 are slow, where time binds.
 SHARE, SLOW_FP64_SHARE = 1 / 4, 1 / 16
 
