@@ -147,7 +147,8 @@ def test_sizes_that_quick_chose_are_no_exception(capsys: pytest.CaptureFixture[s
     write("b", quick(9408))
     assert main(["compare", "a", "b"]) == 2
     said = capsys.readouterr().err
-    assert "are not comparable: hpl: N differs (9600 and 9408); run the same problem in both" in said
+    assert "not comparable: N differs (9600 and 9408) in hpl, so mxpeak-out/a/result.json and" in said
+    assert "run the same problem in both, with the same sizes or with --config RESULT" in said
 
 
 def test_a_case_that_cannot_be_compared_is_skipped_with_a_note(capsys: pytest.CaptureFixture[str]) -> None:
@@ -156,8 +157,7 @@ def test_a_case_that_cannot_be_compared_is_skipped_with_a_note(capsys: pytest.Ca
     write("b", run(100, samples=TWICE), case(n=9408) | other)
     assert main(["compare", "a", "b"]) == 0
     out = capsys.readouterr().out
-    assert "not comparable: hpl-mxp N=9600" in out
-    assert ": N differs (9600 and 9408)\n" in out
+    assert "  not comparable: N differs (9600 and 9408): hpl-mxp N=9600 NB=64 1x1 and hpl-mxp N=9408 NB=64 1x1\n" in out
     assert "only in" not in out
     assert main(["compare", "a", "b", "--json", "-"]) == 0
     body = json.loads(capsys.readouterr().out)

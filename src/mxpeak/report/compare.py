@@ -68,8 +68,8 @@ class Skipped:
 
     @property
     def text(self) -> str:
-        """Name both cases and what differs."""
-        return f"{self.before} and {self.after}: {self.reason}"
+        """What differs, and both cases."""
+        return f"{self.reason}: {self.before} and {self.after}"
 
 
 def compared(before: Sequence[Body], after: Sequence[Body], tolerance: float) -> list[Change]:
@@ -117,10 +117,10 @@ def nothing_in_common(names: Sequence[str], before: Sequence[Body], after: Seque
     skipped = not_comparable(before, after)
     if not skipped:
         return f"{names[0]} has {listed(before)}, {names[1]} has {listed(after)}: no case is in both"
-    said = "; ".join(f"{one.after.split()[0]}: {one.reason}" for one in skipped[:3])
+    said = ", ".join(f"{one.reason} in {one.after.split()[0]}" for one in skipped[:3])
     return (
-        f"{names[0]} and {names[1]} are not comparable: {said}; run the same problem in both, for example with "
-        "mxpeak run --config A"
+        f"not comparable: {said}, so {names[0]} and {names[1]} have no case in common; run the same problem in both, "
+        "with the same sizes or with --config RESULT"
     )
 
 
