@@ -138,9 +138,7 @@ def _reason(one: Body, other: Body) -> str:
     """Return what makes two cases different problems, as `N differs (9600 and 9408)`."""
     this, that = (body.get("problem") or {} for body in (one, other))
     names = _differing_names(one, other)
-    if names:
-        return ", ".join(f"{CALLED.get(n, n)} differs ({_told(this[n])} and {_told(that[n])})" for n in names)
-    return "the other run has fewer such cases"
+    return ", ".join(f"{CALLED.get(n, n)} differs ({_told(this[n])} and {_told(that[n])})" for n in names)
 
 
 def _name(body: Body) -> str:
