@@ -230,7 +230,7 @@ def _results(problem: Problem[AnyCase, Any], bench: LuBench) -> Iterator[tuple[A
         raise ResourceError(bench.budget.too_large(footprint(first), first.n, first.nb, first.P, first.Q))
     for case in cases:
         grid = bench.grid(case.P, case.Q) if fits(case) else None
-        yield case, None if grid is None else _result(problem, bench, case, grid)
+        yield case, None if grid is None else _checkpointed(problem, bench, case, grid)
 
 
 def _check_checkpoint(bench: LuBench, cases: int) -> None:
@@ -277,14 +277,25 @@ def _sizes(problem: Problem[Any, Any], bench: LuBench) -> Sequence[int] | None:
     return [bench.default_n(footprint(largest), nb, largest.P, largest.Q, problem.precision(largest))]
 
 
-def _result(problem: Problem[AnyCase, AnySolve], bench: LuBench, case: AnyCase, grid: Grid) -> Result | None:
+def _checkpointed(problem: Problem[AnyCase, AnySolve], bench: LuBench, case: AnyCase, grid: Grid) -> Result | None:
+    """Run a case while its folder of checkpoints, if it has one, is locked.  Collective over the grid."""
+    kept = opened(bench.config, case, grid.all, bench.name)
+    try:
+        return _result(problem, bench, case, grid, kept)
+    finally:
+        if kept is not None:
+            kept.close()
+
+
+def _result(
+    problem: Problem[AnyCase, AnySolve], bench: LuBench, case: AnyCase, grid: Grid, kept: CheckpointedRun | None
+) -> Result | None:
     """Warm up, then solve `--repeat` times, of which the best counts and all must pass.
 
     Collective over the grid; the result is whole on its rank 0.
     """
     solves: list[AnySolve] = []
     soak = Soak(bench.config.soak, grid.all) if bench.config.soak is not None else None
-    kept = opened(bench.config, case, grid.all, bench.name)
     bench.begin(case)
 
     def solve_all() -> float:

@@ -9,12 +9,13 @@ from typing import Any
 
 from mxpeak.bench.registry import BENCHMARKS
 from mxpeak.cli.past import NAMES, run_file
+from mxpeak.configs.run import OutputConfig
 from mxpeak.errors import UsageError
-from mxpeak.options import ORIGINS
+from mxpeak.options import ORIGINS, options, recordable
 from mxpeak.records import read_json, results_of
 
-#: Settings that name files of the run that is repeated.
-ELSEWHERE = ("trace", "checkpoint", "every")
+#: Settings of a recorded run that are left out although they name no path: they belong to one that does.
+WITH_A_PATH = ("every",)
 
 
 def values_for(name: str, file: Mapping[str, Any]) -> dict[str, Any]:
@@ -41,7 +42,10 @@ def read_config(path: str, names: Sequence[str]) -> dict[str, Any]:
 
 
 def _settings_said(result: Mapping[str, Any]) -> dict[str, Any]:
-    """What a run was told, and what tune had stored for it; what it chose by itself it chooses again."""
+    """Return the settings of a recorded run, without those that it chose by itself and without all paths of its user.
+
+    The file may come from another person: where this run writes, only its own user says.
+    """
     said = {name: one["value"] for name, one in result["config"].items() if _was_said(one["origin"])}
     benchmark = BENCHMARKS.get(result["benchmark"])
     if benchmark is not None:  # what only HPL.dat can say has no flag, and most files say what is the default anyway
@@ -51,7 +55,10 @@ def _settings_said(result: Mapping[str, Any]) -> dict[str, Any]:
         if said.get(name) is not None:
             pairs = said[name] if isinstance(said[name][0], list) else [said[name]]
             said[name] = [f"{P}x{Q}" for P, Q in pairs]
-    return {name: value for name, value in said.items() if value is not None and name not in ELSEWHERE}
+    barred = {o.name for o in options(OutputConfig)} | set(WITH_A_PATH)
+    if benchmark is not None:
+        barred |= {o.name for o in options(benchmark.config)} - recordable(benchmark.config)
+    return {name: value for name, value in said.items() if value is not None and name not in barred}
 
 
 def _was_said(origin: str) -> bool:
