@@ -87,15 +87,19 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "parts of another problem": (
         lambda slot: keep(slot.parent, 4, about=another(seed="7")),
-        "0-0: it is of another problem: seed is '7' there and '100' in run.json",
+        "0-0: it is of another problem: 'seed' is '7' there and '100' in run.json",
+    ),
+    "parts of a problem with one more setting": (
+        lambda slot: keep(slot.parent, 4, about=another(scaling="auto")),
+        "0-0: it is of another problem: 'scaling' is 'auto' there and None in run.json",
     ),
     "parts of another version": (
         lambda slot: keep(slot.parent, 4, about={**RECORD.about(), "version": "0"}),
-        "0-0: it is of another run: version is '0' there",
+        "0-0: it is of another run: 'version' is '0' there",
     ),
     "parts of another run": (
         lambda slot: keep(slot.parent, 4, about={**RECORD.about(), "run": "other"}),
-        "0-0: it is of another run: run is 'other' there and 'this' in run.json",
+        "0-0: it is of another run: 'run' is 'other' there and 'this' in run.json",
     ),
     "parts of another matrix": (lambda slot: keep(slot.parent, 4, m=36), "0-0: it is of another matrix: 36 rows"),
     "parts of another grid": (lambda slot: keep(slot.parent, 4, P=2, Q=2, only=(1, 1)), "1-1: it belongs to another"),

@@ -186,10 +186,10 @@ def test_another_version_seed_or_problem_is_refused_before_anything_runs(capsys:
             "the format 'mxpeak.checkpoint/1', and this version of mxpeak reads",
         ),
         ("version", {"version": "0.0.9"}, "was written by mxpeak '0.0.9', and this is"),
-        ("seed", {"seed": "8"}, "it is of another problem: seed is '7' there and '8' in run.json"),
-        ("order", {"n": "128"}, "n is '96' there and '128' in run.json"),
-        ("benchmark", {"benchmark": "hpl-mxp"}, "benchmark is 'hpl' there and 'hpl-mxp' in run.json"),
-        ("run", {"run": "other"}, "it is of another run: run is"),
+        ("seed", {"seed": "8"}, "it is of another problem: 'seed' is '7' there and '8' in run.json"),
+        ("order", {"n": "128"}, "'n' is '96' there and '128' in run.json"),
+        ("benchmark", {"benchmark": "hpl-mxp"}, "'benchmark' is 'hpl' there and 'hpl-mxp' in run.json"),
+        ("run", {"run": "other"}, "it is of another run: 'run' is"),
     ]:
         capsys.readouterr()
         code = cli.main(["resume", changed(name, **values), "--out", f"out-{name}"])
@@ -205,7 +205,7 @@ def test_a_run_json_that_was_changed_is_refused_and_parts_describe_the_run_witho
     path = Path("kept/run.json")
     whole = path.read_bytes()
     for at, says in [
-        (whole.index(b'"seed": "7"') + 9, "is of another problem: seed is '7' there and '3' in run.json"),
+        (whole.index(b'"seed": "7"') + 9, "is of another problem: 'seed' is '7' there and '3' in run.json"),
         (whole.index(b'"digest"') + 12, "damaged: its digest differs; to continue with the settings in a/0-0, delete"),
     ]:
         path.write_bytes(whole)

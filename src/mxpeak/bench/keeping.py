@@ -73,12 +73,14 @@ class RunRecord:
         there = part.about.get("settings")
         if not isinstance(there, dict):
             return "a run without settings"
-        for name, here in self.settings.items():
-            if there.get(name) != here:
-                return f"another problem: {name} is {there.get(name)!r:.40} there and {here!r:.40} in {RUN}"
-        for name, here in (("benchmark", self.benchmark), ("version", self.version), ("run", self.name)):
-            if part.about.get(name) != here:
-                return f"another run: {name} is {part.about.get(name)!r:.40} there and {here!r:.40} in {RUN}"
+        here = self.about()
+        pairs = [(name, part.about.get(name), here[name], "run") for name in ("benchmark", "version")]
+        names = dict.fromkeys((*self.settings, *there))
+        pairs += [(name, there.get(name), self.settings.get(name), "problem") for name in names]
+        pairs.append(("run", part.about.get("run"), self.name, "run"))
+        for name, one, two, what in pairs:
+            if one != two:
+                return f"another {what}: {name!r:.40} is {one!r:.40} there and {two!r:.40} in {RUN}"
         if (str(part.m), str(part.nb)) != (self.settings.get("n"), self.settings.get("nb")):
             return f"another matrix: {part.m} rows in blocks of {part.nb}"
         return ""
