@@ -1,4 +1,4 @@
-"""Checkpoints of an LU run: when one is due, what belongs to it, and how a run continues from one."""
+"""Checkpoints of an LU run: when one is due, which run it belongs to, and how a run continues from one."""
 
 from __future__ import annotations
 
@@ -105,15 +105,15 @@ def read_run(folder: Path, configs: Mapping[str, type]) -> RunRecord:
     If run.json is missing, or has no settings at all, the newest part whose head is intact describes the run.
     """
     try:
-        said = _json_in(folder / RUN)
-        _check_format(folder, said)
-        record = _record(said, configs)
+        content = _json_in(folder / RUN)
+        _check_format(folder, content)
+        record = _record(content, configs)
     except (OSError, ValueError) as error:
         if isinstance(error, UsageError):
             raise
         record = _from_parts(folder, configs, error)
     else:
-        if said.get("digest") != _digest(record.about()):
+        if content.get("digest") != _digest(record.about()):
             raise _changed(folder, record)
     if record.version != __version__:
         raise UsageError(
@@ -145,15 +145,15 @@ def _json_in(path: Path) -> Mapping[str, Any]:
         text = file.read(MOST_RUN + 1)
     if len(text) > MOST_RUN:
         raise ValueError(f"it has more than {MOST_RUN} bytes")
-    said = read_json(text)
-    if not isinstance(said, dict):
+    content = read_json(text)
+    if not isinstance(content, dict):
         raise ValueError("it is no JSON object")
-    return said
+    return content
 
 
-def _check_format(folder: Path, said: Mapping[str, Any]) -> None:
+def _check_format(folder: Path, content: Mapping[str, Any]) -> None:
     """Raise a UsageError if another version of mxpeak wrote the folder in another format."""
-    schema = said.get("schema")
+    schema = content.get("schema")
     if isinstance(schema, str) and schema != SCHEMA and schema.startswith(SCHEMA.rpartition("/")[0] + "/"):
         raise UsageError(
             f"{folder} holds checkpoints of the format {schema!r:.40}, and this version of mxpeak reads only {SCHEMA}: "
@@ -163,9 +163,9 @@ def _check_format(folder: Path, said: Mapping[str, Any]) -> None:
         raise ValueError(f"its schema is not {SCHEMA}")
 
 
-def _record(said: Mapping[str, Any], configs: Mapping[str, type]) -> RunRecord:
+def _record(content: Mapping[str, Any], configs: Mapping[str, type]) -> RunRecord:
     """Return the record in a JSON object; settings that may come from the command line only are left out."""
-    name, benchmark, version, settings = (said.get(key) for key in ("run", "benchmark", "version", "settings"))
+    name, benchmark, version, settings = (content.get(key) for key in ("run", "benchmark", "version", "settings"))
     if not (isinstance(name, str) and isinstance(benchmark, str) and isinstance(version, str)):
         raise ValueError("it does not name its run, its benchmark and its version")
     if benchmark not in configs:
@@ -206,9 +206,9 @@ def record_of(config: LuConfig, case: LuCase, benchmark: str) -> RunRecord:
     known = [
         o for o in options(type(config)) if o.name in recordable(type(config)) - {*NOT_OF_A_CASE, "grid", "node_grid"}
     ]
-    said = {o.name: value for o in known if (value := getattr(config, o.name)) != o.default}
-    said |= {o.name: getattr(case, o.name) for o in known if hasattr(case, o.name)}
-    texts = {name: as_text(value) for name, value in said.items() if value is not None}
+    content = {o.name: value for o in known if (value := getattr(config, o.name)) != o.default}
+    content |= {o.name: getattr(case, o.name) for o in known if hasattr(case, o.name)}
+    texts = {name: as_text(value) for name, value in content.items() if value is not None}
     texts["grid"] = f"{case.P}x{case.Q}"
     if case.node_grid is not None:
         texts["node_grid"] = "x".join(map(str, case.node_grid))
@@ -504,11 +504,11 @@ class Keeping:
         self._seen = part
         everybody = self._A.grid.all
         late = self._spans.active_s - self._kept_s >= self._run.every_s
-        said = everybody.bcast_object((late, self._ending()) if everybody.rank == 0 else None)
-        self._last = said[1]
+        answer = everybody.bcast_object((late, self._ending()) if everybody.rank == 0 else None)
+        self._last = answer[1]
         if self._last:
             self._writer.wait()
-        if not any(said):
+        if not any(answer):
             return False
         able = everybody.agree(not self._writer.busy and self._writer.error is None)
         if self._last and not able:

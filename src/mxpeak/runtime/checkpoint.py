@@ -159,9 +159,9 @@ class Digest:
 
 def head_of(part: Part) -> bytes:
     """Return the head of a part: whole pages."""
-    said = {f.name: getattr(part, f.name) for f in fields(part)}
-    said["notes"] = {name: np.asarray(values, "<f8").tobytes().hex() for name, values in part.notes.items()}
-    body = json.dumps(said, allow_nan=False).encode()
+    values = {f.name: getattr(part, f.name) for f in fields(part)}
+    values["notes"] = {name: np.asarray(note, "<f8").tobytes().hex() for name, note in part.notes.items()}
+    body = json.dumps(values, allow_nan=False).encode()
     size = -(-(FIRST_LINE + len(body) + 1) // PAGE) * PAGE
     if size > MOST_HEAD:
         raise ValueError(f"its head takes {size} bytes, more than {MOST_HEAD}")
@@ -233,24 +233,24 @@ def write_part(slot: Path, part: Part, numbers: Array) -> None:
 
 
 @contextmanager
-def new_file(beside: Path, path: Path) -> Iterator[int]:
+def new_file(temporary: Path, path: Path) -> Iterator[int]:
     """Open a new file that gets its name, and replaces another one, when all of it is on the disk.
 
-    The name under which it is written may be a link to another file of the user: a link is removed, never followed.
+    The temporary name may be a link to another file of the user: a link is removed, never followed.
     """
-    beside.unlink(missing_ok=True)
-    file = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666)
+    temporary.unlink(missing_ok=True)
+    file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666)
     try:
         try:
             yield file
             os.fsync(file)
         finally:
             os.close(file)
-        beside.rename(path)
+        temporary.rename(path)
         _flush_folder(path.parent)  # the name too must be on the disk before the other slot is written
     finally:
         with suppress(OSError):
-            beside.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
 
 
 def _flush_folder(path: Path) -> None:
@@ -341,20 +341,24 @@ def read_head(file: BinaryIO) -> tuple[bytes, Part]:
     return line + body, _part_of(read_json(body))
 
 
-def _part_of(said: Any) -> Part:
+def _part_of(values: Any) -> Part:
     """Return the part that the JSON of a head describes, if its values are possible."""
     names = {f.name for f in fields(Part)}
-    if not isinstance(said, dict) or set(said) != names:
+    if not isinstance(values, dict) or set(values) != names:
         raise ValueError(f"its head does not have exactly the keys {', '.join(sorted(names))}")
     for name, (least, most) in INTEGERS.items():
-        if type(said[name]) is not int or not least <= said[name] <= most:
-            raise ValueError(f"its {name} is {said[name]!r:.40}, which is no integer from {least} to {most}")
+        if type(values[name]) is not int or not least <= values[name] <= most:
+            raise ValueError(f"its {name} is {values[name]!r:.40}, which is no integer from {least} to {most}")
     for name, latest in TIMES.items():
-        if type(said[name]) not in (int, float) or not 0 <= said[name] <= latest:
-            raise ValueError(f"its {name} is {said[name]!r:.40}, which is no time in seconds")
-    if said["dtype"] not in DTYPES or not isinstance(said["generation"], str) or not isinstance(said["about"], dict):
+        if type(values[name]) not in (int, float) or not 0 <= values[name] <= latest:
+            raise ValueError(f"its {name} is {values[name]!r:.40}, which is no time in seconds")
+    if (
+        values["dtype"] not in DTYPES
+        or not isinstance(values["generation"], str)
+        or not isinstance(values["about"], dict)
+    ):
         raise ValueError("its dtype, its generation or its run has an impossible value")
-    part = Part(**{**said, "notes": _numbers_by_name(said["notes"])})
+    part = Part(**{**values, "notes": _numbers_by_name(values["notes"])})
     if not (part.p < part.P and part.q < part.Q):
         raise ValueError(f"process {part.p},{part.q} is not in a grid of {part.P}x{part.Q}")
     if part.steps >= -(-part.m // part.nb):
@@ -362,10 +366,12 @@ def _part_of(said: Any) -> Part:
     return part
 
 
-def _numbers_by_name(said: Any) -> dict[str, list[float]]:
-    if not isinstance(said, dict) or not all(isinstance(text, str) and len(text) % 16 == 0 for text in said.values()):
+def _numbers_by_name(values: Any) -> dict[str, list[float]]:
+    if not isinstance(values, dict) or not all(
+        isinstance(text, str) and len(text) % 16 == 0 for text in values.values()
+    ):
         raise ValueError("its notes are no lists of numbers by name")
-    return {name: np.frombuffer(bytes.fromhex(text), "<f8").tolist() for name, text in said.items()}
+    return {name: np.frombuffer(bytes.fromhex(text), "<f8").tolist() for name, text in values.items()}
 
 
 def check_numbers(file: BinaryIO, head: bytes, part: Part) -> None:
