@@ -152,6 +152,11 @@ class Digest:
         """Add up to AT_ONCE bytes; all pieces except the last have that size."""
         self._hash.update(crc32(piece).to_bytes(4, "little"))
 
+    def add_all(self, flat: Array) -> None:
+        """Add all bytes of an array."""
+        for piece in _cut(flat):
+            self.add(piece.data)
+
     def text(self) -> bytes:
         """Return the digest in hexadecimal digits."""
         return self._hash.hexdigest().encode()
@@ -219,17 +224,24 @@ def write_part(slot: Path, part: Part, numbers: Array) -> None:
         _flush_folder(slot.parent)
     if slot.is_symlink():
         raise OSError(errno.ELOOP, f"{slot} is a symbolic link")
+    flat = numbers.reshape(-1).view(np.uint8)
     digest = Digest(head)
+    summing = threading.Thread(target=digest.add_all, args=(flat,), name="digest")
     with new_file(slot / f".{part.name}.part", slot / part.name) as file:
-        _write(file, np.frombuffer(head, np.uint8))
-        flat = numbers.reshape(-1).view(np.uint8)
-        for i in range(0, len(flat), AT_ONCE):
-            piece = flat[i : i + AT_ONCE]
-            digest.add(piece.data)
-            whole = len(piece) // PAGE * PAGE
-            _write(file, piece[:whole])
-            _write(file, piece[whole:])
+        summing.start()  # while the disk writes
+        try:
+            _write(file, np.frombuffer(head, np.uint8))
+            for piece in _cut(flat):
+                whole = len(piece) // PAGE * PAGE
+                _write(file, piece[:whole])
+                _write(file, piece[whole:])
+        finally:
+            summing.join()
         _write(file, np.frombuffer(digest.text(), np.uint8))
+
+
+def _cut(flat: Array) -> Iterator[Array]:
+    return (flat[i : i + AT_ONCE] for i in range(0, len(flat), AT_ONCE))
 
 
 @contextmanager
