@@ -152,6 +152,31 @@ def test_parts_of_a_larger_grid_that_was_used_before_do_no_harm(tmp_path: Path) 
             assert (one.first.number, one.first.P * one.first.Q, wrong) == (number, shape[0] * shape[1], [])
 
 
+def test_the_folder_is_locked_by_rank_0_for_all_ranks(tmp_path: Path) -> None:
+    """A second run of the folder is refused on each of its ranks, and not after the first one has ended."""
+    config = HplConfig(n=(M,), nb=(NB,), grid=((2, 2),), checkpoint=str(tmp_path / "kept"))
+    resumed = dataclasses.replace(config, resumed=True)
+
+    def body(comm: Any) -> list[str]:
+        (case,) = config.cases(comm.size)
+        run = keeping.opened(config, case, comm, "hpl")
+        assert run is not None
+        refusals = []
+        for again in (config, resumed):
+            with pytest.raises(UsageError) as refused:
+                keeping.opened(again, case, comm, "hpl")
+            refusals.append(str(refused.value))
+        run.close()
+        comm.barrier()
+        with pytest.raises(UsageError) as refused:
+            keeping.opened(resumed, case, comm, "hpl")
+        return [*refusals, str(refused.value)]
+
+    for texts in run_ranks(4, body):
+        assert ["in use" in text for text in texts] == [True, True, False]
+        assert "none has been written yet" in texts[2]
+
+
 def test_two_damaged_slots_are_an_error_that_names_both(tmp_path: Path) -> None:
     keep(tmp_path, 3)
     keep(tmp_path, 4)

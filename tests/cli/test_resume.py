@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -259,6 +260,38 @@ def test_a_run_that_begins_at_the_same_time_in_the_same_folder_is_refused(
     assert [one.name for one in Path("kept").iterdir()] == [LOCK]
     locks[0].release()
     assert cli.main(["run", "hpl", *KEPT, "--out", "second"]) == 0
+
+
+def test_a_checkpoint_that_changes_while_it_is_read_ends_the_run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small_run()
+
+    def failing(*_: Any) -> None:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(keeping, "load", failing)
+        assert cli.main(["resume", "kept", "--out", "second"]) == 2
+    assert "a checkpoint changed while it was read: kept/a: Input/output error" in capsys.readouterr().err
+    assert cli.main(["resume", "kept", "--out", "third"]) == 0
+
+
+def test_a_checkpoint_of_another_type_of_matrix_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small_run()
+    usual = keeping.newest
+
+    def other(*of: Any) -> Any:
+        found, wrong = usual(*of)
+        return replace(found, first=replace(found.first, dtype="float32")), wrong
+
+    monkeypatch.setattr(keeping, "newest", other)
+    assert cli.main(["resume", "kept", "--out", "second"]) == 2
+    assert "is of the matrix (96, 97, 32, 'float32'), and this run's is (96, 97, 32, 'float64')" in " ".join(
+        capsys.readouterr().err.split()
+    )
 
 
 def test_a_folder_that_cannot_be_locked_is_stated_in_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
