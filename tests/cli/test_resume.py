@@ -101,7 +101,9 @@ def test_a_run_goes_on_from_its_last_checkpoint(benchmark: str, capsys: pytest.C
     (text,) = [one["text"] for one in third["warnings"] if one["code"] == "checkpoint-damaged"]
     assert text == f"a damaged checkpoint was not used: {damaged}: its numbers are damaged: the digest differs"
     assert third["result"]["resumed"]["steps"] == steps
-    assert text in " ".join(capsys.readouterr().err.split())
+    said = " ".join(capsys.readouterr().err.split())
+    assert said.startswith(f"note: {text}")  # at once
+    assert f"warning: {text}" in said  # and at the end
 
 
 def test_a_run_that_is_told_to_end_keeps_one_more_checkpoint(

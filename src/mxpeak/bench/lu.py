@@ -281,6 +281,8 @@ def _checkpointed(problem: Problem[AnyCase, AnySolve], bench: LuBench, case: Any
     """Run a case while its folder of checkpoints, if it has one, is locked.  Collective over the grid."""
     kept = opened(bench.config, case, grid.all, bench.name)
     try:
+        for caution in () if kept is None else kept.cautions:
+            bench.note(caution.text)
         return _result(problem, bench, case, grid, kept)
     finally:
         if kept is not None:

@@ -99,5 +99,4 @@ def wanted(args: argparse.Namespace) -> Request:
     variables = {o.variable for o in (*options(OutputConfig), *_paths(benchmark))}
     environ = {name: value for name, value in os.environ.items() if name in variables}
     (found,) = requests(names, environ)
-    config = replace(found.config, resumed=True)  # type: ignore[call-arg]
-    return replace(found, config=config, notes=[*found.notes, *record.notes])
+    return replace(found, config=replace(found.config, resumed=True))  # type: ignore[call-arg]
