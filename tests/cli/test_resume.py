@@ -138,13 +138,16 @@ def test_the_folder_of_another_person_sets_no_path_and_no_variable_sets_the_prob
     Path("kept/run.json").write_text(json.dumps({**about, "settings": {**about["settings"], **more}}))
     monkeypatch.setenv("MXPEAK_SEED", "8")
     monkeypatch.setenv("MXPEAK_THRESHOLD", "1e-9")
+    monkeypatch.setenv("MXPEAK_SOAK", "1s")
+    monkeypatch.setenv("MXPEAK_MEM", "70%")  # of the machine, not of the problem
     capsys.readouterr()
     assert cli.main(["resume", "kept", "--json", "mine.json"]) == 0
     said = " ".join(capsys.readouterr().err.split())
     assert "note: run.json sets 'prometheus', 'json', 'events', which only the command line may set; ignored" in said
     made = sorted(set(Path().iterdir()) - set(before))
     assert [str(one) for one in made] == ["mine.json", "mxpeak-out"]
-    assert json.loads(Path("mine.json").read_text())["config"]["seed"]["value"] == 7
+    config = json.loads(Path("mine.json").read_text())["config"]
+    assert (config["seed"]["value"], config["mem"]["value"]) == (7, "70%")
     assert json.loads(Path("kept/run.json").read_text())["settings"] == {**about["settings"], **more}
 
 

@@ -12,7 +12,7 @@ from mxpeak.bench.registry import BENCHMARKS, Benchmark
 from mxpeak.cli.ranks import on_ranks
 from mxpeak.cli.request import Request, add_options, check_variables, requests
 from mxpeak.cli.run import run_requests
-from mxpeak.configs.run import OutputConfig
+from mxpeak.configs.run import OutputConfig, RunConfig
 from mxpeak.errors import UsageError
 from mxpeak.options import Option, grid_shape, options
 
@@ -96,7 +96,8 @@ def wanted(args: argparse.Namespace) -> Request:
         typed["ranks"] = args.ranks or str(P * Q)
     names = argparse.Namespace(benchmark=record.benchmark, config=None, **typed)
     check_variables(os.environ)
-    variables = {o.variable for o in (*options(OutputConfig), *_paths(benchmark))}
+    place = [o for o in options(RunConfig) if o.name in ("device", "kernels", "comm", "threads", "mem", "watchdog")]
+    variables = {o.variable for o in (*options(OutputConfig), *_paths(benchmark), *place)}
     environ = {name: value for name, value in os.environ.items() if name in variables}
     (found,) = requests(names, environ)
     return replace(found, config=replace(found.config, resumed=True))  # type: ignore[call-arg]
