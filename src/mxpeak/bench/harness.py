@@ -53,6 +53,7 @@ class Told(TypedDict, total=False):
     observers   of its spans, on rank 0
     on_begin    hears of each case as it begins, on rank 0
     on_case     hears of each case as it ends, on rank 0 (None: it did not fit into memory, and was skipped)
+    on_note     prints a note about a case at once, on rank 0
     on_sample   hears after each measurement of a case how to tell what is known by then, on rank 0
     follow      hears of the spans of each computation that is watched, on every rank
     stop        why not to go on, by those who look on; asked on rank 0
@@ -65,6 +66,7 @@ class Told(TypedDict, total=False):
     observers: Sequence[Observer]
     on_begin: Callable[[Any], None]
     on_case: Callable[[Any, Result | None], None]
+    on_note: Callable[[str], None]
     on_sample: Callable[[Callable[[], Result]], None]
     follow: Callable[[Spans], None]
     stop: Callable[[], str | None]
@@ -120,6 +122,11 @@ class Bench(Generic[AnyConfig]):
         for observer in self.observers:
             if (hear := getattr(observer, "doing", None)) is not None:
                 hear(text)
+
+    def note(self, text: str) -> None:
+        """Print a note about a case at once, from rank 0."""
+        if self.comm.rank == 0 and (on_note := self._told.get("on_note")):
+            on_note(text)
 
     @property
     def ending(self) -> Callable[[], bool]:

@@ -229,7 +229,7 @@ def _results(problem: Problem[AnyCase, Any], bench: LuBench) -> Iterator[tuple[A
         raise ResourceError(bench.budget.too_large(footprint(first), first.n, first.nb, first.P, first.Q))
     for case in cases:
         grid = bench.grid(case.P, case.Q) if fits(case) else None
-        yield case, None if grid is None else _result(problem, bench, case, grid)
+        yield case, None if grid is None else _checkpointed(problem, bench, case, grid)
 
 
 def _check_checkpoint(bench: LuBench, cases: int) -> None:
@@ -302,14 +302,27 @@ def _quick_n(
     return smaller, [Caution("size", text, "free memory, or give -N or a larger --mem")]
 
 
-def _result(problem: Problem[AnyCase, AnySolve], bench: LuBench, case: AnyCase, grid: Grid) -> Result | None:
+def _checkpointed(problem: Problem[AnyCase, AnySolve], bench: LuBench, case: AnyCase, grid: Grid) -> Result | None:
+    """Run a case while its folder of checkpoints, if it has one, is locked.  Collective over the grid."""
+    kept = opened(bench.config, case, grid.all, bench.name)
+    try:
+        for caution in () if kept is None else kept.cautions:
+            bench.note(caution.text)
+        return _result(problem, bench, case, grid, kept)
+    finally:
+        if kept is not None:
+            kept.close()
+
+
+def _result(
+    problem: Problem[AnyCase, AnySolve], bench: LuBench, case: AnyCase, grid: Grid, kept: CheckpointedRun | None
+) -> Result | None:
     """Warm up, then solve `--repeat` times, of which the best counts and all must pass.
 
     Collective over the grid; the result is whole on its rank 0.
     """
     solves: list[AnySolve] = []
     soak = Soak(bench.config.soak, grid.all) if bench.config.soak is not None else None
-    kept = opened(bench.config, case, grid.all, bench.name)
     bench.begin(case)
 
     def solve_all() -> float:

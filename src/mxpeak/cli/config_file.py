@@ -9,13 +9,14 @@ from typing import Any
 
 from mxpeak.bench.registry import BENCHMARKS, Benchmark
 from mxpeak.cli.past import NAMES, run_file
+from mxpeak.configs.run import OutputConfig
 from mxpeak.errors import UsageError
-from mxpeak.options import ORIGINS, options
+from mxpeak.options import ORIGINS, options, recordable
 from mxpeak.records import read_json, results_of
 
-#: Settings that name files of the run that is repeated.
-ELSEWHERE = ("trace", "checkpoint", "every")
-#: Settings that say how large a problem is: of a box that a run chooses all sides are nx.
+#: Settings of a recorded run that are left out although they name no path: they belong to one that does.
+WITH_A_PATH = ("every",)
+#: Settings that define the size of a problem; a local grid that a run chooses has the same size in all directions.
 SIZES = ("n", "nx")
 
 
@@ -43,7 +44,10 @@ def read_config(path: str, names: Sequence[str]) -> dict[str, Any]:
 
 
 def _settings_said(result: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a run was told, what tune had stored for it, and its size; what else it chose it chooses again."""
+    """Return the settings of a recorded run and its size, without its other choices and without the user's paths.
+
+    The file may come from another person: only the user of this run decides where it writes.
+    """
     said = {name: one["value"] for name, one in result["config"].items() if _was_said(one["origin"])}
     benchmark = BENCHMARKS.get(result["benchmark"])
     if benchmark is not None:  # what only HPL.dat can say has no flag, and most files say what is the default anyway
@@ -53,7 +57,10 @@ def _settings_said(result: Mapping[str, Any]) -> dict[str, Any]:
         if said.get(name) is not None:
             pairs = said[name] if isinstance(said[name][0], list) else [said[name]]
             said[name] = [f"{P}x{Q}" for P, Q in pairs]
-    said = {name: value for name, value in said.items() if value is not None and name not in ELSEWHERE}
+    barred = {o.name for o in options(OutputConfig)} | set(WITH_A_PATH)
+    if benchmark is not None:
+        barred |= {o.name for o in options(benchmark.config)} - recordable(benchmark.config)
+    said = {name: value for name, value in said.items() if value is not None and name not in barred}
     return {**_size_of(result, said, benchmark), **said}
 
 

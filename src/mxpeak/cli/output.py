@@ -15,6 +15,7 @@ from typing import Any, TextIO
 
 from mxpeak.errors import UsageError
 from mxpeak.records import to_json
+from mxpeak.runtime.folder_lock import LOCK, check_unlocked
 
 
 def new_folder(out: str | None, benchmark: str, names: Sequence[str]) -> Folder:
@@ -36,23 +37,29 @@ def results_folder(out: str | None, benchmark: str, names: Sequence[str], json: 
         return Folder(Path(), (), missing=str(error).partition(";")[0])
 
 
-def empty_folder(name: str, flag: str, not_in: Path) -> Folder:
-    """The folder that a flag names: new or empty, and not the one that holds the results."""
+def empty_folder(name: str, flag: str, not_in: Path, besides: str = "") -> Folder:
+    """The folder that a flag names: new or empty, and not the one that holds the results.
+
+    `besides` may be in it.
+    """
     path = Path(name)
     if path.absolute() == not_in.absolute():
         raise UsageError(f"{flag} {name} is the folder of the results; give another {flag} DIR")
     folder = _made(name, flag)
-    if any(path.iterdir()):
+    if any(one.name != besides for one in path.iterdir()):
         folder.remove_if_empty()
         raise UsageError(f"{flag} {name} is not empty, and files are never overwritten; give another {flag} DIR")
     return folder
 
 
 def checkpoint_folder(name: str, not_in: Path) -> Folder:
-    """The folder that --checkpoint names: new or empty."""
-    if Path(name).is_dir() and any(Path(name).iterdir()):
-        raise UsageError(f"--checkpoint {name} is not empty; to go on with its run, type: mxpeak resume {name}")
-    return empty_folder(name, "--checkpoint", not_in)
+    """The folder that --checkpoint names: new, or empty except for the lock that a run without checkpoints left."""
+    path = Path(name)
+    if path.is_dir():
+        check_unlocked(path)
+        if any(one.name != LOCK for one in path.iterdir()):
+            raise UsageError(f"--checkpoint {name} is not empty; to continue its run, type: mxpeak resume {name}")
+    return empty_folder(name, "--checkpoint", not_in, besides=LOCK)
 
 
 def _made(name: str, flag: str) -> Folder:

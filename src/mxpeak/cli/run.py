@@ -249,6 +249,7 @@ def _run_one(
                 observers=watched.observers if session.rank == 0 else [],
                 on_begin=watched.begin,
                 on_case=on_case,
+                on_note=lambda text: None if request.output.quiet else session.say(f"note: {text}"),
                 on_sample=on_sample,
                 follow=follow,
                 stop=watched.reason,

@@ -177,6 +177,7 @@ class RunConfig(PlaceConfig):
         help="also write every span of the timed part, on all ranks, to FILE: for ui.perfetto.dev or chrome://tracing",
         metavar="FILE",
         parse=str,
+        users_path=True,
         group="output",
     )
 
@@ -214,6 +215,7 @@ class ShowConfig:
         help="also write the result as JSON to FILE; - writes only the JSON to stdout",
         metavar="FILE",
         parse=str,
+        users_path=True,
         group="output",
     )
     progress: str = option(
@@ -239,6 +241,7 @@ class OutputConfig(ShowConfig):
         help="folder of the result files (default: a new one in mxpeak-out/)",
         metavar="DIR",
         parse=str,
+        users_path=True,
         group="output",
     )
     format: str | None = option(
@@ -256,6 +259,7 @@ class OutputConfig(ShowConfig):
         help="also write what happens to FILE as it happens, as JSON lines",
         metavar="FILE",
         parse=str,
+        users_path=True,
         group="output",
     )
     prometheus: str | None = option(
@@ -264,6 +268,7 @@ class OutputConfig(ShowConfig):
         help="keep metrics of the run in FILE, for Prometheus's textfile collector; FILE is replaced",
         metavar="FILE",
         parse=str,
+        users_path=True,
         group="output",
     )
     color: str = option(

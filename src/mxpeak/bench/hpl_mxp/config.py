@@ -125,6 +125,7 @@ class HplMxpConfig(LuConfig):
         help="write the fields of the HPL-MxP list's submission form to DIR",
         metavar="DIR",
         parse=str,
+        users_path=True,
         group="output",
     )
 
