@@ -15,7 +15,8 @@ from mxpeak.bench.hpl_mxp import run as hpl_mxp
 from mxpeak.bench.hpl_mxp.config import HplMxpConfig
 from mxpeak.comm.threads import run_ranks
 from mxpeak.options import Setting
-from mxpeak.records import Result
+from mxpeak.records import Result, document
+from mxpeak.report.html import html_report
 from mxpeak.report.mxp_text import MxpText
 from mxpeak.report.text import verdict
 
@@ -39,6 +40,22 @@ def test_a_depth_that_ran_as_one_is_in_the_text_and_in_the_result() -> None:
     own = io.StringIO()
     MxpText(own, {}, datetime.now(UTC)).case(deep)
     assert DEPTH in own.getvalue()
+
+
+def test_the_result_and_the_page_name_the_settings_that_had_no_effect() -> None:
+    of_file = {"l1_form", "u_form", "equilibration", "alignment"}
+    settings = {"alignment": Setting(8, "HPL.dat"), "bcast": Setting(("lib",), "flag"), "depth": Setting((3,), "flag")}
+    expected = {1: {*of_file, "swap", "swap_threshold", "bcast", "split"}, 2: {*of_file, "swap", "swap_threshold"}}
+    for ranks, unused in expected.items():
+        found = on_ranks(ranks, hpl, HplConfig(depth=(3,), split=0.0, **SMALL), **settings)
+        assert set(found.problem["not_used"]) == unused | {"split"}
+        assert found.problem["variant"].startswith("WR1")
+        page = html_report(document([found]))
+        assert ">8 (not used)<" in page
+        assert (">lib (not used)<" in page) == (ranks == 1)
+        assert f"<p>{DEPTH}</p>" in page
+    rows = on_ranks(2, hpl, HplConfig(P=(2,), split=0.5, **SMALL))
+    assert set(rows.problem["not_used"]) == {*of_file, "bcast"}
 
 
 def test_one_process_of_the_host_has_nothing_that_goes_on_beside_hpl_mxps_update() -> None:
@@ -73,11 +90,13 @@ def test_panels_of_a_device_are_the_librarys_with_one_process_row_only() -> None
     config = HplConfig(kernels="torch", device="cpu", nbmin=(4,), **SMALL)
     typed = on_ranks(1, hpl, config, nbmin=Setting((4,), "flag"), ndiv=Setting((2,), "default"))
     assert typed.problem["panel_library"] == library
+    assert {"pfact", "rfact", "nbmin", "ndiv"} <= set(typed.problem["not_used"])
     assert f"\n  panels factored by {library}: pfact, rfact, nbmin and ndiv are not used\n" in verdict(typed)
     assert [w.text.split(" had")[0] for w in typed.warnings if w.code == "panel"] == ["nbmin"]
     assert not [w for w in on_ranks(1, hpl, config).warnings if w.code == "panel"]
     two = on_ranks(2, hpl, HplConfig(kernels="torch", device="cpu", P=(2,), **SMALL), nbmin=Setting((8,), "flag"))
     for result in (two, on_ranks(1, hpl, HplConfig(**SMALL), nbmin=Setting((8,), "flag"))):
         assert result.problem["panel_library"] is None
+        assert {"pfact", "rfact", "nbmin", "ndiv"}.isdisjoint(result.problem["not_used"])
         assert "panels factored by" not in verdict(result)
         assert not [w for w in result.warnings if w.code == "panel"]

@@ -36,7 +36,7 @@ class LuLines(Lines):
         if proof := check.get("lu_proof"):
             error, bound = three_digits(proof.get("error")), three_digits(proof.get("bound"))
             text += f"; the LU is {'proven' if proof.get('passed') else 'NOT proven'}: error {error}, bound {bound}"
-        return [text]
+        return [text, *_what_ran(result)]
 
 
 class MxpLines(LuLines):
