@@ -74,6 +74,8 @@ def test_every_grid_solves_the_system_of_one_process(
         assert body["launch"]["ranks"] == ranks
         assert body["rules"] == {"mode": "official", "admissible": True, "violations": []}
         assert body["validation"]["lu_proof"]["passed"]
+        assert body["software"]["mpi_library"], "the library that carried the messages"
+        assert body["result"]["panel_solves"]["share"] == 1.0
         assert abs(body["validation"]["iterations"] - alone["iterations"]) <= 1
         found, same = body["validation"]["norms"], alone["norms"]
         assert found["A_inf"] == pytest.approx(same["A_inf"], rel=197 * 2.0**-53)  # the order of 197 additions

@@ -12,7 +12,7 @@ from typing import Any
 from mxpeak.precision import precision
 from mxpeak.records import Result
 from mxpeak.report.hpl_text import EPSILON
-from mxpeak.report.lu_text import depth_text
+from mxpeak.report.lu_text import depth_text, solves_text
 from mxpeak.report.own import OwnReport
 
 BANNER = " ****** HPL MxP Result    ****** \n"
@@ -57,7 +57,7 @@ class MxpText(OwnReport):
         return (
             f"test {self._cases}: {of['variant'].split()[0]}, {of['precision']}{emulated}, "
             f"generator {of['generator']}, refinement {of['refine']}, seed {of['seed']}"
-            f"{', ' + depth if (depth := depth_text(of)) else ''}\n"
+            f"{''.join(f', {text}' for text in (depth_text(of), solves_text(result)) if text)}\n"
         )
 
 

@@ -43,7 +43,7 @@ from mxpeak.solvers.checksums import checking
 from mxpeak.solvers.difficulty import condition_estimate, unpreconditioned_factor, unpreconditioned_steps
 from mxpeak.solvers.keeping import NOBODY
 from mxpeak.solvers.krylov import Solve
-from mxpeak.solvers.lu import MixedLuOptions, factorize
+from mxpeak.solvers.lu import MixedLuOptions, PanelSolves, factorize, panel_solve_facts
 from mxpeak.solvers.mixed_checksums import MixedChecks
 from mxpeak.solvers.mxp_system import MxpSystem
 from mxpeak.solvers.proof import prove
@@ -158,6 +158,7 @@ def _after_the_clock(timed: _Timed, elapsed_s: float, start: float, end: float, 
         unpreconditioned_steps=_steps_without_factors(case, system, mxp),
         spans=timed.spans,
         witness=timed.blocks.witness(with_l=True),
+        panel_solves=panel_solve_facts(grid.all.gather_objects(timed.solves) or [timed.solves]),
     )
 
 
@@ -190,7 +191,7 @@ class _Timed:
         self.balance: Balance | None = None
         self.x: Vector = None
         self.done = Solve()
-        self.singular = 0
+        self.singular, self.solves = 0, PanelSolves()
         self.largest_a = _max_abs(A, kernels)  # of this rank's part
         self.lu_s = self.refine_s = 0.0
 
@@ -211,10 +212,10 @@ class _Timed:
                 self.largest_a = 1.0  # what balancing brings the largest entry to
         if self.keeper is not None:
             self.keeper.load(self.blocks)
-        options = MixedLuOptions(case.precision, case.bcast, min(case.depth, 1), self.forwards)
+        options = MixedLuOptions(case.precision, case.bcast, min(case.depth, 1), self.forwards, case.panel_solves)
         with checking(self.checks):
             self.singular = factorize(
-                self.A, options, kernels, spans, self.blocks, self.checks or self.keeper or NOBODY
+                self.A, options, kernels, spans, self.blocks, self.checks or self.keeper or NOBODY, self.solves
             )
         kernels.wait()
         self.lu_s = time.perf_counter() - begin
