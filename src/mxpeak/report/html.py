@@ -22,7 +22,7 @@ from mxpeak.report.scaling import ranks_figures, study_figures
 from mxpeak.report.settings import facts, settings
 from mxpeak.report.steps import rate_figure, steps_figure
 from mxpeak.report.style import page
-from mxpeak.report.text import nested_phases, phase_rate, rules_text
+from mxpeak.report.text import nested_phases, own_test, phase_rate, rules_text
 
 #: Bars in all figures of steps together, about, and in one: a page of hundreds of results has to stay small.
 BARS, MOST_BARS, LEAST_BARS = 600, 100, 10
@@ -159,10 +159,12 @@ def _rules(result: Body) -> str:
     rules = part(result, "rules")
     if not rules:
         return ""
-    if rules.get("admissible"):
+    violations = rules.get("violations") or ()
+    if rules.get("admissible") and not violations:
         return "<p>ADMISSIBLE: no rule of the list is broken</p>"
     items = "".join(
-        f"<li>{text(one.get('rule'))}: {text(one.get('text'))}</li>" for one in rules.get("violations") or ()
+        f"<li>{'own test ' if own_test(one) else ''}{text(one.get('rule'))}: {text(one.get('text'))}</li>"
+        for one in violations
     )
     return f"<p>{text(rules_text(read(result)))}</p><ul>{items}</ul>"
 

@@ -96,7 +96,19 @@ def _what_ran(result: Result) -> list[str]:
     """Return what ran differently from what its options say: look-ahead, library panels, and panel solves."""
     library = result.problem.get("panel_library")
     panels = f"panels factored by {library}: pfact, rfact, nbmin and ndiv are not used" if library else ""
-    return [line for line in (depth_text(result.problem), panels, solves_text(result)) if line]
+    told = (depth_text(result.problem), panels, solves_text(result), generator_text(result.problem))
+    return [line for line in told if line]
+
+
+def generator_text(problem: Mapping[str, Any]) -> str:
+    """Return how the matrix of `ddd` was derived; empty for the other generators, whose formulas are published."""
+    if problem.get("generator") != "ddd":
+        return ""
+    theta = three_digits(problem.get("diagonal_scale"))
+    return (
+        f"ddd is a_ii = {theta} * sum of |a_ij|, j != i: mxpeak's reading of departure from diagonal dominance, as the "
+        "rules give no formula"
+    )
 
 
 def solves_text(result: Result) -> str:

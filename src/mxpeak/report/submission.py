@@ -12,7 +12,8 @@ from typing import Any
 
 from mxpeak.precision import precision, stored_as
 from mxpeak.records import Result, rate_text, three_digits, to_json
-from mxpeak.report.lu_text import solves_text
+from mxpeak.report.lu_text import generator_text, solves_text
+from mxpeak.report.text import own_test
 
 SCHEMA_SUBMISSION = "mxpeak.submission/1"
 JSON_NAME, TEXT_NAME = "submission.json", "submission.txt"
@@ -47,7 +48,7 @@ def submission(result: Result, others: Sequence[Result], report: str) -> dict[st
         "list": "HPL-MxP",
         "admissible": _admissible(result),
         "validation": result.mark,
-        "violations": [f"{one['rule']}: {one['text']}" for one in violations],
+        "violations": [f"{'own test ' if own_test(one) else ''}{one['rule']}: {one['text']}" for one in violations],
         "run": result.run.get("id"),
         "fields": fields,
         "to_be_filled_in_by_you": [name for name, value in fields.items() if value is None],
@@ -154,6 +155,7 @@ def _algorithm(result: Result) -> str:
     lu_rate, lu_s = result.result.get("lu_rate_flops"), result.result.get("lu_time_s")
     balanced = ", balanced" if problem.get("scaling") == "auto" else ""
     stored = stored_as(low)
+    derived = f"  {text[0].upper()}{text[1:]}." if (text := generator_text(problem)) else ""
     solves = f", {said}" if (said := solves_text(result)) else ""
     return (
         f"Matrix {problem.get('generator')} of order {problem.get('n')}, seed {problem.get('seed')}, made in {stored}"
@@ -162,7 +164,7 @@ def _algorithm(result: Result) -> str:
         f"L and U stored in {stored}, the operands of the update in {low}{rounded}, "
         f"accumulated in {precision(low).accumulate}: {three_digits(lu_s)} s, {rate_text(lu_rate)}.  The factors "
         f"precondition {way} in fp64, steps: {result.validation.get('iterations')}, to a scaled backward error of "
-        f"{three_digits(result.validation.get('residual'))}."
+        f"{three_digits(result.validation.get('residual'))}.{derived}"
     )
 
 

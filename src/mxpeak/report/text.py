@@ -119,9 +119,22 @@ def rules_text(result: Result) -> str:
     """Whether a list would take the result; empty where the benchmark has no list's rules."""
     if not result.rules:
         return ""
+    own = (
+        "" if result.rules.get("meaningful", True) else f", fails mxpeak's own test: {', '.join(failed_tests(result))}"
+    )
     if result.rules.get("admissible"):
-        return "ADMISSIBLE"
-    return too_short(result) or "NOT ADMISSIBLE"
+        return f"ADMISSIBLE{own}"
+    return too_short(result) or f"NOT ADMISSIBLE{own}"
+
+
+def failed_tests(result: Result) -> list[str]:
+    """Return the names of mxpeak's own tests that a result fails, each once."""
+    return list(dict.fromkeys(str(one["rule"]) for one in result.rules.get("violations") or () if own_test(one)))
+
+
+def own_test(violation: Mapping[str, Any]) -> bool:
+    """Return whether a violation is of one of mxpeak's own tests; older results hold published rules alone."""
+    return violation.get("source") == "mxpeak"
 
 
 def too_short(result: Result) -> str:
@@ -234,5 +247,8 @@ def _emulation(result: Result) -> str:
 
 
 def _broken_rules(result: Result) -> list[str]:
-    """Each rule that was broken; a run that is only too short has said so."""
-    return [f"  broken rule {one['rule']}: {one['text']}" for one in result.rules.get("violations") or ()]
+    """Return a line for each broken rule and each of mxpeak's own tests that failed."""
+    return [
+        f"  {'own test' if own_test(one) else 'broken rule'} {one['rule']}: {one['text']}"
+        for one in result.rules.get("violations") or ()
+    ]

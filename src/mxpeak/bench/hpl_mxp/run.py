@@ -24,6 +24,7 @@ from mxpeak.bench.hpl_mxp.rules import NAMED, THRESHOLD, convergence_factor, for
 from mxpeak.bench.keeping import Keeping
 from mxpeak.bench.lu import LuBench, Problem, outlook, run_lu
 from mxpeak.bench.outlook import Outlook
+from mxpeak.bench.rules import OWN, PUBLISHED
 from mxpeak.bench.soak import bits_of
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.grid import Grid
@@ -51,6 +52,8 @@ from mxpeak.solvers.refine import MOST_STEPS, TARGET, backward_error, refine
 from mxpeak.solvers.scaling import Balance, balance
 from mxpeak.spans import Spans
 
+#: What a case will not do that breaks a rule of each source.
+BREAKS = {PUBLISHED: "be ADMISSIBLE:", OWN: "pass mxpeak's own test"}
 #: The phases that make up a run; "other" is what they leave: Python, vectors, and whatever has no name.
 PARTS = ("store", "balance", "factor", "trsm", "cast", "bcast", "gemm", "matvec", "ptrsv", "abft")
 
@@ -67,14 +70,14 @@ def dry_run(config: HplMxpConfig, comm: Communicator, settings: dict[str, Settin
 
 
 def forewarnings(config: HplMxpConfig, comm: Communicator) -> list[str]:
-    """Which cases will not be ADMISSIBLE however their runs go, and why: better known before a run than after it."""
+    """Return which rules and own tests each case will break however its run goes, and why."""
     if config.n is None or config.mode != "official":
         return []
     config, _ = on_device(config, {})
     config, _ = on_processor(config, {}, native_precisions(config))
     _check(config, comm)
     return [
-        f"N {case.n} {case.generator} {case.precision} will not be ADMISSIBLE: {broken.rule}: {broken.text}"
+        f"N {case.n} {case.generator} {case.precision} will not {BREAKS[broken.source]} {broken.rule}: {broken.text}"
         for case in config.cases(comm.size)
         for broken in foreseen(case)
     ]
