@@ -39,6 +39,7 @@ def scoreboard(
     lines = [_machine(results, sizes), f"{head:<{width}}  check"]
     lines += [f"{row:<{width}}  {painted(mark, color)}  {beside}".rstrip() for row, mark, beside in rows]
     lines.append(_verdict(results, lost))
+    lines += [f"{r.benchmark}: {note}." for r in results for note in lines_of(r.benchmark).notes(r)]
     lines += [f"{', '.join(names)}: {why}." for why, names in _off_the_lists(results)]
     return "\n".join(lines) + "\n" + (f"Page to share: {page}\n" if page else "")
 
