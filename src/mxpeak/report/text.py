@@ -52,8 +52,14 @@ def _soak(result: Result) -> str:
 
 
 def _energy(result: Result) -> str:
-    """What the timed work took, where the machine can tell."""
-    known = result.telemetry.get("energy")
+    """Return the line of the energy of the timed work; empty if it is not known."""
+    text = energy_text(result.telemetry)
+    return f"  {text}" if text else ""
+
+
+def energy_text(telemetry: Mapping[str, Any]) -> str:
+    """Return the energy of the timed work, its power, and the phases that took most of it; empty if it is not known."""
+    known = telemetry.get("energy")
     if not known or known["joules"] is None:
         return ""
     per_watt = known["gflops_per_watt"]
@@ -62,7 +68,7 @@ def _energy(result: Result) -> str:
     phases = list(known.get("phases", {}).items())[:MOST_PHASES]
     shares = [f"{name} {percent(one / known['joules'])}" for name, one in phases]
     by_phase = f"; {', '.join(shares)}" if shares else ""
-    return f"  energy {joules} J in {seconds} s, {watts} W{rate}{by_phase}"
+    return f"energy {joules} J in {seconds} s, {watts} W{rate}{by_phase}"
 
 
 def _tuned(result: Result) -> str:
