@@ -132,6 +132,8 @@ def test_the_accelerator_and_the_mpi_library_of_the_run_are_filled_in():
     assert fields["accelcores"] == 132
     assert fields["accelcount"] == 4, "12 GPUs on 3 nodes"
     assert fields["mpilib"] == "Open MPI v5.0.6", "not the wheel that is installed as well"
+    torch = submission(result_of(launch={"ranks": 6, "comm": "torch"}), [], "x")["fields"]
+    assert torch["mpilib"] == "none, torch.distributed carries the messages", "although MPICH's wheel is installed"
     uneven = submission(result_of(machine={**MACHINE, **device, "device_count": 11}), [], "x")
     assert "accelcount" in uneven["to_be_filled_in_by_you"]
 

@@ -74,6 +74,7 @@ def test_every_grid_solves_the_system_of_one_process(
         assert body["launch"]["ranks"] == ranks
         assert body["rules"] == {"mode": "official", "admissible": True, "meaningful": True, "violations": []}
         assert body["validation"]["lu_proof"]["passed"]
+        assert body["launch"]["comm"] == "mpi"
         assert body["software"]["mpi_library"], "the library that carried the messages"
         assert body["result"]["panel_solves"]["share"] == 1.0
         assert abs(body["validation"]["iterations"] - alone["iterations"]) <= 1

@@ -136,6 +136,8 @@ def _mpi_library(result: Result) -> str | None:
     """Return the MPI library that the ranks used, as it names itself; of an older result, PyPI's MPICH."""
     if result.launch.get("ranks") == 1:
         return "none, there is one rank"
+    if result.launch.get("comm") == "torch":
+        return "none, torch.distributed carries the messages"
     if library := result.software.get("mpi_library"):
         return str(library)
     return f"MPICH {result.software['mpich']}" if result.software.get("mpich") else None

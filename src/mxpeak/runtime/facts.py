@@ -103,7 +103,12 @@ def launch_facts(comm: Communicator, placement: Placement, kernels: Kernels) -> 
             **kernels.device_facts(),
         }
     )
-    return {"launcher": found[0] if found and comm.size > 1 else "shell", "ranks": comm.size, "binding": ranks}
+    return {
+        "launcher": found[0] if found and comm.size > 1 else "shell",
+        "ranks": comm.size,
+        "comm": comm.name,
+        "binding": ranks,
+    }
 
 
 def gpu_cautions(comm: Communicator, placement: Placement, device: Mapping[str, Any]) -> list[Caution]:
