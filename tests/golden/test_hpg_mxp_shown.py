@@ -106,6 +106,11 @@ def test_the_scoreboard_names_both_countings_and_the_precisions():
     ]
 
 
+def test_one_format_of_all_is_said_to_be_that_of_values_and_vectors():
+    same = problem_of(precision={"mg": ["fp32"] * 4, "krylov": "fp32", "vectors": "fp32"})
+    assert scoreboard([result_of(problem=same)]).endswith("\nhpg-mxp: values and vectors fp32.\n")
+
+
 @pytest.mark.parametrize("values", ["bf16", "fp32", "fp64"])
 def test_a_speed_up_is_called_one_of_compression_unless_a_run_with_fp32_values_tells_them_apart(values: str):
     problem = problem_of(precision={"mg": [values], "krylov": values, "vectors": "fp32"})

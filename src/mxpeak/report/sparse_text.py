@@ -72,6 +72,7 @@ class HpgMxpLines(SparseLines):
         """Return both countings, and the precisions of the mixed solver."""
         together = TOGETHER if result.result.get("speedup") is not None and compresses(result) else ""
         precisions = precision_text(result.problem.get("precision"))
+        precisions = f"values and vectors {precisions}" if precisions in PRECISIONS else precisions
         second = f"{precisions}{together and f'; faster than double {together}'}" if precisions else ""
         return [line for line in (_countings(result.result, raw=False), second) if line]
 
