@@ -21,7 +21,7 @@ DOTS = "    . . . . . . . . . . . . . . . . .          ="
 
 HEAD = """\
 HPL-MxP by mxpeak
-Rate: 2/3 N^3 + 3/2 N^2 over the time of making A in fp32, balancing, LU and refinement.  Per GPU: per rank.
+Rate: 2/3 N^3 + 3/2 N^2 over the time of making A, balancing it if asked, LU and refinement.  Per GPU: per rank.
 
 """
 
