@@ -13,6 +13,7 @@ from mxpeak.bench.scan.probes import Size, footprint, probes
 from mxpeak.bench.scan.run import Record, measure, result
 from mxpeak.comm.base import ARRAYS, Communicator
 from mxpeak.comm.threads import run_ranks
+from mxpeak.kernels.contract.lu import PanelSolve
 from mxpeak.kernels.host.kernels import HostKernels
 from mxpeak.layout.cores import short_list
 from mxpeak.perf.counts import lu_flops
@@ -38,9 +39,10 @@ class OffByAUnit(HostKernels):
         super().subtract_product(C, A, B)
         self._spoil("subtract_product", C)
 
-    def solve_unit_lower(self, L: Any, B: Any, precision: str) -> None:
-        super().solve_unit_lower(L, B, precision)
+    def solve_unit_lower(self, L: Any, B: Any, precision: str) -> PanelSolve:
+        how = super().solve_unit_lower(L, B, precision)
         self._spoil("solve_unit_lower", B)
+        return how
 
     def _spoil(self, operation: str, A: Any) -> None:
         if operation == self.operation and A.size and self.when():

@@ -22,7 +22,7 @@ from mxpeak.kernels.contract import Kernels
 from mxpeak.layout.grid import ProcessGrid
 from mxpeak.layout.nodes import check_node_grid, fitting_node_grids
 from mxpeak.options import Setting
-from mxpeak.perf.energy import Gpu, Meter, energy, processors
+from mxpeak.perf.energy import Gpu, Meter, energy, processors, why_unknown
 from mxpeak.perf.host import one_core_each
 from mxpeak.precision import PRECISIONS
 from mxpeak.records import Caution, Result, bytes_rate_text, size_text
@@ -88,8 +88,9 @@ class Bench(Generic[AnyConfig]):
         self.budget = memory_budget(config, settings, comm)
         bus = kernels.device_facts().get("device_bus")
         self._spans: deque[Spans] = deque(maxlen=MOST_SPANS)
-        packages = processors() if placement.local_rank == 0 else []
-        self._meter = Meter(packages, Gpu(bus) if bus else None, doing=self._phase)
+        self._packages = processors() if placement.local_rank == 0 else None
+        self._gpu = Gpu(bus) if bus else None
+        self._meter = Meter(self._packages or [], self._gpu, doing=self._phase)
 
     def begin(self, case: Any) -> None:
         """A case begins."""
@@ -173,10 +174,20 @@ class Bench(Generic[AnyConfig]):
             self._meter.end(elapsed_s)
         return elapsed_s
 
-    def energy(self, rate_flops: float | None) -> dict[str, Any] | None:
-        """What the metered work of a case took, on rank 0.  Collective over all ranks."""
-        everybody = self.comm.gather_objects((node_name(), self._meter.used))
-        return energy(everybody, rate_flops) if everybody else None
+    def energy(self, rate_flops: float | None) -> dict[str, Any]:
+        """Return the energy of a case's metered work for its telemetry, on rank 0; if unknown, with the reason.
+
+        Collective over all ranks.
+        """
+        architecture = str(self.kernels.device_facts().get("device_architecture", ""))
+        why = why_unknown(self._packages, self._gpu, amd=architecture.startswith("gfx"))
+        everybody = self.comm.gather_objects((node_name(), self._meter.used, why))
+        if not everybody:
+            return {}
+        used = energy([(host, used) for host, used, _ in everybody], rate_flops)
+        if used is not None and used["joules"] is not None:
+            return {"energy": used}
+        return {"energy": used, "energy_unknown": next((why for *_, why in everybody if why), "nothing was metered")}
 
 
 def threads_a_rank(config: PlaceConfig, comm: Communicator) -> int:
@@ -246,7 +257,7 @@ def run_cases(
             for case, mine in results(bench):
                 used = bench.energy(None if mine is None else mine.result.get("rate_flops"))
                 if mine is not None:
-                    mine.telemetry["energy"] = used
+                    mine.telemetry.update(used)
                 result: Result | None = bench.comm.bcast_object(mine)
                 bench.end()
                 if comm.rank == 0 and on_case:

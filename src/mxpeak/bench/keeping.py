@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from mxpeak import __version__
+from mxpeak.bench.rules import Violation, break_rule
 from mxpeak.comm.base import Communicator
 from mxpeak.configs.lu import LuCase, LuConfig
 from mxpeak.distributed.matrix import DistMatrix
@@ -380,8 +381,7 @@ class Run:
         text = f"resumed after step {steps}: {times[0]} s before, {times[1]} s after, gap {times[2]} s"
         result.warnings.append(Caution("resumed", text, "run it in one piece for an official result"))
         if result.rules:
-            result.rules["admissible"] = False
-            result.rules["violations"].append({"rule": "resumed", "text": "a run in two pieces is no official run"})
+            break_rule(result.rules, Violation("resumed", "a run in two pieces is not an official run"))
 
 
 def opened(config: LuConfig, case: LuCase, comm: Communicator, benchmark: str) -> Run | None:

@@ -246,7 +246,7 @@ def sparse_run(args: argparse.Namespace, benchmark: str, machine: Machine, **set
     from mxpeak.records import size_text
 
     ranks = ranks_of(args, machine)
-    grid = _rank_grid(args, ranks, machine)
+    grid = _rank_grid(args, ranks)
     low = args.precision or ("fp64" if benchmark == "hpcg" else "fp32")
     if low not in ("fp64", "fp32", "bf16", "fp16"):
         raise UsageError(f"--precision {low}: HPG-MxP's matrices are simulated in fp64, fp32, bf16 or fp16")
@@ -272,12 +272,12 @@ def sparse_run(args: argparse.Namespace, benchmark: str, machine: Machine, **set
     return SparseRun(box=box, benchmark=benchmark, low=low, iterations=50 if benchmark == "hpcg" else 300, **settings)
 
 
-def _rank_grid(args: argparse.Namespace, ranks: int, machine: Machine) -> tuple[int, int, int]:
+def _rank_grid(args: argparse.Namespace, ranks: int) -> tuple[int, int, int]:
     from mxpeak.layout.stencil import process_grid
 
     given = [args.npx, args.npy, args.npz]
     if given == [None] * 3:
-        return process_grid(ranks, on_devices=machine.devices)
+        return process_grid(ranks)
     if None in given:
         raise UsageError("--npx, --npy and --npz are given together, or not at all")
     return args.npx, args.npy, args.npz

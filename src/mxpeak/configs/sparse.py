@@ -52,8 +52,7 @@ class SparseConfig(RunConfig):
     npx: int | None = option(
         None,
         "--npx",
-        help="ranks in x (default: a process grid as close to a cube as possible; on devices one without neighbours in "
-        "x, where the rules allow it)",
+        help="ranks in x (default: a process grid as close to a cube as possible)",
         metavar="PX",
         parse=integer(1),
         group="grid",

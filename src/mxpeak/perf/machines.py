@@ -86,7 +86,7 @@ class Machine:
     turn_s               of a message in such a solve, with waits of ranks for each other; None: latency + exchange_s
     extra_passes         times that A is made anew within the clock besides refinement
     spread               how far compute and network may lie from these, relatively: a prediction's interval
-    devices              whether ranks compute on devices beside their host's cores, for which process grids differ
+    devices              whether ranks compute on devices beside their host's cores
     sources              where each number is from
     """
 

@@ -11,7 +11,7 @@ from mxpeak.records import Result, figure_text, three_digits
 from mxpeak.report.columns import table
 from mxpeak.report.command import OPTIONS, repeat, told, values_of
 from mxpeak.report.lines import case_text, lines_of
-from mxpeak.report.text import painted, rules_text, share_text, too_short
+from mxpeak.report.text import failed_tests, own_test, painted, rules_text, share_text, too_short
 
 # --- all benchmarks ---------------------------------------------------------------------------------------------
 
@@ -30,6 +30,7 @@ def scoreboard(
     lines = [_machine(results, sizes), f"{head:<{width}}  check"]
     lines += [f"{row:<{width}}  {painted(mark, color)}  {beside}".rstrip() for row, mark, beside in rows]
     lines.append(_verdict(results, lost))
+    lines += [f"{r.benchmark}: {note}." for r in results for note in lines_of(r.benchmark).notes(r)]
     lines += [f"{', '.join(names)}: {why}." for why, names in _off_the_lists(results)]
     return "\n".join(lines) + "\n" + (f"Page to share: {page}\n" if page else "")
 
@@ -76,16 +77,21 @@ def _verdict(results: Sequence[Result], lost: Sequence[str]) -> str:
 
 def _off_the_lists(results: Iterable[Result]) -> list[tuple[str, list[str]]]:
     """Why a list would not take results, with whose; those that are only too short are told together."""
-    named = [(too_short(r) or "not for the list: " + _broken(r), r.benchmark) for r in results if _off(r)]
+    named = [(too_short(r) or _why_off(r), r.benchmark) for r in results if _off(r)]
     return [(why, [name for _, name in found]) for why, found in groupby(sorted(named), key=lambda one: one[0])]
 
 
 def _off(result: Result) -> bool:
-    return result.passed and bool(result.rules) and not result.rules.get("admissible")
+    rules = result.rules
+    return result.passed and bool(rules) and not (rules.get("admissible") and rules.get("meaningful", True))
 
 
-def _broken(result: Result) -> str:
-    return ", ".join(dict.fromkeys(str(one["rule"]) for one in result.rules.get("violations") or ()))
+def _why_off(result: Result) -> str:
+    """Return the published rules that a result breaks, and mxpeak's own tests that it fails."""
+    violations = [one for one in result.rules.get("violations") or () if not own_test(one)]
+    broken, own = list(dict.fromkeys(str(one["rule"]) for one in violations)), failed_tests(result)
+    parts = [f"not for the list: {', '.join(broken)}"] if broken or not own else []
+    return "; ".join([*parts, *([f"fails mxpeak's own test: {', '.join(own)}"] if own else [])])
 
 
 # --- a sweep ----------------------------------------------------------------------------------------------------

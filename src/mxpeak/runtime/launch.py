@@ -293,6 +293,11 @@ def bind(cores: list[int]) -> list[int]:
     return before
 
 
+def library_name(version: str) -> str:
+    """Return the first line of an MPI library's version text, with single spaces."""
+    return " ".join(version.splitlines()[0].strip("\0").split())
+
+
 def mpi_facts() -> dict[str, Any]:
     """What `doctor` says about MPI; raises ImportError where MPI for Python or its library is missing."""
     import mpi4py
@@ -302,7 +307,7 @@ def mpi_facts() -> dict[str, Any]:
     from mpi4py import MPI
 
     return {
-        "library": " ".join(MPI.Get_library_version().splitlines()[0].strip("\0").split()),
+        "library": library_name(MPI.Get_library_version()),
         "standard": ".".join(map(str, MPI.Get_version())),
         "mpiexec": _mpiexec(),
     }

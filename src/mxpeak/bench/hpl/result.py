@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import isfinite
 
 from mxpeak.bench.harness import badness, depth_caution, drift_caution, grid_text
-from mxpeak.bench.hpl.config import HplCase
+from mxpeak.bench.hpl.config import UNUSED, HplCase
 from mxpeak.bench.lu import LuBench, Runs
 from mxpeak.errors import Outcome
 from mxpeak.layout.block_cyclic import BlockCyclic
@@ -66,8 +66,9 @@ def hpl_result(bench: LuBench, case: HplCase, runs: Runs[Solve]) -> Result:
             "nbmin": case.nbmin,
             "ndiv": case.ndiv,
             "depth": case.depth,
-            "lookahead": min(case.depth, 1),
+            "lookahead": case.lookahead,
             "panel_library": bench.kernels.panel_library(case.P),
+            "not_used": not_used(case, bench.kernels.panel_library(case.P)),
             "memory_bytes": runs.memory,
             "process_peak_rss_bytes": runs.peak_rss,
             "flops": hpl_flops(case.n),
@@ -112,6 +113,25 @@ def _outcome(run: Solve, passed: bool) -> str:
 
 #: What a library's own LU of panels has no use for.
 OF_PANELS = ("pfact", "rfact", "nbmin", "ndiv")
+
+
+def not_used(case: HplCase, panel_library: str | None) -> list[str]:
+    """Return the settings that had no effect on a run of this case."""
+    names = [*UNUSED]
+    if panel_library is not None:
+        names += OF_PANELS
+    if case.P == 1:  # rows move inside one rank
+        names += ["swap", "swap_threshold"]
+    if case.Q == 1:  # no other rank receives a panel
+        names.append("bcast")
+    if not _splits(case):
+        names.append("split")
+    return names
+
+
+def _splits(case: HplCase) -> bool:
+    """Return whether the split update runs: it hides row exchanges behind the look-ahead's update."""
+    return case.split > 0 and case.lookahead > 0 and case.P > 1 and _ever_splits(case)
 
 
 def _cautions(bench: LuBench, case: HplCase, rate: float, limit: float | None) -> list[Caution]:

@@ -65,7 +65,7 @@ def _solve(bench: LuBench, case: HplCase, grid: Grid, spans: Spans) -> Solve:
     options = PivotedLuOptions(
         PanelOptions(case.pfact, case.rfact, case.nbmin, case.ndiv, case.bcast),
         SwapOptions(case.swap, case.swap_threshold),
-        min(case.depth, 1),
+        case.lookahead,
         case.split,
         bench.forwards(case),
     )

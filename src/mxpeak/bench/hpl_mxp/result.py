@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from math import isfinite
+from typing import Any
 
 from mxpeak.bench.harness import badness, depth_caution, drift_caution, grid_text
 from mxpeak.bench.hpl_mxp.config import HplMxpCase
@@ -54,6 +55,7 @@ class MxpSolve:
     unpreconditioned_steps: int | None  # at most the rules' fifty, where no law predicts them
     spans: Spans
     witness: Witness
+    panel_solves: dict[str, Any] | None = None  # of all ranks, on rank 0
     bits: str = ""
     checked: Checked | None = None
 
@@ -115,6 +117,7 @@ def hpl_mxp_result(bench: LuBench, case: HplMxpCase, runs: Runs[MxpSolve]) -> Re
             "lu_rate_flops": lu_flops(case.n) / best.lu_time_s,
             "lu_time_s": best.lu_time_s,
             "refine_time_s": best.refine_time_s,
+            "panel_solves": best.panel_solves,
             "fraction_of_limit": rate / limit if limit else None,
             "limit": {"name": _limit_name(case, emulated), "rate_flops": limit},
             "emulated": emulated,
