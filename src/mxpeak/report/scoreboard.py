@@ -7,10 +7,10 @@ from itertools import groupby
 from typing import Any
 
 from mxpeak import __version__
-from mxpeak.records import Result, figure_text, three_digits
+from mxpeak.records import Result, drifted, figure_text, three_digits
 from mxpeak.report.columns import table
 from mxpeak.report.lines import case_text, lines_of
-from mxpeak.report.text import painted, rules_text, share_text, too_short
+from mxpeak.report.text import painted, percent, rules_text, share_text, too_short
 
 #: What one case of a sweep may have otherwise than another, and the flag that says it.
 OPTIONS = {
@@ -39,6 +39,7 @@ def scoreboard(
     lines = [_machine(results, sizes), f"{head:<{width}}  check"]
     lines += [f"{row:<{width}}  {painted(mark, color)}  {beside}".rstrip() for row, mark, beside in rows]
     lines.append(_verdict(results, lost))
+    lines += _drift(results)
     lines += [f"{', '.join(names)}: {why}." for why, names in _off_the_lists(results)]
     return "\n".join(lines) + "\n" + (f"Page to share: {page}\n" if page else "")
 
@@ -48,11 +49,27 @@ def _row(result: Result, rates: Mapping[str, float]) -> tuple[str, str, str]:
     limit, share = figures.get("limit") or {}, figures.get("fraction_of_limit")
     row = f"{lines.name(result):<10} {figure_text(figures):>13}"
     if share is not None:
-        name = str(limit.get("name", "")).split(",")[0].replace("read bandwidth", "memory")
-        percent = three_digits(100 * share) if share < 0.1 else f"{100 * share:.0f}"
-        row += f"  {percent:>4} % of {name:<9} {figure_text(limit):>12}"
+        known = str(limit.get("name", "")).split(",")[0]
+        name = {"read bandwidth": "memory", "read bandwidth in cache": "cache"}.get(known, known)
+        rounded = three_digits(100 * share) if share < 0.1 else f"{100 * share:.0f}"
+        row += f"  {rounded:>4} %{'*' * drifted(figures)} of {name:<9} {figure_text(limit):>12}"
     beside = [lines.beside(result, rates), "emulated" if figures.get("emulated") else ""]
     return row, result.mark, ", ".join(filter(None, beside))
+
+
+def _drift(results: Sequence[Result]) -> list[str]:
+    """Return the note about the rows with a star: by how much the machine's speed changed."""
+    changes = [
+        f"{lines_of(r.benchmark).name(r)} by {percent(r.result['limit']['drift'])}"
+        for r in results
+        if drifted(r.result)
+    ]
+    if not changes:
+        return []
+    return [
+        f"* The machine's speed changed while the limit and the rate were measured: {', '.join(changes)}. "
+        "Stop other programs, and run again."
+    ]
 
 
 def _machine(results: Sequence[Result], sizes: str) -> str:
