@@ -15,18 +15,18 @@ from mxpeak.perf.host import core_groups
 from mxpeak.records import Caution
 
 #: A reading lasts this share of the run's time, within bounds.  A processor exceeds the rate that it can sustain for
-#: some tenths of a second, until its clock or power budget is lowered: a reading of GEMM lasts more than twice as long.
-#: Memory has no such burst.  A reading is not longer than TIMES a short run.
+#: some tenths of a second, until its clock or power budget is lowered.  A reading of GEMM therefore lasts more than
+#: twice as long; memory has no such burst.  A reading is at most TIMES as long as a short run.
 SHARE, LEAST_S, READ_LEAST_S, MOST_S, TIMES = 0.03, 1.0, 0.3, 10.0, 10.0
-#: The fewest samples of a reading.  What begins in the first half of its time is left out, because the burst is there.
+#: The fewest samples of a reading.  Those that begin in the first half of its time are left out, because of the burst.
 LEAST_SAMPLES = 3
 #: A reading also serves the next cases of a series for this multiple of its own length: readings then take about a
 #: tenth of the series' time.
 FRESH = 10.0
-#: The change of speed from which a share is marked.  The speed during the run lies between those of the readings, so a
-#: change of 10 % moves the share by up to ±5 %, which is how well it repeats on a quiet machine.
+#: The change of speed from which a share is marked.  The speed during the run is between those of the readings.  A
+#: change of 10 % therefore moves the share by up to ±5 %, and a quiet machine repeats it as well as that.
 DRIFT = 0.10
-#: The shortest reading that can tell a change of speed from noise.
+#: The shortest reading by which a change of speed differs from noise.
 TELLING_S = 0.1
 #: An array that no cache holds has the size of the node's caches times CACHES, but at most 1/SPARE of its memory.
 CACHES, SPARE = 2, 4
