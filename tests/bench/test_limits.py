@@ -286,8 +286,10 @@ def test_the_rows_whose_machine_drifted_are_marked_and_explained_once():
     drifting = shown("hpl-mxp", dgemm(10 * GFLOP, 8 * GFLOP).section())
     text = scoreboard([steady, drifting])
     rows = text.splitlines()
-    assert "80 % of DGEMM" in rows[2]
+    assert "80 %  of DGEMM" in rows[2]
     assert "80 %* of DGEMM" in rows[3]
+    assert rows[2].index("of DGEMM") == rows[3].index("of DGEMM")
+    assert "80 % of DGEMM" in scoreboard([steady])
     (note,) = [row for row in rows if row.startswith("*")]
     assert "hpl-mxp by 25.0 %" in note
     assert headline(steady).startswith("PASSED  hpl  8.00 GFLOP/s  (80.0 % of DGEMM")

@@ -34,7 +34,8 @@ def scoreboard(
     """
     rates = {r.benchmark: float(r.result.get("rate_flops") or 0.0) for r in results if r.passed}
     head = f"{'':<10} {'rate':>13}  of what it could be"
-    rows = [_row(r, rates) for r in results]
+    stars = any(drifted(r.result) for r in results)
+    rows = [_row(r, rates, stars=stars) for r in results]
     width = max([len(head) + 2, *(len(row) for row, _, _ in rows)])
     lines = [_machine(results, sizes), f"{head:<{width}}  check"]
     lines += [f"{row:<{width}}  {painted(mark, color)}  {beside}".rstrip() for row, mark, beside in rows]
@@ -44,7 +45,7 @@ def scoreboard(
     return "\n".join(lines) + "\n" + (f"Page to share: {page}\n" if page else "")
 
 
-def _row(result: Result, rates: Mapping[str, float]) -> tuple[str, str, str]:
+def _row(result: Result, rates: Mapping[str, float], *, stars: bool) -> tuple[str, str, str]:
     lines, figures = lines_of(result.benchmark), result.result
     limit, share = figures.get("limit") or {}, figures.get("fraction_of_limit")
     row = f"{lines.name(result):<10} {figure_text(figures):>13}"
@@ -52,7 +53,8 @@ def _row(result: Result, rates: Mapping[str, float]) -> tuple[str, str, str]:
         known = str(limit.get("name", "")).split(",")[0]
         name = {"read bandwidth": "memory", "read bandwidth in cache": "cache"}.get(known, known)
         rounded = three_digits(100 * share) if share < 0.1 else f"{100 * share:.0f}"
-        row += f"  {rounded:>4} %{'*' * drifted(figures)} of {name:<9} {figure_text(limit):>12}"
+        star = ("*" if drifted(figures) else " ") * stars  # a column of its own, if any row has one
+        row += f"  {rounded:>4} %{star} of {name:<9} {figure_text(limit):>12}"
     beside = [lines.beside(result, rates), "emulated" if figures.get("emulated") else ""]
     return row, result.mark, ", ".join(filter(None, beside))
 
