@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from mxpeak.bench import harness, sparse
+from mxpeak.bench import harness, limits
 from mxpeak.bench.hpg_mxp import run as bench
 from mxpeak.bench.hpg_mxp.config import HpgMxpConfig
 from mxpeak.bench.sparse import SparseBench
@@ -54,7 +54,7 @@ SPLITS = [(1, 1, 1), (1, 2, 1), (1, 1, 4), (2, 2, 2)]
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """No time for the limit, which is not looked at here."""
-    monkeypatch.setattr(sparse, "LIMIT_S", 0.0)
+    monkeypatch.setattr(limits, "MOST_S", 0.0)
 
 
 # --- the solver -------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from mxpeak.bench.limits import Limit, Reading
 from mxpeak.cli import main as cli
 from mxpeak.cli import session
 from mxpeak.errors import ResourceError, UsageError
@@ -219,6 +220,27 @@ def test_a_floor_that_is_missed_is_in_status_headline_and_json(
     body = json.loads((only_folder() / "result.json").read_text())
     assert body["results"][0]["status"] == status
     assert [w["code"] for w in body["results"][0]["warnings"] if w["text"] == said] == ["slow"] * bool(code)
+
+
+@pytest.mark.parametrize("words", [["hpl", "-N", "100,200"], ["all"]])
+def test_a_changed_speed_is_explained_once_for_all_cases(
+    bench: Bench, capsys: pytest.CaptureFixture[str], words: list[str]
+):
+    """A sweep warns once on stderr; the scoreboard of all benchmarks names the rows in a note of its own."""
+
+    def drifting(case: Any) -> Any:
+        result = hpl_result(case)
+        limit = Limit("DGEMM", "rate_flops", Reading(4e9, 4e9, 1.0, 0.0), Reading(3e9, 3e9, 1.0, 0.0))
+        result.result |= {"fraction_of_limit": 0.5, "limit": limit.section()}
+        result.warnings += limit.cautions()
+        return result
+
+    bench.outcome = drifting
+    cli.main(["run", *words])
+    out, err = capsys.readouterr()
+    assert "50.0 %*" in out if words[0] == "hpl" else "50 %* of DGEMM" in out
+    assert err.count("[drift]") == (words[0] == "hpl")
+    assert out.count("* The machine's speed changed") == (words[0] == "all")
 
 
 def test_one_case_that_is_fast_enough_will_do(bench: Bench):

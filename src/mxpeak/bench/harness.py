@@ -25,7 +25,7 @@ from mxpeak.options import Setting
 from mxpeak.perf.energy import Gpu, Meter, energy, processors, why_unknown
 from mxpeak.perf.host import one_core_each
 from mxpeak.precision import PRECISIONS
-from mxpeak.records import Caution, Result, bytes_rate_text, size_text
+from mxpeak.records import Caution, Result
 from mxpeak.runtime.facts import facts_of
 from mxpeak.runtime.memory import memory_budget
 from mxpeak.runtime.nodes import blocks_a_node, combined, node_name, nodes_of
@@ -34,8 +34,6 @@ from mxpeak.spans import Observer, Spans
 
 #: Computations of a case whose phase is looked at: both solvers, all parts of each; a soak makes new ones all the time.
 MOST_SPANS = 8
-#: From which share of the limit on a rate needs an explanation.
-ABOVE = 1.02
 #: Why a run has no result, where it had no time to say so itself.
 CUT_SHORT = "the run was cut short without a word, or is still going on"
 
@@ -379,21 +377,3 @@ def depth_caution(depth: int, ran: int) -> Caution:
     """What to know of a look-ahead deeper than one step."""
     text = f"look-ahead depth {depth} was asked for and ran as {ran}"
     return Caution("depth", text, "a deeper look-ahead gains nothing here; use --depth 1")
-
-
-def above_caution(rate_bytes: float, limit: float | None, touched: float, machine: Mapping[str, Any]) -> list[Caution]:
-    """What to know of a rate of bytes above its limit, which was taken on `touched` bytes."""
-    if limit is None or rate_bytes <= ABOVE * limit:
-        return []
-    cache = machine.get("l3_bytes") or machine.get("l2_bytes") or 0
-    ratio = f"the rate is above the limit ({bytes_rate_text(rate_bytes)} of {bytes_rate_text(limit)})"
-    if touched <= cache * machine["nodes"]:
-        text = f"{ratio}: {size_text(touched)} stay in the caches, or are too few to be timed"
-        return [Caution("cached", text, "use a larger problem to measure memory")]
-    return [Caution("drift", f"{ratio}: the machine's speed changed", "run again when nothing else runs")]
-
-
-def drift_caution(rate: float, limit: float) -> Caution:
-    """What to know of a rate above its limit."""
-    text = f"the rate is above the limit ({rate / 1e9:.1f} of {limit / 1e9:.1f} GFLOP/s): the machine's speed changed"
-    return Caution("drift", text, "run again when nothing else runs, or with --repeat 3")

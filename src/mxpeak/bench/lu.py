@@ -16,12 +16,12 @@ from mxpeak.bench.harness import (
     node_cautions,
     peak_rss,
     phase_table,
-    repeated,
     run_cases,
     threads_a_rank,
 )
 from mxpeak.bench.keeping import Keeping, opened
 from mxpeak.bench.keeping import Run as CheckpointedRun
+from mxpeak.bench.limits import LEAST_S, Limit, Reading, Readings, reading
 from mxpeak.bench.outlook import Outlook, as_found
 from mxpeak.bench.soak import Soak
 from mxpeak.bench.timeline import cut_off, events_a_rank, step_table, timeline
@@ -39,10 +39,11 @@ from mxpeak.perf.counts import Footprint, hpl_flops
 from mxpeak.precision import PRECISIONS, stored_as
 from mxpeak.records import Caution, Result, size_text
 from mxpeak.runtime.memory import Budget, memory_budget
+from mxpeak.runtime.nodes import combined
 from mxpeak.runtime.placement import has_slow_fp64, native_precisions, on_device, on_processor
 from mxpeak.solvers.blocks import Witness
 from mxpeak.solvers.faults import Checked
-from mxpeak.spans import Spans
+from mxpeak.spans import Phase, Spans
 
 #: Largest block whose GEMM rate is measured; beyond it the rate no longer changes.
 GEMM_BLOCK, GPU_GEMM_BLOCK = 4096, 16384
@@ -52,12 +53,10 @@ GPU_PROBES = 8
 GPU_WARM_N = 24 * 1024
 #: The kernels whose matrices lie in the host's memory.
 IN_HOST_MEMORY = ("host", "reference")
-#: Seconds over which the limit is looked for.
-LIMIT_S = 0.3
-#: Seconds of a run after which the limit is measured once more.
-LIMIT_AGAIN_S = 1.0
 
 AnyCase = TypeVar("AnyCase", bound=LuCase)
+#: The product whose rate is a limit: P, Q, NB, the order that bounds its blocks, and the precision.
+Probed = tuple[int, int, int, int, str]
 
 
 class Solve(Protocol):
@@ -88,11 +87,25 @@ AnySolve = TypeVar("AnySolve", bound=Solve)
 
 
 @dataclass(frozen=True, slots=True)
+class Measured:
+    """The rates of GEMM before and after the solves of a case, and the fastest of its own GEMM phases."""
+
+    before: Reading | None
+    after: Reading | None
+    phase: float | None
+
+    def limit(self, name: str, rate: float) -> Limit:
+        """Return the limit of a case that ran at `rate`, which counts as reached too."""
+        limit = Limit(name, "rate_flops", self.before, self.after).including("run", rate)
+        return limit if self.phase is None else limit.including("gemm", self.phase)
+
+
+@dataclass(frozen=True, slots=True)
 class Runs(Generic[AnySolve]):
-    """The solves of one case, with the limit, the best one's phases, and bytes over all ranks."""
+    """The solves of one case, with what its limit is made of, the best one's phases, and bytes over all ranks."""
 
     solves: list[AnySolve]
-    limit: float | None
+    measured: Measured
     phases: dict[str, Any]
     memory: dict[str, int]
     peak_rss: int
@@ -129,7 +142,7 @@ class LuBench(Bench[LuConfig]):
         self.facts.cautions.extend(node_cautions(self.config, self.comm))
         self.gemm_block = GPU_GEMM_BLOCK if self.config.on_gpu else GEMM_BLOCK
         self.grid = lru_cache(maxsize=None)(self._grid)
-        self.limit = lru_cache(maxsize=None)(self.measure_limit)
+        self._readings = Readings()
         self.kept: CheckpointedRun | None = None  # while the clock of a run with --checkpoint is to begin
 
     def default_n(self, footprint: Footprint, case: LuCase, nb: int, precision: str) -> int:
@@ -173,14 +186,16 @@ class LuBench(Bench[LuConfig]):
     def _grid(self, P: int, Q: int) -> Grid | None:
         return make_grid(ProcessGrid(P, Q, self.config.order, self.config.node_grid), self.comm)
 
-    def measure_limit(self, P: int, Q: int, nb: int, n: int, precision: str) -> float:
-        """The best rate of GEMM on all ranks of the grid at once: their flops over the slowest one's time.
+    def _probed(self, P: int, Q: int, nb: int, n: int, precision: str) -> Probed:
+        """Return the product that stands for the updates of such a case; cases of like size share it."""
+        return P, Q, nb, min(1 << n.bit_length(), self.gemm_block * max(P, Q)), precision
 
-        `n` only bounds the blocks: where it is small, so are they.  Collective over the grid; 0 on idle ranks.
+    def _gemm_reading(self, grid: Grid, probed: Probed, run_s: Callable[[float], float]) -> Reading:
+        """Measure GEMM on all ranks of the grid at once: their flops over the slowest one's time.
+
+        The size only bounds the blocks: if it is small, so are they.  Collective over the grid.
         """
-        grid = self.grid(P, Q)
-        if grid is None:
-            return 0.0
+        P, Q, nb, n, precision = probed
         m, k = (max(64, min(self.gemm_block, n // side)) for side in (P, Q))
         probe, times = gemm_probe(self.kernels, m, k, nb, precision), GPU_PROBES if self.config.on_gpu else 1
 
@@ -190,21 +205,26 @@ class LuBench(Bench[LuConfig]):
             self.kernels.wait()
             grid.all.barrier()  # ranks that share a core work one after the other: wait for the last
 
-        samples = repeated(lambda: self.slowest(multiply, grid.all), least=3, most=100, seconds=LIMIT_S)
-        return times * P * Q * 2.0 * m * k * nb / min(samples)
+        return reading(lambda: self.slowest(multiply, grid.all), times * P * Q * 2.0 * m * k * nb, run_s, LEAST_S)
 
-    def limits(self, case: LuCase, precision: str, run: Callable[[], float]) -> float | None:
-        """The limit of a case measured before `run`, which returns its seconds, and after it if it was long.
+    def limits(
+        self, case: LuCase, precision: str, grid: Grid, run: Callable[[], object], *, last: bool
+    ) -> tuple[Reading | None, Reading | None]:
+        """Run between a reading of the limit before and one after.  Collective over the grid.
 
-        Machines drift: the better of both counts.  Cases of like size share the first measurement.
+        Within a series a reading also serves the next cases for a while; after the last case there is always one.
         """
-        size = min(1 << case.n.bit_length(), self.gemm_block * max(case.P, case.Q))
-        probed = case.P, case.Q, case.nb, size, precision
-        limit = self.limit(*probed) if self.config.warmup != "none" else None
-        elapsed = run()
-        if limit is not None and elapsed > LIMIT_AGAIN_S:
-            limit = max(limit, self.measure_limit(*probed))
-        return limit
+        if self.config.warmup == "none":
+            run()
+            return None, None
+        probed = self._probed(case.P, case.Q, case.nb, case.n, precision)
+
+        def measure() -> Reading:
+            return self._gemm_reading(grid, probed, lambda rate: self.config.repeat * hpl_flops(case.n) / rate)
+
+        before = self._readings.before(probed, grid.all, measure)
+        run()
+        return before, self._readings.after(probed, grid.all, measure, last=last)
 
 
 def run_lu(problem: Problem[Any, Any], config: LuConfig, comm: Communicator, **told: Unpack[Told]) -> list[Result]:
@@ -224,12 +244,14 @@ def _results(problem: Problem[AnyCase, Any], bench: LuBench) -> Iterator[tuple[A
     def fits(case: AnyCase) -> bool:
         return bench.budget.fits(footprint(case), case.n, case.nb, case.P, case.Q)
 
-    if not any(map(fits, cases)):
+    fitting = [fits(case) for case in cases]
+    if not any(fitting):
         first = cases[0]
         raise ResourceError(bench.budget.too_large(footprint(first), first.n, first.nb, first.P, first.Q))
-    for case in cases:
-        grid = bench.grid(case.P, case.Q) if fits(case) else None
-        yield case, None if grid is None else _checkpointed(problem, bench, case, grid)
+    for k, case in enumerate(cases):
+        grid = bench.grid(case.P, case.Q) if fitting[k] else None
+        last = not any(fitting[k + 1 :])
+        yield case, None if grid is None else _checkpointed(problem, bench, case, grid, last=last)
 
 
 def _check_checkpoint(bench: LuBench, cases: int) -> None:
@@ -302,30 +324,39 @@ def _quick_n(
     return smaller, [Caution("size", text, "free memory, or give -N or a larger --mem")]
 
 
-def _checkpointed(problem: Problem[AnyCase, AnySolve], bench: LuBench, case: AnyCase, grid: Grid) -> Result | None:
+def _checkpointed(
+    problem: Problem[AnyCase, AnySolve], bench: LuBench, case: AnyCase, grid: Grid, *, last: bool
+) -> Result | None:
     """Run a case while its folder of checkpoints, if it has one, is locked.  Collective over the grid."""
     kept = opened(bench.config, case, grid.all, bench.name)
     try:
         for caution in () if kept is None else kept.cautions:
             bench.note(caution.text)
-        return _result(problem, bench, case, grid, kept)
+        return _result(problem, bench, case, grid, kept, last=last)
     finally:
         if kept is not None:
             kept.close()
 
 
 def _result(
-    problem: Problem[AnyCase, AnySolve], bench: LuBench, case: AnyCase, grid: Grid, kept: CheckpointedRun | None
+    problem: Problem[AnyCase, AnySolve],
+    bench: LuBench,
+    case: AnyCase,
+    grid: Grid,
+    kept: CheckpointedRun | None,
+    *,
+    last: bool,
 ) -> Result | None:
     """Warm up, then solve `--repeat` times, of which the best counts and all must pass.
 
     Collective over the grid; the result is whole on its rank 0.
     """
     solves: list[AnySolve] = []
+    own_gemm: list[Phase] = []
     soak = Soak(bench.config.soak, grid.all) if bench.config.soak is not None else None
     bench.begin(case)
 
-    def solve_all() -> float:
+    def solve_all() -> None:
         if n := bench.warm_up_n(case):
             problem.solve(bench, replace(case, n=n), grid, bench.new_spans(watched=False))
         bench.kept = kept
@@ -337,17 +368,18 @@ def _result(
             if bench.config.trace is not None:
                 spans.record(events_a_rank(grid.all))
             solves.append(_without_spans(problem.solve(bench, case, grid, spans), solves))
+            own_gemm.append(replace(spans.phases.get("gemm", Phase())))
             bench.sampled(solves[-1].time_s)
             again = soak is not None and soak.goes_on(solves[-1].bits)
-        return min(one.time_s for one in solves)
 
     try:
         bench.doing(f"N={case.n}: measuring the limit, generating the matrix")
-        limit = bench.limits(case, problem.precision(case), solve_all)
+        readings = bench.limits(case, problem.precision(case), grid, solve_all, last=last)
     except StoppedError as stop:
         known = bench.aborted(str(stop))
         return known[1] if known and grid.all.rank == 0 else None
     best = min(solves, key=lambda one: one.time_s)
+    measured = Measured(*readings, _gemm_rate(grid.all, own_gemm))
     phases, rss = phase_table(grid.all, best.spans), peak_rss(grid.all)
     steps = step_table(bench.kernels, grid.all, best.spans)
     trace = None if bench.config.trace is None else timeline(grid.all, best.spans)
@@ -356,7 +388,7 @@ def _result(
             soak.about(None)
         return None
     memory = footprint_of(problem, bench.config, case)(case.n, case.nb, case.P, case.Q)
-    result = problem.result(bench, case, Runs(solves, limit, phases, memory, rss))
+    result = problem.result(bench, case, Runs(solves, measured, phases, memory, rss))
     result.telemetry["steps"] = steps
     result.telemetry["growth"] = {"largest": best.witness.largest, "block": [best.witness.block] * 2}
     result.warnings += not_finite([one.witness for one in solves], case)
@@ -369,6 +401,13 @@ def _result(
         result.telemetry["trace"] = trace
         result.warnings += cut_off(grid.all, trace)
     return result
+
+
+def _gemm_rate(comm: Communicator, own: Sequence[Phase]) -> float | None:
+    """Return the fastest of the solves' GEMM phases: all ranks' flops over the slowest one's time.  Collective."""
+    flops = combined(comm, [phase.flops for phase in own], "sum")
+    slowest = combined(comm, [phase.time_s for phase in own], "max")
+    return max((one / time_s for one, time_s in zip(flops, slowest) if time_s > 0.0), default=None)
 
 
 def _without_spans(one: AnySolve, before: Sequence[AnySolve]) -> AnySolve:

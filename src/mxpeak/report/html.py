@@ -132,10 +132,18 @@ def _headline(result: Body) -> str:
     said = "no limit was measured"
     if limit:
         said = f"{share(result)} of {limit.get('name')}, measured at {figure_text(limit)} in this process"
+        said += _readings(limit)
     time_s = figures.get("time_s")
     took = "" if time_s is None else f"; time {three_digits(time_s)} s"
     bar = meter(figures.get("fraction_of_limit"), said)
     return f'<p class="big">{text(figure_text(figures))}</p>{bar}<p class="faint">{text(said + took)}</p>'
+
+
+def _readings(limit: Body) -> str:
+    """Return the limit before and after the run; empty in files of versions that did not record them."""
+    unit = "rate_bytes" if "rate_bytes" in limit else "rate_flops"
+    parts = [f"{when} {figure_text({unit: limit[when]})}" for when in ("before", "after") if limit.get(when)]
+    return f" ({', '.join(parts)})" if parts else ""
 
 
 def _precisions(name: str, group: Sequence[Body]) -> str:

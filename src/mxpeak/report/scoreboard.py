@@ -7,11 +7,11 @@ from itertools import groupby
 from typing import Any
 
 from mxpeak import __version__
-from mxpeak.records import Result, figure_text, three_digits
+from mxpeak.records import Result, drifted, figure_text, three_digits
 from mxpeak.report.columns import table
 from mxpeak.report.command import OPTIONS, repeat, told, values_of
 from mxpeak.report.lines import case_text, lines_of
-from mxpeak.report.text import failed_tests, own_test, painted, rules_text, share_text, too_short
+from mxpeak.report.text import failed_tests, own_test, painted, percent, rules_text, share_text, too_short
 
 # --- all benchmarks ---------------------------------------------------------------------------------------------
 
@@ -25,26 +25,45 @@ def scoreboard(
     """
     rates = {r.benchmark: float(r.result.get("rate_flops") or 0.0) for r in results if r.passed}
     head = f"{'':<10} {'rate':>13}  of what it could be"
-    rows = [_row(r, rates) for r in results]
+    stars = any(drifted(r.result) for r in results)
+    rows = [_row(r, rates, stars=stars) for r in results]
     width = max([len(head) + 2, *(len(row) for row, _, _ in rows)])
     lines = [_machine(results, sizes), f"{head:<{width}}  check"]
     lines += [f"{row:<{width}}  {painted(mark, color)}  {beside}".rstrip() for row, mark, beside in rows]
     lines.append(_verdict(results, lost))
+    lines += _drift(results)
     lines += [f"{r.benchmark}: {note}." for r in results for note in lines_of(r.benchmark).notes(r)]
     lines += [f"{', '.join(names)}: {why}." for why, names in _off_the_lists(results)]
     return "\n".join(lines) + "\n" + (f"Page to share: {page}\n" if page else "")
 
 
-def _row(result: Result, rates: Mapping[str, float]) -> tuple[str, str, str]:
+def _row(result: Result, rates: Mapping[str, float], *, stars: bool) -> tuple[str, str, str]:
     lines, figures = lines_of(result.benchmark), result.result
     limit, share = figures.get("limit") or {}, figures.get("fraction_of_limit")
     row = f"{lines.name(result):<10} {figure_text(figures):>13}"
     if share is not None:
-        name = str(limit.get("name", "")).split(",")[0].replace("read bandwidth", "memory")
-        percent = three_digits(100 * share) if share < 0.1 else f"{100 * share:.0f}"
-        row += f"  {percent:>4} % of {name:<9} {figure_text(limit):>12}"
+        known = str(limit.get("name", "")).split(",")[0]
+        name = {"read bandwidth": "memory", "read bandwidth in cache": "cache"}.get(known, known)
+        rounded = three_digits(100 * share) if share < 0.1 else f"{100 * share:.0f}"
+        star = ("*" if drifted(figures) else " ") * stars  # a column of its own, if any row has one
+        row += f"  {rounded:>4} %{star} of {name:<9} {figure_text(limit):>12}"
     beside = [lines.beside(result, rates), "emulated" if figures.get("emulated") else ""]
     return row, result.mark, ", ".join(filter(None, beside))
+
+
+def _drift(results: Sequence[Result]) -> list[str]:
+    """Return the note about the rows with a star: by how much the machine's speed changed."""
+    changes = [
+        f"{lines_of(r.benchmark).name(r)} by {percent(r.result['limit']['drift'])}"
+        for r in results
+        if drifted(r.result)
+    ]
+    if not changes:
+        return []
+    return [
+        f"* The machine's speed changed while the limit and the rate were measured: {', '.join(changes)}. "
+        "Stop other programs, and run again."
+    ]
 
 
 def _machine(results: Sequence[Result], sizes: str) -> str:

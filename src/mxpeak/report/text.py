@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from statistics import median
 from typing import Any
 
-from mxpeak.records import Caution, Result, bytes_rate_text, figure_text, rate_text, three_digits
+from mxpeak.records import Caution, Result, bytes_rate_text, drifted, figure_text, rate_text, three_digits
 from mxpeak.report.columns import table
 from mxpeak.report.lines import lines_of
 
@@ -152,8 +152,9 @@ def too_short(result: Result) -> str:
 
 
 def share_text(result: Result) -> str:
-    """The share of the limit that was measured in the same process; empty where none was."""
-    return percent(result.result.get("fraction_of_limit"))
+    """Return the share of the limit, with a star if the machine's speed changed; empty if no limit was measured."""
+    share = percent(result.result.get("fraction_of_limit"))
+    return f"{share}*" if share and drifted(result.result) else share
 
 
 def phase_table(result: Result) -> str:

@@ -11,7 +11,8 @@ beside      double with the mixed solver's stored values, and mixed with fp32 va
             and what is values stored in fewer bits without loss; not with --quick
 counted     flops by the reference's formula, whatever was skipped; also by ORNL's; a motif's own flops and least bytes
 figure      (flops of the mixed solves / their time) · penalty
-limit       read bandwidth: the values of the matrix read by all ranks at once, in the same process
+limit       read bandwidth: the values of the matrix read by all ranks at once, in the same process, before and after
+            the solves
 
 Source: Yamazaki et al. 2022; Kashi et al. 2025 (arXiv 2507.11512); the benchmark's reference code and its slides.
 """
@@ -214,23 +215,23 @@ class HpgMxp:
         setup_s = time.perf_counter() - begin
         bench.solving(storage, made)
         double, mixed = made.hierarchies
-        limits = [bench.bandwidth(double.outer)]
+        held_bytes = [bench.bytes_of(made, k, config.restart + 1) for k in range(2)]
+        before = bench.bandwidth(double.outer, held_bytes[1])
         validation = validation or self._solve_both(made, self._comm, storage)
         figure = validation if storage == storages(config)[0] else None
         least = 1 if figure is None else config.repeat
         timed = self._solves(made, mixed, f"{storage}: mixed", rt, figure, least)
         reference = self._solves(made, double, f"{storage}: double", rt, least=least)
-        limits.append(bench.bandwidth(double.outer))
+        after = bench.bandwidth(double.outer, held_bytes[1])
         wanted = config.trace is not None and storage == storages(config)[0]
         trace = self._trace(made, mixed) if wanted else None
-        held_bytes = [bench.bytes_of(made, k, config.restart + 1) for k in range(2)]
         return Measured(
             storage,
             self._problem.described(made, 1),
             validation,
             timed,
             reference,
-            max((rate for rate in limits if rate), default=None),
+            bench.limit(before, after, held_bytes[1]),
             setup_s,
             made.optimize_s,
             held_bytes,

@@ -6,7 +6,8 @@ timed       making A in FP32 (that is, its cast), balancing, LU without pivoting
 counted     2/3 N³ + 3/2 N² flops, whatever was executed
 verified    after the clock: ||Ax-b|| / ((||A||·||x|| + ||b||)·N·u) < 16 in the infinity norm, u = 2^-53, with A, b
             and ||A|| regenerated; and the factors, by the proof of LU, whose random vectors are drawn only then
-limit       GEMM of the same precision with inner dimension NB on all ranks at once, in the same process
+limit       GEMM of the same precision with inner dimension NB on all ranks at once, in the same process, before and
+            after the run; or the rate that the run's own GEMM reached
 admissible  what rules.py says
 """
 
