@@ -13,6 +13,7 @@ from mxpeak.bench.hpl import run as hpl
 from mxpeak.bench.hpl.config import HplConfig
 from mxpeak.bench.hpl_mxp import run as hpl_mxp
 from mxpeak.bench.hpl_mxp.config import HplMxpConfig
+from mxpeak.bench.limits import Reading
 from mxpeak.bench.quick import Machine
 from mxpeak.comm.planned import Planned
 from mxpeak.comm.solo import Solo
@@ -87,7 +88,7 @@ def test_a_machine_that_measures_other_rates_has_the_same_order_and_its_dry_run_
     monkeypatch.setattr(quick, "CORE_RATE", 1e4)
     monkeypatch.setattr(quick, "HOST_STEP", 4)
     rates = count(1)
-    monkeypatch.setattr(lu.LuBench, "measure_limit", lambda *_: 10.0 ** next(rates))
+    monkeypatch.setattr(lu.LuBench, "_gemm_reading", lambda *_: Reading(10.0 ** next(rates), 1.0, 1.0, 0.0))
     module, config = CONFIGS[name]
     config = replace(config, nb=(4,))
     found = [result.problem["n"] for _ in range(3) for result in module.run(config, Solo())]
