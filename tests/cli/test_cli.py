@@ -84,6 +84,7 @@ def test_a_dry_run_shows_configuration_with_origins_and_runs_nothing(bench: Benc
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert ["nb", "96", "flag"] in lines
     assert ["memory", "8", "MiB", "a", "rank"] in lines
+    assert ["0", "-", "0-3"] in lines, "the GPU and the cores of each rank"
     assert bench.calls == []
     assert not Path("mxpeak-out").exists()
 
@@ -100,6 +101,8 @@ def test_a_dry_run_needs_no_mpi_for_the_ranks_that_it_thinks_of(
     assert ["P", "2", "auto"] in lines
     assert ["kernels", "host", "auto"] in lines
     assert "grid 2x2: matrix 0.0323 GiB" in out
+    ranks = out.partition("ranks of a node:\n")[2].splitlines()
+    assert [line.split()[:2] for line in ranks[:5]] == [["rank", "GPU"], *([str(rank), "-"] for rank in range(4))]
     assert "expected time: unknown until a run of about this size here" in out
 
 
