@@ -9,8 +9,10 @@ import json
 import os
 import re
 import resource
+import shlex
 import shutil
 import signal
+import subprocess
 import sys
 from collections.abc import Callable
 from itertools import product
@@ -309,6 +311,28 @@ def test_a_rank_that_cannot_begin_ends_all(tmp_path: Path, package: str) -> None
     assert code == 1, said
     assert all(line.startswith("[rank 1 ") for line in said.splitlines())
     assert package.split(".")[0] in said
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_streams_cost_no_result(tmp_path: Path, closed: str) -> None:
+    """MPICH's mpiexec ends with 255 where a daemon, or a shell, has closed its stdout or stderr."""
+    command = shlex.join([*small_run()])
+    done = subprocess.run(["sh", "-c", f"exec {command} {closed}"], cwd=tmp_path, timeout=120, capture_output=True)
+    assert done.returncode == 0
+    result = json.loads((tmp_path / "results" / "result.json").read_text())
+    VALIDATOR.validate(result)
+    assert result["results"][0]["status"] == "valid"
+
+
+#: A daemon that calls the library.
+DAEMON = "import mxpeak as mx; result = mx.run.hpl(n=300, ranks=2); open('status', 'w').write(result.status)"
+
+
+def test_a_program_without_streams_starts_ranks(tmp_path: Path) -> None:
+    command = shlex.join([sys.executable, "-c", DAEMON])
+    done = subprocess.run(["sh", "-c", f"exec {command} <&- >&- 2>&-"], cwd=tmp_path, timeout=120)
+    assert done.returncode == 0
+    assert (tmp_path / "status").read_text() == "valid"
 
 
 @needs_mounts
