@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -85,6 +86,7 @@ def test_a_dry_run_shows_configuration_with_origins_and_runs_nothing(bench: Benc
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert ["nb", "96", "flag"] in lines
     assert ["memory", "8", "MiB", "a", "rank"] in lines
+    assert ["0", "-", "0-3"] in lines, "the GPU and the cores of each rank"
     assert bench.calls == []
     assert not Path("mxpeak-out").exists()
 
@@ -101,6 +103,8 @@ def test_a_dry_run_needs_no_mpi_for_the_ranks_that_it_thinks_of(
     assert ["P", "2", "auto"] in lines
     assert ["kernels", "host", "auto"] in lines
     assert "grid 2x2: matrix 0.0323 GiB" in out
+    ranks = out.partition("ranks of a node:\n")[2].splitlines()
+    assert [line.split()[:2] for line in ranks[:5]] == [["rank", "GPU"], *([str(rank), "-"] for rank in range(4))]
     assert "expected time: unknown until a run of about this size here" in out
 
 
@@ -388,6 +392,46 @@ def test_a_signal_ends_with_128_and_its_number_and_leaves_nothing_half_written(
     assert comm.aborted == [128 + number]
     assert list(Path().iterdir()) == []
     assert signal.getsignal(number) == before
+
+
+def inside_set_name(number: int) -> None:
+    class Hit:
+        def __set_name__(self, owner: type, name: str) -> None:
+            os.kill(os.getpid(), number)
+            time.sleep(5)
+
+    type("Owner", (), {"hit": Hit()})  # where Python 3.11 raises a RuntimeError from what comes out of it
+
+
+def inside_an_import(number: int) -> None:
+    try:
+        os.kill(os.getpid(), number)
+        time.sleep(5)
+    except BaseException:
+        raise ImportError("numpy._core.multiarray failed to import") from None  # as modules in C do
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("hit", [inside_set_name, inside_an_import])
+def test_a_signal_that_becomes_another_error_is_still_a_signal(
+    bench: Bench, comm: Comm, hit: Callable[[int], None], number: signal.Signals, capsys: pytest.CaptureFixture[str]
+):
+    comm.size = 2
+    bench.outcome = lambda case: hit(number)
+    assert cli.main(["run", "hpl", "--out", "out"]) == 128 + number
+    assert comm.aborted == [128 + number]
+    said = capsys.readouterr().err
+    assert f"ended by signal {number:d}" in said
+    assert "Traceback" not in said
+
+
+def test_an_error_that_no_signal_has_caused_stays_one(bench: Bench, capsys: pytest.CaptureFixture[str]):
+    def failed(case: Any) -> None:
+        raise ImportError("numpy._core.multiarray failed to import")
+
+    bench.outcome = failed
+    assert cli.main(["run", "hpl", "--out", "out"]) == 1
+    assert "failed to import" in capsys.readouterr().err
 
 
 # --- help and doctor --------------------------------------------------------------------------------------------

@@ -29,7 +29,15 @@ from mxpeak.records import Caution, Result
 from mxpeak.runtime.facts import facts_of
 from mxpeak.runtime.memory import memory_budget
 from mxpeak.runtime.nodes import blocks_a_node, combined, node_name, nodes_of
-from mxpeak.runtime.placement import Placement, bind_to_cores, cores_near, load_kernels, on_device, on_processor
+from mxpeak.runtime.placement import (
+    Placement,
+    bind_to_cores,
+    cores_near,
+    device_number,
+    load_kernels,
+    on_device,
+    on_processor,
+)
 from mxpeak.spans import Observer, Spans
 
 #: Computations of a case whose phase is looked at: both solvers, all parts of each; a soak makes new ones all the time.
@@ -83,7 +91,7 @@ class Bench(Generic[AnyConfig]):
         self.name = told.get("benchmark", "")
         self._under_way: UnderWay | None = None
         self.facts = facts_of(told.get("argv", ()), settings, comm, placement, kernels)
-        self.budget = memory_budget(config, settings, comm)
+        self.budget = memory_budget(config, settings, comm, placement.device)
         bus = kernels.device_facts().get("device_bus")
         self._spans: deque[Spans] = deque(maxlen=MOST_SPANS)
         self._packages = processors() if placement.local_rank == 0 else None
@@ -224,7 +232,9 @@ def opened(
     """
     config, settings = on_device(config, told.get("settings") or {})
     check(config, comm)
-    placement = bind_to_cores(comm, config.threads, cores_near(config, comm), panel_row(config, comm))
+    number = device_number(config, comm)
+    near, row = cores_near(config, number), panel_row(config, comm)
+    placement = bind_to_cores(comm, config.threads, near, row, number)
     try:
         kernels, comm = load_kernels(config, placement, comm)
         if not config.on_gpu:

@@ -41,7 +41,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     where.add_argument(
         "--machine",
         metavar="FILE|NAME",
-        help="summit, frontier, crusher, or a file that describes one; tuned: this one, as mxpeak tune has measured it",
+        help="summit, frontier, crusher, frontier-2022, a file that describes one, or tuned: this one, as measured by "
+        "mxpeak tune",
     )
     flag(where, "--ranks", parse=integer(1), help="ranks, one a device (default: those of a node)", metavar="R")
     flag(where, "--nodes", parse=integer(1), help="nodes, instead of --ranks", metavar="K")

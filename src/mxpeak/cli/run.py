@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from mxpeak.cli.watching import Onlookers, Simulated
     from mxpeak.comm.base import Communicator
     from mxpeak.watch.progress import Progress
+    from mxpeak.watch.watchdog import Watchdog
 
 EXAMPLES = """\
 examples:
@@ -169,8 +170,25 @@ def _remove_if_empty(folders: list[Folder]) -> None:
 def _run_all(
     name: str, wanted: list[Request], folders: list[Folder], argv: list[str], session: Session, onlookers: Onlookers
 ) -> int:
+    from mxpeak.cli.watching import stalls_noticed
+    from mxpeak.options import stall_limits
+
+    with stalls_noticed(stall_limits(wanted[0].config.watchdog), session) as watchdog:
+        return _run_watched(name, wanted, folders, argv, session, onlookers, watchdog)
+
+
+def _run_watched(
+    name: str,
+    wanted: list[Request],
+    folders: list[Folder],
+    argv: list[str],
+    session: Session,
+    onlookers: Onlookers,
+    watchdog: Watchdog | None,
+) -> int:
     from mxpeak.cli.output import Steady
     from mxpeak.cli.so_far import SoFarFile
+    from mxpeak.watch.watchdog import WRITING
 
     stdout, stderr = Steady(sys.stdout), Steady(sys.stderr)
     displays: list[Display] = []
@@ -178,12 +196,14 @@ def _run_all(
     so_far = SoFarFile(folders[0], session) if session.rank == 0 else None
     try:
         for request, comm in turns(wanted, session, lambda: _first_problem(displays)):
-            codes.append(_run_one(request, comm, argv, session, stdout, stderr, onlookers, displays, so_far))
+            codes.append(_run_one(request, comm, argv, session, stdout, stderr, onlookers, displays, so_far, watchdog))
     except BaseException:  # a signal, or an error of this rank alone
         if so_far is not None:
             _finish(name, displays, folders, session, stdout)  # with what is known so far
             so_far.clear()
         raise
+    if watchdog is not None:
+        watchdog.phase = WRITING
     if so_far is not None:
         codes.append(_finish(name, displays, folders, session, stdout))
         so_far.clear()
@@ -218,11 +238,9 @@ def _run_one(
     onlookers: Onlookers,
     displays: list[Display],
     so_far: SoFarFile | None,
+    watchdog: Watchdog | None,
 ) -> int:
     """Run one benchmark, with a display of its own; an error that all ranks raise ends it alone."""
-    from mxpeak.cli.watching import stalls_noticed
-    from mxpeak.options import stall_limits
-
     display, progress = _display(request, comm.size, session, stdout, stderr)
     displays.append(display)
     watched = onlookers.of_benchmark(request, progress, _simulated(request, comm, session))
@@ -240,7 +258,7 @@ def _run_one(
     try:
         module = import_module(request.benchmark.module)
         _say_notes(request, module, comm, session)
-        with closing(progress), stalls_noticed(stall_limits(request.config.watchdog), session) as follow:
+        with closing(progress):
             module.run(
                 request.config,
                 comm,
@@ -251,7 +269,7 @@ def _run_one(
                 on_case=on_case,
                 on_note=lambda text: None if request.output.quiet else session.say(f"note: {text}"),
                 on_sample=on_sample,
-                follow=follow,
+                **({} if watchdog is None else {"follow": watchdog.follow}),
                 stop=watched.reason,
                 ending=lambda: session.ending,
                 argv=argv,
