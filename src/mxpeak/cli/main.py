@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import errno
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable
@@ -38,6 +39,8 @@ from mxpeak.cli.suggest import flags_after, flags_elsewhere, of_choice, of_flags
 from mxpeak.errors import ExitCode, MxpeakError, UsageError
 from mxpeak.runtime.leash import end_in_libraries_too, holder, leave_crashes, leave_word, on_end
 
+#: Words that are values of a flag although they begin with a dash: -5%, -1e9, -64,128.  No flag begins with a digit.
+NEGATIVE = re.compile(r"-(\.?\d|inf$|nan$)")
 NO_ARGUMENTS = ["run", "all", "--quick"]
 
 EPILOG = """\
@@ -73,6 +76,7 @@ class Parser(argparse.ArgumentParser):
         super().__init__(
             formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, add_help=False, **settings
         )
+        self._negative_number_matcher = NEGATIVE
         self.add_argument("-h", "--help", action=help.HelpAction, help="show the common flags (-h) or all (--help)")
 
     def format_help(self) -> str:
@@ -87,12 +91,13 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(_with_help(_shortened(message), self.prog))
 
     def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
-        """Let our own words through: argparse has its own for every ValueError."""
+        """Raise our own errors with the flag's name: argparse has one text for every ValueError."""
         try:
             return super()._get_value(action, arg_string)
         except argparse.ArgumentError as error:
             if isinstance(error.__context__, UsageError):
-                raise error.__context__ from None
+                name = "/".join(action.option_strings) or action.metavar or action.dest
+                raise UsageError(f"{name}: {error.__context__}") from None
             raise
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
