@@ -185,7 +185,7 @@ def _refined_by_rows(
 
     Most often a lower bound of |A||X| + |B| shows that it is, and nothing else is computed.  Return the worst error
     where it was computed of all columns, whether it is small enough, and the worst eta after each step.  X and R are
-    overwritten.  (Skeel 1980; LAPACK's gerfs: https://doi.org/10.1090/S0025-5718-1980-0572859-4.)
+    overwritten.  (Skeel 1980, Mathematics of Computation 35, 817; LAPACK's gerfs does the same.)
     """
     kernels, scaling, u = equations.kernels, equations.factors.scaling, equations.u
     enough = plain_lu_by_rows(len(A), is_complex=kernels.xp.isdtype(A.dtype, "complex floating"))
