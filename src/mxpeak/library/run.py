@@ -46,11 +46,28 @@ def hpl(**settings: Unpack[HplCase]) -> Result: ...
 @overload
 def hpl(**settings: Unpack[HplCases]) -> list[Result]: ...
 def hpl(**settings: Any) -> Result | list[Result]:
-    """Run HPL and return its result, or the list of results where lists or several cases were asked for.
+    """Run HPL in processes of its own, and return its result.
 
-    Settings are those of `mxpeak run hpl`, by the names of `bench.hpl.config`: n, nb, grid=(2, 2), ranks, threads, …
-    A result that fails its check is returned all the same (`result.passed`); a request that cannot be met raises.
+    Parameters
+    ----------
+    **settings
+        Settings of `mxpeak run hpl` by their keys: n, nb, grid=(2, 2), ranks, threads and so on. Lists run every
+        combination.
 
+    Returns
+    -------
+    Result or list of Result
+        A list if lists are given. A result that fails its check is returned, too: see `result.passed`.
+
+    Raises
+    ------
+    UsageError
+        The request cannot be met.
+    ResourceError
+        Memory is too small, or the device does not exist.
+
+    Examples
+    --------
     >>> import mxpeak as mx
     >>> mx.run.hpl(n=500).passed
     True
@@ -63,9 +80,9 @@ def hpl_mxp(**settings: Unpack[HplMxpCase]) -> Result: ...
 @overload
 def hpl_mxp(**settings: Unpack[HplMxpCases]) -> list[Result]: ...
 def hpl_mxp(**settings: Any) -> Result | list[Result]:
-    """Run HPL-MxP, as `hpl` runs HPL; settings by the names of `bench.hpl_mxp.config`: n, precision, generator, …
+    """Run HPL-MxP as `hpl` runs HPL, with the settings of `mxpeak run hpl-mxp`.
 
-    `result.rules` says whether the list would take the result, and which rules it breaks.
+    `result.rules` states whether the result is admissible, and which rules it breaks.
     """
     return _run("hpl-mxp", settings)
 
@@ -87,7 +104,7 @@ def hpcg(**settings: Unpack[HpcgCase]) -> Result: ...
 @overload
 def hpcg(**settings: Unpack[HpcgCases]) -> list[Result]: ...
 def hpcg(**settings: Any) -> Result | list[Result]:
-    """Run HPCG, as `hpl` runs HPL; settings by the names of `bench.hpcg.config`: nx, rt, storage, …"""
+    """Run HPCG as `hpl` runs HPL, with the settings of `mxpeak run hpcg`."""
     return _run("hpcg", settings)
 
 

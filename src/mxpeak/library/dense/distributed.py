@@ -30,12 +30,13 @@ LARGEST_NB, STEP_NB, BLOCKS = 192, 16, 8
 
 
 class DistributedMatrix(InBlocks):
-    """An n×n matrix of real or complex numbers in blocks on a P×Q grid of ranks, for `mxpeak.solve` and `lu_factor`.
+    """An n×n matrix in blocks on a P×Q grid of ranks, for `solve`, `lu_factor` and norms.
 
-    Made by its class methods, on all ranks with the same arguments: under mpiexec, srun or torchrun on all that were
-    started, else on this process.  `comm` may be a communicator of mpi4py instead; `nb` and `grid=(P, Q)` are chosen
-    where they are left out.
+    Use the class methods `from_function`, `from_rows`, `from_root`, `from_pieces`, `from_file` and `from_blocks`. All
+    ranks call them with the same arguments, under mpiexec, srun or torchrun; without a launcher there is one rank.
 
+    Examples
+    --------
     >>> import mxpeak as mx
     >>> A = mx.DistributedMatrix.from_function(lambda i, j: 1.0 / (1.0 + abs(i - j)), 50)
     >>> A.shape

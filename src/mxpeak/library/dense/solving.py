@@ -68,26 +68,51 @@ def solve(
     device: str = "auto",
     local: bool = False,
 ) -> tuple[Any, SolveInfo | StackInfo | DistributedInfo]:
-    """Solve A x = b to the accuracy of the input's type; neither A nor b is changed.
+    """Solve A x = b to the accuracy of the input's type.
 
-    A: n×n, in any memory order; b: (n,) or (n, k); arrays, or tensors of torch.  A stack of systems, A (..., n, n) and
-    b (n,) or (..., n, k), is solved as NumPy does, system by system, on the host.  Integers become fp64, 16-bit numbers
-    fp32; the result has the type that A and b promote to, and is an array or a tensor as b is, where b is.
-    `transposed`: True or "T" solves A^T x = b, "H" A^H x = b with the conjugate transpose, False or "N" A x = b.
-    `precision` is that of the factors: auto, fp64, fp32, tf32, bf16, fp16 or fp8.  `device`: auto (that of the tensors,
-    else the host), cpu, cuda or cuda:0 …
-    Where factors in a low precision do not lead to the accuracy of plain LU in the input's type, A is factored again in
-    fp64, and `info` says so; it also holds outcome, backward errors, condition, steps and times: print(info).
+    The matrix is factored in the fastest precision that reaches this accuracy, and the solution is refined. If low
+    precision fails, A is factored again in fp64.
 
-    Warns with IllConditionedWarning where A is singular to working precision: x may then have no correct digit.  Warns
-    with NotSolvedWarning where x is not finite, or less accurate than plain LU.  Both are scipy.linalg.LinAlgWarning.
-    Raises UsageError, a ValueError, for what is not square, finite or numeric, SingularMatrixError, a LinAlgError, for
-    a pivot that is exactly zero, and ResourceError where the device does not exist or its memory is too small.
-    docs/solving.md explains the rest.
+    Parameters
+    ----------
+    A : array_like, tensor or DistributedMatrix
+        Square matrix (n, n) in any memory order, or a stack (..., n, n). It is never changed.
+    b : array_like or tensor
+        Right-hand side (n,), or several (n, k). It is never changed.
+    transposed : bool or {"N", "T", "H"}, default False
+        True or "T" solves A^T x = b, "H" solves A^H x = b.
+    precision : {"auto", "fp64", "fp32", "tf32", "bf16", "fp16", "fp8"}
+        Precision of the factors.
+    device : str, default "auto"
+        "auto" (the device of the tensors, otherwise the host), "cpu", "cuda" or "cuda:0".
+    local : bool, default False
+        If A is a DistributedMatrix, b and x are only the rows of this rank.
 
-    A may be a `DistributedMatrix`: then all its ranks call, b is the same on all or a function of row indices, and all
-    get x; with `local=True` b and x are each rank's own rows: docs/distributed.md.
+    Returns
+    -------
+    x : ndarray or tensor
+        Solution in the type that A and b promote to; a tensor if b is one.
+    info : SolveInfo
+        Outcome, backward errors, precision, iterations, condition and times.
 
+    Raises
+    ------
+    UsageError
+        A is not square, not finite or not numeric. It is a ValueError.
+    SingularMatrixError
+        A pivot is exactly zero. It is a numpy.linalg.LinAlgError.
+    ResourceError
+        The device does not exist, or its memory is too small.
+
+    Warns
+    -----
+    IllConditionedWarning
+        A is singular to working precision, so x may have no correct digit.
+    NotSolvedWarning
+        x is not finite, or less accurate than with a plain LU factorization.
+
+    Examples
+    --------
     >>> import mxpeak as mx
     >>> x, info = mx.solve([[2.0, 0.0], [0.0, 4.0]], [2.0, 4.0])
     >>> x, info.solved
@@ -133,7 +158,37 @@ def _conjugated(
 
 
 def lu_factor(A: Any, *, precision: str = "auto", device: str = "auto") -> LUFactors | DistributedFactors:
-    """Factor A once, to solve for many b: `lu_factor(A).solve(b)`.  A is kept, not copied: leave it unchanged."""
+    """Factor A once, to solve for many right-hand sides.
+
+    Parameters
+    ----------
+    A : array_like, tensor or DistributedMatrix
+        Square matrix. It is kept and not copied, so do not change it while you use the factors.
+    precision : {"auto", "fp64", "fp32", "tf32", "bf16", "fp16", "fp8"}
+        Precision of the factors.
+    device : str, default "auto"
+        "auto" (the device of a tensor, otherwise the host), "cpu", "cuda" or "cuda:0".
+
+    Returns
+    -------
+    LUFactors or DistributedFactors
+        Factors with the method `solve(b, transposed=False)` and the attribute `condition`.
+
+    Raises
+    ------
+    UsageError
+        A is not square, not finite or not numeric.
+    SingularMatrixError
+        A pivot is exactly zero.
+
+    Examples
+    --------
+    >>> import mxpeak as mx
+    >>> F = mx.lu_factor([[2.0, 0.0], [0.0, 4.0]])
+    >>> x, info = F.solve([2.0, 4.0])
+    >>> x
+    array([1., 1.])
+    """
     if isinstance(A, DistributedMatrix):
         return factored(A, precision, device)
     of_A = matrix(A)

@@ -28,11 +28,29 @@ def from_tiles(
     widths: Sequence[int] | None = None,
     comm: Any = None,
 ) -> TileMatrix:
-    """A matrix in tiles that lie anywhere in memory, of any strides; nothing is copied.
+    """Return a matrix in tiles anywhere in memory, without copying them.
 
-    `tiles` is {(I, J): array}, or rows of arrays, None for a tile that is not stored (of the unread triangle).  Heights
-    of block rows and widths of block columns follow from the tiles, where there is one.  With several ranks (`comm` of
-    mpi4py) each gives its tiles, any tiles at all, and all give the same heights and widths.
+    Parameters
+    ----------
+    tiles : dict or nested sequence
+        {(I, J): array}, or rows of arrays with None for a tile that is not stored. With several ranks, the tiles of
+        this rank.
+    heights, widths : sequence of int, optional
+        Heights of block rows and widths of block columns; by default those of the tiles. The same on all ranks.
+    comm : communicator, optional
+        Communicator of mpi4py.
+
+    Returns
+    -------
+    TileMatrix
+        A matrix for `norm`, `norms`, `column_norms` and `row_norms`.
+
+    Examples
+    --------
+    >>> import mxpeak as mx, numpy as np
+    >>> M = mx.from_tiles([[np.ones((2, 2)), None], [np.ones((1, 2)), np.ones((1, 1))]])
+    >>> mx.norm(M, "inf", structure="triangular", uplo="lower")
+    3.0
     """
     ranks = communicator(comm)
     types: set[str] = set()
@@ -57,9 +75,32 @@ def from_tiles(
 def from_scalapack(
     local: Any, desc: Sequence[int], *, grid: tuple[int, int] = (1, 1), comm: Any = None, order: str = "row"
 ) -> CyclicMatrix:
-    """A matrix as ScaLAPACK has it: this rank's array (column-major or flat) and its descriptor; nothing is copied.
+    """Return a ScaLAPACK matrix, without copying it.  All ranks call.
 
-    `grid` and `order` are those of BLACS's grid over `comm`.  Collective.
+    Parameters
+    ----------
+    local : ndarray
+        The array of this rank, column-major or flat.
+    desc : sequence of int
+        ScaLAPACK's descriptor with nine numbers.
+    grid : tuple of int, default (1, 1)
+        P and Q of the BLACS grid.
+    comm : communicator, optional
+        Communicator of mpi4py.
+    order : {"row", "column"}
+        Order in which ranks fill the grid.
+
+    Returns
+    -------
+    CyclicMatrix
+        A matrix for the norms, and for `DistributedMatrix.from_blocks`.
+
+    Examples
+    --------
+    >>> import mxpeak as mx, numpy as np
+    >>> M = mx.from_scalapack(np.asfortranarray(np.eye(4)), [1, 0, 4, 4, 2, 2, 0, 0, 4])
+    >>> mx.norm(M, "fro")
+    2.0
     """
     ranks = communicator(comm)
 
@@ -84,9 +125,28 @@ def from_scalapack(
 
 
 def from_band(AB: Any, kl: int, ku: int, m: int | None = None) -> TileMatrix:
-    """An m×n band matrix in LAPACK's band storage, AB[ku + i - j, j] = a_ij; m = n where it is left out.
+    """Return a band matrix in LAPACK's band storage, without copying it.
 
-    For a symmetric or Hermitian one give the triangle that is stored: (AB, k, 0) lower, (AB, 0, k) upper.
+    Parameters
+    ----------
+    AB : ndarray or tensor
+        AB[ku + i - j, j] = a_ij.
+    kl, ku : int
+        Numbers of diagonals below and above the main one. For a symmetric or Hermitian matrix, 0 for the triangle
+        that is not stored.
+    m : int, optional
+        Number of rows; by default the number of columns.
+
+    Returns
+    -------
+    TileMatrix
+        A matrix for the norms.
+
+    Examples
+    --------
+    >>> import mxpeak as mx, numpy as np
+    >>> mx.norm(mx.from_band(np.ones((3, 5)), 1, 1), "inf", structure="band", kl=1, ku=1)
+    3.0
     """
     stored = dense(AB, "AB")
     array = stored.array

@@ -54,17 +54,47 @@ def norm(
     threads: int | None = None,
     device: str = "auto",
 ) -> float:
-    """One norm of A: `max` |a_ij|, `one` = max_j Σ_i |a_ij|, `inf` = max_i Σ_j |a_ij|, or `fro` = sqrt(Σ |a_ij|²).
+    """Compute one norm of a matrix.
 
-    `structure` says which entries are read: general, trapezoid, triangular (`uplo` lower or upper, `diag` nonunit or
-    unit), symmetric, hermitian (`uplo`), band (`kl`, `ku`), hermitian-band, hessenberg.  What lies outside is never
-    read.  NaN wins over Inf, and Inf over numbers; no intermediate result over- or underflows.  A vector is a column.
+    NaN entries give NaN. No intermediate result overflows or underflows. For a distributed A, all ranks call.
 
-    `deterministic`: the same bits for the same matrix on any grid, in any storage, with any number of threads, in 3 to
-    4.4 times the time for fp64 and 4.7 to 6.3 times for fp32.  Collective over the ranks of a distributed A.
+    Parameters
+    ----------
+    A : array_like, tensor, Matrix or DistributedMatrix
+        Matrix in any memory order; a vector is a column. It is never changed or copied.
+    kind : {"fro", "max", "one", "inf"} or 1 or numpy.inf
+        Norm to compute.
+    structure : str, default "general"
+        Entries to read: "general", "trapezoid", "triangular", "symmetric", "hermitian", "band", "hermitian-band" or
+        "hessenberg". Other entries are never read.
+    uplo : {"lower", "upper"}, optional
+        Triangle to read, for triangular, symmetric and Hermitian matrices.
+    diag : {"nonunit", "unit"}, optional
+        "unit" takes the diagonal as ones, for triangular matrices.
+    kl, ku : int, optional
+        Numbers of diagonals below and above the main one, for bands.
+    deterministic : bool, default False
+        Return a bitwise identical result for any grid, storage and number of threads.
+    threads : int, optional
+        Threads on the CPU; one per core by default.
+    device : str, default "auto"
+        "auto" (the device of A), "cpu", "cuda" or "cuda:0".
 
-    A may be an array or a tensor of torch.  `device`: auto (where A lies), cpu, cuda or cuda:N (A is copied there if it
-    lies on the CPU).  `threads` are those of the CPU.
+    Returns
+    -------
+    float
+        The norm, in fp64.
+
+    Raises
+    ------
+    UsageError
+        An argument is invalid.
+
+    Examples
+    --------
+    >>> import mxpeak as mx
+    >>> mx.norm([[3.0, -4.0], [0.0, 1.0]], "one")
+    5.0
     """
     array = A
     if type(A) is not np.ndarray and is_tensor(A):
@@ -91,7 +121,39 @@ def norms(
     threads: int | None = None,
     device: str = "auto",
 ) -> Norms:
-    """All four norms of A in one pass over memory; see `norm`."""
+    """Compute the max, one, infinity and Frobenius norms in one pass over memory.
+
+    Parameters
+    ----------
+    A : array_like, tensor, Matrix or DistributedMatrix
+        Matrix in any memory order.
+    structure : str, default "general"
+        Entries to read: "general", "trapezoid", "triangular", "symmetric", "hermitian", "band", "hermitian-band" or
+        "hessenberg". Other entries are never read.
+    uplo : {"lower", "upper"}, optional
+        Triangle to read, for triangular, symmetric and Hermitian matrices.
+    diag : {"nonunit", "unit"}, optional
+        "unit" takes the diagonal as ones, for triangular matrices.
+    kl, ku : int, optional
+        Numbers of diagonals below and above the main one, for bands.
+    deterministic : bool, default False
+        Return bitwise identical results for any grid, storage and number of threads.
+    threads : int, optional
+        Threads on the CPU; one per core by default.
+    device : str, default "auto"
+        "auto" (the device of A), "cpu", "cuda" or "cuda:0".
+
+    Returns
+    -------
+    Norms
+        Named tuple with `max`, `one`, `inf` and `fro`.
+
+    Examples
+    --------
+    >>> import mxpeak as mx
+    >>> mx.norms([[3.0, -4.0], [0.0, 1.0]]).inf
+    7.0
+    """
     return Norms(**_Call(A, KINDS, structure, uplo, diag, kl, ku, deterministic, threads, device).norms())
 
 
@@ -107,10 +169,40 @@ def column_norms(
     threads: int | None = None,
     device: str = "auto",
 ) -> Any:
-    """The norm of every column of A as a vector: its `max` (or `inf`), its sum `one`, or its length `fro`.
+    """Compute the norm of every column.
 
-    A float64 array, or of a tensor a tensor on its device, with one entry a column, on every rank; the same bits on any
-    grid.  For the arguments see `norm`.
+    The results are bitwise identical for any grid. For a distributed A, all ranks call and get all norms.
+
+    Parameters
+    ----------
+    A : array_like, tensor, Matrix or DistributedMatrix
+        Matrix in any memory order.
+    kind : {"fro", "max", "one", "inf"}
+        "max" and "inf" are the largest entry, "one" the sum, "fro" the length.
+    structure : str, default "general"
+        Entries to read: "general", "trapezoid", "triangular", "symmetric", "hermitian", "band", "hermitian-band" or
+        "hessenberg". Other entries are never read.
+    uplo : {"lower", "upper"}, optional
+        Triangle to read, for triangular, symmetric and Hermitian matrices.
+    diag : {"nonunit", "unit"}, optional
+        "unit" takes the diagonal as ones, for triangular matrices.
+    kl, ku : int, optional
+        Numbers of diagonals below and above the main one, for bands.
+    threads : int, optional
+        Threads on the CPU; one per core by default.
+    device : str, default "auto"
+        "auto" (the device of A), "cpu", "cuda" or "cuda:0".
+
+    Returns
+    -------
+    ndarray or tensor
+        One fp64 number per column.
+
+    Examples
+    --------
+    >>> import mxpeak as mx
+    >>> mx.column_norms([[3.0, -4.0], [4.0, 1.0]], "one")
+    array([7., 5.])
     """
     return _Call(A, (kind,), structure, uplo, diag, kl, ku, True, threads, device).vector_norms("columns")
 
@@ -127,7 +219,41 @@ def row_norms(
     threads: int | None = None,
     device: str = "auto",
 ) -> Any:
-    """The norm of every row of A; see `column_norms`."""
+    """Compute the norm of every row.
+
+    The results are bitwise identical for any grid. For a distributed A, all ranks call and get all norms.
+
+    Parameters
+    ----------
+    A : array_like, tensor, Matrix or DistributedMatrix
+        Matrix in any memory order.
+    kind : {"fro", "max", "one", "inf"}
+        "max" and "inf" are the largest entry, "one" the sum, "fro" the length.
+    structure : str, default "general"
+        Entries to read: "general", "trapezoid", "triangular", "symmetric", "hermitian", "band", "hermitian-band" or
+        "hessenberg". Other entries are never read.
+    uplo : {"lower", "upper"}, optional
+        Triangle to read, for triangular, symmetric and Hermitian matrices.
+    diag : {"nonunit", "unit"}, optional
+        "unit" takes the diagonal as ones, for triangular matrices.
+    kl, ku : int, optional
+        Numbers of diagonals below and above the main one, for bands.
+    threads : int, optional
+        Threads on the CPU; one per core by default.
+    device : str, default "auto"
+        "auto" (the device of A), "cpu", "cuda" or "cuda:0".
+
+    Returns
+    -------
+    ndarray or tensor
+        One fp64 number per row.
+
+    Examples
+    --------
+    >>> import mxpeak as mx
+    >>> mx.row_norms([[3.0, -4.0], [4.0, 1.0]], "one")
+    array([7., 5.])
+    """
     return _Call(A, (kind,), structure, uplo, diag, kl, ku, True, threads, device).vector_norms("rows")
 
 

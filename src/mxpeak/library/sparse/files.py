@@ -20,11 +20,30 @@ from mxpeak.runtime.nodes import by_root
 
 
 def rows_from_file(path: str | Path, comm: Any = "world") -> Csr:
-    """This rank's rows of the matrix in a Matrix Market file (.mtx), for `mxpeak.gmres(rows, b_rows, comm=comm)`.
+    """Read the rows of this rank from a Matrix Market file.
 
-    Rank r of R has rows n·r//R to n·(r+1)//R, in all n columns; it reads and parses one R-th of the file, which all
-    ranks see.  Collective.
+    Rank r of R gets rows n*r//R to n*(r+1)//R with all n columns. It reads and parses one R-th of the file. All ranks
+    call.
 
+    Parameters
+    ----------
+    path : str or Path
+        File that all ranks can read.
+    comm : communicator, "world" or None
+        Ranks that share the rows; None reads the whole matrix.
+
+    Returns
+    -------
+    csr_array
+        The rows, for `mxpeak.gmres(rows, b_rows, comm=comm)`.
+
+    Raises
+    ------
+    UsageError
+        The file cannot be read, or is not a valid matrix.
+
+    Examples
+    --------
     >>> import mxpeak as mx, pathlib, tempfile
     >>> path = pathlib.Path(tempfile.mkdtemp(), "A.mtx")
     >>> _ = path.write_text("%%MatrixMarket matrix coordinate real symmetric\\n2 2 3\\n1 1 2\\n2 1 1\\n2 2 4\\n")
