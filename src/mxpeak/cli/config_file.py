@@ -7,14 +7,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from mxpeak import foreign
 from mxpeak.bench.registry import BENCHMARKS
-from mxpeak.cli.past import NAMES, run_file
+from mxpeak.cli.past import NAMES, recorded, run_file
+from mxpeak.configs.run import OutputConfig
 from mxpeak.errors import UsageError
-from mxpeak.options import ORIGINS
-from mxpeak.records import read_json, results_of
+from mxpeak.options import ORIGINS, options
+from mxpeak.records import read_json
 
 #: Settings that name files of the run that is repeated.
-ELSEWHERE = ("trace", "checkpoint", "every")
+ELSEWHERE = ("trace", "checkpoint", "every", "submit")
 
 
 def values_for(name: str, file: Mapping[str, Any]) -> dict[str, Any]:
@@ -31,27 +33,45 @@ def read_config(path: str, names: Sequence[str]) -> dict[str, Any]:
     if not text.lstrip().startswith("{"):
         return read_toml(path, text)
     try:
-        results = results_of(read_json(text))
-        found = {str(one["benchmark"]): _settings_said(one) for one in reversed(results)}
-    except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
+        results = recorded(read_json(text))
+    except ValueError as error:
         raise UsageError(f"--config {path} is neither TOML nor the result of a run: {error}") from None
+    found = {str(one["benchmark"]): _settings_said(one) for one in reversed(results) if "config" in one}
+    if not found:
+        raise UsageError(f"--config {path} is neither TOML nor the result of a run: it holds no settings")
     if not set(names) & set(found):
-        raise UsageError(f"--config {path} is of {', '.join(found)}; type: mxpeak run {next(iter(found), 'BENCHMARK')}")
+        raise UsageError(f"--config {path} is of {', '.join(found)}; type: mxpeak run {next(iter(found))}")
     return found
 
 
 def _settings_said(result: Mapping[str, Any]) -> dict[str, Any]:
-    """What a run was told, and what tune had stored for it; what it chose by itself it chooses again."""
-    said = {name: one["value"] for name, one in result["config"].items() if _was_said(one["origin"])}
+    """Return the settings of the problem that a run was given, or that tune had stored for it.
+
+    Left out are settings that the run chose by itself and those of outputs: a file that is read names no file to write.
+    """
+    settings = {name: one for name, one in result["config"].items() if {"value", "origin"} <= set(one)}
+    said = {name: one["value"] for name, one in settings.items() if _was_said(one["origin"])}
     benchmark = BENCHMARKS.get(result["benchmark"])
     if benchmark is not None:  # what only HPL.dat can say has no flag, and most files say what is the default anyway
-        mute = {f.name: f.default for f in dataclasses.fields(benchmark.config) if "flags" not in f.metadata}
+        fields = dataclasses.fields(benchmark.config)
+        mute = {f.name: f.default for f in fields if "flags" not in f.metadata}
         said = {name: value for name, value in said.items() if name not in mute or value != mute[name]}
+    outputs = {o.name for o in options(OutputConfig)}
     for name in ("grid", "node_grid"):
         if said.get(name) is not None:
-            pairs = said[name] if isinstance(said[name][0], list) else [said[name]]
-            said[name] = [f"{P}x{Q}" for P, Q in pairs]
-    return {name: value for name, value in said.items() if value is not None and name not in ELSEWHERE}
+            said[name] = _grids(said[name])
+    return {
+        name: value
+        for name, value in said.items()
+        if value is not None and name not in ELSEWHERE and name not in outputs
+    }
+
+
+def _grids(value: Any) -> Any:
+    """Return a grid, or a list of grids, as their flag has them; anything else as it is, for the flag to refuse."""
+    pairs = value if isinstance(value, list) and value and isinstance(value[0], list) else [value]
+    whole = all(isinstance(pair, list) and len(pair) == 2 for pair in pairs)
+    return [f"{P}x{Q}" for P, Q in pairs] if whole else value
 
 
 def _was_said(origin: str) -> bool:
@@ -76,9 +96,9 @@ def read_toml(path: str, text: str | None = None) -> dict[str, Any]:
     return found
 
 
-def read_text(path: str, flag: str) -> str:
-    """The text of the file that a flag names."""
+def read_text(path: str, flag: str, *, errors: str = "strict") -> str:
+    """Return the text of the file that a flag names."""
     try:
-        return Path(path).read_text(encoding="utf-8", errors="replace")
+        return foreign.read_text(path, errors=errors)
     except OSError as error:
         raise UsageError(f"cannot read {flag} {path}: {error.strerror}") from None

@@ -8,8 +8,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from mxpeak.cli.session import Session
 from mxpeak.errors import UsageError
-from mxpeak.records import PASSED, read_json, results_of
+from mxpeak.foreign import printable_values, read_bytes, read_text
+from mxpeak.records import PASSED, SCHEMA_RESULTS, read_json, results_of
+from mxpeak.schema.check import mismatch
 
 #: The files that hold a run's results, and, until they are written, what is known by then.
 RESULT, SO_FAR = "result.json", "so-far.json"
@@ -33,11 +36,29 @@ def result_files() -> list[Path]:
 
 
 def read_results(path: Path) -> list[Mapping[str, Any]]:
-    """The results of a file; none where it is not readable as one."""
+    """Return the results of a file in mxpeak-out/; none, after a warning that names the file, if it is no result file."""
     try:
-        return results_of(read_json(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError):
+        return recorded(read_json(read_text(path)))
+    except FileNotFoundError:  # its run has just removed it
         return []
+    except OSError as error:
+        reason = error.strerror
+    except ValueError as error:
+        reason = str(error)
+    Session().say(f"warning: {path} is skipped: {reason}")
+    return []
+
+
+def recorded(body: Any) -> list[Mapping[str, Any]]:
+    """Return the results in the content of a result file, checked against the schema, with printable texts.
+
+    Keys may be absent, as in the files of older versions.  Raises a ValueError with the first mismatch.
+    """
+    found = results_of(body)
+    for k, one in enumerate(found):
+        if wrong := mismatch(one, "result", complete=False):
+            raise ValueError(f"in result {k + 1} of {len(found)}, {wrong}" if len(found) > 1 else wrong)
+    return [printable_values(one) for one in found]
 
 
 def past_results() -> Iterator[tuple[Path, Mapping[str, Any]]]:
@@ -94,16 +115,17 @@ def results_in(path: Path) -> list[Mapping[str, Any]]:
     from mxpeak.report.logs import results_of_log
 
     try:
-        text = path.read_text(encoding="utf-8", errors="replace")
+        data = read_bytes(path)
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}") from None
-    if text.lstrip().startswith("{"):
-        try:
-            return results_of(read_json(text))
-        except ValueError as error:
-            raise UsageError(f"{path} is no result of a run: {error}") from None
-    if logged := results_of_log(text):
-        return list(logged)
+    text = data.decode("utf-8-sig", "replace")
+    try:
+        if text.lstrip().startswith("{"):
+            return recorded(read_json(data.decode("utf-8-sig")))
+        if logged := results_of_log(text):
+            return recorded({"schema": SCHEMA_RESULTS, "results": logged})
+    except ValueError as error:
+        raise UsageError(f"{path} is no result of a run: {error}") from None
     raise UsageError(f"{path} is neither a result file nor a report of HPL, HPCG or HPG-MxP; give a run's folder")
 
 

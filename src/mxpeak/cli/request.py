@@ -187,7 +187,7 @@ def _without_flops(request: Request) -> Request:
 
 
 def _read_dat(form: InputFile, path: str) -> dict[str, Any]:
-    found: dict[str, Any] = load(form.reader)(read_text(path, "--dat"), path)
+    found: dict[str, Any] = load(form.reader)(read_text(path, "--dat", errors="replace"), path)
     return found
 
 

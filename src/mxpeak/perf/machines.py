@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from mxpeak.errors import UsageError
+from mxpeak.foreign import read_text
 
 Table = Mapping[str, Any]
 
@@ -179,7 +180,7 @@ def find_machine(asked: str) -> Machine:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        own = tomllib.loads(path.read_text(encoding="utf-8"))
+        own = tomllib.loads(read_text(path))
     except OSError as error:
         raise UsageError(f"cannot read --machine {path}: {error.strerror}") from None
     except (ValueError, RecursionError) as error:  # besides what is no TOML: thousands of digits, or of brackets
