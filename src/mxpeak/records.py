@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from mxpeak.foreign import UNSAFE
+
 SCHEMA_RESULT = "mxpeak.result/1"
 SCHEMA_RESULTS = "mxpeak.results/1"
 
@@ -273,5 +275,6 @@ def results_of(body: Any) -> list[dict[str, Any]]:
 
 
 def to_json(body: Mapping[str, Any]) -> str:
-    """JSON with all digits and no NaN."""
-    return json.dumps(body, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+    """JSON with all digits and no NaN; characters that act on terminals, and bytes of paths that are not UTF-8, as \\u."""
+    text = json.dumps(body, indent=2, allow_nan=False, ensure_ascii=False)
+    return UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", text) + "\n"

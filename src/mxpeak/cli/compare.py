@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from mxpeak.bench.registry import BENCHMARKS
 from mxpeak.cli.past import KEPT, OUT, cases, read_results, result_files, results_in, run_file
 from mxpeak.errors import ExitCode, UsageError
+from mxpeak.foreign import printable
 from mxpeak.options import integer, share
 from mxpeak.records import PASSED, SCHEMA_RESULTS, to_json
 from mxpeak.runtime.leash import terminal_width
@@ -182,7 +183,7 @@ def baseline(args: argparse.Namespace, argv: list[str], session: Session) -> int
         part.replace(KEPT)
     except OSError as error:
         raise UsageError(f"cannot write {KEPT}: {error.strerror}") from None
-    print(f"{KEPT}: {cases(valid)} of {path}")
+    print(printable(f"{KEPT}: {cases(valid)} of {path}"))
     return ExitCode.VALID
 
 
@@ -206,4 +207,4 @@ def _show(body: Mapping[str, Any], text: str, target: str | None) -> None:
     if target is not None:
         write_json(body, target)
     if target != "-":
-        print(text, end="")
+        print(printable(text), end="")

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from mxpeak.errors import UsageError
+from mxpeak.foreign import printable
 from mxpeak.records import to_json
 
 
@@ -106,14 +107,15 @@ def write_new(path: Path, text: str) -> None:
         name = next(name for name in _names(path) if _taken(part, name))
         if name != path:
             with suppress(OSError):  # a broken stderr must not end a run
-                print(f"warning: {path} has appeared meanwhile; it is kept, and this is {name}", file=sys.stderr)
+                text = f"warning: {path} has appeared meanwhile; it is kept, and this is {name}"
+                print(printable(text), file=sys.stderr)
     finally:
         part.unlink(missing_ok=True)
 
 
 def _write_out(part: Path, text: str) -> None:
-    """Write a new file and bring it to the disk."""
-    with part.open("x", encoding="utf-8", newline="\n") as file:
+    """Write a new file and bring it to the disk; a path that is not UTF-8 appears in it with backslashes."""
+    with part.open("x", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())

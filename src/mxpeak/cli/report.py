@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from mxpeak.cli.past import results_in, run_file
 from mxpeak.errors import ExitCode
+from mxpeak.foreign import printable
 from mxpeak.records import SCHEMA_RESULTS
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def report(args: argparse.Namespace, argv: list[str], session: Session) -> int:
         print(text, end="")
     else:
         write_new(Path(target), text)
-        print(f"{target}: {len(paths)} run{'s' * (len(paths) != 1)}")
+        print(printable(f"{target}: {len(paths)} run{'s' * (len(paths) != 1)}"))
     return ExitCode.VALID
 
 

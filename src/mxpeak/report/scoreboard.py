@@ -7,6 +7,7 @@ from itertools import groupby
 from typing import Any
 
 from mxpeak import __version__
+from mxpeak.foreign import one_line
 from mxpeak.records import Result, figure_text, three_digits
 from mxpeak.report.columns import table
 from mxpeak.report.lines import case_text, lines_of
@@ -36,11 +37,11 @@ def scoreboard(
     head = f"{'':<10} {'rate':>13}  of what it could be"
     rows = [_row(r, rates) for r in results]
     width = max([len(head) + 2, *(len(row) for row, _, _ in rows)])
-    lines = [_machine(results, sizes), f"{head:<{width}}  check"]
+    lines = [one_line(_machine(results, sizes)), f"{head:<{width}}  check"]
     lines += [f"{row:<{width}}  {painted(mark, color)}  {beside}".rstrip() for row, mark, beside in rows]
-    lines.append(_verdict(results, lost))
-    lines += [f"{', '.join(names)}: {why}." for why, names in _off_the_lists(results)]
-    return "\n".join(lines) + "\n" + (f"Page to share: {page}\n" if page else "")
+    lines.append(one_line(_verdict(results, lost)))
+    lines += [one_line(f"{', '.join(names)}: {why}.") for why, names in _off_the_lists(results)]
+    return "\n".join(lines) + "\n" + (f"Page to share: {one_line(page)}\n" if page else "")
 
 
 def _row(result: Result, rates: Mapping[str, float]) -> tuple[str, str, str]:
@@ -52,7 +53,7 @@ def _row(result: Result, rates: Mapping[str, float]) -> tuple[str, str, str]:
         percent = three_digits(100 * share) if share < 0.1 else f"{100 * share:.0f}"
         row += f"  {percent:>4} % of {name:<9} {figure_text(limit):>12}"
     beside = [lines.beside(result, rates), "emulated" if figures.get("emulated") else ""]
-    return row, result.mark, ", ".join(filter(None, beside))
+    return one_line(row), result.mark, one_line(", ".join(filter(None, beside)))
 
 
 def _machine(results: Sequence[Result], sizes: str) -> str:
@@ -157,7 +158,7 @@ def repeat(result: Result, names: Iterable[str]) -> str:
         elif word.split("=")[0] not in gone:
             kept.append(word)
     own = [f"{flag} {_told(values[name])}" for name, flag in swept.items() if values.get(name) is not None]
-    return " ".join(["mxpeak", *kept, *own])
+    return one_line(" ".join(["mxpeak", *kept, *own]))
 
 
 def _told(value: Any) -> str:

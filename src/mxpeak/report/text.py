@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from statistics import median
 from typing import Any
 
+from mxpeak.foreign import one_line
 from mxpeak.records import Caution, Result, bytes_rate_text, figure_text, rate_text, three_digits
 from mxpeak.report.columns import table
 from mxpeak.report.lines import lines_of
@@ -210,9 +211,9 @@ def cautions(warnings: Iterable[Caution]) -> str:
     """Each warning on a line of its own, and under it how to fix it."""
     lines = []
     for warning in warnings:
-        lines.append(f"warning: {warning.text} [{warning.code}]")
+        lines.append(f"warning: {one_line(warning.text)} [{one_line(warning.code)}]")
         if warning.hint:
-            lines.append(f"    hint: {warning.hint}")
+            lines.append(f"    hint: {one_line(warning.hint)}")
     return "".join(f"{line}\n" for line in lines)
 
 

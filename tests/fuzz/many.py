@@ -1,0 +1,49 @@
+"""Many mutated files through every reader: python -m tests.fuzz.many 100000 [READER …]
+
+Prints for each reader how many files it accepted and refused, its slowest case, and the peak memory so far.  Ends with
+1 if anything but a refusal came out, a case took more than SLOW_S, or the process grew beyond MOST_BYTES.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+import tempfile
+import time
+import traceback
+from pathlib import Path
+
+from tests.support.fuzzing import DOORS, try_one
+
+SLOW_S, MOST_BYTES = 10.0, 500 * 10**6
+
+
+def main() -> int:
+    count, names = int(sys.argv[1]), sys.argv[2:] or list(DOORS)
+    each, bad = -(-count // len(names)), 0
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        for name in names:
+            accepted, worst_s, begun = 0, 0.0, time.monotonic()
+            for seed in range(each):
+                start = time.monotonic()
+                try:
+                    accepted += try_one(name, seed, Path(folder)) is None
+                except Exception as error:
+                    bad += 1
+                    where = traceback.extract_tb(error.__traceback__)[-1]
+                    print(f"{name}, seed {seed}: {error!r} in {where.filename}:{where.lineno}"[-2000:], flush=True)
+                worst_s = max(worst_s, time.monotonic() - start)
+            peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+            bad += (worst_s > SLOW_S) + (peak > MOST_BYTES)
+            print(
+                f"{name:<28} {each:>6} files: {accepted:>6} accepted, {each - accepted:>6} not; worst {worst_s:.2f} s, "
+                f"all {time.monotonic() - begun:.0f} s, peak {peak / 1e6:.0f} MB",
+                flush=True,
+            )
+    return bool(bad)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
