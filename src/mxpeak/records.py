@@ -232,23 +232,28 @@ class Result:
 
     def as_dict(self) -> dict[str, Any]:
         """The result as plain data, ready for JSON: no NaN, no infinity; each one found becomes null and a warning."""
-        lost: list[str] = []
-        body = {"schema": SCHEMA_RESULT, **_finite(dataclasses.asdict(self), "", lost)}
-        for path in lost:
-            text = f"{path} is not a finite number; written as null"
-            body["warnings"].append({"code": "not-finite", "text": text, "hint": ""})
+        lost: list[Caution] = []
+        body = {"schema": SCHEMA_RESULT, **_plain(dataclasses.asdict(self), "", lost)}
+        body["warnings"] += [dataclasses.asdict(caution) for caution in lost]
         return body
 
 
-def _finite(value: Any, path: str, lost: list[str]) -> Any:
+def _plain(value: Any, path: str, lost: list[Caution]) -> Any:
+    """Return a value as JSON can hold it; what is lost on the way is a caution, never an error that loses the result."""
     if isinstance(value, float) and not math.isfinite(value):
-        lost.append(path)
+        lost.append(Caution("not-finite", f"{path} is not a finite number; written as null"))
         return None
+    if isinstance(value, bool | int | float | str | None):
+        return value
     if isinstance(value, dict):
-        return {key: _finite(item, f"{path}.{key}".lstrip("."), lost) for key, item in value.items()}
+        return {str(key): _plain(item, f"{path}.{key}".lstrip("."), lost) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(item, f"{path}[{k}]", lost) for k, item in enumerate(value)]
-    return value
+        return [_plain(item, f"{path}[{k}]", lost) for k, item in enumerate(value)]
+    for number in ("tolist", "item"):  # arrays, and scalars of array libraries
+        if callable(convert := getattr(value, number, None)):
+            return _plain(convert(), path, lost)
+    lost.append(Caution("not-json", f"{path} is of type {type(value).__name__}; written as text"))
+    return str(value)
 
 
 def document(results: Sequence[Result], *, several: bool = False) -> dict[str, Any]:

@@ -317,15 +317,20 @@ def _finish(name: str, displays: list[Display], folders: list[Folder], session: 
     output = displays[0].request.output
     cases = len(results) + sum(display.skipped for display in displays)
     traces = _traces(displays)
-    body = document(results, several=name == "all" or cases > 1) | _study(displays)
+    body = document(results, several=name == "all" or cases > 1)
+    try:
+        body |= _study(displays)
+    finally:  # the result comes first: nothing that fails after it loses a finished run
+        text = to_json(body)
+        error = _write_result(folders[0], text)
     if output.json == "-":
-        stdout.say(to_json(body))
+        stdout.say(text)
     elif displays[0].request.stdout_format == "text" and not output.quiet and (name == "all" or cases > 1):
         stdout.say(_overview(name, body, displays, folders[0]))
-    files = {RESULT: to_json(body)}
-    files |= {display.request.report_name: display.report for display in displays if display.report}
+    files = {display.request.report_name: display.report for display in displays if display.report}
     files[PAGE] = html_report(body)
-    code = _worst([_write(folders[0], files, output, session, stdout), _write_traces(traces, session)])
+    codes = [_write(folders[0], files, text, error, output, session, stdout), _write_traces(traces, session)]
+    code, files = _worst(codes), {RESULT: text, **files}
     for folder in folders[1:]:
         code = _worst([code, _submit(folder, files, displays, session)])
     return code
@@ -406,14 +411,34 @@ def _submit(folder: Folder, files: dict[str, str], displays: list[Display], sess
     return ExitCode.VALID
 
 
-def _write(folder: Folder, files: dict[str, str], output: OutputConfig, session: Session, stdout: Steady) -> int:
+def _write_result(folder: Folder, text: str) -> OSError | None:
+    """Write the result file; return the error if it cannot be written."""
+    try:
+        folder.write(RESULT, text)
+    except OSError as error:
+        return error
+    return None
+
+
+def _write(
+    folder: Folder,
+    files: dict[str, str],
+    result: str,
+    error: OSError | None,
+    output: OutputConfig,
+    session: Session,
+    stdout: Steady,
+) -> int:
+    """Write the files besides the result, whose own `error` is reported here too, and say where they are."""
     from mxpeak.cli.output import write_new
 
     try:
+        if error is not None:
+            raise error
+        if output.json not in (None, "-"):
+            write_new(Path(output.json or ""), result)
         for file, text in files.items():
             folder.write(file, text)
-        if output.json not in (None, "-"):
-            write_new(Path(output.json or ""), files[RESULT])
     except OSError as error:
         session.say(
             f"mxpeak: error: cannot write {error.filename or folder.path}: {error.strerror}; "

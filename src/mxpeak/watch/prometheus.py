@@ -127,7 +127,7 @@ class Metrics:
         self._set("mxpeak_update_time_seconds", self._clock())
         part = self.path.with_name(f".{self.path.name}.{os.getpid()}.part")
         try:
-            part.write_text(self.text(), encoding="utf-8")
+            part.write_text(self.text(), encoding="utf-8", errors="backslashreplace")
             part.replace(self.path)
         except OSError as error:
             self.error = error
