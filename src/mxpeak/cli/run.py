@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from importlib import import_module
 from pathlib import Path
@@ -52,7 +52,14 @@ def add_verb(verbs: Any) -> None:
     )
     choices = run_parser.add_subparsers(dest="benchmark", metavar="BENCHMARK", required=True)
     for benchmark in BENCHMARKS.values():
-        parser = _add_benchmark(choices, benchmark.name, benchmark.summary, benchmark.example, benchmark.config)
+        parser = _add_benchmark(
+            choices,
+            benchmark.name,
+            benchmark.summary,
+            benchmark.example,
+            benchmark.config,
+            formats=["text", *([benchmark.report.format] if benchmark.report else [])],
+        )
         if benchmark.input:
             parser.add_argument(
                 "--dat", metavar="FILE", help=f"read settings from an {benchmark.input.name}; flags override it"
@@ -63,12 +70,14 @@ def add_verb(verbs: Any) -> None:
     _add_benchmark(choices, "all", "every benchmark, one scoreboard", "mxpeak run all --quick", RunConfig)
 
 
-def _add_benchmark(choices: Any, name: str, summary: str, example: str, config: type) -> argparse.ArgumentParser:
+def _add_benchmark(
+    choices: Any, name: str, summary: str, example: str, config: type, formats: Sequence[str] = ("text",)
+) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = choices.add_parser(
         name, help=summary, description=f"{name}: {summary}.", epilog=f"example:\n  {example}\n"
     )
     add_options(parser, config)
-    add_options(parser, OutputConfig)
+    add_options(parser, OutputConfig, metavars={"format": f"{{{','.join(formats)}}}"})
     parser.add_argument(
         "--config",
         metavar="FILE",
