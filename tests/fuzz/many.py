@@ -32,8 +32,8 @@ def main() -> int:
                     accepted += try_one(name, seed, Path(folder)) is None
                 except Exception as error:
                     bad += 1
-                    where = traceback.extract_tb(error.__traceback__)[-1]
-                    print(f"{name}, seed {seed}: {error!r} in {where.filename}:{where.lineno}"[-2000:], flush=True)
+                    told = "".join(traceback.format_exception(error)).rstrip().splitlines()
+                    print(f"{name}, seed {seed}:", *told[-4:], sep="\n    ", flush=True)
                 worst_s = max(worst_s, time.monotonic() - start)
             peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
             bad += (worst_s > SLOW_S) + (peak > MOST_BYTES)

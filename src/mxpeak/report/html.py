@@ -147,12 +147,11 @@ def _precisions(name: str, group: Sequence[Body]) -> str:
 def _memory(result: Body) -> str:
     problem = part(result, "problem")
     memory = problem.get("memory_bytes") or {}
-    if not isinstance(memory, Mapping) or "matrix" not in memory:
+    matrix, total = (memory.get(key) if isinstance(memory, Mapping) else None for key in ("matrix", "total"))
+    if matrix is None or total is None:
         said = lines_of(str(result.get("benchmark"))).memory(problem) if isinstance(memory, Mapping) else ""
         return f"; {said}" if said else ""
-    return (
-        f"; matrix {three_digits(memory['matrix'] / 2**30)} GiB of {three_digits(memory['total'] / 2**30)} GiB in all"
-    )
+    return f"; matrix {three_digits(matrix / 2**30)} GiB of {three_digits(total / 2**30)} GiB in all"
 
 
 def _rules(result: Body) -> str:
