@@ -5,13 +5,17 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 #: The largest text file that is read.  Python objects can take twelve times the bytes of the JSON that they are from.
 MOST_BYTES = 32 * 2**20
+#: Seconds in which a pipe must have a writer.
+WRITER_S = 1.0
 #: Characters that act on a terminal or cannot be encoded: controls except tab and newline, line and paragraph
 #: separators, marks that turn the direction of text, and halves of surrogate pairs.
 UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -45,14 +49,7 @@ def read_bytes(path: str | Path) -> bytes:
     """
     with _opened(path) as (file, mode):
         if stat.S_ISFIFO(mode):
-            try:
-                first = os.read(file, 1)
-            except BlockingIOError:  # somebody has it open and has not written yet
-                first = None
-            if first == b"":
-                raise UnreadableError("it is a pipe that no program writes to")
-            os.set_blocking(file, True)
-            return _limited([first or b"", *_chunks(file)])
+            return _limited(chain([_first(file)], _chunks(file)))
         size = os.fstat(file).st_size
         if size > MOST_BYTES:
             raise UnreadableError(f"it has {size} bytes, more than the {MOST_BYTES} that are read")
@@ -83,12 +80,29 @@ def _opened(path: str | Path) -> Iterator[tuple[int, int]]:
         os.close(file)
 
 
+def _first(file: int) -> bytes:
+    """Return the first byte of a pipe that has a writer, or has one within WRITER_S; b"" if it has not written yet."""
+    until = time.monotonic() + WRITER_S
+    while True:
+        try:
+            if found := os.read(file, 1):
+                break
+        except BlockingIOError:  # a writer is there
+            found = b""
+            break
+        if time.monotonic() > until:
+            raise UnreadableError("it is a pipe that no program writes to")
+        time.sleep(0.01)
+    os.set_blocking(file, True)
+    return found
+
+
 def _chunks(file: int) -> Iterator[bytes]:
     while chunk := os.read(file, 2**20):
         yield chunk
 
 
-def _limited(chunks: Any) -> bytes:
+def _limited(chunks: Iterable[bytes]) -> bytes:
     """Join the parts of a file that may be longer than it said, as files of /proc are."""
     whole = bytearray()
     for chunk in chunks:

@@ -56,7 +56,25 @@ ODD: list[Any] = [
 
 
 #: Numbers that a result may have, at the ends of what figures and sums can hold.
-NUMBERS = [0, 1, 0.0, 1e-323, 1e-300, 1e-30, 1e30, 1e150, 1e299, 1e308, 1.7e308, 2**31, 2**53, 2**63, 2**64 - 1, 3, 1024]
+NUMBERS = [
+    0,
+    1,
+    0.0,
+    1e-323,
+    1e-300,
+    1e-30,
+    1e30,
+    1e150,
+    1e299,
+    1e308,
+    1.7e308,
+    2**31,
+    2**53,
+    2**63,
+    2**64 - 1,
+    3,
+    1024,
+]
 
 
 def mutated_json(text: str, rng: random.Random) -> str:

@@ -84,7 +84,9 @@ def register(benchmark: Benchmark) -> None:
     if not NAME.fullmatch(benchmark.name):
         raise ValueError(f"{benchmark.name!r} is no name of a benchmark; use letters, digits, '.', '_' and '-'")
     if benchmark.report is not None and (benchmark.report.format == "text" or not benchmark.report.format):
-        raise ValueError(f"--format {benchmark.report.format} is taken; give the report of {benchmark.name} another name")
+        raise ValueError(
+            f"--format {benchmark.report.format} is taken; give the report of {benchmark.name} another name"
+        )
     BENCHMARKS[benchmark.name] = benchmark
 
 

@@ -65,12 +65,13 @@ def report(args: argparse.Namespace, argv: list[str], session: Session) -> int:
 
 
 def _text(form: str, results: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
-    from mxpeak.report.html import html_report
-    from mxpeak.report.tables import comma_separated, markdown
-
     if form == "html":
+        from mxpeak.report.html import html_report
+
         body = {"schema": SCHEMA_RESULTS, "results": [one for _, one in results]}
         return html_report(body, [name for name, _ in results])
+    from mxpeak.report.tables import comma_separated, markdown
+
     return {"markdown": markdown, "csv": comma_separated}[form](results)
 
 

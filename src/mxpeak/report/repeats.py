@@ -13,9 +13,9 @@ from mxpeak.report.chart import Curve, curves
 MOST_RUNS = 200
 
 
-def repeats_figure(samples_s: Sequence[float | None]) -> str:
+def repeats_figure(recorded_s: Sequence[float | None]) -> str:
     """The time of each run, from zero so that a small spread looks small; nothing where there was one run."""
-    samples_s = [time_s for time_s in samples_s if time_s is not None]
+    samples_s = [time_s for time_s in recorded_s if time_s is not None]
     if len(samples_s) < 2 or not drawable(samples_s) or min(samples_s) < 0.0:
         return ""
     middle, best, worst = median(samples_s), min(samples_s), max(samples_s)
