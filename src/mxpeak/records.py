@@ -239,7 +239,7 @@ class Result:
 
 
 def _plain(value: Any, path: str, lost: list[Caution]) -> Any:
-    """Return a value as JSON can hold it; what is lost on the way is a caution, never an error that loses the result."""
+    """Return a value as JSON can hold it; add a caution for each figure that JSON cannot hold."""
     if isinstance(value, float) and not math.isfinite(value):
         lost.append(Caution("not-finite", f"{path} is not a finite number; written as null"))
         return None
@@ -280,6 +280,6 @@ def results_of(body: Any) -> list[dict[str, Any]]:
 
 
 def to_json(body: Mapping[str, Any]) -> str:
-    """JSON with all digits and no NaN; characters that act on terminals, and bytes of paths that are not UTF-8, as \\u."""
+    r"""Return JSON with all digits and no NaN; \u stands for control characters and for bytes that are not UTF-8."""
     text = json.dumps(body, indent=2, allow_nan=False, ensure_ascii=False)
     return UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", text) + "\n"

@@ -49,32 +49,16 @@ def mutated(text: str, rng: random.Random) -> str:
 #: What replaces a value in JSON, besides another value of the same file.
 ODD: list[Any] = [
     None, True, False, 0, -1, 1, 1e-320, 1e300, -1e300, 1e17, 2**53 + 1, 2**63, 2**64 - 1, 2**70, 0.5, -0.0, "", " ",
-    "x", "-1", "=1+1", "\x1b[2J", "\n", "a\tb", "\u202e", "\ud800", "nan", "é" * 50, "w" * 5000, [], {}, [[]], [None], [0],
-    ["x"], [1, 2], [1, "x"], {"": None}, {"x": 1}, {"value": []}, [[[[[[0]]]]]], [1e308, 1e308], [0, 0], [-1, -2],
+    "x", "-1", "=1+1", "\x1b[2J", "\n", "a\tb", "\u202e", "\ud800", "nan", "é" * 50, "w" * 5000, [], {}, [[]], [None],
+    [0], ["x"], [1, 2], [1, "x"], {"": None}, {"x": 1}, {"value": []}, [[[[[[0]]]]]], [1e308, 1e308], [0, 0], [-1, -2],
     ["../../x"], {"\x1b]0;x\x07": "\x1b[31m"}, [{"time_s": None}], {"rate_flops": "x"}, "2x2", [[1, 2], [2]], 1e-300,
 ]  # fmt: skip
 
 
 #: Numbers that a result may have, at the ends of what figures and sums can hold.
-NUMBERS = [
-    0,
-    1,
-    0.0,
-    1e-323,
-    1e-300,
-    1e-30,
-    1e30,
-    1e150,
-    1e299,
-    1e308,
-    1.7e308,
-    2**31,
-    2**53,
-    2**63,
-    2**64 - 1,
-    3,
-    1024,
-]
+NUMBERS: list[float] = [
+    0, 1, 0.0, 1e-323, 1e-300, 1e-30, 1e30, 1e150, 1e299, 1e308, 1.7e308, 2**31, 2**53, 2**63, 2**64 - 1, 3, 1024
+]  # fmt: skip
 
 
 def mutated_json(text: str, rng: random.Random) -> str:

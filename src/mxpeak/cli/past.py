@@ -36,7 +36,7 @@ def result_files() -> list[Path]:
 
 
 def read_results(path: Path) -> list[Mapping[str, Any]]:
-    """Return the results of a file in mxpeak-out/; none, after a warning that names the file, if it is no result file."""
+    """Return the results of a file in mxpeak-out/; none, after a warning that names it, if it is no result file."""
     try:
         return recorded(read_json(read_text(path)))
     except FileNotFoundError:  # its run has just removed it

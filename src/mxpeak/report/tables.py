@@ -83,7 +83,7 @@ FORMULA = tuple("=+-@\t\r＝＋－＠")
 
 
 def _plain(cell: Any) -> Any:
-    """Return a cell that no spreadsheet evaluates: a text that begins as a formula does gets an apostrophe before it."""
+    """Return a cell that no spreadsheet evaluates: an apostrophe goes before a text that begins as a formula does."""
     if isinstance(cell, int | float | None):
         return cell
     text = str(cell)
