@@ -10,9 +10,10 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
+FILE = Path(__file__).with_name("result-1.json")
 #: Return the first mismatch of a value at a path as text, or "" if the value matches.
 Check = Callable[[Any, str], str]
 
@@ -42,7 +43,7 @@ def mismatch(value: Any, definition: str, *, complete: bool = True) -> str:
 
 @cache
 def _schema() -> Mapping[str, Any]:
-    found: Mapping[str, Any] = json.loads((files(__package__) / "result-1.json").read_text(encoding="utf-8"))
+    found: Mapping[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
     return found
 
 
