@@ -9,7 +9,7 @@ import json
 import random
 import re
 from collections import namedtuple
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import redirect_stderr, redirect_stdout
 from functools import cache
 from pathlib import Path
@@ -67,36 +67,39 @@ def mutated_json(text: str, rng: random.Random) -> str:
         return mutated(text, rng)
     body = json.loads(text)
     for _ in range(rng.choice([1, 1, 1, 2, 3, 10])):
-        places = list(_places(body))
-        if not places:
-            break
-        inside, key = rng.choice(places)
         kind = rng.randrange(8)
-        if kind < 3:
+        inside, key = _place(body, rng)
+        if kind > 5:  # one number becomes another, as large or as small as they can be
+            for _ in range(50):
+                if isinstance(inside[key], int | float):
+                    inside[key] = rng.choice(NUMBERS)
+                    break
+                inside, key = _place(body, rng)
+        elif kind < 3:
             inside[key] = copy.deepcopy(rng.choice(ODD))
-        elif kind > 5:  # one number becomes another, as large or as small as they can be
-            numbers = [one for one in places if isinstance(one[0][one[1]], int | float)]
-            if numbers:
-                inside, key = rng.choice(numbers)
-                inside[key] = rng.choice(NUMBERS)
         elif kind == 3:
             del inside[key]
         elif kind == 4:
-            other, name = rng.choice(places)
+            other, name = _place(body, rng)
             inside[key] = copy.deepcopy(other[name])
         elif isinstance(inside, dict):
             inside[rng.choice(["x", "rate_bytes", "history", "", key + "_"])] = copy.deepcopy(inside[key])
         else:
             inside += copy.deepcopy(inside[key : key + 1]) * rng.choice([1, 2, 500])
+        if not body:
+            break
     return json.dumps(body)
 
 
-def _places(body: Any) -> Iterator[tuple[Any, Any]]:
-    """Every value in a document, as what it is in and its key or index."""
-    for key in list(body) if isinstance(body, dict) else range(len(body)):
-        yield body, key
-        if isinstance(body[key], dict | list):
-            yield from _places(body[key])
+def _place(body: Any, rng: random.Random) -> tuple[Any, Any]:
+    """A value somewhere in a document, as what it is in and its key or index."""
+    inside = body
+    while True:
+        key = rng.choice(list(inside)) if isinstance(inside, dict) else rng.randrange(len(inside))
+        below = inside[key]
+        if not below or not isinstance(below, dict | list) or rng.random() < 0.15:
+            return inside, key
+        inside = below
 
 
 def _accident(text: str, rng: random.Random) -> str:

@@ -95,7 +95,7 @@ def _off(result: Result) -> bool:
 
 
 def _broken(result: Result) -> str:
-    return ", ".join(dict.fromkeys(str(one["rule"]) for one in result.rules.get("violations") or ()))
+    return ", ".join(dict.fromkeys(str(one.get("rule")) for one in result.rules.get("violations") or ()))
 
 
 # --- a sweep ----------------------------------------------------------------------------------------------------

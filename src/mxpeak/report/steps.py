@@ -95,7 +95,7 @@ def rate_figure(telemetry: Mapping[str, Any], limit: float | None) -> str:
         if _positive(s, done)
     ]
     thinned = [(0.0, 0.0), *_apart(samples)]
-    now = [(b[1], (b[1] - a[1]) / (b[0] - a[0])) for a, b in pairwise(thinned)]
+    now = [(b[1], (b[1] - a[1]) / (b[0] - a[0])) for a, b in pairwise(thinned) if b[0] > a[0]]
     overall, likely = ([(done, done / s) for s, done in points] for points in (samples, expected))
     bound = [(0.0, limit), (total, limit)] if limit and drawable([limit]) else []
     scale, unit = unit_of([rate for _, rate in (*bound, *now, *overall, *likely)], "flop/s")

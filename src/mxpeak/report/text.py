@@ -127,7 +127,7 @@ def rules_text(result: Result) -> str:
 
 def too_short(result: Result) -> str:
     """What a valid run is, that nobody meant for a list: too short, or too small; empty for all others."""
-    broken = [str(one["rule"]) for one in result.rules.get("violations") or ()]
+    broken = [str(one.get("rule")) for one in result.rules.get("violations") or ()]
     if not result.passed or not broken or not set(broken) <= set(SHORT):
         return ""
     return SHORT["time" if "time" in broken else "memory"]
@@ -236,4 +236,4 @@ def _emulation(result: Result) -> str:
 
 def _broken_rules(result: Result) -> list[str]:
     """Each rule that was broken; a run that is only too short has said so."""
-    return [f"  broken rule {one['rule']}: {one['text']}" for one in result.rules.get("violations") or ()]
+    return [f"  broken rule {one.get('rule')}: {one.get('text')}" for one in result.rules.get("violations") or ()]
