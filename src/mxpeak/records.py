@@ -223,12 +223,12 @@ class Result:
 
     @classmethod
     def from_dict(cls, body: Mapping[str, Any]) -> Result:
-        """The result that `as_dict` wrote; keys of a later schema are left out."""
+        """The result that `as_dict` wrote; keys of a later schema are left out, and absent ones are empty."""
         known = {f.name for f in dataclasses.fields(cls)} & set(body)
         said = body.get("warnings")
         told = [w for w in (said if isinstance(said, list) else []) if isinstance(w, Mapping)]
         warnings = [Caution(*(str(w.get(name) or "") for name in ("code", "text", "hint"))) for w in told]
-        return cls(**{**{name: body[name] for name in known}, "warnings": warnings})
+        return cls(**{"benchmark": "", "status": "", **{name: body[name] for name in known}, "warnings": warnings})
 
     def as_dict(self) -> dict[str, Any]:
         """The result as plain data, ready for JSON: no NaN, no infinity; each one found becomes null and a warning."""

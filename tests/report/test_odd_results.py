@@ -1,4 +1,4 @@
-"""Recorded results with absent keys and extreme numbers: the page leaves out what cannot be drawn, and shows the rest."""
+"""Recorded results with absent keys and extreme numbers: the page draws what can be drawn, and shows the rest."""
 
 from __future__ import annotations
 
@@ -57,6 +57,15 @@ def test_a_phase_without_times_leaves_the_others_drawn() -> None:
 )
 def test_progress_of_any_kind_is_drawn_or_left_out(telemetry: Any) -> None:
     assert "PASSED" in page_of(result("hpl", 1e12), "telemetry", telemetry)
+
+
+def test_results_without_a_benchmark_or_a_status_are_shown() -> None:
+    several = [json.loads(json.dumps(result("hpl", 1e12, ranks))) for ranks in (4, 8)]
+    for one in several:
+        del one["benchmark"]
+    assert "Rate of None over ranks" in html_report({"schema": "mxpeak.results/1", "results": several})
+    del several[0]["status"]
+    assert "ABORTED" in html_report({"schema": "mxpeak.results/1", "results": several})
 
 
 @pytest.mark.parametrize("samples", [[None, None], [None, 1.0], [0.0, 0.0, 1.0], [1e-323, 1e308], [-1.0, 1.0]])

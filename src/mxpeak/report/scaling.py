@@ -130,7 +130,7 @@ def _ranks_figure(title: str, results: Sequence[Mapping[str, Any]]) -> str:
         unit = "byte/s" if "rate_bytes" in figures else unit
         rate = figures.get("rate_bytes") or figures.get("rate_flops")
         if ranks and rate and drawable([rate]) and one.get("status") in PASSED:
-            best[ranks] = max(best.get(ranks, (0.0, "")), (rate, case_text(Result.from_dict({**one}))))
+            best[ranks] = max(best.get(ranks, (0.0, "")), (rate, case_text(Result.from_dict(one))))
     if len(best) < 2:
         return ""
     counts = sorted(best)

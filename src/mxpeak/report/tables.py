@@ -42,7 +42,7 @@ def markdown(results: Sequence[tuple[str, Body]]) -> str:
     """A table of results, each with the name of its run."""
     rows = [["benchmark", "case", "rate", "of limit", "residual", "status", "run"], ["---"] * 7]
     for where, body in results:
-        result = Result.from_dict({"benchmark": "", "status": "", **body})
+        result = Result.from_dict(body)
         share, residual = (
             value if isinstance(value, int | float) else None
             for value in (result.result.get("fraction_of_limit"), result.validation.get("residual"))
