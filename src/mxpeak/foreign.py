@@ -72,7 +72,7 @@ def _opened(path: str | Path) -> Iterator[tuple[int, int]]:
     try:
         mode = os.fstat(file).st_mode
         if stat.S_ISDIR(mode):
-            raise UnreadableError("it is a directory")
+            raise UnreadableError("Is a directory")
         if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode)):
             raise UnreadableError("it is neither a file nor a pipe")
         yield file, mode
