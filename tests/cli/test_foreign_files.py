@@ -160,6 +160,17 @@ def test_a_file_that_grows_beyond_its_size_is_refused(monkeypatch: pytest.Monkey
         foreign.read_bytes("/proc/self/status")  # which says that it has none
 
 
+def test_a_name_that_is_too_long_is_refused_wherever_it_stands(capsys: pytest.CaptureFixture[str]) -> None:
+    for read in readers("odd" * 2000):
+        assert "odd" in refusal(read, capsys)
+    start = ["run", "hpl", "-N", "100", "--threads", "1"]
+    for flag in ("--out", "--json", "--trace", "--events", "--prometheus", "--checkpoint"):
+        assert main([*start, flag, "odd" * 2000]) == 2
+        assert "File name too long" in capsys.readouterr().err
+    Path("result.json").write_text(RECORDED, encoding="utf-8")
+    assert main(["report", "result.json", "--out", "n" * 250 + ".html"]) == 0, "names may be as long as they can be"
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
 def test_a_file_without_permission_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     Path("secret.json").write_text(RECORDED, encoding="utf-8")

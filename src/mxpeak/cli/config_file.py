@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from mxpeak import foreign
@@ -27,7 +27,7 @@ def values_for(name: str, file: Mapping[str, Any]) -> dict[str, Any]:
 
 def read_config(path: str, names: Sequence[str]) -> dict[str, Any]:
     """A --config file: TOML, or the result of a run that is to be repeated, which may be named as for compare."""
-    if path in NAMES or Path(path).is_dir():
+    if path in NAMES or os.path.isdir(path):
         path = str(run_file(path))
     text = read_text(path, "--config")
     if not text.lstrip().startswith("{"):

@@ -41,7 +41,7 @@ def empty_folder(name: str, flag: str, not_in: Path) -> Folder:
 
 def checkpoint_folder(name: str, not_in: Path) -> Folder:
     """The folder that --checkpoint names: new or empty."""
-    if Path(name).is_dir() and any(Path(name).iterdir()):
+    if os.path.isdir(name) and any(Path(name).iterdir()):
         raise UsageError(f"--checkpoint {name} is not empty; to go on with its run, type: mxpeak resume {name}")
     return empty_folder(name, "--checkpoint", not_in)
 
@@ -77,6 +77,8 @@ def check_file(path: Path, taken: Iterable[Path] = (), flag: str = "--json", *, 
         raise UsageError(f"{flag} {path} is one of the run's own result files; leave {flag} out, or name another file")
     try:
         _try_to_write(path.parent)
+        with suppress(FileNotFoundError):
+            path.lstat()  # which fails if the name is too long
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}; give another {flag} FILE") from None
 
@@ -101,7 +103,7 @@ def write_new(path: Path, text: str) -> None:
 
     Where somebody has taken its name meanwhile it gets the next one, result-2.json …, and that is said on stderr.
     """
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    part = _part_of(path)
     try:
         _write_out(part, text)
         name = next(name for name in _names(path) if _taken(part, name))
@@ -111,6 +113,11 @@ def write_new(path: Path, text: str) -> None:
                 print(printable(text), file=sys.stderr)
     finally:
         part.unlink(missing_ok=True)
+
+
+def _part_of(path: Path) -> Path:
+    """Return the name of a file until it is whole; short, because the whole name may be as long as names can be."""
+    return path.with_name(f".mxpeak-{os.getpid()}-{secrets.token_hex(3)}.part")
 
 
 def _write_out(part: Path, text: str) -> None:
@@ -152,7 +159,7 @@ class Folder:
 
     def replace(self, name: str, text: str) -> None:
         """Write a file anew: whoever reads it finds the one before or this one, whole."""
-        part = self.path / f".{name}.{os.getpid()}.part"
+        part = _part_of(self.path / name)
         try:
             _write_out(part, text)
             part.replace(self.path / name)

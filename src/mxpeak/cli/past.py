@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -78,14 +79,14 @@ def run_file(name: str) -> Path:
         if not KEPT.exists():
             raise UsageError("baseline: none has been set; type: mxpeak baseline set RESULT")
         return KEPT
-    path = Path(name) if Path(name).exists() or not (OUT / name).exists() else OUT / name
-    return _in_folder(path) if path.is_dir() else path
+    path = Path(name) if os.path.exists(name) or not os.path.exists(OUT / name) else OUT / name
+    return _in_folder(path) if os.path.isdir(path) else path  # of os: False for a name that is too long
 
 
 def _in_folder(folder: Path) -> Path:
     """The results of a run, or what is known of one that was cut short."""
     whole, so_far = folder / RESULT, folder / SO_FAR
-    return so_far if so_far.exists() and not whole.exists() else whole
+    return so_far if os.path.exists(so_far) and not os.path.exists(whole) else whole
 
 
 def _last() -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -164,7 +165,7 @@ def find_machine(asked: str) -> Machine:
     if asked in known:
         return machine_from(asked, known, "machines.toml")
     path = Path(asked)
-    if not path.exists():
+    if not os.path.exists(path):
         close = get_close_matches(asked.lower(), known, n=1, cutoff=0.5)
         hint = f"did you mean {close[0]}?" if close else f"the known ones are {', '.join(known)}"
         raise UsageError(f"--machine {asked}: no machine of that name and no such file; {hint}")
