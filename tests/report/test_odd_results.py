@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from mxpeak.report import html, roofline, settings
 from mxpeak.report.html import html_report
 from mxpeak.schema.check import mismatch
 from tests.support.pages import mixed, result, sparse
@@ -105,3 +106,27 @@ def test_figures_of_any_size_are_shown(name: str, value: Any) -> None:
 )
 def test_sections_of_any_extent_are_shown(section: str, values: Any) -> None:
     assert "PASSED" in page_of(mixed("fp16", 1e12), section, values)
+
+
+def test_the_work_for_a_page_grows_with_its_results_and_not_with_their_square(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+    for module in (html, roofline, settings):
+        for name in ("part", "measured_on"):
+            if (original := getattr(module, name, None)) is not None:
+                monkeypatch.setattr(module, name, counted(original, calls))
+    counts = []
+    for several in (20, 40):
+        calls.clear()
+        html_report({"schema": "mxpeak.results/1", "results": [result("hpl", 1e12 + k) for k in range(several)]})
+        counts.append(len(calls))
+    assert counts[1] < 2.5 * counts[0]
+
+
+def counted(original: Any, calls: list[int]) -> Any:
+    """The same function, which notes each call."""
+
+    def called(*arguments: Any) -> Any:
+        calls.append(1)
+        return original(*arguments)
+
+    return called
