@@ -12,8 +12,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-#: The largest text file that is read.  Python objects can take twelve times the bytes of the JSON that they are from.
-MOST_BYTES = 32 * 2**20
+#: The largest text file that is read: a result of 75,000 ranks has 14 MB, and a file may hold several.
+MOST_BYTES = 256 * 2**20
 #: Seconds in which a pipe must have a writer.
 WRITER_S = 1.0
 #: Characters that act on a terminal or cannot be encoded: controls except tab and newline, line and paragraph

@@ -70,8 +70,8 @@ def read_json(text: str | bytes) -> Any:
     """
     if isinstance(text, bytes):
         text = text.decode("utf-8")
-    if text.count("{") + text.count("[") > MOST_CONTAINERS:
-        raise ValueError(f"it has more than {MOST_CONTAINERS} arrays and objects")
+    if text.count("{") + text.count("[") > MOST_CONTAINERS or text.count(",") > MOST_ITEMS:
+        raise ValueError(f"it has more than {MOST_CONTAINERS} arrays and objects, or more than {MOST_ITEMS} items")
     try:
         found = json.loads(
             text, parse_constant=_no_number, parse_int=_integer, parse_float=_real, object_pairs_hook=_object
@@ -82,8 +82,8 @@ def read_json(text: str | bytes) -> Any:
     return found
 
 
-#: Arrays and objects that JSON may have: each takes up to 30 times its bytes in memory.
-MOST_CONTAINERS = 4_000_000
+#: Arrays and objects, and items of all of them, that JSON may have: they take less than 500 MB of memory.
+MOST_CONTAINERS, MOST_ITEMS = 1_000_000, 4_000_000
 #: Levels of arrays and objects in each other that JSON may have; result files have nine.
 DEEPEST = 50
 TOO_DEEP = "its brackets are nested too deeply"

@@ -152,6 +152,9 @@ def test_a_file_that_is_too_large_is_refused_before_it_is_read(
     monkeypatch.setattr("mxpeak.records.MOST_CONTAINERS", 3)
     with pytest.raises(ValueError, match="more than 3 arrays and objects"):
         read_json("[[],[],[]]")
+    monkeypatch.setattr("mxpeak.records.MOST_ITEMS", 3)
+    with pytest.raises(ValueError, match="more than 3 items"):
+        read_json("[1,2,3,4,5]")
 
 
 def test_a_file_that_grows_beyond_its_size_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from mxpeak.cli.request import Request
 from mxpeak.comm.base import Communicator
 from mxpeak.errors import UsageError
 from mxpeak.foreign import read_text
-from mxpeak.records import PASSED, read_json
+from mxpeak.records import PASSED
 from mxpeak.runtime.placement import native_precisions, on_device, on_processor, threads_of
 from mxpeak.watch.forecast import Forecast
 
@@ -76,7 +76,7 @@ def _newest(benchmark: str) -> Path:
 
 def _results(path: Path) -> list[Mapping[str, Any]]:
     try:
-        return recorded(read_json(read_text(path)))
+        return recorded(read_text(path))
     except OSError as error:
         raise UsageError(f"cannot read --baseline {path}: {error.strerror}") from None
     except ValueError as error:

@@ -13,7 +13,6 @@ from mxpeak.cli.past import NAMES, recorded, run_file
 from mxpeak.configs.run import OutputConfig
 from mxpeak.errors import UsageError
 from mxpeak.options import ORIGINS, options
-from mxpeak.records import read_json
 
 #: Settings that name files of the run that is repeated.
 ELSEWHERE = ("trace", "checkpoint", "every", "submit")
@@ -33,7 +32,7 @@ def read_config(path: str, names: Sequence[str]) -> dict[str, Any]:
     if not text.lstrip().startswith("{"):
         return read_toml(path, text)
     try:
-        results = recorded(read_json(text))
+        results = recorded(text)
     except ValueError as error:
         raise UsageError(f"--config {path} is neither TOML nor the result of a run: {error}") from None
     found = {str(one["benchmark"]): _settings_said(one) for one in reversed(results) if "config" in one}

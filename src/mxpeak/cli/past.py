@@ -11,8 +11,8 @@ from typing import Any
 
 from mxpeak.cli.session import Session
 from mxpeak.errors import UsageError
-from mxpeak.foreign import printable_values, read_bytes, read_text
-from mxpeak.records import PASSED, SCHEMA_RESULTS, read_json, results_of
+from mxpeak.foreign import UNSAFE, printable_values, read_bytes, read_text
+from mxpeak.records import PASSED, read_json, results_of
 from mxpeak.schema.check import mismatch
 
 #: The files that hold a run's results, and, until they are written, what is known by then.
@@ -39,7 +39,7 @@ def result_files() -> list[Path]:
 def read_results(path: Path) -> list[Mapping[str, Any]]:
     """Return the results of a file in mxpeak-out/; none, after a warning that names it, if it is no result file."""
     try:
-        return recorded(read_json(read_text(path)))
+        return recorded(read_text(path))
     except FileNotFoundError:  # its run has just removed it
         return []
     except OSError as error:
@@ -50,16 +50,21 @@ def read_results(path: Path) -> list[Mapping[str, Any]]:
     return []
 
 
-def recorded(body: Any) -> list[Mapping[str, Any]]:
-    """Return the results in the content of a result file, checked against the schema, with printable texts.
+def recorded(text: str) -> list[Mapping[str, Any]]:
+    """Return the results in the text of a result file, checked against the schema, with printable texts.
 
     Keys may be absent, as in the files of older versions.  Raises a ValueError with the first mismatch.
     """
-    found = results_of(body)
+    found = checked(results_of(read_json(text)))
+    return [printable_values(one) for one in found] if UNSAFE.search(text) or "\\u" in text else found
+
+
+def checked(found: list[dict[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return results that match the schema, as far as they go; raise a ValueError with the first mismatch."""
     for k, one in enumerate(found):
         if wrong := mismatch(one, "result", complete=False):
             raise ValueError(f"in result {k + 1} of {len(found)}, {wrong}" if len(found) > 1 else wrong)
-    return [printable_values(one) for one in found]
+    return list(found)
 
 
 def past_results() -> Iterator[tuple[Path, Mapping[str, Any]]]:
@@ -122,9 +127,9 @@ def results_in(path: Path) -> list[Mapping[str, Any]]:
     text = data.decode("utf-8-sig", "replace")
     try:
         if text.lstrip().startswith("{"):
-            return recorded(read_json(data.decode("utf-8-sig")))
+            return recorded(data.decode("utf-8-sig"))
         if logged := results_of_log(text):
-            return recorded({"schema": SCHEMA_RESULTS, "results": logged})
+            return checked(logged)
     except ValueError as error:
         raise UsageError(f"{path} is no result of a run: {error}") from None
     raise UsageError(f"{path} is neither a result file nor a report of HPL, HPCG or HPG-MxP; give a run's folder")
