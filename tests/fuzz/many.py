@@ -41,8 +41,8 @@ def main() -> int:
             peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
             bad += (worst_s > SLOW_S) + (peak > MOST_BYTES)
             print(
-                f"{name:<28} {each:>6} files: {accepted:>6} accepted, {each - accepted:>6} not; worst {worst_s:.2f} s of CPU, "
-                f"all {time.monotonic() - begun:.0f} s, peak {peak / 1e6:.0f} MB",
+                f"{name:<28} {each:>6} files: {accepted:>6} accepted, {each - accepted:>6} not; "
+                f"worst {worst_s:.2f} s of CPU, all {time.monotonic() - begun:.0f} s, peak {peak / 1e6:.0f} MB",
                 flush=True,
             )
     return bool(bad)
