@@ -11,6 +11,7 @@ from typing import Any
 import jsonschema
 import pytest
 
+from mxpeak.cli.past import results_in
 from mxpeak.records import read_json
 from mxpeak.schema.check import compiled, mismatch
 from tests.support.fuzzing import mutated_json
@@ -46,6 +47,15 @@ LENIENT = STRICT({"$ref": "#/$defs/result", "$defs": without_required(SCHEMA["$d
 def test_results_of_runs_match(one: Any) -> None:
     assert mismatch(one, "result") == ""
     jsonschema.Draft202012Validator(SCHEMA).validate({"schema": "mxpeak.results/1", "results": [one]})
+
+
+def test_results_of_older_versions_and_other_machines_are_read() -> None:
+    found = 0
+    for path in sorted((Path(__file__).parents[2] / "benchmarks" / "results").glob("*.json")):
+        body = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(body, dict) and str(body.get("schema", "")).startswith("mxpeak.result"):
+            found += len(results_in(path))
+    assert found > 10
 
 
 @pytest.mark.parametrize("benchmark", [str(one["benchmark"]) for one in RECORDED["results"]])
