@@ -28,6 +28,7 @@ RECORDED = (Path(__file__).parents[1] / "golden" / "recorded.json").read_text(en
 @pytest.fixture(autouse=True)
 def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(foreign, "WRITER_S", 0.05)
 
 
 def folder(path: Path) -> None:
