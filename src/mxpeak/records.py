@@ -63,10 +63,10 @@ def size_text(size_bytes: float) -> str:
 
 
 def read_json(text: str | bytes) -> Any:
-    """Return what a text says as JSON.
+    """Return the content of a text in JSON.
 
-    Raises a ValueError if it is no JSON, and for what other programs read differently or cannot hold: NaN, Infinity,
-    numbers beyond 64 bits or fp64, a key that stands twice in an object, and nesting deeper than DEEPEST.
+    Raises a ValueError if it is no JSON, and for content that other programs read differently or cannot hold: NaN,
+    Infinity, numbers beyond 64 bits or fp64, duplicate keys, and nesting deeper than DEEPEST.
     """
     if isinstance(text, bytes):
         text = text.decode("utf-8")
@@ -112,7 +112,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) < len(pairs):
         seen: set[str] = set()
         twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
-        raise ValueError(f"the key {twice[:60]!r} stands twice in one object")
+        raise ValueError(f"the key {twice[:60]!r} is twice in one object")
     return found
 
 

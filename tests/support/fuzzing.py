@@ -47,7 +47,7 @@ def mutated(text: str, rng: random.Random) -> str:
     return text
 
 
-#: What replaces a value in JSON, besides another value of the same file.
+#: Values that replace one in JSON, besides another value of the same file.
 ODD: list[Any] = [
     None, True, False, 0, -1, 1, 1e-320, 1e300, -1e300, 1e17, 2**53 + 1, 2**63, 2**64 - 1, 2**70, 0.5, -0.0, "", " ",
     "x", "-1", "=1+1", "\x1b[2J", "\n", "a\tb", "\u202e", "\ud800", "nan", "é" * 50, "w" * 5000, [], {}, [[]], [None],

@@ -329,7 +329,7 @@ def _finish(name: str, displays: list[Display], folders: list[Folder], session: 
     body = document(results, several=name == "all" or cases > 1)
     try:
         body |= _study(displays)
-    finally:  # the result comes first: nothing that fails after it loses a finished run
+    finally:  # the result comes first, so that no later failure loses a finished run
         text = to_json(body)
         error = _write_result(folders[0], text)
     if output.json == "-":
