@@ -265,6 +265,18 @@ def test_a_result_that_does_not_match_the_schema_is_refused_and_skipped_by_name(
     assert err == f"warning: mxpeak-out/odd/result.json is skipped: {said}\n"
 
 
+def test_history_reads_no_more_files_than_it_shows(capsys: pytest.CaptureFixture[str]) -> None:
+    write("old", run(1) | {"machine": "odd"})
+    write("a", run(100), run(80, benchmark="hpl-mxp"))
+    write("b", run(90))
+    assert main(["history", "--last", "2", "--json", "-"]) == 0
+    out, err = capsys.readouterr()
+    assert [one["result"]["rate_flops"] for one in json.loads(out)["results"]] == [80e9, 90e9]
+    assert err == ""
+    assert main(["history", "hpl", "--last", "2", "--json", "-"]) == 0
+    assert [one["result"]["rate_flops"] for one in json.loads(capsys.readouterr().out)["results"]] == [100e9, 90e9]
+
+
 def test_history_passes_over_files_that_are_gone_and_names_those_of_another_kind(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -200,6 +200,15 @@ def test_settings_of_a_result_name_no_file_to_write() -> None:
     assert (one.config.trace, one.config.checkpoint) == (None, None)
 
 
+def test_a_result_without_a_benchmark_or_settings_repeats_no_run() -> None:
+    body = json.loads(RECORDED)
+    for missing_key in ("benchmark", "config"):
+        one = {name: value for name, value in body["results"][0].items() if name != missing_key}
+        Path("result.json").write_text(json.dumps({**body, "results": [one]}))
+        with pytest.raises(UsageError, match="it holds no settings"):
+            requests(parsed(["run", "hpl", "--config", "result.json", "--tuned", "no"]), {})
+
+
 def test_reading_a_result_loads_no_package_for_schemas() -> None:
     Path("result.json").write_text(RECORDED, encoding="utf-8")
     code = "import sys; from mxpeak.cli.main import main; main(['report', 'result.json', '--format', 'csv']); "

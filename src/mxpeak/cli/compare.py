@@ -152,8 +152,13 @@ def history(args: argparse.Namespace, argv: list[str], session: Session) -> int:
     from mxpeak.report.columns import table
     from mxpeak.report.compare import row_of
 
-    found = [(path, one) for path in reversed(result_files()) for one in read_results(path)]
-    found = [(path, one) for path, one in found if args.benchmark in (None, one.get("benchmark"))][-args.last :]
+    found: list[tuple[Path, Mapping[str, Any]]] = []
+    for path in result_files():  # the newest first, and no more of them than are shown
+        here = [one for one in read_results(path) if args.benchmark in (None, one.get("benchmark"))]
+        found = [*((path, one) for one in here), *found]
+        if len(found) >= args.last:
+            break
+    found = found[-args.last :]
     rows = [["when (UTC)", "benchmark", "case", "rate", "of limit", "status", "folder"]]
     rows += [row_of(one, _when(one), path.parent.name) for path, one in found]
     kept = ("benchmark", "status", "problem", "result")

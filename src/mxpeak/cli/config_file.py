@@ -35,7 +35,8 @@ def read_config(path: str, names: Sequence[str]) -> dict[str, Any]:
         results = recorded(text)
     except ValueError as error:
         raise UsageError(f"--config {path} is neither TOML nor the result of a run: {error}") from None
-    found = {str(one["benchmark"]): _settings_said(one) for one in reversed(results) if "config" in one}
+    told = [one for one in reversed(results) if {"benchmark", "config"} <= set(one)]
+    found = {str(one["benchmark"]): _settings_said(one) for one in told}
     if not found:
         raise UsageError(f"--config {path} is neither TOML nor the result of a run: it holds no settings")
     if not set(names) & set(found):

@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import Any
 
 FILE = Path(__file__).with_name("result-1.json")
-#: Return the first mismatch of a value at a path as text, or "" if the value matches.
-Check = Callable[[Any, str], str]
+#: Return the first mismatch of a value at a path as text, or "" if the value matches.  Without a path the text is only
+#: WRONG: most values match, and paths and texts would take most of the time.
+Check = Callable[[Any, str | None], str]
+WRONG = "it does not match"
 
 #: Keywords that describe, but do not restrict.
 SILENT = {"$schema", "$id", "$defs", "title", "description", "then", "additionalProperties", "items"}
@@ -38,7 +40,8 @@ def mismatch(value: Any, definition: str, *, complete: bool = True) -> str:
 
     `definition` is a name in $defs.  Unless `complete`, keys that the schema requires may be absent.
     """
-    return _definition(definition, complete)(value, "")
+    check = _definition(definition, complete)
+    return check(value, "") if check(value, None) else ""
 
 
 @cache
@@ -88,7 +91,7 @@ def _all(checks: list[Check]) -> Check:
     if len(checks) == 1:
         return checks[0]
 
-    def check(value: Any, path: str) -> str:
+    def check(value: Any, path: str | None) -> str:
         for one in checks:
             if found := one(value, path):
                 return found
@@ -112,9 +115,9 @@ def _type(names: str | list[str]) -> Check:
     null, truth = "null" in names, bool in wanted
     expected = " or ".join(TYPES[name] for name in names)
 
-    def check(value: Any, path: str) -> str:
+    def check(value: Any, path: str | None) -> str:
         fits = null if value is None else truth if isinstance(value, bool) else isinstance(value, wanted)
-        return "" if fits else f"{_at(path)} is {_quoted(value)}, not {expected}"
+        return "" if fits else _said(path, value, f"not {expected}")
 
     return check
 
@@ -128,29 +131,23 @@ def _enum(choices: Iterable[Any]) -> Check:
     choices = list(choices)
     expected = choices[0] if len(choices) == 1 else "one of " + ", ".join(map(str, choices))
     return lambda value, path: (
-        "" if any(_equal(value, one) for one in choices) else f"{_at(path)} is {_quoted(value)}, not {expected}"
+        "" if any(_equal(value, one) for one in choices) else _said(path, value, f"not {expected}")
     )
 
 
 def _pattern(pattern: str) -> Check:
     search = re.compile(pattern).search
     return lambda value, path: (
-        f"{_at(path)} is {_quoted(value)}, which does not match {pattern}"
-        if isinstance(value, str) and not search(value)
-        else ""
+        _said(path, value, f"which does not match {pattern}") if isinstance(value, str) and not search(value) else ""
     )
 
 
 def _minimum(least: float) -> Check:
-    return lambda value, path: (
-        f"{_at(path)} is {_quoted(value)}, less than {least}" if _is_number(value) and value < least else ""
-    )
+    return lambda value, path: _said(path, value, f"less than {least}") if _is_number(value) and value < least else ""
 
 
 def _maximum(most: float) -> Check:
-    return lambda value, path: (
-        f"{_at(path)} is {_quoted(value)}, more than {most}" if _is_number(value) and value > most else ""
-    )
+    return lambda value, path: _said(path, value, f"more than {most}") if _is_number(value) and value > most else ""
 
 
 def _is_number(value: Any) -> bool:
@@ -172,7 +169,7 @@ def _max_items(most: int) -> Check:
 
 
 def _required(names: list[str]) -> Check:
-    def check(value: Any, path: str) -> str:
+    def check(value: Any, path: str | None) -> str:
         missing = [name for name in names if name not in value] if isinstance(value, dict) else []
         return f"{_at(path)} has no {missing[0]}" if missing else ""
 
@@ -180,10 +177,10 @@ def _required(names: list[str]) -> Check:
 
 
 def _properties(checks: Mapping[str, Check]) -> Check:
-    def check(value: Any, path: str) -> str:
+    def check(value: Any, path: str | None) -> str:
         if isinstance(value, dict):
             for name, item in value.items():
-                if name in checks and (found := checks[name](item, f"{path}.{name}" if path else name)):
+                if name in checks and (found := checks[name](item, _below(path, name))):
                     return found
         return ""
 
@@ -191,10 +188,10 @@ def _properties(checks: Mapping[str, Check]) -> Check:
 
 
 def _others(known: Mapping[str, Any], inner: Check) -> Check:
-    def check(value: Any, path: str) -> str:
+    def check(value: Any, path: str | None) -> str:
         if isinstance(value, dict):
             for name, item in value.items():
-                if name not in known and (found := inner(item, f"{path}.{name}" if path else name)):
+                if name not in known and (found := inner(item, _below(path, name))):
                     return found
         return ""
 
@@ -202,10 +199,10 @@ def _others(known: Mapping[str, Any], inner: Check) -> Check:
 
 
 def _items(inner: Check) -> Check:
-    def check(value: Any, path: str) -> str:
+    def check(value: Any, path: str | None) -> str:
         if isinstance(value, list):
             for k, item in enumerate(value):
-                if found := inner(item, f"{path}[{k}]"):
+                if found := inner(item, None if path is None else f"{path}[{k}]"):
                     return found
         return ""
 
@@ -215,9 +212,11 @@ def _items(inner: Check) -> Check:
 def _choice(checks: list[Check], *, only: bool) -> Check:
     """Return the check of anyOf, or of oneOf if `only` one may match."""
 
-    def check(value: Any, path: str) -> str:
+    def check(value: Any, path: str | None) -> str:
         found = [one(value, path) for one in checks]
         fits = found.count("")
+        if path is None:
+            return "" if fits == 1 or (fits and not only) else WRONG
         if fits == 0:
             return f"{_at(path)} matches no alternative: {'; '.join(dict.fromkeys(found))}"
         return f"{_at(path)} matches {fits} alternatives instead of one" if only and fits > 1 else ""
@@ -226,7 +225,7 @@ def _choice(checks: list[Check], *, only: bool) -> Check:
 
 
 def _condition(condition: Check, then: Check) -> Check:
-    return lambda value, path: "" if condition(value, path) else then(value, path)
+    return lambda value, path: "" if condition(value, None) else then(value, path)
 
 
 #: Checks by keyword.
@@ -243,7 +242,17 @@ RULES: Mapping[str, Callable[[Any], Check]] = {
 }
 
 
-def _at(path: str) -> str:
+def _below(path: str | None, name: str) -> str | None:
+    """Return the path of a key of the object at `path`, if there is a path."""
+    return None if path is None else f"{path}.{name}" if path else name
+
+
+def _said(path: str | None, value: Any, wrong: str) -> str:
+    """Return what is wrong with a value."""
+    return WRONG if path is None else f"{_at(path)} is {_quoted(value)}, {wrong}"
+
+
+def _at(path: str | None) -> str:
     return path or "it"
 
 
