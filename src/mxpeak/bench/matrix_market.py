@@ -23,6 +23,7 @@ import numpy as np
 import scipy.sparse as sparse
 
 from mxpeak.errors import UsageError
+from mxpeak.foreign import check_readable
 from mxpeak.options import DIGITS, shown
 
 FIELDS = ("real", "double", "integer", "pattern")
@@ -130,12 +131,13 @@ def _opened(path: Path, use: Any) -> Any:
     """What `use` makes of the file's lines."""
     open_file = gzip.open if path.suffix == ".gz" else open
     try:
+        check_readable(path)
         with open_file(path, "rt", encoding="latin-1") as file:
             return use(file)
     except FileNotFoundError:
         raise UsageError(f"{path}: there is no such file in {path.absolute().parent}; check the path") from None
     except (OSError, EOFError, zlib.error) as error:
-        raise UsageError(f"{path} cannot be read: {error}") from None
+        raise UsageError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
 
 
 # --- the header ------------------------------------------------------------------------------------------------------
