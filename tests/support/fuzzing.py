@@ -251,7 +251,8 @@ def keep(text: str, folder: Path) -> None:
 def paths_of(request: Any) -> list[str]:
     """The paths of the user that a request sets, although only a recorded run could have set them."""
     values = {**vars(request.output), **vars(request.config)}
-    return [name for name in ("out", "json", "events", "prometheus", "trace", "baseline", "checkpoint") if values.get(name)]
+    paths = ("out", "json", "events", "prometheus", "trace", "baseline", "checkpoint")
+    return [name for name in paths if values.get(name)]
 
 
 def part(text: str, folder: Path) -> None:

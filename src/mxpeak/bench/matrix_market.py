@@ -12,6 +12,7 @@ number, and takes 1.5.6 for 1.5.)  Only where NumPy fails are the lines gone thr
 from __future__ import annotations
 
 import gzip
+import os
 import warnings
 import zlib
 from collections.abc import Iterator
