@@ -17,6 +17,7 @@ __all__ = [
     "DistributedMatrix",
     "IllConditionedWarning",
     "MxpeakError",
+    "NotSolvedWarning",
     "ResourceError",
     "SingularMatrixError",
     "UnknownTypeError",
@@ -40,7 +41,7 @@ __all__ = [
 _HOMES = {
     **dict.fromkeys(("DistributedMatrix", "solve", "lu_factor"), "mxpeak.library.dense"),
     **dict.fromkeys(("gmres", "rows_from_file"), "mxpeak.library.sparse"),
-    **dict.fromkeys(("IllConditionedWarning", "SingularMatrixError"), "mxpeak.library.outcomes"),
+    **dict.fromkeys(("IllConditionedWarning", "NotSolvedWarning", "SingularMatrixError"), "mxpeak.library.outcomes"),
     **dict.fromkeys(("MxpeakError", "ResourceError", "UnknownTypeError", "UsageError"), "mxpeak.errors"),
 }
 

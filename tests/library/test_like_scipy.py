@@ -42,6 +42,14 @@ def test_the_backward_error_is_told_plainly_and_then_in_roundings() -> None:
     assert not info.ill_conditioned
 
 
+def test_warnings_are_caught_as_those_of_scipy() -> None:
+    A = scipy.linalg.hilbert(12)
+    with pytest.warns(scipy.linalg.LinAlgWarning):
+        mx.solve(A, A @ np.ones(12))
+    for warning in (mx.IllConditionedWarning, mx.NotSolvedWarning):
+        assert issubclass(warning, scipy.linalg.LinAlgWarning)
+
+
 # --- errors -----------------------------------------------------------------------------------------------------
 
 

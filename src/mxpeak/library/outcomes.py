@@ -7,6 +7,7 @@ import warnings
 from typing import Any, NoReturn, Protocol, TypeVar
 
 import numpy as np
+from scipy.linalg import LinAlgWarning
 
 from mxpeak.errors import Outcome, SingularError
 
@@ -15,15 +16,23 @@ class SingularMatrixError(SingularError, np.linalg.LinAlgError):
     """The matrix has no inverse: a pivot is exactly zero, or a row or column holds nothing but zeros."""
 
 
-class IllConditionedWarning(RuntimeWarning):
+class IllConditionedWarning(LinAlgWarning):
     """A system was solved, but x may have no correct digit: A is singular to working precision, or badly scaled."""
+
+
+class NotSolvedWarning(LinAlgWarning):
+    """A direct solver returned an x that is not finite, or less accurate than a stable solver makes it."""
 
 
 AnyInfo = TypeVar("AnyInfo", bound="Warned")
 
 
 class Warned(Protocol):
-    """An info that may have something to warn of."""
+    """An info of which `warned` can read whether the user must be warned."""
+
+    @property
+    def outcome(self) -> Outcome:
+        """How the solve ended."""
 
     @property
     def ill_conditioned(self) -> bool:
@@ -35,9 +44,15 @@ class Warned(Protocol):
 
 
 def warned(x: Any, info: AnyInfo) -> tuple[Any, AnyInfo]:
-    """x and info; warns, in the name of our caller's caller, of a solution that may have no correct digit."""
+    """Return x and info; warn, at the caller's caller, of a solution that is not solved or may have no correct digit.
+
+    An iteration that did not reach its tolerance is reported by its info alone, as SciPy does.
+    """
     if info.ill_conditioned:
         warnings.warn(info.message.splitlines()[-1], IllConditionedWarning, stacklevel=3)
+    elif info.outcome not in (Outcome.SOLVED, Outcome.UNREACHED):
+        why = info.message.splitlines()[-1:] or [str(info.outcome)]
+        warnings.warn(f"not solved: {why[0]}", NotSolvedWarning, stacklevel=3)
     return x, info
 
 
