@@ -16,11 +16,11 @@ class SingularMatrixError(SingularError, np.linalg.LinAlgError):
     """The matrix has no inverse: a pivot is exactly zero, or a row or column holds nothing but zeros."""
 
 
-class IllConditionedWarning(LinAlgWarning):
+class IllConditionedWarning(LinAlgWarning):  # type: ignore[misc]
     """A system was solved, but x may have no correct digit: A is singular to working precision, or badly scaled."""
 
 
-class NotSolvedWarning(LinAlgWarning):
+class NotSolvedWarning(LinAlgWarning):  # type: ignore[misc]
     """A direct solver returned an x that is not finite, or less accurate than a stable solver makes it."""
 
 
