@@ -105,6 +105,16 @@ class Problem:
         self.start_over()
 
     @property
+    def A(self) -> Csr:
+        """The scaled matrix in the user's order of rows."""
+        return self._A
+
+    @property
+    def factors(self) -> Factors | None:
+        """The factors that precondition, if any do."""
+        return self._preconditioner.factors if isinstance(self._preconditioner, Solved | SharedSolved) else None
+
+    @property
     def preconditioner(self) -> str:
         """Its name: what the order of the rows is for."""
         return self._plan.choice.name
@@ -188,11 +198,11 @@ class Problem:
         return Sweep(A)
 
     def _factors(self, made: Factors) -> Factors:
-        """Factors in the format of the vectors; those of before where SuperLU has none in fp64.
+        """Return factors in the format of the vectors or in fp64; the given ones if memory does not suffice for others.
 
         Collective where the format has changed.
         """
-        if made.vectors == self.inner.A.vectors:
+        if made.vectors in (self.inner.A.vectors, "fp64"):
             return made
         again, _ = shared_factors(self._A, self.inner.A.vectors, self._everybody)
         return again or made
