@@ -99,7 +99,7 @@ class Solver:
         self.n, self.nnz = int(everybody.sum(A.shape[0])), int(everybody.sum(A.nnz))
         choice = choosing.preconditioner(kernels, A, preconditioner, everybody)
         self._rows = None if choice.rows is None else kernels.xp.asarray(choice.rows)
-        A = self._A = A if choice.rows is None else type(A)(A[choice.rows])
+        A = A if choice.rows is None else type(A)(A[choice.rows])
         with self.spans("scale"):
             scaling = _scaling(kernels, A, precision, everybody)
             A_s = scaling.matrix(A)
@@ -216,7 +216,7 @@ class Solver:
             if not everybody.all(xp.all(returned == y)):
                 done.residual, ended = self._residual_of(returned, b_s), "rounded"
             if not done.residual <= tol:
-                done.note = self._why(done, ended, b, most)
+                done.note = self._why(done, ended, y, b_s, most)
         if ended == "not finite":
             self.problem.start_over()
         return done
@@ -303,7 +303,7 @@ class Solver:
         if not self._may_factor or name == "lu":
             return False
         y = self.problem.unordered(self.problem.system.go_back())
-        if self._least(y, b) and ended != "not finite":
+        if ended == "stalled" and self._least(self._residual_of(y, b), self._terms(y, b)):
             return False
         self._may_factor, begin = False, time.perf_counter()
         entries, problem = self._fill()
@@ -320,13 +320,17 @@ class Solver:
         self._begin(b, y)
         return True
 
-    def _least(self, y: Vector, b: Vector) -> bool:
-        """Return whether the residual of the scaled system is as small as fp64 makes it for y.  Collective."""
-        y, b, A = on_host(y), on_host(b), self.problem.A
+    def _terms(self, y: Vector, b: Vector) -> float:
+        """Return how many times larger than b the terms of b - A x are: || |A||x| + |b| || / ||b||.  Collective."""
+        size = np.abs(on_host(y))
         with np.errstate(all="ignore"):
-            sizes = abs(A) @ self.everybody.with_halo(np.abs(y)) + np.abs(b)
-            terms = self.everybody.norm(sizes, np)
-        return bool(self.problem.system.residual() <= ROUNDINGS * PRECISIONS["fp64"].u * terms)
+            sizes = abs(self.problem.A) @ self.everybody.with_halo(size) + np.abs(on_host(b))
+        return self.plan.scaling.relative(self._kernels.xp.asarray(sizes), b)
+
+    @staticmethod
+    def _least(residual: float, terms: float) -> bool:
+        """Return whether a residual is as small as fp64 makes it."""
+        return isfinite(terms) and residual <= ROUNDINGS * PRECISIONS["fp64"].u * terms
 
     def condition(self) -> float | None:
         """Return an estimate of the scaled matrix's condition, if its factors show that it is large.  Collective."""
@@ -357,12 +361,9 @@ class Solver:
         size = everybody.max_abs(system.solution, xp)
         return made.residual <= tol and not suspicious(0.5 * largest_row(A, everybody) * size, "fp64")
 
-    def _why(self, done: Column, ended: str, b: Vector, most: int) -> str:
-        x, b = on_host(done.x), on_host(b)
-        with np.errstate(all="ignore"):
-            sizes = abs(self._A) @ self.everybody.with_halo(np.abs(x)) + np.abs(b)
-            terms = self.everybody.norm(sizes, np) / self.everybody.norm(b, np)
-        if isfinite(terms) and done.residual <= ROUNDINGS * PRECISIONS["fp64"].u * terms:
+    def _why(self, done: Column, ended: str, y: Vector, b: Vector, most: int) -> str:
+        terms = self._terms(y, b)
+        if ended != "rounded" and self._least(done.residual, terms):
             least = f"ask for no less than rtol={2 * done.residual:.0e}, or " if 2 * done.residual < 1.0 else ""
             return (
                 f"the residual is as small as fp64 makes it for this x: |A||x| + |b| is {terms:.1e} times b; {least}"
