@@ -10,7 +10,7 @@ import pytest
 import scipy.sparse as sparse
 
 import mxpeak as mx
-from mxpeak.errors import Outcome, UsageError
+from mxpeak.errors import Outcome
 from mxpeak.kernels.choose import sparse as sparse_kernels
 from mxpeak.library.sparse import choosing, factors, sharing, solver
 from mxpeak.library.sparse.factors import factored, fill, width

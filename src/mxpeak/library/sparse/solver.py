@@ -163,6 +163,7 @@ class Solver:
             restart=self._longest_cycle(choice),
             grids=grids,
             factors=parts.factors,
+            overlap=None,
         )
         if choice.name == "sgs" and not self.everybody.alone:
             with self.spans("overlap"):

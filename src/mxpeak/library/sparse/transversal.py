@@ -1,6 +1,6 @@
 """Row permutations that bring large entries to the diagonal: a maximum transversal (Duff and Koster 2001).
 
-Columns and rows are scaled to a largest entry of 1 first.  Rows are matched with columns by entries of size 1; if that
+Rows and columns are equilibrated and then scaled to a largest entry of 1 first.  Rows are matched with columns by entries of size 1; if that
 does not match all, by entries down to a smaller and smaller size.  Rows whose diagonal entry is large enough keep it if
 the others match without them, so that a symmetric pattern is not lost needlessly.
 """
@@ -14,6 +14,7 @@ from scipy.sparse import csgraph
 from mxpeak.library.inputs import Array
 from mxpeak.library.outcomes import SingularMatrixError
 from mxpeak.library.sparse.inputs import Csr, rows_of_entries
+from mxpeak.library.sparse.scaling import balanced, equilibration
 
 #: A diagonal entry is weak below this share of the largest entry of its column: elimination then takes another pivot.
 WEAK = 0.01
@@ -54,7 +55,7 @@ def rows_to_diagonal(A: Csr) -> Array:
 
 def _bits(A: Csr) -> Csr:
     """Return -log2 |a_ij| of all entries but zeros, columns and then rows scaled to a largest entry of 1."""
-    bits = _only(A, A.data != 0)
+    bits = _only(A if balanced(A) else equilibration(A).matrix(A), A.data != 0)
     bits.data = -np.log2(np.abs(bits.data))
     for lines, n in ((bits.indices, A.shape[1]), (rows_of_entries(bits), A.shape[0])):
         least = np.full(n, np.inf)
