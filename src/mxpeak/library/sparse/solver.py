@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
-from math import inf, isfinite, log, sqrt
+from math import inf, isfinite, isinf, log, sqrt
 from typing import Any
 
 import numpy as np
@@ -238,22 +238,24 @@ class Solver:
         That is: converged, steps, stalled, scales, coarse, costly or not finite.
         """
         system, low, restart = self.problem.system, self._formats.vectors != "fp64", self.plan.restart
-        b_norm, target, first = system.norm_of_b(), tol, len(done.history)
+        b_norm, target, first, least = system.norm_of_b(), tol, len(done.history), inf
         while done.steps < most:
             before = system.residual() / b_norm
-            aim = max(target, self._formats.gain * before)
+            aim = max(target if isinf(least) else 0.0, self._formats.gain * before)
             made = gmres_ir(system, b_norm, restart=restart, most=min(restart, most - done.steps), tolerance=aim)
             done.add(made)
             self._spent += made.steps
             self.everybody.alike(partial(heard, made.residual))
             if not isfinite(made.residual):
                 return "coarse" if low else "not finite"
-            if made.residual <= target:
+            if made.residual <= target or isfinite(least):
                 unscaled = self._relative(system.residual_vector, b)
                 if unscaled <= tol:
                     return "converged"
-                if target <= LEAST:
-                    return "scales"
+                if target <= LEAST:  # rows that count in A's own units may be small in the scaled system
+                    if not unscaled <= 0.5 * least:
+                        return "scales"
+                    least = unscaled
                 target = max(LEAST, 0.5 * target * min(1.0, tol / unscaled))
             elif low and not _worthwhile(before, made):
                 return "coarse"

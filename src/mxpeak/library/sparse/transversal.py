@@ -1,8 +1,8 @@
 """Row permutations that bring large entries to the diagonal: a maximum transversal (Duff and Koster 2001).
 
-Rows and columns are equilibrated and then scaled to a largest entry of 1 first.  Rows are matched with columns by entries of size 1; if that
-does not match all, by entries down to a smaller and smaller size.  Rows whose diagonal entry is large enough keep it if
-the others match without them, so that a symmetric pattern is not lost needlessly.
+Rows and columns are equilibrated and then scaled to a largest entry of 1 first.  Rows are matched with columns by
+entries of size 1; if that does not match all, by entries down to a smaller and smaller size.  Rows whose diagonal entry
+is large enough keep it if the others match without them, so that a symmetric pattern is not lost needlessly.
 """
 
 from __future__ import annotations
