@@ -204,7 +204,7 @@ class Solver:
             ended = self._rounds(done, b_s, tol, most, heard)
         system = self.problem.system
         if ended != "converged":
-            system.go_back()
+            system.go_back_unscaled()
         done.residual = self._relative(system.residual_vector, b_s)
         y = self.problem.unordered(system.solution)
         with np.errstate(over="ignore"):
