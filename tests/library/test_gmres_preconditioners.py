@@ -176,9 +176,7 @@ def test_a_factorization_is_told_to_pass_its_method() -> None:
 
 
 @pytest.mark.parametrize("stored", [False, True])
-def test_auto_permutes_rows_where_the_diagonal_has_a_zero(
-    stored: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_auto_permutes_rows_where_the_diagonal_has_a_zero(stored: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     A = sparse.csr_array(np.array([[0.0, 2, 0], [1, 3, 1], [0, 1, 4]]))
     if stored:
         A = sparse.csr_array((np.append(A.data, 0.0), (np.append(A.nonzero()[0], 0), np.append(A.nonzero()[1], 0))))

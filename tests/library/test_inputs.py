@@ -31,7 +31,7 @@ def test_an_array_is_read_as_it_is() -> None:
 def test_arrays_and_tensors_of_one_type_are_the_same_input(name: str) -> None:
     dtype = np.dtype(ml_dtypes.bfloat16) if name == "bfloat16" else np.dtype(name)
     values = np.arange(12).reshape(3, 4).astype(dtype)
-    A, T = read(values, "A"), read(tensors.tensor_of(values).requires_grad_(), "A")
+    A, T = read(values, "A"), read(tensors.tensor_of(values), "A")
     assert (A.dtype, A.shape, A.device) == (T.dtype, T.shape, T.device)
     assert np.shares_memory(T.on(None), values)
     assert np.array_equal(T.on(None, np.dtype(np.complex128)), values.astype(np.complex128))
@@ -39,6 +39,25 @@ def test_arrays_and_tensors_of_one_type_are_the_same_input(name: str) -> None:
     assert A.on(cpu).data_ptr() == values.ctypes.data == T.on(cpu).data_ptr()
     assert isinstance(A.result(torch.ones(2)), np.ndarray)
     assert isinstance(T.result(np.ones(2)), torch.Tensor)
+
+
+def test_tensors_that_require_a_gradient_are_refused_unless_gradients_are_off() -> None:
+    A, b = torch.eye(3, dtype=torch.float64), torch.ones(3, dtype=torch.float64)
+    for of_A, of_b, name in ((A.clone().requires_grad_(), b, "A"), (A, b.clone().requires_grad_(), "b")):
+        calls = [
+            lambda of_A=of_A, of_b=of_b: mx.solve(of_A, of_b),
+            lambda of_A=of_A, of_b=of_b: mx.lu_factor(of_A).solve(of_b),
+            lambda of_A=of_A, of_b=of_b: mx.solve(of_A[None], of_b),
+            lambda of_A=of_A, of_b=of_b: mx.gmres(of_A.to_sparse(), of_b),
+        ]
+        for call in calls:
+            with pytest.raises(UsageError, match=rf"{name} requires a gradient, .*{name}\.detach\(\), or .*no_grad"):
+                call()
+            with torch.no_grad():
+                assert np.array_equal(call()[0].numpy().ravel(), np.ones(3))
+    assert mx.norm(torch.nn.Parameter(A), "max") == 1.0, "a number has no gradient to lose"
+    with pytest.raises(UsageError, match="A requires a gradient"):
+        mx.column_norms(torch.nn.Parameter(A), "max")
 
 
 def test_foreign_bytes_and_conjugate_views_are_copied_where_they_are_used() -> None:

@@ -28,7 +28,7 @@ class Input:
     """A dense matrix or vector as the user passed it; nothing is copied.
 
     name    what the user calls it: A, b …
-    array   a NumPy array, or a tensor of torch without its gradient
+    array   a NumPy array, or a tensor of torch
     dtype   the type of its numbers in NumPy, in the machine's byte order
     shape   of any number of dimensions
     device  where it lies, as torch says it: cpu, cuda:0 …; None: Python's numbers, which lie nowhere
@@ -62,9 +62,14 @@ class Input:
         return as_tensor(X).to(self.array.device) if self.is_tensor else as_array(X)
 
 
-def read(values: Any, name: str, *, instead: str = "") -> Input:
-    """The values as an input, or a clear refusal; `instead` says what to call with a sparse matrix."""
+def read(values: Any, name: str, *, instead: str = "", constant: bool = False) -> Input:
+    """The values as an input, or a clear refusal; `instead` says what to call with a sparse matrix.
+
+    constant   the result is no tensor, so that a gradient is not expected of it
+    """
     tensor, device = is_tensor(values), device_of(values)
+    if tensor and not constant:
+        check_no_gradient(values, name)
     if hasattr(values, "tocsr") or (tensor and str(values.layout) != "torch.strided"):
         dense = f"{name}.{'to_dense' if tensor else 'toarray'}()"
         raise UsageError(f"{name} is sparse; use {dense}" + f", or {instead}" * bool(instead))
@@ -96,9 +101,23 @@ def sparse_on_host(values: Any) -> Any:
     """A sparse matrix as SciPy has it, of the same memory if that is the host's; other values as they are."""
     if not is_tensor(values):
         return values
+    check_no_gradient(values, "A")
     from mxpeak.kernels.torch.sparse_tensors import sparse_matrix
 
     return sparse_matrix(values)
+
+
+def check_no_gradient(tensor: Any, name: str) -> None:
+    """Stop at a tensor whose gradient torch records: the result would silently be a constant to it."""
+    if tensor.requires_grad and sys.modules["torch"].is_grad_enabled():
+        raise UsageError(
+            f"{name} requires a gradient, but mxpeak records none; use {name}.detach(), or call inside torch.no_grad()"
+        )
+
+
+def conjugate(x: Any) -> Any:
+    """Return the complex conjugate of an array or a tensor."""
+    return x.conj().resolve_conj() if is_tensor(x) else x.conj()
 
 
 def is_tensor(values: Any) -> bool:

@@ -21,7 +21,7 @@ from mxpeak.layout.structure import ENDLESS, WHOLE, Band, Structure
 from mxpeak.layout.structure import structure as structure_of
 from mxpeak.library.agreement import agreed
 from mxpeak.library.grids import InBlocks
-from mxpeak.library.inputs import as_array, is_tensor
+from mxpeak.library.inputs import as_array, check_no_gradient, is_tensor
 from mxpeak.library.norms.operands import Matrix, dense, operand
 from mxpeak.perf.host import one_core_each
 from mxpeak.solvers import norms as four_stages
@@ -155,6 +155,8 @@ class _Call:
 
     def vector_norms(self, by: str) -> Any:
         """The norm of every row or column.  Collective over A's ranks."""
+        if is_tensor(self.A):
+            check_no_gradient(self.A, "A")
         checked = self._checked(by)
         (kind,) = checked.kinds
         with np.errstate(all="ignore"):

@@ -77,7 +77,7 @@ def dense(values: Any, name: str) -> Input:
 
     Absolute values do not change by conjugation: a conjugate view is read as it is stored.
     """
-    found = read(values, name, instead="scipy.sparse.linalg.norm")
+    found = read(values, name, instead="scipy.sparse.linalg.norm", constant=True)
     known, array = found.dtype.name in TYPES, found.array
     if found.is_tensor:
         array = array.resolve_neg() if known else array.double()
