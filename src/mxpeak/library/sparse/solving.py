@@ -100,13 +100,15 @@ def gmres(
     bf16 or fp16; residuals and x are fp64.  `preconditioner`: auto, stencil, amg, lu, gs, sgs, jacobi, none, or a
     function r -> M^-1 r.  `device`: auto (that of the tensors, else the host), cpu, cuda or cuda:0 …
     Where the inner iteration's precision does not do, fp64 takes over, and `info` says so; it also holds outcome,
-    residual, iterations, history and times: print(info).  What does not converge is no error: x is the best so far.
+    residual, iterations, history and times: print(info).  A system that does not converge is no error: x is the best so
+    far.  An x that is not finite causes a NotSolvedWarning, and a matrix whose factors show that it is numerically
+    singular an IllConditionedWarning.  `rtol` and `atol` mean what they mean in SciPy, also 0, 1 and inf.
 
     `comm`, a communicator of mpi4py or "world" for all ranks that were started: each rank hands over its rows of A, in
     all n columns, and of b, rank 0 the first, rank 1 the next; x are its rows of x.  Collective: docs/distributed.md.
 
     Raises UsageError, a ValueError, for what is not square, finite or real, SingularMatrixError, a LinAlgError, for a
-    row or column of zeros, and ResourceError where the device does not exist or has too little memory.  docs/gmres.md
+    row or column of zeros or factors with a pivot of zero, and ResourceError where the device does not exist or has too little memory.  docs/gmres.md
     explains the rest.
 
     >>> import mxpeak as mx, scipy.sparse as sp
