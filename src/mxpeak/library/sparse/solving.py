@@ -108,8 +108,8 @@ def gmres(
     all n columns, and of b, rank 0 the first, rank 1 the next; x are its rows of x.  Collective: docs/distributed.md.
 
     Raises UsageError, a ValueError, for what is not square, finite or real, SingularMatrixError, a LinAlgError, for a
-    row or column of zeros or factors with a pivot of zero, and ResourceError where the device does not exist or has too little memory.  docs/gmres.md
-    explains the rest.
+    row or column of zeros or factors with a pivot of zero, and ResourceError where the device does not exist or has too
+    little memory.  docs/gmres.md explains the rest.
 
     >>> import mxpeak as mx, scipy.sparse as sp
     >>> x, info = mx.gmres(sp.csr_array([[2.0, 0.0], [0.0, 4.0]]), [2.0, 4.0])
