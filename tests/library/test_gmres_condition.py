@@ -1,4 +1,4 @@
-"""What `mxpeak.gmres` says of numerically singular matrices when it has factors of them."""
+"""Numerically singular matrices in `mxpeak.gmres`: how factors reveal them, and how the user is warned."""
 
 from __future__ import annotations
 
